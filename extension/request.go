@@ -1,0 +1,88 @@
+package extension
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	kjson "sigs.k8s.io/json"
+)
+
+// Request is the admission at hand. The embedded request is
+// controller-runtime's, as the API server sent it; the methods are what authors
+// reach for. A Request belongs to the goroutine of its handler. The time that
+// is left to answer is the deadline of the handler's context.
+type Request struct {
+	admission.Request
+
+	warnings []string
+	audit    map[string]string
+}
+
+// NewRequest wraps a request. A host needs it, and the unit test of an author.
+func NewRequest(req admission.Request) *Request {
+	return &Request{Request: req}
+}
+
+// DryRun reports whether the request will not be persisted, in which case a
+// handler must have no effect outside the object.
+func (r *Request) DryRun() bool {
+	return r.Request.DryRun != nil && *r.Request.DryRun
+}
+
+// User returns who makes the request, as the API server authenticated them.
+func (r *Request) User() authenticationv1.UserInfo {
+	return r.UserInfo
+}
+
+// Old decodes the object as it was before an UPDATE or DELETE into into. It is
+// an error if the request has none.
+func (r *Request) Old(into runtime.Object) error {
+	if len(r.OldObject.Raw) == 0 {
+		return fmt.Errorf("%s of %s %s/%s has no old object", r.Operation, r.Resource.Resource, r.Namespace, r.Name)
+	}
+	if err := Decode(r.OldObject.Raw, into); err != nil {
+		return fmt.Errorf("decoding the old object of %s %s/%s: %w", r.Resource.Resource, r.Namespace, r.Name, err)
+	}
+	return nil
+}
+
+// Warnf adds a warning that the client shows to its user, whatever the outcome.
+// The API server asks for at most 120 characters.
+func (r *Request) Warnf(format string, args ...any) {
+	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
+}
+
+// Audit adds an annotation to the API server's audit event of this request. The
+// API server puts the name of the webhook before the key. A second value for a
+// key replaces the first.
+func (r *Request) Audit(key, value string) {
+	if r.audit == nil {
+		r.audit = map[string]string{}
+	}
+	r.audit[key] = value
+}
+
+// Warnings returns the warnings so far, in order.
+func (r *Request) Warnings() []string { return slices.Clone(r.warnings) }
+
+// AuditAnnotations returns the audit annotations so far.
+func (r *Request) AuditAnnotations() map[string]string { return maps.Clone(r.audit) }
+
+// Decode decodes the JSON of one object into a Go type, as the API machinery
+// does: field names are case-sensitive, integers keep their 64 bits, unknown
+// fields are passed over.
+func Decode(raw []byte, into runtime.Object) error {
+	if u, ok := into.(runtime.Unstructured); ok {
+		var content map[string]any
+		if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &content); err != nil {
+			return err
+		}
+		u.SetUnstructuredContent(content)
+		return nil
+	}
+	return kjson.UnmarshalCaseSensitivePreserveInts(raw, into)
+}

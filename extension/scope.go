@@ -1,0 +1,92 @@
+package extension
+
+import (
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Scope says which admissions reach an extension and how the API server is to
+// call it. The fields have the meaning of their namesakes in
+// admissionregistration.k8s.io/v1; the zero value of each is a default.
+//
+// Extensions with equal scopes share one webhook entry and one HTTP round trip,
+// and run in the order in which they were added.
+type Scope struct {
+	// Name names the webhook entry, and stands in its path, metrics and
+	// logs: a DNS label (RFC 1123). Default: made from the scope's content.
+	// Two different scopes must not have the same name.
+	Name string
+
+	// Rules are the operations and resources. Default: Pods(CREATE).
+	Rules []admissionregistrationv1.RuleWithOperations
+
+	// NamespaceSelector selects the namespaces. nil means the manager's
+	// namespace, or every namespace if the manager has none; an empty selector
+	// means every namespace.
+	//
+	// With failure policy Fail, a selector that is not tied to a namespace by
+	// name never matches the manager's own namespace, kube-system and
+	// kube-node-lease: a webhook that is down must not keep the cluster, or
+	// itself, from starting.
+	NamespaceSelector *metav1.LabelSelector
+
+	// ObjectSelector selects objects by their labels. Default: all. Not for
+	// security: whoever may write an object chooses its labels.
+	ObjectSelector *metav1.LabelSelector
+
+	// MatchConditions are CEL expressions that must all hold for a call.
+	MatchConditions []admissionregistrationv1.MatchCondition
+
+	// FailurePolicy says what happens to the object when the webhook fails.
+	// Default: the manager's failure policy.
+	FailurePolicy *admissionregistrationv1.FailurePolicyType
+
+	// SideEffects is None by default; NoneOnDryRun for an extension that
+	// changes something outside the object and heeds [Request.DryRun].
+	SideEffects *admissionregistrationv1.SideEffectClass
+
+	// Timeout is how long the API server waits: whole seconds, 1 s to 30 s.
+	// Default: 10 s.
+	Timeout time.Duration
+
+	// MatchPolicy is Equivalent by default.
+	MatchPolicy *admissionregistrationv1.MatchPolicyType
+
+	// ReinvocationPolicy is Never by default. It counts for mutating scopes.
+	ReinvocationPolicy *admissionregistrationv1.ReinvocationPolicyType
+}
+
+// Scoped is what an [Extension] implements to set its scope.
+type Scoped interface {
+	Scope() Scope
+}
+
+// Pods returns the rule for Pods: the given operations, CREATE when none is
+// given. It does not cover subresources.
+func Pods(ops ...admissionregistrationv1.OperationType) []admissionregistrationv1.RuleWithOperations {
+	if len(ops) == 0 {
+		ops = []admissionregistrationv1.OperationType{admissionregistrationv1.Create}
+	}
+	return Resources("", "v1", []string{"pods"}, ops...)
+}
+
+// Connect returns the rule for CONNECT on subresources of the core group:
+// Connect("pods/exec", "pods/attach", "pods/portforward").
+func Connect(resources ...string) []admissionregistrationv1.RuleWithOperations {
+	return Resources("", "v1", resources, admissionregistrationv1.Connect)
+}
+
+// Resources returns the rule for any resources of one group and version:
+// Resources("apps", "v1", []string{"deployments"}, admissionregistrationv1.Update).
+func Resources(group, version string, resources []string, ops ...admissionregistrationv1.OperationType) []admissionregistrationv1.RuleWithOperations {
+	return []admissionregistrationv1.RuleWithOperations{{
+		Operations: ops,
+		Rule: admissionregistrationv1.Rule{
+			APIGroups:   []string{group},
+			APIVersions: []string{version},
+			Resources:   resources,
+		},
+	}}
+}
