@@ -1,0 +1,21 @@
+// Package webhook is admission itself: from an HTTPS request of kube-apiserver
+// to its answer.
+//
+// One admission flows one way. [Server] terminates TLS and bounds the request;
+// the handler of a [Webhook] reads the AdmissionReview; the chain runs the
+// webhook's handlers in order, each on the object as the ones before left it;
+// the difference becomes one JSON patch (RFC 6902); the answer goes back.
+//
+// [Group] turns Admissions into webhooks: those with equal scopes share one.
+// Package registration makes the cluster's configuration objects from the same
+// webhooks, so that paths and names agree, also between two processes.
+//
+// # Errors
+//
+// A denial is an answer: HTTP 200, allowed false, the handler's code and
+// reason. A failure, be it of the request, the handler or a panic, is an HTTP
+// status of 400 or more with a metav1.Status body, for two reasons: kube-apiserver
+// applies the failure policy to those only (an AdmissionReview with
+// allowed: false and code 500 is a denial to it, whatever the policy says), and
+// of all bodies it shows the text of a Status to the user as it is.
+package webhook

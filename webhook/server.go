@@ -1,0 +1,185 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
+)
+
+// ServerOptions are the options of [NewServer].
+type ServerOptions struct {
+	// Host is the address to listen on. Default: every address.
+	Host string
+	// Port is the port to listen on. Default: 9443.
+	Port int
+	// GetCertificate gives the serving certificate for each handshake, so that
+	// a renewed one needs no restart. Required.
+	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// LameDuck is how long the server goes on accepting requests after it was
+	// told to stop and has turned not-ready: the time that the endpoints of a
+	// Service, and the connections that API servers keep, need to move on.
+	LameDuck time.Duration
+	// Logger gets the server's start, stop and errors. Default: none.
+	Logger *zap.Logger
+}
+
+// The bounds of one connection. A webhook's timeout is at most 30 s, so nothing
+// legitimate takes longer. The idle time is more than the 90 s after which an
+// API server drops an idle connection: the side that sends must be the one that
+// closes, or a request can meet a closing connection.
+const (
+	readHeaderTimeout = 10 * time.Second
+	readTimeout       = 35 * time.Second
+	writeTimeout      = 65 * time.Second
+	idleTimeout       = 120 * time.Second
+	shutdownTimeout   = 35 * time.Second
+)
+
+// Server serves webhooks over HTTPS: TLS 1.2 and later, HTTP/1.1 and 2. It is a
+// controller-runtime webhook.Server, so that it can stand in its place.
+type Server struct {
+	options ServerOptions
+	mux     *http.ServeMux
+
+	mu       sync.Mutex
+	listener net.Listener
+	state    error // why it is not ready; nil when it is
+}
+
+var _ ctrlwebhook.Server = (*Server)(nil)
+
+// NewServer returns a server that does not listen yet.
+func NewServer(options ServerOptions) *Server {
+	if options.Port == 0 {
+		options.Port = ctrlwebhook.DefaultPort
+	}
+	if options.Logger == nil {
+		options.Logger = zap.NewNop()
+	}
+	return &Server{options: options, mux: http.NewServeMux(), state: errors.New("the webhook server has not been started")}
+}
+
+// Register serves a handler at a path.
+func (s *Server) Register(path string, handler http.Handler) {
+	s.mux.Handle(path, handler)
+}
+
+// WebhookMux returns the mux behind Register.
+func (s *Server) WebhookMux() *http.ServeMux { return s.mux }
+
+// NeedLeaderElection is false: every replica answers.
+func (s *Server) NeedLeaderElection() bool { return false }
+
+// StartedChecker returns a check that passes while requests are welcome: not
+// before the server listens, and not in the lame-duck time.
+func (s *Server) StartedChecker() healthz.Checker {
+	return func(*http.Request) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.state
+	}
+}
+
+// Listen takes the port, so that a caller learns of a conflict before it
+// announces the server to anyone. Start does it when it has not been done.
+func (s *Server) Listen(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listener != nil {
+		return nil
+	}
+	address := net.JoinHostPort(s.options.Host, strconv.Itoa(s.options.Port))
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("webhook server: %w", err)
+	}
+	s.listener = listener
+	return nil
+}
+
+// Close gives the port back at once, without a drain, for a server that nobody
+// was told of: Start was not called, or what was to follow it failed.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listener == nil {
+		return nil
+	}
+	err := s.listener.Close()
+	s.listener = nil
+	return err
+}
+
+// Start serves until ctx ends, and then drains: it turns not-ready, goes on for
+// the lame-duck time, stops accepting, and lets the requests in flight finish.
+// Their contexts stay alive until the last of them is done.
+func (s *Server) Start(ctx context.Context) error {
+	if err := s.Listen(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	listener := s.listener
+	s.mu.Unlock()
+	requests, cancelRequests := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancelRequests()
+	log := s.options.Logger
+	errorLog, err := zap.NewStdLogAt(log.WithOptions(zap.AddCallerSkip(1)), zapcore.DebugLevel)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{
+		Handler:           s.mux,
+		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: s.options.GetCertificate},
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		BaseContext:       func(net.Listener) context.Context { return requests },
+		ErrorLog:          errorLog,
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.ServeTLS(listener, "", "") }()
+	s.setState(nil)
+	log.Info("webhook server listens", zap.Stringer("address", listener.Addr()))
+
+	select {
+	case err := <-served:
+		return fmt.Errorf("webhook server: %w", err)
+	case <-ctx.Done():
+	}
+	s.setState(errors.New("the webhook server is shutting down"))
+	log.Info("webhook server drains", zap.Duration("lameDuck", s.options.LameDuck))
+	lameDuck := time.NewTimer(s.options.LameDuck)
+	defer lameDuck.Stop()
+	select {
+	case err := <-served:
+		return fmt.Errorf("webhook server: %w", err)
+	case <-lameDuck.C:
+	}
+	shutdown, cancel := context.WithTimeout(requests, shutdownTimeout)
+	defer cancel()
+	err = server.Shutdown(shutdown)
+	if err != nil {
+		err = fmt.Errorf("webhook server: requests still in flight after %s: %w", shutdownTimeout, errors.Join(err, server.Close()))
+	}
+	<-served
+	log.Info("webhook server stopped")
+	return err
+}
+
+func (s *Server) setState(state error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state = state
+}
