@@ -1,0 +1,184 @@
+package certs
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// Defaults of the validity of certificates.
+const (
+	DefaultCALifetime   = 365 * 24 * time.Hour
+	DefaultLeafLifetime = 7 * 24 * time.Hour
+)
+
+// backdate is how long before now a certificate begins to be valid: the clock
+// of an API server may be behind.
+const backdate = time.Hour
+
+// CA is a certificate authority. It is not changed after it was made.
+type CA struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// NewCA makes a self-signed ECDSA P-256 authority that is valid for lifetime.
+func NewCA(now time.Time, lifetime time.Duration) (*CA, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("generating the CA's key: %w", err)
+	}
+	template := &x509.Certificate{
+		// Without a SerialNumber, CreateCertificate draws a random one (RFC 5280, 4.1.2.2).
+		Subject:               pkix.Name{CommonName: "admitkit CA"},
+		NotBefore:             now.Add(-backdate),
+		NotAfter:              now.Add(lifetime),
+		KeyUsage:              x509.KeyUsageCertSign,
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		MaxPathLenZero:        true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("signing the CA's certificate: %w", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("parsing the CA's certificate: %w", err)
+	}
+	return &CA{cert: cert, key: key}, nil
+}
+
+// ParseCA reads a CA from PEM. An error says what is wrong with which part.
+func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
+	certDER, err := decodePEM("the CA's certificate", certPEM)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := x509.ParseCertificate(certDER)
+	if err != nil {
+		return nil, fmt.Errorf("parsing the CA's certificate: %w", err)
+	}
+	keyDER, err := decodePEM("the CA's key", keyPEM)
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(keyDER)
+	if err != nil {
+		return nil, fmt.Errorf("parsing the CA's key: %w", err)
+	}
+	key, isECDSA := parsed.(*ecdsa.PrivateKey)
+	if !isECDSA {
+		return nil, fmt.Errorf("the CA's key is a %T, not an ECDSA key", parsed)
+	}
+	if !key.PublicKey.Equal(cert.PublicKey) {
+		return nil, errors.New("the CA's key does not belong to its certificate")
+	}
+	return &CA{cert: cert, key: key}, nil
+}
+
+func decodePEM(what string, data []byte) ([]byte, error) {
+	if len(data) == 0 {
+		return nil, fmt.Errorf("%s is missing", what)
+	}
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, fmt.Errorf("%s is not PEM", what)
+	}
+	return block.Bytes, nil
+}
+
+// Usable reports whether the CA can sign leaves now, and if not, the reason.
+func (ca *CA) Usable(now time.Time) (usable bool, reason string) {
+	switch {
+	case !ca.cert.IsCA:
+		return false, "the certificate is not that of a CA"
+	case now.Before(ca.cert.NotBefore):
+		return false, "the CA is not valid before " + ca.cert.NotBefore.Format(time.RFC3339)
+	case !now.Before(ca.cert.NotAfter):
+		return false, "the CA expired at " + ca.cert.NotAfter.Format(time.RFC3339)
+	}
+	return true, ""
+}
+
+// NotAfter is the end of the CA's validity.
+func (ca *CA) NotAfter() time.Time { return ca.cert.NotAfter }
+
+// Bundle returns the CA's certificate in PEM: what a client is to trust.
+func (ca *CA) Bundle() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw})
+}
+
+// KeyPEM returns the CA's private key in PEM (PKCS #8).
+func (ca *CA) KeyPEM() ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(ca.key)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the CA's key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+}
+
+// IssueLeaf signs a serving certificate with a new key for the hosts, DNS names
+// and IP addresses alike. It is valid for lifetime, but never longer than the CA.
+func (ca *CA) IssueLeaf(hosts []string, now time.Time, lifetime time.Duration) (*tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("generating the leaf's key: %w", err)
+	}
+	template := &x509.Certificate{
+		Subject:     pkix.Name{CommonName: "admitkit webhook"},
+		NotBefore:   now.Add(-backdate),
+		NotAfter:    now.Add(lifetime),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	if template.NotBefore.Before(ca.cert.NotBefore) {
+		template.NotBefore = ca.cert.NotBefore
+	}
+	if template.NotAfter.After(ca.cert.NotAfter) {
+		template.NotAfter = ca.cert.NotAfter
+	}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, key.Public(), ca.key)
+	if err != nil {
+		return nil, fmt.Errorf("signing the leaf: %w", err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("parsing the leaf: %w", err)
+	}
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, nil
+}
+
+// LeafDue reports whether a leaf is to be replaced, and why: two thirds of its
+// life are over, or the CA at hand did not sign it.
+func (ca *CA) LeafDue(leaf *x509.Certificate, now time.Time) (due bool, reason string) {
+	if leaf == nil {
+		return true, "there is no leaf yet"
+	}
+	if err := leaf.CheckSignatureFrom(ca.cert); err != nil {
+		return true, "the CA has changed"
+	}
+	life := leaf.NotAfter.Sub(leaf.NotBefore)
+	if renewal := leaf.NotBefore.Add(life * 2 / 3); !now.Before(renewal) {
+		return true, "two thirds of the leaf's life are over"
+	}
+	if now.Before(leaf.NotBefore) {
+		return true, "the leaf is not valid yet: the clock was set back"
+	}
+	return false, ""
+}
