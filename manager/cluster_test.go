@@ -1,0 +1,210 @@
+package manager_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/testing/controlplane"
+)
+
+// The tests of this package share one real API server; each has namespaces of
+// its own.
+var (
+	cluster   *controlplane.ControlPlane
+	clientset *kubernetes.Clientset
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		var err error
+		if cluster, err = controlplane.Start(context.Background(), controlplane.Options{}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer func() {
+			if err := cluster.Stop(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
+		}()
+		config := cluster.Config()
+		config.QPS = -1
+		clientset = kubernetes.NewForConfigOrDie(config)
+		return m.Run()
+	}())
+}
+
+// running is a manager between start and stop.
+type running struct {
+	*manager.Manager
+	logs *observer.ObservedLogs
+	done chan error
+}
+
+// start runs a manager with the extensions until the test ends, and returns
+// when it is ready. Options that the test leaves open are filled in: an own
+// port on the loopback address, URL mode, no drain.
+func start(t *testing.T, options manager.Options, extensions ...any) *running {
+	t.Helper()
+	r := newManager(t, options, extensions...)
+	r.run(t)
+	select {
+	case <-r.Ready():
+	case err := <-r.done:
+		t.Fatalf("the manager stopped at start: %v", err)
+	case <-time.After(time.Minute):
+		t.Fatal("the manager is not ready after a minute")
+	}
+	return r
+}
+
+func newManager(t *testing.T, options manager.Options, extensions ...any) *running {
+	t.Helper()
+	core, logs := observer.New(zapcore.DebugLevel)
+	options.Logger = zap.New(core).Sugar()
+	if options.RESTConfig == nil && options.KubeConfig == "" {
+		options.RESTConfig = cluster.Config()
+	}
+	if options.Port == 0 {
+		options.Port = freePort(t)
+	}
+	if options.Host == "" {
+		options.Host = "127.0.0.1"
+	}
+	if options.DrainPeriod == nil {
+		options.DrainPeriod = new(time.Duration)
+	}
+	mgr, err := manager.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range extensions {
+		if err := mgr.AddExtension(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &running{Manager: mgr, logs: logs, done: make(chan error, 1)}
+}
+
+// run starts the manager; at the test's end it stops it, wants no error and no
+// goroutine left behind, and removes what it registered.
+func (r *running) run(t *testing.T) {
+	t.Helper()
+	before := goleak.IgnoreCurrent()
+	go func() { r.done <- r.Start(context.WithoutCancel(t.Context())) }()
+	t.Cleanup(func() {
+		if err := r.stop(); err != nil {
+			t.Errorf("the manager stopped with an error: %v", err)
+		}
+		if err := r.UnregisterExtensions(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+		clientset.RESTClient().(*rest.RESTClient).Client.CloseIdleConnections()
+		if err := goleak.Find(before); err != nil {
+			t.Errorf("goroutines are left after Stop: %v", err)
+		}
+	})
+}
+
+var stopping sync.Mutex
+
+// stop stops the manager and waits; a second call does nothing.
+func (r *running) stop() error {
+	stopping.Lock()
+	defer stopping.Unlock()
+	if r.done == nil {
+		return nil
+	}
+	r.Stop()
+	select {
+	case err := <-r.done:
+		r.done = nil
+		return err
+	case <-time.After(time.Minute):
+		return errors.New("not stopped after a minute")
+	}
+}
+
+func freePort(t *testing.T) int32 {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return int32(listener.Addr().(*net.TCPAddr).Port) //nolint:gosec // a port
+}
+
+// newNamespace makes a namespace for one test.
+func newNamespace(t *testing.T) string {
+	t.Helper()
+	namespace, err := clientset.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return namespace.Name
+}
+
+func newPod(name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/main:1"}}},
+	}
+}
+
+// createPod creates a Pod, for real.
+func createPod(t *testing.T, namespace string, pod *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	created, err := clientset.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return created
+}
+
+// dryRunPod asks the API server what would become of a Pod.
+func dryRunPod(ctx context.Context, namespace string) (*corev1.Pod, error) {
+	return clientset.CoreV1().Pods(namespace).Create(ctx, newPod("probe"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+}
+
+// eventually polls until the condition holds. The API server learns of webhook
+// configurations by a watch of its own, of whose progress there is no event.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not within 30 s: %s", what)
+		}
+	}
+}
+
+// eventuallyCalled waits until the API server calls the webhook that marks
+// Pods with the annotation.
+func eventuallyCalled(t *testing.T, namespace, annotation string) {
+	t.Helper()
+	eventually(t, "the API server calls the webhook that sets "+annotation, func() bool {
+		pod, err := dryRunPod(t.Context(), namespace)
+		return err == nil && pod.Annotations[annotation] != ""
+	})
+}

@@ -1,0 +1,168 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/webhook"
+)
+
+// Manager runs extensions. Make one with [New], add extensions, then Start it,
+// once.
+type Manager struct {
+	options    Options
+	httpClient *http.Client
+	clientset  kubernetes.Interface
+
+	admissions  []*extension.Admission
+	watchers    []extension.Watcher
+	reconcilers []extension.Reconciler
+
+	ready chan struct{}
+
+	mu      sync.Mutex
+	started bool
+	stopped bool
+	ctx     context.Context
+	cancel  context.CancelFunc
+	kube    ctrlmanager.Manager
+}
+
+var _ extension.Manager = (*Manager)(nil)
+
+// New checks the options and returns a Manager. It does not talk to the API
+// server yet.
+func New(options Options) (*Manager, error) {
+	if err := options.complete(); err != nil {
+		return nil, fmt.Errorf("manager options: %w", err)
+	}
+	httpClient, err := rest.HTTPClientFor(options.RESTConfig)
+	if err != nil {
+		return nil, fmt.Errorf("manager options: RESTConfig: %w", err)
+	}
+	clientset, err := kubernetes.NewForConfigAndClient(options.RESTConfig, httpClient)
+	if err != nil {
+		return nil, fmt.Errorf("manager options: RESTConfig: %w", err)
+	}
+	return &Manager{
+		options: options, httpClient: httpClient, clientset: clientset,
+		ready: make(chan struct{}), ctx: options.Context,
+	}, nil
+}
+
+// AddExtension adds an *extension.Admission, an extension.Extension, an
+// extension.Watcher, an extension.Reconciler, or what is several of these at
+// once. Handlers with the same scope run in the order in which they are added.
+// It fails for anything else, and after the start.
+func (m *Manager) AddExtension(e any) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.started {
+		return fmt.Errorf("adding extension %T: the manager has started", e)
+	}
+	known := false
+	if a, ok := e.(*extension.Admission); ok && a != nil {
+		m.admissions = append(m.admissions, a)
+		known = true
+	}
+	if x, ok := e.(extension.Extension); ok {
+		m.admissions = append(m.admissions, extension.FromExtension(x, m))
+		known = true
+	}
+	if w, ok := e.(extension.Watcher); ok {
+		m.watchers = append(m.watchers, w)
+		known = true
+	}
+	if r, ok := e.(extension.Reconciler); ok {
+		m.reconcilers = append(m.reconcilers, r)
+		known = true
+	}
+	if !known {
+		return fmt.Errorf("adding extension: %T is none: it is not an Extension, Watcher or Reconciler; "+
+			"make a Mutator or Validator an Admission with extension.Mutating or extension.Validating", e)
+	}
+	return nil
+}
+
+// GetContext returns the context of the run; see extension.Manager.
+func (m *Manager) GetContext() context.Context {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ctx
+}
+
+// GetKubeManager returns the controller-runtime manager, nil before the start.
+func (m *Manager) GetKubeManager() ctrlmanager.Manager {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.kube
+}
+
+// GetKubeConnection returns a copy of the connection's configuration. The error
+// is always nil; EiriniX has one.
+func (m *Manager) GetKubeConnection() (*rest.Config, error) {
+	return rest.CopyConfig(m.options.RESTConfig), nil
+}
+
+// GetKubeClient returns an uncached client. The error is always nil; EiriniX
+// has one.
+func (m *Manager) GetKubeClient() (corev1client.CoreV1Interface, error) {
+	return m.clientset.CoreV1(), nil
+}
+
+// GetLogger returns the manager's logger.
+func (m *Manager) GetLogger() *zap.SugaredLogger { return m.options.Logger }
+
+// PatchFromPod returns the response that turns the Pod of the request into pod.
+func (m *Manager) PatchFromPod(req admission.Request, pod *corev1.Pod) admission.Response {
+	return webhook.PatchFrom(req, pod)
+}
+
+// errStarted is returned by a second start: a Manager runs once.
+var errStarted = errors.New("the manager has been started before; make a new one")
+
+// begin marks the manager as started and returns the context of the run, which
+// ends with ctx, with Options.Context and by Stop.
+func (m *Manager) begin(ctx context.Context) (context.Context, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.started {
+		return nil, errStarted
+	}
+	m.started = true
+	run, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(m.options.Context, cancel)
+	m.cancel = func() { stop(); cancel() }
+	if m.stopped {
+		m.cancel()
+	}
+	return run, nil
+}
+
+// Ready returns a channel that is closed when the webhooks are served and, where
+// this process does it, registered.
+func (m *Manager) Ready() <-chan struct{} { return m.ready }
+
+// Stop tells a running manager to stop; Start returns when the drain is over. A
+// manager that has not started will stop as soon as it does. It may be called
+// more than once.
+func (m *Manager) Stop() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stopped = true
+	if m.cancel != nil {
+		m.cancel()
+	}
+}
