@@ -1,0 +1,77 @@
+package controlplane
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+const (
+	assetsVariable = "KUBEBUILDER_ASSETS"
+	// builtDir is where `make controlplane` links the version that it built last.
+	builtDir = "bin/k8s/current"
+)
+
+// findBinaries returns the path of each named binary. With a dir, only dir is
+// searched; without, each binary is taken from the first place that holds it,
+// because setup-envtest delivers kube-apiserver, etcd and kubectl, but neither
+// kube-controller-manager nor kwok.
+func findBinaries(dir string, names ...string) (map[string]string, error) {
+	places := []string{dir}
+	if dir == "" {
+		var err error
+		if places, err = defaultPlaces(); err != nil {
+			return nil, err
+		}
+	}
+	found := make(map[string]string, len(names))
+	var missing []string
+	for _, name := range names {
+		for _, place := range places {
+			path, err := filepath.Abs(filepath.Join(place, name))
+			if err != nil {
+				return nil, err
+			}
+			if executable(path) {
+				found[name] = path
+				break
+			}
+		}
+		if found[name] == "" {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) == 0 {
+		return found, nil
+	}
+	return nil, fmt.Errorf("not found: %s\nlooked in:\n\t%s\n"+
+		"In admitkit's repository, `make controlplane` builds all of them. Elsewhere, set %s to a folder that holds them: "+
+		"setup-envtest (sigs.k8s.io/controller-runtime/tools/setup-envtest) downloads kube-apiserver, etcd and kubectl into one, "+
+		"and kube-controller-manager and kwok of the same Kubernetes version belong beside them",
+		strings.Join(missing, ", "), strings.Join(places, "\n\t"), assetsVariable)
+}
+
+func defaultPlaces() ([]string, error) {
+	var places []string
+	if assets := os.Getenv(assetsVariable); assets != "" {
+		places = append(places, assets)
+	}
+	folder, err := os.Getwd()
+	if err != nil {
+		return nil, fmt.Errorf("looking for binaries: %w", err)
+	}
+	for {
+		places = append(places, filepath.Join(folder, builtDir))
+		parent := filepath.Dir(folder)
+		if parent == folder {
+			return places, nil
+		}
+		folder = parent
+	}
+}
+
+func executable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
+}
