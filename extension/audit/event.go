@@ -72,7 +72,7 @@ var (
 
 // generateName leaves room for the random end of the name.
 func generateName(pod string) string {
-	return strings.TrimRight(pod[:min(len(pod), 200)], "-.") + "."
+	return strings.TrimRight(pod[:min(len(pod), 200)], "-.") + "-"
 }
 
 // cut shortens a text to what a note may hold, at a character.
