@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -52,8 +53,9 @@ func TestMain(m *testing.M) {
 // running is a manager between start and stop.
 type running struct {
 	*manager.Manager
-	logs *observer.ObservedLogs
-	done chan error
+	address string
+	logs    *observer.ObservedLogs
+	done    chan error
 }
 
 // start runs a manager with the extensions until the test ends, and returns
@@ -98,7 +100,8 @@ func newManager(t *testing.T, options manager.Options, extensions ...any) *runni
 			t.Fatal(err)
 		}
 	}
-	return &running{Manager: mgr, logs: logs, done: make(chan error, 1)}
+	address := net.JoinHostPort(options.Host, strconv.Itoa(int(options.Port)))
+	return &running{Manager: mgr, address: address, logs: logs, done: make(chan error, 1)}
 }
 
 // run starts the manager; at the test's end it stops it, wants no error and no
@@ -147,7 +150,7 @@ func freePort(t *testing.T) int32 {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	return int32(listener.Addr().(*net.TCPAddr).Port) //nolint:gosec // a port
+	return int32(listener.Addr().(*net.TCPAddr).Port)
 }
 
 // newNamespace makes a namespace for one test.

@@ -72,14 +72,19 @@ func (m *Manager) AddExtension(e any) error {
 	if m.started {
 		return fmt.Errorf("adding extension %T: the manager has started", e)
 	}
-	known := false
+	var admissions []*extension.Admission
 	if a, ok := e.(*extension.Admission); ok && a != nil {
-		m.admissions = append(m.admissions, a)
-		known = true
+		admissions = append(admissions, a)
 	}
 	if x, ok := e.(extension.Extension); ok {
-		m.admissions = append(m.admissions, extension.FromExtension(x, m))
-		known = true
+		admissions = append(admissions, extension.FromExtension(x, m))
+	}
+	known := len(admissions) > 0
+	if known {
+		if err := m.options.callable(); err != nil {
+			return fmt.Errorf("adding extension %T: %w", e, err)
+		}
+		m.admissions = append(m.admissions, admissions...)
 	}
 	if w, ok := e.(extension.Watcher); ok {
 		m.watchers = append(m.watchers, w)

@@ -29,8 +29,9 @@ const (
 	DefaultDrainPeriod = 10 * time.Second
 )
 
-// Options say what a Manager does. Namespace or WebhookNamespace, and
-// ServiceName, AdvertiseHost or Host, are what must be given.
+// Options say what a Manager does. Namespace or WebhookNamespace must be given,
+// and one of ServiceName, AdvertiseHost and Host if an extension is to answer
+// admissions.
 type Options struct {
 	// Namespace is the namespace whose objects reach the extensions and
 	// watchers. Default: every namespace.
@@ -74,8 +75,9 @@ type Options struct {
 	// Default: client-go's scheme, with every built-in kind.
 	Scheme *runtime.Scheme
 
-	// Logger gets everything the manager and its extensions log. Default: zap's
-	// production logger, JSON lines at info on standard error.
+	// Logger gets everything the manager and its extensions log, audit records
+	// included, so it should not sample, as zap's presets do. Default: JSON
+	// lines at info on standard error, every one of them.
 	Logger *zap.SugaredLogger
 
 	// FailurePolicy is that of every scope that sets none: what the API server
@@ -142,7 +144,9 @@ func (o *Options) complete() error {
 		o.Scheme = clientgoscheme.Scheme
 	}
 	if o.Logger == nil {
-		logger, err := zap.NewProduction()
+		config := zap.NewProductionConfig()
+		config.Sampling = nil
+		logger, err := config.Build()
 		if err != nil {
 			return fmt.Errorf("Logger: %w", err)
 		}
@@ -185,10 +189,18 @@ func (o *Options) completeAddresses() error {
 		}
 	}
 	if o.ServiceName == "" && o.AdvertiseHost == "" {
-		if ip := net.ParseIP(o.Host); o.Host == "" || ip != nil && ip.IsUnspecified() {
-			return errors.New("AdvertiseHost: required without a ServiceName, unless Host is one address: the API server must know whom to call")
+		if ip := net.ParseIP(o.Host); ip == nil || !ip.IsUnspecified() {
+			o.AdvertiseHost = o.Host
 		}
-		o.AdvertiseHost = o.Host
+	}
+	return nil
+}
+
+// callable says what is missing for the API server to call us. Only an
+// extension that answers admissions needs it.
+func (o *Options) callable() error {
+	if o.ServiceName == "" && o.AdvertiseHost == "" {
+		return errors.New("manager options: AdvertiseHost: required without a ServiceName, unless Host is one address: the API server must know whom to call")
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -325,9 +326,14 @@ func (m *Manager) newKubeManager() (ctrlmanager.Manager, error) {
 	// Names of controllers are checked for uniqueness across the whole process,
 	// which a second manager in it would fail.
 	skipNameValidation := true
+	logger := zapr.NewLogger(m.options.Logger.Desugar())
+	// Parts of controller-runtime log through a global logger, and complain on
+	// standard error while it is not set. The first who sets it wins: an author
+	// who did so before keeps theirs.
+	ctrllog.SetLogger(logger)
 	options := ctrlmanager.Options{
 		Scheme:                        m.options.Scheme,
-		Logger:                        zapr.NewLogger(m.options.Logger.Desugar()),
+		Logger:                        logger,
 		Cache:                         cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 		Metrics:                       metricsserver.Options{BindAddress: off(m.options.MetricsAddress)},
 		HealthProbeBindAddress:        off(m.options.HealthAddress),

@@ -146,14 +146,15 @@ func (d *differ) lists(path string, raw, before, after []any) {
 	at := func() string { return path + "/" + strconv.Itoa(position) }
 	gap := func(beforeEnd int, added []any) {
 		for _, item := range added {
-			if i < beforeEnd && identity(before[i]) == nil && identity(item) == nil {
+			switch {
+			case i == beforeEnd:
+				d.add(at(), item)
+			case identity(before[i]) == nil && identity(item) == nil:
 				d.values(at(), raw[i], before[i], item)
 				i++
-			} else if i < beforeEnd {
+			default:
 				d.replace(at(), item)
 				i++
-			} else {
-				d.add(at(), item)
 			}
 			position++
 		}

@@ -173,7 +173,9 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		err = fmt.Errorf("webhook server: requests still in flight after %s: %w", shutdownTimeout, errors.Join(err, server.Close()))
 	}
-	<-served
+	if reason := <-served; !errors.Is(reason, http.ErrServerClosed) {
+		err = errors.Join(err, reason)
+	}
 	log.Info("webhook server stopped")
 	return err
 }

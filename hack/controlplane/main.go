@@ -146,7 +146,7 @@ func build(ctx context.Context, module, dir string, b binary) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(temp)
+	defer func() { _ = os.RemoveAll(temp) }()
 
 	var cmd *exec.Cmd
 	if strings.Contains(b.pkg, "@") {
@@ -197,7 +197,7 @@ func lock(dir string) (unlock func(), err error) {
 			return nil, fmt.Errorf("locking %s: %w", file.Name(), err)
 		}
 	}
-	return func() { file.Close() }, nil
+	return func() { _ = file.Close() }, nil
 }
 
 func executable(path string) bool {

@@ -1,0 +1,207 @@
+package manager_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/manager"
+)
+
+func TestAnOptionThatIsMissingOrContradictoryIsNamed(t *testing.T) {
+	always := admissionregistrationv1.FailurePolicyType("Always")
+	negative, yes := -time.Second, true
+	connection := &rest.Config{Host: "https://127.0.0.1:1"}
+	broken := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(broken, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		options manager.Options
+		want    []string
+	}{
+		"no namespace at all":               {manager.Options{}, []string{"WebhookNamespace: required"}},
+		"a namespace that cannot be one":    {manager.Options{Namespace: "My_Apps"}, []string{`Namespace: "My_Apps"`}},
+		"two options wrong at once":         {manager.Options{Namespace: "apps", Port: 70000, FailurePolicy: &always}, []string{"Port: 70000", `FailurePolicy: "Always": must be Fail or Ignore`}},
+		"a service port without a service":  {manager.Options{Namespace: "apps", ServicePort: 443}, []string{"ServicePort: set without a ServiceName"}},
+		"a URL and a service":               {manager.Options{Namespace: "apps", ServiceName: "x", AdvertiseHost: "y"}, []string{"AdvertiseHost and ServiceName"}},
+		"two connections":                   {manager.Options{Namespace: "apps", KubeConfig: broken, RESTConfig: connection}, []string{"KubeConfig and RESTConfig"}},
+		"an unknown kubeconfig":             {manager.Options{Namespace: "apps", KubeConfig: "/does/not/exist"}, []string{"KubeConfig:", "/does/not/exist"}},
+		"a kubeconfig that cannot be read":  {manager.Options{Namespace: "apps", KubeConfig: broken}, []string{"KubeConfig:", broken}},
+		"two sources of certificates":       {manager.Options{Namespace: "apps", CertificateDir: "/certs", SetupCertificate: &yes}, []string{"SetupCertificate and CertificateDir"}},
+		"a drain that ends before it began": {manager.Options{Namespace: "apps", DrainPeriod: &negative}, []string{"DrainPeriod: -1s"}},
+		"a resource version that is none":   {manager.Options{Namespace: "apps", WatcherStartRV: "x"}, []string{`WatcherStartRV: "x"`}},
+		"a selector that is none": {manager.Options{Namespace: "apps", PodSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "a", Operator: "Near"},
+		}}}, []string{"PodSelector:"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if test.options.KubeConfig == "" {
+				test.options.RESTConfig = connection
+			}
+			_, err := manager.New(test.options)
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("the error %q does not say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestWhatIsNoExtensionIsRefused(t *testing.T) {
+	mgr, err := manager.New(manager.Options{Namespace: "apps", RESTConfig: &rest.Config{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var none *extension.Admission
+	for name, e := range map[string]any{"nil": nil, "a string": "x", "a nil Admission": none, "a bare Mutator": extension.MutatorFunc[*corev1.Pod](nil)} {
+		if err := mgr.AddExtension(e); err == nil || !strings.Contains(err.Error(), "extension") {
+			t.Errorf("adding %s gives %v", name, err)
+		}
+	}
+	if err := mgr.AddExtension(mark("a", extension.Scope{})); err == nil || !strings.Contains(err.Error(), "AdvertiseHost: required") {
+		t.Errorf("without an address to call, adding an Admission gives %v", err)
+	}
+}
+
+func TestAScopeThatTheAPIServerWouldRefuseIsNamedBeforeAnythingIsRegistered(t *testing.T) {
+	unknown := admissionregistrationv1.SideEffectClassUnknown
+	for name, test := range map[string]struct {
+		extensions []any
+		want       string
+	}{
+		"a name":        {[]any{mark("a", extension.Scope{Name: "Not A Label"})}, `Name: "Not A Label"`},
+		"side effects":  {[]any{mark("a", extension.Scope{SideEffects: &unknown})}, `SideEffects: "Unknown"`},
+		"a timeout":     {[]any{mark("a", extension.Scope{Timeout: time.Minute})}, "Timeout: 1m0s"},
+		"an empty rule": {[]any{mark("a", extension.Scope{Rules: []admissionregistrationv1.RuleWithOperations{{}}})}, "Rules[0]"},
+		"one name for two scopes": {[]any{
+			mark("a", extension.Scope{Name: "x"}), mark("b", extension.Scope{Name: "x", Timeout: time.Second}),
+		}, `"x" is already the name of a different scope`},
+		"an Extension on what is no Pod": {[]any{connectExtension{}}, "an Extension takes Pods"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newManager(t, manager.Options{Namespace: "apps", RESTConfig: &rest.Config{Host: "https://127.0.0.1:1"}}, test.extensions...)
+			if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want an error that says %q", err, test.want)
+			}
+		})
+	}
+}
+
+type connectExtension struct{ markExtension }
+
+func (connectExtension) Scope() extension.Scope {
+	return extension.Scope{Rules: extension.Connect("pods/exec")}
+}
+
+func TestAnAPIServerThatIsNotThereIsReportedWithinTenSeconds(t *testing.T) {
+	// It accepts connections and never answers.
+	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for name, host := range map[string]string{
+		"nobody listens":   "https://127.0.0.1:1",
+		"nobody answers":   "https://" + silent.Addr().String(),
+		"there is no name": "https://admitkit.invalid:6443",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newManager(t, manager.Options{Namespace: "apps", RESTConfig: &rest.Config{Host: host}}, mark("a", extension.Scope{}))
+			began := time.Now()
+			err := r.Start(t.Context())
+			if err == nil || !strings.Contains(err.Error(), "no API server answers at "+host) {
+				t.Errorf("got %v", err)
+			}
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("said so after %s", took)
+			}
+		})
+	}
+}
+
+func TestAPortInUseIsReportedAndNothingRegistered(t *testing.T) {
+	namespace := newNamespace(t)
+	other, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	port := int32(other.Addr().(*net.TCPAddr).Port)
+	r := newManager(t, manager.Options{Namespace: namespace, Port: port}, mark("a", extension.Scope{}))
+	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), other.Addr().String()) {
+		t.Errorf("got %v, want the address that is in use", err)
+	}
+	if _, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit."+namespace, metav1.GetOptions{}); err == nil {
+		t.Error("a webhook that nobody serves was registered")
+	}
+}
+
+func TestARightThatIsMissingIsReportedAtOnce(t *testing.T) {
+	namespace := newNamespace(t)
+	nobody, err := cluster.AddUser("nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	drain := time.Hour // there is nothing to drain
+	r := newManager(t, manager.Options{Namespace: namespace, RESTConfig: nobody.Config, DrainPeriod: &drain}, mark("a", extension.Scope{}))
+	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "Secret "+namespace+"/"+secretName) || !strings.Contains(err.Error(), "forbidden") {
+		t.Errorf("without a right to the Secret: %v", err)
+	}
+
+	secretsOnly, err := cluster.AddUser("secrets-only")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"create", "role", "secrets-only", "--verb=get,create,update", "--resource=secrets", "-n", namespace},
+		{"create", "rolebinding", "secrets-only", "--role=secrets-only", "--user=secrets-only", "-n", namespace},
+	} {
+		if output, err := cluster.Kubectl(t.Context(), nil, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, output)
+		}
+	}
+	r = newManager(t, manager.Options{Namespace: namespace, RESTConfig: secretsOnly.Config, DrainPeriod: &drain}, mark("a", extension.Scope{}))
+	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "MutatingWebhookConfiguration admitkit."+namespace) || !strings.Contains(err.Error(), "forbidden") {
+		t.Errorf("without a right to register: %v", err)
+	}
+	r = newManager(t, manager.Options{Namespace: namespace, RESTConfig: nobody.Config, DrainPeriod: &drain}, &recorder{})
+	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "watching Pods in namespace") {
+		t.Errorf("without a right to watch: %v", err)
+	}
+}
+
+func TestTheManagerIsTheHostThatItsExtensionsSee(t *testing.T) {
+	log := zap.NewNop().Sugar()
+	mgr, err := manager.New(manager.Options{Namespace: "apps", RESTConfig: &rest.Config{Host: "https://127.0.0.1:1"}, Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mgr.GetContext() != context.Background() || mgr.GetKubeManager() != nil || mgr.GetLogger() != log {
+		t.Error("before the start: the context is that of the options, there is no kube manager, the logger is the given one")
+	}
+	config, err := mgr.GetKubeConnection()
+	if err != nil || config.Host != "https://127.0.0.1:1" {
+		t.Errorf("the connection is %v, %v", config, err)
+	}
+	config.Host = "changed"
+	if again, _ := mgr.GetKubeConnection(); again.Host == "changed" {
+		t.Error("a change to the connection reaches the manager")
+	}
+}

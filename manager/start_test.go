@@ -1,0 +1,405 @@
+package manager_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/admitkit/admitkit/certs"
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/manager"
+)
+
+func TestTheAPIServerReachesTheWebhookThroughAService(t *testing.T) {
+	home, apps := newNamespace(t), newNamespace(t)
+	port := freePort(t)
+	// An ExternalName Service stands in for kube-proxy: the API server dials
+	// its name, and expects the certificate of the Service all the same.
+	if _, err := clientset.CoreV1().Services(home).Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "my-ext"},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	start(t, manager.Options{Namespace: apps, WebhookNamespace: home, ServiceName: "my-ext", ServicePort: port, Port: port},
+		mark("a", extension.Scope{}))
+	eventuallyCalled(t, apps, "marked")
+	config, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit."+home, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if client := config.Webhooks[0].ClientConfig; client.URL != nil || client.Service == nil || client.Service.Name != "my-ext" || client.Service.Namespace != home {
+		t.Errorf("client config is %+v, want the Service %s/my-ext", client, home)
+	}
+}
+
+func TestTheAPIServerReachesTheWebhookByURL(t *testing.T) {
+	namespace := newNamespace(t)
+	port := freePort(t)
+	start(t, manager.Options{Namespace: namespace, Host: "127.0.0.1", AdvertiseHost: "localhost", Port: port}, mark("a", extension.Scope{}))
+	eventuallyCalled(t, namespace, "marked")
+	config, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit."+namespace, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if url := config.Webhooks[0].ClientConfig.URL; url == nil || !strings.HasPrefix(*url, fmt.Sprintf("https://localhost:%d/mutate/", port)) {
+		t.Errorf("client config is %+v, want the advertised URL", config.Webhooks[0].ClientConfig)
+	}
+}
+
+// forbidden collects the refusals that a client meets.
+type forbidden struct {
+	mu   sync.Mutex
+	urls []string
+}
+
+func (f *forbidden) watch(config *rest.Config) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper{next, f}
+	})
+	return config
+}
+
+type roundTripper struct {
+	next http.RoundTripper
+	seen *forbidden
+}
+
+func (rt roundTripper) WrappedRoundTripper() http.RoundTripper { return rt.next }
+
+func (rt roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := rt.next.RoundTrip(r)
+	if err == nil && response.StatusCode == http.StatusForbidden {
+		rt.seen.mu.Lock()
+		defer rt.seen.mu.Unlock()
+		rt.seen.urls = append(rt.seen.urls, r.Method+" "+r.URL.String())
+	}
+	return response, err
+}
+
+func (f *forbidden) check(t *testing.T, who string) {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, call := range f.urls {
+		t.Errorf("the %s makes a call that its role forbids: %s", who, call)
+	}
+}
+
+// readmeRoles returns the YAML blocks of the README that hold RBAC objects.
+func readmeRoles(t *testing.T) string {
+	t.Helper()
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var blocks []string
+	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(readme), -1) {
+		if strings.Contains(block[1], "rbac.authorization.k8s.io") {
+			blocks = append(blocks, block[1])
+		}
+	}
+	if len(blocks) != 2 {
+		t.Fatalf("the README has %d blocks of roles, want the registrar's and the server's", len(blocks))
+	}
+	return strings.Join(blocks, "---\n")
+}
+
+// serviceAccount returns a connection with the name and groups of a
+// ServiceAccount.
+func serviceAccount(t *testing.T, namespace, name string) *rest.Config {
+	t.Helper()
+	user, err := cluster.AddUser("system:serviceaccount:"+namespace+":"+name, "system:serviceaccounts", "system:serviceaccounts:"+namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return user.Config
+}
+
+func TestRegisteringAndServingAreSplitBetweenTwoUsersWithTheRolesOfTheREADME(t *testing.T) {
+	apps := newNamespace(t)
+	if _, err := clientset.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "my-system"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	apply := cluster.Kubectl(t.Context(), nil, "apply", "-f", "-")
+	apply.Stdin = strings.NewReader(readmeRoles(t))
+	if output, err := apply.CombinedOutput(); err != nil {
+		t.Fatalf("applying the roles of the README: %v: %s", err, output)
+	}
+	var registrarSeen, serverSeen forbidden
+	options := manager.Options{Namespace: apps, WebhookNamespace: "my-system", Port: freePort(t)}
+
+	serverOptions := options
+	register := false
+	serverOptions.RegisterWebHook = &register
+	serverOptions.RESTConfig = serverSeen.watch(serviceAccount(t, "my-system", "my-ext-server"))
+	server := newManager(t, serverOptions, mark("a", extension.Scope{}))
+	done := make(chan error, 1)
+	go func() { done <- server.Start(t.Context()) }()
+	eventually(t, "the server waits for the registrar", func() bool {
+		return server.logs.FilterMessage("no CA yet").Len() == 1
+	})
+
+	registrarOptions := options
+	registrarOptions.RESTConfig = registrarSeen.watch(serviceAccount(t, "my-system", "my-ext-registrar"))
+	registrar := newManager(t, registrarOptions, mark("a", extension.Scope{}))
+	for range 2 { // again, as after an upgrade
+		if err := registrar.RegisterExtensions(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventuallyCalled(t, apps, "marked")
+	createPod(t, apps, newPod("pod"))
+
+	server.Stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := registrar.UnregisterExtensions(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := clientset.CoreV1().Secrets("my-system").Get(t.Context(), "admitkit-setupcertificate", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("unregister leaves the Secret: %v", err)
+	}
+	serverSeen.check(t, "server")
+	registrarSeen.check(t, "registrar")
+}
+
+// startTogether starts replicas of one manager at the same moment in a new
+// namespace, and returns the number of different CAs that they came to, of
+// which one must be the Secret's.
+func startTogether(t *testing.T, replicas int) int {
+	t.Helper()
+	namespace := newNamespace(t)
+	gate := make(chan struct{})
+	var group sync.WaitGroup
+	managers := make([]*running, replicas)
+	results := make([]error, replicas)
+	for i := range managers {
+		managers[i] = newManager(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}))
+		group.Go(func() {
+			<-gate
+			results[i] = managers[i].Start(t.Context())
+		})
+	}
+	close(gate)
+	for _, m := range managers {
+		select {
+		case <-m.Ready():
+		case <-time.After(time.Minute):
+			t.Fatal("a replica is not ready after a minute")
+		}
+	}
+	secret, err := clientset.CoreV1().Secrets(namespace).Get(t.Context(), secretName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundle := secret.Data[certs.CertKey]
+	issuers := map[string]bool{}
+	for _, m := range managers {
+		issuers[issuerOf(t, m, bundle)] = true
+	}
+	config, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit."+namespace, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(config.Webhooks[0].ClientConfig.CABundle, bundle) {
+		t.Error("the registered bundle is not the Secret's")
+	}
+	for _, m := range managers {
+		m.Stop()
+	}
+	group.Wait()
+	for _, err := range results {
+		if err != nil {
+			t.Errorf("a replica that started together with others failed: %v", err)
+		}
+	}
+	if err := managers[0].UnregisterExtensions(t.Context()); err != nil {
+		t.Error(err)
+	}
+	return len(issuers)
+}
+
+// issuerOf returns the key identifier of the CA that signed what a manager
+// serves, and fails the test unless the bundle verifies it.
+func issuerOf(t *testing.T, r *running, bundle []byte) string {
+	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(bundle)
+	dialer := tls.Dialer{Config: &tls.Config{RootCAs: roots}}
+	conn, err := dialer.DialContext(t.Context(), "tcp", r.address)
+	if err != nil {
+		t.Fatalf("the Secret's CA does not verify a replica's certificate: %v", err)
+	}
+	defer conn.Close()
+	return string(conn.(*tls.Conn).ConnectionState().PeerCertificates[0].AuthorityKeyId)
+}
+
+func TestTwoReplicasThatStartAtTheSameMomentShareOneCA(t *testing.T) {
+	rounds, most := 20, 0
+	for range rounds {
+		most = max(most, startTogether(t, 2))
+	}
+	if most != 1 {
+		t.Errorf("two replicas came to %d CAs", most)
+	}
+	fmt.Printf("FIGURE startup2.rounds=%d rounds\n", rounds)
+	fmt.Printf("FIGURE startup2.cas=%d CAs\n", most)
+}
+
+const secretName = "admitkit-setupcertificate"
+
+func TestTheCAOfAnExistingSecretIsUsed(t *testing.T) {
+	namespace := newNamespace(t)
+	first := start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}))
+	before, err := clientset.CoreV1().Secrets(namespace).Get(t.Context(), secretName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}))
+	eventuallyCalled(t, namespace, "marked")
+	after, err := clientset.CoreV1().Secrets(namespace).Get(t.Context(), secretName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before.ResourceVersion != after.ResourceVersion {
+		t.Error("the second start wrote the Secret of the first")
+	}
+}
+
+func TestAMalformedSecretIsRepairedAndTheReasonLogged(t *testing.T) {
+	other, err := certs.NewCA(time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	otherKey, err := other.KeyPEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := certs.NewCA(time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expired, err := certs.NewCA(time.Now().Add(-48*time.Hour), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expiredKey, err := expired.KeyPEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		data   map[string][]byte
+		reason string
+	}{
+		"an empty Secret":                      {nil, "the CA's certificate is missing"},
+		"garbage for a certificate":            {map[string][]byte{certs.CertKey: []byte("garbage"), certs.KeyKey: otherKey}, "the CA's certificate is not PEM"},
+		"a key that is missing":                {map[string][]byte{certs.CertKey: ca.Bundle()}, "the CA's key is missing"},
+		"a key that belongs to something else": {map[string][]byte{certs.CertKey: ca.Bundle(), certs.KeyKey: otherKey}, "does not belong to its certificate"},
+		"an expired CA":                        {map[string][]byte{certs.CertKey: expired.Bundle(), certs.KeyKey: expiredKey}, "the CA expired at"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			namespace := newNamespace(t)
+			data := map[string][]byte{"other": []byte("kept")}
+			for key, value := range test.data {
+				data[key] = value
+			}
+			if _, err := clientset.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: secretName}, Data: data}, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			r := start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}))
+			eventuallyCalled(t, namespace, "marked")
+			logged := r.logs.FilterMessage("CA written").All()
+			if len(logged) != 1 || !strings.Contains(logged[0].ContextMap()["reason"].(string), test.reason) {
+				t.Errorf("logged %v, want one repair because %s", logged, test.reason)
+			}
+			secret, err := clientset.CoreV1().Secrets(namespace).Get(t.Context(), secretName, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(secret.Data["other"]) != "kept" {
+				t.Error("the repair dropped a key that is not ours")
+			}
+		})
+	}
+}
+
+func refuses(r *running) bool {
+	conn, err := net.Dial("tcp", r.address)
+	if err != nil {
+		return true
+	}
+	conn.Close()
+	return false
+}
+
+func TestStopIsGracefulAndMayBeCalledTwice(t *testing.T) {
+	namespace := newNamespace(t)
+	entered, release := make(chan struct{}, 100), make(chan struct{})
+	drain := 100 * time.Millisecond
+	r := start(t, manager.Options{Namespace: namespace, DrainPeriod: &drain}, mark("a", extension.Scope{Name: "mark"}),
+		extension.Mutating(extension.MutatorFunc[*corev1.Pod](func(ctx context.Context, pod *corev1.Pod, _ *extension.Request) error {
+			if pod.Name != "slow" {
+				return nil
+			}
+			entered <- struct{}{}
+			<-release
+			return ctx.Err()
+		}), extension.Scope{Name: "slow"}))
+	eventuallyCalled(t, namespace, "marked")
+	created := make(chan error, 1)
+	eventually(t, "a request is in flight", func() bool {
+		go func() {
+			_, err := clientset.CoreV1().Pods(namespace).Create(context.WithoutCancel(t.Context()), newPod("slow"), metav1.CreateOptions{})
+			select {
+			case created <- err:
+			default:
+			}
+		}()
+		select {
+		case <-entered:
+			return true
+		case <-created:
+			zero := int64(0)
+			_ = clientset.CoreV1().Pods(namespace).Delete(t.Context(), "slow", metav1.DeleteOptions{GracePeriodSeconds: &zero})
+			return false
+		}
+	})
+	r.Stop()
+	r.Stop()
+	eventually(t, "the server is past its drain period", func() bool { return refuses(r) })
+	if err := r.GetContext().Err(); err != nil {
+		t.Errorf("the extensions' context ended before the last request: %v", err)
+	}
+	close(release)
+	if err := <-created; err != nil {
+		t.Errorf("the request in flight failed: %v", err)
+	}
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	r.Stop()
+	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "started before") {
+		t.Errorf("a second start gives %v", err)
+	}
+}
