@@ -1,0 +1,68 @@
+// Command annotator is a Reconciler: it annotates every Pod in a namespace with
+// the number of its containers, also those that were there before it.
+//
+//	annotator -namespace apps
+package main
+
+import (
+	"context"
+	"flag"
+	"log"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/manager"
+)
+
+const annotation = "example.admitkit.dev/containers"
+
+// Annotator keeps an annotation on Pods.
+type Annotator struct {
+	client client.Client
+}
+
+// Register says what is watched: Pods, through the manager's cache.
+func (a *Annotator) Register(mgr extension.Manager) error {
+	kube := mgr.GetKubeManager()
+	a.client = kube.GetClient()
+	return ctrl.NewControllerManagedBy(kube).Named("annotator").For(&corev1.Pod{}).Complete(a)
+}
+
+// Reconcile makes one Pod as it should be.
+func (a *Annotator) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var pod corev1.Pod
+	if err := a.client.Get(ctx, req.NamespacedName, &pod); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	want := strconv.Itoa(len(pod.Spec.Containers))
+	if pod.Annotations[annotation] == want {
+		return ctrl.Result{}, nil
+	}
+	before := client.MergeFrom(pod.DeepCopy())
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotation, want)
+	return ctrl.Result{}, client.IgnoreNotFound(a.client.Patch(ctx, &pod, before))
+}
+
+func main() {
+	var options manager.Options
+	flag.StringVar(&options.Namespace, "namespace", "default", "namespace whose Pods are annotated")
+	flag.StringVar(&options.KubeConfig, "kubeconfig", "", "kubeconfig file")
+	flag.Parse()
+	options.OperatorFingerprint = "annotator"
+
+	mgr, err := manager.New(options)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := mgr.AddExtension(&Annotator{}); err != nil {
+		log.Fatal(err)
+	}
+	if err := mgr.Start(ctrl.SetupSignalHandler()); err != nil {
+		log.Fatal(err)
+	}
+}
