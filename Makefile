@@ -1,0 +1,63 @@
+# One target a line in `make help`: the comment after ## is its text.
+SHELL := /usr/bin/env bash -o pipefail
+.DEFAULT_GOAL := help
+
+TOOLS := $(CURDIR)/bin/tools
+GOLANGCI_LINT := $(TOOLS)/golangci-lint
+COUNTERFEITER := $(TOOLS)/counterfeiter
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: controlplane ## See a real API server send a Pod and an exec through admitkit (under 1 min)
+	go run ./hack/demo
+
+.PHONY: test
+test: controlplane ## Unit and integration tests on a real API server, with the race detector
+	go test -race ./...
+
+.PHONY: figures
+figures: controlplane ## Long acceptance tests; their figures go to bin/figures.txt
+	go run ./hack/figures
+
+.PHONY: controlplane
+controlplane: ## Get etcd, kube-apiserver, kubectl... into bin/k8s (first time: 10 to 15 min)
+	@go run -C hack/controlplane . -module . -out $(CURDIR)/bin/k8s
+
+.PHONY: generate
+generate: $(COUNTERFEITER) ## Write generated code anew
+	PATH=$(TOOLS):$$PATH go generate ./...
+
+.PHONY: lint
+lint: $(GOLANGCI_LINT) ## Vet and lint, the import law included
+	$(GOLANGCI_LINT) run ./...
+	cd hack/controlplane && $(GOLANGCI_LINT) run --config ../../.golangci.yml ./...
+
+.PHONY: fmt
+fmt: $(GOLANGCI_LINT) ## Format the code
+	$(GOLANGCI_LINT) fmt ./...
+
+.PHONY: verify
+verify: generate ## Check that generated files are current and modules tidy
+	go mod tidy -diff
+	go -C hack/controlplane mod tidy -diff
+	go -C hack/tools mod tidy -diff
+	git diff --exit-code -- testing/fakes
+	@untracked=$$(git ls-files --others --exclude-standard -- testing/fakes); \
+	if [ -n "$$untracked" ]; then echo "generated, but not in git: $$untracked"; exit 1; fi
+
+.PHONY: clean
+clean: ## Remove bin, the built Kubernetes included
+	rm -rf bin
+
+# The tools are built once for each version of hack/tools/go.mod.
+$(GOLANGCI_LINT): hack/tools/go.mod
+	@echo "building golangci-lint (3 to 5 min the first time)"
+	@mkdir -p $(TOOLS)
+	go build -C hack/tools -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+$(COUNTERFEITER): hack/tools/go.mod
+	@mkdir -p $(TOOLS)
+	go build -C hack/tools -o $@ github.com/maxbrunsfeld/counterfeiter/v6
