@@ -16,11 +16,14 @@ demo: controlplane ## See a real API server send a Pod and an exec through admit
 
 .PHONY: test
 test: controlplane ## Unit and integration tests on a real API server, with the race detector
-	go test -race ./...
+	go test -race -short -timeout 20m ./...
 
 .PHONY: figures
-figures: controlplane ## Long acceptance tests; their figures go to bin/figures.txt
-	go run ./hack/figures
+figures: controlplane ## Every test in its long form; the figures go to bin/figures.txt
+	@echo "# $$(git describe --always --dirty --abbrev=12) $$(date -u +%Y-%m-%dT%H:%M:%SZ)" > bin/figures.new
+	go test -v -count=1 -p 1 -timeout 2h ./... | tee bin/figures.log | { grep --line-buffered -E '^(FIGURE|--- FAIL|FAIL|ok)' || true; }
+	@grep '^FIGURE' bin/figures.log >> bin/figures.new
+	@mv bin/figures.new bin/figures.txt
 
 .PHONY: controlplane
 controlplane: ## Get etcd, kube-apiserver, kubectl... into bin/k8s (first time: 10 to 15 min)

@@ -93,6 +93,12 @@ type Options struct {
 	// false where another process calls RegisterExtensions. Default: true.
 	RegisterWebHook *bool
 
+	// UnregisterOnStop removes the webhook configurations when Start ends, before
+	// the drain, so that a failure policy Fail blocks nobody afterwards. For a
+	// manager without replicas that comes and goes, on a developer's machine for
+	// example. Default: false, since a restart must leave no gap.
+	UnregisterOnStop bool
+
 	// SetupCertificate says whether the manager creates the CA Secret, and
 	// repairs it when it is malformed or expired. If false, the manager waits
 	// for the Secret. Default: as RegisterWebHook.
@@ -211,6 +217,9 @@ func (o *Options) completePolicies() error {
 	o.FailurePolicy = ptrOr(o.FailurePolicy, admissionregistrationv1.Fail)
 	if *o.FailurePolicy != admissionregistrationv1.Fail && *o.FailurePolicy != admissionregistrationv1.Ignore {
 		return fmt.Errorf("FailurePolicy: %q: must be %s or %s", *o.FailurePolicy, admissionregistrationv1.Fail, admissionregistrationv1.Ignore)
+	}
+	if o.UnregisterOnStop && !*o.RegisterWebHook {
+		return errors.New("UnregisterOnStop: set while RegisterWebHook is false: the registrar unregisters")
 	}
 	if *o.DrainPeriod < 0 {
 		return fmt.Errorf("DrainPeriod: %s: must not be negative", *o.DrainPeriod)

@@ -127,7 +127,17 @@ func (m *Manager) newServing(ctx context.Context, kube ctrlmanager.Manager, webh
 			return err
 		}
 		group, groupCtx := errgroup.WithContext(ctx)
-		group.Go(func() error { return server.Start(groupCtx) })
+		serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+		defer stopServing()
+		group.Go(func() error { return server.Start(serving) })
+		group.Go(func() error {
+			<-groupCtx.Done()
+			defer stopServing()
+			if m.options.UnregisterOnStop {
+				return m.removeRegistration(serving)
+			}
+			return nil
+		})
 		group.Go(func() error {
 			source.run(groupCtx)
 			return nil
@@ -186,11 +196,9 @@ func (m *Manager) UnregisterExtensions(ctx context.Context) error {
 	if err := m.reach(ctx); err != nil {
 		return fmt.Errorf("manager: %w", err)
 	}
-	name := m.options.configurationName()
-	if err := registration.Remove(ctx, m.clientset.AdmissionregistrationV1(), name); err != nil {
+	if err := m.removeRegistration(ctx); err != nil {
 		return fmt.Errorf("manager: %w", err)
 	}
-	m.options.Logger.Infow("webhook configurations removed", "name", name)
 	if !*m.options.SetupCertificate || m.options.CertificateDir != "" {
 		return nil
 	}
@@ -200,6 +208,17 @@ func (m *Manager) UnregisterExtensions(ctx context.Context) error {
 		return fmt.Errorf("manager: deleting Secret %s/%s: %w", namespace, secret, err)
 	}
 	m.options.Logger.Infow("CA Secret removed", "secret", namespace+"/"+secret)
+	return nil
+}
+
+func (m *Manager) removeRegistration(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	name := m.options.configurationName()
+	if err := registration.Remove(ctx, m.clientset.AdmissionregistrationV1(), name); err != nil {
+		return err
+	}
+	m.options.Logger.Infow("webhook configurations removed", "name", name)
 	return nil
 }
 

@@ -403,3 +403,18 @@ func TestStopIsGracefulAndMayBeCalledTwice(t *testing.T) {
 		t.Errorf("a second start gives %v", err)
 	}
 }
+
+func TestAManagerThatComesAndGoesUnregistersWhenItStops(t *testing.T) {
+	namespace := newNamespace(t)
+	r := start(t, manager.Options{Namespace: namespace, UnregisterOnStop: true}, mark("a", extension.Scope{}))
+	eventuallyCalled(t, namespace, "marked")
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit."+namespace, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the configuration is left behind: %v", err)
+	}
+	if _, err := clientset.CoreV1().Secrets(namespace).Get(t.Context(), secretName, metav1.GetOptions{}); err != nil {
+		t.Errorf("the CA of the next start is gone: %v", err)
+	}
+}

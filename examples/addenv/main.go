@@ -10,7 +10,7 @@ import (
 	"log"
 
 	corev1 "k8s.io/api/core/v1"
-	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager/signals"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
@@ -53,6 +53,7 @@ func main() {
 	flag.StringVar(&env.Value, "value", "from admitkit", "value of the variable")
 	flag.Parse()
 	options.OperatorFingerprint = "addenv"
+	options.UnregisterOnStop = true // it comes and goes: new Pods must not wait for it
 
 	mgr, err := manager.New(options)
 	if err != nil {
@@ -61,7 +62,7 @@ func main() {
 	if err := mgr.AddExtension(env); err != nil {
 		log.Fatal(err)
 	}
-	if err := mgr.Start(ctrl.SetupSignalHandler()); err != nil {
+	if err := mgr.Start(signals.SetupSignalHandler()); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -12,8 +12,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager/signals"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/manager"
@@ -30,22 +32,22 @@ type Annotator struct {
 func (a *Annotator) Register(mgr extension.Manager) error {
 	kube := mgr.GetKubeManager()
 	a.client = kube.GetClient()
-	return ctrl.NewControllerManagedBy(kube).Named("annotator").For(&corev1.Pod{}).Complete(a)
+	return builder.ControllerManagedBy(kube).Named("annotator").For(&corev1.Pod{}).Complete(a)
 }
 
 // Reconcile makes one Pod as it should be.
-func (a *Annotator) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+func (a *Annotator) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var pod corev1.Pod
 	if err := a.client.Get(ctx, req.NamespacedName, &pod); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	want := strconv.Itoa(len(pod.Spec.Containers))
 	if pod.Annotations[annotation] == want {
-		return ctrl.Result{}, nil
+		return reconcile.Result{}, nil
 	}
 	before := client.MergeFrom(pod.DeepCopy())
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotation, want)
-	return ctrl.Result{}, client.IgnoreNotFound(a.client.Patch(ctx, &pod, before))
+	return reconcile.Result{}, client.IgnoreNotFound(a.client.Patch(ctx, &pod, before))
 }
 
 func main() {
@@ -62,7 +64,7 @@ func main() {
 	if err := mgr.AddExtension(&Annotator{}); err != nil {
 		log.Fatal(err)
 	}
-	if err := mgr.Start(ctrl.SetupSignalHandler()); err != nil {
+	if err := mgr.Start(signals.SetupSignalHandler()); err != nil {
 		log.Fatal(err)
 	}
 }

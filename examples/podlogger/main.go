@@ -11,7 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/watch"
-	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager/signals"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/manager"
@@ -43,7 +43,7 @@ func main() {
 	if err := mgr.AddExtension(PodLogger{}); err != nil {
 		log.Fatal(err)
 	}
-	if err := mgr.Watch(ctrl.SetupSignalHandler()); err != nil {
+	if err := mgr.Watch(signals.SetupSignalHandler()); err != nil {
 		log.Fatal(err)
 	}
 }

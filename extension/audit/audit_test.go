@@ -82,7 +82,9 @@ func TestEverySessionIsRecordedOnce(t *testing.T) {
 	if err != nil || !strings.Contains(string(output), secret) {
 		t.Fatalf("kubectl exec: %v: %s", err, output)
 	}
-	sessions := logs.Filter(func(e observer.LoggedEntry) bool { return e.Message == "session" && e.ContextMap()["container"] == "log" }).All()
+	sessions := logs.Filter(func(e observer.LoggedEntry) bool {
+		return e.Message == "session" && e.ContextMap()["container"] == "log"
+	}).All()
 	if len(sessions) != 1 {
 		t.Fatalf("got %d records of one exec", len(sessions))
 	}

@@ -118,6 +118,7 @@ func (f *flags) bind(cmd *cobra.Command) {
 	set.StringVar(&o.KubeConfig, "kubeconfig", "", "kubeconfig file (default: $KUBECONFIG, ~/.kube/config, the Pod's service account)")
 	set.StringVar(&o.OperatorFingerprint, "fingerprint", manager.DefaultFingerprint, "name that tells installations in one namespace apart")
 	set.StringVar(&f.failurePolicy, "failure-policy", string(admissionregistrationv1.Fail), "Fail or Ignore: what becomes of objects while the webhook fails")
+	set.BoolVar(&o.UnregisterOnStop, "unregister-on-stop", false, "start: remove the webhook configurations at the end, for a manager on a developer's machine")
 	set.StringVar(&o.CertificateDir, "certificate-dir", "", "folder with tls.crt, tls.key and ca.crt, instead of a CA of our own")
 	set.BoolVar(&o.LeaderElection, "leader-election", false, "run reconcilers and watchers in one replica at a time")
 	set.StringVar(&o.HealthAddress, "health-address", ":8081", "address of /healthz and /readyz; empty for none")

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestTheDemoEndsWithinAMinuteAndLeavesNothing runs the demo as a newcomer
+// does, from the built binary.
+func TestTheDemoEndsWithinAMinuteAndLeavesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the demo is run by `make demo`; its time is measured by `make figures`")
+	}
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "demo")
+	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	temp := filepath.Join(dir, "tmp")
+	if err := os.Mkdir(temp, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	began := time.Now()
+	demo := exec.CommandContext(ctx, binary)
+	demo.Env = append(os.Environ(), "TMPDIR="+temp)
+	output, err := demo.CombinedOutput()
+	took := time.Since(began)
+	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
+	if last := lines[len(lines)-1]; err != nil || last != "demo: ok" {
+		t.Fatalf("the demo ends with %q, %v: %s", last, err, output)
+	}
+	if took > time.Minute {
+		t.Errorf("the demo took %s", took)
+	}
+	if left := processesWith(t, temp); len(left) > 0 {
+		t.Errorf("the demo leaves processes behind: %q", left)
+	}
+	if files, err := os.ReadDir(temp); err != nil || len(files) > 0 {
+		t.Errorf("the demo leaves files behind: %v, %v", files, err)
+	}
+	fmt.Printf("FIGURE demo.s=%.1f s\n", took.Seconds())
+}
+
+// processesWith returns the command lines that name a path: each process of a
+// control plane names its folder.
+func processesWith(t *testing.T, path string) []string {
+	t.Helper()
+	list, err := exec.CommandContext(t.Context(), "ps", "-eo", "args").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for line := range strings.Lines(string(list)) {
+		if strings.Contains(line, path) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
