@@ -122,7 +122,7 @@ func (m *Manager) newServing(ctx context.Context, kube ctrlmanager.Manager, webh
 		if err := source.wait(ctx); err != nil {
 			err = errors.Join(err, server.Close())
 			if ctx.Err() != nil {
-				return nil //nolint:nilerr // stopped while waiting, which is no failure
+				return nil // stopped while waiting, which is no failure
 			}
 			return err
 		}

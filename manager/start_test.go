@@ -349,7 +349,7 @@ func refuses(r *running) bool {
 	if err != nil {
 		return true
 	}
-	conn.Close()
+	_ = conn.Close()
 	return false
 }
 
@@ -379,7 +379,10 @@ func TestStopIsGracefulAndMayBeCalledTwice(t *testing.T) {
 		select {
 		case <-entered:
 			return true
-		case <-created:
+		case err := <-created:
+			if err != nil {
+				t.Logf("not called yet: %v", err)
+			}
 			zero := int64(0)
 			_ = clientset.CoreV1().Pods(namespace).Delete(t.Context(), "slow", metav1.DeleteOptions{GracePeriodSeconds: &zero})
 			return false

@@ -189,7 +189,9 @@ func runManager(t *testing.T, config *rest.Config, extensions ...any) *observer.
 		t.Fatal(err)
 	}
 	port := int32(listener.Addr().(*net.TCPAddr).Port)
-	listener.Close()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
 	core, logs := observer.New(zapcore.InfoLevel)
 	mgr, err := manager.New(manager.Options{
 		Namespace: namespace, Host: "127.0.0.1", Port: port, RESTConfig: config,

@@ -1,0 +1,89 @@
+package certs_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/afero"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/admitkit/admitkit/certs"
+)
+
+// writeLeaf puts a new leaf into a folder, as cert-manager's Secret is mounted.
+func writeLeaf(t *testing.T, fs afero.Fs) *tls.Certificate {
+	t.Helper()
+	ca := newCA(t, time.Hour)
+	leaf, err := ca.IssueLeaf([]string{"host"}, now, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(leaf.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{
+		"tls.crt": {Type: "CERTIFICATE", Bytes: leaf.Certificate[0]},
+		"tls.key": {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		if err := afero.WriteFile(fs, "certs/"+name, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := afero.WriteFile(fs, "certs/ca.crt", ca.Bundle(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return leaf
+}
+
+func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
+	fs, clock := afero.NewMemMapFs(), clocktesting.NewFakeClock(now)
+	served := func(files *certs.Files) string {
+		cert, err := files.GetCertificate(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(cert.Certificate[0])
+	}
+	first := writeLeaf(t, fs)
+	files, err := certs.NewFiles(fs, "certs", clock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := writeLeaf(t, fs)
+	if served(files) != string(first.Certificate[0]) {
+		t.Error("the files are read for each handshake")
+	}
+	clock.Step(10 * time.Second)
+	if served(files) != string(second.Certificate[0]) {
+		t.Error("the new certificate is not served after ten seconds")
+	}
+	if err := afero.WriteFile(fs, "certs/tls.crt", []byte("half a fi"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	clock.Step(10 * time.Second)
+	if served(files) != string(second.Certificate[0]) {
+		t.Error("a broken file ends the service")
+	}
+}
+
+func TestAFolderThatCannotServeIsRefusedWithTheFilesName(t *testing.T) {
+	for name, missing := range map[string]string{
+		"no certificate": "tls.crt", "no key": "tls.key", "no bundle": "ca.crt",
+	} {
+		t.Run(name, func(t *testing.T) {
+			fs := afero.NewMemMapFs()
+			writeLeaf(t, fs)
+			if err := fs.Remove("certs/" + missing); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := certs.NewFiles(fs, "certs", clocktesting.NewFakeClock(now)); err == nil || !strings.Contains(err.Error(), missing) {
+				t.Errorf("got %v, want an error that names %s", err, missing)
+			}
+		})
+	}
+}
