@@ -54,6 +54,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	listener net.Listener
+	closed   bool
 	state    error // why it is not ready; nil when it is
 }
 
@@ -96,6 +97,9 @@ func (s *Server) StartedChecker() healthz.Checker {
 func (s *Server) Listen(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return fmt.Errorf("webhook server: %w", net.ErrClosed)
+	}
 	if s.listener != nil {
 		return nil
 	}
@@ -113,12 +117,11 @@ func (s *Server) Listen(ctx context.Context) error {
 func (s *Server) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.closed = true
 	if s.listener == nil {
 		return nil
 	}
-	err := s.listener.Close()
-	s.listener = nil
-	return err
+	return s.listener.Close()
 }
 
 // Start serves until ctx ends, and then drains: it turns not-ready, goes on for

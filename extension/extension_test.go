@@ -1,0 +1,115 @@
+package extension_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"testing"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/testing/fakes"
+)
+
+func TestADenialIsKnownByItsReasonHoweverItIsWrapped(t *testing.T) {
+	for name, test := range map[string]struct {
+		err    error
+		reason string
+		denied bool
+	}{
+		"no error":            {nil, "", false},
+		"another error":       {fs.ErrNotExist, "", false},
+		"a denial":            {extension.Deny("no"), "no", true},
+		"a wrapped denial":    {fmt.Errorf("validator: %w", extension.Deny("no")), "no", true},
+		"a denial with cause": {extension.Denyf("file %s: %w", "x", fs.ErrNotExist), "file x: file does not exist", true},
+	} {
+		if reason, denied := extension.DenialReason(test.err); reason != test.reason || denied != test.denied {
+			t.Errorf("%s: %q, %t", name, reason, denied)
+		}
+	}
+	if err := extension.Denyf("x: %w", fs.ErrNotExist); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("a denial hides its cause")
+	}
+}
+
+func TestARequestKeepsWhatItsHandlerSays(t *testing.T) {
+	dryRun := true
+	req := extension.NewRequest(admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		DryRun: &dryRun, OldObject: runtime.RawExtension{Raw: []byte(`{"metadata":{"name":"old","generation":9007199254740993}}`)},
+	}})
+	if !req.DryRun() || extension.NewRequest(admission.Request{}).DryRun() {
+		t.Error("a dry run is not told from another")
+	}
+	req.Warnf("%d of %d", 1, 2)
+	req.Audit("key", "first")
+	req.Audit("key", "second")
+	if w := req.Warnings(); len(w) != 1 || w[0] != "1 of 2" {
+		t.Errorf("the warnings are %q", w)
+	}
+	if a := req.AuditAnnotations(); len(a) != 1 || a["key"] != "second" {
+		t.Errorf("the annotations are %q", a)
+	}
+	for name, into := range map[string]interface {
+		runtime.Object
+		metav1.Object
+	}{"a Go type": &corev1.Pod{}, "no Go type": &unstructured.Unstructured{}, "the metadata": &metav1.PartialObjectMetadata{}} {
+		if err := req.Old(into); err != nil || into.GetName() != "old" || into.GetGeneration() != 9007199254740993 {
+			t.Errorf("decoded into %s: %q, generation %d, %v", name, into.GetName(), into.GetGeneration(), err)
+		}
+	}
+}
+
+// owned is a Mutator that wants to know its host and may fail to.
+type owned struct{ err error }
+
+func (owned) Mutate(context.Context, *corev1.Pod, *extension.Request) error { return nil }
+func (o owned) Register(extension.Manager) error                            { return o.err }
+
+func TestAHandlerIsNamedByItsTypeAndToldItsHost(t *testing.T) {
+	a := extension.Mutating(owned{}, extension.Scope{Name: "x"})
+	if a.Name() != "extension_test.owned" || !a.Mutates() || a.Responds() || a.Scope().Name != "x" {
+		t.Errorf("got %q, %t, %t, %q", a.Name(), a.Mutates(), a.Responds(), a.Scope().Name)
+	}
+	if err := a.Register(&fakes.Manager{}); err != nil {
+		t.Error(err)
+	}
+	broken := extension.Mutating(owned{fs.ErrPermission}, extension.Scope{})
+	if err := broken.Register(&fakes.Manager{}); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("got %v", err)
+	}
+	fake := &fakes.Extension{}
+	fake.HandleReturns(admission.Denied("no"))
+	x := extension.FromExtension(fake, nil)
+	if x.Name() != "fakes.Extension" || !x.Responds() {
+		t.Errorf("got %q, %t", x.Name(), x.Responds())
+	}
+	if response := x.Respond(t.Context(), &corev1.Pod{}, extension.NewRequest(admission.Request{})); response.Allowed || fake.HandleCallCount() != 1 {
+		t.Errorf("got %+v after %d calls", response, fake.HandleCallCount())
+	}
+	if extension.Validating(extension.ValidatorFunc[runtime.Object](nil), extension.Scope{}).NewObject() != nil {
+		t.Error("the type of a runtime.Object is not the handler's to say")
+	}
+}
+
+func ExampleMutating() {
+	addLabel := extension.MutatorFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
+		metav1.SetMetaDataLabel(&pod.ObjectMeta, "team", "shop")
+		return nil
+	})
+	admission := extension.Mutating(addLabel, extension.Scope{Name: "team-label"})
+
+	// In a program: mgr.AddExtension(admission). In a test:
+	pod := &corev1.Pod{}
+	err := admission.Admit(context.Background(), pod, extension.NewRequest(admissionRequest))
+	fmt.Println(pod.Labels, err)
+	// Output: map[team:shop] <nil>
+}
+
+var admissionRequest admission.Request
