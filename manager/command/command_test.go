@@ -1,0 +1,167 @@
+package command_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/manager/command"
+	"github.com/admitkit/admitkit/testing/controlplane"
+)
+
+// TestMain makes the test binary the program under test when a test runs it as
+// one, so that signals and exit codes are real.
+func TestMain(m *testing.M) {
+	if os.Getenv("COMMAND_TEST_MAIN") == "" {
+		os.Exit(m.Run())
+	}
+	command.Main(newCommand())
+}
+
+func stamp(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "stamped", "yes")
+	return nil
+}
+
+func build(mgr *manager.Manager) error {
+	return mgr.AddExtension(extension.Mutating(extension.MutatorFunc[*corev1.Pod](stamp), extension.Scope{Name: "stamp"}))
+}
+
+func newCommand() *cobra.Command { return command.New("stamp", build) }
+
+// program runs a subcommand as a process of its own.
+func program(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd.Env = append(os.Environ(), "COMMAND_TEST_MAIN=yes")
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	return cmd, &log
+}
+
+func TestRegisterServeAndUnregisterAreThreeProcesses(t *testing.T) {
+	cluster := controlplane.Run(t, controlplane.Options{})
+	clientset := kubernetes.NewForConfigOrDie(cluster.Config())
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := listener.Addr().(*net.TCPAddr).Port
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	flags := []string{
+		"--namespace=default", "--host=127.0.0.1", fmt.Sprintf("--port=%d", port), "--kubeconfig=" + cluster.Admin().KubeConfig,
+		"--health-address=", "--metrics-address=", "--drain-period=10ms", "--log-level=debug",
+	}
+	server, serverLog := program(t, append([]string{"serve"}, flags...)...)
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	register, log := program(t, append([]string{"register"}, flags...)...)
+	if err := register.Run(); err != nil {
+		t.Fatalf("%v: %s", err, log)
+	}
+	if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		pod, err := clientset.CoreV1().Pods(metav1.NamespaceDefault).Create(ctx, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "pod"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/main:1"}}},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err == nil && pod.Annotations["stamped"] == "yes", nil
+	}); err != nil {
+		t.Fatal("no Pod is stamped within 30 s")
+	}
+	unregister, log := program(t, append([]string{"unregister"}, flags...)...)
+	if err := unregister.Run(); err != nil {
+		t.Fatalf("%v: %s", err, log)
+	}
+	if _, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit.default", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("unregister leaves the configuration: %v", err)
+	}
+	if err := server.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Wait(); err != nil {
+		t.Errorf("the server ends with %v after SIGTERM: %s", err, serverLog)
+	}
+	if !strings.Contains(serverLog.String(), `"webhook server stopped"`) || !strings.Contains(serverLog.String(), `"admission"`) {
+		t.Errorf("the server logs neither its admissions at debug nor its stop: %s", serverLog)
+	}
+}
+
+func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode1(t *testing.T) {
+	for name, test := range map[string]struct {
+		args []string
+		want string
+	}{
+		"an unknown flag":       {[]string{"start", "--nonsense"}, "unknown flag: --nonsense"},
+		"an argument too many":  {[]string{"start", "now"}, `unknown command "now"`},
+		"a selector":            {[]string{"start", "--pod-selector=a b c"}, "--pod-selector:"},
+		"a log level":           {[]string{"start", "--log-level=loud"}, "--log-level:"},
+		"an option":             {[]string{"register", "--namespace=default", "--failure-policy=Never", "--kubeconfig=x"}, "FailurePolicy"},
+		"a missing address":     {[]string{"start", "--namespace=default", "--kubeconfig=KUBECONFIG"}, "AdvertiseHost: required"},
+		"an unknown kubeconfig": {[]string{"unregister", "--namespace=default", "--kubeconfig=/does/not/exist"}, "KubeConfig: stat /does/not/exist"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kubeConfig := writeKubeConfig(t)
+			for i := range test.args {
+				test.args[i] = strings.ReplaceAll(test.args[i], "KUBECONFIG", kubeConfig)
+			}
+			cmd, log := program(t, test.args...)
+			err := cmd.Run()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(log.String(), test.want) {
+				t.Errorf("%v: %s", err, log)
+			}
+			if lines := strings.Count(log.String(), "\n"); lines > 2 {
+				t.Errorf("it says so in %d lines: %s", lines, log)
+			}
+		})
+	}
+}
+
+func writeKubeConfig(t *testing.T) string {
+	t.Helper()
+	path := t.TempDir() + "/kubeconfig"
+	const text = `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}], clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestTheHelpExplainsEverySubcommandAndFlag(t *testing.T) {
+	cmd := newCommand()
+	var help bytes.Buffer
+	cmd.SetOut(&help)
+	cmd.SetArgs([]string{"--help"})
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"start", "register", "serve", "unregister", "completion", "--namespace", "--advertise-host", "--drain-period"} {
+		if !strings.Contains(help.String(), want) {
+			t.Errorf("the help does not mention %s", want)
+		}
+	}
+}
