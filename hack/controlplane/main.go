@@ -86,6 +86,12 @@ func run(ctx context.Context, module, out string) error {
 	}
 	defer unlock()
 
+	// What a build that was killed left behind; under the lock nobody else builds.
+	if leftovers, err := filepath.Glob(filepath.Join(dir, ".building-*")); err == nil {
+		for _, leftover := range leftovers {
+			_ = os.RemoveAll(leftover)
+		}
+	}
 	missing := make([]binary, 0, len(binaries))
 	for _, b := range binaries {
 		target := filepath.Join(dir, b.name)
