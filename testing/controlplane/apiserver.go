@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -120,6 +121,10 @@ func (c *ControlPlane) StopAPIServer() error {
 // with the certificates and users that it had. ctx limits how long to wait
 // until it is ready.
 func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
+	// envtest would take the answer of the one that runs for that of the new one.
+	if c.watchdog.started("kube-apiserver") {
+		return errors.New("controlplane: kube-apiserver was started; stop it first")
+	}
 	err := c.startAPIServer()
 	if err == nil {
 		err = c.waitReady(ctx)

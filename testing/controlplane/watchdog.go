@@ -112,6 +112,12 @@ func (w *watchdog) pidFile(name string) string { return filepath.Join(w.dir, "pi
 
 func (w *watchdog) home() string { return filepath.Join(w.dir, "home") }
 
+// started reports whether a process was started and not killed since.
+func (w *watchdog) started(name string) bool {
+	_, err := os.Stat(w.pidFile(name))
+	return err == nil
+}
+
 // kill kills one process, with its children, and returns when it is gone. A
 // process that does not run is no error.
 func (w *watchdog) kill(name string) error {
