@@ -25,10 +25,10 @@ test: controlplane ## Unit and integration tests on a real API server, with the 
 
 .PHONY: figures
 figures: controlplane ## Every test in its long form; the figures go to bin/figures.txt
-	@echo "# $$(git describe --always --dirty --abbrev=12) $$(date -u +%Y-%m-%dT%H:%M:%SZ)" > bin/figures.new
-	go test -v -count=1 -p 1 -timeout 2h ./... | tee bin/figures.log | { grep --line-buffered -E '^(FIGURE|--- FAIL|FAIL|ok)' || true; }
-	@grep '^FIGURE' bin/figures.log >> bin/figures.new
-	@mv bin/figures.new bin/figures.txt
+	@status=0; \
+	go test -v -count=1 -p 1 -timeout 2h ./... | tee bin/figures.log | grep --line-buffered -E '^(FIGURE|--- FAIL|FAIL|ok)' || status=$$?; \
+	{ echo "# $$(git describe --always --dirty --abbrev=12) $$(date -u +%Y-%m-%dT%H:%M:%SZ)"; grep '^FIGURE' bin/figures.log; } > bin/figures.txt; \
+	exit $$status
 
 .PHONY: controlplane
 controlplane: ## Get etcd, kube-apiserver, kubectl... into bin/k8s (first time: 10 to 15 min)
