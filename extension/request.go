@@ -8,7 +8,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
-	kjson "sigs.k8s.io/json"
 )
 
 // Request is the admission at hand. The embedded request is
@@ -71,18 +70,3 @@ func (r *Request) Warnings() []string { return slices.Clone(r.warnings) }
 
 // AuditAnnotations returns the audit annotations so far.
 func (r *Request) AuditAnnotations() map[string]string { return maps.Clone(r.audit) }
-
-// Decode decodes the JSON of one object into a Go type, as the API machinery
-// does: field names are case-sensitive, integers keep their 64 bits, unknown
-// fields are passed over.
-func Decode(raw []byte, into runtime.Object) error {
-	if u, ok := into.(runtime.Unstructured); ok {
-		var content map[string]any
-		if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &content); err != nil {
-			return err
-		}
-		u.SetUnstructuredContent(content)
-		return nil
-	}
-	return kjson.UnmarshalCaseSensitivePreserveInts(raw, into)
-}
