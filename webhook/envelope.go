@@ -1,0 +1,294 @@
+package webhook
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// envelope reads an AdmissionReview in one pass. Each field of its request
+// becomes what encoding/json makes of it, with these differences:
+//
+//   - names are case-sensitive, as for the API machinery;
+//   - object, oldObject and options are parts of the body, not copies;
+//   - a field that comes twice is an error. Which of the two counts is for each
+//     parser to say, and an object that was judged must be the one that another
+//     reader of the same review, an auditing proxy say, sees there. Within the
+//     three objects the last one counts, as for the API server;
+//   - a response is passed over, whatever it is.
+type envelope struct {
+	scanner
+	// strings holds the contents of all strings in one allocation, so that a
+	// handler that keeps a user's name does not keep the whole body.
+	strings strings.Builder
+}
+
+// sizeOfStrings is enough for most requests. More is not wrong, only slower.
+const sizeOfStrings = 512
+
+func parseEnvelope(body []byte, review *admissionv1.AdmissionReview) error {
+	e := envelope{scanner: scanner{text: body}}
+	e.strings.Grow(min(len(body), sizeOfStrings))
+	if err := e.review(review); err != nil {
+		return err
+	}
+	return e.end()
+}
+
+// The fields that are read. Of others it is not even known whether they come
+// twice.
+var (
+	reviewFields  = []string{"kind", "apiVersion", "request"}
+	requestFields = []string{
+		"uid", "kind", "resource", "subResource", "requestKind", "requestResource", "requestSubResource",
+		"name", "namespace", "operation", "userInfo", "object", "oldObject", "dryRun", "options",
+	}
+	kindFields     = []string{"group", "version", "kind"}
+	resourceFields = []string{"group", "version", "resource"}
+	userFields     = []string{"username", "uid", "groups", "extra"}
+)
+
+func (e *envelope) review(into *admissionv1.AdmissionReview) error {
+	return e.object(reviewFields, func(field string) error {
+		switch field {
+		case "kind":
+			return readString(e, &into.Kind)
+		case "apiVersion":
+			return readString(e, &into.APIVersion)
+		default:
+			if e.peek() == 'n' {
+				return e.skip()
+			}
+			into.Request = &admissionv1.AdmissionRequest{}
+			return e.request(into.Request)
+		}
+	})
+}
+
+func (e *envelope) request(into *admissionv1.AdmissionRequest) error {
+	return e.object(requestFields, func(field string) error {
+		switch field {
+		case "uid":
+			return readString(e, &into.UID)
+		case "kind":
+			return e.kind(&into.Kind)
+		case "resource":
+			return e.resource(&into.Resource)
+		case "subResource":
+			return readString(e, &into.SubResource)
+		case "requestKind":
+			return readPointer(e, &into.RequestKind, e.kind)
+		case "requestResource":
+			return readPointer(e, &into.RequestResource, e.resource)
+		case "requestSubResource":
+			return readString(e, &into.RequestSubResource)
+		case "name":
+			return readString(e, &into.Name)
+		case "namespace":
+			return readString(e, &into.Namespace)
+		case "operation":
+			return readString(e, &into.Operation)
+		case "userInfo":
+			return e.user(&into.UserInfo)
+		case "object":
+			return e.raw(&into.Object)
+		case "oldObject":
+			return e.raw(&into.OldObject)
+		case "dryRun":
+			return readPointer(e, &into.DryRun, e.boolean)
+		default:
+			return e.raw(&into.Options)
+		}
+	})
+}
+
+func (e *envelope) kind(into *metav1.GroupVersionKind) error {
+	return e.object(kindFields, func(field string) error {
+		switch field {
+		case "group":
+			return readString(e, &into.Group)
+		case "version":
+			return readString(e, &into.Version)
+		default:
+			return readString(e, &into.Kind)
+		}
+	})
+}
+
+func (e *envelope) resource(into *metav1.GroupVersionResource) error {
+	return e.object(resourceFields, func(field string) error {
+		switch field {
+		case "group":
+			return readString(e, &into.Group)
+		case "version":
+			return readString(e, &into.Version)
+		default:
+			return readString(e, &into.Resource)
+		}
+	})
+}
+
+func (e *envelope) user(into *authenticationv1.UserInfo) error {
+	return e.object(userFields, func(field string) error {
+		switch field {
+		case "username":
+			return readString(e, &into.Username)
+		case "uid":
+			return readString(e, &into.UID)
+		case "groups":
+			return readStrings(e, &into.Groups)
+		default:
+			return e.extra(&into.Extra)
+		}
+	})
+}
+
+func (e *envelope) extra(into *map[string]authenticationv1.ExtraValue) error {
+	if e.peek() == 'n' {
+		return e.skip()
+	}
+	extra := map[string]authenticationv1.ExtraValue{}
+	*into = extra
+	return e.members(func(name []byte) error {
+		key := e.keep(name)
+		if _, found := extra[key]; found {
+			return duplicate(key)
+		}
+		var value authenticationv1.ExtraValue
+		err := readStrings(e, &value)
+		extra[key] = value
+		return err
+	})
+}
+
+// raw takes the next value as it is. That it is JSON is checked here, once and
+// for all handlers.
+func (e *envelope) raw(into *runtime.RawExtension) error {
+	if e.peek() == 'n' {
+		return e.skip()
+	}
+	value, err := e.value()
+	into.Raw = value
+	return err
+}
+
+func (e *envelope) boolean(into *bool) error {
+	*into = e.peek() == 't'
+	if c := e.peek(); c != 't' && c != 'f' {
+		return e.unexpected("true or false")
+	}
+	return e.skip()
+}
+
+// object reads those members of an object that are named in fields, each at
+// most once, and passes over others. null is no member at all.
+func (e *envelope) object(fields []string, read func(field string) error) error {
+	if e.peek() == 'n' {
+		return e.skip()
+	}
+	var seen uint
+	return e.members(func(name []byte) error {
+		i := slices.IndexFunc(fields, func(field string) bool { return field == string(name) })
+		if i < 0 {
+			return e.skip()
+		}
+		if seen&(1<<i) != 0 {
+			return duplicate(fields[i])
+		}
+		seen |= 1 << i
+		if err := read(fields[i]); err != nil {
+			return fmt.Errorf("%s: %w", fields[i], err)
+		}
+		return nil
+	})
+}
+
+func (e *envelope) members(read func(name []byte) error) error {
+	if e.peek() != '{' {
+		return e.unexpected("an object")
+	}
+	for member, err := e.open('}'); ; member, err = e.more('}') {
+		if err != nil || !member {
+			return err
+		}
+		key, err := e.key()
+		if err != nil {
+			return err
+		}
+		name, err := key.content()
+		if err != nil {
+			return err
+		}
+		if err := read(name); err != nil {
+			return err
+		}
+	}
+}
+
+// keep copies a string out of the body. What the builder has handed out stays
+// as it is when it grows.
+func (e *envelope) keep(content []byte) string {
+	start := e.strings.Len()
+	e.strings.Write(content)
+	return e.strings.String()[start:]
+}
+
+// readString reads a string; null leaves it as it is.
+func readString[T ~string](e *envelope, into *T) error {
+	switch e.peek() {
+	case 'n':
+		return e.skip()
+	case '"':
+		value, err := e.str()
+		if err != nil {
+			return err
+		}
+		content, err := value.content()
+		*into = T(e.keep(content))
+		return err
+	default:
+		return e.unexpected("a string")
+	}
+}
+
+// readStrings reads a list of strings. A list that is there is not nil.
+func readStrings[T ~[]string](e *envelope, into *T) error {
+	switch e.peek() {
+	case 'n':
+		return e.skip()
+	case '[':
+		*into = make(T, 0, 4) // a user's usual number of groups
+		for item, err := e.open(']'); ; item, err = e.more(']') {
+			if err != nil || !item {
+				return err
+			}
+			var content string
+			if err := readString(e, &content); err != nil {
+				return err
+			}
+			*into = append(*into, content)
+		}
+	default:
+		return e.unexpected("a list of strings")
+	}
+}
+
+// readPointer reads a value that may be null.
+func readPointer[T any](e *envelope, into **T, read func(*T) error) error {
+	if e.peek() == 'n' {
+		return e.skip()
+	}
+	*into = new(T)
+	return read(*into)
+}
+
+// duplicate is the error of a field that comes twice.
+func duplicate(field string) error {
+	return errors.New("duplicate field " + field)
+}

@@ -1,0 +1,375 @@
+package webhook
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kjson "sigs.k8s.io/json"
+)
+
+// recordings are AdmissionReviews as a kube-apiserver 1.37 sent them.
+var recordings = []string{"create-pod-5k.json", "create-pod-64k.json", "update-pod.json", "connect-exec.json"}
+
+func recorded(t testing.TB, file string) []byte {
+	t.Helper()
+	body, err := os.ReadFile(filepath.Join("testdata", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
+
+// review returns an AdmissionReview with more fields in its request.
+func review(fields string) string {
+	return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u"` + fields + `}}`
+}
+
+func nested(levels int) string {
+	return strings.Repeat("[", levels) + strings.Repeat("]", levels)
+}
+
+// unusual are reviews that no API server sends, and that are read all the same.
+var unusual = map[string]string{
+	"no fields but the uid":             review(``),
+	"white space everywhere":            " {\n\t\"apiVersion\" : \"admission.k8s.io/v1\" , \"kind\":\"AdmissionReview\",\r\"request\" : { \"uid\" : \"u\" , \"object\" : { \"a\" : [ ] } , \"userInfo\" : { \"groups\" : [ \"a\" , \"b\" ] } } } \n",
+	"the request first":                 `{"request":{"uid":"u"},"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}`,
+	"escaped names and values":          `{"api\u0056ersion":"admission.k8s.io\/v1","kind":"Admission\u0052eview","request":{"\u0075id":"\u0075\n\"\\","name":"\ud83d\ude00"}}`,
+	"a lone surrogate":                  review(`,"name":"a\ud800b"`),
+	"names in another case":             review(`,"Name":"a","NAMESPACE":"b","userinfo":{"username":"c"}`),
+	"unknown fields of every shape":     review(`,"x":{"uid":"v"},"y":[1,-2.5e+10,true,false,null,"\u00e9"],"z":"é"`),
+	"an unknown field twice":            review(`,"x":1,"x":2`),
+	"null for everything":               review(`,"kind":null,"resource":null,"subResource":null,"requestKind":null,"requestResource":null,"name":null,"operation":null,"userInfo":null,"object":null,"oldObject":null,"dryRun":null,"options":null`),
+	"null within the user":              review(`,"userInfo":{"username":null,"uid":null,"groups":null,"extra":null}`),
+	"null within the user's lists":      review(`,"userInfo":{"groups":[null,"a"],"extra":{"a":null,"b":[null]}}`),
+	"empty lists and maps":              review(`,"userInfo":{"groups":[],"extra":{"a":[]}},"kind":{},"requestKind":{},"object":{}`),
+	"an empty extra":                    review(`,"userInfo":{"extra":{}}`),
+	"strings longer than usual":         review(`,"name":"` + strings.Repeat("n", 600) + `","namespace":"` + strings.Repeat("s", 6000) + `","operation":"CREATE"`),
+	"dryRun":                            review(`,"dryRun":true`),
+	"no dryRun":                         review(`,"dryRun":false`),
+	"objects that are no objects":       review(`,"object":1,"oldObject":"a","options":[true]`),
+	"an object with a field twice":      review(`,"object":{"a":1,"a":2}`),
+	"an object nested to the limit":     review(`,"object":` + nested(9998)),
+	"a response that is not a response": `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u"},"response":null}`,
+}
+
+// malformed are bodies that get a 400, with a part of the message.
+var malformed = map[string]struct{ body, message string }{
+	"an empty body":                       {``, "the body is empty"},
+	"white space":                         {` `, "truncated; expected an object"},
+	"no JSON":                             {`hello`, "expected an object, found 'h'"},
+	"a list":                              {`[]`, "expected an object, found '['"},
+	"null":                                {`null`, `got apiVersion "", kind ""`},
+	"an empty object":                     {`{}`, `got apiVersion "", kind ""`},
+	"v1beta1":                             {strings.Replace(review(``), "/v1", "/v1beta1", 1), `got apiVersion "admission.k8s.io/v1beta1", kind "AdmissionReview"; this webhook speaks admission.k8s.io/v1 AdmissionReview only`},
+	"another kind":                        {`{"apiVersion":"v1","kind":"Pod"}`, `got apiVersion "v1", kind "Pod"`},
+	"no request":                          {`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, "has no request"},
+	"a null request":                      {`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":null}`, "has no request"},
+	"no uid":                              {`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{}}`, "has no uid"},
+	"something after the review":          {review(``) + `{}`, "expected the end, found '{'"},
+	"a trailing comma":                    {review(`,`), "expected the name of a field, found '}'"},
+	"a comma for a colon":                 {review(`,"name","a"`), "expected a colon, found ','"},
+	"a number for a string":               {review(`,"name":1`), "request: name: at byte 89: expected a string, found '1'"},
+	"a string for a bool":                 {review(`,"dryRun":"true"`), "expected true or false"},
+	"a string for an object":              {review(`,"userInfo":"alice"`), "userInfo: at byte 93: expected an object"},
+	"a string for a list":                 {review(`,"userInfo":{"groups":"a"}`), "expected a list of strings"},
+	"a misspelt literal":                  {review(`,"dryRun":nul`), "expected a value, found 'n'"},
+	"a number with a leading zero":        {review(`,"object":{"a":01}`), "expected a comma or }, found '1'"},
+	"a number without digits":             {review(`,"object":{"a":-}`), "expected a digit, found '}'"},
+	"a number that ends with a point":     {review(`,"object":{"a":1.}`), "expected a digit"},
+	"a number that ends with an exponent": {review(`,"object":{"a":1e+}`), "expected a digit"},
+	"a mismatched bracket":                {review(`,"object":{"a":[}`), "expected a value, found '}'"},
+	"an unknown escape":                   {review(`,"object":"\x"`), "expected an escape, found 'x'"},
+	"a short escape":                      {review(`,"object":"\u12"`), "expected a hexadecimal digit"},
+	"a control character in a string":     {review(`,"object":"` + "\x01" + `"`), "expected a character of a string"},
+	"a byte order mark":                   {"\ufeff" + review(``), "expected an object"},
+	"the request twice":                   {`{"request":{"uid":"u"},"request":{"uid":"v"}}`, "duplicate field request"},
+	"the object twice":                    {review(`,"object":{},"object":{"a":1}`), "request: duplicate field object"},
+	"the object twice, once escaped":      {review(`,"object":{},"\u006fbject":{"a":1}`), "request: duplicate field object"},
+	"the user's name twice":               {review(`,"userInfo":{"username":"a","username":"b"}`), "request: userInfo: duplicate field username"},
+	"an extra twice":                      {review(`,"userInfo":{"extra":{"a":[],"a":[]}}`), "request: userInfo: extra: duplicate field a"},
+	"an object nested beyond the limit":   {review(`,"object":` + nested(9999)), "nested deeper than 10000 levels"},
+	"nesting without end":                 {strings.Repeat("[", 1<<20), "expected an object"},
+	"objects without end":                 {review(`,"object":` + strings.Repeat(`{"a":`, 1<<20)), "nested deeper than 10000 levels"},
+	"invalid UTF-8 in the envelope":       {review(",\"name\":\"\xff\""), "not valid UTF-8"},
+	"invalid UTF-8 in the object":         {review(",\"object\":{\"a\":\"\xc3\"}"), "not valid UTF-8"},
+}
+
+func TestReviewIsReadAsTheAPIMachineryReadsIt(t *testing.T) {
+	for _, file := range recordings {
+		t.Run(file, func(t *testing.T) {
+			body := recorded(t, file)
+			compareReviews(t, body)
+			request, err := parseReview(body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if request.UserInfo.Username != "alice@example.com" || len(request.Object.Raw) == 0 {
+				t.Errorf("got user %q and an object of %d bytes", request.UserInfo.Username, len(request.Object.Raw))
+			}
+		})
+	}
+	for name, body := range unusual {
+		t.Run(name, func(t *testing.T) {
+			compareReviews(t, []byte(body))
+			if _, err := parseReview([]byte(body)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// compareReviews reads a body as a review, and again by sigs.k8s.io/json.
+func compareReviews(t *testing.T, body []byte) {
+	t.Helper()
+	var want admissionv1.AdmissionReview
+	wantErr := kjson.UnmarshalCaseSensitivePreserveInts(body, &want)
+	got, err := parseReview(body)
+	if err != nil {
+		var bad *requestError
+		if !errors.As(err, &bad) || bad.code != http.StatusBadRequest {
+			t.Errorf("not a bad request: %v", err)
+		}
+		if wantErr == nil && want.Request != nil && !refusedOnPurpose(err) {
+			t.Errorf("%q is refused: %v", body, err)
+		}
+		return
+	}
+	if wantErr != nil && want.Response == nil {
+		t.Errorf("%q is read, and by the API machinery refused: %v", body, wantErr)
+	}
+	if !reflect.DeepEqual(got, want.Request) {
+		t.Errorf("%q\ngot  %#v\nwant %#v", body, got, want.Request)
+	}
+	for _, raw := range [][]byte{got.Object.Raw, got.OldObject.Raw, got.Options.Raw} {
+		if raw != nil && !json.Valid(raw) {
+			t.Errorf("not JSON: %q", raw)
+		}
+	}
+}
+
+// refusedOnPurpose reports whether it is known that others read such a body.
+func refusedOnPurpose(err error) bool {
+	for _, reason := range []string{"duplicate field", "not valid UTF-8", "got apiVersion", "has no uid"} {
+		if strings.Contains(err.Error(), reason) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestPartsOfTheBodyDoNotReachIntoEachOther(t *testing.T) {
+	request, err := parseReview([]byte(review(`,"object":{"a":1},"oldObject":{"b":2}`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = append(request.Object.Raw, `,"oldObject":"gone"`...)
+	if got := string(request.OldObject.Raw); got != `{"b":2}` {
+		t.Errorf("the old object became %s", got)
+	}
+}
+
+func TestStringsOfTheRequestDoNotAliasTheBody(t *testing.T) {
+	body := []byte(review(`,"name":"pod","userInfo":{"username":"alice","groups":["a","b\n"],"extra":{"k":["v"]}}`))
+	request, err := parseReview(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := request.DeepCopy().String()
+	for i := range body {
+		body[i] = 'x'
+	}
+	if after := request.String(); after != before {
+		t.Errorf("the request was %s and became %s", before, after)
+	}
+}
+
+func TestMalformedReviewGetsAStatusWithAMessage(t *testing.T) {
+	for name, test := range malformed {
+		t.Run(name, func(t *testing.T) {
+			compareReviews(t, []byte(test.body))
+			expectStatus(t, post([]byte(test.body)), http.StatusBadRequest, metav1.StatusReasonBadRequest, test.message)
+		})
+	}
+}
+
+func TestTruncatedReviewIsRefusedWhereverItEnds(t *testing.T) {
+	body := bytes.TrimSpace(recorded(t, "update-pod.json"))
+	for end := range len(body) {
+		if _, err := parseReview(body[:end]); err == nil {
+			t.Fatalf("cut to %d bytes of %d, the review is accepted", end, len(body))
+		}
+	}
+}
+
+func TestRequestThatIsNoReviewGetsItsHTTPStatus(t *testing.T) {
+	valid := review(``)
+	for name, test := range map[string]struct {
+		request *http.Request
+		code    int
+		reason  metav1.StatusReason
+		message string
+	}{
+		"another method": {
+			httptest.NewRequest(http.MethodGet, "/", nil),
+			http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "method GET",
+		},
+		"no content type": {
+			httptest.NewRequest(http.MethodPost, "/", strings.NewReader(valid)),
+			http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, `content type ""`,
+		},
+		"another content type": {
+			withContentType(httptest.NewRequest(http.MethodPost, "/", strings.NewReader(valid)), "application/yaml"),
+			http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, `content type "application/yaml"`,
+		},
+		"a body that is announced as too large": {
+			withContentType(httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat(" ", 2000))), "application/json"),
+			http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge, "larger than 1000 bytes",
+		},
+		"a body that turns out too large": {
+			withContentType(httptest.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader(strings.Repeat(" ", 2000)))), "application/json"),
+			http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge, "larger than 1000 bytes",
+		},
+		"a body that ends too early": {
+			withContentType(httptest.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader(valid), broken{})), "application/json"),
+			http.StatusBadRequest, metav1.StatusReasonBadRequest, "reading the body: unexpected EOF",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			recorder := httptest.NewRecorder()
+			(&Webhook{Name: "test"}).Handler(HandlerOptions{MaxBodyBytes: 1000}).ServeHTTP(recorder, test.request)
+			expectStatus(t, recorder, test.code, test.reason, test.message)
+		})
+	}
+}
+
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+func TestContentTypeMayHaveParameters(t *testing.T) {
+	request := withContentType(httptest.NewRequest(http.MethodPost, "/", strings.NewReader(review(``))), "application/json; charset=utf-8")
+	if _, err := readReview(httptest.NewRecorder(), request, DefaultMaxBodyBytes); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBodyIsReadWhateverLengthIsAnnounced(t *testing.T) {
+	for _, size := range []int{0, 1, unknownLength, firstRead - 1, firstRead, firstRead + 1, 3 * firstRead} {
+		body := bytes.Repeat([]byte("x"), size)
+		for _, announced := range []int64{-1, 0, 1, int64(size), int64(size) + 1, 4 * firstRead} {
+			request := httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(body))
+			request.ContentLength = announced
+			got, err := readBody(httptest.NewRecorder(), request, 4*firstRead)
+			if err != nil || !bytes.Equal(got, body) {
+				t.Errorf("of %d bytes, announced as %d, %d were read: %v", size, announced, len(got), err)
+			}
+		}
+	}
+}
+
+func TestBodyOfExactlyTheLimitIsRead(t *testing.T) {
+	for _, announced := range []int64{-1, 5000} {
+		request := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 5000)))
+		request.ContentLength = announced
+		if body, err := readBody(httptest.NewRecorder(), request, 5000); err != nil || len(body) != 5000 {
+			t.Errorf("announced as %d, %d bytes were read: %v", announced, len(body), err)
+		}
+	}
+}
+
+func TestClaimOfALargeBodyTakesLittleMemory(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range 100 {
+		request := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("x"))
+		request.ContentLength = DefaultMaxBodyBytes
+		if _, err := readBody(httptest.NewRecorder(), request, DefaultMaxBodyBytes); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if each := (after.TotalAlloc - before.TotalAlloc) / 100; each > 2*firstRead {
+		t.Errorf("a claim takes %d bytes", each)
+	}
+}
+
+func FuzzReview(f *testing.F) {
+	for _, file := range recordings {
+		f.Add(recorded(f, file))
+	}
+	for _, body := range unusual {
+		f.Add([]byte(body))
+	}
+	for _, test := range malformed {
+		// A corpus of megabytes makes for a slow fuzzer.
+		f.Add([]byte(test.body[:min(len(test.body), 64<<10)]))
+	}
+	f.Fuzz(compareReviews)
+}
+
+func TestReadingAReviewKeepsToItsBudgetOfAllocations(t *testing.T) {
+	for file, budget := range map[string]float64{
+		"create-pod-5k.json":  13,
+		"create-pod-64k.json": 13,
+		"connect-exec.json":   14,
+	} {
+		t.Run(file, func(t *testing.T) {
+			body := recorded(t, file)
+			recorder := httptest.NewRecorder()
+			request := newRequest(body)
+			allocs := testing.AllocsPerRun(100, func() {
+				request.Body = io.NopCloser(bytes.NewReader(body))
+				if _, err := readReview(recorder, request, DefaultMaxBodyBytes); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if allocs > budget {
+				t.Errorf("%v allocations, the budget is %v", allocs, budget)
+			}
+		})
+	}
+}
+
+func newRequest(body []byte) *http.Request {
+	return withContentType(httptest.NewRequest(http.MethodPost, "/mutate/test?timeout=10s", bytes.NewReader(body)), "application/json")
+}
+
+func withContentType(request *http.Request, contentType string) *http.Request {
+	request.Header.Set("Content-Type", contentType)
+	return request
+}
+
+// post sends a body to a webhook without handlers.
+func post(body []byte) *httptest.ResponseRecorder {
+	recorder := httptest.NewRecorder()
+	(&Webhook{Name: "test"}).Handler(HandlerOptions{}).ServeHTTP(recorder, newRequest(body))
+	return recorder
+}
+
+func expectStatus(t *testing.T, recorder *httptest.ResponseRecorder, code int, reason metav1.StatusReason, message string) {
+	t.Helper()
+	var status metav1.Status
+	if err := json.Unmarshal(recorder.Body.Bytes(), &status); err != nil {
+		t.Fatalf("the answer is no Status: %v: %s", err, recorder.Body)
+	}
+	got := fmt.Sprint(recorder.Code, status.APIVersion, status.Kind, status.Status, status.Code, status.Reason)
+	if want := fmt.Sprint(code, "v1", "Status", metav1.StatusFailure, code, reason); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if !strings.Contains(status.Message, message) {
+		t.Errorf("the message is %q, want %q in it", status.Message, message)
+	}
+}
