@@ -205,6 +205,17 @@ func TestMalformedReviewGetsAStatusWithAMessage(t *testing.T) {
 	}
 }
 
+func TestObjectIsNotDecodedWhenNoHandlerNeedsIt(t *testing.T) {
+	recorder := post([]byte(review(`,"operation":"CREATE","kind":{"version":"v1","kind":"Pod"},"object":"not a Pod"`)))
+	var review admissionv1.AdmissionReview
+	if err := json.Unmarshal(recorder.Body.Bytes(), &review); err != nil {
+		t.Fatal(err)
+	}
+	if recorder.Code != http.StatusOK || review.Response == nil || !review.Response.Allowed {
+		t.Errorf("got %d: %s", recorder.Code, recorder.Body)
+	}
+}
+
 func TestTruncatedReviewIsRefusedWhereverItEnds(t *testing.T) {
 	body := bytes.TrimSpace(recorded(t, "update-pod.json"))
 	for end := range len(body) {
