@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 )
@@ -62,19 +63,29 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := h.deadline(r)
 	defer cancel()
-	log := h.log.With(zap.String("uid", string(request.UID)), zap.String("operation", string(request.Operation)),
-		zap.String("resource", request.Resource.Resource), zap.String("subresource", request.SubResource),
-		zap.String("namespace", request.Namespace), zap.String("name", request.Name), zap.String("user", request.UserInfo.Username))
 	began := time.Now()
 	response, err := h.chain.run(ctx, request)
 	if err != nil {
-		log.Error("admission failed", zap.Error(err), zap.Duration("took", time.Since(began)))
+		h.log.Error("admission failed", append(about(request), zap.Error(err), zap.Duration("took", time.Since(began)))...)
 		h.fail(w, err)
 		return
 	}
-	log.Debug("admission", zap.Bool("allowed", response.Allowed), zap.Int("patchBytes", len(response.Patch)), zap.Duration("took", time.Since(began)))
+	// The fields are gathered for those who read them only.
+	if entry := h.log.Check(zap.DebugLevel, "admission"); entry != nil {
+		entry.Write(append(about(request), zap.Bool("allowed", response.Allowed),
+			zap.Int("patchBytes", len(response.Patch)), zap.Duration("took", time.Since(began)))...)
+	}
 	if err := writeResponse(w, response); err != nil {
-		log.Error("answer not sent", zap.Error(err))
+		h.log.Error("answer not sent", append(about(request), zap.Error(err))...)
+	}
+}
+
+// about says in a log which request it is.
+func about(request *admissionv1.AdmissionRequest) []zap.Field {
+	return []zap.Field{
+		zap.String("uid", string(request.UID)), zap.String("operation", string(request.Operation)),
+		zap.String("resource", request.Resource.Resource), zap.String("subresource", request.SubResource),
+		zap.String("namespace", request.Namespace), zap.String("name", request.Name), zap.String("user", request.UserInfo.Username),
 	}
 }
 
