@@ -5,10 +5,12 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -419,5 +421,65 @@ func TestAManagerThatComesAndGoesUnregistersWhenItStops(t *testing.T) {
 	}
 	if _, err := clientset.CoreV1().Secrets(namespace).Get(t.Context(), secretName, metav1.GetOptions{}); err != nil {
 		t.Errorf("the CA of the next start is gone: %v", err)
+	}
+}
+
+func TestACertificateOfSomebodyElseIsServedAndNoSecretMade(t *testing.T) {
+	namespace, dir := newNamespace(t), t.TempDir()
+	ca, err := certs.NewCA(time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := ca.IssueLeaf([]string{"127.0.0.1"}, time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(leaf.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{
+		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Certificate[0]}),
+		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}),
+		"ca.crt":  ca.Bundle(),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start(t, manager.Options{Namespace: namespace, CertificateDir: dir}, mark("a", extension.Scope{}))
+	eventuallyCalled(t, namespace, "marked")
+	secrets, err := clientset.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(secrets.Items) > 0 {
+		t.Errorf("Secrets: %v, %v", secrets.Items, err)
+	}
+}
+
+func TestHealthReadinessAndMetricsAreServedWhereAsked(t *testing.T) {
+	namespace := newNamespace(t)
+	health := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	metrics := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	drain := time.Second
+	r := start(t, manager.Options{Namespace: namespace, HealthAddress: health, MetricsAddress: metrics, DrainPeriod: &drain}, mark("a", extension.Scope{}))
+	status := func(url string) int {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		response, err := client.Do(request)
+		if err != nil {
+			return 0
+		}
+		defer response.Body.Close()
+		return response.StatusCode
+	}
+	for _, url := range []string{"http://" + health + "/healthz", "http://" + health + "/readyz", "http://" + metrics + "/metrics"} {
+		eventually(t, url+" says 200", func() bool { return status(url) == http.StatusOK })
+	}
+	r.Stop()
+	eventually(t, "a manager that drains is not ready", func() bool { return status("http://"+health+"/readyz") == http.StatusInternalServerError })
+	if got := status("http://" + health + "/healthz"); got != http.StatusOK {
+		t.Errorf("a manager that drains is healthy, but says %d", got)
 	}
 }
