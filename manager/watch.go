@@ -24,6 +24,7 @@ func (m *Manager) Watch(ctx context.Context) error {
 		return err
 	}
 	defer m.cancel()
+	defer m.httpClient.CloseIdleConnections()
 	if len(m.watchers) == 0 {
 		return errors.New("manager: there is no Watcher to run")
 	}

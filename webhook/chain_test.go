@@ -347,6 +347,12 @@ func TestADeletedObjectIsSeenAndCannotBeChanged(t *testing.T) {
 	if !response.Allowed {
 		t.Errorf("got %+v", response)
 	}
+	response = admit(t, podRequest(admissionv1.Delete), ext(func(pod *corev1.Pod, req admission.Request) admission.Response {
+		return webhook.PatchFrom(req, pod) // as an Extension does that does not look at the operation
+	}))
+	if !response.Allowed || len(response.Patch) > 0 {
+		t.Errorf("got %+v", response)
+	}
 	w := post(t, podRequest(admissionv1.Delete), mutator(func(pod *corev1.Pod) { pod.Labels = map[string]string{"a": "b"} }))
 	if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "is being deleted") {
 		t.Errorf("HTTP %d: %s", w.Code, w.Body)

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	jsonpatch "gomodules.xyz/jsonpatch/v2"
+	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	kjson "sigs.k8s.io/json"
@@ -22,11 +23,15 @@ import (
 // after, which is of the Go type that its author decoded the object into.
 // Fields that this type does not know are left as they are.
 func PatchFrom(req admission.Request, after runtime.Object) admission.Response {
+	raw := req.Object.Raw
+	if req.Operation == admissionv1.Delete {
+		raw = req.OldObject.Raw // there is no other; a change to it is an error later
+	}
 	before := reflect.New(reflect.TypeOf(after).Elem()).Interface().(runtime.Object)
-	if err := extension.Decode(req.Object.Raw, before); err != nil {
+	if err := extension.Decode(raw, before); err != nil {
 		return admission.Errored(http.StatusBadRequest, fmt.Errorf("decoding %s %s/%s: %w", req.Resource.Resource, req.Namespace, req.Name, err))
 	}
-	ops, err := diff(req.Object.Raw, before, after)
+	ops, err := diff(raw, before, after)
 	if err != nil {
 		return admission.Errored(http.StatusInternalServerError, err)
 	}
