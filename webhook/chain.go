@@ -11,7 +11,6 @@ import (
 
 	jsonpatchapply "github.com/evanphx/json-patch/v5"
 	"go.uber.org/zap"
-	jsonpatch "gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -20,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/webhook/internal/patch"
 )
 
 // chain runs the handlers of one webhook on one object after the other.
@@ -60,9 +60,7 @@ func (c *chain) run(ctx context.Context, request *admissionv1.AdmissionRequest) 
 	if len(ops) > 0 {
 		patchType := admissionv1.PatchTypeJSONPatch
 		response.PatchType = &patchType
-		if response.Patch, err = json.Marshal(ops); err != nil {
-			return nil, fmt.Errorf("encoding the patch: %w", err)
-		}
+		response.Patch = appendPatch(nil, ops)
 	}
 	return response, nil
 }
@@ -110,7 +108,7 @@ type object struct {
 	mutable bool
 	// raw is the object with all of ops applied.
 	raw []byte
-	ops []jsonpatch.Operation
+	ops []patch.Operation
 	// typed is what handlers see, base what raw decodes to.
 	typed, base runtime.Object
 }
@@ -178,7 +176,7 @@ func (o *object) flush() error {
 	if o.typed == nil || !o.mutable {
 		return nil
 	}
-	ops, err := diff(o.raw, o.base, o.typed)
+	ops, err := diff(o.request, o.raw, o.base, o.typed)
 	if err != nil {
 		return err
 	}
@@ -192,19 +190,15 @@ func (o *object) flush() error {
 	return nil
 }
 
-func (o *object) apply(ops []jsonpatch.Operation) error {
+func (o *object) apply(ops []patch.Operation) error {
 	if o.request.Operation == admissionv1.Delete {
 		return errors.New("changed an object that is being deleted")
 	}
-	encoded, err := json.Marshal(ops)
-	if err != nil {
-		return fmt.Errorf("encoding the patch: %w", err)
-	}
-	patch, err := jsonpatchapply.DecodePatch(encoded)
+	decoded, err := jsonpatchapply.DecodePatch(appendPatch(nil, ops))
 	if err != nil {
 		return fmt.Errorf("decoding the patch: %w", err)
 	}
-	raw, err := patch.Apply(o.raw)
+	raw, err := decoded.Apply(o.raw)
 	if err != nil {
 		return fmt.Errorf("applying the patch: %w", err)
 	}
@@ -231,14 +225,18 @@ func (o *object) take(response admission.Response) (admissionv1.AdmissionRespons
 		}
 		return result, nil
 	}
-	ops := response.Patches
-	if len(ops) == 0 && len(response.Patch) > 0 {
-		if err := json.Unmarshal(response.Patch, &ops); err != nil {
+	patches := response.Patches
+	if len(patches) == 0 && len(response.Patch) > 0 {
+		if err := json.Unmarshal(response.Patch, &patches); err != nil {
 			return result, fmt.Errorf("decoding the patch of the response: %w", err)
 		}
 	}
 	result.Allowed = true
-	if len(ops) > 0 {
+	if len(patches) > 0 {
+		ops, err := operationsOf(patches)
+		if err != nil {
+			return result, err
+		}
 		if err := o.apply(ops); err != nil {
 			return result, err
 		}
@@ -249,7 +247,7 @@ func (o *object) take(response admission.Response) (admissionv1.AdmissionRespons
 
 // changes returns the operations that lead from the object as it came to what
 // the handlers made of it.
-func (o *object) changes() ([]jsonpatch.Operation, error) {
+func (o *object) changes() ([]patch.Operation, error) {
 	err := o.flush()
 	return o.ops, err
 }

@@ -1,0 +1,218 @@
+package patch
+
+import (
+	"reflect"
+	"slices"
+	"strconv"
+)
+
+// alignment says which item of a list became which.
+type alignment struct {
+	// source is, for each item of after, the item of before that it is, or -1.
+	source []int
+	// stays says of each item of before that it keeps its place among the
+	// others that stay, moves that it is elsewhere. The rest is gone.
+	stays, moves []bool
+}
+
+// maxTable is the number of pairs of items up to which all are compared. It is
+// a list of 128 items that has changed at both ends; what is longer is aligned
+// by identity alone.
+const maxTable = 1 << 14
+
+// align finds out which item became which.
+func (e *listEdit) align(p *plan) error {
+	n, m := e.before.Len(), e.after.Len()
+	e.source, e.stays, e.moves = slices.Repeat([]int{-1}, m), make([]bool, n), make([]bool, n)
+	e.keyed = make([]bool, m)
+	if n == 0 || m == 0 {
+		return nil
+	}
+	if n == 1 && m == 1 && p.key == nil && p.elem.form != anyForm {
+		return nil // one item changed
+	}
+	ids := map[identity]int{}
+	intern := func(id identity) int {
+		if _, known := ids[id]; !known {
+			ids[id] = len(ids)
+		}
+		return ids[id]
+	}
+	before, after := make([]int, n), make([]int, m)
+	for i := range n {
+		id, err := e.identify(p, e.before.Index(i))
+		if err != nil {
+			return err
+		}
+		before[i] = intern(id)
+	}
+	for j := range m {
+		id, err := e.identify(p, e.after.Index(j))
+		if err != nil {
+			return err
+		}
+		after[j], e.keyed[j] = intern(id), id.keyed
+	}
+	if n*m <= maxTable {
+		e.matchBest(before, after)
+	} else {
+		e.matchLong(before, after, len(ids))
+	}
+	e.matchMoved(before, after, len(ids))
+	return nil
+}
+
+// identity is what an item is known by: its key or all of its content.
+type identity struct {
+	keyed bool
+	text  string
+}
+
+// untypedKeys are the keys of lists in objects without a Go type. In any other
+// list an item's name is its key.
+var untypedKeys = map[string]string{
+	"conditions":      "type",
+	"ownerReferences": "uid",
+	"volumeMounts":    "mountPath",
+	"volumeDevices":   "devicePath",
+	"hostAliases":     "ip",
+}
+
+func (e *listEdit) identify(p *plan, item reflect.Value) (identity, error) {
+	switch {
+	case p.key != nil:
+		for item.Kind() == reflect.Pointer && !item.IsNil() {
+			item = item.Elem()
+		}
+		if item.Kind() != reflect.Struct {
+			break
+		}
+		if key, has := p.key.of(item); has {
+			return e.identifyBy(true, p.key.plan, key)
+		}
+	case p.elem.form == anyForm:
+		name := "name"
+		if special, known := untypedKeys[e.path[len(e.path)-1].name]; known {
+			name = special
+		}
+		if object, isObject := item.Interface().(map[string]any); isObject {
+			if key, isString := object[name].(string); isString {
+				return identity{keyed: true, text: key}, nil
+			}
+		}
+	}
+	return e.identifyBy(false, p.elem, item)
+}
+
+func (e *listEdit) identifyBy(keyed bool, p *plan, v reflect.Value) (identity, error) {
+	switch {
+	case v.Kind() == reflect.String && p.form == leaf:
+		return identity{keyed: keyed, text: v.String()}, nil
+	case v.CanInt() && p.form == leaf:
+		return identity{keyed: keyed, text: strconv.FormatInt(v.Int(), 10)}, nil
+	}
+	begin := e.buffer.Len()
+	content, err := e.encode(p, v)
+	text := string(content)
+	e.buffer.Truncate(begin)
+	return identity{keyed: keyed, text: text}, err
+}
+
+// The worth of a pair of items: that they are the same thing, and on top that
+// it has not changed. Two ports can have one number and differ in protocol.
+const (
+	worthSame      = 2
+	worthUnchanged = 3
+)
+
+func (e *listEdit) worth(i, j int) int32 {
+	if e.elem.same(e.before.Index(i), e.after.Index(j)) {
+		return worthUnchanged
+	}
+	return worthSame
+}
+
+// matchBest finds the common subsequence that is worth most.
+func (e *listEdit) matchBest(before, after []int) {
+	n, m := len(before), len(after)
+	// best[i*(m+1)+j] is the worth of what follows items i and j.
+	best := make([]int32, (n+1)*(m+1))
+	at := func(i, j int) *int32 { return &best[i*(m+1)+j] }
+	for i := n - 1; i >= 0; i-- {
+		for j := m - 1; j >= 0; j-- {
+			*at(i, j) = max(*at(i+1, j), *at(i, j+1))
+			if before[i] == after[j] {
+				*at(i, j) = max(*at(i, j), *at(i+1, j+1)+e.worth(i, j))
+			}
+		}
+	}
+	for i, j := 0, 0; i < n && j < m; {
+		switch *at(i, j) {
+		case *at(i+1, j):
+			i++
+		case *at(i, j+1):
+			j++
+		default:
+			e.source[j], e.stays[i] = i, true
+			i++
+			j++
+		}
+	}
+}
+
+// matchLong pairs the items of one identity in their order, and lets those stay
+// that are a longest increasing subsequence: in n log n, and the best there is
+// when no two items are the same.
+func (e *listEdit) matchLong(before, after []int, ids int) {
+	places := placesOf(before, ids)
+	source := make([]int, len(after))
+	var tails []int // the item of after that ends the best subsequence of each length
+	previous := make([]int, len(after))
+	for j, id := range after {
+		source[j], previous[j] = -1, -1
+		if len(places[id]) == 0 {
+			continue
+		}
+		source[j], places[id] = places[id][0], places[id][1:]
+		length, _ := slices.BinarySearchFunc(tails, source[j], func(tail, i int) int { return source[tail] - i })
+		if length > 0 {
+			previous[j] = tails[length-1]
+		}
+		if length == len(tails) {
+			tails = append(tails, j)
+		} else {
+			tails[length] = j
+		}
+	}
+	if len(tails) == 0 {
+		return
+	}
+	for j := tails[len(tails)-1]; j >= 0; j = previous[j] {
+		e.source[j], e.stays[source[j]] = source[j], true
+	}
+}
+
+// matchMoved pairs the items that do not stay but are in both lists.
+func (e *listEdit) matchMoved(before, after []int, ids int) {
+	places := placesOf(before, ids)
+	for j, id := range after {
+		if e.source[j] >= 0 {
+			continue
+		}
+		for e.source[j] < 0 && len(places[id]) > 0 {
+			if i := places[id][0]; !e.stays[i] {
+				e.source[j], e.moves[i] = i, true
+			}
+			places[id] = places[id][1:]
+		}
+	}
+}
+
+// placesOf returns where each identity is in a list.
+func placesOf(list []int, ids int) [][]int {
+	places := make([][]int, ids)
+	for i, id := range list {
+		places[id] = append(places[id], i)
+	}
+	return places
+}

@@ -1,0 +1,268 @@
+package patch
+
+import (
+	"bytes"
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// differ walks over both sides of the comparison, into what is different only,
+// and over raw alongside. raw decides what an operation can be: what the Go type
+// writes out and raw does not have (an empty struct, say) can be nobody's
+// parent, and what raw spells out and the Go type omits (a null, an empty
+// string) is there already.
+type differ struct {
+	options Options
+	ops     []Operation
+	// path leads to the value at hand. Its first step is the document.
+	path []step
+	// buffer has the values of ops.
+	buffer  bytes.Buffer
+	encoder *json.Encoder
+}
+
+// step is one step of a path: to a member of an object or an item of a list.
+type step struct {
+	name  string
+	index int // -1 in an object
+	// node is what raw has there, nil if nothing.
+	node *node
+}
+
+func newDiffer(raw []byte, options Options) *differ {
+	d := &differ{options: options, path: make([]step, 1, 16)}
+	d.path[0].node = document(raw)
+	d.encoder = json.NewEncoder(&d.buffer)
+	d.encoder.SetEscapeHTML(false)
+	return d
+}
+
+func (d *differ) raw() *node { return d.path[len(d.path)-1].node }
+
+func (d *differ) down(s step) { d.path = append(d.path, s) }
+func (d *differ) up()         { d.path = d.path[:len(d.path)-1] }
+
+// value compares two values that are both written out, at a path that raw has.
+func (d *differ) value(p *plan, before, after reflect.Value) error {
+	switch p.form {
+	case pointerForm:
+		if !before.IsNil() && !after.IsNil() {
+			return d.value(p.elem, before.Elem(), after.Elem())
+		}
+	case anyForm:
+		if !before.IsNil() && !after.IsNil() && before.Elem().Type() == after.Elem().Type() {
+			return d.value(planOf(after.Elem().Type()), before.Elem(), after.Elem())
+		}
+	case structForm:
+		if d.raw().isObject() {
+			return d.fields(p, before, after)
+		}
+	case mapForm:
+		if d.raw().isObject() && before.Len() > 0 && after.Len() > 0 {
+			return d.entries(p, before, after)
+		}
+	case listForm:
+		if d.raw().isArray() && before.Len() > 0 && after.Len() > 0 {
+			return d.items(p, before, after)
+		}
+	}
+	return d.replace(p, before, after)
+}
+
+func (d *differ) fields(p *plan, before, after reflect.Value) error {
+	for _, f := range p.fields {
+		if d.ignores(f.name) {
+			continue
+		}
+		was, had := f.of(before)
+		is, has := f.of(after)
+		if had && has && f.plan.same(was, is) {
+			continue
+		}
+		had, has = had && !f.omits(was), has && !f.omits(is)
+		if err := d.member(f.name, f.plan, was, is, had, has); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *differ) entries(p *plan, before, after reflect.Value) error {
+	type entry struct {
+		name    string
+		was, is reflect.Value
+	}
+	var changed []entry
+	for it := before.MapRange(); it.Next(); {
+		is := after.MapIndex(it.Key())
+		if is.IsValid() && p.elem.same(it.Value(), is) {
+			continue
+		}
+		name, err := keyName(it.Key())
+		if err != nil {
+			return err
+		}
+		changed = append(changed, entry{name, it.Value(), is})
+	}
+	for it := after.MapRange(); it.Next(); {
+		if before.MapIndex(it.Key()).IsValid() {
+			continue
+		}
+		name, err := keyName(it.Key())
+		if err != nil {
+			return err
+		}
+		changed = append(changed, entry{name: name, is: it.Value()})
+	}
+	slices.SortFunc(changed, func(a, b entry) int { return strings.Compare(a.name, b.name) })
+	for _, e := range changed {
+		if d.ignores(e.name) {
+			continue
+		}
+		if err := d.member(e.name, p.elem, e.was, e.is, e.was.IsValid(), e.is.IsValid()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keyName returns how encoding/json writes the key of a map.
+func keyName(key reflect.Value) (string, error) {
+	if key.Kind() == reflect.String {
+		return key.String(), nil
+	}
+	if m, isText := key.Interface().(encoding.TextMarshaler); isText {
+		text, err := m.MarshalText()
+		return string(text), err
+	}
+	return fmt.Sprint(key.Interface()), nil
+}
+
+// ignores reports whether a member of the value at hand is none of ours.
+func (d *differ) ignores(name string) bool {
+	switch len(d.path) {
+	case 1:
+		return d.options.IgnoreStatus && name == "status"
+	case 2:
+		return name == "managedFields" && d.path[1].name == "metadata"
+	}
+	return false
+}
+
+// member compares a member of an object that raw has. had and has say whether
+// the member is written out before and after.
+func (d *differ) member(name string, p *plan, was, is reflect.Value, had, has bool) error {
+	if !had && !has {
+		return nil
+	}
+	d.down(step{name: name, index: -1, node: d.raw().member(name)})
+	defer d.up()
+	inRaw := d.raw() != nil
+	switch {
+	case !inRaw && !has:
+		return nil
+	case !inRaw && had:
+		return d.set("add", p, was, is)
+	case !inRaw:
+		return d.add(p, is)
+	case p.form == structForm && d.raw().isObject() && was.IsValid() && is.IsValid():
+		// A struct that is omitted for being zero is not gone: its unknown
+		// fields stay.
+		return d.value(p, was, is)
+	case !has:
+		d.emit("remove", nil)
+		return nil
+	case !had:
+		return d.set("replace", p, reflect.Value{}, is)
+	}
+	return d.value(p, was, is)
+}
+
+func (d *differ) add(p *plan, is reflect.Value) error {
+	return d.set("add", p, reflect.Value{}, is)
+}
+
+func (d *differ) replace(p *plan, was, is reflect.Value) error {
+	return d.set("replace", p, was, is)
+}
+
+// set emits an operation that sets the value at hand, unless what was there, if
+// anything, is the same JSON.
+func (d *differ) set(op string, p *plan, was, is reflect.Value) error {
+	begin := d.buffer.Len()
+	value, err := d.encode(p, is)
+	if err != nil {
+		return err
+	}
+	if was.IsValid() && p.form != leaf {
+		end := d.buffer.Len()
+		old, err := d.encode(p, was)
+		if err != nil {
+			return err
+		}
+		if bytes.Equal(old, value) {
+			d.buffer.Truncate(begin)
+			return nil
+		}
+		d.buffer.Truncate(end)
+	}
+	d.emit(op, value)
+	return nil
+}
+
+// encode returns the JSON of a value. It stays valid, also when the buffer
+// grows, until the buffer is truncated.
+func (d *differ) encode(p *plan, v reflect.Value) ([]byte, error) {
+	if p.form == quoted {
+		return d.encodeQuoted(p, v)
+	}
+	if v.CanAddr() {
+		// Without a copy, and with the methods of the pointer, as encoding/json
+		// itself does when it comes by.
+		v = v.Addr()
+	}
+	begin := d.buffer.Len()
+	if err := d.encoder.Encode(v.Interface()); err != nil {
+		return nil, err
+	}
+	d.buffer.Truncate(d.buffer.Len() - 1) // the newline of an Encoder
+	return slices.Clip(d.buffer.Bytes()[begin:]), nil
+}
+
+// encodeQuoted encodes a field with the option "string".
+func (d *differ) encodeQuoted(p *plan, v reflect.Value) ([]byte, error) {
+	inner, err := d.encode(p.elem, v)
+	if err != nil || string(inner) == "null" {
+		return inner, err
+	}
+	text := reflect.ValueOf(string(inner))
+	return d.encode(planOf(text.Type()), text)
+}
+
+func (d *differ) emit(op string, value []byte) {
+	d.ops = append(d.ops, Operation{Op: op, Path: d.pointer(), Value: value})
+}
+
+var pointerEscape = strings.NewReplacer("~", "~0", "/", "~1")
+
+// pointer returns the path at hand as a JSON pointer (RFC 6901).
+func (d *differ) pointer() string {
+	path := make([]byte, 0, 128)
+	for _, s := range d.path[1:] {
+		path = append(path, '/')
+		switch {
+		case s.index >= 0:
+			path = strconv.AppendInt(path, int64(s.index), 10)
+		case strings.ContainsAny(s.name, "~/"):
+			path = append(path, pointerEscape.Replace(s.name)...)
+		default:
+			path = append(path, s.name...)
+		}
+	}
+	return string(path)
+}

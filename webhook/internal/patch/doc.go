@@ -1,0 +1,20 @@
+// Package patch makes an RFC 6902 JSON patch of what a handler did to a typed
+// object.
+//
+// [Diff] takes three things: raw, the object's JSON as the API server sent it;
+// before, what raw decodes to; after, what a handler made of before. The patch
+// applies to raw. Before and after are compared as Go values, so that what the
+// Go type does not know is on neither side and is never touched, integers keep
+// their 64 bits, and nothing that stayed the same is encoded.
+//
+// Read the files in this order:
+//
+//   - patch.go: the operations and their encoding, and Diff.
+//   - diff.go: the walk over both sides, which decides what an operation says.
+//   - list.go: the same for lists, whose items move.
+//   - align.go: which item of a list became which.
+//   - plan.go: how encoding/json would write a Go type, worked out once a type.
+//   - equal.go: whether two values are the same, in about the time that it takes
+//     to read them.
+//   - raw.go: what raw has at a path, found without parsing the rest.
+package patch

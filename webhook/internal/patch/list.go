@@ -1,0 +1,137 @@
+package patch
+
+import (
+	"reflect"
+	"slices"
+)
+
+// items compares two lists that are not empty, at a path where raw has a list
+// of as many items as before.
+//
+// An item is known by its key, where the list has one, and by its content where
+// not. One that stays is compared with what it was; one that moved is added from
+// raw, so that it takes its unknown fields along; what is left between them was
+// changed in place, added or removed.
+func (d *differ) items(p *plan, before, after reflect.Value) error {
+	begin, end, newEnd := d.changedItems(p.elem, before, after)
+	e := listEdit{differ: d, elem: p.elem, list: d.raw(), begin: begin, before: before.Slice(begin, end), after: after.Slice(begin, newEnd)}
+	if err := e.align(p); err != nil {
+		return err
+	}
+	kept := after.Len() - len(e.source) + e.staying()
+	if p.elem.form == leaf && max(len(e.source), len(e.stays))-e.staying() > 1 && 2*kept < after.Len() {
+		// Most of the list is new, and scalars have no unknown fields to lose.
+		return d.replace(p, before, after)
+	}
+	return e.operations()
+}
+
+// changedItems returns what is left of two lists without the items that they
+// have in common at the front and at the back.
+func (d *differ) changedItems(elem *plan, before, after reflect.Value) (begin, end, newEnd int) {
+	end, newEnd = before.Len(), after.Len()
+	for begin < min(end, newEnd) && elem.same(before.Index(begin), after.Index(begin)) {
+		begin++
+	}
+	for min(end, newEnd) > begin && elem.same(before.Index(end-1), after.Index(newEnd-1)) {
+		end--
+		newEnd--
+	}
+	return begin, end, newEnd
+}
+
+// listEdit makes the operations for the part of a list that is not the same.
+type listEdit struct {
+	*differ
+	elem          *plan
+	list          *node // what raw has
+	begin         int   // of the part in the list
+	before, after reflect.Value
+	keyed         []bool // of the items after: whether it has a key
+	alignment
+}
+
+func (e *listEdit) staying() int {
+	n := 0
+	for _, stays := range e.stays {
+		if stays {
+			n++
+		}
+	}
+	return n
+}
+
+// operations goes through the list from front to back. Each operation counts with
+// those before it done: at is the position in the list as it is by then, and
+// next the item of before that is there.
+func (e *listEdit) operations() error {
+	next, at := 0, e.begin
+	removeUntil := func(end int) {
+		for ; next < end; next++ {
+			e.down(step{index: at})
+			e.emit("remove", nil)
+			e.up()
+		}
+	}
+	for j := range e.source {
+		var err error
+		switch i := e.source[j]; {
+		case i >= 0 && e.stays[i]:
+			removeUntil(i)
+			err = e.change(i, j, at)
+			next++
+		case i >= 0:
+			err = e.move(i, j, at)
+		default:
+			for next < len(e.stays) && e.moves[next] {
+				removeUntil(next + 1)
+			}
+			if next == len(e.stays) || e.stays[next] {
+				err = e.insert(j, at)
+				break
+			}
+			err = e.change(next, j, at)
+			next++
+		}
+		if err != nil {
+			return err
+		}
+		at++
+	}
+	removeUntil(len(e.stays))
+	return nil
+}
+
+// change makes item i of before, which is at a position by now, item j of after.
+func (e *listEdit) change(i, j, at int) error {
+	was, is := e.before.Index(i), e.after.Index(j)
+	if e.elem.same(was, is) {
+		return nil
+	}
+	e.down(step{index: at, node: e.list.item(e.begin + i)})
+	defer e.up()
+	if e.source[j] < 0 && e.keyed[j] {
+		return e.set("replace", e.elem, reflect.Value{}, is)
+	}
+	return e.value(e.elem, was, is)
+}
+
+// move adds item j of after, which is item i of before, at a position. It is
+// not a JSON patch's move, because the Operation type that extensions use has
+// no from.
+func (e *listEdit) move(i, j, at int) error {
+	item := e.list.item(e.begin + i)
+	if item == nil {
+		return e.insert(j, at)
+	}
+	e.down(step{index: at, node: item})
+	e.emit("add", slices.Clone(item.value()))
+	e.up()
+	return e.change(i, j, at)
+}
+
+func (e *listEdit) insert(j, at int) error {
+	e.down(step{index: at})
+	defer e.up()
+	return e.set("add", e.elem, reflect.Value{}, e.after.Index(j))
+}

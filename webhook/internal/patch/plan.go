@@ -1,0 +1,283 @@
+package patch
+
+import (
+	"cmp"
+	"encoding"
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// plan is how encoding/json writes a Go type.
+type plan struct {
+	form form
+	elem *plan // of a pointer, list or map; of a quoted value
+	// equality is that of the type.
+	equality *equality
+	fields   []*field // of a struct, in the order in which they are written
+	// key is the field by which a list tells its items apart, nil if there is
+	// none; it is one of the fields of the items.
+	key *field
+}
+
+// form is what a value looks like in JSON, as far as it matters here.
+type form int
+
+const (
+	// leaf is what is replaced as a whole and written in one way only.
+	leaf form = iota
+	// opaque is what is replaced as a whole and can be written as the same JSON
+	// though it is not the same in memory: a type with a MarshalJSON, such as a
+	// Quantity, bytes, a float.
+	opaque
+	// quoted is a number, boolean or string with the option "string".
+	quoted
+	pointerForm
+	structForm
+	mapForm
+	listForm
+	// anyForm is an interface: what it holds decides.
+	anyForm
+)
+
+// field is a field of a struct, possibly of one embedded in it.
+type field struct {
+	name      string
+	index     []int
+	plan      *plan
+	omitEmpty bool
+	omitZero  func(reflect.Value) bool // nil without the option omitzero
+	tagged    bool
+}
+
+type planKey struct {
+	t reflect.Type
+	// mergeKey is the JSON name of the field that is the key of a list's items.
+	mergeKey string
+}
+
+var plans cache[planKey, plan]
+
+func planOf(t reflect.Type) *plan { return plans.get(planKey{t: t}, buildPlan) }
+
+var (
+	marshaler     = reflect.TypeFor[json.Marshaler]()
+	textMarshaler = reflect.TypeFor[encoding.TextMarshaler]()
+)
+
+func buildPlan(key planKey, of func(planKey) *plan, p *plan) {
+	t := key.t
+	p.equality = equalityOf(t)
+	p.form = formOf(t)
+	switch p.form {
+	case pointerForm, mapForm:
+		p.elem = of(planKey{t: t.Elem()})
+	case listForm:
+		p.elem = of(planKey{t: t.Elem()})
+		p.key = keyField(t.Elem(), key.mergeKey, of)
+	case structForm:
+		p.fields = fieldsOf(t, of)
+	}
+}
+
+func formOf(t reflect.Type) form {
+	for _, m := range []reflect.Type{marshaler, textMarshaler} {
+		if t.Kind() != reflect.Interface && (t.Implements(m) || reflect.PointerTo(t).Implements(m)) {
+			return opaque
+		}
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return pointerForm
+	case reflect.Struct:
+		return structForm
+	case reflect.Map:
+		return mapForm
+	case reflect.Interface:
+		return anyForm
+	case reflect.Slice:
+		if t.Elem().Kind() != reflect.Uint8 {
+			return listForm
+		}
+	case reflect.Bool, reflect.String,
+		reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return leaf
+	}
+	return opaque
+}
+
+// keyField returns the field by which items are told apart: the one that the
+// API's patchMergeKey tag says, and without a tag the item's name, if it has one.
+func keyField(item reflect.Type, mergeKey string, of func(planKey) *plan) *field {
+	if item.Kind() == reflect.Pointer {
+		item = item.Elem()
+	}
+	if formOf(item) != structForm {
+		return nil
+	}
+	for _, f := range fieldsOf(item, of) {
+		switch {
+		case mergeKey != "" && f.name == mergeKey:
+			return f
+		case mergeKey == "" && f.name == "name" && item.FieldByIndex(f.index).Type.Kind() == reflect.String:
+			return f
+		}
+	}
+	return nil
+}
+
+// fieldsOf returns the fields of a struct by the rules of encoding/json: those
+// of an embedded struct are the outer's own, of two with one name the one that
+// is embedded less deeply wins, then the one whose tag names it, then none.
+func fieldsOf(t reflect.Type, of func(planKey) *plan) []*field {
+	all := appendFields(nil, t, nil, of)
+	slices.SortStableFunc(all, func(a, b *field) int {
+		return cmp.Or(strings.Compare(a.name, b.name), len(a.index)-len(b.index), preferTagged(a, b))
+	})
+	fields := all[:0]
+	for i := 0; i < len(all); {
+		first, rivals := all[i], 1
+		for i++; i < len(all) && all[i].name == first.name; i++ {
+			if len(all[i].index) == len(first.index) && all[i].tagged == first.tagged {
+				rivals++
+			}
+		}
+		if rivals == 1 {
+			fields = append(fields, first)
+		}
+	}
+	slices.SortFunc(fields, func(a, b *field) int { return slices.Compare(a.index, b.index) })
+	return fields
+}
+
+func preferTagged(a, b *field) int {
+	switch {
+	case a.tagged == b.tagged:
+		return 0
+	case a.tagged:
+		return -1
+	}
+	return 1
+}
+
+func appendFields(fields []*field, t reflect.Type, outer []int, of func(planKey) *plan) []*field {
+	for i := range t.NumField() {
+		goField := t.Field(i)
+		tag := goField.Tag.Get("json")
+		if tag == "-" {
+			continue
+		}
+		name, options, _ := strings.Cut(tag, ",")
+		index := append(slices.Clone(outer), i)
+		if goField.Anonymous && name == "" {
+			embedded := goField.Type
+			if embedded.Kind() == reflect.Pointer {
+				embedded = embedded.Elem()
+			}
+			if embedded.Kind() == reflect.Struct {
+				fields = appendFields(fields, embedded, index, of)
+				continue
+			}
+		}
+		if !goField.IsExported() {
+			continue
+		}
+		f := &field{name: cmp.Or(name, goField.Name), index: index, tagged: name != ""}
+		f.plan = of(planKey{t: goField.Type, mergeKey: goField.Tag.Get("patchMergeKey")})
+		for option := range strings.SplitSeq(options, ",") {
+			switch option {
+			case "omitempty":
+				f.omitEmpty = true
+			case "omitzero":
+				f.omitZero = zeroTest(goField.Type)
+			case "string":
+				f.plan = quote(goField.Type, f.plan)
+			}
+		}
+		fields = append(fields, f)
+	}
+	return fields
+}
+
+// quote returns the plan of a field with the option "string", which acts on
+// scalars and on pointers to them.
+func quote(t reflect.Type, p *plan) *plan {
+	scalar := t
+	if t.Kind() == reflect.Pointer {
+		scalar = t.Elem()
+	}
+	if form := formOf(scalar); form != leaf && scalar.Kind() != reflect.Float32 && scalar.Kind() != reflect.Float64 {
+		return p
+	}
+	return &plan{form: quoted, elem: p, equality: equalityOf(t)}
+}
+
+// zeroTest returns what omitzero asks about a type: its IsZero method, or
+// whether it is zero.
+func zeroTest(t reflect.Type) func(reflect.Value) bool {
+	type zeroer interface{ IsZero() bool }
+	switch tester := reflect.TypeFor[zeroer](); {
+	case t.Kind() == reflect.Pointer && t.Implements(tester):
+		return func(v reflect.Value) bool { return v.IsNil() || v.Interface().(zeroer).IsZero() }
+	case t.Kind() != reflect.Interface && t.Implements(tester):
+		return func(v reflect.Value) bool { return v.Interface().(zeroer).IsZero() }
+	case reflect.PointerTo(t).Implements(tester):
+		return func(v reflect.Value) bool { return addressable(v).Addr().Interface().(zeroer).IsZero() }
+	}
+	return reflect.Value.IsZero
+}
+
+// addressable returns v, or a copy of it if v has no address.
+func addressable(v reflect.Value) reflect.Value {
+	if v.CanAddr() {
+		return v
+	}
+	copied := reflect.New(v.Type()).Elem()
+	copied.Set(v)
+	return copied
+}
+
+// of returns the field of a struct, false if it is in an embedded struct that
+// is nil.
+func (f *field) of(v reflect.Value) (reflect.Value, bool) {
+	for i, x := range f.index {
+		if i > 0 && v.Kind() == reflect.Pointer {
+			if v.IsNil() {
+				return reflect.Value{}, false
+			}
+			v = v.Elem()
+		}
+		v = v.Field(x)
+	}
+	return v, true
+}
+
+// omits reports whether encoding/json leaves the field out.
+func (f *field) omits(v reflect.Value) bool {
+	if f.omitZero != nil && f.omitZero(v) {
+		return true
+	}
+	if !f.omitEmpty {
+		return false
+	}
+	switch v.Kind() {
+	case reflect.Array, reflect.Map, reflect.Slice, reflect.String:
+		return v.Len() == 0
+	case reflect.Struct:
+		return false
+	}
+	return v.IsZero()
+}
+
+// same reports whether two values of the plan's type are equal in memory.
+func (p *plan) same(a, b reflect.Value) bool {
+	switch a.Kind() {
+	case reflect.String:
+		return a.String() == b.String()
+	case reflect.Interface:
+		return equalTrees(a.Interface(), b.Interface())
+	}
+	return p.equality.equal(addressable(a).Addr().UnsafePointer(), addressable(b).Addr().UnsafePointer())
+}
