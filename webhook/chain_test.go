@@ -181,7 +181,7 @@ func TestAPatchMakesTheMutationAndKeepsWhatNoTypeKnows(t *testing.T) {
 			func(pod *corev1.Pod) { slices.Reverse(pod.Spec.Containers) },
 			[]string{
 				`{"name":"web","image":"web:1","novel":9007199254740993,"env":[{"name":"A","value":"1","novel":true}]},`, ``,
-				`"novel":"log"}`, `"novel":"log"},{"name":"web","image":"web:1","env":[{"name":"A","value":"1"}],"resources":{}}`,
+				`"novel":"log"}`, `"novel":"log"},{"name":"web","image":"web:1","novel":9007199254740993,"env":[{"name":"A","value":"1","novel":true}]}`,
 			},
 			[]string{"remove /spec/containers/0", "add /spec/containers/1"},
 		},
