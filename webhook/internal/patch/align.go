@@ -20,9 +20,8 @@ type alignment struct {
 // by identity alone.
 const maxTable = 1 << 14
 
-// align finds out which item became which.
-func (e *listEdit) align(p *plan) error {
-	n, m := e.before.Len(), e.after.Len()
+// align finds out which of n items became which of m.
+func (e *listEdit) align(p *plan, n, m int) error {
 	e.source, e.stays, e.moves = slices.Repeat([]int{-1}, m), make([]bool, n), make([]bool, n)
 	e.keyed = make([]bool, m)
 	if n == 0 || m == 0 {
@@ -40,14 +39,14 @@ func (e *listEdit) align(p *plan) error {
 	}
 	before, after := make([]int, n), make([]int, m)
 	for i := range n {
-		id, err := e.identify(p, e.before.Index(i))
+		id, err := e.identify(p, e.was(i))
 		if err != nil {
 			return err
 		}
 		before[i] = intern(id)
 	}
 	for j := range m {
-		id, err := e.identify(p, e.after.Index(j))
+		id, err := e.identify(p, e.is(j))
 		if err != nil {
 			return err
 		}
@@ -126,7 +125,7 @@ const (
 )
 
 func (e *listEdit) worth(i, j int) int32 {
-	if e.elem.same(e.before.Index(i), e.after.Index(j)) {
+	if e.elem.same(e.was(i), e.is(j)) {
 		return worthUnchanged
 	}
 	return worthSame

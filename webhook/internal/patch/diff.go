@@ -75,13 +75,15 @@ func (d *differ) value(p *plan, before, after reflect.Value) error {
 }
 
 func (d *differ) fields(p *plan, before, after reflect.Value) error {
+	before, after = addressable(before), addressable(after)
+	a, b := address(before), address(after)
 	for _, f := range p.fields {
-		if d.ignores(f.name) {
+		if f.same(a, b) || d.ignores(f.name) {
 			continue
 		}
 		was, had := f.of(before)
 		is, has := f.of(after)
-		if had && has && f.plan.same(was, is) {
+		if f.behind && had && has && f.plan.same(was, is) {
 			continue
 		}
 		had, has = had && !f.omits(was), has && !f.omits(is)

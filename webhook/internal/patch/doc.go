@@ -17,4 +17,8 @@
 //   - equal.go: whether two values are the same, in about the time that it takes
 //     to read them.
 //   - raw.go: what raw has at a path, found without parsing the rest.
+//
+// What an operation cannot know: an item of a keyed list whose key changed is
+// another item, so the unknown fields of the old one go with it; an item without
+// a key that changed is taken for the one that was in its place.
 package patch

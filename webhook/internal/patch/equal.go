@@ -64,6 +64,12 @@ func (e *equality) equal(a, b unsafe.Pointer) bool {
 	return true
 }
 
+// address returns where a value is, or a copy of it if it has no address. It is
+// faster than Value.Addr, which looks for the type of the pointer.
+func address(v reflect.Value) unsafe.Pointer {
+	return unsafe.Pointer(addressable(v).UnsafeAddr()) //nolint:gosec // the one use that package unsafe allows
+}
+
 var equalities cache[reflect.Type, equality]
 
 func equalityOf(t reflect.Type) *equality {

@@ -108,6 +108,9 @@ func TestThePatchFollowsTheRulesOfEncodingJSON(t *testing.T) {
 		"so is one of an embedded pointer": {
 			`{}`, func(o *odd) { o.Pointed = &Pointed{"p"} }, `[{"op":"add","path":"/pointed","value":"p"}]`,
 		},
+		"and stays when another field changes": {
+			`{"pointed":"p"}`, func(o *odd) { o.Float = 1 }, `[{"op":"add","path":"/float","value":1}]`,
+		},
 		"and is gone with it": {
 			`{"pointed":"p"}`, func(o *odd) { o.Pointed = nil }, `[{"op":"remove","path":"/pointed"}]`,
 		},

@@ -14,8 +14,8 @@ import (
 // changed in place, added or removed.
 func (d *differ) items(p *plan, before, after reflect.Value) error {
 	begin, end, newEnd := d.changedItems(p.elem, before, after)
-	e := listEdit{differ: d, elem: p.elem, list: d.raw(), begin: begin, before: before.Slice(begin, end), after: after.Slice(begin, newEnd)}
-	if err := e.align(p); err != nil {
+	e := listEdit{differ: d, elem: p.elem, list: d.raw(), begin: begin, before: before, after: after}
+	if err := e.align(p, end-begin, newEnd-begin); err != nil {
 		return err
 	}
 	kept := after.Len() - len(e.source) + e.staying()
@@ -33,6 +33,9 @@ func (d *differ) changedItems(elem *plan, before, after reflect.Value) (begin, e
 	for begin < min(end, newEnd) && elem.same(before.Index(begin), after.Index(begin)) {
 		begin++
 	}
+	if end == newEnd && end == begin+1 {
+		return begin, end, newEnd // seen above to be different
+	}
 	for min(end, newEnd) > begin && elem.same(before.Index(end-1), after.Index(newEnd-1)) {
 		end--
 		newEnd--
@@ -45,11 +48,14 @@ type listEdit struct {
 	*differ
 	elem          *plan
 	list          *node // what raw has
-	begin         int   // of the part in the list
 	before, after reflect.Value
+	begin         int    // of the part, from where on its items are counted
 	keyed         []bool // of the items after: whether it has a key
 	alignment
 }
+
+func (e *listEdit) was(i int) reflect.Value { return e.before.Index(e.begin + i) }
+func (e *listEdit) is(j int) reflect.Value  { return e.after.Index(e.begin + j) }
 
 func (e *listEdit) staying() int {
 	n := 0
@@ -104,7 +110,7 @@ func (e *listEdit) operations() error {
 
 // change makes item i of before, which is at a position by now, item j of after.
 func (e *listEdit) change(i, j, at int) error {
-	was, is := e.before.Index(i), e.after.Index(j)
+	was, is := e.was(i), e.is(j)
 	if e.elem.same(was, is) {
 		return nil
 	}
@@ -133,5 +139,5 @@ func (e *listEdit) move(i, j, at int) error {
 func (e *listEdit) insert(j, at int) error {
 	e.down(step{index: at})
 	defer e.up()
-	return e.set("add", e.elem, reflect.Value{}, e.after.Index(j))
+	return e.set("add", e.elem, reflect.Value{}, e.is(j))
 }

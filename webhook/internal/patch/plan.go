@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"unsafe"
 )
 
 // plan is how encoding/json writes a Go type.
@@ -43,8 +44,12 @@ const (
 
 // field is a field of a struct, possibly of one embedded in it.
 type field struct {
-	name      string
-	index     []int
+	name  string
+	index []int
+	// offset is where the field is in the struct, unless it is behind an
+	// embedded pointer.
+	offset    uintptr
+	behind    bool
 	plan      *plan
 	omitEmpty bool
 	omitZero  func(reflect.Value) bool // nil without the option omitzero
@@ -132,7 +137,7 @@ func keyField(item reflect.Type, mergeKey string, of func(planKey) *plan) *field
 // of an embedded struct are the outer's own, of two with one name the one that
 // is embedded less deeply wins, then the one whose tag names it, then none.
 func fieldsOf(t reflect.Type, of func(planKey) *plan) []*field {
-	all := appendFields(nil, t, nil, of)
+	all := appendFields(nil, t, field{}, of)
 	slices.SortStableFunc(all, func(a, b *field) int {
 		return cmp.Or(strings.Compare(a.name, b.name), len(a.index)-len(b.index), preferTagged(a, b))
 	})
@@ -162,7 +167,8 @@ func preferTagged(a, b *field) int {
 	return 1
 }
 
-func appendFields(fields []*field, t reflect.Type, outer []int, of func(planKey) *plan) []*field {
+// appendFields appends the fields of a struct that is at outer's place.
+func appendFields(fields []*field, t reflect.Type, outer field, of func(planKey) *plan) []*field {
 	for i := range t.NumField() {
 		goField := t.Field(i)
 		tag := goField.Tag.Get("json")
@@ -170,21 +176,22 @@ func appendFields(fields []*field, t reflect.Type, outer []int, of func(planKey)
 			continue
 		}
 		name, options, _ := strings.Cut(tag, ",")
-		index := append(slices.Clone(outer), i)
+		f := &field{index: append(slices.Clone(outer.index), i), offset: outer.offset + goField.Offset, behind: outer.behind}
 		if goField.Anonymous && name == "" {
 			embedded := goField.Type
 			if embedded.Kind() == reflect.Pointer {
 				embedded = embedded.Elem()
 			}
 			if embedded.Kind() == reflect.Struct {
-				fields = appendFields(fields, embedded, index, of)
+				f.behind = f.behind || embedded != goField.Type
+				fields = appendFields(fields, embedded, *f, of)
 				continue
 			}
 		}
 		if !goField.IsExported() {
 			continue
 		}
-		f := &field{name: cmp.Or(name, goField.Name), index: index, tagged: name != ""}
+		f.name, f.tagged = cmp.Or(name, goField.Name), name != ""
 		f.plan = of(planKey{t: goField.Type, mergeKey: goField.Tag.Get("patchMergeKey")})
 		for option := range strings.SplitSeq(options, ",") {
 			switch option {
@@ -254,6 +261,12 @@ func (f *field) of(v reflect.Value) (reflect.Value, bool) {
 	return v, true
 }
 
+// same reports whether the field is equal in memory in two structs, by their
+// addresses. One behind a pointer is said to differ.
+func (f *field) same(a, b unsafe.Pointer) bool {
+	return !f.behind && f.plan.equality.equal(unsafe.Add(a, f.offset), unsafe.Add(b, f.offset)) //nolint:gosec // reflect's offset
+}
+
 // omits reports whether encoding/json leaves the field out.
 func (f *field) omits(v reflect.Value) bool {
 	if f.omitZero != nil && f.omitZero(v) {
@@ -279,5 +292,5 @@ func (p *plan) same(a, b reflect.Value) bool {
 	case reflect.Interface:
 		return equalTrees(a.Interface(), b.Interface())
 	}
-	return p.equality.equal(addressable(a).Addr().UnsafePointer(), addressable(b).Addr().UnsafePointer())
+	return p.equality.equal(address(a), address(b))
 }

@@ -1,0 +1,85 @@
+package webhook
+
+import (
+	"encoding/json"
+	"testing"
+
+	jsonpatch "gomodules.xyz/jsonpatch/v2"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/admitkit/admitkit/extension"
+)
+
+const podWithUnknownField = `{"metadata":{"name":"p","managedFields":[{"manager":"m"}]},"spec":{"containers":[{"name":"a","new":9007199254740993}]}}`
+
+func requestFor(raw string, operation admissionv1.Operation, kind metav1.GroupVersionKind) admission.Request {
+	return admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		Operation: operation, Kind: kind, Object: runtime.RawExtension{Raw: []byte(raw)},
+	}}
+}
+
+var podKind = metav1.GroupVersionKind{Version: "v1", Kind: "Pod"}
+
+func TestPatchFromLeavesOutWhatTheAPIServerIgnores(t *testing.T) {
+	cases := map[string]struct {
+		operation admissionv1.Operation
+		kind      metav1.GroupVersionKind
+		want      string
+	}{
+		"the status of a Pod that is created": {admissionv1.Create, podKind, `[{"op":"add","path":"/spec/nodeName","value":"n"}]`},
+		"but not of one that is updated, which may be by the status subresource": {
+			admissionv1.Update, podKind, `[{"op":"add","path":"/spec/nodeName","value":"n"},{"op":"add","path":"/status","value":{"phase":"Running"}}]`,
+		},
+		"nor of a kind that it does not know": {
+			admissionv1.Create,
+			metav1.GroupVersionKind{Group: "example.com", Kind: "Pod"},
+			`[{"op":"add","path":"/spec/nodeName","value":"n"},{"op":"add","path":"/status","value":{"phase":"Running"}}]`,
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{}
+			if err := extension.Decode([]byte(podWithUnknownField), pod); err != nil {
+				t.Fatal(err)
+			}
+			pod.Spec.NodeName, pod.Status.Phase, pod.ManagedFields = "n", corev1.PodRunning, nil
+			response := PatchFrom(requestFor(podWithUnknownField, c.operation, c.kind), pod)
+			got, err := json.Marshal(response.Patches)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !response.Allowed || string(got) != c.want {
+				t.Errorf("allowed %v\ngot  %s\nwant %s", response.Allowed, got, c.want)
+			}
+		})
+	}
+}
+
+func TestPatchFromOfARequestThatCannotBeDecodedIsABadRequest(t *testing.T) {
+	response := PatchFrom(requestFor(`{"spec":1}`, admissionv1.Create, podKind), &corev1.Pod{})
+	if response.Allowed || response.Result.Code != 400 {
+		t.Errorf("got allowed %v, %v", response.Allowed, response.Result)
+	}
+}
+
+func TestThePatchOfAnExtensionIsEncodedAsItSaidIt(t *testing.T) {
+	ops, err := operationsOf([]jsonpatch.Operation{
+		{Operation: "remove", Path: "/a"},
+		{Operation: "add", Path: "/b~1c", Value: nil},
+		{Operation: "replace", Path: "/d", Value: int64(9007199254740993)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `[{"op":"remove","path":"/a"},{"op":"add","path":"/b~1c","value":null},{"op":"replace","path":"/d","value":9007199254740993}]`
+	if got := string(appendPatch(nil, ops)); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if _, err := operationsOf([]jsonpatch.Operation{{Operation: "add", Path: "/a", Value: func() {}}}); err == nil {
+		t.Error("a value that is not JSON was no error")
+	}
+}
