@@ -15,8 +15,8 @@ type odd struct {
 	Deep           `json:",inline"`
 	*Pointed       `json:",omitempty"`
 	hidden         int
-	Skipped        string            `json:"-"`
-	Untagged       string            //nolint:revive // has no tag on purpose
+	Skipped        string `json:"-"`
+	Untagged       string
 	Zero           inner             `json:"zero,omitzero"`
 	ZeroList       []string          `json:"zeroList,omitzero"`
 	Quoted         int64             `json:"quoted,string"`

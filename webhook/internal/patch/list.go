@@ -33,7 +33,7 @@ func (d *differ) changedItems(elem *plan, before, after reflect.Value) (begin, e
 	for begin < min(end, newEnd) && elem.same(before.Index(begin), after.Index(begin)) {
 		begin++
 	}
-	if end == newEnd && end == begin+1 {
+	if changed := end - begin; changed == 1 && newEnd == end {
 		return begin, end, newEnd // seen above to be different
 	}
 	for min(end, newEnd) > begin && elem.same(before.Index(end-1), after.Index(newEnd-1)) {

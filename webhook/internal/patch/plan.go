@@ -264,7 +264,7 @@ func (f *field) of(v reflect.Value) (reflect.Value, bool) {
 // same reports whether the field is equal in memory in two structs, by their
 // addresses. One behind a pointer is said to differ.
 func (f *field) same(a, b unsafe.Pointer) bool {
-	return !f.behind && f.plan.equality.equal(unsafe.Add(a, f.offset), unsafe.Add(b, f.offset)) //nolint:gosec // reflect's offset
+	return !f.behind && f.plan.equality.equal(unsafe.Add(a, f.offset), unsafe.Add(b, f.offset))
 }
 
 // omits reports whether encoding/json leaves the field out.

@@ -137,7 +137,7 @@ func newGenerator(source rand.Source) *generator {
 		func(t *metav1.MicroTime, _ randfill.Continue) {
 			*t = metav1.NewMicroTime(time.UnixMicro(g.Int63n(1 << 50)).UTC())
 		},
-		func(f *metav1.FieldsV1, _ randfill.Continue) { f.Raw = []byte(`{"f:spec":{}}`) },
+		func(f *metav1.FieldsV1, _ randfill.Continue) { f.SetRawString(`{"f:spec":{}}`) },
 		func(o *metav1.TypeMeta, _ randfill.Continue) { *o = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"} },
 	)
 	return g
