@@ -89,6 +89,7 @@ func TestTheCostIsLinearInTheSize(t *testing.T) {
 		t.Skip("measures time")
 	}
 	sizes := []int{16 << 10, 64 << 10, 256 << 10, 1 << 20}
+	worst := 0.0
 	for _, c := range []struct {
 		name string
 		make func(testing.TB, int) comparison
@@ -100,10 +101,12 @@ func TestTheCostIsLinearInTheSize(t *testing.T) {
 			y = append(y, math.Log(float64(fastest(func() { comparison.run(t) }))))
 		}
 		exponent := slope(x, y)
-		fmt.Printf("FIGURE size.exponent.%s=%.2f exponent\n", c.name, exponent)
-		if exponent > 1.3 {
-			t.Errorf("%s: the time grows with the size to the power of %.2f", c.name, exponent)
-		}
+		t.Logf("%s: the time grows with the size to the power of %.2f", c.name, exponent)
+		worst = max(worst, exponent)
+	}
+	fmt.Printf("FIGURE size.exponent=%.2f exponent\n", worst)
+	if worst > 1.3 {
+		t.Errorf("the time grows with the size to the power of %.2f", worst)
 	}
 }
 

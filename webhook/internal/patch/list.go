@@ -13,7 +13,7 @@ import (
 // raw, so that it takes its unknown fields along; what is left between them was
 // changed in place, added or removed.
 func (d *differ) items(p *plan, before, after reflect.Value) error {
-	begin, end, newEnd := d.changedItems(p.elem, before, after)
+	begin, end, newEnd := changedItems(p.elem, before, after)
 	e := listEdit{differ: d, elem: p.elem, list: d.raw(), begin: begin, before: before, after: after}
 	if err := e.align(p, end-begin, newEnd-begin); err != nil {
 		return err
@@ -28,7 +28,7 @@ func (d *differ) items(p *plan, before, after reflect.Value) error {
 
 // changedItems returns what is left of two lists without the items that they
 // have in common at the front and at the back.
-func (d *differ) changedItems(elem *plan, before, after reflect.Value) (begin, end, newEnd int) {
+func changedItems(elem *plan, before, after reflect.Value) (begin, end, newEnd int) {
 	end, newEnd = before.Len(), after.Len()
 	for begin < min(end, newEnd) && elem.same(before.Index(begin), after.Index(begin)) {
 		begin++
