@@ -173,15 +173,9 @@ func (o *object) decode(into runtime.Object) error {
 
 // flush carries the changes of the Go type over to the JSON.
 func (o *object) flush() error {
-	if o.typed == nil || !o.mutable {
-		return nil
-	}
-	ops, err := diff(o.request, o.raw, o.base, o.typed)
-	if err != nil {
+	ops, err := o.pending()
+	if err != nil || len(ops) == 0 {
 		return err
-	}
-	if len(ops) == 0 {
-		return nil
 	}
 	if err := o.apply(ops); err != nil {
 		return err
@@ -190,9 +184,23 @@ func (o *object) flush() error {
 	return nil
 }
 
+// pending returns what was changed in the Go type and not in the JSON.
+func (o *object) pending() ([]patch.Operation, error) {
+	if o.typed == nil || !o.mutable {
+		return nil, nil
+	}
+	ops, err := diff(o.request, o.raw, o.base, o.typed)
+	if len(ops) > 0 && o.request.Operation == admissionv1.Delete {
+		return nil, errDeleted
+	}
+	return ops, err
+}
+
+var errDeleted = errors.New("changed an object that is being deleted")
+
 func (o *object) apply(ops []patch.Operation) error {
 	if o.request.Operation == admissionv1.Delete {
-		return errors.New("changed an object that is being deleted")
+		return errDeleted
 	}
 	decoded, err := jsonpatchapply.DecodePatch(appendPatch(nil, ops))
 	if err != nil {
@@ -225,18 +233,17 @@ func (o *object) take(response admission.Response) (admissionv1.AdmissionRespons
 		}
 		return result, nil
 	}
-	patches := response.Patches
-	if len(patches) == 0 && len(response.Patch) > 0 {
-		if err := json.Unmarshal(response.Patch, &patches); err != nil {
+	ops, err := operationsOf(response.Patches)
+	if err != nil {
+		return result, err
+	}
+	if len(ops) == 0 && len(response.Patch) > 0 {
+		if err := json.Unmarshal(response.Patch, &ops); err != nil {
 			return result, fmt.Errorf("decoding the patch of the response: %w", err)
 		}
 	}
 	result.Allowed = true
-	if len(patches) > 0 {
-		ops, err := operationsOf(patches)
-		if err != nil {
-			return result, err
-		}
+	if len(ops) > 0 {
 		if err := o.apply(ops); err != nil {
 			return result, err
 		}
@@ -248,6 +255,6 @@ func (o *object) take(response admission.Response) (admissionv1.AdmissionRespons
 // changes returns the operations that lead from the object as it came to what
 // the handlers made of it.
 func (o *object) changes() ([]patch.Operation, error) {
-	err := o.flush()
-	return o.ops, err
+	ops, err := o.pending()
+	return append(o.ops, ops...), err
 }

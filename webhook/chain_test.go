@@ -336,6 +336,20 @@ func TestWhatAnExtensionAnswersIsWhatCounts(t *testing.T) {
 	}
 }
 
+func TestEveryOperationOfAnExtensionsPatchReachesTheAPIServer(t *testing.T) {
+	response := admit(t, podRequest(admissionv1.Create), ext(func(*corev1.Pod, admission.Request) admission.Response {
+		return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: true, Patch: []byte(`[
+			{"op":"test","path":"/metadata/name","value":"shop"},
+			{"op":"copy","from":"/metadata/name","path":"/metadata/generateName"},
+			{"op":"move","from":"/metadata/novel","path":"/spec/moved"},
+			{"op":"replace","path":"/spec/novel","value":null}]`)}}
+	}))
+	want := tree(t, []byte(strings.NewReplacer(`,"novel":{"a":1}`, `,"generateName":"shop"`, `"novel":[1,2]`, `"novel":null,"moved":{"a":1}`).Replace(podJSON)))
+	if difference := cmp.Diff(want, patched(t, response)); difference != "" {
+		t.Errorf("wanted (-) and got (+):\n%s", difference)
+	}
+}
+
 func TestADeletedObjectIsSeenAndCannotBeChanged(t *testing.T) {
 	response := admit(t, podRequest(admissionv1.Delete), validator(func(pod *corev1.Pod, req *extension.Request) error {
 		var old corev1.Pod

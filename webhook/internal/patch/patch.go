@@ -9,12 +9,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Operation is one operation of a JSON patch: add, replace or remove.
+// Operation is one operation of a JSON patch (RFC 6902, section 4). Diff makes
+// add, replace and remove; an author's patch may have the others.
 type Operation struct {
-	Op   string
-	Path string
-	// Value is encoded JSON, nil for a remove.
-	Value json.RawMessage
+	Op   string `json:"op"`
+	Path string `json:"path"`
+	// From is where a move or copy takes its value.
+	From string `json:"from,omitempty"`
+	// Value is encoded JSON, nil for an operation that has none.
+	Value json.RawMessage `json:"value,omitempty"`
 }
 
 // Options are the options of [Diff].
@@ -69,10 +72,14 @@ func Append(dst []byte, ops []Operation) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = append(dst, `{"op":"`...)
-		dst = append(dst, op.Op...)
-		dst = append(dst, `","path":`...)
+		dst = append(dst, `{"op":`...)
+		dst = appendString(dst, op.Op)
+		dst = append(dst, `,"path":`...)
 		dst = appendString(dst, op.Path)
+		if op.Op == "move" || op.Op == "copy" {
+			dst = append(dst, `,"from":`...)
+			dst = appendString(dst, op.From)
+		}
 		if op.Value != nil {
 			dst = append(dst, `,"value":`...)
 			dst = append(dst, op.Value...)
