@@ -10,6 +10,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/admitkit/admitkit/internal/wire"
 )
 
 // envelope reads an AdmissionReview in one pass. Each field of its request
@@ -23,7 +25,7 @@ import (
 //     three objects the last one counts, as for the API server;
 //   - a response is passed over, whatever it is.
 type envelope struct {
-	scanner
+	wire.Scanner
 	// strings holds the contents of all strings in one allocation, so that a
 	// handler that keeps a user's name does not keep the whole body.
 	strings strings.Builder
@@ -33,12 +35,12 @@ type envelope struct {
 const sizeOfStrings = 512
 
 func parseEnvelope(body []byte, review *admissionv1.AdmissionReview) error {
-	e := envelope{scanner: scanner{text: body}}
+	e := envelope{Scanner: wire.NewScanner(body)}
 	e.strings.Grow(min(len(body), sizeOfStrings))
 	if err := e.review(review); err != nil {
 		return err
 	}
-	return e.end()
+	return e.End()
 }
 
 // The fields that are read. Of others it is not even known whether they come
@@ -62,8 +64,8 @@ func (e *envelope) review(into *admissionv1.AdmissionReview) error {
 		case "apiVersion":
 			return readString(e, &into.APIVersion)
 		default:
-			if e.peek() == 'n' {
-				return e.skip()
+			if e.Peek() == 'n' {
+				return e.Skip()
 			}
 			into.Request = &admissionv1.AdmissionRequest{}
 			return e.request(into.Request)
@@ -150,8 +152,8 @@ func (e *envelope) user(into *authenticationv1.UserInfo) error {
 }
 
 func (e *envelope) extra(into *map[string]authenticationv1.ExtraValue) error {
-	if e.peek() == 'n' {
-		return e.skip()
+	if e.Peek() == 'n' {
+		return e.Skip()
 	}
 	extra := map[string]authenticationv1.ExtraValue{}
 	*into = extra
@@ -170,33 +172,33 @@ func (e *envelope) extra(into *map[string]authenticationv1.ExtraValue) error {
 // raw takes the next value as it is. That it is JSON is checked here, once and
 // for all handlers.
 func (e *envelope) raw(into *runtime.RawExtension) error {
-	if e.peek() == 'n' {
-		return e.skip()
+	if e.Peek() == 'n' {
+		return e.Skip()
 	}
-	value, err := e.value()
+	value, err := e.Value()
 	into.Raw = value
 	return err
 }
 
 func (e *envelope) boolean(into *bool) error {
-	*into = e.peek() == 't'
-	if c := e.peek(); c != 't' && c != 'f' {
-		return e.unexpected("true or false")
+	*into = e.Peek() == 't'
+	if c := e.Peek(); c != 't' && c != 'f' {
+		return e.Unexpected("true or false")
 	}
-	return e.skip()
+	return e.Skip()
 }
 
 // object reads those members of an object that are named in fields, each at
 // most once, and passes over others. null is no member at all.
 func (e *envelope) object(fields []string, read func(field string) error) error {
-	if e.peek() == 'n' {
-		return e.skip()
+	if e.Peek() == 'n' {
+		return e.Skip()
 	}
 	var seen uint
 	return e.members(func(name []byte) error {
 		i := slices.IndexFunc(fields, func(field string) bool { return field == string(name) })
 		if i < 0 {
-			return e.skip()
+			return e.Skip()
 		}
 		if seen&(1<<i) != 0 {
 			return duplicate(fields[i])
@@ -210,18 +212,18 @@ func (e *envelope) object(fields []string, read func(field string) error) error 
 }
 
 func (e *envelope) members(read func(name []byte) error) error {
-	if e.peek() != '{' {
-		return e.unexpected("an object")
+	if e.Peek() != '{' {
+		return e.Unexpected("an object")
 	}
-	for member, err := e.open('}'); ; member, err = e.more('}') {
+	for member, err := e.Open('}'); ; member, err = e.More('}') {
 		if err != nil || !member {
 			return err
 		}
-		key, err := e.key()
+		key, err := e.Key()
 		if err != nil {
 			return err
 		}
-		name, err := key.content()
+		name, err := e.Content(key)
 		if err != nil {
 			return err
 		}
@@ -241,30 +243,30 @@ func (e *envelope) keep(content []byte) string {
 
 // readString reads a string; null leaves it as it is.
 func readString[T ~string](e *envelope, into *T) error {
-	switch e.peek() {
+	switch e.Peek() {
 	case 'n':
-		return e.skip()
+		return e.Skip()
 	case '"':
-		value, err := e.str()
+		value, err := e.Quoted()
 		if err != nil {
 			return err
 		}
-		content, err := value.content()
+		content, err := e.Content(value)
 		*into = T(e.keep(content))
 		return err
 	default:
-		return e.unexpected("a string")
+		return e.Unexpected("a string")
 	}
 }
 
 // readStrings reads a list of strings. A list that is there is not nil.
 func readStrings[T ~[]string](e *envelope, into *T) error {
-	switch e.peek() {
+	switch e.Peek() {
 	case 'n':
-		return e.skip()
+		return e.Skip()
 	case '[':
 		*into = make(T, 0, 4) // a user's usual number of groups
-		for item, err := e.open(']'); ; item, err = e.more(']') {
+		for item, err := e.Open(']'); ; item, err = e.More(']') {
 			if err != nil || !item {
 				return err
 			}
@@ -275,14 +277,14 @@ func readStrings[T ~[]string](e *envelope, into *T) error {
 			*into = append(*into, content)
 		}
 	default:
-		return e.unexpected("a list of strings")
+		return e.Unexpected("a list of strings")
 	}
 }
 
 // readPointer reads a value that may be null.
 func readPointer[T any](e *envelope, into **T, read func(*T) error) error {
-	if e.peek() == 'n' {
-		return e.skip()
+	if e.Peek() == 'n' {
+		return e.Skip()
 	}
 	*into = new(T)
 	return read(*into)

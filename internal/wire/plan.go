@@ -1,0 +1,391 @@
+package wire
+
+import (
+	"encoding"
+	"encoding/base64"
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	kjson "sigs.k8s.io/json"
+)
+
+// plan decodes the value at hand into v, which is addressable and empty, and
+// reports whether it could.
+type plan func(d *decoder, v reflect.Value) bool
+
+// plans are the plans of the types seen so far. A program knows as many as it
+// has types.
+var plans sync.Map // of reflect.Type to plan
+
+// planOf returns the plan of a type. A type may contain itself, so that a plan
+// must be there before it is made; whoever meets it waits for it then.
+func planOf(t reflect.Type) plan {
+	if known, found := plans.Load(t); found {
+		return known.(plan)
+	}
+	var made plan
+	var ready sync.WaitGroup
+	ready.Add(1)
+	known, found := plans.LoadOrStore(t, plan(func(d *decoder, v reflect.Value) bool {
+		ready.Wait()
+		return made(d, v)
+	}))
+	if found {
+		return known.(plan)
+	}
+	made = makePlan(t)
+	ready.Done()
+	plans.Store(t, made)
+	return made
+}
+
+var (
+	unmarshaler     = reflect.TypeFor[json.Unmarshaler]()
+	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
+)
+
+// unknown is the plan of a type whose rules are not known here.
+func unknown(*decoder, reflect.Value) bool { return false }
+
+// special are the plans of types that every object has, and whose own decoders
+// are slow.
+var special = map[reflect.Type]plan{
+	reflect.TypeFor[metav1.Time]():        decodeTime,
+	reflect.TypeFor[intstr.IntOrString](): decodeIntOrString,
+	reflect.TypeFor[map[string]string]():  decodeStringMap,
+}
+
+func makePlan(t reflect.Type) plan {
+	if p, found := special[t]; found {
+		return p
+	}
+	switch {
+	case t.Kind() == reflect.Pointer:
+		return pointerPlan(t)
+	case reflect.PointerTo(t).Implements(unmarshaler):
+		return custom
+	case reflect.PointerTo(t).Implements(textUnmarshaler):
+		return unknown
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return decodeString
+	case reflect.Bool:
+		return decodeBool
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return decodeInt
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return decodeUint
+	case reflect.Float32, reflect.Float64:
+		return decodeFloat
+	case reflect.Struct:
+		return structPlan(t)
+	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return decodeBytes
+		}
+		return slicePlan(t)
+	case reflect.Map:
+		return mapPlan(t)
+	case reflect.Interface:
+		if t.NumMethod() == 0 {
+			return decodeAny
+		}
+	}
+	return unknown
+}
+
+func decodeString(d *decoder, v reflect.Value) bool {
+	content, ok := d.str()
+	if !ok {
+		return d.null()
+	}
+	v.SetString(d.keep(content))
+	return true
+}
+
+func decodeBool(d *decoder, v reflect.Value) bool {
+	switch d.Peek() {
+	case 't':
+		v.SetBool(true)
+		return d.literal("true") == nil
+	case 'f':
+		return d.literal("false") == nil
+	}
+	return d.null()
+}
+
+func decodeInt(d *decoder, v reflect.Value) bool {
+	text, ok := d.numeral()
+	if !ok {
+		return d.null()
+	}
+	n, err := strconv.ParseInt(string(text), 10, v.Type().Bits())
+	v.SetInt(n)
+	return err == nil
+}
+
+func decodeUint(d *decoder, v reflect.Value) bool {
+	text, ok := d.numeral()
+	if !ok {
+		return d.null()
+	}
+	n, err := strconv.ParseUint(string(text), 10, v.Type().Bits())
+	v.SetUint(n)
+	return err == nil
+}
+
+func decodeFloat(d *decoder, v reflect.Value) bool {
+	text, ok := d.numeral()
+	if !ok {
+		return d.null()
+	}
+	n, err := strconv.ParseFloat(string(text), v.Type().Bits())
+	v.SetFloat(n)
+	return err == nil
+}
+
+func decodeBytes(d *decoder, v reflect.Value) bool {
+	content, ok := d.str()
+	if !ok {
+		return d.null()
+	}
+	decoded := make([]byte, base64.StdEncoding.DecodedLen(len(content)))
+	n, err := base64.StdEncoding.Decode(decoded, content)
+	v.SetBytes(decoded[:n])
+	return err == nil
+}
+
+// decodeAny decodes a value whose type is any. Only custom resources have such.
+func decodeAny(d *decoder, v reflect.Value) bool {
+	text, err := d.Value()
+	return err == nil && kjson.UnmarshalCaseSensitivePreserveInts(text, v.Addr().Interface()) == nil
+}
+
+func decodeTime(d *decoder, v reflect.Value) bool {
+	content, ok := d.str()
+	if !ok {
+		return d.null()
+	}
+	t, err := time.Parse(time.RFC3339, string(content))
+	v.Addr().Interface().(*metav1.Time).Time = t.Local()
+	return err == nil
+}
+
+func decodeIntOrString(d *decoder, v reflect.Value) bool {
+	into := v.Addr().Interface().(*intstr.IntOrString)
+	if content, ok := d.str(); ok {
+		into.Type, into.StrVal = intstr.String, d.keep(content)
+		return true
+	}
+	text, ok := d.numeral()
+	if !ok {
+		return d.null()
+	}
+	n, err := strconv.ParseInt(string(text), 10, 32)
+	into.IntVal = int32(n)
+	return err == nil
+}
+
+func decodeStringMap(d *decoder, v reflect.Value) bool {
+	if d.Peek() != '{' {
+		return d.null()
+	}
+	into := map[string]string{}
+	*v.Addr().Interface().(*map[string]string) = into
+	size := 0
+	return d.members(func(name []byte) bool {
+		key, value := d.keep(name), ""
+		if content, ok := d.str(); ok {
+			value = d.keep(content)
+		} else if !d.null() {
+			return false
+		}
+		into[key] = value
+		size++
+		return len(into) == size
+	})
+}
+
+// members calls decode for each member of the object at hand.
+func (d *decoder) members(decode func(name []byte) bool) bool {
+	for member, err := d.Open('}'); ; member, err = d.More('}') {
+		if err != nil || !member {
+			return err == nil
+		}
+		key, err := d.Key()
+		if err != nil {
+			return false
+		}
+		name, err := d.Content(key)
+		if err != nil || !decode(name) {
+			return false
+		}
+	}
+}
+
+func pointerPlan(t reflect.Type) plan {
+	elem := t.Elem()
+	decode := planOf(elem)
+	return func(d *decoder, v reflect.Value) bool {
+		if d.null() {
+			return true
+		}
+		v.Set(reflect.New(elem))
+		return decode(d, v.Elem())
+	}
+}
+
+// smallItem is the size of an item up to which room for four is made at once.
+const smallItem = 64
+
+func slicePlan(t reflect.Type) plan {
+	decode := planOf(t.Elem())
+	first := 1
+	if t.Elem().Size() <= smallItem {
+		first = 4
+	}
+	return func(d *decoder, v reflect.Value) bool {
+		if d.Peek() != '[' {
+			return d.null()
+		}
+		item, err := d.Open(']')
+		if !item {
+			v.Set(reflect.MakeSlice(t, 0, 0))
+		}
+		for n := 0; ; n++ {
+			if err != nil || !item {
+				return err == nil
+			}
+			if n == v.Cap() {
+				v.Grow(max(first, n))
+			}
+			v.SetLen(n + 1)
+			if !decode(d, v.Index(n)) {
+				return false
+			}
+			item, err = d.More(']')
+		}
+	}
+}
+
+func mapPlan(t reflect.Type) plan {
+	if t.Key().Kind() != reflect.String || reflect.PointerTo(t.Key()).Implements(textUnmarshaler) {
+		return unknown
+	}
+	decode := planOf(t.Elem())
+	return func(d *decoder, v reflect.Value) bool {
+		if d.Peek() != '{' {
+			return d.null()
+		}
+		into := reflect.MakeMap(t)
+		v.Set(into)
+		key, elem := reflect.New(t.Key()).Elem(), reflect.New(t.Elem()).Elem()
+		size := 0
+		return d.members(func(name []byte) bool {
+			key.SetString(d.keep(name))
+			elem.SetZero()
+			if !decode(d, elem) {
+				return false
+			}
+			into.SetMapIndex(key, elem)
+			size++
+			return into.Len() == size
+		})
+	}
+}
+
+// field is a field of a struct, or of one that is embedded in it.
+type field struct {
+	name   string
+	index  []int
+	decode plan
+}
+
+// maxFields is how many fields a struct may have: as many as a set has bits.
+const maxFields = 64
+
+// near is how many fields from the last one on are tried one by one. API
+// servers write the fields of an object in the order of its struct.
+const near = 6
+
+func structPlan(t reflect.Type) plan {
+	fields, ok := fieldsOf(t, nil)
+	byName := make(map[string]int, len(fields))
+	for i, f := range fields {
+		byName[f.name] = i
+	}
+	if !ok || len(byName) < len(fields) || len(fields) > maxFields {
+		return unknown
+	}
+	find := func(name []byte, from int) (int, bool) {
+		for i := from; i < min(from+near, len(fields)); i++ {
+			if fields[i].name == string(name) {
+				return i, true
+			}
+		}
+		i, found := byName[string(name)]
+		return i, found
+	}
+	return func(d *decoder, v reflect.Value) bool {
+		if d.Peek() != '{' {
+			return d.null()
+		}
+		next := 0
+		var seen uint64
+		return d.members(func(name []byte) bool {
+			i, found := find(name, next)
+			if !found {
+				return d.Skip() == nil
+			}
+			if seen&(1<<i) != 0 {
+				return false
+			}
+			seen |= 1 << i
+			next = i + 1
+			into := v
+			for _, at := range fields[i].index {
+				into = into.Field(at)
+			}
+			return fields[i].decode(d, into)
+		})
+	}
+}
+
+// fieldsOf returns the fields that t has in JSON, and whether that is all that
+// there is to know of them.
+func fieldsOf(t reflect.Type, index []int) (fields []field, ok bool) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		at := append(slices.Clip(index), i)
+		switch {
+		case f.Tag.Get("json") == "-":
+		case f.Anonymous && tag == "":
+			if f.Type.Kind() != reflect.Struct || !f.IsExported() {
+				return nil, false
+			}
+			embedded, ok := fieldsOf(f.Type, at)
+			if !ok {
+				return nil, false
+			}
+			fields = append(fields, embedded...)
+		case !f.IsExported():
+		case strings.Contains(options, "string"):
+			return nil, false
+		default:
+			if tag == "" {
+				tag = f.Name
+			}
+			fields = append(fields, field{name: tag, index: at, decode: planOf(f.Type)})
+		}
+	}
+	return fields, true
+}

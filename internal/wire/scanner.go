@@ -1,0 +1,299 @@
+package wire
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math/bits"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// maxDepth is how deep JSON may nest, as for the API machinery's own decoder.
+const maxDepth = 10_000
+
+// Scanner goes over JSON text once, and accepts exactly what encoding/json
+// does. It copies nothing: what it returns are parts of the text. That the text
+// is UTF-8 is for its caller to check.
+type Scanner struct {
+	text  []byte
+	at    int
+	depth int
+	// unquoted is the content of the last string that had escapes.
+	unquoted []byte
+}
+
+// NewScanner returns a scanner of a text, at its beginning.
+func NewScanner(text []byte) Scanner { return Scanner{text: text} }
+
+// Value moves behind the next value and returns it.
+func (s *Scanner) Value() ([]byte, error) {
+	s.Peek()
+	start := s.at
+	if err := s.Skip(); err != nil {
+		return nil, err
+	}
+	// Whoever appends to the value must not write over what follows it.
+	return s.text[start:s.at:s.at], nil
+}
+
+// Skip moves behind the next value.
+func (s *Scanner) Skip() error {
+	switch c := s.Peek(); c {
+	case '{':
+		for member, err := s.Open('}'); ; member, err = s.More('}') {
+			if err != nil || !member {
+				return err
+			}
+			if _, err := s.Key(); err != nil {
+				return err
+			}
+			if err := s.Skip(); err != nil {
+				return err
+			}
+		}
+	case '[':
+		for item, err := s.Open(']'); ; item, err = s.More(']') {
+			if err != nil || !item {
+				return err
+			}
+			if err := s.Skip(); err != nil {
+				return err
+			}
+		}
+	case '"':
+		_, err := s.Quoted()
+		return err
+	case 't':
+		return s.literal("true")
+	case 'f':
+		return s.literal("false")
+	case 'n':
+		return s.literal("null")
+	default:
+		if c == '-' || isDigit(c) {
+			return s.number()
+		}
+		return s.Unexpected("a value")
+	}
+}
+
+// Peek moves to the next byte that is not white space and returns it, 0 at the
+// end of the text.
+func (s *Scanner) Peek() byte {
+	if s.at < len(s.text) && s.text[s.at] > ' ' {
+		return s.text[s.at] // what API servers write has no white space
+	}
+	return s.peekFar()
+}
+
+func (s *Scanner) peekFar() byte {
+	for ; s.at < len(s.text); s.at++ {
+		switch c := s.text[s.at]; c {
+		case ' ', '\t', '\n', '\r':
+		default:
+			return c
+		}
+	}
+	return 0
+}
+
+// Open enters the object or list at hand, and reports whether there is anything
+// in it.
+func (s *Scanner) Open(closing byte) (bool, error) {
+	if s.depth++; s.depth > maxDepth {
+		return false, fmt.Errorf("at byte %d: nested deeper than %d levels", s.at, maxDepth)
+	}
+	s.at++
+	if s.Peek() == closing {
+		s.at++
+		s.depth--
+		return false, nil
+	}
+	return true, nil
+}
+
+// More moves behind the comma, or the end, that follows a member of an object
+// or list, and reports whether another one follows.
+func (s *Scanner) More(closing byte) (bool, error) {
+	switch s.Peek() {
+	case ',':
+		s.at++
+		return true, nil
+	case closing:
+		s.at++
+		s.depth--
+		return false, nil
+	default:
+		return false, s.Unexpected("a comma or " + string(rune(closing)))
+	}
+}
+
+// Key moves behind a member's name and colon, and returns the name.
+func (s *Scanner) Key() (Quoted, error) {
+	if s.Peek() != '"' {
+		return Quoted{}, s.Unexpected("the name of a field")
+	}
+	key, err := s.Quoted()
+	if err != nil {
+		return Quoted{}, err
+	}
+	if s.Peek() != ':' {
+		return Quoted{}, s.Unexpected("a colon")
+	}
+	s.at++
+	return key, nil
+}
+
+// Quoted is a JSON string: with its quotes, and whether any character in it is
+// escaped.
+type Quoted struct {
+	text    []byte
+	escaped bool
+}
+
+// Content returns the string without its quotes and escapes: a part of the text
+// if it has no escapes, else a buffer that the next call uses again.
+func (s *Scanner) Content(q Quoted) ([]byte, error) {
+	if !q.escaped {
+		return q.text[1 : len(q.text)-1], nil
+	}
+	var err error
+	if s.unquoted, err = jsontext.AppendUnquote(s.unquoted[:0], q.text); err != nil { // half a surrogate pair
+		var content string
+		err = json.Unmarshal(q.text, &content)
+		s.unquoted = append(s.unquoted[:0], content...)
+	}
+	return s.unquoted, err
+}
+
+// Quoted moves behind the string at hand and returns it.
+func (s *Scanner) Quoted() (Quoted, error) {
+	start, escaped := s.at, false
+	for s.at++; ; {
+		s.at += plain(s.text[s.at:])
+		if s.at >= len(s.text) {
+			return Quoted{}, s.Unexpected("the end of a string")
+		}
+		switch s.text[s.at] {
+		case '"':
+			s.at++
+			return Quoted{s.text[start:s.at], escaped}, nil
+		case '\\':
+			escaped = true
+			if err := s.escape(); err != nil {
+				return Quoted{}, err
+			}
+			s.at++
+		default:
+			return Quoted{}, s.Unexpected("a character of a string")
+		}
+	}
+}
+
+// plain returns how many bytes of text come before the first one that means
+// something in a string: a quote, a backslash, a control character. It looks at
+// eight bytes at a time, in the ways of Hacker's Delight, section 6-1: the
+// lowest high bit that is set in the words found is that of the first such byte.
+func plain(text []byte) int {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	at := 0
+	for ; at+8 <= len(text); at += 8 {
+		word := binary.LittleEndian.Uint64(text[at:])
+		quotes, slashes := word^(ones*'"'), word^(ones*'\\')
+		found := ((quotes-ones)&^quotes | (slashes-ones)&^slashes | (word-ones*' ')&^word) & highs
+		if found != 0 {
+			return at + bits.TrailingZeros64(found)/8
+		}
+	}
+	for ; at < len(text); at++ {
+		if c := text[at]; c == '"' || c == '\\' || c < ' ' {
+			break
+		}
+	}
+	return at
+}
+
+// escape moves from a backslash to the last byte of the escape.
+func (s *Scanner) escape() error {
+	if s.at++; s.at < len(s.text) {
+		switch s.text[s.at] {
+		case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+			return nil
+		case 'u':
+			for range 4 {
+				if s.at++; s.at >= len(s.text) || !isHex(s.text[s.at]) {
+					return s.Unexpected("a hexadecimal digit")
+				}
+			}
+			return nil
+		}
+	}
+	return s.Unexpected("an escape")
+}
+
+func (s *Scanner) number() error {
+	if s.text[s.at] == '-' {
+		s.at++
+	}
+	if s.at < len(s.text) && s.text[s.at] == '0' {
+		s.at++
+	} else if err := s.digits(); err != nil {
+		return err
+	}
+	if s.at < len(s.text) && s.text[s.at] == '.' {
+		s.at++
+		if err := s.digits(); err != nil {
+			return err
+		}
+	}
+	if s.at < len(s.text) && (s.text[s.at] == 'e' || s.text[s.at] == 'E') {
+		s.at++
+		if s.at < len(s.text) && (s.text[s.at] == '+' || s.text[s.at] == '-') {
+			s.at++
+		}
+		return s.digits()
+	}
+	return nil
+}
+
+func (s *Scanner) digits() error {
+	start := s.at
+	for s.at < len(s.text) && isDigit(s.text[s.at]) {
+		s.at++
+	}
+	if s.at == start {
+		return s.Unexpected("a digit")
+	}
+	return nil
+}
+
+func (s *Scanner) literal(word string) error {
+	if end := s.at + len(word); end <= len(s.text) && string(s.text[s.at:end]) == word {
+		s.at = end
+		return nil
+	}
+	return s.Unexpected("a value")
+}
+
+// End reports an error when anything follows.
+func (s *Scanner) End() error {
+	if s.Peek(); s.at < len(s.text) {
+		return s.Unexpected("the end")
+	}
+	return nil
+}
+
+// Unexpected is the error of what is at hand not being what was wanted.
+func (s *Scanner) Unexpected(wanted string) error {
+	if s.at >= len(s.text) {
+		return fmt.Errorf("at byte %d: truncated; expected %s", s.at, wanted)
+	}
+	return fmt.Errorf("at byte %d: expected %s, found %q", s.at, wanted, s.text[s.at])
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+func isHex(c byte) bool {
+	return isDigit(c) || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}
