@@ -1,34 +1,34 @@
 package webhook
 
 import (
-	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
 	"sync"
 
+	"github.com/go-json-experiment/json/jsontext"
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // writeResponse answers an admission that was decided.
 func writeResponse(w http.ResponseWriter, response *admissionv1.AdmissionResponse) error {
-	return writeJSON(w, http.StatusOK, &admissionv1.AdmissionReview{
-		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "AdmissionReview"},
-		Response: response,
-	})
+	return write(w, http.StatusOK, func(dst []byte) ([]byte, error) { return appendReview(dst, response) })
 }
 
 // writeFailure answers a request for which there is no decision. See the
 // package comment for why it is a Status.
 func writeFailure(w http.ResponseWriter, code int, err error) error {
-	return writeJSON(w, code, &metav1.Status{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
-		Status:   metav1.StatusFailure,
-		Message:  err.Error(),
-		Reason:   reasons[code],
-		Code:     int32(code), //nolint:gosec // an HTTP status
+	return write(w, code, func(dst []byte) ([]byte, error) {
+		return appendJSON(dst, &metav1.Status{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+			Status:   metav1.StatusFailure,
+			Message:  err.Error(),
+			Reason:   reasons[code],
+			Code:     int32(code), //nolint:gosec // an HTTP status
+		})
 	})
 }
 
@@ -37,32 +37,80 @@ var reasons = map[int]metav1.StatusReason{
 	http.StatusMethodNotAllowed:      metav1.StatusReasonMethodNotAllowed,
 	http.StatusRequestEntityTooLarge: metav1.StatusReasonRequestEntityTooLarge,
 	http.StatusUnsupportedMediaType:  metav1.StatusReasonUnsupportedMediaType,
+	http.StatusTooManyRequests:       metav1.StatusReasonTooManyRequests,
 	http.StatusInternalServerError:   metav1.StatusReasonInternalError,
+	http.StatusGatewayTimeout:        metav1.StatusReasonTimeout,
+}
+
+// appendReview appends the JSON of an AdmissionReview with a response. The
+// fields that nearly every answer has are written here, the others by
+// encoding/json.
+func appendReview(dst []byte, response *admissionv1.AdmissionResponse) ([]byte, error) {
+	dst = append(dst, `{"kind":"AdmissionReview","apiVersion":"`+apiVersion+`","response":{"uid":`...)
+	dst, err := jsontext.AppendQuote(dst, response.UID)
+	if err != nil {
+		return nil, err
+	}
+	dst = append(dst, `,"allowed":`...)
+	dst = strconv.AppendBool(dst, response.Allowed)
+	if len(response.Patch) > 0 {
+		dst = append(dst, `,"patchType":"JSONPatch","patch":"`...)
+		dst = base64.StdEncoding.AppendEncode(dst, response.Patch)
+		dst = append(dst, '"')
+	}
+	if response.Result != nil {
+		if dst, err = appendJSON(append(dst, `,"status":`...), response.Result); err != nil {
+			return nil, err
+		}
+	}
+	if len(response.AuditAnnotations) > 0 {
+		if dst, err = appendJSON(append(dst, `,"auditAnnotations":`...), response.AuditAnnotations); err != nil {
+			return nil, err
+		}
+	}
+	if len(response.Warnings) > 0 {
+		if dst, err = appendJSON(append(dst, `,"warnings":`...), response.Warnings); err != nil {
+			return nil, err
+		}
+	}
+	return append(dst, "}}"...), nil
+}
+
+func appendJSON(dst []byte, value any) ([]byte, error) {
+	encoded, err := json.Marshal(value)
+	return append(dst, encoded...), err
 }
 
 // answers are the buffers in which answers are encoded. They can be used again,
 // unlike those of the requests: what is encoded is copied into them, and an
 // io.Writer must not keep what it is given.
-var answers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+var answers = sync.Pool{New: func() any { return new([]byte) }}
 
 // maxPooledAnswer keeps a rare large answer from occupying memory for ever.
 const maxPooledAnswer = 64 << 10
 
-func writeJSON(w http.ResponseWriter, code int, value any) error {
-	answer := answers.Get().(*bytes.Buffer)
+// contentType is shared by all answers.
+var contentType = []string{"application/json"}
+
+func write(w http.ResponseWriter, code int, appendTo func([]byte) ([]byte, error)) error {
+	buffer := answers.Get().(*[]byte)
+	answer, err := appendTo((*buffer)[:0])
 	defer func() {
-		if answer.Cap() <= maxPooledAnswer {
-			answer.Reset()
-			answers.Put(answer)
+		if cap(answer) <= maxPooledAnswer {
+			*buffer = answer
+			answers.Put(buffer)
 		}
 	}()
-	if err := json.NewEncoder(answer).Encode(value); err != nil {
+	if err != nil {
 		return fmt.Errorf("encoding the answer: %w", err)
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(answer.Len()))
+	// The length of a small answer net/http says itself, unless it is flushed.
+	w.Header()["Content-Type"] = contentType
+	if len(answer) >= 2048 || code != http.StatusOK {
+		w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
+	}
 	w.WriteHeader(code)
-	if _, err := w.Write(answer.Bytes()); err != nil {
+	if _, err := w.Write(answer); err != nil {
 		return fmt.Errorf("writing the answer: %w", err)
 	}
 	return nil

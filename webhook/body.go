@@ -33,7 +33,10 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	if r.ContentLength < 0 {
 		size = min(unknownLength, limit+1)
 	}
-	reader := http.MaxBytesReader(w, r.Body, limit)
+	reader := io.Reader(r.Body)
+	if r.ContentLength < 0 { // net/http reads no more than what is announced
+		reader = http.MaxBytesReader(w, r.Body, limit)
+	}
 	body := make([]byte, 0, size)
 	for {
 		if len(body) == cap(body) {

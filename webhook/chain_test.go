@@ -290,7 +290,7 @@ func TestAfterADenialNobodyRunsAndTheWarningsAreKept(t *testing.T) {
 	if response.Allowed || response.Result.Code != http.StatusForbidden || response.Result.Message != "not today" {
 		t.Errorf("got %+v", response)
 	}
-	if !slices.Equal(response.Warnings, []string{"careful, ", "too late"}) || !maps.Equal(response.AuditAnnotations, map[string]string{"seen": "yes"}) {
+	if !slices.Equal(response.Warnings, []string{"careful,", "too late"}) || !maps.Equal(response.AuditAnnotations, map[string]string{"extension.ValidatorFunc.seen": "yes"}) {
 		t.Errorf("the warnings are %q, the annotations %q", response.Warnings, response.AuditAnnotations)
 	}
 }

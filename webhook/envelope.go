@@ -3,7 +3,6 @@ package webhook
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -29,32 +28,55 @@ type envelope struct {
 	// strings holds the contents of all strings in one allocation, so that a
 	// handler that keeps a user's name does not keep the whole body.
 	strings strings.Builder
+	// lists holds the items of all lists of strings.
+	lists []string
+	into  *envelopeContent
+}
+
+// envelopeContent is what an envelope usually has, in one allocation.
+type envelopeContent struct {
+	review          admissionv1.AdmissionReview
+	request         admissionv1.AdmissionRequest
+	requestKind     metav1.GroupVersionKind
+	requestResource metav1.GroupVersionResource
+	dryRun          bool
+	lists           [8]string
 }
 
 // sizeOfStrings is enough for most requests. More is not wrong, only slower.
 const sizeOfStrings = 512
 
-func parseEnvelope(body []byte, review *admissionv1.AdmissionReview) error {
-	e := envelope{Scanner: wire.NewScanner(body)}
+func parseEnvelope(body []byte) (*admissionv1.AdmissionReview, error) {
+	into := &envelopeContent{}
+	e := envelope{Scanner: wire.NewScanner(body), lists: into.lists[:0], into: into}
 	e.strings.Grow(min(len(body), sizeOfStrings))
-	if err := e.review(review); err != nil {
-		return err
+	if err := e.review(&into.review); err != nil {
+		return nil, err
 	}
-	return e.End()
+	return &into.review, e.End()
 }
 
 // The fields that are read. Of others it is not even known whether they come
 // twice.
 var (
-	reviewFields  = []string{"kind", "apiVersion", "request"}
-	requestFields = []string{
+	reviewFields  = newFields("kind", "apiVersion", "request")
+	requestFields = newFields(
 		"uid", "kind", "resource", "subResource", "requestKind", "requestResource", "requestSubResource",
 		"name", "namespace", "operation", "userInfo", "object", "oldObject", "dryRun", "options",
-	}
-	kindFields     = []string{"group", "version", "kind"}
-	resourceFields = []string{"group", "version", "resource"}
-	userFields     = []string{"username", "uid", "groups", "extra"}
+	)
+	kindFields     = newFields("group", "version", "kind")
+	resourceFields = newFields("group", "version", "resource")
+	userFields     = newFields("username", "uid", "groups", "extra")
 )
+
+// fields are the fields of an object, in the order in which API servers write
+// them.
+type fields struct {
+	list  []string
+	names *wire.Names
+}
+
+func newFields(list ...string) fields { return fields{list, wire.NewNames(list...)} }
 
 func (e *envelope) review(into *admissionv1.AdmissionReview) error {
 	return e.object(reviewFields, func(field string) error {
@@ -67,7 +89,7 @@ func (e *envelope) review(into *admissionv1.AdmissionReview) error {
 			if e.Peek() == 'n' {
 				return e.Skip()
 			}
-			into.Request = &admissionv1.AdmissionRequest{}
+			into.Request = &e.into.request
 			return e.request(into.Request)
 		}
 	})
@@ -85,9 +107,9 @@ func (e *envelope) request(into *admissionv1.AdmissionRequest) error {
 		case "subResource":
 			return readString(e, &into.SubResource)
 		case "requestKind":
-			return readPointer(e, &into.RequestKind, e.kind)
+			return readPointer(e, &into.RequestKind, &e.into.requestKind, e.kind)
 		case "requestResource":
-			return readPointer(e, &into.RequestResource, e.resource)
+			return readPointer(e, &into.RequestResource, &e.into.requestResource, e.resource)
 		case "requestSubResource":
 			return readString(e, &into.RequestSubResource)
 		case "name":
@@ -103,7 +125,7 @@ func (e *envelope) request(into *admissionv1.AdmissionRequest) error {
 		case "oldObject":
 			return e.raw(&into.OldObject)
 		case "dryRun":
-			return readPointer(e, &into.DryRun, e.boolean)
+			return readPointer(e, &into.DryRun, &e.into.dryRun, e.boolean)
 		default:
 			return e.raw(&into.Options)
 		}
@@ -157,16 +179,31 @@ func (e *envelope) extra(into *map[string]authenticationv1.ExtraValue) error {
 	}
 	extra := map[string]authenticationv1.ExtraValue{}
 	*into = extra
-	return e.members(func(name []byte) error {
-		key := e.keep(name)
+	if e.Peek() != '{' {
+		return e.Unexpected("an object")
+	}
+	for member, err := e.Open('}'); ; member, err = e.More('}') {
+		if err != nil || !member {
+			return err
+		}
+		name, err := e.Key()
+		if err != nil {
+			return err
+		}
+		content, err := e.Content(name)
+		if err != nil {
+			return err
+		}
+		key := e.keep(content)
 		if _, found := extra[key]; found {
 			return duplicate(key)
 		}
 		var value authenticationv1.ExtraValue
-		err := readStrings(e, &value)
+		if err := readStrings(e, &value); err != nil {
+			return err
+		}
 		extra[key] = value
-		return err
-	})
+	}
 }
 
 // raw takes the next value as it is. That it is JSON is checked here, once and
@@ -188,47 +225,38 @@ func (e *envelope) boolean(into *bool) error {
 	return e.Skip()
 }
 
-// object reads those members of an object that are named in fields, each at
+// object reads those members of an object that are among the fields, each at
 // most once, and passes over others. null is no member at all.
-func (e *envelope) object(fields []string, read func(field string) error) error {
+func (e *envelope) object(fields fields, read func(field string) error) error {
 	if e.Peek() == 'n' {
 		return e.Skip()
 	}
-	var seen uint
-	return e.members(func(name []byte) error {
-		i := slices.IndexFunc(fields, func(field string) bool { return field == string(name) })
-		if i < 0 {
-			return e.Skip()
-		}
-		if seen&(1<<i) != 0 {
-			return duplicate(fields[i])
-		}
-		seen |= 1 << i
-		if err := read(fields[i]); err != nil {
-			return fmt.Errorf("%s: %w", fields[i], err)
-		}
-		return nil
-	})
-}
-
-func (e *envelope) members(read func(name []byte) error) error {
 	if e.Peek() != '{' {
 		return e.Unexpected("an object")
 	}
+	var seen uint
+	next := 0
 	for member, err := e.Open('}'); ; member, err = e.More('}') {
 		if err != nil || !member {
 			return err
 		}
-		key, err := e.Key()
+		i, err := e.Name(fields.names, next)
 		if err != nil {
 			return err
 		}
-		name, err := e.Content(key)
-		if err != nil {
-			return err
+		if i < 0 {
+			if err := e.Skip(); err != nil {
+				return err
+			}
+			continue
 		}
-		if err := read(name); err != nil {
-			return err
+		if seen&(1<<i) != 0 {
+			return duplicate(fields.list[i])
+		}
+		seen |= 1 << i
+		next = i + 1
+		if err := read(fields.list[i]); err != nil {
+			return fmt.Errorf("%s: %w", fields.list[i], err)
 		}
 	}
 }
@@ -265,29 +293,30 @@ func readStrings[T ~[]string](e *envelope, into *T) error {
 	case 'n':
 		return e.Skip()
 	case '[':
-		*into = make(T, 0, 4) // a user's usual number of groups
+		start := len(e.lists)
 		for item, err := e.Open(']'); ; item, err = e.More(']') {
 			if err != nil || !item {
+				*into = T(e.lists[start:len(e.lists):len(e.lists)])
 				return err
 			}
 			var content string
 			if err := readString(e, &content); err != nil {
 				return err
 			}
-			*into = append(*into, content)
+			e.lists = append(e.lists, content)
 		}
 	default:
 		return e.Unexpected("a list of strings")
 	}
 }
 
-// readPointer reads a value that may be null.
-func readPointer[T any](e *envelope, into **T, read func(*T) error) error {
+// readPointer reads a value that may be null; if it is not, it goes to at.
+func readPointer[T any](e *envelope, into **T, at *T, read func(*T) error) error {
 	if e.Peek() == 'n' {
 		return e.Skip()
 	}
-	*into = new(T)
-	return read(*into)
+	*into = at
+	return read(at)
 }
 
 // duplicate is the error of a field that comes twice.

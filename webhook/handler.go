@@ -4,8 +4,13 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,6 +22,11 @@ import (
 // them, and JSON is larger.
 const DefaultMaxBodyBytes = 8 << 20
 
+// DefaultMaxInFlight is the default limit of requests at one time. An API server
+// has at most 600 requests in work by default, of which 200 change something
+// (kube-apiserver --max-requests-inflight, --max-mutating-requests-inflight).
+const DefaultMaxInFlight = 1024
+
 // HandlerOptions are the options of [Webhook.Handler].
 type HandlerOptions struct {
 	// Scheme maps kinds to Go types, for handlers that take a runtime.Object.
@@ -25,9 +35,17 @@ type HandlerOptions struct {
 	// MaxBodyBytes is the largest request body that is read; a larger one gets
 	// 413. Default: DefaultMaxBodyBytes.
 	MaxBodyBytes int64
+	// MaxInFlight is how many requests are answered at one time. One more gets
+	// 429 and Retry-After, upon which an API server tries again within its
+	// timeout. A request whose extension was cut off counts until the extension
+	// ends. Default: DefaultMaxInFlight.
+	MaxInFlight int
 	// Logger gets one line per decision at debug, and failures at error.
 	// Default: none.
 	Logger *zap.Logger
+	// TracerProvider gets a span for each request and each extension. Default:
+	// none, which costs nothing.
+	TracerProvider trace.TracerProvider
 }
 
 // Handler returns the HTTP handler of the webhook's Path.
@@ -38,45 +56,228 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 	if options.MaxBodyBytes == 0 {
 		options.MaxBodyBytes = DefaultMaxBodyBytes
 	}
+	if options.MaxInFlight == 0 {
+		options.MaxInFlight = DefaultMaxInFlight
+	}
 	if options.Logger == nil {
 		options.Logger = zap.NewNop()
 	}
-	log := options.Logger.With(zap.String("webhook", w.Name))
+	name := strings.TrimPrefix(w.Path(), "/")
+	log, tracer := options.Logger.With(zap.String("webhook", w.Name)), newTracer(options.TracerProvider)
+	meters := make([]*meter, len(w.Handlers))
+	for i, handler := range w.Handlers {
+		meters[i] = &meter{webhook: name, extension: handler.Name()}
+	}
 	return &handler{
-		chain: chain{mutating: w.Mutating, handlers: w.Handlers, scheme: options.Scheme, log: log},
-		limit: options.MaxBodyBytes,
-		log:   log,
+		name:         name,
+		chain:        chain{mutating: w.Mutating, handlers: w.Handlers, meters: meters, scheme: options.Scheme, log: log, tracer: tracer},
+		maxBodyBytes: options.MaxBodyBytes, maxInFlight: int64(options.MaxInFlight),
+		log: log, meter: newWebhookMeter(name), tracer: tracer,
 	}
 }
 
 type handler struct {
-	chain chain
-	limit int64
-	log   *zap.Logger
+	name         string
+	chain        chain
+	maxBodyBytes int64
+	maxInFlight  int64
+	inFlight     atomic.Int64
+	log          *zap.Logger
+	meter        *webhookMeter
+	tracer       tracer
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	request, err := readReview(w, r, h.limit)
-	if err != nil {
-		h.fail(w, err)
+	ctx, span := h.tracer.receive(r.Context(), r, h.name)
+	e := &exchange{handler: h, w: w, request: unread, span: span, began: time.Now()}
+	if err := h.enter(w); err != nil {
+		e.fail(err)
 		return
 	}
-	ctx, cancel := h.deadline(r)
-	defer cancel()
-	began := time.Now()
-	response, err := h.chain.run(ctx, request)
-	if err != nil {
-		h.log.Error("admission failed", append(about(request), zap.Error(err), zap.Duration("took", time.Since(began)))...)
-		h.fail(w, err)
+	if err := e.read(r); err != nil {
+		h.leave()
+		e.fail(err)
 		return
 	}
+	span.describe(e.request)
+	e.passage.begin(&h.chain, e.request)
+	left := timeLeft(r.URL.RawQuery) - time.Since(e.began)
+	if r.ProtoMajor >= 2 {
+		e.decideBeside(ctx, left)
+	} else {
+		e.decide(ctx, left)
+	}
+}
+
+// exchange is a request and its answer.
+type exchange struct {
+	*handler
+	w       http.ResponseWriter
+	request *admissionv1.AdmissionRequest // unread until it could be read
+	passage passage
+	context requestContext
+	span    span
+	began   time.Time
+	// answering is held while the answer for a handler that was cut off goes out.
+	answering sync.Mutex
+}
+
+// unread is the request of which nothing is known.
+var unread = &admissionv1.AdmissionRequest{}
+
+func (e *exchange) read(r *http.Request) error {
+	body, err := readReview(e.w, r, e.maxBodyBytes)
+	e.meter.bodySize.Observe(float64(len(body)))
+	if err != nil {
+		return err
+	}
+	request, err := parseReview(body)
+	if err != nil {
+		return err
+	}
+	e.request = request
+	return nil
+}
+
+// decide sends the request through the chain and answers it, at the end of its
+// time at the latest.
+func (e *exchange) decide(ctx context.Context, left time.Duration) {
+	e.context.begin(ctx, left, e.takeOver)
+	defer e.context.stop()
+	e.run()
+	if !e.passage.finish() {
+		e.answering.Lock() // until the other answer is out
+		defer e.answering.Unlock()
+		return
+	}
+	e.answer()
+}
+
+// run runs the chain. Only when it ends is there room for another request.
+func (e *exchange) run() {
+	defer e.leave()
+	e.passage.run(&e.context)
+}
+
+// takeOver answers while the handler of an HTTP/1 request still runs: the answer
+// is whole when its announced length was sent, and the connection is not used
+// again. That way only a handler that overruns costs a goroutine; one for every
+// request would cost more than an exec's whole admission.
+func (e *exchange) takeOver() {
+	e.answering.Lock()
+	defer e.answering.Unlock()
+	if err := e.passage.cut(context.DeadlineExceeded); err != nil {
+		e.w.Header().Set("Connection", "close")
+		e.fail(err)
+		_ = http.NewResponseController(e.w).Flush() // the client may be gone
+	}
+}
+
+// decideBeside runs the chain in a goroutine of its own, because an answer by
+// HTTP/2 is whole only when its handler has returned.
+func (e *exchange) decideBeside(ctx context.Context, left time.Duration) {
+	e.context.begin(ctx, left, func() {})
+	defer e.context.stop()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		e.run()
+	}()
+	select {
+	case <-done:
+		e.passage.finish()
+		e.answer()
+	case <-e.context.Done():
+		e.fail(e.passage.cut(e.context.Err())) // nobody else finishes
+	}
+}
+
+// answer sends what the chain came to.
+func (e *exchange) answer() {
+	response, err := &e.passage.response, e.passage.err
+	if err != nil {
+		e.fail(err)
+		return
+	}
+	e.logDecision(response)
+	if len(response.Patch) > 0 {
+		e.meter.patched.Observe(float64(len(response.Patch)))
+	}
+	e.sent(http.StatusOK, nil, writeResponse(e.w, response))
+}
+
+// fail answers a request for which there is no decision.
+func (e *exchange) fail(err error) {
+	code := codeOf(err)
+	e.logFailure(code, err)
+	e.sent(code, err, writeFailure(e.w, code, err))
+}
+
+// sent counts an answer, sent or not.
+func (e *exchange) sent(code int, err, notSent error) {
+	if notSent != nil {
+		e.log.Warn("answer not sent", append(about(e.request), zap.Error(notSent))...)
+	}
+	e.meter.observe(e.request.Operation, code, time.Since(e.began))
+	e.span.answer(code, errors.Join(err, notSent))
+}
+
+// enter takes one of the places for requests.
+func (h *handler) enter(w http.ResponseWriter) error {
+	if h.inFlight.Add(1) > h.maxInFlight {
+		h.inFlight.Add(-1)
+		w.Header().Set("Retry-After", "1")
+		return badRequest(http.StatusTooManyRequests, "%d requests are being answered already; try again in 1 s", h.maxInFlight)
+	}
+	h.meter.inFlight.Inc()
+	return nil
+}
+
+func (h *handler) leave() {
+	h.inFlight.Add(-1)
+	h.meter.inFlight.Dec()
+}
+
+// timeLeft returns how long the handlers may take: the timeout that the API
+// server says it waits for, less a margin in which the answer travels.
+func timeLeft(query string) time.Duration {
+	text, simple := strings.CutPrefix(query, "timeout=")
+	if !simple || strings.ContainsAny(text, "&%+") {
+		values, _ := url.ParseQuery(query) // what is malformed is not a timeout
+		text = values.Get("timeout")
+	}
+	timeout, err := time.ParseDuration(text)
+	if err != nil || timeout <= 0 {
+		timeout = maxTimeout
+	}
+	return timeout - min(timeout/10, 500*time.Millisecond)
+}
+
+// codeOf returns the HTTP status of a failure.
+func codeOf(err error) int {
+	var bad *requestError
+	if errors.As(err, &bad) {
+		return bad.code
+	}
+	return http.StatusInternalServerError
+}
+
+// logFailure says what went wrong. Who sent a request that could not be read is
+// not known.
+func (e *exchange) logFailure(code int, err error) {
+	fields := []zap.Field{zap.Int("code", code), zap.Error(err), zap.Duration("took", time.Since(e.began))}
+	if e.request.UID == "" {
+		e.log.Warn("bad request", fields...)
+		return
+	}
+	e.log.Error("admission failed", append(about(e.request), fields...)...)
+}
+
+func (e *exchange) logDecision(response *admissionv1.AdmissionResponse) {
 	// The fields are gathered for those who read them only.
-	if entry := h.log.Check(zap.DebugLevel, "admission"); entry != nil {
-		entry.Write(append(about(request), zap.Bool("allowed", response.Allowed),
-			zap.Int("patchBytes", len(response.Patch)), zap.Duration("took", time.Since(began)))...)
-	}
-	if err := writeResponse(w, response); err != nil {
-		h.log.Error("answer not sent", append(about(request), zap.Error(err))...)
+	if entry := e.log.Check(zap.DebugLevel, "admission"); entry != nil {
+		entry.Write(append(about(e.request), zap.Bool("allowed", response.Allowed),
+			zap.Int("patchBytes", len(response.Patch)), zap.Duration("took", time.Since(e.began)))...)
 	}
 }
 
@@ -86,27 +287,5 @@ func about(request *admissionv1.AdmissionRequest) []zap.Field {
 		zap.String("uid", string(request.UID)), zap.String("operation", string(request.Operation)),
 		zap.String("resource", request.Resource.Resource), zap.String("subresource", request.SubResource),
 		zap.String("namespace", request.Namespace), zap.String("name", request.Name), zap.String("user", request.UserInfo.Username),
-	}
-}
-
-// deadline bounds the handlers by the timeout that the API server waits, which
-// it sends along, less a margin in which the answer travels.
-func (h *handler) deadline(r *http.Request) (context.Context, context.CancelFunc) {
-	timeout, err := time.ParseDuration(r.URL.Query().Get("timeout"))
-	if err != nil || timeout <= 0 {
-		timeout = maxTimeout
-	}
-	return context.WithTimeout(r.Context(), timeout-min(timeout/10, 500*time.Millisecond))
-}
-
-func (h *handler) fail(w http.ResponseWriter, err error) {
-	code := http.StatusInternalServerError
-	var bad *requestError
-	if errors.As(err, &bad) {
-		code = bad.code
-		h.log.Warn("bad request", zap.Int("code", code), zap.Error(err))
-	}
-	if err := writeFailure(w, code, err); err != nil {
-		h.log.Error("answer not sent", zap.Error(err))
 	}
 }

@@ -27,7 +27,8 @@ func PatchFrom(req admission.Request, after runtime.Object) admission.Response {
 	if err := extension.Decode(raw, before); err != nil {
 		return admission.Errored(http.StatusBadRequest, fmt.Errorf("decoding %s %s/%s: %w", req.Resource.Resource, req.Namespace, req.Name, err))
 	}
-	ops, err := diff(&req.AdmissionRequest, raw, before, after)
+	document := documentOf(&req.AdmissionRequest, raw)
+	ops, err := document.Diff(before, after)
 	if err != nil {
 		return admission.Errored(http.StatusInternalServerError, err)
 	}
@@ -41,10 +42,9 @@ func PatchFrom(req admission.Request, after runtime.Object) admission.Response {
 	return admission.Patched("", patches...)
 }
 
-// diff returns the operations that make of raw what the handlers of a request
-// made of before, which raw decodes to.
-func diff(request *admissionv1.AdmissionRequest, raw []byte, before, after runtime.Object) ([]patch.Operation, error) {
-	return patch.Diff(raw, before, after, patch.Options{IgnoreStatus: ignoresStatus(request)})
+// documentOf returns the JSON of a request's object, which raw is.
+func documentOf(request *admissionv1.AdmissionRequest, raw []byte) patch.Document {
+	return patch.Document{Raw: raw, Options: patch.Options{IgnoreStatus: ignoresStatus(request)}}
 }
 
 // appendPatch appends the JSON of a patch to dst.

@@ -22,9 +22,9 @@ func badRequest(code int, format string, args ...any) error {
 	return &requestError{code: code, err: fmt.Errorf(format, args...)}
 }
 
-// readReview reads the AdmissionReview of an HTTP request, of at most limit
-// bytes. The request may be kept for as long as one likes; see readBody.
-func readReview(w http.ResponseWriter, r *http.Request, limit int64) (*admissionv1.AdmissionRequest, error) {
+// readReview reads the body of an HTTP request that may be an AdmissionReview,
+// of at most limit bytes.
+func readReview(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		return nil, badRequest(http.StatusMethodNotAllowed, "method %s: an AdmissionReview is sent by POST", r.Method)
@@ -32,11 +32,7 @@ func readReview(w http.ResponseWriter, r *http.Request, limit int64) (*admission
 	if contentType := r.Header.Get("Content-Type"); !isJSON(contentType) {
 		return nil, badRequest(http.StatusUnsupportedMediaType, "content type %q: an AdmissionReview is sent as application/json", contentType)
 	}
-	body, err := readBody(w, r, limit)
-	if err != nil {
-		return nil, err
-	}
-	return parseReview(body)
+	return readBody(w, r, limit)
 }
 
 func isJSON(contentType string) bool {
@@ -48,8 +44,12 @@ func isJSON(contentType string) bool {
 	return err == nil && media == want
 }
 
+// apiVersion is the one version of AdmissionReview that is spoken.
+const apiVersion = "admission.k8s.io/v1"
+
 // parseReview returns the request in an AdmissionReview. Its objects are valid
-// JSON, and parts of the body.
+// JSON, and parts of the body. It may be kept for as long as one likes; see
+// readBody.
 func parseReview(body []byte) (*admissionv1.AdmissionRequest, error) {
 	if len(body) == 0 {
 		return nil, badRequest(http.StatusBadRequest, "the body is empty; expected an AdmissionReview")
@@ -59,13 +59,13 @@ func parseReview(body []byte) (*admissionv1.AdmissionRequest, error) {
 	if !utf8.Valid(body) {
 		return nil, badRequest(http.StatusBadRequest, "the body is not valid UTF-8")
 	}
-	var review admissionv1.AdmissionReview
-	if err := parseEnvelope(body, &review); err != nil {
+	review, err := parseEnvelope(body)
+	if err != nil {
 		return nil, badRequest(http.StatusBadRequest, "decoding the AdmissionReview: %w", err)
 	}
-	if want := admissionv1.SchemeGroupVersion.String(); review.APIVersion != want || review.Kind != "AdmissionReview" {
+	if review.APIVersion != apiVersion || review.Kind != "AdmissionReview" {
 		return nil, badRequest(http.StatusBadRequest, "got apiVersion %q, kind %q; this webhook speaks %s AdmissionReview only: list v1 alone in admissionReviewVersions",
-			review.APIVersion, review.Kind, want)
+			review.APIVersion, review.Kind, apiVersion)
 	}
 	if review.Request == nil {
 		return nil, badRequest(http.StatusBadRequest, "the AdmissionReview has no request")

@@ -344,7 +344,11 @@ func TestReadingAReviewKeepsToItsBudgetOfAllocations(t *testing.T) {
 			request := newRequest(body)
 			allocs := testing.AllocsPerRun(100, func() {
 				request.Body = io.NopCloser(bytes.NewReader(body))
-				if _, err := readReview(recorder, request, DefaultMaxBodyBytes); err != nil {
+				read, err := readReview(recorder, request, DefaultMaxBodyBytes)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := parseReview(read); err != nil {
 					t.Fatal(err)
 				}
 			})

@@ -312,38 +312,35 @@ type field struct {
 // maxFields is how many fields a struct may have: as many as a set has bits.
 const maxFields = 64
 
-// near is how many fields from the last one on are tried one by one. API
-// servers write the fields of an object in the order of its struct.
-const near = 6
-
 func structPlan(t reflect.Type) plan {
 	fields, ok := fieldsOf(t, nil)
-	byName := make(map[string]int, len(fields))
+	list := make([]string, len(fields))
 	for i, f := range fields {
-		byName[f.name] = i
+		list[i] = f.name
 	}
-	if !ok || len(byName) < len(fields) || len(fields) > maxFields {
+	names := NewNames(list...)
+	if !ok || len(names.index) < len(fields) || len(fields) > maxFields {
 		return unknown
-	}
-	find := func(name []byte, from int) (int, bool) {
-		for i := from; i < min(from+near, len(fields)); i++ {
-			if fields[i].name == string(name) {
-				return i, true
-			}
-		}
-		i, found := byName[string(name)]
-		return i, found
 	}
 	return func(d *decoder, v reflect.Value) bool {
 		if d.Peek() != '{' {
 			return d.null()
 		}
-		next := 0
 		var seen uint64
-		return d.members(func(name []byte) bool {
-			i, found := find(name, next)
-			if !found {
-				return d.Skip() == nil
+		next := 0
+		for member, err := d.Open('}'); ; member, err = d.More('}') {
+			if err != nil || !member {
+				return err == nil
+			}
+			i, err := d.Name(names, next)
+			if err != nil {
+				return false
+			}
+			if i < 0 {
+				if d.Skip() != nil {
+					return false
+				}
+				continue
 			}
 			if seen&(1<<i) != 0 {
 				return false
@@ -354,8 +351,10 @@ func structPlan(t reflect.Type) plan {
 			for _, at := range fields[i].index {
 				into = into.Field(at)
 			}
-			return fields[i].decode(d, into)
-		})
+			if !fields[i].decode(d, into) {
+				return false
+			}
+		}
 	}
 }
 

@@ -34,9 +34,12 @@ type step struct {
 	node *node
 }
 
-func newDiffer(raw []byte, options Options) *differ {
-	d := &differ{options: options, path: make([]step, 1, 16)}
-	d.path[0].node = document(raw)
+func newDiffer(doc *Document) *differ {
+	if doc.root == nil {
+		doc.root = document(doc.Raw)
+	}
+	d := &differ{options: doc.Options, path: make([]step, 1, 16)}
+	d.path[0].node = doc.root
 	d.encoder = json.NewEncoder(&d.buffer)
 	d.encoder.SetEscapeHTML(false)
 	return d
@@ -94,32 +97,16 @@ func (d *differ) fields(p *plan, before, after reflect.Value) error {
 	return nil
 }
 
+// entry is a member of a map that is not the same on both sides.
+type entry struct {
+	name    string
+	was, is reflect.Value
+}
+
 func (d *differ) entries(p *plan, before, after reflect.Value) error {
-	type entry struct {
-		name    string
-		was, is reflect.Value
-	}
-	var changed []entry
-	for it := before.MapRange(); it.Next(); {
-		is := after.MapIndex(it.Key())
-		if is.IsValid() && p.elem.same(it.Value(), is) {
-			continue
-		}
-		name, err := keyName(it.Key())
-		if err != nil {
-			return err
-		}
-		changed = append(changed, entry{name, it.Value(), is})
-	}
-	for it := after.MapRange(); it.Next(); {
-		if before.MapIndex(it.Key()).IsValid() {
-			continue
-		}
-		name, err := keyName(it.Key())
-		if err != nil {
-			return err
-		}
-		changed = append(changed, entry{name: name, is: it.Value()})
+	changed, err := changedEntries(p, before, after)
+	if err != nil {
+		return err
 	}
 	slices.SortFunc(changed, func(a, b entry) int { return strings.Compare(a.name, b.name) })
 	for _, e := range changed {
@@ -131,6 +118,54 @@ func (d *differ) entries(p *plan, before, after reflect.Value) error {
 		}
 	}
 	return nil
+}
+
+func changedEntries(p *plan, before, after reflect.Value) (changed []entry, err error) {
+	if before.Type() == stringMap {
+		return changedStrings(before.Interface().(map[string]string), after.Interface().(map[string]string)), nil
+	}
+	for it := before.MapRange(); it.Next(); {
+		is := after.MapIndex(it.Key())
+		if is.IsValid() && p.elem.same(it.Value(), is) {
+			continue
+		}
+		name, err := keyName(it.Key())
+		if err != nil {
+			return nil, err
+		}
+		changed = append(changed, entry{name, it.Value(), is})
+	}
+	for it := after.MapRange(); it.Next(); {
+		if before.MapIndex(it.Key()).IsValid() {
+			continue
+		}
+		name, err := keyName(it.Key())
+		if err != nil {
+			return nil, err
+		}
+		changed = append(changed, entry{name: name, is: it.Value()})
+	}
+	return changed, nil
+}
+
+var stringMap = reflect.TypeFor[map[string]string]()
+
+// changedStrings is for labels and annotations, which are what most handlers
+// change, and on which reflection would spend most of their time.
+func changedStrings(before, after map[string]string) (changed []entry) {
+	for name, was := range before {
+		if is, has := after[name]; !has {
+			changed = append(changed, entry{name: name, was: reflect.ValueOf(was)})
+		} else if is != was {
+			changed = append(changed, entry{name, reflect.ValueOf(was), reflect.ValueOf(is)})
+		}
+	}
+	for name, is := range after {
+		if _, had := before[name]; !had {
+			changed = append(changed, entry{name: name, is: reflect.ValueOf(is)})
+		}
+	}
+	return changed
 }
 
 // keyName returns how encoding/json writes the key of a map.

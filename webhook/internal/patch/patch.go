@@ -1,6 +1,7 @@
 package patch
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -20,32 +21,54 @@ type Operation struct {
 	Value json.RawMessage `json:"value,omitempty"`
 }
 
+// Equal reports whether two operations are the same to the letter.
+func (o Operation) Equal(other Operation) bool {
+	return o.Op == other.Op && o.Path == other.Path && o.From == other.From && bytes.Equal(o.Value, other.Value)
+}
+
 // Options are the options of [Diff].
 type Options struct {
 	// IgnoreStatus leaves out what changed below /status.
 	IgnoreStatus bool
 }
 
-// Diff returns the operations that make of raw what a handler made of before,
-// in an order that is always the same, and none when nothing changed. It takes
-// no note of metadata.managedFields, which are the API server's own book of who
-// set what: a handler that trims them to save memory must not make everyone
+// Document is the JSON of an object, against which its Go type is compared as
+// often as it changes. It remembers where what it was asked for is.
+type Document struct {
+	// Raw is the JSON.
+	Raw     []byte
+	Options Options
+
+	root *node // of Raw; nil until it is needed
+}
+
+// Diff returns the operations that make of the document what a handler made of
+// before, in an order that is always the same, and none when nothing changed. It
+// takes no note of metadata.managedFields, which are the API server's own book of
+// who set what: a handler that trims them to save memory must not make everyone
 // lose their fields.
 //
-// before and after are of one Go type. The operations share no memory with raw.
-func Diff(raw []byte, before, after runtime.Object, options Options) ([]Operation, error) {
+// before and after are of one Go type. The operations share no memory with the
+// document.
+func (d *Document) Diff(before, after runtime.Object) ([]Operation, error) {
 	if reflect.TypeOf(before) != reflect.TypeOf(after) {
 		return nil, fmt.Errorf("cannot compare a %T with a %T", before, after)
 	}
 	if same(before, after) {
 		return nil, nil
 	}
-	d := newDiffer(raw, options)
+	differ := newDiffer(d)
 	was, is := root(before), root(after)
-	if err := d.value(planOf(is.Type()), was, is); err != nil {
+	if err := differ.value(planOf(is.Type()), was, is); err != nil {
 		return nil, fmt.Errorf("comparing a %T before and after: %w", after, err)
 	}
-	return d.ops, nil
+	return differ.ops, nil
+}
+
+// Diff is for a document that is compared once.
+func Diff(raw []byte, before, after runtime.Object, options Options) ([]Operation, error) {
+	d := Document{Raw: raw, Options: options}
+	return d.Diff(before, after)
 }
 
 // same reports whether two objects of one type are equal.

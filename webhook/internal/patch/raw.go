@@ -20,8 +20,9 @@ type node struct {
 
 // child is a member of an object or an item of an array.
 type child struct {
-	key []byte
-	at  int // where its value begins in the parent's text
+	key  []byte
+	at   int   // where its value begins in the parent's text
+	node *node // nil until somebody asks
 }
 
 // manyKeys is from where on an index is faster than comparing one by one.
@@ -69,7 +70,13 @@ func (n *node) item(i int) *node {
 	return n.child(i)
 }
 
-func (n *node) child(i int) *node { return &node{text: n.text[n.found[i].at:]} }
+func (n *node) child(i int) *node {
+	c := &n.found[i]
+	if c.node == nil {
+		c.node = &node{text: n.text[c.at:]}
+	}
+	return c.node
+}
 
 // note keeps the index, if there are enough keys for one.
 func (n *node) note(last int) {

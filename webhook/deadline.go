@@ -1,0 +1,81 @@
+package webhook
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// requestContext is the context of an HTTP request with a deadline. It is what
+// context.WithTimeout and context.AfterFunc would make together, with one timer
+// instead of two, and with a channel only for a handler that asks for it: most
+// do not, and the two would take longer than reading the request does.
+type requestContext struct {
+	context.Context // of the HTTP request
+	deadline        time.Time
+	timer           *time.Timer
+
+	mu   sync.Mutex
+	done chan struct{}
+	err  error // once it has ended by itself
+}
+
+// begin makes the context end when the time that is left is over, upon which
+// overran is called, unless stop is called before.
+func (c *requestContext) begin(parent context.Context, left time.Duration, overran func()) {
+	c.Context, c.deadline = parent, time.Now().Add(left)
+	c.timer = time.AfterFunc(left, func() {
+		c.end(context.DeadlineExceeded)
+		overran()
+	})
+}
+
+// stop ends the context when its request is done.
+func (c *requestContext) stop() {
+	c.timer.Stop()
+	c.end(context.Canceled)
+}
+
+func (c *requestContext) end(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return
+	}
+	c.err = err
+	if c.done != nil {
+		close(c.done)
+	}
+}
+
+// Deadline implements context.Context.
+func (c *requestContext) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// Err implements context.Context.
+func (c *requestContext) Err() error {
+	c.mu.Lock()
+	err := c.err
+	c.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return c.Context.Err()
+}
+
+// Done implements context.Context.
+func (c *requestContext) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done != nil {
+		return c.done
+	}
+	c.done = make(chan struct{})
+	if c.err != nil {
+		close(c.done)
+		return c.done
+	}
+	// When the client goes, its context ends, and this one with it. If the
+	// request ends first, so does its context, and the function does nothing.
+	context.AfterFunc(c.Context, func() { c.end(c.Context.Err()) })
+	return c.done
+}

@@ -1,0 +1,167 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	admissionv1 "k8s.io/api/admission/v1"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+// The metrics of admission, on controller-runtime's registry. webhook is the
+// path without its first slash. A handler that runs in a chain is counted for
+// itself (admitkit_admission_...), the request once more as a whole
+// (admitkit_webhook_...), with the HTTP status, so that what never reached a
+// handler is visible too.
+var (
+	handlerLabels = []string{"webhook", "extension", "operation", "result"}
+
+	admissionRequests = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "admitkit_admission_requests_total",
+		Help: "Admissions by extension. result is allowed, mutated, denied, error, panic, timeout (its time was over) or canceled (the client was gone).",
+	}, handlerLabels)
+	admissionDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "admitkit_admission_duration_seconds",
+		Help:    "Time in an extension, decoding its object and comparing what it changed included.",
+		Buckets: latencies,
+	}, handlerLabels)
+	panics = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "admitkit_admission_panics_total",
+		Help: "Panics by extension.",
+	}, []string{"webhook", "extension"})
+
+	webhookDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "admitkit_webhook_duration_seconds",
+		Help:    "Time from a request's header to the end of its answer. code is the HTTP status.",
+		Buckets: latencies,
+	}, []string{"webhook", "operation", "code"})
+	inFlight = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "admitkit_webhook_in_flight_requests",
+		Help: "Requests that are being answered, those included whose extension was cut off and still runs.",
+	}, []string{"webhook"})
+	bodyBytes = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "admitkit_webhook_body_bytes",
+		Help:    "Size of request bodies.",
+		Buckets: sizes,
+	}, []string{"webhook"})
+	patchBytes = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "admitkit_webhook_patch_bytes",
+		Help:    "Size of the patches of answers that have one.",
+		Buckets: sizes,
+	}, []string{"webhook"})
+
+	latencies = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+	sizes     = prometheus.ExponentialBuckets(64, 4, 9) // to 4 MiB
+)
+
+func init() {
+	metrics.Registry.MustRegister(admissionRequests, admissionDuration, panics, webhookDuration, inFlight, bodyBytes, patchBytes)
+}
+
+// result is what became of one handler's admission.
+type result int
+
+const (
+	allowed result = iota
+	mutated
+	denied
+	failed
+	panicked
+	timedOut
+	canceled
+	numberOfResults
+)
+
+func (r result) String() string {
+	return [...]string{"allowed", "mutated", "denied", "error", "panic", "timeout", "canceled"}[r]
+}
+
+// outcome is the result of a handler that allows an object.
+func outcome(changed bool) result {
+	if changed {
+		return mutated
+	}
+	return allowed
+}
+
+// resultOf returns the result of a handler whose context ended with an error.
+func resultOf(err error) result {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return timedOut
+	}
+	return canceled
+}
+
+// operations are the values of the label operation. Anyone can send another
+// one, for which there is the last.
+var operations = [...]admissionv1.Operation{admissionv1.Create, admissionv1.Update, admissionv1.Delete, admissionv1.Connect, ""}
+
+func operationIndex(operation admissionv1.Operation) int {
+	for i, known := range operations {
+		if operation == known {
+			return i
+		}
+	}
+	return len(operations) - 1
+}
+
+// meter counts the admissions of one handler. It looks up each series once: the
+// look-up takes longer than the count.
+type meter struct {
+	webhook, extension string
+	series             [len(operations)][numberOfResults]atomic.Pointer[series]
+}
+
+type series struct {
+	requests prometheus.Counter
+	duration prometheus.Observer
+}
+
+func (m *meter) observe(operation admissionv1.Operation, result result, took time.Duration) {
+	i := operationIndex(operation)
+	at := &m.series[i][result]
+	known := at.Load()
+	if known == nil {
+		labels := []string{m.webhook, m.extension, string(operations[i]), result.String()}
+		known = &series{admissionRequests.WithLabelValues(labels...), admissionDuration.WithLabelValues(labels...)}
+		at.Store(known)
+	}
+	known.requests.Inc()
+	known.duration.Observe(took.Seconds())
+	if result == panicked {
+		panics.WithLabelValues(m.webhook, m.extension).Inc()
+	}
+}
+
+// webhookMeter counts the requests of one webhook.
+type webhookMeter struct {
+	webhook           string
+	inFlight          prometheus.Gauge
+	bodySize, patched prometheus.Observer
+	succeeded         [len(operations)]atomic.Pointer[prometheus.Observer]
+}
+
+func newWebhookMeter(webhook string) *webhookMeter {
+	return &webhookMeter{
+		webhook: webhook, inFlight: inFlight.WithLabelValues(webhook),
+		bodySize: bodyBytes.WithLabelValues(webhook), patched: patchBytes.WithLabelValues(webhook),
+	}
+}
+
+func (m *webhookMeter) observe(operation admissionv1.Operation, code int, took time.Duration) {
+	i := operationIndex(operation)
+	if code != 200 {
+		webhookDuration.WithLabelValues(m.webhook, string(operations[i]), strconv.Itoa(code)).Observe(took.Seconds())
+		return
+	}
+	known := m.succeeded[i].Load()
+	if known == nil {
+		known = new(webhookDuration.WithLabelValues(m.webhook, string(operations[i]), "200"))
+		m.succeeded[i].Store(known)
+	}
+	(*known).Observe(took.Seconds())
+}
