@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand"
 	"net"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,24 +28,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // that stops it, and where its result comes.
 func serve(t *testing.T, lameDuck time.Duration, handler http.HandlerFunc) (*webhook.Server, *http.Client, string, context.CancelFunc, <-chan error) {
 	t.Helper()
-	ca, err := certs.NewCA(time.Now(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := ca.IssueLeaf([]string{"127.0.0.1"}, time.Now(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(ca.Bundle())
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	leaf, roots := issued(t)
+	port := freePort(t)
 	server := webhook.NewServer(webhook.ServerOptions{
 		Host: "127.0.0.1", Port: port, LameDuck: lameDuck,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return leaf, nil },
@@ -61,6 +48,35 @@ func serve(t *testing.T, lameDuck time.Duration, handler http.HandlerFunc) (*web
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}}
 	t.Cleanup(client.CloseIdleConnections)
 	return server, client, fmt.Sprintf("https://127.0.0.1:%d/path", port), cancel, done
+}
+
+// issued returns a certificate for 127.0.0.1, and whom to trust for it.
+func issued(t *testing.T) (*tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	ca, err := certs.NewCA(time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := ca.IssueLeaf([]string{"127.0.0.1"}, time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca.Bundle())
+	return leaf, roots
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := listener.Addr().(*net.TCPAddr).Port
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
 
 func get(t *testing.T, client *http.Client, url string) (string, error) {
@@ -146,4 +162,123 @@ func TestAServerThatIsClosedEndsAtOnceAndSaysWhy(t *testing.T) {
 	if err := <-done; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// The endpoints of a Service as a client sees them: it takes them in turn, and
+// learns of a server that is not ready, or ready again, some time later.
+type endpoints struct {
+	targets []*target
+	next    atomic.Uint64
+	mu      sync.RWMutex
+	ready   []*target
+}
+
+// target is a server that comes and goes on one port.
+type target struct {
+	port    int
+	current atomic.Pointer[webhook.Server]
+}
+
+// follow looks after the servers every so often, until ctx ends.
+func (e *endpoints) follow(ctx context.Context, every time.Duration) {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		var ready []*target
+		for _, target := range e.targets {
+			if server := target.current.Load(); server != nil && server.StartedChecker()(nil) == nil {
+				ready = append(ready, target)
+			}
+		}
+		e.mu.Lock()
+		e.ready = ready
+		e.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (e *endpoints) pick() *target {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.ready[e.next.Add(1)%uint64(len(e.ready))]
+}
+
+func TestNoRequestFailsWhileOneOfTwoServersRestarts(t *testing.T) {
+	requests, lameDuck, every := 10_000, 2*time.Second, 500*time.Millisecond
+	if testing.Short() {
+		requests, lameDuck, every = 2000, 400*time.Millisecond, 100*time.Millisecond
+	}
+	certificate, roots := issued(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var background sync.WaitGroup
+	defer background.Wait()
+	defer cancel()
+
+	// run serves on a target until stop is called, and drains.
+	run := func(to *target) (stop func() error) {
+		ctx, cancel := context.WithCancel(ctx)
+		server := webhook.NewServer(webhook.ServerOptions{
+			Host: "127.0.0.1", Port: to.port, LameDuck: lameDuck,
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil },
+		})
+		server.Register("/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(time.Duration(rand.Intn(5)) * time.Millisecond) // some work
+			if err := r.Context().Err(); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+			}
+		}))
+		done := make(chan error, 1)
+		if err := server.Listen(ctx); err != nil {
+			t.Fatal(err)
+		}
+		background.Go(func() { done <- server.Start(ctx) })
+		to.current.Store(server)
+		return func() error { cancel(); return <-done }
+	}
+	e := &endpoints{targets: []*target{{port: freePort(t)}, {port: freePort(t)}}}
+	stopFirst := run(e.targets[0])
+	run(e.targets[1])
+	e.ready = e.targets
+	background.Go(func() { e.follow(ctx, every) })
+
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, MaxIdleConnsPerHost: 25}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+	var sent, failed, restarted atomic.Int64
+	var clients sync.WaitGroup
+	for range 8 {
+		clients.Go(func() {
+			// The clients go on until the restart is over, and all is sent.
+			for sent.Add(1) <= int64(requests) || restarted.Load() == 0 {
+				r, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("https://127.0.0.1:%d/", e.pick().port), strings.NewReader("{}"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				response, err := client.Do(r)
+				if err == nil {
+					_, err = io.Copy(io.Discard, response.Body)
+					err = errors.Join(err, response.Body.Close())
+				}
+				if err != nil || response.StatusCode != http.StatusOK {
+					failed.Add(1)
+					t.Errorf("request %d: %v, %v", sent.Load(), response, err)
+				}
+			}
+		})
+	}
+	for sent.Load() < int64(requests)/10 {
+		time.Sleep(time.Millisecond) // until the load is on
+	}
+	if err := stopFirst(); err != nil {
+		t.Error(err)
+	}
+	run(e.targets[0])
+	restarted.Store(1)
+	clients.Wait()
+	fmt.Printf("FIGURE drain.requests=%d requests\nFIGURE drain.failed=%d requests\n", sent.Load(), failed.Load())
 }
