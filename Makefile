@@ -9,6 +9,7 @@ RACE := $(shell command -v $(CC_GO) >/dev/null 2>&1 && echo -race)
 TOOLS := $(CURDIR)/bin/tools
 GOLANGCI_LINT := $(TOOLS)/golangci-lint
 COUNTERFEITER := $(TOOLS)/counterfeiter
+BENCHSTAT := $(TOOLS)/benchstat
 
 .PHONY: help
 help: ## List the targets
@@ -29,6 +30,16 @@ figures: controlplane ## Every test in its long form; the figures go to bin/figu
 	go test -v -count=1 -p 1 -timeout 2h ./... | tee bin/figures.log | grep --line-buffered -E '^(FIGURE|--- FAIL|FAIL|ok)' || status=$$?; \
 	{ echo "# $$(git describe --always --dirty --abbrev=12) $$(date -u +%Y-%m-%dT%H:%M:%SZ)"; grep '^FIGURE' bin/figures.log; } > bin/figures.txt; \
 	exit $$status
+
+.PHONY: bench
+bench: $(BENCHSTAT) ## Compare with controller-runtime, side by side; writes docs/benchmarks.md (10 min)
+	@mkdir -p bin
+	go run ./hack/bench -benchstat $(BENCHSTAT) -write docs/benchmarks.md
+
+FUZZTIME ?= 20s
+.PHONY: fuzz
+fuzz: ## Fuzz the codec, the decoder and the patch engine, 20 s each (FUZZTIME=10m for longer)
+	hack/fuzz.sh $(FUZZTIME)
 
 .PHONY: controlplane
 controlplane: ## Get etcd, kube-apiserver, kubectl... into bin/k8s (first time: 10 to 15 min)
@@ -69,3 +80,7 @@ $(GOLANGCI_LINT): hack/tools/go.mod
 $(COUNTERFEITER): hack/tools/go.mod
 	@mkdir -p $(TOOLS)
 	go build -C hack/tools -o $@ github.com/maxbrunsfeld/counterfeiter/v6
+
+$(BENCHSTAT): hack/tools/go.mod
+	@mkdir -p $(TOOLS)
+	go build -C hack/tools -o $@ golang.org/x/perf/cmd/benchstat

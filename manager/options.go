@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -120,6 +121,16 @@ type Options struct {
 	// watchers. Admissions are answered by every replica, always. Default: off.
 	LeaderElection bool
 
+	// MaxBodyBytes is the largest body of an admission request that is read; a
+	// larger one fails, and the failure policy decides. Default: 8 MiB.
+	MaxBodyBytes int64
+	// MaxInFlight is how many requests each webhook answers at one time; an API
+	// server is told to try one more again in a second. Default: 1024.
+	MaxInFlight int
+	// TracerProvider gets OpenTelemetry spans of the admission requests, and of
+	// each extension in them. Default: no spans.
+	TracerProvider trace.TracerProvider
+
 	// HealthAddress serves /healthz and /readyz, for example ":8081". Default:
 	// off.
 	HealthAddress string
@@ -220,6 +231,12 @@ func (o *Options) completePolicies() error {
 	}
 	if o.UnregisterOnStop && !*o.RegisterWebHook {
 		return errors.New("UnregisterOnStop: set while RegisterWebHook is false: the registrar unregisters")
+	}
+	if o.MaxBodyBytes < 0 {
+		return fmt.Errorf("MaxBodyBytes: %d: must not be negative", o.MaxBodyBytes)
+	}
+	if o.MaxInFlight < 0 {
+		return fmt.Errorf("MaxInFlight: %d: must not be negative", o.MaxInFlight)
 	}
 	if *o.DrainPeriod < 0 {
 		return fmt.Errorf("DrainPeriod: %s: must not be negative", *o.DrainPeriod)

@@ -41,6 +41,8 @@ func TestAnOptionThatIsMissingOrContradictoryIsNamed(t *testing.T) {
 		"a kubeconfig that cannot be read":  {manager.Options{Namespace: "apps", KubeConfig: broken}, []string{"KubeConfig:", broken}},
 		"two sources of certificates":       {manager.Options{Namespace: "apps", CertificateDir: "/certs", SetupCertificate: &yes}, []string{"SetupCertificate and CertificateDir"}},
 		"a drain that ends before it began": {manager.Options{Namespace: "apps", DrainPeriod: &negative}, []string{"DrainPeriod: -1s"}},
+		"a body of less than nothing":       {manager.Options{Namespace: "apps", MaxBodyBytes: -1}, []string{"MaxBodyBytes: -1"}},
+		"requests of less than none":        {manager.Options{Namespace: "apps", MaxInFlight: -1}, []string{"MaxInFlight: -1"}},
 		"a resource version that is none":   {manager.Options{Namespace: "apps", WatcherStartRV: "x"}, []string{`WatcherStartRV: "x"`}},
 		"a selector that is none": {manager.Options{Namespace: "apps", PodSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 			{Key: "a", Operator: "Near"},

@@ -110,7 +110,10 @@ func (m *Manager) newServing(ctx context.Context, kube ctrlmanager.Manager, webh
 		LameDuck: *m.options.DrainPeriod, Logger: log,
 	})
 	for _, w := range webhooks {
-		server.Register(w.Path(), w.Handler(webhook.HandlerOptions{Scheme: m.options.Scheme, Logger: log}))
+		server.Register(w.Path(), w.Handler(webhook.HandlerOptions{
+			Scheme: m.options.Scheme, Logger: log, TracerProvider: m.options.TracerProvider,
+			MaxBodyBytes: m.options.MaxBodyBytes, MaxInFlight: m.options.MaxInFlight,
+		}))
 	}
 	if err := kube.AddReadyzCheck("webhook", server.StartedChecker()); err != nil {
 		return nil, err

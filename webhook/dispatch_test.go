@@ -61,8 +61,15 @@ func listen(t *testing.T, http2 bool, options webhook.HandlerOptions, handlers .
 	return server, strings.TrimPrefix(webhooks[0].Path(), "/")
 }
 
+// answer is what a call got.
+type answer struct {
+	code   int
+	header http.Header
+	body   string
+}
+
 // call sends the admission of a Pod.
-func call(ctx context.Context, t *testing.T, server *httptest.Server, timeout string) (*http.Response, []byte, error) {
+func call(ctx context.Context, t *testing.T, server *httptest.Server, timeout string) (answer, error) {
 	t.Helper()
 	body, err := json.Marshal(admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: podRequest(admissionv1.Create),
@@ -77,11 +84,11 @@ func call(ctx context.Context, t *testing.T, server *httptest.Server, timeout st
 	r.Header.Set("Content-Type", "application/json")
 	response, err := server.Client().Do(r)
 	if err != nil {
-		return nil, nil, err
+		return answer{}, err
 	}
 	defer response.Body.Close()
 	content, err := io.ReadAll(response.Body)
-	return response, content, err
+	return answer{response.StatusCode, response.Header, string(content)}, err
 }
 
 // sum adds up the samples of a metric that have all of the labels.
@@ -128,7 +135,7 @@ func TestAHandlerThatOverrunsIsCutOffWhileTheOthersGoOn(t *testing.T) {
 			scope := unique("overrun")
 			logs, log := observer.New(zap.WarnLevel)
 			var calls atomic.Int32
-			server, path := listen(t, http2, webhook.HandlerOptions{Logger: zap.New(logs)}, named(scope, func(ctx context.Context, _ *extension.Request) error {
+			server, path := listen(t, http2, webhook.HandlerOptions{Logger: zap.New(logs)}, named(scope, func(context.Context, *extension.Request) error {
 				if calls.Add(1) == 1 {
 					<-release // whatever ctx says
 				}
@@ -136,10 +143,10 @@ func TestAHandlerThatOverrunsIsCutOffWhileTheOthersGoOn(t *testing.T) {
 			}), named(scope, func(context.Context, *extension.Request) error { return nil }))
 			of := func(result string) map[string]string { return map[string]string{"webhook": path, "result": result} }
 
-			response, body, err := call(t.Context(), t, server, "200ms")
+			got, err := call(t.Context(), t, server, "200ms")
 			var status metav1.Status
-			if err != nil || json.Unmarshal(body, &status) != nil || response.StatusCode != http.StatusGatewayTimeout {
-				t.Fatalf("%v, %v: %s", response, err, body)
+			if err != nil || json.Unmarshal([]byte(got.body), &status) != nil || got.code != http.StatusGatewayTimeout {
+				t.Fatalf("%v, %v", got, err)
 			}
 			if status.Reason != metav1.StatusReasonTimeout || !strings.Contains(status.Message, "extension.ValidatorFunc: did not finish in time") {
 				t.Errorf("got %+v", status)
@@ -150,8 +157,8 @@ func TestAHandlerThatOverrunsIsCutOffWhileTheOthersGoOn(t *testing.T) {
 			if n := sum(t, "admitkit_webhook_in_flight_requests", map[string]string{"webhook": path}); n != 1 {
 				t.Errorf("%v requests are in flight while one handler is stuck", n)
 			}
-			if response, _, err := call(t.Context(), t, server, "5s"); err != nil || response.StatusCode != http.StatusOK {
-				t.Errorf("another request meanwhile: %v, %v", response, err)
+			if got, err := call(t.Context(), t, server, "5s"); err != nil || got.code != http.StatusOK {
+				t.Errorf("another request meanwhile: %v, %v", got, err)
 			}
 			close(release)
 			until(t, "the handler has ended", func() bool {
@@ -177,16 +184,16 @@ func TestMoreRequestsThanTheLimitAreToldToComeBack(t *testing.T) {
 	}))
 	first := make(chan error, 1)
 	go func() {
-		response, body, err := call(t.Context(), t, server, "10s")
-		if err == nil && response.StatusCode != http.StatusOK {
-			err = errors.New(string(body))
+		got, err := call(t.Context(), t, server, "10s")
+		if err == nil && got.code != http.StatusOK {
+			err = errors.New(got.body)
 		}
 		first <- err
 	}()
 	<-entered
-	response, body, err := call(t.Context(), t, server, "10s")
-	if err != nil || response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") != "1" {
-		t.Errorf("%v, %v: %s", response, err, body)
+	got, err := call(t.Context(), t, server, "10s")
+	if err != nil || got.code != http.StatusTooManyRequests || got.header.Get("Retry-After") != "1" {
+		t.Errorf("%v, %v", got, err)
 	}
 	close(release)
 	if err := <-first; err != nil {
@@ -195,8 +202,8 @@ func TestMoreRequestsThanTheLimitAreToldToComeBack(t *testing.T) {
 	until(t, "there is room again", func() bool {
 		return sum(t, "admitkit_webhook_in_flight_requests", map[string]string{"webhook": path}) == 0
 	})
-	if response, body, err := call(t.Context(), t, server, "10s"); err != nil || response.StatusCode != http.StatusOK {
-		t.Errorf("%v, %v: %s", response, err, body)
+	if got, err := call(t.Context(), t, server, "10s"); err != nil || got.code != http.StatusOK {
+		t.Errorf("%v, %v", got, err)
 	}
 	until(t, "the refusal is counted", func() bool {
 		return sum(t, "admitkit_webhook_duration_seconds", map[string]string{"webhook": path, "code": "429"}) == 1
@@ -218,7 +225,7 @@ func TestAHandlerLearnsThatItsClientIsGone(t *testing.T) {
 				<-entered
 				cancel()
 			}()
-			if _, _, err := call(ctx, t, server, "20s"); !errors.Is(err, context.Canceled) {
+			if _, err := call(ctx, t, server, "20s"); !errors.Is(err, context.Canceled) {
 				t.Fatal(err)
 			}
 			if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -250,9 +257,9 @@ func TestEveryOutcomeIsCounted(t *testing.T) {
 			panicsBefore, patchesBefore := sum(t, "admitkit_admission_panics_total", of), sum(t, "admitkit_webhook_patch_bytes", of)
 			labels := map[string]string{"webhook": path, "extension": test.handler.Name(), "operation": "CREATE", "result": result}
 			before := sum(t, "admitkit_admission_requests_total", labels)
-			response, body, err := call(t.Context(), t, server, "50ms")
-			if err != nil || response.StatusCode != test.code {
-				t.Fatalf("%v, %v: %s", response, err, body)
+			got, err := call(t.Context(), t, server, "50ms")
+			if err != nil || got.code != test.code {
+				t.Fatalf("%v, %v", got, err)
 			}
 			until(t, "it is counted", func() bool { return sum(t, "admitkit_admission_requests_total", labels) == before+1 })
 			if n := sum(t, "admitkit_admission_duration_seconds", labels); n != before+1 {
@@ -280,8 +287,8 @@ func TestEachMutatorOfAChainIsCountedForWhatItDidItself(t *testing.T) {
 		}), scope)
 	}
 	server, path := listen(t, false, webhook.HandlerOptions{}, label("1"), label("1"), label("2"))
-	if response, body, err := call(t.Context(), t, server, "5s"); err != nil || response.StatusCode != http.StatusOK {
-		t.Fatalf("%v, %v: %s", response, err, body)
+	if got, err := call(t.Context(), t, server, "5s"); err != nil || got.code != http.StatusOK {
+		t.Fatalf("%v, %v", got, err)
 	}
 	for result, want := range map[string]float64{"mutated": 2, "allowed": 1} {
 		if n := sum(t, "admitkit_admission_requests_total", map[string]string{"webhook": path, "result": result}); n != want {
@@ -359,7 +366,7 @@ func TestSpansShowARequestAndItsExtensions(t *testing.T) {
 		named("traced", func(context.Context, *extension.Request) error { return errors.New("broken") }))
 	client := server.Client()
 	client.Transport = withHeader{client.Transport, "Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-	if _, _, err := call(t.Context(), t, server, "5s"); err != nil {
+	if _, err := call(t.Context(), t, server, "5s"); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the spans have ended", func() bool { return len(spans.Ended()) == 3 })
