@@ -37,6 +37,7 @@ type chain struct {
 // which waits for the end of the time, and at decides.
 type passage struct {
 	*chain
+	request  *extension.Request
 	object   object
 	response admissionv1.AdmissionResponse
 	warned   int   // how many characters of warnings are in the response
@@ -57,9 +58,9 @@ const (
 var errEnded = errors.New("an extension ended its goroutine")
 
 // begin makes the passage of a request.
-func (p *passage) begin(c *chain, request *admissionv1.AdmissionRequest) {
-	p.chain, p.err = c, errEnded
-	p.object = newObject(request, c.scheme, c.mutating)
+func (p *passage) begin(c *chain, request *extension.Request) {
+	p.chain, p.request, p.err = c, request, errEnded
+	p.object = newObject(&request.AdmissionRequest, c.scheme, c.mutating)
 	p.response = admissionv1.AdmissionResponse{UID: request.UID, Allowed: true}
 	p.at.Store(between)
 }
@@ -121,7 +122,7 @@ func (p *passage) step(ctx context.Context, i int) (result, error) {
 		return failed, ctx.Err() // nobody reads it any more
 	}
 	ctx, span := p.tracer.start(ctx, handler.Name())
-	result, err := p.call(ctx, handler)
+	result, err := p.call(ctx, i)
 	span.end(result, err)
 	took := time.Since(p.began)
 	if !p.at.CompareAndSwap(int64(i), between) {
@@ -134,7 +135,8 @@ func (p *passage) step(ctx context.Context, i int) (result, error) {
 }
 
 // call calls one handler. A panic is that handler's error, and nobody else's.
-func (p *passage) call(ctx context.Context, handler *extension.Admission) (result result, err error) {
+func (p *passage) call(ctx context.Context, i int) (result result, err error) {
+	handler := p.handlers[i]
 	defer func() {
 		if reason := recover(); reason != nil {
 			p.log.Error("extension panicked", zap.String("extension", handler.Name()), zap.String("uid", string(p.object.request.UID)),
@@ -149,7 +151,12 @@ func (p *passage) call(ctx context.Context, handler *extension.Admission) (resul
 	if err != nil {
 		return failed, err
 	}
-	req := extension.NewRequest(admission.Request{AdmissionRequest: *p.object.request})
+	// Each handler has a Request of its own, to keep and to change; the last one
+	// can have that which was read.
+	req := p.request
+	if i < len(p.handlers)-1 {
+		req = extension.NewRequest(req.Request)
+	}
 	if handler.Responds() {
 		response := handler.Respond(ctx, typed, req)
 		return p.responded(handler, &response)

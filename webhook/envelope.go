@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/wire"
 )
 
@@ -36,7 +37,7 @@ type envelope struct {
 // envelopeContent is what an envelope usually has, in one allocation.
 type envelopeContent struct {
 	review          admissionv1.AdmissionReview
-	request         admissionv1.AdmissionRequest
+	request         extension.Request
 	requestKind     metav1.GroupVersionKind
 	requestResource metav1.GroupVersionResource
 	dryRun          bool
@@ -44,16 +45,16 @@ type envelopeContent struct {
 }
 
 // sizeOfStrings is enough for most requests. More is not wrong, only slower.
-const sizeOfStrings = 512
+const sizeOfStrings = 384
 
-func parseEnvelope(body []byte) (*admissionv1.AdmissionReview, error) {
+func parseEnvelope(body []byte) (*envelopeContent, error) {
 	into := &envelopeContent{}
 	e := envelope{Scanner: wire.NewScanner(body), lists: into.lists[:0], into: into}
 	e.strings.Grow(min(len(body), sizeOfStrings))
 	if err := e.review(&into.review); err != nil {
 		return nil, err
 	}
-	return &into.review, e.End()
+	return into, e.End()
 }
 
 // The fields that are read. Of others it is not even known whether they come
@@ -89,7 +90,7 @@ func (e *envelope) review(into *admissionv1.AdmissionReview) error {
 			if e.Peek() == 'n' {
 				return e.Skip()
 			}
-			into.Request = &e.into.request
+			into.Request = &e.into.request.AdmissionRequest
 			return e.request(into.Request)
 		}
 	})

@@ -100,7 +100,6 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	span.describe(e.request)
-	e.passage.begin(&h.chain, e.request)
 	left := timeLeft(r.URL.RawQuery) - time.Since(e.began)
 	if r.ProtoMajor >= 2 {
 		e.decideBeside(ctx, left)
@@ -125,6 +124,7 @@ type exchange struct {
 // unread is the request of which nothing is known.
 var unread = &admissionv1.AdmissionRequest{}
 
+// read reads the request, upon which its passage can begin.
 func (e *exchange) read(r *http.Request) error {
 	body, err := readReview(e.w, r, e.maxBodyBytes)
 	e.meter.bodySize.Observe(float64(len(body)))
@@ -135,7 +135,8 @@ func (e *exchange) read(r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	e.request = request
+	e.request = &request.AdmissionRequest
+	e.passage.begin(&e.chain, request)
 	return nil
 }
 

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"unicode/utf8"
 
-	admissionv1 "k8s.io/api/admission/v1"
+	"github.com/admitkit/admitkit/extension"
 )
 
 // requestError is a request that cannot be answered, with its HTTP status.
@@ -50,7 +50,7 @@ const apiVersion = "admission.k8s.io/v1"
 // parseReview returns the request in an AdmissionReview. Its objects are valid
 // JSON, and parts of the body. It may be kept for as long as one likes; see
 // readBody.
-func parseReview(body []byte) (*admissionv1.AdmissionRequest, error) {
+func parseReview(body []byte) (*extension.Request, error) {
 	if len(body) == 0 {
 		return nil, badRequest(http.StatusBadRequest, "the body is empty; expected an AdmissionReview")
 	}
@@ -59,10 +59,11 @@ func parseReview(body []byte) (*admissionv1.AdmissionRequest, error) {
 	if !utf8.Valid(body) {
 		return nil, badRequest(http.StatusBadRequest, "the body is not valid UTF-8")
 	}
-	review, err := parseEnvelope(body)
+	content, err := parseEnvelope(body)
 	if err != nil {
 		return nil, badRequest(http.StatusBadRequest, "decoding the AdmissionReview: %w", err)
 	}
+	review := &content.review
 	if review.APIVersion != apiVersion || review.Kind != "AdmissionReview" {
 		return nil, badRequest(http.StatusBadRequest, "got apiVersion %q, kind %q; this webhook speaks %s AdmissionReview only: list v1 alone in admissionReviewVersions",
 			review.APIVersion, review.Kind, apiVersion)
@@ -73,5 +74,5 @@ func parseReview(body []byte) (*admissionv1.AdmissionRequest, error) {
 	if review.Request.UID == "" {
 		return nil, badRequest(http.StatusBadRequest, "the AdmissionReview's request has no uid")
 	}
-	return review.Request, nil
+	return &content.request, nil
 }
