@@ -50,14 +50,16 @@ func (r *Request) Old(into runtime.Object) error {
 }
 
 // Warnf adds a warning that the client shows to its user, whatever the outcome.
-// The API server asks for at most 120 characters.
+// The API server asks for at most 120 characters; more than 256 are cut, and a
+// control character becomes a space.
 func (r *Request) Warnf(format string, args ...any) {
 	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
 }
 
-// Audit adds an annotation to the API server's audit event of this request. The
-// API server puts the name of the webhook before the key. A second value for a
-// key replaces the first.
+// Audit adds an annotation to the API server's audit event of this request. Its
+// key there is WEBHOOK/EXTENSION.KEY, so that extensions in one webhook do not
+// overwrite each other's, with what cannot be in a key replaced by a dash. A
+// second value for a key replaces the first.
 func (r *Request) Audit(key, value string) {
 	if r.audit == nil {
 		r.audit = map[string]string{}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -253,4 +254,68 @@ func TestAnAdmissionKeepsToItsBudgetOfAllocations(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTheCostOfAnAdmissionIsLinearInTheSize measures time, and so is no test for
+// a busy machine.
+func TestTheCostOfAnAdmissionIsLinearInTheSize(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures time")
+	}
+	var x, y []float64
+	for _, size := range []int{16 << 10, 64 << 10, 256 << 10, 1 << 20} {
+		body := enlarged(t, recorded(t, "create-pod-5k.json"), size)
+		client, handler := newClient(body), ours(true, ourMutator(addVariable))[0]
+		best := time.Hour
+		for began := time.Now(); time.Since(began) < time.Second; {
+			start := time.Now()
+			if recorder := client.send(handler); recorder.Code != http.StatusOK {
+				t.Fatalf("%d: %s", recorder.Code, recorder.Body)
+			}
+			best = min(best, time.Since(start)) // the least disturbed
+		}
+		t.Logf("%d bytes take %s", len(body), best)
+		x, y = append(x, math.Log(float64(len(body)))), append(y, math.Log(float64(best)))
+	}
+	exponent := slope(x, y)
+	fmt.Printf("FIGURE size.exponent=%.2f exponent\n", exponent)
+	if exponent > 1.3 {
+		t.Errorf("the time grows with the size to the power of %.2f", exponent)
+	}
+}
+
+// enlarged returns a recorded review whose Pod has as many variables as make it
+// of a size.
+func enlarged(t *testing.T, body []byte, size int) []byte {
+	t.Helper()
+	var review admissionv1.AdmissionReview
+	if err := json.Unmarshal(body, &review); err != nil {
+		t.Fatal(err)
+	}
+	var pod corev1.Pod
+	if err := json.Unmarshal(review.Request.Object.Raw, &pod); err != nil {
+		t.Fatal(err)
+	}
+	container := &pod.Spec.Containers[0]
+	for i := 0; i*64 < size; i++ {
+		container.Env = append(container.Env, corev1.EnvVar{Name: fmt.Sprintf("VARIABLE_%06d", i), Value: "a value of some twenty letters"})
+	}
+	var err error
+	if review.Request.Object.Raw, err = json.Marshal(&pod); err != nil {
+		t.Fatal(err)
+	}
+	if body, err = json.Marshal(&review); err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
+
+// slope returns that of the least squares line.
+func slope(x, y []float64) float64 {
+	var sx, sy, sxx, sxy float64
+	for i := range x {
+		sx, sy, sxx, sxy = sx+x[i], sy+y[i], sxx+x[i]*x[i], sxy+x[i]*y[i]
+	}
+	n := float64(len(x))
+	return (n*sxy - sx*sy) / (n*sxx - sx*sx)
 }

@@ -151,7 +151,7 @@ func compareReviews(t *testing.T, body []byte) {
 		t.Errorf("%q is read, and by the API machinery refused: %v", body, wantErr)
 	}
 	if !reflect.DeepEqual(&got.AdmissionRequest, want.Request) {
-		t.Errorf("%.1000q\ngot  %.1000s\nwant %.1000s", body, got.AdmissionRequest.String(), want.Request)
+		t.Errorf("%.1000q\ngot  %.1000s\nwant %.1000s", body, got.String(), want.Request)
 	}
 	for _, raw := range [][]byte{got.Object.Raw, got.OldObject.Raw, got.Options.Raw} {
 		if raw != nil && !json.Valid(raw) {

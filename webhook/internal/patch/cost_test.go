@@ -104,7 +104,7 @@ func TestTheCostIsLinearInTheSize(t *testing.T) {
 		t.Logf("%s: the time grows with the size to the power of %.2f", c.name, exponent)
 		worst = max(worst, exponent)
 	}
-	fmt.Printf("FIGURE size.exponent=%.2f exponent\n", worst)
+	fmt.Printf("FIGURE patch.size.exponent=%.2f exponent\n", worst)
 	if worst > 1.3 {
 		t.Errorf("the time grows with the size to the power of %.2f", worst)
 	}
