@@ -1,0 +1,103 @@
+package wire
+
+import (
+	"encoding/json"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// The agreement with the API machinery, on what is taken and what is not, is
+// tested where it matters: see package extension.
+
+func TestWhatAnAPIServerWritesIsTaken(t *testing.T) {
+	for _, file := range []string{"create-pod-5k.json", "create-pod-64k.json", "update-pod.json", "connect-exec.json"} {
+		body, err := os.ReadFile(filepath.Join("..", "..", "webhook", "testdata", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var review admissionv1.AdmissionReview
+		if !Decode(body, &review) {
+			t.Fatalf("%s is not taken", file)
+		}
+		into := []any{&corev1.Pod{}, &metav1.PartialObjectMetadata{}}
+		if review.Request.Operation == admissionv1.Connect {
+			into = []any{&corev1.PodExecOptions{}}
+		}
+		for _, object := range into {
+			if !Decode(review.Request.Object.Raw, object) {
+				t.Errorf("the object of %s is not taken as a %T", file, object)
+			}
+		}
+	}
+	port, now := intstr.FromInt32(80), metav1.NewTime(time.Unix(1_700_000_000, 0))
+	for _, object := range []any{
+		&corev1.Secret{Data: map[string][]byte{"key": {0, 1, 255}, "empty": {}}, StringData: map[string]string{"a": "<é>\n"}},
+		&corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{TargetPort: port}, {TargetPort: intstr.FromString("http")}}}},
+		&corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}}},
+		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: now, DeletionGracePeriodSeconds: new(int64(1 << 62))}},
+	} {
+		raw, err := json.Marshal(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		into := reflect.New(reflect.TypeOf(object).Elem()).Interface()
+		if !Decode(raw, into) {
+			t.Errorf("%s is not taken", raw)
+		}
+	}
+}
+
+func TestWhatIsNotTakenLeavesTheObjectAlone(t *testing.T) {
+	for name, raw := range map[string]string{
+		"a name twice":        `{"metadata":{"name":"a","namespace":"b","name":"c"}}`,
+		"truncated":           `{"metadata":{"name":"a"`,
+		"something after it":  `{"metadata":{"name":"a"}} {}`,
+		"a number too large":  `{"metadata":{"name":"a","generation":9223372036854775808}}`,
+		"a string for a list": `{"metadata":{"name":"a"},"spec":{"containers":"b"}}`,
+		"invalid UTF-8":       "{\"metadata\":{\"name\":\"a\xff\"}}",
+	} {
+		var pod corev1.Pod
+		if Decode([]byte(raw), &pod) {
+			t.Errorf("%s is taken", name)
+		}
+		if !reflect.ValueOf(pod).IsZero() {
+			t.Errorf("%s left %v", name, pod)
+		}
+	}
+	full := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "before"}}
+	if Decode([]byte(`{"metadata":{"namespace":"a"}}`), &full) || full.Name != "before" || full.Namespace != "" {
+		t.Errorf("an object that is not empty became %v", full)
+	}
+}
+
+func TestPlainTextEndsAtTheFirstByteThatMeansSomething(t *testing.T) {
+	random := rand.New(rand.NewSource(1))
+	for range 20_000 {
+		text := make([]byte, random.Intn(40))
+		for i := range text {
+			text[i] = byte(random.Intn(256))
+			if random.Intn(8) > 0 {
+				text[i] = byte(' ' + random.Intn(200))
+			}
+		}
+		want := slices.IndexFunc(text, func(b byte) bool { return b == '"' || b == '\\' || b < ' ' })
+		if want < 0 {
+			want = len(text)
+		}
+		if got := plain(text); got != want {
+			t.Fatalf("%q is plain for %d bytes, want %d", text, got, want)
+		}
+	}
+}
