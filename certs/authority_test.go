@@ -66,52 +66,6 @@ func TestARaceThatIsAlwaysLostIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestTheLeafIsRenewedAndAnExpiredCAReplacedWhileItRuns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		secrets := fake.NewClientset().CoreV1().Secrets("ns")
-		published := 0
-		a, logs := newAuthority(secrets, func(o *certs.Options) {
-			o.CALifetime, o.LeafLifetime = 6*time.Hour, time.Hour
-			o.OnBundle = func(context.Context) error {
-				published++
-				if published == 1 {
-					return errors.New("the API server is away") // so that it must be tried again
-				}
-				return nil
-			}
-		})
-		if err := a.Ensure(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		first := a.Bundle()
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			a.Run(ctx)
-		}()
-		end := time.Now().Add(8 * time.Hour)
-		for time.Now().Before(end) {
-			leaf, err := a.GetCertificate(nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if left := time.Until(leaf.Leaf.NotAfter); left <= 0 && time.Since(leaf.Leaf.NotAfter) > 20*time.Second {
-				t.Fatalf("at %s it serves a leaf that ended %s ago", time.Now(), -left)
-			}
-			time.Sleep(10 * time.Minute)
-		}
-		cancel()
-		<-done
-		if bytes.Equal(first, a.Bundle()) || published != 2 {
-			t.Errorf("the expired CA was published %d times, want a failure and a success", published)
-		}
-		if renewed := logs.FilterMessage("leaf certificate issued").Len(); renewed < 12 {
-			t.Errorf("the leaf was issued %d times in eight hours", renewed)
-		}
-	})
-}
-
 func TestAReadOnlyAuthorityWaitsForTheSecretAndWritesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clientset := fake.NewClientset()

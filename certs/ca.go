@@ -102,11 +102,30 @@ func (ca *CA) Usable(now time.Time) (usable bool, reason string) {
 	case !ca.cert.IsCA:
 		return false, "the certificate is not that of a CA"
 	case now.Before(ca.cert.NotBefore):
-		return false, "the CA is not valid before " + ca.cert.NotBefore.Format(time.RFC3339)
+		return false, "the CA is not valid yet"
 	case !now.Before(ca.cert.NotAfter):
-		return false, "the CA expired at " + ca.cert.NotAfter.Format(time.RFC3339)
+		return false, "the CA has expired"
 	}
 	return true, ""
+}
+
+// RenewalDue reports whether a successor is to be made, and why: a third of the
+// CA's life is left, or less.
+func (ca *CA) RenewalDue(now time.Time) (due bool, reason string) {
+	if now.Before(renewal(ca.cert)) {
+		return false, ""
+	}
+	return true, "two thirds of the CA's life are over"
+}
+
+// renewal is the moment at which two thirds of a certificate's life are over.
+// Its life began when it was made, which is later than NotBefore.
+func renewal(cert *x509.Certificate) time.Time {
+	life := cert.NotAfter.Sub(cert.NotBefore) - backdate
+	if life <= 0 {
+		return cert.NotBefore
+	}
+	return cert.NotAfter.Add(-life / 3)
 }
 
 // NotAfter is the end of the CA's validity.
@@ -173,8 +192,7 @@ func (ca *CA) LeafDue(leaf *x509.Certificate, now time.Time) (due bool, reason s
 	if err := leaf.CheckSignatureFrom(ca.cert); err != nil {
 		return true, "the CA has changed"
 	}
-	life := leaf.NotAfter.Sub(leaf.NotBefore)
-	if renewal := leaf.NotBefore.Add(life * 2 / 3); !now.Before(renewal) {
+	if !now.Before(renewal(leaf)) {
 		return true, "two thirds of the leaf's life are over"
 	}
 	if now.Before(leaf.NotBefore) {

@@ -102,8 +102,8 @@ func TestACAIsUsableWithinItsValidityOnly(t *testing.T) {
 		reason string
 	}{
 		"now":                      {now, ""},
-		"before it begins":         {now.Add(-2 * time.Hour), "the CA is not valid before"},
-		"at the moment of its end": {now.Add(time.Hour), "the CA expired at"},
+		"before it begins":         {now.Add(-2 * time.Hour), "the CA is not valid yet"},
+		"at the moment of its end": {now.Add(time.Hour), "the CA has expired"},
 		"a second before its end":  {now.Add(time.Hour - time.Second), ""},
 	} {
 		usable, reason := ca.Usable(test.at)
@@ -119,8 +119,8 @@ func TestALeafIsDueAtTwoThirdsOfItsLife(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// With the backdated hour it lives three hours, two of which end at 13:00.
-	renewal := now.Add(time.Hour)
+	// The hour by which it is backdated does not count.
+	renewal := now.Add(80 * time.Minute)
 	for name, test := range map[string]struct {
 		ca   *certs.CA
 		leaf *x509.Certificate

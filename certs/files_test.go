@@ -4,11 +4,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/afero"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/admitkit/admitkit/certs"
@@ -49,8 +52,9 @@ func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 		}
 		return string(cert.Certificate[0])
 	}
+	core, logs := observer.New(zap.InfoLevel)
 	first := writeLeaf(t, fs)
-	files, err := certs.NewFiles(fs, "certs", clock)
+	files, err := certs.NewFiles(fs, "certs", clock, zap.New(core))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,6 +73,9 @@ func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 	if served(files) != string(second.Certificate[0]) {
 		t.Error("a broken file ends the service")
 	}
+	if said := logs.FilterLevelExact(zap.ErrorLevel).All(); len(said) != 1 || !strings.Contains(fmt.Sprint(said[0].ContextMap()["error"]), "serving certificate") {
+		t.Errorf("of the broken file it says %v", said)
+	}
 }
 
 func TestAFolderThatCannotServeIsRefusedWithTheFilesName(t *testing.T) {
@@ -81,7 +88,7 @@ func TestAFolderThatCannotServeIsRefusedWithTheFilesName(t *testing.T) {
 			if err := fs.Remove("certs/" + missing); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := certs.NewFiles(fs, "certs", clocktesting.NewFakeClock(now)); err == nil || !strings.Contains(err.Error(), missing) {
+			if _, err := certs.NewFiles(fs, "certs", clocktesting.NewFakeClock(now), zap.NewNop()); err == nil || !strings.Contains(err.Error(), missing) {
 				t.Errorf("got %v, want an error that names %s", err, missing)
 			}
 		})

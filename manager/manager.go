@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
@@ -30,7 +31,11 @@ type Manager struct {
 	watchers    []extension.Watcher
 	reconcilers []extension.Reconciler
 
-	ready chan struct{}
+	ready  chan struct{}
+	prober prober
+	clock  *serverClock
+	// podsSynced is set while the watchers run.
+	podsSynced atomic.Pointer[func() bool]
 
 	mu      sync.Mutex
 	started bool
@@ -48,6 +53,8 @@ func New(options Options) (*Manager, error) {
 	if err := options.complete(); err != nil {
 		return nil, fmt.Errorf("manager options: %w", err)
 	}
+	clock := &serverClock{}
+	options.RESTConfig.Wrap(clock.wrap)
 	httpClient, err := rest.HTTPClientFor(options.RESTConfig)
 	if err != nil {
 		return nil, fmt.Errorf("manager options: RESTConfig: %w", err)
@@ -58,7 +65,7 @@ func New(options Options) (*Manager, error) {
 	}
 	return &Manager{
 		options: options, httpClient: httpClient, clientset: clientset,
-		ready: make(chan struct{}), ctx: options.Context,
+		ready: make(chan struct{}), ctx: options.Context, clock: clock,
 	}, nil
 }
 

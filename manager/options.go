@@ -20,6 +20,8 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/admitkit/admitkit/certs"
 )
 
 // Defaults of Options.
@@ -28,6 +30,8 @@ const (
 	DefaultPort        = 9443
 	DefaultServicePort = 443
 	DefaultDrainPeriod = 10 * time.Second
+	// DefaultClusterDomain is that of most clusters.
+	DefaultClusterDomain = "cluster.local"
 )
 
 // Options say what a Manager does. Namespace or WebhookNamespace must be given,
@@ -52,8 +56,13 @@ type Options struct {
 	// ServicePort is the port of that Service. Default: 443.
 	ServicePort int32
 
+	// ClusterDomain is that of the cluster, a further name of the Service.
+	// Default: cluster.local.
+	ClusterDomain string
+
 	// AdvertiseHost is the DNS name or address in the URL, for a manager that
-	// runs outside the cluster. Default: Host.
+	// runs outside the cluster; with a ServiceName it is a further name in the
+	// certificate. Default: Host.
 	AdvertiseHost string
 
 	// Host is the address to listen on. Default: every address.
@@ -94,6 +103,34 @@ type Options struct {
 	// false where another process calls RegisterExtensions. Default: true.
 	RegisterWebHook *bool
 
+	// IgnoreUntilProbed registers every webhook with failure policy Ignore until
+	// a request through the API server has come back through one of them. From
+	// then on the failure policy is in force, for good. Default: false.
+	IgnoreUntilProbed bool
+	// NoProbe leaves that request out, and with it the right to create ConfigMaps
+	// in WebhookNamespace (it is a dry run: none is created). Readiness then
+	// does not depend on it. Default: false.
+	NoProbe bool
+
+	// AllowOwnPods names webhooks that may match the manager's own Pods although
+	// their failure policy is Fail. Default: Start refuses them, when the manager
+	// is behind a Service in a namespace that they cover, since once the last
+	// replica is gone no Pod of it could be created any more. A scope whose
+	// NamespaceSelector names the namespace is taken at its word.
+	AllowOwnPods []string
+
+	// WebhookAnnotations are put on the webhook configurations, for example
+	// cert-manager.io/inject-ca-from. Default: none.
+	WebhookAnnotations map[string]string
+	// ForeignCABundle leaves the caBundle of the webhook configurations to
+	// someone else, such as cert-manager's injector. It needs a certificate from
+	// CertificateDir or LeafSecretName. Default: false.
+	ForeignCABundle bool
+	// WebhookOwner is a cluster-scoped object with which the webhook
+	// configurations are deleted, such as the Namespace of the installation.
+	// Default: none.
+	WebhookOwner *metav1.OwnerReference
+
 	// UnregisterOnStop removes the webhook configurations when Start ends, before
 	// the drain, so that a failure policy Fail blocks nobody afterwards. For a
 	// manager without replicas that comes and goes, on a developer's machine for
@@ -107,6 +144,24 @@ type Options struct {
 	// SetupCertificateName is the name of that Secret. Default:
 	// FINGERPRINT-setupcertificate.
 	SetupCertificateName string
+
+	// LeafSecretName is a Secret of type kubernetes.io/tls, in WebhookNamespace,
+	// with the serving certificate. The registrar alone then has the CA's key,
+	// and has to run on (KeepRegistered); servers read nothing but this Secret.
+	// With ForeignCABundle it is someone else who writes it. Default: none, each
+	// replica reads the CA and signs for itself.
+	LeafSecretName string
+
+	// CALifetime and LeafLifetime are the validity of certificates; they are
+	// renewed when a third is left. LeafLifetime is at most a third of
+	// CALifetime. Default: 1 year and 7 days.
+	CALifetime, LeafLifetime time.Duration
+	// PropagationDelay is how long every API server has to learn of a new CA
+	// before it signs. Default: 1 min.
+	PropagationDelay time.Duration
+	// OnCertificateChange is called after each change of certificates that this
+	// process makes. Default: none.
+	OnCertificateChange func(certs.Change)
 
 	// CertificateDir is a folder with tls.crt, tls.key and ca.crt from somebody
 	// else, cert-manager for example; there is no Secret then. The files are
@@ -151,6 +206,7 @@ func (o *Options) complete() error {
 		o.completeNames(),
 		o.completeAddresses(),
 		o.completePolicies(),
+		o.completeCertificates(),
 	); err != nil {
 		return err
 	}
@@ -184,6 +240,8 @@ func (o *Options) completeNames() error {
 		check("WebhookNamespace", o.WebhookNamespace, validation.IsDNS1123Label),
 		check("ServiceName", o.ServiceName, validation.IsDNS1035Label),
 		check("OperatorFingerprint", o.OperatorFingerprint, validation.IsDNS1123Label),
+		check("LeafSecretName", o.LeafSecretName, validation.IsDNS1123Subdomain),
+		check("ClusterDomain", o.ClusterDomain, validation.IsDNS1123Subdomain),
 		check("SetupCertificateName", o.SetupCertificateName, validation.IsDNS1123Subdomain),
 	)
 }
@@ -192,9 +250,7 @@ func (o *Options) completeAddresses() error {
 	if o.ServiceName == "" && o.ServicePort != 0 {
 		return errors.New("ServicePort: set without a ServiceName")
 	}
-	if o.ServiceName != "" && o.AdvertiseHost != "" {
-		return errors.New("AdvertiseHost and ServiceName: the API server can be given one of the two")
-	}
+	o.ClusterDomain = cmp.Or(o.ClusterDomain, DefaultClusterDomain)
 	o.Port = cmp.Or(o.Port, DefaultPort)
 	o.ServicePort = cmp.Or(o.ServicePort, DefaultServicePort)
 	for _, port := range []struct {
@@ -256,6 +312,37 @@ func (o *Options) completePolicies() error {
 	return nil
 }
 
+func (o *Options) completeCertificates() error {
+	for _, d := range []struct {
+		field string
+		value time.Duration
+	}{{"CALifetime", o.CALifetime}, {"LeafLifetime", o.LeafLifetime}, {"PropagationDelay", o.PropagationDelay}} {
+		if d.value < 0 {
+			return fmt.Errorf("%s: %s: must not be negative", d.field, d.value)
+		}
+	}
+	o.CALifetime = cmp.Or(o.CALifetime, certs.DefaultCALifetime)
+	o.LeafLifetime = cmp.Or(o.LeafLifetime, certs.DefaultLeafLifetime)
+	o.PropagationDelay = cmp.Or(o.PropagationDelay, certs.DefaultPropagationDelay)
+	switch {
+	case o.LeafLifetime > o.CALifetime/3:
+		return fmt.Errorf("LeafLifetime: %s: must be at most a third of the CALifetime %s, so that a leaf ends before its CA", o.LeafLifetime, o.CALifetime)
+	case o.PropagationDelay > o.CALifetime/6:
+		return fmt.Errorf("PropagationDelay: %s: must be at most a sixth of the CALifetime %s, so that a rotation ends before the CA", o.PropagationDelay, o.CALifetime)
+	case o.CertificateDir != "" && o.LeafSecretName != "":
+		return errors.New("CertificateDir and LeafSecretName: the certificate comes from one of the two")
+	case o.LeafSecretName != "" && o.LeafSecretName == o.SetupCertificateName:
+		return errors.New("LeafSecretName: must differ from SetupCertificateName, which holds the CA's key")
+	case o.ForeignCABundle && o.CertificateDir == "" && o.LeafSecretName == "":
+		return errors.New("ForeignCABundle: needs a certificate from the same source, by CertificateDir or LeafSecretName")
+	case o.IgnoreUntilProbed && o.NoProbe:
+		return errors.New("IgnoreUntilProbed and NoProbe: without a probe it would be Ignore for ever")
+	case o.WebhookOwner != nil && (o.WebhookOwner.APIVersion == "" || o.WebhookOwner.Kind == "" || o.WebhookOwner.Name == "" || o.WebhookOwner.UID == ""):
+		return errors.New("WebhookOwner: needs an API version, a kind, a name and a UID")
+	}
+	return nil
+}
+
 // completeConnection sets RESTConfig, whichever way the connection was given.
 func (o *Options) completeConnection() error {
 	switch {
@@ -291,11 +378,23 @@ func (o *Options) completeConnection() error {
 
 // hosts are the names under which the API server may call.
 func (o *Options) hosts() []string {
-	if o.ServiceName == "" {
-		return []string{o.AdvertiseHost}
+	var hosts []string
+	if o.ServiceName != "" {
+		service := o.ServiceName + "." + o.WebhookNamespace
+		hosts = []string{o.ServiceName, service, service + ".svc", service + ".svc." + o.ClusterDomain}
 	}
-	service := o.ServiceName + "." + o.WebhookNamespace
-	return []string{o.ServiceName, service, service + ".svc", service + ".svc.cluster.local"}
+	if o.AdvertiseHost != "" {
+		hosts = append(hosts, o.AdvertiseHost)
+	}
+	return hosts
+}
+
+// calledAs is the name under which the API server does call.
+func (o *Options) calledAs() string {
+	if o.ServiceName != "" {
+		return o.ServiceName + "." + o.WebhookNamespace + ".svc"
+	}
+	return o.AdvertiseHost
 }
 
 // configurationName names the webhook configurations. A DNS label has no dot,

@@ -2,26 +2,21 @@ package manager
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/go-logr/zapr"
-	"github.com/spf13/afero"
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/webhook"
 	"github.com/admitkit/admitkit/webhook/registration"
 )
@@ -50,7 +45,8 @@ func (m *Manager) start(ctx context.Context) error {
 	if err := m.reach(ctx); err != nil {
 		return err
 	}
-	kube, err := m.newKubeManager()
+	health := newHealth()
+	kube, err := m.newKubeManager(health)
 	if err != nil {
 		return err
 	}
@@ -67,23 +63,26 @@ func (m *Manager) start(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, r := range m.reconcilers {
-		if err := r.Register(m); err != nil {
-			return fmt.Errorf("registering %T: %w", r, err)
-		}
-	}
-	if len(m.watchers) > 0 {
-		if err := kube.Add(ctrlmanager.RunnableFunc(m.watchPods)); err != nil {
-			return err
-		}
+	background, err := m.newBackground(kube)
+	if err != nil {
+		return err
 	}
 
 	group, groupCtx := errgroup.WithContext(ctx)
+	var serve func(context.Context) error
 	if len(webhooks) > 0 {
-		serve, err := m.newServing(ctx, kube, webhooks)
+		if serve, err = m.newServing(ctx, kube, webhooks); err != nil {
+			return err
+		}
+	}
+	if m.options.HealthAddress != "" {
+		serveHealth, err := health.listen(ctx, m.options.HealthAddress)
 		if err != nil {
 			return err
 		}
+		group.Go(func() error { return serveHealth(run) })
+	}
+	if serve != nil {
 		group.Go(func() error {
 			defer cancelRun()
 			return serve(groupCtx)
@@ -93,6 +92,7 @@ func (m *Manager) start(ctx context.Context) error {
 		close(m.ready)
 	}
 	group.Go(func() error { return kube.Start(run) })
+	group.Go(func() error { return background(run) })
 	return group.Wait()
 }
 
@@ -100,7 +100,18 @@ func (m *Manager) start(ctx context.Context) error {
 // until its context ends and the server has drained. It registers them when the
 // server has a certificate and listens, and not before.
 func (m *Manager) newServing(ctx context.Context, kube ctrlmanager.Manager, webhooks []*webhook.Webhook) (func(context.Context) error, error) {
-	source, err := m.newCertificates(webhooks)
+	if err := m.guardOwnPods(webhooks); err != nil {
+		return nil, err
+	}
+	var r *registration.Registration
+	if *m.options.RegisterWebHook {
+		r = m.registration(webhooks)
+		r.Spread = replicaSpread
+		if err := m.checkOwner(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	source, err := m.newCertificates(r)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +126,10 @@ func (m *Manager) newServing(ctx context.Context, kube ctrlmanager.Manager, webh
 			MaxBodyBytes: m.options.MaxBodyBytes, MaxInFlight: m.options.MaxInFlight,
 		}))
 	}
-	if err := kube.AddReadyzCheck("webhook", server.StartedChecker()); err != nil {
+	if !m.options.NoProbe {
+		server.Register(registration.ProbePath, registration.ProbeHandler())
+	}
+	if err := errors.Join(kube.AddReadyzCheck("webhook", server.StartedChecker()), m.addChecks(kube, source)); err != nil {
 		return nil, err
 	}
 	if err := server.Listen(ctx); err != nil {
@@ -133,30 +147,17 @@ func (m *Manager) newServing(ctx context.Context, kube ctrlmanager.Manager, webh
 		serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 		defer stopServing()
 		group.Go(func() error { return server.Start(serving) })
+		var unregistered error
 		group.Go(func() error {
-			<-groupCtx.Done()
 			defer stopServing()
+			unregistered = m.upkeep(groupCtx, r, source)
+			if unregistered != nil {
+				return errors.Join(unregistered, server.Close())
+			}
+			// Only now, when nobody repairs it any more.
 			if m.options.UnregisterOnStop {
 				return m.removeRegistration(serving)
 			}
-			return nil
-		})
-		group.Go(func() error {
-			source.run(groupCtx)
-			return nil
-		})
-		var unregistered error
-		group.Go(func() error {
-			if *m.options.RegisterWebHook {
-				if err := m.register(groupCtx, webhooks, source.bundle); err != nil {
-					if groupCtx.Err() != nil {
-						return nil //nolint:nilerr // stopped while registering, which is no failure
-					}
-					unregistered = err
-					return errors.Join(err, server.Close())
-				}
-			}
-			close(m.ready)
 			return nil
 		})
 		err := group.Wait()
@@ -168,61 +169,147 @@ func (m *Manager) newServing(ctx context.Context, kube ctrlmanager.Manager, webh
 	}, nil
 }
 
+// replicaSpread is within which time replicas register that start together.
+const replicaSpread = 500 * time.Millisecond
+
+// upkeep registers, which makes the manager ready, and keeps certificates and
+// registration as they should be until ctx ends. What fails at first is an
+// error; what fails later is tried again.
+func (m *Manager) upkeep(ctx context.Context, r *registration.Registration, source *certificates) error {
+	if err := source.check(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // stopped while registering, which is no failure
+		}
+		return err
+	}
+	close(m.ready)
+	var group errgroup.Group
+	trigger := make(chan struct{}, 1)
+	if r != nil && m.probes() {
+		group.Go(func() error {
+			m.prober.run(ctx, m.probe(r), func() { notify(trigger) })
+			return nil
+		})
+	}
+	m.keep(ctx, source, trigger)
+	return group.Wait()
+}
+
 // RegisterExtensions registers the extensions, creates the CA Secret if need
 // be, and returns. It is for the registrar of a split deployment, and can be
-// repeated at will.
+// repeated at will; a rotation that is due goes on by one step at each.
 func (m *Manager) RegisterExtensions(ctx context.Context) error {
-	webhooks, err := m.webhooks()
-	if err != nil {
-		return fmt.Errorf("manager: %w", err)
-	}
-	if err := m.reach(ctx); err != nil {
-		return fmt.Errorf("manager: %w", err)
-	}
-	source, err := m.newCertificates(webhooks)
-	if err != nil {
-		return fmt.Errorf("manager: %w", err)
-	}
-	if err := source.wait(ctx); err != nil {
-		return fmt.Errorf("manager: %w", err)
-	}
-	if err := m.register(ctx, webhooks, source.bundle); err != nil {
+	if _, _, err := m.registerOnce(ctx); err != nil {
 		return fmt.Errorf("manager: %w", err)
 	}
 	return nil
 }
 
-// UnregisterExtensions removes what RegisterExtensions made: the webhook
-// configurations first, so that nothing is called that can no longer answer,
-// then the CA Secret. It does not matter which extensions were added.
+// KeepRegistered registers the extensions and stays, until ctx ends or Stop is
+// called: it rotates the CA and repairs what others change. It is the registrar
+// of servers that never read the CA's key; see Options.LeafSecretName.
+func (m *Manager) KeepRegistered(ctx context.Context) error {
+	ctx, err := m.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer m.cancel()
+	defer m.httpClient.CloseIdleConnections()
+	r, source, err := m.registerOnce(ctx)
+	if err == nil {
+		err = m.upkeep(ctx, r, source)
+	}
+	if err != nil {
+		return fmt.Errorf("manager: %w", err)
+	}
+	return nil
+}
+
+func (m *Manager) registerOnce(ctx context.Context) (*registration.Registration, *certificates, error) {
+	webhooks, err := m.webhooks()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := m.guardOwnPods(webhooks); err != nil {
+		return nil, nil, err
+	}
+	if err := m.reach(ctx); err != nil {
+		return nil, nil, err
+	}
+	r := m.registration(webhooks)
+	if err := m.checkOwner(ctx, r); err != nil {
+		return nil, nil, err
+	}
+	source, err := m.newCertificates(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := source.wait(ctx); err != nil {
+		return nil, nil, err
+	}
+	return r, source, source.check(ctx)
+}
+
+// UnregisterExtensions removes what RegisterExtensions made, and logs what that
+// was: the webhook configurations first, so that nothing is called that can no
+// longer answer, then the Secrets and the Lease. It does not matter which
+// extensions were added. Stop every manager that registers before: it would
+// repair what is removed.
 func (m *Manager) UnregisterExtensions(ctx context.Context) error {
 	if err := m.reach(ctx); err != nil {
 		return fmt.Errorf("manager: %w", err)
 	}
+	if m.options.callable() == nil {
+		if err := m.checkOwner(ctx, m.registration(nil)); err != nil {
+			return fmt.Errorf("manager: %w", err)
+		}
+	}
 	if err := m.removeRegistration(ctx); err != nil {
 		return fmt.Errorf("manager: %w", err)
 	}
-	if !*m.options.SetupCertificate || m.options.CertificateDir != "" {
+	if err := m.removeObjects(ctx); err != nil {
+		return fmt.Errorf("manager: %w", err)
+	}
+	return nil
+}
+
+// removeObjects removes what is ours in the manager's namespace.
+func (m *Manager) removeObjects(ctx context.Context) error {
+	namespace := m.options.WebhookNamespace
+	remove := func(kind, name string, remove func(context.Context, string, metav1.DeleteOptions) error) error {
+		err := remove(ctx, name, metav1.DeleteOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("deleting %s %s/%s: %w", kind, namespace, name, err)
+		}
+		m.options.Logger.Infow("removed", "kind", kind, "name", namespace+"/"+name)
 		return nil
 	}
-	namespace, secret := m.options.WebhookNamespace, m.options.SetupCertificateName
-	err := m.clientset.CoreV1().Secrets(namespace).Delete(ctx, secret, metav1.DeleteOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("manager: deleting Secret %s/%s: %w", namespace, secret, err)
+	var errs []error
+	secrets := m.clientset.CoreV1().Secrets(namespace)
+	if *m.options.SetupCertificate && m.options.CertificateDir == "" && !m.options.ForeignCABundle {
+		errs = append(errs, remove("Secret", m.options.SetupCertificateName, secrets.Delete))
+		if m.options.LeafSecretName != "" {
+			errs = append(errs, remove("Secret", m.options.LeafSecretName, secrets.Delete))
+		}
 	}
-	m.options.Logger.Infow("CA Secret removed", "secret", namespace+"/"+secret)
-	return nil
+	if m.options.LeaderElection {
+		errs = append(errs, remove("Lease", m.options.configurationName(), m.clientset.CoordinationV1().Leases(namespace).Delete))
+	}
+	return errors.Join(errs...)
 }
 
 func (m *Manager) removeRegistration(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
 	name := m.options.configurationName()
-	if err := registration.Remove(ctx, m.clientset.AdmissionregistrationV1(), name); err != nil {
-		return err
+	removed, err := registration.Remove(ctx, m.clientset.AdmissionregistrationV1().RESTClient(), name)
+	for _, kind := range removed {
+		m.options.Logger.Infow("removed", "kind", kind, "name", name)
 	}
-	m.options.Logger.Infow("webhook configurations removed", "name", name)
-	return nil
+	return err
 }
 
 // protected are the namespaces without which there is no cluster, or no us.
@@ -239,27 +326,37 @@ func (m *Manager) webhooks() ([]*webhook.Webhook, error) {
 	})
 }
 
-func (m *Manager) register(ctx context.Context, webhooks []*webhook.Webhook, bundle func() ([]byte, error)) error {
-	pem, err := bundle()
-	if err != nil {
+// checkOwner reports an installation that has the same name. Whatever else is
+// wrong is said by what follows.
+func (m *Manager) checkOwner(ctx context.Context, r *registration.Registration) error {
+	if err := r.Check(ctx, m.clientset.AdmissionregistrationV1().RESTClient()); errors.Is(err, registration.ErrForeign) {
 		return err
 	}
-	r := registration.Registration{
-		Name:     m.options.configurationName(),
-		Domain:   m.options.configurationName() + ".admitkit.dev",
-		Labels:   m.labels(),
-		Webhooks: webhooks,
-		Target: registration.Target{
-			ServiceName: m.options.ServiceName, ServiceNamespace: m.options.WebhookNamespace, ServicePort: m.options.ServicePort,
-			Host: m.options.AdvertiseHost, Port: m.options.Port,
-		},
-		Bundle: pem,
-	}
-	if err := r.Apply(ctx, m.clientset.AdmissionregistrationV1()); err != nil {
-		return err
-	}
-	m.options.Logger.Infow("webhooks registered", "name", r.Name, "webhooks", len(webhooks))
 	return nil
+}
+
+func (m *Manager) registration(webhooks []*webhook.Webhook) *registration.Registration {
+	o := &m.options
+	r := &registration.Registration{
+		Name:        o.configurationName(),
+		Domain:      o.configurationName() + ".admitkit.dev",
+		Labels:      m.labels(),
+		Annotations: o.WebhookAnnotations,
+		Owner:       o.WebhookOwner,
+		Webhooks:    webhooks,
+		Target: registration.Target{
+			ServiceName: o.ServiceName, ServiceNamespace: o.WebhookNamespace, ServicePort: o.ServicePort,
+			Host: o.AdvertiseHost, Port: o.Port,
+		},
+		ForeignBundle:     o.ForeignCABundle,
+		IgnoreUntilProbed: o.IgnoreUntilProbed,
+		Probed:            m.prober.hasPassed,
+		Started:           m.clock.Now(),
+	}
+	if !o.NoProbe {
+		r.ProbeNamespace = o.WebhookNamespace
+	}
+	return r
 }
 
 // labels are on every object that the manager makes.
@@ -268,54 +365,6 @@ func (m *Manager) labels() map[string]string {
 		"app.kubernetes.io/managed-by": "admitkit",
 		"admitkit.dev/fingerprint":     m.options.OperatorFingerprint,
 	}
-}
-
-// certificates is where serving certificates come from.
-type certificates struct {
-	getCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	bundle         func() ([]byte, error)
-	// wait returns when there is a certificate to serve.
-	wait func(context.Context) error
-	// run keeps it fresh until the context ends.
-	run func(context.Context)
-}
-
-func (m *Manager) newCertificates(webhooks []*webhook.Webhook) (*certificates, error) {
-	if m.options.CertificateDir != "" {
-		files, err := certs.NewFiles(afero.NewOsFs(), m.options.CertificateDir, clock.RealClock{})
-		if err != nil {
-			return nil, fmt.Errorf("CertificateDir: %w", err)
-		}
-		return &certificates{
-			getCertificate: files.GetCertificate,
-			bundle:         files.Bundle,
-			wait:           func(context.Context) error { return nil },
-			run:            func(context.Context) {},
-		}, nil
-	}
-	source := &certificates{}
-	authority := certs.NewAuthority(certs.Options{
-		Secrets:   m.clientset.CoreV1().Secrets(m.options.WebhookNamespace),
-		Namespace: m.options.WebhookNamespace,
-		Name:      m.options.SetupCertificateName,
-		Labels:    m.labels(),
-		Hosts:     m.options.hosts(),
-		ReadOnly:  !*m.options.SetupCertificate,
-		Logger:    m.options.Logger.Desugar(),
-		OnBundle: func(ctx context.Context) error {
-			if !*m.options.RegisterWebHook {
-				return nil
-			}
-			return m.register(ctx, webhooks, source.bundle)
-		},
-	})
-	*source = certificates{
-		getCertificate: authority.GetCertificate,
-		bundle:         func() ([]byte, error) { return authority.Bundle(), nil },
-		wait:           authority.Wait,
-		run:            authority.Run,
-	}
-	return source, nil
 }
 
 // reachTimeout is how long a start waits for an API server that does not
@@ -344,7 +393,15 @@ func (m *Manager) reach(ctx context.Context) error {
 // newKubeManager makes the controller-runtime manager that runs reconcilers and
 // watchers. Its cache is confined to the manager's namespace and trimmed, so
 // that memory follows the objects that the extensions look at.
-func (m *Manager) newKubeManager() (ctrlmanager.Manager, error) {
+func (m *Manager) newKubeManager(health *health) (ctrlmanager.Manager, error) {
+	kube, err := ctrlmanager.New(m.options.RESTConfig, m.kubeOptions())
+	if err != nil {
+		return nil, fmt.Errorf("MetricsAddress: %w", err)
+	}
+	return kubeManager{kube, health}, nil
+}
+
+func (m *Manager) kubeOptions() ctrlmanager.Options {
 	// Names of controllers are checked for uniqueness across the whole process,
 	// which a second manager in it would fail.
 	skipNameValidation := true
@@ -354,28 +411,17 @@ func (m *Manager) newKubeManager() (ctrlmanager.Manager, error) {
 	// who did so before keeps theirs.
 	ctrllog.SetLogger(logger)
 	options := ctrlmanager.Options{
-		Scheme:                        m.options.Scheme,
-		Logger:                        logger,
-		Cache:                         cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
-		Metrics:                       metricsserver.Options{BindAddress: off(m.options.MetricsAddress)},
-		HealthProbeBindAddress:        off(m.options.HealthAddress),
-		LeaderElection:                m.options.LeaderElection,
-		LeaderElectionID:              m.options.configurationName(),
-		LeaderElectionNamespace:       m.options.WebhookNamespace,
-		LeaderElectionReleaseOnCancel: true,
-		Controller:                    config.Controller{SkipNameValidation: &skipNameValidation},
+		Scheme:                 m.options.Scheme,
+		Logger:                 logger,
+		Cache:                  cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+		Metrics:                metricsserver.Options{BindAddress: off(m.options.MetricsAddress)},
+		HealthProbeBindAddress: "0",
+		Controller:             config.Controller{SkipNameValidation: &skipNameValidation},
 	}
 	if m.options.Namespace != "" {
 		options.Cache.DefaultNamespaces = map[string]cache.Config{m.options.Namespace: {}}
 	}
-	kube, err := ctrlmanager.New(m.options.RESTConfig, options)
-	if err != nil {
-		return nil, fmt.Errorf("HealthAddress, MetricsAddress or leader election: %w", err)
-	}
-	if err := kube.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return nil, err
-	}
-	return kube, nil
+	return options
 }
 
 // off is how controller-runtime is told to serve nothing at an address.

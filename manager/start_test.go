@@ -318,7 +318,7 @@ func TestAMalformedSecretIsRepairedAndTheReasonLogged(t *testing.T) {
 		"garbage for a certificate":            {map[string][]byte{certs.CertKey: []byte("garbage"), certs.KeyKey: otherKey}, "the CA's certificate is not PEM"},
 		"a key that is missing":                {map[string][]byte{certs.CertKey: ca.Bundle()}, "the CA's key is missing"},
 		"a key that belongs to something else": {map[string][]byte{certs.CertKey: ca.Bundle(), certs.KeyKey: otherKey}, "does not belong to its certificate"},
-		"an expired CA":                        {map[string][]byte{certs.CertKey: expired.Bundle(), certs.KeyKey: expiredKey}, "the CA expired at"},
+		"an expired CA":                        {map[string][]byte{certs.CertKey: expired.Bundle(), certs.KeyKey: expiredKey}, "the CA has expired"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			namespace := newNamespace(t)
@@ -331,7 +331,7 @@ func TestAMalformedSecretIsRepairedAndTheReasonLogged(t *testing.T) {
 			}
 			r := start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}))
 			eventuallyCalled(t, namespace, "marked")
-			logged := r.logs.FilterMessage("CA written").All()
+			logged := r.logs.FilterMessage("certificates: Created").All()
 			if len(logged) != 1 || !strings.Contains(logged[0].ContextMap()["reason"].(string), test.reason) {
 				t.Errorf("logged %v, want one repair because %s", logged, test.reason)
 			}

@@ -73,6 +73,9 @@ func (m *Manager) watchPods(ctx context.Context) error {
 			return err
 		}
 	}
+	synced := informer.HasSynced
+	m.podsSynced.Store(&synced)
+	defer m.podsSynced.Store(nil)
 	informer.RunWithContext(ctx)
 	return nil
 }

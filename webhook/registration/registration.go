@@ -1,38 +1,60 @@
 // Package registration makes the API server call the webhooks: it builds the
 // MutatingWebhookConfiguration and the ValidatingWebhookConfiguration, applies
-// them and removes them.
+// them, repairs them and removes them.
 //
 // Both are written by server-side apply under one field manager, in one step
 // and never by delete and create, so that there is no moment in which the API
 // server does not know them, and replicas that start together write the same
-// thing. What others own in them (labels, annotations) is left alone.
+// thing. What others own in them (labels, annotations, entries) is left alone;
+// what others put into our entries is not.
 //
-// Their name is FINGERPRINT.NAMESPACE, with the namespace of the manager, so
-// that two installations never write the same object.
+// Their name is FINGERPRINT.NAMESPACE, with the namespace of the manager. An
+// annotation says whose they are, so that a second installation that comes to
+// the same name is told so, and writes nothing.
 package registration
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	applyadmissionregistrationv1 "k8s.io/client-go/applyconfigurations/admissionregistration/v1"
-	applymetav1 "k8s.io/client-go/applyconfigurations/meta/v1"
-	admissionregistrationv1client "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
-	"k8s.io/client-go/util/retry"
+	"k8s.io/client-go/rest"
 
+	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/webhook"
 )
 
 // FieldManager is the owner, in server-side apply, of what this package writes.
 const FieldManager = "admitkit"
+
+// The annotations of both objects.
+const (
+	// OwnerAnnotation says which installation they belong to.
+	OwnerAnnotation = "admitkit.dev/owner"
+	// RevisionAnnotation is a digest of the webhooks, and RevisionTimeAnnotation
+	// says when the newest replica that registered them started. While an
+	// upgrade is under way, replicas of the older revision see by these that
+	// what they find is no drift.
+	RevisionAnnotation     = "admitkit.dev/revision"
+	RevisionTimeAnnotation = "admitkit.dev/revision-time"
+	// ProbedAnnotation is "true" once a probe has come back, after which the
+	// failure policy Fail is in force for good; see Registration.IgnoreUntilProbed.
+	ProbedAnnotation = "admitkit.dev/probed"
+)
 
 // Target says where the API server finds the webhooks: a Service, or a URL.
 type Target struct {
@@ -45,177 +67,393 @@ type Target struct {
 	Port int32
 }
 
+// Owner names the installation that serves there. Its replicas may have
+// different ports.
+func (t Target) Owner() string {
+	if t.ServiceName != "" {
+		return "service " + t.ServiceNamespace + "/" + t.ServiceName
+	}
+	return "host " + t.Host
+}
+
 // Registration is the configuration of one installation.
 type Registration struct {
 	// Name of both objects, a DNS subdomain.
 	Name string
 	// Domain is appended to the names of the webhooks, which must be fully
-	// qualified.
+	// qualified. Entries with other names belong to others.
 	Domain string
-	// Labels are put on both objects.
-	Labels map[string]string
+	// Labels and Annotations are put on both objects.
+	Labels, Annotations map[string]string
+	// Owner is a cluster-scoped object with which both are removed; none by
+	// default.
+	Owner *metav1.OwnerReference
 	// Webhooks are the entries. A kind of which there is none has no object.
 	Webhooks []*webhook.Webhook
+	// ProbeNamespace is the manager's namespace, in which [Registration.Probe]
+	// asks; an entry of its own makes sure that nothing else is asked. Default:
+	// no such entry.
+	ProbeNamespace string
 	// Target is where they are served.
 	Target Target
-	// Bundle is the PEM of the certificates that the API server trusts.
-	Bundle []byte
+	// ForeignBundle leaves the caBundle to someone else, cert-manager's
+	// injector for example.
+	ForeignBundle bool
+	// IgnoreUntilProbed makes the failure policy Fail begin as Ignore, until
+	// Probed reports true in any replica.
+	IgnoreUntilProbed bool
+	// Probed reports whether a probe has come back. Required with
+	// IgnoreUntilProbed.
+	Probed func() bool
+	// Started is when this replica did; see RevisionTimeAnnotation.
+	Started time.Time
+	// Spread is within which time replicas that see the same drift at the same
+	// moment repair it, so that the first one does and the others see it done.
+	// Default: at once.
+	Spread time.Duration
 }
 
-// Apply writes the objects, and removes the one that has no entries any more.
-func (r *Registration) Apply(ctx context.Context, client admissionregistrationv1client.AdmissionregistrationV1Interface) error {
-	mutating, validating := r.mutating(), r.validating()
-	options := metav1.ApplyOptions{FieldManager: FieldManager, Force: true}
-	if len(mutating.Webhooks) > 0 {
-		if err := retryConflict(func() error {
-			_, err := client.MutatingWebhookConfigurations().Apply(ctx, mutating, options)
-			return err
-		}); err != nil {
-			return fmt.Errorf("applying MutatingWebhookConfiguration %s: %w", r.Name, err)
+// ErrForeign is the error of an object that belongs to another installation.
+var ErrForeign = errors.New("another installation's")
+
+// Repair says what was wrong with an object before it was written.
+type Repair struct {
+	// Object is its kind and name.
+	Object string
+	// Kind is what was wrong: missing, entry, extra, rules, caBundle, ...
+	Kind string
+}
+
+// configuration has the shape of both kinds: a ValidatingWebhook is a
+// MutatingWebhook without a reinvocation policy.
+type configuration = admissionregistrationv1.MutatingWebhookConfiguration
+
+type entry = admissionregistrationv1.MutatingWebhook
+
+// resource is one of the two kinds.
+type resource struct{ kind, plural string }
+
+var (
+	mutating  = resource{"MutatingWebhookConfiguration", "mutatingwebhookconfigurations"}
+	resources = []resource{mutating, {"ValidatingWebhookConfiguration", "validatingwebhookconfigurations"}}
+)
+
+// Reconcile makes both objects what they should be, and returns what was not so.
+// It reads both before it calls bundle, for the PEM of the certificates that API
+// servers are to trust, and writes only if nobody wrote in between; a lost race
+// is run again.
+func (r *Registration) Reconcile(ctx context.Context, client rest.Interface, bundle func(context.Context) ([]byte, error)) (repairs []Repair, err error) {
+	const attempts = 10
+	for attempt := range attempts {
+		look := attempt == 0 && r.Spread > 0
+		if repairs, err = r.reconcileOnce(ctx, client, bundle, look); len(repairs) == 0 && err == nil {
+			return nil, nil
 		}
-	} else if err := removeMutating(ctx, client, r.Name); err != nil {
-		return err
-	}
-	if len(validating.Webhooks) > 0 {
-		if err := retryConflict(func() error {
-			_, err := client.ValidatingWebhookConfigurations().Apply(ctx, validating, options)
-			return err
-		}); err != nil {
-			return fmt.Errorf("applying ValidatingWebhookConfiguration %s: %w", r.Name, err)
+		if !look && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+			return repairs, err
 		}
-	} else if err := removeValidating(ctx, client, r.Name); err != nil {
-		return err
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(rand.N(max(r.Spread, minSpread))): //nolint:gosec // no secret
+		}
 	}
-	return nil
+	return repairs, err
 }
 
-// Remove deletes both objects. One that does not exist is no error.
-func Remove(ctx context.Context, client admissionregistrationv1client.AdmissionregistrationV1Interface, name string) error {
-	return errors.Join(removeMutating(ctx, client, name), removeValidating(ctx, client, name))
-}
+// minSpread is how far apart those who lost a race try again.
+const minSpread = 100 * time.Millisecond
 
-func removeMutating(ctx context.Context, client admissionregistrationv1client.AdmissionregistrationV1Interface, name string) error {
-	err := client.MutatingWebhookConfigurations().Delete(ctx, name, metav1.DeleteOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting MutatingWebhookConfiguration %s: %w", name, err)
+// reconcileOnce repairs what it finds, or only looks for it.
+func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface, bundle func(context.Context) ([]byte, error), look bool) ([]Repair, error) {
+	lives := make([]*configuration, len(resources))
+	for i, res := range resources {
+		live, err := get(ctx, client, res, r.Name)
+		if err == nil {
+			err = r.check(res, live)
+		}
+		if err != nil {
+			return nil, err
+		}
+		lives[i] = live
 	}
-	return nil
-}
-
-func removeValidating(ctx context.Context, client admissionregistrationv1client.AdmissionregistrationV1Interface, name string) error {
-	err := client.ValidatingWebhookConfigurations().Delete(ctx, name, metav1.DeleteOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting ValidatingWebhookConfiguration %s: %w", name, err)
+	pem, err := bundle(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return nil
-}
-
-// retryConflict runs an apply again when another replica wrote in between. The
-// API server retries too, but gives up after a few rounds.
-func retryConflict(apply func() error) error {
-	return retry.OnError(retry.DefaultBackoff, func(err error) bool {
-		return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
-	}, apply)
-}
-
-func (r *Registration) mutating() *applyadmissionregistrationv1.MutatingWebhookConfigurationApplyConfiguration {
-	config := applyadmissionregistrationv1.MutatingWebhookConfiguration(r.Name).WithLabels(r.Labels)
-	for _, w := range r.Webhooks {
-		if !w.Mutating {
+	var repairs []Repair
+	for i, res := range resources {
+		desired := r.desired(res, lives[i], pem)
+		what := r.difference(lives[i], desired)
+		if what == "" {
 			continue
 		}
-		entry := applyadmissionregistrationv1.MutatingWebhook().
-			WithName(w.Name + "." + r.Domain).
-			WithClientConfig(r.clientConfig(w)).
-			WithAdmissionReviewVersions("v1").
-			WithFailurePolicy(*w.Scope.FailurePolicy).
-			WithMatchPolicy(*w.Scope.MatchPolicy).
-			WithReinvocationPolicy(*w.Scope.ReinvocationPolicy).
-			WithSideEffects(*w.Scope.SideEffects).
-			WithTimeoutSeconds(seconds(w.Scope.Timeout)).
-			WithNamespaceSelector(selector(w.Scope.NamespaceSelector)).
-			WithObjectSelector(selector(w.Scope.ObjectSelector)).
-			WithRules(rules(w.Scope.Rules)...).
-			WithMatchConditions(matchConditions(w.Scope.MatchConditions)...)
-		config.WithWebhooks(entry)
+		repairs = append(repairs, Repair{Object: res.kind + " " + r.Name, Kind: what})
+		if look {
+			continue
+		}
+		if err := r.write(ctx, client, res, lives[i], desired); err != nil {
+			// What was written before it counts all the same.
+			return repairs[:len(repairs)-1], err
+		}
 	}
-	return config
+	return repairs, nil
 }
 
-func (r *Registration) validating() *applyadmissionregistrationv1.ValidatingWebhookConfigurationApplyConfiguration {
-	config := applyadmissionregistrationv1.ValidatingWebhookConfiguration(r.Name).WithLabels(r.Labels)
+// Check returns an error that wraps ErrForeign if an object of the name belongs
+// to another installation.
+func (r *Registration) Check(ctx context.Context, client rest.Interface) error {
+	for _, res := range resources {
+		live, err := get(ctx, client, res, r.Name)
+		if err != nil {
+			return err
+		}
+		if err := r.check(res, live); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Registration) check(res resource, live *configuration) error {
+	if live == nil {
+		return nil
+	}
+	if owner := live.Annotations[OwnerAnnotation]; owner != "" && owner != r.Target.Owner() {
+		return fmt.Errorf("%s %s is %w: it belongs to %q, and this is %q: choose another OperatorFingerprint, or unregister the other one",
+			res.kind, r.Name, ErrForeign, owner, r.Target.Owner())
+	}
+	return nil
+}
+
+func (r *Registration) write(ctx context.Context, client rest.Interface, res resource, live, desired *configuration) error {
+	if len(desired.Webhooks) == 0 {
+		return remove(ctx, client, res, r.Name)
+	}
+	if live != nil {
+		desired.ResourceVersion = live.ResourceVersion
+	}
+	live, err := apply(ctx, client, res, desired)
+	if err != nil || r.difference(live, desired) == "" {
+		return err
+	}
+	// Server-side apply takes nothing away that someone else has added, such as
+	// a match condition that is never true. Whoever wants to escape admission
+	// would add one.
+	others := slices.DeleteFunc(slices.Clone(live.Webhooks), func(e entry) bool { return r.ours(e.Name) })
+	ours := desired.Webhooks
+	if r.ForeignBundle {
+		keepBundles(ours, live.Webhooks)
+	}
+	live.Webhooks = append(ours, others...)
+	return replace(ctx, client, res, live)
+}
+
+// keepBundles copies what someone else injected.
+func keepBundles(to, from []entry) {
+	for i := range to {
+		for _, e := range from {
+			if e.Name == to[i].Name {
+				to[i].ClientConfig.CABundle = e.ClientConfig.CABundle
+			}
+		}
+	}
+}
+
+func (r *Registration) ours(name string) bool { return strings.HasSuffix(name, "."+r.Domain) }
+
+// desired builds an object, given what is there.
+func (r *Registration) desired(res resource, live *configuration, pem []byte) *configuration {
+	entries := r.entries(res)
+	revision, since := digest(entries), r.Started.UTC()
+	probed := !r.IgnoreUntilProbed || r.Probed()
+	if live != nil {
+		probed = probed || live.Annotations[ProbedAnnotation] == "true"
+		when, err := time.Parse(time.RFC3339Nano, live.Annotations[RevisionTimeAnnotation])
+		if err == nil && when.After(since) && !when.After(time.Now().Add(time.Hour)) {
+			since = when
+			if theirs := live.Annotations[RevisionAnnotation]; theirs != revision && theirs != "" {
+				if newer := r.entriesOf(live); digest(newer) == theirs {
+					revision, entries = theirs, newer
+				}
+			}
+		}
+	}
+	for i := range entries {
+		e := &entries[i]
+		e.ClientConfig.CABundle = pem
+		if r.ForeignBundle {
+			e.ClientConfig.CABundle = nil
+		}
+		if !probed && !isProbe(e.Name) {
+			ignore := admissionregistrationv1.Ignore
+			e.FailurePolicy = &ignore
+		}
+	}
+	c := &configuration{
+		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: res.kind},
+		ObjectMeta: metav1.ObjectMeta{Name: r.Name, Labels: r.Labels, Annotations: map[string]string{}},
+		Webhooks:   entries,
+	}
+	for key, value := range r.Annotations {
+		c.Annotations[key] = value
+	}
+	c.Annotations[OwnerAnnotation] = r.Target.Owner()
+	c.Annotations[RevisionAnnotation] = revision
+	c.Annotations[RevisionTimeAnnotation] = since.Format(time.RFC3339Nano)
+	if r.IgnoreUntilProbed {
+		c.Annotations[ProbedAnnotation] = strconv.FormatBool(probed)
+	}
+	if r.Owner != nil {
+		c.OwnerReferences = []metav1.OwnerReference{*r.Owner}
+	}
+	return c
+}
+
+// entriesOf returns our entries of what a newer replica registered.
+func (r *Registration) entriesOf(live *configuration) []entry {
+	return slices.DeleteFunc(slices.Clone(live.DeepCopy().Webhooks), func(e entry) bool { return !r.ours(e.Name) })
+}
+
+func (r *Registration) entries(res resource) []entry {
+	var entries []entry
 	for _, w := range r.Webhooks {
+		if w.Mutating != (res == mutating) {
+			continue
+		}
+		e := r.entry(w.Name, w.Path(), w.Scope)
 		if w.Mutating {
-			continue
+			e.ReinvocationPolicy = w.Scope.ReinvocationPolicy
 		}
-		entry := applyadmissionregistrationv1.ValidatingWebhook().
-			WithName(w.Name + "." + r.Domain).
-			WithClientConfig(r.clientConfig(w)).
-			WithAdmissionReviewVersions("v1").
-			WithFailurePolicy(*w.Scope.FailurePolicy).
-			WithMatchPolicy(*w.Scope.MatchPolicy).
-			WithSideEffects(*w.Scope.SideEffects).
-			WithTimeoutSeconds(seconds(w.Scope.Timeout)).
-			WithNamespaceSelector(selector(w.Scope.NamespaceSelector)).
-			WithObjectSelector(selector(w.Scope.ObjectSelector)).
-			WithRules(rules(w.Scope.Rules)...).
-			WithMatchConditions(matchConditions(w.Scope.MatchConditions)...)
-		config.WithWebhooks(entry)
+		entries = append(entries, e)
 	}
-	return config
+	if r.ProbeNamespace != "" && res == mutating && len(r.Webhooks) > 0 {
+		entries = append(entries, r.probeEntry())
+	}
+	return entries
 }
 
-func (r *Registration) clientConfig(w *webhook.Webhook) *applyadmissionregistrationv1.WebhookClientConfigApplyConfiguration {
-	config := applyadmissionregistrationv1.WebhookClientConfig().WithCABundle(r.Bundle...)
+func (r *Registration) entry(name, path string, scope extension.Scope) entry {
+	seconds := int32(scope.Timeout / time.Second) //nolint:gosec // whole seconds, 30 at most
+	rules := slices.Clone(scope.Rules)
+	for i := range rules {
+		if rules[i].Scope == nil {
+			all := admissionregistrationv1.AllScopes
+			rules[i].Scope = &all
+		}
+	}
+	return entry{
+		Name:                    name + "." + r.Domain,
+		ClientConfig:            r.clientConfig(path),
+		Rules:                   rules,
+		FailurePolicy:           scope.FailurePolicy,
+		MatchPolicy:             scope.MatchPolicy,
+		NamespaceSelector:       selector(scope.NamespaceSelector),
+		ObjectSelector:          selector(scope.ObjectSelector),
+		SideEffects:             scope.SideEffects,
+		TimeoutSeconds:          &seconds,
+		AdmissionReviewVersions: []string{"v1"},
+		MatchConditions:         scope.MatchConditions,
+	}
+}
+
+func selector(s *metav1.LabelSelector) *metav1.LabelSelector {
+	if s == nil {
+		return &metav1.LabelSelector{}
+	}
+	return s
+}
+
+func (r *Registration) clientConfig(path string) admissionregistrationv1.WebhookClientConfig {
 	if r.Target.ServiceName != "" {
-		return config.WithService(applyadmissionregistrationv1.ServiceReference().
-			WithNamespace(r.Target.ServiceNamespace).
-			WithName(r.Target.ServiceName).
-			WithPort(r.Target.ServicePort).
-			WithPath(w.Path()))
+		port := r.Target.ServicePort
+		return admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{
+			Namespace: r.Target.ServiceNamespace, Name: r.Target.ServiceName, Port: &port, Path: &path,
+		}}
 	}
 	address := net.JoinHostPort(r.Target.Host, strconv.Itoa(int(r.Target.Port)))
-	return config.WithURL((&url.URL{Scheme: "https", Host: address, Path: w.Path()}).String())
+	u := (&url.URL{Scheme: "https", Host: address, Path: path}).String()
+	return admissionregistrationv1.WebhookClientConfig{URL: &u}
 }
 
-// seconds is exact: a scope's timeout is whole seconds, 30 at most.
-func seconds(timeout time.Duration) int32 {
-	return int32(timeout / time.Second) //nolint:gosec // see above
+// digest tells one set of webhooks from another, whatever changes while they
+// stay the same.
+func digest(entries []entry) string {
+	entries = slices.Clone(entries)
+	for i := range entries {
+		entries[i].ClientConfig.CABundle, entries[i].FailurePolicy = nil, nil
+	}
+	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.Name, b.Name) })
+	content, err := json.Marshal(entries)
+	if err != nil {
+		panic(err) // an API type that cannot be written
+	}
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:8])
 }
 
-func rules(rules []admissionregistrationv1.RuleWithOperations) []*applyadmissionregistrationv1.RuleWithOperationsApplyConfiguration {
-	configs := make([]*applyadmissionregistrationv1.RuleWithOperationsApplyConfiguration, 0, len(rules))
-	for _, rule := range rules {
-		config := applyadmissionregistrationv1.RuleWithOperations().
-			WithOperations(rule.Operations...).
-			WithAPIGroups(rule.APIGroups...).
-			WithAPIVersions(rule.APIVersions...).
-			WithResources(rule.Resources...)
-		if rule.Scope != nil {
-			config.WithScope(*rule.Scope)
+func get(ctx context.Context, client rest.Interface, res resource, name string) (*configuration, error) {
+	data, err := client.Get().Resource(res.plural).Name(name).SetHeader("Accept", "application/json").Do(ctx).Raw()
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading %s %s: %w", res.kind, name, err)
+	}
+	return decode(res, name, data)
+}
+
+func decode(res resource, name string, data []byte) (*configuration, error) {
+	c := &configuration{}
+	if err := json.Unmarshal(data, c); err != nil {
+		return nil, fmt.Errorf("reading %s %s: %w", res.kind, name, err)
+	}
+	return c, nil
+}
+
+// Remove deletes both objects, and returns the kinds of those that there were.
+func Remove(ctx context.Context, client rest.Interface, name string) (removed []string, err error) {
+	var errs []error
+	for _, res := range resources {
+		err := client.Delete().Resource(res.plural).Name(name).SetHeader("Accept", "application/json").Do(ctx).Error()
+		switch {
+		case err == nil:
+			removed = append(removed, res.kind)
+		case !apierrors.IsNotFound(err):
+			errs = append(errs, fmt.Errorf("deleting %s %s: %w", res.kind, name, err))
 		}
-		configs = append(configs, config)
 	}
-	return configs
+	return removed, errors.Join(errs...)
 }
 
-func matchConditions(conditions []admissionregistrationv1.MatchCondition) []*applyadmissionregistrationv1.MatchConditionApplyConfiguration {
-	configs := make([]*applyadmissionregistrationv1.MatchConditionApplyConfiguration, 0, len(conditions))
-	for _, condition := range conditions {
-		configs = append(configs, applyadmissionregistrationv1.MatchCondition().WithName(condition.Name).WithExpression(condition.Expression))
+func remove(ctx context.Context, client rest.Interface, res resource, name string) error {
+	err := client.Delete().Resource(res.plural).Name(name).SetHeader("Accept", "application/json").Do(ctx).Error()
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting %s %s: %w", res.kind, name, err)
 	}
-	return configs
+	return nil
 }
 
-func selector(s *metav1.LabelSelector) *applymetav1.LabelSelectorApplyConfiguration {
-	config := applymetav1.LabelSelector()
-	if s == nil {
-		return config
+// Bundles returns the caBundles of the entries that are registered. It is an
+// error if there are none.
+func Bundles(ctx context.Context, client rest.Interface, name string) ([][]byte, error) {
+	var bundles [][]byte
+	for _, res := range resources {
+		live, err := get(ctx, client, res, name)
+		if err != nil {
+			return nil, err
+		}
+		if live == nil {
+			continue
+		}
+		for _, e := range live.Webhooks {
+			if known := slices.ContainsFunc(bundles, func(b []byte) bool { return bytes.Equal(b, e.ClientConfig.CABundle) }); !known {
+				bundles = append(bundles, e.ClientConfig.CABundle)
+			}
+		}
 	}
-	config.WithMatchLabels(s.MatchLabels)
-	for _, requirement := range s.MatchExpressions {
-		config.WithMatchExpressions(applymetav1.LabelSelectorRequirement().
-			WithKey(requirement.Key).WithOperator(requirement.Operator).WithValues(requirement.Values...))
+	if len(bundles) == 0 {
+		return nil, fmt.Errorf("no webhook is registered as %s", name)
 	}
-	return config
+	return bundles, nil
 }

@@ -1,0 +1,251 @@
+package certs
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// The keys of the CA Secret, PEM all of them.
+const (
+	// CertKey and KeyKey are the CA that signs.
+	CertKey = "ca.crt"
+	KeyKey  = "ca.key"
+	// NextCertKey and NextKeyKey are its successor, while a rotation is under
+	// way: trusted already, not yet signing.
+	NextCertKey = "next.crt"
+	NextKeyKey  = "next.key"
+	// PreviousCertKey are the certificates of predecessors, whose leaves may
+	// still be served. Their keys are gone.
+	PreviousCertKey = "previous.crt"
+)
+
+// The annotations of the CA Secret. Times are RFC 3339.
+const (
+	// ReasonAnnotation says why the Secret was last written.
+	ReasonAnnotation = "admitkit.dev/reason"
+	// NotBeforeAnnotation and NotAfterAnnotation are the validity of the CA that
+	// signs.
+	NotBeforeAnnotation = "admitkit.dev/not-before"
+	NotAfterAnnotation  = "admitkit.dev/not-after"
+	// PublishedAnnotation is since when every client trusts the next CA.
+	PublishedAnnotation = "admitkit.dev/published"
+	// PromotedAnnotation is since when the CA signs, where it has predecessors.
+	PromotedAnnotation = "admitkit.dev/promoted"
+	// RotateAnnotation, with any value, asks for a rotation now:
+	//
+	//	kubectl annotate secret NAME admitkit.dev/rotate=now
+	RotateAnnotation = "admitkit.dev/rotate"
+)
+
+// state is what the Secret says. It is not changed after it was made; the
+// methods named with... return the state after a step.
+type state struct {
+	current  *CA
+	next     *CA
+	previous []*x509.Certificate
+	// published and promoted are zero when they are not known.
+	published, promoted time.Time
+	// rotate is set when somebody asks for a rotation.
+	rotate bool
+	// problem is what is wrong with the next CA, for which there is none then.
+	problem string
+}
+
+// parseState reads a Secret. Without a current CA there is no state, and the
+// error says why. A next CA or predecessors that cannot be read are not there.
+func parseState(secret *corev1.Secret) (*state, error) {
+	current, err := ParseCA(secret.Data[CertKey], secret.Data[KeyKey])
+	if err != nil {
+		return nil, err
+	}
+	_, rotate := secret.Annotations[RotateAnnotation]
+	s := &state{current: current, previous: parseCerts(secret.Data[PreviousCertKey]), rotate: rotate}
+	if len(secret.Data[NextCertKey])+len(secret.Data[NextKeyKey]) > 0 {
+		if s.next, err = ParseCA(secret.Data[NextCertKey], secret.Data[NextKeyKey]); err != nil {
+			s.problem = "the next CA is malformed"
+		}
+	}
+	// A time that cannot be read is zero, which every decision takes for unknown.
+	s.published, _ = time.Parse(time.RFC3339Nano, secret.Annotations[PublishedAnnotation])
+	s.promoted, _ = time.Parse(time.RFC3339Nano, secret.Annotations[PromotedAnnotation])
+	return s, nil
+}
+
+func parseCerts(data []byte) []*x509.Certificate {
+	var certs []*x509.Certificate
+	for {
+		var block *pem.Block
+		if block, data = pem.Decode(data); block == nil {
+			return certs
+		}
+		if cert, err := x509.ParseCertificate(block.Bytes); err == nil {
+			certs = append(certs, cert)
+		}
+	}
+}
+
+// writeTo puts the state into a Secret. Keys and annotations that are not ours
+// are kept.
+func (s *state) writeTo(secret *corev1.Secret, reason string) error {
+	if secret.Annotations == nil {
+		secret.Annotations = map[string]string{}
+	}
+	if secret.Data == nil {
+		secret.Data = map[string][]byte{}
+	}
+	key, err := s.current.KeyPEM()
+	if err != nil {
+		return err
+	}
+	var next, nextKey []byte
+	if s.next != nil {
+		next = s.next.Bundle()
+		if nextKey, err = s.next.KeyPEM(); err != nil {
+			return err
+		}
+	}
+	for name, value := range map[string][]byte{
+		CertKey: s.current.Bundle(), KeyKey: key, NextCertKey: next, NextKeyKey: nextKey, PreviousCertKey: encodeCerts(s.previous),
+	} {
+		set(secret.Data, name, value, len(value) > 0)
+	}
+	set(secret.Annotations, ReasonAnnotation, reason, true)
+	set(secret.Annotations, NotBeforeAnnotation, s.current.cert.NotBefore.Format(time.RFC3339), true)
+	set(secret.Annotations, NotAfterAnnotation, s.current.cert.NotAfter.Format(time.RFC3339), true)
+	set(secret.Annotations, PublishedAnnotation, s.published.Format(time.RFC3339Nano), !s.published.IsZero())
+	set(secret.Annotations, PromotedAnnotation, s.promoted.Format(time.RFC3339Nano), !s.promoted.IsZero())
+	set(secret.Annotations, RotateAnnotation, "", s.rotate)
+	return nil
+}
+
+// set sets or removes an entry.
+func set[V any](entries map[string]V, key string, value V, there bool) {
+	if there {
+		entries[key] = value
+	} else {
+		delete(entries, key)
+	}
+}
+
+func encodeCerts(certs []*x509.Certificate) []byte {
+	var b bytes.Buffer
+	for _, cert := range certs {
+		b.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}))
+	}
+	return b.Bytes()
+}
+
+// bundle is what a client is to trust, the same bytes in every replica.
+func (s *state) bundle() []byte {
+	certs := []*x509.Certificate{s.current.cert}
+	if s.next != nil {
+		certs = append(certs, s.next.cert)
+	}
+	return encodeCerts(append(certs, s.previous...))
+}
+
+// nextDue decides whether to make the next CA. While a rotation is under way
+// none begins.
+func (s *state) nextDue(now time.Time) (due bool, reason string) {
+	switch {
+	case s.problem != "":
+		return true, s.problem
+	case s.next != nil:
+		if usable, reason := s.next.Usable(now); !usable {
+			return true, "the next CA cannot be used: " + reason
+		}
+		return false, ""
+	case len(s.previous) > 0:
+		return false, ""
+	case s.rotate:
+		return true, "the annotation " + RotateAnnotation + " asks for it"
+	}
+	return s.current.RenewalDue(now)
+}
+
+// publishedDue decides whether to note that every client trusts the next CA,
+// which the caller has just seen.
+func (s *state) publishedDue(now time.Time) (due bool, reason string) {
+	switch {
+	case s.next == nil:
+		return false, ""
+	case s.published.IsZero():
+		return true, "every client trusts the next CA"
+	case s.published.After(now.Add(backdate)):
+		return true, "the next CA was published by a clock that is ahead"
+	}
+	return false, ""
+}
+
+// promoteDue decides whether the next CA is to sign: every client has had the
+// delay to learn of it.
+func (s *state) promoteDue(now time.Time, delay time.Duration) (due bool, reason string) {
+	if s.next == nil || s.published.IsZero() || now.Before(s.published.Add(delay)) {
+		return false, ""
+	}
+	if usable, _ := s.next.Usable(now); !usable {
+		return false, ""
+	}
+	return true, fmt.Sprintf("every client has trusted the next CA for %s", delay)
+}
+
+// dropDue decides whether the predecessors are to be trusted no longer: the
+// last leaf that one of them signed is over.
+func (s *state) dropDue(now time.Time, leafLifetime time.Duration) (due bool, reason string) {
+	if len(s.previous) == 0 {
+		return false, ""
+	}
+	if !s.promoted.IsZero() && !now.Before(s.promoted.Add(leafLifetime)) {
+		return true, "the last leaf of the previous CA is over"
+	}
+	for _, cert := range s.previous {
+		if now.Before(cert.NotAfter) {
+			return false, ""
+		}
+	}
+	return true, "the previous CA has expired"
+}
+
+// wake is when the next step is due, if that is before latest.
+func (s *state) wake(latest time.Time, delay, leafLifetime time.Duration) time.Time {
+	earlier := func(t time.Time) {
+		if t.Before(latest) {
+			latest = t
+		}
+	}
+	switch {
+	case s.next != nil && !s.published.IsZero():
+		earlier(s.published.Add(delay))
+	case s.next == nil && len(s.previous) == 0:
+		earlier(renewal(s.current.cert))
+	}
+	if len(s.previous) > 0 && !s.promoted.IsZero() {
+		earlier(s.promoted.Add(leafLifetime))
+	}
+	return latest
+}
+
+func (s *state) withNext(next *CA) *state {
+	return &state{current: s.current, next: next, previous: s.previous, promoted: s.promoted}
+}
+
+func (s *state) withPublished(now time.Time) *state {
+	after := *s
+	after.published = now
+	return &after
+}
+
+func (s *state) withPromotion(now time.Time) *state {
+	return &state{current: s.next, previous: append([]*x509.Certificate{s.current.cert}, s.previous...), promoted: now, rotate: s.rotate}
+}
+
+func (s *state) withoutPrevious() *state {
+	after := *s
+	after.previous, after.promoted = nil, time.Time{}
+	return &after
+}

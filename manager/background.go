@@ -1,0 +1,96 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/admitkit/admitkit/extension"
+)
+
+// newBackground returns what runs the reconcilers and watchers until its context
+// ends. With leader election they have a controller-runtime manager of their
+// own, because one that loses its lease ends, while admissions are answered by
+// every replica, always.
+func (m *Manager) newBackground(kube ctrlmanager.Manager) (func(context.Context) error, error) {
+	if len(m.reconcilers)+len(m.watchers) == 0 {
+		return func(context.Context) error { return nil }, nil
+	}
+	if !m.options.LeaderElection {
+		return func(context.Context) error { return nil }, m.addBackground(m, kube)
+	}
+	// What cannot be registered is said at the start.
+	elected, err := m.newElected(kube)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		for {
+			err := elected.Start(ctx)
+			if ctx.Err() != nil || err != nil && !strings.Contains(err.Error(), "leader election lost") {
+				return err
+			}
+			m.logError("leader election", fmt.Errorf("the Lease was lost, reconcilers and watchers wait for it: %w", err))
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(rewatchInterval):
+			}
+			if elected, err = m.newElected(kube); err != nil {
+				return err
+			}
+		}
+	}, nil
+}
+
+// host is the manager as those see it that run in the elected replica only.
+type host struct {
+	*Manager
+	kube ctrlmanager.Manager
+}
+
+func (h host) GetKubeManager() ctrlmanager.Manager { return h.kube }
+
+// newElected makes a manager that runs while it has the Lease.
+func (m *Manager) newElected(kube ctrlmanager.Manager) (ctrlmanager.Manager, error) {
+	options := m.kubeOptions()
+	options.LeaderElection = true
+	options.LeaderElectionID = m.options.configurationName()
+	options.LeaderElectionNamespace = m.options.WebhookNamespace
+	options.LeaderElectionReleaseOnCancel = true
+	options.Metrics = metricsserver.Options{BindAddress: "0"}
+	options.NewCache = func(*rest.Config, cache.Options) (cache.Cache, error) { return sharedCache{kube.GetCache()}, nil }
+	elected, err := ctrlmanager.New(m.options.RESTConfig, options)
+	if err != nil {
+		return nil, fmt.Errorf("leader election: %w", err)
+	}
+	withChecks := kube.(kubeManager)
+	withChecks.Manager = elected
+	return withChecks, m.addBackground(host{m, withChecks}, withChecks)
+}
+
+// sharedCache is a cache that someone else starts and stops.
+type sharedCache struct{ cache.Cache }
+
+func (sharedCache) Start(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (m *Manager) addBackground(as extension.Manager, kube ctrlmanager.Manager) error {
+	for _, r := range m.reconcilers {
+		if err := r.Register(as); err != nil {
+			return fmt.Errorf("registering %T: %w", r, err)
+		}
+	}
+	if len(m.watchers) == 0 {
+		return nil
+	}
+	return kube.Add(ctrlmanager.RunnableFunc(m.watchPods))
+}

@@ -1,0 +1,65 @@
+package manager
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/webhook"
+)
+
+// guardOwnPods refuses webhooks that could keep the manager's own Pods from
+// being created while it is down. A manager without a Service has no Pods that
+// a webhook would have to wait for.
+func (m *Manager) guardOwnPods(webhooks []*webhook.Webhook) error {
+	if m.options.ServiceName == "" {
+		return nil
+	}
+	var errs []error
+	for _, w := range webhooks {
+		if slices.Contains(m.options.AllowOwnPods, w.Name) || slices.ContainsFunc(w.Handlers, namesItsNamespaces) {
+			continue
+		}
+		matches, err := m.matchesOwnPods(w.Scope)
+		if err != nil {
+			return err
+		}
+		if matches {
+			errs = append(errs, fmt.Errorf("webhook %s has failure policy Fail and covers the creation of Pods in namespace %s, the manager's own: "+
+				"once its last Pod is gone, none could be created; choose another WebhookNamespace, or name %q in AllowOwnPods",
+				w.Name, m.options.WebhookNamespace, w.Name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// namesItsNamespaces: [webhook.Group] keeps every other selector off the
+// protected namespaces.
+func namesItsNamespaces(a *extension.Admission) bool { return a.Scope().NamespaceSelector != nil }
+
+func (m *Manager) matchesOwnPods(scope extension.Scope) (bool, error) {
+	if *scope.FailurePolicy != admissionregistrationv1.Fail || !slices.ContainsFunc(scope.Rules, createsPods) {
+		return false, nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(scope.NamespaceSelector)
+	if err != nil {
+		return false, err
+	}
+	return selector.Matches(labels.Set{corev1.LabelMetadataName: m.options.WebhookNamespace}), nil
+}
+
+func createsPods(r admissionregistrationv1.RuleWithOperations) bool {
+	has := func(values []string, names ...string) bool {
+		return slices.ContainsFunc(values, func(v string) bool { return slices.Contains(names, v) })
+	}
+	creates := slices.ContainsFunc(r.Operations, func(o admissionregistrationv1.OperationType) bool {
+		return o == admissionregistrationv1.Create || o == admissionregistrationv1.OperationAll
+	})
+	return creates && has(r.APIGroups, "", "*") && has(r.Resources, "pods", "*", "*/*")
+}

@@ -1,0 +1,77 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/admitkit/admitkit/webhook/registration"
+)
+
+// probeInterval is how long after a probe that failed the next is sent.
+const probeInterval = time.Second
+
+// prober asks the API server until a request has come back through a webhook of
+// this installation. Once it has, it stays so.
+type prober struct {
+	mu     sync.Mutex
+	passed bool
+	err    error
+}
+
+var errNotProbed = errors.New("no probe has come back yet")
+
+// run probes until one has passed. told is called then.
+func (p *prober) run(ctx context.Context, probe func(context.Context) error, told func()) {
+	ticker := time.NewTicker(probeInterval)
+	defer ticker.Stop()
+	for {
+		err := probe(ctx)
+		p.mu.Lock()
+		p.passed, p.err = err == nil, err
+		p.mu.Unlock()
+		if err == nil {
+			told()
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (p *prober) hasPassed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.passed
+}
+
+// ready is nil when a probe has passed, or could not: a Service has only
+// endpoints that are ready, so the first replica could otherwise wait for
+// itself for ever.
+func (p *prober) ready() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.passed, p.err != nil && strings.Contains(p.err.Error(), "no endpoints available for service"):
+		return nil
+	case p.err != nil:
+		return p.err
+	}
+	return errNotProbed
+}
+
+// probes reports whether this process probes: who registers does.
+func (m *Manager) probes() bool { return *m.options.RegisterWebHook && !m.options.NoProbe }
+
+func (m *Manager) probe(r *registration.Registration) func(context.Context) error {
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+		defer cancel()
+		return r.Probe(ctx, m.clientset.CoreV1().ConfigMaps(m.options.WebhookNamespace))
+	}
+}
