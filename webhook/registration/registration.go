@@ -393,7 +393,7 @@ func digest(entries []entry) string {
 }
 
 func get(ctx context.Context, client rest.Interface, res resource, name string) (*configuration, error) {
-	data, err := client.Get().Resource(res.plural).Name(name).SetHeader("Accept", "application/json").Do(ctx).Raw()
+	data, err := raw(client.Get().Resource(res.plural).Name(name).SetHeader("Accept", "application/json").Do(ctx))
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -401,6 +401,14 @@ func get(ctx context.Context, client rest.Interface, res resource, name string) 
 		return nil, fmt.Errorf("reading %s %s: %w", res.kind, name, err)
 	}
 	return decode(res, name, data)
+}
+
+// raw returns an answer's body, or the Status that the answer is.
+func raw(result rest.Result) ([]byte, error) {
+	if err := result.Error(); err != nil {
+		return nil, err
+	}
+	return result.Raw()
 }
 
 func decode(res resource, name string, data []byte) (*configuration, error) {

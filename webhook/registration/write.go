@@ -18,9 +18,9 @@ func apply(ctx context.Context, client rest.Interface, res resource, c *configur
 	if err != nil {
 		return nil, err
 	}
-	data, err := client.Patch(types.ApplyPatchType).Resource(res.plural).Name(c.Name).
+	data, err := raw(client.Patch(types.ApplyPatchType).Resource(res.plural).Name(c.Name).
 		Param("fieldManager", FieldManager).Param("force", "true").
-		SetHeader("Accept", "application/json").Body(body).Do(ctx).Raw()
+		SetHeader("Accept", "application/json").Body(body).Do(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("applying %s %s: %w", res.kind, c.Name, err)
 	}
@@ -34,8 +34,8 @@ func replace(ctx context.Context, client rest.Interface, res resource, c *config
 	if err != nil {
 		return err
 	}
-	if _, err := client.Put().Resource(res.plural).Name(c.Name).Param("fieldManager", FieldManager).
-		SetHeader("Accept", "application/json").SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Raw(); err != nil {
+	if err := client.Put().Resource(res.plural).Name(c.Name).Param("fieldManager", FieldManager).
+		SetHeader("Accept", "application/json").SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error(); err != nil {
 		return fmt.Errorf("replacing %s %s: %w", res.kind, c.Name, err)
 	}
 	return nil
