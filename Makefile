@@ -10,6 +10,10 @@ TOOLS := $(CURDIR)/bin/tools
 GOLANGCI_LINT := $(TOOLS)/golangci-lint
 COUNTERFEITER := $(TOOLS)/counterfeiter
 BENCHSTAT := $(TOOLS)/benchstat
+CONTROLLER_GEN := $(TOOLS)/controller-gen
+
+# What make generate writes.
+GENERATED := testing/fakes config/crd api
 
 .PHONY: help
 help: ## List the targets
@@ -46,7 +50,7 @@ controlplane: ## Get etcd, kube-apiserver, kubectl... into bin/k8s (first time: 
 	@go run -C hack/controlplane . -module . -out $(CURDIR)/bin/k8s
 
 .PHONY: generate
-generate: $(COUNTERFEITER) ## Write generated code anew
+generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew
 	PATH=$(TOOLS):$$PATH go generate ./...
 
 .PHONY: lint
@@ -63,8 +67,8 @@ verify: generate ## Check that generated files are current and modules tidy
 	go mod tidy -diff
 	go -C hack/controlplane mod tidy -diff
 	go -C hack/tools mod tidy -diff
-	git diff --exit-code -- testing/fakes
-	@untracked=$$(git ls-files --others --exclude-standard -- testing/fakes); \
+	git diff --exit-code -- $(GENERATED)
+	@untracked=$$(git ls-files --others --exclude-standard -- $(GENERATED)); \
 	if [ -n "$$untracked" ]; then echo "generated, but not in git: $$untracked"; exit 1; fi
 
 .PHONY: clean
@@ -84,3 +88,7 @@ $(COUNTERFEITER): hack/tools/go.mod
 $(BENCHSTAT): hack/tools/go.mod
 	@mkdir -p $(TOOLS)
 	go build -C hack/tools -o $@ golang.org/x/perf/cmd/benchstat
+
+$(CONTROLLER_GEN): hack/tools/go.mod
+	@mkdir -p $(TOOLS)
+	go build -C hack/tools -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
