@@ -1,0 +1,129 @@
+package v1alpha1
+
+// AccessVerb is something that an engineer may do with a Pod.
+// +kubebuilder:validation:Enum=exec;attach;portforward;log;ephemeralcontainers
+type AccessVerb string
+
+// The verbs. Each allows the subresource of that name, and all of them allow to
+// get the Pod.
+const (
+	VerbExec                AccessVerb = "exec"
+	VerbAttach              AccessVerb = "attach"
+	VerbPortForward         AccessVerb = "portforward"
+	VerbLog                 AccessVerb = "log"
+	VerbEphemeralContainers AccessVerb = "ephemeralcontainers"
+)
+
+// Subjects says to whom access is granted.
+// +kubebuilder:validation:Enum=Requester;Groups
+type Subjects string
+
+// Whom a granted request gives access to.
+const (
+	// SubjectsRequester is who asked, and nobody else.
+	SubjectsRequester Subjects = "Requester"
+	// SubjectsGroups is every member of allowedGroups, and every one of
+	// allowedUsers, as in Oz: one asks, all get in.
+	SubjectsGroups Subjects = "Groups"
+)
+
+// ExpiryAction says what happens to sessions that are open when access ends.
+// +kubebuilder:validation:Enum=Keep;Evict
+type ExpiryAction string
+
+// What happens to the target Pod of exec access at its end.
+const (
+	// ExpiryKeep leaves the Pod as it is. A session that is open stays open
+	// until its client or the container ends it.
+	ExpiryKeep ExpiryAction = "Keep"
+	// ExpiryEvict evicts the Pod, which ends its sessions and whatever was left
+	// running in it. PodDisruptionBudgets are respected.
+	ExpiryEvict ExpiryAction = "Evict"
+)
+
+// AccessConfig says who gets access, what they may do, and for how long.
+// +kubebuilder:validation:XValidation:rule="duration(self.defaultDuration) <= duration(self.maxDuration)",message="defaultDuration must not exceed maxDuration"
+// +kubebuilder:validation:XValidation:rule="size(self.allowedGroups) + size(self.allowedUsers) > 0",message="allowedGroups or allowedUsers must name somebody"
+type AccessConfig struct {
+	// AllowedGroups are the groups whose members may request access.
+	// +optional
+	// +kubebuilder:default={}
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +listType=set
+	AllowedGroups []string `json:"allowedGroups,omitempty"`
+
+	// AllowedUsers are users who may request access without being in a group.
+	// +optional
+	// +kubebuilder:default={}
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +listType=set
+	AllowedUsers []string `json:"allowedUsers,omitempty"`
+
+	// DefaultDuration is how long access lasts when the request names no
+	// duration: a Go duration such as 90m or 1h30m.
+	// +optional
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]*)?(ns|us|µs|μs|ms|s|m|h))+$`
+	DefaultDuration string `json:"defaultDuration,omitempty"`
+
+	// MaxDuration is how long access may last at most, from the creation of the
+	// request.
+	// +optional
+	// +kubebuilder:default="24h"
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]*)?(ns|us|µs|μs|ms|s|m|h))+$`
+	MaxDuration string `json:"maxDuration,omitempty"`
+
+	// AccessCommand is what the request's accessMessage tells the engineer to
+	// run: a Go text/template over the Pod's metadata, as .Metadata, for example
+	// "kubectl exec -ti -n {{ .Metadata.Namespace }} {{ .Metadata.Name }} -- /bin/bash".
+	// Default: the same with /bin/sh.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	AccessCommand string `json:"accessCommand,omitempty"`
+
+	// Verbs are what the engineer may do with the Pod. Default: exec and log.
+	// +optional
+	// +kubebuilder:default={exec,log}
+	// +kubebuilder:validation:MinItems=1
+	// +listType=set
+	Verbs []AccessVerb `json:"verbs,omitempty"`
+
+	// RequireReason refuses requests that give no reason.
+	// +optional
+	RequireReason bool `json:"requireReason,omitempty"`
+
+	// Subjects says whether access is granted to the Requester or to all of the
+	// allowed Groups and users.
+	// +optional
+	// +kubebuilder:default=Requester
+	Subjects Subjects `json:"subjects,omitempty"`
+
+	// OnExpiry says whether the Pod of exec access is kept or evicted when access
+	// ends. The Pod of pod access is deleted in any case.
+	// +optional
+	// +kubebuilder:default=Keep
+	OnExpiry ExpiryAction `json:"onExpiry,omitempty"`
+}
+
+// ControllerTargetRef names the workload whose Pods, or Pod template, access is
+// about.
+// +kubebuilder:validation:XValidation:rule="self.kind in {'Deployment': 'apps/v1', 'DaemonSet': 'apps/v1', 'StatefulSet': 'apps/v1', 'ReplicaSet': 'apps/v1', 'Job': 'batch/v1', 'CronJob': 'batch/v1', 'Pod': 'v1', 'Rollout': 'argoproj.io/v1alpha1'} && self.apiVersion == {'Deployment': 'apps/v1', 'DaemonSet': 'apps/v1', 'StatefulSet': 'apps/v1', 'ReplicaSet': 'apps/v1', 'Job': 'batch/v1', 'CronJob': 'batch/v1', 'Pod': 'v1', 'Rollout': 'argoproj.io/v1alpha1'}[self.kind]",message="apiVersion and kind must be apps/v1 Deployment, DaemonSet, StatefulSet or ReplicaSet, batch/v1 Job or CronJob, v1 Pod, or argoproj.io/v1alpha1 Rollout"
+type ControllerTargetRef struct {
+	// APIVersion is the group and version of the workload.
+	// +kubebuilder:validation:MaxLength=64
+	APIVersion string `json:"apiVersion"`
+	// Kind is the kind of the workload.
+	// +kubebuilder:validation:Enum=Deployment;DaemonSet;StatefulSet;ReplicaSet;Job;CronJob;Pod;Rollout
+	Kind string `json:"kind"`
+	// Name is the name of the workload, in the template's namespace.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+}
+
+// String returns kind and name, as kubectl writes them.
+func (r ControllerTargetRef) String() string { return r.Kind + "/" + r.Name }

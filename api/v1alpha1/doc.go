@@ -1,0 +1,39 @@
+// Package v1alpha1 has the kinds of time-limited access, in the API group
+// admitkit.dev:
+//
+//   - A [PodAccessTemplate] says who may get a Pod of their own, made after a
+//     workload's Pod template, and for how long.
+//   - An [ExecAccessTemplate] says the same about the Pods that a workload runs.
+//   - A [PodAccessRequest] or [ExecAccessRequest] is an engineer's request: the
+//     name of a template and, if they like, a duration. Its status says when the
+//     access is ready, how to use it, and when it ends.
+//
+// Package extension/access gives them their meaning. The fields that the Oz RBAC
+// Controller knows have the names that they have there.
+//
+// +kubebuilder:object:generate=true
+// +groupName=admitkit.dev
+package v1alpha1
+
+//go:generate controller-gen object crd:crdVersions=v1 paths=. output:crd:dir=../../config/crd
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is the group and version of this package's kinds.
+var GroupVersion = schema.GroupVersion{Group: "admitkit.dev", Version: "v1alpha1"}
+
+// AddToScheme adds this package's kinds to a scheme.
+func AddToScheme(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion,
+		&PodAccessTemplate{}, &PodAccessTemplateList{},
+		&ExecAccessTemplate{}, &ExecAccessTemplateList{},
+		&PodAccessRequest{}, &PodAccessRequestList{},
+		&ExecAccessRequest{}, &ExecAccessRequestList{},
+	)
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
+}

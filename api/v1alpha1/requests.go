@@ -1,0 +1,199 @@
+package v1alpha1
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Conditions of a request.
+const (
+	// ConditionTargetTemplateExists says whether the template is there.
+	ConditionTargetTemplateExists = "TargetTemplateExists"
+	// ConditionAccessDurationsValid says whether the duration can be parsed and,
+	// when access was granted, did not exceed the template's maximum.
+	ConditionAccessDurationsValid = "AccessDurationsValid"
+	// ConditionAccessStillValid says whether the end is still to come.
+	ConditionAccessStillValid = "AccessStillValid"
+	// ConditionAccessResourcesCreated says whether the Role, the RoleBinding and
+	// the access Pod are there.
+	ConditionAccessResourcesCreated = "AccessResourcesCreated"
+	// ConditionAccessResourcesReady says whether the Pod runs and is ready.
+	ConditionAccessResourcesReady = "AccessResourcesReady"
+	// ConditionAccessMessage says whether the access command could be made.
+	ConditionAccessMessage = "AccessMessage"
+)
+
+// Requester is who made a request, as the API server authenticated them.
+type Requester struct {
+	// Username is the user's name.
+	// +kubebuilder:validation:MaxLength=1024
+	Username string `json:"username"`
+	// UID tells apart users who had the same name at different times.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	UID string `json:"uid,omitempty"`
+	// Groups are the groups that the user was in.
+	// +optional
+	// +kubebuilder:validation:MaxItems=1000
+	// +kubebuilder:validation:items:MaxLength=512
+	// +listType=atomic
+	Groups []string `json:"groups,omitempty"`
+}
+
+// RequestSpec is what both kinds of request have in common.
+type RequestSpec struct {
+	// TemplateName is the template, in the request's namespace. It cannot be
+	// changed.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="templateName cannot be changed; make another request"
+	TemplateName string `json:"templateName"`
+
+	// Duration is how long access lasts, from the creation of the request: a Go
+	// duration such as 90m or 1h30m. Default: the template's, which is written
+	// here when the request is made, so that a later change of the template
+	// changes nothing. It can be shortened, and extended up to the template's
+	// maximum until access has ended.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]*)?(ns|us|µs|μs|ms|s|m|h))+$`
+	Duration string `json:"duration,omitempty"`
+
+	// Reason says what the access is for.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Reason string `json:"reason,omitempty"`
+
+	// Requester is who made the request. It is set by the server; what a client
+	// writes here is replaced.
+	// +optional
+	Requester *Requester `json:"requester,omitempty"`
+}
+
+// RequestStatus is the status of a request.
+type RequestStatus struct {
+	// ObservedGeneration is the generation that the status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Ready says that access is granted and the Pod is ready.
+	Ready bool `json:"ready"`
+	// PodName is the Pod that access is about.
+	// +optional
+	PodName string `json:"podName,omitempty"`
+	// AccessMessage is the command by which the engineer uses the access.
+	// +optional
+	AccessMessage string `json:"accessMessage,omitempty"`
+	// ExpiresAt is when access ends.
+	// +optional
+	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
+	// Conditions say how far the request has come.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// PodAccessRequestSpec is a request for a Pod of one's own.
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.requester) || (has(self.requester) && self.requester == oldSelf.requester)",message="requester cannot be changed"
+type PodAccessRequestSpec struct {
+	RequestSpec `json:",inline"`
+}
+
+// PodAccessRequest asks for a Pod of one's own, for a while.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=par,categories={access,admitkit}
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52",message="the name must have at most 52 characters: that of the access Pod is made of it"
+// +kubebuilder:printcolumn:name="Template",type=string,JSONPath=`.spec.templateName`
+// +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.status.podName`
+// +kubebuilder:printcolumn:name="Requester",type=string,JSONPath=`.spec.requester.username`
+// +kubebuilder:printcolumn:name="Expires",type=string,JSONPath=`.status.expiresAt`
+// +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
+type PodAccessRequest struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec PodAccessRequestSpec `json:"spec"`
+	// +optional
+	Status RequestStatus `json:"status,omitempty"`
+}
+
+// PodAccessRequestList is a list of PodAccessRequests.
+// +kubebuilder:object:root=true
+type PodAccessRequestList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []PodAccessRequest `json:"items"`
+}
+
+// ExecAccessRequestSpec is a request for access to a Pod that runs already.
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.requester) || (has(self.requester) && self.requester == oldSelf.requester)",message="requester cannot be changed"
+// +kubebuilder:validation:XValidation:rule="has(self.targetPod) == has(oldSelf.targetPod) && (!has(self.targetPod) || self.targetPod == oldSelf.targetPod)",message="targetPod cannot be changed; make another request"
+type ExecAccessRequestSpec struct {
+	RequestSpec `json:",inline"`
+
+	// TargetPod is the Pod, which must be one of the target workload's. It
+	// cannot be changed. Default: one of those that are ready.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	TargetPod string `json:"targetPod,omitempty"`
+}
+
+// ExecAccessRequest asks for access to a Pod that runs already, for a while.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=ear,categories={access,admitkit}
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52",message="the name must have at most 52 characters: those of Role and RoleBinding are made of it"
+// +kubebuilder:printcolumn:name="Template",type=string,JSONPath=`.spec.templateName`
+// +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.status.podName`
+// +kubebuilder:printcolumn:name="Requester",type=string,JSONPath=`.spec.requester.username`
+// +kubebuilder:printcolumn:name="Expires",type=string,JSONPath=`.status.expiresAt`
+// +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
+type ExecAccessRequest struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec ExecAccessRequestSpec `json:"spec"`
+	// +optional
+	Status RequestStatus `json:"status,omitempty"`
+}
+
+// ExecAccessRequestList is a list of ExecAccessRequests.
+// +kubebuilder:object:root=true
+type ExecAccessRequestList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ExecAccessRequest `json:"items"`
+}
+
+// GetRequestSpec returns what both kinds of request have in common.
+func (r *PodAccessRequest) GetRequestSpec() *RequestSpec { return &r.Spec.RequestSpec }
+
+// GetRequestStatus returns the status.
+func (r *PodAccessRequest) GetRequestStatus() *RequestStatus { return &r.Status }
+
+// GetTargetPod returns "": the Pod is yet to be made.
+func (r *PodAccessRequest) GetTargetPod() string { return "" }
+
+// GetRequestSpec returns what both kinds of request have in common.
+func (r *ExecAccessRequest) GetRequestSpec() *RequestSpec { return &r.Spec.RequestSpec }
+
+// GetRequestStatus returns the status.
+func (r *ExecAccessRequest) GetRequestStatus() *RequestStatus { return &r.Status }
+
+// GetTargetPod returns the Pod that the request names, if it does.
+func (r *ExecAccessRequest) GetTargetPod() string { return r.Spec.TargetPod }
+
+// End returns when access ends that was requested at created. It follows from
+// fields that only the server sets or that admission guards, and from no status,
+// annotation or template, which others may write.
+func (s *RequestSpec) End(created metav1.Time) (time.Time, error) {
+	duration, err := time.ParseDuration(s.Duration)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("spec.duration: %w", err)
+	}
+	return created.Add(duration), nil
+}

@@ -1,0 +1,129 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Conditions of a template.
+const (
+	// ConditionTargetRefExists says whether the target workload is there.
+	ConditionTargetRefExists = "TargetRefExists"
+	// ConditionTemplateDurationsValid says whether the durations can be parsed
+	// and the default does not exceed the maximum.
+	ConditionTemplateDurationsValid = "TemplateDurationsValid"
+)
+
+// TemplateStatus is the status of a template.
+type TemplateStatus struct {
+	// ObservedGeneration is the generation that the status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Ready says that requests can be made: every condition holds.
+	Ready bool `json:"ready"`
+	// Conditions are TargetRefExists and TemplateDurationsValid.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// PodAccessTemplateSpec says what the access Pod is made after: a workload, or a
+// Pod spec of its own.
+// +kubebuilder:validation:XValidation:rule="has(self.controllerTargetRef) != has(self.podSpec)",message="one of controllerTargetRef and podSpec must be set, and only one"
+type PodAccessTemplateSpec struct {
+	// AccessConfig says who gets access, and for how long.
+	AccessConfig AccessConfig `json:"accessConfig"`
+
+	// ControllerTargetRef is the workload whose Pod template is copied.
+	// +optional
+	ControllerTargetRef *ControllerTargetRef `json:"controllerTargetRef,omitempty"`
+
+	// ControllerTargetMutationConfig says in what the access Pod differs.
+	// +optional
+	ControllerTargetMutationConfig *PodTemplateSpecMutationConfig `json:"controllerTargetMutationConfig,omitempty"`
+
+	// PodSpec is the spec of the access Pod, instead of a target. Its fields are
+	// those of a Pod's spec; the schema does not repeat them.
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	PodSpec *corev1.PodSpec `json:"podSpec,omitempty"`
+
+	// MaxCPU caps the CPU that the containers of an access Pod ask for in all,
+	// and are limited to. A container without a limit gets a share of what the
+	// others leave.
+	// +optional
+	MaxCPU *resource.Quantity `json:"maxCpu,omitempty"`
+
+	// MaxMemory caps the memory in the same way.
+	// +optional
+	MaxMemory *resource.Quantity `json:"maxMemory,omitempty"`
+
+	// MaxStorage caps the ephemeral storage in the same way, and the sum of what
+	// ephemeral volumes ask for.
+	// +optional
+	MaxStorage *resource.Quantity `json:"maxStorage,omitempty"`
+}
+
+// PodAccessTemplate lets engineers have a Pod of their own for a while, made
+// after a workload's Pod template.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=pat,categories={access,admitkit}
+// +kubebuilder:printcolumn:name="Target",type=string,JSONPath=`.spec.controllerTargetRef.name`
+// +kubebuilder:printcolumn:name="Max",type=string,JSONPath=`.spec.accessConfig.maxDuration`
+// +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type PodAccessTemplate struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec PodAccessTemplateSpec `json:"spec"`
+	// +optional
+	Status TemplateStatus `json:"status,omitempty"`
+}
+
+// PodAccessTemplateList is a list of PodAccessTemplates.
+// +kubebuilder:object:root=true
+type PodAccessTemplateList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []PodAccessTemplate `json:"items"`
+}
+
+// ExecAccessTemplateSpec says whose Pods access is about.
+type ExecAccessTemplateSpec struct {
+	// AccessConfig says who gets access, and for how long.
+	AccessConfig AccessConfig `json:"accessConfig"`
+
+	// ControllerTargetRef is the workload to one of whose Pods access is given.
+	ControllerTargetRef ControllerTargetRef `json:"controllerTargetRef"`
+}
+
+// ExecAccessTemplate lets engineers into a Pod that a workload runs, for a while.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=eat,categories={access,admitkit}
+// +kubebuilder:printcolumn:name="Target",type=string,JSONPath=`.spec.controllerTargetRef.name`
+// +kubebuilder:printcolumn:name="Max",type=string,JSONPath=`.spec.accessConfig.maxDuration`
+// +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type ExecAccessTemplate struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec ExecAccessTemplateSpec `json:"spec"`
+	// +optional
+	Status TemplateStatus `json:"status,omitempty"`
+}
+
+// ExecAccessTemplateList is a list of ExecAccessTemplates.
+// +kubebuilder:object:root=true
+type ExecAccessTemplateList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ExecAccessTemplate `json:"items"`
+}
