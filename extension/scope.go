@@ -29,7 +29,9 @@ type Scope struct {
 	// With failure policy Fail, a selector that is not tied to a namespace by
 	// name never matches the manager's own namespace, kube-system and
 	// kube-node-lease: a webhook that is down must not keep the cluster, or
-	// itself, from starting.
+	// itself, from starting. A scope on kinds that no cluster needs to start can
+	// ask for every namespace without exception: {Key:
+	// "kubernetes.io/metadata.name", Operator: Exists}.
 	NamespaceSelector *metav1.LabelSelector
 
 	// ObjectSelector selects objects by their labels. Default: all. Not for

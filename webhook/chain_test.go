@@ -479,6 +479,7 @@ func TestScopesAreGroupedByContentAndGuarded(t *testing.T) {
 	fail, ignore := admissionregistrationv1.Fail, admissionregistrationv1.Ignore
 	named := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "kube-system"}}
 	labelled := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "shop"}}
+	all := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpExists}}}
 	defaults := webhook.Defaults{Protected: []string{"home", "kube-system"}}
 	group := func(scopes ...extension.Scope) []*webhook.Webhook {
 		admissions := make([]*extension.Admission, 0, len(scopes))
@@ -504,6 +505,7 @@ func TestScopesAreGroupedByContentAndGuarded(t *testing.T) {
 		"Fail and every namespace":               {extension.Scope{FailurePolicy: &fail}, true},
 		"Fail and a label":                       {extension.Scope{FailurePolicy: &fail, NamespaceSelector: labelled}, true},
 		"Fail and a protected namespace by name": {extension.Scope{FailurePolicy: &fail, NamespaceSelector: named}, false},
+		"Fail and all without exception":         {extension.Scope{FailurePolicy: &fail, NamespaceSelector: all}, false},
 		"Ignore and every namespace":             {extension.Scope{FailurePolicy: &ignore}, false},
 	} {
 		expressions := group(test.scope)[0].Scope.NamespaceSelector.MatchExpressions

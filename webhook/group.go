@@ -172,13 +172,13 @@ func namespaceSelector(s extension.Scope, defaults Defaults) *metav1.LabelSelect
 }
 
 // namesNamespace reports whether a selector says by name which namespaces it
-// wants.
+// wants: some, or all that have a name.
 func namesNamespace(selector *metav1.LabelSelector) bool {
 	if _, found := selector.MatchLabels[corev1.LabelMetadataName]; found {
 		return true
 	}
 	return slices.ContainsFunc(selector.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool {
-		return r.Key == corev1.LabelMetadataName && r.Operator == metav1.LabelSelectorOpIn
+		return r.Key == corev1.LabelMetadataName && (r.Operator == metav1.LabelSelectorOpIn || r.Operator == metav1.LabelSelectorOpExists)
 	})
 }
 
