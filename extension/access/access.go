@@ -1,0 +1,187 @@
+// Package access gives engineers access to Pods for a while: a template says who
+// may ask and for how long, a request is granted within a second and ends at the
+// very second it said. The kinds are those of api/v1alpha1.
+//
+//	err := access.New(access.Options{}).AddTo(mgr)
+//
+// Three things work together, and each holds when the others fail:
+//
+//   - Admission writes into a request who made it, refuses what the template does
+//     not allow, and later refuses sessions in access Pods whose time is over. It
+//     answers in every replica.
+//   - The reconcilers make the access Pod, the Role and the RoleBinding, and take
+//     them away. They run in the replica that leads.
+//   - Kubernetes' own RBAC decides who may exec. admitkit never allows anything
+//     by itself.
+//
+// # What is trusted
+//
+// When access ends follows from the request's creation time, which only the API
+// server sets, and its spec.duration, which admission guards. Which Pod was
+// chosen is recorded in the Role, which engineers cannot write. Status, labels,
+// owner references and annotations of anything an engineer may write to are
+// reports, and nothing follows from them.
+package access
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+)
+
+// Options are the options of New; the zero value is useful.
+type Options struct {
+	// Namespace is where requests are granted: the same as the manager's.
+	// Default: every namespace.
+	Namespace string
+	// Retention is how long a request whose access has ended stays as a record.
+	// Default: 24 h.
+	Retention time.Duration
+	// Workers is how many requests of a kind are worked on at once. Default: 16.
+	Workers int
+	// Clock is the real one by default.
+	Clock clock.PassiveClock
+}
+
+// Defaults of Options.
+const (
+	DefaultRetention = 24 * time.Hour
+	DefaultWorkers   = 16
+)
+
+// Access is the extension. Make one with [New].
+type Access struct {
+	options Options
+
+	once sync.Once
+	err  error
+
+	// The following are set by setup.
+	log    *zap.Logger
+	events events.EventRecorder
+	// cached reads what is ours from memory; live reads everything else, by
+	// name, from the API server.
+	cluster cluster.Cluster
+	cached  client.Reader
+	live    client.Reader
+	writer  client.Client
+}
+
+// New returns the extension.
+func New(options Options) *Access {
+	if options.Retention == 0 {
+		options.Retention = DefaultRetention
+	}
+	if options.Workers == 0 {
+		options.Workers = DefaultWorkers
+	}
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+	return &Access{options: options}
+}
+
+// Adder is what extensions are added to: a *manager.Manager.
+type Adder interface {
+	AddExtension(e any) error
+}
+
+// AddTo adds the extension's parts to a manager.
+func (a *Access) AddTo(mgr Adder) error {
+	if a.options.Retention < 0 || a.options.Workers < 0 {
+		return fmt.Errorf("access options: Retention %s and Workers %d must not be negative", a.options.Retention, a.options.Workers)
+	}
+	parts := a.admissions()
+	for _, kind := range []kind{podAccess, execAccess} {
+		parts = append(parts, newRequests(a, kind), newTemplates(a, kind))
+	}
+	for _, part := range parts {
+		if err := mgr.AddExtension(part); err != nil {
+			return fmt.Errorf("access: %w", err)
+		}
+	}
+	return nil
+}
+
+// setup connects to the cluster, once for all parts. The cache is one of our
+// own, because the manager's would hold every Pod and Role of the cluster: this
+// one holds templates, requests, and what carries our label.
+func (a *Access) setup(mgr extension.Manager) error {
+	a.once.Do(func() { a.err = a.connect(mgr) })
+	return a.err
+}
+
+func (a *Access) connect(mgr extension.Manager) error {
+	config, err := mgr.GetKubeConnection()
+	if err != nil {
+		return fmt.Errorf("access: %w", err)
+	}
+	kube := mgr.GetKubeManager()
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return fmt.Errorf("access: %w", err)
+	}
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return fmt.Errorf("access: %w", err)
+	}
+	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{LabelManagedBy: managedBy})}
+	pods := ours
+	pods.Transform = trimPod
+	a.cluster, err = cluster.New(config, func(o *cluster.Options) {
+		o.Scheme = scheme
+		o.Logger = kube.GetLogger().WithName("access")
+		o.Cache = cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Pod{}: pods, &rbacv1.Role{}: ours, &rbacv1.RoleBinding{}: ours,
+			},
+		}
+		if a.options.Namespace != "" {
+			o.Cache.DefaultNamespaces = map[string]cache.Config{a.options.Namespace: {}}
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("access: %w", err)
+	}
+	a.log = mgr.GetLogger().Desugar().Named("access")
+	a.events = kube.GetEventRecorder("admitkit-access")
+	a.cached, a.live, a.writer = a.cluster.GetCache(), a.cluster.GetAPIReader(), a.cluster.GetClient()
+	if err := a.indexRoles(mgr.GetContext()); err != nil {
+		return fmt.Errorf("access: %w", err)
+	}
+	if err := kube.Add(a.cluster); err != nil {
+		return fmt.Errorf("access: %w", err)
+	}
+	return nil
+}
+
+// trimPod leaves of a Pod in the cache what readiness and identity need.
+func trimPod(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+			Labels: pod.Labels, OwnerReferences: pod.OwnerReferences, DeletionTimestamp: pod.DeletionTimestamp,
+		},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, Conditions: pod.Status.Conditions, Reason: pod.Status.Reason, Message: pod.Status.Message},
+	}, nil
+}

@@ -1,0 +1,98 @@
+package access_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/extension/access"
+)
+
+func TestAnEngineerGetsExecAccessToOnePodAndLosesItAtTheEnd(t *testing.T) {
+	namespace := newNamespace(t)
+	deployment(t, namespace, "web", 2)
+	start(t, namespace, access.Options{})
+	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	var pods corev1.PodList
+	if err := admin.List(t.Context(), &pods, client.InNamespace(namespace)); err != nil {
+		t.Fatal(err)
+	}
+	target, other := pods.Items[0].Name, pods.Items[1].Name
+	if canExec(t, alice, namespace, target) {
+		t.Fatal("alice can exec before she asks")
+	}
+	req := execRequest(namespace, "a", "web")
+	req.Spec.TargetPod, req.Spec.Duration = target, "4s"
+	granted(t, alice, req)
+	ready := time.Now()
+	within(t, time.Second, "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, target) })
+	t.Logf("can-i said yes %s after Ready", time.Since(ready))
+	if !can(t, alice, namespace, target, "get", "log") {
+		t.Error("alice cannot read the log")
+	}
+	for _, verb := range []string{"attach", "portforward"} {
+		if can(t, alice, namespace, target, "create", verb) {
+			t.Errorf("alice got %s, which the template does not give", verb)
+		}
+	}
+	if canExec(t, bob, namespace, target) {
+		t.Error("bob, of the same group, can exec by alice's request")
+	}
+	if canExec(t, alice, namespace, other) {
+		t.Error("alice can exec into another Pod")
+	}
+	output, err := cluster.Kubectl(t.Context(), alice, strings.Fields(strings.Replace(strings.TrimPrefix(req.Status.AccessMessage, "kubectl "), "-ti", "", 1)+" -c true")...).CombinedOutput()
+	if err != nil {
+		t.Errorf("the access message %q does not work: %v: %s", req.Status.AccessMessage, err, output)
+	}
+	end := req.CreationTimestamp.Add(4 * time.Second)
+	if !req.Status.ExpiresAt.Time.Equal(end) {
+		t.Errorf("it expires at %s, want %s", req.Status.ExpiresAt, end)
+	}
+	within(t, time.Until(end)+time.Second, "alice cannot exec any more", func(context.Context) bool { return !canExec(t, alice, namespace, target) })
+	if early := time.Until(end); early > 0 {
+		t.Errorf("access ended %s early", early)
+	}
+	await(t, req, "says that it ended", func() bool { return fails(req, "AccessStillValid", "Expired") && !req.Status.Ready })
+	for _, reason := range []string{"AccessGranted", "AccessReady", "AccessEnded"} {
+		eventually(t, "there is an Event "+reason, func(ctx context.Context) bool {
+			var events eventsv1.EventList
+			return admin.List(ctx, &events, client.InNamespace(namespace), client.MatchingFields{"reason": reason}) == nil &&
+				len(events.Items) == 1 && events.Items[0].Regarding.UID == req.UID
+		})
+	}
+}
+
+func TestAnEngineerGetsAnAccessPodAndLosesItAtTheEnd(t *testing.T) {
+	namespace := newNamespace(t)
+	deployment(t, namespace, "web", 1)
+	start(t, namespace, access.Options{Retention: 2 * time.Second})
+	create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	req := podRequest(namespace, "a", "web")
+	req.Spec.Duration = "4s"
+	granted(t, alice, req)
+	within(t, time.Second, "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, "podaccess-a") })
+	if output, err := cluster.Kubectl(t.Context(), alice, "exec", "-n", namespace, "podaccess-a", "--", "true").CombinedOutput(); err != nil {
+		t.Errorf("kubectl exec: %v: %s", err, output)
+	}
+	if canExec(t, bob, namespace, "podaccess-a") {
+		t.Error("bob can exec into alice's Pod")
+	}
+	end := req.CreationTimestamp.Add(4 * time.Second)
+	within(t, time.Until(end)+time.Second, "alice cannot exec any more", func(context.Context) bool { return !canExec(t, alice, namespace, "podaccess-a") })
+	eventually(t, "the Pod is gone", func(ctx context.Context) bool {
+		return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "podaccess-a"}, &corev1.Pod{}))
+	})
+	eventually(t, "the request goes when it has been kept", func(ctx context.Context) bool {
+		return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(req), req))
+	})
+	if kept := time.Since(end); kept < 2*time.Second {
+		t.Errorf("the request was kept for %s only", kept)
+	}
+}

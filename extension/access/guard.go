@@ -1,0 +1,138 @@
+package access
+
+import (
+	"context"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/extension"
+)
+
+// guard refuses sessions when access is over, in every replica and whatever the
+// reconcilers do. It allows nothing: RBAC has decided before it is asked.
+type guard struct{ *Access }
+
+var _ extension.Validator[runtime.Object] = (*guard)(nil)
+
+// Register connects to the cluster.
+func (g *guard) Register(mgr extension.Manager) error { return g.setup(mgr) }
+
+// Validate decides about a session that is about to begin.
+func (g *guard) Validate(ctx context.Context, _ runtime.Object, req *extension.Request) error {
+	pod := types.NamespacedName{Namespace: req.Namespace, Name: req.Name}
+	over, err := g.overPod(ctx, pod)
+	if err == nil && over == "" {
+		over, err = g.overGrant(ctx, pod, req)
+	}
+	if err != nil {
+		return err
+	}
+	if over != "" {
+		denied.WithLabelValues("session", reasonEnded).Inc()
+		return extension.Denyf("%s on Pod %s: %s; make another request", req.SubResource, pod, over)
+	}
+	return nil
+}
+
+// overPod says why there is no access to an access Pod any more. What it goes by
+// is the request, not what the Pod says of itself.
+func (g *guard) overPod(ctx context.Context, pod types.NamespacedName) (string, error) {
+	owner, ok := podAccess.owner(pod)
+	if !ok {
+		return "", nil
+	}
+	req, err := g.request(ctx, podAccess, owner)
+	if apierrors.IsNotFound(err) {
+		// A name like that of an access Pod is none yet.
+		var own corev1.Pod
+		if err := g.cached.Get(ctx, pod, &own); err != nil {
+			return "", client.IgnoreNotFound(err)
+		}
+		return "its request is gone", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return g.over(req), nil
+}
+
+// overGrant says why a user's exec access to a Pod is over, as long as the right
+// to it is still there. Once it is removed, RBAC speaks alone.
+func (g *guard) overGrant(ctx context.Context, pod types.NamespacedName, session *extension.Request) (string, error) {
+	var roles rbacv1.RoleList
+	if err := g.cached.List(ctx, &roles, client.InNamespace(pod.Namespace), client.MatchingFields{indexPod: pod.Name}); err != nil {
+		return "", err
+	}
+	over := ""
+	for i := range roles.Items {
+		role := client.ObjectKeyFromObject(&roles.Items[i])
+		owner, ok := execAccess.owner(role)
+		if !ok {
+			continue
+		}
+		var binding rbacv1.RoleBinding
+		if err := g.cached.Get(ctx, role, &binding); err != nil {
+			if apierrors.IsNotFound(err) {
+				continue
+			}
+			return "", err
+		}
+		if !concerns(binding.Subjects, session) {
+			continue
+		}
+		req, err := g.request(ctx, execAccess, owner)
+		if apierrors.IsNotFound(err) {
+			over = "the request " + owner.Name + " is gone"
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		reason := g.over(req)
+		if reason == "" {
+			return "", nil // another request of theirs is live
+		}
+		over = reason
+	}
+	return over, nil
+}
+
+// request reads a request from the cache, or, since it may be so new that the
+// cache does not have it, from the API server.
+func (g *guard) request(ctx context.Context, k kind, key types.NamespacedName) (request, error) {
+	req := k.newRequest()
+	err := g.cached.Get(ctx, key, req)
+	if apierrors.IsNotFound(err) {
+		err = g.live.Get(ctx, key, req)
+	}
+	return req, err
+}
+
+// over says why a request gives no access any more.
+func (g *guard) over(req request) string {
+	end, err := req.GetRequestSpec().End(req.GetCreationTimestamp())
+	switch {
+	case err != nil:
+		return "the duration of request " + req.GetName() + " is not valid"
+	case !req.GetDeletionTimestamp().IsZero():
+		return "the request " + req.GetName() + " is being deleted"
+	case !g.options.Clock.Now().Before(end):
+		return "access by request " + req.GetName() + " ended at " + end.UTC().Format("2006-01-02T15:04:05Z")
+	}
+	return ""
+}
+
+// concerns reports whether a user is one of the subjects.
+func concerns(subjects []rbacv1.Subject, session *extension.Request) bool {
+	user := session.User()
+	return slices.ContainsFunc(subjects, func(s rbacv1.Subject) bool {
+		return s.Kind == rbacv1.UserKind && s.Name == user.Username ||
+			s.Kind == rbacv1.GroupKind && slices.Contains(user.Groups, s.Name)
+	})
+}

@@ -1,0 +1,143 @@
+package access
+
+import (
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+// Labels and annotations. They say what an object is for; the annotations of a
+// Role are the record of what was chosen when access was granted.
+const (
+	// LabelManagedBy is on every object that the extension makes; its cache holds
+	// no others.
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+	managedBy      = "admitkit-access"
+	// LabelRequest has the name of the request.
+	LabelRequest = "admitkit.dev/access-request"
+
+	// AnnotationRequestUID has the UID of the request.
+	AnnotationRequestUID = "admitkit.dev/request-uid"
+	// AnnotationPodUID has the UID of the Pod that was chosen or made.
+	AnnotationPodUID = "admitkit.dev/pod-uid"
+	// AnnotationOnExpiry has what happens to the Pod at the end.
+	AnnotationOnExpiry = "admitkit.dev/on-expiry"
+	// AnnotationSubjects has to whom access is granted, as JSON.
+	AnnotationSubjects = "admitkit.dev/subjects"
+	// AnnotationTemplate on a Pod names the PodAccessTemplate that it is to be
+	// treated by when it is created; see the README.
+	AnnotationTemplate = "admitkit.dev/access-template"
+)
+
+// request is a PodAccessRequest or an ExecAccessRequest.
+type request interface {
+	client.Object
+	GetRequestSpec() *v1alpha1.RequestSpec
+	GetRequestStatus() *v1alpha1.RequestStatus
+	GetTargetPod() string
+}
+
+// template is a PodAccessTemplate or an ExecAccessTemplate.
+type template interface {
+	client.Object
+	accessConfig() *v1alpha1.AccessConfig
+	target() *v1alpha1.ControllerTargetRef
+	status() *v1alpha1.TemplateStatus
+}
+
+type podTemplate struct{ *v1alpha1.PodAccessTemplate }
+
+func (t podTemplate) accessConfig() *v1alpha1.AccessConfig  { return &t.Spec.AccessConfig }
+func (t podTemplate) target() *v1alpha1.ControllerTargetRef { return t.Spec.ControllerTargetRef }
+func (t podTemplate) status() *v1alpha1.TemplateStatus      { return &t.Status }
+
+type execTemplate struct{ *v1alpha1.ExecAccessTemplate }
+
+func (t execTemplate) accessConfig() *v1alpha1.AccessConfig  { return &t.Spec.AccessConfig }
+func (t execTemplate) target() *v1alpha1.ControllerTargetRef { return &t.Spec.ControllerTargetRef }
+func (t execTemplate) status() *v1alpha1.TemplateStatus      { return &t.Status }
+
+// kind is one of the two kinds of access.
+type kind struct {
+	name        string // in names of controllers and metrics
+	prefix      string // of the names of what a request gets
+	request     string // the Kind of requests
+	template    string // the Kind of templates
+	newRequest  func() request
+	requests    func() client.ObjectList
+	newTemplate func() (client.Object, template)
+	templates   func() client.ObjectList
+}
+
+var (
+	podAccess = kind{
+		name: "pod", prefix: "podaccess-", request: "PodAccessRequest", template: "PodAccessTemplate",
+		newRequest: func() request { return &v1alpha1.PodAccessRequest{} },
+		requests:   func() client.ObjectList { return &v1alpha1.PodAccessRequestList{} },
+		newTemplate: func() (client.Object, template) {
+			t := &v1alpha1.PodAccessTemplate{}
+			return t, podTemplate{t}
+		},
+		templates: func() client.ObjectList { return &v1alpha1.PodAccessTemplateList{} },
+	}
+	execAccess = kind{
+		name: "exec", prefix: "execaccess-", request: "ExecAccessRequest", template: "ExecAccessTemplate",
+		newRequest: func() request { return &v1alpha1.ExecAccessRequest{} },
+		requests:   func() client.ObjectList { return &v1alpha1.ExecAccessRequestList{} },
+		newTemplate: func() (client.Object, template) {
+			t := &v1alpha1.ExecAccessTemplate{}
+			return t, execTemplate{t}
+		},
+		templates: func() client.ObjectList { return &v1alpha1.ExecAccessTemplateList{} },
+	}
+)
+
+// resource returns the key of what a request gets: Role, RoleBinding and access
+// Pod have one name. It does not depend on a UID or on chance, so that a manager
+// that was killed finds what it made.
+func (k kind) resource(request types.NamespacedName) types.NamespacedName {
+	return types.NamespacedName{Namespace: request.Namespace, Name: k.prefix + request.Name}
+}
+
+// owner returns the request that an object with this name would belong to.
+func (k kind) owner(resource types.NamespacedName) (types.NamespacedName, bool) {
+	name, found := strings.CutPrefix(resource.Name, k.prefix)
+	return types.NamespacedName{Namespace: resource.Namespace, Name: name}, found && name != ""
+}
+
+// meta returns the metadata of an object that a request gets. The labels are for
+// our cache and for people.
+func (k kind) meta(req request) metav1.ObjectMeta {
+	resource := k.resource(client.ObjectKeyFromObject(req))
+	return metav1.ObjectMeta{
+		Name: resource.Name, Namespace: resource.Namespace,
+		Labels:      map[string]string{LabelManagedBy: managedBy, LabelRequest: req.GetName()},
+		Annotations: map[string]string{AnnotationRequestUID: string(req.GetUID())},
+	}
+}
+
+// ownedBy returns the reference that makes a request the owner of an object.
+func (k kind) ownedBy(req request) metav1.OwnerReference {
+	owner := metav1.NewControllerRef(req, v1alpha1.GroupVersion.WithKind(k.request))
+	// To block a deletion one needs a right on the owner's finalizers.
+	owner.BlockOwnerDeletion = nil
+	return *owner
+}
+
+// each calls do for every request of a list.
+func each(list client.ObjectList, do func(request)) {
+	switch list := list.(type) {
+	case *v1alpha1.PodAccessRequestList:
+		for i := range list.Items {
+			do(&list.Items[i])
+		}
+	case *v1alpha1.ExecAccessRequestList:
+		for i := range list.Items {
+			do(&list.Items[i])
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package access
+
+import (
+	"encoding/json"
+	"fmt"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kjson "sigs.k8s.io/json"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+// applyPatch applies a JSON Patch to a Pod: to its spec, labels and annotations.
+// What the Pod's type does not know is an error, so that a path that is wrong by
+// a letter does not go unnoticed.
+func applyPatch(pod *corev1.Pod, operations []v1alpha1.JSONPatchOperation) error {
+	if len(operations) == 0 {
+		return nil
+	}
+	raw, err := json.Marshal(operationsOf(operations))
+	if err != nil {
+		return err
+	}
+	patch, err := jsonpatch.DecodePatch(raw)
+	if err != nil {
+		return err
+	}
+	before, err := json.Marshal(&corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec,
+	})
+	if err != nil {
+		return err
+	}
+	// Negative indices are not in RFC 6902.
+	options := jsonpatch.NewApplyOptions()
+	options.SupportNegativeIndices = false
+	after, err := patch.ApplyWithOptions(before, options)
+	if err != nil {
+		return err
+	}
+	var patched corev1.Pod
+	strict, err := kjson.UnmarshalStrict(after, &patched)
+	if err != nil {
+		return fmt.Errorf("the result is no Pod: %w", err)
+	}
+	if len(strict) > 0 {
+		return fmt.Errorf("the result is no Pod: %w", strict[0])
+	}
+	if len(patched.Spec.Containers) == 0 {
+		return fmt.Errorf("the result has no containers")
+	}
+	pod.Labels, pod.Annotations, pod.Spec = patched.Labels, patched.Annotations, patched.Spec
+	return nil
+}
+
+// operationsOf writes a null where a value is needed and there is none: the API
+// server's JSON makes no difference between the two.
+func operationsOf(operations []v1alpha1.JSONPatchOperation) []map[string]any {
+	result := make([]map[string]any, len(operations))
+	for i, o := range operations {
+		operation := map[string]any{"op": o.Operation, "path": o.Path}
+		switch o.Operation {
+		case "add", "replace", "test":
+			operation["value"] = o.Value
+		case "move", "copy":
+			operation["from"] = o.From
+		}
+		result[i] = operation
+	}
+	return result
+}

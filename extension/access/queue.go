@@ -1,0 +1,78 @@
+package access
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// enqueue puts the requests that an object concerns into the queue: those whose
+// time is over first, then what happens, and last what a start or restart finds.
+func (r *requests) enqueue(keys func(context.Context, client.Object) []types.NamespacedName) handler.EventHandler {
+	add := func(ctx context.Context, q queue, object client.Object, priority int) {
+		if req, ok := object.(request); ok {
+			if end, err := req.GetRequestSpec().End(req.GetCreationTimestamp()); err == nil && !ended(req) && !r.options.Clock.Now().Before(end) {
+				priority = priorityEnd
+			}
+		}
+		for _, key := range keys(ctx, object) {
+			item := reconcile.Request{NamespacedName: key}
+			if prioritized, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+				prioritized.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, item)
+			} else {
+				q.Add(item)
+			}
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			priority := priorityNormal
+			if e.IsInInitialList {
+				priority = priorityInitial
+			}
+			add(ctx, q, e.Object, priority)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			if e.ObjectOld.GetResourceVersion() != e.ObjectNew.GetResourceVersion() {
+				add(ctx, q, e.ObjectNew, priorityNormal)
+			}
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, q, e.Object, priorityNormal) },
+	}
+}
+
+func (r *requests) keyOf(_ context.Context, object client.Object) []types.NamespacedName {
+	return []types.NamespacedName{client.ObjectKeyFromObject(object)}
+}
+
+// ownerOf finds the request by the name of what it got: labels and owner
+// references can be removed.
+func (r *requests) ownerOf(_ context.Context, object client.Object) []types.NamespacedName {
+	if key, ok := r.kind.owner(client.ObjectKeyFromObject(object)); ok {
+		return []types.NamespacedName{key}
+	}
+	return nil
+}
+
+// waitingFor finds the requests that are not granted and refer to a template.
+func (r *requests) waitingFor(ctx context.Context, template client.Object) []types.NamespacedName {
+	list := r.kind.requests()
+	if err := r.cached.List(ctx, list, client.InNamespace(template.GetNamespace())); err != nil {
+		return nil
+	}
+	var keys []types.NamespacedName
+	each(list, func(req request) {
+		if req.GetRequestSpec().TemplateName == template.GetName() && !ended(req) && !wasGranted(req) {
+			keys = append(keys, client.ObjectKeyFromObject(req))
+		}
+	})
+	return keys
+}

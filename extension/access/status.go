@@ -1,0 +1,173 @@
+package access
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+// state is the status of a request as it is to be.
+type state struct {
+	v1alpha1.RequestStatus
+	message string
+	warning *refusal
+}
+
+// newState begins with the conditions as they are, so that they keep their
+// transition times.
+func newState(req request, end time.Time) *state {
+	before := req.GetRequestStatus().DeepCopy()
+	s := &state{RequestStatus: v1alpha1.RequestStatus{
+		ObservedGeneration: req.GetGeneration(), PodName: before.PodName, AccessMessage: before.AccessMessage, Conditions: before.Conditions,
+	}}
+	if !end.IsZero() {
+		s.ExpiresAt = &metav1.Time{Time: end}
+		s.set(v1alpha1.ConditionAccessStillValid, true, "NotExpired", "")
+	}
+	return s
+}
+
+func (s *state) set(condition string, holds bool, reason, message string) {
+	status := metav1.ConditionFalse
+	if holds {
+		status = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(&s.Conditions, metav1.Condition{
+		Type: condition, Status: status, Reason: reason, Message: message, ObservedGeneration: s.ObservedGeneration,
+	})
+}
+
+// refused says that a condition does not hold, and so nothing is created.
+func (s *state) refused(condition string, why *refusal) {
+	s.warning = why
+	s.nothing(why.reason, why.message)
+	s.set(condition, false, why.reason, why.message)
+}
+
+// waiting says that what is needed is not there yet.
+func (s *state) waiting(reason, message string) { s.nothing(reason, message) }
+
+// nothing says that access is not granted.
+func (s *state) nothing(reason, message string) {
+	s.Ready, s.AccessMessage = false, ""
+	s.set(v1alpha1.ConditionAccessResourcesCreated, false, reason, message)
+	s.set(v1alpha1.ConditionAccessResourcesReady, false, reason, message)
+}
+
+// granted says that access is granted. Template and durations were in order when
+// it was, and do not matter any more.
+func (s *state) granted(pod, message string) {
+	s.PodName, s.AccessMessage = pod, message
+	for _, condition := range []string{v1alpha1.ConditionTargetTemplateExists, v1alpha1.ConditionAccessDurationsValid, v1alpha1.ConditionAccessMessage, v1alpha1.ConditionAccessResourcesCreated} {
+		s.set(condition, true, "Granted", "")
+	}
+}
+
+// podGone says that the Pod is not there any more; another is not chosen.
+func (s *state) podGone(pod, what string) {
+	s.PodName = pod
+	message := "Pod " + pod + " " + what + "; make another request"
+	s.warning = refuse("PodGone", "%s", message)
+	s.nothing("PodGone", message)
+}
+
+// ended says that time is over.
+func (s *state) ended(end time.Time) {
+	message := "access ended at " + end.UTC().Format(time.RFC3339)
+	s.nothing("Expired", message)
+	s.set(v1alpha1.ConditionAccessStillValid, false, "Expired", message)
+}
+
+// ended reports whether a request says that its access has ended. It is what we
+// wrote, or somebody else: use it only to save work.
+func ended(req request) bool {
+	return meta.IsStatusConditionFalse(req.GetRequestStatus().Conditions, v1alpha1.ConditionAccessStillValid)
+}
+
+func wasGranted(req request) bool {
+	return meta.IsStatusConditionTrue(req.GetRequestStatus().Conditions, v1alpha1.ConditionAccessResourcesCreated)
+}
+
+// write writes the status if it changed, once, and says in an Event what is new.
+func (r *requests) write(ctx context.Context, req request, s *state) error {
+	s.Ready = meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionAccessResourcesReady) &&
+		meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionAccessResourcesCreated) &&
+		meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionAccessStillValid)
+	before := req.GetRequestStatus()
+	if apiequality.Semantic.DeepEqual(*before, s.RequestStatus) {
+		return nil
+	}
+	after := req.DeepCopyObject().(request)
+	*after.GetRequestStatus() = s.RequestStatus
+	if err := r.writer.Status().Patch(ctx, after, client.MergeFromWithOptions(req, client.MergeFromWithOptimisticLock{})); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	r.report(req, before, s)
+	return nil
+}
+
+// report says what changed.
+func (r *requests) report(req request, before *v1alpha1.RequestStatus, s *state) {
+	is := func(conditions []metav1.Condition, condition string) bool {
+		return meta.IsStatusConditionTrue(conditions, condition)
+	}
+	created, valid := v1alpha1.ConditionAccessResourcesCreated, v1alpha1.ConditionAccessStillValid
+	switch {
+	case !is(before.Conditions, created) && is(s.Conditions, created):
+		granted.WithLabelValues(r.kind.name).Inc()
+		r.event(req, corev1.EventTypeNormal, "AccessGranted", "Grant", "%s may access Pod %s until %s",
+			req.GetRequestSpec().Requester.Username, s.PodName, s.ExpiresAt.UTC().Format(time.RFC3339))
+	case !meta.IsStatusConditionFalse(before.Conditions, valid) && meta.IsStatusConditionFalse(s.Conditions, valid):
+		if is(before.Conditions, created) {
+			expired.WithLabelValues(r.kind.name).Inc()
+		}
+		r.event(req, corev1.EventTypeNormal, "AccessEnded", "End", "access ended at %s", s.ExpiresAt.UTC().Format(time.RFC3339))
+	case s.warning != nil:
+		if c := meta.FindStatusCondition(before.Conditions, created); c == nil || c.Message != s.warning.message {
+			r.event(req, corev1.EventTypeWarning, s.warning.reason, "Grant", "%s", s.warning.message)
+		}
+	case before.ExpiresAt != nil && s.ExpiresAt != nil && !before.ExpiresAt.Equal(s.ExpiresAt):
+		r.event(req, corev1.EventTypeNormal, "EndMoved", "Extend", "access ends at %s", s.ExpiresAt.UTC().Format(time.RFC3339))
+	}
+	if !before.Ready && s.Ready {
+		r.event(req, corev1.EventTypeNormal, "AccessReady", "Grant", "run: %s", s.AccessMessage)
+	}
+}
+
+func (r *requests) event(req request, kind, reason, action, format string, args ...any) {
+	r.events.Eventf(&corev1.ObjectReference{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: r.kind.request,
+		Namespace: req.GetNamespace(), Name: req.GetName(), UID: req.GetUID(), ResourceVersion: req.GetResourceVersion(),
+	}, nil, kind, reason, action, format, args...)
+}
+
+// liveGrants counts the grants that are live.
+type liveGrants struct {
+	mu   sync.Mutex
+	kind string
+	keys map[types.NamespacedName]bool
+}
+
+func (l *liveGrants) set(key types.NamespacedName, live bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.keys[key] == live {
+		return
+	}
+	if live {
+		l.keys[key] = true
+		grants.WithLabelValues(l.kind).Inc()
+	} else {
+		delete(l.keys, key)
+		grants.WithLabelValues(l.kind).Dec()
+	}
+}
