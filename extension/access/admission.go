@@ -278,7 +278,7 @@ func (a *Access) validateExecTemplate(ctx context.Context, t *v1alpha1.ExecAcces
 }
 
 func validateConfig(config *v1alpha1.AccessConfig) error {
-	if _, _, err := durations(config); err != nil {
+	if _, err := maxDuration(config); err != nil {
 		return extension.Deny(err.Error())
 	}
 	example := &metav1.ObjectMeta{Namespace: "namespace", Name: "pod", Labels: map[string]string{}, Annotations: map[string]string{}}
@@ -304,7 +304,7 @@ func (a *Access) treatPod(ctx context.Context, pod *corev1.Pod, req *extension.R
 	if err != nil {
 		return err
 	}
-	_, limit, err := durations(&t.Spec.AccessConfig)
+	limit, err := maxDuration(&t.Spec.AccessConfig)
 	if err == nil {
 		err = treat(pod, nil, &t)
 	}

@@ -46,6 +46,9 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if text := os.Getenv(managerVariable); text != "" {
+		os.Exit(runProcess(text))
+	}
 	os.Exit(func() int {
 		if err := setUp(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -226,12 +229,7 @@ func startOn(t *testing.T, namespace string, port int32, options access.Options,
 	case <-time.After(time.Minute):
 		t.Fatal("the manager is not ready after a minute")
 	}
-	// The API server learns of webhooks by a watch of its own.
-	eventually(t, "the API server calls the webhooks", func(ctx context.Context) bool {
-		probe := podRequest(namespace, "probe", "none")
-		err := admin.Create(ctx, probe, client.DryRunAll)
-		return err != nil && strings.Contains(err.Error(), "PodAccessTemplate "+namespace+"/none does not exist")
-	})
+	awaitWebhooks(t, namespace)
 	return r
 }
 

@@ -302,7 +302,7 @@ func (r *requests) accessPod(ctx context.Context, req request, t *v1alpha1.PodAc
 	if err != nil {
 		return nil, refuse(reasonTemplateInvalid, "template %q: %v", t.Name, err)
 	}
-	_, limit, err := durations(&t.Spec.AccessConfig)
+	limit, err := maxDuration(&t.Spec.AccessConfig)
 	if err != nil {
 		return nil, refuse(reasonTemplateInvalid, "template %q: %v", t.Name, err)
 	}

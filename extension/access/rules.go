@@ -41,21 +41,24 @@ const (
 	reasonRequester       = "RequesterUnknown"
 )
 
-// durations parses the durations of a template.
-func durations(config *v1alpha1.AccessConfig) (standard, limit time.Duration, err error) {
-	if standard, err = time.ParseDuration(config.DefaultDuration); err != nil {
-		return 0, 0, fmt.Errorf("spec.accessConfig.defaultDuration: %w", err)
+// maxDuration returns the longest duration that a template allows, if both of
+// its durations are in order.
+func maxDuration(config *v1alpha1.AccessConfig) (time.Duration, error) {
+	standard, err := time.ParseDuration(config.DefaultDuration)
+	if err != nil {
+		return 0, fmt.Errorf("spec.accessConfig.defaultDuration: %w", err)
 	}
-	if limit, err = time.ParseDuration(config.MaxDuration); err != nil {
-		return 0, 0, fmt.Errorf("spec.accessConfig.maxDuration: %w", err)
+	limit, err := time.ParseDuration(config.MaxDuration)
+	if err != nil {
+		return 0, fmt.Errorf("spec.accessConfig.maxDuration: %w", err)
 	}
 	if standard <= 0 {
-		return 0, 0, fmt.Errorf("spec.accessConfig.defaultDuration: %s: must be more than nothing", config.DefaultDuration)
+		return 0, fmt.Errorf("spec.accessConfig.defaultDuration: %s: must be more than nothing", config.DefaultDuration)
 	}
 	if standard > limit {
-		return 0, 0, fmt.Errorf("spec.accessConfig.defaultDuration: %s exceeds maxDuration, %s", config.DefaultDuration, config.MaxDuration)
+		return 0, fmt.Errorf("spec.accessConfig.defaultDuration: %s exceeds maxDuration, %s", config.DefaultDuration, config.MaxDuration)
 	}
-	return standard, limit, nil
+	return limit, nil
 }
 
 // allows checks a request against a template, as it is admitted and again as it
@@ -80,7 +83,7 @@ func allows(config *v1alpha1.AccessConfig, templateName string, spec *v1alpha1.R
 }
 
 func durationAllowed(config *v1alpha1.AccessConfig, templateName string, spec *v1alpha1.RequestSpec) *refusal {
-	_, limit, err := durations(config)
+	limit, err := maxDuration(config)
 	if err != nil {
 		return refuse(reasonTemplateInvalid, "template %q: %v", templateName, err)
 	}

@@ -117,9 +117,7 @@ func (r *requests) write(ctx context.Context, req request, s *state) error {
 
 // report says what changed.
 func (r *requests) report(req request, before *v1alpha1.RequestStatus, s *state) {
-	is := func(conditions []metav1.Condition, condition string) bool {
-		return meta.IsStatusConditionTrue(conditions, condition)
-	}
+	is := meta.IsStatusConditionTrue
 	created, valid := v1alpha1.ConditionAccessResourcesCreated, v1alpha1.ConditionAccessStillValid
 	switch {
 	case !is(before.Conditions, created) && is(s.Conditions, created):

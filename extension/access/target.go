@@ -165,7 +165,7 @@ func (w *workload) choosePod(ctx context.Context, reader client.Reader, name str
 		return nil, err
 	}
 	owners := &owners{reader: reader, namespace: w.object.GetNamespace(), root: w.object.GetUID(), known: map[types.UID]bool{}}
-	for _, i := range rand.Perm(len(pods.Items)) {
+	for _, i := range rand.Perm(len(pods.Items)) { //nolint:gosec // it spreads load, and is no secret
 		pod := &pods.Items[i]
 		if !podReady(pod) {
 			continue

@@ -55,8 +55,8 @@ func (t *targets) Start(ctx context.Context) error {
 	t.ctx = ctx
 	close(t.running)
 	<-ctx.Done()
-	t.mu.Lock() // none is added after this
-	t.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock() // none is added after this
 	t.group.Wait()
 	return nil
 }

@@ -71,7 +71,7 @@ func (r *templates) Reconcile(ctx context.Context, key reconcile.Request) (recon
 		}
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
-	_, _, err := durations(t.accessConfig())
+	_, err := maxDuration(t.accessConfig())
 	set(v1alpha1.ConditionTemplateDurationsValid, err, reasonTemplateInvalid)
 	if ref := t.target(); ref == nil {
 		r.targets.forget(key.NamespacedName)

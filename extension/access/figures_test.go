@@ -1,0 +1,329 @@
+package access_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+// count returns the number for the long form of a test, or for its short one.
+func count(long, short int) int {
+	if testing.Short() {
+		return short
+	}
+	return long
+}
+
+func figure(name string, value float64, unit string) {
+	fmt.Printf("FIGURE %s=%.3g %s\n", name, value, unit)
+}
+
+func percentile(of []time.Duration, p float64) time.Duration {
+	sorted := slices.Sorted(slices.Values(of))
+	return sorted[min(len(sorted)-1, int(float64(len(sorted))*p))]
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// endings notes when RoleBindings come and go.
+type endings struct {
+	mu       sync.Mutex
+	made     map[string]bool
+	gone     map[string]time.Time
+	requests map[string]*v1alpha1.ExecAccessRequest
+}
+
+// watchEndings watches the RoleBindings of a namespace until the test ends.
+func watchEndings(t *testing.T, namespace string) *endings {
+	t.Helper()
+	e := &endings{made: map[string]bool{}, gone: map[string]time.Time{}, requests: map[string]*v1alpha1.ExecAccessRequest{}}
+	w, err := admin.Watch(t.Context(), &rbacv1.RoleBindingList{}, client.InNamespace(namespace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Stop)
+	go func() {
+		for event := range w.ResultChan() {
+			now := time.Now()
+			binding, ok := event.Object.(*rbacv1.RoleBinding)
+			if !ok {
+				continue
+			}
+			e.mu.Lock()
+			if event.Type == watch.Deleted {
+				e.gone[binding.Name] = now
+			} else {
+				e.made[binding.Name] = true
+			}
+			e.mu.Unlock()
+		}
+	}()
+	return e
+}
+
+func (e *endings) counts() (made, gone int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for name := range e.requests {
+		if e.made[name] {
+			made++
+		}
+		if _, ok := e.gone[name]; ok {
+			gone++
+		}
+	}
+	return made, gone
+}
+
+// ask makes n requests whose access ends between from and from+window, at whole
+// seconds, as people ask.
+func (e *endings) ask(t *testing.T, namespace string, n int, from time.Time, window time.Duration) {
+	t.Helper()
+	c := as(t, alice)
+	group, ctx := errgroup.WithContext(t.Context())
+	group.SetLimit(8)
+	for i := range n {
+		group.Go(func() error {
+			end := from.Add(time.Duration(i) * window / time.Duration(n))
+			req := execRequest(namespace, fmt.Sprintf("r-%d", i), "web")
+			req.Spec.Duration = time.Until(end).Truncate(time.Second).String()
+			if err := c.Create(ctx, req); err != nil {
+				return err
+			}
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.requests["execaccess-"+req.Name] = req
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lateness returns how much later than its end, or than since, each grant was
+// gone.
+func (e *endings) lateness(t *testing.T, since time.Time) []time.Duration {
+	t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var late []time.Duration
+	for name, req := range e.requests {
+		duration, err := time.ParseDuration(req.Spec.Duration)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end := req.CreationTimestamp.Add(duration)
+		gone, ok := e.gone[name]
+		if !ok {
+			t.Fatalf("%s is still there", name)
+		}
+		if early := end.Sub(gone); early > 0 {
+			t.Errorf("%s ended %s early", name, early)
+		}
+		if end.Before(since) {
+			end = since
+		}
+		late = append(late, gone.Sub(end))
+	}
+	return late
+}
+
+func TestAccessEndsOnTime(t *testing.T) {
+	namespace := newNamespace(t)
+	deployment(t, namespace, "web", 2)
+	startManagerProcess(t, namespace)
+	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	n, lead, window := count(2000, 100), 3*time.Minute, time.Minute
+	if testing.Short() {
+		lead, window = 12*time.Second, 3*time.Second
+	}
+	e := watchEndings(t, namespace)
+	from := time.Now().Add(lead).Truncate(time.Second)
+	e.ask(t, namespace, n, from, window)
+	within(t, time.Until(from), "all are granted before the first ends", func(context.Context) bool {
+		made, _ := e.counts()
+		return made == n
+	})
+	within(t, time.Until(from)+window+30*time.Second, "all have ended", func(context.Context) bool {
+		_, gone := e.counts()
+		return gone == n
+	})
+	late := e.lateness(t, time.Time{})
+	p99 := percentile(late, .99)
+	figure("expiry.grants", float64(n), "grants")
+	figure("expiry.p50_ms", milliseconds(percentile(late, .5)), "ms")
+	figure("expiry.p99_ms", milliseconds(p99), "ms")
+	figure("expiry.max_ms", milliseconds(slices.Max(late)), "ms")
+	if p99 > 500*time.Millisecond {
+		t.Errorf("p99 of the lateness is %s", p99)
+	}
+}
+
+func TestAccessEndsSoonAfterTheManagerLeadsAgain(t *testing.T) {
+	namespace := newNamespace(t)
+	deployment(t, namespace, "web", 2)
+	killed := startManagerProcess(t, namespace)
+	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	n, lead, window := count(2000, 100), 3*time.Minute, time.Minute
+	if testing.Short() {
+		lead, window = 12*time.Second, 6*time.Second
+	}
+	e := watchEndings(t, namespace)
+	from := time.Now().Add(lead).Truncate(time.Second)
+	e.ask(t, namespace, n, from, window)
+	within(t, time.Until(from.Add(window)), "half of them have ended", func(context.Context) bool {
+		_, gone := e.counts()
+		return gone >= n/2
+	})
+	killed.kill()
+	// The lease of a killed manager lasts for some seconds more.
+	options := killed.options
+	options.Metrics = ""
+	again := startProcess(t, options)
+	again.awaitLead(t)
+	eventually(t, "all have ended", func(context.Context) bool {
+		_, gone := e.counts()
+		return gone == n
+	})
+	latest := slices.Max(e.lateness(t, again.leads))
+	figure("expiry.restart_max_s", latest.Seconds(), "s")
+	if latest > 2*time.Second {
+		t.Errorf("the last ended %s after the manager led again, or after its end", latest)
+	}
+}
+
+func TestARequestIsReadyWithinASecond(t *testing.T) {
+	namespace := newNamespace(t)
+	deployment(t, namespace, "web", 2)
+	startManagerProcess(t, namespace)
+	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	n := count(500, 30)
+	var mu sync.Mutex
+	ready := map[string]time.Time{}
+	w, err := admin.Watch(t.Context(), &v1alpha1.ExecAccessRequestList{}, client.InNamespace(namespace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Stop)
+	go func() {
+		for event := range w.ResultChan() {
+			now := time.Now()
+			if req, ok := event.Object.(*v1alpha1.ExecAccessRequest); ok && req.Status.Ready {
+				mu.Lock()
+				if ready[req.Name].IsZero() {
+					ready[req.Name] = now
+				}
+				mu.Unlock()
+			}
+		}
+	}()
+	c := as(t, alice)
+	took := make([]time.Duration, 0, n)
+	for i := range n {
+		asked := time.Now()
+		req := execRequest(namespace, fmt.Sprintf("r-%d", i), "web")
+		create(t, c, req)
+		within(t, 10*time.Second, req.Name+" is ready", func(context.Context) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			if at := ready[req.Name]; !at.IsZero() {
+				took = append(took, at.Sub(asked))
+				return true
+			}
+			return false
+		})
+	}
+	p99 := percentile(took, .99)
+	figure("ready.p50_ms", milliseconds(percentile(took, .5)), "ms")
+	figure("ready.p99_ms", milliseconds(p99), "ms")
+	if p99 > time.Second {
+		t.Errorf("p99 from request to Ready is %s", p99)
+	}
+}
+
+func TestLiveGrantsCostNothingWhileNothingChanges(t *testing.T) {
+	namespace := newNamespace(t)
+	deployment(t, namespace, "web", 2)
+	p := startManagerProcess(t, namespace)
+	template := execTemplate(namespace, "web", ref("Deployment", "web"), "devs")
+	create(t, admin, template)
+	n, period := count(5000, 200), time.Minute
+	if testing.Short() {
+		period = 5 * time.Second
+	}
+	empty := p.resident(t)
+	e := watchEndings(t, namespace)
+	e.ask(t, namespace, n, time.Now().Add(time.Hour), time.Minute)
+	reconciles := func() float64 { return p.metric(t, "controller_runtime_reconcile_total") }
+	within(t, 5*time.Minute, "all are granted and quiet", func(ctx context.Context) bool {
+		if made, _ := e.counts(); made < n {
+			return false
+		}
+		before := reconciles()
+		select {
+		case <-time.After(time.Second): // that nothing happens takes time to see
+		case <-ctx.Done():
+		}
+		return reconciles() == before
+	})
+	resident := p.resident(t)
+	before, cpu := reconciles(), p.metric(t, "process_cpu_seconds_total")
+	time.Sleep(period) // the same
+	after := reconciles()
+	cpu = p.metric(t, "process_cpu_seconds_total") - cpu
+	figure("grants5000.rss_mb", resident, "MB")
+	figure("grants5000.delta_mb", resident-empty, "MB")
+	figure("grants5000.cpu_percent", 100*cpu/period.Seconds(), "%")
+	figure("grants5000.reconciles_per_min", (after-before)/period.Minutes(), "1/min")
+	if after != before {
+		t.Errorf("%.0f reconciles in %s while nothing changed", after-before, period)
+	}
+	if live := p.metric(t, "admitkit_access_grants"); live != float64(n) {
+		t.Errorf("the metric says %.0f grants are live, want %d", live, n)
+	}
+}
+
+func TestMemoryDoesNotGrowWithTheCluster(t *testing.T) {
+	namespace := newNamespace(t)
+	deployment(t, namespace, "web", 1)
+	p := startManagerProcess(t, namespace)
+	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	granted(t, alice, execRequest(namespace, "warm-up", "web"))
+	before := p.resident(t)
+	n := count(20000, 500)
+	group, ctx := errgroup.WithContext(t.Context())
+	group.SetLimit(16)
+	for i := range n {
+		group.Go(func() error {
+			return admin.Create(ctx, &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("foreign-%d", i), Labels: map[string]string{"app": "foreign"}},
+				Spec: corev1.PodSpec{
+					SchedulerName: "nobody",
+					Containers:    []corev1.Container{{Name: "main", Image: "example.com/foreign:1", Env: []corev1.EnvVar{{Name: "A", Value: "some value"}}}},
+				},
+			})
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	granted(t, alice, execRequest(namespace, "among-others", "web"))
+	delta := p.resident(t) - before
+	figure("foreign20000.delta_mb", delta, "MB")
+	if delta > 10 {
+		t.Errorf("%d foreign Pods add %.1f MB", n, delta)
+	}
+}
