@@ -78,6 +78,7 @@ type RequestStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Ready says that access is granted and the Pod is ready.
+	// +optional
 	Ready bool `json:"ready"`
 	// PodName is the Pod that access is about.
 	// +optional

@@ -21,6 +21,7 @@ type TemplateStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Ready says that requests can be made: every condition holds.
+	// +optional
 	Ready bool `json:"ready"`
 	// Conditions are TargetRefExists and TemplateDurationsValid.
 	// +optional

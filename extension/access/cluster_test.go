@@ -19,7 +19,9 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -396,4 +398,28 @@ func holds(req request, condition string) bool {
 func fails(req request, condition, reason string) bool {
 	c := meta.FindStatusCondition(req.GetRequestStatus().Conditions, condition)
 	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == reason
+}
+
+func roleOf(req request) *rbacv1.Role {
+	return &rbacv1.Role{ObjectMeta: resourceOf(req)}
+}
+
+func bindingOf(req request) *rbacv1.RoleBinding {
+	return &rbacv1.RoleBinding{ObjectMeta: resourceOf(req)}
+}
+
+// resourceOf names what a request gets.
+func resourceOf(req request) metav1.ObjectMeta {
+	prefix := "podaccess-"
+	if _, ok := req.(*v1alpha1.ExecAccessRequest); ok {
+		prefix = "execaccess-"
+	}
+	return metav1.ObjectMeta{Namespace: req.GetNamespace(), Name: prefix + req.GetName()}
+}
+
+func jsonValue(text string) *apiextensionsv1.JSON { return &apiextensionsv1.JSON{Raw: []byte(text)} }
+
+func quantity(text string) *resource.Quantity {
+	q := resource.MustParse(text)
+	return &q
 }

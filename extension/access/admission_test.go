@@ -1,0 +1,312 @@
+package access_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/access"
+	"github.com/admitkit/admitkit/testing/controlplane"
+)
+
+// refused wants an error that says all of the parts, for the person who reads it.
+func refused(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Error("it is admitted")
+		return
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("the error does not say %q: %v", part, err)
+		}
+	}
+}
+
+// patch sends a merge patch.
+func patch(t *testing.T, user *controlplane.User, object client.Object, text string) error {
+	t.Helper()
+	return as(t, user).Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(text)))
+}
+
+func TestRequestsAreRefusedUnlessTheTemplateAllowsThem(t *testing.T) {
+	namespace := newNamespace(t)
+	deployment(t, namespace, "web", 1)
+	create(t, admin, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "stray", Labels: map[string]string{"app": "stray"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/stray"}}},
+	})
+	start(t, namespace, access.Options{})
+	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	strict := execTemplate(namespace, "strict", ref("Deployment", "web"))
+	strict.Spec.AccessConfig.AllowedUsers = []string{"mallory"}
+	strict.Spec.AccessConfig.RequireReason = true
+	create(t, admin, strict)
+	create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+
+	for sentence, test := range map[string]struct {
+		user  *controlplane.User
+		req   func(*v1alpha1.ExecAccessRequest)
+		parts []string
+	}{
+		"a template that does not exist":     {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TemplateName = "none" }, []string{"ExecAccessTemplate " + namespace + "/none does not exist"}},
+		"a user in no allowed group":         {mallory, func(*v1alpha1.ExecAccessRequest) {}, []string{`user "mallory" is not allowed`, `"devs"`}},
+		"a duration over the maximum":        {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.Duration = "3h" }, []string{"3h", "2h", "exceeds the maximum"}},
+		"a duration that cannot be parsed":   {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.Duration = "soon" }, []string{"spec.duration"}},
+		"a duration of nothing":              {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.Duration = "0s" }, []string{"spec.duration"}},
+		"a Pod that does not exist":          {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TargetPod = "none" }, []string{"Pod " + namespace + "/none does not exist"}},
+		"a Pod of nobody":                    {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TargetPod = "stray" }, []string{"is not one of Deployment"}},
+		"no reason where one is required":    {mallory, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TemplateName = "strict" }, []string{"requires spec.reason"}},
+		"a reason that is none":              {mallory, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TemplateName, r.Spec.Reason = "strict", "  " }, []string{"requires spec.reason"}},
+		"a group where only a user is named": {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TemplateName, r.Spec.Reason = "strict", "why" }, []string{`user "alice" is not allowed`}},
+		"somebody else's name as the requester": {mallory, func(r *v1alpha1.ExecAccessRequest) {
+			r.Spec.Requester = &v1alpha1.Requester{Username: "alice", Groups: []string{"devs"}}
+		}, []string{`user "mallory" is not allowed`}},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			req := execRequest(namespace, "refused", "web")
+			test.req(req)
+			refused(t, as(t, test.user).Create(t.Context(), req), test.parts...)
+		})
+	}
+	t.Run("a user who is named", func(t *testing.T) {
+		req := execRequest(namespace, "named", "strict")
+		req.Spec.Reason = "incident 7"
+		if err := as(t, mallory).Create(t.Context(), req); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("the requester is stamped, whatever the client says", func(t *testing.T) {
+		req := podRequest(namespace, "stamped", "web")
+		req.Spec.Requester = &v1alpha1.Requester{Username: "bob", UID: "forged", Groups: []string{"system:masters"}}
+		create(t, as(t, alice), req)
+		if who := req.Spec.Requester; who.Username != "alice" || who.UID == "forged" || fmt.Sprint(who.Groups) != "[devs engineers system:authenticated]" {
+			t.Errorf("the requester is %+v", who)
+		}
+		if req.Spec.Duration != "1h" {
+			t.Errorf("the default duration is not part of the request: %q", req.Spec.Duration)
+		}
+	})
+
+	req := execRequest(namespace, "a", "web")
+	req.Spec.Duration = "30m"
+	create(t, as(t, alice), req)
+	for sentence, test := range map[string]struct {
+		user  *controlplane.User
+		patch string
+		parts []string
+	}{
+		"another template":                 {alice, `{"spec":{"templateName":"strict"}}`, []string{"templateName cannot be changed"}},
+		"a Pod, where there was none":      {alice, `{"spec":{"targetPod":"stray"}}`, []string{"targetPod cannot be changed"}},
+		"another requester":                {alice, `{"spec":{"requester":{"username":"bob"}}}`, []string{"requester cannot be changed"}},
+		"more groups of the requester":     {alice, `{"spec":{"requester":{"groups":["admins"]}}}`, []string{"requester cannot be changed"}},
+		"another requester, by bob":        {bob, `{"spec":{"requester":{"username":"bob"}}}`, []string{"requester cannot be changed"}},
+		"more time than the maximum":       {alice, `{"spec":{"duration":"2h1m"}}`, []string{"2h1m", "maximum", "2h"}},
+		"more time for somebody else":      {bob, `{"spec":{"duration":"1h"}}`, []string{"requester only"}},
+		"less time for somebody else":      {bob, `{"spec":{"duration":"1m"}}`, []string{"requester only"}},
+		"a duration that cannot be parsed": {alice, `{"spec":{"duration":"for ever"}}`, []string{"spec.duration"}},
+	} {
+		t.Run("a change to "+sentence, func(t *testing.T) {
+			refused(t, patch(t, test.user, execRequest(namespace, "a", ""), test.patch), test.parts...)
+		})
+	}
+	t.Run("a change that takes fields away changes nothing", func(t *testing.T) {
+		before := execRequest(namespace, "a", "")
+		if err := patch(t, alice, before, `{"spec":{"requester":null,"duration":null}}`); err != nil {
+			t.Fatal(err)
+		}
+		if before.Spec.Requester == nil || before.Spec.Requester.Username != "alice" || before.Spec.Duration != "30m" {
+			t.Errorf("the spec is %+v", before.Spec)
+		}
+	})
+	t.Run("the requester shortens and extends up to the maximum", func(t *testing.T) {
+		for _, duration := range []string{"10m", "2h"} {
+			req := execRequest(namespace, "a", "")
+			if err := patch(t, alice, req, `{"spec":{"duration":"`+duration+`"}}`); err != nil {
+				t.Fatal(err)
+			}
+			length, _ := time.ParseDuration(duration)
+			await(t, req, "ends "+duration+" after its creation", func() bool {
+				return req.Status.ExpiresAt != nil && req.Status.ExpiresAt.Time.Equal(req.CreationTimestamp.Add(length))
+			})
+		}
+	})
+}
+
+func TestTemplatesByWhichNobodyGetsAccessAreRefused(t *testing.T) {
+	namespace := newNamespace(t)
+	deployment(t, namespace, "web", 1)
+	start(t, namespace, access.Options{})
+	value := func(text string) v1alpha1.JSONPatchOperation {
+		return v1alpha1.JSONPatchOperation{Operation: "replace", Path: text}
+	}
+	for sentence, test := range map[string]struct {
+		change func(*v1alpha1.PodAccessTemplate)
+		parts  []string
+	}{
+		"a default over the maximum":       {func(p *v1alpha1.PodAccessTemplate) { p.Spec.AccessConfig.DefaultDuration = "3h" }, []string{"defaultDuration"}},
+		"a default of nothing":             {func(p *v1alpha1.PodAccessTemplate) { p.Spec.AccessConfig.DefaultDuration = "0s" }, []string{"defaultDuration"}},
+		"a command that cannot be parsed":  {func(p *v1alpha1.PodAccessTemplate) { p.Spec.AccessConfig.AccessCommand = "{{ .Metadata" }, []string{"accessCommand"}},
+		"a command about an unknown field": {func(p *v1alpha1.PodAccessTemplate) { p.Spec.AccessConfig.AccessCommand = "{{ .Metadata.Nmae }}" }, []string{"accessCommand", "Nmae"}},
+		"a command that does not end":      {func(p *v1alpha1.PodAccessTemplate) { p.Spec.AccessConfig.AccessCommand = `{{ printf "%5000s" "x" }}` }, []string{"accessCommand", "longer than"}},
+		"a patch of what is not there": {func(p *v1alpha1.PodAccessTemplate) {
+			p.Spec.ControllerTargetMutationConfig.PatchSpecOperations = []v1alpha1.JSONPatchOperation{value("/spec/nothing")}
+		}, []string{"patchSpecOperations"}},
+		"a patch that makes no Pod": {func(p *v1alpha1.PodAccessTemplate) {
+			p.Spec.ControllerTargetMutationConfig.PatchSpecOperations = []v1alpha1.JSONPatchOperation{{Operation: "add", Path: "/spec/contaners", Value: jsonValue("[]")}}
+		}, []string{"contaners"}},
+		"a container that the target has not": {func(p *v1alpha1.PodAccessTemplate) { p.Spec.ControllerTargetMutationConfig.DefaultContainerName = "db" }, []string{`no container "db"`}},
+		"a podSpec without containers": {func(p *v1alpha1.PodAccessTemplate) {
+			p.Spec.ControllerTargetRef, p.Spec.PodSpec = nil, &corev1.PodSpec{}
+		}, []string{"containers"}},
+		"resources over the caps": {func(p *v1alpha1.PodAccessTemplate) {
+			p.Spec.MaxMemory = quantity("1Gi")
+			p.Spec.ControllerTargetMutationConfig.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: *quantity("2Gi")}
+		}, []string{"spec.maxMemory", "2Gi", "1Gi"}},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			p := podTemplate(namespace, "refused", ref("Deployment", "web"), "devs")
+			p.Spec.ControllerTargetMutationConfig = &v1alpha1.PodTemplateSpecMutationConfig{}
+			test.change(p)
+			refused(t, admin.Create(t.Context(), p), test.parts...)
+		})
+	}
+	t.Run("a target that is not there yet is no reason", func(t *testing.T) {
+		create(t, admin, podTemplate(namespace, "early", ref("Deployment", "later"), "devs"))
+		create(t, admin, execTemplate(namespace, "early", ref("Rollout", "later"), "devs"))
+	})
+}
+
+// Nobody who may write requests, and even their status, gets more than was
+// granted.
+func TestAnEngineerWhoWantsToKeepAccessLosesIt(t *testing.T) {
+	for sentence, attack := range map[string]func(t *testing.T, namespace string, req *v1alpha1.ExecAccessRequest){
+		"by an extension after the end": func(t *testing.T, namespace string, req *v1alpha1.ExecAccessRequest) {
+			await(t, req, "has ended", func() bool { return fails(req, "AccessStillValid", "Expired") })
+			refused(t, patch(t, alice, execRequest(namespace, req.Name, ""), `{"spec":{"duration":"2h"}}`), "ended", "make another request")
+		},
+		"by a longer default of the template": func(t *testing.T, namespace string, _ *v1alpha1.ExecAccessRequest) {
+			if err := patch(t, cluster.Admin(), execTemplate(namespace, "web", ref("", "")), `{"spec":{"accessConfig":{"defaultDuration":"12h","maxDuration":"24h"}}}`); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"by a template that is deleted and made again": func(t *testing.T, namespace string, _ *v1alpha1.ExecAccessRequest) {
+			if err := admin.Delete(t.Context(), execTemplate(namespace, "web", ref("", ""))); err != nil {
+				t.Fatal(err)
+			}
+			create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+		},
+		"by writing the status": func(t *testing.T, _ string, req *v1alpha1.ExecAccessRequest) {
+			for _, text := range []string{
+				`{"status":{"ready":true,"expiresAt":"2099-01-01T00:00:00Z","podName":"other","conditions":null}}`,
+				`{"status":{"ready":false,"conditions":[{"type":"AccessStillValid","status":"False","reason":"Expired","message":"","lastTransitionTime":"2020-01-01T00:00:00Z"}]}}`,
+			} {
+				if err := admin.Status().Patch(t.Context(), req.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(text))); err != nil {
+					t.Fatal(err)
+				}
+				await(t, req, "says the truth again", func() bool {
+					return req.Status.Ready && req.Status.PodName != "other" && req.Status.ExpiresAt.Year() < 2099
+				})
+			}
+		},
+		"by another creation time": func(t *testing.T, namespace string, req *v1alpha1.ExecAccessRequest) {
+			changed := execRequest(namespace, req.Name, "")
+			if err := patch(t, alice, changed, `{"metadata":{"creationTimestamp":"2099-01-01T00:00:00Z","finalizers":["example.com/keep"],"annotations":{"admitkit.dev/pod-uid":"x","admitkit.dev/request-uid":"y"}}}`); err != nil {
+				t.Fatal(err)
+			}
+			if !changed.CreationTimestamp.Equal(&req.CreationTimestamp) {
+				t.Error("the creation time can be changed")
+			}
+		},
+		"by stripping what was granted of labels and owners": func(t *testing.T, namespace string, req *v1alpha1.ExecAccessRequest) {
+			for _, kind := range []string{"role", "rolebinding"} {
+				output, err := cluster.Kubectl(t.Context(), nil, "patch", "-n", namespace, kind, "execaccess-"+req.Name, "--type=merge", "-p", `{"metadata":{"labels":null,"ownerReferences":null,"annotations":null}}`).CombinedOutput()
+				if err != nil {
+					t.Fatalf("%v: %s", err, output)
+				}
+			}
+		},
+		"by deleting the request and leaving what it got": func(t *testing.T, _ string, req *v1alpha1.ExecAccessRequest) {
+			if err := as(t, alice).Delete(t.Context(), req.DeepCopy(), client.PropagationPolicy(metav1.DeletePropagationOrphan)); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"by a finalizer that keeps a deleted request": func(t *testing.T, namespace string, req *v1alpha1.ExecAccessRequest) {
+			changed := execRequest(namespace, req.Name, "")
+			if err := patch(t, alice, changed, `{"metadata":{"finalizers":["example.com/keep"]}}`); err != nil {
+				t.Fatal(err)
+			}
+			if err := as(t, alice).Delete(t.Context(), req.DeepCopy()); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				_ = admin.Patch(context.WithoutCancel(t.Context()), changed, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
+			})
+		},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			t.Parallel()
+			namespace := newNamespace(t)
+			deployment(t, namespace, "web", 1)
+			start(t, namespace, access.Options{})
+			create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+			req := execRequest(namespace, "a", "web")
+			req.Spec.Duration = "5s"
+			granted(t, alice, req)
+			pod, end := req.Status.PodName, req.CreationTimestamp.Add(5*time.Second)
+			if !canExec(t, alice, namespace, pod) {
+				t.Fatal("alice got no access")
+			}
+			attack(t, namespace, req)
+			within(t, max(time.Until(end), 0)+2*time.Second, "alice has no access any more", func(context.Context) bool { return !canExec(t, alice, namespace, pod) })
+			for _, object := range []client.Object{roleOf(req), bindingOf(req)} {
+				eventually(t, "nothing is left", func(ctx context.Context) bool {
+					return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(object), object))
+				})
+			}
+		})
+	}
+}
+
+// A Pod made by hand with the name of an access Pod gives nobody anything.
+func TestAPodMadeByHandIsNoAccessPod(t *testing.T) {
+	namespace := newNamespace(t)
+	deployment(t, namespace, "web", 1)
+	start(t, namespace, access.Options{})
+	create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	forged := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: "podaccess-a",
+			Labels:          map[string]string{access.LabelManagedBy: "admitkit-access", access.LabelRequest: "a"},
+			Annotations:     map[string]string{access.AnnotationRequestUID: "1", access.AnnotationPodUID: "2"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "admitkit.dev/v1alpha1", Kind: "ExecAccessRequest", Name: "a", UID: "1"}},
+		},
+		Spec: corev1.PodSpec{SchedulerName: "nobody", Containers: []corev1.Container{{Name: "main", Image: "example.com/forged"}}},
+	}
+	forged.OwnerReferences = nil
+	create(t, admin, forged)
+	req := podRequest(namespace, "a", "web")
+	create(t, as(t, alice), req)
+	await(t, req, "says that the name is taken", func() bool { return fails(req, "AccessResourcesCreated", "NameTaken") })
+	if canExec(t, alice, namespace, "podaccess-a") {
+		t.Error("alice can exec into a Pod that is not hers")
+	}
+	if err := as(t, alice).Delete(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the request is gone", func(ctx context.Context) bool {
+		return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(req), req))
+	})
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(forged), forged); err != nil || !forged.DeletionTimestamp.IsZero() {
+		t.Errorf("the Pod of somebody else was deleted: %v", err)
+	}
+}
