@@ -2,6 +2,9 @@
 package main
 
 import (
+	"github.com/spf13/cobra"
+
+	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/manager/command"
@@ -9,10 +12,23 @@ import (
 
 func main() {
 	var auditOptions audit.Options
-	cmd := command.New("admitkit", func(mgr *manager.Manager) error {
+	var accessOptions access.Options
+	var withAccess bool
+	var cmd *cobra.Command
+	cmd = command.New("admitkit", func(mgr *manager.Manager) error {
+		if withAccess {
+			accessOptions.Namespace = cmd.PersistentFlags().Lookup("namespace").Value.String()
+			if err := access.New(accessOptions).AddTo(mgr); err != nil {
+				return err
+			}
+		}
 		return mgr.AddExtension(audit.New(auditOptions))
 	})
-	cmd.PersistentFlags().BoolVar(&auditOptions.Required, "audit-required", false,
+	flags := cmd.PersistentFlags()
+	flags.BoolVar(&withAccess, "access", false, "grant requests for time-limited access; needs the CRDs of config/crd")
+	flags.DurationVar(&accessOptions.Retention, "access-retention", access.DefaultRetention, "how long a request stays as a record after its access has ended")
+	flags.IntVar(&accessOptions.Workers, "access-workers", access.DefaultWorkers, "how many requests of a kind are worked on at once")
+	flags.BoolVar(&auditOptions.Required, "audit-required", false,
 		"deny exec and attach when they cannot be recorded as an Event, or the webhook is down")
 	command.Main(cmd)
 }

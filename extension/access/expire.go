@@ -39,13 +39,14 @@ func (r *requests) end(ctx context.Context, req request, end time.Time) (reconci
 			return retry, err
 		}
 		if deleted {
+			r.revoked.Store(req.GetUID(), true)
 			lateness.WithLabelValues(r.kind.name).Observe(r.options.Clock.Since(end).Seconds())
 			return reconcile.Result{RequeueAfter: time.Nanosecond, Priority: &behind}, nil
 		}
 	}
 	retry.Priority = &behind
 	r.counted.set(key, false)
-	if !ended(req) {
+	if _, done := r.revoked.Load(req.GetUID()); !done && !ended(req) {
 		// By name, because the cache holds only what has our label.
 		if _, err := r.deleteByName(attempt, key, &rbacv1.RoleBinding{}); err != nil {
 			return retry, err
@@ -57,6 +58,7 @@ func (r *requests) end(ctx context.Context, req request, end time.Time) (reconci
 	if err := r.write(attempt, req, state); err != nil || left != nil {
 		return retry, errors.Join(left, err)
 	}
+	r.revoked.Delete(req.GetUID())
 	until := end.Add(r.options.Retention).Sub(r.options.Clock.Now())
 	if until > 0 {
 		return reconcile.Result{RequeueAfter: until, Priority: &behind}, nil

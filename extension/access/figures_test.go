@@ -184,6 +184,10 @@ func TestAccessEndsSoonAfterTheManagerLeadsAgain(t *testing.T) {
 	e := watchEndings(t, namespace)
 	from := time.Now().Add(lead).Truncate(time.Second)
 	e.ask(t, namespace, n, from, window)
+	within(t, time.Until(from), "all are granted before the first ends", func(context.Context) bool {
+		made, _ := e.counts()
+		return made == n
+	})
 	within(t, time.Until(from.Add(window)), "half of them have ended", func(context.Context) bool {
 		_, gone := e.counts()
 		return gone >= n/2
@@ -194,7 +198,7 @@ func TestAccessEndsSoonAfterTheManagerLeadsAgain(t *testing.T) {
 	options.Metrics = ""
 	again := startProcess(t, options)
 	again.awaitLead(t)
-	eventually(t, "all have ended", func(context.Context) bool {
+	within(t, time.Until(from)+window+30*time.Second, "all have ended", func(context.Context) bool {
 		_, gone := e.counts()
 		return gone == n
 	})

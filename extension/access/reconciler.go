@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -31,6 +32,9 @@ type requests struct {
 	// not do: the end of access must not wait for it.
 	failures, waits workqueue.TypedRateLimiter[reconcile.Request]
 	counted         liveGrants
+	// revoked has the UIDs of the requests whose RoleBinding this process has
+	// deleted, until the rest is done.
+	revoked sync.Map
 }
 
 var _ extension.Reconciler = (*requests)(nil)
@@ -62,8 +66,9 @@ func (r *requests) Register(mgr extension.Manager) error {
 	if err := r.setup(mgr); err != nil {
 		return err
 	}
+	warm := true // a replica that waits to lead has its cache, and so loses no time
 	c, err := controller.New("access-"+r.kind.name+"-requests", mgr.GetKubeManager(), controller.Options{
-		Reconciler: r, MaxConcurrentReconciles: r.options.Workers,
+		Reconciler: r, MaxConcurrentReconciles: r.options.Workers, EnableWarmup: &warm,
 	})
 	if err != nil {
 		return fmt.Errorf("access: %w", err)

@@ -109,7 +109,7 @@ func accessCommand(config *v1alpha1.AccessConfig, pod *metav1.ObjectMeta) (strin
 	if text == "" {
 		text = defaultCommand
 	}
-	parsed, err := texttemplate.New("accessCommand").Option("missingkey=error").Parse(text)
+	parsed, err := texttemplate.New("accessCommand").Option("missingkey=zero").Parse(text)
 	if err != nil {
 		return "", fmt.Errorf("spec.accessConfig.accessCommand: %w", err)
 	}
