@@ -19,7 +19,10 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 func (r *requests) enqueue(keys func(context.Context, client.Object) []types.NamespacedName) handler.EventHandler {
 	add := func(ctx context.Context, q queue, object client.Object, priority int) {
 		if req, ok := object.(request); ok {
-			if end, err := req.GetRequestSpec().End(req.GetCreationTimestamp()); err == nil && !ended(req) && !r.options.Clock.Now().Before(end) {
+			switch end, err := req.GetRequestSpec().End(req.GetCreationTimestamp()); {
+			case ended(req):
+				priority = priorityCleanup
+			case err == nil && !r.options.Clock.Now().Before(end):
 				priority = priorityEnd
 			}
 		}
@@ -45,7 +48,13 @@ func (r *requests) enqueue(keys func(context.Context, client.Object) []types.Nam
 				add(ctx, q, e.ObjectNew, priorityNormal)
 			}
 		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, q, e.Object, priorityNormal) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+			priority := priorityNormal
+			if _, ok := e.Object.(request); !ok {
+				priority = priorityCleanup // mostly we did it, a moment ago
+			}
+			add(ctx, q, e.Object, priority)
+		},
 	}
 }
 

@@ -48,12 +48,14 @@ func newRequests(a *Access, k kind) *requests {
 	}
 }
 
-// Priorities of requests in the queue: those whose access is to end go first.
+// Priorities of requests in the queue: those whose access is to end go first,
+// and what is left of those that have ended comes last. Otherwise the cleaning
+// up after the first would delay the end of the last.
 const (
 	priorityEnd     = 100
 	priorityNormal  = 0
-	priorityCleanup = -10
-	priorityInitial = -100
+	priorityInitial = -50
+	priorityCleanup = -100
 )
 
 // attemptTimeout bounds one attempt, so that an API server that does not answer
