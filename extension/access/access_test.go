@@ -6,15 +6,19 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension/access"
+	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
 func TestAnEngineerGetsExecAccessToOnePodAndLosesItAtTheEnd(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	deployment(t, namespace, "web", 2)
 	start(t, namespace, access.Options{})
@@ -70,6 +74,7 @@ func TestAnEngineerGetsExecAccessToOnePodAndLosesItAtTheEnd(t *testing.T) {
 }
 
 func TestAnEngineerGetsAnAccessPodAndLosesItAtTheEnd(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	deployment(t, namespace, "web", 1)
 	start(t, namespace, access.Options{Retention: 2 * time.Second})
@@ -94,5 +99,31 @@ func TestAnEngineerGetsAnAccessPodAndLosesItAtTheEnd(t *testing.T) {
 	})
 	if kept := time.Since(end); kept < 2*time.Second {
 		t.Errorf("the request was kept for %s only", kept)
+	}
+}
+
+func TestNothingRunsOnAfterTheManagerHasStopped(t *testing.T) {
+	namespace := newNamespace(t)
+	deployment(t, namespace, "web", 1)
+	before := goleak.IgnoreCurrent()
+	r := start(t, namespace, access.Options{})
+	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	granted(t, alice, execRequest(namespace, "a", "web"))
+	r.stop(t)
+	var err error
+	for range 10 {
+		// Connections are shared by who has the same certificate, the test's own
+		// clients too, and the last Event may still be under way.
+		for _, user := range []*controlplane.User{cluster.Admin(), alice, managerUser} {
+			if c, err := rest.HTTPClientFor(user.Config); err == nil {
+				c.CloseIdleConnections()
+			}
+		}
+		if err = goleak.Find(before); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -221,7 +221,10 @@ func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extens
 	if err != nil {
 		return err
 	}
-	if refused := allows(t.accessConfig(), spec.TemplateName, spec); refused != nil {
+	// As who they are now: they may have left the group since they asked.
+	now := spec.DeepCopy()
+	now.Requester.Groups = req.User().Groups
+	if refused := allows(t.accessConfig(), spec.TemplateName, now); refused != nil {
 		return refused
 	}
 	return nil

@@ -128,6 +128,13 @@ func TestRequestsAreRefusedUnlessTheTemplateAllowsThem(t *testing.T) {
 			t.Errorf("the spec is %+v", before.Spec)
 		}
 	})
+	t.Run("who has left the group does not extend", func(t *testing.T) {
+		left, err := cluster.AddUser("alice", "engineers")
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused(t, patch(t, left, execRequest(namespace, "a", ""), `{"spec":{"duration":"1h"}}`), `user "alice" is not allowed`)
+	})
 	t.Run("the requester shortens and extends up to the maximum", func(t *testing.T) {
 		for _, duration := range []string{"10m", "2h"} {
 			req := execRequest(namespace, "a", "")

@@ -25,6 +25,7 @@ import (
 )
 
 func TestAnAccessPodTakesNoTrafficOfItsTarget(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	web := deployment(t, namespace, "web", 1)
 	selector := web.Spec.Selector.MatchLabels
@@ -114,6 +115,7 @@ func TestAPodThatNamesATemplateIsTreatedLikeAnAccessPod(t *testing.T) {
 
 // Every condition is reached, both ways.
 func TestTheConditionsSayHowFarARequestHasCome(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	start(t, namespace, access.Options{})
 	template := execTemplate(namespace, "web", ref("Deployment", "web"), "devs")
@@ -286,7 +288,8 @@ type ahead time.Duration
 func (a ahead) Now() time.Time                  { return time.Now().Add(time.Duration(a)) }
 func (a ahead) Since(t time.Time) time.Duration { return a.Now().Sub(t) }
 
-func TestEvictionEndsSessionsAndKeepTrying(t *testing.T) {
+func TestEvictionEndsSessionsAndKeepsTrying(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	web := deployment(t, namespace, "web", 1)
 	all := intstr.FromString("100%")

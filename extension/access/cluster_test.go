@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
@@ -82,7 +81,7 @@ func setUp() error {
 	apply := cluster.Kubectl(ctx, nil, "apply", "-f", "-")
 	apply.Stdin = strings.NewReader(readmeYAML())
 	if output, err := apply.CombinedOutput(); err != nil {
-		return fmt.Errorf("applying the roles of the README: %w: %s", err, output)
+		return fmt.Errorf("applying the objects of the README: %w: %s", err, output)
 	}
 	for _, user := range []struct {
 		into   **controlplane.User
@@ -105,17 +104,17 @@ func setUp() error {
 	})
 }
 
-// readmeYAML returns the YAML blocks of the README that hold RBAC objects.
+// readmeYAML returns the YAML blocks of the README: roles and an example, and the
+// namespace that the example is in.
 func readmeYAML() string {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		panic(err)
 	}
-	var blocks []string
+	blocks := []string{"{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n"}
 	for _, block := range strings.Split(string(readme), "```yaml\n")[1:] {
-		if yaml, _, _ := strings.Cut(block, "```"); strings.Contains(yaml, "rbac.authorization.k8s.io/v1\nkind") {
-			blocks = append(blocks, yaml)
-		}
+		yaml, _, _ := strings.Cut(block, "```")
+		blocks = append(blocks, yaml)
 	}
 	return strings.Join(blocks, "---\n")
 }
@@ -210,7 +209,6 @@ func startOn(t *testing.T, namespace string, port int32, options access.Options,
 		t.Fatal(err)
 	}
 	r := &running{Manager: mgr, logs: logs, done: make(chan error, 1)}
-	leaks := goleak.IgnoreCurrent()
 	go func() { r.done <- mgr.Start(context.WithoutCancel(t.Context())) }()
 	t.Cleanup(func() {
 		r.stop(t)
@@ -222,7 +220,6 @@ func startOn(t *testing.T, namespace string, port int32, options access.Options,
 				t.Log(entry.Message, entry.ContextMap())
 			}
 		}
-		_ = leaks
 	})
 	select {
 	case <-r.Ready():

@@ -20,8 +20,8 @@ import (
 )
 
 // end ends the access of a request. The RoleBinding goes first, since it is what
-// gives access; the rest follows behind the RoleBindings of others whose time is
-// over as well.
+// gives access, then the access Pod; the rest follows behind those of others
+// whose time is over as well.
 func (r *requests) end(ctx context.Context, req request, end time.Time) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(req)
 	urgent, behind := priorityEnd, priorityCleanup
@@ -39,14 +39,14 @@ func (r *requests) end(ctx context.Context, req request, end time.Time) (reconci
 			return retry, err
 		}
 		if deleted {
-			r.revoked.Store(req.GetUID(), true)
+			r.revoked.Store(key, true)
 			lateness.WithLabelValues(r.kind.name).Observe(r.options.Clock.Since(end).Seconds())
-			return reconcile.Result{RequeueAfter: time.Nanosecond, Priority: &behind}, nil
+			return reconcile.Result{RequeueAfter: cleanupDelay, Priority: &behind}, r.endSession(attempt, key)
 		}
 	}
 	retry.Priority = &behind
 	r.counted.set(key, false)
-	if _, done := r.revoked.Load(req.GetUID()); !done && !ended(req) {
+	if _, done := r.revoked.Load(key); !done && !ended(req) {
 		// By name, because the cache holds only what has our label.
 		if _, err := r.deleteByName(attempt, key, &rbacv1.RoleBinding{}); err != nil {
 			return retry, err
@@ -58,13 +58,31 @@ func (r *requests) end(ctx context.Context, req request, end time.Time) (reconci
 	if err := r.write(attempt, req, state); err != nil || left != nil {
 		return retry, errors.Join(left, err)
 	}
-	r.revoked.Delete(req.GetUID())
+	r.revoked.Delete(key)
 	until := end.Add(r.options.Retention).Sub(r.options.Clock.Now())
 	if until > 0 {
 		return reconcile.Result{RequeueAfter: until, Priority: &behind}, nil
 	}
 	uid := req.GetUID()
 	return retry, client.IgnoreNotFound(r.writer.Delete(attempt, req, client.Preconditions{UID: &uid}))
+}
+
+// cleanupDelay keeps the cleaning up out of the way of others' ends. Creation
+// times are whole seconds and durations mostly are, so that access ends at whole
+// seconds; half a second later there is time for the rest.
+const cleanupDelay = 500 * time.Millisecond
+
+// endSession deletes the access Pod, and with it whatever runs in it.
+func (r *requests) endSession(ctx context.Context, key types.NamespacedName) error {
+	if r.kind.name != podAccess.name {
+		return nil
+	}
+	var role rbacv1.Role
+	hasRole, err := r.have(ctx, key, &role)
+	if err != nil || !hasRole {
+		return err
+	}
+	return r.deletePod(ctx, chosenPod(&role), role.Namespace)
 }
 
 // sweep takes away what a request has that is gone, or is not valid.

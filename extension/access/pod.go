@@ -13,7 +13,7 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 )
 
-// newPodSpec returns the Pod that a template describes, without a name: a copy
+// newPod returns the Pod that a template describes, without a name: a copy
 // of its target's Pod template, or its own Pod spec, made harmless and mutated.
 // target is nil if the template has a Pod spec of its own.
 func newPod(t *v1alpha1.PodAccessTemplate, target *workload) (*corev1.Pod, error) {
@@ -86,6 +86,8 @@ func makeHarmless(pod *corev1.Pod, index int, config *v1alpha1.PodTemplateSpecMu
 	// Services, ReplicaSets, PodDisruptionBudgets and NetworkPolicies select by
 	// labels.
 	pod.Labels = nil
+	// It has been treated now.
+	delete(pod.Annotations, AnnotationTemplate)
 	spec := &pod.Spec
 	spec.RestartPolicy = corev1.RestartPolicyNever
 	spec.NodeName = ""

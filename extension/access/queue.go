@@ -49,11 +49,16 @@ func (r *requests) enqueue(keys func(context.Context, client.Object) []types.Nam
 			}
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
-			priority := priorityNormal
-			if _, ok := e.Object.(request); !ok {
-				priority = priorityCleanup // mostly we did it, a moment ago
+			if _, ok := e.Object.(request); ok {
+				add(ctx, q, e.Object, priorityNormal)
+				return
 			}
-			add(ctx, q, e.Object, priority)
+			for _, key := range keys(ctx, e.Object) {
+				if _, ours := r.revoked.Load(key); ours {
+					return // by end, which comes back for the rest
+				}
+			}
+			add(ctx, q, e.Object, priorityCleanup)
 		},
 	}
 }

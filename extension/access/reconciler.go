@@ -32,8 +32,8 @@ type requests struct {
 	// not do: the end of access must not wait for it.
 	failures, waits workqueue.TypedRateLimiter[reconcile.Request]
 	counted         liveGrants
-	// revoked has the UIDs of the requests whose RoleBinding this process has
-	// deleted, until the rest is done.
+	// revoked has the requests whose RoleBinding this process has deleted, until
+	// the rest is done.
 	revoked sync.Map
 }
 
@@ -121,6 +121,7 @@ func (r *requests) reconcile(ctx context.Context, key reconcile.Request) (reconc
 			return reconcile.Result{}, err
 		}
 		r.counted.set(key.NamespacedName, false)
+		r.revoked.Delete(key.NamespacedName)
 		r.waits.Forget(key)
 		return reconcile.Result{}, r.sweep(ctx, key.NamespacedName)
 	}
