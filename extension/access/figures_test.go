@@ -152,7 +152,7 @@ func TestAccessEndsOnTime(t *testing.T) {
 	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	n, lead, window := count(2000, 50), 3*time.Minute, time.Minute
 	if testing.Short() {
-		lead, window = 20*time.Second, 2*time.Second
+		lead, window = 15*time.Second, 2*time.Second
 	}
 	e := watchEndings(t, namespace)
 	from := time.Now().Add(lead).Truncate(time.Second)
@@ -182,9 +182,9 @@ func TestAccessEndsSoonAfterTheManagerLeadsAgain(t *testing.T) {
 	deployment(t, namespace, "web", 2)
 	killed := startManagerProcess(t, namespace)
 	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
-	n, lead, window := count(2000, 50), 3*time.Minute, time.Minute
+	n, lead, window := count(2000, 40), 3*time.Minute, time.Minute
 	if testing.Short() {
-		lead, window = 20*time.Second, 6*time.Second
+		lead, window = 12*time.Second, 6*time.Second
 	}
 	e := watchEndings(t, namespace)
 	from := time.Now().Add(lead).Truncate(time.Second)
