@@ -163,7 +163,7 @@ func TestTemplatesByWhichNobodyGetsAccessAreRefused(t *testing.T) {
 		"a default over the maximum":       {func(p *v1alpha1.PodAccessTemplate) { p.Spec.AccessConfig.DefaultDuration = "3h" }, []string{"defaultDuration"}},
 		"a default of nothing":             {func(p *v1alpha1.PodAccessTemplate) { p.Spec.AccessConfig.DefaultDuration = "0s" }, []string{"defaultDuration"}},
 		"a command that cannot be parsed":  {func(p *v1alpha1.PodAccessTemplate) { p.Spec.AccessConfig.AccessCommand = "{{ .Metadata" }, []string{"accessCommand"}},
-		"a command about an unknown field": {func(p *v1alpha1.PodAccessTemplate) { p.Spec.AccessConfig.AccessCommand = "{{ .Metadata.Nmae }}" }, []string{"accessCommand", "Nmae"}},
+		"a command about an unknown field": {func(p *v1alpha1.PodAccessTemplate) { p.Spec.AccessConfig.AccessCommand = "{{ .Metadata.Title }}" }, []string{"accessCommand", "Title"}},
 		"a command that does not end":      {func(p *v1alpha1.PodAccessTemplate) { p.Spec.AccessConfig.AccessCommand = `{{ printf "%5000s" "x" }}` }, []string{"accessCommand", "longer than"}},
 		"a patch of what is not there": {func(p *v1alpha1.PodAccessTemplate) {
 			p.Spec.ControllerTargetMutationConfig.PatchSpecOperations = []v1alpha1.JSONPatchOperation{value("/spec/nothing")}

@@ -76,7 +76,7 @@ func TestNoAccessOutlivesItsEndWhateverBreaks(t *testing.T) {
 			}
 			return p
 		}},
-		{"the manager is killed while it grants", false, func(t *testing.T, namespace string, p *process) *process {
+		{"the manager is killed while it grants", false, func(t *testing.T, _ string, p *process) *process {
 			p.kill()
 			options := p.options
 			options.Metrics, options.LeaderElection = "", false
