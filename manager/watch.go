@@ -49,7 +49,7 @@ func (m *Manager) watchPods(ctx context.Context) error {
 	// An informer tries for ever; a right that is missing should be said.
 	if _, err := m.clientset.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // stopped, which is no failure
+			return nil
 		}
 		return fmt.Errorf("watching Pods in namespace %q: %w", namespace, err)
 	}

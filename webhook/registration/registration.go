@@ -245,7 +245,7 @@ func (r *Registration) write(ctx context.Context, client rest.Interface, res res
 	if r.ForeignBundle {
 		keepBundles(ours, live.Webhooks)
 	}
-	live.Webhooks = append(ours, others...)
+	live.Webhooks = slices.Concat(ours, others)
 	return replace(ctx, client, res, live)
 }
 
