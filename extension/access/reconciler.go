@@ -43,7 +43,7 @@ func newRequests(a *Access, k kind) *requests {
 	return &requests{
 		Access: a, kind: k,
 		failures: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](20*time.Millisecond, time.Second),
-		waits:    workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](200*time.Millisecond, 30*time.Second),
+		waits:    workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](200*time.Millisecond, 5*time.Second),
 		counted:  liveGrants{kind: k.name, keys: map[types.NamespacedName]bool{}},
 	}
 }

@@ -2,6 +2,8 @@ package access
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,17 +20,20 @@ import (
 // state is the status of a request as it is to be.
 type state struct {
 	v1alpha1.RequestStatus
+	// wanted are the conditions by their types. They are compared with those
+	// that there are when all is known: a condition that changed to and fro on
+	// the way would get a new transition time, and the status a needless write.
+	wanted  map[string]metav1.Condition
 	message string
 	warning *refusal
 }
 
-// newState begins with the conditions as they are, so that they keep their
-// transition times.
+// newState begins with what stays unless it is changed.
 func newState(req request, end time.Time) *state {
 	before := req.GetRequestStatus().DeepCopy()
 	s := &state{RequestStatus: v1alpha1.RequestStatus{
 		ObservedGeneration: req.GetGeneration(), PodName: before.PodName, AccessMessage: before.AccessMessage, Conditions: before.Conditions,
-	}}
+	}, wanted: map[string]metav1.Condition{}}
 	if !end.IsZero() {
 		s.ExpiresAt = &metav1.Time{Time: end}
 		s.set(v1alpha1.ConditionAccessStillValid, true, "NotExpired", "")
@@ -41,9 +46,9 @@ func (s *state) set(condition string, holds bool, reason, message string) {
 	if holds {
 		status = metav1.ConditionTrue
 	}
-	meta.SetStatusCondition(&s.Conditions, metav1.Condition{
+	s.wanted[condition] = metav1.Condition{
 		Type: condition, Status: status, Reason: reason, Message: message, ObservedGeneration: s.ObservedGeneration,
-	})
+	}
 }
 
 // refused says that a condition does not hold, and so nothing is created.
@@ -97,11 +102,19 @@ func wasGranted(req request) bool {
 	return meta.IsStatusConditionTrue(req.GetRequestStatus().Conditions, v1alpha1.ConditionAccessResourcesCreated)
 }
 
-// write writes the status if it changed, once, and says in an Event what is new.
-func (r *requests) write(ctx context.Context, req request, s *state) error {
+// settle makes the conditions those that are wanted.
+func (s *state) settle() {
+	for _, condition := range slices.Sorted(maps.Keys(s.wanted)) {
+		meta.SetStatusCondition(&s.Conditions, s.wanted[condition])
+	}
 	s.Ready = meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionAccessResourcesReady) &&
 		meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionAccessResourcesCreated) &&
 		meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionAccessStillValid)
+}
+
+// write writes the status if it changed, once, and says in an Event what is new.
+func (r *requests) write(ctx context.Context, req request, s *state) error {
+	s.settle()
 	before := req.GetRequestStatus()
 	if apiequality.Semantic.DeepEqual(*before, s.RequestStatus) {
 		return nil
