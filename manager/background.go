@@ -31,6 +31,14 @@ func (m *Manager) newBackground(kube ctrlmanager.Manager) (func(context.Context)
 		return nil, err
 	}
 	return func(ctx context.Context) error {
+		first := elected.Elected()
+		go func() {
+			select {
+			case <-first:
+				close(kube.(kubeManager).elected)
+			case <-ctx.Done():
+			}
+		}()
 		for {
 			err := elected.Start(ctx)
 			if ctx.Err() != nil || err != nil && !strings.Contains(err.Error(), "leader election lost") {
@@ -71,7 +79,7 @@ func (m *Manager) newElected(kube ctrlmanager.Manager) (ctrlmanager.Manager, err
 		return nil, fmt.Errorf("leader election: %w", err)
 	}
 	withChecks := kube.(kubeManager)
-	withChecks.Manager = elected
+	withChecks.Manager, withChecks.elected = elected, nil
 	return withChecks, m.addBackground(host{m, withChecks}, withChecks)
 }
 

@@ -30,6 +30,16 @@ type health struct {
 type kubeManager struct {
 	ctrlmanager.Manager
 	health *health
+	// elected is closed when this replica leads for the first time, where it is
+	// not this manager that is elected; see newBackground.
+	elected chan struct{}
+}
+
+func (k kubeManager) Elected() <-chan struct{} {
+	if k.elected == nil {
+		return k.Manager.Elected()
+	}
+	return k.elected
 }
 
 func (k kubeManager) AddHealthzCheck(name string, check healthz.Checker) error {

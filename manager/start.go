@@ -398,7 +398,11 @@ func (m *Manager) newKubeManager(health *health) (ctrlmanager.Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("MetricsAddress: %w", err)
 	}
-	return kubeManager{kube, health}, nil
+	made := kubeManager{Manager: kube, health: health}
+	if m.options.LeaderElection {
+		made.elected = make(chan struct{})
+	}
+	return made, nil
 }
 
 func (m *Manager) kubeOptions() ctrlmanager.Options {
