@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"strconv"
 	"sync"
@@ -32,6 +33,10 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(replicaEnv) != "" {
+		replicaMain()
+		return
+	}
 	os.Exit(func() int {
 		var err error
 		if cluster, err = controlplane.Start(context.Background(), controlplane.Options{}); err != nil {
@@ -56,6 +61,9 @@ type running struct {
 	address string
 	logs    *observer.ObservedLogs
 	done    chan error
+	// outage says that the test restarts the API server, after which clients of
+	// the control plane itself have new connections.
+	outage bool
 }
 
 // start runs a manager with the extensions until the test ends, and returns
@@ -82,6 +90,9 @@ func newManager(t *testing.T, options manager.Options, extensions ...any) *runni
 	if options.RESTConfig == nil && options.KubeConfig == "" {
 		options.RESTConfig = cluster.Config()
 	}
+	if watch := onRequest; watch != nil {
+		options.RESTConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return requestWatcher{next, watch} })
+	}
 	if options.Port == 0 {
 		options.Port = freePort(t)
 	}
@@ -104,6 +115,21 @@ func newManager(t *testing.T, options manager.Options, extensions ...any) *runni
 	return &running{Manager: mgr, address: address, logs: logs, done: make(chan error, 1)}
 }
 
+// onRequest, where it is set, is told of every request that new managers make.
+var onRequest func(*http.Request)
+
+type requestWatcher struct {
+	next  http.RoundTripper
+	watch func(*http.Request)
+}
+
+func (w requestWatcher) WrappedRoundTripper() http.RoundTripper { return w.next }
+
+func (w requestWatcher) RoundTrip(r *http.Request) (*http.Response, error) {
+	w.watch(r)
+	return w.next.RoundTrip(r)
+}
+
 // run starts the manager; at the test's end it stops it, wants no error and no
 // goroutine left behind, and removes what it registered.
 func (r *running) run(t *testing.T) {
@@ -118,7 +144,7 @@ func (r *running) run(t *testing.T) {
 			t.Error(err)
 		}
 		clientset.RESTClient().(*rest.RESTClient).Client.CloseIdleConnections()
-		if err := goleak.Find(before); err != nil {
+		if err := goleak.Find(before); err != nil && !r.outage {
 			t.Errorf("goroutines are left after Stop: %v", err)
 		}
 	})
@@ -190,14 +216,19 @@ func dryRunPod(ctx context.Context, namespace string) (*corev1.Pod, error) {
 // configurations by a watch of its own, of whose progress there is no event.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	eventuallyWithin(t, 30*time.Second, what, condition)
+}
+
+func eventuallyWithin(t *testing.T, limit time.Duration, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.After(limit)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for !condition() {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("not within 30 s: %s", what)
+			t.Fatalf("not within %s: %s", limit, what)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/go-logr/zapr"
@@ -167,6 +168,18 @@ func (m *Manager) newServing(ctx context.Context, kube ctrlmanager.Manager, webh
 		}
 		return err
 	}, nil
+}
+
+// closing asks clients, while the manager drains, to make their next request on
+// a new connection, which leads to another replica. A connection that is simply
+// closed at the end can meet a request, which an API server does not repeat.
+func closing(stopped context.Context, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if stopped.Err() != nil {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, req)
+	})
 }
 
 // replicaSpread is within which time replicas register that start together.

@@ -188,13 +188,16 @@ func TestRegisteringAndServingAreSplitBetweenTwoUsersWithTheRolesOfTheREADME(t *
 // which one must be the Secret's.
 func startTogether(t *testing.T, replicas int) int {
 	t.Helper()
-	namespace := newNamespace(t)
+	namespace, home := newNamespace(t), newNamespace(t)
 	gate := make(chan struct{})
 	var group sync.WaitGroup
 	managers := make([]*running, replicas)
 	results := make([]error, replicas)
 	for i := range managers {
-		managers[i] = newManager(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}))
+		// Behind one Service, as replicas are.
+		managers[i] = newManager(t, manager.Options{
+			Namespace: namespace, WebhookNamespace: home, ServiceName: "my-ext", AdvertiseHost: "127.0.0.1",
+		}, mark("a", extension.Scope{}))
 		group.Go(func() {
 			<-gate
 			results[i] = managers[i].Start(t.Context())
@@ -208,7 +211,7 @@ func startTogether(t *testing.T, replicas int) int {
 			t.Fatal("a replica is not ready after a minute")
 		}
 	}
-	secret, err := clientset.CoreV1().Secrets(namespace).Get(t.Context(), secretName, metav1.GetOptions{})
+	secret, err := clientset.CoreV1().Secrets(home).Get(t.Context(), secretName, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +220,7 @@ func startTogether(t *testing.T, replicas int) int {
 	for _, m := range managers {
 		issuers[issuerOf(t, m, bundle)] = true
 	}
-	config, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit."+namespace, metav1.GetOptions{})
+	config, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit."+home, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

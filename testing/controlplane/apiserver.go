@@ -143,13 +143,19 @@ func (c *ControlPlane) RestartAPIServer(ctx context.Context) error {
 	return c.StartAPIServer(ctx)
 }
 
-// RestartEtcd kills etcd and starts it again on the same address with the same
-// data. ctx limits how long to wait until kube-apiserver is ready again.
-func (c *ControlPlane) RestartEtcd(ctx context.Context) error {
-	err := c.watchdog.kill("etcd")
-	if err == nil {
-		err = c.startEtcd()
+// StopEtcd kills etcd and nothing else: kube-apiserver stays up and can neither
+// read nor write. StartEtcd ends the outage.
+func (c *ControlPlane) StopEtcd() error {
+	if err := c.watchdog.kill("etcd"); err != nil {
+		return fmt.Errorf("controlplane: %w", err)
 	}
+	return nil
+}
+
+// StartEtcd starts a stopped etcd on the same address with the same data. ctx
+// limits how long to wait until kube-apiserver is ready again.
+func (c *ControlPlane) StartEtcd(ctx context.Context) error {
+	err := c.startEtcd()
 	if err == nil {
 		err = c.waitReady(ctx)
 	}
@@ -157,6 +163,14 @@ func (c *ControlPlane) RestartEtcd(ctx context.Context) error {
 		return fmt.Errorf("controlplane: %w", err)
 	}
 	return nil
+}
+
+// RestartEtcd is StopEtcd and StartEtcd.
+func (c *ControlPlane) RestartEtcd(ctx context.Context) error {
+	if err := c.StopEtcd(); err != nil {
+		return err
+	}
+	return c.StartEtcd(ctx)
 }
 
 // freePort returns a port that is free now and that the kernel gives to nobody

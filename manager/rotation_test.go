@@ -1,0 +1,523 @@
+package manager_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/admitkit/admitkit/certs"
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/manager"
+)
+
+// replicaEnv makes the test binary one replica of the rotation tests, a process
+// of its own, so that signals and crashes are real.
+const replicaEnv = "MANAGER_TEST_REPLICA"
+
+// replicaConfig is what a replica is told, as JSON in replicaEnv.
+type replicaConfig struct {
+	KubeConfig, Home, Apps, Health string
+	Port, ServicePort              int32
+	// CrashAt is the step after which the process ends.
+	CrashAt certs.Step
+}
+
+const (
+	rotationService = "my-ext"
+	replicaLeaf     = 6 * time.Second
+	watchDelay      = 5 * time.Second
+	crashCode       = 42
+)
+
+func replicaMain() {
+	var config replicaConfig
+	fail := func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "replica:", err)
+			os.Exit(1)
+		}
+	}
+	fail(json.Unmarshal([]byte(os.Getenv(replicaEnv)), &config))
+	connection, err := clientcmd.BuildConfigFromFlags("", config.KubeConfig)
+	fail(err)
+	connection.Wrap(func(next http.RoundTripper) http.RoundTripper { return lateWatches{next} })
+	drain := 1500 * time.Millisecond
+	mgr, err := manager.New(manager.Options{
+		RESTConfig: connection, Namespace: config.Apps, WebhookNamespace: config.Home,
+		ServiceName: rotationService, ServicePort: config.ServicePort, Host: "127.0.0.1", Port: config.Port,
+		HealthAddress: config.Health, DrainPeriod: &drain,
+		CALifetime: time.Hour, LeafLifetime: replicaLeaf, PropagationDelay: time.Second,
+		OnCertificateChange: func(c certs.Change) {
+			fmt.Printf("STEP %s\n", c.Step)
+			if c.Step == config.CrashAt {
+				os.Exit(crashCode)
+			}
+		},
+	})
+	fail(err)
+	fail(mgr.AddExtension(mark("a", extension.Scope{Name: "mark"})))
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	fail(mgr.Start(ctx))
+}
+
+// lateWatches delays what watches tell by up to five seconds.
+type lateWatches struct{ next http.RoundTripper }
+
+func (l lateWatches) WrappedRoundTripper() http.RoundTripper { return l.next }
+
+func (l lateWatches) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := l.next.RoundTrip(r)
+	if err == nil && r.URL.Query().Get("watch") != "" {
+		response.Body = lateBody{response.Body}
+	}
+	return response, err
+}
+
+type lateBody struct{ io.ReadCloser }
+
+func (b lateBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == nil {
+		time.Sleep(rand.N(watchDelay)) // the delay is what is under test
+	}
+	return n, err
+}
+
+// replica is one process.
+type replica struct {
+	config  replicaConfig
+	cmd     *exec.Cmd
+	log     *stepLog
+	exited  chan error
+	address string
+}
+
+// stepLog keeps what replicas print, and counts their steps.
+type stepLog struct {
+	mu    sync.Mutex
+	text  bytes.Buffer
+	steps map[certs.Step]int
+}
+
+func (l *stepLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(string(p)) {
+		if step, found := strings.CutPrefix(strings.TrimSpace(line), "STEP "); found {
+			l.steps[certs.Step(step)]++
+		}
+	}
+	return l.text.Write(p)
+}
+
+func (l *stepLog) count(step certs.Step) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.steps[step]
+}
+
+// balancer stands in for a Service: connections go, in turn, to backends that
+// say that they are ready.
+type balancer struct {
+	listener net.Listener
+	next     atomic.Int64
+	mu       sync.Mutex
+	ready    map[string]string // addresses
+}
+
+func newBalancer(t *testing.T) *balancer {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &balancer{listener: listener}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go b.proxy(conn)
+		}
+	}()
+	return b
+}
+
+// watch looks every 100 ms which replicas are ready.
+func (b *balancer) watch(ctx context.Context, replicas []*replica) {
+	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		ready := map[string]string{}
+		for _, r := range replicas {
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.config.Health+"/readyz", http.NoBody)
+			if err != nil {
+				return
+			}
+			response, err := client.Do(request)
+			if err != nil {
+				continue
+			}
+			_ = response.Body.Close()
+			if response.StatusCode == http.StatusOK {
+				ready[r.address] = r.address
+			}
+		}
+		if len(ready) == 0 {
+			for _, r := range replicas { // the first start, of which nobody is served yet
+				ready[r.address] = r.address
+			}
+		}
+		b.mu.Lock()
+		b.ready = ready
+		b.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (b *balancer) remove(address string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.ready, address)
+}
+
+func (b *balancer) proxy(client net.Conn) {
+	defer client.Close()
+	b.mu.Lock()
+	var addresses []string
+	for address := range b.ready {
+		addresses = append(addresses, address)
+	}
+	b.mu.Unlock()
+	for range addresses {
+		server, err := net.DialTimeout("tcp", addresses[int(b.next.Add(1))%len(addresses)], time.Second)
+		if err != nil {
+			continue
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = io.Copy(server, client)
+			_ = server.(*net.TCPConn).CloseWrite()
+		}()
+		_, _ = io.Copy(client, server)
+		_ = client.Close()
+		_ = server.Close()
+		<-done
+		return
+	}
+}
+
+// rotation is three replicas behind a balancer, and clients that never pause.
+type rotation struct {
+	t          *testing.T
+	home, apps string
+	log        *stepLog
+	balancer   *balancer
+	replicas   []*replica
+
+	calls, failed, inFlight atomic.Int64
+	// killed is when the last SIGKILL was sent, in nanoseconds; what fails within
+	// killWindow after it was in flight on the killed replica.
+	killed    atomic.Int64
+	mu        sync.Mutex
+	failures  []string
+	stop      context.CancelFunc
+	clients   sync.WaitGroup
+	clientCtx context.Context
+}
+
+// killWindow is the longest that a call takes which was in flight.
+const killWindow = 500 * time.Millisecond
+
+func newRotation(t *testing.T) *rotation {
+	t.Helper()
+	r := &rotation{t: t, home: newNamespace(t), apps: newNamespace(t), log: &stepLog{steps: map[certs.Step]int{}}}
+	if _, err := clientset.CoreV1().Services(r.home).Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: rotationService},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.balancer = newBalancer(t)
+	for range 3 {
+		port := freePort(t)
+		r.replicas = append(r.replicas, &replica{log: r.log, address: fmt.Sprintf("127.0.0.1:%d", port), config: replicaConfig{
+			KubeConfig: cluster.Admin().KubeConfig, Home: r.home, Apps: r.apps, Port: port,
+			Health:      fmt.Sprintf("127.0.0.1:%d", freePort(t)),
+			ServicePort: int32(r.balancer.listener.Addr().(*net.TCPAddr).Port),
+		}})
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	r.clientCtx, r.stop = ctx, cancel
+	go r.balancer.watch(ctx, r.replicas)
+	for _, replica := range r.replicas {
+		replica.start(t)
+	}
+	t.Cleanup(func() {
+		cancel()
+		r.clients.Wait()
+		for _, replica := range r.replicas {
+			_ = replica.cmd.Process.Kill()
+			<-replica.exited
+		}
+		if t.Failed() {
+			r.log.mu.Lock()
+			defer r.log.mu.Unlock()
+			text := r.log.text.String()
+			t.Log(text[max(0, len(text)-20000):])
+		}
+		unregister := newManager(t, manager.Options{Namespace: r.apps, WebhookNamespace: r.home, ServiceName: rotationService})
+		if err := unregister.UnregisterExtensions(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, replica := range r.replicas {
+		replica.waitReady(t)
+	}
+	eventuallyCalled(t, r.apps, "marked")
+	return r
+}
+
+func (r *replica) start(t *testing.T) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(r.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), self)
+	r.cmd.Env = append(os.Environ(), replicaEnv+"="+string(text))
+	r.cmd.Stdout, r.cmd.Stderr = r.log, r.log
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	cmd := r.cmd
+	r.exited = make(chan error, 1)
+	exited := r.exited
+	go func() { exited <- cmd.Wait(); close(exited) }()
+}
+
+func (r *replica) waitReady(t *testing.T) {
+	t.Helper()
+	eventually(t, "a replica is ready", func() bool { status, _ := body(t, "http://"+r.config.Health+"/readyz"); return status == http.StatusOK })
+}
+
+// restart ends a replica by a signal, and starts it again.
+func (r *replica) restart(t *testing.T, signal syscall.Signal) {
+	t.Helper()
+	if err := r.cmd.Process.Signal(signal); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-r.exited; err != nil && signal == syscall.SIGTERM {
+		t.Errorf("a replica ends with %v after SIGTERM", err)
+	}
+	r.start(t)
+	r.waitReady(t)
+}
+
+// call runs a client without a pause until the rotation ends.
+func (r *rotation) call(what string, once func(context.Context) error) {
+	r.clients.Go(func() {
+		for r.clientCtx.Err() == nil {
+			err := once(context.WithoutCancel(r.clientCtx))
+			r.calls.Add(1)
+			if err == nil {
+				continue
+			}
+			if time.Since(time.Unix(0, r.killed.Load())) < killWindow {
+				r.inFlight.Add(1)
+				continue
+			}
+			r.failed.Add(1)
+			r.mu.Lock()
+			r.failures = append(r.failures, fmt.Sprintf("%s %s: %v", time.Now().Format(time.StampMilli), what, err))
+			r.mu.Unlock()
+		}
+	})
+}
+
+// load starts the clients: two create Pods, two verify the certificate against
+// the live caBundle.
+func (r *rotation) load() {
+	config := cluster.Config()
+	config.QPS = -1
+	for range 2 {
+		r.call("Pod", func(ctx context.Context) error {
+			pod, err := dryRunPod(ctx, r.apps)
+			if err == nil && pod.Annotations["marked"] == "" {
+				return errors.New("the Pod is not marked")
+			}
+			return err
+		})
+		r.call("TLS", func(ctx context.Context) error {
+			live, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, "admitkit."+r.home, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			roots := x509.NewCertPool()
+			roots.AppendCertsFromPEM(live.Webhooks[0].ClientConfig.CABundle)
+			dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: 10 * time.Second}, Config: &tls.Config{RootCAs: roots, ServerName: rotationService + "." + r.home + ".svc", MinVersion: tls.VersionTLS12}}
+			conn, err := dialer.DialContext(ctx, "tcp", r.balancer.listener.Addr().String())
+			if err != nil {
+				return err
+			}
+			return conn.Close()
+		})
+	}
+}
+
+// rotate asks for a rotation and returns when the next CA signs; restart happens
+// meanwhile.
+func (r *rotation) rotate(restart func()) {
+	r.t.Helper()
+	secrets := clientset.CoreV1().Secrets(r.home)
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"now"}}}`, certs.RotateAnnotation)
+	before, err := secrets.Patch(r.t.Context(), "admitkit-setupcertificate", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	restart()
+	eventuallyWithin(r.t, time.Minute, "the next CA signs and the previous one is dropped", func() bool {
+		secret, err := secrets.Get(r.t.Context(), before.Name, metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		return !bytes.Equal(secret.Data[certs.CertKey], before.Data[certs.CertKey]) && len(secret.Data[certs.PreviousCertKey])+len(secret.Data[certs.NextCertKey]) == 0
+	})
+}
+
+func (r *rotation) finish(minCalls, minCAs, minLeaves int) {
+	r.t.Helper()
+	eventuallyWithin(r.t, 10*time.Minute, "there are enough calls", func() bool {
+		return r.calls.Load() >= int64(minCalls) && r.log.count(certs.LeafIssued) >= minLeaves || r.failed.Load() > 0
+	})
+	r.stop()
+	r.clients.Wait()
+	for _, failure := range r.failures {
+		r.t.Error(failure)
+	}
+	if got := r.log.count(certs.Promoted); got < minCAs {
+		r.t.Errorf("there were %d CA rotations, want %d", got, minCAs)
+	}
+}
+
+// sizes are the calls and the CA and leaf rotations of a run.
+func sizes() (calls, cas, leaves int) {
+	if testing.Short() {
+		return 1500, 1, 6
+	}
+	return 20000, 5, 20
+}
+
+func TestNoCallFailsWhileCAAndLeavesRotateAndReplicasRestart(t *testing.T) {
+	calls, cas, leaves := sizes()
+	r := newRotation(t)
+	r.load()
+	for i := range cas {
+		r.rotate(func() { r.replicas[i%len(r.replicas)].restart(t, syscall.SIGTERM) })
+	}
+	r.finish(calls, cas, leaves)
+	fmt.Printf("FIGURE rotation.calls=%d calls\n", r.calls.Load())
+	fmt.Printf("FIGURE rotation.failed=%d calls\n", r.failed.Load())
+	fmt.Printf("FIGURE rotation.ca=%d rotations\n", r.log.count(certs.Promoted))
+	fmt.Printf("FIGURE rotation.leaf=%d leaves\n", r.log.count(certs.LeafIssued))
+}
+
+func TestAKilledReplicaFailsOnlyWhatItHadInFlight(t *testing.T) {
+	calls, cas, leaves := sizes()
+	r := newRotation(t)
+	r.load()
+	for i := range cas {
+		victim := r.replicas[i%len(r.replicas)]
+		r.rotate(func() {
+			r.killed.Store(time.Now().UnixNano())
+			r.balancer.remove(victim.address)
+			victim.restart(t, syscall.SIGKILL)
+		})
+	}
+	r.finish(calls, cas, leaves)
+	fmt.Printf("FIGURE rotation.kill_calls=%d calls\n", r.calls.Load())
+	fmt.Printf("FIGURE rotation.kill_failed_in_flight=%d calls\n", r.inFlight.Load())
+	fmt.Printf("FIGURE rotation.kill_failed_other=%d calls\n", r.failed.Load())
+}
+
+func TestNoCallFailsWhenAReplicaCrashesBetweenAnyTwoSteps(t *testing.T) {
+	steps := []certs.Step{certs.NextWritten, certs.BundlePublished, certs.NextTrusted, certs.Promoted, certs.PreviousDropped}
+	if testing.Short() {
+		steps = []certs.Step{certs.Promoted}
+	}
+	r := newRotation(t)
+	r.load()
+	crashed := 0
+	for _, step := range steps {
+		// Every replica crashes when it is the one that takes the step.
+		for _, replica := range r.replicas {
+			replica.config.CrashAt = step
+			replica.restart(t, syscall.SIGTERM)
+		}
+		r.rotate(func() {
+			eventuallyWithin(t, time.Minute, "a replica crashes at "+string(step), func() bool {
+				for _, replica := range r.replicas {
+					select {
+					case err := <-replica.exited:
+						var exit *exec.ExitError
+						if !errors.As(err, &exit) || exit.ExitCode() != crashCode {
+							t.Fatalf("a replica ended with %v", err)
+						}
+						r.killed.Store(time.Now().UnixNano())
+						r.balancer.remove(replica.address)
+						crashed++
+						for _, other := range r.replicas {
+							other.config.CrashAt = ""
+						}
+						replica.start(t)
+						replica.waitReady(t)
+						return true
+					default:
+					}
+				}
+				return false
+			})
+		})
+	}
+	r.finish(0, len(steps), 0)
+	fmt.Printf("FIGURE crash.steps=%d steps\n", crashed)
+	fmt.Printf("FIGURE crash.failed=%d calls\n", r.failed.Load())
+	if crashed != len(steps) {
+		t.Errorf("%d crashes at %d steps", crashed, len(steps))
+	}
+}

@@ -1,0 +1,515 @@
+package manager_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/admitkit/admitkit/certs"
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/webhook/registration"
+)
+
+func liveConfiguration(t *testing.T, namespace string) *admissionregistrationv1.MutatingWebhookConfiguration {
+	t.Helper()
+	config, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit."+namespace, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+func TestEveryDriftOfTheRegistrationIsRepairedWithinTenSeconds(t *testing.T) {
+	namespace := newNamespace(t)
+	start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{Name: "one"}), mark("b", extension.Scope{Name: "two", Timeout: time.Second}))
+	eventuallyCalled(t, namespace, "marked")
+	configs := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	content := func() string {
+		config, err := configs.Get(t.Context(), "admitkit."+namespace, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		text, err := json.Marshal(config.Webhooks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	edit := func(change func(*admissionregistrationv1.MutatingWebhookConfiguration)) func() {
+		return func() {
+			for {
+				config := liveConfiguration(t, namespace)
+				change(config)
+				_, err := configs.Update(t.Context(), config, metav1.UpdateOptions{FieldManager: "somebody"})
+				if err == nil {
+					return
+				}
+				if !apierrors.IsConflict(err) {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	ignore := admissionregistrationv1.Ignore
+	slowest := 0.0
+	for name, damage := range map[string]func(){
+		"deleted": func() {
+			if err := configs.Delete(t.Context(), "admitkit."+namespace, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"edited rules": edit(func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
+			c.Webhooks[0].Rules[0].Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.Delete}
+		}),
+		"a wrong caBundle": edit(func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
+			ca, err := certs.NewCA(time.Now(), time.Hour)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Webhooks[0].ClientConfig.CABundle = ca.Bundle()
+		}),
+		"a removed entry": edit(func(c *admissionregistrationv1.MutatingWebhookConfiguration) { c.Webhooks = c.Webhooks[1:] }),
+		"a match condition that is never true": edit(func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
+			c.Webhooks[0].MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "never", Expression: "false"}}
+		}),
+		"Ignore in place of Fail": edit(func(c *admissionregistrationv1.MutatingWebhookConfiguration) { c.Webhooks[0].FailurePolicy = &ignore }),
+		"a selector that matches nothing": edit(func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
+			c.Webhooks[0].ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"never": "there"}}
+		}),
+		"our annotations removed as well": edit(func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
+			c.Annotations = nil
+			c.Webhooks[0].Rules[0].Resources = []string{"nodes"}
+		}),
+	} {
+		before := content()
+		began := time.Now()
+		damage()
+		if content() == before && time.Since(began) < 10*time.Millisecond {
+			t.Errorf("%s: nothing was damaged", name)
+		}
+		eventually(t, name+" is repaired", func() bool { return content() == before })
+		took := time.Since(began).Seconds()
+		slowest = max(slowest, took)
+		t.Logf("%s: repaired after %.2f s", name, took)
+		if took > 10 {
+			t.Errorf("%s: repaired after %.2f s only", name, took)
+		}
+	}
+	fmt.Printf("FIGURE drift.max_s=%.2f s\n", slowest)
+}
+
+func TestASecondInstallationOfTheSameNameSaysWhoseItIs(t *testing.T) {
+	namespace := newNamespace(t)
+	start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}))
+	before := liveConfiguration(t, namespace).ResourceVersion
+	second := newManager(t, manager.Options{Namespace: namespace, AdvertiseHost: "localhost"}, mark("b", extension.Scope{}))
+	err := second.Start(t.Context())
+	if err == nil || !strings.Contains(err.Error(), `it belongs to "host 127.0.0.1"`) {
+		t.Errorf("the second says %v", err)
+	}
+	if err := second.UnregisterExtensions(t.Context()); err == nil || !strings.Contains(err.Error(), "belongs to") {
+		t.Errorf("the second may unregister the first: %v", err)
+	}
+	if after := liveConfiguration(t, namespace).ResourceVersion; after != before {
+		t.Error("the second has written the configuration of the first")
+	}
+}
+
+func TestABundleThatSomeoneElseInjectsIsLeftAlone(t *testing.T) {
+	namespace := newNamespace(t)
+	ca, err := certs.NewCA(time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	registrar := newManager(t, manager.Options{Namespace: namespace, LeafSecretName: "cert-manager-leaf", AdvertiseHost: "127.0.0.1"}, mark("a", extension.Scope{}))
+	if err := registrar.RegisterExtensions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r := newManager(t, manager.Options{
+		Namespace: namespace, LeafSecretName: "cert-manager-leaf", ForeignCABundle: true,
+		WebhookAnnotations: map[string]string{"cert-manager.io/inject-ca-from": namespace + "/leaf"},
+	}, mark("b", extension.Scope{}))
+	r.run(t)
+	<-r.Ready()
+	patch := fmt.Sprintf(`[{"op":"add","path":"/webhooks/0/clientConfig/caBundle","value":%q}]`, jsonBytes(t, ca.Bundle()))
+	if _, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(t.Context(), "admitkit."+namespace,
+		types.JSONPatchType, []byte(patch), metav1.PatchOptions{FieldManager: "cainjector"}); err != nil {
+		t.Fatal(err)
+	}
+	// A drift elsewhere makes it write.
+	if _, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(t.Context(), "admitkit."+namespace,
+		types.JSONPatchType, []byte(`[{"op":"replace","path":"/webhooks/0/timeoutSeconds","value":3}]`), metav1.PatchOptions{FieldManager: "somebody"}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the timeout is repaired", func() bool { return *liveConfiguration(t, namespace).Webhooks[0].TimeoutSeconds == 10 })
+	config := liveConfiguration(t, namespace)
+	if string(config.Webhooks[0].ClientConfig.CABundle) != string(ca.Bundle()) || config.Annotations["cert-manager.io/inject-ca-from"] == "" {
+		t.Error("the injected caBundle, or the annotation that asks for it, is gone")
+	}
+	if err := registrar.UnregisterExtensions(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func jsonBytes(t *testing.T, b []byte) string {
+	t.Helper()
+	text, err := json.Marshal(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Trim(string(text), `"`)
+}
+
+func TestFiftyReplicasThatStartTogetherMakeOneCAWithFewWrites(t *testing.T) {
+	var writes, probes atomic.Int64
+	onRequest = func(r *http.Request) {
+		switch {
+		case r.Method == http.MethodGet || strings.Contains(r.URL.Path, "/leases"):
+		case r.URL.Query().Has("dryRun"):
+			probes.Add(1)
+		default:
+			writes.Add(1)
+		}
+	}
+	defer func() { onRequest = nil }()
+	cas := startTogether(t, 50)
+	fmt.Printf("FIGURE startup50.cas=%d CAs\n", cas)
+	fmt.Printf("FIGURE startup50.writes=%d writes\n", writes.Load())
+	t.Logf("%d dry-run probes", probes.Load())
+	if cas != 1 || writes.Load() > 60 {
+		t.Errorf("%d CAs, %d writes", cas, writes.Load())
+	}
+}
+
+func TestASecretThatIsDamagedWhileItRunsIsHealedWithAReasonAndAnEvent(t *testing.T) {
+	namespace := newNamespace(t)
+	r := start(t, manager.Options{Namespace: namespace, PropagationDelay: time.Second}, mark("a", extension.Scope{}))
+	eventuallyCalled(t, namespace, "marked")
+	secrets := clientset.CoreV1().Secrets(namespace)
+	healed := 0
+	for name, damage := range map[string]func(*corev1.Secret){
+		"deleted": nil,
+		"emptied": func(s *corev1.Secret) { s.Data = nil },
+		"garbage": func(s *corev1.Secret) {
+			s.Data = map[string][]byte{certs.CertKey: []byte("garbage"), certs.KeyKey: []byte("rubble")}
+		},
+		"expired": func(s *corev1.Secret) {
+			old, err := certs.NewCA(time.Now().Add(-48*time.Hour), time.Hour)
+			if err != nil {
+				t.Fatal(err)
+			}
+			key, err := old.KeyPEM()
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Data = map[string][]byte{certs.CertKey: old.Bundle(), certs.KeyKey: key}
+		},
+		"a key that does not match": func(s *corev1.Secret) {
+			other, err := certs.NewCA(time.Now(), time.Hour)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.Data[certs.KeyKey], err = other.KeyPEM(); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		eventually(t, "the Secret is whole", func() bool {
+			s, err := secrets.Get(t.Context(), secretName, metav1.GetOptions{})
+			return err == nil && len(s.Data[certs.KeyKey]) > 0
+		})
+		if damage == nil {
+			if err := secrets.Delete(t.Context(), secretName, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			for {
+				secret, err := secrets.Get(t.Context(), secretName, metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				damage(secret)
+				if _, err = secrets.Update(t.Context(), secret, metav1.UpdateOptions{}); err == nil {
+					break
+				}
+				if !apierrors.IsConflict(err) {
+					t.Fatal(err)
+				}
+			}
+		}
+		healed++
+		eventually(t, name+": healed", func() bool { return r.logs.FilterMessage("certificates: Restored").Len() == healed })
+		if _, err := dryRunPod(t.Context(), namespace); err != nil {
+			t.Errorf("%s: a call fails: %v", name, err)
+		}
+		eventually(t, name+": there is an Event", func() bool {
+			events, err := clientset.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=Restored"})
+			return err == nil && len(events.Items) == healed
+		})
+	}
+	for _, entry := range r.logs.FilterMessage("certificates: Restored").All() {
+		t.Log(entry.ContextMap()["reason"])
+	}
+}
+
+// body returns what an address answers.
+func body(t *testing.T, url string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}
+
+func TestTheManagerComesBackByItselfAfterTheAPIServerAndEtcdWereAway(t *testing.T) {
+	away := 20 * time.Second
+	if testing.Short() {
+		away = 5 * time.Second
+	}
+	namespace := newNamespace(t)
+	health := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	r := start(t, manager.Options{Namespace: namespace, HealthAddress: health}, mark("a", extension.Scope{}), &recorder{events: make(chan string, 100)})
+	eventuallyCalled(t, namespace, "marked")
+	r.outage = true
+	before := liveConfiguration(t, namespace)
+	recovered := func() bool {
+		status, _ := body(t, "http://"+health+"/readyz")
+		pod, err := dryRunPod(t.Context(), namespace)
+		return status == http.StatusOK && err == nil && pod.Annotations["marked"] != ""
+	}
+	if err := cluster.StopEtcd(); err != nil {
+		t.Fatal(err)
+	}
+	pause := time.NewTimer(away) // the outage itself, which has a length
+	<-pause.C
+	if err := cluster.StartEtcd(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	eventually(t, "it works after etcd's outage", recovered)
+	fmt.Printf("FIGURE etcd.recovery_s=%.2f s\n", time.Since(began).Seconds())
+	if err := cluster.RestartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	eventually(t, "it works after kube-apiserver's restart", recovered)
+	fmt.Printf("FIGURE apiserver.recovery_s=%.2f s\n", time.Since(began).Seconds())
+	if after := liveConfiguration(t, namespace); after.UID != before.UID || string(after.Webhooks[0].ClientConfig.CABundle) != string(before.Webhooks[0].ClientConfig.CABundle) {
+		t.Error("the registration was lost")
+	}
+	select {
+	case err := <-r.done:
+		t.Fatalf("the manager ended: %v", err)
+	default:
+	}
+}
+
+func TestReadinessSaysWhyAManagerIsNotReady(t *testing.T) {
+	namespace := newNamespace(t)
+	health := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	// Nobody listens where the API server is told to call.
+	r := start(t, manager.Options{Namespace: namespace, AdvertiseHost: "admitkit.invalid", Host: "127.0.0.1", HealthAddress: health}, mark("a", extension.Scope{}))
+	eventually(t, "readyz names the probe and its error", func() bool {
+		status, text := body(t, "http://"+health+"/readyz")
+		return status == http.StatusInternalServerError && strings.Contains(text, "[-]probe failed:") && strings.Contains(text, "admitkit.invalid") &&
+			strings.Contains(text, "[+]certificate ok") && strings.Contains(text, "[+]caches ok")
+	})
+	_ = r
+}
+
+func TestTheFailurePolicyTurnsFromIgnoreToFailOnceAProbeCameBack(t *testing.T) {
+	namespace := newNamespace(t)
+	policy := func() admissionregistrationv1.FailurePolicyType {
+		return *liveConfiguration(t, namespace).Webhooks[0].FailurePolicy
+	}
+	unreachable := newManager(t, manager.Options{Namespace: namespace, IgnoreUntilProbed: true}, mark("a", extension.Scope{}))
+	if err := unreachable.RegisterExtensions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if policy() != admissionregistrationv1.Ignore {
+		t.Error("it is not Ignore at first")
+	}
+	r := start(t, manager.Options{Namespace: namespace, IgnoreUntilProbed: true}, mark("a", extension.Scope{}))
+	eventually(t, "it is Fail after the probe", func() bool { return policy() == admissionregistrationv1.Fail })
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unreachable.RegisterExtensions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if policy() != admissionregistrationv1.Fail {
+		t.Error("it went back to Ignore")
+	}
+	if liveConfiguration(t, namespace).Annotations[registration.ProbedAnnotation] != "true" {
+		t.Error("it is not written down that a probe came back")
+	}
+}
+
+func TestUnregisterLeavesNothingWithOurLabel(t *testing.T) {
+	namespace := newNamespace(t)
+	options := manager.Options{Namespace: namespace, LeafSecretName: "leaf", LeaderElection: true}
+	r := start(t, options, mark("a", extension.Scope{}), &recorder{events: make(chan string, 100)})
+	eventuallyCalled(t, namespace, "marked")
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if left := labelled(t, namespace); len(left) < 4 {
+		t.Fatalf("there is less than expected to remove: %v", left)
+	}
+	if err := r.UnregisterExtensions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	left := labelled(t, namespace)
+	fmt.Printf("FIGURE unregister.left=%d objects\n", len(left))
+	if len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	if removed := r.logs.FilterMessage("removed").Len(); removed < 4 {
+		t.Errorf("it says of %d objects that they were removed", removed)
+	}
+}
+
+// labelled lists every object of the namespace and cluster that has our label,
+// and the Lease, which client-go makes without it.
+func labelled(t *testing.T, namespace string) []string {
+	t.Helper()
+	resources := cluster.Kubectl(t.Context(), nil, "api-resources", "--verbs=list", "-o", "name")
+	output, err := resources.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for kind := range strings.FieldsSeq(string(output)) {
+		if kind != "componentstatuses" {
+			kinds = append(kinds, kind)
+		}
+	}
+	output, err = cluster.Kubectl(t.Context(), nil, "get", strings.Join(kinds, ","), "-n", namespace, "-l", "admitkit.dev/fingerprint", "-o", "name", "--ignore-not-found").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for object := range strings.FieldsSeq(string(output)) {
+		// Of the cluster-scoped ones only those of this namespace's installation.
+		if strings.Contains(object, "secret/") || strings.Contains(object, namespace) {
+			left = append(left, object)
+		}
+	}
+	leases, err := clientset.CoordinationV1().Leases(namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, lease := range leases.Items {
+		left = append(left, "lease/"+lease.Name)
+	}
+	return left
+}
+
+func TestAServerMayReadNothingButItsLeaf(t *testing.T) {
+	apps, home := newNamespace(t), newNamespace(t)
+	for _, args := range [][]string{
+		{"create", "role", "leaf-only", "--verb=get,watch", "--resource=secrets", "--resource-name=leaf", "-n", home},
+		{"create", "rolebinding", "leaf-only", "--role=leaf-only", "--user=system:serviceaccount:" + home + ":server", "-n", home},
+	} {
+		if output, err := cluster.Kubectl(t.Context(), nil, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, output)
+		}
+	}
+	var seen forbidden
+	no := false
+	health := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	options := manager.Options{Namespace: apps, WebhookNamespace: home, Port: freePort(t), LeafSecretName: "leaf"}
+	serverOptions := options
+	serverOptions.RegisterWebHook, serverOptions.HealthAddress = &no, health
+	serverOptions.RESTConfig = seen.watch(serviceAccount(t, home, "server"))
+	server := newManager(t, serverOptions, mark("a", extension.Scope{}))
+	serving := make(chan error, 1)
+	go func() { serving <- server.Start(t.Context()) }()
+	registrar := newManager(t, options, mark("a", extension.Scope{}))
+	keeping := make(chan error, 1)
+	go func() { keeping <- registrar.KeepRegistered(t.Context()) }()
+	eventuallyCalled(t, apps, "marked")
+	eventually(t, "the server is ready", func() bool { status, _ := body(t, "http://"+health+"/readyz"); return status == http.StatusOK })
+	server.Stop()
+	registrar.Stop()
+	for _, err := range []error{<-serving, <-keeping} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	seen.check(t, "server")
+	if err := registrar.UnregisterExtensions(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAWebhookThatCouldKeepTheManagersOwnPodsAwayIsRefused(t *testing.T) {
+	namespace := newNamespace(t)
+	options := manager.Options{Namespace: namespace, ServiceName: "my-ext"}
+	r := newManager(t, options, mark("a", extension.Scope{Name: "guarded"}))
+	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), `name "guarded" in AllowOwnPods`) {
+		t.Errorf("got %v", err)
+	}
+	options.AllowOwnPods = []string{"guarded"}
+	if err := newManager(t, options, mark("a", extension.Scope{Name: "guarded"})).RegisterExtensions(t.Context()); err != nil {
+		t.Errorf("allowed by name: %v", err)
+	}
+	if err := newManager(t, options).UnregisterExtensions(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAReplicaThatLosesTheLeaseGoesOnAnswering(t *testing.T) {
+	namespace := newNamespace(t)
+	seen := newRecorder()
+	r := start(t, manager.Options{Namespace: namespace, LeaderElection: true}, mark("a", extension.Scope{}), seen)
+	eventuallyCalled(t, namespace, "marked")
+	createPod(t, namespace, newPod("first"))
+	seen.expect(t, "ADDED first")
+	leases := clientset.CoordinationV1().Leases(namespace)
+	var once sync.Once
+	eventually(t, "the Lease is lost", func() bool {
+		lease, err := leases.Get(t.Context(), "admitkit."+namespace, metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		other, now, seconds := "somebody-else", metav1.NowMicro(), int32(5)
+		lease.Spec.HolderIdentity, lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds = &other, &now, &seconds
+		once.Do(func() {
+			if _, err := leases.Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
+				once = sync.Once{}
+			}
+		})
+		return r.logs.FilterMessage("leader election failed").Len() > 0
+	})
+	for range 20 {
+		if pod, err := dryRunPod(context.WithoutCancel(t.Context()), namespace); err != nil || pod.Annotations["marked"] == "" {
+			t.Fatalf("without the Lease an admission is not answered: %v", err)
+		}
+	}
+}
