@@ -201,8 +201,12 @@ func (m *Manager) watchOne(ctx context.Context, name string, begin func(context.
 		if err != nil {
 			m.options.Logger.Debugw("watch not begun", "name", name, "error", err)
 		} else {
-			for range w.ResultChan() {
-				notify(trigger)
+			for open := true; open && ctx.Err() == nil; {
+				select {
+				case <-ctx.Done():
+				case _, open = <-w.ResultChan():
+					notify(trigger)
+				}
 			}
 			w.Stop()
 		}

@@ -147,15 +147,28 @@ func (m *Manager) newServing(ctx context.Context, kube ctrlmanager.Manager, webh
 		group, groupCtx := errgroup.WithContext(ctx)
 		serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 		defer stopServing()
-		group.Go(func() error { return server.Start(serving) })
+		// A server that drains needs a certificate as much as before. What is
+		// unregistered must not be repaired, so there the upkeep ends first.
+		keeping, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
+		defer stopKeeping()
+		context.AfterFunc(groupCtx, func() {
+			if m.options.UnregisterOnStop {
+				stopKeeping()
+			} else {
+				stopServing()
+			}
+		})
+		group.Go(func() error {
+			defer stopKeeping()
+			return server.Start(serving)
+		})
 		var unregistered error
 		group.Go(func() error {
 			defer stopServing()
-			unregistered = m.upkeep(groupCtx, r, source)
+			unregistered = m.upkeep(keeping, r, source)
 			if unregistered != nil {
 				return errors.Join(unregistered, server.Close())
 			}
-			// Only now, when nobody repairs it any more.
 			if m.options.UnregisterOnStop {
 				return m.removeRegistration(serving)
 			}

@@ -498,7 +498,7 @@ func TestAReplicaThatLosesTheLeaseGoesOnAnswering(t *testing.T) {
 		if err != nil {
 			return false
 		}
-		other, now, seconds := "somebody-else", metav1.NowMicro(), int32(5)
+		other, now, seconds := "somebody-else", metav1.NowMicro(), int32(60)
 		lease.Spec.HolderIdentity, lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds = &other, &now, &seconds
 		once.Do(func() {
 			if _, err := leases.Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
