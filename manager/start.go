@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/go-logr/zapr"
@@ -128,7 +129,7 @@ func (m *Manager) newServing(ctx context.Context, kube ctrlmanager.Manager, webh
 		}))
 	}
 	if !m.options.NoProbe {
-		server.Register(registration.ProbePath, registration.ProbeHandler())
+		server.Register(registration.ProbePath, closing(ctx, registration.ProbeHandler()))
 	}
 	if err := errors.Join(kube.AddReadyzCheck("webhook", server.StartedChecker()), m.addChecks(kube, source)); err != nil {
 		return nil, err
@@ -162,6 +163,12 @@ func (m *Manager) newServing(ctx context.Context, kube ctrlmanager.Manager, webh
 			defer stopKeeping()
 			return server.Start(serving)
 		})
+		if m.probes() {
+			group.Go(func() error {
+				m.flush(groupCtx, r)
+				return nil
+			})
+		}
 		var unregistered error
 		group.Go(func() error {
 			defer stopServing()
@@ -194,6 +201,23 @@ func closing(stopped context.Context, next http.Handler) http.Handler {
 		next.ServeHTTP(w, req)
 	})
 }
+
+// flush gets the API server off its idle connections, in the middle of the drain:
+// by then no new ones come.
+func (m *Manager) flush(stopped context.Context, r *registration.Registration) {
+	<-stopped.Done()
+	half := *m.options.DrainPeriod / 2
+	if half < minFlush || m.options.UnregisterOnStop {
+		return
+	}
+	<-time.After(half)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(stopped), half)
+	defer cancel()
+	r.Flush(ctx, m.clientset.CoreV1().ConfigMaps(m.options.WebhookNamespace))
+}
+
+// minFlush is what flush takes.
+const minFlush = 500 * time.Millisecond
 
 // replicaSpread is within which time replicas register that start together.
 const replicaSpread = 500 * time.Millisecond
@@ -416,6 +440,10 @@ func (m *Manager) reach(ctx context.Context) error {
 	return fmt.Errorf("no API server answers at %s within %s: %w", m.options.RESTConfig.Host, reachTimeout, last)
 }
 
+// setLogger: controller-runtime's function is not safe for managers that start
+// at the same moment.
+var setLogger sync.Once
+
 // newKubeManager makes the controller-runtime manager that runs reconcilers and
 // watchers. Its cache is confined to the manager's namespace and trimmed, so
 // that memory follows the objects that the extensions look at.
@@ -439,7 +467,7 @@ func (m *Manager) kubeOptions() ctrlmanager.Options {
 	// Parts of controller-runtime log through a global logger, and complain on
 	// standard error while it is not set. The first who sets it wins: an author
 	// who did so before keeps theirs.
-	ctrllog.SetLogger(logger)
+	setLogger.Do(func() { ctrllog.SetLogger(logger) })
 	options := ctrlmanager.Options{
 		Scheme:                 m.options.Scheme,
 		Logger:                 logger,
