@@ -333,7 +333,8 @@ func newRotation(t *testing.T) *rotation {
 		r.clients.Wait()
 		for _, replica := range r.replicas {
 			_ = replica.cmd.Process.Kill()
-			<-replica.exited
+			for range replica.exited { // until it is closed
+			}
 		}
 		if t.Failed() {
 			r.log.mu.Lock()
