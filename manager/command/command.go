@@ -8,9 +8,9 @@
 //	}
 //
 //	my-ext start      register and serve, in one process
-//	my-ext register   register and end (the registrar)
+//	my-ext register   register and end, or with --stay go on (the registrar)
 //	my-ext serve      serve what the registrar has registered
-//	my-ext unregister remove the webhook configurations and the CA Secret
+//	my-ext unregister remove the webhook configurations and the Secrets
 package command
 
 import (
@@ -49,8 +49,8 @@ func New(name string, build Build) *cobra.Command {
 		SilenceErrors: true,
 	}
 	f.bind(root)
-	add := func(use, short, long string, registers bool, run func(*manager.Manager, context.Context) error) {
-		root.AddCommand(&cobra.Command{
+	add := func(use, short, long string, registers bool, run func(*manager.Manager, context.Context) error) *cobra.Command {
+		cmd := &cobra.Command{
 			Use: use, Short: short, Long: long, Args: cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				options, err := f.complete()
@@ -67,19 +67,27 @@ func New(name string, build Build) *cobra.Command {
 				}
 				return run(mgr, cmd.Context())
 			},
-		})
+		}
+		root.AddCommand(cmd)
+		return cmd
 	}
 	add("start", "Register the webhooks and serve them",
 		"Register the webhooks and serve them, in one process. It needs the rights of both\nregister and serve.",
 		true, (*manager.Manager).Start)
-	add("register", "Register the webhooks and end",
-		"Create the CA Secret and the webhook configurations, and end. Run it with rights that\nthe serving process does not have, and again after an upgrade.",
-		true, (*manager.Manager).RegisterExtensions)
+	var stay bool
+	add("register", "Register the webhooks and end, or stay",
+		"Create the CA Secret and the webhook configurations, and end. Run it with rights that\nthe serving process does not have, and again after an upgrade. With --stay it goes on:\nit rotates the CA, writes the leaf's Secret and repairs the configurations.",
+		true, func(mgr *manager.Manager, ctx context.Context) error {
+			if stay {
+				return mgr.KeepRegistered(ctx)
+			}
+			return mgr.RegisterExtensions(ctx)
+		}).Flags().BoolVar(&stay, "stay", false, "do not end: rotate certificates and repair the webhook configurations")
 	add("serve", "Serve webhooks that are registered by register",
 		"Serve the webhooks. It reads the CA Secret and needs no right on webhook\nconfigurations; it waits until register has created the Secret.",
 		false, (*manager.Manager).Start)
 	add("unregister", "Remove the webhook configurations and the CA Secret",
-		"Remove the webhook configurations and the CA Secret. Run it before uninstalling: a\nconfiguration without a server blocks what its failure policy Fail covers.",
+		"Remove the webhook configurations, the Secrets and the Lease, and log each. Run it before uninstalling: a\nconfiguration without a server blocks what its failure policy Fail covers.",
 		true, (*manager.Manager).UnregisterExtensions)
 	return root
 }
@@ -120,6 +128,16 @@ func (f *flags) bind(cmd *cobra.Command) {
 	set.StringVar(&f.failurePolicy, "failure-policy", string(admissionregistrationv1.Fail), "Fail or Ignore: what becomes of objects while the webhook fails")
 	set.BoolVar(&o.UnregisterOnStop, "unregister-on-stop", false, "start: remove the webhook configurations at the end, for a manager on a developer's machine")
 	set.StringVar(&o.CertificateDir, "certificate-dir", "", "folder with tls.crt, tls.key and ca.crt, instead of a CA of our own")
+	set.StringVar(&o.LeafSecretName, "leaf-secret-name", "", "Secret of type kubernetes.io/tls with the serving certificate, for servers that may not read the CA's key")
+	set.BoolVar(&o.ForeignCABundle, "foreign-ca-bundle", false, "leave the caBundle to someone else, cert-manager's injector for example")
+	set.StringToStringVar(&o.WebhookAnnotations, "webhook-annotations", nil, "annotations of the webhook configurations, for example cert-manager.io/inject-ca-from=my-system/my-ext")
+	set.StringVar(&o.ClusterDomain, "cluster-domain", manager.DefaultClusterDomain, "domain of the cluster")
+	set.DurationVar(&o.CALifetime, "ca-lifetime", 0, "validity of the CA (default 1 year)")
+	set.DurationVar(&o.LeafLifetime, "leaf-lifetime", 0, "validity of the serving certificate (default 7 days)")
+	set.DurationVar(&o.PropagationDelay, "propagation-delay", 0, "how long API servers have to learn of a new CA (default 1 min)")
+	set.BoolVar(&o.IgnoreUntilProbed, "ignore-until-probed", false, "begin with failure policy Ignore, until a request through the API server came back")
+	set.BoolVar(&o.NoProbe, "no-probe", false, "send no probe through the API server")
+	set.StringSliceVar(&o.AllowOwnPods, "allow-own-pods", nil, "webhooks that may cover the manager's own Pods with failure policy Fail")
 	set.BoolVar(&o.LeaderElection, "leader-election", false, "run reconcilers and watchers in one replica at a time")
 	set.StringVar(&o.HealthAddress, "health-address", ":8081", "address of /healthz and /readyz; empty for none")
 	set.StringVar(&o.MetricsAddress, "metrics-address", ":8080", "address of /metrics; empty for none")
