@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -40,8 +41,9 @@ const replicaEnv = "MANAGER_TEST_REPLICA"
 type replicaConfig struct {
 	KubeConfig, Home, Apps, Health string
 	Port, ServicePort              int32
-	// CrashAt is the step after which the process ends.
-	CrashAt certs.Step
+	// CrashFile holds the step after which the first process to take it dies;
+	// that one removes the file.
+	CrashFile string
 }
 
 const (
@@ -70,7 +72,7 @@ func replicaMain() {
 		CALifetime: time.Hour, LeafLifetime: replicaLeaf, PropagationDelay: time.Second,
 		OnCertificateChange: func(c certs.Change) {
 			fmt.Printf("STEP %s\n", c.Step)
-			if c.Step == config.CrashAt {
+			if step, err := os.ReadFile(config.CrashFile); err == nil && certs.Step(step) == c.Step && os.Remove(config.CrashFile) == nil {
 				// As a crash: no deferred call, no flush, no goodbye.
 				fail(syscall.Kill(os.Getpid(), syscall.SIGKILL))
 				select {}
@@ -244,6 +246,7 @@ func (b *balancer) proxy(client net.Conn) {
 type rotation struct {
 	t          *testing.T
 	home, apps string
+	crashFile  string
 	log        *stepLog
 	balancer   *balancer
 	replicas   []*replica
@@ -314,10 +317,12 @@ func newRotation(t *testing.T) *rotation {
 		t.Fatal(err)
 	}
 	r.balancer = newBalancer(t)
+	r.crashFile = filepath.Join(t.TempDir(), "crash")
 	for range 3 {
 		port := freePort(t)
 		r.replicas = append(r.replicas, &replica{log: r.log, died: r.deaths.add, address: fmt.Sprintf("127.0.0.1:%d", port), config: replicaConfig{
 			KubeConfig: cluster.Admin().KubeConfig, Home: r.home, Apps: r.apps, Port: port,
+			CrashFile:   r.crashFile,
 			Health:      fmt.Sprintf("127.0.0.1:%d", freePort(t)),
 			ServicePort: int32(r.balancer.listener.Addr().(*net.TCPAddr).Port),
 		}})
@@ -333,7 +338,7 @@ func newRotation(t *testing.T) *rotation {
 		r.clients.Wait()
 		for _, replica := range r.replicas {
 			_ = replica.cmd.Process.Kill()
-			for range replica.exited { // until it is closed
+			for range replica.exited {
 			}
 		}
 		if t.Failed() {
@@ -535,10 +540,8 @@ func TestNoCallFailsWhenAReplicaCrashesBetweenAnyTwoSteps(t *testing.T) {
 	r.load()
 	crashed := 0
 	for _, step := range steps {
-		// Every replica crashes when it is the one that takes the step.
-		for _, replica := range r.replicas {
-			replica.config.CrashAt = step
-			replica.restart(t, syscall.SIGTERM)
+		if err := os.WriteFile(r.crashFile, []byte(step), 0o600); err != nil {
+			t.Fatal(err)
 		}
 		r.rotate(func() {
 			eventuallyWithin(t, time.Minute, "a replica crashes at "+string(step), func() bool {
@@ -551,9 +554,6 @@ func TestNoCallFailsWhenAReplicaCrashesBetweenAnyTwoSteps(t *testing.T) {
 						}
 						r.balancer.remove(replica.address)
 						crashed++
-						for _, other := range r.replicas {
-							other.config.CrashAt = ""
-						}
 						replica.start(t)
 						replica.waitReady(t)
 						return true
