@@ -165,7 +165,7 @@ func (m *Manager) newServing(ctx context.Context, kube ctrlmanager.Manager, webh
 		})
 		if m.probes() {
 			group.Go(func() error {
-				m.flush(groupCtx, r)
+				m.flush(groupCtx, keeping, r)
 				return nil
 			})
 		}
@@ -203,15 +203,19 @@ func closing(stopped context.Context, next http.Handler) http.Handler {
 }
 
 // flush gets the API server off its idle connections, in the middle of the drain:
-// by then no new ones come.
-func (m *Manager) flush(stopped context.Context, r *registration.Registration) {
+// by then no new ones come. serving ends with the server, which may be at once.
+func (m *Manager) flush(stopped, serving context.Context, r *registration.Registration) {
 	<-stopped.Done()
 	half := *m.options.DrainPeriod / 2
 	if half < minFlush || m.options.UnregisterOnStop {
 		return
 	}
-	<-time.After(half)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(stopped), half)
+	select {
+	case <-serving.Done():
+		return
+	case <-time.After(half):
+	}
+	ctx, cancel := context.WithTimeout(serving, half)
 	defer cancel()
 	r.Flush(ctx, m.clientset.CoreV1().ConfigMaps(m.options.WebhookNamespace))
 }
