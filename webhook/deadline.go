@@ -20,15 +20,15 @@ type requestContext struct {
 	err  error // once it has ended by itself
 }
 
-// begin makes the context end when the time that is left is over, upon which
-// overran is called, unless stop is called before.
-func (c *requestContext) begin(parent context.Context, left time.Duration, overran func()) {
-	c.Context, c.deadline = parent, time.Now().Add(left)
-	c.timer = time.AfterFunc(left, func() {
-		c.end(context.DeadlineExceeded)
-		overran()
-	})
+// begin calls overran at the deadline, which is to make the context expire,
+// unless stop is called before.
+func (c *requestContext) begin(parent context.Context, deadline time.Time, overran func()) {
+	c.Context, c.deadline = parent, deadline
+	c.timer = time.AfterFunc(time.Until(deadline), overran)
 }
+
+// expire ends the context because its time is over.
+func (c *requestContext) expire() { c.end(context.DeadlineExceeded) }
 
 // stop ends the context when its request is done.
 func (c *requestContext) stop() {

@@ -30,7 +30,7 @@ func TestARequestContextIsAContextWithADeadline(t *testing.T) {
 					defer cancel()
 					overran := make(chan struct{}, 1)
 					c := &requestContext{}
-					c.begin(parent, time.Second, func() { overran <- struct{}{} })
+					c.begin(parent, time.Now().Add(time.Second), func() { c.expire(); overran <- struct{}{} })
 					if at, ok := c.Deadline(); !ok || time.Until(at) != time.Second || c.Err() != nil || c.Value(key{}) != "value" {
 						t.Errorf("at first: %v, %v, %v", at, c.Err(), c.Value(key{}))
 					}

@@ -36,25 +36,27 @@ type envelope struct {
 
 // envelopeContent is what an envelope usually has, in one allocation.
 type envelopeContent struct {
-	review          admissionv1.AdmissionReview
 	request         extension.Request
 	requestKind     metav1.GroupVersionKind
 	requestResource metav1.GroupVersionResource
 	dryRun          bool
-	lists           [8]string
+	lists           [6]string
 }
 
 // sizeOfStrings is enough for most requests. More is not wrong, only slower.
-const sizeOfStrings = 384
+const sizeOfStrings = 352
 
-func parseEnvelope(body []byte) (*envelopeContent, error) {
+// parseEnvelope returns what a review says of itself, and the request in it, nil
+// if there is none.
+func parseEnvelope(body []byte) (metav1.TypeMeta, *extension.Request, error) {
 	into := &envelopeContent{}
 	e := envelope{Scanner: wire.NewScanner(body), lists: into.lists[:0], into: into}
 	e.strings.Grow(min(len(body), sizeOfStrings))
-	if err := e.review(&into.review); err != nil {
-		return nil, err
+	review, request, err := e.review()
+	if err != nil {
+		return review, nil, err
 	}
-	return into, e.End()
+	return review, request, e.End()
 }
 
 // The fields that are read. Of others it is not even known whether they come
@@ -79,37 +81,50 @@ type fields struct {
 
 func newFields(list ...string) fields { return fields{list, wire.NewNames(list...)} }
 
-func (e *envelope) review(into *admissionv1.AdmissionReview) error {
-	return e.object(reviewFields, func(field string) error {
+func (e *envelope) review() (review metav1.TypeMeta, request *extension.Request, err error) {
+	err = e.object(reviewFields, func(field string) error {
 		switch field {
 		case "kind":
-			return readString(e, &into.Kind)
+			return readString(e, &review.Kind)
 		case "apiVersion":
-			return readString(e, &into.APIVersion)
+			return readString(e, &review.APIVersion)
 		default:
 			if e.Peek() == 'n' {
 				return e.Skip()
 			}
-			into.Request = &e.into.request.AdmissionRequest
-			return e.request(into.Request)
+			request = &e.into.request
+			return e.request(&request.AdmissionRequest)
 		}
 	})
+	return review, request, err
 }
 
 func (e *envelope) request(into *admissionv1.AdmissionRequest) error {
-	return e.object(requestFields, func(field string) error {
+	// What was requested is mostly what it is converted to.
+	var kind, resource []byte
+	return e.object(requestFields, func(field string) (err error) {
 		switch field {
 		case "uid":
 			return readString(e, &into.UID)
 		case "kind":
-			return e.kind(&into.Kind)
+			kind, err = e.Text(func() error { return e.kind(&into.Kind) })
+			return err
 		case "resource":
-			return e.resource(&into.Resource)
+			resource, err = e.Text(func() error { return e.resource(&into.Resource) })
+			return err
 		case "subResource":
 			return readString(e, &into.SubResource)
 		case "requestKind":
+			if e.Again(kind) {
+				e.into.requestKind, into.RequestKind = into.Kind, &e.into.requestKind
+				return nil
+			}
 			return readPointer(e, &into.RequestKind, &e.into.requestKind, e.kind)
 		case "requestResource":
+			if e.Again(resource) {
+				e.into.requestResource, into.RequestResource = into.Resource, &e.into.requestResource
+				return nil
+			}
 			return readPointer(e, &into.RequestResource, &e.into.requestResource, e.resource)
 		case "requestSubResource":
 			return readString(e, &into.RequestSubResource)

@@ -100,11 +100,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	span.describe(e.request)
-	left := timeLeft(r.URL.RawQuery) - time.Since(e.began)
+	deadline := e.began.Add(timeLeft(r.URL.RawQuery))
 	if r.ProtoMajor >= 2 {
-		e.decideBeside(ctx, left)
+		e.decideBeside(ctx, deadline)
 	} else {
-		e.decide(ctx, left)
+		e.decide(ctx, deadline)
 	}
 }
 
@@ -142,8 +142,8 @@ func (e *exchange) read(r *http.Request) error {
 
 // decide sends the request through the chain and answers it, at the end of its
 // time at the latest.
-func (e *exchange) decide(ctx context.Context, left time.Duration) {
-	e.context.begin(ctx, left, e.takeOver)
+func (e *exchange) decide(ctx context.Context, deadline time.Time) {
+	e.context.begin(ctx, deadline, e.takeOver)
 	defer e.context.stop()
 	e.run()
 	if !e.passage.finish() {
@@ -165,6 +165,7 @@ func (e *exchange) run() {
 // again. That way only a handler that overruns costs a goroutine; one for every
 // request would cost more than an exec's whole admission.
 func (e *exchange) takeOver() {
+	e.context.expire()
 	e.answering.Lock()
 	defer e.answering.Unlock()
 	if err := e.passage.cut(context.DeadlineExceeded); err != nil {
@@ -176,8 +177,8 @@ func (e *exchange) takeOver() {
 
 // decideBeside runs the chain in a goroutine of its own, because an answer by
 // HTTP/2 is whole only when its handler has returned.
-func (e *exchange) decideBeside(ctx context.Context, left time.Duration) {
-	e.context.begin(ctx, left, func() {})
+func (e *exchange) decideBeside(ctx context.Context, deadline time.Time) {
+	e.context.begin(ctx, deadline, e.context.expire)
 	defer e.context.stop()
 	done := make(chan struct{})
 	go func() {

@@ -59,20 +59,19 @@ func parseReview(body []byte) (*extension.Request, error) {
 	if !utf8.Valid(body) {
 		return nil, badRequest(http.StatusBadRequest, "the body is not valid UTF-8")
 	}
-	content, err := parseEnvelope(body)
+	review, request, err := parseEnvelope(body)
 	if err != nil {
 		return nil, badRequest(http.StatusBadRequest, "decoding the AdmissionReview: %w", err)
 	}
-	review := &content.review
 	if review.APIVersion != apiVersion || review.Kind != "AdmissionReview" {
 		return nil, badRequest(http.StatusBadRequest, "got apiVersion %q, kind %q; this webhook speaks %s AdmissionReview only: list v1 alone in admissionReviewVersions",
 			review.APIVersion, review.Kind, apiVersion)
 	}
-	if review.Request == nil {
+	if request == nil {
 		return nil, badRequest(http.StatusBadRequest, "the AdmissionReview has no request")
 	}
-	if review.Request.UID == "" {
+	if request.UID == "" {
 		return nil, badRequest(http.StatusBadRequest, "the AdmissionReview's request has no uid")
 	}
-	return &content.request, nil
+	return request, nil
 }

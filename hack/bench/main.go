@@ -55,32 +55,33 @@ func run(ctx context.Context, runs int, benchtime, output, doc, benchstat string
 	if err := os.WriteFile(output, text.Bytes(), 0o600); err != nil {
 		return err
 	}
-	medians, err := parse(&text)
+	figures, err := parse(&text)
 	if err != nil {
 		return err
 	}
-	lines := ratios(medians)
+	lines := ratios(figures)
 	fmt.Print(lines)
 	compared, err := exec.CommandContext(ctx, benchstat, "-col", "/impl", output).Output()
 	if err != nil {
 		return fmt.Errorf("%s: %w", benchstat, err)
 	}
-	fmt.Printf("\n%s\n%s", table(medians), compared)
+	fmt.Printf("\n%s\n%s", table(figures), compared)
 	if doc == "" {
 		return nil
 	}
-	return write(doc, lines, table(medians), string(compared))
+	return write(doc, lines, table(figures), string(compared))
 }
 
-// measured is the median of a figure: by case, implementation and unit.
-type measured map[string]map[string]map[string]float64
+// measured is a figure of each run: by case, implementation and unit.
+type measured map[key][]float64
+
+type key struct{ name, impl, unit string }
 
 // parse reads what go test prints, such as
 //
 //	BenchmarkHandler/case=mutate/impl=admitkit-2  19330  62251 ns/op  28906 B/op  157 allocs/op
 func parse(text io.Reader) (measured, error) {
-	type key struct{ name, impl, unit string }
-	samples := map[key][]float64{}
+	samples := measured{}
 	for lines := bufio.NewScanner(text); lines.Scan(); {
 		fields := strings.Fields(lines.Text())
 		if len(fields) < 4 || !strings.HasPrefix(fields[0], "Benchmark") {
@@ -103,18 +104,17 @@ func parse(text io.Reader) (measured, error) {
 	if len(samples) == 0 {
 		return nil, errors.New("go test printed no benchmark")
 	}
-	medians := measured{}
-	for k, values := range samples {
-		if medians[k.name] == nil {
-			medians[k.name] = map[string]map[string]float64{}
-		}
-		if medians[k.name][k.impl] == nil {
-			medians[k.name][k.impl] = map[string]float64{}
-		}
-		slices.Sort(values)
-		medians[k.name][k.impl][k.unit] = (values[(len(values)-1)/2] + values[len(values)/2]) / 2
-	}
-	return medians, nil
+	return samples, nil
+}
+
+// median returns the median of a figure over all runs.
+func (m measured) median(name, impl, unit string) float64 {
+	return median(m[key{name, impl, unit}])
+}
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
 const (
@@ -122,9 +122,15 @@ const (
 	theirs = "controller-runtime"
 )
 
-// times returns how many times less of a unit ours takes than another.
+// times returns how many times less of a unit ours takes than another: the
+// median of what each run says, since the machine may change from run to run.
 func (m measured) times(name, other, unit string) float64 {
-	return m[name][other][unit] / m[name][ours][unit]
+	we, they := m[key{name, ours, unit}], m[key{name, other, unit}]
+	ratios := make([]float64, min(len(we), len(they)))
+	for i := range ratios {
+		ratios[i] = they[i] / we[i]
+	}
+	return median(ratios)
 }
 
 // ratios are the BENCH lines. All but floor are the better the higher.
@@ -147,16 +153,16 @@ func table(m measured) string {
 	var text strings.Builder
 	text.WriteString("| case | admitkit | controller-runtime | times | floor | allocs | their allocs | bytes | their bytes |\n|---|---|---|---|---|---|---|---|---|\n")
 	for _, name := range []string{"mutate", "noop", "chain5", "large64k", "update", "metadata", "connect"} {
-		we, they := m[name][ours], m[name][theirs]
 		fmt.Fprintf(&text, "| %s | %.1f µs | %.1f µs | %.1f | %.1f µs | %.0f | %.0f | %.0f | %.0f |\n", name,
-			we["ns/op"]/1000, they["ns/op"]/1000, m.times(name, theirs, "ns/op"), m[name]["floor"]["ns/op"]/1000,
-			we["allocs/op"], they["allocs/op"], we["B/op"], they["B/op"])
+			m.median(name, ours, "ns/op")/1000, m.median(name, theirs, "ns/op")/1000, m.times(name, theirs, "ns/op"), m.median(name, "floor", "ns/op")/1000,
+			m.median(name, ours, "allocs/op"), m.median(name, theirs, "allocs/op"), m.median(name, ours, "B/op"), m.median(name, theirs, "B/op"))
 	}
 	text.WriteString("\n| connections | requests a CPU second | controller-runtime | times | p99 | controller-runtime |\n|---|---|---|---|---|---|\n")
 	for _, connections := range []string{"1", "16", "256"} {
-		we, they := m["https"+connections][ours], m["https"+connections][theirs]
+		name := "https" + connections
 		fmt.Fprintf(&text, "| %s | %.0f | %.0f | %.1f | %.1f ms | %.1f ms |\n", connections,
-			we["req/cpu-s"], they["req/cpu-s"], we["req/cpu-s"]/they["req/cpu-s"], we["p99-ms"], they["p99-ms"])
+			m.median(name, ours, "req/cpu-s"), m.median(name, theirs, "req/cpu-s"), 1/m.times(name, theirs, "req/cpu-s"),
+			m.median(name, ours, "p99-ms"), m.median(name, theirs, "p99-ms"))
 	}
 	return text.String()
 }

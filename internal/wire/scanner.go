@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -35,6 +36,23 @@ func (s *Scanner) Value() ([]byte, error) {
 	}
 	// Whoever appends to the value must not write over what follows it.
 	return s.text[start:s.at:s.at], nil
+}
+
+// Text returns the text that read goes over, with the white space around it.
+func (s *Scanner) Text(read func() error) ([]byte, error) {
+	start := s.at
+	err := read()
+	return s.text[start:s.at], err
+}
+
+// Again moves behind the value at hand if it is an object that was read before,
+// letter for letter, and reports whether it is.
+func (s *Scanner) Again(object []byte) bool {
+	if !bytes.HasSuffix(object, []byte("}")) || !bytes.HasPrefix(s.text[s.at:], object) {
+		return false
+	}
+	s.at += len(object)
+	return true
 }
 
 // Skip moves behind the next value.

@@ -101,3 +101,27 @@ func TestPlainTextEndsAtTheFirstByteThatMeansSomething(t *testing.T) {
 		}
 	}
 }
+
+func TestAnObjectIsPassedOverWhenItComesAgainLetterForLetter(t *testing.T) {
+	for text, want := range map[string]bool{
+		`{"a":{"b":"1"}} {"a":{"b":"1"}}]`:  true,
+		`{"a":{"b":"1"}} {"a":{"b":"2"}}]`:  false,
+		`{"a":{"b":"1"}} {"a":{"b":"1"},2]`: false,
+		`1 12]`:                             false, // a part of a value is none
+		` null]`:                            false,
+	} {
+		s := NewScanner([]byte(text))
+		first, err := s.Value()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Peek()
+		at := s.at
+		if got := s.Again(first); got != want || got != (s.at > at) {
+			t.Errorf("%s: again %t, at %d after %d; want %t", text, got, s.at, at, want)
+		}
+		if want && s.Peek() != ']' {
+			t.Errorf("%s: goes on at %d, want the end", text, s.at)
+		}
+	}
+}
