@@ -513,3 +513,49 @@ func TestAReplicaThatLosesTheLeaseGoesOnAnswering(t *testing.T) {
 		}
 	}
 }
+
+// datedBefore makes every answer look two days old.
+type datedBefore struct{ next http.RoundTripper }
+
+func (d datedBefore) WrappedRoundTripper() http.RoundTripper { return d.next }
+
+func (d datedBefore) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := d.next.RoundTrip(r)
+	if err == nil {
+		response.Header.Set("Date", time.Now().Add(-48*time.Hour).UTC().Format(http.TimeFormat))
+	}
+	return response, err
+}
+
+func TestValidityGoesByTheClockOfTheAPIServer(t *testing.T) {
+	namespace := newNamespace(t)
+	config := cluster.Config()
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return datedBefore{next} })
+	start(t, manager.Options{Namespace: namespace, RESTConfig: config}, mark("a", extension.Scope{}))
+	eventuallyCalled(t, namespace, "marked")
+	secret, err := clientset.CoreV1().Secrets(namespace).Get(t.Context(), secretName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begins, err := time.Parse(time.RFC3339, secret.Annotations[certs.NotBeforeAnnotation])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if age := time.Since(begins); age < 48*time.Hour || age > 50*time.Hour {
+		t.Errorf("by a clock that is two days behind, the CA begins %s ago", age)
+	}
+}
+
+func TestTheMetricsTellOfCertificatesAndRepairs(t *testing.T) {
+	namespace := newNamespace(t)
+	metrics := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	start(t, manager.Options{Namespace: namespace, MetricsAddress: metrics}, mark("a", extension.Scope{}))
+	for _, want := range []string{
+		`admitkit_certificate_expiry_seconds{certificate="ca",source="` + namespace,
+		`admitkit_certificate_expiry_seconds{certificate="leaf",source="` + namespace,
+		`admitkit_certificate_changes_total{reason="the Secret does not exist",step="Created"}`,
+		`admitkit_registration_repairs_total{kind="missing"}`,
+	} {
+		eventually(t, "the metrics have "+want, func() bool { _, text := body(t, "http://"+metrics+"/metrics"); return strings.Contains(text, want) })
+	}
+}

@@ -19,7 +19,7 @@ func NewNames(names ...string) *Names {
 	n := &Names{index: make(map[string]int, len(names)), quoted: make([]string, len(names))}
 	for i, name := range names {
 		n.index[name] = i
-		if plain([]byte(name)) == len(name) && !strings.ContainsAny(name, `"\`) {
+		if plain([]byte(name), 0) == len(name) && !strings.ContainsAny(name, `"\`) {
 			n.quoted[i] = `"` + name + `":`
 		}
 	}

@@ -189,7 +189,7 @@ func (s *Scanner) Content(q Quoted) ([]byte, error) {
 func (s *Scanner) Quoted() (Quoted, error) {
 	start, escaped := s.at, false
 	for s.at++; ; {
-		s.at += plain(s.text[s.at:])
+		s.at = plain(s.text, s.at)
 		if s.at >= len(s.text) {
 			return Quoted{}, s.Unexpected("the end of a string")
 		}
@@ -209,13 +209,12 @@ func (s *Scanner) Quoted() (Quoted, error) {
 	}
 }
 
-// plain returns how many bytes of text come before the first one that means
-// something in a string: a quote, a backslash, a control character. It looks at
-// eight bytes at a time, in the ways of Hacker's Delight, section 6-1: the
-// lowest high bit that is set in the words found is that of the first such byte.
-func plain(text []byte) int {
+// plain returns where, from at on, the first byte stands that means something in
+// a string: a quote, a backslash, a control character. It looks at eight bytes at
+// a time, in the ways of Hacker's Delight, section 6-1: the lowest high bit that
+// is set in the words found is that of the first such byte.
+func plain(text []byte, at int) int {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
-	at := 0
 	for ; at+8 <= len(text); at += 8 {
 		word := binary.LittleEndian.Uint64(text[at:])
 		quotes, slashes := word^(ones*'"'), word^(ones*'\\')

@@ -96,7 +96,7 @@ func TestPlainTextEndsAtTheFirstByteThatMeansSomething(t *testing.T) {
 		if want < 0 {
 			want = len(text)
 		}
-		if got := plain(text); got != want {
+		if got := plain(text, 0); got != want {
 			t.Fatalf("%q is plain for %d bytes, want %d", text, got, want)
 		}
 	}
