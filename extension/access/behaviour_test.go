@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -396,17 +397,29 @@ func TestEveryKindOfTargetGivesAccess(t *testing.T) {
 	} {
 		create(t, admin, object)
 	}
+	rollout(t, namespace, "canary", func(labels map[string]string) map[string]any {
+		return map[string]any{
+			"selector": map[string]any{"matchLabels": toAny(labels)},
+			"template": map[string]any{"metadata": map[string]any{"labels": toAny(labels)}, "spec": map[string]any{
+				"containers": []any{map[string]any{"name": "main", "image": "example.com/canary"}},
+			}},
+		}
+	})
+	rollout(t, namespace, "referring", func(map[string]string) map[string]any {
+		return map[string]any{"workloadRef": map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}}
+	})
 	for _, target := range []v1alpha1.ControllerTargetRef{
 		ref("Deployment", "web"), ref("StatefulSet", "store"), ref("DaemonSet", "agent"), ref("ReplicaSet", "set"), ref("Pod", "plain"), ref("Job", "job"), ref("CronJob", "cron"),
+		ref("Rollout", "canary"), ref("Rollout", "referring"),
 	} {
-		t.Run("an access Pod of a "+target.Kind, func(t *testing.T) {
+		t.Run("an access Pod of a "+target.String(), func(t *testing.T) {
 			create(t, admin, podTemplate(namespace, target.Name, target, "devs"))
 			granted(t, alice, podRequest(namespace, target.Name, target.Name))
 		})
 		if target.Kind == "Job" || target.Kind == "CronJob" {
 			continue // kwok ends a Job's Pod at once
 		}
-		t.Run("exec into a Pod of a "+target.Kind, func(t *testing.T) {
+		t.Run("exec into a Pod of a "+target.String(), func(t *testing.T) {
 			create(t, admin, execTemplate(namespace, target.Name, target, "devs"))
 			req := granted(t, alice, execRequest(namespace, target.Name, target.Name))
 			within(t, time.Second, "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, req.Status.PodName) })
@@ -418,6 +431,43 @@ func TestEveryKindOfTargetGivesAccess(t *testing.T) {
 		create(t, admin, own)
 		granted(t, alice, podRequest(namespace, "own", "own"))
 	})
+}
+
+// rollout makes an Argo Rollout, and the ReplicaSet that Argo's controller would
+// make of it.
+func rollout(t *testing.T, namespace, name string, spec func(labels map[string]string) map[string]any) {
+	t.Helper()
+	labels := map[string]string{"app": name}
+	object := &unstructured.Unstructured{Object: map[string]any{"spec": spec(labels)}}
+	object.SetAPIVersion("argoproj.io/v1alpha1")
+	object.SetKind("Rollout")
+	object.SetNamespace(namespace)
+	object.SetName(name)
+	create(t, admin, object)
+	if _, refers := object.Object["spec"].(map[string]any)["workloadRef"]; refers {
+		labels["app"] = "web" // as the Pods of what it refers to
+		labels["rollouts-pod-template-hash"] = "1"
+	}
+	one := int32(1)
+	set := &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-1"},
+		Spec: appsv1.ReplicaSetSpec{
+			Replicas: &one, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
+				Containers: []corev1.Container{{Name: "main", Image: "example.com/" + name}},
+			}},
+		},
+	}
+	set.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(object, object.GroupVersionKind())}
+	create(t, admin, set)
+}
+
+func toAny(labels map[string]string) map[string]any {
+	result := map[string]any{}
+	for key, value := range labels {
+		result[key] = value
+	}
+	return result
 }
 
 func never(spec corev1.PodSpec) corev1.PodSpec {

@@ -68,7 +68,7 @@ func setUp() error {
 	ctx := context.Background()
 	var err error
 	if cluster, err = controlplane.Start(ctx, controlplane.Options{
-		CRDPaths: []string{"../../config/crd"}, ControllerManager: true, Kwok: true, Nodes: 4,
+		CRDPaths: []string{"../../config/crd", "testdata/rollouts.yaml"}, ControllerManager: true, Kwok: true, Nodes: 4,
 	}); err != nil {
 		return err
 	}

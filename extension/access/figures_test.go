@@ -3,7 +3,9 @@ package access_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -35,7 +37,7 @@ func count(long, short int) int {
 }
 
 func figure(name string, value float64, unit string) {
-	fmt.Printf("FIGURE %s=%.3g %s\n", name, value, unit)
+	fmt.Printf("FIGURE %s=%s %s\n", name, strconv.FormatFloat(math.Round(value*100)/100, 'f', -1, 64), unit)
 }
 
 func percentile(of []time.Duration, p float64) time.Duration {
