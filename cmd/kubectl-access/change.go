@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// onRequest returns a command that does something with one request.
+func (c *cli) onRequest(cmd *cobra.Command, names []string, do func(context.Context, client.WithWatch, request, []string) error) *cobra.Command {
+	cmd.Args = exactly(append([]string{"NAME"}, names...)...)
+	cmd.ValidArgsFunction = c.completeRequests
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		cl, namespace, err := c.connect()
+		if err != nil {
+			return err
+		}
+		req, err := find(cmd.Context(), cl, namespace, args[0])
+		if err != nil {
+			return err
+		}
+		return explained(do(cmd.Context(), cl, req, args[1:]))
+	}
+	return cmd
+}
+
+// completeRequests completes the name of a request.
+func (c *cli) completeRequests(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	cl, namespace, err := c.connect()
+	if err != nil || len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	objects, err := c.list(cmd.Context(), cl, client.InNamespace(namespace), (*kind).requests)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var names []string
+	for _, object := range objects {
+		names = append(names, object.GetName())
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+func (c *cli) extendCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "extend NAME DURATION", Short: "Let access last longer, up to the template's maximum",
+		Long: `Let access last longer by DURATION, such as 15m or 1h30m, up to the template's
+maximum, which counts from when access was asked for. With -DURATION it ends
+sooner: put -- before it.`,
+		Example: "  kubectl access extend web-x7k2p 15m\n  kubectl access extend -- web-x7k2p -15m",
+	}
+	return c.onRequest(cmd, []string{"DURATION"}, func(ctx context.Context, cl client.WithWatch, req request, args []string) error {
+		by, err := time.ParseDuration(args[0])
+		if err != nil || by == 0 {
+			return exitf(codeUsage, "DURATION: %q is not a duration such as 15m or 1h30m", args[0])
+		}
+		spec := req.GetRequestSpec()
+		now, err := time.ParseDuration(spec.Duration)
+		if err != nil {
+			return fmt.Errorf("spec.duration of %s: %w", named(req), err)
+		}
+		before := req.DeepCopyObject().(client.Object)
+		spec.Duration = max(now+by, 0).String()
+		// Somebody else may have changed it at the same time: then this is not what
+		// was meant.
+		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+		if err := cl.Patch(ctx, req, patch); err != nil {
+			return err
+		}
+		end, err := spec.End(req.GetCreationTimestamp())
+		if err != nil {
+			return err
+		}
+		c.sayf("%s: access until %s", req.GetName(), end.Local().Format(time.TimeOnly))
+		return nil
+	})
+}
+
+func (c *cli) revokeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "revoke NAME", Aliases: []string{"delete"}, Short: "Give access back before it ends",
+		Long: "Give access back before it ends: delete the request, and with it the right and the\nPod that it gave. To keep the request as a record, shorten it with extend instead.",
+	}
+	return c.onRequest(cmd, nil, func(ctx context.Context, cl client.WithWatch, req request, _ []string) error {
+		uid := req.GetUID()
+		if err := cl.Delete(ctx, req, client.Preconditions{UID: &uid}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		c.sayf("%s: revoked", req.GetName())
+		return nil
+	})
+}
+
+func (c *cli) describeCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "describe NAME", Short: "Show a request: how far it has come, and what happened to it"}
+	return c.onRequest(cmd, nil, func(ctx context.Context, cl client.WithWatch, req request, _ []string) error {
+		spec, status := req.GetRequestSpec(), req.GetRequestStatus()
+		var groups string
+		if spec.Requester != nil {
+			groups = strings.Join(spec.Requester.Groups, ", ")
+		}
+		if err := lines(c.Out,
+			"Name", req.GetName(), "Namespace", req.GetNamespace(), "Kind", kindOf(req).name, "Template", spec.TemplateName,
+			"Requester", requester(req), "Groups", groups, "Reason", spec.Reason, "Duration", spec.Duration,
+			"Pod", status.PodName, "Ready", fmt.Sprint(status.Ready), "Expires", moment(status.ExpiresAt), "Left", left(req),
+			"Command", status.AccessMessage,
+		); err != nil {
+			return err
+		}
+		conditions := []string{"Conditions", " "}
+		for _, condition := range status.Conditions {
+			conditions = append(conditions, "  "+condition.Type, strings.TrimSpace(string(condition.Status)+"  "+condition.Reason+"  "+condition.Message))
+		}
+		if err := lines(c.Out, conditions...); err != nil {
+			return err
+		}
+		return c.describeEvents(ctx, cl, req)
+	})
+}
+
+// describeEvents shows what happened, as far as the engineer may see it.
+func (c *cli) describeEvents(ctx context.Context, cl client.Client, req request) error {
+	var events corev1.EventList
+	err := cl.List(ctx, &events, client.InNamespace(req.GetNamespace()), client.MatchingFieldsSelector{
+		Selector: fields.OneTermEqualSelector("involvedObject.uid", string(req.GetUID())),
+	})
+	if apierrors.IsForbidden(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	happened := []string{"Events", " "}
+	for _, event := range events.Items {
+		when := event.EventTime.Time
+		if when.IsZero() {
+			when = event.LastTimestamp.Time
+		}
+		happened = append(happened, "  "+when.Local().Format(time.DateTime)+"  "+event.Reason, event.Message)
+	}
+	if len(events.Items) == 0 {
+		return nil
+	}
+	return lines(c.Out, happened...)
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+var scheme = runtime.NewScheme()
+
+func init() {
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+}
+
+// cli is what all commands have in common.
+type cli struct {
+	genericiooptions.IOStreams
+	flags *genericclioptions.ConfigFlags
+}
+
+// newCommand returns the whole command line. kubectl shows it as `kubectl
+// access`, and so does its help.
+func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	c := &cli{IOStreams: streams, flags: genericclioptions.NewConfigFlags(true)}
+	root := &cobra.Command{
+		Use:   "kubectl-access",
+		Short: "Ask for access to a Pod, for a while",
+		Long: `Ask for access to a Pod, for a while.
+
+Templates say who may ask, for what and for how long. "kubectl access templates"
+lists them; "exec" asks for access to a Pod that runs, "pod" for a Pod of your own.`,
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl access"},
+		Version:       version(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetIn(c.In)
+	root.SetOut(c.Out)
+	root.SetErr(c.ErrOut)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return exitf(codeUsage, "%w\nSee '%s --help'", err, cmd.CommandPath())
+	})
+	c.flags.AddFlags(root.PersistentFlags())
+	root.AddCommand(
+		c.requestCommand(execRequests), c.requestCommand(podRequests),
+		c.listCommand(), c.templatesCommand(), c.describeCommand(), c.extendCommand(), c.revokeCommand(),
+	)
+	return root
+}
+
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return cmp.Or(info.Main.Version, "unknown")
+	}
+	return "unknown"
+}
+
+// connect returns a client and the namespace to work in.
+func (c *cli) connect() (client.WithWatch, string, error) {
+	namespace, _, err := c.flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, "", err
+	}
+	config, err := c.flags.ToRESTConfig()
+	if err != nil {
+		return nil, "", err
+	}
+	config.WarningHandler = nil // the default writes them to standard error
+	cl, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	return cl, namespace, err
+}
+
+// exactly demands that many arguments, and says which.
+func exactly(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == len(names) {
+			return nil
+		}
+		if len(args) < len(names) {
+			return exitf(codeUsage, "%s is missing\nSee '%s --help'", names[len(args)], cmd.CommandPath())
+		}
+		return exitf(codeUsage, "what is %q? %s takes %d arguments\nSee '%s --help'", args[len(names)], cmd.Name(), len(names), cmd.CommandPath())
+	}
+}
+
+// sayf tells the engineer something that is not what they asked for.
+func (c *cli) sayf(format string, args ...any) {
+	_, _ = fmt.Fprintf(c.ErrOut, format+"\n", args...) // there is nobody else to tell
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+// request is either kind of request.
+type request interface {
+	client.Object
+	GetRequestSpec() *v1alpha1.RequestSpec
+	GetRequestStatus() *v1alpha1.RequestStatus
+	GetTargetPod() string
+}
+
+// kind is one of the two kinds of request, as far as they differ.
+type kind struct {
+	name        string // of the command
+	resource    string
+	template    string // the template's kind
+	short, long string
+	example     string
+	newRequest  func() request
+	newList     func() client.ObjectList
+	newTemplate func() client.Object
+	templates   func() client.ObjectList
+}
+
+var (
+	execRequests = &kind{
+		name: "exec", resource: "execaccessrequests", template: "ExecAccessTemplate",
+		short: "Ask for access to a Pod that runs",
+		long: `Ask for access to a Pod that runs, wait until it is there, and print the command
+that uses it, or with --shell run that command.`,
+		example: `  # Access to a Pod of the template's workload, for as long as the template says
+  kubectl access exec web
+
+  # Half an hour in a certain Pod, with a shell at once
+  kubectl access exec web --pod web-7c9d8f6b5d-x2x4q --duration 30m --reason "orders are stuck" --shell`,
+		newRequest:  func() request { return &v1alpha1.ExecAccessRequest{} },
+		newList:     func() client.ObjectList { return &v1alpha1.ExecAccessRequestList{} },
+		newTemplate: func() client.Object { return &v1alpha1.ExecAccessTemplate{} },
+		templates:   func() client.ObjectList { return &v1alpha1.ExecAccessTemplateList{} },
+	}
+	podRequests = &kind{
+		name: "pod", resource: "podaccessrequests", template: "PodAccessTemplate",
+		short: "Ask for a Pod of your own",
+		long: `Ask for a Pod of your own, made after the template's workload, wait until it is
+ready, and print the command that uses it, or with --shell run that command. The
+Pod is deleted when access ends.`,
+		example: `  # A Pod of one's own, and a shell in it
+  kubectl access pod debug --shell
+
+  # For scripts: the name of the request, once it is ready
+  kubectl access pod debug --duration 10m -o name`,
+		newRequest:  func() request { return &v1alpha1.PodAccessRequest{} },
+		newList:     func() client.ObjectList { return &v1alpha1.PodAccessRequestList{} },
+		newTemplate: func() client.Object { return &v1alpha1.PodAccessTemplate{} },
+		templates:   func() client.ObjectList { return &v1alpha1.PodAccessTemplateList{} },
+	}
+	kinds = []*kind{execRequests, podRequests}
+)
+
+// kindOf returns the kind of a request.
+func kindOf(req request) *kind {
+	if _, ok := req.(*v1alpha1.PodAccessRequest); ok {
+		return podRequests
+	}
+	return execRequests
+}
+
+// named returns how kubectl and this command name a request.
+func named(req request) string { return kindOf(req).resource + "/" + req.GetName() }
+
+// find returns the request of a name, such as web-x7k2p, exec/web-x7k2p or
+// execaccessrequests/web-x7k2p.
+func find(ctx context.Context, cl client.Client, namespace, name string) (request, error) {
+	prefix, rest, qualified := strings.Cut(name, "/")
+	if qualified {
+		name = rest
+	}
+	var found []request
+	matched := false
+	for _, k := range kinds {
+		if qualified && !k.called(prefix) {
+			continue
+		}
+		matched = true
+		req := k.newRequest()
+		err := cl.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, req)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, explained(err)
+		}
+		found = append(found, req)
+	}
+	switch {
+	case !matched:
+		return nil, exitf(codeUsage, "%q: a request is named NAME, exec/NAME or pod/NAME", prefix+"/"+name)
+	case len(found) == 0:
+		return nil, exitf(codeNotFound, "there is no request %q in namespace %s; 'kubectl access list' shows those that are", name, namespace)
+	case len(found) > 1:
+		return nil, exitf(codeUsage, "there are two requests %q in namespace %s: say exec/%s or pod/%s", name, namespace, name, name)
+	}
+	return found[0], nil
+}
+
+// called reports whether a word names the kind.
+func (k *kind) called(word string) bool {
+	word = strings.ToLower(word)
+	resource, _, _ := strings.Cut(word, ".") // as -o name prints it, with the group
+	return word == k.name || resource == k.resource || resource+"s" == k.resource
+}
+
+// each calls visit for every object of a list.
+func each[T any](list client.ObjectList, visit func(T)) {
+	_ = meta.EachListItem(list, func(object runtime.Object) error {
+		item, ok := any(object).(T)
+		if !ok {
+			return fmt.Errorf("%T", object)
+		}
+		visit(item)
+		return nil
+	})
+}

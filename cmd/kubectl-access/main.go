@@ -1,0 +1,52 @@
+// Command kubectl-access is a plugin of kubectl for engineers who need access to
+// a Pod for a while:
+//
+//	kubectl access templates                     what may be asked for
+//	kubectl access exec web --duration 30m       access to a Pod that runs
+//	kubectl access pod debug --shell             a Pod of one's own, and a shell in it
+//	kubectl access list
+//	kubectl access extend web-x7k2p 15m
+//	kubectl access revoke web-x7k2p
+//
+// What is asked for goes to standard output, everything else to standard error,
+// so that both can be used in scripts. Exit codes:
+//
+//	0    done
+//	1    an error
+//	2    the command line is wrong
+//	3    refused: by the template, by policy, or for want of a right
+//	4    not ready in time; the request is kept
+//	5    there is no such template, request or Pod, or no admitkit
+//	130  interrupted
+//
+// With --shell it is the exit code of the command that ran in the Pod.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // the second signal ends it at once
+	cmd := newCommand(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
+	err := cmd.ExecuteContext(ctx)
+	if err == nil {
+		return
+	}
+	var exit *exitError
+	if !errors.As(err, &exit) {
+		exit = &exitError{code: codeError, err: err}
+	}
+	if exit.err != nil {
+		fmt.Fprintf(os.Stderr, "error: %v\n", exit.err)
+	}
+	os.Exit(exit.code)
+}

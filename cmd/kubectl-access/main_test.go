@@ -1,0 +1,335 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/access"
+	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/testing/controlplane"
+)
+
+// The tests run the plugin as kubectl does, against one real control plane with
+// one manager that grants access in the namespace shop.
+var (
+	cluster *controlplane.ControlPlane
+	admin   client.Client
+	// alice is in the group devs, mallory is not; both may make requests.
+	alice, mallory *controlplane.User
+)
+
+const namespace = "shop"
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	bin, err := os.MkdirTemp("", "kubectl-access-")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(bin)) }()
+	if output, err := exec.Command("go", "build", "-o", filepath.Join(bin, "kubectl-access"), ".").CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("%w: %s", err, output)
+	}
+	if err := os.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH")); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	cluster, err = controlplane.Start(ctx, controlplane.Options{CRDPaths: []string{"../../config/crd"}, ControllerManager: true, Kwok: true})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, cluster.Stop()) }()
+	if err := setUp(ctx); err != nil {
+		return 0, err
+	}
+	mgr, err := manager.New(manager.Options{
+		Namespace: namespace, Host: "127.0.0.1", DrainPeriod: new(time.Duration),
+		RESTConfig: cluster.Config(), Logger: zap.NewNop().Sugar(),
+	})
+	if err != nil {
+		return 0, err
+	}
+	if err := access.New(access.Options{Namespace: namespace}).AddTo(mgr); err != nil {
+		return 0, err
+	}
+	done := make(chan error, 1)
+	go func() { done <- mgr.Start(ctx) }()
+	select {
+	case <-mgr.Ready():
+	case err := <-done:
+		return 0, err
+	}
+	code = m.Run()
+	cancel()
+	return code, <-done
+}
+
+func setUp(ctx context.Context) error {
+	var err error
+	if admin, err = client.New(cluster.Config(), client.Options{Scheme: scheme}); err != nil {
+		return err
+	}
+	if alice, err = cluster.AddUser("alice", "devs"); err != nil {
+		return err
+	}
+	if mallory, err = cluster.AddUser("mallory", "sales"); err != nil {
+		return err
+	}
+	labels := map[string]string{"app": "web"}
+	one, none := int32(1), int32(0)
+	deployment := func(name string, replicas *int32) *appsv1.Deployment {
+		return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, Spec: appsv1.DeploymentSpec{
+			Replicas: replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "example.com/web"}}}},
+		}}
+	}
+	config := v1alpha1.AccessConfig{AllowedGroups: []string{"devs"}, DefaultDuration: "30m", MaxDuration: "2h", AccessCommand: "kubectl get pod -n {{ .Metadata.Namespace }} {{ .Metadata.Name }} -o name"}
+	evil := config
+	evil.AccessCommand = "rm -rf $HOME {{ .Metadata.Name }}"
+	target := func(name string) v1alpha1.ControllerTargetRef {
+		return v1alpha1.ControllerTargetRef{APIVersion: "apps/v1", Kind: "Deployment", Name: name}
+	}
+	web := target("web")
+	for _, object := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "access-requester"}, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccessrequests", "execaccessrequests"}, Verbs: []string{"create", "get", "list", "watch", "update", "patch", "delete"}},
+			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccesstemplates", "execaccesstemplates"}, Verbs: []string{"get", "list"}},
+		}},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "engineers"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "access-requester"},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "devs"}, {APIGroup: rbacv1.GroupName, Kind: "Group", Name: "sales"}},
+		},
+		deployment("web", &one), deployment("asleep", &none),
+		&v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: namespace}, Spec: v1alpha1.ExecAccessTemplateSpec{AccessConfig: config, ControllerTargetRef: web}},
+		&v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "evil", Namespace: namespace}, Spec: v1alpha1.ExecAccessTemplateSpec{AccessConfig: evil, ControllerTargetRef: web}},
+		&v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "asleep", Namespace: namespace}, Spec: v1alpha1.ExecAccessTemplateSpec{AccessConfig: config, ControllerTargetRef: target("asleep")}},
+		&v1alpha1.PodAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "debug", Namespace: namespace}, Spec: v1alpha1.PodAccessTemplateSpec{AccessConfig: config, ControllerTargetRef: &web}},
+	} {
+		if err := admin.Create(ctx, object); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// outcome is what a command line came to.
+type outcome struct {
+	stdout, stderr string
+	code           int
+}
+
+// access runs `kubectl access ...` as a user.
+func kubectlAccess(t *testing.T, user *controlplane.User, args ...string) outcome {
+	t.Helper()
+	command := cluster.Kubectl(t.Context(), user, append([]string{"access"}, args...)...)
+	return ran(t, command, command.Run)
+}
+
+func ran(t *testing.T, command *exec.Cmd, run func() error) outcome {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	err := run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return outcome{stdout.String(), stderr.String(), command.ProcessState.ExitCode()}
+}
+
+// expect fails the test unless it ended with the code, and said the words.
+func (o outcome) expect(t *testing.T, code int, words ...string) outcome {
+	t.Helper()
+	if o.code != code {
+		t.Fatalf("exit code %d, want %d\n%s%s", o.code, code, o.stdout, o.stderr)
+	}
+	for _, word := range words {
+		if !strings.Contains(o.stdout+o.stderr, word) {
+			t.Errorf("nothing of %q in:\n%s%s", word, o.stdout, o.stderr)
+		}
+	}
+	return o
+}
+
+// requested asks for exec access and returns the request's name.
+func requested(t *testing.T, args ...string) string {
+	t.Helper()
+	o := kubectlAccess(t, alice, append([]string{"exec", "web", "-n", namespace, "-o", "name"}, args...)...).expect(t, 0)
+	return strings.TrimPrefix(strings.TrimSpace(o.stdout), "execaccessrequest.admitkit.dev/")
+}
+
+func TestAnEngineerGetsAccessAndTheCommandThatUsesIt(t *testing.T) {
+	o := kubectlAccess(t, alice, "exec", "web", "-n", namespace, "--duration", "10m", "--reason", "a test").expect(t, 0, "access until")
+	if !strings.HasPrefix(o.stdout, "kubectl get pod -n shop web-") || strings.Count(o.stdout, "\n") != 1 {
+		t.Errorf("standard output is %q, want the command alone", o.stdout)
+	}
+}
+
+func TestTheShellIsACommandOfKubectlAndNothingElse(t *testing.T) {
+	o := kubectlAccess(t, alice, "pod", "debug", "-n", namespace, "--shell").expect(t, 0)
+	if !strings.HasPrefix(o.stdout, "pod/podaccess-debug-") {
+		t.Errorf("standard output is %q, want that of the command", o.stdout)
+	}
+	kubectlAccess(t, alice, "exec", "evil", "-n", namespace, "--shell").expect(t, codeError, "not one of kubectl", "rm -rf")
+}
+
+func TestWhatIsRefusedIsExplained(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		user  *controlplane.User
+		args  string
+		code  int
+		words []string
+	}{
+		"no such template":         {alice, "exec wbe", codeNotFound, []string{`no ExecAccessTemplate "wbe"`, "asleep, evil, web"}},
+		"no template at all":       {alice, "exec web -n default", codeNotFound, []string{`no ExecAccessTemplate "web" in namespace default`}},
+		"not in the group":         {mallory, "exec web", codeRefused, []string{`user "mallory" is not allowed`, `"devs"`}},
+		"too long":                 {alice, "exec web -d 3h", codeRefused, []string{"3h0m0s", "2h"}},
+		"another's Pod":            {alice, "exec web --pod other", codeRefused, []string{"shop/other"}},
+		"no right to ask":          {nil, "exec web --as nobody", codeRefused, []string{"no right", "nobody"}},
+		"a duration of nonsense":   {alice, "exec web -d soon", codeUsage, []string{"--duration", "soon"}},
+		"a duration below nothing": {alice, "exec web -d -1m", codeUsage, []string{"--duration"}},
+		"an unknown format":        {alice, "exec web -o xml", codeUsage, []string{"xml", "table, wide, json, yaml, name"}},
+		"a missing template":       {alice, "exec", codeUsage, []string{"TEMPLATE is missing"}},
+		"one argument too many":    {alice, "exec web debug", codeUsage, []string{`"debug"`}},
+		"an unknown command":       {alice, "exce web", codeError, []string{"exce"}},
+		"an unknown request":       {alice, "describe none", codeNotFound, []string{`no request "none"`, "list"}},
+		"an unknown kind":          {alice, "describe job/none", codeUsage, []string{"exec/NAME"}},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			args := strings.Fields(c.args)
+			if !strings.Contains(c.args, "-n ") {
+				args = append(args, "-n", namespace)
+			}
+			if o := kubectlAccess(t, c.user, args...).expect(t, c.code, c.words...); o.stdout != "" {
+				t.Errorf("standard output is %q, want nothing", o.stdout)
+			}
+		})
+	}
+}
+
+func TestAWaitThatIsTooLongSaysWhatIsMissing(t *testing.T) {
+	kubectlAccess(t, alice, "exec", "asleep", "-n", namespace, "--timeout", "2s").
+		expect(t, codeTimeout, "not ready after 2s", "NoPod", "kubectl access revoke asleep-")
+}
+
+func TestAnInterruptLeavesTheRequestAndSaysHowToRevokeIt(t *testing.T) {
+	command := cluster.Kubectl(t.Context(), alice, "access", "exec", "asleep", "-n", namespace, "--name", "interrupted")
+	kubectlAccess(t, nil, "list").expect(t, 0)
+	o := ran(t, command, func() error {
+		if err := command.Start(); err != nil {
+			return err
+		}
+		req := &v1alpha1.ExecAccessRequest{}
+		eventually(t, "the request is there", func() bool {
+			return admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "interrupted"}, req) == nil
+		})
+		if err := command.Process.Signal(syscall.SIGINT); err != nil {
+			return err
+		}
+		return command.Wait()
+	})
+	o.expect(t, codeInterrupted, "interrupted", "kubectl access revoke interrupted")
+	kubectlAccess(t, alice, "revoke", "interrupted", "-n", namespace).expect(t, 0)
+}
+
+func TestAccessCanBeExtendedShortenedAndGivenBack(t *testing.T) {
+	name := requested(t, "-d", "10m")
+	req := &v1alpha1.ExecAccessRequest{}
+	duration := func(want string) {
+		t.Helper()
+		if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, req); err != nil || req.Spec.Duration != want {
+			t.Errorf("duration %q, %v; want %s", req.Spec.Duration, err, want)
+		}
+	}
+	kubectlAccess(t, alice, "extend", name, "15m", "-n", namespace).expect(t, 0, "access until")
+	duration("25m0s")
+	kubectlAccess(t, alice, "extend", "-n", namespace, "--", "exec/"+name, "-5m").expect(t, 0)
+	duration("20m0s")
+	kubectlAccess(t, alice, "extend", name, "2h", "-n", namespace).expect(t, codeRefused, "2h20m0s", "2h")
+	kubectlAccess(t, mallory, "extend", name, "1m", "-n", namespace).expect(t, codeRefused, "mallory")
+	kubectlAccess(t, alice, "extend", name, "long", "-n", namespace).expect(t, codeUsage, "DURATION")
+	kubectlAccess(t, alice, "revoke", "execaccessrequest.admitkit.dev/"+name, "-n", namespace).expect(t, 0, "revoked")
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(req), req); !apierrors.IsNotFound(err) {
+		t.Errorf("the request after revoke: %v, want it gone", err)
+	}
+}
+
+func TestRequestsAndTemplatesAreListedInEveryFormat(t *testing.T) {
+	name := requested(t, "-r", "for the list")
+	kubectlAccess(t, alice, "list", "-n", namespace).expect(t, 0, "NAME", "LEFT", name, "alice", "29m")
+	kubectlAccess(t, alice, "list", "-A", "-o", "wide").expect(t, 0, "REASON", "for the list", "30m")
+	kubectlAccess(t, alice, "list", "-A", "-o", "name").expect(t, 0, "execaccessrequest.admitkit.dev/"+name)
+	var list struct{ Items []v1alpha1.ExecAccessRequest }
+	if err := json.Unmarshal([]byte(kubectlAccess(t, alice, "list", "-A", "-o", "json").expect(t, 0).stdout), &list); err != nil || len(list.Items) == 0 || list.Items[0].Kind == "" {
+		t.Errorf("as JSON: %v, %v", list, err)
+	}
+	kubectlAccess(t, alice, "list", "-A", "-o", "yaml").expect(t, 0, "templateName: web")
+	if o := kubectlAccess(t, mallory, "list", "-A", "--mine").expect(t, 0, "no requests"); o.stdout != "" {
+		t.Errorf("mallory made none, and got %q", o.stdout)
+	}
+	kubectlAccess(t, alice, "list", "-A", "--mine").expect(t, 0, name)
+	kubectlAccess(t, alice, "templates", "-n", namespace).expect(t, 0, "Deployment/web", "debug", "devs", "2h")
+	kubectlAccess(t, alice, "templates", "-n", namespace, "-o", "wide").expect(t, 0, "exec,log", "optional")
+	kubectlAccess(t, alice, "describe", name, "-n", namespace).expect(t, 0, "AccessResourcesReady", "alice", "for the list", "kubectl get pod")
+	kubectlAccess(t, nil, "describe", name, "-n", namespace).expect(t, 0, "AccessGranted")
+}
+
+func TestNamesAreCompleted(t *testing.T) {
+	name := requested(t)
+	kubectlAccess(t, alice, "__complete", "exec", "-n", namespace, "").expect(t, 0, "asleep\nevil\nweb\n")
+	kubectlAccess(t, alice, "__complete", "revoke", "-n", namespace, "").expect(t, 0, name)
+	kubectlAccess(t, alice, "__complete", "list", "-o", "").expect(t, 0, "yaml")
+}
+
+func TestHelpSpeaksOfKubectlAccess(t *testing.T) {
+	kubectlAccess(t, alice, "--help").expect(t, 0, "kubectl access [command]", "templates", "revoke")
+	kubectlAccess(t, alice, "exec", "--help").expect(t, 0, "kubectl access exec TEMPLATE", "--duration", "--kubeconfig", "--as")
+	kubectlAccess(t, alice, "--version").expect(t, 0, "version")
+}
+
+func TestAClusterWithoutAdmitkitIsNamedAsSuch(t *testing.T) {
+	bare := controlplane.Run(t, controlplane.Options{})
+	for _, args := range []string{"exec web", "list", "templates", "describe a"} {
+		command := bare.Kubectl(t.Context(), nil, append([]string{"access"}, strings.Fields(args)...)...)
+		ran(t, command, command.Run).expect(t, codeNotFound, "no admitkit in this cluster")
+	}
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !condition(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in 30 s: %s", what)
+		}
+	}
+}

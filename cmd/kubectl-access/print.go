@@ -1,0 +1,222 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/cli-runtime/pkg/printers"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+var formats = []string{"table", "wide", "json", "yaml", "name"}
+
+func (c *cli) addOutputFlag(cmd *cobra.Command, output *string) {
+	cmd.Flags().StringVarP(output, "output", "o", "", strings.Join(formats, ", "))
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// printer prints objects of one sort to standard output.
+type printer func(objects ...client.Object) error
+
+// orTable returns the printer, or that of tables when none was asked for.
+func (p printer) orTable(c *cli) printer {
+	if p != nil {
+		return p
+	}
+	return c.table(false)
+}
+
+// printer returns the printer of a format, nil for "".
+func (c *cli) printer(format string) (printer, error) {
+	switch format {
+	case "":
+		return nil, nil
+	case "table", "wide":
+		return c.table(format == "wide"), nil
+	case "json":
+		return c.whole(&printers.JSONPrinter{}), nil
+	case "yaml":
+		return c.whole(&printers.YAMLPrinter{}), nil
+	case "name":
+		return func(objects ...client.Object) error {
+			for _, object := range objects {
+				gvk, err := apiutil.GVKForObject(object, scheme)
+				if err != nil {
+					return err
+				}
+				if _, err := fmt.Fprintf(c.Out, "%s.%s/%s\n", strings.ToLower(gvk.Kind), gvk.Group, object.GetName()); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, nil
+	}
+	return nil, exitf(codeUsage, "--output %q: must be one of %s", format, strings.Join(formats, ", "))
+}
+
+// whole prints objects as they are: one, or a List, as kubectl does.
+func (c *cli) whole(p printers.ResourcePrinter) printer {
+	return func(objects ...client.Object) error {
+		for _, object := range objects {
+			gvk, err := apiutil.GVKForObject(object, scheme)
+			if err != nil {
+				return err
+			}
+			object.GetObjectKind().SetGroupVersionKind(gvk)
+			object.SetManagedFields(nil)
+		}
+		if len(objects) == 1 {
+			return p.PrintObj(objects[0], c.Out)
+		}
+		list := &metav1.List{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, Items: []runtime.RawExtension{}}
+		for _, object := range objects {
+			list.Items = append(list.Items, runtime.RawExtension{Object: object})
+		}
+		return p.PrintObj(list, c.Out)
+	}
+}
+
+// table prints objects as kubectl prints tables.
+func (c *cli) table(wide bool) printer {
+	return func(objects ...client.Object) error {
+		if len(objects) == 0 {
+			return nil
+		}
+		out := printers.GetNewTabWriter(c.Out)
+		columns := columnsOf(objects[0])
+		several := slices.ContainsFunc(objects, func(o client.Object) bool { return o.GetNamespace() != objects[0].GetNamespace() })
+		row := func(cell func(column) string) {
+			var cells []string
+			for _, col := range columns {
+				if (!col.wide || wide) && (col.name != "NAMESPACE" || several) {
+					cells = append(cells, cell(col))
+				}
+			}
+			_, _ = fmt.Fprintln(out, strings.Join(cells, "\t")) // Flush tells
+		}
+		row(func(col column) string { return col.name })
+		for _, object := range objects {
+			row(func(col column) string { return cmp.Or(col.of(object), "<none>") })
+		}
+		return out.Flush()
+	}
+}
+
+type column struct {
+	name string
+	wide bool
+	of   func(client.Object) string
+}
+
+func columnsOf(object client.Object) []column {
+	if _, ok := object.(request); ok {
+		return requestColumns
+	}
+	return templateColumns
+}
+
+func ofRequest(f func(request) string) func(client.Object) string {
+	return func(object client.Object) string { return f(object.(request)) }
+}
+
+var requestColumns = []column{
+	{name: "NAMESPACE", of: client.Object.GetNamespace},
+	{name: "NAME", of: client.Object.GetName},
+	{name: "KIND", of: ofRequest(func(r request) string { return kindOf(r).name })},
+	{name: "TEMPLATE", of: ofRequest(func(r request) string { return r.GetRequestSpec().TemplateName })},
+	{name: "POD", of: ofRequest(func(r request) string { return r.GetRequestStatus().PodName })},
+	{name: "REQUESTER", of: ofRequest(requester)},
+	{name: "READY", of: ofRequest(func(r request) string { return fmt.Sprint(r.GetRequestStatus().Ready) })},
+	{name: "LEFT", of: ofRequest(left)},
+	{name: "EXPIRES", wide: true, of: ofRequest(func(r request) string { return moment(r.GetRequestStatus().ExpiresAt) })},
+	{name: "DURATION", wide: true, of: ofRequest(func(r request) string { return r.GetRequestSpec().Duration })},
+	{name: "REASON", wide: true, of: ofRequest(func(r request) string { return r.GetRequestSpec().Reason })},
+	{name: "AGE", wide: true, of: age},
+}
+
+var templateColumns = []column{
+	{name: "NAMESPACE", of: client.Object.GetNamespace},
+	{name: "NAME", of: client.Object.GetName},
+	{name: "KIND", of: func(o client.Object) string { k, _, _ := template(o); return k }},
+	{name: "TARGET", of: func(o client.Object) string { _, _, target := template(o); return target }},
+	{name: "GROUPS", of: func(o client.Object) string {
+		_, config, _ := template(o)
+		return strings.Join(config.AllowedGroups, ",")
+	}},
+	{name: "DEFAULT", of: func(o client.Object) string { _, config, _ := template(o); return config.DefaultDuration }},
+	{name: "MAX", of: func(o client.Object) string { _, config, _ := template(o); return config.MaxDuration }},
+	{name: "USERS", wide: true, of: func(o client.Object) string {
+		_, config, _ := template(o)
+		return strings.Join(config.AllowedUsers, ",")
+	}},
+	{name: "VERBS", wide: true, of: func(o client.Object) string {
+		_, config, _ := template(o)
+		verbs := make([]string, len(config.Verbs))
+		for i, verb := range config.Verbs {
+			verbs[i] = string(verb)
+		}
+		return strings.Join(verbs, ",")
+	}},
+	{name: "REASON", wide: true, of: func(o client.Object) string {
+		if _, config, _ := template(o); config.RequireReason {
+			return "required"
+		}
+		return "optional"
+	}},
+	{name: "AGE", wide: true, of: age},
+}
+
+// template returns what the two kinds of template have in common: the command
+// that asks for it, the config and the target.
+func template(object client.Object) (command string, config *v1alpha1.AccessConfig, target string) {
+	switch t := object.(type) {
+	case *v1alpha1.PodAccessTemplate:
+		if t.Spec.ControllerTargetRef != nil {
+			target = t.Spec.ControllerTargetRef.String()
+		}
+		return podRequests.name, &t.Spec.AccessConfig, target
+	case *v1alpha1.ExecAccessTemplate:
+		return execRequests.name, &t.Spec.AccessConfig, t.Spec.ControllerTargetRef.String()
+	}
+	return "", &v1alpha1.AccessConfig{}, ""
+}
+
+func requester(req request) string {
+	if by := req.GetRequestSpec().Requester; by != nil {
+		return by.Username
+	}
+	return ""
+}
+
+func moment(t *metav1.Time) string {
+	if t == nil {
+		return ""
+	}
+	return t.Local().Format(time.RFC3339)
+}
+
+func age(object client.Object) string {
+	return duration.HumanDuration(time.Since(object.GetCreationTimestamp().Time))
+}
+
+// lines prints names and values in two columns, leaving out what is empty.
+func lines(out io.Writer, pairs ...string) error {
+	w := printers.GetNewTabWriter(out)
+	for pair := range slices.Chunk(pairs, 2) {
+		if pair[1] != "" {
+			_, _ = fmt.Fprintf(w, "%s:\t%s\n", pair[0], pair[1]) // Flush tells
+		}
+	}
+	return w.Flush()
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+// wait waits until access is ready, and says how far it has come. It ends early
+// when what is wrong cannot become right.
+func (a *ask) wait(ctx context.Context, cl client.WithWatch, req request) error {
+	progress := newProgress(a.ErrOut)
+	waiting, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	err := follow(waiting, cl, req, func() (bool, error) {
+		progress.show(stage(req))
+		return req.GetRequestStatus().Ready, hopeless(req)
+	})
+	progress.done()
+	switch {
+	case err == nil:
+		a.sayf("access until %s, %s from now", req.GetRequestStatus().ExpiresAt.Local().Format(time.TimeOnly), left(req))
+		return nil
+	case ctx.Err() != nil:
+		return a.interrupted(ctx, cl, req)
+	case waiting.Err() != nil:
+		return exitf(codeTimeout, "not ready after %s: %s\nThe request is kept: see 'kubectl access describe %s', or 'kubectl access revoke %s'", a.timeout, stage(req), req.GetName(), req.GetName())
+	}
+	return err
+}
+
+// follow calls done with each state of a request until it says so.
+func follow(ctx context.Context, cl client.WithWatch, req request, done func() (bool, error)) error {
+	options := func(o metav1.ListOptions) *client.ListOptions {
+		return &client.ListOptions{Namespace: req.GetNamespace(), FieldSelector: fields.OneTermEqualSelector("metadata.name", req.GetName()), Raw: &o}
+	}
+	k := kindOf(req)
+	one := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list := k.newList()
+			return list, cl.List(ctx, list, options(o))
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return cl.Watch(ctx, k.newList(), options(o))
+		},
+	}
+	_, err := watchtools.UntilWithSync(ctx, one, req, nil, func(event watch.Event) (bool, error) {
+		if event.Type == watch.Deleted {
+			return false, exitf(codeNotFound, "the request %s was deleted", req.GetName())
+		}
+		copyInto(req, event.Object)
+		return done()
+	})
+	return explained(err)
+}
+
+func copyInto(req request, from runtime.Object) {
+	switch into := req.(type) {
+	case *v1alpha1.PodAccessRequest:
+		from.(*v1alpha1.PodAccessRequest).DeepCopyInto(into)
+	case *v1alpha1.ExecAccessRequest:
+		from.(*v1alpha1.ExecAccessRequest).DeepCopyInto(into)
+	}
+}
+
+// stages are what a request goes through, in order, with words for each.
+var stages = []struct{ condition, waiting string }{
+	{v1alpha1.ConditionTargetTemplateExists, "waiting for admitkit"},
+	{v1alpha1.ConditionAccessDurationsValid, "checking the duration"},
+	{v1alpha1.ConditionAccessResourcesCreated, "granting access"},
+	{v1alpha1.ConditionAccessMessage, "making the access command"},
+	{v1alpha1.ConditionAccessResourcesReady, "waiting for the Pod"},
+}
+
+// stage says where a request is: the first of its conditions that does not hold.
+func stage(req request) string {
+	status := req.GetRequestStatus()
+	if c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAccessStillValid); c != nil && c.Status == metav1.ConditionFalse {
+		return words(c)
+	}
+	for _, s := range stages {
+		c := meta.FindStatusCondition(status.Conditions, s.condition)
+		switch {
+		case c == nil:
+			return s.waiting
+		case c.Status != metav1.ConditionTrue:
+			return words(c)
+		}
+	}
+	return "ready"
+}
+
+func words(c *metav1.Condition) string {
+	if c.Message == "" {
+		return c.Type + " is " + string(c.Status) + ": " + c.Reason
+	}
+	return c.Message + " (" + c.Reason + ")"
+}
+
+// hopeless is an error when a request will never be ready.
+func hopeless(req request) error {
+	if c := meta.FindStatusCondition(req.GetRequestStatus().Conditions, v1alpha1.ConditionAccessStillValid); c != nil && c.Status == metav1.ConditionFalse {
+		return exitf(codeRefused, "access has ended: %s", words(c))
+	}
+	for _, s := range stages {
+		c := meta.FindStatusCondition(req.GetRequestStatus().Conditions, s.condition)
+		if c == nil || c.Status == metav1.ConditionTrue {
+			continue
+		}
+		switch c.Reason {
+		case "NotAllowed", "DurationInvalid", "DurationTooLong", "ReasonMissing", "RequesterUnknown", "PodGone", "PodEnded", "NameTaken":
+			return exitf(codeRefused, "refused: %s", words(c))
+		}
+	}
+	return nil
+}
+
+// interrupted offers to revoke a request that nobody waits for any more.
+func (a *ask) interrupted(ctx context.Context, cl client.Client, req request) error {
+	keep := func() error {
+		return exitf(codeInterrupted, "interrupted; the request is kept: 'kubectl access revoke %s' gives it back", req.GetName())
+	}
+	if !isTerminal(a.In) || !isTerminal(a.ErrOut) {
+		return keep()
+	}
+	_, _ = fmt.Fprintf(a.ErrOut, "Revoke %s? [Y/n] ", req.GetName())
+	answer, err := bufio.NewReader(a.In).ReadString('\n')
+	if err != nil || strings.HasPrefix(strings.ToLower(strings.TrimSpace(answer)), "n") {
+		return keep()
+	}
+	revoking, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if err := cl.Delete(revoking, req); err != nil {
+		return errors.Join(keep(), err)
+	}
+	return exitf(codeInterrupted, "interrupted; %s is revoked", req.GetName())
+}
+
+// progress shows what is being waited for: with a spinner on a terminal, else a
+// line whenever it changes.
+type progress struct {
+	out      io.Writer
+	terminal bool
+	stages   chan string
+	ended    chan struct{}
+}
+
+func newProgress(out io.Writer) *progress {
+	p := &progress{out: out, terminal: isTerminal(out), stages: make(chan string), ended: make(chan struct{})}
+	go p.run()
+	return p
+}
+
+func (p *progress) show(stage string) { p.stages <- stage }
+
+// done takes the spinner away.
+func (p *progress) done() {
+	close(p.stages)
+	<-p.ended
+}
+
+func (p *progress) run() {
+	defer close(p.ended)
+	const frames, wipe = `|/-\`, "\r\x1b[K"
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	current := "waiting"
+	for i := 0; ; i++ {
+		if p.terminal {
+			p.print(fmt.Sprintf("%s%c %s", wipe, frames[i%len(frames)], current))
+		}
+		select {
+		case next, ok := <-p.stages:
+			if !ok {
+				if p.terminal {
+					p.print(wipe)
+				}
+				return
+			}
+			if next != current && !p.terminal {
+				p.print(next + "\n")
+			}
+			current = next
+		case <-tick.C:
+		}
+	}
+}
+
+// print does what it can: progress is not what was asked for.
+func (p *progress) print(text string) { _, _ = io.WriteString(p.out, text) }
+
+func isTerminal(stream any) bool {
+	file, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
