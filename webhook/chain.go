@@ -27,6 +27,7 @@ type chain struct {
 	scheme   *runtime.Scheme
 	log      *zap.Logger
 	tracer   tracer
+	onStep   func(Step) // nil for none
 }
 
 // passage is one request on its way through a chain.
@@ -97,6 +98,9 @@ func unfinished(err error) error {
 func (p *passage) run(ctx context.Context) {
 	for i := range p.handlers {
 		result, err := p.step(ctx, i)
+		if p.onStep != nil && p.at.Load() != cutOff {
+			err = p.tell(p.handlers[i], result, err, time.Since(p.began))
+		}
 		if err != nil {
 			p.err = fmt.Errorf("extension %s: %w", p.handlers[i].Name(), err)
 			return

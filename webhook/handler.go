@@ -46,6 +46,9 @@ type HandlerOptions struct {
 	// TracerProvider gets a span for each request and each extension. Default:
 	// none, which costs nothing.
 	TracerProvider trace.TracerProvider
+	// OnStep is told of each handler's part in an admission, in the goroutine of
+	// that admission. It costs an encoding of the object for each. Default: none.
+	OnStep func(Step)
 }
 
 // Handler returns the HTTP handler of the webhook's Path.
@@ -70,7 +73,7 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 	}
 	return &handler{
 		name:         name,
-		chain:        chain{mutating: w.Mutating, handlers: w.Handlers, meters: meters, scheme: options.Scheme, log: log, tracer: tracer},
+		chain:        chain{mutating: w.Mutating, handlers: w.Handlers, meters: meters, scheme: options.Scheme, log: log, tracer: tracer, onStep: options.OnStep},
 		maxBodyBytes: options.MaxBodyBytes, maxInFlight: int64(options.MaxInFlight),
 		log: log, meter: newWebhookMeter(name), tracer: tracer,
 	}

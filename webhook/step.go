@@ -1,0 +1,37 @@
+package webhook
+
+import (
+	"slices"
+	"time"
+
+	"github.com/admitkit/admitkit/extension"
+)
+
+// Step is what one handler of a webhook made of a request. Programs that explain
+// an admission, such as `review` and testing/admit, get it from
+// [HandlerOptions].OnStep.
+type Step struct {
+	// Extension is the handler's name.
+	Extension string
+	// Result is the one that the metrics count: allowed, mutated, denied, error,
+	// panic, timeout or canceled.
+	Result string
+	// Object is the JSON of the object as the handler left it.
+	Object []byte
+	// Err is why there is no decision; nil if there is one.
+	Err error
+	// Took is the time in the handler.
+	Took time.Duration
+}
+
+// tell tells of a step. What a Mutator changed is carried over to the JSON for
+// it, so that each handler's part can be seen.
+func (p *passage) tell(handler *extension.Admission, result result, err error, took time.Duration) error {
+	if err == nil {
+		err = p.object.flush()
+	}
+	p.onStep(Step{
+		Extension: handler.Name(), Result: result.String(), Object: slices.Clone(p.object.document.Raw), Err: err, Took: took,
+	})
+	return err
+}
