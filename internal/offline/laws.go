@@ -1,0 +1,274 @@
+package offline
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kjson "sigs.k8s.io/json"
+)
+
+// Breach is what an extension does that Kubernetes asks webhooks not to do
+// (https://kubernetes.io/docs/concepts/cluster-administration/admission-webhooks-good-practices/).
+type Breach struct {
+	// Extension is its name.
+	Extension string
+	// Law is what it breaks, and Detail how.
+	Law, Detail string
+}
+
+func (b Breach) String() string {
+	return fmt.Sprintf("%s %s:\n%s", b.Extension, b.Law, strings.TrimSuffix(b.Detail, "\n"))
+}
+
+// Check returns what the extensions do wrong in a request that had the outcome.
+// It sends the request twice more: on the object that came of it, as an API
+// server does that reinvokes webhooks, and as a dry run.
+func (e *Engine) Check(ctx context.Context, req *Request, out *Outcome, scheme *runtime.Scheme) ([]Breach, error) {
+	var breaches []Breach
+	for _, step := range out.Steps {
+		found, err := step.check(req, scheme)
+		if err != nil {
+			return nil, err
+		}
+		breaches = append(breaches, found...)
+	}
+	again, err := e.checkAgain(ctx, req, out)
+	if err != nil {
+		return nil, err
+	}
+	breaches = append(breaches, again...)
+	if e.effects == nil || req.DryRun {
+		return breaches, nil
+	}
+	dry := *req
+	dry.DryRun = true
+	outcome, err := e.Admit(ctx, &dry)
+	if err != nil {
+		return nil, err
+	}
+	for _, step := range outcome.Steps {
+		breaches = append(breaches, step.checkEffects(&dry)...)
+	}
+	return breaches, nil
+}
+
+// checkAgain: a webhook may be called again with the object that it has changed.
+func (e *Engine) checkAgain(ctx context.Context, req *Request, out *Outcome) ([]Breach, error) {
+	if !out.Allowed || req.Operation != admissionv1.Create && req.Operation != admissionv1.Update {
+		return nil, nil
+	}
+	second := *req
+	second.Object = out.Object
+	outcome, err := e.Admit(ctx, &second)
+	if err != nil {
+		return nil, err
+	}
+	var breaches []Breach
+	for _, step := range outcome.Steps {
+		diff, err := Diff(step.Before, step.Object)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case step.Err != nil && out.failed(step):
+			// As the first time, of which the outcome tells.
+		case step.Err != nil:
+			breaches = append(breaches, Breach{step.Extension, "fails when it is called again with what came of the first call", step.Err.Error()})
+		case step.Result == "denied":
+			breaches = append(breaches, Breach{step.Extension, "denies, when it is called again, what came of the first call", step.Reason})
+		case diff != "":
+			breaches = append(breaches, Breach{step.Extension, "is not idempotent; called again, it changes the object again", diff})
+		}
+	}
+	return breaches, nil
+}
+
+// failed reports whether the extension of a step failed in the first call.
+func (o *Outcome) failed(again Step) bool {
+	return slices.ContainsFunc(o.Steps, func(s Step) bool {
+		return s.Err != nil && s.Webhook == again.Webhook && s.Extension == again.Extension
+	})
+}
+
+// check judges what one extension did.
+func (s *Step) check(req *Request, scheme *runtime.Scheme) ([]Breach, error) {
+	breaches := s.checkEffects(req)
+	if !s.Webhook.Mutating || len(s.Before) == 0 || len(s.Object) == 0 {
+		return breaches, nil
+	}
+	var before, after map[string]any
+	for object, into := range map[*[]byte]*map[string]any{&s.Before: &before, &s.Object: &after} {
+		if err := json.Unmarshal(*object, into); err != nil {
+			return nil, fmt.Errorf("decoding the object after %s: %w", s.Extension, err)
+		}
+	}
+	for _, path := range immutable(req, before, after) {
+		breaches = append(breaches, Breach{s.Extension, "changes what must not change", path})
+	}
+	if unknown := unknownFields(scheme, req.Kind, s.Object); len(unknown) > 0 {
+		known := unknownFields(scheme, req.Kind, s.Before)
+		for _, field := range unknown {
+			if !slices.Contains(known, field) {
+				breaches = append(breaches, Breach{s.Extension, "sets what the API server does not know", field})
+			}
+		}
+	}
+	return breaches, nil
+}
+
+func (s *Step) checkEffects(req *Request) []Breach {
+	if len(s.Effects) == 0 {
+		return nil
+	}
+	effects := strings.Join(s.Effects, "\n")
+	switch {
+	case *s.Webhook.Scope.SideEffects == admissionregistrationv1.SideEffectClassNone:
+		return []Breach{{s.Extension, "has side effects, and its scope's SideEffects is None; make it NoneOnDryRun", effects}}
+	case req.DryRun:
+		return []Breach{{s.Extension, "has side effects on a dry run", effects}}
+	}
+	return nil
+}
+
+// identity are the fields that say which object it is, and those that only the
+// API server sets.
+var identity = []string{
+	"apiVersion", "kind", "metadata.name", "metadata.generateName", "metadata.namespace", "metadata.uid",
+	"metadata.resourceVersion", "metadata.creationTimestamp", "metadata.deletionTimestamp", "metadata.generation",
+}
+
+// fixed are the fields, by kind, that an UPDATE may not change, and the
+// exceptions from these, with * for an index. They are those of the validation
+// of each kind (k8s.io/kubernetes, pkg/apis/*/validation).
+var fixed = map[string]struct{ fields, except []string }{
+	"Pod": {
+		fields: []string{"spec"},
+		except: []string{
+			"spec.containers.*.image", "spec.initContainers.*.image", "spec.activeDeadlineSeconds", "spec.tolerations",
+			"spec.schedulingGates", "spec.terminationGracePeriodSeconds",
+		},
+	},
+	"Deployment":  {fields: []string{"spec.selector"}},
+	"ReplicaSet":  {fields: []string{"spec.selector"}},
+	"DaemonSet":   {fields: []string{"spec.selector"}},
+	"StatefulSet": {fields: []string{"spec.selector", "spec.serviceName", "spec.podManagementPolicy", "spec.volumeClaimTemplates"}},
+	"Job":         {fields: []string{"spec.selector", "spec.completionMode", "spec.podFailurePolicy", "spec.backoffLimitPerIndex"}},
+	"Service":     {fields: []string{"spec.clusterIP"}},
+	"Secret":      {fields: []string{"type"}},
+	"PersistentVolumeClaim": {
+		fields: []string{"spec"},
+		except: []string{"spec.resources", "spec.volumeAttributesClassName"},
+	},
+	"StorageClass":       {fields: []string{"provisioner", "parameters", "reclaimPolicy", "volumeBindingMode"}},
+	"RoleBinding":        {fields: []string{"roleRef"}},
+	"ClusterRoleBinding": {fields: []string{"roleRef"}},
+}
+
+// immutable returns the paths that were changed and must not be.
+func immutable(req *Request, before, after map[string]any) []string {
+	if req.Operation == admissionv1.Connect || req.Operation == admissionv1.Delete {
+		return nil
+	}
+	rule := fixed[req.Kind.Kind]
+	frozen := before["immutable"] == true && (req.Kind.Kind == "ConfigMap" || req.Kind.Kind == "Secret")
+	var broken []string
+	for _, change := range changes("", before, after) {
+		path, _, _ := strings.Cut(change, ": ")
+		switch {
+		case under(path, identity):
+		case req.Operation != admissionv1.Update || req.SubResource != "":
+			continue
+		case frozen && under(path, []string{"data", "binaryData", "stringData", "immutable"}):
+		case !under(path, rule.fields) || under(path, rule.except):
+			continue
+		}
+		broken = append(broken, change)
+	}
+	return broken
+}
+
+// under reports whether a path is one of the patterns, or below one.
+func under(path string, patterns []string) bool {
+	steps := strings.Split(path, ".")
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		want := strings.Split(pattern, ".")
+		if len(steps) < len(want) {
+			return false
+		}
+		for i := range want {
+			if want[i] != "*" && want[i] != steps[i] {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// changes returns "path: before -> after" for each leaf that differs.
+func changes(path string, before, after any) []string {
+	if reflect.DeepEqual(before, after) {
+		return nil
+	}
+	child := func(key string) string { return strings.TrimPrefix(path+"."+key, ".") }
+	var found []string
+	switch before := before.(type) {
+	case map[string]any:
+		if after, same := after.(map[string]any); same {
+			for key := range before {
+				found = append(found, changes(child(key), before[key], after[key])...)
+			}
+			for key := range after {
+				if _, known := before[key]; !known {
+					found = append(found, changes(child(key), nil, after[key])...)
+				}
+			}
+			slices.Sort(found)
+			return found
+		}
+	case []any:
+		if after, same := after.([]any); same && len(after) == len(before) {
+			for i := range before {
+				found = append(found, changes(child(strconv.Itoa(i)), before[i], after[i])...)
+			}
+			return found
+		}
+	}
+	return []string{fmt.Sprintf("%s: %s -> %s", path, short(before), short(after))}
+}
+
+func short(value any) string {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Sprint(value)
+	}
+	if len(text) > 200 {
+		return string(text[:200]) + "..."
+	}
+	return string(text)
+}
+
+// unknownFields returns what the Go type of a kind does not know.
+func unknownFields(scheme *runtime.Scheme, kind schema.GroupVersionKind, object []byte) []string {
+	into, err := scheme.New(kind)
+	if err != nil {
+		return nil // the schema is the CRD's
+	}
+	strict, err := kjson.UnmarshalStrict(object, into)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	fields := make([]string, len(strict))
+	for i, problem := range strict {
+		fields[i] = problem.Error()
+	}
+	return fields
+}
