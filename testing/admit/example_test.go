@@ -1,0 +1,81 @@
+package admit_test
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/testing/admit"
+)
+
+// pinned denies Pods with an image that is not named by its digest.
+var pinned = extension.Validating(extension.ValidatorFunc[*corev1.Pod](
+	func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
+		for _, container := range pod.Spec.Containers {
+			if !strings.Contains(container.Image, "@sha256:") {
+				return extension.Denyf("container %s: image %s is not pinned by a digest", container.Name, path.Base(container.Image))
+			}
+		}
+		return nil
+	}), extension.Scope{Name: "pinned"})
+
+// t is the test that an example does not have: in a test of your own it is the
+// *testing.T.
+var t = exampleT{}
+
+type exampleT struct{ testing.TB }
+
+func (exampleT) Helper()                  {}
+func (exampleT) Context() context.Context { return context.Background() }
+func (exampleT) Logf(string, ...any)      {}
+func (exampleT) Errorf(format string, args ...any) {
+	fmt.Printf("FAIL: "+format+"\n", args...)
+}
+func (exampleT) Failed() bool { return false }
+func (exampleT) Name() string { return "Example" }
+
+func ExampleNew() {
+	result := admit.New(t, pinned).As("alice", "developers").Create(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/web:1"}}},
+	})
+	fmt.Println(result.Allowed, result.Reason)
+	// Output: false container main: image web:1 is not pinned by a digest
+}
+
+// An extension that adds something each time it is called fails the test.
+func ExampleClient_Create() {
+	grows := extension.Mutating(extension.MutatorFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
+		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: "spot", Operator: corev1.TolerationOpExists})
+		return nil
+	}), extension.Scope{})
+	admit.New(t, grows).Create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
+	// Output:
+	// FAIL: CREATE Pod web: extension extension.MutatorFunc is not idempotent; called again, it changes the object again:
+	// @@ -8,4 +8,6 @@
+	//    tolerations:
+	//    - key: spot
+	//      operator: Exists
+	// +  - key: spot
+	// +    operator: Exists
+	//  status: {}
+}
+
+func ExampleClient_Connect() {
+	noRoot := extension.Validating(extension.ValidatorFunc[*corev1.PodExecOptions](
+		func(_ context.Context, options *corev1.PodExecOptions, req *extension.Request) error {
+			if options.Command[0] == "sudo" {
+				return extension.Denyf("%s may not run sudo in %s", req.User().Username, req.Name)
+			}
+			return nil
+		}), extension.Scope{Rules: extension.Connect("pods/exec")})
+	result := admit.New(t, noRoot).As("mallory").Connect("web", &corev1.PodExecOptions{Command: []string{"sudo", "id"}})
+	fmt.Println(result.Reason)
+	// Output: mallory may not run sudo in web
+}

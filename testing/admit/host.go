@@ -1,0 +1,81 @@
+package admit
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+	"testing"
+
+	"github.com/go-logr/zapr"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/meta/testrestmapper"
+	"k8s.io/apimachinery/pkg/runtime"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/webhook"
+)
+
+// host is the manager that the extensions see. Its clients talk to the cluster in
+// memory; its controller-runtime manager is never started.
+type host struct {
+	ctx    context.Context
+	config *rest.Config
+	core   corev1client.CoreV1Interface
+	kube   ctrlmanager.Manager
+	logger *zap.Logger
+}
+
+var _ extension.Manager = (*host)(nil)
+
+func newHost(t testing.TB, c *cluster, scheme *runtime.Scheme) (*host, error) {
+	h := &host{
+		ctx: t.Context(), logger: zaptest.NewLogger(t),
+		config: &rest.Config{
+			Host: "http://admit.invalid", Transport: c, QPS: -1,
+			ContentConfig: rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"},
+		},
+	}
+	var err error
+	if h.core, err = corev1client.NewForConfig(h.config); err != nil {
+		return nil, err
+	}
+	skipNameValidation := true // other tests have managers too
+	h.kube, err = ctrlmanager.New(h.config, ctrlmanager.Options{
+		Scheme: scheme, Logger: zapr.NewLogger(h.logger),
+		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Controller: config.Controller{SkipNameValidation: &skipNameValidation},
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
+			return testrestmapper.TestOnlyStaticRESTMapper(scheme), nil
+		},
+		NewClient: func(config *rest.Config, options client.Options) (client.Client, error) {
+			options.Cache = nil // it would have to be started
+			return client.New(config, options)
+		},
+	})
+	return h, err
+}
+
+func (h *host) GetContext() context.Context                          { return h.ctx }
+func (h *host) GetKubeManager() ctrlmanager.Manager                  { return h.kube }
+func (h *host) GetKubeConnection() (*rest.Config, error)             { return rest.CopyConfig(h.config), nil }
+func (h *host) GetKubeClient() (corev1client.CoreV1Interface, error) { return h.core, nil }
+func (h *host) GetLogger() *zap.SugaredLogger                        { return h.logger.Sugar() }
+
+func (h *host) PatchFromPod(req admission.Request, pod *corev1.Pod) admission.Response {
+	return webhook.PatchFrom(req, pod)
+}
+
+// newLike returns an empty object of the same type.
+func newLike(object runtime.Object) runtime.Object {
+	return reflect.New(reflect.TypeOf(object).Elem()).Interface().(runtime.Object)
+}
