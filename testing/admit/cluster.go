@@ -1,7 +1,6 @@
 package admit
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +24,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"sigs.k8s.io/yaml"
+
+	"github.com/admitkit/admitkit/internal/offline"
 )
 
 // cluster is the API server that extensions talk to: objects in memory behind the
@@ -127,6 +128,9 @@ func parse(req *http.Request) (*call, error) {
 func (c *cluster) RoundTrip(req *http.Request) (*http.Response, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if found := offline.Discover(c.scheme, req.URL.Path); found != nil {
+		return offline.Respond(req, http.StatusOK, found)
+	}
 	p, err := parse(req)
 	if err != nil {
 		return nil, err
@@ -142,14 +146,7 @@ func (c *cluster) RoundTrip(req *http.Request) (*http.Response, error) {
 		content.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 		object, code = content, int(content.Code)
 	}
-	body, err := json.Marshal(object)
-	if err != nil {
-		return nil, err
-	}
-	return &http.Response{
-		StatusCode: code, Status: http.StatusText(code), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req,
-		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
-	}, nil
+	return offline.Respond(req, code, object)
 }
 
 func (c *cluster) answer(p *call) (any, error) {

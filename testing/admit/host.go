@@ -2,7 +2,6 @@ package admit
 
 import (
 	"context"
-	"net/http"
 	"reflect"
 	"testing"
 
@@ -10,8 +9,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/meta/testrestmapper"
 	"k8s.io/apimachinery/pkg/runtime"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -54,9 +51,6 @@ func newHost(t testing.TB, c *cluster, scheme *runtime.Scheme) (*host, error) {
 		Scheme: scheme, Logger: zapr.NewLogger(h.logger),
 		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Controller: config.Controller{SkipNameValidation: &skipNameValidation},
-		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
-			return testrestmapper.TestOnlyStaticRESTMapper(scheme), nil
-		},
 		NewClient: func(config *rest.Config, options client.Options) (client.Client, error) {
 			options.Cache = nil // it would have to be started
 			return client.New(config, options)

@@ -1,0 +1,92 @@
+package offline
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// NoCluster is the connection to no cluster: it knows which kinds there are, which
+// clients want to know before they do anything, and refuses the rest.
+type NoCluster struct{ Scheme *runtime.Scheme }
+
+// RoundTrip implements http.RoundTripper.
+func (n NoCluster) RoundTrip(req *http.Request) (*http.Response, error) {
+	if found := Discover(n.Scheme, req.URL.Path); found != nil {
+		return Respond(req, http.StatusOK, found)
+	}
+	return nil, fmt.Errorf("there is no cluster to ask for %s %s", req.Method, req.URL.Path)
+}
+
+// Respond makes an answer that holds a value as JSON.
+func Respond(req *http.Request, code int, value any) (*http.Response, error) {
+	body, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{
+		StatusCode: code, Status: http.StatusText(code), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req,
+		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
+	}, nil
+}
+
+// Discover returns what an API server that has the kinds of a scheme answers at a
+// path of the discovery; nil for other paths.
+func Discover(scheme *runtime.Scheme, path string) any {
+	versions := scheme.PrioritizedVersionsAllGroups()
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	switch {
+	case path == "/api":
+		return metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}}
+	case path == "/apis":
+		return groups(versions)
+	case parts[0] == "api" && len(parts) == 2:
+		return resourcesOf(scheme, schema.GroupVersion{Version: parts[1]})
+	case parts[0] == "apis" && len(parts) == 3:
+		return resourcesOf(scheme, schema.GroupVersion{Group: parts[1], Version: parts[2]})
+	}
+	return nil
+}
+
+func groups(versions []schema.GroupVersion) metav1.APIGroupList {
+	list := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
+	for _, version := range versions {
+		if version.Group == "" {
+			continue
+		}
+		entry := metav1.GroupVersionForDiscovery{GroupVersion: version.String(), Version: version.Version}
+		i := slices.IndexFunc(list.Groups, func(g metav1.APIGroup) bool { return g.Name == version.Group })
+		if i < 0 {
+			list.Groups = append(list.Groups, metav1.APIGroup{Name: version.Group, PreferredVersion: entry})
+			i = len(list.Groups) - 1
+		}
+		list.Groups[i].Versions = append(list.Groups[i].Versions, entry)
+	}
+	return list
+}
+
+func resourcesOf(scheme *runtime.Scheme, version schema.GroupVersion) metav1.APIResourceList {
+	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: version.String()}
+	known := scheme.KnownTypes(version)
+	for kind := range known {
+		// What can be listed is an object; the rest are lists and options.
+		if _, listed := known[kind+"List"]; !listed {
+			continue
+		}
+		resource, singular := meta.UnsafeGuessKindToResource(version.WithKind(kind))
+		list.APIResources = append(list.APIResources, metav1.APIResource{
+			Name: resource.Resource, SingularName: singular.Resource, Kind: kind, Namespaced: !slices.Contains(clusterScoped, kind),
+			Verbs: metav1.Verbs{"create", "delete", "get", "list", "patch", "update", "watch"},
+		})
+	}
+	return list
+}
