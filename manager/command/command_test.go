@@ -73,7 +73,7 @@ func TestRegisterServeAndUnregisterAreThreeProcesses(t *testing.T) {
 	}
 	flags := []string{
 		"--namespace=default", "--host=127.0.0.1", fmt.Sprintf("--port=%d", port), "--kubeconfig=" + cluster.Admin().KubeConfig,
-		"--health-address=", "--metrics-address=", "--drain-period=10ms", "--log-level=debug",
+		"--health-address=", "--metrics-address=", "--drain-period=10ms", "--zap-log-level=debug",
 	}
 	server, serverLog := program(t, append([]string{"serve"}, flags...)...)
 	if err := server.Start(); err != nil {
@@ -110,7 +110,7 @@ func TestRegisterServeAndUnregisterAreThreeProcesses(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode1(t *testing.T) {
+func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode2(t *testing.T) {
 	for name, test := range map[string]struct {
 		args []string
 		want string
@@ -118,7 +118,7 @@ func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode1(t *testing.T)
 		"an unknown flag":       {[]string{"start", "--nonsense"}, "unknown flag: --nonsense"},
 		"an argument too many":  {[]string{"start", "now"}, `unknown command "now"`},
 		"a selector":            {[]string{"start", "--pod-selector=a b c"}, "--pod-selector:"},
-		"a log level":           {[]string{"start", "--log-level=loud"}, "--log-level:"},
+		"a log level":           {[]string{"start", "--zap-log-level=loud"}, "zap-log-level"},
 		"an option":             {[]string{"register", "--namespace=default", "--failure-policy=Never", "--kubeconfig=x"}, "FailurePolicy"},
 		"a missing address":     {[]string{"start", "--namespace=default", "--kubeconfig=KUBECONFIG"}, "AdvertiseHost: required"},
 		"an unknown kubeconfig": {[]string{"unregister", "--namespace=default", "--kubeconfig=/does/not/exist"}, "KubeConfig: stat /does/not/exist"},
@@ -131,7 +131,7 @@ func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode1(t *testing.T)
 			cmd, log := program(t, test.args...)
 			err := cmd.Run()
 			var exit *exec.ExitError
-			if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(log.String(), test.want) {
+			if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(log.String(), test.want) {
 				t.Errorf("%v: %s", err, log)
 			}
 			if lines := strings.Count(log.String(), "\n"); lines > 2 {
@@ -159,7 +159,7 @@ func TestTheHelpExplainsEverySubcommandAndFlag(t *testing.T) {
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"start", "register", "serve", "unregister", "completion", "--namespace", "--advertise-host", "--drain-period"} {
+	for _, want := range []string{"start", "register", "serve", "unregister", "review", "completion", "--namespace", "--advertise-host", "--drain-period"} {
 		if !strings.Contains(help.String(), want) {
 			t.Errorf("the help does not mention %s", want)
 		}

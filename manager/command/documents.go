@@ -1,0 +1,134 @@
+package command
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+// manifest is an object, and where it was read.
+type manifest struct {
+	*unstructured.Unstructured
+	source string
+}
+
+type manifests []manifest
+
+// find returns the object that an object was before; nil if there is none.
+func (all manifests) find(object manifest) *unstructured.Unstructured {
+	i := slices.IndexFunc(all, func(m manifest) bool {
+		return m.GroupVersionKind() == object.GroupVersionKind() && m.GetNamespace() == object.GetNamespace() && m.GetName() == object.GetName()
+	})
+	if i < 0 {
+		return nil
+	}
+	return all[i].Unstructured
+}
+
+// readManifests reads files, folders, and for - standard input. It is an error
+// if there is nothing in them.
+func readManifests(stdin io.Reader, paths []string, recursive bool) (manifests, error) {
+	var all manifests
+	for _, path := range paths {
+		read, err := readPath(stdin, path, recursive)
+		if err != nil {
+			return nil, err
+		}
+		if len(read) == 0 {
+			return nil, fmt.Errorf("%s: there is no object in it", path)
+		}
+		all = append(all, read...)
+	}
+	return all, nil
+}
+
+func readPath(stdin io.Reader, path string, recursive bool) (manifests, error) {
+	if path == "-" {
+		return readDocuments("standard input", stdin)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return readFile(path)
+	}
+	var all manifests
+	err = filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if file != path && !recursive {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(file)) {
+			return nil
+		}
+		read, err := readFile(file)
+		all = append(all, read...)
+		return err
+	})
+	return all, err
+}
+
+func readFile(path string) (manifests, error) {
+	file, err := os.Open(path) //nolint:gosec // the user's choice
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() //nolint:errcheck // nothing was written
+	return readDocuments(path, file)
+}
+
+// readDocuments reads the objects of a stream of YAML or JSON documents. Lists
+// are taken apart.
+func readDocuments(source string, from io.Reader) (manifests, error) {
+	var all manifests
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(from))
+	for i := 1; ; i++ {
+		text, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		where := fmt.Sprintf("%s: document %d", source, i)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", where, err)
+		}
+		// Strict: of a key that is there twice, one would be lost without a word.
+		content, err := yaml.YAMLToJSONStrict(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", where, err)
+		}
+		if bytes.Equal(content, []byte("null")) {
+			continue // comments only
+		}
+		object := &unstructured.Unstructured{}
+		if err := object.UnmarshalJSON(content); err != nil {
+			return nil, fmt.Errorf("%s: %w", where, err)
+		}
+		if !object.IsList() {
+			all = append(all, manifest{object, where})
+			continue
+		}
+		if err := object.EachListItem(func(item runtime.Object) error {
+			all = append(all, manifest{item.(*unstructured.Unstructured), where})
+			return nil
+		}); err != nil {
+			return nil, fmt.Errorf("%s: %w", where, err)
+		}
+	}
+}

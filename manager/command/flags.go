@@ -1,0 +1,140 @@
+package command
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/zapr"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	ctrlzap "sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"github.com/admitkit/admitkit/manager"
+)
+
+// flags are manager.Options as flags.
+type flags struct {
+	options       manager.Options
+	podSelector   string
+	failurePolicy string
+	drainPeriod   time.Duration
+	log           ctrlzap.Options
+}
+
+func (f *flags) bind(cmd *cobra.Command) {
+	o, set := &f.options, cmd.PersistentFlags()
+	set.StringVar(&o.Namespace, "namespace", "", "namespace whose objects reach the extensions (default: all)")
+	set.StringVar(&f.podSelector, "pod-selector", "", "label selector that narrows the Pods down, for example app=web (default: all)")
+	set.StringVar(&o.WebhookNamespace, "webhook-namespace", os.Getenv("POD_NAMESPACE"), "namespace of the Service, the Secret and the Lease (default: $POD_NAMESPACE, then --namespace)")
+	set.StringVar(&o.ServiceName, "service-name", "", "Service by which the API server reaches the webhooks")
+	set.Int32Var(&o.ServicePort, "service-port", 0, "port of the Service (default 443)")
+	set.StringVar(&o.AdvertiseHost, "advertise-host", "", "host in the webhooks' URL, when there is no Service (default: --host)")
+	set.StringVar(&o.Host, "host", "", "address to listen on (default: all)")
+	set.Int32Var(&o.Port, "port", manager.DefaultPort, "port to listen on")
+	set.StringVar(&o.KubeConfig, "kubeconfig", "", "kubeconfig file (default: $KUBECONFIG, ~/.kube/config, the Pod's service account)")
+	set.StringVar(&o.OperatorFingerprint, "fingerprint", manager.DefaultFingerprint, "name that tells installations in one namespace apart")
+	set.StringVar(&f.failurePolicy, "failure-policy", string(admissionregistrationv1.Fail), "Fail or Ignore: what becomes of objects while the webhook fails")
+	set.BoolVar(&o.UnregisterOnStop, "unregister-on-stop", false, "start: remove the webhook configurations at the end, for a manager on a developer's machine")
+	set.StringVar(&o.SetupCertificateName, "setup-certificate-name", "", "Secret of the CA (default FINGERPRINT-setupcertificate)")
+	set.StringVar(&o.CertificateDir, "certificate-dir", "", "folder with tls.crt, tls.key and ca.crt, instead of a CA of our own")
+	set.StringVar(&o.LeafSecretName, "leaf-secret-name", "", "Secret of type kubernetes.io/tls with the serving certificate, for servers that may not read the CA's key")
+	set.BoolVar(&o.ForeignCABundle, "foreign-ca-bundle", false, "leave the caBundle to someone else, cert-manager's injector for example")
+	set.StringToStringVar(&o.WebhookAnnotations, "webhook-annotations", nil, "annotations of the webhook configurations, for example cert-manager.io/inject-ca-from=my-system/my-ext")
+	set.StringVar(&o.ClusterDomain, "cluster-domain", manager.DefaultClusterDomain, "domain of the cluster")
+	set.DurationVar(&o.CALifetime, "ca-lifetime", 0, "validity of the CA (default 1 year)")
+	set.DurationVar(&o.LeafLifetime, "leaf-lifetime", 0, "validity of the serving certificate (default 7 days)")
+	set.DurationVar(&o.PropagationDelay, "propagation-delay", 0, "how long API servers have to learn of a new CA (default 1 min)")
+	set.BoolVar(&o.IgnoreUntilProbed, "ignore-until-probed", false, "begin with failure policy Ignore, until a request through the API server came back")
+	set.BoolVar(&o.NoProbe, "no-probe", false, "send no probe through the API server")
+	set.StringSliceVar(&o.AllowOwnPods, "allow-own-pods", nil, "webhooks that may cover the manager's own Pods with failure policy Fail")
+	set.StringVar(&o.WatcherStartRV, "watcher-start-rv", "", "resource version: watchers are not told of Pods that were last changed at it or before (default: of every Pod)")
+	set.BoolVar(&o.LeaderElection, "leader-election", false, "run reconcilers and watchers in one replica at a time")
+	set.Int64Var(&o.MaxBodyBytes, "max-body-bytes", 0, "largest admission request that is read (default 8 MiB)")
+	set.IntVar(&o.MaxInFlight, "max-in-flight", 0, "how many requests each webhook answers at one time (default 1024)")
+	set.StringVar(&o.HealthAddress, "health-address", ":8081", "address of /healthz and /readyz; empty for none")
+	set.StringVar(&o.MetricsAddress, "metrics-address", ":8080", "address of /metrics; empty for none")
+	set.DurationVar(&f.drainPeriod, "drain-period", manager.DefaultDrainPeriod, "how long to go on serving, not ready, after being told to stop")
+	f.log.TimeEncoder = zapcore.RFC3339NanoTimeEncoder
+	zapFlags := flag.NewFlagSet("", flag.ContinueOnError)
+	f.log.BindFlags(zapFlags)
+	set.AddGoFlagSet(zapFlags)
+	set.Lookup("zap-time-encoding").Usage = "Zap time encoding (one of 'epoch', 'millis', 'nano', 'iso8601', 'rfc3339' or 'rfc3339nano', the default)."
+}
+
+// complete returns the options, when the flags are parsed.
+func (f *flags) complete(cmd *cobra.Command) (manager.Options, error) {
+	if err := readEnvironment(cmd.Flags()); err != nil {
+		return manager.Options{}, err
+	}
+	options := f.options
+	options.DrainPeriod = &f.drainPeriod
+	policy := admissionregistrationv1.FailurePolicyType(f.failurePolicy)
+	options.FailurePolicy = &policy
+	if f.podSelector != "" {
+		selector, err := metav1.ParseToLabelSelector(f.podSelector)
+		if err != nil {
+			return options, fmt.Errorf("--pod-selector: %w", err)
+		}
+		options.PodSelector = selector
+	}
+	logger := f.newLogger()
+	options.Logger = logger.Sugar()
+	// The libraries underneath log through the same logger.
+	ctrllog.SetLogger(zapr.NewLogger(logger))
+	klog.SetLogger(zapr.NewLogger(logger))
+	return options, nil
+}
+
+// newLogger returns controller-runtime's logger without its sampling. Every
+// decision counts: zap would keep the first hundred alike of a second.
+func (f *flags) newLogger() *zap.Logger {
+	var all zapcore.Core
+	options := f.log
+	options.ZapOpts = []zap.Option{zap.WrapCore(func(core zapcore.Core) zapcore.Core {
+		all = core
+		return core
+	})}
+	sampling := ctrlzap.NewRaw(ctrlzap.UseFlagOptions(&options))
+	return sampling.WithOptions(zap.WrapCore(func(zapcore.Core) zapcore.Core { return all }))
+}
+
+// EnvPrefix begins the names of the environment variables that stand for flags.
+const EnvPrefix = "ADMITKIT_"
+
+// variableOf returns the environment variable of a flag.
+func variableOf(flag string) string {
+	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// ofService are the variables that a kubelet puts into each Pod of a namespace
+// that has a Service named admitkit (unless enableServiceLinks is false). Two of
+// them look like ours.
+var ofService = []string{EnvPrefix + "PORT", EnvPrefix + "SERVICE_PORT"}
+
+// readEnvironment sets the flags that were not given and have a variable.
+func readEnvironment(set *pflag.FlagSet) error {
+	_, linked := os.LookupEnv(EnvPrefix + "SERVICE_HOST")
+	var errs []error
+	set.VisitAll(func(f *pflag.Flag) {
+		name := variableOf(f.Name)
+		value, given := os.LookupEnv(name)
+		if !given || f.Changed || f.Name == "help" || f.Name == "version" || linked && slices.Contains(ofService, name) {
+			return
+		}
+		if err := set.Set(f.Name, value); err != nil {
+			errs = append(errs, fmt.Errorf("environment variable %s: %w", name, err))
+		}
+	})
+	return errors.Join(errs...)
+}

@@ -1,0 +1,277 @@
+package command
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	admissionv1 "k8s.io/api/admission/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/admitkit/admitkit/internal/offline"
+)
+
+// review runs the extensions on manifests without a cluster.
+type review struct {
+	flags *flags
+	build Build
+
+	files, old      []string
+	recursive       bool
+	output          string
+	operation       string
+	user            string
+	groups          []string
+	namespaceLabels map[string]string
+	dryRun          bool
+}
+
+// Where objects are that name no namespace, and where a manager is at home that
+// is not in a cluster.
+const (
+	defaultNamespace = "default"
+	nowhere          = "review-system"
+)
+
+func newReview(name string, f *flags, build Build) *cobra.Command {
+	r := &review{flags: f, build: build}
+	cmd := &cobra.Command{
+		Use:   "review -f FILE",
+		Short: "Run the extensions on manifests, without a cluster",
+		Long: `Run the extensions on manifests as an API server would call them, without a cluster,
+and print what each of them changes, warns of and denies. With -o yaml or json the
+objects are printed as they would be stored, and all else goes to standard error.
+
+A manifest of kind PodExecOptions, PodAttachOptions, PodPortForwardOptions or
+PodProxyOptions stands for a connection to the Pod of its metadata.name.
+
+There are no defaults of an API server, other admission plugins, and match
+conditions here. An extension that asks for something in the cluster fails.
+
+Exit codes: 0 all is admitted; 1 something is denied, or an extension with failure
+policy Fail failed; 2 a flag or manifest is wrong.`,
+		Example: strings.ReplaceAll(`  NAME review -f pod.yaml
+  kubectl get deployment web -o yaml | NAME review -f - --operation UPDATE --user alice --groups developers
+  NAME review -f manifests/ -R -o yaml`, "NAME", name),
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return r.run(cmd) },
+	}
+	set := cmd.Flags()
+	set.StringSliceVarP(&r.files, "filename", "f", nil, "manifests: a file, a folder, or - for standard input; YAML or JSON, any number of documents (required)")
+	set.BoolVarP(&r.recursive, "recursive", "R", false, "read the folders in a folder too")
+	set.StringSliceVar(&r.old, "old", nil, "UPDATE: manifests of the objects as they were (default: the same)")
+	set.StringVarP(&r.output, "output", "o", "diff", "diff, yaml or json")
+	set.StringVar(&r.operation, "operation", string(admissionv1.Create), "CREATE, UPDATE or DELETE")
+	set.StringVar(&r.user, "user", "", "who makes the request (default admin, of the group system:masters)")
+	set.StringSliceVar(&r.groups, "groups", nil, "the user's groups, besides system:authenticated")
+	set.StringToStringVar(&r.namespaceLabels, "namespace-labels", nil, "labels of the namespace, for scopes that select by them")
+	set.BoolVar(&r.dryRun, "dry-run", false, "make it a dry run, as extensions see it")
+	return cmd
+}
+
+func (r *review) run(cmd *cobra.Command) error {
+	requests, err := r.requests(cmd)
+	if err != nil {
+		return wrong(err)
+	}
+	engine, err := r.engine(cmd)
+	if err != nil {
+		return err
+	}
+	denied := 0
+	for i, req := range requests {
+		out, err := engine.Admit(cmd.Context(), req)
+		if err != nil {
+			return fmt.Errorf("%s: %w", nameOf(req), err)
+		}
+		if !out.Allowed {
+			denied++
+		}
+		if err := r.print(cmd, i, req, out); err != nil {
+			return err
+		}
+	}
+	if denied > 0 {
+		return fmt.Errorf("%d of %d denied", denied, len(requests))
+	}
+	return nil
+}
+
+// requests reads the manifests.
+func (r *review) requests(cmd *cobra.Command) ([]*offline.Request, error) {
+	if err := readEnvironment(cmd.Flags()); err != nil {
+		return nil, err
+	}
+	operation := admissionv1.Operation(strings.ToUpper(r.operation))
+	switch {
+	case len(r.files) == 0:
+		return nil, errors.New("--filename: required: a file, a folder, or -")
+	case r.output != "diff" && r.output != "yaml" && r.output != "json":
+		return nil, fmt.Errorf("--output: %q: must be diff, yaml or json", r.output)
+	case len(r.old) > 0 && operation != admissionv1.Update:
+		return nil, fmt.Errorf("--old: only an UPDATE has old objects, not a %s", operation)
+	case len(r.groups) > 0 && r.user == "":
+		return nil, errors.New("--groups: set without a --user")
+	}
+	objects, err := readManifests(cmd.InOrStdin(), r.files, r.recursive)
+	if err != nil {
+		return nil, err
+	}
+	old, err := readManifests(cmd.InOrStdin(), r.old, r.recursive)
+	if err != nil {
+		return nil, fmt.Errorf("--old: %w", err)
+	}
+	user := authenticationv1.UserInfo{Username: r.user, Groups: append(r.groups, "system:authenticated")}
+	if r.user == "" {
+		user = authenticationv1.UserInfo{Username: "admin", Groups: []string{"system:masters", "system:authenticated"}}
+	}
+	requests := make([]*offline.Request, len(objects))
+	for i, object := range objects {
+		req, err := offline.NewRequest(operation, object.Unstructured, old.find(object), cmp.Or(r.flags.options.Namespace, defaultNamespace))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", object.source, err)
+		}
+		req.User, req.DryRun, req.NamespaceLabels = user, r.dryRun, r.namespaceLabels
+		requests[i] = req
+	}
+	return requests, nil
+}
+
+// engine makes the manager, with no cluster behind it.
+func (r *review) engine(cmd *cobra.Command) (*offline.Engine, error) {
+	if cmd.Flags().Lookup("zap-log-level").Value.String() == "" {
+		// What extensions log is in the way of what they do.
+		if err := cmd.Flags().Set("zap-log-level", "error"); err != nil {
+			return nil, err
+		}
+	}
+	options, err := r.flags.complete(cmd)
+	if err != nil {
+		return nil, wrong(err)
+	}
+	options.Context = cmd.Context()
+	options.KubeConfig, options.RESTConfig = "", &rest.Config{Host: "http://review.invalid", Transport: offline.NoCluster{Scheme: clientgoscheme.Scheme}}
+	options.Scheme = clientgoscheme.Scheme
+	options.WebhookNamespace = cmp.Or(options.WebhookNamespace, options.Namespace, nowhere)
+	if options.ServiceName == "" {
+		options.AdvertiseHost = cmp.Or(options.AdvertiseHost, "review.invalid")
+	}
+	options.HealthAddress, options.MetricsAddress = "", ""
+	mgr, err := newManager(options, r.build)
+	if err != nil {
+		return nil, err
+	}
+	webhooks, err := mgr.Webhooks()
+	if err != nil {
+		return nil, wrong(err)
+	}
+	return offline.New(webhooks, offline.Options{}), nil
+}
+
+func nameOf(req *offline.Request) string {
+	name := req.Name
+	if req.Namespace != "" {
+		name = req.Namespace + "/" + name
+	}
+	return req.Kind.Kind + " " + name
+}
+
+// print writes what became of a request: with -o diff all of it to standard
+// output, otherwise the object there and the messages to standard error.
+func (r *review) print(cmd *cobra.Command, i int, req *offline.Request, out *offline.Outcome) error {
+	if r.output == "diff" {
+		text := report(req, out)
+		if i > 0 {
+			text = "\n" + text
+		}
+		_, err := io.WriteString(cmd.OutOrStdout(), text)
+		return err
+	}
+	if _, err := io.WriteString(cmd.ErrOrStderr(), messages(req, out)); err != nil {
+		return err
+	}
+	if !out.Allowed || len(out.Object) == 0 || req.Operation == admissionv1.Connect {
+		return nil
+	}
+	return r.printObject(cmd.OutOrStdout(), i, out.Object)
+}
+
+// report says what each extension did.
+func report(req *offline.Request, out *offline.Outcome) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s: %s\n", nameOf(req), summary(out))
+	for _, step := range out.Steps {
+		fmt.Fprintf(&text, "# %s, %s: %s", step.Webhook.Name, step.Extension, step.Result)
+		switch {
+		case step.Err != nil:
+			fmt.Fprintf(&text, ": %v", step.Err)
+		case step.Reason != "":
+			fmt.Fprintf(&text, ": %s", step.Reason)
+		}
+		text.WriteString("\n")
+		if step.Result == "mutated" {
+			diff, err := offline.Diff(step.Before, step.Object)
+			if err != nil {
+				diff = err.Error() + "\n"
+			}
+			text.WriteString(diff)
+		}
+	}
+	return text.String() + messages(req, out)
+}
+
+func messages(req *offline.Request, out *offline.Outcome) string {
+	var text strings.Builder
+	for _, warning := range out.Warnings {
+		fmt.Fprintf(&text, "%s: warning: %s\n", nameOf(req), warning)
+	}
+	if !out.Allowed {
+		fmt.Fprintf(&text, "%s: denied: %s\n", nameOf(req), out.Status.Message)
+	}
+	return text.String()
+}
+
+// summary says in a few words what became of a request.
+func summary(out *offline.Outcome) string {
+	switch {
+	case len(out.Steps) == 0 && out.Allowed:
+		return "allowed, no extension is asked"
+	case !out.Allowed:
+		return "denied"
+	}
+	changed := 0
+	for _, step := range out.Steps {
+		if step.Result == "mutated" {
+			changed++
+		}
+	}
+	if changed == 0 {
+		return "allowed as it is"
+	}
+	return fmt.Sprintf("allowed, changed by %d of %d extensions", changed, len(out.Steps))
+}
+
+func (r *review) printObject(w io.Writer, i int, object []byte) error {
+	if r.output == "json" {
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(json.RawMessage(object))
+	}
+	text, err := yaml.JSONToYAML(object)
+	if err != nil {
+		return err
+	}
+	separator := ""
+	if i > 0 {
+		separator = "---\n"
+	}
+	_, err = io.WriteString(w, separator+string(text))
+	return err
+}

@@ -1,0 +1,234 @@
+package command_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/manager/command"
+)
+
+// reviewed has a mutator that notes who asks, one that adds a label, and a
+// validator that wants a team.
+func reviewed(mgr *manager.Manager) error {
+	scope := extension.Scope{Name: "pods", Rules: extension.Pods(admissionregistrationv1.Create, admissionregistrationv1.Update)}
+	for _, mutate := range []extension.MutatorFunc[*corev1.Pod]{
+		func(_ context.Context, pod *corev1.Pod, req *extension.Request) error {
+			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "by", req.User().Username)
+			if req.DryRun() {
+				req.Warnf("only tried")
+			}
+			return nil
+		},
+		func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
+			metav1.SetMetaDataLabel(&pod.ObjectMeta, "seen", "yes")
+			return nil
+		},
+	} {
+		if err := mgr.AddExtension(extension.Mutating(mutate, scope)); err != nil {
+			return err
+		}
+	}
+	team := extension.ValidatorFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod, req *extension.Request) error {
+		var old corev1.Pod
+		if err := req.Old(&old); err == nil && old.Labels["team"] != pod.Labels["team"] {
+			return extension.Denyf("the team was %q", old.Labels["team"])
+		}
+		if pod.Labels["team"] == "" {
+			return extension.Deny("the label team is missing")
+		}
+		return nil
+	})
+	if err := mgr.AddExtension(extension.Validating(team, scope)); err != nil {
+		return err
+	}
+	exec := extension.ValidatorFunc[runtime.Object](func(_ context.Context, _ runtime.Object, req *extension.Request) error {
+		return extension.Denyf("no %s in %s/%s", req.SubResource, req.Namespace, req.Name)
+	})
+	return mgr.AddExtension(extension.Validating(exec, extension.Scope{Rules: extension.Connect("pods/exec")}))
+}
+
+// run runs a subcommand in this process.
+func run(t *testing.T, stdin string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	cmd := command.New("reviewed", reviewed)
+	var out, messages bytes.Buffer
+	cmd.SetIn(strings.NewReader(stdin))
+	cmd.SetOut(&out)
+	cmd.SetErr(&messages)
+	cmd.SetArgs(args)
+	err := cmd.ExecuteContext(t.Context())
+	if err != nil {
+		messages.WriteString(err.Error())
+	}
+	return out.String(), messages.String(), command.ExitCode(err)
+}
+
+const withTeam = `
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {team: a}}
+spec: {containers: [{name: main, image: "example.com/web:1"}]}
+`
+
+func TestAReviewShowsEachExtensionsPart(t *testing.T) {
+	stdout, _, code := run(t, withTeam, "review", "-f", "-", "--user=alice", "--groups=developers")
+	const want = `Pod default/web: allowed, changed by 2 of 3 extensions
+# pods, extension.MutatorFunc: mutated
+@@ -1,6 +1,8 @@
+ apiVersion: v1
+ kind: Pod
+ metadata:
++  annotations:
++    by: alice
+   labels:
+     team: a
+   name: web
+# pods, extension.MutatorFunc: mutated
+@@ -4,6 +4,7 @@
+   annotations:
+     by: alice
+   labels:
++    seen: "yes"
+     team: a
+   name: web
+   namespace: default
+# pods, extension.ValidatorFunc: allowed
+`
+	if stdout != want || code != 0 {
+		t.Errorf("exit code %d: %s", code, stdout)
+	}
+}
+
+func TestAReviewEndsWith1OnADenial(t *testing.T) {
+	stdout, stderr, code := run(t, strings.ReplaceAll(withTeam, "team", "squad"), "review", "-f", "-")
+	if code != 1 || !strings.Contains(stdout, "Pod default/web: denied: the label team is missing") || !strings.Contains(stderr, "1 of 1 denied") {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+	exec := `{"apiVersion": "v1", "kind": "PodExecOptions", "metadata": {"name": "web", "namespace": "apps"}, "command": ["sh"]}`
+	if stdout, _, code := run(t, exec, "review", "-f", "-"); code != 1 || !strings.Contains(stdout, "no exec in apps/web") {
+		t.Errorf("exit code %d: %s", code, stdout)
+	}
+}
+
+func TestAReviewPrintsTheObjects(t *testing.T) {
+	two := withTeam + "---\n# a comment\n---\n" + strings.ReplaceAll(withTeam, "web", "db")
+	stdout, stderr, code := run(t, two, "review", "-f", "-", "-o", "yaml", "--dry-run", "--namespace", "apps")
+	if code != 0 || strings.Count(stdout, "---\n") != 1 || strings.Count(stdout, "seen: \"yes\"") != 2 || strings.Count(stderr, "warning: only tried") != 2 {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+	// What was printed can be reviewed again.
+	if again, _, _ := run(t, stdout, "review", "-f", "-", "-o", "yaml", "--namespace", "apps"); again != stdout {
+		t.Errorf("%s\nbecame\n%s", stdout, again)
+	}
+	stdout, _, _ = run(t, withTeam, "review", "-f", "-", "-o", "json")
+	var pod corev1.Pod
+	if err := json.Unmarshal([]byte(stdout), &pod); err != nil || pod.Annotations["by"] != "admin" {
+		t.Errorf("%v: %s", err, stdout)
+	}
+}
+
+func TestAReviewReadsFoldersListsAndOldObjects(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("pods/a.yaml", withTeam)
+	write("pods/b.json", `{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"db","labels":{"team":"b"}}}]}`)
+	write("pods/README", "no manifest")
+	write("pods/deeper/c.yml", strings.ReplaceAll(withTeam, "web", "deep"))
+	write("old.yaml", strings.ReplaceAll(withTeam, "team: a", "team: z"))
+	for name, test := range map[string]struct {
+		args []string
+		want int
+	}{
+		"a folder":               {[]string{"-f", dir + "/pods"}, 2},
+		"a folder and those in":  {[]string{"-f", dir + "/pods", "-R"}, 3},
+		"two paths":              {[]string{"-f", dir + "/pods", "-f", dir + "/pods/deeper"}, 3},
+		"an update of itself":    {[]string{"-f", dir + "/pods", "--operation", "update"}, 2},
+		"an update of something": {[]string{"-f", dir + "/pods", "--operation", "UPDATE", "--old", dir + "/old.yaml"}, 1},
+		"a deletion":             {[]string{"-f", dir + "/pods", "--operation", "DELETE"}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stdout, stderr, _ := run(t, "", append([]string{"review"}, test.args...)...)
+			if got := strings.Count(stdout, "changed by 2 of 3"); got != test.want {
+				t.Errorf("%d objects are changed and allowed: %s%s", got, stdout, stderr)
+			}
+		})
+	}
+}
+
+func TestAReviewSaysWhatIsWrongWithTheInput(t *testing.T) {
+	for name, test := range map[string]struct {
+		stdin string
+		args  []string
+		want  string
+	}{
+		"no file":               {"", nil, "--filename: required"},
+		"a file that is not":    {"", []string{"-f", "/does/not/exist"}, "/does/not/exist"},
+		"nothing":               {"# nothing\n", []string{"-f", "-"}, "-: there is no object in it"},
+		"no kind":               {withTeam + "---\nmetadata: {name: x}\n", []string{"-f", "-"}, "standard input: document 2"},
+		"no YAML":               {"a: [", []string{"-f", "-"}, "standard input: document 1"},
+		"a key twice":           {"kind: Pod\nkind: Pod\napiVersion: v1\n", []string{"-f", "-"}, `"kind" already set`},
+		"an output":             {withTeam, []string{"-f", "-", "-o", "xml"}, "--output: \"xml\""},
+		"an operation":          {withTeam, []string{"-f", "-", "--operation", "EAT"}, "operation \"EAT\""},
+		"old without an update": {withTeam, []string{"-f", "-", "--old", "x"}, "--old: only an UPDATE"},
+		"groups of nobody":      {withTeam, []string{"-f", "-", "--groups", "x"}, "--groups"},
+		"an option":             {withTeam, []string{"-f", "-", "--failure-policy", "Never"}, "FailurePolicy"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, stderr, code := run(t, test.stdin, append([]string{"review"}, test.args...)...)
+			if code != 2 || !strings.Contains(stderr, test.want) {
+				t.Errorf("exit code %d: %s", code, stderr)
+			}
+		})
+	}
+}
+
+func TestAFlagComesFromTheEnvironmentUnlessItIsGiven(t *testing.T) {
+	t.Setenv("ADMITKIT_OUTPUT", "yaml")
+	t.Setenv("ADMITKIT_NAMESPACE", "apps")
+	t.Setenv("ADMITKIT_FAILURE_POLICY", "Ignore")
+	if stdout, stderr, code := run(t, withTeam, "review", "-f", "-"); code != 0 || !strings.Contains(stdout, "namespace: apps") {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+	if stdout, stderr, code := run(t, withTeam, "review", "-f", "-", "--namespace=db"); code != 0 || !strings.Contains(stdout, "namespace: db") {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+	t.Setenv("ADMITKIT_DRY_RUN", "perhaps")
+	if _, stderr, code := run(t, withTeam, "review", "-f", "-"); code != 2 || !strings.Contains(stderr, "ADMITKIT_DRY_RUN") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+func TestTheVariablesOfAServiceNamedAdmitkitAreNoFlags(t *testing.T) {
+	t.Setenv("ADMITKIT_SERVICE_HOST", "10.0.0.1")
+	t.Setenv("ADMITKIT_SERVICE_PORT", "443")
+	t.Setenv("ADMITKIT_PORT", "tcp://10.0.0.1:443")
+	if _, stderr, code := run(t, withTeam, "review", "-f", "-"); code != 0 {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+func TestTheVersionIsSaid(t *testing.T) {
+	if stdout, _, code := run(t, "", "--version"); code != 0 || !strings.HasPrefix(stdout, "reviewed version ") || !strings.Contains(stdout, "go1.") {
+		t.Errorf("exit code %d: %s", code, stdout)
+	}
+}
