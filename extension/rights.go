@@ -1,0 +1,23 @@
+package extension
+
+import rbacv1 "k8s.io/api/rbac/v1"
+
+// Entitled is what an extension of any form implements to say which rights on the
+// cluster it needs, besides those that the manager needs for its part. The
+// command `manifests` gives them to the process that serves: in the manager's
+// namespace option by a Role, or everywhere by a ClusterRole if there is none.
+type Entitled interface {
+	Rights() []rbacv1.PolicyRule
+}
+
+// RightsOf returns the rights that an extension says it needs: what is [Entitled],
+// and an [Admission] of it.
+func RightsOf(e any) []rbacv1.PolicyRule {
+	if a, ok := e.(*Admission); ok {
+		return a.rights
+	}
+	if entitled, ok := e.(Entitled); ok {
+		return entitled.Rights()
+	}
+	return nil
+}
