@@ -104,7 +104,7 @@ Exit codes: 0 done; 1 failed, or denied by review; 2 a flag, option or manifest 
 	add("unregister", "Remove the webhook configurations and the CA Secret",
 		"Remove the webhook configurations, the Secrets and the Lease, and log each. Run it before uninstalling: a\nconfiguration without a server blocks what its failure policy Fail covers.",
 		true, (*manager.Manager).UnregisterExtensions)
-	root.AddCommand(newReview(name, f, build))
+	root.AddCommand(newReview(name, f, build), newManifests(name, f, build))
 	return root
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -46,14 +45,14 @@ func build(mgr *manager.Manager) error {
 
 func newCommand() *cobra.Command { return command.New("stamp", build) }
 
-// program runs a subcommand as a process of its own.
+// program runs a subcommand as a process of its own, which a Cleanup can end.
 func program(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), self, args...)
 	cmd.Env = append(os.Environ(), "COMMAND_TEST_MAIN=yes")
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
@@ -63,16 +62,8 @@ func program(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
 func TestRegisterServeAndUnregisterAreThreeProcesses(t *testing.T) {
 	cluster := controlplane.Run(t, controlplane.Options{})
 	clientset := kubernetes.NewForConfigOrDie(cluster.Config())
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
 	flags := []string{
-		"--namespace=default", "--host=127.0.0.1", fmt.Sprintf("--port=%d", port), "--kubeconfig=" + cluster.Admin().KubeConfig,
+		"--namespace=default", "--host=127.0.0.1", fmt.Sprintf("--port=%d", freePort(t)), "--kubeconfig=" + cluster.Admin().KubeConfig,
 		"--health-address=", "--metrics-address=", "--drain-period=10ms", "--zap-log-level=debug",
 	}
 	server, serverLog := program(t, append([]string{"serve"}, flags...)...)
@@ -159,7 +150,7 @@ func TestTheHelpExplainsEverySubcommandAndFlag(t *testing.T) {
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"start", "register", "serve", "unregister", "review", "completion", "--namespace", "--advertise-host", "--drain-period"} {
+	for _, want := range []string{"start", "register", "serve", "unregister", "review", "manifests", "completion", "--namespace", "--advertise-host", "--drain-period"} {
 		if !strings.Contains(help.String(), want) {
 			t.Errorf("the help does not mention %s", want)
 		}

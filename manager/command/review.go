@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/internal/offline"
+	"github.com/admitkit/admitkit/manager"
 )
 
 // review runs the extensions on manifests without a cluster.
@@ -156,9 +157,8 @@ func (r *review) engine(cmd *cobra.Command) (*offline.Engine, error) {
 	if err != nil {
 		return nil, wrong(err)
 	}
+	options = withoutCluster(options)
 	options.Context = cmd.Context()
-	options.KubeConfig, options.RESTConfig = "", &rest.Config{Host: "http://review.invalid", Transport: offline.NoCluster{Scheme: clientgoscheme.Scheme}}
-	options.Scheme = clientgoscheme.Scheme
 	options.WebhookNamespace = cmp.Or(options.WebhookNamespace, options.Namespace, nowhere)
 	if options.ServiceName == "" {
 		options.AdvertiseHost = cmp.Or(options.AdvertiseHost, "review.invalid")
@@ -173,6 +173,14 @@ func (r *review) engine(cmd *cobra.Command) (*offline.Engine, error) {
 		return nil, wrong(err)
 	}
 	return offline.New(webhooks, offline.Options{}), nil
+}
+
+// withoutCluster returns the options of a manager that has no API server.
+func withoutCluster(options manager.Options) manager.Options {
+	options.Scheme = clientgoscheme.Scheme
+	options.KubeConfig = ""
+	options.RESTConfig = &rest.Config{Host: "http://offline.invalid", Transport: offline.NoCluster{Scheme: options.Scheme}}
+	return options
 }
 
 func nameOf(req *offline.Request) string {

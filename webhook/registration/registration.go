@@ -113,6 +113,20 @@ type Registration struct {
 	Spread time.Duration
 }
 
+// Objects returns both objects as they would be registered in a cluster that has
+// none of them, without certificates and time.
+func (r *Registration) Objects() []*admissionregistrationv1.MutatingWebhookConfiguration {
+	var objects []*configuration
+	for _, res := range resources {
+		desired := r.desired(res, nil, nil)
+		delete(desired.Annotations, RevisionTimeAnnotation)
+		if len(desired.Webhooks) > 0 {
+			objects = append(objects, desired)
+		}
+	}
+	return objects
+}
+
 // ErrForeign is the error of an object that belongs to another installation.
 var ErrForeign = errors.New("another installation's")
 

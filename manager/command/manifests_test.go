@@ -1,0 +1,223 @@
+package command_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/manager/command"
+	"github.com/admitkit/admitkit/testing/controlplane"
+)
+
+// watcher is a Watcher that says which rights it needs.
+type watcher struct{}
+
+func (watcher) Handle(context.Context, extension.Manager, watch.Event) {}
+
+func (watcher) Rights() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"delete"}}}
+}
+
+// buildAll has one extension of each kind that matters to the manifests.
+func buildAll(mgr *manager.Manager) error {
+	if err := mgr.AddExtension(watcher{}); err != nil {
+		return err
+	}
+	return build(mgr)
+}
+
+// manifestsOf returns what the subcommand prints.
+func manifestsOf(t *testing.T, build command.Build, args ...string) string {
+	t.Helper()
+	cmd := command.New("stamp", build)
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetArgs(append([]string{"manifests", "--image=example.com/stamp:1"}, args...))
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// object finds an object, and decodes it.
+func object[T any](t *testing.T, text, kind, name string) *T {
+	t.Helper()
+	for document := range strings.SplitSeq(text, "---\n") {
+		var meta metav1.PartialObjectMetadata
+		if err := yaml.Unmarshal([]byte(document), &meta); err != nil {
+			t.Fatal(err)
+		}
+		if meta.Kind != kind || meta.Name != name {
+			continue
+		}
+		into := new(T)
+		if err := yaml.UnmarshalStrict([]byte(document), into); err != nil {
+			t.Fatal(err)
+		}
+		return into
+	}
+	t.Fatalf("there is no %s %s in\n%s", kind, name, text)
+	return nil
+}
+
+func TestTheManifestsGiveEachProcessItsRightsAndNoOther(t *testing.T) {
+	text := manifestsOf(t, buildAll, "--namespace=apps", "--webhook-namespace=my-system")
+	registrar := object[rbacv1.Role](t, text, "Role", "stamp-registrar")
+	server := object[rbacv1.Role](t, text, "Role", "stamp")
+	extensions := object[rbacv1.Role](t, text, "Role", "stamp-extensions")
+	may := func(role *rbacv1.Role, verb, resource, name string) bool {
+		return slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
+			return slices.Contains(r.Verbs, verb) && slices.Contains(r.Resources, resource) && (len(r.ResourceNames) == 0 || slices.Contains(r.ResourceNames, name))
+		})
+	}
+	for name, holds := range map[string]bool{
+		"the registrar writes the CA":                may(registrar, "update", "secrets", "admitkit-setupcertificate"),
+		"the registrar reads no other Secret":        !may(registrar, "get", "secrets", "other"),
+		"the server reads its certificate":           may(server, "get", "secrets", "stamp-certificate"),
+		"the server does not read the CA":            !may(server, "get", "secrets", "admitkit-setupcertificate"),
+		"the server writes no Secret":                !may(server, "update", "secrets", "stamp-certificate") && !may(server, "create", "secrets", ""),
+		"the server takes part in the election":      may(server, "update", "leases", "admitkit.my-system") && !may(server, "update", "leases", "other"),
+		"the watcher watches":                        may(extensions, "watch", "pods", "") && !may(extensions, "get", "pods", ""),
+		"the watcher gets what it asks for":          may(extensions, "delete", "secrets", "any"),
+		"they are confined to the manager's objects": extensions.Namespace == "apps" && server.Namespace == "my-system",
+		"no rule has a wildcard or escalates":        !strings.Contains(text, "'*'\n  verbs") && !strings.Contains(text, "escalate") && !strings.Contains(text, "- bind"),
+		"no webhook is there before its caBundle":    !strings.Contains(text, "\nkind: MutatingWebhookConfiguration") && strings.Contains(text, "\n# kind: MutatingWebhookConfiguration"),
+	} {
+		if !holds {
+			t.Errorf("not so: %s:\n%s", name, text)
+		}
+	}
+	if again := manifestsOf(t, buildAll, "--namespace=apps", "--webhook-namespace=my-system"); again != text {
+		t.Errorf("they differ from one time to the next:\n%s\n%s", text, again)
+	}
+}
+
+func TestWithoutANamespaceTheExtensionsHaveAClusterRole(t *testing.T) {
+	text := manifestsOf(t, buildAll, "--webhook-namespace=my-system")
+	if role := object[rbacv1.ClusterRole](t, text, "ClusterRole", "my-system-stamp-extensions"); len(role.Rules) != 2 {
+		t.Errorf("%+v", role)
+	}
+	binding := object[rbacv1.ClusterRoleBinding](t, text, "ClusterRoleBinding", "my-system-stamp-extensions")
+	if binding.Subjects[0] != (rbacv1.Subject{Kind: "ServiceAccount", Name: "stamp", Namespace: "my-system"}) {
+		t.Errorf("%+v", binding.Subjects)
+	}
+}
+
+func TestTheFlagsReachBothProcesses(t *testing.T) {
+	t.Setenv("ADMITKIT_DRAIN_PERIOD", "20s")
+	text := manifestsOf(t, build, "--namespace=apps", "--webhook-namespace=my-system", "--webhook-annotations=a=b,c=d", "--allow-own-pods=x,y", "--kubeconfig=/nowhere")
+	want := []string{
+		"--allow-own-pods=x,y", "--drain-period=20s", "--leader-election=true", "--leaf-secret-name=stamp-certificate",
+		"--namespace=apps", "--service-name=stamp", "--webhook-annotations=a=b,c=d", "--webhook-namespace=my-system",
+	}
+	for name, subcommand := range map[string][]string{"stamp": {"serve"}, "stamp-registrar": {"register", "--stay"}} {
+		deployment := object[appsv1.Deployment](t, text, "Deployment", name)
+		args := deployment.Spec.Template.Spec.Containers[0].Args
+		if !slices.Equal(args, append(subcommand, want...)) {
+			t.Errorf("%s has %q", name, args)
+		}
+		if *deployment.Spec.Template.Spec.TerminationGracePeriodSeconds < 20 {
+			t.Errorf("%s is killed while it drains", name)
+		}
+	}
+}
+
+func TestManifestsThatWouldNotWorkAreNotPrinted(t *testing.T) {
+	for name, test := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no image":       {[]string{"manifests", "--namespace=apps"}, "Image"},
+		"no namespace":   {[]string{"manifests", "--image=x"}, "WebhookNamespace"},
+		"its own Pods":   {[]string{"manifests", "--image=x", "--namespace=apps"}, "the manager's own"},
+		"minus replicas": {[]string{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=y", "--replicas=-1"}, "Replicas"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if stdout, stderr, code := run(t, "", test.args...); code != 2 || stdout != "" || !strings.Contains(stderr, test.want) {
+				t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+			}
+		})
+	}
+}
+
+func TestAnInstallationRunsWithTheRightsOfItsManifests(t *testing.T) {
+	cluster := controlplane.Run(t, controlplane.Options{})
+	clientset := kubernetes.NewForConfigOrDie(cluster.Config())
+	if _, err := clientset.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "apps"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	apply := func(text string) {
+		t.Helper()
+		kubectl := cluster.Kubectl(t.Context(), nil, "apply", "-f", "-")
+		kubectl.Stdin = strings.NewReader(text)
+		if output, err := kubectl.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, output)
+		}
+	}
+	// What is printed for a Service can be applied; there is nobody to run it.
+	apply(manifestsOf(t, build, "--namespace=apps", "--webhook-namespace=other-system"))
+
+	text := manifestsOf(t, build, "--namespace=apps", "--webhook-namespace=my-system", "--advertise-host=127.0.0.1",
+		fmt.Sprintf("--port=%d", freePort(t)), "--health-address=", "--metrics-address=", "--drain-period=10ms")
+	apply(text)
+	for _, name := range []string{"stamp-registrar", "stamp"} {
+		user, err := cluster.AddUser("system:serviceaccount:my-system:"+name, "system:serviceaccounts", "system:serviceaccounts:my-system")
+		if err != nil {
+			t.Fatal(err)
+		}
+		args := object[appsv1.Deployment](t, text, "Deployment", name).Spec.Template.Spec.Containers[0].Args
+		process, log := program(t, append(args, "--kubeconfig="+user.KubeConfig)...)
+		if err := process.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { end(t, process, log) })
+	}
+	if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		pod, err := clientset.CoreV1().Pods("apps").Create(ctx, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "pod"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/main:1"}}},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err == nil && pod.Annotations["stamped"] == "yes", nil
+	}); err != nil {
+		t.Error("no Pod is stamped within 30 s")
+	}
+}
+
+// end stops a program, which must not have been forbidden anything.
+func end(t *testing.T, process *exec.Cmd, log *bytes.Buffer) {
+	t.Helper()
+	if err := process.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := process.Wait(); err != nil || strings.Contains(log.String(), "forbidden") {
+		t.Errorf("%v: %s", err, log)
+	}
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}

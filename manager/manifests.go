@@ -1,0 +1,321 @@
+package manager
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/extension"
+)
+
+// InstallOptions say how an installation in a cluster looks.
+type InstallOptions struct {
+	// Name is that of the Deployment; those of the rest begin with it. Required.
+	Name string
+	// Image is the container image of the program, which has the subcommands of
+	// package command. Required.
+	Image string
+	// Args follow the subcommand. They must be those that made the Manager.
+	Args []string
+	// Replicas is how many Pods serve. Default: 2.
+	Replicas int32
+}
+
+// Installation is what a cluster needs to run the extensions.
+type Installation struct {
+	// Objects are to be applied, in this order.
+	Objects []client.Object
+	// Configurations are the webhook configurations that the registrar writes and
+	// keeps, with the caBundle that they need: applying them without it would be
+	// an outage.
+	Configurations []client.Object
+}
+
+// Manifests returns what an installation of the extensions needs, in two
+// processes: a registrar, which alone may write webhook configurations and
+// Secrets, and the replicas that serve, which may do nothing but read their
+// certificate and what the extensions say they need ([extension.Entitled]).
+func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
+	if options.Name == "" || options.Image == "" {
+		return nil, fmt.Errorf("install options: Name %q and Image %q: both are required", options.Name, options.Image)
+	}
+	if options.Replicas < 0 {
+		return nil, fmt.Errorf("install options: Replicas: %d: must not be negative", options.Replicas)
+	}
+	options.Replicas = cmp.Or(options.Replicas, 2)
+	webhooks, err := m.webhooks()
+	if err != nil {
+		return nil, err
+	}
+	if err := m.guardOwnPods(webhooks); err != nil {
+		return nil, err
+	}
+	i := &installer{Manager: m, install: options, namespace: m.options.WebhookNamespace}
+	i.addNamespace()
+	if len(webhooks) > 0 {
+		i.addRegistrar()
+	}
+	i.addServer(len(webhooks) > 0)
+	installation := &Installation{Objects: i.objects}
+	if len(webhooks) > 0 {
+		for _, object := range m.registration(webhooks).Objects() {
+			installation.Configurations = append(installation.Configurations, object)
+		}
+	}
+	return installation, nil
+}
+
+// installer gathers the objects.
+type installer struct {
+	*Manager
+	install   InstallOptions
+	namespace string
+	objects   []client.Object
+}
+
+func (i *installer) add(objects ...client.Object) { i.objects = append(i.objects, objects...) }
+
+func (i *installer) meta(name, namespace string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{"app.kubernetes.io/part-of": i.install.Name}}
+}
+
+// addNamespace: one that holds something else is not ours to make.
+func (i *installer) addNamespace() {
+	if i.namespace == i.options.Namespace || slices.Contains([]string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic}, i.namespace) {
+		return
+	}
+	namespace := &corev1.Namespace{TypeMeta: kind(corev1.SchemeGroupVersion, "Namespace"), ObjectMeta: i.meta(i.namespace, "")}
+	// https://kubernetes.io/docs/concepts/security/pod-security-standards/
+	namespace.Labels["pod-security.kubernetes.io/enforce"] = "restricted"
+	i.add(namespace)
+}
+
+// addRegistrar: the rights of the README, and the Deployment.
+func (i *installer) addRegistrar() {
+	name := i.install.Name + "-registrar"
+	i.addServiceAccount(name)
+	i.addClusterRole(name, rule("admissionregistration.k8s.io", []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"},
+		[]string{"get", "list", "watch", "create", "patch", "update", "delete"}, i.options.configurationName()))
+	rules := []rbacv1.PolicyRule{rule("", []string{"events"}, []string{"create"})}
+	if !i.options.NoProbe {
+		// The probe is a dry run: no ConfigMap is made.
+		rules = append(rules, rule("", []string{"configmaps"}, []string{"create"}))
+	}
+	if secrets := i.secrets(); len(secrets) > 0 {
+		rules = append(rules, rule("", []string{"secrets"}, []string{"create"}),
+			rule("", []string{"secrets"}, []string{"get", "watch", "update", "delete"}, secrets...))
+	}
+	i.addRole(name, i.namespace, rules...)
+	deployment := i.deployment(name, 1, "register", "--stay")
+	// Two at a time would do no harm, and do nothing for anybody.
+	deployment.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
+	i.add(deployment)
+}
+
+// secrets are those that hold certificates of our own making.
+func (i *installer) secrets() []string {
+	switch {
+	case i.options.CertificateDir != "":
+		return nil
+	case i.options.ForeignCABundle:
+		return []string{i.options.LeafSecretName}
+	case i.options.LeafSecretName != "":
+		return []string{i.options.SetupCertificateName, i.options.LeafSecretName}
+	}
+	return []string{i.options.SetupCertificateName}
+}
+
+// addServer adds what serves, watches and reconciles.
+func (i *installer) addServer(serves bool) {
+	name := i.install.Name
+	i.addServiceAccount(name)
+	var local []rbacv1.PolicyRule
+	if secrets := i.secrets(); serves && len(secrets) > 0 {
+		local = append(local, rule("", []string{"secrets"}, []string{"get", "watch"}, secrets[len(secrets)-1]))
+	}
+	if i.options.LeaderElection && len(i.watchers)+len(i.reconcilers) > 0 {
+		local = append(local, rule("coordination.k8s.io", []string{"leases"}, []string{"create"}),
+			rule("coordination.k8s.io", []string{"leases"}, []string{"get", "update"}, i.options.configurationName()),
+			rule("", []string{"events"}, []string{"create", "patch"}), rule("events.k8s.io", []string{"events"}, []string{"create", "patch"}))
+	}
+	i.addRole(name, i.namespace, local...)
+	if rules := i.rights(); i.options.Namespace != "" {
+		i.addRole(name+"-extensions", i.options.Namespace, rules...)
+	} else {
+		i.addClusterRole(name+"-extensions", rules...)
+	}
+	if serves && i.options.ServiceName != "" {
+		i.add(&corev1.Service{
+			TypeMeta: kind(corev1.SchemeGroupVersion, "Service"), ObjectMeta: i.meta(i.options.ServiceName, i.namespace),
+			Spec: corev1.ServiceSpec{Selector: selector(name), Ports: []corev1.ServicePort{{
+				Name: "https", Port: i.options.ServicePort, TargetPort: intstr.FromString("webhook"), Protocol: corev1.ProtocolTCP,
+			}}},
+		})
+	}
+	if i.install.Replicas > 1 {
+		one := intstr.FromInt32(1)
+		i.add(&policyv1.PodDisruptionBudget{
+			TypeMeta: kind(policyv1.SchemeGroupVersion, "PodDisruptionBudget"), ObjectMeta: i.meta(name, i.namespace),
+			Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &one, Selector: &metav1.LabelSelector{MatchLabels: selector(name)}},
+		})
+	}
+	i.add(i.serverDeployment(name, serves))
+}
+
+// rights are those that the extensions ask for, each once.
+func (i *installer) rights() []rbacv1.PolicyRule {
+	var rules []rbacv1.PolicyRule
+	add := func(more ...rbacv1.PolicyRule) {
+		for _, r := range more {
+			if !slices.ContainsFunc(rules, func(known rbacv1.PolicyRule) bool { return known.String() == r.String() }) {
+				rules = append(rules, r)
+			}
+		}
+	}
+	if len(i.watchers) > 0 {
+		add(rule("", []string{"pods"}, []string{"list", "watch"}))
+	}
+	for _, a := range i.admissions {
+		add(extension.RightsOf(a)...)
+	}
+	for _, w := range i.watchers {
+		add(extension.RightsOf(w)...)
+	}
+	for _, r := range i.reconcilers {
+		add(extension.RightsOf(r)...)
+	}
+	return rules
+}
+
+func (i *installer) serverDeployment(name string, serves bool) *appsv1.Deployment {
+	deployment := i.deployment(name, i.install.Replicas, "serve")
+	// A replica goes when another one is ready, so that no request fails.
+	none, one := intstr.FromInt32(0), intstr.FromInt32(1)
+	deployment.Spec.Strategy = appsv1.DeploymentStrategy{
+		Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &none, MaxSurge: &one},
+	}
+	pod := &deployment.Spec.Template.Spec
+	pod.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: selector(name)},
+	}}
+	container := &pod.Containers[0]
+	if serves {
+		container.Ports = append(container.Ports, corev1.ContainerPort{Name: "webhook", ContainerPort: i.options.Port})
+	}
+	if port := portOf(i.options.MetricsAddress); port != 0 {
+		container.Ports = append(container.Ports, corev1.ContainerPort{Name: "metrics", ContainerPort: port})
+	}
+	if port := portOf(i.options.HealthAddress); port != 0 {
+		container.Ports = append(container.Ports, corev1.ContainerPort{Name: "health", ContainerPort: port})
+		probe := func(path string) *corev1.Probe {
+			return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("health")}}}
+		}
+		container.LivenessProbe, container.ReadinessProbe = probe("/healthz"), probe("/readyz")
+		container.ReadinessProbe.PeriodSeconds = 2
+	}
+	return deployment
+}
+
+// deployment of Pods that fulfil the restricted Pod security standard.
+func (i *installer) deployment(name string, replicas int32, args ...string) *appsv1.Deployment {
+	yes, no := true, false
+	grace := int64(i.options.DrainPeriod.Seconds()) + 30 // the longest timeout of a webhook
+	return &appsv1.Deployment{
+		TypeMeta: kind(appsv1.SchemeGroupVersion, "Deployment"), ObjectMeta: i.meta(name, i.namespace),
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: selector(name)},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: selector(name)},
+				Spec: corev1.PodSpec{
+					ServiceAccountName: name, TerminationGracePeriodSeconds: &grace,
+					// The variables of a Service named admitkit look like flags.
+					EnableServiceLinks: &no,
+					SecurityContext:    &corev1.PodSecurityContext{RunAsNonRoot: &yes, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+					Containers: []corev1.Container{{
+						Name: i.install.Name, Image: i.install.Image, Args: append(args, i.install.Args...),
+						SecurityContext: &corev1.SecurityContext{
+							AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
+							Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+						},
+					}},
+				},
+			},
+		},
+	}
+}
+
+func (i *installer) addServiceAccount(name string) {
+	i.add(&corev1.ServiceAccount{TypeMeta: kind(corev1.SchemeGroupVersion, "ServiceAccount"), ObjectMeta: i.meta(name, i.namespace)})
+}
+
+// addRole adds a Role and its binding.
+func (i *installer) addRole(name, namespace string, rules ...rbacv1.PolicyRule) {
+	if len(rules) == 0 {
+		return
+	}
+	i.add(&rbacv1.Role{TypeMeta: kind(rbacv1.SchemeGroupVersion, "Role"), ObjectMeta: i.meta(name, namespace), Rules: rules},
+		&rbacv1.RoleBinding{
+			TypeMeta: kind(rbacv1.SchemeGroupVersion, "RoleBinding"), ObjectMeta: i.meta(name, namespace),
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name}, Subjects: i.subjects(name),
+		})
+}
+
+func (i *installer) addClusterRole(name string, rules ...rbacv1.PolicyRule) {
+	if len(rules) == 0 {
+		return
+	}
+	// There may be an installation of the same name in another namespace.
+	role := i.namespace + "-" + name
+	i.add(&rbacv1.ClusterRole{TypeMeta: kind(rbacv1.SchemeGroupVersion, "ClusterRole"), ObjectMeta: i.meta(role, ""), Rules: rules},
+		&rbacv1.ClusterRoleBinding{
+			TypeMeta: kind(rbacv1.SchemeGroupVersion, "ClusterRoleBinding"), ObjectMeta: i.meta(role, ""),
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role}, Subjects: i.subjects(name),
+		})
+}
+
+// subjects: a role is named after its ServiceAccount, that of the extensions
+// excepted.
+func (i *installer) subjects(role string) []rbacv1.Subject {
+	account := role
+	if role == i.install.Name+"-extensions" {
+		account = i.install.Name
+	}
+	return []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: i.namespace}}
+}
+
+func rule(group string, resources, verbs []string, names ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, ResourceNames: names, Verbs: verbs}
+}
+
+func selector(name string) map[string]string {
+	return map[string]string{"app.kubernetes.io/name": name}
+}
+
+func kind(version schema.GroupVersion, kind string) metav1.TypeMeta {
+	return metav1.TypeMeta{APIVersion: version.String(), Kind: kind}
+}
+
+// portOf returns the port of an address to listen on; 0 for none.
+func portOf(address string) int32 {
+	_, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return 0
+	}
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return 0
+	}
+	return int32(port)
+}
