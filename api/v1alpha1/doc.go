@@ -1,5 +1,5 @@
-// Package v1alpha1 has the kinds of time-limited access, in the API group
-// admitkit.dev:
+// Package v1alpha1 has the kinds of time-limited access and of auditing, in the
+// API group admitkit.dev:
 //
 //   - A [PodAccessTemplate] says who may get a Pod of their own, made after a
 //     workload's Pod template, and for how long.
@@ -7,8 +7,9 @@
 //   - A [PodAccessRequest] or [ExecAccessRequest] is an engineer's request: the
 //     name of a template and, if they like, a duration. Its status says when the
 //     access is ready, how to use it, and when it ends.
+//   - An [AuditEvent] records who took which way into a container.
 //
-// Package extension/access gives them their meaning. The fields that the Oz RBAC
+// Packages extension/access and extension/audit give them their meaning. The fields that the Oz RBAC
 // Controller knows have the names that they have there.
 //
 // +kubebuilder:object:generate=true
@@ -33,6 +34,7 @@ func AddToScheme(scheme *runtime.Scheme) error {
 		&ExecAccessTemplate{}, &ExecAccessTemplateList{},
 		&PodAccessRequest{}, &PodAccessRequestList{},
 		&ExecAccessRequest{}, &ExecAccessRequestList{},
+		&AuditEvent{}, &AuditEventList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

@@ -1,0 +1,271 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// AuditWay is a way into a running container, named by the resource that RBAC
+// knows it by.
+type AuditWay string
+
+// The ways in.
+const (
+	WayExec         AuditWay = "pods/exec"
+	WayAttach       AuditWay = "pods/attach"
+	WayPortForward  AuditWay = "pods/portforward"
+	WayPodProxy     AuditWay = "pods/proxy"
+	WayServiceProxy AuditWay = "services/proxy"
+	// WayNodeProxy is the kubelet's own API, through which one can exec too: see
+	// AuditRecord.Path.
+	WayNodeProxy AuditWay = "nodes/proxy"
+	// WayDebug is the adding of ephemeral containers, as kubectl debug does.
+	WayDebug AuditWay = "pods/ephemeralcontainers"
+	// WayPod is the creation of a Pod that is a way in by itself, as kubectl debug
+	// node makes it: see AuditRecord.Flags.
+	WayPod AuditWay = "pods"
+)
+
+// AuditDecision says whether an act was let through.
+// +kubebuilder:validation:Enum=Allowed;Denied
+type AuditDecision string
+
+// The decisions.
+const (
+	AuditAllowed AuditDecision = "Allowed"
+	AuditDenied  AuditDecision = "Denied"
+)
+
+// AuditFlag marks what an auditor wants to see first.
+type AuditFlag string
+
+// The flags.
+const (
+	// FlagHostNamespace: the Pod shares the node's process, network or IPC
+	// namespace.
+	FlagHostNamespace AuditFlag = "HostNamespace"
+	// FlagHostPath: the Pod mounts a part of the node's file system.
+	FlagHostPath AuditFlag = "HostPath"
+	// FlagPrivileged: a container is privileged.
+	FlagPrivileged AuditFlag = "Privileged"
+	// FlagInteractive: a container of a Pod that was created reads standard input,
+	// as those of kubectl run -i and kubectl debug -i do.
+	FlagInteractive AuditFlag = "Interactive"
+	// FlagEphemeral: the session is in an ephemeral container.
+	FlagEphemeral AuditFlag = "EphemeralContainer"
+	// FlagKubelet: the path on the node is one by which the kubelet runs
+	// commands or opens sessions.
+	FlagKubelet AuditFlag = "KubeletSession"
+	// FlagBreakGlass: a user who is exempt from enforcement used that.
+	FlagBreakGlass AuditFlag = "BreakGlass"
+	// FlagTruncated: the command is longer than a record holds, and was cut.
+	FlagTruncated AuditFlag = "Truncated"
+	// FlagRedacted: a value that looked like a secret was replaced.
+	FlagRedacted AuditFlag = "Redacted"
+)
+
+// AuditUser is who acted, as the API server authenticated them.
+type AuditUser struct {
+	Username string `json:"username"`
+	// +optional
+	UID string `json:"uid,omitempty"`
+	// +optional
+	// +listType=atomic
+	Groups []string `json:"groups,omitempty"`
+	// Extra is what the authenticator adds, such as the id of the credential.
+	// +optional
+	Extra map[string][]string `json:"extra,omitempty"`
+}
+
+// AuditContainer is a container that an act adds.
+type AuditContainer struct {
+	Name string `json:"name"`
+	// +optional
+	Image string `json:"image,omitempty"`
+	// Target is the container whose processes an ephemeral one sees.
+	// +optional
+	Target string `json:"target,omitempty"`
+	// Command is its command and arguments.
+	// +optional
+	// +listType=atomic
+	Command []string `json:"command,omitempty"`
+	// +optional
+	TTY bool `json:"tty,omitempty"`
+	// +optional
+	Stdin bool `json:"stdin,omitempty"`
+	// +optional
+	Privileged bool `json:"privileged,omitempty"`
+}
+
+// AuditAccessRequest is the access request that covers an act.
+type AuditAccessRequest struct {
+	// Kind is PodAccessRequest or ExecAccessRequest; its namespace is the Pod's.
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+	// +optional
+	UID types.UID `json:"uid,omitempty"`
+}
+
+// AuditRecord is one act: who, where, what, and what was decided.
+type AuditRecord struct {
+	// Time is when the act was asked for. Of two acts in one Pod through one
+	// server, the later has the later time.
+	Time metav1.MicroTime `json:"time"`
+	// ID is the UID of the admission request, and the record's name.
+	ID string `json:"id"`
+	// Amends is the ID of a record that was written before the act was refused
+	// after all; this record, whose ID is another, says why.
+	// +optional
+	Amends string `json:"amends,omitempty"`
+	// Way is the way in.
+	Way AuditWay `json:"way"`
+	// Verb is connect, update or create.
+	Verb string `json:"verb"`
+	// DryRun says that nothing was to happen.
+	// +optional
+	DryRun bool `json:"dryRun,omitempty"`
+
+	// User is who acted.
+	User AuditUser `json:"user"`
+
+	// Namespace is that of the Pod or Service.
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+	// Pod is the Pod's name. It is empty on services/proxy and nodes/proxy, and
+	// of a Pod that is created with generateName.
+	// +optional
+	Pod string `json:"pod,omitempty"`
+	// PodUID tells apart Pods that had the same name at different times. It is
+	// empty when the Pod could not be read.
+	// +optional
+	PodUID types.UID `json:"podUID,omitempty"`
+	// Service is the Service's name, on services/proxy.
+	// +optional
+	Service string `json:"service,omitempty"`
+	// Node is where the Pod runs, or the node of nodes/proxy.
+	// +optional
+	Node string `json:"node,omitempty"`
+	// Container is the container of the session: the one that the client named,
+	// or else the one that the API server takes.
+	// +optional
+	Container string `json:"container,omitempty"`
+	// Image is the container's image.
+	// +optional
+	Image string `json:"image,omitempty"`
+
+	// Command is the command and its arguments. Values that look like secrets are
+	// redacted.
+	// +optional
+	// +listType=atomic
+	Command []string `json:"command,omitempty"`
+	// +optional
+	TTY bool `json:"tty,omitempty"`
+	// +optional
+	Stdin bool `json:"stdin,omitempty"`
+	// Ports are those of a port-forward or proxy, as far as the request names
+	// them: kubectl port-forward names its ports inside the session only.
+	// +optional
+	// +listType=atomic
+	Ports []string `json:"ports,omitempty"`
+	// Path is the path behind a proxy.
+	// +optional
+	Path string `json:"path,omitempty"`
+	// Containers are those that the act adds: ephemeral containers, or those of
+	// a Pod that is created.
+	// +optional
+	// +listType=atomic
+	Containers []AuditContainer `json:"containers,omitempty"`
+
+	// Decision says whether the act was let through. Another admission plugin may
+	// still have refused it.
+	Decision AuditDecision `json:"decision"`
+	// Rule is the rule that decided, if one did.
+	// +optional
+	Rule string `json:"rule,omitempty"`
+	// Reason is what the user was told.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// AccessRequest is the live access request that covers the act, if there is
+	// one.
+	// +optional
+	AccessRequest *AuditAccessRequest `json:"accessRequest,omitempty"`
+	// Flags mark what an auditor wants to see first.
+	// +optional
+	// +listType=set
+	Flags []AuditFlag `json:"flags,omitempty"`
+}
+
+// AuditEventSpec is what an AuditEvent records. It cannot be changed.
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="an audit record cannot be changed"
+type AuditEventSpec struct {
+	AuditRecord `json:",inline"`
+	// Folded says that this object stands for a flood: all that the user did in
+	// the Pod in the rest of a minute in which there was more than a number of
+	// acts. What it stands for is in the status.
+	// +optional
+	Folded bool `json:"folded,omitempty"`
+}
+
+// AuditFold is a kind of act within a flood.
+type AuditFold struct {
+	Way      AuditWay      `json:"way"`
+	Decision AuditDecision `json:"decision"`
+	// +optional
+	Container string `json:"container,omitempty"`
+	// +optional
+	// +listType=atomic
+	Command []string `json:"command,omitempty"`
+	// Count is how many there were.
+	Count int64 `json:"count"`
+}
+
+// AuditEventStatus counts what a folded AuditEvent stands for. It only grows.
+type AuditEventStatus struct {
+	// Count is the number of acts, the one in the spec included.
+	// +optional
+	Count int64 `json:"count,omitempty"`
+	// FirstTime and LastTime are those of the first and the last of them.
+	// +optional
+	FirstTime *metav1.MicroTime `json:"firstTime,omitempty"`
+	// +optional
+	LastTime *metav1.MicroTime `json:"lastTime,omitempty"`
+	// Acts are the different acts, as many as fit.
+	// +optional
+	// +listType=atomic
+	Acts []AuditFold `json:"acts,omitempty"`
+	// Unlisted is how many acts are counted above but did not fit into Acts.
+	// +optional
+	Unlisted int64 `json:"unlisted,omitempty"`
+}
+
+// AuditEvent records one way into a running container that somebody took, or
+// wanted to take. It is written once, by admitkit, and deleted at the end of its
+// retention. Its name is the record's ID. It belongs to no namespace, so that it
+// outlives the Pod's.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=aev,categories={admitkit}
+// +kubebuilder:printcolumn:name="Time",type=string,JSONPath=`.spec.time`
+// +kubebuilder:printcolumn:name="User",type=string,JSONPath=`.spec.user.username`
+// +kubebuilder:printcolumn:name="Way",type=string,JSONPath=`.spec.way`
+// +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.namespace`
+// +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.spec.pod`
+// +kubebuilder:printcolumn:name="Command",type=string,JSONPath=`.spec.command`
+// +kubebuilder:printcolumn:name="Decision",type=string,JSONPath=`.spec.decision`
+// +kubebuilder:printcolumn:name="Count",type=integer,JSONPath=`.status.count`,priority=1
+type AuditEvent struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec AuditEventSpec `json:"spec"`
+	// +optional
+	Status AuditEventStatus `json:"status,omitempty"`
+}
+
+// AuditEventList is a list of AuditEvents.
+// +kubebuilder:object:root=true
+type AuditEventList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []AuditEvent `json:"items"`
+}
