@@ -22,13 +22,13 @@ func main() {
 				return err
 			}
 		}
-		return mgr.AddExtension(audit.New(auditOptions))
+		return audit.New(auditOptions).AddTo(mgr)
 	})
 	flags := cmd.PersistentFlags()
 	flags.BoolVar(&withAccess, "access", false, "grant requests for time-limited access; needs the CRDs of config/crd")
 	flags.DurationVar(&accessOptions.Retention, "access-retention", access.DefaultRetention, "how long a request stays as a record after its access has ended")
 	flags.IntVar(&accessOptions.Workers, "access-workers", access.DefaultWorkers, "how many requests of a kind are worked on at once")
 	flags.BoolVar(&auditOptions.Required, "audit-required", false,
-		"deny exec and attach when they cannot be recorded as an Event, or the webhook is down")
+		"refuse sessions that cannot be recorded in the log and as an Event, and all while the webhook is down")
 	command.Main(cmd)
 }

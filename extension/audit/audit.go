@@ -1,196 +1,237 @@
-// Package audit records who ran what in which Pod: every exec and attach, as
-// one structured log line and as an Event on the Pod.
+// Package audit records every way into a running container, once: who, where,
+// what, under which grant, and what was decided.
 //
-//	err := mgr.AddExtension(audit.New(audit.Options{}))
+//	err := audit.New(audit.Options{}).AddTo(mgr)
 //
-// Recording never blocks an engineer unless Options.Required says so: by
-// default the webhook's failure policy is Ignore, the log line is written before
-// the session begins, and the Event is written in the background.
+// An act is admitted in these steps, each in a file of its own:
+//
+//   - ways.go reads it from the admission request, whatever way in it takes;
+//   - the enforcement, if there is one, decides (decide in act.go is the seam);
+//   - redact.go takes secrets out of the command;
+//   - pipeline.go hands the record to the sinks: to those that are Closed before
+//     the act goes on, to those that are Open behind it.
+//
+// # What is recorded
+//
+// The record is made when the API server asks for admission, after it has
+// authorized the request. Another webhook may still refuse the act, and a
+// container that is not running ends it at once; the record is there all the
+// same. What is typed into a session is not recorded.
 package audit
 
 import (
 	"context"
 	"fmt"
-	"strings"
-	"time"
 
 	"go.uber.org/zap"
-	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
 )
 
 // Options are the options of New; the zero value is useful.
 type Options struct {
-	// Required makes the record a condition: a session that cannot be recorded
-	// as an Event is denied, and while the webhook is down there is none at
-	// all. Default: false.
+	// Sinks are where records go. Default: NewLogSink and NewEventSink.
+	Sinks []SinkOptions
+	// Required makes the default sinks Closed. It is an error together with
+	// Sinks, each of which says that for itself.
 	Required bool
 	// NamespaceSelector selects the namespaces. Default: the manager's
-	// namespace, or all if it has none.
+	// namespace, or, if it has none, all but those that a webhook with failure
+	// policy Fail leaves out; see EveryNamespace. Sessions through nodes/proxy
+	// are in no namespace, and always recorded.
 	NamespaceSelector *metav1.LabelSelector
-	// QueueLength is how many Events may wait to be written; those beyond are
-	// dropped and the drop is logged. Default: 1000.
-	QueueLength int
+	// Redact are patterns (package regexp) of the names of flags and variables
+	// whose values are secret, whatever their case. Default: DefaultRedact. An
+	// empty list that is not nil redacts nothing.
+	Redact []string
 	// Clock is the real one by default.
-	Clock clock.PassiveClock
+	Clock clock.Clock
 }
 
-// New returns the auditor: a validator on CONNECT of pods/exec and pods/attach.
-func New(options Options) *extension.Admission {
-	if options.QueueLength == 0 {
-		options.QueueLength = 1000
-	}
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
-	failurePolicy := admissionregistrationv1.Ignore
-	if options.Required {
-		failurePolicy = admissionregistrationv1.Fail
-	}
-	sideEffects := admissionregistrationv1.SideEffectClassNoneOnDryRun
-	a := &auditor{options: options, queue: make(chan record, options.QueueLength)}
-	return extension.Validating[runtime.Object](a, extension.Scope{
-		Name:              "audit",
-		Rules:             extension.Connect("pods/exec", "pods/attach"),
-		NamespaceSelector: options.NamespaceSelector,
-		FailurePolicy:     &failurePolicy,
-		SideEffects:       &sideEffects,
-	})
+// EveryNamespace selects every namespace without exception, kube-system and the
+// manager's own included. No Pod that a controller creates waits for the audit
+// webhooks, so that they can keep no cluster from starting; but while a Closed
+// sink is down, or every manager, nobody can exec anywhere.
+func EveryNamespace() *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpExists},
+	}}
 }
 
-// auditor is the validator behind New.
-type auditor struct {
+// Audit is the extension. Make one with [New].
+type Audit struct {
 	options Options
-	log     *zap.Logger
-	events  *eventWriter
-	queue   chan record
+	err     error
+	auditor *auditor
 }
 
-// record is one session.
-type record struct {
-	time      time.Time
-	uid       string
-	user      string
-	groups    []string
-	namespace string
-	pod       string
-	container string
-	verb      string
-	command   []string
-	tty       bool
-	stdin     bool
+// New returns the extension. What is wrong with the options AddTo tells.
+func New(options Options) *Audit {
+	a := &Audit{}
+	a.options, a.err = options.withDefaults()
+	if a.err != nil {
+		return a
+	}
+	a.auditor, a.err = newAuditor(a.options)
+	return a
 }
 
-// Register learns where to log and to write Events.
-func (a *auditor) Register(mgr extension.Manager) error {
-	config, err := mgr.GetKubeConnection()
-	if err != nil {
-		return err
-	}
-	clientset, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("audit: %w", err)
-	}
-	a.log = mgr.GetLogger().Desugar().Named("audit")
-	a.events = &eventWriter{pods: clientset.CoreV1(), events: clientset.EventsV1()}
-	return mgr.GetKubeManager().Add(recorder{a})
+// Adder is what extensions are added to: a *manager.Manager.
+type Adder interface {
+	AddExtension(e any) error
 }
 
-// Validate records the session that is about to begin. It denies it only if the
-// record is required and cannot be made.
-func (a *auditor) Validate(ctx context.Context, obj runtime.Object, req *extension.Request) error {
-	r := record{
-		time: a.options.Clock.Now(), uid: string(req.UID), user: req.User().Username, groups: req.User().Groups,
-		namespace: req.Namespace, pod: req.Name, verb: req.SubResource,
+// AddTo adds the extension's parts to a manager.
+func (a *Audit) AddTo(mgr Adder) error {
+	if a.err != nil {
+		return fmt.Errorf("audit options: %w", a.err)
 	}
-	switch options := obj.(type) {
-	case *corev1.PodExecOptions:
-		r.container, r.command, r.tty, r.stdin = options.Container, options.Command, options.TTY, options.Stdin
-	case *corev1.PodAttachOptions:
-		r.container, r.tty, r.stdin = options.Container, options.TTY, options.Stdin
-	default:
-		return fmt.Errorf("audit: %s %s/%s: unexpected options %T", req.Operation, req.Resource.Resource, req.SubResource, obj)
-	}
-	if req.Operation != admissionv1.Connect || req.DryRun() {
-		return nil
-	}
-	a.log.Info("session", r.fields()...)
-	if a.options.Required {
-		if err := a.events.write(ctx, r); err != nil {
-			a.log.Error("session denied: not recorded", append(r.fields(), zap.Error(err))...)
-			return extension.Denyf("%s on Pod %s/%s is only allowed when it can be recorded, and recording failed: %w", r.verb, r.namespace, r.pod, err)
+	for _, part := range a.parts() {
+		if err := mgr.AddExtension(part); err != nil {
+			return fmt.Errorf("audit: %w", err)
 		}
-		return nil
-	}
-	select {
-	case a.queue <- r:
-	default:
-		a.log.Error("event dropped: the queue is full", append(r.fields(), zap.Int("queueLength", a.options.QueueLength))...)
 	}
 	return nil
 }
 
-func (r record) fields() []zap.Field {
-	return []zap.Field{
-		zap.String("verb", r.verb), zap.String("user", r.user), zap.Strings("groups", r.groups),
-		zap.String("namespace", r.namespace), zap.String("pod", r.pod), zap.String("container", r.container),
-		zap.Strings("command", r.command), zap.Bool("tty", r.tty), zap.Bool("stdin", r.stdin), zap.String("uid", r.uid),
+// parts are what the manager gets: the auditor in each of its scopes, and what
+// sinks bring along.
+func (a *Audit) parts() []any {
+	var parts []any
+	for _, scope := range a.scopes() {
+		parts = append(parts, extension.Validating[runtime.Object](a.auditor, scope))
 	}
-}
-
-// String says what happened, for a person.
-func (r record) String() string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "%s: %s", r.user, r.verb)
-	if r.container != "" {
-		fmt.Fprintf(&text, " in container %s", r.container)
-	}
-	if len(r.command) > 0 {
-		fmt.Fprintf(&text, ": %q", r.command)
-	}
-	fmt.Fprintf(&text, " (tty %t, stdin %t)", r.tty, r.stdin)
-	return text.String()
-}
-
-// recorder writes the Events that wait, in every replica: each has its own
-// queue.
-type recorder struct{ *auditor }
-
-var _ manager.LeaderElectionRunnable = recorder{}
-
-// NeedLeaderElection is false: every replica answers admissions.
-func (recorder) NeedLeaderElection() bool { return false }
-
-// writeTimeout bounds the writing of one Event.
-const writeTimeout = 10 * time.Second
-
-// Start writes Events until ctx ends, and then those that still wait.
-func (a recorder) Start(ctx context.Context) error {
-	for {
-		select {
-		case r := <-a.queue:
-			a.write(ctx, r)
-		case <-ctx.Done():
-			for len(a.queue) > 0 {
-				a.write(ctx, <-a.queue)
-			}
-			return nil
+	for _, sink := range a.options.Sinks {
+		if with, ok := sink.Sink.(interface{ parts() []any }); ok {
+			parts = append(parts, with.parts()...)
 		}
 	}
+	return parts
 }
 
-func (a recorder) write(ctx context.Context, r record) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
-	defer cancel()
-	if err := a.events.write(ctx, r); err != nil {
-		a.log.Error("event not written", append(r.fields(), zap.Error(err))...)
+// failurePolicy is Fail when an act must not go on without its record, or
+// without having been decided about.
+func (a *Audit) failurePolicy() admissionregistrationv1.FailurePolicyType {
+	for _, sink := range a.options.Sinks {
+		if sink.FailurePolicy == Closed {
+			return admissionregistrationv1.Fail
+		}
 	}
+	return admissionregistrationv1.Ignore
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Required && o.Sinks != nil {
+		return o, fmt.Errorf("options Required and Sinks exclude each other: set FailurePolicy of a sink to Closed")
+	}
+	if o.Sinks == nil {
+		policy := Open
+		if o.Required {
+			policy = Closed
+		}
+		o.Sinks = []SinkOptions{{Sink: NewLogSink(), FailurePolicy: policy}, {Sink: NewEventSink(), FailurePolicy: policy}}
+	}
+	if o.Redact == nil {
+		o.Redact = DefaultRedact
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	sinks := make([]SinkOptions, len(o.Sinks))
+	names := map[string]bool{}
+	for i, sink := range o.Sinks {
+		var err error
+		if sinks[i], err = sink.withDefaults(); err != nil {
+			return o, fmt.Errorf("Sinks[%d]: %w", i, err)
+		}
+		if name := sink.Sink.Name(); names[name] {
+			return o, fmt.Errorf("Sinks[%d]: a sink named %q is there already", i, name)
+		}
+		names[sink.Sink.Name()] = true
+	}
+	o.Sinks = sinks
+	return o, nil
+}
+
+// auditor is the validator of every way in.
+type auditor struct {
+	options  Options
+	redactor *Redactor
+	sinks    []*outlet
+	order    stripes
+
+	log  *zap.Logger
+	pods corev1client.PodsGetter
+
+	// decide is nil without enforcement: everything is allowed.
+	decide func(context.Context, *act) (decision, error)
+	// admitted, if there is one, is told of each act that was let through and
+	// recorded; it must not block.
+	admitted func(context.Context, *act)
+}
+
+var _ extension.Validator[runtime.Object] = (*auditor)(nil)
+
+func newAuditor(options Options) (*auditor, error) {
+	redactor, err := NewRedactor(options.Redact...)
+	if err != nil {
+		return nil, fmt.Errorf("Redact: %w", err)
+	}
+	a := &auditor{options: options, redactor: redactor, order: newStripes()}
+	for _, sink := range options.Sinks {
+		a.sinks = append(a.sinks, newOutlet(sink, options.Clock))
+	}
+	return a, nil
+}
+
+// Register learns where to log and to read Pods, and starts the sinks. It is
+// called once for each scope.
+func (a *auditor) Register(mgr extension.Manager) error {
+	if a.log != nil {
+		return nil
+	}
+	var err error
+	if a.pods, err = mgr.GetKubeClient(); err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	a.log = mgr.GetLogger().Desugar().Named("audit")
+	for _, o := range a.sinks {
+		if err := o.register(mgr); err != nil {
+			return fmt.Errorf("audit: sink %s: %w", o.Sink.Name(), err)
+		}
+	}
+	return nil
+}
+
+// Validate decides about an act, records it, and lets it through or not. Each
+// request has one act at most.
+func (a *auditor) Validate(ctx context.Context, obj runtime.Object, req *extension.Request) error {
+	act, err := parse(obj, req)
+	if err != nil || act == nil {
+		return err
+	}
+	a.identify(ctx, act)
+	if err := a.judge(ctx, act); err != nil {
+		return err
+	}
+	req.Audit("record", act.record.ID)
+	refusal := a.keep(ctx, act)
+	count(act.record)
+	if refusal != nil {
+		return refusal
+	}
+	if act.record.Decision == v1alpha1.AuditDenied {
+		return extension.Deny(act.record.Reason)
+	}
+	if a.admitted != nil {
+		a.admitted(ctx, act)
+	}
+	return nil
 }

@@ -58,7 +58,7 @@ func TestEverySessionIsRecordedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	logs := runManager(t, cluster.Config(), audit.New(audit.Options{}))
+	logs := runManager(t, cluster.Config(), audit.Options{})
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "shop"},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "example.com/web:1"}, {Name: "log", Image: "example.com/log:1"}}},
@@ -90,7 +90,7 @@ func TestEverySessionIsRecordedOnce(t *testing.T) {
 	}
 	record := sessions[0].ContextMap()
 	for field, want := range map[string]any{
-		"verb": "exec", "user": "alice", "namespace": namespace, "pod": "shop", "container": "log", "tty": false, "stdin": true,
+		"way": "pods/exec", "verb": "connect", "user": "alice", "namespace": namespace, "pod": "shop", "container": "log", "tty": false, "stdin": true,
 	} {
 		if record[field] != want {
 			t.Errorf("%s is %v, want %v", field, record[field], want)
@@ -138,7 +138,7 @@ func TestEverySessionIsRecordedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the attach is recorded", func(context.Context) bool {
-		return logs.FilterField(zap.String("verb", "attach")).FilterMessage("session").Len() == 1
+		return logs.FilterField(zap.String("way", "pods/attach")).FilterMessage("session").Len() == 1
 	})
 	detach()
 	_ = attach.Wait()
@@ -148,18 +148,26 @@ func TestAnExecThatMustBeRecordedIsDeniedWhenItCannotBe(t *testing.T) {
 	// Nobody answers there, so no Event can be written.
 	required, req := register(t, audit.Options{Required: true})
 	err := required.Admit(t.Context(), &corev1.PodExecOptions{Command: []string{"sh"}}, req)
-	if reason, denied := extension.DenialReason(err); !denied || !strings.Contains(reason, "exec on Pod default/shop is only allowed when it can be recorded") {
+	if reason, denied := extension.DenialReason(err); !denied || !strings.Contains(reason, "pods/exec of Pod default/shop is only allowed when it is recorded") {
 		t.Errorf("got %v, want a denial with the reason", err)
 	}
 }
 
 func TestAnExecIsAllowedWhenItsEventCannotBeWritten(t *testing.T) {
-	optional, req := register(t, audit.Options{QueueLength: 1})
-	for range 3 { // one more than the queue and the writer hold
+	optional, req := register(t, audit.Options{Sinks: []audit.SinkOptions{{Sink: audit.NewEventSink(), QueueLength: 1}}})
+	for range 3 { // more than the queue holds
 		if err := optional.Admit(t.Context(), &corev1.PodExecOptions{Command: []string{"sh"}}, req); err != nil {
 			t.Errorf("got %v, want the session allowed", err)
 		}
 	}
+}
+
+// parts collects what an extension adds to a manager.
+type parts []any
+
+func (p *parts) AddExtension(e any) error {
+	*p = append(*p, e)
+	return nil
 }
 
 // register returns an auditor whose host has no API server, and a request.
@@ -171,18 +179,24 @@ func register(t *testing.T, options audit.Options) (*extension.Admission, *exten
 	}
 	mgr := &fakes.Manager{}
 	mgr.GetKubeConnectionReturns(&rest.Config{Host: "https://127.0.0.1:1"}, nil)
+	mgr.GetKubeClientReturns(kubernetes.NewForConfigOrDie(&rest.Config{Host: "https://127.0.0.1:1"}).CoreV1(), nil)
 	mgr.GetLoggerReturns(zap.NewNop().Sugar())
 	mgr.GetKubeManagerReturns(kube)
-	admitted := audit.New(options)
-	if err := admitted.Register(mgr); err != nil {
+	var added parts
+	if err := audit.New(options).AddTo(&added); err != nil {
 		t.Fatal(err)
 	}
-	return admitted, extension.NewRequest(admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
-		Operation: admissionv1.Connect, Namespace: namespace, Name: "shop", SubResource: "exec",
+	sessions := added[0].(*extension.Admission)
+	if err := sessions.Register(mgr); err != nil {
+		t.Fatal(err)
+	}
+	return sessions, extension.NewRequest(admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		UID: "1", Operation: admissionv1.Connect, Namespace: namespace, Name: "shop",
+		Resource: metav1.GroupVersionResource{Version: "v1", Resource: "pods"}, SubResource: "exec",
 	}})
 }
 
-func runManager(t *testing.T, config *rest.Config, extensions ...any) *observer.ObservedLogs {
+func runManager(t *testing.T, config *rest.Config, options audit.Options) *observer.ObservedLogs {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -200,10 +214,8 @@ func runManager(t *testing.T, config *rest.Config, extensions ...any) *observer.
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range extensions {
-		if err := mgr.AddExtension(e); err != nil {
-			t.Fatal(err)
-		}
+	if err := audit.New(options).AddTo(mgr); err != nil {
+		t.Fatal(err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(context.WithoutCancel(t.Context())) }()

@@ -137,11 +137,13 @@ func (d *demo) startManager(ctx context.Context) (stop func() error, err error) 
 	for _, e := range []any{
 		extension.Mutating(extension.MutatorFunc[*corev1.Pod](d.addEnv), extension.Scope{Name: "add-env"}),
 		extension.Validating(extension.ValidatorFunc[*corev1.Pod](noPrivileged), extension.Scope{Name: "no-privileged"}),
-		audit.New(audit.Options{}),
 	} {
 		if err := mgr.AddExtension(e); err != nil {
 			return nil, err
 		}
+	}
+	if err := audit.New(audit.Options{}).AddTo(mgr); err != nil {
+		return nil, err
 	}
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(context.WithoutCancel(ctx)) }()
