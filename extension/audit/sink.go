@@ -66,6 +66,11 @@ func (o SinkOptions) withDefaults() (SinkOptions, error) {
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
 		return o, fmt.Errorf("the sink's name %q: %s", name, problems[0])
 	}
+	if sink, ok := o.Sink.(validated); ok {
+		if err := sink.validate(); err != nil {
+			return o, fmt.Errorf("sink %s: %w", name, err)
+		}
+	}
 	if o.FailurePolicy == "" {
 		o.FailurePolicy = Open
 	}
@@ -85,3 +90,6 @@ func (o SinkOptions) withDefaults() (SinkOptions, error) {
 	}
 	return o, nil
 }
+
+// validated is a sink with options that can be wrong.
+type validated interface{ validate() error }

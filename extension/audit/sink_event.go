@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// controller is the Events' reporting controller, a qualified name.
-	controller = "admitkit.dev/audit"
+	// reportingController is the Events' reporting controller, a qualified name.
+	reportingController = "admitkit.dev/audit"
 	// noteLimit is the API's limit of an Event's note, in bytes.
 	noteLimit = 1024
 )
@@ -76,7 +76,7 @@ func (s *eventSink) Write(ctx context.Context, r *v1alpha1.AuditRecord) error {
 	event := &eventsv1.Event{
 		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: "audit." + r.ID},
 		EventTime:           r.Time,
-		ReportingController: controller,
+		ReportingController: reportingController,
 		ReportingInstance:   s.instance,
 		Action:              actions[r.Way],
 		Reason:              reasons[r.Way],
