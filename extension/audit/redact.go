@@ -11,7 +11,7 @@ import (
 // DefaultRedact are the patterns of names whose values are secret.
 var DefaultRedact = []string{
 	`passw(or)?d`, `passphrase`, `pwd`, `secret`, `token`, `api[-_]?key`, `access[-_]?key`, `private[-_]?key`,
-	`credentials?`, `auth(orization)?`, `cookie`, `session[-_]?id`,
+	`credentials?`, `authorization`, `cookie`, `session[-_]?id`,
 }
 
 // redacted stands for what was taken out.

@@ -23,7 +23,8 @@ type spool struct {
 	most int
 	busy chan struct{}
 
-	mu sync.Mutex
+	mu     sync.Mutex
+	opened bool
 	// names are the files in order: a number, and the ID of the record.
 	names []string
 	next  uint64
@@ -39,8 +40,13 @@ const (
 	spoolPartial = ".partial"
 )
 
-// open finds what is left from the last run.
+// open finds what is left from the last run, once.
 func (s *spool) open() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.opened {
+		return nil
+	}
 	if err := s.fs.MkdirAll(s.dir, 0o700); err != nil {
 		return err
 	}
@@ -48,8 +54,7 @@ func (s *spool) open() error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.names = nil
 	for _, entry := range entries {
 		name := entry.Name()
 		number, err := strconv.ParseUint(strings.SplitN(name, "-", 2)[0], 16, 64)
@@ -64,6 +69,7 @@ func (s *spool) open() error {
 		}
 	}
 	slices.Sort(s.names)
+	s.opened = true
 	s.signal()
 	return nil
 }
@@ -71,6 +77,9 @@ func (s *spool) open() error {
 // push puts an event into the queue. One that is in it already is not put twice.
 func (s *spool) push(ctx context.Context, id string, event []byte) error {
 	return withDisk(ctx, s.busy, func() error {
+		if err := s.open(); err != nil {
+			return fmt.Errorf("the queue on disk: %w", err)
+		}
 		s.mu.Lock()
 		length, number := len(s.names), s.next
 		present := slices.ContainsFunc(s.names[max(0, length-1000):], func(name string) bool {
