@@ -55,6 +55,7 @@ lists them; "exec" asks for access to a Pod that runs, "pod" for a Pod of your o
 	root.AddCommand(
 		c.requestCommand(execRequests), c.requestCommand(podRequests),
 		c.listCommand(), c.templatesCommand(), c.describeCommand(), c.extendCommand(), c.revokeCommand(),
+		c.auditCommand(),
 	)
 	return root
 }

@@ -19,7 +19,7 @@ func (c *cli) listCommand() *cobra.Command {
 		Use: "list", Aliases: []string{"ls", "get"}, Short: "List requests, and until when they give access",
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			show, err := c.printer(output)
+			show, err := c.printer(output, everywhere)
 			if err != nil {
 				return err
 			}
@@ -39,7 +39,7 @@ func (c *cli) listCommand() *cobra.Command {
 			if len(objects) == 0 {
 				c.sayf("no requests found%s", in(namespace, everywhere))
 			}
-			return show.orTable(c)(objects...)
+			return show(objects...)
 		},
 	}
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "of all namespaces")
@@ -56,7 +56,7 @@ func (c *cli) templatesCommand() *cobra.Command {
 		Use: "templates", Short: "List what may be asked for, by whom and for how long",
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			show, err := c.printer(output)
+			show, err := c.printer(output, everywhere)
 			if err != nil {
 				return err
 			}
@@ -71,7 +71,7 @@ func (c *cli) templatesCommand() *cobra.Command {
 			if len(objects) == 0 {
 				c.sayf("no templates found%s", in(namespace, everywhere))
 			}
-			return show.orTable(c)(objects...)
+			return show(objects...)
 		},
 	}
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "of all namespaces")

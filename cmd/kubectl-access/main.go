@@ -7,6 +7,7 @@
 //	kubectl access list
 //	kubectl access extend web-x7k2p 15m
 //	kubectl access revoke web-x7k2p
+//	kubectl access audit --user alice --since 24h
 //
 // What is asked for goes to standard output, everything else to standard error,
 // so that both can be used in scripts. Exit codes:

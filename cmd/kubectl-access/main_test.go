@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/access"
+	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
@@ -77,7 +79,8 @@ func run(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := access.New(access.Options{Namespace: namespace}).AddTo(mgr); err != nil {
+	records := audit.New(audit.Options{Sinks: []audit.SinkOptions{{Sink: audit.NewObjectSink(audit.ObjectSinkOptions{})}}})
+	if err := errors.Join(access.New(access.Options{Namespace: namespace}).AddTo(mgr), records.AddTo(mgr)); err != nil {
 		return 0, err
 	}
 	done := make(chan error, 1)
@@ -302,6 +305,73 @@ func TestRequestsAndTemplatesAreListedInEveryFormat(t *testing.T) {
 	kubectlAccess(t, alice, "templates", "-n", namespace, "-o", "wide").expect(t, 0, "exec,log", "optional")
 	kubectlAccess(t, alice, "describe", name, "-n", namespace).expect(t, 0, "AccessResourcesReady", "alice", "for the list", "kubectl get pod")
 	kubectlAccess(t, nil, "describe", name, "-n", namespace).expect(t, 0, "AccessGranted")
+}
+
+func TestAnAuditorSeesWhoDidWhatAndWhatComes(t *testing.T) {
+	name := requested(t)
+	req := &v1alpha1.ExecAccessRequest{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, req); err != nil {
+		t.Fatal(err)
+	}
+	pod := req.Status.PodName
+	run := func(words ...string) {
+		t.Helper()
+		command := cluster.Kubectl(t.Context(), alice, append([]string{"exec", "-n", namespace, pod, "--"}, words...)...)
+		if output, err := command.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, output)
+		}
+	}
+	watching := cluster.Kubectl(t.Context(), nil, "access", "audit", "-n", namespace, "-w", "--since", "0s", "-o", "wide")
+	shown := &lockedBuffer{}
+	watching.Stdout = shown
+	if err := watching.Start(); err != nil {
+		t.Fatal(err)
+	}
+	run("echo", "two words", "\x1b[31mred")
+	eventually(t, "the record is listed", func() bool {
+		return strings.Contains(kubectlAccess(t, nil, "audit", "-n", namespace, "--user", "alice", "--pod", pod, "--since", "1m").stdout, `echo "two words" "\x1b[31mred"`)
+	})
+	for args, want := range map[string]bool{
+		"--user mallory": false, "--until 1h": false, "--decision Denied": false, "--decision Allowed": true, "--since 2020-01-01T00:00:00Z": true, "-A -o json": true, "-A -o wide": true,
+	} {
+		o := kubectlAccess(t, nil, append([]string{"audit", "-n", namespace}, strings.Fields(args)...)...).expect(t, 0)
+		if found := strings.Contains(o.stdout, "two words"); found != want {
+			t.Errorf("audit %s shows it: %t, want %t\n%s", args, found, want, o.stdout)
+		}
+	}
+	eventually(t, "the watch shows it", func() bool {
+		// The first may have been before the watch began.
+		run("true", "watched")
+		return strings.Contains(shown.String(), "true watched")
+	})
+	if err := watching.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := watching.Wait(); !errors.As(err, &exit) || exit.ExitCode() != codeInterrupted {
+		t.Errorf("after an interrupt: %v, want exit code %d", err, codeInterrupted)
+	}
+	kubectlAccess(t, nil, "audit", "--since", "yesterday").expect(t, codeUsage, "--since", "yesterday")
+	kubectlAccess(t, nil, "audit", "--decision", "Maybe").expect(t, codeUsage, "Allowed or Denied")
+	kubectlAccess(t, alice, "audit", "-A").expect(t, codeRefused, "no right")
+}
+
+// lockedBuffer is written by a process and read by a test.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
 
 func TestNamesAreCompleted(t *testing.T) {

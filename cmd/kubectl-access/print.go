@@ -29,21 +29,12 @@ func (c *cli) addOutputFlag(cmd *cobra.Command, output *string) {
 // printer prints objects of one sort to standard output.
 type printer func(objects ...client.Object) error
 
-// orTable returns the printer, or that of tables when none was asked for.
-func (p printer) orTable(c *cli) printer {
-	if p != nil {
-		return p
-	}
-	return c.table(false)
-}
-
-// printer returns the printer of a format, nil for "".
-func (c *cli) printer(format string) (printer, error) {
+// printer returns the printer of a format, which is table by default. Tables have
+// a column with the namespace when they are of all namespaces.
+func (c *cli) printer(format string, everywhere bool) (printer, error) {
 	switch format {
-	case "":
-		return nil, nil
-	case "table", "wide":
-		return c.table(format == "wide"), nil
+	case "", "table", "wide":
+		return c.table(format == "wide", everywhere), nil
 	case "json":
 		return c.whole(&printers.JSONPrinter{}), nil
 	case "yaml":
@@ -87,25 +78,31 @@ func (c *cli) whole(p printers.ResourcePrinter) printer {
 	}
 }
 
-// table prints objects as kubectl prints tables.
-func (c *cli) table(wide bool) printer {
+// table prints objects as kubectl prints tables. Called again it prints more
+// rows of the same table.
+func (c *cli) table(wide, everywhere bool) printer {
+	out := printers.GetNewTabWriter(c.Out)
+	begun := false
 	return func(objects ...client.Object) error {
 		if len(objects) == 0 {
 			return nil
 		}
-		out := printers.GetNewTabWriter(c.Out)
 		columns := columnsOf(objects[0])
-		several := slices.ContainsFunc(objects, func(o client.Object) bool { return o.GetNamespace() != objects[0].GetNamespace() })
 		row := func(cell func(column) string) {
 			var cells []string
 			for _, col := range columns {
-				if (!col.wide || wide) && (col.name != "NAMESPACE" || several) {
-					cells = append(cells, cell(col))
+				if (!col.wide || wide) && (col.name != "NAMESPACE" || everywhere) {
+					// Names and reasons are others' words, which are to do nothing to the
+					// terminal.
+					cells = append(cells, printers.EscapeTerminal(cell(col)))
 				}
 			}
 			_, _ = fmt.Fprintln(out, strings.Join(cells, "\t")) // Flush tells
 		}
-		row(func(col column) string { return col.name })
+		if !begun {
+			row(func(col column) string { return col.name })
+			begun = true
+		}
 		for _, object := range objects {
 			row(func(col column) string { return cmp.Or(col.of(object), "<none>") })
 		}
@@ -120,8 +117,11 @@ type column struct {
 }
 
 func columnsOf(object client.Object) []column {
-	if _, ok := object.(request); ok {
+	switch object.(type) {
+	case request:
 		return requestColumns
+	case *v1alpha1.AuditEvent:
+		return auditColumns
 	}
 	return templateColumns
 }
@@ -215,7 +215,7 @@ func lines(out io.Writer, pairs ...string) error {
 	w := printers.GetNewTabWriter(out)
 	for pair := range slices.Chunk(pairs, 2) {
 		if pair[1] != "" {
-			_, _ = fmt.Fprintf(w, "%s:\t%s\n", pair[0], pair[1]) // Flush tells
+			_, _ = fmt.Fprintf(w, "%s:\t%s\n", pair[0], printers.EscapeTerminal(pair[1])) // Flush tells
 		}
 	}
 	return w.Flush()

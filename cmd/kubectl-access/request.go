@@ -58,7 +58,7 @@ func (a *ask) run(ctx context.Context, template string) error {
 	case a.shell && a.timeout == 0:
 		return exitf(codeUsage, "--shell has to wait: --timeout must be more than 0")
 	}
-	show, err := a.printer(a.output)
+	show, err := a.printer(a.output, false)
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (a *ask) run(ctx context.Context, template string) error {
 	switch {
 	case a.shell:
 		return a.runShell(ctx, req)
-	case show != nil:
+	case a.output != "":
 		return show(req)
 	case req.GetRequestStatus().AccessMessage != "":
 		_, err := a.Out.Write([]byte(req.GetRequestStatus().AccessMessage + "\n"))

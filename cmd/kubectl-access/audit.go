@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/audit"
+)
+
+// query is which records are asked for.
+type query struct {
+	*cli
+	user, pod, decision string
+	since, until        string
+	everywhere, watch   bool
+	output              string
+
+	from, to time.Time
+}
+
+func (c *cli) auditCommand() *cobra.Command {
+	q := &query{cli: c}
+	cmd := &cobra.Command{
+		Use: "audit", Short: "List who went into which Pod, and what was decided",
+		Long: `List the AuditEvents: every exec, attach, port-forward, proxy and debug that
+somebody took or wanted to take, the oldest first. --since and --until take a
+duration, which is that long ago, or a time such as 2026-11-21T09:00:00Z.`,
+		Example: "  # What alice did in the last day, anywhere\n  kubectl access audit --user alice --since 24h -A\n\n  # What is refused from now on\n  kubectl access audit --decision Denied --since 0s -A -w",
+		Args:    exactly(),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return q.run(cmd.Context()) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&q.user, "user", "", "only what this user did")
+	flags.StringVar(&q.pod, "pod", "", "only what was done in this Pod")
+	flags.StringVar(&q.decision, "decision", "", "only what was Allowed, or Denied")
+	flags.StringVar(&q.since, "since", "", "only what was done since then")
+	flags.StringVar(&q.until, "until", "", "only what was done before then")
+	flags.BoolVarP(&q.everywhere, "all-namespaces", "A", false, "of all namespaces, and what is in none")
+	flags.BoolVarP(&q.watch, "watch", "w", false, "go on with what is done from now on")
+	c.addOutputFlag(cmd, &q.output)
+	return cmd
+}
+
+func (q *query) run(ctx context.Context) error {
+	var err error
+	if q.from, err = when("--since", q.since); err != nil {
+		return err
+	}
+	if q.to, err = when("--until", q.until); err != nil {
+		return err
+	}
+	if d := v1alpha1.AuditDecision(q.decision); d != "" && d != v1alpha1.AuditAllowed && d != v1alpha1.AuditDenied {
+		return exitf(codeUsage, "--decision %q: must be Allowed or Denied", q.decision)
+	}
+	show, err := q.printer(q.output, q.everywhere)
+	if err != nil {
+		return err
+	}
+	cl, namespace, err := q.connect()
+	if err != nil {
+		return err
+	}
+	selector := q.labels(namespace)
+	var list v1alpha1.AuditEventList
+	if err := cl.List(ctx, &list, selector); err != nil {
+		return explained(err)
+	}
+	var events []client.Object
+	for i := range list.Items {
+		if q.matches(&list.Items[i]) {
+			events = append(events, &list.Items[i])
+		}
+	}
+	slices.SortStableFunc(events, func(a, b client.Object) int {
+		return a.(*v1alpha1.AuditEvent).Spec.Time.Compare(b.(*v1alpha1.AuditEvent).Spec.Time.Time)
+	})
+	if len(events) == 0 && !q.watch {
+		q.sayf("no records found%s", in(namespace, q.everywhere))
+	}
+	if len(events) > 0 || !q.watch {
+		if err := show(events...); err != nil {
+			return err
+		}
+	}
+	if !q.watch {
+		return nil
+	}
+	return q.follow(ctx, cl, selector, list.ResourceVersion, show)
+}
+
+// follow shows records as they are made, until it is interrupted.
+func (q *query) follow(ctx context.Context, cl client.WithWatch, selector client.ListOption, from string, show printer) error {
+	events := &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		options := &client.ListOptions{Raw: &o}
+		selector.ApplyToList(options)
+		return cl.Watch(ctx, &v1alpha1.AuditEventList{}, options)
+	}}
+	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, from, events)
+	if err != nil {
+		return explained(err)
+	}
+	defer watcher.Stop()
+	for event := range watcher.ResultChan() {
+		switch record := event.Object.(type) {
+		case *v1alpha1.AuditEvent:
+			if event.Type == watch.Deleted || !q.matches(record) {
+				continue
+			}
+			if err := show(record); err != nil {
+				return err
+			}
+		case *metav1.Status:
+			return explained(apierrors.FromObject(record))
+		}
+	}
+	return exitf(codeInterrupted, "interrupted")
+}
+
+// labels select at the server what labels can.
+func (q *query) labels(namespace string) client.MatchingLabels {
+	selector := client.MatchingLabels{}
+	set := func(label, value string) {
+		if value != "" {
+			selector[label] = audit.LabelValue(value)
+		}
+	}
+	set(audit.LabelUser, q.user)
+	set(audit.LabelPod, q.pod)
+	set(audit.LabelDecision, q.decision)
+	if !q.everywhere {
+		set(audit.LabelNamespace, namespace)
+	}
+	return selector
+}
+
+// matches looks at the record itself: labels can be changed.
+func (q *query) matches(event *v1alpha1.AuditEvent) bool {
+	r := &event.Spec
+	last := r.Time.Time
+	if event.Status.LastTime != nil {
+		last = event.Status.LastTime.Time
+	}
+	return (q.user == "" || q.user == r.User.Username) && (q.pod == "" || q.pod == r.Pod) &&
+		(q.from.IsZero() || !last.Before(q.from)) && (q.to.IsZero() || r.Time.Time.Before(q.to))
+}
+
+// when reads a time, or a duration before now. "" is no time.
+func when(flag, text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+		return time.Now().Add(-ago), nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, exitf(codeUsage, "%s %q: must be a duration such as 24h, or a time such as 2026-11-21T09:00:00Z", flag, text)
+	}
+	return at, nil
+}
+
+func ofRecord(f func(*v1alpha1.AuditEvent) string) func(client.Object) string {
+	return func(object client.Object) string { return f(object.(*v1alpha1.AuditEvent)) }
+}
+
+var auditColumns = []column{
+	{name: "TIME", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Time.Local().Format(time.DateTime) })},
+	{name: "USER", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.User.Username })},
+	{name: "WAY", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return string(e.Spec.Way) })},
+	{name: "NAMESPACE", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Namespace })},
+	{name: "POD", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Pod })},
+	{name: "COMMAND", of: ofRecord(command)},
+	{name: "DECISION", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return string(e.Spec.Decision) })},
+	{name: "COUNT", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return strconv.FormatInt(max(e.Status.Count, 1), 10) })},
+	{name: "CONTAINER", wide: true, of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Container })},
+	{name: "NODE", wide: true, of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Node })},
+	{name: "REQUEST", wide: true, of: ofRecord(func(e *v1alpha1.AuditEvent) string {
+		if by := e.Spec.AccessRequest; by != nil {
+			return by.Name
+		}
+		return ""
+	})},
+	{name: "FLAGS", wide: true, of: ofRecord(func(e *v1alpha1.AuditEvent) string {
+		flags := make([]string, len(e.Spec.Flags))
+		for i, flag := range e.Spec.Flags {
+			flags[i] = string(flag)
+		}
+		return strings.Join(flags, ",")
+	})},
+	{name: "REASON", wide: true, of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Reason })},
+	{name: "ID", wide: true, of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.ID })},
+}
+
+// command shows a command on one line, so that what looks like two arguments is
+// two.
+func command(e *v1alpha1.AuditEvent) string {
+	words := make([]string, len(e.Spec.Command))
+	for i, word := range e.Spec.Command {
+		if words[i] = word; word == "" || strings.ContainsFunc(word, func(r rune) bool { return r == ' ' || r == '"' || r == '\'' || !unicode.IsPrint(r) }) {
+			words[i] = strconv.Quote(word)
+		}
+	}
+	return strings.Join(words, " ")
+}
