@@ -49,6 +49,13 @@ fuzz: ## Fuzz the codec, the decoder and the patch engine, 20 s each (FUZZTIME=1
 controlplane: ## Get etcd, kube-apiserver, kubectl... into bin/k8s (first time: 10 to 15 min)
 	@go run -C hack/controlplane . -module . -out $(CURDIR)/bin/k8s
 
+IMAGE ?= admitkit.dev/admitkit:dev
+.PHONY: image
+image: ## Build the operator's image into bin/admitkit.tar, an OCI archive (IMAGE=name)
+	@mkdir -p bin/image
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags="-s -w" -o bin/image/admitkit ./cmd/admitkit
+	go run -C hack/image . -binary $(CURDIR)/bin/image/admitkit -arch $$(go env GOARCH) -name $(IMAGE) -out $(CURDIR)/bin/admitkit.tar
+
 .PHONY: generate
 generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew
 	PATH=$(TOOLS):$$PATH go generate ./...
@@ -56,7 +63,9 @@ generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Vet and lint, the import law included
 	$(GOLANGCI_LINT) run --allow-parallel-runners ./...
-	cd hack/controlplane && $(GOLANGCI_LINT) run --allow-parallel-runners --config ../../.golangci.yml ./...
+	@for module in hack/controlplane hack/image; do \
+	  echo "linting $$module"; (cd $$module && $(GOLANGCI_LINT) run --allow-parallel-runners --config ../../.golangci.yml ./...) || exit 1; \
+	done
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the code
@@ -67,6 +76,7 @@ verify: generate ## Check that generated files are current and modules tidy
 	go mod tidy -diff
 	go -C hack/controlplane mod tidy -diff
 	go -C hack/tools mod tidy -diff
+	go -C hack/image mod tidy -diff
 	git diff --exit-code -- $(GENERATED)
 	@untracked=$$(git ls-files --others --exclude-standard -- $(GENERATED)); \
 	if [ -n "$$untracked" ]; then echo "generated, but not in git: $$untracked"; exit 1; fi
