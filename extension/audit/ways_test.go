@@ -1,0 +1,416 @@
+package audit_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/transport/spdy"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/audit"
+)
+
+// memory is a sink that keeps records for a test.
+type memory struct {
+	mu      sync.Mutex
+	records []*v1alpha1.AuditRecord
+}
+
+func (*memory) Name() string { return "memory" }
+
+func (m *memory) Write(_ context.Context, r *v1alpha1.AuditRecord) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.records = append(m.records, r.DeepCopy())
+	return nil
+}
+
+// of returns the records of a user.
+func (m *memory) of(user string) []*v1alpha1.AuditRecord {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(m.records), func(r *v1alpha1.AuditRecord) bool {
+		return r.User.Username != user || strings.HasPrefix(r.Pod, "probe-")
+	})
+}
+
+// ways are the ways of records, in order.
+func ways(records []*v1alpha1.AuditRecord) []v1alpha1.AuditWay {
+	found := []v1alpha1.AuditWay{}
+	for _, r := range records {
+		found = append(found, r.Way)
+	}
+	return found
+}
+
+// onTerminal returns a command that runs in a terminal, which util-linux's
+// script gives it.
+func onTerminal(ctx context.Context, cmd *exec.Cmd) *exec.Cmd {
+	var line strings.Builder
+	for _, word := range cmd.Args {
+		line.WriteString("'" + strings.ReplaceAll(word, "'", `'\''`) + "' ")
+	}
+	terminal := exec.CommandContext(ctx, "script", "-qec", line.String(), "/dev/null")
+	terminal.Env, terminal.Dir = cmd.Env, cmd.Dir
+	return terminal
+}
+
+// aWay is something that an engineer does with kubectl.
+type aWay struct {
+	name string
+	run  func(ctx context.Context, ns string) *exec.Cmd
+	// want are the ways in that it takes, one record of each.
+	want []v1alpha1.AuditWay
+	// endless says that it does not end by itself.
+	endless bool
+	check   func(t *testing.T, records []*v1alpha1.AuditRecord)
+}
+
+func TestEveryWayInByKubectlIsRecordedOnce(t *testing.T) {
+	kubectl := func(args ...string) func(context.Context, string) *exec.Cmd {
+		return func(ctx context.Context, ns string) *exec.Cmd {
+			return cluster.Kubectl(ctx, alice, append([]string{"-n", ns}, args...)...)
+		}
+	}
+	terminal := func(args ...string) func(context.Context, string) *exec.Cmd {
+		return func(ctx context.Context, ns string) *exec.Cmd {
+			return onTerminal(ctx, cluster.Kubectl(ctx, alice, append([]string{"-n", ns}, args...)...))
+		}
+	}
+	raw := func(path string) func(context.Context, string) *exec.Cmd {
+		return func(ctx context.Context, ns string) *exec.Cmd {
+			return cluster.Kubectl(ctx, alice, "get", "--request-timeout=2s", "--raw", strings.ReplaceAll(path, "NS", ns))
+		}
+	}
+	one := func(ways ...v1alpha1.AuditWay) []v1alpha1.AuditWay { return ways }
+	hasFlags := func(flags ...v1alpha1.AuditFlag) func(*testing.T, []*v1alpha1.AuditRecord) {
+		return func(t *testing.T, records []*v1alpha1.AuditRecord) {
+			for _, r := range records {
+				for _, flag := range flags {
+					if !slices.Contains(r.Flags, flag) {
+						t.Errorf("the record of %s has the flags %v, want %s", r.Way, r.Flags, flag)
+					}
+				}
+			}
+		}
+	}
+	download := filepath.Join(t.TempDir(), "copied")
+	table := []aWay{
+		{name: "exec", run: kubectl("exec", "shop", "--", "true", "--password=s3cr3t"), want: one(v1alpha1.WayExec), check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+			r := records[0]
+			if r.TTY || r.Stdin || r.Container != "web" || r.Image != "example.com/web:1" || r.Node != "node-0" || r.PodUID == "" || r.Command[1] != "--password=REDACTED" {
+				t.Errorf("the record is %+v", r)
+			}
+		}},
+		{name: "exec in a terminal", run: terminal("exec", "-it", "shop", "-c", "log", "--", "true"), want: one(v1alpha1.WayExec), endless: true, check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+			if r := records[0]; !r.TTY || !r.Stdin || r.Container != "log" {
+				t.Errorf("the record is %+v", r)
+			}
+		}},
+		{name: "attach", run: kubectl("attach", "shop"), want: one(v1alpha1.WayAttach), endless: true},
+		{name: "port-forward", run: kubectl("port-forward", "pod/shop", ":8080"), want: one(v1alpha1.WayPortForward), endless: true},
+		{name: "proxy to a Pod", run: raw("/api/v1/namespaces/NS/pods/http:shop:8080/proxy/secret?a=b"), want: one(v1alpha1.WayPodProxy), check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+			if r := records[0]; r.Pod != "shop" || !slices.Equal(r.Ports, []string{"8080"}) || r.Path != "http:/secret" {
+				t.Errorf("the record is %+v", r)
+			}
+		}},
+		{name: "proxy to a Service", run: raw("/api/v1/namespaces/NS/services/shop:80/proxy/"), want: one(v1alpha1.WayServiceProxy), check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+			if r := records[0]; r.Service != "shop" || r.Pod != "" {
+				t.Errorf("the record is %+v", r)
+			}
+		}},
+		{name: "proxy to the kubelet's exec", run: raw("/api/v1/nodes/node-0/proxy/run/NS/shop/web?cmd=id"), want: one(v1alpha1.WayNodeProxy), check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+			hasFlags(v1alpha1.FlagKubelet)(t, records)
+			if r := records[0]; r.Pod != "shop" || r.Container != "web" || r.Node != "node-0" || r.PodUID == "" {
+				t.Errorf("the record is %+v", r)
+			}
+		}},
+		{name: "cp", run: kubectl("cp", "shop:/etc/hostname", download), want: one(v1alpha1.WayExec), check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+			if r := records[0]; r.Command[0] != "tar" {
+				t.Errorf("the record is %+v", r)
+			}
+		}},
+		{name: "debug", run: kubectl("debug", "shop", "--image=example.com/tools:1", "--target=web", "-c", "tools", "--", "sleep", "1"), want: one(v1alpha1.WayDebug), check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+			r := records[0]
+			if len(r.Containers) != 1 || r.Containers[0].Target != "web" || r.Image != "example.com/tools:1" || strings.Join(r.Command, " ") != "sleep 1" || r.Verb != "update" {
+				t.Errorf("the record is %+v", r)
+			}
+		}},
+		{name: "debug and attach", run: kubectl("debug", "-i", "shop", "--image=example.com/tools:1", "-c", "inside"), want: one(v1alpha1.WayDebug, v1alpha1.WayAttach), endless: true, check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+			if records[0].PodUID != records[1].PodUID || records[1].Container != "inside" || records[0].Container != "inside" {
+				t.Errorf("the records are not linked: %+v, %+v", records[0], records[1])
+			}
+			hasFlags(v1alpha1.FlagEphemeral)(t, records[1:])
+		}},
+		{name: "debug by copy", run: kubectl("debug", "-i", "shop", "--copy-to=copy", "--image=example.com/tools:1", "-c", "inside"), want: one(v1alpha1.WayPod, v1alpha1.WayAttach), endless: true, check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+			hasFlags(v1alpha1.FlagInteractive)(t, records[:1])
+			if records[1].Pod != "copy" {
+				t.Errorf("the records are not linked: %+v, %+v", records[0], records[1])
+			}
+		}},
+		{
+			name: "debug node", run: kubectl("debug", "-i", "node/node-0", "--image=example.com/tools:1"), want: one(v1alpha1.WayPod, v1alpha1.WayAttach), endless: true,
+			check: hasFlags(v1alpha1.FlagHostNamespace, v1alpha1.FlagHostPath),
+		},
+	}
+	ns := newNamespace(t)
+	sink := &memory{}
+	start(t, ns, audit.Options{Sinks: []audit.SinkOptions{
+		{Sink: sink, FailurePolicy: audit.Closed},
+		{Sink: audit.NewObjectSink(audit.ObjectSinkOptions{}), FailurePolicy: audit.Closed},
+		{Sink: audit.NewEventSink()},
+	}})
+	pod := runPod(t, ns, "shop")
+	create(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: ns}, Spec: corev1.ServiceSpec{
+		Selector: map[string]string{"app": "shop"}, Ports: []corev1.ServicePort{{Port: 80}},
+	}})
+	go runEphemeralContainers(t, pod)
+	for _, way := range table {
+		t.Run(way.name, func(t *testing.T) {
+			before, known := len(sink.of("alice")), len(acts(t, ns))
+			// The API server knows of it once admission is over.
+			take(t, way, ns, func() bool { return len(acts(t, ns))-known >= len(way.want) })
+			got := sink.of("alice")[before:]
+			if !slices.Equal(ways(got), way.want) {
+				t.Fatalf("recorded %v, want %v", ways(got), way.want)
+			}
+			t.Logf("%s: %v", way.name, ways(got))
+			for _, r := range got {
+				if r.Decision != v1alpha1.AuditAllowed || r.User.Username != "alice" || !slices.Contains(r.User.Groups, "developers") || r.Time.IsZero() || r.ID == "" {
+					t.Errorf("the record is %+v", r)
+				}
+			}
+			if way.check != nil {
+				way.check(t, got)
+			}
+		})
+	}
+	sameAsTheServers(t, sink.of("alice"), ns)
+	figure("audit.ways_in", float64(len(table)), "ways")
+}
+
+// take takes a way in: until it ends, or, if it is endless, until it is recorded.
+func take(t *testing.T, way aWay, ns string, recorded func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	cmd := way.run(ctx, ns)
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	cmd.WaitDelay = time.Second
+	if cmd.Stdin == nil {
+		// Standard input stays open, as it does in a terminal.
+		in, keep, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		defer keep.Close()
+		cmd.Stdin = in
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if way.endless {
+		defer func() {
+			if t.Failed() {
+				t.Logf("%s: %s", cmd, output.String())
+			}
+		}()
+		defer func() {
+			cancel()
+			_ = cmd.Wait()
+		}()
+		eventually(t, way.name+" is recorded", func(context.Context) bool { return recorded() })
+		return
+	}
+	err := cmd.Wait()
+	t.Logf("%v: %s", err, output.String())
+	eventually(t, way.name+" is recorded", func(context.Context) bool { return recorded() })
+}
+
+// runEphemeralContainers is the part of the kubelet that kwok has not: the
+// ephemeral containers of the Pod run. It ends with the test.
+func runEphemeralContainers(t *testing.T, pod *corev1.Pod) {
+	pods := kubernetes.NewForConfigOrDie(cluster.Config()).CoreV1().Pods(pod.Namespace)
+	w, err := admin.Watch(t.Context(), &corev1.PodList{}, client.InNamespace(pod.Namespace), client.MatchingFields{"metadata.name": pod.Name})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer w.Stop()
+	for event := range w.ResultChan() {
+		p, ok := event.Object.(*corev1.Pod)
+		if !ok || len(p.Status.EphemeralContainerStatuses) == len(p.Spec.EphemeralContainers) {
+			continue
+		}
+		p.Status.EphemeralContainerStatuses = nil
+		for i := range p.Spec.EphemeralContainers {
+			p.Status.EphemeralContainerStatuses = append(p.Status.EphemeralContainerStatuses, corev1.ContainerStatus{
+				Name: p.Spec.EphemeralContainers[i].Name, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
+			})
+		}
+		// A conflict brings another event.
+		_, _ = pods.UpdateStatus(t.Context(), p, metav1.UpdateOptions{})
+	}
+}
+
+// sameAsTheServers compares the records with the API server's own audit log: the
+// acts of alice, each once, and with the AuditEvents.
+func sameAsTheServers(t *testing.T, records []*v1alpha1.AuditRecord, ns string) {
+	t.Helper()
+	ours := map[string]int{}
+	for _, r := range records {
+		ours[r.ID]++
+		var event v1alpha1.AuditEvent
+		if err := admin.Get(t.Context(), client.ObjectKey{Name: r.ID}, &event); err != nil {
+			t.Errorf("record %s: %v", r.ID, err)
+		}
+	}
+	theirs := acts(t, ns)
+	for _, e := range theirs {
+		if ours[e.record()] != 1 {
+			t.Errorf("%s %s: %d records, want 1", e.Verb, e.URI, ours[e.record()])
+		}
+	}
+	if len(theirs) != len(ours) {
+		t.Errorf("the API server knows of %d acts, there are records of %d", len(theirs), len(ours))
+	}
+}
+
+// acts are the ways in that alice took, as the API server's audit log has them.
+func acts(t *testing.T, ns string) []serverEvent {
+	t.Helper()
+	return slices.DeleteFunc(serverEvents(t), func(e serverEvent) bool {
+		isAct := e.ObjectRef.Subresource != "" && e.ObjectRef.Subresource != "log" || e.ObjectRef.Resource == "pods" && e.Verb == "create"
+		return e.User.Username != "alice" || !strings.Contains(e.URI, ns) || !isAct
+	})
+}
+
+func TestSessionsOverSPDYAndWebSocketAreRecordedAlike(t *testing.T) {
+	ns := newNamespace(t)
+	sink := &memory{}
+	start(t, ns, audit.Options{Sinks: []audit.SinkOptions{{Sink: sink, FailurePolicy: audit.Closed}}})
+	runPod(t, ns, "shop")
+	clientset := kubernetes.NewForConfigOrDie(alice.Config)
+	target := func(subresource string) *rest.Request {
+		return clientset.CoreV1().RESTClient().Post().Resource("pods").Namespace(ns).Name("shop").SubResource(subresource)
+	}
+	for protocol, executor := range executors() {
+		for name, tty := range map[string]bool{"exec": false, "exec in a terminal": true} {
+			t.Run(protocol+": "+name, func(t *testing.T) {
+				before := len(sink.of("alice"))
+				// kwok dies of a terminal without standard input.
+				url := target("exec").VersionedParams(&corev1.PodExecOptions{
+					Container: "web", Command: []string{"echo", protocol}, Stdin: tty, Stdout: true, Stderr: !tty, TTY: tty,
+				}, clientgoscheme.ParameterCodec)
+				session, err := executor(alice.Config, url)
+				if err != nil {
+					t.Fatal(err)
+				}
+				said, out := io.Pipe()
+				streams := remotecommand.StreamOptions{Stdout: out, Tty: tty}
+				if tty {
+					stdin, keep := io.Pipe()
+					defer keep.Close()
+					streams.Stdin = stdin
+				} else {
+					streams.Stderr = io.Discard
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() {
+					err := session.StreamWithContext(ctx, streams)
+					_ = out.CloseWithError(err)
+					done <- err
+				}()
+				line, err := bufio.NewReader(said).ReadString('\n')
+				if strings.TrimSpace(line) != protocol {
+					t.Errorf("the command said %q: %v", line, err)
+				}
+				cancel()
+				<-done
+				got := sink.of("alice")[before:]
+				if len(got) != 1 || got[0].Way != v1alpha1.WayExec || got[0].TTY != tty || got[0].Stdin != tty || got[0].Command[1] != protocol {
+					t.Errorf("recorded %+v", got)
+				}
+			})
+		}
+		t.Run(protocol+": attach", func(t *testing.T) {
+			before := len(sink.of("alice"))
+			url := target("attach").VersionedParams(&corev1.PodAttachOptions{Container: "web", Stdout: true}, clientgoscheme.ParameterCodec)
+			session, err := executor(alice.Config, url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- session.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: io.Discard}) }()
+			eventually(t, "the attach is recorded", func(context.Context) bool { return len(sink.of("alice")) > before })
+			cancel()
+			<-done
+			if got := sink.of("alice")[before:]; len(got) != 1 || got[0].Way != v1alpha1.WayAttach {
+				t.Errorf("recorded %+v", got)
+			}
+		})
+	}
+	for protocol, dialer := range dialers(t, func() *rest.Request { return target("portforward") }) {
+		t.Run(protocol+": port-forward", func(t *testing.T) {
+			before := len(sink.of("alice"))
+			connection, _, err := dialer.Dial(portforward.PortForwardProtocolV1Name)
+			if err == nil {
+				_ = connection.Close()
+			}
+			if got := sink.of("alice")[before:]; err != nil || len(got) != 1 || got[0].Way != v1alpha1.WayPortForward {
+				t.Errorf("%v: recorded %+v", err, got)
+			}
+		})
+	}
+}
+
+func executors() map[string]func(*rest.Config, *rest.Request) (remotecommand.Executor, error) {
+	return map[string]func(*rest.Config, *rest.Request) (remotecommand.Executor, error){
+		"SPDY": func(config *rest.Config, r *rest.Request) (remotecommand.Executor, error) {
+			return remotecommand.NewSPDYExecutor(config, http.MethodPost, r.URL())
+		},
+		"WebSocket": func(config *rest.Config, r *rest.Request) (remotecommand.Executor, error) {
+			return remotecommand.NewWebSocketExecutor(config, http.MethodGet, r.URL().String())
+		},
+	}
+}
+
+func dialers(t *testing.T, target func() *rest.Request) map[string]httpstream.Dialer {
+	t.Helper()
+	transport, upgrader, err := spdy.RoundTripperFor(alice.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overWebSocket, err := portforward.NewSPDYOverWebsocketDialer(target().URL(), alice.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]httpstream.Dialer{
+		"SPDY":      spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, target().URL()),
+		"WebSocket": overWebSocket,
+	}
+}
