@@ -3,6 +3,7 @@ package audit
 import (
 	"context"
 	"slices"
+	"time"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
@@ -37,11 +38,16 @@ type decision struct {
 	breakGlass bool
 }
 
+// identifyTimeout leaves time for the sinks when the API server is slow.
+const identifyTimeout = time.Second
+
 // identify adds what the request does not carry: which Pod that is, where it
 // runs, and what is in it. Without that the record is still worth having.
 func (a *auditor) identify(ctx context.Context, act *act) {
 	r := &act.record
 	if act.pod == nil && r.Pod != "" && r.Way != v1alpha1.WayPod {
+		ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
+		defer cancel()
 		pod, err := a.pods.Pods(r.Namespace).Get(ctx, r.Pod, metav1.GetOptions{})
 		if err != nil {
 			a.log.Debug("the Pod of a record cannot be read", zap.String("record", r.ID), zap.Error(err))
@@ -59,8 +65,8 @@ func (a *auditor) identify(ctx context.Context, act *act) {
 	}
 }
 
-// defaultContainer is the annotation by which a Pod names the container that
-// kubectl takes; the API server takes the first one when a client names none.
+// findContainer finds the container of a session, and its image. The API server
+// takes the first one when the client names none.
 func (a *act) findContainer() {
 	r, spec := &a.record, &a.pod.Spec
 	if r.Container == "" && len(spec.Containers) > 0 {

@@ -28,7 +28,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -197,10 +199,15 @@ func (a *auditor) Register(mgr extension.Manager) error {
 	if a.log != nil {
 		return nil
 	}
-	var err error
-	if a.pods, err = mgr.GetKubeClient(); err != nil {
+	config, err := mgr.GetKubeConnection()
+	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
+	clientset, err := kubernetes.NewForConfig(unthrottled(config))
+	if err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	a.pods = clientset.CoreV1()
 	a.log = mgr.GetLogger().Desugar().Named("audit")
 	for _, o := range a.sinks {
 		if err := o.register(mgr); err != nil {
@@ -208,6 +215,13 @@ func (a *auditor) Register(mgr extension.Manager) error {
 		}
 	}
 	return nil
+}
+
+// unthrottled makes a client ask as fast as acts come. The API server protects
+// itself (API priority and fairness).
+func unthrottled(config *rest.Config) *rest.Config {
+	config.QPS = -1
+	return config
 }
 
 // Validate decides about an act, records it, and lets it through or not. Each

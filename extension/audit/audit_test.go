@@ -1,41 +1,142 @@
 package audit_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"go.uber.org/zap"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/testing/fakes"
 )
 
-const namespace = "default"
+// These tests need no cluster: the auditor's host has no API server.
 
 func TestAnExecThatMustBeRecordedIsDeniedWhenItCannotBe(t *testing.T) {
 	// Nobody answers there, so no Event can be written.
-	required, req := alone(t, audit.Options{Required: true})
-	err := required.Admit(t.Context(), &corev1.PodExecOptions{Command: []string{"sh"}}, req)
+	required := newAlone(t, audit.Options{Required: true})
+	err := required.exec(t, "1", "shop", "sh")
 	if reason, denied := extension.DenialReason(err); !denied || !strings.Contains(reason, "pods/exec of Pod default/shop is only allowed when it is recorded") {
 		t.Errorf("got %v, want a denial with the reason", err)
 	}
 }
 
 func TestAnExecIsAllowedWhenItsEventCannotBeWritten(t *testing.T) {
-	optional, req := alone(t, audit.Options{Sinks: []audit.SinkOptions{{Sink: audit.NewEventSink(), QueueLength: 1}}})
+	optional := newAlone(t, audit.Options{Sinks: []audit.SinkOptions{{Sink: audit.NewEventSink(), QueueLength: 1}}})
 	for range 3 { // more than the queue holds
-		if err := optional.Admit(t.Context(), &corev1.PodExecOptions{Command: []string{"sh"}}, req); err != nil {
+		if err := optional.exec(t, "1", "shop", "sh"); err != nil {
 			t.Errorf("got %v, want the session allowed", err)
 		}
 	}
+}
+
+func TestARecordThatWasWrittenBeforeTheRefusalIsAmended(t *testing.T) {
+	good := &memory{}
+	failing := sinkFunc{name: "failing", do: func(context.Context, *v1alpha1.AuditRecord) error { return errors.New("broken") }}
+	a := newAlone(t, audit.Options{Sinks: []audit.SinkOptions{
+		{Sink: good, FailurePolicy: audit.Closed}, {Sink: failing, FailurePolicy: audit.Closed},
+	}})
+	if err := a.exec(t, "1", "shop", "true"); err == nil {
+		t.Fatal("the exec was let through")
+	}
+	a.run(t)()
+	got := good.of("alice")
+	if len(got) != 2 {
+		t.Fatalf("got %d records, want the first and its amendment", len(got))
+	}
+	first, second := got[0], got[1]
+	if first.Decision != "Allowed" || second.Decision != "Denied" || second.Amends != first.ID || second.ID == first.ID || !strings.Contains(second.Reason, "broken") {
+		t.Errorf("got %+v and %+v", first, second)
+	}
+}
+
+func TestTheRecordsOfAPodComeInOrderInEverySink(t *testing.T) {
+	closed, open := &memory{}, &memory{}
+	a := newAlone(t, audit.Options{Sinks: []audit.SinkOptions{
+		{Sink: closed, FailurePolicy: audit.Closed},
+		{Sink: sinkFunc{name: "open", do: open.Write}},
+	}})
+	stop := a.run(t)
+	var wait sync.WaitGroup
+	for i := range 200 {
+		wait.Go(func() {
+			if err := a.exec(t, fmt.Sprint(i), fmt.Sprintf("pod-%d", i%3), "true"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	stop()
+	want := map[string][]string{}
+	for _, r := range closed.of("alice") {
+		want[r.Pod] = append(want[r.Pod], r.ID)
+	}
+	got := map[string][]string{}
+	for _, r := range open.of("alice") {
+		got[r.Pod] = append(got[r.Pod], r.ID)
+	}
+	if len(want) != 3 || fmt.Sprint(want) != fmt.Sprint(got) {
+		t.Errorf("the Closed sink has the order %v, the Open one %v", want, got)
+	}
+}
+
+func TestWhatIsLeftInTheQueueIsWrittenWhenTheManagerStops(t *testing.T) {
+	sink := &memory{}
+	a := newAlone(t, audit.Options{Sinks: []audit.SinkOptions{{Sink: sink}}})
+	for i := range 10 {
+		if err := a.exec(t, fmt.Sprint(i), "shop", "true"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.run(t)()
+	// While the server drains, the queue has no reader any more.
+	if err := a.exec(t, "late", "shop", "true"); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(sink.of("alice")); got != 11 {
+		t.Errorf("%d records, want 11", got)
+	}
+}
+
+func TestACommandTooLongForARecordIsCutAndSaysSo(t *testing.T) {
+	sink := &memory{}
+	a := newAlone(t, audit.Options{Sinks: []audit.SinkOptions{{Sink: sink, FailurePolicy: audit.Closed}}})
+	if err := a.exec(t, "1", "shop", "sh", "-c", strings.Repeat("\x00", 1<<20)+"evil"); err != nil {
+		t.Fatal(err)
+	}
+	r := sink.of("alice")[0]
+	if size := len(strings.Join(r.Command, "")); size > 32<<10 || len(r.Flags) != 1 || r.Flags[0] != v1alpha1.FlagTruncated {
+		t.Errorf("the command has %d bytes and the flags %v", size, r.Flags)
+	}
+}
+
+func TestWhatIsNoKnownWayInIsAnErrorAndNotPassedOver(t *testing.T) {
+	a := newAlone(t, audit.Options{})
+	req := a.request("1", "shop")
+	req.SubResource = "log"
+	if err := a.sessions.Admit(t.Context(), &corev1.PodExecOptions{}, req); err == nil || !strings.Contains(err.Error(), "pods/log") {
+		t.Errorf("got %v, want an error that names the way", err)
+	}
+}
+
+// alone is an auditor whose host has no API server.
+type alone struct {
+	sessions *extension.Admission
+	kube     ctrlmanager.Manager
 }
 
 // parts collects what an extension adds to a manager.
@@ -46,28 +147,54 @@ func (p *parts) AddExtension(e any) error {
 	return nil
 }
 
-// alone returns an auditor whose host has no API server, and a request.
-func alone(t *testing.T, options audit.Options) (*extension.Admission, *extension.Request) {
+func newAlone(t *testing.T, options audit.Options) *alone {
 	t.Helper()
-	kube, err := ctrlmanager.New(&rest.Config{Host: "https://127.0.0.1:1"}, ctrlmanager.Options{})
+	config := &rest.Config{Host: "https://127.0.0.1:1"}
+	kube, err := ctrlmanager.New(config, ctrlmanager.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	mgr := &fakes.Manager{}
-	mgr.GetKubeConnectionReturns(&rest.Config{Host: "https://127.0.0.1:1"}, nil)
-	mgr.GetKubeClientReturns(kubernetes.NewForConfigOrDie(&rest.Config{Host: "https://127.0.0.1:1"}).CoreV1(), nil)
+	mgr.GetKubeConnectionReturns(config, nil)
+	mgr.GetKubeClientReturns(kubernetes.NewForConfigOrDie(config).CoreV1(), nil)
 	mgr.GetLoggerReturns(zap.NewNop().Sugar())
 	mgr.GetKubeManagerReturns(kube)
 	var added parts
 	if err := audit.New(options).AddTo(&added); err != nil {
 		t.Fatal(err)
 	}
-	sessions := added[0].(*extension.Admission)
-	if err := sessions.Register(mgr); err != nil {
+	a := &alone{sessions: added[0].(*extension.Admission), kube: kube}
+	if err := a.sessions.Register(mgr); err != nil {
 		t.Fatal(err)
 	}
-	return sessions, extension.NewRequest(admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
-		UID: "1", Operation: admissionv1.Connect, Namespace: namespace, Name: "shop",
+	return a
+}
+
+// run runs what the sinks run in the background, until stop has returned.
+func (a *alone) run(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.kube.Start(ctx) }()
+	return func() {
+		<-a.kube.Elected()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func (a *alone) request(id, pod string) *extension.Request {
+	req := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		UID: types.UID(id), Operation: admissionv1.Connect, Namespace: metav1.NamespaceDefault, Name: pod,
 		Resource: metav1.GroupVersionResource{Version: "v1", Resource: "pods"}, SubResource: "exec",
-	}})
+	}}
+	req.UserInfo.Username = "alice"
+	return extension.NewRequest(req)
+}
+
+func (a *alone) exec(t *testing.T, id, pod string, command ...string) error {
+	t.Helper()
+	return a.sessions.Admit(t.Context(), &corev1.PodExecOptions{Command: command}, a.request(id, pod))
 }

@@ -202,10 +202,15 @@ type running struct {
 // test ends, and returns when its webhook is called there.
 func start(t *testing.T, namespace string, options audit.Options) *running {
 	t.Helper()
+	return startAs(t, managerUser, namespace, options)
+}
+
+func startAs(t *testing.T, user *controlplane.User, namespace string, options audit.Options) *running {
+	t.Helper()
 	core, logs := observer.New(zapcore.DebugLevel)
 	managerOptions := manager.Options{
 		Namespace: namespace, Host: "127.0.0.1", Port: freePort(t), DrainPeriod: new(time.Duration),
-		Logger: zap.New(core).Sugar(), RESTConfig: managerUser.Config, RegisterWebHook: new(bool),
+		Logger: zap.New(core).Sugar(), RESTConfig: user.Config, RegisterWebHook: new(bool),
 	}
 	register(t, managerOptions, options)
 	mgr, err := manager.New(managerOptions)

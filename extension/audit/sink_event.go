@@ -50,9 +50,7 @@ func (s *eventSink) Register(mgr extension.Manager) error {
 	if err != nil {
 		return err
 	}
-	// The API server's priority and fairness limits us; the client does not.
-	config.QPS = -1
-	clientset, err := kubernetes.NewForConfig(config)
+	clientset, err := kubernetes.NewForConfig(unthrottled(config))
 	if err != nil {
 		return err
 	}

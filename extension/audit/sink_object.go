@@ -121,8 +121,7 @@ func (s *objectSink) Register(mgr extension.Manager) error {
 	if err != nil {
 		return err
 	}
-	config.QPS = -1
-	clientset, err := kubernetes.NewForConfig(config)
+	clientset, err := kubernetes.NewForConfig(unthrottled(config))
 	if err != nil {
 		return err
 	}
