@@ -96,6 +96,11 @@ type AccessConfig struct {
 	// +optional
 	RequireReason bool `json:"requireReason,omitempty"`
 
+	// SingleUse makes every request cover one session only, whether it asks for
+	// that or not; see the request's singleUse.
+	// +optional
+	SingleUse bool `json:"singleUse,omitempty"`
+
 	// Subjects says whether access is granted to the Requester or to all of the
 	// allowed Groups and users.
 	// +optional

@@ -66,6 +66,12 @@ type RequestSpec struct {
 	// +kubebuilder:validation:MaxLength=1024
 	Reason string `json:"reason,omitempty"`
 
+	// SingleUse makes the request cover one session only, which status.usedBy
+	// then names. It cannot be taken back. It needs the enforcement of the audit
+	// extension, in whose namespaces alone sessions are counted.
+	// +optional
+	SingleUse bool `json:"singleUse,omitempty"`
+
 	// Requester is who made the request. It is set by the server; what a client
 	// writes here is replaced.
 	// +optional
@@ -89,6 +95,11 @@ type RequestStatus struct {
 	// ExpiresAt is when access ends.
 	// +optional
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
+	// UsedBy is the session that used a request with singleUse up. It is written
+	// before the session begins, and never changes: of two sessions that begin
+	// at once, in different replicas, one finds it written.
+	// +optional
+	UsedBy *Use `json:"usedBy,omitempty"`
 	// Conditions say how far the request has come.
 	// +optional
 	// +listType=map
@@ -96,8 +107,25 @@ type RequestStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
+// Use is a session that used a request up.
+type Use struct {
+	// UID is that of the admission request of the session, which is also in its
+	// AuditEvent.
+	// +kubebuilder:validation:MaxLength=128
+	UID string `json:"uid"`
+	// Username is whose session it is.
+	// +kubebuilder:validation:MaxLength=1024
+	Username string `json:"username"`
+	// Verb is the subresource: exec, attach, portforward...
+	// +kubebuilder:validation:MaxLength=64
+	Verb string `json:"verb"`
+	// Time is when it began.
+	Time metav1.Time `json:"time"`
+}
+
 // PodAccessRequestSpec is a request for a Pod of one's own.
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.requester) || (has(self.requester) && self.requester == oldSelf.requester)",message="requester cannot be changed"
+// +kubebuilder:validation:XValidation:rule="!(has(oldSelf.singleUse) && oldSelf.singleUse) || (has(self.singleUse) && self.singleUse)",message="singleUse cannot be taken back; make another request"
 type PodAccessRequestSpec struct {
 	RequestSpec `json:",inline"`
 }
@@ -107,6 +135,7 @@ type PodAccessRequestSpec struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=par,categories={access,admitkit}
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52",message="the name must have at most 52 characters: that of the access Pod is made of it"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.usedBy) || (has(self.status) && has(self.status.usedBy) && self.status.usedBy == oldSelf.status.usedBy)",message="status.usedBy cannot be changed: the request has been used"
 // +kubebuilder:printcolumn:name="Template",type=string,JSONPath=`.spec.templateName`
 // +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.status.podName`
 // +kubebuilder:printcolumn:name="Requester",type=string,JSONPath=`.spec.requester.username`
@@ -132,6 +161,7 @@ type PodAccessRequestList struct {
 // ExecAccessRequestSpec is a request for access to a Pod that runs already.
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.requester) || (has(self.requester) && self.requester == oldSelf.requester)",message="requester cannot be changed"
 // +kubebuilder:validation:XValidation:rule="has(self.targetPod) == has(oldSelf.targetPod) && (!has(self.targetPod) || self.targetPod == oldSelf.targetPod)",message="targetPod cannot be changed; make another request"
+// +kubebuilder:validation:XValidation:rule="!(has(oldSelf.singleUse) && oldSelf.singleUse) || (has(self.singleUse) && self.singleUse)",message="singleUse cannot be taken back; make another request"
 type ExecAccessRequestSpec struct {
 	RequestSpec `json:",inline"`
 
@@ -148,6 +178,7 @@ type ExecAccessRequestSpec struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=ear,categories={access,admitkit}
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52",message="the name must have at most 52 characters: those of Role and RoleBinding are made of it"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.usedBy) || (has(self.status) && has(self.status.usedBy) && self.status.usedBy == oldSelf.status.usedBy)",message="status.usedBy cannot be changed: the request has been used"
 // +kubebuilder:printcolumn:name="Template",type=string,JSONPath=`.spec.templateName`
 // +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.status.podName`
 // +kubebuilder:printcolumn:name="Requester",type=string,JSONPath=`.spec.requester.username`
