@@ -55,6 +55,10 @@ type Options struct {
 	Retention time.Duration
 	// Workers is how many requests of a kind are worked on at once. Default: 16.
 	Workers int
+	// SingleUse says that the enforcement of the audit extension runs, which
+	// counts sessions. Without it requests with singleUse are refused, since
+	// nothing would hold them to it. Default: false.
+	SingleUse bool
 	// Clock is the real one by default.
 	Clock clock.PassiveClock
 }

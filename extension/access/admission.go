@@ -39,6 +39,7 @@ func (a *Access) admissions() []any {
 		}}
 	}
 	return []any{
+		extension.Validating(&recordGuard{Access: a}, a.recordScope()),
 		extension.Mutating(&stamp[*v1alpha1.PodAccessRequest]{a, podAccess}, ours("pod-access-requester", "podaccessrequests")),
 		extension.Mutating(&stamp[*v1alpha1.ExecAccessRequest]{a, execAccess}, ours("exec-access-requester", "execaccessrequests")),
 		extension.Validating(&requestRules[*v1alpha1.PodAccessRequest]{a, podAccess}, ours("pod-access-request", "podaccessrequests")),
@@ -84,9 +85,9 @@ type stamp[T request] struct {
 // Register connects to the cluster.
 func (s *stamp[T]) Register(mgr extension.Manager) error { return s.setup(mgr) }
 
-// Mutate replaces whatever a client says about the requester. The default
-// duration becomes part of the request, so that no later change of the template
-// prolongs it.
+// Mutate replaces whatever a client says about the requester. The template's
+// default duration, and that it wants a single use, become part of the request,
+// so that no later change of the template prolongs it.
 func (s *stamp[T]) Mutate(ctx context.Context, obj T, req *extension.Request) error {
 	spec := obj.GetRequestSpec()
 	if req.Operation == admissionv1.Update {
@@ -94,20 +95,18 @@ func (s *stamp[T]) Mutate(ctx context.Context, obj T, req *extension.Request) er
 		if err := req.Old(old); err != nil {
 			return err
 		}
-		// A manifest that is applied again names neither.
+		// A manifest that is applied again names none of them.
 		if spec.Requester == nil {
 			spec.Requester = old.GetRequestSpec().Requester
 		}
 		if spec.Duration == "" {
 			spec.Duration = old.GetRequestSpec().Duration
 		}
+		spec.SingleUse = spec.SingleUse || old.GetRequestSpec().SingleUse
 		return nil
 	}
 	user := req.User()
 	spec.Requester = &v1alpha1.Requester{Username: user.Username, UID: user.UID, Groups: user.Groups}
-	if spec.Duration != "" {
-		return nil
-	}
 	object, t := s.kind.newTemplate()
 	err := s.live.Get(ctx, types.NamespacedName{Namespace: req.Namespace, Name: spec.TemplateName}, object)
 	if apierrors.IsNotFound(err) || spec.TemplateName == "" {
@@ -116,7 +115,10 @@ func (s *stamp[T]) Mutate(ctx context.Context, obj T, req *extension.Request) er
 	if err != nil {
 		return fmt.Errorf("reading the template: %w", err)
 	}
-	spec.Duration = t.accessConfig().DefaultDuration
+	if spec.Duration == "" {
+		spec.Duration = t.accessConfig().DefaultDuration
+	}
+	spec.SingleUse = spec.SingleUse || t.accessConfig().SingleUse
 	return nil
 }
 
@@ -150,6 +152,10 @@ func (v *requestRules[T]) validateCreate(ctx context.Context, obj T, req *extens
 	// A webhook after ours may have changed it.
 	if want := (&v1alpha1.Requester{Username: user.Username, UID: user.UID, Groups: user.Groups}); !apiequality.Semantic.DeepEqual(spec.Requester, want) {
 		return refuse(reasonRequester, "spec.requester is not who makes the request, %q", user.Username)
+	}
+	if spec.SingleUse && !v.options.SingleUse {
+		return refuse(reasonSingleUse, "spec.singleUse is held to by the enforcement of the audit extension, which does not run here: "+
+			"make a request, by a template, without it")
 	}
 	t, err := v.template(ctx, req.Namespace, spec.TemplateName)
 	if err != nil {

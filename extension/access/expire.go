@@ -67,6 +67,20 @@ func (r *requests) end(ctx context.Context, req request, end time.Time) (reconci
 	return retry, client.IgnoreNotFound(r.writer.Delete(attempt, req, client.Preconditions{UID: &uid}))
 }
 
+// use takes the right to further sessions away from a request whose single use
+// has begun. The Pod, in which that session is, stays until the end.
+func (r *requests) use(ctx context.Context, req request, hasBinding bool, state *state) error {
+	key := client.ObjectKeyFromObject(req)
+	r.counted.set(key, false)
+	if hasBinding {
+		if _, err := r.deleteByName(ctx, key, &rbacv1.RoleBinding{}); err != nil {
+			return err
+		}
+	}
+	state.used()
+	return r.write(ctx, req, state)
+}
+
 // cleanupDelay keeps the cleaning up out of the way of others' ends. Creation
 // times are whole seconds and durations mostly are, so that access ends at whole
 // seconds; half a second later there is time for the rest.

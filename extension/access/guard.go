@@ -2,7 +2,6 @@ package access
 
 import (
 	"context"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -11,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
 )
 
@@ -83,7 +83,7 @@ func (g *guard) overGrant(ctx context.Context, pod types.NamespacedName, session
 			}
 			return "", err
 		}
-		if !concerns(binding.Subjects, session) {
+		if user := session.User(); !v1alpha1.Concerns(binding.Subjects, user.Username, user.Groups) {
 			continue
 		}
 		req, err := g.request(ctx, execAccess, owner)
@@ -126,13 +126,4 @@ func (g *guard) over(req request) string {
 		return "access by request " + req.GetName() + " ended at " + end.UTC().Format("2006-01-02T15:04:05Z")
 	}
 	return ""
-}
-
-// concerns reports whether a user is one of the subjects.
-func concerns(subjects []rbacv1.Subject, session *extension.Request) bool {
-	user := session.User()
-	return slices.ContainsFunc(subjects, func(s rbacv1.Subject) bool {
-		return s.Kind == rbacv1.UserKind && s.Name == user.Username ||
-			s.Kind == rbacv1.GroupKind && slices.Contains(user.Groups, s.Name)
-	})
 }

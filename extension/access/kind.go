@@ -15,19 +15,19 @@ import (
 const (
 	// LabelManagedBy is on every object that the extension makes; its cache holds
 	// no others.
-	LabelManagedBy = "app.kubernetes.io/managed-by"
-	managedBy      = "admitkit-access"
+	LabelManagedBy = v1alpha1.LabelManagedBy
+	managedBy      = v1alpha1.ManagedByAccess
 	// LabelRequest has the name of the request.
 	LabelRequest = "admitkit.dev/access-request"
 
 	// AnnotationRequestUID has the UID of the request.
-	AnnotationRequestUID = "admitkit.dev/request-uid"
+	AnnotationRequestUID = v1alpha1.AnnotationRequestUID
 	// AnnotationPodUID has the UID of the Pod that was chosen or made.
-	AnnotationPodUID = "admitkit.dev/pod-uid"
+	AnnotationPodUID = v1alpha1.AnnotationPodUID
 	// AnnotationOnExpiry has what happens to the Pod at the end.
 	AnnotationOnExpiry = "admitkit.dev/on-expiry"
 	// AnnotationSubjects has to whom access is granted, as JSON.
-	AnnotationSubjects = "admitkit.dev/subjects"
+	AnnotationSubjects = v1alpha1.AnnotationSubjects
 	// AnnotationTemplate on a Pod names the PodAccessTemplate that it is to be
 	// treated by when it is created; see the README.
 	AnnotationTemplate = "admitkit.dev/access-template"
@@ -75,7 +75,7 @@ type kind struct {
 
 var (
 	podAccess = kind{
-		name: "pod", prefix: "podaccess-", request: "PodAccessRequest", template: "PodAccessTemplate",
+		name: "pod", prefix: v1alpha1.PodAccessPrefix, request: "PodAccessRequest", template: "PodAccessTemplate",
 		newRequest: func() request { return &v1alpha1.PodAccessRequest{} },
 		requests:   func() client.ObjectList { return &v1alpha1.PodAccessRequestList{} },
 		newTemplate: func() (client.Object, template) {
@@ -85,7 +85,7 @@ var (
 		templates: func() client.ObjectList { return &v1alpha1.PodAccessTemplateList{} },
 	}
 	execAccess = kind{
-		name: "exec", prefix: "execaccess-", request: "ExecAccessRequest", template: "ExecAccessTemplate",
+		name: "exec", prefix: v1alpha1.ExecAccessPrefix, request: "ExecAccessRequest", template: "ExecAccessTemplate",
 		newRequest: func() request { return &v1alpha1.ExecAccessRequest{} },
 		requests:   func() client.ObjectList { return &v1alpha1.ExecAccessRequestList{} },
 		newTemplate: func() (client.Object, template) {

@@ -184,6 +184,9 @@ func (r *requests) grant(ctx context.Context, req request, end time.Time) (wait 
 		return false, r.errBehind(key)
 	}
 	state := newState(req, end)
+	if state.UsedBy != nil {
+		return false, r.use(ctx, req, hasBinding, state)
+	}
 	if !hasRole {
 		made, wait, err := r.choose(ctx, req, state)
 		if made == nil || err != nil {

@@ -39,6 +39,7 @@ const (
 	reasonChanged         = "Changed"
 	reasonEnded           = "Ended"
 	reasonRequester       = "RequesterUnknown"
+	reasonSingleUse       = "SingleUse"
 )
 
 // maxDuration returns the longest duration that a template allows, if both of
@@ -78,6 +79,9 @@ func allows(config *v1alpha1.AccessConfig, templateName string, spec *v1alpha1.R
 	}
 	if config.RequireReason && strings.TrimSpace(spec.Reason) == "" {
 		return refuse(reasonReasonMissing, "template %q requires spec.reason", templateName)
+	}
+	if config.SingleUse && !spec.SingleUse {
+		return refuse(reasonSingleUse, "template %q requires spec.singleUse", templateName)
 	}
 	return nil
 }

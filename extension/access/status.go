@@ -32,7 +32,8 @@ type state struct {
 func newState(req request, end time.Time) *state {
 	before := req.GetRequestStatus().DeepCopy()
 	s := &state{RequestStatus: v1alpha1.RequestStatus{
-		ObservedGeneration: req.GetGeneration(), PodName: before.PodName, AccessMessage: before.AccessMessage, Conditions: before.Conditions,
+		ObservedGeneration: req.GetGeneration(), PodName: before.PodName, AccessMessage: before.AccessMessage,
+		UsedBy: before.UsedBy, Conditions: before.Conditions,
 	}, wanted: map[string]metav1.Condition{}}
 	if !end.IsZero() {
 		s.ExpiresAt = &metav1.Time{Time: end}
@@ -83,6 +84,11 @@ func (s *state) podGone(pod, what string) {
 	message := "Pod " + pod + " " + what + "; make another request"
 	s.warning = refuse("PodGone", "%s", message)
 	s.nothing("PodGone", message)
+}
+
+// used says that the one session has begun that the request covers.
+func (s *state) used() {
+	s.nothing("Used", "used by "+s.UsedBy.Username+" for "+s.UsedBy.Verb+" at "+s.UsedBy.Time.UTC().Format(time.RFC3339)+"; make another request")
 }
 
 // ended says that time is over.
@@ -142,6 +148,8 @@ func (r *requests) report(req request, before *v1alpha1.RequestStatus, s *state)
 			expired.WithLabelValues(r.kind.name).Inc()
 		}
 		r.event(req, corev1.EventTypeNormal, "AccessEnded", "End", "access ended at %s", s.ExpiresAt.UTC().Format(time.RFC3339))
+	case before.Ready && s.UsedBy != nil && !s.Ready:
+		r.event(req, corev1.EventTypeNormal, "AccessUsed", "Use", "%s used the request up with %s", s.UsedBy.Username, s.UsedBy.Verb)
 	case s.warning != nil:
 		if c := meta.FindStatusCondition(before.Conditions, created); c == nil || c.Message != s.warning.message {
 			r.event(req, corev1.EventTypeWarning, s.warning.reason, "Grant", "%s", s.warning.message)
