@@ -32,8 +32,8 @@ func (a *Access) recordScope() extension.Scope {
 		Name: "access-record", FailurePolicy: &fail, NamespaceSelector: a.namespaces(),
 		Rules: extension.Resources(rbacv1.GroupName, "v1", []string{"roles", "rolebindings"}, admissionregistrationv1.Create, admissionregistrationv1.Update),
 		MatchConditions: []admissionregistrationv1.MatchCondition{{
-			Name: "names-a-grant", Expression: fmt.Sprintf("object.metadata.?name.orValue('').startsWith('%[1]s') || object.metadata.?name.orValue('').startsWith('%[2]s') || "+
-				"object.metadata.?generateName.orValue('').startsWith('%[1]s') || object.metadata.?generateName.orValue('').startsWith('%[2]s')", podAccess.prefix, execAccess.prefix),
+			Name: "names-a-grant", Expression: fmt.Sprintf("(has(object.metadata.name) && (object.metadata.name.startsWith('%[1]s') || object.metadata.name.startsWith('%[2]s'))) || "+
+				"(has(object.metadata.generateName) && (object.metadata.generateName.startsWith('%[1]s') || object.metadata.generateName.startsWith('%[2]s')))", podAccess.prefix, execAccess.prefix),
 		}},
 	}
 }

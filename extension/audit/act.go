@@ -20,6 +20,8 @@ type act struct {
 	object runtime.Object
 	// record is the act as it came, with its secrets, until keep redacts a copy.
 	record v1alpha1.AuditRecord
+	// enforced says that enforcement is on where the act came from.
+	enforced bool
 	// pod is the Pod that the act is in, nil when there is none or it could not
 	// be read.
 	pod *corev1.Pod

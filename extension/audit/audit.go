@@ -53,6 +53,18 @@ type Options struct {
 	// whose values are secret, whatever their case. Default: DefaultRedact. An
 	// empty list that is not nil redacts nothing.
 	Redact []string
+	// Namespace is where Enforcement and TouchedPods apply: the same as the
+	// manager's, if it has one. Default: every namespace.
+	Namespace string
+	// AccessRequests finds the access request that covers an act also where
+	// enforcement is off, for the record. It costs a read in each act. Default:
+	// only where enforcement is on.
+	AccessRequests bool
+	// Enforcement makes sessions need an access request. Default: they do not.
+	Enforcement *Enforcement
+	// TouchedPods says what happens to Pods after interactive sessions. Default:
+	// nothing.
+	TouchedPods *TouchedPods
 	// Clock is the real one by default.
 	Clock clock.Clock
 }
@@ -107,8 +119,11 @@ func (a *Audit) AddTo(mgr Adder) error {
 // sinks bring along.
 func (a *Audit) parts() []any {
 	var parts []any
-	for _, scope := range a.scopes() {
-		parts = append(parts, extension.Validating[runtime.Object](a.auditor, scope))
+	for _, entry := range a.entries() {
+		parts = append(parts, extension.Validating[runtime.Object](&gate{a.auditor, entry.enforced}, entry.Scope))
+	}
+	if evictor := a.auditor.evictor(); evictor != nil {
+		parts = append(parts, evictor)
 	}
 	for _, sink := range a.options.Sinks {
 		if with, ok := sink.Sink.(interface{ parts() []any }); ok {
@@ -146,6 +161,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
+	if err := o.setRules(); err != nil {
+		return o, err
+	}
 	sinks := make([]SinkOptions, len(o.Sinks))
 	names := map[string]bool{}
 	for i, sink := range o.Sinks {
@@ -175,11 +193,9 @@ type auditor struct {
 	// decide is nil without enforcement: everything is allowed.
 	decide func(context.Context, *act) (decision, error)
 	// admitted, if there is one, is told of each act that was let through and
-	// recorded; it must not block.
+	// recorded.
 	admitted func(context.Context, *act)
 }
-
-var _ extension.Validator[runtime.Object] = (*auditor)(nil)
 
 func newAuditor(options Options) (*auditor, error) {
 	redactor, err := NewRedactor(options.Redact...)
@@ -214,7 +230,7 @@ func (a *auditor) Register(mgr extension.Manager) error {
 			return fmt.Errorf("audit: sink %s: %w", o.Sink.Name(), err)
 		}
 	}
-	return nil
+	return a.registerRules(mgr)
 }
 
 // unthrottled makes a client ask as fast as acts come. The API server protects
@@ -224,13 +240,14 @@ func unthrottled(config *rest.Config) *rest.Config {
 	return config
 }
 
-// Validate decides about an act, records it, and lets it through or not. Each
+// admit decides about an act, records it, and lets it through or not. Each
 // request has one act at most.
-func (a *auditor) Validate(ctx context.Context, obj runtime.Object, req *extension.Request) error {
+func (a *auditor) admit(ctx context.Context, obj runtime.Object, req *extension.Request, enforced bool) error {
 	act, err := parse(obj, req)
 	if err != nil || act == nil {
 		return err
 	}
+	act.enforced = enforced
 	a.identify(ctx, act)
 	if err := a.judge(ctx, act); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -68,7 +69,7 @@ func (s *eventSink) Write(ctx context.Context, r *v1alpha1.AuditRecord) error {
 	}
 	regarding, namespace := subject(r)
 	eventType := corev1.EventTypeNormal
-	if r.Decision == v1alpha1.AuditDenied {
+	if r.Decision == v1alpha1.AuditDenied || slices.Contains(r.Flags, v1alpha1.FlagBreakGlass) {
 		eventType = corev1.EventTypeWarning
 	}
 	event := &eventsv1.Event{

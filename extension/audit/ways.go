@@ -29,7 +29,7 @@ func (a *Audit) scopes() []extension.Scope {
 			FailurePolicy: &failurePolicy, SideEffects: &sideEffects,
 		}
 	}
-	sessions := scope("audit", slices.Concat(
+	sessions := scope(scopeSessions, slices.Concat(
 		extension.Connect(
 			string(v1alpha1.WayExec), string(v1alpha1.WayAttach), string(v1alpha1.WayPortForward),
 			string(v1alpha1.WayPodProxy), string(v1alpha1.WayServiceProxy), string(v1alpha1.WayNodeProxy),

@@ -1,0 +1,215 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+// accessRequest is a PodAccessRequest or an ExecAccessRequest.
+type accessRequest interface {
+	client.Object
+	GetRequestSpec() *v1alpha1.RequestSpec
+	GetRequestStatus() *v1alpha1.RequestStatus
+	GetTargetPod() string
+}
+
+// grants finds the access requests that cover a session. It reads from the API
+// server and not from a cache, in which what was taken away a moment ago would
+// still be.
+//
+// It goes by the record of the grant, which engineers cannot write, and the
+// request, of which admission guards the fields that count. That a Pod says of
+// itself that it is an access Pod, by labels or its name, counts for nothing.
+type grants struct {
+	client client.Client
+	clock  clock.PassiveClock
+}
+
+// covering is the access requests that cover an act, those for any number of
+// sessions first and then those that end first.
+type covering []accessRequest
+
+// verbFor is what an access request must grant for an act.
+func verbFor(a *act) v1alpha1.AccessVerb {
+	if a.record.Way == v1alpha1.WayPodProxy {
+		return v1alpha1.VerbPortForward // both open a connection to a port
+	}
+	_, verb, _ := strings.Cut(string(a.record.Way), "/")
+	return v1alpha1.AccessVerb(verb)
+}
+
+// covering returns the requests that cover an act, and of those that nearly
+// do why they do not.
+func (g *grants) covering(ctx context.Context, a *act) (found covering, whyNot []string, err error) {
+	var roles rbacv1.RoleList
+	if err := g.client.List(ctx, &roles, client.InNamespace(a.record.Namespace), client.MatchingLabels{v1alpha1.LabelManagedBy: v1alpha1.ManagedByAccess}); err != nil {
+		return nil, nil, fmt.Errorf("listing the grants of namespace %s: %w", a.record.Namespace, err)
+	}
+	var podUID types.UID
+	for i := range roles.Items {
+		grant, err := v1alpha1.GrantOf(&roles.Items[i])
+		if err != nil || grant.PodName != a.record.Pod || !grant.Concerns(a.record.User.Username, a.record.User.Groups) {
+			continue
+		}
+		if podUID == "" {
+			if podUID, err = g.podUID(ctx, a); err != nil {
+				return nil, nil, err
+			}
+		}
+		req, why, err := g.live(ctx, grant, a, podUID)
+		if err != nil {
+			return nil, nil, err
+		}
+		if why != "" {
+			whyNot = append(whyNot, why)
+			continue
+		}
+		found = append(found, req)
+	}
+	slices.SortStableFunc(found, func(x, y accessRequest) int {
+		return byUse(x.GetRequestSpec(), y.GetRequestSpec(), endOf(x), endOf(y))
+	})
+	return found, whyNot, nil
+}
+
+func byUse(x, y *v1alpha1.RequestSpec, xEnd, yEnd time.Time) int {
+	switch {
+	case x.SingleUse == y.SingleUse:
+		return xEnd.Compare(yEnd)
+	case x.SingleUse:
+		return 1
+	}
+	return -1
+}
+
+func endOf(req accessRequest) time.Time {
+	end, _ := req.GetRequestSpec().End(req.GetCreationTimestamp()) // live has looked at the error
+	return end
+}
+
+// podUID returns the UID of the Pod that has the name now: a grant is about that
+// Pod, not about one that took its name.
+func (g *grants) podUID(ctx context.Context, a *act) (types.UID, error) {
+	if a.pod != nil && a.pod.UID != "" {
+		return a.pod.UID, nil
+	}
+	pod := &metav1.PartialObjectMetadata{}
+	pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	err := g.client.Get(ctx, types.NamespacedName{Namespace: a.record.Namespace, Name: a.record.Pod}, pod)
+	if apierrors.IsNotFound(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("reading Pod %s/%s: %w", a.record.Namespace, a.pod, err)
+	}
+	return pod.UID, nil
+}
+
+// live returns the request of a grant if it covers the act, or why it does
+// not.
+func (g *grants) live(ctx context.Context, grant *v1alpha1.Grant, a *act, podUID types.UID) (accessRequest, string, error) {
+	name := "request " + grant.Request.Name
+	var req accessRequest = &v1alpha1.ExecAccessRequest{}
+	if grant.Kind == "PodAccessRequest" {
+		req = &v1alpha1.PodAccessRequest{}
+	}
+	if err := g.client.Get(ctx, grant.Request, req); apierrors.IsNotFound(err) {
+		return nil, name + " is gone", nil
+	} else if err != nil {
+		return nil, "", fmt.Errorf("reading %s %s: %w", grant.Kind, grant.Request, err)
+	}
+	if req.GetUID() != grant.RequestUID {
+		return nil, name + " is gone", nil
+	}
+	return req, whyNotCovered(req, grant, a, podUID, g.clock.Now()), nil
+}
+
+// whyNotCovered says why a request does not cover an act on the Pod with
+// this UID, or nothing if it does.
+func whyNotCovered(req accessRequest, grant *v1alpha1.Grant, a *act, podUID types.UID, now time.Time) string {
+	name := "request " + req.GetName()
+	spec := req.GetRequestSpec()
+	end, err := spec.End(req.GetCreationTimestamp())
+	who := spec.Requester
+	switch {
+	case err != nil:
+		return name + " has no valid duration"
+	case !req.GetDeletionTimestamp().IsZero():
+		return name + " is being deleted"
+	case !now.Before(end):
+		return name + " ended at " + end.UTC().Format(time.RFC3339)
+	case who == nil || who.Username == "":
+		return name + " has no requester"
+	case who.Username == a.record.User.Username && who.UID != "" && a.record.User.UID != "" && who.UID != a.record.User.UID:
+		return name + " was made by another user of your name"
+	case grant.PodUID != podUID:
+		return name + " is for a Pod of this name that is gone"
+	case !slices.Contains(grant.Verbs, verbFor(a)):
+		return fmt.Sprintf("%s grants %s, not %s", name, joined(grant.Verbs), verbFor(a))
+	case req.GetRequestStatus().UsedBy != nil:
+		used := req.GetRequestStatus().UsedBy
+		return fmt.Sprintf("%s was for a single use, and was used by %s for %s at %s", name, used.Username, used.Verb, used.Time.UTC().Format(time.RFC3339))
+	}
+	return ""
+}
+
+func joined(verbs []v1alpha1.AccessVerb) string {
+	words := make([]string, len(verbs))
+	for i, verb := range verbs {
+		words[i] = string(verb)
+	}
+	return strings.Join(words, " and ")
+}
+
+// errUsed is the error of claim when another session was first.
+var errUsed = errors.New("another session was first")
+
+// claim uses a request with singleUse up. What decides between two sessions that
+// begin at once, in whatever replicas, is the resource version: the API server
+// takes one of the two writes. Without a write there is no session.
+func (g *grants) claim(ctx context.Context, req accessRequest, a *act) error {
+	key, uid := client.ObjectKeyFromObject(req), req.GetUID()
+	for {
+		if req.GetUID() != uid || req.GetRequestStatus().UsedBy != nil {
+			return errUsed
+		}
+		claimed := req.DeepCopyObject().(accessRequest)
+		claimed.GetRequestStatus().UsedBy = &v1alpha1.Use{
+			UID: a.record.ID, Username: a.record.User.Username, Verb: string(verbFor(a)), Time: metav1.NewTime(g.clock.Now()),
+		}
+		err := g.client.Status().Patch(ctx, claimed, client.MergeFromWithOptions(req, client.MergeFromWithOptimisticLock{}))
+		if err == nil || !apierrors.IsConflict(err) {
+			return err
+		}
+		// Somebody else wrote: perhaps another session, perhaps the status alone.
+		if err := g.client.Get(ctx, key, req); err != nil {
+			return err
+		}
+	}
+}
+
+// referTo is what the record of an act says of the request that covers it.
+func referTo(req accessRequest) *v1alpha1.AuditAccessRequest {
+	if req == nil {
+		return nil
+	}
+	kind := "ExecAccessRequest"
+	if _, ok := req.(*v1alpha1.PodAccessRequest); ok {
+		kind = "PodAccessRequest"
+	}
+	return &v1alpha1.AuditAccessRequest{Kind: kind, Name: req.GetName(), UID: req.GetUID()}
+}
