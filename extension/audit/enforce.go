@@ -16,7 +16,7 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 )
 
-// LabelEnforce, with the value "true", on a Namespace turns enforcement on for
+// LabelEnforce on a Namespace, with the value "true", turns enforcement on for
 // it. Who may exec may as a rule not write Namespaces.
 const LabelEnforce = "admitkit.dev/enforce-access"
 
