@@ -152,18 +152,11 @@ func (e *enforcer) judge(ctx context.Context, a *act) (*violation, accessRequest
 	if len(found) > 0 {
 		rule = RuleSingleUse
 	}
-	return violates(rule, "%s needs a live access request here. %s", a.record.User.Username, capital(e.grants.advice(ctx, a, whyNot))), nil
+	return violates(rule, "%s needs a live access request here. %s", a.record.User.Username, e.grants.advice(ctx, a, whyNot)), nil
 }
 
 func undecided(err error) *violation {
 	return violates(RuleUndecided, "it cannot be told whether a request covers it, and so it is refused; try again: %v", err)
-}
-
-func capital(text string) string {
-	if text == "" {
-		return ""
-	}
-	return strings.ToUpper(text[:1]) + text[1:]
 }
 
 // judgeKubelet judges a request to a kubelet through nodes/proxy. Of a session

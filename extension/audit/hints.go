@@ -27,7 +27,11 @@ func (g *grants) advice(ctx context.Context, a *act, whyNot []string) string {
 	if len(whyNot) > 0 {
 		parts = append(parts, strings.Join(whyNot, "; "))
 	}
-	return strings.Join(append(parts, g.howToAsk(ctx, a)), ". ")
+	parts = append(parts, g.howToAsk(ctx, a))
+	for i, part := range parts {
+		parts[i] = strings.ToUpper(part[:1]) + part[1:]
+	}
+	return strings.Join(parts, ". ")
 }
 
 // pending says why the user's requests that may be about the Pod have no grant.
@@ -71,7 +75,7 @@ func (g *grants) whyPending(req *v1alpha1.ExecAccessRequest) string {
 func (g *grants) howToAsk(ctx context.Context, a *act) string {
 	var list v1alpha1.ExecAccessTemplateList
 	if err := g.client.List(ctx, &list, client.InNamespace(a.record.Namespace)); err != nil {
-		return "ask for access by an ExecAccessRequest"
+		return "Ask for access by an ExecAccessRequest"
 	}
 	if a.pod == nil {
 		return "there is no such Pod"
