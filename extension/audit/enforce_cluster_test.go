@@ -74,6 +74,7 @@ rules:
 - {apiGroups: [""], resources: [secrets], verbs: [get, watch]}
 - {apiGroups: [""], resources: [pods], verbs: [get]}
 - {apiGroups: [events.k8s.io], resources: [events], verbs: [create]}
+- {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -182,13 +183,19 @@ func (s *stage) deployment(t *testing.T, namespace, name string) {
 	})
 }
 
-// pod returns a Pod of the Deployment web that is not going away.
+// pod returns a Pod of the Deployment web.
 func (s *stage) pod(t *testing.T, namespace string) *corev1.Pod {
+	t.Helper()
+	return s.podOf(t, namespace, "web")
+}
+
+// podOf returns a Pod of a Deployment that is not going away.
+func (s *stage) podOf(t *testing.T, namespace, deployment string) *corev1.Pod {
 	t.Helper()
 	var found *corev1.Pod
 	eventually(t, "a Pod is ready", func(ctx context.Context) bool {
 		var list corev1.PodList
-		if err := s.admin.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels{"app": "web"}); err != nil {
+		if err := s.admin.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels{"app": deployment}); err != nil {
 			return false
 		}
 		i := slices.IndexFunc(list.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp.IsZero() && p.Status.Phase == corev1.PodRunning })
@@ -212,16 +219,16 @@ func (s *stage) kubectl(t *testing.T, user *controlplane.User, args ...string) (
 	return string(output), err
 }
 
-// start runs a manager with access and audit, and returns how to stop it.
-func (s *stage) start(t *testing.T, options audit.Options, register bool) (stop func()) {
+// start registers access and audit, runs replicas of a manager with them, and
+// returns how to stop them.
+func (s *stage) start(t *testing.T, options audit.Options, replicas int) (stop func()) {
 	t.Helper()
 	options.Sinks = []audit.SinkOptions{{Sink: s.records}}
-	port := freePort(t)
 	core, logs := observer.New(zapcore.WarnLevel)
-	build := func(config *rest.Config, registers bool) *manager.Manager {
+	build := func(config *rest.Config, port int32, registers bool) *manager.Manager {
 		mgr, err := manager.New(manager.Options{
 			WebhookNamespace: "default", Host: "127.0.0.1", Port: port, RESTConfig: config, RegisterWebHook: &registers, NoProbe: true,
-			Logger: zap.New(core).Sugar(), DrainPeriod: new(time.Duration),
+			Logger: zap.New(core).Sugar(), DrainPeriod: new(time.Duration), LeaderElection: true,
 		})
 		if err == nil {
 			err = access.New(access.Options{SingleUse: true}).AddTo(mgr)
@@ -234,18 +241,28 @@ func (s *stage) start(t *testing.T, options audit.Options, register bool) (stop 
 		}
 		return mgr
 	}
-	if register {
-		if err := build(s.Config(), true).RegisterExtensions(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+	ports := make([]int32, replicas)
+	for i := range ports {
+		ports[i] = freePort(t)
 	}
-	mgr := build(s.manager.Config, false)
-	done := make(chan error, 1)
-	go func() { done <- mgr.Start(context.WithoutCancel(t.Context())) }()
+	if err := build(s.Config(), balance(t, ports), true).RegisterExtensions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var managers []*manager.Manager
+	done := make(chan error, replicas)
+	for _, port := range ports {
+		mgr := build(s.manager.Config, port, false)
+		managers = append(managers, mgr)
+		go func() { done <- mgr.Start(context.WithoutCancel(t.Context())) }()
+	}
 	stop = sync.OnceFunc(func() {
-		mgr.Stop()
-		if err := <-done; err != nil {
-			t.Error(err)
+		for _, mgr := range managers {
+			mgr.Stop()
+		}
+		for range managers {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
 		}
 	})
 	t.Cleanup(func() {
@@ -256,26 +273,55 @@ func (s *stage) start(t *testing.T, options audit.Options, register bool) (stop 
 			}
 		}
 	})
-	select {
-	case <-mgr.Ready():
-	case err := <-done:
-		done <- nil
-		t.Fatal(err)
-	case <-time.After(time.Minute):
-		t.Fatal("the manager is not ready after a minute")
+	for _, mgr := range managers {
+		select {
+		case <-mgr.Ready():
+		case <-time.After(time.Minute):
+			t.Fatal("a manager is not ready after a minute")
+		}
 	}
 	// The API server learns of webhook configurations by a watch.
-	if register {
-		eventually(t, "the API server calls the webhooks", func(ctx context.Context) bool {
-			before := s.records.count()
-			for _, namespace := range []string{"shop", "open"} {
-				_ = s.Kubectl(ctx, s.mallory, "exec", "-n", namespace, s.pod(t, namespace).Name, "--", "true").Run()
-			}
-			_ = s.Kubectl(ctx, s.mallory, "get", "--raw", "/api/v1/nodes/none/proxy/run/shop/a/b").Run()
-			return s.records.count() >= before+3
-		})
-	}
+	eventually(t, "the API server calls the webhooks", func(ctx context.Context) bool {
+		before := s.records.count()
+		for _, namespace := range []string{"shop", "open"} {
+			_ = s.Kubectl(ctx, s.mallory, "exec", "-n", namespace, s.pod(t, namespace).Name, "--", "true").Run()
+		}
+		_ = s.Kubectl(ctx, s.mallory, "get", "--raw", "/api/v1/nodes/none/proxy/run/shop/a/b").Run()
+		return s.records.count() >= before+3
+	})
 	return stop
+}
+
+// balance spreads connections over ports, as a Service does, and returns its own.
+func balance(t *testing.T, ports []int32) int32 {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for i := 0; ; i++ {
+			front, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer front.Close()
+				back, err := new(net.Dialer).Dial("tcp", fmt.Sprintf("127.0.0.1:%d", ports[i%len(ports)]))
+				if err != nil {
+					return
+				}
+				defer back.Close()
+				go func() {
+					_, _ = io.Copy(back, front)
+					back.Close()
+				}()
+				_, _ = io.Copy(front, back)
+			}()
+		}
+	}()
+	return int32(listener.Addr().(*net.TCPAddr).Port)
 }
 
 func freePort(t *testing.T) int32 {
@@ -395,9 +441,11 @@ func refusedBy(t *testing.T, rule audit.Rule, output string, err error, hints ..
 
 func TestEnforcement(t *testing.T) {
 	s := newStage(t)
-	s.start(t, audit.Options{Enforcement: &audit.Enforcement{ExemptGroups: []string{"oncall"}}}, true)
+	s.start(t, audit.Options{Enforcement: &audit.Enforcement{ExemptGroups: []string{"oncall"}}}, 2)
 	pod := s.pod(t, "shop").Name
-	s.template(t, "web", func(t *v1alpha1.ExecAccessTemplateSpec) { t.AccessConfig.AccessCommand = "kubectl exec -n shop {{ .Metadata.Name }} -- true" })
+	s.template(t, "web", func(t *v1alpha1.ExecAccessTemplateSpec) {
+		t.AccessConfig.AccessCommand = "kubectl exec -n shop {{ .Metadata.Name }} -- true"
+	})
 
 	t.Run("every way in needs a request", func(t *testing.T) { s.everyWayInNeedsARequest(t, pod) })
 	t.Run("no request covers more than it says", func(t *testing.T) { s.noRequestCoversMore(t, pod) })
@@ -406,6 +454,85 @@ func TestEnforcement(t *testing.T) {
 	t.Run("break-glass works and is on record", func(t *testing.T) { s.breakGlass(t, pod) })
 	t.Run("nobody passes by the way a request is written", func(t *testing.T) { s.nobodyPassesByHTTP(t, "single") })
 	t.Run("nobody passes by what they create", func(t *testing.T) { s.nobodyPassesByCreating(t, pod) })
+}
+
+func TestTheRulesOfEnforcement(t *testing.T) {
+	s := newStage(t)
+	list := []audit.Command{{Argv: []string{"true"}}, {Argv: []string{"ls"}, Prefix: true}}
+	stop := s.start(t, audit.Options{Enforcement: &audit.Enforcement{
+		Namespaces: []string{"shop"}, ExemptUsers: []string{"oscar"}, Commands: list, ForbidTTY: true, ForbidStdin: true,
+	}}, 1)
+	pod := s.pod(t, "shop").Name
+	s.template(t, "all", func(t *v1alpha1.ExecAccessTemplateSpec) {
+		t.AccessConfig.Verbs = []v1alpha1.AccessVerb{"exec", "attach", "portforward", "log", "ephemeralcontainers"}
+	})
+	s.request(t, "all", "all", nil)
+
+	exec := "POST /api/v1/namespaces/shop/pods/" + pod + "/exec?container=main&stdout=true&command="
+	for name, test := range map[string]struct {
+		rule  audit.Rule // none: it passes
+		hints []string
+		args  []string // of kubectl
+		raw   string   // instead of them
+	}{
+		"a command on the list":                   {args: []string{"exec", "-n", "shop", pod, "--", "true"}},
+		"a prefix on the list":                    {args: []string{"exec", "-n", "shop", pod, "--", "ls", "-d", "/"}},
+		"another command":                         {rule: audit.RuleCommand, hints: []string{"true | ls ..."}, args: []string{"exec", "-n", "shop", pod, "--", "id"}},
+		"a command with one word more":            {rule: audit.RuleCommand, args: []string{"exec", "-n", "shop", pod, "--", "true", "x"}},
+		"a shell with the command":                {rule: audit.RuleCommand, args: []string{"exec", "-n", "shop", pod, "--", "sh", "-c", "true"}},
+		"a copy":                                  {rule: audit.RuleCommand, args: []string{"cp", "-n", "shop", pod + ":/etc/hostname", t.TempDir() + "/x"}},
+		"a command more in the query":             {rule: audit.RuleCommand, raw: exec + "true&command=x HTTP/1.1\n" + spdy},
+		"an empty word more in the query":         {rule: audit.RuleCommand, raw: exec + "true&command= HTTP/1.1\n" + spdy},
+		"the command second in the query":         {rule: audit.RuleCommand, raw: exec + "id&command=true HTTP/1.1\n" + spdy},
+		"standard input":                          {rule: audit.RuleStdin, hints: []string{"leave out -i"}, args: []string{"exec", "-i", "-n", "shop", pod, "--", "true"}},
+		"a terminal":                              {rule: audit.RuleTTY, hints: []string{"leave out -t"}, raw: exec + "true&tty=true HTTP/1.1\n" + spdy},
+		"a terminal, first denied, then asked":    {rule: audit.RuleTTY, raw: exec + "true&tty=1&tty=false HTTP/1.1\n" + spdy},
+		"an attach that types":                    {rule: audit.RuleStdin, args: []string{"attach", "-i", "-n", "shop", pod}},
+		"an ephemeral container, on the list":     {args: []string{"debug", "-n", "shop", pod, "--image=example.com/debug", "--", "ls"}},
+		"an ephemeral container, another command": {rule: audit.RuleCommand, args: []string{"debug", "-n", "shop", pod, "--image=example.com/debug", "--", "sh"}},
+		"an ephemeral container, with arguments":  {rule: audit.RuleCommand, hints: []string{"must name its command"}, args: []string{"debug", "-n", "shop", pod, "--image=example.com/debug", "--arguments-only", "--", "ls"}},
+		"an ephemeral container with a terminal":  {rule: audit.RuleTTY, args: []string{"debug", "-it", "-n", "shop", pod, "--image=example.com/debug", "--", "ls"}},
+		"a command elsewhere":                     {args: []string{"exec", "-n", "open", s.pod(t, "open").Name, "--", "hostname"}},
+	} {
+		if test.raw != "" {
+			code, body := s.raw(t, s.alice, test.raw)
+			t.Logf("%s: %d %s", name, code, body)
+			refusedBy(t, test.rule, body, map[bool]error{true: fmt.Errorf("status %d", code)}[code >= 300], test.hints...)
+			continue
+		}
+		output, err := s.kubectl(t, s.alice, test.args...)
+		t.Logf("%s: %s", name, strings.TrimSpace(output))
+		if test.rule != "" {
+			refusedBy(t, test.rule, output, err, test.hints...)
+		} else if err != nil {
+			t.Errorf("%s is refused: %v: %s", name, err, output)
+		}
+	}
+	// Who breaks which rule is on record; what they typed there is not in the
+	// reason.
+	s.records.await(t, "the command that was denied", func(r *v1alpha1.AuditRecord) bool {
+		return r.Rule == string(audit.RuleCommand) && len(r.Command) == 1 && r.Command[0] == "id" && r.Decision == v1alpha1.AuditDenied
+	})
+
+	// Without a manager nobody gets in but who is exempt; elsewhere and for
+	// metrics nothing changes.
+	stop()
+	run := []string{"exec", "-n", "shop", pod, "--", "true"}
+	if output, err := s.kubectl(t, s.alice, run...); err == nil || !strings.Contains(output, "failed calling webhook") {
+		t.Errorf("exec while no manager runs: %v: %s", err, output)
+	}
+	if output, err := s.kubectl(t, s.oscar, run...); err != nil {
+		t.Errorf("break-glass while no manager runs: %v: %s", err, output)
+	}
+	if output, err := s.kubectl(t, s.alice, "exec", "-n", "open", s.pod(t, "open").Name, "--", "true"); err != nil {
+		t.Errorf("exec where enforcement is off while no manager runs: %v: %s", err, output)
+	}
+	if output, err := s.kubectl(t, s.alice, "create", "--raw", s.node(t)+"/proxy/run/shop/"+pod+"/main?cmd=id", "-f", os.DevNull); err == nil || !strings.Contains(output, "failed calling webhook") {
+		t.Errorf("the kubelet's run while no manager runs: %v: %s", err, output)
+	}
+	if output, _ := s.kubectl(t, s.alice, "get", "--raw", s.node(t)+"/proxy/metrics"); strings.Contains(output, "webhook") {
+		t.Errorf("a node's metrics while no manager runs: %s", output)
+	}
 }
 
 func (s *stage) everyWayInNeedsARequest(t *testing.T, pod string) {
@@ -552,8 +679,7 @@ func (s *stage) whatTheDenialSaysHelps(t *testing.T, pod string) {
 }
 
 func (s *stage) aSingleUseIsOne(t *testing.T, pod string) {
-	// A second replica, to which the API server's calls could go as well, is
-	// made by a second set of webhooks: each asks for the claim on its own.
+	// Two replicas share the sessions.
 	s.template(t, "once", func(t *v1alpha1.ExecAccessTemplateSpec) { t.AccessConfig.SingleUse = true })
 	req := s.request(t, "once", "once", nil)
 	if !req.Spec.SingleUse {
