@@ -324,16 +324,6 @@ func balance(t *testing.T, ports []int32) int32 {
 	return int32(listener.Addr().(*net.TCPAddr).Port)
 }
 
-func freePort(t *testing.T) int32 {
-	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return int32(listener.Addr().(*net.TCPAddr).Port)
-}
-
 // recordSink keeps records in memory.
 type recordSink struct {
 	mu      sync.Mutex
@@ -481,12 +471,12 @@ func TestTheRulesOfEnforcement(t *testing.T) {
 		"a command with one word more":            {rule: audit.RuleCommand, args: []string{"exec", "-n", "shop", pod, "--", "true", "x"}},
 		"a shell with the command":                {rule: audit.RuleCommand, args: []string{"exec", "-n", "shop", pod, "--", "sh", "-c", "true"}},
 		"a copy":                                  {rule: audit.RuleCommand, args: []string{"cp", "-n", "shop", pod + ":/etc/hostname", t.TempDir() + "/x"}},
-		"a command more in the query":             {rule: audit.RuleCommand, raw: exec + "true&command=x HTTP/1.1\n" + spdy},
-		"an empty word more in the query":         {rule: audit.RuleCommand, raw: exec + "true&command= HTTP/1.1\n" + spdy},
-		"the command second in the query":         {rule: audit.RuleCommand, raw: exec + "id&command=true HTTP/1.1\n" + spdy},
+		"a command more in the query":             {rule: audit.RuleCommand, raw: exec + "true&command=x HTTP/1.1\n" + overSPDY},
+		"an empty word more in the query":         {rule: audit.RuleCommand, raw: exec + "true&command= HTTP/1.1\n" + overSPDY},
+		"the command second in the query":         {rule: audit.RuleCommand, raw: exec + "id&command=true HTTP/1.1\n" + overSPDY},
 		"standard input":                          {rule: audit.RuleStdin, hints: []string{"leave out -i"}, args: []string{"exec", "-i", "-n", "shop", pod, "--", "true"}},
-		"a terminal":                              {rule: audit.RuleTTY, hints: []string{"leave out -t"}, raw: exec + "true&tty=true HTTP/1.1\n" + spdy},
-		"a terminal, first denied, then asked":    {rule: audit.RuleTTY, raw: exec + "true&tty=1&tty=false HTTP/1.1\n" + spdy},
+		"a terminal":                              {rule: audit.RuleTTY, hints: []string{"leave out -t"}, raw: exec + "true&tty=true HTTP/1.1\n" + overSPDY},
+		"a terminal, first denied, then asked":    {rule: audit.RuleTTY, raw: exec + "true&tty=1&tty=false HTTP/1.1\n" + overSPDY},
 		"an attach that types":                    {rule: audit.RuleStdin, args: []string{"attach", "-i", "-n", "shop", pod}},
 		"an ephemeral container, on the list":     {args: []string{"debug", "-n", "shop", pod, "--image=example.com/debug", "--", "ls"}},
 		"an ephemeral container, another command": {rule: audit.RuleCommand, args: []string{"debug", "-n", "shop", pod, "--image=example.com/debug", "--", "sh"}},
@@ -783,8 +773,8 @@ func (s *stage) raw(t *testing.T, user *controlplane.User, request string) (int,
 }
 
 const (
-	spdy      = "Connection: Upgrade\nUpgrade: SPDY/3.1\nX-Stream-Protocol-Version: v4.channel.k8s.io"
-	websocket = "Connection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\nSec-WebSocket-Protocol: v5.channel.k8s.io"
+	overSPDY      = "Connection: Upgrade\nUpgrade: SPDY/3.1\nX-Stream-Protocol-Version: v4.channel.k8s.io"
+	overWebSocket = "Connection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\nSec-WebSocket-Protocol: v5.channel.k8s.io"
 )
 
 func (s *stage) nobodyPassesByHTTP(t *testing.T, pod string) {
@@ -793,7 +783,7 @@ func (s *stage) nobodyPassesByHTTP(t *testing.T, pod string) {
 	exec := "/api/v1/namespaces/shop/pods/" + pod + "/exec?command=true&stdout=true"
 	// The same requests pass for who is exempt: they are refused for no other
 	// reason.
-	for name, headers := range map[string]string{"SPDY": spdy, "WebSocket": websocket} {
+	for name, headers := range map[string]string{"SPDY": overSPDY, "WebSocket": overWebSocket} {
 		method := map[string]string{"SPDY": "POST ", "WebSocket": "GET "}[name]
 		if code, body := s.raw(t, s.oscar, method+exec+" HTTP/1.1\n"+headers); code != http.StatusSwitchingProtocols {
 			t.Errorf("%s is refused to who is exempt: %d %s", name, code, body)
@@ -801,50 +791,50 @@ func (s *stage) nobodyPassesByHTTP(t *testing.T, pod string) {
 	}
 	node := s.node(t)
 	for name, request := range map[string]string{
-		"SPDY":                              "POST " + exec + " HTTP/1.1\n" + spdy,
-		"SPDY by GET":                       "GET " + exec + " HTTP/1.1\n" + spdy,
-		"WebSocket":                         "GET " + exec + " HTTP/1.1\n" + websocket,
-		"WebSocket by POST":                 "POST " + exec + " HTTP/1.1\n" + websocket,
+		"SPDY":                              "POST " + exec + " HTTP/1.1\n" + overSPDY,
+		"SPDY by GET":                       "GET " + exec + " HTTP/1.1\n" + overSPDY,
+		"WebSocket":                         "GET " + exec + " HTTP/1.1\n" + overWebSocket,
+		"WebSocket by POST":                 "POST " + exec + " HTTP/1.1\n" + overWebSocket,
 		"no upgrade":                        "POST " + exec + " HTTP/1.1\nContent-Length: 0",
 		"upgrade in another case":           "POST " + exec + " HTTP/1.1\nconnection: uPgRaDe\nupgrade: spdy/3.1",
 		"several upgrades":                  "POST " + exec + " HTTP/1.1\nConnection: keep-alive, Upgrade\nUpgrade: websocket, SPDY/3.1\nUpgrade: SPDY/3.1",
 		"an upgrade that is not announced":  "POST " + exec + " HTTP/1.1\nUpgrade: SPDY/3.1",
-		"another method by a header":        "GET " + exec + " HTTP/1.1\nX-HTTP-Method-Override: POST\n" + spdy,
-		"the path in a header":              "GET /version HTTP/1.1\nX-Original-URL: " + exec + "\nX-Rewrite-URL: " + exec + "\n" + spdy,
-		"HTTP/1.0":                          "POST " + exec + " HTTP/1.0\n" + spdy,
-		"a body and an upgrade":             "POST " + exec + " HTTP/1.1\nContent-Length: 4\n" + spdy + "\n\ntrue",
-		"chunked":                           "POST " + exec + " HTTP/1.1\nTransfer-Encoding: chunked\n" + spdy + "\n\n0\r\n\r\n",
-		"the subresource in capitals":       "POST /api/v1/namespaces/shop/pods/" + pod + "/EXEC?command=true&stdout=true HTTP/1.1\n" + spdy,
-		"the subresource mixed":             "POST /api/v1/namespaces/shop/pods/" + pod + "/Exec?command=true&stdout=true HTTP/1.1\n" + spdy,
-		"the resource in capitals":          "POST /api/v1/namespaces/shop/PODS/" + pod + "/exec?command=true&stdout=true HTTP/1.1\n" + spdy,
-		"a slash at the end":                "POST /api/v1/namespaces/shop/pods/" + pod + "/exec/?command=true&stdout=true HTTP/1.1\n" + spdy,
-		"two slashes":                       "POST /api/v1//namespaces/shop/pods/" + pod + "//exec?command=true&stdout=true HTTP/1.1\n" + spdy,
-		"dots":                              "POST /api/v1/namespaces/open/../shop/pods/" + pod + "/exec?command=true&stdout=true HTTP/1.1\n" + spdy,
-		"escaped":                           "POST /api/v1/namespaces/shop/pods/" + pod + "/%65xec?command=true&stdout=true HTTP/1.1\n" + spdy,
-		"escaped slashes":                   "POST /api/v1/namespaces/open%2F..%2Fshop/pods/" + pod + "/exec?command=true&stdout=true HTTP/1.1\n" + spdy,
-		"two containers":                    "POST " + exec + "&container=main&container=first HTTP/1.1\n" + spdy,
-		"an empty container":                "POST " + exec + "&container= HTTP/1.1\n" + spdy,
-		"an empty container and another":    "POST " + exec + "&container=&container=main HTTP/1.1\n" + spdy,
-		"two commands":                      "POST " + exec + "&command=-c&command=id HTTP/1.1\n" + spdy,
-		"no command":                        "POST /api/v1/namespaces/shop/pods/" + pod + "/exec?stdout=true HTTP/1.1\n" + spdy,
-		"a dry run":                         "POST " + exec + "&dryRun=All HTTP/1.1\n" + spdy,
-		"an unknown parameter":              "POST " + exec + "&namespace=open&name=other HTTP/1.1\n" + spdy,
-		"semicolons":                        "POST /api/v1/namespaces/shop/pods/" + pod + "/exec?stdout=true;command=true HTTP/1.1\n" + spdy,
-		"attach":                            "POST /api/v1/namespaces/shop/pods/" + pod + "/attach?stdout=true HTTP/1.1\n" + spdy,
+		"another method by a header":        "GET " + exec + " HTTP/1.1\nX-HTTP-Method-Override: POST\n" + overSPDY,
+		"the path in a header":              "GET /version HTTP/1.1\nX-Original-URL: " + exec + "\nX-Rewrite-URL: " + exec + "\n" + overSPDY,
+		"HTTP/1.0":                          "POST " + exec + " HTTP/1.0\n" + overSPDY,
+		"a body and an upgrade":             "POST " + exec + " HTTP/1.1\nContent-Length: 4\n" + overSPDY + "\n\ntrue",
+		"chunked":                           "POST " + exec + " HTTP/1.1\nTransfer-Encoding: chunked\n" + overSPDY + "\n\n0\r\n\r\n",
+		"the subresource in capitals":       "POST /api/v1/namespaces/shop/pods/" + pod + "/EXEC?command=true&stdout=true HTTP/1.1\n" + overSPDY,
+		"the subresource mixed":             "POST /api/v1/namespaces/shop/pods/" + pod + "/Exec?command=true&stdout=true HTTP/1.1\n" + overSPDY,
+		"the resource in capitals":          "POST /api/v1/namespaces/shop/PODS/" + pod + "/exec?command=true&stdout=true HTTP/1.1\n" + overSPDY,
+		"a slash at the end":                "POST /api/v1/namespaces/shop/pods/" + pod + "/exec/?command=true&stdout=true HTTP/1.1\n" + overSPDY,
+		"two slashes":                       "POST /api/v1//namespaces/shop/pods/" + pod + "//exec?command=true&stdout=true HTTP/1.1\n" + overSPDY,
+		"dots":                              "POST /api/v1/namespaces/open/../shop/pods/" + pod + "/exec?command=true&stdout=true HTTP/1.1\n" + overSPDY,
+		"escaped":                           "POST /api/v1/namespaces/shop/pods/" + pod + "/%65xec?command=true&stdout=true HTTP/1.1\n" + overSPDY,
+		"escaped slashes":                   "POST /api/v1/namespaces/open%2F..%2Fshop/pods/" + pod + "/exec?command=true&stdout=true HTTP/1.1\n" + overSPDY,
+		"two containers":                    "POST " + exec + "&container=main&container=first HTTP/1.1\n" + overSPDY,
+		"an empty container":                "POST " + exec + "&container= HTTP/1.1\n" + overSPDY,
+		"an empty container and another":    "POST " + exec + "&container=&container=main HTTP/1.1\n" + overSPDY,
+		"two commands":                      "POST " + exec + "&command=-c&command=id HTTP/1.1\n" + overSPDY,
+		"no command":                        "POST /api/v1/namespaces/shop/pods/" + pod + "/exec?stdout=true HTTP/1.1\n" + overSPDY,
+		"a dry run":                         "POST " + exec + "&dryRun=All HTTP/1.1\n" + overSPDY,
+		"an unknown parameter":              "POST " + exec + "&namespace=open&name=other HTTP/1.1\n" + overSPDY,
+		"semicolons":                        "POST /api/v1/namespaces/shop/pods/" + pod + "/exec?stdout=true;command=true HTTP/1.1\n" + overSPDY,
+		"attach":                            "POST /api/v1/namespaces/shop/pods/" + pod + "/attach?stdout=true HTTP/1.1\n" + overSPDY,
 		"portforward":                       "POST /api/v1/namespaces/shop/pods/" + pod + "/portforward?ports=80 HTTP/1.1\nConnection: Upgrade\nUpgrade: SPDY/3.1",
-		"the kubelet's exec":                "POST " + node + "/proxy/exec/shop/" + pod + "/main?command=true&output=1 HTTP/1.1\n" + spdy,
-		"the kubelet's exec by WebSocket":   "GET " + node + "/proxy/exec/shop/" + pod + "/main?command=true&output=1 HTTP/1.1\n" + websocket,
-		"the kubelet's exec, with dots":     "POST " + node + "/proxy/metrics/../exec/shop/" + pod + "/main?command=true&output=1 HTTP/1.1\n" + spdy,
-		"the kubelet's exec, escaped dots":  "POST " + node + "/proxy/metrics/%2e%2e/exec/shop/" + pod + "/main?command=true&output=1 HTTP/1.1\n" + spdy,
-		"the kubelet's exec, two slashes":   "POST " + node + "/proxy//exec//shop/" + pod + "/main?command=true&output=1 HTTP/1.1\n" + spdy,
-		"the kubelet's exec, escaped slash": "POST " + node + "/proxy/exec%2Fshop%2F" + pod + "%2Fmain?command=true&output=1 HTTP/1.1\n" + spdy,
-		"the kubelet's exec, capitals":      "POST " + node + "/proxy/Exec/shop/" + pod + "/main?command=true&output=1 HTTP/1.1\n" + spdy,
-		"the kubelet's exec, by its port":   "POST " + node + ":10250/proxy/exec/shop/" + pod + "/main?command=true&output=1 HTTP/1.1\n" + spdy,
+		"the kubelet's exec":                "POST " + node + "/proxy/exec/shop/" + pod + "/main?command=true&output=1 HTTP/1.1\n" + overSPDY,
+		"the kubelet's exec by WebSocket":   "GET " + node + "/proxy/exec/shop/" + pod + "/main?command=true&output=1 HTTP/1.1\n" + overWebSocket,
+		"the kubelet's exec, with dots":     "POST " + node + "/proxy/metrics/../exec/shop/" + pod + "/main?command=true&output=1 HTTP/1.1\n" + overSPDY,
+		"the kubelet's exec, escaped dots":  "POST " + node + "/proxy/metrics/%2e%2e/exec/shop/" + pod + "/main?command=true&output=1 HTTP/1.1\n" + overSPDY,
+		"the kubelet's exec, two slashes":   "POST " + node + "/proxy//exec//shop/" + pod + "/main?command=true&output=1 HTTP/1.1\n" + overSPDY,
+		"the kubelet's exec, escaped slash": "POST " + node + "/proxy/exec%2Fshop%2F" + pod + "%2Fmain?command=true&output=1 HTTP/1.1\n" + overSPDY,
+		"the kubelet's exec, capitals":      "POST " + node + "/proxy/Exec/shop/" + pod + "/main?command=true&output=1 HTTP/1.1\n" + overSPDY,
+		"the kubelet's exec, by its port":   "POST " + node + ":10250/proxy/exec/shop/" + pod + "/main?command=true&output=1 HTTP/1.1\n" + overSPDY,
 		"the kubelet's run":                 "POST " + node + "/proxy/run/shop/" + pod + "/main?cmd=id HTTP/1.1\nContent-Length: 0",
-		"the kubelet's attach":              "POST " + node + "/proxy/attach/shop/" + pod + "/main?output=1 HTTP/1.1\n" + spdy,
-		"the kubelet's portForward":         "POST " + node + "/proxy/portForward/shop/" + pod + " HTTP/1.1\n" + spdy,
-		"a Pod's proxy":                     "POST /api/v1/namespaces/shop/pods/https:" + pod + ":10250/proxy/exec/shop/" + pod + "/main?command=true HTTP/1.1\n" + spdy,
-		"a Service's proxy":                 "POST /api/v1/namespaces/shop/services/https:web:10250/proxy/exec/shop/" + pod + "/main?command=true HTTP/1.1\n" + spdy,
+		"the kubelet's attach":              "POST " + node + "/proxy/attach/shop/" + pod + "/main?output=1 HTTP/1.1\n" + overSPDY,
+		"the kubelet's portForward":         "POST " + node + "/proxy/portForward/shop/" + pod + " HTTP/1.1\n" + overSPDY,
+		"a Pod's proxy":                     "POST /api/v1/namespaces/shop/pods/https:" + pod + ":10250/proxy/exec/shop/" + pod + "/main?command=true HTTP/1.1\n" + overSPDY,
+		"a Service's proxy":                 "POST /api/v1/namespaces/shop/services/https:web:10250/proxy/exec/shop/" + pod + "/main?command=true HTTP/1.1\n" + overSPDY,
 	} {
 		before := s.records.count()
 		code, body := s.raw(t, s.mallory, request)
