@@ -28,13 +28,25 @@ type Extension interface {
 
 // Watcher sees every event of the Pods in the manager's namespace that the
 // manager's PodSelector selects: first an ADDED event for each Pod that already
-// exists, then what happens to them. After a lost connection nothing is lost
-// but the states between: the next event of a Pod carries its present state.
-// Each Watcher gets events one at a time and in order, and a slow one delays no
-// other. The object of an event is shared between Watchers: copy before
-// changing it.
+// exists, then what happens to them. The events of a Pod come in order, from one
+// ADDED to one DELETED. After a lost connection, a restart of the API server or
+// an expired resource version nothing is lost but the states between: the next
+// event of a Pod carries its present state, and a Pod that is gone is DELETED.
+//
+// Each Watcher gets events one at a time, and a slow one, or one that panics,
+// delays no other: it has a queue of its own, and when that is full, it is told
+// later what came of the rest. Handle should return when its context ends. The
+// object of an event is shared between Watchers: copy before changing it.
 type Watcher interface {
 	Handle(ctx context.Context, mgr Manager, event watch.Event)
+}
+
+// LeaderElected is what a Watcher implements to say whether one replica is to
+// watch, the one that leader election chooses, or each of them. Default: one,
+// where the manager has leader election; a replica that is elected sees every Pod
+// as ADDED, whatever the one before it has seen.
+type LeaderElected interface {
+	NeedLeaderElection() bool
 }
 
 // Reconciler is a controller. The manager calls Register once, when it starts

@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,19 +15,30 @@ import (
 	"github.com/admitkit/admitkit/extension"
 )
 
+// background is what does not answer admissions.
+type background struct {
+	reconcilers []extension.Reconciler
+	watchers    []extension.Watcher
+}
+
 // newBackground returns what runs the reconcilers and watchers until its context
 // ends. With leader election they have a controller-runtime manager of their
 // own, because one that loses its lease ends, while admissions are answered by
 // every replica, always.
-func (m *Manager) newBackground(kube ctrlmanager.Manager) (func(context.Context) error, error) {
-	if len(m.reconcilers)+len(m.watchers) == 0 {
+func (m *Manager) newBackground(kube ctrlmanager.Manager, reconcilers []extension.Reconciler) (func(context.Context) error, error) {
+	here, elsewhere := background{reconcilers, m.watchers}, background{}
+	if m.options.LeaderElection {
+		elsewhere = background{reconcilers, slices.DeleteFunc(slices.Clone(m.watchers), everyReplica)}
+		here = background{watchers: slices.DeleteFunc(slices.Clone(m.watchers), func(w extension.Watcher) bool { return !everyReplica(w) })}
+	}
+	if err := m.addBackground(m, kube, here); err != nil {
+		return nil, err
+	}
+	if len(elsewhere.reconcilers)+len(elsewhere.watchers) == 0 {
 		return func(context.Context) error { return nil }, nil
 	}
-	if !m.options.LeaderElection {
-		return func(context.Context) error { return nil }, m.addBackground(m, kube)
-	}
 	// What cannot be registered is said at the start.
-	elected, err := m.newElected(kube)
+	elected, err := m.newElected(kube, elsewhere)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +62,7 @@ func (m *Manager) newBackground(kube ctrlmanager.Manager) (func(context.Context)
 				return nil
 			case <-time.After(rewatchInterval):
 			}
-			if elected, err = m.newElected(kube); err != nil {
+			if elected, err = m.newElected(kube, elsewhere); err != nil {
 				return err
 			}
 		}
@@ -66,7 +78,7 @@ type host struct {
 func (h host) GetKubeManager() ctrlmanager.Manager { return h.kube }
 
 // newElected makes a manager that runs while it has the Lease.
-func (m *Manager) newElected(kube ctrlmanager.Manager) (ctrlmanager.Manager, error) {
+func (m *Manager) newElected(kube ctrlmanager.Manager, b background) (ctrlmanager.Manager, error) {
 	options := m.kubeOptions()
 	options.LeaderElection = true
 	options.LeaderElectionID = m.options.configurationName()
@@ -80,7 +92,7 @@ func (m *Manager) newElected(kube ctrlmanager.Manager) (ctrlmanager.Manager, err
 	}
 	withChecks := kube.(kubeManager)
 	withChecks.Manager, withChecks.elected = elected, nil
-	return withChecks, m.addBackground(host{m, withChecks}, withChecks)
+	return withChecks, m.addBackground(host{m, withChecks}, withChecks, b)
 }
 
 // sharedCache is a cache that someone else starts and stops.
@@ -91,14 +103,14 @@ func (sharedCache) Start(ctx context.Context) error {
 	return nil
 }
 
-func (m *Manager) addBackground(as extension.Manager, kube ctrlmanager.Manager) error {
-	for _, r := range m.reconcilers {
+func (m *Manager) addBackground(as extension.Manager, kube ctrlmanager.Manager, b background) error {
+	for _, r := range b.reconcilers {
 		if err := r.Register(as); err != nil {
 			return fmt.Errorf("registering %T: %w", r, err)
 		}
 	}
-	if len(m.watchers) == 0 {
+	if len(b.watchers) == 0 {
 		return nil
 	}
-	return kube.Add(ctrlmanager.RunnableFunc(m.watchPods))
+	return kube.Add(ctrlmanager.RunnableFunc(func(ctx context.Context) error { return m.watchPods(ctx, as, b.watchers) }))
 }

@@ -128,10 +128,14 @@ func (m *Manager) cachesSynced(kube ctrlmanager.Manager) healthz.Checker {
 		if !kube.GetCache().WaitForCacheSync(ctx) {
 			return errors.New("the caches are not synced")
 		}
-		if synced := m.podsSynced.Load(); synced != nil && !(*synced)() {
-			return errors.New("the watchers' cache is not synced")
-		}
-		return nil
+		var err error
+		m.podsSynced.Range(func(synced, _ any) bool {
+			if !(*synced.(*func() bool))() {
+				err = errors.New("the watchers' cache is not synced")
+			}
+			return err == nil
+		})
+		return err
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
-	"sync/atomic"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
@@ -34,8 +33,8 @@ type Manager struct {
 	ready  chan struct{}
 	prober prober
 	clock  *serverClock
-	// podsSynced is set while the watchers run.
-	podsSynced atomic.Pointer[func() bool]
+	// podsSynced has a *func() bool for each watch of Pods that runs.
+	podsSynced sync.Map
 
 	mu      sync.Mutex
 	started bool

@@ -5,7 +5,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// The metrics of the registration, on controller-runtime's registry.
+// The metrics of the registration and of watchers, on controller-runtime's registry.
 var (
 	registrationRepairs = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_registration_repairs_total",
@@ -15,6 +15,27 @@ var (
 		Name: "admitkit_last_error_timestamp_seconds",
 		Help: "When the upkeep last failed, as seconds since the epoch, by part.",
 	}, []string{"part"})
+
+	watcherEvents = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "admitkit_watcher_events_total",
+		Help: "Events that a watcher was handed, by type: ADDED, MODIFIED or DELETED.",
+	}, []string{"watcher", "type"})
+	watcherDropped = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "admitkit_watcher_dropped_events_total",
+		Help: "Events that found the queue of a slow watcher full. It is told the state that came of them by the next relist.",
+	}, []string{"watcher"})
+	watcherRelists = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "admitkit_watcher_relists_total",
+		Help: "Comparisons of what a watcher was told with all Pods: one at the start, one after dropped events.",
+	}, []string{"watcher"})
+	watcherPanics = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "admitkit_watcher_panics_total",
+		Help: "Panics by watcher.",
+	}, []string{"watcher"})
+	watcherQueue = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "admitkit_watcher_queue_length",
+		Help: "Events that wait for a watcher.",
+	}, []string{"watcher"})
 )
 
-func init() { metrics.Registry.MustRegister(registrationRepairs, lastError) }
+func init() { metrics.Registry.MustRegister(registrationRepairs, lastError, watcherEvents, watcherDropped, watcherRelists, watcherPanics, watcherQueue) }

@@ -30,6 +30,8 @@ const (
 	DefaultPort        = 9443
 	DefaultServicePort = 443
 	DefaultDrainPeriod = 10 * time.Second
+	// DefaultWatcherQueueLength is that of each watcher.
+	DefaultWatcherQueueLength = 1000
 	// DefaultClusterDomain is that of most clusters.
 	DefaultClusterDomain = "cluster.local"
 )
@@ -172,8 +174,15 @@ type Options struct {
 	// were last changed at it or before. Default: they see every Pod.
 	WatcherStartRV string
 
+	// WatcherQueueLength is how many events wait for each watcher at most. When
+	// it is full, what comes is dropped and counted, and the watcher is told
+	// later what came of it. Default: 1000.
+	WatcherQueueLength int
+
 	// LeaderElection makes one replica at a time run the reconcilers and
-	// watchers. Admissions are answered by every replica, always. Default: off.
+	// watchers, but for watchers that say that each replica should
+	// (extension.LeaderElected). Admissions are answered by every replica,
+	// always. Default: off.
 	LeaderElection bool
 
 	// MaxBodyBytes is the largest body of an admission request that is read; a
@@ -294,6 +303,10 @@ func (o *Options) completePolicies() error {
 	if o.MaxInFlight < 0 {
 		return fmt.Errorf("MaxInFlight: %d: must not be negative", o.MaxInFlight)
 	}
+	if o.WatcherQueueLength < 0 {
+		return fmt.Errorf("WatcherQueueLength: %d: must not be negative", o.WatcherQueueLength)
+	}
+	o.WatcherQueueLength = cmp.Or(o.WatcherQueueLength, DefaultWatcherQueueLength)
 	if *o.DrainPeriod < 0 {
 		return fmt.Errorf("DrainPeriod: %s: must not be negative", *o.DrainPeriod)
 	}

@@ -65,7 +65,7 @@ func (m *Manager) start(ctx context.Context) error {
 			return err
 		}
 	}
-	background, err := m.newBackground(kube)
+	background, err := m.newBackground(kube, m.reconcilers)
 	if err != nil {
 		return err
 	}

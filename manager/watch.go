@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
+	"sync"
+	"time"
 
-	corev1 "k8s.io/api/core/v1"
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
 	clientgocache "k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
@@ -25,26 +24,46 @@ func (m *Manager) Watch(ctx context.Context) error {
 	}
 	defer m.cancel()
 	defer m.httpClient.CloseIdleConnections()
-	if len(m.watchers) == 0 {
-		return errors.New("manager: there is no Watcher to run")
-	}
-	if err := m.reach(ctx); err != nil {
-		return fmt.Errorf("manager: %w", err)
-	}
-	m.mu.Lock()
-	m.ctx = ctx
-	m.mu.Unlock()
-	if err := m.watchPods(ctx); err != nil {
+	if err := m.watch(ctx); err != nil {
 		return fmt.Errorf("manager: %w", err)
 	}
 	return nil
 }
 
+func (m *Manager) watch(ctx context.Context) error {
+	if len(m.watchers) == 0 {
+		return errors.New("there is no Watcher to run")
+	}
+	if err := m.reach(ctx); err != nil {
+		return err
+	}
+	kube, err := m.newKubeManager(newHealth())
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.ctx, m.kube = ctx, kube
+	m.mu.Unlock()
+	background, err := m.newBackground(kube, nil)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return kube.Start(ctx) })
+	group.Go(func() error { return background(ctx) })
+	return group.Wait()
+}
+
+// everyReplica reports whether a watcher does not want to be elected.
+func everyReplica(w extension.Watcher) bool {
+	elected, says := w.(extension.LeaderElected)
+	return says && !elected.NeedLeaderElection()
+}
+
 // watchPods feeds the watchers until ctx ends. It is an informer, because that
 // lists before it watches, and after a lost connection or an expired resource
-// version lists again and finds out what went by. Each watcher has a queue of
-// its own there.
-func (m *Manager) watchPods(ctx context.Context) error {
+// version lists again and finds out what went by, deletions included.
+func (m *Manager) watchPods(ctx context.Context, as extension.Manager, watchers []extension.Watcher) error {
 	namespace := m.options.Namespace
 	// An informer tries for ever; a right that is missing should be said.
 	if _, err := m.clientset.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
@@ -68,61 +87,35 @@ func (m *Manager) watchPods(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	for _, watcher := range m.watchers {
-		if _, err := informer.AddEventHandler(m.podEvents(ctx, watcher)); err != nil {
+	var feeds sync.WaitGroup
+	for _, watcher := range watchers {
+		f := newFeed(watcher, as, m.options.WatcherQueueLength, m.options.WatcherStartRV, informer.GetStore())
+		if _, err := informer.AddEventHandler(f); err != nil {
 			return err
 		}
+		feeds.Go(func() { f.run(ctx, informer.HasSynced) })
 	}
 	synced := informer.HasSynced
-	m.podsSynced.Store(&synced)
-	defer m.podsSynced.Store(nil)
+	m.podsSynced.Store(&synced, struct{}{})
+	defer m.podsSynced.Delete(&synced)
 	informer.RunWithContext(ctx)
+	m.await(&feeds)
 	return nil
 }
 
-// podEvents turns an informer's calls into the events of a watch.
-func (m *Manager) podEvents(ctx context.Context, watcher extension.Watcher) clientgocache.ResourceEventHandler {
-	handle := func(kind watch.EventType, pod *corev1.Pod) {
-		defer func() {
-			if reason := recover(); reason != nil {
-				m.options.Logger.Errorw("watcher panicked", "watcher", fmt.Sprintf("%T", watcher), "event", kind,
-					"pod", pod.Namespace+"/"+pod.Name, "panic", reason, "stack", string(debug.Stack()))
-			}
-		}()
-		watcher.Handle(ctx, m, watch.Event{Type: kind, Object: pod})
-	}
-	return clientgocache.ResourceEventHandlerDetailedFuncs{
-		AddFunc: func(obj any, inInitialList bool) {
-			pod := obj.(*corev1.Pod)
-			if inInitialList && m.beforeStart(pod) {
-				return
-			}
-			handle(watch.Added, pod)
-		},
-		UpdateFunc: func(before, after any) {
-			pod := after.(*corev1.Pod)
-			// A list after a lost connection repeats what has not changed.
-			if before.(*corev1.Pod).ResourceVersion != pod.ResourceVersion {
-				handle(watch.Modified, pod)
-			}
-		},
-		DeleteFunc: func(obj any) {
-			if missed, ok := obj.(clientgocache.DeletedFinalStateUnknown); ok {
-				obj = missed.Obj
-			}
-			if pod, ok := obj.(*corev1.Pod); ok {
-				handle(watch.Deleted, pod)
-			}
-		},
-	}
-}
+// watcherGrace is how long a watcher that was told to stop may take.
+const watcherGrace = 5 * time.Second
 
-// beforeStart reports whether a Pod has not changed since WatcherStartRV.
-// Resource versions of one resource are ordered (KEP-5504).
-func (m *Manager) beforeStart(pod *corev1.Pod) bool {
-	if m.options.WatcherStartRV == "" {
-		return false
+// await waits for the watchers to end, unless one holds up the stop.
+func (m *Manager) await(feeds *sync.WaitGroup) {
+	done := make(chan struct{})
+	go func() {
+		feeds.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(watcherGrace):
+		m.options.Logger.Warnw("a watcher has not ended, and is left behind", "after", watcherGrace)
 	}
-	order, err := resourceversion.CompareResourceVersion(pod.ResourceVersion, m.options.WatcherStartRV)
-	return err == nil && order <= 0
 }

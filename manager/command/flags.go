@@ -59,6 +59,7 @@ func (f *flags) bind(cmd *cobra.Command) {
 	set.BoolVar(&o.NoProbe, "no-probe", false, "send no probe through the API server")
 	set.StringSliceVar(&o.AllowOwnPods, "allow-own-pods", nil, "webhooks that may cover the manager's own Pods with failure policy Fail")
 	set.StringVar(&o.WatcherStartRV, "watcher-start-rv", "", "resource version: watchers are not told of Pods that were last changed at it or before (default: of every Pod)")
+	set.IntVar(&o.WatcherQueueLength, "watcher-queue-length", manager.DefaultWatcherQueueLength, "how many events wait for a slow watcher before it is told only what came of them")
 	set.BoolVar(&o.LeaderElection, "leader-election", false, "run reconcilers and watchers in one replica at a time")
 	set.Int64Var(&o.MaxBodyBytes, "max-body-bytes", 0, "largest admission request that is read (default 8 MiB)")
 	set.IntVar(&o.MaxInFlight, "max-in-flight", 0, "how many requests each webhook answers at one time (default 1024)")

@@ -1,0 +1,216 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/watch"
+	clientgocache "k8s.io/client-go/tools/cache"
+
+	"github.com/admitkit/admitkit/extension"
+)
+
+// feed hands one watcher its events, one at a time, and knows what it was told.
+//
+// What happens to Pods waits in a queue of a limited length. What finds it full is
+// dropped, and the feed is behind: when the queue is empty, it compares what the
+// watcher was told with the cache, and tells the difference. So a slow watcher
+// costs a bounded amount of memory, delays no other, and misses only states that
+// were over before it could look. A feed begins behind: that is how the Pods that
+// exist already come first.
+type feed struct {
+	watcher extension.Watcher
+	name    string
+	host    extension.Manager
+	limit   int
+	startRV string
+	cache   clientgocache.Store
+
+	mu     sync.Mutex
+	queue  []change
+	behind bool
+	// counts is false until the first list is there; what is dropped before is no
+	// loss.
+	counts bool
+	wake   chan struct{}
+
+	// told is the state in which the watcher knows each Pod. It belongs to run.
+	told map[types.NamespacedName]*corev1.Pod
+}
+
+// change is what became of a Pod: its present state, or its last one.
+type change struct {
+	pod     *corev1.Pod
+	deleted bool
+}
+
+var _ clientgocache.ResourceEventHandler = (*feed)(nil)
+
+func newFeed(watcher extension.Watcher, host extension.Manager, limit int, startRV string, cache clientgocache.Store) *feed {
+	return &feed{
+		watcher: watcher, name: fmt.Sprintf("%T", watcher), host: host, limit: limit, startRV: startRV, cache: cache,
+		behind: true, wake: make(chan struct{}, 1), told: map[types.NamespacedName]*corev1.Pod{},
+	}
+}
+
+// OnAdd, OnUpdate and OnDelete take what the informer finds. They do not wait.
+func (f *feed) OnAdd(obj any, _ bool) { f.push(obj, false) }
+
+// OnUpdate takes a changed Pod.
+func (f *feed) OnUpdate(_, obj any) { f.push(obj, false) }
+
+// OnDelete takes a Pod that is gone.
+func (f *feed) OnDelete(obj any) {
+	if missed, ok := obj.(clientgocache.DeletedFinalStateUnknown); ok {
+		obj = missed.Obj
+	}
+	f.push(obj, true)
+}
+
+func (f *feed) push(obj any, deleted bool) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.behind || len(f.queue) >= f.limit {
+		f.behind = true
+		if f.counts {
+			watcherDropped.WithLabelValues(f.name).Inc()
+		}
+	} else {
+		f.queue = append(f.queue, change{pod, deleted})
+		watcherQueue.WithLabelValues(f.name).Set(float64(len(f.queue)))
+	}
+	notify(f.wake)
+}
+
+// run hands over events until ctx ends.
+func (f *feed) run(ctx context.Context, synced func() bool) {
+	defer watcherQueue.DeletePartialMatch(prometheus.Labels{"watcher": f.name})
+	if !clientgocache.WaitForCacheSync(ctx.Done(), synced) {
+		return
+	}
+	f.mu.Lock()
+	f.counts = true
+	f.mu.Unlock()
+	for ctx.Err() == nil {
+		next, relist := f.next()
+		switch {
+		case next != nil:
+			f.tell(ctx, *next)
+		case relist:
+			f.relist(ctx)
+		default:
+			select {
+			case <-ctx.Done():
+			case <-f.wake:
+			}
+		}
+	}
+}
+
+// next takes the next change from the queue, or says that it is time to relist.
+func (f *feed) next() (next *change, relist bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.queue) > 0 {
+		next = &f.queue[0]
+		f.queue = f.queue[1:]
+		watcherQueue.WithLabelValues(f.name).Set(float64(len(f.queue)))
+		return next, false
+	}
+	f.queue = nil // lets go of what has been told
+	relist = f.behind
+	f.behind = false
+	return nil, relist
+}
+
+// relist tells the watcher in what the cache differs from what it knows. Changes
+// that are queued meanwhile may be older than the cache; tell passes over those.
+func (f *feed) relist(ctx context.Context) {
+	watcherRelists.WithLabelValues(f.name).Inc()
+	present := map[types.NamespacedName]*corev1.Pod{}
+	var pods []*corev1.Pod
+	for _, obj := range f.cache.List() {
+		if pod, ok := obj.(*corev1.Pod); ok {
+			present[keyOf(pod)] = pod
+			pods = append(pods, pod)
+		}
+	}
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return order(a.ResourceVersion, b.ResourceVersion) })
+	for key, known := range f.told {
+		if present[key] == nil && ctx.Err() == nil {
+			f.tell(ctx, change{known, true})
+		}
+	}
+	for _, pod := range pods {
+		if ctx.Err() != nil {
+			return
+		}
+		f.tell(ctx, change{pod, false})
+	}
+}
+
+// tell hands over the events that lead from what the watcher knows of a Pod to a
+// change, none if it is no news.
+func (f *feed) tell(ctx context.Context, c change) {
+	key := keyOf(c.pod)
+	known := f.told[key]
+	same := known != nil && known.UID == c.pod.UID
+	switch {
+	case c.deleted && same:
+		delete(f.told, key)
+		f.handle(ctx, watch.Deleted, c.pod)
+	case c.deleted || known != nil && order(c.pod.ResourceVersion, known.ResourceVersion) <= 0:
+		// The watcher knows already, or knows of what came after it.
+	case same:
+		f.told[key] = c.pod
+		f.handle(ctx, watch.Modified, c.pod)
+	case known != nil: // its end and a new beginning went by
+		delete(f.told, key)
+		f.handle(ctx, watch.Deleted, known)
+		f.tell(ctx, c)
+	default:
+		f.told[key] = c.pod
+		if f.startRV == "" || order(c.pod.ResourceVersion, f.startRV) > 0 {
+			f.handle(ctx, watch.Added, c.pod)
+		}
+	}
+}
+
+// handle calls the watcher. A panic ends that call and nothing else.
+func (f *feed) handle(ctx context.Context, kind watch.EventType, pod *corev1.Pod) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			watcherPanics.WithLabelValues(f.name).Inc()
+			f.host.GetLogger().Errorw("watcher panicked", "watcher", f.name, "event", kind,
+				"pod", pod.Namespace+"/"+pod.Name, "panic", reason, "stack", string(debug.Stack()))
+		}
+	}()
+	watcherEvents.WithLabelValues(f.name, string(kind)).Inc()
+	f.watcher.Handle(ctx, f.host, watch.Event{Type: kind, Object: pod})
+}
+
+func keyOf(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}
+
+// order compares two resource versions of Pods, which are ordered (KEP-5504).
+func order(a, b string) int {
+	if order, err := resourceversion.CompareResourceVersion(a, b); err == nil {
+		return order
+	}
+	if a == b {
+		return 0
+	}
+	return 1 // not a number: what comes later is later
+}
