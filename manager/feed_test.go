@@ -120,7 +120,7 @@ func (w *world) step(ctx context.Context) bool {
 
 func TestAWatcherKnowsEveryPodInTheEndHoweverSlowItIs(t *testing.T) {
 	for seed := range uint64(500) {
-		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // to be repeated
+		random := rand.New(rand.NewPCG(seed, 0))
 		v := newView(t)
 		w := newWorld(v, 1+random.IntN(8), "")
 		for range 300 {

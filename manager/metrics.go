@@ -38,4 +38,6 @@ var (
 	}, []string{"watcher"})
 )
 
-func init() { metrics.Registry.MustRegister(registrationRepairs, lastError, watcherEvents, watcherDropped, watcherRelists, watcherPanics, watcherQueue) }
+func init() {
+	metrics.Registry.MustRegister(registrationRepairs, lastError, watcherEvents, watcherDropped, watcherRelists, watcherPanics, watcherQueue)
+}
