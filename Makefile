@@ -13,7 +13,7 @@ BENCHSTAT := $(TOOLS)/benchstat
 CONTROLLER_GEN := $(TOOLS)/controller-gen
 
 # What make generate writes.
-GENERATED := testing/fakes config/crd api
+GENERATED := testing/fakes config/crd api docs/api.txt
 
 .PHONY: help
 help: ## List the targets
@@ -59,11 +59,12 @@ image: ## Build the operator's image into bin/admitkit.tar, an OCI archive (IMAG
 .PHONY: generate
 generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew
 	PATH=$(TOOLS):$$PATH go generate ./...
+	go run -C hack/tools ./apilist -dir $(CURDIR) > docs/api.txt
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Vet and lint, the import law included
 	$(GOLANGCI_LINT) run --allow-parallel-runners ./...
-	@for module in hack/controlplane hack/image; do \
+	@for module in hack/controlplane hack/tools hack/image; do \
 	  echo "linting $$module"; (cd $$module && $(GOLANGCI_LINT) run --allow-parallel-runners --config ../../.golangci.yml ./...) || exit 1; \
 	done
 
