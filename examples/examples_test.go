@@ -135,7 +135,9 @@ func eventually(t *testing.T, what string, condition func(context.Context) bool)
 	}
 }
 
-func TestTheProgramOfTheREADMECompiles(t *testing.T) {
+// readmeProgram returns the first Go program of the README.
+func readmeProgram(t *testing.T) string {
+	t.Helper()
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -145,17 +147,5 @@ func TestTheProgramOfTheREADMECompiles(t *testing.T) {
 	if !found {
 		t.Fatal("the README has no program")
 	}
-	// Inside the module, so that it needs no module of its own.
-	dir, err := os.MkdirTemp(".", "readme-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	help := exec.CommandContext(t.Context(), "go", "run", "./"+dir, "--help")
-	if output, err := help.CombinedOutput(); err != nil || !strings.Contains(string(output), "unregister") {
-		t.Errorf("%v: %s", err, output)
-	}
+	return program
 }

@@ -1,0 +1,152 @@
+package examples_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/admitkit/admitkit/testing/controlplane"
+)
+
+const library = "github.com/admitkit/admitkit"
+
+// testOfTheProgram is the test that the author of the README's program has.
+const testOfTheProgram = `package main
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/testing/admit"
+)
+
+func TestAPodSaysWhoCreatedIt(t *testing.T) {
+	result := admit.New(t, extension.Mutating(stamp, extension.Scope{})).As("alice").Create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
+	if by := result.Pod().Annotations["example.com/created-by"]; by != "alice" {
+		t.Errorf("created by %q", by)
+	}
+}
+`
+
+// outsideModule makes a module of its own in a temporary folder, with the
+// README's program and its test.
+func outsideModule(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	goMod, err := os.ReadFile("../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sums, err := os.ReadFile("../go.sum")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It begins with the library's own versions, so that there is nothing to
+	// download; go mod tidy removes those that the program does not need.
+	text := strings.Replace(string(goMod), "module "+library, "module example.com/stamp", 1) +
+		fmt.Sprintf("\nrequire %s v0.0.0\n\nreplace %s => %s\n", library, library, root)
+	for name, content := range map[string]string{"go.mod": text, "go.sum": string(sums), "main.go": readmeProgram(t), "main_test.go": testOfTheProgram} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// modules returns the modules whose code goes into a program.
+func modules(t *testing.T, dir, program string) []string {
+	t.Helper()
+	text := goIn(t, dir, "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", program)
+	paths := slices.Compact(slices.Sorted(strings.FieldsSeq(text)))
+	return slices.DeleteFunc(paths, func(path string) bool { return path == "example.com/stamp" })
+}
+
+// goIn runs the go command in a folder.
+func goIn(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), "go", args...)
+	command.Dir = dir
+	command.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+	var complaints strings.Builder
+	command.Stderr = &complaints
+	output, err := command.Output()
+	if err != nil {
+		t.Fatalf("go %s: %v: %s%s", strings.Join(args, " "), err, output, &complaints)
+	}
+	return string(output)
+}
+
+func TestAModuleOfItsOwnBuildsTestsAndRuns(t *testing.T) {
+	dir := outsideModule(t)
+	goIn(t, dir, "mod", "tidy")
+	goIn(t, dir, "vet", "./...")
+	goIn(t, dir, "test", "./...")
+	binary := filepath.Join(dir, "stamp")
+	goIn(t, dir, "build", "-o", binary, ".")
+
+	needed := modules(t, dir, ".")
+	if !slices.Contains(needed, library) {
+		t.Fatalf("the program does not contain the library: %v", needed)
+	}
+	core := modules(t, "..", "./manager/command")
+	for _, path := range needed {
+		if !slices.Contains(core, path) {
+			t.Errorf("module %s goes into the program and is no part of manager/command", path)
+		}
+	}
+	for path := range strings.FieldsSeq(goIn(t, dir, "list", "-deps", ".")) {
+		for _, heavy := range []string{library + "/extension/", library + "/testing/", "k8s.io/apiserver", "github.com/google/cel-go", "sigs.k8s.io/controller-runtime/pkg/envtest"} {
+			if strings.HasPrefix(path, heavy) {
+				t.Errorf("package %s goes into the program", path)
+			}
+		}
+	}
+	fmt.Printf("FIGURE outside.modules=%d count\n", len(needed))
+
+	cluster := controlplane.Run(t, controlplane.Options{})
+	clientset := kubernetes.NewForConfigOrDie(cluster.Config())
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := listener.Addr().(*net.TCPAddr).Port
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	log := &output{}
+	program := exec.Command(binary, "start", "--namespace=default", "--advertise-host=127.0.0.1", fmt.Sprintf("--port=%d", port),
+		"--unregister-on-stop", "--health-address=", "--metrics-address=", "--drain-period=10ms", "--kubeconfig="+cluster.Admin().KubeConfig)
+	program.Stdout, program.Stderr = log, log
+	if err := program.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := program.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+		if err := program.Wait(); err != nil {
+			t.Errorf("the program ended with %v: %s", err, log.buffer.String())
+		}
+	})
+	eventually(t, "a new Pod says who created it", func(ctx context.Context) bool {
+		pod, err := clientset.CoreV1().Pods(metav1.NamespaceDefault).Create(ctx, newPod("web"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err == nil && pod.Annotations["example.com/created-by"] == "admin"
+	})
+}
