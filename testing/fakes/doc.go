@@ -1,9 +1,18 @@
 // Package fakes has counterfeiter fakes of the SDK's interfaces, for unit tests
 // of extensions that want no API server. They record their calls and return
-// what they are told to.
+// what they are told to. Where an extension is to be run, and not only called,
+// testing/admit does more.
 package fakes
 
-//go:generate counterfeiter -o extension.go --fake-name Extension github.com/admitkit/admitkit/extension.Extension
-//go:generate counterfeiter -o watcher.go --fake-name Watcher github.com/admitkit/admitkit/extension.Watcher
-//go:generate counterfeiter -o reconciler.go --fake-name Reconciler github.com/admitkit/admitkit/extension.Reconciler
-//go:generate counterfeiter -o manager.go --fake-name Manager github.com/admitkit/admitkit/extension.Manager
+//go:generate counterfeiter -generate
+
+//counterfeiter:generate -o extension.go --fake-name Extension github.com/admitkit/admitkit/extension.Extension
+//counterfeiter:generate -o watcher.go --fake-name Watcher github.com/admitkit/admitkit/extension.Watcher
+//counterfeiter:generate -o reconciler.go --fake-name Reconciler github.com/admitkit/admitkit/extension.Reconciler
+//counterfeiter:generate -o mutator.go --fake-name Mutator github.com/admitkit/admitkit/extension.Mutator
+//counterfeiter:generate -o validator.go --fake-name Validator github.com/admitkit/admitkit/extension.Validator
+//counterfeiter:generate -o registrar.go --fake-name Registrar github.com/admitkit/admitkit/extension.Registrar
+//counterfeiter:generate -o scoped.go --fake-name Scoped github.com/admitkit/admitkit/extension.Scoped
+//counterfeiter:generate -o entitled.go --fake-name Entitled github.com/admitkit/admitkit/extension.Entitled
+//counterfeiter:generate -o leaderelected.go --fake-name LeaderElected github.com/admitkit/admitkit/extension.LeaderElected
+//counterfeiter:generate -o manager.go --fake-name Manager github.com/admitkit/admitkit/extension.Manager

@@ -1,0 +1,52 @@
+package fakes_test
+
+import (
+	"context"
+	"fmt"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/testing/fakes"
+)
+
+// Counter is a Watcher that counts the Pods that are there, and logs it.
+type Counter struct{ pods int }
+
+func (c *Counter) Handle(_ context.Context, mgr extension.Manager, event watch.Event) {
+	switch event.Type {
+	case watch.Added:
+		c.pods++
+	case watch.Deleted:
+		c.pods--
+	}
+	mgr.GetLogger().Infow("pods", "count", c.pods)
+}
+
+// A Manager that an extension is handed in a test.
+func ExampleManager() {
+	mgr := &fakes.Manager{}
+	mgr.GetLoggerReturns(zap.NewNop().Sugar())
+	var counter Counter
+	for _, event := range []watch.EventType{watch.Added, watch.Modified, watch.Added, watch.Deleted} {
+		counter.Handle(context.Background(), mgr, watch.Event{Type: event, Object: &corev1.Pod{}})
+	}
+	fmt.Println(counter.pods, mgr.GetLoggerCallCount())
+	// Output: 1 4
+}
+
+// A Mutator in the place of a real one, which says with what it was called.
+func ExampleMutator() {
+	mutator := &fakes.Mutator[*corev1.Pod]{}
+	mutator.MutateReturns(extension.Deny("not now"))
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
+
+	err := extension.Mutating(mutator, extension.Scope{}).Admit(context.Background(), pod, &extension.Request{})
+
+	_, called, _ := mutator.MutateArgsForCall(0)
+	fmt.Println(called.Name, err)
+	// Output: web not now
+}
