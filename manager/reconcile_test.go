@@ -1,0 +1,125 @@
+package manager_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/manager"
+)
+
+// stubborn is a Reconciler that cannot register.
+type stubborn struct{}
+
+func (stubborn) Register(extension.Manager) error { return errors.New("the CRD is missing") }
+
+func (stubborn) Reconcile(context.Context, ctrl.Request) (ctrl.Result, error) {
+	return ctrl.Result{}, nil
+}
+
+func TestAReconcilerThatCannotRegisterEndsTheStartWithItsName(t *testing.T) {
+	for name, election := range map[string]bool{"alone": false, "elected": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newManager(t, manager.Options{Namespace: newNamespace(t), LeaderElection: election, OperatorFingerprint: name}, stubborn{}, mark("a", extension.Scope{}))
+			err := r.Start(t.Context())
+			if err == nil || !strings.Contains(err.Error(), "manager_test.stubborn: the CRD is missing") {
+				t.Errorf("the start ends with %v", err)
+			}
+			for _, configuration := range configurationsOf(t) {
+				if strings.HasPrefix(configuration, name+".") {
+					t.Errorf("%s is registered", configuration)
+				}
+			}
+		})
+	}
+}
+
+func configurationsOf(t *testing.T) []string {
+	t.Helper()
+	list, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := make([]string, len(list.Items))
+	for i, item := range list.Items {
+		names[i] = item.Name
+	}
+	return names
+}
+
+// teller is a Reconciler that tells of each Pod by an Event, with all that its
+// host has.
+type teller struct {
+	scheme *runtime.Scheme
+	kube   ctrl.Manager
+	told   chan string
+}
+
+func (r *teller) Register(mgr extension.Manager) error {
+	r.kube = mgr.GetKubeManager()
+	if r.kube.GetScheme() != r.scheme {
+		return errors.New("this is not the scheme of the options")
+	}
+	return ctrl.NewControllerManagedBy(r.kube).Named("teller").For(&corev1.Pod{}).Complete(r)
+}
+
+func (r *teller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var cached, read, live corev1.Pod
+	if err := errors.Join(
+		r.kube.GetCache().Get(ctx, req.NamespacedName, &cached),
+		r.kube.GetClient().Get(ctx, req.NamespacedName, &read),
+		r.kube.GetAPIReader().Get(ctx, req.NamespacedName, &live),
+	); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	r.kube.GetEventRecorder("teller").Eventf(&live, nil, corev1.EventTypeNormal, "Seen", "Look", "Pod %s", cached.Name)
+	r.told <- read.Name
+	return ctrl.Result{}, nil
+}
+
+func TestAReconcilerHasClientCacheRecorderAndSchemeAndIsElected(t *testing.T) {
+	namespace := newNamespace(t)
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	options := manager.Options{Namespace: namespace, LeaderElection: true, Scheme: scheme}
+	first, second := &teller{scheme: scheme, told: make(chan string, 100)}, &teller{scheme: scheme, told: make(chan string, 100)}
+	leader := start(t, options, first)
+	pod := createPod(t, namespace, newPod("pod"))
+	if name := <-first.told; name != "pod" {
+		t.Errorf("Pod %s is reconciled", name)
+	}
+	start(t, options, second)
+	eventually(t, "there is an Event", func() bool {
+		events, err := clientset.EventsV1().Events(namespace).List(t.Context(), metav1.ListOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+		for _, event := range events.Items {
+			if event.Reason == "Seen" && event.Regarding.UID == pod.UID {
+				return true
+			}
+		}
+		return false
+	})
+	if n := len(second.told); n > 0 {
+		t.Errorf("the replica that was not elected reconciles %d times", n)
+	}
+	if err := leader.stop(); err != nil {
+		t.Error(err)
+	}
+	if name := <-second.told; name != "pod" {
+		t.Errorf("Pod %s is reconciled", name)
+	}
+}
