@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -135,17 +136,16 @@ func eventually(t *testing.T, what string, condition func(context.Context) bool)
 	}
 }
 
-// readmeProgram returns the first Go program of the README.
-func readmeProgram(t *testing.T) string {
+// readmeBlocks returns the code blocks of a language in the README.
+func readmeBlocks(t *testing.T, language string) []string {
 	t.Helper()
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(readme), "```go\n")
-	program, _, found := strings.Cut(rest, "```")
-	if !found {
-		t.Fatal("the README has no program")
+	var blocks []string
+	for _, block := range regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(string(readme), -1) {
+		blocks = append(blocks, block[1])
 	}
-	return program
+	return blocks
 }

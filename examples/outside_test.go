@@ -20,8 +20,10 @@ import (
 
 const library = "github.com/admitkit/admitkit"
 
-// testOfTheProgram is the test that the author of the README's program has.
-const testOfTheProgram = `package main
+// testOfTheProgram returns the test that the README has for its program.
+func testOfTheProgram(t *testing.T) string {
+	t.Helper()
+	return `package main
 
 import (
 	"testing"
@@ -33,13 +35,8 @@ import (
 	"github.com/admitkit/admitkit/testing/admit"
 )
 
-func TestAPodSaysWhoCreatedIt(t *testing.T) {
-	result := admit.New(t, extension.Mutating(stamp, extension.Scope{})).As("alice").Create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
-	if by := result.Pod().Annotations["example.com/created-by"]; by != "alice" {
-		t.Errorf("created by %q", by)
-	}
+` + readmeBlocks(t, "go")[1]
 }
-`
 
 // outsideModule makes a module of its own in a temporary folder, with the
 // README's program and its test.
@@ -62,7 +59,7 @@ func outsideModule(t *testing.T) (dir string) {
 	// download; go mod tidy removes those that the program does not need.
 	text := strings.Replace(string(goMod), "module "+library, "module example.com/stamp", 1) +
 		fmt.Sprintf("\nrequire %s v0.0.0\n\nreplace %s => %s\n", library, library, root)
-	for name, content := range map[string]string{"go.mod": text, "go.sum": string(sums), "main.go": readmeProgram(t), "main_test.go": testOfTheProgram} {
+	for name, content := range map[string]string{"go.mod": text, "go.sum": string(sums), "main.go": readmeBlocks(t, "go")[0], "main_test.go": testOfTheProgram(t)} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -100,6 +97,14 @@ func TestAModuleOfItsOwnBuildsTestsAndRuns(t *testing.T) {
 	goIn(t, dir, "test", "./...")
 	binary := filepath.Join(dir, "stamp")
 	goIn(t, dir, "build", "-o", binary, ".")
+
+	session := readmeBlocks(t, "console")[0]
+	first, want, _ := strings.Cut(session, "\n")
+	review := exec.CommandContext(t.Context(), "sh", "-c", strings.TrimPrefix(first, "$ "))
+	review.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+	if got, err := review.CombinedOutput(); err != nil || string(got) != want {
+		t.Errorf("the review of the README prints (%v)\n%s", err, got)
+	}
 
 	needed := modules(t, dir, ".")
 	if !slices.Contains(needed, library) {
