@@ -1,0 +1,292 @@
+package audit_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/audit"
+)
+
+// objectsOnly has one sink, which is Closed.
+func objectsOnly(options audit.ObjectSinkOptions) audit.Options {
+	return audit.Options{Sinks: []audit.SinkOptions{{Sink: audit.NewObjectSink(options), FailurePolicy: audit.Closed}}}
+}
+
+// execIn execs as alice in the Pod shop.
+func execIn(t *testing.T, ns string, command ...string) {
+	t.Helper()
+	args := append([]string{"-n", ns, "exec", "shop", "-c", "web", "--"}, command...)
+	if output, err := cluster.Kubectl(t.Context(), alice, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+}
+
+// eventsOf are the AuditEvents of alice in a namespace.
+func eventsOf(t *testing.T, ns string) []v1alpha1.AuditEvent {
+	t.Helper()
+	var list v1alpha1.AuditEventList
+	if err := admin.List(t.Context(), &list, client.MatchingLabels{audit.LabelNamespace: ns, audit.LabelUser: "alice"}); err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
+}
+
+// nobodysEvents removes what tests before left, while no webhook keeps it.
+func nobodysEvents(t *testing.T) {
+	t.Helper()
+	if err := admin.DeleteAllOf(t.Context(), &v1alpha1.AuditEvent{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAnAuditEventCannotBeTamperedWith(t *testing.T) {
+	ns := newNamespace(t)
+	auditor, err := cluster.AddUser("chief-auditor", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, ns, objectsOnly(audit.ObjectSinkOptions{DeletableBy: []string{"chief-auditor"}}))
+	runPod(t, ns, "shop")
+	execIn(t, ns, "true", "evil")
+	events := eventsOf(t, ns)
+	if len(events) != 1 {
+		t.Fatalf("%d AuditEvents of one exec", len(events))
+	}
+	was := events[0]
+	name := was.Name
+	tampering := metric(t, "admitkit_audit_tampering_total")
+	// The admin has every right that RBAC can give.
+	for attempt, args := range map[string][]string{
+		"to change who it was":         {"patch", "auditevent", name, "--type=merge", "-p", `{"spec":{"user":{"username":"bob"}}}`},
+		"to change the command":        {"patch", "auditevent", name, "--type=json", "-p", `[{"op":"replace","path":"/spec/command/1","value":"good"}]`},
+		"to remove the command":        {"patch", "auditevent", name, "--type=merge", "-p", `{"spec":{"command":null}}`},
+		"to backdate it":               {"patch", "auditevent", name, "--type=merge", "-p", `{"spec":{"time":"2020-01-01T00:00:00.000000Z"}}`},
+		"to hide it from a search":     {"label", "--overwrite", "auditevent", name, "admitkit.dev/user=bob"},
+		"to remove a label":            {"label", "auditevent", name, "admitkit.dev/pod-"},
+		"to have it garbage-collected": {"patch", "auditevent", name, "--type=merge", "-p", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Namespace","name":"gone","uid":"1"}]}}`},
+		"to keep it for ever":          {"patch", "auditevent", name, "--type=merge", "-p", `{"metadata":{"finalizers":["example.com/never"]}}`},
+		"to count in it":               {"patch", "auditevent", name, "--subresource=status", "--type=merge", "-p", `{"status":{"count":7}}`},
+		"to prolong or end it":         {"patch", "auditevent", name, "--subresource=status", "--type=merge", "-p", `{"status":{"lastTime":"2020-01-01T00:00:00.000000Z"}}`},
+		"to delete it":                 {"delete", "auditevent", name},
+		"to delete it at once":         {"delete", "auditevent", name, "--force", "--grace-period=0"},
+		"to delete all":                {"delete", "auditevents", "--all"},
+		"to delete the kind":           {"delete", "crd", "auditevents.admitkit.dev", "--wait=false"},
+		"to delete as the manager":     {"--as=system:serviceaccount:admitkit-system:admitkit", "delete", "auditevent", name},
+	} {
+		t.Run("the admin wants "+attempt, func(t *testing.T) {
+			output, err := cluster.Kubectl(t.Context(), nil, args...).CombinedOutput()
+			if err == nil || !strings.Contains(string(output), "audit record") && !strings.Contains(string(output), "denied the request") {
+				t.Errorf("%v: kubectl says: %s", err, output)
+			}
+			t.Logf("%s", output)
+		})
+	}
+	var is v1alpha1.AuditEvent
+	if err := admin.Get(t.Context(), client.ObjectKey{Name: name}, &is); err != nil || is.ResourceVersion != was.ResourceVersion {
+		t.Errorf("%v: the AuditEvent was %+v, is %+v", err, was, is)
+	}
+	if got := metric(t, "admitkit_audit_tampering_total") - tampering; got < 10 {
+		t.Errorf("%v attempts are counted", got)
+	}
+	if output, err := cluster.Kubectl(t.Context(), auditor, "delete", "auditevent", name).CombinedOutput(); err != nil {
+		t.Errorf("who is in DeletableBy cannot delete: %v: %s", err, output)
+	}
+}
+
+func TestAnAuditEventGoesAtTheVeryEndOfItsRetention(t *testing.T) {
+	nobodysEvents(t)
+	const retention = 3 * time.Second
+	n := count(200, 20)
+	ns := newNamespace(t)
+	start(t, ns, objectsOnly(audit.ObjectSinkOptions{Retention: retention, FoldAfter: -1, DeletionsPerSecond: 1000}))
+	runPod(t, ns, "shop")
+	w, err := admin.Watch(t.Context(), &v1alpha1.AuditEventList{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	execer := newExecer(t, ns, 0)
+	go func() {
+		for i := range n {
+			if !execer.execUntilAllowed(t, "shop", fmt.Sprint("exec-", i)) {
+				return
+			}
+		}
+	}()
+	var worst time.Duration
+	gone := 0
+	limit := time.After(2 * time.Minute)
+	for gone < n {
+		select {
+		case event := <-w.ResultChan():
+			e, ok := event.Object.(*v1alpha1.AuditEvent)
+			if !ok || event.Type != watch.Deleted || e.Spec.User.Username != "alice" {
+				continue
+			}
+			gone++
+			late := time.Since(e.Spec.Time.Add(retention))
+			if late < 0 {
+				t.Errorf("%s is gone %s before its time", e.Name, -late)
+			}
+			worst = max(worst, late)
+		case <-limit:
+			t.Fatalf("%d of %d are gone", gone, n)
+		}
+	}
+	if worst > 2*time.Second {
+		t.Errorf("the last is gone %s after its time", worst)
+	}
+	figure("audit.retention_late_ms", float64(worst)/float64(time.Millisecond), "ms")
+}
+
+func TestManyAuditEventsAreDeletedAtABoundedRate(t *testing.T) {
+	nobodysEvents(t)
+	const n, perSecond = 60, 20
+	old := metav1.NewMicroTime(time.Now().Add(-time.Hour))
+	for i := range n {
+		e := &v1alpha1.AuditEvent{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("old-", i)}}
+		e.Spec.AuditRecord = *recordOf(e.Name, old.Time)
+		create(t, e)
+	}
+	kept := &v1alpha1.AuditEvent{ObjectMeta: metav1.ObjectMeta{Name: "young"}}
+	kept.Spec.AuditRecord = *recordOf("young", time.Now())
+	create(t, kept)
+	left := func() int {
+		var list v1alpha1.AuditEventList
+		if err := admin.List(t.Context(), &list); err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for i := range list.Items {
+			if strings.HasPrefix(list.Items[i].Name, "old-") {
+				n++
+			}
+		}
+		return n
+	}
+	began := time.Now()
+	start(t, newNamespace(t), objectsOnly(audit.ObjectSinkOptions{Retention: time.Minute, DeletionsPerSecond: perSecond}))
+	eventually(t, "the old ones are gone", func(context.Context) bool { return left() == 0 })
+	// The first perSecond may go at once.
+	if took, least := time.Since(began), time.Second*(n-perSecond)/perSecond; took < least {
+		t.Errorf("%d are gone within %s, want at least %s", n, took, least)
+	}
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(kept), kept); err != nil {
+		t.Errorf("the one whose time is not over: %v", err)
+	}
+}
+
+func TestAFloodIsFoldedIntoOneAuditEventThatCounts(t *testing.T) {
+	nobodysEvents(t)
+	const after, total = 5, 30
+	ns := newNamespace(t)
+	options := objectsOnly(audit.ObjectSinkOptions{FoldAfter: after})
+	// All of it is in one minute.
+	options.Clock = clocktesting.NewFakeClock(time.Now())
+	start(t, ns, options)
+	runPod(t, ns, "shop")
+	execer := newExecer(t, ns, 0)
+	folded := metric(t, "admitkit_audit_folded_total")
+	for i := range total {
+		if err := execer.exec(t.Context(), "shop", "true", fmt.Sprint(i%4)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	events := eventsOf(t, ns)
+	if len(events) != after+1 {
+		t.Fatalf("%d AuditEvents of %d execs, want %d", len(events), total, after+1)
+	}
+	var fold *v1alpha1.AuditEvent
+	for i := range events {
+		if events[i].Spec.Folded {
+			fold = &events[i]
+		}
+	}
+	if fold == nil || fold.Labels[audit.LabelFolded] != "true" {
+		t.Fatalf("none says that it is folded: %+v", events)
+	}
+	acts := int64(0)
+	for _, act := range fold.Status.Acts {
+		acts += act.Count
+	}
+	if s := fold.Status; s.Count != total-after || acts != total-after || len(s.Acts) != 4 || s.FirstTime == nil || s.LastTime == nil {
+		t.Errorf("the fold says %+v", s)
+	}
+	if got := metric(t, "admitkit_audit_folded_total") - folded; got != total-after {
+		t.Errorf("%v are counted as folded, want %d", got, total-after)
+	}
+}
+
+func TestADryRunIsLoggedAndHasNoEffect(t *testing.T) {
+	ns := newNamespace(t)
+	sink := &memory{}
+	r := start(t, ns, audit.Options{Sinks: []audit.SinkOptions{
+		{Sink: audit.NewLogSink(), FailurePolicy: audit.Closed},
+		{Sink: audit.NewObjectSink(audit.ObjectSinkOptions{}), FailurePolicy: audit.Closed},
+		{Sink: audit.NewEventSink(), FailurePolicy: audit.Closed},
+		{Sink: sink, FailurePolicy: audit.Closed},
+	}})
+	pod := runPod(t, ns, "shop")
+	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "tools", Image: "example.com/tools:1"}}}
+	if err := as(t, alice).SubResource("ephemeralcontainers").Update(t.Context(), pod, client.DryRunAll); err != nil {
+		t.Fatal(err)
+	}
+	if got := sink.of("alice"); len(got) != 1 || !got[0].DryRun || got[0].Way != v1alpha1.WayDebug {
+		t.Errorf("recorded %+v", got)
+	}
+	if r.logs.FilterMessage("session").FilterFieldKey("dryRun").Len() != 1 {
+		t.Error("it is not logged")
+	}
+	if got := eventsOf(t, ns); len(got) != 0 {
+		t.Errorf("there are AuditEvents: %+v", got)
+	}
+	var list eventsv1.EventList
+	if err := admin.List(t.Context(), &list, client.InNamespace(ns)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range list.Items {
+		if list.Items[i].Reason == "PodDebug" {
+			t.Errorf("there is an Event: %+v", list.Items[i])
+		}
+	}
+}
+
+func TestAnEventOnThePodTellsOfTheSession(t *testing.T) {
+	ns := newNamespace(t)
+	start(t, ns, audit.Options{Required: true})
+	pod := runPod(t, ns, "shop")
+	execIn(t, ns, "true", "--token", "s3cr3t")
+	var list eventsv1.EventList
+	if err := admin.List(t.Context(), &list, client.InNamespace(ns)); err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for i := range list.Items {
+		e := &list.Items[i]
+		if e.Regarding.Name != "shop" || e.Reason != "PodExec" {
+			continue
+		}
+		found++
+		if e.Regarding.UID != pod.UID || e.Regarding.FieldPath != "spec.containers{web}" || e.ReportingController != "admitkit.dev/audit" || strings.Contains(e.Note, "s3cr3t") {
+			t.Errorf("the Event is %+v", e)
+		}
+	}
+	if found != 1 {
+		t.Errorf("%d Events of one exec", found)
+	}
+	describe, err := cluster.Kubectl(t.Context(), nil, "-n", ns, "describe", "pod", "shop").CombinedOutput()
+	if err != nil || !strings.Contains(string(describe), `alice: exec in container web: ["true" "--token" "REDACTED"]`) {
+		t.Errorf("kubectl describe pod does not show it: %v: %s", err, describe)
+	}
+}
