@@ -11,7 +11,7 @@ import (
 )
 
 func main() {
-	var auditOptions audit.Options
+	var auditing auditFlags
 	var accessOptions access.Options
 	var withAccess bool
 	var cmd *cobra.Command
@@ -22,13 +22,16 @@ func main() {
 				return err
 			}
 		}
+		auditOptions, err := auditing.options(cmd)
+		if err != nil {
+			return err
+		}
 		return audit.New(auditOptions).AddTo(mgr)
 	})
 	flags := cmd.PersistentFlags()
 	flags.BoolVar(&withAccess, "access", false, "grant requests for time-limited access; needs the CRDs of config/crd")
 	flags.DurationVar(&accessOptions.Retention, "access-retention", access.DefaultRetention, "how long a request stays as a record after its access has ended")
 	flags.IntVar(&accessOptions.Workers, "access-workers", access.DefaultWorkers, "how many requests of a kind are worked on at once")
-	flags.BoolVar(&auditOptions.Required, "audit-required", false,
-		"refuse sessions that cannot be recorded in the log and as an Event, and all while the webhook is down")
+	auditing.bind(flags)
 	command.Main(cmd)
 }

@@ -112,6 +112,19 @@ func TestWhatIsLeftInTheQueueIsWrittenWhenTheManagerStops(t *testing.T) {
 	}
 }
 
+func TestASinkThatPanicsFailsAndEndsNothing(t *testing.T) {
+	panics := sinkFunc{name: "panics", do: func(context.Context, *v1alpha1.AuditRecord) error { panic("oh") }}
+	for _, policy := range []audit.FailurePolicy{audit.Open, audit.Closed} {
+		a := newAlone(t, audit.Options{Sinks: []audit.SinkOptions{{Sink: panics, FailurePolicy: policy}}})
+		stop := a.run(t)
+		err := a.exec(t, "1", "shop", "true")
+		stop()
+		if denied := err != nil; denied != (policy == audit.Closed) {
+			t.Errorf("%s: got %v", policy, err)
+		}
+	}
+}
+
 func TestACommandTooLongForARecordIsCutAndSaysSo(t *testing.T) {
 	sink := &memory{}
 	a := newAlone(t, audit.Options{Sinks: []audit.SinkOptions{{Sink: sink, FailurePolicy: audit.Closed}}})

@@ -49,12 +49,12 @@ type eventGuard struct{ *objectSink }
 var _ extension.Validator[*v1alpha1.AuditEvent] = (*eventGuard)(nil)
 
 // Validate refuses changes, and deletions before their time.
-func (g *eventGuard) Validate(_ context.Context, event *v1alpha1.AuditEvent, req *extension.Request) error {
+func (g *eventGuard) Validate(ctx context.Context, event *v1alpha1.AuditEvent, req *extension.Request) error {
 	switch {
 	case req.Operation == admissionv1.Delete:
-		return g.remove(event, req)
+		return g.remove(ctx, event, req)
 	case req.SubResource == "status":
-		return g.count(event, req)
+		return g.count(ctx, event, req)
 	}
 	var old v1alpha1.AuditEvent
 	if err := req.Old(&old); err != nil {
@@ -75,7 +75,7 @@ func withoutBookkeeping(event *v1alpha1.AuditEvent) *v1alpha1.AuditEvent {
 }
 
 // count lets the manager count a flood, upwards.
-func (g *eventGuard) count(event *v1alpha1.AuditEvent, req *extension.Request) error {
+func (g *eventGuard) count(ctx context.Context, event *v1alpha1.AuditEvent, req *extension.Request) error {
 	var old v1alpha1.AuditEvent
 	if err := req.Old(&old); err != nil {
 		return err
@@ -83,7 +83,11 @@ func (g *eventGuard) count(event *v1alpha1.AuditEvent, req *extension.Request) e
 	if apiequality.Semantic.DeepEqual(event.Status, old.Status) {
 		return nil
 	}
-	if req.User().Username != g.self {
+	self, err := g.isSelf(ctx, req.User().Username)
+	if err != nil {
+		return err
+	}
+	if !self {
 		return tampered(req, event.Name, "only admitkit counts in it")
 	}
 	if !event.Spec.Folded || event.Status.Count < old.Status.Count {
@@ -92,13 +96,17 @@ func (g *eventGuard) count(event *v1alpha1.AuditEvent, req *extension.Request) e
 	return nil
 }
 
-func (g *eventGuard) remove(event *v1alpha1.AuditEvent, req *extension.Request) error {
+func (g *eventGuard) remove(ctx context.Context, event *v1alpha1.AuditEvent, req *extension.Request) error {
 	user := req.User().Username
 	if slices.Contains(g.options.DeletableBy, user) {
 		return nil
 	}
 	end := g.end(event)
-	if user == g.self && !g.options.Clock.Now().Before(end) {
+	self, err := g.isSelf(ctx, user)
+	if err != nil {
+		return err
+	}
+	if self && !g.options.Clock.Now().Before(end) {
 		return nil
 	}
 	return tampered(req, event.Name, fmt.Sprintf("an audit record is kept until %s, and admitkit deletes it then", end.UTC().Format(time.RFC3339)))

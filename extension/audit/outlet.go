@@ -54,7 +54,7 @@ func (o *outlet) write(ctx context.Context, record *v1alpha1.AuditRecord) error 
 	start := o.clock.Now()
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
-	err := o.Sink.Write(ctx, record)
+	err := o.try(ctx, record)
 	sinkDuration.WithLabelValues(o.Sink.Name()).Observe(o.clock.Since(start).Seconds())
 	if err == nil {
 		return nil
@@ -63,6 +63,18 @@ func (o *outlet) write(ctx context.Context, record *v1alpha1.AuditRecord) error 
 		return fmt.Errorf("audit sink %s did not take the record within %s: %w", o.Sink.Name(), o.Timeout, err)
 	}
 	return fmt.Errorf("audit sink %s: %w", o.Sink.Name(), err)
+}
+
+// try makes a panic of the sink an error: it is not in the goroutine of the
+// request, so that it would end the manager.
+func (o *outlet) try(ctx context.Context, record *v1alpha1.AuditRecord) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("it panicked: %v", r)
+			o.log.Error("sink panicked", zap.Any("panic", r), zap.Stack("stack"))
+		}
+	}()
+	return o.Sink.Write(ctx, record)
 }
 
 // offer puts a record into the queue, or, when the queue's readers have gone

@@ -105,15 +105,19 @@ func (a *auditor) writeClosed(ctx context.Context, record *v1alpha1.AuditRecord)
 
 // describe says what an act is, for whom it is refused.
 func describe(r *v1alpha1.AuditRecord) string {
+	way := string(r.Way)
+	if r.Way == v1alpha1.WayPod {
+		way = "creation"
+	}
 	switch {
 	case r.Pod != "":
-		return fmt.Sprintf("%s of Pod %s/%s", r.Way, r.Namespace, r.Pod)
+		return fmt.Sprintf("%s of Pod %s/%s", way, r.Namespace, r.Pod)
 	case r.Service != "":
-		return fmt.Sprintf("%s of Service %s/%s", r.Way, r.Namespace, r.Service)
+		return fmt.Sprintf("%s of Service %s/%s", way, r.Namespace, r.Service)
 	case r.Node != "":
-		return fmt.Sprintf("%s of node %s", r.Way, r.Node)
+		return fmt.Sprintf("%s of node %s", way, r.Node)
 	}
-	return fmt.Sprintf("%s of %s in namespace %s", r.Verb, r.Way, r.Namespace)
+	return fmt.Sprintf("%s of a Pod in namespace %s", way, r.Namespace)
 }
 
 // laneKey is what records are ordered by: the Pod, or what stands for it.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
+	authenticationv1client "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -68,9 +70,10 @@ type objectSink struct {
 	floods  floods
 
 	// The following are set by Register.
-	client client.Client
-	// self is the user that the manager is.
-	self string
+	client  client.Client
+	reviews authenticationv1client.SelfSubjectReviewInterface
+	mu      sync.Mutex
+	self    string // once it is known
 }
 
 // NewObjectSink returns the sink "auditevent": each record is an AuditEvent
@@ -125,17 +128,27 @@ func (s *objectSink) Register(mgr extension.Manager) error {
 	if err != nil {
 		return err
 	}
-	review, err := clientset.AuthenticationV1().SelfSubjectReviews().Create(mgr.GetContext(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
-	if err != nil {
-		return fmt.Errorf("asking the API server who the manager is: %w", err)
-	}
-	s.self = review.Status.UserInfo.Username
+	s.reviews = clientset.AuthenticationV1().SelfSubjectReviews()
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return err
 	}
 	s.client, err = client.New(config, client.Options{Scheme: scheme})
 	return err
+}
+
+// isSelf reports whether a user is the manager itself.
+func (s *objectSink) isSelf(ctx context.Context, user string) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.self == "" {
+		review, err := s.reviews.Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		if err != nil {
+			return false, fmt.Errorf("asking the API server who the manager is: %w", err)
+		}
+		s.self = review.Status.UserInfo.Username
+	}
+	return user == s.self, nil
 }
 
 // Write creates the AuditEvent, or counts the record in one that stands for a
