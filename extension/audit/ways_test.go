@@ -17,7 +17,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -349,7 +348,7 @@ func TestSessionsOverSPDYAndWebSocketAreRecordedAlike(t *testing.T) {
 					t.Errorf("the command said %q: %v", line, err)
 				}
 				cancel()
-				<-done
+				_ = <-done
 				got := sink.of("alice")[before:]
 				if len(got) != 1 || got[0].Way != v1alpha1.WayExec || got[0].TTY != tty || got[0].Stdin != tty || got[0].Command[1] != protocol {
 					t.Errorf("recorded %+v", got)
@@ -368,19 +367,16 @@ func TestSessionsOverSPDYAndWebSocketAreRecordedAlike(t *testing.T) {
 			go func() { done <- session.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: io.Discard}) }()
 			eventually(t, "the attach is recorded", func(context.Context) bool { return len(sink.of("alice")) > before })
 			cancel()
-			<-done
+			_ = <-done
 			if got := sink.of("alice")[before:]; len(got) != 1 || got[0].Way != v1alpha1.WayAttach {
 				t.Errorf("recorded %+v", got)
 			}
 		})
 	}
-	for protocol, dialer := range dialers(t, func() *rest.Request { return target("portforward") }) {
+	for protocol, dial := range dialers(t, func() *rest.Request { return target("portforward") }) {
 		t.Run(protocol+": port-forward", func(t *testing.T) {
 			before := len(sink.of("alice"))
-			connection, _, err := dialer.Dial(portforward.PortForwardProtocolV1Name)
-			if err == nil {
-				_ = connection.Close()
-			}
+			err := dial()
 			if got := sink.of("alice")[before:]; err != nil || len(got) != 1 || got[0].Way != v1alpha1.WayPortForward {
 				t.Errorf("%v: recorded %+v", err, got)
 			}
@@ -399,18 +395,32 @@ func executors() map[string]func(*rest.Config, *rest.Request) (remotecommand.Exe
 	}
 }
 
-func dialers(t *testing.T, target func() *rest.Request) map[string]httpstream.Dialer {
+// dialers open a port-forward and end it.
+func dialers(t *testing.T, target func() *rest.Request) map[string]func() error {
 	t.Helper()
 	transport, upgrader, err := spdy.RoundTripperFor(alice.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
+	overSPDY := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, target().URL())
 	overWebSocket, err := portforward.NewSPDYOverWebsocketDialer(target().URL(), alice.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return map[string]httpstream.Dialer{
-		"SPDY":      spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, target().URL()),
-		"WebSocket": overWebSocket,
+	return map[string]func() error{
+		"SPDY": func() error {
+			connection, _, err := overSPDY.Dial(portforward.PortForwardProtocolV1Name)
+			if err != nil {
+				return err
+			}
+			return connection.Close()
+		},
+		"WebSocket": func() error {
+			connection, _, err := overWebSocket.Dial(portforward.PortForwardProtocolV1Name)
+			if err != nil {
+				return err
+			}
+			return connection.Close()
+		},
 	}
 }
