@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
+	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -110,6 +112,27 @@ func TestWhatIsLeftInTheQueueIsWrittenWhenTheManagerStops(t *testing.T) {
 	if got := len(sink.of("alice")); got != 11 {
 		t.Errorf("%d records, want 11", got)
 	}
+}
+
+func TestNothingRunsOnWhenTheManagerHasStopped(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	endpoint := newCollector(t)
+	a := newAlone(t, audit.Options{Sinks: []audit.SinkOptions{
+		{Sink: &memory{}},
+		{Sink: audit.NewFileSink(audit.FileSinkOptions{Path: filepath.Join(t.TempDir(), "audit.jsonl")}), FailurePolicy: audit.Closed},
+		{Sink: audit.NewCloudEventsSink(audit.CloudEventsSinkOptions{URL: endpoint.URL, Dir: t.TempDir(), Client: endpoint.Client()}), FailurePolicy: audit.Closed},
+	}})
+	stop := a.run(t)
+	if err := a.exec(t, "1", "shop", "true"); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if got := endpoint.ids(); len(got) != 1 {
+		t.Errorf("the endpoint has %v: what is in the queue should go out at the end", got)
+	}
+	endpoint.Client().CloseIdleConnections()
+	endpoint.Close()
+	goleak.VerifyNone(t, before)
 }
 
 func TestASinkThatPanicsFailsAndEndsNothing(t *testing.T) {

@@ -319,9 +319,11 @@ func TestSessionsOverSPDYAndWebSocketAreRecordedAlike(t *testing.T) {
 		for name, tty := range map[string]bool{"exec": false, "exec in a terminal": true} {
 			t.Run(protocol+": "+name, func(t *testing.T) {
 				before := len(sink.of("alice"))
-				// kwok dies of a terminal without standard input.
+				// kwok dies of a terminal without standard input, and of a command that
+				// ends at once it may pass on nothing.
+				want := []string{"sh", "-c", "echo " + protocol + "; sleep 2"}
 				url := target("exec").VersionedParams(&corev1.PodExecOptions{
-					Container: "web", Command: []string{"echo", protocol}, Stdin: tty, Stdout: true, Stderr: !tty, TTY: tty,
+					Container: "web", Command: want, Stdin: tty, Stdout: true, Stderr: !tty, TTY: tty,
 				}, clientgoscheme.ParameterCodec)
 				session, err := executor(alice.Config, url)
 				if err != nil {
@@ -350,7 +352,7 @@ func TestSessionsOverSPDYAndWebSocketAreRecordedAlike(t *testing.T) {
 				cancel()
 				_ = <-done
 				got := sink.of("alice")[before:]
-				if len(got) != 1 || got[0].Way != v1alpha1.WayExec || got[0].TTY != tty || got[0].Stdin != tty || got[0].Command[1] != protocol {
+				if len(got) != 1 || got[0].Way != v1alpha1.WayExec || got[0].TTY != tty || got[0].Stdin != tty || !slices.Equal(got[0].Command, want) {
 					t.Errorf("recorded %+v", got)
 				}
 			})
