@@ -134,7 +134,6 @@ func newClient(mgr extension.Manager) (client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.QPS = -1 // the API server's own fairness is enough
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		return nil, err
@@ -142,5 +141,5 @@ func newClient(mgr extension.Manager) (client.Client, error) {
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
-	return client.New(config, client.Options{Scheme: scheme})
+	return client.New(unthrottled(config), client.Options{Scheme: scheme})
 }

@@ -3,6 +3,7 @@ package audit
 import (
 	rbacv1 "k8s.io/api/rbac/v1"
 
+	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
 )
 
@@ -13,7 +14,33 @@ func (a *auditor) Rights() []rbacv1.PolicyRule {
 	for _, o := range a.sinks {
 		rights = append(rights, extension.RightsOf(o.Sink)...)
 	}
+	requests := []string{"podaccessrequests", "execaccessrequests"}
+	group := v1alpha1.GroupVersion.Group
+	if a.options.Enforcement != nil || a.options.AccessRequests {
+		rights = append(rights, right(rbacv1.GroupName, "list", "roles"), right(group, "get", requests...))
+	}
+	if a.options.Enforcement != nil {
+		rights = append(rights,
+			right(group, "list", append(requests, "execaccesstemplates")...),
+			right(group, "patch", "podaccessrequests/status", "execaccessrequests/status"),
+			right("", "get", "namespaces"))
+	}
+	if a.options.TouchedPods != nil {
+		rights = append(rights, right("", "patch", "pods/status"))
+	}
 	return rights
+}
+
+// Rights implements extension.Entitled: labelled Pods are watched and evicted.
+func (e *evictor) Rights() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		right("", "get", "pods"), right("", "list", "pods"), right("", "watch", "pods"), right("", "create", "pods/eviction"),
+		right("events.k8s.io", "create", "events"), right("events.k8s.io", "patch", "events"),
+	}
+}
+
+func right(group, verb string, resources ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: []string{verb}}
 }
 
 // Rights implements extension.Entitled.
