@@ -439,6 +439,7 @@ func TestEnforcement(t *testing.T) {
 
 	t.Run("every way in needs a request", func(t *testing.T) { s.everyWayInNeedsARequest(t, pod) })
 	t.Run("no request covers more than it says", func(t *testing.T) { s.noRequestCoversMore(t, pod) })
+	t.Run("a grant to groups, and a Pod of one's own", func(t *testing.T) { s.grantsOfOtherKinds(t, pod) })
 	t.Run("what the denial says to do helps", func(t *testing.T) { s.whatTheDenialSaysHelps(t, pod) })
 	t.Run("a single use is one", func(t *testing.T) { s.aSingleUseIsOne(t, pod) })
 	t.Run("break-glass works and is on record", func(t *testing.T) { s.breakGlass(t, pod) })
@@ -633,6 +634,48 @@ func (s *stage) noRequestCoversMore(t *testing.T, pod string) {
 	refusedBy(t, audit.RuleRequest, output, err, "Request covers ended at")
 	s.withdraw(t, req)
 	output, err = run(s.alice, "exec", "-n", "shop", pod, "--", "true")
+	refusedBy(t, audit.RuleRequest, output, err)
+}
+
+func (s *stage) grantsOfOtherKinds(t *testing.T, pod string) {
+	bob, err := s.AddUser("bob", "everybody", "devs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.template(t, "groups", func(t *v1alpha1.ExecAccessTemplateSpec) { t.AccessConfig.Subjects = v1alpha1.SubjectsGroups })
+	s.request(t, "groups", "groups", nil)
+	if output, err := s.kubectl(t, bob, "exec", "-n", "shop", pod, "--", "true"); err != nil {
+		t.Errorf("exec by another's request for the group: %v: %s", err, output)
+	}
+	output, err := s.kubectl(t, s.mallory, "exec", "-n", "shop", pod, "--", "true")
+	refusedBy(t, audit.RuleRequest, output, err)
+
+	template := &v1alpha1.PodAccessTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "own"},
+		Spec: v1alpha1.PodAccessTemplateSpec{
+			AccessConfig:        v1alpha1.AccessConfig{AllowedUsers: []string{"bob"}, DefaultDuration: "1h", MaxDuration: "2h"},
+			ControllerTargetRef: &v1alpha1.ControllerTargetRef{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"},
+		},
+	}
+	asBob, err := client.New(bob.Config, client.Options{Scheme: s.admin.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := &v1alpha1.PodAccessRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "own"}}
+	req.Spec.TemplateName = "own"
+	if err := s.admin.Create(t.Context(), template); err != nil {
+		t.Fatal(err)
+	}
+	if err := asBob.Create(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the request is granted", func(ctx context.Context) bool {
+		return s.admin.Get(ctx, client.ObjectKeyFromObject(req), req) == nil && req.Status.Ready
+	})
+	if output, err := s.kubectl(t, bob, "exec", "-n", "shop", "podaccess-own", "-c", "main", "--", "true"); err != nil {
+		t.Errorf("exec in a Pod of one's own: %v: %s", err, output)
+	}
+	output, err = s.kubectl(t, s.alice, "exec", "-n", "shop", "podaccess-own", "-c", "main", "--", "true")
 	refusedBy(t, audit.RuleRequest, output, err)
 }
 
