@@ -235,9 +235,17 @@ func TestAnEngineerWhoWantsToKeepAccessLosesIt(t *testing.T) {
 			}
 		},
 		"by stripping what was granted of labels and owners": func(t *testing.T, namespace string, req *v1alpha1.ExecAccessRequest) {
+			strip := func(kind string, as ...string) (string, error) {
+				args := append([]string{"patch", "-n", namespace, kind, "execaccess-" + req.Name, "--type=merge", "-p", `{"metadata":{"labels":null,"ownerReferences":null,"annotations":null}}`}, as...)
+				output, err := cluster.Kubectl(t.Context(), nil, args...).CombinedOutput()
+				return string(output), err
+			}
 			for _, kind := range []string{"role", "rolebinding"} {
-				output, err := cluster.Kubectl(t.Context(), nil, "patch", "-n", namespace, kind, "execaccess-"+req.Name, "--type=merge", "-p", `{"metadata":{"labels":null,"ownerReferences":null,"annotations":null}}`).CombinedOutput()
-				if err != nil {
+				if output, err := strip(kind); err == nil || !strings.Contains(output, "admitkit alone makes") {
+					t.Errorf("the %s of a grant was changed: %v: %s", kind, err, output)
+				}
+				// If somebody could after all, the end would come all the same.
+				if output, err := strip(kind, "--as="+managerUser.Name, "--as-group=system:masters"); err != nil {
 					t.Fatalf("%v: %s", err, output)
 				}
 			}
@@ -316,4 +324,55 @@ func TestAPodMadeByHandIsNoAccessPod(t *testing.T) {
 	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(forged), forged); err != nil || !forged.DeletionTimestamp.IsZero() {
 		t.Errorf("the Pod of somebody else was deleted: %v", err)
 	}
+}
+
+// Nothing would count the sessions.
+func TestASingleUseIsRefusedWhereNobodyHoldsToIt(t *testing.T) {
+	namespace := newNamespace(t)
+	deployment(t, namespace, "web", 1)
+	start(t, namespace, access.Options{})
+	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	once := execTemplate(namespace, "once", ref("Deployment", "web"), "devs")
+	once.Spec.AccessConfig.SingleUse = true
+	create(t, admin, once)
+	asked := execRequest(namespace, "asked", "web")
+	asked.Spec.SingleUse = true
+	refused(t, as(t, alice).Create(t.Context(), asked), "spec.singleUse", "does not run here")
+	refused(t, as(t, alice).Create(t.Context(), execRequest(namespace, "demanded", "once")), "spec.singleUse", "does not run here")
+	granted(t, alice, execRequest(namespace, "any", "web"))
+}
+
+// What enforcement writes into the status takes the right away, not the Pod, and
+// holds whatever the reconciler writes afterwards.
+func TestARequestThatWasUsedGivesNoMoreAccess(t *testing.T) {
+	namespace := newNamespace(t)
+	deployment(t, namespace, "web", 1)
+	start(t, namespace, access.Options{SingleUse: true})
+	template := podTemplate(namespace, "web", ref("Deployment", "web"), "devs")
+	template.Spec.AccessConfig.SingleUse = true
+	create(t, admin, template)
+	req := granted(t, alice, podRequest(namespace, "a", "web"))
+	if !req.Spec.SingleUse || !canExec(t, alice, namespace, req.Status.PodName) {
+		t.Fatalf("%+v", req)
+	}
+	base := req.DeepCopy()
+	req.Status.UsedBy = &v1alpha1.Use{UID: "1", Username: "alice", Verb: "exec", Time: metav1.Now()}
+	if err := admin.Status().Patch(t.Context(), req, client.MergeFrom(base)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, req, "says that it was used", func() bool { return fails(req, "AccessResourcesCreated", "Used") && !req.Status.Ready })
+	if req.Status.UsedBy == nil {
+		t.Error("the reconciler forgot the use")
+	}
+	if canExec(t, alice, namespace, "podaccess-a") {
+		t.Error("alice can still exec")
+	}
+	var pod corev1.Pod
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "podaccess-a"}, &pod); err != nil || !pod.DeletionTimestamp.IsZero() {
+		t.Errorf("the Pod of the session that has just begun is gone: %v", err)
+	}
+	if err := patch(t, alice, podRequest(namespace, "a", ""), `{"spec":{"duration":"1s"}}`); err != nil {
+		t.Fatal(err)
+	}
+	await(t, req, "ends", func() bool { return fails(req, "AccessStillValid", "Expired") && req.Status.UsedBy != nil })
 }
