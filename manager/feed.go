@@ -21,21 +21,25 @@ import (
 //
 // What happens to Pods waits in a queue of a limited length. What finds it full is
 // dropped, and the feed is behind: when the queue is empty, it compares what the
-// watcher was told with the cache, and tells the difference. So a slow watcher
-// costs a bounded amount of memory, delays no other, and misses only states that
-// were over before it could look. A feed begins behind: that is how the Pods that
-// exist already come first.
+// watcher was told with the Pods that there are, and tells the difference. So a
+// slow watcher costs a bounded amount of memory, delays no other, and misses only
+// states that were over before it could look. A feed begins behind: that is how
+// the Pods that exist already come first.
+//
+// The Pods that there are the feed knows from the changes themselves. The
+// informer's store would be ahead of them, and what is told from there could be
+// followed by what was before it.
 type feed struct {
 	watcher extension.Watcher
 	name    string
 	host    extension.Manager
 	limit   int
 	startRV string
-	cache   clientgocache.Store
 
-	mu     sync.Mutex
-	queue  []change
-	behind bool
+	mu      sync.Mutex
+	present map[types.NamespacedName]*corev1.Pod
+	queue   []change
+	behind  bool
 	// counts is false until the first list is there; what is dropped before is no
 	// loss.
 	counts bool
@@ -53,10 +57,10 @@ type change struct {
 
 var _ clientgocache.ResourceEventHandler = (*feed)(nil)
 
-func newFeed(watcher extension.Watcher, host extension.Manager, limit int, startRV string, cache clientgocache.Store) *feed {
+func newFeed(watcher extension.Watcher, host extension.Manager, limit int, startRV string) *feed {
 	return &feed{
-		watcher: watcher, name: fmt.Sprintf("%T", watcher), host: host, limit: limit, startRV: startRV, cache: cache,
-		behind: true, wake: make(chan struct{}, 1), told: map[types.NamespacedName]*corev1.Pod{},
+		watcher: watcher, name: fmt.Sprintf("%T", watcher), host: host, limit: limit, startRV: startRV,
+		behind: true, wake: make(chan struct{}, 1), present: map[types.NamespacedName]*corev1.Pod{}, told: map[types.NamespacedName]*corev1.Pod{},
 	}
 }
 
@@ -81,6 +85,11 @@ func (f *feed) push(obj any, deleted bool) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if deleted {
+		delete(f.present, keyOf(pod))
+	} else {
+		f.present[keyOf(pod)] = pod
+	}
 	if f.behind || len(f.queue) >= f.limit {
 		f.behind = true
 		if f.counts {
@@ -103,61 +112,59 @@ func (f *feed) run(ctx context.Context, synced func() bool) {
 	f.counts = true
 	f.mu.Unlock()
 	for ctx.Err() == nil {
-		next, relist := f.next()
-		switch {
-		case next != nil:
-			f.tell(ctx, *next)
-		case relist:
-			f.relist(ctx)
-		default:
-			select {
-			case <-ctx.Done():
-			case <-f.wake:
+		changes := f.next()
+		for _, c := range changes {
+			if ctx.Err() == nil {
+				f.tell(ctx, c)
 			}
+		}
+		if len(changes) > 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-f.wake:
 		}
 	}
 }
 
-// next takes the next change from the queue, or says that it is time to relist.
-func (f *feed) next() (next *change, relist bool) {
+// next takes the next change from the queue. When that is empty, and the feed is
+// behind, it returns all that the watcher has missed.
+func (f *feed) next() []change {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.queue) > 0 {
-		next = &f.queue[0]
+		next := f.queue[:1]
 		f.queue = f.queue[1:]
 		watcherQueue.WithLabelValues(f.name).Set(float64(len(f.queue)))
-		return next, false
+		return next
 	}
 	f.queue = nil // lets go of what has been told
-	relist = f.behind
+	if !f.behind {
+		return nil
+	}
 	f.behind = false
-	return nil, relist
+	watcherRelists.WithLabelValues(f.name).Inc()
+	return f.missed()
 }
 
-// relist tells the watcher in what the cache differs from what it knows. Changes
-// that are queued meanwhile may be older than the cache; tell passes over those.
-func (f *feed) relist(ctx context.Context) {
-	watcherRelists.WithLabelValues(f.name).Inc()
-	present := map[types.NamespacedName]*corev1.Pod{}
-	var pods []*corev1.Pod
-	for _, obj := range f.cache.List() {
-		if pod, ok := obj.(*corev1.Pod); ok {
-			present[keyOf(pod)] = pod
-			pods = append(pods, pod)
-		}
-	}
-	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return order(a.ResourceVersion, b.ResourceVersion) })
+// missed returns the changes from what the watcher knows to what there is:
+// deletions first, then the Pods in the order in which they came to be so.
+func (f *feed) missed() []change {
+	var changes []change
 	for key, known := range f.told {
-		if present[key] == nil && ctx.Err() == nil {
-			f.tell(ctx, change{known, true})
+		if f.present[key] == nil {
+			changes = append(changes, change{known, true})
 		}
 	}
-	for _, pod := range pods {
-		if ctx.Err() != nil {
-			return
+	deletions := len(changes)
+	for key, pod := range f.present {
+		if f.told[key] != pod {
+			changes = append(changes, change{pod, false})
 		}
-		f.tell(ctx, change{pod, false})
 	}
+	slices.SortFunc(changes[deletions:], func(a, b change) int { return order(a.pod.ResourceVersion, b.pod.ResourceVersion) })
+	return changes
 }
 
 // tell hands over the events that lead from what the watcher knows of a Pod to a
@@ -167,11 +174,11 @@ func (f *feed) tell(ctx context.Context, c change) {
 	known := f.told[key]
 	same := known != nil && known.UID == c.pod.UID
 	switch {
-	case c.deleted && same:
+	case c.deleted && known == nil, same && !c.deleted && known.ResourceVersion == c.pod.ResourceVersion:
+		// An informer that lists again repeats what has not changed.
+	case c.deleted:
 		delete(f.told, key)
 		f.handle(ctx, watch.Deleted, c.pod)
-	case c.deleted || known != nil && order(c.pod.ResourceVersion, known.ResourceVersion) <= 0:
-		// The watcher knows already, or knows of what came after it.
 	case same:
 		f.told[key] = c.pod
 		f.handle(ctx, watch.Modified, c.pod)

@@ -89,11 +89,12 @@ func (m *Manager) watchPods(ctx context.Context, as extension.Manager, watchers 
 	}
 	var feeds sync.WaitGroup
 	for _, watcher := range watchers {
-		f := newFeed(watcher, as, m.options.WatcherQueueLength, m.options.WatcherStartRV, informer.GetStore())
-		if _, err := informer.AddEventHandler(f); err != nil {
+		f := newFeed(watcher, as, m.options.WatcherQueueLength, m.options.WatcherStartRV)
+		handler, err := informer.AddEventHandler(f)
+		if err != nil {
 			return err
 		}
-		feeds.Go(func() { f.run(ctx, informer.HasSynced) })
+		feeds.Go(func() { f.run(ctx, handler.HasSynced) })
 	}
 	synced := informer.HasSynced
 	m.podsSynced.Store(&synced, struct{}{})
