@@ -2,6 +2,7 @@ package manager
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -52,6 +53,9 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 	}
 	if options.Replicas < 0 {
 		return nil, fmt.Errorf("install options: Replicas: %d: must not be negative", options.Replicas)
+	}
+	if m.options.CertificateDir != "" {
+		return nil, errors.New("CertificateDir: a Pod has no such folder; put the certificate into a Secret, and name it in LeafSecretName")
 	}
 	options.Replicas = cmp.Or(options.Replicas, 2)
 	webhooks, err := m.webhooks()
@@ -112,9 +116,11 @@ func (i *installer) addRegistrar() {
 		// The probe is a dry run: no ConfigMap is made.
 		rules = append(rules, rule("", []string{"configmaps"}, []string{"create"}))
 	}
-	if secrets := i.secrets(); len(secrets) > 0 {
+	if i.options.ForeignCABundle { // and so are the Secret and its certificate
+		rules = append(rules, rule("", []string{"secrets"}, []string{"get", "watch"}, i.secrets()...))
+	} else {
 		rules = append(rules, rule("", []string{"secrets"}, []string{"create"}),
-			rule("", []string{"secrets"}, []string{"get", "watch", "update", "delete"}, secrets...))
+			rule("", []string{"secrets"}, []string{"get", "watch", "update", "delete"}, i.secrets()...))
 	}
 	i.addRole(name, i.namespace, rules...)
 	deployment := i.deployment(name, 1, "register", "--stay")
@@ -123,11 +129,9 @@ func (i *installer) addRegistrar() {
 	i.add(deployment)
 }
 
-// secrets are those that hold certificates of our own making.
+// secrets are those that hold certificates; that of the servers is the last.
 func (i *installer) secrets() []string {
 	switch {
-	case i.options.CertificateDir != "":
-		return nil
 	case i.options.ForeignCABundle:
 		return []string{i.options.LeafSecretName}
 	case i.options.LeafSecretName != "":
@@ -141,7 +145,7 @@ func (i *installer) addServer(serves bool) {
 	name := i.install.Name
 	i.addServiceAccount(name)
 	var local []rbacv1.PolicyRule
-	if secrets := i.secrets(); serves && len(secrets) > 0 {
+	if secrets := i.secrets(); serves {
 		local = append(local, rule("", []string{"secrets"}, []string{"get", "watch"}, secrets[len(secrets)-1]))
 	}
 	if i.options.LeaderElection && len(i.watchers)+len(i.reconcilers) > 0 {

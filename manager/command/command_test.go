@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -153,6 +156,21 @@ func TestTheHelpExplainsEverySubcommandAndFlag(t *testing.T) {
 	for _, want := range []string{"start", "register", "serve", "unregister", "review", "manifests", "completion", "--namespace", "--advertise-host", "--drain-period"} {
 		if !strings.Contains(help.String(), want) {
 			t.Errorf("the help does not mention %s", want)
+		}
+	}
+}
+
+// withoutFlag are the options that are no text.
+var withoutFlag = []string{"Context", "RESTConfig", "Scheme", "Logger", "RegisterWebHook", "WebhookOwner", "OnCertificateChange", "TracerProvider"}
+
+func TestThereIsAFlagForEveryOption(t *testing.T) {
+	flags := newCommand().PersistentFlags()
+	word := regexp.MustCompile("([a-z])([A-Z])")
+	for field := range reflect.TypeFor[manager.Options]().Fields() {
+		name := strings.ToLower(word.ReplaceAllString(field.Name, "$1-$2"))
+		name = strings.NewReplacer("operator-", "", "kube-config", "kubeconfig", "foreign-cabundle", "foreign-ca-bundle", "califetime", "ca-lifetime").Replace(name)
+		if !slices.Contains(withoutFlag, field.Name) && flags.Lookup(name) == nil {
+			t.Errorf("option %s has no flag --%s", field.Name, name)
 		}
 	}
 }

@@ -28,6 +28,7 @@ type flags struct {
 	options       manager.Options
 	podSelector   string
 	failurePolicy string
+	setup         bool
 	drainPeriod   time.Duration
 	log           ctrlzap.Options
 }
@@ -46,6 +47,7 @@ func (f *flags) bind(cmd *cobra.Command) {
 	set.StringVar(&o.OperatorFingerprint, "fingerprint", manager.DefaultFingerprint, "name that tells installations in one namespace apart")
 	set.StringVar(&f.failurePolicy, "failure-policy", string(admissionregistrationv1.Fail), "Fail or Ignore: what becomes of objects while the webhook fails")
 	set.BoolVar(&o.UnregisterOnStop, "unregister-on-stop", false, "start: remove the webhook configurations at the end, for a manager on a developer's machine")
+	set.BoolVar(&f.setup, "setup-certificate", true, "create the CA's Secret and repair it (serve: only if this is given)")
 	set.StringVar(&o.SetupCertificateName, "setup-certificate-name", "", "Secret of the CA (default FINGERPRINT-setupcertificate)")
 	set.StringVar(&o.CertificateDir, "certificate-dir", "", "folder with tls.crt, tls.key and ca.crt, instead of a CA of our own")
 	set.StringVar(&o.LeafSecretName, "leaf-secret-name", "", "Secret of type kubernetes.io/tls with the serving certificate, for servers that may not read the CA's key")
@@ -82,6 +84,9 @@ func (f *flags) complete(cmd *cobra.Command) (manager.Options, error) {
 	options.DrainPeriod = &f.drainPeriod
 	policy := admissionregistrationv1.FailurePolicyType(f.failurePolicy)
 	options.FailurePolicy = &policy
+	if cmd.Flags().Changed("setup-certificate") {
+		options.SetupCertificate = &f.setup
+	}
 	if f.podSelector != "" {
 		selector, err := metav1.ParseToLabelSelector(f.podSelector)
 		if err != nil {

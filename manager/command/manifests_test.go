@@ -121,6 +121,27 @@ func TestWithoutANamespaceTheExtensionsHaveAClusterRole(t *testing.T) {
 	}
 }
 
+func TestWhatOnlyWatchesHasNoRegistrarAndNoService(t *testing.T) {
+	text := manifestsOf(t, func(mgr *manager.Manager) error { return mgr.AddExtension(watcher{}) }, "--namespace=apps")
+	for _, absent := range []string{"registrar", "kind: Service\n", "secrets\n  verbs:\n  - get", "kind: Namespace", "WebhookConfiguration"} {
+		if strings.Contains(text, absent) {
+			t.Errorf("there is %q in\n%s", absent, text)
+		}
+	}
+	object[appsv1.Deployment](t, text, "Deployment", "stamp")
+}
+
+func TestTheSecretOfCertManagerIsOnlyRead(t *testing.T) {
+	text := manifestsOf(t, build, "--namespace=apps", "--webhook-namespace=my-system", "--foreign-ca-bundle", "--leaf-secret-name=theirs")
+	for _, name := range []string{"stamp-registrar", "stamp"} {
+		for _, r := range object[rbacv1.Role](t, text, "Role", name).Rules {
+			if slices.Contains(r.Resources, "secrets") && (!slices.Equal(r.Verbs, []string{"get", "watch"}) || !slices.Equal(r.ResourceNames, []string{"theirs"})) {
+				t.Errorf("%s: %+v", name, r)
+			}
+		}
+	}
+}
+
 func TestTheFlagsReachBothProcesses(t *testing.T) {
 	t.Setenv("ADMITKIT_DRAIN_PERIOD", "20s")
 	text := manifestsOf(t, build, "--namespace=apps", "--webhook-namespace=my-system", "--webhook-annotations=a=b,c=d", "--allow-own-pods=x,y", "--kubeconfig=/nowhere")
@@ -148,6 +169,7 @@ func TestManifestsThatWouldNotWorkAreNotPrinted(t *testing.T) {
 		"no image":       {[]string{"manifests", "--namespace=apps"}, "Image"},
 		"no namespace":   {[]string{"manifests", "--image=x"}, "WebhookNamespace"},
 		"its own Pods":   {[]string{"manifests", "--image=x", "--namespace=apps"}, "the manager's own"},
+		"a folder":       {[]string{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=y", "--certificate-dir=/certs"}, "LeafSecretName"},
 		"minus replicas": {[]string{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=y", "--replicas=-1"}, "Replicas"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -223,6 +223,9 @@ func report(req *offline.Request, out *offline.Outcome) string {
 		case step.Reason != "":
 			fmt.Fprintf(&text, ": %s", step.Reason)
 		}
+		if len(step.Webhook.Scope.MatchConditions) > 0 {
+			text.WriteString(" (its match conditions count as true)")
+		}
 		text.WriteString("\n")
 		if step.Result == "mutated" {
 			diff, err := offline.Diff(step.Before, step.Object)
