@@ -1,151 +1,362 @@
-// Package examples_test runs the examples as a newcomer does: built, started
-// with flags, on a real API server.
+// Package examples_test runs the examples as their users do: built, started with
+// flags, with the rights of their rbac.yaml and no others, on a real API server.
+//
+// EXAMPLES_BIN names a folder for the programs; when it is kept, what has not
+// changed is not built again.
 package examples_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
+var update = flag.Bool("update", false, "write review.txt and rbac.yaml of the examples anew")
+
+// programs are the examples, each by the program that registers or watches.
+var programs = map[string]func(*testing.T, *example){
+	"ordinal":         ordinalAddsTheOrdinal,
+	"mounts":          mountsMountsWhatIsListed,
+	"sshkey":          sshkeyMakesAndDeletesKeys,
+	"sidecar":         sidecarAddsAProxy,
+	"scanner":         scannerScansEveryImage,
+	"dns":             dnsSetsOptions,
+	"wrapper":         wrapperWrapsCommands,
+	"labels":          labelsAreRequired,
+	"digest":          digestDeniesTags,
+	"logstream":       logstreamPrintsLogs,
+	"service":         serviceKeepsAServiceForEachApp,
+	"deployment":      deploymentSpreadsPods,
+	"backup":          backupDeniesUnknownTimeZones,
+	"split/registrar": splitTakesTwoPrograms,
+	"addenv":          addenvAddsAVariable,
+	"annotator":       annotatorCountsContainers,
+	"podlogger":       podloggerLogsEvents,
+}
+
 func TestExamples(t *testing.T) {
-	cluster := controlplane.Run(t, controlplane.Options{})
-	clientset := kubernetes.NewForConfigOrDie(cluster.Config())
-	pods := clientset.CoreV1().Pods(metav1.NamespaceDefault)
-	existing := createPod(t, clientset, "existing")
-
-	t.Run("addenv adds an environment variable to new Pods", func(t *testing.T) {
-		runExample(t, cluster, "addenv", "-name=COLOR", "-value=blue")
-		eventually(t, "a new Pod has the variable", func(ctx context.Context) bool {
-			pod := newPod("probe")
-			pod.Spec.InitContainers = []corev1.Container{{Name: "init", Image: "example.com/init:1", Env: []corev1.EnvVar{{Name: "COLOR", Value: "red"}}}}
-			created, err := pods.Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-			if err != nil || len(created.Spec.Containers[0].Env) == 0 {
-				return false
-			}
-			if env := created.Spec.InitContainers[0].Env; len(env) != 1 || env[0].Value != "red" {
-				t.Errorf("a variable that was set is %v", env)
-			}
-			return created.Spec.Containers[0].Env[0] == corev1.EnvVar{Name: "COLOR", Value: "blue"}
-		})
+	bin := buildExamples(t)
+	cluster := controlplane.Run(t, controlplane.Options{CRDPaths: []string{"backup/crd.yaml"}})
+	var passed atomic.Int32
+	t.Run("each", func(t *testing.T) {
+		for path, test := range programs {
+			folder, _, _ := strings.Cut(path, "/")
+			t.Run(folder, func(t *testing.T) {
+				t.Parallel()
+				// What is registered first runs last.
+				t.Cleanup(func() {
+					if !t.Failed() {
+						passed.Add(1)
+					}
+				})
+				e := newExample(t, cluster, bin, folder, filepath.Base(path))
+				e.hasShortMains(t)
+				e.reviewsItsManifest(t)
+				e.install(t)
+				test(t, e)
+			})
+		}
 	})
-	t.Run("podlogger logs the Pods that exist and those that come", func(t *testing.T) {
-		log := runExample(t, cluster, "podlogger")
-		eventually(t, "the existing Pod is logged", func(context.Context) bool { return log.contains(`"ADDED"`, existing.Name) })
-		createPod(t, clientset, "new")
-		eventually(t, "the new Pod is logged", func(context.Context) bool { return log.contains(`"ADDED"`, `"new"`) })
-	})
-	t.Run("annotator annotates the Pods that exist", func(t *testing.T) {
-		runExample(t, cluster, "annotator")
-		eventually(t, "the existing Pod is annotated", func(ctx context.Context) bool {
-			pod, err := pods.Get(ctx, existing.Name, metav1.GetOptions{})
-			return err == nil && pod.Annotations["example.admitkit.dev/containers"] == "1"
-		})
-	})
+	fmt.Printf("FIGURE examples.passed=%d examples\n", passed.Load())
 }
 
-func newPod(name string) *corev1.Pod {
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/main:1"}}},
-	}
-}
-
-func createPod(t *testing.T, clientset kubernetes.Interface, name string) *corev1.Pod {
+// buildExamples builds all at once, which shares the work.
+func buildExamples(t *testing.T) (bin string) {
 	t.Helper()
-	pod, err := clientset.CoreV1().Pods(metav1.NamespaceDefault).Create(t.Context(), newPod(name), metav1.CreateOptions{})
+	bin = cmp.Or(os.Getenv("EXAMPLES_BIN"), t.TempDir())
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", bin+"/", "./...")
+	if text, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building the examples: %v: %s", err, text)
+	}
+	return bin
+}
+
+// example is one of them, with a namespace for its Pods.
+type example struct {
+	cluster           *controlplane.ControlPlane
+	bin, folder       string
+	program           string
+	namespace, system string
+	// kube may do everything.
+	kube   client.Client
+	client kubernetes.Interface
+}
+
+func newExample(t *testing.T, cluster *controlplane.ControlPlane, bin, folder, program string) *example {
+	t.Helper()
+	kube, err := client.New(cluster.Config(), client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pod
+	e := &example{
+		cluster: cluster, bin: bin, folder: folder, program: program, namespace: folder + "-apps", system: folder + "-system",
+		kube: kube, client: kubernetes.NewForConfigOrDie(cluster.Config()),
+	}
+	e.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: e.namespace}})
+	return e
 }
 
-// output is what a program printed so far.
-type output struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
+func (e *example) hasShortMains(t *testing.T) {
+	t.Helper()
+	if err := filepath.WalkDir(e.folder, func(path string, _ os.DirEntry, err error) error {
+		if filepath.Base(path) != "main.go" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if lines := bytes.Count(text, []byte("\n")); lines >= 150 {
+			t.Errorf("%s has %d lines", path, lines)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
 }
 
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buffer.Write(p)
+// reviewsItsManifest runs the command in the first line of review.txt and
+// compares what it prints with the rest. What comes of the review is reviewed
+// once more, and must be left as it is: an admission may come twice.
+func (e *example) reviewsItsManifest(t *testing.T) {
+	t.Helper()
+	golden := filepath.Join(e.folder, "review.txt")
+	text, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, want, _ := strings.Cut(string(text), "\n")
+	words := strings.Fields(line) // $ go run ./examples/NAME review ...
+	if len(words) < 5 || !strings.HasPrefix(line, "$ go run ./examples/"+e.folder) || words[4] != "review" {
+		t.Fatalf("%s begins with %q", golden, line)
+	}
+	program := filepath.Base(words[3])
+	got, code := e.run(t, program, nil, words[4:]...)
+	got += fmt.Sprintf("exit code %d\n", code)
+	if *update {
+		if err := os.WriteFile(golden, []byte(line+"\n"+got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	} else if got != want {
+		t.Errorf("%s\nprints:\n%s\nand not:\n%s", line, got, want)
+	}
+	if code != 0 {
+		return
+	}
+	first := exec.CommandContext(t.Context(), filepath.Join(e.bin, program), append(words[4:], "-o=yaml")...)
+	first.Dir = ".."
+	outcome, err := first.Output() // without the warnings
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, code := e.run(t, program, bytes.NewReader(outcome), "review", "-f=-", "--dry-run")
+	if code != 0 || strings.Contains(again, "changed by") {
+		t.Errorf("a review of what came of the review, exit code %d:\n%s", code, again)
+	}
 }
 
-// contains reports whether one line has all of the texts.
-func (o *output) contains(texts ...string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-next:
-	for line := range strings.Lines(o.buffer.String()) {
-		for _, text := range texts {
-			if !strings.Contains(line, text) {
-				continue next
+// run runs a program in the root of the repository.
+func (e *example) run(t *testing.T, program string, in io.Reader, args ...string) (output string, code int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(e.bin, program), args...)
+	cmd.Dir = ".."
+	cmd.Stdin = in
+	text, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return string(text), exit.ExitCode()
+	}
+	if err != nil {
+		t.Fatalf("%s %v: %v", program, args, err)
+	}
+	return string(text), 0
+}
+
+// install applies rbac.yaml, which is the part of the program's own manifests
+// that gives rights. Its ServiceAccounts are groups here, so that one process can
+// be two of them.
+func (e *example) install(t *testing.T) {
+	t.Helper()
+	printed, code := e.run(t, e.program, nil, "manifests", "--image=registry.example.com/"+e.folder+":1", "--namespace=apps", "--webhook-namespace="+e.system)
+	if code != 0 {
+		t.Fatal(printed)
+	}
+	want := rights(printed)
+	golden := filepath.Join(e.folder, "rbac.yaml")
+	if *update {
+		if err := os.WriteFile(golden, []byte(want), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(text) != want {
+		t.Errorf("%s is not the rights that `%s manifests` prints: run go test ./examples -update", golden, e.program)
+	}
+	for document := range strings.SplitSeq(strings.ReplaceAll(want, "namespace: apps\n", "namespace: "+e.namespace+"\n"), "---\n") {
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(document), &object.Object); err != nil {
+			t.Fatal(err)
+		}
+		e.create(t, object)
+		if !strings.HasSuffix(object.GetKind(), "RoleBinding") {
+			continue
+		}
+		subjects, _, _ := unstructured.NestedSlice(object.Object, "subjects")
+		account := subjects[0].(map[string]any)["name"]
+		subjects = append(subjects, map[string]any{"kind": rbacv1.GroupKind, "apiGroup": rbacv1.GroupName, "name": account})
+		if err := unstructured.SetNestedSlice(object.Object, subjects, "subjects"); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.kube.Update(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// rights are the documents of manifests that are no workloads.
+func rights(manifests string) string {
+	var kept []string
+	for document := range strings.SplitSeq(manifests, "---\n") {
+		for _, kind := range []string{"Namespace", "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"} {
+			if strings.Contains(document, "\nkind: "+kind+"\n") && !strings.HasPrefix(document, "#") {
+				kept = append(kept, document)
 			}
 		}
-		return true
 	}
-	return false
+	return strings.Join(kept, "---\n")
 }
 
-// runExample builds an example and runs it until the test ends, when it is
-// interrupted and must end by itself.
-func runExample(t *testing.T, cluster *controlplane.ControlPlane, name string, args ...string) *output {
+// start starts the program with the rights of its ServiceAccounts, and returns
+// when it is ready. It is interrupted when the test ends, and must end by itself.
+func (e *example) start(t *testing.T, args ...string) *output {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), name)
-	if text, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./"+name).CombinedOutput(); err != nil {
-		t.Fatalf("building %s: %v: %s", name, err, text)
+	args = append([]string{"start", "--unregister-on-stop"}, args...)
+	return e.startAs(t, e.program, freePort(t), []string{e.program, e.program + "-registrar"}, args...)
+}
+
+func (e *example) startAs(t *testing.T, program string, port int, groups []string, args ...string) *output {
+	t.Helper()
+	user, err := e.cluster.AddUser(program, groups...)
+	if err != nil {
+		t.Fatal(err)
 	}
+	health := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	log := &output{}
-	program := exec.Command(binary, append(args, "-kubeconfig="+cluster.Admin().KubeConfig)...)
-	program.Stdout, program.Stderr = log, log
-	if err := program.Start(); err != nil {
+	cmd := exec.Command(filepath.Join(e.bin, program), append(args,
+		"--namespace="+e.namespace, "--webhook-namespace="+e.system, "--leaf-secret-name="+e.program+"-certificate",
+		"--advertise-host=127.0.0.1", fmt.Sprintf("--port=%d", port), "--health-address="+health, "--metrics-address=",
+		"--drain-period=10ms", "--kubeconfig="+user.KubeConfig)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := program.Process.Signal(os.Interrupt); err != nil {
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
 			t.Error(err)
 		}
-		if err := program.Wait(); err != nil {
-			t.Errorf("%s ended with %v: %s", name, err, log.buffer.String())
+		if err := cmd.Wait(); err != nil || t.Failed() {
+			t.Errorf("%s ended with %v: %s", program, err, log.buffer.String())
 		}
+	})
+	if args[0] == "register" {
+		return log // it listens on nothing
+	}
+	eventually(t, program+" is ready", func(ctx context.Context) bool {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+health+"/readyz", nil)
+		if err != nil {
+			return false
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		return response.StatusCode == http.StatusOK
 	})
 	return log
 }
 
-func eventually(t *testing.T, what string, condition func(context.Context) bool) {
+func freePort(t *testing.T) int {
 	t.Helper()
-	if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
-		return condition(ctx), nil
-	}); err != nil {
-		t.Fatalf("not within 30 s: %s", what)
-	}
-}
-
-// readmeBlocks returns the code blocks of a language in the README.
-func readmeBlocks(t *testing.T, language string) []string {
-	t.Helper()
-	readme, err := os.ReadFile("../README.md")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var blocks []string
-	for _, block := range regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(string(readme), -1) {
-		blocks = append(blocks, block[1])
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// create fails the test when the object is not admitted.
+func (e *example) create(t *testing.T, object client.Object) {
+	t.Helper()
+	if err := e.kube.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
 	}
-	return blocks
+}
+
+// samples are the objects of a manifest, in the example's namespace.
+func (e *example) samples(t *testing.T, name string) []client.Object {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(e.folder, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []client.Object
+	for document := range strings.SplitSeq(string(text), "---\n") {
+		read := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(document), &read.Object); err != nil {
+			t.Fatal(err)
+		}
+		read.SetNamespace(e.namespace)
+		typed, err := clientgoscheme.Scheme.New(read.GroupVersionKind())
+		if err != nil {
+			objects = append(objects, read)
+			continue
+		}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(read.Object, typed); err != nil {
+			t.Fatal(err)
+		}
+		objects = append(objects, typed.(client.Object))
+	}
+	return objects
+}
+
+// pod creates the Pod of a manifest and returns it as it is stored.
+func (e *example) pod(t *testing.T, name string) *corev1.Pod {
+	t.Helper()
+	pod := e.samples(t, name)[0].(*corev1.Pod)
+	e.create(t, pod)
+	return pod
+}
+
+// denies reports an object that is admitted, or not for a reason with that text.
+func denies(t *testing.T, err error, text string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), text) {
+		t.Errorf("the answer is %v, without %q", err, text)
+	}
 }

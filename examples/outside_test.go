@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -151,7 +152,7 @@ func TestAModuleOfItsOwnBuildsTestsAndRuns(t *testing.T) {
 		}
 	})
 	eventually(t, "a new Pod says who created it", func(ctx context.Context) bool {
-		pod, err := clientset.CoreV1().Pods(metav1.NamespaceDefault).Create(ctx, newPod("web"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		pod, err := clientset.CoreV1().Pods(metav1.NamespaceDefault).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "registry.example.com/web:1"}}}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err == nil && pod.Annotations["example.com/created-by"] == "admin"
 	})
 }

@@ -1,20 +1,18 @@
 // Command addenv is the smallest complete extension: it adds an environment
 // variable to every container of each new Pod in a namespace.
 //
-//	addenv -namespace apps -advertise-host 192.0.2.7
+//	addenv start --namespace apps --advertise-host 192.0.2.7
 package main
 
 import (
 	"context"
-	"flag"
-	"log"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/manager/signals"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/manager/command"
 )
 
 // AddEnv adds an environment variable.
@@ -44,25 +42,9 @@ func (e AddEnv) add(container *corev1.Container) {
 }
 
 func main() {
-	var options manager.Options
 	var env AddEnv
-	flag.StringVar(&options.Namespace, "namespace", "default", "namespace whose Pods get the variable")
-	flag.StringVar(&options.AdvertiseHost, "advertise-host", "127.0.0.1", "host at which the API server finds this program")
-	flag.StringVar(&options.KubeConfig, "kubeconfig", "", "kubeconfig file")
-	flag.StringVar(&env.Name, "name", "HELLO", "name of the variable")
-	flag.StringVar(&env.Value, "value", "from admitkit", "value of the variable")
-	flag.Parse()
-	options.OperatorFingerprint = "addenv"
-	options.UnregisterOnStop = true // it comes and goes: new Pods must not wait for it
-
-	mgr, err := manager.New(options)
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := mgr.AddExtension(env); err != nil {
-		log.Fatal(err)
-	}
-	if err := mgr.Start(signals.SetupSignalHandler()); err != nil {
-		log.Fatal(err)
-	}
+	cmd := command.New("addenv", func(mgr *manager.Manager) error { return mgr.AddExtension(env) })
+	cmd.PersistentFlags().StringVar(&env.Name, "name", "HELLO", "name of the variable")
+	cmd.PersistentFlags().StringVar(&env.Value, "value", "from admitkit", "value of the variable")
+	command.Main(cmd)
 }

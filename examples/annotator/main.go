@@ -1,24 +1,23 @@
 // Command annotator is a Reconciler: it annotates every Pod in a namespace with
 // the number of its containers, also those that were there before it.
 //
-//	annotator -namespace apps
+//	annotator start --namespace apps
 package main
 
 import (
 	"context"
-	"flag"
-	"log"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/manager/signals"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/manager/command"
 )
 
 const annotation = "example.admitkit.dev/containers"
@@ -50,21 +49,11 @@ func (a *Annotator) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	return reconcile.Result{}, client.IgnoreNotFound(a.client.Patch(ctx, &pod, before))
 }
 
-func main() {
-	var options manager.Options
-	flag.StringVar(&options.Namespace, "namespace", "default", "namespace whose Pods are annotated")
-	flag.StringVar(&options.KubeConfig, "kubeconfig", "", "kubeconfig file")
-	flag.Parse()
-	options.OperatorFingerprint = "annotator"
+// Rights are what `annotator manifests` asks for.
+func (*Annotator) Rights() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch", "patch"}}}
+}
 
-	mgr, err := manager.New(options)
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := mgr.AddExtension(&Annotator{}); err != nil {
-		log.Fatal(err)
-	}
-	if err := mgr.Start(signals.SetupSignalHandler()); err != nil {
-		log.Fatal(err)
-	}
+func main() {
+	command.Main(command.New("annotator", func(mgr *manager.Manager) error { return mgr.AddExtension(&Annotator{}) }))
 }

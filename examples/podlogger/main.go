@@ -1,20 +1,18 @@
 // Command podlogger is a Watcher: it logs a line for every event of the Pods in
 // a namespace, those that already exist first.
 //
-//	podlogger -namespace apps
+//	podlogger start --namespace apps
 package main
 
 import (
 	"context"
-	"flag"
-	"log"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/watch"
-	"sigs.k8s.io/controller-runtime/pkg/manager/signals"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/manager/command"
 )
 
 // PodLogger logs Pod events.
@@ -30,20 +28,5 @@ func (PodLogger) Handle(_ context.Context, mgr extension.Manager, event watch.Ev
 }
 
 func main() {
-	var options manager.Options
-	flag.StringVar(&options.Namespace, "namespace", "default", "namespace whose Pods are logged")
-	flag.StringVar(&options.KubeConfig, "kubeconfig", "", "kubeconfig file")
-	flag.Parse()
-	options.OperatorFingerprint = "podlogger"
-
-	mgr, err := manager.New(options)
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := mgr.AddExtension(PodLogger{}); err != nil {
-		log.Fatal(err)
-	}
-	if err := mgr.Watch(signals.SetupSignalHandler()); err != nil {
-		log.Fatal(err)
-	}
+	command.Main(command.New("podlogger", func(mgr *manager.Manager) error { return mgr.AddExtension(PodLogger{}) }))
 }

@@ -1,0 +1,323 @@
+package examples_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+func (e *example) newPod(name string, annotations map[string]string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: name, Annotations: annotations},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "registry.example.com/web:1"}}},
+	}
+}
+
+func expect[T any](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+func ordinalAddsTheOrdinal(t *testing.T, e *example) {
+	e.start(t)
+	expect(t, "env of db-2", e.pod(t, "pod.yaml").Spec.Containers[0].Env, []corev1.EnvVar{{Name: "POD_ORDINAL", Value: "2"}})
+	other := e.newPod("db", nil)
+	e.create(t, other)
+	expect(t, "env of db", other.Spec.Containers[0].Env, nil)
+}
+
+func mountsMountsWhatIsListed(t *testing.T, e *example) {
+	e.start(t)
+	pod := e.pod(t, "pod.yaml")
+	expect(t, "mounts", pod.Spec.Containers[0].VolumeMounts, []corev1.VolumeMount{
+		{Name: "claim-uploads", MountPath: "/var/lib/uploads"}, {Name: "secret-database", MountPath: "/etc/database"},
+	})
+	expect(t, "claim", pod.Spec.Volumes[0].PersistentVolumeClaim.ClaimName, "uploads")
+	expect(t, "Secret", pod.Spec.Volumes[1].Secret.SecretName, "database")
+	for line, reason := range map[string]string{
+		"claim/uploads":           "must be KIND/NAME PATH",
+		"host/etc /etc":           "must be claim, secret, configmap or empty",
+		"secret/a ../etc":         "must be absolute",
+		"secret/../../a /etc/abc": "name",
+	} {
+		denies(t, e.kube.Create(t.Context(), e.newPod("bad", map[string]string{"example.com/mounts": line})), reason)
+	}
+}
+
+func sshkeyMakesAndDeletesKeys(t *testing.T, e *example) {
+	e.start(t)
+	secrets := e.client.CoreV1().Secrets(e.namespace)
+	keys := func() []corev1.Secret {
+		list, err := secrets.List(t.Context(), metav1.ListOptions{LabelSelector: "example.com/ssh=key"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list.Items
+	}
+	if err := e.kube.Create(t.Context(), e.samples(t, "pod.yaml")[0], client.DryRunAll); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "keys after a dry run", len(keys()), 0)
+	pod := e.pod(t, "pod.yaml")
+	key := keys()
+	expect(t, "keys of one Pod", len(key), 1)
+	expect(t, "the Pod's Secret", pod.Spec.Volumes[0].Secret.SecretName, key[0].Name)
+	if public := string(key[0].Data["ssh-publickey"]); !strings.HasPrefix(public, "ecdsa-sha2-nistp256 AAAA") {
+		t.Errorf("the public key is %q", public)
+	}
+
+	// A Pod that names somebody else's Secret must not get it deleted.
+	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "foreign"}}
+	e.create(t, foreign)
+	thief := e.newPod("thief", nil)
+	thief.Spec.Volumes = []corev1.Volume{{Name: "ssh-key", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "foreign"}}}}
+	e.create(t, thief)
+	for _, gone := range []*corev1.Pod{thief, pod} {
+		if err := e.kube.Delete(t.Context(), gone, client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the key goes with its Pod", func(context.Context) bool { return len(keys()) == 0 })
+	if _, err := secrets.Get(t.Context(), "foreign", metav1.GetOptions{}); err != nil {
+		t.Errorf("somebody else's Secret: %v", err)
+	}
+}
+
+func sidecarAddsAProxy(t *testing.T, e *example) {
+	e.start(t, "--proxy-secret=certificate")
+	pod := e.pod(t, "pod.yaml")
+	proxy := pod.Spec.InitContainers[0]
+	expect(t, "restart policy", *proxy.RestartPolicy, corev1.ContainerRestartPolicyAlways)
+	expect(t, "mount", proxy.VolumeMounts[0].Name, "tls-proxy")
+	expect(t, "Secret", pod.Spec.Volumes[0].Secret.SecretName, "certificate")
+	other := e.newPod("other", nil)
+	e.create(t, other)
+	expect(t, "init containers without the label", other.Spec.InitContainers, nil)
+}
+
+func scannerScansEveryImage(t *testing.T, e *example) {
+	e.start(t)
+	pod := e.pod(t, "pod.yaml")
+	expect(t, "first container", pod.Spec.InitContainers[0].Name, "scan-images")
+	expect(t, "arguments", pod.Spec.InitContainers[0].Args, []string{"scan", "--", "registry.example.com/web:1", "registry.example.com/cache:1"})
+}
+
+func dnsSetsOptions(t *testing.T, e *example) {
+	e.start(t, "--option=ndots=1,timeout=3")
+	var options []string
+	for _, option := range e.pod(t, "pod.yaml").Spec.DNSConfig.Options {
+		text := option.Name
+		if option.Value != nil {
+			text += "=" + *option.Value
+		}
+		options = append(options, text)
+	}
+	expect(t, "options", options, []string{"edns0", "ndots=1", "timeout=3"})
+}
+
+func wrapperWrapsCommands(t *testing.T, e *example) {
+	e.start(t, "--script=nice -n 5 true")
+	pod := e.pod(t, "pod.yaml")
+	expect(t, "command", pod.Spec.Containers[0].Command, []string{"/bin/sh", "-c", `nice -n 5 true; exec "$@"`, "wrapped", "serve"})
+	expect(t, "args", pod.Spec.Containers[0].Args, []string{"--port=80"})
+	expect(t, "command of an image", pod.Spec.Containers[1].Command, nil)
+}
+
+func labelsAreRequired(t *testing.T, e *example) {
+	e.start(t)
+	workloads := e.samples(t, "workloads.yaml")
+	e.create(t, workloads[0])
+	denies(t, e.kube.Create(t.Context(), workloads[1]), "missing team")
+}
+
+func digestDeniesTags(t *testing.T, e *example) {
+	e.start(t)
+	pods := e.samples(t, "pods.yaml")
+	e.create(t, pods[0])
+	denies(t, e.kube.Create(t.Context(), pods[1]), `spec.containers[0]: image "registry.example.com/web:1" is not pinned`)
+	for digest, pinned := range map[string]bool{
+		"sha512:" + strings.Repeat("ab", 64):           true,
+		"blake3:" + strings.Repeat("0", 64):            true,
+		"multihash+base58:" + strings.Repeat("Qm", 23): true,
+		"sha256:" + strings.Repeat("ab", 31):           false,
+		"sha256:" + strings.Repeat("AB", 32):           false,
+		"latest":                                       false,
+	} {
+		pod := e.newPod("image", nil)
+		pod.Spec.Containers[0].Image = "registry.example.com/web@" + digest
+		if err := e.kube.Create(t.Context(), pod, client.DryRunAll); (err == nil) != pinned {
+			t.Errorf("%s: %v", digest, err)
+		}
+	}
+	// kubectl debug.
+	pod := pods[0].(*corev1.Pod)
+	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Image: "busybox"}}}
+	_, err := e.client.CoreV1().Pods(e.namespace).UpdateEphemeralContainers(t.Context(), pod.Name, pod, metav1.UpdateOptions{})
+	denies(t, err, `spec.ephemeralContainers[0]: image "busybox" is not pinned`)
+}
+
+func deploymentSpreadsPods(t *testing.T, e *example) {
+	e.start(t)
+	deployment := e.samples(t, "deployment.yaml")[0].(*appsv1.Deployment)
+	e.create(t, deployment)
+	constraints := deployment.Spec.Template.Spec.TopologySpreadConstraints
+	if len(constraints) != 1 || constraints[0].TopologyKey != corev1.LabelTopologyZone || constraints[0].LabelSelector.MatchLabels["app"] != "web" {
+		t.Errorf("constraints: %v", constraints)
+	}
+}
+
+func backupDeniesUnknownTimeZones(t *testing.T, e *example) {
+	e.start(t)
+	backups := e.samples(t, "backups.yaml")
+	e.create(t, backups[0])
+	denies(t, e.kube.Create(t.Context(), backups[1]), "Moon/Tycho")
+	backup := backups[0].(*unstructured.Unstructured)
+	if err := unstructured.SetNestedField(backup.Object, "other", "spec", "source"); err != nil {
+		t.Fatal(err)
+	}
+	denies(t, e.kube.Update(t.Context(), backup), "spec.source: cannot change")
+}
+
+func serviceKeepsAServiceForEachApp(t *testing.T, e *example) {
+	foreign := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "db", Labels: map[string]string{"app.kubernetes.io/name": "db"}},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 5432}}},
+	}
+	e.create(t, foreign)
+	first := e.pod(t, "pod.yaml")
+	e.start(t)
+	ports := func() (list []int32) {
+		service, err := e.client.CoreV1().Services(e.namespace).Get(t.Context(), "web", metav1.GetOptions{})
+		if client.IgnoreNotFound(err) != nil {
+			t.Fatal(err)
+		}
+		for _, port := range service.Spec.Ports {
+			list = append(list, port.Port)
+		}
+		return list
+	}
+	becomes := func(want ...int32) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("the Service has the ports %v", want), func(context.Context) bool { return reflect.DeepEqual(ports(), want) })
+	}
+	becomes(80)
+	second := e.newPod("web-2", nil)
+	second.Labels = map[string]string{"app.kubernetes.io/name": "web"}
+	second.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 8443}}
+	e.create(t, second)
+	becomes(80, 8443)
+	database := e.newPod("db-0", nil)
+	database.Labels = map[string]string{"app.kubernetes.io/name": "db"}
+	database.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 1}}
+	e.create(t, database)
+	for _, pod := range []*corev1.Pod{first, second} {
+		if err := e.kube.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	becomes()
+	kept, err := e.client.CoreV1().Services(e.namespace).Get(t.Context(), "db", metav1.GetOptions{})
+	if err != nil || kept.Spec.Ports[0].Port != 5432 {
+		t.Errorf("somebody else's Service: %v, %v", kept.Spec.Ports, err)
+	}
+}
+
+// logstreamPrintsLogs plays the kubelet: the API server asks it for the logs.
+func logstreamPrintsLogs(t *testing.T, e *example) {
+	kubelet := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// /containerLogs/NAMESPACE/POD/CONTAINER
+		parts := strings.Split(r.URL.Path, "/")
+		_, _ = fmt.Fprintf(w, "I am %s\n", parts[3])
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}))
+	t.Cleanup(kubelet.Close)
+	t.Cleanup(kubelet.CloseClientConnections)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "logs"}}
+	e.create(t, node)
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}
+	node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(kubelet.Listener.Addr().(*net.TCPAddr).Port)
+	if err := e.kube.Status().Update(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	run := func(pod *corev1.Pod) {
+		t.Helper()
+		pod.Spec.NodeName = node.Name
+		e.create(t, pod)
+		pod.Status.Phase = corev1.PodRunning
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name: "web", ContainerID: "test://" + pod.Name, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+		}}
+		if err := e.kube.Status().Update(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(e.samples(t, "pod.yaml")[0].(*corev1.Pod))
+	log := e.start(t)
+	eventually(t, "the log of a Pod that was there", func(context.Context) bool { return log.contains("web/web: I am web") })
+	run(e.newPod("new", nil))
+	eventually(t, "the log of a Pod that came", func(context.Context) bool { return log.contains("new/web: I am new") })
+}
+
+func splitTakesTwoPrograms(t *testing.T, e *example) {
+	port := freePort(t)
+	e.startAs(t, "registrar", port, []string{"registrar-registrar"}, "register", "--stay")
+	e.startAs(t, "server", port, []string{"registrar"}, "serve")
+	var pod *corev1.Pod
+	eventually(t, "a Pod gets no token", func(ctx context.Context) bool {
+		pod = e.samples(t, "pod.yaml")[0].(*corev1.Pod)
+		err := e.kube.Create(ctx, pod, client.DryRunAll)
+		return err == nil && pod.Spec.AutomountServiceAccountToken != nil
+	})
+	for _, forbidden := range []authorizationv1.ResourceAttributes{
+		{Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations", Verb: "patch", Name: "admitkit." + e.system},
+		{Resource: "secrets", Verb: "get", Namespace: e.system, Name: "admitkit-setupcertificate"},
+	} {
+		review, err := e.client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{User: "server", Groups: []string{"registrar"}, ResourceAttributes: &forbidden},
+		}, metav1.CreateOptions{})
+		if err != nil || review.Status.Allowed {
+			t.Errorf("the server may %s %s: %v", forbidden.Verb, forbidden.Resource, err)
+		}
+	}
+}
+
+func addenvAddsAVariable(t *testing.T, e *example) {
+	e.start(t, "--name=COLOR", "--value=blue")
+	pod := e.newPod("web", nil)
+	pod.Spec.InitContainers = []corev1.Container{{Name: "init", Image: "registry.example.com/init:1", Env: []corev1.EnvVar{{Name: "COLOR", Value: "red"}}}}
+	e.create(t, pod)
+	expect(t, "env", pod.Spec.Containers[0].Env, []corev1.EnvVar{{Name: "COLOR", Value: "blue"}})
+	expect(t, "env that was set", pod.Spec.InitContainers[0].Env[0].Value, "red")
+}
+
+func annotatorCountsContainers(t *testing.T, e *example) {
+	pod := e.pod(t, "pod.yaml")
+	e.start(t)
+	eventually(t, "the Pod that was there is annotated", func(ctx context.Context) bool {
+		err := e.kube.Get(ctx, client.ObjectKeyFromObject(pod), pod)
+		return err == nil && pod.Annotations["example.admitkit.dev/containers"] == "1"
+	})
+}
+
+func podloggerLogsEvents(t *testing.T, e *example) {
+	e.pod(t, "pod.yaml")
+	log := e.start(t)
+	eventually(t, "the Pod that was there is logged", func(context.Context) bool { return log.contains(`"ADDED"`, `"web"`) })
+	e.create(t, e.newPod("new", nil))
+	eventually(t, "the new Pod is logged", func(context.Context) bool { return log.contains(`"ADDED"`, `"new"`) })
+}
