@@ -44,6 +44,20 @@ import (
 func outsideModule(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
+	require(t, dir, "example.com/stamp")
+	for name, content := range map[string]string{"main.go": readmeBlocks(t, "go")[0], "main_test.go": testOfTheProgram(t)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// require makes a folder a module that requires the library. It begins with the
+// library's own versions, so that there is nothing to download; go mod tidy
+// removes those that its program does not need.
+func require(t *testing.T, dir, module string) {
+	t.Helper()
 	root, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
@@ -56,16 +70,13 @@ func outsideModule(t *testing.T) (dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It begins with the library's own versions, so that there is nothing to
-	// download; go mod tidy removes those that the program does not need.
-	text := strings.Replace(string(goMod), "module "+library, "module example.com/stamp", 1) +
+	text := strings.Replace(string(goMod), "module "+library, "module "+module, 1) +
 		fmt.Sprintf("\nrequire %s v0.0.0\n\nreplace %s => %s\n", library, library, root)
-	for name, content := range map[string]string{"go.mod": text, "go.sum": string(sums), "main.go": readmeBlocks(t, "go")[0], "main_test.go": testOfTheProgram(t)} {
+	for name, content := range map[string]string{"go.mod": text, "go.sum": string(sums)} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return dir
 }
 
 // modules returns the modules whose code goes into a program.

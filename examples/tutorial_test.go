@@ -1,0 +1,133 @@
+package examples_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/admitkit/admitkit/testing/controlplane"
+)
+
+// step is a code block of the tutorial: a file, or commands with what they print.
+type step struct{ file, language, text string }
+
+func readSteps(t *testing.T, path string) (steps []step) {
+	t.Helper()
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, match := range regexp.MustCompile("(?s)(?:`([a-z_.]+)`:\n\n)?```([a-z]+)\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+		steps = append(steps, step{match[1], match[2], match[3]})
+	}
+	return steps
+}
+
+// TestTheTutorialDoesWhatItSays writes its files and runs its commands, in order,
+// and compares what they print where the page says so. Three things are other
+// than with its reader: the library is this one, the ports are free ones, and the
+// cluster has neither nodes nor controllers.
+func TestTheTutorialDoesWhatItSays(t *testing.T) {
+	dir := t.TempDir()
+	cluster := controlplane.Run(t, controlplane.Options{})
+	kubectl, err := filepath.Abs("../bin/k8s/current")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
+		kubectl = assets
+	}
+	health := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	env := append(os.Environ(), "KUBECONFIG="+cluster.Admin().KubeConfig, "PATH="+kubectl+":"+os.Getenv("PATH"), "GOFLAGS=", "GOWORK=off",
+		fmt.Sprintf("ADMITKIT_PORT=%d", freePort(t)), "ADMITKIT_DRAIN_PERIOD=10ms")
+	stop := func() {}
+	commands := 0
+	for _, step := range readSteps(t, "../docs/first-extension.md") {
+		if step.file != "" {
+			if err := os.WriteFile(filepath.Join(dir, step.file), []byte(step.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		for command := range strings.SplitSeq(strings.TrimPrefix(step.text, "$ "), "\n$ ") {
+			line, want, _ := strings.Cut(command, "\n")
+			commands++
+			switch {
+			case strings.HasPrefix(line, "go mod init "):
+				// `go get` would fetch a release.
+				require(t, dir, strings.TrimPrefix(line, "go mod init "))
+				continue
+			case line == "go get "+library:
+				continue
+			case strings.HasPrefix(line, "go run . start "):
+				stop = startTutorial(t, dir, append(env, "ADMITKIT_HEALTH_ADDRESS="+health, "ADMITKIT_METRICS_ADDRESS="), health, strings.Fields(line)[3:])
+				continue
+			case strings.HasPrefix(line, "go run . manifests "):
+				stop() // the page says so
+			}
+			cmd := exec.CommandContext(t.Context(), "bash", "-c", line)
+			cmd.Dir, cmd.Env = dir, env
+			if strings.Contains(line, " manifests ") {
+				// The manifests hold the flags that are given.
+				cmd.Env = env[:len(env)-2]
+			}
+			got, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("$ %s\n%s%v", line, got, err)
+			}
+			if want = strings.TrimRight(want, "\n"); want != "" && !strings.HasPrefix(string(got), want) {
+				t.Errorf("$ %s\nprints:\n%s\nand not:\n%s", line, got, want)
+			}
+		}
+	}
+	if commands < 12 {
+		t.Errorf("only %d commands were found on the page", commands)
+	}
+}
+
+// startTutorial starts the program and waits until it is ready.
+func startTutorial(t *testing.T, dir string, env []string, health string, args []string) (stop func()) {
+	t.Helper()
+	goIn(t, dir, "build", "-o", "contact", ".")
+	log := &output{}
+	cmd := exec.Command(filepath.Join(dir, "contact"), args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Error(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the program ended with %v: %s", err, log.buffer.String())
+		}
+	}
+	t.Cleanup(stop)
+	eventually(t, "the program is ready", func(ctx context.Context) bool { return isReady(ctx, health) })
+	return stop
+}
+
+func isReady(ctx context.Context, health string) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+health+"/readyz", nil)
+	if err != nil {
+		return false
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	return response.StatusCode == http.StatusOK
+}
