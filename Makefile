@@ -13,7 +13,7 @@ BENCHSTAT := $(TOOLS)/benchstat
 CONTROLLER_GEN := $(TOOLS)/controller-gen
 
 # What make generate writes.
-GENERATED := testing/fakes config/crd api docs/api.txt
+GENERATED := testing/fakes config/crd api docs/api.txt docs/options.md
 
 .PHONY: help
 help: ## List the targets
@@ -60,6 +60,7 @@ image: ## Build the operator's image into bin/admitkit.tar, an OCI archive (IMAG
 generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew
 	PATH=$(TOOLS):$$PATH go generate ./...
 	go run -C hack/tools ./apilist -dir $(CURDIR) > docs/api.txt
+	go run -C hack/tools ./optiondoc -dir $(CURDIR) > docs/options.md
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Vet and lint, the import law included
