@@ -90,16 +90,13 @@ func (a *act) findContainer() {
 }
 
 // judge asks the enforcement and writes what it says into the record.
-func (a *auditor) judge(ctx context.Context, act *act) error {
-	act.record.Decision = v1alpha1.AuditAllowed
-	if a.decide == nil {
-		return nil
-	}
-	said, err := a.decide(ctx, act)
-	if err != nil {
-		return err
-	}
+func (a *auditor) judge(ctx context.Context, act *act) {
 	r := &act.record
+	r.Decision = v1alpha1.AuditAllowed
+	if a.decide == nil {
+		return
+	}
+	said := a.decide(ctx, act)
 	r.Rule, r.Reason, r.AccessRequest = said.rule, said.reason, said.accessRequest
 	if said.denied {
 		r.Decision = v1alpha1.AuditDenied
@@ -107,7 +104,6 @@ func (a *auditor) judge(ctx context.Context, act *act) error {
 	if said.breakGlass {
 		act.flag(v1alpha1.FlagBreakGlass)
 	}
-	return nil
 }
 
 // flag marks the record, once with each flag.

@@ -191,7 +191,7 @@ type auditor struct {
 	pods corev1client.PodsGetter
 
 	// decide is nil without enforcement: everything is allowed.
-	decide func(context.Context, *act) (decision, error)
+	decide func(context.Context, *act) decision
 	// admitted, if there is one, is told of each act that was let through and
 	// recorded.
 	admitted func(context.Context, *act)
@@ -249,9 +249,7 @@ func (a *auditor) admit(ctx context.Context, obj runtime.Object, req *extension.
 	}
 	act.enforced = enforced
 	a.identify(ctx, act)
-	if err := a.judge(ctx, act); err != nil {
-		return err
-	}
+	a.judge(ctx, act)
 	req.Audit("record", act.record.ID)
 	refusal := a.keep(ctx, act)
 	count(act.record)

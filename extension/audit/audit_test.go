@@ -38,11 +38,15 @@ func TestAnExecThatMustBeRecordedIsDeniedWhenItCannotBe(t *testing.T) {
 }
 
 func TestAnExecIsAllowedWhenItsEventCannotBeWritten(t *testing.T) {
-	optional := newAlone(t, audit.Options{Sinks: []audit.SinkOptions{{Sink: audit.NewEventSink(), QueueLength: 1}}})
-	for range 3 { // more than the queue holds
-		if err := optional.exec(t, "1", "shop", "sh"); err != nil {
+	optional := newAlone(t, audit.Options{Sinks: []audit.SinkOptions{{Sink: audit.NewEventSink(), QueueLength: 2}}})
+	before := metric(t, "admitkit_audit_lost_total", "event")
+	for i := range 5 { // more than the queue holds, in different Pods
+		if err := optional.exec(t, "1", fmt.Sprint("shop-", i), "sh"); err != nil {
 			t.Errorf("got %v, want the session allowed", err)
 		}
+	}
+	if got := metric(t, "admitkit_audit_lost_total", "event") - before; got != 3 {
+		t.Errorf("%v are counted as lost, want 3", got)
 	}
 }
 

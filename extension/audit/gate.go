@@ -75,14 +75,14 @@ func (a *auditor) registerRules(mgr extension.Manager) error {
 	}
 	grants := &grants{client: c, clock: o.Clock}
 	enforcer := &enforcer{o.Enforcement, grants}
-	a.decide = func(ctx context.Context, act *act) (decision, error) {
+	a.decide = func(ctx context.Context, act *act) decision {
 		switch {
 		case act.enforced:
-			return enforcer.decide(ctx, act), nil
+			return enforcer.decide(ctx, act)
 		case o.AccessRequests:
-			return a.refer(ctx, grants, act), nil
+			return a.refer(ctx, grants, act)
 		}
-		return decision{}, nil
+		return decision{}
 	}
 	if o.TouchedPods == nil {
 		return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"sync"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 	"k8s.io/utils/clock"
@@ -25,6 +26,8 @@ type outlet struct {
 
 	seed  maphash.Seed
 	queue [lanes]chan *v1alpha1.AuditRecord
+	// waiting is how many records are in the queue, in all lanes.
+	waiting atomic.Int64
 	// mu is held for reading by those who put records into the queue, so that
 	// none comes in when its reader has gone.
 	mu      sync.RWMutex
@@ -88,12 +91,14 @@ func (o *outlet) offer(record *v1alpha1.AuditRecord) {
 		return
 	}
 	defer o.mu.RUnlock()
-	select {
-	case o.queue[maphash.String(o.seed, laneKey(record))%lanes] <- record:
-		queueDepth.WithLabelValues(o.Sink.Name()).Inc()
-	default:
+	if o.waiting.Add(1) > int64(o.QueueLength) {
+		o.waiting.Add(-1)
 		o.lose(record, fmt.Errorf("%d records wait already", o.QueueLength))
+		return
 	}
+	queueDepth.WithLabelValues(o.Sink.Name()).Inc()
+	// A lane has room for all that may wait, so this does not block.
+	o.queue[maphash.String(o.seed, laneKey(record))%lanes] <- record
 }
 
 // deliver writes a record that no act waits for.
@@ -138,6 +143,7 @@ func (w *writer) Start(ctx context.Context) error {
 
 func (w *writer) run(lane <-chan *v1alpha1.AuditRecord) {
 	for record := range lane {
+		w.waiting.Add(-1)
 		queueDepth.WithLabelValues(w.Sink.Name()).Dec()
 		w.deliver(record)
 	}
