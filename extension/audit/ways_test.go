@@ -339,18 +339,17 @@ func TestSessionsOverSPDYAndWebSocketAreRecordedAlike(t *testing.T) {
 					streams.Stderr = io.Discard
 				}
 				ctx, cancel := context.WithCancel(t.Context())
-				done := make(chan error, 1)
+				done := make(chan struct{})
 				go func() {
-					err := session.StreamWithContext(ctx, streams)
-					_ = out.CloseWithError(err)
-					done <- err
+					defer close(done)
+					_ = out.CloseWithError(session.StreamWithContext(ctx, streams))
 				}()
 				line, err := bufio.NewReader(said).ReadString('\n')
 				if strings.TrimSpace(line) != protocol {
 					t.Errorf("the command said %q: %v", line, err)
 				}
 				cancel()
-				_ = <-done
+				<-done
 				got := sink.of("alice")[before:]
 				if len(got) != 1 || got[0].Way != v1alpha1.WayExec || got[0].TTY != tty || got[0].Stdin != tty || !slices.Equal(got[0].Command, want) {
 					t.Errorf("recorded %+v", got)
@@ -365,11 +364,14 @@ func TestSessionsOverSPDYAndWebSocketAreRecordedAlike(t *testing.T) {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error, 1)
-			go func() { done <- session.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: io.Discard}) }()
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_ = session.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: io.Discard})
+			}()
 			eventually(t, "the attach is recorded", func(context.Context) bool { return len(sink.of("alice")) > before })
 			cancel()
-			_ = <-done
+			<-done
 			if got := sink.of("alice")[before:]; len(got) != 1 || got[0].Way != v1alpha1.WayAttach {
 				t.Errorf("recorded %+v", got)
 			}
