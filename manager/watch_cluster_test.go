@@ -299,3 +299,31 @@ func TestOneReplicaWatchesUnlessTheWatcherWantsAll(t *testing.T) {
 	elected[1].expect(t, "ADDED existing")
 	elected[1].expect(t, "ADDED new")
 }
+
+func TestWatchIsElectedToo(t *testing.T) {
+	namespace := newNamespace(t)
+	createPod(t, namespace, newPod("existing"))
+	watch := func() (w *recorder, r *running, done chan error) {
+		w, done = newRecorder(), make(chan error, 1)
+		r = newManager(t, manager.Options{Namespace: namespace, LeaderElection: true}, w)
+		go func() { done <- r.Watch(t.Context()) }()
+		return w, r, done
+	}
+	first, leader, firstDone := watch()
+	first.expect(t, "ADDED existing")
+	second, other, secondDone := watch()
+	createPod(t, namespace, newPod("new"))
+	first.expect(t, "ADDED new")
+	if n := len(second.events); n > 0 {
+		t.Errorf("the replica that was not elected is told %d events", n)
+	}
+	leader.Stop()
+	second.expect(t, "ADDED existing")
+	second.expect(t, "ADDED new")
+	other.Stop()
+	for _, done := range []chan error{firstDone, secondDone} {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
