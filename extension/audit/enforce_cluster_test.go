@@ -299,7 +299,7 @@ func balance(t *testing.T, ports []int32) int32 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { listener.Close() })
+	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for i := 0; ; i++ {
 			front, err := listener.Accept()
@@ -315,7 +315,7 @@ func balance(t *testing.T, ports []int32) int32 {
 				defer back.Close()
 				go func() {
 					_, _ = io.Copy(back, front)
-					back.Close()
+					_ = back.Close()
 				}()
 				_, _ = io.Copy(front, back)
 			}()
