@@ -429,8 +429,15 @@ func refusedBy(t *testing.T, rule audit.Rule, output string, err error, hints ..
 	}
 }
 
+// One control plane serves them, one after the other.
 func TestEnforcement(t *testing.T) {
 	s := newStage(t)
+	t.Run("a session needs a request", s.sessionsNeedRequests)
+	t.Run("each rule has its message", s.eachRuleHasItsMessage)
+	t.Run("a touched Pod is evicted at its time and no other", s.touchedPodsAreEvicted)
+}
+
+func (s *stage) sessionsNeedRequests(t *testing.T) {
 	s.start(t, audit.Options{Enforcement: &audit.Enforcement{ExemptGroups: []string{"oncall"}}}, 2)
 	pod := s.pod(t, "shop").Name
 	s.template(t, "web", func(t *v1alpha1.ExecAccessTemplateSpec) {
@@ -447,8 +454,7 @@ func TestEnforcement(t *testing.T) {
 	t.Run("nobody passes by what they create", func(t *testing.T) { s.nobodyPassesByCreating(t, pod) })
 }
 
-func TestTheRulesOfEnforcement(t *testing.T) {
-	s := newStage(t)
+func (s *stage) eachRuleHasItsMessage(t *testing.T) {
 	list := []audit.Command{{Argv: []string{"true"}}, {Argv: []string{"ls"}, Prefix: true}}
 	stop := s.start(t, audit.Options{Enforcement: &audit.Enforcement{
 		Namespaces: []string{"shop"}, ExemptUsers: []string{"oscar"}, Commands: list, ForbidTTY: true, ForbidStdin: true,

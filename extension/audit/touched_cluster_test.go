@@ -19,8 +19,7 @@ import (
 	"github.com/admitkit/admitkit/extension/audit"
 )
 
-func TestATouchedPodIsEvictedAtItsTimeAndNoOther(t *testing.T) {
-	s := newStage(t)
+func (s *stage) touchedPodsAreEvicted(t *testing.T) {
 	eve, err := s.AddUser("eve@example.com", "everybody")
 	if err != nil {
 		t.Fatal(err)
