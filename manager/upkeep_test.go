@@ -174,7 +174,7 @@ func jsonBytes(t *testing.T, b []byte) string {
 	return strings.Trim(string(text), `"`)
 }
 
-func TestFiftyReplicasThatStartTogetherMakeOneCAWithFewWrites(t *testing.T) {
+func TestManyReplicasThatStartTogetherMakeOneCAWithFewWrites(t *testing.T) {
 	var writes, probes atomic.Int64
 	onRequest = func(r *http.Request) {
 		switch {
@@ -186,9 +186,13 @@ func TestFiftyReplicasThatStartTogetherMakeOneCAWithFewWrites(t *testing.T) {
 		}
 	}
 	defer func() { onRequest = nil }()
-	cas := startTogether(t, 50)
-	fmt.Printf("FIGURE startup50.cas=%d CAs\n", cas)
-	fmt.Printf("FIGURE startup50.writes=%d writes\n", writes.Load())
+	replicas := 50
+	if testing.Short() {
+		replicas = 20 // beside other packages' tests, fifty are late by seconds
+	}
+	cas := startTogether(t, replicas)
+	fmt.Printf("FIGURE startup%d.cas=%d CAs\n", replicas, cas)
+	fmt.Printf("FIGURE startup%d.writes=%d writes\n", replicas, writes.Load())
 	t.Logf("%d dry-run probes", probes.Load())
 	if cas != 1 || writes.Load() > 60 {
 		t.Errorf("%d CAs, %d writes", cas, writes.Load())
