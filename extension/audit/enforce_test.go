@@ -98,3 +98,41 @@ func TestWhatCannotBeDecidedIsRefusedButToWhoIsExempt(t *testing.T) {
 		}
 	}
 }
+
+// Two replicas have read the same request: one of the two writes counts, and a
+// write of another kind in between spoils neither.
+func TestOfTwoClaimsOneWins(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	stored := &v1alpha1.ExecAccessRequest{ObjectMeta: metav1.ObjectMeta{Name: "r", Namespace: "shop", UID: "1"}}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(stored).WithStatusSubresource(stored).Build()
+	g := &grants{client: c, clock: clocktesting.NewFakePassiveClock(now)}
+	read := func() *v1alpha1.ExecAccessRequest {
+		req := &v1alpha1.ExecAccessRequest{}
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(stored), req); err != nil {
+			t.Fatal(err)
+		}
+		return req
+	}
+	first, second := read(), read()
+	between := read()
+	between.Status.PodName = "web"
+	if err := c.Status().Update(t.Context(), between); err != nil {
+		t.Fatal(err)
+	}
+	a := func(id string) *act {
+		return &act{record: v1alpha1.AuditRecord{ID: id, Way: v1alpha1.WayExec, User: v1alpha1.AuditUser{Username: "alice"}}}
+	}
+	if err := g.claim(t.Context(), first, a("1")); err != nil {
+		t.Errorf("the first claim: %v", err)
+	}
+	if err := g.claim(t.Context(), second, a("2")); !errors.Is(err, errUsed) {
+		t.Errorf("the second claim: %v", err)
+	}
+	if used := read().Status.UsedBy; used == nil || used.UID != "1" || read().Status.PodName != "web" {
+		t.Errorf("the request says that it was used by %+v", used)
+	}
+}
