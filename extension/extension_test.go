@@ -97,19 +97,3 @@ func TestAHandlerIsNamedByItsTypeAndToldItsHost(t *testing.T) {
 		t.Error("the type of a runtime.Object is not the handler's to say")
 	}
 }
-
-func ExampleMutating() {
-	addLabel := extension.MutatorFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
-		metav1.SetMetaDataLabel(&pod.ObjectMeta, "team", "shop")
-		return nil
-	})
-	admission := extension.Mutating(addLabel, extension.Scope{Name: "team-label"})
-
-	// In a program: mgr.AddExtension(admission). In a test:
-	pod := &corev1.Pod{}
-	err := admission.Admit(context.Background(), pod, extension.NewRequest(admissionRequest))
-	fmt.Println(pod.Labels, err)
-	// Output: map[team:shop] <nil>
-}
-
-var admissionRequest admission.Request

@@ -1,0 +1,16 @@
+package access_test
+
+import (
+	"time"
+
+	"github.com/admitkit/admitkit/extension/access"
+	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/manager/command"
+)
+
+// A program that grants requests for access, and keeps their record for a week.
+func Example() {
+	command.Main(command.New("access", func(mgr *manager.Manager) error {
+		return access.New(access.Options{Retention: 7 * 24 * time.Hour}).AddTo(mgr)
+	}))
+}
