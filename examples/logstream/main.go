@@ -74,7 +74,7 @@ func (l *logStream) follow(ctx context.Context, mgr extension.Manager, pod *core
 		}
 		return
 	}
-	defer stream.Close()
+	defer func() { _ = stream.Close() }()
 	lines := bufio.NewReader(stream)
 	for {
 		line, err := lines.ReadString('\n')

@@ -70,14 +70,15 @@ func (s *services) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, err
 	}
-	if err == nil && service.Labels[managed] != "service" {
+	exists := err == nil
+	if exists && service.Labels[managed] != "service" {
 		return reconcile.Result{}, nil // somebody else's
 	}
 	ports := portsOf(pods.Items)
-	if len(ports) == 0 {
-		if err != nil {
-			return reconcile.Result{}, nil
-		}
+	switch {
+	case len(ports) == 0 && !exists:
+		return reconcile.Result{}, nil
+	case len(ports) == 0:
 		return reconcile.Result{}, client.IgnoreNotFound(s.client.Delete(ctx, service))
 	}
 	_, err = controllerutil.CreateOrUpdate(ctx, s.client, service, func() error {

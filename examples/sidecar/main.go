@@ -46,8 +46,8 @@ func (p *proxy) Mutate(_ context.Context, pod *corev1.Pod, _ *extension.Request)
 	}}}
 	others := slices.DeleteFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == name })
 	pod.Spec.InitContainers = append([]corev1.Container{container}, others...)
-	volumes := slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
-	pod.Spec.Volumes = append(volumes, volume)
+	pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
+	pod.Spec.Volumes = append(pod.Spec.Volumes, volume)
 	return nil
 }
 
