@@ -10,6 +10,13 @@ type Entitled interface {
 	Rights() []rbacv1.PolicyRule
 }
 
+// ClusterEntitled is what an extension implements, besides or instead, that needs
+// rights beyond the manager's namespace: on what is in no namespace, or in every
+// one. They are given by a ClusterRole in any case.
+type ClusterEntitled interface {
+	ClusterRights() []rbacv1.PolicyRule
+}
+
 // RightsOf returns the rights that an extension says it needs: what is [Entitled],
 // and an [Admission] of it.
 func RightsOf(e any) []rbacv1.PolicyRule {
@@ -18,6 +25,18 @@ func RightsOf(e any) []rbacv1.PolicyRule {
 	}
 	if entitled, ok := e.(Entitled); ok {
 		return entitled.Rights()
+	}
+	return nil
+}
+
+// ClusterRightsOf returns the rights that an extension says it needs beyond the
+// manager's namespace: what is [ClusterEntitled], and an [Admission] of it.
+func ClusterRightsOf(e any) []rbacv1.PolicyRule {
+	if a, ok := e.(*Admission); ok {
+		return a.clusterRights
+	}
+	if entitled, ok := e.(ClusterEntitled); ok {
+		return entitled.ClusterRights()
 	}
 	return nil
 }

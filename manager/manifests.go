@@ -154,11 +154,16 @@ func (i *installer) addServer(serves bool) {
 			rule("", []string{"events"}, []string{"create", "patch"}), rule("events.k8s.io", []string{"events"}, []string{"create", "patch"}))
 	}
 	i.addRole(name, i.namespace, local...)
-	if rules := i.rights(); i.options.Namespace != "" {
+	rules, clusterRules := i.rights(extension.RightsOf), i.rights(extension.ClusterRightsOf)
+	if len(i.watchers) > 0 {
+		rules = append([]rbacv1.PolicyRule{rule("", []string{"pods"}, []string{"list", "watch"})}, rules...)
+	}
+	if i.options.Namespace != "" {
 		i.addRole(name+"-extensions", i.options.Namespace, rules...)
 	} else {
-		i.addClusterRole(name+"-extensions", rules...)
+		clusterRules = append(rules, clusterRules...)
 	}
+	i.addClusterRole(name+"-extensions", clusterRules...)
 	if serves && i.options.ServiceName != "" {
 		i.add(&corev1.Service{
 			TypeMeta: kind(corev1.SchemeGroupVersion, "Service"), ObjectMeta: i.meta(i.options.ServiceName, i.namespace),
@@ -178,26 +183,23 @@ func (i *installer) addServer(serves bool) {
 }
 
 // rights are those that the extensions ask for, each once.
-func (i *installer) rights() []rbacv1.PolicyRule {
+func (i *installer) rights(of func(any) []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	var rules []rbacv1.PolicyRule
-	add := func(more ...rbacv1.PolicyRule) {
-		for _, r := range more {
+	add := func(e any) {
+		for _, r := range of(e) {
 			if !slices.ContainsFunc(rules, func(known rbacv1.PolicyRule) bool { return known.String() == r.String() }) {
 				rules = append(rules, r)
 			}
 		}
 	}
-	if len(i.watchers) > 0 {
-		add(rule("", []string{"pods"}, []string{"list", "watch"}))
-	}
 	for _, a := range i.admissions {
-		add(extension.RightsOf(a)...)
+		add(a)
 	}
 	for _, w := range i.watchers {
-		add(extension.RightsOf(w)...)
+		add(w)
 	}
 	for _, r := range i.reconcilers {
-		add(extension.RightsOf(r)...)
+		add(r)
 	}
 	return rules
 }

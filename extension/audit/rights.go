@@ -10,6 +10,28 @@ import (
 // Rights implements extension.Entitled: to read the Pod of an act, and what the
 // sinks need.
 func (a *auditor) Rights() []rbacv1.PolicyRule {
+	if a.options.NamespaceSelector != nil {
+		return nil // the namespaces are other ones than the manager's
+	}
+	return a.rights()
+}
+
+// ClusterRights implements extension.ClusterEntitled.
+func (a *auditor) ClusterRights() []rbacv1.PolicyRule {
+	var rights []rbacv1.PolicyRule
+	if a.options.NamespaceSelector != nil {
+		rights = a.rights()
+	}
+	for _, o := range a.sinks {
+		rights = append(rights, extension.ClusterRightsOf(o.Sink)...)
+	}
+	if a.options.Enforcement != nil {
+		rights = append(rights, right("", "get", "namespaces"))
+	}
+	return rights
+}
+
+func (a *auditor) rights() []rbacv1.PolicyRule {
 	rights := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}
 	for _, o := range a.sinks {
 		rights = append(rights, extension.RightsOf(o.Sink)...)
@@ -22,8 +44,7 @@ func (a *auditor) Rights() []rbacv1.PolicyRule {
 	if a.options.Enforcement != nil {
 		rights = append(rights,
 			right(group, "list", append(requests, "execaccesstemplates")...),
-			right(group, "patch", "podaccessrequests/status", "execaccessrequests/status"),
-			right("", "get", "namespaces"))
+			right(group, "patch", "podaccessrequests/status", "execaccessrequests/status"))
 	}
 	if a.options.TouchedPods != nil {
 		rights = append(rights, right("", "patch", "pods/status"))
@@ -48,9 +69,9 @@ func (*eventSink) Rights() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create"}}}
 }
 
-// Rights implements extension.Entitled. AuditEvents are cluster-scoped: the rights
-// must be given by a ClusterRole.
-func (*objectSink) Rights() []rbacv1.PolicyRule {
+// ClusterRights implements extension.ClusterEntitled: AuditEvents are in no
+// namespace.
+func (*objectSink) ClusterRights() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{"admitkit.dev"}, Resources: []string{"auditevents"}, Verbs: []string{"create", "get", "list", "watch", "delete"}},
 		{APIGroups: []string{"admitkit.dev"}, Resources: []string{"auditevents/status"}, Verbs: []string{"patch"}},

@@ -36,6 +36,10 @@ func (watcher) Rights() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"delete"}}}
 }
 
+func (watcher) ClusterRights() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}}}
+}
+
 // buildAll has one extension of each kind that matters to the manifests.
 func buildAll(mgr *manager.Manager) error {
 	if err := mgr.AddExtension(watcher{}); err != nil {
@@ -83,6 +87,7 @@ func TestTheManifestsGiveEachProcessItsRightsAndNoOther(t *testing.T) {
 	registrar := object[rbacv1.Role](t, text, "Role", "stamp-registrar")
 	server := object[rbacv1.Role](t, text, "Role", "stamp")
 	extensions := object[rbacv1.Role](t, text, "Role", "stamp-extensions")
+	everywhere := object[rbacv1.ClusterRole](t, text, "ClusterRole", "my-system-stamp-extensions")
 	may := func(role *rbacv1.Role, verb, resource, name string) bool {
 		return slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
 			return slices.Contains(r.Verbs, verb) && slices.Contains(r.Resources, resource) && (len(r.ResourceNames) == 0 || slices.Contains(r.ResourceNames, name))
@@ -97,6 +102,7 @@ func TestTheManifestsGiveEachProcessItsRightsAndNoOther(t *testing.T) {
 		"the server takes part in the election":      may(server, "update", "leases", "admitkit.my-system") && !may(server, "update", "leases", "other"),
 		"the watcher watches":                        may(extensions, "watch", "pods", "") && !may(extensions, "get", "pods", ""),
 		"the watcher gets what it asks for":          may(extensions, "delete", "secrets", "any"),
+		"what is in no namespace is for all":         len(everywhere.Rules) == 1 && everywhere.Rules[0].Resources[0] == "nodes" && !may(extensions, "get", "nodes", "any"),
 		"they are confined to the manager's objects": extensions.Namespace == "apps" && server.Namespace == "my-system",
 		"no rule has a wildcard or escalates":        !strings.Contains(text, "'*'\n  verbs") && !strings.Contains(text, "escalate") && !strings.Contains(text, "- bind"),
 		"no webhook is there before its caBundle":    !strings.Contains(text, "\nkind: MutatingWebhookConfiguration") && strings.Contains(text, "\n# kind: MutatingWebhookConfiguration"),
@@ -112,7 +118,7 @@ func TestTheManifestsGiveEachProcessItsRightsAndNoOther(t *testing.T) {
 
 func TestWithoutANamespaceTheExtensionsHaveAClusterRole(t *testing.T) {
 	text := manifestsOf(t, buildAll, "--webhook-namespace=my-system")
-	if role := object[rbacv1.ClusterRole](t, text, "ClusterRole", "my-system-stamp-extensions"); len(role.Rules) != 2 {
+	if role := object[rbacv1.ClusterRole](t, text, "ClusterRole", "my-system-stamp-extensions"); len(role.Rules) != 3 {
 		t.Errorf("%+v", role)
 	}
 	binding := object[rbacv1.ClusterRoleBinding](t, text, "ClusterRoleBinding", "my-system-stamp-extensions")
