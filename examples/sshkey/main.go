@@ -1,7 +1,7 @@
 // Command sshkey gives each Pod with the label example.com/ssh a key pair of its
 // own, in a Secret at /etc/ssh-key, and deletes the Secret when the Pod is gone.
 //
-// The Secret comes before the Pod, so it has no owner for the garbage collector.
+// The Secret comes before the Pod: it has no owner, and stays if the Pod is refused later.
 package main
 
 import (

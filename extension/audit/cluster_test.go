@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -372,7 +374,7 @@ func eventually(t *testing.T, what string, condition func(context.Context) bool)
 }
 
 func figure(name string, value float64, unit string) {
-	fmt.Printf("FIGURE %s=%.4g %s\n", name, value, unit)
+	fmt.Printf("FIGURE %s=%s %s\n", name, strconv.FormatFloat(math.Round(value*100)/100, 'f', -1, 64), unit)
 }
 
 // count returns the number for the long form of a test, or for its short one.

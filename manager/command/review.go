@@ -185,6 +185,16 @@ func withoutCluster(options manager.Options) manager.Options {
 
 func nameOf(req *offline.Request) string {
 	name := req.Name
+	if name == "" { // the API server is to make one up
+		var object struct {
+			Metadata struct {
+				GenerateName string `json:"generateName"`
+			} `json:"metadata"`
+		}
+		if json.Unmarshal(req.Object, &object) == nil {
+			name = object.Metadata.GenerateName + "*"
+		}
+	}
 	if req.Namespace != "" {
 		name = req.Namespace + "/" + name
 	}
