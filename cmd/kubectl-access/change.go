@@ -37,7 +37,7 @@ func (c *cli) completeRequests(cmd *cobra.Command, args []string, _ string) ([]s
 	if err != nil || len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	objects, err := c.list(cmd.Context(), cl, client.InNamespace(namespace), (*kind).requests)
+	objects, err := c.list(cmd.Context(), cl, client.InNamespace(namespace), requestsOf)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

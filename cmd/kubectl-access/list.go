@@ -13,73 +13,57 @@ import (
 
 // listCommand returns the command that lists requests.
 func (c *cli) listCommand() *cobra.Command {
-	var everywhere, mine bool
-	var output string
+	var mine bool
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls", "get"}, Short: "List requests, and until when they give access",
-		Args: exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			show, err := c.printer(output, everywhere)
-			if err != nil {
-				return err
-			}
-			cl, namespace, err := c.connect()
-			if err != nil {
-				return err
-			}
-			objects, err := c.list(cmd.Context(), cl, scope(namespace, everywhere), (*kind).requests)
-			if err != nil {
-				return err
-			}
-			if mine {
-				if objects, err = ofMine(cmd.Context(), cl, objects); err != nil {
-					return err
-				}
-			}
-			if len(objects) == 0 {
-				c.sayf("no requests found%s", in(namespace, everywhere))
-			}
-			return show(objects...)
-		},
 	}
-	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "of all namespaces")
 	cmd.Flags().BoolVar(&mine, "mine", false, "only those that you made")
-	c.addOutputFlag(cmd, &output)
-	return cmd
+	return c.listing(cmd, "requests", func(ctx context.Context, cl client.Client, scope client.InNamespace) ([]client.Object, error) {
+		objects, err := c.list(ctx, cl, scope, requestsOf)
+		if err != nil || !mine {
+			return objects, err
+		}
+		return ofMine(ctx, cl, objects)
+	})
 }
 
 // templatesCommand returns the command that lists templates.
 func (c *cli) templatesCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "templates", Short: "List what may be asked for, by whom and for how long"}
+	return c.listing(cmd, "templates", func(ctx context.Context, cl client.Client, scope client.InNamespace) ([]client.Object, error) {
+		return c.list(ctx, cl, scope, func(k *kind) client.ObjectList { return k.templates() })
+	})
+}
+
+// listing makes a command print what find finds.
+func (c *cli) listing(cmd *cobra.Command, what string, find func(context.Context, client.Client, client.InNamespace) ([]client.Object, error)) *cobra.Command {
 	var everywhere bool
 	var output string
-	cmd := &cobra.Command{
-		Use: "templates", Short: "List what may be asked for, by whom and for how long",
-		Args: exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			show, err := c.printer(output, everywhere)
-			if err != nil {
-				return err
-			}
-			cl, namespace, err := c.connect()
-			if err != nil {
-				return err
-			}
-			objects, err := c.list(cmd.Context(), cl, scope(namespace, everywhere), func(k *kind) client.ObjectList { return k.templates() })
-			if err != nil {
-				return err
-			}
-			if len(objects) == 0 {
-				c.sayf("no templates found%s", in(namespace, everywhere))
-			}
-			return show(objects...)
-		},
+	cmd.Args = exactly()
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		show, err := c.printer(output, everywhere)
+		if err != nil {
+			return err
+		}
+		cl, namespace, err := c.connect()
+		if err != nil {
+			return err
+		}
+		objects, err := find(cmd.Context(), cl, scope(namespace, everywhere))
+		if err != nil {
+			return err
+		}
+		if len(objects) == 0 {
+			c.sayf("no %s found%s", what, in(namespace, everywhere))
+		}
+		return show(objects...)
 	}
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "of all namespaces")
 	c.addOutputFlag(cmd, &output)
 	return cmd
 }
 
-func (k *kind) requests() client.ObjectList { return k.newList() }
+func requestsOf(k *kind) client.ObjectList { return k.newList() }
 
 func scope(namespace string, everywhere bool) client.InNamespace {
 	if everywhere {
