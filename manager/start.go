@@ -27,13 +27,18 @@ import (
 // runs watchers and reconcilers. It returns when ctx ends, or Stop is called,
 // and the drain is over; or with the first error.
 func (m *Manager) Start(ctx context.Context) error {
+	return m.run(ctx, m.start)
+}
+
+// run runs one of the ways to use a manager from its beginning to its end.
+func (m *Manager) run(ctx context.Context, do func(context.Context) error) error {
 	ctx, err := m.begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer m.cancel()
 	defer m.httpClient.CloseIdleConnections()
-	if err := m.start(ctx); err != nil {
+	if err := do(ctx); err != nil {
 		return fmt.Errorf("manager: %w", err)
 	}
 	return nil
@@ -263,20 +268,13 @@ func (m *Manager) RegisterExtensions(ctx context.Context) error {
 // called: it rotates the CA and repairs what others change. It is the registrar
 // of servers that never read the CA's key; see Options.LeafSecretName.
 func (m *Manager) KeepRegistered(ctx context.Context) error {
-	ctx, err := m.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer m.cancel()
-	defer m.httpClient.CloseIdleConnections()
-	r, source, err := m.registerOnce(ctx)
-	if err == nil {
-		err = m.upkeep(ctx, r, source)
-	}
-	if err != nil {
-		return fmt.Errorf("manager: %w", err)
-	}
-	return nil
+	return m.run(ctx, func(ctx context.Context) error {
+		r, source, err := m.registerOnce(ctx)
+		if err != nil {
+			return err
+		}
+		return m.upkeep(ctx, r, source)
+	})
 }
 
 func (m *Manager) registerOnce(ctx context.Context) (*registration.Registration, *certificates, error) {

@@ -18,16 +18,7 @@ import (
 
 // Watch runs only the watchers, until ctx ends or Stop is called.
 func (m *Manager) Watch(ctx context.Context) error {
-	ctx, err := m.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer m.cancel()
-	defer m.httpClient.CloseIdleConnections()
-	if err := m.watch(ctx); err != nil {
-		return fmt.Errorf("manager: %w", err)
-	}
-	return nil
+	return m.run(ctx, m.watch)
 }
 
 func (m *Manager) watch(ctx context.Context) error {
