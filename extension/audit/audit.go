@@ -28,9 +28,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -215,11 +213,7 @@ func (a *auditor) Register(mgr extension.Manager) error {
 	if a.log != nil {
 		return nil
 	}
-	config, err := mgr.GetKubeConnection()
-	if err != nil {
-		return fmt.Errorf("audit: %w", err)
-	}
-	clientset, err := kubernetes.NewForConfig(unthrottled(config))
+	clientset, err := newClientset(mgr)
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
@@ -231,13 +225,6 @@ func (a *auditor) Register(mgr extension.Manager) error {
 		}
 	}
 	return a.registerRules(mgr)
-}
-
-// unthrottled makes a client ask as fast as acts come. The API server protects
-// itself (API priority and fairness).
-func unthrottled(config *rest.Config) *rest.Config {
-	config.QPS = -1
-	return config
 }
 
 // admit decides about an act, records it, and lets it through or not. Each

@@ -7,8 +7,6 @@ import (
 
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
@@ -125,21 +123,4 @@ func (a *auditor) evictor() *evictor {
 		return &evictor{TouchedPods: t, namespace: a.options.Namespace, clock: a.options.Clock}
 	}
 	return nil
-}
-
-// newClient returns a client that reads from the API server: what it reads
-// decides about access now.
-func newClient(mgr extension.Manager) (client.Client, error) {
-	config, err := mgr.GetKubeConnection()
-	if err != nil {
-		return nil, err
-	}
-	scheme := runtime.NewScheme()
-	if err := clientgoscheme.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	return client.New(unthrottled(config), client.Options{Scheme: scheme})
 }

@@ -12,7 +12,6 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -47,11 +46,7 @@ func (*eventSink) Name() string { return "event" }
 
 // Register connects to the cluster.
 func (s *eventSink) Register(mgr extension.Manager) error {
-	config, err := mgr.GetKubeConnection()
-	if err != nil {
-		return err
-	}
-	clientset, err := kubernetes.NewForConfig(unthrottled(config))
+	clientset, err := newClientset(mgr)
 	if err != nil {
 		return err
 	}

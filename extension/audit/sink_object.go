@@ -13,10 +13,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/kubernetes"
 	authenticationv1client "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -120,20 +118,12 @@ func (s *objectSink) Register(mgr extension.Manager) error {
 	if s.client != nil {
 		return nil
 	}
-	config, err := mgr.GetKubeConnection()
-	if err != nil {
-		return err
-	}
-	clientset, err := kubernetes.NewForConfig(unthrottled(config))
+	clientset, err := newClientset(mgr)
 	if err != nil {
 		return err
 	}
 	s.reviews = clientset.AuthenticationV1().SelfSubjectReviews()
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return err
-	}
-	s.client, err = client.New(config, client.Options{Scheme: scheme})
+	s.client, err = newClient(mgr)
 	return err
 }
 
