@@ -56,6 +56,23 @@ image: ## Build the operator's image into bin/admitkit.tar, an OCI archive (IMAG
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags="-s -w" -o bin/image/admitkit ./cmd/admitkit
 	go run -C hack/image . -binary $(CURDIR)/bin/image/admitkit -arch $$(go env GOARCH) -name $(IMAGE) -out $(CURDIR)/bin/admitkit.tar
 
+CLUSTER := $(CURDIR)/bin/cluster
+.PHONY: cluster-up
+cluster-up: bin/busybox.tar ## Start a real cluster on this machine, with one node (Linux, root)
+	@go run -C hack/controlplane . -module . -out $(CURDIR)/bin/k8s -node
+	@go build -o bin/tools/cluster ./hack/cluster
+	@bin/tools/cluster -dir $(CLUSTER) -binaries $(CURDIR)/bin/k8s/current -sandbox bin/busybox.tar up
+
+.PHONY: cluster-down
+cluster-down: ## End it, and leave nothing but its logs
+	@go build -o bin/tools/cluster ./hack/cluster
+	@bin/tools/cluster -dir $(CLUSTER) down
+
+# What Pods of tests run.
+bin/busybox.tar: hack/image/main.go
+	@command -v busybox >/dev/null || { apt-get update -q && apt-get install -q -y --no-install-recommends busybox-static; }
+	@go run -C hack/image . -busybox $$(command -v busybox) -arch $$(go env GOARCH) -name admitkit.dev/busybox:dev -out $(CURDIR)/$@
+
 .PHONY: generate
 generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew
 	PATH=$(TOOLS):$$PATH go generate ./...

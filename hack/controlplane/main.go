@@ -1,6 +1,7 @@
 // Command controlplane puts the Kubernetes binaries that tests, demo and
 // benchmarks run into a folder: etcd, kube-apiserver, kube-controller-manager,
-// kubectl and kwok. A binary that KUBEBUILDER_ASSETS holds is linked from
+// kubectl and kwok, and with -node what a real node runs: kubelet, kube-proxy
+// and kube-scheduler. A binary that KUBEBUILDER_ASSETS holds is linked from
 // there; every other one is built from its Go module, once.
 //
 // It is safe to interrupt (a binary appears under its name only when it is
@@ -50,10 +51,21 @@ var binaries = []binary{
 	{"kwok", "sigs.k8s.io/kwok/cmd/kwok@" + kwokVersion, 2*time.Minute + 30*time.Second},
 }
 
+// nodeBinaries share most of their packages with those above.
+var nodeBinaries = []binary{
+	{"kubelet", "k8s.io/kubernetes/cmd/kubelet", 50 * time.Second},
+	{"kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy", 20 * time.Second},
+	{"kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler", 20 * time.Second},
+}
+
 func main() {
 	module := flag.String("module", ".", "the folder of this module, where go build is run")
 	out := flag.String("out", "", "the folder that gets <version>/ and the link "+current+" (required)")
+	node := flag.Bool("node", false, "get the binaries of a real node, too")
 	flag.Parse()
+	if *node {
+		binaries = append(binaries, nodeBinaries...)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *module, *out); err != nil {

@@ -4,8 +4,9 @@
 //
 //	FIGURE image.mb=16.4 MB
 //
-// The same binary gives the same digest: nothing in the image says when or where
-// it was made.
+// The same files give the same digest: nothing in the image says when or where it
+// was made. With -busybox it is an image with a shell, for tests: of busybox and
+// links for its commands.
 package main
 
 import (
@@ -17,7 +18,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -28,23 +31,28 @@ import (
 )
 
 func main() {
-	binary := flag.String("binary", "", "the static binary that the image runs")
+	binary := flag.String("binary", "", "a static binary, which the image runs")
+	busybox := flag.String("busybox", "", "a static busybox, which the image runs as sleep if there is no -binary")
 	arch := flag.String("arch", "amd64", "the architecture that it is for")
 	name := flag.String("name", "", "the image's name, such as admitkit.dev/admitkit:dev")
 	out := flag.String("out", "", "file for the OCI archive")
 	flag.Parse()
-	if err := run(*binary, *arch, *name, *out); err != nil {
+	if err := run(*binary, *busybox, *arch, *name, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
 }
 
-func run(binary, arch, name, out string) error {
-	layer, err := layerOf(binary)
+func run(binary, busybox, arch, name, out string) error {
+	layer, err := layerOf(binary, busybox)
 	if err != nil {
 		return err
 	}
-	image, err := imageOf(layer, arch, filepath.Base(binary))
+	entrypoint := []string{"/" + filepath.Base(binary)}
+	if binary == "" {
+		entrypoint = []string{"/bin/sleep", "2147483647"}
+	}
+	image, err := imageOf(layer, arch, entrypoint)
 	if err != nil {
 		return err
 	}
@@ -63,21 +71,20 @@ func run(binary, arch, name, out string) error {
 	return nil
 }
 
-// layerOf returns a layer with the binary alone, which anyone may run and nobody
-// change.
-func layerOf(binary string) (v1.Layer, error) {
-	content, err := os.ReadFile(binary)
-	if err != nil {
-		return nil, err
-	}
+// layerOf returns a layer with the binaries alone, which anyone may run and nobody
+// change. Either may be missing.
+func layerOf(binary, busybox string) (v1.Layer, error) {
 	var buffer bytes.Buffer
 	w := tar.NewWriter(&buffer)
-	header := &tar.Header{Name: filepath.Base(binary), Mode: 0o555, Size: int64(len(content)), Typeflag: tar.TypeReg}
-	if err := w.WriteHeader(header); err != nil {
-		return nil, err
+	if binary != "" {
+		if err := addBinary(w, filepath.Base(binary), binary); err != nil {
+			return nil, err
+		}
 	}
-	if _, err := w.Write(content); err != nil {
-		return nil, err
+	if busybox != "" {
+		if err := addBusybox(w, busybox); err != nil {
+			return nil, err
+		}
 	}
 	if err := w.Close(); err != nil {
 		return nil, err
@@ -86,7 +93,39 @@ func layerOf(binary string) (v1.Layer, error) {
 	return tarball.LayerFromOpener(open, tarball.WithCompressionLevel(gzip.BestCompression), tarball.WithMediaType(types.OCILayer))
 }
 
-func imageOf(layer v1.Layer, arch, binary string) (v1.Image, error) {
+func addBinary(w *tar.Writer, name, file string) error {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o555, Size: int64(len(content)), Typeflag: tar.TypeReg}); err != nil {
+		return err
+	}
+	_, err = w.Write(content)
+	return err
+}
+
+// addBusybox adds it and a link for each command that it says it has.
+func addBusybox(w *tar.Writer, file string) error {
+	if err := addBinary(w, "bin/busybox", file); err != nil {
+		return err
+	}
+	commands, err := exec.Command(file, "--list").Output()
+	if err != nil {
+		return fmt.Errorf("%s --list: %w", file, err)
+	}
+	for _, name := range strings.Fields(string(commands)) {
+		if name == "busybox" {
+			continue
+		}
+		if err := w.WriteHeader(&tar.Header{Name: "bin/" + name, Linkname: "busybox", Mode: 0o777, Typeflag: tar.TypeSymlink}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func imageOf(layer v1.Layer, arch string, entrypoint []string) (v1.Image, error) {
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	image, err := mutate.AppendLayers(image, layer)
 	if err != nil {
@@ -98,7 +137,8 @@ func imageOf(layer v1.Layer, arch, binary string) (v1.Image, error) {
 	}
 	config = config.DeepCopy()
 	config.OS, config.Architecture = "linux", arch
-	config.Config.Entrypoint = []string{"/" + binary}
+	config.Config.Entrypoint = entrypoint
+	config.Config.Env = []string{"PATH=/bin"}
 	config.Config.User = "65532:65532" // as in the distroless images: nonroot
 	return mutate.ConfigFile(image, config)
 }
