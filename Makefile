@@ -68,6 +68,28 @@ cluster-down: ## End it, and leave nothing but its logs
 	@go build -o bin/tools/cluster ./hack/cluster
 	@bin/tools/cluster -dir $(CLUSTER) down
 
+# With E2E_IMAGE and KUBECONFIG it runs on that cluster: see testing/e2e.
+# E2EFLAGS=-short is the short form.
+.PHONY: e2e
+ifdef E2E_IMAGE
+e2e: $(HELM)
+else
+e2e: export KUBECONFIG := $(CLUSTER)/kubeconfig
+e2e: export E2E_IMAGE := $(IMAGE)
+e2e: export E2E_CLUSTER := $(CLUSTER)
+e2e: $(HELM) cluster-up image bin/sample.tar
+	@for image in admitkit sample busybox; do bin/tools/cluster -dir $(CLUSTER) load bin/$$image.tar; done
+endif
+e2e: ## End-to-end tests on a real cluster: the image, by the chart, with kubectl (Linux, root)
+	go test $(RACE) -v -count=1 -timeout 30m -tags e2e $(E2EFLAGS) ./testing/e2e $(if $(E2E_CLUSTER),./hack/cluster)
+
+# An operator of a user's own.
+.PHONY: bin/sample.tar
+bin/sample.tar:
+	@mkdir -p bin/image
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags="-s -w" -o bin/image/sample ./testing/e2e/sample
+	@go run -C hack/image . -binary $(CURDIR)/bin/image/sample -arch $$(go env GOARCH) -name admitkit.dev/sample:dev -out $(CURDIR)/$@
+
 # What Pods of tests run.
 bin/busybox.tar: hack/image/main.go
 	@command -v busybox >/dev/null || { apt-get update -q && apt-get install -q -y --no-install-recommends busybox-static; }

@@ -1,0 +1,290 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+// sessionLimit is how soon after its end access must have ended in fact.
+const sessionLimit = 2 * time.Second
+
+// shop is a namespace with a workload that runs, the templates web, evicting and
+// debug, and the engineer alice, who has the right to ask for access and no other.
+type shop struct {
+	namespace string
+	alice     user
+}
+
+func newShop(t *testing.T) shop {
+	t.Helper()
+	shipped.installed(t)
+	s := shop{namespace: newNamespace(t, "shop"), alice: newUser(t, "alice", "devs")}
+	labels := map[string]string{"app": "web"}
+	replicas := int32(1)
+	config := v1alpha1.AccessConfig{AllowedGroups: []string{"devs"}, MaxDuration: "1h"}
+	evicting := config
+	evicting.OnExpiry = v1alpha1.ExpiryEvict
+	target := v1alpha1.ControllerTargetRef{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+	meta := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: name, Namespace: s.namespace}
+	}
+	for _, object := range []client.Object{
+		&rbacv1.Role{ObjectMeta: meta("access-requester"), Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccessrequests", "execaccessrequests"}, Verbs: []string{"create", "get", "list", "watch", "update", "patch", "delete"}},
+			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccesstemplates", "execaccesstemplates"}, Verbs: []string{"get", "list"}},
+		}},
+		&rbacv1.RoleBinding{
+			ObjectMeta: meta("engineers"), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "access-requester"},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "devs"}},
+		},
+		&appsv1.Deployment{ObjectMeta: meta("web"), Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: restricted("sleep", "86400")},
+		}},
+		&v1alpha1.ExecAccessTemplate{ObjectMeta: meta("web"), Spec: v1alpha1.ExecAccessTemplateSpec{AccessConfig: config, ControllerTargetRef: target}},
+		&v1alpha1.ExecAccessTemplate{ObjectMeta: meta("evicting"), Spec: v1alpha1.ExecAccessTemplateSpec{AccessConfig: evicting, ControllerTargetRef: target}},
+		&v1alpha1.PodAccessTemplate{ObjectMeta: meta("debug"), Spec: v1alpha1.PodAccessTemplateSpec{AccessConfig: config, ControllerTargetRef: &target}},
+	} {
+		if err := admin.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, time.Minute, "the Pod of the workload runs", func(ctx context.Context) error {
+		deployment, err := clientset.AppsV1().Deployments(s.namespace).Get(ctx, "web", metav1.GetOptions{})
+		if err == nil && deployment.Status.AvailableReplicas == 0 {
+			err = errors.New("it does not")
+		}
+		return err
+	})
+	return s
+}
+
+// access asks for access as alice, and returns when it is ready.
+func (s shop) access(t *testing.T, kind, template, duration string) v1alpha1.RequestStatus {
+	t.Helper()
+	output, err := s.alice.kubectl(t.Context(), "access", kind, template, "--namespace", s.namespace, "--duration", duration, "--reason", "e2e", "--output", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var request struct{ Status v1alpha1.RequestStatus }
+	if err := json.Unmarshal([]byte(output), &request); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	if !request.Status.Ready || request.Status.PodName == "" {
+		t.Fatalf("kubectl access %s %s: not ready: %s", kind, template, output)
+	}
+	return request.Status
+}
+
+// exec runs a command in a Pod as alice.
+func (s shop) exec(ctx context.Context, pod string, args ...string) (string, error) {
+	return s.alice.kubectl(ctx, append([]string{"exec", "--namespace", s.namespace, pod, "--"}, args...)...)
+}
+
+func TestAnExecIsRecordedWithItsCommandAndItsAccess(t *testing.T) {
+	s := newShop(t)
+	if output, err := s.exec(t.Context(), "deployment/web", "id"); err == nil {
+		t.Fatalf("alice has asked for nothing, and ran a command: %s", output)
+	}
+	pod := s.access(t, "exec", "web", "5m").PodName
+	script := "echo $((6 * 7)) in $(hostname)"
+	output, err := s.exec(t.Context(), pod, "sh", "-c", script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "42 in " + pod + "\n"; output != want {
+		t.Errorf("the command in the container said %q, want %q", output, want)
+	}
+	eventually(t, 10*time.Second, "the session is on record", func(ctx context.Context) error {
+		var records v1alpha1.AuditEventList
+		if err := admin.List(ctx, &records); err != nil {
+			return err
+		}
+		for _, record := range records.Items {
+			r := record.Spec.AuditRecord
+			if r.Namespace == s.namespace && r.Pod == pod && r.User.Username == "alice" && slices.Equal(r.Command, []string{"sh", "-c", script}) && r.AccessRequest != nil {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d records, none of it", len(records.Items))
+	})
+	eventually(t, 10*time.Second, "the Event is on the Pod", func(ctx context.Context) error {
+		var events eventsv1.EventList
+		if err := admin.List(ctx, &events, client.InNamespace(s.namespace)); err != nil {
+			return err
+		}
+		for _, event := range events.Items {
+			if event.Reason == "PodExec" && strings.Contains(event.Note, "6 * 7") {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d Events, none of it", len(events.Items))
+	})
+	// And the operator finds it by the plugin.
+	if output, err := command(t.Context(), adminKubeconfig, "kubectl", "access", "audit", "--namespace", s.namespace, "--user", "alice", "--pod", pod); err != nil || !strings.Contains(output, "6 * 7") {
+		t.Errorf("kubectl access audit: %v: %s", err, output)
+	}
+}
+
+func TestAPodThatNamesATemplateIsMutatedAndRuns(t *testing.T) {
+	s := newShop(t)
+	spec := restricted("sleep", "86400")
+	minute := int64(60)
+	spec.TerminationGracePeriodSeconds = &minute
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "named", Namespace: s.namespace, Annotations: map[string]string{"admitkit.dev/access-template": "debug"}}, Spec: spec}
+	if err := admin.Create(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	if pod.Spec.RestartPolicy != corev1.RestartPolicyNever || *pod.Spec.TerminationGracePeriodSeconds != 1 || pod.Spec.ActiveDeadlineSeconds == nil {
+		t.Errorf("the Pod was not made an access Pod: restartPolicy %s, grace period %d s, deadline %v", pod.Spec.RestartPolicy, *pod.Spec.TerminationGracePeriodSeconds, pod.Spec.ActiveDeadlineSeconds)
+	}
+	eventually(t, 30*time.Second, "the Pod runs", running(client.ObjectKeyFromObject(pod)))
+}
+
+func TestAPodOfAUsersOwnIsStampedInItsNamespaceAndNowhereElse(t *testing.T) {
+	namespace, elsewhere := newNamespace(t, one.name), newNamespace(t, "elsewhere")
+	one.installed(t)
+	for _, in := range []string{namespace, elsewhere} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "printer", Namespace: in}, Spec: restricted("sh", "-c", "echo STAMP_1=$STAMP_1; sleep 86400")}
+		if err := admin.Create(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, 30*time.Second, "the Pod runs", running(client.ObjectKeyFromObject(pod)))
+		want := "STAMP_1=\n"
+		if in == namespace {
+			want = "STAMP_1=stamped\n"
+		}
+		eventually(t, 10*time.Second, "the container has printed its variable", func(ctx context.Context) error {
+			log, err := clientset.CoreV1().Pods(in).GetLogs("printer", &corev1.PodLogOptions{}).DoRaw(ctx)
+			if err == nil && string(log) != want {
+				err = fmt.Errorf("in %s it printed %q, want %q", in, log, want)
+			}
+			return err
+		})
+	}
+}
+
+func TestASessionInAnAccessPodEndsWhenAccessDoes(t *testing.T) {
+	s := newShop(t)
+	var slowest time.Duration
+	for range long(3, 1) {
+		status := s.access(t, "pod", "debug", "8s")
+		pod := status.PodName
+		session := s.open(t, pod)
+		late := session.ended(t, status.ExpiresAt.Time)
+		slowest = max(slowest, late)
+		output, err := s.exec(t.Context(), pod, "id")
+		if err == nil {
+			t.Errorf("a session began after the end: %s", output)
+		} else if message := err.Error(); !strings.Contains(message, "orbidden") && !strings.Contains(message, "not found") {
+			t.Errorf("a new session is to be forbidden: %v", err)
+		}
+		if _, err := s.alice.kubectl(t.Context(), "auth", "can-i", "create", "pods/exec", "--namespace", s.namespace); err == nil {
+			t.Error("alice has still the right to exec")
+		}
+	}
+	fmt.Printf("FIGURE session.end_s=%.2f s\n", slowest.Seconds())
+	if slowest > sessionLimit {
+		t.Errorf("a session went on for %s after the end, want %s at most", slowest, sessionLimit)
+	}
+}
+
+func TestOnExpiryEvictEndsASession(t *testing.T) {
+	s := newShop(t)
+	status := s.access(t, "exec", "evicting", "8s")
+	session := s.open(t, status.PodName)
+	late := session.ended(t, status.ExpiresAt.Time)
+	fmt.Printf("FIGURE session.evict_s=%.2f s\n", late.Seconds())
+	if late > 5*time.Second {
+		t.Errorf("the session went on for %s after the end", late)
+	}
+	eventually(t, 30*time.Second, "the workload has another Pod", func(ctx context.Context) error {
+		pods, err := clientset.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
+		if err != nil {
+			return err
+		}
+		if len(pods.Items) != 1 || pods.Items[0].Name == status.PodName || pods.Items[0].Status.Phase != corev1.PodRunning {
+			return fmt.Errorf("%d Pods", len(pods.Items))
+		}
+		return nil
+	})
+	if output, err := s.exec(t.Context(), "deployment/web", "id"); err == nil {
+		t.Errorf("access is to the Pod that was evicted, and alice got into the next one: %s", output)
+	}
+}
+
+// session is a command that alice runs in a Pod for as long as she can.
+type session struct {
+	cmd  *exec.Cmd
+	done chan time.Time
+}
+
+// open begins a session, and returns when the command in the container runs.
+func (s shop) open(t *testing.T, pod string) session {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "kubectl", "exec", "--namespace", s.namespace, pod, "--", "sh", "-c", "trap '' TERM HUP; echo begun; while true; do sleep 1; done")
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.alice.kubeconfig)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	begun := make([]byte, len("begun\n"))
+	if _, err := stdout.Read(begun); err != nil {
+		t.Fatalf("the session did not begin: %v", errors.Join(err, cmd.Wait()))
+	}
+	opened := session{cmd, make(chan time.Time, 1)}
+	go func() {
+		_ = cmd.Wait() // it is ended from the other side
+		opened.done <- time.Now()
+	}()
+	return opened
+}
+
+// ended returns how long after the end of access the session ended. It must not
+// have ended before.
+func (s session) ended(t *testing.T, end time.Time) time.Duration {
+	t.Helper()
+	select {
+	case at := <-s.done:
+		if at.Before(end) {
+			t.Fatalf("the session ended %s before access did", end.Sub(at))
+		}
+		return at.Sub(end)
+	case <-time.After(time.Until(end) + time.Minute):
+		t.Fatal("the session goes on a minute after the end")
+		return 0
+	}
+}
+
+func running(key types.NamespacedName) func(context.Context) error {
+	return func(ctx context.Context) error {
+		pod, err := clientset.CoreV1().Pods(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+		if err == nil && pod.Status.Phase != corev1.PodRunning {
+			err = fmt.Errorf("it is %s", pod.Status.Phase)
+		}
+		return err
+	}
+}

@@ -1,0 +1,188 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestNoPodFailsOrIsMissedWhateverHappensToTheWebhook(t *testing.T) {
+	newNamespace(t, one.name)
+	one.installed(t)
+	if err := one.settled(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var all counts
+	for _, disruption := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"rolling upgrade", func(t *testing.T) {
+			if err := one.install(t.Context(), "podAnnotations.e2e\\.admitkit\\.dev/upgraded="+fmt.Sprint(time.Now().Unix())); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"replica kill", func(t *testing.T) {
+			pods, err := one.replicas(t.Context())
+			if err == nil {
+				err = deletePods(t.Context(), pods[:1], nil)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"kubelet restart", restartKubelet},
+		{"certificate rotation", rotate},
+	} {
+		t.Run(disruption.name, func(t *testing.T) {
+			began := time.Now()
+			l := startLoad(t)
+			disruption.run(t)
+			if err := one.settled(t.Context()); err != nil {
+				t.Error(err)
+			}
+			counts := l.stop()
+			fmt.Printf("%-20s %5d Pods in %4.0f s: %d failed, %d unmutated\n", disruption.name, counts.pods, time.Since(began).Seconds(), counts.failed, counts.unmutated)
+			all = all.add(counts)
+			for i, err := range l.errors {
+				if i < 5 {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	fmt.Printf("FIGURE e2e.pods=%d pods\nFIGURE e2e.failed=%d pods\nFIGURE e2e.unmutated=%d pods\n", all.pods, all.failed, all.unmutated)
+	if all.failed+all.unmutated > 0 {
+		t.Errorf("%d Pods failed and %d were missed, of %d", all.failed, all.unmutated, all.pods)
+	}
+}
+
+// restartKubelet returns when the node is ready, after the time in which a
+// kubelet that forgot its Pods would have said so.
+func restartKubelet(t *testing.T) {
+	if clusterDir == "" {
+		t.Skip("E2E_CLUSTER is not set: this cluster's kubelets are not ours to restart")
+	}
+	began := metav1.Now()
+	if output, err := exec.CommandContext(t.Context(), bin+"/tools/cluster", "-dir", clusterDir, "restart", "kubelet").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	eventually(t, time.Minute, "the new kubelet has said that it is ready", func(ctx context.Context) error {
+		nodes, err := clientset.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, condition := range nodes.Items[0].Status.Conditions {
+			if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue && !condition.LastHeartbeatTime.Before(&began) {
+				return nil
+			}
+		}
+		return errors.New("it has not")
+	})
+}
+
+// rotate returns when a new CA alone is trusted.
+func rotate(t *testing.T) {
+	before := bundle(t.Context(), t)
+	secrets, err := clientset.CoreV1().Secrets(one.namespace()).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range secrets.Items {
+		if !strings.HasSuffix(secret.Name, "-setupcertificate") {
+			continue
+		}
+		if _, err := command(t.Context(), adminKubeconfig, "kubectl", "annotate", "secret", secret.Name, "--namespace", one.namespace(), "admitkit.dev/rotate=now"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, time.Minute, "the new CA alone is in the caBundle", func(ctx context.Context) error {
+		now := bundle(ctx, t)
+		block, rest := pem.Decode(now)
+		if block == nil || bytes.Contains(before, bytes.TrimSpace(now)) || len(bytes.TrimSpace(rest)) > 0 {
+			return fmt.Errorf("it has %d bytes", len(now))
+		}
+		return nil
+	})
+}
+
+// bundle is the caBundle of sample-one.
+func bundle(ctx context.Context, t *testing.T) []byte {
+	configuration, err := configurationOf(ctx, one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return configuration.Webhooks[0].ClientConfig.CABundle
+}
+
+func configurationOf(ctx context.Context, r release) (*admissionregistrationv1.MutatingWebhookConfiguration, error) {
+	var list admissionregistrationv1.MutatingWebhookConfigurationList
+	if err := admin.List(ctx, &list); err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		for _, webhook := range list.Items[i].Webhooks {
+			if service := webhook.ClientConfig.Service; service != nil && service.Namespace == r.namespace() {
+				return &list.Items[i], nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("no webhook configuration of %s", r.name)
+}
+
+func TestTheWebhookNeverBlocksItsOwnRecovery(t *testing.T) {
+	namespace := newNamespace(t, one.name)
+	one.installed(t)
+	if err := one.settled(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	configuration, err := configurationOf(t.Context(), one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, webhook := range configuration.Webhooks {
+		if *webhook.FailurePolicy != admissionregistrationv1.Fail {
+			t.Fatalf("failure policy of %s is %s", webhook.Name, *webhook.FailurePolicy)
+		}
+	}
+	pods, err := one.replicas(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := int64(0)
+	began := time.Now()
+	if err := deletePods(t.Context(), pods, &now); err != nil {
+		t.Fatal(err)
+	}
+	refused := false
+	eventually(t, time.Minute, "Pods are stamped again", func(ctx context.Context) error {
+		pod, err := clientset.CoreV1().Pods(namespace).Create(ctx, gated(), metav1.CreateOptions{})
+		if err != nil {
+			refused = true
+			return err
+		}
+		if !stamped(pod, 1) {
+			t.Fatal("a Pod came through unmutated while the webhook was away")
+		}
+		if !refused {
+			return errors.New("the replicas are not gone yet")
+		}
+		return nil
+	})
+	fmt.Printf("FIGURE recovery.s=%.1f s\n", time.Since(began).Seconds())
+	if err := one.settled(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

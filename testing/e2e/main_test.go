@@ -1,0 +1,227 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+// What the tests run with.
+var (
+	image       = os.Getenv("E2E_IMAGE")
+	sampleImage = cmp.Or(os.Getenv("E2E_SAMPLE_IMAGE"), "admitkit.dev/sample:dev")
+	podImage    = cmp.Or(os.Getenv("E2E_POD_IMAGE"), "admitkit.dev/busybox:dev")
+	// clusterDir is the folder of a cluster of `make cluster-up`, whose kubelet can
+	// be restarted.
+	clusterDir = os.Getenv("E2E_CLUSTER")
+)
+
+// The administrator.
+var (
+	config    *rest.Config
+	clientset *kubernetes.Clientset
+	admin     client.Client
+	// adminKubeconfig is the path of the kubeconfig file.
+	adminKubeconfig string
+)
+
+// prefix of the namespaces of the tests.
+const prefix = "e2e-"
+
+// bin is a folder with kubectl, helm and kubectl's plugin, the first on the PATH.
+const bin = "../../bin"
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	ctx := context.Background()
+	if err := connect(); err != nil {
+		return 0, err
+	}
+	path, err := os.MkdirTemp("", "e2e-")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(path)) }()
+	plugin := exec.Command("go", "build", "-o", filepath.Join(path, "kubectl-access"), "../../cmd/kubectl-access")
+	if output, err := plugin.CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("%w: %s", err, output)
+	}
+	// kubectl may also be on the PATH, where there is no bin/k8s.
+	for _, dir := range []string{bin + "/tools", bin + "/k8s/current"} {
+		absolute, err := filepath.Abs(dir)
+		if err != nil {
+			return 0, err
+		}
+		path += string(os.PathListSeparator) + absolute
+	}
+	if err := os.Setenv("PATH", path+string(os.PathListSeparator)+os.Getenv("PATH")); err != nil {
+		return 0, err
+	}
+	// What an interrupted run has left would be in the way.
+	if err := cleanUp(ctx); err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, cleanUp(ctx)) }()
+	return m.Run(), nil
+}
+
+func connect() error {
+	if image == "" {
+		return errors.New("E2E_IMAGE is not set: run `make e2e`, or see the package's comment")
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	adminKubeconfig = rules.GetDefaultFilename()
+	var err error
+	if config, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig(); err != nil {
+		return err
+	}
+	config.QPS, config.Burst = 1000, 1000
+	if clientset, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return err
+	}
+	admin, err = client.New(config, client.Options{Scheme: scheme})
+	return err
+}
+
+// cleanUp uninstalls the releases and deletes the namespaces.
+func cleanUp(ctx context.Context) error {
+	var errs []error
+	for _, r := range releases {
+		errs = append(errs, r.uninstall(ctx))
+	}
+	namespaces, err := clientset.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for _, namespace := range namespaces.Items {
+		if strings.HasPrefix(namespace.Name, prefix) {
+			errs = append(errs, deleteNamespace(ctx, namespace.Name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// newNamespace makes one in which the restricted Pod Security standard holds.
+func newNamespace(t *testing.T, name string) string {
+	t.Helper()
+	if err := makeNamespace(t.Context(), prefix+name); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := deleteNamespace(context.Background(), prefix+name); err != nil {
+			t.Error(err)
+		}
+	})
+	return prefix + name
+}
+
+func makeNamespace(ctx context.Context, name string) error {
+	_, err := clientset.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
+	}}, metav1.CreateOptions{})
+	return err
+}
+
+func deleteNamespace(ctx context.Context, name string) error {
+	err := clientset.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+	if err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	return poll(ctx, time.Minute, "namespace "+name+" is gone", func(ctx context.Context) error {
+		_, err := clientset.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(errors.New("it is there"), err)
+	})
+}
+
+// restricted returns a Pod spec that runs a command under the restricted Pod
+// Security standard, and ends at once when it is told to.
+func restricted(command ...string) corev1.PodSpec {
+	yes, no, second := true, false, int64(1)
+	return corev1.PodSpec{
+		TerminationGracePeriodSeconds: &second,
+		SecurityContext:               &corev1.PodSecurityContext{RunAsNonRoot: &yes, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+		Containers: []corev1.Container{{
+			Name: "main", Image: podImage, ImagePullPolicy: corev1.PullIfNotPresent, Command: command,
+			SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
+		}},
+	}
+}
+
+// command runs one and returns what it said on standard output.
+func command(ctx context.Context, kubeconfig string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("%s: %w: %s%s", strings.Join(args, " "), err, stdout.String(), stderr.String())
+	}
+	return stdout.String(), nil
+}
+
+// poll waits for what the cluster does on its own.
+func poll(ctx context.Context, limit time.Duration, what string, check func(context.Context) error) error {
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, limit, true, func(ctx context.Context) (bool, error) {
+		last = check(ctx)
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("waiting until %s: %w", what, errors.Join(err, last))
+	}
+	return nil
+}
+
+// eventually is poll for tests.
+func eventually(t *testing.T, limit time.Duration, what string, check func(context.Context) error) {
+	t.Helper()
+	if err := poll(t.Context(), limit, what, check); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// long returns a number for the long form of a test, or that for the short one.
+func long[T any](inLong, inShort T) T {
+	if testing.Short() {
+		return inShort
+	}
+	return inLong
+}

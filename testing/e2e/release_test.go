@@ -1,0 +1,149 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// release is an installation of the chart, in a namespace of the same name.
+type release struct {
+	name   string
+	values []string
+}
+
+// The operator as it ships, with all that it can do, and an operator of a user's
+// own with one extension or five.
+var (
+	shipped  = release{"admitkit", append(imageValues(image), "access.enabled=true", "audit.objects.enabled=true")}
+	one      = sample("sample-one", 1)
+	five     = sample("sample-five", 5)
+	releases = []release{shipped, one, five}
+)
+
+// sample watches the namespace e2e-NAME alone.
+func sample(name string, extensions int) release {
+	return release{name, append(imageValues(sampleImage),
+		"audit.enabled=false", "watchNamespace="+prefix+name, fmt.Sprintf("extraArgs={--extensions=%d,--propagation-delay=2s}", extensions))}
+}
+
+func imageValues(image string) []string {
+	colon := max(strings.LastIndex(image, ":"), 0)
+	return []string{"image.repository=" + image[:colon], "image.tag=" + strings.TrimPrefix(image[colon:], ":")}
+}
+
+// namespace is what a sample watches.
+func (r release) watched() string { return prefix + r.name }
+
+func (r release) namespace() string { return r.name }
+
+// install installs the release, or upgrades it, and returns when it is ready.
+func (r release) install(ctx context.Context, more ...string) error {
+	if err := makeNamespace(ctx, r.namespace()); err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	args := []string{"helm", "upgrade", "--install", r.name, "../../charts/admitkit", "--namespace", r.namespace(), "--wait", "--timeout", "2m"}
+	for _, value := range append(r.values, more...) {
+		args = append(args, "--set", value)
+	}
+	_, err := command(ctx, adminKubeconfig, args...)
+	return err
+}
+
+// installed installs a release unless an earlier test has.
+func (r release) installed(t *testing.T) {
+	t.Helper()
+	if _, err := command(t.Context(), adminKubeconfig, "helm", "status", r.name, "--namespace", r.namespace()); err == nil {
+		return
+	}
+	if err := r.install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// uninstall removes the release, if it is there, and its namespace.
+func (r release) uninstall(ctx context.Context) error {
+	_, err := command(ctx, adminKubeconfig, "helm", "uninstall", r.name, "--namespace", r.namespace(), "--wait", "--ignore-not-found", "--timeout", "2m")
+	return errors.Join(err, deleteNamespace(ctx, r.namespace()))
+}
+
+// replicas are the Pods that serve.
+func (r release) replicas(ctx context.Context) ([]corev1.Pod, error) {
+	deployment, err := r.server(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var pods corev1.PodList
+	err = admin.List(ctx, &pods, client.InNamespace(r.namespace()), client.MatchingLabelsSelector{Selector: labels.SelectorFromSet(deployment.Spec.Selector.MatchLabels)})
+	return pods.Items, err
+}
+
+// server is the Deployment that serves.
+func (r release) server(ctx context.Context) (*appsv1.Deployment, error) {
+	var deployments appsv1.DeploymentList
+	if err := admin.List(ctx, &deployments, client.InNamespace(r.namespace())); err != nil {
+		return nil, err
+	}
+	for i := range deployments.Items {
+		if !strings.HasSuffix(deployments.Items[i].Name, "-registrar") {
+			return &deployments.Items[i], nil
+		}
+	}
+	return nil, fmt.Errorf("no Deployment serves in %s", r.namespace())
+}
+
+// resize sets the number of replicas.
+func (r release) resize(ctx context.Context, replicas int32) error {
+	deployment, err := r.server(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = command(ctx, adminKubeconfig, "kubectl", "scale", "deployment", deployment.Name, "--namespace", r.namespace(), fmt.Sprintf("--replicas=%d", replicas))
+	return err
+}
+
+// scale is resize, and returns when there are so many.
+func (r release) scale(ctx context.Context, replicas int32) error {
+	return errors.Join(r.resize(ctx, replicas), r.settled(ctx))
+}
+
+// settled returns when as many replicas run as are wanted, and no others.
+func (r release) settled(ctx context.Context) error {
+	return poll(ctx, 2*time.Minute, "the replicas of "+r.name+" are there", func(ctx context.Context) error {
+		deployment, err := r.server(ctx)
+		if err != nil {
+			return err
+		}
+		status, wanted := deployment.Status, *deployment.Spec.Replicas
+		pods, err := r.replicas(ctx)
+		if err != nil {
+			return err
+		}
+		if status.ObservedGeneration < deployment.Generation || status.AvailableReplicas != wanted || int(wanted) != len(pods) {
+			return fmt.Errorf("%d Pods, %d available, %d wanted", len(pods), status.AvailableReplicas, wanted)
+		}
+		return nil
+	})
+}
+
+// deletePods deletes them with a grace period in seconds; with 0 they are killed.
+func deletePods(ctx context.Context, pods []corev1.Pod, grace *int64) error {
+	var errs []error
+	for _, pod := range pods {
+		err := clientset.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: grace})
+		errs = append(errs, client.IgnoreNotFound(err))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,91 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/metadata"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// It is uninstalled while it is in use: access is granted and a session is open.
+func TestAnUninstallLeavesNothingAndNobodyInside(t *testing.T) {
+	s := newShop(t)
+	ctx := t.Context()
+	execs, pods := s.access(t, "exec", "web", "1h"), s.access(t, "pod", "debug", "1h")
+	session := s.open(t, pods.PodName)
+	if len(ours(t)) == 0 {
+		t.Fatal("nothing is found while it is installed: this test would find nothing that is left, either")
+	}
+	if err := shipped.uninstall(ctx); err != nil {
+		t.Fatal(err)
+	}
+	left := ours(t)
+	fmt.Printf("FIGURE uninstall.left=%d objects\n", len(left))
+	for _, object := range left {
+		t.Errorf("left behind: %s", object)
+	}
+	session.ended(t, time.Now().Add(-time.Hour))
+	if output, err := s.exec(ctx, execs.PodName, "id"); err == nil {
+		t.Errorf("access outlived admitkit: %s", output)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "after", Namespace: s.namespace}, Spec: restricted("sleep", "86400")}
+	if err := admin.Create(ctx, pod); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 30*time.Second, "a new Pod runs", running(client.ObjectKeyFromObject(pod)))
+}
+
+// ours lists all objects of the cluster that say they are admitkit's, by a label
+// or by their group, whatever kind they are of.
+func ours(t *testing.T) []string {
+	t.Helper()
+	lists, err := discovery.ServerPreferredResources(clientset)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := metadata.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "delete"}}, lists) {
+		version, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, resource := range list.APIResources {
+			if resource.Name == "events" { // what happened, happened
+				continue
+			}
+			all, err := objects.Resource(version.WithResource(resource.Name)).List(context.Background(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, object := range all.Items {
+				if isOurs(object.Labels) || strings.HasSuffix(object.Name, ".admitkit.dev") || version.Group == "admitkit.dev" {
+					found = append(found, strings.TrimPrefix(fmt.Sprintf("%s %s/%s", resource.Name, object.Namespace, object.Name), "/"))
+				}
+			}
+		}
+	}
+	return found
+}
+
+func isOurs(labels map[string]string) bool {
+	for key, value := range labels {
+		if strings.HasPrefix(key, "admitkit.dev/") || strings.HasPrefix(value, "admitkit") && strings.HasPrefix(key, "app.kubernetes.io/") {
+			return true
+		}
+	}
+	return false
+}
