@@ -71,17 +71,18 @@ cluster-down: ## End it, and leave nothing but its logs
 # With E2E_IMAGE and KUBECONFIG it runs on that cluster: see testing/e2e.
 # E2EFLAGS=-short is the short form.
 .PHONY: e2e
-ifdef E2E_IMAGE
-e2e: $(HELM)
-else
+e2e: $(HELM) ## End-to-end tests on a real cluster: the image, by the chart, with kubectl (Linux, root)
+	go test $(RACE) -v -count=1 -timeout 30m -tags e2e $(E2EFLAGS) ./testing/e2e $(if $(E2E_CLUSTER),./hack/cluster)
+ifndef E2E_IMAGE
 e2e: export KUBECONFIG := $(CLUSTER)/kubeconfig
 e2e: export E2E_IMAGE := $(IMAGE)
 e2e: export E2E_CLUSTER := $(CLUSTER)
-e2e: $(HELM) cluster-up image bin/sample.tar
-	@for image in admitkit sample busybox; do bin/tools/cluster -dir $(CLUSTER) load bin/$$image.tar; done
+e2e: e2e-images
 endif
-e2e: ## End-to-end tests on a real cluster: the image, by the chart, with kubectl (Linux, root)
-	go test $(RACE) -v -count=1 -timeout 30m -tags e2e $(E2EFLAGS) ./testing/e2e $(if $(E2E_CLUSTER),./hack/cluster)
+
+.PHONY: e2e-images
+e2e-images: cluster-up image bin/sample.tar
+	@for image in admitkit sample busybox; do bin/tools/cluster -dir $(CLUSTER) load bin/$$image.tar; done
 
 # An operator of a user's own.
 .PHONY: bin/sample.tar
