@@ -111,7 +111,7 @@ func (m *Manager) addChecks(kube ctrlmanager.Manager, source *certificates) erro
 		"certificate": m.certificateTrusted(source),
 	}
 	if m.probes() {
-		checks["probe"] = func(*http.Request) error { return m.prober.ready() }
+		checks["probe"] = func(*http.Request) error { return m.prober.ready(m.options.ServiceName != "") }
 	}
 	for name, check := range checks {
 		if err := kube.AddReadyzCheck(name, check); err != nil {

@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -51,18 +52,27 @@ func (p *prober) hasPassed() bool {
 }
 
 // ready is nil when a probe has passed, or could not: a Service has only
-// endpoints that are ready, so the first replica could otherwise wait for
-// itself for ever.
-func (p *prober) ready() error {
+// endpoints that are ready, so the first replica would wait for itself for ever.
+// What was reached through the Service and failed is an error nevertheless.
+func (p *prober) ready(throughService bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case p.passed, p.err != nil && strings.Contains(p.err.Error(), "no endpoints available for service"):
+	case p.passed, throughService && unreached(p.err):
 		return nil
 	case p.err != nil:
 		return p.err
 	}
 	return errNotProbed
+}
+
+// unreached reports whether the API server got no answer. For a Service without
+// endpoints it says what the network does then: to refuse (kube-proxy with
+// iptables), to drop, or nothing at all, if it looks up endpoints by itself.
+func unreached(err error) bool {
+	return err != nil && slices.ContainsFunc([]string{
+		"no endpoints available for service", "dial tcp", "context deadline exceeded", "Client.Timeout exceeded",
+	}, func(text string) bool { return strings.Contains(err.Error(), text) })
 }
 
 // probes reports whether this process probes: who registers does.
