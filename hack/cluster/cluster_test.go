@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -28,13 +27,13 @@ func TestAClusterThatWentDownLeavesNothingBehind(t *testing.T) {
 		t.Skip("a cluster needs root")
 	}
 	c := newCluster(filepath.Join(t.TempDir(), "cluster"))
-	before := machineState(t)
 	t.Cleanup(func() { _ = c.down(context.Background()) })
 	if err := c.up(t.Context(), "../../bin/k8s/current", "../../bin/busybox.tar"); err != nil {
 		t.Fatal(err)
 	}
-	if during := machineState(t); slices.Equal(during, before) {
-		t.Fatal("the cluster is up, and nothing of it is seen: this test would see nothing that is left, either")
+	namespace := c.namespace(t)
+	if during := c.seen(t, namespace); len(during) < 10 {
+		t.Fatalf("the cluster is up, and no more of it is seen than %v: this test would not see what is left, either", during)
 	}
 	if err := c.up(t.Context(), "../../bin/k8s/current", "../../bin/busybox.tar"); err != nil {
 		t.Errorf("up, when it is up: %v", err)
@@ -44,10 +43,8 @@ func TestAClusterThatWentDownLeavesNothingBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, left := range machineState(t) {
-		if !slices.Contains(before, left) {
-			t.Errorf("left behind: %s", left)
-		}
+	for _, left := range c.seen(t, namespace) {
+		t.Errorf("left behind: %s", left)
 	}
 	if _, err := os.Stat(c.path("logs", "kubelet.log")); err != nil {
 		t.Errorf("the logs are to be kept: %v", err)
@@ -59,20 +56,17 @@ func TestAClusterThatDoesNotStartIsRemovedAndSaysWhy(t *testing.T) {
 		t.Skip("a cluster needs root")
 	}
 	c := newCluster(filepath.Join(t.TempDir(), "cluster"))
-	before := machineState(t)
 	if err := c.up(t.Context(), t.TempDir(), "../../bin/busybox.tar"); err == nil || !strings.Contains(err.Error(), "etcd") {
 		t.Errorf("a folder without binaries: got %v, want an error that names the first of them", err)
 	}
-	for _, left := range machineState(t) {
-		if !slices.Contains(before, left) {
-			t.Errorf("left behind: %s", left)
-		}
+	for _, left := range c.seen(t, "") {
+		t.Errorf("left behind: %s", left)
 	}
 }
 
-// machineState lists what a cluster has: processes, by the names of its programs,
-// mounts, interfaces and cgroups.
-func machineState(t *testing.T) []string {
+// seen lists what of a cluster the machine sees: processes in its namespace, mounts
+// of its folder, its interface, its cgroups. Others may run beside it.
+func (c *cluster) seen(t *testing.T, namespace string) []string {
 	t.Helper()
 	var state []string
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -80,33 +74,39 @@ func machineState(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(mounts)) {
-		state = append(state, "mount "+strings.TrimSpace(line))
+		if strings.Contains(line, c.dir) {
+			state = append(state, "mount "+strings.TrimSpace(line))
+		}
 	}
-	interfaces, err := net.Interfaces()
+	if _, err := net.InterfaceByName(c.name()); err == nil {
+		state = append(state, "interface "+c.name())
+	}
+	processes, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, i := range interfaces {
-		state = append(state, "interface "+i.Name)
+	for _, process := range processes {
+		if in, err := os.Readlink(process + "/ns/pid"); err == nil && in == namespace {
+			state = append(state, "process "+process)
+		}
 	}
-	processes, err := filepath.Glob("/proc/[0-9]*/comm")
+	cgroups, err := filepath.Glob("/sys/fs/cgroup/*/" + c.name())
 	if err != nil {
 		t.Fatal(err)
 	}
-	programs := []string{"etcd", "kube-apiserver", "kube-controller", "kube-scheduler", "kube-proxy", "kubelet", "containerd", "containerd-shim", "cluster.test"}
-	for _, file := range processes {
-		name, err := os.ReadFile(file)
-		if program := strings.TrimSpace(string(name)); err == nil && slices.Contains(programs, program) {
-			state = append(state, fmt.Sprintf("process %s %s", file, program))
-		}
+	return append(state, cgroups...)
+}
+
+// namespace is that of the processes.
+func (c *cluster) namespace(t *testing.T) string {
+	t.Helper()
+	pid, err := c.supervisor()
+	if err != nil || pid == 0 {
+		t.Fatalf("the supervisor is process %d, %v", pid, err)
 	}
-	if err := filepath.WalkDir("/sys/fs/cgroup", func(path string, entry os.DirEntry, err error) error {
-		if err == nil && entry.IsDir() {
-			state = append(state, "cgroup "+path)
-		}
-		return nil // cgroups come and go
-	}); err != nil {
+	namespace, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid_for_children", pid))
+	if err != nil {
 		t.Fatal(err)
 	}
-	return state
+	return namespace
 }
