@@ -152,6 +152,7 @@ func (c *cluster) start(ctx context.Context, binaries string) error {
 	err = supervisor.Start()
 	err = errors.Join(err, log.Close(), waits.Close())
 	if err == nil {
+		go func() { _ = supervisor.Wait() }() // should it end before we do
 		err = errors.Join(c.setSupervisor(supervisor.Process.Pid), c.link(ctx, supervisor.Process.Pid))
 	}
 	return errors.Join(err, linked.Close())
