@@ -23,6 +23,7 @@ type Admission struct {
 	register func(Manager) error
 
 	rights, clusterRights []rbacv1.PolicyRule
+	remover               Remover
 
 	// Exactly one of the two is set. respond is the form of an Extension: it
 	// makes its own patches.
@@ -33,7 +34,7 @@ type Admission struct {
 // Mutating makes an Admission of a Mutator.
 func Mutating[T runtime.Object](m Mutator[T], scope Scope) *Admission {
 	return &Admission{
-		name: nameOf(m), scope: scope, mutates: true, typ: reflect.TypeFor[T](), register: registerOf(m), rights: RightsOf(m), clusterRights: ClusterRightsOf(m),
+		name: nameOf(m), scope: scope, mutates: true, typ: reflect.TypeFor[T](), register: registerOf(m), rights: RightsOf(m), clusterRights: ClusterRightsOf(m), remover: RemoverOf(m),
 		admit: func(ctx context.Context, obj runtime.Object, req *Request) error {
 			return m.Mutate(ctx, obj.(T), req)
 		},
@@ -43,7 +44,7 @@ func Mutating[T runtime.Object](m Mutator[T], scope Scope) *Admission {
 // Validating makes an Admission of a Validator.
 func Validating[T runtime.Object](v Validator[T], scope Scope) *Admission {
 	return &Admission{
-		name: nameOf(v), scope: scope, typ: reflect.TypeFor[T](), register: registerOf(v), rights: RightsOf(v), clusterRights: ClusterRightsOf(v),
+		name: nameOf(v), scope: scope, typ: reflect.TypeFor[T](), register: registerOf(v), rights: RightsOf(v), clusterRights: ClusterRightsOf(v), remover: RemoverOf(v),
 		admit: func(ctx context.Context, obj runtime.Object, req *Request) error {
 			return v.Validate(ctx, obj.(T), req)
 		},
@@ -58,7 +59,7 @@ func FromExtension(e Extension, mgr Manager) *Admission {
 		scope = scoped.Scope()
 	}
 	return &Admission{
-		name: nameOf(e), scope: scope, mutates: true, typ: reflect.TypeFor[*corev1.Pod](), register: registerOf(e), rights: RightsOf(e), clusterRights: ClusterRightsOf(e),
+		name: nameOf(e), scope: scope, mutates: true, typ: reflect.TypeFor[*corev1.Pod](), register: registerOf(e), rights: RightsOf(e), clusterRights: ClusterRightsOf(e), remover: RemoverOf(e),
 		respond: func(ctx context.Context, obj runtime.Object, req *Request) admission.Response {
 			return e.Handle(ctx, mgr, obj.(*corev1.Pod), req.Request)
 		},

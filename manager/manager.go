@@ -29,6 +29,7 @@ type Manager struct {
 	admissions  []*extension.Admission
 	watchers    []extension.Watcher
 	reconcilers []extension.Reconciler
+	removers    []extension.Remover
 
 	ready  chan struct{}
 	prober prober
@@ -104,6 +105,7 @@ func (m *Manager) AddExtension(e any) error {
 		return fmt.Errorf("adding extension: %T is none: it is not an Extension, Watcher or Reconciler; "+
 			"make a Mutator or Validator an Admission with extension.Mutating or extension.Validating", e)
 	}
+	m.addRemover(extension.RemoverOf(e))
 	return nil
 }
 

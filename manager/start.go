@@ -302,68 +302,6 @@ func (m *Manager) registerOnce(ctx context.Context) (*registration.Registration,
 	return r, source, source.check(ctx)
 }
 
-// UnregisterExtensions removes what RegisterExtensions made, and logs what that
-// was: the webhook configurations first, so that nothing is called that can no
-// longer answer, then the Secrets and the Lease. It does not matter which
-// extensions were added. Stop every manager that registers before: it would
-// repair what is removed.
-func (m *Manager) UnregisterExtensions(ctx context.Context) error {
-	if err := m.reach(ctx); err != nil {
-		return fmt.Errorf("manager: %w", err)
-	}
-	if m.options.callable() == nil {
-		if err := m.checkOwner(ctx, m.registration(nil)); err != nil {
-			return fmt.Errorf("manager: %w", err)
-		}
-	}
-	if err := m.removeRegistration(ctx); err != nil {
-		return fmt.Errorf("manager: %w", err)
-	}
-	if err := m.removeObjects(ctx); err != nil {
-		return fmt.Errorf("manager: %w", err)
-	}
-	return nil
-}
-
-// removeObjects removes what is ours in the manager's namespace.
-func (m *Manager) removeObjects(ctx context.Context) error {
-	namespace := m.options.WebhookNamespace
-	remove := func(kind, name string, remove func(context.Context, string, metav1.DeleteOptions) error) error {
-		err := remove(ctx, name, metav1.DeleteOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("deleting %s %s/%s: %w", kind, namespace, name, err)
-		}
-		m.options.Logger.Infow("removed", "kind", kind, "name", namespace+"/"+name)
-		return nil
-	}
-	var errs []error
-	secrets := m.clientset.CoreV1().Secrets(namespace)
-	if *m.options.SetupCertificate && m.options.CertificateDir == "" && !m.options.ForeignCABundle {
-		errs = append(errs, remove("Secret", m.options.SetupCertificateName, secrets.Delete))
-		if m.options.LeafSecretName != "" {
-			errs = append(errs, remove("Secret", m.options.LeafSecretName, secrets.Delete))
-		}
-	}
-	if m.options.LeaderElection {
-		errs = append(errs, remove("Lease", m.options.configurationName(), m.clientset.CoordinationV1().Leases(namespace).Delete))
-	}
-	return errors.Join(errs...)
-}
-
-func (m *Manager) removeRegistration(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
-	defer cancel()
-	name := m.options.configurationName()
-	removed, err := registration.Remove(ctx, m.clientset.AdmissionregistrationV1().RESTClient(), name)
-	for _, kind := range removed {
-		m.options.Logger.Infow("removed", "kind", kind, "name", name)
-	}
-	return err
-}
-
 // protected are the namespaces without which there is no cluster, or no us.
 func (m *Manager) protected() []string {
 	return []string{m.options.WebhookNamespace, metav1.NamespaceSystem, "kube-node-lease"}

@@ -1,0 +1,130 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/webhook/registration"
+)
+
+// UnregisterExtensions removes what RegisterExtensions made, and what the
+// extensions that are an [extension.Remover] left, and logs what that was. Add the
+// same extensions as for the installation. Stop every manager before, by
+// [Manager.ScaleDown] for one: it would repair what is removed.
+//
+// Removers come first. While the webhook configurations stand and nobody answers,
+// those with failure policy Fail refuse everything, so that no record of access is
+// forged, no request made and no session begun in the midst of it. The same may
+// refuse a deletion to a Remover, or a Remover may fail for another reason. The
+// configurations go nevertheless, because left without a server they would block
+// what they cover; then what failed is tried once more, and its error returned.
+// The Secrets and the Lease come last.
+//
+// It can be repeated until it returns no error.
+func (m *Manager) UnregisterExtensions(ctx context.Context) error {
+	if err := m.unregister(ctx); err != nil {
+		return fmt.Errorf("manager: %w", err)
+	}
+	return nil
+}
+
+func (m *Manager) unregister(ctx context.Context) error {
+	if err := m.reach(ctx); err != nil {
+		return err
+	}
+	if m.options.callable() == nil {
+		if err := m.checkOwner(ctx, m.registration(nil)); err != nil {
+			return err
+		}
+	}
+	failed, err := m.remove(ctx, m.removers)
+	if err != nil {
+		m.options.Logger.Warnw("not all is removed; it is tried again when the webhook configurations are gone", zap.Error(err))
+	}
+	if unregistered := m.removeRegistration(ctx); unregistered != nil {
+		return errors.Join(err, unregistered)
+	}
+	_, err = m.remove(ctx, failed)
+	return errors.Join(err, m.removeObjects(ctx))
+}
+
+// addRemover adds what is not there yet: what is added in two roles is removed
+// once.
+func (m *Manager) addRemover(r extension.Remover) {
+	same := func(other extension.Remover) bool { return reflect.ValueOf(r).Comparable() && other == r }
+	if r != nil && !slices.ContainsFunc(m.removers, same) {
+		m.removers = append(m.removers, r)
+	}
+}
+
+// removeTimeout is how long Removers have: long enough for Pods to end, short
+// enough to wait for.
+const removeTimeout = time.Minute
+
+// remove calls Removers, all at the same time so that none waits for the Pods of
+// another, and returns those that failed.
+func (m *Manager) remove(ctx context.Context, removers []extension.Remover) (failed []extension.Remover, err error) {
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
+	errs := make([]error, len(removers))
+	var group sync.WaitGroup
+	for i, r := range removers {
+		group.Go(func() { errs[i] = r.Remove(ctx, m) })
+	}
+	group.Wait()
+	for i, err := range errs {
+		if err != nil {
+			failed = append(failed, removers[i])
+		}
+	}
+	return failed, errors.Join(errs...)
+}
+
+// removeObjects removes what is ours in the manager's namespace.
+func (m *Manager) removeObjects(ctx context.Context) error {
+	namespace := m.options.WebhookNamespace
+	remove := func(kind, name string, remove func(context.Context, string, metav1.DeleteOptions) error) error {
+		err := remove(ctx, name, metav1.DeleteOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("deleting %s %s/%s: %w", kind, namespace, name, err)
+		}
+		m.options.Logger.Infow("removed", "kind", kind, "name", namespace+"/"+name)
+		return nil
+	}
+	var errs []error
+	secrets := m.clientset.CoreV1().Secrets(namespace)
+	if *m.options.SetupCertificate && m.options.CertificateDir == "" && !m.options.ForeignCABundle {
+		errs = append(errs, remove("Secret", m.options.SetupCertificateName, secrets.Delete))
+		if m.options.LeafSecretName != "" {
+			errs = append(errs, remove("Secret", m.options.LeafSecretName, secrets.Delete))
+		}
+	}
+	if m.options.LeaderElection {
+		errs = append(errs, remove("Lease", m.options.configurationName(), m.clientset.CoordinationV1().Leases(namespace).Delete))
+	}
+	return errors.Join(errs...)
+}
+
+func (m *Manager) removeRegistration(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	name := m.options.configurationName()
+	removed, err := registration.Remove(ctx, m.clientset.AdmissionregistrationV1().RESTClient(), name)
+	for _, kind := range removed {
+		m.options.Logger.Infow("removed", "kind", kind, "name", name)
+	}
+	return err
+}
