@@ -11,7 +11,7 @@
 //	my-ext start      register and serve, in one process
 //	my-ext register   register and end, or with --stay go on (the registrar)
 //	my-ext serve      serve what the registrar has registered
-//	my-ext unregister remove the webhook configurations and the Secrets
+//	my-ext unregister remove the webhook configurations, what the extensions made, and the Secrets
 //	my-ext review     run the extensions on manifests, without a cluster
 //	my-ext manifests  print what an installation needs
 //
@@ -37,6 +37,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -101,9 +102,22 @@ Exit codes: 0 done; 1 failed, or denied by review; 2 a flag, option or manifest 
 	add("serve", "Serve webhooks that are registered by register",
 		"Serve the webhooks. It reads the CA Secret and needs no right on webhook\nconfigurations; it waits until register has created the Secret.",
 		false, (*manager.Manager).Start)
-	add("unregister", "Remove the webhook configurations and the CA Secret",
-		"Remove the webhook configurations, the Secrets and the Lease, and log each. Run it before uninstalling: a\nconfiguration without a server blocks what its failure policy Fail covers.",
-		true, (*manager.Manager).UnregisterExtensions)
+	var scaleDown []string
+	var scaleDownTimeout time.Duration
+	unregister := add("unregister", "Remove the webhook configurations, what the extensions made, and the CA Secret",
+		"Remove what the extensions made that must not outlive them, the webhook configurations,\nthe Secrets and the Lease, and log each. Run it with the flags of the installation, before\nthe rest is deleted: a configuration without a server blocks what its failure policy Fail\ncovers. A manager that runs would repair what is removed: name its Deployments.",
+		true, func(mgr *manager.Manager, ctx context.Context) error {
+			if len(scaleDown) > 0 {
+				waiting, cancel := context.WithTimeout(ctx, scaleDownTimeout)
+				defer cancel()
+				if err := mgr.ScaleDown(waiting, scaleDown...); err != nil {
+					return err
+				}
+			}
+			return mgr.UnregisterExtensions(ctx)
+		}).Flags()
+	unregister.StringSliceVar(&scaleDown, "scale-down", nil, "before, scale these Deployments in --webhook-namespace to zero and wait until their Pods are gone")
+	unregister.DurationVar(&scaleDownTimeout, "scale-down-timeout", 2*time.Minute, "how long to wait for these Pods; then nothing is removed")
 	root.AddCommand(newReview(name, f, build), newManifests(name, f, build))
 	return root
 }

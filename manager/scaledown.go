@@ -1,0 +1,138 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// ScaleDown stops the managers of an installation before it is unregistered: it
+// scales Deployments in the manager's namespace (Options.WebhookNamespace) to
+// zero, and returns when their Pods are gone, because one that drains repairs and
+// grants still. When ctx ends before, the error names the Pods that are left; give
+// it a deadline. A Deployment that does not exist is none to wait for.
+//
+// It needs the rights to get these Deployments, to patch their scale, both by name,
+// and to list Pods in the namespace.
+func (m *Manager) ScaleDown(ctx context.Context, deployments ...string) error {
+	if err := m.reach(ctx); err != nil {
+		return fmt.Errorf("manager: %w", err)
+	}
+	var stopping []string
+	for _, name := range deployments {
+		found, err := m.scaleToZero(ctx, name)
+		if err != nil {
+			return fmt.Errorf("manager: scaling down %w", err)
+		}
+		if found {
+			stopping = append(stopping, name)
+		}
+	}
+	if err := m.awaitGone(ctx, stopping); err != nil {
+		return fmt.Errorf("manager: scaling down %w", err)
+	}
+	return nil
+}
+
+func (m *Manager) scaleToZero(ctx context.Context, name string) (found bool, err error) {
+	object := m.options.WebhookNamespace + "/" + name
+	// Not the typed client: it would want a Deployment for an answer, which is a Scale.
+	err = m.clientset.AppsV1().RESTClient().Patch(types.MergePatchType).
+		Namespace(m.options.WebhookNamespace).Resource("deployments").Name(name).SubResource("scale").
+		Body([]byte(`{"spec":{"replicas":0}}`)).Do(ctx).Error()
+	if apierrors.IsNotFound(err) {
+		m.options.Logger.Infow("no such Deployment to scale down", "name", object)
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("Deployment %s: %w", object, err)
+	}
+	m.options.Logger.Infow("scaled down", "kind", "Deployment", "name", object)
+	return true, nil
+}
+
+// scaleDownInterval is how often Pods that end are looked for.
+const scaleDownInterval = 250 * time.Millisecond
+
+// awaitGone waits until Deployments have no Pods. What it last saw is its error.
+func (m *Manager) awaitGone(ctx context.Context, deployments []string) error {
+	var failure error
+	var before []string
+	err := wait.PollUntilContextCancel(ctx, scaleDownInterval, true, func(ctx context.Context) (bool, error) {
+		var left []string
+		var errs []error
+		for _, name := range deployments {
+			pods, err := m.podsOf(ctx, name)
+			left, errs = append(left, pods...), append(errs, err)
+		}
+		err := errors.Join(errs...)
+		if apierrors.IsForbidden(err) {
+			return false, err
+		}
+		if ctx.Err() == nil {
+			failure = err // else what came before says more
+		}
+		if err == nil && !slices.Equal(left, before) {
+			m.options.Logger.Infow("waiting for Pods to end", "namespace", m.options.WebhookNamespace, "left", left)
+			before = left
+		}
+		return err == nil && len(left) == 0, nil
+	})
+	switch {
+	case err == nil || ctx.Err() == nil:
+		return err
+	case failure != nil:
+		return fmt.Errorf("in namespace %s: %w: %w", m.options.WebhookNamespace, err, failure)
+	}
+	return fmt.Errorf("in namespace %s: %w: left: %s", m.options.WebhookNamespace, err, strings.Join(before, ", "))
+}
+
+// podsOf returns what a Deployment that is scaled down still has: its Pods that
+// run, or itself while its controller has not seen the change.
+func (m *Manager) podsOf(ctx context.Context, name string) ([]string, error) {
+	deployment, err := m.clientset.AppsV1().Deployments(m.options.WebhookNamespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	selector, err := metav1.LabelSelectorAsSelector(deployment.Spec.Selector)
+	if err != nil {
+		return nil, err
+	}
+	pods, err := m.clientset.CoreV1().Pods(m.options.WebhookNamespace).List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
+	if err != nil {
+		return nil, err
+	}
+	var left []string
+	for i := range pods.Items {
+		if pod := &pods.Items[i]; replica(pod) {
+			left = append(left, "Pod "+pod.Name)
+		}
+	}
+	// A controller that has never looked will see that there is nothing to make.
+	if seen := deployment.Status.ObservedGeneration; len(left) == 0 && seen > 0 && (seen < deployment.Generation || deployment.Status.Replicas > 0) {
+		left = append(left, "Deployment "+name)
+	}
+	return left, nil
+}
+
+// replica reports whether a Pod is one of a Deployment's and may still run. A Job
+// that runs `unregister` may carry the labels of the whole installation, and must
+// not wait for itself.
+func replica(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && owner.Kind == "ReplicaSet" && owner.APIVersion == appsv1.SchemeGroupVersion.String() &&
+		pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+}

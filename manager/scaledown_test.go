@@ -1,0 +1,163 @@
+package manager_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/manager"
+)
+
+// uninstaller returns a manager of a namespace that has the rights of the README's
+// registrar and of docs/operations.md, and no others, and what it was refused.
+func uninstaller(t *testing.T, namespace string, extensions ...any) (*running, *forbidden) {
+	t.Helper()
+	page, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, role, found := strings.Cut(string(page), "```yaml\n")
+	if !found {
+		t.Fatal("docs/operations.md has no role")
+	}
+	role, _, _ = strings.Cut(role, "```")
+	apply := cluster.Kubectl(t.Context(), nil, "apply", "-f", "-")
+	apply.Stdin = strings.NewReader(strings.NewReplacer("my-system", namespace, "my-ext", namespace).Replace(readmeRoles(t) + "---\n" + role))
+	if output, err := apply.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	account := namespace + "-registrar"
+	bind := cluster.Kubectl(t.Context(), nil, "create", "rolebinding", "unregister", "-n", namespace, "--role="+namespace+"-unregister", "--serviceaccount="+namespace+":"+account)
+	if output, err := bind.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	seen := &forbidden{}
+	return newManager(t, manager.Options{
+		Namespace: namespace, LeaderElection: true, RESTConfig: seen.watch(serviceAccount(t, namespace, account)),
+	}, extensions...), seen
+}
+
+// deployed makes a Deployment with Pods, as its controllers would, which here are
+// the test.
+func deployed(t *testing.T, namespace, name string, replicas int32) {
+	t.Helper()
+	labels := map[string]string{"app": name}
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: newPod("").Spec}
+	_, err := clientset.AppsV1().Deployments(namespace).Create(t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       appsv1.DeploymentSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, suffix := range []string{"-a", "-b"}[:replicas] {
+		labelledPod(t, namespace, name+suffix, labels, "apps/v1", "ReplicaSet")
+	}
+}
+
+func labelledPod(t *testing.T, namespace, name string, labels map[string]string, version, owner string) {
+	t.Helper()
+	pod := newPod(name)
+	pod.Labels = labels
+	controls := true
+	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: version, Kind: owner, Name: "owner", UID: "1", Controller: &controls}}
+	createPod(t, namespace, pod)
+}
+
+func deletePod(t *testing.T, namespace, name string) {
+	t.Helper()
+	if err := clientset.CoreV1().Pods(namespace).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestScalingDownWaitsForTheLastPodAndNeedsNoMoreRightsThanItSays(t *testing.T) {
+	namespace := newNamespace(t)
+	deployed(t, namespace, namespace, 2)
+	deployed(t, namespace, namespace+"-registrar", 1)
+	// A Job's Pod, which may be that of `unregister` itself.
+	labelledPod(t, namespace, "hook", map[string]string{"app": namespace}, "batch/v1", "Job")
+	r, refused := uninstaller(t, namespace)
+	done := make(chan error, 1)
+	go func() { done <- r.ScaleDown(t.Context(), namespace, namespace+"-registrar") }()
+	awaitLeft := func(names ...string) {
+		t.Helper()
+		eventually(t, "it waits for "+strings.Join(names, " and "), func() bool {
+			entries := r.logs.FilterMessage("waiting for Pods to end").All()
+			if len(entries) == 0 {
+				return false
+			}
+			left, _ := entries[len(entries)-1].ContextMap()["left"].([]any)
+			return slices.EqualFunc(left, names, func(have any, want string) bool { return have == want })
+		})
+		select {
+		case err := <-done:
+			t.Fatalf("it does not wait: %v", err)
+		default:
+		}
+	}
+	awaitLeft("Pod "+namespace+"-a", "Pod "+namespace+"-b", "Pod "+namespace+"-registrar-a")
+	scale, err := clientset.AppsV1().Deployments(namespace).GetScale(t.Context(), namespace, metav1.GetOptions{})
+	if err != nil || scale.Spec.Replicas != 0 {
+		t.Fatalf("the scale is %+v: %v", scale, err)
+	}
+	deletePod(t, namespace, namespace+"-registrar-a")
+	deletePod(t, namespace, namespace+"-a")
+	awaitLeft("Pod " + namespace + "-b")
+	// Its controller may be about to make another.
+	deployment, err := clientset.AppsV1().Deployments(namespace).Get(t.Context(), namespace, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	setStatus := func(generation int64, replicas int32) {
+		t.Helper()
+		deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: generation, Replicas: replicas}
+		if deployment, err = clientset.AppsV1().Deployments(namespace).UpdateStatus(t.Context(), deployment, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setStatus(deployment.Generation-1, 0)
+	deletePod(t, namespace, namespace+"-b")
+	awaitLeft("Deployment " + namespace)
+	setStatus(deployment.Generation, 0)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if err := r.UnregisterExtensions(t.Context()); err != nil {
+		t.Error(err)
+	}
+	refused.check(t, "uninstaller")
+}
+
+func TestScalingDownThatTakesTooLongNamesThePodsThatAreLeft(t *testing.T) {
+	namespace := newNamespace(t)
+	deployed(t, namespace, namespace, 2)
+	r, _ := uninstaller(t, namespace)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err := r.ScaleDown(ctx, namespace, namespace+"-registrar")
+	for _, want := range []string{"Pod " + namespace + "-a", "Pod " + namespace + "-b", "in namespace " + namespace} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
+		}
+	}
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v does not say that time was over", err)
+	}
+	if r.logs.FilterMessage("no such Deployment to scale down").Len() != 1 {
+		t.Error("it does not say that the other Deployment does not exist")
+	}
+	// Without the right to look, waiting would not help.
+	if err := r.ScaleDown(t.Context(), "stranger"); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), namespace+"/stranger") {
+		t.Errorf("a Deployment that no right names: %v", err)
+	}
+}
