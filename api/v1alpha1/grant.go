@@ -33,7 +33,7 @@ const (
 )
 
 // Grant is what the record of a grant says. That it is live, the request alone
-// can say: it is there, and its [RequestSpec.End] is to come.
+// can say: it is there, and its end is to come ([EndOf]).
 //
 // +kubebuilder:object:generate=false
 type Grant struct {

@@ -100,6 +100,11 @@ type RequestStatus struct {
 	// at once, in different replicas, one finds it written.
 	// +optional
 	UsedBy *Use `json:"usedBy,omitempty"`
+	// RevokedAt is when access was taken back before its end, as it is when
+	// admitkit is uninstalled. It never changes: a request that was revoked gives
+	// no access any more, also when admitkit is installed again.
+	// +optional
+	RevokedAt *metav1.Time `json:"revokedAt,omitempty"`
 	// Conditions say how far the request has come.
 	// +optional
 	// +listType=map
@@ -136,6 +141,7 @@ type PodAccessRequestSpec struct {
 // +kubebuilder:resource:shortName=par,categories={access,admitkit}
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52",message="the name must have at most 52 characters: that of the access Pod is made of it"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.usedBy) || (has(self.status) && has(self.status.usedBy) && self.status.usedBy == oldSelf.status.usedBy)",message="status.usedBy cannot be changed: the request has been used"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.revokedAt) || (has(self.status) && has(self.status.revokedAt) && self.status.revokedAt == oldSelf.status.revokedAt)",message="status.revokedAt cannot be changed: the request has been revoked"
 // +kubebuilder:printcolumn:name="Template",type=string,JSONPath=`.spec.templateName`
 // +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.status.podName`
 // +kubebuilder:printcolumn:name="Requester",type=string,JSONPath=`.spec.requester.username`
@@ -179,6 +185,7 @@ type ExecAccessRequestSpec struct {
 // +kubebuilder:resource:shortName=ear,categories={access,admitkit}
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52",message="the name must have at most 52 characters: those of Role and RoleBinding are made of it"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.usedBy) || (has(self.status) && has(self.status.usedBy) && self.status.usedBy == oldSelf.status.usedBy)",message="status.usedBy cannot be changed: the request has been used"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.revokedAt) || (has(self.status) && has(self.status.revokedAt) && self.status.revokedAt == oldSelf.status.revokedAt)",message="status.revokedAt cannot be changed: the request has been revoked"
 // +kubebuilder:printcolumn:name="Template",type=string,JSONPath=`.spec.templateName`
 // +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.status.podName`
 // +kubebuilder:printcolumn:name="Requester",type=string,JSONPath=`.spec.requester.username`
@@ -219,9 +226,29 @@ func (r *ExecAccessRequest) GetRequestStatus() *RequestStatus { return &r.Status
 // GetTargetPod returns the Pod that the request names, if it does.
 func (r *ExecAccessRequest) GetTargetPod() string { return r.Spec.TargetPod }
 
-// End returns when access ends that was requested at created. It follows from
-// fields that only the server sets or that admission guards, and from no status,
-// annotation or template, which others may write.
+// Request is a request of either kind.
+//
+// +kubebuilder:object:generate=false
+type Request interface {
+	metav1.Object
+	GetRequestSpec() *RequestSpec
+	GetRequestStatus() *RequestStatus
+}
+
+// EndOf returns when the access of a request ends: at the end of spec.duration,
+// or when it was revoked. It follows from fields that only the server sets or that
+// admission guards, and from no annotation or template, which others may write. Of
+// the status it believes only what makes the end earlier and cannot be taken back.
+func EndOf(r Request) (time.Time, error) {
+	end, err := r.GetRequestSpec().End(r.GetCreationTimestamp())
+	if revoked := r.GetRequestStatus().RevokedAt; err == nil && revoked != nil && revoked.Time.Before(end) {
+		end = revoked.Time
+	}
+	return end, err
+}
+
+// End returns when the time is over that was requested at created. Whether access
+// lasts that long, [EndOf] says.
 func (s *RequestSpec) End(created metav1.Time) (time.Time, error) {
 	duration, err := time.ParseDuration(s.Duration)
 	if err != nil {
