@@ -748,6 +748,10 @@ func (in *RequestStatus) DeepCopyInto(out *RequestStatus) {
 		*out = new(Use)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.RevokedAt != nil {
+		in, out := &in.RevokedAt, &out.RevokedAt
+		*out = (*in).DeepCopy()
+	}
 	if in.Conditions != nil {
 		in, out := &in.Conditions, &out.Conditions
 		*out = make([]metav1.Condition, len(*in))
