@@ -24,6 +24,7 @@
 package access
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -137,12 +138,9 @@ func (a *Access) connect(mgr extension.Manager) error {
 		return fmt.Errorf("access: %w", err)
 	}
 	kube := mgr.GetKubeManager()
-	scheme := runtime.NewScheme()
-	if err := clientgoscheme.AddToScheme(scheme); err != nil {
-		return fmt.Errorf("access: %w", err)
-	}
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return fmt.Errorf("access: %w", err)
+	scheme, err := newScheme()
+	if err != nil {
+		return err
 	}
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{LabelManagedBy: managedBy})}
 	pods := ours
@@ -173,6 +171,15 @@ func (a *Access) connect(mgr extension.Manager) error {
 		return fmt.Errorf("access: %w", err)
 	}
 	return nil
+}
+
+// newScheme has the kinds that are read and written.
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("access: %w", err)
+	}
+	return scheme, nil
 }
 
 // trimPod leaves of a Pod in the cache what readiness and identity need.

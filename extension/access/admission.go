@@ -220,7 +220,7 @@ func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extens
 	if duration <= was {
 		return nil
 	}
-	if end := old.GetCreationTimestamp().Add(was); !v.options.Clock.Now().Before(end) {
+	if end, err := v1alpha1.EndOf(old); err != nil || !v.options.Clock.Now().Before(end) {
 		return refuse(reasonEnded, "access ended at %s and cannot be extended; make another request", end.UTC().Format(time.RFC3339))
 	}
 	t, err := v.template(ctx, req.Namespace, spec.TemplateName)

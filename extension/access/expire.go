@@ -149,7 +149,7 @@ func (r *requests) remove(ctx context.Context, key types.NamespacedName, req req
 // madePod finds the access Pod: by the record, or, where there is no record yet,
 // by its owner.
 func (r *requests) madePod(ctx context.Context, resource types.NamespacedName, role *rbacv1.Role, hasRole bool, req request) (choice, error) {
-	if hasRole {
+	if hasRole && chosenPod(role).name == resource.Name {
 		return chosenPod(role), nil
 	}
 	var pod corev1.Pod
@@ -161,7 +161,7 @@ func (r *requests) madePod(ctx context.Context, resource types.NamespacedName, r
 		return choice{}, client.IgnoreNotFound(err)
 	}
 	owner := metav1.GetControllerOf(&pod)
-	if owner == nil || owner.Kind != r.kind.request || req != nil && owner.UID != req.GetUID() {
+	if owner == nil || owner.Kind != r.kind.request || owner.APIVersion != v1alpha1.GroupVersion.String() || req != nil && owner.UID != req.GetUID() {
 		return choice{}, nil
 	}
 	return choice{name: pod.Name, uid: pod.UID}, nil

@@ -116,7 +116,7 @@ func (g *guard) request(ctx context.Context, k kind, key types.NamespacedName) (
 
 // over says why a request gives no access any more.
 func (g *guard) over(req request) string {
-	end, err := req.GetRequestSpec().End(req.GetCreationTimestamp())
+	end, err := v1alpha1.EndOf(req)
 	switch {
 	case err != nil:
 		return "the duration of request " + req.GetName() + " is not valid"

@@ -10,6 +10,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
 )
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -19,7 +21,7 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 func (r *requests) enqueue(keys func(context.Context, client.Object) []types.NamespacedName) handler.EventHandler {
 	add := func(ctx context.Context, q queue, object client.Object, priority int) {
 		if req, ok := object.(request); ok {
-			switch end, err := req.GetRequestSpec().End(req.GetCreationTimestamp()); {
+			switch end, err := v1alpha1.EndOf(req); {
 			case ended(req):
 				priority = priorityCleanup
 			case err == nil && !r.options.Clock.Now().Before(end):

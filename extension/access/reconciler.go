@@ -130,7 +130,7 @@ func (r *requests) reconcile(ctx context.Context, key reconcile.Request) (reconc
 		return reconcile.Result{}, r.sweep(ctx, key.NamespacedName)
 	}
 	// The end comes first: it needs nothing but the request itself.
-	end, err := req.GetRequestSpec().End(req.GetCreationTimestamp())
+	end, err := v1alpha1.EndOf(req)
 	if err != nil {
 		return reconcile.Result{}, r.refuse(ctx, req, v1alpha1.ConditionAccessDurationsValid, refuse(reasonDuration, "%v", err))
 	}

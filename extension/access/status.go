@@ -33,7 +33,7 @@ func newState(req request, end time.Time) *state {
 	before := req.GetRequestStatus().DeepCopy()
 	s := &state{RequestStatus: v1alpha1.RequestStatus{
 		ObservedGeneration: req.GetGeneration(), PodName: before.PodName, AccessMessage: before.AccessMessage,
-		UsedBy: before.UsedBy, Conditions: before.Conditions,
+		UsedBy: before.UsedBy, RevokedAt: before.RevokedAt, Conditions: before.Conditions,
 	}, wanted: map[string]metav1.Condition{}}
 	if !end.IsZero() {
 		s.ExpiresAt = &metav1.Time{Time: end}
@@ -91,11 +91,14 @@ func (s *state) used() {
 	s.nothing("Used", "used by "+s.UsedBy.Username+" for "+s.UsedBy.Verb+" at "+s.UsedBy.Time.UTC().Format(time.RFC3339)+"; make another request")
 }
 
-// ended says that time is over.
+// ended says that time is over, or that access was taken back.
 func (s *state) ended(end time.Time) {
-	message := "access ended at " + end.UTC().Format(time.RFC3339)
-	s.nothing("Expired", message)
-	s.set(v1alpha1.ConditionAccessStillValid, false, "Expired", message)
+	reason, message := "Expired", "access ended at "+end.UTC().Format(time.RFC3339)
+	if s.RevokedAt != nil {
+		reason, message = "Revoked", "access was revoked at "+end.UTC().Format(time.RFC3339)+"; make another request"
+	}
+	s.nothing(reason, message)
+	s.set(v1alpha1.ConditionAccessStillValid, false, reason, message)
 }
 
 // ended reports whether a request says that its access has ended. It is what we
@@ -125,13 +128,17 @@ func (r *requests) write(ctx context.Context, req request, s *state) error {
 	if apiequality.Semantic.DeepEqual(*before, s.RequestStatus) {
 		return nil
 	}
-	after := req.DeepCopyObject().(request)
-	*after.GetRequestStatus() = s.RequestStatus
-	if err := r.writer.Status().Patch(ctx, after, client.MergeFromWithOptions(req, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := r.patchStatus(ctx, req, s); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	r.report(req, before, s)
 	return nil
+}
+
+func (r *requests) patchStatus(ctx context.Context, req request, s *state) error {
+	after := req.DeepCopyObject().(request)
+	*after.GetRequestStatus() = s.RequestStatus
+	return r.writer.Status().Patch(ctx, after, client.MergeFromWithOptions(req, client.MergeFromWithOptimisticLock{}))
 }
 
 // report says what changed.

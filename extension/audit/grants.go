@@ -97,7 +97,7 @@ func byUse(x, y *v1alpha1.RequestSpec, xEnd, yEnd time.Time) int {
 }
 
 func endOf(req accessRequest) time.Time {
-	end, _ := req.GetRequestSpec().End(req.GetCreationTimestamp()) // live has looked at the error
+	end, _ := v1alpha1.EndOf(req) // live has looked at the error
 	return end
 }
 
@@ -143,7 +143,7 @@ func (g *grants) live(ctx context.Context, grant *v1alpha1.Grant, a *act, podUID
 func whyNotCovered(req accessRequest, grant *v1alpha1.Grant, a *act, podUID types.UID, now time.Time) string {
 	name := "request " + req.GetName()
 	spec := req.GetRequestSpec()
-	end, err := spec.End(req.GetCreationTimestamp())
+	end, err := v1alpha1.EndOf(req)
 	who := spec.Requester
 	switch {
 	case err != nil:

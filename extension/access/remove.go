@@ -1,0 +1,238 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+)
+
+var _ extension.Remover = (*requests)(nil)
+
+// Remove implements extension.Remover: it ends all access of its kind, at once,
+// since nobody will end it later, in the way in which the end of its time does.
+//
+// Requests stay as records. Those whose time has not passed are revoked, in a
+// field of the status that the API server lets nobody change: otherwise an
+// installation that comes later would grant them again. To shorten spec.duration
+// would not do, which engineers may write, and while no webhook is registered may
+// lengthen again.
+func (r *requests) Remove(ctx context.Context, mgr extension.Manager) error {
+	scheme, err := newScheme()
+	if err != nil {
+		return err
+	}
+	config, err := mgr.GetKubeConnection()
+	if err != nil {
+		return fmt.Errorf("access: %w", err)
+	}
+	live, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return fmt.Errorf("access: %w", err)
+	}
+	// Like r, but without a cache, which nobody would start.
+	uncached := newRequests(&Access{
+		options: r.options, log: mgr.GetLogger().Desugar().Named("access"), cached: live, live: live, writer: live,
+	}, r.kind)
+	return (&removal{requests: uncached, pending: map[types.NamespacedName]bool{}, warned: map[types.NamespacedName]bool{}}).run(ctx)
+}
+
+// removal is one run of Remove. It goes by what engineers cannot write, nor take
+// away:
+//
+//   - A RoleBinding or Role is ours if its name begins with our prefix and it has
+//     our label, or names a request. Names cannot be changed, and as long as the
+//     webhooks stand nobody else can make or change an object of such a name. Our
+//     label on any other object counts for nothing.
+//   - A Pod is ours if it has the name of the grant, and the record of the grant has
+//     its UID or a request of ours owns it. Its labels count for nothing.
+type removal struct {
+	*requests
+	// pending has the requests of which something may be left.
+	pending map[types.NamespacedName]bool
+	warned  map[types.NamespacedName]bool
+}
+
+// removeInterval is how often it is tried again, and how soon it is seen that
+// Pods have ended.
+const removeInterval = 500 * time.Millisecond
+
+// run repeats until a round finds nothing: Pods take time to end, and a budget may
+// put an eviction off.
+func (r *removal) run(ctx context.Context) error {
+	var failure error
+	err := wait.PollUntilContextCancel(ctx, removeInterval, true, func(ctx context.Context) (bool, error) {
+		done, err := r.round(ctx)
+		if ctx.Err() == nil {
+			failure = err // else what came before says more
+		}
+		return done && err == nil, forbidden(err)
+	})
+	if err == nil {
+		return nil
+	}
+	if failure == nil {
+		var left []string
+		for key := range r.pending {
+			left = append(left, r.kind.resource(key).String())
+		}
+		slices.Sort(left)
+		failure = fmt.Errorf("%w: left: %s; does a manager run, or a Pod not end?", err, strings.Join(left, ", "))
+	}
+	return fmt.Errorf("removing %s access: %w", r.kind.name, failure)
+}
+
+// forbidden returns errors that waiting does not help against.
+func forbidden(err error) error {
+	if apierrors.IsForbidden(err) {
+		return err
+	}
+	return nil
+}
+
+// round ends what there is. It reports whether there was nothing; errors name what
+// they are about.
+func (r *removal) round(ctx context.Context) (done bool, err error) {
+	bindings, err := r.list(ctx, "RoleBinding")
+	errs := []error{err}
+	// All of them first, whatever becomes of the rest: they give access.
+	for _, key := range bindings {
+		r.pending[key] = true
+		_, err := r.deleteByName(ctx, key, &rbacv1.RoleBinding{})
+		errs = append(errs, err)
+		r.tell(err, "RoleBinding deleted", r.kind.resource(key))
+	}
+	revoked, err := r.revokeAll(ctx)
+	errs = append(errs, err)
+	for _, kind := range []string{"Role", "Pod"} {
+		keys, err := r.list(ctx, kind)
+		errs = append(errs, err)
+		for _, key := range keys {
+			r.pending[key] = true
+		}
+	}
+	done = len(bindings) == 0 && !revoked
+	for key := range r.pending {
+		gone, err := r.removeOf(ctx, key)
+		errs = append(errs, err)
+		if gone {
+			delete(r.pending, key)
+		}
+		done = done && gone
+	}
+	return done, errors.Join(errs...)
+}
+
+// removeOf does for a request what the end of its time does, and reports whether
+// there is nothing left of it.
+func (r *removal) removeOf(ctx context.Context, key types.NamespacedName) (gone bool, err error) {
+	var role rbacv1.Role
+	hasRole, err := r.have(ctx, key, &role)
+	if err != nil {
+		return false, err
+	}
+	if err := r.remove(ctx, key, nil); err != nil {
+		return false, err
+	}
+	if hasRole {
+		r.log.Info("Role deleted", zap.Stringer("name", r.kind.resource(key)), zap.String("pod", chosenPod(&role).name), zap.String("onExpiry", role.Annotations[AnnotationOnExpiry]))
+		return false, nil
+	}
+	if r.kind.name != podAccess.name {
+		return true, nil
+	}
+	pod, err := r.madePod(ctx, r.kind.resource(key), nil, false, nil)
+	return err == nil && pod.name == "", err
+}
+
+// revokeAll revokes the requests whose time has not passed. It reports whether
+// there were any.
+func (r *removal) revokeAll(ctx context.Context) (revoked bool, err error) {
+	var errs []error
+	list := r.kind.requests()
+	for more := true; more; more = list.GetContinue() != "" {
+		err := r.live.List(ctx, list, client.InNamespace(r.options.Namespace), client.Limit(pageSize), client.Continue(list.GetContinue()))
+		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+			return false, nil // the CRDs are gone, and with them the requests
+		}
+		if err != nil {
+			return revoked, fmt.Errorf("listing %ss: %w", r.kind.request, err)
+		}
+		each(list, func(req request) {
+			now := r.options.Clock.Now()
+			end, err := v1alpha1.EndOf(req)
+			if err != nil || !now.Before(end) {
+				return
+			}
+			revoked = true
+			key := client.ObjectKeyFromObject(req)
+			r.pending[key] = true
+			state := newState(req, end)
+			state.RevokedAt = &metav1.Time{Time: now}
+			state.ended(now)
+			state.settle()
+			if err = r.patchStatus(ctx, req, state); err != nil {
+				errs = append(errs, fmt.Errorf("revoking %s %s: %w", r.kind.request, key, err))
+			}
+			r.tell(err, "request revoked", key)
+		})
+	}
+	return revoked, errors.Join(errs...)
+}
+
+// pageSize is how many objects are read at once.
+const pageSize = 500
+
+// list returns the requests to which objects of a kind belong. Of Pods, which there
+// may be very many of, it reads those with our label; removeOf finds the others by
+// the record.
+func (r *removal) list(ctx context.Context, kind string) (keys []types.NamespacedName, err error) {
+	list := &metav1.PartialObjectMetadataList{}
+	options := []client.ListOption{client.InNamespace(r.options.Namespace), client.Limit(pageSize)}
+	if kind == "Pod" {
+		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+		options = append(options, client.MatchingLabels{LabelManagedBy: managedBy})
+	} else {
+		list.SetGroupVersionKind(rbacv1.SchemeGroupVersion.WithKind(kind + "List"))
+	}
+	for more := true; more; more = list.Continue != "" {
+		if err := r.live.List(ctx, list, append(options, client.Continue(list.Continue))...); err != nil {
+			return keys, fmt.Errorf("listing %ss: %w", kind, err)
+		}
+		for i := range list.Items {
+			object := &list.Items[i]
+			name := client.ObjectKeyFromObject(object)
+			key, named := r.kind.owner(name)
+			switch {
+			case !named:
+			case object.Labels[LabelManagedBy] == managedBy || object.Annotations[AnnotationRequestUID] != "":
+				keys = append(keys, key)
+			case !r.warned[name]:
+				r.warned[name] = true
+				r.log.Warn("left alone: it has the name of a grant, but neither label nor annotation", zap.String("kind", kind), zap.Stringer("name", name))
+			}
+		}
+	}
+	return keys, nil
+}
+
+func (r *removal) tell(err error, what string, name types.NamespacedName) {
+	if err == nil {
+		r.log.Info(what, zap.Stringer("name", name))
+	}
+}

@@ -1,0 +1,330 @@
+package access_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/access"
+	"github.com/admitkit/admitkit/manager"
+)
+
+// uninstaller returns a manager that has no rights but those that the README
+// gives who runs `unregister`: there the rights on access, in the main README the
+// registrar's, in docs/operations.md those to scale.
+func uninstaller(t *testing.T, namespace string, port int32) (*manager.Manager, *observer.ObservedLogs) {
+	t.Helper()
+	user, err := cluster.AddUser("system:serviceaccount:admitkit-system:admitkit-unregister", "system:serviceaccounts", "system:serviceaccounts:admitkit-system")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := func(group, resource, name string, verbs ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, ResourceNames: []string{name}, Verbs: verbs}
+	}
+	pods := rule("", "pods", "", "list")
+	pods.ResourceNames = nil
+	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "admitkit-system", Name: "admitkit-unregister"}}
+	named := metav1.ObjectMeta{Name: "unregister", Namespace: namespace}
+	create(t, admin, &rbacv1.Role{ObjectMeta: named, Rules: []rbacv1.PolicyRule{
+		rule("", "secrets", "admitkit-setupcertificate", "delete"),
+		rule("apps", "deployments", "manager", "get"), rule("apps", "deployments/scale", "manager", "patch"), pods,
+	}})
+	create(t, admin, &rbacv1.RoleBinding{ObjectMeta: named, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: named.Name}, Subjects: subjects})
+	wide := metav1.ObjectMeta{Name: "unregister-" + namespace}
+	create(t, admin, &rbacv1.ClusterRole{ObjectMeta: wide, Rules: []rbacv1.PolicyRule{
+		rule("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "admitkit."+namespace, "get", "delete"),
+		rule("admissionregistration.k8s.io", "validatingwebhookconfigurations", "admitkit."+namespace, "get", "delete"),
+	}})
+	create(t, admin, &rbacv1.ClusterRoleBinding{ObjectMeta: wide, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: wide.Name}, Subjects: subjects})
+	core, logs := observer.New(zapcore.DebugLevel)
+	mgr, err := manager.New(manager.Options{Namespace: namespace, Host: "127.0.0.1", Port: port, Logger: zap.New(core).Sugar(), RESTConfig: user.Config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := access.New(access.Options{Namespace: namespace}).AddTo(mgr); err != nil {
+		t.Fatal(err)
+	}
+	return mgr, logs
+}
+
+func gone(t *testing.T, object client.Object) bool {
+	t.Helper()
+	err := admin.Get(t.Context(), client.ObjectKeyFromObject(object), object)
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	return err != nil
+}
+
+func TestUninstallingEndsAllAccessAndInstallingAgainGivesNoneBack(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	deployment(t, namespace, "web", 1)
+	deployment(t, namespace, "api", 1)
+	deployment(t, namespace, "manager", 2) // which runs in the test in truth
+	port := freePort(t)
+	r := startOn(t, namespace, port, access.Options{}, nil)
+	evicting := execTemplate(namespace, "api", ref("Deployment", "api"), "devs")
+	evicting.Spec.AccessConfig.OnExpiry = v1alpha1.ExpiryEvict
+	for _, template := range []client.Object{
+		podTemplate(namespace, "web", ref("Deployment", "web"), "devs"), execTemplate(namespace, "web", ref("Deployment", "web"), "devs"),
+		evicting, execTemplate(namespace, "late", ref("Deployment", "late"), "devs"),
+	} {
+		create(t, admin, template)
+	}
+	requests := []request{
+		granted(t, alice, podRequest(namespace, "own", "web")), granted(t, alice, execRequest(namespace, "kept", "web")),
+		granted(t, alice, execRequest(namespace, "evicted", "api")),
+	}
+	waiting := execRequest(namespace, "waiting", "late")
+	create(t, as(t, alice), waiting)
+	await(t, waiting, "waits", func() bool { return fails(waiting, "AccessResourcesCreated", "TargetMissing") })
+	pods := map[string]*corev1.Pod{}
+	for _, req := range requests {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: req.GetRequestStatus().PodName}}
+		if gone(t, pod) || !canExec(t, alice, namespace, pod.Name) {
+			t.Fatalf("alice has no access by %s", req.GetName())
+		}
+		pods[req.GetName()] = pod
+	}
+	requests = append(requests, waiting)
+	r.stop(t)
+
+	// Nobody answers now, and so nobody forges what is about to be believed.
+	forged := roleOf(execRequest(namespace, "forged", ""))
+	if err := admin.Create(t.Context(), forged); err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
+		t.Errorf("an administrator can make a record of a grant: %v", err)
+	}
+	mgr, logs := uninstaller(t, namespace, port)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := mgr.ScaleDown(ctx, "manager"); err != nil {
+		t.Fatal(err)
+	}
+	var list corev1.PodList
+	if err := admin.List(t.Context(), &list, client.InNamespace(namespace), client.MatchingLabels{"app": "manager"}); err != nil || len(list.Items) > 0 {
+		t.Errorf("%d Pods are left of the manager: %v", len(list.Items), err)
+	}
+	for range 2 {
+		if err := mgr.UnregisterExtensions(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := logs.FilterMessage("RoleBinding deleted").Len(); n != 3 {
+		t.Errorf("the log tells of %d RoleBindings", n)
+	}
+	if n, err := left(t.Context(), namespace); n > 0 || err != nil {
+		t.Errorf("%d objects are left: %v", n, err)
+	}
+	for name, pod := range pods {
+		if canExec(t, alice, namespace, pod.Name) {
+			t.Errorf("alice still has access by %s", name)
+		}
+	}
+	if !gone(t, pods["own"]) || gone(t, pods["kept"]) || !pods["kept"].DeletionTimestamp.IsZero() {
+		t.Error("the access Pod is there, or the Pod whose sessions were to be kept is not")
+	}
+	eventually(t, "the Pod is evicted", func(ctx context.Context) bool {
+		return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(pods["evicted"]), pods["evicted"]))
+	})
+	revoked := func(req request) bool {
+		status := req.GetRequestStatus()
+		return status.RevokedAt != nil && fails(req, "AccessStillValid", "Revoked") && fails(req, "AccessResourcesCreated", "Revoked") && !status.Ready
+	}
+	for _, req := range requests {
+		if gone(t, req) || !revoked(req) {
+			t.Errorf("request %s says %+v", req.GetName(), req.GetRequestStatus())
+		}
+		// Not even an administrator brings it back.
+		change := req.DeepCopyObject().(request)
+		change.GetRequestStatus().RevokedAt = nil
+		if err := admin.Status().Update(t.Context(), change); !apierrors.IsInvalid(err) {
+			t.Errorf("request %s: the revocation can be taken back: %v", req.GetName(), err)
+		}
+		// No webhook refuses this now.
+		if err := patch(t, alice, req, `{"spec":{"duration":"100h"}}`); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	startOn(t, namespace, port, access.Options{}, nil)
+	deployment(t, namespace, "late", 1)
+	granted(t, alice, execRequest(namespace, "another", "late"))
+	for _, req := range requests {
+		await(t, req, "was looked at again", func() bool { return req.GetRequestStatus().ObservedGeneration == req.GetGeneration() })
+		if !revoked(req) || !gone(t, bindingOf(req)) || !gone(t, roleOf(req)) {
+			t.Errorf("request %s gives access again: %+v", req.GetName(), req.GetRequestStatus())
+		}
+		refused(t, patch(t, alice, req, `{"spec":{"duration":"101h"}}`), "cannot be extended", "make another request")
+	}
+}
+
+func TestUnregisteringWhileNoWebhookStandsTakesNothingButGrants(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	label := map[string]string{access.LabelManagedBy: "admitkit-access"}
+	meta := func(name string, labels map[string]string, annotations ...string) metav1.ObjectMeta {
+		m := metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels, Annotations: map[string]string{}}
+		for i := 0; i < len(annotations); i += 2 {
+			m.Annotations[annotations[i]] = annotations[i+1]
+		}
+		return m
+	}
+	pod := func(name string, labels map[string]string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: meta(name, labels), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/web"}}}}
+	}
+	role := func(m metav1.ObjectMeta, pod *corev1.Pod) *rbacv1.Role {
+		m.Annotations[access.AnnotationPodUID] = string(pod.UID)
+		return &rbacv1.Role{ObjectMeta: m, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, ResourceNames: []string{pod.Name}, Verbs: []string{"get"}}}}
+	}
+	binding := func(m metav1.ObjectMeta) *rbacv1.RoleBinding {
+		return &rbacv1.RoleBinding{ObjectMeta: m, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: m.Name}}
+	}
+	const uid = access.AnnotationRequestUID
+	victim, stripped := pod("victim", label), pod("podaccess-stripped", nil)
+	create(t, admin, victim)
+	create(t, admin, stripped)
+	foreign := map[string]client.Object{
+		"a RoleBinding with our label and annotation, but another name":   binding(meta("payroll", label, uid, "1")),
+		"a Role with our label, but another name":                         role(meta("payroll", label), victim),
+		"a Pod of an access Pod's name, with our label, that nobody made": pod("podaccess-nobodys", label),
+		"a RoleBinding of a grant's name, without label and annotation":   binding(meta("execaccess-theirs", nil)),
+	}
+	ours := map[string]client.Object{
+		"a Role that names somebody else's Pod as the access Pod": role(meta("podaccess-turned", label, uid, "1"), victim),
+		"the record of an access Pod":                             role(meta("podaccess-stripped", nil, uid, "1"), stripped),
+		"a RoleBinding without the label":                         binding(meta("execaccess-unlabelled", nil, uid, "1")),
+		"a RoleBinding without the annotation":                    binding(meta("podaccess-unannotated", label)),
+	}
+	for _, objects := range []map[string]client.Object{foreign, ours} {
+		for _, object := range objects {
+			create(t, admin, object)
+		}
+	}
+	foreign["a Pod with our label"] = victim
+	ours["an access Pod without labels"] = stripped
+	mgr, logs := uninstaller(t, namespace, freePort(t))
+	if err := mgr.UnregisterExtensions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name, object := range foreign {
+		if gone(t, object) || !object.GetDeletionTimestamp().IsZero() {
+			t.Errorf("it takes %s", name)
+		}
+	}
+	for name, object := range ours {
+		if name == "an access Pod without labels" {
+			eventually(t, "the Pod is gone", func(ctx context.Context) bool {
+				return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(object), object))
+			})
+		} else if !gone(t, object) {
+			t.Errorf("it leaves %s", name)
+		}
+	}
+	if n := logs.FilterMessageSnippet("left alone").Len(); n != 1 {
+		t.Errorf("it warns of %d objects", n)
+	}
+}
+
+// removers collects what is to be called at an uninstall.
+type removers []extension.Remover
+
+func (r *removers) AddExtension(e any) error {
+	if remover := extension.RemoverOf(e); remover != nil {
+		*r = append(*r, remover)
+	}
+	return nil
+}
+
+func (r removers) remove(t *testing.T, limit time.Duration, mgr extension.Manager) (errs []error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	for _, remover := range r {
+		if err := remover.Remove(ctx, mgr); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+func TestWhatCannotBeEndedYetIsNamedAndGivesNoAccess(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	web := deployment(t, namespace, "web", 1)
+	all := intstr.FromString("100%")
+	budget := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &all, Selector: web.Spec.Selector},
+	}
+	create(t, admin, budget)
+	eventually(t, "the budget is in force", func(ctx context.Context) bool {
+		return admin.Get(ctx, client.ObjectKeyFromObject(budget), budget) == nil && budget.Status.ExpectedPods == 1
+	})
+	r := start(t, namespace, access.Options{})
+	template := execTemplate(namespace, "web", ref("Deployment", "web"), "devs")
+	template.Spec.AccessConfig.OnExpiry = v1alpha1.ExpiryEvict
+	create(t, admin, template)
+	req := granted(t, alice, execRequest(namespace, "a", "web"))
+	r.stop(t)
+	var each removers
+	if err := access.New(access.Options{Namespace: namespace}).AddTo(&each); err != nil {
+		t.Fatal(err)
+	}
+	mgr, _ := uninstaller(t, namespace, freePort(t))
+	errs := each.remove(t, 2*time.Second, mgr)
+	if len(each) != 2 || len(errs) != 1 || !strings.Contains(errs[0].Error(), namespace+"/execaccess-a") || !strings.Contains(errs[0].Error(), "PodDisruptionBudget") {
+		t.Errorf("%d removers: %v", len(each), errs)
+	}
+	if canExec(t, alice, namespace, req.Status.PodName) || !gone(t, bindingOf(req)) {
+		t.Error("alice still has access")
+	}
+	if gone(t, roleOf(req)) {
+		t.Fatal("nobody could know any more that the Pod is to be evicted")
+	}
+	if err := admin.Delete(t.Context(), budget); err != nil {
+		t.Fatal(err)
+	}
+	if errs := each.remove(t, 30*time.Second, mgr); len(errs) > 0 {
+		t.Error(errs)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: req.Status.PodName}}
+	eventually(t, "the Pod is evicted", func(ctx context.Context) bool {
+		return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(pod), pod))
+	})
+}
+
+func TestRemovingWithoutTheRightsFailsAtOnceAndSaysWhichAreMissing(t *testing.T) {
+	namespace := newNamespace(t)
+	mgr, err := manager.New(manager.Options{Namespace: namespace, Host: "127.0.0.1", RESTConfig: mallory.Config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var each removers
+	if err := access.New(access.Options{Namespace: namespace}).AddTo(&each); err != nil {
+		t.Fatal(err)
+	}
+	errs := each.remove(t, 30*time.Second, mgr)
+	if len(errs) != 2 {
+		t.Errorf("two kinds of access fail with %d errors", len(errs))
+	}
+	for _, err := range errs {
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "rolebindings") {
+			t.Error(err)
+		}
+	}
+}
