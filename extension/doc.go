@@ -14,6 +14,9 @@
 //     Pods, on CREATE, in the manager's namespace.
 //   - [Request] is the admission at hand: who asks, what was there before,
 //     and where warnings and audit annotations go.
+//   - [Entitled], [LeaderElected], [Registrar] and [Remover] are what a type may
+//     implement besides: the rights it needs, where it runs, its host before the
+//     first admission, and what goes with it when it is uninstalled.
 //   - [Manager] is the host, as an extension sees it. The lifecycle is in
 //     package manager.
 //

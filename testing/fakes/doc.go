@@ -15,4 +15,5 @@ package fakes
 //counterfeiter:generate -o scoped.go --fake-name Scoped github.com/admitkit/admitkit/extension.Scoped
 //counterfeiter:generate -o entitled.go --fake-name Entitled github.com/admitkit/admitkit/extension.Entitled
 //counterfeiter:generate -o leaderelected.go --fake-name LeaderElected github.com/admitkit/admitkit/extension.LeaderElected
+//counterfeiter:generate -o remover.go --fake-name Remover github.com/admitkit/admitkit/extension.Remover
 //counterfeiter:generate -o manager.go --fake-name Manager github.com/admitkit/admitkit/extension.Manager
