@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -101,6 +102,55 @@ func TestRegisterServeAndUnregisterAreThreeProcesses(t *testing.T) {
 	}
 	if !strings.Contains(serverLog.String(), `"webhook server stopped"`) || !strings.Contains(serverLog.String(), `"admission"`) {
 		t.Errorf("the server logs neither its admissions at debug nor its stop: %s", serverLog)
+	}
+}
+
+func TestUnregisterScalesDownFirstAndRemovesNothingWhileAPodIsLeft(t *testing.T) {
+	cluster := controlplane.Run(t, controlplane.Options{})
+	clientset := kubernetes.NewForConfigOrDie(cluster.Config())
+	labels := map[string]string{"app": "stamp"}
+	containers := corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/stamp:1"}}}
+	if _, err := clientset.AppsV1().Deployments(metav1.NamespaceDefault).Create(t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "stamp"},
+		Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: containers},
+		},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	controls := true
+	pods := clientset.CoreV1().Pods(metav1.NamespaceDefault)
+	if _, err := pods.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "stamp-1", Labels: labels, OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "stamp", UID: "1", Controller: &controls},
+	}}, Spec: containers}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) (string, error) {
+		cmd, log := program(t, append(args, "--namespace=default", "--advertise-host=127.0.0.1", "--kubeconfig="+cluster.Admin().KubeConfig)...)
+		err := cmd.Run()
+		return log.String(), err
+	}
+	registered := func() bool {
+		_, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit.default", metav1.GetOptions{})
+		return !apierrors.IsNotFound(err)
+	}
+	if log, err := run("register"); err != nil || !registered() {
+		t.Fatalf("%v: %s", err, log)
+	}
+	log, err := run("unregister", "--scale-down=stamp,other", "--scale-down-timeout=1s")
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(log, "left: Pod stamp-1") || !strings.Contains(log, "default/other") {
+		t.Errorf("with a Pod that is left: %v: %s", err, log)
+	}
+	if !registered() {
+		t.Fatal("the webhooks are removed while a manager may run")
+	}
+	if err := pods.Delete(t.Context(), "stamp-1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if log, err := run("unregister", "--scale-down=stamp,other"); err != nil || registered() {
+		t.Errorf("without a Pod: %v: %s", err, log)
 	}
 }
 
