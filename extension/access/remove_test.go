@@ -21,6 +21,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
 // uninstaller returns a manager that has no rights but those that the README
@@ -326,5 +327,32 @@ func TestRemovingWithoutTheRightsFailsAtOnceAndSaysWhichAreMissing(t *testing.T)
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "rolebindings") {
 			t.Error(err)
 		}
+	}
+}
+
+func TestWhereTheCRDsWereDeletedFirstWhatIsLeftOfGrantsStillGoes(t *testing.T) {
+	t.Parallel()
+	bare := controlplane.Run(t, controlplane.Options{})
+	c, err := client.New(bare.Config(), client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "execaccess-a", Labels: map[string]string{access.LabelManagedBy: "admitkit-access"}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "execaccess-a"},
+	}
+	create(t, c, binding)
+	mgr, err := manager.New(manager.Options{WebhookNamespace: metav1.NamespaceDefault, Host: "127.0.0.1", RESTConfig: bare.Config()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := access.New(access.Options{}).AddTo(mgr); err != nil {
+		t.Fatal(err)
+	}
+	if err := mgr.UnregisterExtensions(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(binding), binding); !apierrors.IsNotFound(err) {
+		t.Errorf("the RoleBinding is left: %v", err)
 	}
 }
