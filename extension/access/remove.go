@@ -129,7 +129,9 @@ func (r *removal) round(ctx context.Context) (done bool, err error) {
 	done = len(bindings) == 0 && !revoked
 	for key := range r.pending {
 		gone, err := r.removeOf(ctx, key)
-		errs = append(errs, err)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", r.kind.resource(key), err))
+		}
 		if gone {
 			delete(r.pending, key)
 		}
@@ -182,7 +184,7 @@ func (r *removal) revokeAll(ctx context.Context) (revoked bool, err error) {
 			revoked = true
 			key := client.ObjectKeyFromObject(req)
 			r.pending[key] = true
-			state := newState(req, end)
+			state := newState(req, now)
 			state.RevokedAt = &metav1.Time{Time: now}
 			state.ended(now)
 			state.settle()

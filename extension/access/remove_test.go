@@ -144,7 +144,7 @@ func TestUninstallingEndsAllAccessAndInstallingAgainGivesNoneBack(t *testing.T) 
 	})
 	revoked := func(req request) bool {
 		status := req.GetRequestStatus()
-		return status.RevokedAt != nil && fails(req, "AccessStillValid", "Revoked") && fails(req, "AccessResourcesCreated", "Revoked") && !status.Ready
+		return status.RevokedAt != nil && status.ExpiresAt.Equal(status.RevokedAt) && fails(req, "AccessStillValid", "Revoked") && fails(req, "AccessResourcesCreated", "Revoked") && !status.Ready
 	}
 	for _, req := range requests {
 		if gone(t, req) || !revoked(req) {

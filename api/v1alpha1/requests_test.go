@@ -1,0 +1,35 @@
+package v1alpha1_test
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+func TestARevocationEndsAccessSoonerAndNeverLater(t *testing.T) {
+	created := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for name, test := range map[string]struct {
+		duration string
+		revoked  time.Duration // 0 for none
+		want     time.Duration
+	}{
+		"not revoked":               {"1h", 0, time.Hour},
+		"revoked before its end":    {"1h", time.Minute, time.Minute},
+		"revoked after its end":     {"1h", 2 * time.Hour, time.Hour},
+		"revoked before it was":     {"1h", -time.Hour, -time.Hour},
+		"of a duration that is not": {"soon", time.Minute, 0},
+	} {
+		req := &v1alpha1.ExecAccessRequest{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
+		req.Spec.Duration = test.duration
+		if test.revoked != 0 {
+			req.Status.RevokedAt = &metav1.Time{Time: created.Add(test.revoked)}
+		}
+		end, err := v1alpha1.EndOf(req)
+		if (err != nil) != (test.want == 0) || err == nil && !end.Equal(created.Add(test.want)) {
+			t.Errorf("%s: the end is %s, %v", name, end, err)
+		}
+	}
+}
