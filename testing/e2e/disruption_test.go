@@ -30,7 +30,7 @@ func TestNoPodFailsOrIsMissedWhateverHappensToTheWebhook(t *testing.T) {
 		run  func(*testing.T)
 	}{
 		{"rolling upgrade", func(t *testing.T) {
-			if err := one.install(t.Context(), "podAnnotations.e2e\\.admitkit\\.dev/upgraded="+fmt.Sprint(time.Now().Unix())); err != nil {
+			if err := one.install(t.Context(), "podAnnotations.upgraded=at-"+fmt.Sprint(time.Now().Unix())); err != nil {
 				t.Fatal(err)
 			}
 		}},
@@ -53,6 +53,8 @@ func TestNoPodFailsOrIsMissedWhateverHappensToTheWebhook(t *testing.T) {
 			if err := one.settled(t.Context()); err != nil {
 				t.Error(err)
 			}
+			// What it has set off may come later.
+			time.Sleep(time.Until(began.Add(long(30*time.Second, 10*time.Second))))
 			counts := l.stop()
 			fmt.Printf("%-20s %5d Pods in %4.0f s: %d failed, %d unmutated\n", disruption.name, counts.pods, time.Since(began).Seconds(), counts.failed, counts.unmutated)
 			all = all.add(counts)

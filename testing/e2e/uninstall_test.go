@@ -26,8 +26,10 @@ func TestAnUninstallLeavesNothingAndNobodyInside(t *testing.T) {
 	if len(ours(t)) == 0 {
 		t.Fatal("nothing is found while it is installed: this test would find nothing that is left, either")
 	}
-	if err := shipped.uninstall(ctx); err != nil {
-		t.Fatal(err)
+	for _, r := range releases {
+		if err := r.uninstall(ctx); err != nil {
+			t.Fatal(err)
+		}
 	}
 	left := ours(t)
 	fmt.Printf("FIGURE uninstall.left=%d objects\n", len(left))

@@ -20,7 +20,7 @@ func main() {
 	cmd := command.New("sample", func(mgr *manager.Manager) error {
 		for i := range extensions {
 			stamp := extension.MutatorFunc[*corev1.Pod](stamp{number: i + 1}.mutate)
-			if err := mgr.AddExtension(extension.Mutating(stamp, extension.Scope{Name: fmt.Sprintf("stamp-%d", i+1)})); err != nil {
+			if err := mgr.AddExtension(extension.Mutating(stamp, extension.Scope{Name: "stamp"})); err != nil {
 				return err
 			}
 		}
