@@ -1,7 +1,10 @@
 package manager
 
 import (
+	"errors"
+
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
@@ -40,4 +43,14 @@ var (
 
 func init() {
 	metrics.Registry.MustRegister(registrationRepairs, lastError, watcherEvents, watcherDropped, watcherRelists, watcherPanics, watcherQueue)
+}
+
+// addProcessMetrics adds those of the process and of the Go runtime, unless
+// controller-runtime has: it does so in programs that have controllers.
+func addProcessMetrics() error {
+	err := metrics.Registry.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if errors.As(err, new(prometheus.AlreadyRegisteredError)) {
+		return nil
+	}
+	return errors.Join(err, metrics.Registry.Register(collectors.NewGoCollector()))
 }

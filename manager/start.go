@@ -388,6 +388,9 @@ var setLogger sync.Once
 // watchers. Its cache is confined to the manager's namespace and trimmed, so
 // that memory follows the objects that the extensions look at.
 func (m *Manager) newKubeManager(health *health) (ctrlmanager.Manager, error) {
+	if err := addProcessMetrics(); err != nil {
+		return nil, err
+	}
 	kube, err := ctrlmanager.New(m.options.RESTConfig, m.kubeOptions())
 	if err != nil {
 		return nil, fmt.Errorf("MetricsAddress: %w", err)

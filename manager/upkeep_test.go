@@ -559,6 +559,7 @@ func TestTheMetricsTellOfCertificatesAndRepairs(t *testing.T) {
 		`admitkit_certificate_expiry_seconds{certificate="leaf",source="` + namespace,
 		`admitkit_certificate_changes_total{reason="the Secret does not exist",step="Created"}`,
 		`admitkit_registration_repairs_total{kind="missing"}`,
+		"process_resident_memory_bytes", "go_goroutines",
 	} {
 		eventually(t, "the metrics have "+want, func() bool { _, text := body(t, "http://"+metrics+"/metrics"); return strings.Contains(text, want) })
 	}
