@@ -2,7 +2,13 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/extension/audit"
@@ -11,34 +17,85 @@ import (
 )
 
 func main() {
-	var auditing auditFlags
-	var accessOptions access.Options
-	var withAccess bool
-	var rules ruleFlags
-	var cmd *cobra.Command
-	cmd = command.New("admitkit", func(mgr *manager.Manager) error {
-		auditOptions, err := auditing.options(cmd)
-		if err != nil {
+	command.Main(newOperator().cmd)
+}
+
+// operator adds the extensions that its flags ask for.
+type operator struct {
+	cmd                   *cobra.Command
+	withAudit, withAccess bool
+	access                access.Options
+	auditing              auditFlags
+	rules                 ruleFlags
+}
+
+func newOperator() *operator {
+	o := &operator{}
+	o.cmd = command.New("admitkit", func(mgr *manager.Manager) error { return o.addTo(mgr) })
+	flags := o.cmd.PersistentFlags()
+	flags.BoolVar(&o.withAudit, "audit", true, "record who got into which Pod, by exec and every other way")
+	flags.BoolVar(&o.withAccess, "access", false, "grant requests for time-limited access; needs the CRDs of config/crd")
+	flags.DurationVar(&o.access.Retention, "access-retention", access.DefaultRetention, "how long a request stays as a record after its access has ended")
+	flags.IntVar(&o.access.Workers, "access-workers", access.DefaultWorkers, "how many requests of a kind are worked on at once")
+	o.auditing.bind(flags)
+	o.rules.bind(flags)
+	return o
+}
+
+// addTo adds them.
+func (o *operator) addTo(mgr audit.Adder) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	var options audit.Options
+	if o.withAudit {
+		var err error
+		if options, err = o.auditOptions(); err != nil {
 			return err
 		}
-		namespace := cmd.PersistentFlags().Lookup("namespace").Value.String()
-		auditOptions.Namespace, auditOptions.AccessRequests = namespace, withAccess
-		if err := rules.complete(&auditOptions, withAccess); err != nil {
+	}
+	if o.withAccess {
+		o.access.Namespace, o.access.SingleUse = o.namespace(), options.Enforcement != nil
+		if err := access.New(o.access).AddTo(mgr); err != nil {
 			return err
 		}
-		if withAccess {
-			accessOptions.Namespace, accessOptions.SingleUse = namespace, auditOptions.Enforcement != nil
-			if err := access.New(accessOptions).AddTo(mgr); err != nil {
-				return err
-			}
+	}
+	if !o.withAudit {
+		return nil
+	}
+	return audit.New(options).AddTo(mgr)
+}
+
+// check refuses an operator without an extension, and flags of audit that would
+// have no effect: whoever gives them believes that something is recorded.
+func (o *operator) check() error {
+	if o.withAudit {
+		return nil
+	}
+	if !o.withAccess {
+		return errors.New("--audit=false without --access: there is nothing to do; leave one of them on")
+	}
+	var errs []error
+	o.cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed && slices.ContainsFunc(ofAudit, func(prefix string) bool { return strings.HasPrefix(f.Name, prefix) }) {
+			errs = append(errs, fmt.Errorf("--%s has no effect with --audit=false", f.Name))
 		}
-		return audit.New(auditOptions).AddTo(mgr)
 	})
-	flags := cmd.PersistentFlags()
-	flags.BoolVar(&withAccess, "access", false, "grant requests for time-limited access; needs the CRDs of config/crd")
-	flags.DurationVar(&accessOptions.Retention, "access-retention", access.DefaultRetention, "how long a request stays as a record after its access has ended")
-	flags.IntVar(&accessOptions.Workers, "access-workers", access.DefaultWorkers, "how many requests of a kind are worked on at once")
-	auditing.bind(flags)
-	rules.bind(flags)
-	command.Main(cmd)
+	return errors.Join(errs...)
+}
+
+// ofAudit are what the names of the audit extension's flags begin with.
+var ofAudit = []string{"audit-", "enforce", "mark-touched-pods", "evict-"}
+
+func (o *operator) auditOptions() (audit.Options, error) {
+	options, err := o.auditing.options(o.cmd)
+	if err != nil {
+		return options, err
+	}
+	options.Namespace, options.AccessRequests = o.namespace(), o.withAccess
+	return options, o.rules.complete(&options, o.withAccess)
+}
+
+func (o *operator) namespace() string {
+	return o.cmd.PersistentFlags().Lookup("namespace").Value.String()
 }
