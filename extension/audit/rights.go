@@ -2,6 +2,7 @@ package audit
 
 import (
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
@@ -10,8 +11,8 @@ import (
 // Rights implements extension.Entitled: to read the Pod of an act, and what the
 // sinks need.
 func (a *auditor) Rights() []rbacv1.PolicyRule {
-	if a.options.NamespaceSelector != nil {
-		return nil // the namespaces are other ones than the manager's
+	if a.beyondNamespace() {
+		return nil
 	}
 	return a.rights()
 }
@@ -19,7 +20,7 @@ func (a *auditor) Rights() []rbacv1.PolicyRule {
 // ClusterRights implements extension.ClusterEntitled.
 func (a *auditor) ClusterRights() []rbacv1.PolicyRule {
 	var rights []rbacv1.PolicyRule
-	if a.options.NamespaceSelector != nil {
+	if a.beyondNamespace() {
 		rights = a.rights()
 	}
 	for _, o := range a.sinks {
@@ -29,6 +30,12 @@ func (a *auditor) ClusterRights() []rbacv1.PolicyRule {
 		rights = append(rights, right("", "get", "namespaces"))
 	}
 	return rights
+}
+
+// beyondNamespace: acts in other namespaces than the manager's are recorded.
+func (a *auditor) beyondNamespace() bool {
+	selector := a.options.NamespaceSelector
+	return selector != nil && (a.options.Namespace == "" || !apiequality.Semantic.DeepEqual(selector, named(a.options.Namespace)))
 }
 
 func (a *auditor) rights() []rbacv1.PolicyRule {

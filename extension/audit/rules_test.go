@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -281,6 +282,26 @@ func TestOptionsThatCannotBeMeantAreRefusedByName(t *testing.T) {
 	} {
 		if _, err := options.withDefaults(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want an error that names %s, got %v", want, err)
+		}
+	}
+}
+
+func TestWhatIsAuditedInOneNamespaceNeedsNoRightsOnPodsOfOthers(t *testing.T) {
+	for name, test := range map[string]struct {
+		options    Options
+		everywhere bool
+	}{
+		"recording":                     {Options{Namespace: "shop"}, false},
+		"enforcement":                   {Options{Namespace: "shop", Enforcement: &Enforcement{}}, false},
+		"recording everywhere":          {Options{Namespace: "shop", NamespaceSelector: EveryNamespace()}, true},
+		"recording everywhere, no name": {Options{NamespaceSelector: EveryNamespace()}, true},
+	} {
+		a := New(test.options).auditor
+		onPods := func(rules []rbacv1.PolicyRule) bool {
+			return slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "pods") })
+		}
+		if onPods(a.ClusterRights()) != test.everywhere || onPods(a.Rights()) == test.everywhere {
+			t.Errorf("%s: everywhere %v, in the namespace %v", name, a.ClusterRights(), a.Rights())
 		}
 	}
 }
