@@ -1,0 +1,66 @@
+{{/* Names and labels. */}}
+
+{{/* Name of the server's Deployment and its Service; those of the rest begin with it. Short enough for all of them. */}}
+{{- define "admitkit.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- $name = .Values.fullnameOverride -}}
+{{- else if not (contains $name .Release.Name) -}}
+{{- $name = printf "%s-%s" .Release.Name $name -}}
+{{- else -}}
+{{- $name = .Release.Name -}}
+{{- end -}}
+{{- $name = $name | trunc 50 | trimSuffix "-" -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- fail (printf "%q is no name for a Service: set fullnameOverride to a name of lower case letters, digits and dashes that begins with a letter" $name) -}}
+{{- end -}}
+{{- $name -}}
+{{- end -}}
+
+{{/* Labels of an object. Takes the root, or a dict of root and labels of its own; neither can replace what selectors go by. */}}
+{{- define "admitkit.labels" -}}
+{{- $root := .root | default . -}}
+{{- $own := include "admitkit.selector" $root | fromYaml -}}
+{{- $_ := set $own "app.kubernetes.io/version" $root.Chart.AppVersion -}}
+{{- $_ := set $own "app.kubernetes.io/part-of" "admitkit" -}}
+{{- $_ := set $own "app.kubernetes.io/managed-by" $root.Release.Service -}}
+{{- $_ := set $own "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_") -}}
+{{- with .component }}{{ $_ := set $own "app.kubernetes.io/component" . }}{{ end -}}
+{{- toYaml (merge $own (.labels | default dict) $root.Values.commonLabels) -}}
+{{- end -}}
+
+{{- define "admitkit.selector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "admitkit.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{/* The manager's objects are named after the release, so that several releases do not meet. */}}
+{{- define "admitkit.configuration" -}}
+{{ include "admitkit.fullname" . }}.{{ .Release.Namespace }}
+{{- end -}}
+
+{{- define "admitkit.caSecret" -}}
+{{ include "admitkit.fullname" . }}-setupcertificate
+{{- end -}}
+
+{{- define "admitkit.leafSecret" -}}
+{{ include "admitkit.fullname" . }}-certificate
+{{- end -}}
+
+{{/* The registrar is a Deployment of its own. */}}
+{{- define "admitkit.registrarStays" -}}
+{{- if and .Values.split.enabled (eq .Values.split.registrar "Deployment") }}yes{{ end -}}
+{{- end -}}
+
+{{/* The registrar is a Job. */}}
+{{- define "admitkit.registrarIsJob" -}}
+{{- if and .Values.split.enabled (eq .Values.split.registrar "Job") }}yes{{ end -}}
+{{- end -}}

@@ -1,0 +1,165 @@
+{{/*
+The Pods. All run one program with the same flags, and fulfil the restricted Pod Security standard
+(https://kubernetes.io/docs/concepts/security/pod-security-standards/).
+Takes root, component, account and args: the subcommand and flags of its own.
+*/}}
+{{- define "admitkit.pod" -}}
+{{- $values := .root.Values -}}
+{{- $serves := eq .component "server" -}}
+metadata:
+  labels:
+    {{- include "admitkit.labels" (dict "root" .root "component" .component "labels" $values.podLabels) | nindent 4 }}
+  {{- with $values.podAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  serviceAccountName: {{ .account }}
+  # The variables of a Service named admitkit look like flags.
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: {{ add $values.drainPeriodSeconds 30 }}
+  {{- if or (eq .component "register") (eq .component "unregister") }}
+  restartPolicy: Never
+  {{- end }}
+  securityContext:
+    {{- $context := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") }}
+    {{- if include "admitkit.volumes" (dict "values" $values "serves" $serves) }}
+    {{- /* That of the image, which is to write to the volumes. */}}
+    {{- $_ := set $context "fsGroup" 65532 }}
+    {{- end }}
+    {{- toYaml (merge (deepCopy $values.podSecurityContext) $context) | nindent 4 }}
+  {{- with $values.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  {{- with $values.nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.tolerations }}
+  tolerations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.affinity }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- if $serves }}
+  topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "admitkit.selector" .root | nindent 8 }}
+        app.kubernetes.io/component: server
+  {{- with $values.topologySpreadConstraints }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- end }}
+  containers:
+  - name: admitkit
+    image: {{ include "admitkit.image" .root }}
+    imagePullPolicy: {{ $values.image.pullPolicy }}
+    args:
+    {{- toYaml .args | nindent 4 }}
+    {{- include "admitkit.args" .root | nindent 4 }}
+    env:
+    - name: POD_NAME
+      valueFrom:
+        fieldRef:
+          fieldPath: metadata.name
+    {{- include "admitkit.env" .root | nindent 4 }}
+    {{- if and $serves $values.audit.enabled $values.audit.cloudEvents.url $values.audit.cloudEvents.tokenSecret.name }}
+    - {name: ADMITKIT_AUDIT_CLOUDEVENTS_TOKEN_FILE, value: /cloudevents/token}
+    {{- end }}
+    {{- with $values.extraEnv }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    {{- if $serves }}
+    ports:
+    - name: webhook
+      containerPort: {{ $values.port }}
+    {{- if $values.metrics.enabled }}
+    - name: metrics
+      containerPort: 8080
+    {{- end }}
+    - name: health
+      containerPort: 8081
+    livenessProbe:
+      httpGet:
+        path: /healthz
+        port: health
+    readinessProbe:
+      httpGet:
+        path: /readyz
+        port: health
+      periodSeconds: 2
+    {{- end }}
+    {{- with $values.resources }}
+    resources:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    securityContext:
+      allowPrivilegeEscalation: false
+      readOnlyRootFilesystem: true
+      capabilities:
+        drop: [ALL]
+    {{- with include "admitkit.volumeMounts" (dict "values" $values "serves" $serves) }}
+    volumeMounts:
+    {{- . | nindent 4 }}
+    {{- end }}
+  {{- with include "admitkit.volumes" (dict "values" $values "serves" $serves) }}
+  volumes:
+  {{- . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{/* The servers alone write records: the other Pods get no volume of theirs, nor the token. */}}
+{{- define "admitkit.volumeMounts" -}}
+{{- $audit := .values.audit -}}
+{{- if and .serves $audit.enabled }}
+{{- if $audit.file.enabled }}
+- {name: audit, mountPath: /audit}
+{{- end }}
+{{- if and $audit.cloudEvents.url $audit.cloudEvents.queue.enabled }}
+- {name: queue, mountPath: /queue}
+{{- end }}
+{{- if and $audit.cloudEvents.url $audit.cloudEvents.tokenSecret.name }}
+- {name: cloudevents-token, mountPath: /cloudevents, readOnly: true}
+{{- end }}
+{{- end }}
+{{- with .values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "admitkit.volumes" -}}
+{{- $audit := .values.audit -}}
+{{- if and .serves $audit.enabled }}
+{{- if $audit.file.enabled }}
+- name: audit
+  {{- toYaml ($audit.file.volume | default (dict "emptyDir" dict)) | nindent 2 }}
+{{- end }}
+{{- if and $audit.cloudEvents.url $audit.cloudEvents.queue.enabled }}
+- name: queue
+  {{- toYaml ($audit.cloudEvents.queue.volume | default (dict "emptyDir" dict)) | nindent 2 }}
+{{- end }}
+{{- with $audit.cloudEvents }}
+{{- if and .url .tokenSecret.name }}
+- name: cloudevents-token
+  secret:
+    secretName: {{ .tokenSecret.name }}
+    items:
+    - key: {{ .tokenSecret.key }}
+      path: token
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with .values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}

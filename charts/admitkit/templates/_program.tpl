@@ -1,0 +1,149 @@
+{{/* What the program is told: the manager by flags, the extensions by environment variables, which a program of your own ignores. */}}
+
+{{- define "admitkit.args" -}}
+- --fingerprint={{ include "admitkit.fullname" . }}
+- --webhook-namespace={{ .Release.Namespace }}
+- --service-name={{ include "admitkit.fullname" . }}
+- --service-port={{ .Values.service.port }}
+- --port={{ .Values.port }}
+- --failure-policy={{ .Values.failurePolicy }}
+- --drain-period={{ .Values.drainPeriodSeconds }}s
+- --leader-election={{ .Values.leaderElection }}
+- --zap-log-level={{ .Values.logLevel }}
+{{- if include "admitkit.registrarStays" . }}
+- --leaf-secret-name={{ include "admitkit.leafSecret" . }}
+{{- end }}
+{{- with .Values.watchNamespace }}
+- --namespace={{ . }}
+{{- end }}
+{{- with .Values.podSelector }}
+- {{ printf "--pod-selector=%s" . | quote }}
+{{- end }}
+{{- if .Values.ignoreUntilProbed }}
+- --ignore-until-probed=true
+{{- end }}
+{{- if not .Values.metrics.enabled }}
+- --metrics-address=
+{{- end }}
+{{- if and .Values.audit.enabled .Values.audit.enforcement.enabled }}
+{{- /* What can be given several times is a flag: a variable has one value. */}}
+{{- range .Values.audit.enforcement.exemptUsers }}
+- {{ printf "--enforce-exempt-user=%s" . | quote }}
+{{- end }}
+{{- range .Values.audit.enforcement.exemptGroups }}
+- {{ printf "--enforce-exempt-group=%s" . | quote }}
+{{- end }}
+{{- range .Values.audit.enforcement.commands }}
+- {{ printf "--enforce-command=%s" . | quote }}
+{{- end }}
+{{- end }}
+{{- range .Values.extraArgs }}
+- {{ quote . }}
+{{- end }}
+{{- end -}}
+
+{{- define "admitkit.env" -}}
+- {name: ADMITKIT_AUDIT, value: {{ .Values.audit.enabled | quote }}}
+{{- with .Values.audit }}
+{{- if .enabled }}
+- {name: ADMITKIT_AUDIT_ALL_NAMESPACES, value: {{ .allNamespaces | quote }}}
+- {name: ADMITKIT_AUDIT_REQUIRED, value: {{ .required | quote }}}
+- {name: ADMITKIT_AUDIT_CLOSED, value: {{ include "admitkit.closedSinks" . | quote }}}
+- {name: ADMITKIT_AUDIT_LOG, value: {{ .log.enabled | quote }}}
+- {name: ADMITKIT_AUDIT_EVENT, value: {{ .event.enabled | quote }}}
+- {name: ADMITKIT_AUDIT_RETENTION, value: {{ .retention | quote }}}
+{{- if not (kindIs "invalid" .redact) }}
+- {name: ADMITKIT_AUDIT_REDACT, value: {{ include "admitkit.csv" .redact | quote }}}
+{{- end }}
+{{- with .objects }}
+{{- if .enabled }}
+- {name: ADMITKIT_AUDIT_OBJECTS, value: "true"}
+- {name: ADMITKIT_AUDIT_FOLD_AFTER, value: {{ int .foldAfter | quote }}}
+- {name: ADMITKIT_AUDIT_DELETABLE_BY, value: {{ include "admitkit.csv" .deletableBy | quote }}}
+{{- end }}
+{{- end }}
+{{- with .file }}
+{{- if .enabled }}
+- {name: ADMITKIT_AUDIT_FILE, value: /audit/$(POD_NAME).jsonl}
+- {name: ADMITKIT_AUDIT_FILE_MAX_SIZE, value: {{ int64 .maxSize | quote }}}
+- {name: ADMITKIT_AUDIT_FILE_MAX_AGE, value: {{ .maxAge | quote }}}
+{{- end }}
+{{- end }}
+{{- with .cloudEvents }}
+{{- if .url }}
+- {name: ADMITKIT_AUDIT_CLOUDEVENTS_URL, value: {{ .url | quote }}}
+- {name: ADMITKIT_AUDIT_CLOUDEVENTS_SOURCE, value: {{ .source | quote }}}
+{{- if .queue.enabled }}
+- {name: ADMITKIT_AUDIT_CLOUDEVENTS_DIR, value: /queue}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with .enforcement }}
+{{- if .enabled }}
+- {name: ADMITKIT_ENFORCE, value: "true"}
+- {name: ADMITKIT_ENFORCE_NAMESPACES, value: {{ include "admitkit.csv" .namespaces | quote }}}
+- {name: ADMITKIT_ENFORCE_NO_TTY, value: {{ .forbidTTY | quote }}}
+- {name: ADMITKIT_ENFORCE_NO_STDIN, value: {{ .forbidStdin | quote }}}
+{{- end }}
+{{- end }}
+{{- with .touchedPods }}
+- {name: ADMITKIT_MARK_TOUCHED_PODS, value: {{ .mark | quote }}}
+- {name: ADMITKIT_EVICT_UNMANAGED_PODS, value: {{ .evictUnmanaged | quote }}}
+{{- if .evictAfter }}
+- {name: ADMITKIT_EVICT_TOUCHED_PODS_AFTER, value: {{ .evictAfter | quote }}}
+{{- end }}
+{{- if .maxEvictAfter }}
+- {name: ADMITKIT_EVICT_TOUCHED_PODS_MAX, value: {{ .maxEvictAfter | quote }}}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+- {name: ADMITKIT_ACCESS, value: {{ .Values.access.enabled | quote }}}
+{{- with .Values.access }}
+{{- if .enabled }}
+- {name: ADMITKIT_ACCESS_RETENTION, value: {{ .retention | quote }}}
+- {name: ADMITKIT_ACCESS_WORKERS, value: {{ int .workers | quote }}}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The sinks that are on and Closed. */}}
+{{- define "admitkit.closedSinks" -}}
+{{- $closed := list -}}
+{{- if and .log.enabled (eq .log.failurePolicy "Closed") }}{{ $closed = append $closed "log" }}{{ end -}}
+{{- if and .event.enabled (eq .event.failurePolicy "Closed") }}{{ $closed = append $closed "event" }}{{ end -}}
+{{- if and .objects.enabled (eq .objects.failurePolicy "Closed") }}{{ $closed = append $closed "auditevent" }}{{ end -}}
+{{- if and .file.enabled (eq .file.failurePolicy "Closed") }}{{ $closed = append $closed "file" }}{{ end -}}
+{{- if and .cloudEvents.url (eq .cloudEvents.failurePolicy "Closed") }}{{ $closed = append $closed "cloudevents" }}{{ end -}}
+{{- join "," $closed -}}
+{{- end -}}
+
+{{/* A list as the program reads it from one variable (CSV). */}}
+{{- define "admitkit.csv" -}}
+{{- $fields := list -}}
+{{- range . -}}
+{{- $fields = append $fields (printf "\"%s\"" (replace "\"" "\"\"" .)) -}}
+{{- end -}}
+{{- join "," $fields -}}
+{{- end -}}
+
+{{/* What the schema cannot say. */}}
+{{- define "admitkit.check" -}}
+{{- with .Values -}}
+{{- if not (or .audit.enabled .access.enabled (ne .image.repository "admitkit.dev/admitkit")) -}}
+{{- fail "audit.enabled, access.enabled: both are false; that is for a program of your own in image.repository" -}}
+{{- end -}}
+{{- if and .audit.enabled .audit.enforcement.enabled (not .access.enabled) -}}
+{{- fail "audit.enforcement.enabled: needs access.enabled, since nobody could ask for a session otherwise" -}}
+{{- end -}}
+{{- if and .audit.enabled (not (or .audit.log.enabled .audit.event.enabled .audit.objects.enabled .audit.file.enabled .audit.cloudEvents.url)) -}}
+{{- fail "audit: every sink is off; set audit.log.enabled, event, objects, file or audit.cloudEvents.url, or audit.enabled to false" -}}
+{{- end -}}
+{{- if and .ignoreUntilProbed .split.enabled (eq .split.registrar "Job") -}}
+{{- fail "ignoreUntilProbed: needs a registrar that stays; with split.registrar Job it would be Ignore for good" -}}
+{{- end -}}
+{{- if and (not .metrics.enabled) (or .metrics.serviceMonitor.enabled .metrics.podMonitor.enabled) -}}
+{{- fail "metrics.serviceMonitor.enabled, metrics.podMonitor.enabled: need metrics.enabled" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
