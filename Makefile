@@ -11,9 +11,10 @@ GOLANGCI_LINT := $(TOOLS)/golangci-lint
 COUNTERFEITER := $(TOOLS)/counterfeiter
 BENCHSTAT := $(TOOLS)/benchstat
 CONTROLLER_GEN := $(TOOLS)/controller-gen
+HELM := $(TOOLS)/helm
 
 # What make generate writes.
-GENERATED := testing/fakes config/crd api docs/api.txt docs/options.md
+GENERATED := testing/fakes config/crd api docs/api.txt docs/options.md charts/admitkit/README.md charts/admitkit/files
 
 .PHONY: help
 help: ## List the targets
@@ -24,12 +25,17 @@ demo: controlplane ## See a real API server send a Pod and an exec through admit
 	go run ./hack/demo
 
 .PHONY: test
-test: controlplane ## Unit and integration tests on a real API server, with the race detector
+test: controlplane $(HELM) ## Unit and integration tests on a real API server, with the race detector
 	$(if $(RACE),,@echo "no C compiler ($(CC_GO)): the tests run without the race detector")
 	go test $(RACE) -short -timeout 20m ./...
 
+.PHONY: chart
+chart: controlplane $(HELM) ## Lint and test the Helm chart
+	$(HELM) lint --strict charts/admitkit
+	go test $(RACE) -short -timeout 10m ./charts/...
+
 .PHONY: figures
-figures: controlplane ## Every test in its long form; the figures go to bin/figures.txt
+figures: controlplane $(HELM) ## Every test in its long form; the figures go to bin/figures.txt
 	@status=0; \
 	go test -v -count=1 -p 1 -timeout 2h ./... | tee bin/figures.log | grep --line-buffered -E '^(FIGURE|--- FAIL|FAIL|ok)' || status=$$?; \
 	{ echo "# $$(git describe --always --dirty --abbrev=12) $$(date -u +%Y-%m-%dT%H:%M:%SZ)"; grep '^FIGURE' bin/figures.log; } > bin/figures.txt; \
@@ -101,11 +107,13 @@ generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew
 	PATH=$(TOOLS):$$PATH go generate ./...
 	go run -C hack/tools ./apilist -dir $(CURDIR) > docs/api.txt
 	go run -C hack/tools ./optiondoc -dir $(CURDIR) > docs/options.md
+	go run -C hack/helm ./chartdoc -dir $(CURDIR)
+	cp config/crd/*.yaml charts/admitkit/files/crds/
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Vet and lint, the import law included
 	$(GOLANGCI_LINT) run --allow-parallel-runners ./...
-	@for module in hack/controlplane hack/tools hack/image; do \
+	@for module in hack/controlplane hack/tools hack/image hack/helm; do \
 	  echo "linting $$module"; (cd $$module && $(GOLANGCI_LINT) run --allow-parallel-runners --config ../../.golangci.yml ./...) || exit 1; \
 	done
 
@@ -119,6 +127,7 @@ verify: generate ## Check that generated files are current and modules tidy
 	go -C hack/controlplane mod tidy -diff
 	go -C hack/tools mod tidy -diff
 	go -C hack/image mod tidy -diff
+	go -C hack/helm mod tidy -diff
 	git diff --exit-code -- $(GENERATED)
 	@untracked=$$(git ls-files --others --exclude-standard -- $(GENERATED)); \
 	if [ -n "$$untracked" ]; then echo "generated, but not in git: $$untracked"; exit 1; fi
@@ -144,3 +153,8 @@ $(BENCHSTAT): hack/tools/go.mod
 $(CONTROLLER_GEN): hack/tools/go.mod
 	@mkdir -p $(TOOLS)
 	go build -C hack/tools -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
+
+$(HELM): hack/helm/go.mod
+	@echo "building Helm (2 min the first time)"
+	@mkdir -p $(TOOLS)
+	go build -C hack/helm -trimpath -ldflags="-s -w" -o $@ helm.sh/helm/v4/cmd/helm
