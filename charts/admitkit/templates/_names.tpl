@@ -34,6 +34,11 @@ app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 |
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- define "admitkit.serverSelector" -}}
+{{ include "admitkit.selector" . }}
+app.kubernetes.io/component: server
+{{- end -}}
+
 {{- define "admitkit.image" -}}
 {{- if .Values.image.digest -}}
 {{ .Values.image.repository }}@{{ .Values.image.digest }}

@@ -49,15 +49,10 @@ spec:
   {{- end }}
   {{- if $serves }}
   topologySpreadConstraints:
-  - maxSkew: 1
-    topologyKey: kubernetes.io/hostname
-    whenUnsatisfiable: ScheduleAnyway
-    labelSelector:
-      matchLabels:
-        {{- include "admitkit.selector" .root | nindent 8 }}
-        app.kubernetes.io/component: server
-  {{- with $values.topologySpreadConstraints }}
-  {{- toYaml . | nindent 2 }}
+  {{- $servers := dict "matchLabels" (include "admitkit.serverSelector" .root | fromYaml) }}
+  {{- $host := dict "maxSkew" 1 "topologyKey" "kubernetes.io/hostname" "whenUnsatisfiable" "ScheduleAnyway" }}
+  {{- range prepend $values.topologySpreadConstraints $host }}
+  - {{- toYaml (merge . (dict "labelSelector" $servers)) | nindent 4 }}
   {{- end }}
   {{- end }}
   containers:

@@ -223,7 +223,7 @@ annotations:
   verbs: [get, patch, update]
 {{- end -}}
 
-{{/* What the hook of the uninstall does beyond what registers: it stops the programs, and removes the Lease and the grants. */}}
+{{/* The hook of the uninstall: it stops the programs, and removes what they made, in their namespace ... */}}
 {{- define "admitkit.unregisterRules" -}}
 - apiGroups: [""]
   resources: [secrets]
@@ -244,6 +244,44 @@ annotations:
   resources: [leases]
   resourceNames: [{{ include "admitkit.configuration" . }}]
   verbs: [delete]
+{{- end -}}
+
+{{/* ... everywhere ... */}}
+{{- define "admitkit.unregisterClusterRules" -}}
+- apiGroups: [admissionregistration.k8s.io]
+  resources: [mutatingwebhookconfigurations, validatingwebhookconfigurations]
+  resourceNames: [{{ include "admitkit.configuration" . }}]
+  verbs: [get, delete]
+{{- with .Values.rbac.extraClusterRules }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* ... and where the extensions work: all access ends. */}}
+{{- define "admitkit.unregisterExtensionRules" -}}
+{{- with .Values.rbac.extraRules }}
+{{ toYaml . }}
+{{- end }}
+{{- if .Values.access.enabled }}
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [rolebindings]
+  verbs: [list, delete]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles]
+  verbs: [get, list, delete]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, delete]
+- apiGroups: [""]
+  resources: [pods/eviction]
+  verbs: [create]
+- apiGroups: [admitkit.dev]
+  resources: [podaccessrequests, execaccessrequests]
+  verbs: [list]
+- apiGroups: [admitkit.dev]
+  resources: [podaccessrequests/status, execaccessrequests/status]
+  verbs: [patch]
+{{- end }}
 {{- end -}}
 
 {{- define "admitkit.deployments" -}}
