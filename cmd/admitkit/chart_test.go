@@ -2,11 +2,14 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -17,6 +20,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 )
 
@@ -131,13 +135,26 @@ func seen(t *testing.T) {
 	}
 }
 
+// rendered are what render has returned, by the values.
+var rendered sync.Map
+
 // render returns the documents of the chart, hooks included.
 func render(t *testing.T, values string) []string {
 	t.Helper()
+	if text, ok := rendered.Load(values); ok {
+		return documentsOf(t, text.(string))
+	}
 	text, err := helm(t, values, "template", release, chartDir, "--namespace", releaseNamespace, "--values", "-")
 	if err != nil {
 		t.Fatal(err)
 	}
+	rendered.Store(values, text)
+	return documentsOf(t, text)
+}
+
+// documentsOf returns the documents of what Helm prints.
+func documentsOf(t *testing.T, text string) []string {
+	t.Helper()
 	var documents []string
 	for document := range strings.SplitSeq("\n"+text, "\n---\n") {
 		var content map[string]any
@@ -231,4 +248,200 @@ func podOf(object metav1.Object) *corev1.PodTemplateSpec {
 		return &o.Spec.Template
 	}
 	return nil
+}
+
+func TestTheChartIsLintedStrictly(t *testing.T) {
+	for name, values := range variants {
+		if _, err := helm(t, values, "lint", "--strict", chartDir, "--values", "-"); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
+	for values, want := range map[string]string{
+		`{audti: {enabled: false}}`:                                         "'audti' not allowed",
+		`{audit: {enabeld: false}}`:                                         "at '/audit': additional properties 'enabeld' not allowed",
+		`{audit: {log: {failurePolicy: open}}}`:                             "at '/audit/log/failurePolicy': value must be one of 'Open', 'Closed'",
+		`{audit: {cloudEvents: {url: "http://siem"}}}`:                      "at '/audit/cloudEvents/url'",
+		`{access: {retention: 1d}}`:                                         "at '/access/retention'",
+		`{replicas: 0}`:                                                     "at '/replicas': minimum: got 0, want 1",
+		`{image: {digest: latest}}`:                                         "at '/image/digest'",
+		`{watchNamespace: "a,b"}`:                                           "at '/watchNamespace'",
+		`{split: {enabled: true, registrar: CronJob}}`:                      "at '/split/registrar'",
+		`{audit: {enforcement: {enabled: true}}}`:                           "audit.enforcement.enabled: needs access.enabled",
+		`{audit: {enabled: false}}`:                                         "audit.enabled, access.enabled: both are false",
+		`{audit: {log: {enabled: false}, event: {enabled: false}}}`:         "audit: every sink is off",
+		`{ignoreUntilProbed: true, split: {enabled: true, registrar: Job}}`: "ignoreUntilProbed: needs a registrar that stays",
+		`{metrics: {enabled: false, podMonitor: {enabled: true}}}`:          "need metrics.enabled",
+		`{fullnameOverride: 1st}`:                                           `"1st" is no name for a Service`,
+	} {
+		if text, err := helm(t, values, "template", release, chartDir, "--values", "-"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v%s, want %s", values, err, text, want)
+		}
+	}
+}
+
+func TestAProgramOfOnesOwnRunsByTheChart(t *testing.T) {
+	objects := objectsOf(t, render(t, `
+image: {repository: example.com/stamp}
+audit: {enabled: false}
+rbac: {extraClusterRules: [{apiGroups: [""], resources: [nodes], verbs: [get]}]}
+`))
+	chart := rightsOf(t, objects)[release+"-admitkit"]
+	if !chart["everywhere: get nodes. *"] || chart["everywhere: get pods. *"] {
+		t.Errorf("%v", chart)
+	}
+	for _, object := range objects {
+		pod := podOf(object)
+		if pod == nil {
+			continue
+		}
+		for _, variable := range pod.Spec.Containers[0].Env {
+			if strings.HasPrefix(variable.Name, "ADMITKIT_") && variable.Value != "false" {
+				t.Errorf("%s: %s=%s", object.GetName(), variable.Name, variable.Value)
+			}
+		}
+	}
+}
+
+func TestTheSchemaKnowsEveryValueAndNoOther(t *testing.T) {
+	read := func(name string) map[string]any {
+		text, err := os.ReadFile(filepath.Join(chartDir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var content map[string]any
+		if err := yaml.UnmarshalStrict(text, &content); err != nil {
+			t.Fatal(err)
+		}
+		return content
+	}
+	schema := read("values.schema.json")
+	definitions := schema["$defs"].(map[string]any)
+	var compare func(path string, values, schema map[string]any)
+	compare = func(path string, values, schema map[string]any) {
+		if name, ok := schema["$ref"].(string); ok {
+			schema = definitions[strings.TrimPrefix(name, "#/$defs/")].(map[string]any)
+		}
+		properties, ok := schema["properties"].(map[string]any)
+		if !ok {
+			return // free
+		}
+		if schema["additionalProperties"] != false {
+			t.Errorf("%s: additional properties are allowed", path)
+		}
+		for key := range properties {
+			if _, ok := values[key]; !ok && path+key != "enabled" && path+key != "global" { // of charts around this one
+				t.Errorf("%s%s is not in values.yaml", path, key)
+			}
+		}
+		for key, value := range values {
+			property, ok := properties[key].(map[string]any)
+			if !ok {
+				t.Errorf("%s%s is not in the schema", path, key)
+				continue
+			}
+			if group, ok := value.(map[string]any); ok {
+				compare(path+key+".", group, property)
+			}
+		}
+	}
+	compare("", read("values.yaml"), schema)
+}
+
+func TestTwoReleasesDoNotMeet(t *testing.T) {
+	const values = `{audit: {touchedPods: {evictAfter: 1h}}, split: {enabled: true}, networkPolicy: {enabled: true}}`
+	seen := map[string]string{}
+	selectors := map[string]map[string]string{}
+	for _, where := range [][2]string{{"one", "a"}, {"two", "a"}, {"one", "b"}} {
+		text, err := helm(t, values, "template", where[0], chartDir, "--namespace", where[1], "--values", "-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, object := range objectsOf(t, documentsOf(t, text)) {
+			id := fmt.Sprintf("%T %s/%s", object, object.GetNamespace(), object.GetName())
+			if before := seen[id]; before != "" {
+				t.Errorf("%s is in %s and %v", id, before, where)
+			}
+			seen[id] = fmt.Sprint(where)
+			if service, ok := object.(*corev1.Service); ok {
+				selectors[fmt.Sprint(where)] = service.Spec.Selector
+			}
+		}
+	}
+	if labels.SelectorFromSet(selectors["[one a]"]).Matches(labels.Set(selectors["[two a]"])) {
+		t.Errorf("one Service has the Pods of both: %v", selectors)
+	}
+}
+
+func TestOnlyServersAreBehindTheService(t *testing.T) {
+	for name, values := range variants {
+		objects := objectsOf(t, render(t, values))
+		for _, object := range objects {
+			selector := selectorOf(object)
+			if selector == nil {
+				continue
+			}
+			var matched []string
+			for _, other := range objects {
+				if pod := podOf(other); pod != nil && selector.Matches(labels.Set(pod.Labels)) {
+					matched = append(matched, other.GetName())
+				}
+			}
+			if !slices.Equal(matched, []string{release + "-admitkit"}) {
+				t.Errorf("%s: %T %s selects the Pods of %v", name, object, object.GetName(), matched)
+			}
+		}
+	}
+}
+
+// selectorOf returns the selector of what is about the servers.
+func selectorOf(object metav1.Object) labels.Selector {
+	switch o := object.(type) {
+	case *corev1.Service:
+		return labels.SelectorFromSet(o.Spec.Selector)
+	case *policyv1.PodDisruptionBudget:
+		return labels.SelectorFromSet(o.Spec.Selector.MatchLabels)
+	case *podMonitor:
+		return labels.SelectorFromSet(o.Spec.Selector.MatchLabels)
+	}
+	return nil
+}
+
+func TestEveryObjectOfTheChartSaysWhoseItIs(t *testing.T) {
+	for name, values := range variants {
+		for _, object := range objectsOf(t, render(t, values)) {
+			for _, key := range []string{"name", "instance", "version", "part-of", "managed-by"} {
+				if object.GetLabels()["app.kubernetes.io/"+key] == "" {
+					t.Errorf("%s: %T %s has no label %s", name, object, object.GetName(), key)
+				}
+			}
+			if object.GetLabels()["helm.sh/chart"] == "" {
+				t.Errorf("%s: %T %s has no label helm.sh/chart", name, object, object.GetName())
+			}
+		}
+	}
+}
+
+func TestTheCRDsComeWithWhatNeedsThem(t *testing.T) {
+	for values, want := range map[string]int{
+		"": 0, "access: {enabled: true}": 4, "audit: {objects: {enabled: true}}": 1,
+		"{access: {enabled: true}, audit: {objects: {enabled: true}}}":                         5,
+		"{access: {enabled: true}, audit: {objects: {enabled: true}}, crds: {enabled: false}}": 0,
+		"{access: {enabled: true}, audit: {enabled: false, objects: {enabled: true}}}":         4,
+	} {
+		count := 0
+		for _, object := range objectsOf(t, render(t, values)) {
+			if crd, ok := object.(*apiextensionsv1.CustomResourceDefinition); ok {
+				count++
+				if crd.Annotations["controller-gen.kubebuilder.io/version"] == "" {
+					t.Errorf("%s lost its annotations: %v", crd.Name, crd.Annotations)
+				}
+			}
+		}
+		if count != want {
+			t.Errorf("%s: %d CRDs, want %d", values, count, want)
+		}
+	}
 }
