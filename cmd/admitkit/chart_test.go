@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -444,4 +445,47 @@ func TestTheCRDsComeWithWhatNeedsThem(t *testing.T) {
 			t.Errorf("%s: %d CRDs, want %d", values, count, want)
 		}
 	}
+}
+
+func TestTheHooksOfTheChartComeInOrderAndGo(t *testing.T) {
+	for name, values := range variants {
+		objects := objectsOf(t, render(t, values))
+		for _, object := range objects {
+			job, ok := object.(*batchv1.Job)
+			if !ok {
+				continue
+			}
+			if job.Spec.BackoffLimit == nil || job.Spec.ActiveDeadlineSeconds == nil {
+				t.Errorf("%s: %s has no end", name, job.Name)
+			}
+			account := 0
+			for _, other := range objects {
+				of := other.GetAnnotations()
+				if !strings.Contains(other.GetName(), job.Name) || of["helm.sh/hook"] == "" {
+					continue
+				}
+				if of["helm.sh/hook"] != job.Annotations["helm.sh/hook"] || weight(t, other) > weight(t, job) {
+					t.Errorf("%s: %T %s is there at %v, the Job at %v", name, other, other.GetName(), of, job.Annotations)
+				}
+				if of["helm.sh/hook-delete-policy"] != "before-hook-creation,hook-succeeded,hook-failed" {
+					t.Errorf("%s: %T %s stays: %v", name, other, other.GetName(), of)
+				}
+				if weight(t, other) < weight(t, job) && other.GetName() == job.Spec.Template.Spec.ServiceAccountName {
+					account++
+				}
+			}
+			if account == 0 {
+				t.Errorf("%s: %s has no ServiceAccount before it", name, job.Name)
+			}
+		}
+	}
+}
+
+func weight(t *testing.T, object metav1.Object) int {
+	t.Helper()
+	weight, err := strconv.Atoi(object.GetAnnotations()["helm.sh/hook-weight"])
+	if err != nil {
+		t.Errorf("%T %s: %v", object, object.GetName(), err)
+	}
+	return weight
 }
