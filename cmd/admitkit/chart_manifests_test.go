@@ -8,7 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -98,9 +101,8 @@ func TestTheChartGivesTheRightsOfTheManifestsAndNoOther(t *testing.T) {
 	for name, values := range variants {
 		t.Run(name, func(t *testing.T) {
 			objects := objectsOf(t, render(t, values))
-			server := objects[slices.IndexFunc(objects, func(o metav1.Object) bool { return podOf(o) != nil && o.GetName() == release+"-admitkit" })]
 			chart := rightsOf(t, objects)
-			want := rightsOf(t, manifestsOf(t, podOf(server).Spec))
+			want := rightsOf(t, manifestsOf(t, podOf(serverOf(objects)).Spec))
 			extra := rights{}
 			if name == "everything else" {
 				extra.add("everywhere", []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get"}}})
@@ -124,4 +126,77 @@ func TestTheChartGivesTheRightsOfTheManifestsAndNoOther(t *testing.T) {
 			}
 		})
 	}
+}
+
+// shape is what the chart and `manifests` have in common besides rights: all but
+// names, labels and what a user of a chart can choose.
+type shape struct {
+	Replicas   *int32
+	Strategy   appsv1.DeploymentStrategy
+	Grace      *int64
+	Links      *bool
+	Pod        *corev1.PodSecurityContext
+	Spread     []corev1.TopologySpreadConstraint
+	Container  *corev1.SecurityContext
+	Ports      []corev1.ContainerPort
+	Live       *corev1.Probe
+	Ready      *corev1.Probe
+	Disruption policyv1.PodDisruptionBudgetSpec
+	Service    []corev1.ServicePort
+}
+
+// shapeOf returns the shape of a Deployment, and of what is about its Pods.
+func shapeOf(objects []metav1.Object, name string) shape {
+	var s shape
+	for _, object := range objects {
+		switch o := object.(type) {
+		case *appsv1.Deployment:
+			if o.Name != name {
+				continue
+			}
+			pod := o.Spec.Template.Spec
+			s.Replicas, s.Strategy = o.Spec.Replicas, o.Spec.Strategy
+			s.Grace, s.Links, s.Pod, s.Spread = pod.TerminationGracePeriodSeconds, pod.EnableServiceLinks, pod.SecurityContext, pod.TopologySpreadConstraints
+			c := pod.Containers[0]
+			s.Container, s.Ports, s.Live, s.Ready = c.SecurityContext, c.Ports, c.LivenessProbe, c.ReadinessProbe
+		case *policyv1.PodDisruptionBudget:
+			s.Disruption = o.Spec
+		case *corev1.Service:
+			s.Service = o.Spec.Ports
+		}
+	}
+	s.Disruption.Selector = nil
+	for i := range s.Spread {
+		s.Spread[i].LabelSelector = nil
+	}
+	return s
+}
+
+func TestTheChartsPodsAreThoseOfTheManifests(t *testing.T) {
+	for name, values := range map[string]string{
+		"the default":     "",
+		"split":           `{split: {enabled: true}}`,
+		"a longer drain":  `{drainPeriodSeconds: 45}`,
+		"other ports":     `{port: 10443, service: {port: 8443}}`,
+		"without metrics": `{metrics: {enabled: false}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := objectsOf(t, render(t, values))
+			manifests := manifestsOf(t, podOf(serverOf(objects)).Spec)
+			for deployment, ofManifests := range map[string]string{release + "-admitkit": "admitkit", release + "-admitkit-registrar": "admitkit-registrar"} {
+				chart := shapeOf(objects, deployment)
+				if chart.Replicas == nil && !strings.Contains(values, "split") && ofManifests == "admitkit-registrar" {
+					continue // it is in the server
+				}
+				if diff := cmp.Diff(shapeOf(manifests, ofManifests), chart); diff != "" {
+					t.Errorf("%s: - manifests, + chart: %s", deployment, diff)
+				}
+			}
+		})
+	}
+}
+
+// serverOf returns the Deployment that serves.
+func serverOf(objects []metav1.Object) metav1.Object {
+	return objects[slices.IndexFunc(objects, func(o metav1.Object) bool { return podOf(o) != nil && o.GetName() == release+"-admitkit" })]
 }
