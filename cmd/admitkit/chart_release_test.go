@@ -1,0 +1,279 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/admitkit/admitkit/testing/controlplane"
+)
+
+// asProgram makes the test's binary the operator.
+const asProgram = "ADMITKIT_TEST_AS_PROGRAM"
+
+func init() {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+}
+
+func TestAReleaseWorksAndItsUninstallLeavesNothing(t *testing.T) {
+	t.Parallel()
+	cluster := controlplane.Run(t, controlplane.Options{ControllerManager: true, Kwok: true})
+	releases := map[string]string{
+		"one":   "access.enabled=true,audit.objects.enabled=true,audit.enforcement.enabled=true",
+		"split": "split.enabled=true,audit.touchedPods.evictAfter=1h",
+		"job":   "split.enabled=true,split.registrar=Job,watchNamespace=default",
+	}
+	if testing.Short() {
+		delete(releases, "split")
+	}
+	kubectl(t, cluster, "create", "namespace", releaseNamespace)
+	t.Run("all in one namespace", func(t *testing.T) {
+		for name, values := range releases {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				i := &installed{t, cluster, name, strings.Contains(values, "access")}
+				i.helm("install", name, chartDir, "--wait", "--set", values)
+				i.work()
+				if !testing.Short() {
+					i.helm("upgrade", name, chartDir, "--wait", "--set", values)
+				}
+				i.unregister()
+				i.helm("uninstall", name, "--wait")
+			})
+		}
+	})
+	for name := range releases {
+		if left := labelled(t, cluster, everyKind(t, cluster), "app.kubernetes.io/instance="+name); len(left) > 0 {
+			t.Errorf("left of %s: %v", name, left)
+		}
+	}
+	if left := labelled(t, cluster, everyKind(t, cluster), "app.kubernetes.io/managed-by in (admitkit, admitkit-access)"); len(left) > 0 {
+		t.Errorf("left of the programs: %v", left)
+	}
+}
+
+func kubectl(t *testing.T, cluster *controlplane.ControlPlane, args ...string) string {
+	t.Helper()
+	var problems bytes.Buffer
+	cmd := cluster.Kubectl(t.Context(), nil, args...)
+	cmd.Stderr = &problems
+	output, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%q: %v: %s", args, err, problems.String())
+	}
+	return string(output)
+}
+
+// everyKind is what a cluster has, Events excepted.
+func everyKind(t *testing.T, cluster *controlplane.ControlPlane) string {
+	t.Helper()
+	kinds := strings.Fields(kubectl(t, cluster, "api-resources", "--verbs=list", "--output=name"))
+	return strings.Join(slices.DeleteFunc(kinds, func(kind string) bool { return strings.HasPrefix(kind, "events") }), ",")
+}
+
+// labelled are the objects that a selector selects.
+func labelled(t *testing.T, cluster *controlplane.ControlPlane, kinds, selector string) []string {
+	t.Helper()
+	return strings.Fields(kubectl(t, cluster, "get", kinds, "--all-namespaces", "--selector", selector, "--output=name"))
+}
+
+// installed is a release in a cluster whose kubelets only say that Pods run.
+type installed struct {
+	*testing.T
+	cluster *controlplane.ControlPlane
+	name    string
+	// grants: it has the access extension.
+	grants bool
+}
+
+func (i *installed) helm(args ...string) string {
+	i.Helper()
+	text, err := helm(i.T, "", append(args, "--kubeconfig", i.cluster.Admin().KubeConfig, "--namespace", releaseNamespace)...)
+	if err != nil {
+		i.Fatal(err)
+	}
+	return text
+}
+
+// run starts a program of a Pod, as its ServiceAccount.
+func (i *installed) run(pod corev1.PodSpec, args ...string) (process *exec.Cmd, log *bytes.Buffer) {
+	i.Helper()
+	user, err := i.cluster.AddUser("system:serviceaccount:"+releaseNamespace+":"+pod.ServiceAccountName,
+		"system:serviceaccounts", "system:serviceaccounts:"+releaseNamespace)
+	if err != nil {
+		i.Fatal(err)
+	}
+	// There is no network by which an API server could reach a Service.
+	args = slices.Concat(pod.Containers[0].Args, []string{"--kubeconfig=" + user.KubeConfig, "--drain-period=0s", "--metrics-address="}, args)
+	args = slices.DeleteFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--service-") })
+	process = exec.CommandContext(i.Context(), os.Args[0], args...)
+	process.Env = append(os.Environ(), asProgram+"=yes")
+	for _, variable := range pod.Containers[0].Env {
+		process.Env = append(process.Env, variable.Name+"="+variable.Value)
+	}
+	log = &bytes.Buffer{}
+	process.Stdout, process.Stderr = log, log
+	if err := process.Start(); err != nil {
+		i.Fatal(err)
+	}
+	return process, log
+}
+
+// end waits for a program, which must not have been forbidden anything.
+func (i *installed) end(process *exec.Cmd, log *bytes.Buffer) {
+	i.Helper()
+	if err := process.Wait(); err != nil || strings.Contains(log.String(), "forbidden") {
+		i.Errorf("%v: %s", err, log)
+	}
+}
+
+// work runs the programs of the release until a request has come through the API
+// server.
+func (i *installed) work() {
+	i.Helper()
+	clientset := kubernetes.NewForConfigOrDie(i.cluster.Config())
+	deployments, err := clientset.AppsV1().Deployments(releaseNamespace).List(i.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/instance=" + i.name})
+	if err != nil {
+		i.Fatal(err)
+	}
+	address, port := freeAddress(i.T), freeAddress(i.T)
+	args := []string{"--advertise-host=127.0.0.1", "--port=" + port[strings.LastIndex(port, ":")+1:]}
+	for _, job := range i.hooks("apply", "registrar") { // kwok has only said that it ran
+		process, log := i.run(job, args...)
+		i.end(process, log)
+		i.hooks("delete", "registrar")
+	}
+	for _, deployment := range deployments.Items {
+		args := args
+		if deployment.Name == i.name+"-admitkit" {
+			args = append(args, "--health-address="+address)
+		}
+		process, log := i.run(deployment.Spec.Template.Spec, args...)
+		defer i.end(process, log)
+		defer func() { _ = process.Process.Signal(syscall.SIGTERM) }()
+	}
+	if err := wait.PollUntilContextTimeout(i.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", nil)
+		if err != nil {
+			return false, err
+		}
+		response, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return false, nil //nolint:nilerr // it does not listen yet
+		}
+		return response.StatusCode == http.StatusOK, response.Body.Close()
+	}); err != nil {
+		i.Error("not ready within a minute")
+	}
+	if len(i.registered()) == 0 {
+		i.Error("nothing is registered")
+	}
+	if i.grants {
+		i.grant()
+	}
+}
+
+// grant has access granted to a Pod, which is to end with the release.
+func (i *installed) grant() {
+	i.Helper()
+	apply := i.cluster.Kubectl(i.Context(), nil, "create", "--filename", "-")
+	apply.Stdin = strings.NewReader(`
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: default}
+spec: {containers: [{name: main, image: example.com/web}]}
+---
+apiVersion: admitkit.dev/v1alpha1
+kind: ExecAccessTemplate
+metadata: {name: web, namespace: default}
+spec:
+  accessConfig: {allowedUsers: [` + i.cluster.Admin().Name + `]}
+  controllerTargetRef: {apiVersion: v1, kind: Pod, name: web}
+---
+apiVersion: admitkit.dev/v1alpha1
+kind: ExecAccessRequest
+metadata: {name: incident, namespace: default}
+spec: {templateName: web}
+`)
+	if output, err := apply.CombinedOutput(); err != nil {
+		i.Fatalf("%v: %s", err, output)
+	}
+	kubectl(i.T, i.cluster, "wait", "--namespace", "default", "execaccessrequest/incident", "--for=jsonpath={.status.ready}=true", "--timeout=30s")
+	if len(i.granted()) == 0 {
+		i.Error("nothing is granted")
+	}
+}
+
+func (i *installed) granted() []string {
+	i.Helper()
+	return labelled(i.T, i.cluster, "roles,rolebindings", "app.kubernetes.io/managed-by=admitkit-access")
+}
+
+// hooks applies or deletes the hooks of the release that belong to a Job, which
+// kwok would only say to have run, and returns the Job's Pod.
+func (i *installed) hooks(verb, component string) []corev1.PodSpec {
+	i.Helper()
+	var pods []corev1.PodSpec
+	for _, document := range documentsOf(i.T, i.helm("get", "hooks", i.name)) {
+		object := decode(i.T, document)
+		if !strings.HasSuffix(object.GetName(), "-"+component) {
+			continue
+		}
+		if pod := podOf(object); pod != nil {
+			pods = append(pods, pod.Spec)
+			continue
+		}
+		cmd := i.cluster.Kubectl(i.Context(), nil, verb, "--namespace", releaseNamespace, "--filename", "-")
+		cmd.Stdin = strings.NewReader(document)
+		if output, err := cmd.CombinedOutput(); err != nil {
+			i.Fatalf("%v: %s", err, output)
+		}
+	}
+	return pods
+}
+
+func (i *installed) unregister() {
+	i.Helper()
+	for _, job := range i.hooks("apply", "unregister") {
+		process, log := i.run(job, "--advertise-host=127.0.0.1")
+		i.end(process, log)
+	}
+	if left := i.registered(); len(left) > 0 {
+		i.Errorf("left after unregister: %v", left)
+	}
+	if left := i.granted(); i.grants && len(left) > 0 {
+		i.Errorf("granted after unregister: %v", left)
+	}
+}
+
+// registered is what the manager has made.
+func (i *installed) registered() []string {
+	i.Helper()
+	return labelled(i.T, i.cluster, "validatingwebhookconfigurations,mutatingwebhookconfigurations,secrets", "admitkit.dev/fingerprint="+i.name+"-admitkit")
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
