@@ -83,11 +83,11 @@ ifndef E2E_IMAGE
 e2e: export KUBECONFIG := $(CLUSTER)/kubeconfig
 e2e: export E2E_IMAGE := $(IMAGE)
 e2e: export E2E_CLUSTER := $(CLUSTER)
-e2e: e2e-images
+e2e: cluster-load
 endif
 
-.PHONY: e2e-images
-e2e-images: cluster-up image bin/sample.tar
+.PHONY: cluster-load
+cluster-load: cluster-up image bin/sample.tar $(HELM) ## Put the images into that cluster's node
 	@for image in admitkit sample busybox; do bin/tools/cluster -dir $(CLUSTER) load bin/$$image.tar; done
 
 # An operator of a user's own.

@@ -2,6 +2,8 @@ package access_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,10 +14,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
@@ -354,5 +358,49 @@ func TestWhereTheCRDsWereDeletedFirstWhatIsLeftOfGrantsStillGoes(t *testing.T) {
 	}
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(binding), binding); !apierrors.IsNotFound(err) {
 		t.Errorf("the RoleBinding is left: %v", err)
+	}
+}
+
+func TestOlderCRDsCannotHoldARevocationAndTheErrorSaysSo(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	for _, name := range []string{"podaccessrequests", "execaccessrequests"} {
+		text, err := os.ReadFile("../../config/crd/admitkit.dev_" + name + ".yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.Unmarshal(text, &crd); err != nil {
+			t.Fatal(err)
+		}
+		schema := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
+		schema.XValidations = nil // they name the field
+		delete(schema.Properties["status"].Properties, "revokedAt")
+		if text, err = yaml.Marshal(crd); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, name+".yaml"), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	older := controlplane.Run(t, controlplane.Options{CRDPaths: []string{folder}})
+	c, err := client.New(older.Config(), client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := execRequest(metav1.NamespaceDefault, "a", "web")
+	req.Spec.Duration = "1h"
+	create(t, c, req)
+	mgr, err := manager.New(manager.Options{WebhookNamespace: metav1.NamespaceDefault, Host: "127.0.0.1", RESTConfig: older.Config()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var each removers
+	if err := access.New(access.Options{}).AddTo(&each); err != nil {
+		t.Fatal(err)
+	}
+	errs := each.remove(t, 2*time.Second, mgr)
+	if len(errs) != 1 || !strings.Contains(errs[0].Error(), "default/a") || !strings.Contains(errs[0].Error(), "apply config/crd") {
+		t.Errorf("got %v", errs)
 	}
 }

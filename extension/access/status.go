@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -138,7 +139,13 @@ func (r *requests) write(ctx context.Context, req request, s *state) error {
 func (r *requests) patchStatus(ctx context.Context, req request, s *state) error {
 	after := req.DeepCopyObject().(request)
 	*after.GetRequestStatus() = s.RequestStatus
-	return r.writer.Status().Patch(ctx, after, client.MergeFromWithOptions(req, client.MergeFromWithOptimisticLock{}))
+	if err := r.writer.Status().Patch(ctx, after, client.MergeFromWithOptions(req, client.MergeFromWithOptimisticLock{})); err != nil {
+		return err
+	}
+	if s.RevokedAt != nil && after.GetRequestStatus().RevokedAt == nil {
+		return errors.New("the CRD is of an older version, without status.revokedAt: apply config/crd of this one")
+	}
+	return nil
 }
 
 // report says what changed.

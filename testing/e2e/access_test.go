@@ -41,10 +41,22 @@ type shop struct {
 	alice     user
 }
 
+var opened *shop
+
+// openShop returns the shop, which the first test that needs it makes.
+func openShop(t *testing.T) shop {
+	t.Helper()
+	if opened == nil {
+		s := newShop(t)
+		opened = &s
+	}
+	return *opened
+}
+
 func newShop(t *testing.T) shop {
 	t.Helper()
 	shipped.installed(t)
-	s := shop{namespace: newNamespace(t, "shop"), alice: newUser(t, "alice", "devs")}
+	s := shop{namespace: namespace(t, "shop"), alice: newUser(t, "alice", "devs")}
 	labels := map[string]string{"app": "web"}
 	replicas := int32(1)
 	stubborn := restricted("sleep", "86400") // the first process of a container ignores what it does not handle
@@ -110,7 +122,7 @@ func (s shop) exec(ctx context.Context, pod string, args ...string) (string, err
 }
 
 func TestAnExecIsRecordedWithItsCommandAndItsAccess(t *testing.T) {
-	s := newShop(t)
+	s := openShop(t)
 	if output, err := s.exec(t.Context(), "deployment/web", "id"); err == nil {
 		t.Fatalf("alice has asked for nothing, and ran a command: %s", output)
 	}
@@ -155,7 +167,7 @@ func TestAnExecIsRecordedWithItsCommandAndItsAccess(t *testing.T) {
 }
 
 func TestAPodThatNamesATemplateIsMutatedAndRuns(t *testing.T) {
-	s := newShop(t)
+	s := openShop(t)
 	spec := restricted("sleep", "86400")
 	minute := int64(60)
 	spec.TerminationGracePeriodSeconds = &minute
@@ -170,16 +182,16 @@ func TestAPodThatNamesATemplateIsMutatedAndRuns(t *testing.T) {
 }
 
 func TestAPodOfAUsersOwnIsStampedInItsNamespaceAndNowhereElse(t *testing.T) {
-	namespace, elsewhere := newNamespace(t, one.name), newNamespace(t, "elsewhere")
+	watched := namespace(t, one.name)
 	one.installed(t)
-	for _, in := range []string{namespace, elsewhere} {
+	for _, in := range []string{watched, namespace(t, "elsewhere")} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "printer", Namespace: in}, Spec: restricted("sh", "-c", "echo STAMP_1=$STAMP_1; sleep 86400")}
 		if err := admin.Create(t.Context(), pod); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, 30*time.Second, "the Pod runs", running(client.ObjectKeyFromObject(pod)))
 		want := "STAMP_1=\n"
-		if in == namespace {
+		if in == watched {
 			want = "STAMP_1=stamped\n"
 		}
 		eventually(t, 10*time.Second, "the container has printed its variable", func(ctx context.Context) error {
@@ -193,7 +205,7 @@ func TestAPodOfAUsersOwnIsStampedInItsNamespaceAndNowhereElse(t *testing.T) {
 }
 
 func TestASessionInAnAccessPodEndsWhenAccessDoes(t *testing.T) {
-	s := newShop(t)
+	s := openShop(t)
 	for _, way := range []struct {
 		template, figure string
 		limit            time.Duration
@@ -204,7 +216,7 @@ func TestASessionInAnAccessPodEndsWhenAccessDoes(t *testing.T) {
 		var slowest time.Duration
 		for range long(3, 1) {
 			status := s.access(t, "pod", way.template, "8s")
-			session := s.open(t, status.PodName)
+			session := s.enter(t, status.PodName)
 			slowest = max(slowest, session.ended(t, status.ExpiresAt.Time))
 			output, err := s.exec(t.Context(), status.PodName, "id")
 			if err == nil {
@@ -221,9 +233,9 @@ func TestASessionInAnAccessPodEndsWhenAccessDoes(t *testing.T) {
 }
 
 func TestOnExpiryEvictEndsASession(t *testing.T) {
-	s := newShop(t)
+	s := openShop(t)
 	status := s.access(t, "exec", "evicting", "8s")
-	session := s.open(t, status.PodName)
+	session := s.enter(t, status.PodName)
 	late := session.ended(t, status.ExpiresAt.Time)
 	fmt.Printf("FIGURE session.evict_s=%.2f s\n", late.Seconds())
 	if late > 5*time.Second {
@@ -250,8 +262,8 @@ type session struct {
 	done chan time.Time
 }
 
-// open begins a session, and returns when the command in the container runs.
-func (s shop) open(t *testing.T, pod string) session {
+// enter begins a session, and returns when the command in the container runs.
+func (s shop) enter(t *testing.T, pod string) session {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "kubectl", "exec", "--namespace", s.namespace, pod, "--", "sh", "-c", "trap '' TERM HUP; echo begun; while true; do sleep 1; done")
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.alice.kubeconfig)
@@ -266,12 +278,12 @@ func (s shop) open(t *testing.T, pod string) session {
 	if _, err := stdout.Read(begun); err != nil {
 		t.Fatalf("the session did not begin: %v", errors.Join(err, cmd.Wait()))
 	}
-	opened := session{cmd, make(chan time.Time, 1)}
+	entered := session{cmd, make(chan time.Time, 1)}
 	go func() {
 		_ = cmd.Wait() // it is ended from the other side
-		opened.done <- time.Now()
+		entered.done <- time.Now()
 	}()
-	return opened
+	return entered
 }
 
 // ended returns how long after the end of access the session ended. It must not

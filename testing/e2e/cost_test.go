@@ -39,7 +39,7 @@ func TestAReplicaAtRestCostsLittle(t *testing.T) {
 
 // A start from nothing: no CA, no webhook configuration, one replica.
 func TestTheFirstAdmissionComesSoonAfterTheContainerStarts(t *testing.T) {
-	namespace := newNamespace(t, one.name)
+	watched := namespace(t, one.name)
 	one.installed(t)
 	ctx := t.Context()
 	if err := one.scale(ctx, 0); err != nil {
@@ -60,7 +60,7 @@ func TestTheFirstAdmissionComesSoonAfterTheContainerStarts(t *testing.T) {
 	}
 	var first time.Time
 	eventually(t, time.Minute, "a Pod is stamped", func(ctx context.Context) error {
-		pod, err := clientset.CoreV1().Pods(namespace).Create(ctx, gated(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		pod, err := clientset.CoreV1().Pods(watched).Create(ctx, gated(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil && !stamped(pod, 1) {
 			err = errors.New("it is not")
 		}

@@ -18,7 +18,7 @@ import (
 )
 
 func TestNoPodFailsOrIsMissedWhateverHappensToTheWebhook(t *testing.T) {
-	newNamespace(t, one.name)
+	namespace(t, one.name)
 	one.installed(t)
 	if err := one.settled(t.Context()); err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func configurationOf(ctx context.Context, r release) (*admissionregistrationv1.M
 }
 
 func TestTheWebhookNeverBlocksItsOwnRecovery(t *testing.T) {
-	namespace := newNamespace(t, one.name)
+	watched := namespace(t, one.name)
 	one.installed(t)
 	if err := one.settled(t.Context()); err != nil {
 		t.Fatal(err)
@@ -180,7 +180,7 @@ func TestTheWebhookNeverBlocksItsOwnRecovery(t *testing.T) {
 	}
 	refused := false
 	eventually(t, time.Minute, "Pods are stamped again", func(ctx context.Context) error {
-		pod, err := clientset.CoreV1().Pods(namespace).Create(ctx, gated(), metav1.CreateOptions{})
+		pod, err := clientset.CoreV1().Pods(watched).Create(ctx, gated(), metav1.CreateOptions{})
 		if err != nil {
 			refused = true
 			return err

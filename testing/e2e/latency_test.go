@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -15,23 +16,23 @@ import (
 )
 
 // What the creation of a Pod takes without admitkit, with one extension, and with
-// five in one webhook, as a client of the API server sees it. They take turns, so
-// that all of them see the same noise.
+// five in one webhook, as a client of the API server sees it. They take turns, in
+// an order by chance, so that all of them see the same noise.
 func TestExtensionsAddLittleToTheCreationOfAPod(t *testing.T) {
 	ways := []struct {
 		extensions int
 		namespace  string
 		took       []time.Duration
 	}{
-		{0, newNamespace(t, "none"), nil},
-		{1, newNamespace(t, one.name), nil},
-		{5, newNamespace(t, five.name), nil},
+		{0, namespace(t, "none"), nil},
+		{1, namespace(t, one.name), nil},
+		{5, namespace(t, five.name), nil},
 	}
 	one.installed(t)
 	five.installed(t)
 	before := webhookSeconds(t)
 	for range long(500, 60) {
-		for i := range ways {
+		for _, i := range rand.Perm(len(ways)) {
 			way := &ways[i]
 			began := time.Now()
 			pod, err := clientset.CoreV1().Pods(way.namespace).Create(t.Context(), gated(), metav1.CreateOptions{})

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,6 +49,9 @@ var (
 	adminKubeconfig string
 )
 
+// files is a folder for the files of all tests.
+var files string
+
 // prefix of the namespaces of the tests.
 const prefix = "e2e-"
 
@@ -68,15 +72,15 @@ func run(m *testing.M) (code int, err error) {
 	if err := connect(); err != nil {
 		return 0, err
 	}
-	path, err := os.MkdirTemp("", "e2e-")
-	if err != nil {
+	if files, err = os.MkdirTemp("", "e2e-"); err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(path)) }()
-	plugin := exec.Command("go", "build", "-o", filepath.Join(path, "kubectl-access"), "../../cmd/kubectl-access")
+	defer func() { err = errors.Join(err, os.RemoveAll(files)) }()
+	plugin := exec.Command("go", "build", "-o", filepath.Join(files, "kubectl-access"), "../../cmd/kubectl-access")
 	if output, err := plugin.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("%w: %s", err, output)
 	}
+	path := files
 	// kubectl may also be on the PATH, where there is no bin/k8s.
 	for _, dir := range []string{bin + "/tools", bin + "/k8s/current"} {
 		absolute, err := filepath.Abs(dir)
@@ -120,33 +124,27 @@ func connect() error {
 
 // cleanUp uninstalls the releases and deletes the namespaces.
 func cleanUp(ctx context.Context) error {
-	var errs []error
-	for _, r := range releases {
-		errs = append(errs, r.uninstall(ctx))
+	err := uninstallAll(ctx)
+	namespaces, listErr := clientset.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+	if listErr != nil {
+		return errors.Join(err, listErr)
 	}
-	namespaces, err := clientset.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return errors.Join(append(errs, err)...)
-	}
+	var deleting errgroup.Group
 	for _, namespace := range namespaces.Items {
 		if strings.HasPrefix(namespace.Name, prefix) {
-			errs = append(errs, deleteNamespace(ctx, namespace.Name))
+			deleting.Go(func() error { return deleteNamespace(ctx, namespace.Name) })
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(err, deleting.Wait())
 }
 
-// newNamespace makes one in which the restricted Pod Security standard holds.
-func newNamespace(t *testing.T, name string) string {
+// namespace makes one in which the restricted Pod Security standard holds, unless
+// an earlier test has. It goes when all tests have run.
+func namespace(t *testing.T, name string) string {
 	t.Helper()
 	if err := makeNamespace(t.Context(), prefix+name); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := deleteNamespace(context.Background(), prefix+name); err != nil {
-			t.Error(err)
-		}
-	})
 	return prefix + name
 }
 
@@ -154,6 +152,9 @@ func makeNamespace(ctx context.Context, name string) error {
 	_, err := clientset.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
 	}}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
 	return err
 }
 

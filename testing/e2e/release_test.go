@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,7 +51,7 @@ func (r release) namespace() string { return r.name }
 
 // install installs the release, or upgrades it, and returns when it is ready.
 func (r release) install(ctx context.Context, more ...string) error {
-	if err := makeNamespace(ctx, r.namespace()); err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := makeNamespace(ctx, r.namespace()); err != nil {
 		return err
 	}
 	args := []string{"helm", "upgrade", "--install", r.name, "../../charts/admitkit", "--namespace", r.namespace(), "--wait", "--timeout", "2m"}
@@ -77,6 +77,15 @@ func (r release) installed(t *testing.T) {
 func (r release) uninstall(ctx context.Context) error {
 	_, err := command(ctx, adminKubeconfig, "helm", "uninstall", r.name, "--namespace", r.namespace(), "--wait", "--ignore-not-found", "--timeout", "2m")
 	return errors.Join(err, deleteNamespace(ctx, r.namespace()))
+}
+
+// uninstallAll uninstalls all releases at once.
+func uninstallAll(ctx context.Context) error {
+	var group errgroup.Group
+	for _, r := range releases {
+		group.Go(func() error { return r.uninstall(ctx) })
+	}
+	return group.Wait()
 }
 
 // replicas are the Pods that serve.

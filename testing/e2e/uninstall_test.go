@@ -19,17 +19,15 @@ import (
 
 // It is uninstalled while it is in use: access is granted and a session is open.
 func TestAnUninstallLeavesNothingAndNobodyInside(t *testing.T) {
-	s := newShop(t)
+	s := openShop(t)
 	ctx := t.Context()
 	execs, pods := s.access(t, "exec", "web", "1h"), s.access(t, "pod", "debug", "1h")
-	session := s.open(t, pods.PodName)
+	session := s.enter(t, pods.PodName)
 	if len(ours(t)) == 0 {
 		t.Fatal("nothing is found while it is installed: this test would find nothing that is left, either")
 	}
-	for _, r := range releases {
-		if err := r.uninstall(ctx); err != nil {
-			t.Fatal(err)
-		}
+	if err := uninstallAll(ctx); err != nil {
+		t.Fatal(err)
 	}
 	left := ours(t)
 	fmt.Printf("FIGURE uninstall.left=%d objects\n", len(left))

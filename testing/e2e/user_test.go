@@ -57,7 +57,7 @@ func newUser(t *testing.T, name string, groups ...string) user {
 	}
 	kubeconfig.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
 	kubeconfig.CurrentContext = "c"
-	file := filepath.Join(t.TempDir(), "kubeconfig")
+	file := filepath.Join(files, name+".kubeconfig")
 	if err := clientcmd.WriteToFile(*kubeconfig, file); err != nil {
 		t.Fatal(err)
 	}
