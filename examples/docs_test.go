@@ -90,7 +90,7 @@ func TestEveryRelativeLinkLeadsSomewhere(t *testing.T) {
 
 var (
 	longFlag   = regexp.MustCompile(`--[a-z][a-z-]+`)
-	makeTarget = regexp.MustCompile(`(?m)(?:^    |^\$ |` + "`" + `)make ([a-z-]+)`)
+	makeTarget = regexp.MustCompile(`(?m)(?:^    |^\$ |` + "`" + `)make ([a-z0-9-]+)`)
 	// A line of a code block that runs a program of ours.
 	commandLine = regexp.MustCompile(`(?m)^(?:    |\$ )(?:.*\| )?(go run \.\S*|stamp|contact|admitkit) (.*)$`)
 	// `--flag` by itself or after a subcommand, in prose.

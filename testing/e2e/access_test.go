@@ -204,6 +204,28 @@ func TestAPodOfAUsersOwnIsStampedInItsNamespaceAndNowhereElse(t *testing.T) {
 	}
 }
 
+func TestARegistrarApartFromTheServersRegistersForThem(t *testing.T) {
+	for _, r := range []release{stays, runsOnce} {
+		watched := namespace(t, r.name)
+		r.installed(t)
+		pod, err := clientset.CoreV1().Pods(watched).Create(t.Context(), gated(), metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !stamped(pod, 1) {
+			t.Errorf("%s: the Pod has the annotations %v", r.name, pod.Annotations)
+		}
+		replicas, err := r.replicas(t.Context())
+		if err != nil || len(replicas) != 2 {
+			t.Fatalf("%s: %d replicas serve, %v", r.name, len(replicas), err)
+		}
+		server := fmt.Sprintf("--as=system:serviceaccount:%s:%s", r.namespace(), replicas[0].Spec.ServiceAccountName)
+		if output, err := command(t.Context(), adminKubeconfig, "kubectl", "auth", "can-i", "update", "mutatingwebhookconfigurations", server); err == nil {
+			t.Errorf("%s: a server may write webhook configurations: %s", r.name, output)
+		}
+	}
+}
+
 func TestASessionInAnAccessPodEndsWhenAccessDoes(t *testing.T) {
 	s := openShop(t)
 	for _, way := range []struct {

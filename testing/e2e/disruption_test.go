@@ -7,8 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -68,6 +72,75 @@ func TestNoPodFailsOrIsMissedWhateverHappensToTheWebhook(t *testing.T) {
 	if all.failed+all.unmutated > 0 {
 		t.Errorf("%d Pods failed and %d were missed, of %d", all.failed, all.unmutated, all.pods)
 	}
+}
+
+// A process that is killed takes its requests with it, and until the Service is
+// without it new connections may be sent there: the API server tries none of that
+// again. Such Pods are refused, and their controllers make them anew. None of them
+// may come through as it was.
+func TestAReplicaThatIsKilledWithoutWarningCostsAFewRefusalsAndNoPodIsMissed(t *testing.T) {
+	if clusterDir == "" {
+		t.Skip("E2E_CLUSTER is not set: the processes of this cluster are not ours to kill")
+	}
+	namespace(t, one.name)
+	one.installed(t)
+	if err := one.settled(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	pods, err := one.replicas(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := startLoad(t)
+	for _, pod := range pods[:long(2, 1)] {
+		kill(t, pod)
+		eventually(t, time.Minute, "kubelet has started the container again", func(ctx context.Context) error {
+			now, err := clientset.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+			if err == nil && now.Status.ContainerStatuses[0].RestartCount == pod.Status.ContainerStatuses[0].RestartCount {
+				err = errors.New("not yet")
+			}
+			return err
+		})
+		if err := one.settled(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	counts := l.stop()
+	fmt.Printf("FIGURE e2e.sigkill_pods=%d pods\nFIGURE e2e.sigkill_failed=%d pods\n", counts.pods, counts.failed)
+	if counts.unmutated > 0 {
+		t.Errorf("%d of %d Pods were missed", counts.unmutated, counts.pods)
+	}
+	if limit := 2 * rate; counts.failed > limit {
+		t.Errorf("%d of %d Pods were refused, want %d at most: %s", counts.failed, counts.pods, limit, l.errors[0])
+	}
+}
+
+// kill kills the process of a Pod's container, as the kernel does when memory is
+// short.
+func kill(t *testing.T, pod corev1.Pod) {
+	t.Helper()
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, process := range processes {
+		cgroup, err := os.ReadFile(process + "/cgroup")
+		if err != nil || !strings.Contains(string(cgroup), string(pod.UID)) {
+			continue
+		}
+		if name, err := os.ReadFile(process + "/comm"); err != nil || strings.TrimSpace(string(name)) != "sample" {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(process))
+		if err == nil {
+			err = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatalf("no process of %s is found", pod.Name)
 }
 
 // restartKubelet returns when the node is ready, after the time in which a

@@ -9,7 +9,7 @@
 //	E2E_POD_IMAGE     what the Pods of the tests run: a busybox
 //
 // The tests make namespaces whose names begin with e2e-, CRDs of admitkit, and
-// three releases, and remove them. They need an administrator's rights, and a
+// releases of the chart, and remove them. They need an administrator's rights, and a
 // cluster on which admitkit is not installed. A test that measures something prints
 // lines "FIGURE name=value unit".
 package e2e

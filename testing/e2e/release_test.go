@@ -30,13 +30,16 @@ var (
 	shipped  = release{"admitkit", append(imageValues(image), "access.enabled=true", "audit.objects.enabled=true")}
 	one      = sample("sample-one", 1)
 	five     = sample("sample-five", 5)
-	releases = []release{shipped, one, five}
+	stays    = sample("sample-stays", 1, "split.enabled=true", "split.registrar=Deployment")
+	runsOnce = sample("sample-once", 1, "split.enabled=true", "split.registrar=Job")
+	releases = []release{shipped, one, five, stays, runsOnce}
 )
 
 // sample watches the namespace e2e-NAME alone.
-func sample(name string, extensions int) release {
-	return release{name, append(imageValues(sampleImage),
-		"audit.enabled=false", "watchNamespace="+prefix+name, fmt.Sprintf("extraArgs={--extensions=%d,--propagation-delay=2s}", extensions))}
+func sample(name string, extensions int, more ...string) release {
+	values := append(imageValues(sampleImage), "audit.enabled=false", "watchNamespace="+prefix+name,
+		fmt.Sprintf("extraArgs={--extensions=%d,--propagation-delay=2s}", extensions))
+	return release{name, append(values, more...)}
 }
 
 func imageValues(image string) []string {
