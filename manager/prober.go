@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/admitkit/admitkit/webhook/registration"
 )
 
@@ -25,7 +27,7 @@ type prober struct {
 var errNotProbed = errors.New("no probe has come back yet")
 
 // run probes until one has passed. told is called then.
-func (p *prober) run(ctx context.Context, probe func(context.Context) error, told func()) {
+func (p *prober) run(ctx context.Context, probe func(context.Context) error, told func(), failed func(error)) {
 	ticker := time.NewTicker(probeInterval)
 	defer ticker.Stop()
 	for {
@@ -37,6 +39,10 @@ func (p *prober) run(ctx context.Context, probe func(context.Context) error, tol
 			told()
 			return
 		}
+		if ctx.Err() != nil {
+			return
+		}
+		failed(err)
 		select {
 		case <-ctx.Done():
 			return
@@ -51,9 +57,10 @@ func (p *prober) hasPassed() bool {
 	return p.passed
 }
 
-// ready is nil when a probe has passed, or could not: a Service has only
-// endpoints that are ready, so the first replica would wait for itself for ever.
-// What was reached through the Service and failed is an error nevertheless.
+// ready is nil when a probe has passed, or reached nobody through the Service: it
+// has only endpoints that are ready, so the first replica would wait for itself for
+// ever. Something in between that lets nobody through looks the same. What was
+// reached and failed is an error.
 func (p *prober) ready(throughService bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,6 +80,19 @@ func unreached(err error) bool {
 	return err != nil && slices.ContainsFunc([]string{
 		"no endpoints available for service", "dial tcp", "context deadline exceeded", "Client.Timeout exceeded",
 	}, func(text string) bool { return strings.Contains(err.Error(), text) })
+}
+
+// probeFailed returns what tells of probes that fail: each in the metric, and in the
+// log what was not said last.
+func (m *Manager) probeFailed() func(error) {
+	var said string
+	return func(err error) {
+		lastError.WithLabelValues("probe").SetToCurrentTime()
+		if text := err.Error(); text != said {
+			said = text
+			m.options.Logger.Warnw("no probe has come back through the API server yet; trying on", zap.Error(err))
+		}
+	}
 }
 
 // probes reports whether this process probes: who registers does.

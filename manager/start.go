@@ -246,7 +246,7 @@ func (m *Manager) upkeep(ctx context.Context, r *registration.Registration, sour
 	trigger := make(chan struct{}, 1)
 	if r != nil && m.probes() {
 		group.Go(func() error {
-			m.prober.run(ctx, m.probe(r), func() { notify(trigger) })
+			m.prober.run(ctx, m.probe(r), func() { notify(trigger) }, m.probeFailed())
 			return nil
 		})
 	}

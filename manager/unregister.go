@@ -58,6 +58,16 @@ func (m *Manager) unregister(ctx context.Context) error {
 	return errors.Join(err, m.removeObjects(ctx))
 }
 
+// RunRemovers removes what the extensions made that must not outlive them, and
+// leaves the registration alone. It is for when [Manager.ScaleDown] failed: the
+// managers may have stopped or not.
+func (m *Manager) RunRemovers(ctx context.Context) error {
+	if _, err := m.remove(ctx, m.removers); err != nil {
+		return fmt.Errorf("manager: %w", err)
+	}
+	return nil
+}
+
 // addRemover adds what is not there yet: what is added in two roles is removed
 // once.
 func (m *Manager) addRemover(r extension.Remover) {

@@ -86,6 +86,28 @@ func TestUnregisterCallsEachRemoverOnceWhileTheWebhooksStillStand(t *testing.T) 
 	}
 }
 
+func TestRemoversAloneLeaveTheRegistrationAsItIs(t *testing.T) {
+	namespace := newNamespace(t)
+	var calls atomic.Int32
+	failure := errors.New("the Pod does not end")
+	r := newManager(t, manager.Options{Namespace: namespace}, &leaver{markExtension: markExtension{"a"}, remove: func(context.Context, extension.Manager) error {
+		calls.Add(1)
+		return failure
+	}})
+	if err := r.RegisterExtensions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.RunRemovers(t.Context()); !errors.Is(err, failure) {
+		t.Errorf("got %v", err)
+	}
+	if calls.Load() != 1 || !registered(t, namespace) {
+		t.Errorf("it is called %d times; registered: %t", calls.Load(), registered(t, namespace))
+	}
+	if err := r.UnregisterExtensions(t.Context()); !errors.Is(err, failure) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestARemoverThatFailsIsTriedAgainWithoutWebhooksAndLeavesNoneBehind(t *testing.T) {
 	for name, test := range map[string]struct {
 		fails func(registered bool) bool

@@ -162,8 +162,9 @@ func (r *removal) removeOf(ctx context.Context, key types.NamespacedName) (gone 
 	return err == nil && pod.name == "", err
 }
 
-// revokeAll revokes the requests whose time has not passed. It reports whether
-// there were any.
+// revokeAll revokes all requests, those whose time has passed included: whoever
+// made one may lengthen it while no webhook is registered. It reports whether there
+// were any.
 func (r *removal) revokeAll(ctx context.Context) (revoked bool, err error) {
 	var errs []error
 	list := r.kind.requests()
@@ -177,17 +178,20 @@ func (r *removal) revokeAll(ctx context.Context) (revoked bool, err error) {
 		}
 		each(list, func(req request) {
 			now := r.options.Clock.Now()
-			end, err := v1alpha1.EndOf(req)
-			if err != nil || !now.Before(end) {
+			if req.GetRequestStatus().RevokedAt != nil {
 				return
 			}
 			revoked = true
 			key := client.ObjectKeyFromObject(req)
-			r.pending[key] = true
-			state := newState(req, now)
+			state := &state{RequestStatus: *req.GetRequestStatus().DeepCopy()}
+			if end, err := v1alpha1.EndOf(req); err == nil && now.Before(end) {
+				r.pending[key] = true
+				state = newState(req, now)
+				state.RevokedAt = &metav1.Time{Time: now}
+				state.ended(now)
+				state.settle()
+			}
 			state.RevokedAt = &metav1.Time{Time: now}
-			state.ended(now)
-			state.settle()
 			if err = r.patchStatus(ctx, req, state); err != nil {
 				errs = append(errs, fmt.Errorf("revoking %s %s: %w", r.kind.request, key, err))
 			}

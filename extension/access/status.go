@@ -95,7 +95,7 @@ func (s *state) used() {
 // ended says that time is over, or that access was taken back.
 func (s *state) ended(end time.Time) {
 	reason, message := "Expired", "access ended at "+end.UTC().Format(time.RFC3339)
-	if s.RevokedAt != nil {
+	if s.RevokedAt != nil && !s.RevokedAt.After(end) {
 		reason, message = "Revoked", "access was revoked at "+end.UTC().Format(time.RFC3339)+"; make another request"
 	}
 	s.nothing(reason, message)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"os"
 	"os/exec"
@@ -20,15 +19,53 @@ import (
 // cluster is one cluster, up or not. All that is known of it is in its folder.
 type cluster struct {
 	dir string
-	// number tells clusters in several folders apart, where the machine's network
-	// and cgroups show them.
+	// number tells the clusters of the machine apart, where its network and cgroups
+	// show them: from 1 to 250, 0 before it is chosen.
 	number int
 }
 
-func newCluster(dir string) *cluster {
-	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(dir)) // never fails
-	return &cluster{dir: dir, number: 1 + int(hash.Sum32()%250)}
+// newCluster returns the cluster of a folder, which it need not have.
+func newCluster(dir string) (*cluster, error) {
+	c := &cluster{dir: dir}
+	text, err := os.ReadFile(c.path(numberFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return c, nil
+	}
+	if err == nil {
+		c.number, err = strconv.Atoi(string(text))
+	}
+	return c, err
+}
+
+// claim takes the folder, which must be new, empty or a cluster's, and a number
+// that nobody has.
+func (c *cluster) claim() error {
+	entries, err := os.ReadDir(c.dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if name := entry.Name(); name != lockFile && name != "logs" {
+			return fmt.Errorf("%s holds %s and is no folder of a cluster: give an empty one, because all in it is removed", c.dir, name)
+		}
+	}
+	for c.number = 1; c.number <= 250; c.number++ {
+		if _, err := os.Stat(filepath.Join("/sys/class/net", c.name())); errors.Is(err, os.ErrNotExist) && len(c.cgroups()) == 0 {
+			return write(c.path(numberFile), []byte(strconv.Itoa(c.number)))
+		}
+	}
+	return errors.New("this machine has 250 clusters")
+}
+
+// cgroups returns the folders of the Pods' cgroups: one of version 2, or one for
+// each controller of version 1.
+func (c *cluster) cgroups() []string {
+	var found []string
+	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+		folders, _ := filepath.Glob(pattern + c.name()) // the pattern is good
+		found = append(found, folders...)
+	}
+	return found
 }
 
 func (c *cluster) path(elements ...string) string {
@@ -111,6 +148,9 @@ func (c *cluster) down(ctx context.Context) error {
 // remove kills the supervisor, which takes the rest with it, and removes what
 // outlives processes.
 func (c *cluster) remove(ctx context.Context) error {
+	if c.number == 0 {
+		return nil
+	}
 	pid, err := c.supervisor()
 	if err != nil {
 		return err
@@ -132,15 +172,10 @@ func (c *cluster) remove(ctx context.Context) error {
 	if err := errors.Join(c.linkIsGone(ctx), c.removeCgroups(ctx)); err != nil {
 		return err
 	}
-	entries, err := os.ReadDir(c.dir)
-	if err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		if name := entry.Name(); name != "logs" && name != lockFile {
-			if err := os.RemoveAll(c.path(name)); err != nil {
-				return err
-			}
+	// The number goes last: a removal that was interrupted goes on with it.
+	for _, name := range []string{"cni", "config", "lib", "pki", "sysctl", "kubeconfig", restartFile, "supervisor", numberFile} {
+		if err := os.RemoveAll(c.path(name)); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -160,11 +195,7 @@ func (c *cluster) linkIsGone(ctx context.Context) error {
 // removeCgroups removes those of the Pods, in every hierarchy. A cgroup is
 // removed as a folder is, when those in it are.
 func (c *cluster) removeCgroups(ctx context.Context) error {
-	roots, err := filepath.Glob("/sys/fs/cgroup/*/" + c.name())
-	if err != nil {
-		return err
-	}
-	roots = append(roots, filepath.Join("/sys/fs/cgroup", c.name()))
+	roots := c.cgroups()
 	return poll(ctx, 10*time.Second, "the cgroups are empty", func(context.Context) error {
 		var errs []error
 		for _, root := range roots {
@@ -236,7 +267,10 @@ func (c *cluster) restart(ctx context.Context, name string) error {
 
 var errNotUp = errors.New("the cluster is not up: run `make cluster-up`")
 
-const lockFile = ".lock"
+const (
+	lockFile   = ".lock"
+	numberFile = "number"
+)
 
 // lock keeps a second run out of the folder until the first is done. The kernel
 // releases it when the process ends, however it ends.

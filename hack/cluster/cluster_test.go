@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -26,14 +27,16 @@ func TestAClusterThatWentDownLeavesNothingBehind(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a cluster needs root")
 	}
-	c := newCluster(filepath.Join(t.TempDir(), "cluster"))
+	c := newTestCluster(t)
 	t.Cleanup(func() { _ = c.down(context.Background()) })
 	if err := c.up(t.Context(), "../../bin/k8s/current", "../../bin/busybox.tar"); err != nil {
 		t.Fatal(err)
 	}
 	namespace := c.namespace(t)
-	if during := c.seen(t, namespace); len(during) < 10 {
-		t.Fatalf("the cluster is up, and no more of it is seen than %v: this test would not see what is left, either", during)
+	for _, kind := range []string{"process", "interface", "cgroup"} {
+		if !slices.ContainsFunc(c.seen(t, namespace), func(seen string) bool { return strings.HasPrefix(seen, kind) }) {
+			t.Fatalf("the cluster is up, and no %s of it is seen: this test would not see what is left, either", kind)
+		}
 	}
 	if err := c.up(t.Context(), "../../bin/k8s/current", "../../bin/busybox.tar"); err != nil {
 		t.Errorf("up, when it is up: %v", err)
@@ -55,13 +58,39 @@ func TestAClusterThatDoesNotStartIsRemovedAndSaysWhy(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a cluster needs root")
 	}
-	c := newCluster(filepath.Join(t.TempDir(), "cluster"))
+	c := newTestCluster(t)
 	if err := c.up(t.Context(), t.TempDir(), "../../bin/busybox.tar"); err == nil || !strings.Contains(err.Error(), "etcd") {
 		t.Errorf("a folder without binaries: got %v, want an error that names the first of them", err)
 	}
 	for _, left := range c.seen(t, "") {
 		t.Errorf("left behind: %s", left)
 	}
+}
+
+func TestAFolderThatHoldsSomethingElseIsLeftAsItIs(t *testing.T) {
+	c := newTestCluster(t)
+	file := c.path("thesis.txt")
+	if err := write(file, []byte("all of it")); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.claim(); err == nil || !strings.Contains(err.Error(), "thesis.txt") {
+		t.Errorf("up: got %v, want an error that names the file", err)
+	}
+	if err := c.down(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
+	}
+}
+
+func newTestCluster(t *testing.T) *cluster {
+	t.Helper()
+	c, err := newCluster(filepath.Join(t.TempDir(), "cluster"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // seen lists what of a cluster the machine sees: processes in its namespace, mounts
@@ -90,11 +119,10 @@ func (c *cluster) seen(t *testing.T, namespace string) []string {
 			state = append(state, "process "+process)
 		}
 	}
-	cgroups, err := filepath.Glob("/sys/fs/cgroup/*/" + c.name())
-	if err != nil {
-		t.Fatal(err)
+	for _, cgroup := range c.cgroups() {
+		state = append(state, "cgroup "+cgroup)
 	}
-	return append(state, cgroups...)
+	return state
 }
 
 // namespace is that of the processes.

@@ -20,8 +20,8 @@
 //
 // In these namespaces the folder is /run/cluster, and /run, /var/lib and /var/log
 // are parts of it. Everything therefore has the paths and ports that it always
-// has, and nothing of it can be seen on the machine but one interface, over which
-// the API server is reached.
+// has, and of it the machine sees one interface, over which the API server is
+// reached, and the cgroups of the Pods. Debian packages that it installs stay.
 package main
 
 import (
@@ -62,7 +62,10 @@ func run(ctx context.Context, dir, binaries, sandbox string, args []string) erro
 	if err != nil {
 		return err
 	}
-	c := newCluster(dir)
+	c, err := newCluster(dir)
+	if err != nil {
+		return err
+	}
 	command, args := args[0], args[1:]
 	switch {
 	case command == "up" && len(args) == 0:

@@ -66,6 +66,7 @@ func (c *cluster) services() []service {
 			binary("kube-controller-manager"), "--kubeconfig=" + pki("kube-controller-manager.kubeconfig"),
 			"--leader-elect=false", "--use-service-account-credentials",
 			"--service-account-private-key-file=" + pki("service-account.key"), "--root-ca-file=" + pki("ca.crt"),
+			"--flex-volume-plugin-dir=/var/lib/kubelet/volume-plugins",
 			"--cluster-signing-cert-file=" + pki("ca.crt"), "--cluster-signing-key-file=" + pki("ca.key"),
 		}, nil},
 		{"kube-scheduler", []string{

@@ -100,8 +100,9 @@ func (s *supervisor) reap() {
 		delete(s.running, pid)
 		fmt.Printf("%s %s ended: status %d, signal %v\n", time.Now().Format(time.RFC3339), service.name, status.ExitStatus(), status.Signal())
 		time.Sleep(restartPause)
-		if err := s.start(service); err != nil {
+		for err := s.start(service); err != nil; err = s.start(service) {
 			fmt.Println(err)
+			time.Sleep(restartPause)
 		}
 		s.confirm(service.name)
 	}
@@ -168,11 +169,10 @@ func (c *cluster) mount(binaries string) error {
 	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
 }
 
-// addCgroups makes the folder for the Pods' cgroups, in every hierarchy: there is
-// one of version 2, or one for each controller of version 1.
+// addCgroups makes the folder for the Pods' cgroups, in every hierarchy.
 func (c *cluster) addCgroups() error {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
-		return os.MkdirAll(filepath.Join("/sys/fs/cgroup", c.name()), 0o755)
+		return c.addUnifiedCgroup()
 	}
 	hierarchies, err := filepath.Glob("/sys/fs/cgroup/*/cgroup.procs")
 	if err != nil {
@@ -184,6 +184,22 @@ func (c *cluster) addCgroups() error {
 		}
 	}
 	return nil
+}
+
+// addUnifiedCgroup makes that of version 2, to which the controllers that kubelet
+// needs must be passed on.
+func (c *cluster) addUnifiedCgroup() error {
+	const root = "/sys/fs/cgroup"
+	available, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	for _, controller := range strings.Fields(string(available)) {
+		if err := os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+"+controller), 0o600); err != nil {
+			return fmt.Errorf("cgroup controller %s: %w", controller, err)
+		}
+	}
+	return os.MkdirAll(filepath.Join(root, c.name()), 0o755)
 }
 
 // hideTunables puts files of ours in the place of those by which kubelet would

@@ -66,7 +66,7 @@ func (c *cluster) up(ctx context.Context, binaries, sandbox string) (err error) 
 	}{
 		{"installing what is missing", install},
 		{"removing what another run left", c.remove},
-		{"writing certificates and configuration", func(context.Context) error { return c.prepare() }},
+		{"writing certificates and configuration", func(context.Context) error { return errors.Join(c.claim(), c.prepare()) }},
 		{"starting", func(ctx context.Context) error { return c.start(ctx, binaries) }},
 		{"loading " + sandboxImage, func(ctx context.Context) error { return c.loadSandbox(ctx, sandbox) }},
 		{"waiting until the node is ready", c.ready},
@@ -103,13 +103,17 @@ func install(ctx context.Context) error {
 	if err := command(ctx, "apt-get", "update", "-q"); err != nil {
 		return err
 	}
-	install := exec.CommandContext(ctx, "apt-get", append([]string{"install", "-q", "-y", "--no-install-recommends"}, missing...)...)
-	// invoke-rc.d then starts no containerd of the machine's own.
-	install.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1")
-	if output, err := install.CombinedOutput(); err != nil {
-		return fmt.Errorf("apt-get install: %w: %s", err, output)
+	// https://people.debian.org/~hmh/invokerc.d-policyrc.d-specification.txt: the
+	// package would start a containerd of the machine's own.
+	const policy = "/usr/sbin/policy-rc.d"
+	if _, err := os.Stat(policy); errors.Is(err, os.ErrNotExist) {
+		if err := os.WriteFile(policy, []byte("#!/bin/sh\nexit 101\n"), 0o755); err != nil {
+			return err
+		}
+		defer func() { _ = os.Remove(policy) }()
 	}
-	return nil
+	install := append([]string{"apt-get", "install", "-q", "-y", "--no-install-recommends"}, missing...)
+	return command(ctx, append([]string{"env", "DEBIAN_FRONTEND=noninteractive"}, install...)...)
 }
 
 // prepare writes what the processes read.

@@ -13,6 +13,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"debug/elf"
 	"flag"
 	"fmt"
 	"io"
@@ -29,6 +30,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
+
+// maxSize is what the image may have, compressed, in bytes.
+const maxSize = 25e6
 
 func main() {
 	binary := flag.String("binary", "", "a static binary, which the image runs")
@@ -64,6 +68,12 @@ func run(binary, busybox, arch, name, out string) error {
 	if err != nil {
 		return err
 	}
+	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+		return err
+	}
+	if size > maxSize {
+		return fmt.Errorf("the image has %.1f MB, more than %.0f MB", float64(size)/1e6, maxSize/1e6)
+	}
 	if err := archive(image, name, out); err != nil {
 		return err
 	}
@@ -97,6 +107,16 @@ func addBinary(w *tar.Writer, name, file string) error {
 	content, err := os.ReadFile(file)
 	if err != nil {
 		return err
+	}
+	// The image has no libraries.
+	program, err := elf.NewFile(bytes.NewReader(content))
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	for _, header := range program.Progs {
+		if header.Type == elf.PT_INTERP {
+			return fmt.Errorf("%s is not static; Debian's package busybox-static has a busybox that is", file)
+		}
 	}
 	if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o555, Size: int64(len(content)), Typeflag: tar.TypeReg}); err != nil {
 		return err

@@ -111,13 +111,15 @@ Exit codes: 0 done; 1 failed, or denied by review; 2 a flag, option or manifest 
 				waiting, cancel := context.WithTimeout(ctx, scaleDownTimeout)
 				defer cancel()
 				if err := mgr.ScaleDown(waiting, scaleDown...); err != nil {
-					return err
+					// The managers may be gone all the same, from a node that is dead for
+					// example: nobody else would end what has to end.
+					return errors.Join(err, mgr.RunRemovers(ctx))
 				}
 			}
 			return mgr.UnregisterExtensions(ctx)
 		}).Flags()
 	unregister.StringSliceVar(&scaleDown, "scale-down", nil, "before, scale these Deployments in --webhook-namespace to zero and wait until their Pods are gone")
-	unregister.DurationVar(&scaleDownTimeout, "scale-down-timeout", 2*time.Minute, "how long to wait for these Pods; then nothing is removed")
+	unregister.DurationVar(&scaleDownTimeout, "scale-down-timeout", 2*time.Minute, "how long to wait for these Pods; then what the extensions made is removed, and no more")
 	root.AddCommand(newReview(name, f, build), newManifests(name, f, build))
 	return root
 }

@@ -52,8 +52,12 @@ var (
 // files is a folder for the files of all tests.
 var files string
 
-// prefix of the namespaces of the tests.
-const prefix = "e2e-"
+const (
+	// prefix of the namespaces of the tests.
+	prefix = "e2e-"
+	// label is on those that the tests have made, and may delete.
+	label = "e2e.admitkit.dev/made"
+)
 
 // bin is a folder with kubectl, helm and kubectl's plugin, the first on the PATH.
 const bin = "../../bin"
@@ -104,6 +108,9 @@ func connect() error {
 	if image == "" {
 		return errors.New("E2E_IMAGE is not set: run `make e2e`, or see the package's comment")
 	}
+	if os.Getenv("KUBECONFIG") == "" {
+		return errors.New("KUBECONFIG is not set: these tests install and uninstall admitkit, and take no cluster by accident")
+	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	adminKubeconfig = rules.GetDefaultFilename()
 	var err error
@@ -124,6 +131,11 @@ func connect() error {
 
 // cleanUp uninstalls the releases and deletes the namespaces.
 func cleanUp(ctx context.Context) error {
+	for _, r := range releases {
+		if err := makeNamespace(ctx, r.namespace()); err != nil {
+			return err
+		}
+	}
 	err := uninstallAll(ctx)
 	namespaces, listErr := clientset.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
 	if listErr != nil {
@@ -131,7 +143,7 @@ func cleanUp(ctx context.Context) error {
 	}
 	var deleting errgroup.Group
 	for _, namespace := range namespaces.Items {
-		if strings.HasPrefix(namespace.Name, prefix) {
+		if _, made := namespace.Labels[label]; made {
 			deleting.Go(func() error { return deleteNamespace(ctx, namespace.Name) })
 		}
 	}
@@ -150,12 +162,19 @@ func namespace(t *testing.T, name string) string {
 
 func makeNamespace(ctx context.Context, name string) error {
 	_, err := clientset.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name: name, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
+		Name: name, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted", label: ""},
 	}}, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return nil
+	if !apierrors.IsAlreadyExists(err) {
+		return err
 	}
-	return err
+	there, err := clientset.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if _, made := there.Labels[label]; !made {
+		return fmt.Errorf("namespace %s is there, and not by these tests: they would uninstall what is in it", name)
+	}
+	return nil
 }
 
 func deleteNamespace(ctx context.Context, name string) error {
