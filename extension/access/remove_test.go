@@ -404,3 +404,28 @@ func TestOlderCRDsCannotHoldARevocationAndTheErrorSaysSo(t *testing.T) {
 		t.Errorf("got %v", errs)
 	}
 }
+
+func TestARequestThatIsLengthenedAfterTheUninstallStaysOver(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	req := execRequest(namespace, "a", "web")
+	req.Spec.Duration = "1ms"
+	create(t, admin, req)
+	var each removers
+	if err := access.New(access.Options{Namespace: namespace}).AddTo(&each); err != nil {
+		t.Fatal(err)
+	}
+	mgr, _ := uninstaller(t, namespace, freePort(t))
+	if errs := each.remove(t, 30*time.Second, mgr); len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	if err := patch(t, cluster.Admin(), req, `{"spec":{"duration":"8h"}}`); err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(req), req); err != nil {
+		t.Fatal(err)
+	}
+	if end, err := v1alpha1.EndOf(req); err != nil || end.After(time.Now()) {
+		t.Errorf("its access ends at %s, %v", end, err)
+	}
+}
