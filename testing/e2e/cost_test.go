@@ -24,7 +24,7 @@ func TestAReplicaAtRestCostsLittle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rest := long(60*time.Second, 10*time.Second)
+	rest := long(60*time.Second, 5*time.Second)
 	before := metricsOf(t, pods[0])
 	// It is the time that passes here which is measured.
 	time.Sleep(rest)
@@ -77,7 +77,7 @@ func TestTheFirstAdmissionComesSoonAfterTheContainerStarts(t *testing.T) {
 	if took > 10 {
 		t.Errorf("the first admission came %.1f s after the process began", took)
 	}
-	if err := one.scale(ctx, 2); err != nil {
+	if err := one.resize(ctx, 2); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -31,7 +31,7 @@ func TestExtensionsAddLittleToTheCreationOfAPod(t *testing.T) {
 	one.installed(t)
 	five.installed(t)
 	before := webhookSeconds(t)
-	for range long(500, 60) {
+	for range long(500, 40) {
 		for _, i := range rand.Perm(len(ways)) {
 			way := &ways[i]
 			began := time.Now()

@@ -129,23 +129,17 @@ func connect() error {
 	return err
 }
 
-// cleanUp uninstalls the releases and deletes the namespaces.
+// cleanUp uninstalls the releases and deletes the namespaces that the tests have
+// made, in this run or an earlier one.
 func cleanUp(ctx context.Context) error {
-	for _, r := range releases {
-		if err := makeNamespace(ctx, r.namespace()); err != nil {
-			return err
-		}
-	}
 	err := uninstallAll(ctx)
-	namespaces, listErr := clientset.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+	namespaces, listErr := clientset.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: label})
 	if listErr != nil {
 		return errors.Join(err, listErr)
 	}
 	var deleting errgroup.Group
 	for _, namespace := range namespaces.Items {
-		if _, made := namespace.Labels[label]; made {
-			deleting.Go(func() error { return deleteNamespace(ctx, namespace.Name) })
-		}
+		deleting.Go(func() error { return deleteNamespace(ctx, namespace.Name) })
 	}
 	return errors.Join(err, deleting.Wait())
 }
@@ -167,14 +161,21 @@ func makeNamespace(ctx context.Context, name string) error {
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	there, err := clientset.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	made, err := isMade(ctx, name)
+	if err == nil && !made {
+		err = fmt.Errorf("namespace %s is there, and not by these tests: they would uninstall what is in it", name)
+	}
+	return err
+}
+
+// isMade reports whether a namespace is there that the tests have made.
+func isMade(ctx context.Context, name string) (bool, error) {
+	namespace, err := clientset.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return err
+		return false, client.IgnoreNotFound(err)
 	}
-	if _, made := there.Labels[label]; !made {
-		return fmt.Errorf("namespace %s is there, and not by these tests: they would uninstall what is in it", name)
-	}
-	return nil
+	_, made := namespace.Labels[label]
+	return made, nil
 }
 
 func deleteNamespace(ctx context.Context, name string) error {

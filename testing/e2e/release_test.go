@@ -76,8 +76,11 @@ func (r release) installed(t *testing.T) {
 	}
 }
 
-// uninstall removes the release, if it is there, and its namespace.
+// uninstall removes the release and its namespace, if it is one of the tests.
 func (r release) uninstall(ctx context.Context) error {
+	if made, err := isMade(ctx, r.namespace()); err != nil || !made {
+		return err
+	}
 	_, err := command(ctx, adminKubeconfig, "helm", "uninstall", r.name, "--namespace", r.namespace(), "--wait", "--ignore-not-found", "--timeout", "2m")
 	return errors.Join(err, deleteNamespace(ctx, r.namespace()))
 }
