@@ -60,6 +60,9 @@ func TestTheFirstAdmissionComesSoonAfterTheContainerStarts(t *testing.T) {
 	}
 	var first time.Time
 	eventually(t, time.Minute, "a Pod is stamped", func(ctx context.Context) error {
+		// What was sent where nobody is any more waits for the webhook's timeout.
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
 		pod, err := clientset.CoreV1().Pods(watched).Create(ctx, gated(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil && !stamped(pod, 1) {
 			err = errors.New("it is not")
