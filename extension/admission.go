@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
@@ -16,14 +15,12 @@ import (
 // knows, whatever form the author chose. Make one with [Mutating], [Validating]
 // or [FromExtension].
 type Admission struct {
-	name     string
-	scope    Scope
-	mutates  bool
-	typ      reflect.Type
-	register func(Manager) error
-
-	rights, clusterRights []rbacv1.PolicyRule
-	remover               Remover
+	// handler is what the Admission was made of, which may implement more.
+	handler any
+	name    string
+	scope   Scope
+	mutates bool
+	typ     reflect.Type
 
 	// Exactly one of the two is set. respond is the form of an Extension: it
 	// makes its own patches.
@@ -34,7 +31,7 @@ type Admission struct {
 // Mutating makes an Admission of a Mutator.
 func Mutating[T runtime.Object](m Mutator[T], scope Scope) *Admission {
 	return &Admission{
-		name: nameOf(m), scope: scope, mutates: true, typ: reflect.TypeFor[T](), register: registerOf(m), rights: RightsOf(m), clusterRights: ClusterRightsOf(m), remover: RemoverOf(m),
+		handler: m, name: nameOf(m), scope: scope, mutates: true, typ: reflect.TypeFor[T](),
 		admit: func(ctx context.Context, obj runtime.Object, req *Request) error {
 			return m.Mutate(ctx, obj.(T), req)
 		},
@@ -44,7 +41,7 @@ func Mutating[T runtime.Object](m Mutator[T], scope Scope) *Admission {
 // Validating makes an Admission of a Validator.
 func Validating[T runtime.Object](v Validator[T], scope Scope) *Admission {
 	return &Admission{
-		name: nameOf(v), scope: scope, typ: reflect.TypeFor[T](), register: registerOf(v), rights: RightsOf(v), clusterRights: ClusterRightsOf(v), remover: RemoverOf(v),
+		handler: v, name: nameOf(v), scope: scope, typ: reflect.TypeFor[T](),
 		admit: func(ctx context.Context, obj runtime.Object, req *Request) error {
 			return v.Validate(ctx, obj.(T), req)
 		},
@@ -59,7 +56,7 @@ func FromExtension(e Extension, mgr Manager) *Admission {
 		scope = scoped.Scope()
 	}
 	return &Admission{
-		name: nameOf(e), scope: scope, mutates: true, typ: reflect.TypeFor[*corev1.Pod](), register: registerOf(e), rights: RightsOf(e), clusterRights: ClusterRightsOf(e), remover: RemoverOf(e),
+		handler: e, name: nameOf(e), scope: scope, mutates: true, typ: reflect.TypeFor[*corev1.Pod](),
 		respond: func(ctx context.Context, obj runtime.Object, req *Request) admission.Response {
 			return e.Handle(ctx, mgr, obj.(*corev1.Pod), req.Request)
 		},
@@ -100,10 +97,11 @@ func (a *Admission) Respond(ctx context.Context, obj runtime.Object, req *Reques
 
 // Register tells the handler its host, if it wants to know ([Registrar]).
 func (a *Admission) Register(mgr Manager) error {
-	if a.register == nil {
+	registrar, ok := a.handler.(Registrar)
+	if !ok {
 		return nil
 	}
-	if err := a.register(mgr); err != nil {
+	if err := registrar.Register(mgr); err != nil {
 		return fmt.Errorf("registering %s: %w", a.name, err)
 	}
 	return nil
@@ -118,11 +116,4 @@ func nameOf(handler any) string {
 		name = name[:bracket]
 	}
 	return name
-}
-
-func registerOf(handler any) func(Manager) error {
-	if r, ok := handler.(Registrar); ok {
-		return r.Register
-	}
-	return nil
 }

@@ -23,7 +23,7 @@ type Remover interface {
 // itself if it is a [Remover], or that of an [Admission]; nil if there is none.
 func RemoverOf(e any) Remover {
 	if a, ok := e.(*Admission); ok {
-		return a.remover
+		return RemoverOf(a.handler)
 	}
 	remover, _ := e.(Remover)
 	return remover

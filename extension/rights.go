@@ -21,7 +21,7 @@ type ClusterEntitled interface {
 // and an [Admission] of it.
 func RightsOf(e any) []rbacv1.PolicyRule {
 	if a, ok := e.(*Admission); ok {
-		return a.rights
+		return RightsOf(a.handler)
 	}
 	if entitled, ok := e.(Entitled); ok {
 		return entitled.Rights()
@@ -33,7 +33,7 @@ func RightsOf(e any) []rbacv1.PolicyRule {
 // manager's namespace: what is [ClusterEntitled], and an [Admission] of it.
 func ClusterRightsOf(e any) []rbacv1.PolicyRule {
 	if a, ok := e.(*Admission); ok {
-		return a.clusterRights
+		return ClusterRightsOf(a.handler)
 	}
 	if entitled, ok := e.(ClusterEntitled); ok {
 		return entitled.ClusterRights()

@@ -183,15 +183,18 @@ func (r *removal) revokeAll(ctx context.Context) (revoked bool, err error) {
 			}
 			revoked = true
 			key := client.ObjectKeyFromObject(req)
+			end, err := v1alpha1.EndOf(req)
+			live := err == nil && now.Before(end)
 			state := &state{RequestStatus: *req.GetRequestStatus().DeepCopy()}
-			if end, err := v1alpha1.EndOf(req); err == nil && now.Before(end) {
-				r.pending[key] = true
+			if live {
 				state = newState(req, now)
-				state.RevokedAt = &metav1.Time{Time: now}
+			}
+			state.RevokedAt = &metav1.Time{Time: now}
+			if live {
+				r.pending[key] = true
 				state.ended(now)
 				state.settle()
 			}
-			state.RevokedAt = &metav1.Time{Time: now}
 			if err = r.patchStatus(ctx, req, state); err != nil {
 				errs = append(errs, fmt.Errorf("revoking %s %s: %w", r.kind.request, key, err))
 			}
