@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // cluster is one cluster, up or not. All that is known of it is in its folder.
@@ -102,6 +104,15 @@ func (c *cluster) supervisor() (int, error) {
 		return 0, nil //nolint:nilerr // there is no such process
 	}
 	return pid, nil
+}
+
+// running is supervisor, for what needs one.
+func (c *cluster) running() (int, error) {
+	pid, err := c.supervisor()
+	if err == nil && pid == 0 {
+		err = errNotUp
+	}
+	return pid, err
 }
 
 func (c *cluster) setSupervisor(pid int) error {
@@ -231,12 +242,9 @@ func (c *cluster) load(ctx context.Context, archive string) error {
 
 // inside runs a command that sees the mounts of the node.
 func (c *cluster) inside(ctx context.Context, stdin io.Reader, args ...string) error {
-	pid, err := c.supervisor()
+	pid, err := c.running()
 	if err != nil {
 		return err
-	}
-	if pid == 0 {
-		return errNotUp
 	}
 	return commandWith(ctx, stdin, append([]string{"nsenter", "--target", strconv.Itoa(pid), "--mount", "--"}, args...)...)
 }
@@ -244,12 +252,9 @@ func (c *cluster) inside(ctx context.Context, stdin io.Reader, args ...string) e
 // restart has the supervisor end a process, which starts again, and returns when
 // it has.
 func (c *cluster) restart(ctx context.Context, name string) error {
-	pid, err := c.supervisor()
+	pid, err := c.running()
 	if err != nil {
 		return err
-	}
-	if pid == 0 {
-		return errNotUp
 	}
 	if err := os.WriteFile(c.path(restartFile), []byte(name), 0o600); err != nil {
 		return err
@@ -304,19 +309,16 @@ func commandWith(ctx context.Context, stdin io.Reader, args ...string) error {
 // poll waits for what the kernel or another process does on its own. There is
 // nothing to wait for when the cluster is not up.
 func poll(ctx context.Context, limit time.Duration, what string, check func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		err := check(ctx)
-		if err == nil || errors.Is(err, errNotUp) {
-			return err
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, limit, true, func(ctx context.Context) (bool, error) {
+		last = check(ctx)
+		if errors.Is(last, errNotUp) {
+			return false, last
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waiting until %s: %w", what, errors.Join(context.Cause(ctx), err))
-		case <-ticker.C:
-		}
+		return last == nil, nil
+	})
+	if err == nil || errors.Is(err, errNotUp) {
+		return err
 	}
+	return fmt.Errorf("waiting until %s: %w", what, errors.Join(err, last))
 }

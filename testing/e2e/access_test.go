@@ -291,10 +291,7 @@ func TestAnOpenSessionEndsWhenAccessDoes(t *testing.T) {
 }
 
 // session is a command that alice runs in a Pod for as long as she can.
-type session struct {
-	cmd  *exec.Cmd
-	done chan time.Time
-}
+type session struct{ done chan time.Time }
 
 // enter begins a session, and returns when the command in the container runs.
 func (s shop) enter(t *testing.T, pod string) session {
@@ -312,7 +309,7 @@ func (s shop) enter(t *testing.T, pod string) session {
 	if _, err := stdout.Read(begun); err != nil {
 		t.Fatalf("the session did not begin: %v", errors.Join(err, cmd.Wait()))
 	}
-	entered := session{cmd, make(chan time.Time, 1)}
+	entered := session{make(chan time.Time, 1)}
 	go func() {
 		_ = cmd.Wait() // it is ended from the other side
 		entered.done <- time.Now()

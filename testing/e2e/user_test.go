@@ -23,10 +23,7 @@ import (
 )
 
 // user is a person with a client certificate.
-type user struct {
-	name       string
-	kubeconfig string
-}
+type user struct{ kubeconfig string }
 
 // newUser has the cluster sign a client certificate:
 // https://kubernetes.io/docs/tasks/tls/certificate-issue-client-csr/
@@ -61,7 +58,7 @@ func newUser(t *testing.T, name string, groups ...string) user {
 	if err := clientcmd.WriteToFile(*kubeconfig, file); err != nil {
 		t.Fatal(err)
 	}
-	return user{name, file}
+	return user{file}
 }
 
 // signed returns the certificate of a request, which it approves.
