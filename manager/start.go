@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
@@ -134,7 +133,7 @@ func (m *Manager) newServing(ctx context.Context, kube ctrlmanager.Manager, webh
 		}))
 	}
 	if !m.options.NoProbe {
-		server.Register(registration.ProbePath, closing(ctx, registration.ProbeHandler()))
+		server.Register(registration.ProbePath, registration.ProbeHandler())
 	}
 	if err := errors.Join(kube.AddReadyzCheck("webhook", server.StartedChecker()), m.addChecks(kube, source)); err != nil {
 		return nil, err
@@ -168,12 +167,6 @@ func (m *Manager) newServing(ctx context.Context, kube ctrlmanager.Manager, webh
 			defer stopKeeping()
 			return server.Start(serving)
 		})
-		if m.probes() {
-			group.Go(func() error {
-				m.flush(groupCtx, keeping, r)
-				return nil
-			})
-		}
 		var unregistered error
 		group.Go(func() error {
 			defer stopServing()
@@ -194,39 +187,6 @@ func (m *Manager) newServing(ctx context.Context, kube ctrlmanager.Manager, webh
 		return err
 	}, nil
 }
-
-// closing asks clients, while the manager drains, to make their next request on
-// a new connection, which leads to another replica. A connection that is simply
-// closed at the end can meet a request, which an API server does not repeat.
-func closing(stopped context.Context, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if stopped.Err() != nil {
-			w.Header().Set("Connection", "close")
-		}
-		next.ServeHTTP(w, req)
-	})
-}
-
-// flush gets the API server off its idle connections, in the middle of the drain:
-// by then no new ones come. serving ends with the server, which may be at once.
-func (m *Manager) flush(stopped, serving context.Context, r *registration.Registration) {
-	<-stopped.Done()
-	half := *m.options.DrainPeriod / 2
-	if half < minFlush || m.options.UnregisterOnStop {
-		return
-	}
-	select {
-	case <-serving.Done():
-		return
-	case <-time.After(half):
-	}
-	ctx, cancel := context.WithTimeout(serving, half)
-	defer cancel()
-	r.Flush(ctx, m.clientset.CoreV1().ConfigMaps(m.options.WebhookNamespace))
-}
-
-// minFlush is what flush takes.
-const minFlush = 500 * time.Millisecond
 
 // replicaSpread is within which time replicas register that start together.
 const replicaSpread = 500 * time.Millisecond

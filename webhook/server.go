@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -125,8 +126,9 @@ func (s *Server) Close() error {
 }
 
 // Start serves until ctx ends, and then drains: it turns not-ready, goes on for
-// the lame-duck time, stops accepting, and lets the requests in flight finish.
-// Their contexts stay alive until the last of them is done.
+// the lame-duck time with each answer the last of its connection, stops
+// accepting, and lets the requests in flight finish. Their contexts stay alive
+// until the last of them is done.
 func (s *Server) Start(ctx context.Context) error {
 	if err := s.Listen(ctx); err != nil {
 		return err
@@ -141,8 +143,17 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var draining atomic.Bool
 	server := &http.Server{
-		Handler:           s.mux,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if draining.Load() {
+				// The next request is to come by a new connection, which leads to
+				// another replica. A connection that is closed between two requests
+				// can meet the second, and an API server repeats none.
+				w.Header().Set("Connection", "close")
+			}
+			s.mux.ServeHTTP(w, r)
+		}),
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: s.options.GetCertificate},
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
@@ -162,6 +173,7 @@ func (s *Server) Start(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	s.setState(errors.New("the webhook server is shutting down"))
+	draining.Store(true)
 	log.Info("webhook server drains", zap.Duration("lameDuck", s.options.LameDuck))
 	lameDuck := time.NewTimer(s.options.LameDuck)
 	defer lameDuck.Stop()

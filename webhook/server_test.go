@@ -10,6 +10,7 @@ import (
 	"math/rand"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -138,6 +139,56 @@ func TestTheServerGoesOnInItsLameDuckTimeAndLetsRequestsFinish(t *testing.T) {
 	}
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+func TestEachAnswerInTheLameDuckTimeIsTheLastOfItsConnection(t *testing.T) {
+	for protocol, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2.0": true} {
+		t.Run(protocol, func(t *testing.T) {
+			server, client, url, cancel, done := serve(t, time.Second, func(http.ResponseWriter, *http.Request) {})
+			client.Transport.(*http.Transport).ForceAttemptHTTP2 = http2
+			reused := func() bool {
+				var info httptrace.GotConnInfo
+				ctx := httptrace.WithClientTrace(context.WithoutCancel(t.Context()), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { info = i }})
+				r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+				if err != nil {
+					t.Fatal(err)
+				}
+				response, err := client.Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if response.Proto != protocol {
+					t.Errorf("it spoke %s", response.Proto)
+				}
+				if _, err := io.Copy(io.Discard, response.Body); err != nil {
+					t.Error(err)
+				}
+				_ = response.Body.Close()
+				return info.Reused
+			}
+			reused()
+			if !reused() {
+				t.Error("a server that does not drain got a new connection")
+			}
+			cancel()
+			for server.StartedChecker()(nil) == nil {
+				time.Sleep(time.Millisecond) // until the server has noticed
+			}
+			if !reused() {
+				t.Error("the first request of the lame-duck time got a new connection")
+			}
+			// An HTTP/2 client learns it from a frame that may follow the answer.
+			deadline := time.Now().Add(500 * time.Millisecond)
+			for reused() {
+				if time.Now().After(deadline) {
+					t.Fatal("a request of the lame-duck time went by a connection that had served one there")
+				}
+			}
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

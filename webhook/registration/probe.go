@@ -6,10 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -33,9 +31,6 @@ const (
 	// back as the answer has been through the webhook.
 	probeQuestion = "admitkit.dev/probe-question"
 	probeAnswer   = "admitkit.dev/probe-answer"
-	// probeHold, with any value, asks for a late answer; see Flush.
-	probeHold = "admitkit.dev/probe-hold"
-	holdTime  = 300 * time.Millisecond
 )
 
 func isProbe(name string) bool { return strings.HasPrefix(name, probeName+".") }
@@ -71,34 +66,11 @@ var ErrNoAnswer = errors.New("the API server does not call the webhook yet")
 // back through this installation's webhook. It needs the right to create
 // ConfigMaps in the namespace, and creates none.
 func (r *Registration) Probe(ctx context.Context, client corev1client.ConfigMapInterface) error {
-	return r.probe(ctx, client, nil)
-}
-
-// idleConnections is more than an API server keeps to one webhook
-// (MaxIdleConnsPerHost of its clients is 25).
-const idleConnections = 32
-
-// Flush makes the API server use every connection that it keeps to this
-// installation's webhooks, all at the same time, so that a server that drains
-// can ask it on each to make a new one. A connection that is closed while it is
-// idle can meet a request, and an API server does not repeat those.
-func (r *Registration) Flush(ctx context.Context, client corev1client.ConfigMapInterface) {
-	var group sync.WaitGroup
-	for range idleConnections {
-		// Whatever comes of it, the connection was used.
-		group.Go(func() { _ = r.probe(ctx, client, map[string]string{probeHold: "true"}) })
-	}
-	group.Wait()
-}
-
-func (r *Registration) probe(ctx context.Context, client corev1client.ConfigMapInterface, annotations map[string]string) error {
 	question := rand.Text()
-	asked := map[string]string{probeQuestion: question}
-	maps.Copy(asked, annotations)
 	answer, err := client.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Name:        "admitkit-probe-" + strings.ToLower(question[:8]),
 		Labels:      map[string]string{probeLabel: r.fingerprint()},
-		Annotations: asked,
+		Annotations: map[string]string{probeQuestion: question},
 	}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err != nil {
 		return fmt.Errorf("probing %s: %w", r.Name, err)
@@ -130,12 +102,6 @@ func ProbeHandler() http.Handler {
 			}
 		}
 		review.Request, review.Response = nil, response
-		if asked.Annotations[probeHold] != "" {
-			select {
-			case <-req.Context().Done():
-			case <-time.After(holdTime):
-			}
-		}
 		w.Header().Set("Content-Type", "application/json")
 		// An error here means that the API server went away.
 		_ = json.NewEncoder(w).Encode(review)
