@@ -150,9 +150,13 @@ func randomValue(c randfill.Continue, depth int) any {
 }
 
 func TestDecodeAgreesWithTheAPIMachineryOnFuzzedObjects(t *testing.T) {
+	seeds := int64(150)
+	if testing.Short() {
+		seeds = 50
+	}
 	for _, newObject := range kinds {
 		t.Run(fmt.Sprintf("%T", newObject()), func(t *testing.T) {
-			for seed := range int64(150) {
+			for seed := range seeds {
 				fill := filler(seed)
 				object := newObject()
 				if u, ok := object.(*unstructured.Unstructured); ok {

@@ -30,7 +30,7 @@ import (
 func TestAPatchGivesTheMutatedObjectAndKeepsUnknownFields(t *testing.T) {
 	cases := 100_000
 	if testing.Short() {
-		cases = 5_000
+		cases = 2_000
 	}
 	const editsOfOnePod = 10
 	operations := 0
