@@ -172,13 +172,17 @@ func TestTheNextCAIsNotPromotedBeforeItIsTrusted(t *testing.T) {
 // lets another one go on, until each step was followed by a crash.
 func TestAfterACrashBetweenAnyTwoStepsAnotherReplicaGoesOn(t *testing.T) {
 	crashed := map[certs.Step]int{}
+	every := 20 * time.Second
+	if testing.Short() {
+		every = time.Minute
+	}
 	for _, victim := range []certs.Step{certs.Created, certs.LeafIssued, certs.BundlePublished, certs.NextWritten, certs.NextTrusted, certs.Promoted, certs.PreviousDropped} {
 		synctest.Test(t, func(t *testing.T) {
 			secrets := fake.NewClientset().CoreV1().Secrets("ns")
 			p := &trust{}
 			witness, _ := newAuthority(secrets, rotating(p, nil))
 			asked := false
-			for end := time.Now().Add(4 * time.Hour); time.Now().Before(end); time.Sleep(20 * time.Second) {
+			for end := time.Now().Add(4 * time.Hour); time.Now().Before(end); time.Sleep(every) {
 				mortal, _ := newAuthority(secrets, rotating(p, func(c certs.Change) {
 					if c.Step == victim {
 						crashed[victim]++
