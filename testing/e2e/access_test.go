@@ -229,14 +229,13 @@ func TestARegistrarApartFromTheServersRegistersForThem(t *testing.T) {
 	for _, r := range []release{stays, runsOnce} {
 		watched := namespace(t, r.name)
 		r.installed(t)
-		// A Service reaches its Pods a moment after they are ready.
-		eventually(t, 10*time.Second, "a Pod is stamped by "+r.name, func(ctx context.Context) error {
-			pod, err := clientset.CoreV1().Pods(watched).Create(ctx, gated(), metav1.CreateOptions{})
-			if err == nil && !stamped(pod, 1) {
-				t.Fatalf("%s: the Pod has the annotations %v", r.name, pod.Annotations)
-			}
-			return err
-		})
+		pod, err := clientset.CoreV1().Pods(watched).Create(t.Context(), gated(), metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !stamped(pod, 1) {
+			t.Errorf("%s: the Pod has the annotations %v", r.name, pod.Annotations)
+		}
 		replicas, err := r.replicas(t.Context())
 		if err != nil || len(replicas) != 2 {
 			t.Fatalf("%s: %d replicas serve, %v", r.name, len(replicas), err)

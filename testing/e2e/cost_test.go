@@ -17,9 +17,6 @@ import (
 
 func TestAReplicaAtRestCostsLittle(t *testing.T) {
 	shipped.installed(t)
-	if err := shipped.settled(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	pods, err := shipped.replicas(t.Context())
 	if err != nil {
 		t.Fatal(err)

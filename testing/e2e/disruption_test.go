@@ -24,9 +24,6 @@ import (
 func TestNoPodFailsOrIsMissedWhateverHappensToTheWebhook(t *testing.T) {
 	namespace(t, one.name)
 	one.installed(t)
-	if err := one.settled(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	var all counts
 	for _, disruption := range []struct {
 		name string
@@ -84,9 +81,6 @@ func TestAReplicaThatIsKilledWithoutWarningCostsAFewRefusalsAndNoPodIsMissed(t *
 	}
 	namespace(t, one.name)
 	one.installed(t)
-	if err := one.settled(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	pods, err := one.replicas(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -230,9 +224,6 @@ func configurationOf(ctx context.Context, r release) (*admissionregistrationv1.M
 func TestTheWebhookNeverBlocksItsOwnRecovery(t *testing.T) {
 	watched := namespace(t, one.name)
 	one.installed(t)
-	if err := one.settled(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	configuration, err := configurationOf(t.Context(), one)
 	if err != nil {
 		t.Fatal(err)

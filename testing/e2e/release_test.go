@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/webhook/registration"
 )
 
 // release is an installation of the chart, in a namespace of the same name.
@@ -65,15 +67,29 @@ func (r release) install(ctx context.Context, more ...string) error {
 	return err
 }
 
-// installed installs a release unless an earlier test has.
+// installed installs a release unless an earlier test has, and returns when all of
+// its replicas are there and reached.
 func (r release) installed(t *testing.T) {
 	t.Helper()
-	if _, err := command(t.Context(), adminKubeconfig, "helm", "status", r.name, "--namespace", r.namespace()); err == nil {
-		return
+	if _, err := command(t.Context(), adminKubeconfig, "helm", "status", r.name, "--namespace", r.namespace()); err != nil {
+		if err := r.install(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := r.install(t.Context()); err != nil {
+	if err := r.settled(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, 10*time.Second, "the API server reaches "+r.name, r.reached)
+}
+
+// reached asks whether the API server reaches the webhooks: a Service leads to
+// its Pods a moment after they are ready.
+func (r release) reached(ctx context.Context) error {
+	configuration, err := configurationOf(ctx, r)
+	if err != nil {
+		return err
+	}
+	return (&registration.Registration{Name: configuration.Name}).Probe(ctx, clientset.CoreV1().ConfigMaps(r.namespace()))
 }
 
 // uninstall removes the release and its namespace, if it is one of the tests.
