@@ -2,10 +2,12 @@ package controlplane_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -62,6 +64,18 @@ func TestCluster(t *testing.T) {
 		if name := kubectl(t, c, nil, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"); name != c.Admin().Name {
 			t.Errorf("kubectl of no user acts as %s", name)
 		}
+	})
+
+	t.Run("tests that run in parallel may each add a user", func(t *testing.T) {
+		var tests sync.WaitGroup
+		for i := range 8 {
+			tests.Go(func() {
+				if _, err := c.AddUser(fmt.Sprintf("parallel-%d", i)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		tests.Wait()
 	})
 
 	t.Run("a user may do what RBAC grants and nothing else", func(t *testing.T) {

@@ -58,6 +58,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"testing"
 	"time"
 
@@ -109,6 +110,8 @@ type ControlPlane struct {
 	admin    *User
 	client   kubernetes.Interface
 	output   output
+	// certifying is held while a user is made: envtest's CA serves one at a time.
+	certifying sync.Mutex
 	// stopBinder ends the one part that runs in this process.
 	stopBinder func()
 }

@@ -26,7 +26,8 @@ type User struct {
 	KubeConfig string
 }
 
-// AddUser makes a user with a client certificate for name and groups.
+// AddUser makes a user with a client certificate for name and groups. Tests that
+// run in parallel may each add theirs.
 func (c *ControlPlane) AddUser(name string, groups ...string) (*User, error) {
 	user, err := c.addUser(name, groups...)
 	if err != nil {
@@ -41,7 +42,9 @@ func (c *ControlPlane) addUser(name string, groups ...string) (*User, error) {
 	}
 	// Tests are not to wait for the client's own rate limit.
 	base := &rest.Config{QPS: 1000, Burst: 2000}
+	c.certifying.Lock()
 	added, err := c.plane.AddUser(envtest.User{Name: name, Groups: groups}, base)
+	c.certifying.Unlock()
 	if err != nil {
 		return nil, err
 	}
