@@ -27,14 +27,14 @@ help: ## List the targets
 demo: controlplane ## See a real API server send a Pod and an exec through admitkit (under 1 min)
 	go run ./hack/demo
 
-# They begin first, so that none of them is left alone at the end, and all at
-# once: each waits for its API server half of its time.
-LONGEST := ./manager ./extension/access ./extension/audit ./examples
+# They begin first, so that none of them is left alone at the end, and one more at
+# a time than there are processors: each waits for its API server a third of its time.
+LONGEST := ./manager ./extension/access ./extension/audit ./examples ./webhook/internal/patch
 
 .PHONY: test
 test: controlplane $(HELM) ## Unit and integration tests on a real API server, with the race detector
 	$(if $(RACE),,@echo "no C compiler ($(CC_GO)): the tests run without the race detector")
-	go test $(RACE) -short -timeout 20m -p 4 $(LONGEST) ./...
+	go test $(RACE) -short -timeout 20m -p 3 $(LONGEST) ./...
 
 .PHONY: chart
 chart: controlplane $(HELM) ## Lint and test the Helm chart

@@ -492,7 +492,7 @@ func (r *rotation) finish(minCalls, minCAs, minLeaves int) (inFlight, failed int
 // sizes are the calls and the CA and leaf rotations of a run.
 func sizes() (calls, cas, leaves int) {
 	if testing.Short() {
-		return 1500, 1, 6
+		return 500, 1, 6
 	}
 	return 20000, 5, 20
 }

@@ -39,7 +39,12 @@ func TestTheFirstAdmissionComesSoonAfterTheContainerStarts(t *testing.T) {
 	watched := namespace(t, one.name)
 	one.installed(t)
 	ctx := t.Context()
-	if err := one.scale(ctx, 0); err != nil {
+	old, err := one.replicas(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	soon := int64(1) // nobody is served, so nothing needs to drain
+	if err := errors.Join(one.resize(ctx, 0), deletePods(ctx, old, &soon), one.settled(ctx)); err != nil {
 		t.Fatal(err)
 	}
 	configuration, err := configurationOf(ctx, one)

@@ -145,11 +145,6 @@ func (r release) resize(ctx context.Context, replicas int32) error {
 	return err
 }
 
-// scale is resize, and returns when there are so many.
-func (r release) scale(ctx context.Context, replicas int32) error {
-	return errors.Join(r.resize(ctx, replicas), r.settled(ctx))
-}
-
 // settled returns when as many replicas run as are wanted, and no others.
 func (r release) settled(ctx context.Context) error {
 	return poll(ctx, 2*time.Minute, "the replicas of "+r.name+" are there", func(ctx context.Context) error {

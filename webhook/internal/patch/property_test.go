@@ -30,7 +30,7 @@ import (
 func TestAPatchGivesTheMutatedObjectAndKeepsUnknownFields(t *testing.T) {
 	cases := 100_000
 	if testing.Short() {
-		cases = 2_000
+		cases = 5_000
 	}
 	const editsOfOnePod = 10
 	operations := 0
