@@ -54,7 +54,7 @@ func TestNoPodFailsOrIsMissedWhateverHappensToTheWebhook(t *testing.T) {
 				t.Error(err)
 			}
 			// What it has set off may come later.
-			time.Sleep(time.Until(began.Add(long(30*time.Second, 6*time.Second))))
+			time.Sleep(time.Until(began.Add(long(30*time.Second, 5*time.Second))))
 			counts := l.stop()
 			fmt.Printf("%-20s %5d Pods in %4.0f s: %d failed, %d unmutated\n", disruption.name, counts.pods, time.Since(began).Seconds(), counts.failed, counts.unmutated)
 			all = all.add(counts)

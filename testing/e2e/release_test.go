@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -56,7 +57,7 @@ func (r release) namespace() string { return r.name }
 
 // install installs the release, or upgrades it, and returns when it is ready.
 func (r release) install(ctx context.Context, more ...string) error {
-	if err := makeNamespace(ctx, r.namespace()); err != nil {
+	if err := errors.Join(makeNamespace(ctx, r.namespace()), makeNamespace(ctx, r.watched())); err != nil {
 		return err
 	}
 	args := []string{"helm", "upgrade", "--install", r.name, "../../charts/admitkit", "--namespace", r.namespace(), "--wait", "--timeout", "2m"}
@@ -67,16 +68,20 @@ func (r release) install(ctx context.Context, more ...string) error {
 	return err
 }
 
-// installed installs a release unless an earlier test has, and returns when all of
-// its replicas are there and reached.
+// installAll installs all releases at once.
+var installAll = sync.OnceValue(func() error {
+	var group errgroup.Group
+	for _, r := range releases {
+		group.Go(func() error { return r.install(context.Background()) })
+	}
+	return group.Wait()
+})
+
+// installed installs the releases unless an earlier test has, and returns when all
+// replicas of this one are there and reached.
 func (r release) installed(t *testing.T) {
 	t.Helper()
-	if _, err := command(t.Context(), adminKubeconfig, "helm", "status", r.name, "--namespace", r.namespace()); err != nil {
-		if err := r.install(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := r.settled(t.Context()); err != nil {
+	if err := errors.Join(installAll(), r.settled(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, 10*time.Second, "the API server reaches "+r.name, r.reached)
