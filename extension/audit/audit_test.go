@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -131,7 +132,8 @@ func TestNothingRunsOnWhenTheManagerHasStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop()
-	if got := endpoint.ids(); len(got) != 1 {
+	// At least once: a request that the stop cut short is repeated.
+	if got := slices.Compact(endpoint.ids()); len(got) != 1 {
 		t.Errorf("the endpoint has %v: what is in the queue should go out at the end", got)
 	}
 	endpoint.Client().CloseIdleConnections()

@@ -62,7 +62,8 @@ func TestTheFirstAdmissionComesSoonAfterTheContainerStarts(t *testing.T) {
 	}
 	var first time.Time
 	eventually(t, time.Minute, "a Pod is stamped", func(ctx context.Context) error {
-		// What was sent where nobody is any more waits for the webhook's timeout.
+		// A connection that begins just as kube-proxy turns from refusing to forwarding
+		// is answered by nobody, and would be waited for until the webhook's timeout.
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		pod, err := clientset.CoreV1().Pods(watched).Create(ctx, gated(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
