@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -143,10 +142,9 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var draining atomic.Bool
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if draining.Load() {
+			if ctx.Err() != nil { // it drains
 				// The next request is to come by a new connection, which leads to
 				// another replica. A connection that is closed between two requests
 				// can meet the second, and an API server repeats none.
@@ -173,7 +171,6 @@ func (s *Server) Start(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	s.setState(errors.New("the webhook server is shutting down"))
-	draining.Store(true)
 	log.Info("webhook server drains", zap.Duration("lameDuck", s.options.LameDuck))
 	lameDuck := time.NewTimer(s.options.LameDuck)
 	defer lameDuck.Stop()
