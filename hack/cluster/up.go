@@ -66,7 +66,12 @@ func (c *cluster) up(ctx context.Context, binaries, sandbox string) (err error) 
 	}{
 		{"installing what is missing", install},
 		{"removing what another run left", c.remove},
-		{"writing certificates and configuration", func(context.Context) error { return errors.Join(c.claim(), c.prepare()) }},
+		{"writing certificates and configuration", func(context.Context) error {
+			if err := c.claim(); err != nil {
+				return err
+			}
+			return c.prepare()
+		}},
 		{"starting", func(ctx context.Context) error { return c.start(ctx, binaries) }},
 		{"loading " + sandboxImage, func(ctx context.Context) error { return c.loadSandbox(ctx, sandbox) }},
 		{"waiting until the node is ready", c.ready},
