@@ -22,7 +22,6 @@ import (
 )
 
 func TestNoPodFailsOrIsMissedWhateverHappensToTheWebhook(t *testing.T) {
-	namespace(t, one.name)
 	one.installed(t)
 	var all counts
 	for _, disruption := range []struct {
@@ -79,7 +78,6 @@ func TestAReplicaThatIsKilledWithoutWarningCostsAFewRefusalsAndNoPodIsMissed(t *
 	if clusterDir == "" {
 		t.Skip("E2E_CLUSTER is not set: the processes of this cluster are not ours to kill")
 	}
-	namespace(t, one.name)
 	one.installed(t)
 	pods, err := one.replicas(t.Context())
 	if err != nil {

@@ -81,7 +81,10 @@ var installAll = sync.OnceValue(func() error {
 // replicas of this one are there and reached.
 func (r release) installed(t *testing.T) {
 	t.Helper()
-	if err := errors.Join(installAll(), r.settled(t.Context())); err != nil {
+	if err := installAll(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.settled(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, 10*time.Second, "the API server reaches "+r.name, r.reached)
