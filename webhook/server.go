@@ -44,6 +44,7 @@ const (
 	writeTimeout      = 65 * time.Second
 	idleTimeout       = 120 * time.Second
 	shutdownTimeout   = 35 * time.Second
+	shutdownRepeat    = time.Second
 )
 
 // Server serves webhooks over HTTPS: TLS 1.2 and later, HTTP/1.1 and 2. It is a
@@ -179,10 +180,7 @@ func (s *Server) Start(ctx context.Context) error {
 		return fmt.Errorf("webhook server: %w", err)
 	case <-lameDuck.C:
 	}
-	shutdown, cancel := context.WithTimeout(requests, shutdownTimeout)
-	defer cancel()
-	err = server.Shutdown(shutdown)
-	if err != nil {
+	if err = shutdown(requests, server); err != nil {
 		err = fmt.Errorf("webhook server: requests still in flight after %s: %w", shutdownTimeout, errors.Join(err, server.Close()))
 	}
 	if reason := <-served; !errors.Is(reason, http.ErrServerClosed) {
@@ -190,6 +188,23 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 	log.Info("webhook server stopped")
 	return err
+}
+
+// shutdown stops accepting and returns when no connection is left, after
+// shutdownTimeout at the latest. net/http tells the HTTP/2 connections that it
+// knows to go away, and waits for ever for one whose handshake ends just then
+// (golang.org/issue/81153), so it is asked again every shutdownRepeat.
+func shutdown(ctx context.Context, server *http.Server) error {
+	ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
+	defer cancel()
+	for {
+		once, cancel := context.WithTimeout(ctx, shutdownRepeat)
+		err := server.Shutdown(once)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return err
+		}
+	}
 }
 
 func (s *Server) setState(state error) {

@@ -192,6 +192,61 @@ func TestEachAnswerInTheLameDuckTimeIsTheLastOfItsConnection(t *testing.T) {
 	}
 }
 
+func TestAConnectionMadeWhileTheServerStopsDoesNotKeepIt(t *testing.T) {
+	leaf, roots := issued(t)
+	port := freePort(t)
+	greeted, release := make(chan struct{}), make(chan struct{})
+	server := webhook.NewServer(webhook.ServerOptions{
+		Host: "127.0.0.1", Port: port,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			close(greeted)
+			<-release
+			return leaf, nil
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if err := server.Listen(ctx); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- server.Start(ctx) }()
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client := tls.Client(conn, &tls.Config{RootCAs: roots, ServerName: "127.0.0.1", NextProtos: []string{"h2"}})
+	greeting := make(chan error, 1)
+	go func() { // a client's preface with no settings (RFC 9113, section 3.4); the handshake comes before it
+		_, err := client.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"))
+		greeting <- err
+	}()
+	<-greeted
+	cancel()
+	for { // until the server has stopped to accept, and told the connections it knows
+		other, err := net.Dial("tcp", address)
+		if err != nil {
+			break
+		}
+		_ = other.Close()
+		time.Sleep(time.Millisecond)
+	}
+	close(release)
+	if err := <-greeting; err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the server still waits after 10s for a connection that asks nothing")
+	}
+}
+
 func TestTheServerRefusesOldTLS(t *testing.T) {
 	_, client, url, cancel, done := serve(t, 0, func(http.ResponseWriter, *http.Request) {})
 	client.Transport.(*http.Transport).TLSClientConfig.MaxVersion = tls.VersionTLS11
