@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/internal/freeport"
 )
 
 func (e *example) newPod(name string, annotations map[string]string) *corev1.Pod {
@@ -274,7 +276,7 @@ func logstreamPrintsLogs(t *testing.T, e *example) {
 }
 
 func splitTakesTwoPrograms(t *testing.T, e *example) {
-	port := freePort(t)
+	port := freeport.For(t)
 	e.startAs(t, "registrar", port, []string{"registrar-registrar"}, "register", "--stay")
 	e.startAs(t, "server", port, []string{"registrar"}, "serve")
 	var pod *corev1.Pod

@@ -13,7 +13,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
@@ -258,16 +258,16 @@ func rights(manifests string) string {
 func (e *example) start(t *testing.T, args ...string) *output {
 	t.Helper()
 	args = append([]string{"start", "--unregister-on-stop"}, args...)
-	return e.startAs(t, e.program, freePort(t), []string{e.program, e.program + "-registrar"}, args...)
+	return e.startAs(t, e.program, freeport.For(t), []string{e.program, e.program + "-registrar"}, args...)
 }
 
-func (e *example) startAs(t *testing.T, program string, port int, groups []string, args ...string) *output {
+func (e *example) startAs(t *testing.T, program string, port int32, groups []string, args ...string) *output {
 	t.Helper()
 	user, err := e.cluster.AddUser(program, groups...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	health := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	log := &output{}
 	cmd := exec.Command(filepath.Join(e.bin, program), append(args,
 		"--namespace="+e.namespace, "--webhook-namespace="+e.system, "--leaf-secret-name="+e.program+"-certificate",
@@ -290,16 +290,6 @@ func (e *example) startAs(t *testing.T, program string, port int, groups []strin
 	}
 	eventually(t, program+" is ready", func(ctx context.Context) bool { return isReady(ctx, health) })
 	return log
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
 }
 
 // create fails the test when the object is not admitted.

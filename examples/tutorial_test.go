@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
@@ -43,9 +44,9 @@ func TestTheTutorialDoesWhatItSays(t *testing.T) {
 	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
 		kubectl = assets
 	}
-	health := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	env := append(os.Environ(), "KUBECONFIG="+cluster.Admin().KubeConfig, "PATH="+kubectl+":"+os.Getenv("PATH"), "GOFLAGS=", "GOWORK=off",
-		fmt.Sprintf("ADMITKIT_PORT=%d", freePort(t)), "ADMITKIT_DRAIN_PERIOD=10ms")
+		fmt.Sprintf("ADMITKIT_PORT=%d", freeport.For(t)), "ADMITKIT_DRAIN_PERIOD=10ms")
 	stop := func() {}
 	commands := 0
 	for _, step := range readSteps(t, "../docs/first-extension.md") {

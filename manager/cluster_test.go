@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
@@ -94,7 +95,7 @@ func newManager(t *testing.T, options manager.Options, extensions ...any) *runni
 		options.RESTConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return requestWatcher{next, watch} })
 	}
 	if options.Port == 0 {
-		options.Port = freePort(t)
+		options.Port = freeport.For(t)
 	}
 	if options.Host == "" {
 		options.Host = "127.0.0.1"
@@ -167,16 +168,6 @@ func (r *running) stop() error {
 	case <-time.After(time.Minute):
 		return errors.New("not stopped after a minute")
 	}
-}
-
-func freePort(t *testing.T) int32 {
-	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return int32(listener.Addr().(*net.TCPAddr).Port)
 }
 
 // newNamespace makes a namespace for one test.

@@ -30,6 +30,7 @@ import (
 
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/manager"
 )
 
@@ -319,11 +320,11 @@ func newRotation(t *testing.T) *rotation {
 	r.balancer = newBalancer(t)
 	r.crashFile = filepath.Join(t.TempDir(), "crash")
 	for range 3 {
-		port := freePort(t)
+		port := freeport.For(t)
 		r.replicas = append(r.replicas, &replica{log: r.log, died: r.deaths.add, address: fmt.Sprintf("127.0.0.1:%d", port), config: replicaConfig{
 			KubeConfig: cluster.Admin().KubeConfig, Home: r.home, Apps: r.apps, Port: port,
 			CrashFile:   r.crashFile,
-			Health:      fmt.Sprintf("127.0.0.1:%d", freePort(t)),
+			Health:      fmt.Sprintf("127.0.0.1:%d", freeport.For(t)),
 			ServicePort: int32(r.balancer.listener.Addr().(*net.TCPAddr).Port),
 		}})
 	}

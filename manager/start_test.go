@@ -24,12 +24,13 @@ import (
 
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/manager"
 )
 
 func TestTheAPIServerReachesTheWebhookThroughAService(t *testing.T) {
 	home, apps := newNamespace(t), newNamespace(t)
-	port := freePort(t)
+	port := freeport.For(t)
 	// An ExternalName Service stands in for kube-proxy: the API server dials
 	// its name, and expects the certificate of the Service all the same.
 	if _, err := clientset.CoreV1().Services(home).Create(t.Context(), &corev1.Service{
@@ -52,7 +53,7 @@ func TestTheAPIServerReachesTheWebhookThroughAService(t *testing.T) {
 
 func TestTheAPIServerReachesTheWebhookByURL(t *testing.T) {
 	namespace := newNamespace(t)
-	port := freePort(t)
+	port := freeport.For(t)
 	start(t, manager.Options{Namespace: namespace, Host: "127.0.0.1", AdvertiseHost: "localhost", Port: port}, mark("a", extension.Scope{}))
 	eventuallyCalled(t, namespace, "marked")
 	config, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit."+namespace, metav1.GetOptions{})
@@ -145,7 +146,7 @@ func TestRegisteringAndServingAreSplitBetweenTwoUsersWithTheRolesOfTheREADME(t *
 		t.Fatalf("applying the roles of the README: %v: %s", err, output)
 	}
 	var registrarSeen, serverSeen forbidden
-	options := manager.Options{Namespace: apps, WebhookNamespace: "my-system", Port: freePort(t)}
+	options := manager.Options{Namespace: apps, WebhookNamespace: "my-system", Port: freeport.For(t)}
 
 	serverOptions := options
 	register := false
@@ -460,8 +461,8 @@ func TestACertificateOfSomebodyElseIsServedAndNoSecretMade(t *testing.T) {
 
 func TestHealthReadinessAndMetricsAreServedWhereAsked(t *testing.T) {
 	namespace := newNamespace(t)
-	health := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	metrics := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
+	metrics := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	drain := time.Second
 	r := start(t, manager.Options{Namespace: namespace, HealthAddress: health, MetricsAddress: metrics, DrainPeriod: &drain}, mark("a", extension.Scope{}))
 	status := func(url string) int {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/webhook/registration"
 )
@@ -296,7 +297,7 @@ func TestTheManagerComesBackByItselfAfterTheAPIServerAndEtcdWereAway(t *testing.
 		away = 5 * time.Second
 	}
 	namespace := newNamespace(t)
-	health := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	r := start(t, manager.Options{Namespace: namespace, HealthAddress: health}, mark("a", extension.Scope{}), &recorder{events: make(chan string, 100)})
 	eventuallyCalled(t, namespace, "marked")
 	r.outage = true
@@ -335,7 +336,7 @@ func TestTheManagerComesBackByItselfAfterTheAPIServerAndEtcdWereAway(t *testing.
 
 func TestReadinessSaysWhyAManagerIsNotReady(t *testing.T) {
 	namespace := newNamespace(t)
-	health := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	// Nobody listens where the API server is told to call.
 	r := start(t, manager.Options{Namespace: namespace, AdvertiseHost: "admitkit.invalid", Host: "127.0.0.1", HealthAddress: health}, mark("a", extension.Scope{}))
 	eventually(t, "readyz names the probe and its error", func() bool {
@@ -446,8 +447,8 @@ func TestAServerMayReadNothingButItsLeaf(t *testing.T) {
 	}
 	var seen forbidden
 	no := false
-	health := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	options := manager.Options{Namespace: apps, WebhookNamespace: home, Port: freePort(t), LeafSecretName: "leaf"}
+	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
+	options := manager.Options{Namespace: apps, WebhookNamespace: home, Port: freeport.For(t), LeafSecretName: "leaf"}
 	serverOptions := options
 	serverOptions.RegisterWebHook, serverOptions.HealthAddress = &no, health
 	serverOptions.RESTConfig = seen.watch(serviceAccount(t, home, "server"))
@@ -552,7 +553,7 @@ func TestValidityGoesByTheClockOfTheAPIServer(t *testing.T) {
 
 func TestTheMetricsTellOfCertificatesAndRepairs(t *testing.T) {
 	namespace := newNamespace(t)
-	metrics := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	metrics := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	start(t, manager.Options{Namespace: namespace, MetricsAddress: metrics}, mark("a", extension.Scope{}))
 	for _, want := range []string{
 		`admitkit_certificate_expiry_seconds{certificate="ca",source="` + namespace,

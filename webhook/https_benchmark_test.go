@@ -9,7 +9,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -27,6 +26,7 @@ import (
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/admitkit/admitkit/certs"
+	"github.com/admitkit/admitkit/internal/freeport"
 )
 
 // benchServer says, to a process of the test binary, that it is a server of the
@@ -182,7 +182,7 @@ func TestServeForTheBenchmark(t *testing.T) {
 		t.Skip("runs in a process of its own, for BenchmarkHTTPS")
 	}
 	ctrllog.SetLogger(logr.Discard())
-	port, err := freePort(t.Context())
+	port, err := freeport.Find()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,9 +194,9 @@ func TestServeForTheBenchmark(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		server = NewServer(ServerOptions{Host: "127.0.0.1", Port: port, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }})
+		server = NewServer(ServerOptions{Host: "127.0.0.1", Port: int(port), GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }})
 	} else {
-		server = ctrlwebhook.NewServer(ctrlwebhook.Options{Host: "127.0.0.1", Port: port, CertDir: dir})
+		server = ctrlwebhook.NewServer(ctrlwebhook.Options{Host: "127.0.0.1", Port: int(port), CertDir: dir})
 		handlers = cases()["mutate"].controllerRuntime
 	}
 	server.Register("/cpu", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -219,14 +219,6 @@ func TestServeForTheBenchmark(t *testing.T) {
 	if err := server.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func freePort(ctx context.Context) (int, error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	return listener.Addr().(*net.TCPAddr).Port, listener.Close()
 }
 
 // writeKeyPair writes a certificate and its key to tls.crt and tls.key.

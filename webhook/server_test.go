@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/admitkit/admitkit/certs"
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func serve(t *testing.T, lameDuck time.Duration, handler http.HandlerFunc) (*webhook.Server, *http.Client, string, context.CancelFunc, <-chan error) {
 	t.Helper()
 	leaf, roots := issued(t)
-	port := freePort(t)
+	port := int(freeport.For(t))
 	server := webhook.NewServer(webhook.ServerOptions{
 		Host: "127.0.0.1", Port: port, LameDuck: lameDuck,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return leaf, nil },
@@ -65,19 +66,6 @@ func issued(t *testing.T) (*tls.Certificate, *x509.CertPool) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca.Bundle())
 	return leaf, roots
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return port
 }
 
 func get(t *testing.T, client *http.Client, url string) (string, error) {
@@ -194,7 +182,7 @@ func TestEachAnswerInTheLameDuckTimeIsTheLastOfItsConnection(t *testing.T) {
 
 func TestAConnectionMadeWhileTheServerStopsDoesNotKeepIt(t *testing.T) {
 	leaf, roots := issued(t)
-	port := freePort(t)
+	port := int(freeport.For(t))
 	greeted, release := make(chan struct{}), make(chan struct{})
 	server := webhook.NewServer(webhook.ServerOptions{
 		Host: "127.0.0.1", Port: port,
@@ -345,7 +333,7 @@ func TestNoRequestFailsWhileOneOfTwoServersRestarts(t *testing.T) {
 		to.current.Store(server)
 		return func() error { cancel(); return <-done }
 	}
-	e := &endpoints{targets: []*target{{port: freePort(t)}, {port: freePort(t)}}}
+	e := &endpoints{targets: []*target{{port: int(freeport.For(t))}, {port: int(freeport.For(t))}}}
 	stopFirst := run(e.targets[0])
 	run(e.targets[1])
 	e.ready = e.targets

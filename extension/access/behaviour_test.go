@@ -22,6 +22,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/access"
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/manager"
 )
 
@@ -250,7 +251,7 @@ func TestAnyReplicaRefusesASessionPastItsEnd(t *testing.T) {
 	deployment(t, namespace, "web", 1)
 	// The replica that leads cannot end anything: it may not delete.
 	lead := func(o *manager.Options) { o.LeaderElection = true }
-	leader := startOn(t, namespace, freePort(t), access.Options{}, lead)
+	leader := startOn(t, namespace, freeport.For(t), access.Options{}, lead)
 	create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	pod, exec := podRequest(namespace, "a", "web"), execRequest(namespace, "a", "web")
@@ -259,7 +260,7 @@ func TestAnyReplicaRefusesASessionPastItsEnd(t *testing.T) {
 	granted(t, alice, exec)
 	// The next replica does not lead, and for it an hour has passed.
 	<-leader.GetKubeManager().Elected()
-	startOn(t, namespace, freePort(t), access.Options{Clock: ahead(2 * time.Hour)}, lead)
+	startOn(t, namespace, freeport.For(t), access.Options{Clock: ahead(2 * time.Hour)}, lead)
 	for _, name := range []string{pod.Status.PodName, exec.Status.PodName} {
 		if !canExec(t, alice, namespace, name) {
 			t.Fatalf("RBAC refuses already: this would prove nothing about %s", name)

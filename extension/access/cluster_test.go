@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"sync"
@@ -29,6 +28,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/access"
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
@@ -174,7 +174,7 @@ type running struct {
 // test ends, and returns when its webhooks are called.
 func start(t *testing.T, namespace string, options access.Options) *running {
 	t.Helper()
-	return startOn(t, namespace, freePort(t), options, nil)
+	return startOn(t, namespace, freeport.For(t), options, nil)
 }
 
 func startOn(t *testing.T, namespace string, port int32, options access.Options, tweak func(*manager.Options)) *running {
@@ -245,16 +245,6 @@ func (r *running) stop(t *testing.T) {
 			t.Error("the manager has not stopped after a minute")
 		}
 	})
-}
-
-func freePort(t *testing.T) int32 {
-	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return int32(listener.Addr().(*net.TCPAddr).Port)
 }
 
 // eventually polls where there is no event to wait for.

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension/access"
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/manager"
 )
 
@@ -249,9 +250,9 @@ func register(t *testing.T, namespace string, port int32) {
 // and returns when the API server calls it.
 func startManagerProcess(t *testing.T, namespace string) *process {
 	t.Helper()
-	port := freePort(t)
+	port := freeport.For(t)
 	register(t, namespace, port)
-	p := startProcess(t, processOptions{Namespace: namespace, Port: port, Metrics: fmt.Sprintf("127.0.0.1:%d", freePort(t)), LeaderElection: true})
+	p := startProcess(t, processOptions{Namespace: namespace, Port: port, Metrics: fmt.Sprintf("127.0.0.1:%d", freeport.For(t)), LeaderElection: true})
 	p.awaitLead(t)
 	awaitWebhooks(t, namespace)
 	return p

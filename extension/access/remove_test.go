@@ -24,6 +24,7 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/access"
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
@@ -81,7 +82,7 @@ func TestUninstallingEndsAllAccessAndInstallingAgainGivesNoneBack(t *testing.T) 
 	deployment(t, namespace, "web", 1)
 	deployment(t, namespace, "api", 1)
 	deployment(t, namespace, "manager", 2) // which runs in the test in truth
-	port := freePort(t)
+	port := freeport.For(t)
 	r := startOn(t, namespace, port, access.Options{}, nil)
 	evicting := execTemplate(namespace, "api", ref("Deployment", "api"), "devs")
 	evicting.Spec.AccessConfig.OnExpiry = v1alpha1.ExpiryEvict
@@ -222,7 +223,7 @@ func TestUnregisteringWhileNoWebhookStandsTakesNothingButGrants(t *testing.T) {
 	}
 	foreign["a Pod with our label"] = victim
 	ours["an access Pod without labels"] = stripped
-	mgr, logs := uninstaller(t, namespace, freePort(t))
+	mgr, logs := uninstaller(t, namespace, freeport.For(t))
 	if err := mgr.UnregisterExtensions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +291,7 @@ func TestWhatCannotBeEndedYetIsNamedAndGivesNoAccess(t *testing.T) {
 	if err := access.New(access.Options{Namespace: namespace}).AddTo(&each); err != nil {
 		t.Fatal(err)
 	}
-	mgr, _ := uninstaller(t, namespace, freePort(t))
+	mgr, _ := uninstaller(t, namespace, freeport.For(t))
 	errs := each.remove(t, 2*time.Second, mgr)
 	if len(each) != 2 || len(errs) != 1 || !strings.Contains(errs[0].Error(), namespace+"/execaccess-a") || !strings.Contains(errs[0].Error(), "PodDisruptionBudget") {
 		t.Errorf("%d removers: %v", len(each), errs)
@@ -415,7 +416,7 @@ func TestARequestThatIsLengthenedAfterTheUninstallStaysOver(t *testing.T) {
 	if err := access.New(access.Options{Namespace: namespace}).AddTo(&each); err != nil {
 		t.Fatal(err)
 	}
-	mgr, _ := uninstaller(t, namespace, freePort(t))
+	mgr, _ := uninstaller(t, namespace, freeport.For(t))
 	if errs := each.remove(t, 30*time.Second, mgr); len(errs) > 0 {
 		t.Fatal(errs)
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -29,6 +28,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
@@ -211,7 +211,7 @@ func startAs(t *testing.T, user *controlplane.User, namespace string, options au
 	t.Helper()
 	core, logs := observer.New(zapcore.DebugLevel)
 	managerOptions := manager.Options{
-		Namespace: namespace, Host: "127.0.0.1", Port: freePort(t), DrainPeriod: new(time.Duration),
+		Namespace: namespace, Host: "127.0.0.1", Port: freeport.For(t), DrainPeriod: new(time.Duration),
 		Logger: zap.New(core).Sugar(), RESTConfig: user.Config, RegisterWebHook: new(bool),
 	}
 	register(t, managerOptions, options)
@@ -345,16 +345,6 @@ func serverEvents(t *testing.T) []serverEvent {
 			events = append(events, e)
 		}
 	}
-}
-
-func freePort(t *testing.T) int32 {
-	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return int32(listener.Addr().(*net.TCPAddr).Port)
 }
 
 // eventually polls where there is no event to wait for.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/manager"
 )
 
@@ -39,7 +40,7 @@ func TestNoExecOfManyIsMissingFromTheRecord(t *testing.T) {
 	for _, pod := range pods {
 		runPod(t, ns, pod)
 	}
-	options := processOptions{Namespace: ns, File: filepath.Join(t.TempDir(), "audit.jsonl"), Port: freePort(t)}
+	options := processOptions{Namespace: ns, File: filepath.Join(t.TempDir(), "audit.jsonl"), Port: freeport.For(t)}
 	register(t, manager.Options{Namespace: ns, Host: "127.0.0.1", Port: options.Port}, options.closed())
 	running := startProcess(t, options)
 	awaitWebhook(t, ns)

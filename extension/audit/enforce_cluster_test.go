@@ -35,6 +35,7 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
@@ -243,7 +244,7 @@ func (s *stage) start(t *testing.T, options audit.Options, replicas int) (stop f
 	}
 	ports := make([]int32, replicas)
 	for i := range ports {
-		ports[i] = freePort(t)
+		ports[i] = freeport.For(t)
 	}
 	if err := build(s.Config(), balance(t, ports), true).RegisterExtensions(t.Context()); err != nil {
 		t.Fatal(err)

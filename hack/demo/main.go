@@ -9,7 +9,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -29,6 +28,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
@@ -121,7 +121,7 @@ func (d *demo) startManager(ctx context.Context) (stop func() error, err error) 
 	if err != nil {
 		return nil, err
 	}
-	port, err := freePort(ctx)
+	port, err := freeport.Find()
 	if err != nil {
 		return nil, err
 	}
@@ -330,14 +330,6 @@ func poll(ctx context.Context, what string, condition wait.ConditionWithContextF
 		return fmt.Errorf("waiting until %s: %w", what, errors.Join(err, last))
 	}
 	return nil
-}
-
-func freePort(ctx context.Context) (int32, error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	return int32(listener.Addr().(*net.TCPAddr).Port), listener.Close()
 }
 
 // lines keeps what the manager logs, for the demo to show some of it.

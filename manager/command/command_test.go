@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/manager/command"
 	"github.com/admitkit/admitkit/testing/controlplane"
@@ -67,7 +68,7 @@ func TestRegisterServeAndUnregisterAreThreeProcesses(t *testing.T) {
 	cluster := controlplane.Run(t, controlplane.Options{})
 	clientset := kubernetes.NewForConfigOrDie(cluster.Config())
 	flags := []string{
-		"--namespace=default", "--host=127.0.0.1", fmt.Sprintf("--port=%d", freePort(t)), "--kubeconfig=" + cluster.Admin().KubeConfig,
+		"--namespace=default", "--host=127.0.0.1", fmt.Sprintf("--port=%d", freeport.For(t)), "--kubeconfig=" + cluster.Admin().KubeConfig,
 		"--health-address=", "--metrics-address=", "--drain-period=10ms", "--zap-log-level=debug",
 	}
 	server, serverLog := program(t, append([]string{"serve"}, flags...)...)

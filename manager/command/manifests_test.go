@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"os/exec"
 	"slices"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/manager/command"
 	"github.com/admitkit/admitkit/testing/controlplane"
@@ -204,7 +204,7 @@ func TestAnInstallationRunsWithTheRightsOfItsManifests(t *testing.T) {
 	apply(manifestsOf(t, build, "--namespace=apps", "--webhook-namespace=other-system"))
 
 	text := manifestsOf(t, build, "--namespace=apps", "--webhook-namespace=my-system", "--advertise-host=127.0.0.1",
-		fmt.Sprintf("--port=%d", freePort(t)), "--health-address=", "--metrics-address=", "--drain-period=10ms")
+		fmt.Sprintf("--port=%d", freeport.For(t)), "--health-address=", "--metrics-address=", "--drain-period=10ms")
 	apply(text)
 	for _, name := range []string{"stamp-registrar", "stamp"} {
 		user, err := cluster.AddUser("system:serviceaccount:my-system:"+name, "system:serviceaccounts", "system:serviceaccounts:my-system")
@@ -238,14 +238,4 @@ func end(t *testing.T, process *exec.Cmd, log *bytes.Buffer) {
 	if err := process.Wait(); err != nil || strings.Contains(log.String(), "forbidden") {
 		t.Errorf("%v: %s", err, log)
 	}
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/url"
 	"path/filepath"
@@ -14,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/admitkit/admitkit/internal/freeport"
 )
 
 const loopback = "127.0.0.1"
@@ -22,17 +23,17 @@ const loopback = "127.0.0.1"
 // its Environment: the latter may be told by environment variables to use the
 // cluster of the developer's kubeconfig, and tries five times what fails once.
 func (c *ControlPlane) startAPI(ctx context.Context, programs map[string]string) error {
-	etcdPort, err := freePort()
+	etcdPort, err := freeport.Find()
 	if err != nil {
 		return err
 	}
-	apiPort, err := freePort()
+	apiPort, err := freeport.Find()
 	if err != nil {
 		return err
 	}
 	etcd := &envtest.Etcd{
 		Path:         programs["etcd"],
-		URL:          &url.URL{Scheme: "http", Host: net.JoinHostPort(loopback, strconv.Itoa(etcdPort))},
+		URL:          &url.URL{Scheme: "http", Host: net.JoinHostPort(loopback, strconv.Itoa(int(etcdPort)))},
 		DataDir:      filepath.Join(c.watchdog.dir, "etcd"),
 		StartTimeout: startTimeout,
 	}
@@ -46,7 +47,7 @@ func (c *ControlPlane) startAPI(ctx context.Context, programs map[string]string)
 		CertDir:      c.apiServerDir(),
 		StartTimeout: startTimeout,
 	}
-	api.ListenAddr = envtest.ListenAddr{Address: loopback, Port: strconv.Itoa(apiPort)}
+	api.ListenAddr = envtest.ListenAddr{Address: loopback, Port: strconv.Itoa(int(apiPort))}
 	// Without the first, kube-apiserver refuses to start on a machine that has no
 	// network. With it, it may not be an endpoint of the Service "kubernetes",
 	// which is no loss: nobody could reach it there.
@@ -171,21 +172,4 @@ func (c *ControlPlane) RestartEtcd(ctx context.Context) error {
 		return err
 	}
 	return c.StartEtcd(ctx)
-}
-
-// freePort returns a port that is free now and that the kernel gives to nobody
-// who asks for any port: Linux does so from 32768, macOS from 49152. A port from
-// there (":0") could be taken by an outgoing connection of another process
-// before ours listens, or while it restarts.
-func freePort() (int, error) {
-	const first, count, tries = 20000, 10000, 100
-	var err error
-	for range tries {
-		port := first + rand.IntN(count) //nolint:gosec // not a secret
-		var listener net.Listener
-		if listener, err = net.Listen("tcp", net.JoinHostPort(loopback, strconv.Itoa(port))); err == nil {
-			return port, listener.Close()
-		}
-	}
-	return 0, fmt.Errorf("no free port in %d tries: %w", tries, err)
 }

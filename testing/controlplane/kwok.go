@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/admitkit/admitkit/internal/freeport"
 )
 
 const kwok = "kwok"
@@ -43,18 +45,18 @@ func (c *ControlPlane) startKwok(ctx context.Context, program string) (waitReady
 	if err := os.WriteFile(configuration, kwokConfiguration, 0o600); err != nil {
 		return nil, err
 	}
-	port, err := freePort()
+	port, err := freeport.Find()
 	if err != nil {
 		return nil, err
 	}
-	address := net.JoinHostPort(loopback, strconv.Itoa(port))
+	address := net.JoinHostPort(loopback, strconv.Itoa(int(port)))
 	process, err := startProcess(kwok, program, c.watchdog.home(), &processLog{output: &c.output},
 		"--kubeconfig="+user.KubeConfig,
 		"--config="+configuration,
 		// Where kube-apiserver finds the nodes' kubelets, for exec, logs and attach.
 		"--server-address="+address,
 		"--node-ip="+loopback,
-		"--node-port="+strconv.Itoa(port),
+		"--node-port="+strconv.Itoa(int(port)),
 	)
 	if err != nil {
 		return nil, err

@@ -227,7 +227,7 @@ func TestAPodOfAUsersOwnIsStampedInItsNamespaceAndNowhereElse(t *testing.T) {
 
 func TestARegistrarApartFromTheServersRegistersForThem(t *testing.T) {
 	for _, r := range []release{stays, runsOnce} {
-		watched := namespace(t, r.name)
+		watched := r.watched()
 		r.installed(t)
 		pod, err := clientset.CoreV1().Pods(watched).Create(t.Context(), gated(), metav1.CreateOptions{})
 		if err != nil {
