@@ -126,12 +126,16 @@ func (m *Manager) newServing(ctx context.Context, kube ctrlmanager.Manager, webh
 		Host: m.options.Host, Port: int(m.options.Port), GetCertificate: source.getCertificate,
 		LameDuck: *m.options.DrainPeriod, Logger: log,
 	})
-	for _, w := range webhooks {
-		server.Register(w.Path(), w.Handler(webhook.HandlerOptions{
-			Scheme: m.options.Scheme, Logger: log, TracerProvider: m.options.TracerProvider,
-			MaxBodyBytes: m.options.MaxBodyBytes, MaxInFlight: m.options.MaxInFlight,
-		}))
+	options := webhook.HandlerOptions{
+		Scheme: m.options.Scheme, Logger: log, TracerProvider: m.options.TracerProvider,
+		MaxBodyBytes: m.options.MaxBodyBytes, MaxInFlight: m.options.MaxInFlight,
 	}
+	for _, w := range webhooks {
+		server.Register(w.Path(), w.Handler(options))
+	}
+	others := webhook.OtherRevisions(webhooks, options)
+	server.Register(webhook.MutatingPath, others)
+	server.Register(webhook.ValidatingPath, others)
 	if !m.options.NoProbe {
 		server.Register(registration.ProbePath, registration.ProbeHandler())
 	}

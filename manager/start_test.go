@@ -65,6 +65,32 @@ func TestTheAPIServerReachesTheWebhookByURL(t *testing.T) {
 	}
 }
 
+func TestAnUpgradeThatChangesScopesAndAddsExtensionsIsNoOutage(t *testing.T) {
+	namespace := newNamespace(t)
+	options := manager.Options{Namespace: namespace, Port: freeport.For(t)}
+	old := start(t, options, mark("a", extension.Scope{}))
+	eventuallyCalled(t, namespace, "marked")
+	// The replica of the newer revision registers, but only the old one serves yet.
+	slow := extension.Scope{Timeout: 7 * time.Second}
+	refuse := extension.Validating(extension.ValidatorFunc[*corev1.Pod](func(context.Context, *corev1.Pod, *extension.Request) error {
+		return extension.Deny("the newer revision would refuse it")
+	}), extension.Scope{})
+	if err := newManager(t, options, mark("b", slow), mark("c", slow), refuse).RegisterExtensions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	seen := func() int { return old.logs.FilterMessageSnippet("another revision registered").Len() }
+	eventually(t, "the old replica is asked for both of the new webhooks", func() bool {
+		pod, err := dryRunPod(t.Context(), namespace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pod.Annotations["marked"] != "a" {
+			t.Fatalf("a Pod has the annotations %v", pod.Annotations)
+		}
+		return seen() == 2
+	})
+}
+
 // forbidden collects the refusals that a client meets.
 type forbidden struct {
 	mu   sync.Mutex

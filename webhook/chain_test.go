@@ -84,23 +84,34 @@ func post(t *testing.T, request *admissionv1.AdmissionRequest, handlers ...*exte
 	if len(webhooks) != 1 {
 		t.Fatalf("the handlers make %d webhooks", len(webhooks))
 	}
+	return send(t, request, webhooks[0].Handler(webhook.HandlerOptions{}), webhooks[0].Path())
+}
+
+// send sends a request to the path of a handler.
+func send(t *testing.T, request *admissionv1.AdmissionRequest, handler http.Handler, path string) *httptest.ResponseRecorder {
+	t.Helper()
 	body, err := json.Marshal(admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: request,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, webhooks[0].Path()+"?timeout=2s", bytes.NewReader(body))
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path+"?timeout=2s", bytes.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()
-	webhooks[0].Handler(webhook.HandlerOptions{}).ServeHTTP(w, r)
+	handler.ServeHTTP(w, r)
 	return w
 }
 
 // admit sends a request that is decided, and returns the decision.
 func admit(t *testing.T, request *admissionv1.AdmissionRequest, handlers ...*extension.Admission) *admissionv1.AdmissionResponse {
 	t.Helper()
-	w := post(t, request, handlers...)
+	return decided(t, request, post(t, request, handlers...))
+}
+
+// decided returns the decision that an answer is.
+func decided(t *testing.T, request *admissionv1.AdmissionRequest, w *httptest.ResponseRecorder) *admissionv1.AdmissionResponse {
+	t.Helper()
 	var review admissionv1.AdmissionReview
 	if err := json.Unmarshal(w.Body.Bytes(), &review); err != nil || w.Code != http.StatusOK {
 		t.Fatalf("HTTP %d, %v: %s", w.Code, err, w.Body)

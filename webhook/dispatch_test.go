@@ -47,7 +47,8 @@ func named(name string, validate func(ctx context.Context, req *extension.Reques
 	}), extension.Scope{Name: name})
 }
 
-// listen serves the one webhook of the handlers by HTTP/1.1 or HTTP/2.
+// listen serves the one webhook of the handlers by HTTP/1.1 or HTTP/2, and returns
+// its label in metrics, too.
 func listen(t *testing.T, http2 bool, options webhook.HandlerOptions, handlers ...*extension.Admission) (*httptest.Server, string) {
 	t.Helper()
 	webhooks, err := webhook.Group(handlers, webhook.Defaults{})
@@ -58,7 +59,10 @@ func listen(t *testing.T, http2 bool, options webhook.HandlerOptions, handlers .
 	server.EnableHTTP2 = http2
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	return server, strings.TrimPrefix(webhooks[0].Path(), "/")
+	if webhooks[0].Mutating {
+		return server, "mutate/" + webhooks[0].Name
+	}
+	return server, "validate/" + webhooks[0].Name
 }
 
 // answer is what a call got.

@@ -41,14 +41,31 @@ type Webhook struct {
 	Scope extension.Scope
 	// Handlers run in this order.
 	Handlers []*extension.Admission
+
+	segments []string // of the path, one for each handler
 }
 
-// Path is where the webhook is served.
+// Under these paths are the webhooks of the two kinds.
+const (
+	MutatingPath   = "/mutate/"
+	ValidatingPath = "/validate/"
+)
+
+// Path is where the webhook is served: under the path of its kind its name, and
+// then that of each handler, from which a replica of another revision learns what
+// to run; see [OtherRevisions].
 func (w *Webhook) Path() string {
-	if w.Mutating {
-		return "/mutate/" + w.Name
+	return strings.Join(append([]string{kindPath(w.Mutating) + w.Name}, w.segments...), "/")
+}
+
+// label names the webhook in metrics and traces.
+func (w *Webhook) label() string { return strings.TrimPrefix(kindPath(w.Mutating), "/") + w.Name }
+
+func kindPath(mutating bool) string {
+	if mutating {
+		return MutatingPath
 	}
-	return "/validate/" + w.Name
+	return ValidatingPath
 }
 
 // The range in which the API server accepts a timeout, and what it defaults to.
@@ -68,7 +85,8 @@ func Group(admissions []*extension.Admission, defaults Defaults) ([]*Webhook, er
 	}
 	var webhooks []*Webhook
 	contents := map[key]string{}
-	for _, a := range admissions {
+	segments := segmentsOf(admissions)
+	for n, a := range admissions {
 		scope, err := resolve(a, defaults)
 		if err != nil {
 			return nil, fmt.Errorf("scope of %s: %w", a.Name(), err)
@@ -84,7 +102,7 @@ func Group(admissions []*extension.Admission, defaults Defaults) ([]*Webhook, er
 		known, found := contents[k]
 		if !found {
 			contents[k] = string(content)
-			webhooks = append(webhooks, &Webhook{Name: scope.Name, Mutating: a.Mutates(), Scope: scope, Handlers: []*extension.Admission{a}})
+			webhooks = append(webhooks, &Webhook{Name: scope.Name, Mutating: a.Mutates(), Scope: scope, Handlers: []*extension.Admission{a}, segments: segments[n : n+1 : n+1]})
 			continue
 		}
 		i := slices.IndexFunc(webhooks, func(w *Webhook) bool { return w.Mutating == k.mutating && w.Name == k.name })
@@ -92,6 +110,7 @@ func Group(admissions []*extension.Admission, defaults Defaults) ([]*Webhook, er
 			return nil, fmt.Errorf("scope of %s: Name: %q is already the name of a different scope, that of %s", a.Name(), scope.Name, webhooks[i].Handlers[0].Name())
 		}
 		webhooks[i].Handlers = append(webhooks[i].Handlers, a)
+		webhooks[i].segments = append(webhooks[i].segments, segments[n])
 	}
 	return webhooks, nil
 }

@@ -65,7 +65,7 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 	if options.Logger == nil {
 		options.Logger = zap.NewNop()
 	}
-	name := strings.TrimPrefix(w.Path(), "/")
+	name := w.label()
 	log, tracer := options.Logger.With(zap.String("webhook", w.Name)), newTracer(options.TracerProvider)
 	meters := make([]*meter, len(w.Handlers))
 	for i, handler := range w.Handlers {

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// The metrics of admission, on controller-runtime's registry. webhook is the
-// path without its first slash. A handler that runs in a chain is counted for
+// The metrics of admission, on controller-runtime's registry. webhook is its kind
+// and name: mutate/NAME or validate/NAME. A handler that runs in a chain is counted for
 // itself (admitkit_admission_...), the request once more as a whole
 // (admitkit_webhook_...), with the HTTP status, so that what never reached a
 // handler is visible too.
