@@ -286,7 +286,7 @@ func (e *example) startAs(t *testing.T, program string, port int32, groups []str
 		}
 	})
 	if args[0] == "register" {
-		return log // it listens on nothing
+		return log // it is ready once the server is
 	}
 	eventually(t, program+" is ready", func(ctx context.Context) bool { return isReady(ctx, health) })
 	return log

@@ -124,6 +124,7 @@ func (i *installer) addRegistrar() {
 	}
 	i.addRole(name, i.namespace, rules...)
 	deployment := i.deployment(name, 1, "register", "--stay")
+	i.observe(&deployment.Spec.Template.Spec.Containers[0])
 	// Two at a time would do no harm, and do nothing for anybody.
 	deployment.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
 	i.add(deployment)
@@ -220,6 +221,12 @@ func (i *installer) serverDeployment(name string, serves bool) *appsv1.Deploymen
 	if serves {
 		container.Ports = append(container.Ports, corev1.ContainerPort{Name: "webhook", ContainerPort: i.options.Port})
 	}
+	i.observe(container)
+	return deployment
+}
+
+// observe adds the ports of metrics and health checks, and the probes.
+func (i *installer) observe(container *corev1.Container) {
 	if port := portOf(i.options.MetricsAddress); port != 0 {
 		container.Ports = append(container.Ports, corev1.ContainerPort{Name: "metrics", ContainerPort: port})
 	}
@@ -231,7 +238,6 @@ func (i *installer) serverDeployment(name string, serves bool) *appsv1.Deploymen
 		container.LivenessProbe, container.ReadinessProbe = probe("/healthz"), probe("/readyz")
 		container.ReadinessProbe.PeriodSeconds = 2
 	}
-	return deployment
 }
 
 // deployment of Pods that fulfil the restricted Pod security standard.

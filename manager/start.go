@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/zapr"
@@ -81,12 +83,8 @@ func (m *Manager) start(ctx context.Context) error {
 			return err
 		}
 	}
-	if m.options.HealthAddress != "" {
-		serveHealth, err := health.listen(ctx, m.options.HealthAddress)
-		if err != nil {
-			return err
-		}
-		group.Go(func() error { return serveHealth(run) })
+	if err := m.serveHealth(ctx, run, health, group); err != nil {
+		return err
 	}
 	if serve != nil {
 		group.Go(func() error {
@@ -230,15 +228,58 @@ func (m *Manager) RegisterExtensions(ctx context.Context) error {
 
 // KeepRegistered registers the extensions and stays, until ctx ends or Stop is
 // called: it rotates the CA and repairs what others change. It is the registrar
-// of servers that never read the CA's key; see Options.LeafSecretName.
+// of servers that never read the CA's key; see Options.LeafSecretName. Like a
+// server it has health checks and metrics, by which one learns that it cannot.
 func (m *Manager) KeepRegistered(ctx context.Context) error {
-	return m.run(ctx, func(ctx context.Context) error {
+	return m.run(ctx, m.keepRegistered)
+}
+
+func (m *Manager) keepRegistered(ctx context.Context) error {
+	health := newHealth()
+	kube, err := m.newKubeManager(health)
+	if err != nil {
+		return err
+	}
+	var registered atomic.Bool
+	if err := kube.AddReadyzCheck("registration", func(*http.Request) error {
+		if !registered.Load() {
+			return errors.New("the webhooks are not registered yet")
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	if err := m.serveHealth(ctx, ctx, health, group); err != nil {
+		return err
+	}
+	group.Go(func() error { return kube.Start(ctx) })
+	group.Go(func() error {
 		r, source, err := m.registerOnce(ctx)
+		if err == nil {
+			err = m.addChecks(kube, source)
+		}
 		if err != nil {
 			return err
 		}
+		registered.Store(true)
 		return m.upkeep(ctx, r, source)
 	})
+	return group.Wait()
+}
+
+// serveHealth takes the address of the health checks, if there is one, and serves
+// them in the group until run ends.
+func (m *Manager) serveHealth(ctx, run context.Context, health *health, group *errgroup.Group) error {
+	if m.options.HealthAddress == "" {
+		return nil
+	}
+	serve, err := health.listen(ctx, m.options.HealthAddress)
+	if err != nil {
+		return err
+	}
+	group.Go(func() error { return serve(run) })
+	return nil
 }
 
 func (m *Manager) registerOnce(ctx context.Context) (*registration.Registration, *certificates, error) {

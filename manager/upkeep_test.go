@@ -455,11 +455,20 @@ func TestAServerMayReadNothingButItsLeaf(t *testing.T) {
 	server := newManager(t, serverOptions, mark("a", extension.Scope{}))
 	serving := make(chan error, 1)
 	go func() { serving <- server.Start(t.Context()) }()
+	registrarHealth := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
+	options.HealthAddress, options.MetricsAddress = registrarHealth, fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	registrar := newManager(t, options, mark("a", extension.Scope{}))
 	keeping := make(chan error, 1)
 	go func() { keeping <- registrar.KeepRegistered(t.Context()) }()
 	eventuallyCalled(t, apps, "marked")
 	eventually(t, "the server is ready", func() bool { status, _ := body(t, "http://"+health+"/readyz"); return status == http.StatusOK })
+	eventually(t, "the registrar is ready, and says of what", func() bool {
+		status, text := body(t, "http://"+registrarHealth+"/readyz")
+		return status == http.StatusOK && strings.Contains(text, "[+]registration ok") && strings.Contains(text, "[+]probe ok")
+	})
+	if status, text := body(t, "http://"+options.MetricsAddress+"/metrics"); status != http.StatusOK || !strings.Contains(text, "admitkit_certificate_expiry") {
+		t.Errorf("the registrar's metrics: HTTP %d, and nothing of certificates: %.300s", status, text)
+	}
 	server.Stop()
 	registrar.Stop()
 	for _, err := range []error{<-serving, <-keeping} {
