@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/webhook"
 )
 
 // InstallOptions say how an installation in a cluster looks.
@@ -243,7 +245,8 @@ func (i *installer) observe(container *corev1.Container) {
 // deployment of Pods that fulfil the restricted Pod security standard.
 func (i *installer) deployment(name string, replicas int32, args ...string) *appsv1.Deployment {
 	yes, no := true, false
-	grace := int64(i.options.DrainPeriod.Seconds()) + 30 // the longest timeout of a webhook
+	// Longer than a stop takes, so that it comes to its end and says what was left.
+	grace := int64((*i.options.DrainPeriod + webhook.ShutdownTimeout + 5*time.Second).Seconds())
 	return &appsv1.Deployment{
 		TypeMeta: kind(appsv1.SchemeGroupVersion, "Deployment"), ObjectMeta: i.meta(name, i.namespace),
 		Spec: appsv1.DeploymentSpec{

@@ -43,9 +43,13 @@ const (
 	readTimeout       = 35 * time.Second
 	writeTimeout      = 65 * time.Second
 	idleTimeout       = 120 * time.Second
-	shutdownTimeout   = 35 * time.Second
 	shutdownRepeat    = time.Second
 )
+
+// ShutdownTimeout is how long a server waits, after its lame-duck time, for the
+// requests in flight: as long as a webhook may take (30 s), and some. Its Pod's
+// terminationGracePeriodSeconds is to be longer than both.
+const ShutdownTimeout = 35 * time.Second
 
 // Server serves webhooks over HTTPS: TLS 1.2 and later, HTTP/1.1 and 2. It is a
 // controller-runtime webhook.Server, so that it can stand in its place.
@@ -181,7 +185,7 @@ func (s *Server) Start(ctx context.Context) error {
 	case <-lameDuck.C:
 	}
 	if err = shutdown(requests, server); err != nil {
-		err = fmt.Errorf("webhook server: requests still in flight after %s: %w", shutdownTimeout, errors.Join(err, server.Close()))
+		err = fmt.Errorf("webhook server: requests still in flight after %s: %w", ShutdownTimeout, errors.Join(err, server.Close()))
 	}
 	if reason := <-served; !errors.Is(reason, http.ErrServerClosed) {
 		err = errors.Join(err, reason)
@@ -191,11 +195,11 @@ func (s *Server) Start(ctx context.Context) error {
 }
 
 // shutdown stops accepting and returns when no connection is left, after
-// shutdownTimeout at the latest. net/http tells the HTTP/2 connections that it
+// ShutdownTimeout at the latest. net/http tells the HTTP/2 connections that it
 // knows to go away, and waits for ever for one whose handshake ends just then
 // (golang.org/issue/81153), so it is asked again every shutdownRepeat.
 func shutdown(ctx context.Context, server *http.Server) error {
-	ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
+	ctx, cancel := context.WithTimeout(ctx, ShutdownTimeout)
 	defer cancel()
 	for {
 		once, cancel := context.WithTimeout(ctx, shutdownRepeat)

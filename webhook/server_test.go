@@ -85,7 +85,7 @@ func get(t *testing.T, client *http.Client, url string) (string, error) {
 
 func TestTheServerGoesOnInItsLameDuckTimeAndLetsRequestsFinish(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
-	server, client, url, cancel, done := serve(t, 200*time.Millisecond, func(w http.ResponseWriter, r *http.Request) {
+	server, client, url, cancel, done := serve(t, 2*time.Second, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.RawQuery == "slow" {
 			entered <- struct{}{}
 			<-release
@@ -133,7 +133,8 @@ func TestTheServerGoesOnInItsLameDuckTimeAndLetsRequestsFinish(t *testing.T) {
 func TestEachAnswerInTheLameDuckTimeIsTheLastOfItsConnection(t *testing.T) {
 	for protocol, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2.0": true} {
 		t.Run(protocol, func(t *testing.T) {
-			server, client, url, cancel, done := serve(t, time.Second, func(http.ResponseWriter, *http.Request) {})
+			t.Parallel()
+			server, client, url, cancel, done := serve(t, 4*time.Second, func(http.ResponseWriter, *http.Request) {})
 			client.Transport.(*http.Transport).ForceAttemptHTTP2 = http2
 			reused := func() bool {
 				var info httptrace.GotConnInfo
@@ -167,7 +168,7 @@ func TestEachAnswerInTheLameDuckTimeIsTheLastOfItsConnection(t *testing.T) {
 				t.Error("the first request of the lame-duck time got a new connection")
 			}
 			// An HTTP/2 client learns it from a frame that may follow the answer.
-			deadline := time.Now().Add(500 * time.Millisecond)
+			deadline := time.Now().Add(2 * time.Second)
 			for reused() {
 				if time.Now().After(deadline) {
 					t.Fatal("a request of the lame-duck time went by a connection that had served one there")
@@ -304,7 +305,7 @@ func (e *endpoints) pick() *target {
 func TestNoRequestFailsWhileOneOfTwoServersRestarts(t *testing.T) {
 	requests, lameDuck, every := 10_000, 2*time.Second, 500*time.Millisecond
 	if testing.Short() {
-		requests, lameDuck, every = 2000, 400*time.Millisecond, 100*time.Millisecond
+		requests, lameDuck, every = 2000, time.Second, 100*time.Millisecond
 	}
 	certificate, roots := issued(t)
 	ctx, cancel := context.WithCancel(t.Context())

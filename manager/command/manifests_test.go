@@ -25,6 +25,7 @@ import (
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/manager/command"
 	"github.com/admitkit/admitkit/testing/controlplane"
+	"github.com/admitkit/admitkit/webhook"
 )
 
 // watcher is a Watcher that says which rights it needs.
@@ -161,7 +162,8 @@ func TestTheFlagsReachBothProcesses(t *testing.T) {
 		if !slices.Equal(args, append(subcommand, want...)) {
 			t.Errorf("%s has %q", name, args)
 		}
-		if *deployment.Spec.Template.Spec.TerminationGracePeriodSeconds < 20 {
+		grace := time.Duration(*deployment.Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second
+		if grace <= 20*time.Second+webhook.ShutdownTimeout {
 			t.Errorf("%s is killed while it drains", name)
 		}
 	}
