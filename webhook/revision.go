@@ -1,10 +1,8 @@
 package webhook
 
 import (
-	"cmp"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 
@@ -19,26 +17,20 @@ import (
 // be no outage: a webhook that is not there is answered by the handlers here that
 // its path names, whatever the scope, as this revision would have done before.
 //
-// A handler that is not here is new (or was renamed), and passes over what it has
-// not seen: it is in force when the last replica without it is gone. The first such
-// request to a path is logged as a warning, and all of them are counted under the
-// webhook's name "other-revision".
+// A handler that is not here is new (or its Go type was renamed), and passes over
+// what it has not seen: it is in force when the last replica without it is gone. The
+// first such request to a path is logged as a warning, and all of them are counted
+// under the webhook's name "other-revision".
 func OtherRevisions(webhooks []*Webhook, options HandlerOptions) http.Handler {
 	if options.Logger == nil {
 		options.Logger = zap.NewNop()
 	}
-	known := map[string]*extension.Admission{}
-	for _, w := range webhooks {
-		for i, segment := range w.segments {
-			known[kindPath(w.Mutating)+segment] = w.Handlers[i]
-		}
-	}
-	return &otherRevisions{known: known, options: options, handlers: map[string]http.Handler{}}
+	return &otherRevisions{webhooks: webhooks, options: options, handlers: map[string]http.Handler{}}
 }
 
 type otherRevisions struct {
-	known   map[string]*extension.Admission // by the path of their kind and their segment
-	options HandlerOptions
+	webhooks []*Webhook
+	options  HandlerOptions
 
 	mu       sync.Mutex
 	handlers map[string]http.Handler // by path
@@ -64,20 +56,13 @@ func (o *otherRevisions) handler(path string) http.Handler {
 		return handler
 	}
 	w := &Webhook{Name: "other-revision", Mutating: strings.HasPrefix(path, MutatingPath)}
-	kind := kindPath(w.Mutating)
-	rest, ofKind := strings.CutPrefix(path, kind)
-	_, segments, named := strings.Cut(rest, "/")
-	if !ofKind || !named {
+	rest, ofKind := strings.CutPrefix(path, kindPath(w.Mutating))
+	segments := strings.Split(rest, "/")
+	if !ofKind || len(segments) < 2 {
 		return nil
 	}
 	var missing []string
-	for segment := range strings.SplitSeq(segments, "/") {
-		if a := o.known[kind+segment]; a != nil {
-			w.Handlers = append(w.Handlers, a)
-		} else {
-			missing = append(missing, segment)
-		}
-	}
+	w.Handlers, missing = o.find(w.Mutating, segments[0], segments[1:])
 	o.options.Logger.Warn("another revision registered this webhook; the handlers of it that are here answer",
 		zap.String("path", path), zap.Strings("missing", missing))
 	if len(o.handlers) >= maxOtherPaths {
@@ -88,13 +73,51 @@ func (o *otherRevisions) handler(path string) http.Handler {
 	return handler
 }
 
-// segmentsOf returns a segment of a path for each admission: its name in lower case
-// and dashes, as the API server wants it, and the how manieth it is of that name.
+// find returns the handlers that the segments of the path of a webhook stand for: if
+// there is a webhook of that name here, those of it with the same names, in turn, and
+// else those with the very segments.
+func (o *otherRevisions) find(mutating bool, name string, segments []string) (found []*extension.Admission, missing []string) {
+	var own *Webhook
+	bySegment := map[string]*extension.Admission{}
+	for _, w := range o.webhooks {
+		if w.Mutating != mutating {
+			continue
+		}
+		if w.Name == name {
+			own = w
+		}
+		for i, segment := range w.segments {
+			bySegment[segment] = w.Handlers[i]
+		}
+	}
+	inTurn := map[string][]*extension.Admission{}
+	if own != nil {
+		for i, segment := range own.segments {
+			inTurn[uncounted(segment)] = append(inTurn[uncounted(segment)], own.Handlers[i])
+		}
+	}
+	for _, segment := range segments {
+		a := bySegment[segment]
+		if next := inTurn[uncounted(segment)]; len(next) > 0 {
+			a, inTurn[uncounted(segment)] = next[0], next[1:]
+		}
+		if a == nil {
+			missing = append(missing, segment)
+		} else {
+			found = append(found, a)
+		}
+	}
+	return found, missing
+}
+
+// segmentsOf returns a segment of a path for each admission: the names of its
+// handler and of the type it takes, as the API server wants them, and the how
+// manieth of these names it is.
 func segmentsOf(admissions []*extension.Admission) []string {
 	segments := make([]string, len(admissions))
 	count := map[string]int{}
 	for i, a := range admissions {
-		segment := slug(a.Name())
+		segment := slug(fmt.Sprintf("%s %T", a.Name(), a.NewObject()))
 		key := kindPath(a.Mutates()) + segment
 		count[key]++
 		if n := count[key]; n > 1 {
@@ -105,15 +128,20 @@ func segmentsOf(admissions []*extension.Admission) []string {
 	return segments
 }
 
-// slug makes a DNS label of a Go name.
-func slug(name string) string {
+func uncounted(segment string) string {
+	name, _, _ := strings.Cut(segment, ".")
+	return name
+}
+
+// slug makes a DNS label of Go names.
+func slug(names string) string {
 	const limit = 63
-	words := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool {
-		return !slices.Contains([]rune("abcdefghijklmnopqrstuvwxyz0123456789"), r)
+	words := strings.FieldsFunc(strings.ToLower(names), func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
 	})
 	text := strings.Join(words, "-")
 	if len(text) > limit {
 		text = text[len(text)-limit:] // the end tells more
 	}
-	return cmp.Or(strings.Trim(text, "-"), "handler") // Go names may have no ASCII letter
+	return strings.Trim(text, "-")
 }

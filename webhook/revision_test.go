@@ -66,6 +66,7 @@ func TestAReplicaOfAnotherRevisionAnswersWithTheHandlersItHas(t *testing.T) {
 	two := func(s extension.Scope) *extension.Admission { return extension.Mutating(second{}, s) }
 	refuse := func(s extension.Scope) *extension.Admission { return extension.Validating(guard{}, s) }
 	function := func(name string) *extension.Admission { return byFunction(name, named) }
+	other := extension.Mutating(extension.MutatorFunc[*corev1.Service](func(context.Context, *corev1.Service, *extension.Request) error { return nil }), slow)
 	for name, test := range map[string]struct {
 		here, registered []*extension.Admission // by this replica, and by another
 		by               string
@@ -74,14 +75,16 @@ func TestAReplicaOfAnotherRevisionAnswersWithTheHandlersItHas(t *testing.T) {
 	}{
 		"the scope changed":                   {here: []*extension.Admission{one(extension.Scope{})}, registered: []*extension.Admission{one(slow)}, by: "1"},
 		"the scope got a name":                {here: []*extension.Admission{one(extension.Scope{})}, registered: []*extension.Admission{one(named)}, by: "1"},
-		"a handler is new":                    {here: []*extension.Admission{one(named)}, registered: []*extension.Admission{two(named), one(named)}, by: "1", missing: "webhook-test-second"},
+		"a handler is new":                    {here: []*extension.Admission{one(named)}, registered: []*extension.Admission{two(named), one(named)}, by: "1", missing: "webhook-test-second-v1-pod"},
 		"a handler is gone":                   {here: []*extension.Admission{one(named), two(named)}, registered: []*extension.Admission{two(named)}, by: "2"},
 		"the order changed":                   {here: []*extension.Admission{one(named), two(named)}, registered: []*extension.Admission{two(named), one(named)}, by: "21"},
 		"handlers of two scopes share one":    {here: []*extension.Admission{one(named), two(slow)}, registered: []*extension.Admission{one(named), two(named)}, by: "12"},
-		"everything is new":                   {registered: []*extension.Admission{one(named)}, missing: "webhook-test-first"},
+		"everything is new":                   {registered: []*extension.Admission{one(named)}, missing: "webhook-test-first-v1-pod"},
 		"a guard has another scope":           {here: []*extension.Admission{refuse(named)}, registered: []*extension.Admission{refuse(slow)}, denied: true},
-		"a guard is new":                      {here: []*extension.Admission{one(named)}, registered: []*extension.Admission{refuse(slow)}, missing: "webhook-test-guard"},
-		"functions are told apart by a count": {here: []*extension.Admission{function("1"), function("2")}, registered: []*extension.Admission{function("3"), function("4"), function("5")}, by: "12", missing: "extension-mutatorfunc.3"},
+		"a guard is new":                      {here: []*extension.Admission{one(named)}, registered: []*extension.Admission{refuse(slow)}, missing: "webhook-test-guard-v1-pod"},
+		"functions are told apart by a count": {here: []*extension.Admission{function("1"), function("2")}, registered: []*extension.Admission{function("3"), function("4"), function("5")}, by: "12", missing: "extension-mutatorfunc-v1-pod.3"},
+		"a function is gone before another":   {here: []*extension.Admission{byFunction("1", extension.Scope{}), function("2")}, registered: []*extension.Admission{function("2")}, by: "2"},
+		"a function takes something else":     {here: []*extension.Admission{function("1")}, registered: []*extension.Admission{other}, missing: "extension-mutatorfunc-v1-service"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			core, logs := observer.New(zapcore.WarnLevel)
@@ -123,7 +126,7 @@ func TestAPathThatNamesNoHandlersIsNotFound(t *testing.T) {
 	}
 	for i := range 1000 { // more than it remembers
 		request := podRequest(admissionv1.Create)
-		response := decided(t, request, send(t, request, others, fmt.Sprintf("/mutate/pods-%d/webhook-test-first", i)))
+		response := decided(t, request, send(t, request, others, fmt.Sprintf("/mutate/pods-%d/webhook-test-first-v1-pod", i)))
 		if len(response.Patch) == 0 {
 			t.Fatalf("path %d: the handler did not run", i)
 		}
