@@ -29,7 +29,9 @@ func TestNoPodFailsOrIsMissedWhateverHappensToTheWebhook(t *testing.T) {
 		run  func(*testing.T)
 	}{
 		{"rolling upgrade", func(t *testing.T) {
-			if err := one.install(t.Context(), "podAnnotations.upgraded=at-"+fmt.Sprint(time.Now().Unix())); err != nil {
+			// The new replicas register a webhook that the old ones have not: it has
+			// another name, and so another path.
+			if err := one.install(t.Context(), sampleArgs(1, fmt.Sprint("since-", time.Now().Unix()))); err != nil {
 				t.Fatal(err)
 			}
 		}},

@@ -41,8 +41,13 @@ var (
 // sample watches the namespace e2e-NAME alone.
 func sample(name string, extensions int, more ...string) release {
 	values := append(imageValues(sampleImage), "audit.enabled=false", "watchNamespace="+prefix+name,
-		fmt.Sprintf("extraArgs={--extensions=%d,--propagation-delay=2s}", extensions))
+		sampleArgs(extensions, "stamp"))
 	return release{name, append(values, more...)}
+}
+
+// sampleArgs is the value with the flags of a sample.
+func sampleArgs(extensions int, scope string) string {
+	return fmt.Sprintf("extraArgs={--extensions=%d,--scope=%s,--propagation-delay=2s}", extensions, scope)
 }
 
 func imageValues(image string) []string {

@@ -1,5 +1,5 @@
 // Command sample is an operator of a user's own, which the end-to-end tests
-// install: as many extensions as it is told to have, each of which stamps every
+// install: as many extensions in one scope as it is told to have, each of which stamps every
 // new Pod with an annotation and a variable.
 package main
 
@@ -17,16 +17,18 @@ import (
 
 func main() {
 	var extensions int
+	var scope string
 	cmd := command.New("sample", func(mgr *manager.Manager) error {
 		for i := range extensions {
 			stamp := extension.MutatorFunc[*corev1.Pod](stamp{number: i + 1}.mutate)
-			if err := mgr.AddExtension(extension.Mutating(stamp, extension.Scope{Name: "stamp"})); err != nil {
+			if err := mgr.AddExtension(extension.Mutating(stamp, extension.Scope{Name: scope})); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	cmd.PersistentFlags().IntVar(&extensions, "extensions", 1, "how many extensions there are")
+	cmd.PersistentFlags().StringVar(&scope, "scope", "stamp", "name of their scope, which is that of the webhook")
 	command.Main(cmd)
 }
 
