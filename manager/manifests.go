@@ -176,10 +176,14 @@ func (i *installer) addServer(serves bool) {
 		})
 	}
 	if i.install.Replicas > 1 {
-		one := intstr.FromInt32(1)
+		// Replicas that are not ready, all of them for example, must not hold up the
+		// drain of their nodes: they serve nobody.
+		one, always := intstr.FromInt32(1), policyv1.AlwaysAllow
 		i.add(&policyv1.PodDisruptionBudget{
 			TypeMeta: kind(policyv1.SchemeGroupVersion, "PodDisruptionBudget"), ObjectMeta: i.meta(name, i.namespace),
-			Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &one, Selector: &metav1.LabelSelector{MatchLabels: selector(name)}},
+			Spec: policyv1.PodDisruptionBudgetSpec{
+				MaxUnavailable: &one, UnhealthyPodEvictionPolicy: &always, Selector: &metav1.LabelSelector{MatchLabels: selector(name)},
+			},
 		})
 	}
 	i.add(i.serverDeployment(name, serves))

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"context"
+	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -41,8 +45,7 @@ func TestAnAPIServerTakesTheChart(t *testing.T) {
 					t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
 				}
 				if template := podOf(decode(t, document)); template != nil {
-					pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
-					pod.Name, pod.Namespace = "pod", releaseNamespace
+					pod := podFrom(template)
 					if err := admin.Create(t.Context(), pod, client.DryRunAll); err != nil {
 						t.Errorf("a Pod of %s: %v", object.GetName(), err)
 					}
@@ -50,4 +53,33 @@ func TestAnAPIServerTakesTheChart(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a server that is not ready does not hold up the drain of its node", func(t *testing.T) {
+		objects := objectsOf(t, render(t, ""))
+		// Of this budget nobody has counted the Pods, so that it allows no disruption.
+		budget := objects[slices.IndexFunc(objects, func(o metav1.Object) bool { _, is := o.(*policyv1.PodDisruptionBudget); return is })]
+		pod := podFrom(podOf(serverOf(objects)))
+		pod.Spec.ServiceAccountName = ""
+		for _, object := range []client.Object{budget.(client.Object), pod} {
+			if err := admin.Create(t.Context(), object); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}}
+		if err := admin.Status().Update(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		// A client tries again for minutes what a budget refuses.
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if err := admin.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// podFrom returns the Pod of a template.
+func podFrom(template *corev1.PodTemplateSpec) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
+	pod.Name, pod.Namespace = "pod", releaseNamespace
+	return pod
 }
