@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
@@ -212,11 +213,16 @@ type (
 	}
 )
 
-// decode returns an object; fields that its type does not know are an error.
+// decode returns an object. As at an API server, fields that its type does not
+// know are an error, and so is a number or a truth value in place of a text.
 func decode(t *testing.T, document string) metav1.Object {
 	t.Helper()
+	content, err := yaml.YAMLToJSONStrict([]byte(document))
+	if err != nil {
+		t.Fatalf("%v: %s", err, document)
+	}
 	var meta metav1.TypeMeta
-	if err := yaml.Unmarshal([]byte(document), &meta); err != nil {
+	if err := json.Unmarshal(content, &meta); err != nil {
 		t.Fatal(err)
 	}
 	newObject := typed[meta.Kind]
@@ -224,7 +230,9 @@ func decode(t *testing.T, document string) metav1.Object {
 		t.Fatalf("no type for %s", meta.Kind)
 	}
 	object := newObject()
-	if err := yaml.UnmarshalStrict([]byte(document), object); err != nil {
+	decoder := json.NewDecoder(bytes.NewReader(content))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(object); err != nil {
 		t.Fatalf("%v: %s", err, document)
 	}
 	return object
@@ -276,9 +284,33 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{ignoreUntilProbed: true, split: {enabled: true, registrar: Job}}`: "ignoreUntilProbed: needs a registrar that stays",
 		`{metrics: {enabled: false, podMonitor: {enabled: true}}}`:          "need metrics.enabled",
 		`{fullnameOverride: 1st}`:                                           `"1st" is no name for a Service`,
+		`{nameOverride: "a b", fullnameOverride: c}`:                        "at '/nameOverride'",
 	} {
 		if text, err := helm(t, values, "template", release, chartDir, "--values", "-"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v%s, want %s", values, err, text, want)
+		}
+	}
+}
+
+func TestNamesThatYAMLHasAnotherMeaningForStayNames(t *testing.T) {
+	const everything = `
+split: {enabled: true}
+priorityClassName: "on"
+networkPolicy: {enabled: true}
+metrics: {serviceMonitor: {enabled: true}, podMonitor: {enabled: true}}
+audit: {cloudEvents: {url: "https://siem.example.com", tokenSecret: {name: "1e3", key: "off"}}}
+`
+	// A Service's name begins with a letter; names of releases and namespaces need not.
+	for name, fullname := range map[string]string{"on": "on", "no": "no", "true": "true", "null": "null", "123": "n", "1e3": "n", "0x10": "n"} {
+		text, err := helm(t, everything, "template", name, chartDir, "--namespace", name, "--values", "-",
+			"--set-string", "nameOverride="+name+",watchNamespace="+name+",fullnameOverride="+fullname)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, object := range objectsOf(t, documentsOf(t, text)) {
+			if instance := object.GetLabels()["app.kubernetes.io/instance"]; instance != name {
+				t.Errorf("%T %s is of the release %q, not %q", object, object.GetName(), instance, name)
+			}
 		}
 	}
 }

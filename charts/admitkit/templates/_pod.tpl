@@ -14,7 +14,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 spec:
-  serviceAccountName: {{ .account }}
+  serviceAccountName: {{ .account | quote }}
   # The variables of a Service named admitkit look like flags.
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ add $values.drainPeriodSeconds 30 }}
@@ -33,7 +33,7 @@ spec:
     {{- toYaml . | nindent 4 }}
   {{- end }}
   {{- with $values.priorityClassName }}
-  priorityClassName: {{ . }}
+  priorityClassName: {{ . | quote }}
   {{- end }}
   {{- with $values.nodeSelector }}
   nodeSelector:
@@ -57,7 +57,7 @@ spec:
   {{- end }}
   containers:
   - name: admitkit
-    image: {{ include "admitkit.image" .root }}
+    image: {{ include "admitkit.image" .root | quote }}
     imagePullPolicy: {{ $values.image.pullPolicy }}
     args:
     {{- toYaml .args | nindent 4 }}
@@ -147,9 +147,9 @@ spec:
 {{- if and .url .tokenSecret.name }}
 - name: cloudevents-token
   secret:
-    secretName: {{ .tokenSecret.name }}
+    secretName: {{ .tokenSecret.name | quote }}
     items:
-    - key: {{ .tokenSecret.key }}
+    - key: {{ .tokenSecret.key | quote }}
       path: token
 {{- end }}
 {{- end }}

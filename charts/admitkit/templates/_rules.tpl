@@ -22,15 +22,15 @@ roleRef:
   name: {{ .name }}
 subjects:
 - kind: ServiceAccount
-  name: {{ .account }}
-  namespace: {{ .root.Release.Namespace }}
+  name: {{ .account | quote }}
+  namespace: {{ .root.Release.Namespace | quote }}
 {{- end }}
 {{- end -}}
 
 {{- define "admitkit.roleMeta" -}}
 name: {{ .name }}
 {{- with .namespace }}
-namespace: {{ . }}
+namespace: {{ . | quote }}
 {{- end }}
 labels:
   {{- include "admitkit.labels" .root | nindent 2 }}
@@ -231,11 +231,11 @@ annotations:
   verbs: [delete]
 - apiGroups: [apps]
   resources: [deployments]
-  resourceNames: [{{ include "admitkit.deployments" . }}]
+  resourceNames: {{ include "admitkit.deployments" . | splitList "," | toJson }}
   verbs: [get]
 - apiGroups: [apps]
   resources: [deployments/scale]
-  resourceNames: [{{ include "admitkit.deployments" . }}]
+  resourceNames: {{ include "admitkit.deployments" . | splitList "," | toJson }}
   verbs: [patch]
 - apiGroups: [""]
   resources: [pods]
