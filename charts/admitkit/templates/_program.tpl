@@ -145,5 +145,20 @@
 {{- if and (not .metrics.enabled) (or .metrics.serviceMonitor.enabled .metrics.podMonitor.enabled) -}}
 {{- fail "metrics.serviceMonitor.enabled, metrics.podMonitor.enabled: need metrics.enabled" -}}
 {{- end -}}
+{{- if eq (int .port) 8081 -}}
+{{- fail "port: 8081 is the port of the probes; choose another" -}}
+{{- end -}}
+{{- if and .metrics.enabled (eq (int .port) 8080) -}}
+{{- fail "port: 8080 is the port of the metrics; choose another, or set metrics.enabled to false" -}}
+{{- end -}}
+{{- with .audit.touchedPods -}}
+{{- if and $.Values.audit.enabled .evictAfter .maxEvictAfter -}}
+{{- /* Durations are compared by what they make of a time. */ -}}
+{{- $began := toDate "2006" "2000" -}}
+{{- if (mustDateModify .maxEvictAfter $began).Before (mustDateModify .evictAfter $began) -}}
+{{- fail (printf "audit.touchedPods.maxEvictAfter: %s is less than evictAfter, %s" .maxEvictAfter .evictAfter) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
