@@ -78,6 +78,16 @@ func rightsOf(t *testing.T, objects []metav1.Object) map[string]rights {
 // environment of a Pod.
 func manifestsOf(t *testing.T, pod corev1.PodSpec) []metav1.Object {
 	t.Helper()
+	text, err := manifests(t, pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents := strings.Split(text, "---\n")
+	return objectsOf(t, slices.DeleteFunc(documents, func(text string) bool { return strings.HasPrefix(text, "#") }))
+}
+
+func manifests(t *testing.T, pod corev1.PodSpec) (text string, err error) {
+	t.Helper()
 	container := pod.Containers[0]
 	for _, variable := range container.Env {
 		t.Setenv(variable.Name, strings.ReplaceAll(variable.Value, "/cloudevents/token", "/dev/null"))
@@ -91,10 +101,48 @@ func manifestsOf(t *testing.T, pod corev1.PodSpec) []metav1.Object {
 	cmd.SetOut(&out)
 	cmd.SetArgs(args)
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
-		t.Fatalf("%q: %v", args, err)
+		return "", fmt.Errorf("%q: %w", args, err)
 	}
-	documents := strings.Split(out.String(), "---\n")
-	return objectsOf(t, slices.DeleteFunc(documents, func(text string) bool { return strings.HasPrefix(text, "#") }))
+	return out.String(), nil
+}
+
+// The chart is asked with the release in another namespace for the Pods, whose
+// program is then told that it is in the watched one.
+func TestTheChartRefusesToWatchItsOwnNamespaceWhereItsProgramWould(t *testing.T) {
+	const allowed = "--allow-own-pods=access-pod,audit-pods"
+	for values, refused := range map[string]bool{
+		`{}`: false,
+		`{failurePolicy: Ignore, access: {enabled: true}}`:                                                       true,
+		`{access: {enabled: true}}`:                                                                              true,
+		`{access: {enabled: true}, audit: {enabled: false}}`:                                                     true,
+		`{access: {enabled: true}, split: {enabled: true}}`:                                                      true,
+		`{access: {enabled: true}, extraArgs: ["` + allowed + `"]}`:                                              false,
+		`{access: {enabled: true}, extraEnv: [{name: ADMITKIT_ALLOW_OWN_PODS, value: access-pod}]}`:              false,
+		`{audit: {required: true}}`:                                                                              true,
+		`{audit: {required: true}, extraArgs: ["` + allowed + `"]}`:                                              false,
+		`{audit: {required: true, allNamespaces: true}}`:                                                         false,
+		`{audit: {required: true, allNamespaces: true}, access: {enabled: true}}`:                                true,
+		`{audit: {log: {failurePolicy: Closed}}}`:                                                                true,
+		`{audit: {log: {failurePolicy: Closed, enabled: false}}}`:                                                false,
+		`{audit: {cloudEvents: {failurePolicy: Closed}}}`:                                                        false,
+		`{audit: {cloudEvents: {failurePolicy: Closed, url: "https://siem.example.com"}}}`:                       true,
+		`{audit: {touchedPods: {evictAfter: 1h}, objects: {enabled: true}}}`:                                     false,
+		`{audit: {touchedPods: {evictAfter: 1h}, objects: {enabled: true, failurePolicy: Closed}}}`:              true,
+		`{image: {repository: example.com/stamp}, audit: {enabled: false, required: true}, failurePolicy: Fail}`: false,
+	} {
+		t.Run(values, func(t *testing.T) {
+			watched := "{watchNamespace: apps, " + strings.TrimPrefix(values, "{")
+			pod := podOf(serverOf(objectsOf(t, render(t, watched)))).Spec
+			pod.Containers[0].Args = append(pod.Containers[0].Args, "--webhook-namespace=apps")
+			if _, err := manifests(t, pod); (err != nil) != refused && !strings.Contains(values, "stamp") {
+				t.Errorf("the program: %v", err)
+			}
+			_, err := helm(t, watched, "template", release, chartDir, "--namespace", "apps", "--values", "-")
+			if (err != nil) != refused || err != nil && !strings.Contains(err.Error(), "watchNamespace: apps is the release's own namespace") {
+				t.Errorf("the chart: %v", err)
+			}
+		})
+	}
 }
 
 func TestTheChartGivesTheRightsOfTheManifestsAndNoOther(t *testing.T) {

@@ -118,6 +118,22 @@
 {{- join "," $closed -}}
 {{- end -}}
 
+{{/* A webhook with failure policy Fail covers the creation of Pods in watchNamespace, as the program would find out (guardOwnPods). */}}
+{{- define "admitkit.holdsUpPods" -}}
+{{- $closed := and .audit.enabled (not .audit.allNamespaces) (or .audit.required (include "admitkit.closedSinks" .audit)) -}}
+{{- if or .access.enabled $closed }}yes{{ end -}}
+{{- end -}}
+
+{{/* Somebody says that this is in order. */}}
+{{- define "admitkit.allowsOwnPods" -}}
+{{- range .extraArgs -}}
+{{- if hasPrefix "--allow-own-pods" . }}yes{{ end -}}
+{{- end -}}
+{{- range .extraEnv -}}
+{{- if eq .name "ADMITKIT_ALLOW_OWN_PODS" }}yes{{ end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* A list as the program reads it from one variable (CSV). */}}
 {{- define "admitkit.csv" -}}
 {{- $fields := list -}}
@@ -144,6 +160,9 @@
 {{- end -}}
 {{- if and (not .metrics.enabled) (or .metrics.serviceMonitor.enabled .metrics.podMonitor.enabled) -}}
 {{- fail "metrics.serviceMonitor.enabled, metrics.podMonitor.enabled: need metrics.enabled" -}}
+{{- end -}}
+{{- if and (eq .watchNamespace $.Release.Namespace) (include "admitkit.holdsUpPods" .) (not (include "admitkit.allowsOwnPods" .)) -}}
+{{- fail (printf "watchNamespace: %s is the release's own namespace. With access.enabled, audit.required or a Closed sink, a webhook with failure policy Fail covers the Pods in it: once the last server is gone, none could be created. Install the release in another namespace" .watchNamespace) -}}
 {{- end -}}
 {{- if eq (int .port) 8081 -}}
 {{- fail "port: 8081 is the port of the probes; choose another" -}}
