@@ -176,6 +176,18 @@ func TestTheChartGivesTheRightsOfTheManifestsAndNoOther(t *testing.T) {
 	}
 }
 
+// Rights that stay wait for whoever makes the ServiceAccount that only a hook makes.
+func TestWhatStaysForTheHookOfTheUninstallIsNothingThatTheServersMayNotDo(t *testing.T) {
+	for name, values := range variants {
+		objects := objectsOf(t, render(t, values))
+		servers := rightsOf(t, objects)[release+"-admitkit"]
+		stays := slices.DeleteFunc(objects, func(o metav1.Object) bool { return o.GetAnnotations()["helm.sh/hook"] != "" })
+		if more := rightsOf(t, stays)[release+"-admitkit-unregister"].without(servers); len(more) > 0 {
+			t.Errorf("%s:\n%s", name, strings.Join(more, "\n"))
+		}
+	}
+}
+
 // shape is what the chart and `manifests` have in common besides rights: all but
 // names, labels and what a user of a chart can choose.
 type shape struct {

@@ -68,6 +68,24 @@ func TestAReleaseWorksAndItsUninstallLeavesNothing(t *testing.T) {
 	}
 }
 
+// A deleted namespace takes the rights in it away, too.
+func TestAReleaseIsUninstalledWhenTheNamespaceThatItWatchedIsGone(t *testing.T) {
+	t.Parallel()
+	cluster := controlplane.Run(t, controlplane.Options{ControllerManager: true, Kwok: true})
+	for _, name := range []string{releaseNamespace, "apps"} {
+		kubectl(t, cluster, "create", "namespace", name)
+	}
+	i := &installed{T: t, cluster: cluster, name: release}
+	i.helm("install", release, chartDir, "--wait", "--set", "watchNamespace=apps,access.enabled=true,rbac.extraRules[0].apiGroups={apps},rbac.extraRules[0].resources={deployments},rbac.extraRules[0].verbs={get}")
+	i.work()
+	kubectl(t, cluster, "delete", "namespace", "apps", "--timeout=1m")
+	i.unregister()
+	i.helm("uninstall", release, "--wait")
+	if left := labelled(t, cluster, everyKind(t, cluster), "app.kubernetes.io/instance="+release); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
 func kubectl(t *testing.T, cluster *controlplane.ControlPlane, args ...string) string {
 	t.Helper()
 	var problems bytes.Buffer

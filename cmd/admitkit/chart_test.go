@@ -510,6 +510,9 @@ func TestTheHooksOfTheChartComeInOrderAndGo(t *testing.T) {
 				if !strings.Contains(other.GetName(), job.Name) || of["helm.sh/hook"] == "" {
 					continue
 				}
+				if in := other.GetNamespace(); in != "" && in != releaseNamespace {
+					t.Errorf("%s: %T %s cannot be made where namespace %s is gone", name, other, other.GetName(), in)
+				}
 				if of["helm.sh/hook"] != job.Annotations["helm.sh/hook"] || weight(t, other) > weight(t, job) {
 					t.Errorf("%s: %T %s is there at %v, the Job at %v", name, other, other.GetName(), of, job.Annotations)
 				}

@@ -49,7 +49,22 @@ func (r *requests) Remove(ctx context.Context, mgr extension.Manager) error {
 	uncached := newRequests(&Access{
 		options: r.options, log: mgr.GetLogger().Desugar().Named("access"), cached: live, live: live, writer: live,
 	}, r.kind)
-	return (&removal{requests: uncached, pending: map[types.NamespacedName]bool{}, warned: map[types.NamespacedName]bool{}}).run(ctx)
+	err = (&removal{requests: uncached, pending: map[types.NamespacedName]bool{}, warned: map[types.NamespacedName]bool{}}).run(ctx)
+	if apierrors.IsForbidden(err) && uncached.namespaceGone(ctx) {
+		uncached.log.Info("the namespace is gone, and with it all access", zap.String("namespace", r.options.Namespace))
+		return nil
+	}
+	return err
+}
+
+// namespaceGone reports whether the namespace that requests are granted in is known
+// to be gone. The rights in it went with it, so that nothing but this can be read:
+// by its name, with a right from a ClusterRole.
+func (r *requests) namespaceGone(ctx context.Context) bool {
+	if r.options.Namespace == "" {
+		return false
+	}
+	return apierrors.IsNotFound(r.live.Get(ctx, client.ObjectKey{Name: r.options.Namespace}, &corev1.Namespace{}))
 }
 
 // removal is one run of Remove. It goes by what engineers cannot write, nor take

@@ -316,7 +316,47 @@ func TestWhatCannotBeEndedYetIsNamedAndGivesNoAccess(t *testing.T) {
 
 func TestRemovingWithoutTheRightsFailsAtOnceAndSaysWhichAreMissing(t *testing.T) {
 	namespace := newNamespace(t)
-	mgr, err := manager.New(manager.Options{Namespace: namespace, Host: "127.0.0.1", RESTConfig: mallory.Config})
+	for _, errs := range [][]error{removeAs(t, mallory, namespace), removeAs(t, mallory, "nobody-may-ask"), removeAs(t, mayAskFor(t, namespace), namespace)} {
+		if len(errs) != 2 {
+			t.Errorf("two kinds of access fail with %d errors", len(errs))
+		}
+		for _, err := range errs {
+			if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "rolebindings") {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// The rights in a namespace go with it, so that nothing else can be asked.
+func TestWhereTheNamespaceIsGoneThereIsNothingToRemove(t *testing.T) {
+	if errs := removeAs(t, mayAskFor(t, "gone"), "gone"); len(errs) > 0 {
+		t.Error(errs)
+	}
+}
+
+// mayAskFor returns a user who may see whether a namespace is there, and no more.
+func mayAskFor(t *testing.T, namespace string) *controlplane.User {
+	t.Helper()
+	name := "asks-for-" + namespace
+	user, err := cluster.AddUser(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	create(t, admin, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"namespaces"}, ResourceNames: []string{namespace}, Verbs: []string{"get"}},
+	}})
+	create(t, admin, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}},
+	})
+	return user
+}
+
+// removeAs removes the access in a namespace with the rights of a user.
+func removeAs(t *testing.T, user *controlplane.User, namespace string) []error {
+	t.Helper()
+	mgr, err := manager.New(manager.Options{Namespace: namespace, Host: "127.0.0.1", RESTConfig: user.Config})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,15 +364,7 @@ func TestRemovingWithoutTheRightsFailsAtOnceAndSaysWhichAreMissing(t *testing.T)
 	if err := access.New(access.Options{Namespace: namespace}).AddTo(&each); err != nil {
 		t.Fatal(err)
 	}
-	errs := each.remove(t, 30*time.Second, mgr)
-	if len(errs) != 2 {
-		t.Errorf("two kinds of access fail with %d errors", len(errs))
-	}
-	for _, err := range errs {
-		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "rolebindings") {
-			t.Error(err)
-		}
-	}
+	return each.remove(t, 30*time.Second, mgr)
 }
 
 func TestWhereTheCRDsWereDeletedFirstWhatIsLeftOfGrantsStillGoes(t *testing.T) {

@@ -252,6 +252,12 @@ annotations:
   resources: [mutatingwebhookconfigurations, validatingwebhookconfigurations]
   resourceNames: [{{ include "admitkit.configuration" . }}]
   verbs: [get, delete]
+{{- if and .Values.watchNamespace .Values.access.enabled }}
+- apiGroups: [""]
+  resources: [namespaces]
+  resourceNames: [{{ .Values.watchNamespace | quote }}] # it may be gone, and with it all access and the rights in it
+  verbs: [get]
+{{- end }}
 {{- with .Values.rbac.extraClusterRules }}
 {{ toYaml . }}
 {{- end }}
