@@ -178,11 +178,11 @@ func (i *installed) work() {
 		i.hooks("delete", "registrar")
 	}
 	for _, deployment := range deployments.Items {
-		args := args
+		health := "--health-address="
 		if deployment.Name == i.name+"-admitkit" {
-			args = append(args, "--health-address="+address)
+			health += address
 		}
-		process, log := i.run(deployment.Spec.Template.Spec, args...)
+		process, log := i.run(deployment.Spec.Template.Spec, append(args, health)...)
 		defer i.end(process, log)
 		defer func() { _ = process.Process.Signal(syscall.SIGTERM) }()
 	}

@@ -64,6 +64,7 @@ watchNamespace: apps
 split: {enabled: true}
 audit: {allNamespaces: true}
 `,
+	"monitors, and split": `{split: {enabled: true}, metrics: {serviceMonitor: {enabled: true}, podMonitor: {enabled: true}}}`,
 	"everything else": `
 replicas: 1
 image: {digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000"}
@@ -422,38 +423,53 @@ func TestTwoReleasesDoNotMeet(t *testing.T) {
 	}
 }
 
-func TestOnlyServersAreBehindTheService(t *testing.T) {
+func TestTheServiceReachesServersAloneAndMetricsOfARegistrarAreScrapedToo(t *testing.T) {
 	for name, values := range variants {
 		objects := objectsOf(t, render(t, values))
+		var stay []string
 		for _, object := range objects {
-			selector := selectorOf(object)
+			if _, ok := object.(*appsv1.Deployment); ok {
+				stay = append(stay, object.GetName())
+			}
+		}
+		for _, object := range objects {
+			selector, port := selectorOf(object)
 			if selector == nil {
 				continue
 			}
+			want := []string{release + "-admitkit"}
+			if port == "metrics" {
+				want = stay
+			}
 			var matched []string
 			for _, other := range objects {
-				if pod := podOf(other); pod != nil && selector.Matches(labels.Set(pod.Labels)) {
+				if pod := podOf(other); pod != nil && selector.Matches(labels.Set(pod.Labels)) && (port == "" || hasPort(pod, port)) {
 					matched = append(matched, other.GetName())
 				}
 			}
-			if !slices.Equal(matched, []string{release + "-admitkit"}) {
-				t.Errorf("%s: %T %s selects the Pods of %v", name, object, object.GetName(), matched)
+			if !slices.Equal(matched, want) {
+				t.Errorf("%s: %T %s selects the Pods of %v, want %v", name, object, object.GetName(), matched, want)
 			}
 		}
 	}
 }
 
-// selectorOf returns the selector of what is about the servers.
-func selectorOf(object metav1.Object) labels.Selector {
+// selectorOf returns the selector of what is about the Pods, and the name of the
+// port without which it does not mean them.
+func selectorOf(object metav1.Object) (selector labels.Selector, port string) {
 	switch o := object.(type) {
 	case *corev1.Service:
-		return labels.SelectorFromSet(o.Spec.Selector)
+		return labels.SelectorFromSet(o.Spec.Selector), o.Spec.Ports[0].TargetPort.String()
 	case *policyv1.PodDisruptionBudget:
-		return labels.SelectorFromSet(o.Spec.Selector.MatchLabels)
+		return labels.SelectorFromSet(o.Spec.Selector.MatchLabels), ""
 	case *podMonitor:
-		return labels.SelectorFromSet(o.Spec.Selector.MatchLabels)
+		return labels.SelectorFromSet(o.Spec.Selector.MatchLabels), o.Spec.PodMetricsEndpoints[0].Port
 	}
-	return nil
+	return nil, ""
+}
+
+func hasPort(pod *corev1.PodTemplateSpec, name string) bool {
+	return slices.ContainsFunc(pod.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == name })
 }
 
 func TestEveryObjectOfTheChartSaysWhoseItIs(t *testing.T) {

@@ -6,6 +6,7 @@ Takes root, component, account and args: the subcommand and flags of its own.
 {{- define "admitkit.pod" -}}
 {{- $values := .root.Values -}}
 {{- $serves := eq .component "server" -}}
+{{- $stays := or $serves (eq .component "registrar") -}}
 metadata:
   labels:
     {{- include "admitkit.labels" (dict "root" .root "component" .component "labels" $values.podLabels) | nindent 4 }}
@@ -17,7 +18,8 @@ spec:
   serviceAccountName: {{ .account | quote }}
   # The variables of a Service named admitkit look like flags.
   enableServiceLinks: false
-  terminationGracePeriodSeconds: {{ add $values.drainPeriodSeconds 30 }}
+  # Longer than a stop takes: a server then waits 35 s for the requests that it has.
+  terminationGracePeriodSeconds: {{ add $values.drainPeriodSeconds 40 }}
   {{- if or (eq .component "register") (eq .component "unregister") }}
   restartPolicy: Never
   {{- end }}
@@ -74,10 +76,12 @@ spec:
     {{- with $values.extraEnv }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
-    {{- if $serves }}
+    {{- if $stays }}
     ports:
+    {{- if $serves }}
     - name: webhook
       containerPort: {{ $values.port }}
+    {{- end }}
     {{- if $values.metrics.enabled }}
     - name: metrics
       containerPort: 8080
