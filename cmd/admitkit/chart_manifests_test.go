@@ -114,12 +114,9 @@ func TestTheChartRefusesToWatchItsOwnNamespaceWhereItsProgramWould(t *testing.T)
 		`{}`: false,
 		`{failurePolicy: Ignore, access: {enabled: true}}`:                                                       true,
 		`{access: {enabled: true}}`:                                                                              true,
-		`{access: {enabled: true}, audit: {enabled: false}}`:                                                     true,
-		`{access: {enabled: true}, split: {enabled: true}}`:                                                      true,
 		`{access: {enabled: true}, extraArgs: ["` + allowed + `"]}`:                                              false,
 		`{access: {enabled: true}, extraEnv: [{name: ADMITKIT_ALLOW_OWN_PODS, value: access-pod}]}`:              false,
 		`{audit: {required: true}}`:                                                                              true,
-		`{audit: {required: true}, extraArgs: ["` + allowed + `"]}`:                                              false,
 		`{audit: {required: true, allNamespaces: true}}`:                                                         false,
 		`{audit: {required: true, allNamespaces: true}, access: {enabled: true}}`:                                true,
 		`{audit: {log: {failurePolicy: Closed}}}`:                                                                true,
@@ -127,7 +124,6 @@ func TestTheChartRefusesToWatchItsOwnNamespaceWhereItsProgramWould(t *testing.T)
 		`{audit: {cloudEvents: {failurePolicy: Closed}}}`:                                                        false,
 		`{audit: {cloudEvents: {failurePolicy: Closed, url: "https://siem.example.com"}}}`:                       true,
 		`{audit: {touchedPods: {evictAfter: 1h}, objects: {enabled: true}}}`:                                     false,
-		`{audit: {touchedPods: {evictAfter: 1h}, objects: {enabled: true, failurePolicy: Closed}}}`:              true,
 		`{image: {repository: example.com/stamp}, audit: {enabled: false, required: true}, failurePolicy: Fail}`: false,
 	} {
 		t.Run(values, func(t *testing.T) {

@@ -286,9 +286,11 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{metrics: {enabled: false, podMonitor: {enabled: true}}}`:          "need metrics.enabled",
 		`{fullnameOverride: 1st}`:                                           `"1st" is no name for a Service`,
 		`{nameOverride: "a b", fullnameOverride: c}`:                        "at '/nameOverride'",
-		`{port: 8081}`:                                                      "port: 8081 is the port of the probes",
-		`{port: 8080}`:                                                      "port: 8080 is the port of the metrics",
-		`{audit: {touchedPods: {evictAfter: 1h30m, maxEvictAfter: 89m}}}`:   "audit.touchedPods.maxEvictAfter: 89m is less than evictAfter, 1h30m",
+		`{logLevel: error, audit: {required: true}}`:                        "logLevel: error leaves out what audit.log records",
+		`{logLevel: error, audit: {log: {failurePolicy: Closed}}}`:          "logLevel: error leaves out what audit.log records",
+		`{port: 8081}`: "port: 8081 is the port of the probes",
+		`{port: 8080}`: "port: 8080 is the port of the metrics",
+		`{audit: {touchedPods: {evictAfter: 1h30m, maxEvictAfter: 89m}}}`: "audit.touchedPods.maxEvictAfter: 89m is less than evictAfter, 1h30m",
 	} {
 		if text, err := helm(t, values, "template", release, chartDir, "--values", "-"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v%s, want %s", values, err, text, want)
@@ -302,6 +304,8 @@ func TestTheChartTakesWhatOnlyLooksLikeAClashOfValues(t *testing.T) {
 		`{audit: {touchedPods: {evictAfter: 90m, maxEvictAfter: 1h30m}}}`,
 		`{audit: {touchedPods: {evictAfter: 48h}}}`, // the maximum is then no less by default
 		`{audit: {touchedPods: {mark: true, maxEvictAfter: 1h}}}`,
+		`{logLevel: error}`,
+		`{logLevel: error, audit: {required: true, log: {enabled: false}}}`,
 	} {
 		t.Run(values, func(t *testing.T) { manifestsOf(t, podOf(serverOf(objectsOf(t, render(t, values)))).Spec) })
 	}

@@ -155,6 +155,9 @@
 {{- if and .audit.enabled (not (or .audit.log.enabled .audit.event.enabled .audit.objects.enabled .audit.file.enabled .audit.cloudEvents.url)) -}}
 {{- fail "audit: every sink is off; set audit.log.enabled, event, objects, file or audit.cloudEvents.url, or audit.enabled to false" -}}
 {{- end -}}
+{{- if and .audit.enabled .audit.log.enabled (eq .logLevel "error") (or .audit.required (eq .audit.log.failurePolicy "Closed")) -}}
+{{- fail "logLevel: error leaves out what audit.log records, and Closed it would refuse every session; set logLevel to info, or audit.log.enabled to false" -}}
+{{- end -}}
 {{- if and .ignoreUntilProbed .split.enabled (eq .split.registrar "Job") -}}
 {{- fail "ignoreUntilProbed: needs a registrar that stays; with split.registrar Job it would be Ignore for good" -}}
 {{- end -}}
