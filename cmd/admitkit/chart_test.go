@@ -491,6 +491,23 @@ func TestEveryObjectOfTheChartSaysWhoseItIs(t *testing.T) {
 	}
 }
 
+func TestEveryServiceAccountHasTheAnnotationsOfTheValues(t *testing.T) {
+	for _, registrar := range []string{"Deployment", "Job"} {
+		count := 0
+		for _, object := range objectsOf(t, render(t, `{serviceAccount: {annotations: {a: b}}, split: {enabled: true, registrar: `+registrar+`}}`)) {
+			if account, ok := object.(*corev1.ServiceAccount); ok {
+				count++
+				if account.Annotations["a"] != "b" {
+					t.Errorf("%s: %v", account.Name, account.Annotations)
+				}
+			}
+		}
+		if count != 3 {
+			t.Errorf("%s: %d ServiceAccounts", registrar, count)
+		}
+	}
+}
+
 func TestTheCRDsComeWithWhatNeedsThem(t *testing.T) {
 	for values, want := range map[string]int{
 		"": 0, "access: {enabled: true}": 4, "audit: {objects: {enabled: true}}": 1,
