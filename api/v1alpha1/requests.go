@@ -25,6 +25,53 @@ const (
 	ConditionAccessMessage = "AccessMessage"
 )
 
+// Reasons of conditions of a request that do not hold.
+const (
+	// ReasonTemplateMissing: the template does not exist.
+	ReasonTemplateMissing = "TemplateMissing"
+	// ReasonTemplateInvalid: the template is not in order.
+	ReasonTemplateInvalid = "TemplateInvalid"
+	// ReasonNotAllowed: the template allows neither the requester nor one of
+	// their groups.
+	ReasonNotAllowed = "NotAllowed"
+	// ReasonDurationInvalid: spec.duration is none, or not more than nothing.
+	ReasonDurationInvalid = "DurationInvalid"
+	// ReasonDurationTooLong: spec.duration exceeds the template's maximum.
+	ReasonDurationTooLong = "DurationTooLong"
+	// ReasonMissing: the template requires spec.reason.
+	ReasonMissing = "ReasonMissing"
+	// ReasonSingleUse: the template requires spec.singleUse, or nothing holds to it
+	// here.
+	ReasonSingleUse = "SingleUse"
+	// ReasonRequesterUnknown: the request did not pass admission.
+	ReasonRequesterUnknown = "RequesterUnknown"
+	// ReasonTargetMissing: the template's workload does not exist.
+	ReasonTargetMissing = "TargetMissing"
+	// ReasonUnknownPod: spec.targetPod does not exist, or is not one of the
+	// workload's.
+	ReasonUnknownPod = "UnknownPod"
+	// ReasonNoPod: no Pod of the workload is ready.
+	ReasonNoPod = "NoPod"
+	// ReasonNameTaken: there is a Pod with the access Pod's name, which belongs to
+	// somebody else.
+	ReasonNameTaken = "NameTaken"
+	// ReasonPodRefused: the API server refuses the access Pod: by Pod Security, a
+	// quota or a webhook. It is tried again.
+	ReasonPodRefused = "PodRefused"
+	// ReasonPodNotReady: the access Pod is not ready yet.
+	ReasonPodNotReady = "PodNotReady"
+	// ReasonPodEnded: the access Pod has ended.
+	ReasonPodEnded = "PodEnded"
+	// ReasonPodGone: the Pod is not there any more, and another is not chosen.
+	ReasonPodGone = "PodGone"
+	// ReasonUsed: the one session has begun that the request covers.
+	ReasonUsed = "Used"
+	// ReasonExpired: the time is over.
+	ReasonExpired = "Expired"
+	// ReasonRevoked: access was taken back.
+	ReasonRevoked = "Revoked"
+)
+
 // Requester is who made a request, as the API server authenticated them.
 type Requester struct {
 	// Username is the user's name.

@@ -151,10 +151,10 @@ func (v *requestRules[T]) validateCreate(ctx context.Context, obj T, req *extens
 	spec, user := obj.GetRequestSpec(), req.User()
 	// A webhook after ours may have changed it.
 	if want := (&v1alpha1.Requester{Username: user.Username, UID: user.UID, Groups: user.Groups}); !apiequality.Semantic.DeepEqual(spec.Requester, want) {
-		return refuse(reasonRequester, "spec.requester is not who makes the request, %q", user.Username)
+		return refuse(v1alpha1.ReasonRequesterUnknown, "spec.requester is not who makes the request, %q", user.Username)
 	}
 	if spec.SingleUse && !v.options.SingleUse {
-		return refuse(reasonSingleUse, "spec.singleUse is held to by the enforcement of the audit extension, which does not run here: "+
+		return refuse(v1alpha1.ReasonSingleUse, "spec.singleUse is held to by the enforcement of the audit extension, which does not run here: "+
 			"make a request, by a template, without it")
 	}
 	t, err := v.template(ctx, req.Namespace, spec.TemplateName)
@@ -172,7 +172,7 @@ func (v *requestRules[T]) validateCreate(ctx context.Context, obj T, req *extens
 		_, err = target.ownedPod(ctx, v.live, obj.GetTargetPod())
 	}
 	if missing(err) {
-		return refuse(reasonUnknownPod, "Pod %s/%s is not known: %v", req.Namespace, obj.GetTargetPod(), err)
+		return refuse(v1alpha1.ReasonUnknownPod, "Pod %s/%s is not known: %v", req.Namespace, obj.GetTargetPod(), err)
 	}
 	return err
 }
@@ -181,7 +181,7 @@ func (v *requestRules[T]) template(ctx context.Context, namespace, name string) 
 	object, t := v.kind.newTemplate()
 	err := v.live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, object)
 	if apierrors.IsNotFound(err) {
-		return nil, refuse(reasonTemplateMissing, "%s %s/%s does not exist", v.kind.template, namespace, name)
+		return nil, refuse(v1alpha1.ReasonTemplateMissing, "%s %s/%s does not exist", v.kind.template, namespace, name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the template: %w", err)
@@ -206,15 +206,15 @@ func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extens
 		return nil
 	}
 	if user := req.User().Username; before.Requester == nil || user != before.Requester.Username {
-		return refuse(reasonNotAllowed, "spec.duration can be changed by the requester only, not by %q", user)
+		return refuse(v1alpha1.ReasonNotAllowed, "spec.duration can be changed by the requester only, not by %q", user)
 	}
 	was, err := time.ParseDuration(before.Duration)
 	if err != nil {
-		return refuse(reasonDuration, "spec.duration: %q, as it was, is no duration; make another request", before.Duration)
+		return refuse(v1alpha1.ReasonDurationInvalid, "spec.duration: %q, as it was, is no duration; make another request", before.Duration)
 	}
 	duration, err := time.ParseDuration(spec.Duration)
 	if err != nil || duration < 0 {
-		return refuse(reasonDuration, "spec.duration: %q is not a duration such as 90m or 1h30m", spec.Duration)
+		return refuse(v1alpha1.ReasonDurationInvalid, "spec.duration: %q is not a duration such as 90m or 1h30m", spec.Duration)
 	}
 	// Shortening needs no template, which may be gone.
 	if duration <= was {

@@ -132,7 +132,7 @@ func (r *requests) reconcile(ctx context.Context, key reconcile.Request) (reconc
 	// The end comes first: it needs nothing but the request itself.
 	end, err := v1alpha1.EndOf(req)
 	if err != nil {
-		return reconcile.Result{}, r.refuse(ctx, req, v1alpha1.ConditionAccessDurationsValid, refuse(reasonDuration, "%v", err))
+		return reconcile.Result{}, r.refuse(ctx, req, v1alpha1.ConditionAccessDurationsValid, refuse(v1alpha1.ReasonDurationInvalid, "%v", err))
 	}
 	remaining := end.Sub(r.options.Clock.Now())
 	if remaining <= 0 {
@@ -234,7 +234,7 @@ func (r *requests) choose(ctx context.Context, req request, state *state) (role 
 	object, t := r.kind.newTemplate()
 	err = r.cached.Get(ctx, types.NamespacedName{Namespace: req.GetNamespace(), Name: spec.TemplateName}, object)
 	if apierrors.IsNotFound(err) {
-		state.refused(v1alpha1.ConditionTargetTemplateExists, refuse(reasonTemplateMissing, "%s %s/%s does not exist", r.kind.template, req.GetNamespace(), spec.TemplateName))
+		state.refused(v1alpha1.ConditionTargetTemplateExists, refuse(v1alpha1.ReasonTemplateMissing, "%s %s/%s does not exist", r.kind.template, req.GetNamespace(), spec.TemplateName))
 		return nil, false, nil
 	}
 	if err != nil {
@@ -243,7 +243,7 @@ func (r *requests) choose(ctx context.Context, req request, state *state) (role 
 	state.set(v1alpha1.ConditionTargetTemplateExists, true, "Found", "")
 	if refused := allows(t.accessConfig(), spec.TemplateName, spec); refused != nil {
 		condition := v1alpha1.ConditionAccessResourcesCreated
-		if refused.reason == reasonDuration || refused.reason == reasonTooLong || refused.reason == reasonTemplateInvalid {
+		if refused.reason == v1alpha1.ReasonDurationInvalid || refused.reason == v1alpha1.ReasonDurationTooLong || refused.reason == v1alpha1.ReasonTemplateInvalid {
 			condition = v1alpha1.ConditionAccessDurationsValid
 		}
 		state.refused(condition, refused)
@@ -259,20 +259,20 @@ func (r *requests) choose(ctx context.Context, req request, state *state) (role 
 	var refused *refusal
 	switch {
 	case errors.Is(err, errNoPod):
-		state.waiting("NoPod", err.Error())
+		state.waiting(v1alpha1.ReasonNoPod, err.Error())
 		return nil, true, nil
 	case errors.As(err, &refused):
 		state.refused(v1alpha1.ConditionAccessResourcesCreated, refused)
 		return nil, true, nil
 	case missing(err):
-		state.waiting("TargetMissing", err.Error())
+		state.waiting(v1alpha1.ReasonTargetMissing, err.Error())
 		return nil, true, nil
 	case err != nil:
 		return nil, false, err
 	}
 	// Whatever may be wrong with the command is wrong before access is granted.
 	if state.message, err = accessCommand(t.accessConfig(), &pod.ObjectMeta); err != nil {
-		state.refused(v1alpha1.ConditionAccessMessage, refuse(reasonTemplateInvalid, "template %q: %v", spec.TemplateName, err))
+		state.refused(v1alpha1.ConditionAccessMessage, refuse(v1alpha1.ReasonTemplateInvalid, "template %q: %v", spec.TemplateName, err))
 		if r.kind.name == podAccess.name {
 			return nil, false, r.deletePod(ctx, choice{name: pod.Name, uid: pod.UID}, pod.Namespace)
 		}
@@ -311,11 +311,11 @@ func (r *requests) accessPod(ctx context.Context, req request, t *v1alpha1.PodAc
 	}
 	pod, err := newPod(t, target)
 	if err != nil {
-		return nil, refuse(reasonTemplateInvalid, "template %q: %v", t.Name, err)
+		return nil, refuse(v1alpha1.ReasonTemplateInvalid, "template %q: %v", t.Name, err)
 	}
 	limit, err := maxDuration(&t.Spec.AccessConfig)
 	if err != nil {
-		return nil, refuse(reasonTemplateInvalid, "template %q: %v", t.Name, err)
+		return nil, refuse(v1alpha1.ReasonTemplateInvalid, "template %q: %v", t.Name, err)
 	}
 	backstop(&pod.Spec, limit)
 	meta := r.kind.meta(req)
@@ -324,8 +324,8 @@ func (r *requests) accessPod(ctx context.Context, req request, t *v1alpha1.PodAc
 	pod.ObjectMeta = meta
 	if _, err := accessCommand(&t.Spec.AccessConfig, &pod.ObjectMeta); err != nil {
 		// Before the Pod is there, since it could not be used.
-		state.set(v1alpha1.ConditionAccessMessage, false, reasonTemplateInvalid, err.Error())
-		return nil, refuse(reasonTemplateInvalid, "template %q: %v", t.Name, err)
+		state.set(v1alpha1.ConditionAccessMessage, false, v1alpha1.ReasonTemplateInvalid, err.Error())
+		return nil, refuse(v1alpha1.ReasonTemplateInvalid, "template %q: %v", t.Name, err)
 	}
 	err = r.writer.Create(ctx, pod)
 	if apierrors.IsAlreadyExists(err) {
@@ -334,12 +334,12 @@ func (r *requests) accessPod(ctx context.Context, req request, t *v1alpha1.PodAc
 			return nil, err
 		}
 		if owner := metav1.GetControllerOf(pod); owner == nil || owner.UID != req.GetUID() {
-			return nil, refuse("NameTaken", "Pod %s/%s exists and does not belong to this request", key.Namespace, key.Name)
+			return nil, refuse(v1alpha1.ReasonNameTaken, "Pod %s/%s exists and does not belong to this request", key.Namespace, key.Name)
 		}
 		return pod, nil
 	}
 	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) {
-		return nil, refuse("PodRefused", "the API server refuses the access Pod: %v", err)
+		return nil, refuse(v1alpha1.ReasonPodRefused, "the API server refuses the access Pod: %v", err)
 	}
 	return pod, err
 }
@@ -383,17 +383,17 @@ func (r *requests) observe(ctx context.Context, req request, role *rbacv1.Role, 
 			state.podGone(pod.name, gone)
 			return nil
 		}
-		state.set(v1alpha1.ConditionAccessResourcesReady, false, "PodNotReady", "the Pod is not ready yet")
+		state.set(v1alpha1.ConditionAccessResourcesReady, false, v1alpha1.ReasonPodNotReady, "the Pod is not ready yet")
 	case err != nil:
 		return err
 	case own.UID != pod.uid:
 		state.podGone(pod.name, "was replaced by another of the same name")
 	case own.Status.Phase == corev1.PodFailed || own.Status.Phase == corev1.PodSucceeded:
-		state.set(v1alpha1.ConditionAccessResourcesReady, false, "PodEnded", "the Pod has ended: "+own.Status.Reason+" "+own.Status.Message)
+		state.set(v1alpha1.ConditionAccessResourcesReady, false, v1alpha1.ReasonPodEnded, "the Pod has ended: "+own.Status.Reason+" "+own.Status.Message)
 	case podReady(&own):
 		state.set(v1alpha1.ConditionAccessResourcesReady, true, "PodReady", "")
 	default:
-		state.set(v1alpha1.ConditionAccessResourcesReady, false, "PodNotReady", "the Pod is not ready yet")
+		state.set(v1alpha1.ConditionAccessResourcesReady, false, v1alpha1.ReasonPodNotReady, "the Pod is not ready yet")
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
 )
 
@@ -48,7 +49,7 @@ func (g *recordGuard) Validate(ctx context.Context, _ runtime.Object, req *exten
 		return err
 	}
 	if user := req.User().Username; user != me {
-		denied.WithLabelValues("record", reasonNotAllowed).Inc()
+		denied.WithLabelValues("record", v1alpha1.ReasonNotAllowed).Inc()
 		return extension.Denyf("%s %s/%s: names that begin with %s and %s are those of grants, which admitkit alone makes, as %s",
 			req.Kind.Kind, req.Namespace, req.Name, podAccess.prefix, execAccess.prefix, me)
 	}

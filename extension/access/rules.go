@@ -27,19 +27,11 @@ func refuse(reason, format string, args ...any) *refusal {
 	return &refusal{reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
-// Reasons of refusals, in conditions and in the metric of denials.
+// Reasons of refusals that no condition has. The metric of denials has these and
+// those of conditions.
 const (
-	reasonTemplateMissing = "TemplateMissing"
-	reasonTemplateInvalid = "TemplateInvalid"
-	reasonNotAllowed      = "NotAllowed"
-	reasonDuration        = "DurationInvalid"
-	reasonTooLong         = "DurationTooLong"
-	reasonReasonMissing   = "ReasonMissing"
-	reasonUnknownPod      = "UnknownPod"
-	reasonChanged         = "Changed"
-	reasonEnded           = "Ended"
-	reasonRequester       = "RequesterUnknown"
-	reasonSingleUse       = "SingleUse"
+	reasonChanged = "Changed"
+	reasonEnded   = "Ended"
 )
 
 // maxDuration returns the longest duration that a template allows, if both of
@@ -67,21 +59,21 @@ func maxDuration(config *v1alpha1.AccessConfig) (time.Duration, error) {
 func allows(config *v1alpha1.AccessConfig, templateName string, spec *v1alpha1.RequestSpec) *refusal {
 	who := spec.Requester
 	if who == nil || who.Username == "" {
-		return refuse(reasonRequester, "spec.requester is empty: the request did not pass admission")
+		return refuse(v1alpha1.ReasonRequesterUnknown, "spec.requester is empty: the request did not pass admission")
 	}
 	member := slices.ContainsFunc(who.Groups, func(group string) bool { return slices.Contains(config.AllowedGroups, group) })
 	if !member && !slices.Contains(config.AllowedUsers, who.Username) {
-		return refuse(reasonNotAllowed, "user %q is not allowed by template %q, which allows the groups %q and the users %q",
+		return refuse(v1alpha1.ReasonNotAllowed, "user %q is not allowed by template %q, which allows the groups %q and the users %q",
 			who.Username, templateName, config.AllowedGroups, config.AllowedUsers)
 	}
 	if r := durationAllowed(config, templateName, spec); r != nil {
 		return r
 	}
 	if config.RequireReason && strings.TrimSpace(spec.Reason) == "" {
-		return refuse(reasonReasonMissing, "template %q requires spec.reason", templateName)
+		return refuse(v1alpha1.ReasonMissing, "template %q requires spec.reason", templateName)
 	}
 	if config.SingleUse && !spec.SingleUse {
-		return refuse(reasonSingleUse, "template %q requires spec.singleUse", templateName)
+		return refuse(v1alpha1.ReasonSingleUse, "template %q requires spec.singleUse", templateName)
 	}
 	return nil
 }
@@ -89,14 +81,14 @@ func allows(config *v1alpha1.AccessConfig, templateName string, spec *v1alpha1.R
 func durationAllowed(config *v1alpha1.AccessConfig, templateName string, spec *v1alpha1.RequestSpec) *refusal {
 	limit, err := maxDuration(config)
 	if err != nil {
-		return refuse(reasonTemplateInvalid, "template %q: %v", templateName, err)
+		return refuse(v1alpha1.ReasonTemplateInvalid, "template %q: %v", templateName, err)
 	}
 	duration, err := time.ParseDuration(spec.Duration)
 	if err != nil || duration <= 0 {
-		return refuse(reasonDuration, "spec.duration: %q is not a duration such as 90m or 1h30m", spec.Duration)
+		return refuse(v1alpha1.ReasonDurationInvalid, "spec.duration: %q is not a duration such as 90m or 1h30m", spec.Duration)
 	}
 	if duration > limit {
-		return refuse(reasonTooLong, "spec.duration: %s exceeds the maximum of template %q, %s", spec.Duration, templateName, config.MaxDuration)
+		return refuse(v1alpha1.ReasonDurationTooLong, "spec.duration: %s exceeds the maximum of template %q, %s", spec.Duration, templateName, config.MaxDuration)
 	}
 	return nil
 }

@@ -83,20 +83,20 @@ func (s *state) granted(pod, message string) {
 func (s *state) podGone(pod, what string) {
 	s.PodName = pod
 	message := "Pod " + pod + " " + what + "; make another request"
-	s.warning = refuse("PodGone", "%s", message)
-	s.nothing("PodGone", message)
+	s.warning = refuse(v1alpha1.ReasonPodGone, "%s", message)
+	s.nothing(v1alpha1.ReasonPodGone, message)
 }
 
 // used says that the one session has begun that the request covers.
 func (s *state) used() {
-	s.nothing("Used", "used by "+s.UsedBy.Username+" for "+s.UsedBy.Verb+" at "+s.UsedBy.Time.UTC().Format(time.RFC3339)+"; make another request")
+	s.nothing(v1alpha1.ReasonUsed, "used by "+s.UsedBy.Username+" for "+s.UsedBy.Verb+" at "+s.UsedBy.Time.UTC().Format(time.RFC3339)+"; make another request")
 }
 
 // ended says that time is over, or that access was taken back.
 func (s *state) ended(end time.Time) {
-	reason, message := "Expired", "access ended at "+end.UTC().Format(time.RFC3339)
+	reason, message := v1alpha1.ReasonExpired, "access ended at "+end.UTC().Format(time.RFC3339)
 	if s.RevokedAt != nil && !s.RevokedAt.After(end) {
-		reason, message = "Revoked", "access was revoked at "+end.UTC().Format(time.RFC3339)+"; make another request"
+		reason, message = v1alpha1.ReasonRevoked, "access was revoked at "+end.UTC().Format(time.RFC3339)+"; make another request"
 	}
 	s.nothing(reason, message)
 	s.set(v1alpha1.ConditionAccessStillValid, false, reason, message)

@@ -16,7 +16,9 @@ func TestAStatusThatSaysTheSameStaysTheSame(t *testing.T) {
 		"ended":        func(s *state) { s.ended(end) },
 		"the Pod gone": func(s *state) { s.granted("pod", "run"); s.podGone("pod", "is gone") },
 		"granted":      func(s *state) { s.granted("pod", "run") },
-		"refused":      func(s *state) { s.refused(v1alpha1.ConditionAccessDurationsValid, refuse(reasonTooLong, "too long")) },
+		"refused": func(s *state) {
+			s.refused(v1alpha1.ConditionAccessDurationsValid, refuse(v1alpha1.ReasonDurationTooLong, "too long"))
+		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			req := &v1alpha1.ExecAccessRequest{}

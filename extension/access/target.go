@@ -188,7 +188,7 @@ func (w *workload) ownedPod(ctx context.Context, reader client.Reader, name stri
 	var pod corev1.Pod
 	if err := reader.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &pod); err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil, refuse(reasonUnknownPod, "Pod %s/%s does not exist", namespace, name)
+			return nil, refuse(v1alpha1.ReasonUnknownPod, "Pod %s/%s does not exist", namespace, name)
 		}
 		return nil, err
 	}
@@ -198,7 +198,7 @@ func (w *workload) ownedPod(ctx context.Context, reader client.Reader, name stri
 		return nil, err
 	}
 	if selector, err := w.labels(); err != nil || !owned || !selector.Matches(labels.Set(pod.Labels)) {
-		return nil, refuse(reasonUnknownPod, "Pod %s/%s is not one of %s %q", namespace, name, kindOf(w.object), w.object.GetName())
+		return nil, refuse(v1alpha1.ReasonUnknownPod, "Pod %s/%s is not one of %s %q", namespace, name, kindOf(w.object), w.object.GetName())
 	}
 	return &pod, nil
 }

@@ -72,7 +72,7 @@ func (r *templates) Reconcile(ctx context.Context, key reconcile.Request) (recon
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
 	_, err := maxDuration(t.accessConfig())
-	set(v1alpha1.ConditionTemplateDurationsValid, err, reasonTemplateInvalid)
+	set(v1alpha1.ConditionTemplateDurationsValid, err, v1alpha1.ReasonTemplateInvalid)
 	if ref := t.target(); ref == nil {
 		r.targets.forget(key.NamespacedName)
 		set(v1alpha1.ConditionTargetRefExists, nil, "")
@@ -86,7 +86,7 @@ func (r *templates) Reconcile(ctx context.Context, key reconcile.Request) (recon
 		if err != nil && !missing(err) && !errors.As(err, &unsupported) {
 			return reconcile.Result{}, err
 		}
-		set(v1alpha1.ConditionTargetRefExists, err, "TargetMissing")
+		set(v1alpha1.ConditionTargetRefExists, err, v1alpha1.ReasonTargetMissing)
 	}
 	status.Ready = meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionTargetRefExists) &&
 		meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionTemplateDurationsValid)
