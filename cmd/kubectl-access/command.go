@@ -57,6 +57,11 @@ lists them; "exec" asks for access to a Pod that runs, "pod" for a Pod of your o
 		c.listCommand(), c.templatesCommand(), c.describeCommand(), c.extendCommand(), c.revokeCommand(),
 		c.auditCommand(),
 	)
+	// What fails without having run is the command line, as cobra sees it.
+	for _, cmd := range root.Commands() {
+		run := cmd.RunE
+		cmd.RunE = func(cmd *cobra.Command, args []string) error { return withCode(run(cmd, args)) }
+	}
 	return root
 }
 

@@ -39,6 +39,15 @@ func exitf(code int, format string, args ...any) error {
 	return &exitError{code: code, err: fmt.Errorf(format, args...)}
 }
 
+// withCode makes an error an exitError.
+func withCode(err error) error {
+	var exit *exitError
+	if err == nil || errors.As(err, &exit) {
+		return err
+	}
+	return &exitError{code: codeError, err: err}
+}
+
 // explained says what an API error means for who asks for access.
 func explained(err error) error {
 	var exit *exitError
@@ -48,7 +57,7 @@ func explained(err error) error {
 	case errors.Is(err, context.Canceled):
 		return exitf(codeInterrupted, "interrupted")
 	case meta.IsNoMatchError(err):
-		return exitf(codeNotFound, "there is no admitkit in this cluster, or not its time-limited access: the API server does not know group admitkit.dev")
+		return exitf(codeNotFound, "there is no admitkit in this cluster, or not its time-limited access: %w", err)
 	case apierrors.IsNotFound(err):
 		return &exitError{code: codeNotFound, err: err}
 	case apierrors.IsForbidden(err):

@@ -20,7 +20,8 @@
 //	5    there is no such template, request or Pod, or no admitkit
 //	130  interrupted
 //
-// With --shell it is the exit code of the command that ran in the Pod.
+// With --shell it is the exit code of the command that ran in the Pod, and 128 and
+// the number of the signal when a signal ended kubectl.
 package main
 
 import (
@@ -32,22 +33,25 @@ import (
 	"syscall"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/cli-runtime/pkg/printers"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second signal ends it at once
 	cmd := newCommand(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
-	err := cmd.ExecuteContext(ctx)
+	ran, err := cmd.ExecuteContextC(ctx)
 	if err == nil {
 		return
 	}
 	var exit *exitError
 	if !errors.As(err, &exit) {
-		exit = &exitError{code: codeError, err: err}
+		// Commands return exitErrors, see newCommand: this one is cobra's.
+		exit = &exitError{code: codeUsage, err: fmt.Errorf("%w\nSee '%s --help'", err, ran.CommandPath())}
 	}
 	if exit.err != nil {
-		fmt.Fprintf(os.Stderr, "error: %v\n", exit.err)
+		// What others wrote, such as reasons, is to do nothing to the terminal.
+		fmt.Fprintf(os.Stderr, "error: %s\n", printers.EscapeTerminal(exit.err.Error()))
 	}
 	os.Exit(exit.code)
 }

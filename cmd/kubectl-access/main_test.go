@@ -224,7 +224,8 @@ func TestWhatIsRefusedIsExplained(t *testing.T) {
 		"an unknown format":        {alice, "exec web -o xml", codeUsage, []string{"xml", "table, wide, json, yaml, name"}},
 		"a missing template":       {alice, "exec", codeUsage, []string{"TEMPLATE is missing"}},
 		"one argument too many":    {alice, "exec web debug", codeUsage, []string{`"debug"`}},
-		"an unknown command":       {alice, "exce web", codeError, []string{"exce"}},
+		"an unknown command":       {alice, "exce web", codeUsage, []string{"exce", "exec"}},
+		"flags that do not agree":  {alice, "exec web --shell -o json", codeUsage, []string{"shell", "output", "exec --help"}},
 		"an unknown request":       {alice, "describe none", codeNotFound, []string{`no request "none"`, "list"}},
 		"an unknown kind":          {alice, "describe job/none", codeUsage, []string{"exec/NAME"}},
 	} {
