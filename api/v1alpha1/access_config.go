@@ -80,7 +80,10 @@ type AccessConfig struct {
 	// AccessCommand is what the request's accessMessage tells the engineer to
 	// run: a Go text/template over the Pod's metadata, as .Metadata, for example
 	// "kubectl exec -ti -n {{ .Metadata.Namespace }} {{ .Metadata.Name }} -- /bin/bash".
-	// Default: the same with /bin/sh.
+	// Default: the same with /bin/sh. The plugin kubectl access shows any command,
+	// and runs by its flag --shell only those that use this Pod alone: kubectl
+	// attach, debug, exec, get, logs and port-forward, with no flag that says where
+	// to connect and as whom.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	AccessCommand string `json:"accessCommand,omitempty"`

@@ -182,7 +182,7 @@ var auditColumns = []column{
 	{name: "WAY", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return string(e.Spec.Way) })},
 	{name: "NAMESPACE", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Namespace })},
 	{name: "POD", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Pod })},
-	{name: "COMMAND", of: ofRecord(command)},
+	{name: "COMMAND", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return commandLine(e.Spec.Command) })},
 	{name: "DECISION", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return string(e.Spec.Decision) })},
 	{name: "COUNT", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return strconv.FormatInt(max(e.Status.Count, 1), 10) })},
 	{name: "CONTAINER", wide: true, of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Container })},
@@ -204,11 +204,11 @@ var auditColumns = []column{
 	{name: "ID", wide: true, of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.ID })},
 }
 
-// command shows a command on one line, so that what looks like two arguments is
-// two.
-func command(e *v1alpha1.AuditEvent) string {
-	words := make([]string, len(e.Spec.Command))
-	for i, word := range e.Spec.Command {
+// commandLine shows a command on one line, so that what looks like two arguments
+// is two.
+func commandLine(command []string) string {
+	words := make([]string, len(command))
+	for i, word := range command {
 		if words[i] = word; word == "" || strings.ContainsFunc(word, func(r rune) bool { return r == ' ' || r == '"' || r == '\'' || !unicode.IsPrint(r) }) {
 			words[i] = strconv.Quote(word)
 		}

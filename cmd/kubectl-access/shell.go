@@ -3,29 +3,151 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
 
 	"github.com/google/shlex"
+	"github.com/spf13/pflag"
+	"k8s.io/cli-runtime/pkg/printers"
 )
 
 // runShell runs the access command. It is a template's author who wrote it, and
-// so it is not given to a shell: it may run kubectl, and nothing else.
+// the engineer whose rights it would have: so it is not given to a shell, and is
+// run only when it does nothing but use the Pod of the request.
 func (a *ask) runShell(ctx context.Context, req request) error {
 	message := req.GetRequestStatus().AccessMessage
-	words, err := shlex.Split(message)
-	if err != nil || len(words) == 0 || words[0] != "kubectl" {
-		return exitf(codeError, "the access command is not one of kubectl, and so is not run: %s", message)
+	args, err := podCommand(message, req.GetNamespace(), req.GetRequestStatus().PodName)
+	if err != nil {
+		return exitf(codeError, "the access command is not run: %w\nAccess is there all the same. Run it yourself if you trust it: %s", err, message)
 	}
-	args := append(a.connection(), words[1:]...)
+	a.sayf("running: kubectl %s", printers.EscapeTerminal(commandLine(args)))
 	// An interrupt is for what runs in the Pod, not for us.
-	command := exec.CommandContext(context.WithoutCancel(ctx), "kubectl", args...) //nolint:gosec // see above
+	command := exec.CommandContext(context.WithoutCancel(ctx), "kubectl", append(a.connection(), args...)...) //nolint:gosec // see above
 	command.Stdin, command.Stdout, command.Stderr = a.In, a.Out, a.ErrOut
 	err = command.Run()
 	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return &exitError{code: exit.ExitCode()} // kubectl has said why
+	if !errors.As(err, &exit) {
+		return err
 	}
-	return err
+	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return exitf(128+int(status.Signal()), "kubectl was ended by a signal: %s", status.Signal())
+	}
+	return &exitError{code: exit.ExitCode()} // kubectl has said why
+}
+
+// shellCommands are the commands of kubectl that --shell runs, each with its
+// flags that concern the Pod alone. What is not here is refused: above all the
+// flags that say where to connect and as whom, which can name a program to run
+// for credentials; files, and cp, which could take the engineer's own to the Pod;
+// and selectors and copies, which are about other Pods.
+var shellCommands = map[string]func(*pflag.FlagSet){
+	"exec":   session,
+	"attach": session,
+	"debug": func(flags *pflag.FlagSet) {
+		session(flags)
+		for _, name := range []string{"image", "image-pull-policy", "target", "profile"} {
+			flags.String(name, "", "")
+		}
+	},
+	"logs": func(flags *pflag.FlagSet) {
+		flags.StringP("container", "c", "", "")
+		flags.BoolP("follow", "f", false, "")
+		flags.BoolP("previous", "p", false, "")
+		for _, name := range []string{"all-containers", "prefix", "timestamps"} {
+			flags.Bool(name, false, "")
+		}
+		for _, name := range []string{"since", "since-time", "tail"} {
+			flags.String(name, "", "")
+		}
+	},
+	"port-forward": func(*pflag.FlagSet) {},
+	"get": func(flags *pflag.FlagSet) {
+		flags.StringP("output", "o", "", "")
+		flags.BoolP("watch", "w", false, "")
+	},
+}
+
+func session(flags *pflag.FlagSet) {
+	flags.BoolP("stdin", "i", false, "")
+	flags.BoolP("tty", "t", false, "")
+	flags.BoolP("quiet", "q", false, "")
+	flags.StringP("container", "c", "", "")
+}
+
+// podCommand returns the arguments of kubectl for an access command, or an error
+// unless that does nothing but use the Pod. They are made anew of what was
+// understood here, so that kubectl understands nothing else.
+func podCommand(message, namespace, pod string) ([]string, error) {
+	words, err := shlex.Split(message)
+	if err != nil || len(words) == 0 || words[0] != "kubectl" {
+		return nil, errors.New("it is not one of kubectl")
+	}
+	in := namespace
+	flagSet := func(name string) *pflag.FlagSet {
+		flags := pflag.NewFlagSet(name, pflag.ContinueOnError)
+		flags.SetOutput(io.Discard)
+		flags.StringVarP(&in, "namespace", "n", in, "")
+		return flags
+	}
+	before := flagSet("kubectl")
+	before.SetInterspersed(false)
+	if err := before.Parse(words[1:]); err != nil {
+		return nil, refusedFlag(before, err)
+	}
+	define, known := shellCommands[before.Arg(0)]
+	if !known {
+		return nil, fmt.Errorf("kubectl %s is none of those that --shell runs: attach, debug, exec, get, logs, port-forward", before.Arg(0))
+	}
+	name := before.Arg(0)
+	flags := flagSet("kubectl " + name)
+	define(flags)
+	if err := flags.Parse(before.Args()[1:]); err != nil {
+		return nil, refusedFlag(flags, err)
+	}
+	about, command := flags.Args(), []string(nil)
+	if dash := flags.ArgsLenAtDash(); dash >= 0 {
+		about, command = about[:dash], append([]string{"--"}, about[dash:]...)
+	}
+	about = podFirst(about)
+	switch {
+	case len(about) == 0 || about[0] != pod || in != namespace:
+		return nil, fmt.Errorf("it is not about the Pod of the request, %s/%s", namespace, pod)
+	case len(about) > 1 && name != "port-forward":
+		return nil, fmt.Errorf("what is %q? kubectl %s takes the Pod alone", about[1], name)
+	}
+	args := []string{name, "--namespace=" + namespace}
+	flags.Visit(func(flag *pflag.Flag) {
+		if flag.Name != "namespace" {
+			args = append(args, "--"+flag.Name+"="+flag.Value.String())
+		}
+	})
+	return slices.Concat(append(args, "pod/"+pod), about[1:], command), nil
+}
+
+// podFirst takes the words away that say that a name is that of a Pod.
+func podFirst(args []string) []string {
+	if len(args) == 0 {
+		return nil
+	}
+	sort, name, one := strings.Cut(args[0], "/")
+	switch sort {
+	case "pod", "pods", "po":
+		if one {
+			return append([]string{name}, args[1:]...)
+		}
+		if len(args) > 1 {
+			return args[1:]
+		}
+	}
+	return args
+}
+
+func refusedFlag(flags *pflag.FlagSet, err error) error {
+	return fmt.Errorf("%s has a flag that --shell does not pass on, such as one that says where to connect and as whom: %w", flags.Name(), err)
 }
 
 // connection returns the flags by which kubectl connects as this command does.
