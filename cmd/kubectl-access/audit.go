@@ -10,8 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -65,7 +67,11 @@ func (q *query) run(ctx context.Context) error {
 	if d := v1alpha1.AuditDecision(q.decision); d != "" && d != v1alpha1.AuditAllowed && d != v1alpha1.AuditDenied {
 		return exitf(codeUsage, "--decision %q: must be Allowed or Denied", q.decision)
 	}
-	show, err := q.printer(q.output, q.everywhere)
+	printing := q.listPrinter
+	if q.watch {
+		printing = q.printer
+	}
+	show, err := printing(q.output, q.everywhere)
 	if err != nil {
 		return err
 	}
@@ -76,7 +82,7 @@ func (q *query) run(ctx context.Context) error {
 	selector := q.labels(namespace)
 	var list v1alpha1.AuditEventList
 	if err := cl.List(ctx, &list, selector); err != nil {
-		return explained(err)
+		return q.explained(ctx, err)
 	}
 	var events []client.Object
 	for i := range list.Items {
@@ -90,15 +96,29 @@ func (q *query) run(ctx context.Context) error {
 	if len(events) == 0 && !q.watch {
 		q.sayf("no records found%s", in(namespace, q.everywhere))
 	}
-	if len(events) > 0 || !q.watch {
-		if err := show(events...); err != nil {
-			return err
-		}
-	}
-	if !q.watch {
-		return nil
+	if err := show(events...); err != nil || !q.watch {
+		return err
 	}
 	return q.follow(ctx, cl, selector, list.ResourceVersion, show)
+}
+
+// explained tells a cluster without records from one without admitkit.
+func (q *query) explained(ctx context.Context, err error) error {
+	if !meta.IsNoMatchError(err) {
+		return explained(err)
+	}
+	config, configErr := q.flags.ToRESTConfig()
+	if configErr != nil {
+		return configErr
+	}
+	server, clientErr := discovery.NewDiscoveryClientForConfig(config)
+	if clientErr != nil {
+		return clientErr
+	}
+	if _, unknown := server.ServerResourcesForGroupVersionWithContext(ctx, v1alpha1.GroupVersion.String()); unknown != nil {
+		return explained(err)
+	}
+	return exitf(codeNotFound, "in this cluster sessions are not recorded as objects: the API server knows admitkit, and no AuditEvents. The chart's value audit.objects.enabled switches them on, or the package's audit.NewObjectSink")
 }
 
 // follow shows records as they are made, until it is interrupted.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -10,7 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
 )
 
 // onRequest returns a command that does something with one request.
@@ -61,20 +65,10 @@ sooner: put -- before it.`,
 		if err != nil || by == 0 {
 			return exitf(codeUsage, "DURATION: %q is not a duration such as 15m or 1h30m", args[0])
 		}
-		spec := req.GetRequestSpec()
-		now, err := time.ParseDuration(spec.Duration)
-		if err != nil {
-			return fmt.Errorf("spec.duration of %s: %w", named(req), err)
-		}
-		before := req.DeepCopyObject().(client.Object)
-		spec.Duration = max(now+by, 0).String()
-		// Somebody else may have changed it at the same time: then this is not what
-		// was meant.
-		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-		if err := cl.Patch(ctx, req, patch); err != nil {
+		if err := extend(ctx, cl, req, by); err != nil {
 			return err
 		}
-		end, err := spec.End(req.GetCreationTimestamp())
+		end, err := v1alpha1.EndOf(req)
 		if err != nil {
 			return err
 		}
@@ -83,19 +77,62 @@ sooner: put -- before it.`,
 	})
 }
 
+// extend changes the duration of a request, unless somebody else did so since it
+// was read: then this is not what was meant. A resourceVersion would not do for
+// that, since the status changes at any time.
+func extend(ctx context.Context, cl client.Client, req request, by time.Duration) error {
+	before := req.GetRequestSpec().Duration
+	now, err := time.ParseDuration(before)
+	if err != nil {
+		return fmt.Errorf("spec.duration of %s: %w", named(req), err)
+	}
+	type operation struct {
+		Op    string `json:"op"`
+		Path  string `json:"path"`
+		Value any    `json:"value"`
+	}
+	patch, err := json.Marshal([]operation{
+		{"test", "/metadata/uid", req.GetUID()},
+		{"test", "/spec/duration", before},
+		{"replace", "/spec/duration", max(now+by, 0).String()},
+	})
+	if err != nil {
+		return err
+	}
+	err = cl.Patch(ctx, req, client.RawPatch(types.JSONPatchType, patch))
+	if !apierrors.IsInvalid(err) {
+		return err
+	}
+	// A test that fails has no error of its own.
+	current := kindOf(req).newRequest()
+	if readErr := cl.Get(ctx, client.ObjectKeyFromObject(req), current); readErr != nil {
+		return readErr
+	}
+	if after := current.GetRequestSpec().Duration; after != before || current.GetUID() != req.GetUID() {
+		return exitf(codeError, "%s has been changed in the meantime: its duration was %s, and is %s now; nothing was changed", named(req), before, after)
+	}
+	return err
+}
+
 func (c *cli) revokeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "revoke NAME", Aliases: []string{"delete"}, Short: "Give access back before it ends",
 		Long: "Give access back before it ends: delete the request, and with it the right and the\nPod that it gave. To keep the request as a record, shorten it with extend instead.",
 	}
 	return c.onRequest(cmd, nil, func(ctx context.Context, cl client.WithWatch, req request, _ []string) error {
-		uid := req.GetUID()
-		if err := cl.Delete(ctx, req, client.Preconditions{UID: &uid}); err != nil && !apierrors.IsNotFound(err) {
+		if err := revoke(ctx, cl, req); err != nil {
 			return err
 		}
 		c.sayf("%s: revoked", req.GetName())
 		return nil
 	})
+}
+
+// revoke deletes a request, and no other of its name. One that is gone is revoked.
+func revoke(ctx context.Context, cl client.Client, req request) error {
+	uid := req.GetUID()
+	err := cl.Delete(ctx, req, client.Preconditions{UID: &uid})
+	return client.IgnoreNotFound(err)
 }
 
 func (c *cli) describeCommand() *cobra.Command {

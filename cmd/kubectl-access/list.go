@@ -41,7 +41,7 @@ func (c *cli) listing(cmd *cobra.Command, what string, find func(context.Context
 	var output string
 	cmd.Args = exactly()
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		show, err := c.printer(output, everywhere)
+		show, err := c.listPrinter(output, everywhere)
 		if err != nil {
 			return err
 		}

@@ -29,6 +29,18 @@ func (c *cli) addOutputFlag(cmd *cobra.Command, output *string) {
 // printer prints objects of one sort to standard output.
 type printer func(objects ...client.Object) error
 
+// listPrinter is the printer of a command that lists: JSON and YAML are a List,
+// of however many objects, for scripts that do not know how many.
+func (c *cli) listPrinter(format string, everywhere bool) (printer, error) {
+	switch format {
+	case "json":
+		return c.asList(&printers.JSONPrinter{}), nil
+	case "yaml":
+		return c.asList(&printers.YAMLPrinter{}), nil
+	}
+	return c.printer(format, everywhere)
+}
+
 // printer returns the printer of a format, which is table by default. Tables have
 // a column with the namespace when they are of all namespaces.
 func (c *cli) printer(format string, everywhere bool) (printer, error) {
@@ -56,26 +68,44 @@ func (c *cli) printer(format string, everywhere bool) (printer, error) {
 	return nil, exitf(codeUsage, "--output %q: must be one of %s", format, strings.Join(formats, ", "))
 }
 
-// whole prints objects as they are: one, or a List, as kubectl does.
+// whole prints objects as they are, one after the other.
 func (c *cli) whole(p printers.ResourcePrinter) printer {
 	return func(objects ...client.Object) error {
 		for _, object := range objects {
-			gvk, err := apiutil.GVKForObject(object, scheme)
-			if err != nil {
+			if err := complete(object); err != nil {
 				return err
 			}
-			object.GetObjectKind().SetGroupVersionKind(gvk)
-			object.SetManagedFields(nil)
+			if err := p.PrintObj(object, c.Out); err != nil {
+				return err
+			}
 		}
-		if len(objects) == 1 {
-			return p.PrintObj(objects[0], c.Out)
-		}
+		return nil
+	}
+}
+
+// asList prints objects as a List.
+func (c *cli) asList(p printers.ResourcePrinter) printer {
+	return func(objects ...client.Object) error {
 		list := &metav1.List{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, Items: []runtime.RawExtension{}}
 		for _, object := range objects {
+			if err := complete(object); err != nil {
+				return err
+			}
 			list.Items = append(list.Items, runtime.RawExtension{Object: object})
 		}
 		return p.PrintObj(list, c.Out)
 	}
+}
+
+// complete makes an object what kubectl shows of it.
+func complete(object client.Object) error {
+	gvk, err := apiutil.GVKForObject(object, scheme)
+	if err != nil {
+		return err
+	}
+	object.GetObjectKind().SetGroupVersionKind(gvk)
+	object.SetManagedFields(nil)
+	return nil
 }
 
 // table prints objects as kubectl prints tables. Called again it prints more
