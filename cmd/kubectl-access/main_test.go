@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,7 +23,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/access"
@@ -56,7 +60,11 @@ func run(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(bin)) }()
-	if output, err := exec.Command("go", "build", "-o", filepath.Join(bin, "kubectl-access"), ".").CombinedOutput(); err != nil {
+	build := []string{"build", "-o", filepath.Join(bin, "kubectl-access")}
+	if raceDetected() {
+		build = append(build, "-race") // what a race detector finds, see ran
+	}
+	if output, err := exec.Command("go", append(build, ".")...).CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("%w: %s", err, output)
 	}
 	if err := os.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH")); err != nil {
@@ -95,6 +103,12 @@ func run(m *testing.M) (code int, err error) {
 	return code, <-done
 }
 
+// raceDetected reports whether the tests run with the race detector.
+func raceDetected() bool {
+	info, _ := debug.ReadBuildInfo()
+	return slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}
+
 func setUp(ctx context.Context) error {
 	var err error
 	if admin, err = client.New(cluster.Config(), client.Options{Scheme: scheme}); err != nil {
@@ -114,15 +128,17 @@ func setUp(ctx context.Context) error {
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "example.com/web"}}}},
 		}}
 	}
-	config := v1alpha1.AccessConfig{AllowedGroups: []string{"devs"}, DefaultDuration: "30m", MaxDuration: "2h", AccessCommand: "kubectl get pod -n {{ .Metadata.Namespace }} {{ .Metadata.Name }} -o name"}
+	config := v1alpha1.AccessConfig{AllowedGroups: []string{"devs"}, AllowedUsers: []string{"carol", "dave", "erin"}, DefaultDuration: "30m", MaxDuration: "2h", AccessCommand: "kubectl get pod -n {{ .Metadata.Namespace }} {{ .Metadata.Name }} -o name"}
 	evil := config
 	evil.AccessCommand = "rm -rf $HOME {{ .Metadata.Name }}"
 	target := func(name string) v1alpha1.ControllerTargetRef {
 		return v1alpha1.ControllerTargetRef{APIVersion: "apps/v1", Kind: "Deployment", Name: name}
 	}
 	web := target("web")
+	yes := true
+	privileged := &corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "example.com/web", SecurityContext: &corev1.SecurityContext{Privileged: &yes}}}}
 	for _, object := range []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}}},
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "access-requester"}, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccessrequests", "execaccessrequests"}, Verbs: []string{"create", "get", "list", "watch", "update", "patch", "delete"}},
 			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccesstemplates", "execaccesstemplates"}, Verbs: []string{"get", "list"}},
@@ -132,17 +148,37 @@ func setUp(ctx context.Context) error {
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "access-requester"},
 			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "devs"}, {APIGroup: rbacv1.GroupName, Kind: "Group", Name: "sales"}},
 		},
+		// They are allowed by templates, and lack rights.
+		clusterRole("no-delete", "create", "get", "list", "watch"), boundTo("no-delete", "carol"),
+		clusterRole("no-watch", "create", "get", "list"), boundTo("no-watch", "dave"),
+		clusterRole("no-list", "create", "get"), boundTo("no-list", "erin"),
 		deployment("web", &one), deployment("asleep", &none),
 		&v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: namespace}, Spec: v1alpha1.ExecAccessTemplateSpec{AccessConfig: config, ControllerTargetRef: web}},
 		&v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "evil", Namespace: namespace}, Spec: v1alpha1.ExecAccessTemplateSpec{AccessConfig: evil, ControllerTargetRef: web}},
 		&v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "asleep", Namespace: namespace}, Spec: v1alpha1.ExecAccessTemplateSpec{AccessConfig: config, ControllerTargetRef: target("asleep")}},
 		&v1alpha1.PodAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "debug", Namespace: namespace}, Spec: v1alpha1.PodAccessTemplateSpec{AccessConfig: config, ControllerTargetRef: &web}},
+		&v1alpha1.PodAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "privileged", Namespace: namespace}, Spec: v1alpha1.PodAccessTemplateSpec{AccessConfig: config, PodSpec: privileged}},
 	} {
 		if err := admin.Create(ctx, object); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// clusterRole gives rights on requests.
+func clusterRole(name string, verbs ...string) *rbacv1.ClusterRole {
+	return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccessrequests", "execaccessrequests"}, Verbs: verbs},
+	}}
+}
+
+func boundTo(role, user string) *rbacv1.ClusterRoleBinding {
+	return &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
+	}
 }
 
 // outcome is what a command line came to.
@@ -166,6 +202,9 @@ func ran(t *testing.T, command *exec.Cmd, run func() error) outcome {
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
+	}
+	if strings.Contains(stderr.String(), "DATA RACE") {
+		t.Error(stderr.String())
 	}
 	return outcome{stdout.String(), stderr.String(), command.ProcessState.ExitCode()}
 }
@@ -204,6 +243,42 @@ func TestTheShellIsACommandOfKubectlAndNothingElse(t *testing.T) {
 		t.Errorf("standard output is %q, want that of the command", o.stdout)
 	}
 	kubectlAccess(t, alice, "exec", "evil", "-n", namespace, "--shell").expect(t, codeError, "not one of kubectl", "rm -rf")
+}
+
+func TestTheShellShowsWhatItRuns(t *testing.T) {
+	o := kubectlAccess(t, alice, "exec", "web", "-n", namespace, "--shell").expect(t, 0)
+	if !strings.Contains(o.stderr, "kubectl get --namespace=shop --output=name pod/web-") {
+		t.Errorf("standard error is %q, want the command in it", o.stderr)
+	}
+}
+
+// A kubectl of the tests' own: the real one does not end by a signal when told.
+func TestAShellThatASignalEndedIsReportedAsShellsDo(t *testing.T) {
+	bin := t.TempDir()
+	if err := os.WriteFile(filepath.Join(bin, "kubectl"), []byte("#!/bin/sh\nkill -TERM $$\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	command := cluster.Kubectl(t.Context(), alice, "access", "exec", "web", "-n", namespace, "--shell")
+	command.Env = append(command.Env, "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+	ran(t, command, command.Run).expect(t, 128+int(syscall.SIGTERM), "terminated")
+}
+
+func TestAPodThatTheAPIServerRefusesIsRefusedAtOnce(t *testing.T) {
+	kubectlAccess(t, alice, "pod", "privileged", "-n", namespace, "--name", "too-much", "--timeout", "1m").
+		expect(t, codeRefused, "PodRefused", "privileged", "kubectl access revoke too-much")
+	kubectlAccess(t, alice, "revoke", "too-much", "-n", namespace).expect(t, 0)
+}
+
+func TestWhoMayNotWatchIsToldSoAtOnce(t *testing.T) {
+	for user, may := range map[string]string{"dave": "who may list", "erin": "who may read alone"} {
+		t.Run(may, func(t *testing.T) {
+			o := kubectlAccess(t, nil, "exec", "web", "-n", namespace, "--as", user, "--timeout", "1m").
+				expect(t, codeRefused, "no right to watch execaccessrequests", user, "The request is kept")
+			if strings.Contains(o.stderr, "reflector") {
+				t.Errorf("standard error has the informer's log: %s", o.stderr)
+			}
+		})
+	}
 }
 
 func TestWhatIsRefusedIsExplained(t *testing.T) {
@@ -308,6 +383,106 @@ func TestRequestsAndTemplatesAreListedInEveryFormat(t *testing.T) {
 	kubectlAccess(t, nil, "describe", name, "-n", namespace).expect(t, 0, "AccessGranted")
 }
 
+func TestExtendMindsNothingButTheDuration(t *testing.T) {
+	config, err := clientcmd.BuildConfigFromFlags("", alice.KubeConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cl, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(name string) request {
+		t.Helper()
+		req, err := find(t.Context(), cl, namespace, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return req
+	}
+	name := requested(t, "-d", "10m")
+
+	req := read(name)
+	status := read(name).(*v1alpha1.ExecAccessRequest)
+	status.Status.Conditions[0].Message = "written in the meantime"
+	if err := admin.Status().Update(t.Context(), status); err != nil {
+		t.Fatal(err)
+	}
+	if err := extend(t.Context(), cl, req, time.Minute); err != nil || req.GetRequestSpec().Duration != "11m0s" {
+		t.Errorf("extended by 1m: %v, duration %s; want 11m0s", err, req.GetRequestSpec().Duration)
+	}
+
+	req = read(name)
+	kubectlAccess(t, alice, "extend", name, "5m", "-n", namespace).expect(t, 0)
+	var exit *exitError
+	if err := extend(t.Context(), cl, req, time.Minute); !errors.As(err, &exit) || exit.code != codeError || !strings.Contains(err.Error(), "16m0s") {
+		t.Errorf("extended by what another has extended in the meantime: %v, want an error with the duration", err)
+	}
+	if after := read(name).GetRequestSpec().Duration; after != "16m0s" {
+		t.Errorf("duration %s, want that of the other: 16m0s", after)
+	}
+}
+
+func TestAListIsAListOfHoweverMany(t *testing.T) {
+	type list struct {
+		Kind  string
+		Items []json.RawMessage
+	}
+	// One record, of one session.
+	pod := &v1alpha1.ExecAccessRequest{}
+	name := requested(t)
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, pod); err != nil {
+		t.Fatal(err)
+	}
+	if output, err := cluster.Kubectl(t.Context(), nil, "exec", "-n", namespace, pod.Status.PodName, "--as=once", "--as-group=system:masters", "--", "true").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	const one = "single"
+	for _, object := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: one}},
+		&v1alpha1.PodAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "debug", Namespace: one}, Spec: v1alpha1.PodAccessTemplateSpec{AccessConfig: v1alpha1.AccessConfig{AllowedGroups: []string{"devs"}}, PodSpec: &corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}}}},
+		&v1alpha1.ExecAccessRequest{ObjectMeta: metav1.ObjectMeta{Name: "once", Namespace: one}, Spec: v1alpha1.ExecAccessRequestSpec{RequestSpec: v1alpha1.RequestSpec{TemplateName: "none", Duration: "1m"}}},
+	} {
+		if err := admin.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for args, want := range map[string]int{
+		"templates -n default -o json": 0, "templates -n " + one + " -o json": 1, "list -n " + one + " -o json": 1, "list -n " + one + " -o yaml": 1,
+		"audit -A --user nobody -o json": 0, "audit -A --user once -o json": 1,
+	} {
+		t.Run(args, func(t *testing.T) {
+			eventually(t, fmt.Sprint(want, " of them"), func() bool {
+				var got list
+				o := kubectlAccess(t, nil, strings.Fields(args)...).expect(t, 0)
+				if err := yaml.Unmarshal([]byte(o.stdout), &got); err != nil || got.Kind != "List" {
+					t.Fatalf("%v, not a List: %s", err, o.stdout)
+				}
+				return len(got.Items) == want
+			})
+		})
+	}
+	var req v1alpha1.ExecAccessRequest
+	o := kubectlAccess(t, alice, "exec", "web", "-n", namespace, "-o", "json").expect(t, 0)
+	if err := json.Unmarshal([]byte(o.stdout), &req); err != nil || req.Kind != "ExecAccessRequest" {
+		t.Errorf("%v: the one request that was asked for is a %q, want an ExecAccessRequest", err, req.Kind)
+	}
+	command := cluster.Kubectl(t.Context(), nil, "access", "audit", "-A", "--user", "once", "-w", "-o", "json")
+	stdout, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var event v1alpha1.AuditEvent
+	if err := json.NewDecoder(stdout).Decode(&event); err != nil || event.Kind != "AuditEvent" {
+		t.Errorf("%v: the watch begins with a %q, want an AuditEvent", err, event.Kind)
+	}
+	_ = command.Process.Signal(syscall.SIGINT)
+	_ = command.Wait() // as it is told to
+}
+
 func TestAnAuditorSeesWhoDidWhatAndWhatComes(t *testing.T) {
 	name := requested(t)
 	req := &v1alpha1.ExecAccessRequest{}
@@ -394,6 +569,23 @@ func TestAClusterWithoutAdmitkitIsNamedAsSuch(t *testing.T) {
 		command := bare.Kubectl(t.Context(), nil, append([]string{"access"}, strings.Fields(args)...)...)
 		ran(t, command, command.Run).expect(t, codeNotFound, "no admitkit in this cluster")
 	}
+	audit := func(words ...string) {
+		t.Helper()
+		command := bare.Kubectl(t.Context(), nil, "access", "audit")
+		ran(t, command, command.Run).expect(t, codeNotFound, words...)
+	}
+	audit("no admitkit in this cluster")
+	// As the chart installs it by default.
+	crd := "../../config/crd/admitkit.dev_execaccessrequests.yaml"
+	for _, args := range [][]string{{"apply", "-f", crd}, {"wait", "--for=condition=Established", "-f", crd}} {
+		if output, err := bare.Kubectl(t.Context(), nil, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, output)
+		}
+	}
+	eventually(t, "the group is served", func() bool {
+		return bare.Kubectl(t.Context(), nil, "get", "execaccessrequests").Run() == nil
+	})
+	audit("not recorded as objects", "audit.objects.enabled")
 }
 
 func eventually(t *testing.T, what string, condition func() bool) {

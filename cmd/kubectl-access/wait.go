@@ -3,14 +3,15 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/term"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -41,34 +43,55 @@ func (a *ask) wait(ctx context.Context, cl client.WithWatch, req request) error 
 	case ctx.Err() != nil:
 		return a.interrupted(ctx, cl, req)
 	case waiting.Err() != nil:
-		return exitf(codeTimeout, "not ready after %s: %s\nThe request is kept: see 'kubectl access describe %s', or 'kubectl access revoke %s'", a.timeout, stage(req), req.GetName(), req.GetName())
+		return exitf(codeTimeout, "not ready after %s: %s\n%s", a.timeout, stage(req), kept(req.GetName()))
 	}
 	return err
 }
 
-// follow calls done with each state of a request until it says so.
+// follow calls done with each state of a request until it says so. It ends when
+// the request may not be watched: trying again would not help.
 func follow(ctx context.Context, cl client.WithWatch, req request, done func() (bool, error)) error {
-	options := func(o metav1.ListOptions) *client.ListOptions {
-		return &client.ListOptions{Namespace: req.GetNamespace(), FieldSelector: fields.OneTermEqualSelector("metadata.name", req.GetName()), Raw: &o}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	refused := func(err error) error {
+		if apierrors.IsForbidden(err) {
+			end(err)
+		}
+		return err
 	}
-	k := kindOf(req)
+	// The informer lists and watches in goroutines of its own, and req is written
+	// in this one.
+	k, namespace, name := kindOf(req), req.GetNamespace(), req.GetName()
+	options := func(o metav1.ListOptions) *client.ListOptions {
+		return &client.ListOptions{Namespace: namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", name), Raw: &o}
+	}
 	one := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list := k.newList()
-			return list, cl.List(ctx, list, options(o))
+			return list, refused(cl.List(ctx, list, options(o)))
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return cl.Watch(ctx, k.newList(), options(o))
+			watcher, err := cl.Watch(ctx, k.newList(), options(o))
+			return watcher, refused(err)
 		},
 	}
-	_, err := watchtools.UntilWithSync(ctx, one, req, nil, func(event watch.Event) (bool, error) {
+	// The informer would log on the terminal what it tries again.
+	_, err := watchtools.UntilWithSync(klog.NewContext(ctx, logr.Discard()), one, k.newRequest(), nil, func(event watch.Event) (bool, error) {
 		if event.Type == watch.Deleted {
-			return false, exitf(codeNotFound, "the request %s was deleted", req.GetName())
+			return false, exitf(codeNotFound, "the request %s was deleted", name)
 		}
 		copyInto(req, event.Object)
 		return done()
 	})
+	if cause := context.Cause(ctx); apierrors.IsForbidden(cause) {
+		return exitf(codeRefused, "when access is ready is not known: you have no right to watch %s in namespace %s: %w\n%s", k.resource, namespace, cause, kept(name))
+	}
 	return explained(err)
+}
+
+// kept says what may be done with a request that nobody waits for any more.
+func kept(name string) string {
+	return fmt.Sprintf("The request is kept: see 'kubectl access describe %s', or 'kubectl access revoke %s'", name, name)
 }
 
 func copyInto(req request, from runtime.Object) {
@@ -114,7 +137,10 @@ func words(c *metav1.Condition) string {
 	return c.Message + " (" + c.Reason + ")"
 }
 
-// hopeless is an error when a request will never be ready.
+// hopeless is an error when a request will not be ready for as long as somebody
+// else changes nothing. A Pod that the API server refuses is among that, although
+// a quota may be free again at some time: whoever waits here wants to know why at
+// once, and the request is tried again all the same.
 func hopeless(req request) error {
 	if c := meta.FindStatusCondition(req.GetRequestStatus().Conditions, v1alpha1.ConditionAccessStillValid); c != nil && c.Status == metav1.ConditionFalse {
 		return exitf(codeRefused, "access has ended: %s", words(c))
@@ -125,8 +151,10 @@ func hopeless(req request) error {
 			continue
 		}
 		switch c.Reason {
-		case "NotAllowed", "DurationInvalid", "DurationTooLong", "ReasonMissing", "RequesterUnknown", "PodGone", "PodEnded", "NameTaken":
-			return exitf(codeRefused, "refused: %s", words(c))
+		case v1alpha1.ReasonNotAllowed, v1alpha1.ReasonDurationInvalid, v1alpha1.ReasonDurationTooLong, v1alpha1.ReasonMissing,
+			v1alpha1.ReasonSingleUse, v1alpha1.ReasonRequesterUnknown, v1alpha1.ReasonPodGone, v1alpha1.ReasonPodEnded,
+			v1alpha1.ReasonNameTaken, v1alpha1.ReasonPodRefused, v1alpha1.ReasonUnknownPod, v1alpha1.ReasonTemplateInvalid:
+			return exitf(codeRefused, "refused: %s\n%s", words(c), kept(req.GetName()))
 		}
 	}
 	return nil
@@ -134,9 +162,7 @@ func hopeless(req request) error {
 
 // interrupted offers to revoke a request that nobody waits for any more.
 func (a *ask) interrupted(ctx context.Context, cl client.Client, req request) error {
-	keep := func() error {
-		return exitf(codeInterrupted, "interrupted; the request is kept: 'kubectl access revoke %s' gives it back", req.GetName())
-	}
+	keep := func() error { return exitf(codeInterrupted, "interrupted\n%s", kept(req.GetName())) }
 	if !isTerminal(a.In) || !isTerminal(a.ErrOut) {
 		return keep()
 	}
@@ -147,8 +173,8 @@ func (a *ask) interrupted(ctx context.Context, cl client.Client, req request) er
 	}
 	revoking, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	if err := cl.Delete(revoking, req); err != nil {
-		return errors.Join(keep(), err)
+	if err := revoke(revoking, cl, req); err != nil {
+		return exitf(codeInterrupted, "interrupted; revoking %s failed: %w\n%s", req.GetName(), err, kept(req.GetName()))
 	}
 	return exitf(codeInterrupted, "interrupted; %s is revoked", req.GetName())
 }

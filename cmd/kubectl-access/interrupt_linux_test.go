@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+// terminal returns both ends of a terminal: that of whoever sits there, and that
+// of the command.
+func terminal(t *testing.T) (person, command *os.File) {
+	t.Helper()
+	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = person.Close() })
+	fd := int(person.Fd())
+	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	command, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = command.Close() })
+	return person, command
+}
+
+func TestWhoeverInterruptsAWaitIsAskedWhetherToRevoke(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		user   string // carol may not delete
+		answer string
+		before func(*testing.T, *v1alpha1.ExecAccessRequest)
+		words  []string
+		not    string
+	}{
+		"yes":                       {"", "y\n", nil, []string{"is revoked"}, "kept"},
+		"no":                        {"", "n\n", nil, []string{"The request is kept"}, "is revoked"},
+		"yes, without the right to": {"carol", "\n", nil, []string{"revoking", "cannot delete", "The request is kept"}, "is revoked"},
+		"yes, after it has been revoked": {"", "y\n", func(t *testing.T, req *v1alpha1.ExecAccessRequest) {
+			if err := admin.Delete(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"is revoked"}, "kept"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			req := &v1alpha1.ExecAccessRequest{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: strings.NewReplacer(" ", "-", ",", "").Replace(sentence)}}
+			args, user := []string{"access", "exec", "asleep", "-n", namespace, "--name", req.Name}, alice
+			if c.user != "" {
+				args, user = append(args, "--as", c.user), nil
+			}
+			command := cluster.Kubectl(t.Context(), user, args...)
+			person, end := terminal(t)
+			command.Stdin, command.Stdout, command.Stderr = end, end, end
+			shown := &lockedBuffer{}
+			go func() { _, _ = io.Copy(shown, person) }()
+			if err := command.Start(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "it waits", func() bool { return strings.Contains(shown.String(), "NoPod") })
+			if err := command.Process.Signal(syscall.SIGINT); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "it asks", func() bool { return strings.Contains(shown.String(), "[Y/n]") })
+			if c.before != nil {
+				c.before(t, req)
+			}
+			if _, err := person.WriteString(c.answer); err != nil {
+				t.Fatal(err)
+			}
+			_ = command.Wait()
+			eventually(t, "all is shown", func() bool {
+				return strings.Contains(shown.String(), "error: interrupted") && strings.HasSuffix(shown.String(), "\n")
+			})
+			outcome{stderr: shown.String(), code: command.ProcessState.ExitCode()}.expect(t, codeInterrupted, c.words...)
+			if strings.Contains(shown.String(), c.not) {
+				t.Errorf("it says %q, and is not to: %s", c.not, shown)
+			}
+		})
+	}
+}
