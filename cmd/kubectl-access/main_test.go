@@ -67,7 +67,10 @@ func run(m *testing.M) (code int, err error) {
 	if output, err := exec.Command("go", append(build, ".")...).CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("%w: %s", err, output)
 	}
-	if err := os.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH")); err != nil {
+	if err := errors.Join(
+		os.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH")),
+		os.Setenv("GORACE", "atexit_sleep_ms=0"), // else every command line takes a second more
+	); err != nil {
 		return 0, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -130,7 +133,7 @@ func setUp(ctx context.Context) error {
 	}
 	config := v1alpha1.AccessConfig{AllowedGroups: []string{"devs"}, AllowedUsers: []string{"carol", "dave", "erin"}, DefaultDuration: "30m", MaxDuration: "2h", AccessCommand: "kubectl get pod -n {{ .Metadata.Namespace }} {{ .Metadata.Name }} -o name"}
 	evil := config
-	evil.AccessCommand = "rm -rf $HOME {{ .Metadata.Name }}"
+	evil.AccessCommand = "rm -rf $HOME {{ .Metadata.Name }} \x1b]0;owned\a"
 	target := func(name string) v1alpha1.ControllerTargetRef {
 		return v1alpha1.ControllerTargetRef{APIVersion: "apps/v1", Kind: "Deployment", Name: name}
 	}
@@ -243,6 +246,15 @@ func TestTheShellIsACommandOfKubectlAndNothingElse(t *testing.T) {
 		t.Errorf("standard output is %q, want that of the command", o.stdout)
 	}
 	kubectlAccess(t, alice, "exec", "evil", "-n", namespace, "--shell").expect(t, codeError, "not one of kubectl", "rm -rf")
+}
+
+func TestAnAccessCommandDoesNothingToTheTerminal(t *testing.T) {
+	for _, args := range [][]string{{"--shell"}, nil} {
+		o := kubectlAccess(t, alice, append([]string{"exec", "evil", "-n", namespace}, args...)...)
+		if !strings.Contains(o.stdout+o.stderr, "owned") || strings.Contains(o.stdout+o.stderr, "\x1b") {
+			t.Errorf("%q: %q has an escape sequence of the template's author in it", args, o.stdout+o.stderr)
+		}
+	}
 }
 
 func TestTheShellShowsWhatItRuns(t *testing.T) {

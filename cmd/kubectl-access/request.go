@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -10,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -84,7 +86,7 @@ func (a *ask) run(ctx context.Context, template string) error {
 	case a.output != "":
 		return show(req)
 	case req.GetRequestStatus().AccessMessage != "":
-		_, err := a.Out.Write([]byte(req.GetRequestStatus().AccessMessage + "\n"))
+		_, err := fmt.Fprintln(a.Out, printers.EscapeTerminal(req.GetRequestStatus().AccessMessage)) // it is a template's author's
 		return err
 	}
 	return nil

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/klog/v2"
@@ -32,7 +33,7 @@ func (a *ask) wait(ctx context.Context, cl client.WithWatch, req request) error 
 	waiting, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	err := follow(waiting, cl, req, func() (bool, error) {
-		progress.show(stage(req))
+		progress.show(printers.EscapeTerminal(stage(req)))
 		return req.GetRequestStatus().Ready, hopeless(req)
 	})
 	progress.done()
