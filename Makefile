@@ -95,7 +95,9 @@ endif
 
 .PHONY: cluster-load
 cluster-load: cluster-up image bin/sample.tar $(HELM) ## Put the images into that cluster's node
-	@for image in admitkit sample busybox; do bin/tools/cluster -dir $(CLUSTER) load bin/$$image.tar; done
+	@for image in admitkit sample busybox; do \
+	  bin/tools/cluster -dir $(CLUSTER) load bin/$$image.tar || exit 1; \
+	done
 
 # An operator of a user's own.
 .PHONY: bin/sample.tar
