@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"os"
@@ -105,7 +106,7 @@ func install(ctx context.Context) error {
 		return fmt.Errorf("not found, and there is no apt-get to install them: %s", strings.Join(missing, ", "))
 	}
 	fmt.Printf("cluster: apt-get install %s\n", strings.Join(missing, " "))
-	if err := command(ctx, "apt-get", "update", "-q"); err != nil {
+	if err := aptGet(ctx, "update"); err != nil {
 		return err
 	}
 	// https://people.debian.org/~hmh/invokerc.d-policyrc.d-specification.txt: the
@@ -117,8 +118,14 @@ func install(ctx context.Context) error {
 		}
 		defer func() { _ = os.Remove(policy) }()
 	}
-	install := append([]string{"apt-get", "install", "-q", "-y", "--no-install-recommends"}, missing...)
-	return command(ctx, append([]string{"env", "DEBIAN_FRONTEND=noninteractive"}, install...)...)
+	return aptGet(ctx, append([]string{"install", "-y", "--no-install-recommends"}, missing...)...)
+}
+
+//go:embed apt-get.sh
+var aptGetScript string
+
+func aptGet(ctx context.Context, args ...string) error {
+	return commandWith(ctx, strings.NewReader(aptGetScript), append([]string{"bash", "-s", "--"}, args...)...)
 }
 
 // prepare writes what the processes read.
