@@ -106,10 +106,14 @@ bin/sample.tar:
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags="-s -w" -o bin/image/sample ./testing/e2e/sample
 	@go run -C hack/image . -binary $(CURDIR)/bin/image/sample -arch $$(go env GOARCH) -name admitkit.dev/sample:dev -out $(CURDIR)/$@
 
-# What Pods of tests run.
+# What Pods of tests run. The machine's own busybox may need libraries, for which
+# ldd succeeds.
 bin/busybox.tar: hack/image/main.go
-	@command -v busybox >/dev/null || { apt-get update -q && apt-get install -q -y --no-install-recommends busybox-static; }
-	@go run -C hack/image . -busybox $$(command -v busybox) -arch $$(go env GOARCH) -name admitkit.dev/busybox:dev -out $(CURDIR)/$@
+	@busybox=$$(command -v busybox); \
+	if [ -z "$$busybox" ] || ldd "$$busybox" >/dev/null 2>&1; then \
+	  busybox=$(TOOLS)/busybox; hack/debian.sh busybox-static busybox || exit 1; \
+	fi; \
+	go run -C hack/image . -busybox "$$busybox" -arch $$(go env GOARCH) -name admitkit.dev/busybox:dev -out $(CURDIR)/$@
 
 .PHONY: generate
 generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew

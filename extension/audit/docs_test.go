@@ -94,7 +94,7 @@ func TestTheAlertRulesHoldWhatTheyPromise(t *testing.T) {
 	}
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
-		t.Skip("promtool, which checks and tests the rules, is not on the PATH; hack/promtool.sh gets it:", err)
+		t.Skip("promtool, which checks and tests the rules, is not on the PATH; `hack/debian.sh prometheus promtool` gets it:", err)
 	}
 	for _, args := range [][]string{
 		{"check", "rules", "--lint-fatal", "../../docs/audit/alerts.yaml"},
