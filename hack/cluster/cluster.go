@@ -52,7 +52,7 @@ func (c *cluster) claim() error {
 		}
 	}
 	for c.number = 1; c.number <= 250; c.number++ {
-		if _, err := os.Stat(filepath.Join("/sys/class/net", c.name())); errors.Is(err, os.ErrNotExist) && len(c.cgroups()) == 0 {
+		if _, err := os.Stat(c.linkPath()); errors.Is(err, os.ErrNotExist) && len(c.cgroups()) == 0 {
 			return write(c.path(numberFile), []byte(strconv.Itoa(c.number)))
 		}
 	}
@@ -76,6 +76,13 @@ func (c *cluster) path(elements ...string) string {
 
 // name is that of the interface on the machine, and of the cgroup of the Pods.
 func (c *cluster) name() string { return fmt.Sprintf("admitkit%d", c.number) }
+
+// linkPath is where the kernel shows the interface.
+func (c *cluster) linkPath() string { return filepath.Join("/sys/class/net", c.name()) }
+
+// alias is that of the interface, which says whose it is: the folder, of which the
+// kernel takes 255 bytes.
+func (c *cluster) alias() string { return c.dir[max(0, len(c.dir)-255):] }
 
 // machineIP and nodeIP are the two ends of the link into the network namespace.
 func (c *cluster) machineIP() string { return fmt.Sprintf("10.213.%d.1", c.number) }
@@ -180,7 +187,12 @@ func (c *cluster) remove(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := errors.Join(c.linkIsGone(ctx), c.removeCgroups(ctx)); err != nil {
+	if err := alone(ctx, func() error {
+		if c.isAnothers() {
+			return nil
+		}
+		return errors.Join(c.linkIsGone(ctx), c.removeCgroups(ctx))
+	}); err != nil {
 		return err
 	}
 	// The number goes last: a removal that was interrupted goes on with it.
@@ -192,11 +204,19 @@ func (c *cluster) remove(ctx context.Context) error {
 	return nil
 }
 
+// isAnothers reports whether the number has gone to the cluster of another folder,
+// as it may when the machine was started anew.
+func (c *cluster) isAnothers() bool {
+	alias, err := os.ReadFile(filepath.Join(c.linkPath(), "ifalias"))
+	owner := strings.TrimSpace(string(alias))
+	return err == nil && owner != "" && owner != c.alias()
+}
+
 // linkIsGone waits for the kernel, which removes a network namespace a little
 // after its last process.
 func (c *cluster) linkIsGone(ctx context.Context) error {
 	return poll(ctx, 30*time.Second, "interface "+c.name()+" is gone", func(context.Context) error {
-		if _, err := os.Stat(filepath.Join("/sys/class/net", c.name())); !errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Stat(c.linkPath()); !errors.Is(err, os.ErrNotExist) {
 			return errors.Join(errors.New("it is there"), err)
 		}
 		return nil
@@ -283,12 +303,37 @@ func (c *cluster) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(c.dir, 0o755); err != nil {
 		return nil, err
 	}
-	file, err := os.OpenFile(c.path(lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if unlock, err = lockNow(c.path(lockFile)); err != nil {
+		return nil, fmt.Errorf("another run is at work in %s: %w", c.dir, err)
+	}
+	return unlock, nil
+}
+
+// machineLock is where root alone may write.
+const machineLock = "/run/admitkit-cluster.lock"
+
+// alone runs something while no other cluster of the machine takes a number or
+// gives one back.
+func alone(ctx context.Context, run func() error) error {
+	var unlock func()
+	if err := poll(ctx, time.Minute, "no other cluster starts or ends", func(context.Context) (err error) {
+		unlock, err = lockNow(machineLock)
+		return err
+	}); err != nil {
+		return err
+	}
+	defer unlock()
+	return run()
+}
+
+// lockNow fails where another process has the lock.
+func lockNow(path string) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("another run is at work in %s: %w", c.dir, err), file.Close())
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
 	}
 	return func() { _ = file.Close() }, nil
 }

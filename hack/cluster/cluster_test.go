@@ -4,13 +4,17 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // The supervisor is the program itself, which is this one in tests.
@@ -41,6 +45,25 @@ func TestAClusterThatWentDownLeavesNothingBehind(t *testing.T) {
 	if err := c.up(t.Context(), "../../bin/k8s/current", "../../bin/busybox.tar"); err != nil {
 		t.Errorf("up, when it is up: %v", err)
 	}
+	t.Run("and one that lost its number to it leaves it alone", func(t *testing.T) {
+		seen := c.seen(t, namespace)
+		lost := newTestCluster(t)
+		lost.number = c.number
+		if err := write(lost.path(numberFile), []byte(strconv.Itoa(c.number))); err != nil {
+			t.Fatal(err)
+		}
+		if err := lost.down(t.Context()); err != nil {
+			t.Error(err)
+		}
+		for _, was := range seen {
+			if strings.HasPrefix(was, "process") { // some come and go
+				continue
+			}
+			if !slices.Contains(c.seen(t, namespace), was) {
+				t.Errorf("gone: %s", was)
+			}
+		}
+	})
 	for range 2 {
 		if err := c.down(t.Context()); err != nil {
 			t.Fatal(err)
@@ -67,6 +90,36 @@ func TestAClusterThatDoesNotStartIsRemovedAndSaysWhy(t *testing.T) {
 	}
 	for _, left := range c.seen(t, "") {
 		t.Errorf("left behind: %s", left)
+	}
+}
+
+func TestTwoClustersThatStartAtOnceHaveTwoNumbers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a cluster needs root")
+	}
+	// One that never listens: no more than this starts.
+	binaries := t.TempDir()
+	if err := os.WriteFile(filepath.Join(binaries, "etcd"), []byte("#!/bin/sh\nexec sleep 600\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var clusters [2]*cluster
+	var starting errgroup.Group
+	for i := range clusters {
+		clusters[i] = newTestCluster(t)
+		t.Cleanup(func() {
+			if err := clusters[i].down(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+		starting.Go(func() error {
+			return errors.Join(os.MkdirAll(clusters[i].dir, 0o755), clusters[i].begin(t.Context(), binaries))
+		})
+	}
+	if err := starting.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if clusters[0].number == clusters[1].number {
+		t.Errorf("both are number %d", clusters[0].number)
 	}
 }
 

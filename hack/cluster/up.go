@@ -67,13 +67,7 @@ func (c *cluster) up(ctx context.Context, binaries, sandbox string) (err error) 
 	}{
 		{"installing what is missing", install},
 		{"removing what another run left", c.remove},
-		{"writing certificates and configuration", func(context.Context) error {
-			if err := c.claim(); err != nil {
-				return err
-			}
-			return c.prepare()
-		}},
-		{"starting", func(ctx context.Context) error { return c.start(ctx, binaries) }},
+		{"starting", func(ctx context.Context) error { return c.begin(ctx, binaries) }},
 		{"loading " + sandboxImage, func(ctx context.Context) error { return c.loadSandbox(ctx, sandbox) }},
 		{"waiting until the node is ready", c.ready},
 	} {
@@ -128,7 +122,20 @@ func aptGet(ctx context.Context, args ...string) error {
 	return commandWith(ctx, strings.NewReader(aptGetScript), append([]string{"bash", "-s", "--"}, args...)...)
 }
 
-// prepare writes what the processes read.
+// begin takes a number and starts the processes.
+func (c *cluster) begin(ctx context.Context, binaries string) error {
+	return alone(ctx, func() error {
+		if err := c.claim(); err != nil {
+			return err
+		}
+		if err := c.prepare(); err != nil {
+			return err
+		}
+		return c.start(ctx, binaries)
+	})
+}
+
+// prepare writes what the processes read: certificates and configuration.
 func (c *cluster) prepare() error {
 	if err := os.RemoveAll(c.path("logs")); err != nil {
 		return err
@@ -175,18 +182,17 @@ func (c *cluster) start(ctx context.Context, binaries string) error {
 }
 
 // link connects the machine with the network namespace of a process. It goes
-// when the namespace does.
+// when the namespace does. Its alias says which folder's it is.
 func (c *cluster) link(ctx context.Context, pid int) error {
 	for _, args := range []string{
 		"ip link add " + c.name() + " type veth peer name eth0 netns " + strconv.Itoa(pid),
 		"ip address add " + c.machineIP() + "/30 dev " + c.name(),
-		"ip link set " + c.name() + " up",
 	} {
 		if err := command(ctx, strings.Fields(args)...); err != nil {
 			return err
 		}
 	}
-	return nil
+	return command(ctx, "ip", "link", "set", c.name(), "alias", c.alias(), "up")
 }
 
 func (c *cluster) loadSandbox(ctx context.Context, archive string) error {
