@@ -303,6 +303,10 @@ func (c *cluster) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(c.dir, 0o755); err != nil {
 		return nil, err
 	}
+	// It may be reached by several names, and is known by one.
+	if c.dir, err = filepath.EvalSymlinks(c.dir); err != nil {
+		return nil, err
+	}
 	if unlock, err = lockNow(c.path(lockFile)); err != nil {
 		return nil, fmt.Errorf("another run is at work in %s: %w", c.dir, err)
 	}
