@@ -105,13 +105,13 @@ func (r release) reached(ctx context.Context) error {
 	return (&registration.Registration{Name: configuration.Name}).Probe(ctx, clientset.CoreV1().ConfigMaps(r.namespace()))
 }
 
-// uninstall removes the release and its namespace, if it is one of the tests.
+// uninstall removes the release, if its namespace is one of the tests.
 func (r release) uninstall(ctx context.Context) error {
 	if made, err := isMade(ctx, r.namespace()); err != nil || !made {
 		return err
 	}
 	_, err := command(ctx, adminKubeconfig, "helm", "uninstall", r.name, "--namespace", r.namespace(), "--wait", "--ignore-not-found", "--timeout", "2m")
-	return errors.Join(err, deleteNamespace(ctx, r.namespace()))
+	return err
 }
 
 // uninstallAll uninstalls all releases at once.

@@ -4,7 +4,9 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,7 +32,14 @@ func TestAnUninstallLeavesNothingAndNobodyInside(t *testing.T) {
 	if err := uninstallAll(ctx); err != nil {
 		t.Fatal(err)
 	}
-	left := ours(t)
+	// What belonged to something that is gone goes with it, a little later.
+	var left []string
+	_ = poll(ctx, 30*time.Second, "nothing is left", func(context.Context) error { // what is, is told below
+		if left = ours(t); len(left) > 0 {
+			return errors.New("something is")
+		}
+		return nil
+	})
 	fmt.Printf("FIGURE uninstall.left=%d objects\n", len(left))
 	for _, object := range left {
 		t.Errorf("left behind: %s", object)
@@ -45,7 +54,8 @@ func TestAnUninstallLeavesNothingAndNobodyInside(t *testing.T) {
 }
 
 // ours lists all objects of the cluster that say they are admitkit's, by a label
-// or by their group, whatever kind they are of.
+// or by their group, and all in the namespaces of the releases that Kubernetes
+// has not put there, whatever kind they are of.
 func ours(t *testing.T) []string {
 	t.Helper()
 	lists, err := discovery.ServerPreferredResources(clientset)
@@ -71,13 +81,20 @@ func ours(t *testing.T) []string {
 				t.Fatal(err)
 			}
 			for _, object := range all.Items {
-				if isOurs(object.Labels) || strings.HasSuffix(object.Name, ".admitkit.dev") || version.Group == "admitkit.dev" {
+				if isOurs(object.Labels) || strings.HasSuffix(object.Name, ".admitkit.dev") || version.Group == "admitkit.dev" || isInRelease(object.ObjectMeta) {
 					found = append(found, strings.TrimPrefix(fmt.Sprintf("%s %s/%s", resource.Name, object.Namespace, object.Name), "/"))
 				}
 			}
 		}
 	}
 	return found
+}
+
+// isInRelease reports whether an object is in the namespace of a release, and not
+// one of the two that Kubernetes makes in each.
+func isInRelease(object metav1.ObjectMeta) bool {
+	return object.Name != "default" && object.Name != "kube-root-ca.crt" &&
+		slices.ContainsFunc(releases, func(r release) bool { return r.namespace() == object.Namespace })
 }
 
 func isOurs(labels map[string]string) bool {
