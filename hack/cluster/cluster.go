@@ -59,17 +59,6 @@ func (c *cluster) claim() error {
 	return errors.New("this machine has 250 clusters")
 }
 
-// cgroups returns the folders of the Pods' cgroups: one of version 2, or one for
-// each controller of version 1.
-func (c *cluster) cgroups() []string {
-	var found []string
-	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
-		folders, _ := filepath.Glob(pattern + c.name()) // the pattern is good
-		found = append(found, folders...)
-	}
-	return found
-}
-
 func (c *cluster) path(elements ...string) string {
 	return filepath.Join(append([]string{c.dir}, elements...)...)
 }
@@ -220,32 +209,6 @@ func (c *cluster) linkIsGone(ctx context.Context) error {
 			return errors.Join(errors.New("it is there"), err)
 		}
 		return nil
-	})
-}
-
-// removeCgroups removes those of the Pods, in every hierarchy. A cgroup is
-// removed as a folder is, when those in it are.
-func (c *cluster) removeCgroups(ctx context.Context) error {
-	roots := c.cgroups()
-	return poll(ctx, 10*time.Second, "the cgroups are empty", func(context.Context) error {
-		var errs []error
-		for _, root := range roots {
-			var folders []string
-			err := filepath.WalkDir(root, func(path string, entry os.DirEntry, err error) error {
-				if err == nil && entry.IsDir() {
-					folders = append(folders, path)
-				}
-				return err
-			})
-			if errors.Is(err, os.ErrNotExist) {
-				continue
-			}
-			errs = append(errs, err)
-			for i := len(folders) - 1; i >= 0; i-- {
-				errs = append(errs, syscall.Rmdir(folders[i]))
-			}
-		}
-		return errors.Join(errs...)
 	})
 }
 

@@ -21,7 +21,8 @@
 // In these namespaces the folder is /run/cluster, and /run, /var/lib and /var/log
 // are parts of it. Everything therefore has the paths and ports that it always
 // has, and of it the machine sees one interface, over which the API server is
-// reached, and the cgroups of the Pods. Debian packages that it installs stay.
+// reached, and the cgroups of the Pods. Debian packages that it installs stay, and
+// in a container the cgroup "init", into which the processes of its root may go.
 package main
 
 import (

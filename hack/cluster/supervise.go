@@ -162,44 +162,8 @@ func (c *cluster) mount(binaries string) error {
 	if err := c.hideTunables(); err != nil {
 		return err
 	}
-	if err := c.addCgroups(); err != nil {
-		return err
-	}
 	// As on any node: what a Pod mounts is seen by kubelet.
 	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
-}
-
-// addCgroups makes the folder for the Pods' cgroups, in every hierarchy.
-func (c *cluster) addCgroups() error {
-	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
-		return c.addUnifiedCgroup()
-	}
-	hierarchies, err := filepath.Glob("/sys/fs/cgroup/*/cgroup.procs")
-	if err != nil {
-		return err
-	}
-	for _, procs := range hierarchies {
-		if err := os.MkdirAll(filepath.Join(filepath.Dir(procs), c.name()), 0o755); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// addUnifiedCgroup makes that of version 2, to which the controllers that kubelet
-// needs must be passed on.
-func (c *cluster) addUnifiedCgroup() error {
-	const root = "/sys/fs/cgroup"
-	available, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
-	if err != nil {
-		return err
-	}
-	for _, controller := range strings.Fields(string(available)) {
-		if err := os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+"+controller), 0o600); err != nil {
-			return fmt.Errorf("cgroup controller %s: %w", controller, err)
-		}
-	}
-	return os.MkdirAll(filepath.Join(root, c.name()), 0o755)
 }
 
 // hideTunables puts files of ours in the place of those by which kubelet would

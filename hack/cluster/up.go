@@ -149,7 +149,7 @@ func (c *cluster) prepare() error {
 }
 
 // start starts the supervisor in namespaces of its own and gives it a link to
-// the machine.
+// the machine and cgroups.
 func (c *cluster) start(ctx context.Context, binaries string) error {
 	binaries, err := filepath.EvalSymlinks(binaries)
 	if err != nil {
@@ -176,7 +176,7 @@ func (c *cluster) start(ctx context.Context, binaries string) error {
 	err = errors.Join(err, log.Close(), waits.Close())
 	if err == nil {
 		go func() { _ = supervisor.Wait() }() // should it end before we do
-		err = errors.Join(c.setSupervisor(supervisor.Process.Pid), c.link(ctx, supervisor.Process.Pid))
+		err = errors.Join(c.setSupervisor(supervisor.Process.Pid), c.link(ctx, supervisor.Process.Pid), c.addCgroups(ctx))
 	}
 	return errors.Join(err, linked.Close())
 }
