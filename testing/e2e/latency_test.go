@@ -31,7 +31,9 @@ func TestExtensionsAddLittleToTheCreationOfAPod(t *testing.T) {
 	one.installed(t)
 	five.installed(t)
 	before := webhookSeconds(t)
-	for range long(500, 40) {
+	// With three busy processes for each processor the medians of 40 differ by up to
+	// 10 ms, where those of 100 stay under 7 and those of an idle machine are 4 apart.
+	for range long(500, 100) {
 		for _, i := range rand.Perm(len(ways)) {
 			way := &ways[i]
 			began := time.Now()
