@@ -177,7 +177,7 @@ func (c *cluster) remove(ctx context.Context) error {
 		}
 	}
 	if err := alone(ctx, func() error {
-		if c.isAnothers() {
+		if pid == 0 && c.isAnothers() {
 			return nil
 		}
 		return errors.Join(c.linkIsGone(ctx), c.removeCgroups(ctx))
@@ -193,8 +193,8 @@ func (c *cluster) remove(ctx context.Context) error {
 	return nil
 }
 
-// isAnothers reports whether the number has gone to the cluster of another folder,
-// as it may when the machine was started anew.
+// isAnothers reports whether the number of a cluster that has ended has gone to that
+// of another folder, as it may when the machine was started anew.
 func (c *cluster) isAnothers() bool {
 	alias, err := os.ReadFile(filepath.Join(c.linkPath(), "ifalias"))
 	owner := strings.TrimSpace(string(alias))
