@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
@@ -55,40 +53,6 @@ func TestAnAPIServerTakesTheChart(t *testing.T) {
 			}
 		})
 	}
-	t.Run("the registrar's Job makes the CA before an upgrade that finds no valid one waits for servers", func(t *testing.T) {
-		ca := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: releaseNamespace, Name: release + "-admitkit-setupcertificate"}}
-		expiring := func(in time.Duration) {
-			ca.Annotations = map[string]string{certs.NotAfterAnnotation: time.Now().Add(in).Format(time.RFC3339)}
-		}
-		for _, state := range []struct {
-			name   string
-			make   func() error
-			before bool
-		}{
-			{"none", func() error { return nil }, true},
-			{"one of the user's", func() error { return admin.Create(t.Context(), ca) }, false},
-			{"a valid one", func() error { expiring(time.Hour); return admin.Update(t.Context(), ca) }, false},
-			{"an expired one", func() error { expiring(-time.Hour); return admin.Update(t.Context(), ca) }, true},
-		} {
-			if err := state.make(); err != nil {
-				t.Fatal(err)
-			}
-			text, err := helm(t, `{split: {enabled: true, registrar: Job}}`, "template", release, chartDir, "--values", "-",
-				"--namespace", releaseNamespace, "--is-upgrade", "--dry-run=server", "--kubeconfig", cluster.Admin().KubeConfig)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, object := range objectsOf(t, documentsOf(t, text)) {
-				hook := object.GetAnnotations()["helm.sh/hook"]
-				if !strings.HasSuffix(object.GetName(), "-registrar") {
-					continue
-				}
-				if !strings.Contains(hook, "post-upgrade") || strings.Contains(hook, "pre-upgrade") != state.before {
-					t.Errorf("CA: %s; %T %s is made %s", state.name, object, object.GetName(), hook)
-				}
-			}
-		}
-	})
 	t.Run("a server that is not ready does not hold up the drain of its node", func(t *testing.T) {
 		objects := objectsOf(t, render(t, ""))
 		// Of this budget nobody has counted the Pods, so that it allows no disruption.
