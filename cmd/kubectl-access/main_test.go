@@ -132,7 +132,8 @@ func setUp(ctx context.Context) error {
 		}}
 	}
 	config := v1alpha1.AccessConfig{AllowedGroups: []string{"devs"}, AllowedUsers: []string{"carol", "dave", "erin"}, DefaultDuration: "30m", MaxDuration: "2h", AccessCommand: "kubectl get pod -n {{ .Metadata.Namespace }} {{ .Metadata.Name }} -o name"}
-	evil := config
+	echo, evil := config, config
+	echo.AccessCommand = "kubectl exec -n {{ .Metadata.Namespace }} {{ .Metadata.Name }} -- echo 'two words'"
 	evil.AccessCommand = "rm -rf $HOME {{ .Metadata.Name }} \x1b]0;owned\a"
 	target := func(name string) v1alpha1.ControllerTargetRef {
 		return v1alpha1.ControllerTargetRef{APIVersion: "apps/v1", Kind: "Deployment", Name: name}
@@ -157,6 +158,7 @@ func setUp(ctx context.Context) error {
 		clusterRole("no-list", "create", "get"), boundTo("no-list", "erin"),
 		deployment("web", &one), deployment("asleep", &none),
 		&v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: namespace}, Spec: v1alpha1.ExecAccessTemplateSpec{AccessConfig: config, ControllerTargetRef: web}},
+		&v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "working", Namespace: namespace}, Spec: v1alpha1.ExecAccessTemplateSpec{AccessConfig: echo, ControllerTargetRef: web}},
 		&v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "evil", Namespace: namespace}, Spec: v1alpha1.ExecAccessTemplateSpec{AccessConfig: evil, ControllerTargetRef: web}},
 		&v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "asleep", Namespace: namespace}, Spec: v1alpha1.ExecAccessTemplateSpec{AccessConfig: config, ControllerTargetRef: target("asleep")}},
 		&v1alpha1.PodAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "debug", Namespace: namespace}, Spec: v1alpha1.PodAccessTemplateSpec{AccessConfig: config, ControllerTargetRef: &web}},
@@ -261,6 +263,13 @@ func TestTheShellShowsWhatItRuns(t *testing.T) {
 	o := kubectlAccess(t, alice, "exec", "web", "-n", namespace, "--shell").expect(t, 0)
 	if !strings.Contains(o.stderr, "kubectl get --namespace=shop --output=name pod/web-") {
 		t.Errorf("standard error is %q, want the command in it", o.stderr)
+	}
+}
+
+func TestTheShellRunsInThePod(t *testing.T) {
+	o := kubectlAccess(t, alice, "exec", "working", "-n", namespace, "--shell").expect(t, 0)
+	if o.stdout != "two words\n" {
+		t.Errorf("standard output is %q, want that of the command in the Pod", o.stdout)
 	}
 }
 
