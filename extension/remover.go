@@ -14,7 +14,8 @@ import "context"
 // Remove returns when all is gone, or with an error that names what is not. It may
 // be called again, after an error or by a second run, and then finds less or
 // nothing to do. It removes nothing of which it cannot tell that it is the
-// extension's: labels are easily written.
+// extension's: labels are easily written. Where a namespace is gone, the rights in
+// it are gone too, so that what was there looks forbidden, and not missing.
 type Remover interface {
 	Remove(ctx context.Context, mgr Manager) error
 }
