@@ -149,25 +149,17 @@ verify: generate ## Check that generated files are current and modules tidy
 clean: ## Remove bin, the built Kubernetes included
 	rm -rf bin
 
-# The tools are built once for each version of hack/tools/go.mod.
+# The tools are built once for each version of hack/tools/go.mod. go tool keeps what
+# it has linked in Go's build cache, for the next clone of this repository.
+tool = @mkdir -p $(TOOLS) && cp "$$(go -C hack/$(1) tool -n $(notdir $@))" $@
+
 $(GOLANGCI_LINT): hack/tools/go.mod
 	@echo "building golangci-lint (3 to 5 min the first time)"
-	@mkdir -p $(TOOLS)
-	go build -C hack/tools -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	$(call tool,tools)
 
-$(COUNTERFEITER): hack/tools/go.mod
-	@mkdir -p $(TOOLS)
-	go build -C hack/tools -o $@ github.com/maxbrunsfeld/counterfeiter/v6
-
-$(BENCHSTAT): hack/tools/go.mod
-	@mkdir -p $(TOOLS)
-	go build -C hack/tools -o $@ golang.org/x/perf/cmd/benchstat
-
-$(CONTROLLER_GEN): hack/tools/go.mod
-	@mkdir -p $(TOOLS)
-	go build -C hack/tools -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
+$(COUNTERFEITER) $(BENCHSTAT) $(CONTROLLER_GEN): hack/tools/go.mod
+	$(call tool,tools)
 
 $(HELM): hack/helm/go.mod
 	@echo "building Helm (2 min the first time)"
-	@mkdir -p $(TOOLS)
-	go build -C hack/helm -trimpath -ldflags="-s -w" -o $@ helm.sh/helm/v4/cmd/helm
+	$(call tool,helm)

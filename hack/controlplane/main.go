@@ -37,7 +37,7 @@ const current = "current"
 
 type binary struct {
 	name string
-	// pkg is the package to build; with @version, go install builds it outside this module.
+	// pkg is the package to build; with @version, outside this module.
 	pkg string
 	// first is how long the first build takes on two cores with nothing cached.
 	first time.Duration
@@ -158,25 +158,22 @@ func versionOf(ctx context.Context, assets string) (string, error) {
 }
 
 // build makes one binary beside its final place and renames it, so that an
-// interrupted build leaves no half of one.
+// interrupted build leaves no half of one. It is go run that builds it, since that
+// keeps what it has linked in Go's build cache, for the next clone of this repository.
 func build(ctx context.Context, module, dir string, b binary) error {
 	temp, err := os.MkdirTemp(dir, ".building-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(temp) }()
+	built := filepath.Join(temp, b.name)
 
-	var cmd *exec.Cmd
-	if strings.Contains(b.pkg, "@") {
-		cmd = exec.CommandContext(ctx, "go", "install", "-trimpath", "-ldflags", "-s -w", b.pkg)
-	} else {
-		minor := strings.Split(kubernetesVersion, ".")[1]
-		set := " -X k8s.io/component-base/version."
-		ldflags := "-s -w" + set + "gitVersion=" + kubernetesVersion + set + "gitMajor=1" + set + "gitMinor=" + minor
-		cmd = exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", ldflags, "-o", filepath.Join(temp, b.name), b.pkg)
-		cmd.Dir = module
-	}
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOBIN="+temp, "GOFLAGS=-buildvcs=false")
+	minor := strings.Split(kubernetesVersion, ".")[1]
+	set := " -X k8s.io/component-base/version."
+	ldflags := "-s -w" + set + "gitVersion=" + kubernetesVersion + set + "gitMajor=1" + set + "gitMinor=" + minor
+	cmd := exec.CommandContext(ctx, "go", "run", "-trimpath", "-ldflags", ldflags, "-exec", `sh -c 'cp "$0" "$BUILT"'`, b.pkg)
+	cmd.Dir = module
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "BUILT="+built)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
@@ -194,7 +191,7 @@ func build(ctx context.Context, module, dir string, b binary) error {
 			if err != nil {
 				return err
 			}
-			return os.Rename(filepath.Join(temp, b.name), filepath.Join(dir, b.name))
+			return os.Rename(built, filepath.Join(dir, b.name))
 		case <-progress.C:
 			fmt.Printf("controlplane: still building %s, %s\n", b.name, time.Since(began).Round(time.Second))
 		}
