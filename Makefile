@@ -53,9 +53,9 @@ bench: $(BENCHSTAT) ## Compare with controller-runtime, side by side; writes doc
 	@mkdir -p bin
 	go run ./hack/bench -benchstat $(BENCHSTAT) -write docs/benchmarks.md
 
-FUZZTIME ?= 20s
+FUZZTIME ?= 10s
 .PHONY: fuzz
-fuzz: ## Fuzz the codec, the decoder and the patch engine, 20 s each (FUZZTIME=10m for longer)
+fuzz: ## Fuzz the codec, the decoder and the patch engine, 10 s each (FUZZTIME=10m for longer)
 	hack/fuzz.sh $(FUZZTIME)
 
 .PHONY: controlplane
