@@ -102,7 +102,7 @@ func Group(admissions []*extension.Admission, defaults Defaults) ([]*Webhook, er
 		known, found := contents[k]
 		if !found {
 			contents[k] = string(content)
-			webhooks = append(webhooks, &Webhook{Name: scope.Name, Mutating: a.Mutates(), Scope: scope, Handlers: []*extension.Admission{a}, segments: segments[n : n+1 : n+1]})
+			webhooks = append(webhooks, &Webhook{Name: scope.Name, Mutating: a.Mutates(), Scope: scope, Handlers: []*extension.Admission{a}, segments: []string{segments[n]}})
 			continue
 		}
 		i := slices.IndexFunc(webhooks, func(w *Webhook) bool { return w.Mutating == k.mutating && w.Name == k.name })

@@ -77,23 +77,16 @@ func (o *otherRevisions) handler(path string) http.Handler {
 // there is a webhook of that name here, those of it with the same names, in turn, and
 // else those with the very segments.
 func (o *otherRevisions) find(mutating bool, name string, segments []string) (found []*extension.Admission, missing []string) {
-	var own *Webhook
-	bySegment := map[string]*extension.Admission{}
+	bySegment, inTurn := map[string]*extension.Admission{}, map[string][]*extension.Admission{}
 	for _, w := range o.webhooks {
 		if w.Mutating != mutating {
 			continue
 		}
-		if w.Name == name {
-			own = w
-		}
 		for i, segment := range w.segments {
 			bySegment[segment] = w.Handlers[i]
-		}
-	}
-	inTurn := map[string][]*extension.Admission{}
-	if own != nil {
-		for i, segment := range own.segments {
-			inTurn[uncounted(segment)] = append(inTurn[uncounted(segment)], own.Handlers[i])
+			if w.Name == name {
+				inTurn[uncounted(segment)] = append(inTurn[uncounted(segment)], w.Handlers[i])
+			}
 		}
 	}
 	for _, segment := range segments {

@@ -83,6 +83,18 @@ func get(t *testing.T, client *http.Client, url string) (string, error) {
 	return response.Proto + " " + string(body), err
 }
 
+// waitUntilRefused returns when nobody accepts connections at the address any more.
+func waitUntilRefused(address string) {
+	for {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			return
+		}
+		_ = conn.Close()
+		time.Sleep(time.Millisecond)
+	}
+}
+
 func TestTheServerGoesOnInItsLameDuckTimeAndLetsRequestsFinish(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	server, client, url, cancel, done := serve(t, 2*time.Second, func(w http.ResponseWriter, r *http.Request) {
@@ -113,14 +125,7 @@ func TestTheServerGoesOnInItsLameDuckTimeAndLetsRequestsFinish(t *testing.T) {
 	if body, err := get(t, client, url); err != nil || body != "HTTP/2.0 <nil>" {
 		t.Errorf("in the lame-duck time: %q, %v", body, err)
 	}
-	for {
-		conn, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(url, "https://"), "/path"))
-		if err != nil {
-			break // the lame-duck time is over
-		}
-		_ = conn.Close()
-		time.Sleep(time.Millisecond)
-	}
+	waitUntilRefused(strings.TrimSuffix(strings.TrimPrefix(url, "https://"), "/path")) // the lame-duck time is over
 	close(release)
 	if got := <-slow; got != "HTTP/2.0 <nil><nil>" {
 		t.Errorf("the request in flight: %q", got)
@@ -214,14 +219,7 @@ func TestAConnectionMadeWhileTheServerStopsDoesNotKeepIt(t *testing.T) {
 	}()
 	<-greeted
 	cancel()
-	for { // until the server has stopped to accept, and told the connections it knows
-		other, err := net.Dial("tcp", address)
-		if err != nil {
-			break
-		}
-		_ = other.Close()
-		time.Sleep(time.Millisecond)
-	}
+	waitUntilRefused(address) // the server has told the connections it knows
 	close(release)
 	if err := <-greeting; err != nil {
 		t.Fatal(err)
