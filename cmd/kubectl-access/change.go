@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"gomodules.xyz/jsonpatch/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
@@ -86,15 +87,10 @@ func extend(ctx context.Context, cl client.Client, req request, by time.Duration
 	if err != nil {
 		return fmt.Errorf("spec.duration of %s: %w", named(req), err)
 	}
-	type operation struct {
-		Op    string `json:"op"`
-		Path  string `json:"path"`
-		Value any    `json:"value"`
-	}
-	patch, err := json.Marshal([]operation{
-		{"test", "/metadata/uid", req.GetUID()},
-		{"test", "/spec/duration", before},
-		{"replace", "/spec/duration", max(now+by, 0).String()},
+	patch, err := json.Marshal([]jsonpatch.Operation{
+		jsonpatch.NewOperation("test", "/metadata/uid", req.GetUID()),
+		jsonpatch.NewOperation("test", "/spec/duration", before),
+		jsonpatch.NewOperation("replace", "/spec/duration", max(now+by, 0).String()),
 	})
 	if err != nil {
 		return err
