@@ -9,12 +9,12 @@
 //   - [Mutator] and [Validator] are the generic forms for objects of any kind:
 //     change the object in place, or accept or [Deny] it; the library decodes
 //     the object and makes the patch. [Mutating] and [Validating] turn them
-//     into an [Admission], which is what a manager adds.
+//     into a [Handler], which is what a manager adds.
 //   - [Scope] says which admissions reach an extension. Its zero value means
 //     Pods, on CREATE, in the manager's namespace.
 //   - [Request] is the admission at hand: who asks, what was there before,
 //     and where warnings and audit annotations go.
-//   - [Entitled], [LeaderElected], [Registrar] and [Remover] are what a type may
+//   - [Entitled], [LeaderElected], [Hosted] and [Remover] are what a type may
 //     implement besides: the rights it needs, where it runs, its host before the
 //     first admission, and what goes with it when it is uninstalled.
 //   - [Manager] is the host, as an extension sees it. The lifecycle is in

@@ -54,13 +54,13 @@ type LeaderElected interface {
 // ctrl.NewControllerManagedBy(mgr.GetKubeManager()).
 type Reconciler interface {
 	reconcile.Reconciler
-	Registrar
+	Hosted
 }
 
-// Registrar is what an extension of any form implements to learn its host
+// Hosted is what an extension of any form implements to learn its host
 // before the first admission: Register is called once when the manager starts,
 // and an error from it ends the start.
-type Registrar interface {
+type Hosted interface {
 	Register(mgr Manager) error
 }
 

@@ -48,8 +48,8 @@ func TestARequestKeepsWhatItsHandlerSays(t *testing.T) {
 		t.Error("a dry run is not told from another")
 	}
 	req.Warnf("%d of %d", 1, 2)
-	req.Audit("key", "first")
-	req.Audit("key", "second")
+	req.AddAuditAnnotation("key", "first")
+	req.AddAuditAnnotation("key", "second")
 	if w := req.Warnings(); len(w) != 1 || w[0] != "1 of 2" {
 		t.Errorf("the warnings are %q", w)
 	}

@@ -21,9 +21,9 @@ type Remover interface {
 }
 
 // RemoverOf returns what is to be called for an extension when it is uninstalled:
-// itself if it is a [Remover], or that of an [Admission]; nil if there is none.
+// itself if it is a [Remover], or that of a [Handler]; nil if there is none.
 func RemoverOf(e any) Remover {
-	if a, ok := e.(*Admission); ok {
+	if a, ok := e.(*Handler); ok {
 		return RemoverOf(a.handler)
 	}
 	remover, _ := e.(Remover)

@@ -56,11 +56,11 @@ func (r *Request) Warnf(format string, args ...any) {
 	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
 }
 
-// Audit adds an annotation to the API server's audit event of this request. Its
+// AddAuditAnnotation adds an annotation to the API server's audit event of this request. Its
 // key there is WEBHOOK/EXTENSION.KEY, so that extensions in one webhook do not
 // overwrite each other's, with what cannot be in a key replaced by a dash. A
 // second value for a key replaces the first.
-func (r *Request) Audit(key, value string) {
+func (r *Request) AddAuditAnnotation(key, value string) {
 	if r.audit == nil {
 		r.audit = map[string]string{}
 	}

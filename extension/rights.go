@@ -18,9 +18,9 @@ type ClusterEntitled interface {
 }
 
 // RightsOf returns the rights that an extension says it needs: what is [Entitled],
-// and an [Admission] of it.
+// and a [Handler] of it.
 func RightsOf(e any) []rbacv1.PolicyRule {
-	if a, ok := e.(*Admission); ok {
+	if a, ok := e.(*Handler); ok {
 		return RightsOf(a.handler)
 	}
 	if entitled, ok := e.(Entitled); ok {
@@ -30,9 +30,9 @@ func RightsOf(e any) []rbacv1.PolicyRule {
 }
 
 // ClusterRightsOf returns the rights that an extension says it needs beyond the
-// manager's namespace: what is [ClusterEntitled], and an [Admission] of it.
+// manager's namespace: what is [ClusterEntitled], and a [Handler] of it.
 func ClusterRightsOf(e any) []rbacv1.PolicyRule {
-	if a, ok := e.(*Admission); ok {
+	if a, ok := e.(*Handler); ok {
 		return ClusterRightsOf(a.handler)
 	}
 	if entitled, ok := e.(ClusterEntitled); ok {

@@ -17,7 +17,7 @@ import (
 
 // mark is a Mutator that appends its name to an annotation, by which a test
 // sees that it ran and after whom.
-func mark(name string, scope extension.Scope) *extension.Admission {
+func mark(name string, scope extension.Scope) *extension.Handler {
 	return extension.Mutating(extension.MutatorFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
 		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "marked", pod.Annotations["marked"]+name)
 		return nil

@@ -26,7 +26,7 @@ type Manager struct {
 	httpClient *http.Client
 	clientset  kubernetes.Interface
 
-	admissions  []*extension.Admission
+	admissions  []*extension.Handler
 	watchers    []extension.Watcher
 	reconcilers []extension.Reconciler
 	removers    []extension.Remover
@@ -69,7 +69,7 @@ func New(options Options) (*Manager, error) {
 	}, nil
 }
 
-// AddExtension adds an *extension.Admission, an extension.Extension, an
+// AddExtension adds an *extension.Handler, an extension.Extension, an
 // extension.Watcher, an extension.Reconciler, or what is several of these at
 // once. Handlers with the same scope run in the order in which they are added.
 // It fails for anything else, and after the start.
@@ -79,8 +79,8 @@ func (m *Manager) AddExtension(e any) error {
 	if m.started {
 		return fmt.Errorf("adding extension %T: the manager has started", e)
 	}
-	var admissions []*extension.Admission
-	if a, ok := e.(*extension.Admission); ok && a != nil {
+	var admissions []*extension.Handler
+	if a, ok := e.(*extension.Handler); ok && a != nil {
 		admissions = append(admissions, a)
 	}
 	if x, ok := e.(extension.Extension); ok {
@@ -103,7 +103,7 @@ func (m *Manager) AddExtension(e any) error {
 	}
 	if !known {
 		return fmt.Errorf("adding extension: %T is none: it is not an Extension, Watcher or Reconciler; "+
-			"make a Mutator or Validator an Admission with extension.Mutating or extension.Validating", e)
+			"make a Handler of a Mutator or Validator with extension.Mutating or extension.Validating", e)
 	}
 	m.addRemover(extension.RemoverOf(e))
 	return nil

@@ -75,14 +75,14 @@ func TestWhatIsNoExtensionIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var none *extension.Admission
-	for name, e := range map[string]any{"nil": nil, "a string": "x", "a nil Admission": none, "a bare Mutator": extension.MutatorFunc[*corev1.Pod](nil)} {
+	var none *extension.Handler
+	for name, e := range map[string]any{"nil": nil, "a string": "x", "a nil Handler": none, "a bare Mutator": extension.MutatorFunc[*corev1.Pod](nil)} {
 		if err := mgr.AddExtension(e); err == nil || !strings.Contains(err.Error(), "extension") {
 			t.Errorf("adding %s gives %v", name, err)
 		}
 	}
 	if err := mgr.AddExtension(mark("a", extension.Scope{})); err == nil || !strings.Contains(err.Error(), "AdvertiseHost: required") {
-		t.Errorf("without an address to call, adding an Admission gives %v", err)
+		t.Errorf("without an address to call, adding a Handler gives %v", err)
 	}
 }
 

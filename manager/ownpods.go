@@ -41,7 +41,7 @@ func (m *Manager) guardOwnPods(webhooks []*webhook.Webhook) error {
 
 // namesItsNamespaces: [webhook.Group] keeps every other selector off the
 // protected namespaces.
-func namesItsNamespaces(a *extension.Admission) bool { return a.Scope().NamespaceSelector != nil }
+func namesItsNamespaces(a *extension.Handler) bool { return a.Scope().NamespaceSelector != nil }
 
 func (m *Manager) matchesOwnPods(scope extension.Scope) (bool, error) {
 	if *scope.FailurePolicy != admissionregistrationv1.Fail || !slices.ContainsFunc(scope.Rules, createsPods) {

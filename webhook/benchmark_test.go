@@ -41,7 +41,7 @@ type contestants struct {
 }
 
 // ours is the handler as our server serves it.
-func ours(mutating bool, handlers ...*extension.Admission) []http.Handler {
+func ours(mutating bool, handlers ...*extension.Handler) []http.Handler {
 	server := NewServer(ServerOptions{})
 	server.Register(benchPath, (&Webhook{Name: "bench", Mutating: mutating, Handlers: handlers}).Handler(HandlerOptions{}))
 	return []http.Handler{server.WebhookMux()}
@@ -56,7 +56,7 @@ func theirs(handler http.Handler) http.Handler {
 
 const benchPath = "/mutate/test"
 
-func ourMutator(mutate func(*corev1.Pod)) *extension.Admission {
+func ourMutator(mutate func(*corev1.Pod)) *extension.Handler {
 	return extension.Mutating(extension.MutatorFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
 		mutate(pod)
 		return nil
@@ -93,7 +93,7 @@ func addVariable(pod *corev1.Pod) {
 func nothing(*corev1.Pod) {}
 
 func cases() map[string]contestants {
-	five := make([]*extension.Admission, 5)
+	five := make([]*extension.Handler, 5)
 	theirFive := make([]http.Handler, 5)
 	for i := range five {
 		annotate := func(pod *corev1.Pod) {

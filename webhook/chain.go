@@ -22,7 +22,7 @@ import (
 // other, whatever form they have.
 type chain struct {
 	mutating bool
-	handlers []*extension.Admission
+	handlers []*extension.Handler
 	meters   []*meter // of the handlers
 	scheme   *runtime.Scheme
 	log      *zap.Logger
@@ -194,7 +194,7 @@ func (p *passage) admitted(ctx context.Context, err error) (result, error) {
 }
 
 // responded judges what an Extension answered.
-func (p *passage) responded(handler *extension.Admission, response *admission.Response) (result, error) {
+func (p *passage) responded(handler *extension.Handler, response *admission.Response) (result, error) {
 	p.report(handler, response.Warnings, response.AuditAnnotations)
 	status := response.Result
 	if !response.Allowed && status != nil {

@@ -36,14 +36,14 @@ const podJSON = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"shop","name
 
 type mutate = extension.MutatorFunc[*corev1.Pod]
 
-func mutator(f func(pod *corev1.Pod)) *extension.Admission {
+func mutator(f func(pod *corev1.Pod)) *extension.Handler {
 	return extension.Mutating(mutate(func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
 		f(pod)
 		return nil
 	}), extension.Scope{Name: "test"})
 }
 
-func validator(f func(pod *corev1.Pod, req *extension.Request) error) *extension.Admission {
+func validator(f func(pod *corev1.Pod, req *extension.Request) error) *extension.Handler {
 	return extension.Validating(extension.ValidatorFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod, req *extension.Request) error {
 		return f(pod, req)
 	}), extension.Scope{Name: "test"})
@@ -57,7 +57,7 @@ func (f extensionFunc) Handle(_ context.Context, _ extension.Manager, pod *corev
 
 func (f extensionFunc) Scope() extension.Scope { return extension.Scope{Name: "test"} }
 
-func ext(f extensionFunc) *extension.Admission { return extension.FromExtension(f, nil) }
+func ext(f extensionFunc) *extension.Handler { return extension.FromExtension(f, nil) }
 
 // podRequest is the admission of a Pod.
 func podRequest(operation admissionv1.Operation) *admissionv1.AdmissionRequest {
@@ -75,7 +75,7 @@ func podRequest(operation admissionv1.Operation) *admissionv1.AdmissionRequest {
 }
 
 // post sends a request to the one webhook that the handlers share.
-func post(t *testing.T, request *admissionv1.AdmissionRequest, handlers ...*extension.Admission) *httptest.ResponseRecorder {
+func post(t *testing.T, request *admissionv1.AdmissionRequest, handlers ...*extension.Handler) *httptest.ResponseRecorder {
 	t.Helper()
 	webhooks, err := webhook.Group(handlers, webhook.Defaults{})
 	if err != nil {
@@ -104,7 +104,7 @@ func send(t *testing.T, request *admissionv1.AdmissionRequest, handler http.Hand
 }
 
 // admit sends a request that is decided, and returns the decision.
-func admit(t *testing.T, request *admissionv1.AdmissionRequest, handlers ...*extension.Admission) *admissionv1.AdmissionResponse {
+func admit(t *testing.T, request *admissionv1.AdmissionRequest, handlers ...*extension.Handler) *admissionv1.AdmissionResponse {
 	t.Helper()
 	return decided(t, request, post(t, request, handlers...))
 }
@@ -245,7 +245,7 @@ func operations(t *testing.T, patch []byte) []string {
 }
 
 func TestHandlersOfEveryFormSeeWhatTheOnesBeforeThemDid(t *testing.T) {
-	mark := func(s string) *extension.Admission {
+	mark := func(s string) *extension.Handler {
 		return mutator(func(pod *corev1.Pod) {
 			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "marks", pod.Annotations["marks"]+s)
 		})
@@ -286,7 +286,7 @@ func TestAfterADenialNobodyRunsAndTheWarningsAreKept(t *testing.T) {
 	response := admit(t, podRequest(admissionv1.Create),
 		validator(func(_ *corev1.Pod, req *extension.Request) error {
 			req.Warnf("careful, %s", req.User().Username)
-			req.Audit("seen", "yes")
+			req.AddAuditAnnotation("seen", "yes")
 			return nil
 		}),
 		validator(func(_ *corev1.Pod, req *extension.Request) error {
@@ -407,7 +407,7 @@ func TestConnectCarriesTheOptions(t *testing.T) {
 
 func TestAFailureIsAnHTTPErrorThatNamesTheExtension(t *testing.T) {
 	for name, test := range map[string]struct {
-		handler *extension.Admission
+		handler *extension.Handler
 		raw     string
 		code    int
 		want    string
@@ -449,7 +449,7 @@ func TestTheTimeoutOfTheRequestIsTheDeadlineOfTheContext(t *testing.T) {
 }
 
 func TestARequestThatIsNoAdmissionIsRefusedWithAReason(t *testing.T) {
-	webhooks, err := webhook.Group([]*extension.Admission{validator(nil)}, webhook.Defaults{})
+	webhooks, err := webhook.Group([]*extension.Handler{validator(nil)}, webhook.Defaults{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -493,7 +493,7 @@ func TestScopesAreGroupedByContentAndGuarded(t *testing.T) {
 	all := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpExists}}}
 	defaults := webhook.Defaults{Protected: []string{"home", "kube-system"}}
 	group := func(scopes ...extension.Scope) []*webhook.Webhook {
-		admissions := make([]*extension.Admission, 0, len(scopes))
+		admissions := make([]*extension.Handler, 0, len(scopes))
 		for _, scope := range scopes {
 			admissions = append(admissions, extension.Mutating(mutate(nil), scope))
 		}

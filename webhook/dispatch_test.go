@@ -41,7 +41,7 @@ var runs atomic.Int64
 func unique(name string) string { return fmt.Sprintf("%s-%d", name, runs.Add(1)) }
 
 // named is a validator whose scope, and so whose webhook, has a name.
-func named(name string, validate func(ctx context.Context, req *extension.Request) error) *extension.Admission {
+func named(name string, validate func(ctx context.Context, req *extension.Request) error) *extension.Handler {
 	return extension.Validating(extension.ValidatorFunc[*corev1.Pod](func(ctx context.Context, _ *corev1.Pod, req *extension.Request) error {
 		return validate(ctx, req)
 	}), extension.Scope{Name: name})
@@ -49,7 +49,7 @@ func named(name string, validate func(ctx context.Context, req *extension.Reques
 
 // listen serves the one webhook of the handlers by HTTP/1.1 or HTTP/2, and returns
 // its label in metrics, too.
-func listen(t *testing.T, http2 bool, options webhook.HandlerOptions, handlers ...*extension.Admission) (*httptest.Server, string) {
+func listen(t *testing.T, http2 bool, options webhook.HandlerOptions, handlers ...*extension.Handler) (*httptest.Server, string) {
 	t.Helper()
 	webhooks, err := webhook.Group(handlers, webhook.Defaults{})
 	if err != nil {
@@ -242,7 +242,7 @@ func TestAHandlerLearnsThatItsClientIsGone(t *testing.T) {
 func TestEveryOutcomeIsCounted(t *testing.T) {
 	scope := unique("outcome")
 	for result, test := range map[string]struct {
-		handler *extension.Admission
+		handler *extension.Handler
 		code    int
 	}{
 		"allowed": {named(scope, func(context.Context, *extension.Request) error { return nil }), 200},
@@ -284,7 +284,7 @@ func TestEveryOutcomeIsCounted(t *testing.T) {
 
 func TestEachMutatorOfAChainIsCountedForWhatItDidItself(t *testing.T) {
 	scope := extension.Scope{Name: unique("counted")}
-	label := func(value string) *extension.Admission {
+	label := func(value string) *extension.Handler {
 		return extension.Mutating(mutate(func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
 			metav1.SetMetaDataLabel(&pod.ObjectMeta, "a", value)
 			return nil
@@ -326,9 +326,9 @@ func TestWarningsAreMadeToFitIntoHeaders(t *testing.T) {
 }
 
 func TestAuditAnnotationsAreKeptApartAndNeverRefused(t *testing.T) {
-	annotate := func(key string) *extension.Admission {
+	annotate := func(key string) *extension.Handler {
 		return validator(func(_ *corev1.Pod, req *extension.Request) error {
-			req.Audit(key, "1")
+			req.AddAuditAnnotation(key, "1")
 			return nil
 		})
 	}

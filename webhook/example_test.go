@@ -14,7 +14,7 @@ import (
 func ExampleGroup() {
 	pods := extension.Scope{Name: "pods"}
 	deployments := extension.Scope{Name: "deployments", Rules: extension.Resources("apps", "v1", []string{"deployments"}, "CREATE")}
-	webhooks, err := webhook.Group([]*extension.Admission{
+	webhooks, err := webhook.Group([]*extension.Handler{
 		extension.Mutating(extension.MutatorFunc[*corev1.Pod](nil), pods),
 		extension.Mutating(extension.MutatorFunc[*appsv1.Deployment](nil), deployments),
 		extension.Mutating(extension.MutatorFunc[*corev1.Pod](nil), pods),

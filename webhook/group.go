@@ -40,7 +40,7 @@ type Webhook struct {
 	// Scope has every default filled in.
 	Scope extension.Scope
 	// Handlers run in this order.
-	Handlers []*extension.Admission
+	Handlers []*extension.Handler
 
 	segments []string // of the path, one for each handler
 }
@@ -78,7 +78,7 @@ const (
 // Group makes webhooks of admissions: those of one kind with equal scopes
 // become one, in the order in which they came. An error names the admission and
 // the field.
-func Group(admissions []*extension.Admission, defaults Defaults) ([]*Webhook, error) {
+func Group(admissions []*extension.Handler, defaults Defaults) ([]*Webhook, error) {
 	type key struct {
 		mutating bool
 		name     string
@@ -102,7 +102,7 @@ func Group(admissions []*extension.Admission, defaults Defaults) ([]*Webhook, er
 		known, found := contents[k]
 		if !found {
 			contents[k] = string(content)
-			webhooks = append(webhooks, &Webhook{Name: scope.Name, Mutating: a.Mutates(), Scope: scope, Handlers: []*extension.Admission{a}, segments: []string{segments[n]}})
+			webhooks = append(webhooks, &Webhook{Name: scope.Name, Mutating: a.Mutates(), Scope: scope, Handlers: []*extension.Handler{a}, segments: []string{segments[n]}})
 			continue
 		}
 		i := slices.IndexFunc(webhooks, func(w *Webhook) bool { return w.Mutating == k.mutating && w.Name == k.name })
@@ -117,7 +117,7 @@ func Group(admissions []*extension.Admission, defaults Defaults) ([]*Webhook, er
 
 // resolve fills in the defaults and checks what the API server would refuse
 // later, and with a less helpful message.
-func resolve(a *extension.Admission, defaults Defaults) (extension.Scope, error) {
+func resolve(a *extension.Handler, defaults Defaults) (extension.Scope, error) {
 	s := a.Scope()
 	if s.Name != "" {
 		if problems := validation.IsDNS1123Label(s.Name); len(problems) > 0 {

@@ -49,7 +49,7 @@ func newObject(request *admissionv1.AdmissionRequest, scheme *runtime.Scheme, mu
 
 // as returns the object as the type that a handler takes. An Extension finds
 // the changes of those before it in the request too.
-func (o *object) as(handler *extension.Admission) (runtime.Object, error) {
+func (o *object) as(handler *extension.Handler) (runtime.Object, error) {
 	into := handler.NewObject()
 	if into == nil {
 		into = o.ofKind()

@@ -19,7 +19,7 @@ const (
 )
 
 // report adds what a handler says besides its decision to the answer.
-func (p *passage) report(handler *extension.Admission, warnings []string, annotations map[string]string) {
+func (p *passage) report(handler *extension.Handler, warnings []string, annotations map[string]string) {
 	for _, warning := range warnings {
 		p.warn(warning)
 	}

@@ -76,8 +76,8 @@ func (o *otherRevisions) handler(path string) http.Handler {
 // find returns the handlers that the segments of the path of a webhook stand for: if
 // there is a webhook of that name here, those of it with the same names, in turn, and
 // else those with the very segments.
-func (o *otherRevisions) find(mutating bool, name string, segments []string) (found []*extension.Admission, missing []string) {
-	bySegment, inTurn := map[string]*extension.Admission{}, map[string][]*extension.Admission{}
+func (o *otherRevisions) find(mutating bool, name string, segments []string) (found []*extension.Handler, missing []string) {
+	bySegment, inTurn := map[string]*extension.Handler{}, map[string][]*extension.Handler{}
 	for _, w := range o.webhooks {
 		if w.Mutating != mutating {
 			continue
@@ -106,7 +106,7 @@ func (o *otherRevisions) find(mutating bool, name string, segments []string) (fo
 // segmentsOf returns a segment of a path for each admission: the names of its
 // handler and of the type it takes, as the API server wants them, and the how
 // manieth of these names it is.
-func segmentsOf(admissions []*extension.Admission) []string {
+func segmentsOf(admissions []*extension.Handler) []string {
 	segments := make([]string, len(admissions))
 	count := map[string]int{}
 	for i, a := range admissions {

@@ -37,7 +37,7 @@ func (second) Mutate(_ context.Context, pod *corev1.Pod, _ *extension.Request) e
 }
 
 // byFunction does so as a function, which has no type of its own.
-func byFunction(name string, scope extension.Scope) *extension.Admission {
+func byFunction(name string, scope extension.Scope) *extension.Handler {
 	return extension.Mutating(extension.MutatorFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
 		pod.Labels = map[string]string{"by": pod.Labels["by"] + name}
 		return nil
@@ -51,7 +51,7 @@ func (guard) Validate(context.Context, *corev1.Pod, *extension.Request) error {
 	return extension.Deny("no")
 }
 
-func grouped(t *testing.T, handlers ...*extension.Admission) []*webhook.Webhook {
+func grouped(t *testing.T, handlers ...*extension.Handler) []*webhook.Webhook {
 	t.Helper()
 	webhooks, err := webhook.Group(handlers, webhook.Defaults{})
 	if err != nil {
@@ -62,29 +62,29 @@ func grouped(t *testing.T, handlers ...*extension.Admission) []*webhook.Webhook 
 
 func TestAReplicaOfAnotherRevisionAnswersWithTheHandlersItHas(t *testing.T) {
 	slow, named := extension.Scope{Timeout: 7 * time.Second}, extension.Scope{Name: "named"}
-	one := func(s extension.Scope) *extension.Admission { return extension.Mutating(first{}, s) }
-	two := func(s extension.Scope) *extension.Admission { return extension.Mutating(second{}, s) }
-	refuse := func(s extension.Scope) *extension.Admission { return extension.Validating(guard{}, s) }
-	function := func(name string) *extension.Admission { return byFunction(name, named) }
+	one := func(s extension.Scope) *extension.Handler { return extension.Mutating(first{}, s) }
+	two := func(s extension.Scope) *extension.Handler { return extension.Mutating(second{}, s) }
+	refuse := func(s extension.Scope) *extension.Handler { return extension.Validating(guard{}, s) }
+	function := func(name string) *extension.Handler { return byFunction(name, named) }
 	other := extension.Mutating(extension.MutatorFunc[*corev1.Service](func(context.Context, *corev1.Service, *extension.Request) error { return nil }), slow)
 	for name, test := range map[string]struct {
-		here, registered []*extension.Admission // by this replica, and by another
+		here, registered []*extension.Handler // by this replica, and by another
 		by               string
 		denied           bool
 		missing          string
 	}{
-		"the scope changed":                   {here: []*extension.Admission{one(extension.Scope{})}, registered: []*extension.Admission{one(slow)}, by: "1"},
-		"the scope got a name":                {here: []*extension.Admission{one(extension.Scope{})}, registered: []*extension.Admission{one(named)}, by: "1"},
-		"a handler is new":                    {here: []*extension.Admission{one(named)}, registered: []*extension.Admission{two(named), one(named)}, by: "1", missing: "webhook-test-second-v1-pod"},
-		"a handler is gone":                   {here: []*extension.Admission{one(named), two(named)}, registered: []*extension.Admission{two(named)}, by: "2"},
-		"the order changed":                   {here: []*extension.Admission{one(named), two(named)}, registered: []*extension.Admission{two(named), one(named)}, by: "21"},
-		"handlers of two scopes share one":    {here: []*extension.Admission{one(named), two(slow)}, registered: []*extension.Admission{one(named), two(named)}, by: "12"},
-		"everything is new":                   {registered: []*extension.Admission{one(named)}, missing: "webhook-test-first-v1-pod"},
-		"a guard has another scope":           {here: []*extension.Admission{refuse(named)}, registered: []*extension.Admission{refuse(slow)}, denied: true},
-		"a guard is new":                      {here: []*extension.Admission{one(named)}, registered: []*extension.Admission{refuse(slow)}, missing: "webhook-test-guard-v1-pod"},
-		"functions are told apart by a count": {here: []*extension.Admission{function("1"), function("2")}, registered: []*extension.Admission{function("3"), function("4"), function("5")}, by: "12", missing: "extension-mutatorfunc-v1-pod.3"},
-		"a function is gone before another":   {here: []*extension.Admission{byFunction("1", extension.Scope{}), function("2")}, registered: []*extension.Admission{function("2")}, by: "2"},
-		"a function takes something else":     {here: []*extension.Admission{function("1")}, registered: []*extension.Admission{other}, missing: "extension-mutatorfunc-v1-service"},
+		"the scope changed":                   {here: []*extension.Handler{one(extension.Scope{})}, registered: []*extension.Handler{one(slow)}, by: "1"},
+		"the scope got a name":                {here: []*extension.Handler{one(extension.Scope{})}, registered: []*extension.Handler{one(named)}, by: "1"},
+		"a handler is new":                    {here: []*extension.Handler{one(named)}, registered: []*extension.Handler{two(named), one(named)}, by: "1", missing: "webhook-test-second-v1-pod"},
+		"a handler is gone":                   {here: []*extension.Handler{one(named), two(named)}, registered: []*extension.Handler{two(named)}, by: "2"},
+		"the order changed":                   {here: []*extension.Handler{one(named), two(named)}, registered: []*extension.Handler{two(named), one(named)}, by: "21"},
+		"handlers of two scopes share one":    {here: []*extension.Handler{one(named), two(slow)}, registered: []*extension.Handler{one(named), two(named)}, by: "12"},
+		"everything is new":                   {registered: []*extension.Handler{one(named)}, missing: "webhook-test-first-v1-pod"},
+		"a guard has another scope":           {here: []*extension.Handler{refuse(named)}, registered: []*extension.Handler{refuse(slow)}, denied: true},
+		"a guard is new":                      {here: []*extension.Handler{one(named)}, registered: []*extension.Handler{refuse(slow)}, missing: "webhook-test-guard-v1-pod"},
+		"functions are told apart by a count": {here: []*extension.Handler{function("1"), function("2")}, registered: []*extension.Handler{function("3"), function("4"), function("5")}, by: "12", missing: "extension-mutatorfunc-v1-pod.3"},
+		"a function is gone before another":   {here: []*extension.Handler{byFunction("1", extension.Scope{}), function("2")}, registered: []*extension.Handler{function("2")}, by: "2"},
+		"a function takes something else":     {here: []*extension.Handler{function("1")}, registered: []*extension.Handler{other}, missing: "extension-mutatorfunc-v1-service"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			core, logs := observer.New(zapcore.WarnLevel)

@@ -26,7 +26,7 @@ type Step struct {
 
 // tell tells of a step. What a Mutator changed is carried over to the JSON for
 // it, so that each handler's part can be seen.
-func (p *passage) tell(handler *extension.Admission, result result, err error, took time.Duration) error {
+func (p *passage) tell(handler *extension.Handler, result result, err error, took time.Duration) error {
 	if err == nil {
 		err = p.object.flush()
 	}

@@ -15,7 +15,7 @@ type packages map[string]bool
 
 func (p packages) AddExtension(e any) error {
 	name := strings.TrimPrefix(fmt.Sprintf("%T", e), "*")
-	if a, ok := e.(*extension.Admission); ok {
+	if a, ok := e.(*extension.Handler); ok {
 		name = a.Name()
 	}
 	p[strings.Split(name, ".")[0]] = true

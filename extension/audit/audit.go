@@ -237,7 +237,7 @@ func (a *auditor) admit(ctx context.Context, obj runtime.Object, req *extension.
 	act.enforced = enforced
 	a.identify(ctx, act)
 	a.judge(ctx, act)
-	req.Audit("record", act.record.ID)
+	req.AddAuditAnnotation("record", act.record.ID)
 	refusal := a.keep(ctx, act)
 	count(act.record)
 	if refusal != nil {

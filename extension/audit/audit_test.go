@@ -177,7 +177,7 @@ func TestWhatIsNoKnownWayInIsAnErrorAndNotPassedOver(t *testing.T) {
 
 // alone is an auditor whose host has no API server.
 type alone struct {
-	sessions *extension.Admission
+	sessions *extension.Handler
 	kube     ctrlmanager.Manager
 }
 
@@ -205,7 +205,7 @@ func newAlone(t *testing.T, options audit.Options) *alone {
 	if err := audit.New(options).AddTo(&added); err != nil {
 		t.Fatal(err)
 	}
-	a := &alone{sessions: added[0].(*extension.Admission), kube: kube}
+	a := &alone{sessions: added[0].(*extension.Handler), kube: kube}
 	if err := a.sessions.Register(mgr); err != nil {
 		t.Fatal(err)
 	}

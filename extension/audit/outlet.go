@@ -44,7 +44,7 @@ func newOutlet(options SinkOptions, clock clock.Clock) *outlet {
 
 func (o *outlet) register(mgr extension.Manager) error {
 	o.log = mgr.GetLogger().Desugar().Named("audit").With(zap.String("sink", o.Sink.Name()))
-	if registrar, ok := o.Sink.(extension.Registrar); ok {
+	if registrar, ok := o.Sink.(extension.Hosted); ok {
 		if err := registrar.Register(mgr); err != nil {
 			return err
 		}

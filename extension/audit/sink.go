@@ -12,7 +12,7 @@ import (
 
 // Sink is where records go.
 //
-// A sink may also be an [extension.Registrar], to learn its host before the
+// A sink may also be an [extension.Hosted], to learn its host before the
 // first record.
 type Sink interface {
 	// Name names the sink in messages, logs and metrics: a DNS label (RFC 1123).

@@ -99,7 +99,7 @@ func runSink(t *testing.T, sink audit.Sink) (stop func()) {
 	mgr := &fakes.Manager{}
 	mgr.GetLoggerReturns(zap.NewNop().Sugar())
 	mgr.GetKubeManagerReturns(kube)
-	if err := sink.(extension.Registrar).Register(mgr); err != nil {
+	if err := sink.(extension.Hosted).Register(mgr); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -251,15 +251,15 @@ func (s *server) start() {
 		if s.host, err = newHost(s.t, s.cluster, s.scheme); err != nil {
 			s.t.Fatalf("admit: %v", err)
 		}
-		admissions := make([]*extension.Admission, len(s.extensions))
+		admissions := make([]*extension.Handler, len(s.extensions))
 		for i, x := range s.extensions {
 			switch x := x.(type) {
-			case *extension.Admission:
+			case *extension.Handler:
 				admissions[i] = x
 			case extension.Extension:
 				admissions[i] = extension.FromExtension(x, s.host)
 			default:
-				s.t.Fatalf("admit: %T answers no admissions: it is not an Extension; make a Mutator or Validator an Admission with extension.Mutating or extension.Validating", x)
+				s.t.Fatalf("admit: %T answers no admissions: it is not an Extension; make a Handler of a Mutator or Validator with extension.Mutating or extension.Validating", x)
 			}
 			if err := admissions[i].Register(s.host); err != nil {
 				s.t.Fatalf("admit: %v", err)

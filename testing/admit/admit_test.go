@@ -24,8 +24,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// mutator makes an Admission of a function on Pods.
-func mutator(mutate func(*corev1.Pod, *extension.Request) error, scope extension.Scope) *extension.Admission {
+// mutator makes a Handler of a function on Pods.
+func mutator(mutate func(*corev1.Pod, *extension.Request) error, scope extension.Scope) *extension.Handler {
 	return extension.Mutating(extension.MutatorFunc[*corev1.Pod](
 		func(_ context.Context, pod *corev1.Pod, req *extension.Request) error { return mutate(pod, req) }), scope)
 }
@@ -40,7 +40,7 @@ func pod(name string) *corev1.Pod {
 var owner = mutator(func(pod *corev1.Pod, req *extension.Request) error {
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "owner", req.User().Username)
 	req.Warnf("owned by %s", req.User().Username)
-	req.Audit("owner", req.User().Username)
+	req.AddAuditAnnotation("owner", req.User().Username)
 	return nil
 }, extension.Scope{Name: "owner"})
 
@@ -87,7 +87,7 @@ func TestADenialAndAFailureAreToldApart(t *testing.T) {
 	boom := errors.New("boom")
 	fails := func(*corev1.Pod, *extension.Request) error { return boom }
 	for name, test := range map[string]struct {
-		extension *extension.Admission
+		extension *extension.Handler
 		allowed   bool
 		reason    string
 		failed    bool
@@ -107,7 +107,7 @@ func TestADenialAndAFailureAreToldApart(t *testing.T) {
 }
 
 func TestTheScopeDecidesWhoIsCalled(t *testing.T) {
-	scoped := func(scope extension.Scope) *extension.Admission {
+	scoped := func(scope extension.Scope) *extension.Handler {
 		return mutator(func(*corev1.Pod, *extension.Request) error { return nil }, scope)
 	}
 	team := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}

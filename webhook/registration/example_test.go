@@ -12,7 +12,7 @@ import (
 
 // The objects that a registration writes, as a review of them sees them.
 func ExampleRegistration_Objects() {
-	webhooks, err := webhook.Group([]*extension.Admission{
+	webhooks, err := webhook.Group([]*extension.Handler{
 		extension.Mutating(extension.MutatorFunc[*corev1.Pod](nil), extension.Scope{Name: "owner"}),
 	}, webhook.Defaults{Namespace: "apps"})
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 )
 
-type Registrar struct {
+type Hosted struct {
 	RegisterStub        func(extension.Manager) error
 	registerMutex       sync.RWMutex
 	registerArgsForCall []struct {
@@ -23,7 +23,7 @@ type Registrar struct {
 	invocationsMutex sync.RWMutex
 }
 
-func (fake *Registrar) Register(arg1 extension.Manager) error {
+func (fake *Hosted) Register(arg1 extension.Manager) error {
 	fake.registerMutex.Lock()
 	ret, specificReturn := fake.registerReturnsOnCall[len(fake.registerArgsForCall)]
 	fake.registerArgsForCall = append(fake.registerArgsForCall, struct {
@@ -42,26 +42,26 @@ func (fake *Registrar) Register(arg1 extension.Manager) error {
 	return fakeReturns.result1
 }
 
-func (fake *Registrar) RegisterCallCount() int {
+func (fake *Hosted) RegisterCallCount() int {
 	fake.registerMutex.RLock()
 	defer fake.registerMutex.RUnlock()
 	return len(fake.registerArgsForCall)
 }
 
-func (fake *Registrar) RegisterCalls(stub func(extension.Manager) error) {
+func (fake *Hosted) RegisterCalls(stub func(extension.Manager) error) {
 	fake.registerMutex.Lock()
 	defer fake.registerMutex.Unlock()
 	fake.RegisterStub = stub
 }
 
-func (fake *Registrar) RegisterArgsForCall(i int) extension.Manager {
+func (fake *Hosted) RegisterArgsForCall(i int) extension.Manager {
 	fake.registerMutex.RLock()
 	defer fake.registerMutex.RUnlock()
 	argsForCall := fake.registerArgsForCall[i]
 	return argsForCall.arg1
 }
 
-func (fake *Registrar) RegisterReturns(result1 error) {
+func (fake *Hosted) RegisterReturns(result1 error) {
 	fake.registerMutex.Lock()
 	defer fake.registerMutex.Unlock()
 	fake.RegisterStub = nil
@@ -70,7 +70,7 @@ func (fake *Registrar) RegisterReturns(result1 error) {
 	}{result1}
 }
 
-func (fake *Registrar) RegisterReturnsOnCall(i int, result1 error) {
+func (fake *Hosted) RegisterReturnsOnCall(i int, result1 error) {
 	fake.registerMutex.Lock()
 	defer fake.registerMutex.Unlock()
 	fake.RegisterStub = nil
@@ -84,7 +84,7 @@ func (fake *Registrar) RegisterReturnsOnCall(i int, result1 error) {
 	}{result1}
 }
 
-func (fake *Registrar) Invocations() map[string][][]interface{} {
+func (fake *Hosted) Invocations() map[string][][]interface{} {
 	fake.invocationsMutex.RLock()
 	defer fake.invocationsMutex.RUnlock()
 	copiedInvocations := map[string][][]interface{}{}
@@ -94,7 +94,7 @@ func (fake *Registrar) Invocations() map[string][][]interface{} {
 	return copiedInvocations
 }
 
-func (fake *Registrar) recordInvocation(key string, args []interface{}) {
+func (fake *Hosted) recordInvocation(key string, args []interface{}) {
 	fake.invocationsMutex.Lock()
 	defer fake.invocationsMutex.Unlock()
 	if fake.invocations == nil {
@@ -106,4 +106,4 @@ func (fake *Registrar) recordInvocation(key string, args []interface{}) {
 	fake.invocations[key] = append(fake.invocations[key], args)
 }
 
-var _ extension.Registrar = new(Registrar)
+var _ extension.Hosted = new(Hosted)

@@ -11,11 +11,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
-// Admission is a handler with its scope: the one unit that the dispatcher
+// Handler is a Mutator, Validator or Extension with its scope: the one unit that the dispatcher
 // knows, whatever form the author chose. Make one with [Mutating], [Validating]
 // or [FromExtension].
-type Admission struct {
-	// handler is what the Admission was made of, which may implement more.
+type Handler struct {
+	// handler is what the Handler was made of, which may implement more.
 	handler any
 	name    string
 	scope   Scope
@@ -28,9 +28,9 @@ type Admission struct {
 	respond func(ctx context.Context, obj runtime.Object, req *Request) admission.Response
 }
 
-// Mutating makes an Admission of a Mutator.
-func Mutating[T runtime.Object](m Mutator[T], scope Scope) *Admission {
-	return &Admission{
+// Mutating makes a Handler of a Mutator.
+func Mutating[T runtime.Object](m Mutator[T], scope Scope) *Handler {
+	return &Handler{
 		handler: m, name: nameOf(m), scope: scope, mutates: true, typ: reflect.TypeFor[T](),
 		admit: func(ctx context.Context, obj runtime.Object, req *Request) error {
 			return m.Mutate(ctx, obj.(T), req)
@@ -38,9 +38,9 @@ func Mutating[T runtime.Object](m Mutator[T], scope Scope) *Admission {
 	}
 }
 
-// Validating makes an Admission of a Validator.
-func Validating[T runtime.Object](v Validator[T], scope Scope) *Admission {
-	return &Admission{
+// Validating makes a Handler of a Validator.
+func Validating[T runtime.Object](v Validator[T], scope Scope) *Handler {
+	return &Handler{
 		handler: v, name: nameOf(v), scope: scope, typ: reflect.TypeFor[T](),
 		admit: func(ctx context.Context, obj runtime.Object, req *Request) error {
 			return v.Validate(ctx, obj.(T), req)
@@ -48,14 +48,14 @@ func Validating[T runtime.Object](v Validator[T], scope Scope) *Admission {
 	}
 }
 
-// FromExtension makes an Admission of an Extension: mutating, with the scope of
+// FromExtension makes a Handler of an Extension: mutating, with the scope of
 // its Scope method if it has one.
-func FromExtension(e Extension, mgr Manager) *Admission {
+func FromExtension(e Extension, mgr Manager) *Handler {
 	var scope Scope
 	if scoped, ok := e.(Scoped); ok {
 		scope = scoped.Scope()
 	}
-	return &Admission{
+	return &Handler{
 		handler: e, name: nameOf(e), scope: scope, mutates: true, typ: reflect.TypeFor[*corev1.Pod](),
 		respond: func(ctx context.Context, obj runtime.Object, req *Request) admission.Response {
 			return e.Handle(ctx, mgr, obj.(*corev1.Pod), req.Request)
@@ -64,21 +64,21 @@ func FromExtension(e Extension, mgr Manager) *Admission {
 }
 
 // Name names the handler in logs, metrics and errors: its Go type.
-func (a *Admission) Name() string { return a.name }
+func (a *Handler) Name() string { return a.name }
 
 // Scope returns the scope as the author gave it, defaults not yet filled in.
-func (a *Admission) Scope() Scope { return a.scope }
+func (a *Handler) Scope() Scope { return a.scope }
 
 // Mutates reports whether the handler may change the object.
-func (a *Admission) Mutates() bool { return a.mutates }
+func (a *Handler) Mutates() bool { return a.mutates }
 
 // Responds reports whether the handler makes its own response, as an
 // [Extension] does, and is to be called by Respond instead of Admit.
-func (a *Admission) Responds() bool { return a.respond != nil }
+func (a *Handler) Responds() bool { return a.respond != nil }
 
 // NewObject returns an empty object of the handler's type, or nil when the
 // handler takes a runtime.Object, whose type the object's kind decides.
-func (a *Admission) NewObject() runtime.Object {
+func (a *Handler) NewObject() runtime.Object {
 	if a.typ.Kind() != reflect.Pointer {
 		return nil
 	}
@@ -86,22 +86,22 @@ func (a *Admission) NewObject() runtime.Object {
 }
 
 // Admit calls a Mutator or Validator. obj must be of its type.
-func (a *Admission) Admit(ctx context.Context, obj runtime.Object, req *Request) error {
+func (a *Handler) Admit(ctx context.Context, obj runtime.Object, req *Request) error {
 	return a.admit(ctx, obj, req)
 }
 
 // Respond calls an Extension. obj must be of its type.
-func (a *Admission) Respond(ctx context.Context, obj runtime.Object, req *Request) admission.Response {
+func (a *Handler) Respond(ctx context.Context, obj runtime.Object, req *Request) admission.Response {
 	return a.respond(ctx, obj, req)
 }
 
-// Register tells the handler its host, if it wants to know ([Registrar]).
-func (a *Admission) Register(mgr Manager) error {
-	registrar, ok := a.handler.(Registrar)
+// Register tells the handler its host, if it wants to know ([Hosted]).
+func (a *Handler) Register(mgr Manager) error {
+	hosted, ok := a.handler.(Hosted)
 	if !ok {
 		return nil
 	}
-	if err := registrar.Register(mgr); err != nil {
+	if err := hosted.Register(mgr); err != nil {
 		return fmt.Errorf("registering %s: %w", a.name, err)
 	}
 	return nil
