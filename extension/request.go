@@ -6,6 +6,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/admitkit/admitkit/internal/wire"
 )
 
 // Request is the admission at hand. The embedded request is
@@ -36,7 +38,7 @@ func (r *Request) Old(into runtime.Object) error {
 	if len(r.OldObject.Raw) == 0 {
 		return fmt.Errorf("%s of %s %s/%s has no old object", r.Operation, r.Resource.Resource, r.Namespace, r.Name)
 	}
-	if err := Decode(r.OldObject.Raw, into); err != nil {
+	if err := wire.Decode(r.OldObject.Raw, into); err != nil {
 		return fmt.Errorf("decoding the old object of %s %s/%s: %w", r.Resource.Resource, r.Namespace, r.Name, err)
 	}
 	return nil
