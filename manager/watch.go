@@ -32,9 +32,7 @@ func (m *Manager) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.mu.Lock()
-	m.ctx, m.kube = ctx, kube
-	m.mu.Unlock()
+	m.enter(ctx, kube)
 	background, err := m.newBackground(kube, nil)
 	if err != nil {
 		return err
