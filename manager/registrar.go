@@ -64,6 +64,9 @@ func (m *Manager) keepRegistered(ctx context.Context) error {
 
 // registerOnce registers, and returns the upkeep for what it registered.
 func (m *Manager) registerOnce(ctx context.Context) (*upkeep, error) {
+	if err := m.added(); err != nil {
+		return nil, err
+	}
 	webhooks, err := m.webhooks()
 	if err != nil {
 		return nil, err

@@ -13,7 +13,7 @@ import (
 
 // webhooks groups the handlers: those of the same scope share a webhook.
 func (m *Manager) webhooks() ([]*webhook.Webhook, error) {
-	return webhook.Group(m.admissions, webhook.Defaults{
+	return webhook.Group(m.parts.Handlers, webhook.Defaults{
 		Namespace:     m.options.Namespace,
 		PodSelector:   m.options.PodSelector,
 		FailurePolicy: *m.options.FailurePolicy,

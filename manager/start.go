@@ -51,10 +51,10 @@ func (m *Manager) start(ctx context.Context) error {
 	run, endRun := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRun()
 	m.enter(run, kube)
-	if err := m.registerHandlers(); err != nil {
+	if err := m.parts.Register(m); err != nil {
 		return err
 	}
-	background, err := m.newBackground(kube, m.reconcilers)
+	background, err := m.newBackground(kube, m.parts.Reconcilers)
 	if err != nil {
 		return err
 	}
@@ -83,16 +83,6 @@ func (m *Manager) enter(run context.Context, kube ctrlmanager.Manager) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ctx, m.kube = run, kube
-}
-
-// registerHandlers hands the manager to the handlers that ask for it.
-func (m *Manager) registerHandlers() error {
-	for _, a := range m.admissions {
-		if err := a.Register(m); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // serveHealth takes the address of the health checks, if there is one, and serves

@@ -19,5 +19,5 @@ func (m *Manager) Webhooks() ([]*webhook.Webhook, error) {
 		return nil, err
 	}
 	m.enter(ctx, kube)
-	return webhooks, m.registerHandlers()
+	return webhooks, m.parts.Register(m)
 }
