@@ -22,28 +22,28 @@ func (m *Manager) newSource(r *registration.Registration) (certs.Source, error) 
 		}
 	}
 	switch {
-	case o.CertificateDir != "":
-		files, err := certs.NewFiles(certs.FilesOptions{Dir: o.CertificateDir, Publish: publish, Clock: m.clock, Logger: log})
+	case o.Certificates.Dir != "":
+		files, err := certs.NewFiles(certs.FilesOptions{Dir: o.Certificates.Dir, Publish: publish, Clock: m.clock, Logger: log})
 		if err != nil {
-			return nil, fmt.Errorf("CertificateDir: %w", err)
+			return nil, fmt.Errorf("Certificates.Dir: %w", err)
 		}
 		return files, nil
-	case o.LeafSecretName != "" && (r == nil || o.ForeignCABundle):
+	case o.Certificates.LeafSecretName != "" && (r == nil || o.Registration.ForeignCABundle):
 		return certs.NewLeaf(certs.LeafOptions{
-			Secrets: secrets, Namespace: o.WebhookNamespace, Name: o.LeafSecretName, Publish: publish, Clock: m.clock, Logger: log,
+			Secrets: secrets, Namespace: o.WebhookNamespace, Name: o.Certificates.LeafSecretName, Publish: publish, Clock: m.clock, Logger: log,
 		}), nil
 	}
 	return certs.NewAuthority(certs.Options{
 		Secrets:          secrets,
 		Namespace:        o.WebhookNamespace,
 		Name:             o.SetupCertificateName,
-		LeafName:         o.LeafSecretName,
+		LeafName:         o.Certificates.LeafSecretName,
 		Labels:           m.labels(),
 		Hosts:            o.hosts(),
 		ReadOnly:         !*o.SetupCertificate,
-		CALifetime:       o.CALifetime,
-		LeafLifetime:     o.LeafLifetime,
-		PropagationDelay: o.PropagationDelay,
+		CALifetime:       o.Certificates.CALifetime,
+		LeafLifetime:     o.Certificates.LeafLifetime,
+		PropagationDelay: o.Certificates.PropagationDelay,
 		Publish:          publish,
 		OnChange:         m.certificateChanged,
 		Clock:            m.clock,
@@ -56,7 +56,7 @@ func (m *Manager) certificateChanged(change certs.Change) {
 	if change.Step != certs.LeafIssued {
 		m.event(string(change.Step), change.Reason)
 	}
-	if m.options.OnCertificateChange != nil {
-		m.options.OnCertificateChange(change)
+	if m.options.Certificates.OnChange != nil {
+		m.options.Certificates.OnChange(change)
 	}
 }

@@ -35,7 +35,7 @@ func newHealth() *health {
 func (h *health) listen(ctx context.Context, address string) (serve func(context.Context) error, err error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("HealthAddress: %w", err)
+		return nil, fmt.Errorf("Serving.HealthAddress: %w", err)
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", h.handler(h.alive))
@@ -45,7 +45,7 @@ func (h *health) listen(ctx context.Context, address string) (serve func(context
 		stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 		defer stop()
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("HealthAddress: %w", err)
+			return fmt.Errorf("Serving.HealthAddress: %w", err)
 		}
 		return nil
 	}, nil

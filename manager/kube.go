@@ -54,10 +54,10 @@ func (m *Manager) newKubeManager(health *health) (ctrlmanager.Manager, error) {
 	}
 	kube, err := ctrlmanager.New(m.options.RESTConfig, m.kubeOptions())
 	if err != nil {
-		return nil, fmt.Errorf("MetricsAddress: %w", err)
+		return nil, fmt.Errorf("Serving.MetricsAddress: %w", err)
 	}
 	made := kubeManager{Manager: kube, health: health}
-	if m.options.LeaderElection {
+	if m.options.Watching.LeaderElection {
 		made.elected = make(chan struct{})
 	}
 	return made, nil
@@ -76,7 +76,7 @@ func (m *Manager) kubeOptions() ctrlmanager.Options {
 		Scheme:                 m.options.Scheme,
 		Logger:                 logger,
 		Cache:                  cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
-		Metrics:                metricsserver.Options{BindAddress: off(m.options.MetricsAddress)},
+		Metrics:                metricsserver.Options{BindAddress: off(m.options.Serving.MetricsAddress)},
 		HealthProbeBindAddress: "0",
 		Controller:             config.Controller{SkipNameValidation: &skipNameValidation},
 	}

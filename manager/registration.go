@@ -33,19 +33,19 @@ func (m *Manager) registration(webhooks []*webhook.Webhook) *registration.Regist
 		Name:        o.configurationName(),
 		Domain:      o.configurationName() + ".admitkit.dev",
 		Labels:      m.labels(),
-		Annotations: o.WebhookAnnotations,
-		Owner:       o.WebhookOwner,
+		Annotations: o.Registration.Annotations,
+		Owner:       o.Registration.Owner,
 		Webhooks:    webhooks,
 		Target: registration.Target{
-			ServiceName: o.ServiceName, ServiceNamespace: o.WebhookNamespace, ServicePort: o.ServicePort,
-			Host: o.AdvertiseHost, Port: o.Port,
+			ServiceName: o.ServiceName, ServiceNamespace: o.WebhookNamespace, ServicePort: o.Serving.ServicePort,
+			Host: o.Serving.AdvertiseHost, Port: o.Port,
 		},
-		ForeignBundle:     o.ForeignCABundle,
-		IgnoreUntilProbed: o.IgnoreUntilProbed,
+		ForeignBundle:     o.Registration.ForeignCABundle,
+		IgnoreUntilProbed: o.Registration.IgnoreUntilProbed,
 		Probed:            m.prober.hasPassed,
 		Started:           m.clock.Now(),
 	}
-	if !o.NoProbe {
+	if *o.Registration.Probe {
 		r.ProbeNamespace = o.WebhookNamespace
 	}
 	return r

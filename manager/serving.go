@@ -52,10 +52,10 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 	}
 	o, log := &s.options, s.options.Logger.Desugar()
 	s.server = webhook.NewServer(webhook.ServerOptions{
-		Host: o.Host, Port: int(o.Port), GetCertificate: s.source.GetCertificate, LameDuck: *o.DrainPeriod, Logger: log,
+		Host: o.Host, Port: int(o.Port), GetCertificate: s.source.GetCertificate, LameDuck: *o.Serving.DrainPeriod, Logger: log,
 	})
 	handling := webhook.HandlerOptions{
-		Scheme: o.Scheme, Logger: log, TracerProvider: o.TracerProvider, MaxBodyBytes: o.MaxBodyBytes, MaxInFlight: o.MaxInFlight,
+		Scheme: o.Scheme, Logger: log, TracerProvider: o.Serving.TracerProvider, MaxBodyBytes: o.Serving.MaxBodyBytes, MaxInFlight: o.Serving.MaxInFlight,
 	}
 	for _, w := range s.webhooks {
 		s.server.Register(w.Path(), w.Handler(handling))
@@ -63,7 +63,7 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 	others := webhook.OtherRevisions(s.webhooks, handling)
 	s.server.Register(webhook.MutatingPath, others)
 	s.server.Register(webhook.ValidatingPath, others)
-	if !o.NoProbe {
+	if *o.Registration.Probe {
 		s.server.Register(registration.ProbePath, registration.ProbeHandler())
 	}
 	if err := errors.Join(kube.AddReadyzCheck("webhook", s.server.StartedChecker()), s.addChecks(kube, s.source)); err != nil {
@@ -103,7 +103,7 @@ func (s *serving) run(ctx context.Context) error {
 	upkeepCtx, stopUpkeep := context.WithCancel(detached)
 	defer stopUpkeep()
 	first := stopServer
-	if s.options.UnregisterOnStop {
+	if s.options.Registration.UnregisterOnStop {
 		first = stopUpkeep
 	}
 	defer context.AfterFunc(ctx, first)()
@@ -128,7 +128,7 @@ func (s *serving) keepUp(ctx, serveCtx context.Context) error {
 	if err := s.upkeep.run(ctx); err != nil {
 		return errors.Join(err, s.server.Close())
 	}
-	if s.options.UnregisterOnStop {
+	if s.options.Registration.UnregisterOnStop {
 		return s.removeRegistration(serveCtx)
 	}
 	return nil

@@ -88,10 +88,10 @@ func (m *Manager) enter(run context.Context, kube ctrlmanager.Manager) {
 // serveHealth takes the address of the health checks, if there is one, and serves
 // them in the group until run ends.
 func (m *Manager) serveHealth(ctx, run context.Context, health *health, group *errgroup.Group) error {
-	if m.options.HealthAddress == "" {
+	if m.options.Serving.HealthAddress == "" {
 		return nil
 	}
-	serve, err := health.listen(ctx, m.options.HealthAddress)
+	serve, err := health.listen(ctx, m.options.Serving.HealthAddress)
 	if err != nil {
 		return err
 	}

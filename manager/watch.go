@@ -78,7 +78,7 @@ func (m *Manager) watchPods(ctx context.Context, as extension.Manager, watchers 
 	}
 	var feeds sync.WaitGroup
 	for _, watcher := range watchers {
-		f := newFeed(watcher, as, m.options.WatcherQueueLength, m.options.WatcherStartRV)
+		f := newFeed(watcher, as, m.options.Watching.QueueLength, m.options.WatcherStartRV)
 		handler, err := informer.AddEventHandler(f)
 		if err != nil {
 			return err
