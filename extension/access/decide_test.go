@@ -158,6 +158,7 @@ func TestWhatIsDoneAboutARequest(t *testing.T) {
 		"a request that says it ended before its time":     {about(execAccess, saysEnded, hasRole("1"), hasBinding("1")), early, nil, "ready=true", end},
 		"a request that was kept long enough goes":         {about(execAccess, saysEnded), kept, []string{"discard"}, "Expired", schedule{kept, priorityCleanup}},
 		"a revoked request is over":                        {about(execAccess, saysEnded, revokedAt(created)), early, nil, "Revoked", schedule{kept, priorityCleanup}},
+		"a request revoked by a clock that is ahead":       {about(podAccess, hasRole("1"), hasBinding("1"), revokedAt(late.Add(time.Hour))), early, []string{"unbind", "late", "remove podaccess-a"}, "", schedule{early.Add(cleanupDelay), priorityCleanup}},
 		"a request revoked after its end had expired":      {about(execAccess, saysEnded, revokedAt(late.Add(time.Hour))), late, nil, "Expired", schedule{kept, priorityCleanup}},
 	} {
 		t.Run(sentence, func(t *testing.T) {

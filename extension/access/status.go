@@ -105,9 +105,9 @@ func (s *state) used() {
 }
 
 // ended says that time is over, or that access was revoked.
-func (s *state) ended(end, _ time.Time) {
+func (s *state) ended(end, now time.Time) {
 	reason, message := v1alpha1.ReasonExpired, "access ended at "+end.UTC().Format(time.RFC3339)
-	if at := s.RevokedAt; at != nil && !at.After(end) {
+	if at := s.RevokedAt; at != nil && (!at.After(end) || now.Before(end)) {
 		reason, message = v1alpha1.ReasonRevoked, "access was revoked at "+at.UTC().Format(time.RFC3339)+"; make another request"
 	}
 	s.nothing(reason, message)
