@@ -116,6 +116,14 @@ type Manager interface {
 	GetKubeClient() (corev1client.CoreV1Interface, error)
 	// GetLogger returns the manager's logger.
 	GetLogger() *zap.SugaredLogger
+	// GetNamespace returns the namespace that extensions apply to; empty means
+	// every namespace.
+	GetNamespace() string
+	// GetWebhookNamespace returns the namespace that the manager itself is in.
+	GetWebhookNamespace() string
+	// GetFingerprint returns what tells this installation from others in its
+	// namespace: a DNS label.
+	GetFingerprint() string
 	// PatchFromPod returns the response that turns the Pod of the request into
 	// pod. Fields that the compiled API types do not know stay as they are.
 	PatchFromPod(req admission.Request, pod *corev1.Pod) admission.Response

@@ -2,8 +2,6 @@ package extension
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,11 +19,6 @@ type Request struct {
 
 	warnings []string
 	audit    map[string]string
-}
-
-// NewRequest wraps a request. A host needs it, and the unit test of an author.
-func NewRequest(req admission.Request) *Request {
-	return &Request{Request: req}
 }
 
 // DryRun reports whether the request will not be persisted, in which case a
@@ -68,9 +61,3 @@ func (r *Request) AddAuditAnnotation(key, value string) {
 	}
 	r.audit[key] = value
 }
-
-// Warnings returns the warnings so far, in order.
-func (r *Request) Warnings() []string { return slices.Clone(r.warnings) }
-
-// AuditAnnotations returns the audit annotations so far.
-func (r *Request) AuditAnnotations() map[string]string { return maps.Clone(r.audit) }

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -26,10 +27,9 @@ type Manager struct {
 	httpClient *http.Client
 	clientset  kubernetes.Interface
 
-	admissions  []*extension.Handler
-	watchers    []extension.Watcher
-	reconcilers []extension.Reconciler
-	removers    []extension.Remover
+	// parts are what was added, problem is why some of it could not be.
+	parts   host.Parts
+	problem error
 
 	ready  chan struct{}
 	prober prober
@@ -69,46 +69,6 @@ func New(options Options) (*Manager, error) {
 	}, nil
 }
 
-// AddExtension adds an *extension.Handler, an extension.Extension, an
-// extension.Watcher, an extension.Reconciler, or what is several of these at
-// once. Handlers with the same scope run in the order in which they are added.
-// It fails for anything else, and after the start.
-func (m *Manager) AddExtension(e any) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.started {
-		return fmt.Errorf("adding extension %T: the manager has started", e)
-	}
-	var admissions []*extension.Handler
-	if a, ok := e.(*extension.Handler); ok && a != nil {
-		admissions = append(admissions, a)
-	}
-	if x, ok := e.(extension.Extension); ok {
-		admissions = append(admissions, extension.FromExtension(x, m))
-	}
-	known := len(admissions) > 0
-	if known {
-		if err := m.options.callable(); err != nil {
-			return fmt.Errorf("adding extension %T: %w", e, err)
-		}
-		m.admissions = append(m.admissions, admissions...)
-	}
-	if w, ok := e.(extension.Watcher); ok {
-		m.watchers = append(m.watchers, w)
-		known = true
-	}
-	if r, ok := e.(extension.Reconciler); ok {
-		m.reconcilers = append(m.reconcilers, r)
-		known = true
-	}
-	if !known {
-		return fmt.Errorf("adding extension: %T is none: it is not an Extension, Watcher or Reconciler; "+
-			"make a Handler of a Mutator or Validator with extension.Mutating or extension.Validating", e)
-	}
-	m.addRemover(extension.RemoverOf(e))
-	return nil
-}
-
 // GetContext returns the context of the run; see extension.Manager.
 func (m *Manager) GetContext() context.Context {
 	m.mu.Lock()
@@ -138,6 +98,15 @@ func (m *Manager) GetKubeClient() (corev1client.CoreV1Interface, error) {
 // GetLogger returns the manager's logger.
 func (m *Manager) GetLogger() *zap.SugaredLogger { return m.options.Logger }
 
+// GetNamespace returns the namespace that extensions apply to, empty for all.
+func (m *Manager) GetNamespace() string { return m.options.Namespace }
+
+// GetWebhookNamespace returns the manager's own namespace.
+func (m *Manager) GetWebhookNamespace() string { return m.options.WebhookNamespace }
+
+// GetFingerprint returns the fingerprint of the installation.
+func (m *Manager) GetFingerprint() string { return m.options.OperatorFingerprint }
+
 // PatchFromPod returns the response that turns the Pod of the request into pod.
 func (m *Manager) PatchFromPod(req admission.Request, pod *corev1.Pod) admission.Response {
 	return webhook.PatchFrom(req, pod)
@@ -149,6 +118,9 @@ var errStarted = errors.New("the manager has been started before; make a new one
 // begin marks the manager as started and returns the context of the run, which
 // ends with ctx, with Options.Context and by Stop.
 func (m *Manager) begin(ctx context.Context) (context.Context, error) {
+	if err := m.added(); err != nil {
+		return nil, err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.started {
