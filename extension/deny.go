@@ -18,17 +18,6 @@ func Denyf(format string, args ...any) error {
 	return &denial{reason: err.Error(), cause: errors.Unwrap(err)}
 }
 
-// DenialReason returns the reason of the denial in err's chain, and whether
-// there is one. What wraps a denial is still a denial, with the reason
-// unchanged.
-func DenialReason(err error) (reason string, denied bool) {
-	var d *denial
-	if errors.As(err, &d) {
-		return d.reason, true
-	}
-	return "", false
-}
-
 type denial struct {
 	reason string
 	cause  error

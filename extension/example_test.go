@@ -13,38 +13,36 @@ import (
 	"github.com/admitkit/admitkit/extension"
 )
 
-// A Mutator changes the object in place. Whoever runs it makes the patch.
+// A Mutator changes the object in place; the library makes the patch.
 func ExampleMutating() {
-	owner := func(_ context.Context, pod *corev1.Pod, req *extension.Request) error {
+	var owner extension.MutatorFunc[*corev1.Pod] = func(_ context.Context, pod *corev1.Pod, req *extension.Request) error {
 		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "owner", req.User().Username)
 		return nil
 	}
-	a := extension.Mutating(extension.MutatorFunc[*corev1.Pod](owner), extension.Scope{Name: "owner"})
+	handler := extension.Mutating(owner, extension.Scope{Name: "owner"})
+	_ = handler // mgr.AddExtension(handler)
 
-	pod := &corev1.Pod{}
-	req := extension.NewRequest(admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+	// testing/admit sends it whole requests; a plain call will do here.
+	pod, req := &corev1.Pod{}, &extension.Request{Request: admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 		UserInfo: authenticationv1.UserInfo{Username: "alice"},
-	}})
-	err := a.Admit(context.Background(), pod, req)
+	}}}
+	err := owner.Mutate(context.Background(), pod, req)
 	fmt.Println(pod.Annotations["owner"], err)
 	// Output: alice <nil>
 }
 
 // A Validator on CONNECT sees the options of the connection: here a kubectl exec.
 func ExampleValidating() {
-	noTerminals := func(_ context.Context, exec *corev1.PodExecOptions, req *extension.Request) error {
+	var noTerminals extension.ValidatorFunc[*corev1.PodExecOptions] = func(_ context.Context, exec *corev1.PodExecOptions, req *extension.Request) error {
 		if exec.TTY {
 			return extension.Denyf("no terminals in %s", req.Namespace)
 		}
 		return nil
 	}
-	a := extension.Validating(extension.ValidatorFunc[*corev1.PodExecOptions](noTerminals), extension.Scope{
-		Rules: extension.Connect("pods/exec"),
-	})
+	handler := extension.Validating(noTerminals, extension.Scope{Rules: extension.Connect("pods/exec")})
+	_ = handler // mgr.AddExtension(handler)
 
-	req := extension.NewRequest(admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "apps"}})
-	err := a.Admit(context.Background(), &corev1.PodExecOptions{TTY: true}, req)
-	reason, denied := extension.DenialReason(err)
-	fmt.Println(denied, reason)
-	// Output: true no terminals in apps
+	req := &extension.Request{Request: admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "apps"}}}
+	fmt.Println(noTerminals.Validate(context.Background(), &corev1.PodExecOptions{TTY: true}, req))
+	// Output: no terminals in apps
 }

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/testing/fakes"
 )
 
@@ -30,7 +31,7 @@ func TestADenialIsKnownByItsReasonHoweverItIsWrapped(t *testing.T) {
 		"a wrapped denial":    {fmt.Errorf("validator: %w", extension.Deny("no")), "no", true},
 		"a denial with cause": {extension.Denyf("file %s: %w", "x", fs.ErrNotExist), "file x: file does not exist", true},
 	} {
-		if reason, denied := extension.DenialReason(test.err); reason != test.reason || denied != test.denied {
+		if reason, denied := host.DenialReason(test.err); reason != test.reason || denied != test.denied {
 			t.Errorf("%s: %q, %t", name, reason, denied)
 		}
 	}
@@ -41,19 +42,19 @@ func TestADenialIsKnownByItsReasonHoweverItIsWrapped(t *testing.T) {
 
 func TestARequestKeepsWhatItsHandlerSays(t *testing.T) {
 	dryRun := true
-	req := extension.NewRequest(admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+	req := &extension.Request{Request: admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 		DryRun: &dryRun, OldObject: runtime.RawExtension{Raw: []byte(`{"metadata":{"name":"old","generation":9007199254740993}}`)},
-	}})
-	if !req.DryRun() || extension.NewRequest(admission.Request{}).DryRun() {
+	}}}
+	if !req.DryRun() || (&extension.Request{}).DryRun() {
 		t.Error("a dry run is not told from another")
 	}
 	req.Warnf("%d of %d", 1, 2)
 	req.AddAuditAnnotation("key", "first")
 	req.AddAuditAnnotation("key", "second")
-	if w := req.Warnings(); len(w) != 1 || w[0] != "1 of 2" {
+	if w := host.Warnings(req); len(w) != 1 || w[0] != "1 of 2" {
 		t.Errorf("the warnings are %q", w)
 	}
-	if a := req.AuditAnnotations(); len(a) != 1 || a["key"] != "second" {
+	if a := host.AuditAnnotations(req); len(a) != 1 || a["key"] != "second" {
 		t.Errorf("the annotations are %q", a)
 	}
 	for name, into := range map[string]interface {
@@ -73,27 +74,27 @@ func (owned) Mutate(context.Context, *corev1.Pod, *extension.Request) error { re
 func (o owned) Register(extension.Manager) error                            { return o.err }
 
 func TestAHandlerIsNamedByItsTypeAndToldItsHost(t *testing.T) {
-	a := extension.Mutating(owned{}, extension.Scope{Name: "x"})
-	if a.Name() != "extension_test.owned" || !a.Mutates() || a.Responds() || a.Scope().Name != "x" {
-		t.Errorf("got %q, %t, %t, %q", a.Name(), a.Mutates(), a.Responds(), a.Scope().Name)
+	a := host.Open(extension.Mutating(owned{}, extension.Scope{Name: "x"}))
+	if a.Name != "extension_test.owned" || !a.Mutates || a.Respond != nil || a.Scope.Name != "x" {
+		t.Errorf("got %q, %t, %t, %q", a.Name, a.Mutates, a.Respond != nil, a.Scope.Name)
 	}
 	if err := a.Register(&fakes.Manager{}); err != nil {
 		t.Error(err)
 	}
-	broken := extension.Mutating(owned{fs.ErrPermission}, extension.Scope{})
+	broken := host.Open(extension.Mutating(owned{fs.ErrPermission}, extension.Scope{}))
 	if err := broken.Register(&fakes.Manager{}); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("got %v", err)
 	}
 	fake := &fakes.Extension{}
 	fake.HandleReturns(admission.Denied("no"))
-	x := extension.FromExtension(fake, nil)
-	if x.Name() != "fakes.Extension" || !x.Responds() {
-		t.Errorf("got %q, %t", x.Name(), x.Responds())
+	x := host.Open(host.HandlerOf(fake, nil))
+	if x.Name != "fakes.Extension" || x.Respond == nil {
+		t.Errorf("got %q, %t", x.Name, x.Respond != nil)
 	}
-	if response := x.Respond(t.Context(), &corev1.Pod{}, extension.NewRequest(admission.Request{})); response.Allowed || fake.HandleCallCount() != 1 {
+	if response := x.Respond(t.Context(), &corev1.Pod{}, &extension.Request{}); response.Allowed || fake.HandleCallCount() != 1 {
 		t.Errorf("got %+v after %d calls", response, fake.HandleCallCount())
 	}
-	if extension.Validating(extension.ValidatorFunc[runtime.Object](nil), extension.Scope{}).NewObject() != nil {
+	if host.Open(extension.Validating(extension.ValidatorFunc[runtime.Object](nil), extension.Scope{})).NewObject() != nil {
 		t.Error("the type of a runtime.Object is not the handler's to say")
 	}
 }

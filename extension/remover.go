@@ -19,13 +19,3 @@ import "context"
 type Remover interface {
 	Remove(ctx context.Context, mgr Manager) error
 }
-
-// RemoverOf returns what is to be called for an extension when it is uninstalled:
-// itself if it is a [Remover], or that of a [Handler]; nil if there is none.
-func RemoverOf(e any) Remover {
-	if a, ok := e.(*Handler); ok {
-		return RemoverOf(a.handler)
-	}
-	remover, _ := e.(Remover)
-	return remover
-}

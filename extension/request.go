@@ -2,12 +2,12 @@ package extension
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/admitkit/admitkit/internal/wire"
 )
 
 // Request is the admission at hand. The embedded request is
@@ -19,11 +19,6 @@ type Request struct {
 
 	warnings []string
 	audit    map[string]string
-}
-
-// NewRequest wraps a request. A host needs it, and the unit test of an author.
-func NewRequest(req admission.Request) *Request {
-	return &Request{Request: req}
 }
 
 // DryRun reports whether the request will not be persisted, in which case a
@@ -43,7 +38,7 @@ func (r *Request) Old(into runtime.Object) error {
 	if len(r.OldObject.Raw) == 0 {
 		return fmt.Errorf("%s of %s %s/%s has no old object", r.Operation, r.Resource.Resource, r.Namespace, r.Name)
 	}
-	if err := Decode(r.OldObject.Raw, into); err != nil {
+	if err := wire.Decode(r.OldObject.Raw, into); err != nil {
 		return fmt.Errorf("decoding the old object of %s %s/%s: %w", r.Resource.Resource, r.Namespace, r.Name, err)
 	}
 	return nil
@@ -66,9 +61,3 @@ func (r *Request) AddAuditAnnotation(key, value string) {
 	}
 	r.audit[key] = value
 }
-
-// Warnings returns the warnings so far, in order.
-func (r *Request) Warnings() []string { return slices.Clone(r.warnings) }
-
-// AuditAnnotations returns the audit annotations so far.
-func (r *Request) AuditAnnotations() map[string]string { return maps.Clone(r.audit) }

@@ -2,41 +2,17 @@ package extension
 
 import rbacv1 "k8s.io/api/rbac/v1"
 
-// Entitled is what an extension of any form implements to say which rights on the
-// cluster it needs, besides those that the manager needs for its part. The
-// command `manifests` gives them to the process that serves: in the manager's
-// namespace option by a Role, or everywhere by a ClusterRole if there is none.
+// Entitled is implemented by an extension of any form that needs rights on the
+// cluster besides those of the manager. The command `manifests` grants them to the
+// process that serves: by a Role in the manager's Namespace option, or by a
+// ClusterRole if that is empty.
 type Entitled interface {
 	Rights() []rbacv1.PolicyRule
 }
 
-// ClusterEntitled is what an extension implements, besides or instead, that needs
-// rights beyond the manager's namespace: on what is in no namespace, or in every
-// one. They are given by a ClusterRole in any case.
+// ClusterEntitled is implemented, besides [Entitled] or instead of it, by an
+// extension that needs rights beyond the manager's namespace: on cluster-scoped
+// resources, or in every namespace. A ClusterRole grants them in any case.
 type ClusterEntitled interface {
 	ClusterRights() []rbacv1.PolicyRule
-}
-
-// RightsOf returns the rights that an extension says it needs: what is [Entitled],
-// and a [Handler] of it.
-func RightsOf(e any) []rbacv1.PolicyRule {
-	if a, ok := e.(*Handler); ok {
-		return RightsOf(a.handler)
-	}
-	if entitled, ok := e.(Entitled); ok {
-		return entitled.Rights()
-	}
-	return nil
-}
-
-// ClusterRightsOf returns the rights that an extension says it needs beyond the
-// manager's namespace: what is [ClusterEntitled], and a [Handler] of it.
-func ClusterRightsOf(e any) []rbacv1.PolicyRule {
-	if a, ok := e.(*Handler); ok {
-		return ClusterRightsOf(a.handler)
-	}
-	if entitled, ok := e.(ClusterEntitled); ok {
-		return entitled.ClusterRights()
-	}
-	return nil
 }

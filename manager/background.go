@@ -26,10 +26,10 @@ type background struct {
 // own, because one that loses its lease ends, while admissions are answered by
 // every replica, always.
 func (m *Manager) newBackground(kube ctrlmanager.Manager, reconcilers []extension.Reconciler) (func(context.Context) error, error) {
-	here, elsewhere := background{reconcilers, m.watchers}, background{}
+	here, elsewhere := background{reconcilers, m.parts.Watchers}, background{}
 	if m.options.LeaderElection {
-		elsewhere = background{reconcilers, slices.DeleteFunc(slices.Clone(m.watchers), everyReplica)}
-		here = background{watchers: slices.DeleteFunc(slices.Clone(m.watchers), func(w extension.Watcher) bool { return !everyReplica(w) })}
+		elsewhere = background{reconcilers, slices.DeleteFunc(slices.Clone(m.parts.Watchers), everyReplica)}
+		here = background{watchers: slices.DeleteFunc(slices.Clone(m.parts.Watchers), func(w extension.Watcher) bool { return !everyReplica(w) })}
 	}
 	if err := m.addBackground(m, kube, here); err != nil {
 		return nil, err
@@ -69,13 +69,13 @@ func (m *Manager) newBackground(kube ctrlmanager.Manager, reconcilers []extensio
 	}, nil
 }
 
-// host is the manager as those see it that run in the elected replica only.
-type host struct {
+// electedManager is the manager as what runs in the elected replica only sees it.
+type electedManager struct {
 	*Manager
 	kube ctrlmanager.Manager
 }
 
-func (h host) GetKubeManager() ctrlmanager.Manager { return h.kube }
+func (h electedManager) GetKubeManager() ctrlmanager.Manager { return h.kube }
 
 // newElected makes a manager that runs while it has the Lease.
 func (m *Manager) newElected(kube ctrlmanager.Manager, b background) (ctrlmanager.Manager, error) {
@@ -92,7 +92,7 @@ func (m *Manager) newElected(kube ctrlmanager.Manager, b background) (ctrlmanage
 	}
 	withChecks := kube.(kubeManager)
 	withChecks.Manager, withChecks.elected = elected, nil
-	return withChecks, m.addBackground(host{m, withChecks}, withChecks, b)
+	return withChecks, m.addBackground(electedManager{m, withChecks}, withChecks, b)
 }
 
 // sharedCache is a cache that someone else starts and stops.

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -26,10 +27,9 @@ type Manager struct {
 	httpClient *http.Client
 	clientset  kubernetes.Interface
 
-	admissions  []*extension.Handler
-	watchers    []extension.Watcher
-	reconcilers []extension.Reconciler
-	removers    []extension.Remover
+	// parts are what was added, problem is why some of it could not be.
+	parts   host.Parts
+	problem error
 
 	ready  chan struct{}
 	prober prober
@@ -67,46 +67,6 @@ func New(options Options) (*Manager, error) {
 		options: options, httpClient: httpClient, clientset: clientset,
 		ready: make(chan struct{}), ctx: options.Context, clock: clock,
 	}, nil
-}
-
-// AddExtension adds an *extension.Handler, an extension.Extension, an
-// extension.Watcher, an extension.Reconciler, or what is several of these at
-// once. Handlers with the same scope run in the order in which they are added.
-// It fails for anything else, and after the start.
-func (m *Manager) AddExtension(e any) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.started {
-		return fmt.Errorf("adding extension %T: the manager has started", e)
-	}
-	var admissions []*extension.Handler
-	if a, ok := e.(*extension.Handler); ok && a != nil {
-		admissions = append(admissions, a)
-	}
-	if x, ok := e.(extension.Extension); ok {
-		admissions = append(admissions, extension.FromExtension(x, m))
-	}
-	known := len(admissions) > 0
-	if known {
-		if err := m.options.callable(); err != nil {
-			return fmt.Errorf("adding extension %T: %w", e, err)
-		}
-		m.admissions = append(m.admissions, admissions...)
-	}
-	if w, ok := e.(extension.Watcher); ok {
-		m.watchers = append(m.watchers, w)
-		known = true
-	}
-	if r, ok := e.(extension.Reconciler); ok {
-		m.reconcilers = append(m.reconcilers, r)
-		known = true
-	}
-	if !known {
-		return fmt.Errorf("adding extension: %T is none: it is not an Extension, Watcher or Reconciler; "+
-			"make a Handler of a Mutator or Validator with extension.Mutating or extension.Validating", e)
-	}
-	m.addRemover(extension.RemoverOf(e))
-	return nil
 }
 
 // GetContext returns the context of the run; see extension.Manager.
@@ -149,6 +109,9 @@ var errStarted = errors.New("the manager has been started before; make a new one
 // begin marks the manager as started and returns the context of the run, which
 // ends with ctx, with Options.Context and by Stop.
 func (m *Manager) begin(ctx context.Context) (context.Context, error) {
+	if err := m.added(); err != nil {
+		return nil, err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.started {

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -60,6 +59,9 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 		return nil, errors.New("CertificateDir: a Pod has no such folder; put the certificate into a Secret, and name it in LeafSecretName")
 	}
 	options.Replicas = cmp.Or(options.Replicas, 2)
+	if err := m.added(); err != nil {
+		return nil, err
+	}
 	webhooks, err := m.webhooks()
 	if err != nil {
 		return nil, err
@@ -151,14 +153,14 @@ func (i *installer) addServer(serves bool) {
 	if secrets := i.secrets(); serves {
 		local = append(local, rule("", []string{"secrets"}, []string{"get", "watch"}, secrets[len(secrets)-1]))
 	}
-	if i.options.LeaderElection && len(i.watchers)+len(i.reconcilers) > 0 {
+	if i.options.LeaderElection && len(i.parts.Watchers)+len(i.parts.Reconcilers) > 0 {
 		local = append(local, rule("coordination.k8s.io", []string{"leases"}, []string{"create"}),
 			rule("coordination.k8s.io", []string{"leases"}, []string{"get", "update"}, i.options.configurationName()),
 			rule("", []string{"events"}, []string{"create", "patch"}), rule("events.k8s.io", []string{"events"}, []string{"create", "patch"}))
 	}
 	i.addRole(name, i.namespace, local...)
-	rules, clusterRules := i.rights(extension.RightsOf), i.rights(extension.ClusterRightsOf)
-	if len(i.watchers) > 0 {
+	rules, clusterRules := i.parts.Rights()
+	if len(i.parts.Watchers) > 0 {
 		rules = append([]rbacv1.PolicyRule{rule("", []string{"pods"}, []string{"list", "watch"})}, rules...)
 	}
 	if i.options.Namespace != "" {
@@ -187,28 +189,6 @@ func (i *installer) addServer(serves bool) {
 		})
 	}
 	i.add(i.serverDeployment(name, serves))
-}
-
-// rights are those that the extensions ask for, each once.
-func (i *installer) rights(of func(any) []rbacv1.PolicyRule) []rbacv1.PolicyRule {
-	var rules []rbacv1.PolicyRule
-	add := func(e any) {
-		for _, r := range of(e) {
-			if !slices.ContainsFunc(rules, func(known rbacv1.PolicyRule) bool { return known.String() == r.String() }) {
-				rules = append(rules, r)
-			}
-		}
-	}
-	for _, a := range i.admissions {
-		add(a)
-	}
-	for _, w := range i.watchers {
-		add(w)
-	}
-	for _, r := range i.reconcilers {
-		add(r)
-	}
-	return rules
 }
 
 func (i *installer) serverDeployment(name string, serves bool) *appsv1.Deployment {

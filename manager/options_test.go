@@ -86,6 +86,43 @@ func TestWhatIsNoExtensionIsRefused(t *testing.T) {
 	}
 }
 
+func TestAManagerRunsOnlyWithAllThatWasAdded(t *testing.T) {
+	newManager := func() *manager.Manager {
+		mgr, err := manager.New(manager.Options{Namespace: "apps", ServiceName: "x", RESTConfig: &rest.Config{Host: "https://127.0.0.1:1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return mgr
+	}
+	empty, broken := newManager(), newManager()
+	if err := broken.AddExtension(mark("a", extension.Scope{})); err != nil {
+		t.Fatal(err)
+	}
+	_ = broken.AddExtension("a typo") // whose error nobody looks at
+	for name, run := range map[string]func(*manager.Manager) error{
+		"Start":                func(m *manager.Manager) error { return m.Start(t.Context()) },
+		"Watch":                func(m *manager.Manager) error { return m.Watch(t.Context()) },
+		"RegisterExtensions":   func(m *manager.Manager) error { return m.RegisterExtensions(t.Context()) },
+		"KeepRegistered":       func(m *manager.Manager) error { return m.KeepRegistered(t.Context()) },
+		"UnregisterExtensions": func(m *manager.Manager) error { return m.UnregisterExtensions(t.Context()) },
+		"RunRemovers":          func(m *manager.Manager) error { return m.RunRemovers(t.Context()) },
+		"Webhooks":             func(m *manager.Manager) error { _, err := m.Webhooks(); return err },
+		"Manifests": func(m *manager.Manager) error {
+			_, err := m.Manifests(manager.InstallOptions{Name: "x", Image: "x"})
+			return err
+		},
+	} {
+		if strings.Contains("UnregisterExtensions RunRemovers", name) {
+			// Whoever cleans up may have nothing to add.
+		} else if err := run(empty); err == nil || !strings.Contains(err.Error(), "there is no extension") {
+			t.Errorf("%s of nothing gives %v", name, err)
+		}
+		if err := run(broken); err == nil || !strings.Contains(err.Error(), "string is not an Extension") {
+			t.Errorf("%s returns %v, and not the error of AddExtension", name, err)
+		}
+	}
+}
+
 func TestAScopeThatTheAPIServerWouldRefuseIsNamedBeforeAnythingIsRegistered(t *testing.T) {
 	unknown := admissionregistrationv1.SideEffectClassUnknown
 	for name, test := range map[string]struct {

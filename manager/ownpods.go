@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -41,7 +42,9 @@ func (m *Manager) guardOwnPods(webhooks []*webhook.Webhook) error {
 
 // namesItsNamespaces: [webhook.Group] keeps every other selector off the
 // protected namespaces.
-func namesItsNamespaces(a *extension.Handler) bool { return a.Scope().NamespaceSelector != nil }
+func namesItsNamespaces(h *extension.Handler) bool {
+	return host.Open(h).Scope.NamespaceSelector != nil
+}
 
 func (m *Manager) matchesOwnPods(scope extension.Scope) (bool, error) {
 	if *scope.FailurePolicy != admissionregistrationv1.Fail || !slices.ContainsFunc(scope.Rules, createsPods) {

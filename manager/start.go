@@ -66,12 +66,10 @@ func (m *Manager) start(ctx context.Context) error {
 	m.ctx, m.kube = run, kube
 	m.mu.Unlock()
 
-	for _, a := range m.admissions {
-		if err := a.Register(m); err != nil {
-			return err
-		}
+	if err := m.parts.Register(m); err != nil {
+		return err
 	}
-	background, err := m.newBackground(kube, m.reconcilers)
+	background, err := m.newBackground(kube, m.parts.Reconcilers)
 	if err != nil {
 		return err
 	}
@@ -283,6 +281,9 @@ func (m *Manager) serveHealth(ctx, run context.Context, health *health, group *e
 }
 
 func (m *Manager) registerOnce(ctx context.Context) (*registration.Registration, *certificates, error) {
+	if err := m.added(); err != nil {
+		return nil, nil, err
+	}
 	webhooks, err := m.webhooks()
 	if err != nil {
 		return nil, nil, err
@@ -313,7 +314,7 @@ func (m *Manager) protected() []string {
 }
 
 func (m *Manager) webhooks() ([]*webhook.Webhook, error) {
-	return webhook.Group(m.admissions, webhook.Defaults{
+	return webhook.Group(m.parts.Handlers, webhook.Defaults{
 		Namespace:     m.options.Namespace,
 		PodSelector:   m.options.PodSelector,
 		FailurePolicy: *m.options.FailurePolicy,

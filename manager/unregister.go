@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
-	"slices"
 	"sync"
 	"time"
 
@@ -39,6 +37,9 @@ func (m *Manager) UnregisterExtensions(ctx context.Context) error {
 }
 
 func (m *Manager) unregister(ctx context.Context) error {
+	if err := m.problems(); err != nil {
+		return err
+	}
 	if err := m.reach(ctx); err != nil {
 		return err
 	}
@@ -47,7 +48,7 @@ func (m *Manager) unregister(ctx context.Context) error {
 			return err
 		}
 	}
-	failed, err := m.remove(ctx, m.removers)
+	failed, err := m.remove(ctx, m.parts.Removers)
 	if err != nil {
 		m.options.Logger.Warnw("not all is removed; it is tried again when the webhook configurations are gone", zap.Error(err))
 	}
@@ -62,19 +63,13 @@ func (m *Manager) unregister(ctx context.Context) error {
 // leaves the registration alone. It is for when [Manager.ScaleDown] failed: the
 // managers may have stopped or not.
 func (m *Manager) RunRemovers(ctx context.Context) error {
-	if _, err := m.remove(ctx, m.removers); err != nil {
+	if err := m.problems(); err != nil {
+		return fmt.Errorf("manager: %w", err)
+	}
+	if _, err := m.remove(ctx, m.parts.Removers); err != nil {
 		return fmt.Errorf("manager: %w", err)
 	}
 	return nil
-}
-
-// addRemover adds what is not there yet: what is added in two roles is removed
-// once.
-func (m *Manager) addRemover(r extension.Remover) {
-	same := func(other extension.Remover) bool { return reflect.ValueOf(r).Comparable() && other == r }
-	if r != nil && !slices.ContainsFunc(m.removers, same) {
-		m.removers = append(m.removers, r)
-	}
 }
 
 // removeTimeout is how long Removers have: long enough for Pods to end, short

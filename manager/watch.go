@@ -22,7 +22,7 @@ func (m *Manager) Watch(ctx context.Context) error {
 }
 
 func (m *Manager) watch(ctx context.Context) error {
-	if len(m.watchers) == 0 {
+	if len(m.parts.Watchers) == 0 {
 		return errors.New("there is no Watcher to run")
 	}
 	if err := m.reach(ctx); err != nil {

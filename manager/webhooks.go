@@ -21,10 +21,8 @@ func (m *Manager) Webhooks() ([]*webhook.Webhook, error) {
 	m.mu.Lock()
 	m.ctx, m.kube = ctx, kube
 	m.mu.Unlock()
-	for _, a := range m.admissions {
-		if err := a.Register(m); err != nil {
-			return nil, err
-		}
+	if err := m.parts.Register(m); err != nil {
+		return nil, err
 	}
 	return webhooks, nil
 }

@@ -16,13 +16,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 )
 
 // chain is the handlers of one webhook, which run on one object after the
 // other, whatever form they have.
 type chain struct {
 	mutating bool
-	handlers []*extension.Handler
+	handlers []*host.Handler
 	meters   []*meter // of the handlers
 	scheme   *runtime.Scheme
 	log      *zap.Logger
@@ -83,7 +84,7 @@ func (p *passage) cut(err error) error {
 		return unfinished(err)
 	}
 	p.meters[at].observe(p.object.request.Operation, resultOf(err), time.Since(p.began))
-	return fmt.Errorf("extension %s: %w", p.handlers[at].Name(), unfinished(err))
+	return fmt.Errorf("extension %s: %w", p.handlers[at].Name, unfinished(err))
 }
 
 // unfinished is the error of a request whose context ended with err.
@@ -102,7 +103,7 @@ func (p *passage) run(ctx context.Context) {
 			err = p.tell(p.handlers[i], result, err, time.Since(p.began))
 		}
 		if err != nil {
-			p.err = fmt.Errorf("extension %s: %w", p.handlers[i].Name(), err)
+			p.err = fmt.Errorf("extension %s: %w", p.handlers[i].Name, err)
 			return
 		}
 		if result == denied {
@@ -125,13 +126,13 @@ func (p *passage) step(ctx context.Context, i int) (result, error) {
 	if !p.at.CompareAndSwap(between, int64(i)) {
 		return failed, ctx.Err() // nobody reads it any more
 	}
-	ctx, span := p.tracer.start(ctx, handler.Name())
+	ctx, span := p.tracer.start(ctx, handler.Name)
 	result, err := p.call(ctx, i)
 	span.end(result, err)
 	took := time.Since(p.began)
 	if !p.at.CompareAndSwap(int64(i), between) {
 		p.log.Warn("extension ended after it was cut off", append(about(request),
-			zap.String("extension", handler.Name()), zap.Stringer("result", result), zap.Duration("took", took), zap.Error(err))...)
+			zap.String("extension", handler.Name), zap.Stringer("result", result), zap.Duration("took", took), zap.Error(err))...)
 		return failed, ctx.Err()
 	}
 	p.meters[i].observe(request.Operation, result, took)
@@ -143,7 +144,7 @@ func (p *passage) call(ctx context.Context, i int) (result result, err error) {
 	handler := p.handlers[i]
 	defer func() {
 		if reason := recover(); reason != nil {
-			p.log.Error("extension panicked", zap.String("extension", handler.Name()), zap.String("uid", string(p.object.request.UID)),
+			p.log.Error("extension panicked", zap.String("extension", handler.Name), zap.String("uid", string(p.object.request.UID)),
 				zap.Any("panic", reason), zap.ByteString("stack", debug.Stack()))
 			result, err = panicked, fmt.Errorf("panic: %v", reason)
 		}
@@ -159,21 +160,21 @@ func (p *passage) call(ctx context.Context, i int) (result result, err error) {
 	// can have that which was read.
 	req := p.request
 	if i < len(p.handlers)-1 {
-		req = extension.NewRequest(req.Request)
+		req = &extension.Request{Request: req.Request}
 	}
-	if handler.Responds() {
+	if handler.Respond != nil {
 		response := handler.Respond(ctx, typed, req)
 		return p.responded(handler, &response)
 	}
 	err = handler.Admit(ctx, typed, req)
-	p.report(handler, req.Warnings(), req.AuditAnnotations())
+	p.report(handler, host.Warnings(req), host.AuditAnnotations(req))
 	return p.admitted(ctx, err)
 }
 
 // admitted judges what a Mutator or Validator did.
 func (p *passage) admitted(ctx context.Context, err error) (result, error) {
 	if err != nil {
-		if reason, isDenial := extension.DenialReason(err); isDenial {
+		if reason, isDenial := host.DenialReason(err); isDenial {
 			p.response.Result = &metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: reason}
 			return denied, nil
 		}
@@ -194,7 +195,7 @@ func (p *passage) admitted(ctx context.Context, err error) (result, error) {
 }
 
 // responded judges what an Extension answered.
-func (p *passage) responded(handler *extension.Handler, response *admission.Response) (result, error) {
+func (p *passage) responded(handler *host.Handler, response *admission.Response) (result, error) {
 	p.report(handler, response.Warnings, response.AuditAnnotations)
 	status := response.Result
 	if !response.Allowed && status != nil {

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -57,7 +58,7 @@ func (f extensionFunc) Handle(_ context.Context, _ extension.Manager, pod *corev
 
 func (f extensionFunc) Scope() extension.Scope { return extension.Scope{Name: "test"} }
 
-func ext(f extensionFunc) *extension.Handler { return extension.FromExtension(f, nil) }
+func ext(f extensionFunc) *extension.Handler { return host.HandlerOf(f, nil) }
 
 // podRequest is the admission of a Pod.
 func podRequest(operation admissionv1.Operation) *admissionv1.AdmissionRequest {

@@ -32,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -259,7 +260,7 @@ func TestEveryOutcomeIsCounted(t *testing.T) {
 			server, path := listen(t, false, webhook.HandlerOptions{}, test.handler)
 			of := map[string]string{"webhook": path}
 			panicsBefore, patchesBefore := sum(t, "admitkit_admission_panics_total", of), sum(t, "admitkit_webhook_patch_bytes", of)
-			labels := map[string]string{"webhook": path, "extension": test.handler.Name(), "operation": "CREATE", "result": result}
+			labels := map[string]string{"webhook": path, "extension": host.Open(test.handler).Name, "operation": "CREATE", "result": result}
 			before := sum(t, "admitkit_admission_requests_total", labels)
 			got, err := call(t.Context(), t, server, "50ms")
 			if err != nil || got.code != test.code {

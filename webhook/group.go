@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 )
 
 // Defaults are what a zero value in a Scope stands for.
@@ -75,41 +76,41 @@ const (
 	maxTimeout     = 30 * time.Second
 )
 
-// Group makes webhooks of admissions: those of one kind with equal scopes
-// become one, in the order in which they came. An error names the admission and
-// the field.
-func Group(admissions []*extension.Handler, defaults Defaults) ([]*Webhook, error) {
+// Group makes webhooks of handlers: those of one kind with equal scopes become
+// one, in the order in which they came. An error names the handler and the field.
+func Group(handlers []*extension.Handler, defaults Defaults) ([]*Webhook, error) {
 	type key struct {
 		mutating bool
 		name     string
 	}
 	var webhooks []*Webhook
 	contents := map[key]string{}
-	segments := segmentsOf(admissions)
-	for n, a := range admissions {
+	segments := segmentsOf(handlers)
+	for n, h := range handlers {
+		a := host.Open(h)
 		scope, err := resolve(a, defaults)
 		if err != nil {
-			return nil, fmt.Errorf("scope of %s: %w", a.Name(), err)
+			return nil, fmt.Errorf("scope of %s: %w", a.Name, err)
 		}
 		content, err := json.Marshal(scope)
 		if err != nil {
-			return nil, fmt.Errorf("scope of %s: %w", a.Name(), err)
+			return nil, fmt.Errorf("scope of %s: %w", a.Name, err)
 		}
 		if scope.Name == "" {
 			scope.Name = contentName(scope, content)
 		}
-		k := key{a.Mutates(), scope.Name}
+		k := key{a.Mutates, scope.Name}
 		known, found := contents[k]
 		if !found {
 			contents[k] = string(content)
-			webhooks = append(webhooks, &Webhook{Name: scope.Name, Mutating: a.Mutates(), Scope: scope, Handlers: []*extension.Handler{a}, segments: []string{segments[n]}})
+			webhooks = append(webhooks, &Webhook{Name: scope.Name, Mutating: a.Mutates, Scope: scope, Handlers: []*extension.Handler{h}, segments: []string{segments[n]}})
 			continue
 		}
 		i := slices.IndexFunc(webhooks, func(w *Webhook) bool { return w.Mutating == k.mutating && w.Name == k.name })
 		if known != string(content) {
-			return nil, fmt.Errorf("scope of %s: Name: %q is already the name of a different scope, that of %s", a.Name(), scope.Name, webhooks[i].Handlers[0].Name())
+			return nil, fmt.Errorf("scope of %s: Name: %q is already the name of a different scope, that of %s", a.Name, scope.Name, host.Open(webhooks[i].Handlers[0]).Name)
 		}
-		webhooks[i].Handlers = append(webhooks[i].Handlers, a)
+		webhooks[i].Handlers = append(webhooks[i].Handlers, h)
 		webhooks[i].segments = append(webhooks[i].segments, segments[n])
 	}
 	return webhooks, nil
@@ -117,8 +118,8 @@ func Group(admissions []*extension.Handler, defaults Defaults) ([]*Webhook, erro
 
 // resolve fills in the defaults and checks what the API server would refuse
 // later, and with a less helpful message.
-func resolve(a *extension.Handler, defaults Defaults) (extension.Scope, error) {
-	s := a.Scope()
+func resolve(a *host.Handler, defaults Defaults) (extension.Scope, error) {
+	s := a.Scope
 	if s.Name != "" {
 		if problems := validation.IsDNS1123Label(s.Name); len(problems) > 0 {
 			return s, fmt.Errorf("Name: %q: %s", s.Name, strings.Join(problems, ", "))
@@ -131,7 +132,7 @@ func resolve(a *extension.Handler, defaults Defaults) (extension.Scope, error) {
 		if len(rule.Operations) == 0 || len(rule.Resources) == 0 || len(rule.APIGroups) == 0 || len(rule.APIVersions) == 0 {
 			return s, fmt.Errorf("Rules[%d]: needs operations, API groups, API versions and resources", i)
 		}
-		if a.Responds() && !onlyPods(rule.Rule) {
+		if a.Respond != nil && !onlyPods(rule.Rule) {
 			return s, fmt.Errorf("Rules[%d]: an Extension takes Pods, not %s; use a Mutator or a Validator", i, strings.Join(rule.Resources, ", "))
 		}
 	}

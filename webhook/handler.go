@@ -15,6 +15,8 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/admitkit/admitkit/internal/host"
 )
 
 // DefaultMaxBodyBytes is the default limit of a request body. An API server
@@ -67,13 +69,14 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 	}
 	name := w.label()
 	log, tracer := options.Logger.With(zap.String("webhook", w.Name)), newTracer(options.TracerProvider)
-	meters := make([]*meter, len(w.Handlers))
-	for i, handler := range w.Handlers {
-		meters[i] = &meter{webhook: name, extension: handler.Name()}
+	handlers, meters := make([]*host.Handler, len(w.Handlers)), make([]*meter, len(w.Handlers))
+	for i, h := range w.Handlers {
+		handlers[i] = host.Open(h)
+		meters[i] = &meter{webhook: name, extension: handlers[i].Name}
 	}
 	return &handler{
 		name:         name,
-		chain:        chain{mutating: w.Mutating, handlers: w.Handlers, meters: meters, scheme: options.Scheme, log: log, tracer: tracer, onStep: options.OnStep},
+		chain:        chain{mutating: w.Mutating, handlers: handlers, meters: meters, scheme: options.Scheme, log: log, tracer: tracer, onStep: options.OnStep},
 		maxBodyBytes: options.MaxBodyBytes, maxInFlight: int64(options.MaxInFlight),
 		log: log, meter: newWebhookMeter(name), tracer: tracer,
 	}

@@ -16,7 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/internal/wire"
 	"github.com/admitkit/admitkit/webhook/internal/patch"
 )
 
@@ -49,13 +50,13 @@ func newObject(request *admissionv1.AdmissionRequest, scheme *runtime.Scheme, mu
 
 // as returns the object as the type that a handler takes. An Extension finds
 // the changes of those before it in the request too.
-func (o *object) as(handler *extension.Handler) (runtime.Object, error) {
+func (o *object) as(handler *host.Handler) (runtime.Object, error) {
 	into := handler.NewObject()
 	if into == nil {
 		into = o.ofKind()
 	}
 	known := o.typed != nil && reflect.TypeOf(o.typed) == reflect.TypeOf(into)
-	if known && !handler.Responds() {
+	if known && handler.Respond == nil {
 		return o.typed, nil
 	}
 	if err := o.flush(); err != nil {
@@ -84,7 +85,7 @@ func (o *object) decode(into runtime.Object) error {
 	if len(o.document.Raw) == 0 {
 		return badRequest(http.StatusBadRequest, "%s of %s carries no object", o.request.Operation, o.request.Resource.Resource)
 	}
-	if err := extension.Decode(o.document.Raw, into); err != nil {
+	if err := wire.Decode(o.document.Raw, into); err != nil {
 		return badRequest(http.StatusBadRequest, "decoding %s %s/%s into %T: %w", o.request.Kind.Kind, o.request.Namespace, o.request.Name, into, err)
 	}
 	o.typed = into

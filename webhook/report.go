@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 )
 
 // The lengths, in characters, to which an API server keeps the warnings of one
@@ -19,7 +19,7 @@ const (
 )
 
 // report adds what a handler says besides its decision to the answer.
-func (p *passage) report(handler *extension.Handler, warnings []string, annotations map[string]string) {
+func (p *passage) report(handler *host.Handler, warnings []string, annotations map[string]string) {
 	for _, warning := range warnings {
 		p.warn(warning)
 	}
@@ -27,7 +27,7 @@ func (p *passage) report(handler *extension.Handler, warnings []string, annotati
 		if p.response.AuditAnnotations == nil {
 			p.response.AuditAnnotations = map[string]string{}
 		}
-		p.response.AuditAnnotations[auditKey(handler.Name(), key)] = strings.ToValidUTF8(value, "\ufffd")
+		p.response.AuditAnnotations[auditKey(handler.Name, key)] = strings.ToValidUTF8(value, "\ufffd")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 )
 
 // OtherRevisions returns the handler for the paths under [MutatingPath] and
@@ -103,15 +104,16 @@ func (o *otherRevisions) find(mutating bool, name string, segments []string) (fo
 	return found, missing
 }
 
-// segmentsOf returns a segment of a path for each admission: the names of its
-// handler and of the type it takes, as the API server wants them, and the how
-// manieth of these names it is.
-func segmentsOf(admissions []*extension.Handler) []string {
-	segments := make([]string, len(admissions))
+// segmentsOf returns a path segment for each handler: its name and that of the
+// type it takes, as the API server accepts them, and its ordinal among equal
+// names.
+func segmentsOf(handlers []*extension.Handler) []string {
+	segments := make([]string, len(handlers))
 	count := map[string]int{}
-	for i, a := range admissions {
-		segment := slug(fmt.Sprintf("%s %T", a.Name(), a.NewObject()))
-		key := kindPath(a.Mutates()) + segment
+	for i, h := range handlers {
+		a := host.Open(h)
+		segment := slug(fmt.Sprintf("%s %T", a.Name, a.NewObject()))
+		key := kindPath(a.Mutates) + segment
 		count[key]++
 		if n := count[key]; n > 1 {
 			segment = fmt.Sprintf("%s.%d", segment, n)

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 )
 
 // Step is what one handler of a webhook made of a request. Programs that explain
@@ -26,12 +26,12 @@ type Step struct {
 
 // tell tells of a step. What a Mutator changed is carried over to the JSON for
 // it, so that each handler's part can be seen.
-func (p *passage) tell(handler *extension.Handler, result result, err error, took time.Duration) error {
+func (p *passage) tell(handler *host.Handler, result result, err error, took time.Duration) error {
 	if err == nil {
 		err = p.object.flush()
 	}
 	p.onStep(Step{
-		Extension: handler.Name(), Result: result.String(), Object: slices.Clone(p.object.document.Raw), Err: err, Took: took,
+		Extension: handler.Name, Result: result.String(), Object: slices.Clone(p.object.document.Raw), Err: err, Took: took,
 	})
 	return err
 }

@@ -45,7 +45,7 @@ func TestAuditFlagsSayWhichSinksThereAreAndWhichAreClosed(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", args, said, want)
 		}
 		if err == nil {
-			if err := audit.New(options).AddTo(adder{}); err != nil {
+			if _, err := audit.New(options).Parts(nil); err != nil {
 				t.Errorf("%s: %v", args, err)
 			}
 		}
@@ -53,6 +53,3 @@ func TestAuditFlagsSayWhichSinksThereAreAndWhichAreClosed(t *testing.T) {
 }
 
 // adder takes any part.
-type adder struct{}
-
-func (adder) AddExtension(any) error { return nil }

@@ -31,7 +31,7 @@ type operator struct {
 
 func newOperator() *operator {
 	o := &operator{}
-	o.cmd = command.New("admitkit", func(mgr *manager.Manager) error { return o.addTo(mgr) })
+	o.cmd = command.New("admitkit", o.addTo)
 	flags := o.cmd.PersistentFlags()
 	flags.BoolVar(&o.withAudit, "audit", true, "record who got into which Pod, by exec and every other way")
 	flags.BoolVar(&o.withAccess, "access", false, "grant requests for time-limited access; needs the CRDs of config/crd")
@@ -42,28 +42,38 @@ func newOperator() *operator {
 	return o
 }
 
-// addTo adds them.
-func (o *operator) addTo(mgr audit.Adder) error {
-	if err := o.check(); err != nil {
+func (o *operator) addTo(mgr *manager.Manager) error {
+	extensions, err := o.extensions()
+	if err != nil {
 		return err
+	}
+	for _, e := range extensions {
+		if err := mgr.AddExtension(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// extensions are those that the flags ask for.
+func (o *operator) extensions() (extensions []any, err error) {
+	if err := o.check(); err != nil {
+		return nil, err
 	}
 	var options audit.Options
 	if o.withAudit {
-		var err error
 		if options, err = o.auditOptions(); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if o.withAccess {
 		o.access.Namespace, o.access.SingleUse = o.namespace(), options.Enforcement != nil
-		if err := access.New(o.access).AddTo(mgr); err != nil {
-			return err
-		}
+		extensions = append(extensions, access.New(o.access))
 	}
-	if !o.withAudit {
-		return nil
+	if o.withAudit {
+		extensions = append(extensions, audit.New(options))
 	}
-	return audit.New(options).AddTo(mgr)
+	return extensions, nil
 }
 
 // check refuses an operator without an extension, and flags of audit that would

@@ -2,25 +2,9 @@ package main
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
-
-	"github.com/admitkit/admitkit/extension"
 )
-
-// packages are those that the parts which are added come from.
-type packages map[string]bool
-
-func (p packages) AddExtension(e any) error {
-	name := strings.TrimPrefix(fmt.Sprintf("%T", e), "*")
-	if a, ok := e.(*extension.Handler); ok {
-		name = a.Name()
-	}
-	p[strings.Split(name, ".")[0]] = true
-	return nil
-}
 
 func TestTheOperatorRunsTheExtensionsThatAreOn(t *testing.T) {
 	for args, want := range map[string]string{
@@ -39,16 +23,19 @@ func TestTheOperatorRunsTheExtensionsThatAreOn(t *testing.T) {
 			if err := o.cmd.ParseFlags(strings.Fields(args)); err != nil {
 				t.Fatal(err)
 			}
-			added := packages{}
-			if err := o.addTo(added); err != nil {
+			extensions, err := o.extensions()
+			if err != nil {
 				if !strings.HasPrefix(err.Error(), want) {
 					t.Errorf("got %v, want %s", err, want)
 				}
 				return
 			}
-			state := map[bool]string{true: "on", false: "off"}
-			if got := fmt.Sprintf("access: %s, audit: %s", state[added["access"]], state[added["audit"]]); got != want {
-				t.Errorf("got %s of %v, want %s", got, slices.Sorted(maps.Keys(added)), want)
+			got := map[string]string{"*access.Access": "off", "*audit.Audit": "off"}
+			for _, e := range extensions {
+				got[fmt.Sprintf("%T", e)] = "on"
+			}
+			if got := fmt.Sprintf("access: %s, audit: %s", got["*access.Access"], got["*audit.Audit"]); got != want {
+				t.Errorf("got %s of %T, want %s", got, extensions, want)
 			}
 		})
 	}

@@ -2,7 +2,7 @@
 // may ask and for how long, a request is granted within a second and ends at the
 // very second it said. The kinds are those of api/v1alpha1.
 //
-//	err := access.New(access.Options{}).AddTo(mgr)
+//	err := mgr.AddExtension(access.New(access.Options{}))
 //
 // Three things work together, and each holds when the others fail:
 //
@@ -102,26 +102,18 @@ func New(options Options) *Access {
 	return &Access{options: options}
 }
 
-// Adder is what extensions are added to: a *manager.Manager.
-type Adder interface {
-	AddExtension(e any) error
-}
+var _ extension.Composite = (*Access)(nil)
 
-// AddTo adds the extension's parts to a manager.
-func (a *Access) AddTo(mgr Adder) error {
+// Parts implements extension.Composite.
+func (a *Access) Parts(extension.Manager) ([]any, error) {
 	if a.options.Retention < 0 || a.options.Workers < 0 {
-		return fmt.Errorf("access options: Retention %s and Workers %d must not be negative", a.options.Retention, a.options.Workers)
+		return nil, fmt.Errorf("access options: Retention %s and Workers %d must not be negative", a.options.Retention, a.options.Workers)
 	}
 	parts := a.admissions()
 	for _, kind := range []kind{podAccess, execAccess} {
 		parts = append(parts, newRequests(a, kind), newTemplates(a, kind))
 	}
-	for _, part := range parts {
-		if err := mgr.AddExtension(part); err != nil {
-			return fmt.Errorf("access: %w", err)
-		}
-	}
-	return nil
+	return parts, nil
 }
 
 // setup connects to the cluster, once for all parts. The cache is one of our

@@ -193,7 +193,7 @@ func startOn(t *testing.T, namespace string, port int32, options access.Options,
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := access.New(options).AddTo(registrar); err != nil {
+	if err := registrar.AddExtension(access.New(options)); err != nil {
 		t.Fatal(err)
 	}
 	if err := registrar.RegisterExtensions(t.Context()); err != nil {
@@ -205,7 +205,7 @@ func startOn(t *testing.T, namespace string, port int32, options access.Options,
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := access.New(options).AddTo(mgr); err != nil {
+	if err := mgr.AddExtension(access.New(options)); err != nil {
 		t.Fatal(err)
 	}
 	r := &running{Manager: mgr, logs: logs, done: make(chan error, 1)}

@@ -11,6 +11,6 @@ import (
 // A program that grants requests for access, and keeps their record for a week.
 func Example() {
 	command.Main(command.New("access", func(mgr *manager.Manager) error {
-		return access.New(access.Options{Retention: 7 * 24 * time.Hour}).AddTo(mgr)
+		return mgr.AddExtension(access.New(access.Options{Retention: 7 * 24 * time.Hour}))
 	}))
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
@@ -61,7 +62,7 @@ func uninstaller(t *testing.T, namespace string, port int32) (*manager.Manager, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := access.New(access.Options{Namespace: namespace}).AddTo(mgr); err != nil {
+	if err := mgr.AddExtension(access.New(access.Options{Namespace: namespace})); err != nil {
 		t.Fatal(err)
 	}
 	return mgr, logs
@@ -246,14 +247,16 @@ func TestUnregisteringWhileNoWebhookStandsTakesNothingButGrants(t *testing.T) {
 	}
 }
 
-// removers collects what is to be called at an uninstall.
+// removers are what an uninstall calls.
 type removers []extension.Remover
 
-func (r *removers) AddExtension(e any) error {
-	if remover := extension.RemoverOf(e); remover != nil {
-		*r = append(*r, remover)
+func removersOf(t *testing.T, options access.Options) removers {
+	t.Helper()
+	parts, err := host.PartsOf(access.New(options), nil)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return nil
+	return parts.Removers
 }
 
 func (r removers) remove(t *testing.T, limit time.Duration, mgr extension.Manager) (errs []error) {
@@ -287,10 +290,7 @@ func TestWhatCannotBeEndedYetIsNamedAndGivesNoAccess(t *testing.T) {
 	create(t, admin, template)
 	req := granted(t, alice, execRequest(namespace, "a", "web"))
 	r.stop(t)
-	var each removers
-	if err := access.New(access.Options{Namespace: namespace}).AddTo(&each); err != nil {
-		t.Fatal(err)
-	}
+	each := removersOf(t, access.Options{Namespace: namespace})
 	mgr, _ := uninstaller(t, namespace, freeport.For(t))
 	errs := each.remove(t, 2*time.Second, mgr)
 	if len(each) != 2 || len(errs) != 1 || !strings.Contains(errs[0].Error(), namespace+"/execaccess-a") || !strings.Contains(errs[0].Error(), "PodDisruptionBudget") {
@@ -360,10 +360,7 @@ func removeAs(t *testing.T, user *controlplane.User, namespace string) []error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var each removers
-	if err := access.New(access.Options{Namespace: namespace}).AddTo(&each); err != nil {
-		t.Fatal(err)
-	}
+	each := removersOf(t, access.Options{Namespace: namespace})
 	return each.remove(t, 30*time.Second, mgr)
 }
 
@@ -383,7 +380,7 @@ func TestWhereTheCRDsWereDeletedFirstWhatIsLeftOfGrantsStillGoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := access.New(access.Options{}).AddTo(mgr); err != nil {
+	if err := mgr.AddExtension(access.New(access.Options{})); err != nil {
 		t.Fatal(err)
 	}
 	if err := mgr.UnregisterExtensions(t.Context()); err != nil {
@@ -428,10 +425,7 @@ func TestOlderCRDsCannotHoldARevocationAndTheErrorSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var each removers
-	if err := access.New(access.Options{}).AddTo(&each); err != nil {
-		t.Fatal(err)
-	}
+	each := removersOf(t, access.Options{})
 	errs := each.remove(t, 2*time.Second, mgr)
 	if len(errs) != 1 || !strings.Contains(errs[0].Error(), "default/a") || !strings.Contains(errs[0].Error(), "apply config/crd") {
 		t.Errorf("got %v", errs)
@@ -444,10 +438,7 @@ func TestARequestThatIsLengthenedAfterTheUninstallStaysOver(t *testing.T) {
 	req := execRequest(namespace, "a", "web")
 	req.Spec.Duration = "1ms"
 	create(t, admin, req)
-	var each removers
-	if err := access.New(access.Options{Namespace: namespace}).AddTo(&each); err != nil {
-		t.Fatal(err)
-	}
+	each := removersOf(t, access.Options{Namespace: namespace})
 	mgr, _ := uninstaller(t, namespace, freeport.For(t))
 	if errs := each.remove(t, 30*time.Second, mgr); len(errs) > 0 {
 		t.Fatal(errs)

@@ -1,7 +1,7 @@
 // Package audit records every way into a running container, once: who, where,
 // what, under which grant, and what was decided.
 //
-//	err := audit.New(audit.Options{}).AddTo(mgr)
+//	err := mgr.AddExtension(audit.New(audit.Options{}))
 //
 // An act is admitted in these steps, each in a file of its own:
 //
@@ -84,7 +84,7 @@ type Audit struct {
 	auditor *auditor
 }
 
-// New returns the extension. What is wrong with the options AddTo tells.
+// New returns the extension. AddExtension reports invalid options.
 func New(options Options) *Audit {
 	a := &Audit{}
 	a.options, a.err = options.withDefaults()
@@ -95,27 +95,14 @@ func New(options Options) *Audit {
 	return a
 }
 
-// Adder is what extensions are added to: a *manager.Manager.
-type Adder interface {
-	AddExtension(e any) error
-}
+var _ extension.Composite = (*Audit)(nil)
 
-// AddTo adds the extension's parts to a manager.
-func (a *Audit) AddTo(mgr Adder) error {
+// Parts implements extension.Composite: the auditor in each of its scopes, and
+// what sinks bring along.
+func (a *Audit) Parts(extension.Manager) ([]any, error) {
 	if a.err != nil {
-		return fmt.Errorf("audit options: %w", a.err)
+		return nil, fmt.Errorf("audit options: %w", a.err)
 	}
-	for _, part := range a.parts() {
-		if err := mgr.AddExtension(part); err != nil {
-			return fmt.Errorf("audit: %w", err)
-		}
-	}
-	return nil
-}
-
-// parts are what the manager gets: the auditor in each of its scopes, and what
-// sinks bring along.
-func (a *Audit) parts() []any {
 	var parts []any
 	for _, entry := range a.entries() {
 		parts = append(parts, extension.Validating[runtime.Object](&gate{a.auditor, entry.enforced}, entry.Scope))
@@ -128,7 +115,7 @@ func (a *Audit) parts() []any {
 			parts = append(parts, with.parts()...)
 		}
 	}
-	return parts
+	return parts, nil
 }
 
 // failurePolicy is Fail when an act must not go on without its record, or

@@ -24,6 +24,7 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/testing/fakes"
 )
 
@@ -33,7 +34,7 @@ func TestAnExecThatMustBeRecordedIsDeniedWhenItCannotBe(t *testing.T) {
 	// Nobody answers there, so no Event can be written.
 	required := newAlone(t, audit.Options{Required: true})
 	err := required.exec(t, "1", "shop", "sh")
-	if reason, denied := extension.DenialReason(err); !denied || !strings.Contains(reason, "pods/exec of Pod default/shop is only allowed when it is recorded") {
+	if reason, denied := host.DenialReason(err); !denied || !strings.Contains(reason, "pods/exec of Pod default/shop is only allowed when it is recorded") {
 		t.Errorf("got %v, want a denial with the reason", err)
 	}
 }
@@ -177,16 +178,8 @@ func TestWhatIsNoKnownWayInIsAnErrorAndNotPassedOver(t *testing.T) {
 
 // alone is an auditor whose host has no API server.
 type alone struct {
-	sessions *extension.Handler
+	sessions *host.Handler
 	kube     ctrlmanager.Manager
-}
-
-// parts collects what an extension adds to a manager.
-type parts []any
-
-func (p *parts) AddExtension(e any) error {
-	*p = append(*p, e)
-	return nil
 }
 
 func newAlone(t *testing.T, options audit.Options) *alone {
@@ -201,11 +194,11 @@ func newAlone(t *testing.T, options audit.Options) *alone {
 	mgr.GetKubeClientReturns(kubernetes.NewForConfigOrDie(config).CoreV1(), nil)
 	mgr.GetLoggerReturns(zap.NewNop().Sugar())
 	mgr.GetKubeManagerReturns(kube)
-	var added parts
-	if err := audit.New(options).AddTo(&added); err != nil {
+	added, err := host.PartsOf(audit.New(options), mgr)
+	if err != nil {
 		t.Fatal(err)
 	}
-	a := &alone{sessions: added[0].(*extension.Handler), kube: kube}
+	a := &alone{sessions: host.Open(added.Handlers[0]), kube: kube}
 	if err := a.sessions.Register(mgr); err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +226,7 @@ func (a *alone) request(id, pod string) *extension.Request {
 		Resource: metav1.GroupVersionResource{Version: "v1", Resource: "pods"}, SubResource: "exec",
 	}}
 	req.UserInfo.Username = "alice"
-	return extension.NewRequest(req)
+	return &extension.Request{Request: req}
 }
 
 func (a *alone) exec(t *testing.T, id, pod string, command ...string) error {

@@ -219,7 +219,7 @@ func startAs(t *testing.T, user *controlplane.User, namespace string, options au
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := audit.New(options).AddTo(mgr); err != nil {
+	if err := mgr.AddExtension(audit.New(options)); err != nil {
 		t.Fatal(err)
 	}
 	r := &running{Manager: mgr, logs: logs, done: make(chan error, 1)}
@@ -252,7 +252,7 @@ func register(t *testing.T, options manager.Options, auditOptions audit.Options)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := audit.New(auditOptions).AddTo(registrar); err != nil {
+	if err := registrar.AddExtension(audit.New(auditOptions)); err != nil {
 		t.Fatal(err)
 	}
 	if err := registrar.RegisterExtensions(t.Context()); err != nil {

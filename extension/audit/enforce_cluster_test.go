@@ -232,10 +232,10 @@ func (s *stage) start(t *testing.T, options audit.Options, replicas int) (stop f
 			Logger: zap.New(core).Sugar(), DrainPeriod: new(time.Duration), LeaderElection: true,
 		})
 		if err == nil {
-			err = access.New(access.Options{SingleUse: true}).AddTo(mgr)
+			err = mgr.AddExtension(access.New(access.Options{SingleUse: true}))
 		}
 		if err == nil {
-			err = audit.New(options).AddTo(mgr)
+			err = mgr.AddExtension(audit.New(options))
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
@@ -84,7 +83,7 @@ func TestWhatCannotBeDecidedIsRefusedButToWhoIsExempt(t *testing.T) {
 			if exempt {
 				e.ExemptUsers = []string{"alice"}
 			}
-			a := &act{req: extension.NewRequest(admission.Request{}), enforced: true, record: v1alpha1.AuditRecord{
+			a := &act{req: &extension.Request{}, enforced: true, record: v1alpha1.AuditRecord{
 				ID: "uid", Way: v1alpha1.WayExec, Namespace: "shop", Pod: "web", User: v1alpha1.AuditUser{Username: "alice"},
 			}}
 			if test.kubelet {

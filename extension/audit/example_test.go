@@ -11,7 +11,7 @@ import (
 // A program that audits, and lets no session begin that cannot be recorded.
 func Example() {
 	command.Main(command.New("audit", func(mgr *manager.Manager) error {
-		return audit.New(audit.Options{Required: true}).AddTo(mgr)
+		return mgr.AddExtension(audit.New(audit.Options{Required: true}))
 	}))
 }
 

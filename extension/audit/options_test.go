@@ -73,7 +73,7 @@ func TestWrongOptionsAreNamed(t *testing.T) {
 		"must be https":                 of(audit.SinkOptions{Sink: audit.NewCloudEventsSink(audit.CloudEventsSinkOptions{URL: "http://collector.example.com"})}),
 		"sink auditevent: Retention":    of(audit.SinkOptions{Sink: audit.NewObjectSink(audit.ObjectSinkOptions{Retention: -1})}),
 	} {
-		if err := audit.New(options).AddTo(&parts{}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := audit.New(options).Parts(nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}

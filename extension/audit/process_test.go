@@ -53,7 +53,7 @@ func runProcess(text string) int {
 		RegisterWebHook: new(bool), DrainPeriod: new(time.Duration),
 	})
 	if err == nil {
-		err = audit.New(options.closed()).AddTo(mgr)
+		err = mgr.AddExtension(audit.New(options.closed()))
 	}
 	if err == nil {
 		go func() {

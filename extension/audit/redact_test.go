@@ -67,7 +67,7 @@ func TestTheListOfNamesCanBeChanged(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	for _, wrong := range []string{"(", ""} {
-		if err := audit.New(audit.Options{Redact: []string{wrong}}).AddTo(&parts{}); err == nil || !strings.Contains(err.Error(), "Redact") {
+		if _, err := audit.New(audit.Options{Redact: []string{wrong}}).Parts(nil); err == nil || !strings.Contains(err.Error(), "Redact") {
 			t.Errorf("pattern %q: got %v, want an error that names the option", wrong, err)
 		}
 	}

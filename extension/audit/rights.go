@@ -24,7 +24,9 @@ func (a *auditor) ClusterRights() []rbacv1.PolicyRule {
 		rights = a.rights()
 	}
 	for _, o := range a.sinks {
-		rights = append(rights, extension.ClusterRightsOf(o.Sink)...)
+		if entitled, ok := o.Sink.(extension.ClusterEntitled); ok {
+			rights = append(rights, entitled.ClusterRights()...)
+		}
 	}
 	if a.options.Enforcement != nil {
 		rights = append(rights, right("", "get", "namespaces"))
@@ -41,7 +43,9 @@ func (a *auditor) beyondNamespace() bool {
 func (a *auditor) rights() []rbacv1.PolicyRule {
 	rights := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}
 	for _, o := range a.sinks {
-		rights = append(rights, extension.RightsOf(o.Sink)...)
+		if entitled, ok := o.Sink.(extension.Entitled); ok {
+			rights = append(rights, entitled.Rights()...)
+		}
 	}
 	requests := []string{"podaccessrequests", "execaccessrequests"}
 	group := v1alpha1.GroupVersion.Group

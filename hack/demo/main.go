@@ -142,7 +142,7 @@ func (d *demo) startManager(ctx context.Context) (stop func() error, err error) 
 			return nil, err
 		}
 	}
-	if err := audit.New(audit.Options{}).AddTo(mgr); err != nil {
+	if err := mgr.AddExtension(audit.New(audit.Options{})); err != nil {
 		return nil, err
 	}
 	done := make(chan error, 1)

@@ -42,6 +42,7 @@ package admit
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -56,7 +57,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/internal/offline"
+	"github.com/admitkit/admitkit/internal/wire"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -82,7 +85,7 @@ type server struct {
 	cluster    *cluster
 
 	once   sync.Once
-	host   *host
+	host   *standIn
 	engine *offline.Engine
 }
 
@@ -251,21 +254,21 @@ func (s *server) start() {
 		if s.host, err = newHost(s.t, s.cluster, s.scheme); err != nil {
 			s.t.Fatalf("admit: %v", err)
 		}
-		admissions := make([]*extension.Handler, len(s.extensions))
-		for i, x := range s.extensions {
-			switch x := x.(type) {
-			case *extension.Handler:
-				admissions[i] = x
-			case extension.Extension:
-				admissions[i] = extension.FromExtension(x, s.host)
-			default:
-				s.t.Fatalf("admit: %T answers no admissions: it is not an Extension; make a Handler of a Mutator or Validator with extension.Mutating or extension.Validating", x)
+		var parts host.Parts
+		for _, x := range s.extensions {
+			p, err := host.PartsOf(x, s.host)
+			if err == nil && len(p.Handlers) == 0 {
+				err = fmt.Errorf("%T answers no admissions", x)
 			}
-			if err := admissions[i].Register(s.host); err != nil {
+			if err != nil {
 				s.t.Fatalf("admit: %v", err)
 			}
+			parts.Append(p)
 		}
-		webhooks, err := webhook.Group(admissions, webhook.Defaults{})
+		if err := parts.Register(s.host); err != nil {
+			s.t.Fatalf("admit: %v", err)
+		}
+		webhooks, err := webhook.Group(parts.Handlers, webhook.Defaults{})
 		if err != nil {
 			s.t.Fatalf("admit: %v", err)
 		}
@@ -316,7 +319,7 @@ func newResult(req *offline.Request, out *offline.Outcome, like runtime.Object) 
 		return r, nil
 	}
 	r.Object = newLike(like)
-	if err := extension.Decode(out.Object, r.Object); err != nil {
+	if err := wire.Decode(out.Object, r.Object); err != nil {
 		return nil, err
 	}
 	var err error

@@ -22,9 +22,9 @@ import (
 	"github.com/admitkit/admitkit/webhook"
 )
 
-// host is the manager that the extensions see. Its clients talk to the cluster in
+// standIn is the manager that the extensions see. Its clients talk to the cluster in
 // memory; its controller-runtime manager is never started.
-type host struct {
+type standIn struct {
 	ctx    context.Context
 	config *rest.Config
 	core   corev1client.CoreV1Interface
@@ -32,10 +32,10 @@ type host struct {
 	logger *zap.Logger
 }
 
-var _ extension.Manager = (*host)(nil)
+var _ extension.Manager = (*standIn)(nil)
 
-func newHost(t testing.TB, c *cluster, scheme *runtime.Scheme) (*host, error) {
-	h := &host{
+func newHost(t testing.TB, c *cluster, scheme *runtime.Scheme) (*standIn, error) {
+	h := &standIn{
 		ctx: t.Context(), logger: zaptest.NewLogger(t),
 		config: &rest.Config{
 			Host: "http://admit.invalid", Transport: c, QPS: -1,
@@ -59,13 +59,13 @@ func newHost(t testing.TB, c *cluster, scheme *runtime.Scheme) (*host, error) {
 	return h, err
 }
 
-func (h *host) GetContext() context.Context                          { return h.ctx }
-func (h *host) GetKubeManager() ctrlmanager.Manager                  { return h.kube }
-func (h *host) GetKubeConnection() (*rest.Config, error)             { return rest.CopyConfig(h.config), nil }
-func (h *host) GetKubeClient() (corev1client.CoreV1Interface, error) { return h.core, nil }
-func (h *host) GetLogger() *zap.SugaredLogger                        { return h.logger.Sugar() }
+func (h *standIn) GetContext() context.Context                          { return h.ctx }
+func (h *standIn) GetKubeManager() ctrlmanager.Manager                  { return h.kube }
+func (h *standIn) GetKubeConnection() (*rest.Config, error)             { return rest.CopyConfig(h.config), nil }
+func (h *standIn) GetKubeClient() (corev1client.CoreV1Interface, error) { return h.core, nil }
+func (h *standIn) GetLogger() *zap.SugaredLogger                        { return h.logger.Sugar() }
 
-func (h *host) PatchFromPod(req admission.Request, pod *corev1.Pod) admission.Response {
+func (h *standIn) PatchFromPod(req admission.Request, pod *corev1.Pod) admission.Response {
 	return webhook.PatchFrom(req, pod)
 }
 

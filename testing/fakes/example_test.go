@@ -44,7 +44,7 @@ func ExampleMutator() {
 	mutator.MutateReturns(extension.Deny("not now"))
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
 
-	err := extension.Mutating(mutator, extension.Scope{}).Admit(context.Background(), pod, &extension.Request{})
+	err := mutator.Mutate(context.Background(), pod, &extension.Request{})
 
 	_, called, _ := mutator.MutateArgsForCall(0)
 	fmt.Println(called.Name, err)

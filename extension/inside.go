@@ -1,0 +1,59 @@
+package extension
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"reflect"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/admitkit/admitkit/internal/bridge"
+)
+
+// inside is what the host of extensions sees and authors do not. Package
+// internal/host has the documentation of its methods.
+type inside struct{}
+
+func init() { bridge.Inside = inside{} }
+
+func (inside) HandlerOf(e Extension, mgr Manager) *Handler {
+	var scope Scope
+	if scoped, ok := e.(Scoped); ok {
+		scope = scoped.Scope()
+	}
+	return &Handler{
+		value: e, name: nameOf(e), scope: scope, mutates: true, typ: reflect.TypeFor[*corev1.Pod](),
+		respond: func(ctx context.Context, obj runtime.Object, req *Request) admission.Response {
+			return e.Handle(ctx, mgr, obj.(*corev1.Pod), req.Request)
+		},
+	}
+}
+
+func (inside) Value(h *Handler) any         { return h.value }
+func (inside) Name(h *Handler) string       { return h.name }
+func (inside) Scope(h *Handler) Scope       { return h.scope }
+func (inside) Mutates(h *Handler) bool      { return h.mutates }
+func (inside) Type(h *Handler) reflect.Type { return h.typ }
+
+func (inside) Admit(h *Handler) func(context.Context, runtime.Object, *Request) error {
+	return h.admit
+}
+
+func (inside) Respond(h *Handler) func(context.Context, runtime.Object, *Request) admission.Response {
+	return h.respond
+}
+
+func (inside) Warnings(r *Request) []string                  { return slices.Clone(r.warnings) }
+func (inside) AuditAnnotations(r *Request) map[string]string { return maps.Clone(r.audit) }
+
+func (inside) DenialReason(err error) (reason string, denied bool) {
+	var d *denial
+	if errors.As(err, &d) {
+		return d.reason, true
+	}
+	return "", false
+}

@@ -1,0 +1,207 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/admitkit/admitkit/extension"
+)
+
+// Parts are what extensions consist of, by what their host does with them.
+type Parts struct {
+	Handlers    []*extension.Handler
+	Watchers    []extension.Watcher
+	Reconcilers []extension.Reconciler
+	Removers    []extension.Remover
+
+	entitled []any
+}
+
+// maxDepth bounds Composites of Composites, of which one may have itself as a
+// part.
+const maxDepth = 16
+
+// PartsOf sorts the parts of one extension. It returns an error, which says what
+// would be right, for a value that has none of the forms of package extension.
+func PartsOf(e any, mgr extension.Manager) (Parts, error) {
+	var p Parts
+	err := p.add(e, mgr, maxDepth)
+	return p, err
+}
+
+// Append adds the parts of another extension behind those that are there.
+func (p *Parts) Append(other Parts) {
+	p.Handlers = append(p.Handlers, other.Handlers...)
+	p.Watchers = append(p.Watchers, other.Watchers...)
+	p.Reconcilers = append(p.Reconcilers, other.Reconcilers...)
+	for _, r := range other.Removers {
+		p.addRemover(r)
+	}
+	p.entitled = append(p.entitled, other.entitled...)
+}
+
+func (p *Parts) add(e any, mgr extension.Manager, depth int) error {
+	if e == nil {
+		return errors.New("nil is not an extension")
+	}
+	if isNil(e) {
+		return fmt.Errorf("a nil %T is not an extension", e)
+	}
+	known := p.addForms(e, mgr)
+	if c, ok := e.(extension.Composite); ok {
+		if depth == 0 {
+			return fmt.Errorf("%T: Composites are nested more than %d deep", e, maxDepth)
+		}
+		parts, err := c.Parts(mgr)
+		if err != nil {
+			return fmt.Errorf("%T: %w", e, err)
+		}
+		if len(parts) == 0 && !known {
+			return fmt.Errorf("%T has no parts", e)
+		}
+		for _, part := range parts {
+			if err := p.add(part, mgr, depth-1); err != nil {
+				return fmt.Errorf("a part of %T: %w", e, err)
+			}
+		}
+		known = true
+	}
+	if !known {
+		return unknownForm(e)
+	}
+	p.addRoles(e)
+	return nil
+}
+
+// addForms adds e in each form that has something to run.
+func (p *Parts) addForms(e any, mgr extension.Manager) (known bool) {
+	if h, ok := e.(*extension.Handler); ok {
+		p.Handlers, known = append(p.Handlers, h), true
+	}
+	if x, ok := e.(extension.Extension); ok {
+		p.Handlers, known = append(p.Handlers, HandlerOf(x, mgr)), true
+	}
+	if w, ok := e.(extension.Watcher); ok {
+		p.Watchers, known = append(p.Watchers, w), true
+	}
+	if r, ok := e.(extension.Reconciler); ok {
+		p.Reconcilers, known = append(p.Reconcilers, r), true
+	}
+	return known
+}
+
+// addRoles adds what e, or what a Handler was made of, implements besides.
+func (p *Parts) addRoles(e any) {
+	if h, ok := e.(*extension.Handler); ok {
+		e = inside.Value(h)
+	}
+	p.entitled = append(p.entitled, e)
+	if r, ok := e.(extension.Remover); ok {
+		p.addRemover(r)
+	}
+}
+
+// addRemover adds a Remover once: a value may be a part in several forms.
+func (p *Parts) addRemover(r extension.Remover) {
+	same := func(other extension.Remover) bool { return reflect.ValueOf(r).Comparable() && other == r }
+	if !slices.ContainsFunc(p.Removers, same) {
+		p.Removers = append(p.Removers, r)
+	}
+}
+
+// Empty reports whether there is nothing to run.
+func (p *Parts) Empty() bool {
+	return len(p.Handlers)+len(p.Watchers)+len(p.Reconcilers) == 0
+}
+
+// Register tells the handlers their host.
+func (p *Parts) Register(mgr extension.Manager) error {
+	for _, h := range p.Handlers {
+		if err := Open(h).Register(mgr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Rights returns what the parts need in the manager's Namespace option, and
+// beyond it, each rule once.
+func (p *Parts) Rights() (rights, clusterRights []rbacv1.PolicyRule) {
+	for _, e := range p.entitled {
+		if entitled, ok := e.(extension.Entitled); ok {
+			rights = appendNew(rights, entitled.Rights())
+		}
+		if entitled, ok := e.(extension.ClusterEntitled); ok {
+			clusterRights = appendNew(clusterRights, entitled.ClusterRights())
+		}
+	}
+	return rights, clusterRights
+}
+
+func appendNew(rules, more []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+	for _, r := range more {
+		if !slices.ContainsFunc(rules, func(known rbacv1.PolicyRule) bool { return known.String() == r.String() }) {
+			rules = append(rules, r)
+		}
+	}
+	return rules
+}
+
+func isNil(e any) bool {
+	v := reflect.ValueOf(e)
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Func, reflect.Map, reflect.Interface:
+		return v.IsNil()
+	}
+	return false
+}
+
+// forms are those of package extension that an author may have missed by a
+// pointer or a signature.
+var forms = []reflect.Type{
+	reflect.TypeFor[extension.Extension](), reflect.TypeFor[extension.Watcher](),
+	reflect.TypeFor[extension.Reconciler](), reflect.TypeFor[extension.Composite](),
+}
+
+const handleSignatures = "an Extension has Handle(context.Context, extension.Manager, *corev1.Pod, admission.Request) admission.Response, " +
+	"a Watcher has Handle(context.Context, extension.Manager, watch.Event)"
+
+// unknownForm says what is wrong with a value that has no form, and what to do.
+func unknownForm(e any) error {
+	typ := reflect.TypeOf(e)
+	if typ.Kind() != reflect.Pointer && slices.ContainsFunc(forms, reflect.PointerTo(typ).Implements) {
+		return fmt.Errorf("%T is not an extension, but *%T is: pass a pointer", e, e)
+	}
+	for _, hint := range []struct{ method, text string }{
+		{"Handle", handleSignatures},
+		{"Mutate", "make a Handler of it: extension.Mutating(x, scope)"},
+		{"Validate", "make a Handler of it: extension.Validating(x, scope)"},
+		{"Reconcile", "a Reconciler has Reconcile(context.Context, reconcile.Request) (reconcile.Result, error) and Register(extension.Manager) error"},
+		{"Parts", "a Composite has Parts(extension.Manager) ([]any, error)"},
+	} {
+		if method, ok := typ.MethodByName(hint.method); ok {
+			return fmt.Errorf("%T is not an Extension, Watcher, Reconciler or Composite: it has %s%s; %s",
+				e, hint.method, signature(method.Type), hint.text)
+		}
+	}
+	return fmt.Errorf("%T is not an Extension, Watcher, Reconciler or Composite; "+
+		"make a Handler of a function with extension.Mutating or extension.Validating", e)
+}
+
+// signature prints the type of a method without its receiver.
+func signature(method reflect.Type) string {
+	in := make([]reflect.Type, method.NumIn()-1)
+	for i := range in {
+		in[i] = method.In(i + 1)
+	}
+	out := make([]reflect.Type, method.NumOut())
+	for i := range out {
+		out[i] = method.Out(i)
+	}
+	text := reflect.FuncOf(in, out, method.IsVariadic()).String()
+	return text[len("func"):]
+}
