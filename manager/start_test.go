@@ -131,10 +131,10 @@ func (f *forbidden) check(t *testing.T, who string) {
 	}
 }
 
-// readmeRoles returns the YAML blocks of the README that hold RBAC objects.
+// readmeRoles returns the YAML blocks of docs/security.md that hold RBAC objects.
 func readmeRoles(t *testing.T) string {
 	t.Helper()
-	readme, err := os.ReadFile("../README.md")
+	readme, err := os.ReadFile("../docs/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func readmeRoles(t *testing.T) string {
 		}
 	}
 	if len(blocks) != 2 {
-		t.Fatalf("the README has %d blocks of roles, want the registrar's and the server's", len(blocks))
+		t.Fatalf("docs/security.md has %d blocks of roles, want the registrar's and the server's", len(blocks))
 	}
 	return strings.Join(blocks, "---\n")
 }

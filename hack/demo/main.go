@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -353,9 +354,9 @@ func (l *lines) Sync() error { return nil }
 func (l *lines) find(text string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i := len(l.text) - 1; i >= 0; i-- {
-		if strings.Contains(l.text[i], text) {
-			return l.text[i]
+	for _, line := range slices.Backward(l.text) {
+		if strings.Contains(line, text) {
+			return line
 		}
 	}
 	return ""
