@@ -15,6 +15,7 @@ import (
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/webhook"
@@ -43,6 +44,7 @@ type Manager struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	kube    ctrlmanager.Manager
+	source  certs.Source
 }
 
 var _ extension.Manager = (*Manager)(nil)

@@ -32,7 +32,7 @@ func (m *Manager) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.enter(ctx, kube)
+	m.enter(ctx, kube, nil)
 	background, err := m.newBackground(kube, nil)
 	if err != nil {
 		return err

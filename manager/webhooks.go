@@ -18,6 +18,6 @@ func (m *Manager) Webhooks() ([]*webhook.Webhook, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.enter(ctx, kube)
+	m.enter(ctx, kube, nil)
 	return webhooks, m.parts.Register(m)
 }
