@@ -42,7 +42,7 @@ func uninstaller(t *testing.T, namespace string, extensions ...any) (*running, *
 	}
 	seen := &forbidden{}
 	return newManager(t, manager.Options{
-		Namespace: namespace, LeaderElection: true, RESTConfig: seen.watch(serviceAccount(t, namespace, account)),
+		Namespace: namespace, Watching: manager.WatchingOptions{LeaderElection: true}, RESTConfig: seen.watch(serviceAccount(t, namespace, account)),
 	}, extensions...), seen
 }
 
