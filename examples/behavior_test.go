@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 func (e *example) newPod(name string, annotations map[string]string) *corev1.Pod {
@@ -93,7 +94,7 @@ func sshkeyMakesAndDeletesKeys(t *testing.T, e *example) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the key goes with its Pod", func(context.Context) bool { return len(keys()) == 0 })
+	testkit.Eventually(t, "the key goes with its Pod", func(context.Context) bool { return len(keys()) == 0 })
 	if _, err := secrets.Get(t.Context(), "foreign", metav1.GetOptions{}); err != nil {
 		t.Errorf("somebody else's Secret: %v", err)
 	}
@@ -214,7 +215,7 @@ func serviceKeepsAServiceForEachApp(t *testing.T, e *example) {
 	}
 	becomes := func(want ...int32) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("the Service has the ports %v", want), func(context.Context) bool { return reflect.DeepEqual(ports(), want) })
+		testkit.Eventually(t, fmt.Sprintf("the Service has the ports %v", want), func(context.Context) bool { return reflect.DeepEqual(ports(), want) })
 	}
 	becomes(80)
 	second := e.newPod("web-2", nil)
@@ -270,9 +271,9 @@ func logstreamPrintsLogs(t *testing.T, e *example) {
 	}
 	run(e.samples(t, "pod.yaml")[0].(*corev1.Pod))
 	log := e.start(t)
-	eventually(t, "the log of a Pod that was there", func(context.Context) bool { return log.contains("web/web: I am web") })
+	testkit.Eventually(t, "the log of a Pod that was there", func(context.Context) bool { return log.HasLine("web/web: I am web") })
 	run(e.newPod("new", nil))
-	eventually(t, "the log of a Pod that came", func(context.Context) bool { return log.contains("new/web: I am new") })
+	testkit.Eventually(t, "the log of a Pod that came", func(context.Context) bool { return log.HasLine("new/web: I am new") })
 }
 
 func splitTakesTwoPrograms(t *testing.T, e *example) {
@@ -280,7 +281,7 @@ func splitTakesTwoPrograms(t *testing.T, e *example) {
 	e.startAs(t, "registrar", port, []string{"registrar-registrar"}, "register", "--stay")
 	e.startAs(t, "server", port, []string{"registrar"}, "serve")
 	var pod *corev1.Pod
-	eventually(t, "a Pod gets no token", func(ctx context.Context) bool {
+	testkit.Eventually(t, "a Pod gets no token", func(ctx context.Context) bool {
 		pod = e.samples(t, "pod.yaml")[0].(*corev1.Pod)
 		err := e.kube.Create(ctx, pod, client.DryRunAll)
 		return err == nil && pod.Spec.AutomountServiceAccountToken != nil
@@ -310,7 +311,7 @@ func addenvAddsAVariable(t *testing.T, e *example) {
 func annotatorCountsContainers(t *testing.T, e *example) {
 	pod := e.pod(t, "pod.yaml")
 	e.start(t)
-	eventually(t, "the Pod that was there is annotated", func(ctx context.Context) bool {
+	testkit.Eventually(t, "the Pod that was there is annotated", func(ctx context.Context) bool {
 		err := e.kube.Get(ctx, client.ObjectKeyFromObject(pod), pod)
 		return err == nil && pod.Annotations["example.admitkit.dev/containers"] == "1"
 	})
@@ -319,7 +320,7 @@ func annotatorCountsContainers(t *testing.T, e *example) {
 func podloggerLogsEvents(t *testing.T, e *example) {
 	e.pod(t, "pod.yaml")
 	log := e.start(t)
-	eventually(t, "the Pod that was there is logged", func(context.Context) bool { return log.contains(`"ADDED"`, `"web"`) })
+	testkit.Eventually(t, "the Pod that was there is logged", func(context.Context) bool { return log.HasLine(`"ADDED"`, `"web"`) })
 	e.create(t, e.newPod("new", nil))
-	eventually(t, "the new Pod is logged", func(context.Context) bool { return log.contains(`"ADDED"`, `"new"`) })
+	testkit.Eventually(t, "the new Pod is logged", func(context.Context) bool { return log.HasLine(`"ADDED"`, `"new"`) })
 }

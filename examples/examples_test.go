@@ -32,6 +32,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
@@ -88,9 +89,8 @@ func TestExamples(t *testing.T) {
 func buildExamples(t *testing.T) (bin string) {
 	t.Helper()
 	bin = cmp.Or(os.Getenv("EXAMPLES_BIN"), t.TempDir())
-	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", bin+"/", "./...")
-	if text, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the examples: %v: %s", err, text)
+	if err := testkit.Build(t.Context(), bin+"/", "-ldflags=-s -w", "./..."); err != nil {
+		t.Fatal(err)
 	}
 	return bin
 }
@@ -255,41 +255,29 @@ func rights(manifests string) string {
 
 // start starts the program with the rights of its ServiceAccounts, and returns
 // when it is ready. It is interrupted when the test ends, and must end by itself.
-func (e *example) start(t *testing.T, args ...string) *output {
+func (e *example) start(t *testing.T, args ...string) *testkit.Output {
 	t.Helper()
 	args = append([]string{"start", "--unregister-on-stop"}, args...)
 	return e.startAs(t, e.program, freeport.For(t), []string{e.program, e.program + "-registrar"}, args...)
 }
 
-func (e *example) startAs(t *testing.T, program string, port int32, groups []string, args ...string) *output {
+func (e *example) startAs(t *testing.T, program string, port int32, groups []string, args ...string) *testkit.Output {
 	t.Helper()
 	user, err := e.cluster.AddUser(program, groups...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	log := &output{}
-	cmd := exec.Command(filepath.Join(e.bin, program), append(args,
+	process := testkit.Run(t, exec.Command(filepath.Join(e.bin, program), append(args,
 		"--namespace="+e.namespace, "--webhook-namespace="+e.system, "--leaf-secret-name="+e.program+"-certificate",
 		"--advertise-host=127.0.0.1", fmt.Sprintf("--port=%d", port), "--health-address="+health, "--metrics-address=",
-		"--drain-period=10ms", "--kubeconfig="+user.KubeConfig)...)
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cmd.Process.Signal(os.Interrupt); err != nil {
-			t.Error(err)
-		}
-		if err := cmd.Wait(); err != nil || t.Failed() {
-			t.Errorf("%s ended with %v: %s", program, err, log.buffer.String())
-		}
-	})
+		"--drain-period=10ms", "--kubeconfig="+user.KubeConfig)...))
+	t.Cleanup(func() { process.Stop(t) })
 	if args[0] == "register" {
-		return log // it is ready once the server is
+		return &process.Output // it is ready once the server is
 	}
-	eventually(t, program+" is ready", func(ctx context.Context) bool { return isReady(ctx, health) })
-	return log
+	testkit.Eventually(t, program+" is ready", func(ctx context.Context) bool { return testkit.IsReady(ctx, health) })
+	return &process.Output
 }
 
 // create fails the test when the object is not admitted.

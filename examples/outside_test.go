@@ -3,19 +3,19 @@ package examples_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
@@ -36,7 +36,7 @@ import (
 	"github.com/admitkit/admitkit/testing/admit"
 )
 
-` + readmeBlocks(t, "go")[1]
+` + readmeBlock(t, "go", 1)
 }
 
 // outsideModule makes a module of its own in a temporary folder, with the
@@ -45,7 +45,7 @@ func outsideModule(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	require(t, dir, "example.com/stamp")
-	for name, content := range map[string]string{"main.go": readmeBlocks(t, "go")[0], "main_test.go": testOfTheProgram(t)} {
+	for name, content := range map[string]string{"main.go": readmeBlock(t, "go", 0), "main_test.go": testOfTheProgram(t)} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestAModuleOfItsOwnBuildsTestsAndRuns(t *testing.T) {
 	binary := filepath.Join(dir, "stamp")
 	goIn(t, dir, "build", "-o", binary, ".")
 
-	session := readmeBlocks(t, "console")[0]
+	session := readmeBlock(t, "console", 0)
 	first, want, _ := strings.Cut(session, "\n")
 	review := exec.CommandContext(t.Context(), "sh", "-c", strings.TrimPrefix(first, "$ "))
 	review.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
@@ -139,30 +139,10 @@ func TestAModuleOfItsOwnBuildsTestsAndRuns(t *testing.T) {
 
 	cluster := controlplane.Run(t, controlplane.Options{})
 	clientset := kubernetes.NewForConfigOrDie(cluster.Config())
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	log := &output{}
-	program := exec.Command(binary, "start", "--namespace=default", "--advertise-host=127.0.0.1", fmt.Sprintf("--port=%d", port),
-		"--unregister-on-stop", "--health-address=", "--metrics-address=", "--drain-period=10ms", "--kubeconfig="+cluster.Admin().KubeConfig)
-	program.Stdout, program.Stderr = log, log
-	if err := program.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := program.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Error(err)
-		}
-		if err := program.Wait(); err != nil {
-			t.Errorf("the program ended with %v: %s", err, log.buffer.String())
-		}
-	})
-	eventually(t, "a new Pod says who created it", func(ctx context.Context) bool {
+	program := testkit.Run(t, exec.Command(binary, "start", "--namespace=default", "--advertise-host=127.0.0.1", fmt.Sprintf("--port=%d", freeport.For(t)),
+		"--unregister-on-stop", "--health-address=", "--metrics-address=", "--drain-period=10ms", "--kubeconfig="+cluster.Admin().KubeConfig))
+	t.Cleanup(func() { program.Stop(t) })
+	testkit.Eventually(t, "a new Pod says who created it", func(ctx context.Context) bool {
 		pod, err := clientset.CoreV1().Pods(metav1.NamespaceDefault).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "registry.example.com/web:1"}}}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err == nil && pod.Annotations["example.com/created-by"] == "admin"
 	})

@@ -3,15 +3,16 @@ package examples_test
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
@@ -96,39 +97,11 @@ func TestTheTutorialDoesWhatItSays(t *testing.T) {
 func startTutorial(t *testing.T, dir string, env []string, health string, args []string) (stop func()) {
 	t.Helper()
 	goIn(t, dir, "build", "-o", "contact", ".")
-	log := &output{}
 	cmd := exec.Command(filepath.Join(dir, "contact"), args...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = env, log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		if err := cmd.Process.Signal(os.Interrupt); err != nil {
-			t.Error(err)
-		}
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("the program ended with %v: %s", err, log.buffer.String())
-		}
-	}
+	cmd.Env = env
+	program := testkit.Run(t, cmd)
+	stop = sync.OnceFunc(func() { program.Stop(t) })
 	t.Cleanup(stop)
-	eventually(t, "the program is ready", func(ctx context.Context) bool { return isReady(ctx, health) })
+	testkit.Eventually(t, "the program is ready", func(ctx context.Context) bool { return testkit.IsReady(ctx, health) })
 	return stop
-}
-
-func isReady(ctx context.Context, health string) bool {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+health+"/readyz", nil)
-	if err != nil {
-		return false
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return false
-	}
-	defer response.Body.Close()
-	return response.StatusCode == http.StatusOK
 }

@@ -11,8 +11,8 @@ func Deny(reason string) error {
 	return &denial{reason: reason}
 }
 
-// Denyf is [Deny] with a format. It understands %w, so that the denial can wrap
-// the error that led to it.
+// Denyf is [Deny] with a format. With %w the denial wraps the error that led to
+// it.
 func Denyf(format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	return &denial{reason: err.Error(), cause: errors.Unwrap(err)}

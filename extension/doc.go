@@ -3,24 +3,28 @@
 //
 // Read it in this order:
 //
-//   - [Extension], [Watcher] and [Reconciler] are the three roles that a type
-//     can play. An Extension answers Pod admissions with a response of its own
-//     making, a Watcher sees Pod events, a Reconciler is a controller.
-//   - [Mutator] and [Validator] are the generic forms for objects of any kind:
-//     change the object in place, or accept or [Deny] it; the library decodes
-//     the object and makes the patch. [Mutating] and [Validating] turn them
-//     into a [Handler], which is what a manager adds.
-//   - [Scope] says which admissions reach an extension. Its zero value means
-//     Pods, on CREATE, in the manager's namespace.
-//   - [Request] is the admission at hand: who asks, what was there before,
-//     and where warnings and audit annotations go.
-//   - [Entitled], [LeaderElected], [Hosted] and [Remover] are what a type may
-//     implement besides: the rights it needs, where it runs, its host before the
-//     first admission, and what goes with it when it is uninstalled.
-//   - [Manager] is the host, as an extension sees it. The lifecycle is in
-//     package manager.
+//   - [Mutator] and [Validator] are the generic forms, for objects of any kind.
+//     You change the object in place, or accept or [Deny] it; the library decodes
+//     the object and makes the patch. [Mutating] and [Validating] make a [Handler]
+//     of them, which a manager adds.
+//   - [Extension], [Watcher] and [Reconciler] are the forms that EiriniX has. An
+//     Extension answers Pod admissions with a response of its own, a Watcher sees
+//     Pod events, a Reconciler is a controller. A [Composite] has parts, each of
+//     any form.
+//   - [Scope] says which admissions reach a handler. Its zero value means Pods, on
+//     CREATE, in the manager's namespace.
+//   - [Request] is the admission at hand: who asks, what the object was before, and
+//     where warnings and audit annotations go.
+//   - [Manager] is the host, as an extension sees it. The lifecycle is in package
+//     manager.
+//   - [Entitled], [ClusterEntitled], [LeaderElected], [Hosted] and [Remover] are
+//     optional. They say which rights an extension needs, where it runs, that it
+//     wants to know its host first, and what to remove when it is uninstalled.
 //
-// A Mutator that stamps an owner onto every new Pod, complete:
+// Packages cluster and cloudevents, below this one, have what extensions that
+// reconcile or send events would otherwise write again.
+//
+// A complete Mutator that writes an owner onto every new Pod:
 //
 //	stamp := extension.MutatorFunc[*corev1.Pod](
 //		func(_ context.Context, pod *corev1.Pod, req *extension.Request) error {
@@ -31,9 +35,8 @@
 //
 // # What an error means
 //
-// [Deny] and [Denyf] refuse the object: the client sees 403 and the reason.
-// Any other error, and a panic, is a failure of the extension and not a
-// decision: the API server is answered with HTTP 500 and the scope's failure
-// policy decides what becomes of the object. A context that ended is such an
-// error too.
+// [Deny] and [Denyf] refuse the object: the client sees 403 and the reason. Any
+// other error, and a panic, is a failure of the extension, not a decision: the API
+// server gets HTTP 500, and the scope's failure policy decides what happens to the
+// object. The error of a context that ended is a failure too.
 package extension

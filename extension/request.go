@@ -6,12 +6,14 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/admitkit/admitkit/internal/wire"
 )
 
-// Request is the admission at hand. The embedded request is
-// controller-runtime's, as the API server sent it; the methods are what authors
-// reach for. A Request belongs to the goroutine of its handler. The time that
-// is left to answer is the deadline of the handler's context.
+// Request is the admission at hand: controller-runtime's request, as the API
+// server sent it, with the methods that authors reach for. Only the goroutine of
+// its handler may use it. The deadline of the handler's context is the time that
+// is left to answer.
 type Request struct {
 	admission.Request
 
@@ -19,40 +21,41 @@ type Request struct {
 	audit    map[string]string
 }
 
-// DryRun reports whether the request will not be persisted, in which case a
-// handler must have no effect outside the object.
+// DryRun reports whether the request will not be persisted. If so, the handler
+// must have no effect outside the object.
 func (r *Request) DryRun() bool {
 	return r.Request.DryRun != nil && *r.Request.DryRun
 }
 
-// User returns who makes the request, as the API server authenticated them.
+// User returns the user who makes the request, as the API server authenticated
+// them.
 func (r *Request) User() authenticationv1.UserInfo {
 	return r.UserInfo
 }
 
-// Old decodes the object as it was before an UPDATE or DELETE into into. It is
-// an error if the request has none.
+// Old decodes the object as it was before an UPDATE or DELETE into into. Other
+// operations have no old object, which is an error.
 func (r *Request) Old(into runtime.Object) error {
 	if len(r.OldObject.Raw) == 0 {
 		return fmt.Errorf("%s of %s %s/%s has no old object", r.Operation, r.Resource.Resource, r.Namespace, r.Name)
 	}
-	if err := Decode(r.OldObject.Raw, into); err != nil {
+	if err := wire.Decode(r.OldObject.Raw, into); err != nil {
 		return fmt.Errorf("decoding the old object of %s %s/%s: %w", r.Resource.Resource, r.Namespace, r.Name, err)
 	}
 	return nil
 }
 
-// Warnf adds a warning that the client shows to its user, whatever the outcome.
-// The API server asks for at most 120 characters; more than 256 are cut, and a
-// control character becomes a space.
+// Warnf adds a warning, which the client shows to its user whatever the outcome.
+// The API server recommends at most 120 characters. A warning is cut to 256, all
+// warnings of a request together to 4096, and a control character becomes a space.
 func (r *Request) Warnf(format string, args ...any) {
 	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
 }
 
-// AddAuditAnnotation adds an annotation to the API server's audit event of this request. Its
-// key there is WEBHOOK/EXTENSION.KEY, so that extensions in one webhook do not
-// overwrite each other's, with what cannot be in a key replaced by a dash. A
-// second value for a key replaces the first.
+// AddAuditAnnotation adds an annotation to the API server's audit event of this
+// request. Its key there is WEBHOOK/EXTENSION.KEY, so that extensions in one
+// webhook do not overwrite each other's annotations; a character that a key cannot
+// have becomes a dash. A second value for a key replaces the first.
 func (r *Request) AddAuditAnnotation(key, value string) {
 	if r.audit == nil {
 		r.audit = map[string]string{}

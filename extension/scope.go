@@ -14,9 +14,9 @@ import (
 // Extensions with equal scopes share one webhook entry and one HTTP round trip,
 // and run in the order in which they were added.
 type Scope struct {
-	// Name names the webhook entry, and stands in its path, metrics and
-	// logs: a DNS label (RFC 1123). Default: made from the scope's content.
-	// Two different scopes must not have the same name.
+	// Name names the webhook entry, in its path, metrics and logs: a DNS label
+	// (RFC 1123). Default: derived from the rest of the scope. Two different
+	// scopes must not have the same name.
 	Name string
 
 	// Rules are the operations and resources. Default: Pods(CREATE).
@@ -30,12 +30,12 @@ type Scope struct {
 	// name never matches the manager's own namespace, kube-system and
 	// kube-node-lease: a webhook that is down must not keep the cluster, or
 	// itself, from starting. A scope on kinds that no cluster needs to start can
-	// ask for every namespace without exception: {Key:
+	// select every namespace without exception: {Key:
 	// "kubernetes.io/metadata.name", Operator: Exists}.
 	NamespaceSelector *metav1.LabelSelector
 
-	// ObjectSelector selects objects by their labels. Default: all. Not for
-	// security: whoever may write an object chooses its labels.
+	// ObjectSelector selects objects by their labels. Default: all. It is not for
+	// security: everyone who may write an object chooses its labels.
 	ObjectSelector *metav1.LabelSelector
 
 	// MatchConditions are CEL expressions that must all hold for a call.
@@ -45,8 +45,8 @@ type Scope struct {
 	// Default: the manager's failure policy.
 	FailurePolicy *admissionregistrationv1.FailurePolicyType
 
-	// SideEffects is None by default; NoneOnDryRun for an extension that
-	// changes something outside the object and heeds [Request.DryRun].
+	// SideEffects is None by default. Set NoneOnDryRun for an extension that
+	// changes something outside the object unless [Request.DryRun] is true.
 	SideEffects *admissionregistrationv1.SideEffectClass
 
 	// Timeout is how long the API server waits: whole seconds, 1 s to 30 s.
@@ -56,17 +56,17 @@ type Scope struct {
 	// MatchPolicy is Equivalent by default.
 	MatchPolicy *admissionregistrationv1.MatchPolicyType
 
-	// ReinvocationPolicy is Never by default. It counts for mutating scopes.
+	// ReinvocationPolicy is Never by default. Only mutating scopes have one.
 	ReinvocationPolicy *admissionregistrationv1.ReinvocationPolicyType
 }
 
-// Scoped is what an [Extension] implements to set its scope.
+// Scoped is implemented by an [Extension] that sets its scope.
 type Scoped interface {
 	Scope() Scope
 }
 
-// Pods returns the rule for Pods: the given operations, CREATE when none is
-// given. It does not cover subresources.
+// Pods returns the rule for Pods on the given operations, by default CREATE. It
+// does not cover subresources.
 func Pods(ops ...admissionregistrationv1.OperationType) []admissionregistrationv1.RuleWithOperations {
 	if len(ops) == 0 {
 		ops = []admissionregistrationv1.OperationType{admissionregistrationv1.Create}

@@ -98,6 +98,15 @@ func (m *Manager) GetKubeClient() (corev1client.CoreV1Interface, error) {
 // GetLogger returns the manager's logger.
 func (m *Manager) GetLogger() *zap.SugaredLogger { return m.options.Logger }
 
+// GetNamespace returns the namespace that extensions apply to, empty for all.
+func (m *Manager) GetNamespace() string { return m.options.Namespace }
+
+// GetWebhookNamespace returns the manager's own namespace.
+func (m *Manager) GetWebhookNamespace() string { return m.options.WebhookNamespace }
+
+// GetFingerprint returns the fingerprint of the installation.
+func (m *Manager) GetFingerprint() string { return m.options.OperatorFingerprint }
+
 // PatchFromPod returns the response that turns the Pod of the request into pod.
 func (m *Manager) PatchFromPod(req admission.Request, pod *corev1.Pod) admission.Response {
 	return webhook.PatchFrom(req, pod)

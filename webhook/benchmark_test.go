@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/wire"
 )
 
 // The benchmarks that `make bench` compares: the same recorded AdmissionReview,
@@ -166,9 +167,9 @@ func floor(t testing.TB, body []byte) http.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	decode := func() error { return extension.Decode(request.Object.Raw, &corev1.Pod{}) }
+	decode := func() error { return wire.Decode(request.Object.Raw, &corev1.Pod{}) }
 	if request.Operation == admissionv1.Connect {
-		decode = func() error { return extension.Decode(request.Object.Raw, &corev1.PodExecOptions{}) }
+		decode = func() error { return wire.Decode(request.Object.Raw, &corev1.PodExecOptions{}) }
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if !json.Valid(body) || decode() != nil {

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/internal/wire"
 	"github.com/admitkit/admitkit/webhook/internal/patch"
 )
 
@@ -85,7 +85,7 @@ func (o *object) decode(into runtime.Object) error {
 	if len(o.document.Raw) == 0 {
 		return badRequest(http.StatusBadRequest, "%s of %s carries no object", o.request.Operation, o.request.Resource.Resource)
 	}
-	if err := extension.Decode(o.document.Raw, into); err != nil {
+	if err := wire.Decode(o.document.Raw, into); err != nil {
 		return badRequest(http.StatusBadRequest, "decoding %s %s/%s into %T: %w", o.request.Kind.Kind, o.request.Namespace, o.request.Name, into, err)
 	}
 	o.typed = into

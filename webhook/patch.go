@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/wire"
 	"github.com/admitkit/admitkit/webhook/internal/patch"
 )
 
@@ -24,7 +24,7 @@ func PatchFrom(req admission.Request, after runtime.Object) admission.Response {
 		raw = req.OldObject.Raw // there is no other; a change to it is an error later
 	}
 	before := reflect.New(reflect.TypeOf(after).Elem()).Interface().(runtime.Object)
-	if err := extension.Decode(raw, before); err != nil {
+	if err := wire.Decode(raw, before); err != nil {
 		return admission.Errored(http.StatusBadRequest, fmt.Errorf("decoding %s %s/%s: %w", req.Resource.Resource, req.Namespace, req.Name, err))
 	}
 	document := documentOf(&req.AdmissionRequest, raw)

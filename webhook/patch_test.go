@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/wire"
 )
 
 const podWithUnknownField = `{"metadata":{"name":"p","managedFields":[{"manager":"m"}]},"spec":{"containers":[{"name":"a","new":9007199254740993}]}}`
@@ -43,7 +43,7 @@ func TestPatchFromLeavesOutWhatTheAPIServerIgnores(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{}
-			if err := extension.Decode([]byte(podWithUnknownField), pod); err != nil {
+			if err := wire.Decode([]byte(podWithUnknownField), pod); err != nil {
 				t.Fatal(err)
 			}
 			pod.Spec.NodeName, pod.Status.Phase, pod.ManagedFields = "n", corev1.PodRunning, nil

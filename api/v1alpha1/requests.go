@@ -5,6 +5,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // Conditions of a request.
@@ -255,32 +256,40 @@ type ExecAccessRequestList struct {
 	Items           []ExecAccessRequest `json:"items"`
 }
 
-// GetRequestSpec returns what both kinds of request have in common.
-func (r *PodAccessRequest) GetRequestSpec() *RequestSpec { return &r.Spec.RequestSpec }
-
-// GetRequestStatus returns the status.
-func (r *PodAccessRequest) GetRequestStatus() *RequestStatus { return &r.Status }
-
-// GetTargetPod returns "": the Pod is yet to be made.
-func (r *PodAccessRequest) GetTargetPod() string { return "" }
-
-// GetRequestSpec returns what both kinds of request have in common.
-func (r *ExecAccessRequest) GetRequestSpec() *RequestSpec { return &r.Spec.RequestSpec }
-
-// GetRequestStatus returns the status.
-func (r *ExecAccessRequest) GetRequestStatus() *RequestStatus { return &r.Status }
-
-// GetTargetPod returns the Pod that the request names, if it does.
-func (r *ExecAccessRequest) GetTargetPod() string { return r.Spec.TargetPod }
-
 // Request is a request of either kind.
 //
 // +kubebuilder:object:generate=false
 type Request interface {
 	metav1.Object
+	runtime.Object
 	GetRequestSpec() *RequestSpec
 	GetRequestStatus() *RequestStatus
+	// GetTargetPod returns the Pod that the request names, or "" if it names none.
+	GetTargetPod() string
 }
+
+var (
+	_ Request = (*PodAccessRequest)(nil)
+	_ Request = (*ExecAccessRequest)(nil)
+)
+
+// GetRequestSpec implements [Request].
+func (r *PodAccessRequest) GetRequestSpec() *RequestSpec { return &r.Spec.RequestSpec }
+
+// GetRequestStatus implements [Request].
+func (r *PodAccessRequest) GetRequestStatus() *RequestStatus { return &r.Status }
+
+// GetTargetPod implements [Request]. The Pod is yet to be made.
+func (r *PodAccessRequest) GetTargetPod() string { return "" }
+
+// GetRequestSpec implements [Request].
+func (r *ExecAccessRequest) GetRequestSpec() *RequestSpec { return &r.Spec.RequestSpec }
+
+// GetRequestStatus implements [Request].
+func (r *ExecAccessRequest) GetRequestStatus() *RequestStatus { return &r.Status }
+
+// GetTargetPod implements [Request].
+func (r *ExecAccessRequest) GetTargetPod() string { return r.Spec.TargetPod }
 
 // EndOf returns when the access of a request ends: at the end of spec.duration,
 // or when it was revoked. It follows from fields that only the server sets or that

@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // Conditions of a template.
@@ -128,3 +129,39 @@ type ExecAccessTemplateList struct {
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []ExecAccessTemplate `json:"items"`
 }
+
+// Template is a template of either kind.
+//
+// +kubebuilder:object:generate=false
+type Template interface {
+	metav1.Object
+	runtime.Object
+	GetAccessConfig() *AccessConfig
+	// GetTargetRef returns the workload that the template is about, or nil if it
+	// has a Pod spec of its own.
+	GetTargetRef() *ControllerTargetRef
+	GetTemplateStatus() *TemplateStatus
+}
+
+var (
+	_ Template = (*PodAccessTemplate)(nil)
+	_ Template = (*ExecAccessTemplate)(nil)
+)
+
+// GetAccessConfig implements [Template].
+func (t *PodAccessTemplate) GetAccessConfig() *AccessConfig { return &t.Spec.AccessConfig }
+
+// GetTargetRef implements [Template].
+func (t *PodAccessTemplate) GetTargetRef() *ControllerTargetRef { return t.Spec.ControllerTargetRef }
+
+// GetTemplateStatus implements [Template].
+func (t *PodAccessTemplate) GetTemplateStatus() *TemplateStatus { return &t.Status }
+
+// GetAccessConfig implements [Template].
+func (t *ExecAccessTemplate) GetAccessConfig() *AccessConfig { return &t.Spec.AccessConfig }
+
+// GetTargetRef implements [Template].
+func (t *ExecAccessTemplate) GetTargetRef() *ControllerTargetRef { return &t.Spec.ControllerTargetRef }
+
+// GetTemplateStatus implements [Template].
+func (t *ExecAccessTemplate) GetTemplateStatus() *TemplateStatus { return &t.Status }

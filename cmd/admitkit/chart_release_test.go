@@ -3,10 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"net"
-	"net/http"
+	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
@@ -15,9 +13,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
@@ -130,34 +129,27 @@ func (i *installed) helm(args ...string) string {
 }
 
 // run starts a program of a Pod, as its ServiceAccount.
-func (i *installed) run(pod corev1.PodSpec, args ...string) (process *exec.Cmd, log *bytes.Buffer) {
+func (i *installed) run(pod corev1.PodSpec, args ...string) *testkit.Process {
 	i.Helper()
-	user, err := i.cluster.AddUser("system:serviceaccount:"+releaseNamespace+":"+pod.ServiceAccountName,
-		"system:serviceaccounts", "system:serviceaccounts:"+releaseNamespace)
+	user, err := testkit.ServiceAccount(i.cluster, releaseNamespace, pod.ServiceAccountName)
 	if err != nil {
 		i.Fatal(err)
 	}
 	// There is no network by which an API server could reach a Service.
 	args = slices.Concat(pod.Containers[0].Args, []string{"--kubeconfig=" + user.KubeConfig, "--drain-period=0s", "--metrics-address="}, args)
 	args = slices.DeleteFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--service-") })
-	process = exec.CommandContext(i.Context(), os.Args[0], args...)
-	process.Env = append(os.Environ(), asProgram+"=yes")
+	cmd := testkit.Again(i, asProgram, "yes", args...)
 	for _, variable := range pod.Containers[0].Env {
-		process.Env = append(process.Env, variable.Name+"="+variable.Value)
+		cmd.Env = append(cmd.Env, variable.Name+"="+variable.Value)
 	}
-	log = &bytes.Buffer{}
-	process.Stdout, process.Stderr = log, log
-	if err := process.Start(); err != nil {
-		i.Fatal(err)
-	}
-	return process, log
+	return testkit.Run(i, cmd)
 }
 
 // end waits for a program, which must not have been forbidden anything.
-func (i *installed) end(process *exec.Cmd, log *bytes.Buffer) {
+func (i *installed) end(process *testkit.Process) {
 	i.Helper()
-	if err := process.Wait(); err != nil || strings.Contains(log.String(), "forbidden") {
-		i.Errorf("%v: %s", err, log)
+	if err := process.Wait(); err != nil || process.Output.HasLine("forbidden") {
+		i.Errorf("%v: %s", err, &process.Output)
 	}
 }
 
@@ -170,11 +162,10 @@ func (i *installed) work() {
 	if err != nil {
 		i.Fatal(err)
 	}
-	address, port := freeAddress(i.T), freeAddress(i.T)
-	args := []string{"--advertise-host=127.0.0.1", "--port=" + port[strings.LastIndex(port, ":")+1:]}
+	address := fmt.Sprintf("127.0.0.1:%d", freeport.For(i))
+	args := []string{"--advertise-host=127.0.0.1", fmt.Sprintf("--port=%d", freeport.For(i))}
 	for _, job := range i.hooks("apply", "registrar") { // kwok has only said that it ran
-		process, log := i.run(job, args...)
-		i.end(process, log)
+		i.end(i.run(job, args...))
 		i.hooks("delete", "registrar")
 	}
 	for _, deployment := range deployments.Items {
@@ -182,23 +173,11 @@ func (i *installed) work() {
 		if deployment.Name == i.name+"-admitkit" {
 			health += address
 		}
-		process, log := i.run(deployment.Spec.Template.Spec, append(args, health)...)
-		defer i.end(process, log)
+		process := i.run(deployment.Spec.Template.Spec, append(args, health)...)
+		defer i.end(process)
 		defer func() { _ = process.Process.Signal(syscall.SIGTERM) }()
 	}
-	if err := wait.PollUntilContextTimeout(i.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", nil)
-		if err != nil {
-			return false, err
-		}
-		response, err := http.DefaultClient.Do(req)
-		if err != nil {
-			return false, nil //nolint:nilerr // it does not listen yet
-		}
-		return response.StatusCode == http.StatusOK, response.Body.Close()
-	}); err != nil {
-		i.Error("not ready within a minute")
-	}
+	testkit.Within(i, time.Minute, "the server is ready", func(ctx context.Context) bool { return testkit.IsReady(ctx, address) })
 	if len(i.registered()) == 0 {
 		i.Error("nothing is registered")
 	}
@@ -269,8 +248,7 @@ func (i *installed) hooks(verb, component string) []corev1.PodSpec {
 func (i *installed) unregister() {
 	i.Helper()
 	for _, job := range i.hooks("apply", "unregister") {
-		process, log := i.run(job, "--advertise-host=127.0.0.1")
-		i.end(process, log)
+		i.end(i.run(job, "--advertise-host=127.0.0.1"))
 	}
 	if left := i.registered(); len(left) > 0 {
 		i.Errorf("left after unregister: %v", left)
@@ -284,14 +262,4 @@ func (i *installed) unregister() {
 func (i *installed) registered() []string {
 	i.Helper()
 	return labelled(i.T, i.cluster, "validatingwebhookconfigurations,mutatingwebhookconfigurations,secrets", "admitkit.dev/fingerprint="+i.name+"-admitkit")
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }

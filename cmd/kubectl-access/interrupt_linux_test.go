@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // terminal returns both ends of a terminal: that of whoever sits there, and that
@@ -65,16 +67,16 @@ func TestWhoeverInterruptsAWaitIsAskedWhetherToRevoke(t *testing.T) {
 			command := cluster.Kubectl(t.Context(), user, args...)
 			person, end := terminal(t)
 			command.Stdin, command.Stdout, command.Stderr = end, end, end
-			shown := &lockedBuffer{}
+			shown := &testkit.Output{}
 			go func() { _, _ = io.Copy(shown, person) }()
 			if err := command.Start(); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "it waits", func() bool { return strings.Contains(shown.String(), "NoPod") })
+			testkit.Eventually(t, "it waits", func(context.Context) bool { return strings.Contains(shown.String(), "NoPod") })
 			if err := command.Process.Signal(syscall.SIGINT); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "it asks", func() bool { return strings.Contains(shown.String(), "[Y/n]") })
+			testkit.Eventually(t, "it asks", func(context.Context) bool { return strings.Contains(shown.String(), "[Y/n]") })
 			if c.before != nil {
 				c.before(t, req)
 			}
@@ -82,7 +84,7 @@ func TestWhoeverInterruptsAWaitIsAskedWhetherToRevoke(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = command.Wait()
-			eventually(t, "all is shown", func() bool {
+			testkit.Eventually(t, "all is shown", func(context.Context) bool {
 				return strings.Contains(shown.String(), "error: interrupted") && strings.HasSuffix(shown.String(), "\n")
 			})
 			outcome{stderr: shown.String(), code: command.ProcessState.ExitCode()}.expect(t, codeInterrupted, c.words...)

@@ -15,12 +15,7 @@ import (
 )
 
 // request is either kind of request.
-type request interface {
-	client.Object
-	GetRequestSpec() *v1alpha1.RequestSpec
-	GetRequestStatus() *v1alpha1.RequestStatus
-	GetTargetPod() string
-}
+type request = v1alpha1.Request
 
 // kind is one of the two kinds of request, as far as they differ.
 type kind struct {

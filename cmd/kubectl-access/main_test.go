@@ -12,7 +12,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -31,6 +30,7 @@ import (
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
@@ -61,12 +61,12 @@ func run(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(bin)) }()
-	build := []string{"build", "-o", filepath.Join(bin, "kubectl-access")}
+	build := []string{"."}
 	if raceDetected() {
-		build = append(build, "-race") // what a race detector finds, see ran
+		build = []string{"-race", "."} // what a race detector finds, see ran
 	}
-	if output, err := exec.Command("go", append(build, ".")...).CombinedOutput(); err != nil {
-		return 0, fmt.Errorf("%w: %s", err, output)
+	if err := testkit.Build(context.Background(), filepath.Join(bin, "kubectl-access"), build...); err != nil {
+		return 0, err
 	}
 	if err := errors.Join(
 		os.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH")),
@@ -351,7 +351,7 @@ func TestAnInterruptLeavesTheRequestAndSaysHowToRevokeIt(t *testing.T) {
 			return err
 		}
 		req := &v1alpha1.ExecAccessRequest{}
-		eventually(t, "the request is there", func() bool {
+		testkit.Eventually(t, "the request is there", func(context.Context) bool {
 			return admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "interrupted"}, req) == nil
 		})
 		if err := command.Process.Signal(syscall.SIGINT); err != nil {
@@ -474,7 +474,7 @@ func TestAListIsAListOfHoweverMany(t *testing.T) {
 		"audit -A --user nobody -o json": 0, "audit -A --user once -o json": 1,
 	} {
 		t.Run(args, func(t *testing.T) {
-			eventually(t, fmt.Sprint(want, " of them"), func() bool {
+			testkit.Eventually(t, fmt.Sprint(want, " of them"), func(context.Context) bool {
 				var got list
 				o := kubectlAccess(t, nil, strings.Fields(args)...).expect(t, 0)
 				if err := yaml.Unmarshal([]byte(o.stdout), &got); err != nil || got.Kind != "List" {
@@ -520,13 +520,13 @@ func TestAnAuditorSeesWhoDidWhatAndWhatComes(t *testing.T) {
 		}
 	}
 	watching := cluster.Kubectl(t.Context(), nil, "access", "audit", "-n", namespace, "-w", "--since", "0s", "-o", "wide")
-	shown := &lockedBuffer{}
+	shown := &testkit.Output{}
 	watching.Stdout = shown
 	if err := watching.Start(); err != nil {
 		t.Fatal(err)
 	}
 	run("echo", "two words", "\x1b[31mred")
-	eventually(t, "the record is listed", func() bool {
+	testkit.Eventually(t, "the record is listed", func(context.Context) bool {
 		return strings.Contains(kubectlAccess(t, nil, "audit", "-n", namespace, "--user", "alice", "--pod", pod, "--since", "1m").stdout, `echo "two words" "\x1b[31mred"`)
 	})
 	for args, want := range map[string]bool{
@@ -537,7 +537,7 @@ func TestAnAuditorSeesWhoDidWhatAndWhatComes(t *testing.T) {
 			t.Errorf("audit %s shows it: %t, want %t\n%s", args, found, want, o.stdout)
 		}
 	}
-	eventually(t, "the watch shows it", func() bool {
+	testkit.Eventually(t, "the watch shows it", func(context.Context) bool {
 		// The first may have been before the watch began.
 		run("true", "watched")
 		return strings.Contains(shown.String(), "true watched")
@@ -552,24 +552,6 @@ func TestAnAuditorSeesWhoDidWhatAndWhatComes(t *testing.T) {
 	kubectlAccess(t, nil, "audit", "--since", "yesterday").expect(t, codeUsage, "--since", "yesterday")
 	kubectlAccess(t, nil, "audit", "--decision", "Maybe").expect(t, codeUsage, "Allowed or Denied")
 	kubectlAccess(t, alice, "audit", "-A").expect(t, codeRefused, "no right")
-}
-
-// lockedBuffer is written by a process and read by a test.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 func TestNamesAreCompleted(t *testing.T) {
@@ -604,17 +586,8 @@ func TestAClusterWithoutAdmitkitIsNamedAsSuch(t *testing.T) {
 			t.Fatalf("%v: %s", err, output)
 		}
 	}
-	eventually(t, "the group is served", func() bool {
+	testkit.Eventually(t, "the group is served", func(context.Context) bool {
 		return bare.Kubectl(t.Context(), nil, "get", "execaccessrequests").Run() == nil
 	})
 	audit("not recorded as objects", "audit.objects.enabled")
-}
-
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !condition(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in 30 s: %s", what)
-		}
-	}
 }

@@ -77,7 +77,7 @@ func (a *Access) namespaces() *metav1.LabelSelector {
 }
 
 // stamp writes into a request who made it, and how long it lasts.
-type stamp[T request] struct {
+type stamp[T v1alpha1.Request] struct {
 	*Access
 	kind kind
 }
@@ -107,8 +107,8 @@ func (s *stamp[T]) Mutate(ctx context.Context, obj T, req *extension.Request) er
 	}
 	user := req.User()
 	spec.Requester = &v1alpha1.Requester{Username: user.Username, UID: user.UID, Groups: user.Groups}
-	object, t := s.kind.newTemplate()
-	err := s.live.Get(ctx, types.NamespacedName{Namespace: req.Namespace, Name: spec.TemplateName}, object)
+	t := s.kind.newTemplate()
+	err := s.live.Get(ctx, types.NamespacedName{Namespace: req.Namespace, Name: spec.TemplateName}, t)
 	if apierrors.IsNotFound(err) || spec.TemplateName == "" {
 		return nil // the validating step says so
 	}
@@ -116,14 +116,14 @@ func (s *stamp[T]) Mutate(ctx context.Context, obj T, req *extension.Request) er
 		return fmt.Errorf("reading the template: %w", err)
 	}
 	if spec.Duration == "" {
-		spec.Duration = t.accessConfig().DefaultDuration
+		spec.Duration = t.GetAccessConfig().DefaultDuration
 	}
-	spec.SingleUse = spec.SingleUse || t.accessConfig().SingleUse
+	spec.SingleUse = spec.SingleUse || t.GetAccessConfig().SingleUse
 	return nil
 }
 
 // requestRules refuses requests that the template does not allow.
-type requestRules[T request] struct {
+type requestRules[T v1alpha1.Request] struct {
 	*Access
 	kind kind
 }
@@ -161,13 +161,13 @@ func (v *requestRules[T]) validateCreate(ctx context.Context, obj T, req *extens
 	if err != nil {
 		return err
 	}
-	if refused := allows(t.accessConfig(), spec.TemplateName, spec); refused != nil {
+	if refused := allows(t.GetAccessConfig(), spec.TemplateName, spec); refused != nil {
 		return refused
 	}
 	if obj.GetTargetPod() == "" {
 		return nil
 	}
-	target, err := findWorkload(ctx, v.live, req.Namespace, *t.target())
+	target, err := findWorkload(ctx, v.live, req.Namespace, *t.GetTargetRef())
 	if err == nil {
 		_, err = target.ownedPod(ctx, v.live, obj.GetTargetPod())
 	}
@@ -177,9 +177,9 @@ func (v *requestRules[T]) validateCreate(ctx context.Context, obj T, req *extens
 	return err
 }
 
-func (v *requestRules[T]) template(ctx context.Context, namespace, name string) (template, error) {
-	object, t := v.kind.newTemplate()
-	err := v.live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, object)
+func (v *requestRules[T]) template(ctx context.Context, namespace, name string) (v1alpha1.Template, error) {
+	t := v.kind.newTemplate()
+	err := v.live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, t)
 	if apierrors.IsNotFound(err) {
 		return nil, refuse(v1alpha1.ReasonTemplateMissing, "%s %s/%s does not exist", v.kind.template, namespace, name)
 	}
@@ -230,7 +230,7 @@ func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extens
 	// As who they are now: they may have left the group since they asked.
 	now := spec.DeepCopy()
 	now.Requester.Groups = req.User().Groups
-	if refused := allows(t.accessConfig(), spec.TemplateName, now); refused != nil {
+	if refused := allows(t.GetAccessConfig(), spec.TemplateName, now); refused != nil {
 		return refused
 	}
 	return nil

@@ -22,7 +22,7 @@ import (
 // end ends the access of a request. The RoleBinding goes first, since it is what
 // gives access, then the access Pod; the rest follows behind those of others
 // whose time is over as well.
-func (r *requests) end(ctx context.Context, req request, end time.Time) (reconcile.Result, error) {
+func (r *requests) end(ctx context.Context, req v1alpha1.Request, end time.Time) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(req)
 	urgent, behind := priorityEnd, priorityCleanup
 	retry := reconcile.Result{Priority: &urgent}
@@ -69,7 +69,7 @@ func (r *requests) end(ctx context.Context, req request, end time.Time) (reconci
 
 // use takes the right to further sessions away from a request whose single use
 // has begun. The Pod, in which that session is, stays until the end.
-func (r *requests) use(ctx context.Context, req request, hasBinding bool, state *state) error {
+func (r *requests) use(ctx context.Context, req v1alpha1.Request, hasBinding bool, state *state) error {
 	key := client.ObjectKeyFromObject(req)
 	r.counted.set(key, false)
 	if hasBinding {
@@ -118,7 +118,7 @@ func (r *requests) sweep(ctx context.Context, key types.NamespacedName) error {
 
 // remove removes the Pod, or evicts it if that was chosen, and the Role last: it
 // is the record of what there is to do. req is nil when the request is gone.
-func (r *requests) remove(ctx context.Context, key types.NamespacedName, req request) error {
+func (r *requests) remove(ctx context.Context, key types.NamespacedName, req v1alpha1.Request) error {
 	var role rbacv1.Role
 	hasRole, err := r.have(ctx, key, &role)
 	if err != nil {
@@ -148,7 +148,7 @@ func (r *requests) remove(ctx context.Context, key types.NamespacedName, req req
 
 // madePod finds the access Pod: by the record, or, where there is no record yet,
 // by its owner.
-func (r *requests) madePod(ctx context.Context, resource types.NamespacedName, role *rbacv1.Role, hasRole bool, req request) (choice, error) {
+func (r *requests) madePod(ctx context.Context, resource types.NamespacedName, role *rbacv1.Role, hasRole bool, req v1alpha1.Request) (choice, error) {
 	if hasRole && chosenPod(role).name == resource.Name {
 		return chosenPod(role), nil
 	}
@@ -184,7 +184,7 @@ func (r *requests) deletePod(ctx context.Context, pod choice, namespace string) 
 }
 
 // evict evicts that very Pod. PodDisruptionBudgets may put it off.
-func (r *requests) evict(ctx context.Context, pod choice, namespace string, req request) error {
+func (r *requests) evict(ctx context.Context, pod choice, namespace string, req v1alpha1.Request) error {
 	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod.name}}
 	eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.uid}}}
 	err := r.writer.SubResource("eviction").Create(ctx, object, eviction)

@@ -21,7 +21,7 @@ import (
 // rules and annotations say which Pod was chosen, to whom access is granted and
 // what is to happen at the end, so that no later change of the template matters.
 // The request owns it.
-func newRole(k kind, req request, config *v1alpha1.AccessConfig, pod *corev1.Pod) (*rbacv1.Role, error) {
+func newRole(k kind, req v1alpha1.Request, config *v1alpha1.AccessConfig, pod *corev1.Pod) (*rbacv1.Role, error) {
 	subjects, err := json.Marshal(subjectsOf(config, req.GetRequestSpec().Requester))
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func newRole(k kind, req request, config *v1alpha1.AccessConfig, pod *corev1.Pod
 // falls with. The Pod owns it, so that the garbage collector removes it with the
 // Pod, and another Pod of the same name, as StatefulSets make them, is not
 // accessible.
-func newBinding(k kind, req request, role *rbacv1.Role) (*rbacv1.RoleBinding, error) {
+func newBinding(k kind, req v1alpha1.Request, role *rbacv1.Role) (*rbacv1.RoleBinding, error) {
 	binding := &rbacv1.RoleBinding{
 		ObjectMeta: k.meta(req),
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},

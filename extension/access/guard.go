@@ -105,7 +105,7 @@ func (g *guard) overGrant(ctx context.Context, pod types.NamespacedName, session
 
 // request reads a request from the cache, or, since it may be so new that the
 // cache does not have it, from the API server.
-func (g *guard) request(ctx context.Context, k kind, key types.NamespacedName) (request, error) {
+func (g *guard) request(ctx context.Context, k kind, key types.NamespacedName) (v1alpha1.Request, error) {
 	req := k.newRequest()
 	err := g.cached.Get(ctx, key, req)
 	if apierrors.IsNotFound(err) {
@@ -115,7 +115,7 @@ func (g *guard) request(ctx context.Context, k kind, key types.NamespacedName) (
 }
 
 // over says why a request gives no access any more.
-func (g *guard) over(req request) string {
+func (g *guard) over(req v1alpha1.Request) string {
 	end, err := v1alpha1.EndOf(req)
 	switch {
 	case err != nil:

@@ -33,66 +33,32 @@ const (
 	AnnotationTemplate = "admitkit.dev/access-template"
 )
 
-// request is a PodAccessRequest or an ExecAccessRequest.
-type request interface {
-	client.Object
-	GetRequestSpec() *v1alpha1.RequestSpec
-	GetRequestStatus() *v1alpha1.RequestStatus
-	GetTargetPod() string
-}
-
-// template is a PodAccessTemplate or an ExecAccessTemplate.
-type template interface {
-	client.Object
-	accessConfig() *v1alpha1.AccessConfig
-	target() *v1alpha1.ControllerTargetRef
-	status() *v1alpha1.TemplateStatus
-}
-
-type podTemplate struct{ *v1alpha1.PodAccessTemplate }
-
-func (t podTemplate) accessConfig() *v1alpha1.AccessConfig  { return &t.Spec.AccessConfig }
-func (t podTemplate) target() *v1alpha1.ControllerTargetRef { return t.Spec.ControllerTargetRef }
-func (t podTemplate) status() *v1alpha1.TemplateStatus      { return &t.Status }
-
-type execTemplate struct{ *v1alpha1.ExecAccessTemplate }
-
-func (t execTemplate) accessConfig() *v1alpha1.AccessConfig  { return &t.Spec.AccessConfig }
-func (t execTemplate) target() *v1alpha1.ControllerTargetRef { return &t.Spec.ControllerTargetRef }
-func (t execTemplate) status() *v1alpha1.TemplateStatus      { return &t.Status }
-
 // kind is one of the two kinds of access.
 type kind struct {
 	name        string // in names of controllers and metrics
 	prefix      string // of the names of what a request gets
 	request     string // the Kind of requests
 	template    string // the Kind of templates
-	newRequest  func() request
+	newRequest  func() v1alpha1.Request
 	requests    func() client.ObjectList
-	newTemplate func() (client.Object, template)
+	newTemplate func() v1alpha1.Template
 	templates   func() client.ObjectList
 }
 
 var (
 	podAccess = kind{
 		name: "pod", prefix: v1alpha1.PodAccessPrefix, request: "PodAccessRequest", template: "PodAccessTemplate",
-		newRequest: func() request { return &v1alpha1.PodAccessRequest{} },
-		requests:   func() client.ObjectList { return &v1alpha1.PodAccessRequestList{} },
-		newTemplate: func() (client.Object, template) {
-			t := &v1alpha1.PodAccessTemplate{}
-			return t, podTemplate{t}
-		},
-		templates: func() client.ObjectList { return &v1alpha1.PodAccessTemplateList{} },
+		newRequest:  func() v1alpha1.Request { return &v1alpha1.PodAccessRequest{} },
+		requests:    func() client.ObjectList { return &v1alpha1.PodAccessRequestList{} },
+		newTemplate: func() v1alpha1.Template { return &v1alpha1.PodAccessTemplate{} },
+		templates:   func() client.ObjectList { return &v1alpha1.PodAccessTemplateList{} },
 	}
 	execAccess = kind{
 		name: "exec", prefix: v1alpha1.ExecAccessPrefix, request: "ExecAccessRequest", template: "ExecAccessTemplate",
-		newRequest: func() request { return &v1alpha1.ExecAccessRequest{} },
-		requests:   func() client.ObjectList { return &v1alpha1.ExecAccessRequestList{} },
-		newTemplate: func() (client.Object, template) {
-			t := &v1alpha1.ExecAccessTemplate{}
-			return t, execTemplate{t}
-		},
-		templates: func() client.ObjectList { return &v1alpha1.ExecAccessTemplateList{} },
+		newRequest:  func() v1alpha1.Request { return &v1alpha1.ExecAccessRequest{} },
+		requests:    func() client.ObjectList { return &v1alpha1.ExecAccessRequestList{} },
+		newTemplate: func() v1alpha1.Template { return &v1alpha1.ExecAccessTemplate{} },
+		templates:   func() client.ObjectList { return &v1alpha1.ExecAccessTemplateList{} },
 	}
 )
 
@@ -111,7 +77,7 @@ func (k kind) owner(resource types.NamespacedName) (types.NamespacedName, bool) 
 
 // meta returns the metadata of an object that a request gets. The labels are for
 // our cache and for people.
-func (k kind) meta(req request) metav1.ObjectMeta {
+func (k kind) meta(req v1alpha1.Request) metav1.ObjectMeta {
 	resource := k.resource(client.ObjectKeyFromObject(req))
 	return metav1.ObjectMeta{
 		Name: resource.Name, Namespace: resource.Namespace,
@@ -121,7 +87,7 @@ func (k kind) meta(req request) metav1.ObjectMeta {
 }
 
 // ownedBy returns the reference that makes a request the owner of an object.
-func (k kind) ownedBy(req request) metav1.OwnerReference {
+func (k kind) ownedBy(req v1alpha1.Request) metav1.OwnerReference {
 	owner := metav1.NewControllerRef(req, v1alpha1.GroupVersion.WithKind(k.request))
 	// To block a deletion one needs a right on the owner's finalizers.
 	owner.BlockOwnerDeletion = nil
@@ -129,7 +95,7 @@ func (k kind) ownedBy(req request) metav1.OwnerReference {
 }
 
 // each calls do for every request of a list.
-func each(list client.ObjectList, do func(request)) {
+func each(list client.ObjectList, do func(v1alpha1.Request)) {
 	switch list := list.(type) {
 	case *v1alpha1.PodAccessRequestList:
 		for i := range list.Items {

@@ -20,7 +20,7 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // time is over first, then what happens, and last what a start or restart finds.
 func (r *requests) enqueue(keys func(context.Context, client.Object) []types.NamespacedName) handler.EventHandler {
 	add := func(ctx context.Context, q queue, object client.Object, priority int) {
-		if req, ok := object.(request); ok {
+		if req, ok := object.(v1alpha1.Request); ok {
 			switch end, err := v1alpha1.EndOf(req); {
 			case ended(req):
 				priority = priorityCleanup
@@ -51,7 +51,7 @@ func (r *requests) enqueue(keys func(context.Context, client.Object) []types.Nam
 			}
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
-			if _, ok := e.Object.(request); ok {
+			if _, ok := e.Object.(v1alpha1.Request); ok {
 				add(ctx, q, e.Object, priorityNormal)
 				return
 			}
@@ -85,7 +85,7 @@ func (r *requests) waitingFor(ctx context.Context, template client.Object) []typ
 		return nil
 	}
 	var keys []types.NamespacedName
-	each(list, func(req request) {
+	each(list, func(req v1alpha1.Request) {
 		if req.GetRequestSpec().TemplateName == template.GetName() && !ended(req) && !wasGranted(req) {
 			keys = append(keys, client.ObjectKeyFromObject(req))
 		}

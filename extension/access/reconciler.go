@@ -75,7 +75,7 @@ func (r *requests) Register(mgr extension.Manager) error {
 	if err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
-	template, _ := r.kind.newTemplate()
+	template := r.kind.newTemplate()
 	watches := map[client.Object]func(context.Context, client.Object) []types.NamespacedName{
 		r.kind.newRequest():   r.keyOf,
 		template:              r.waitingFor,
@@ -161,7 +161,7 @@ func (r *requests) untilEnd(end time.Time) reconcile.Result {
 
 // grant gives what the request asks for, or as much of it as is possible now. It
 // reports whether it waits for something that it will not be told of.
-func (r *requests) grant(ctx context.Context, req request, end time.Time) (wait bool, err error) {
+func (r *requests) grant(ctx context.Context, req v1alpha1.Request, end time.Time) (wait bool, err error) {
 	key := client.ObjectKeyFromObject(req)
 	var role rbacv1.Role
 	var binding rbacv1.RoleBinding
@@ -229,10 +229,10 @@ func (r *requests) grant(ctx context.Context, req request, end time.Time) (wait 
 
 // choose chooses or makes the Pod and records the choice in the Role. It returns
 // no Role when the request cannot be granted, or not yet, and state says why.
-func (r *requests) choose(ctx context.Context, req request, state *state) (role *rbacv1.Role, wait bool, err error) {
+func (r *requests) choose(ctx context.Context, req v1alpha1.Request, state *state) (role *rbacv1.Role, wait bool, err error) {
 	spec := req.GetRequestSpec()
-	object, t := r.kind.newTemplate()
-	err = r.cached.Get(ctx, types.NamespacedName{Namespace: req.GetNamespace(), Name: spec.TemplateName}, object)
+	t := r.kind.newTemplate()
+	err = r.cached.Get(ctx, types.NamespacedName{Namespace: req.GetNamespace(), Name: spec.TemplateName}, t)
 	if apierrors.IsNotFound(err) {
 		state.refused(v1alpha1.ConditionTargetTemplateExists, refuse(v1alpha1.ReasonTemplateMissing, "%s %s/%s does not exist", r.kind.template, req.GetNamespace(), spec.TemplateName))
 		return nil, false, nil
@@ -241,7 +241,7 @@ func (r *requests) choose(ctx context.Context, req request, state *state) (role 
 		return nil, false, err
 	}
 	state.set(v1alpha1.ConditionTargetTemplateExists, true, "Found", "")
-	if refused := allows(t.accessConfig(), spec.TemplateName, spec); refused != nil {
+	if refused := allows(t.GetAccessConfig(), spec.TemplateName, spec); refused != nil {
 		condition := v1alpha1.ConditionAccessResourcesCreated
 		if refused.reason == v1alpha1.ReasonDurationInvalid || refused.reason == v1alpha1.ReasonDurationTooLong || refused.reason == v1alpha1.ReasonTemplateInvalid {
 			condition = v1alpha1.ConditionAccessDurationsValid
@@ -251,8 +251,8 @@ func (r *requests) choose(ctx context.Context, req request, state *state) (role 
 	}
 	state.set(v1alpha1.ConditionAccessDurationsValid, true, "Valid", "")
 	var pod *corev1.Pod
-	if podTemplate, ok := t.(podTemplate); ok {
-		pod, err = r.accessPod(ctx, req, podTemplate.PodAccessTemplate, state)
+	if t, ok := t.(*v1alpha1.PodAccessTemplate); ok {
+		pod, err = r.accessPod(ctx, req, t, state)
 	} else {
 		pod, err = r.targetPod(ctx, req, t)
 	}
@@ -271,14 +271,14 @@ func (r *requests) choose(ctx context.Context, req request, state *state) (role 
 		return nil, false, err
 	}
 	// Whatever may be wrong with the command is wrong before access is granted.
-	if state.message, err = accessCommand(t.accessConfig(), &pod.ObjectMeta); err != nil {
+	if state.message, err = accessCommand(t.GetAccessConfig(), &pod.ObjectMeta); err != nil {
 		state.refused(v1alpha1.ConditionAccessMessage, refuse(v1alpha1.ReasonTemplateInvalid, "template %q: %v", spec.TemplateName, err))
 		if r.kind.name == podAccess.name {
 			return nil, false, r.deletePod(ctx, choice{name: pod.Name, uid: pod.UID}, pod.Namespace)
 		}
 		return nil, false, nil
 	}
-	if role, err = newRole(r.kind, req, t.accessConfig(), pod); err != nil {
+	if role, err = newRole(r.kind, req, t.GetAccessConfig(), pod); err != nil {
 		return nil, false, err
 	}
 	role.Annotations[annotationMessage] = state.message
@@ -292,8 +292,8 @@ func (r *requests) choose(ctx context.Context, req request, state *state) (role 
 const annotationMessage = "admitkit.dev/access-message"
 
 // targetPod chooses a Pod of the template's target.
-func (r *requests) targetPod(ctx context.Context, req request, t template) (*corev1.Pod, error) {
-	target, err := findWorkload(ctx, r.live, req.GetNamespace(), *t.target())
+func (r *requests) targetPod(ctx context.Context, req v1alpha1.Request, t v1alpha1.Template) (*corev1.Pod, error) {
+	target, err := findWorkload(ctx, r.live, req.GetNamespace(), *t.GetTargetRef())
 	if err != nil {
 		return nil, err
 	}
@@ -301,7 +301,7 @@ func (r *requests) targetPod(ctx context.Context, req request, t template) (*cor
 }
 
 // accessPod makes the access Pod, or finds the one that an earlier run made.
-func (r *requests) accessPod(ctx context.Context, req request, t *v1alpha1.PodAccessTemplate, state *state) (*corev1.Pod, error) {
+func (r *requests) accessPod(ctx context.Context, req v1alpha1.Request, t *v1alpha1.PodAccessTemplate, state *state) (*corev1.Pod, error) {
 	var target *workload
 	var err error
 	if ref := t.Spec.ControllerTargetRef; ref != nil {
@@ -345,7 +345,7 @@ func (r *requests) accessPod(ctx context.Context, req request, t *v1alpha1.PodAc
 }
 
 // gone says what has become of the chosen Pod when it is not there any more.
-func (r *requests) gone(ctx context.Context, req request, role *rbacv1.Role) (string, error) {
+func (r *requests) gone(ctx context.Context, req v1alpha1.Request, role *rbacv1.Role) (string, error) {
 	pod := chosenPod(role)
 	found := &metav1.PartialObjectMetadata{}
 	found.APIVersion, found.Kind = "v1", "Pod"
@@ -362,7 +362,7 @@ func (r *requests) gone(ctx context.Context, req request, role *rbacv1.Role) (st
 }
 
 // observe completes the state of a request that is granted.
-func (r *requests) observe(ctx context.Context, req request, role *rbacv1.Role, state *state) error {
+func (r *requests) observe(ctx context.Context, req v1alpha1.Request, role *rbacv1.Role, state *state) error {
 	pod := chosenPod(role)
 	state.granted(pod.name, role.Annotations[annotationMessage])
 	if r.kind.name == execAccess.name {
@@ -399,7 +399,7 @@ func (r *requests) observe(ctx context.Context, req request, role *rbacv1.Role, 
 }
 
 // refuse takes away what a request that is not valid may have, and says why.
-func (r *requests) refuse(ctx context.Context, req request, condition string, why *refusal) error {
+func (r *requests) refuse(ctx context.Context, req v1alpha1.Request, condition string, why *refusal) error {
 	key := client.ObjectKeyFromObject(req)
 	r.counted.set(key, false)
 	if err := r.sweep(ctx, key); err != nil {

@@ -191,7 +191,7 @@ func (r *removal) revokeAll(ctx context.Context) (revoked bool, err error) {
 		if err != nil {
 			return revoked, fmt.Errorf("listing %ss: %w", r.kind.request, err)
 		}
-		each(list, func(req request) {
+		each(list, func(req v1alpha1.Request) {
 			now := r.options.Clock.Now()
 			if req.GetRequestStatus().RevokedAt != nil {
 				return

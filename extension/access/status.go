@@ -30,7 +30,7 @@ type state struct {
 }
 
 // newState begins with what stays unless it is changed.
-func newState(req request, end time.Time) *state {
+func newState(req v1alpha1.Request, end time.Time) *state {
 	before := req.GetRequestStatus().DeepCopy()
 	s := &state{RequestStatus: v1alpha1.RequestStatus{
 		ObservedGeneration: req.GetGeneration(), PodName: before.PodName, AccessMessage: before.AccessMessage,
@@ -104,11 +104,11 @@ func (s *state) ended(end time.Time) {
 
 // ended reports whether a request says that its access has ended. It is what we
 // wrote, or somebody else: use it only to save work.
-func ended(req request) bool {
+func ended(req v1alpha1.Request) bool {
 	return meta.IsStatusConditionFalse(req.GetRequestStatus().Conditions, v1alpha1.ConditionAccessStillValid)
 }
 
-func wasGranted(req request) bool {
+func wasGranted(req v1alpha1.Request) bool {
 	return meta.IsStatusConditionTrue(req.GetRequestStatus().Conditions, v1alpha1.ConditionAccessResourcesCreated)
 }
 
@@ -123,7 +123,7 @@ func (s *state) settle() {
 }
 
 // write writes the status if it changed, once, and says in an Event what is new.
-func (r *requests) write(ctx context.Context, req request, s *state) error {
+func (r *requests) write(ctx context.Context, req v1alpha1.Request, s *state) error {
 	s.settle()
 	before := req.GetRequestStatus()
 	if apiequality.Semantic.DeepEqual(*before, s.RequestStatus) {
@@ -136,8 +136,8 @@ func (r *requests) write(ctx context.Context, req request, s *state) error {
 	return nil
 }
 
-func (r *requests) patchStatus(ctx context.Context, req request, s *state) error {
-	after := req.DeepCopyObject().(request)
+func (r *requests) patchStatus(ctx context.Context, req v1alpha1.Request, s *state) error {
+	after := req.DeepCopyObject().(v1alpha1.Request)
 	*after.GetRequestStatus() = s.RequestStatus
 	if err := r.writer.Status().Patch(ctx, after, client.MergeFromWithOptions(req, client.MergeFromWithOptimisticLock{})); err != nil {
 		return err
@@ -149,7 +149,7 @@ func (r *requests) patchStatus(ctx context.Context, req request, s *state) error
 }
 
 // report says what changed.
-func (r *requests) report(req request, before *v1alpha1.RequestStatus, s *state) {
+func (r *requests) report(req v1alpha1.Request, before *v1alpha1.RequestStatus, s *state) {
 	is := meta.IsStatusConditionTrue
 	created, valid := v1alpha1.ConditionAccessResourcesCreated, v1alpha1.ConditionAccessStillValid
 	switch {
@@ -176,7 +176,7 @@ func (r *requests) report(req request, before *v1alpha1.RequestStatus, s *state)
 	}
 }
 
-func (r *requests) event(req request, kind, reason, action, format string, args ...any) {
+func (r *requests) event(req v1alpha1.Request, kind, reason, action, format string, args ...any) {
 	r.events.Eventf(&corev1.ObjectReference{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: r.kind.request,
 		Namespace: req.GetNamespace(), Name: req.GetName(), UID: req.GetUID(), ResourceVersion: req.GetResourceVersion(),

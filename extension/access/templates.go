@@ -43,9 +43,8 @@ func (r *templates) Register(mgr extension.Manager) error {
 	if r.targets, err = newTargets(r.cluster); err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
-	object, _ := r.kind.newTemplate()
 	for _, s := range []source.Source{
-		source.Kind(r.cluster.GetCache(), object, &handler.EnqueueRequestForObject{}),
+		source.Kind(r.cluster.GetCache(), client.Object(r.kind.newTemplate()), &handler.EnqueueRequestForObject{}),
 		source.Channel(r.targets.changed, &handler.EnqueueRequestForObject{}),
 	} {
 		if err := c.Watch(s); err != nil {
@@ -57,23 +56,23 @@ func (r *templates) Register(mgr extension.Manager) error {
 
 // Reconcile writes the status of a template.
 func (r *templates) Reconcile(ctx context.Context, key reconcile.Request) (reconcile.Result, error) {
-	object, t := r.kind.newTemplate()
-	if err := r.cached.Get(ctx, key.NamespacedName, object); err != nil {
+	t := r.kind.newTemplate()
+	if err := r.cached.Get(ctx, key.NamespacedName, t); err != nil {
 		r.targets.forget(key.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	status := t.status().DeepCopy()
-	status.ObservedGeneration = object.GetGeneration()
+	status := t.GetTemplateStatus().DeepCopy()
+	status.ObservedGeneration = t.GetGeneration()
 	set := func(condition string, err error, reason string) {
-		c := metav1.Condition{Type: condition, Status: metav1.ConditionTrue, Reason: "Valid", ObservedGeneration: object.GetGeneration()}
+		c := metav1.Condition{Type: condition, Status: metav1.ConditionTrue, Reason: "Valid", ObservedGeneration: t.GetGeneration()}
 		if err != nil {
 			c.Status, c.Reason, c.Message = metav1.ConditionFalse, reason, err.Error()
 		}
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
-	_, err := maxDuration(t.accessConfig())
+	_, err := maxDuration(t.GetAccessConfig())
 	set(v1alpha1.ConditionTemplateDurationsValid, err, v1alpha1.ReasonTemplateInvalid)
-	if ref := t.target(); ref == nil {
+	if ref := t.GetTargetRef(); ref == nil {
 		r.targets.forget(key.NamespacedName)
 		set(v1alpha1.ConditionTargetRefExists, nil, "")
 	} else {
@@ -90,14 +89,14 @@ func (r *templates) Reconcile(ctx context.Context, key reconcile.Request) (recon
 	}
 	status.Ready = meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionTargetRefExists) &&
 		meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionTemplateDurationsValid)
-	before := t.status()
+	before := t.GetTemplateStatus()
 	if apiequality.Semantic.DeepEqual(before, status) {
 		return reconcile.Result{}, nil
 	}
-	was := object.DeepCopyObject().(client.Object)
+	was := t.DeepCopyObject().(client.Object)
 	ready := before.Ready
-	*t.status() = *status
-	if err := r.writer.Status().Patch(ctx, object, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
+	*t.GetTemplateStatus() = *status
+	if err := r.writer.Status().Patch(ctx, t, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if ready != status.Ready {
@@ -106,7 +105,7 @@ func (r *templates) Reconcile(ctx context.Context, key reconcile.Request) (recon
 			kind, reason = corev1.EventTypeWarning, "TemplateNotReady"
 		}
 		r.events.Eventf(&corev1.ObjectReference{
-			APIVersion: v1alpha1.GroupVersion.String(), Kind: r.kind.template, Namespace: key.Namespace, Name: key.Name, UID: object.GetUID(),
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: r.kind.template, Namespace: key.Namespace, Name: key.Name, UID: t.GetUID(),
 		}, nil, kind, reason, "Check", "ready: %t", status.Ready)
 	}
 	return reconcile.Result{}, nil

@@ -43,8 +43,8 @@ func New(options Options) *Audit { return &Audit{options} }
 
 // Parts implements [extension.Composite]: the gate of each scope, the controller
 // that evicts touched Pods, and the sinks that consist of parts themselves.
-func (a *Audit) Parts(extension.Manager) ([]any, error) {
-	auditor, err := newAuditor(a.options)
+func (a *Audit) Parts(mgr extension.Manager) ([]any, error) {
+	auditor, err := newAuditor(a.options, mgr.GetNamespace())
 	if err != nil {
 		return nil, fmt.Errorf("audit options: %w", err)
 	}
@@ -54,7 +54,7 @@ func (a *Audit) Parts(extension.Manager) ([]any, error) {
 		parts = append(parts, extension.Validating[runtime.Object](&gate{auditor, entry.Enforced}, entry.Scope))
 	}
 	if t := options.TouchedPods; t != nil && t.EvictAfter > 0 {
-		parts = append(parts, touch.NewEvictor(t.options(), options.Namespace, options.Clock))
+		parts = append(parts, touch.NewEvictor(t.options(), options.Clock))
 	}
 	for _, each := range options.Sinks {
 		if _, ok := each.Sink.(extension.Composite); ok {

@@ -18,9 +18,10 @@ import (
 
 // auditor is what the gates have in common.
 type auditor struct {
-	options  Options
-	redactor *act.Redactor
-	pipeline *pipeline
+	options   Options
+	namespace string // the manager's, "" for every namespace
+	redactor  *act.Redactor
+	pipeline  *pipeline
 
 	// The following are set by Register. The enforcer and the toucher are nil
 	// unless the options need them.
@@ -30,8 +31,8 @@ type auditor struct {
 	toucher  *touch.Toucher
 }
 
-func newAuditor(options Options) (*auditor, error) {
-	options, err := options.withDefaults()
+func newAuditor(options Options, namespace string) (*auditor, error) {
+	options, err := options.withDefaults(namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +40,7 @@ func newAuditor(options Options) (*auditor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("Redact: %w", err)
 	}
-	return &auditor{options: options, redactor: redactor, pipeline: newPipeline(options.Sinks, options.Clock)}, nil
+	return &auditor{options: options, namespace: namespace, redactor: redactor, pipeline: newPipeline(options.Sinks, options.Clock)}, nil
 }
 
 // Register connects to the cluster and starts the sinks. Each gate calls it.

@@ -29,17 +29,15 @@ type Options struct {
 	// whose values are secret, in upper or lower case. Default: [DefaultRedact].
 	// An empty list that is not nil redacts nothing.
 	Redact []string
-	// Namespace is where Enforcement and TouchedPods apply: the manager's
-	// namespace, if it has one. Default: every namespace.
-	Namespace string
 	// AccessRequests makes the record name the access request that covers an act,
 	// even where enforcement is off. It costs a read in each act. Default: only
 	// where enforcement is on.
 	AccessRequests bool
-	// Enforcement makes sessions need an access request. Default: they do not.
+	// Enforcement makes sessions need an access request. It applies in the
+	// manager's namespace, or everywhere if it has none. Default: they do not.
 	Enforcement *Enforcement
-	// TouchedPods says what happens to Pods after interactive sessions. Default:
-	// nothing.
+	// TouchedPods says what happens to Pods after interactive sessions, in the
+	// same namespaces. Default: nothing.
 	TouchedPods *TouchedPods
 	// Clock tells the time. Default: the real clock.
 	Clock clock.Clock
@@ -88,7 +86,8 @@ var DefaultRedact = act.DefaultRedact
 // is down, nobody can exec anywhere.
 func EveryNamespace() *metav1.LabelSelector { return act.EveryNamespace() }
 
-func (o Options) withDefaults() (Options, error) {
+// withDefaults returns valid options for a manager of this namespace.
+func (o Options) withDefaults(namespace string) (Options, error) {
 	if o.Required && o.Sinks != nil {
 		return o, errors.New("options Required and Sinks exclude each other: set FailurePolicy of a sink to Closed")
 	}
@@ -105,7 +104,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	if err := o.setRules(); err != nil {
+	if err := o.setRules(namespace); err != nil {
 		return o, err
 	}
 	return o, o.setSinks()
@@ -113,14 +112,14 @@ func (o Options) withDefaults() (Options, error) {
 
 // setRules checks the options of enforcement and of touched Pods, and sets their
 // defaults.
-func (o *Options) setRules() error {
+func (o *Options) setRules(namespace string) error {
 	if o.Enforcement != nil {
 		rules := o.Enforcement.options()
 		if err := rules.Validate(); err != nil {
 			return fmt.Errorf("Enforcement.%w", err)
 		}
-		if o.Namespace != "" && o.NamespaceSelector == nil {
-			o.NamespaceSelector = named(o.Namespace)
+		if namespace != "" && o.NamespaceSelector == nil {
+			o.NamespaceSelector = named(namespace)
 		}
 	}
 	if o.TouchedPods != nil {

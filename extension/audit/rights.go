@@ -11,7 +11,7 @@ import (
 // Rights implements [extension.Entitled]: to read the Pod of an act, and what the
 // sinks need.
 func (a *auditor) Rights() []rbacv1.PolicyRule {
-	if a.options.beyondNamespace() {
+	if a.beyondNamespace() {
 		return nil
 	}
 	return a.options.rights()
@@ -20,7 +20,7 @@ func (a *auditor) Rights() []rbacv1.PolicyRule {
 // ClusterRights implements [extension.ClusterEntitled].
 func (a *auditor) ClusterRights() []rbacv1.PolicyRule {
 	var rights []rbacv1.PolicyRule
-	if a.options.beyondNamespace() {
+	if a.beyondNamespace() {
 		rights = a.options.rights()
 	}
 	for _, o := range a.options.Sinks {
@@ -36,8 +36,9 @@ func (a *auditor) ClusterRights() []rbacv1.PolicyRule {
 
 // beyondNamespace reports whether acts outside the manager's namespace are
 // recorded.
-func (o *Options) beyondNamespace() bool {
-	return o.NamespaceSelector != nil && (o.Namespace == "" || !apiequality.Semantic.DeepEqual(o.NamespaceSelector, named(o.Namespace)))
+func (a *auditor) beyondNamespace() bool {
+	selector := a.options.NamespaceSelector
+	return selector != nil && (a.namespace == "" || !apiequality.Semantic.DeepEqual(selector, named(a.namespace)))
 }
 
 func (o *Options) rights() []rbacv1.PolicyRule {

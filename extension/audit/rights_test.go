@@ -9,15 +9,16 @@ import (
 
 func TestWhatIsAuditedInOneNamespaceNeedsNoRightsOnPodsOfOthers(t *testing.T) {
 	for name, test := range map[string]struct {
+		namespace  string
 		options    Options
 		everywhere bool
 	}{
-		"recording":                     {Options{Namespace: "shop"}, false},
-		"enforcement":                   {Options{Namespace: "shop", Enforcement: &Enforcement{}}, false},
-		"recording everywhere":          {Options{Namespace: "shop", NamespaceSelector: EveryNamespace()}, true},
-		"recording everywhere, no name": {Options{NamespaceSelector: EveryNamespace()}, true},
+		"recording":                     {"shop", Options{}, false},
+		"enforcement":                   {"shop", Options{Enforcement: &Enforcement{}}, false},
+		"recording everywhere":          {"shop", Options{NamespaceSelector: EveryNamespace()}, true},
+		"recording everywhere, no name": {"", Options{NamespaceSelector: EveryNamespace()}, true},
 	} {
-		a, err := newAuditor(test.options)
+		a, err := newAuditor(test.options, test.namespace)
 		if err != nil {
 			t.Fatal(err)
 		}

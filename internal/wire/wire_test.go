@@ -18,8 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// The agreement with the API machinery, on what is taken and what is not, is
-// tested where it matters: see package extension.
+// That what is decoded agrees with the API machinery is tested in decode_test.go.
 
 func TestWhatAnAPIServerWritesIsTaken(t *testing.T) {
 	for _, file := range []string{"create-pod-5k.json", "create-pod-64k.json", "update-pod.json", "connect-exec.json"} {
@@ -28,7 +27,7 @@ func TestWhatAnAPIServerWritesIsTaken(t *testing.T) {
 			t.Fatal(err)
 		}
 		var review admissionv1.AdmissionReview
-		if !Decode(body, &review) {
+		if !fill(body, &review) {
 			t.Fatalf("%s is not taken", file)
 		}
 		into := []any{&corev1.Pod{}, &metav1.PartialObjectMetadata{}}
@@ -36,7 +35,7 @@ func TestWhatAnAPIServerWritesIsTaken(t *testing.T) {
 			into = []any{&corev1.PodExecOptions{}}
 		}
 		for _, object := range into {
-			if !Decode(review.Request.Object.Raw, object) {
+			if !fill(review.Request.Object.Raw, object) {
 				t.Errorf("the object of %s is not taken as a %T", file, object)
 			}
 		}
@@ -53,7 +52,7 @@ func TestWhatAnAPIServerWritesIsTaken(t *testing.T) {
 			t.Fatal(err)
 		}
 		into := reflect.New(reflect.TypeOf(object).Elem()).Interface()
-		if !Decode(raw, into) {
+		if !fill(raw, into) {
 			t.Errorf("%s is not taken", raw)
 		}
 	}
@@ -69,7 +68,7 @@ func TestWhatIsNotTakenLeavesTheObjectAlone(t *testing.T) {
 		"invalid UTF-8":       "{\"metadata\":{\"name\":\"a\xff\"}}",
 	} {
 		var pod corev1.Pod
-		if Decode([]byte(raw), &pod) {
+		if fill([]byte(raw), &pod) {
 			t.Errorf("%s is taken", name)
 		}
 		if !reflect.ValueOf(pod).IsZero() {
@@ -77,7 +76,7 @@ func TestWhatIsNotTakenLeavesTheObjectAlone(t *testing.T) {
 		}
 	}
 	full := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "before"}}
-	if Decode([]byte(`{"metadata":{"namespace":"a"}}`), &full) || full.Name != "before" || full.Namespace != "" {
+	if fill([]byte(`{"metadata":{"namespace":"a"}}`), &full) || full.Name != "before" || full.Namespace != "" {
 		t.Errorf("an object that is not empty became %v", full)
 	}
 }

@@ -59,6 +59,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/internal/offline"
+	"github.com/admitkit/admitkit/internal/wire"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -318,7 +319,7 @@ func newResult(req *offline.Request, out *offline.Outcome, like runtime.Object) 
 		return r, nil
 	}
 	r.Object = newLike(like)
-	if err := extension.Decode(out.Object, r.Object); err != nil {
+	if err := wire.Decode(out.Object, r.Object); err != nil {
 		return nil, err
 	}
 	var err error

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // How soon after the end of access an open session must have ended. kubelet gives
@@ -130,7 +131,7 @@ func (s shop) mayNotExec(t *testing.T, pod string) {
 // one and it runs: after an eviction, that of the next.
 func (s shop) podOfWorkload(t *testing.T) (name string) {
 	t.Helper()
-	eventually(t, time.Minute, "one Pod of the workload runs", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "one Pod of the workload runs", func(ctx context.Context) error {
 		pods, err := clientset.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
 		if err != nil {
 			return err
@@ -156,7 +157,7 @@ func TestAnExecIsRecordedWithItsCommandAndItsAccess(t *testing.T) {
 	if want := "42 in " + pod + "\n"; output != want {
 		t.Errorf("the command in the container said %q, want %q", output, want)
 	}
-	eventually(t, 10*time.Second, "the session is on record", func(ctx context.Context) error {
+	testkit.Succeeds(t, 10*time.Second, "the session is on record", func(ctx context.Context) error {
 		var records v1alpha1.AuditEventList
 		if err := admin.List(ctx, &records); err != nil {
 			return err
@@ -169,7 +170,7 @@ func TestAnExecIsRecordedWithItsCommandAndItsAccess(t *testing.T) {
 		}
 		return fmt.Errorf("%d records, none of it", len(records.Items))
 	})
-	eventually(t, 10*time.Second, "the Event is on the Pod", func(ctx context.Context) error {
+	testkit.Succeeds(t, 10*time.Second, "the Event is on the Pod", func(ctx context.Context) error {
 		var events eventsv1.EventList
 		if err := admin.List(ctx, &events, client.InNamespace(s.namespace)); err != nil {
 			return err
@@ -199,7 +200,7 @@ func TestAPodThatNamesATemplateIsMutatedAndRuns(t *testing.T) {
 	if pod.Spec.RestartPolicy != corev1.RestartPolicyNever || *pod.Spec.TerminationGracePeriodSeconds != 1 || pod.Spec.ActiveDeadlineSeconds == nil {
 		t.Errorf("the Pod was not made an access Pod: restartPolicy %s, grace period %d s, deadline %v", pod.Spec.RestartPolicy, *pod.Spec.TerminationGracePeriodSeconds, pod.Spec.ActiveDeadlineSeconds)
 	}
-	eventually(t, 30*time.Second, "the Pod runs", running(client.ObjectKeyFromObject(pod)))
+	testkit.Succeeds(t, 30*time.Second, "the Pod runs", running(client.ObjectKeyFromObject(pod)))
 }
 
 func TestAPodOfAUsersOwnIsStampedInItsNamespaceAndNowhereElse(t *testing.T) {
@@ -210,12 +211,12 @@ func TestAPodOfAUsersOwnIsStampedInItsNamespaceAndNowhereElse(t *testing.T) {
 		if err := admin.Create(t.Context(), pod); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, 30*time.Second, "the Pod runs", running(client.ObjectKeyFromObject(pod)))
+		testkit.Succeeds(t, 30*time.Second, "the Pod runs", running(client.ObjectKeyFromObject(pod)))
 		want := "STAMP_1=\n"
 		if in == watched {
 			want = "STAMP_1=stamped\n"
 		}
-		eventually(t, 10*time.Second, "the container has printed its variable", func(ctx context.Context) error {
+		testkit.Succeeds(t, 10*time.Second, "the container has printed its variable", func(ctx context.Context) error {
 			log, err := clientset.CoreV1().Pods(in).GetLogs("printer", &corev1.PodLogOptions{}).DoRaw(ctx)
 			if err == nil && string(log) != want {
 				err = fmt.Errorf("in %s it printed %q, want %q", in, log, want)
@@ -271,7 +272,7 @@ func TestAnOpenSessionEndsWhenAccessDoes(t *testing.T) {
 		t.Run(way.kind+" "+way.template, func(t *testing.T) {
 			t.Parallel()
 			var slowest time.Duration
-			for range long(3, 1) {
+			for range testkit.Long(3, 1) {
 				status := s.access(t, way.kind, way.template, "15s")
 				session := s.enter(t, status.PodName)
 				slowest = max(slowest, session.ended(t, status.ExpiresAt.Time))

@@ -13,6 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 func TestAReplicaAtRestCostsLittle(t *testing.T) {
@@ -21,7 +23,7 @@ func TestAReplicaAtRestCostsLittle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rest := long(60*time.Second, 5*time.Second)
+	rest := testkit.Long(60*time.Second, 5*time.Second)
 	before := metricsOf(t, pods[0])
 	// It is the time that passes here which is measured.
 	time.Sleep(rest)
@@ -61,7 +63,7 @@ func TestTheFirstAdmissionComesSoonAfterTheContainerStarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	var first time.Time
-	eventually(t, time.Minute, "a Pod is stamped", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "a Pod is stamped", func(ctx context.Context) error {
 		// A connection that begins just as kube-proxy turns from refusing to forwarding
 		// is answered by nobody, and would be waited for until the webhook's timeout.
 		ctx, cancel := context.WithTimeout(ctx, time.Second)

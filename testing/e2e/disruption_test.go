@@ -19,6 +19,8 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 func TestNoPodFailsOrIsMissedWhateverHappensToTheWebhook(t *testing.T) {
@@ -55,7 +57,7 @@ func TestNoPodFailsOrIsMissedWhateverHappensToTheWebhook(t *testing.T) {
 				t.Error(err)
 			}
 			// What it has set off may come later.
-			time.Sleep(time.Until(began.Add(long(30*time.Second, 5*time.Second))))
+			time.Sleep(time.Until(began.Add(testkit.Long(30*time.Second, 5*time.Second))))
 			counts := l.stop()
 			fmt.Printf("%-20s %5d Pods in %4.0f s: %d failed, %d unmutated\n", disruption.name, counts.pods, time.Since(began).Seconds(), counts.failed, counts.unmutated)
 			all = all.add(counts)
@@ -86,9 +88,9 @@ func TestAReplicaThatIsKilledWithoutWarningCostsAFewRefusalsAndNoPodIsMissed(t *
 		t.Fatal(err)
 	}
 	l := startLoad(t)
-	for _, pod := range pods[:long(2, 1)] {
+	for _, pod := range pods[:testkit.Long(2, 1)] {
 		kill(t, pod)
-		eventually(t, time.Minute, "kubelet has started the container again", func(ctx context.Context) error {
+		testkit.Succeeds(t, time.Minute, "kubelet has started the container again", func(ctx context.Context) error {
 			now, err := clientset.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 			if err == nil && now.Status.ContainerStatuses[0].RestartCount == pod.Status.ContainerStatuses[0].RestartCount {
 				err = errors.New("not yet")
@@ -147,7 +149,7 @@ func restartKubelet(t *testing.T) {
 	if output, err := exec.CommandContext(t.Context(), bin+"/tools/cluster", "-dir", clusterDir, "restart", "kubelet").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
-	eventually(t, time.Minute, "the new kubelet has said that it is ready", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "the new kubelet has said that it is ready", func(ctx context.Context) error {
 		nodes, err := clientset.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -173,7 +175,7 @@ func rotate(t *testing.T) {
 	if _, err := command(t.Context(), adminKubeconfig, "kubectl", "annotate", "secret", name, "--namespace", one.namespace(), "admitkit.dev/rotate=now"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, time.Minute, "there is a new CA, and it is trusted", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "there is a new CA, and it is trusted", func(ctx context.Context) error {
 		after, err := secrets.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -243,7 +245,7 @@ func TestTheWebhookNeverBlocksItsOwnRecovery(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := false
-	eventually(t, time.Minute, "Pods are stamped again", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "Pods are stamped again", func(ctx context.Context) error {
 		pod, err := clientset.CoreV1().Pods(watched).Create(ctx, gated(), metav1.CreateOptions{})
 		if err != nil {
 			refused = true

@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // What the creation of a Pod takes without admitkit, with one extension, and with
@@ -33,7 +35,7 @@ func TestExtensionsAddLittleToTheCreationOfAPod(t *testing.T) {
 	before := webhookSeconds(t)
 	// With three busy processes for each processor the medians of 40 differ by up to
 	// 10 ms, where those of 100 stay under 7 and those of an idle machine are 4 apart.
-	for range long(500, 100) {
+	for range testkit.Long(500, 100) {
 		for _, i := range rand.Perm(len(ways)) {
 			way := &ways[i]
 			began := time.Now()

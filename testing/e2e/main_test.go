@@ -19,15 +19,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // What the tests run with.
@@ -80,9 +78,8 @@ func run(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(files)) }()
-	plugin := exec.Command("go", "build", "-o", filepath.Join(files, "kubectl-access"), "../../cmd/kubectl-access")
-	if output, err := plugin.CombinedOutput(); err != nil {
-		return 0, fmt.Errorf("%w: %s", err, output)
+	if err := testkit.Build(ctx, filepath.Join(files, "kubectl-access"), "../../cmd/kubectl-access"); err != nil {
+		return 0, err
 	}
 	path := files
 	// kubectl may also be on the PATH, where there is no bin/k8s.
@@ -121,11 +118,7 @@ func connect() error {
 	if clientset, err = kubernetes.NewForConfig(config); err != nil {
 		return err
 	}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return err
-	}
-	admin, err = client.New(config, client.Options{Scheme: scheme})
+	admin, err = client.New(config, client.Options{Scheme: testkit.Scheme(v1alpha1.AddToScheme)})
 	return err
 }
 
@@ -183,7 +176,7 @@ func deleteNamespace(ctx context.Context, name string) error {
 	if err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	return poll(ctx, time.Minute, "namespace "+name+" is gone", func(ctx context.Context) error {
+	return testkit.Poll(ctx, time.Minute, "namespace "+name+" is gone", func(ctx context.Context) error {
 		_, err := clientset.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -216,33 +209,4 @@ func command(ctx context.Context, kubeconfig string, args ...string) (string, er
 		return stdout.String(), fmt.Errorf("%s: %w: %s%s", strings.Join(args, " "), err, stdout.String(), stderr.String())
 	}
 	return stdout.String(), nil
-}
-
-// poll waits for what the cluster does on its own.
-func poll(ctx context.Context, limit time.Duration, what string, check func(context.Context) error) error {
-	var last error
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, limit, true, func(ctx context.Context) (bool, error) {
-		last = check(ctx)
-		return last == nil, nil
-	})
-	if err != nil {
-		return fmt.Errorf("waiting until %s: %w", what, errors.Join(err, last))
-	}
-	return nil
-}
-
-// eventually is poll for tests.
-func eventually(t *testing.T, limit time.Duration, what string, check func(context.Context) error) {
-	t.Helper()
-	if err := poll(t.Context(), limit, what, check); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// long returns a number for the long form of a test, or that for the short one.
-func long[T any](inLong, inShort T) T {
-	if testing.Short() {
-		return inShort
-	}
-	return inLong
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/webhook/registration"
 )
 
@@ -92,7 +93,7 @@ func (r release) installed(t *testing.T) {
 	if err := r.settled(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the API server reaches "+r.name, r.reached)
+	testkit.Succeeds(t, 10*time.Second, "the API server reaches "+r.name, r.reached)
 }
 
 // reached asks whether the API server reaches the webhooks: a Service leads to
@@ -160,7 +161,7 @@ func (r release) resize(ctx context.Context, replicas int32) error {
 
 // settled returns when as many replicas run as are wanted, and no others.
 func (r release) settled(ctx context.Context) error {
-	return poll(ctx, 2*time.Minute, "the replicas of "+r.name+" are there", func(ctx context.Context) error {
+	return testkit.Poll(ctx, 2*time.Minute, "the replicas of "+r.name+" are there", func(ctx context.Context) error {
 		deployment, err := r.server(ctx)
 		if err != nil {
 			return err

@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/metadata"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // It is uninstalled while it is in use: access is granted and a session is open.
@@ -34,7 +36,7 @@ func TestAnUninstallLeavesNothingAndNobodyInside(t *testing.T) {
 	}
 	// What belonged to something that is gone goes with it, a little later.
 	var left []string
-	_ = poll(ctx, 30*time.Second, "nothing is left", func(context.Context) error { // what is, is told below
+	_ = testkit.Poll(ctx, 30*time.Second, "nothing is left", func(context.Context) error { // what is, is told below
 		if left = ours(t); len(left) > 0 {
 			return errors.New("something is")
 		}
@@ -50,7 +52,7 @@ func TestAnUninstallLeavesNothingAndNobodyInside(t *testing.T) {
 	if err := admin.Create(ctx, pod); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 30*time.Second, "a new Pod runs", running(client.ObjectKeyFromObject(pod)))
+	testkit.Succeeds(t, 30*time.Second, "a new Pod runs", running(client.ObjectKeyFromObject(pod)))
 }
 
 // ours lists all objects of the cluster that say they are admitkit's, by a label

@@ -20,6 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // user is a person with a client certificate.
@@ -80,7 +82,7 @@ func signed(ctx context.Context, pemRequest []byte) (certificate []byte, err err
 	if _, err := requests.UpdateApproval(ctx, request.Name, request, metav1.UpdateOptions{}); err != nil {
 		return nil, err
 	}
-	err = poll(ctx, 30*time.Second, "the certificate is signed", func(ctx context.Context) error {
+	err = testkit.Poll(ctx, 30*time.Second, "the certificate is signed", func(ctx context.Context) error {
 		now, err := requests.Get(ctx, request.Name, metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -25,6 +25,16 @@ type Manager struct {
 	getContextReturnsOnCall map[int]struct {
 		result1 context.Context
 	}
+	GetFingerprintStub        func() string
+	getFingerprintMutex       sync.RWMutex
+	getFingerprintArgsForCall []struct {
+	}
+	getFingerprintReturns struct {
+		result1 string
+	}
+	getFingerprintReturnsOnCall map[int]struct {
+		result1 string
+	}
 	GetKubeClientStub        func() (v1.CoreV1Interface, error)
 	getKubeClientMutex       sync.RWMutex
 	getKubeClientArgsForCall []struct {
@@ -68,6 +78,26 @@ type Manager struct {
 	}
 	getLoggerReturnsOnCall map[int]struct {
 		result1 *zap.SugaredLogger
+	}
+	GetNamespaceStub        func() string
+	getNamespaceMutex       sync.RWMutex
+	getNamespaceArgsForCall []struct {
+	}
+	getNamespaceReturns struct {
+		result1 string
+	}
+	getNamespaceReturnsOnCall map[int]struct {
+		result1 string
+	}
+	GetWebhookNamespaceStub        func() string
+	getWebhookNamespaceMutex       sync.RWMutex
+	getWebhookNamespaceArgsForCall []struct {
+	}
+	getWebhookNamespaceReturns struct {
+		result1 string
+	}
+	getWebhookNamespaceReturnsOnCall map[int]struct {
+		result1 string
 	}
 	PatchFromPodStub        func(admission.Request, *v1a.Pod) admission.Response
 	patchFromPodMutex       sync.RWMutex
@@ -135,6 +165,59 @@ func (fake *Manager) GetContextReturnsOnCall(i int, result1 context.Context) {
 	}
 	fake.getContextReturnsOnCall[i] = struct {
 		result1 context.Context
+	}{result1}
+}
+
+func (fake *Manager) GetFingerprint() string {
+	fake.getFingerprintMutex.Lock()
+	ret, specificReturn := fake.getFingerprintReturnsOnCall[len(fake.getFingerprintArgsForCall)]
+	fake.getFingerprintArgsForCall = append(fake.getFingerprintArgsForCall, struct {
+	}{})
+	stub := fake.GetFingerprintStub
+	fakeReturns := fake.getFingerprintReturns
+	fake.recordInvocation("GetFingerprint", []interface{}{})
+	fake.getFingerprintMutex.Unlock()
+	if stub != nil {
+		return stub()
+	}
+	if specificReturn {
+		return ret.result1
+	}
+	return fakeReturns.result1
+}
+
+func (fake *Manager) GetFingerprintCallCount() int {
+	fake.getFingerprintMutex.RLock()
+	defer fake.getFingerprintMutex.RUnlock()
+	return len(fake.getFingerprintArgsForCall)
+}
+
+func (fake *Manager) GetFingerprintCalls(stub func() string) {
+	fake.getFingerprintMutex.Lock()
+	defer fake.getFingerprintMutex.Unlock()
+	fake.GetFingerprintStub = stub
+}
+
+func (fake *Manager) GetFingerprintReturns(result1 string) {
+	fake.getFingerprintMutex.Lock()
+	defer fake.getFingerprintMutex.Unlock()
+	fake.GetFingerprintStub = nil
+	fake.getFingerprintReturns = struct {
+		result1 string
+	}{result1}
+}
+
+func (fake *Manager) GetFingerprintReturnsOnCall(i int, result1 string) {
+	fake.getFingerprintMutex.Lock()
+	defer fake.getFingerprintMutex.Unlock()
+	fake.GetFingerprintStub = nil
+	if fake.getFingerprintReturnsOnCall == nil {
+		fake.getFingerprintReturnsOnCall = make(map[int]struct {
+			result1 string
+		})
+	}
+	fake.getFingerprintReturnsOnCall[i] = struct {
+		result1 string
 	}{result1}
 }
 
@@ -353,6 +436,112 @@ func (fake *Manager) GetLoggerReturnsOnCall(i int, result1 *zap.SugaredLogger) {
 	}
 	fake.getLoggerReturnsOnCall[i] = struct {
 		result1 *zap.SugaredLogger
+	}{result1}
+}
+
+func (fake *Manager) GetNamespace() string {
+	fake.getNamespaceMutex.Lock()
+	ret, specificReturn := fake.getNamespaceReturnsOnCall[len(fake.getNamespaceArgsForCall)]
+	fake.getNamespaceArgsForCall = append(fake.getNamespaceArgsForCall, struct {
+	}{})
+	stub := fake.GetNamespaceStub
+	fakeReturns := fake.getNamespaceReturns
+	fake.recordInvocation("GetNamespace", []interface{}{})
+	fake.getNamespaceMutex.Unlock()
+	if stub != nil {
+		return stub()
+	}
+	if specificReturn {
+		return ret.result1
+	}
+	return fakeReturns.result1
+}
+
+func (fake *Manager) GetNamespaceCallCount() int {
+	fake.getNamespaceMutex.RLock()
+	defer fake.getNamespaceMutex.RUnlock()
+	return len(fake.getNamespaceArgsForCall)
+}
+
+func (fake *Manager) GetNamespaceCalls(stub func() string) {
+	fake.getNamespaceMutex.Lock()
+	defer fake.getNamespaceMutex.Unlock()
+	fake.GetNamespaceStub = stub
+}
+
+func (fake *Manager) GetNamespaceReturns(result1 string) {
+	fake.getNamespaceMutex.Lock()
+	defer fake.getNamespaceMutex.Unlock()
+	fake.GetNamespaceStub = nil
+	fake.getNamespaceReturns = struct {
+		result1 string
+	}{result1}
+}
+
+func (fake *Manager) GetNamespaceReturnsOnCall(i int, result1 string) {
+	fake.getNamespaceMutex.Lock()
+	defer fake.getNamespaceMutex.Unlock()
+	fake.GetNamespaceStub = nil
+	if fake.getNamespaceReturnsOnCall == nil {
+		fake.getNamespaceReturnsOnCall = make(map[int]struct {
+			result1 string
+		})
+	}
+	fake.getNamespaceReturnsOnCall[i] = struct {
+		result1 string
+	}{result1}
+}
+
+func (fake *Manager) GetWebhookNamespace() string {
+	fake.getWebhookNamespaceMutex.Lock()
+	ret, specificReturn := fake.getWebhookNamespaceReturnsOnCall[len(fake.getWebhookNamespaceArgsForCall)]
+	fake.getWebhookNamespaceArgsForCall = append(fake.getWebhookNamespaceArgsForCall, struct {
+	}{})
+	stub := fake.GetWebhookNamespaceStub
+	fakeReturns := fake.getWebhookNamespaceReturns
+	fake.recordInvocation("GetWebhookNamespace", []interface{}{})
+	fake.getWebhookNamespaceMutex.Unlock()
+	if stub != nil {
+		return stub()
+	}
+	if specificReturn {
+		return ret.result1
+	}
+	return fakeReturns.result1
+}
+
+func (fake *Manager) GetWebhookNamespaceCallCount() int {
+	fake.getWebhookNamespaceMutex.RLock()
+	defer fake.getWebhookNamespaceMutex.RUnlock()
+	return len(fake.getWebhookNamespaceArgsForCall)
+}
+
+func (fake *Manager) GetWebhookNamespaceCalls(stub func() string) {
+	fake.getWebhookNamespaceMutex.Lock()
+	defer fake.getWebhookNamespaceMutex.Unlock()
+	fake.GetWebhookNamespaceStub = stub
+}
+
+func (fake *Manager) GetWebhookNamespaceReturns(result1 string) {
+	fake.getWebhookNamespaceMutex.Lock()
+	defer fake.getWebhookNamespaceMutex.Unlock()
+	fake.GetWebhookNamespaceStub = nil
+	fake.getWebhookNamespaceReturns = struct {
+		result1 string
+	}{result1}
+}
+
+func (fake *Manager) GetWebhookNamespaceReturnsOnCall(i int, result1 string) {
+	fake.getWebhookNamespaceMutex.Lock()
+	defer fake.getWebhookNamespaceMutex.Unlock()
+	fake.GetWebhookNamespaceStub = nil
+	if fake.getWebhookNamespaceReturnsOnCall == nil {
+		fake.getWebhookNamespaceReturnsOnCall = make(map[int]struct {
+			result1 string
+		})
+	}
+	fake.getWebhookNamespaceReturnsOnCall[i] = struct {
+		result1 string
 	}{result1}
 }
 

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/wire"
 )
 
 // realPod is a Pod as an API server sends it, with managedFields: 5 KB.
@@ -334,7 +334,7 @@ func TestAListOfTenThousandItemsIsCheapToCompare(t *testing.T) {
 func decode(t testing.TB, raw []byte, into runtime.Object) runtime.Object {
 	t.Helper()
 	into = into.DeepCopyObject()
-	if err := extension.Decode(raw, into); err != nil {
+	if err := wire.Decode(raw, into); err != nil {
 		t.Fatalf("%v\n%s", err, raw)
 	}
 	return into

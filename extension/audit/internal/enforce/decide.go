@@ -53,7 +53,7 @@ func (e *Enforcer) Refer(ctx context.Context, a *act.Act) (act.Decision, error) 
 
 // check returns the rule that an act breaks, or nil and the request that covers
 // the act.
-func (e *Enforcer) check(ctx context.Context, a *act.Act) (*violation, request) {
+func (e *Enforcer) check(ctx context.Context, a *act.Act) (*violation, v1alpha1.Request) {
 	if broken := e.options.staticRules(a); broken != nil {
 		return broken, nil
 	}

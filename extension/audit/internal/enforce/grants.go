@@ -20,12 +20,6 @@ import (
 	"github.com/admitkit/admitkit/extension/audit/internal/act"
 )
 
-// request is a PodAccessRequest or an ExecAccessRequest.
-type request interface {
-	client.Object
-	v1alpha1.Request
-}
-
 // grants finds the access requests that cover a session. It reads from the API
 // server and not from a cache, which would still have a grant that was revoked a
 // moment ago.
@@ -49,7 +43,7 @@ func verbFor(a *act.Act) v1alpha1.AccessVerb {
 
 // covering returns the requests that cover an act, and why others nearly do:
 // first requests for any number of sessions, then those that end first.
-func (g *grants) covering(ctx context.Context, a *act.Act) (found []request, whyNot []string, err error) {
+func (g *grants) covering(ctx context.Context, a *act.Act) (found []v1alpha1.Request, whyNot []string, err error) {
 	var roles rbacv1.RoleList
 	if err := g.client.List(ctx, &roles, client.InNamespace(a.Record.Namespace), client.MatchingLabels{v1alpha1.LabelManagedBy: v1alpha1.ManagedByAccess}); err != nil {
 		return nil, nil, fmt.Errorf("listing the grants of namespace %s: %w", a.Record.Namespace, err)
@@ -75,7 +69,7 @@ func (g *grants) covering(ctx context.Context, a *act.Act) (found []request, why
 		}
 		found = append(found, req)
 	}
-	slices.SortStableFunc(found, func(x, y request) int {
+	slices.SortStableFunc(found, func(x, y v1alpha1.Request) int {
 		return byUse(x.GetRequestSpec(), y.GetRequestSpec(), endOf(x), endOf(y))
 	})
 	return found, whyNot, nil
@@ -91,7 +85,7 @@ func byUse(x, y *v1alpha1.RequestSpec, xEnd, yEnd time.Time) int {
 	return -1
 }
 
-func endOf(req request) time.Time {
+func endOf(req v1alpha1.Request) time.Time {
 	end, _ := v1alpha1.EndOf(req) // live has checked the error
 	return end
 }
@@ -116,9 +110,9 @@ func (g *grants) podUID(ctx context.Context, a *act.Act) (types.UID, error) {
 
 // live returns the request of a grant, and why it does not cover the act if it
 // does not.
-func (g *grants) live(ctx context.Context, grant *v1alpha1.Grant, a *act.Act, podUID types.UID) (request, string, error) {
+func (g *grants) live(ctx context.Context, grant *v1alpha1.Grant, a *act.Act, podUID types.UID) (v1alpha1.Request, string, error) {
 	name := "request " + grant.Request.Name
-	var req request = &v1alpha1.ExecAccessRequest{}
+	var req v1alpha1.Request = &v1alpha1.ExecAccessRequest{}
 	if grant.Kind == "PodAccessRequest" {
 		req = &v1alpha1.PodAccessRequest{}
 	}
@@ -135,7 +129,7 @@ func (g *grants) live(ctx context.Context, grant *v1alpha1.Grant, a *act.Act, po
 
 // whyNotCovered says why a request does not cover an act on the Pod with this UID.
 // It returns nothing if the request covers the act.
-func whyNotCovered(req request, grant *v1alpha1.Grant, a *act.Act, podUID types.UID, now time.Time) string {
+func whyNotCovered(req v1alpha1.Request, grant *v1alpha1.Grant, a *act.Act, podUID types.UID, now time.Time) string {
 	name := "request " + req.GetName()
 	spec := req.GetRequestSpec()
 	end, err := v1alpha1.EndOf(req)
@@ -176,13 +170,13 @@ var errUsed = errors.New("another session was first")
 // claim uses up a request with singleUse. The resource version decides between
 // sessions that begin at the same time, in the same replica or in two: the API
 // server accepts one of the writes. Without a write there is no session.
-func (g *grants) claim(ctx context.Context, req request, a *act.Act) error {
+func (g *grants) claim(ctx context.Context, req v1alpha1.Request, a *act.Act) error {
 	key, uid := client.ObjectKeyFromObject(req), req.GetUID()
 	for {
 		if req.GetUID() != uid || req.GetRequestStatus().UsedBy != nil {
 			return errUsed
 		}
-		claimed := req.DeepCopyObject().(request)
+		claimed := req.DeepCopyObject().(v1alpha1.Request)
 		claimed.GetRequestStatus().UsedBy = &v1alpha1.Use{
 			UID: a.Record.ID, Username: a.Record.User.Username, Verb: string(verbFor(a)), Time: metav1.NewTime(g.clock.Now()),
 		}
@@ -198,7 +192,7 @@ func (g *grants) claim(ctx context.Context, req request, a *act.Act) error {
 }
 
 // referTo returns the reference to a request in the record of an act.
-func referTo(req request) *v1alpha1.AuditAccessRequest {
+func referTo(req v1alpha1.Request) *v1alpha1.AuditAccessRequest {
 	if req == nil {
 		return nil
 	}

@@ -2,12 +2,12 @@ package touch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,22 +17,21 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/cluster"
-	runtimecontroller "sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
 )
 
 // Evictor evicts marked Pods when their time has come. It runs in the replica
 // that leads, remembers nothing, and watches only Pods with the mark.
 type Evictor struct {
-	options   Options
-	namespace string
-	clock     clock.PassiveClock
+	options Options
+	clock   clock.PassiveClock
 
 	// The following are set by Register.
 	log    *zap.Logger
@@ -43,9 +42,9 @@ type Evictor struct {
 
 var _ extension.Reconciler = (*Evictor)(nil)
 
-// NewEvictor returns an Evictor for a namespace, or for all if it is empty.
-func NewEvictor(options Options, namespace string, clock clock.PassiveClock) *Evictor {
-	return &Evictor{options: options, namespace: namespace, clock: clock}
+// NewEvictor returns an Evictor.
+func NewEvictor(options Options, clock clock.PassiveClock) *Evictor {
+	return &Evictor{options: options, clock: clock}
 }
 
 // Rights implements [extension.Entitled].
@@ -60,50 +59,24 @@ func (*Evictor) Rights() []rbacv1.PolicyRule {
 
 // Register makes the controller, and a cache of marked Pods.
 func (e *Evictor) Register(mgr extension.Manager) error {
-	config, err := mgr.GetKubeConnection()
-	if err != nil {
-		return err
-	}
 	isTouched, err := labels.NewRequirement(Label, selection.Exists, nil)
 	if err != nil {
 		return err
 	}
-	kube := mgr.GetKubeManager()
-	own, err := cluster.New(config, func(o *cluster.Options) {
-		o.Logger = kube.GetLogger().WithName("audit")
-		o.Cache.ByObject = map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: labels.NewSelector().Add(*isTouched), Transform: trimPod}}
-		if e.namespace != "" {
-			o.Cache.DefaultNamespaces = map[string]cache.Config{e.namespace: {}}
-		}
-	})
+	own, err := cluster.New(mgr, cluster.Options{Name: "audit", ByObject: map[client.Object]cache.ByObject{
+		&corev1.Pod{}: {Label: labels.NewSelector().Add(*isTouched), Transform: cluster.TrimPod},
+	}})
 	if err != nil {
-		return fmt.Errorf("audit: %w", err)
+		return err
 	}
+	kube := mgr.GetKubeManager()
 	e.log = mgr.GetLogger().Desugar().Named("audit")
 	e.events, e.cached, e.writer = kube.GetEventRecorder("admitkit-audit"), own.GetCache(), own.GetClient()
-	if err := kube.Add(own); err != nil {
-		return fmt.Errorf("audit: %w", err)
-	}
-	c, err := runtimecontroller.New("audit-touched-pods", kube, runtimecontroller.Options{Reconciler: e})
+	c, err := controller.New("audit-touched-pods", kube, controller.Options{Reconciler: e})
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
 	return c.Watch(source.Kind[client.Object](own.GetCache(), &corev1.Pod{}, &handler.EnqueueRequestForObject{}))
-}
-
-// trimPod leaves of a Pod in the cache what its eviction needs.
-func trimPod(obj any) (any, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return obj, nil
-	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion, CreationTimestamp: pod.CreationTimestamp,
-			Labels: pod.Labels, Annotations: pod.Annotations, OwnerReferences: pod.OwnerReferences, DeletionTimestamp: pod.DeletionTimestamp,
-		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase},
-	}, nil
 }
 
 // When an eviction is tried again.
@@ -151,8 +124,7 @@ func (e *Evictor) evict(ctx context.Context, pod *corev1.Pod) (reconcile.Result,
 	ctx, cancel := context.WithTimeout(ctx, evictInterval)
 	defer cancel()
 	by := pod.Annotations[AnnotationTouchedBy]
-	eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}}}
-	err := e.writer.SubResource("eviction").Create(ctx, pod, eviction)
+	err := cluster.Evict(ctx, e.writer, pod)
 	switch {
 	case err == nil:
 		evicted.Inc()
@@ -163,7 +135,7 @@ func (e *Evictor) evict(ctx context.Context, pod *corev1.Pod) (reconcile.Result,
 		return reconcile.Result{}, nil
 	case apierrors.IsConflict(err):
 		return reconcile.Result{RequeueAfter: staleInterval}, nil
-	case apierrors.IsTooManyRequests(err):
+	case errors.Is(err, cluster.ErrPutOff):
 		putOff.Inc()
 		e.events.Eventf(pod, nil, corev1.EventTypeWarning, "EvictionPutOff", "Evict", "a PodDisruptionBudget puts off the eviction after the session of %s", by)
 		return reconcile.Result{RequeueAfter: evictInterval}, nil

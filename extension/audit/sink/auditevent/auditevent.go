@@ -12,17 +12,20 @@ import (
 	"fmt"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/audit/sink"
+	"github.com/admitkit/admitkit/extension/cluster"
 )
 
 // Options are the options of [New]; the zero value is useful.
@@ -51,11 +54,20 @@ const (
 	DefaultDeletionsPerSecond = 50
 )
 
+// scheme has AuditEvents, and the SelfSubjectReview by which the manager learns
+// its name.
+var scheme = runtime.NewScheme()
+
+func init() {
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	utilruntime.Must(authenticationv1.AddToScheme(scheme))
+}
+
 // events writes AuditEvents.
 type events struct {
 	options Options
 	floods  *floods
-	self    self
+	self    cluster.Self
 
 	// client is set by Register.
 	client client.Client
@@ -121,13 +133,6 @@ func (e *events) Register(mgr extension.Manager) error {
 	if err != nil {
 		return err
 	}
-	if err := e.self.connect(config); err != nil {
-		return err
-	}
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return err
-	}
 	e.client, err = client.New(config, client.Options{Scheme: scheme})
 	return err
 }
@@ -187,6 +192,12 @@ func (e *events) update(ctx context.Context, name string, status v1alpha1.AuditE
 		return fmt.Errorf("counting in AuditEvent %s: %w", name, err)
 	}
 	return nil
+}
+
+// isManager reports whether a user is the manager itself.
+func (e *events) isManager(ctx context.Context, user string) (bool, error) {
+	self, err := e.self.Username(ctx, e.client)
+	return err == nil && user == self, err
 }
 
 // end returns when the retention of an AuditEvent ends.

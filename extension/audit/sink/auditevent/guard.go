@@ -89,7 +89,7 @@ func (g *eventGuard) validateCount(ctx context.Context, event, old *v1alpha1.Aud
 	if apiequality.Semantic.DeepEqual(event.Status, old.Status) {
 		return nil
 	}
-	self, err := g.events.self.is(ctx, req.User().Username)
+	self, err := g.events.isManager(ctx, req.User().Username)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (g *eventGuard) validateDeletion(ctx context.Context, event *v1alpha1.Audit
 		return nil
 	}
 	end := g.events.end(event)
-	self, err := g.events.self.is(ctx, user)
+	self, err := g.events.isManager(ctx, user)
 	if err != nil {
 		return err
 	}

@@ -6,11 +6,9 @@ import (
 
 	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/cluster"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
 )
 
 // reaper deletes each AuditEvent at the end of its retention, in the replica
@@ -34,34 +33,20 @@ var _ extension.Reconciler = (*reaper)(nil)
 // times.
 func (r *reaper) Register(mgr extension.Manager) error {
 	if err := r.events.Register(mgr); err != nil {
-		return fmt.Errorf("audit retention: %w", err)
+		return err
 	}
-	config, err := mgr.GetKubeConnection()
+	own, err := cluster.New(mgr, cluster.Options{Name: "audit-retention", Scheme: scheme, ByObject: map[client.Object]cache.ByObject{
+		&v1alpha1.AuditEvent{}: {Transform: trimEvent},
+	}})
 	if err != nil {
-		return fmt.Errorf("audit retention: %w", err)
+		return err
 	}
-	kube := mgr.GetKubeManager()
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return fmt.Errorf("audit retention: %w", err)
-	}
-	ours, err := cluster.New(config, func(o *cluster.Options) {
-		o.Scheme = scheme
-		o.Logger = kube.GetLogger().WithName("audit")
-		o.Cache = cache.Options{DefaultTransform: trimEvent}
-	})
-	if err != nil {
-		return fmt.Errorf("audit retention: %w", err)
-	}
-	if err := kube.Add(ours); err != nil {
-		return fmt.Errorf("audit retention: %w", err)
-	}
-	r.cached = ours.GetCache()
+	r.cached = own.GetCache()
 	perSecond := r.events.options.DeletionsPerSecond
 	r.pace = rate.NewLimiter(rate.Limit(perSecond), perSecond)
-	return builder.ControllerManagedBy(kube).Named("audit-retention").
+	return builder.ControllerManagedBy(mgr.GetKubeManager()).Named("audit-retention").
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
-		WatchesRawSource(source.Kind(ours.GetCache(), &v1alpha1.AuditEvent{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.AuditEvent]{})).
+		WatchesRawSource(source.Kind(own.GetCache(), &v1alpha1.AuditEvent{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.AuditEvent]{})).
 		Complete(r)
 }
 

@@ -1,4 +1,4 @@
-package extension_test
+package wire_test
 
 import (
 	"encoding/json"
@@ -27,7 +27,7 @@ import (
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/randfill"
 
-	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/wire"
 )
 
 // widget is a type as authors of CRDs write them, with every kind of field that
@@ -91,7 +91,7 @@ func decodeAsAPIMachinery(raw []byte, into runtime.Object) error {
 func compare(t *testing.T, raw []byte, newObject func() runtime.Object) {
 	t.Helper()
 	want, got := newObject(), newObject()
-	wantErr, gotErr := decodeAsAPIMachinery(raw, want), extension.Decode(raw, got)
+	wantErr, gotErr := decodeAsAPIMachinery(raw, want), wire.Decode(raw, got)
 	switch {
 	case (wantErr == nil) != (gotErr == nil):
 		t.Fatalf("%T from %q: the API machinery says %v, Decode says %v", got, raw, wantErr, gotErr)
@@ -316,13 +316,13 @@ func TestDecodedObjectDoesNotAliasTheInput(t *testing.T) {
 	for _, newObject := range kinds {
 		raw := recordedPod(t, "create-pod-5k.json")
 		object, want := newObject(), newObject()
-		if err := extension.Decode(raw, object); err != nil {
+		if err := wire.Decode(raw, object); err != nil {
 			if _, isPod := object.(*corev1.Pod); isPod {
 				t.Fatal(err)
 			}
 			continue // a Pod is no Deployment
 		}
-		if err := extension.Decode(append([]byte(nil), raw...), want); err != nil {
+		if err := wire.Decode(append([]byte(nil), raw...), want); err != nil {
 			t.Fatal(err)
 		}
 		for i := range raw {
@@ -348,7 +348,7 @@ func TestDecodeKeepsToItsBudgetOfAllocations(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			allocs := testing.AllocsPerRun(100, func() {
-				if err := extension.Decode(raw, budget.newObject()); err != nil {
+				if err := wire.Decode(raw, budget.newObject()); err != nil {
 					t.Fatal(err)
 				}
 			})
@@ -366,7 +366,7 @@ func BenchmarkDecode(b *testing.B) {
 			"Pod": kinds[0], "metadata": kinds[5], "unstructured": kinds[6],
 		} {
 			for decoder, decode := range map[string]func([]byte, runtime.Object) error{
-				"ours": extension.Decode, "apimachinery": decodeAsAPIMachinery,
+				"ours": wire.Decode, "apimachinery": decodeAsAPIMachinery,
 			} {
 				b.Run(fmt.Sprintf("%s/%s/%s", strings.TrimSuffix(file, ".json"), name, decoder), func(b *testing.B) {
 					b.ReportAllocs()
@@ -385,7 +385,7 @@ func BenchmarkDecode(b *testing.B) {
 // recordedPod returns the object of a recorded AdmissionReview.
 func recordedPod(t testing.TB, file string) []byte {
 	t.Helper()
-	body, err := os.ReadFile(filepath.Join("..", "webhook", "testdata", file))
+	body, err := os.ReadFile(filepath.Join("..", "..", "webhook", "testdata", file))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,77 @@
+package cluster
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
+
+	"github.com/admitkit/admitkit/extension"
+)
+
+// Options are the options of [New].
+type Options struct {
+	// Name is in the names of loggers.
+	Name string
+	// Scheme has the kinds that are read and written. Default: client-go's.
+	Scheme *runtime.Scheme
+	// ByObject says which objects of a kind the cache holds, and what of them. A
+	// kind that is not in it is cached whole, once it is read.
+	ByObject map[client.Object]cache.ByObject
+}
+
+// New returns a cluster of the extension's own: a cache, its client, and a reader
+// that asks the API server. The cache of mgr.GetKubeManager would hold every Pod of
+// the namespace; this one holds what ByObject selects, without managed fields, in
+// the manager's namespace. The manager starts it and waits until it is synced, so
+// New is to be called in Register.
+func New(mgr extension.Manager, options Options) (cluster.Cluster, error) {
+	config, err := mgr.GetKubeConnection()
+	if err != nil {
+		return nil, err
+	}
+	kube := mgr.GetKubeManager()
+	own, err := cluster.New(config, func(o *cluster.Options) {
+		if options.Scheme != nil {
+			o.Scheme = options.Scheme
+		}
+		o.Logger = kube.GetLogger().WithName(options.Name)
+		o.Cache = cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: options.ByObject}
+		if namespace := mgr.GetNamespace(); namespace != "" {
+			o.Cache.DefaultNamespaces = map[string]cache.Config{namespace: {}}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", options.Name, err)
+	}
+	if err := kube.Add(own); err != nil {
+		return nil, fmt.Errorf("%s: %w", options.Name, err)
+	}
+	return own, nil
+}
+
+// TrimPod is the [cache.ByObject] Transform that leaves of a Pod what tells which
+// one it is, whose, and whether it is ready: its metadata without managed fields,
+// and of its status the phase, the conditions and the reason. The spec, which is
+// most of a Pod, is empty.
+func TrimPod(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	trimmed := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
+			Labels: pod.Labels, Annotations: pod.Annotations, OwnerReferences: pod.OwnerReferences,
+		},
+		Status: corev1.PodStatus{
+			Phase: pod.Status.Phase, Conditions: pod.Status.Conditions, Reason: pod.Status.Reason, Message: pod.Status.Message,
+		},
+	}
+	return trimmed, nil
+}

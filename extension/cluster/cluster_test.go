@@ -1,0 +1,134 @@
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlcluster "sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
+	"github.com/admitkit/admitkit/internal/testkit"
+	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/testing/controlplane"
+)
+
+var (
+	server *controlplane.ControlPlane
+	admin  client.Client
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(testkit.Main(m, controlplane.Options{ControllerManager: true}, func(c *controlplane.ControlPlane) (err error) {
+		server = c
+		admin, err = testkit.NewClient(c.Admin(), nil)
+		return err
+	}))
+}
+
+// reader is an extension with a cache of labelled Pods.
+type reader struct {
+	own   ctrlcluster.Cluster
+	named string
+}
+
+func (r *reader) Register(mgr extension.Manager) (err error) {
+	r.own, err = cluster.New(mgr, cluster.Options{Name: "reader", ByObject: map[client.Object]cache.ByObject{
+		&corev1.Pod{}: {Label: labels.SelectorFromSet(labels.Set{"read": "yes"}), Transform: cluster.TrimPod},
+	}})
+	r.named = mgr.GetNamespace() + " " + mgr.GetWebhookNamespace() + " " + mgr.GetFingerprint()
+	return err
+}
+
+func (*reader) Reconcile(context.Context, reconcile.Request) (reconcile.Result, error) {
+	return reconcile.Result{}, nil
+}
+
+func pod(namespace, name, read string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"read": read}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "app"}}},
+	}
+}
+
+func TestAnExtensionReadsItsOwnPodsFromMemory(t *testing.T) {
+	namespace, elsewhere := testkit.Namespace(t, admin), testkit.Namespace(t, admin)
+	testkit.Create(t, admin, pod(namespace, "mine", "yes"), pod(namespace, "foreign", "no"), pod(elsewhere, "far", "yes"))
+	mgr, err := manager.New(manager.Options{Namespace: namespace, RESTConfig: server.Config()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &reader{}
+	if err := mgr.AddExtension(r); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Start(t, mgr)
+	var pods corev1.PodList
+	testkit.Eventually(t, "the cache has the Pod", func(ctx context.Context) bool {
+		return r.own.GetCache().List(ctx, &pods) == nil && len(pods.Items) == 1
+	})
+	if p := pods.Items[0]; p.Name != "mine" || p.UID == "" || len(p.Spec.Containers) != 0 || len(p.ManagedFields) != 0 {
+		t.Errorf("the cache has %+v", p)
+	}
+	if want := namespace + " " + namespace + " admitkit"; r.named != want {
+		t.Errorf("the host is %q, want %q", r.named, want)
+	}
+}
+
+func TestAnEvictionIsOfThatVeryPod(t *testing.T) {
+	ctx, namespace := t.Context(), testkit.Namespace(t, admin)
+	p := pod(namespace, "web", "no")
+	testkit.Create(t, admin, p)
+	another, older := p.DeepCopy(), p.DeepCopy()
+	another.UID = "another"
+	older.ResourceVersion = "1"
+	for name, wrong := range map[string]*corev1.Pod{"another UID": another, "an older version": older} {
+		if err := cluster.Evict(ctx, admin, wrong); !apierrors.IsConflict(err) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	all := intstr.FromString("100%")
+	budget := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &all, Selector: &metav1.LabelSelector{MatchLabels: p.Labels}},
+	}
+	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	if err := admin.Status().Update(ctx, p); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Create(t, admin, budget)
+	testkit.Eventually(t, "the budget is in force", func(ctx context.Context) bool {
+		return admin.Get(ctx, client.ObjectKeyFromObject(budget), budget) == nil && budget.Status.ObservedGeneration > 0
+	})
+	if err := cluster.Evict(ctx, admin, p); !errors.Is(err, cluster.ErrPutOff) || !apierrors.IsTooManyRequests(err) {
+		t.Errorf("against a budget: got %v", err)
+	}
+	if err := admin.Delete(ctx, budget); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Succeeds(t, time.Minute, "the eviction", func(ctx context.Context) error { return cluster.Evict(ctx, admin, p) })
+	testkit.Eventually(t, "the Pod is gone", func(ctx context.Context) bool { return apierrors.IsNotFound(cluster.Evict(ctx, admin, p)) })
+}
+
+func TestTheManagerLearnsItsOwnNameOnce(t *testing.T) {
+	var self cluster.Self
+	name, err := self.Username(t.Context(), admin)
+	if err != nil || name != server.Admin().Name {
+		t.Errorf("got %q, %v, want %q", name, err, server.Admin().Name)
+	}
+	if again, err := self.Username(t.Context(), nil); again != name || err != nil {
+		t.Errorf("the second time: %q, %v", again, err)
+	}
+}

@@ -1,0 +1,80 @@
+package testkit
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+)
+
+const (
+	// patience covers a machine that compiles and runs other tests meanwhile.
+	patience = 30 * time.Second
+	pause    = 20 * time.Millisecond
+)
+
+// Eventually polls until the condition holds, and ends the test if it does not
+// within 30 s. Use it only where there is no event to wait for.
+func Eventually(t testing.TB, what string, holds func(context.Context) bool) {
+	t.Helper()
+	Within(t, patience, what, holds)
+}
+
+// Within is Eventually with a limit.
+func Within(t testing.TB, limit time.Duration, what string, holds func(context.Context) bool) {
+	t.Helper()
+	if !until(t.Context(), limit, holds) {
+		t.Fatalf("not within %s: %s", limit, what)
+	}
+}
+
+// Succeeds polls until check returns nil. Use it in place of Within where an error
+// tells why not yet.
+func Succeeds(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
+	t.Helper()
+	if err := Poll(t.Context(), limit, what, check); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Poll is Succeeds without a test. Its error holds the last one of check.
+func Poll(ctx context.Context, limit time.Duration, what string, check func(context.Context) error) error {
+	var last error
+	if until(ctx, limit, func(ctx context.Context) bool {
+		last = check(ctx)
+		return last == nil
+	}) {
+		return nil
+	}
+	return fmt.Errorf("not within %s: %s: %w", limit, what, last)
+}
+
+func until(ctx context.Context, limit time.Duration, holds func(context.Context) bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for !holds(ctx) {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// IsReady reports whether the program with this health address says so.
+func IsReady(ctx context.Context, address string) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", http.NoBody)
+	if err != nil {
+		return false
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	return response.StatusCode == http.StatusOK
+}

@@ -1,0 +1,89 @@
+package wire
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"unicode/utf8"
+)
+
+// fill decodes the JSON of an object into the struct that into points to, and
+// reports whether it did. If it did not, the struct is as it was, and nothing is
+// said about what is wrong. It does not with a struct that is not empty: into
+// that, decoders merge by rules of their own.
+func fill(raw []byte, into any) bool {
+	pointer := reflect.ValueOf(into)
+	if pointer.Kind() != reflect.Pointer || pointer.IsNil() || pointer.Elem().Kind() != reflect.Struct {
+		return false
+	}
+	target := pointer.Elem()
+	// Decoders replace what is not UTF-8.
+	if !target.IsZero() || !utf8.Valid(raw) {
+		return false
+	}
+	d := decoder{Scanner: NewScanner(raw)}
+	if planOf(target.Type())(&d, target) && d.End() == nil {
+		return true
+	}
+	target.SetZero()
+	return false
+}
+
+// decoder is the state of one fill.
+type decoder struct {
+	Scanner
+	strings strings.Builder
+}
+
+// sizeOfStrings is how many bytes of strings share an allocation. A handler that
+// keeps one of them, a name say, keeps no more than that.
+const sizeOfStrings = 1 << 10
+
+// keep copies a string out of the text.
+func (d *decoder) keep(content []byte) string {
+	if len(content) > sizeOfStrings/4 {
+		return string(content)
+	}
+	if d.strings.Cap()-d.strings.Len() < len(content) {
+		d.strings = strings.Builder{}
+		d.strings.Grow(min(sizeOfStrings, len(d.text)))
+	}
+	start := d.strings.Len()
+	d.strings.Write(content)
+	return d.strings.String()[start:]
+}
+
+// str returns the string at hand, and whether it is one.
+func (d *decoder) str() (content []byte, ok bool) {
+	if d.Peek() != '"' {
+		return nil, false
+	}
+	quoted, err := d.Quoted()
+	if err != nil {
+		return nil, false
+	}
+	content, err = d.Content(quoted)
+	return content, err == nil
+}
+
+// null moves behind a null, and reports whether there was one. It leaves every
+// value as it is, which is empty.
+func (d *decoder) null() bool {
+	return d.Peek() == 'n' && d.literal("null") == nil
+}
+
+// numeral returns the number at hand, and whether it is one.
+func (d *decoder) numeral() (text []byte, ok bool) {
+	if c := d.Peek(); c != '-' && !isDigit(c) {
+		return nil, false
+	}
+	start := d.at
+	err := d.number()
+	return d.text[start:d.at], err == nil
+}
+
+// custom decodes a type that has a decoder of its own.
+func custom(d *decoder, v reflect.Value) bool {
+	text, err := d.Value()
+	return err == nil && v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(text) == nil
+}
