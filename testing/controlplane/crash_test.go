@@ -26,7 +26,7 @@ const (
 	startedAndReady = "the control plane is ready"
 )
 
-// startAndDie does not return.
+// startAndDie starts a control plane and dies. It does not return.
 func startAndDie(death string) {
 	if death == killedInStart {
 		go func() {
