@@ -1,4 +1,4 @@
-// Package freeport finds ports for tests and demonstrations to listen on.
+// Package freeport finds ports that tests and demonstrations can listen on.
 package freeport
 
 import (
@@ -11,21 +11,24 @@ import (
 )
 
 const (
-	// The kernel gives none of these to who asks for any port: Linux does so from
-	// 32768, macOS from 49152. A port from there (":0") could be taken by an outgoing
-	// connection of another process before who asked listens, or while it restarts.
+	// Find takes ports from below the kernel's ephemeral range, which begins at 32768
+	// on Linux and at 49152 on macOS. An outgoing connection of another process could
+	// take an ephemeral port (":0") before the caller listens on it, or while the
+	// caller restarts.
 	first, count = 20000, 10000
-	// A port is taken from others who look for one, in this process or another, for
-	// as long as this process lives: by a listener on the port so far below it.
+	// As long as this process lives, it claims its ports, so that Find returns them to
+	// no one else, here or in another process. A claim is a listener on the port at
+	// this offset.
 	claim = -10000
 )
 
 var (
 	mu     sync.Mutex
-	claims []net.Listener // which are closed when nobody has them
+	claims []net.Listener // kept, because the garbage collector would close them
 )
 
-// Find returns a port of 127.0.0.1 that is free, and that nobody else gets here.
+// Find returns a free port of 127.0.0.1. No other call returns the same port, in this
+// process or in another, as long as this process lives.
 func Find() (int32, error) {
 	const tries = 100
 	var errs error
@@ -50,7 +53,7 @@ func listen(port int32) (net.Listener, error) {
 	return net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 }
 
-// For is Find for a test, which ends where there is none.
+// For is Find for a test. It ends the test if it finds no port.
 func For(t testing.TB) int32 {
 	t.Helper()
 	port, err := Find()
