@@ -17,7 +17,7 @@ CONTROLLER_GEN := $(TOOLS)/controller-gen
 HELM := $(TOOLS)/helm
 
 # What make generate writes.
-GENERATED := testing/fakes config/crd api docs/api.txt docs/options.md charts/admitkit/README.md charts/admitkit/files
+GENERATED := testing/fakes config/crd api docs/api.txt docs/options.md docs/metrics.md charts/admitkit/README.md charts/admitkit/files
 
 .PHONY: help
 help: ## List the targets
@@ -120,6 +120,7 @@ generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew
 	PATH=$(TOOLS):$$PATH go generate ./...
 	go run -C hack/tools ./apilist -dir $(CURDIR) > docs/api.txt
 	go run -C hack/tools ./optiondoc -dir $(CURDIR) > docs/options.md
+	go run -C hack/tools ./metricdoc -dir $(CURDIR) > docs/metrics.md
 	go run -C hack/helm ./chartdoc -dir $(CURDIR)
 	cp config/crd/*.yaml charts/admitkit/files/crds/
 

@@ -54,7 +54,7 @@ func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 	}
 	core, logs := observer.New(zap.InfoLevel)
 	first := writeLeaf(t, fs)
-	files, err := certs.NewFiles(fs, "certs", clock, zap.New(core))
+	files, err := certs.NewFiles(certs.FilesOptions{FS: fs, Dir: "certs", Clock: clock, Logger: zap.New(core)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestAFolderThatCannotServeIsRefusedWithTheFilesName(t *testing.T) {
 			if err := fs.Remove("certs/" + missing); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := certs.NewFiles(fs, "certs", clocktesting.NewFakeClock(now), zap.NewNop()); err == nil || !strings.Contains(err.Error(), missing) {
+			if _, err := certs.NewFiles(certs.FilesOptions{FS: fs, Dir: "certs", Clock: clocktesting.NewFakeClock(now)}); err == nil || !strings.Contains(err.Error(), missing) {
 				t.Errorf("got %v, want an error that names %s", err, missing)
 			}
 		})

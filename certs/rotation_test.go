@@ -361,7 +361,7 @@ func TestAServerWithoutTheCAsKeyServesTheLeafOfTheRegistrar(t *testing.T) {
 				t.Fatal(err)
 			}
 			serials[leaf.Leaf.SerialNumber.String()] = true
-			if !bytes.Equal(server.Bundle(), p.bundle) {
+			if !bytes.Equal(bundleOf(t, server), p.bundle) {
 				t.Fatal("the Secret's bundle is not what is published")
 			}
 		}

@@ -186,8 +186,7 @@ func (e *example) run(t *testing.T, program string, in io.Reader, args ...string
 	cmd.Dir = ".."
 	cmd.Stdin = in
 	text, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return string(text), exit.ExitCode()
 	}
 	if err != nil {

@@ -67,7 +67,7 @@ func TestWithoutANamespaceEveryNamespaceIsInScopeButTheManagersOwn(t *testing.T)
 
 func TestExtensionsWithTheSameScopeShareOneWebhookAndRunInOrder(t *testing.T) {
 	namespace := newNamespace(t)
-	start(t, manager.Options{Namespace: namespace, NoProbe: true},
+	start(t, manager.Options{Namespace: namespace, Registration: manager.RegistrationOptions{Probe: new(bool)}},
 		mark("a", extension.Scope{}), markExtension{"b"}, mark("c", extension.Scope{}), markExtension{"d"}, markExtension{"e"})
 	eventuallyCalled(t, namespace, "marked")
 

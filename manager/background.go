@@ -27,7 +27,7 @@ type background struct {
 // every replica, always.
 func (m *Manager) newBackground(kube ctrlmanager.Manager, reconcilers []extension.Reconciler) (func(context.Context) error, error) {
 	here, elsewhere := background{reconcilers, m.parts.Watchers}, background{}
-	if m.options.LeaderElection {
+	if m.options.Watching.LeaderElection {
 		elsewhere = background{reconcilers, slices.DeleteFunc(slices.Clone(m.parts.Watchers), everyReplica)}
 		here = background{watchers: slices.DeleteFunc(slices.Clone(m.parts.Watchers), func(w extension.Watcher) bool { return !everyReplica(w) })}
 	}

@@ -100,8 +100,8 @@ func newManager(t *testing.T, options manager.Options, extensions ...any) *runni
 	if options.Host == "" {
 		options.Host = "127.0.0.1"
 	}
-	if options.DrainPeriod == nil {
-		options.DrainPeriod = new(time.Duration)
+	if options.Serving.DrainPeriod == nil {
+		options.Serving.DrainPeriod = new(time.Duration)
 	}
 	mgr, err := manager.New(options)
 	if err != nil {

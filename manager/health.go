@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/webhook/registration"
 )
 
@@ -26,36 +27,6 @@ type health struct {
 	alive, ready map[string]healthz.Checker
 }
 
-// kubeManager is a controller-runtime manager whose checks are served by us.
-type kubeManager struct {
-	ctrlmanager.Manager
-	health *health
-	// elected is closed when this replica leads for the first time, where it is
-	// not this manager that is elected; see newBackground.
-	elected chan struct{}
-}
-
-func (k kubeManager) Elected() <-chan struct{} {
-	if k.elected == nil {
-		return k.Manager.Elected()
-	}
-	return k.elected
-}
-
-func (k kubeManager) AddHealthzCheck(name string, check healthz.Checker) error {
-	k.health.mu.Lock()
-	defer k.health.mu.Unlock()
-	k.health.alive[name] = check
-	return nil
-}
-
-func (k kubeManager) AddReadyzCheck(name string, check healthz.Checker) error {
-	k.health.mu.Lock()
-	defer k.health.mu.Unlock()
-	k.health.ready[name] = check
-	return nil
-}
-
 func newHealth() *health {
 	return &health{alive: map[string]healthz.Checker{"ping": healthz.Ping}, ready: map[string]healthz.Checker{}}
 }
@@ -64,7 +35,7 @@ func newHealth() *health {
 func (h *health) listen(ctx context.Context, address string) (serve func(context.Context) error, err error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("HealthAddress: %w", err)
+		return nil, fmt.Errorf("Serving.HealthAddress: %w", err)
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", h.handler(h.alive))
@@ -74,7 +45,7 @@ func (h *health) listen(ctx context.Context, address string) (serve func(context
 		stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 		defer stop()
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("HealthAddress: %w", err)
+			return fmt.Errorf("Serving.HealthAddress: %w", err)
 		}
 		return nil
 	}, nil
@@ -105,7 +76,7 @@ func (h *health) handler(checks map[string]healthz.Checker) http.Handler {
 const checkTimeout = 800 * time.Millisecond
 
 // addChecks makes readiness depend on all that an admission needs.
-func (m *Manager) addChecks(kube ctrlmanager.Manager, source *certificates) error {
+func (m *Manager) addChecks(kube ctrlmanager.Manager, source certs.Source) error {
 	checks := map[string]healthz.Checker{
 		"caches":      m.cachesSynced(kube),
 		"certificate": m.certificateTrusted(source),
@@ -142,7 +113,7 @@ func (m *Manager) cachesSynced(kube ctrlmanager.Manager) healthz.Checker {
 // certificateTrusted checks the leaf against the bundle that API servers go by.
 // Where that cannot be read now, the one that was read last counts: an API
 // server that is away for a moment must not make every replica unready at once.
-func (m *Manager) certificateTrusted(source *certificates) healthz.Checker {
+func (m *Manager) certificateTrusted(source certs.Source) healthz.Checker {
 	var mu sync.Mutex
 	var known [][]byte
 	return func(req *http.Request) error {
@@ -165,9 +136,9 @@ func (m *Manager) certificateTrusted(source *certificates) healthz.Checker {
 
 // trustedBundles reads the live configurations; a server that has no right to do
 // so goes by the bundle that the registrar wrote after it had read it there.
-func (m *Manager) trustedBundles(ctx context.Context, source *certificates) ([][]byte, error) {
+func (m *Manager) trustedBundles(ctx context.Context, source certs.Source) ([][]byte, error) {
 	if !*m.options.RegisterWebHook {
-		bundle, err := source.bundle()
+		bundle, err := source.Bundle()
 		return [][]byte{bundle}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
@@ -175,8 +146,8 @@ func (m *Manager) trustedBundles(ctx context.Context, source *certificates) ([][
 	return registration.Bundles(ctx, m.clientset.AdmissionregistrationV1().RESTClient(), m.options.configurationName())
 }
 
-func (m *Manager) verifyLeaf(source *certificates, bundle []byte) error {
-	cert, err := source.getCertificate(nil)
+func (m *Manager) verifyLeaf(source certs.Source, bundle []byte) error {
+	cert, err := source.GetCertificate(nil)
 	if err != nil {
 		return err
 	}

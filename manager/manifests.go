@@ -55,8 +55,8 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 	if options.Replicas < 0 {
 		return nil, fmt.Errorf("install options: Replicas: %d: must not be negative", options.Replicas)
 	}
-	if m.options.CertificateDir != "" {
-		return nil, errors.New("CertificateDir: a Pod has no such folder; put the certificate into a Secret, and name it in LeafSecretName")
+	if m.options.Certificates.Dir != "" {
+		return nil, errors.New("Certificates.Dir: a Pod has no such folder; put the certificate into a Secret, and name it in Certificates.LeafSecretName")
 	}
 	options.Replicas = cmp.Or(options.Replicas, 2)
 	if err := m.added(); err != nil {
@@ -116,11 +116,11 @@ func (i *installer) addRegistrar() {
 	i.addClusterRole(name, rule("admissionregistration.k8s.io", []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"},
 		[]string{"get", "list", "watch", "create", "patch", "update", "delete"}, i.options.configurationName()))
 	rules := []rbacv1.PolicyRule{rule("", []string{"events"}, []string{"create"})}
-	if !i.options.NoProbe {
+	if *i.options.Registration.Probe {
 		// The probe is a dry run: no ConfigMap is made.
 		rules = append(rules, rule("", []string{"configmaps"}, []string{"create"}))
 	}
-	if i.options.ForeignCABundle { // and so are the Secret and its certificate
+	if i.options.Registration.ForeignCABundle { // and so are the Secret and its certificate
 		rules = append(rules, rule("", []string{"secrets"}, []string{"get", "watch"}, i.secrets()...))
 	} else {
 		rules = append(rules, rule("", []string{"secrets"}, []string{"create"}),
@@ -137,10 +137,10 @@ func (i *installer) addRegistrar() {
 // secrets are those that hold certificates; that of the servers is the last.
 func (i *installer) secrets() []string {
 	switch {
-	case i.options.ForeignCABundle:
-		return []string{i.options.LeafSecretName}
-	case i.options.LeafSecretName != "":
-		return []string{i.options.SetupCertificateName, i.options.LeafSecretName}
+	case i.options.Registration.ForeignCABundle:
+		return []string{i.options.Certificates.LeafSecretName}
+	case i.options.Certificates.LeafSecretName != "":
+		return []string{i.options.SetupCertificateName, i.options.Certificates.LeafSecretName}
 	}
 	return []string{i.options.SetupCertificateName}
 }
@@ -153,7 +153,7 @@ func (i *installer) addServer(serves bool) {
 	if secrets := i.secrets(); serves {
 		local = append(local, rule("", []string{"secrets"}, []string{"get", "watch"}, secrets[len(secrets)-1]))
 	}
-	if i.options.LeaderElection && len(i.parts.Watchers)+len(i.parts.Reconcilers) > 0 {
+	if i.options.Watching.LeaderElection && len(i.parts.Watchers)+len(i.parts.Reconcilers) > 0 {
 		local = append(local, rule("coordination.k8s.io", []string{"leases"}, []string{"create"}),
 			rule("coordination.k8s.io", []string{"leases"}, []string{"get", "update"}, i.options.configurationName()),
 			rule("", []string{"events"}, []string{"create", "patch"}), rule("events.k8s.io", []string{"events"}, []string{"create", "patch"}))
@@ -173,7 +173,7 @@ func (i *installer) addServer(serves bool) {
 		i.add(&corev1.Service{
 			TypeMeta: kind(corev1.SchemeGroupVersion, "Service"), ObjectMeta: i.meta(i.options.ServiceName, i.namespace),
 			Spec: corev1.ServiceSpec{Selector: selector(name), Ports: []corev1.ServicePort{{
-				Name: "https", Port: i.options.ServicePort, TargetPort: intstr.FromString("webhook"), Protocol: corev1.ProtocolTCP,
+				Name: "https", Port: i.options.Serving.ServicePort, TargetPort: intstr.FromString("webhook"), Protocol: corev1.ProtocolTCP,
 			}}},
 		})
 	}
@@ -213,10 +213,10 @@ func (i *installer) serverDeployment(name string, serves bool) *appsv1.Deploymen
 
 // observe adds the ports of metrics and health checks, and the probes.
 func (i *installer) observe(container *corev1.Container) {
-	if port := portOf(i.options.MetricsAddress); port != 0 {
+	if port := portOf(i.options.Serving.MetricsAddress); port != 0 {
 		container.Ports = append(container.Ports, corev1.ContainerPort{Name: "metrics", ContainerPort: port})
 	}
-	if port := portOf(i.options.HealthAddress); port != 0 {
+	if port := portOf(i.options.Serving.HealthAddress); port != 0 {
 		container.Ports = append(container.Ports, corev1.ContainerPort{Name: "health", ContainerPort: port})
 		probe := func(path string) *corev1.Probe {
 			return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("health")}}}
@@ -230,7 +230,7 @@ func (i *installer) observe(container *corev1.Container) {
 func (i *installer) deployment(name string, replicas int32, args ...string) *appsv1.Deployment {
 	yes, no := true, false
 	// Longer than a stop takes, so that it comes to its end and says what was left.
-	grace := int64((*i.options.DrainPeriod + webhook.ShutdownTimeout + 5*time.Second).Seconds())
+	grace := int64((*i.options.Serving.DrainPeriod + webhook.ShutdownTimeout + 5*time.Second).Seconds())
 	return &appsv1.Deployment{
 		TypeMeta: kind(appsv1.SchemeGroupVersion, "Deployment"), ObjectMeta: i.meta(name, i.namespace),
 		Spec: appsv1.DeploymentSpec{

@@ -54,3 +54,9 @@ func addProcessMetrics() error {
 	}
 	return errors.Join(err, metrics.Registry.Register(collectors.NewGoCollector()))
 }
+
+// logError reports the failure of a part that is tried again.
+func (m *Manager) logError(part string, err error) {
+	lastError.WithLabelValues(part).SetToCurrentTime()
+	m.options.Logger.Errorw(part+" failed", "error", err)
+}

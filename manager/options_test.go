@@ -34,20 +34,20 @@ func TestAnOptionThatIsMissingOrContradictoryIsNamed(t *testing.T) {
 		"no namespace at all":               {manager.Options{}, []string{"WebhookNamespace: required"}},
 		"a namespace that cannot be one":    {manager.Options{Namespace: "My_Apps"}, []string{`Namespace: "My_Apps"`}},
 		"two options wrong at once":         {manager.Options{Namespace: "apps", Port: 70000, FailurePolicy: &always}, []string{"Port: 70000", `FailurePolicy: "Always": must be Fail or Ignore`}},
-		"a service port without a service":  {manager.Options{Namespace: "apps", ServicePort: 443}, []string{"ServicePort: set without a ServiceName"}},
-		"a leaf that outlives its CA":       {manager.Options{Namespace: "apps", CALifetime: time.Hour, LeafLifetime: time.Hour}, []string{"LeafLifetime: 1h0m0s: must be at most a third"}},
-		"a slow propagation":                {manager.Options{Namespace: "apps", CALifetime: time.Hour, LeafLifetime: time.Minute, PropagationDelay: time.Hour}, []string{"PropagationDelay: 1h0m0s"}},
-		"one Secret for leaf and CA":        {manager.Options{Namespace: "apps", LeafSecretName: "x", SetupCertificateName: "x"}, []string{"LeafSecretName: must differ"}},
-		"a bundle from nowhere":             {manager.Options{Namespace: "apps", ForeignCABundle: true}, []string{"ForeignCABundle: needs"}},
-		"a probe that is never sent":        {manager.Options{Namespace: "apps", IgnoreUntilProbed: true, NoProbe: true}, []string{"IgnoreUntilProbed and NoProbe"}},
-		"an owner without a UID":            {manager.Options{Namespace: "apps", WebhookOwner: &metav1.OwnerReference{Name: "x"}}, []string{"WebhookOwner: needs"}},
+		"a service port without a service":  {manager.Options{Namespace: "apps", Serving: manager.ServingOptions{ServicePort: 443}}, []string{"Serving.ServicePort: set without a ServiceName"}},
+		"a leaf that outlives its CA":       {manager.Options{Namespace: "apps", Certificates: manager.CertificateOptions{CALifetime: time.Hour, LeafLifetime: time.Hour}}, []string{"Certificates.LeafLifetime: 1h0m0s: must be at most a third"}},
+		"a slow propagation":                {manager.Options{Namespace: "apps", Certificates: manager.CertificateOptions{CALifetime: time.Hour, LeafLifetime: time.Minute, PropagationDelay: time.Hour}}, []string{"Certificates.PropagationDelay: 1h0m0s"}},
+		"one Secret for leaf and CA":        {manager.Options{Namespace: "apps", Certificates: manager.CertificateOptions{LeafSecretName: "x"}, SetupCertificateName: "x"}, []string{"Certificates.LeafSecretName: must differ"}},
+		"a bundle from nowhere":             {manager.Options{Namespace: "apps", Registration: manager.RegistrationOptions{ForeignCABundle: true}}, []string{"Registration.ForeignCABundle: needs"}},
+		"a probe that is never sent":        {manager.Options{Namespace: "apps", Registration: manager.RegistrationOptions{IgnoreUntilProbed: true, Probe: new(bool)}}, []string{"Registration.IgnoreUntilProbed: needs Registration.Probe"}},
+		"an owner without a UID":            {manager.Options{Namespace: "apps", Registration: manager.RegistrationOptions{Owner: &metav1.OwnerReference{Name: "x"}}}, []string{"Registration.Owner: needs"}},
 		"two connections":                   {manager.Options{Namespace: "apps", KubeConfig: broken, RESTConfig: connection}, []string{"KubeConfig and RESTConfig"}},
 		"an unknown kubeconfig":             {manager.Options{Namespace: "apps", KubeConfig: "/does/not/exist"}, []string{"KubeConfig:", "/does/not/exist"}},
 		"a kubeconfig that cannot be read":  {manager.Options{Namespace: "apps", KubeConfig: broken}, []string{"KubeConfig:", broken}},
-		"two sources of certificates":       {manager.Options{Namespace: "apps", CertificateDir: "/certs", SetupCertificate: &yes}, []string{"SetupCertificate and CertificateDir"}},
-		"a drain that ends before it began": {manager.Options{Namespace: "apps", DrainPeriod: &negative}, []string{"DrainPeriod: -1s"}},
-		"a body of less than nothing":       {manager.Options{Namespace: "apps", MaxBodyBytes: -1}, []string{"MaxBodyBytes: -1"}},
-		"requests of less than none":        {manager.Options{Namespace: "apps", MaxInFlight: -1}, []string{"MaxInFlight: -1"}},
+		"two sources of certificates":       {manager.Options{Namespace: "apps", Certificates: manager.CertificateOptions{Dir: "/certs"}, SetupCertificate: &yes}, []string{"SetupCertificate and Certificates.Dir"}},
+		"a drain that ends before it began": {manager.Options{Namespace: "apps", Serving: manager.ServingOptions{DrainPeriod: &negative}}, []string{"Serving.DrainPeriod: -1s"}},
+		"a body of less than nothing":       {manager.Options{Namespace: "apps", Serving: manager.ServingOptions{MaxBodyBytes: -1}}, []string{"Serving.MaxBodyBytes: -1"}},
+		"requests of less than none":        {manager.Options{Namespace: "apps", Serving: manager.ServingOptions{MaxInFlight: -1}}, []string{"Serving.MaxInFlight: -1"}},
 		"a resource version that is none":   {manager.Options{Namespace: "apps", WatcherStartRV: "x"}, []string{`WatcherStartRV: "x"`}},
 		"a selector that is none": {manager.Options{Namespace: "apps", PodSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 			{Key: "a", Operator: "Near"},
@@ -81,7 +81,7 @@ func TestWhatIsNoExtensionIsRefused(t *testing.T) {
 			t.Errorf("adding %s gives %v", name, err)
 		}
 	}
-	if err := mgr.AddExtension(mark("a", extension.Scope{})); err == nil || !strings.Contains(err.Error(), "AdvertiseHost: required") {
+	if err := mgr.AddExtension(mark("a", extension.Scope{})); err == nil || !strings.Contains(err.Error(), "Serving.AdvertiseHost: required") {
 		t.Errorf("without an address to call, adding a Handler gives %v", err)
 	}
 }
@@ -204,7 +204,7 @@ func TestARightThatIsMissingIsReportedAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	drain := time.Hour // there is nothing to drain
-	r := newManager(t, manager.Options{Namespace: namespace, RESTConfig: nobody.Config, DrainPeriod: &drain}, mark("a", extension.Scope{}))
+	r := newManager(t, manager.Options{Namespace: namespace, RESTConfig: nobody.Config, Serving: manager.ServingOptions{DrainPeriod: &drain}}, mark("a", extension.Scope{}))
 	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "Secret "+namespace+"/"+secretName) || !strings.Contains(err.Error(), "forbidden") {
 		t.Errorf("without a right to the Secret: %v", err)
 	}
@@ -221,11 +221,11 @@ func TestARightThatIsMissingIsReportedAtOnce(t *testing.T) {
 			t.Fatalf("%v: %s", err, output)
 		}
 	}
-	r = newManager(t, manager.Options{Namespace: namespace, RESTConfig: secretsOnly.Config, DrainPeriod: &drain}, mark("a", extension.Scope{}))
+	r = newManager(t, manager.Options{Namespace: namespace, RESTConfig: secretsOnly.Config, Serving: manager.ServingOptions{DrainPeriod: &drain}}, mark("a", extension.Scope{}))
 	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "MutatingWebhookConfiguration admitkit."+namespace) || !strings.Contains(err.Error(), "forbidden") {
 		t.Errorf("without a right to register: %v", err)
 	}
-	r = newManager(t, manager.Options{Namespace: namespace, RESTConfig: nobody.Config, DrainPeriod: &drain}, &recorder{})
+	r = newManager(t, manager.Options{Namespace: namespace, RESTConfig: nobody.Config, Serving: manager.ServingOptions{DrainPeriod: &drain}}, &recorder{})
 	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "watching Pods in namespace") {
 		t.Errorf("without a right to watch: %v", err)
 	}

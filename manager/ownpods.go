@@ -24,7 +24,7 @@ func (m *Manager) guardOwnPods(webhooks []*webhook.Webhook) error {
 	}
 	var errs []error
 	for _, w := range webhooks {
-		if slices.Contains(m.options.AllowOwnPods, w.Name) || slices.ContainsFunc(w.Handlers, namesItsNamespaces) {
+		if slices.Contains(m.options.Registration.AllowOwnPods, w.Name) || slices.ContainsFunc(w.Handlers, namesItsNamespaces) {
 			continue
 		}
 		matches, err := m.matchesOwnPods(w.Scope)
@@ -33,7 +33,7 @@ func (m *Manager) guardOwnPods(webhooks []*webhook.Webhook) error {
 		}
 		if matches {
 			errs = append(errs, fmt.Errorf("webhook %s has failure policy Fail and covers the creation of Pods in namespace %s, the manager's own: "+
-				"once its last Pod is gone, none could be created; choose another WebhookNamespace, or name %q in AllowOwnPods",
+				"once its last Pod is gone, none could be created; choose another WebhookNamespace, or name %q in Registration.AllowOwnPods",
 				w.Name, m.options.WebhookNamespace, w.Name))
 		}
 	}

@@ -96,7 +96,7 @@ func (m *Manager) probeFailed() func(error) {
 }
 
 // probes reports whether this process probes: who registers does.
-func (m *Manager) probes() bool { return *m.options.RegisterWebHook && !m.options.NoProbe }
+func (m *Manager) probes() bool { return *m.options.RegisterWebHook && *m.options.Registration.Probe }
 
 func (m *Manager) probe(r *registration.Registration) func(context.Context) error {
 	return func(ctx context.Context) error {

@@ -30,7 +30,7 @@ func (stubborn) Reconcile(context.Context, ctrl.Request) (ctrl.Result, error) {
 func TestAReconcilerThatCannotRegisterEndsTheStartWithItsName(t *testing.T) {
 	for name, election := range map[string]bool{"alone": false, "elected": true} {
 		t.Run(name, func(t *testing.T) {
-			r := newManager(t, manager.Options{Namespace: newNamespace(t), LeaderElection: election, OperatorFingerprint: name}, stubborn{}, mark("a", extension.Scope{}))
+			r := newManager(t, manager.Options{Namespace: newNamespace(t), Watching: manager.WatchingOptions{LeaderElection: election}, OperatorFingerprint: name}, stubborn{}, mark("a", extension.Scope{}))
 			err := r.Start(t.Context())
 			if err == nil || !strings.Contains(err.Error(), "manager_test.stubborn: the CRD is missing") {
 				t.Errorf("the start ends with %v", err)
@@ -93,7 +93,7 @@ func TestAReconcilerHasClientCacheRecorderAndSchemeAndIsElected(t *testing.T) {
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	options := manager.Options{Namespace: namespace, LeaderElection: true, Scheme: scheme}
+	options := manager.Options{Namespace: namespace, Watching: manager.WatchingOptions{LeaderElection: true}, Scheme: scheme}
 	first, second := &teller{scheme: scheme, told: make(chan string, 100)}, &teller{scheme: scheme, told: make(chan string, 100)}
 	leader := start(t, options, first)
 	pod := createPod(t, namespace, newPod("pod"))

@@ -68,17 +68,15 @@ func replicaMain() {
 	drain := 2 * time.Second
 	mgr, err := manager.New(manager.Options{
 		RESTConfig: connection, Namespace: config.Apps, WebhookNamespace: config.Home,
-		ServiceName: rotationService, ServicePort: config.ServicePort, Host: "127.0.0.1", Port: config.Port,
-		HealthAddress: config.Health, DrainPeriod: &drain,
-		CALifetime: time.Hour, LeafLifetime: replicaLeaf, PropagationDelay: time.Second,
-		OnCertificateChange: func(c certs.Change) {
+		ServiceName: rotationService, Serving: manager.ServingOptions{ServicePort: config.ServicePort, HealthAddress: config.Health, DrainPeriod: &drain}, Host: "127.0.0.1", Port: config.Port,
+		Certificates: manager.CertificateOptions{CALifetime: time.Hour, LeafLifetime: replicaLeaf, PropagationDelay: time.Second, OnChange: func(c certs.Change) {
 			fmt.Printf("STEP %s\n", c.Step)
 			if step, err := os.ReadFile(config.CrashFile); err == nil && certs.Step(step) == c.Step && os.Remove(config.CrashFile) == nil {
 				// As a crash: no deferred call, no flush, no goodbye.
 				fail(syscall.Kill(os.Getpid(), syscall.SIGKILL))
 				select {}
 			}
-		},
+		}},
 	})
 	fail(err)
 	fail(mgr.AddExtension(mark("a", extension.Scope{Name: "mark"})))

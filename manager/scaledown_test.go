@@ -17,8 +17,8 @@ import (
 	"github.com/admitkit/admitkit/manager"
 )
 
-// uninstaller returns a manager of a namespace that has the rights of the README's
-// registrar and of docs/operations.md, and no others, and what it was refused.
+// uninstaller returns a manager of a namespace that has the rights of the registrar
+// of docs/security.md and of docs/operations.md, and no others, and what it was refused.
 func uninstaller(t *testing.T, namespace string, extensions ...any) (*running, *forbidden) {
 	t.Helper()
 	page, err := os.ReadFile("../docs/operations.md")
@@ -42,7 +42,7 @@ func uninstaller(t *testing.T, namespace string, extensions ...any) (*running, *
 	}
 	seen := &forbidden{}
 	return newManager(t, manager.Options{
-		Namespace: namespace, LeaderElection: true, RESTConfig: seen.watch(serviceAccount(t, namespace, account)),
+		Namespace: namespace, Watching: manager.WatchingOptions{LeaderElection: true}, RESTConfig: seen.watch(serviceAccount(t, namespace, account)),
 	}, extensions...), seen
 }
 

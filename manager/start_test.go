@@ -39,7 +39,7 @@ func TestTheAPIServerReachesTheWebhookThroughAService(t *testing.T) {
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	start(t, manager.Options{Namespace: apps, WebhookNamespace: home, ServiceName: "my-ext", ServicePort: port, Port: port},
+	start(t, manager.Options{Namespace: apps, WebhookNamespace: home, ServiceName: "my-ext", Serving: manager.ServingOptions{ServicePort: port}, Port: port},
 		mark("a", extension.Scope{}))
 	eventuallyCalled(t, apps, "marked")
 	config, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit."+home, metav1.GetOptions{})
@@ -54,7 +54,7 @@ func TestTheAPIServerReachesTheWebhookThroughAService(t *testing.T) {
 func TestTheAPIServerReachesTheWebhookByURL(t *testing.T) {
 	namespace := newNamespace(t)
 	port := freeport.For(t)
-	start(t, manager.Options{Namespace: namespace, Host: "127.0.0.1", AdvertiseHost: "localhost", Port: port}, mark("a", extension.Scope{}))
+	start(t, manager.Options{Namespace: namespace, Host: "127.0.0.1", Serving: manager.ServingOptions{AdvertiseHost: "localhost"}, Port: port}, mark("a", extension.Scope{}))
 	eventuallyCalled(t, namespace, "marked")
 	config, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit."+namespace, metav1.GetOptions{})
 	if err != nil {
@@ -131,10 +131,10 @@ func (f *forbidden) check(t *testing.T, who string) {
 	}
 }
 
-// readmeRoles returns the YAML blocks of the README that hold RBAC objects.
+// readmeRoles returns the YAML blocks of docs/security.md that hold RBAC objects.
 func readmeRoles(t *testing.T) string {
 	t.Helper()
-	readme, err := os.ReadFile("../README.md")
+	readme, err := os.ReadFile("../docs/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func readmeRoles(t *testing.T) string {
 		}
 	}
 	if len(blocks) != 2 {
-		t.Fatalf("the README has %d blocks of roles, want the registrar's and the server's", len(blocks))
+		t.Fatalf("docs/security.md has %d blocks of roles, want the registrar's and the server's", len(blocks))
 	}
 	return strings.Join(blocks, "---\n")
 }
@@ -223,7 +223,7 @@ func startTogether(t *testing.T, replicas int) int {
 	for i := range managers {
 		// Behind one Service, as replicas are.
 		managers[i] = newManager(t, manager.Options{
-			Namespace: namespace, WebhookNamespace: home, ServiceName: "my-ext", AdvertiseHost: "127.0.0.1",
+			Namespace: namespace, WebhookNamespace: home, ServiceName: "my-ext", Serving: manager.ServingOptions{AdvertiseHost: "127.0.0.1"},
 		}, mark("a", extension.Scope{}))
 		group.Go(func() {
 			<-gate
@@ -389,7 +389,7 @@ func TestStopIsGracefulAndMayBeCalledTwice(t *testing.T) {
 	namespace := newNamespace(t)
 	entered, release := make(chan struct{}, 100), make(chan struct{})
 	drain := 100 * time.Millisecond
-	r := start(t, manager.Options{Namespace: namespace, DrainPeriod: &drain}, mark("a", extension.Scope{Name: "mark"}),
+	r := start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{DrainPeriod: &drain}}, mark("a", extension.Scope{Name: "mark"}),
 		extension.Mutating(extension.MutatorFunc[*corev1.Pod](func(ctx context.Context, pod *corev1.Pod, _ *extension.Request) error {
 			if pod.Name != "slow" {
 				return nil
@@ -441,7 +441,7 @@ func TestStopIsGracefulAndMayBeCalledTwice(t *testing.T) {
 
 func TestAManagerThatComesAndGoesUnregistersWhenItStops(t *testing.T) {
 	namespace := newNamespace(t)
-	r := start(t, manager.Options{Namespace: namespace, UnregisterOnStop: true}, mark("a", extension.Scope{}))
+	r := start(t, manager.Options{Namespace: namespace, Registration: manager.RegistrationOptions{UnregisterOnStop: true}}, mark("a", extension.Scope{}))
 	eventuallyCalled(t, namespace, "marked")
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
@@ -477,7 +477,7 @@ func TestACertificateOfSomebodyElseIsServedAndNoSecretMade(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	start(t, manager.Options{Namespace: namespace, CertificateDir: dir}, mark("a", extension.Scope{}))
+	start(t, manager.Options{Namespace: namespace, Certificates: manager.CertificateOptions{Dir: dir}}, mark("a", extension.Scope{}))
 	eventuallyCalled(t, namespace, "marked")
 	secrets, err := clientset.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(secrets.Items) > 0 {
@@ -490,7 +490,7 @@ func TestHealthReadinessAndMetricsAreServedWhereAsked(t *testing.T) {
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	metrics := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	drain := time.Second
-	r := start(t, manager.Options{Namespace: namespace, HealthAddress: health, MetricsAddress: metrics, DrainPeriod: &drain}, mark("a", extension.Scope{}))
+	r := start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{HealthAddress: health, MetricsAddress: metrics, DrainPeriod: &drain}}, mark("a", extension.Scope{}))
 	status := func(url string) int {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 		if err != nil {

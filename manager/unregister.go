@@ -111,13 +111,13 @@ func (m *Manager) removeObjects(ctx context.Context) error {
 	}
 	var errs []error
 	secrets := m.clientset.CoreV1().Secrets(namespace)
-	if *m.options.SetupCertificate && m.options.CertificateDir == "" && !m.options.ForeignCABundle {
+	if *m.options.SetupCertificate && m.options.Certificates.Dir == "" && !m.options.Registration.ForeignCABundle {
 		errs = append(errs, remove("Secret", m.options.SetupCertificateName, secrets.Delete))
-		if m.options.LeafSecretName != "" {
-			errs = append(errs, remove("Secret", m.options.LeafSecretName, secrets.Delete))
+		if m.options.Certificates.LeafSecretName != "" {
+			errs = append(errs, remove("Secret", m.options.Certificates.LeafSecretName, secrets.Delete))
 		}
 	}
-	if m.options.LeaderElection {
+	if m.options.Watching.LeaderElection {
 		errs = append(errs, remove("Lease", m.options.configurationName(), m.clientset.CoordinationV1().Leases(namespace).Delete))
 	}
 	return errors.Join(errs...)

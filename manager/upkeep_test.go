@@ -117,7 +117,7 @@ func TestASecondInstallationOfTheSameNameSaysWhoseItIs(t *testing.T) {
 	namespace := newNamespace(t)
 	start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}))
 	before := liveConfiguration(t, namespace).ResourceVersion
-	second := newManager(t, manager.Options{Namespace: namespace, AdvertiseHost: "localhost"}, mark("b", extension.Scope{}))
+	second := newManager(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{AdvertiseHost: "localhost"}}, mark("b", extension.Scope{}))
 	err := second.Start(t.Context())
 	if err == nil || !strings.Contains(err.Error(), `it belongs to "host 127.0.0.1"`) {
 		t.Errorf("the second says %v", err)
@@ -136,13 +136,12 @@ func TestABundleThatSomeoneElseInjectsIsLeftAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	registrar := newManager(t, manager.Options{Namespace: namespace, LeafSecretName: "cert-manager-leaf", AdvertiseHost: "127.0.0.1"}, mark("a", extension.Scope{}))
+	registrar := newManager(t, manager.Options{Namespace: namespace, Certificates: manager.CertificateOptions{LeafSecretName: "cert-manager-leaf"}, Serving: manager.ServingOptions{AdvertiseHost: "127.0.0.1"}}, mark("a", extension.Scope{}))
 	if err := registrar.RegisterExtensions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	r := newManager(t, manager.Options{
-		Namespace: namespace, LeafSecretName: "cert-manager-leaf", ForeignCABundle: true,
-		WebhookAnnotations: map[string]string{"cert-manager.io/inject-ca-from": namespace + "/leaf"},
+		Namespace: namespace, Certificates: manager.CertificateOptions{LeafSecretName: "cert-manager-leaf"}, Registration: manager.RegistrationOptions{ForeignCABundle: true, Annotations: map[string]string{"cert-manager.io/inject-ca-from": namespace + "/leaf"}},
 	}, mark("b", extension.Scope{}))
 	r.run(t)
 	<-r.Ready()
@@ -202,7 +201,7 @@ func TestManyReplicasThatStartTogetherMakeOneCAWithFewWrites(t *testing.T) {
 
 func TestASecretThatIsDamagedWhileItRunsIsHealedWithAReasonAndAnEvent(t *testing.T) {
 	namespace := newNamespace(t)
-	r := start(t, manager.Options{Namespace: namespace, PropagationDelay: time.Second}, mark("a", extension.Scope{}))
+	r := start(t, manager.Options{Namespace: namespace, Certificates: manager.CertificateOptions{PropagationDelay: time.Second}}, mark("a", extension.Scope{}))
 	eventuallyCalled(t, namespace, "marked")
 	secrets := clientset.CoreV1().Secrets(namespace)
 	healed := 0
@@ -298,7 +297,7 @@ func TestTheManagerComesBackByItselfAfterTheAPIServerAndEtcdWereAway(t *testing.
 	}
 	namespace := newNamespace(t)
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	r := start(t, manager.Options{Namespace: namespace, HealthAddress: health}, mark("a", extension.Scope{}), &recorder{events: make(chan string, 100)})
+	r := start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{HealthAddress: health}}, mark("a", extension.Scope{}), &recorder{events: make(chan string, 100)})
 	eventuallyCalled(t, namespace, "marked")
 	r.outage = true
 	before := liveConfiguration(t, namespace)
@@ -338,7 +337,7 @@ func TestReadinessSaysWhyAManagerIsNotReady(t *testing.T) {
 	namespace := newNamespace(t)
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	// Nobody listens where the API server is told to call.
-	r := start(t, manager.Options{Namespace: namespace, AdvertiseHost: "admitkit.invalid", Host: "127.0.0.1", HealthAddress: health}, mark("a", extension.Scope{}))
+	r := start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{AdvertiseHost: "admitkit.invalid", HealthAddress: health}, Host: "127.0.0.1"}, mark("a", extension.Scope{}))
 	eventually(t, "readyz names the probe and its error", func() bool {
 		status, text := body(t, "http://"+health+"/readyz")
 		return status == http.StatusInternalServerError && strings.Contains(text, "[-]probe failed:") && strings.Contains(text, "admitkit.invalid") &&
@@ -352,14 +351,14 @@ func TestTheFailurePolicyTurnsFromIgnoreToFailOnceAProbeCameBack(t *testing.T) {
 	policy := func() admissionregistrationv1.FailurePolicyType {
 		return *liveConfiguration(t, namespace).Webhooks[0].FailurePolicy
 	}
-	unreachable := newManager(t, manager.Options{Namespace: namespace, IgnoreUntilProbed: true}, mark("a", extension.Scope{}))
+	unreachable := newManager(t, manager.Options{Namespace: namespace, Registration: manager.RegistrationOptions{IgnoreUntilProbed: true}}, mark("a", extension.Scope{}))
 	if err := unreachable.RegisterExtensions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if policy() != admissionregistrationv1.Ignore {
 		t.Error("it is not Ignore at first")
 	}
-	r := start(t, manager.Options{Namespace: namespace, IgnoreUntilProbed: true}, mark("a", extension.Scope{}))
+	r := start(t, manager.Options{Namespace: namespace, Registration: manager.RegistrationOptions{IgnoreUntilProbed: true}}, mark("a", extension.Scope{}))
 	eventually(t, "it is Fail after the probe", func() bool { return policy() == admissionregistrationv1.Fail })
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
@@ -377,7 +376,7 @@ func TestTheFailurePolicyTurnsFromIgnoreToFailOnceAProbeCameBack(t *testing.T) {
 
 func TestUnregisterLeavesNothingWithOurLabel(t *testing.T) {
 	namespace := newNamespace(t)
-	options := manager.Options{Namespace: namespace, LeafSecretName: "leaf", LeaderElection: true}
+	options := manager.Options{Namespace: namespace, Certificates: manager.CertificateOptions{LeafSecretName: "leaf"}, Watching: manager.WatchingOptions{LeaderElection: true}}
 	r := start(t, options, mark("a", extension.Scope{}), &recorder{events: make(chan string, 100)})
 	eventuallyCalled(t, namespace, "marked")
 	if err := r.stop(); err != nil {
@@ -448,15 +447,15 @@ func TestAServerMayReadNothingButItsLeaf(t *testing.T) {
 	var seen forbidden
 	no := false
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	options := manager.Options{Namespace: apps, WebhookNamespace: home, Port: freeport.For(t), LeafSecretName: "leaf"}
+	options := manager.Options{Namespace: apps, WebhookNamespace: home, Port: freeport.For(t), Certificates: manager.CertificateOptions{LeafSecretName: "leaf"}}
 	serverOptions := options
-	serverOptions.RegisterWebHook, serverOptions.HealthAddress = &no, health
+	serverOptions.RegisterWebHook, serverOptions.Serving.HealthAddress = &no, health
 	serverOptions.RESTConfig = seen.watch(serviceAccount(t, home, "server"))
 	server := newManager(t, serverOptions, mark("a", extension.Scope{}))
 	serving := make(chan error, 1)
 	go func() { serving <- server.Start(t.Context()) }()
 	registrarHealth := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	options.HealthAddress, options.MetricsAddress = registrarHealth, fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
+	options.Serving.HealthAddress, options.Serving.MetricsAddress = registrarHealth, fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	registrar := newManager(t, options, mark("a", extension.Scope{}))
 	keeping := make(chan error, 1)
 	go func() { keeping <- registrar.KeepRegistered(t.Context()) }()
@@ -466,7 +465,7 @@ func TestAServerMayReadNothingButItsLeaf(t *testing.T) {
 		status, text := body(t, "http://"+registrarHealth+"/readyz")
 		return status == http.StatusOK && strings.Contains(text, "[+]registration ok") && strings.Contains(text, "[+]probe ok")
 	})
-	if status, text := body(t, "http://"+options.MetricsAddress+"/metrics"); status != http.StatusOK || !strings.Contains(text, "admitkit_certificate_expiry") {
+	if status, text := body(t, "http://"+options.Serving.MetricsAddress+"/metrics"); status != http.StatusOK || !strings.Contains(text, "admitkit_certificate_expiry") {
 		t.Errorf("the registrar's metrics: HTTP %d, and nothing of certificates: %.300s", status, text)
 	}
 	server.Stop()
@@ -486,10 +485,10 @@ func TestAWebhookThatCouldKeepTheManagersOwnPodsAwayIsRefused(t *testing.T) {
 	namespace := newNamespace(t)
 	options := manager.Options{Namespace: namespace, ServiceName: "my-ext"}
 	r := newManager(t, options, mark("a", extension.Scope{Name: "guarded"}))
-	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), `name "guarded" in AllowOwnPods`) {
+	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), `name "guarded" in Registration.AllowOwnPods`) {
 		t.Errorf("got %v", err)
 	}
-	options.AllowOwnPods = []string{"guarded"}
+	options.Registration.AllowOwnPods = []string{"guarded"}
 	if err := newManager(t, options, mark("a", extension.Scope{Name: "guarded"})).RegisterExtensions(t.Context()); err != nil {
 		t.Errorf("allowed by name: %v", err)
 	}
@@ -501,7 +500,7 @@ func TestAWebhookThatCouldKeepTheManagersOwnPodsAwayIsRefused(t *testing.T) {
 func TestAReplicaThatLosesTheLeaseGoesOnAnswering(t *testing.T) {
 	namespace := newNamespace(t)
 	seen := newRecorder()
-	r := start(t, manager.Options{Namespace: namespace, LeaderElection: true}, mark("a", extension.Scope{}), seen)
+	r := start(t, manager.Options{Namespace: namespace, Watching: manager.WatchingOptions{LeaderElection: true}}, mark("a", extension.Scope{}), seen)
 	eventuallyCalled(t, namespace, "marked")
 	createPod(t, namespace, newPod("first"))
 	seen.expect(t, "ADDED first")
@@ -563,7 +562,7 @@ func TestValidityGoesByTheClockOfTheAPIServer(t *testing.T) {
 func TestTheMetricsTellOfCertificatesAndRepairs(t *testing.T) {
 	namespace := newNamespace(t)
 	metrics := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	start(t, manager.Options{Namespace: namespace, MetricsAddress: metrics}, mark("a", extension.Scope{}))
+	start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{MetricsAddress: metrics}}, mark("a", extension.Scope{}))
 	for _, want := range []string{
 		`admitkit_certificate_expiry_seconds{certificate="ca",source="` + namespace,
 		`admitkit_certificate_expiry_seconds{certificate="leaf",source="` + namespace,

@@ -32,9 +32,7 @@ func (m *Manager) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.mu.Lock()
-	m.ctx, m.kube = ctx, kube
-	m.mu.Unlock()
+	m.enter(ctx, kube)
 	background, err := m.newBackground(kube, nil)
 	if err != nil {
 		return err
@@ -80,7 +78,7 @@ func (m *Manager) watchPods(ctx context.Context, as extension.Manager, watchers 
 	}
 	var feeds sync.WaitGroup
 	for _, watcher := range watchers {
-		f := newFeed(watcher, as, m.options.WatcherQueueLength, m.options.WatcherStartRV)
+		f := newFeed(watcher, as, m.options.Watching.QueueLength, m.options.WatcherStartRV)
 		handler, err := informer.AddEventHandler(f)
 		if err != nil {
 			return err

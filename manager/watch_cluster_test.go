@@ -212,7 +212,7 @@ func TestWatchersLoseNothingWhileTheAPIServerRestartsAndVersionsExpire(t *testin
 	watched := own.Config()
 	watched.Wrap(func(next http.RoundTripper) http.RoundTripper { return network{next, &cut, &expired} })
 	quick, slowOne, panics := newLedger(0), newLedger(slow), &panicker{}
-	r := newManager(t, manager.Options{Namespace: metav1.NamespaceDefault, RESTConfig: watched, WatcherQueueLength: 50}, panics, slowOne, quick)
+	r := newManager(t, manager.Options{Namespace: metav1.NamespaceDefault, RESTConfig: watched, Watching: manager.WatchingOptions{QueueLength: 50}}, panics, slowOne, quick)
 	done := make(chan error, 1)
 	go func() { done <- r.Watch(t.Context()) }()
 	eventuallyWithin(t, time.Minute, "the Pods that exist are told", func() bool { return quick.count() >= names })
@@ -276,7 +276,7 @@ func (everywhere) NeedLeaderElection() bool { return false }
 func TestOneReplicaWatchesUnlessTheWatcherWantsAll(t *testing.T) {
 	namespace := newNamespace(t)
 	createPod(t, namespace, newPod("existing"))
-	options := manager.Options{Namespace: namespace, LeaderElection: true}
+	options := manager.Options{Namespace: namespace, Watching: manager.WatchingOptions{LeaderElection: true}}
 	elected := [2]*recorder{newRecorder(), newRecorder()}
 	all := [2]everywhere{{newRecorder()}, {newRecorder()}}
 	first := start(t, options, elected[0], all[0])
@@ -305,7 +305,7 @@ func TestWatchIsElectedToo(t *testing.T) {
 	createPod(t, namespace, newPod("existing"))
 	watch := func() (w *recorder, r *running, done chan error) {
 		w, done = newRecorder(), make(chan error, 1)
-		r = newManager(t, manager.Options{Namespace: namespace, LeaderElection: true}, w)
+		r = newManager(t, manager.Options{Namespace: namespace, Watching: manager.WatchingOptions{LeaderElection: true}}, w)
 		go func() { done <- r.Watch(t.Context()) }()
 		return w, r, done
 	}

@@ -134,7 +134,7 @@ func TestAReconcilerReconcilesInTheNamespaceOnly(t *testing.T) {
 	namespace, other := newNamespace(t), newNamespace(t)
 	createPod(t, namespace, newPod("existing"))
 	createPod(t, other, newPod("elsewhere"))
-	start(t, manager.Options{Namespace: namespace, LeaderElection: true}, &annotator{})
+	start(t, manager.Options{Namespace: namespace, Watching: manager.WatchingOptions{LeaderElection: true}}, &annotator{})
 	createPod(t, namespace, newPod("new"))
 	for _, name := range []string{"existing", "new"} {
 		eventually(t, "Pod "+name+" is reconciled", func() bool {

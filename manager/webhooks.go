@@ -18,11 +18,6 @@ func (m *Manager) Webhooks() ([]*webhook.Webhook, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.mu.Lock()
-	m.ctx, m.kube = ctx, kube
-	m.mu.Unlock()
-	if err := m.parts.Register(m); err != nil {
-		return nil, err
-	}
-	return webhooks, nil
+	m.enter(ctx, kube)
+	return webhooks, m.parts.Register(m)
 }

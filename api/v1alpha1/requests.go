@@ -303,6 +303,15 @@ func EndOf(r Request) (time.Time, error) {
 	return end, err
 }
 
+// Over reports whether the access of a request is over: its time has passed, it was
+// revoked, or it cannot be told how long it lasts. That it was revoked is enough,
+// whatever the time: the clock of whoever revoked it may be ahead of the one that
+// now comes from.
+func Over(r Request, now time.Time) bool {
+	end, err := EndOf(r)
+	return err != nil || r.GetRequestStatus().RevokedAt != nil || !now.Before(end)
+}
+
 // End returns when the time is over that was requested at created. Whether access
 // lasts that long, [EndOf] says.
 func (s *RequestSpec) End(created metav1.Time) (time.Time, error) {

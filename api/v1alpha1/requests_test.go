@@ -33,3 +33,29 @@ func TestARevocationEndsAccessSoonerAndNeverLater(t *testing.T) {
 		}
 	}
 }
+
+func TestAccessIsOverWhenItsTimeHasPassedOrItWasRevoked(t *testing.T) {
+	created := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for sentence, test := range map[string]struct {
+		duration string
+		revoked  time.Duration // 0 for none
+		now      time.Duration
+		want     bool
+	}{
+		"before the end":                 {"1h", 0, time.Hour - 1, false},
+		"at the end":                     {"1h", 0, time.Hour, true},
+		"revoked":                        {"1h", time.Minute, 2 * time.Minute, true},
+		"revoked by a clock that is off": {"1h", time.Minute, 0, true},
+		"revoked after its end":          {"1h", 2 * time.Hour, time.Minute, true},
+		"of a duration that is not":      {"soon", 0, 0, true},
+	} {
+		req := &v1alpha1.PodAccessRequest{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
+		req.Spec.Duration = test.duration
+		if test.revoked != 0 {
+			req.Status.RevokedAt = &metav1.Time{Time: created.Add(test.revoked)}
+		}
+		if over := v1alpha1.Over(req, created.Add(test.now)); over != test.want {
+			t.Errorf("%s: it is over: %t", sentence, over)
+		}
+	}
+}

@@ -12,7 +12,6 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/utils/ptr"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/manager"
@@ -42,7 +41,7 @@ func (s *scanner) Mutate(_ context.Context, pod *corev1.Pod, _ *extension.Reques
 		Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
 			corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("512Mi"),
 		}},
-		SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false), RunAsNonRoot: ptr.To(true)},
+		SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: new(false), RunAsNonRoot: new(true)},
 	}
 	pod.Spec.InitContainers = append([]corev1.Container{container}, others...)
 	return nil
@@ -52,7 +51,7 @@ func main() {
 	s := &scanner{}
 	cmd := command.New("scanner", func(mgr *manager.Manager) error {
 		// Containers that a later webhook adds are to be scanned too.
-		ifNeeded := extension.Scope{Name: "scanner", ReinvocationPolicy: ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy)}
+		ifNeeded := extension.Scope{Name: "scanner", ReinvocationPolicy: new(admissionregistrationv1.IfNeededReinvocationPolicy)}
 		return mgr.AddExtension(extension.Mutating(s, ifNeeded))
 	})
 	cmd.PersistentFlags().StringVar(&s.image, "scanner-image", "registry.example.com/scanner:1", "image of the scanner")

@@ -31,13 +31,13 @@ func (p *proxy) Mutate(_ context.Context, pod *corev1.Pod, _ *extension.Request)
 	container := corev1.Container{
 		Name:          name,
 		Image:         p.image,
-		RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways),
+		RestartPolicy: new(corev1.ContainerRestartPolicyAlways),
 		Ports:         []corev1.ContainerPort{{Name: "tls", ContainerPort: 8443}},
 		VolumeMounts:  []corev1.VolumeMount{{Name: name, MountPath: "/etc/tls", ReadOnly: true}},
 		SecurityContext: &corev1.SecurityContext{
-			AllowPrivilegeEscalation: ptr.To(false),
-			ReadOnlyRootFilesystem:   ptr.To(true),
-			RunAsNonRoot:             ptr.To(true),
+			AllowPrivilegeEscalation: new(false),
+			ReadOnlyRootFilesystem:   new(true),
+			RunAsNonRoot:             new(true),
 			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
 	}

@@ -14,8 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
-	"k8s.io/utils/ptr"
-
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/manager/command"
@@ -24,7 +22,7 @@ import (
 // withoutToken leaves a Pod without a token that does not ask for one.
 func withoutToken(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
 	if pod.Spec.AutomountServiceAccountToken == nil {
-		pod.Spec.AutomountServiceAccountToken = ptr.To(false)
+		pod.Spec.AutomountServiceAccountToken = new(false)
 	}
 	return nil
 }

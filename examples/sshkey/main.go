@@ -76,7 +76,7 @@ func (s *sshKey) Mutate(ctx context.Context, pod *corev1.Pod, req *extension.Req
 	_, err = s.client.Secrets(req.Namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{label: "key"}},
 		Type:       corev1.SecretTypeSSHAuth,
-		Immutable:  ptr.To(true),
+		Immutable:  new(true),
 		Data:       data,
 	}, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
@@ -143,7 +143,7 @@ func main() {
 		return mgr.AddExtension(extension.Mutating(keys, extension.Scope{
 			Name:           "ssh-key",
 			ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{label: "true"}},
-			SideEffects:    ptr.To(admissionregistrationv1.SideEffectClassNoneOnDryRun),
+			SideEffects:    new(admissionregistrationv1.SideEffectClassNoneOnDryRun),
 		}))
 	}))
 }

@@ -250,7 +250,7 @@ func TestAnyReplicaRefusesASessionPastItsEnd(t *testing.T) {
 	namespace := newNamespace(t)
 	deployment(t, namespace, "web", 1)
 	// The replica that leads cannot end anything: it may not delete.
-	lead := func(o *manager.Options) { o.LeaderElection = true }
+	lead := func(o *manager.Options) { o.Watching.LeaderElection = true }
 	leader := startOn(t, namespace, freeport.For(t), access.Options{}, lead)
 	create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))

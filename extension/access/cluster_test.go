@@ -182,7 +182,7 @@ func startOn(t *testing.T, namespace string, port int32, options access.Options,
 	options.Namespace = namespace
 	core, logs := observer.New(zapcore.DebugLevel)
 	managerOptions := manager.Options{
-		Namespace: namespace, Host: "127.0.0.1", Port: port, DrainPeriod: new(time.Duration),
+		Namespace: namespace, Host: "127.0.0.1", Port: port, Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
 		Logger: zap.New(core).Sugar(), RESTConfig: cluster.Config(),
 	}
 	if tweak != nil {

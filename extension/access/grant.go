@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -17,10 +18,95 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 )
 
+// grant gives a request what it lacks: the access Pod and the Role, then the
+// RoleBinding, and completes what the status says. What the API server refuses is
+// not an error, but becomes a refusal in the status.
+func (r *requests) grant(ctx context.Context, f *facts, d *decision) error {
+	role := f.role
+	if role == nil {
+		made, pod, err := r.record(ctx, f, d.grant)
+		var refused *refusal
+		if errors.As(err, &refused) {
+			d.status.refused(refused)
+			d.waits = refused.waits
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		role = made
+		d.status.granted(chosenPod(role).name, role.Annotations[annotationMessage])
+		d.status.observed(f.kind, pod)
+	}
+	if r.options.Clock.Now().After(f.end) {
+		d.status = nil
+		return nil
+	}
+	binding, err := newBinding(r.kind, f.request, role)
+	if err != nil {
+		return err
+	}
+	if err := r.createBinding(ctx, binding); err != nil {
+		return fmt.Errorf("creating RoleBinding %s/%s: %w", binding.Namespace, binding.Name, err)
+	}
+	d.live = true
+	return nil
+}
+
+// record makes the access Pod, or finds the one that an earlier attempt made, and
+// records the Pod in the Role. The access command is that for the Pod as the API
+// server made it.
+func (r *requests) record(ctx context.Context, f *facts, g *grant) (*rbacv1.Role, *corev1.Pod, error) {
+	pod := g.pod
+	if f.kind.makesPod {
+		var err error
+		if pod, err = r.createPod(ctx, f, pod); err != nil {
+			return nil, nil, err
+		}
+	}
+	message, refused := commandFor(g.template, &pod.ObjectMeta)
+	if refused != nil {
+		if f.kind.makesPod {
+			if err := r.deletePod(ctx, f, choice{name: pod.Name, uid: pod.UID}); err != nil {
+				return nil, nil, err
+			}
+		}
+		return nil, nil, refused
+	}
+	role, err := newRole(r.kind, f.request, g.template.GetAccessConfig(), pod)
+	if err != nil {
+		return nil, nil, err
+	}
+	role.Annotations[annotationMessage] = message
+	if role, err = r.createRole(ctx, role); err != nil {
+		return nil, nil, fmt.Errorf("creating Role: %w", err)
+	}
+	return role, pod, nil
+}
+
+// createPod creates an access Pod, or returns the one that an earlier attempt made.
+func (r *requests) createPod(ctx context.Context, f *facts, pod *corev1.Pod) (*corev1.Pod, error) {
+	err := r.writer.Create(ctx, pod)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		key := client.ObjectKeyFromObject(pod)
+		if err := r.live.Get(ctx, key, pod); err != nil {
+			return nil, err
+		}
+		if !f.kind.owns(pod, f.request.GetUID()) {
+			return nil, refuse(v1alpha1.ReasonNameTaken, "Pod %s/%s exists and does not belong to this request", key.Namespace, key.Name).forNow()
+		}
+		return pod, nil
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
+		return nil, refuse(v1alpha1.ReasonPodRefused, "the API server refuses the access Pod: %v", err).forNow()
+	}
+	return pod, err
+}
+
 // newRole returns the Role of a grant. It is also the record of the choice: its
 // rules and annotations say which Pod was chosen, to whom access is granted and
-// what is to happen at the end, so that no later change of the template matters.
-// The request owns it.
+// what happens at the end, so that no later change of the template matters. The
+// request owns it.
 func newRole(k kind, req v1alpha1.Request, config *v1alpha1.AccessConfig, pod *corev1.Pod) (*rbacv1.Role, error) {
 	subjects, err := json.Marshal(subjectsOf(config, req.GetRequestSpec().Requester))
 	if err != nil {
@@ -30,16 +116,15 @@ func newRole(k kind, req v1alpha1.Request, config *v1alpha1.AccessConfig, pod *c
 	role.OwnerReferences = []metav1.OwnerReference{k.ownedBy(req)}
 	role.Annotations[AnnotationPodUID] = string(pod.UID)
 	role.Annotations[AnnotationSubjects] = string(subjects)
-	if config.OnExpiry == v1alpha1.ExpiryEvict && k.name == execAccess.name {
+	if config.OnExpiry == v1alpha1.ExpiryEvict && !k.makesPod {
 		role.Annotations[AnnotationOnExpiry] = string(v1alpha1.ExpiryEvict)
 	}
 	return role, nil
 }
 
-// newBinding returns the RoleBinding of a grant: it is what access stands and
-// falls with. The Pod owns it, so that the garbage collector removes it with the
-// Pod, and another Pod of the same name, as StatefulSets make them, is not
-// accessible.
+// newBinding returns the RoleBinding of a grant, with which access begins and ends.
+// The Pod owns it, so that the garbage collector removes it with the Pod, and the
+// next Pod of the same name, as StatefulSets make them, is not accessible.
 func newBinding(k kind, req v1alpha1.Request, role *rbacv1.Role) (*rbacv1.RoleBinding, error) {
 	binding := &rbacv1.RoleBinding{
 		ObjectMeta: k.meta(req),
@@ -69,8 +154,7 @@ func chosenPod(role *rbacv1.Role) choice {
 	return choice{}
 }
 
-// rules allow the verbs on one Pod, and to get it, without which kubectl does
-// nothing. A stream is opened by a POST (create), or by a GET when the client
+// rules allow the verbs on one Pod, and to get it, which kubectl needs for each. A stream is opened by a POST (create), or by a GET when the client
 // speaks WebSocket.
 func rules(verbs []v1alpha1.AccessVerb, pod string) []rbacv1.PolicyRule {
 	if len(verbs) == 0 {

@@ -34,7 +34,7 @@ func (g *guard) Validate(ctx context.Context, _ runtime.Object, req *extension.R
 		return err
 	}
 	if over != "" {
-		denied.WithLabelValues("session", reasonEnded).Inc()
+		deniedTotal.WithLabelValues("session", reasonEnded).Inc()
 		return extension.Denyf("%s on Pod %s: %s; make another request", req.SubResource, pod, over)
 	}
 	return nil
@@ -122,7 +122,7 @@ func (g *guard) over(req v1alpha1.Request) string {
 		return "the duration of request " + req.GetName() + " is not valid"
 	case !req.GetDeletionTimestamp().IsZero():
 		return "the request " + req.GetName() + " is being deleted"
-	case !g.options.Clock.Now().Before(end):
+	case v1alpha1.Over(req, g.options.Clock.Now()):
 		return "access by request " + req.GetName() + " ended at " + end.UTC().Format("2006-01-02T15:04:05Z")
 	}
 	return ""

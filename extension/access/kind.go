@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/access/internal/pod"
 )
 
 // Labels and annotations. They say what an object is for; the annotations of a
@@ -28,42 +29,44 @@ const (
 	AnnotationOnExpiry = "admitkit.dev/on-expiry"
 	// AnnotationSubjects has to whom access is granted, as JSON.
 	AnnotationSubjects = v1alpha1.AnnotationSubjects
-	// AnnotationTemplate on a Pod names the PodAccessTemplate that it is to be
-	// treated by when it is created; see the README.
-	AnnotationTemplate = "admitkit.dev/access-template"
+	// AnnotationTemplate on a Pod names the PodAccessTemplate by which it is
+	// treated when it is created; see the README.
+	AnnotationTemplate = pod.AnnotationTemplate
+	// annotationMessage has the access command, made when access was granted.
+	annotationMessage = "admitkit.dev/access-message"
 )
 
 // kind is one of the two kinds of access.
 type kind struct {
-	name        string // in names of controllers and metrics
-	prefix      string // of the names of what a request gets
-	request     string // the Kind of requests
-	template    string // the Kind of templates
+	name     string // in names of controllers and metrics
+	prefix   string // of the names of what a request gets
+	request  string // the Kind of requests
+	template string // the Kind of templates
+	// makesPod says that access is to a Pod that is made for the request, and
+	// deleted with it. Otherwise it is to a Pod that a workload runs.
+	makesPod    bool
 	newRequest  func() v1alpha1.Request
 	requests    func() client.ObjectList
 	newTemplate func() v1alpha1.Template
-	templates   func() client.ObjectList
 }
 
 var (
 	podAccess = kind{
-		name: "pod", prefix: v1alpha1.PodAccessPrefix, request: "PodAccessRequest", template: "PodAccessTemplate",
+		name: "pod", prefix: v1alpha1.PodAccessPrefix, request: "PodAccessRequest", template: "PodAccessTemplate", makesPod: true,
 		newRequest:  func() v1alpha1.Request { return &v1alpha1.PodAccessRequest{} },
 		requests:    func() client.ObjectList { return &v1alpha1.PodAccessRequestList{} },
 		newTemplate: func() v1alpha1.Template { return &v1alpha1.PodAccessTemplate{} },
-		templates:   func() client.ObjectList { return &v1alpha1.PodAccessTemplateList{} },
 	}
 	execAccess = kind{
 		name: "exec", prefix: v1alpha1.ExecAccessPrefix, request: "ExecAccessRequest", template: "ExecAccessTemplate",
 		newRequest:  func() v1alpha1.Request { return &v1alpha1.ExecAccessRequest{} },
 		requests:    func() client.ObjectList { return &v1alpha1.ExecAccessRequestList{} },
 		newTemplate: func() v1alpha1.Template { return &v1alpha1.ExecAccessTemplate{} },
-		templates:   func() client.ObjectList { return &v1alpha1.ExecAccessTemplateList{} },
 	}
 )
 
 // resource returns the key of what a request gets: Role, RoleBinding and access
-// Pod have one name. It does not depend on a UID or on chance, so that a manager
+// Pod share one name. It depends on neither a UID nor chance, so that a manager
 // that was killed finds what it made.
 func (k kind) resource(request types.NamespacedName) types.NamespacedName {
 	return types.NamespacedName{Namespace: request.Namespace, Name: k.prefix + request.Name}
@@ -89,21 +92,28 @@ func (k kind) meta(req v1alpha1.Request) metav1.ObjectMeta {
 // ownedBy returns the reference that makes a request the owner of an object.
 func (k kind) ownedBy(req v1alpha1.Request) metav1.OwnerReference {
 	owner := metav1.NewControllerRef(req, v1alpha1.GroupVersion.WithKind(k.request))
-	// To block a deletion one needs a right on the owner's finalizers.
+	// Blocking the owner's deletion would need a right on its finalizers.
 	owner.BlockOwnerDeletion = nil
 	return *owner
 }
 
-// each calls do for every request of a list.
-func each(list client.ObjectList, do func(v1alpha1.Request)) {
+// owns reports whether an object says that a request of this kind controls it: the
+// one with the UID, or any if uid is "".
+func (k kind) owns(object metav1.Object, uid types.UID) bool {
+	owner := metav1.GetControllerOf(object)
+	return owner != nil && owner.Kind == k.request && owner.APIVersion == v1alpha1.GroupVersion.String() && (uid == "" || owner.UID == uid)
+}
+
+// eachRequest calls visit for every request of a list.
+func eachRequest(list client.ObjectList, visit func(v1alpha1.Request)) {
 	switch list := list.(type) {
 	case *v1alpha1.PodAccessRequestList:
 		for i := range list.Items {
-			do(&list.Items[i])
+			visit(&list.Items[i])
 		}
 	case *v1alpha1.ExecAccessRequestList:
 		for i := range list.Items {
-			do(&list.Items[i])
+			visit(&list.Items[i])
 		}
 	}
 }

@@ -1,7 +1,10 @@
 package access
 
 import (
+	"sync"
+
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
@@ -9,13 +12,13 @@ var (
 	grants = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "admitkit_access_grants", Help: "Grants that are live, as the replica that leads sees them.",
 	}, []string{"kind"})
-	granted = prometheus.NewCounterVec(prometheus.CounterOpts{
+	grantedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_access_granted_total", Help: "Requests that were granted.",
 	}, []string{"kind"})
-	denied = prometheus.NewCounterVec(prometheus.CounterOpts{
+	deniedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_access_denied_total", Help: "What was denied at admission, by reason.",
 	}, []string{"kind", "reason"})
-	expired = prometheus.NewCounterVec(prometheus.CounterOpts{
+	expiredTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_access_expired_total", Help: "Grants that ended because their time was over.",
 	}, []string{"kind"})
 	lateness = prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -25,5 +28,27 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(grants, granted, denied, expired, lateness)
+	metrics.Registry.MustRegister(grants, grantedTotal, deniedTotal, expiredTotal, lateness)
+}
+
+// liveGrants counts the grants that are live.
+type liveGrants struct {
+	mu   sync.Mutex
+	kind string
+	keys map[types.NamespacedName]bool
+}
+
+func (l *liveGrants) set(key types.NamespacedName, live bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.keys[key] == live {
+		return
+	}
+	if live {
+		l.keys[key] = true
+		grants.WithLabelValues(l.kind).Inc()
+	} else {
+		delete(l.keys, key)
+		grants.WithLabelValues(l.kind).Dec()
+	}
 }

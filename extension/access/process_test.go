@@ -60,8 +60,8 @@ func runProcess(text string) int {
 	}()
 	mgr, err := manager.New(manager.Options{
 		Namespace: options.Namespace, Host: "127.0.0.1", Port: options.Port, KubeConfig: options.KubeConfig,
-		MetricsAddress: options.Metrics, LeaderElection: options.LeaderElection,
-		RegisterWebHook: new(bool), DrainPeriod: new(time.Duration),
+		Serving: manager.ServingOptions{MetricsAddress: options.Metrics, DrainPeriod: new(time.Duration)}, Watching: manager.WatchingOptions{LeaderElection: options.LeaderElection},
+		RegisterWebHook: new(bool),
 	})
 	if err == nil {
 		err = mgr.AddExtension(access.New(access.Options{Namespace: options.Namespace, Workers: options.Workers}))

@@ -16,15 +16,16 @@ import (
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// enqueue puts the requests that an object concerns into the queue: those whose
-// time is over first, then what happens, and last what a start or restart finds.
+// enqueue puts the requests that an object concerns into the queue: first those
+// whose time is over, then those that something happens to, and last those that a
+// start or restart finds.
 func (r *requests) enqueue(keys func(context.Context, client.Object) []types.NamespacedName) handler.EventHandler {
 	add := func(ctx context.Context, q queue, object client.Object, priority int) {
 		if req, ok := object.(v1alpha1.Request); ok {
-			switch end, err := v1alpha1.EndOf(req); {
+			switch {
 			case ended(req):
 				priority = priorityCleanup
-			case err == nil && !r.options.Clock.Now().Before(end):
+			case v1alpha1.Over(req, r.options.Clock.Now()):
 				priority = priorityEnd
 			}
 		}
@@ -56,8 +57,8 @@ func (r *requests) enqueue(keys func(context.Context, client.Object) []types.Nam
 				return
 			}
 			for _, key := range keys(ctx, e.Object) {
-				if _, ours := r.revoked.Load(key); ours {
-					return // by end, which comes back for the rest
+				if _, ours := r.unbound.Load(key); ours {
+					return // deleted at the end, which is followed by the cleaning up
 				}
 			}
 			add(ctx, q, e.Object, priorityCleanup)
@@ -85,7 +86,7 @@ func (r *requests) waitingFor(ctx context.Context, template client.Object) []typ
 		return nil
 	}
 	var keys []types.NamespacedName
-	each(list, func(req v1alpha1.Request) {
+	eachRequest(list, func(req v1alpha1.Request) {
 		if req.GetRequestSpec().TemplateName == template.GetName() && !ended(req) && !wasGranted(req) {
 			keys = append(keys, client.ObjectKeyFromObject(req))
 		}

@@ -49,7 +49,7 @@ func (g *recordGuard) Validate(ctx context.Context, _ runtime.Object, req *exten
 		return err
 	}
 	if user := req.User().Username; user != me {
-		denied.WithLabelValues("record", v1alpha1.ReasonNotAllowed).Inc()
+		deniedTotal.WithLabelValues("record", v1alpha1.ReasonNotAllowed).Inc()
 		return extension.Denyf("%s %s/%s: names that begin with %s and %s are those of grants, which admitkit alone makes, as %s",
 			req.Kind.Kind, req.Namespace, req.Name, podAccess.prefix, execAccess.prefix, me)
 	}

@@ -24,14 +24,15 @@ import (
 
 var _ extension.Remover = (*requests)(nil)
 
-// Remove implements extension.Remover: it ends all access of its kind, at once,
-// since nobody will end it later, in the way in which the end of its time does.
+// Remove implements extension.Remover: it ends all access of its kind at once, since
+// nobody will end it later, in the way in which the end of its time does.
 //
-// Requests stay as records. Those whose time has not passed are revoked, in a
-// field of the status that the API server lets nobody change: otherwise an
-// installation that comes later would grant them again. To shorten spec.duration
-// would not do, which engineers may write, and while no webhook is registered may
-// lengthen again.
+// Requests stay as records. They are revoked, in a field of the status that the API
+// server lets nobody change: otherwise a manager that still runs, or an installation
+// that comes later, would grant them again. Shortening spec.duration would not do:
+// engineers may write it, and while no webhook is registered may lengthen it again.
+//
+// It goes on until nothing is left or ctx ends, which the manager sees to.
 func (r *requests) Remove(ctx context.Context, mgr extension.Manager) error {
 	scheme, err := newScheme()
 	if err != nil {
@@ -58,8 +59,8 @@ func (r *requests) Remove(ctx context.Context, mgr extension.Manager) error {
 }
 
 // namespaceGone reports whether the namespace that requests are granted in is known
-// to be gone. The rights in it went with it, so that nothing but this can be read:
-// by its name, with a right from a ClusterRole.
+// to be gone. The rights in it went with it, so that only the namespace itself can be
+// read, by its name and with a right from a ClusterRole.
 func (r *requests) namespaceGone(ctx context.Context) bool {
 	if r.options.Namespace == "" {
 		return false
@@ -67,8 +68,8 @@ func (r *requests) namespaceGone(ctx context.Context) bool {
 	return apierrors.IsNotFound(r.live.Get(ctx, client.ObjectKey{Name: r.options.Namespace}, &corev1.Namespace{}))
 }
 
-// removal is one run of Remove. It goes by what engineers cannot write, nor take
-// away:
+// removal is one run of Remove. It relies on what engineers can neither write nor
+// take away:
 //
 //   - A RoleBinding or Role is ours if its name begins with our prefix and it has
 //     our label, or names a request. Names cannot be changed, and as long as the
@@ -83,11 +84,10 @@ type removal struct {
 	warned  map[types.NamespacedName]bool
 }
 
-// removeInterval is how often it is tried again, and how soon it is seen that
-// Pods have ended.
+// removeInterval is the time between two rounds.
 const removeInterval = 500 * time.Millisecond
 
-// run repeats until a round finds nothing: Pods take time to end, and a budget may
+// run makes rounds until one finds nothing: Pods take time to end, and a budget may
 // put an eviction off.
 func (r *removal) run(ctx context.Context) error {
 	var failure error
@@ -112,7 +112,7 @@ func (r *removal) run(ctx context.Context) error {
 	return fmt.Errorf("removing %s access: %w", r.kind.name, failure)
 }
 
-// forbidden returns errors that waiting does not help against.
+// forbidden returns the errors that do not go away by waiting.
 func forbidden(err error) error {
 	if apierrors.IsForbidden(err) {
 		return err
@@ -120,15 +120,14 @@ func forbidden(err error) error {
 	return nil
 }
 
-// round ends what there is. It reports whether there was nothing; errors name what
-// they are about.
+// round ends what there is, and reports whether there was nothing.
 func (r *removal) round(ctx context.Context) (done bool, err error) {
 	bindings, err := r.list(ctx, "RoleBinding")
 	errs := []error{err}
 	// All of them first, whatever becomes of the rest: they give access.
 	for _, key := range bindings {
 		r.pending[key] = true
-		_, err := r.deleteByName(ctx, key, &rbacv1.RoleBinding{})
+		err := r.unbind(ctx, &facts{kind: r.kind, key: key}, decision{unbind: true})
 		errs = append(errs, err)
 		r.tell(err, "RoleBinding deleted", r.kind.resource(key))
 	}
@@ -156,29 +155,29 @@ func (r *removal) round(ctx context.Context) (done bool, err error) {
 }
 
 // removeOf does for a request what the end of its time does, and reports whether
-// there is nothing left of it.
+// there was nothing left of it.
 func (r *removal) removeOf(ctx context.Context, key types.NamespacedName) (gone bool, err error) {
-	var role rbacv1.Role
-	hasRole, err := r.have(ctx, key, &role)
-	if err != nil {
+	f := &facts{kind: r.kind, key: key}
+	if err := r.readRole(ctx, f); err != nil {
 		return false, err
 	}
-	if err := r.remove(ctx, key, nil); err != nil {
+	if err := r.readMade(ctx, f, r.live, ""); err != nil {
 		return false, err
 	}
-	if hasRole {
-		r.log.Info("Role deleted", zap.Stringer("name", r.kind.resource(key)), zap.String("pod", chosenPod(&role).name), zap.String("onExpiry", role.Annotations[AnnotationOnExpiry]))
-		return false, nil
-	}
-	if r.kind.name != podAccess.name {
+	if f.role == nil && f.made == (choice{}) {
 		return true, nil
 	}
-	pod, err := r.madePod(ctx, r.kind.resource(key), nil, false, nil)
-	return err == nil && pod.name == "", err
+	if _, err := r.apply(ctx, f, decide(f, r.options.Clock.Now())); err != nil {
+		return false, err
+	}
+	if f.role != nil {
+		r.log.Info("Role deleted", zap.Stringer("name", r.kind.resource(key)), zap.String("pod", chosenPod(f.role).name), zap.String("onExpiry", f.role.Annotations[AnnotationOnExpiry]))
+	}
+	return false, nil
 }
 
-// revokeAll revokes all requests, those whose time has passed included: whoever
-// made one may lengthen it while no webhook is registered. It reports whether there
+// revokeAll revokes all requests, those whose time has passed included: while no
+// webhook is registered, whoever made one may lengthen it. It reports whether there
 // were any.
 func (r *removal) revokeAll(ctx context.Context) (revoked bool, err error) {
 	var errs []error
@@ -191,40 +190,37 @@ func (r *removal) revokeAll(ctx context.Context) (revoked bool, err error) {
 		if err != nil {
 			return revoked, fmt.Errorf("listing %ss: %w", r.kind.request, err)
 		}
-		each(list, func(req v1alpha1.Request) {
-			now := r.options.Clock.Now()
-			if req.GetRequestStatus().RevokedAt != nil {
-				return
-			}
-			revoked = true
-			key := client.ObjectKeyFromObject(req)
-			end, err := v1alpha1.EndOf(req)
-			live := err == nil && now.Before(end)
-			state := &state{RequestStatus: *req.GetRequestStatus().DeepCopy()}
-			if live {
-				state = newState(req, now)
-			}
-			state.RevokedAt = &metav1.Time{Time: now}
-			if live {
-				r.pending[key] = true
-				state.ended(now)
-				state.settle()
-			}
-			if err = r.patchStatus(ctx, req, state); err != nil {
-				errs = append(errs, fmt.Errorf("revoking %s %s: %w", r.kind.request, key, err))
-			}
-			r.tell(err, "request revoked", key)
+		eachRequest(list, func(req v1alpha1.Request) {
+			due, err := r.revoke(ctx, req)
+			revoked = revoked || due
+			errs = append(errs, err)
 		})
 	}
 	return revoked, errors.Join(errs...)
 }
 
+// revoke revokes a request, and reports whether it was not revoked before.
+func (r *removal) revoke(ctx context.Context, req v1alpha1.Request) (due bool, err error) {
+	status, live := revocation(req, r.options.Clock.Now())
+	if status == nil {
+		return false, nil
+	}
+	key := client.ObjectKeyFromObject(req)
+	if live {
+		r.pending[key] = true
+	}
+	if err = r.patchStatus(ctx, req, status); err != nil {
+		err = fmt.Errorf("revoking %s %s: %w", r.kind.request, key, err)
+	}
+	r.tell(err, "request revoked", key)
+	return true, err
+}
+
 // pageSize is how many objects are read at once.
 const pageSize = 500
 
-// list returns the requests to which objects of a kind belong. Of Pods, which there
-// may be very many of, it reads those with our label; removeOf finds the others by
-// the record.
+// list returns the requests to which objects of a kind belong. There may be very many
+// Pods, so it reads those with our label; removeOf finds the others by the record.
 func (r *removal) list(ctx context.Context, kind string) (keys []types.NamespacedName, err error) {
 	list := &metav1.PartialObjectMetadataList{}
 	options := []client.ListOption{client.InNamespace(r.options.Namespace), client.Limit(pageSize)}

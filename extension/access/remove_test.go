@@ -453,3 +453,30 @@ func TestARequestThatIsLengthenedAfterTheUninstallStaysOver(t *testing.T) {
 		t.Errorf("its access ends at %s, %v", end, err)
 	}
 }
+
+// The manager that runs must not grant again what was revoked, though for it the
+// revocation lies in the future: the removal would never end, nor the access.
+func TestARevocationByAClockThatIsAheadCountsAtOnce(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	deployment(t, namespace, "web", 1)
+	start(t, namespace, access.Options{})
+	create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	requests := []request{granted(t, alice, podRequest(namespace, "a", "web")), granted(t, alice, execRequest(namespace, "a", "web"))}
+	each := removersOf(t, access.Options{Namespace: namespace, Clock: ahead(2 * time.Hour)})
+	mgr, _ := uninstaller(t, namespace, freeport.For(t))
+	if errs := each.remove(t, 20*time.Second, mgr); len(errs) > 0 {
+		t.Error(errs)
+	}
+	for _, req := range requests {
+		await(t, req, "says that it was revoked", func() bool { return fails(req, "AccessStillValid", "Revoked") && !req.GetRequestStatus().Ready })
+		if canExec(t, alice, namespace, req.GetRequestStatus().PodName) {
+			t.Errorf("alice still has access by %s", req.GetName())
+		}
+		refused(t, patch(t, alice, req, `{"spec":{"duration":"90m"}}`), "cannot be extended", "make another request")
+	}
+	if n, err := left(t.Context(), namespace); n > 0 || err != nil {
+		t.Errorf("%d objects are left: %v", n, err)
+	}
+}

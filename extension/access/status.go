@@ -5,27 +5,26 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/access/internal/workload"
 )
 
-// state is the status of a request as it is to be.
+// state is the status that a request is to have.
 type state struct {
 	v1alpha1.RequestStatus
-	// wanted are the conditions by their types. They are compared with those
-	// that there are when all is known: a condition that changed to and fro on
-	// the way would get a new transition time, and the status a needless write.
-	wanted  map[string]metav1.Condition
-	message string
+	// wanted are the conditions by their types. They are compared with the present
+	// ones when all are known: a condition that changed to and fro on the way would
+	// get a new transition time, and the status a needless write.
+	wanted map[string]metav1.Condition
+	// warning is why access is not granted, if that is worth an Event.
 	warning *refusal
 }
 
@@ -53,15 +52,16 @@ func (s *state) set(condition string, holds bool, reason, message string) {
 	}
 }
 
-// refused says that a condition does not hold, and so nothing is created.
-func (s *state) refused(condition string, why *refusal) {
-	s.warning = why
+// refused says that nothing is granted, and why.
+func (s *state) refused(why *refusal) {
+	if !why.quiet {
+		s.warning = why
+	}
 	s.nothing(why.reason, why.message)
-	s.set(condition, false, why.reason, why.message)
+	if why.condition != "" {
+		s.set(why.condition, false, why.reason, why.message)
+	}
 }
-
-// waiting says that what is needed is not there yet.
-func (s *state) waiting(reason, message string) { s.nothing(reason, message) }
 
 // nothing says that access is not granted.
 func (s *state) nothing(reason, message string) {
@@ -70,8 +70,8 @@ func (s *state) nothing(reason, message string) {
 	s.set(v1alpha1.ConditionAccessResourcesReady, false, reason, message)
 }
 
-// granted says that access is granted. Template and durations were in order when
-// it was, and do not matter any more.
+// granted says that access is granted. Template and durations were valid when it
+// was, and no longer matter.
 func (s *state) granted(pod, message string) {
 	s.PodName, s.AccessMessage = pod, message
 	for _, condition := range []string{v1alpha1.ConditionTargetTemplateExists, v1alpha1.ConditionAccessDurationsValid, v1alpha1.ConditionAccessMessage, v1alpha1.ConditionAccessResourcesCreated} {
@@ -79,31 +79,43 @@ func (s *state) granted(pod, message string) {
 	}
 }
 
-// podGone says that the Pod is not there any more; another is not chosen.
-func (s *state) podGone(pod, what string) {
-	s.PodName = pod
-	message := "Pod " + pod + " " + what + "; make another request"
-	s.warning = refuse(v1alpha1.ReasonPodGone, "%s", message)
-	s.nothing(v1alpha1.ReasonPodGone, message)
+// observed says whether the Pod of a grant is ready. The Pod of exec access was when
+// it was chosen, and when it is gone the RoleBinding is.
+func (s *state) observed(k kind, pod *corev1.Pod) {
+	const condition = v1alpha1.ConditionAccessResourcesReady
+	switch {
+	case !k.makesPod, pod != nil && workload.Ready(pod):
+		s.set(condition, true, "PodReady", "")
+	case pod != nil && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded):
+		s.set(condition, false, v1alpha1.ReasonPodEnded, "the Pod has ended: "+pod.Status.Reason+" "+pod.Status.Message)
+	default:
+		s.set(condition, false, v1alpha1.ReasonPodNotReady, "the Pod is not ready yet")
+	}
 }
 
-// used says that the one session has begun that the request covers.
+// podGone says that the Pod no longer exists; another is not chosen.
+func (s *state) podGone(pod, what string) {
+	s.PodName = pod
+	s.refused(refuse(v1alpha1.ReasonPodGone, "Pod %s %s; make another request", pod, what))
+}
+
+// used says that the single session of the request has begun.
 func (s *state) used() {
 	s.nothing(v1alpha1.ReasonUsed, "used by "+s.UsedBy.Username+" for "+s.UsedBy.Verb+" at "+s.UsedBy.Time.UTC().Format(time.RFC3339)+"; make another request")
 }
 
-// ended says that time is over, or that access was taken back.
-func (s *state) ended(end time.Time) {
+// ended says that time is over, or that access was revoked.
+func (s *state) ended(end, now time.Time) {
 	reason, message := v1alpha1.ReasonExpired, "access ended at "+end.UTC().Format(time.RFC3339)
-	if s.RevokedAt != nil && !s.RevokedAt.After(end) {
-		reason, message = v1alpha1.ReasonRevoked, "access was revoked at "+end.UTC().Format(time.RFC3339)+"; make another request"
+	if at := s.RevokedAt; at != nil && (!at.After(end) || now.Before(end)) {
+		reason, message = v1alpha1.ReasonRevoked, "access was revoked at "+at.UTC().Format(time.RFC3339)+"; make another request"
 	}
 	s.nothing(reason, message)
 	s.set(v1alpha1.ConditionAccessStillValid, false, reason, message)
 }
 
-// ended reports whether a request says that its access has ended. It is what we
-// wrote, or somebody else: use it only to save work.
+// ended reports whether a request says that its access has ended. Others may have
+// written that: use it only to save work.
 func ended(req v1alpha1.Request) bool {
 	return meta.IsStatusConditionFalse(req.GetRequestStatus().Conditions, v1alpha1.ConditionAccessStillValid)
 }
@@ -112,7 +124,7 @@ func wasGranted(req v1alpha1.Request) bool {
 	return meta.IsStatusConditionTrue(req.GetRequestStatus().Conditions, v1alpha1.ConditionAccessResourcesCreated)
 }
 
-// settle makes the conditions those that are wanted.
+// settle puts the conditions into the status.
 func (s *state) settle() {
 	for _, condition := range slices.Sorted(maps.Keys(s.wanted)) {
 		meta.SetStatusCondition(&s.Conditions, s.wanted[condition])
@@ -122,7 +134,7 @@ func (s *state) settle() {
 		meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionAccessStillValid)
 }
 
-// write writes the status if it changed, once, and says in an Event what is new.
+// write writes the status, if it changed, and reports in an Event what is new.
 func (r *requests) write(ctx context.Context, req v1alpha1.Request, s *state) error {
 	s.settle()
 	before := req.GetRequestStatus()
@@ -136,6 +148,7 @@ func (r *requests) write(ctx context.Context, req v1alpha1.Request, s *state) er
 	return nil
 }
 
+// patchStatus is the one place that writes the status of a request.
 func (r *requests) patchStatus(ctx context.Context, req v1alpha1.Request, s *state) error {
 	after := req.DeepCopyObject().(v1alpha1.Request)
 	*after.GetRequestStatus() = s.RequestStatus
@@ -148,18 +161,18 @@ func (r *requests) patchStatus(ctx context.Context, req v1alpha1.Request, s *sta
 	return nil
 }
 
-// report says what changed.
+// report sends an Event about what changed, and counts it.
 func (r *requests) report(req v1alpha1.Request, before *v1alpha1.RequestStatus, s *state) {
 	is := meta.IsStatusConditionTrue
 	created, valid := v1alpha1.ConditionAccessResourcesCreated, v1alpha1.ConditionAccessStillValid
 	switch {
 	case !is(before.Conditions, created) && is(s.Conditions, created):
-		granted.WithLabelValues(r.kind.name).Inc()
+		grantedTotal.WithLabelValues(r.kind.name).Inc()
 		r.event(req, corev1.EventTypeNormal, "AccessGranted", "Grant", "%s may access Pod %s until %s",
 			req.GetRequestSpec().Requester.Username, s.PodName, s.ExpiresAt.UTC().Format(time.RFC3339))
 	case !meta.IsStatusConditionFalse(before.Conditions, valid) && meta.IsStatusConditionFalse(s.Conditions, valid):
 		if is(before.Conditions, created) {
-			expired.WithLabelValues(r.kind.name).Inc()
+			expiredTotal.WithLabelValues(r.kind.name).Inc()
 		}
 		r.event(req, corev1.EventTypeNormal, "AccessEnded", "End", "access ended at %s", s.ExpiresAt.UTC().Format(time.RFC3339))
 	case before.Ready && s.UsedBy != nil && !s.Ready:
@@ -181,26 +194,4 @@ func (r *requests) event(req v1alpha1.Request, kind, reason, action, format stri
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: r.kind.request,
 		Namespace: req.GetNamespace(), Name: req.GetName(), UID: req.GetUID(), ResourceVersion: req.GetResourceVersion(),
 	}, nil, kind, reason, action, format, args...)
-}
-
-// liveGrants counts the grants that are live.
-type liveGrants struct {
-	mu   sync.Mutex
-	kind string
-	keys map[types.NamespacedName]bool
-}
-
-func (l *liveGrants) set(key types.NamespacedName, live bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.keys[key] == live {
-		return
-	}
-	if live {
-		l.keys[key] = true
-		grants.WithLabelValues(l.kind).Inc()
-	} else {
-		delete(l.keys, key)
-		grants.WithLabelValues(l.kind).Dec()
-	}
 }

@@ -13,11 +13,11 @@ import (
 func TestAStatusThatSaysTheSameStaysTheSame(t *testing.T) {
 	end := time.Now().Truncate(time.Second)
 	for sentence, say := range map[string]func(*state){
-		"ended":        func(s *state) { s.ended(end) },
+		"ended":        func(s *state) { s.ended(end, end) },
 		"the Pod gone": func(s *state) { s.granted("pod", "run"); s.podGone("pod", "is gone") },
 		"granted":      func(s *state) { s.granted("pod", "run") },
 		"refused": func(s *state) {
-			s.refused(v1alpha1.ConditionAccessDurationsValid, refuse(v1alpha1.ReasonDurationTooLong, "too long"))
+			s.refused(refuse(v1alpha1.ReasonDurationTooLong, "too long").about(v1alpha1.ConditionAccessDurationsValid))
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {

@@ -2,7 +2,6 @@ package access
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,21 +16,22 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/access/internal/workload"
 )
 
 // templates reconciles the templates of one kind: it keeps their status.
 type templates struct {
 	*Access
 	kind    kind
-	targets *targets
+	targets *workload.Watches
 }
 
 var _ extension.Reconciler = (*templates)(nil)
 
 func newTemplates(a *Access, k kind) *templates { return &templates{Access: a, kind: k} }
 
-// Register makes the controller. It watches templates and, each by its name,
-// their targets.
+// Register makes the controller. It watches templates and, each by its name, their
+// targets.
 func (r *templates) Register(mgr extension.Manager) error {
 	if err := r.setup(mgr); err != nil {
 		return err
@@ -40,12 +40,12 @@ func (r *templates) Register(mgr extension.Manager) error {
 	if err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
-	if r.targets, err = newTargets(r.cluster); err != nil {
+	if r.targets, err = workload.NewWatches(r.cluster); err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
 	for _, s := range []source.Source{
 		source.Kind(r.cluster.GetCache(), client.Object(r.kind.newTemplate()), &handler.EnqueueRequestForObject{}),
-		source.Channel(r.targets.changed, &handler.EnqueueRequestForObject{}),
+		source.Channel(r.targets.Changed(), &handler.EnqueueRequestForObject{}),
 	} {
 		if err := c.Watch(s); err != nil {
 			return fmt.Errorf("access: %w", err)
@@ -58,9 +58,37 @@ func (r *templates) Register(mgr extension.Manager) error {
 func (r *templates) Reconcile(ctx context.Context, key reconcile.Request) (reconcile.Result, error) {
 	t := r.kind.newTemplate()
 	if err := r.cached.Get(ctx, key.NamespacedName, t); err != nil {
-		r.targets.forget(key.NamespacedName)
+		r.targets.Forget(key.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
+	missing, err := r.findTarget(ctx, t)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{}, client.IgnoreNotFound(r.write(ctx, t, templateStatus(t, missing)))
+}
+
+// findTarget looks for the target of a template, and watches it. missing says why
+// it cannot be found; a template with a Pod spec of its own misses none.
+func (r *templates) findTarget(ctx context.Context, t v1alpha1.Template) (missing, err error) {
+	key, ref := client.ObjectKeyFromObject(t), t.GetTargetRef()
+	if ref == nil {
+		r.targets.Forget(key)
+		return nil, nil
+	}
+	// Watched first, so that no change after the look is missed.
+	if err := r.targets.Watch(key, *ref); err != nil {
+		return nil, err
+	}
+	_, err = workload.Find(ctx, r.live, key.Namespace, *ref)
+	if workload.Missing(err) {
+		return err, nil
+	}
+	return nil, err
+}
+
+// templateStatus is what a template says whose target is missing, or is not.
+func templateStatus(t v1alpha1.Template, missing error) *v1alpha1.TemplateStatus {
 	status := t.GetTemplateStatus().DeepCopy()
 	status.ObservedGeneration = t.GetGeneration()
 	set := func(condition string, err error, reason string) {
@@ -70,43 +98,33 @@ func (r *templates) Reconcile(ctx context.Context, key reconcile.Request) (recon
 		}
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
-	_, err := maxDuration(t.GetAccessConfig())
-	set(v1alpha1.ConditionTemplateDurationsValid, err, v1alpha1.ReasonTemplateInvalid)
-	if ref := t.GetTargetRef(); ref == nil {
-		r.targets.forget(key.NamespacedName)
-		set(v1alpha1.ConditionTargetRefExists, nil, "")
-	} else {
-		// Watched first: what changes after the look is not missed.
-		if err := r.targets.watch(key.NamespacedName, *ref); err != nil {
-			return reconcile.Result{}, err
-		}
-		_, err := findWorkload(ctx, r.live, key.Namespace, *ref)
-		var unsupported *meta.NoKindMatchError
-		if err != nil && !missing(err) && !errors.As(err, &unsupported) {
-			return reconcile.Result{}, err
-		}
-		set(v1alpha1.ConditionTargetRefExists, err, v1alpha1.ReasonTargetMissing)
+	_, invalid := maxDuration(t.GetAccessConfig())
+	set(v1alpha1.ConditionTemplateDurationsValid, invalid, v1alpha1.ReasonTemplateInvalid)
+	set(v1alpha1.ConditionTargetRefExists, missing, v1alpha1.ReasonTargetMissing)
+	status.Ready = invalid == nil && missing == nil
+	return status
+}
+
+// write writes the status of a template if it changed, and reports in an Event
+// whether the template is ready.
+func (r *templates) write(ctx context.Context, t v1alpha1.Template, status *v1alpha1.TemplateStatus) error {
+	if apiequality.Semantic.DeepEqual(t.GetTemplateStatus(), status) {
+		return nil
 	}
-	status.Ready = meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionTargetRefExists) &&
-		meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionTemplateDurationsValid)
-	before := t.GetTemplateStatus()
-	if apiequality.Semantic.DeepEqual(before, status) {
-		return reconcile.Result{}, nil
-	}
-	was := t.DeepCopyObject().(client.Object)
-	ready := before.Ready
+	before := t.DeepCopyObject().(v1alpha1.Template)
 	*t.GetTemplateStatus() = *status
-	if err := r.writer.Status().Patch(ctx, t, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
+	if err := r.writer.Status().Patch(ctx, t, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return err
 	}
-	if ready != status.Ready {
-		kind, reason := corev1.EventTypeNormal, "TemplateReady"
-		if !status.Ready {
-			kind, reason = corev1.EventTypeWarning, "TemplateNotReady"
-		}
-		r.events.Eventf(&corev1.ObjectReference{
-			APIVersion: v1alpha1.GroupVersion.String(), Kind: r.kind.template, Namespace: key.Namespace, Name: key.Name, UID: t.GetUID(),
-		}, nil, kind, reason, "Check", "ready: %t", status.Ready)
+	if before.GetTemplateStatus().Ready == status.Ready {
+		return nil
 	}
-	return reconcile.Result{}, nil
+	kind, reason := corev1.EventTypeNormal, "TemplateReady"
+	if !status.Ready {
+		kind, reason = corev1.EventTypeWarning, "TemplateNotReady"
+	}
+	r.events.Eventf(&corev1.ObjectReference{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: r.kind.template, Namespace: t.GetNamespace(), Name: t.GetName(), UID: t.GetUID(),
+	}, nil, kind, reason, "Check", "ready: %t", status.Ready)
+	return nil
 }

@@ -211,7 +211,7 @@ func startAs(t *testing.T, user *controlplane.User, namespace string, options au
 	t.Helper()
 	core, logs := observer.New(zapcore.DebugLevel)
 	managerOptions := manager.Options{
-		Namespace: namespace, Host: "127.0.0.1", Port: freeport.For(t), DrainPeriod: new(time.Duration),
+		Namespace: namespace, Host: "127.0.0.1", Port: freeport.For(t), Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
 		Logger: zap.New(core).Sugar(), RESTConfig: user.Config, RegisterWebHook: new(bool),
 	}
 	register(t, managerOptions, options)

@@ -50,7 +50,7 @@ func runProcess(text string) int {
 	}()
 	mgr, err := manager.New(manager.Options{
 		Namespace: options.Namespace, Host: "127.0.0.1", Port: options.Port, KubeConfig: options.KubeConfig,
-		RegisterWebHook: new(bool), DrainPeriod: new(time.Duration),
+		RegisterWebHook: new(bool), Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
 	})
 	if err == nil {
 		err = mgr.AddExtension(audit.New(options.closed()))

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -99,8 +100,8 @@ func (c *cluster) removeCgroups(ctx context.Context) error {
 				continue
 			}
 			errs = append(errs, err)
-			for i := len(folders) - 1; i >= 0; i-- {
-				errs = append(errs, syscall.Rmdir(folders[i]))
+			for _, folder := range slices.Backward(folders) {
+				errs = append(errs, syscall.Rmdir(folder))
 			}
 		}
 		return errors.Join(errs...)

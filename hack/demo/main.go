@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -128,7 +129,7 @@ func (d *demo) startManager(ctx context.Context) (stop func() error, err error) 
 	drain := time.Second
 	mgr, err := manager.New(manager.Options{
 		Namespace: "apps", WebhookNamespace: "admitkit-system",
-		Host: "127.0.0.1", Port: port, RESTConfig: user.Config, DrainPeriod: &drain,
+		Host: "127.0.0.1", Port: port, RESTConfig: user.Config, Serving: manager.ServingOptions{DrainPeriod: &drain},
 		Logger: zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), &d.log, zap.InfoLevel)).Sugar(),
 	})
 	if err != nil {
@@ -353,9 +354,9 @@ func (l *lines) Sync() error { return nil }
 func (l *lines) find(text string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i := len(l.text) - 1; i >= 0; i-- {
-		if strings.Contains(l.text[i], text) {
-			return l.text[i]
+	for _, line := range slices.Backward(l.text) {
+		if strings.Contains(line, text) {
+			return line
 		}
 	}
 	return ""

@@ -165,7 +165,7 @@ func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode2(t *testing.T)
 		"a selector":            {[]string{"start", "--pod-selector=a b c"}, "--pod-selector:"},
 		"a log level":           {[]string{"start", "--zap-log-level=loud"}, "zap-log-level"},
 		"an option":             {[]string{"register", "--namespace=default", "--failure-policy=Never", "--kubeconfig=x"}, "FailurePolicy"},
-		"a missing address":     {[]string{"start", "--namespace=default", "--kubeconfig=KUBECONFIG"}, "AdvertiseHost: required"},
+		"a missing address":     {[]string{"start", "--namespace=default", "--kubeconfig=KUBECONFIG"}, "Serving.AdvertiseHost: required"},
 		"an unknown kubeconfig": {[]string{"unregister", "--namespace=default", "--kubeconfig=/does/not/exist"}, "KubeConfig: stat /does/not/exist"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -211,17 +211,37 @@ func TestTheHelpExplainsEverySubcommandAndFlag(t *testing.T) {
 	}
 }
 
-// withoutFlag are the options that are no text.
-var withoutFlag = []string{"Context", "RESTConfig", "Scheme", "Logger", "RegisterWebHook", "WebhookOwner", "OnCertificateChange", "TracerProvider"}
+// withoutFlag are the options that text cannot express, and those that the
+// subcommands decide.
+var withoutFlag = []string{
+	"Context", "RESTConfig", "Scheme", "Logger", "RegisterWebHook", "Registration.Owner", "Certificates.OnChange", "Serving.TracerProvider",
+}
+
+// ofFlag are the options whose flag says what their group says in Go.
+var ofFlag = map[string]string{
+	"Certificates.Dir": "certificate-dir", "Registration.Annotations": "webhook-annotations", "Watching.QueueLength": "watcher-queue-length",
+}
 
 func TestThereIsAFlagForEveryOption(t *testing.T) {
 	flags := newCommand().PersistentFlags()
 	word := regexp.MustCompile("([a-z])([A-Z])")
-	for field := range reflect.TypeFor[manager.Options]().Fields() {
-		name := strings.ToLower(word.ReplaceAllString(field.Name, "$1-$2"))
-		name = strings.NewReplacer("operator-", "", "kube-config", "kubeconfig", "foreign-cabundle", "foreign-ca-bundle", "califetime", "ca-lifetime").Replace(name)
-		if !slices.Contains(withoutFlag, field.Name) && flags.Lookup(name) == nil {
-			t.Errorf("option %s has no flag --%s", field.Name, name)
+	var check func(group string, options reflect.Type)
+	check = func(group string, options reflect.Type) {
+		for field := range options.Fields() {
+			path := group + field.Name
+			if field.Type.Kind() == reflect.Struct {
+				check(path+".", field.Type)
+				continue
+			}
+			name := strings.ToLower(word.ReplaceAllString(field.Name, "$1-$2"))
+			name = strings.NewReplacer("operator-", "", "kube-config", "kubeconfig", "foreign-cabundle", "foreign-ca-bundle", "califetime", "ca-lifetime").Replace(name)
+			if special := ofFlag[path]; special != "" {
+				name = special
+			}
+			if !slices.Contains(withoutFlag, path) && flags.Lookup(name) == nil {
+				t.Errorf("option %s has no flag --%s", path, name)
+			}
 		}
 	}
+	check("", reflect.TypeFor[manager.Options]())
 }

@@ -29,6 +29,7 @@ type flags struct {
 	podSelector   string
 	failurePolicy string
 	setup         bool
+	probe         bool
 	drainPeriod   time.Duration
 	log           ctrlzap.Options
 }
@@ -39,34 +40,34 @@ func (f *flags) bind(cmd *cobra.Command) {
 	set.StringVar(&f.podSelector, "pod-selector", "", "label selector that narrows the Pods down, for example app=web (default: all)")
 	set.StringVar(&o.WebhookNamespace, "webhook-namespace", os.Getenv("POD_NAMESPACE"), "namespace of the Service, the Secret and the Lease (default: $POD_NAMESPACE, then --namespace)")
 	set.StringVar(&o.ServiceName, "service-name", "", "Service by which the API server reaches the webhooks")
-	set.Int32Var(&o.ServicePort, "service-port", 0, "port of the Service (default 443)")
-	set.StringVar(&o.AdvertiseHost, "advertise-host", "", "host in the webhooks' URL, when there is no Service (default: --host)")
+	set.Int32Var(&o.Serving.ServicePort, "service-port", 0, "port of the Service (default 443)")
+	set.StringVar(&o.Serving.AdvertiseHost, "advertise-host", "", "host in the webhooks' URL, when there is no Service (default: --host)")
 	set.StringVar(&o.Host, "host", "", "address to listen on (default: all)")
 	set.Int32Var(&o.Port, "port", manager.DefaultPort, "port to listen on")
 	set.StringVar(&o.KubeConfig, "kubeconfig", "", "kubeconfig file (default: $KUBECONFIG, ~/.kube/config, the Pod's service account)")
 	set.StringVar(&o.OperatorFingerprint, "fingerprint", manager.DefaultFingerprint, "name that tells installations in one namespace apart")
 	set.StringVar(&f.failurePolicy, "failure-policy", string(admissionregistrationv1.Fail), "Fail or Ignore: what becomes of objects while the webhook fails")
-	set.BoolVar(&o.UnregisterOnStop, "unregister-on-stop", false, "start: remove the webhook configurations at the end, for a manager on a developer's machine")
+	set.BoolVar(&o.Registration.UnregisterOnStop, "unregister-on-stop", false, "start: remove the webhook configurations at the end, for a manager on a developer's machine")
 	set.BoolVar(&f.setup, "setup-certificate", true, "create the CA's Secret and repair it (serve: only if this is given)")
 	set.StringVar(&o.SetupCertificateName, "setup-certificate-name", "", "Secret of the CA (default FINGERPRINT-setupcertificate)")
-	set.StringVar(&o.CertificateDir, "certificate-dir", "", "folder with tls.crt, tls.key and ca.crt, instead of a CA of our own")
-	set.StringVar(&o.LeafSecretName, "leaf-secret-name", "", "Secret of type kubernetes.io/tls with the serving certificate, for servers that may not read the CA's key")
-	set.BoolVar(&o.ForeignCABundle, "foreign-ca-bundle", false, "leave the caBundle to someone else, cert-manager's injector for example")
-	set.StringToStringVar(&o.WebhookAnnotations, "webhook-annotations", nil, "annotations of the webhook configurations, for example cert-manager.io/inject-ca-from=my-system/my-ext")
-	set.StringVar(&o.ClusterDomain, "cluster-domain", manager.DefaultClusterDomain, "domain of the cluster")
-	set.DurationVar(&o.CALifetime, "ca-lifetime", 0, "validity of the CA (default 1 year)")
-	set.DurationVar(&o.LeafLifetime, "leaf-lifetime", 0, "validity of the serving certificate (default 7 days)")
-	set.DurationVar(&o.PropagationDelay, "propagation-delay", 0, "how long API servers have to learn of a new CA (default 1 min)")
-	set.BoolVar(&o.IgnoreUntilProbed, "ignore-until-probed", false, "begin with failure policy Ignore, until a request through the API server came back")
-	set.BoolVar(&o.NoProbe, "no-probe", false, "send no probe through the API server")
-	set.StringSliceVar(&o.AllowOwnPods, "allow-own-pods", nil, "webhooks that may cover the manager's own Pods with failure policy Fail")
+	set.StringVar(&o.Certificates.Dir, "certificate-dir", "", "folder with tls.crt, tls.key and ca.crt, instead of a CA of our own")
+	set.StringVar(&o.Certificates.LeafSecretName, "leaf-secret-name", "", "Secret of type kubernetes.io/tls with the serving certificate, for servers that may not read the CA's key")
+	set.BoolVar(&o.Registration.ForeignCABundle, "foreign-ca-bundle", false, "leave the caBundle to someone else, cert-manager's injector for example")
+	set.StringToStringVar(&o.Registration.Annotations, "webhook-annotations", nil, "annotations of the webhook configurations, for example cert-manager.io/inject-ca-from=my-system/my-ext")
+	set.StringVar(&o.Serving.ClusterDomain, "cluster-domain", manager.DefaultClusterDomain, "domain of the cluster")
+	set.DurationVar(&o.Certificates.CALifetime, "ca-lifetime", 0, "validity of the CA (default 1 year)")
+	set.DurationVar(&o.Certificates.LeafLifetime, "leaf-lifetime", 0, "validity of the serving certificate (default 7 days)")
+	set.DurationVar(&o.Certificates.PropagationDelay, "propagation-delay", 0, "how long API servers have to learn of a new CA (default 1 min)")
+	set.BoolVar(&o.Registration.IgnoreUntilProbed, "ignore-until-probed", false, "begin with failure policy Ignore, until a request through the API server came back")
+	set.BoolVar(&f.probe, "probe", true, "send a request through the API server, to learn that it comes back through a webhook")
+	set.StringSliceVar(&o.Registration.AllowOwnPods, "allow-own-pods", nil, "webhooks that may cover the manager's own Pods with failure policy Fail")
 	set.StringVar(&o.WatcherStartRV, "watcher-start-rv", "", "resource version: watchers are not told of Pods that were last changed at it or before (default: of every Pod)")
-	set.IntVar(&o.WatcherQueueLength, "watcher-queue-length", manager.DefaultWatcherQueueLength, "how many events wait for a slow watcher before it is told only what came of them")
-	set.BoolVar(&o.LeaderElection, "leader-election", false, "run reconcilers and watchers in one replica at a time")
-	set.Int64Var(&o.MaxBodyBytes, "max-body-bytes", 0, "largest admission request that is read (default 8 MiB)")
-	set.IntVar(&o.MaxInFlight, "max-in-flight", 0, "how many requests each webhook answers at one time (default 1024)")
-	set.StringVar(&o.HealthAddress, "health-address", ":8081", "address of /healthz and /readyz; empty for none")
-	set.StringVar(&o.MetricsAddress, "metrics-address", ":8080", "address of /metrics; empty for none")
+	set.IntVar(&o.Watching.QueueLength, "watcher-queue-length", manager.DefaultWatcherQueueLength, "how many events wait for a slow watcher before it is told only what came of them")
+	set.BoolVar(&o.Watching.LeaderElection, "leader-election", false, "run reconcilers and watchers in one replica at a time")
+	set.Int64Var(&o.Serving.MaxBodyBytes, "max-body-bytes", 0, "largest admission request that is read (default 8 MiB)")
+	set.IntVar(&o.Serving.MaxInFlight, "max-in-flight", 0, "how many requests each webhook answers at one time (default 1024)")
+	set.StringVar(&o.Serving.HealthAddress, "health-address", ":8081", "address of /healthz and /readyz; empty for none")
+	set.StringVar(&o.Serving.MetricsAddress, "metrics-address", ":8080", "address of /metrics; empty for none")
 	set.DurationVar(&f.drainPeriod, "drain-period", manager.DefaultDrainPeriod, "how long to go on serving, not ready, after being told to stop")
 	f.log.TimeEncoder = zapcore.RFC3339NanoTimeEncoder
 	zapFlags := flag.NewFlagSet("", flag.ContinueOnError)
@@ -81,7 +82,8 @@ func (f *flags) complete(cmd *cobra.Command) (manager.Options, error) {
 		return manager.Options{}, err
 	}
 	options := f.options
-	options.DrainPeriod = &f.drainPeriod
+	options.Serving.DrainPeriod = &f.drainPeriod
+	options.Registration.Probe = &f.probe
 	policy := admissionregistrationv1.FailurePolicyType(f.failurePolicy)
 	options.FailurePolicy = &policy
 	if cmd.Flags().Changed("setup-certificate") {

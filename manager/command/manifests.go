@@ -55,10 +55,10 @@ func manifestsOf(cmd *cobra.Command, f *flags, build Build, install manager.Inst
 		return nil, err
 	}
 	defaults := map[string]string{}
-	if f.options.AdvertiseHost == "" {
+	if f.options.Serving.AdvertiseHost == "" {
 		defaults["service-name"] = install.Name
 	}
-	if f.options.CertificateDir == "" {
+	if f.options.Certificates.Dir == "" {
 		defaults["leaf-secret-name"] = install.Name + "-certificate"
 	}
 	defaults["leader-election"] = "true"

@@ -177,7 +177,7 @@ func TestManifestsThatWouldNotWorkAreNotPrinted(t *testing.T) {
 		"no image":       {[]string{"manifests", "--namespace=apps"}, "Image"},
 		"no namespace":   {[]string{"manifests", "--image=x"}, "WebhookNamespace"},
 		"its own Pods":   {[]string{"manifests", "--image=x", "--namespace=apps"}, "the manager's own"},
-		"a folder":       {[]string{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=y", "--certificate-dir=/certs"}, "LeafSecretName"},
+		"a folder":       {[]string{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=y", "--certificate-dir=/certs"}, "Certificates.LeafSecretName"},
 		"minus replicas": {[]string{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=y", "--replicas=-1"}, "Replicas"},
 	} {
 		t.Run(name, func(t *testing.T) {

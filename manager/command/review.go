@@ -161,9 +161,9 @@ func (r *review) engine(cmd *cobra.Command) (*offline.Engine, error) {
 	options.Context = cmd.Context()
 	options.WebhookNamespace = cmp.Or(options.WebhookNamespace, options.Namespace, nowhere)
 	if options.ServiceName == "" {
-		options.AdvertiseHost = cmp.Or(options.AdvertiseHost, "review.invalid")
+		options.Serving.AdvertiseHost = cmp.Or(options.Serving.AdvertiseHost, "review.invalid")
 	}
-	options.HealthAddress, options.MetricsAddress = "", ""
+	options.Serving.HealthAddress, options.Serving.MetricsAddress = "", ""
 	mgr, err := newManager(options, r.build)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"go/parser"
 	"go/printer"
 	"go/token"
+	"go/types"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -23,7 +24,8 @@ const head = `# Options
 
 Every field of ` + "`manager.Options`, with the flag that sets it; fields without a flag are for programs only. Each flag can be\n" +
 	"given by an environment variable too: `--webhook-namespace` by `ADMITKIT_WEBHOOK_NAMESPACE`. The logger's `--zap-` flags are\n" +
-	"controller-runtime's.\n"
+	"controller-runtime's. `Serving.ServicePort` is the field ServicePort of the group Serving:\n\n" +
+	"\tmanager.Options{Serving: manager.ServingOptions{ServicePort: 8443}}\n"
 
 const scopeHead = `
 # Scope
@@ -46,11 +48,11 @@ func write(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	options, err := fieldsOf(filepath.Join(dir, "manager/options.go"), "Options")
+	options, err := fieldsOf(filepath.Join(dir, "manager/options.go"), "Options", "")
 	if err != nil {
 		return "", err
 	}
-	scope, err := fieldsOf(filepath.Join(dir, "extension/scope.go"), "Scope")
+	scope, err := fieldsOf(filepath.Join(dir, "extension/scope.go"), "Scope", "")
 	if err != nil {
 		return "", err
 	}
@@ -89,54 +91,64 @@ func markdown(comment string) string {
 	return reference.ReplaceAllString(comment, "`$1`")
 }
 
-func fieldsOf(path, typ string) ([]field, error) {
+// fieldsOf returns the fields of a struct type. In place of a field whose type is a
+// struct in the same file it returns the fields of that, each with its path.
+func fieldsOf(path, typ, group string) ([]field, error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, path, nil, parser.ParseComments)
 	if err != nil {
 		return nil, err
 	}
+	structure := structOf(file, typ)
+	if structure == nil {
+		return nil, fmt.Errorf("%s: no struct type %s", path, typ)
+	}
 	var fields []field
 	var problems []error
-	ast.Inspect(file, func(node ast.Node) bool {
-		spec, ok := node.(*ast.TypeSpec)
-		if !ok || spec.Name.Name != typ {
-			return true
+	for _, f := range structure.Fields.List {
+		if len(f.Names) == 0 || !f.Names[0].IsExported() {
+			continue
 		}
-		structure, ok := spec.Type.(*ast.StructType)
-		if !ok {
-			return false
+		if nested, ok := f.Type.(*ast.Ident); ok && structOf(file, nested.Name) != nil {
+			inner, err := fieldsOf(path, nested.Name, group+f.Names[0].Name+".")
+			fields, problems = append(fields, inner...), append(problems, err)
+			continue
 		}
-		for _, f := range structure.Fields.List {
-			if len(f.Names) == 0 || !f.Names[0].IsExported() {
-				continue
-			}
-			found := field{comment: f.Doc.Text()}
-			for _, name := range f.Names {
-				found.names = append(found.names, name.Name)
-			}
-			var text strings.Builder
-			if err := printer.Fprint(&text, files, f.Type); err != nil {
-				problems = append(problems, err)
-			}
-			found.typ = text.String()
-			if found.comment == "" {
-				problems = append(problems, fmt.Errorf("%s: %s.%s has no comment", path, typ, found.names[0]))
-			}
-			fields = append(fields, found)
+		found := field{comment: f.Doc.Text()}
+		for _, name := range f.Names {
+			found.names = append(found.names, group+name.Name)
 		}
-		return false
-	})
-	if len(fields) == 0 {
-		problems = append(problems, fmt.Errorf("%s: no struct type %s", path, typ))
+		var text strings.Builder
+		problems = append(problems, printer.Fprint(&text, files, f.Type))
+		found.typ = text.String()
+		if found.comment == "" {
+			problems = append(problems, fmt.Errorf("%s: %s.%s has no comment", path, typ, f.Names[0]))
+		}
+		fields = append(fields, found)
 	}
 	return fields, errors.Join(problems...)
 }
 
-// notByName are the flags that are parsed first, by their own field.
-var notByName = map[string]string{"podSelector": "PodSelector", "failurePolicy": "FailurePolicy", "drainPeriod": "DrainPeriod"}
+// structOf returns a struct type of a file, nil if there is none of the name.
+func structOf(file *ast.File, name string) *ast.StructType {
+	var found *ast.StructType
+	ast.Inspect(file, func(node ast.Node) bool {
+		if spec, ok := node.(*ast.TypeSpec); ok && spec.Name.Name == name {
+			found, _ = spec.Type.(*ast.StructType)
+		}
+		return found == nil
+	})
+	return found
+}
 
-// flagsOf returns the flags by the names of the fields that they are bound to:
-// set.StringVar(&o.Namespace, "namespace", ...).
+// parsed are the flags that have a variable of their own first.
+var parsed = map[string]string{
+	"f.podSelector": "PodSelector", "f.failurePolicy": "FailurePolicy", "f.setup": "SetupCertificate",
+	"f.drainPeriod": "Serving.DrainPeriod", "f.probe": "Registration.Probe",
+}
+
+// flagsOf returns the flags by the paths of the fields that they are bound to:
+// set.Int32Var(&o.Serving.ServicePort, "service-port", ...).
 func flagsOf(path string) (map[string]string, error) {
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
 	if err != nil {
@@ -153,13 +165,11 @@ func flagsOf(path string) (map[string]string, error) {
 		if !ok || !isText {
 			return true
 		}
-		if bound, ok := target.X.(*ast.SelectorExpr); ok {
-			option := bound.Sel.Name
-			if exported := notByName[option]; exported != "" {
-				option = exported
-			}
-			flags[option] = strings.Trim(name.Value, `"`)
+		option := types.ExprString(target.X)
+		if field := parsed[option]; field != "" {
+			option = field
 		}
+		flags[strings.TrimPrefix(option, "o.")] = strings.Trim(name.Value, `"`)
 		return true
 	})
 	if len(flags) == 0 {

@@ -79,7 +79,7 @@ func (d *differ) value(p *plan, before, after reflect.Value) error {
 
 func (d *differ) fields(p *plan, before, after reflect.Value) error {
 	before, after = addressable(before), addressable(after)
-	a, b := address(before), address(after)
+	a, b := addressOf(before), addressOf(after)
 	for _, f := range p.fields {
 		if f.same(a, b) || d.ignores(f.name) {
 			continue

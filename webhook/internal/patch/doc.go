@@ -16,6 +16,7 @@
 //   - plan.go: how encoding/json would write a Go type, worked out once a type.
 //   - equal.go: whether two values are the same, in about the time that it takes
 //     to read them.
+//   - address.go: the reading of memory for that, all that is unsafe here.
 //   - raw.go: what raw has at a path, found without parsing the rest.
 //
 // What an operation cannot know: an item of a keyed list whose key changed is

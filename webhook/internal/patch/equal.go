@@ -4,22 +4,22 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
+	"math/bits"
 	"reflect"
 	"time"
-	"unsafe"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
-// equality compares two values of one Go type, deeply. What is equal encodes to
-// the same JSON; what is not may still do so (an empty list that is omitted as
-// a nil one is), which is for the differ to find out.
+// equality compares two values of one Go type, deeply. Equal values encode to
+// the same JSON. Values that are not equal may do so too (an empty list is
+// omitted as a nil one is); the differ finds that out.
 //
-// It works on memory, because the usual answer is "nothing changed" and
-// reflection takes several times longer to give it. An object and its deep copy
-// share the memory of their strings, and what they do not use is zero in both:
-// nearly every word is the same, and only at one that is not does it matter
-// what is there.
+// It compares memory, because the usual answer is "nothing changed", and
+// reflection takes twice as long to reach it. An object and its deep copy share
+// the memory of their strings, and fields that are not set are zero in both. So
+// nearly every word is the same, and only one that is not needs a look at the
+// field to which it belongs.
 type equality struct {
 	size uintptr
 	// parts are the strings, pointers, maps and so on of the type, in order of
@@ -33,21 +33,19 @@ type equality struct {
 // part is a part of a value that is more than its memory.
 type part struct {
 	offset, size uintptr
-	equal        func(a, b unsafe.Pointer) bool
+	equal        func(a, b address) bool
 }
 
-const wordSize = unsafe.Sizeof(uintptr(0))
+const wordSize = bits.UintSize / 8
 
 // equal compares two values by their addresses.
-//
-//nolint:gosec // every offset is one that reflect gave for the type of both values
-func (e *equality) equal(a, b unsafe.Pointer) bool {
+func (e *equality) equal(a, b address) bool {
 	if len(e.parts) == 0 {
-		return bytes.Equal(unsafe.Slice((*byte)(a), e.size), unsafe.Slice((*byte)(b), e.size))
+		return bytes.Equal(a.bytes(e.size), b.bytes(e.size))
 	}
 	// A type with pointers has whole words.
 	for offset := uintptr(0); offset < e.size; {
-		if *(*uintptr)(unsafe.Add(a, offset)) == *(*uintptr)(unsafe.Add(b, offset)) {
+		if read[uintptr](a.plus(offset)) == read[uintptr](b.plus(offset)) {
 			offset += wordSize
 			continue
 		}
@@ -56,18 +54,12 @@ func (e *equality) equal(a, b unsafe.Pointer) bool {
 			return false
 		}
 		p := &e.parts[i]
-		if !p.equal(unsafe.Add(a, p.offset), unsafe.Add(b, p.offset)) {
+		if !p.equal(a.plus(p.offset), b.plus(p.offset)) {
 			return false
 		}
 		offset = p.offset + p.size
 	}
 	return true
-}
-
-// address returns where a value is, or a copy of it if it has no address. It is
-// faster than Value.Addr, which looks for the type of the pointer.
-func address(v reflect.Value) unsafe.Pointer {
-	return unsafe.Pointer(addressable(v).UnsafeAddr()) //nolint:gosec // the one use that package unsafe allows
 }
 
 var equalities cache[reflect.Type, equality]
@@ -89,9 +81,6 @@ func buildEquality(t reflect.Type, of func(reflect.Type) *equality, e *equality)
 }
 
 func (e *equality) addParts(t reflect.Type, offset uintptr, of func(reflect.Type) *equality) {
-	add := func(equal func(a, b unsafe.Pointer) bool) {
-		e.parts = append(e.parts, part{offset: offset, size: t.Size(), equal: equal})
-	}
 	switch t.Kind() {
 	case reflect.Struct:
 		for i := range t.NumField() {
@@ -101,57 +90,65 @@ func (e *equality) addParts(t reflect.Type, offset uintptr, of func(reflect.Type
 		for i := range t.Len() {
 			e.addParts(t.Elem(), offset+uintptr(i)*t.Elem().Size(), of)
 		}
+	default:
+		if equal := partOf(t, of); equal != nil {
+			e.parts = append(e.parts, part{offset: offset, size: t.Size(), equal: equal})
+		}
+	}
+}
+
+// partOf returns how values of a type compare that is more than its memory, nil
+// if it is not more.
+func partOf(t reflect.Type, of func(reflect.Type) *equality) func(a, b address) bool {
+	switch t.Kind() {
 	case reflect.String:
-		add(func(a, b unsafe.Pointer) bool { return *(*string)(a) == *(*string)(b) })
+		return func(a, b address) bool { return read[string](a) == read[string](b) }
 	case reflect.Pointer:
 		if t == reflect.TypeFor[*time.Location]() {
-			// Its insides are the time package's, and it may write to them.
-			add(func(unsafe.Pointer, unsafe.Pointer) bool { return false })
-			return
+			return different // its insides are the time package's, which may write to them
 		}
-		add(pointers(of(t.Elem())))
+		return pointers(of(t.Elem()))
 	case reflect.Slice:
-		add(slicesOf(of(t.Elem())))
+		return slicesOf(of(t.Elem()))
 	case reflect.Map:
-		add(mapsOf(t))
+		return mapsOf(t)
 	case reflect.Interface:
-		add(interfaces(t))
+		return interfaces(t)
 	case reflect.Func, reflect.Chan, reflect.UnsafePointer:
-		add(func(unsafe.Pointer, unsafe.Pointer) bool { return false })
+		return different
+	}
+	return nil
+}
+
+// different is for what is equal only if its memory is.
+func different(_, _ address) bool { return false }
+
+func pointers(elem *equality) func(a, b address) bool {
+	return func(a, b address) bool {
+		a, b = read[address](a), read[address](b)
+		return a == b || a != address{} && b != address{} && elem.equal(a, b)
 	}
 }
 
-func pointers(elem *equality) func(a, b unsafe.Pointer) bool {
-	return func(a, b unsafe.Pointer) bool {
-		a, b = *(*unsafe.Pointer)(a), *(*unsafe.Pointer)(b)
-		return a == b || a != nil && b != nil && elem.equal(a, b)
-	}
-}
-
-func slicesOf(elem *equality) func(a, b unsafe.Pointer) bool {
-	return func(a, b unsafe.Pointer) bool {
-		// The header of a slice is the same whatever its items are.
-		x, y := *(*[]byte)(a), *(*[]byte)(b)
-		if len(x) != len(y) || (x == nil) != (y == nil) {
-			return false
-		}
-		return equalItems(elem, unsafe.Pointer(unsafe.SliceData(x)), unsafe.Pointer(unsafe.SliceData(y)), len(x)) //nolint:gosec // see equal
+func slicesOf(elem *equality) func(a, b address) bool {
+	return func(a, b address) bool {
+		x, n, xIsNil := a.items()
+		y, m, yIsNil := b.items()
+		return n == m && xIsNil == yIsNil && equalItems(elem, x, y, n)
 	}
 }
 
 // equalItems compares n items that lie one after the other.
-//
-//nolint:gosec // see equal
-func equalItems(elem *equality, a, b unsafe.Pointer, n int) bool {
+func equalItems(elem *equality, a, b address, n int) bool {
 	if a == b {
 		return true
 	}
 	if len(elem.parts) == 0 {
 		size := elem.size * uintptr(n)
-		return bytes.Equal(unsafe.Slice((*byte)(a), size), unsafe.Slice((*byte)(b), size))
+		return bytes.Equal(a.bytes(size), b.bytes(size))
 	}
 	for i := range uintptr(n) {
-		if !elem.equal(unsafe.Add(a, i*elem.size), unsafe.Add(b, i*elem.size)) {
+		if !elem.equal(a.plus(i*elem.size), b.plus(i*elem.size)) {
 			return false
 		}
 	}
@@ -160,38 +157,38 @@ func equalItems(elem *equality, a, b unsafe.Pointer, n int) bool {
 
 // mapsOf compares maps: those that objects are full of as what they are, any
 // other one by reflection.
-func mapsOf(t reflect.Type) func(a, b unsafe.Pointer) bool {
+func mapsOf(t reflect.Type) func(a, b address) bool {
 	switch t {
 	case reflect.TypeFor[map[string]string]():
-		return comparableMaps[map[string]string]
+		return equalMaps[map[string]string]
 	case reflect.TypeFor[corev1.ResourceList]():
-		return comparableMaps[corev1.ResourceList]
+		return equalMaps[corev1.ResourceList]
 	case reflect.TypeFor[map[string]any]():
-		return func(a, b unsafe.Pointer) bool { return equalTrees(*(*map[string]any)(a), *(*map[string]any)(b)) }
+		return func(a, b address) bool { return equalTrees(read[map[string]any](a), read[map[string]any](b)) }
 	case reflect.TypeFor[map[string][]byte]():
-		return func(a, b unsafe.Pointer) bool {
-			x, y := *(*map[string][]byte)(a), *(*map[string][]byte)(b)
+		return func(a, b address) bool {
+			x, y := read[map[string][]byte](a), read[map[string][]byte](b)
 			return (x == nil) == (y == nil) && maps.EqualFunc(x, y, bytes.Equal)
 		}
 	}
 	return reflected(t)
 }
 
-func comparableMaps[M ~map[K]V, K, V comparable](a, b unsafe.Pointer) bool {
-	x, y := *(*M)(a), *(*M)(b)
+func equalMaps[M ~map[K]V, K, V comparable](a, b address) bool {
+	x, y := read[M](a), read[M](b)
 	return (x == nil) == (y == nil) && maps.Equal(x, y)
 }
 
-func interfaces(t reflect.Type) func(a, b unsafe.Pointer) bool {
+func interfaces(t reflect.Type) func(a, b address) bool {
 	if t == reflect.TypeFor[any]() {
-		return func(a, b unsafe.Pointer) bool { return equalTrees(*(*any)(a), *(*any)(b)) }
+		return func(a, b address) bool { return equalTrees(read[any](a), read[any](b)) }
 	}
 	return reflected(t)
 }
 
-func reflected(t reflect.Type) func(a, b unsafe.Pointer) bool {
-	return func(a, b unsafe.Pointer) bool {
-		return reflect.DeepEqual(reflect.NewAt(t, a).Elem().Interface(), reflect.NewAt(t, b).Elem().Interface())
+func reflected(t reflect.Type) func(a, b address) bool {
+	return func(a, b address) bool {
+		return reflect.DeepEqual(valueAt(t, a).Interface(), valueAt(t, b).Interface())
 	}
 }
 

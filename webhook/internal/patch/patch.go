@@ -77,7 +77,7 @@ func same(before, after runtime.Object) bool {
 		return equalTrees(b.UnstructuredContent(), after.(runtime.Unstructured).UnstructuredContent())
 	}
 	b, a := reflect.ValueOf(before), reflect.ValueOf(after)
-	return equalityOf(b.Type().Elem()).equal(b.UnsafePointer(), a.UnsafePointer())
+	return equalityOf(b.Type().Elem()).equal(addressOf(b.Elem()), addressOf(a.Elem()))
 }
 
 // root returns what an object is as JSON: its struct, or the tree in it.

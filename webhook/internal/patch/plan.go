@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"unsafe"
 )
 
 // plan is how encoding/json writes a Go type.
@@ -263,8 +262,8 @@ func (f *field) of(v reflect.Value) (reflect.Value, bool) {
 
 // same reports whether the field is equal in memory in two structs, by their
 // addresses. One behind a pointer is said to differ.
-func (f *field) same(a, b unsafe.Pointer) bool {
-	return !f.behind && f.plan.equality.equal(unsafe.Add(a, f.offset), unsafe.Add(b, f.offset))
+func (f *field) same(a, b address) bool {
+	return !f.behind && f.plan.equality.equal(a.plus(f.offset), b.plus(f.offset))
 }
 
 // omits reports whether encoding/json leaves the field out.
@@ -292,5 +291,5 @@ func (p *plan) same(a, b reflect.Value) bool {
 	case reflect.Interface:
 		return equalTrees(a.Interface(), b.Interface())
 	}
-	return p.equality.equal(address(a), address(b))
+	return p.equality.equal(addressOf(a), addressOf(b))
 }

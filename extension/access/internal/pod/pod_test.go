@@ -1,4 +1,4 @@
-package access
+package pod
 
 import (
 	"strings"
@@ -12,16 +12,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/access/internal/workload"
 )
 
 // busy is the Pod template of a target with everything that an access Pod must
 // not have.
-func busy() *workload {
+func busy() *workload.Workload {
 	probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}}}
 	hook := &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"announce"}}}}
 	always, grace := corev1.ContainerRestartPolicyAlways, int64(300)
-	return &workload{
-		template: corev1.PodTemplateSpec{
+	return &workload.Workload{
+		Template: corev1.PodTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web", "tier": "front"}, Annotations: map[string]string{"team": "shop"}},
 			Spec: corev1.PodSpec{
 				RestartPolicy: corev1.RestartPolicyAlways, TerminationGracePeriodSeconds: &grace, Hostname: "web", Subdomain: "peers",
@@ -40,7 +41,7 @@ func busy() *workload {
 				},
 			},
 		},
-		claims: []corev1.PersistentVolumeClaim{{
+		Claims: []corev1.PersistentVolumeClaim{{
 			ObjectMeta: metav1.ObjectMeta{Name: "data"},
 			Spec:       corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("10Gi")}}},
 		}},
@@ -49,7 +50,7 @@ func busy() *workload {
 
 func build(t *testing.T, config *v1alpha1.PodTemplateSpecMutationConfig) *corev1.Pod {
 	t.Helper()
-	pod, err := newPod(&v1alpha1.PodAccessTemplate{Spec: v1alpha1.PodAccessTemplateSpec{ControllerTargetMutationConfig: config}}, busy())
+	pod, err := New(metav1.ObjectMeta{}, &v1alpha1.PodAccessTemplate{Spec: v1alpha1.PodAccessTemplateSpec{ControllerTargetMutationConfig: config}}, busy(), 90*time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +61,6 @@ func TestAnAccessPodIsHarmlessWithoutAnyConfiguration(t *testing.T) {
 	for name, config := range map[string]*v1alpha1.PodTemplateSpecMutationConfig{"none": nil, "an empty one": {}} {
 		t.Run(name, func(t *testing.T) {
 			pod := build(t, config)
-			backstop(&pod.Spec, 90*time.Minute)
 			second, deadline := int64(1), int64(5400)
 			always := corev1.ContainerRestartPolicyAlways
 			want := &corev1.Pod{
@@ -154,7 +154,7 @@ func TestEachKnobOfTheMutationTurns(t *testing.T) {
 	} {
 		t.Run("not "+sentence, func(t *testing.T) {
 			config := patched(operation)
-			_, err := newPod(&v1alpha1.PodAccessTemplate{Spec: v1alpha1.PodAccessTemplateSpec{ControllerTargetMutationConfig: &config}}, busy())
+			_, err := New(metav1.ObjectMeta{}, &v1alpha1.PodAccessTemplate{Spec: v1alpha1.PodAccessTemplateSpec{ControllerTargetMutationConfig: &config}}, busy(), 90*time.Minute)
 			if err == nil || !strings.Contains(err.Error(), "patchSpecOperations") {
 				t.Errorf("the error is %v", err)
 			}
@@ -197,8 +197,8 @@ func TestTheCapsHold(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			target := busy()
-			target.template.Spec.Containers[0].Resources, target.template.Spec.Containers[1].Resources = test.web, test.side
-			pod, err := newPod(&v1alpha1.PodAccessTemplate{Spec: test.template}, target)
+			target.Template.Spec.Containers[0].Resources, target.Template.Spec.Containers[1].Resources = test.web, test.side
+			pod, err := New(metav1.ObjectMeta{}, &v1alpha1.PodAccessTemplate{Spec: test.template}, target, 90*time.Minute)
 			if err != nil {
 				if want, isError := strings.CutPrefix(test.want, "error "); !isError || !strings.Contains(err.Error(), want) {
 					t.Errorf("the error is %v, want %s", err, test.want)
@@ -215,23 +215,5 @@ func TestTheCapsHold(t *testing.T) {
 				t.Errorf("the limits are %s, want %s", got, test.want)
 			}
 		})
-	}
-}
-
-func TestACopyOfAPodLeavesOutWhatTheClusterWroteIntoIt(t *testing.T) {
-	priority := int32(5)
-	template := templateOf(&corev1.Pod{Spec: corev1.PodSpec{
-		NodeName: "node-1", Priority: &priority, EphemeralContainers: []corev1.EphemeralContainer{{}},
-		Volumes: []corev1.Volume{{Name: "kube-api-access-x7v2p"}, {Name: "data"}},
-		Containers: []corev1.Container{{
-			Name: "main", VolumeMounts: []corev1.VolumeMount{{Name: "kube-api-access-x7v2p"}, {Name: "data"}},
-		}},
-	}})
-	want := corev1.PodSpec{
-		Volumes:    []corev1.Volume{{Name: "data"}},
-		Containers: []corev1.Container{{Name: "main", VolumeMounts: []corev1.VolumeMount{{Name: "data"}}}},
-	}
-	if diff := cmp.Diff(want, template.Spec); diff != "" {
-		t.Error(diff)
 	}
 }

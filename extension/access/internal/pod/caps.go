@@ -1,4 +1,4 @@
-package access
+package pod
 
 import (
 	"fmt"
@@ -9,8 +9,8 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 )
 
-// enforceCaps makes sure that a Pod takes no more than the template's caps: it
-// refuses one that asks for more, and limits the containers that have no limit.
+// enforceCaps keeps a Pod within the template's caps: it refuses one that asks for
+// more, and limits the containers that have no limit.
 func enforceCaps(spec *corev1.PodSpec, t *v1alpha1.PodAccessTemplate) error {
 	for _, c := range []struct {
 		field    string
@@ -31,10 +31,9 @@ func enforceCaps(spec *corev1.PodSpec, t *v1alpha1.PodAccessTemplate) error {
 	return nil
 }
 
-// enforceCap looks at two groups that never run together: the containers with
-// the sidecars, and each other init container with the sidecars before it. The
-// sum over all containers and sidecars bounds the first; an init container gets
-// what they leave.
+// enforceCap divides a cap among the containers that run at the same time: all
+// containers and sidecars, and, one after the other, each plain init container with
+// the sidecars.
 func enforceCap(spec *corev1.PodSpec, name corev1.ResourceName, limit resource.Quantity) error {
 	var together, alone []*corev1.Container
 	for i := range spec.InitContainers {
@@ -67,8 +66,8 @@ func enforceCap(spec *corev1.PodSpec, name corev1.ResourceName, limit resource.Q
 	return nil
 }
 
-// share gives the containers without a limit equal shares of what the others
-// leave, and refuses what exceeds the limit.
+// share gives the containers without a limit equal shares of what the others leave,
+// and reports an error when they exceed the limit together.
 func share(containers []*corev1.Container, name corev1.ResourceName, limit resource.Quantity) error {
 	var limited, requested resource.Quantity
 	var open []*corev1.Container
@@ -97,7 +96,7 @@ func share(containers []*corev1.Container, name corev1.ResourceName, limit resou
 	left.Sub(limited)
 	each := *resource.NewMilliQuantity(left.MilliValue()/int64(len(open)), limit.Format)
 	if name != corev1.ResourceCPU {
-		// Of memory and storage there are no thousandths.
+		// Memory and storage have no thousandths.
 		each = *resource.NewQuantity(left.Value()/int64(len(open)), limit.Format)
 	}
 	for _, c := range open {
@@ -113,7 +112,7 @@ func share(containers []*corev1.Container, name corev1.ResourceName, limit resou
 	return nil
 }
 
-// claimedStorage is what the ephemeral volumes of a Pod ask for.
+// claimedStorage is the sum of what the ephemeral volumes of a Pod ask for.
 func claimedStorage(spec *corev1.PodSpec, limit resource.Quantity) (resource.Quantity, error) {
 	var sum resource.Quantity
 	for _, v := range spec.Volumes {

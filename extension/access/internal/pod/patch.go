@@ -1,4 +1,4 @@
-package access
+package pod
 
 import (
 	"encoding/json"
@@ -12,9 +12,8 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 )
 
-// applyPatch applies a JSON Patch to a Pod: to its spec, labels and annotations.
-// What the Pod's type does not know is an error, so that a path that is wrong by
-// a letter does not go unnoticed.
+// applyPatch applies a JSON Patch to the spec, labels and annotations of a Pod.
+// Unknown fields are errors, so that a misspelt path does not go unnoticed.
 func applyPatch(pod *corev1.Pod, operations []v1alpha1.JSONPatchOperation) error {
 	if len(operations) == 0 {
 		return nil
@@ -44,10 +43,10 @@ func applyPatch(pod *corev1.Pod, operations []v1alpha1.JSONPatchOperation) error
 	var patched corev1.Pod
 	strict, err := kjson.UnmarshalStrict(after, &patched)
 	if err != nil {
-		return fmt.Errorf("the result is no Pod: %w", err)
+		return fmt.Errorf("the result is not a Pod: %w", err)
 	}
 	if len(strict) > 0 {
-		return fmt.Errorf("the result is no Pod: %w", strict[0])
+		return fmt.Errorf("the result is not a Pod: %w", strict[0])
 	}
 	if len(patched.Spec.Containers) == 0 {
 		return fmt.Errorf("the result has no containers")
@@ -56,8 +55,8 @@ func applyPatch(pod *corev1.Pod, operations []v1alpha1.JSONPatchOperation) error
 	return nil
 }
 
-// operationsOf writes a null where a value is needed and there is none: the API
-// server's JSON makes no difference between the two.
+// operationsOf writes null where an operation needs a value and has none: the API
+// server drops a null from a custom resource.
 func operationsOf(operations []v1alpha1.JSONPatchOperation) []map[string]any {
 	result := make([]map[string]any, len(operations))
 	for i, o := range operations {

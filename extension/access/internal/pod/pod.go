@@ -1,4 +1,6 @@
-package access
+// Package pod makes access Pods: copies of a workload's Pods, or of a Pod spec, that
+// are harmless to the workload, changed as a template says, and within its caps.
+package pod
 
 import (
 	"fmt"
@@ -11,33 +13,44 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/access/internal/workload"
 )
 
-// newPod returns the Pod that a template describes, without a name: a copy
-// of its target's Pod template, or its own Pod spec, made harmless and mutated.
-// target is nil if the template has a Pod spec of its own.
-func newPod(t *v1alpha1.PodAccessTemplate, target *workload) (*corev1.Pod, error) {
+// AnnotationTemplate on a Pod names the PodAccessTemplate by which it is treated
+// when it is created.
+const AnnotationTemplate = "admitkit.dev/access-template"
+
+// New returns the Pod that a template describes, with the metadata given: a copy of
+// its target's Pod template, or of its own Pod spec, treated by [Treat]. target is
+// nil if the template has a Pod spec of its own.
+func New(meta metav1.ObjectMeta, t *v1alpha1.PodAccessTemplate, target *workload.Workload, limit time.Duration) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	var claims []corev1.PersistentVolumeClaim
 	if target != nil {
-		template := target.template.DeepCopy()
+		template := target.Template.DeepCopy()
 		pod.Labels, pod.Annotations, pod.Spec = template.Labels, template.Annotations, template.Spec
-		claims = target.claims
+		claims = target.Claims
 	} else {
 		pod.Spec = *t.Spec.PodSpec.DeepCopy()
 	}
-	return pod, treat(pod, claims, t)
+	if err := Treat(pod, claims, t, limit); err != nil {
+		return nil, err
+	}
+	meta.Labels, meta.Annotations = merged(pod.Labels, meta.Labels), merged(pod.Annotations, meta.Annotations)
+	pod.ObjectMeta = meta
+	return pod, nil
 }
 
-// treat makes a Pod an access Pod: harmless, mutated as the template says, and
-// within its caps. It ends what the Pod was to others: labels first of all.
-func treat(pod *corev1.Pod, claims []corev1.PersistentVolumeClaim, t *v1alpha1.PodAccessTemplate) error {
+// Treat makes a Pod an access Pod: harmless, changed as the template says, within
+// its caps, and ended by the kubelet when limit, the longest time that the template
+// allows, is over. claims are the volumes that a StatefulSet would claim for it.
+func Treat(pod *corev1.Pod, claims []corev1.PersistentVolumeClaim, t *v1alpha1.PodAccessTemplate, limit time.Duration) error {
 	config := t.Spec.ControllerTargetMutationConfig
 	if config == nil {
 		config = &v1alpha1.PodTemplateSpecMutationConfig{}
 	}
 	if len(pod.Spec.Containers) == 0 {
-		return fmt.Errorf("spec.podSpec: containers: there is none")
+		return fmt.Errorf("spec.podSpec: containers: at least one is required")
 	}
 	index, err := defaultContainer(pod, config.DefaultContainerName)
 	if err != nil {
@@ -49,12 +62,13 @@ func treat(pod *corev1.Pod, claims []corev1.PersistentVolumeClaim, t *v1alpha1.P
 	if err := applyPatch(pod, config.PatchSpecOperations); err != nil {
 		return fmt.Errorf("spec.controllerTargetMutationConfig.patchSpecOperations: %w", err)
 	}
+	backstop(&pod.Spec, limit)
 	return enforceCaps(&pod.Spec, t)
 }
 
-// backstop makes the kubelet end a Pod at the latest moment at which access may
-// end, should nobody delete it: a deadline cannot be prolonged afterwards, as a
-// grant can.
+// backstop makes the kubelet end a Pod when access may last no longer, should
+// nobody delete it. The deadline is the template's maximum and not the request's
+// end: a grant can be extended, a deadline cannot.
 func backstop(spec *corev1.PodSpec, limit time.Duration) {
 	seconds := int64(math.Ceil(limit.Seconds()))
 	if spec.ActiveDeadlineSeconds == nil || *spec.ActiveDeadlineSeconds > seconds {
@@ -86,14 +100,14 @@ func makeHarmless(pod *corev1.Pod, index int, config *v1alpha1.PodTemplateSpecMu
 	// Services, ReplicaSets, PodDisruptionBudgets and NetworkPolicies select by
 	// labels.
 	pod.Labels = nil
-	// It has been treated now.
+	// The annotation asks for this treatment.
 	delete(pod.Annotations, AnnotationTemplate)
 	spec := &pod.Spec
 	spec.RestartPolicy = corev1.RestartPolicyNever
 	spec.NodeName = ""
 	// Nobody would open these gates, nor add these conditions.
 	spec.SchedulingGates, spec.ReadinessGates = nil, nil
-	// The name by which peers find a StatefulSet's Pod.
+	// Peers find a StatefulSet's Pod by this name.
 	spec.Hostname, spec.Subdomain = "", ""
 	if !config.KeepTerminationGracePeriod {
 		// Not zero, with which the Pod's name would be free before it has ended.
@@ -105,15 +119,30 @@ func makeHarmless(pod *corev1.Pod, index int, config *v1alpha1.PodTemplateSpecMu
 	}
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range containers {
-			c := &containers[i]
-			// Hooks announce a Pod to the world; a port of the host is taken.
-			c.Lifecycle = nil
-			for p := range c.Ports {
-				if !spec.HostNetwork {
-					c.Ports[p].HostPort = 0
-				}
-			}
+			withdraw(&containers[i], spec.HostNetwork)
 		}
+	}
+	removeProbes(spec, index, config)
+}
+
+// withdraw keeps a container from announcing itself to the world by hooks, and
+// from taking a port of the host. With the host's network a port must equal the
+// host's.
+func withdraw(c *corev1.Container, hostNetwork bool) {
+	c.Lifecycle = nil
+	for i := range c.Ports {
+		if !hostNetwork {
+			c.Ports[i].HostPort = 0
+		}
+	}
+}
+
+// removeProbes leaves only the probes of the default container that the template
+// keeps. A sidecar without probes counts as started at once.
+func removeProbes(spec *corev1.PodSpec, index int, config *v1alpha1.PodTemplateSpecMutationConfig) {
+	for i := range spec.InitContainers {
+		c := &spec.InitContainers[i]
+		c.LivenessProbe, c.ReadinessProbe, c.StartupProbe = nil, nil, nil
 	}
 	for i := range spec.Containers {
 		c := &spec.Containers[i]
@@ -128,15 +157,10 @@ func makeHarmless(pod *corev1.Pod, index int, config *v1alpha1.PodTemplateSpecMu
 			c.StartupProbe = nil
 		}
 	}
-	for i := range spec.InitContainers {
-		// Only sidecars have probes; without them they count as started at once.
-		c := &spec.InitContainers[i]
-		c.LivenessProbe, c.ReadinessProbe, c.StartupProbe = nil, nil, nil
-	}
 }
 
-// replaceClaims puts something in place of the volumes that a StatefulSet claims
-// for each Pod. Without it the containers would mount what is not there.
+// replaceClaims replaces the volumes that a StatefulSet claims for each Pod.
+// Without it the containers would mount volumes that do not exist.
 func replaceClaims(spec *corev1.PodSpec, claims []corev1.PersistentVolumeClaim, by v1alpha1.ClaimTemplates) {
 	for _, claim := range claims {
 		source := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
@@ -151,7 +175,7 @@ func replaceClaims(spec *corev1.PodSpec, claims []corev1.PersistentVolumeClaim, 
 	}
 }
 
-// mutate does what the author of the template wants to be different.
+// mutate makes the changes that the template asks for.
 func mutate(pod *corev1.Pod, index int, config *v1alpha1.PodTemplateSpecMutationConfig) {
 	container := &pod.Spec.Containers[index]
 	if config.Command != nil {
@@ -175,7 +199,7 @@ func mutate(pod *corev1.Pod, index int, config *v1alpha1.PodTemplateSpecMutation
 	}
 }
 
-// mergeEnv merges by name. The order stays, since a value may refer to those
+// mergeEnv merges by name and keeps the order, since a value may refer to those
 // before it.
 func mergeEnv(env, changes []corev1.EnvVar) []corev1.EnvVar {
 	env = slices.Clone(env)
@@ -189,6 +213,7 @@ func mergeEnv(env, changes []corev1.EnvVar) []corev1.EnvVar {
 	return env
 }
 
+// merged returns the entries of both maps; those of from win.
 func merged(into, from map[string]string) map[string]string {
 	if len(from) == 0 {
 		return into
@@ -199,18 +224,4 @@ func merged(into, from map[string]string) map[string]string {
 	}
 	maps.Copy(result, from)
 	return result
-}
-
-// dropVolumes removes volumes and what mounts them.
-func dropVolumes(spec *corev1.PodSpec, drop func(corev1.Volume) bool) {
-	dropped := map[string]bool{}
-	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool {
-		dropped[v.Name] = drop(v)
-		return dropped[v.Name]
-	})
-	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
-		for i := range containers {
-			containers[i].VolumeMounts = slices.DeleteFunc(containers[i].VolumeMounts, func(m corev1.VolumeMount) bool { return dropped[m.Name] })
-		}
-	}
 }

@@ -1,0 +1,152 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+// apply does what was decided, and returns when to look at the request again. The
+// RoleBinding goes first: while it cannot be deleted nothing else is done, and the
+// next attempt is urgent. The rest is done as far as possible.
+func (r *requests) apply(ctx context.Context, f *facts, d decision) (schedule, error) {
+	if d.dead {
+		r.counted.set(f.key, false)
+	}
+	if err := r.unbind(ctx, f, d); err != nil {
+		return schedule{priority: priorityEnd}, err
+	}
+	left := r.remove(ctx, f, d)
+	if d.grant != nil {
+		if err := r.grant(ctx, f, &d); err != nil {
+			return d.next, err
+		}
+	}
+	if d.live {
+		r.counted.set(f.key, true)
+	}
+	if d.status != nil {
+		left = errors.Join(left, r.write(ctx, f.request, d.status))
+	}
+	if left != nil {
+		return d.next, left
+	}
+	if d.dead {
+		r.unbound.Delete(f.key)
+	}
+	if d.waits {
+		d.next = r.sooner(f.key, d.next)
+	} else {
+		r.waits.Forget(f.key)
+	}
+	switch {
+	case d.behind:
+		return d.next, r.errBehind(f)
+	case d.discard:
+		uid := f.request.GetUID()
+		return schedule{priority: d.next.priority}, client.IgnoreNotFound(r.writer.Delete(ctx, f.request, client.Preconditions{UID: &uid}))
+	}
+	return d.next, nil
+}
+
+// unbind deletes the RoleBinding. It measures how late, where the time is over.
+func (r *requests) unbind(ctx context.Context, f *facts, d decision) error {
+	if !d.unbind {
+		return nil
+	}
+	deleted, err := r.deleteByName(ctx, f, &rbacv1.RoleBinding{})
+	if err != nil || !d.late {
+		return err
+	}
+	if !deleted {
+		return r.errBehind(f)
+	}
+	r.unbound.Store(f.key, true)
+	lateness.WithLabelValues(r.kind.name).Observe(r.options.Clock.Since(f.end).Seconds())
+	return nil
+}
+
+// remove deletes the access Pod, and with it whatever runs in it, or evicts the Pod,
+// and deletes the Role when that is done.
+func (r *requests) remove(ctx context.Context, f *facts, d decision) error {
+	if d.remove.name != "" {
+		if err := r.deletePod(ctx, f, d.remove); err != nil {
+			return err
+		}
+	}
+	if d.evict.name != "" {
+		if err := r.evict(ctx, f, d); err != nil {
+			return err
+		}
+	}
+	if !d.unrecord {
+		return nil
+	}
+	_, err := r.deleteByName(ctx, f, &rbacv1.Role{})
+	return err
+}
+
+// deletePod deletes that very Pod, and no other of its name.
+func (r *requests) deletePod(ctx context.Context, f *facts, pod choice) error {
+	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: f.key.Namespace, Name: pod.name}}
+	err := r.writer.Delete(ctx, object, client.Preconditions{UID: &pod.uid})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("deleting Pod %s/%s: %w", f.key.Namespace, pod.name, err)
+	}
+	return nil
+}
+
+// evict evicts that very Pod. PodDisruptionBudgets may put it off.
+func (r *requests) evict(ctx context.Context, f *facts, d decision) error {
+	pod, namespace := d.evict, f.key.Namespace
+	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod.name}}
+	eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.uid}}}
+	err := r.writer.SubResource("eviction").Create(ctx, object, eviction)
+	switch {
+	case err == nil:
+		r.log.Info("Pod evicted", zap.String("pod", namespace+"/"+pod.name))
+		if d.status != nil {
+			r.event(f.request, corev1.EventTypeNormal, "PodEvicted", "End", "Pod %s was evicted, which ends its sessions", pod.name)
+		}
+		return nil
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return nil
+	case apierrors.IsTooManyRequests(err):
+		return fmt.Errorf("evicting Pod %s/%s: a PodDisruptionBudget puts it off: %w", namespace, pod.name, err)
+	}
+	return fmt.Errorf("evicting Pod %s/%s: %w", namespace, pod.name, err)
+}
+
+// deleteByName deletes the Role or RoleBinding of a request, whatever its labels and
+// owners: names with our prefix are ours. It reports whether it existed.
+func (r *requests) deleteByName(ctx context.Context, f *facts, object client.Object) (bool, error) {
+	resource := r.kind.resource(f.key)
+	object.SetNamespace(resource.Namespace)
+	object.SetName(resource.Name)
+	err := r.writer.Delete(ctx, object)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("deleting %T %s: %w", object, resource, err)
+	}
+	return true, nil
+}
+
+// errBehind is not logged: what the cache lacks is on its way.
+func (r *requests) errBehind(f *facts) error {
+	return apierrors.NewConflict(v1alpha1.GroupVersion.WithResource(r.kind.request).GroupResource(), f.key.Name, errors.New("the cache is behind"))
+}

@@ -1,0 +1,252 @@
+package access
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/access/internal/pod"
+)
+
+// decision is what is to be done about a request. apply does it in the order of the
+// fields.
+type decision struct {
+	// dead and live say whether the request counts as a live grant; neither leaves
+	// that as it is.
+	dead, live bool
+
+	// unbind takes the RoleBinding away, which is what gives access, and late says
+	// that its time was over.
+	unbind, late bool
+	// remove deletes the access Pod, evict evicts the Pod of exec access.
+	remove, evict choice
+	// unrecord deletes the Role. It goes last, because it records what there is to do.
+	unrecord bool
+
+	// grant gives the Pod what it lacks, if it is not nil.
+	grant *grant
+
+	// status is what the request says then; nil leaves it as it is.
+	status *state
+	// discard deletes the request, which has been kept long enough.
+	discard bool
+
+	// waits says that what the request waits for is not watched.
+	waits bool
+	// behind says that the cache has yet to learn of what was done.
+	behind bool
+	// next is when to look at the request again.
+	next schedule
+}
+
+// grant is what a request gets.
+type grant struct {
+	// pod is the access Pod to make, or the Pod that was chosen for exec access; nil
+	// if role records it already.
+	pod *corev1.Pod
+	// template is what allows it.
+	template v1alpha1.Template
+}
+
+// schedule is a moment, and the priority in the queue at that moment; the zero value
+// is never.
+type schedule struct {
+	at       time.Time
+	priority int
+}
+
+// Priorities of requests in the queue: those whose access is to end go first, and
+// what is left of those that have ended comes last. Otherwise the cleaning up after
+// the first would delay the end of the last.
+const (
+	priorityEnd     = 100
+	priorityNormal  = 0
+	priorityInitial = -50
+	priorityCleanup = -100
+)
+
+// cleanupDelay keeps the cleaning up out of the way of others' ends. Creation times
+// are whole seconds and durations mostly are, so that access ends at whole seconds;
+// half a second later there is time for the rest.
+const cleanupDelay = 500 * time.Millisecond
+
+// next is when a request is looked at again if nothing happens to it: at the very
+// moment at which its access ends, and when it has been kept long enough.
+func (f *facts) next(now time.Time) schedule {
+	switch f.stage(now) {
+	case gone, invalid:
+		return schedule{}
+	case over:
+		if f.binding != nil {
+			return schedule{now.Add(cleanupDelay), priorityCleanup}
+		}
+		return schedule{f.keepUntil, priorityCleanup}
+	}
+	return schedule{f.end, priorityEnd}
+}
+
+// decide decides what is to be done about a request. It reads nothing and changes
+// nothing.
+func decide(f *facts, now time.Time) decision {
+	d := f.decide(now)
+	d.next = f.next(now)
+	return d
+}
+
+func (f *facts) decide(now time.Time) decision {
+	switch f.stage(now) {
+	case gone:
+		return f.sweep()
+	case invalid:
+		d := f.sweep()
+		d.status = newState(f.request, time.Time{})
+		d.status.refused(refuse(v1alpha1.ReasonDurationInvalid, "%v", f.invalid).about(v1alpha1.ConditionAccessDurationsValid))
+		return d
+	case over:
+		if f.binding != nil {
+			return decision{unbind: true, late: true, remove: f.made}
+		}
+		return f.finish(now)
+	case stale:
+		d := f.sweep()
+		d.behind = true
+		return d
+	case used:
+		d := decision{dead: true, unbind: f.binding != nil, status: newState(f.request, f.end)}
+		d.status.used()
+		return d
+	case asking:
+		return f.answer()
+	}
+	return f.keep()
+}
+
+// sweep takes away all that there is.
+func (f *facts) sweep() decision {
+	return decision{dead: true, unbind: f.binding != nil, remove: f.made, evict: f.evicted(), unrecord: f.role != nil}
+}
+
+// evicted returns the Pod that is to be evicted when access ends, if any is.
+func (f *facts) evicted() choice {
+	if !f.kind.makesPod && f.role != nil && f.role.Annotations[AnnotationOnExpiry] == string(v1alpha1.ExpiryEvict) {
+		return chosenPod(f.role)
+	}
+	return choice{}
+}
+
+// finish cleans up after the end. Until the request says that its access has ended,
+// Role and RoleBinding are deleted by their names, also where the cache has none: it
+// holds only what has our label, which can be removed.
+func (f *facts) finish(now time.Time) decision {
+	first := !ended(f.request)
+	d := decision{
+		dead: true, unbind: first && !f.unbound, remove: f.made, evict: f.evicted(), unrecord: first || f.role != nil,
+		status: newState(f.request, f.end), discard: !now.Before(f.keepUntil),
+	}
+	d.status.ended(f.end, now)
+	return d
+}
+
+// answer grants what a request asks for, or says why not.
+func (f *facts) answer() decision {
+	d := decision{status: newState(f.request, f.end)}
+	var pod *corev1.Pod
+	for _, check := range []struct {
+		condition, reason string // what holds if the check refuses nothing
+		refuses           func() *refusal
+	}{
+		{v1alpha1.ConditionTargetTemplateExists, "Found", f.noTemplate},
+		{v1alpha1.ConditionAccessDurationsValid, "Valid", func() *refusal { return allows(f.template, f.request.GetRequestSpec()) }},
+		{"", "", func() *refusal { return noTarget(f.noTarget) }},
+		{"", "", func() (refused *refusal) { pod, refused = f.pod(); return refused }},
+	} {
+		if refused := check.refuses(); refused != nil {
+			d.status.refused(refused)
+			d.waits = refused.waits
+			return d
+		}
+		if check.condition != "" {
+			d.status.set(check.condition, true, check.reason, "")
+		}
+	}
+	d.grant = &grant{pod: pod, template: f.template}
+	return d
+}
+
+func (f *facts) noTemplate() *refusal {
+	if f.template != nil {
+		return nil
+	}
+	return refuse(v1alpha1.ReasonTemplateMissing, "%s %s/%s does not exist", f.kind.template, f.key.Namespace, f.request.GetRequestSpec().TemplateName).
+		about(v1alpha1.ConditionTargetTemplateExists)
+}
+
+// pod returns the Pod that access will be to: the one that was chosen, or one to be
+// made. Anything wrong with the access command is found before there is a Pod, which
+// nobody could use.
+func (f *facts) pod() (*corev1.Pod, *refusal) {
+	t, ok := f.template.(*v1alpha1.PodAccessTemplate)
+	if !ok {
+		_, refused := commandFor(f.template, &f.chosen.ObjectMeta)
+		return f.chosen, refused
+	}
+	limit, err := maxDuration(&t.Spec.AccessConfig)
+	if err != nil {
+		return nil, refuse(v1alpha1.ReasonTemplateInvalid, "template %q: %v", t.Name, err).forNow()
+	}
+	meta := f.kind.meta(f.request)
+	meta.OwnerReferences = []metav1.OwnerReference{f.kind.ownedBy(f.request)}
+	made, err := pod.New(meta, t, f.target, limit)
+	if err != nil {
+		return nil, refuse(v1alpha1.ReasonTemplateInvalid, "template %q: %v", t.Name, err).forNow()
+	}
+	if _, refused := commandFor(t, &made.ObjectMeta); refused != nil {
+		return nil, refused.forNow()
+	}
+	return made, nil
+}
+
+// keep keeps what was granted, and completes it. When the Pod is lost another is not
+// chosen, and the RoleBinding, which the Pod owned, is not made again.
+func (f *facts) keep() decision {
+	d := decision{status: newState(f.request, f.end)}
+	chosen := chosenPod(f.role)
+	switch {
+	case f.binding != nil:
+		d.live = true
+	case f.lost != "":
+		d.dead = true
+		d.status.podGone(chosen.name, f.lost)
+		return d
+	default:
+		d.grant = &grant{}
+	}
+	d.status.granted(chosen.name, f.role.Annotations[annotationMessage])
+	if f.lost != "" {
+		d.status.podGone(chosen.name, f.lost)
+	} else {
+		d.status.observed(f.kind, f.own)
+	}
+	return d
+}
+
+// revocation is what a request says when it is revoked, nil if it has been before,
+// and whether its time had not passed yet.
+func revocation(req v1alpha1.Request, now time.Time) (revoked *state, live bool) {
+	if req.GetRequestStatus().RevokedAt != nil {
+		return nil, false
+	}
+	revoked = &state{RequestStatus: *req.GetRequestStatus().DeepCopy()}
+	live = !v1alpha1.Over(req, now)
+	if live {
+		revoked = newState(req, now)
+	}
+	revoked.RevokedAt = &metav1.Time{Time: now}
+	if live {
+		revoked.ended(now, now)
+		revoked.settle()
+	}
+	return revoked, live
+}

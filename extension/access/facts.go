@@ -1,0 +1,247 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/access/internal/workload"
+)
+
+// facts are what is known about a request at one moment, before anything is
+// decided. Which of the last ones were read depends on the stage.
+type facts struct {
+	kind kind
+	key  types.NamespacedName
+
+	// request is nil when it is gone or being deleted.
+	request v1alpha1.Request
+	// end is when its access ends, unless the request is invalid, and keepUntil
+	// how long the request is kept after that.
+	end, keepUntil time.Time
+	invalid        error
+
+	// role, the record of the grant, and binding are nil if they do not exist.
+	role    *rbacv1.Role
+	binding *rbacv1.RoleBinding
+	// unbound says that this process has deleted the RoleBinding.
+	unbound bool
+
+	// template is nil if it does not exist.
+	template v1alpha1.Template
+	// target is what an access Pod is made after, nil if the template has a Pod
+	// spec. chosen is the Pod that exec access would be to. noTarget says why there
+	// is neither.
+	target   *workload.Workload
+	chosen   *corev1.Pod
+	noTarget error
+
+	// own is the access Pod of a grant as it is now, nil if that is not known yet,
+	// and lost says what has become of the Pod of a grant that no longer exists.
+	own  *corev1.Pod
+	lost string
+	// made is the access Pod that must go with the request.
+	made choice
+}
+
+// stage is how far a request has come. It says what there is to decide, and so what
+// must be known.
+type stage int
+
+const (
+	gone     stage = iota // the request no longer exists
+	invalid               // it cannot be told when its access ends
+	over                  // its access has ended
+	stale                 // what it has belongs to an earlier request of its name
+	used                  // its single use has begun
+	asking                // it has nothing yet
+	recorded              // its Pod is recorded in the Role
+	granted               // it has the RoleBinding
+)
+
+// stage comes from what the cache has: the request, Role and RoleBinding. The end
+// comes first, since it needs nothing but the request itself.
+func (f *facts) stage(now time.Time) stage {
+	switch {
+	case f.request == nil:
+		return gone
+	case f.invalid != nil:
+		return invalid
+	case v1alpha1.Over(f.request, now):
+		return over
+	case f.stale():
+		return stale
+	case f.request.GetRequestStatus().UsedBy != nil:
+		return used
+	case f.role == nil:
+		return asking
+	case f.binding == nil:
+		return recorded
+	}
+	return granted
+}
+
+// read reads the facts about a request, nil if it is gone. Of what belongs to
+// others it reads only what the stage needs, by name, from the API server; the end
+// of access waits for none of it.
+func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alpha1.Request, now time.Time) (*facts, error) {
+	f := &facts{kind: r.kind, key: key, request: req}
+	if req != nil {
+		f.end, f.invalid = v1alpha1.EndOf(req)
+		f.keepUntil = f.end.Add(r.options.Retention)
+	}
+	_, f.unbound = r.unbound.Load(key)
+	if err := errors.Join(r.readRole(ctx, f), r.readBinding(ctx, f)); err != nil {
+		return f, err
+	}
+	switch f.stage(now) {
+	case gone, invalid, stale:
+		return f, r.readMade(ctx, f, r.cached, "")
+	case over:
+		// The record will do as long as there is a RoleBinding, which must not wait.
+		reader := r.live
+		if f.binding != nil || ended(req) {
+			reader = r.cached
+		}
+		return f, r.readMade(ctx, f, reader, req.GetUID())
+	case asking:
+		return f, r.readTarget(ctx, f)
+	case recorded, granted:
+		return f, r.readPod(ctx, f)
+	}
+	return f, nil
+}
+
+// stale reports whether a request has what an earlier one of its name has left.
+func (f *facts) stale() bool {
+	uid := string(f.request.GetUID())
+	return f.role != nil && f.role.Annotations[AnnotationRequestUID] != uid ||
+		f.binding != nil && f.binding.Annotations[AnnotationRequestUID] != uid
+}
+
+// readRole reads the record of the grant from the cache.
+func (r *requests) readRole(ctx context.Context, f *facts) error {
+	var role rbacv1.Role
+	err := r.cached.Get(ctx, r.kind.resource(f.key), &role)
+	if err == nil {
+		f.role = &role
+	}
+	return client.IgnoreNotFound(err)
+}
+
+// readBinding reads the RoleBinding from the cache.
+func (r *requests) readBinding(ctx context.Context, f *facts) error {
+	var binding rbacv1.RoleBinding
+	err := r.cached.Get(ctx, r.kind.resource(f.key), &binding)
+	if err == nil {
+		f.binding = &binding
+	}
+	return client.IgnoreNotFound(err)
+}
+
+// readMade finds the access Pod: by the record, or, where there is no record yet,
+// by its owner, the request with the UID, or any if uid is "".
+func (r *requests) readMade(ctx context.Context, f *facts, reader client.Reader, uid types.UID) error {
+	if !f.kind.makesPod {
+		return nil
+	}
+	resource := f.kind.resource(f.key)
+	if f.role != nil && chosenPod(f.role).name == resource.Name {
+		f.made = chosenPod(f.role)
+		return nil
+	}
+	var pod corev1.Pod
+	if err := reader.Get(ctx, resource, &pod); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if f.kind.owns(&pod, uid) {
+		f.made = choice{name: pod.Name, uid: pod.UID}
+	}
+	return nil
+}
+
+// readTarget reads the template and its target, and chooses a Pod. Where the
+// template allows nothing, the target does not matter.
+func (r *requests) readTarget(ctx context.Context, f *facts) error {
+	spec, t := f.request.GetRequestSpec(), r.kind.newTemplate()
+	err := r.cached.Get(ctx, types.NamespacedName{Namespace: f.key.Namespace, Name: spec.TemplateName}, t)
+	if err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	f.template = t
+	if ref := t.GetTargetRef(); ref != nil && allows(t, spec) == nil {
+		f.target, err = workload.Find(ctx, r.live, f.key.Namespace, *ref)
+	}
+	if err == nil && f.target != nil && !r.kind.makesPod {
+		f.chosen, err = f.target.Choose(ctx, r.live, f.request.GetTargetPod())
+	}
+	if noTarget(err) != nil {
+		f.noTarget, err = err, nil
+	}
+	return err
+}
+
+// noTarget says why an error of package workload keeps a request from being
+// granted for now; nil for any other error.
+func noTarget(err error) *refusal {
+	var unknown workload.UnknownPodError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, workload.ErrNoPod):
+		return &refusal{reason: v1alpha1.ReasonNoPod, message: err.Error(), waits: true, quiet: true}
+	case errors.As(err, &unknown):
+		return refuse(v1alpha1.ReasonUnknownPod, "%s", err.Error()).forNow()
+	case workload.Missing(err):
+		return &refusal{reason: v1alpha1.ReasonTargetMissing, message: err.Error(), waits: true, quiet: true}
+	}
+	return nil
+}
+
+// readPod reads what has become of the Pod of a grant. An access Pod is in the
+// cache, soon after it was made. Other Pods are not watched: when one is gone, the
+// garbage collector removes the RoleBinding that it owns, which is.
+func (r *requests) readPod(ctx context.Context, f *facts) error {
+	pod := chosenPod(f.role)
+	key := types.NamespacedName{Namespace: f.key.Namespace, Name: pod.name}
+	if f.kind.makesPod {
+		var own corev1.Pod
+		err := r.cached.Get(ctx, key, &own)
+		if client.IgnoreNotFound(err) != nil {
+			return err
+		}
+		if err == nil {
+			f.own = &own
+		}
+	}
+	if f.binding != nil && (f.own != nil || !f.kind.makesPod) {
+		if f.own != nil && f.own.UID != pod.uid {
+			f.lost = podReplaced
+		}
+		return nil
+	}
+	found := &metav1.PartialObjectMetadata{}
+	found.APIVersion, found.Kind = "v1", "Pod"
+	err := r.live.Get(ctx, key, found)
+	switch {
+	case apierrors.IsNotFound(err):
+		f.lost = podGone
+	case err == nil && found.UID != pod.uid:
+		f.lost = podReplaced
+	}
+	return client.IgnoreNotFound(err)
+}
+
+// What has become of a Pod that no longer exists.
+const (
+	podGone     = "is gone"
+	podReplaced = "was replaced by another of the same name"
+)

@@ -1,0 +1,129 @@
+package workload
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+// Watches watch the targets of templates, each by its own name and only its
+// metadata, so that memory and traffic follow the templates and not the cluster.
+type Watches struct {
+	cluster cluster.Cluster
+	client  metadata.Interface
+	changed chan event.GenericEvent
+
+	running chan struct{}
+	ctx     context.Context
+	group   sync.WaitGroup
+
+	mu      sync.Mutex
+	watched map[types.NamespacedName]*targetWatch
+}
+
+// targetWatch is the watch of one template's target.
+type targetWatch struct {
+	ref  v1alpha1.ControllerTargetRef
+	stop context.CancelFunc
+}
+
+// NewWatches returns a Runnable that watches the targets it is given.
+func NewWatches(c cluster.Cluster) (*Watches, error) {
+	client, err := metadata.NewForConfigAndClient(metadata.ConfigFor(c.GetConfig()), c.GetHTTPClient())
+	if err != nil {
+		return nil, err
+	}
+	return &Watches{
+		cluster: c, client: client, changed: make(chan event.GenericEvent), running: make(chan struct{}),
+		watched: map[types.NamespacedName]*targetWatch{},
+	}, nil
+}
+
+// Changed delivers the name of a template when its target appears or disappears.
+func (w *Watches) Changed() <-chan event.GenericEvent { return w.changed }
+
+// Start runs the watches until ctx ends.
+func (w *Watches) Start(ctx context.Context) error {
+	w.ctx = ctx
+	close(w.running)
+	<-ctx.Done()
+	w.mu.Lock()
+	defer w.mu.Unlock() // none is added after this
+	w.group.Wait()
+	return nil
+}
+
+// Watch makes sure that a template's target is watched.
+func (w *Watches) Watch(template types.NamespacedName, ref v1alpha1.ControllerTargetRef) error {
+	<-w.running
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if watch := w.watched[template]; watch != nil {
+		if watch.ref == ref {
+			return nil
+		}
+		watch.stop()
+		delete(w.watched, template)
+	}
+	if w.ctx.Err() != nil {
+		return w.ctx.Err()
+	}
+	gvk := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
+	mapping, err := w.cluster.GetRESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
+	if Missing(err) {
+		return nil // the cluster does not know the kind, and so the target is missing
+	}
+	if err != nil {
+		return fmt.Errorf("target %s: %w", ref, err)
+	}
+	ctx, stop := context.WithCancel(w.ctx)
+	informer := w.informer(mapping.Resource, template.Namespace, ref.Name)
+	changed := w.notify(ctx, template)
+	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: changed, DeleteFunc: changed}); err != nil {
+		stop()
+		return fmt.Errorf("target %s: %w", ref, err)
+	}
+	w.watched[template] = &targetWatch{ref: ref, stop: stop}
+	w.group.Go(func() { informer.RunWithContext(ctx) })
+	return nil
+}
+
+// informer returns an informer of one object's metadata.
+func (w *Watches) informer(resource schema.GroupVersionResource, namespace, name string) toolscache.SharedIndexInformer {
+	return metadatainformer.NewFilteredMetadataInformer(w.client, resource, namespace, 0, toolscache.Indexers{}, func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	}).Informer()
+}
+
+// notify returns a handler that delivers the name of a template.
+func (w *Watches) notify(ctx context.Context, template types.NamespacedName) func(any) {
+	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: template.Namespace, Name: template.Name}}
+	return func(any) {
+		select {
+		case w.changed <- event.GenericEvent{Object: object}:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// Forget ends the watch of a template's target.
+func (w *Watches) Forget(template types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if watch := w.watched[template]; watch != nil {
+		watch.stop()
+		delete(w.watched, template)
+	}
+}

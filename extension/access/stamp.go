@@ -1,0 +1,63 @@
+package access
+
+import (
+	"context"
+	"fmt"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+)
+
+// stamp writes into a request who made it, and how long it lasts.
+type stamp[T v1alpha1.Request] struct {
+	*Access
+	kind kind
+}
+
+// Register connects to the cluster.
+func (s *stamp[T]) Register(mgr extension.Manager) error { return s.setup(mgr) }
+
+// Mutate replaces whatever a client says about the requester. The template's
+// default duration, and that it wants a single use, become part of the request, so
+// that no later change of the template prolongs it.
+func (s *stamp[T]) Mutate(ctx context.Context, obj T, req *extension.Request) error {
+	if req.Operation == admissionv1.Update {
+		return s.keep(obj.GetRequestSpec(), req)
+	}
+	spec, user := obj.GetRequestSpec(), req.User()
+	spec.Requester = &v1alpha1.Requester{Username: user.Username, UID: user.UID, Groups: user.Groups}
+	t := s.kind.newTemplate()
+	err := s.live.Get(ctx, types.NamespacedName{Namespace: req.Namespace, Name: spec.TemplateName}, t)
+	if apierrors.IsNotFound(err) || spec.TemplateName == "" {
+		return nil // requestRules reports it
+	}
+	if err != nil {
+		return fmt.Errorf("reading the template: %w", err)
+	}
+	if spec.Duration == "" {
+		spec.Duration = t.GetAccessConfig().DefaultDuration
+	}
+	spec.SingleUse = spec.SingleUse || t.GetAccessConfig().SingleUse
+	return nil
+}
+
+// keep puts back what was stamped: a manifest that is applied again lacks it.
+func (s *stamp[T]) keep(spec *v1alpha1.RequestSpec, req *extension.Request) error {
+	old := s.kind.newRequest()
+	if err := req.Old(old); err != nil {
+		return err
+	}
+	before := old.GetRequestSpec()
+	if spec.Requester == nil {
+		spec.Requester = before.Requester
+	}
+	if spec.Duration == "" {
+		spec.Duration = before.Duration
+	}
+	spec.SingleUse = spec.SingleUse || before.SingleUse
+	return nil
+}

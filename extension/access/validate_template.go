@@ -1,0 +1,116 @@
+package access
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/access/internal/pod"
+	"github.com/admitkit/admitkit/extension/access/internal/workload"
+)
+
+// validatePodTemplate refuses templates by which nobody could be given access.
+func (a *Access) validatePodTemplate(ctx context.Context, t *v1alpha1.PodAccessTemplate, req *extension.Request) error {
+	limit, err := validateConfig(&t.Spec.AccessConfig)
+	if err != nil {
+		return err
+	}
+	if t.Spec.ControllerTargetRef == nil && t.Spec.PodSpec == nil {
+		return extension.Deny("one of spec.controllerTargetRef and spec.podSpec must be set")
+	}
+	var target *workload.Workload
+	if ref := t.Spec.ControllerTargetRef; ref != nil {
+		target, err = workload.Find(ctx, a.live, req.Namespace, *ref)
+		if workload.Missing(err) {
+			req.Warnf("target %s does not exist yet: the template is checked without it", ref)
+			return validateWithoutTarget(t, limit)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	made, err := pod.New(metav1.ObjectMeta{}, t, target, limit)
+	if err != nil {
+		return extension.Denyf("%w", err)
+	}
+	if target != nil && target.Selector != nil && len(made.Labels) > 0 && target.Selects(made.Labels) {
+		req.Warnf("podLabels make the access Pod look like one of %s to Services", t.Spec.ControllerTargetRef)
+	}
+	return nil
+}
+
+// validateWithoutTarget checks a template as far as it does not depend on its target:
+// not the names of containers, nor patches.
+func validateWithoutTarget(t *v1alpha1.PodAccessTemplate, limit time.Duration) error {
+	if config := t.Spec.ControllerTargetMutationConfig; config != nil {
+		if len(config.PatchSpecOperations) > 0 {
+			return nil
+		}
+		t = t.DeepCopy()
+		t.Spec.ControllerTargetMutationConfig.DefaultContainerName = ""
+	}
+	any := &workload.Workload{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}}
+	if _, err := pod.New(metav1.ObjectMeta{}, t, any, limit); err != nil {
+		return extension.Denyf("%w", err)
+	}
+	return nil
+}
+
+// validateExecTemplate refuses templates by which nobody could be given access.
+func (a *Access) validateExecTemplate(ctx context.Context, t *v1alpha1.ExecAccessTemplate, req *extension.Request) error {
+	if _, err := validateConfig(&t.Spec.AccessConfig); err != nil {
+		return err
+	}
+	_, err := workload.Find(ctx, a.live, req.Namespace, t.Spec.ControllerTargetRef)
+	if workload.Missing(err) {
+		req.Warnf("target %s does not exist yet", t.Spec.ControllerTargetRef)
+		return nil
+	}
+	return err
+}
+
+// validateConfig returns the longest duration that a template allows.
+func validateConfig(config *v1alpha1.AccessConfig) (time.Duration, error) {
+	limit, err := maxDuration(config)
+	if err != nil {
+		return 0, extension.Deny(err.Error())
+	}
+	example := &metav1.ObjectMeta{Namespace: "namespace", Name: "pod", Labels: map[string]string{}, Annotations: map[string]string{}}
+	if _, err := accessCommand(config, example); err != nil {
+		return 0, extension.Deny(err.Error())
+	}
+	return limit, nil
+}
+
+// treatPod treats a Pod that names a template when it is created as if it were made
+// for a request: harmless, changed, and within the caps. It gives nobody access.
+func (a *Access) treatPod(ctx context.Context, p *corev1.Pod, req *extension.Request) error {
+	name, found := p.Annotations[AnnotationTemplate]
+	if !found {
+		return nil
+	}
+	var t v1alpha1.PodAccessTemplate
+	err := a.live.Get(ctx, types.NamespacedName{Namespace: req.Namespace, Name: name}, &t)
+	if apierrors.IsNotFound(err) {
+		return extension.Denyf("annotation %s: PodAccessTemplate %s/%s does not exist", AnnotationTemplate, req.Namespace, name)
+	}
+	if err != nil {
+		return err
+	}
+	limit, err := maxDuration(&t.Spec.AccessConfig)
+	if err == nil {
+		err = pod.Treat(p, nil, &t, limit)
+	}
+	if err != nil {
+		return extension.Denyf("annotation %s: PodAccessTemplate %s/%s: %w", AnnotationTemplate, req.Namespace, name, err)
+	}
+	// Even if annotations were purged: it says what the Pod is.
+	metav1.SetMetaDataAnnotation(&p.ObjectMeta, AnnotationTemplate, name)
+	return nil
+}

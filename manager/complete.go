@@ -1,0 +1,265 @@
+package manager
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/admitkit/admitkit/certs"
+)
+
+// complete validates the options and fills in the defaults. Every error begins with
+// the path of the field and says what to do.
+func (o *Options) complete() error {
+	if err := errors.Join(
+		o.completeNames(),
+		o.completeAddresses(),
+		o.completePolicies(),
+		o.completeServing(),
+		o.completeRegistration(),
+		o.completeCertificates(),
+		o.completeWatching(),
+	); err != nil {
+		return err
+	}
+	if o.Context == nil {
+		o.Context = context.Background()
+	}
+	if o.Scheme == nil {
+		o.Scheme = clientgoscheme.Scheme
+	}
+	if o.Logger == nil {
+		config := zap.NewProductionConfig()
+		config.Sampling = nil
+		logger, err := config.Build()
+		if err != nil {
+			return fmt.Errorf("Logger: %w", err)
+		}
+		o.Logger = logger.Sugar()
+	}
+	return o.completeConnection()
+}
+
+func (o *Options) completeNames() error {
+	o.OperatorFingerprint = cmp.Or(o.OperatorFingerprint, DefaultFingerprint)
+	o.WebhookNamespace = cmp.Or(o.WebhookNamespace, o.Namespace)
+	o.SetupCertificateName = cmp.Or(o.SetupCertificateName, o.OperatorFingerprint+"-setupcertificate")
+	o.Serving.ClusterDomain = cmp.Or(o.Serving.ClusterDomain, DefaultClusterDomain)
+	if o.WebhookNamespace == "" {
+		return errors.New("WebhookNamespace: required when Namespace is empty: set it to the manager's own namespace")
+	}
+	return errors.Join(
+		check("Namespace", o.Namespace, validation.IsDNS1123Label),
+		check("WebhookNamespace", o.WebhookNamespace, validation.IsDNS1123Label),
+		check("ServiceName", o.ServiceName, validation.IsDNS1035Label),
+		check("OperatorFingerprint", o.OperatorFingerprint, validation.IsDNS1123Label),
+		check("SetupCertificateName", o.SetupCertificateName, validation.IsDNS1123Subdomain),
+		check("Certificates.LeafSecretName", o.Certificates.LeafSecretName, validation.IsDNS1123Subdomain),
+		check("Serving.ClusterDomain", o.Serving.ClusterDomain, validation.IsDNS1123Subdomain),
+	)
+}
+
+func (o *Options) completeAddresses() error {
+	s := &o.Serving
+	if o.ServiceName == "" && s.ServicePort != 0 {
+		return errors.New("Serving.ServicePort: set without a ServiceName")
+	}
+	o.Port = cmp.Or(o.Port, DefaultPort)
+	s.ServicePort = cmp.Or(s.ServicePort, DefaultServicePort)
+	for _, port := range []struct {
+		field string
+		value int32
+	}{{"Port", o.Port}, {"Serving.ServicePort", s.ServicePort}} {
+		if problems := validation.IsValidPortNum(int(port.value)); len(problems) > 0 {
+			return fmt.Errorf("%s: %d: %s", port.field, port.value, strings.Join(problems, ", "))
+		}
+	}
+	if o.ServiceName == "" && s.AdvertiseHost == "" {
+		if ip := net.ParseIP(o.Host); ip == nil || !ip.IsUnspecified() {
+			s.AdvertiseHost = o.Host
+		}
+	}
+	return nil
+}
+
+// callable returns an error if the API server could not call this manager. Only an
+// extension that answers admissions needs that.
+func (o *Options) callable() error {
+	if o.ServiceName == "" && o.Serving.AdvertiseHost == "" {
+		return errors.New("manager options: Serving.AdvertiseHost: required, since there is no ServiceName and Host is not a single address: the API server must know what to call")
+	}
+	return nil
+}
+
+func (o *Options) completePolicies() error {
+	o.RegisterWebHook = ptrOr(o.RegisterWebHook, true)
+	o.FailurePolicy = ptrOr(o.FailurePolicy, admissionregistrationv1.Fail)
+	if *o.FailurePolicy != admissionregistrationv1.Fail && *o.FailurePolicy != admissionregistrationv1.Ignore {
+		return fmt.Errorf("FailurePolicy: %q: must be %s or %s", *o.FailurePolicy, admissionregistrationv1.Fail, admissionregistrationv1.Ignore)
+	}
+	if _, err := metav1.LabelSelectorAsSelector(o.PodSelector); err != nil {
+		return fmt.Errorf("PodSelector: %w", err)
+	}
+	return nil
+}
+
+func (o *Options) completeServing() error {
+	s := &o.Serving
+	s.DrainPeriod = ptrOr(s.DrainPeriod, DefaultDrainPeriod)
+	return errors.Join(
+		notNegative("Serving.MaxBodyBytes", s.MaxBodyBytes),
+		notNegative("Serving.MaxInFlight", s.MaxInFlight),
+		notNegative("Serving.DrainPeriod", *s.DrainPeriod),
+	)
+}
+
+func (o *Options) completeRegistration() error {
+	r := &o.Registration
+	r.Probe = ptrOr(r.Probe, true)
+	switch owner := r.Owner; {
+	case r.UnregisterOnStop && !*o.RegisterWebHook:
+		return errors.New("Registration.UnregisterOnStop: set while RegisterWebHook is false: only the process that registers can unregister")
+	case r.IgnoreUntilProbed && !*r.Probe:
+		return errors.New("Registration.IgnoreUntilProbed: needs Registration.Probe: without a probe the failure policy would stay Ignore")
+	case r.ForeignCABundle && o.Certificates.Dir == "" && o.Certificates.LeafSecretName == "":
+		return errors.New("Registration.ForeignCABundle: needs a certificate of the same CA: set Certificates.Dir or Certificates.LeafSecretName")
+	case owner != nil && (owner.APIVersion == "" || owner.Kind == "" || owner.Name == "" || owner.UID == ""):
+		return errors.New("Registration.Owner: needs an API version, a kind, a name and a UID")
+	}
+	return nil
+}
+
+func (o *Options) completeCertificates() error {
+	c := &o.Certificates
+	if err := errors.Join(
+		notNegative("Certificates.CALifetime", c.CALifetime),
+		notNegative("Certificates.LeafLifetime", c.LeafLifetime),
+		notNegative("Certificates.PropagationDelay", c.PropagationDelay),
+	); err != nil {
+		return err
+	}
+	c.CALifetime = cmp.Or(c.CALifetime, certs.DefaultCALifetime)
+	c.LeafLifetime = cmp.Or(c.LeafLifetime, certs.DefaultLeafLifetime)
+	c.PropagationDelay = cmp.Or(c.PropagationDelay, certs.DefaultPropagationDelay)
+	switch {
+	case c.LeafLifetime > c.CALifetime/3:
+		return fmt.Errorf("Certificates.LeafLifetime: %s: must be at most a third of Certificates.CALifetime, %s, so that a leaf ends before its CA", c.LeafLifetime, c.CALifetime)
+	case c.PropagationDelay > c.CALifetime/6:
+		return fmt.Errorf("Certificates.PropagationDelay: %s: must be at most a sixth of Certificates.CALifetime, %s, so that a rotation ends before the CA", c.PropagationDelay, c.CALifetime)
+	case c.Dir != "" && c.LeafSecretName != "":
+		return errors.New("Certificates.Dir and Certificates.LeafSecretName: set only one of them")
+	case c.Dir != "" && o.SetupCertificate != nil && *o.SetupCertificate:
+		return errors.New("SetupCertificate and Certificates.Dir: the manager either makes the certificates or is given them")
+	case c.LeafSecretName != "" && c.LeafSecretName == o.SetupCertificateName:
+		return errors.New("Certificates.LeafSecretName: must differ from SetupCertificateName, which holds the CA's key")
+	}
+	o.SetupCertificate = ptrOr(o.SetupCertificate, *o.RegisterWebHook)
+	return nil
+}
+
+func (o *Options) completeWatching() error {
+	o.Watching.QueueLength = cmp.Or(o.Watching.QueueLength, DefaultWatcherQueueLength)
+	if o.WatcherStartRV != "" {
+		if _, err := strconv.ParseUint(o.WatcherStartRV, 10, 64); err != nil {
+			return fmt.Errorf("WatcherStartRV: %q: must be a resource version, which is a number", o.WatcherStartRV)
+		}
+	}
+	return notNegative("Watching.QueueLength", o.Watching.QueueLength)
+}
+
+// completeConnection sets RESTConfig, whichever way the connection was given.
+func (o *Options) completeConnection() error {
+	switch {
+	case o.RESTConfig != nil && o.KubeConfig != "":
+		return errors.New("KubeConfig and RESTConfig: set only one of them")
+	case o.RESTConfig != nil:
+		o.RESTConfig = rest.CopyConfig(o.RESTConfig)
+	default:
+		if o.KubeConfig != "" {
+			if _, err := os.Stat(o.KubeConfig); err != nil {
+				return fmt.Errorf("KubeConfig: %w", err)
+			}
+		}
+		rules := clientcmd.NewDefaultClientConfigLoadingRules()
+		rules.ExplicitPath = o.KubeConfig
+		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+		if err != nil {
+			return fmt.Errorf("KubeConfig: no connection to a cluster: %w", err)
+		}
+		o.RESTConfig = config
+	}
+	if o.RESTConfig.QPS == 0 {
+		// No limit of our own: the API server has a fairer one (API Priority and
+		// Fairness), and client-go's default of 5 per second would delay a start.
+		o.RESTConfig.QPS = -1
+	}
+	if o.RESTConfig.UserAgent == "" {
+		o.RESTConfig.UserAgent = rest.DefaultKubernetesUserAgent() + "/" + o.OperatorFingerprint
+	}
+	return nil
+}
+
+// hosts returns every name by which the API server may call the webhooks.
+func (o *Options) hosts() []string {
+	var hosts []string
+	if o.ServiceName != "" {
+		service := o.ServiceName + "." + o.WebhookNamespace
+		hosts = []string{o.ServiceName, service, service + ".svc", service + ".svc." + o.Serving.ClusterDomain}
+	}
+	if o.Serving.AdvertiseHost != "" {
+		hosts = append(hosts, o.Serving.AdvertiseHost)
+	}
+	return hosts
+}
+
+// calledAs returns the name by which the API server calls the webhooks.
+func (o *Options) calledAs() string {
+	if o.ServiceName != "" {
+		return o.ServiceName + "." + o.WebhookNamespace + ".svc"
+	}
+	return o.Serving.AdvertiseHost
+}
+
+// configurationName names the webhook configurations. A DNS label contains no dot,
+// so the names of two installations always differ.
+func (o *Options) configurationName() string {
+	return o.OperatorFingerprint + "." + o.WebhookNamespace
+}
+
+func check(field, value string, valid func(string) []string) error {
+	if value == "" {
+		return nil
+	}
+	if problems := valid(value); len(problems) > 0 {
+		return fmt.Errorf("%s: %q: %s", field, value, strings.Join(problems, ", "))
+	}
+	return nil
+}
+
+func notNegative[T int | int64 | time.Duration](field string, value T) error {
+	if value < 0 {
+		return fmt.Errorf("%s: %v: must not be negative", field, value)
+	}
+	return nil
+}
+
+func ptrOr[T any](value *T, otherwise T) *T {
+	if value == nil {
+		return &otherwise
+	}
+	return value
+}

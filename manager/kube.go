@@ -1,0 +1,125 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-logr/zapr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+)
+
+// reachTimeout is how long a start waits for an API server that does not
+// answer: long enough for one that restarts, short enough to read the reason.
+const reachTimeout = 8 * time.Second
+
+// reach makes sure that there is an API server, so that a wrong address is not
+// reported as something else later.
+func (m *Manager) reach(ctx context.Context) error {
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, time.Second, reachTimeout, true, func(ctx context.Context) (bool, error) {
+		last = m.clientset.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error()
+		var status apierrors.APIStatus
+		// An answer of any kind is an answer; 401 is reported by what follows.
+		return last == nil || errors.As(last, &status) && status.Status().Code < 500, nil
+	})
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("no API server answers at %s within %s: %w", m.options.RESTConfig.Host, reachTimeout, last)
+}
+
+// setLogger: controller-runtime's function is not safe for managers that start
+// at the same moment.
+var setLogger sync.Once
+
+// newKubeManager makes the controller-runtime manager that runs reconcilers and
+// watchers. Its cache is confined to the manager's namespace and trimmed, so
+// that memory follows the objects that the extensions look at.
+func (m *Manager) newKubeManager(health *health) (ctrlmanager.Manager, error) {
+	if err := addProcessMetrics(); err != nil {
+		return nil, err
+	}
+	kube, err := ctrlmanager.New(m.options.RESTConfig, m.kubeOptions())
+	if err != nil {
+		return nil, fmt.Errorf("Serving.MetricsAddress: %w", err)
+	}
+	made := kubeManager{Manager: kube, health: health}
+	if m.options.Watching.LeaderElection {
+		made.elected = make(chan struct{})
+	}
+	return made, nil
+}
+
+func (m *Manager) kubeOptions() ctrlmanager.Options {
+	// Names of controllers are checked for uniqueness across the whole process,
+	// which a second manager in it would fail.
+	skipNameValidation := true
+	logger := zapr.NewLogger(m.options.Logger.Desugar())
+	// Parts of controller-runtime log through a global logger, and complain on
+	// standard error while it is not set. The first who sets it wins: an author
+	// who did so before keeps theirs.
+	setLogger.Do(func() { ctrllog.SetLogger(logger) })
+	options := ctrlmanager.Options{
+		Scheme:                 m.options.Scheme,
+		Logger:                 logger,
+		Cache:                  cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+		Metrics:                metricsserver.Options{BindAddress: off(m.options.Serving.MetricsAddress)},
+		HealthProbeBindAddress: "0",
+		Controller:             config.Controller{SkipNameValidation: &skipNameValidation},
+	}
+	if m.options.Namespace != "" {
+		options.Cache.DefaultNamespaces = map[string]cache.Config{m.options.Namespace: {}}
+	}
+	return options
+}
+
+// off is how controller-runtime is told to serve nothing at an address.
+func off(address string) string {
+	if address == "" {
+		return "0"
+	}
+	return address
+}
+
+// kubeManager is a controller-runtime manager whose checks are served by us.
+type kubeManager struct {
+	ctrlmanager.Manager
+	health *health
+	// elected is closed when this replica leads for the first time, where it is
+	// not this manager that is elected; see newBackground.
+	elected chan struct{}
+}
+
+func (k kubeManager) Elected() <-chan struct{} {
+	if k.elected == nil {
+		return k.Manager.Elected()
+	}
+	return k.elected
+}
+
+func (k kubeManager) AddHealthzCheck(name string, check healthz.Checker) error {
+	k.health.mu.Lock()
+	defer k.health.mu.Unlock()
+	k.health.alive[name] = check
+	return nil
+}
+
+func (k kubeManager) AddReadyzCheck(name string, check healthz.Checker) error {
+	k.health.mu.Lock()
+	defer k.health.mu.Unlock()
+	k.health.ready[name] = check
+	return nil
+}

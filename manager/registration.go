@@ -1,0 +1,84 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/webhook"
+	"github.com/admitkit/admitkit/webhook/registration"
+)
+
+// webhooks groups the handlers: those of the same scope share a webhook.
+func (m *Manager) webhooks() ([]*webhook.Webhook, error) {
+	return webhook.Group(m.parts.Handlers, webhook.Defaults{
+		Namespace:     m.options.Namespace,
+		PodSelector:   m.options.PodSelector,
+		FailurePolicy: *m.options.FailurePolicy,
+		Protected:     m.protected(),
+	})
+}
+
+// protected returns the namespaces without which there is no cluster or no manager.
+func (m *Manager) protected() []string {
+	return []string{m.options.WebhookNamespace, metav1.NamespaceSystem, "kube-node-lease"}
+}
+
+// registration describes the webhook configurations of this installation.
+func (m *Manager) registration(webhooks []*webhook.Webhook) *registration.Registration {
+	o := &m.options
+	r := &registration.Registration{
+		Name:        o.configurationName(),
+		Domain:      o.configurationName() + ".admitkit.dev",
+		Labels:      m.labels(),
+		Annotations: o.Registration.Annotations,
+		Owner:       o.Registration.Owner,
+		Webhooks:    webhooks,
+		Target: registration.Target{
+			ServiceName: o.ServiceName, ServiceNamespace: o.WebhookNamespace, ServicePort: o.Serving.ServicePort,
+			Host: o.Serving.AdvertiseHost, Port: o.Port,
+		},
+		ForeignBundle:     o.Registration.ForeignCABundle,
+		IgnoreUntilProbed: o.Registration.IgnoreUntilProbed,
+		Probed:            m.prober.hasPassed,
+		Started:           m.clock.Now(),
+	}
+	if *o.Registration.Probe {
+		r.ProbeNamespace = o.WebhookNamespace
+	}
+	return r
+}
+
+// labels are on every object that the manager creates.
+func (m *Manager) labels() map[string]string {
+	return map[string]string{
+		"app.kubernetes.io/managed-by": "admitkit",
+		"admitkit.dev/fingerprint":     m.options.OperatorFingerprint,
+	}
+}
+
+// checkOwner reports another installation of the same name. Any other problem is
+// reported by a later step.
+func (m *Manager) checkOwner(ctx context.Context, r *registration.Registration) error {
+	if err := r.Check(ctx, m.clientset.AdmissionregistrationV1().RESTClient()); errors.Is(err, registration.ErrForeign) {
+		return err
+	}
+	return nil
+}
+
+// reconcileRegistration repairs the webhook configurations, and logs and counts
+// what it repaired.
+func (m *Manager) reconcileRegistration(ctx context.Context, r *registration.Registration, bundle func(context.Context) ([]byte, error)) (changed bool, err error) {
+	repairs, err := r.Reconcile(ctx, m.clientset.AdmissionregistrationV1().RESTClient(), bundle)
+	for _, repair := range repairs {
+		registrationRepairs.WithLabelValues(repair.Kind).Inc()
+		m.options.Logger.Infow("webhooks registered", "object", repair.Object, "reason", repair.Kind, "webhooks", len(r.Webhooks))
+		m.event("Registered", fmt.Sprintf("%s written: %s was not as it should be", repair.Object, repair.Kind))
+	}
+	if err != nil && ctx.Err() == nil {
+		lastError.WithLabelValues("registration").SetToCurrentTime()
+	}
+	return len(repairs) > 0, err
+}

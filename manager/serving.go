@@ -1,0 +1,135 @@
+package manager
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/admitkit/admitkit/webhook"
+	"github.com/admitkit/admitkit/webhook/registration"
+)
+
+// serving answers admissions in one process: newServing, listen, run.
+type serving struct {
+	*upkeep
+	webhooks []*webhook.Webhook
+	server   *webhook.Server // nil if there are no webhooks
+}
+
+// replicaSpread is how far apart replicas register that start together.
+const replicaSpread = 500 * time.Millisecond
+
+// newServing prepares the registration, if this process registers, and the source
+// of certificates.
+func (m *Manager) newServing(ctx context.Context, webhooks []*webhook.Webhook) (*serving, error) {
+	s := &serving{upkeep: &upkeep{Manager: m}, webhooks: webhooks}
+	if len(webhooks) == 0 {
+		return s, nil
+	}
+	if err := m.guardOwnPods(webhooks); err != nil {
+		return nil, err
+	}
+	if *m.options.RegisterWebHook {
+		s.registration = m.registration(webhooks)
+		s.registration.Spread = replicaSpread
+		if err := m.checkOwner(ctx, s.registration); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	s.source, err = m.newSource(s.registration)
+	return s, err
+}
+
+// listen adds the handlers and the readiness checks, and takes the port.
+func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
+	if len(s.webhooks) == 0 {
+		return nil
+	}
+	o, log := &s.options, s.options.Logger.Desugar()
+	s.server = webhook.NewServer(webhook.ServerOptions{
+		Host: o.Host, Port: int(o.Port), GetCertificate: s.source.GetCertificate, LameDuck: *o.Serving.DrainPeriod, Logger: log,
+	})
+	handling := webhook.HandlerOptions{
+		Scheme: o.Scheme, Logger: log, TracerProvider: o.Serving.TracerProvider, MaxBodyBytes: o.Serving.MaxBodyBytes, MaxInFlight: o.Serving.MaxInFlight,
+	}
+	for _, w := range s.webhooks {
+		s.server.Register(w.Path(), w.Handler(handling))
+	}
+	others := webhook.OtherRevisions(s.webhooks, handling)
+	s.server.Register(webhook.MutatingPath, others)
+	s.server.Register(webhook.ValidatingPath, others)
+	if *o.Registration.Probe {
+		s.server.Register(registration.ProbePath, registration.ProbeHandler())
+	}
+	if err := errors.Join(kube.AddReadyzCheck("webhook", s.server.StartedChecker()), s.addChecks(kube, s.source)); err != nil {
+		return err
+	}
+	return s.server.Listen(ctx)
+}
+
+// run serves until ctx ends and the server has drained. It waits for a certificate
+// first, and registers only then.
+//
+// Two parts run here, the server and the upkeep, each in a context that outlives
+// ctx. When ctx ends, one of them stops, and its end stops the other:
+//
+//	usually                ctx ends → server drains → upkeep ends
+//	with UnregisterOnStop  ctx ends → upkeep ends → unregister → server drains
+//
+// A draining server still needs its certificate, so usually the upkeep goes on.
+// But the upkeep would repair what is unregistered, so then it ends first. The
+// failure of one part stops the other, too.
+func (s *serving) run(ctx context.Context) error {
+	if s.server == nil {
+		close(s.ready)
+		<-ctx.Done()
+		return nil
+	}
+	if err := s.source.Wait(ctx); err != nil {
+		err = errors.Join(err, s.server.Close())
+		if ctx.Err() != nil {
+			return nil // stopped while waiting: not a failure
+		}
+		return err
+	}
+	detached := context.WithoutCancel(ctx)
+	serveCtx, stopServer := context.WithCancel(detached)
+	defer stopServer()
+	upkeepCtx, stopUpkeep := context.WithCancel(detached)
+	defer stopUpkeep()
+	first := stopServer
+	if s.options.Registration.UnregisterOnStop {
+		first = stopUpkeep
+	}
+	defer context.AfterFunc(ctx, first)()
+
+	var served, kept error
+	var parts sync.WaitGroup
+	parts.Go(func() {
+		defer stopUpkeep()
+		served = s.server.Start(serveCtx)
+	})
+	parts.Go(func() {
+		defer stopServer()
+		kept = s.keepUp(upkeepCtx, serveCtx)
+	})
+	parts.Wait()
+	return cmp.Or(kept, served)
+}
+
+// keepUp runs the upkeep, and after it unregisters if the options say so. If the
+// upkeep cannot begin, there is nothing to drain.
+func (s *serving) keepUp(ctx, serveCtx context.Context) error {
+	if err := s.upkeep.run(ctx); err != nil {
+		return errors.Join(err, s.server.Close())
+	}
+	if s.options.Registration.UnregisterOnStop {
+		return s.removeRegistration(serveCtx)
+	}
+	return nil
+}
