@@ -1,4 +1,4 @@
-// Package freeport finds ports that tests and demonstrations can listen on.
+// Package freeport finds ports for tests and demonstrations to listen on.
 package freeport
 
 import (
@@ -11,24 +11,22 @@ import (
 )
 
 const (
-	// Find takes ports from below the kernel's ephemeral range, which begins at 32768
-	// on Linux and at 49152 on macOS. An outgoing connection of another process could
-	// take an ephemeral port (":0") before the caller listens on it, or while the
-	// caller restarts.
+	// These ports are below those that the kernel hands out for ":0" and for outgoing
+	// connections (Linux from 32768, macOS from 49152). An outgoing connection of
+	// another process could otherwise take the port before the caller listens, or
+	// while it restarts.
 	first, count = 20000, 10000
-	// As long as this process lives, it claims its ports, so that Find returns them to
-	// no one else, here or in another process. A claim is a listener on the port at
-	// this offset.
+	// A listener on the port this far below claims a port, so that neither this
+	// process nor another one finds it again while this process lives.
 	claim = -10000
 )
 
 var (
 	mu     sync.Mutex
-	claims []net.Listener // kept, because the garbage collector would close them
+	claims []net.Listener // kept, because a collected listener is closed
 )
 
-// Find returns a free port of 127.0.0.1. No other call returns the same port, in this
-// process or in another, as long as this process lives.
+// Find returns a free port of 127.0.0.1 that no other call returns.
 func Find() (int32, error) {
 	const tries = 100
 	var errs error
@@ -46,14 +44,14 @@ func Find() (int32, error) {
 		}
 		errs = errors.Join(errs, err)
 	}
-	return 0, fmt.Errorf("no free port in %d tries: %w", tries, errs)
+	return 0, fmt.Errorf("found no free port in %d tries: %w", tries, errs)
 }
 
 func listen(port int32) (net.Listener, error) {
 	return net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 }
 
-// For is Find for a test. It ends the test if it finds no port.
+// For is Find for a test. It ends the test if there is no free port.
 func For(t testing.TB) int32 {
 	t.Helper()
 	port, err := Find()

@@ -41,14 +41,8 @@ func TestCluster(t *testing.T) {
 
 	t.Run("clients get no answer while kube-apiserver is stopped", c.stopsAPIServer)
 	t.Run("a second kube-apiserver is refused", c.refusesASecondAPIServer)
-	for name, restart := range map[string]func(context.Context) error{
-		"kube-apiserver": c.RestartAPIServer,
-		"etcd":           c.RestartEtcd,
-	} {
-		t.Run("objects, users and controllers outlive a restart of "+name, func(t *testing.T) {
-			c.outlives(t, "after-"+name, restart)
-		})
-	}
+	t.Run("objects, users and controllers outlive a restart of kube-apiserver", c.outlives("kube-apiserver", c.RestartAPIServer))
+	t.Run("objects, users and controllers outlive a restart of etcd", c.outlives("etcd", c.RestartEtcd))
 	t.Run("a deleted namespace goes with what is in it", c.deletesNamespaces)
 	t.Run("Stop ends even what kubectl exec left running", c.stopsExecs)
 }

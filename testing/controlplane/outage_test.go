@@ -39,26 +39,32 @@ func (c cluster) refusesASecondAPIServer(t *testing.T) {
 }
 
 // outlives restarts a part of the control plane and runs a Deployment afterwards.
-func (c cluster) outlives(t *testing.T, deployment string, restart func(context.Context) error) {
-	uid := func() types.UID {
-		var namespace corev1.Namespace
-		if err := c.Get(t.Context(), client.ObjectKey{Name: "default"}, &namespace); err != nil {
+func (c cluster) outlives(name string, restart func(context.Context) error) func(*testing.T) {
+	return func(t *testing.T) {
+		before := c.uid(t)
+		began := time.Now()
+		if err := restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		return namespace.UID
+		t.Logf("restarted after %s", time.Since(began))
+		if c.uid(t) != before {
+			t.Error("namespace default is not the one from before")
+		}
+		deployment := "after-" + name
+		c.kubectl(t, nil, "create", "deployment", deployment, "--image=example.com/c")
+		c.kubectl(t, nil, "rollout", "status", "deployment/"+deployment, "--timeout=60s")
+		t.Logf("the controllers are back after %s", time.Since(began))
 	}
-	before := uid()
-	began := time.Now()
-	if err := restart(t.Context()); err != nil {
+}
+
+// uid returns the UID of the namespace default.
+func (c cluster) uid(t *testing.T) types.UID {
+	t.Helper()
+	var namespace corev1.Namespace
+	if err := c.Get(t.Context(), client.ObjectKey{Name: "default"}, &namespace); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("restarted after %s", time.Since(began))
-	if uid() != before {
-		t.Error("namespace default is not the one from before")
-	}
-	c.kubectl(t, nil, "create", "deployment", deployment, "--image=example.com/c")
-	c.kubectl(t, nil, "rollout", "status", "deployment/"+deployment, "--timeout=60s")
-	t.Logf("the controllers are back after %s", time.Since(began))
+	return namespace.UID
 }
 
 func (c cluster) stopsExecs(t *testing.T) {
