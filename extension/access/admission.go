@@ -60,7 +60,7 @@ func (a *Access) admissions() []any {
 // seen could name anybody as its requester. No Pod waits for these webhooks, so
 // that nothing can lock itself out.
 func (a *Access) namespaces() *metav1.LabelSelector {
-	if a.options.Namespace != "" {
+	if a.namespace != "" {
 		return nil // the manager's namespace
 	}
 	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{

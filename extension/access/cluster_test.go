@@ -179,7 +179,6 @@ func start(t *testing.T, namespace string, options access.Options) *running {
 
 func startOn(t *testing.T, namespace string, port int32, options access.Options, tweak func(*manager.Options)) *running {
 	t.Helper()
-	options.Namespace = namespace
 	core, logs := observer.New(zapcore.DebugLevel)
 	managerOptions := manager.Options{
 		Namespace: namespace, Host: "127.0.0.1", Port: port, Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},

@@ -64,7 +64,7 @@ func runProcess(text string) int {
 		RegisterWebHook: new(bool),
 	})
 	if err == nil {
-		err = mgr.AddExtension(access.New(access.Options{Namespace: options.Namespace, Workers: options.Workers}))
+		err = mgr.AddExtension(access.New(access.Options{Workers: options.Workers}))
 	}
 	if err == nil {
 		go func() {
@@ -233,7 +233,7 @@ func register(t *testing.T, namespace string, port int32) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := registrar.AddExtension(access.New(access.Options{Namespace: namespace})); err != nil {
+	if err := registrar.AddExtension(access.New(access.Options{})); err != nil {
 		t.Fatal(err)
 	}
 	if err := registrar.RegisterExtensions(t.Context()); err != nil {

@@ -62,7 +62,7 @@ func uninstaller(t *testing.T, namespace string, port int32) (*manager.Manager, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := mgr.AddExtension(access.New(access.Options{Namespace: namespace})); err != nil {
+	if err := mgr.AddExtension(access.New(access.Options{})); err != nil {
 		t.Fatal(err)
 	}
 	return mgr, logs
@@ -250,9 +250,9 @@ func TestUnregisteringWhileNoWebhookStandsTakesNothingButGrants(t *testing.T) {
 // removers are what an uninstall calls.
 type removers []extension.Remover
 
-func removersOf(t *testing.T, options access.Options) removers {
+func removersOf(t *testing.T, mgr extension.Manager, options access.Options) removers {
 	t.Helper()
-	parts, err := host.PartsOf(access.New(options), nil)
+	parts, err := host.PartsOf(access.New(options), mgr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,8 +290,8 @@ func TestWhatCannotBeEndedYetIsNamedAndGivesNoAccess(t *testing.T) {
 	create(t, admin, template)
 	req := granted(t, alice, execRequest(namespace, "a", "web"))
 	r.stop(t)
-	each := removersOf(t, access.Options{Namespace: namespace})
 	mgr, _ := uninstaller(t, namespace, freeport.For(t))
+	each := removersOf(t, mgr, access.Options{})
 	errs := each.remove(t, 2*time.Second, mgr)
 	if len(each) != 2 || len(errs) != 1 || !strings.Contains(errs[0].Error(), namespace+"/execaccess-a") || !strings.Contains(errs[0].Error(), "PodDisruptionBudget") {
 		t.Errorf("%d removers: %v", len(each), errs)
@@ -360,7 +360,7 @@ func removeAs(t *testing.T, user *controlplane.User, namespace string) []error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	each := removersOf(t, access.Options{Namespace: namespace})
+	each := removersOf(t, mgr, access.Options{})
 	return each.remove(t, 30*time.Second, mgr)
 }
 
@@ -425,7 +425,7 @@ func TestOlderCRDsCannotHoldARevocationAndTheErrorSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	each := removersOf(t, access.Options{})
+	each := removersOf(t, mgr, access.Options{})
 	errs := each.remove(t, 2*time.Second, mgr)
 	if len(errs) != 1 || !strings.Contains(errs[0].Error(), "default/a") || !strings.Contains(errs[0].Error(), "apply config/crd") {
 		t.Errorf("got %v", errs)
@@ -438,8 +438,8 @@ func TestARequestThatIsLengthenedAfterTheUninstallStaysOver(t *testing.T) {
 	req := execRequest(namespace, "a", "web")
 	req.Spec.Duration = "1ms"
 	create(t, admin, req)
-	each := removersOf(t, access.Options{Namespace: namespace})
 	mgr, _ := uninstaller(t, namespace, freeport.For(t))
+	each := removersOf(t, mgr, access.Options{})
 	if errs := each.remove(t, 30*time.Second, mgr); len(errs) > 0 {
 		t.Fatal(errs)
 	}
@@ -464,11 +464,8 @@ func TestARevocationByAClockThatIsAheadCountsAtOnce(t *testing.T) {
 	create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	requests := []request{granted(t, alice, podRequest(namespace, "a", "web")), granted(t, alice, execRequest(namespace, "a", "web"))}
-	var each removers
-	if err := access.New(access.Options{Namespace: namespace, Clock: ahead(2 * time.Hour)}).AddTo(&each); err != nil {
-		t.Fatal(err)
-	}
 	mgr, _ := uninstaller(t, namespace, freeport.For(t))
+	each := removersOf(t, mgr, access.Options{Clock: ahead(2 * time.Hour)})
 	if errs := each.remove(t, 20*time.Second, mgr); len(errs) > 0 {
 		t.Error(errs)
 	}
