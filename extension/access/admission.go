@@ -13,8 +13,8 @@ import (
 )
 
 // admissions are the parts of the extension that answer admissions. What decides
-// about access has failure policy Fail; sessions in Pods that are not ours, with
-// which Fail would stop all of them while no replica runs, have Ignore.
+// about access has failure policy Fail. Sessions in Pods that are not ours have
+// Ignore: Fail would stop all of them while no replica runs.
 func (a *Access) admissions() []any {
 	fail, ignore := admissionregistrationv1.Fail, admissionregistrationv1.Ignore
 	write := []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update}
@@ -55,10 +55,10 @@ func (a *Access) admissions() []any {
 	}
 }
 
-// namespaces covers every namespace that requests are granted in, also those
-// that webhooks with Fail leave out by default: a request that no webhook has
-// seen could name anybody as its requester. No Pod waits for these webhooks, so
-// that nothing can lock itself out.
+// namespaces covers every namespace that requests are granted in, even those that
+// webhooks with Fail leave out by default: a request that no webhook has seen could
+// name anybody as its requester. No Pod waits for these webhooks, so nothing can
+// lock itself out.
 func (a *Access) namespaces() *metav1.LabelSelector {
 	if a.namespace != "" {
 		return nil // the manager's namespace

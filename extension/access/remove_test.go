@@ -31,9 +31,9 @@ import (
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
-// uninstaller returns a manager that has no rights but those that the README
-// gives who runs `unregister`: there the rights on access, in the main README the
-// registrar's, in docs/operations.md those to scale.
+// uninstaller returns a manager with only the rights that the pages give to whoever
+// runs `unregister`: docs/access.md those on access, docs/security.md the
+// registrar's, docs/operations.md those to scale.
 func uninstaller(t *testing.T, namespace string, port int32) (*manager.Manager, *observer.ObservedLogs) {
 	t.Helper()
 	user, err := cluster.AddUser("system:serviceaccount:admitkit-system:admitkit-unregister", "system:serviceaccounts", "system:serviceaccounts:admitkit-system")

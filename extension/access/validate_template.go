@@ -15,7 +15,7 @@ import (
 	"github.com/admitkit/admitkit/extension/access/internal/workload"
 )
 
-// validatePodTemplate refuses templates by which nobody could be given access.
+// validatePodTemplate refuses templates that could give nobody access.
 func (a *Access) validatePodTemplate(ctx context.Context, t *v1alpha1.PodAccessTemplate, req *extension.Request) error {
 	limit, err := validateConfig(&t.Spec.AccessConfig)
 	if err != nil {
@@ -62,7 +62,7 @@ func validateWithoutTarget(t *v1alpha1.PodAccessTemplate, limit time.Duration) e
 	return nil
 }
 
-// validateExecTemplate refuses templates by which nobody could be given access.
+// validateExecTemplate refuses templates that could give nobody access.
 func (a *Access) validateExecTemplate(ctx context.Context, t *v1alpha1.ExecAccessTemplate, req *extension.Request) error {
 	if _, err := validateConfig(&t.Spec.AccessConfig); err != nil {
 		return err
