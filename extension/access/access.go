@@ -77,7 +77,10 @@ const (
 )
 
 // Access is the extension. Make one with [New].
-type Access struct {
+type Access struct{ *shared }
+
+// shared is what the parts have in common.
+type shared struct {
 	options Options
 	// namespace is where requests are granted: the manager's. Parts sets it.
 	namespace string
@@ -107,7 +110,7 @@ func New(options Options) *Access {
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
 	}
-	return &Access{options: options}
+	return &Access{&shared{options: options}}
 }
 
 var _ extension.Composite = (*Access)(nil)
@@ -120,19 +123,19 @@ func (a *Access) Parts(mgr extension.Manager) ([]any, error) {
 	a.namespace = mgr.GetNamespace()
 	parts := a.admissions()
 	for _, kind := range []kind{podAccess, execAccess} {
-		parts = append(parts, newRequests(a, kind), newTemplates(a, kind))
+		parts = append(parts, newRequests(a.shared, kind), newTemplates(a.shared, kind))
 	}
 	return parts, nil
 }
 
 // setup connects to the cluster, once for all parts.
-func (a *Access) setup(mgr extension.Manager) error {
+func (a *shared) setup(mgr extension.Manager) error {
 	a.once.Do(func() { a.err = a.connect(mgr) })
 	return a.err
 }
 
 // connect makes a cache that holds templates, requests, and what carries our label.
-func (a *Access) connect(mgr extension.Manager) error {
+func (a *shared) connect(mgr extension.Manager) error {
 	scheme, err := newScheme()
 	if err != nil {
 		return fmt.Errorf("access: %w", err)

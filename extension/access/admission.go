@@ -15,7 +15,7 @@ import (
 // admissions are the parts of the extension that answer admissions. What decides
 // about access has failure policy Fail. Sessions in Pods that are not ours have
 // Ignore: Fail would stop all of them while no replica runs.
-func (a *Access) admissions() []any {
+func (a *shared) admissions() []any {
 	fail, ignore := admissionregistrationv1.Fail, admissionregistrationv1.Ignore
 	write := []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update}
 	ours := func(name string, resources ...string) extension.Scope {
@@ -31,7 +31,7 @@ func (a *Access) admissions() []any {
 		}}
 	}
 	return []any{
-		extension.Validating(&recordGuard{Access: a}, a.recordScope()),
+		extension.Validating(&recordGuard{shared: a}, a.recordScope()),
 		extension.Mutating(&stamp[*v1alpha1.PodAccessRequest]{a, podAccess}, ours("pod-access-requester", "podaccessrequests")),
 		extension.Mutating(&stamp[*v1alpha1.ExecAccessRequest]{a, execAccess}, ours("exec-access-requester", "execaccessrequests")),
 		extension.Validating(&requestRules[*v1alpha1.PodAccessRequest]{a, podAccess}, ours("pod-access-request", "podaccessrequests")),
@@ -59,7 +59,7 @@ func (a *Access) admissions() []any {
 // webhooks with Fail leave out by default: a request that no webhook has seen could
 // name anybody as its requester. No Pod waits for these webhooks, so nothing can
 // lock itself out.
-func (a *Access) namespaces() *metav1.LabelSelector {
+func (a *shared) namespaces() *metav1.LabelSelector {
 	if a.namespace != "" {
 		return nil // the manager's namespace
 	}

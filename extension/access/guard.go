@@ -16,7 +16,7 @@ import (
 
 // guard refuses sessions when access is over, in every replica and whatever the
 // reconcilers do. It allows nothing: RBAC decides before admission.
-type guard struct{ *Access }
+type guard struct{ *shared }
 
 var _ extension.Validator[runtime.Object] = (*guard)(nil)
 

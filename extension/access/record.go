@@ -18,13 +18,13 @@ import (
 // enforcement of the audit extension makes even them ask for access, could turn a
 // grant to another Pod.
 type recordGuard struct {
-	*Access
+	*shared
 	self cluster.Self
 }
 
 // recordScope covers Roles and RoleBindings whose names are ours. It leaves deletion
 // alone: it takes access away, which harms nobody.
-func (a *Access) recordScope() extension.Scope {
+func (a *shared) recordScope() extension.Scope {
 	fail := admissionregistrationv1.Fail
 	return extension.Scope{
 		Name: "access-record", FailurePolicy: &fail, NamespaceSelector: a.namespaces(),

@@ -61,7 +61,7 @@ func (r *requests) uncached(mgr extension.Manager) (*requests, error) {
 		return nil, err
 	}
 	log := mgr.GetLogger().Desugar().Named("access")
-	return newRequests(&Access{options: r.options, namespace: r.namespace, log: log, cached: live, live: live, writer: live}, r.kind), nil
+	return newRequests(&shared{options: r.options, namespace: r.namespace, log: log, cached: live, live: live, writer: live}, r.kind), nil
 }
 
 // namespaceGone reports whether the namespace that requests are granted in is known
