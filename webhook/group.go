@@ -14,7 +14,7 @@ import (
 	"github.com/admitkit/admitkit/internal/host"
 )
 
-// Defaults are what a zero value in a Scope stands for.
+// Defaults are the values of the fields that a Scope leaves empty.
 type Defaults struct {
 	// Namespace is where a scope without NamespaceSelector applies; empty means
 	// everywhere.
@@ -32,7 +32,7 @@ type Defaults struct {
 type Webhook struct {
 	// Name is the scope's name, unique among the webhooks of its kind.
 	Name string
-	// Mutating tells the two kinds apart.
+	// Mutating is true for a mutating webhook, false for a validating one.
 	Mutating bool
 	// Scope has every default filled in.
 	Scope extension.Scope
@@ -43,15 +43,15 @@ type Webhook struct {
 	segments []string // of the path, one for each handler
 }
 
-// Under these paths are the webhooks of the two kinds.
+// The paths of the two kinds of webhooks begin with these.
 const (
 	MutatingPath   = "/mutate/"
 	ValidatingPath = "/validate/"
 )
 
-// Path is where the webhook is served: under the path of its kind its name, and
-// then that of each handler, from which a replica of another revision learns what
-// to run; see [OtherRevisions].
+// Path is the path at which the webhook is served: that of its kind, its name, and
+// the name of each handler. From these a replica of another revision learns which
+// handlers to run; see [OtherRevisions].
 func (w *Webhook) Path() string {
 	return strings.Join(append([]string{kindPath(w.Mutating) + w.Name}, w.segments...), "/")
 }
@@ -67,7 +67,7 @@ func kindPath(mutating bool) string {
 }
 
 // Group makes webhooks of handlers: those of one kind with equal scopes become
-// one, in the order in which they came. An error names the handler and the field.
+// one, in their order. An error names the handler and the field.
 func Group(handlers []*extension.Handler, defaults Defaults) ([]*Webhook, error) {
 	var webhooks []*Webhook
 	segments := segmentsOf(handlers)

@@ -79,10 +79,10 @@ func withDefaults(s extension.Scope, defaults Defaults) extension.Scope {
 	return s
 }
 
-// namespaceSelector selects by kubernetes.io/metadata.name, the label that the
-// API server itself keeps on every namespace and lets nobody change, rather
-// than by a label of ours: it needs no right to write namespaces, cannot be
-// removed to escape admission, and leaves nothing behind.
+// namespaceSelector selects by kubernetes.io/metadata.name, a label that the API
+// server sets on every namespace and lets nobody change. A label of our own would
+// need the right to write namespaces, could be removed to escape admission, and
+// would remain after an uninstall.
 func namespaceSelector(s extension.Scope, defaults Defaults) *metav1.LabelSelector {
 	if s.NamespaceSelector == nil && defaults.Namespace != "" {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: defaults.Namespace}}
@@ -99,8 +99,8 @@ func namespaceSelector(s extension.Scope, defaults Defaults) *metav1.LabelSelect
 	return selector
 }
 
-// namesNamespace reports whether a selector says by name which namespaces it
-// wants: some, or all that have a name.
+// namesNamespace reports whether a selector selects namespaces by name: some of
+// them, or all that have a name.
 func namesNamespace(selector *metav1.LabelSelector) bool {
 	if _, found := selector.MatchLabels[corev1.LabelMetadataName]; found {
 		return true
@@ -127,9 +127,8 @@ func onlyPods(rules ...admissionregistrationv1.RuleWithOperations) bool {
 	return true
 }
 
-// contentName names a scope that has no name: what it is about, for people, and
-// a digest of all of it, so that every process that builds the same scope comes
-// to the same name.
+// contentName names a scope that has no name: its first resource, for people, and a
+// digest of the whole scope, so that all processes give equal scopes the same name.
 func contentName(s extension.Scope, content []byte) string {
 	digest := sha256.Sum256(content)
 	suffix := hex.EncodeToString(digest[:4])
