@@ -13,13 +13,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// writeResponse answers an admission that was decided.
+// writeResponse answers a request with its decision.
 func writeResponse(w http.ResponseWriter, response *admissionv1.AdmissionResponse) error {
 	return write(w, http.StatusOK, func(dst []byte) ([]byte, error) { return appendReview(dst, response) })
 }
 
-// writeFailure answers a request for which there is no decision. See the
-// package comment for why it is a Status.
+// writeFailure answers a request that has no decision. The package comment says why
+// the answer is a Status.
 func writeFailure(w http.ResponseWriter, code int, err error) error {
 	return write(w, code, func(dst []byte) ([]byte, error) {
 		return appendJSON(dst, &metav1.Status{

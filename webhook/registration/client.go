@@ -24,7 +24,7 @@ func get(ctx context.Context, client rest.Interface, res resource, name string) 
 	return decode(res, name, data)
 }
 
-// raw returns an answer's body, or the Status that the answer is.
+// raw returns the body of an answer, or its Status as an error.
 func raw(result rest.Result) ([]byte, error) {
 	if err := result.Error(); err != nil {
 		return nil, err
@@ -40,8 +40,8 @@ func decode(res resource, name string, data []byte) (*configuration, error) {
 	return c, nil
 }
 
-// apply writes by server-side apply and returns what came of it. A resource
-// version in the object makes it fail when someone else wrote.
+// apply writes by server-side apply and returns the result. If the object has a
+// resource version, it fails when others wrote in between.
 func apply(ctx context.Context, client rest.Interface, res resource, c *configuration) (*configuration, error) {
 	body, err := json.Marshal(c)
 	if err != nil {
@@ -56,7 +56,7 @@ func apply(ctx context.Context, client rest.Interface, res resource, c *configur
 	return decode(res, c.Name, data)
 }
 
-// replace writes a whole object as it was read, but for our entries.
+// replace writes a whole object.
 func replace(ctx context.Context, client rest.Interface, res resource, c *configuration) error {
 	c.Kind, c.APIVersion = res.kind, "admissionregistration.k8s.io/v1"
 	body, err := json.Marshal(c)
@@ -70,7 +70,7 @@ func replace(ctx context.Context, client rest.Interface, res resource, c *config
 	return nil
 }
 
-// Remove deletes both objects, and returns the kinds of those that there were.
+// Remove deletes both objects, and returns the kinds of those that existed.
 func Remove(ctx context.Context, client rest.Interface, name string) (removed []string, err error) {
 	var errs []error
 	for _, res := range resources {
@@ -93,8 +93,8 @@ func remove(ctx context.Context, client rest.Interface, res resource, name strin
 	return nil
 }
 
-// Bundles returns the caBundles of the entries that are registered. It is an
-// error if there are none.
+// Bundles returns the caBundles of the registered entries. It returns an error if
+// there are none.
 func Bundles(ctx context.Context, client rest.Interface, name string) ([][]byte, error) {
 	var bundles [][]byte
 	for _, res := range resources {

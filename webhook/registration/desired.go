@@ -17,7 +17,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 )
 
-// desired builds an object, given what is there.
+// desired builds an object, given the one in the cluster, nil if there is none.
 func (r *Registration) desired(res resource, live *configuration, pem []byte) *configuration {
 	entries := r.entries(res)
 	revision, since := digest(entries), r.Started.UTC()
@@ -65,7 +65,7 @@ func (r *Registration) desired(res resource, live *configuration, pem []byte) *c
 	return c
 }
 
-// entriesOf returns our entries of what a newer replica registered.
+// entriesOf returns our entries in the object that a newer replica registered.
 func (r *Registration) entriesOf(live *configuration) []entry {
 	return slices.DeleteFunc(slices.Clone(live.DeepCopy().Webhooks), func(e entry) bool { return !r.ours(e.Name) })
 }
@@ -131,8 +131,8 @@ func (r *Registration) clientConfig(path string) admissionregistrationv1.Webhook
 	return admissionregistrationv1.WebhookClientConfig{URL: &u}
 }
 
-// digest tells one set of webhooks from another, whatever changes while they
-// stay the same.
+// digest identifies a set of webhooks. It leaves out the fields that change while
+// the webhooks stay the same.
 func digest(entries []entry) string {
 	entries = slices.Clone(entries)
 	for i := range entries {
@@ -141,7 +141,7 @@ func digest(entries []entry) string {
 	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.Name, b.Name) })
 	content, err := json.Marshal(entries)
 	if err != nil {
-		panic(err) // an API type that cannot be written
+		panic(err) // API types can always be encoded
 	}
 	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:8])

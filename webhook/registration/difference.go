@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// difference names the first thing that is not as desired; "" if all is.
+// difference names the first thing that is not as desired, "" if nothing differs.
 func (r *Registration) difference(live, desired *configuration) string {
 	switch {
 	case live == nil && len(desired.Webhooks) == 0:
