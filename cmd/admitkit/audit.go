@@ -10,6 +10,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/audit/sink"
+	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
+	"github.com/admitkit/admitkit/extension/audit/sink/cloudevents"
 )
 
 // auditFlags are the flags of the audit extension.
@@ -19,31 +22,31 @@ type auditFlags struct {
 	allNamespaces bool
 	log, event    bool
 	objects       bool
-	object        audit.ObjectSinkOptions
-	file          audit.FileSinkOptions
-	cloudEvents   audit.CloudEventsSinkOptions
+	object        auditevent.Options
+	file          sink.FileOptions
+	cloudEvents   cloudevents.Options
 	tokenFile     string
 	redact        []string
 }
 
 func (f *auditFlags) bind(flags *pflag.FlagSet) {
-	flags.BoolVar(&f.required, "audit-required", false, "make every audit sink Closed: refuse sessions that cannot be recorded, and all while the webhook is down")
+	flags.BoolVar(&f.required, "audit-required", false, "make every audit sink Closed: refuse sessions that cannot be recorded, and all sessions while the webhook is down")
 	flags.StringSliceVar(&f.closed, "audit-closed", nil, "audit sinks that are Closed: log, event, auditevent, file, cloudevents; the others are Open")
 	flags.BoolVar(&f.allNamespaces, "audit-all-namespaces", false, "audit kube-system and the manager's own namespace too, whatever --namespace says")
 	flags.BoolVar(&f.log, "audit-log", true, "record sessions in the log")
 	flags.BoolVar(&f.event, "audit-event", true, "record sessions as Events on the Pods")
 	flags.BoolVar(&f.objects, "audit-objects", false, "record sessions as AuditEvents; needs the CRDs of config/crd")
-	flags.DurationVar(&f.object.Retention, "audit-retention", audit.DefaultRetention, "how long AuditEvents and rotated files are kept")
-	flags.IntVar(&f.object.FoldAfter, "audit-fold-after", audit.DefaultFoldAfter, "AuditEvents that a user can cause in a Pod in a minute, before they are folded; -1 folds nothing")
+	flags.DurationVar(&f.object.Retention, "audit-retention", auditevent.DefaultRetention, "how long AuditEvents and rotated files are kept")
+	flags.IntVar(&f.object.FoldAfter, "audit-fold-after", auditevent.DefaultFoldAfter, "AuditEvents that a user can cause for a Pod in a minute before they are folded into one; -1 folds none")
 	flags.StringSliceVar(&f.object.DeletableBy, "audit-deletable-by", nil, "users who may delete AuditEvents before the end of their retention")
 	flags.StringVar(&f.file.Path, "audit-file", "", "record sessions in this file, as JSON Lines")
-	flags.Int64Var(&f.file.MaxSize, "audit-file-max-size", audit.DefaultMaxSize, "rotate the file at this size, in bytes")
-	flags.DurationVar(&f.file.MaxAge, "audit-file-max-age", audit.DefaultMaxAge, "rotate the file at this age")
+	flags.Int64Var(&f.file.MaxSize, "audit-file-max-size", sink.DefaultMaxSize, "rotate the file at this size, in bytes")
+	flags.DurationVar(&f.file.MaxAge, "audit-file-max-age", sink.DefaultMaxAge, "rotate the file at this age")
 	flags.StringVar(&f.cloudEvents.URL, "audit-cloudevents-url", "", "send records to this HTTPS endpoint as CloudEvents")
 	flags.StringVar(&f.cloudEvents.Dir, "audit-cloudevents-dir", "", "folder of the queue on disk; by default records are sent at once")
-	flags.StringVar(&f.cloudEvents.Source, "audit-cloudevents-source", "", "source of the CloudEvents, such as a name of the cluster; admitkit.dev/audit by default")
+	flags.StringVar(&f.cloudEvents.Source, "audit-cloudevents-source", "", "source of the CloudEvents, such as a name of the cluster (default admitkit.dev/audit)")
 	flags.StringVar(&f.tokenFile, "audit-cloudevents-token-file", "", "file with the bearer token for the endpoint")
-	flags.StringSliceVar(&f.redact, "audit-redact", audit.DefaultRedact, "patterns of the names of flags and variables whose values are redacted; empty for none")
+	flags.StringSliceVar(&f.redact, "audit-redact", audit.DefaultRedact, "patterns for the names of flags and variables whose values are redacted; empty for none")
 }
 
 // options returns the options of the extension.
@@ -52,28 +55,28 @@ func (f *auditFlags) options(cmd *cobra.Command) (audit.Options, error) {
 	if f.allNamespaces {
 		options.NamespaceSelector = audit.EveryNamespace()
 	}
-	var sinks []audit.Sink
+	var sinks []sink.Sink
 	if f.log {
-		sinks = append(sinks, audit.NewLogSink())
+		sinks = append(sinks, sink.NewLog())
 	}
 	if f.event {
-		sinks = append(sinks, audit.NewEventSink())
+		sinks = append(sinks, sink.NewEvent())
 	}
 	if f.objects {
-		sinks = append(sinks, audit.NewObjectSink(f.object))
+		sinks = append(sinks, auditevent.New(f.object))
 	}
 	if f.file.Path != "" {
 		f.file.Retention = f.object.Retention
-		sinks = append(sinks, audit.NewFileSink(f.file))
+		sinks = append(sinks, sink.NewFile(f.file))
 	}
 	if f.cloudEvents.URL != "" {
 		if err := f.readToken(); err != nil {
 			return options, err
 		}
-		sinks = append(sinks, audit.NewCloudEventsSink(f.cloudEvents))
+		sinks = append(sinks, cloudevents.New(f.cloudEvents))
 	}
 	if len(sinks) == 0 {
-		return options, fmt.Errorf("%s: every audit sink is off; leave one on", cmd.Name())
+		return options, fmt.Errorf("%s: every audit sink is off; enable one", cmd.Name())
 	}
 	closed := map[string]bool{}
 	for _, name := range f.closed {

@@ -464,10 +464,7 @@ func TestARevocationByAClockThatIsAheadCountsAtOnce(t *testing.T) {
 	create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	requests := []request{granted(t, alice, podRequest(namespace, "a", "web")), granted(t, alice, execRequest(namespace, "a", "web"))}
-	var each removers
-	if err := access.New(access.Options{Namespace: namespace, Clock: ahead(2 * time.Hour)}).AddTo(&each); err != nil {
-		t.Fatal(err)
-	}
+	each := removersOf(t, access.Options{Namespace: namespace, Clock: ahead(2 * time.Hour)})
 	mgr, _ := uninstaller(t, namespace, freeport.For(t))
 	if errs := each.remove(t, 20*time.Second, mgr); len(errs) > 0 {
 		t.Error(errs)
