@@ -5,12 +5,10 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -31,8 +29,8 @@ import (
 func TestTheAPIServerReachesTheWebhookThroughAService(t *testing.T) {
 	home, apps := newNamespace(t), newNamespace(t)
 	port := freeport.For(t)
-	// An ExternalName Service stands in for kube-proxy: the API server dials
-	// its name, and expects the certificate of the Service all the same.
+	// An ExternalName Service stands in for kube-proxy: the API server dials its
+	// name but still expects the certificate of the Service.
 	if _, err := clientset.CoreV1().Services(home).Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "my-ext"},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
@@ -91,7 +89,7 @@ func TestAnUpgradeThatChangesScopesAndAddsExtensionsIsNoOutage(t *testing.T) {
 	})
 }
 
-// forbidden collects the refusals that a client meets.
+// forbidden records the refused calls of a client.
 type forbidden struct {
 	mu   sync.Mutex
 	urls []string
@@ -150,8 +148,7 @@ func readmeRoles(t *testing.T) string {
 	return strings.Join(blocks, "---\n")
 }
 
-// serviceAccount returns a connection with the name and groups of a
-// ServiceAccount.
+// serviceAccount returns a connection as a ServiceAccount.
 func serviceAccount(t *testing.T, namespace, name string) *rest.Config {
 	t.Helper()
 	user, err := cluster.AddUser("system:serviceaccount:"+namespace+":"+name, "system:serviceaccounts", "system:serviceaccounts:"+namespace)
@@ -177,7 +174,7 @@ func TestRegisteringAndServingAreSplitBetweenTwoUsersWithTheRolesOfTheREADME(t *
 	serverOptions := options
 	register := false
 	serverOptions.RegisterWebHook = &register
-	serverOptions.RESTConfig = serverSeen.watch(serviceAccount(t, "my-system", "my-ext-server"))
+	serverOptions.RESTConfig = serverSeen.watch(serviceAccount(t, "my-system", "my-ext"))
 	server := newManager(t, serverOptions, mark("a", extension.Scope{}))
 	done := make(chan error, 1)
 	go func() { done <- server.Start(t.Context()) }()
@@ -210,9 +207,8 @@ func TestRegisteringAndServingAreSplitBetweenTwoUsersWithTheRolesOfTheREADME(t *
 	registrarSeen.check(t, "registrar")
 }
 
-// startTogether starts replicas of one manager at the same moment in a new
-// namespace, and returns the number of different CAs that they came to, of
-// which one must be the Secret's.
+// startTogether starts replicas of one manager at the same moment in a new namespace.
+// It returns how many different CAs they use, of which one must be the Secret's.
 func startTogether(t *testing.T, replicas int) int {
 	t.Helper()
 	namespace, home := newNamespace(t), newNamespace(t)
@@ -221,7 +217,7 @@ func startTogether(t *testing.T, replicas int) int {
 	managers := make([]*running, replicas)
 	results := make([]error, replicas)
 	for i := range managers {
-		// Behind one Service, as replicas are.
+		// Behind one Service, like real replicas.
 		managers[i] = newManager(t, manager.Options{
 			Namespace: namespace, WebhookNamespace: home, ServiceName: "my-ext", Serving: manager.ServingOptions{AdvertiseHost: "127.0.0.1"},
 		}, mark("a", extension.Scope{}))
@@ -269,8 +265,8 @@ func startTogether(t *testing.T, replicas int) int {
 	return len(issuers)
 }
 
-// issuerOf returns the key identifier of the CA that signed what a manager
-// serves, and fails the test unless the bundle verifies it.
+// issuerOf returns the key identifier of the CA that signed the certificate which a
+// manager serves. It fails the test if the bundle does not verify that.
 func issuerOf(t *testing.T, r *running, bundle []byte) string {
 	t.Helper()
 	roots := x509.NewCertPool()
@@ -451,37 +447,6 @@ func TestAManagerThatComesAndGoesUnregistersWhenItStops(t *testing.T) {
 	}
 	if _, err := clientset.CoreV1().Secrets(namespace).Get(t.Context(), secretName, metav1.GetOptions{}); err != nil {
 		t.Errorf("the CA of the next start is gone: %v", err)
-	}
-}
-
-func TestACertificateOfSomebodyElseIsServedAndNoSecretMade(t *testing.T) {
-	namespace, dir := newNamespace(t), t.TempDir()
-	ca, err := certs.NewCA(time.Now(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := ca.IssueLeaf([]string{"127.0.0.1"}, time.Now(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := x509.MarshalPKCS8PrivateKey(leaf.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, content := range map[string][]byte{
-		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Certificate[0]}),
-		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}),
-		"ca.crt":  ca.Bundle(),
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	start(t, manager.Options{Namespace: namespace, Certificates: manager.CertificateOptions{Dir: dir}}, mark("a", extension.Scope{}))
-	eventuallyCalled(t, namespace, "marked")
-	secrets, err := clientset.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{})
-	if err != nil || len(secrets.Items) > 0 {
-		t.Errorf("Secrets: %v, %v", secrets.Items, err)
 	}
 }
 
