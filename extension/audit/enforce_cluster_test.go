@@ -114,7 +114,7 @@ func newStage(t *testing.T) *stage {
 		t.Fatal(err)
 	}
 	s.apply(t, standing)
-	s.apply(t, readmeRoles(t, "README.md", "admitkit-audit-enforcement", "admitkit-audit-touched-pods")+readmeRoles(t, "../access/README.md", "admitkit-access"))
+	s.apply(t, readmeRoles(t, "README.md", "admitkit-audit-enforcement", "admitkit-audit-touched-pods")+readmeRoles(t, "../../docs/access.md", "admitkit-access"))
 	for into, groups := range map[**controlplane.User][]string{
 		&s.manager: {"system:serviceaccount:admitkit-system:admitkit", "system:serviceaccounts"},
 		&s.alice:   {"alice", "everybody", "devs"},
