@@ -142,15 +142,33 @@ func (s *Server) Start(ctx context.Context) error {
 	s.mu.Unlock()
 	requests, cancelRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelRequests()
-	log := s.options.Logger
-	errorLog, err := zap.NewStdLogAt(log.WithOptions(zap.AddCallerSkip(1)), zapcore.DebugLevel)
+	server, err := s.httpServer(ctx, requests)
 	if err != nil {
 		return err
 	}
-	server := &http.Server{
+	served := make(chan error, 1)
+	go func() { served <- server.ServeTLS(listener, "", "") }()
+	s.setState(nil)
+	s.options.Logger.Info("webhook server listens", zap.Stringer("address", listener.Addr()))
+	select {
+	case err := <-served:
+		return fmt.Errorf("webhook server: %w", err)
+	case <-ctx.Done():
+		return s.drain(requests, server, served)
+	}
+}
+
+// httpServer makes the server of net/http. It drains once ctx has ended; requests
+// is the context of every request.
+func (s *Server) httpServer(ctx, requests context.Context) (*http.Server, error) {
+	errorLog, err := zap.NewStdLogAt(s.options.Logger.WithOptions(zap.AddCallerSkip(1)), zapcore.DebugLevel)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if ctx.Err() != nil { // it drains
-				// The next request is to come by a new connection, which leads to
+				// The next request should come by a new connection, which leads to
 				// another replica. A connection that is closed between two requests
 				// can meet the second, and an API server repeats none.
 				w.Header().Set("Connection", "close")
@@ -164,17 +182,13 @@ func (s *Server) Start(ctx context.Context) error {
 		IdleTimeout:       idleTimeout,
 		BaseContext:       func(net.Listener) context.Context { return requests },
 		ErrorLog:          errorLog,
-	}
-	served := make(chan error, 1)
-	go func() { served <- server.ServeTLS(listener, "", "") }()
-	s.setState(nil)
-	log.Info("webhook server listens", zap.Stringer("address", listener.Addr()))
+	}, nil
+}
 
-	select {
-	case err := <-served:
-		return fmt.Errorf("webhook server: %w", err)
-	case <-ctx.Done():
-	}
+// drain goes on for the lame-duck time, and then stops the server, which sends
+// its end to served.
+func (s *Server) drain(requests context.Context, server *http.Server, served <-chan error) error {
+	log := s.options.Logger
 	s.setState(errors.New("the webhook server is shutting down"))
 	log.Info("webhook server drains", zap.Duration("lameDuck", s.options.LameDuck))
 	lameDuck := time.NewTimer(s.options.LameDuck)
@@ -184,7 +198,8 @@ func (s *Server) Start(ctx context.Context) error {
 		return fmt.Errorf("webhook server: %w", err)
 	case <-lameDuck.C:
 	}
-	if err = shutdown(requests, server); err != nil {
+	err := shutdown(requests, server)
+	if err != nil {
 		err = fmt.Errorf("webhook server: requests still in flight after %s: %w", ShutdownTimeout, errors.Join(err, server.Close()))
 	}
 	if reason := <-served; !errors.Is(reason, http.ErrServerClosed) {

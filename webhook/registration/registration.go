@@ -14,19 +14,11 @@
 package registration
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
-	"net/url"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -34,7 +26,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -272,210 +263,4 @@ func keepBundles(to, from []entry) {
 			}
 		}
 	}
-}
-
-func (r *Registration) ours(name string) bool { return strings.HasSuffix(name, "."+r.Domain) }
-
-// desired builds an object, given what is there.
-func (r *Registration) desired(res resource, live *configuration, pem []byte) *configuration {
-	entries := r.entries(res)
-	revision, since := digest(entries), r.Started.UTC()
-	probed := !r.IgnoreUntilProbed || r.Probed()
-	if live != nil {
-		probed = probed || live.Annotations[ProbedAnnotation] == "true"
-		when, err := time.Parse(time.RFC3339Nano, live.Annotations[RevisionTimeAnnotation])
-		if err == nil && when.After(since) && !when.After(time.Now().Add(time.Hour)) {
-			since = when
-			if theirs := live.Annotations[RevisionAnnotation]; theirs != revision && theirs != "" {
-				if newer := r.entriesOf(live); digest(newer) == theirs {
-					revision, entries = theirs, newer
-				}
-			}
-		}
-	}
-	for i := range entries {
-		e := &entries[i]
-		e.ClientConfig.CABundle = pem
-		if r.ForeignBundle {
-			e.ClientConfig.CABundle = nil
-		}
-		if !probed && !isProbe(e.Name) {
-			ignore := admissionregistrationv1.Ignore
-			e.FailurePolicy = &ignore
-		}
-	}
-	c := &configuration{
-		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: res.kind},
-		ObjectMeta: metav1.ObjectMeta{Name: r.Name, Labels: r.Labels, Annotations: map[string]string{}},
-		Webhooks:   entries,
-	}
-	for key, value := range r.Annotations {
-		c.Annotations[key] = value
-	}
-	c.Annotations[OwnerAnnotation] = r.Target.Owner()
-	c.Annotations[RevisionAnnotation] = revision
-	c.Annotations[RevisionTimeAnnotation] = since.Format(time.RFC3339Nano)
-	if r.IgnoreUntilProbed {
-		c.Annotations[ProbedAnnotation] = strconv.FormatBool(probed)
-	}
-	if r.Owner != nil {
-		c.OwnerReferences = []metav1.OwnerReference{*r.Owner}
-	}
-	return c
-}
-
-// entriesOf returns our entries of what a newer replica registered.
-func (r *Registration) entriesOf(live *configuration) []entry {
-	return slices.DeleteFunc(slices.Clone(live.DeepCopy().Webhooks), func(e entry) bool { return !r.ours(e.Name) })
-}
-
-func (r *Registration) entries(res resource) []entry {
-	var entries []entry
-	for _, w := range r.Webhooks {
-		if w.Mutating != (res == mutating) {
-			continue
-		}
-		e := r.entry(w.Name, w.Path(), w.Scope)
-		if w.Mutating {
-			e.ReinvocationPolicy = w.Scope.ReinvocationPolicy
-		}
-		entries = append(entries, e)
-	}
-	if r.ProbeNamespace != "" && res == mutating && len(r.Webhooks) > 0 {
-		entries = append(entries, r.probeEntry())
-	}
-	return entries
-}
-
-func (r *Registration) entry(name, path string, scope extension.Scope) entry {
-	seconds := int32(scope.Timeout / time.Second) //nolint:gosec // whole seconds, 30 at most
-	rules := slices.Clone(scope.Rules)
-	for i := range rules {
-		if rules[i].Scope == nil {
-			all := admissionregistrationv1.AllScopes
-			rules[i].Scope = &all
-		}
-	}
-	return entry{
-		Name:                    name + "." + r.Domain,
-		ClientConfig:            r.clientConfig(path),
-		Rules:                   rules,
-		FailurePolicy:           scope.FailurePolicy,
-		MatchPolicy:             scope.MatchPolicy,
-		NamespaceSelector:       selector(scope.NamespaceSelector),
-		ObjectSelector:          selector(scope.ObjectSelector),
-		SideEffects:             scope.SideEffects,
-		TimeoutSeconds:          &seconds,
-		AdmissionReviewVersions: []string{"v1"},
-		MatchConditions:         scope.MatchConditions,
-	}
-}
-
-func selector(s *metav1.LabelSelector) *metav1.LabelSelector {
-	if s == nil {
-		return &metav1.LabelSelector{}
-	}
-	return s
-}
-
-func (r *Registration) clientConfig(path string) admissionregistrationv1.WebhookClientConfig {
-	if r.Target.ServiceName != "" {
-		port := r.Target.ServicePort
-		return admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{
-			Namespace: r.Target.ServiceNamespace, Name: r.Target.ServiceName, Port: &port, Path: &path,
-		}}
-	}
-	address := net.JoinHostPort(r.Target.Host, strconv.Itoa(int(r.Target.Port)))
-	u := (&url.URL{Scheme: "https", Host: address, Path: path}).String()
-	return admissionregistrationv1.WebhookClientConfig{URL: &u}
-}
-
-// digest tells one set of webhooks from another, whatever changes while they
-// stay the same.
-func digest(entries []entry) string {
-	entries = slices.Clone(entries)
-	for i := range entries {
-		entries[i].ClientConfig.CABundle, entries[i].FailurePolicy = nil, nil
-	}
-	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.Name, b.Name) })
-	content, err := json.Marshal(entries)
-	if err != nil {
-		panic(err) // an API type that cannot be written
-	}
-	sum := sha256.Sum256(content)
-	return hex.EncodeToString(sum[:8])
-}
-
-func get(ctx context.Context, client rest.Interface, res resource, name string) (*configuration, error) {
-	data, err := raw(client.Get().Resource(res.plural).Name(name).SetHeader("Accept", "application/json").Do(ctx))
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading %s %s: %w", res.kind, name, err)
-	}
-	return decode(res, name, data)
-}
-
-// raw returns an answer's body, or the Status that the answer is.
-func raw(result rest.Result) ([]byte, error) {
-	if err := result.Error(); err != nil {
-		return nil, err
-	}
-	return result.Raw()
-}
-
-func decode(res resource, name string, data []byte) (*configuration, error) {
-	c := &configuration{}
-	if err := json.Unmarshal(data, c); err != nil {
-		return nil, fmt.Errorf("reading %s %s: %w", res.kind, name, err)
-	}
-	return c, nil
-}
-
-// Remove deletes both objects, and returns the kinds of those that there were.
-func Remove(ctx context.Context, client rest.Interface, name string) (removed []string, err error) {
-	var errs []error
-	for _, res := range resources {
-		err := client.Delete().Resource(res.plural).Name(name).SetHeader("Accept", "application/json").Do(ctx).Error()
-		switch {
-		case err == nil:
-			removed = append(removed, res.kind)
-		case !apierrors.IsNotFound(err):
-			errs = append(errs, fmt.Errorf("deleting %s %s: %w", res.kind, name, err))
-		}
-	}
-	return removed, errors.Join(errs...)
-}
-
-func remove(ctx context.Context, client rest.Interface, res resource, name string) error {
-	err := client.Delete().Resource(res.plural).Name(name).SetHeader("Accept", "application/json").Do(ctx).Error()
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting %s %s: %w", res.kind, name, err)
-	}
-	return nil
-}
-
-// Bundles returns the caBundles of the entries that are registered. It is an
-// error if there are none.
-func Bundles(ctx context.Context, client rest.Interface, name string) ([][]byte, error) {
-	var bundles [][]byte
-	for _, res := range resources {
-		live, err := get(ctx, client, res, name)
-		if err != nil {
-			return nil, err
-		}
-		if live == nil {
-			continue
-		}
-		for _, e := range live.Webhooks {
-			if known := slices.ContainsFunc(bundles, func(b []byte) bool { return bytes.Equal(b, e.ClientConfig.CABundle) }); !known {
-				bundles = append(bundles, e.ClientConfig.CABundle)
-			}
-		}
-	}
-	if len(bundles) == 0 {
-		return nil, fmt.Errorf("no webhook is registered as %s", name)
-	}
-	return bundles, nil
 }
