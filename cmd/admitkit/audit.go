@@ -10,6 +10,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/audit/sink"
+	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
+	"github.com/admitkit/admitkit/extension/audit/sink/cloudevents"
 )
 
 // auditFlags are the flags of the audit extension.
@@ -19,9 +22,9 @@ type auditFlags struct {
 	allNamespaces bool
 	log, event    bool
 	objects       bool
-	object        audit.ObjectSinkOptions
-	file          audit.FileSinkOptions
-	cloudEvents   audit.CloudEventsSinkOptions
+	object        auditevent.Options
+	file          sink.FileOptions
+	cloudEvents   cloudevents.Options
 	tokenFile     string
 	redact        []string
 }
@@ -33,12 +36,12 @@ func (f *auditFlags) bind(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.log, "audit-log", true, "record sessions in the log")
 	flags.BoolVar(&f.event, "audit-event", true, "record sessions as Events on the Pods")
 	flags.BoolVar(&f.objects, "audit-objects", false, "record sessions as AuditEvents; needs the CRDs of config/crd")
-	flags.DurationVar(&f.object.Retention, "audit-retention", audit.DefaultRetention, "how long AuditEvents and rotated files are kept")
-	flags.IntVar(&f.object.FoldAfter, "audit-fold-after", audit.DefaultFoldAfter, "AuditEvents that a user can cause for a Pod in a minute before they are folded into one; -1 folds none")
+	flags.DurationVar(&f.object.Retention, "audit-retention", auditevent.DefaultRetention, "how long AuditEvents and rotated files are kept")
+	flags.IntVar(&f.object.FoldAfter, "audit-fold-after", auditevent.DefaultFoldAfter, "AuditEvents that a user can cause for a Pod in a minute before they are folded into one; -1 folds none")
 	flags.StringSliceVar(&f.object.DeletableBy, "audit-deletable-by", nil, "users who may delete AuditEvents before the end of their retention")
 	flags.StringVar(&f.file.Path, "audit-file", "", "record sessions in this file, as JSON Lines")
-	flags.Int64Var(&f.file.MaxSize, "audit-file-max-size", audit.DefaultMaxSize, "rotate the file at this size, in bytes")
-	flags.DurationVar(&f.file.MaxAge, "audit-file-max-age", audit.DefaultMaxAge, "rotate the file at this age")
+	flags.Int64Var(&f.file.MaxSize, "audit-file-max-size", sink.DefaultMaxSize, "rotate the file at this size, in bytes")
+	flags.DurationVar(&f.file.MaxAge, "audit-file-max-age", sink.DefaultMaxAge, "rotate the file at this age")
 	flags.StringVar(&f.cloudEvents.URL, "audit-cloudevents-url", "", "send records to this HTTPS endpoint as CloudEvents")
 	flags.StringVar(&f.cloudEvents.Dir, "audit-cloudevents-dir", "", "folder of the queue on disk; by default records are sent at once")
 	flags.StringVar(&f.cloudEvents.Source, "audit-cloudevents-source", "", "source of the CloudEvents, such as a name of the cluster (default admitkit.dev/audit)")
@@ -52,25 +55,25 @@ func (f *auditFlags) options(cmd *cobra.Command) (audit.Options, error) {
 	if f.allNamespaces {
 		options.NamespaceSelector = audit.EveryNamespace()
 	}
-	var sinks []audit.Sink
+	var sinks []sink.Sink
 	if f.log {
-		sinks = append(sinks, audit.NewLogSink())
+		sinks = append(sinks, sink.NewLog())
 	}
 	if f.event {
-		sinks = append(sinks, audit.NewEventSink())
+		sinks = append(sinks, sink.NewEvent())
 	}
 	if f.objects {
-		sinks = append(sinks, audit.NewObjectSink(f.object))
+		sinks = append(sinks, auditevent.New(f.object))
 	}
 	if f.file.Path != "" {
 		f.file.Retention = f.object.Retention
-		sinks = append(sinks, audit.NewFileSink(f.file))
+		sinks = append(sinks, sink.NewFile(f.file))
 	}
 	if f.cloudEvents.URL != "" {
 		if err := f.readToken(); err != nil {
 			return options, err
 		}
-		sinks = append(sinks, audit.NewCloudEventsSink(f.cloudEvents))
+		sinks = append(sinks, cloudevents.New(f.cloudEvents))
 	}
 	if len(sinks) == 0 {
 		return options, fmt.Errorf("%s: every audit sink is off; enable one", cmd.Name())

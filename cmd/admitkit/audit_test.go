@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/testing/fakes"
 )
 
 func TestAuditFlagsSayWhichSinksThereAreAndWhichAreClosed(t *testing.T) {
@@ -45,11 +46,9 @@ func TestAuditFlagsSayWhichSinksThereAreAndWhichAreClosed(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", args, said, want)
 		}
 		if err == nil {
-			if _, err := audit.New(options).Parts(nil); err != nil {
+			if _, err := audit.New(options).Parts(&fakes.Manager{}); err != nil {
 				t.Errorf("%s: %v", args, err)
 			}
 		}
 	}
 }
-
-// adder takes any part.

@@ -102,7 +102,7 @@ func (o *operator) auditOptions() (audit.Options, error) {
 	if err != nil {
 		return options, err
 	}
-	options.Namespace, options.AccessRequests = o.namespace(), o.withAccess
+	options.AccessRequests = o.withAccess
 	return options, o.rules.complete(&options, o.withAccess)
 }
 

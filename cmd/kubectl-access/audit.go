@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
-	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
 )
 
 // query selects records.
@@ -118,7 +118,7 @@ func (q *query) explained(ctx context.Context, err error) error {
 	if _, unknown := server.ServerResourcesForGroupVersionWithContext(ctx, v1alpha1.GroupVersion.String()); unknown != nil {
 		return explained(err)
 	}
-	return exitf(codeNotFound, "in this cluster sessions are not recorded as objects: the API server knows admitkit, and no AuditEvents. The chart's value audit.objects.enabled switches them on, or the package's audit.NewObjectSink")
+	return exitf(codeNotFound, "in this cluster sessions are not recorded as objects: the API server knows admitkit, and no AuditEvents. The chart's value audit.objects.enabled switches them on, or the package's auditevent.New")
 }
 
 // follow shows new records until it is interrupted.
@@ -154,14 +154,14 @@ func (q *query) labels(namespace string) client.MatchingLabels {
 	selector := client.MatchingLabels{}
 	set := func(label, value string) {
 		if value != "" {
-			selector[label] = audit.LabelValue(value)
+			selector[label] = auditevent.LabelValue(value)
 		}
 	}
-	set(audit.LabelUser, q.user)
-	set(audit.LabelPod, q.pod)
-	set(audit.LabelDecision, q.decision)
+	set(auditevent.LabelUser, q.user)
+	set(auditevent.LabelPod, q.pod)
+	set(auditevent.LabelDecision, q.decision)
 	if !q.everywhere {
-		set(audit.LabelNamespace, namespace)
+		set(auditevent.LabelNamespace, namespace)
 	}
 	return selector
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/testing/controlplane"
@@ -90,7 +91,7 @@ func run(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	records := audit.New(audit.Options{Sinks: []audit.SinkOptions{{Sink: audit.NewObjectSink(audit.ObjectSinkOptions{})}}})
+	records := audit.New(audit.Options{Sinks: []audit.SinkOptions{{Sink: auditevent.New(auditevent.Options{})}}})
 	if err := errors.Join(mgr.AddExtension(access.New(access.Options{Namespace: namespace})), mgr.AddExtension(records)); err != nil {
 		return 0, err
 	}

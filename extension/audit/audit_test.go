@@ -2,8 +2,12 @@ package audit_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,6 +28,9 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/audit/internal/audittest"
+	"github.com/admitkit/admitkit/extension/audit/sink"
+	"github.com/admitkit/admitkit/extension/audit/sink/cloudevents"
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/testing/fakes"
 )
@@ -40,14 +47,14 @@ func TestAnExecThatMustBeRecordedIsDeniedWhenItCannotBe(t *testing.T) {
 }
 
 func TestAnExecIsAllowedWhenItsEventCannotBeWritten(t *testing.T) {
-	optional := newAlone(t, audit.Options{Sinks: []audit.SinkOptions{{Sink: audit.NewEventSink(), QueueLength: 2}}})
-	before := metric(t, "admitkit_audit_lost_total", "event")
+	optional := newAlone(t, audit.Options{Sinks: []audit.SinkOptions{{Sink: sink.NewEvent(), QueueLength: 2}}})
+	before := audittest.Metric(t, "admitkit_audit_lost_total", "event")
 	for i := range 5 { // more than the queue holds, in different Pods
 		if err := optional.exec(t, "1", fmt.Sprint("shop-", i), "sh"); err != nil {
 			t.Errorf("got %v, want the session allowed", err)
 		}
 	}
-	if got := metric(t, "admitkit_audit_lost_total", "event") - before; got != 3 {
+	if got := audittest.Metric(t, "admitkit_audit_lost_total", "event") - before; got != 3 {
 		t.Errorf("%v are counted as lost, want 3", got)
 	}
 }
@@ -103,8 +110,8 @@ func TestTheRecordsOfAPodComeInOrderInEverySink(t *testing.T) {
 }
 
 func TestWhatIsLeftInTheQueueIsWrittenWhenTheManagerStops(t *testing.T) {
-	sink := &memory{}
-	a := newAlone(t, audit.Options{Sinks: []audit.SinkOptions{{Sink: sink}}})
+	kept := &memory{}
+	a := newAlone(t, audit.Options{Sinks: []audit.SinkOptions{{Sink: kept}}})
 	for i := range 10 {
 		if err := a.exec(t, fmt.Sprint(i), "shop", "true"); err != nil {
 			t.Fatal(err)
@@ -115,18 +122,28 @@ func TestWhatIsLeftInTheQueueIsWrittenWhenTheManagerStops(t *testing.T) {
 	if err := a.exec(t, "late", "shop", "true"); err != nil {
 		t.Fatal(err)
 	}
-	if got := len(sink.of("alice")); got != 11 {
+	if got := len(kept.of("alice")); got != 11 {
 		t.Errorf("%d records, want 11", got)
 	}
 }
 
 func TestNothingRunsOnWhenTheManagerHasStopped(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	endpoint := newCollector(t)
+	var ids sync.Map
+	endpoint := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		var batch []struct{ ID string }
+		if err := json.NewDecoder(r.Body).Decode(&batch); err != nil {
+			t.Error(err)
+		}
+		for _, event := range batch {
+			ids.Store(event.ID, true)
+		}
+	}))
+	t.Cleanup(endpoint.Close)
 	a := newAlone(t, audit.Options{Sinks: []audit.SinkOptions{
 		{Sink: &memory{}},
-		{Sink: audit.NewFileSink(audit.FileSinkOptions{Path: filepath.Join(t.TempDir(), "audit.jsonl")}), FailurePolicy: audit.Closed},
-		{Sink: audit.NewCloudEventsSink(audit.CloudEventsSinkOptions{URL: endpoint.URL, Dir: t.TempDir(), Client: endpoint.Client()}), FailurePolicy: audit.Closed},
+		{Sink: sink.NewFile(sink.FileOptions{Path: filepath.Join(t.TempDir(), "audit.jsonl")}), FailurePolicy: audit.Closed},
+		{Sink: cloudevents.New(cloudevents.Options{URL: endpoint.URL, Dir: t.TempDir(), Client: endpoint.Client()}), FailurePolicy: audit.Closed},
 	}})
 	stop := a.run(t)
 	if err := a.exec(t, "1", "shop", "true"); err != nil {
@@ -134,7 +151,7 @@ func TestNothingRunsOnWhenTheManagerHasStopped(t *testing.T) {
 	}
 	stop()
 	// At least once: a request that the stop cut short is repeated.
-	if got := slices.Compact(endpoint.ids()); len(got) != 1 {
+	if got := slices.Collect(maps.Keys(maps.Collect(ids.Range))); len(got) != 1 {
 		t.Errorf("the endpoint has %v: what is in the queue should go out at the end", got)
 	}
 	endpoint.Client().CloseIdleConnections()
@@ -156,12 +173,12 @@ func TestASinkThatPanicsFailsAndEndsNothing(t *testing.T) {
 }
 
 func TestACommandTooLongForARecordIsCutAndSaysSo(t *testing.T) {
-	sink := &memory{}
-	a := newAlone(t, audit.Options{Sinks: []audit.SinkOptions{{Sink: sink, FailurePolicy: audit.Closed}}})
+	kept := &memory{}
+	a := newAlone(t, audit.Options{Sinks: []audit.SinkOptions{{Sink: kept, FailurePolicy: audit.Closed}}})
 	if err := a.exec(t, "1", "shop", "sh", "-c", strings.Repeat("\x00", 1<<20)+"evil"); err != nil {
 		t.Fatal(err)
 	}
-	r := sink.of("alice")[0]
+	r := kept.of("alice")[0]
 	if size := len(strings.Join(r.Command, "")); size > 32<<10 || len(r.Flags) != 1 || r.Flags[0] != v1alpha1.FlagTruncated {
 		t.Errorf("the command has %d bytes and the flags %v", size, r.Flags)
 	}

@@ -23,6 +23,9 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/audit/internal/audittest"
+	"github.com/admitkit/admitkit/extension/audit/sink"
+	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/manager"
 )
@@ -155,7 +158,7 @@ func compare(t *testing.T, ns, file string, total int, took time.Duration) {
 	}
 	objects, commands := auditEvents(t, ns)
 	lines := map[string]int{}
-	for _, id := range ids(t, afero.NewOsFs(), file) {
+	for _, id := range audittest.IDs(t, afero.NewOsFs(), file) {
 		lines[id]++
 	}
 	missing, double := 0, 0
@@ -189,7 +192,7 @@ func auditEvents(t *testing.T, ns string) (names, commands map[string]int) {
 	t.Helper()
 	names, commands = map[string]int{}, map[string]int{}
 	options := &client.ListOptions{Limit: 1000}
-	client.MatchingLabels{audit.LabelNamespace: ns, audit.LabelUser: "alice"}.ApplyToList(options)
+	client.MatchingLabels{auditevent.LabelNamespace: ns, auditevent.LabelUser: "alice"}.ApplyToList(options)
 	for {
 		var list v1alpha1.AuditEventList
 		if err := admin.List(t.Context(), &list, options); err != nil {
@@ -213,9 +216,9 @@ func TestAuditingAddsLittleToAnExec(t *testing.T) {
 	runPod(t, audited, "shop")
 	runPod(t, plain, "shop")
 	start(t, audited, audit.Options{Sinks: []audit.SinkOptions{
-		{Sink: audit.NewFileSink(audit.FileSinkOptions{Path: filepath.Join(t.TempDir(), "audit.jsonl")}), FailurePolicy: audit.Closed},
-		{Sink: audit.NewObjectSink(audit.ObjectSinkOptions{FoldAfter: -1}), FailurePolicy: audit.Closed},
-		{Sink: audit.NewLogSink()},
+		{Sink: sink.NewFile(sink.FileOptions{Path: filepath.Join(t.TempDir(), "audit.jsonl")}), FailurePolicy: audit.Closed},
+		{Sink: auditevent.New(auditevent.Options{FoldAfter: -1}), FailurePolicy: audit.Closed},
+		{Sink: sink.NewLog()},
 	}})
 	config := rest.CopyConfig(alice.Config)
 	config.QPS = -1

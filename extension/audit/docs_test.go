@@ -2,24 +2,32 @@ package audit_test
 
 import (
 	"encoding/json"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
 )
 
-var metricName = regexp.MustCompile(`admitkit_audit_[a-z_]+`)
+var metricName = regexp.MustCompile(`admitkit_(audit|cloudevents)_[a-z_]+`)
 
 func TestDashboardAlertsAndReadmeKnowTheMetrics(t *testing.T) {
 	source := ""
-	for _, path := range []string{"metrics.go", "enforce_metrics.go"} {
-		text, err := os.ReadFile(path)
-		if err != nil {
+	for _, dir := range []string{".", "../cloudevents"} {
+		if err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			source += string(text)
+			return err
+		}); err != nil {
 			t.Fatal(err)
 		}
-		source += string(text)
 	}
 	for _, path := range []string{"../../docs/audit/dashboard.json", "../../docs/audit/alerts.yaml", "README.md"} {
 		text, err := os.ReadFile(path)

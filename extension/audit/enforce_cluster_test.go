@@ -35,6 +35,7 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/audit/internal/enforce"
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/testing/controlplane"
@@ -418,7 +419,7 @@ func (s *stage) withdraw(t *testing.T, req *v1alpha1.ExecAccessRequest) {
 }
 
 // refusedBy fails the test unless a command failed and says by which rule.
-func refusedBy(t *testing.T, rule audit.Rule, output string, err error, hints ...string) {
+func refusedBy(t *testing.T, rule enforce.Rule, output string, err error, hints ...string) {
 	t.Helper()
 	if err == nil || !strings.Contains(output, "rule "+string(rule)+":") {
 		t.Errorf("not refused by the rule %s: %v: %s", rule, err, output)
@@ -468,28 +469,28 @@ func (s *stage) eachRuleHasItsMessage(t *testing.T) {
 
 	exec := "POST /api/v1/namespaces/shop/pods/" + pod + "/exec?container=main&stdout=true&command="
 	for name, test := range map[string]struct {
-		rule  audit.Rule // none: it passes
+		rule  enforce.Rule // none: it passes
 		hints []string
 		args  []string // of kubectl
 		raw   string   // instead of them
 	}{
 		"a command on the list":                   {args: []string{"exec", "-n", "shop", pod, "--", "true"}},
 		"a prefix on the list":                    {args: []string{"exec", "-n", "shop", pod, "--", "ls", "-d", "/"}},
-		"another command":                         {rule: audit.RuleCommand, hints: []string{"true | ls ..."}, args: []string{"exec", "-n", "shop", pod, "--", "id"}},
-		"a command with one word more":            {rule: audit.RuleCommand, args: []string{"exec", "-n", "shop", pod, "--", "true", "x"}},
-		"a shell with the command":                {rule: audit.RuleCommand, args: []string{"exec", "-n", "shop", pod, "--", "sh", "-c", "true"}},
-		"a copy":                                  {rule: audit.RuleCommand, args: []string{"cp", "-n", "shop", pod + ":/etc/hostname", t.TempDir() + "/x"}},
-		"a command more in the query":             {rule: audit.RuleCommand, raw: exec + "true&command=x HTTP/1.1\n" + overSPDY},
-		"an empty word more in the query":         {rule: audit.RuleCommand, raw: exec + "true&command= HTTP/1.1\n" + overSPDY},
-		"the command second in the query":         {rule: audit.RuleCommand, raw: exec + "id&command=true HTTP/1.1\n" + overSPDY},
-		"standard input":                          {rule: audit.RuleStdin, hints: []string{"leave out -i"}, args: []string{"exec", "-i", "-n", "shop", pod, "--", "true"}},
-		"a terminal":                              {rule: audit.RuleTTY, hints: []string{"leave out -t"}, raw: exec + "true&tty=true HTTP/1.1\n" + overSPDY},
-		"a terminal, first denied, then asked":    {rule: audit.RuleTTY, raw: exec + "true&tty=1&tty=false HTTP/1.1\n" + overSPDY},
-		"an attach that types":                    {rule: audit.RuleStdin, args: []string{"attach", "-i", "-n", "shop", pod}},
+		"another command":                         {rule: enforce.RuleCommand, hints: []string{"true | ls ..."}, args: []string{"exec", "-n", "shop", pod, "--", "id"}},
+		"a command with one word more":            {rule: enforce.RuleCommand, args: []string{"exec", "-n", "shop", pod, "--", "true", "x"}},
+		"a shell with the command":                {rule: enforce.RuleCommand, args: []string{"exec", "-n", "shop", pod, "--", "sh", "-c", "true"}},
+		"a copy":                                  {rule: enforce.RuleCommand, args: []string{"cp", "-n", "shop", pod + ":/etc/hostname", t.TempDir() + "/x"}},
+		"a command more in the query":             {rule: enforce.RuleCommand, raw: exec + "true&command=x HTTP/1.1\n" + overSPDY},
+		"an empty word more in the query":         {rule: enforce.RuleCommand, raw: exec + "true&command= HTTP/1.1\n" + overSPDY},
+		"the command second in the query":         {rule: enforce.RuleCommand, raw: exec + "id&command=true HTTP/1.1\n" + overSPDY},
+		"standard input":                          {rule: enforce.RuleStdin, hints: []string{"leave out -i"}, args: []string{"exec", "-i", "-n", "shop", pod, "--", "true"}},
+		"a terminal":                              {rule: enforce.RuleTTY, hints: []string{"leave out -t"}, raw: exec + "true&tty=true HTTP/1.1\n" + overSPDY},
+		"a terminal, first denied, then asked":    {rule: enforce.RuleTTY, raw: exec + "true&tty=1&tty=false HTTP/1.1\n" + overSPDY},
+		"an attach that types":                    {rule: enforce.RuleStdin, args: []string{"attach", "-i", "-n", "shop", pod}},
 		"an ephemeral container, on the list":     {args: []string{"debug", "-n", "shop", pod, "--image=example.com/debug", "--", "ls"}},
-		"an ephemeral container, another command": {rule: audit.RuleCommand, args: []string{"debug", "-n", "shop", pod, "--image=example.com/debug", "--", "sh"}},
-		"an ephemeral container, with arguments":  {rule: audit.RuleCommand, hints: []string{"must name its command"}, args: []string{"debug", "-n", "shop", pod, "--image=example.com/debug", "--arguments-only", "--", "ls"}},
-		"an ephemeral container with a terminal":  {rule: audit.RuleTTY, args: []string{"debug", "-it", "-n", "shop", pod, "--image=example.com/debug", "--", "ls"}},
+		"an ephemeral container, another command": {rule: enforce.RuleCommand, args: []string{"debug", "-n", "shop", pod, "--image=example.com/debug", "--", "sh"}},
+		"an ephemeral container, with arguments":  {rule: enforce.RuleCommand, hints: []string{"must name its command"}, args: []string{"debug", "-n", "shop", pod, "--image=example.com/debug", "--arguments-only", "--", "ls"}},
+		"an ephemeral container with a terminal":  {rule: enforce.RuleTTY, args: []string{"debug", "-it", "-n", "shop", pod, "--image=example.com/debug", "--", "ls"}},
 		"a command elsewhere":                     {args: []string{"exec", "-n", "open", s.pod(t, "open").Name, "--", "hostname"}},
 	} {
 		if test.raw != "" {
@@ -509,7 +510,7 @@ func (s *stage) eachRuleHasItsMessage(t *testing.T) {
 	// Who breaks which rule is on record; what they typed there is not in the
 	// reason.
 	s.records.await(t, "the command that was denied", func(r *v1alpha1.AuditRecord) bool {
-		return r.Rule == string(audit.RuleCommand) && len(r.Command) == 1 && r.Command[0] == "id" && r.Decision == v1alpha1.AuditDenied
+		return r.Rule == string(enforce.RuleCommand) && len(r.Command) == 1 && r.Command[0] == "id" && r.Decision == v1alpha1.AuditDenied
 	})
 
 	// Without a manager nobody gets in but who is exempt; elsewhere and for
@@ -541,19 +542,19 @@ func (s *stage) everyWayInNeedsARequest(t *testing.T, pod string) {
 	ask := "kubectl create -f -"
 	for name, test := range map[string]struct {
 		args  []string
-		rule  audit.Rule
+		rule  enforce.Rule
 		hints []string
 	}{
-		"exec":                {[]string{"exec", "-n", "shop", pod, "--", "true"}, audit.RuleRequest, []string{"alice needs a live access request", ask, `"templateName":"web"`}},
-		"exec with a tty":     {[]string{"exec", "-it", "-n", "shop", pod, "--", "sh"}, audit.RuleRequest, []string{ask}},
-		"exec in a container": {[]string{"exec", "-n", "shop", pod, "-c", "first", "--", "true"}, audit.RuleRequest, []string{ask}},
-		"attach":              {[]string{"attach", "-n", "shop", pod}, audit.RuleRequest, []string{"No ExecAccessTemplate of namespace shop lets you ask for attach"}},
-		"port-forward":        {[]string{"port-forward", "-n", "shop", "pod/" + pod, ":80"}, audit.RuleRequest, []string{"portforward"}},
-		"cp":                  {[]string{"cp", "-n", "shop", file, pod + ":/tmp/x"}, audit.RuleRequest, nil},
-		"debug":               {[]string{"debug", "-n", "shop", pod, "--image=example.com/debug", "--", "sh"}, audit.RuleRequest, []string{"ephemeralcontainers"}},
-		"a Pod's proxy":       {[]string{"get", "--raw", "/api/v1/namespaces/shop/pods/http:" + pod + ":80/proxy/"}, audit.RuleRequest, []string{"portforward"}},
-		"a Service's proxy":   {[]string{"get", "--raw", "/api/v1/namespaces/shop/services/web/proxy/"}, audit.RuleServiceProxy, []string{"kubectl port-forward"}},
-		"the kubelet":         {[]string{"create", "--raw", s.node(t) + "/proxy/run/shop/" + pod + "/main?cmd=id", "-f", file}, audit.RuleKubelet, []string{pod}},
+		"exec":                {[]string{"exec", "-n", "shop", pod, "--", "true"}, enforce.RuleRequest, []string{"alice needs a live access request", ask, `"templateName":"web"`}},
+		"exec with a tty":     {[]string{"exec", "-it", "-n", "shop", pod, "--", "sh"}, enforce.RuleRequest, []string{ask}},
+		"exec in a container": {[]string{"exec", "-n", "shop", pod, "-c", "first", "--", "true"}, enforce.RuleRequest, []string{ask}},
+		"attach":              {[]string{"attach", "-n", "shop", pod}, enforce.RuleRequest, []string{"No ExecAccessTemplate of namespace shop lets you ask for attach"}},
+		"port-forward":        {[]string{"port-forward", "-n", "shop", "pod/" + pod, ":80"}, enforce.RuleRequest, []string{"portforward"}},
+		"cp":                  {[]string{"cp", "-n", "shop", file, pod + ":/tmp/x"}, enforce.RuleRequest, nil},
+		"debug":               {[]string{"debug", "-n", "shop", pod, "--image=example.com/debug", "--", "sh"}, enforce.RuleRequest, []string{"ephemeralcontainers"}},
+		"a Pod's proxy":       {[]string{"get", "--raw", "/api/v1/namespaces/shop/pods/http:" + pod + ":80/proxy/"}, enforce.RuleRequest, []string{"portforward"}},
+		"a Service's proxy":   {[]string{"get", "--raw", "/api/v1/namespaces/shop/services/web/proxy/"}, enforce.RuleServiceProxy, []string{"kubectl port-forward"}},
+		"the kubelet":         {[]string{"create", "--raw", s.node(t) + "/proxy/run/shop/" + pod + "/main?cmd=id", "-f", file}, enforce.RuleKubelet, []string{pod}},
 	} {
 		output, err := s.kubectl(t, s.alice, test.args...)
 		t.Logf("%s: %s", name, strings.TrimSpace(output))
@@ -562,7 +563,7 @@ func (s *stage) everyWayInNeedsARequest(t *testing.T, pod string) {
 	denied := s.records.await(t, "the denial", func(r *v1alpha1.AuditRecord) bool {
 		return r.User.Username == "alice" && r.Way == v1alpha1.WayAttach
 	})
-	if denied.Decision != v1alpha1.AuditDenied || denied.Rule != string(audit.RuleRequest) || denied.Reason == "" {
+	if denied.Decision != v1alpha1.AuditDenied || denied.Rule != string(enforce.RuleRequest) || denied.Reason == "" {
 		t.Errorf("the record of a denial is %+v", denied)
 	}
 	// Elsewhere nothing has changed, and metrics are scraped as ever.
@@ -608,9 +609,9 @@ func (s *stage) noRequestCoversMore(t *testing.T, pod string) {
 		t.Errorf("the record does not name the request: %+v", ref)
 	}
 	output, err := run(s.alice, "attach", "-n", "shop", pod)
-	refusedBy(t, audit.RuleRequest, output, err, "Request covers grants exec and log, not attach")
+	refusedBy(t, enforce.RuleRequest, output, err, "Request covers grants exec and log, not attach")
 	output, err = run(s.mallory, "exec", "-n", "shop", pod, "--", "true")
-	refusedBy(t, audit.RuleRequest, output, err, "mallory needs")
+	refusedBy(t, enforce.RuleRequest, output, err, "mallory needs")
 	output, err = run(nil, "exec", "--as=alice", "-n", "shop", pod, "--", "true")
 	if err != nil {
 		t.Errorf("an administrator as alice is alice: %v: %s", err, output)
@@ -631,17 +632,17 @@ func (s *stage) noRequestCoversMore(t *testing.T, pod string) {
 	}
 	s.apply(t, podNamed("shop", "again"))
 	output, err = run(s.alice, "exec", "-n", "shop", "again", "--", "true")
-	refusedBy(t, audit.RuleRequest, output, err, "gone")
+	refusedBy(t, enforce.RuleRequest, output, err, "gone")
 
 	// It ends when it says, and at once when it is shortened.
 	if output, err := run(s.alice, "patch", "ear", "-n", "shop", "covers", "--type=merge", "-p", `{"spec":{"duration":"1s"}}`); err != nil {
 		t.Fatal(output)
 	}
 	output, err = run(s.alice, "exec", "-n", "shop", pod, "--", "true")
-	refusedBy(t, audit.RuleRequest, output, err, "Request covers ended at")
+	refusedBy(t, enforce.RuleRequest, output, err, "Request covers ended at")
 	s.withdraw(t, req)
 	output, err = run(s.alice, "exec", "-n", "shop", pod, "--", "true")
-	refusedBy(t, audit.RuleRequest, output, err)
+	refusedBy(t, enforce.RuleRequest, output, err)
 }
 
 func (s *stage) grantsOfOtherKinds(t *testing.T, pod string) {
@@ -655,7 +656,7 @@ func (s *stage) grantsOfOtherKinds(t *testing.T, pod string) {
 		t.Errorf("exec by another's request for the group: %v: %s", err, output)
 	}
 	output, err := s.kubectl(t, s.mallory, "exec", "-n", "shop", pod, "--", "true")
-	refusedBy(t, audit.RuleRequest, output, err)
+	refusedBy(t, enforce.RuleRequest, output, err)
 
 	template := &v1alpha1.PodAccessTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "own"},
@@ -683,7 +684,7 @@ func (s *stage) grantsOfOtherKinds(t *testing.T, pod string) {
 		t.Errorf("exec in a Pod of one's own: %v: %s", err, output)
 	}
 	output, err = s.kubectl(t, s.alice, "exec", "-n", "shop", "podaccess-own", "-c", "main", "--", "true")
-	refusedBy(t, audit.RuleRequest, output, err)
+	refusedBy(t, enforce.RuleRequest, output, err)
 }
 
 func podNamed(namespace, name string) string {
@@ -695,7 +696,7 @@ var asksWith = regexp.MustCompile(`echo '[^']*' \| kubectl create -f -`)
 // Whoever copies the command out of the message gets in by it.
 func (s *stage) whatTheDenialSaysHelps(t *testing.T, pod string) {
 	output, err := s.kubectl(t, s.alice, "exec", "-n", "shop", pod, "--", "true")
-	refusedBy(t, audit.RuleRequest, output, err)
+	refusedBy(t, enforce.RuleRequest, output, err)
 	command := asksWith.FindString(strings.ReplaceAll(output, `\"`, `"`))
 	if command == "" {
 		t.Fatalf("no command in the message: %s", output)
@@ -746,7 +747,7 @@ func (s *stage) aSingleUseIsOne(t *testing.T, pod string) {
 		t.Errorf("%d of %d sessions at once passed by a request for a single use", passed, sessions)
 	}
 	output, err := s.kubectl(t, s.alice, "exec", "-n", "shop", pod, "--", "true")
-	refusedBy(t, audit.RuleRequest, output, err, "single use", "was used by alice for exec")
+	refusedBy(t, enforce.RuleRequest, output, err, "single use", "was used by alice for exec")
 	eventually(t, "the request says that it was used, and the right is gone", func(ctx context.Context) bool {
 		return s.admin.Get(ctx, client.ObjectKeyFromObject(req), req) == nil && !req.Status.Ready &&
 			apierrors.IsNotFound(s.admin.Get(ctx, client.ObjectKey{Namespace: "shop", Name: "execaccess-once"}, &rbacv1.RoleBinding{}))
@@ -776,7 +777,7 @@ func (s *stage) breakGlass(t *testing.T, pod string) {
 		t.Fatalf("break-glass: %v: %s", err, output)
 	}
 	r := s.records.await(t, "break-glass", func(r *v1alpha1.AuditRecord) bool { return r.User.Username == "oscar" })
-	if r.Decision != v1alpha1.AuditAllowed || !slices.Contains(r.Flags, v1alpha1.FlagBreakGlass) || r.Rule != string(audit.RuleRequest) {
+	if r.Decision != v1alpha1.AuditAllowed || !slices.Contains(r.Flags, v1alpha1.FlagBreakGlass) || r.Rule != string(enforce.RuleRequest) {
 		t.Errorf("the record of break-glass is %+v", r)
 	}
 	if output, _ := s.kubectl(t, s.oscar, "create", "--raw", s.node(t)+"/proxy/run/shop/"+pod+"/main?cmd=id", "-f", "/dev/null"); strings.Contains(output, "denied") || !strings.Contains(output, "Warning: break-glass") {
@@ -947,5 +948,5 @@ func (s *stage) nobodyPassesByCreating(t *testing.T, pod string) {
 		t.Errorf("a request that the template does not allow was made: %s", output)
 	}
 	output, err := run("exec", "-n", "shop", pod, "--", "true")
-	refusedBy(t, audit.RuleRequest, output, err)
+	refusedBy(t, enforce.RuleRequest, output, err)
 }

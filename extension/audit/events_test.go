@@ -17,11 +17,14 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/audit/internal/audittest"
+	"github.com/admitkit/admitkit/extension/audit/sink"
+	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
 )
 
 // objectsOnly has one sink, which is Closed.
-func objectsOnly(options audit.ObjectSinkOptions) audit.Options {
-	return audit.Options{Sinks: []audit.SinkOptions{{Sink: audit.NewObjectSink(options), FailurePolicy: audit.Closed}}}
+func objectsOnly(options auditevent.Options) audit.Options {
+	return audit.Options{Sinks: []audit.SinkOptions{{Sink: auditevent.New(options), FailurePolicy: audit.Closed}}}
 }
 
 // execIn execs as alice in the Pod shop.
@@ -37,7 +40,7 @@ func execIn(t *testing.T, ns string, command ...string) {
 func eventsOf(t *testing.T, ns string) []v1alpha1.AuditEvent {
 	t.Helper()
 	var list v1alpha1.AuditEventList
-	if err := admin.List(t.Context(), &list, client.MatchingLabels{audit.LabelNamespace: ns, audit.LabelUser: "alice"}); err != nil {
+	if err := admin.List(t.Context(), &list, client.MatchingLabels{auditevent.LabelNamespace: ns, auditevent.LabelUser: "alice"}); err != nil {
 		t.Fatal(err)
 	}
 	return list.Items
@@ -64,7 +67,7 @@ func TestAnAuditEventCannotBeTamperedWith(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	start(t, ns, objectsOnly(audit.ObjectSinkOptions{DeletableBy: []string{"chief-auditor"}}))
+	start(t, ns, objectsOnly(auditevent.Options{DeletableBy: []string{"chief-auditor"}}))
 	runPod(t, ns, "shop")
 	execIn(t, ns, "true", "evil")
 	events := eventsOf(t, ns)
@@ -73,7 +76,7 @@ func TestAnAuditEventCannotBeTamperedWith(t *testing.T) {
 	}
 	was := events[0]
 	name := was.Name
-	tampering := metric(t, "admitkit_audit_tampering_total")
+	tampering := audittest.Metric(t, "admitkit_audit_tampering_total")
 	// The admin has every right that RBAC can give.
 	for attempt, args := range map[string][]string{
 		"to change who it was":         {"patch", "auditevent", name, "--type=merge", "-p", `{"spec":{"user":{"username":"bob"}}}`},
@@ -104,7 +107,7 @@ func TestAnAuditEventCannotBeTamperedWith(t *testing.T) {
 	if err := admin.Get(t.Context(), client.ObjectKey{Name: name}, &is); err != nil || is.ResourceVersion != was.ResourceVersion {
 		t.Errorf("%v: the AuditEvent was %+v, is %+v", err, was, is)
 	}
-	if got := metric(t, "admitkit_audit_tampering_total") - tampering; got < 10 {
+	if got := audittest.Metric(t, "admitkit_audit_tampering_total") - tampering; got < 10 {
 		t.Errorf("%v attempts are counted", got)
 	}
 	if output, err := cluster.Kubectl(t.Context(), auditor, "delete", "auditevent", name).CombinedOutput(); err != nil {
@@ -117,7 +120,7 @@ func TestAnAuditEventGoesAtTheVeryEndOfItsRetention(t *testing.T) {
 	const retention = 3 * time.Second
 	n := count(200, 20)
 	ns := newNamespace(t)
-	start(t, ns, objectsOnly(audit.ObjectSinkOptions{Retention: retention, FoldAfter: -1, DeletionsPerSecond: 1000}))
+	start(t, ns, objectsOnly(auditevent.Options{Retention: retention, FoldAfter: -1, DeletionsPerSecond: 1000}))
 	runPod(t, ns, "shop")
 	w, err := admin.Watch(t.Context(), &v1alpha1.AuditEventList{})
 	if err != nil {
@@ -164,11 +167,11 @@ func TestManyAuditEventsAreDeletedAtABoundedRate(t *testing.T) {
 	old := metav1.NewMicroTime(time.Now().Add(-time.Hour))
 	for i := range n {
 		e := &v1alpha1.AuditEvent{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("old-", i)}}
-		e.Spec.AuditRecord = *recordOf(e.Name, old.Time)
+		e.Spec.AuditRecord = *audittest.Record(e.Name, old.Time)
 		create(t, e)
 	}
 	kept := &v1alpha1.AuditEvent{ObjectMeta: metav1.ObjectMeta{Name: "young"}}
-	kept.Spec.AuditRecord = *recordOf("young", time.Now())
+	kept.Spec.AuditRecord = *audittest.Record("young", time.Now())
 	create(t, kept)
 	left := func() int {
 		var list v1alpha1.AuditEventList
@@ -184,7 +187,7 @@ func TestManyAuditEventsAreDeletedAtABoundedRate(t *testing.T) {
 		return n
 	}
 	began := time.Now()
-	start(t, newNamespace(t), objectsOnly(audit.ObjectSinkOptions{Retention: time.Minute, DeletionsPerSecond: perSecond}))
+	start(t, newNamespace(t), objectsOnly(auditevent.Options{Retention: time.Minute, DeletionsPerSecond: perSecond}))
 	eventually(t, "the old ones are gone", func(context.Context) bool { return left() == 0 })
 	// The first perSecond may go at once.
 	if took, least := time.Since(began), time.Second*(n-perSecond)/perSecond; took < least {
@@ -199,13 +202,13 @@ func TestAFloodIsFoldedIntoOneAuditEventThatCounts(t *testing.T) {
 	nobodysEvents(t)
 	const after, total = 5, 30
 	ns := newNamespace(t)
-	options := objectsOnly(audit.ObjectSinkOptions{FoldAfter: after})
+	options := objectsOnly(auditevent.Options{FoldAfter: after})
 	// All of it is in one minute.
 	options.Clock = clocktesting.NewFakeClock(time.Now())
 	start(t, ns, options)
 	runPod(t, ns, "shop")
 	execer := newExecer(t, ns, 0)
-	folded := metric(t, "admitkit_audit_folded_total")
+	folded := audittest.Metric(t, "admitkit_audit_folded_total")
 	for i := range total {
 		if err := execer.exec(t.Context(), "shop", "true", fmt.Sprint(i%4)); err != nil {
 			t.Fatal(err)
@@ -221,7 +224,7 @@ func TestAFloodIsFoldedIntoOneAuditEventThatCounts(t *testing.T) {
 			fold = &events[i]
 		}
 	}
-	if fold == nil || fold.Labels[audit.LabelFolded] != "true" {
+	if fold == nil || fold.Labels[auditevent.LabelFolded] != "true" {
 		t.Fatalf("none says that it is folded: %+v", events)
 	}
 	acts := int64(0)
@@ -231,26 +234,26 @@ func TestAFloodIsFoldedIntoOneAuditEventThatCounts(t *testing.T) {
 	if s := fold.Status; s.Count != total-after || acts != total-after || len(s.Acts) != 4 || s.FirstTime == nil || s.LastTime == nil {
 		t.Errorf("the fold says %+v", s)
 	}
-	if got := metric(t, "admitkit_audit_folded_total") - folded; got != total-after {
+	if got := audittest.Metric(t, "admitkit_audit_folded_total") - folded; got != total-after {
 		t.Errorf("%v are counted as folded, want %d", got, total-after)
 	}
 }
 
 func TestADryRunIsLoggedAndHasNoEffect(t *testing.T) {
 	ns := newNamespace(t)
-	sink := &memory{}
+	kept := &memory{}
 	r := start(t, ns, audit.Options{Sinks: []audit.SinkOptions{
-		{Sink: audit.NewLogSink(), FailurePolicy: audit.Closed},
-		{Sink: audit.NewObjectSink(audit.ObjectSinkOptions{}), FailurePolicy: audit.Closed},
-		{Sink: audit.NewEventSink(), FailurePolicy: audit.Closed},
-		{Sink: sink, FailurePolicy: audit.Closed},
+		{Sink: sink.NewLog(), FailurePolicy: audit.Closed},
+		{Sink: auditevent.New(auditevent.Options{}), FailurePolicy: audit.Closed},
+		{Sink: sink.NewEvent(), FailurePolicy: audit.Closed},
+		{Sink: kept, FailurePolicy: audit.Closed},
 	}})
 	pod := runPod(t, ns, "shop")
 	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "tools", Image: "example.com/tools:1"}}}
 	if err := as(t, alice).SubResource("ephemeralcontainers").Update(t.Context(), pod, client.DryRunAll); err != nil {
 		t.Fatal(err)
 	}
-	if got := sink.of("alice"); len(got) != 1 || !got[0].DryRun || got[0].Way != v1alpha1.WayDebug {
+	if got := kept.of("alice"); len(got) != 1 || !got[0].DryRun || got[0].Way != v1alpha1.WayDebug {
 		t.Errorf("recorded %+v", got)
 	}
 	if r.logs.FilterMessage("session").FilterFieldKey("dryRun").Len() != 1 {

@@ -15,6 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/audit/internal/audittest"
+	"github.com/admitkit/admitkit/extension/audit/sink"
+	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
+	"github.com/admitkit/admitkit/extension/audit/sink/cloudevents"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
@@ -49,30 +53,32 @@ func TestASinkThatFailsDoesWhatItsPolicySays(t *testing.T) {
 	t.Cleanup(slow.Close)
 	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }))
 	t.Cleanup(broken.Close)
-	cloudEvents := func(url string) func(*testing.T) audit.Sink {
-		return func(*testing.T) audit.Sink {
-			return audit.NewCloudEventsSink(audit.CloudEventsSinkOptions{URL: url})
+	cloudEvents := func(url string) func(*testing.T) sink.Sink {
+		return func(*testing.T) sink.Sink {
+			return cloudevents.New(cloudevents.Options{URL: url})
 		}
 	}
 	for name, test := range map[string]struct {
-		sink func(*testing.T) audit.Sink
+		sink func(*testing.T) sink.Sink
 		poor bool
 		want string // in what kubectl says
 		long bool   // left out of the short form, since another is like it
 	}{
-		"the API refuses Events":      {func(*testing.T) audit.Sink { return audit.NewEventSink() }, true, "forbidden", false},
-		"the API refuses AuditEvents": {func(*testing.T) audit.Sink { return audit.NewObjectSink(audit.ObjectSinkOptions{}) }, true, "forbidden", true},
-		"the disk is full": {func(*testing.T) audit.Sink {
-			return audit.NewFileSink(audit.FileSinkOptions{Path: "/dev/full"})
+		"the API refuses Events":      {func(*testing.T) sink.Sink { return sink.NewEvent() }, true, "forbidden", false},
+		"the API refuses AuditEvents": {func(*testing.T) sink.Sink { return auditevent.New(auditevent.Options{}) }, true, "forbidden", true},
+		"the disk is full": {func(*testing.T) sink.Sink {
+			return sink.NewFile(sink.FileOptions{Path: "/dev/full"})
 		}, false, "no space left on device", false},
 		"the endpoint is down":   {cloudEvents("http://127.0.0.1:1"), false, "connection refused", true},
 		"the endpoint is broken": {cloudEvents(broken.URL), false, "500 Internal Server Error", true},
 		"the endpoint is slow":   {cloudEvents(slow.URL), false, "did not take the record within 200ms", false},
-		"the endpoint is down and the queue full": {func(t *testing.T) audit.Sink {
-			sink := audit.NewCloudEventsSink(audit.CloudEventsSinkOptions{URL: "http://127.0.0.1:1", Dir: filepath.Join(t.TempDir(), "queue"), MaxQueued: 1})
-			write(t, sink, 1)
-			return sink
-		}, false, "the queue is full: 1 records wait", true},
+		"the endpoint is down and the queue full": {func(t *testing.T) sink.Sink {
+			queue := cloudevents.New(cloudevents.Options{URL: "http://127.0.0.1:1", Dir: filepath.Join(t.TempDir(), "queue"), MaxQueued: 1})
+			if err := queue.Write(t.Context(), audittest.Record("1", time.Now())); err != nil {
+				t.Fatal(err)
+			}
+			return queue
+		}, false, "the queue is full: 1 events wait", true},
 	} {
 		if testing.Short() && test.long {
 			continue
@@ -86,14 +92,14 @@ func TestASinkThatFailsDoesWhatItsPolicySays(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				sink, ns := test.sink(t), newNamespace(t)
+				failing, ns := test.sink(t), newNamespace(t)
 				good := &memory{}
 				r := startAs(t, user, ns, audit.Options{Sinks: []audit.SinkOptions{
-					{Sink: sink, FailurePolicy: policy, Timeout: timeoutFor(test.want)},
+					{Sink: failing, FailurePolicy: policy, Timeout: timeoutFor(test.want)},
 					{Sink: good},
 				}})
 				runPod(t, ns, "shop")
-				lost, refused := metric(t, "admitkit_audit_lost_total", sink.Name()), metric(t, "admitkit_audit_refused_total", sink.Name())
+				lost, refused := audittest.Metric(t, "admitkit_audit_lost_total", failing.Name()), audittest.Metric(t, "admitkit_audit_refused_total", failing.Name())
 				output, err := cluster.Kubectl(t.Context(), alice, "-n", ns, "exec", "shop", "-c", "web", "--", "true").CombinedOutput()
 				// kubectl asks twice when it is refused, over WebSocket and SPDY.
 				asked := map[audit.FailurePolicy]int{audit.Open: 1, audit.Closed: 2}[policy]
@@ -104,7 +110,7 @@ func TestASinkThatFailsDoesWhatItsPolicySays(t *testing.T) {
 						t.Errorf("%v: %s: the record is %+v", err, output, record)
 					}
 					eventually(t, "the loss is counted", func(context.Context) bool {
-						return metric(t, "admitkit_audit_lost_total", sink.Name())-lost == 1
+						return audittest.Metric(t, "admitkit_audit_lost_total", failing.Name())-lost == 1
 					})
 					if r.logs.FilterMessage("record lost").Len() == 0 {
 						t.Error("the loss is not logged")
@@ -118,7 +124,7 @@ func TestASinkThatFailsDoesWhatItsPolicySays(t *testing.T) {
 				if record.Decision != "Denied" || record.Rule != "unrecorded" || !strings.Contains(record.Reason, test.want) {
 					t.Errorf("the other sink has %+v", record)
 				}
-				if got := metric(t, "admitkit_audit_refused_total", sink.Name()) - refused; got < 2 {
+				if got := audittest.Metric(t, "admitkit_audit_refused_total", failing.Name()) - refused; got < 2 {
 					t.Errorf("%v refusals are counted, want 2", got)
 				}
 			})

@@ -6,46 +6,13 @@ import (
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
-
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/audit/sink"
+	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
+	"github.com/admitkit/admitkit/extension/audit/sink/cloudevents"
+	"github.com/admitkit/admitkit/testing/fakes"
 )
-
-// metric returns the value of the counter or gauge that has these label values.
-func metric(t *testing.T, name string, values ...string) float64 {
-	t.Helper()
-	families, err := metrics.Registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := 0.0
-	for _, family := range families {
-		if family.GetName() != name {
-			continue
-		}
-		for _, m := range family.GetMetric() {
-			if has(m.GetLabel(), values) {
-				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
-			}
-		}
-	}
-	return sum
-}
-
-func has(labels []*dto.LabelPair, values []string) bool {
-	for _, value := range values {
-		found := false
-		for _, label := range labels {
-			found = found || label.GetValue() == value
-		}
-		if !found {
-			return false
-		}
-	}
-	return true
-}
 
 // sinkFunc is a sink of the test's own.
 type sinkFunc struct {
@@ -59,22 +26,38 @@ func (s sinkFunc) Write(ctx context.Context, r *v1alpha1.AuditRecord) error {
 }
 
 func TestWrongOptionsAreNamed(t *testing.T) {
-	log := audit.NewLogSink()
+	log := sink.NewLog()
 	of := func(sinks ...audit.SinkOptions) audit.Options { return audit.Options{Sinks: sinks} }
 	for want, options := range map[string]audit.Options{
 		"Required and Sinks":            {Required: true, Sinks: []audit.SinkOptions{{Sink: log}}},
 		"Sinks[0]: Sink is missing":     of(audit.SinkOptions{}),
-		`named "log" is there`:          of(audit.SinkOptions{Sink: log}, audit.SinkOptions{Sink: audit.NewLogSink()}),
+		`another sink is named "log"`:   of(audit.SinkOptions{Sink: log}, audit.SinkOptions{Sink: sink.NewLog()}),
 		`FailurePolicy of sink log`:     of(audit.SinkOptions{Sink: log, FailurePolicy: "Fail"}),
 		"Timeout of sink log is 9s":     of(audit.SinkOptions{Sink: log, Timeout: 9 * time.Second}),
 		"QueueLength of sink log is -1": of(audit.SinkOptions{Sink: log, QueueLength: -1}),
 		`the sink's name "a b"`:         of(audit.SinkOptions{Sink: sinkFunc{name: "a b"}}),
-		"sink file: Path is missing":    of(audit.SinkOptions{Sink: audit.NewFileSink(audit.FileSinkOptions{})}),
-		"must be https":                 of(audit.SinkOptions{Sink: audit.NewCloudEventsSink(audit.CloudEventsSinkOptions{URL: "http://collector.example.com"})}),
-		"sink auditevent: Retention":    of(audit.SinkOptions{Sink: audit.NewObjectSink(audit.ObjectSinkOptions{Retention: -1})}),
+		"sink file: Path is missing":    of(audit.SinkOptions{Sink: sink.NewFile(sink.FileOptions{})}),
+		"must be https":                 of(audit.SinkOptions{Sink: cloudevents.New(cloudevents.Options{URL: "http://collector.example.com"})}),
+		"sink auditevent: Retention":    of(audit.SinkOptions{Sink: auditevent.New(auditevent.Options{Retention: -1})}),
 	} {
-		if _, err := audit.New(options).Parts(nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := audit.New(options).Parts(&fakes.Manager{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+func TestOptionsThatCannotBeMeantAreRefusedByName(t *testing.T) {
+	for want, options := range map[string]audit.Options{
+		"Enforcement.Namespaces[0]":  {Enforcement: &audit.Enforcement{Namespaces: []string{"Shop"}}},
+		"Enforcement.Commands[0]":    {Enforcement: &audit.Enforcement{Commands: []audit.Command{{}}}},
+		"Enforcement.ExemptUsers[0]": {Enforcement: &audit.Enforcement{ExemptUsers: []string{""}}},
+		`Redact: pattern "("`:        {Redact: []string{"("}},
+		"Redact: an empty pattern":   {Redact: []string{""}},
+		"TouchedPods.EvictAfter":     {TouchedPods: &audit.TouchedPods{EvictAfter: -1}},
+		"TouchedPods.MaxEvictAfter":  {TouchedPods: &audit.TouchedPods{EvictAfter: 2, MaxEvictAfter: 1}},
+	} {
+		if _, err := audit.New(options).Parts(&fakes.Manager{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want an error that names %s, got %v", want, err)
 		}
 	}
 }

@@ -13,12 +13,14 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/audit/internal/act"
+	"github.com/admitkit/admitkit/extension/audit/sink"
 )
 
-// lanes is how many records a sink writes at once behind the acts.
+// lanes is how many queued records a sink writes at the same time.
 const lanes = 8
 
-// outlet is a sink in use: its queue, its deadline and its metrics.
+// outlet is a sink in use: with its queue, its deadline and its metrics.
 type outlet struct {
 	SinkOptions
 	clock clock.Clock
@@ -26,10 +28,10 @@ type outlet struct {
 
 	seed  maphash.Seed
 	queue [lanes]chan *v1alpha1.AuditRecord
-	// waiting is how many records are in the queue, in all lanes.
+	// waiting is the number of records in all lanes of the queue.
 	waiting atomic.Int64
-	// mu is held for reading by those who put records into the queue, so that
-	// none comes in when its reader has gone.
+	// mu is held for reading while a record is put into the queue, so that none is
+	// put there after its reader has gone.
 	mu      sync.RWMutex
 	stopped bool
 }
@@ -44,15 +46,15 @@ func newOutlet(options SinkOptions, clock clock.Clock) *outlet {
 
 func (o *outlet) register(mgr extension.Manager) error {
 	o.log = mgr.GetLogger().Desugar().Named("audit").With(zap.String("sink", o.Sink.Name()))
-	if registrar, ok := o.Sink.(extension.Hosted); ok {
-		if err := registrar.Register(mgr); err != nil {
+	if hosted, ok := o.Sink.(extension.Hosted); ok {
+		if err := hosted.Register(mgr); err != nil {
 			return err
 		}
 	}
 	return mgr.GetKubeManager().Add(&writer{o})
 }
 
-// write writes a record now, within the sink's deadline.
+// write writes a record within the sink's deadline.
 func (o *outlet) write(ctx context.Context, record *v1alpha1.AuditRecord) error {
 	start := o.clock.Now()
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
@@ -68,21 +70,20 @@ func (o *outlet) write(ctx context.Context, record *v1alpha1.AuditRecord) error 
 	return fmt.Errorf("audit sink %s: %w", o.Sink.Name(), err)
 }
 
-// try makes a panic of the sink an error: it is not in the goroutine of the
-// request, so that it would end the manager.
+// try turns a panic of the sink into an error. Outside the request's goroutine
+// the panic would end the manager.
 func (o *outlet) try(ctx context.Context, record *v1alpha1.AuditRecord) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("it panicked: %v", r)
+			err = fmt.Errorf("the sink panicked: %v", r)
 			o.log.Error("sink panicked", zap.Any("panic", r), zap.Stack("stack"))
 		}
 	}()
 	return o.Sink.Write(ctx, record)
 }
 
-// offer puts a record into the queue, or, when the queue's readers have gone
-// because the manager is stopping, writes it at once. It does not block an act
-// that is under way otherwise.
+// offer puts a record into the queue. It blocks only while the manager stops:
+// then the queue has no readers, and offer writes the record itself.
 func (o *outlet) offer(record *v1alpha1.AuditRecord) {
 	o.mu.RLock()
 	if o.stopped {
@@ -98,25 +99,23 @@ func (o *outlet) offer(record *v1alpha1.AuditRecord) {
 	}
 	queueDepth.WithLabelValues(o.Sink.Name()).Inc()
 	// A lane has room for all that may wait, so this does not block.
-	o.queue[maphash.String(o.seed, laneKey(record))%lanes] <- record
+	o.queue[maphash.String(o.seed, act.Lane(record))%lanes] <- record
 }
 
-// deliver writes a record that no act waits for.
+// deliver writes a record for which no act waits.
 func (o *outlet) deliver(record *v1alpha1.AuditRecord) {
 	if err := o.write(context.Background(), record); err != nil {
 		o.lose(record, err)
 	}
 }
 
-// lose counts and logs a record that the sink does not have. The log line has
-// all of it.
+// lose counts a record that the sink did not keep, and logs all of it.
 func (o *outlet) lose(record *v1alpha1.AuditRecord, err error) {
-	lost.WithLabelValues(o.Sink.Name()).Inc()
-	o.log.Error("record lost", append(fields(record), zap.Error(err))...)
+	sink.CountLost(o.Sink.Name())
+	o.log.Error("record lost", append(act.Fields(record), zap.Error(err))...)
 }
 
-// writer writes what is in an outlet's queue, in every replica: each has its
-// own.
+// writer writes the records in an outlet's queue.
 type writer struct{ *outlet }
 
 var _ manager.LeaderElectionRunnable = (*writer)(nil)
@@ -124,7 +123,7 @@ var _ manager.LeaderElectionRunnable = (*writer)(nil)
 // NeedLeaderElection is false: every replica answers admissions.
 func (*writer) NeedLeaderElection() bool { return false }
 
-// Start writes records until ctx ends, and then those that still wait.
+// Start writes records until ctx ends, and then the rest of the queue.
 func (w *writer) Start(ctx context.Context) error {
 	var wait sync.WaitGroup
 	for _, lane := range w.queue {

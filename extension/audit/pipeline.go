@@ -9,76 +9,99 @@ import (
 
 	"go.uber.org/zap"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/audit/internal/act"
 )
 
 // ruleUnrecorded is the rule of an act that was refused because a Closed sink
 // could not take its record.
 const ruleUnrecorded = "unrecorded"
 
-// keep hands the record to the sinks: first to those that are Closed, all at
-// once, and when each has it, or the act is refused, to those that are Open,
-// which thus learn how it ended. The acts in one Pod are kept one after the
-// other.
-func (a *auditor) keep(ctx context.Context, act *act) error {
-	unlock, err := a.order.lock(ctx, laneKey(&act.record))
+// pipeline hands records to the sinks.
+type pipeline struct {
+	open, closed []*outlet
+	order        stripes
+	clock        clock.PassiveClock
+	log          *zap.Logger // set by register
+}
+
+func newPipeline(sinks []SinkOptions, clock clock.Clock) *pipeline {
+	p := &pipeline{order: newStripes(), clock: clock, log: zap.NewNop()}
+	for _, options := range sinks {
+		o := newOutlet(options, clock)
+		if options.FailurePolicy == Closed {
+			p.closed = append(p.closed, o)
+		} else {
+			p.open = append(p.open, o)
+		}
+	}
+	return p
+}
+
+func (p *pipeline) register(mgr extension.Manager) error {
+	p.log = mgr.GetLogger().Desugar().Named("audit")
+	for _, outlets := range [][]*outlet{p.closed, p.open} {
+		for _, o := range outlets {
+			if err := o.register(mgr); err != nil {
+				return fmt.Errorf("sink %s: %w", o.Sink.Name(), err)
+			}
+		}
+	}
+	return nil
+}
+
+// keep writes a record to all Closed sinks at once. When each has it, or the act
+// is refused, keep queues it for the Open sinks, which so learn the outcome.
+// Records of one Pod are kept one after the other. The error refuses the act.
+func (p *pipeline) keep(ctx context.Context, record *v1alpha1.AuditRecord) error {
+	unlock, err := p.order.lock(ctx, act.Lane(record))
 	if err != nil {
-		return a.unordered(act, err)
+		return p.keepUnordered(record, err)
 	}
 	defer unlock()
-	act.record.Time = metav1.NewMicroTime(a.options.Clock.Now())
-	record := a.redactor.record(&act.record)
-	refusal := a.writeClosed(ctx, record)
+	record.Time = metav1.NewMicroTime(p.clock.Now())
+	refusal := p.writeClosed(ctx, record)
 	if refusal != nil && record.Decision == v1alpha1.AuditAllowed {
-		refused(record, refusal)
-		act.record.Decision, act.record.Rule, act.record.Reason = record.Decision, record.Rule, record.Reason
+		refuse(record, refusal)
 	} else {
-		refusal = nil // it is denied anyway
+		refusal = nil // the act is denied anyway
 	}
-	for _, o := range a.sinks {
-		if o.FailurePolicy == Open {
+	for _, o := range p.open {
+		o.offer(record)
+	}
+	return refusal
+}
+
+// keepUnordered queues a record that waited too long for those before it in the
+// same Pod, and refuses its act if a sink is Closed.
+func (p *pipeline) keepUnordered(record *v1alpha1.AuditRecord, err error) error {
+	record.Time = metav1.NewMicroTime(p.clock.Now())
+	var refusal error
+	if len(p.closed) > 0 {
+		refusal = extension.Denyf("%s is only allowed when it is recorded, and the records before it take too long: %w", act.Describe(record), err)
+		refuse(record, refusal)
+	}
+	for _, outlets := range [][]*outlet{p.closed, p.open} {
+		for _, o := range outlets {
 			o.offer(record)
 		}
 	}
 	return refusal
 }
 
-// unordered refuses an act that waited too long for the records of those before
-// it in the same Pod, or lets it through if no sink minds.
-func (a *auditor) unordered(act *act, err error) error {
-	act.record.Time = metav1.NewMicroTime(a.options.Clock.Now())
-	record := a.redactor.record(&act.record)
-	var refusal error
-	for _, o := range a.sinks {
-		if o.FailurePolicy == Closed && refusal == nil {
-			refusal = extension.Denyf("%s is only allowed when it is recorded, and the records before it take too long: %w", describe(record), err)
-			refused(record, refusal)
-		}
-	}
-	for _, o := range a.sinks {
-		o.offer(record)
-	}
-	return refusal
-}
-
-func refused(record *v1alpha1.AuditRecord, refusal error) {
+func refuse(record *v1alpha1.AuditRecord, refusal error) {
 	record.Decision, record.Rule, record.Reason = v1alpha1.AuditDenied, ruleUnrecorded, refusal.Error()
 }
 
-// writeClosed writes to the Closed sinks. If one fails, those that have the
-// record get another, which says that the act was refused.
-func (a *auditor) writeClosed(ctx context.Context, record *v1alpha1.AuditRecord) error {
-	var closed []*outlet
-	for _, o := range a.sinks {
-		if o.FailurePolicy == Closed {
-			closed = append(closed, o)
-		}
-	}
-	failures := make([]error, len(closed))
+// writeClosed writes to the Closed sinks. If one fails, it amends the record in
+// the others: the act was refused.
+func (p *pipeline) writeClosed(ctx context.Context, record *v1alpha1.AuditRecord) error {
+	failures := make([]error, len(p.closed))
 	var wait sync.WaitGroup
-	for i, o := range closed {
+	for i, o := range p.closed {
 		wait.Go(func() { failures[i] = o.write(ctx, record) })
 	}
 	wait.Wait()
@@ -86,11 +109,11 @@ func (a *auditor) writeClosed(ctx context.Context, record *v1alpha1.AuditRecord)
 	if failure == nil {
 		return nil
 	}
-	refusal := extension.Denyf("%s is only allowed when it is recorded, and it cannot be: %w", describe(record), failure)
+	refusal := extension.Denyf("%s is only allowed when it is recorded, and it cannot be: %w", act.Describe(record), failure)
 	amendment := record.DeepCopy()
 	amendment.ID, amendment.Amends = record.ID+"-refused", record.ID
-	refused(amendment, refusal)
-	for i, o := range closed {
+	refuse(amendment, refusal)
+	for i, o := range p.closed {
 		if failures[i] == nil {
 			if record.Decision == v1alpha1.AuditAllowed {
 				o.offer(amendment)
@@ -98,38 +121,13 @@ func (a *auditor) writeClosed(ctx context.Context, record *v1alpha1.AuditRecord)
 			continue
 		}
 		refusals.WithLabelValues(o.Sink.Name()).Inc()
-		a.log.Error("not recorded, so refused", append(fields(record), zap.String("sink", o.Sink.Name()), zap.NamedError("failure", failures[i]))...)
+		p.log.Error("not recorded, so refused", append(act.Fields(record), zap.String("sink", o.Sink.Name()), zap.NamedError("failure", failures[i]))...)
 	}
 	return refusal
 }
 
-// describe says what an act is, for whom it is refused.
-func describe(r *v1alpha1.AuditRecord) string {
-	way := string(r.Way)
-	if r.Way == v1alpha1.WayPod {
-		way = "creation"
-	}
-	switch {
-	case r.Pod != "":
-		return fmt.Sprintf("%s of Pod %s/%s", way, r.Namespace, r.Pod)
-	case r.Service != "":
-		return fmt.Sprintf("%s of Service %s/%s", way, r.Namespace, r.Service)
-	case r.Node != "":
-		return fmt.Sprintf("%s of node %s", way, r.Node)
-	}
-	return fmt.Sprintf("%s of a Pod in namespace %s", way, r.Namespace)
-}
-
-// laneKey is what records are ordered by: the Pod, or what stands for it.
-func laneKey(r *v1alpha1.AuditRecord) string {
-	if r.Pod != "" {
-		return "pod/" + r.Namespace + "/" + r.Pod
-	}
-	return r.Service + "/" + r.Namespace + "/" + r.Node
-}
-
-// stripes are locks by key, first come first served; different keys may share a
-// lock. A lock is a channel because a request that waits for it has a deadline.
+// stripes are locks by key, first come first served. Different keys may share a
+// lock. A lock is a channel because a waiting request has a deadline.
 type stripes struct {
 	seed  maphash.Seed
 	locks []chan struct{}

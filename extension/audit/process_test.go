@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/audit/sink"
+	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
 	"github.com/admitkit/admitkit/manager"
 )
 
@@ -31,8 +33,8 @@ type processOptions struct {
 // is folded, so that each act has an AuditEvent of its own.
 func (o processOptions) closed() audit.Options {
 	return audit.Options{Sinks: []audit.SinkOptions{
-		{Sink: audit.NewObjectSink(audit.ObjectSinkOptions{FoldAfter: -1}), FailurePolicy: audit.Closed},
-		{Sink: audit.NewFileSink(audit.FileSinkOptions{Path: o.File}), FailurePolicy: audit.Closed},
+		{Sink: auditevent.New(auditevent.Options{FoldAfter: -1}), FailurePolicy: audit.Closed},
+		{Sink: sink.NewFile(sink.FileOptions{Path: o.File}), FailurePolicy: audit.Closed},
 	}}
 }
 

@@ -8,22 +8,22 @@ import (
 	"github.com/admitkit/admitkit/extension"
 )
 
-// Rights implements extension.Entitled: to read the Pod of an act, and what the
+// Rights implements [extension.Entitled]: to read the Pod of an act, and what the
 // sinks need.
 func (a *auditor) Rights() []rbacv1.PolicyRule {
 	if a.beyondNamespace() {
 		return nil
 	}
-	return a.rights()
+	return a.options.rights()
 }
 
-// ClusterRights implements extension.ClusterEntitled.
+// ClusterRights implements [extension.ClusterEntitled].
 func (a *auditor) ClusterRights() []rbacv1.PolicyRule {
 	var rights []rbacv1.PolicyRule
 	if a.beyondNamespace() {
-		rights = a.rights()
+		rights = a.options.rights()
 	}
-	for _, o := range a.sinks {
+	for _, o := range a.options.Sinks {
 		if entitled, ok := o.Sink.(extension.ClusterEntitled); ok {
 			rights = append(rights, entitled.ClusterRights()...)
 		}
@@ -34,57 +34,36 @@ func (a *auditor) ClusterRights() []rbacv1.PolicyRule {
 	return rights
 }
 
-// beyondNamespace: acts in other namespaces than the manager's are recorded.
+// beyondNamespace reports whether acts outside the manager's namespace are
+// recorded.
 func (a *auditor) beyondNamespace() bool {
 	selector := a.options.NamespaceSelector
-	return selector != nil && (a.options.Namespace == "" || !apiequality.Semantic.DeepEqual(selector, named(a.options.Namespace)))
+	return selector != nil && (a.namespace == "" || !apiequality.Semantic.DeepEqual(selector, named(a.namespace)))
 }
 
-func (a *auditor) rights() []rbacv1.PolicyRule {
-	rights := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}
-	for _, o := range a.sinks {
-		if entitled, ok := o.Sink.(extension.Entitled); ok {
+func (o *Options) rights() []rbacv1.PolicyRule {
+	rights := []rbacv1.PolicyRule{right("", "get", "pods")}
+	for _, each := range o.Sinks {
+		if entitled, ok := each.Sink.(extension.Entitled); ok {
 			rights = append(rights, entitled.Rights()...)
 		}
 	}
 	requests := []string{"podaccessrequests", "execaccessrequests"}
 	group := v1alpha1.GroupVersion.Group
-	if a.options.Enforcement != nil || a.options.AccessRequests {
+	if o.Enforcement != nil || o.AccessRequests {
 		rights = append(rights, right(rbacv1.GroupName, "list", "roles"), right(group, "get", requests...))
 	}
-	if a.options.Enforcement != nil {
+	if o.Enforcement != nil {
 		rights = append(rights,
 			right(group, "list", append(requests, "execaccesstemplates")...),
 			right(group, "patch", "podaccessrequests/status", "execaccessrequests/status"))
 	}
-	if a.options.TouchedPods != nil {
+	if o.TouchedPods != nil {
 		rights = append(rights, right("", "patch", "pods/status"))
 	}
 	return rights
 }
 
-// Rights implements extension.Entitled: labelled Pods are watched and evicted.
-func (e *evictor) Rights() []rbacv1.PolicyRule {
-	return []rbacv1.PolicyRule{
-		right("", "get", "pods"), right("", "list", "pods"), right("", "watch", "pods"), right("", "create", "pods/eviction"),
-		right("events.k8s.io", "create", "events"), right("events.k8s.io", "patch", "events"),
-	}
-}
-
 func right(group, verb string, resources ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: []string{verb}}
-}
-
-// Rights implements extension.Entitled.
-func (*eventSink) Rights() []rbacv1.PolicyRule {
-	return []rbacv1.PolicyRule{{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create"}}}
-}
-
-// ClusterRights implements extension.ClusterEntitled: AuditEvents are in no
-// namespace.
-func (*objectSink) ClusterRights() []rbacv1.PolicyRule {
-	return []rbacv1.PolicyRule{
-		{APIGroups: []string{"admitkit.dev"}, Resources: []string{"auditevents"}, Verbs: []string{"create", "get", "list", "watch", "delete"}},
-		{APIGroups: []string{"admitkit.dev"}, Resources: []string{"auditevents/status"}, Verbs: []string{"patch"}},
-	}
 }

@@ -1,119 +1,105 @@
 package audit
 
 import (
-	"fmt"
-	"slices"
-	"strings"
+	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
-	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/audit/internal/enforce"
+	"github.com/admitkit/admitkit/extension/audit/internal/touch"
 )
 
-// Rule names a rule of enforcement, in records, metrics and messages.
-type Rule string
+// LabelEnforce on a Namespace, with the value "true", turns enforcement on there:
+// admitkit.dev/enforce-access. People who may exec should not be able to write
+// Namespaces.
+const LabelEnforce = enforce.Label
 
-// The rules, in the order in which they are asked.
+// Enforcement makes sessions need a live access request of extension/access:
+// without one there is no exec, attach, portforward, proxy or ephemeral
+// container, whatever RBAC allows.
+//
+// Where enforcement is on, the webhook's failure policy is Fail: while no replica
+// runs there are no sessions. For exempt users the failure policy of recording
+// applies.
+type Enforcement struct {
+	// Namespaces are the names of the namespaces in which enforcement is on.
+	// Default: those with the label [LabelEnforce].
+	Namespaces []string
+	// ExemptUsers and ExemptGroups may break every rule (break-glass). The record,
+	// a warning and a metric say when they do. Put service accounts here by their
+	// user names: system:serviceaccount:NAMESPACE:NAME.
+	ExemptUsers, ExemptGroups []string
+	// Commands are those that exec and ephemeral containers may run. Default:
+	// any.
+	Commands []Command
+	// ForbidTTY and ForbidStdin forbid terminals and standard input.
+	ForbidTTY, ForbidStdin bool
+}
+
+func (e *Enforcement) options() enforce.Options {
+	o := enforce.Options{
+		Namespaces: e.Namespaces, ExemptUsers: e.ExemptUsers, ExemptGroups: e.ExemptGroups,
+		ForbidTTY: e.ForbidTTY, ForbidStdin: e.ForbidStdin,
+	}
+	for _, c := range e.Commands {
+		o.Commands = append(o.Commands, enforce.Command(c))
+	}
+	return o
+}
+
+// Command is an entry in the list of allowed commands. It is compared word by
+// word with the array that the API server hands to the container, and not with a
+// line of text: "ls -l" as one word differs from "ls" and "-l".
+type Command struct {
+	// Argv is the command and its arguments.
+	Argv []string
+	// Prefix allows any arguments after Argv. Mind what they can do: sh, env, find
+	// and tar each start other commands.
+	Prefix bool
+}
+
+// ParseCommand reads a command as flags and files spell it: words between
+// spaces, or a JSON array of strings if a word contains spaces. A final word
+// "..." makes it a prefix.
+func ParseCommand(text string) (Command, error) {
+	c, err := enforce.ParseCommand(text)
+	return Command(c), err
+}
+
+// String returns the command as [ParseCommand] reads it.
+func (c Command) String() string { return enforce.Command(c).String() }
+
+// The mark on a Pod, which is written before an interactive session begins.
 const (
-	// RuleKubelet: no session through nodes/proxy, whose command no admission
-	// can see.
-	RuleKubelet Rule = "kubelet"
-	// RuleServiceProxy: no services/proxy, which leads to a Pod that nobody
-	// chose.
-	RuleServiceProxy Rule = "service-proxy"
-	// RuleTTY: no terminal.
-	RuleTTY Rule = "tty"
-	// RuleStdin: no standard input.
-	RuleStdin Rule = "stdin"
-	// RuleCommand: no command but those on the list.
-	RuleCommand Rule = "command"
-	// RuleRequest: no session without a live access request.
-	RuleRequest Rule = "access-request"
-	// RuleSingleUse: no second session by a request with singleUse.
-	RuleSingleUse Rule = "single-use"
-	// RuleUndecided: nothing that cannot be decided about now.
-	RuleUndecided Rule = "undecided"
+	// LabelTouchedBy, admitkit.dev/touched-by, has the user's name, with a dash for
+	// each character that a label's value cannot have.
+	LabelTouchedBy = touch.Label
+	// AnnotationTouchedBy, admitkit.dev/touched-by, has the user's full name.
+	AnnotationTouchedBy = touch.AnnotationTouchedBy
+	// AnnotationTouchedAt, admitkit.dev/touched-at, has the time when the last
+	// session began (RFC 3339).
+	AnnotationTouchedAt = touch.AnnotationTouchedAt
+	// AnnotationEvictAfter, admitkit.dev/evict-after, puts the eviction off. It is a
+	// Go duration such as 4h, counted from the beginning of the last session.
+	// Anybody who may annotate the Pod may set it.
+	AnnotationEvictAfter = touch.AnnotationEvictAfter
 )
 
-// violation is the rule that an act breaks, and what to do about it. It reads
-// after the words "pods/exec of Pod shop/web: ", and says nothing of the command, which
-// may have secrets in it.
-type violation struct {
-	rule    Rule
-	message string
+// TouchedPods says what happens to a Pod after an interactive session: an exec
+// or attach with a terminal or standard input. What somebody typed into a Pod is
+// in no image and no manifest, and goes away with the Pod.
+//
+// Pods are marked before the session begins. If a Pod cannot be marked, the
+// session begins nevertheless, and the failure is logged and counted.
+type TouchedPods struct {
+	// EvictAfter is the time from the beginning of the last session to the Pod's
+	// eviction, which the leading replica does. PodDisruptionBudgets are
+	// respected. Default: never; Pods are only marked.
+	EvictAfter time.Duration
+	// MaxEvictAfter is how far the annotation [AnnotationEvictAfter] can put the
+	// eviction off. Default: 24 h, or EvictAfter if that is longer.
+	MaxEvictAfter time.Duration
+	// Unmanaged evicts also Pods that no controller replaces. Default: they are
+	// only marked.
+	Unmanaged bool
 }
 
-func violates(rule Rule, format string, args ...any) *violation {
-	return &violation{rule: rule, message: fmt.Sprintf(format, args...)}
-}
-
-// text is what the user is told.
-func (v *violation) text(a *act) string {
-	return fmt.Sprintf("%s: rule %s: %s", describe(&a.record), v.rule, v.message)
-}
-
-// staticRules are the rules that need nothing but the act.
-func (e *Enforcement) staticRules(a *act) *violation {
-	r := &a.record
-	switch {
-	case r.Way == v1alpha1.WayServiceProxy:
-		return violates(RuleServiceProxy, "it reaches a Pod that nobody chose; use kubectl port-forward to a Pod, with an access request for portforward")
-	case e.ForbidTTY && terminal(r):
-		return violates(RuleTTY, "terminals are forbidden here; leave out -t (--tty)")
-	case e.ForbidStdin && input(r):
-		return violates(RuleStdin, "standard input is forbidden here; leave out -i (--stdin)")
-	case len(e.Commands) > 0:
-		return e.commandRule(a)
-	}
-	return nil
-}
-
-// terminal reports whether an act gets a terminal, now or by attaching to what it
-// adds.
-func terminal(r *v1alpha1.AuditRecord) bool {
-	return r.TTY || slices.ContainsFunc(r.Containers, func(c v1alpha1.AuditContainer) bool { return c.TTY })
-}
-
-func input(r *v1alpha1.AuditRecord) bool {
-	return r.Stdin || slices.ContainsFunc(r.Containers, func(c v1alpha1.AuditContainer) bool { return c.Stdin })
-}
-
-func (e *Enforcement) commandRule(a *act) *violation {
-	allowed := func(argv []string) bool {
-		return slices.ContainsFunc(e.Commands, func(c Command) bool { return c.matches(argv) })
-	}
-	names := make([]string, len(e.Commands))
-	for i, c := range e.Commands {
-		names[i] = c.String()
-	}
-	list := strings.Join(names, " | ")
-	switch r := &a.record; r.Way {
-	case v1alpha1.WayExec:
-		if !allowed(r.Command) {
-			return violates(RuleCommand, "only these commands are allowed here: %s", list)
-		}
-	case v1alpha1.WayAttach:
-		if r.Stdin {
-			return violates(RuleCommand, "what is typed into an attached process may be any command; leave out -i (--stdin). These are allowed with exec: %s", list)
-		}
-	case v1alpha1.WayDebug:
-		for _, c := range r.Containers {
-			if !a.namesCommand(c.Name) {
-				return violates(RuleCommand, "container %s must name its command, after --, and it must be one of these: %s", c.Name, list)
-			}
-			if !allowed(c.Command) {
-				return violates(RuleCommand, "container %s may run these commands only: %s", c.Name, list)
-			}
-		}
-	}
-	return nil
-}
-
-// namesCommand reports whether an ephemeral container names its command. One that
-// does not runs what its image says, with its arguments.
-func (a *act) namesCommand(name string) bool {
-	pod, ok := a.object.(*corev1.Pod)
-	return ok && slices.ContainsFunc(pod.Spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool {
-		return c.Name == name && len(c.Command) > 0
-	})
-}
+func (t *TouchedPods) options() touch.Options { return touch.Options(*t) }

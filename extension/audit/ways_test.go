@@ -27,6 +27,8 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/audit/sink"
+	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
 )
 
 // memory is a sink that keeps records for a test.
@@ -173,11 +175,11 @@ func TestEveryWayInByKubectlIsRecordedOnce(t *testing.T) {
 		},
 	}
 	ns := newNamespace(t)
-	sink := &memory{}
+	kept := &memory{}
 	start(t, ns, audit.Options{Sinks: []audit.SinkOptions{
-		{Sink: sink, FailurePolicy: audit.Closed},
-		{Sink: audit.NewObjectSink(audit.ObjectSinkOptions{}), FailurePolicy: audit.Closed},
-		{Sink: audit.NewEventSink()},
+		{Sink: kept, FailurePolicy: audit.Closed},
+		{Sink: auditevent.New(auditevent.Options{}), FailurePolicy: audit.Closed},
+		{Sink: sink.NewEvent()},
 	}})
 	pod := runPod(t, ns, "shop")
 	create(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: ns}, Spec: corev1.ServiceSpec{
@@ -186,10 +188,10 @@ func TestEveryWayInByKubectlIsRecordedOnce(t *testing.T) {
 	go runEphemeralContainers(t, pod)
 	for _, way := range table {
 		t.Run(way.name, func(t *testing.T) {
-			before, known := len(sink.of("alice")), len(acts(t, ns))
+			before, known := len(kept.of("alice")), len(acts(t, ns))
 			// The API server knows of it once admission is over.
 			take(t, way, ns, func() bool { return len(acts(t, ns))-known >= len(way.want) })
-			got := sink.of("alice")[before:]
+			got := kept.of("alice")[before:]
 			if !slices.Equal(ways(got), way.want) {
 				t.Fatalf("recorded %v, want %v", ways(got), way.want)
 			}
@@ -204,7 +206,7 @@ func TestEveryWayInByKubectlIsRecordedOnce(t *testing.T) {
 			}
 		})
 	}
-	sameAsTheServers(t, sink.of("alice"), ns)
+	sameAsTheServers(t, kept.of("alice"), ns)
 	figure("audit.ways_in", float64(len(table)), "ways")
 }
 
@@ -308,8 +310,8 @@ func acts(t *testing.T, ns string) []serverEvent {
 
 func TestSessionsOverSPDYAndWebSocketAreRecordedAlike(t *testing.T) {
 	ns := newNamespace(t)
-	sink := &memory{}
-	start(t, ns, audit.Options{Sinks: []audit.SinkOptions{{Sink: sink, FailurePolicy: audit.Closed}}})
+	kept := &memory{}
+	start(t, ns, audit.Options{Sinks: []audit.SinkOptions{{Sink: kept, FailurePolicy: audit.Closed}}})
 	runPod(t, ns, "shop")
 	clientset := kubernetes.NewForConfigOrDie(alice.Config)
 	target := func(subresource string) *rest.Request {
@@ -318,7 +320,7 @@ func TestSessionsOverSPDYAndWebSocketAreRecordedAlike(t *testing.T) {
 	for protocol, executor := range executors() {
 		for name, tty := range map[string]bool{"exec": false, "exec in a terminal": true} {
 			t.Run(protocol+": "+name, func(t *testing.T) {
-				before := len(sink.of("alice"))
+				before := len(kept.of("alice"))
 				// kwok dies of a terminal without standard input, and of a command that
 				// ends at once it may pass on nothing.
 				want := []string{"sh", "-c", "echo " + protocol + "; sleep 2"}
@@ -350,14 +352,14 @@ func TestSessionsOverSPDYAndWebSocketAreRecordedAlike(t *testing.T) {
 				}
 				cancel()
 				<-done
-				got := sink.of("alice")[before:]
+				got := kept.of("alice")[before:]
 				if len(got) != 1 || got[0].Way != v1alpha1.WayExec || got[0].TTY != tty || got[0].Stdin != tty || !slices.Equal(got[0].Command, want) {
 					t.Errorf("recorded %+v", got)
 				}
 			})
 		}
 		t.Run(protocol+": attach", func(t *testing.T) {
-			before := len(sink.of("alice"))
+			before := len(kept.of("alice"))
 			url := target("attach").VersionedParams(&corev1.PodAttachOptions{Container: "web", Stdout: true}, clientgoscheme.ParameterCodec)
 			session, err := executor(alice.Config, url)
 			if err != nil {
@@ -369,19 +371,19 @@ func TestSessionsOverSPDYAndWebSocketAreRecordedAlike(t *testing.T) {
 				defer close(done)
 				_ = session.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: io.Discard})
 			}()
-			eventually(t, "the attach is recorded", func(context.Context) bool { return len(sink.of("alice")) > before })
+			eventually(t, "the attach is recorded", func(context.Context) bool { return len(kept.of("alice")) > before })
 			cancel()
 			<-done
-			if got := sink.of("alice")[before:]; len(got) != 1 || got[0].Way != v1alpha1.WayAttach {
+			if got := kept.of("alice")[before:]; len(got) != 1 || got[0].Way != v1alpha1.WayAttach {
 				t.Errorf("recorded %+v", got)
 			}
 		})
 	}
 	for protocol, dial := range dialers(t, func() *rest.Request { return target("portforward") }) {
 		t.Run(protocol+": port-forward", func(t *testing.T) {
-			before := len(sink.of("alice"))
+			before := len(kept.of("alice"))
 			err := dial()
-			if got := sink.of("alice")[before:]; err != nil || len(got) != 1 || got[0].Way != v1alpha1.WayPortForward {
+			if got := kept.of("alice")[before:]; err != nil || len(got) != 1 || got[0].Way != v1alpha1.WayPortForward {
 				t.Errorf("%v: recorded %+v", err, got)
 			}
 		})

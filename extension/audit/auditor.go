@@ -1,0 +1,96 @@
+package audit
+
+import (
+	"fmt"
+
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/audit/internal/act"
+	"github.com/admitkit/admitkit/extension/audit/internal/enforce"
+	"github.com/admitkit/admitkit/extension/audit/internal/touch"
+)
+
+// auditor is what the gates have in common.
+type auditor struct {
+	options   Options
+	namespace string // the manager's, "" for every namespace
+	redactor  *act.Redactor
+	pipeline  *pipeline
+
+	// The following are set by Register. The enforcer and the toucher are nil
+	// unless the options need them.
+	log      *zap.Logger
+	pods     corev1client.PodsGetter
+	enforcer *enforce.Enforcer
+	toucher  *touch.Toucher
+}
+
+func newAuditor(options Options, namespace string) (*auditor, error) {
+	options, err := options.withDefaults(namespace)
+	if err != nil {
+		return nil, err
+	}
+	redactor, err := act.NewRedactor(options.Redact...)
+	if err != nil {
+		return nil, fmt.Errorf("Redact: %w", err)
+	}
+	return &auditor{options: options, namespace: namespace, redactor: redactor, pipeline: newPipeline(options.Sinks, options.Clock)}, nil
+}
+
+// Register connects to the cluster and starts the sinks. Each gate calls it.
+func (a *auditor) Register(mgr extension.Manager) error {
+	if a.log != nil {
+		return nil
+	}
+	var err error
+	if a.pods, err = mgr.GetKubeClient(); err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	if err := a.registerRules(mgr); err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	a.log = mgr.GetLogger().Desugar().Named("audit")
+	if err := a.pipeline.register(mgr); err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	return nil
+}
+
+// registerRules connects what decides about acts and what marks Pods. Their
+// client reads from the API server, because what it reads decides about access at
+// this moment.
+func (a *auditor) registerRules(mgr extension.Manager) error {
+	o := &a.options
+	if o.Enforcement == nil && o.TouchedPods == nil && !o.AccessRequests {
+		return nil
+	}
+	config, err := mgr.GetKubeConnection()
+	if err != nil {
+		return err
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return err
+		}
+	}
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return err
+	}
+	var rules enforce.Options
+	if o.Enforcement != nil {
+		rules = o.Enforcement.options()
+	}
+	a.enforcer = enforce.New(rules, c, o.Clock)
+	if o.TouchedPods != nil {
+		a.toucher = touch.New(c, o.Clock)
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package act
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+// identifyTimeout leaves time for the sinks when the API server is slow.
+const identifyTimeout = time.Second
+
+// Identify adds what the request does not carry: the Pod's UID, its node, and
+// what runs in it. A record without them is still worth having, so the act goes
+// on when the Pod cannot be read.
+func (a *Act) Identify(ctx context.Context, pods corev1client.PodsGetter) error {
+	r := &a.Record
+	if a.Pod == nil && r.Pod != "" && r.Way != v1alpha1.WayPod {
+		ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
+		defer cancel()
+		pod, err := pods.Pods(r.Namespace).Get(ctx, r.Pod, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("reading Pod %s/%s: %w", r.Namespace, r.Pod, err)
+		}
+		a.Pod = pod
+	}
+	if a.Pod == nil {
+		return nil
+	}
+	r.PodUID, r.Node = a.Pod.UID, a.Pod.Spec.NodeName
+	flag(r, hostAccess(a.Pod)...)
+	if r.Way == v1alpha1.WayExec || r.Way == v1alpha1.WayAttach {
+		a.findContainer()
+	}
+	return nil
+}
+
+// findContainer finds the container of a session, and its image. The API server
+// takes the first container when the client names none.
+func (a *Act) findContainer() {
+	r, spec := &a.Record, &a.Pod.Spec
+	if r.Container == "" && len(spec.Containers) > 0 {
+		r.Container = spec.Containers[0].Name
+	}
+	for _, c := range slices.Concat(spec.Containers, spec.InitContainers) {
+		if c.Name == r.Container {
+			r.Image = c.Image
+			return
+		}
+	}
+	for i := range spec.EphemeralContainers {
+		if c := &spec.EphemeralContainers[i]; c.Name == r.Container {
+			r.Image = c.Image
+			flag(r, v1alpha1.FlagEphemeral)
+			return
+		}
+	}
+}
+
+// hostAccess returns which parts of its node a Pod can reach.
+func hostAccess(pod *corev1.Pod) []v1alpha1.AuditFlag {
+	var flags []v1alpha1.AuditFlag
+	spec := &pod.Spec
+	if spec.HostPID || spec.HostNetwork || spec.HostIPC {
+		flags = append(flags, v1alpha1.FlagHostNamespace)
+	}
+	if slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil }) {
+		flags = append(flags, v1alpha1.FlagHostPath)
+	}
+	privileged := func(c corev1.Container) bool { return isPrivileged(c.SecurityContext) }
+	if slices.ContainsFunc(spec.Containers, privileged) || slices.ContainsFunc(spec.InitContainers, privileged) ||
+		slices.ContainsFunc(spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool { return isPrivileged(c.SecurityContext) }) {
+		flags = append(flags, v1alpha1.FlagPrivileged)
+	}
+	return flags
+}
+
+func isPrivileged(c *corev1.SecurityContext) bool {
+	return c != nil && c.Privileged != nil && *c.Privileged
+}

@@ -1,0 +1,57 @@
+package act
+
+import (
+	"slices"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+)
+
+// Sessions are the admissions of sessions and of debugging.
+func Sessions() []admissionregistrationv1.RuleWithOperations {
+	return slices.Concat(
+		extension.Connect(
+			string(v1alpha1.WayExec), string(v1alpha1.WayAttach), string(v1alpha1.WayPortForward),
+			string(v1alpha1.WayPodProxy), string(v1alpha1.WayServiceProxy), string(v1alpha1.WayNodeProxy),
+		),
+		// A PATCH is an UPDATE at admission.
+		extension.Resources("", "v1", []string{string(v1alpha1.WayDebug)}, admissionregistrationv1.Update),
+	)
+}
+
+// Creations are the admissions of Pods whose creation is a way in: Pods that
+// read standard input, so that their creator can attach to a command of their
+// choice, and Pods with access to their node. Pods that kube-controller-manager
+// and the kubelets create are left out: they must not depend on a webhook.
+func Creations() ([]admissionregistrationv1.RuleWithOperations, []admissionregistrationv1.MatchCondition) {
+	return extension.Pods(), []admissionregistrationv1.MatchCondition{
+		{
+			Name: "not-by-a-controller",
+			Expression: "!(request.userInfo.username == 'system:kube-controller-manager' || " +
+				"request.userInfo.username.startsWith('system:serviceaccount:kube-system:') || " +
+				"(has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups))",
+		},
+		{
+			Name: "a-way-in",
+			Expression: "(has(object.spec.hostPID) && object.spec.hostPID) || (has(object.spec.hostNetwork) && object.spec.hostNetwork) || " +
+				"(has(object.spec.hostIPC) && object.spec.hostIPC) || " +
+				"(has(object.spec.volumes) && object.spec.volumes.exists(v, has(v.hostPath))) || " +
+				"object.spec.containers.exists(c, " + wayInByContainer + ") || " +
+				"(has(object.spec.initContainers) && object.spec.initContainers.exists(c, " + wayInByContainer + "))",
+		},
+	}
+}
+
+const wayInByContainer = "(has(c.stdin) && c.stdin) || " +
+	"(has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged)"
+
+// EveryNamespace selects every namespace without exception.
+func EveryNamespace() *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpExists},
+	}}
+}

@@ -1,0 +1,172 @@
+package act
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+)
+
+// Read returns the act that a request is, or nil when it is not an act.
+func Read(obj runtime.Object, req *extension.Request) (*Act, error) {
+	user := req.User()
+	a := &Act{Request: req, Object: obj, Record: v1alpha1.AuditRecord{
+		ID: string(req.UID), Way: wayOf(req), Verb: strings.ToLower(string(req.Operation)),
+		DryRun: req.DryRun(), Namespace: req.Namespace,
+		User: v1alpha1.AuditUser{Username: user.Username, UID: user.UID, Groups: user.Groups},
+	}}
+	for key, values := range user.Extra {
+		if a.Record.User.Extra == nil {
+			a.Record.User.Extra = map[string][]string{}
+		}
+		a.Record.User.Extra[key] = values
+	}
+	if pod, ok := obj.(*corev1.Pod); ok && req.Operation == admissionv1.Update && a.Record.Way == v1alpha1.WayDebug {
+		added, err := a.debug(pod)
+		if err != nil || !added {
+			return nil, err
+		}
+		return a, nil
+	}
+	if way := a.describe(); way != a.Record.Way {
+		return nil, fmt.Errorf("audit: %s of %s with a %T is not a known way in", req.Operation, a.Record.Way, obj)
+	}
+	return a, nil
+}
+
+func wayOf(req *extension.Request) v1alpha1.AuditWay {
+	if req.SubResource == "" {
+		return v1alpha1.AuditWay(req.Resource.Resource)
+	}
+	return v1alpha1.AuditWay(req.Resource.Resource + "/" + req.SubResource)
+}
+
+// describe fills the record from the request's object, and returns the way in
+// that such an object belongs to.
+func (a *Act) describe() v1alpha1.AuditWay {
+	r, req := &a.Record, a.Request
+	switch o := a.Object.(type) {
+	case *corev1.PodExecOptions:
+		r.Pod, r.Container, r.Command, r.TTY, r.Stdin = req.Name, o.Container, o.Command, o.TTY, o.Stdin
+		return v1alpha1.WayExec
+	case *corev1.PodAttachOptions:
+		r.Pod, r.Container, r.TTY, r.Stdin = req.Name, o.Container, o.TTY, o.Stdin
+		return v1alpha1.WayAttach
+	case *corev1.PodPortForwardOptions:
+		r.Pod = req.Name
+		for _, port := range o.Ports {
+			r.Ports = append(r.Ports, strconv.Itoa(int(port)))
+		}
+		return v1alpha1.WayPortForward
+	case *corev1.PodProxyOptions:
+		r.Pod = a.proxied(o.Path)
+		return v1alpha1.WayPodProxy
+	case *corev1.ServiceProxyOptions:
+		r.Service = a.proxied(o.Path)
+		return v1alpha1.WayServiceProxy
+	case *corev1.NodeProxyOptions:
+		r.Node = a.proxied(o.Path)
+		a.kubelet()
+		return v1alpha1.WayNodeProxy
+	case *corev1.Pod:
+		if req.Operation == admissionv1.Create {
+			a.create(o)
+			return v1alpha1.WayPod
+		}
+	}
+	return ""
+}
+
+// proxied returns the name within the name of a proxy, which can be
+// scheme:name:port.
+func (a *Act) proxied(path string) string {
+	a.Record.Path = path
+	scheme, name, port, valid := utilnet.SplitSchemeNamePort(a.Request.Name)
+	if !valid {
+		return a.Request.Name // the API server refuses it
+	}
+	if port != "" {
+		a.Record.Ports = []string{port}
+	}
+	if scheme != "" {
+		a.Record.Path = scheme + ":" + path
+	}
+	return name
+}
+
+// kubeletSessions are the paths of the kubelet's API that lead into a
+// container (k8s.io/kubernetes/pkg/kubelet/server).
+var kubeletSessions = []string{"exec", "attach", "portForward", "run", "cri"}
+
+// kubelet reads the container from a path of the kubelet's API:
+// /exec/NAMESPACE/POD/CONTAINER or /exec/NAMESPACE/POD/UID/CONTAINER. The
+// command is in the query, which admission does not receive.
+func (a *Act) kubelet() {
+	r := &a.Record
+	parts := strings.Split(strings.Trim(path.Clean("/"+r.Path), "/"), "/")
+	if !slices.ContainsFunc(kubeletSessions, func(s string) bool { return strings.EqualFold(s, parts[0]) }) {
+		return
+	}
+	flag(r, v1alpha1.FlagKubelet)
+	if len(parts) < 3 || strings.EqualFold(parts[0], "cri") {
+		return
+	}
+	r.Namespace, r.Pod = parts[1], parts[2]
+	if len(parts) > 3 && !strings.EqualFold(parts[0], "portForward") {
+		r.Container = parts[len(parts)-1]
+	}
+}
+
+// debug finds the ephemeral containers that a request adds, and reports whether
+// there are any. Existing ones cannot be changed.
+func (a *Act) debug(pod *corev1.Pod) (bool, error) {
+	var old corev1.Pod
+	if err := a.Request.Old(&old); err != nil {
+		return false, fmt.Errorf("audit: %w", err)
+	}
+	a.Pod = pod
+	r := &a.Record
+	r.Pod = a.Request.Name
+	for i := range pod.Spec.EphemeralContainers {
+		c := &pod.Spec.EphemeralContainers[i]
+		if slices.ContainsFunc(old.Spec.EphemeralContainers, func(o corev1.EphemeralContainer) bool { return o.Name == c.Name }) {
+			continue
+		}
+		added := container((*corev1.Container)(&c.EphemeralContainerCommon))
+		added.Target = c.TargetContainerName
+		r.Containers = append(r.Containers, added)
+	}
+	if len(r.Containers) == 1 {
+		only := &r.Containers[0]
+		r.Container, r.Image, r.Command, r.TTY, r.Stdin = only.Name, only.Image, only.Command, only.TTY, only.Stdin
+	}
+	return len(r.Containers) > 0, nil
+}
+
+// create describes a Pod that is a way in by itself.
+func (a *Act) create(pod *corev1.Pod) {
+	a.Pod, a.Record.Pod = pod, a.Request.Name
+	for i := range pod.Spec.Containers {
+		c := container(&pod.Spec.Containers[i])
+		if c.Stdin {
+			flag(&a.Record, v1alpha1.FlagInteractive)
+		}
+		a.Record.Containers = append(a.Record.Containers, c)
+	}
+}
+
+func container(c *corev1.Container) v1alpha1.AuditContainer {
+	return v1alpha1.AuditContainer{
+		Name: c.Name, Image: c.Image, Command: slices.Concat(c.Command, c.Args), TTY: c.TTY, Stdin: c.Stdin,
+		Privileged: isPrivileged(c.SecurityContext),
+	}
+}

@@ -1,0 +1,32 @@
+package audit
+
+import (
+	"slices"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+)
+
+func TestWhatIsAuditedInOneNamespaceNeedsNoRightsOnPodsOfOthers(t *testing.T) {
+	for name, test := range map[string]struct {
+		namespace  string
+		options    Options
+		everywhere bool
+	}{
+		"recording":                     {"shop", Options{}, false},
+		"enforcement":                   {"shop", Options{Enforcement: &Enforcement{}}, false},
+		"recording everywhere":          {"shop", Options{NamespaceSelector: EveryNamespace()}, true},
+		"recording everywhere, no name": {"", Options{NamespaceSelector: EveryNamespace()}, true},
+	} {
+		a, err := newAuditor(test.options, test.namespace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		onPods := func(rules []rbacv1.PolicyRule) bool {
+			return slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "pods") })
+		}
+		if onPods(a.ClusterRights()) != test.everywhere || onPods(a.Rights()) == test.everywhere {
+			t.Errorf("%s: everywhere %v, in the namespace %v", name, a.ClusterRights(), a.Rights())
+		}
+	}
+}

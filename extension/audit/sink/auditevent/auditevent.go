@@ -1,0 +1,210 @@
+// Package auditevent is the audit sink "auditevent": each record is an
+// AuditEvent object (admitkit.dev/v1alpha1) in the cluster.
+//
+//   - auditevent.go writes the objects, and folding.go counts floods in them;
+//   - guard.go keeps anybody from changing them;
+//   - retention.go deletes each at the end of its retention.
+package auditevent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/audit/sink"
+	"github.com/admitkit/admitkit/extension/cluster"
+)
+
+// Options are the options of [New]; the zero value is useful.
+type Options struct {
+	// Retention is how long an AuditEvent is kept, counted from its record's
+	// time. Default: 30 days.
+	Retention time.Duration
+	// FoldAfter is how many AuditEvents a user can cause in a Pod in a minute.
+	// Further records are folded into one AuditEvent, which counts them. Each
+	// replica counts for itself. Default: 100; -1 folds nothing.
+	FoldAfter int
+	// DeletableBy are the names of users who may delete AuditEvents, and their
+	// CRD, before the end of the retention. Default: nobody.
+	DeletableBy []string
+	// DeletionsPerSecond bounds the load of deletions at the end of the
+	// retention. Default: 50.
+	DeletionsPerSecond int
+	// Clock tells the time. Default: the real clock.
+	Clock clock.PassiveClock
+}
+
+// Defaults of [Options].
+const (
+	DefaultRetention          = 30 * 24 * time.Hour
+	DefaultFoldAfter          = 100
+	DefaultDeletionsPerSecond = 50
+)
+
+// scheme has AuditEvents, and the SelfSubjectReview by which the manager learns
+// its name.
+var scheme = runtime.NewScheme()
+
+func init() {
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	utilruntime.Must(authenticationv1.AddToScheme(scheme))
+}
+
+// events writes AuditEvents.
+type events struct {
+	options Options
+	floods  *floods
+	self    cluster.Self
+
+	// client is set by Register.
+	client client.Client
+}
+
+var (
+	_ sink.Validated            = (*events)(nil)
+	_ extension.Hosted          = (*events)(nil)
+	_ extension.ClusterEntitled = (*events)(nil)
+	_ extension.Composite       = (*events)(nil)
+)
+
+// New returns the sink "auditevent": each record is an AuditEvent, which nobody
+// can change, or delete before the end of its retention. It needs the CRDs of
+// config/crd.
+func New(options Options) sink.Sink {
+	if options.Retention == 0 {
+		options.Retention = DefaultRetention
+	}
+	if options.FoldAfter == 0 {
+		options.FoldAfter = DefaultFoldAfter
+	}
+	if options.DeletionsPerSecond == 0 {
+		options.DeletionsPerSecond = DefaultDeletionsPerSecond
+	}
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+	return &events{options: options, floods: newFloods()}
+}
+
+// Name is "auditevent".
+func (*events) Name() string { return "auditevent" }
+
+// Validate implements [sink.Validated].
+func (e *events) Validate() error {
+	switch {
+	case e.options.Retention < 0:
+		return fmt.Errorf("Retention %s must be positive", e.options.Retention)
+	case e.options.FoldAfter < -1:
+		return fmt.Errorf("FoldAfter %d must be positive, or -1", e.options.FoldAfter)
+	case e.options.DeletionsPerSecond < 0:
+		return fmt.Errorf("DeletionsPerSecond %d must be positive", e.options.DeletionsPerSecond)
+	}
+	return nil
+}
+
+// ClusterRights implements [extension.ClusterEntitled]: AuditEvents have no
+// namespace.
+func (*events) ClusterRights() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{"admitkit.dev"}, Resources: []string{"auditevents"}, Verbs: []string{"create", "get", "list", "watch", "delete"}},
+		{APIGroups: []string{"admitkit.dev"}, Resources: []string{"auditevents/status"}, Verbs: []string{"patch"}},
+	}
+}
+
+// Register connects to the cluster.
+func (e *events) Register(mgr extension.Manager) error {
+	if e.client != nil {
+		return nil // several parts register it
+	}
+	config, err := mgr.GetKubeConnection()
+	if err != nil {
+		return err
+	}
+	e.client, err = client.New(config, client.Options{Scheme: scheme})
+	return err
+}
+
+// Write creates an AuditEvent, or counts the record in the AuditEvent of a flood.
+func (e *events) Write(ctx context.Context, r *v1alpha1.AuditRecord) error {
+	if r.DryRun {
+		return nil
+	}
+	f := e.floods.of(r)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.exceeds(e.options.FoldAfter) {
+		if err := e.create(ctx, r, false); err != nil {
+			return err
+		}
+		f.count++
+		return nil
+	}
+	next := f.with(r)
+	if next.Count == 1 {
+		if err := e.create(ctx, r, true); err != nil {
+			return err
+		}
+		f.name = r.ID
+	} else if err := e.update(ctx, f.name, next); err != nil {
+		return err
+	}
+	folded.Inc()
+	f.status = next
+	return nil
+}
+
+func (e *events) create(ctx context.Context, r *v1alpha1.AuditRecord, isFold bool) error {
+	event := &v1alpha1.AuditEvent{
+		ObjectMeta: metav1.ObjectMeta{Name: r.ID, Labels: labelsOf(r)},
+		Spec:       v1alpha1.AuditEventSpec{AuditRecord: *r, Folded: isFold},
+	}
+	if isFold {
+		event.Labels[LabelFolded] = "true"
+	}
+	err := e.client.Create(ctx, event)
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("creating AuditEvent %s: %w", r.ID, err)
+	}
+	return nil
+}
+
+// update writes the count of a flood.
+func (e *events) update(ctx context.Context, name string, status v1alpha1.AuditEventStatus) error {
+	patch, err := json.Marshal(map[string]any{"status": status})
+	if err != nil {
+		return err
+	}
+	event := &v1alpha1.AuditEvent{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := e.client.Status().Patch(ctx, event, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("counting in AuditEvent %s: %w", name, err)
+	}
+	return nil
+}
+
+// isManager reports whether a user is the manager itself.
+func (e *events) isManager(ctx context.Context, user string) (bool, error) {
+	self, err := e.self.Username(ctx, e.client)
+	return err == nil && user == self, err
+}
+
+// end returns when the retention of an AuditEvent ends.
+func (e *events) end(event *v1alpha1.AuditEvent) time.Time {
+	last := event.Spec.Time.Time
+	if event.Status.LastTime != nil && event.Status.LastTime.After(last) {
+		last = event.Status.LastTime.Time
+	}
+	return last.Add(e.options.Retention)
+}
