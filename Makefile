@@ -17,7 +17,7 @@ CONTROLLER_GEN := $(TOOLS)/controller-gen
 HELM := $(TOOLS)/helm
 
 # What make generate writes.
-GENERATED := testing/fakes config/crd api docs/api.txt docs/options.md docs/metrics.md charts/admitkit/README.md charts/admitkit/files
+GENERATED := testing/fakes config/crd api docs/api.txt docs/options.md docs/metrics.md docs/security.md extension/access/README.md extension/audit/README.md charts/admitkit/README.md charts/admitkit/files
 
 .PHONY: help
 help: ## List the targets
@@ -122,7 +122,9 @@ generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew
 	go run -C hack/tools ./optiondoc -dir $(CURDIR) > docs/options.md
 	go run -C hack/tools ./metricdoc -dir $(CURDIR) > docs/metrics.md
 	go run -C hack/helm ./chartdoc -dir $(CURDIR)
+	go run ./hack/rbacdoc
 	cp config/crd/*.yaml charts/admitkit/files/crds/
+	go test -count=1 -run '^TestTheRulesOfTheChart' ./cmd/admitkit -update > /dev/null
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Vet and lint, the import law included

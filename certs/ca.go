@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// Defaults of the validity of certificates.
+// Default lifetimes of certificates.
 const (
 	DefaultCALifetime   = 365 * 24 * time.Hour
 	DefaultLeafLifetime = 7 * 24 * time.Hour
 )
 
-// backdate is how long before now a certificate begins to be valid: the clock
-// of an API server may be behind.
+// backdate is how long before now a certificate becomes valid, because the clock of an
+// API server may be behind.
 const backdate = time.Hour
 
-// CA is a certificate authority. It is not changed after it was made.
+// CA is a certificate authority. It is immutable.
 type CA struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -57,7 +57,7 @@ func NewCA(now time.Time, lifetime time.Duration) (*CA, error) {
 	return &CA{cert: cert, key: key}, nil
 }
 
-// ParseCA reads a CA from PEM. An error says what is wrong with which part.
+// ParseCA reads a CA from PEM. Its error names the part that is wrong.
 func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 	certDER, err := decodePEM("the CA's certificate", certPEM)
 	if err != nil {
@@ -109,8 +109,8 @@ func (ca *CA) Usable(now time.Time) (usable bool, reason string) {
 	return true, ""
 }
 
-// RenewalDue reports whether a successor is to be made, and why: a third of the
-// CA's life is left, or less.
+// RenewalDue reports whether the CA needs a successor, and the reason: at most a third
+// of its life is left.
 func (ca *CA) RenewalDue(now time.Time) (due bool, reason string) {
 	if now.Before(renewal(ca.cert)) {
 		return false, ""
@@ -118,8 +118,8 @@ func (ca *CA) RenewalDue(now time.Time) (due bool, reason string) {
 	return true, "two thirds of the CA's life are over"
 }
 
-// renewal is the moment at which two thirds of a certificate's life are over.
-// Its life began when it was made, which is later than NotBefore.
+// renewal returns the moment at which two thirds of a certificate's life are over. Its
+// life began when it was made, which is later than NotBefore.
 func renewal(cert *x509.Certificate) time.Time {
 	life := cert.NotAfter.Sub(cert.NotBefore) - backdate
 	if life <= 0 {
@@ -128,10 +128,10 @@ func renewal(cert *x509.Certificate) time.Time {
 	return cert.NotAfter.Add(-life / 3)
 }
 
-// NotAfter is the end of the CA's validity.
+// NotAfter returns the end of the CA's validity.
 func (ca *CA) NotAfter() time.Time { return ca.cert.NotAfter }
 
-// Bundle returns the CA's certificate in PEM: what a client is to trust.
+// Bundle returns the CA's certificate in PEM, for clients to trust.
 func (ca *CA) Bundle() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw})
 }
@@ -145,8 +145,8 @@ func (ca *CA) KeyPEM() ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
-// IssueLeaf signs a serving certificate with a new key for the hosts, DNS names
-// and IP addresses alike. It is valid for lifetime, but never longer than the CA.
+// IssueLeaf signs a serving certificate with a new key for the hosts, which may be DNS
+// names and IP addresses. It is valid for lifetime, but never longer than the CA.
 func (ca *CA) IssueLeaf(hosts []string, now time.Time, lifetime time.Duration) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -183,8 +183,8 @@ func (ca *CA) IssueLeaf(hosts []string, now time.Time, lifetime time.Duration) (
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, nil
 }
 
-// LeafDue reports whether a leaf is to be replaced, and why: two thirds of its
-// life are over, or the CA at hand did not sign it.
+// LeafDue reports whether a leaf needs to be replaced, and the reason: two thirds of
+// its life are over, for example, or this CA did not sign it.
 func (ca *CA) LeafDue(leaf *x509.Certificate, now time.Time) (due bool, reason string) {
 	if leaf == nil {
 		return true, "there is no leaf yet"

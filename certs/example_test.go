@@ -8,7 +8,7 @@ import (
 	"github.com/admitkit/admitkit/certs"
 )
 
-// The CA that a caBundle holds, and a serving certificate by it.
+// A CA for a caBundle, and a serving certificate signed by it.
 func ExampleCA_IssueLeaf() {
 	now := time.Now()
 	ca, err := certs.NewCA(now, certs.DefaultCALifetime)
@@ -20,7 +20,7 @@ func ExampleCA_IssueLeaf() {
 		panic(err)
 	}
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(ca.Bundle()) // what an API server has as caBundle
+	roots.AppendCertsFromPEM(ca.Bundle()) // the caBundle of an API server
 	_, err = leaf.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: "my-ext.my-system.svc"})
 	fmt.Println(err)
 	// Output: <nil>

@@ -5,15 +5,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// The metrics of certificates, on controller-runtime's registry.
+// Metrics of certificates, in controller-runtime's registry.
 var (
 	expiry = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "admitkit_certificate_expiry_seconds",
-		Help: "End of validity as seconds since the epoch, of the CA that signs and of the leaf that this process serves.",
+		Help: "End of validity, in seconds since the epoch, of the CA that signs and of the leaf that this process serves.",
 	}, []string{"certificate", "source"})
 	changes = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_certificate_changes_total",
-		Help: "Changes that this process made to certificates, by step of the rotation and reason.",
+		Help: "Changes of certificates by this process, by step of the rotation and reason.",
 	}, []string{"step", "reason"})
 )
 

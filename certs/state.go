@@ -10,17 +10,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The keys of the CA Secret, PEM all of them.
+// The keys of the CA Secret. All values are PEM.
 const (
 	// CertKey and KeyKey are the CA that signs.
 	CertKey = "ca.crt"
 	KeyKey  = "ca.key"
-	// NextCertKey and NextKeyKey are its successor, while a rotation is under
-	// way: trusted already, not yet signing.
+	// NextCertKey and NextKeyKey are its successor during a rotation: trusted
+	// already, but not yet signing.
 	NextCertKey = "next.crt"
 	NextKeyKey  = "next.key"
-	// PreviousCertKey are the certificates of predecessors, whose leaves may
-	// still be served. Their keys are gone.
+	// PreviousCertKey holds the certificates of predecessors, whose leaves may still
+	// be in use. Their keys are gone.
 	PreviousCertKey = "previous.crt"
 )
 
@@ -32,32 +32,33 @@ const (
 	// signs.
 	NotBeforeAnnotation = "admitkit.dev/not-before"
 	NotAfterAnnotation  = "admitkit.dev/not-after"
-	// PublishedAnnotation is since when every client trusts the next CA.
+	// PublishedAnnotation is the time since which every client trusts the next CA.
 	PublishedAnnotation = "admitkit.dev/published"
-	// PromotedAnnotation is since when the CA signs, where it has predecessors.
+	// PromotedAnnotation is the time since which the CA signs, if it has
+	// predecessors.
 	PromotedAnnotation = "admitkit.dev/promoted"
-	// RotateAnnotation, with any value, asks for a rotation now:
+	// RotateAnnotation, with any value, requests a rotation now:
 	//
 	//	kubectl annotate secret NAME admitkit.dev/rotate=now
 	RotateAnnotation = "admitkit.dev/rotate"
 )
 
-// state is what the Secret says. It is not changed after it was made; the
-// methods named with... return the state after a step.
+// state is the content of the Secret. It is immutable; the methods named with... return
+// the state after a step.
 type state struct {
 	current  *CA
 	next     *CA
 	previous []*x509.Certificate
-	// published and promoted are zero when they are not known.
+	// published and promoted are zero if they are not known.
 	published, promoted time.Time
-	// rotate is set when somebody asks for a rotation.
+	// rotate is set if somebody requested a rotation.
 	rotate bool
-	// problem is what is wrong with the next CA, for which there is none then.
+	// problem says what is wrong with the next CA in the Secret; next is nil then.
 	problem string
 }
 
-// parseState reads a Secret. Without a current CA there is no state, and the
-// error says why. A next CA or predecessors that cannot be read are not there.
+// parseState reads a Secret. It fails if the current CA is malformed. It ignores a next
+// CA and predecessors that are.
 func parseState(secret *corev1.Secret) (*state, error) {
 	current, err := ParseCA(secret.Data[CertKey], secret.Data[KeyKey])
 	if err != nil {
@@ -70,7 +71,7 @@ func parseState(secret *corev1.Secret) (*state, error) {
 			s.problem = "the next CA is malformed"
 		}
 	}
-	// A time that cannot be read is zero, which every decision takes for unknown.
+	// A malformed time is zero, which means unknown to every decision.
 	s.published, _ = time.Parse(time.RFC3339Nano, secret.Annotations[PublishedAnnotation])
 	s.promoted, _ = time.Parse(time.RFC3339Nano, secret.Annotations[PromotedAnnotation])
 	return s, nil
@@ -89,8 +90,7 @@ func parseCerts(data []byte) []*x509.Certificate {
 	}
 }
 
-// writeTo puts the state into a Secret. Keys and annotations that are not ours
-// are kept.
+// writeTo puts the state into a Secret. It keeps foreign keys and annotations.
 func (s *state) writeTo(secret *corev1.Secret, reason string) error {
 	if secret.Annotations == nil {
 		secret.Annotations = map[string]string{}
@@ -123,7 +123,7 @@ func (s *state) writeTo(secret *corev1.Secret, reason string) error {
 	return nil
 }
 
-// set sets or removes an entry.
+// set sets an entry, or removes it.
 func set[V any](entries map[string]V, key string, value V, there bool) {
 	if there {
 		entries[key] = value
@@ -140,7 +140,7 @@ func encodeCerts(certs []*x509.Certificate) []byte {
 	return b.Bytes()
 }
 
-// bundle is what a client is to trust, the same bytes in every replica.
+// bundle returns what clients should trust: the same bytes in every replica.
 func (s *state) bundle() []byte {
 	certs := []*x509.Certificate{s.current.cert}
 	if s.next != nil {
@@ -149,8 +149,7 @@ func (s *state) bundle() []byte {
 	return encodeCerts(append(certs, s.previous...))
 }
 
-// nextDue decides whether to make the next CA. While a rotation is under way
-// none begins.
+// nextDue decides whether to make the next CA. During a rotation no other one begins.
 func (s *state) nextDue(now time.Time) (due bool, reason string) {
 	switch {
 	case s.problem != "":
@@ -163,13 +162,13 @@ func (s *state) nextDue(now time.Time) (due bool, reason string) {
 	case len(s.previous) > 0:
 		return false, ""
 	case s.rotate:
-		return true, "the annotation " + RotateAnnotation + " asks for it"
+		return true, "the annotation " + RotateAnnotation + " requests it"
 	}
 	return s.current.RenewalDue(now)
 }
 
-// publishedDue decides whether to note that every client trusts the next CA,
-// which the caller has just seen.
+// publishedDue decides whether to record that every client trusts the next CA. The
+// caller has just seen that they do.
 func (s *state) publishedDue(now time.Time) (due bool, reason string) {
 	switch {
 	case s.next == nil:
@@ -182,8 +181,8 @@ func (s *state) publishedDue(now time.Time) (due bool, reason string) {
 	return false, ""
 }
 
-// promoteDue decides whether the next CA is to sign: every client has had the
-// delay to learn of it.
+// promoteDue decides whether the next CA should sign: every client has had the delay to
+// learn of it.
 func (s *state) promoteDue(now time.Time, delay time.Duration) (due bool, reason string) {
 	if s.next == nil || s.published.IsZero() || now.Before(s.published.Add(delay)) {
 		return false, ""
@@ -194,14 +193,14 @@ func (s *state) promoteDue(now time.Time, delay time.Duration) (due bool, reason
 	return true, fmt.Sprintf("every client has trusted the next CA for %s", delay)
 }
 
-// dropDue decides whether the predecessors are to be trusted no longer: the
-// last leaf that one of them signed is over.
+// dropDue decides whether clients should stop trusting the predecessors: the last leaf
+// that one of them signed has expired.
 func (s *state) dropDue(now time.Time, leafLifetime time.Duration) (due bool, reason string) {
 	if len(s.previous) == 0 {
 		return false, ""
 	}
 	if !s.promoted.IsZero() && !now.Before(s.promoted.Add(leafLifetime)) {
-		return true, "the last leaf of the previous CA is over"
+		return true, "the last leaf of the previous CA has expired"
 	}
 	for _, cert := range s.previous {
 		if now.Before(cert.NotAfter) {
@@ -211,7 +210,7 @@ func (s *state) dropDue(now time.Time, leafLifetime time.Duration) (due bool, re
 	return true, "the previous CA has expired"
 }
 
-// wake is when the next step is due, if that is before latest.
+// wake returns the moment when the next step is due, or latest if that is earlier.
 func (s *state) wake(latest time.Time, delay, leafLifetime time.Duration) time.Time {
 	earlier := func(t time.Time) {
 		if t.Before(latest) {

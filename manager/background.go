@@ -21,10 +21,10 @@ type background struct {
 	watchers    []extension.Watcher
 }
 
-// newBackground returns what runs the reconcilers and watchers until its context
-// ends. With leader election they have a controller-runtime manager of their
-// own, because one that loses its lease ends, while admissions are answered by
-// every replica, always.
+// newBackground returns a function that runs the reconcilers and watchers until its
+// context ends. With leader election they get a controller-runtime manager of their
+// own, because a manager that loses its lease ends, while every replica keeps
+// answering admissions.
 func (m *Manager) newBackground(kube ctrlmanager.Manager, reconcilers []extension.Reconciler) (func(context.Context) error, error) {
 	here, elsewhere := background{reconcilers, m.parts.Watchers}, background{}
 	if m.options.Watching.LeaderElection {
@@ -37,7 +37,7 @@ func (m *Manager) newBackground(kube ctrlmanager.Manager, reconcilers []extensio
 	if len(elsewhere.reconcilers)+len(elsewhere.watchers) == 0 {
 		return func(context.Context) error { return nil }, nil
 	}
-	// What cannot be registered is said at the start.
+	// Made here, so that a failure to register ends the start.
 	elected, err := m.newElected(kube, elsewhere)
 	if err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func (m *Manager) newBackground(kube ctrlmanager.Manager, reconcilers []extensio
 			if ctx.Err() != nil || err != nil && !strings.Contains(err.Error(), "leader election lost") {
 				return err
 			}
-			m.logError("leader election", fmt.Errorf("the Lease was lost, reconcilers and watchers wait for it: %w", err))
+			m.logError("leader election", fmt.Errorf("lost the Lease, reconcilers and watchers wait to get it back: %w", err))
 			select {
 			case <-ctx.Done():
 				return nil
@@ -69,7 +69,8 @@ func (m *Manager) newBackground(kube ctrlmanager.Manager, reconcilers []extensio
 	}, nil
 }
 
-// electedManager is the manager as what runs in the elected replica only sees it.
+// electedManager is the manager that is passed to what runs only in the elected
+// replica.
 type electedManager struct {
 	*Manager
 	kube ctrlmanager.Manager
@@ -77,7 +78,7 @@ type electedManager struct {
 
 func (h electedManager) GetKubeManager() ctrlmanager.Manager { return h.kube }
 
-// newElected makes a manager that runs while it has the Lease.
+// newElected makes a controller-runtime manager that runs while it holds the Lease.
 func (m *Manager) newElected(kube ctrlmanager.Manager, b background) (ctrlmanager.Manager, error) {
 	options := m.kubeOptions()
 	options.LeaderElection = true
@@ -95,7 +96,7 @@ func (m *Manager) newElected(kube ctrlmanager.Manager, b background) (ctrlmanage
 	return withChecks, m.addBackground(electedManager{m, withChecks}, withChecks, b)
 }
 
-// sharedCache is a cache that someone else starts and stops.
+// sharedCache is a cache that another manager starts and stops.
 type sharedCache struct{ cache.Cache }
 
 func (sharedCache) Start(ctx context.Context) error {

@@ -2,7 +2,10 @@ package manager
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/webhook/registration"
@@ -59,4 +62,48 @@ func (m *Manager) certificateChanged(change certs.Change) {
 	if m.options.Certificates.OnChange != nil {
 		m.options.Certificates.OnChange(change)
 	}
+}
+
+// errNoSource is the error of a handshake with a server of an extension.
+var errNoSource = errors.New("there is no serving certificate: the manager has not started, or no extension answers admissions")
+
+// GetServingCertificate returns a function for tls.Config with which an extension
+// serves a port of its own. The certificate is valid for the hosts, which are DNS
+// names and IP addresses, and verifies against the caBundle of the webhook
+// configurations, through every rotation.
+//
+// By default the manager signs it. With Certificates.Dir, and in a server with
+// Certificates.LeafSecretName, it has no CA to sign with: the extension then gets
+// the webhooks' certificate, and an error if that is not valid for the hosts.
+//
+// Call it at any time. Before the manager starts, handshakes fail.
+func (m *Manager) GetServingCertificate(hosts ...string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	if len(hosts) == 0 {
+		return nil, errors.New("a serving certificate needs a host: name at least one")
+	}
+	m.mu.Lock()
+	source := m.source
+	m.mu.Unlock()
+	if source != nil {
+		return source.ForHosts(hosts...)
+	}
+	var mu sync.Mutex
+	var serve func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	return func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if serve == nil {
+			m.mu.Lock()
+			source := m.source
+			m.mu.Unlock()
+			if source == nil {
+				return nil, errNoSource
+			}
+			var err error
+			if serve, err = source.ForHosts(hosts...); err != nil {
+				return nil, err
+			}
+		}
+		return serve(hello)
+	}, nil
 }

@@ -8,15 +8,15 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// serverClock goes by the clock of the API server, which is the one that checks
-// the certificates: a clock of this machine that is wrong, or jumps, must not
-// make certificates that nobody accepts, or replace those that are good.
+// serverClock follows the clock of the API server, which checks the certificates. If
+// this machine's clock is wrong or jumps, the manager must neither make certificates
+// that the API server rejects nor replace good ones.
 type serverClock struct {
 	clock.RealClock
-	ahead atomic.Int64 // of the API server, in nanoseconds
+	ahead atomic.Int64 // how far the API server is ahead, in nanoseconds
 }
 
-// tolerance is what two clocks may differ by without anybody caring. The header
+// tolerance is the difference between the clocks that does not matter. The header
 // that is compared has whole seconds.
 const tolerance = 5 * time.Second
 
@@ -24,7 +24,7 @@ func (c *serverClock) Now() time.Time { return time.Now().Add(time.Duration(c.ah
 
 func (c *serverClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
-// wrap reads the time from each answer.
+// wrap reads the time from each response.
 func (c *serverClock) wrap(next http.RoundTripper) http.RoundTripper {
 	return &clockReader{next: next, clock: c}
 }

@@ -1,6 +1,6 @@
-// Package manager runs extensions: it generates the certificates, registers the
-// webhook configurations, serves the admissions, and runs watchers and
-// reconcilers, from start to a drained stop.
+// Package manager runs extensions: it generates certificates, registers webhook
+// configurations, serves admissions, and runs watchers and reconcilers, from the
+// start to a drained stop.
 //
 //	mgr, err := manager.New(manager.Options{
 //		Namespace:        "apps",      // whose Pods
@@ -14,15 +14,21 @@
 //
 // [Manager.Start] registers and serves. To keep the right to write webhook
 // configurations away from the process that serves, run two: one calls
-// [Manager.RegisterExtensions] and ends, the other has RegisterWebHook set to
-// false and calls Start. Both are given the same options and the same
-// extensions in the same order, since names and paths come from these. The
-// README lists the rights of each.
+// [Manager.RegisterExtensions] and ends, the other sets RegisterWebHook to false and
+// calls Start. Give both the same options and the same extensions in the same order,
+// because names and paths follow from these. docs/security.md lists the rights of
+// each.
 //
 // # Failure
 //
-// What is wrong with the options is said by [New], and what the API server has
-// to say about a start by Start, before anything is registered. Registration
-// comes last, when the server listens. A stop goes the other way round: see
-// Options.DrainPeriod.
+// New reports invalid options. Start reports what the API server rejects before it
+// registers anything: registration comes last, when the server listens. A stop goes
+// the other way round; see ServingOptions.
+//
+// # Reading the code
+//
+// start.go is the way through. It makes a serving (serving.go), whose upkeep
+// (upkeep.go) keeps the registration (registration.go) and the certificates
+// (certificates.go) right. registrar.go runs the upkeep alone. background.go,
+// watch.go and feed.go run what does not answer admissions.
 package manager

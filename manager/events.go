@@ -8,11 +8,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// eventTimeout is how long an Event may take; what it tells is in the log too.
+// eventTimeout limits the write of an Event. Its message is in the log, too.
 const eventTimeout = 2 * time.Second
 
-// event writes an Event on the CA's Secret, where `kubectl describe` finds it. A
-// missing right is not an error.
+// event writes an Event about the CA's Secret, where `kubectl describe` shows it.
+// Failing, for lack of the right for example, is not an error.
 func (m *Manager) event(reason, message string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.GetContext()), eventTimeout)
 	defer cancel()

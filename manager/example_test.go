@@ -35,7 +35,7 @@ func Example() {
 	}
 }
 
-// What is wrong with the options is said at once, by the name of the field.
+// New reports invalid options, by the path of the field.
 func ExampleNew() {
 	_, err := manager.New(manager.Options{RESTConfig: &rest.Config{Host: "https://192.0.2.1"}, Namespace: "apps", OperatorFingerprint: "two words"})
 	fmt.Println(strings.HasPrefix(err.Error(), "manager options: OperatorFingerprint: "))

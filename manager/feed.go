@@ -17,18 +17,18 @@ import (
 	"github.com/admitkit/admitkit/extension"
 )
 
-// feed hands one watcher its events, one at a time, and knows what it was told.
+// feed passes events to one watcher, one at a time, and remembers them.
 //
-// What happens to Pods waits in a queue of a limited length. What finds it full is
-// dropped, and the feed is behind: when the queue is empty, it compares what the
-// watcher was told with the Pods that there are, and tells the difference. So a
-// slow watcher costs a bounded amount of memory, delays no other, and misses only
-// states that were over before it could look. A feed begins behind: that is how
-// the Pods that exist already come first.
+// Changes of Pods wait in a queue of limited length. A change that finds the queue
+// full is dropped, and the feed is behind: when the queue is empty, it compares the
+// Pods that the watcher knows with the Pods that exist, and passes on the difference.
+// A slow watcher thus costs a bounded amount of memory, delays no other, and misses
+// only states that were over before it could look. A feed begins behind, which is how
+// the Pods that already exist come first.
 //
-// The Pods that there are the feed knows from the changes themselves. The
-// informer's store would be ahead of them, and what is told from there could be
-// followed by what was before it.
+// The feed learns from the changes themselves which Pods exist. The informer's store
+// would be ahead of the changes, and an event from there could be followed by an
+// earlier one.
 type feed struct {
 	watcher extension.Watcher
 	name    string
@@ -40,16 +40,16 @@ type feed struct {
 	present map[types.NamespacedName]*corev1.Pod
 	queue   []change
 	behind  bool
-	// counts is false until the first list is there; what is dropped before is no
-	// loss.
+	// counts is false until the first list is complete. Events that are dropped
+	// before are no loss.
 	counts bool
 	wake   chan struct{}
 
-	// told is the state in which the watcher knows each Pod. It belongs to run.
+	// told is the state of each Pod that the watcher knows. It belongs to run.
 	told map[types.NamespacedName]*corev1.Pod
 }
 
-// change is what became of a Pod: its present state, or its last one.
+// change is a Pod in its present state, or in its last one if it was deleted.
 type change struct {
 	pod     *corev1.Pod
 	deleted bool
@@ -64,13 +64,13 @@ func newFeed(watcher extension.Watcher, host extension.Manager, limit int, start
 	}
 }
 
-// OnAdd, OnUpdate and OnDelete take what the informer finds. They do not wait.
+// OnAdd takes a new Pod from the informer. Like the others, it does not block.
 func (f *feed) OnAdd(obj any, _ bool) { f.push(obj, false) }
 
 // OnUpdate takes a changed Pod.
 func (f *feed) OnUpdate(_, obj any) { f.push(obj, false) }
 
-// OnDelete takes a Pod that is gone.
+// OnDelete takes a deleted Pod.
 func (f *feed) OnDelete(obj any) {
 	if missed, ok := obj.(clientgocache.DeletedFinalStateUnknown); ok {
 		obj = missed.Obj
@@ -102,7 +102,7 @@ func (f *feed) push(obj any, deleted bool) {
 	notify(f.wake)
 }
 
-// run hands over events until ctx ends.
+// run passes events on until ctx ends.
 func (f *feed) run(ctx context.Context, synced func() bool) {
 	defer watcherQueue.DeletePartialMatch(prometheus.Labels{"watcher": f.name})
 	if !clientgocache.WaitForCacheSync(ctx.Done(), synced) {
@@ -128,8 +128,8 @@ func (f *feed) run(ctx context.Context, synced func() bool) {
 	}
 }
 
-// next takes the next change from the queue. When that is empty, and the feed is
-// behind, it returns all that the watcher has missed.
+// next takes the next change from the queue. If the queue is empty and the feed is
+// behind, it returns everything that the watcher missed.
 func (f *feed) next() []change {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -139,7 +139,7 @@ func (f *feed) next() []change {
 		watcherQueue.WithLabelValues(f.name).Set(float64(len(f.queue)))
 		return next
 	}
-	f.queue = nil // lets go of what has been told
+	f.queue = nil // frees the Pods that were passed on
 	if !f.behind {
 		return nil
 	}
@@ -148,8 +148,8 @@ func (f *feed) next() []change {
 	return f.missed()
 }
 
-// missed returns the changes from what the watcher knows to what there is:
-// deletions first, then the Pods in the order in which they came to be so.
+// missed returns the changes from the Pods that the watcher knows to those that
+// exist: deletions first, then the Pods in the order in which they changed.
 func (f *feed) missed() []change {
 	var changes []change
 	for key, known := range f.told {
@@ -167,8 +167,8 @@ func (f *feed) missed() []change {
 	return changes
 }
 
-// tell hands over the events that lead from what the watcher knows of a Pod to a
-// change, none if it is no news.
+// tell passes on the events that lead from the state of a Pod that the watcher knows
+// to a change: none if the watcher knows it already.
 func (f *feed) tell(ctx context.Context, c change) {
 	key := keyOf(c.pod)
 	known := f.told[key]
@@ -182,7 +182,7 @@ func (f *feed) tell(ctx context.Context, c change) {
 	case same:
 		f.told[key] = c.pod
 		f.handle(ctx, watch.Modified, c.pod)
-	case known != nil: // its end and a new beginning went by
+	case known != nil: // it was deleted and created again in between
 		delete(f.told, key)
 		f.handle(ctx, watch.Deleted, known)
 		f.tell(ctx, c)
@@ -194,7 +194,7 @@ func (f *feed) tell(ctx context.Context, c change) {
 	}
 }
 
-// handle calls the watcher. A panic ends that call and nothing else.
+// handle calls the watcher. A panic ends only that call.
 func (f *feed) handle(ctx context.Context, kind watch.EventType, pod *corev1.Pod) {
 	defer func() {
 		if reason := recover(); reason != nil {
@@ -219,5 +219,5 @@ func order(a, b string) int {
 	if a == b {
 		return 0
 	}
-	return 1 // not a number: what comes later is later
+	return 1 // not numbers: take the later arrival as the later state
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/admitkit/admitkit/webhook/registration"
 )
 
-// health serves /healthz and /readyz. Unlike controller-runtime's, its answer
-// says why a check fails.
+// health serves /healthz and /readyz. Unlike controller-runtime's, its response says
+// why a check fails.
 type health struct {
 	mu           sync.Mutex
 	alive, ready map[string]healthz.Checker
@@ -31,7 +31,7 @@ func newHealth() *health {
 	return &health{alive: map[string]healthz.Checker{"ping": healthz.Ping}, ready: map[string]healthz.Checker{}}
 }
 
-// listen takes the address and returns the function that serves there.
+// listen takes the address and returns a function that serves on it.
 func (h *health) listen(ctx context.Context, address string) (serve func(context.Context) error, err error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -72,10 +72,10 @@ func (h *health) handler(checks map[string]healthz.Checker) http.Handler {
 	})
 }
 
-// checkTimeout is how long a check may take: a kubelet waits for 1 s by default.
+// checkTimeout limits each check. A kubelet waits 1 s by default.
 const checkTimeout = 800 * time.Millisecond
 
-// addChecks makes readiness depend on all that an admission needs.
+// addChecks makes readiness depend on everything that an admission needs.
 func (m *Manager) addChecks(kube ctrlmanager.Manager, source certs.Source) error {
 	checks := map[string]healthz.Checker{
 		"caches":      m.cachesSynced(kube),
@@ -110,9 +110,9 @@ func (m *Manager) cachesSynced(kube ctrlmanager.Manager) healthz.Checker {
 	}
 }
 
-// certificateTrusted checks the leaf against the bundle that API servers go by.
-// Where that cannot be read now, the one that was read last counts: an API
-// server that is away for a moment must not make every replica unready at once.
+// certificateTrusted checks the leaf against the bundle that API servers use. If the
+// bundle cannot be read now, the last one that was read counts: an API server that is
+// away for a moment must not make every replica unready at once.
 func (m *Manager) certificateTrusted(source certs.Source) healthz.Checker {
 	var mu sync.Mutex
 	var known [][]byte
@@ -134,8 +134,8 @@ func (m *Manager) certificateTrusted(source certs.Source) healthz.Checker {
 	}
 }
 
-// trustedBundles reads the live configurations; a server that has no right to do
-// so goes by the bundle that the registrar wrote after it had read it there.
+// trustedBundles reads the bundles in the live configurations. A server without the
+// right to do so uses the bundle that the registrar wrote, after reading it there.
 func (m *Manager) trustedBundles(ctx context.Context, source certs.Source) ([][]byte, error) {
 	if !*m.options.RegisterWebHook {
 		bundle, err := source.Bundle()

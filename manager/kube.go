@@ -18,18 +18,18 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// reachTimeout is how long a start waits for an API server that does not
-// answer: long enough for one that restarts, short enough to read the reason.
+// reachTimeout is how long a start waits for an API server that does not answer: long
+// enough for a restart, short enough to wait for the reason.
 const reachTimeout = 8 * time.Second
 
-// reach makes sure that there is an API server, so that a wrong address is not
-// reported as something else later.
+// reach makes sure that an API server answers. A wrong address is then not reported
+// as something else later.
 func (m *Manager) reach(ctx context.Context) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, time.Second, reachTimeout, true, func(ctx context.Context) (bool, error) {
 		last = m.clientset.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error()
 		var status apierrors.APIStatus
-		// An answer of any kind is an answer; 401 is reported by what follows.
+		// Any response below 500 will do; what follows reports a 401.
 		return last == nil || errors.As(last, &status) && status.Status().Code < 500, nil
 	})
 	if err == nil {
@@ -41,13 +41,13 @@ func (m *Manager) reach(ctx context.Context) error {
 	return fmt.Errorf("no API server answers at %s within %s: %w", m.options.RESTConfig.Host, reachTimeout, last)
 }
 
-// setLogger: controller-runtime's function is not safe for managers that start
-// at the same moment.
+// setLogger guards controller-runtime's SetLogger, which is not safe for managers that
+// start at the same moment.
 var setLogger sync.Once
 
 // newKubeManager makes the controller-runtime manager that runs reconcilers and
-// watchers. Its cache is confined to the manager's namespace and trimmed, so
-// that memory follows the objects that the extensions look at.
+// watchers. Its cache is limited to Options.Namespace and trimmed, so that memory
+// grows only with the objects that the extensions read.
 func (m *Manager) newKubeManager(health *health) (ctrlmanager.Manager, error) {
 	if err := addProcessMetrics(); err != nil {
 		return nil, err
@@ -64,13 +64,13 @@ func (m *Manager) newKubeManager(health *health) (ctrlmanager.Manager, error) {
 }
 
 func (m *Manager) kubeOptions() ctrlmanager.Options {
-	// Names of controllers are checked for uniqueness across the whole process,
-	// which a second manager in it would fail.
+	// controller-runtime wants the names of controllers to be unique in the whole
+	// process, so a second manager in it would fail.
 	skipNameValidation := true
 	logger := zapr.NewLogger(m.options.Logger.Desugar())
-	// Parts of controller-runtime log through a global logger, and complain on
-	// standard error while it is not set. The first who sets it wins: an author
-	// who did so before keeps theirs.
+	// Parts of controller-runtime use a global logger and complain on standard error
+	// while it is not set. The first call wins, so a logger that the author set before
+	// stays.
 	setLogger.Do(func() { ctrllog.SetLogger(logger) })
 	options := ctrlmanager.Options{
 		Scheme:                 m.options.Scheme,
@@ -86,7 +86,7 @@ func (m *Manager) kubeOptions() ctrlmanager.Options {
 	return options
 }
 
-// off is how controller-runtime is told to serve nothing at an address.
+// off returns the address in controller-runtime's form, in which "0" means none.
 func off(address string) string {
 	if address == "" {
 		return "0"
@@ -94,12 +94,12 @@ func off(address string) string {
 	return address
 }
 
-// kubeManager is a controller-runtime manager whose checks are served by us.
+// kubeManager is a controller-runtime manager whose checks our health serves.
 type kubeManager struct {
 	ctrlmanager.Manager
 	health *health
-	// elected is closed when this replica leads for the first time, where it is
-	// not this manager that is elected; see newBackground.
+	// elected is closed when this replica leads for the first time. It is set if
+	// another manager takes part in the election; see newBackground.
 	elected chan struct{}
 }
 

@@ -15,26 +15,26 @@ import (
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/webhook"
 )
 
-// Manager runs extensions. Make one with [New], add extensions, then Start it,
-// once.
+// Manager runs extensions. Make one with [New], add extensions, and start it once.
 type Manager struct {
 	options    Options
 	httpClient *http.Client
 	clientset  kubernetes.Interface
 
-	// parts are what was added, problem is why some of it could not be.
+	// parts is what was added, problem why some of it could not be added.
 	parts   host.Parts
 	problem error
 
 	ready  chan struct{}
 	prober prober
 	clock  *serverClock
-	// podsSynced has a *func() bool for each watch of Pods that runs.
+	// podsSynced holds a *func() bool for each running watch of Pods.
 	podsSynced sync.Map
 
 	mu      sync.Mutex
@@ -43,12 +43,12 @@ type Manager struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	kube    ctrlmanager.Manager
+	source  certs.Source
 }
 
 var _ extension.Manager = (*Manager)(nil)
 
-// New checks the options and returns a Manager. It does not talk to the API
-// server yet.
+// New validates the options and returns a Manager. It does not call the API server.
 func New(options Options) (*Manager, error) {
 	if err := options.complete(); err != nil {
 		return nil, fmt.Errorf("manager options: %w", err)
@@ -83,14 +83,14 @@ func (m *Manager) GetKubeManager() ctrlmanager.Manager {
 	return m.kube
 }
 
-// GetKubeConnection returns a copy of the connection's configuration. The error
-// is always nil; EiriniX has one.
+// GetKubeConnection returns a copy of the connection's configuration. The error is
+// always nil; it is there because EiriniX has it.
 func (m *Manager) GetKubeConnection() (*rest.Config, error) {
 	return rest.CopyConfig(m.options.RESTConfig), nil
 }
 
-// GetKubeClient returns an uncached client. The error is always nil; EiriniX
-// has one.
+// GetKubeClient returns an uncached client. The error is always nil; it is there
+// because EiriniX has it.
 func (m *Manager) GetKubeClient() (corev1client.CoreV1Interface, error) {
 	return m.clientset.CoreV1(), nil
 }
@@ -98,7 +98,7 @@ func (m *Manager) GetKubeClient() (corev1client.CoreV1Interface, error) {
 // GetLogger returns the manager's logger.
 func (m *Manager) GetLogger() *zap.SugaredLogger { return m.options.Logger }
 
-// GetNamespace returns the namespace that extensions apply to, empty for all.
+// GetNamespace returns the namespace that extensions apply to, or "" for all.
 func (m *Manager) GetNamespace() string { return m.options.Namespace }
 
 // GetWebhookNamespace returns the manager's own namespace.
@@ -112,8 +112,8 @@ func (m *Manager) PatchFromPod(req admission.Request, pod *corev1.Pod) admission
 	return webhook.PatchFrom(req, pod)
 }
 
-// errStarted is returned by a second start: a Manager runs once.
-var errStarted = errors.New("the manager has been started before; make a new one")
+// errStarted is the error of a second start.
+var errStarted = errors.New("the manager was started before and runs only once; make a new one")
 
 // begin marks the manager as started and returns the context of the run, which
 // ends with ctx, with Options.Context and by Stop.
@@ -136,13 +136,12 @@ func (m *Manager) begin(ctx context.Context) (context.Context, error) {
 	return run, nil
 }
 
-// Ready returns a channel that is closed when the webhooks are served and, where
-// this process does it, registered.
+// Ready returns a channel that is closed when the webhooks are served and, if this
+// process registers them, registered.
 func (m *Manager) Ready() <-chan struct{} { return m.ready }
 
-// Stop tells a running manager to stop; Start returns when the drain is over. A
-// manager that has not started will stop as soon as it does. It may be called
-// more than once.
+// Stop stops a running manager; Start returns when the drain is over. A manager that
+// has not started yet stops as soon as it starts. Stop may be called more than once.
 func (m *Manager) Stop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

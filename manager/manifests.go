@@ -21,33 +21,32 @@ import (
 	"github.com/admitkit/admitkit/webhook"
 )
 
-// InstallOptions say how an installation in a cluster looks.
+// InstallOptions configure an installation in a cluster.
 type InstallOptions struct {
-	// Name is that of the Deployment; those of the rest begin with it. Required.
+	// Name is the name of the Deployment. The other names begin with it. Required.
 	Name string
 	// Image is the container image of the program, which has the subcommands of
 	// package command. Required.
 	Image string
-	// Args follow the subcommand. They must be those that made the Manager.
+	// Args follow the subcommand. They must be the flags that made this Manager.
 	Args []string
-	// Replicas is how many Pods serve. Default: 2.
+	// Replicas is the number of Pods that serve. Default: 2.
 	Replicas int32
 }
 
-// Installation is what a cluster needs to run the extensions.
+// Installation holds the manifests of an installation.
 type Installation struct {
-	// Objects are to be applied, in this order.
+	// Objects can be applied in this order.
 	Objects []client.Object
 	// Configurations are the webhook configurations that the registrar writes and
-	// keeps, with the caBundle that they need: applying them without it would be
-	// an outage.
+	// repairs. Do not apply them: without their caBundle every call would fail.
 	Configurations []client.Object
 }
 
-// Manifests returns what an installation of the extensions needs, in two
-// processes: a registrar, which alone may write webhook configurations and
-// Secrets, and the replicas that serve, which may do nothing but read their
-// certificate and what the extensions say they need ([extension.Entitled]).
+// Manifests returns the manifests of an installation in two processes: a registrar,
+// which alone may write webhook configurations and Secrets, and the replicas that
+// serve, which may only read their certificate and do what the extensions ask for
+// ([extension.Entitled]). docs/security.md and the chart take their roles from here.
 func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 	if options.Name == "" || options.Image == "" {
 		return nil, fmt.Errorf("install options: Name %q and Image %q: both are required", options.Name, options.Image)
@@ -84,7 +83,7 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 	return installation, nil
 }
 
-// installer gathers the objects.
+// installer collects the objects.
 type installer struct {
 	*Manager
 	install   InstallOptions
@@ -98,7 +97,7 @@ func (i *installer) meta(name, namespace string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{"app.kubernetes.io/part-of": i.install.Name}}
 }
 
-// addNamespace: one that holds something else is not ours to make.
+// addNamespace adds the manager's namespace, unless it holds other things, too.
 func (i *installer) addNamespace() {
 	if i.namespace == i.options.Namespace || slices.Contains([]string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic}, i.namespace) {
 		return
@@ -109,7 +108,7 @@ func (i *installer) addNamespace() {
 	i.add(namespace)
 }
 
-// addRegistrar: the rights of the README, and the Deployment.
+// addRegistrar adds the registrar with its rights.
 func (i *installer) addRegistrar() {
 	name := i.install.Name + "-registrar"
 	i.addServiceAccount(name)
@@ -117,10 +116,10 @@ func (i *installer) addRegistrar() {
 		[]string{"get", "list", "watch", "create", "patch", "update", "delete"}, i.options.configurationName()))
 	rules := []rbacv1.PolicyRule{rule("", []string{"events"}, []string{"create"})}
 	if *i.options.Registration.Probe {
-		// The probe is a dry run: no ConfigMap is made.
+		// The probe is a dry run and stores no ConfigMap.
 		rules = append(rules, rule("", []string{"configmaps"}, []string{"create"}))
 	}
-	if i.options.Registration.ForeignCABundle { // and so are the Secret and its certificate
+	if i.options.Registration.ForeignCABundle { // then the Secret is foreign, too
 		rules = append(rules, rule("", []string{"secrets"}, []string{"get", "watch"}, i.secrets()...))
 	} else {
 		rules = append(rules, rule("", []string{"secrets"}, []string{"create"}),
@@ -129,12 +128,12 @@ func (i *installer) addRegistrar() {
 	i.addRole(name, i.namespace, rules...)
 	deployment := i.deployment(name, 1, "register", "--stay")
 	i.observe(&deployment.Spec.Template.Spec.Containers[0])
-	// Two at a time would do no harm, and do nothing for anybody.
+	// Two registrars at a time would do no harm, but would be of no use either.
 	deployment.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
 	i.add(deployment)
 }
 
-// secrets are those that hold certificates; that of the servers is the last.
+// secrets returns the Secrets with certificates. The last one is for the servers.
 func (i *installer) secrets() []string {
 	switch {
 	case i.options.Registration.ForeignCABundle:
@@ -145,7 +144,7 @@ func (i *installer) secrets() []string {
 	return []string{i.options.SetupCertificateName}
 }
 
-// addServer adds what serves, watches and reconciles.
+// addServer adds the replicas that serve, watch and reconcile, with their rights.
 func (i *installer) addServer(serves bool) {
 	name := i.install.Name
 	i.addServiceAccount(name)
@@ -178,8 +177,8 @@ func (i *installer) addServer(serves bool) {
 		})
 	}
 	if i.install.Replicas > 1 {
-		// Replicas that are not ready, all of them for example, must not hold up the
-		// drain of their nodes: they serve nobody.
+		// Replicas that are not ready serve nobody, so they must not hold up the drain
+		// of their nodes.
 		one, always := intstr.FromInt32(1), policyv1.AlwaysAllow
 		i.add(&policyv1.PodDisruptionBudget{
 			TypeMeta: kind(policyv1.SchemeGroupVersion, "PodDisruptionBudget"), ObjectMeta: i.meta(name, i.namespace),
@@ -193,7 +192,7 @@ func (i *installer) addServer(serves bool) {
 
 func (i *installer) serverDeployment(name string, serves bool) *appsv1.Deployment {
 	deployment := i.deployment(name, i.install.Replicas, "serve")
-	// A replica goes when another one is ready, so that no request fails.
+	// A replica ends only when another one is ready, so that no request fails.
 	none, one := intstr.FromInt32(0), intstr.FromInt32(1)
 	deployment.Spec.Strategy = appsv1.DeploymentStrategy{
 		Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &none, MaxSurge: &one},
@@ -226,10 +225,11 @@ func (i *installer) observe(container *corev1.Container) {
 	}
 }
 
-// deployment of Pods that fulfil the restricted Pod security standard.
+// deployment returns a Deployment whose Pods meet the restricted Pod security
+// standard.
 func (i *installer) deployment(name string, replicas int32, args ...string) *appsv1.Deployment {
 	yes, no := true, false
-	// Longer than a stop takes, so that it comes to its end and says what was left.
+	// Longer than a stop takes, so that the process can end and log what was left.
 	grace := int64((*i.options.Serving.DrainPeriod + webhook.ShutdownTimeout + 5*time.Second).Seconds())
 	return &appsv1.Deployment{
 		TypeMeta: kind(appsv1.SchemeGroupVersion, "Deployment"), ObjectMeta: i.meta(name, i.namespace),
@@ -239,7 +239,7 @@ func (i *installer) deployment(name string, replicas int32, args ...string) *app
 				ObjectMeta: metav1.ObjectMeta{Labels: selector(name)},
 				Spec: corev1.PodSpec{
 					ServiceAccountName: name, TerminationGracePeriodSeconds: &grace,
-					// The variables of a Service named admitkit look like flags.
+					// The variables of a Service named admitkit would look like flags.
 					EnableServiceLinks: &no,
 					SecurityContext:    &corev1.PodSecurityContext{RunAsNonRoot: &yes, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 					Containers: []corev1.Container{{
@@ -284,8 +284,8 @@ func (i *installer) addClusterRole(name string, rules ...rbacv1.PolicyRule) {
 		})
 }
 
-// subjects: a role is named after its ServiceAccount, that of the extensions
-// excepted.
+// subjects returns the ServiceAccount that a role is for. Except for the extensions'
+// role, they have the same name.
 func (i *installer) subjects(role string) []rbacv1.Subject {
 	account := role
 	if role == i.install.Name+"-extensions" {
@@ -306,7 +306,7 @@ func kind(version schema.GroupVersion, kind string) metav1.TypeMeta {
 	return metav1.TypeMeta{APIVersion: version.String(), Kind: kind}
 }
 
-// portOf returns the port of an address to listen on; 0 for none.
+// portOf returns the port of an address to listen on, or 0 if it has none.
 func portOf(address string) int32 {
 	_, text, err := net.SplitHostPort(address)
 	if err != nil {

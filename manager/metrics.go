@@ -8,36 +8,36 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// The metrics of the registration and of watchers, on controller-runtime's registry.
+// Metrics of the registration and of watchers, in controller-runtime's registry.
 var (
 	registrationRepairs = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_registration_repairs_total",
-		Help: "Writes of a webhook configuration, by what was not as it should be.",
+		Help: "Writes of a webhook configuration, by what was wrong with it.",
 	}, []string{"kind"})
 	lastError = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "admitkit_last_error_timestamp_seconds",
-		Help: "When the upkeep last failed, as seconds since the epoch, by part.",
+		Help: "Time of the last failure of the upkeep, in seconds since the epoch, by part.",
 	}, []string{"part"})
 
 	watcherEvents = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_watcher_events_total",
-		Help: "Events that a watcher was handed, by type: ADDED, MODIFIED or DELETED.",
+		Help: "Events passed to a watcher, by type: ADDED, MODIFIED or DELETED.",
 	}, []string{"watcher", "type"})
 	watcherDropped = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_watcher_dropped_events_total",
-		Help: "Events that found the queue of a slow watcher full. It is told the state that came of them by the next relist.",
+		Help: "Events that found the queue of a slow watcher full. The next relist tells it the resulting state.",
 	}, []string{"watcher"})
 	watcherRelists = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_watcher_relists_total",
-		Help: "Comparisons of what a watcher was told with all Pods: one at the start, one after dropped events.",
+		Help: "Comparisons of the Pods that a watcher knows with those that exist: one at the start, one after dropped events.",
 	}, []string{"watcher"})
 	watcherPanics = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_watcher_panics_total",
-		Help: "Panics by watcher.",
+		Help: "Panics of a watcher.",
 	}, []string{"watcher"})
 	watcherQueue = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "admitkit_watcher_queue_length",
-		Help: "Events that wait for a watcher.",
+		Help: "Events waiting for a watcher.",
 	}, []string{"watcher"})
 )
 
@@ -45,8 +45,8 @@ func init() {
 	metrics.Registry.MustRegister(registrationRepairs, lastError, watcherEvents, watcherDropped, watcherRelists, watcherPanics, watcherQueue)
 }
 
-// addProcessMetrics adds those of the process and of the Go runtime, unless
-// controller-runtime has: it does so in programs that have controllers.
+// addProcessMetrics adds the metrics of the process and of the Go runtime, unless
+// controller-runtime already has, as it does in programs with controllers.
 func addProcessMetrics() error {
 	err := metrics.Registry.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if errors.As(err, new(prometheus.AlreadyRegisteredError)) {

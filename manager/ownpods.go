@@ -15,9 +15,8 @@ import (
 	"github.com/admitkit/admitkit/webhook"
 )
 
-// guardOwnPods refuses webhooks that could keep the manager's own Pods from
-// being created while it is down. A manager without a Service has no Pods that
-// a webhook would have to wait for.
+// guardOwnPods refuses webhooks that could block the creation of the manager's own
+// Pods while it is down. A manager without a Service has no Pods that serve webhooks.
 func (m *Manager) guardOwnPods(webhooks []*webhook.Webhook) error {
 	if m.options.ServiceName == "" {
 		return nil
@@ -32,16 +31,16 @@ func (m *Manager) guardOwnPods(webhooks []*webhook.Webhook) error {
 			return err
 		}
 		if matches {
-			errs = append(errs, fmt.Errorf("webhook %s has failure policy Fail and covers the creation of Pods in namespace %s, the manager's own: "+
-				"once its last Pod is gone, none could be created; choose another WebhookNamespace, or name %q in Registration.AllowOwnPods",
+			errs = append(errs, fmt.Errorf("webhook %s has failure policy Fail and matches the creation of Pods in namespace %s, the manager's own: "+
+				"once its last Pod is gone, no other could be created; choose another WebhookNamespace, or name %q in Registration.AllowOwnPods",
 				w.Name, m.options.WebhookNamespace, w.Name))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// namesItsNamespaces: [webhook.Group] keeps every other selector off the
-// protected namespaces.
+// namesItsNamespaces reports whether the author chose the namespaces. [webhook.Group]
+// excludes the protected namespaces from every other selector.
 func namesItsNamespaces(h *extension.Handler) bool {
 	return host.Open(h).Scope.NamespaceSelector != nil
 }

@@ -13,20 +13,20 @@ import (
 	"github.com/admitkit/admitkit/webhook/registration"
 )
 
-// probeInterval is how long after a probe that failed the next is sent.
+// probeInterval is the pause after a failed probe.
 const probeInterval = time.Second
 
-// prober asks the API server until a request has come back through a webhook of
-// this installation. Once it has, it stays so.
+// prober sends requests to the API server until one has come back through a webhook
+// of this installation. From then on it has passed, for good.
 type prober struct {
 	mu     sync.Mutex
 	passed bool
 	err    error
 }
 
-var errNotProbed = errors.New("no probe has come back yet")
+var errNotProbed = errors.New("no probe has come back through the API server yet")
 
-// run probes until one has passed. told is called then.
+// run probes until one has passed, and then calls told.
 func (p *prober) run(ctx context.Context, probe func(context.Context) error, told func(), failed func(error)) {
 	ticker := time.NewTicker(probeInterval)
 	defer ticker.Stop()
@@ -57,10 +57,10 @@ func (p *prober) hasPassed() bool {
 	return p.passed
 }
 
-// ready is nil when a probe has passed, or reached nobody through the Service: it
-// has only endpoints that are ready, so the first replica would wait for itself for
-// ever. Something in between that lets nobody through looks the same. What was
-// reached and failed is an error.
+// ready returns nil if a probe has passed, or if it reached nobody through the Service.
+// A Service has only ready endpoints, so the first replica would otherwise wait for
+// itself forever. A network policy that blocks the API server looks the same. A probe
+// that reached a webhook and failed is an error.
 func (p *prober) ready(throughService bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,29 +73,29 @@ func (p *prober) ready(throughService bool) error {
 	return errNotProbed
 }
 
-// unreached reports whether the API server got no answer. For a Service without
-// endpoints it says what the network does then: to refuse (kube-proxy with
-// iptables), to drop, or nothing at all, if it looks up endpoints by itself.
+// unreached reports whether the API server got no response. For a Service without
+// endpoints the error depends on the network: it refuses the connection (kube-proxy
+// with iptables) or drops it, or the API server looks up the endpoints itself.
 func unreached(err error) bool {
 	return err != nil && slices.ContainsFunc([]string{
 		"no endpoints available for service", "dial tcp", "context deadline exceeded", "Client.Timeout exceeded",
 	}, func(text string) bool { return strings.Contains(err.Error(), text) })
 }
 
-// probeFailed returns what tells of probes that fail: each in the metric, and in the
-// log what was not said last.
+// probeFailed returns a function that reports failed probes: each one in the metric,
+// and in the log only if the error differs from the last one.
 func (m *Manager) probeFailed() func(error) {
 	var said string
 	return func(err error) {
 		lastError.WithLabelValues("probe").SetToCurrentTime()
 		if text := err.Error(); text != said {
 			said = text
-			m.options.Logger.Warnw("no probe has come back through the API server yet; trying on", zap.Error(err))
+			m.options.Logger.Warnw("no probe has come back through the API server yet; trying again", zap.Error(err))
 		}
 	}
 }
 
-// probes reports whether this process probes: who registers does.
+// probes reports whether this process probes: the one that registers does.
 func (m *Manager) probes() bool { return *m.options.RegisterWebHook && *m.options.Registration.Probe }
 
 func (m *Manager) probe(r *registration.Registration) func(context.Context) error {

@@ -22,7 +22,7 @@ func (m *Manager) RegisterExtensions(ctx context.Context) error {
 
 // KeepRegistered registers the extensions and goes on, until ctx ends or Stop is
 // called: it rotates the CA and repairs what others change. It is the registrar for
-// servers that never read the CA's key; see Options.LeafSecretName. Like a server,
+// servers that never read the CA's key; see CertificateOptions. Like a server,
 // it has health checks and metrics that report its failures.
 func (m *Manager) KeepRegistered(ctx context.Context) error {
 	return m.run(ctx, m.keepRegistered)

@@ -18,11 +18,11 @@ import (
 
 // ScaleDown stops the managers of an installation before it is unregistered: it
 // scales Deployments in the manager's namespace (Options.WebhookNamespace) to
-// zero, and returns when their Pods are gone, because one that drains repairs and
-// grants still. When ctx ends before, the error names the Pods that are left; give
-// it a deadline. A Deployment that does not exist is none to wait for.
+// zero, and returns when their Pods are gone, because a Pod that drains still repairs
+// and grants. Give ctx a deadline; if it ends first, the error names the Pods that are
+// left. Missing Deployments are skipped.
 //
-// It needs the rights to get these Deployments, to patch their scale, both by name,
+// It needs the rights to get these Deployments and to patch their scale, both by name,
 // and to list Pods in the namespace.
 func (m *Manager) ScaleDown(ctx context.Context, deployments ...string) error {
 	if err := m.reach(ctx); err != nil {
@@ -46,7 +46,7 @@ func (m *Manager) ScaleDown(ctx context.Context, deployments ...string) error {
 
 func (m *Manager) scaleToZero(ctx context.Context, name string) (found bool, err error) {
 	object := m.options.WebhookNamespace + "/" + name
-	// Not the typed client: it would want a Deployment for an answer, which is a Scale.
+	// Not by the typed client, which expects a Deployment in response: this is a Scale.
 	err = m.clientset.AppsV1().RESTClient().Patch(types.MergePatchType).
 		Namespace(m.options.WebhookNamespace).Resource("deployments").Name(name).SubResource("scale").
 		Body([]byte(`{"spec":{"replicas":0}}`)).Do(ctx).Error()
@@ -61,10 +61,10 @@ func (m *Manager) scaleToZero(ctx context.Context, name string) (found bool, err
 	return true, nil
 }
 
-// scaleDownInterval is how often Pods that end are looked for.
+// scaleDownInterval is how often the remaining Pods are listed.
 const scaleDownInterval = 250 * time.Millisecond
 
-// awaitGone waits until Deployments have no Pods. What it last saw is its error.
+// awaitGone waits until Deployments have no Pods. Its error says what it last saw.
 func (m *Manager) awaitGone(ctx context.Context, deployments []string) error {
 	var failure error
 	var before []string
@@ -80,7 +80,7 @@ func (m *Manager) awaitGone(ctx context.Context, deployments []string) error {
 			return false, err
 		}
 		if ctx.Err() == nil {
-			failure = err // else what came before says more
+			failure = err // otherwise the failure before says more
 		}
 		if err == nil && !slices.Equal(left, before) {
 			m.options.Logger.Infow("waiting for Pods to end", "namespace", m.options.WebhookNamespace, "left", left)
@@ -97,8 +97,8 @@ func (m *Manager) awaitGone(ctx context.Context, deployments []string) error {
 	return fmt.Errorf("in namespace %s: %w: left: %s", m.options.WebhookNamespace, err, strings.Join(before, ", "))
 }
 
-// podsOf returns what a Deployment that is scaled down still has: its Pods that
-// run, or itself while its controller has not seen the change.
+// podsOf returns what is left of a Deployment that is scaled down: its running Pods,
+// or the Deployment itself while its controller has not seen the change.
 func (m *Manager) podsOf(ctx context.Context, name string) ([]string, error) {
 	deployment, err := m.clientset.AppsV1().Deployments(m.options.WebhookNamespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -121,16 +121,16 @@ func (m *Manager) podsOf(ctx context.Context, name string) ([]string, error) {
 			left = append(left, "Pod "+pod.Name)
 		}
 	}
-	// A controller that has never looked will see that there is nothing to make.
+	// A controller that has never seen the Deployment will create nothing.
 	if seen := deployment.Status.ObservedGeneration; len(left) == 0 && seen > 0 && (seen < deployment.Generation || deployment.Status.Replicas > 0) {
 		left = append(left, "Deployment "+name)
 	}
 	return left, nil
 }
 
-// replica reports whether a Pod is one of a Deployment's and may still run. A Job
-// that runs `unregister` may carry the labels of the whole installation, and must
-// not wait for itself.
+// replica reports whether a Pod belongs to a Deployment and may still run. A Job that
+// runs `unregister` may have the labels of the whole installation, and must not wait
+// for itself.
 func replica(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	return owner != nil && owner.Kind == "ReplicaSet" && owner.APIVersion == appsv1.SchemeGroupVersion.String() &&

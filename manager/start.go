@@ -6,6 +6,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/admitkit/admitkit/certs"
 )
 
 // Start registers the extensions (unless RegisterWebHook is false), serves
@@ -48,17 +50,17 @@ func (m *Manager) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s, err := m.newServing(ctx, webhooks)
+	if err != nil {
+		return err
+	}
 	run, endRun := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRun()
-	m.enter(run, kube)
+	m.enter(run, kube, s.source)
 	if err := m.parts.Register(m); err != nil {
 		return err
 	}
 	background, err := m.newBackground(kube, m.parts.Reconcilers)
-	if err != nil {
-		return err
-	}
-	s, err := m.newServing(ctx, webhooks)
 	if err != nil {
 		return err
 	}
@@ -78,11 +80,12 @@ func (m *Manager) start(ctx context.Context) error {
 	return group.Wait()
 }
 
-// enter sets what extensions get from GetContext and GetKubeManager.
-func (m *Manager) enter(run context.Context, kube ctrlmanager.Manager) {
+// enter sets what extensions get from GetContext, GetKubeManager and
+// GetServingCertificate. source is nil in a process that does not serve.
+func (m *Manager) enter(run context.Context, kube ctrlmanager.Manager, source certs.Source) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.ctx, m.kube = run, kube
+	m.ctx, m.kube, m.source = run, kube, source
 }
 
 // serveHealth takes the address of the health checks, if there is one, and serves

@@ -5,12 +5,10 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -177,7 +175,7 @@ func TestRegisteringAndServingAreSplitBetweenTwoUsersWithTheRolesOfTheREADME(t *
 	serverOptions := options
 	register := false
 	serverOptions.RegisterWebHook = &register
-	serverOptions.RESTConfig = serverSeen.watch(serviceAccount(t, "my-system", "my-ext-server"))
+	serverOptions.RESTConfig = serverSeen.watch(serviceAccount(t, "my-system", "my-ext"))
 	server := newManager(t, serverOptions, mark("a", extension.Scope{}))
 	done := make(chan error, 1)
 	go func() { done <- server.Start(t.Context()) }()
@@ -451,37 +449,6 @@ func TestAManagerThatComesAndGoesUnregistersWhenItStops(t *testing.T) {
 	}
 	if _, err := clientset.CoreV1().Secrets(namespace).Get(t.Context(), secretName, metav1.GetOptions{}); err != nil {
 		t.Errorf("the CA of the next start is gone: %v", err)
-	}
-}
-
-func TestACertificateOfSomebodyElseIsServedAndNoSecretMade(t *testing.T) {
-	namespace, dir := newNamespace(t), t.TempDir()
-	ca, err := certs.NewCA(time.Now(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := ca.IssueLeaf([]string{"127.0.0.1"}, time.Now(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := x509.MarshalPKCS8PrivateKey(leaf.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, content := range map[string][]byte{
-		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Certificate[0]}),
-		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}),
-		"ca.crt":  ca.Bundle(),
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	start(t, manager.Options{Namespace: namespace, Certificates: manager.CertificateOptions{Dir: dir}}, mark("a", extension.Scope{}))
-	eventuallyCalled(t, namespace, "marked")
-	secrets, err := clientset.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{})
-	if err != nil || len(secrets.Items) > 0 {
-		t.Errorf("Secrets: %v, %v", secrets.Items, err)
 	}
 }
 

@@ -15,18 +15,18 @@ import (
 	"github.com/admitkit/admitkit/webhook/registration"
 )
 
-// UnregisterExtensions removes what RegisterExtensions made, and what the
-// extensions that are an [extension.Remover] left, and logs what that was. Add the
-// same extensions as for the installation. Stop every manager before, by
-// [Manager.ScaleDown] for one: it would repair what is removed.
+// UnregisterExtensions removes what RegisterExtensions made and what the extensions
+// that are an [extension.Remover] left behind, and logs each. Add the same extensions
+// as for the installation. Stop every manager first, for example by
+// [Manager.ScaleDown], because a running manager would repair what is removed.
 //
-// Removers come first. While the webhook configurations stand and nobody answers,
-// those with failure policy Fail refuse everything, so that no record of access is
-// forged, no request made and no session begun in the midst of it. The same may
-// refuse a deletion to a Remover, or a Remover may fail for another reason. The
-// configurations go nevertheless, because left without a server they would block
-// what they cover; then what failed is tried once more, and its error returned.
-// The Secrets and the Lease come last.
+// Removers run first. While the webhook configurations exist and nobody serves them,
+// those with failure policy Fail refuse everything, so that nobody can forge a record
+// of access, make a request or begin a session meanwhile. They may also refuse a
+// deletion by a Remover, or a Remover may fail for another reason. The configurations
+// are removed nevertheless, because without a server they would block what they
+// match. Then the failed Removers run once more, and their errors are returned. The
+// Secrets and the Lease come last.
 //
 // It can be repeated until it returns no error.
 func (m *Manager) UnregisterExtensions(ctx context.Context) error {
@@ -50,7 +50,7 @@ func (m *Manager) unregister(ctx context.Context) error {
 	}
 	failed, err := m.remove(ctx, m.parts.Removers)
 	if err != nil {
-		m.options.Logger.Warnw("not all is removed; it is tried again when the webhook configurations are gone", zap.Error(err))
+		m.options.Logger.Warnw("not everything is removed; trying again when the webhook configurations are gone", zap.Error(err))
 	}
 	if unregistered := m.removeRegistration(ctx); unregistered != nil {
 		return errors.Join(err, unregistered)
@@ -59,9 +59,8 @@ func (m *Manager) unregister(ctx context.Context) error {
 	return errors.Join(err, m.removeObjects(ctx))
 }
 
-// RunRemovers removes what the extensions made that must not outlive them, and
-// leaves the registration alone. It is for when [Manager.ScaleDown] failed: the
-// managers may have stopped or not.
+// RunRemovers removes what the extensions made that must not outlive them, but not the
+// registration. Use it if [Manager.ScaleDown] failed and the managers may still run.
 func (m *Manager) RunRemovers(ctx context.Context) error {
 	if err := m.problems(); err != nil {
 		return fmt.Errorf("manager: %w", err)
@@ -72,12 +71,11 @@ func (m *Manager) RunRemovers(ctx context.Context) error {
 	return nil
 }
 
-// removeTimeout is how long Removers have: long enough for Pods to end, short
-// enough to wait for.
+// removeTimeout limits the Removers. It is long enough for Pods to end.
 const removeTimeout = time.Minute
 
-// remove calls Removers, all at the same time so that none waits for the Pods of
-// another, and returns those that failed.
+// remove calls all Removers at the same time, so that none waits for the Pods of
+// another. It returns those that failed.
 func (m *Manager) remove(ctx context.Context, removers []extension.Remover) (failed []extension.Remover, err error) {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
@@ -95,7 +93,7 @@ func (m *Manager) remove(ctx context.Context, removers []extension.Remover) (fai
 	return failed, errors.Join(errs...)
 }
 
-// removeObjects removes what is ours in the manager's namespace.
+// removeObjects removes the manager's objects in its namespace.
 func (m *Manager) removeObjects(ctx context.Context) error {
 	namespace := m.options.WebhookNamespace
 	remove := func(kind, name string, remove func(context.Context, string, metav1.DeleteOptions) error) error {

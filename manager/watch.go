@@ -23,7 +23,7 @@ func (m *Manager) Watch(ctx context.Context) error {
 
 func (m *Manager) watch(ctx context.Context) error {
 	if len(m.parts.Watchers) == 0 {
-		return errors.New("there is no Watcher to run")
+		return errors.New("there is no Watcher to run: add one with AddExtension")
 	}
 	if err := m.reach(ctx); err != nil {
 		return err
@@ -32,7 +32,7 @@ func (m *Manager) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.enter(ctx, kube)
+	m.enter(ctx, kube, nil)
 	background, err := m.newBackground(kube, nil)
 	if err != nil {
 		return err
@@ -43,18 +43,18 @@ func (m *Manager) watch(ctx context.Context) error {
 	return group.Wait()
 }
 
-// everyReplica reports whether a watcher does not want to be elected.
+// everyReplica reports whether a watcher asks to run in every replica.
 func everyReplica(w extension.Watcher) bool {
 	elected, says := w.(extension.LeaderElected)
 	return says && !elected.NeedLeaderElection()
 }
 
-// watchPods feeds the watchers until ctx ends. It is an informer, because that
-// lists before it watches, and after a lost connection or an expired resource
-// version lists again and finds out what went by, deletions included.
+// watchPods feeds the watchers until ctx ends. It uses an informer, because that lists
+// before it watches. After a lost connection or an expired resource version it lists
+// again and finds every change in between, deletions included.
 func (m *Manager) watchPods(ctx context.Context, as extension.Manager, watchers []extension.Watcher) error {
 	namespace := m.options.Namespace
-	// An informer tries for ever; a right that is missing should be said.
+	// An informer retries forever, but a missing right should end the start.
 	if _, err := m.clientset.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -72,7 +72,7 @@ func (m *Manager) watchPods(ctx context.Context, as extension.Manager, watchers 
 	).Core().V1().Pods().Informer()
 	log := m.options.Logger
 	if err := informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *clientgocache.Reflector, err error) {
-		log.Infow("watch of Pods begins anew", "reason", err)
+		log.Infow("watch of Pods ended and begins again", "reason", err)
 	}); err != nil {
 		return err
 	}
@@ -93,10 +93,10 @@ func (m *Manager) watchPods(ctx context.Context, as extension.Manager, watchers 
 	return nil
 }
 
-// watcherGrace is how long a watcher that was told to stop may take.
+// watcherGrace is how long a watcher may take to stop.
 const watcherGrace = 5 * time.Second
 
-// await waits for the watchers to end, unless one holds up the stop.
+// await waits for the watchers to end, but for watcherGrace at most.
 func (m *Manager) await(feeds *sync.WaitGroup) {
 	done := make(chan struct{})
 	go func() {
@@ -106,6 +106,6 @@ func (m *Manager) await(feeds *sync.WaitGroup) {
 	select {
 	case <-done:
 	case <-time.After(watcherGrace):
-		m.options.Logger.Warnw("a watcher has not ended, and is left behind", "after", watcherGrace)
+		m.options.Logger.Warnw("a watcher has not ended; stopping without it", "after", watcherGrace)
 	}
 }

@@ -2,9 +2,9 @@ package manager
 
 import "github.com/admitkit/admitkit/webhook"
 
-// Webhooks registers the handlers with this manager and returns their webhooks,
-// for a program that sends them requests of its own, as `review` does. No API
-// server is asked, unless a handler does. The manager cannot be started any more.
+// Webhooks returns the webhooks of the handlers, for a program that sends them
+// requests of its own, as `review` does. It does not call the API server, unless a
+// handler does. The manager cannot be started afterwards.
 func (m *Manager) Webhooks() ([]*webhook.Webhook, error) {
 	ctx, err := m.begin(m.options.Context)
 	if err != nil {
@@ -18,6 +18,6 @@ func (m *Manager) Webhooks() ([]*webhook.Webhook, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.enter(ctx, kube)
+	m.enter(ctx, kube, nil)
 	return webhooks, m.parts.Register(m)
 }

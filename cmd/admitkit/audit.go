@@ -30,23 +30,23 @@ type auditFlags struct {
 }
 
 func (f *auditFlags) bind(flags *pflag.FlagSet) {
-	flags.BoolVar(&f.required, "audit-required", false, "make every audit sink Closed: refuse sessions that cannot be recorded, and all while the webhook is down")
+	flags.BoolVar(&f.required, "audit-required", false, "make every audit sink Closed: refuse sessions that cannot be recorded, and all sessions while the webhook is down")
 	flags.StringSliceVar(&f.closed, "audit-closed", nil, "audit sinks that are Closed: log, event, auditevent, file, cloudevents; the others are Open")
 	flags.BoolVar(&f.allNamespaces, "audit-all-namespaces", false, "audit kube-system and the manager's own namespace too, whatever --namespace says")
 	flags.BoolVar(&f.log, "audit-log", true, "record sessions in the log")
 	flags.BoolVar(&f.event, "audit-event", true, "record sessions as Events on the Pods")
 	flags.BoolVar(&f.objects, "audit-objects", false, "record sessions as AuditEvents; needs the CRDs of config/crd")
 	flags.DurationVar(&f.object.Retention, "audit-retention", auditevent.DefaultRetention, "how long AuditEvents and rotated files are kept")
-	flags.IntVar(&f.object.FoldAfter, "audit-fold-after", auditevent.DefaultFoldAfter, "AuditEvents that a user can cause in a Pod in a minute, before they are folded; -1 folds nothing")
+	flags.IntVar(&f.object.FoldAfter, "audit-fold-after", auditevent.DefaultFoldAfter, "AuditEvents that a user can cause for a Pod in a minute before they are folded into one; -1 folds none")
 	flags.StringSliceVar(&f.object.DeletableBy, "audit-deletable-by", nil, "users who may delete AuditEvents before the end of their retention")
 	flags.StringVar(&f.file.Path, "audit-file", "", "record sessions in this file, as JSON Lines")
 	flags.Int64Var(&f.file.MaxSize, "audit-file-max-size", sink.DefaultMaxSize, "rotate the file at this size, in bytes")
 	flags.DurationVar(&f.file.MaxAge, "audit-file-max-age", sink.DefaultMaxAge, "rotate the file at this age")
 	flags.StringVar(&f.cloudEvents.URL, "audit-cloudevents-url", "", "send records to this HTTPS endpoint as CloudEvents")
 	flags.StringVar(&f.cloudEvents.Dir, "audit-cloudevents-dir", "", "folder of the queue on disk; by default records are sent at once")
-	flags.StringVar(&f.cloudEvents.Source, "audit-cloudevents-source", "", "source of the CloudEvents, such as a name of the cluster; admitkit.dev/audit by default")
+	flags.StringVar(&f.cloudEvents.Source, "audit-cloudevents-source", "", "source of the CloudEvents, such as a name of the cluster (default admitkit.dev/audit)")
 	flags.StringVar(&f.tokenFile, "audit-cloudevents-token-file", "", "file with the bearer token for the endpoint")
-	flags.StringSliceVar(&f.redact, "audit-redact", audit.DefaultRedact, "patterns of the names of flags and variables whose values are redacted; empty for none")
+	flags.StringSliceVar(&f.redact, "audit-redact", audit.DefaultRedact, "patterns for the names of flags and variables whose values are redacted; empty for none")
 }
 
 // options returns the options of the extension.
@@ -76,7 +76,7 @@ func (f *auditFlags) options(cmd *cobra.Command) (audit.Options, error) {
 		sinks = append(sinks, cloudevents.New(f.cloudEvents))
 	}
 	if len(sinks) == 0 {
-		return options, fmt.Errorf("%s: every audit sink is off; leave one on", cmd.Name())
+		return options, fmt.Errorf("%s: every audit sink is off; enable one", cmd.Name())
 	}
 	closed := map[string]bool{}
 	for _, name := range f.closed {

@@ -20,7 +20,7 @@ func main() {
 	command.Main(newOperator().cmd)
 }
 
-// operator adds the extensions that its flags ask for.
+// operator has the flags, and adds the extensions that they enable.
 type operator struct {
 	cmd                   *cobra.Command
 	withAudit, withAccess bool
@@ -33,10 +33,10 @@ func newOperator() *operator {
 	o := &operator{}
 	o.cmd = command.New("admitkit", o.addTo)
 	flags := o.cmd.PersistentFlags()
-	flags.BoolVar(&o.withAudit, "audit", true, "record who got into which Pod, by exec and every other way")
+	flags.BoolVar(&o.withAudit, "audit", true, "record who accessed which Pod, by exec and every other way")
 	flags.BoolVar(&o.withAccess, "access", false, "grant requests for time-limited access; needs the CRDs of config/crd")
-	flags.DurationVar(&o.access.Retention, "access-retention", access.DefaultRetention, "how long a request stays as a record after its access has ended")
-	flags.IntVar(&o.access.Workers, "access-workers", access.DefaultWorkers, "how many requests of a kind are worked on at once")
+	flags.DurationVar(&o.access.Retention, "access-retention", access.DefaultRetention, "how long a request is kept as a record after its access has ended")
+	flags.IntVar(&o.access.Workers, "access-workers", access.DefaultWorkers, "number of requests of each kind that are processed at a time")
 	o.auditing.bind(flags)
 	o.rules.bind(flags)
 	return o
@@ -55,7 +55,7 @@ func (o *operator) addTo(mgr *manager.Manager) error {
 	return nil
 }
 
-// extensions are those that the flags ask for.
+// extensions returns those that the flags enable.
 func (o *operator) extensions() (extensions []any, err error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -76,14 +76,14 @@ func (o *operator) extensions() (extensions []any, err error) {
 	return extensions, nil
 }
 
-// check refuses an operator without an extension, and flags of audit that would
-// have no effect: whoever gives them believes that something is recorded.
+// check rejects an operator without extensions, and flags of audit that would
+// have no effect: the user would believe that something is recorded.
 func (o *operator) check() error {
 	if o.withAudit {
 		return nil
 	}
 	if !o.withAccess {
-		return errors.New("--audit=false without --access: there is nothing to do; leave one of them on")
+		return errors.New("--audit=false without --access: there is nothing to do; enable one of them")
 	}
 	var errs []error
 	o.cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
@@ -94,7 +94,7 @@ func (o *operator) check() error {
 	return errors.Join(errs...)
 }
 
-// ofAudit are what the names of the audit extension's flags begin with.
+// ofAudit are the prefixes of the audit extension's flags.
 var ofAudit = []string{"audit-", "enforce", "mark-touched-pods", "evict-"}
 
 func (o *operator) auditOptions() (audit.Options, error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/admitkit/admitkit/extension/audit"
 )
 
-// ruleFlags are the flags of what the audit extension does beyond recording.
+// ruleFlags are the flags for what the audit extension does besides recording.
 type ruleFlags struct {
 	enforce     bool
 	enforcement audit.Enforcement
@@ -20,20 +20,20 @@ type ruleFlags struct {
 
 func (r *ruleFlags) bind(flags *pflag.FlagSet) {
 	e, t := &r.enforcement, &r.touched
-	flags.BoolVar(&r.enforce, "enforce", false, "refuse sessions without a live access request, in namespaces labelled "+audit.LabelEnforce+"=true; needs --access")
+	flags.BoolVar(&r.enforce, "enforce", false, "refuse sessions without an active access request, in namespaces labelled "+audit.LabelEnforce+"=true; needs --access")
 	flags.StringSliceVar(&e.Namespaces, "enforce-namespaces", nil, "enforce in these namespaces instead of those with the label")
-	flags.StringArrayVar(&e.ExemptUsers, "enforce-exempt-user", nil, "a user who is held to no rule, with each use on record (break-glass); repeatable")
-	flags.StringArrayVar(&e.ExemptGroups, "enforce-exempt-group", nil, "a group whose members are held to no rule (break-glass); repeatable")
-	flags.StringArrayVar(&r.commands, "enforce-command", nil, "a command that sessions may run, such as \"ls -l\", \"tar cf - ...\" for any arguments after, or a JSON array; repeatable (default any)")
+	flags.StringArrayVar(&e.ExemptUsers, "enforce-exempt-user", nil, "a user to whom no rule applies; each use is recorded (break-glass); repeatable")
+	flags.StringArrayVar(&e.ExemptGroups, "enforce-exempt-group", nil, "a group to whose members no rule applies (break-glass); repeatable")
+	flags.StringArrayVar(&r.commands, "enforce-command", nil, "a command that sessions may run, such as \"ls -l\", \"tar cf - ...\" with any further arguments, or a JSON array; repeatable (default any)")
 	flags.BoolVar(&e.ForbidTTY, "enforce-no-tty", false, "refuse sessions with a terminal")
 	flags.BoolVar(&e.ForbidStdin, "enforce-no-stdin", false, "refuse sessions with standard input")
 	flags.BoolVar(&r.mark, "mark-touched-pods", false, "label the Pods of interactive sessions")
-	flags.DurationVar(&t.EvictAfter, "evict-touched-pods-after", 0, "evict the Pods of interactive sessions so long after the last one began (default never)")
-	flags.DurationVar(&t.MaxEvictAfter, "evict-touched-pods-max", 0, "how far the annotation "+audit.AnnotationEvictAfter+" can put that off (default 24h)")
-	flags.BoolVar(&t.Unmanaged, "evict-unmanaged-pods", false, "evict also Pods that no controller replaces")
+	flags.DurationVar(&t.EvictAfter, "evict-touched-pods-after", 0, "evict the Pods of interactive sessions this long after the last one began (default never)")
+	flags.DurationVar(&t.MaxEvictAfter, "evict-touched-pods-max", 0, "latest eviction that the annotation "+audit.AnnotationEvictAfter+" can request (default 24h)")
+	flags.BoolVar(&t.Unmanaged, "evict-unmanaged-pods", false, "also evict Pods that no controller replaces")
 }
 
-// complete makes options of the flags.
+// complete sets the options from the flags.
 func (r *ruleFlags) complete(options *audit.Options, withAccess bool) error {
 	e := &r.enforcement
 	if !r.enforce && (len(e.Namespaces)+len(e.ExemptUsers)+len(e.ExemptGroups)+len(r.commands) > 0 || e.ForbidTTY || e.ForbidStdin) {
@@ -41,7 +41,7 @@ func (r *ruleFlags) complete(options *audit.Options, withAccess bool) error {
 	}
 	if r.enforce {
 		if !withAccess {
-			return errors.New("--enforce needs --access: nobody could ask for a session otherwise")
+			return errors.New("--enforce needs --access: without it nobody could request a session")
 		}
 		e.Commands = nil
 		for _, text := range r.commands {

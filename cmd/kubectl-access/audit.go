@@ -22,7 +22,7 @@ import (
 	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
 )
 
-// query is which records are asked for.
+// query selects records.
 type query struct {
 	*cli
 	user, pod, decision string
@@ -36,7 +36,7 @@ type query struct {
 func (c *cli) auditCommand() *cobra.Command {
 	q := &query{cli: c}
 	cmd := &cobra.Command{
-		Use: "audit", Short: "List who went into which Pod, and what was decided",
+		Use: "audit", Short: "List who accessed which Pod, and the decisions",
 		Long: `List the AuditEvents: every exec, attach, port-forward, proxy and debug that
 somebody took or wanted to take, the oldest first. --since and --until take a
 duration, which is that long ago, or a time such as 2026-11-21T09:00:00Z.`,
@@ -45,13 +45,13 @@ duration, which is that long ago, or a time such as 2026-11-21T09:00:00Z.`,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return q.run(cmd.Context()) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&q.user, "user", "", "only what this user did")
-	flags.StringVar(&q.pod, "pod", "", "only what was done in this Pod")
-	flags.StringVar(&q.decision, "decision", "", "only what was Allowed, or Denied")
-	flags.StringVar(&q.since, "since", "", "only what was done since then")
-	flags.StringVar(&q.until, "until", "", "only what was done before then")
-	flags.BoolVarP(&q.everywhere, "all-namespaces", "A", false, "of all namespaces, and what is in none")
-	flags.BoolVarP(&q.watch, "watch", "w", false, "go on with what is done from now on")
+	flags.StringVar(&q.user, "user", "", "only acts of this user")
+	flags.StringVar(&q.pod, "pod", "", "only acts in this Pod")
+	flags.StringVar(&q.decision, "decision", "", "only acts that were Allowed, or Denied")
+	flags.StringVar(&q.since, "since", "", "only acts since this time")
+	flags.StringVar(&q.until, "until", "", "only acts before this time")
+	flags.BoolVarP(&q.everywhere, "all-namespaces", "A", false, "acts in all namespaces, and in none")
+	flags.BoolVarP(&q.watch, "watch", "w", false, "continue with new acts")
 	c.addOutputFlag(cmd, &q.output)
 	return cmd
 }
@@ -102,7 +102,7 @@ func (q *query) run(ctx context.Context) error {
 	return q.follow(ctx, cl, selector, list.ResourceVersion, show)
 }
 
-// explained tells a cluster without records from one without admitkit.
+// explained distinguishes a cluster without records from one without admitkit.
 func (q *query) explained(ctx context.Context, err error) error {
 	if !meta.IsNoMatchError(err) {
 		return explained(err)
@@ -121,7 +121,7 @@ func (q *query) explained(ctx context.Context, err error) error {
 	return exitf(codeNotFound, "in this cluster sessions are not recorded as objects: the API server knows admitkit, and no AuditEvents. The chart's value audit.objects.enabled switches them on, or the package's auditevent.New")
 }
 
-// follow shows records as they are made, until it is interrupted.
+// follow shows new records until it is interrupted.
 func (q *query) follow(ctx context.Context, cl client.WithWatch, selector client.ListOption, from string, show printer) error {
 	events := &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 		options := &client.ListOptions{Raw: &o}
@@ -149,7 +149,7 @@ func (q *query) follow(ctx context.Context, cl client.WithWatch, selector client
 	return exitf(codeInterrupted, "interrupted")
 }
 
-// labels select at the server what labels can.
+// labels selects at the server as far as labels can.
 func (q *query) labels(namespace string) client.MatchingLabels {
 	selector := client.MatchingLabels{}
 	set := func(label, value string) {
@@ -166,7 +166,7 @@ func (q *query) labels(namespace string) client.MatchingLabels {
 	return selector
 }
 
-// matches looks at the record itself: labels can be changed.
+// matches checks the record itself, because labels can be changed.
 func (q *query) matches(event *v1alpha1.AuditEvent) bool {
 	r := &event.Spec
 	last := r.Time.Time
@@ -177,7 +177,7 @@ func (q *query) matches(event *v1alpha1.AuditEvent) bool {
 		(q.from.IsZero() || !last.Before(q.from)) && (q.to.IsZero() || r.Time.Time.Before(q.to))
 }
 
-// when reads a time, or a duration before now. "" is no time.
+// when parses a time, or a duration before now. "" is no time.
 func when(flag, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil

@@ -18,7 +18,7 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 )
 
-// onRequest returns a command that does something with one request.
+// onRequest returns a command for one request.
 func (c *cli) onRequest(cmd *cobra.Command, names []string, do func(context.Context, client.WithWatch, request, []string) error) *cobra.Command {
 	cmd.Args = exactly(append([]string{"NAME"}, names...)...)
 	cmd.ValidArgsFunction = c.completeRequests
@@ -55,8 +55,8 @@ func (c *cli) completeRequests(cmd *cobra.Command, args []string, _ string) ([]s
 
 func (c *cli) extendCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "extend NAME DURATION", Short: "Let access last longer, up to the template's maximum",
-		Long: `Let access last longer by DURATION, such as 15m or 1h30m, up to the template's
+		Use: "extend NAME DURATION", Short: "Extend access, up to the template's maximum",
+		Long: `Extend access by DURATION, such as 15m or 1h30m, up to the template's
 maximum, which counts from when access was asked for. With -DURATION it ends
 sooner: put -- before it.`,
 		Example: "  kubectl access extend web-x7k2p 15m\n  kubectl access extend -- web-x7k2p -15m",
@@ -78,9 +78,9 @@ sooner: put -- before it.`,
 	})
 }
 
-// extend changes the duration of a request, unless somebody else did so since it
-// was read: then this is not what was meant. A resourceVersion would not do for
-// that, since the status changes at any time.
+// extend changes the duration of a request, unless somebody else has changed it
+// since it was read: the sum would not be what the engineer meant. A
+// resourceVersion cannot check this, because the status changes at any time.
 func extend(ctx context.Context, cl client.Client, req request, by time.Duration) error {
 	before := req.GetRequestSpec().Duration
 	now, err := time.ParseDuration(before)
@@ -124,7 +124,7 @@ func (c *cli) revokeCommand() *cobra.Command {
 	})
 }
 
-// revoke deletes a request, and no other of its name. One that is gone is revoked.
+// revoke deletes this request, but not another one of the same name. If it is gone already, it is revoked.
 func revoke(ctx context.Context, cl client.Client, req request) error {
 	uid := req.GetUID()
 	err := cl.Delete(ctx, req, client.Preconditions{UID: &uid})
@@ -132,7 +132,7 @@ func revoke(ctx context.Context, cl client.Client, req request) error {
 }
 
 func (c *cli) describeCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "describe NAME", Short: "Show a request: how far it has come, and what happened to it"}
+	cmd := &cobra.Command{Use: "describe NAME", Short: "Show the progress and the events of a request"}
 	return c.onRequest(cmd, nil, func(ctx context.Context, cl client.WithWatch, req request, _ []string) error {
 		spec, status := req.GetRequestSpec(), req.GetRequestStatus()
 		var groups string
@@ -158,7 +158,7 @@ func (c *cli) describeCommand() *cobra.Command {
 	})
 }
 
-// describeEvents shows what happened, as far as the engineer may see it.
+// describeEvents shows the events that the engineer may see.
 func (c *cli) describeEvents(ctx context.Context, cl client.Client, req request) error {
 	var events corev1.EventList
 	err := cl.List(ctx, &events, client.InNamespace(req.GetNamespace()), client.MatchingFieldsSelector{

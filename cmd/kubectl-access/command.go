@@ -23,7 +23,7 @@ func init() {
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 }
 
-// cli is what all commands have in common.
+// cli has what all commands share.
 type cli struct {
 	genericiooptions.IOStreams
 	flags *genericclioptions.ConfigFlags
@@ -35,8 +35,8 @@ func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	c := &cli{IOStreams: streams, flags: genericclioptions.NewConfigFlags(true)}
 	root := &cobra.Command{
 		Use:   "kubectl-access",
-		Short: "Ask for access to a Pod, for a while",
-		Long: `Ask for access to a Pod, for a while.
+		Short: "Request access to a Pod for a limited time",
+		Long: `Request access to a Pod for a limited time.
 
 Templates say who may ask, for what and for how long. "kubectl access templates"
 lists them; "exec" asks for access to a Pod that runs, "pod" for a Pod of your own.`,
@@ -57,7 +57,7 @@ lists them; "exec" asks for access to a Pod that runs, "pod" for a Pod of your o
 		c.listCommand(), c.templatesCommand(), c.describeCommand(), c.extendCommand(), c.revokeCommand(),
 		c.auditCommand(),
 	)
-	// What fails without having run is the command line, as cobra sees it.
+	// If no command has run, cobra has rejected the command line.
 	for _, cmd := range root.Commands() {
 		run := cmd.RunE
 		cmd.RunE = func(cmd *cobra.Command, args []string) error { return withCode(run(cmd, args)) }
@@ -87,7 +87,7 @@ func (c *cli) connect() (client.WithWatch, string, error) {
 	return cl, namespace, err
 }
 
-// exactly demands that many arguments, and says which.
+// exactly requires an argument for each name.
 func exactly(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == len(names) {
@@ -96,11 +96,11 @@ func exactly(names ...string) cobra.PositionalArgs {
 		if len(args) < len(names) {
 			return exitf(codeUsage, "%s is missing\nSee '%s --help'", names[len(args)], cmd.CommandPath())
 		}
-		return exitf(codeUsage, "what is %q? %s takes %d arguments\nSee '%s --help'", args[len(names)], cmd.Name(), len(names), cmd.CommandPath())
+		return exitf(codeUsage, "unexpected argument %q: %s takes %d\nSee '%s --help'", args[len(names)], cmd.Name(), len(names), cmd.CommandPath())
 	}
 }
 
-// sayf tells the engineer something that is not what they asked for.
+// sayf prints to standard error, for the engineer, what is not a result.
 func (c *cli) sayf(format string, args ...any) {
-	_, _ = fmt.Fprintf(c.ErrOut, format+"\n", args...) // there is nobody else to tell
+	_, _ = fmt.Fprintf(c.ErrOut, format+"\n", args...) // nothing else can report it
 }

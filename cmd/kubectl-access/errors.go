@@ -20,7 +20,7 @@ const (
 	codeInterrupted = 130
 )
 
-// exitError is an error with an exit code. Without err there is nothing to say.
+// exitError is an error with an exit code. Without err nothing is printed.
 type exitError struct {
 	code int
 	err  error
@@ -48,7 +48,7 @@ func withCode(err error) error {
 	return &exitError{code: codeError, err: err}
 }
 
-// explained says what an API error means for who asks for access.
+// explained translates an API error for an engineer who requests access.
 func explained(err error) error {
 	var exit *exitError
 	switch {
@@ -71,6 +71,6 @@ func explained(err error) error {
 	return err
 }
 
-// denial stands between the name of the webhook that denied a request, which
-// tells an engineer nothing, and its words.
+// denial separates the name of the webhook that denied a request, which means
+// nothing to an engineer, from its message.
 const denial = " denied the request: "

@@ -17,7 +17,7 @@ import (
 // request is either kind of request.
 type request = v1alpha1.Request
 
-// kind is one of the two kinds of request, as far as they differ.
+// kind has the differences between the two kinds of request.
 type kind struct {
 	name        string // of the command
 	resource    string
@@ -73,10 +73,10 @@ func kindOf(req request) *kind {
 	return execRequests
 }
 
-// named returns how kubectl and this command name a request.
+// named returns a request's name as kubectl and this command write it.
 func named(req request) string { return kindOf(req).resource + "/" + req.GetName() }
 
-// find returns the request of a name, such as web-x7k2p, exec/web-x7k2p or
+// find returns the request with a name such as web-x7k2p, exec/web-x7k2p or
 // execaccessrequests/web-x7k2p.
 func find(ctx context.Context, cl client.Client, namespace, name string) (request, error) {
 	prefix, rest, qualified := strings.Cut(name, "/")
@@ -102,11 +102,11 @@ func find(ctx context.Context, cl client.Client, namespace, name string) (reques
 	}
 	switch {
 	case !matched:
-		return nil, exitf(codeUsage, "%q: a request is named NAME, exec/NAME or pod/NAME", prefix+"/"+name)
+		return nil, exitf(codeUsage, "%q: must be NAME, exec/NAME or pod/NAME", prefix+"/"+name)
 	case len(found) == 0:
 		return nil, exitf(codeNotFound, "there is no request %q in namespace %s; 'kubectl access list' shows those that are", name, namespace)
 	case len(found) > 1:
-		return nil, exitf(codeUsage, "there are two requests %q in namespace %s: say exec/%s or pod/%s", name, namespace, name, name)
+		return nil, exitf(codeUsage, "there are two requests %q in namespace %s: use exec/%s or pod/%s", name, namespace, name, name)
 	}
 	return found[0], nil
 }

@@ -15,7 +15,7 @@ import (
 func (c *cli) listCommand() *cobra.Command {
 	var mine bool
 	cmd := &cobra.Command{
-		Use: "list", Aliases: []string{"ls", "get"}, Short: "List requests, and until when they give access",
+		Use: "list", Aliases: []string{"ls", "get"}, Short: "List requests and their remaining time",
 	}
 	cmd.Flags().BoolVar(&mine, "mine", false, "only those that you made")
 	return c.listing(cmd, "requests", func(ctx context.Context, cl client.Client, scope client.InNamespace) ([]client.Object, error) {
@@ -29,13 +29,13 @@ func (c *cli) listCommand() *cobra.Command {
 
 // templatesCommand returns the command that lists templates.
 func (c *cli) templatesCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "templates", Short: "List what may be asked for, by whom and for how long"}
+	cmd := &cobra.Command{Use: "templates", Short: "List what you can request, who may request it, and for how long"}
 	return c.listing(cmd, "templates", func(ctx context.Context, cl client.Client, scope client.InNamespace) ([]client.Object, error) {
 		return c.list(ctx, cl, scope, func(k *kind) client.ObjectList { return k.templates() })
 	})
 }
 
-// listing makes a command print what find finds.
+// listing makes a command that prints the objects that find returns.
 func (c *cli) listing(cmd *cobra.Command, what string, find func(context.Context, client.Client, client.InNamespace) ([]client.Object, error)) *cobra.Command {
 	var everywhere bool
 	var output string
@@ -95,7 +95,7 @@ func (c *cli) list(ctx context.Context, cl client.Client, scope client.InNamespa
 	return objects, nil
 }
 
-// ofMine keeps the requests of who asks.
+// ofMine keeps the requests of the current user.
 func ofMine(ctx context.Context, cl client.Client, objects []client.Object) ([]client.Object, error) {
 	review := &authenticationv1.SelfSubjectReview{}
 	if err := cl.Create(ctx, review); err != nil && !apierrors.IsAlreadyExists(err) {

@@ -1,27 +1,27 @@
-// Command kubectl-access is a plugin of kubectl for engineers who need access to
-// a Pod for a while:
+// Command kubectl-access is a kubectl plugin for engineers who need access to a
+// Pod for a limited time:
 //
-//	kubectl access templates                     what may be asked for
-//	kubectl access exec web --duration 30m       access to a Pod that runs
-//	kubectl access pod debug --shell             a Pod of one's own, and a shell in it
+//	kubectl access templates                     what you can request
+//	kubectl access exec web --duration 30m       access to a running Pod
+//	kubectl access pod debug --shell             a Pod of your own, and a shell in it
 //	kubectl access list
 //	kubectl access extend web-x7k2p 15m
 //	kubectl access revoke web-x7k2p
 //	kubectl access audit --user alice --since 24h
 //
-// What is asked for goes to standard output, everything else to standard error,
-// so that both can be used in scripts. Exit codes:
+// Results go to standard output and everything else to standard error, for use in
+// scripts. Exit codes:
 //
 //	0    done
 //	1    an error
-//	2    the command line is wrong
-//	3    refused: by the template, by policy, or for want of a right
+//	2    invalid command line
+//	3    refused by the template or by policy, or a right is missing
 //	4    not ready in time; the request is kept
-//	5    there is no such template, request or Pod, or no admitkit
+//	5    the template, request or Pod does not exist, or admitkit is not installed
 //	130  interrupted
 //
-// With --shell it is the exit code of the command that ran in the Pod, and 128 and
-// the number of the signal when a signal ended kubectl.
+// With --shell the exit code is that of the command in the Pod, or 128 plus the
+// signal number if a signal ended kubectl.
 package main
 
 import (
@@ -38,7 +38,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // the second signal ends it at once
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	cmd := newCommand(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
 	ran, err := cmd.ExecuteContextC(ctx)
 	if err == nil {
@@ -50,7 +50,7 @@ func main() {
 		exit = &exitError{code: codeUsage, err: fmt.Errorf("%w\nSee '%s --help'", err, ran.CommandPath())}
 	}
 	if exit.err != nil {
-		// What others wrote, such as reasons, is to do nothing to the terminal.
+		// Text of other users, such as reasons, must not control the terminal.
 		fmt.Fprintf(os.Stderr, "error: %s\n", printers.EscapeTerminal(exit.err.Error()))
 	}
 	os.Exit(exit.code)

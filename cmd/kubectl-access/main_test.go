@@ -248,7 +248,7 @@ func TestTheShellIsACommandOfKubectlAndNothingElse(t *testing.T) {
 	if !strings.HasPrefix(o.stdout, "pod/podaccess-debug-") {
 		t.Errorf("standard output is %q, want that of the command", o.stdout)
 	}
-	kubectlAccess(t, alice, "exec", "evil", "-n", namespace, "--shell").expect(t, codeError, "not one of kubectl", "rm -rf")
+	kubectlAccess(t, alice, "exec", "evil", "-n", namespace, "--shell").expect(t, codeError, "not a kubectl command", "rm -rf")
 }
 
 func TestAnAccessCommandDoesNothingToTheTerminal(t *testing.T) {

@@ -26,11 +26,11 @@ func (c *cli) addOutputFlag(cmd *cobra.Command, output *string) {
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// printer prints objects of one sort to standard output.
+// printer prints objects of one kind to standard output.
 type printer func(objects ...client.Object) error
 
-// listPrinter is the printer of a command that lists: JSON and YAML are a List,
-// of however many objects, for scripts that do not know how many.
+// listPrinter is the printer of a command that lists: JSON and YAML are always a
+// List, so that scripts need not distinguish one object from several.
 func (c *cli) listPrinter(format string, everywhere bool) (printer, error) {
 	switch format {
 	case "json":
@@ -41,8 +41,8 @@ func (c *cli) listPrinter(format string, everywhere bool) (printer, error) {
 	return c.printer(format, everywhere)
 }
 
-// printer returns the printer of a format, which is table by default. Tables have
-// a column with the namespace when they are of all namespaces.
+// printer returns the printer of a format, by default table. A table of all
+// namespaces has a column for the namespace.
 func (c *cli) printer(format string, everywhere bool) (printer, error) {
 	switch format {
 	case "", "table", "wide":
@@ -68,7 +68,7 @@ func (c *cli) printer(format string, everywhere bool) (printer, error) {
 	return nil, exitf(codeUsage, "--output %q: must be one of %s", format, strings.Join(formats, ", "))
 }
 
-// whole prints objects as they are, one after the other.
+// whole prints complete objects, one after the other.
 func (c *cli) whole(p printers.ResourcePrinter) printer {
 	return func(objects ...client.Object) error {
 		for _, object := range objects {
@@ -97,7 +97,7 @@ func (c *cli) asList(p printers.ResourcePrinter) printer {
 	}
 }
 
-// complete makes an object what kubectl shows of it.
+// complete adds kind and version to an object and removes managedFields, as kubectl does.
 func complete(object client.Object) error {
 	gvk, err := apiutil.GVKForObject(object, scheme)
 	if err != nil {
@@ -108,8 +108,8 @@ func complete(object client.Object) error {
 	return nil
 }
 
-// table prints objects as kubectl prints tables. Called again it prints more
-// rows of the same table.
+// table prints objects as a table of kubectl. The next call adds rows to the same
+// table.
 func (c *cli) table(wide, everywhere bool) printer {
 	out := printers.GetNewTabWriter(c.Out)
 	begun := false
@@ -122,12 +122,12 @@ func (c *cli) table(wide, everywhere bool) printer {
 			var cells []string
 			for _, col := range columns {
 				if (!col.wide || wide) && (col.name != "NAMESPACE" || everywhere) {
-					// Names and reasons are others' words, which are to do nothing to the
-					// terminal.
+					// Names and reasons are text of other users, which must not control
+					// the terminal.
 					cells = append(cells, printers.EscapeTerminal(cell(col)))
 				}
 			}
-			_, _ = fmt.Fprintln(out, strings.Join(cells, "\t")) // Flush tells
+			_, _ = fmt.Fprintln(out, strings.Join(cells, "\t")) // Flush returns the error
 		}
 		if !begun {
 			row(func(col column) string { return col.name })
@@ -207,8 +207,8 @@ var templateColumns = []column{
 	{name: "AGE", wide: true, of: age},
 }
 
-// template returns what the two kinds of template have in common: the command
-// that asks for it, the config and the target.
+// template returns what the two kinds of template share: the command that
+// requests access, the config and the target.
 func template(object client.Object) (command string, config *v1alpha1.AccessConfig, target string) {
 	switch t := object.(type) {
 	case *v1alpha1.PodAccessTemplate:
@@ -240,12 +240,12 @@ func age(object client.Object) string {
 	return duration.HumanDuration(time.Since(object.GetCreationTimestamp().Time))
 }
 
-// lines prints names and values in two columns, leaving out what is empty.
+// lines prints names and values in two columns, and omits empty values.
 func lines(out io.Writer, pairs ...string) error {
 	w := printers.GetNewTabWriter(out)
 	for pair := range slices.Chunk(pairs, 2) {
 		if pair[1] != "" {
-			_, _ = fmt.Fprintf(w, "%s:\t%s\n", pair[0], printers.EscapeTerminal(pair[1])) // Flush tells
+			_, _ = fmt.Fprintf(w, "%s:\t%s\n", pair[0], printers.EscapeTerminal(pair[1])) // Flush returns the error
 		}
 	}
 	return w.Flush()

@@ -17,7 +17,7 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 )
 
-// ask is what an engineer asks for.
+// ask holds the flags of a request.
 type ask struct {
 	*cli
 	kind     *kind
@@ -40,13 +40,13 @@ func (c *cli) requestCommand(k *kind) *cobra.Command {
 		RunE:              func(cmd *cobra.Command, args []string) error { return a.run(cmd.Context(), args[0]) },
 	}
 	flags := cmd.Flags()
-	flags.DurationVarP(&a.duration, "duration", "d", 0, "how long access lasts, such as 30m or 1h30m (default: the template's)")
-	flags.StringVarP(&a.reason, "reason", "r", "", "what the access is for")
-	flags.StringVar(&a.name, "name", "", "name of the request (default: the template's, and a suffix)")
+	flags.DurationVarP(&a.duration, "duration", "d", 0, "duration of the access, such as 30m or 1h30m (default: the template's)")
+	flags.StringVarP(&a.reason, "reason", "r", "", "reason for the access")
+	flags.StringVar(&a.name, "name", "", "name of the request (default: the template's name and a suffix)")
 	flags.DurationVar(&a.timeout, "timeout", time.Minute, "how long to wait until access is ready; 0 does not wait")
 	flags.BoolVar(&a.shell, "shell", false, "run the access command once access is ready")
 	if k == execRequests {
-		flags.StringVar(&a.pod, "pod", "", "the Pod (default: one of the workload's that is ready)")
+		flags.StringVar(&a.pod, "pod", "", "name of the Pod (default: a ready Pod of the workload)")
 	}
 	c.addOutputFlag(cmd, &a.output)
 	cmd.MarkFlagsMutuallyExclusive("shell", "output")
@@ -56,7 +56,7 @@ func (c *cli) requestCommand(k *kind) *cobra.Command {
 func (a *ask) run(ctx context.Context, template string) error {
 	switch {
 	case a.duration < 0:
-		return exitf(codeUsage, "--duration %s: must be more than nothing", a.duration)
+		return exitf(codeUsage, "--duration %s: must be more than 0", a.duration)
 	case a.shell && a.timeout == 0:
 		return exitf(codeUsage, "--shell has to wait: --timeout must be more than 0")
 	}
@@ -86,7 +86,7 @@ func (a *ask) run(ctx context.Context, template string) error {
 	case a.output != "":
 		return show(req)
 	case req.GetRequestStatus().AccessMessage != "":
-		_, err := fmt.Fprintln(a.Out, printers.EscapeTerminal(req.GetRequestStatus().AccessMessage)) // it is a template's author's
+		_, err := fmt.Fprintln(a.Out, printers.EscapeTerminal(req.GetRequestStatus().AccessMessage)) // a template's author wrote it
 		return err
 	}
 	return nil
@@ -114,8 +114,8 @@ func (a *ask) create(ctx context.Context, cl client.Client, namespace, template 
 	return req, explained(err)
 }
 
-// templateExists says which templates there are when this one is not among them.
-// Whether it is, is for the server to say where templates may not be read.
+// templateExists lists the templates if this one is not among them. If the user
+// may not list templates, the server decides.
 func (a *ask) templateExists(ctx context.Context, cl client.Client, namespace, template string) error {
 	err := cl.Get(ctx, types.NamespacedName{Namespace: namespace, Name: template}, a.kind.newTemplate())
 	if apierrors.IsForbidden(err) {
@@ -157,7 +157,7 @@ func (c *cli) completeTemplates(k *kind) cobra.CompletionFunc {
 	}
 }
 
-// left says how long access lasts from now on.
+// left returns the remaining time of the access.
 func left(req request) string {
 	end := req.GetRequestStatus().ExpiresAt
 	if end == nil {

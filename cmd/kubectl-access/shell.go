@@ -15,9 +15,9 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 )
 
-// runShell runs the access command. It is a template's author who wrote it, and
-// the engineer whose rights it would have: so it is not given to a shell, and is
-// run only when it does nothing but use the Pod of the request.
+// runShell runs the access command. A template's author wrote it, but it has the
+// engineer's rights. So no shell interprets it, and it runs only if it does
+// nothing but use the Pod of the request.
 func (a *ask) runShell(ctx context.Context, req request) error {
 	message := req.GetRequestStatus().AccessMessage
 	args, err := podCommand(message, req.GetNamespace(), req.GetRequestStatus().PodName)
@@ -25,7 +25,7 @@ func (a *ask) runShell(ctx context.Context, req request) error {
 		return exitf(codeError, "the access command is not run: %w\nAccess is there all the same. Run it yourself if you trust it: %s", err, message)
 	}
 	a.sayf("running: kubectl %s", printers.EscapeTerminal(commandLine(args)))
-	// An interrupt is for what runs in the Pod, not for us.
+	// An interrupt goes to the command in the Pod, not to this program.
 	command := exec.CommandContext(context.WithoutCancel(ctx), "kubectl", append(a.connection(), args...)...) //nolint:gosec // see above
 	command.Stdin, command.Stdout, command.Stderr = a.In, a.Out, a.ErrOut
 	err = command.Run()
@@ -36,14 +36,14 @@ func (a *ask) runShell(ctx context.Context, req request) error {
 	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return exitf(128+int(status.Signal()), "kubectl was ended by a signal: %s", status.Signal())
 	}
-	return &exitError{code: exit.ExitCode()} // kubectl has said why
+	return &exitError{code: exit.ExitCode()} // kubectl has printed the reason
 }
 
-// shellCommands are the commands of kubectl that --shell runs, each with its
-// flags that concern the Pod alone. What is not here is refused: above all the
-// flags that say where to connect and as whom, which can name a program to run
-// for credentials; files, and cp, which could take the engineer's own to the Pod;
-// and selectors and copies, which are about other Pods.
+// shellCommands are the kubectl commands that --shell runs, each with the flags
+// that concern only the Pod. Everything else is refused, above all connection
+// flags, which can name a program to run for credentials; files and cp, which
+// could copy the engineer's files to the Pod; and selectors and copies, which
+// concern other Pods.
 var shellCommands = map[string]func(*pflag.FlagSet){
 	"exec":   session,
 	"attach": session,
@@ -78,13 +78,13 @@ func session(flags *pflag.FlagSet) {
 	flags.StringP("container", "c", "", "")
 }
 
-// podCommand returns the arguments of kubectl for an access command, or an error
-// unless that does nothing but use the Pod. They are made anew of what was
-// understood here, so that kubectl understands nothing else.
+// podCommand returns kubectl's arguments for an access command, or an error if it
+// does more than use the Pod. It builds them from what it parsed, so that kubectl
+// cannot parse the text in another way.
 func podCommand(message, namespace, pod string) ([]string, error) {
 	words, err := shlex.Split(message)
 	if err != nil || len(words) == 0 || words[0] != "kubectl" {
-		return nil, errors.New("it is not one of kubectl")
+		return nil, errors.New("it is not a kubectl command")
 	}
 	in := namespace
 	flagSet := func(name string) *pflag.FlagSet {
@@ -100,7 +100,7 @@ func podCommand(message, namespace, pod string) ([]string, error) {
 	}
 	define, known := shellCommands[before.Arg(0)]
 	if !known {
-		return nil, fmt.Errorf("kubectl %s is none of those that --shell runs: attach, debug, exec, get, logs, port-forward", before.Arg(0))
+		return nil, fmt.Errorf("--shell does not run kubectl %s, but only attach, debug, exec, get, logs, port-forward", before.Arg(0))
 	}
 	name := before.Arg(0)
 	flags := flagSet("kubectl " + name)

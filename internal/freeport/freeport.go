@@ -11,21 +11,22 @@ import (
 )
 
 const (
-	// The kernel gives none of these to who asks for any port: Linux does so from
-	// 32768, macOS from 49152. A port from there (":0") could be taken by an outgoing
-	// connection of another process before who asked listens, or while it restarts.
+	// These ports are below those that the kernel hands out for ":0" and for outgoing
+	// connections (Linux from 32768, macOS from 49152). An outgoing connection of
+	// another process could otherwise take the port before the caller listens, or
+	// while it restarts.
 	first, count = 20000, 10000
-	// A port is taken from others who look for one, in this process or another, for
-	// as long as this process lives: by a listener on the port so far below it.
+	// A listener on the port this far below claims a port, so that neither this
+	// process nor another one finds it again while this process lives.
 	claim = -10000
 )
 
 var (
 	mu     sync.Mutex
-	claims []net.Listener // which are closed when nobody has them
+	claims []net.Listener // kept, because a collected listener is closed
 )
 
-// Find returns a port of 127.0.0.1 that is free, and that nobody else gets here.
+// Find returns a free port of 127.0.0.1 that no other call returns.
 func Find() (int32, error) {
 	const tries = 100
 	var errs error
@@ -43,14 +44,14 @@ func Find() (int32, error) {
 		}
 		errs = errors.Join(errs, err)
 	}
-	return 0, fmt.Errorf("no free port in %d tries: %w", tries, errs)
+	return 0, fmt.Errorf("found no free port in %d tries: %w", tries, errs)
 }
 
 func listen(port int32) (net.Listener, error) {
 	return net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 }
 
-// For is Find for a test, which ends where there is none.
+// For is Find for a test. It ends the test if there is no free port.
 func For(t testing.TB) int32 {
 	t.Helper()
 	port, err := Find()

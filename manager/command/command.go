@@ -1,5 +1,5 @@
-// Package command is the command line that every extension gets, so that each
-// has one binary for one process or two, a review without a cluster, the
+// Package command is the command line of a program of extensions. It gives every
+// program one binary for one process or two, a review without a cluster, the
 // manifests of its installation, and a clean removal:
 //
 //	func main() {
@@ -9,23 +9,23 @@
 //	}
 //
 //	my-ext start      register and serve, in one process
-//	my-ext register   register and end, or with --stay go on (the registrar)
+//	my-ext register   register and end, or keep running with --stay (the registrar)
 //	my-ext serve      serve what the registrar has registered
 //	my-ext unregister remove the webhook configurations, what the extensions made, and the Secrets
 //	my-ext review     run the extensions on manifests, without a cluster
-//	my-ext manifests  print what an installation needs
+//	my-ext manifests  print the manifests of an installation
 //
 // # Flags and environment
 //
-// Each flag, an author's own included, can be given by an environment variable:
+// Each flag, your own included, can also be set by an environment variable:
 // --webhook-namespace by ADMITKIT_WEBHOOK_NAMESPACE. The flag wins. The --zap-
 // flags are controller-runtime's.
 //
 // # Exit codes
 //
-//	0  done; after SIGINT or SIGTERM too
-//	1  it failed, or review has a denial
-//	2  what was asked for is wrong: a flag, an option, an extension, a manifest
+//	0  done; also after SIGINT or SIGTERM
+//	1  it failed, or review denied something
+//	2  the request is wrong: a flag, an option, an extension, a manifest
 package command
 
 import (
@@ -44,13 +44,13 @@ import (
 	"github.com/admitkit/admitkit/manager"
 )
 
-// Build adds the extensions to a manager. It is called by every subcommand
-// that needs them, with the same flags, so that names and paths agree.
+// Build adds the extensions to a manager. Every subcommand that needs them calls
+// it, with the same flags, so that names and paths agree.
 type Build func(mgr *manager.Manager) error
 
-// New returns the command. Flags of the author's own go onto its
-// PersistentFlags; they are parsed when build is called. Its Version is that of
-// the program's module; set it to have another one.
+// New returns the command. Add your own flags to its PersistentFlags; they are
+// parsed when build is called. Its Version is the version of the program's module;
+// set it to override that.
 func New(name string, build Build) *cobra.Command {
 	f := &flags{}
 	root := &cobra.Command{
@@ -58,7 +58,7 @@ func New(name string, build Build) *cobra.Command {
 		Short: name + " answers Kubernetes admissions",
 		Long: name + ` answers Kubernetes admissions.
 
-Each flag can be given by an environment variable too: --webhook-namespace by
+Each flag can also be set by an environment variable: --webhook-namespace by
 ADMITKIT_WEBHOOK_NAMESPACE. The flag wins.
 
 Exit codes: 0 done; 1 failed, or denied by review; 2 a flag, option or manifest is wrong.`,
@@ -68,60 +68,95 @@ Exit codes: 0 done; 1 failed, or denied by review; 2 a flag, option or manifest 
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return wrong(err) })
 	f.bind(root)
-	add := func(use, short, long string, registers bool, run func(*manager.Manager, context.Context) error) *cobra.Command {
-		cmd := &cobra.Command{
-			Use: use, Short: short, Long: long, Args: noArgs,
-			RunE: func(cmd *cobra.Command, _ []string) error {
-				options, err := f.complete(cmd)
-				if err != nil {
-					return wrong(err)
-				}
-				options.RegisterWebHook = &registers
-				mgr, err := newManager(options, build)
-				if err != nil {
-					return err
-				}
-				return run(mgr, cmd.Context())
-			},
-		}
-		root.AddCommand(cmd)
-		return cmd
-	}
-	add("start", "Register the webhooks and serve them",
-		"Register the webhooks and serve them, in one process. It needs the rights of both\nregister and serve.",
-		true, (*manager.Manager).Start)
-	var stay bool
-	add("register", "Register the webhooks and end, or stay",
-		"Create the CA Secret and the webhook configurations, and end. Run it with rights that\nthe serving process does not have, and again after an upgrade. With --stay it goes on:\nit rotates the CA, writes the leaf's Secret and repairs the configurations.",
-		true, func(mgr *manager.Manager, ctx context.Context) error {
-			if stay {
-				return mgr.KeepRegistered(ctx)
-			}
-			return mgr.RegisterExtensions(ctx)
-		}).Flags().BoolVar(&stay, "stay", false, "do not end: rotate certificates and repair the webhook configurations")
-	add("serve", "Serve webhooks that are registered by register",
-		"Serve the webhooks. It reads the CA Secret and needs no right on webhook\nconfigurations; it waits until register has created the Secret.",
-		false, (*manager.Manager).Start)
-	var scaleDown []string
-	var scaleDownTimeout time.Duration
-	unregister := add("unregister", "Remove the webhook configurations, what the extensions made, and the CA Secret",
-		"Remove what the extensions made that must not outlive them, the webhook configurations,\nthe Secrets and the Lease, and log each. Run it with the flags of the installation, before\nthe rest is deleted: a configuration without a server blocks what its failure policy Fail\ncovers. A manager that runs would repair what is removed: name its Deployments.",
-		true, func(mgr *manager.Manager, ctx context.Context) error {
-			if len(scaleDown) > 0 {
-				waiting, cancel := context.WithTimeout(ctx, scaleDownTimeout)
-				defer cancel()
-				if err := mgr.ScaleDown(waiting, scaleDown...); err != nil {
-					// The managers may be gone all the same, from a node that is dead for
-					// example: nobody else would end what has to end.
-					return errors.Join(err, mgr.RunRemovers(ctx))
-				}
-			}
-			return mgr.UnregisterExtensions(ctx)
-		}).Flags()
-	unregister.StringSliceVar(&scaleDown, "scale-down", nil, "before, scale these Deployments in --webhook-namespace to zero and wait until their Pods are gone")
-	unregister.DurationVar(&scaleDownTimeout, "scale-down-timeout", 2*time.Minute, "how long to wait for these Pods; then what the extensions made is removed, and no more")
-	root.AddCommand(newReview(name, f, build), newManifests(name, f, build))
+	s := subcommands{f, build}
+	root.AddCommand(s.start(), s.register(), s.serve(), s.unregister(), newReview(name, f, build), newManifests(name, f, build))
 	return root
+}
+
+// subcommands are those that run a manager on a cluster.
+type subcommands struct {
+	flags *flags
+	build Build
+}
+
+func (s subcommands) start() *cobra.Command {
+	return s.runs(true, (*manager.Manager).Start, &cobra.Command{
+		Use:   "start",
+		Short: "Register the webhooks and serve them",
+		Long:  "Register the webhooks and serve them, in one process. It needs the rights of both\nregister and serve.",
+	})
+}
+
+func (s subcommands) register() *cobra.Command {
+	var stay bool
+	cmd := s.runs(true, func(mgr *manager.Manager, ctx context.Context) error {
+		if stay {
+			return mgr.KeepRegistered(ctx)
+		}
+		return mgr.RegisterExtensions(ctx)
+	}, &cobra.Command{
+		Use:   "register",
+		Short: "Register the webhooks and end, or stay",
+		Long: `Create the CA Secret and the webhook configurations, and end. Run it with rights that
+the serving process does not have, and again after an upgrade. With --stay it keeps
+running: it rotates the CA, writes the leaf's Secret and repairs the configurations.`,
+	})
+	cmd.Flags().BoolVar(&stay, "stay", false, "keep running: rotate certificates and repair the webhook configurations")
+	return cmd
+}
+
+func (s subcommands) serve() *cobra.Command {
+	return s.runs(false, (*manager.Manager).Start, &cobra.Command{
+		Use:   "serve",
+		Short: "Serve the webhooks that register has registered",
+		Long:  "Serve the webhooks. It reads the CA Secret and needs no rights on webhook\nconfigurations. It waits until register has created the Secret.",
+	})
+}
+
+func (s subcommands) unregister() *cobra.Command {
+	var deployments []string
+	var timeout time.Duration
+	cmd := s.runs(true, func(mgr *manager.Manager, ctx context.Context) error {
+		if len(deployments) > 0 {
+			waiting, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			if err := mgr.ScaleDown(waiting, deployments...); err != nil {
+				// The managers may be gone all the same, for example from a dead node.
+				// Then nobody else would end what has to end.
+				return errors.Join(err, mgr.RunRemovers(ctx))
+			}
+		}
+		return mgr.UnregisterExtensions(ctx)
+	}, &cobra.Command{
+		Use:   "unregister",
+		Short: "Remove the webhook configurations, what the extensions made, and the CA Secret",
+		Long: `Remove what the extensions made that must not outlive them, the webhook configurations,
+the Secrets and the Lease, and log each. Run it with the flags of the installation,
+before you delete the rest: a configuration with failure policy Fail blocks what it
+covers once nobody serves it. A running manager would repair what this command removes,
+so name its Deployments in --scale-down.`,
+	})
+	cmd.Flags().StringSliceVar(&deployments, "scale-down", nil, "first scale these Deployments in --webhook-namespace to zero and wait until their Pods are gone")
+	cmd.Flags().DurationVar(&timeout, "scale-down-timeout", 2*time.Minute, "how long to wait for these Pods; after that, remove only what the extensions made")
+	return cmd
+}
+
+// runs makes the command run a manager that registers or does not.
+func (s subcommands) runs(registers bool, run func(*manager.Manager, context.Context) error, cmd *cobra.Command) *cobra.Command {
+	cmd.Args = noArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		options, err := s.flags.complete(cmd)
+		if err != nil {
+			return wrong(err)
+		}
+		options.RegisterWebHook = &registers
+		mgr, err := newManager(options, s.build)
+		if err != nil {
+			return err
+		}
+		return run(mgr, cmd.Context())
+	}
+	return cmd
 }
 
 // newManager makes the manager with its extensions.
@@ -136,9 +171,9 @@ func newManager(options manager.Options, build Build) (*manager.Manager, error) 
 	return mgr, nil
 }
 
-// Main runs the command until it ends or SIGINT or SIGTERM stops it, and exits
-// with one of the codes of the package comment, and the error on standard error.
-// A second signal ends the process without a drain.
+// Main runs the command until it ends or SIGINT or SIGTERM stops it. It prints the
+// error on standard error and exits with a code of the package comment. A second
+// signal ends the process without a drain.
 func Main(cmd *cobra.Command) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
@@ -148,8 +183,8 @@ func Main(cmd *cobra.Command) {
 	}
 }
 
-// ExitCode returns the exit code for an error of the command; 0 for none. It is
-// for those who do not use [Main].
+// ExitCode returns the exit code for an error of the command, 0 for nil. Use it if
+// you do not use [Main].
 func ExitCode(err error) int {
 	var bad *wrongError
 	switch {
@@ -161,7 +196,7 @@ func ExitCode(err error) int {
 	return 1
 }
 
-// wrongError is the error of someone who asked for the wrong thing.
+// wrongError means that the request is wrong, not that it failed.
 type wrongError struct{ error }
 
 func (e *wrongError) Unwrap() error { return e.error }
@@ -175,7 +210,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// version is that of the program, and of the library in it.
+// version returns the version of the program and of the library in it.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// manifest is an object, and where it was read.
+// manifest is an object and the place where it was read.
 type manifest struct {
 	*unstructured.Unstructured
 	source string
@@ -25,7 +25,7 @@ type manifest struct {
 
 type manifests []manifest
 
-// find returns the object that an object was before; nil if there is none.
+// find returns the earlier version of an object, or nil if there is none.
 func (all manifests) find(object manifest) *unstructured.Unstructured {
 	i := slices.IndexFunc(all, func(m manifest) bool {
 		return m.GroupVersionKind() == object.GroupVersionKind() && m.GetNamespace() == object.GetNamespace() && m.GetName() == object.GetName()
@@ -36,8 +36,8 @@ func (all manifests) find(object manifest) *unstructured.Unstructured {
 	return all[i].Unstructured
 }
 
-// readManifests reads files, folders, and for - standard input. It is an error
-// if there is nothing in them.
+// readManifests reads files, folders, and standard input for "-". A path without
+// objects is an error.
 func readManifests(stdin io.Reader, paths []string, recursive bool) (manifests, error) {
 	var all manifests
 	for _, path := range paths {
@@ -46,7 +46,7 @@ func readManifests(stdin io.Reader, paths []string, recursive bool) (manifests, 
 			return nil, err
 		}
 		if len(read) == 0 {
-			return nil, fmt.Errorf("%s: there is no object in it", path)
+			return nil, fmt.Errorf("%s: contains no objects", path)
 		}
 		all = append(all, read...)
 	}
@@ -94,8 +94,8 @@ func readFile(path string) (manifests, error) {
 	return readDocuments(path, file)
 }
 
-// readDocuments reads the objects of a stream of YAML or JSON documents. Lists
-// are taken apart.
+// readDocuments reads the objects of a stream of YAML or JSON documents. It splits
+// Lists into their items.
 func readDocuments(source string, from io.Reader) (manifests, error) {
 	var all manifests
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(from))
@@ -108,7 +108,7 @@ func readDocuments(source string, from io.Reader) (manifests, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", where, err)
 		}
-		// Strict: of a key that is there twice, one would be lost without a word.
+		// Strict, because otherwise one of two equal keys would be lost silently.
 		content, err := yaml.YAMLToJSONStrict(text)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", where, err)

@@ -23,7 +23,7 @@ import (
 	"github.com/admitkit/admitkit/manager"
 )
 
-// flags are manager.Options as flags.
+// flags are manager.Options in the form of flags.
 type flags struct {
 	options       manager.Options
 	podSelector   string
@@ -36,39 +36,39 @@ type flags struct {
 
 func (f *flags) bind(cmd *cobra.Command) {
 	o, set := &f.options, cmd.PersistentFlags()
-	set.StringVar(&o.Namespace, "namespace", "", "namespace whose objects reach the extensions (default: all)")
-	set.StringVar(&f.podSelector, "pod-selector", "", "label selector that narrows the Pods down, for example app=web (default: all)")
+	set.StringVar(&o.Namespace, "namespace", "", "namespace whose objects the extensions receive (default: all)")
+	set.StringVar(&f.podSelector, "pod-selector", "", "label selector that restricts the Pods, for example app=web (default: all)")
 	set.StringVar(&o.WebhookNamespace, "webhook-namespace", os.Getenv("POD_NAMESPACE"), "namespace of the Service, the Secret and the Lease (default: $POD_NAMESPACE, then --namespace)")
-	set.StringVar(&o.ServiceName, "service-name", "", "Service by which the API server reaches the webhooks")
+	set.StringVar(&o.ServiceName, "service-name", "", "Service through which the API server calls the webhooks")
 	set.Int32Var(&o.Serving.ServicePort, "service-port", 0, "port of the Service (default 443)")
-	set.StringVar(&o.Serving.AdvertiseHost, "advertise-host", "", "host in the webhooks' URL, when there is no Service (default: --host)")
+	set.StringVar(&o.Serving.AdvertiseHost, "advertise-host", "", "host in the webhooks' URL, if there is no Service (default: --host)")
 	set.StringVar(&o.Host, "host", "", "address to listen on (default: all)")
 	set.Int32Var(&o.Port, "port", manager.DefaultPort, "port to listen on")
 	set.StringVar(&o.KubeConfig, "kubeconfig", "", "kubeconfig file (default: $KUBECONFIG, ~/.kube/config, the Pod's service account)")
-	set.StringVar(&o.OperatorFingerprint, "fingerprint", manager.DefaultFingerprint, "name that tells installations in one namespace apart")
-	set.StringVar(&f.failurePolicy, "failure-policy", string(admissionregistrationv1.Fail), "Fail or Ignore: what becomes of objects while the webhook fails")
-	set.BoolVar(&o.Registration.UnregisterOnStop, "unregister-on-stop", false, "start: remove the webhook configurations at the end, for a manager on a developer's machine")
-	set.BoolVar(&f.setup, "setup-certificate", true, "create the CA's Secret and repair it (serve: only if this is given)")
+	set.StringVar(&o.OperatorFingerprint, "fingerprint", manager.DefaultFingerprint, "name that distinguishes installations in one namespace")
+	set.StringVar(&f.failurePolicy, "failure-policy", string(admissionregistrationv1.Fail), "Fail or Ignore: what happens to objects while the webhook fails")
+	set.BoolVar(&o.Registration.UnregisterOnStop, "unregister-on-stop", false, "start: remove the webhook configurations when it stops, for a manager on a developer's machine")
+	set.BoolVar(&f.setup, "setup-certificate", true, "create the CA's Secret and repair it (serve does so only if you set this)")
 	set.StringVar(&o.SetupCertificateName, "setup-certificate-name", "", "Secret of the CA (default FINGERPRINT-setupcertificate)")
-	set.StringVar(&o.Certificates.Dir, "certificate-dir", "", "folder with tls.crt, tls.key and ca.crt, instead of a CA of our own")
+	set.StringVar(&o.Certificates.Dir, "certificate-dir", "", "folder with tls.crt, tls.key and ca.crt, in place of the manager's own CA")
 	set.StringVar(&o.Certificates.LeafSecretName, "leaf-secret-name", "", "Secret of type kubernetes.io/tls with the serving certificate, for servers that may not read the CA's key")
-	set.BoolVar(&o.Registration.ForeignCABundle, "foreign-ca-bundle", false, "leave the caBundle to someone else, cert-manager's injector for example")
+	set.BoolVar(&o.Registration.ForeignCABundle, "foreign-ca-bundle", false, "leave the caBundle to another program, such as cert-manager's injector")
 	set.StringToStringVar(&o.Registration.Annotations, "webhook-annotations", nil, "annotations of the webhook configurations, for example cert-manager.io/inject-ca-from=my-system/my-ext")
-	set.StringVar(&o.Serving.ClusterDomain, "cluster-domain", manager.DefaultClusterDomain, "domain of the cluster")
+	set.StringVar(&o.Serving.ClusterDomain, "cluster-domain", manager.DefaultClusterDomain, "DNS domain of the cluster")
 	set.DurationVar(&o.Certificates.CALifetime, "ca-lifetime", 0, "validity of the CA (default 1 year)")
 	set.DurationVar(&o.Certificates.LeafLifetime, "leaf-lifetime", 0, "validity of the serving certificate (default 7 days)")
 	set.DurationVar(&o.Certificates.PropagationDelay, "propagation-delay", 0, "how long API servers have to learn of a new CA (default 1 min)")
-	set.BoolVar(&o.Registration.IgnoreUntilProbed, "ignore-until-probed", false, "begin with failure policy Ignore, until a request through the API server came back")
+	set.BoolVar(&o.Registration.IgnoreUntilProbed, "ignore-until-probed", false, "begin with failure policy Ignore, until a request through the API server has come back")
 	set.BoolVar(&f.probe, "probe", true, "send a request through the API server, to learn that it comes back through a webhook")
-	set.StringSliceVar(&o.Registration.AllowOwnPods, "allow-own-pods", nil, "webhooks that may cover the manager's own Pods with failure policy Fail")
-	set.StringVar(&o.WatcherStartRV, "watcher-start-rv", "", "resource version: watchers are not told of Pods that were last changed at it or before (default: of every Pod)")
-	set.IntVar(&o.Watching.QueueLength, "watcher-queue-length", manager.DefaultWatcherQueueLength, "how many events wait for a slow watcher before it is told only what came of them")
+	set.StringSliceVar(&o.Registration.AllowOwnPods, "allow-own-pods", nil, "webhooks that may match the manager's own Pods with failure policy Fail")
+	set.StringVar(&o.WatcherStartRV, "watcher-start-rv", "", "resource version: watchers do not see Pods that last changed at it or before (default: they see every Pod)")
+	set.IntVar(&o.Watching.QueueLength, "watcher-queue-length", manager.DefaultWatcherQueueLength, "how many events wait for a slow watcher; it sees only the resulting state of those beyond")
 	set.BoolVar(&o.Watching.LeaderElection, "leader-election", false, "run reconcilers and watchers in one replica at a time")
-	set.Int64Var(&o.Serving.MaxBodyBytes, "max-body-bytes", 0, "largest admission request that is read (default 8 MiB)")
-	set.IntVar(&o.Serving.MaxInFlight, "max-in-flight", 0, "how many requests each webhook answers at one time (default 1024)")
+	set.Int64Var(&o.Serving.MaxBodyBytes, "max-body-bytes", 0, "size of the largest admission request that is read (default 8 MiB)")
+	set.IntVar(&o.Serving.MaxInFlight, "max-in-flight", 0, "how many requests each webhook handles at a time (default 1024)")
 	set.StringVar(&o.Serving.HealthAddress, "health-address", ":8081", "address of /healthz and /readyz; empty for none")
 	set.StringVar(&o.Serving.MetricsAddress, "metrics-address", ":8080", "address of /metrics; empty for none")
-	set.DurationVar(&f.drainPeriod, "drain-period", manager.DefaultDrainPeriod, "how long to go on serving, not ready, after being told to stop")
+	set.DurationVar(&f.drainPeriod, "drain-period", manager.DefaultDrainPeriod, "how long to keep serving, not ready, after the signal to stop")
 	f.log.TimeEncoder = zapcore.RFC3339NanoTimeEncoder
 	zapFlags := flag.NewFlagSet("", flag.ContinueOnError)
 	f.log.BindFlags(zapFlags)
@@ -76,7 +76,7 @@ func (f *flags) bind(cmd *cobra.Command) {
 	set.Lookup("zap-time-encoding").Usage = "Zap time encoding (one of 'epoch', 'millis', 'nano', 'iso8601', 'rfc3339' or 'rfc3339nano', the default)."
 }
 
-// complete returns the options, when the flags are parsed.
+// complete returns the options. The flags must be parsed.
 func (f *flags) complete(cmd *cobra.Command) (manager.Options, error) {
 	if err := readEnvironment(cmd.Flags()); err != nil {
 		return manager.Options{}, err
@@ -98,14 +98,14 @@ func (f *flags) complete(cmd *cobra.Command) (manager.Options, error) {
 	}
 	logger := f.newLogger()
 	options.Logger = logger.Sugar()
-	// The libraries underneath log through the same logger.
+	// controller-runtime and client-go log through the same logger.
 	ctrllog.SetLogger(zapr.NewLogger(logger))
 	klog.SetLogger(zapr.NewLogger(logger))
 	return options, nil
 }
 
-// newLogger returns controller-runtime's logger without its sampling. Every
-// decision counts: zap would keep the first hundred alike of a second.
+// newLogger returns controller-runtime's logger without its sampling, which would
+// keep only the first hundred equal messages of a second. Every decision counts.
 func (f *flags) newLogger() *zap.Logger {
 	var all zapcore.Core
 	options := f.log
@@ -117,7 +117,7 @@ func (f *flags) newLogger() *zap.Logger {
 	return sampling.WithOptions(zap.WrapCore(func(zapcore.Core) zapcore.Core { return all }))
 }
 
-// EnvPrefix begins the names of the environment variables that stand for flags.
+// EnvPrefix is the prefix of the environment variables that set flags.
 const EnvPrefix = "ADMITKIT_"
 
 // variableOf returns the environment variable of a flag.
@@ -125,12 +125,12 @@ func variableOf(flag string) string {
 	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// ofService are the variables that a kubelet puts into each Pod of a namespace
-// that has a Service named admitkit (unless enableServiceLinks is false). Two of
-// them look like ours.
+// ofService are variables that a kubelet sets in each Pod of a namespace with a
+// Service named admitkit, unless enableServiceLinks is false. These two look like
+// flags.
 var ofService = []string{EnvPrefix + "PORT", EnvPrefix + "SERVICE_PORT"}
 
-// readEnvironment sets the flags that were not given and have a variable.
+// readEnvironment sets the flags that were not given but have a variable.
 func readEnvironment(set *pflag.FlagSet) error {
 	_, linked := os.LookupEnv(EnvPrefix + "SERVICE_HOST")
 	var errs []error

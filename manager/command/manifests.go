@@ -15,25 +15,25 @@ import (
 	"github.com/admitkit/admitkit/manager"
 )
 
-// ofThisMachine are the flags that say nothing about an installation in a cluster.
+// ofThisMachine are the flags that do not apply to an installation in a cluster.
 var ofThisMachine = []string{"kubeconfig", "help", "version", "image", "replicas"}
 
 func newManifests(name string, f *flags, build Build) *cobra.Command {
 	install := manager.InstallOptions{Name: name}
 	cmd := &cobra.Command{
 		Use:   "manifests --image IMAGE",
-		Short: "Print what an installation in a cluster needs",
-		Long: `Print what an installation in a cluster needs, ready for kubectl apply -f -: a
-registrar, which alone may write webhook configurations and Secrets, and the replicas
-that serve, with the rights that these extensions ask for and no others. The flags of
-both processes are those given here.
+		Short: "Print the manifests of an installation",
+		Long: `Print the manifests of an installation, ready for kubectl apply -f -: a registrar,
+which alone may write webhook configurations and Secrets, and the replicas that serve,
+with exactly the rights that these extensions ask for. Both processes get the flags
+that you give here.
 
-Unless the flags say otherwise, the Service has the program's name, the serving
-certificate is in a Secret of its own, so that no server reads the CA's key, and
-reconcilers and watchers run in one replica at a time.
+By default the Service has the program's name, the serving certificate is in a Secret
+of its own, so that no server reads the CA's key, and reconcilers and watchers run in
+one replica at a time.
 
 The webhook configurations follow as comments: the registrar writes them, with the
-caBundle, and keeps them.`,
+caBundle, and repairs them.`,
 		Example: fmt.Sprintf("  %s manifests --image registry.example.com/%s:1.0 --namespace apps --webhook-namespace %s-system | kubectl apply -f -", name, name, name),
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,7 +45,7 @@ caBundle, and keeps them.`,
 		},
 	}
 	cmd.Flags().StringVar(&install.Image, "image", "", "container image of this program (required)")
-	cmd.Flags().Int32Var(&install.Replicas, "replicas", 2, "how many Pods serve")
+	cmd.Flags().Int32Var(&install.Replicas, "replicas", 2, "number of Pods that serve")
 	return cmd
 }
 
@@ -82,7 +82,7 @@ func manifestsOf(cmd *cobra.Command, f *flags, build Build, install manager.Inst
 	return mgr.Manifests(install)
 }
 
-// arguments are the flags that were given, for another process.
+// arguments returns the flags that were given, for another process.
 func arguments(set *pflag.FlagSet) []string {
 	var args []string
 	set.Visit(func(f *pflag.Flag) {
@@ -118,7 +118,7 @@ func printInstallation(w io.Writer, installation *manager.Installation) error {
 		if err != nil {
 			return err
 		}
-		text = "# The registrar writes and keeps:\n" + strings.TrimSuffix(text, "\n")
+		text = "# The registrar writes and repairs:\n" + strings.TrimSuffix(text, "\n")
 		if _, err := io.WriteString(w, "---\n"+strings.ReplaceAll(text, "\n", "\n# ")+"\n"); err != nil {
 			return err
 		}
@@ -126,7 +126,7 @@ func printInstallation(w io.Writer, installation *manager.Installation) error {
 	return nil
 }
 
-// document returns the YAML of an object, less what only a cluster knows.
+// document returns the YAML of an object without its status.
 func document(object client.Object) (string, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {

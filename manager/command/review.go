@@ -34,8 +34,8 @@ type review struct {
 	dryRun          bool
 }
 
-// Where objects are that name no namespace, and where a manager is at home that
-// is not in a cluster.
+// defaultNamespace is the namespace of objects that name none, nowhere that of a
+// manager outside of any cluster.
 const (
 	defaultNamespace = "default"
 	nowhere          = "review-system"
@@ -47,16 +47,16 @@ func newReview(name string, f *flags, build Build) *cobra.Command {
 		Use:   "review -f FILE",
 		Short: "Run the extensions on manifests, without a cluster",
 		Long: `Run the extensions on manifests as an API server would call them, without a cluster,
-and print what each of them changes, warns of and denies. With -o yaml or json the
-objects are printed as they would be stored, and all else goes to standard error.
+and print what each of them changes, warns of and denies. With -o yaml or json, print
+the objects as they would be stored, and everything else to standard error.
 
 A manifest of kind PodExecOptions, PodAttachOptions, PodPortForwardOptions or
 PodProxyOptions stands for a connection to the Pod of its metadata.name.
 
-There are no defaults of an API server, other admission plugins, and match
-conditions here. An extension that asks for something in the cluster fails.
+No defaults of an API server, other admission plugins or match conditions apply here.
+An extension that reads or writes something in the cluster fails.
 
-Exit codes: 0 all is admitted; 1 something is denied, or an extension with failure
+Exit codes: 0 everything is admitted; 1 something is denied, or an extension with failure
 policy Fail failed; 2 a flag or manifest is wrong.`,
 		Example: strings.ReplaceAll(`  NAME review -f pod.yaml
   kubectl get deployment web -o yaml | NAME review -f - --operation UPDATE --user alice --groups developers
@@ -66,14 +66,14 @@ policy Fail failed; 2 a flag or manifest is wrong.`,
 	}
 	set := cmd.Flags()
 	set.StringSliceVarP(&r.files, "filename", "f", nil, "manifests: a file, a folder, or - for standard input; YAML or JSON, any number of documents (required)")
-	set.BoolVarP(&r.recursive, "recursive", "R", false, "read the folders in a folder too")
-	set.StringSliceVar(&r.old, "old", nil, "UPDATE: manifests of the objects as they were (default: the same)")
+	set.BoolVarP(&r.recursive, "recursive", "R", false, "read subfolders too")
+	set.StringSliceVar(&r.old, "old", nil, "UPDATE: manifests of the old objects (default: the same as the new ones)")
 	set.StringVarP(&r.output, "output", "o", "diff", "diff, yaml or json")
 	set.StringVar(&r.operation, "operation", string(admissionv1.Create), "CREATE, UPDATE or DELETE")
-	set.StringVar(&r.user, "user", "", "who makes the request (default admin, of the group system:masters)")
-	set.StringSliceVar(&r.groups, "groups", nil, "the user's groups, besides system:authenticated")
+	set.StringVar(&r.user, "user", "", "user who makes the request (default: admin, in the group system:masters)")
+	set.StringSliceVar(&r.groups, "groups", nil, "groups of the user, in addition to system:authenticated")
 	set.StringToStringVar(&r.namespaceLabels, "namespace-labels", nil, "labels of the namespace, for scopes that select by them")
-	set.BoolVar(&r.dryRun, "dry-run", false, "make it a dry run, as extensions see it")
+	set.BoolVar(&r.dryRun, "dry-run", false, "make the request a dry run")
 	return cmd
 }
 
@@ -113,13 +113,13 @@ func (r *review) requests(cmd *cobra.Command) ([]*offline.Request, error) {
 	operation := admissionv1.Operation(strings.ToUpper(r.operation))
 	switch {
 	case len(r.files) == 0:
-		return nil, errors.New("--filename: required: a file, a folder, or -")
+		return nil, errors.New("--filename: required: a file, a folder, or - for standard input")
 	case r.output != "diff" && r.output != "yaml" && r.output != "json":
 		return nil, fmt.Errorf("--output: %q: must be diff, yaml or json", r.output)
 	case len(r.old) > 0 && operation != admissionv1.Update:
-		return nil, fmt.Errorf("--old: only an UPDATE has old objects, not a %s", operation)
+		return nil, fmt.Errorf("--old: a %s has no old objects; use --operation UPDATE", operation)
 	case len(r.groups) > 0 && r.user == "":
-		return nil, errors.New("--groups: set without a --user")
+		return nil, errors.New("--groups: set --user too")
 	}
 	objects, err := readManifests(cmd.InOrStdin(), r.files, r.recursive)
 	if err != nil {
@@ -148,7 +148,7 @@ func (r *review) requests(cmd *cobra.Command) ([]*offline.Request, error) {
 // engine makes the manager, with no cluster behind it.
 func (r *review) engine(cmd *cobra.Command) (*offline.Engine, error) {
 	if cmd.Flags().Lookup("zap-log-level").Value.String() == "" {
-		// What extensions log is in the way of what they do.
+		// The log would hide what the extensions do.
 		if err := cmd.Flags().Set("zap-log-level", "error"); err != nil {
 			return nil, err
 		}
@@ -185,7 +185,7 @@ func withoutCluster(options manager.Options) manager.Options {
 
 func nameOf(req *offline.Request) string {
 	name := req.Name
-	if name == "" { // the API server is to make one up
+	if name == "" { // the API server generates one
 		var object struct {
 			Metadata struct {
 				GenerateName string `json:"generateName"`
@@ -201,8 +201,8 @@ func nameOf(req *offline.Request) string {
 	return req.Kind.Kind + " " + name
 }
 
-// print writes what became of a request: with -o diff all of it to standard
-// output, otherwise the object there and the messages to standard error.
+// print prints the outcome of a request: with -o diff all of it on standard output,
+// otherwise the object there and the messages on standard error.
 func (r *review) print(cmd *cobra.Command, i int, req *offline.Request, out *offline.Outcome) error {
 	if r.output == "diff" {
 		text := report(req, out)
@@ -221,7 +221,7 @@ func (r *review) print(cmd *cobra.Command, i int, req *offline.Request, out *off
 	return r.printObject(cmd.OutOrStdout(), i, out.Object)
 }
 
-// report says what each extension did.
+// report describes what each extension did.
 func report(req *offline.Request, out *offline.Outcome) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s: %s\n", nameOf(req), summary(out))
@@ -234,7 +234,7 @@ func report(req *offline.Request, out *offline.Outcome) string {
 			fmt.Fprintf(&text, ": %s", step.Reason)
 		}
 		if len(step.Webhook.Scope.MatchConditions) > 0 {
-			text.WriteString(" (its match conditions count as true)")
+			text.WriteString(" (match conditions are not evaluated)")
 		}
 		text.WriteString("\n")
 		if step.Result == "mutated" {
@@ -259,11 +259,11 @@ func messages(req *offline.Request, out *offline.Outcome) string {
 	return text.String()
 }
 
-// summary says in a few words what became of a request.
+// summary describes the outcome of a request in a few words.
 func summary(out *offline.Outcome) string {
 	switch {
 	case len(out.Steps) == 0 && out.Allowed:
-		return "allowed, no extension is asked"
+		return "allowed, no extension applies"
 	case !out.Allowed:
 		return "denied"
 	}
@@ -274,7 +274,7 @@ func summary(out *offline.Outcome) string {
 		}
 	}
 	if changed == 0 {
-		return "allowed as it is"
+		return "allowed, unchanged"
 	}
 	return fmt.Sprintf("allowed, changed by %d of %d extensions", changed, len(out.Steps))
 }

@@ -183,7 +183,7 @@ func TestAReviewSaysWhatIsWrongWithTheInput(t *testing.T) {
 	}{
 		"no file":               {"", nil, "--filename: required"},
 		"a file that is not":    {"", []string{"-f", "/does/not/exist"}, "/does/not/exist"},
-		"nothing":               {"# nothing\n", []string{"-f", "-"}, "-: there is no object in it"},
+		"nothing":               {"# nothing\n", []string{"-f", "-"}, "-: contains no objects"},
 		"no kind":               {withTeam + "---\nmetadata: {name: x}\n", []string{"-f", "-"}, "standard input: document 2"},
 		"no YAML":               {"a: [", []string{"-f", "-"}, "standard input: document 1"},
 		"a key twice":           {"kind: Pod\nkind: Pod\napiVersion: v1\n", []string{"-f", "-"}, `"kind" already set`},

@@ -1,4 +1,5 @@
-{{/* The rules of the roles. They are those that `admitkit manifests` prints: a test compares them. */}}
+{{/* The rules of the roles. Those of extensions are files that make generate writes. The others depend on names that only
+     the release knows, so they are written here; a test compares all of them with what `admitkit manifests` prints. */}}
 
 {{/* A Role with its binding, or without a namespace a ClusterRole. Takes root, name, namespace, account, rules and hook. */}}
 {{- define "admitkit.role" -}}
@@ -95,25 +96,24 @@ annotations:
 {{- end -}}
 {{- end -}}
 
+{{/* The rules of a feature of an extension. Takes root, the feature, and "role" or "clusterrole". make generate writes the files. */}}
+{{- define "admitkit.rules" }}
+{{- with index . 0 }}
+{{ .Files.Get (printf "files/rules/%s.%s.yaml" (index $ 1) (index $ 2)) | trimPrefix "# Written by make generate from what the extensions say that they need." | trim }}
+{{- end }}
+{{- end -}}
+
 {{/* The extensions, where they watch. */}}
 {{- define "admitkit.extensionRules" -}}
 {{- with .Values }}
 {{- if and .audit.enabled (not .audit.allNamespaces) }}
-{{- include "admitkit.auditRules" . }}
+{{- include "admitkit.auditRules" $ }}
 {{- end }}
 {{- if and .audit.enabled .audit.touchedPods.evictAfter }}
-- apiGroups: [""]
-  resources: [pods]
-  verbs: [get, list, watch]
-- apiGroups: [""]
-  resources: [pods/eviction]
-  verbs: [create]
-- apiGroups: [events.k8s.io]
-  resources: [events]
-  verbs: [create, patch]
+{{- include "admitkit.rules" (list $ "audit-evict" "role") }}
 {{- end }}
 {{- if .access.enabled }}
-{{- include "admitkit.accessRules" . }}
+{{- include "admitkit.rules" (list $ "access" "role") }}
 {{- end }}
 {{- with .rbac.extraRules }}
 {{ toYaml . }}
@@ -125,20 +125,13 @@ annotations:
 {{- define "admitkit.extensionClusterRules" -}}
 {{- with .Values }}
 {{- if and .audit.enabled .audit.allNamespaces }}
-{{- include "admitkit.auditRules" . }}
+{{- include "admitkit.auditRules" $ }}
 {{- end }}
 {{- if and .audit.enabled .audit.objects.enabled }}
-- apiGroups: [admitkit.dev]
-  resources: [auditevents]
-  verbs: [create, get, list, watch, delete]
-- apiGroups: [admitkit.dev]
-  resources: [auditevents/status]
-  verbs: [patch]
+{{- include "admitkit.rules" (list $ "audit-objects" "clusterrole") }}
 {{- end }}
 {{- if and .audit.enabled .audit.enforcement.enabled }}
-- apiGroups: [""]
-  resources: [namespaces]
-  verbs: [get]
+{{- include "admitkit.rules" (list $ "audit-enforcement" "clusterrole") }}
 {{- end }}
 {{- with .rbac.extraClusterRules }}
 {{ toYaml . }}
@@ -146,81 +139,21 @@ annotations:
 {{- end }}
 {{- end -}}
 
+{{/* What audit needs where it records. */}}
 {{- define "admitkit.auditRules" }}
-- apiGroups: [""]
-  resources: [pods]
-  verbs: [get]
-{{- if .audit.event.enabled }}
-- apiGroups: [events.k8s.io]
-  resources: [events]
-  verbs: [create]
+{{- include "admitkit.rules" (list . "audit" "role") }}
+{{- if .Values.audit.event.enabled }}
+{{- include "admitkit.rules" (list . "audit-event" "role") }}
 {{- end }}
-{{- if .access.enabled }}
-- apiGroups: [rbac.authorization.k8s.io]
-  resources: [roles]
-  verbs: [list]
-- apiGroups: [admitkit.dev]
-  resources: [podaccessrequests, execaccessrequests]
-  verbs: [get]
+{{- if .Values.access.enabled }}
+{{- include "admitkit.rules" (list . "audit-access" "role") }}
 {{- end }}
-{{- if .audit.enforcement.enabled }}
-- apiGroups: [admitkit.dev]
-  resources: [podaccessrequests, execaccessrequests, execaccesstemplates]
-  verbs: [list]
-- apiGroups: [admitkit.dev]
-  resources: [podaccessrequests/status, execaccessrequests/status]
-  verbs: [patch]
+{{- if .Values.audit.enforcement.enabled }}
+{{- include "admitkit.rules" (list . "audit-enforcement" "role") }}
 {{- end }}
-{{- if or .audit.touchedPods.mark .audit.touchedPods.evictAfter }}
-- apiGroups: [""]
-  resources: [pods/status]
-  verbs: [patch]
+{{- if or .Values.audit.touchedPods.mark .Values.audit.touchedPods.evictAfter }}
+{{- include "admitkit.rules" (list . "audit-mark" "role") }}
 {{- end }}
-{{- end -}}
-
-{{- define "admitkit.accessRules" }}
-- apiGroups: [admitkit.dev]
-  resources: [podaccesstemplates, execaccesstemplates, podaccessrequests, execaccessrequests]
-  verbs: [get, list, watch]
-- apiGroups: [admitkit.dev]
-  resources: [podaccesstemplates/status, execaccesstemplates/status, podaccessrequests/status, execaccessrequests/status]
-  verbs: [patch]
-- apiGroups: [admitkit.dev]
-  resources: [podaccessrequests, execaccessrequests]
-  verbs: [delete]
-# The targets of templates.
-- apiGroups: [apps]
-  resources: [deployments, daemonsets, statefulsets, replicasets]
-  verbs: [get, list, watch]
-- apiGroups: [batch]
-  resources: [jobs, cronjobs]
-  verbs: [get, list, watch]
-- apiGroups: [argoproj.io]
-  resources: [rollouts]
-  verbs: [get, list, watch]
-# Access Pods, grants, the end of sessions.
-- apiGroups: [""]
-  resources: [pods]
-  verbs: [get, list, watch, create, delete]
-- apiGroups: [rbac.authorization.k8s.io]
-  resources: [roles, rolebindings]
-  verbs: [get, list, watch, create, delete]
-- apiGroups: [""]
-  resources: [pods/eviction]
-  verbs: [create]
-- apiGroups: [events.k8s.io]
-  resources: [events]
-  verbs: [create, patch]
-# What templates can grant: nobody can grant what they do not hold themselves.
-- apiGroups: [""]
-  resources: [pods/exec, pods/attach, pods/portforward]
-  verbs: [create, get]
-- apiGroups: [""]
-  resources: [pods/log]
-  verbs: [get]
-- apiGroups: [""]
-  resources: [pods/ephemeralcontainers]
-  verbs: [get, patch, update]
 {{- end -}}
 
 {{/* The hook of the uninstall: it stops the programs, and removes what they made, in their namespace ... */}}

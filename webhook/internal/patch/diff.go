@@ -81,16 +81,16 @@ func (d *differ) fields(p *plan, before, after reflect.Value) error {
 	before, after = addressable(before), addressable(after)
 	a, b := addressOf(before), addressOf(after)
 	for _, f := range p.fields {
-		if f.same(a, b) || d.ignores(f.name) {
+		if f.same(a, b) || d.ignores(f.Name) {
 			continue
 		}
 		was, had := f.of(before)
 		is, has := f.of(after)
-		if f.behind && had && has && f.plan.same(was, is) {
+		if f.Behind && had && has && f.plan.same(was, is) {
 			continue
 		}
 		had, has = had && !f.omits(was), has && !f.omits(is)
-		if err := d.member(f.name, f.plan, was, is, had, has); err != nil {
+		if err := d.member(f.Name, f.plan, was, is, had, has); err != nil {
 			return err
 		}
 	}

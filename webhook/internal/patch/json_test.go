@@ -69,13 +69,36 @@ func (o *odd) DeepCopyObject() runtime.Object {
 	return copied
 }
 
-func TestThePatchFollowsTheRulesOfEncodingJSON(t *testing.T) {
-	yes := true
-	cases := map[string]struct {
-		raw    string
-		mutate func(*odd)
-		want   string
-	}{
+// ruled is a mutation of an odd object, and its patch.
+type ruled struct {
+	raw    string
+	mutate func(*odd)
+	want   string
+}
+
+func testRules(t *testing.T, cases map[string]ruled) {
+	t.Helper()
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			before, after := decode(t, []byte(c.raw), &odd{}), decode(t, []byte(c.raw), &odd{})
+			c.mutate(after.(*odd))
+			ops, err := Diff([]byte(c.raw), before, after, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := string(Append(nil, ops)); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+			patched := decode(t, apply(t, []byte(c.raw), ops), &odd{})
+			if got, want := encode(t, patched), encode(t, after); string(got) != string(want) {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+		})
+	}
+}
+
+func TestFieldsFollowTheRulesOfEncodingJSON(t *testing.T) {
+	testRules(t, map[string]ruled{
 		"a struct that is omitted when zero keeps its unknown fields": {
 			`{"zero":{"v":1,"x":2}}`, func(o *odd) { o.Zero = inner{} }, `[{"op":"remove","path":"/zero/v"}]`,
 		},
@@ -87,19 +110,6 @@ func TestThePatchFollowsTheRulesOfEncodingJSON(t *testing.T) {
 		},
 		"with omitzero an empty list is written and a nil one is not": {
 			`{}`, func(o *odd) { o.ZeroList = []string{} }, `[{"op":"add","path":"/zeroList","value":[]}]`,
-		},
-		"a number that is written as a string": {
-			`{"quoted":"9007199254740993"}`, func(o *odd) { o.Quoted++ }, `[{"op":"replace","path":"/quoted","value":"9007199254740994"}]`,
-		},
-		"a string that is written as a string": {
-			`{"quotedText":"\"a\""}`, func(o *odd) { o.QuotedText = "b" }, `[{"op":"replace","path":"/quotedText","value":"\"b\""}]`,
-		},
-		"a map by number": {
-			`{"byNumber":{"1":{"v":1,"x":1},"10":{}}}`, func(o *odd) { o.ByNumber[1] = inner{V: 2}; delete(o.ByNumber, 10) },
-			`[{"op":"replace","path":"/byNumber/1/v","value":2},{"op":"remove","path":"/byNumber/10"}]`,
-		},
-		"a map by a type that writes itself": {
-			`{"byText":{"A":"1","B":"2"}}`, func(o *odd) { o.ByText[text{"a"}] = "3" }, `[{"op":"replace","path":"/byText/A","value":"3"}]`,
 		},
 		"a field of an embedded struct is the outer's, and hidden by one of the same name": {
 			`{"name":"a","deep":"b"}`, func(o *odd) { o.Name, o.Deep.Name, o.Deep.Deep = "c", "hidden", "d" },
@@ -119,6 +129,31 @@ func TestThePatchFollowsTheRulesOfEncodingJSON(t *testing.T) {
 		},
 		"a field without a tag has its Go name": {
 			`{"Untagged":"a"}`, func(o *odd) { o.Untagged = "b" }, `[{"op":"replace","path":"/Untagged","value":"b"}]`,
+		},
+		"a list that must be written is null when it is nil": {
+			`{"null":["a"]}`, func(o *odd) { o.Null = nil }, `[{"op":"replace","path":"/null","value":null}]`,
+		},
+		"and is not when it is empty, which raw need not say": {
+			`{}`, func(o *odd) { o.Null = []string{} }, `[{"op":"add","path":"/null","value":[]}]`,
+		},
+	})
+}
+
+func TestValuesFollowTheRulesOfEncodingJSON(t *testing.T) {
+	yes := true
+	testRules(t, map[string]ruled{
+		"a number that is written as a string": {
+			`{"quoted":"9007199254740993"}`, func(o *odd) { o.Quoted++ }, `[{"op":"replace","path":"/quoted","value":"9007199254740994"}]`,
+		},
+		"a string that is written as a string": {
+			`{"quotedText":"\"a\""}`, func(o *odd) { o.QuotedText = "b" }, `[{"op":"replace","path":"/quotedText","value":"\"b\""}]`,
+		},
+		"a map by number": {
+			`{"byNumber":{"1":{"v":1,"x":1},"10":{}}}`, func(o *odd) { o.ByNumber[1] = inner{V: 2}; delete(o.ByNumber, 10) },
+			`[{"op":"replace","path":"/byNumber/1/v","value":2},{"op":"remove","path":"/byNumber/10"}]`,
+		},
+		"a map by a type that writes itself": {
+			`{"byText":{"A":"1","B":"2"}}`, func(o *odd) { o.ByText[text{"a"}] = "3" }, `[{"op":"replace","path":"/byText/A","value":"3"}]`,
 		},
 		"an interface is what it holds": {
 			`{"any":{"a":[1,{"b":2}]}}`, func(o *odd) { o.Any.(map[string]any)["a"].([]any)[1].(map[string]any)["b"] = "3" },
@@ -143,34 +178,11 @@ func TestThePatchFollowsTheRulesOfEncodingJSON(t *testing.T) {
 		"lists in lists": {
 			`{"lists":[["a"],["b","c","d"]]}`, func(o *odd) { o.Lists[1][2] = "e" }, `[{"op":"replace","path":"/lists/1/2","value":"e"}]`,
 		},
-		"a list that must be written is null when it is nil": {
-			`{"null":["a"]}`, func(o *odd) { o.Null = nil }, `[{"op":"replace","path":"/null","value":null}]`,
-		},
-		"and is not when it is empty, which raw need not say": {
-			`{}`, func(o *odd) { o.Null = []string{} }, `[{"op":"add","path":"/null","value":[]}]`,
-		},
 		"a pointer to false is not nil": {
 			`{"pointerToPlain":true}`, func(o *odd) { o.PointerToPlain = new(bool) }, `[{"op":"replace","path":"/pointerToPlain","value":false}]`,
 		},
 		"a pointer to the same is the same": {
 			`{"pointerToPlain":true}`, func(o *odd) { o.PointerToPlain = &yes }, `[]`,
 		},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			before, after := decode(t, []byte(c.raw), &odd{}), decode(t, []byte(c.raw), &odd{})
-			c.mutate(after.(*odd))
-			ops, err := Diff([]byte(c.raw), before, after, Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := string(Append(nil, ops)); got != c.want {
-				t.Errorf("got  %s\nwant %s", got, c.want)
-			}
-			patched := decode(t, apply(t, []byte(c.raw), ops), &odd{})
-			if got, want := encode(t, patched), encode(t, after); string(got) != string(want) {
-				t.Errorf("got  %s\nwant %s", got, want)
-			}
-		})
-	}
+	})
 }

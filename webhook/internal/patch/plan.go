@@ -1,12 +1,11 @@
 package patch
 
 import (
-	"cmp"
 	"encoding"
 	"encoding/json"
 	"reflect"
-	"slices"
-	"strings"
+
+	"github.com/admitkit/admitkit/internal/wire"
 )
 
 // plan is how encoding/json writes a Go type.
@@ -41,18 +40,11 @@ const (
 	anyForm
 )
 
-// field is a field of a struct, possibly of one embedded in it.
+// field is a field of a struct, with the plan of its type.
 type field struct {
-	name  string
-	index []int
-	// offset is where the field is in the struct, unless it is behind an
-	// embedded pointer.
-	offset    uintptr
-	behind    bool
-	plan      *plan
-	omitEmpty bool
-	omitZero  func(reflect.Value) bool // nil without the option omitzero
-	tagged    bool
+	wire.Field
+	plan     *plan
+	omitZero func(reflect.Value) bool // nil without the option omitzero
 }
 
 type planKey struct {
@@ -123,84 +115,25 @@ func keyField(item reflect.Type, mergeKey string, of func(planKey) *plan) *field
 	}
 	for _, f := range fieldsOf(item, of) {
 		switch {
-		case mergeKey != "" && f.name == mergeKey:
+		case mergeKey != "" && f.Name == mergeKey:
 			return f
-		case mergeKey == "" && f.name == "name" && item.FieldByIndex(f.index).Type.Kind() == reflect.String:
+		case mergeKey == "" && f.Name == "name" && f.Type.Kind() == reflect.String:
 			return f
 		}
 	}
 	return nil
 }
 
-// fieldsOf returns the fields of a struct by the rules of encoding/json: those
-// of an embedded struct are the outer's own, of two with one name the one that
-// is embedded less deeply wins, then the one whose tag names it, then none.
+// fieldsOf returns the fields of a struct and their plans.
 func fieldsOf(t reflect.Type, of func(planKey) *plan) []*field {
-	all := appendFields(nil, t, field{}, of)
-	slices.SortStableFunc(all, func(a, b *field) int {
-		return cmp.Or(strings.Compare(a.name, b.name), len(a.index)-len(b.index), preferTagged(a, b))
-	})
-	fields := all[:0]
-	for i := 0; i < len(all); {
-		first, rivals := all[i], 1
-		for i++; i < len(all) && all[i].name == first.name; i++ {
-			if len(all[i].index) == len(first.index) && all[i].tagged == first.tagged {
-				rivals++
-			}
+	var fields []*field
+	for _, known := range wire.FieldsOf(t) {
+		f := &field{Field: known, plan: of(planKey{t: known.Type, mergeKey: known.Tag.Get("patchMergeKey")})}
+		if f.OmitZero {
+			f.omitZero = zeroTest(f.Type)
 		}
-		if rivals == 1 {
-			fields = append(fields, first)
-		}
-	}
-	slices.SortFunc(fields, func(a, b *field) int { return slices.Compare(a.index, b.index) })
-	return fields
-}
-
-func preferTagged(a, b *field) int {
-	switch {
-	case a.tagged == b.tagged:
-		return 0
-	case a.tagged:
-		return -1
-	}
-	return 1
-}
-
-// appendFields appends the fields of a struct that is at outer's place.
-func appendFields(fields []*field, t reflect.Type, outer field, of func(planKey) *plan) []*field {
-	for i := range t.NumField() {
-		goField := t.Field(i)
-		tag := goField.Tag.Get("json")
-		if tag == "-" {
-			continue
-		}
-		name, options, _ := strings.Cut(tag, ",")
-		f := &field{index: append(slices.Clone(outer.index), i), offset: outer.offset + goField.Offset, behind: outer.behind}
-		if goField.Anonymous && name == "" {
-			embedded := goField.Type
-			if embedded.Kind() == reflect.Pointer {
-				embedded = embedded.Elem()
-			}
-			if embedded.Kind() == reflect.Struct {
-				f.behind = f.behind || embedded != goField.Type
-				fields = appendFields(fields, embedded, *f, of)
-				continue
-			}
-		}
-		if !goField.IsExported() {
-			continue
-		}
-		f.name, f.tagged = cmp.Or(name, goField.Name), name != ""
-		f.plan = of(planKey{t: goField.Type, mergeKey: goField.Tag.Get("patchMergeKey")})
-		for option := range strings.SplitSeq(options, ",") {
-			switch option {
-			case "omitempty":
-				f.omitEmpty = true
-			case "omitzero":
-				f.omitZero = zeroTest(goField.Type)
-			case "string":
-				f.plan = quote(goField.Type, f.plan)
-			}
+		if f.Quoted {
+			f.plan = quote(f.Type, f.plan)
 		}
 		fields = append(fields, f)
 	}
@@ -248,7 +181,7 @@ func addressable(v reflect.Value) reflect.Value {
 // of returns the field of a struct, false if it is in an embedded struct that
 // is nil.
 func (f *field) of(v reflect.Value) (reflect.Value, bool) {
-	for i, x := range f.index {
+	for i, x := range f.Index {
 		if i > 0 && v.Kind() == reflect.Pointer {
 			if v.IsNil() {
 				return reflect.Value{}, false
@@ -263,7 +196,7 @@ func (f *field) of(v reflect.Value) (reflect.Value, bool) {
 // same reports whether the field is equal in memory in two structs, by their
 // addresses. One behind a pointer is said to differ.
 func (f *field) same(a, b address) bool {
-	return !f.behind && f.plan.equality.equal(a.plus(f.offset), b.plus(f.offset))
+	return !f.Behind && f.plan.equality.equal(a.plus(f.Offset), b.plus(f.Offset))
 }
 
 // omits reports whether encoding/json leaves the field out.
@@ -271,7 +204,7 @@ func (f *field) omits(v reflect.Value) bool {
 	if f.omitZero != nil && f.omitZero(v) {
 		return true
 	}
-	if !f.omitEmpty {
+	if !f.OmitEmpty {
 		return false
 	}
 	switch v.Kind() {

@@ -213,19 +213,19 @@ func (g *generator) age(p *plan, tree any) any {
 			return tree
 		}
 		for _, f := range p.fields {
-			value, has := tree[f.name]
+			value, has := tree[f.Name]
 			switch {
-			case f.name == "apiVersion" || f.name == "kind":
+			case f.Name == "apiVersion" || f.Name == "kind":
 			case has && isZero(value) && f.plan.form != pointerForm && g.oneIn(2):
-				delete(tree, f.name)
+				delete(tree, f.Name)
 			case has:
-				tree[f.name] = g.age(f.plan, value)
+				tree[f.Name] = g.age(f.plan, value)
 			case g.oneIn(20):
-				tree[f.name] = nil
+				tree[f.Name] = nil
 			case g.oneIn(20) && f.plan.form == listForm:
-				tree[f.name] = []any{}
+				tree[f.Name] = []any{}
 			case g.oneIn(20) && f.plan.form == mapForm:
-				tree[f.name] = map[string]any{}
+				tree[f.Name] = map[string]any{}
 			}
 		}
 		if g.oneIn(3) {
@@ -306,10 +306,10 @@ func (g *generator) editStruct(p *plan, v reflect.Value, tree any) any {
 		f = p.fields[g.Intn(len(p.fields))]
 	}
 	member, _ := f.of(v)
-	if f.name == "managedFields" || f.name == "kind" {
+	if f.Name == "managedFields" || f.Name == "kind" {
 		return tree
 	}
-	object[f.name] = g.edit(f.plan, member, object[f.name])
+	object[f.Name] = g.edit(f.plan, member, object[f.Name])
 	return object
 }
 
@@ -394,7 +394,7 @@ func (g *generator) editItem(p *plan, v reflect.Value, items []any, i int) any {
 	was.Set(key)
 	items[i] = g.edit(p.elem, v.Index(i), items[i])
 	key.Set(was)
-	items[i].(map[string]any)[p.key.name] = g.treeOf(key)
+	items[i].(map[string]any)[p.key.Name] = g.treeOf(key)
 	return items
 }
 
@@ -410,9 +410,9 @@ func (g *generator) touch(p *plan, v reflect.Value, tree any) any {
 		case !has:
 		case member.Kind() == reflect.String && f.plan.form == leaf:
 			member.SetString(g.text())
-			object[f.name] = g.treeOf(member)
+			object[f.Name] = g.treeOf(member)
 		case member.Kind() == reflect.Pointer && !member.IsNil() && f.plan.elem != nil && f.plan.elem.form == structForm:
-			object[f.name] = g.touch(f.plan.elem, member.Elem(), object[f.name])
+			object[f.Name] = g.touch(f.plan.elem, member.Elem(), object[f.Name])
 		}
 	}
 	return object
@@ -429,7 +429,7 @@ func unknownFields(p *plan, tree any, path string, into map[string]any) {
 			return
 		}
 		for name, value := range tree {
-			i := slices.IndexFunc(p.fields, func(f *field) bool { return f.name == name })
+			i := slices.IndexFunc(p.fields, func(f *field) bool { return f.Name == name })
 			if i < 0 {
 				into[path+"/"+name] = value
 				continue

@@ -1,16 +1,13 @@
 package patch
 
 import (
-	"bytes"
-	"encoding/binary"
-	"encoding/json"
-	"math/bits"
+	"github.com/admitkit/admitkit/internal/wire"
 )
 
 // node is a value in a JSON document. It looks for its members and items only
-// when asked, and then no further than needed; a second question goes on where
-// the first one stopped. The document is JSON that has been decoded already;
-// one that is cut off or malformed has fewer members, and never panics.
+// when asked, and then no further than needed; the next question continues where
+// the last one stopped. The document is JSON that has been decoded already; one
+// that is truncated or malformed has fewer members.
 type node struct {
 	text  []byte // from the value to the end of the document
 	found []child
@@ -28,14 +25,22 @@ type child struct {
 // manyKeys is from where on an index is faster than comparing one by one.
 const manyKeys = 16
 
-func document(raw []byte) *node { return &node{text: raw[skipSpace(raw, 0):]} }
+func document(raw []byte) *node {
+	s := wire.NewScanner(raw)
+	s.Peek()
+	return &node{text: s.Rest()}
+}
 
 func (n *node) is(first byte) bool { return n != nil && len(n.text) > 0 && n.text[0] == first }
 func (n *node) isObject() bool     { return n.is('{') }
 func (n *node) isArray() bool      { return n.is('[') }
 
 // value returns the value's own text.
-func (n *node) value() []byte { return n.text[:skipValue(n.text, 0)] }
+func (n *node) value() []byte {
+	s := wire.NewScanner(n.text)
+	s.Pass()
+	return n.text[:len(n.text)-len(s.Rest())]
+}
 
 // member returns the member of an object, nil if there is none.
 func (n *node) member(key string) *node {
@@ -50,7 +55,7 @@ func (n *node) member(key string) *node {
 			}
 		}
 	}
-	for n.advance(true) {
+	for n.advance('}') {
 		last := len(n.found) - 1
 		n.note(last)
 		if string(n.found[last].key) == key {
@@ -63,7 +68,7 @@ func (n *node) member(key string) *node {
 // item returns an item of an array, nil if there is none.
 func (n *node) item(i int) *node {
 	for i >= len(n.found) {
-		if !n.advance(false) {
+		if !n.advance(']') {
 			return nil
 		}
 	}
@@ -92,125 +97,36 @@ func (n *node) note(last int) {
 }
 
 // advance finds the next member or item.
-func (n *node) advance(keyed bool) bool {
+func (n *node) advance(closing byte) bool {
 	if n.ended {
 		return false
 	}
-	n.ended = true // until the next one is found
-	at := 1        // behind the bracket
-	if len(n.found) > 0 {
-		at = skipSpace(n.text, skipValue(n.text, n.found[len(n.found)-1].at))
-		if at >= len(n.text) || n.text[at] != ',' {
-			return false
-		}
-		at++
-	} else {
+	c, found := n.scan(closing)
+	if n.ended = !found; found {
+		n.found = append(n.found, c)
+	}
+	return found
+}
+
+// scan returns the child that follows the last one, if one does.
+func (n *node) scan(closing byte) (c child, found bool) {
+	s, err := wire.NewScanner(n.text), error(nil)
+	if n.found == nil {
 		n.found = make([]child, 0, 8)
+		found, err = s.Open(closing)
+	} else {
+		s = wire.NewScanner(n.text[n.found[len(n.found)-1].at:])
+		s.Pass()
+		found, err = s.More(closing)
 	}
-	at = skipSpace(n.text, at)
-	if at >= len(n.text) || n.text[at] == '}' || n.text[at] == ']' {
-		return false
-	}
-	var key []byte
-	if keyed {
-		end := skipString(n.text, at)
-		key = unquote(n.text[at:end])
-		at = skipSpace(n.text, end)
-		if key == nil || at >= len(n.text) || n.text[at] != ':' {
-			return false
-		}
-		at = skipSpace(n.text, at+1)
-	}
-	n.found = append(n.found, child{key: key, at: at})
-	n.ended = false
-	return true
-}
-
-// unquote returns what a JSON string stands for, nil if it is none.
-// encoding/json escapes < > & in keys, and so does the API server.
-func unquote(quoted []byte) []byte {
-	if len(quoted) < 2 || quoted[0] != '"' {
-		return nil
-	}
-	if bytes.IndexByte(quoted, '\\') < 0 {
-		return quoted[1 : len(quoted)-1]
-	}
-	var s string
-	if err := json.Unmarshal(quoted, &s); err != nil {
-		return nil
-	}
-	return []byte(s)
-}
-
-func skipSpace(text []byte, at int) int {
-	for at < len(text) && (text[at] == ' ' || text[at] == '\n' || text[at] == '\t' || text[at] == '\r') {
-		at++
-	}
-	return at
-}
-
-// skipString returns where the string at at ends. It looks at eight bytes at a
-// time: most of what is skipped is strings, and most of these are short.
-func skipString(text []byte, at int) int {
-	for at++; at+8 <= len(text); {
-		word := binary.LittleEndian.Uint64(text[at:])
-		found := bytesEqual(word, '"') | bytesEqual(word, '\\')
-		if found == 0 {
-			at += 8
-			continue
-		}
-		at += bits.TrailingZeros64(found) / 8
-		if text[at] == '"' {
-			return at + 1
-		}
-		at += 2 // the backslash, and what it escapes
-	}
-	for ; at < len(text); at++ {
-		switch text[at] {
-		case '"':
-			return at + 1
-		case '\\':
-			at++
+	if found && closing == '}' {
+		// API servers escape <, > and & in names.
+		var key wire.Quoted
+		if key, err = s.Key(); err == nil {
+			c.key, err = s.Content(key)
 		}
 	}
-	return len(text)
+	s.Peek()
+	c.at = len(n.text) - len(s.Rest())
+	return c, found && err == nil
 }
-
-// bytesEqual returns a word of which the lowest bit that is set is the highest
-// of the first byte that is c, none if no byte is.
-func bytesEqual(word uint64, c byte) uint64 {
-	const ones = 0x0101010101010101
-	word ^= ones * uint64(c)
-	return (word - ones) &^ word & (ones << 7)
-}
-
-// skipValue returns where the value at at ends.
-func skipValue(text []byte, at int) int {
-	for depth := 0; at < len(text); {
-		switch text[at] {
-		case '"':
-			at = skipString(text, at)
-		case '{', '[':
-			depth++
-			at++
-			continue
-		case '}', ']':
-			depth--
-			at++
-		case ',', ':', ' ', '\n', '\t', '\r':
-			at++
-			continue
-		default:
-			for at < len(text) && !delimits[text[at]] {
-				at++
-			}
-		}
-		if depth <= 0 {
-			return at
-		}
-	}
-	return len(text)
-}
-
-// delimits are the bytes that end a number or a literal.
-var delimits = [256]bool{',': true, ':': true, '}': true, ']': true, ' ': true, '\n': true, '\t': true, '\r': true, '"': true, '{': true, '[': true}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// update writes the files of rules anew: make generate sets it.
+var update = flag.Bool("update", false, "write charts/admitkit/files/rules")
+
+// chartRules are the features of extensions: each has a file with the rules that
+// its flags add to those of other flags, for a Role, and one for a ClusterRole.
+// The chart's templates choose among them.
+var chartRules = []struct{ feature, flags, without string }{
+	{"access", "--access --audit=false", ""},
+	{"audit", "--audit-event=false", ""},
+	{"audit-event", "--audit-event", "--audit-event=false"},
+	{"audit-objects", "--audit-objects", "--audit"},
+	{"audit-access", "--access", "--access --audit=false|--audit"},
+	{"audit-enforcement", "--access --enforce", "--access"},
+	{"audit-mark", "--mark-touched-pods", "--audit"},
+	{"audit-evict", "--evict-touched-pods-after=1h --audit-event=false", "--mark-touched-pods --audit-event=false"},
+}
+
+func TestTheRulesOfTheChartAreThoseOfTheExtensions(t *testing.T) {
+	want := map[string][]rbacv1.PolicyRule{}
+	for _, c := range chartRules {
+		known := map[string][]rbacv1.PolicyRule{}
+		for flags := range strings.SplitSeq(c.without, "|") {
+			if flags != "" {
+				for kind, rules := range rulesOf(t, flags) {
+					known[kind] = append(known[kind], rules...)
+				}
+			}
+		}
+		for kind, rules := range rulesOf(t, c.flags) {
+			rules = slices.DeleteFunc(rules, func(rule rbacv1.PolicyRule) bool {
+				return slices.ContainsFunc(known[kind], func(k rbacv1.PolicyRule) bool { return k.String() == rule.String() })
+			})
+			if len(rules) > 0 {
+				want[c.feature+"."+strings.ToLower(kind)+".yaml"] = rules
+			}
+		}
+	}
+	dir := filepath.Join(chartDir, "files/rules")
+	for name, rules := range want {
+		compareFile(t, filepath.Join(dir, name), rules)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		if want[entry.Name()] == nil {
+			t.Errorf("%s/%s: no extension needs these rules; remove it", dir, entry.Name())
+		}
+	}
+}
+
+// compareFile compares a file with rules, or writes it.
+func compareFile(t *testing.T, path string, rules []rbacv1.PolicyRule) {
+	t.Helper()
+	text, err := yaml.Marshal(rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := append([]byte("# Written by make generate from what the extensions say that they need.\n"), text...)
+	if *update {
+		if err := os.WriteFile(path, want, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s: the extensions need other rules now; run make generate", path)
+	}
+}
+
+// rulesOf returns what extensions need by `admitkit manifests` with flags, by kind
+// of role.
+func rulesOf(t *testing.T, flags string) map[string][]rbacv1.PolicyRule {
+	t.Helper()
+	cmd := newOperator().cmd
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetArgs(append([]string{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=admitkit-system"}, strings.Fields(flags)...))
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatalf("%s: %v", flags, err)
+	}
+	rules := map[string][]rbacv1.PolicyRule{}
+	for document := range strings.SplitSeq(out.String(), "---\n") {
+		var role rbacv1.ClusterRole
+		if err := yaml.Unmarshal([]byte(document), &role); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(role.Kind, "Role") && strings.HasSuffix(role.Name, "-extensions") {
+			rules[role.Kind] = append(rules[role.Kind], role.Rules...)
+		}
+	}
+	return rules
+}
