@@ -1,8 +1,7 @@
-// Package bridge lets internal/host see the inside of what package extension
-// shows to authors from the outside. An author calls none of it, so it is in no
-// author's documentation.
+// Package bridge gives internal/host access to unexported parts of package extension.
+// Authors of extensions do not call them, so their documentation does not show them.
 package bridge
 
-// Inside is set by package extension. Its methods are those of the interface
-// that internal/host asserts, whose types this package cannot import.
+// Inside is a value of package extension, which sets it. internal/host asserts the
+// interface with its methods, because this package cannot import their types.
 var Inside any

@@ -4,18 +4,20 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 const ports = 300
 
-// TestMain prints ports and waits, in a process of its own.
+// printPorts makes the test binary a process that prints ports and waits.
+const printPorts = "FREEPORT_PRINT"
+
 func TestMain(m *testing.M) {
-	if os.Getenv("FREEPORT_PRINT") == "" {
+	if os.Getenv(printPorts) == "" {
 		os.Exit(m.Run())
 	}
 	for range ports {
@@ -31,8 +33,7 @@ func TestMain(m *testing.M) {
 func TestNoTwoProcessesGetTheSamePort(t *testing.T) {
 	seen := map[string]bool{}
 	for range 3 {
-		other := exec.Command(os.Args[0])
-		other.Env = append(os.Environ(), "FREEPORT_PRINT=1")
+		other := testkit.Again(t, printPorts, "1")
 		in, err := other.StdinPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -54,7 +55,7 @@ func TestNoTwoProcessesGetTheSamePort(t *testing.T) {
 				t.Fatal(err)
 			}
 			if seen[port] {
-				t.Errorf("port %s is given twice", port)
+				t.Errorf("two processes got port %s", port)
 			}
 			seen[port] = true
 		}
@@ -70,6 +71,6 @@ func TestAPortIsFreeToListenOn(t *testing.T) {
 		t.Error(err)
 	}
 	if port := strings.Split(listener.Addr().String(), ":")[1]; port < "20000" || port > "29999" {
-		t.Errorf("the kernel may give port %s to others", port)
+		t.Errorf("port %s may be in the kernel's ephemeral range", port)
 	}
 }

@@ -1,8 +1,9 @@
-// Package host is what runs extensions sees of them: the webhooks, the manager,
-// and testing/admit. Authors see package extension only.
+// Package host is for the code that runs extensions: the webhooks, the manager and
+// testing/admit. Authors of extensions use package extension alone.
 //
-// [PartsOf] sorts what an author adds by what there is to do with it. [Open]
-// shows a handler, [Warnings] and [AuditAnnotations] show what it said.
+// [PartsOf] sorts the parts of an extension by what their host does with them.
+// [Open] gives access to a handler. [Warnings] and [AuditAnnotations] return what a
+// handler added to a request.
 package host
 
 import (
@@ -17,7 +18,7 @@ import (
 	"github.com/admitkit/admitkit/internal/bridge"
 )
 
-// inside is what package extension shows to nobody else.
+// inside has the unexported parts of package extension.
 var inside = bridge.Inside.(interface {
 	HandlerOf(e extension.Extension, mgr extension.Manager) *extension.Handler
 	Value(h *extension.Handler) any
@@ -32,14 +33,15 @@ var inside = bridge.Inside.(interface {
 	DenialReason(err error) (reason string, denied bool)
 })
 
-// Handler is an extension.Handler opened. A Mutator and a Validator have Admit,
-// an Extension, which makes a response of its own, has Respond: one of the two is
-// nil. Both need an object of the handler's type.
+// Handler gives access to an extension.Handler. A Mutator or a Validator has Admit.
+// An Extension, which makes its own response, has Respond. The other one is nil. Both
+// take an object of the handler's type.
 type Handler struct {
 	*extension.Handler
-	// Name names the handler in logs, metrics and errors: its Go type.
+	// Name is the handler's Go type. It identifies the handler in logs, metrics and
+	// errors.
 	Name string
-	// Scope is as the author gave it, defaults not yet filled in.
+	// Scope is the author's scope, without defaults.
 	Scope extension.Scope
 	// Mutates reports whether the handler may change the object.
 	Mutates bool
@@ -51,7 +53,7 @@ type Handler struct {
 	typ   reflect.Type
 }
 
-// Open opens a handler.
+// Open gives access to a handler.
 func Open(h *extension.Handler) *Handler {
 	return &Handler{
 		Handler: h, Name: inside.Name(h), Scope: inside.Scope(h), Mutates: inside.Mutates(h),
@@ -59,8 +61,8 @@ func Open(h *extension.Handler) *Handler {
 	}
 }
 
-// NewObject returns an empty object of the handler's type, or nil when the
-// handler takes a runtime.Object, whose type the object's kind decides.
+// NewObject returns an empty object of the handler's type. It returns nil if the
+// handler takes a runtime.Object: then the object's kind decides the type.
 func (h *Handler) NewObject() runtime.Object {
 	if h.typ.Kind() != reflect.Pointer {
 		return nil
@@ -68,7 +70,7 @@ func (h *Handler) NewObject() runtime.Object {
 	return reflect.New(h.typ.Elem()).Interface().(runtime.Object)
 }
 
-// Register tells the handler its host, if it is [extension.Hosted].
+// Register gives the handler its manager if it is [extension.Hosted].
 func (h *Handler) Register(mgr extension.Manager) error {
 	hosted, ok := h.value.(extension.Hosted)
 	if !ok {
@@ -80,18 +82,18 @@ func (h *Handler) Register(mgr extension.Manager) error {
 	return nil
 }
 
-// HandlerOf makes a Handler of an Extension: mutating, with the scope of its
-// Scope method if it has one.
+// HandlerOf returns a mutating Handler for an Extension. Its scope comes from the
+// Scope method, if the Extension has one.
 func HandlerOf(e extension.Extension, mgr extension.Manager) *extension.Handler {
 	return inside.HandlerOf(e, mgr)
 }
 
-// Warnings returns the warnings that were added to a request, in order.
+// Warnings returns the warnings that extensions added to a request, in order.
 func Warnings(r *extension.Request) []string { return inside.Warnings(r) }
 
-// AuditAnnotations returns the audit annotations that were added to a request.
+// AuditAnnotations returns the audit annotations that extensions added to a request.
 func AuditAnnotations(r *extension.Request) map[string]string { return inside.AuditAnnotations(r) }
 
-// DenialReason returns the reason of the denial in err's chain, and whether there
-// is one. An error that wraps a denial is still a denial, with the same reason.
+// DenialReason reports whether err is or wraps a denial, and returns the denial's
+// reason.
 func DenialReason(err error) (reason string, denied bool) { return inside.DenialReason(err) }

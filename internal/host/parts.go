@@ -11,7 +11,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 )
 
-// Parts are what extensions consist of, by what their host does with them.
+// Parts are the parts of extensions, sorted by what their host does with them.
 type Parts struct {
 	Handlers    []*extension.Handler
 	Watchers    []extension.Watcher
@@ -21,19 +21,18 @@ type Parts struct {
 	entitled []any
 }
 
-// maxDepth bounds Composites of Composites, of which one may have itself as a
-// part.
+// maxDepth bounds how deep Composites nest. A Composite could be a part of itself.
 const maxDepth = 16
 
-// PartsOf sorts the parts of one extension. It returns an error, which says what
-// would be right, for a value that has none of the forms of package extension.
+// PartsOf sorts the parts of one extension. If a value is in no form that package
+// extension defines, the error says what to do.
 func PartsOf(e any, mgr extension.Manager) (Parts, error) {
 	var p Parts
 	err := p.add(e, mgr, maxDepth)
 	return p, err
 }
 
-// Append adds the parts of another extension behind those that are there.
+// Append appends the parts of another extension.
 func (p *Parts) Append(other Parts) {
 	p.Handlers = append(p.Handlers, other.Handlers...)
 	p.Watchers = append(p.Watchers, other.Watchers...)
@@ -77,7 +76,7 @@ func (p *Parts) add(e any, mgr extension.Manager, depth int) error {
 	return nil
 }
 
-// addForms adds e in each form that has something to run.
+// addForms adds e in each of its forms.
 func (p *Parts) addForms(e any, mgr extension.Manager) (known bool) {
 	if h, ok := e.(*extension.Handler); ok {
 		p.Handlers, known = append(p.Handlers, h), true
@@ -94,7 +93,7 @@ func (p *Parts) addForms(e any, mgr extension.Manager) (known bool) {
 	return known
 }
 
-// addRoles adds what e, or what a Handler was made of, implements besides.
+// addRoles adds the other interfaces of e or, if e is a Handler, of its value.
 func (p *Parts) addRoles(e any) {
 	if h, ok := e.(*extension.Handler); ok {
 		e = inside.Value(h)
@@ -105,7 +104,7 @@ func (p *Parts) addRoles(e any) {
 	}
 }
 
-// addRemover adds a Remover once: a value may be a part in several forms.
+// addRemover adds a Remover once, although a value may be several parts.
 func (p *Parts) addRemover(r extension.Remover) {
 	same := func(other extension.Remover) bool { return reflect.ValueOf(r).Comparable() && other == r }
 	if !slices.ContainsFunc(p.Removers, same) {
@@ -118,7 +117,7 @@ func (p *Parts) Empty() bool {
 	return len(p.Handlers)+len(p.Watchers)+len(p.Reconcilers) == 0
 }
 
-// Register tells the handlers their host.
+// Register gives the handlers their manager.
 func (p *Parts) Register(mgr extension.Manager) error {
 	for _, h := range p.Handlers {
 		if err := Open(h).Register(mgr); err != nil {
@@ -128,8 +127,9 @@ func (p *Parts) Register(mgr extension.Manager) error {
 	return nil
 }
 
-// Rights returns what the parts need in the manager's Namespace option, and
-// beyond it, each rule once.
+// Rights returns the rules that the parts need in the namespace of the manager's
+// Namespace option, and those that they need in the whole cluster. Each rule is
+// listed once.
 func (p *Parts) Rights() (rights, clusterRights []rbacv1.PolicyRule) {
 	for _, e := range p.entitled {
 		if entitled, ok := e.(extension.Entitled); ok {
@@ -160,8 +160,7 @@ func isNil(e any) bool {
 	return false
 }
 
-// forms are those of package extension that an author may have missed by a
-// pointer or a signature.
+// forms has the forms that a value misses if it should have been a pointer.
 var forms = []reflect.Type{
 	reflect.TypeFor[extension.Extension](), reflect.TypeFor[extension.Watcher](),
 	reflect.TypeFor[extension.Reconciler](), reflect.TypeFor[extension.Composite](),
@@ -170,7 +169,7 @@ var forms = []reflect.Type{
 const handleSignatures = "an Extension has Handle(context.Context, extension.Manager, *corev1.Pod, admission.Request) admission.Response, " +
 	"a Watcher has Handle(context.Context, extension.Manager, watch.Event)"
 
-// unknownForm says what is wrong with a value that has no form, and what to do.
+// unknownForm returns an error that says why a value is in no form, and what to do.
 func unknownForm(e any) error {
 	typ := reflect.TypeOf(e)
 	if typ.Kind() != reflect.Pointer && slices.ContainsFunc(forms, reflect.PointerTo(typ).Implements) {
@@ -178,8 +177,8 @@ func unknownForm(e any) error {
 	}
 	for _, hint := range []struct{ method, text string }{
 		{"Handle", handleSignatures},
-		{"Mutate", "make a Handler of it: extension.Mutating(x, scope)"},
-		{"Validate", "make a Handler of it: extension.Validating(x, scope)"},
+		{"Mutate", "add extension.Mutating(x, scope) instead"},
+		{"Validate", "add extension.Validating(x, scope) instead"},
 		{"Reconcile", "a Reconciler has Reconcile(context.Context, reconcile.Request) (reconcile.Result, error) and Register(extension.Manager) error"},
 		{"Parts", "a Composite has Parts(extension.Manager) ([]any, error)"},
 	} {
@@ -189,7 +188,7 @@ func unknownForm(e any) error {
 		}
 	}
 	return fmt.Errorf("%T is not an Extension, Watcher, Reconciler or Composite; "+
-		"make a Handler of a function with extension.Mutating or extension.Validating", e)
+		"to add a function, wrap it with extension.Mutating or extension.Validating", e)
 }
 
 // signature prints the type of a method without its receiver.

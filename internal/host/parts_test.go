@@ -26,7 +26,7 @@ func (*answers) Rights() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{{Resources: []string{"pods"}, Verbs: []string{"get"}}}
 }
 
-// runs is a Watcher and a Reconciler, and leaves something behind.
+// runs is a Watcher, a Reconciler and a Remover.
 type runs struct{}
 
 func (runs) Handle(context.Context, extension.Manager, watch.Event) {}
@@ -68,7 +68,7 @@ func TestPartsAreSortedByWhatTheirHostDoesWithThem(t *testing.T) {
 			len(parts.Handlers), len(parts.Watchers), len(parts.Reconcilers), len(parts.Removers))
 	}
 	if rights, cluster := parts.Rights(); len(rights) != 1 || len(cluster) != 0 {
-		t.Errorf("equal rights are listed once each, got %v and %v", rights, cluster)
+		t.Errorf("got the rights %v and %v, want one rule and none", rights, cluster)
 	}
 	if name := host.Open(parts.Handlers[1]).Name; name != "host_test.mutates" {
 		t.Errorf("the second handler is %s", name)

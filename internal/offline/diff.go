@@ -7,8 +7,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Diff returns what changed between two objects in JSON, as a unified diff of
-// their YAML; empty if nothing did.
+// Diff returns a unified diff of the YAML of two objects, which are given as JSON.
+// It is empty if the objects are equal.
 func Diff(before, after []byte) (string, error) {
 	var lines [2][]string
 	for i, object := range [][]byte{before, after} {
@@ -17,7 +17,7 @@ func Diff(before, after []byte) (string, error) {
 			return "", fmt.Errorf("comparing objects: %w", err)
 		}
 		lines[i] = difflib.SplitLines(string(text))
-		// SplitLines makes a line of what is after the last line break.
+		// SplitLines returns an empty line after the last line break.
 		lines[i] = lines[i][:len(lines[i])-1]
 	}
 	return difflib.GetUnifiedDiffString(difflib.UnifiedDiff{A: lines[0], B: lines[1], Context: 3})

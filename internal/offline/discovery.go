@@ -15,8 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// NoCluster is the connection to no cluster: it knows which kinds there are, which
-// clients want to know before they do anything, and refuses the rest.
+// NoCluster is an http.RoundTripper for clients that have no cluster. It answers
+// discovery, which clients need before they do anything else, and returns an
+// error for every other request.
 type NoCluster struct{ Scheme *runtime.Scheme }
 
 // RoundTrip implements http.RoundTripper.
@@ -24,10 +25,10 @@ func (n NoCluster) RoundTrip(req *http.Request) (*http.Response, error) {
 	if found := Discover(n.Scheme, req.URL.Path); found != nil {
 		return Respond(req, http.StatusOK, found)
 	}
-	return nil, fmt.Errorf("there is no cluster to ask for %s %s", req.Method, req.URL.Path)
+	return nil, fmt.Errorf("no cluster: cannot answer %s %s", req.Method, req.URL.Path)
 }
 
-// Respond makes an answer that holds a value as JSON.
+// Respond returns a response with the value as JSON.
 func Respond(req *http.Request, code int, value any) (*http.Response, error) {
 	body, err := json.Marshal(value)
 	if err != nil {
@@ -39,8 +40,8 @@ func Respond(req *http.Request, code int, value any) (*http.Response, error) {
 	}, nil
 }
 
-// Discover returns what an API server that has the kinds of a scheme answers at a
-// path of the discovery; nil for other paths.
+// Discover returns what an API server with the kinds of a scheme answers at a
+// discovery path. It returns nil for other paths.
 func Discover(scheme *runtime.Scheme, path string) any {
 	versions := scheme.PrioritizedVersionsAllGroups()
 	parts := strings.Split(strings.Trim(path, "/"), "/")
@@ -78,7 +79,7 @@ func resourcesOf(scheme *runtime.Scheme, version schema.GroupVersion) metav1.API
 	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: version.String()}
 	known := scheme.KnownTypes(version)
 	for kind := range known {
-		// What can be listed is an object; the rest are lists and options.
+		// Only objects have a list kind. The other kinds are lists and options.
 		if _, listed := known[kind+"List"]; !listed {
 			continue
 		}

@@ -1,11 +1,14 @@
-// Package offline answers admissions without a cluster: it does what an API
-// server does around its webhooks. `review` and testing/admit are built on it.
+// Package offline answers admissions without a cluster. It does what an API
+// server does around its webhooks. The command `review` and testing/admit use it.
 //
-// A [Request] becomes an AdmissionReview in JSON, which goes to the HTTP handler
-// of each webhook whose scope matches, the mutating ones first; each patch is
-// applied; a mutating webhook that asks to be reinvoked is, if one after it
-// changed the object. So nothing of the codec, the chain and the patch engine is
-// left out. What an API server does besides is: there are no defaults filled in,
-// no other admission plugins, no validation, and match conditions, which are CEL,
-// count as true.
+// An [Engine] sends a [Request] as the JSON of an AdmissionReview to the HTTP
+// handler of each webhook whose scope matches: first to the mutating webhooks,
+// whose patches it applies, then to the validating ones. It reinvokes a mutating
+// webhook that asks for it if a later webhook changed the object. A request thus
+// passes through the whole codec, the chain of extensions and the patch engine.
+// [Engine.Check] reports what the extensions did that Kubernetes forbids.
+//
+// The rest of an API server is missing: offline sets no defaults, runs no other
+// admission plugins and no validation, and treats match conditions, which are
+// CEL, as true.
 package offline

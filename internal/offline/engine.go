@@ -21,11 +21,10 @@ import (
 type Engine struct {
 	mu    sync.Mutex
 	hooks []*hook
-	// effects, if it is set, returns what was done outside the object since it was
-	// last called.
+	// effects is Options.Effects. It may be nil.
 	effects func() []string
 	steps   []webhook.Step
-	done    [][]string // effects of each of steps
+	done    [][]string // the effects of each step
 }
 
 type hook struct {
@@ -35,10 +34,12 @@ type hook struct {
 
 // Options are the options of New.
 type Options struct {
-	// Webhook are the options of every webhook's handler; OnStep is taken.
+	// Webhook has the options for the handler of every webhook. The engine sets its
+	// OnStep.
 	Webhook webhook.HandlerOptions
-	// Effects returns what was done outside the object since it was last called,
-	// for the laws about side effects. Default: nothing is known of it.
+	// Effects returns the side effects since its last call, that is, everything that
+	// extensions did outside the object. If it is nil, Check does not check side
+	// effects.
 	Effects func() []string
 }
 
@@ -52,7 +53,7 @@ func New(webhooks []*webhook.Webhook, options Options) *Engine {
 	return e
 }
 
-// note keeps a step, and what was done in it.
+// note records a step and its effects.
 func (e *Engine) note(step webhook.Step) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -67,13 +68,13 @@ func (e *Engine) recentEffects() []string {
 	return e.effects()
 }
 
-// forget drops what was done before a call.
+// forget drops the steps and effects from before a call.
 func (e *Engine) forget() {
 	e.take()
 	e.recentEffects()
 }
 
-// take returns the steps since it was last called.
+// take returns the steps since its last call, and the effects of each.
 func (e *Engine) take() ([]webhook.Step, [][]string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -85,41 +86,41 @@ func (e *Engine) take() ([]webhook.Step, [][]string) {
 // Step is one extension's part in an admission.
 type Step struct {
 	webhook.Step
-	// Webhook is the one that the extension belongs to.
+	// Webhook is the webhook of the extension.
 	Webhook *webhook.Webhook
-	// Before is the JSON of the object as the extension found it.
+	// Before is the JSON of the object before the extension was called.
 	Before []byte
-	// Effects are what it did outside the object, where that is known.
+	// Effects are the side effects, as Options.Effects returns them.
 	Effects []string
-	// Reason is that of a denial.
+	// Reason is the reason of a denial.
 	Reason string
 }
 
-// Outcome is what became of a request.
+// Outcome is the result of a request.
 type Outcome struct {
 	Allowed bool
-	// Status says why the request is refused.
+	// Status says why the request was refused. It is nil if the request is allowed.
 	Status *metav1.Status
 	// Object is the JSON of the object after all changes.
 	Object []byte
-	// Steps are those of the extensions that were called, in order.
-	Steps            []Step
-	Warnings         []string
+	// Steps has one entry for each call of an extension, in order.
+	Steps    []Step
+	Warnings []string
+	// AuditAnnotations have keys of the form WEBHOOK/KEY.
 	AuditAnnotations map[string]string
 }
 
-// Admit sends a request through the webhooks.
+// Admit sends a request through the webhooks. Denials and failures of webhooks are
+// part of the outcome. An error means that Admit could not send the request or
+// understand an answer.
 func (e *Engine) Admit(ctx context.Context, req *Request) (*Outcome, error) {
 	out := &Outcome{Allowed: true, Object: req.Object, AuditAnnotations: map[string]string{}}
-	matching, err := e.matching(req)
+	mutating, validating, err := e.matching(req)
 	if err != nil {
 		return nil, err
 	}
 	last := -1 // the last webhook that changed the object
-	for i, h := range matching {
-		if !h.Mutating {
-			continue
-		}
+	for i, h := range mutating {
 		changed, err := e.call(ctx, h, req, out)
 		if err != nil || !out.Allowed {
 			return out, err
@@ -128,19 +129,16 @@ func (e *Engine) Admit(ctx context.Context, req *Request) (*Outcome, error) {
 			last = i
 		}
 	}
-	for i, h := range matching {
-		if !h.Mutating || *h.Scope.ReinvocationPolicy != admissionregistrationv1.IfNeededReinvocationPolicy || i >= last {
+	for i, h := range mutating {
+		if *h.Scope.ReinvocationPolicy != admissionregistrationv1.IfNeededReinvocationPolicy || i >= last {
 			continue
 		}
 		if _, err := e.call(ctx, h, req, out); err != nil || !out.Allowed {
 			return out, err
 		}
 	}
-	for _, h := range matching {
-		if h.Mutating {
-			continue
-		}
-		// An API server calls every validating webhook, and reports one denial.
+	// An API server calls every validating webhook and reports one denial.
+	for _, h := range validating {
 		if _, err := e.call(ctx, h, req, out); err != nil {
 			return out, err
 		}
@@ -149,23 +147,25 @@ func (e *Engine) Admit(ctx context.Context, req *Request) (*Outcome, error) {
 }
 
 // matching returns the webhooks that an API server would call. It goes by the
-// object as it came, as long as nobody changes its labels.
-func (e *Engine) matching(req *Request) ([]*hook, error) {
-	var matching []*hook
+// object that the client sent, which is right unless a webhook changes its labels.
+func (e *Engine) matching(req *Request) (mutating, validating []*hook, err error) {
 	for _, h := range e.hooks {
 		matches, err := req.matches(h.Scope)
-		if err != nil {
-			return nil, fmt.Errorf("webhook %s: %w", h.Name, err)
-		}
-		if matches {
-			matching = append(matching, h)
+		switch {
+		case err != nil:
+			return nil, nil, fmt.Errorf("webhook %s: %w", h.Name, err)
+		case !matches:
+		case h.Mutating:
+			mutating = append(mutating, h)
+		default:
+			validating = append(validating, h)
 		}
 	}
-	return matching, nil
+	return mutating, validating, nil
 }
 
-// call sends the request, with the object as it is now, to one webhook, and adds
-// what comes of it to the outcome.
+// call sends the request with the current object to one webhook and adds the
+// answer to the outcome.
 func (e *Engine) call(ctx context.Context, h *hook, req *Request, out *Outcome) (changed bool, err error) {
 	before := out.Object
 	e.forget()
@@ -173,17 +173,7 @@ func (e *Engine) call(ctx context.Context, h *hook, req *Request, out *Outcome) 
 	if err != nil {
 		return false, err
 	}
-	steps, done := e.take()
-	for i, step := range steps {
-		object := before
-		if req.Operation == admissionv1.Delete {
-			object = req.OldObject
-		}
-		if i > 0 {
-			object = steps[i-1].Object
-		}
-		out.Steps = append(out.Steps, Step{Step: step, Webhook: h.Webhook, Before: object, Effects: done[i]})
-	}
+	e.addSteps(h, req, out)
 	if failure != nil {
 		out.fail(h, failure)
 		return false, nil
@@ -211,7 +201,20 @@ func (e *Engine) call(ctx context.Context, h *hook, req *Request, out *Outcome) 
 	return !bytes.Equal(before, out.Object), nil
 }
 
-// fail does what the failure policy says.
+// addSteps adds the steps of a call to the outcome.
+func (e *Engine) addSteps(h *hook, req *Request, out *Outcome) {
+	before := out.Object
+	if req.Operation == admissionv1.Delete {
+		before = req.OldObject
+	}
+	steps, done := e.take()
+	for i, step := range steps {
+		out.Steps = append(out.Steps, Step{Step: step, Webhook: h.Webhook, Before: before, Effects: done[i]})
+		before = step.Object
+	}
+}
+
+// fail applies the failure policy.
 func (o *Outcome) fail(h *hook, failure *metav1.Status) {
 	if *h.Scope.FailurePolicy == admissionregistrationv1.Ignore || !o.Allowed {
 		return
@@ -221,7 +224,8 @@ func (o *Outcome) fail(h *hook, failure *metav1.Status) {
 	o.Allowed, o.Status = false, &status
 }
 
-// send posts a review to a webhook. What is not a decision is a failure.
+// send posts a review to a webhook. It returns the webhook's decision or, if the
+// webhook made none, its failure.
 func send(ctx context.Context, h *hook, review *admissionv1.AdmissionReview) (response *admissionv1.AdmissionResponse, failure *metav1.Status, err error) {
 	body, err := json.Marshal(review)
 	if err != nil {
@@ -243,7 +247,7 @@ func send(ctx context.Context, h *hook, review *admissionv1.AdmissionReview) (re
 		return nil, nil, fmt.Errorf("webhook %s: decoding the answer: %w", h.Name, err)
 	}
 	if answer.Response == nil || answer.Response.UID != review.Request.UID {
-		return nil, nil, fmt.Errorf("webhook %s: the answer is not one to this request: %s", h.Name, recorder.Body)
+		return nil, nil, fmt.Errorf("webhook %s: the answer has no response with the request's UID: %s", h.Name, recorder.Body)
 	}
 	return answer.Response, nil, nil
 }

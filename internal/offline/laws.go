@@ -16,12 +16,12 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// Breach is what an extension does that Kubernetes asks webhooks not to do
-// (https://kubernetes.io/docs/concepts/cluster-administration/admission-webhooks-good-practices/).
+// Breach is something that an extension did and that Kubernetes asks webhooks not
+// to do (https://kubernetes.io/docs/concepts/cluster-administration/admission-webhooks-good-practices/).
 type Breach struct {
-	// Extension is its name.
+	// Extension is the name of the extension.
 	Extension string
-	// Law is what it breaks, and Detail how.
+	// Law says what the extension did wrong, and Detail shows where.
 	Law, Detail string
 }
 
@@ -29,9 +29,9 @@ func (b Breach) String() string {
 	return fmt.Sprintf("%s %s:\n%s", b.Extension, b.Law, strings.TrimSuffix(b.Detail, "\n"))
 }
 
-// Check returns what the extensions do wrong in a request that had the outcome.
-// It sends the request twice more: on the object that came of it, as an API
-// server does that reinvokes webhooks, and as a dry run.
+// Check returns what the extensions did wrong in a request with this outcome. It
+// sends the request twice more: with the resulting object, as an API server does
+// when it reinvokes webhooks, and as a dry run.
 func (e *Engine) Check(ctx context.Context, req *Request, out *Outcome, scheme *runtime.Scheme) ([]Breach, error) {
 	var breaches []Breach
 	for _, step := range out.Steps {
@@ -61,7 +61,7 @@ func (e *Engine) Check(ctx context.Context, req *Request, out *Outcome, scheme *
 	return breaches, nil
 }
 
-// checkAgain: a webhook may be called again with the object that it has changed.
+// checkAgain calls the webhooks again with the object that they changed.
 func (e *Engine) checkAgain(ctx context.Context, req *Request, out *Outcome) ([]Breach, error) {
 	if !out.Allowed || req.Operation != admissionv1.Create && req.Operation != admissionv1.Update {
 		return nil, nil
@@ -80,11 +80,11 @@ func (e *Engine) checkAgain(ctx context.Context, req *Request, out *Outcome) ([]
 		}
 		switch {
 		case step.Err != nil && out.failed(step):
-			// As the first time, of which the outcome tells.
+			// It failed the first time, too, and the outcome says so.
 		case step.Err != nil:
-			breaches = append(breaches, Breach{step.Extension, "fails when it is called again with what came of the first call", step.Err.Error()})
+			breaches = append(breaches, Breach{step.Extension, "fails when it is called again with the object that it changed", step.Err.Error()})
 		case step.Result == "denied":
-			breaches = append(breaches, Breach{step.Extension, "denies, when it is called again, what came of the first call", step.Reason})
+			breaches = append(breaches, Breach{step.Extension, "denies, when it is called again, the object that it changed", step.Reason})
 		case diff != "":
 			breaches = append(breaches, Breach{step.Extension, "is not idempotent; called again, it changes the object again", diff})
 		}
@@ -99,7 +99,7 @@ func (o *Outcome) failed(again Step) bool {
 	})
 }
 
-// check judges what one extension did.
+// check checks what one extension did.
 func (s *Step) check(req *Request, scheme *runtime.Scheme) ([]Breach, error) {
 	breaches := s.checkEffects(req)
 	if !s.Webhook.Mutating || len(s.Before) == 0 || len(s.Object) == 0 {
@@ -112,13 +112,13 @@ func (s *Step) check(req *Request, scheme *runtime.Scheme) ([]Breach, error) {
 		}
 	}
 	for _, path := range immutable(req, before, after) {
-		breaches = append(breaches, Breach{s.Extension, "changes what must not change", path})
+		breaches = append(breaches, Breach{s.Extension, "changes a field that must not change", path})
 	}
 	if unknown := unknownFields(scheme, req.Kind, s.Object); len(unknown) > 0 {
 		known := unknownFields(scheme, req.Kind, s.Before)
 		for _, field := range unknown {
 			if !slices.Contains(known, field) {
-				breaches = append(breaches, Breach{s.Extension, "sets what the API server does not know", field})
+				breaches = append(breaches, Breach{s.Extension, "sets a field that the API server does not know", field})
 			}
 		}
 	}
@@ -139,16 +139,16 @@ func (s *Step) checkEffects(req *Request) []Breach {
 	return nil
 }
 
-// identity are the fields that say which object it is, and those that only the
-// API server sets.
+// identity has the fields that identify an object and those that only the API
+// server sets.
 var identity = []string{
 	"apiVersion", "kind", "metadata.name", "metadata.generateName", "metadata.namespace", "metadata.uid",
 	"metadata.resourceVersion", "metadata.creationTimestamp", "metadata.deletionTimestamp", "metadata.generation",
 }
 
-// fixed are the fields, by kind, that an UPDATE may not change, and the
-// exceptions from these, with * for an index. They are those of the validation
-// of each kind (k8s.io/kubernetes, pkg/apis/*/validation).
+// fixed has, for each kind, the fields that an UPDATE must not change and the
+// exceptions, with * for an index. It follows the validation of each kind
+// (k8s.io/kubernetes, pkg/apis/*/validation).
 var fixed = map[string]struct{ fields, except []string }{
 	"Pod": {
 		fields: []string{"spec"},
@@ -173,7 +173,7 @@ var fixed = map[string]struct{ fields, except []string }{
 	"ClusterRoleBinding": {fields: []string{"roleRef"}},
 }
 
-// immutable returns the paths that were changed and must not be.
+// immutable returns the changes to fields that must not change.
 func immutable(req *Request, before, after map[string]any) []string {
 	if req.Operation == admissionv1.Connect || req.Operation == admissionv1.Delete {
 		return nil
@@ -196,7 +196,7 @@ func immutable(req *Request, before, after map[string]any) []string {
 	return broken
 }
 
-// under reports whether a path is one of the patterns, or below one.
+// under reports whether a path matches a pattern or is below one.
 func under(path string, patterns []string) bool {
 	steps := strings.Split(path, ".")
 	return slices.ContainsFunc(patterns, func(pattern string) bool {
@@ -256,11 +256,12 @@ func short(value any) string {
 	return string(text)
 }
 
-// unknownFields returns what the Go type of a kind does not know.
+// unknownFields returns the problems of an object whose fields the Go type of its
+// kind does not know.
 func unknownFields(scheme *runtime.Scheme, kind schema.GroupVersionKind, object []byte) []string {
 	into, err := scheme.New(kind)
 	if err != nil {
-		return nil // the schema is the CRD's
+		return nil // a custom resource: its schema is in its CRD
 	}
 	strict, err := kjson.UnmarshalStrict(object, into)
 	if err != nil {

@@ -1,6 +1,7 @@
 package offline
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -21,25 +22,27 @@ import (
 	"github.com/admitkit/admitkit/extension"
 )
 
-// Request is what a client asks of the API server.
+// Request is a client's request to the API server.
 type Request struct {
 	Operation admissionv1.Operation
-	// Kind is that of the object; on CONNECT, of the options.
+	// Kind is the kind of the object or, on a CONNECT, of the options.
 	Kind     schema.GroupVersionKind
 	Resource schema.GroupVersionResource
-	// SubResource is "exec", for example; empty for the object itself.
+	// SubResource is "exec", for example. It is empty for the object itself.
 	SubResource     string
 	Namespace, Name string
-	// NamespaceLabels are those of the namespace, its name excepted.
+	// NamespaceLabels are the labels of the namespace. The engine adds the label
+	// with its name.
 	NamespaceLabels map[string]string
-	// Object and OldObject are JSON. As an API server has it, a DELETE has an old
-	// object only, and a CREATE none.
+	// Object and OldObject are JSON. As in Kubernetes, a DELETE has only an old
+	// object, and a CREATE and a CONNECT have only a new one.
 	Object, OldObject []byte
 	User              authenticationv1.UserInfo
 	DryRun            bool
 }
 
-// connects says what a connection with options of a kind is a connection to.
+// connects maps the kind of a connection's options to the resource that they
+// connect to.
 var connects = map[string]struct{ resource, subresource string }{
 	"PodExecOptions":        {"pods", "exec"},
 	"PodAttachOptions":      {"pods", "attach"},
@@ -49,7 +52,7 @@ var connects = map[string]struct{ resource, subresource string }{
 	"NodeProxyOptions":      {"nodes", "proxy"},
 }
 
-// clusterScoped are the built-in kinds that have no namespace.
+// clusterScoped has the built-in kinds without a namespace.
 var clusterScoped = []string{
 	"Namespace", "Node", "PersistentVolume", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "StorageClass",
 	"PriorityClass", "IngressClass", "RuntimeClass", "CSIDriver", "CSINode", "VolumeAttachment", "APIService", "CertificateSigningRequest",
@@ -57,25 +60,19 @@ var clusterScoped = []string{
 	"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "FlowSchema", "PriorityLevelConfiguration",
 }
 
-// NewRequest makes the request for an object. old is the object as it was; nil
-// means, on an UPDATE, that it was the same. namespace is that of an object that
-// names none.
+// NewRequest returns the request for an object. The options of a connection, such
+// as a PodExecOptions, make a CONNECT, whatever the operation is. On an UPDATE, old
+// is the object before the update; nil means that nothing changed. An object
+// without a namespace gets the namespace, unless its kind has none.
 func NewRequest(operation admissionv1.Operation, object, old *unstructured.Unstructured, namespace string) (*Request, error) {
 	kind := object.GroupVersionKind()
 	if kind.Kind == "" || kind.Version == "" {
-		return nil, fmt.Errorf("the object %q has no apiVersion and kind", object.GetName())
+		return nil, fmt.Errorf("object %q needs an apiVersion and a kind", object.GetName())
 	}
 	req := &Request{Operation: operation, Kind: kind, Name: object.GetName()}
 	if to, isConnection := connects[kind.Kind]; isConnection && kind.GroupVersion() == corev1.SchemeGroupVersion {
-		req.Operation, req.Namespace = admissionv1.Connect, namespace
 		req.Resource, req.SubResource = corev1.SchemeGroupVersion.WithResource(to.resource), to.subresource
-		if declared := object.GetNamespace(); declared != "" {
-			req.Namespace = declared
-		}
-		// Options have no metadata: the name is that of what is connected to.
-		object = object.DeepCopy()
-		delete(object.Object, "metadata")
-		return req, req.encode(object, nil)
+		return req, req.connect(object, namespace)
 	}
 	if operation == admissionv1.Connect {
 		return nil, fmt.Errorf("operation CONNECT needs the options of a connection, such as a PodExecOptions, not a %s", kind.Kind)
@@ -95,22 +92,36 @@ func NewRequest(operation admissionv1.Operation, object, old *unstructured.Unstr
 	case admissionv1.Create:
 		return req, req.encode(object, nil)
 	case admissionv1.Update:
-		if old == nil {
-			return req, req.encode(object, object)
-		}
-		old = old.DeepCopy()
-		if old.GetNamespace() == "" {
-			old.SetNamespace(namespace)
-		}
-		if old.GetName() != object.GetName() || old.GetNamespace() != object.GetNamespace() || old.GroupVersionKind() != kind {
-			return nil, fmt.Errorf("an UPDATE of %s %s/%s cannot have the old object %s %s/%s",
-				kind.Kind, object.GetNamespace(), object.GetName(), old.GetKind(), old.GetNamespace(), old.GetName())
-		}
-		return req, req.encode(object, old)
+		return req, req.update(object, old, namespace)
 	case admissionv1.Delete:
 		return req, req.encode(nil, object)
 	}
 	return nil, fmt.Errorf("operation %q: must be CREATE, UPDATE, DELETE or CONNECT", operation)
+}
+
+// connect makes the request a CONNECT with these options.
+func (r *Request) connect(options *unstructured.Unstructured, namespace string) error {
+	r.Operation, r.Namespace = admissionv1.Connect, cmp.Or(options.GetNamespace(), namespace)
+	// Options have no metadata. Its name is the name of the Pod, Service or Node.
+	options = options.DeepCopy()
+	delete(options.Object, "metadata")
+	return r.encode(options, nil)
+}
+
+// update makes the request an UPDATE of old to object.
+func (r *Request) update(object, old *unstructured.Unstructured, namespace string) error {
+	if old == nil {
+		return r.encode(object, object)
+	}
+	old = old.DeepCopy()
+	if old.GetNamespace() == "" {
+		old.SetNamespace(namespace)
+	}
+	if old.GetName() != object.GetName() || old.GetNamespace() != object.GetNamespace() || old.GroupVersionKind() != r.Kind {
+		return fmt.Errorf("the old object of an UPDATE must be the same object: %s %s/%s is not %s %s/%s",
+			old.GetKind(), old.GetNamespace(), old.GetName(), r.Kind.Kind, object.GetNamespace(), object.GetName())
+	}
+	return r.encode(object, old)
 }
 
 func (r *Request) encode(object, old *unstructured.Unstructured) (err error) {
@@ -128,7 +139,7 @@ func (r *Request) encode(object, old *unstructured.Unstructured) (err error) {
 	return nil
 }
 
-// review makes the AdmissionReview, with the object as it is now.
+// review returns the AdmissionReview of the request with the current object.
 func (r *Request) review(object []byte) *admissionv1.AdmissionReview {
 	kind, resource := metav1.GroupVersionKind(r.Kind), metav1.GroupVersionResource(r.Resource)
 	return &admissionv1.AdmissionReview{
@@ -143,7 +154,8 @@ func (r *Request) review(object []byte) *admissionv1.AdmissionReview {
 	}
 }
 
-// options are the client's, of which an API server makes one object for each verb.
+// options returns the options of the client's call. An API server has a kind of
+// options for each operation.
 func (r *Request) options() []byte {
 	kind := map[admissionv1.Operation]string{admissionv1.Create: "CreateOptions", admissionv1.Update: "UpdateOptions", admissionv1.Delete: "DeleteOptions"}[r.Operation]
 	if kind == "" {
@@ -156,7 +168,7 @@ func (r *Request) options() []byte {
 	return fmt.Appendf(nil, `{"kind":%q,"apiVersion":"meta.k8s.io/v1"%s}`, kind, dryRun)
 }
 
-// matches reports whether an API server would send the request to a webhook of
+// matches reports whether an API server would send the request to a webhook with
 // the scope.
 func (r *Request) matches(scope extension.Scope) (bool, error) {
 	if !slices.ContainsFunc(scope.Rules, r.matchesRule) {
@@ -173,7 +185,7 @@ func (r *Request) matches(scope extension.Scope) (bool, error) {
 	if scope.ObjectSelector == nil {
 		return true, nil
 	}
-	// One of the two objects has to match, so that nobody escapes by a change.
+	// One match is enough, so that no update escapes by changing the labels.
 	for _, object := range [][]byte{r.Object, r.OldObject} {
 		var labelled metav1.PartialObjectMetadata
 		if len(object) == 0 || json.Unmarshal(object, &labelled) != nil {

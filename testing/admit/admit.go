@@ -1,5 +1,4 @@
-// Package admit runs extensions on objects with no cluster, for the unit tests of
-// those who write them:
+// Package admit runs extensions without a cluster, for unit tests:
 //
 //	func TestEveryPodGetsAnOwner(t *testing.T) {
 //		result := admit.New(t, stamp).As("alice").Create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
@@ -8,36 +7,33 @@
 //		}
 //	}
 //
-// A request takes the way that it has in a cluster: the scope decides whether an
-// extension is called at all, the object travels as the JSON of an
-// AdmissionReview, the extensions run one after the other, their patch is
-// applied. What comes of it is the [Result].
+// A request is handled as in a cluster: the scopes decide which extensions are
+// called, the object travels as the JSON of an AdmissionReview, the extensions run
+// in order, and their patch is applied. The [Result] has the outcome.
 //
 // # The law
 //
-// Besides, each request checks what Kubernetes asks of every webhook
-// (https://kubernetes.io/docs/concepts/cluster-administration/admission-webhooks-good-practices/),
-// and fails the test by [testing.TB.Errorf] with the extension's name and the
-// difference:
+// Each request also checks what Kubernetes asks of every webhook
+// (https://kubernetes.io/docs/concepts/cluster-administration/admission-webhooks-good-practices/).
+// For each breach, it calls [testing.TB.Errorf] with the name of the extension and
+// the difference. An extension
 //
-//   - called again with what came of the first call, an extension changes
-//     nothing more, and denies nothing;
-//   - it does nothing outside the object if its scope's SideEffects is None, and
-//     nothing on a dry run if it is NoneOnDryRun, as far as it uses the clients
-//     of its host;
-//   - it leaves alone what says which object it is (metadata.name, namespace,
-//     uid...), and on an UPDATE what the API server lets nobody change, such as
-//     most of a Pod's spec;
-//   - it sets no field that the kind does not have.
+//   - changes nothing more and denies nothing when it is called again with the
+//     object that it changed;
+//   - has no side effects if its scope's SideEffects is None, and none on a dry run
+//     if it is NoneOnDryRun, as far as it uses the clients of its manager;
+//   - does not change what identifies the object (metadata.name, namespace,
+//     uid...) nor, on an UPDATE, what is immutable, such as most of a Pod's spec;
+//   - sets no field that the kind does not have.
 //
-// So each request is sent three times: as it is, once more on the outcome, and as
-// a dry run.
+// Each request is therefore sent three times: as it is, with the resulting object,
+// and as a dry run.
 //
-// # What is not here
+// # What is missing
 //
-// There are no defaults: a Pod that does not say its restartPolicy has none.
-// Match conditions, which are CEL, count as true. For the rest of an API server
-// see testing/controlplane, which starts a real one.
+// admit sets no defaults: a Pod without a restartPolicy stays without one. It treats
+// match conditions, which are CEL, as true. If you need the rest of an API server,
+// testing/controlplane starts a real one.
 package admit
 
 import (
@@ -63,12 +59,12 @@ import (
 	"github.com/admitkit/admitkit/webhook"
 )
 
-// DefaultNamespace is where objects are that name no namespace.
+// DefaultNamespace is the namespace of objects that set none.
 const DefaultNamespace = "default"
 
-// Client is someone who sends requests to an API server that has the extensions
-// and nothing else. Make one with [New]; As, DryRun and the like return another
-// one, which shares the extensions.
+// Client sends requests to an API server that has the extensions and nothing else.
+// [New] returns one. As, DryRun and In return another client with the same
+// extensions and the same cluster.
 type Client struct {
 	*server
 	user            authenticationv1.UserInfo
@@ -77,7 +73,7 @@ type Client struct {
 	namespaceLabels map[string]string
 }
 
-// server is what clients share.
+// server has what the clients of one New share.
 type server struct {
 	t          testing.TB
 	extensions []any
@@ -89,9 +85,11 @@ type server struct {
 	engine *offline.Engine
 }
 
-// New returns a client of the extensions: each an [extension.Extension] or what
-// [extension.Mutating] and [extension.Validating] make. They run in this order.
-// The user is a member of system:masters.
+// New returns a client of the extensions. They run in this order. Each one is an
+// [extension.Extension], an [extension.Handler] from [extension.Mutating] or
+// [extension.Validating], or an [extension.Composite] of these. The user is "admin"
+// in the group system:masters. A value that answers no admissions ends the test at
+// the first request.
 func New(t testing.TB, extensions ...any) *Client {
 	scheme := clientgoscheme.Scheme
 	return &Client{
@@ -101,8 +99,8 @@ func New(t testing.TB, extensions ...any) *Client {
 	}
 }
 
-// As returns a client of another user, who is in these groups, and in
-// system:authenticated.
+// As returns a client that acts as another user, who is a member of the groups and
+// of system:authenticated.
 func (c *Client) As(user string, groups ...string) *Client {
 	other := *c
 	other.user = authenticationv1.UserInfo{Username: user, Groups: append(slices.Clone(groups), "system:authenticated")}
@@ -116,17 +114,18 @@ func (c *Client) DryRun() *Client {
 	return &other
 }
 
-// In returns a client for a namespace, with its labels if a scope selects by
-// them. Objects that name no namespace are there.
+// In returns a client that puts objects without a namespace into this one. The
+// labels of the namespace matter to scopes with a NamespaceSelector and may be nil.
 func (c *Client) In(namespace string, labels map[string]string) *Client {
 	other := *c
 	other.namespace, other.namespaceLabels = namespace, maps.Clone(labels)
 	return &other
 }
 
-// With puts objects into the cluster that the extensions find when they ask their
-// host for a client. It is kept in memory, and knows create, get, list, update,
-// patch and delete.
+// With adds objects to the cluster that the extensions see through the clients of
+// their manager. The clients of one New share this cluster. It is in memory and
+// supports create, get, list, update, patch and delete, but not watch. With returns
+// c.
 func (c *Client) With(objects ...runtime.Object) *Client {
 	c.t.Helper()
 	for _, object := range objects {
@@ -141,42 +140,43 @@ func (c *Client) With(objects ...runtime.Object) *Client {
 	return c
 }
 
-// WithScheme sets the Go types of kinds that are not built in. It has to come
-// before the first request.
+// WithScheme sets the scheme, for kinds that are not built in. Call it before the
+// first request. Default: the scheme of client-go. The clients of one New share the
+// scheme. WithScheme returns c.
 func (c *Client) WithScheme(scheme *runtime.Scheme) *Client {
 	c.scheme = scheme
 	c.cluster.setScheme(scheme)
 	return c
 }
 
-// Manager returns the host of the extensions, for a look at what they did with
-// its clients.
+// Manager returns the manager of the extensions. Use its clients to see what the
+// extensions did in the cluster.
 func (c *Client) Manager() extension.Manager {
 	c.t.Helper()
 	c.start()
 	return c.host
 }
 
-// Create asks for the creation of an object.
+// Create requests the creation of an object.
 func (c *Client) Create(object runtime.Object) *Result {
 	c.t.Helper()
 	return c.send(admissionv1.Create, object, nil)
 }
 
-// Update asks for an update of old to object.
+// Update requests an update of old to object.
 func (c *Client) Update(old, object runtime.Object) *Result {
 	c.t.Helper()
 	return c.send(admissionv1.Update, object, old)
 }
 
-// Delete asks for the deletion of an object.
+// Delete requests the deletion of an object.
 func (c *Client) Delete(object runtime.Object) *Result {
 	c.t.Helper()
 	return c.send(admissionv1.Delete, object, nil)
 }
 
-// Connect asks for a connection to the Pod, Service or Node of that name. The
-// options say which: a *corev1.PodExecOptions is an exec.
+// Connect requests a connection to the Pod, Service or Node with this name. The type
+// of the options decides which connection: *corev1.PodExecOptions is an exec.
 func (c *Client) Connect(name string, options runtime.Object) *Result {
 	c.t.Helper()
 	object, err := c.encode(options)
@@ -228,7 +228,7 @@ func (c *Client) sendEncoded(operation admissionv1.Operation, object, old *unstr
 	return result
 }
 
-// encode returns an object as an API server would have it, with its kind.
+// encode returns an object as an API server sees it, with its kind.
 func (c *Client) encode(object runtime.Object) (*unstructured.Unstructured, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
@@ -245,7 +245,7 @@ func (c *Client) encode(object runtime.Object) (*unstructured.Unstructured, erro
 	return encoded, nil
 }
 
-// start registers the extensions with their host, once.
+// start registers the extensions with their manager, once.
 func (s *server) start() {
 	s.t.Helper()
 	s.once.Do(func() {
@@ -279,29 +279,29 @@ func (s *server) start() {
 	})
 }
 
-// Result is what became of a request.
+// Result is the outcome of a request.
 type Result struct {
-	// Allowed reports whether the request is admitted.
+	// Allowed reports whether the request was allowed.
 	Allowed bool
-	// Reason is why not, as the user sees it.
+	// Reason says why the request was refused, as the user sees it.
 	Reason string
-	// Err is what went wrong in an extension. The failure policy decides whether
-	// the request is admitted all the same.
+	// Err joins the errors of the extensions. The failure policies decide whether the
+	// request was allowed in spite of them.
 	Err error
-	// Object is the object after all changes, of the type of the one that was
-	// sent; on a DELETE it is the one that was sent.
+	// Object is the object after all changes, with the type of the object that was
+	// sent. On a DELETE and a CONNECT it is a copy of what was sent.
 	Object runtime.Object
-	// Diff is what the extensions changed, as a unified diff of YAML.
+	// Diff shows what the extensions changed, as a unified diff of YAML.
 	Diff string
-	// Called are the names of the extensions that were called, in order.
+	// Called has the names of the extensions that were called, in order.
 	Called []string
-	// Warnings are what the user is warned of, and AuditAnnotations what goes to
-	// the audit log, by WEBHOOK/EXTENSION.KEY.
-	Warnings         []string
+	// Warnings are the warnings that the user sees.
+	Warnings []string
+	// AuditAnnotations go to the audit log. Their keys are WEBHOOK/EXTENSION.KEY.
 	AuditAnnotations map[string]string
 }
 
-// Pod returns the Pod after all changes. It panics if no Pod was sent.
+// Pod returns Object as a Pod. It panics if Object is not a Pod.
 func (r *Result) Pod() *corev1.Pod { return r.Object.(*corev1.Pod) }
 
 func newResult(req *offline.Request, out *offline.Outcome, like runtime.Object) (*Result, error) {

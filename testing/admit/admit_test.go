@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// mutator makes a Handler of a function on Pods.
+// mutator returns a Handler for a function on Pods.
 func mutator(mutate func(*corev1.Pod, *extension.Request) error, scope extension.Scope) *extension.Handler {
 	return extension.Mutating(extension.MutatorFunc[*corev1.Pod](
 		func(_ context.Context, pod *corev1.Pod, req *extension.Request) error { return mutate(pod, req) }), scope)
@@ -50,14 +50,14 @@ func TestAPodComesBackAsTheExtensionsMadeIt(t *testing.T) {
 		t.Errorf("%+v", result)
 	}
 	if !strings.Contains(result.Diff, "+  annotations:\n+    owner: alice\n") {
-		t.Errorf("the diff is %s", result.Diff)
+		t.Errorf("got the diff %s", result.Diff)
 	}
 	if !slices.Equal(result.Warnings, []string{"owned by alice"}) || len(result.AuditAnnotations) != 1 {
 		t.Errorf("%q, %v", result.Warnings, result.AuditAnnotations)
 	}
 }
 
-// suffix is an Extension: it makes its own patch.
+// suffix is an Extension, which makes its own patch.
 type suffix struct{}
 
 func (suffix) Handle(_ context.Context, mgr extension.Manager, pod *corev1.Pod, req admission.Request) admission.Response {
@@ -176,7 +176,7 @@ func TestObjectsOfOtherKindsKeepTheirType(t *testing.T) {
 	}
 }
 
-// keys creates a Secret for each Pod, unless its scope's promise binds it.
+// keys creates a Secret for each Pod. If heedsDryRun is set, a dry run creates none.
 type keys struct {
 	heedsDryRun bool
 	kube        client.Client
@@ -216,7 +216,7 @@ func TestAnExtensionFindsACluster(t *testing.T) {
 		t.Errorf("%+v", result)
 	}
 	if _, err := core.Secrets("default").Get(t.Context(), "dry", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("a dry run leaves a Secret: %v", err)
+		t.Errorf("a dry run created a Secret: %v", err)
 	}
 	if err := core.Secrets("default").Delete(t.Context(), "other", metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
@@ -227,7 +227,7 @@ func TestAnExtensionFindsACluster(t *testing.T) {
 	}
 }
 
-// verdict is a test that keeps what it is told instead of failing.
+// verdict is a test that records errors instead of failing.
 type verdict struct {
 	testing.TB
 	errors []string
@@ -260,7 +260,7 @@ func TestWhatKubernetesForbidsFailsTheTest(t *testing.T) {
 			pod.Labels = map[string]string{"a": "b"}
 			return nil
 		}, extension.Scope{}), create, "denies, when it is called again"},
-		"a Secret without a word":      {extension.Mutating(&keys{heedsDryRun: true}, extension.Scope{}), create, "POST /api/v1/namespaces/default/secrets"},
+		"an undeclared Secret":         {extension.Mutating(&keys{heedsDryRun: true}, extension.Scope{}), create, "POST /api/v1/namespaces/default/secrets"},
 		"a Secret on a dry run":        {extension.Mutating(&keys{}, extension.Scope{SideEffects: &noneOnDryRun}), create, "has side effects on a dry run"},
 		"another name":                 {mutator(func(pod *corev1.Pod, _ *extension.Request) error { pod.Name = "mine"; return nil }, extension.Scope{}), create, `metadata.name: "web" -> "mine"`},
 		"another namespace, on UPDATE": {mutator(func(pod *corev1.Pod, _ *extension.Request) error { pod.Namespace = "mine"; return nil }, onUpdate), update, "metadata.namespace"},
@@ -272,19 +272,19 @@ func TestWhatKubernetesForbidsFailsTheTest(t *testing.T) {
 			pod.Spec.Containers = append(pod.Spec.Containers[:1:1], corev1.Container{Name: "b"})
 			return nil
 		}, onUpdate), update, "spec.containers"},
-		"a field that a Pod has not got": {misspelt{}, create, `unknown field "spec.dnsPolcy"`},
+		"a field that Pods do not have": {misspelt{}, create, `unknown field "spec.dnsPolcy"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := &verdict{TB: t}
 			test.ask(admit.New(v, test.extension))
 			if len(v.errors) != 1 || !strings.Contains(v.errors[0], test.want) {
-				t.Errorf("the test is told: %q", v.errors)
+				t.Errorf("got the errors %q, want one with %q", v.errors, test.want)
 			}
 		})
 	}
 }
 
-// misspelt is an Extension that makes a patch by hand.
+// misspelt is an Extension whose hand-made patch has a misspelt field.
 type misspelt struct{}
 
 func (misspelt) Handle(context.Context, extension.Manager, *corev1.Pod, admission.Request) admission.Response {
@@ -322,7 +322,7 @@ func TestAWebhookThatAsksForItIsReinvoked(t *testing.T) {
 	}
 }
 
-// fatal is a test that ends by a panic.
+// fatal is a test whose Fatalf panics.
 type fatal struct{ testing.TB }
 
 func (fatal) Helper() {}

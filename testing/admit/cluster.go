@@ -28,8 +28,8 @@ import (
 	"github.com/admitkit/admitkit/internal/offline"
 )
 
-// cluster is the API server that extensions talk to: objects in memory behind the
-// HTTP of the Kubernetes API. It keeps what was written, to tell of side effects.
+// cluster is the API server that extensions talk to: the HTTP of the Kubernetes API
+// over objects in memory. It records writes, which are the side effects.
 type cluster struct {
 	mu      sync.Mutex
 	scheme  *runtime.Scheme
@@ -48,7 +48,7 @@ func (c *cluster) setScheme(scheme *runtime.Scheme) {
 	c.scheme = scheme
 }
 
-// takeWrites returns the writes since it was last called.
+// takeWrites returns the writes since its last call.
 func (c *cluster) takeWrites() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,7 +57,7 @@ func (c *cluster) takeWrites() []string {
 	return writes
 }
 
-// add puts an object into the cluster.
+// add adds an object to the cluster.
 func (c *cluster) add(object *unstructured.Unstructured) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,7 +71,7 @@ func (c *cluster) add(object *unstructured.Unstructured) error {
 		path += "/namespaces/" + namespace
 	}
 	if object.GetName() == "" {
-		return fmt.Errorf("the %s has no name", kind.Kind)
+		return fmt.Errorf("the %s needs a name", kind.Kind)
 	}
 	c.put(path+"/"+resource.Resource+"/"+object.GetName(), object)
 	return nil
@@ -86,7 +86,7 @@ func (c *cluster) put(path string, object *unstructured.Unstructured) {
 	c.objects[path] = object
 }
 
-// call is one request, as its URL has it.
+// call is one request, parsed from its URL.
 type call struct {
 	*http.Request
 	collection, name string
@@ -106,7 +106,7 @@ func parse(req *http.Request) (*call, error) {
 	case parts[0] == "apis" && len(parts) > 3:
 		prefix, p.resource.Group, p.resource.Version = parts[:3], parts[1], parts[2]
 	default:
-		return nil, fmt.Errorf("the cluster of testing/admit has no %s", req.URL.Path)
+		return nil, fmt.Errorf("the cluster of testing/admit does not serve %s", req.URL.Path)
 	}
 	rest := parts[len(prefix):]
 	if rest[0] == "namespaces" && len(rest) > 2 && rest[2] != "status" && rest[2] != "finalize" {
@@ -151,7 +151,7 @@ func (c *cluster) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func (c *cluster) answer(p *call) (any, error) {
 	if strings.HasSuffix(p.resource.Resource, "reviews") {
-		return p.object() // a question, such as a SubjectAccessReview: nobody says yes
+		return p.object() // a review, such as a SubjectAccessReview, stays unanswered: not allowed
 	}
 	if p.Method != http.MethodGet && !p.dryRun {
 		c.writes = append(c.writes, fmt.Sprintf("%s %s", p.Method, p.URL.Path))
@@ -259,7 +259,8 @@ func isApply(p *call) bool {
 	return strings.HasPrefix(p.Header.Get("Content-Type"), string(types.ApplyPatchType))
 }
 
-// patched applies a patch. A server-side apply is a merge: there is one applier.
+// patched applies a patch. A server-side apply is a merge patch here: field owners
+// do not exist.
 func (c *cluster) patched(p *call, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	before, err := json.Marshal(live.Object)
 	if err != nil {

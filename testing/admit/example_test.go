@@ -14,7 +14,7 @@ import (
 	"github.com/admitkit/admitkit/testing/admit"
 )
 
-// pinned denies Pods with an image that is not named by its digest.
+// pinned denies Pods with an image that is not pinned by a digest.
 var pinned = extension.Validating(extension.ValidatorFunc[*corev1.Pod](
 	func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
 		for _, container := range pod.Spec.Containers {
@@ -25,8 +25,7 @@ var pinned = extension.Validating(extension.ValidatorFunc[*corev1.Pod](
 		return nil
 	}), extension.Scope{Name: "pinned"})
 
-// t is the test that an example does not have: in a test of your own it is the
-// *testing.T.
+// t stands in for the *testing.T of your test, which an example does not have.
 var t = exampleT{}
 
 type exampleT struct{ testing.TB }
@@ -49,7 +48,7 @@ func ExampleNew() {
 	// Output: false container main: image web:1 is not pinned by a digest
 }
 
-// An extension that adds something each time it is called fails the test.
+// The test fails if an extension adds something each time it is called.
 func ExampleClient_Create() {
 	grows := extension.Mutating(extension.MutatorFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
 		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: "spot", Operator: corev1.TolerationOpExists})

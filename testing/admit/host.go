@@ -22,8 +22,8 @@ import (
 	"github.com/admitkit/admitkit/webhook"
 )
 
-// standIn is the manager that the extensions see. Its clients talk to the cluster in
-// memory; its controller-runtime manager is never started.
+// standIn is the extensions' manager. Its clients talk to the cluster in memory. Its
+// controller-runtime manager never starts.
 type standIn struct {
 	ctx    context.Context
 	config *rest.Config
@@ -46,13 +46,13 @@ func newHost(t testing.TB, c *cluster, scheme *runtime.Scheme) (*standIn, error)
 	if h.core, err = corev1client.NewForConfig(h.config); err != nil {
 		return nil, err
 	}
-	skipNameValidation := true // other tests have managers too
+	skipNameValidation := true // other tests have managers, too
 	h.kube, err = ctrlmanager.New(h.config, ctrlmanager.Options{
 		Scheme: scheme, Logger: zapr.NewLogger(h.logger),
 		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Controller: config.Controller{SkipNameValidation: &skipNameValidation},
 		NewClient: func(config *rest.Config, options client.Options) (client.Client, error) {
-			options.Cache = nil // it would have to be started
+			options.Cache = nil // the cache would have to be started
 			return client.New(config, options)
 		},
 	})

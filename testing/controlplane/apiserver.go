@@ -19,48 +19,20 @@ import (
 
 const loopback = "127.0.0.1"
 
-// startAPI starts etcd and kube-apiserver. It uses envtest's control plane, not
-// its Environment: the latter may be told by environment variables to use the
-// cluster of the developer's kubeconfig, and tries five times what fails once.
+// startAPI starts etcd and kube-apiserver and returns when they are ready. It uses
+// envtest's ControlPlane, not its Environment, which environment variables can
+// point at the cluster in the developer's kubeconfig, and which tries five times
+// what fails once.
 func (c *ControlPlane) startAPI(ctx context.Context, programs map[string]string) error {
-	etcdPort, err := freeport.Find()
+	etcd, err := c.newEtcd(programs["etcd"])
 	if err != nil {
 		return err
 	}
-	apiPort, err := freeport.Find()
+	api, err := c.newAPIServer(programs["kube-apiserver"], etcd.URL)
 	if err != nil {
 		return err
-	}
-	etcd := &envtest.Etcd{
-		Path:         programs["etcd"],
-		URL:          &url.URL{Scheme: "http", Host: net.JoinHostPort(loopback, strconv.Itoa(int(etcdPort)))},
-		DataDir:      filepath.Join(c.watchdog.dir, "etcd"),
-		StartTimeout: startTimeout,
-	}
-	// envtest turns off fsync. There are no peers either, so an election, for
-	// which etcd waits a second by default, is won by waiting.
-	etcd.Configure().Set("listen-peer-urls", "http://"+loopback+":0").
-		Set("heartbeat-interval", "10").Set("election-timeout", "50")
-	api := &envtest.APIServer{
-		Path:         programs["kube-apiserver"],
-		EtcdURL:      etcd.URL,
-		CertDir:      c.apiServerDir(),
-		StartTimeout: startTimeout,
-	}
-	api.ListenAddr = envtest.ListenAddr{Address: loopback, Port: strconv.Itoa(int(apiPort))}
-	// Without the first, kube-apiserver refuses to start on a machine that has no
-	// network. With it, it may not be an endpoint of the Service "kubernetes",
-	// which is no loss: nobody could reach it there.
-	api.Configure().Set("advertise-address", loopback).Set("endpoint-reconciler-type", "none")
-	for flag, values := range c.options.APIServerArgs {
-		if len(values) == 0 {
-			api.Configure().Disable(flag)
-		} else {
-			api.Configure().Set(flag, values...)
-		}
 	}
 	c.plane = &envtest.ControlPlane{Etcd: etcd, APIServer: api}
-
 	if err := c.startEtcd(); err != nil {
 		return err
 	}
@@ -76,6 +48,50 @@ func (c *ControlPlane) startAPI(ctx context.Context, programs map[string]string)
 	return c.waitReady(ctx)
 }
 
+func (c *ControlPlane) newEtcd(program string) (*envtest.Etcd, error) {
+	port, err := freeport.Find()
+	if err != nil {
+		return nil, err
+	}
+	etcd := &envtest.Etcd{
+		Path:         program,
+		URL:          &url.URL{Scheme: "http", Host: net.JoinHostPort(loopback, strconv.Itoa(int(port)))},
+		DataDir:      filepath.Join(c.watchdog.dir, "etcd"),
+		StartTimeout: startTimeout,
+	}
+	// envtest turns off fsync. etcd has no peers here and wins its election after
+	// the election timeout, which is one second by default.
+	etcd.Configure().Set("listen-peer-urls", "http://"+loopback+":0").
+		Set("heartbeat-interval", "10").Set("election-timeout", "50")
+	return etcd, nil
+}
+
+func (c *ControlPlane) newAPIServer(program string, etcd *url.URL) (*envtest.APIServer, error) {
+	port, err := freeport.Find()
+	if err != nil {
+		return nil, err
+	}
+	api := &envtest.APIServer{
+		Path:         program,
+		EtcdURL:      etcd,
+		CertDir:      c.apiServerDir(),
+		StartTimeout: startTimeout,
+	}
+	api.ListenAddr = envtest.ListenAddr{Address: loopback, Port: strconv.Itoa(int(port))}
+	// Without an advertise-address, kube-apiserver refuses to start on a machine
+	// without a network. A loopback address must not be an endpoint of the Service
+	// "kubernetes"; nothing could reach it there anyway.
+	api.Configure().Set("advertise-address", loopback).Set("endpoint-reconciler-type", "none")
+	for flag, values := range c.options.APIServerArgs {
+		if len(values) == 0 {
+			api.Configure().Disable(flag)
+		} else {
+			api.Configure().Set(flag, values...)
+		}
+	}
+	return api, nil
+}
+
 func (c *ControlPlane) startEtcd() error {
 	log := &processLog{output: &c.output}
 	c.plane.Etcd.Out, c.plane.Etcd.Err = log, log
@@ -88,11 +104,11 @@ func (c *ControlPlane) startAPIServer() error {
 	return log.explain("kube-apiserver", c.plane.APIServer.Start())
 }
 
-// apiServerDir holds the keys and certificates that envtest makes.
+// apiServerDir has the keys and certificates that envtest creates.
 func (c *ControlPlane) apiServerDir() string { return filepath.Join(c.watchdog.dir, "apiserver") }
 
-// waitReady returns when kube-apiserver says that it is ready and has made the
-// last of the namespaces that every cluster has.
+// waitReady waits until kube-apiserver reports that it is ready and has created
+// the namespace default, the last of those that every cluster has.
 func (c *ControlPlane) waitReady(ctx context.Context) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, pollInterval, startTimeout, true, func(ctx context.Context) (bool, error) {
@@ -108,9 +124,10 @@ func (c *ControlPlane) waitReady(ctx context.Context) error {
 	return nil
 }
 
-// StopAPIServer kills kube-apiserver and nothing else, to show what its clients
-// do in an outage. StartAPIServer ends the outage. It is killed because a
-// graceful stop waits for every open watch, for up to a minute.
+// StopAPIServer kills kube-apiserver and nothing else, so that you can test what
+// its clients do in an outage. [ControlPlane.StartAPIServer] ends the outage. A
+// graceful stop would wait up to a minute for open watches. If kube-apiserver is
+// already stopped, StopAPIServer does nothing.
 func (c *ControlPlane) StopAPIServer() error {
 	if err := c.watchdog.kill("kube-apiserver"); err != nil {
 		return fmt.Errorf("controlplane: %w", err)
@@ -118,13 +135,13 @@ func (c *ControlPlane) StopAPIServer() error {
 	return nil
 }
 
-// StartAPIServer starts a stopped kube-apiserver on the address that it had,
-// with the certificates and users that it had. ctx limits how long to wait
-// until it is ready.
+// StartAPIServer starts a stopped kube-apiserver again, with the same address,
+// certificates and users, and returns when it is ready. ctx limits the wait. If
+// kube-apiserver is not stopped, StartAPIServer returns an error.
 func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
-	// envtest would take the answer of the one that runs for that of the new one.
+	// envtest would mistake an answer of the running one for an answer of the new one.
 	if c.watchdog.started("kube-apiserver") {
-		return errors.New("controlplane: kube-apiserver was started; stop it first")
+		return errors.New("controlplane: kube-apiserver is already started: stop it first")
 	}
 	err := c.startAPIServer()
 	if err == nil {
@@ -136,7 +153,7 @@ func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
 	return nil
 }
 
-// RestartAPIServer is StopAPIServer and StartAPIServer.
+// RestartAPIServer calls StopAPIServer, then StartAPIServer.
 func (c *ControlPlane) RestartAPIServer(ctx context.Context) error {
 	if err := c.StopAPIServer(); err != nil {
 		return err
@@ -144,8 +161,9 @@ func (c *ControlPlane) RestartAPIServer(ctx context.Context) error {
 	return c.StartAPIServer(ctx)
 }
 
-// StopEtcd kills etcd and nothing else: kube-apiserver stays up and can neither
-// read nor write. StartEtcd ends the outage.
+// StopEtcd kills etcd and nothing else: kube-apiserver stays up but can neither
+// read nor write. [ControlPlane.StartEtcd] ends the outage. If etcd is already
+// stopped, StopEtcd does nothing.
 func (c *ControlPlane) StopEtcd() error {
 	if err := c.watchdog.kill("etcd"); err != nil {
 		return fmt.Errorf("controlplane: %w", err)
@@ -153,8 +171,8 @@ func (c *ControlPlane) StopEtcd() error {
 	return nil
 }
 
-// StartEtcd starts a stopped etcd on the same address with the same data. ctx
-// limits how long to wait until kube-apiserver is ready again.
+// StartEtcd starts a stopped etcd again, with the same address and data, and
+// returns when kube-apiserver is ready. ctx limits the wait.
 func (c *ControlPlane) StartEtcd(ctx context.Context) error {
 	err := c.startEtcd()
 	if err == nil {
@@ -166,7 +184,7 @@ func (c *ControlPlane) StartEtcd(ctx context.Context) error {
 	return nil
 }
 
-// RestartEtcd is StopEtcd and StartEtcd.
+// RestartEtcd calls StopEtcd, then StartEtcd.
 func (c *ControlPlane) RestartEtcd(ctx context.Context) error {
 	if err := c.StopEtcd(); err != nil {
 		return err

@@ -9,14 +9,13 @@ import (
 
 const (
 	assetsVariable = "KUBEBUILDER_ASSETS"
-	// builtDir is where `make controlplane` links the version that it built last.
+	// builtDir is the link that `make controlplane` sets to the version it built last.
 	builtDir = "bin/k8s/current"
 )
 
-// findBinaries returns the path of each named binary. With a dir, only dir is
-// searched; without, each binary is taken from the first place that holds it,
-// because setup-envtest delivers kube-apiserver, etcd and kubectl, but neither
-// kube-controller-manager nor kwok.
+// findBinaries returns the path of each binary. If dir is empty, it takes each one
+// from the first default place that has it, because setup-envtest delivers
+// kube-apiserver, etcd and kubectl, but not kube-controller-manager and kwok.
 func findBinaries(dir string, names ...string) (map[string]string, error) {
 	places := []string{dir}
 	if dir == "" {
@@ -46,9 +45,9 @@ func findBinaries(dir string, names ...string) (map[string]string, error) {
 		return found, nil
 	}
 	return nil, fmt.Errorf("not found: %s\nlooked in:\n\t%s\n"+
-		"In admitkit's repository, `make controlplane` builds all of them. Elsewhere, set %s to a folder that holds them: "+
-		"setup-envtest (sigs.k8s.io/controller-runtime/tools/setup-envtest) downloads kube-apiserver, etcd and kubectl into one, "+
-		"and kube-controller-manager and kwok of the same Kubernetes version belong beside them",
+		"In admitkit's repository, `make controlplane` builds all of them. Elsewhere, set %s to a folder that has them: "+
+		"setup-envtest (sigs.k8s.io/controller-runtime/tools/setup-envtest) downloads kube-apiserver, etcd and kubectl; "+
+		"put kube-controller-manager of the same Kubernetes version and kwok beside them",
 		strings.Join(missing, ", "), strings.Join(places, "\n\t"), assetsVariable)
 }
 

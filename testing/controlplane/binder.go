@@ -14,9 +14,9 @@ import (
 	"k8s.io/klog/v2/textlogger"
 )
 
-// binder stands in for kube-scheduler, which would be one more process of 70 MB
-// and one more second: it binds each Pod that waits for the default scheduler
-// to the next node, whether it fits there or not.
+// binder stands in for kube-scheduler, which would cost one more process of 70 MB
+// and one more second. It binds each Pod of the default scheduler to the next node,
+// whether it fits there or not.
 type binder struct {
 	client kubernetes.Interface
 	nodes  []string
@@ -26,16 +26,16 @@ type binder struct {
 
 // run binds Pods until ctx ends.
 func (b *binder) run(ctx context.Context) {
-	// The informer complains while kube-apiserver is stopped: into the log of the
-	// processes, not onto the test's standard error.
+	// While kube-apiserver is stopped, the informer logs errors. They belong in the
+	// log of the processes, not on the test's standard error.
 	ctx = klog.NewContext(ctx, textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(b.log))))
 	unbound := cache.NewListWatchFromClient(b.client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll,
 		fields.OneTermEqualSelector("spec.nodeName", ""))
 	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: unbound,
 		ObjectType:    &corev1.Pod{},
-		// A Pod that could not be bound stays in the informer's store, and so comes
-		// up again with every resync.
+		// A Pod that could not be bound stays in the informer's store, so every resync
+		// tries again.
 		ResyncPeriod: time.Second,
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(object any) { b.bind(ctx, object) },
@@ -61,12 +61,12 @@ func (b *binder) bind(ctx context.Context, object any) {
 		Target:     corev1.ObjectReference{Kind: "Node", Name: node},
 	}
 	if err := b.client.CoreV1().Pods(pod.Namespace).Bind(ctx, binding, metav1.CreateOptions{}); err != nil {
-		klog.FromContext(ctx).Error(err, "Pod is not bound", "pod", klog.KObj(pod), "node", node)
+		klog.FromContext(ctx).Error(err, "Failed to bind the Pod", "pod", klog.KObj(pod), "node", node)
 	}
 }
 
-// daemonNode returns the node that the DaemonSet controller made the Pod for. It
-// says so in a node affinity for metadata.name.
+// daemonNode returns the node that a DaemonSet's Pod is for: the DaemonSet
+// controller sets a node affinity for metadata.name. For other Pods, it returns "".
 func daemonNode(pod *corev1.Pod) string {
 	affinity := pod.Spec.Affinity
 	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {

@@ -8,19 +8,21 @@ import (
 	"net/http"
 )
 
-// CompactEtcd makes etcd forget every state but the present one, as it does in a
-// cluster every few minutes: a watch from an older resourceVersion has expired,
-// once kube-apiserver does not have it in memory either (RestartAPIServer).
+// CompactEtcd makes etcd forget every state but the current one, as happens in a
+// cluster every few minutes. To expire watches from an older resourceVersion, also
+// call [ControlPlane.RestartAPIServer], because kube-apiserver keeps recent states
+// in memory.
 func (c *ControlPlane) CompactEtcd(ctx context.Context) error {
-	var present struct {
+	var current struct {
 		Header struct {
 			Revision string `json:"revision"`
 		} `json:"header"`
 	}
-	// Any read tells the revision: here that of the key "\x00", which is not there.
-	err := c.askEtcd(ctx, "range", map[string]any{"key": "AA=="}, &present)
+	// Every read returns the revision. This one reads the key "\x00", which does not
+	// exist.
+	err := c.askEtcd(ctx, "range", map[string]any{"key": "AA=="}, &current)
 	if err == nil {
-		err = c.askEtcd(ctx, "compaction", map[string]any{"revision": present.Header.Revision, "physical": true}, nil)
+		err = c.askEtcd(ctx, "compaction", map[string]any{"revision": current.Header.Revision, "physical": true}, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("controlplane: compacting etcd: %w", err)
@@ -28,7 +30,7 @@ func (c *ControlPlane) CompactEtcd(ctx context.Context) error {
 	return nil
 }
 
-// askEtcd makes a call of etcd's KV service, by its JSON gateway
+// askEtcd calls a method of etcd's KV service through its JSON gateway
 // (https://etcd.io/docs/v3.6/dev-guide/api_grpc_gateway/).
 func (c *ControlPlane) askEtcd(ctx context.Context, method string, body, into any) error {
 	encoded, err := json.Marshal(body)
@@ -44,9 +46,9 @@ func (c *ControlPlane) askEtcd(ctx context.Context, method string, body, into an
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close() //nolint:errcheck // it was read
+	defer response.Body.Close() //nolint:errcheck // the body has been read
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("etcd answers %s", response.Status)
+		return fmt.Errorf("etcd answered %s", response.Status)
 	}
 	if into == nil {
 		return nil

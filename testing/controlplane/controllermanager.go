@@ -10,8 +10,8 @@ import (
 
 const controllerManager = "kube-controller-manager"
 
-// startControllerManager starts kube-controller-manager and returns what waits
-// for it to be ready.
+// startControllerManager starts kube-controller-manager. The function that it
+// returns waits until it is ready.
 func (c *ControlPlane) startControllerManager(program string) (waitReady func(context.Context) error, err error) {
 	user, err := c.addUser("system:kube-controller-manager")
 	if err != nil {
@@ -25,8 +25,8 @@ func (c *ControlPlane) startControllerManager(program string) (waitReady func(co
 		"--kubeconfig="+user.KubeConfig,
 		"--leader-elect=false",
 		"--secure-port=0",
-		// As in production, each controller acts under its own ServiceAccount: the
-		// user above may do little more than get their tokens.
+		// As in production, each controller acts under its own ServiceAccount. The user
+		// above can do little more than get their tokens.
 		"--use-service-account-credentials",
 		"--service-account-private-key-file="+filepath.Join(c.apiServerDir(), "sa-signer.key"), // envtest's
 		"--root-ca-file="+ca,
@@ -37,8 +37,8 @@ func (c *ControlPlane) startControllerManager(program string) (waitReady func(co
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		// It serves no /readyz (--secure-port=0: one port less that may be taken).
-		// What every namespace gets shows that its controllers are at work.
+		// It does not serve /readyz: --secure-port=0 saves a port. A ServiceAccount in
+		// the namespace shows that its controllers work.
 		return process.waitReady(ctx, func(ctx context.Context) error {
 			_, err := c.client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
 			return err

@@ -1,5 +1,5 @@
-// Package controlplane runs a real kube-apiserver and etcd, and on request
-// kube-controller-manager and kwok, for tests, demos and benchmarks.
+// Package controlplane runs a real kube-apiserver and etcd for tests, demos and
+// benchmarks, and optionally kube-controller-manager and kwok.
 //
 //	func TestMyExtension(t *testing.T) {
 //		cluster := controlplane.Run(t, controlplane.Options{
@@ -15,39 +15,39 @@
 //
 // # What runs
 //
-// etcd and kube-apiserver always do, under controller-runtime's envtest: RBAC
-// is on, and the ServiceAccount admission plugin is off, so that a Pod can be
-// created before its namespace has a ServiceAccount. Everything listens on
-// 127.0.0.1, on ports that are free, and all files are in one temporary folder,
-// so any number of control planes run side by side.
+// etcd and kube-apiserver always run, under controller-runtime's envtest. RBAC is
+// on. The ServiceAccount admission plugin is off, so that you can create a Pod
+// before its namespace has a ServiceAccount. Everything listens on free ports of
+// 127.0.0.1 and keeps its files in one temporary folder, so any number of control
+// planes can run side by side.
 //
 // [Options].ControllerManager adds the built-in controllers: workloads,
 // garbage collection, deletion of namespaces, disruption budgets, ServiceAccounts
 // and their tokens. Each acts under its own ServiceAccount, so a webhook sees
 // the user names that it would see in production.
 //
-// [Options].Kwok adds fake nodes, "node-0" and on. A Pod on one becomes Running
-// and Ready at once, though none of its containers exist; a Job's Pod succeeds;
-// a deleted Pod goes, whatever its grace period.
+// [Options].Kwok adds fake nodes with the names "node-0", "node-1" and so on. A
+// Pod on a fake node becomes Running and Ready at once, although its containers do
+// not exist. The Pod of a Job succeeds at once. A deleted Pod disappears at once,
+// whatever its grace period.
 //
-// `kubectl exec` then runs its command on this machine, as the user who runs the
-// test, in an empty folder; do not use it where others can reach 127.0.0.1.
-// kwok v0.8.0 passes on neither the command's exit code (an error is an error)
-// nor the end of standard input, so `kubectl exec -i` of a command that reads
-// to the end never returns. `kubectl logs` prints nothing, and `kubectl attach`
-// waits until it is interrupted.
+// On a fake node, `kubectl exec` runs its command on this machine, in an empty
+// folder, as the user who runs the test. Do not use it where others can reach
+// 127.0.0.1. kwok v0.8.0 does not pass on the command's exit code: kubectl fails
+// if the command does, but does not return its code. Nor does kwok pass on the end
+// of standard input, so `kubectl exec -i` never returns if the command reads to the
+// end. `kubectl logs` prints nothing, and `kubectl attach` waits until you
+// interrupt it.
 //
-// There is no kube-scheduler: a stand-in binds each Pod that waits for the
-// default scheduler to one node after the other. It keeps a DaemonSet's Pods on
-// their nodes and leaves a Pod with scheduling gates alone; it looks at neither
-// resources nor selectors, taints or affinity.
+// A stand-in for kube-scheduler binds the Pods of the default scheduler to the
+// nodes in turn. It keeps a DaemonSet's Pods on their nodes and respects scheduling
+// gates, but ignores resources, selectors, taints and affinity.
 //
-// # Who stops what
+// # Cleaning up
 //
-// [Run] stops its control plane when the test ends; after [Start], call
-// [ControlPlane.Stop]. When neither comes to pass, because the test panics,
-// times out or is killed, a watchdog process kills what runs and removes the
-// folder within a second or so.
+// [Run] stops its control plane when the test ends. After [Start], call
+// [ControlPlane.Stop]. If the test panics, times out or is killed first, a watchdog
+// process kills all processes and removes the folder, usually within a second.
 //
 // The binaries come from `make controlplane` or KUBEBUILDER_ASSETS: see
 // [Options].BinaryDir. The package needs a Unix; it is tested on Linux.
@@ -74,30 +74,29 @@ const (
 	pollInterval = 50 * time.Millisecond
 )
 
-// Options says what to run. The zero value is a kube-apiserver and its etcd.
+// Options says what to run. The zero value runs kube-apiserver and etcd.
 type Options struct {
-	// BinaryDir is the folder of the binaries. By default each one is taken from
-	// the first of these folders that holds it: KUBEBUILDER_ASSETS, then
-	// bin/k8s/current in the working directory and in every folder above it,
-	// which is where `make controlplane` puts them.
+	// BinaryDir is the folder of the binaries. If it is empty, each binary comes from
+	// the first of these folders that has it: KUBEBUILDER_ASSETS, then
+	// bin/k8s/current in the working directory and in each of its parents, where
+	// `make controlplane` puts them.
 	BinaryDir string
-	// CRDPaths are files, and folders of files, with the
-	// CustomResourceDefinitions to install. The garbage collector of
-	// kube-controller-manager knows them from the start; it takes up to half a
-	// minute to notice others.
+	// CRDPaths are files and folders of files with CustomResourceDefinitions to
+	// install. The garbage collector of kube-controller-manager knows them from the
+	// start. It takes up to half a minute to notice CRDs that you create later.
 	CRDPaths []string
 	// ControllerManager runs kube-controller-manager.
 	ControllerManager bool
 	// Kwok runs kwok, which plays the kubelets of fake nodes.
 	Kwok bool
-	// Nodes is the number of fake nodes: 1 by default with Kwok, 0 without.
+	// Nodes is the number of fake nodes, which need Kwok. Default: 1 with Kwok.
 	Nodes int
 	// APIServerArgs are flags of kube-apiserver, without the dashes. The values
-	// given here replace those that the flag would get otherwise; with none, the
-	// flag is not passed at all. Paths may be relative to the working directory.
+	// replace those that envtest and this package would pass. A flag without values
+	// is not passed. Paths may be relative to the working directory.
 	APIServerArgs map[string][]string
-	// Output receives the logs of all processes; nil discards them. The end of
-	// the log of a process that does not start is in the error in any case.
+	// Output receives the logs of all processes. If it is nil, the logs are
+	// discarded. If a process does not start, the error has the end of its log.
 	Output io.Writer
 }
 
@@ -110,14 +109,14 @@ type ControlPlane struct {
 	admin    *User
 	client   kubernetes.Interface
 	output   output
-	// certifying is held while a user is made: envtest's CA serves one at a time.
+	// certifying guards envtest's CA, which is not safe for concurrent use.
 	certifying sync.Mutex
-	// stopBinder ends the one part that runs in this process.
+	// stopBinder stops the binder, the only part that runs in this process.
 	stopBinder func()
 }
 
-// Run starts a control plane and stops it when the test ends. It fails the test
-// if the control plane does not start or not stop.
+// Run starts a control plane for a test and stops it when the test ends. If it
+// does not start, Run ends the test; if it does not stop, the test fails.
 func Run(t testing.TB, options Options) *ControlPlane {
 	t.Helper()
 	c, err := Start(t.Context(), options)
@@ -132,9 +131,9 @@ func Run(t testing.TB, options Options) *ControlPlane {
 	return c
 }
 
-// Start starts a control plane and returns when everything in it is ready. The
-// end of ctx interrupts the start and has no meaning afterwards. If Start
-// fails, nothing is left running.
+// Start starts a control plane and returns when everything in it is ready. If ctx
+// ends before that, Start stops and returns an error; afterwards, ctx has no
+// effect. If Start returns an error, it leaves nothing running.
 func Start(ctx context.Context, options Options) (*ControlPlane, error) {
 	c, err := start(ctx, options)
 	if err != nil {
@@ -162,7 +161,7 @@ func start(ctx context.Context, options Options) (*ControlPlane, error) {
 	if err != nil {
 		return nil, err
 	}
-	// envtest takes no context. It returns when its process is gone.
+	// envtest takes no context, but it returns when its process is gone.
 	stopWatching := context.AfterFunc(ctx, func() { _ = dog.close() })
 	c := &ControlPlane{
 		options:    options,
@@ -184,7 +183,7 @@ func start(ctx context.Context, options Options) (*ControlPlane, error) {
 func (o *Options) setDefaults() error {
 	switch {
 	case o.Nodes < 0:
-		return fmt.Errorf("options: Nodes is %d", o.Nodes)
+		return fmt.Errorf("options: Nodes is %d: must not be negative", o.Nodes)
 	case o.Nodes > 0 && !o.Kwok:
 		return errors.New("options: Nodes needs Kwok, which plays the nodes")
 	case o.Nodes == 0 && o.Kwok:
@@ -204,7 +203,7 @@ func (c *ControlPlane) start(ctx context.Context, binaries map[string]string) er
 			return err
 		}
 	}
-	// They are read before anything runs, so that a mistake in them shows at once.
+	// Read the CRDs before anything runs, to report a mistake in them at once.
 	crds := envtest.CRDInstallOptions{Paths: c.options.CRDPaths, ErrorIfPathMissing: true}
 	if err := envtest.ReadCRDFiles(&crds); err != nil {
 		return err
@@ -218,7 +217,7 @@ func (c *ControlPlane) start(ctx context.Context, binaries map[string]string) er
 			return err
 		}
 	}
-	// Both are started before either is waited for, which saves seconds.
+	// Start both before waiting for either, which saves seconds.
 	var ready []func(context.Context) error
 	if c.options.ControllerManager {
 		wait, err := c.startControllerManager(programs[controllerManager])
@@ -242,15 +241,16 @@ func (c *ControlPlane) start(ctx context.Context, binaries map[string]string) er
 	return nil
 }
 
-// Config returns a copy of the configuration of the user Admin.
+// Config returns a client configuration that acts as the administrator. The caller
+// may change it.
 func (c *ControlPlane) Config() *rest.Config { return rest.CopyConfig(c.admin.Config) }
 
-// Admin returns the user that may do everything: "admin" in system:masters.
+// Admin returns the administrator, the user "admin" in the group system:masters.
 func (c *ControlPlane) Admin() *User { return c.admin }
 
-// Stop kills all processes and removes all files. There is nothing that a
-// graceful end could save. Nothing is written to Options.Output any more when
-// Stop has returned. Stop may be called again, and from several goroutines.
+// Stop kills all processes and removes all files. After Stop returns, nothing
+// writes to Options.Output. You may call Stop more than once and from several
+// goroutines.
 func (c *ControlPlane) Stop() error {
 	c.stopBinder()
 	err := c.watchdog.close()

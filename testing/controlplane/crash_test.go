@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -12,10 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
-// deathVariable names the way in which the process is to die.
+// deathVariable says how the process dies.
 const deathVariable = "CONTROLPLANE_TEST_DEATH"
 
 const (
@@ -26,7 +26,7 @@ const (
 	startedAndReady = "the control plane is ready"
 )
 
-// startAndDie does not return.
+// startAndDie starts a control plane and dies. It does not return.
 func startAndDie(death string) {
 	if death == killedInStart {
 		go func() {
@@ -50,8 +50,8 @@ func startAndDie(death string) {
 	case panicked:
 		go panic("as go test -timeout does")
 	case interrupted:
-		// Ctrl-C in a terminal goes to the whole process group. A shell that runs the
-		// tests in the background has SIGINT ignored, so it is asked for.
+		// Ctrl-C in a terminal goes to the whole process group. A shell ignores SIGINT
+		// for tests that run in the background, so ask for it.
 		signals := make(chan os.Signal, 1)
 		signal.Notify(signals, os.Interrupt)
 		_ = syscall.Kill(-syscall.Getpgrp(), syscall.SIGINT)
@@ -70,19 +70,13 @@ func TestNothingIsLeftWhenTheProcess(t *testing.T) {
 	} {
 		t.Run("is "+death, func(t *testing.T) {
 			t.Parallel()
-			program, err := os.Executable()
-			if err != nil {
-				t.Fatal(err)
-			}
 			dir := t.TempDir()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			cmd := exec.CommandContext(ctx, program)
-			cmd.Env = append(os.Environ(), deathVariable+"="+death, "TMPDIR="+dir)
+			cmd := testkit.Again(t, deathVariable, death)
+			cmd.Env = append(cmd.Env, "TMPDIR="+dir)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-			out, err := cmd.CombinedOutput()
-			if err == nil || !strings.Contains(string(out), says) {
-				t.Fatalf("the process ended with %v and said:\n%s", err, out)
+			process := testkit.Run(t, cmd)
+			if err := process.Wait(); err == nil || !strings.Contains(process.Output.String(), says) {
+				t.Fatalf("the process ended with %v and printed:\n%s", err, process.Output.String())
 			}
 			nothingLeft(t, dir)
 		})

@@ -9,7 +9,7 @@ import (
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
-// In a test, Run starts a control plane that ends with the test.
+// In a test, Run starts a control plane and stops it when the test ends.
 func ExampleRun() {
 	_ = func(t *testing.T) { // func TestPodsBecomeReady(t *testing.T)
 		cluster := controlplane.Run(t, controlplane.Options{ControllerManager: true, Kwok: true})
@@ -25,7 +25,7 @@ func ExampleRun() {
 	}
 }
 
-// In a program, or in TestMain for a whole package of tests, Start and Stop.
+// In a program, or in the TestMain of a package, call Start and Stop.
 func ExampleStart() {
 	ctx := context.Background()
 	cluster, err := controlplane.Start(ctx, controlplane.Options{})

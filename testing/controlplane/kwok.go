@@ -22,20 +22,12 @@ const kwok = "kwok"
 //go:embed kwok.yaml
 var kwokConfiguration []byte
 
-// startKwok makes the nodes, starts kwok, which plays their kubelets, and the
-// binder, and returns what waits until all nodes are Ready.
+// startKwok creates the nodes and starts the binder and kwok, which plays the
+// nodes' kubelets. The function that it returns waits until all nodes are Ready.
 func (c *ControlPlane) startKwok(ctx context.Context, program string) (waitReady func(context.Context) error, err error) {
-	nodes := make([]string, c.options.Nodes)
-	for i := range nodes {
-		nodes[i] = fmt.Sprintf("node-%d", i)
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name:        nodes[i],
-			Annotations: map[string]string{"kwok.x-k8s.io/node": "fake"},
-			Labels:      map[string]string{corev1.LabelHostname: nodes[i], corev1.LabelOSStable: "linux"},
-		}}
-		if _, err := c.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
-			return nil, fmt.Errorf("fake node: %w", err)
-		}
+	nodes, err := c.createNodes(ctx)
+	if err != nil {
+		return nil, err
 	}
 	user, err := c.addUser("kwok", "system:masters")
 	if err != nil {
@@ -53,7 +45,7 @@ func (c *ControlPlane) startKwok(ctx context.Context, program string) (waitReady
 	process, err := startProcess(kwok, program, c.watchdog.home(), &processLog{output: &c.output},
 		"--kubeconfig="+user.KubeConfig,
 		"--config="+configuration,
-		// Where kube-apiserver finds the nodes' kubelets, for exec, logs and attach.
+		// kube-apiserver finds the nodes' kubelets here, for exec, logs and attach.
 		"--server-address="+address,
 		"--node-ip="+loopback,
 		"--node-port="+strconv.Itoa(int(port)),
@@ -76,6 +68,22 @@ func (c *ControlPlane) startKwok(ctx context.Context, program string) (waitReady
 			return connection.Close()
 		})
 	}, nil
+}
+
+func (c *ControlPlane) createNodes(ctx context.Context) (names []string, err error) {
+	for i := range c.options.Nodes {
+		name := fmt.Sprintf("node-%d", i)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name:        name,
+			Annotations: map[string]string{"kwok.x-k8s.io/node": "fake"},
+			Labels:      map[string]string{corev1.LabelHostname: name, corev1.LabelOSStable: "linux"},
+		}}
+		if _, err := c.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+			return nil, fmt.Errorf("creating %s: %w", name, err)
+		}
+		names = append(names, name)
+	}
+	return names, nil
 }
 
 func (c *ControlPlane) checkNodes(ctx context.Context, names []string) error {
@@ -101,7 +109,7 @@ func nodeReady(node *corev1.Node) bool {
 }
 
 func (c *ControlPlane) startBinder(ctx context.Context, nodes []string) error {
-	// The role of this user is built in.
+	// Kubernetes has a role for this user.
 	user, err := c.addUser("system:kube-scheduler")
 	if err != nil {
 		return err
@@ -110,7 +118,7 @@ func (c *ControlPlane) startBinder(ctx context.Context, nodes []string) error {
 	if err != nil {
 		return err
 	}
-	// The context of Start may end when Start has returned.
+	// ctx may end as soon as Start returns.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	b := &binder{client: client, nodes: nodes, log: &processLog{output: &c.output}}
 	var running sync.WaitGroup

@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/admitkit/admitkit/testing/controlplane"
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // TestMain makes the test binary a process that starts a control plane and dies,
-// when it is told to by the environment.
+// if deathVariable says so.
 func TestMain(m *testing.M) {
 	if death := os.Getenv(deathVariable); death != "" {
 		startAndDie(death)
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// ownTemp makes a temporary folder of its own for what the test starts.
+// ownTemp gives what the test starts a temporary folder of its own.
 func ownTemp(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -31,25 +31,23 @@ func ownTemp(t *testing.T) string {
 	return dir
 }
 
-// nothingLeft fails the test if a file in dir, or a process with a file in dir
-// among its arguments, is still there after a few seconds.
+// nothingLeft fails the test if, after a few seconds, dir still has a file or a
+// process still has a file in dir among its arguments.
 func nothingLeft(t *testing.T, dir string) {
 	t.Helper()
-	var left []string
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		left = processes(t, dir)
+	if err := testkit.Poll(t.Context(), 5*time.Second, "nothing is left in "+dir, func(context.Context) error {
+		left := processes(t, dir)
 		files, err := filepath.Glob(filepath.Join(dir, "*"))
-		if err != nil {
-			t.Fatal(err)
+		if left = append(left, files...); len(left) > 0 {
+			err = fmt.Errorf("left behind:\n%s", strings.Join(left, "\n"))
 		}
-		if left = append(left, files...); len(left) == 0 {
-			return
-		}
+		return err
+	}); err != nil {
+		t.Error(err)
 	}
-	t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
 }
 
-// processes returns the command lines that contain text.
+// processes returns the command lines, of all processes, that contain text.
 func processes(t *testing.T, text string) []string {
 	t.Helper()
 	var all []string
@@ -78,24 +76,4 @@ func processes(t *testing.T, text string) []string {
 		}
 	}
 	return found
-}
-
-// kubectl runs kubectl, which has to succeed, and returns what it printed.
-func kubectl(t *testing.T, c *controlplane.ControlPlane, user *controlplane.User, args ...string) string {
-	t.Helper()
-	out, err := tryKubectl(t.Context(), c, user, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
-func tryKubectl(ctx context.Context, c *controlplane.ControlPlane, user *controlplane.User, args ...string) (string, error) {
-	cmd := c.Kubectl(ctx, user, args...)
-	var out, errOut strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &errOut
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, errOut.String())
-	}
-	return out.String(), nil
 }

@@ -14,33 +14,33 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// process is a program of the control plane that envtest does not know.
+// process is a program of the control plane that envtest does not run.
 type process struct {
 	name string
 	cmd  *exec.Cmd
 	log  *processLog
-	// done is closed when the process has ended and been waited for.
+	// done is closed when the process has ended.
 	done chan struct{}
 }
 
 func startProcess(name, path, dir string, log *processLog, args ...string) (*process, error) {
-	p := &process{name: name, log: log, cmd: exec.Command(path, args...), done: make(chan struct{})} //nolint:gosec // a binary that the caller chose
+	p := &process{name: name, log: log, cmd: exec.Command(path, args...), done: make(chan struct{})} //nolint:gosec // the caller chose the binary
 	p.cmd.Dir = dir
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// A command that kwok runs for `kubectl exec` may hold on to kwok's output.
+	// A command that kwok runs for `kubectl exec` may keep kwok's output open.
 	p.cmd.WaitDelay = time.Second
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	go func() {
 		defer close(p.done)
-		_ = p.cmd.Wait() // how it ended is in ProcessState
+		_ = p.cmd.Wait() // ProcessState says how it ended
 	}()
 	return p, nil
 }
 
-// waitReady returns when check says nil, and fails when the process ends first.
+// waitReady waits until check returns nil. It fails if the process ends first.
 func (p *process) waitReady(ctx context.Context, check func(context.Context) error) error {
 	last := errors.New("not checked yet")
 	err := wait.PollUntilContextTimeout(ctx, pollInterval, startTimeout, true, func(ctx context.Context) (bool, error) {
@@ -58,22 +58,22 @@ func (p *process) waitReady(ctx context.Context, check func(context.Context) err
 	return p.log.explain(p.name, err)
 }
 
-// output is where the logs of all processes go.
+// output receives the logs of all processes.
 type output struct {
 	mu sync.Mutex
 	to io.Writer
 }
 
-// close lets a caller of Stop read what was written: after a process is killed,
-// the rest of its log may still be on its way.
+// close discards later writes, so that the caller of Stop can read its writer: the
+// end of a killed process's log may still be on its way.
 func (o *output) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.to = io.Discard
 }
 
-// processLog passes the log of a process on and keeps the end of it for the
-// error, should the process not start.
+// processLog passes on the log of a process and keeps the end of it, for the error
+// if the process does not start.
 type processLog struct {
 	*output
 	end []byte

@@ -26,14 +26,14 @@ func TestStopLeavesNothingBehind(t *testing.T) {
 	}
 	t.Logf("ready after %s", time.Since(began))
 	if len(processes(t, dir)) == 0 {
-		t.Error("no process has a file in the temporary folder: this test would not see one that is left")
+		t.Error("no process has a file in the temporary folder: this test could not find leftovers")
 	}
 	if _, err := os.Stat(c.Admin().KubeConfig); err != nil {
 		t.Error(err)
 	}
 
 	began = time.Now()
-	for range 2 { // the second time, there is nothing to do
+	for range 2 { // the second time does nothing
 		if err := c.Stop(); err != nil {
 			t.Error(err)
 		}
@@ -41,7 +41,7 @@ func TestStopLeavesNothingBehind(t *testing.T) {
 	t.Logf("stopped after %s", time.Since(began))
 	nothingLeft(t, dir)
 	if !strings.Contains(log.String(), "starting an etcd server") {
-		t.Errorf("Output did not get etcd's log, but %d bytes", log.Len())
+		t.Errorf("Output has no log of etcd, but %d bytes", log.Len())
 	}
 }
 

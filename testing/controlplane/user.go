@@ -14,20 +14,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// User is who a client certificate of the control plane says it is. RBAC
-// decides what it may do; the group system:masters may do everything.
+// User is a user of the control plane with a client certificate. RBAC decides what
+// users can do. Members of the group system:masters can do everything.
 type User struct {
 	Name   string
 	Groups []string
-	// Config connects as this user.
+	// Config is a client configuration that acts as this user. Copy it before you
+	// change it.
 	Config *rest.Config
-	// KubeConfig is the path of a kubeconfig file with which kubectl connects as
-	// this user. Stop removes the file.
+	// KubeConfig is the path of a kubeconfig file for kubectl to act as this user.
+	// Stop removes the file.
 	KubeConfig string
 }
 
-// AddUser makes a user with a client certificate for name and groups. Tests that
-// run in parallel may each add theirs.
+// AddUser adds a user with a client certificate for the name and the groups. The
+// name must not be empty. AddUser is safe for concurrent use.
 func (c *ControlPlane) AddUser(name string, groups ...string) (*User, error) {
 	user, err := c.addUser(name, groups...)
 	if err != nil {
@@ -38,9 +39,9 @@ func (c *ControlPlane) AddUser(name string, groups ...string) (*User, error) {
 
 func (c *ControlPlane) addUser(name string, groups ...string) (*User, error) {
 	if name == "" {
-		return nil, errors.New("a user needs a name")
+		return nil, errors.New("the user needs a name")
 	}
-	// Tests are not to wait for the client's own rate limit.
+	// The client's own rate limit must not slow tests down.
 	base := &rest.Config{QPS: 1000, Burst: 2000}
 	c.certifying.Lock()
 	added, err := c.plane.AddUser(envtest.User{Name: name, Groups: groups}, base)
@@ -52,7 +53,7 @@ func (c *ControlPlane) addUser(name string, groups ...string) (*User, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The name may hold any character, so it is no part of the file's name.
+	// The user's name may have any character, so it is not part of the file's name.
 	file, err := os.CreateTemp(c.watchdog.dir, "*.kubeconfig")
 	if err != nil {
 		return nil, err
@@ -64,10 +65,10 @@ func (c *ControlPlane) addUser(name string, groups ...string) (*User, error) {
 	return &User{Name: name, Groups: groups, Config: added.Config(), KubeConfig: file.Name()}, nil
 }
 
-// Kubectl returns a kubectl command that acts as user, or as Admin if user is
-// nil. The caller sets its standard streams and runs it. It sees nothing of the
-// developer's own kubectl: kubeconfig, kuberc and caches are the control plane's.
-// Plugins are found on PATH as always.
+// Kubectl returns a kubectl command that acts as the user, or as the administrator
+// if user is nil. The caller sets its standard streams and runs it. Its kubeconfig,
+// kuberc and caches are the control plane's, never the developer's. It finds
+// plugins on PATH as usual.
 func (c *ControlPlane) Kubectl(ctx context.Context, user *User, args ...string) *exec.Cmd {
 	if user == nil {
 		user = c.admin

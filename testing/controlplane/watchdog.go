@@ -21,14 +21,14 @@ const killTimeout = 10 * time.Second
 //go:embed watchdog.sh
 var watchdogScript string
 
-// watchdog owns the folder of a control plane and outlives this process for as
-// long as it takes to kill what the process started. t.Cleanup cannot do that:
-// a panic in another goroutine, `go test -timeout` and SIGKILL all skip it.
+// watchdog owns the folder of a control plane and outlives this process until it
+// has killed what the process started. t.Cleanup cannot do that: a panic in another
+// goroutine, `go test -timeout` and SIGKILL all skip it.
 //
-// It is a shell that reads from a pipe whose other end only this process holds
-// (os.Pipe closes it on exec, so no child inherits it) and acts when the pipe
-// closes. It is in a process group of its own, so that Ctrl-C on `go test` does
-// not end it first.
+// The watchdog is a shell that reads from a pipe and acts when the pipe closes.
+// Only this process has the other end: os.Pipe closes it on exec, so no child
+// inherits it. The shell has its own process group, so that Ctrl-C on `go test`
+// does not end it first.
 type watchdog struct {
 	dir    string
 	pipe   *os.File
@@ -62,7 +62,7 @@ func (w *watchdog) start() error {
 		return err
 	}
 	w.pipe = write
-	w.cmd = exec.Command("/bin/sh", "-c", watchdogScript, "admitkit-watchdog", w.dir) //nolint:gosec // our own script, our own folder
+	w.cmd = exec.Command("/bin/sh", "-c", watchdogScript, "admitkit-watchdog", w.dir) //nolint:gosec // the script and the folder are ours
 	w.cmd.Stdin = read
 	w.cmd.Stderr = &w.stderr
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -73,32 +73,33 @@ func (w *watchdog) start() error {
 	return err
 }
 
-// wrapper is a program that notes its process for the watchdog and becomes
-// another. The order (note, then look for `closing`) is the reverse of the
-// watchdog's (write `closing`, then read the notes): one of them sees the other.
+// wrapper is a script that writes its process ID for the watchdog and then becomes
+// the program. It writes the ID, then looks for the file `closing`. The watchdog
+// does the reverse: it writes `closing`, then reads the IDs. So at least one of the
+// two sees the other.
 //
-// The environment is emptied because all of these programs read it: etcd takes
-// ETCD_* for flags, and kwok would load ~/.kwok/kwok.yaml. --help is what
-// envtest asks which flags there are, in a process that ends at once.
+// The script empties the environment because the programs read it: etcd takes
+// ETCD_* for flags, and kwok would load ~/.kwok/kwok.yaml. envtest runs a program
+// with --help, to learn its flags, in a process that ends at once.
 const wrapper = `#!/bin/sh
 if [ "$1" != --help ]; then
-	set -C # a second process of that name would take the place of the first
+	set -C # a second process of this name must not overwrite the first one's ID
 	echo $$ >%[1]s || exit 1
 	[ -e %[2]s ] && exit 1
 fi
 exec env -i PATH="$PATH" HOME=%[3]s %[4]s "$@"
 `
 
-// wrap returns the path of a program that runs binary in the watchdog's sight.
-// It has to lead a process group: the group is what is killed.
+// wrap returns the path of a script that runs the binary under the watchdog. Start
+// it as the leader of a process group: the watchdog kills the whole group.
 func (w *watchdog) wrap(name, binary string) (string, error) {
 	path := filepath.Join(w.dir, "bin", name)
 	script := fmt.Sprintf(wrapper, quote(w.pidFile(name)), quote(filepath.Join(w.dir, "closing")), quote(w.home()), quote(binary))
-	// A child forked by another goroutine while the file is open for writing would
-	// hold it open too, and exec of it would fail with "text file busy".
+	// If another goroutine forks a child while this file is open for writing, the
+	// child has it open, too, and running it fails with "text file busy".
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	if err := os.WriteFile(path, []byte(script), 0o700); err != nil { //nolint:gosec // it is a program
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil { //nolint:gosec // it is a script to run
 		return "", err
 	}
 	return path, nil
@@ -112,14 +113,14 @@ func (w *watchdog) pidFile(name string) string { return filepath.Join(w.dir, "pi
 
 func (w *watchdog) home() string { return filepath.Join(w.dir, "home") }
 
-// started reports whether a process was started and not killed since.
+// started reports whether a process was started and has not been killed since.
 func (w *watchdog) started(name string) bool {
 	_, err := os.Stat(w.pidFile(name))
 	return err == nil
 }
 
-// kill kills one process, with its children, and returns when it is gone. A
-// process that does not run is no error.
+// kill kills one process and its children, and returns when the process is gone. If
+// it does not run, kill does nothing.
 func (w *watchdog) kill(name string) error {
 	text, err := os.ReadFile(w.pidFile(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -132,11 +133,11 @@ func (w *watchdog) kill(name string) error {
 	if err != nil {
 		return fmt.Errorf("kill %s: %w", name, err)
 	}
-	// ESRCH: it has ended by itself, and was waited for.
+	// ESRCH: the process has already ended.
 	err = syscall.Kill(-pid, syscall.SIGKILL)
 	for start := time.Now(); err == nil; err = syscall.Kill(pid, 0) {
 		if time.Since(start) > killTimeout {
-			return fmt.Errorf("kill %s: process %d is still there after %s", name, pid, killTimeout)
+			return fmt.Errorf("kill %s: process %d still runs after %s", name, pid, killTimeout)
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -146,15 +147,15 @@ func (w *watchdog) kill(name string) error {
 	return os.Remove(w.pidFile(name))
 }
 
-// close has the watchdog kill what still runs and remove the folder, and waits
-// until it has done so.
+// close makes the watchdog kill the processes and remove the folder, and waits for
+// it.
 func (w *watchdog) close() error {
 	w.closeOnce.Do(func() {
 		err := errors.Join(w.pipe.Close(), w.cmd.Wait())
 		if err != nil {
 			err = fmt.Errorf("watchdog: %w\n%s", err, w.stderr.Bytes())
 		}
-		// The folder is gone unless someone killed the watchdog.
+		// The folder is already gone, unless someone killed the watchdog.
 		w.closeErr = errors.Join(err, os.RemoveAll(w.dir))
 	})
 	return w.closeErr

@@ -1,14 +1,14 @@
-# Kills the processes of a control plane and removes its folder ($1) once
-# standard input closes: because the control plane was stopped, or because the
-# process that started it is gone, however it went.
+# Kills the processes of a control plane and removes its folder ($1) when standard
+# input closes: either the control plane was stopped, or the process that started
+# it has ended, in whatever way.
 trap '' HUP INT TERM
 while read -r _; do :; done
 
-# From here on no wrapper starts its program any more.
+# From here on, no wrapper starts its program.
 : >"$1/closing" || exit 1
 
-# A process of ours names our folder in its arguments. One that does not has
-# got the number of a process that ended long ago, and is left alone.
+# Our processes name our folder in their arguments. A process that does not has the
+# ID of one of ours that ended long ago: leave it alone.
 ours() {
 	if [ -d /proc/self ]; then
 		tr '\0' ' ' <"/proc/$1/cmdline"

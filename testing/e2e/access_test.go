@@ -26,17 +26,16 @@ import (
 	"github.com/admitkit/admitkit/internal/testkit"
 )
 
-// How soon after the end of access an open session must have ended. kubelet gives
-// every container 2 s to end by itself before it kills it, whatever grace period
-// the Pod has: only a container whose first process ends when it is told to can
-// be gone sooner.
+// Limits for how long an open session outlives its access. Whatever the Pod's grace
+// period, kubelet gives every container at least 2 s before it kills it. A container
+// ends sooner only if its first process ends on SIGTERM.
 const (
 	sessionLimit  = 2 * time.Second
 	stubbornLimit = 4 * time.Second
 )
 
-// shop is a namespace with a workload that runs, templates of both kinds of
-// access, and the engineer alice, who has the right to ask for access and no other.
+// shop is a namespace with a running workload and with templates of both kinds of
+// access. The engineer alice may request access there, and nothing else.
 type shop struct {
 	namespace string
 	alice     user
@@ -44,7 +43,7 @@ type shop struct {
 
 var opened *shop
 
-// openShop returns the shop, which the first test that needs it makes.
+// openShop returns the shop. The first test that needs the shop creates it.
 func openShop(t *testing.T) shop {
 	t.Helper()
 	if opened == nil {
@@ -60,7 +59,7 @@ func newShop(t *testing.T) shop {
 	s := shop{namespace: namespace(t, "shop"), alice: newUser(t, "alice", "devs")}
 	labels := map[string]string{"app": "web"}
 	replicas := int32(1)
-	stubborn := restricted("sleep", "86400") // the first process of a container ignores what it does not handle
+	stubborn := restricted("sleep", "86400") // the first process of a container ignores signals that it does not handle
 	config := v1alpha1.AccessConfig{AllowedGroups: []string{"devs"}, MaxDuration: "1h"}
 	evicting := config
 	evicting.OnExpiry = v1alpha1.ExpiryEvict
@@ -94,7 +93,7 @@ func newShop(t *testing.T) shop {
 	return s
 }
 
-// access asks for access as alice, and returns when it is ready.
+// access requests access as alice and returns when it is ready.
 func (s shop) access(t *testing.T, kind, template, duration string) v1alpha1.RequestStatus {
 	t.Helper()
 	output, err := s.alice.kubectl(t.Context(), "access", kind, template, "--namespace", s.namespace, "--duration", duration, "--reason", "e2e", "--output", "json")
@@ -116,19 +115,19 @@ func (s shop) exec(ctx context.Context, pod string, args ...string) (string, err
 	return s.alice.kubectl(ctx, append([]string{"exec", "--namespace", s.namespace, pod, "--"}, args...)...)
 }
 
-// mayNotExec demands that alice is refused, by RBAC.
+// mayNotExec fails the test unless RBAC refuses alice.
 func (s shop) mayNotExec(t *testing.T, pod string) {
 	t.Helper()
 	output, err := s.exec(t.Context(), pod, "id")
 	if err == nil {
-		t.Errorf("alice has no access to %s, and ran a command in it: %s", pod, output)
+		t.Errorf("alice ran a command in %s without access: %s", pod, output)
 	} else if !strings.Contains(err.Error(), fmt.Sprintf("pods %q is forbidden", pod)) {
-		t.Errorf("alice has no access to %s, and is to be told so: %v", pod, err)
+		t.Errorf("exec in %s without access failed with %v, want a forbidden Pod", pod, err)
 	}
 }
 
-// podOfWorkload returns the name of the Pod of the Deployment web, when there is
-// one and it runs: after an eviction, that of the next.
+// podOfWorkload waits until the Deployment web has one running Pod and returns its
+// name. After an eviction, this is the next Pod.
 func (s shop) podOfWorkload(t *testing.T) (name string) {
 	t.Helper()
 	testkit.Succeeds(t, time.Minute, "one Pod of the workload runs", func(ctx context.Context) error {
@@ -155,7 +154,7 @@ func TestAnExecIsRecordedWithItsCommandAndItsAccess(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := "42 in " + pod + "\n"; output != want {
-		t.Errorf("the command in the container said %q, want %q", output, want)
+		t.Errorf("the command in the container printed %q, want %q", output, want)
 	}
 	testkit.Succeeds(t, 10*time.Second, "the session is on record", func(ctx context.Context) error {
 		var records v1alpha1.AuditEventList
@@ -168,7 +167,7 @@ func TestAnExecIsRecordedWithItsCommandAndItsAccess(t *testing.T) {
 				return nil
 			}
 		}
-		return fmt.Errorf("%d records, none of it", len(records.Items))
+		return fmt.Errorf("none of %d records", len(records.Items))
 	})
 	testkit.Succeeds(t, 10*time.Second, "the Event is on the Pod", func(ctx context.Context) error {
 		var events eventsv1.EventList
@@ -180,9 +179,9 @@ func TestAnExecIsRecordedWithItsCommandAndItsAccess(t *testing.T) {
 				return nil
 			}
 		}
-		return fmt.Errorf("%d Events, none of it", len(events.Items))
+		return fmt.Errorf("none of %d Events", len(events.Items))
 	})
-	// And the operator finds it by the plugin.
+	// The administrator finds the record with the plugin.
 	if output, err := command(t.Context(), adminKubeconfig, "kubectl", "access", "audit", "--namespace", s.namespace, "--user", "alice", "--pod", pod); err != nil || !strings.Contains(output, "6 * 7") {
 		t.Errorf("kubectl access audit: %v: %s", err, output)
 	}
@@ -198,7 +197,7 @@ func TestAPodThatNamesATemplateIsMutatedAndRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	if pod.Spec.RestartPolicy != corev1.RestartPolicyNever || *pod.Spec.TerminationGracePeriodSeconds != 1 || pod.Spec.ActiveDeadlineSeconds == nil {
-		t.Errorf("the Pod was not made an access Pod: restartPolicy %s, grace period %d s, deadline %v", pod.Spec.RestartPolicy, *pod.Spec.TerminationGracePeriodSeconds, pod.Spec.ActiveDeadlineSeconds)
+		t.Errorf("the Pod is not an access Pod: restartPolicy %s, grace period %d s, deadline %v", pod.Spec.RestartPolicy, *pod.Spec.TerminationGracePeriodSeconds, pod.Spec.ActiveDeadlineSeconds)
 	}
 	testkit.Succeeds(t, 30*time.Second, "the Pod runs", running(client.ObjectKeyFromObject(pod)))
 }
@@ -277,23 +276,24 @@ func TestAnOpenSessionEndsWhenAccessDoes(t *testing.T) {
 				session := s.enter(t, status.PodName)
 				slowest = max(slowest, session.ended(t, status.ExpiresAt.Time))
 				pod := status.PodName
-				if way.kind == "exec" { // it is gone, and access is not to the one that came for it
+				if way.kind == "exec" { // the Pod was evicted, and access does not extend to its successor
 					pod = s.podOfWorkload(t)
 				}
 				s.mayNotExec(t, pod)
 			}
-			fmt.Printf("FIGURE %s=%.2f s\n", way.figure, slowest.Seconds())
+			testkit.Figure(way.figure, slowest.Seconds(), "s")
 			if slowest > way.limit {
-				t.Errorf("a session went on for %s after the end, want %s at most", slowest, way.limit)
+				t.Errorf("a session outlived its access by %s, want at most %s", slowest, way.limit)
 			}
 		})
 	}
 }
 
-// session is a command that alice runs in a Pod for as long as she can.
+// session is a command that alice runs in a Pod for as long as she can. done
+// receives the time when it ended.
 type session struct{ done chan time.Time }
 
-// enter begins a session, and returns when the command in the container runs.
+// enter begins a session and returns when the command runs in the container.
 func (s shop) enter(t *testing.T, pod string) session {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "kubectl", "exec", "--namespace", s.namespace, pod, "--", "sh", "-c", "trap '' TERM HUP; echo begun; while true; do sleep 1; done")
@@ -311,14 +311,14 @@ func (s shop) enter(t *testing.T, pod string) session {
 	}
 	entered := session{make(chan time.Time, 1)}
 	go func() {
-		_ = cmd.Wait() // it is ended from the other side
+		_ = cmd.Wait() // kubectl fails, because the other side ends the session
 		entered.done <- time.Now()
 	}()
 	return entered
 }
 
-// ended returns how long after the end of access the session ended. It must not
-// have ended before.
+// ended waits for the end of the session and returns how long after the end of
+// access it came. It must not come before.
 func (s session) ended(t *testing.T, end time.Time) time.Duration {
 	t.Helper()
 	select {
@@ -328,7 +328,7 @@ func (s session) ended(t *testing.T, end time.Time) time.Duration {
 		}
 		return at.Sub(end)
 	case <-time.After(max(time.Until(end), 0) + time.Minute):
-		t.Fatal("the session goes on, a minute after the end")
+		t.Fatal("the session still runs a minute after the end of access")
 		return 0
 	}
 }
@@ -337,7 +337,7 @@ func running(key types.NamespacedName) func(context.Context) error {
 	return func(ctx context.Context) error {
 		pod, err := clientset.CoreV1().Pods(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 		if err == nil && pod.Status.Phase != corev1.PodRunning {
-			err = fmt.Errorf("it is %s", pod.Status.Phase)
+			err = fmt.Errorf("the Pod is %s", pod.Status.Phase)
 		}
 		return err
 	}

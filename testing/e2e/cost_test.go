@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -25,52 +24,35 @@ func TestAReplicaAtRestCostsLittle(t *testing.T) {
 	}
 	rest := testkit.Long(60*time.Second, 5*time.Second)
 	before := metricsOf(t, pods[0])
-	// It is the time that passes here which is measured.
+	// The CPU time of this interval is the measurement.
 	time.Sleep(rest)
 	after := metricsOf(t, pods[0])
 	megabytes := after["process_resident_memory_bytes"] / 1e6
 	cpu := (after["process_cpu_seconds_total"] - before["process_cpu_seconds_total"]) / rest.Seconds() * 1000
-	fmt.Printf("FIGURE replica.rss_mb=%.1f MB\nFIGURE replica.cpu_m=%.1f millicores\n", megabytes, cpu)
+	testkit.Figure("replica.rss_mb", megabytes, "MB")
+	testkit.Figure("replica.cpu_m", cpu, "millicores")
 	if megabytes > 100 || cpu > 50 {
-		t.Errorf("a replica at rest has %.0f MB and takes %.0f millicores, want 100 and 50 at most", megabytes, cpu)
+		t.Errorf("a replica at rest takes %.0f MB and %.0f millicores, want at most 100 and 50", megabytes, cpu)
 	}
 }
 
-// A start from nothing: no CA, no webhook configuration, one replica.
+// One replica starts with neither a CA nor a webhook configuration.
 func TestTheFirstAdmissionComesSoonAfterTheContainerStarts(t *testing.T) {
 	watched := namespace(t, one.name)
 	one.installed(t)
 	ctx := t.Context()
-	old, err := one.replicas(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	soon := int64(1) // nobody is served, so nothing needs to drain
-	if err := errors.Join(one.resize(ctx, 0), deletePods(ctx, old, &soon), one.settled(ctx)); err != nil {
-		t.Fatal(err)
-	}
-	configuration, err := configurationOf(ctx, one)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := admin.Delete(ctx, configuration); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := command(ctx, adminKubeconfig, "kubectl", "delete", "secrets", "--namespace", one.namespace(), "--selector", "app.kubernetes.io/managed-by=admitkit"); err != nil {
-		t.Fatal(err)
-	}
-	if err := one.resize(ctx, 1); err != nil {
+	if err := errors.Join(empty(ctx, one), one.resize(ctx, 1)); err != nil {
 		t.Fatal(err)
 	}
 	var first time.Time
 	testkit.Succeeds(t, time.Minute, "a Pod is stamped", func(ctx context.Context) error {
-		// A connection that begins just as kube-proxy turns from refusing to forwarding
-		// is answered by nobody, and would be waited for until the webhook's timeout.
+		// If a connection begins just as kube-proxy turns from refusing to forwarding, it
+		// gets no answer and would last until the webhook's timeout.
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		pod, err := clientset.CoreV1().Pods(watched).Create(ctx, gated(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil && !stamped(pod, 1) {
-			err = errors.New("it is not")
+			err = errors.New("the Pod has no stamp")
 		}
 		first = time.Now()
 		return err
@@ -81,16 +63,37 @@ func TestTheFirstAdmissionComesSoonAfterTheContainerStarts(t *testing.T) {
 	}
 	began := metricsOf(t, pods[0])["process_start_time_seconds"]
 	took := float64(first.UnixMilli())/1000 - began
-	fmt.Printf("FIGURE start.first_admission_s=%.2f s\n", took)
+	testkit.Figure("start.first_admission_s", took, "s")
 	if took > 10 {
-		t.Errorf("the first admission came %.1f s after the process began", took)
+		t.Errorf("the first admission came %.1f s after the process began, want at most 10", took)
 	}
 	if err := one.resize(ctx, 2); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// metricsOf returns the metrics without labels of a replica.
+// empty removes the replicas of a release, its webhook configuration and its CA.
+func empty(ctx context.Context, r release) error {
+	old, err := r.replicas(ctx)
+	if err != nil {
+		return err
+	}
+	soon := int64(1) // there are no requests to drain
+	if err := errors.Join(r.resize(ctx, 0), deletePods(ctx, old, &soon), r.settled(ctx)); err != nil {
+		return err
+	}
+	configuration, err := configurationOf(ctx, r)
+	if err != nil {
+		return err
+	}
+	if err := admin.Delete(ctx, configuration); err != nil {
+		return err
+	}
+	_, err = command(ctx, adminKubeconfig, "kubectl", "delete", "secrets", "--namespace", r.namespace(), "--selector", "app.kubernetes.io/managed-by=admitkit")
+	return err
+}
+
+// metricsOf returns those metrics of a replica that have no labels.
 func metricsOf(t *testing.T, pod corev1.Pod) map[string]float64 {
 	t.Helper()
 	text, err := clientset.CoreV1().RESTClient().Get().Namespace(pod.Namespace).Resource("pods").Name(pod.Name+":8080").SubResource("proxy", "metrics").DoRaw(t.Context())

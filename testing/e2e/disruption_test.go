@@ -31,8 +31,8 @@ func TestNoPodFailsOrIsMissedWhateverHappensToTheWebhook(t *testing.T) {
 		run  func(*testing.T)
 	}{
 		{"rolling upgrade", func(t *testing.T) {
-			// The new replicas register a webhook that the old ones have not: it has
-			// another name, and so another path.
+			// The new replicas register a webhook that the old ones do not serve: it has
+			// another name and therefore another path.
 			if err := one.install(t.Context(), sampleArgs(1, fmt.Sprint("since-", time.Now().Unix()))); err != nil {
 				t.Fatal(err)
 			}
@@ -56,7 +56,7 @@ func TestNoPodFailsOrIsMissedWhateverHappensToTheWebhook(t *testing.T) {
 			if err := one.settled(t.Context()); err != nil {
 				t.Error(err)
 			}
-			// What it has set off may come later.
+			// Consequences of the disruption may come later.
 			time.Sleep(time.Until(began.Add(testkit.Long(30*time.Second, 5*time.Second))))
 			counts := l.stop()
 			fmt.Printf("%-20s %5d Pods in %4.0f s: %d failed, %d unmutated\n", disruption.name, counts.pods, time.Since(began).Seconds(), counts.failed, counts.unmutated)
@@ -68,19 +68,21 @@ func TestNoPodFailsOrIsMissedWhateverHappensToTheWebhook(t *testing.T) {
 			}
 		})
 	}
-	fmt.Printf("FIGURE e2e.pods=%d pods\nFIGURE e2e.failed=%d pods\nFIGURE e2e.unmutated=%d pods\n", all.pods, all.failed, all.unmutated)
+	testkit.Figure("e2e.pods", float64(all.pods), "pods")
+	testkit.Figure("e2e.failed", float64(all.failed), "pods")
+	testkit.Figure("e2e.unmutated", float64(all.unmutated), "pods")
 	if all.failed+all.unmutated > 0 {
-		t.Errorf("%d Pods failed and %d were missed, of %d", all.failed, all.unmutated, all.pods)
+		t.Errorf("of %d Pods, %d failed and %d were missed", all.pods, all.failed, all.unmutated)
 	}
 }
 
-// A process that is killed takes its requests with it, and until the Service is
-// without it new connections may be sent there: the API server tries none of that
-// again. Such Pods are refused, and their controllers make them anew. None of them
-// may come through as it was.
+// A killed process loses its requests, and the Service may still send new
+// connections to it for a moment. The API server retries neither. It refuses these
+// Pods, and their controllers create them again. It must not admit any of them
+// unmutated.
 func TestAReplicaThatIsKilledWithoutWarningCostsAFewRefusalsAndNoPodIsMissed(t *testing.T) {
 	if clusterDir == "" {
-		t.Skip("E2E_CLUSTER is not set: the processes of this cluster are not ours to kill")
+		t.Skip("E2E_CLUSTER is not set: this test kills processes only on a cluster of `make cluster-up`")
 	}
 	one.installed(t)
 	pods, err := one.replicas(t.Context())
@@ -90,7 +92,7 @@ func TestAReplicaThatIsKilledWithoutWarningCostsAFewRefusalsAndNoPodIsMissed(t *
 	l := startLoad(t)
 	for _, pod := range pods[:testkit.Long(2, 1)] {
 		kill(t, pod)
-		testkit.Succeeds(t, time.Minute, "kubelet has started the container again", func(ctx context.Context) error {
+		testkit.Succeeds(t, time.Minute, "kubelet has restarted the container", func(ctx context.Context) error {
 			now, err := clientset.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 			if err == nil && now.Status.ContainerStatuses[0].RestartCount == pod.Status.ContainerStatuses[0].RestartCount {
 				err = errors.New("not yet")
@@ -102,17 +104,18 @@ func TestAReplicaThatIsKilledWithoutWarningCostsAFewRefusalsAndNoPodIsMissed(t *
 		}
 	}
 	counts := l.stop()
-	fmt.Printf("FIGURE e2e.sigkill_pods=%d pods\nFIGURE e2e.sigkill_failed=%d pods\n", counts.pods, counts.failed)
+	testkit.Figure("e2e.sigkill_pods", float64(counts.pods), "pods")
+	testkit.Figure("e2e.sigkill_failed", float64(counts.failed), "pods")
 	if counts.unmutated > 0 {
 		t.Errorf("%d of %d Pods were missed", counts.unmutated, counts.pods)
 	}
 	if limit := 2 * rate; counts.failed > limit {
-		t.Errorf("%d of %d Pods were refused, want %d at most: %s", counts.failed, counts.pods, limit, l.errors[0])
+		t.Errorf("%d of %d Pods were refused, want at most %d: %s", counts.failed, counts.pods, limit, l.errors[0])
 	}
 }
 
-// kill kills the process of a Pod's container, as the kernel does when memory is
-// short.
+// kill kills the process of a Pod's container, as the kernel does when memory runs
+// out.
 func kill(t *testing.T, pod corev1.Pod) {
 	t.Helper()
 	processes, err := filepath.Glob("/proc/[0-9]*")
@@ -136,20 +139,20 @@ func kill(t *testing.T, pod corev1.Pod) {
 		}
 		return
 	}
-	t.Fatalf("no process of %s is found", pod.Name)
+	t.Fatalf("cannot find the process of %s", pod.Name)
 }
 
-// restartKubelet returns when the node is ready, after the time in which a
-// kubelet that forgot its Pods would have said so.
+// restartKubelet restarts the kubelet and returns when the new one has reported the
+// node Ready. A kubelet that forgot its Pods would have reported that by then.
 func restartKubelet(t *testing.T) {
 	if clusterDir == "" {
-		t.Skip("E2E_CLUSTER is not set: this cluster's kubelets are not ours to restart")
+		t.Skip("E2E_CLUSTER is not set: this test restarts kubelets only on a cluster of `make cluster-up`")
 	}
 	began := metav1.Now()
 	if output, err := exec.CommandContext(t.Context(), bin+"/tools/cluster", "-dir", clusterDir, "restart", "kubelet").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
-	testkit.Succeeds(t, time.Minute, "the new kubelet has said that it is ready", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "the new kubelet has reported the node Ready", func(ctx context.Context) error {
 		nodes, err := clientset.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -159,12 +162,12 @@ func restartKubelet(t *testing.T) {
 				return nil
 			}
 		}
-		return errors.New("it has not")
+		return errors.New("not yet")
 	})
 }
 
-// rotate returns when certificates are signed by a new CA, which the API server is
-// told to trust.
+// rotate rotates the CA and returns when the webhook configuration trusts the new
+// one.
 func rotate(t *testing.T) {
 	name := setupCertificate(t)
 	secrets := clientset.CoreV1().Secrets(one.namespace())
@@ -175,7 +178,7 @@ func rotate(t *testing.T) {
 	if _, err := command(t.Context(), adminKubeconfig, "kubectl", "annotate", "secret", name, "--namespace", one.namespace(), "admitkit.dev/rotate=now"); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Succeeds(t, time.Minute, "there is a new CA, and it is trusted", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "the webhook configuration trusts a new CA", func(ctx context.Context) error {
 		after, err := secrets.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -192,7 +195,7 @@ func rotate(t *testing.T) {
 	})
 }
 
-// setupCertificate is the name of the Secret with the CA of sample-one.
+// setupCertificate returns the name of the Secret with the CA of sample-one.
 func setupCertificate(t *testing.T) string {
 	t.Helper()
 	secrets, err := clientset.CoreV1().Secrets(one.namespace()).List(t.Context(), metav1.ListOptions{})
@@ -204,7 +207,7 @@ func setupCertificate(t *testing.T) string {
 			return secret.Name
 		}
 	}
-	t.Fatal("there is no Secret with a CA")
+	t.Fatal("no Secret has a CA")
 	return ""
 }
 
@@ -220,7 +223,7 @@ func configurationOf(ctx context.Context, r release) (*admissionregistrationv1.M
 			}
 		}
 	}
-	return nil, fmt.Errorf("no webhook configuration of %s", r.name)
+	return nil, fmt.Errorf("%s has no webhook configuration", r.name)
 }
 
 func TestTheWebhookNeverBlocksItsOwnRecovery(t *testing.T) {
@@ -232,7 +235,7 @@ func TestTheWebhookNeverBlocksItsOwnRecovery(t *testing.T) {
 	}
 	for _, webhook := range configuration.Webhooks {
 		if *webhook.FailurePolicy != admissionregistrationv1.Fail {
-			t.Fatalf("failure policy of %s is %s", webhook.Name, *webhook.FailurePolicy)
+			t.Fatalf("the failure policy of %s is %s, want Fail", webhook.Name, *webhook.FailurePolicy)
 		}
 	}
 	pods, err := one.replicas(t.Context())
@@ -255,11 +258,11 @@ func TestTheWebhookNeverBlocksItsOwnRecovery(t *testing.T) {
 			t.Fatal("a Pod came through unmutated while the webhook was away")
 		}
 		if !refused {
-			return errors.New("the replicas are not gone yet")
+			return errors.New("the killed replicas still answer")
 		}
 		return nil
 	})
-	fmt.Printf("FIGURE recovery.s=%.1f s\n", time.Since(began).Seconds())
+	testkit.Figure("recovery.s", time.Since(began).Seconds(), "s")
 	if err := one.settled(t.Context()); err != nil {
 		t.Error(err)
 	}

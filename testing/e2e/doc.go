@@ -1,15 +1,16 @@
-// Package e2e tests what users install, on a real cluster: the image, by the
-// Helm chart, under the rights that the chart gives, and kubectl with its plugin.
-// `make e2e` brings up a cluster of this machine's own and runs it there; with
-// KUBECONFIG and E2E_IMAGE set it runs on a cluster of yours, which must be able
-// to pull or already have these images:
+// Package e2e tests what users install on a real cluster: the image, installed by
+// the Helm chart with the rights that the chart grants, and the kubectl plugin.
+//
+// `make e2e` creates a cluster on this machine and runs the tests there. To run them
+// on your own cluster, set KUBECONFIG and E2E_IMAGE. The cluster must have these
+// images or be able to pull them:
 //
 //	E2E_IMAGE         the operator: cmd/admitkit
-//	E2E_SAMPLE_IMAGE  an operator of a user's own: testing/e2e/sample
-//	E2E_POD_IMAGE     what the Pods of the tests run: a busybox
+//	E2E_SAMPLE_IMAGE  a user's own operator: testing/e2e/sample
+//	E2E_POD_IMAGE     a busybox, for the Pods of the tests
 //
-// The tests make namespaces whose names begin with e2e-, CRDs of admitkit, and
-// releases of the chart, and remove them. They need an administrator's rights, and a
-// cluster on which admitkit is not installed. A test that measures something prints
-// lines "FIGURE name=value unit".
+// The tests need the rights of an administrator and a cluster without admitkit. They
+// create namespaces with the prefix e2e-, the CRDs of admitkit and releases of the
+// chart, and remove them in the end. Tests that measure something print lines of the
+// form "FIGURE name=value unit".
 package e2e

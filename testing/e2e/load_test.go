@@ -13,11 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// rate is how many Pods a second are created while something happens to the
-// webhook.
+// rate is how many Pods a load creates per second.
 const rate = 20
 
-// counts is what became of the Pods that were created.
+// counts has the outcomes of creating Pods.
 type counts struct{ pods, failed, unmutated int }
 
 func (c counts) add(other counts) counts {
@@ -35,8 +34,9 @@ type load struct {
 	stopped   chan struct{}
 }
 
-// startLoad creates Pods that sample-one must stamp until it is stopped. They wait
-// at a scheduling gate, so that no node has to run them, and are deleted at once.
+// startLoad starts to create Pods, each of which sample-one must stamp. A scheduling
+// gate keeps them from the nodes, and the load deletes them at once. The load stops
+// when the test ends, or when the test calls stop.
 func startLoad(t *testing.T) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -58,7 +58,7 @@ func startLoad(t *testing.T) *load {
 	return l
 }
 
-// stop returns what became of the Pods, when that is known of all.
+// stop stops the load and returns the outcomes of all Pods.
 func (l *load) stop() counts {
 	l.cancel()
 	<-l.stopped
@@ -80,20 +80,20 @@ func (l *load) create(ctx context.Context) {
 	}
 	l.mu.Unlock()
 	if err == nil {
-		_ = pods.Delete(ctx, created.Name, metav1.DeleteOptions{}) // the namespace goes at the end, and what is in it
+		_ = pods.Delete(ctx, created.Name, metav1.DeleteOptions{}) // the end of all tests deletes the namespace
 	}
 }
 
-// gated is a Pod that no node gets to see.
+// gated returns a Pod that is never scheduled.
 func gated() *corev1.Pod {
 	spec := restricted("true")
 	spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "e2e.admitkit.dev/never"}}
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "load-"}, Spec: spec}
 }
 
-// stamped says whether every extension of a sample has stamped a Pod.
-func stamped(pod *corev1.Pod, extensions int) bool {
-	for i := range extensions {
+// stamped reports whether a sample's first n extensions have stamped a Pod.
+func stamped(pod *corev1.Pod, n int) bool {
+	for i := range n {
 		if pod.Annotations[fmt.Sprintf("sample.admitkit.dev/stamp-%d", i+1)] != "stamped" {
 			return false
 		}

@@ -28,17 +28,17 @@ import (
 	"github.com/admitkit/admitkit/internal/testkit"
 )
 
-// What the tests run with.
+// The images and the cluster of the tests.
 var (
 	image       = os.Getenv("E2E_IMAGE")
 	sampleImage = cmp.Or(os.Getenv("E2E_SAMPLE_IMAGE"), "admitkit.dev/sample:dev")
 	podImage    = cmp.Or(os.Getenv("E2E_POD_IMAGE"), "admitkit.dev/busybox:dev")
-	// clusterDir is the folder of a cluster of `make cluster-up`, whose kubelet can
-	// be restarted.
+	// clusterDir is the folder of a cluster of `make cluster-up`. Tests may restart its
+	// kubelet and kill its processes.
 	clusterDir = os.Getenv("E2E_CLUSTER")
 )
 
-// The administrator.
+// The clients of the administrator.
 var (
 	config    *rest.Config
 	clientset *kubernetes.Clientset
@@ -47,17 +47,17 @@ var (
 	adminKubeconfig string
 )
 
-// files is a folder for the files of all tests.
+// files is the folder for the files of all tests.
 var files string
 
 const (
-	// prefix of the namespaces of the tests.
+	// prefix begins the names of the tests' namespaces.
 	prefix = "e2e-"
-	// label is on those that the tests have made, and may delete.
+	// label marks the namespaces that the tests have created and may delete.
 	label = "e2e.admitkit.dev/made"
 )
 
-// bin is a folder with kubectl, helm and kubectl's plugin, the first on the PATH.
+// bin is the folder that has kubectl, helm and the cluster tool.
 const bin = "../../bin"
 
 func TestMain(m *testing.M) {
@@ -82,7 +82,7 @@ func run(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	path := files
-	// kubectl may also be on the PATH, where there is no bin/k8s.
+	// If there is no bin/k8s, kubectl comes from the rest of the PATH.
 	for _, dir := range []string{bin + "/tools", bin + "/k8s/current"} {
 		absolute, err := filepath.Abs(dir)
 		if err != nil {
@@ -93,7 +93,7 @@ func run(m *testing.M) (code int, err error) {
 	if err := os.Setenv("PATH", path+string(os.PathListSeparator)+os.Getenv("PATH")); err != nil {
 		return 0, err
 	}
-	// What an interrupted run has left would be in the way.
+	// Remove what an interrupted run has left.
 	if err := cleanUp(ctx); err != nil {
 		return 0, err
 	}
@@ -106,7 +106,7 @@ func connect() error {
 		return errors.New("E2E_IMAGE is not set: run `make e2e`, or see the package's comment")
 	}
 	if os.Getenv("KUBECONFIG") == "" {
-		return errors.New("KUBECONFIG is not set: these tests install and uninstall admitkit, and take no cluster by accident")
+		return errors.New("KUBECONFIG is not set: name the cluster on which these tests may install and uninstall admitkit")
 	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	adminKubeconfig = rules.GetDefaultFilename()
@@ -122,8 +122,8 @@ func connect() error {
 	return err
 }
 
-// cleanUp uninstalls the releases and deletes the namespaces that the tests have
-// made, in this run or an earlier one.
+// cleanUp uninstalls the releases and deletes the namespaces that this run or an
+// earlier one created.
 func cleanUp(ctx context.Context) error {
 	err := uninstallAll(ctx)
 	namespaces, listErr := clientset.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: label})
@@ -137,8 +137,8 @@ func cleanUp(ctx context.Context) error {
 	return errors.Join(err, deleting.Wait())
 }
 
-// namespace makes one in which the restricted Pod Security standard holds, unless
-// an earlier test has. It goes when all tests have run.
+// namespace creates a namespace with the restricted Pod Security Standard, unless an
+// earlier test has, and returns its name. The end of all tests deletes it.
 func namespace(t *testing.T, name string) string {
 	t.Helper()
 	if err := makeNamespace(t.Context(), prefix+name); err != nil {
@@ -156,12 +156,12 @@ func makeNamespace(ctx context.Context, name string) error {
 	}
 	made, err := isMade(ctx, name)
 	if err == nil && !made {
-		err = fmt.Errorf("namespace %s is there, and not by these tests: they would uninstall what is in it", name)
+		err = fmt.Errorf("namespace %s exists, but these tests did not create it: delete it, or use another cluster", name)
 	}
 	return err
 }
 
-// isMade reports whether a namespace is there that the tests have made.
+// isMade reports whether a namespace exists and the tests have created it.
 func isMade(ctx context.Context, name string) (bool, error) {
 	namespace, err := clientset.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -181,12 +181,12 @@ func deleteNamespace(ctx context.Context, name string) error {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return errors.Join(errors.New("it is there"), err)
+		return errors.Join(errors.New("it still exists"), err)
 	})
 }
 
-// restricted returns a Pod spec that runs a command under the restricted Pod
-// Security standard, and ends at once when it is told to.
+// restricted returns the spec of a Pod that runs a command under the restricted Pod
+// Security Standard, with a grace period of one second.
 func restricted(command ...string) corev1.PodSpec {
 	yes, no, second := true, false, int64(1)
 	return corev1.PodSpec{
@@ -199,7 +199,7 @@ func restricted(command ...string) corev1.PodSpec {
 	}
 }
 
-// command runs one and returns what it said on standard output.
+// command runs a command and returns its standard output. Its error has all output.
 func command(ctx context.Context, kubeconfig string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)

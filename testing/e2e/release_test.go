@@ -22,14 +22,14 @@ import (
 	"github.com/admitkit/admitkit/webhook/registration"
 )
 
-// release is an installation of the chart, in a namespace of the same name.
+// release is a release of the chart, in a namespace with the same name.
 type release struct {
 	name   string
 	values []string
 }
 
-// The operator as it ships, with all that it can do, and an operator of a user's
-// own with one extension or five.
+// The releases are the operator as it ships, with every feature, and a user's own
+// operator with one extension or five, and with a registrar that stays or runs once.
 var (
 	shipped  = release{"admitkit", append(imageValues(image), "access.enabled=true", "audit.objects.enabled=true")}
 	one      = sample("sample-one", 1)
@@ -39,14 +39,15 @@ var (
 	releases = []release{shipped, one, five, stays, runsOnce}
 )
 
-// sample watches the namespace e2e-NAME alone.
+// sample returns a release of the sample operator that watches only the namespace
+// e2e-NAME.
 func sample(name string, extensions int, more ...string) release {
 	values := append(imageValues(sampleImage), "audit.enabled=false", "watchNamespace="+prefix+name,
 		sampleArgs(extensions, "stamp"))
 	return release{name, append(values, more...)}
 }
 
-// sampleArgs is the value with the flags of a sample.
+// sampleArgs returns the chart value with the flags of a sample.
 func sampleArgs(extensions int, scope string) string {
 	return fmt.Sprintf("extraArgs={--extensions=%d,--scope=%s,--propagation-delay=2s}", extensions, scope)
 }
@@ -56,12 +57,12 @@ func imageValues(image string) []string {
 	return []string{"image.repository=" + image[:colon], "image.tag=" + strings.TrimPrefix(image[colon:], ":")}
 }
 
-// namespace is what a sample watches.
+// watched returns the namespace that a sample watches.
 func (r release) watched() string { return prefix + r.name }
 
 func (r release) namespace() string { return r.name }
 
-// install installs the release, or upgrades it, and returns when it is ready.
+// install installs or upgrades the release and returns when it is ready.
 func (r release) install(ctx context.Context, more ...string) error {
 	if err := errors.Join(makeNamespace(ctx, r.namespace()), makeNamespace(ctx, r.watched())); err != nil {
 		return err
@@ -83,8 +84,8 @@ var installAll = sync.OnceValue(func() error {
 	return group.Wait()
 })
 
-// installed installs the releases unless an earlier test has, and returns when all
-// replicas of this one are there and reached.
+// installed installs all releases, unless an earlier test has. It returns when all
+// replicas of this release run and the API server reaches them.
 func (r release) installed(t *testing.T) {
 	t.Helper()
 	if err := installAll(); err != nil {
@@ -96,8 +97,8 @@ func (r release) installed(t *testing.T) {
 	testkit.Succeeds(t, 10*time.Second, "the API server reaches "+r.name, r.reached)
 }
 
-// reached asks whether the API server reaches the webhooks: a Service leads to
-// its Pods a moment after they are ready.
+// reached returns an error if the API server does not reach the webhooks: a Service
+// leads to its Pods only a moment after they are ready.
 func (r release) reached(ctx context.Context) error {
 	configuration, err := configurationOf(ctx, r)
 	if err != nil {
@@ -106,7 +107,7 @@ func (r release) reached(ctx context.Context) error {
 	return (&registration.Registration{Name: configuration.Name}).Probe(ctx, clientset.CoreV1().ConfigMaps(r.namespace()))
 }
 
-// uninstall removes the release, if its namespace is one of the tests.
+// uninstall uninstalls the release if the tests created its namespace.
 func (r release) uninstall(ctx context.Context) error {
 	if made, err := isMade(ctx, r.namespace()); err != nil || !made {
 		return err
@@ -124,7 +125,7 @@ func uninstallAll(ctx context.Context) error {
 	return group.Wait()
 }
 
-// replicas are the Pods that serve.
+// replicas returns the Pods that serve.
 func (r release) replicas(ctx context.Context) ([]corev1.Pod, error) {
 	deployment, err := r.server(ctx)
 	if err != nil {
@@ -135,7 +136,7 @@ func (r release) replicas(ctx context.Context) ([]corev1.Pod, error) {
 	return pods.Items, err
 }
 
-// server is the Deployment that serves.
+// server returns the Deployment that serves.
 func (r release) server(ctx context.Context) (*appsv1.Deployment, error) {
 	var deployments appsv1.DeploymentList
 	if err := admin.List(ctx, &deployments, client.InNamespace(r.namespace())); err != nil {
@@ -159,9 +160,9 @@ func (r release) resize(ctx context.Context, replicas int32) error {
 	return err
 }
 
-// settled returns when as many replicas run as are wanted, and no others.
+// settled waits until exactly the wanted replicas run.
 func (r release) settled(ctx context.Context) error {
-	return testkit.Poll(ctx, 2*time.Minute, "the replicas of "+r.name+" are there", func(ctx context.Context) error {
+	return testkit.Poll(ctx, 2*time.Minute, "the replicas of "+r.name+" run", func(ctx context.Context) error {
 		deployment, err := r.server(ctx)
 		if err != nil {
 			return err
@@ -178,7 +179,8 @@ func (r release) settled(ctx context.Context) error {
 	})
 }
 
-// deletePods deletes them with a grace period in seconds; with 0 they are killed.
+// deletePods deletes Pods with a grace period in seconds: 0 kills them, and nil is
+// each Pod's own.
 func deletePods(ctx context.Context, pods []corev1.Pod, grace *int64) error {
 	var errs []error
 	for _, pod := range pods {

@@ -21,28 +21,30 @@ import (
 	"github.com/admitkit/admitkit/internal/testkit"
 )
 
-// It is uninstalled while it is in use: access is granted and a session is open.
+// admitkit is uninstalled while it is in use: access is granted and a session is
+// open.
 func TestAnUninstallLeavesNothingAndNobodyInside(t *testing.T) {
 	s := openShop(t)
 	ctx := t.Context()
 	execs, pods := s.access(t, "exec", "web", "1h"), s.access(t, "pod", "debug", "1h")
 	session := s.enter(t, pods.PodName)
 	if len(ours(t)) == 0 {
-		t.Fatal("nothing is found while it is installed: this test would find nothing that is left, either")
+		t.Fatal("no object is found while admitkit is installed: this test could not find leftovers")
 	}
 	began := time.Now()
 	if err := uninstallAll(ctx); err != nil {
 		t.Fatal(err)
 	}
-	// What belonged to something that is gone goes with it, a little later.
+	// The garbage collector removes dependents a little later. The test reports what is
+	// left below.
 	var left []string
-	_ = testkit.Poll(ctx, 30*time.Second, "nothing is left", func(context.Context) error { // what is, is told below
+	_ = testkit.Poll(ctx, 30*time.Second, "nothing is left", func(context.Context) error {
 		if left = ours(t); len(left) > 0 {
-			return errors.New("something is")
+			return errors.New("not yet")
 		}
 		return nil
 	})
-	fmt.Printf("FIGURE uninstall.left=%d objects\n", len(left))
+	testkit.Figure("uninstall.left", float64(len(left)), "objects")
 	for _, object := range left {
 		t.Errorf("left behind: %s", object)
 	}
@@ -55,9 +57,9 @@ func TestAnUninstallLeavesNothingAndNobodyInside(t *testing.T) {
 	testkit.Succeeds(t, 30*time.Second, "a new Pod runs", running(client.ObjectKeyFromObject(pod)))
 }
 
-// ours lists all objects of the cluster that say they are admitkit's, by a label
-// or by their group, and all in the namespaces of the releases that Kubernetes
-// has not put there, whatever kind they are of.
+// ours lists the objects of every kind that are admitkit's by a label, a name or
+// their API group, and those that Kubernetes did not create in the namespaces of the
+// releases.
 func ours(t *testing.T) []string {
 	t.Helper()
 	lists, err := discovery.ServerPreferredResources(clientset)
@@ -75,7 +77,7 @@ func ours(t *testing.T) []string {
 			t.Fatal(err)
 		}
 		for _, resource := range list.APIResources {
-			if resource.Name == "events" { // what happened, happened
+			if resource.Name == "events" { // events are history
 				continue
 			}
 			all, err := objects.Resource(version.WithResource(resource.Name)).List(context.Background(), metav1.ListOptions{})
@@ -92,8 +94,8 @@ func ours(t *testing.T) []string {
 	return found
 }
 
-// isInRelease reports whether an object is in the namespace of a release, and not
-// one of the two that Kubernetes makes in each.
+// isInRelease reports whether an object is in the namespace of a release and is not
+// one of the objects that Kubernetes creates in each namespace.
 func isInRelease(object metav1.ObjectMeta) bool {
 	return object.Name != "default" && object.Name != "kube-root-ca.crt" &&
 		slices.ContainsFunc(releases, func(r release) bool { return r.namespace() == object.Namespace })

@@ -27,7 +27,7 @@ import (
 // user is a person with a client certificate.
 type user struct{ kubeconfig string }
 
-// newUser has the cluster sign a client certificate:
+// newUser returns a user whose client certificate the cluster has signed:
 // https://kubernetes.io/docs/tasks/tls/certificate-issue-client-csr/
 func newUser(t *testing.T, name string, groups ...string) user {
 	t.Helper()
@@ -63,7 +63,7 @@ func newUser(t *testing.T, name string, groups ...string) user {
 	return user{file}
 }
 
-// signed returns the certificate of a request, which it approves.
+// signed approves a certificate request and returns the certificate.
 func signed(ctx context.Context, pemRequest []byte) (certificate []byte, err error) {
 	requests := clientset.CertificatesV1().CertificateSigningRequests()
 	request, err := requests.Create(ctx, &certificatesv1.CertificateSigningRequest{
@@ -95,7 +95,7 @@ func signed(ctx context.Context, pemRequest []byte) (certificate []byte, err err
 	return certificate, err
 }
 
-// kubectl runs it as the user.
+// kubectl runs kubectl as the user and returns its standard output.
 func (u user) kubectl(ctx context.Context, args ...string) (string, error) {
 	return command(ctx, u.kubeconfig, append([]string{"kubectl"}, args...)...)
 }

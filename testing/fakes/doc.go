@@ -1,7 +1,6 @@
 // Package fakes has counterfeiter fakes of the SDK's interfaces, for unit tests
-// of extensions that want no API server. They record their calls and return
-// what they are told to. Where an extension is to be run, and not only called,
-// testing/admit does more.
+// without an API server. A fake records its calls and returns what the test sets.
+// To test what an extension does to objects, use testing/admit instead.
 package fakes
 
 //go:generate counterfeiter -generate

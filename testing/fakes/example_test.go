@@ -13,7 +13,7 @@ import (
 	"github.com/admitkit/admitkit/testing/fakes"
 )
 
-// Counter is a Watcher that counts the Pods that are there, and logs it.
+// Counter is a Watcher that counts the existing Pods and logs the count.
 type Counter struct{ pods int }
 
 func (c *Counter) Handle(_ context.Context, mgr extension.Manager, event watch.Event) {
@@ -26,7 +26,7 @@ func (c *Counter) Handle(_ context.Context, mgr extension.Manager, event watch.E
 	mgr.GetLogger().Infow("pods", "count", c.pods)
 }
 
-// A Manager that an extension is handed in a test.
+// A fake Manager lets a test call an extension.
 func ExampleManager() {
 	mgr := &fakes.Manager{}
 	mgr.GetLoggerReturns(zap.NewNop().Sugar())
@@ -38,7 +38,7 @@ func ExampleManager() {
 	// Output: 1 4
 }
 
-// A Mutator in the place of a real one, which says with what it was called.
+// A fake Mutator returns what the test sets and records its arguments.
 func ExampleMutator() {
 	mutator := &fakes.Mutator[*corev1.Pod]{}
 	mutator.MutateReturns(extension.Deny("not now"))

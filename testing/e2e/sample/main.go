@@ -1,6 +1,6 @@
-// Command sample is an operator of a user's own, which the end-to-end tests
-// install: as many extensions in one scope as it is told to have, each of which stamps every
-// new Pod with an annotation and a variable.
+// Command sample is a user's own operator, which the end-to-end tests install. It has
+// a number of extensions in one scope. Each of them stamps every new Pod with an
+// annotation and an environment variable.
 package main
 
 import (
@@ -27,8 +27,8 @@ func main() {
 		}
 		return nil
 	})
-	cmd.PersistentFlags().IntVar(&extensions, "extensions", 1, "how many extensions there are")
-	cmd.PersistentFlags().StringVar(&scope, "scope", "stamp", "name of their scope, which is that of the webhook")
+	cmd.PersistentFlags().IntVar(&extensions, "extensions", 1, "number of extensions")
+	cmd.PersistentFlags().StringVar(&scope, "scope", "stamp", "name of their scope and webhook")
 	command.Main(cmd)
 }
 
