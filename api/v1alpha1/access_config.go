@@ -4,8 +4,7 @@ package v1alpha1
 // +kubebuilder:validation:Enum=exec;attach;portforward;log;ephemeralcontainers
 type AccessVerb string
 
-// The verbs. Each allows the subresource of that name, and all of them allow to
-// get the Pod.
+// The verbs. Each allows the subresource of that name, and to get the Pod.
 const (
 	VerbExec                AccessVerb = "exec"
 	VerbAttach              AccessVerb = "attach"
@@ -20,10 +19,10 @@ type Subjects string
 
 // Whom a granted request gives access to.
 const (
-	// SubjectsRequester is who asked, and nobody else.
+	// SubjectsRequester is only the user who asked.
 	SubjectsRequester Subjects = "Requester"
-	// SubjectsGroups is every member of allowedGroups, and every one of
-	// allowedUsers, as in Oz: one asks, all get in.
+	// SubjectsGroups is every member of allowedGroups and every one of allowedUsers,
+	// as in Oz: one asks, all get in.
 	SubjectsGroups Subjects = "Groups"
 )
 
@@ -77,13 +76,13 @@ type AccessConfig struct {
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]*)?(ns|us|µs|μs|ms|s|m|h))+$`
 	MaxDuration string `json:"maxDuration,omitempty"`
 
-	// AccessCommand is what the request's accessMessage tells the engineer to
-	// run: a Go text/template over the Pod's metadata, as .Metadata, for example
-	// "kubectl exec -ti -n {{ .Metadata.Namespace }} {{ .Metadata.Name }} -- /bin/bash".
-	// Default: the same with /bin/sh. The plugin kubectl access shows any command,
-	// and runs by its flag --shell only those that use this Pod alone: kubectl
-	// attach, debug, exec, get, logs and port-forward, with no flag that says where
-	// to connect and as whom.
+	// AccessCommand is the command that the request's accessMessage tells the
+	// engineer to run: a Go text/template over the Pod's metadata, as .Metadata, for
+	// example "kubectl exec -ti -n {{ .Metadata.Namespace }} {{ .Metadata.Name }} -- /bin/bash".
+	// Default: the same with /bin/sh. The plugin kubectl access shows any command.
+	// With its flag --shell it runs only commands that use this Pod: kubectl attach,
+	// debug, exec, get, logs and port-forward, without flags that say where to
+	// connect and as whom.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	AccessCommand string `json:"accessCommand,omitempty"`

@@ -5,8 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// AuditWay is a way into a running container, named by the resource that RBAC
-// knows it by.
+// AuditWay is a way into a running container, named after its RBAC resource.
 type AuditWay string
 
 // The ways in.
@@ -16,10 +15,10 @@ const (
 	WayPortForward  AuditWay = "pods/portforward"
 	WayPodProxy     AuditWay = "pods/proxy"
 	WayServiceProxy AuditWay = "services/proxy"
-	// WayNodeProxy is the kubelet's own API, through which one can exec too: see
+	// WayNodeProxy is the kubelet's own API, which can exec too: see
 	// AuditRecord.Path.
 	WayNodeProxy AuditWay = "nodes/proxy"
-	// WayDebug is the adding of ephemeral containers, as kubectl debug does.
+	// WayDebug is the addition of ephemeral containers, as by kubectl debug.
 	WayDebug AuditWay = "pods/ephemeralcontainers"
 	// WayPod is the creation of a Pod that is a way in by itself, as kubectl debug
 	// node makes it: see AuditRecord.Flags.
@@ -48,15 +47,15 @@ const (
 	FlagHostPath AuditFlag = "HostPath"
 	// FlagPrivileged: a container is privileged.
 	FlagPrivileged AuditFlag = "Privileged"
-	// FlagInteractive: a container of a Pod that was created reads standard input,
-	// as those of kubectl run -i and kubectl debug -i do.
+	// FlagInteractive: a container of the new Pod reads standard input, as with
+	// kubectl run -i and kubectl debug -i.
 	FlagInteractive AuditFlag = "Interactive"
 	// FlagEphemeral: the session is in an ephemeral container.
 	FlagEphemeral AuditFlag = "EphemeralContainer"
-	// FlagKubelet: the path on the node is one by which the kubelet runs
-	// commands or opens sessions.
+	// FlagKubelet: through this path on the node the kubelet runs commands or opens
+	// sessions.
 	FlagKubelet AuditFlag = "KubeletSession"
-	// FlagBreakGlass: a user who is exempt from enforcement used that.
+	// FlagBreakGlass: the user made use of an exemption from enforcement.
 	FlagBreakGlass AuditFlag = "BreakGlass"
 	// FlagTruncated: the command is longer than a record holds, and was cut.
 	FlagTruncated AuditFlag = "Truncated"
@@ -108,8 +107,8 @@ type AuditAccessRequest struct {
 
 // AuditRecord is one act: who, where, what, and what was decided.
 type AuditRecord struct {
-	// Time is when the act was asked for. Of two acts in one Pod through one
-	// server, the later has the later time.
+	// Time is when the act was requested. Of two acts in one Pod through one server,
+	// the later has the later time.
 	Time metav1.MicroTime `json:"time"`
 	// ID is the UID of the admission request, and the record's name.
 	ID string `json:"id"`
@@ -121,18 +120,18 @@ type AuditRecord struct {
 	Way AuditWay `json:"way"`
 	// Verb is connect, update or create.
 	Verb string `json:"verb"`
-	// DryRun says that nothing was to happen.
+	// DryRun says that the request was a dry run, with no effect.
 	// +optional
 	DryRun bool `json:"dryRun,omitempty"`
 
 	// User is who acted.
 	User AuditUser `json:"user"`
 
-	// Namespace is that of the Pod or Service.
+	// Namespace is the namespace of the Pod or Service.
 	// +optional
 	Namespace string `json:"namespace,omitempty"`
-	// Pod is the Pod's name. It is empty on services/proxy and nodes/proxy, and
-	// of a Pod that is created with generateName.
+	// Pod is the Pod's name. It is empty on services/proxy and nodes/proxy, and for a
+	// Pod that is created with generateName.
 	// +optional
 	Pod string `json:"pod,omitempty"`
 	// PodUID tells apart Pods that had the same name at different times. It is
@@ -145,8 +144,8 @@ type AuditRecord struct {
 	// Node is where the Pod runs, or the node of nodes/proxy.
 	// +optional
 	Node string `json:"node,omitempty"`
-	// Container is the container of the session: the one that the client named,
-	// or else the one that the API server takes.
+	// Container is the container of the session: the one that the client named, or
+	// else the API server's default.
 	// +optional
 	Container string `json:"container,omitempty"`
 	// Image is the container's image.
@@ -182,7 +181,7 @@ type AuditRecord struct {
 	// Rule is the rule that decided, if one did.
 	// +optional
 	Rule string `json:"rule,omitempty"`
-	// Reason is what the user was told.
+	// Reason is the message to the user.
 	// +optional
 	Reason string `json:"reason,omitempty"`
 	// AccessRequest is the live access request that covers the act, if there is
@@ -199,9 +198,8 @@ type AuditRecord struct {
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="an audit record cannot be changed"
 type AuditEventSpec struct {
 	AuditRecord `json:",inline"`
-	// Folded says that this object stands for a flood: all that the user did in
-	// the Pod in the rest of a minute in which there was more than a number of
-	// acts. What it stands for is in the status.
+	// Folded says that this object stands for a flood: for all that the user did in
+	// the Pod in the rest of a minute with too many acts. The status counts them.
 	// +optional
 	Folded bool `json:"folded,omitempty"`
 }
@@ -224,7 +222,7 @@ type AuditEventStatus struct {
 	// Count is the number of acts, the one in the spec included.
 	// +optional
 	Count int64 `json:"count,omitempty"`
-	// FirstTime and LastTime are those of the first and the last of them.
+	// FirstTime and LastTime are the times of the first and the last of them.
 	// +optional
 	FirstTime *metav1.MicroTime `json:"firstTime,omitempty"`
 	// +optional
@@ -240,8 +238,8 @@ type AuditEventStatus struct {
 
 // AuditEvent records one way into a running container that somebody took, or
 // wanted to take. It is written once, by admitkit, and deleted at the end of its
-// retention. Its name is the record's ID. It belongs to no namespace, so that it
-// outlives the Pod's.
+// retention. Its name is the record's ID. It is cluster-scoped, so that it outlives
+// the Pod's namespace.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=aev,categories={admitkit}

@@ -5,12 +5,14 @@
 //     workload's Pod template, and for how long.
 //   - An [ExecAccessTemplate] says the same about the Pods that a workload runs.
 //   - A [PodAccessRequest] or [ExecAccessRequest] is an engineer's request: the
-//     name of a template and, if they like, a duration. Its status says when the
-//     access is ready, how to use it, and when it ends.
+//     name of a template and, optionally, a duration. Its status says when access
+//     is ready, how to use it, and when it ends.
 //   - An [AuditEvent] records who took which way into a container.
 //
-// Packages extension/access and extension/audit give them their meaning. The fields that the Oz RBAC
-// Controller knows have the names that they have there.
+// [Request] and [Template] are what both kinds of access have in common, and [Grant]
+// is what the record of a grant says. Packages extension/access and extension/audit
+// give the kinds their meaning. Fields that the Oz RBAC Controller knows have the
+// names that they have there.
 //
 // +kubebuilder:object:generate=true
 // +groupName=admitkit.dev

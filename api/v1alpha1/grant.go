@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A grant is recorded in a Role, which engineers cannot write, unlike what they
-// ask by. Its name is made of the request's, its rules name the Pod, and its
-// annotations say the rest.
+// A grant is recorded in a Role, which engineers cannot write, unlike their requests.
+// Its name is made of the request's, its rules name the Pod, and its annotations say
+// the rest.
 const (
 	// LabelManagedBy, with the value ManagedByAccess, is on every record.
 	LabelManagedBy  = "app.kubernetes.io/managed-by"
@@ -32,8 +32,8 @@ const (
 	ExecAccessPrefix = "execaccess-"
 )
 
-// Grant is what the record of a grant says. That it is live, the request alone
-// can say: it is there, and its end is to come ([EndOf]).
+// Grant is what the record of a grant says. Only the request says whether it is
+// live: the request exists, and its access is not over ([Over]).
 //
 // +kubebuilder:object:generate=false
 type Grant struct {
@@ -42,16 +42,16 @@ type Grant struct {
 	// Request is the request's name, in the namespace of the record.
 	Request    types.NamespacedName
 	RequestUID types.UID
-	// PodName and PodUID are the one Pod that it is about.
+	// PodName and PodUID identify the one Pod that it is about.
 	PodName string
 	PodUID  types.UID
-	// Verbs are what may be done with it.
+	// Verbs are what may be done with the Pod.
 	Verbs []AccessVerb
 	// Subjects are those who may.
 	Subjects []rbacv1.Subject
 }
 
-// GrantOf reads a record. It is an error if the Role is none.
+// GrantOf reads a record. A Role that is not one is an error.
 func GrantOf(role *rbacv1.Role) (*Grant, error) {
 	g := &Grant{
 		RequestUID: types.UID(role.Annotations[AnnotationRequestUID]),

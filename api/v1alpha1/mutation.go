@@ -5,12 +5,12 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// ClaimTemplates says what an access Pod gets in place of the volumes that a
-// StatefulSet claims for each of its Pods.
+// ClaimTemplates says what replaces, in an access Pod, the volumes that a StatefulSet
+// claims for each of its Pods.
 // +kubebuilder:validation:Enum=EmptyDir;Ephemeral
 type ClaimTemplates string
 
-// In place of a StatefulSet's claims.
+// What replaces a StatefulSet's claims.
 const (
 	// ClaimTemplatesEmptyDir is an empty folder on the node.
 	ClaimTemplatesEmptyDir ClaimTemplates = "EmptyDir"
@@ -19,8 +19,8 @@ const (
 	ClaimTemplatesEphemeral ClaimTemplates = "Ephemeral"
 )
 
-// PodTemplateSpecMutationConfig says in what an access Pod differs from the Pods
-// of its target, beyond what makes it harmless anyhow.
+// PodTemplateSpecMutationConfig says how an access Pod differs from the Pods of its
+// target, beyond what makes it harmless in any case.
 type PodTemplateSpecMutationConfig struct {
 	// DefaultContainerName is the container that command, args, env, resources
 	// and the probes are about. Default: that of the annotation
@@ -37,8 +37,8 @@ type PodTemplateSpecMutationConfig struct {
 	// +optional
 	Args *[]string `json:"args,omitempty"`
 
-	// Env is merged by name into the container's env: a variable that is there
-	// is replaced, another is added at the end.
+	// Env is merged by name into the container's env: an existing variable is
+	// replaced, a new one is added at the end.
 	// +optional
 	Env []corev1.EnvVar `json:"env,omitempty"`
 
@@ -50,8 +50,8 @@ type PodTemplateSpecMutationConfig struct {
 	// +optional
 	PodAnnotations map[string]string `json:"podAnnotations,omitempty"`
 
-	// PodLabels are the Pod's labels, beside those of admitkit: the target's
-	// labels are always removed, so that nothing selects the Pod for it.
+	// PodLabels are the Pod's labels, besides those of admitkit. The target's labels
+	// are always removed, so that nothing mistakes the Pod for one of the target's.
 	// +optional
 	PodLabels map[string]string `json:"podLabels,omitempty"`
 
@@ -76,7 +76,7 @@ type PodTemplateSpecMutationConfig struct {
 	KeepStartupProbe bool `json:"keepStartupProbe,omitempty"`
 
 	// KeepTerminationGracePeriod keeps the target's termination grace period.
-	// Otherwise it is one second, so that access ends when it ends.
+	// Otherwise it is one second, so that sessions end when access does.
 	// +optional
 	KeepTerminationGracePeriod bool `json:"keepTerminationGracePeriod,omitempty"`
 
@@ -84,7 +84,7 @@ type PodTemplateSpecMutationConfig struct {
 	// +optional
 	KeepTopologySpreadConstraints bool `json:"keepTopologySpreadConstraints,omitempty"`
 
-	// ClaimTemplates says what takes the place of the claims of a StatefulSet.
+	// ClaimTemplates says what replaces the volume claims of a StatefulSet.
 	// +optional
 	// +kubebuilder:default=EmptyDir
 	ClaimTemplates ClaimTemplates `json:"claimTemplates,omitempty"`

@@ -10,7 +10,7 @@ import (
 
 // Conditions of a request.
 const (
-	// ConditionTargetTemplateExists says whether the template is there.
+	// ConditionTargetTemplateExists says whether the template exists.
 	ConditionTargetTemplateExists = "TargetTemplateExists"
 	// ConditionAccessDurationsValid says whether the duration can be parsed and,
 	// when access was granted, did not exceed the template's maximum.
@@ -18,7 +18,7 @@ const (
 	// ConditionAccessStillValid says whether the end is still to come.
 	ConditionAccessStillValid = "AccessStillValid"
 	// ConditionAccessResourcesCreated says whether the Role, the RoleBinding and
-	// the access Pod are there.
+	// the access Pod exist.
 	ConditionAccessResourcesCreated = "AccessResourcesCreated"
 	// ConditionAccessResourcesReady says whether the Pod runs and is ready.
 	ConditionAccessResourcesReady = "AccessResourcesReady"
@@ -30,18 +30,18 @@ const (
 const (
 	// ReasonTemplateMissing: the template does not exist.
 	ReasonTemplateMissing = "TemplateMissing"
-	// ReasonTemplateInvalid: the template is not in order.
+	// ReasonTemplateInvalid: the template is not valid.
 	ReasonTemplateInvalid = "TemplateInvalid"
 	// ReasonNotAllowed: the template allows neither the requester nor one of
 	// their groups.
 	ReasonNotAllowed = "NotAllowed"
-	// ReasonDurationInvalid: spec.duration is none, or not more than nothing.
+	// ReasonDurationInvalid: spec.duration is not a duration, or not positive.
 	ReasonDurationInvalid = "DurationInvalid"
 	// ReasonDurationTooLong: spec.duration exceeds the template's maximum.
 	ReasonDurationTooLong = "DurationTooLong"
 	// ReasonMissing: the template requires spec.reason.
 	ReasonMissing = "ReasonMissing"
-	// ReasonSingleUse: the template requires spec.singleUse, or nothing holds to it
+	// ReasonSingleUse: the template requires spec.singleUse, or nothing enforces it
 	// here.
 	ReasonSingleUse = "SingleUse"
 	// ReasonRequesterUnknown: the request did not pass admission.
@@ -53,19 +53,19 @@ const (
 	ReasonUnknownPod = "UnknownPod"
 	// ReasonNoPod: no Pod of the workload is ready.
 	ReasonNoPod = "NoPod"
-	// ReasonNameTaken: there is a Pod with the access Pod's name, which belongs to
-	// somebody else.
+	// ReasonNameTaken: a Pod with the access Pod's name exists and belongs to somebody
+	// else.
 	ReasonNameTaken = "NameTaken"
 	// ReasonPodRefused: the API server refuses the access Pod: by Pod Security, a
-	// quota or a webhook. It is tried again.
+	// quota or a webhook. The extension tries again.
 	ReasonPodRefused = "PodRefused"
 	// ReasonPodNotReady: the access Pod is not ready yet.
 	ReasonPodNotReady = "PodNotReady"
 	// ReasonPodEnded: the access Pod has ended.
 	ReasonPodEnded = "PodEnded"
-	// ReasonPodGone: the Pod is not there any more, and another is not chosen.
+	// ReasonPodGone: the Pod no longer exists, and another is not chosen.
 	ReasonPodGone = "PodGone"
-	// ReasonUsed: the one session has begun that the request covers.
+	// ReasonUsed: the single session that the request covers has begun.
 	ReasonUsed = "Used"
 	// ReasonExpired: the time is over.
 	ReasonExpired = "Expired"
@@ -114,14 +114,14 @@ type RequestSpec struct {
 	// +kubebuilder:validation:MaxLength=1024
 	Reason string `json:"reason,omitempty"`
 
-	// SingleUse makes the request cover one session only, which status.usedBy
-	// then names. It cannot be taken back. It needs the enforcement of the audit
-	// extension, in whose namespaces alone sessions are counted.
+	// SingleUse makes the request cover only one session, which status.usedBy then
+	// names. It cannot be taken back. It needs the enforcement of the audit
+	// extension, which counts sessions in the namespaces that it covers.
 	// +optional
 	SingleUse bool `json:"singleUse,omitempty"`
 
-	// Requester is who made the request. It is set by the server; what a client
-	// writes here is replaced.
+	// Requester is who made the request. The server sets it, and replaces what a
+	// client writes here.
 	// +optional
 	Requester *Requester `json:"requester,omitempty"`
 }
@@ -143,14 +143,14 @@ type RequestStatus struct {
 	// ExpiresAt is when access ends.
 	// +optional
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
-	// UsedBy is the session that used a request with singleUse up. It is written
-	// before the session begins, and never changes: of two sessions that begin
-	// at once, in different replicas, one finds it written.
+	// UsedBy is the session that used up a request with singleUse. It is written
+	// before the session begins, and never changes: of two sessions that begin at
+	// the same time, in different replicas, one finds it written.
 	// +optional
 	UsedBy *Use `json:"usedBy,omitempty"`
 	// RevokedAt is when access was taken back before its end, as it is when
-	// admitkit is uninstalled. It never changes: a request that was revoked gives
-	// no access any more, also when admitkit is installed again.
+	// admitkit is uninstalled. It never changes: a request that was revoked gives no
+	// access, whatever the time, even after admitkit is installed again.
 	// +optional
 	RevokedAt *metav1.Time `json:"revokedAt,omitempty"`
 	// Conditions say how far the request has come.
@@ -160,7 +160,7 @@ type RequestStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Use is a session that used a request up.
+// Use is a session that used up a request.
 type Use struct {
 	// UID is that of the admission request of the session, which is also in its
 	// AuditEvent.
@@ -291,10 +291,11 @@ func (r *ExecAccessRequest) GetRequestStatus() *RequestStatus { return &r.Status
 // GetTargetPod implements [Request].
 func (r *ExecAccessRequest) GetTargetPod() string { return r.Spec.TargetPod }
 
-// EndOf returns when the access of a request ends: at the end of spec.duration,
-// or when it was revoked. It follows from fields that only the server sets or that
-// admission guards, and from no annotation or template, which others may write. Of
-// the status it believes only what makes the end earlier and cannot be taken back.
+// EndOf returns when the access of a request ends: at the end of spec.duration, or
+// when it was revoked. It follows from fields that only the server sets or that
+// admission guards, and not from annotations or templates, which others may write.
+// Of the status it believes only what makes the end earlier and cannot be taken
+// back. [Over] says whether access has ended.
 func EndOf(r Request) (time.Time, error) {
 	end, err := r.GetRequestSpec().End(r.GetCreationTimestamp())
 	if revoked := r.GetRequestStatus().RevokedAt; err == nil && revoked != nil && revoked.Time.Before(end) {
@@ -304,16 +305,15 @@ func EndOf(r Request) (time.Time, error) {
 }
 
 // Over reports whether the access of a request is over: its time has passed, it was
-// revoked, or it cannot be told how long it lasts. That it was revoked is enough,
-// whatever the time: the clock of whoever revoked it may be ahead of the one that
-// now comes from.
+// revoked, or its duration cannot be parsed. A revocation counts whatever its time:
+// the clock of whoever revoked the request may be ahead of the one that gave now.
 func Over(r Request, now time.Time) bool {
 	end, err := EndOf(r)
 	return err != nil || r.GetRequestStatus().RevokedAt != nil || !now.Before(end)
 }
 
-// End returns when the time is over that was requested at created. Whether access
-// lasts that long, [EndOf] says.
+// End returns when the requested time is over for a request made at created. [EndOf]
+// says whether access lasts that long.
 func (s *RequestSpec) End(created metav1.Time) (time.Time, error) {
 	duration, err := time.ParseDuration(s.Duration)
 	if err != nil {

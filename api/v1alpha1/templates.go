@@ -9,7 +9,7 @@ import (
 
 // Conditions of a template.
 const (
-	// ConditionTargetRefExists says whether the target workload is there.
+	// ConditionTargetRefExists says whether the target workload exists.
 	ConditionTargetRefExists = "TargetRefExists"
 	// ConditionTemplateDurationsValid says whether the durations can be parsed
 	// and the default does not exceed the maximum.
@@ -31,8 +31,8 @@ type TemplateStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// PodAccessTemplateSpec says what the access Pod is made after: a workload, or a
-// Pod spec of its own.
+// PodAccessTemplateSpec says what the access Pod is modelled on: a workload, or a Pod
+// spec of its own.
 // +kubebuilder:validation:XValidation:rule="has(self.controllerTargetRef) != has(self.podSpec)",message="one of controllerTargetRef and podSpec must be set, and only one"
 type PodAccessTemplateSpec struct {
 	// AccessConfig says who gets access, and for how long.
@@ -42,7 +42,7 @@ type PodAccessTemplateSpec struct {
 	// +optional
 	ControllerTargetRef *ControllerTargetRef `json:"controllerTargetRef,omitempty"`
 
-	// ControllerTargetMutationConfig says in what the access Pod differs.
+	// ControllerTargetMutationConfig says how the access Pod differs.
 	// +optional
 	ControllerTargetMutationConfig *PodTemplateSpecMutationConfig `json:"controllerTargetMutationConfig,omitempty"`
 
@@ -54,9 +54,9 @@ type PodAccessTemplateSpec struct {
 	// +kubebuilder:pruning:PreserveUnknownFields
 	PodSpec *corev1.PodSpec `json:"podSpec,omitempty"`
 
-	// MaxCPU caps the CPU that the containers of an access Pod ask for in all,
-	// and are limited to. A container without a limit gets a share of what the
-	// others leave.
+	// MaxCPU caps the sum of the CPU requests, and of the CPU limits, of an access
+	// Pod's containers. A container without a limit gets a share of what the others
+	// leave.
 	// +optional
 	MaxCPU *resource.Quantity `json:"maxCpu,omitempty"`
 
@@ -96,12 +96,13 @@ type PodAccessTemplateList struct {
 	Items           []PodAccessTemplate `json:"items"`
 }
 
-// ExecAccessTemplateSpec says whose Pods access is about.
+// ExecAccessTemplateSpec says whose Pods access is given to.
 type ExecAccessTemplateSpec struct {
 	// AccessConfig says who gets access, and for how long.
 	AccessConfig AccessConfig `json:"accessConfig"`
 
-	// ControllerTargetRef is the workload to one of whose Pods access is given.
+	// ControllerTargetRef is the workload whose Pods access is given to, one at a
+	// time.
 	ControllerTargetRef ControllerTargetRef `json:"controllerTargetRef"`
 }
 

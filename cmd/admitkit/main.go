@@ -67,7 +67,7 @@ func (o *operator) extensions() (extensions []any, err error) {
 		}
 	}
 	if o.withAccess {
-		o.access.Namespace, o.access.SingleUse = o.namespace(), options.Enforcement != nil
+		o.access.SingleUse = options.Enforcement != nil
 		extensions = append(extensions, access.New(o.access))
 	}
 	if o.withAudit {

@@ -92,7 +92,7 @@ func run(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	records := audit.New(audit.Options{Sinks: []audit.SinkOptions{{Sink: auditevent.New(auditevent.Options{})}}})
-	if err := errors.Join(mgr.AddExtension(access.New(access.Options{Namespace: namespace})), mgr.AddExtension(records)); err != nil {
+	if err := errors.Join(mgr.AddExtension(access.New(access.Options{})), mgr.AddExtension(records)); err != nil {
 		return 0, err
 	}
 	done := make(chan error, 1)

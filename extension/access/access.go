@@ -1,6 +1,6 @@
 // Package access gives engineers access to Pods for a while: a template says who
-// may ask and for how long, a request is granted within a second and ends at the
-// very second it said. The kinds are those of api/v1alpha1.
+// may ask and for how long, a request is granted within a second and ends exactly
+// when it said. The kinds are those of api/v1alpha1.
 //
 //	err := mgr.AddExtension(access.New(access.Options{}))
 //
@@ -16,11 +16,19 @@
 //
 // # What is trusted
 //
-// When access ends follows from the request's creation time, which only the API
-// server sets, and its spec.duration, which admission guards. Which Pod was
-// chosen is recorded in the Role, which engineers cannot write. Status, labels,
-// owner references and annotations of anything an engineer may write to are
-// reports, and nothing follows from them.
+// The end of access follows from the request's creation time, which only the API
+// server sets, and its spec.duration, which admission guards. The Role records
+// which Pod was chosen, and engineers cannot write it. Status, labels, owner
+// references and annotations of anything an engineer may write are only reports:
+// nothing follows from them, but for two fields of the status that can only take
+// access away.
+//
+// # How a request is granted
+//
+// Read the code in this order. stamp and requestRules admit a request. enqueue
+// gives it its place in the queue, from which Reconcile takes it. read gathers the
+// facts, decide says what follows from them, and apply does it: the end as well as
+// the grant. Remove, which an uninstall calls, decides and applies in the same way.
 package access
 
 import (
@@ -32,7 +40,6 @@ import (
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -40,27 +47,26 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/cluster"
+	ctrlcluster "sigs.k8s.io/controller-runtime/pkg/cluster"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
 )
 
 // Options are the options of New; the zero value is useful.
 type Options struct {
-	// Namespace is where requests are granted: the same as the manager's.
-	// Default: every namespace.
-	Namespace string
 	// Retention is how long a request whose access has ended stays as a record.
 	// Default: 24 h.
 	Retention time.Duration
-	// Workers is how many requests of a kind are worked on at once. Default: 16.
+	// Workers is how many requests of a kind are worked on at the same time.
+	// Default: 16.
 	Workers int
-	// SingleUse says that the enforcement of the audit extension runs, which
-	// counts sessions. Without it requests with singleUse are refused, since
-	// nothing would hold them to it. Default: false.
+	// SingleUse says that the enforcement of the audit extension runs, which counts
+	// sessions. Without it requests with singleUse are refused, since nothing would
+	// limit them to one session. Default: false.
 	SingleUse bool
-	// Clock is the real one by default.
+	// Clock tells the time. Default: the real one.
 	Clock clock.PassiveClock
 }
 
@@ -71,8 +77,13 @@ const (
 )
 
 // Access is the extension. Make one with [New].
-type Access struct {
+type Access struct{ *shared }
+
+// shared is what the parts have in common.
+type shared struct {
 	options Options
+	// namespace is where requests are granted: the manager's. Parts sets it.
+	namespace string
 
 	once sync.Once
 	err  error
@@ -82,7 +93,7 @@ type Access struct {
 	events events.EventRecorder
 	// cached reads what is ours from memory; live reads everything else, by
 	// name, from the API server.
-	cluster cluster.Cluster
+	cluster ctrlcluster.Cluster
 	cached  client.Reader
 	live    client.Reader
 	writer  client.Client
@@ -99,67 +110,49 @@ func New(options Options) *Access {
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
 	}
-	return &Access{options: options}
+	return &Access{&shared{options: options}}
 }
 
 var _ extension.Composite = (*Access)(nil)
 
-// Parts implements extension.Composite.
-func (a *Access) Parts(extension.Manager) ([]any, error) {
+// Parts implements [extension.Composite].
+func (a *Access) Parts(mgr extension.Manager) ([]any, error) {
 	if a.options.Retention < 0 || a.options.Workers < 0 {
 		return nil, fmt.Errorf("access options: Retention %s and Workers %d must not be negative", a.options.Retention, a.options.Workers)
 	}
+	a.namespace = mgr.GetNamespace()
 	parts := a.admissions()
 	for _, kind := range []kind{podAccess, execAccess} {
-		parts = append(parts, newRequests(a, kind), newTemplates(a, kind))
+		parts = append(parts, newRequests(a.shared, kind), newTemplates(a.shared, kind))
 	}
 	return parts, nil
 }
 
-// setup connects to the cluster, once for all parts. The cache is one of our
-// own, because the manager's would hold every Pod and Role of the cluster: this
-// one holds templates, requests, and what carries our label.
-func (a *Access) setup(mgr extension.Manager) error {
+// setup connects to the cluster, once for all parts.
+func (a *shared) setup(mgr extension.Manager) error {
 	a.once.Do(func() { a.err = a.connect(mgr) })
 	return a.err
 }
 
-func (a *Access) connect(mgr extension.Manager) error {
-	config, err := mgr.GetKubeConnection()
-	if err != nil {
-		return fmt.Errorf("access: %w", err)
-	}
-	kube := mgr.GetKubeManager()
+// connect makes a cache that holds templates, requests, and what carries our label.
+func (a *shared) connect(mgr extension.Manager) error {
 	scheme, err := newScheme()
 	if err != nil {
-		return err
+		return fmt.Errorf("access: %w", err)
 	}
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{LabelManagedBy: managedBy})}
 	pods := ours
-	pods.Transform = trimPod
-	a.cluster, err = cluster.New(config, func(o *cluster.Options) {
-		o.Scheme = scheme
-		o.Logger = kube.GetLogger().WithName("access")
-		o.Cache = cache.Options{
-			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Pod{}: pods, &rbacv1.Role{}: ours, &rbacv1.RoleBinding{}: ours,
-			},
-		}
-		if a.options.Namespace != "" {
-			o.Cache.DefaultNamespaces = map[string]cache.Config{a.options.Namespace: {}}
-		}
-	})
+	pods.Transform = cluster.TrimPod
+	a.cluster, err = cluster.New(mgr, cluster.Options{Name: "access", Scheme: scheme, ByObject: map[client.Object]cache.ByObject{
+		&corev1.Pod{}: pods, &rbacv1.Role{}: ours, &rbacv1.RoleBinding{}: ours,
+	}})
 	if err != nil {
-		return fmt.Errorf("access: %w", err)
+		return err
 	}
 	a.log = mgr.GetLogger().Desugar().Named("access")
-	a.events = kube.GetEventRecorder("admitkit-access")
+	a.events = mgr.GetKubeManager().GetEventRecorder("admitkit-access")
 	a.cached, a.live, a.writer = a.cluster.GetCache(), a.cluster.GetAPIReader(), a.cluster.GetClient()
 	if err := a.indexRoles(mgr.GetContext()); err != nil {
-		return fmt.Errorf("access: %w", err)
-	}
-	if err := kube.Add(a.cluster); err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
 	return nil
@@ -168,23 +161,5 @@ func (a *Access) connect(mgr extension.Manager) error {
 // newScheme has the kinds that are read and written.
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return nil, fmt.Errorf("access: %w", err)
-	}
-	return scheme, nil
-}
-
-// trimPod leaves of a Pod in the cache what readiness and identity need.
-func trimPod(obj any) (any, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return obj, nil
-	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-			Labels: pod.Labels, OwnerReferences: pod.OwnerReferences, DeletionTimestamp: pod.DeletionTimestamp,
-		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase, Conditions: pod.Status.Conditions, Reason: pod.Status.Reason, Message: pod.Status.Message},
-	}, nil
+	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))
 }

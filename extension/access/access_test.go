@@ -13,14 +13,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension/access"
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 func TestAnEngineerGetsExecAccessToOnePodAndLosesItAtTheEnd(t *testing.T) {
 	t.Parallel()
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 2)
 	start(t, namespace, access.Options{})
-	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	var pods corev1.PodList
 	if err := admin.List(t.Context(), &pods, client.InNamespace(namespace)); err != nil {
 		t.Fatal(err)
@@ -33,7 +34,7 @@ func TestAnEngineerGetsExecAccessToOnePodAndLosesItAtTheEnd(t *testing.T) {
 	req.Spec.TargetPod, req.Spec.Duration = target, "4s"
 	granted(t, alice, req)
 	ready := time.Now()
-	within(t, time.Second, "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, target) })
+	testkit.Within(t, time.Second, "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, target) })
 	t.Logf("can-i said yes %s after Ready", time.Since(ready))
 	if !can(t, alice, namespace, target, "get", "log") {
 		t.Error("alice cannot read the log")
@@ -57,13 +58,13 @@ func TestAnEngineerGetsExecAccessToOnePodAndLosesItAtTheEnd(t *testing.T) {
 	if !req.Status.ExpiresAt.Time.Equal(end) {
 		t.Errorf("it expires at %s, want %s", req.Status.ExpiresAt, end)
 	}
-	within(t, time.Until(end)+time.Second, "alice cannot exec any more", func(context.Context) bool { return !canExec(t, alice, namespace, target) })
+	testkit.Within(t, time.Until(end)+time.Second, "alice cannot exec any more", func(context.Context) bool { return !canExec(t, alice, namespace, target) })
 	if early := time.Until(end); early > 0 {
 		t.Errorf("access ended %s early", early)
 	}
 	await(t, req, "says that it ended", func() bool { return fails(req, "AccessStillValid", "Expired") && !req.Status.Ready })
 	for _, reason := range []string{"AccessGranted", "AccessReady", "AccessEnded"} {
-		eventually(t, "there is an Event "+reason, func(ctx context.Context) bool {
+		testkit.Eventually(t, "there is an Event "+reason, func(ctx context.Context) bool {
 			var events eventsv1.EventList
 			return admin.List(ctx, &events, client.InNamespace(namespace), client.MatchingFields{"reason": reason}) == nil &&
 				len(events.Items) == 1 && events.Items[0].Regarding.UID == req.UID
@@ -73,14 +74,14 @@ func TestAnEngineerGetsExecAccessToOnePodAndLosesItAtTheEnd(t *testing.T) {
 
 func TestAnEngineerGetsAnAccessPodAndLosesItAtTheEnd(t *testing.T) {
 	t.Parallel()
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 1)
 	start(t, namespace, access.Options{Retention: 2 * time.Second})
-	create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	testkit.Create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	req := podRequest(namespace, "a", "web")
 	req.Spec.Duration = "4s"
 	granted(t, alice, req)
-	within(t, time.Second, "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, "podaccess-a") })
+	testkit.Within(t, time.Second, "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, "podaccess-a") })
 	if output, err := cluster.Kubectl(t.Context(), alice, "exec", "-n", namespace, "podaccess-a", "--", "true").CombinedOutput(); err != nil {
 		t.Errorf("kubectl exec: %v: %s", err, output)
 	}
@@ -88,11 +89,11 @@ func TestAnEngineerGetsAnAccessPodAndLosesItAtTheEnd(t *testing.T) {
 		t.Error("bob can exec into alice's Pod")
 	}
 	end := req.CreationTimestamp.Add(4 * time.Second)
-	within(t, time.Until(end)+time.Second, "alice cannot exec any more", func(context.Context) bool { return !canExec(t, alice, namespace, "podaccess-a") })
-	eventually(t, "the Pod is gone", func(ctx context.Context) bool {
+	testkit.Within(t, time.Until(end)+time.Second, "alice cannot exec any more", func(context.Context) bool { return !canExec(t, alice, namespace, "podaccess-a") })
+	testkit.Eventually(t, "the Pod is gone", func(ctx context.Context) bool {
 		return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "podaccess-a"}, &corev1.Pod{}))
 	})
-	eventually(t, "the request goes when it has been kept", func(ctx context.Context) bool {
+	testkit.Eventually(t, "the request goes when it has been kept", func(ctx context.Context) bool {
 		return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(req), req))
 	})
 	if kept := time.Since(end); kept < 2*time.Second {
@@ -101,13 +102,13 @@ func TestAnEngineerGetsAnAccessPodAndLosesItAtTheEnd(t *testing.T) {
 }
 
 func TestNothingRunsOnAfterTheManagerHasStopped(t *testing.T) {
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 1)
 	before := goleak.IgnoreCurrent()
 	r := start(t, namespace, access.Options{})
-	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	granted(t, alice, execRequest(namespace, "a", "web"))
-	r.stop(t)
+	r.stop()
 	// Connections are shared by who has the same certificate, the test's own
 	// clients too, and end when they have been idle for long.
 	idle := goleak.IgnoreAnyFunction("golang.org/x/net/http2.(*clientConnReadLoop).run")

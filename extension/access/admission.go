@@ -13,9 +13,9 @@ import (
 )
 
 // admissions are the parts of the extension that answer admissions. What decides
-// about access has failure policy Fail; sessions in Pods that are not ours, with
-// which Fail would stop all of them while no replica runs, have Ignore.
-func (a *Access) admissions() []any {
+// about access has failure policy Fail. Sessions in Pods that are not ours have
+// Ignore: Fail would stop all of them while no replica runs.
+func (a *shared) admissions() []any {
 	fail, ignore := admissionregistrationv1.Fail, admissionregistrationv1.Ignore
 	write := []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update}
 	ours := func(name string, resources ...string) extension.Scope {
@@ -31,7 +31,7 @@ func (a *Access) admissions() []any {
 		}}
 	}
 	return []any{
-		extension.Validating(&recordGuard{Access: a}, a.recordScope()),
+		extension.Validating(&recordGuard{shared: a}, a.recordScope()),
 		extension.Mutating(&stamp[*v1alpha1.PodAccessRequest]{a, podAccess}, ours("pod-access-requester", "podaccessrequests")),
 		extension.Mutating(&stamp[*v1alpha1.ExecAccessRequest]{a, execAccess}, ours("exec-access-requester", "execaccessrequests")),
 		extension.Validating(&requestRules[*v1alpha1.PodAccessRequest]{a, podAccess}, ours("pod-access-request", "podaccessrequests")),
@@ -55,12 +55,12 @@ func (a *Access) admissions() []any {
 	}
 }
 
-// namespaces covers every namespace that requests are granted in, also those
-// that webhooks with Fail leave out by default: a request that no webhook has
-// seen could name anybody as its requester. No Pod waits for these webhooks, so
-// that nothing can lock itself out.
-func (a *Access) namespaces() *metav1.LabelSelector {
-	if a.options.Namespace != "" {
+// namespaces covers every namespace that requests are granted in, even those that
+// webhooks with Fail leave out by default: a request that no webhook has seen could
+// name anybody as its requester. No Pod waits for these webhooks, so nothing can
+// lock itself out.
+func (a *shared) namespaces() *metav1.LabelSelector {
+	if a.namespace != "" {
 		return nil // the manager's namespace
 	}
 	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{

@@ -15,6 +15,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/access"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
@@ -38,21 +39,27 @@ func patch(t *testing.T, user *controlplane.User, object client.Object, text str
 	return as(t, user).Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(text)))
 }
 
-func TestRequestsAreRefusedUnlessTheTemplateAllowsThem(t *testing.T) {
-	namespace := newNamespace(t)
+// requestable returns a namespace with a manager and templates: web of either kind
+// for devs, and strict for mallory alone, who must give a reason.
+func requestable(t *testing.T) string {
+	t.Helper()
+	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 1)
-	create(t, admin, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "stray", Labels: map[string]string{"app": "stray"}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/stray"}}},
-	})
 	start(t, namespace, access.Options{})
-	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	strict := execTemplate(namespace, "strict", ref("Deployment", "web"))
 	strict.Spec.AccessConfig.AllowedUsers = []string{"mallory"}
 	strict.Spec.AccessConfig.RequireReason = true
-	create(t, admin, strict)
-	create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	testkit.Create(t, admin, strict,
+		execTemplate(namespace, "web", ref("Deployment", "web"), "devs"), podTemplate(namespace, "web", ref("Deployment", "web"), "devs"),
+		&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "stray", Labels: map[string]string{"app": "stray"}},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/stray"}}},
+		})
+	return namespace
+}
 
+func TestRequestsAreRefusedUnlessTheTemplateAllowsThem(t *testing.T) {
+	namespace := requestable(t)
 	for sentence, test := range map[string]struct {
 		user  *controlplane.User
 		req   func(*v1alpha1.ExecAccessRequest)
@@ -88,7 +95,7 @@ func TestRequestsAreRefusedUnlessTheTemplateAllowsThem(t *testing.T) {
 	t.Run("the requester is stamped, whatever the client says", func(t *testing.T) {
 		req := podRequest(namespace, "stamped", "web")
 		req.Spec.Requester = &v1alpha1.Requester{Username: "bob", UID: "forged", Groups: []string{"system:masters"}}
-		create(t, as(t, alice), req)
+		testkit.Create(t, as(t, alice), req)
 		if who := req.Spec.Requester; who.Username != "alice" || who.UID == "forged" || fmt.Sprint(who.Groups) != "[devs engineers system:authenticated]" {
 			t.Errorf("the requester is %+v", who)
 		}
@@ -96,10 +103,13 @@ func TestRequestsAreRefusedUnlessTheTemplateAllowsThem(t *testing.T) {
 			t.Errorf("the default duration is not part of the request: %q", req.Spec.Duration)
 		}
 	})
+}
 
+func TestOnlyTheDurationOfARequestChangesAndOnlyByItsRequester(t *testing.T) {
+	namespace := requestable(t)
 	req := execRequest(namespace, "a", "web")
 	req.Spec.Duration = "30m"
-	create(t, as(t, alice), req)
+	testkit.Create(t, as(t, alice), req)
 	for sentence, test := range map[string]struct {
 		user  *controlplane.User
 		patch string
@@ -150,7 +160,7 @@ func TestRequestsAreRefusedUnlessTheTemplateAllowsThem(t *testing.T) {
 }
 
 func TestTemplatesByWhichNobodyGetsAccessAreRefused(t *testing.T) {
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 1)
 	start(t, namespace, access.Options{})
 	value := func(text string) v1alpha1.JSONPatchOperation {
@@ -188,92 +198,21 @@ func TestTemplatesByWhichNobodyGetsAccessAreRefused(t *testing.T) {
 		})
 	}
 	t.Run("a target that is not there yet is no reason", func(t *testing.T) {
-		create(t, admin, podTemplate(namespace, "early", ref("Deployment", "later"), "devs"))
-		create(t, admin, execTemplate(namespace, "early", ref("Rollout", "later"), "devs"))
+		testkit.Create(t, admin, podTemplate(namespace, "early", ref("Deployment", "later"), "devs"))
+		testkit.Create(t, admin, execTemplate(namespace, "early", ref("Rollout", "later"), "devs"))
 	})
 }
 
 // Nobody who may write requests, and even their status, gets more than was
 // granted.
 func TestAnEngineerWhoWantsToKeepAccessLosesIt(t *testing.T) {
-	for sentence, attack := range map[string]func(t *testing.T, namespace string, req *v1alpha1.ExecAccessRequest){
-		"by an extension after the end": func(t *testing.T, namespace string, req *v1alpha1.ExecAccessRequest) {
-			await(t, req, "has ended", func() bool { return fails(req, "AccessStillValid", "Expired") })
-			refused(t, patch(t, alice, execRequest(namespace, req.Name, ""), `{"spec":{"duration":"2h"}}`), "ended", "make another request")
-		},
-		"by a longer default of the template": func(t *testing.T, namespace string, _ *v1alpha1.ExecAccessRequest) {
-			if err := patch(t, cluster.Admin(), execTemplate(namespace, "web", ref("", "")), `{"spec":{"accessConfig":{"defaultDuration":"12h","maxDuration":"24h"}}}`); err != nil {
-				t.Fatal(err)
-			}
-		},
-		"by a template that is deleted and made again": func(t *testing.T, namespace string, _ *v1alpha1.ExecAccessRequest) {
-			if err := admin.Delete(t.Context(), execTemplate(namespace, "web", ref("", ""))); err != nil {
-				t.Fatal(err)
-			}
-			create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
-		},
-		"by writing the status": func(t *testing.T, _ string, req *v1alpha1.ExecAccessRequest) {
-			for _, text := range []string{
-				`{"status":{"ready":true,"expiresAt":"2099-01-01T00:00:00Z","podName":"other","conditions":null}}`,
-				`{"status":{"ready":false,"conditions":[{"type":"AccessStillValid","status":"False","reason":"Expired","message":"","lastTransitionTime":"2020-01-01T00:00:00Z"}]}}`,
-			} {
-				if err := admin.Status().Patch(t.Context(), req.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(text))); err != nil {
-					t.Fatal(err)
-				}
-				await(t, req, "says the truth again", func() bool {
-					return req.Status.Ready && req.Status.PodName != "other" && req.Status.ExpiresAt.Year() < 2099
-				})
-			}
-		},
-		"by another creation time": func(t *testing.T, namespace string, req *v1alpha1.ExecAccessRequest) {
-			changed := execRequest(namespace, req.Name, "")
-			if err := patch(t, alice, changed, `{"metadata":{"creationTimestamp":"2099-01-01T00:00:00Z","finalizers":["example.com/keep"],"annotations":{"admitkit.dev/pod-uid":"x","admitkit.dev/request-uid":"y"}}}`); err != nil {
-				t.Fatal(err)
-			}
-			if !changed.CreationTimestamp.Equal(&req.CreationTimestamp) {
-				t.Error("the creation time can be changed")
-			}
-		},
-		"by stripping what was granted of labels and owners": func(t *testing.T, namespace string, req *v1alpha1.ExecAccessRequest) {
-			strip := func(kind string, as ...string) (string, error) {
-				args := append([]string{"patch", "-n", namespace, kind, "execaccess-" + req.Name, "--type=merge", "-p", `{"metadata":{"labels":null,"ownerReferences":null,"annotations":null}}`}, as...)
-				output, err := cluster.Kubectl(t.Context(), nil, args...).CombinedOutput()
-				return string(output), err
-			}
-			for _, kind := range []string{"role", "rolebinding"} {
-				if output, err := strip(kind); err == nil || !strings.Contains(output, "admitkit alone makes") {
-					t.Errorf("the %s of a grant was changed: %v: %s", kind, err, output)
-				}
-				// If somebody could after all, the end would come all the same.
-				if output, err := strip(kind, "--as="+managerUser.Name, "--as-group=system:masters"); err != nil {
-					t.Fatalf("%v: %s", err, output)
-				}
-			}
-		},
-		"by deleting the request and leaving what it got": func(t *testing.T, _ string, req *v1alpha1.ExecAccessRequest) {
-			if err := as(t, alice).Delete(t.Context(), req.DeepCopy(), client.PropagationPolicy(metav1.DeletePropagationOrphan)); err != nil {
-				t.Fatal(err)
-			}
-		},
-		"by a finalizer that keeps a deleted request": func(t *testing.T, namespace string, req *v1alpha1.ExecAccessRequest) {
-			changed := execRequest(namespace, req.Name, "")
-			if err := patch(t, alice, changed, `{"metadata":{"finalizers":["example.com/keep"]}}`); err != nil {
-				t.Fatal(err)
-			}
-			if err := as(t, alice).Delete(t.Context(), req.DeepCopy()); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				_ = admin.Patch(context.WithoutCancel(t.Context()), changed, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
-			})
-		},
-	} {
+	for sentence, attack := range attacks {
 		t.Run(sentence, func(t *testing.T) {
 			t.Parallel()
-			namespace := newNamespace(t)
+			namespace := testkit.ManagerNamespace(t, admin)
 			deployment(t, namespace, "web", 1)
 			start(t, namespace, access.Options{})
-			create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+			testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 			req := execRequest(namespace, "a", "web")
 			req.Spec.Duration = "5s"
 			granted(t, alice, req)
@@ -282,9 +221,9 @@ func TestAnEngineerWhoWantsToKeepAccessLosesIt(t *testing.T) {
 				t.Fatal("alice got no access")
 			}
 			attack(t, namespace, req)
-			within(t, max(time.Until(end), 0)+2*time.Second, "alice has no access any more", func(context.Context) bool { return !canExec(t, alice, namespace, pod) })
+			testkit.Within(t, max(time.Until(end), 0)+2*time.Second, "alice has no access any more", func(context.Context) bool { return !canExec(t, alice, namespace, pod) })
 			for _, object := range []client.Object{roleOf(req), bindingOf(req)} {
-				eventually(t, "nothing is left", func(ctx context.Context) bool {
+				testkit.Eventually(t, "nothing is left", func(ctx context.Context) bool {
 					return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(object), object))
 				})
 			}
@@ -292,12 +231,86 @@ func TestAnEngineerWhoWantsToKeepAccessLosesIt(t *testing.T) {
 	}
 }
 
+// attacks are what an engineer, or somebody on their side, may try.
+var attacks = map[string]func(t *testing.T, namespace string, req *v1alpha1.ExecAccessRequest){
+	"by an extension after the end": func(t *testing.T, namespace string, req *v1alpha1.ExecAccessRequest) {
+		await(t, req, "has ended", func() bool { return fails(req, "AccessStillValid", "Expired") })
+		refused(t, patch(t, alice, execRequest(namespace, req.Name, ""), `{"spec":{"duration":"2h"}}`), "ended", "make another request")
+	},
+	"by a longer default of the template": func(t *testing.T, namespace string, _ *v1alpha1.ExecAccessRequest) {
+		if err := patch(t, cluster.Admin(), execTemplate(namespace, "web", ref("", "")), `{"spec":{"accessConfig":{"defaultDuration":"12h","maxDuration":"24h"}}}`); err != nil {
+			t.Fatal(err)
+		}
+	},
+	"by a template that is deleted and made again": func(t *testing.T, namespace string, _ *v1alpha1.ExecAccessRequest) {
+		if err := admin.Delete(t.Context(), execTemplate(namespace, "web", ref("", ""))); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	},
+	"by writing the status": func(t *testing.T, _ string, req *v1alpha1.ExecAccessRequest) {
+		for _, text := range []string{
+			`{"status":{"ready":true,"expiresAt":"2099-01-01T00:00:00Z","podName":"other","conditions":null}}`,
+			`{"status":{"ready":false,"conditions":[{"type":"AccessStillValid","status":"False","reason":"Expired","message":"","lastTransitionTime":"2020-01-01T00:00:00Z"}]}}`,
+		} {
+			if err := admin.Status().Patch(t.Context(), req.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(text))); err != nil {
+				t.Fatal(err)
+			}
+			await(t, req, "says the truth again", func() bool {
+				return req.Status.Ready && req.Status.PodName != "other" && req.Status.ExpiresAt.Year() < 2099
+			})
+		}
+	},
+	"by another creation time": func(t *testing.T, namespace string, req *v1alpha1.ExecAccessRequest) {
+		changed := execRequest(namespace, req.Name, "")
+		if err := patch(t, alice, changed, `{"metadata":{"creationTimestamp":"2099-01-01T00:00:00Z","finalizers":["example.com/keep"],"annotations":{"admitkit.dev/pod-uid":"x","admitkit.dev/request-uid":"y"}}}`); err != nil {
+			t.Fatal(err)
+		}
+		if !changed.CreationTimestamp.Equal(&req.CreationTimestamp) {
+			t.Error("the creation time can be changed")
+		}
+	},
+	"by stripping what was granted of labels and owners": func(t *testing.T, namespace string, req *v1alpha1.ExecAccessRequest) {
+		strip := func(kind string, as ...string) (string, error) {
+			args := append([]string{"patch", "-n", namespace, kind, "execaccess-" + req.Name, "--type=merge", "-p", `{"metadata":{"labels":null,"ownerReferences":null,"annotations":null}}`}, as...)
+			output, err := cluster.Kubectl(t.Context(), nil, args...).CombinedOutput()
+			return string(output), err
+		}
+		for _, kind := range []string{"role", "rolebinding"} {
+			if output, err := strip(kind); err == nil || !strings.Contains(output, "admitkit alone makes") {
+				t.Errorf("the %s of a grant was changed: %v: %s", kind, err, output)
+			}
+			// If somebody could after all, the end would come all the same.
+			if output, err := strip(kind, "--as="+managerUser.Name, "--as-group=system:masters"); err != nil {
+				t.Fatalf("%v: %s", err, output)
+			}
+		}
+	},
+	"by deleting the request and leaving what it got": func(t *testing.T, _ string, req *v1alpha1.ExecAccessRequest) {
+		if err := as(t, alice).Delete(t.Context(), req.DeepCopy(), client.PropagationPolicy(metav1.DeletePropagationOrphan)); err != nil {
+			t.Fatal(err)
+		}
+	},
+	"by a finalizer that keeps a deleted request": func(t *testing.T, namespace string, req *v1alpha1.ExecAccessRequest) {
+		changed := execRequest(namespace, req.Name, "")
+		if err := patch(t, alice, changed, `{"metadata":{"finalizers":["example.com/keep"]}}`); err != nil {
+			t.Fatal(err)
+		}
+		if err := as(t, alice).Delete(t.Context(), req.DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = admin.Patch(context.WithoutCancel(t.Context()), changed, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
+		})
+	},
+}
+
 // A Pod made by hand with the name of an access Pod gives nobody anything.
 func TestAPodMadeByHandIsNoAccessPod(t *testing.T) {
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 1)
 	start(t, namespace, access.Options{})
-	create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	testkit.Create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	forged := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: "podaccess-a",
@@ -308,9 +321,9 @@ func TestAPodMadeByHandIsNoAccessPod(t *testing.T) {
 		Spec: corev1.PodSpec{SchedulerName: "nobody", Containers: []corev1.Container{{Name: "main", Image: "example.com/forged"}}},
 	}
 	forged.OwnerReferences = nil
-	create(t, admin, forged)
+	testkit.Create(t, admin, forged)
 	req := podRequest(namespace, "a", "web")
-	create(t, as(t, alice), req)
+	testkit.Create(t, as(t, alice), req)
 	await(t, req, "says that the name is taken", func() bool { return fails(req, "AccessResourcesCreated", "NameTaken") })
 	if canExec(t, alice, namespace, "podaccess-a") {
 		t.Error("alice can exec into a Pod that is not hers")
@@ -318,7 +331,7 @@ func TestAPodMadeByHandIsNoAccessPod(t *testing.T) {
 	if err := as(t, alice).Delete(t.Context(), req); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the request is gone", func(ctx context.Context) bool {
+	testkit.Eventually(t, "the request is gone", func(ctx context.Context) bool {
 		return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(req), req))
 	})
 	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(forged), forged); err != nil || !forged.DeletionTimestamp.IsZero() {
@@ -328,13 +341,13 @@ func TestAPodMadeByHandIsNoAccessPod(t *testing.T) {
 
 // Nothing would count the sessions.
 func TestASingleUseIsRefusedWhereNobodyHoldsToIt(t *testing.T) {
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 1)
 	start(t, namespace, access.Options{})
-	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	once := execTemplate(namespace, "once", ref("Deployment", "web"), "devs")
 	once.Spec.AccessConfig.SingleUse = true
-	create(t, admin, once)
+	testkit.Create(t, admin, once)
 	asked := execRequest(namespace, "asked", "web")
 	asked.Spec.SingleUse = true
 	refused(t, as(t, alice).Create(t.Context(), asked), "spec.singleUse", "does not run here")
@@ -345,12 +358,12 @@ func TestASingleUseIsRefusedWhereNobodyHoldsToIt(t *testing.T) {
 // What enforcement writes into the status takes the right away, not the Pod, and
 // holds whatever the reconciler writes afterwards.
 func TestARequestThatWasUsedGivesNoMoreAccess(t *testing.T) {
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 1)
 	start(t, namespace, access.Options{SingleUse: true})
 	template := podTemplate(namespace, "web", ref("Deployment", "web"), "devs")
 	template.Spec.AccessConfig.SingleUse = true
-	create(t, admin, template)
+	testkit.Create(t, admin, template)
 	req := granted(t, alice, podRequest(namespace, "a", "web"))
 	if !req.Spec.SingleUse || !canExec(t, alice, namespace, req.Status.PodName) {
 		t.Fatalf("%+v", req)

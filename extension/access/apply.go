@@ -7,13 +7,13 @@ import (
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/cluster"
 )
 
 // apply does what was decided, and returns when to look at the request again. The
@@ -111,23 +111,19 @@ func (r *requests) deletePod(ctx context.Context, f *facts, pod choice) error {
 
 // evict evicts that very Pod. PodDisruptionBudgets may put it off.
 func (r *requests) evict(ctx context.Context, f *facts, d decision) error {
-	pod, namespace := d.evict, f.key.Namespace
-	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod.name}}
-	eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.uid}}}
-	err := r.writer.SubResource("eviction").Create(ctx, object, eviction)
-	switch {
-	case err == nil:
-		r.log.Info("Pod evicted", zap.String("pod", namespace+"/"+pod.name))
-		if d.status != nil {
-			r.event(f.request, corev1.EventTypeNormal, "PodEvicted", "End", "Pod %s was evicted, which ends its sessions", pod.name)
-		}
-		return nil
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return nil
-	case apierrors.IsTooManyRequests(err):
-		return fmt.Errorf("evicting Pod %s/%s: a PodDisruptionBudget puts it off: %w", namespace, pod.name, err)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: f.key.Namespace, Name: d.evict.name, UID: d.evict.uid}}
+	err := cluster.Evict(ctx, r.writer, pod)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // another Pod has the name, or none
 	}
-	return fmt.Errorf("evicting Pod %s/%s: %w", namespace, pod.name, err)
+	if err != nil {
+		return err
+	}
+	r.log.Info("Pod evicted", zap.String("pod", pod.Namespace+"/"+pod.Name))
+	if d.status != nil {
+		r.event(f.request, corev1.EventTypeNormal, "PodEvicted", "End", "Pod %s was evicted, which ends its sessions", pod.Name)
+	}
+	return nil
 }
 
 // deleteByName deletes the Role or RoleBinding of a request, whatever its labels and

@@ -23,15 +23,16 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 )
 
 func TestAnAccessPodTakesNoTrafficOfItsTarget(t *testing.T) {
 	t.Parallel()
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	web := deployment(t, namespace, "web", 1)
 	selector := web.Spec.Selector.MatchLabels
-	create(t, admin, &corev1.Service{
+	testkit.Create(t, admin, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"},
 		Spec:       corev1.ServiceSpec{Selector: selector, Ports: []corev1.ServicePort{{Port: 80}}},
 	})
@@ -40,9 +41,9 @@ func TestAnAccessPodTakesNoTrafficOfItsTarget(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"},
 		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &one, Selector: web.Spec.Selector},
 	}
-	create(t, admin, budget)
+	testkit.Create(t, admin, budget)
 	start(t, namespace, access.Options{})
-	create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	testkit.Create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	granted(t, alice, podRequest(namespace, "a", "web"))
 	var pod corev1.Pod
 	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "podaccess-a"}, &pod); err != nil {
@@ -62,7 +63,7 @@ func TestAnAccessPodTakesNoTrafficOfItsTarget(t *testing.T) {
 	if output, err := cluster.Kubectl(t.Context(), nil, "scale", "-n", namespace, "deployment/web", "--replicas=2").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
-	eventually(t, "the Service has the Deployment's Pods", func(ctx context.Context) bool {
+	testkit.Eventually(t, "the Service has the Deployment's Pods", func(ctx context.Context) bool {
 		var slices discoveryv1.EndpointSliceList
 		if admin.List(ctx, &slices, client.InNamespace(namespace)) != nil {
 			return false
@@ -78,7 +79,7 @@ func TestAnAccessPodTakesNoTrafficOfItsTarget(t *testing.T) {
 		}
 		return endpoints == 2
 	})
-	eventually(t, "the budget counts the Deployment's Pods", func(ctx context.Context) bool {
+	testkit.Eventually(t, "the budget counts the Deployment's Pods", func(ctx context.Context) bool {
 		if admin.Get(ctx, client.ObjectKeyFromObject(budget), budget) != nil {
 			return false
 		}
@@ -90,13 +91,13 @@ func TestAnAccessPodTakesNoTrafficOfItsTarget(t *testing.T) {
 }
 
 func TestAPodThatNamesATemplateIsTreatedLikeAnAccessPod(t *testing.T) {
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 1)
 	start(t, namespace, access.Options{})
 	template := podTemplate(namespace, "web", ref("Deployment", "web"), "devs")
 	template.Spec.MaxCPU = quantity("1")
 	template.Spec.ControllerTargetMutationConfig = &v1alpha1.PodTemplateSpecMutationConfig{Command: &[]string{"sleep"}, PurgeAnnotations: true}
-	create(t, admin, template)
+	testkit.Create(t, admin, template)
 	byHand := func(name, template string) *corev1.Pod {
 		return &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": "web"}, Annotations: map[string]string{access.AnnotationTemplate: template}},
@@ -104,7 +105,7 @@ func TestAPodThatNamesATemplateIsTreatedLikeAnAccessPod(t *testing.T) {
 		}
 	}
 	pod := byHand("by-hand", "web")
-	create(t, admin, pod)
+	testkit.Create(t, admin, pod)
 	if len(pod.Labels) > 0 || pod.Spec.RestartPolicy != corev1.RestartPolicyNever || pod.Spec.Containers[0].Command[0] != "sleep" ||
 		pod.Spec.Containers[0].Resources.Limits.Cpu().String() != "1" || pod.Spec.ActiveDeadlineSeconds == nil || pod.Annotations[access.AnnotationTemplate] != "web" {
 		t.Errorf("the Pod is %+v", pod)
@@ -118,37 +119,50 @@ func TestAPodThatNamesATemplateIsTreatedLikeAnAccessPod(t *testing.T) {
 // Every condition is reached, both ways.
 func TestTheConditionsSayHowFarARequestHasCome(t *testing.T) {
 	t.Parallel()
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	start(t, namespace, access.Options{})
 	template := execTemplate(namespace, "web", ref("Deployment", "web"), "devs")
 	template.Spec.AccessConfig.AccessCommand = "run {{ .Metadata.Labels.app }} in {{ .Metadata.Name }}"
-	create(t, admin, template)
+	testkit.Create(t, admin, template)
 	is := func(condition string, want metav1.ConditionStatus) func(context.Context) bool {
 		return func(ctx context.Context) bool {
 			return admin.Get(ctx, client.ObjectKeyFromObject(template), template) == nil &&
 				meta.IsStatusConditionPresentAndEqual(template.Status.Conditions, condition, want)
 		}
 	}
-	eventually(t, "the template says that its target is missing", is("TargetRefExists", metav1.ConditionFalse))
+	testkit.Eventually(t, "the template says that its target is missing", is("TargetRefExists", metav1.ConditionFalse))
 	if template.Status.Ready {
 		t.Error("a template without a target is ready")
 	}
 	req := execRequest(namespace, "a", "web")
-	create(t, as(t, alice), req)
+	testkit.Create(t, as(t, alice), req)
 	await(t, req, "says that the target is missing", func() bool {
 		return fails(req, "AccessResourcesCreated", "TargetMissing") && fails(req, "AccessResourcesReady", "TargetMissing") &&
 			holds(req, "TargetTemplateExists") && holds(req, "AccessDurationsValid") && holds(req, "AccessStillValid") && !req.Status.Ready
 	})
 	deployment(t, namespace, "web", 1)
-	eventually(t, "the template says that its target exists", is("TargetRefExists", metav1.ConditionTrue))
-	eventually(t, "the template's durations are in order", is("TemplateDurationsValid", metav1.ConditionTrue))
+	testkit.Eventually(t, "the template says that its target exists", is("TargetRefExists", metav1.ConditionTrue))
+	testkit.Eventually(t, "the template's durations are in order", is("TemplateDurationsValid", metav1.ConditionTrue))
 	await(t, req, "is granted when the target is there", func() bool {
 		return req.Status.Ready && holds(req, "AccessResourcesCreated") && holds(req, "AccessResourcesReady") && holds(req, "AccessMessage") &&
 			req.Status.AccessMessage == "run web in "+req.Status.PodName
 	})
+	aLostPodIsNotReplaced(t, req)
+	whatNoWebhookSawIsNotGranted(t, namespace)
+	breakTemplate(t, template)
+	testkit.Eventually(t, "the template says that its durations are not in order", is("TemplateDurationsValid", metav1.ConditionFalse))
+	aMendedTemplateGrants(t, template)
+	if err := admin.Delete(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "the template says that its target is gone", is("TargetRefExists", metav1.ConditionFalse))
+}
 
-	// The Pod goes: another is not chosen, and its successor is not accessible.
-	pod := req.Status.PodName
+// aLostPodIsNotReplaced deletes the Pod of a grant: another is not chosen, and its
+// successor is not accessible.
+func aLostPodIsNotReplaced(t *testing.T, req *v1alpha1.ExecAccessRequest) {
+	t.Helper()
+	namespace, pod := req.Namespace, req.Status.PodName
 	if err := admin.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod}}); err != nil {
 		t.Fatal(err)
 	}
@@ -158,10 +172,13 @@ func TestTheConditionsSayHowFarARequestHasCome(t *testing.T) {
 	if canExec(t, alice, namespace, pod) {
 		t.Error("alice can exec into whatever gets the name of the Pod")
 	}
+}
 
-	// What webhooks would have refused, had they been there, is not granted.
+// whatNoWebhookSawIsNotGranted makes requests that webhooks would have refused.
+func whatNoWebhookSawIsNotGranted(t *testing.T, namespace string) {
+	t.Helper()
 	bypass := func(req *v1alpha1.ExecAccessRequest) *v1alpha1.ExecAccessRequest {
-		withoutWebhooks(t, namespace, func() { create(t, admin, req) })
+		withoutWebhooks(t, namespace, func() { testkit.Create(t, admin, req) })
 		return req
 	}
 	for _, test := range []struct {
@@ -184,24 +201,33 @@ func TestTheConditionsSayHowFarARequestHasCome(t *testing.T) {
 			t.Errorf("%s: there is a Role: %v", test.reason, err)
 		}
 	}
-	create(t, admin, execTemplate(namespace, "none", ref("Deployment", "web"), "devs"))
+	testkit.Create(t, admin, execTemplate(namespace, "none", ref("Deployment", "web"), "devs"))
 	missing := execRequest(namespace, "templatemissing", "none")
 	await(t, missing, "is granted when the template is there", func() bool { return missing.Status.Ready && holds(missing, "TargetTemplateExists") })
+}
 
-	// A broken template, which admission did not see either.
-	withoutWebhooks(t, namespace, func() {
-		if err := patch(t, cluster.Admin(), execTemplate(namespace, "web", ref("", "")), `{"spec":{"accessConfig":{"accessCommand":"{{ .Metadata.Nonsense }}","defaultDuration":"0s"}}}`); err != nil {
+// breakTemplate makes a template invalid, by a change that admission does not see.
+func breakTemplate(t *testing.T, template *v1alpha1.ExecAccessTemplate) {
+	t.Helper()
+	withoutWebhooks(t, template.Namespace, func() {
+		if err := patch(t, cluster.Admin(), template.DeepCopy(), `{"spec":{"accessConfig":{"accessCommand":"{{ .Metadata.Nonsense }}","defaultDuration":"0s"}}}`); err != nil {
 			t.Fatal(err)
 		}
 	})
-	eventually(t, "the template says that its durations are not in order", is("TemplateDurationsValid", metav1.ConditionFalse))
+}
+
+// aMendedTemplateGrants mends a broken template in two steps: the durations, and the
+// command.
+func aMendedTemplateGrants(t *testing.T, template *v1alpha1.ExecAccessTemplate) {
+	t.Helper()
+	namespace := template.Namespace
 	withoutWebhooks(t, namespace, func() {
 		if err := patch(t, cluster.Admin(), execTemplate(namespace, "web", ref("", "")), `{"spec":{"accessConfig":{"defaultDuration":"1h"}}}`); err != nil {
 			t.Fatal(err)
 		}
 	})
 	broken := execRequest(namespace, "broken", "web")
-	create(t, as(t, alice), broken)
+	testkit.Create(t, as(t, alice), broken)
 	await(t, broken, "says that the command cannot be made", func() bool { return fails(broken, "AccessMessage", "TemplateInvalid") && !broken.Status.Ready })
 	if err := patch(t, cluster.Admin(), execTemplate(namespace, "web", ref("", "")), `{"spec":{"accessConfig":{"accessCommand":"mended"}}}`); err != nil {
 		t.Fatal(err)
@@ -211,10 +237,6 @@ func TestTheConditionsSayHowFarARequestHasCome(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, broken, "ends when it is shortened to what is over", func() bool { return fails(broken, "AccessStillValid", "Expired") })
-	if err := admin.Delete(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the template says that its target is gone", is("TargetRefExists", metav1.ConditionFalse))
 }
 
 // withoutWebhooks does something while no webhook of a namespace is registered.
@@ -232,7 +254,7 @@ func withoutWebhooks(t *testing.T, namespace string, do func()) {
 			t.Fatalf("%v: %s", err, output)
 		}
 	}
-	eventually(t, "the API server calls no webhook", func(ctx context.Context) bool {
+	testkit.Eventually(t, "the API server calls no webhook", func(ctx context.Context) bool {
 		return admin.Create(ctx, podRequest(namespace, "probe", "none"), client.DryRunAll) == nil
 	})
 	do()
@@ -247,13 +269,13 @@ func withoutWebhooks(t *testing.T, namespace string, do func()) {
 }
 
 func TestAnyReplicaRefusesASessionPastItsEnd(t *testing.T) {
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 1)
 	// The replica that leads cannot end anything: it may not delete.
 	lead := func(o *manager.Options) { o.Watching.LeaderElection = true }
 	leader := startOn(t, namespace, freeport.For(t), access.Options{}, lead)
-	create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
-	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	testkit.Create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	pod, exec := podRequest(namespace, "a", "web"), execRequest(namespace, "a", "web")
 	pod.Spec.Duration, exec.Spec.Duration = "1h", "1h"
 	granted(t, alice, pod)
@@ -292,19 +314,19 @@ func (a ahead) Since(t time.Time) time.Duration { return a.Now().Sub(t) }
 
 func TestEvictionEndsSessionsAndKeepsTrying(t *testing.T) {
 	t.Parallel()
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	web := deployment(t, namespace, "web", 1)
 	all := intstr.FromString("100%")
 	budget := &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"},
 		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &all, Selector: web.Spec.Selector},
 	}
-	create(t, admin, budget)
+	testkit.Create(t, admin, budget)
 	start(t, namespace, access.Options{})
 	template := execTemplate(namespace, "web", ref("Deployment", "web"), "devs")
 	template.Spec.AccessConfig.OnExpiry = v1alpha1.ExpiryEvict
-	create(t, admin, template)
-	eventually(t, "the budget is in force", func(ctx context.Context) bool {
+	testkit.Create(t, admin, template)
+	testkit.Eventually(t, "the budget is in force", func(ctx context.Context) bool {
 		return admin.Get(ctx, client.ObjectKeyFromObject(budget), budget) == nil && budget.Status.ExpectedPods == 1
 	})
 	req := execRequest(namespace, "a", "web")
@@ -326,21 +348,21 @@ func TestEvictionEndsSessionsAndKeepsTrying(t *testing.T) {
 	if err := admin.Delete(t.Context(), budget); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the Pod is evicted", func(ctx context.Context) bool { return apierrors.IsNotFound(admin.Get(ctx, key, pod)) })
-	eventually(t, "the record is gone", func(ctx context.Context) bool {
+	testkit.Eventually(t, "the Pod is evicted", func(ctx context.Context) bool { return apierrors.IsNotFound(admin.Get(ctx, key, pod)) })
+	testkit.Eventually(t, "the record is gone", func(ctx context.Context) bool {
 		return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(roleOf(req)), roleOf(req)))
 	})
 }
 
 func TestGroupsGetAccessWhereTheTemplateSaysSo(t *testing.T) {
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 1)
 	start(t, namespace, access.Options{})
 	template := execTemplate(namespace, "web", ref("Deployment", "web"), "devs")
 	template.Spec.AccessConfig.Subjects = v1alpha1.SubjectsGroups
 	template.Spec.AccessConfig.AllowedUsers = []string{"carol"}
 	template.Spec.AccessConfig.Verbs = []v1alpha1.AccessVerb{"attach", "portforward", "ephemeralcontainers"}
-	create(t, admin, template)
+	testkit.Create(t, admin, template)
 	req := granted(t, alice, execRequest(namespace, "a", "web"))
 	pod := req.Status.PodName
 	for _, verb := range []struct {
@@ -356,7 +378,7 @@ func TestGroupsGetAccessWhereTheTemplateSaysSo(t *testing.T) {
 		{"delete", "", false},
 		{"create", "proxy", false},
 	} {
-		within(t, time.Second, fmt.Sprintf("bob's right to %s %s is %t", verb.verb, verb.subresource, verb.want), func(context.Context) bool {
+		testkit.Within(t, time.Second, fmt.Sprintf("bob's right to %s %s is %t", verb.verb, verb.subresource, verb.want), func(context.Context) bool {
 			return can(t, bob, namespace, pod, verb.verb, verb.subresource) == verb.want
 		})
 	}
@@ -366,7 +388,7 @@ func TestGroupsGetAccessWhereTheTemplateSaysSo(t *testing.T) {
 }
 
 func TestEveryKindOfTargetGivesAccess(t *testing.T) {
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	start(t, namespace, access.Options{})
 	labels := map[string]string{"app": "store"}
 	spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/store", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}}}}
@@ -396,7 +418,7 @@ func TestEveryKindOfTargetGivesAccess(t *testing.T) {
 			Schedule: "0 0 1 1 *", JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: never(plain)}}},
 		}},
 	} {
-		create(t, admin, object)
+		testkit.Create(t, admin, object)
 	}
 	rollout(t, namespace, "canary", func(labels map[string]string) map[string]any {
 		return map[string]any{
@@ -414,22 +436,22 @@ func TestEveryKindOfTargetGivesAccess(t *testing.T) {
 		ref("Rollout", "canary"), ref("Rollout", "referring"),
 	} {
 		t.Run("an access Pod of a "+target.String(), func(t *testing.T) {
-			create(t, admin, podTemplate(namespace, target.Name, target, "devs"))
+			testkit.Create(t, admin, podTemplate(namespace, target.Name, target, "devs"))
 			granted(t, alice, podRequest(namespace, target.Name, target.Name))
 		})
 		if target.Kind == "Job" || target.Kind == "CronJob" {
 			continue // kwok ends a Job's Pod at once
 		}
 		t.Run("exec into a Pod of a "+target.String(), func(t *testing.T) {
-			create(t, admin, execTemplate(namespace, target.Name, target, "devs"))
+			testkit.Create(t, admin, execTemplate(namespace, target.Name, target, "devs"))
 			req := granted(t, alice, execRequest(namespace, target.Name, target.Name))
-			within(t, time.Second, "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, req.Status.PodName) })
+			testkit.Within(t, time.Second, "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, req.Status.PodName) })
 		})
 	}
 	t.Run("an access Pod of a template of its own", func(t *testing.T) {
 		own := podTemplate(namespace, "own", v1alpha1.ControllerTargetRef{}, "devs")
 		own.Spec.ControllerTargetRef, own.Spec.PodSpec = nil, &plain
-		create(t, admin, own)
+		testkit.Create(t, admin, own)
 		granted(t, alice, podRequest(namespace, "own", "own"))
 	})
 }
@@ -444,7 +466,7 @@ func rollout(t *testing.T, namespace, name string, spec func(labels map[string]s
 	object.SetKind("Rollout")
 	object.SetNamespace(namespace)
 	object.SetName(name)
-	create(t, admin, object)
+	testkit.Create(t, admin, object)
 	if _, refers := object.Object["spec"].(map[string]any)["workloadRef"]; refers {
 		labels["app"] = "web" // as the Pods of what it refers to
 		labels["rollouts-pod-template-hash"] = "1"
@@ -460,7 +482,7 @@ func rollout(t *testing.T, namespace, name string, spec func(labels map[string]s
 		},
 	}
 	set.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(object, object.GroupVersionKind())}
-	create(t, admin, set)
+	testkit.Create(t, admin, set)
 }
 
 func toAny(labels map[string]string) map[string]any {

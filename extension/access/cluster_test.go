@@ -2,17 +2,11 @@ package access_test
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
-	"go.uber.org/zap/zaptest/observer"
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -21,14 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
@@ -37,7 +29,7 @@ import (
 // its own, confined to it.
 var (
 	cluster *controlplane.ControlPlane
-	scheme  = runtime.NewScheme()
+	scheme  = testkit.Scheme(v1alpha1.AddToScheme)
 	admin   client.WithWatch
 	// managerUser has the rights that the README gives the manager.
 	managerUser *controlplane.User
@@ -50,45 +42,26 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(managerVariable); text != "" {
 		os.Exit(runProcess(text))
 	}
-	os.Exit(func() int {
-		if err := setUp(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer func() {
-			if err := cluster.Stop(); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-			}
-		}()
-		return m.Run()
-	}())
+	os.Exit(testkit.Main(m, controlplane.Options{
+		CRDPaths: []string{"../../config/crd", "testdata/rollouts.yaml"}, ControllerManager: true, Kwok: true, Nodes: 4,
+	}, setUp))
 }
 
-func setUp() error {
+func setUp(c *controlplane.ControlPlane) error {
+	cluster = c
 	ctx := context.Background()
 	var err error
-	if cluster, err = controlplane.Start(ctx, controlplane.Options{
-		CRDPaths: []string{"../../config/crd", "testdata/rollouts.yaml"}, ControllerManager: true, Kwok: true, Nodes: 4,
-	}); err != nil {
+	if admin, err = testkit.NewClient(cluster.Admin(), scheme); err != nil {
 		return err
 	}
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := testkit.Apply(ctx, cluster, readmeYAML()); err != nil {
 		return err
-	}
-	if admin, err = clientFor(cluster.Admin()); err != nil {
-		return err
-	}
-	apply := cluster.Kubectl(ctx, nil, "apply", "-f", "-")
-	apply.Stdin = strings.NewReader(readmeYAML())
-	if output, err := apply.CombinedOutput(); err != nil {
-		return fmt.Errorf("applying the objects of the README: %w: %s", err, output)
 	}
 	for _, user := range []struct {
 		into   **controlplane.User
 		name   string
 		groups []string
 	}{
-		{&managerUser, "system:serviceaccount:admitkit-system:admitkit", []string{"system:serviceaccounts", "system:serviceaccounts:admitkit-system"}},
 		{&alice, "alice", []string{"devs", "engineers"}},
 		{&bob, "bob", []string{"devs", "engineers"}},
 		{&mallory, "mallory", []string{"engineers"}},
@@ -97,6 +70,9 @@ func setUp() error {
 			return err
 		}
 	}
+	if managerUser, err = testkit.ServiceAccount(cluster, "admitkit-system", "admitkit"); err != nil {
+		return err
+	}
 	return admin.Create(ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "engineers"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "access-requester"},
@@ -104,71 +80,29 @@ func setUp() error {
 	})
 }
 
-// readmeYAML returns the YAML blocks of the README: roles and an example, and the
-// namespace that the example is in.
+// readmeYAML returns the YAML blocks of the README and of docs/access.md: roles and
+// an example, and the namespace that the example is in.
 func readmeYAML() string {
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		panic(err)
+	yaml := []string{"{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n"}
+	for _, page := range []string{"README.md", "../../docs/access.md"} {
+		blocks, err := testkit.Blocks(page, "yaml")
+		if err != nil {
+			panic(err)
+		}
+		yaml = append(yaml, blocks...)
 	}
-	blocks := []string{"{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n"}
-	for _, block := range strings.Split(string(readme), "```yaml\n")[1:] {
-		yaml, _, _ := strings.Cut(block, "```")
-		blocks = append(blocks, yaml)
-	}
-	return strings.Join(blocks, "---\n")
-}
-
-func clientFor(user *controlplane.User) (client.WithWatch, error) {
-	config := rest.CopyConfig(user.Config)
-	config.QPS = -1
-	return client.NewWithWatch(config, client.Options{Scheme: scheme})
+	return strings.Join(yaml, "---\n")
 }
 
 func as(t *testing.T, user *controlplane.User) client.Client {
 	t.Helper()
-	c, err := clientFor(user)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-// newNamespace makes a namespace for one test, in which a manager may live.
-func newNamespace(t *testing.T) string {
-	t.Helper()
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
-	create(t, admin, namespace)
-	name := namespace.Name
-	create(t, admin, &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Name: "manager", Namespace: name},
-		Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"admitkit-setupcertificate"}, Verbs: []string{"get"}},
-			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"}},
-			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}}, // of leader election
-		},
-	})
-	create(t, admin, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "manager", Namespace: name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "manager"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "admitkit-system", Name: "admitkit"}},
-	})
-	return name
-}
-
-func create(t *testing.T, c client.Client, object client.Object) {
-	t.Helper()
-	if err := c.Create(t.Context(), object); err != nil {
-		t.Fatalf("creating %T %s/%s: %v", object, object.GetNamespace(), object.GetName(), err)
-	}
+	return testkit.Client(t, user, scheme)
 }
 
 // running is a manager between start and stop.
 type running struct {
 	*manager.Manager
-	logs *observer.ObservedLogs
-	done chan error
-	once sync.Once
+	stop func()
 }
 
 // start runs a manager with the rights of the README in a namespace until the
@@ -180,28 +114,34 @@ func start(t *testing.T, namespace string, options access.Options) *running {
 
 func startOn(t *testing.T, namespace string, port int32, options access.Options, tweak func(*manager.Options)) *running {
 	t.Helper()
-	options.Namespace = namespace
-	core, logs := observer.New(zapcore.DebugLevel)
+	logger, _ := testkit.Logger(t)
 	managerOptions := manager.Options{
 		Namespace: namespace, Host: "127.0.0.1", Port: port, Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
-		Logger: zap.New(core).Sugar(), RESTConfig: cluster.Config(),
+		Logger: logger, RESTConfig: cluster.Config(),
 	}
 	if tweak != nil {
 		tweak(&managerOptions)
 	}
 	// The registrar's rights are apart from the server's.
-	registrar, err := manager.New(managerOptions)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := registrar.AddExtension(access.New(options)); err != nil {
-		t.Fatal(err)
-	}
+	registrar := newManager(t, managerOptions, options)
 	if err := registrar.RegisterExtensions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	managerOptions.RESTConfig = managerUser.Config
 	managerOptions.RegisterWebHook = new(bool)
+	r := &running{Manager: newManager(t, managerOptions, options)}
+	t.Cleanup(func() {
+		if err := registrar.UnregisterExtensions(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	r.stop = testkit.Start(t, r.Manager)
+	awaitWebhooks(t, namespace)
+	return r
+}
+
+func newManager(t *testing.T, managerOptions manager.Options, options access.Options) *manager.Manager {
+	t.Helper()
 	mgr, err := manager.New(managerOptions)
 	if err != nil {
 		t.Fatal(err)
@@ -209,64 +149,7 @@ func startOn(t *testing.T, namespace string, port int32, options access.Options,
 	if err := mgr.AddExtension(access.New(options)); err != nil {
 		t.Fatal(err)
 	}
-	r := &running{Manager: mgr, logs: logs, done: make(chan error, 1)}
-	go func() { r.done <- mgr.Start(context.WithoutCancel(t.Context())) }()
-	t.Cleanup(func() {
-		r.stop(t)
-		if err := registrar.UnregisterExtensions(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			for _, entry := range logs.FilterLevelExact(zapcore.WarnLevel).All() {
-				t.Log(entry.Message, entry.ContextMap())
-			}
-		}
-	})
-	select {
-	case <-r.Ready():
-	case err := <-r.done:
-		t.Fatalf("the manager stopped at start: %v", err)
-	case <-time.After(time.Minute):
-		t.Fatal("the manager is not ready after a minute")
-	}
-	awaitWebhooks(t, namespace)
-	return r
-}
-
-func (r *running) stop(t *testing.T) {
-	t.Helper()
-	r.once.Do(func() {
-		r.Stop()
-		select {
-		case err := <-r.done:
-			if err != nil {
-				t.Errorf("the manager stopped with an error: %v", err)
-			}
-		case <-time.After(time.Minute):
-			t.Error("the manager has not stopped after a minute")
-		}
-	})
-}
-
-// eventually polls where there is no event to wait for.
-func eventually(t *testing.T, what string, condition func(context.Context) bool) {
-	t.Helper()
-	within(t, 30*time.Second, what, condition)
-}
-
-func within(t *testing.T, limit time.Duration, what string, condition func(context.Context) bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !condition(ctx) {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("not within %s: %s", limit, what)
-		}
-	}
+	return mgr
 }
 
 // can asks the API server whether a user may do something with a Pod, as
@@ -343,24 +226,20 @@ func deployment(t *testing.T, namespace, name string, replicas int32) *appsv1.De
 			},
 		},
 	}
-	create(t, admin, d)
-	eventually(t, "the Deployment is available", func(ctx context.Context) bool {
+	testkit.Create(t, admin, d)
+	testkit.Eventually(t, "the Deployment is available", func(ctx context.Context) bool {
 		return admin.Get(ctx, client.ObjectKeyFromObject(d), d) == nil && d.Status.ReadyReplicas == replicas
 	})
 	return d
 }
 
 // request is either kind of request.
-type request interface {
-	client.Object
-	GetRequestSpec() *v1alpha1.RequestSpec
-	GetRequestStatus() *v1alpha1.RequestStatus
-}
+type request = v1alpha1.Request
 
 // granted makes a request as a user and waits until it is ready.
 func granted[R request](t *testing.T, user *controlplane.User, req R) R {
 	t.Helper()
-	create(t, as(t, user), req)
+	testkit.Create(t, as(t, user), req)
 	await(t, req, "is ready", func() bool { return req.GetRequestStatus().Ready })
 	return req
 }
@@ -373,7 +252,7 @@ func await[R request](t *testing.T, req R, what string, condition func() bool) {
 			t.Logf("%T %s: %+v", req, req.GetName(), *req.GetRequestStatus())
 		}
 	}()
-	eventually(t, req.GetName()+" "+what, func(ctx context.Context) bool {
+	testkit.Eventually(t, req.GetName()+" "+what, func(ctx context.Context) bool {
 		return admin.Get(ctx, client.ObjectKeyFromObject(req), req) == nil && condition()
 	})
 }

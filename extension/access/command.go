@@ -25,7 +25,7 @@ func commandFor(t v1alpha1.Template, pod *metav1.ObjectMeta) (string, *refusal) 
 	return command, nil
 }
 
-// accessCommand returns the command by which the engineer uses the access.
+// accessCommand returns the command with which the engineer uses the access.
 func accessCommand(config *v1alpha1.AccessConfig, pod *metav1.ObjectMeta) (string, error) {
 	text := config.AccessCommand
 	if text == "" {

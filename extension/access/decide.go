@@ -10,15 +10,14 @@ import (
 	"github.com/admitkit/admitkit/extension/access/internal/pod"
 )
 
-// decision is what is to be done about a request. apply does it in the order of the
-// fields.
+// decision is what to do about a request. apply does it in the order of the fields.
 type decision struct {
 	// dead and live say whether the request counts as a live grant; neither leaves
 	// that as it is.
 	dead, live bool
 
-	// unbind takes the RoleBinding away, which is what gives access, and late says
-	// that its time was over.
+	// unbind deletes the RoleBinding, with which access ends; late says that its time
+	// is over.
 	unbind, late bool
 	// remove deletes the access Pod, evict evicts the Pod of exec access.
 	remove, evict choice
@@ -33,7 +32,7 @@ type decision struct {
 	// discard deletes the request, which has been kept long enough.
 	discard bool
 
-	// waits says that what the request waits for is not watched.
+	// waits says that the request waits for something that is not watched.
 	waits bool
 	// behind says that the cache has yet to learn of what was done.
 	behind bool
@@ -57,9 +56,9 @@ type schedule struct {
 	priority int
 }
 
-// Priorities of requests in the queue: those whose access is to end go first, and
-// what is left of those that have ended comes last. Otherwise the cleaning up after
-// the first would delay the end of the last.
+// Priorities of requests in the queue: those whose access must end go first, and the
+// clean-up after those that have ended comes last. Otherwise the clean-up after the
+// first would delay the end of the last.
 const (
 	priorityEnd     = 100
 	priorityNormal  = 0
@@ -67,7 +66,7 @@ const (
 	priorityCleanup = -100
 )
 
-// cleanupDelay keeps the cleaning up out of the way of others' ends. Creation times
+// cleanupDelay keeps the clean-up out of the way of others' ends. Creation times
 // are whole seconds and durations mostly are, so that access ends at whole seconds;
 // half a second later there is time for the rest.
 const cleanupDelay = 500 * time.Millisecond
@@ -87,8 +86,7 @@ func (f *facts) next(now time.Time) schedule {
 	return schedule{f.end, priorityEnd}
 }
 
-// decide decides what is to be done about a request. It reads nothing and changes
-// nothing.
+// decide decides what to do about a request. It reads nothing and changes nothing.
 func decide(f *facts, now time.Time) decision {
 	d := f.decide(now)
 	d.next = f.next(now)
@@ -128,7 +126,7 @@ func (f *facts) sweep() decision {
 	return decision{dead: true, unbind: f.binding != nil, remove: f.made, evict: f.evicted(), unrecord: f.role != nil}
 }
 
-// evicted returns the Pod that is to be evicted when access ends, if any is.
+// evicted returns the Pod to evict when access ends, if the record asks for it.
 func (f *facts) evicted() choice {
 	if !f.kind.makesPod && f.role != nil && f.role.Annotations[AnnotationOnExpiry] == string(v1alpha1.ExpiryEvict) {
 		return chosenPod(f.role)
@@ -137,8 +135,8 @@ func (f *facts) evicted() choice {
 }
 
 // finish cleans up after the end. Until the request says that its access has ended,
-// Role and RoleBinding are deleted by their names, also where the cache has none: it
-// holds only what has our label, which can be removed.
+// Role and RoleBinding are deleted by their names even if the cache has neither: it
+// holds only objects with our label, which can be removed.
 func (f *facts) finish(now time.Time) decision {
 	first := !ended(f.request)
 	d := decision{
@@ -232,8 +230,8 @@ func (f *facts) keep() decision {
 	return d
 }
 
-// revocation is what a request says when it is revoked, nil if it has been before,
-// and whether its time had not passed yet.
+// revocation returns the status of a request that is revoked now, nil if it was
+// revoked before, and whether its access was live until now.
 func revocation(req v1alpha1.Request, now time.Time) (revoked *state, live bool) {
 	if req.GetRequestStatus().RevokedAt != nil {
 		return nil, false

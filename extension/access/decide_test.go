@@ -79,6 +79,7 @@ func isInvalid(f *facts) { f.invalid = errors.New("spec.duration: no duration") 
 func isUsed(f *facts) {
 	f.request.GetRequestStatus().UsedBy = &v1alpha1.Use{Username: "alice", Verb: "exec"}
 }
+
 func saysEnded(f *facts) {
 	f.request.GetRequestStatus().Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAccessStillValid, Status: metav1.ConditionFalse}}
 }

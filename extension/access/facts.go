@@ -58,7 +58,7 @@ type stage int
 
 const (
 	gone     stage = iota // the request no longer exists
-	invalid               // it cannot be told when its access ends
+	invalid               // its duration cannot be parsed
 	over                  // its access has ended
 	stale                 // what it has belongs to an earlier request of its name
 	used                  // its single use has begun
@@ -89,9 +89,9 @@ func (f *facts) stage(now time.Time) stage {
 	return granted
 }
 
-// read reads the facts about a request, nil if it is gone. Of what belongs to
-// others it reads only what the stage needs, by name, from the API server; the end
-// of access waits for none of it.
+// read reads the facts about a request; req is nil if it is gone. What belongs to
+// others it reads by name from the API server, and only if the stage needs it. The
+// end of access never waits for that.
 func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alpha1.Request, now time.Time) (*facts, error) {
 	f := &facts{kind: r.kind, key: key, request: req}
 	if req != nil {
@@ -206,9 +206,9 @@ func noTarget(err error) *refusal {
 	return nil
 }
 
-// readPod reads what has become of the Pod of a grant. An access Pod is in the
-// cache, soon after it was made. Other Pods are not watched: when one is gone, the
-// garbage collector removes the RoleBinding that it owns, which is.
+// readPod reads what has become of the Pod of a grant. An access Pod is in the cache
+// soon after it was made. Other Pods are not watched: when one goes, the garbage
+// collector deletes the RoleBinding that it owns, and that is watched.
 func (r *requests) readPod(ctx context.Context, f *facts) error {
 	pod := chosenPod(f.role)
 	key := types.NamespacedName{Namespace: f.key.Namespace, Name: pod.name}

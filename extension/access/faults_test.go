@@ -12,6 +12,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // left counts what of a namespace's grants is still there.
@@ -34,82 +36,84 @@ func left(ctx context.Context, namespace string) (int, error) {
 	return count, nil
 }
 
+// faults are what breaks while access is granted.
+var faults = []struct {
+	name string
+	// forAll says that the fault is one for all tests.
+	forAll bool
+	do     func(t *testing.T, namespace string, p *process) *process
+}{
+	{"the templates are deleted", false, func(t *testing.T, namespace string, p *process) *process {
+		for _, object := range []client.Object{podTemplate(namespace, "web", ref("", "")), execTemplate(namespace, "web", ref("", ""))} {
+			if err := admin.Delete(t.Context(), object); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return p
+	}},
+	{"the templates are broken", false, func(t *testing.T, namespace string, p *process) *process {
+		withoutWebhooks(t, namespace, func() {
+			for _, object := range []client.Object{podTemplate(namespace, "web", ref("", "")), execTemplate(namespace, "web", ref("", ""))} {
+				if err := patch(t, cluster.Admin(), object, `{"spec":{"accessConfig":{"accessCommand":"{{","defaultDuration":"0s"},"controllerTargetRef":{"name":"nonsense"}}}`); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		return p
+	}},
+	{"the target is deleted", false, func(t *testing.T, namespace string, p *process) *process {
+		if err := admin.Delete(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}},
+	{"the API server restarts", true, func(t *testing.T, _ string, p *process) *process {
+		if err := cluster.RestartAPIServer(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}},
+	{"the manager is killed while it grants", false, func(t *testing.T, _ string, p *process) *process {
+		p.kill()
+		options := p.options
+		options.Metrics, options.LeaderElection = "", false
+		return startProcess(t, options)
+	}},
+}
+
 // Whatever breaks while access is granted, or while it lasts: none outlives its
 // end, and of none is something left.
 func TestNoAccessOutlivesItsEndWhateverBreaks(t *testing.T) {
 	var overstayed atomic.Int32
-	t.Cleanup(func() { figure("faults.overstayed", float64(overstayed.Load()), "grants") })
-	n := count(20, 4)
-	faults := []struct {
-		name string
-		// forAll says that the fault is one for all tests.
-		forAll bool
-		do     func(t *testing.T, namespace string, p *process) *process
-	}{
-		{"the templates are deleted", false, func(t *testing.T, namespace string, p *process) *process {
-			for _, object := range []client.Object{podTemplate(namespace, "web", ref("", "")), execTemplate(namespace, "web", ref("", ""))} {
-				if err := admin.Delete(t.Context(), object); err != nil {
-					t.Fatal(err)
-				}
-			}
-			return p
-		}},
-		{"the templates are broken", false, func(t *testing.T, namespace string, p *process) *process {
-			withoutWebhooks(t, namespace, func() {
-				for _, object := range []client.Object{podTemplate(namespace, "web", ref("", "")), execTemplate(namespace, "web", ref("", ""))} {
-					if err := patch(t, cluster.Admin(), object, `{"spec":{"accessConfig":{"accessCommand":"{{","defaultDuration":"0s"},"controllerTargetRef":{"name":"nonsense"}}}`); err != nil {
-						t.Fatal(err)
-					}
-				}
-			})
-			return p
-		}},
-		{"the target is deleted", false, func(t *testing.T, namespace string, p *process) *process {
-			if err := admin.Delete(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}); err != nil {
-				t.Fatal(err)
-			}
-			return p
-		}},
-		{"the API server restarts", true, func(t *testing.T, _ string, p *process) *process {
-			if err := cluster.RestartAPIServer(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			return p
-		}},
-		{"the manager is killed while it grants", false, func(t *testing.T, _ string, p *process) *process {
-			p.kill()
-			options := p.options
-			options.Metrics, options.LeaderElection = "", false
-			return startProcess(t, options)
-		}},
-	}
+	t.Cleanup(func() { testkit.Figure("faults.overstayed", float64(overstayed.Load()), "grants") })
+	n := testkit.Long(20, 4)
 	for _, fault := range faults {
 		t.Run(fault.name, func(t *testing.T) {
 			if !fault.forAll {
 				t.Parallel()
 			}
-			namespace := newNamespace(t)
+			namespace := testkit.ManagerNamespace(t, admin)
 			deployment(t, namespace, "web", 2)
 			p := startManagerProcess(t, namespace)
-			create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
-			create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+			testkit.Create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+			testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 			c := as(t, alice)
 			var requests []request
 			var end time.Time
 			for i := range n {
 				for _, req := range []request{podRequest(namespace, fmt.Sprintf("r-%d", i), "web"), execRequest(namespace, fmt.Sprintf("r-%d", i), "web")} {
 					req.GetRequestSpec().Duration = "12s"
-					create(t, c, req)
+					testkit.Create(t, c, req)
 					requests = append(requests, req)
 					end = req.GetCreationTimestamp().Add(12 * time.Second)
 				}
 			}
 			// Some are granted by now and some are about to be.
 			fault.do(t, namespace, p)
-			within(t, time.Until(end)+5*time.Second, "the last end has come", func(context.Context) bool { return time.Now().After(end) })
+			testkit.Within(t, time.Until(end)+5*time.Second, "the last end has come", func(context.Context) bool { return time.Now().After(end) })
 			// The lateness has a test of its own; this one allows for what was
 			// broken at that moment.
-			within(t, 10*time.Second, "nothing is left", func(ctx context.Context) bool {
+			testkit.Within(t, 10*time.Second, "nothing is left", func(ctx context.Context) bool {
 				remaining, err := left(ctx, namespace)
 				return err == nil && remaining == 0
 			})

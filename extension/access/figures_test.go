@@ -3,9 +3,7 @@ package access_test
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // together lets the short forms run side by side; the long ones measure.
@@ -27,25 +26,6 @@ func together(t *testing.T) {
 		t.Parallel()
 	}
 }
-
-// count returns the number for the long form of a test, or for its short one.
-func count(long, short int) int {
-	if testing.Short() {
-		return short
-	}
-	return long
-}
-
-func figure(name string, value float64, unit string) {
-	fmt.Printf("FIGURE %s=%s %s\n", name, strconv.FormatFloat(math.Round(value*100)/100, 'f', -1, 64), unit)
-}
-
-func percentile(of []time.Duration, p float64) time.Duration {
-	sorted := slices.Sorted(slices.Values(of))
-	return sorted[min(len(sorted)-1, int(float64(len(sorted))*p))]
-}
-
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // endings notes when RoleBindings come and go.
 type endings struct {
@@ -148,55 +128,55 @@ func (e *endings) lateness(t *testing.T, since time.Time) []time.Duration {
 
 func TestAccessEndsOnTime(t *testing.T) {
 	together(t)
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 2)
 	startManagerProcess(t, namespace)
-	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
-	n, lead, window := count(2000, 50), 3*time.Minute, time.Minute
+	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	n, lead, window := testkit.Long(2000, 50), 3*time.Minute, time.Minute
 	if testing.Short() {
 		lead, window = 15*time.Second, 2*time.Second
 	}
 	e := watchEndings(t, namespace)
 	from := time.Now().Add(lead).Truncate(time.Second)
 	e.ask(t, namespace, n, from, window)
-	within(t, time.Until(from), "all are granted before the first ends", func(context.Context) bool {
+	testkit.Within(t, time.Until(from), "all are granted before the first ends", func(context.Context) bool {
 		made, _ := e.counts()
 		return made == n
 	})
-	within(t, time.Until(from)+window+30*time.Second, "all have ended", func(context.Context) bool {
+	testkit.Within(t, time.Until(from)+window+30*time.Second, "all have ended", func(context.Context) bool {
 		_, gone := e.counts()
 		return gone == n
 	})
 	late := e.lateness(t, time.Time{})
-	p99 := percentile(late, .99)
-	figure("expiry.grants", float64(n), "grants")
-	figure("expiry.p50_ms", milliseconds(percentile(late, .5)), "ms")
-	figure("expiry.p99_ms", milliseconds(p99), "ms")
-	figure("expiry.max_ms", milliseconds(slices.Max(late)), "ms")
+	p99 := testkit.Percentile(late, .99)
+	testkit.Figure("expiry.grants", float64(n), "grants")
+	testkit.Figure("expiry.p50_ms", testkit.Milliseconds(testkit.Percentile(late, .5)), "ms")
+	testkit.Figure("expiry.p99_ms", testkit.Milliseconds(p99), "ms")
+	testkit.Figure("expiry.max_ms", testkit.Milliseconds(slices.Max(late)), "ms")
 	// Beside other packages' tests, which the short form runs, nothing is measured.
-	if limit := time.Duration(count(500, 3000)) * time.Millisecond; p99 > limit {
+	if limit := time.Duration(testkit.Long(500, 3000)) * time.Millisecond; p99 > limit {
 		t.Errorf("p99 of the lateness is %s", p99)
 	}
 }
 
 func TestAccessEndsSoonAfterTheManagerLeadsAgain(t *testing.T) {
 	together(t)
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 2)
 	killed := startManagerProcess(t, namespace)
-	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
-	n, lead, window := count(2000, 40), 3*time.Minute, time.Minute
+	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	n, lead, window := testkit.Long(2000, 40), 3*time.Minute, time.Minute
 	if testing.Short() {
 		lead, window = 12*time.Second, 6*time.Second
 	}
 	e := watchEndings(t, namespace)
 	from := time.Now().Add(lead).Truncate(time.Second)
 	e.ask(t, namespace, n, from, window)
-	within(t, time.Until(from), "all are granted before the first ends", func(context.Context) bool {
+	testkit.Within(t, time.Until(from), "all are granted before the first ends", func(context.Context) bool {
 		made, _ := e.counts()
 		return made == n
 	})
-	within(t, time.Until(from.Add(window)), "half of them have ended", func(context.Context) bool {
+	testkit.Within(t, time.Until(from.Add(window)), "half of them have ended", func(context.Context) bool {
 		_, gone := e.counts()
 		return gone >= n/2
 	})
@@ -206,23 +186,23 @@ func TestAccessEndsSoonAfterTheManagerLeadsAgain(t *testing.T) {
 	options.Metrics = ""
 	again := startProcess(t, options)
 	again.awaitLead(t)
-	within(t, time.Until(from)+window+30*time.Second, "all have ended", func(context.Context) bool {
+	testkit.Within(t, time.Until(from)+window+30*time.Second, "all have ended", func(context.Context) bool {
 		_, gone := e.counts()
 		return gone == n
 	})
 	latest := slices.Max(e.lateness(t, again.leads))
-	figure("expiry.restart_max_s", latest.Seconds(), "s")
+	testkit.Figure("expiry.restart_max_s", latest.Seconds(), "s")
 	if latest > 2*time.Second {
 		t.Errorf("the last ended %s after the manager led again, or after its end", latest)
 	}
 }
 
 func TestARequestIsReadyWithinASecond(t *testing.T) {
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 2)
 	startManagerProcess(t, namespace)
-	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
-	n := count(500, 30)
+	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	n := testkit.Long(500, 30)
 	var mu sync.Mutex
 	ready := map[string]time.Time{}
 	w, err := admin.Watch(t.Context(), &v1alpha1.ExecAccessRequestList{}, client.InNamespace(namespace))
@@ -247,8 +227,8 @@ func TestARequestIsReadyWithinASecond(t *testing.T) {
 	for i := range n {
 		asked := time.Now()
 		req := execRequest(namespace, fmt.Sprintf("r-%d", i), "web")
-		create(t, c, req)
-		within(t, 10*time.Second, req.Name+" is ready", func(context.Context) bool {
+		testkit.Create(t, c, req)
+		testkit.Within(t, 10*time.Second, req.Name+" is ready", func(context.Context) bool {
 			mu.Lock()
 			defer mu.Unlock()
 			if at := ready[req.Name]; !at.IsZero() {
@@ -258,9 +238,9 @@ func TestARequestIsReadyWithinASecond(t *testing.T) {
 			return false
 		})
 	}
-	p99 := percentile(took, .99)
-	figure("ready.p50_ms", milliseconds(percentile(took, .5)), "ms")
-	figure("ready.p99_ms", milliseconds(p99), "ms")
+	p99 := testkit.Percentile(took, .99)
+	testkit.Figure("ready.p50_ms", testkit.Milliseconds(testkit.Percentile(took, .5)), "ms")
+	testkit.Figure("ready.p99_ms", testkit.Milliseconds(p99), "ms")
 	if p99 > time.Second {
 		t.Errorf("p99 from request to Ready is %s", p99)
 	}
@@ -268,12 +248,12 @@ func TestARequestIsReadyWithinASecond(t *testing.T) {
 
 func TestLiveGrantsCostNothingWhileNothingChanges(t *testing.T) {
 	together(t)
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 2)
 	p := startManagerProcess(t, namespace)
 	template := execTemplate(namespace, "web", ref("Deployment", "web"), "devs")
-	create(t, admin, template)
-	n, period := count(5000, 100), time.Minute
+	testkit.Create(t, admin, template)
+	n, period := testkit.Long(5000, 100), time.Minute
 	if testing.Short() {
 		period = 5 * time.Second
 	}
@@ -281,7 +261,7 @@ func TestLiveGrantsCostNothingWhileNothingChanges(t *testing.T) {
 	e := watchEndings(t, namespace)
 	e.ask(t, namespace, n, time.Now().Add(time.Hour), time.Minute)
 	reconciles := func() float64 { return p.metric(t, "controller_runtime_reconcile_total") }
-	within(t, 5*time.Minute, "all are granted and quiet", func(ctx context.Context) bool {
+	testkit.Within(t, 5*time.Minute, "all are granted and quiet", func(ctx context.Context) bool {
 		if made, _ := e.counts(); made < n {
 			return false
 		}
@@ -297,10 +277,10 @@ func TestLiveGrantsCostNothingWhileNothingChanges(t *testing.T) {
 	time.Sleep(period) // the same
 	after := reconciles()
 	cpu = p.metric(t, "process_cpu_seconds_total") - cpu
-	figure("grants5000.rss_mb", resident, "MB")
-	figure("grants5000.delta_mb", resident-empty, "MB")
-	figure("grants5000.cpu_percent", 100*cpu/period.Seconds(), "%")
-	figure("grants5000.reconciles_per_min", (after-before)/period.Minutes(), "1/min")
+	testkit.Figure("grants5000.rss_mb", resident, "MB")
+	testkit.Figure("grants5000.delta_mb", resident-empty, "MB")
+	testkit.Figure("grants5000.cpu_percent", 100*cpu/period.Seconds(), "%")
+	testkit.Figure("grants5000.reconciles_per_min", (after-before)/period.Minutes(), "1/min")
 	if after != before {
 		t.Errorf("%.0f reconciles in %s while nothing changed", after-before, period)
 	}
@@ -310,13 +290,13 @@ func TestLiveGrantsCostNothingWhileNothingChanges(t *testing.T) {
 }
 
 func TestMemoryDoesNotGrowWithTheCluster(t *testing.T) {
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 1)
 	p := startManagerProcess(t, namespace)
-	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	granted(t, alice, execRequest(namespace, "warm-up", "web"))
 	before := p.resident(t)
-	n := count(20000, 500)
+	n := testkit.Long(20000, 500)
 	group, ctx := errgroup.WithContext(t.Context())
 	group.SetLimit(16)
 	for i := range n {
@@ -335,7 +315,7 @@ func TestMemoryDoesNotGrowWithTheCluster(t *testing.T) {
 	}
 	granted(t, alice, execRequest(namespace, "among-others", "web"))
 	delta := p.resident(t) - before
-	figure("foreign20000.delta_mb", delta, "MB")
+	testkit.Figure("foreign20000.delta_mb", delta, "MB")
 	if delta > 10 {
 		t.Errorf("%d foreign Pods add %.1f MB", n, delta)
 	}

@@ -196,7 +196,7 @@ func subjectsOf(config *v1alpha1.AccessConfig, requester *v1alpha1.Requester) []
 }
 
 // createRole creates a Role, or returns the one that an earlier run made.
-func (a *Access) createRole(ctx context.Context, role *rbacv1.Role) (*rbacv1.Role, error) {
+func (a *shared) createRole(ctx context.Context, role *rbacv1.Role) (*rbacv1.Role, error) {
 	err := a.writer.Create(ctx, role)
 	if !apierrors.IsAlreadyExists(err) {
 		return role, err
@@ -213,7 +213,7 @@ func (a *Access) createRole(ctx context.Context, role *rbacv1.Role) (*rbacv1.Rol
 
 // createBinding creates a RoleBinding, or makes sure that one that exists says
 // the same.
-func (a *Access) createBinding(ctx context.Context, binding *rbacv1.RoleBinding) error {
+func (a *shared) createBinding(ctx context.Context, binding *rbacv1.RoleBinding) error {
 	err := a.writer.Create(ctx, binding)
 	if !apierrors.IsAlreadyExists(err) {
 		return err
@@ -231,7 +231,7 @@ func (a *Access) createBinding(ctx context.Context, binding *rbacv1.RoleBinding)
 // indexPod finds the Roles of the grants that are about a Pod.
 const indexPod = "pod"
 
-func (a *Access) indexRoles(ctx context.Context) error {
+func (a *shared) indexRoles(ctx context.Context) error {
 	return a.cluster.GetFieldIndexer().IndexField(ctx, &rbacv1.Role{}, indexPod, func(obj client.Object) []string {
 		return []string{chosenPod(obj.(*rbacv1.Role)).name}
 	})

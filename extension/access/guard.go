@@ -15,8 +15,8 @@ import (
 )
 
 // guard refuses sessions when access is over, in every replica and whatever the
-// reconcilers do. It allows nothing: RBAC has decided before it is asked.
-type guard struct{ *Access }
+// reconcilers do. It allows nothing: RBAC decides before admission.
+type guard struct{ *shared }
 
 var _ extension.Validator[runtime.Object] = (*guard)(nil)
 
@@ -40,8 +40,8 @@ func (g *guard) Validate(ctx context.Context, _ runtime.Object, req *extension.R
 	return nil
 }
 
-// overPod says why there is no access to an access Pod any more. What it goes by
-// is the request, not what the Pod says of itself.
+// overPod says why access to an access Pod is over. It relies on the request, not on
+// what the Pod says of itself.
 func (g *guard) overPod(ctx context.Context, pod types.NamespacedName) (string, error) {
 	owner, ok := podAccess.owner(pod)
 	if !ok {
@@ -49,7 +49,7 @@ func (g *guard) overPod(ctx context.Context, pod types.NamespacedName) (string, 
 	}
 	req, err := g.request(ctx, podAccess, owner)
 	if apierrors.IsNotFound(err) {
-		// A name like that of an access Pod is none yet.
+		// The name alone does not make it an access Pod.
 		var own corev1.Pod
 		if err := g.cached.Get(ctx, pod, &own); err != nil {
 			return "", client.IgnoreNotFound(err)
@@ -62,8 +62,8 @@ func (g *guard) overPod(ctx context.Context, pod types.NamespacedName) (string, 
 	return g.over(req), nil
 }
 
-// overGrant says why a user's exec access to a Pod is over, as long as the right
-// to it is still there. Once it is removed, RBAC speaks alone.
+// overGrant says why a user's exec access to a Pod is over, while the RoleBinding
+// still exists. Once that is deleted, RBAC alone decides.
 func (g *guard) overGrant(ctx context.Context, pod types.NamespacedName, session *extension.Request) (string, error) {
 	var roles rbacv1.RoleList
 	if err := g.cached.List(ctx, &roles, client.InNamespace(pod.Namespace), client.MatchingFields{indexPod: pod.Name}); err != nil {
@@ -103,8 +103,8 @@ func (g *guard) overGrant(ctx context.Context, pod types.NamespacedName, session
 	return over, nil
 }
 
-// request reads a request from the cache, or, since it may be so new that the
-// cache does not have it, from the API server.
+// request reads a request from the cache, or from the API server if it is too new
+// for the cache.
 func (g *guard) request(ctx context.Context, k kind, key types.NamespacedName) (v1alpha1.Request, error) {
 	req := k.newRequest()
 	err := g.cached.Get(ctx, key, req)
@@ -114,7 +114,7 @@ func (g *guard) request(ctx context.Context, k kind, key types.NamespacedName) (
 	return req, err
 }
 
-// over says why a request gives no access any more.
+// over says why the access of a request is over, "" if it is not.
 func (g *guard) over(req v1alpha1.Request) string {
 	end, err := v1alpha1.EndOf(req)
 	switch {

@@ -10,19 +10,19 @@ import (
 
 var (
 	grants = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "admitkit_access_grants", Help: "Grants that are live, as the replica that leads sees them.",
+		Name: "admitkit_access_grants", Help: "Live grants, as the leader sees them.",
 	}, []string{"kind"})
 	grantedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_access_granted_total", Help: "Requests that were granted.",
 	}, []string{"kind"})
 	deniedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_access_denied_total", Help: "What was denied at admission, by reason.",
+		Name: "admitkit_access_denied_total", Help: "Requests and sessions denied at admission, by reason.",
 	}, []string{"kind", "reason"})
 	expiredTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_access_expired_total", Help: "Grants that ended because their time was over.",
+		Name: "admitkit_access_expired_total", Help: "Grants whose time was over.",
 	}, []string{"kind"})
 	lateness = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "admitkit_access_expiry_lateness_seconds", Help: "How long after its end the right to access was removed.",
+		Name: "admitkit_access_expiry_lateness_seconds", Help: "How long after its end the RoleBinding was deleted.",
 		Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 	}, []string{"kind"})
 )

@@ -21,6 +21,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 )
 
@@ -64,7 +65,7 @@ func runProcess(text string) int {
 		RegisterWebHook: new(bool),
 	})
 	if err == nil {
-		err = mgr.AddExtension(access.New(access.Options{Namespace: options.Namespace, Workers: options.Workers}))
+		err = mgr.AddExtension(access.New(access.Options{Workers: options.Workers}))
 	}
 	if err == nil {
 		go func() {
@@ -229,13 +230,7 @@ line:
 // register registers the webhooks of a manager that runs elsewhere.
 func register(t *testing.T, namespace string, port int32) {
 	t.Helper()
-	registrar, err := manager.New(manager.Options{Namespace: namespace, Host: "127.0.0.1", Port: port, RESTConfig: cluster.Config()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := registrar.AddExtension(access.New(access.Options{Namespace: namespace})); err != nil {
-		t.Fatal(err)
-	}
+	registrar := newManager(t, manager.Options{Namespace: namespace, Host: "127.0.0.1", Port: port, RESTConfig: cluster.Config()}, access.Options{})
 	if err := registrar.RegisterExtensions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +257,7 @@ func startManagerProcess(t *testing.T, namespace string) *process {
 // of its own, calls them.
 func awaitWebhooks(t *testing.T, namespace string) {
 	t.Helper()
-	eventually(t, "the API server calls the webhooks", func(ctx context.Context) bool {
+	testkit.Eventually(t, "the API server calls the webhooks", func(ctx context.Context) bool {
 		err := admin.Create(ctx, podRequest(namespace, "probe", "none"), client.DryRunAll)
 		return err != nil && strings.Contains(err.Error(), "PodAccessTemplate "+namespace+"/none does not exist")
 	})

@@ -58,7 +58,7 @@ func (r *requests) enqueue(keys func(context.Context, client.Object) []types.Nam
 			}
 			for _, key := range keys(ctx, e.Object) {
 				if _, ours := r.unbound.Load(key); ours {
-					return // deleted at the end, which is followed by the cleaning up
+					return // we deleted it at the end, and come back for the rest
 				}
 			}
 			add(ctx, q, e.Object, priorityCleanup)
@@ -70,7 +70,7 @@ func (r *requests) keyOf(_ context.Context, object client.Object) []types.Namesp
 	return []types.NamespacedName{client.ObjectKeyFromObject(object)}
 }
 
-// ownerOf finds the request by the name of what it got: labels and owner
+// ownerOf finds the request by the name of what it got, since labels and owner
 // references can be removed.
 func (r *requests) ownerOf(_ context.Context, object client.Object) []types.NamespacedName {
 	if key, ok := r.kind.owner(client.ObjectKeyFromObject(object)); ok {

@@ -24,7 +24,7 @@ import (
 // requests reconciles the requests of one kind: it reads the facts about a request,
 // decides, and applies the decision.
 type requests struct {
-	*Access
+	*shared
 	kind kind
 
 	// failures and waits delay the next attempt. The queue's own limiter would not
@@ -38,9 +38,9 @@ type requests struct {
 
 var _ extension.Reconciler = (*requests)(nil)
 
-func newRequests(a *Access, k kind) *requests {
+func newRequests(a *shared, k kind) *requests {
 	return &requests{
-		Access: a, kind: k,
+		shared: a, kind: k,
 		failures: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](20*time.Millisecond, time.Second),
 		waits:    workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](200*time.Millisecond, 5*time.Second),
 		counted:  liveGrants{kind: k.name, keys: map[types.NamespacedName]bool{}},

@@ -3,31 +3,28 @@ package access
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
 )
 
-// recordGuard lets nobody but the manager write the record of a grant. RBAC
-// refuses it to engineers; whoever may exec anyhow and is held to requests by
-// the enforcement of the audit extension, an administrator of a namespace for
-// one, may well write Roles, and could turn a grant to another Pod.
+// recordGuard lets only the manager write the record of a grant. RBAC already stops
+// engineers. But an administrator of a namespace may write Roles, and where the
+// enforcement of the audit extension makes even them ask for access, could turn a
+// grant to another Pod.
 type recordGuard struct {
-	*Access
-
-	mu sync.Mutex
-	me string
+	*shared
+	self cluster.Self
 }
 
-// recordScope is that of Roles and RoleBindings whose names are ours. Whoever
-// deletes one takes access away, which harms nobody.
-func (a *Access) recordScope() extension.Scope {
+// recordScope covers Roles and RoleBindings whose names are ours. It leaves deletion
+// alone: it takes access away, which harms nobody.
+func (a *shared) recordScope() extension.Scope {
 	fail := admissionregistrationv1.Fail
 	return extension.Scope{
 		Name: "access-record", FailurePolicy: &fail, NamespaceSelector: a.namespaces(),
@@ -42,31 +39,16 @@ func (a *Access) recordScope() extension.Scope {
 // Register connects to the cluster.
 func (g *recordGuard) Register(mgr extension.Manager) error { return g.setup(mgr) }
 
-// Validate denies what does not come from the manager.
+// Validate denies what the manager does not write.
 func (g *recordGuard) Validate(ctx context.Context, _ runtime.Object, req *extension.Request) error {
-	me, err := g.identity(ctx)
+	me, err := g.self.Username(ctx, g.writer)
 	if err != nil {
 		return err
 	}
 	if user := req.User().Username; user != me {
 		deniedTotal.WithLabelValues("record", v1alpha1.ReasonNotAllowed).Inc()
-		return extension.Denyf("%s %s/%s: names that begin with %s and %s are those of grants, which admitkit alone makes, as %s",
+		return extension.Denyf("%s %s/%s: names that begin with %s and %s belong to grants, which admitkit alone makes, as %s",
 			req.Kind.Kind, req.Namespace, req.Name, podAccess.prefix, execAccess.prefix, me)
 	}
 	return nil
-}
-
-// identity returns the name by which the API server knows us.
-func (g *recordGuard) identity(ctx context.Context) (string, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.me != "" {
-		return g.me, nil
-	}
-	var review authenticationv1.SelfSubjectReview
-	if err := g.writer.Create(ctx, &review); err != nil {
-		return "", fmt.Errorf("asking who we are: %w", err)
-	}
-	g.me = review.Status.UserInfo.Username
-	return g.me, nil
 }

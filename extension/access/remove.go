@@ -34,38 +34,44 @@ var _ extension.Remover = (*requests)(nil)
 //
 // It goes on until nothing is left or ctx ends, which the manager sees to.
 func (r *requests) Remove(ctx context.Context, mgr extension.Manager) error {
-	scheme, err := newScheme()
-	if err != nil {
-		return err
-	}
-	config, err := mgr.GetKubeConnection()
+	uncached, err := r.uncached(mgr)
 	if err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
-	live, err := client.New(config, client.Options{Scheme: scheme})
-	if err != nil {
-		return fmt.Errorf("access: %w", err)
-	}
-	// Like r, but without a cache, which nobody would start.
-	uncached := newRequests(&Access{
-		options: r.options, log: mgr.GetLogger().Desugar().Named("access"), cached: live, live: live, writer: live,
-	}, r.kind)
 	err = (&removal{requests: uncached, pending: map[types.NamespacedName]bool{}, warned: map[types.NamespacedName]bool{}}).run(ctx)
 	if apierrors.IsForbidden(err) && uncached.namespaceGone(ctx) {
-		uncached.log.Info("the namespace is gone, and with it all access", zap.String("namespace", r.options.Namespace))
+		uncached.log.Info("the namespace is gone, and with it all access", zap.String("namespace", r.namespace))
 		return nil
 	}
 	return err
+}
+
+// uncached returns the same without a cache, which nobody would start.
+func (r *requests) uncached(mgr extension.Manager) (*requests, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	config, err := mgr.GetKubeConnection()
+	if err != nil {
+		return nil, err
+	}
+	live, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, err
+	}
+	log := mgr.GetLogger().Desugar().Named("access")
+	return newRequests(&shared{options: r.options, namespace: r.namespace, log: log, cached: live, live: live, writer: live}, r.kind), nil
 }
 
 // namespaceGone reports whether the namespace that requests are granted in is known
 // to be gone. The rights in it went with it, so that only the namespace itself can be
 // read, by its name and with a right from a ClusterRole.
 func (r *requests) namespaceGone(ctx context.Context) bool {
-	if r.options.Namespace == "" {
+	if r.namespace == "" {
 		return false
 	}
-	return apierrors.IsNotFound(r.live.Get(ctx, client.ObjectKey{Name: r.options.Namespace}, &corev1.Namespace{}))
+	return apierrors.IsNotFound(r.live.Get(ctx, client.ObjectKey{Name: r.namespace}, &corev1.Namespace{}))
 }
 
 // removal is one run of Remove. It relies on what engineers can neither write nor
@@ -183,7 +189,7 @@ func (r *removal) revokeAll(ctx context.Context) (revoked bool, err error) {
 	var errs []error
 	list := r.kind.requests()
 	for more := true; more; more = list.GetContinue() != "" {
-		err := r.live.List(ctx, list, client.InNamespace(r.options.Namespace), client.Limit(pageSize), client.Continue(list.GetContinue()))
+		err := r.live.List(ctx, list, client.InNamespace(r.namespace), client.Limit(pageSize), client.Continue(list.GetContinue()))
 		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 			return false, nil // the CRDs are gone, and with them the requests
 		}
@@ -223,7 +229,7 @@ const pageSize = 500
 // Pods, so it reads those with our label; removeOf finds the others by the record.
 func (r *removal) list(ctx context.Context, kind string) (keys []types.NamespacedName, err error) {
 	list := &metav1.PartialObjectMetadataList{}
-	options := []client.ListOption{client.InNamespace(r.options.Namespace), client.Limit(pageSize)}
+	options := []client.ListOption{client.InNamespace(r.namespace), client.Limit(pageSize)}
 	if kind == "Pod" {
 		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
 		options = append(options, client.MatchingLabels{LabelManagedBy: managedBy})

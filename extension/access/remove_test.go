@@ -26,13 +26,14 @@ import (
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
-// uninstaller returns a manager that has no rights but those that the README
-// gives who runs `unregister`: there the rights on access, in the main README the
-// registrar's, in docs/operations.md those to scale.
+// uninstaller returns a manager with only the rights that the pages give to whoever
+// runs `unregister`: docs/access.md those on access, docs/security.md the
+// registrar's, docs/operations.md those to scale.
 func uninstaller(t *testing.T, namespace string, port int32) (*manager.Manager, *observer.ObservedLogs) {
 	t.Helper()
 	user, err := cluster.AddUser("system:serviceaccount:admitkit-system:admitkit-unregister", "system:serviceaccounts", "system:serviceaccounts:admitkit-system")
@@ -46,23 +47,23 @@ func uninstaller(t *testing.T, namespace string, port int32) (*manager.Manager, 
 	pods.ResourceNames = nil
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "admitkit-system", Name: "admitkit-unregister"}}
 	named := metav1.ObjectMeta{Name: "unregister", Namespace: namespace}
-	create(t, admin, &rbacv1.Role{ObjectMeta: named, Rules: []rbacv1.PolicyRule{
+	testkit.Create(t, admin, &rbacv1.Role{ObjectMeta: named, Rules: []rbacv1.PolicyRule{
 		rule("", "secrets", "admitkit-setupcertificate", "delete"),
 		rule("apps", "deployments", "manager", "get"), rule("apps", "deployments/scale", "manager", "patch"), pods,
 	}})
-	create(t, admin, &rbacv1.RoleBinding{ObjectMeta: named, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: named.Name}, Subjects: subjects})
+	testkit.Create(t, admin, &rbacv1.RoleBinding{ObjectMeta: named, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: named.Name}, Subjects: subjects})
 	wide := metav1.ObjectMeta{Name: "unregister-" + namespace}
-	create(t, admin, &rbacv1.ClusterRole{ObjectMeta: wide, Rules: []rbacv1.PolicyRule{
+	testkit.Create(t, admin, &rbacv1.ClusterRole{ObjectMeta: wide, Rules: []rbacv1.PolicyRule{
 		rule("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "admitkit."+namespace, "get", "delete"),
 		rule("admissionregistration.k8s.io", "validatingwebhookconfigurations", "admitkit."+namespace, "get", "delete"),
 	}})
-	create(t, admin, &rbacv1.ClusterRoleBinding{ObjectMeta: wide, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: wide.Name}, Subjects: subjects})
+	testkit.Create(t, admin, &rbacv1.ClusterRoleBinding{ObjectMeta: wide, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: wide.Name}, Subjects: subjects})
 	core, logs := observer.New(zapcore.DebugLevel)
 	mgr, err := manager.New(manager.Options{Namespace: namespace, Host: "127.0.0.1", Port: port, Logger: zap.New(core).Sugar(), RESTConfig: user.Config})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := mgr.AddExtension(access.New(access.Options{Namespace: namespace})); err != nil {
+	if err := mgr.AddExtension(access.New(access.Options{})); err != nil {
 		t.Fatal(err)
 	}
 	return mgr, logs
@@ -79,7 +80,7 @@ func gone(t *testing.T, object client.Object) bool {
 
 func TestUninstallingEndsAllAccessAndInstallingAgainGivesNoneBack(t *testing.T) {
 	t.Parallel()
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 1)
 	deployment(t, namespace, "api", 1)
 	deployment(t, namespace, "manager", 2) // which runs in the test in truth
@@ -91,14 +92,14 @@ func TestUninstallingEndsAllAccessAndInstallingAgainGivesNoneBack(t *testing.T) 
 		podTemplate(namespace, "web", ref("Deployment", "web"), "devs"), execTemplate(namespace, "web", ref("Deployment", "web"), "devs"),
 		evicting, execTemplate(namespace, "late", ref("Deployment", "late"), "devs"),
 	} {
-		create(t, admin, template)
+		testkit.Create(t, admin, template)
 	}
 	requests := []request{
 		granted(t, alice, podRequest(namespace, "own", "web")), granted(t, alice, execRequest(namespace, "kept", "web")),
 		granted(t, alice, execRequest(namespace, "evicted", "api")),
 	}
 	waiting := execRequest(namespace, "waiting", "late")
-	create(t, as(t, alice), waiting)
+	testkit.Create(t, as(t, alice), waiting)
 	await(t, waiting, "waits", func() bool { return fails(waiting, "AccessResourcesCreated", "TargetMissing") })
 	pods := map[string]*corev1.Pod{}
 	for _, req := range requests {
@@ -109,13 +110,33 @@ func TestUninstallingEndsAllAccessAndInstallingAgainGivesNoneBack(t *testing.T) 
 		pods[req.GetName()] = pod
 	}
 	requests = append(requests, waiting)
-	r.stop(t)
+	r.stop()
 
 	// Nobody answers now, and so nobody forges what is about to be believed.
 	forged := roleOf(execRequest(namespace, "forged", ""))
 	if err := admin.Create(t.Context(), forged); err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
 		t.Errorf("an administrator can make a record of a grant: %v", err)
 	}
+	uninstall(t, namespace, port, pods)
+	for _, req := range requests {
+		staysRevoked(t, req)
+	}
+	startOn(t, namespace, port, access.Options{}, nil)
+	deployment(t, namespace, "late", 1)
+	granted(t, alice, execRequest(namespace, "another", "late"))
+	for _, req := range requests {
+		await(t, req, "was looked at again", func() bool { return req.GetRequestStatus().ObservedGeneration == req.GetGeneration() })
+		if !isRevoked(req) || !gone(t, bindingOf(req)) || !gone(t, roleOf(req)) {
+			t.Errorf("request %s gives access again: %+v", req.GetName(), req.GetRequestStatus())
+		}
+		refused(t, patch(t, alice, req, `{"spec":{"duration":"101h"}}`), "cannot be extended", "make another request")
+	}
+}
+
+// uninstall scales the managers down and unregisters, twice, with which all access
+// by requests to these Pods, by their names, ends.
+func uninstall(t *testing.T, namespace string, port int32, pods map[string]*corev1.Pod) {
+	t.Helper()
 	mgr, logs := uninstaller(t, namespace, port)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -145,44 +166,37 @@ func TestUninstallingEndsAllAccessAndInstallingAgainGivesNoneBack(t *testing.T) 
 	if !gone(t, pods["own"]) || gone(t, pods["kept"]) || !pods["kept"].DeletionTimestamp.IsZero() {
 		t.Error("the access Pod is there, or the Pod whose sessions were to be kept is not")
 	}
-	eventually(t, "the Pod is evicted", func(ctx context.Context) bool {
+	testkit.Eventually(t, "the Pod is evicted", func(ctx context.Context) bool {
 		return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(pods["evicted"]), pods["evicted"]))
 	})
-	revoked := func(req request) bool {
-		status := req.GetRequestStatus()
-		return status.RevokedAt != nil && status.ExpiresAt.Equal(status.RevokedAt) && fails(req, "AccessStillValid", "Revoked") && fails(req, "AccessResourcesCreated", "Revoked") && !status.Ready
-	}
-	for _, req := range requests {
-		if gone(t, req) || !revoked(req) {
-			t.Errorf("request %s says %+v", req.GetName(), req.GetRequestStatus())
-		}
-		// Not even an administrator brings it back.
-		change := req.DeepCopyObject().(request)
-		change.GetRequestStatus().RevokedAt = nil
-		if err := admin.Status().Update(t.Context(), change); !apierrors.IsInvalid(err) {
-			t.Errorf("request %s: the revocation can be taken back: %v", req.GetName(), err)
-		}
-		// No webhook refuses this now.
-		if err := patch(t, alice, req, `{"spec":{"duration":"100h"}}`); err != nil {
-			t.Fatal(err)
-		}
-	}
+}
 
-	startOn(t, namespace, port, access.Options{}, nil)
-	deployment(t, namespace, "late", 1)
-	granted(t, alice, execRequest(namespace, "another", "late"))
-	for _, req := range requests {
-		await(t, req, "was looked at again", func() bool { return req.GetRequestStatus().ObservedGeneration == req.GetGeneration() })
-		if !revoked(req) || !gone(t, bindingOf(req)) || !gone(t, roleOf(req)) {
-			t.Errorf("request %s gives access again: %+v", req.GetName(), req.GetRequestStatus())
-		}
-		refused(t, patch(t, alice, req, `{"spec":{"duration":"101h"}}`), "cannot be extended", "make another request")
+func isRevoked(req request) bool {
+	status := req.GetRequestStatus()
+	return status.RevokedAt != nil && status.ExpiresAt.Equal(status.RevokedAt) && fails(req, "AccessStillValid", "Revoked") && fails(req, "AccessResourcesCreated", "Revoked") && !status.Ready
+}
+
+// staysRevoked tries to bring a revoked request back, while no webhook stands.
+func staysRevoked(t *testing.T, req request) {
+	t.Helper()
+	if gone(t, req) || !isRevoked(req) {
+		t.Errorf("request %s says %+v", req.GetName(), req.GetRequestStatus())
+	}
+	// Not even an administrator brings it back.
+	change := req.DeepCopyObject().(request)
+	change.GetRequestStatus().RevokedAt = nil
+	if err := admin.Status().Update(t.Context(), change); !apierrors.IsInvalid(err) {
+		t.Errorf("request %s: the revocation can be taken back: %v", req.GetName(), err)
+	}
+	// No webhook refuses this now.
+	if err := patch(t, alice, req, `{"spec":{"duration":"100h"}}`); err != nil {
+		t.Fatal(err)
 	}
 }
 
 func TestUnregisteringWhileNoWebhookStandsTakesNothingButGrants(t *testing.T) {
 	t.Parallel()
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	label := map[string]string{access.LabelManagedBy: "admitkit-access"}
 	meta := func(name string, labels map[string]string, annotations ...string) metav1.ObjectMeta {
 		m := metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels, Annotations: map[string]string{}}
@@ -203,8 +217,8 @@ func TestUnregisteringWhileNoWebhookStandsTakesNothingButGrants(t *testing.T) {
 	}
 	const uid = access.AnnotationRequestUID
 	victim, stripped := pod("victim", label), pod("podaccess-stripped", nil)
-	create(t, admin, victim)
-	create(t, admin, stripped)
+	testkit.Create(t, admin, victim)
+	testkit.Create(t, admin, stripped)
 	foreign := map[string]client.Object{
 		"a RoleBinding with our label and annotation, but another name":   binding(meta("payroll", label, uid, "1")),
 		"a Role with our label, but another name":                         role(meta("payroll", label), victim),
@@ -219,7 +233,7 @@ func TestUnregisteringWhileNoWebhookStandsTakesNothingButGrants(t *testing.T) {
 	}
 	for _, objects := range []map[string]client.Object{foreign, ours} {
 		for _, object := range objects {
-			create(t, admin, object)
+			testkit.Create(t, admin, object)
 		}
 	}
 	foreign["a Pod with our label"] = victim
@@ -235,7 +249,7 @@ func TestUnregisteringWhileNoWebhookStandsTakesNothingButGrants(t *testing.T) {
 	}
 	for name, object := range ours {
 		if name == "an access Pod without labels" {
-			eventually(t, "the Pod is gone", func(ctx context.Context) bool {
+			testkit.Eventually(t, "the Pod is gone", func(ctx context.Context) bool {
 				return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(object), object))
 			})
 		} else if !gone(t, object) {
@@ -250,9 +264,9 @@ func TestUnregisteringWhileNoWebhookStandsTakesNothingButGrants(t *testing.T) {
 // removers are what an uninstall calls.
 type removers []extension.Remover
 
-func removersOf(t *testing.T, options access.Options) removers {
+func removersOf(t *testing.T, mgr extension.Manager, options access.Options) removers {
 	t.Helper()
-	parts, err := host.PartsOf(access.New(options), nil)
+	parts, err := host.PartsOf(access.New(options), mgr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,25 +287,25 @@ func (r removers) remove(t *testing.T, limit time.Duration, mgr extension.Manage
 
 func TestWhatCannotBeEndedYetIsNamedAndGivesNoAccess(t *testing.T) {
 	t.Parallel()
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	web := deployment(t, namespace, "web", 1)
 	all := intstr.FromString("100%")
 	budget := &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"},
 		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &all, Selector: web.Spec.Selector},
 	}
-	create(t, admin, budget)
-	eventually(t, "the budget is in force", func(ctx context.Context) bool {
+	testkit.Create(t, admin, budget)
+	testkit.Eventually(t, "the budget is in force", func(ctx context.Context) bool {
 		return admin.Get(ctx, client.ObjectKeyFromObject(budget), budget) == nil && budget.Status.ExpectedPods == 1
 	})
 	r := start(t, namespace, access.Options{})
 	template := execTemplate(namespace, "web", ref("Deployment", "web"), "devs")
 	template.Spec.AccessConfig.OnExpiry = v1alpha1.ExpiryEvict
-	create(t, admin, template)
+	testkit.Create(t, admin, template)
 	req := granted(t, alice, execRequest(namespace, "a", "web"))
-	r.stop(t)
-	each := removersOf(t, access.Options{Namespace: namespace})
+	r.stop()
 	mgr, _ := uninstaller(t, namespace, freeport.For(t))
+	each := removersOf(t, mgr, access.Options{})
 	errs := each.remove(t, 2*time.Second, mgr)
 	if len(each) != 2 || len(errs) != 1 || !strings.Contains(errs[0].Error(), namespace+"/execaccess-a") || !strings.Contains(errs[0].Error(), "PodDisruptionBudget") {
 		t.Errorf("%d removers: %v", len(each), errs)
@@ -309,13 +323,13 @@ func TestWhatCannotBeEndedYetIsNamedAndGivesNoAccess(t *testing.T) {
 		t.Error(errs)
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: req.Status.PodName}}
-	eventually(t, "the Pod is evicted", func(ctx context.Context) bool {
+	testkit.Eventually(t, "the Pod is evicted", func(ctx context.Context) bool {
 		return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(pod), pod))
 	})
 }
 
 func TestRemovingWithoutTheRightsFailsAtOnceAndSaysWhichAreMissing(t *testing.T) {
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	for _, errs := range [][]error{removeAs(t, mallory, namespace), removeAs(t, mallory, "nobody-may-ask"), removeAs(t, mayAskFor(t, namespace), namespace)} {
 		if len(errs) != 2 {
 			t.Errorf("two kinds of access fail with %d errors", len(errs))
@@ -343,10 +357,10 @@ func mayAskFor(t *testing.T, namespace string) *controlplane.User {
 	if err != nil {
 		t.Fatal(err)
 	}
-	create(t, admin, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
+	testkit.Create(t, admin, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"namespaces"}, ResourceNames: []string{namespace}, Verbs: []string{"get"}},
 	}})
-	create(t, admin, &rbacv1.ClusterRoleBinding{
+	testkit.Create(t, admin, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}},
 	})
@@ -360,7 +374,7 @@ func removeAs(t *testing.T, user *controlplane.User, namespace string) []error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	each := removersOf(t, access.Options{Namespace: namespace})
+	each := removersOf(t, mgr, access.Options{})
 	return each.remove(t, 30*time.Second, mgr)
 }
 
@@ -375,7 +389,7 @@ func TestWhereTheCRDsWereDeletedFirstWhatIsLeftOfGrantsStillGoes(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "execaccess-a", Labels: map[string]string{access.LabelManagedBy: "admitkit-access"}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "execaccess-a"},
 	}
-	create(t, c, binding)
+	testkit.Create(t, c, binding)
 	mgr, err := manager.New(manager.Options{WebhookNamespace: metav1.NamespaceDefault, Host: "127.0.0.1", RESTConfig: bare.Config()})
 	if err != nil {
 		t.Fatal(err)
@@ -420,12 +434,12 @@ func TestOlderCRDsCannotHoldARevocationAndTheErrorSaysSo(t *testing.T) {
 	}
 	req := execRequest(metav1.NamespaceDefault, "a", "web")
 	req.Spec.Duration = "1h"
-	create(t, c, req)
+	testkit.Create(t, c, req)
 	mgr, err := manager.New(manager.Options{WebhookNamespace: metav1.NamespaceDefault, Host: "127.0.0.1", RESTConfig: older.Config()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	each := removersOf(t, access.Options{})
+	each := removersOf(t, mgr, access.Options{})
 	errs := each.remove(t, 2*time.Second, mgr)
 	if len(errs) != 1 || !strings.Contains(errs[0].Error(), "default/a") || !strings.Contains(errs[0].Error(), "apply config/crd") {
 		t.Errorf("got %v", errs)
@@ -434,12 +448,12 @@ func TestOlderCRDsCannotHoldARevocationAndTheErrorSaysSo(t *testing.T) {
 
 func TestARequestThatIsLengthenedAfterTheUninstallStaysOver(t *testing.T) {
 	t.Parallel()
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	req := execRequest(namespace, "a", "web")
 	req.Spec.Duration = "1ms"
-	create(t, admin, req)
-	each := removersOf(t, access.Options{Namespace: namespace})
+	testkit.Create(t, admin, req)
 	mgr, _ := uninstaller(t, namespace, freeport.For(t))
+	each := removersOf(t, mgr, access.Options{})
 	if errs := each.remove(t, 30*time.Second, mgr); len(errs) > 0 {
 		t.Fatal(errs)
 	}
@@ -458,14 +472,14 @@ func TestARequestThatIsLengthenedAfterTheUninstallStaysOver(t *testing.T) {
 // revocation lies in the future: the removal would never end, nor the access.
 func TestARevocationByAClockThatIsAheadCountsAtOnce(t *testing.T) {
 	t.Parallel()
-	namespace := newNamespace(t)
+	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 1)
 	start(t, namespace, access.Options{})
-	create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
-	create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	testkit.Create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	requests := []request{granted(t, alice, podRequest(namespace, "a", "web")), granted(t, alice, execRequest(namespace, "a", "web"))}
-	each := removersOf(t, access.Options{Namespace: namespace, Clock: ahead(2 * time.Hour)})
 	mgr, _ := uninstaller(t, namespace, freeport.For(t))
+	each := removersOf(t, mgr, access.Options{Clock: ahead(2 * time.Hour)})
 	if errs := each.remove(t, 20*time.Second, mgr); len(errs) > 0 {
 		t.Error(errs)
 	}

@@ -2,8 +2,8 @@ package access
 
 import rbacv1 "k8s.io/api/rbac/v1"
 
-// Rights implements extension.Entitled: those of the README, with every verb that
-// a template can grant. Nobody can grant what they do not hold themselves.
+// Rights implements extension.Entitled: the rights of docs/access.md, with every verb
+// that a template can grant. Nobody can grant what they do not hold themselves.
 func (r *requests) Rights() []rbacv1.PolicyRule {
 	rule := func(groups, resources []string, verbs ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: groups, Resources: resources, Verbs: verbs}

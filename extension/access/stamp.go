@@ -14,7 +14,7 @@ import (
 
 // stamp writes into a request who made it, and how long it lasts.
 type stamp[T v1alpha1.Request] struct {
-	*Access
+	*shared
 	kind kind
 }
 

@@ -21,14 +21,14 @@ import (
 
 // templates reconciles the templates of one kind: it keeps their status.
 type templates struct {
-	*Access
+	*shared
 	kind    kind
 	targets *workload.Watches
 }
 
 var _ extension.Reconciler = (*templates)(nil)
 
-func newTemplates(a *Access, k kind) *templates { return &templates{Access: a, kind: k} }
+func newTemplates(a *shared, k kind) *templates { return &templates{shared: a, kind: k} }
 
 // Register makes the controller. It watches templates and, each by its name, their
 // targets.

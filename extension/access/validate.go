@@ -18,7 +18,7 @@ import (
 
 // requestRules refuses requests that the template does not allow.
 type requestRules[T v1alpha1.Request] struct {
-	*Access
+	*shared
 	kind kind
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/admitkit/admitkit/extension/access/internal/workload"
 )
 
-// validatePodTemplate refuses templates by which nobody could be given access.
-func (a *Access) validatePodTemplate(ctx context.Context, t *v1alpha1.PodAccessTemplate, req *extension.Request) error {
+// validatePodTemplate refuses templates that could give nobody access.
+func (a *shared) validatePodTemplate(ctx context.Context, t *v1alpha1.PodAccessTemplate, req *extension.Request) error {
 	limit, err := validateConfig(&t.Spec.AccessConfig)
 	if err != nil {
 		return err
@@ -62,8 +62,8 @@ func validateWithoutTarget(t *v1alpha1.PodAccessTemplate, limit time.Duration) e
 	return nil
 }
 
-// validateExecTemplate refuses templates by which nobody could be given access.
-func (a *Access) validateExecTemplate(ctx context.Context, t *v1alpha1.ExecAccessTemplate, req *extension.Request) error {
+// validateExecTemplate refuses templates that could give nobody access.
+func (a *shared) validateExecTemplate(ctx context.Context, t *v1alpha1.ExecAccessTemplate, req *extension.Request) error {
 	if _, err := validateConfig(&t.Spec.AccessConfig); err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func validateConfig(config *v1alpha1.AccessConfig) (time.Duration, error) {
 
 // treatPod treats a Pod that names a template when it is created as if it were made
 // for a request: harmless, changed, and within the caps. It gives nobody access.
-func (a *Access) treatPod(ctx context.Context, p *corev1.Pod, req *extension.Request) error {
+func (a *shared) treatPod(ctx context.Context, p *corev1.Pod, req *extension.Request) error {
 	name, found := p.Annotations[AnnotationTemplate]
 	if !found {
 		return nil

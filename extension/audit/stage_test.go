@@ -97,7 +97,7 @@ func newStage(t *testing.T) *stage {
 	s.admin = testkit.Client(t, s.Admin(), scheme)
 	s.apply(t, standing)
 	s.apply(t, manifest(t, rightsPage, "admitkit-audit-enforcement", "admitkit-audit-touched-pods"))
-	s.apply(t, manifest(t, "../access/README.md", "admitkit-access"))
+	s.apply(t, manifest(t, "../../docs/access.md", "admitkit-access"))
 	var err error
 	for into, groups := range map[**controlplane.User][]string{
 		&s.manager: {"system:serviceaccount:admitkit-system:admitkit", "system:serviceaccounts"},

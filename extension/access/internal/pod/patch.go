@@ -56,7 +56,7 @@ func applyPatch(pod *corev1.Pod, operations []v1alpha1.JSONPatchOperation) error
 }
 
 // operationsOf writes null where an operation needs a value and has none: the API
-// server drops a null from a custom resource.
+// type does not tell a null from an absent value.
 func operationsOf(operations []v1alpha1.JSONPatchOperation) []map[string]any {
 	result := make([]map[string]any, len(operations))
 	for i, o := range operations {
