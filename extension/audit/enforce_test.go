@@ -182,7 +182,7 @@ func (s *stage) grantsOfOtherKinds(t *testing.T, pod string) {
 	refusedBy(t, enforce.RuleRequest, output, err)
 }
 
-// Whoever copies the command out of the message gets in by it.
+// The command in the message gets its reader in.
 func (s *stage) whatTheDenialSaysHelps(t *testing.T, pod string) {
 	output, err := s.kubectl(t, s.alice, "exec", "-n", "shop", pod, "--", "true")
 	refusedBy(t, enforce.RuleRequest, output, err)

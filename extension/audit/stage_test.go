@@ -250,7 +250,7 @@ func (s *stage) start(t *testing.T, options audit.Options, replicas int) (stop f
 			t.Fatal("a manager is not ready after a minute")
 		}
 	}
-	// The API server learns of webhook configurations by a watch.
+	// The API server sees new webhook configurations by a watch.
 	testkit.Eventually(t, "the API server calls the webhooks", func(ctx context.Context) bool {
 		before := s.records.count()
 		for _, namespace := range []string{"shop", "open"} {

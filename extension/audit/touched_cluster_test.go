@@ -96,7 +96,7 @@ func (s *stage) touchedPodsAreEvicted(t *testing.T) {
 	}
 	s.evictedAt(t, deletions, limited)
 
-	// Nothing is lost with a manager: whoever runs next reads it from the Pod.
+	// A restart loses nothing: the next manager reads the mark on the Pod.
 	web = s.pod(t, "open")
 	touched = touch(web)
 	stop()
