@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,6 +26,7 @@ import (
 	"github.com/admitkit/admitkit/extension/audit/sink"
 	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 )
 
@@ -37,8 +37,8 @@ import (
 // client tries again with another command.
 func TestNoExecOfManyIsMissingFromTheRecord(t *testing.T) {
 	const clients = 32
-	total := count(20_000, 480)
-	ns := newNamespace(t)
+	total := testkit.Long(20_000, 480)
+	ns := testkit.ManagerNamespace(t, admin)
 	pods := []string{"shop-0", "shop-1", "shop-2", "shop-3"}
 	for _, pod := range pods {
 		runPod(t, ns, pod)
@@ -71,13 +71,13 @@ func TestNoExecOfManyIsMissingFromTheRecord(t *testing.T) {
 	case <-time.After(20 * time.Minute):
 		t.Fatalf("only %d execs", done.Load())
 	}
-	running.kill()
+	running.Kill()
 	killed = time.Since(began)
 	running = startProcess(t, options)
 	restarted = time.Since(began)
 	clientsDone.Wait()
 	took := time.Since(began) - (restarted - killed)
-	running.kill()
+	running.Kill()
 	compare(t, ns, options.File, total, took)
 }
 
@@ -180,10 +180,10 @@ func compare(t *testing.T, ns, file string, total int, took time.Duration) {
 		t.Errorf("of %d execs %d are missing from the record, and %d are in it twice", len(admitted), missing, double)
 	}
 	t.Logf("%d execs let through, %d refused while the manager was down, %d AuditEvents, %d lines", len(admitted), refused, len(objects), len(lines))
-	figure("audit.execs", float64(len(admitted)), "execs")
-	figure("audit.missing", float64(missing), "execs")
-	figure("audit.double", float64(double), "execs")
-	figure("audit.execs_per_s", float64(total)/took.Seconds(), "execs/s")
+	testkit.Figure("audit.execs", float64(len(admitted)), "execs")
+	testkit.Figure("audit.missing", float64(missing), "execs")
+	testkit.Figure("audit.double", float64(double), "execs")
+	testkit.Figure("audit.execs_per_s", float64(total)/took.Seconds(), "execs/s")
 }
 
 // auditEvents are the AuditEvents of a namespace by name, and how many have a
@@ -212,7 +212,7 @@ func auditEvents(t *testing.T, ns string) (names, commands map[string]int) {
 // webhook: execs in a container that does not exist pass admission and end
 // there, without the time that a kubelet takes, which varies.
 func TestAuditingAddsLittleToAnExec(t *testing.T) {
-	audited, plain := newNamespace(t), newNamespace(t)
+	audited, plain := testkit.ManagerNamespace(t, admin), testkit.ManagerNamespace(t, admin)
 	runPod(t, audited, "shop")
 	runPod(t, plain, "shop")
 	start(t, audited, audit.Options{Sinks: []audit.SinkOptions{
@@ -237,7 +237,7 @@ func TestAuditingAddsLittleToAnExec(t *testing.T) {
 		return time.Since(began)
 	}
 	var with, without []time.Duration
-	for range count(2000, 200) { // by turns, so that both have the same neighbours
+	for range testkit.Long(2000, 200) { // by turns, so that both have the same neighbours
 		without = append(without, exec(plain))
 		with = append(with, exec(audited))
 	}
@@ -246,14 +246,9 @@ func TestAuditingAddsLittleToAnExec(t *testing.T) {
 		t.Errorf("%d execs, %d records", len(with), len(names))
 	}
 	added := func(p float64) float64 {
-		return float64(percentile(with, p)-percentile(without, p)) / float64(time.Millisecond)
+		return float64(testkit.Percentile(with, p)-testkit.Percentile(without, p)) / float64(time.Millisecond)
 	}
-	t.Logf("p50 %s with, %s without; p99 %s with, %s without", percentile(with, .5), percentile(without, .5), percentile(with, .99), percentile(without, .99))
-	figure("audit.added_p50_ms", added(.5), "ms")
-	figure("audit.added_p99_ms", added(.99), "ms")
-}
-
-func percentile(of []time.Duration, p float64) time.Duration {
-	sorted := slices.Sorted(slices.Values(of))
-	return sorted[min(len(sorted)-1, int(float64(len(sorted))*p))]
+	t.Logf("p50 %s with, %s without; p99 %s with, %s without", testkit.Percentile(with, .5), testkit.Percentile(without, .5), testkit.Percentile(with, .99), testkit.Percentile(without, .99))
+	testkit.Figure("audit.added_p50_ms", added(.5), "ms")
+	testkit.Figure("audit.added_p99_ms", added(.99), "ms")
 }

@@ -15,7 +15,7 @@ import (
 
 var metricName = regexp.MustCompile(`admitkit_(audit|cloudevents)_[a-z_]+`)
 
-func TestDashboardAlertsAndReadmeKnowTheMetrics(t *testing.T) {
+func TestDashboardAlertsAndReferenceKnowTheMetrics(t *testing.T) {
 	source := ""
 	for _, dir := range []string{".", "../cloudevents"} {
 		if err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
@@ -29,7 +29,7 @@ func TestDashboardAlertsAndReadmeKnowTheMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, path := range []string{"../../docs/audit/dashboard.json", "../../docs/audit/alerts.yaml", "README.md"} {
+	for _, path := range []string{"../../docs/audit/dashboard.json", "../../docs/audit/alerts.yaml", "../../docs/metrics.md"} {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -40,7 +40,7 @@ func TestDashboardAlertsAndReadmeKnowTheMetrics(t *testing.T) {
 		}
 		for name := range used {
 			if !regexp.MustCompile(`"` + name + `"`).MatchString(source) {
-				t.Errorf("%s has %s, which there is not", path, name)
+				t.Errorf("%s has %s, which does not exist", path, name)
 			}
 		}
 		for _, name := range metricName.FindAllString(source, -1) {

@@ -20,6 +20,7 @@ import (
 	"github.com/admitkit/admitkit/extension/audit/internal/audittest"
 	"github.com/admitkit/admitkit/extension/audit/sink"
 	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // objectsOnly has one sink, which is Closed.
@@ -62,7 +63,7 @@ func nobodysEvents(t *testing.T) {
 }
 
 func TestAnAuditEventCannotBeTamperedWith(t *testing.T) {
-	ns := newNamespace(t)
+	ns := testkit.ManagerNamespace(t, admin)
 	auditor, err := cluster.AddUser("chief-auditor", "system:masters")
 	if err != nil {
 		t.Fatal(err)
@@ -118,8 +119,8 @@ func TestAnAuditEventCannotBeTamperedWith(t *testing.T) {
 func TestAnAuditEventGoesAtTheVeryEndOfItsRetention(t *testing.T) {
 	nobodysEvents(t)
 	const retention = 3 * time.Second
-	n := count(200, 20)
-	ns := newNamespace(t)
+	n := testkit.Long(200, 20)
+	ns := testkit.ManagerNamespace(t, admin)
 	start(t, ns, objectsOnly(auditevent.Options{Retention: retention, FoldAfter: -1, DeletionsPerSecond: 1000}))
 	runPod(t, ns, "shop")
 	w, err := admin.Watch(t.Context(), &v1alpha1.AuditEventList{})
@@ -158,7 +159,7 @@ func TestAnAuditEventGoesAtTheVeryEndOfItsRetention(t *testing.T) {
 	if worst > 2*time.Second {
 		t.Errorf("the last is gone %s after its time", worst)
 	}
-	figure("audit.retention_late_ms", float64(worst)/float64(time.Millisecond), "ms")
+	testkit.Figure("audit.retention_late_ms", float64(worst)/float64(time.Millisecond), "ms")
 }
 
 func TestManyAuditEventsAreDeletedAtABoundedRate(t *testing.T) {
@@ -168,11 +169,11 @@ func TestManyAuditEventsAreDeletedAtABoundedRate(t *testing.T) {
 	for i := range n {
 		e := &v1alpha1.AuditEvent{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("old-", i)}}
 		e.Spec.AuditRecord = *audittest.Record(e.Name, old.Time)
-		create(t, e)
+		testkit.Create(t, admin, e)
 	}
 	kept := &v1alpha1.AuditEvent{ObjectMeta: metav1.ObjectMeta{Name: "young"}}
 	kept.Spec.AuditRecord = *audittest.Record("young", time.Now())
-	create(t, kept)
+	testkit.Create(t, admin, kept)
 	left := func() int {
 		var list v1alpha1.AuditEventList
 		if err := admin.List(t.Context(), &list); err != nil {
@@ -187,8 +188,8 @@ func TestManyAuditEventsAreDeletedAtABoundedRate(t *testing.T) {
 		return n
 	}
 	began := time.Now()
-	start(t, newNamespace(t), objectsOnly(auditevent.Options{Retention: time.Minute, DeletionsPerSecond: perSecond}))
-	eventually(t, "the old ones are gone", func(context.Context) bool { return left() == 0 })
+	start(t, testkit.ManagerNamespace(t, admin), objectsOnly(auditevent.Options{Retention: time.Minute, DeletionsPerSecond: perSecond}))
+	testkit.Eventually(t, "the old ones are gone", func(context.Context) bool { return left() == 0 })
 	// The first perSecond may go at once.
 	if took, least := time.Since(began), time.Second*(n-perSecond)/perSecond; took < least {
 		t.Errorf("%d are gone within %s, want at least %s", n, took, least)
@@ -201,7 +202,7 @@ func TestManyAuditEventsAreDeletedAtABoundedRate(t *testing.T) {
 func TestAFloodIsFoldedIntoOneAuditEventThatCounts(t *testing.T) {
 	nobodysEvents(t)
 	const after, total = 5, 30
-	ns := newNamespace(t)
+	ns := testkit.ManagerNamespace(t, admin)
 	options := objectsOnly(auditevent.Options{FoldAfter: after})
 	// All of it is in one minute.
 	options.Clock = clocktesting.NewFakeClock(time.Now())
@@ -240,9 +241,9 @@ func TestAFloodIsFoldedIntoOneAuditEventThatCounts(t *testing.T) {
 }
 
 func TestADryRunIsLoggedAndHasNoEffect(t *testing.T) {
-	ns := newNamespace(t)
+	ns := testkit.ManagerNamespace(t, admin)
 	kept := &memory{}
-	r := start(t, ns, audit.Options{Sinks: []audit.SinkOptions{
+	logs := start(t, ns, audit.Options{Sinks: []audit.SinkOptions{
 		{Sink: sink.NewLog(), FailurePolicy: audit.Closed},
 		{Sink: auditevent.New(auditevent.Options{}), FailurePolicy: audit.Closed},
 		{Sink: sink.NewEvent(), FailurePolicy: audit.Closed},
@@ -250,13 +251,13 @@ func TestADryRunIsLoggedAndHasNoEffect(t *testing.T) {
 	}})
 	pod := runPod(t, ns, "shop")
 	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "tools", Image: "example.com/tools:1"}}}
-	if err := as(t, alice).SubResource("ephemeralcontainers").Update(t.Context(), pod, client.DryRunAll); err != nil {
+	if err := testkit.Client(t, alice, scheme).SubResource("ephemeralcontainers").Update(t.Context(), pod, client.DryRunAll); err != nil {
 		t.Fatal(err)
 	}
 	if got := kept.of("alice"); len(got) != 1 || !got[0].DryRun || got[0].Way != v1alpha1.WayDebug {
 		t.Errorf("recorded %+v", got)
 	}
-	if r.logs.FilterMessage("session").FilterFieldKey("dryRun").Len() != 1 {
+	if logs.FilterMessage("session").FilterFieldKey("dryRun").Len() != 1 {
 		t.Error("it is not logged")
 	}
 	if got := eventsOf(t, ns); len(got) != 0 {
@@ -274,7 +275,7 @@ func TestADryRunIsLoggedAndHasNoEffect(t *testing.T) {
 }
 
 func TestAnEventOnThePodTellsOfTheSession(t *testing.T) {
-	ns := newNamespace(t)
+	ns := testkit.ManagerNamespace(t, admin)
 	start(t, ns, audit.Options{Required: true})
 	pod := runPod(t, ns, "shop")
 	execIn(t, ns, "true", "--token", "s3cr3t")

@@ -19,6 +19,7 @@ import (
 	"github.com/admitkit/admitkit/extension/audit/sink"
 	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
 	"github.com/admitkit/admitkit/extension/audit/sink/cloudevents"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
@@ -92,9 +93,9 @@ func TestASinkThatFailsDoesWhatItsPolicySays(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				failing, ns := test.sink(t), newNamespace(t)
+				failing, ns := test.sink(t), testkit.ManagerNamespace(t, admin)
 				good := &memory{}
-				r := startAs(t, user, ns, audit.Options{Sinks: []audit.SinkOptions{
+				logs := startAs(t, user, ns, audit.Options{Sinks: []audit.SinkOptions{
 					{Sink: failing, FailurePolicy: policy, Timeout: timeoutFor(test.want)},
 					{Sink: good},
 				}})
@@ -103,16 +104,16 @@ func TestASinkThatFailsDoesWhatItsPolicySays(t *testing.T) {
 				output, err := cluster.Kubectl(t.Context(), alice, "-n", ns, "exec", "shop", "-c", "web", "--", "true").CombinedOutput()
 				// kubectl asks twice when it is refused, over WebSocket and SPDY.
 				asked := map[audit.FailurePolicy]int{audit.Open: 1, audit.Closed: 2}[policy]
-				eventually(t, "the other sink has the record", func(context.Context) bool { return len(good.of("alice")) == asked })
+				testkit.Eventually(t, "the other sink has the record", func(context.Context) bool { return len(good.of("alice")) == asked })
 				record := good.of("alice")[0]
 				if policy == audit.Open {
 					if err != nil || record.Decision != "Allowed" {
 						t.Errorf("%v: %s: the record is %+v", err, output, record)
 					}
-					eventually(t, "the loss is counted", func(context.Context) bool {
+					testkit.Eventually(t, "the loss is counted", func(context.Context) bool {
 						return audittest.Metric(t, "admitkit_audit_lost_total", failing.Name())-lost == 1
 					})
-					if r.logs.FilterMessage("record lost").Len() == 0 {
+					if logs.FilterMessage("record lost").Len() == 0 {
 						t.Error("the loss is not logged")
 					}
 					return

@@ -1,27 +1,24 @@
 package audit_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/extension/audit/sink"
 	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 )
 
 // A manager as a process of its own can be killed.
 
-// managerVariable has the processOptions of a test binary that is to be a
-// manager.
+// managerVariable has the processOptions of a test binary that runs as a manager.
 const managerVariable = "AUDIT_TEST_MANAGER"
 
 type processOptions struct {
@@ -71,63 +68,19 @@ func runProcess(text string) int {
 	return 0
 }
 
-// process is a running manager process.
-type process struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-	ended bool
-}
-
 // startProcess runs a manager process and returns when it is ready.
-func startProcess(t *testing.T, options processOptions) *process {
+func startProcess(t *testing.T, options processOptions) *testkit.Process {
 	t.Helper()
 	options.KubeConfig = managerUser.KubeConfig
 	text, err := json.Marshal(options)
 	if err != nil {
 		t.Fatal(err)
 	}
-	binary, err := os.Executable()
-	if err != nil {
+	cmd := testkit.Again(t, managerVariable, string(text))
+	if _, err := cmd.StdinPipe(); err != nil { // it stays open until the process is killed
 		t.Fatal(err)
 	}
-	p := &process{cmd: exec.Command(binary)}
-	p.cmd.Env = append(os.Environ(), managerVariable+"="+string(text))
-	log, err := os.CreateTemp(t.TempDir(), "manager-*.log")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.cmd.Stderr = log
-	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		p.kill()
-		if t.Failed() {
-			text, _ := os.ReadFile(log.Name())
-			t.Logf("the manager's log ends with:\n%s", text[max(0, len(text)-4000):])
-		}
-	})
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil || strings.TrimSpace(line) != "ready" {
-		text, _ := os.ReadFile(log.Name())
-		t.Fatalf("the manager process says %q, %v: %s", line, err, text)
-	}
+	p := testkit.Run(t, cmd)
+	p.Await(t, "ready")
 	return p
-}
-
-// kill ends the process as the kernel does when memory runs out.
-func (p *process) kill() {
-	if p.ended {
-		return
-	}
-	p.ended = true
-	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait()
 }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 func (s *stage) touchedPodsAreEvicted(t *testing.T) {
@@ -40,7 +41,7 @@ func (s *stage) touchedPodsAreEvicted(t *testing.T) {
 	if err := s.admin.Create(t.Context(), budget); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the budget counts its Pod", func(ctx context.Context) bool {
+	testkit.Eventually(t, "the budget counts its Pod", func(ctx context.Context) bool {
 		return s.admin.Get(ctx, client.ObjectKeyFromObject(budget), budget) == nil && budget.Status.CurrentHealthy == 1
 	})
 	web, late, limited := s.pod(t, "open"), s.podOf(t, "open", "late"), s.podOf(t, "open", "budget")
@@ -95,7 +96,7 @@ func (s *stage) touchedPodsAreEvicted(t *testing.T) {
 	}
 	s.evictedAt(t, deletions, limited)
 
-	// Nothing is lost with a manager: whoever runs next reads it from the Pod.
+	// A restart loses nothing: the next manager reads the mark on the Pod.
 	web = s.pod(t, "open")
 	touched = touch(web)
 	stop()
@@ -164,7 +165,7 @@ func (s *stage) evictedAt(t *testing.T, d *deletions, pod *corev1.Pod) time.Time
 // event waits for an Event on a Pod.
 func (s *stage) event(t *testing.T, pod *corev1.Pod, reason string) {
 	t.Helper()
-	eventually(t, "there is an Event "+reason, func(ctx context.Context) bool {
+	testkit.Eventually(t, "there is an Event "+reason, func(ctx context.Context) bool {
 		output, err := s.Kubectl(ctx, nil, "get", "events", "-n", pod.Namespace, "--field-selector", "reason="+reason+",involvedObject.name="+pod.Name, "-o", "name").CombinedOutput()
 		return err == nil && len(output) > 0 && !strings.Contains(string(output), "No resources")
 	})

@@ -29,6 +29,7 @@ import (
 	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/extension/audit/sink"
 	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // memory is a sink that keeps records for a test.
@@ -87,94 +88,115 @@ type aWay struct {
 	check   func(t *testing.T, records []*v1alpha1.AuditRecord)
 }
 
-func TestEveryWayInByKubectlIsRecordedOnce(t *testing.T) {
-	kubectl := func(args ...string) func(context.Context, string) *exec.Cmd {
-		return func(ctx context.Context, ns string) *exec.Cmd {
-			return cluster.Kubectl(ctx, alice, append([]string{"-n", ns}, args...)...)
-		}
+// kubectl runs kubectl as alice.
+func kubectl(args ...string) func(context.Context, string) *exec.Cmd {
+	return func(ctx context.Context, ns string) *exec.Cmd {
+		return cluster.Kubectl(ctx, alice, append([]string{"-n", ns}, args...)...)
 	}
-	terminal := func(args ...string) func(context.Context, string) *exec.Cmd {
-		return func(ctx context.Context, ns string) *exec.Cmd {
-			return onTerminal(ctx, cluster.Kubectl(ctx, alice, append([]string{"-n", ns}, args...)...))
-		}
+}
+
+// kubectlOnTerminal runs kubectl as alice in a terminal.
+func kubectlOnTerminal(args ...string) func(context.Context, string) *exec.Cmd {
+	return func(ctx context.Context, ns string) *exec.Cmd { return onTerminal(ctx, kubectl(args...)(ctx, ns)) }
+}
+
+// get reads a path of the API, with NS for the namespace.
+func get(path string) func(context.Context, string) *exec.Cmd {
+	return func(ctx context.Context, ns string) *exec.Cmd {
+		return cluster.Kubectl(ctx, alice, "get", "--request-timeout=2s", "--raw", strings.ReplaceAll(path, "NS", ns))
 	}
-	raw := func(path string) func(context.Context, string) *exec.Cmd {
-		return func(ctx context.Context, ns string) *exec.Cmd {
-			return cluster.Kubectl(ctx, alice, "get", "--request-timeout=2s", "--raw", strings.ReplaceAll(path, "NS", ns))
-		}
-	}
-	one := func(ways ...v1alpha1.AuditWay) []v1alpha1.AuditWay { return ways }
-	hasFlags := func(flags ...v1alpha1.AuditFlag) func(*testing.T, []*v1alpha1.AuditRecord) {
-		return func(t *testing.T, records []*v1alpha1.AuditRecord) {
-			for _, r := range records {
-				for _, flag := range flags {
-					if !slices.Contains(r.Flags, flag) {
-						t.Errorf("the record of %s has the flags %v, want %s", r.Way, r.Flags, flag)
-					}
+}
+
+// hasFlags checks that records have flags.
+func hasFlags(flags ...v1alpha1.AuditFlag) func(*testing.T, []*v1alpha1.AuditRecord) {
+	return func(t *testing.T, records []*v1alpha1.AuditRecord) {
+		for _, r := range records {
+			for _, flag := range flags {
+				if !slices.Contains(r.Flags, flag) {
+					t.Errorf("the record of %s has the flags %v, want %s", r.Way, r.Flags, flag)
 				}
 			}
 		}
 	}
-	download := filepath.Join(t.TempDir(), "copied")
-	table := []aWay{
-		{name: "exec", run: kubectl("exec", "shop", "--", "true", "--password=s3cr3t"), want: one(v1alpha1.WayExec), check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+}
+
+// sessions are the ways into an existing container.
+func sessions(t *testing.T) []aWay {
+	return []aWay{
+		{name: "exec", run: kubectl("exec", "shop", "--", "true", "--password=s3cr3t"), want: []v1alpha1.AuditWay{v1alpha1.WayExec}, check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
 			r := records[0]
 			if r.TTY || r.Stdin || r.Container != "web" || r.Image != "example.com/web:1" || r.Node != "node-0" || r.PodUID == "" || r.Command[1] != "--password=REDACTED" {
 				t.Errorf("the record is %+v", r)
 			}
 		}},
-		{name: "exec in a terminal", run: terminal("exec", "-it", "shop", "-c", "log", "--", "true"), want: one(v1alpha1.WayExec), endless: true, check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+		{name: "exec in a terminal", run: kubectlOnTerminal("exec", "-it", "shop", "-c", "log", "--", "true"), want: []v1alpha1.AuditWay{v1alpha1.WayExec}, endless: true, check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
 			if r := records[0]; !r.TTY || !r.Stdin || r.Container != "log" {
 				t.Errorf("the record is %+v", r)
 			}
 		}},
-		{name: "attach", run: kubectl("attach", "shop"), want: one(v1alpha1.WayAttach), endless: true},
-		{name: "port-forward", run: kubectl("port-forward", "pod/shop", ":8080"), want: one(v1alpha1.WayPortForward), endless: true},
-		{name: "proxy to a Pod", run: raw("/api/v1/namespaces/NS/pods/http:shop:8080/proxy/secret?a=b"), want: one(v1alpha1.WayPodProxy), check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+		{name: "cp", run: kubectl("cp", "shop:/etc/hostname", filepath.Join(t.TempDir(), "copied")), want: []v1alpha1.AuditWay{v1alpha1.WayExec}, check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+			if r := records[0]; r.Command[0] != "tar" {
+				t.Errorf("the record is %+v", r)
+			}
+		}},
+		{name: "attach", run: kubectl("attach", "shop"), want: []v1alpha1.AuditWay{v1alpha1.WayAttach}, endless: true},
+		{name: "port-forward", run: kubectl("port-forward", "pod/shop", ":8080"), want: []v1alpha1.AuditWay{v1alpha1.WayPortForward}, endless: true},
+	}
+}
+
+// proxies are the ways to a port, and to the kubelet.
+func proxies() []aWay {
+	return []aWay{
+		{name: "proxy to a Pod", run: get("/api/v1/namespaces/NS/pods/http:shop:8080/proxy/secret?a=b"), want: []v1alpha1.AuditWay{v1alpha1.WayPodProxy}, check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
 			if r := records[0]; r.Pod != "shop" || !slices.Equal(r.Ports, []string{"8080"}) || r.Path != "http:/secret" {
 				t.Errorf("the record is %+v", r)
 			}
 		}},
-		{name: "proxy to a Service", run: raw("/api/v1/namespaces/NS/services/shop:80/proxy/"), want: one(v1alpha1.WayServiceProxy), check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+		{name: "proxy to a Service", run: get("/api/v1/namespaces/NS/services/shop:80/proxy/"), want: []v1alpha1.AuditWay{v1alpha1.WayServiceProxy}, check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
 			if r := records[0]; r.Service != "shop" || r.Pod != "" {
 				t.Errorf("the record is %+v", r)
 			}
 		}},
-		{name: "proxy to the kubelet's exec", run: raw("/api/v1/nodes/node-0/proxy/run/NS/shop/web?cmd=id"), want: one(v1alpha1.WayNodeProxy), check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+		{name: "proxy to the kubelet's exec", run: get("/api/v1/nodes/node-0/proxy/run/NS/shop/web?cmd=id"), want: []v1alpha1.AuditWay{v1alpha1.WayNodeProxy}, check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
 			hasFlags(v1alpha1.FlagKubelet)(t, records)
 			if r := records[0]; r.Pod != "shop" || r.Container != "web" || r.Node != "node-0" || r.PodUID == "" {
 				t.Errorf("the record is %+v", r)
 			}
 		}},
-		{name: "cp", run: kubectl("cp", "shop:/etc/hostname", download), want: one(v1alpha1.WayExec), check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
-			if r := records[0]; r.Command[0] != "tar" {
-				t.Errorf("the record is %+v", r)
-			}
-		}},
-		{name: "debug", run: kubectl("debug", "shop", "--image=example.com/tools:1", "--target=web", "-c", "tools", "--", "sleep", "1"), want: one(v1alpha1.WayDebug), check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+	}
+}
+
+// debugging are the ways through a new container or Pod.
+func debugging() []aWay {
+	return []aWay{
+		{name: "debug", run: kubectl("debug", "shop", "--image=example.com/tools:1", "--target=web", "-c", "tools", "--", "sleep", "1"), want: []v1alpha1.AuditWay{v1alpha1.WayDebug}, check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
 			r := records[0]
 			if len(r.Containers) != 1 || r.Containers[0].Target != "web" || r.Image != "example.com/tools:1" || strings.Join(r.Command, " ") != "sleep 1" || r.Verb != "update" {
 				t.Errorf("the record is %+v", r)
 			}
 		}},
-		{name: "debug and attach", run: kubectl("debug", "-i", "shop", "--image=example.com/tools:1", "-c", "inside"), want: one(v1alpha1.WayDebug, v1alpha1.WayAttach), endless: true, check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+		{name: "debug and attach", run: kubectl("debug", "-i", "shop", "--image=example.com/tools:1", "-c", "inside"), want: []v1alpha1.AuditWay{v1alpha1.WayDebug, v1alpha1.WayAttach}, endless: true, check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
 			if records[0].PodUID != records[1].PodUID || records[1].Container != "inside" || records[0].Container != "inside" {
 				t.Errorf("the records are not linked: %+v, %+v", records[0], records[1])
 			}
 			hasFlags(v1alpha1.FlagEphemeral)(t, records[1:])
 		}},
-		{name: "debug by copy", run: kubectl("debug", "-i", "shop", "--copy-to=copy", "--image=example.com/tools:1", "-c", "inside"), want: one(v1alpha1.WayPod, v1alpha1.WayAttach), endless: true, check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+		{name: "debug by copy", run: kubectl("debug", "-i", "shop", "--copy-to=copy", "--image=example.com/tools:1", "-c", "inside"), want: []v1alpha1.AuditWay{v1alpha1.WayPod, v1alpha1.WayAttach}, endless: true, check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
 			hasFlags(v1alpha1.FlagInteractive)(t, records[:1])
 			if records[1].Pod != "copy" {
 				t.Errorf("the records are not linked: %+v, %+v", records[0], records[1])
 			}
 		}},
 		{
-			name: "debug node", run: kubectl("debug", "-i", "node/node-0", "--image=example.com/tools:1"), want: one(v1alpha1.WayPod, v1alpha1.WayAttach), endless: true,
+			name: "debug node", run: kubectl("debug", "-i", "node/node-0", "--image=example.com/tools:1"), want: []v1alpha1.AuditWay{v1alpha1.WayPod, v1alpha1.WayAttach}, endless: true,
 			check: hasFlags(v1alpha1.FlagHostNamespace, v1alpha1.FlagHostPath),
 		},
 	}
-	ns := newNamespace(t)
+}
+
+func TestEveryWayInByKubectlIsRecordedOnce(t *testing.T) {
+	all := slices.Concat(sessions(t), proxies(), debugging())
+	ns := testkit.ManagerNamespace(t, admin)
 	kept := &memory{}
 	start(t, ns, audit.Options{Sinks: []audit.SinkOptions{
 		{Sink: kept, FailurePolicy: audit.Closed},
@@ -182,11 +204,11 @@ func TestEveryWayInByKubectlIsRecordedOnce(t *testing.T) {
 		{Sink: sink.NewEvent()},
 	}})
 	pod := runPod(t, ns, "shop")
-	create(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: ns}, Spec: corev1.ServiceSpec{
+	testkit.Create(t, admin, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: ns}, Spec: corev1.ServiceSpec{
 		Selector: map[string]string{"app": "shop"}, Ports: []corev1.ServicePort{{Port: 80}},
 	}})
 	go runEphemeralContainers(t, pod)
-	for _, way := range table {
+	for _, way := range all {
 		t.Run(way.name, func(t *testing.T) {
 			before, known := len(kept.of("alice")), len(acts(t, ns))
 			// The API server knows of it once admission is over.
@@ -207,7 +229,7 @@ func TestEveryWayInByKubectlIsRecordedOnce(t *testing.T) {
 		})
 	}
 	sameAsTheServers(t, kept.of("alice"), ns)
-	figure("audit.ways_in", float64(len(table)), "ways")
+	testkit.Figure("audit.ways_in", float64(len(all)), "ways")
 }
 
 // take takes a way in: until it ends, or, if it is endless, until it is recorded.
@@ -242,12 +264,12 @@ func take(t *testing.T, way aWay, ns string, recorded func() bool) {
 			cancel()
 			_ = cmd.Wait()
 		}()
-		eventually(t, way.name+" is recorded", func(context.Context) bool { return recorded() })
+		testkit.Eventually(t, way.name+" is recorded", func(context.Context) bool { return recorded() })
 		return
 	}
 	err := cmd.Wait()
 	t.Logf("%v: %s", err, output.String())
-	eventually(t, way.name+" is recorded", func(context.Context) bool { return recorded() })
+	testkit.Eventually(t, way.name+" is recorded", func(context.Context) bool { return recorded() })
 }
 
 // runEphemeralContainers is the part of the kubelet that kwok has not: the
@@ -309,7 +331,7 @@ func acts(t *testing.T, ns string) []serverEvent {
 }
 
 func TestSessionsOverSPDYAndWebSocketAreRecordedAlike(t *testing.T) {
-	ns := newNamespace(t)
+	ns := testkit.ManagerNamespace(t, admin)
 	kept := &memory{}
 	start(t, ns, audit.Options{Sinks: []audit.SinkOptions{{Sink: kept, FailurePolicy: audit.Closed}}})
 	runPod(t, ns, "shop")
@@ -317,43 +339,20 @@ func TestSessionsOverSPDYAndWebSocketAreRecordedAlike(t *testing.T) {
 	target := func(subresource string) *rest.Request {
 		return clientset.CoreV1().RESTClient().Post().Resource("pods").Namespace(ns).Name("shop").SubResource(subresource)
 	}
-	for protocol, executor := range executors() {
+	for protocol, open := range executors() {
 		for name, tty := range map[string]bool{"exec": false, "exec in a terminal": true} {
 			t.Run(protocol+": "+name, func(t *testing.T) {
 				before := len(kept.of("alice"))
-				// kwok dies of a terminal without standard input, and of a command that
-				// ends at once it may pass on nothing.
-				want := []string{"sh", "-c", "echo " + protocol + "; sleep 2"}
+				// kwok may lose the output of a command that ends at once.
+				command := []string{"sh", "-c", "echo " + protocol + "; sleep 2"}
 				url := target("exec").VersionedParams(&corev1.PodExecOptions{
-					Container: "web", Command: want, Stdin: tty, Stdout: true, Stderr: !tty, TTY: tty,
+					Container: "web", Command: command, Stdin: tty, Stdout: true, Stderr: !tty, TTY: tty,
 				}, clientgoscheme.ParameterCodec)
-				session, err := executor(alice.Config, url)
-				if err != nil {
-					t.Fatal(err)
+				if line := firstLine(t, open, url, tty); line != protocol {
+					t.Errorf("the command said %q", line)
 				}
-				said, out := io.Pipe()
-				streams := remotecommand.StreamOptions{Stdout: out, Tty: tty}
-				if tty {
-					stdin, keep := io.Pipe()
-					defer keep.Close()
-					streams.Stdin = stdin
-				} else {
-					streams.Stderr = io.Discard
-				}
-				ctx, cancel := context.WithCancel(t.Context())
-				done := make(chan struct{})
-				go func() {
-					defer close(done)
-					_ = out.CloseWithError(session.StreamWithContext(ctx, streams))
-				}()
-				line, err := bufio.NewReader(said).ReadString('\n')
-				if strings.TrimSpace(line) != protocol {
-					t.Errorf("the command said %q: %v", line, err)
-				}
-				cancel()
-				<-done
 				got := kept.of("alice")[before:]
-				if len(got) != 1 || got[0].Way != v1alpha1.WayExec || got[0].TTY != tty || got[0].Stdin != tty || !slices.Equal(got[0].Command, want) {
+				if len(got) != 1 || got[0].Way != v1alpha1.WayExec || got[0].TTY != tty || got[0].Stdin != tty || !slices.Equal(got[0].Command, command) {
 					t.Errorf("recorded %+v", got)
 				}
 			})
@@ -361,19 +360,7 @@ func TestSessionsOverSPDYAndWebSocketAreRecordedAlike(t *testing.T) {
 		t.Run(protocol+": attach", func(t *testing.T) {
 			before := len(kept.of("alice"))
 			url := target("attach").VersionedParams(&corev1.PodAttachOptions{Container: "web", Stdout: true}, clientgoscheme.ParameterCodec)
-			session, err := executor(alice.Config, url)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				_ = session.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: io.Discard})
-			}()
-			eventually(t, "the attach is recorded", func(context.Context) bool { return len(kept.of("alice")) > before })
-			cancel()
-			<-done
+			attachUntil(t, open, url, func() bool { return len(kept.of("alice")) > before })
 			if got := kept.of("alice")[before:]; len(got) != 1 || got[0].Way != v1alpha1.WayAttach {
 				t.Errorf("recorded %+v", got)
 			}
@@ -390,8 +377,60 @@ func TestSessionsOverSPDYAndWebSocketAreRecordedAlike(t *testing.T) {
 	}
 }
 
-func executors() map[string]func(*rest.Config, *rest.Request) (remotecommand.Executor, error) {
-	return map[string]func(*rest.Config, *rest.Request) (remotecommand.Executor, error){
+// newExecutor opens a session over SPDY or WebSocket.
+type newExecutor = func(*rest.Config, *rest.Request) (remotecommand.Executor, error)
+
+// firstLine execs, and returns the first line that the command prints.
+func firstLine(t *testing.T, open newExecutor, url *rest.Request, tty bool) string {
+	t.Helper()
+	session, err := open(alice.Config, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, out := io.Pipe()
+	streams := remotecommand.StreamOptions{Stdout: out, Tty: tty}
+	if tty { // kwok dies of a terminal without standard input
+		stdin, keep := io.Pipe()
+		defer keep.Close()
+		streams.Stdin = stdin
+	} else {
+		streams.Stderr = io.Discard
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = out.CloseWithError(session.StreamWithContext(ctx, streams))
+	}()
+	line, err := bufio.NewReader(said).ReadString('\n')
+	if err != nil {
+		t.Error(err)
+	}
+	cancel()
+	<-done
+	return strings.TrimSpace(line)
+}
+
+// attachUntil attaches to a container until the attach is recorded.
+func attachUntil(t *testing.T, open newExecutor, url *rest.Request, recorded func() bool) {
+	t.Helper()
+	session, err := open(alice.Config, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = session.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: io.Discard})
+	}()
+	testkit.Eventually(t, "the attach is recorded", func(context.Context) bool { return recorded() })
+	cancel()
+	<-done
+}
+
+func executors() map[string]newExecutor {
+	return map[string]newExecutor{
 		"SPDY": func(config *rest.Config, r *rest.Request) (remotecommand.Executor, error) {
 			return remotecommand.NewSPDYExecutor(config, http.MethodPost, r.URL())
 		},

@@ -28,7 +28,7 @@ import (
 )
 
 // pages are the files with blocks.
-var pages = []string{"docs/security.md", "docs/access.md", "extension/audit/README.md"}
+var pages = []string{"docs/security.md", "docs/access.md", "docs/audit/rights.md"}
 
 // blocks are what a marker stands for.
 var blocks = map[string]func(*operator) (string, error){

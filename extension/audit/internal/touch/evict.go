@@ -88,7 +88,7 @@ const (
 	staleInterval = 100 * time.Millisecond
 )
 
-// Reconcile evicts a Pod, or returns when the Pod is due.
+// Reconcile evicts a Pod that is due, and asks to be called again when another is.
 func (e *Evictor) Reconcile(ctx context.Context, key reconcile.Request) (reconcile.Result, error) {
 	var pod corev1.Pod
 	if err := e.cached.Get(ctx, key.NamespacedName, &pod); err != nil {

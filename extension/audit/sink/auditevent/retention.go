@@ -62,7 +62,8 @@ func trimEvent(object any) (any, error) {
 	return trimmed, nil
 }
 
-// Reconcile deletes an AuditEvent at the end of its retention, or returns then.
+// Reconcile deletes an AuditEvent at the end of its retention. Before, it asks to be
+// called again at that moment.
 func (r *reaper) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var event v1alpha1.AuditEvent
 	if err := r.cached.Get(ctx, req.NamespacedName, &event); err != nil {
