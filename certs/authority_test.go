@@ -24,8 +24,8 @@ import (
 	"github.com/admitkit/admitkit/certs"
 )
 
-// The fake client stands in where a test wants a fault, or a clock that runs
-// for months; the manager's tests use a real API server.
+// These tests use a fake client, because they need faults or a clock that runs for
+// months. The manager's tests use a real API server.
 func newAuthority(secrets corev1client.SecretInterface, change func(*certs.Options)) (*certs.Authority, *observer.ObservedLogs) {
 	core, logs := observer.New(zap.InfoLevel)
 	options := certs.Options{Secrets: secrets, Namespace: "ns", Name: "ca", Hosts: []string{"host"}, Logger: zap.New(core)}

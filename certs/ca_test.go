@@ -119,7 +119,7 @@ func TestALeafIsDueAtTwoThirdsOfItsLife(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The hour by which it is backdated does not count.
+	// The backdated hour does not count.
 	renewal := now.Add(80 * time.Minute)
 	for name, test := range map[string]struct {
 		ca   *certs.CA

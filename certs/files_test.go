@@ -17,7 +17,7 @@ import (
 	"github.com/admitkit/admitkit/certs"
 )
 
-// writeLeaf puts a new leaf into a folder, as cert-manager's Secret is mounted.
+// writeLeaf puts a new leaf into a folder, like cert-manager's Secret when mounted.
 func writeLeaf(t *testing.T, fs afero.Fs) *tls.Certificate {
 	t.Helper()
 	ca := newCA(t, time.Hour)

@@ -22,7 +22,7 @@ import (
 	"github.com/admitkit/admitkit/certs"
 )
 
-// trust is what clients trust, in place of webhook configurations.
+// trust holds what clients trust, in place of webhook configurations.
 type trust struct {
 	mu     sync.Mutex
 	bundle []byte
@@ -53,7 +53,7 @@ func (p *trust) publish(ctx context.Context, bundle func(context.Context) ([]byt
 	return true, nil
 }
 
-// verify is what a client does at each call.
+// verify does what a client does at each call.
 func (p *trust) verify(a *certs.Authority) error {
 	leaf, err := a.GetCertificate(nil)
 	if err != nil {
@@ -67,7 +67,7 @@ func (p *trust) verify(a *certs.Authority) error {
 	return err
 }
 
-// rotating are options under which much happens in hours.
+// rotating sets options with which much happens within hours.
 func rotating(p *trust, changes func(certs.Change)) func(*certs.Options) {
 	return func(o *certs.Options) {
 		o.CALifetime, o.LeafLifetime, o.PropagationDelay = 12*time.Hour, 2*time.Hour, time.Minute
@@ -168,8 +168,8 @@ func TestTheNextCAIsNotPromotedBeforeItIsTrusted(t *testing.T) {
 	})
 }
 
-// TestACrashAfterAnyStep ends the replica that took a step right after it, and
-// lets another one go on, until each step was followed by a crash.
+// A replica crashes right after a step and another one continues, until a crash has
+// followed each step.
 func TestAfterACrashBetweenAnyTwoStepsAnotherReplicaGoesOn(t *testing.T) {
 	crashed := map[certs.Step]int{}
 	every := 20 * time.Second

@@ -15,8 +15,8 @@ import (
 	"github.com/admitkit/admitkit/manager"
 )
 
-// mark is a Mutator that appends its name to an annotation, by which a test
-// sees that it ran and after whom.
+// mark returns a Mutator that appends its name to an annotation, so that a test sees
+// whether and in which order it ran.
 func mark(name string, scope extension.Scope) *extension.Handler {
 	return extension.Mutating(extension.MutatorFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
 		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "marked", pod.Annotations["marked"]+name)

@@ -26,8 +26,7 @@ import (
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
-// The tests of this package share one real API server; each has namespaces of
-// its own.
+// The tests of this package share one real API server. Each has its own namespaces.
 var (
 	cluster   *controlplane.ControlPlane
 	clientset *kubernetes.Clientset
@@ -62,14 +61,14 @@ type running struct {
 	address string
 	logs    *observer.ObservedLogs
 	done    chan error
-	// outage says that the test restarts the API server, after which clients of
-	// the control plane itself have new connections.
+	// outage means that the test restarts the API server, after which clients of the
+	// control plane itself have new connections.
 	outage bool
 }
 
-// start runs a manager with the extensions until the test ends, and returns
-// when it is ready. Options that the test leaves open are filled in: an own
-// port on the loopback address, URL mode, no drain.
+// start runs a manager with the extensions until the test ends, and returns when it
+// is ready. It fills in the options that the test does not set: a free port of the
+// loopback address, a URL in place of a Service, no drain.
 func start(t *testing.T, options manager.Options, extensions ...any) *running {
 	t.Helper()
 	r := newManager(t, options, extensions...)
@@ -116,7 +115,7 @@ func newManager(t *testing.T, options manager.Options, extensions ...any) *runni
 	return &running{Manager: mgr, address: address, logs: logs, done: make(chan error, 1)}
 }
 
-// onRequest, where it is set, is told of every request that new managers make.
+// onRequest, if set, is called for every request of new managers.
 var onRequest func(*http.Request)
 
 type requestWatcher struct {
@@ -131,8 +130,8 @@ func (w requestWatcher) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.next.RoundTrip(r)
 }
 
-// run starts the manager; at the test's end it stops it, wants no error and no
-// goroutine left behind, and removes what it registered.
+// run starts the manager. At the end of the test it stops the manager, removes what it
+// registered, and fails the test on an error or a goroutine that is left behind.
 func (r *running) run(t *testing.T) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
@@ -188,7 +187,7 @@ func newPod(name string) *corev1.Pod {
 	}
 }
 
-// createPod creates a Pod, for real.
+// createPod creates a Pod, without a dry run.
 func createPod(t *testing.T, namespace string, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
 	created, err := clientset.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{})
@@ -198,7 +197,7 @@ func createPod(t *testing.T, namespace string, pod *corev1.Pod) *corev1.Pod {
 	return created
 }
 
-// dryRunPod asks the API server what would become of a Pod.
+// dryRunPod creates a Pod by a dry run.
 func dryRunPod(ctx context.Context, namespace string) (*corev1.Pod, error) {
 	return clientset.CoreV1().Pods(namespace).Create(ctx, newPod("probe"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 }

@@ -18,8 +18,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 )
 
-// view is a watcher that keeps the Pods as it was told of them, and checks the
-// order.
+// view is a watcher that keeps the Pods as events show them, and checks the order.
 type view struct {
 	t    *testing.T
 	pods map[string]*corev1.Pod
@@ -47,7 +46,7 @@ func (v *view) Handle(_ context.Context, _ extension.Manager, event watch.Event)
 	}
 }
 
-// world is Pods as an informer has them, and tells a feed of them.
+// world holds the Pods of an informer and passes their changes to a feed.
 type world struct {
 	store   clientgocache.Store
 	feed    *feed
@@ -60,7 +59,7 @@ func newWorld(watcher extension.Watcher, limit int, startRV string) *world {
 	return w
 }
 
-// set creates a Pod, or changes it.
+// set creates or changes a Pod.
 func (w *world) set(name string) {
 	w.version++
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: strconv.Itoa(w.version), UID: types.UID(fmt.Sprint("uid-", w.version))}}
@@ -76,8 +75,8 @@ func (w *world) set(name string) {
 	}
 }
 
-// remove deletes a Pod. The informer may have missed that, and then has only its
-// last known state.
+// remove deletes a Pod. An informer that missed the deletion has only the Pod's last
+// known state.
 func (w *world) remove(name string, missed bool) {
 	obj, exists, _ := w.store.GetByKey(name)
 	if !exists {
@@ -94,8 +93,8 @@ func (w *world) remove(name string, missed bool) {
 	w.feed.OnDelete(last)
 }
 
-// replace is a deletion and a creation that the informer sees as one change, in a
-// list after a lost connection.
+// replace deletes and creates a Pod. The informer sees one change, in a list after a
+// lost connection.
 func (w *world) replace(name string) {
 	before, exists, _ := w.store.GetByKey(name)
 	if !exists {
@@ -107,14 +106,14 @@ func (w *world) replace(name string) {
 	w.feed.OnUpdate(before, pod)
 }
 
-// repeat is what an informer says of a Pod that it lists again.
+// repeat passes on a Pod that the informer lists again.
 func (w *world) repeat(name string) {
 	if pod, exists, _ := w.store.GetByKey(name); exists {
 		w.feed.OnUpdate(pod, pod.(*corev1.Pod).DeepCopy())
 	}
 }
 
-// step does what run does, once, and reports whether there was anything to do.
+// step does one step of run and reports whether there was anything to do.
 func (w *world) step(ctx context.Context) bool {
 	changes := w.feed.next()
 	for _, c := range changes {

@@ -113,7 +113,7 @@ func TestAManagerRunsOnlyWithAllThatWasAdded(t *testing.T) {
 		},
 	} {
 		if strings.Contains("UnregisterExtensions RunRemovers", name) {
-			// Whoever cleans up may have nothing to add.
+			// A manager that only cleans up may have no extensions.
 		} else if err := run(empty); err == nil || !strings.Contains(err.Error(), "there is no extension") {
 			t.Errorf("%s of nothing gives %v", name, err)
 		}
@@ -154,7 +154,7 @@ func (connectExtension) Scope() extension.Scope {
 }
 
 func TestAnAPIServerThatIsNotThereIsReportedWithinTenSeconds(t *testing.T) {
-	// It accepts connections and never answers.
+	// This server accepts connections but never responds.
 	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

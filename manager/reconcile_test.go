@@ -57,8 +57,8 @@ func configurationsOf(t *testing.T) []string {
 	return names
 }
 
-// teller is a Reconciler that tells of each Pod by an Event, with all that its
-// host has.
+// teller is a Reconciler that writes an Event about each Pod, and uses everything that
+// its manager offers.
 type teller struct {
 	scheme *runtime.Scheme
 	kube   ctrl.Manager

@@ -38,12 +38,12 @@ import (
 // of its own, so that signals and crashes are real.
 const replicaEnv = "MANAGER_TEST_REPLICA"
 
-// replicaConfig is what a replica is told, as JSON in replicaEnv.
+// replicaConfig configures a replica, as JSON in replicaEnv.
 type replicaConfig struct {
 	KubeConfig, Home, Apps, Health string
 	Port, ServicePort              int32
-	// CrashFile holds the step after which the first process to take it dies;
-	// that one removes the file.
+	// CrashFile holds a step. The first process that takes it removes the file and
+	// dies.
 	CrashFile string
 }
 
@@ -72,7 +72,7 @@ func replicaMain() {
 		Certificates: manager.CertificateOptions{CALifetime: time.Hour, LeafLifetime: replicaLeaf, PropagationDelay: time.Second, OnChange: func(c certs.Change) {
 			fmt.Printf("STEP %s\n", c.Step)
 			if step, err := os.ReadFile(config.CrashFile); err == nil && certs.Step(step) == c.Step && os.Remove(config.CrashFile) == nil {
-				// As a crash: no deferred call, no flush, no goodbye.
+				// Like a crash: no deferred calls, no flush.
 				fail(syscall.Kill(os.Getpid(), syscall.SIGKILL))
 				select {}
 			}
@@ -85,7 +85,7 @@ func replicaMain() {
 	fail(mgr.Start(ctx))
 }
 
-// lateWatches delays what watches tell by up to five seconds.
+// lateWatches delays the events of watches by up to five seconds.
 type lateWatches struct{ next http.RoundTripper }
 
 func (l lateWatches) WrappedRoundTripper() http.RoundTripper { return l.next }
@@ -118,7 +118,7 @@ type replica struct {
 	died    func()
 }
 
-// stepLog keeps what replicas print, and counts their steps.
+// stepLog keeps the output of replicas and counts their steps.
 type stepLog struct {
 	mu    sync.Mutex
 	text  bytes.Buffer
@@ -142,8 +142,8 @@ func (l *stepLog) count(step certs.Step) int {
 	return l.steps[step]
 }
 
-// balancer stands in for a Service: connections go, in turn, to backends that
-// say that they are ready.
+// balancer stands in for a Service: it passes connections to the ready backends in
+// turn.
 type balancer struct {
 	listener net.Listener
 	next     atomic.Int64
@@ -171,7 +171,7 @@ func newBalancer(t *testing.T) *balancer {
 	return b
 }
 
-// watch looks every 100 ms which replicas are ready.
+// watch checks every 100 ms which replicas are ready.
 func (b *balancer) watch(ctx context.Context, replicas []*replica) {
 	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	ticker := time.NewTicker(100 * time.Millisecond)
@@ -241,7 +241,7 @@ func (b *balancer) proxy(client net.Conn) {
 	}
 }
 
-// rotation is three replicas behind a balancer, and clients that never pause.
+// rotation runs three replicas behind a balancer, and clients that never pause.
 type rotation struct {
 	t          *testing.T
 	home, apps string
@@ -276,8 +276,8 @@ func (d *deaths) add() {
 	d.at = append(d.at, time.Now())
 }
 
-// killWindow is how far from the death of a process a call ends that was in
-// flight there.
+// killWindow is the time between the death of a process and the end of a call that
+// was in flight there.
 const killWindow = 300 * time.Millisecond
 
 func (d *deaths) explain(f failure) bool {
@@ -405,7 +405,7 @@ func (r *replica) restart(t *testing.T, signal syscall.Signal) {
 	r.waitReady(t)
 }
 
-// call runs a client without a pause until the rotation ends.
+// call calls without a pause until the rotation ends.
 func (r *rotation) call(what string, once func(context.Context) error) {
 	r.clients.Go(func() {
 		for r.clientCtx.Err() == nil {
@@ -451,7 +451,7 @@ func (r *rotation) load() {
 	}
 }
 
-// rotate asks for a rotation and returns when the next CA signs; restart happens
+// rotate requests a rotation and returns when the next CA signs. It calls restart
 // meanwhile.
 func (r *rotation) rotate(restart func()) {
 	r.t.Helper()
@@ -488,7 +488,7 @@ func (r *rotation) finish(minCalls, minCAs, minLeaves int) (inFlight, failed int
 	return inFlight, len(other)
 }
 
-// sizes are the calls and the CA and leaf rotations of a run.
+// sizes are the numbers of calls and of CA and leaf rotations in a run.
 func sizes() (calls, cas, leaves int) {
 	if testing.Short() {
 		return 500, 1, 6

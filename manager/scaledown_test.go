@@ -17,8 +17,8 @@ import (
 	"github.com/admitkit/admitkit/manager"
 )
 
-// uninstaller returns a manager of a namespace that has the rights of the registrar
-// of docs/security.md and of docs/operations.md, and no others, and what it was refused.
+// uninstaller returns a manager in a namespace with exactly the rights that
+// docs/security.md and docs/operations.md list, and a record of refused calls.
 func uninstaller(t *testing.T, namespace string, extensions ...any) (*running, *forbidden) {
 	t.Helper()
 	page, err := os.ReadFile("../docs/operations.md")
@@ -46,8 +46,7 @@ func uninstaller(t *testing.T, namespace string, extensions ...any) (*running, *
 	}, extensions...), seen
 }
 
-// deployed makes a Deployment with Pods, as its controllers would, which here are
-// the test.
+// deployed creates a Deployment with Pods, in place of its controllers.
 func deployed(t *testing.T, namespace, name string, replicas int32) {
 	t.Helper()
 	labels := map[string]string{"app": name}
@@ -84,7 +83,7 @@ func TestScalingDownWaitsForTheLastPodAndNeedsNoMoreRightsThanItSays(t *testing.
 	namespace := newNamespace(t)
 	deployed(t, namespace, namespace, 2)
 	deployed(t, namespace, namespace+"-registrar", 1)
-	// A Job's Pod, which may be that of `unregister` itself.
+	// The Pod of a Job, which may run `unregister` itself.
 	labelledPod(t, namespace, "hook", map[string]string{"app": namespace}, "batch/v1", "Job")
 	r, refused := uninstaller(t, namespace)
 	done := make(chan error, 1)
@@ -113,7 +112,7 @@ func TestScalingDownWaitsForTheLastPodAndNeedsNoMoreRightsThanItSays(t *testing.
 	deletePod(t, namespace, namespace+"-registrar-a")
 	deletePod(t, namespace, namespace+"-a")
 	awaitLeft("Pod " + namespace + "-b")
-	// Its controller may be about to make another.
+	// The controller may be about to create another one.
 	deployment, err := clientset.AppsV1().Deployments(namespace).Get(t.Context(), namespace, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +155,7 @@ func TestScalingDownThatTakesTooLongNamesThePodsThatAreLeft(t *testing.T) {
 	if r.logs.FilterMessage("no such Deployment to scale down").Len() != 1 {
 		t.Error("it does not say that the other Deployment does not exist")
 	}
-	// Without the right to look, waiting would not help.
+	// Without the right to list Pods, waiting would not help.
 	if err := r.ScaleDown(t.Context(), "stranger"); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), namespace+"/stranger") {
 		t.Errorf("a Deployment that no right names: %v", err)
 	}

@@ -29,8 +29,8 @@ import (
 func TestTheAPIServerReachesTheWebhookThroughAService(t *testing.T) {
 	home, apps := newNamespace(t), newNamespace(t)
 	port := freeport.For(t)
-	// An ExternalName Service stands in for kube-proxy: the API server dials
-	// its name, and expects the certificate of the Service all the same.
+	// An ExternalName Service stands in for kube-proxy: the API server dials its
+	// name but still expects the certificate of the Service.
 	if _, err := clientset.CoreV1().Services(home).Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "my-ext"},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
@@ -89,7 +89,7 @@ func TestAnUpgradeThatChangesScopesAndAddsExtensionsIsNoOutage(t *testing.T) {
 	})
 }
 
-// forbidden collects the refusals that a client meets.
+// forbidden records the refused calls of a client.
 type forbidden struct {
 	mu   sync.Mutex
 	urls []string
@@ -148,8 +148,7 @@ func readmeRoles(t *testing.T) string {
 	return strings.Join(blocks, "---\n")
 }
 
-// serviceAccount returns a connection with the name and groups of a
-// ServiceAccount.
+// serviceAccount returns a connection as a ServiceAccount.
 func serviceAccount(t *testing.T, namespace, name string) *rest.Config {
 	t.Helper()
 	user, err := cluster.AddUser("system:serviceaccount:"+namespace+":"+name, "system:serviceaccounts", "system:serviceaccounts:"+namespace)
@@ -208,9 +207,8 @@ func TestRegisteringAndServingAreSplitBetweenTwoUsersWithTheRolesOfTheREADME(t *
 	registrarSeen.check(t, "registrar")
 }
 
-// startTogether starts replicas of one manager at the same moment in a new
-// namespace, and returns the number of different CAs that they came to, of
-// which one must be the Secret's.
+// startTogether starts replicas of one manager at the same moment in a new namespace.
+// It returns how many different CAs they use, of which one must be the Secret's.
 func startTogether(t *testing.T, replicas int) int {
 	t.Helper()
 	namespace, home := newNamespace(t), newNamespace(t)
@@ -219,7 +217,7 @@ func startTogether(t *testing.T, replicas int) int {
 	managers := make([]*running, replicas)
 	results := make([]error, replicas)
 	for i := range managers {
-		// Behind one Service, as replicas are.
+		// Behind one Service, like real replicas.
 		managers[i] = newManager(t, manager.Options{
 			Namespace: namespace, WebhookNamespace: home, ServiceName: "my-ext", Serving: manager.ServingOptions{AdvertiseHost: "127.0.0.1"},
 		}, mark("a", extension.Scope{}))
@@ -267,8 +265,8 @@ func startTogether(t *testing.T, replicas int) int {
 	return len(issuers)
 }
 
-// issuerOf returns the key identifier of the CA that signed what a manager
-// serves, and fails the test unless the bundle verifies it.
+// issuerOf returns the key identifier of the CA that signed the certificate which a
+// manager serves. It fails the test if the bundle does not verify that.
 func issuerOf(t *testing.T, r *running, bundle []byte) string {
 	t.Helper()
 	roots := x509.NewCertPool()

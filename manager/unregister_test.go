@@ -15,7 +15,7 @@ import (
 	"github.com/admitkit/admitkit/manager"
 )
 
-// leaver is two forms at once, and has something to remove.
+// leaver is an extension of two forms, and a Remover.
 type leaver struct {
 	markExtension
 
@@ -30,7 +30,7 @@ func (leaver) Reconcile(context.Context, ctrl.Request) (ctrl.Result, error) {
 
 func (l *leaver) Remove(ctx context.Context, mgr extension.Manager) error { return l.remove(ctx, mgr) }
 
-// leavingValidator has something to remove, too.
+// leavingValidator is a Validator and a Remover.
 type leavingValidator struct {
 	remove func(ctx context.Context, mgr extension.Manager) error
 }
@@ -57,7 +57,7 @@ func TestUnregisterCallsEachRemoverOnceWhileTheWebhooksStillStand(t *testing.T) 
 		if config, err := mgr.GetKubeConnection(); err != nil || config == nil {
 			t.Errorf("there is no connection: %v", err)
 		}
-		// None waits for another.
+		// No Remover waits for another.
 		if calls.Add(1) == 2 {
 			close(met)
 		}

@@ -150,7 +150,7 @@ func TestABundleThatSomeoneElseInjectsIsLeftAlone(t *testing.T) {
 		types.JSONPatchType, []byte(patch), metav1.PatchOptions{FieldManager: "cainjector"}); err != nil {
 		t.Fatal(err)
 	}
-	// A drift elsewhere makes it write.
+	// A drift in another field makes it write.
 	if _, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(t.Context(), "admitkit."+namespace,
 		types.JSONPatchType, []byte(`[{"op":"replace","path":"/webhooks/0/timeoutSeconds","value":3}]`), metav1.PatchOptions{FieldManager: "somebody"}); err != nil {
 		t.Fatal(err)
@@ -270,7 +270,7 @@ func TestASecretThatIsDamagedWhileItRunsIsHealedWithAReasonAndAnEvent(t *testing
 	}
 }
 
-// body returns what an address answers.
+// body returns the response of an address.
 func body(t *testing.T, url string) (int, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
@@ -336,7 +336,7 @@ func TestTheManagerComesBackByItselfAfterTheAPIServerAndEtcdWereAway(t *testing.
 func TestReadinessSaysWhyAManagerIsNotReady(t *testing.T) {
 	namespace := newNamespace(t)
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	// Nobody listens where the API server is told to call.
+	// Nobody listens at the address that the API server calls.
 	r := start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{AdvertiseHost: "admitkit.invalid", HealthAddress: health}, Host: "127.0.0.1"}, mark("a", extension.Scope{}))
 	eventually(t, "readyz names the probe and its error", func() bool {
 		status, text := body(t, "http://"+health+"/readyz")
@@ -398,8 +398,8 @@ func TestUnregisterLeavesNothingWithOurLabel(t *testing.T) {
 	}
 }
 
-// labelled lists every object of the namespace and cluster that has our label,
-// and the Lease, which client-go makes without it.
+// labelled lists every object in the namespace and the cluster that has our label, and
+// the Lease, which client-go creates without it.
 func labelled(t *testing.T, namespace string) []string {
 	t.Helper()
 	resources := cluster.Kubectl(t.Context(), nil, "api-resources", "--verbs=list", "-o", "name")
@@ -419,7 +419,7 @@ func labelled(t *testing.T, namespace string) []string {
 	}
 	var left []string
 	for object := range strings.FieldsSeq(string(output)) {
-		// Of the cluster-scoped ones only those of this namespace's installation.
+		// Only the cluster-scoped objects of the installation in this namespace.
 		if strings.Contains(object, "secret/") || strings.Contains(object, namespace) {
 			left = append(left, object)
 		}
@@ -527,7 +527,7 @@ func TestAReplicaThatLosesTheLeaseGoesOnAnswering(t *testing.T) {
 	}
 }
 
-// datedBefore makes every answer look two days old.
+// datedBefore makes every response look two days old.
 type datedBefore struct{ next http.RoundTripper }
 
 func (d datedBefore) WrappedRoundTripper() http.RoundTripper { return d.next }

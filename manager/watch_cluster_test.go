@@ -28,7 +28,7 @@ import (
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
-// ledger is a Watcher that keeps what it is told, and counts what cannot be.
+// ledger is a Watcher that keeps the Pods of its events, and counts impossible events.
 type ledger struct {
 	slow time.Duration // for each event
 
@@ -63,7 +63,7 @@ func (l *ledger) Handle(_ context.Context, _ extension.Manager, event watch.Even
 	}
 }
 
-// lost returns the Pods that the watcher knows otherwise than the API server.
+// lost returns the Pods that the watcher and the API server know differently.
 func (l *ledger) lost(list []corev1.Pod) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,8 +97,8 @@ func (p *panicker) Handle(context.Context, extension.Manager, watch.Event) {
 	panic("boom")
 }
 
-// network is a connection that a test can cut, and that counts how often it was
-// said that a resource version has expired.
+// network is a connection that a test can cut. It counts the responses that a resource
+// version has expired.
 type network struct {
 	next    http.RoundTripper
 	cut     *atomic.Bool
@@ -141,7 +141,7 @@ type turmoil struct {
 	done  atomic.Int64 // operations that succeeded
 }
 
-// all has every Pod worked on, by several workers with Pods of their own.
+// all works on every Pod, by several workers with Pods of their own.
 func (u *turmoil) all(work func(worker int, name string) error) error {
 	const workers = 16
 	errs := make([]error, workers)
@@ -157,8 +157,7 @@ func (u *turmoil) all(work func(worker int, name string) error) error {
 	return errors.Join(errs...)
 }
 
-// random does something to a Pod, whatever state it is in. That the API server is
-// away is part of it.
+// random creates, changes or deletes a Pod. The API server may be down meanwhile.
 func (u *turmoil) random(ctx context.Context, name string) {
 	var err error
 	switch rand.IntN(10) {
@@ -217,7 +216,7 @@ func TestWatchersLoseNothingWhileTheAPIServerRestartsAndVersionsExpire(t *testin
 	go func() { done <- r.Watch(t.Context()) }()
 	eventuallyWithin(t, time.Minute, "the Pods that exist are told", func() bool { return quick.count() >= names })
 
-	// The API server is up for all of the period, in three parts.
+	// The restarts of the API server do not count for the period.
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	group := u.run(ctx)
@@ -268,7 +267,7 @@ func TestWatchersLoseNothingWhileTheAPIServerRestartsAndVersionsExpire(t *testin
 	fmt.Printf("FIGURE watch.pods=%d count\n", len(list.Items))
 }
 
-// everywhere is a recorder that wants no election.
+// everywhere is a recorder that runs in every replica.
 type everywhere struct{ *recorder }
 
 func (everywhere) NeedLeaderElection() bool { return false }

@@ -15,7 +15,7 @@ import (
 	"github.com/admitkit/admitkit/manager"
 )
 
-// recorder is a Watcher that keeps what it sees.
+// recorder is a Watcher that keeps its events.
 type recorder struct{ events chan string }
 
 func (r *recorder) Handle(_ context.Context, _ extension.Manager, event watch.Event) {

@@ -13,13 +13,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// writeResponse answers an admission that was decided.
+// writeResponse answers a request with its decision.
 func writeResponse(w http.ResponseWriter, response *admissionv1.AdmissionResponse) error {
 	return write(w, http.StatusOK, func(dst []byte) ([]byte, error) { return appendReview(dst, response) })
 }
 
-// writeFailure answers a request for which there is no decision. See the
-// package comment for why it is a Status.
+// writeFailure answers a request that has no decision. The package comment says why
+// the answer is a Status.
 func writeFailure(w http.ResponseWriter, code int, err error) error {
 	return write(w, code, func(dst []byte) ([]byte, error) {
 		return appendJSON(dst, &metav1.Status{
@@ -42,9 +42,8 @@ var reasons = map[int]metav1.StatusReason{
 	http.StatusGatewayTimeout:        metav1.StatusReasonTimeout,
 }
 
-// appendReview appends the JSON of an AdmissionReview with a response. The
-// fields that nearly every answer has are written here, the others by
-// encoding/json.
+// appendReview appends the JSON of an AdmissionReview with a response. It writes the
+// fields that nearly every answer has; encoding/json writes the others.
 func appendReview(dst []byte, response *admissionv1.AdmissionResponse) ([]byte, error) {
 	dst = append(dst, `{"kind":"AdmissionReview","apiVersion":"`+apiVersion+`","response":{"uid":`...)
 	dst, err := jsontext.AppendQuote(dst, response.UID)
@@ -81,12 +80,11 @@ func appendJSON(dst []byte, value any) ([]byte, error) {
 	return append(dst, encoded...), err
 }
 
-// answers are the buffers in which answers are encoded. They can be used again,
-// unlike those of the requests: what is encoded is copied into them, and an
-// io.Writer must not keep what it is given.
+// answers has buffers for encoded answers. Unlike those of requests they can be used
+// again: nothing refers to them, and an io.Writer must not keep its argument.
 var answers = sync.Pool{New: func() any { return new([]byte) }}
 
-// maxPooledAnswer keeps a rare large answer from occupying memory for ever.
+// maxPooledAnswer keeps a rare large answer from occupying memory forever.
 const maxPooledAnswer = 64 << 10
 
 // contentType is shared by all answers.
@@ -104,7 +102,7 @@ func write(w http.ResponseWriter, code int, appendTo func([]byte) ([]byte, error
 	if err != nil {
 		return fmt.Errorf("encoding the answer: %w", err)
 	}
-	// The length of a small answer net/http says itself, unless it is flushed.
+	// net/http itself sets the length of a small answer, unless it is flushed.
 	w.Header()["Content-Type"] = contentType
 	if len(answer) >= 2048 || code != http.StatusOK {
 		w.Header().Set("Content-Length", strconv.Itoa(len(answer)))

@@ -6,29 +6,28 @@ import (
 	"net/http"
 )
 
-// firstRead is the most memory that a client gets for the mere claim of a large
-// body. What it really sends may take more, up to the limit.
+// firstRead is the most memory that is allocated for the announcement of a large
+// body. The body itself may take more, up to the limit.
 const firstRead = 256 << 10
 
-// unknownLength is the first buffer for a body whose length is not announced,
-// which no API server sends.
+// unknownLength is the size of the first buffer for a body of unannounced length.
+// API servers always announce the length.
 const unknownLength = 8 << 10
 
 // readBody reads a request's body of at most limit bytes, into one allocation
 // of its length when it is of usual size.
 //
-// There is deliberately no pool of these buffers. The objects that handlers
-// find in their request (Object.Raw, OldObject.Raw, Options.Raw) are parts of
-// the body, not copies, and nobody can know how long a handler keeps one: in a
-// goroutine of its own, in a cache, or because it overran its time and still
-// runs after the answer was sent. So every body may have escaped, and none is
-// used twice. The collector takes it when the last part is let go.
+// There is deliberately no pool of these buffers. The objects in a handler's
+// request (Object.Raw, OldObject.Raw, Options.Raw) are parts of the body, not
+// copies, and a handler may keep them for any time: in a goroutine of its own, in
+// a cache, or because it overran its time and still runs after the answer was sent.
+// So no buffer is used twice.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	if r.ContentLength > limit {
 		return nil, tooLarge(limit)
 	}
-	// One byte more than announced, so that the read that meets the end needs
-	// no larger buffer.
+	// One more byte than announced, so that the read that finds the end needs no
+	// larger buffer.
 	size := min(r.ContentLength+1, firstRead)
 	if r.ContentLength < 0 {
 		size = min(unknownLength, limit+1)

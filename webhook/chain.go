@@ -19,8 +19,7 @@ import (
 	"github.com/admitkit/admitkit/internal/host"
 )
 
-// chain is the handlers of one webhook, which run on one object after the
-// other, whatever form they have.
+// chain is the handlers of one webhook. They run on an object one after the other.
 type chain struct {
 	mutating bool
 	handlers []*host.Handler
@@ -33,20 +32,21 @@ type chain struct {
 
 // passage is one request on its way through a chain.
 //
-// A handler that overruns the time of its request is left behind: the request is
-// answered, and what the handler does later has no effect. Goroutines cannot be
-// stopped, so two of them race for the answer, that which runs the chain and that
-// which waits for the end of the time, and at decides.
+// A handler that overruns the time of its request is abandoned: the request is
+// answered, and the handler has no effect any more. Goroutines cannot be stopped, so
+// two of them race for the answer, the one that runs the chain and the one that
+// waits for the deadline; the field at decides.
 type passage struct {
 	*chain
 	request  *extension.Request
 	object   object
 	response admissionv1.AdmissionResponse
-	warned   int   // how many characters of warnings are in the response
+	warned   int   // the number of characters of all warnings in the response
 	err      error // instead of the response
 	// at is the index of the handler that runs, or one of the constants below.
 	at atomic.Int64
-	// began is when the handler at at did. Whoever changes at may read it.
+	// began is when the handler at index at began. The goroutine that changes at may
+	// read it.
 	began time.Time
 }
 
@@ -70,8 +70,8 @@ func (p *passage) begin(c *chain, request *extension.Request) {
 // finish reports whether the answer of the chain is the one that counts.
 func (p *passage) finish() bool { return p.at.CompareAndSwap(between, finished) }
 
-// cut leaves behind what runs, because the context ended with err. It returns
-// the error to answer with, or nil if the chain has finished.
+// cut abandons the running handler because the context ended with err. It returns
+// the error for the answer, or nil if the chain has finished.
 func (p *passage) cut(err error) error {
 	at := p.at.Load()
 	for at != finished && !p.at.CompareAndSwap(at, cutOff) {
@@ -95,7 +95,7 @@ func unfinished(err error) error {
 	return fmt.Errorf("the client is gone: %w", err)
 }
 
-// run runs the handlers. Those after a denial or a failure do not run.
+// run runs the handlers, up to the first denial or failure.
 func (p *passage) run(ctx context.Context) {
 	for i := range p.handlers {
 		result, err := p.step(ctx, i)
@@ -124,7 +124,7 @@ func (p *passage) step(ctx context.Context, i int) (result, error) {
 	handler, request := p.handlers[i], p.object.request
 	p.began = time.Now()
 	if !p.at.CompareAndSwap(between, int64(i)) {
-		return failed, ctx.Err() // nobody reads it any more
+		return failed, ctx.Err() // nothing reads it any more
 	}
 	ctx, span := p.tracer.start(ctx, handler.Name)
 	result, err := p.call(ctx, i)
@@ -139,7 +139,7 @@ func (p *passage) step(ctx context.Context, i int) (result, error) {
 	return result, err
 }
 
-// call calls one handler. A panic is that handler's error, and nobody else's.
+// call calls one handler. A panic becomes an error of that handler.
 func (p *passage) call(ctx context.Context, i int) (result result, err error) {
 	handler := p.handlers[i]
 	defer func() {
@@ -156,8 +156,8 @@ func (p *passage) call(ctx context.Context, i int) (result result, err error) {
 	if err != nil {
 		return failed, err
 	}
-	// Each handler has a Request of its own, to keep and to change; the last one
-	// can have that which was read.
+	// Each handler has a Request of its own, to keep and to change; the last one gets
+	// the one that was read.
 	req := p.request
 	if i < len(p.handlers)-1 {
 		req = &extension.Request{Request: req.Request}
@@ -171,14 +171,14 @@ func (p *passage) call(ctx context.Context, i int) (result result, err error) {
 	return p.admitted(ctx, err)
 }
 
-// admitted judges what a Mutator or Validator did.
+// admitted returns the result of a Mutator or Validator.
 func (p *passage) admitted(ctx context.Context, err error) (result, error) {
 	if err != nil {
 		if reason, isDenial := host.DenialReason(err); isDenial {
 			p.response.Result = &metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: reason}
 			return denied, nil
 		}
-		// A handler that gave up because its time was over.
+		// The handler gave up because its time was over.
 		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return resultOf(err), unfinished(err)
 		}
@@ -194,7 +194,7 @@ func (p *passage) admitted(ctx context.Context, err error) (result, error) {
 	return outcome(changed), nil
 }
 
-// responded judges what an Extension answered.
+// responded returns the result of an Extension.
 func (p *passage) responded(handler *host.Handler, response *admission.Response) (result, error) {
 	p.report(handler, response.Warnings, response.AuditAnnotations)
 	status := response.Result

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// requestContext is the context of an HTTP request with a deadline. It is what
-// context.WithTimeout and context.AfterFunc would make together, with one timer
-// instead of two, and with a channel only for a handler that asks for it: most
-// do not, and the two would take longer than reading the request does.
+// requestContext is the context of an HTTP request with a deadline. It does what
+// context.WithTimeout and context.AfterFunc do together, with one timer instead of
+// two, and makes a channel only for a handler that asks for one. Most handlers do
+// not, and the two functions take longer than reading the request.
 type requestContext struct {
 	context.Context // of the HTTP request
 	deadline        time.Time
@@ -17,11 +17,11 @@ type requestContext struct {
 
 	mu   sync.Mutex
 	done chan struct{}
-	err  error // once it has ended by itself
+	err  error // set when it ends by itself
 }
 
-// begin calls overran at the deadline, which is to make the context expire,
-// unless stop is called before.
+// begin calls overran at the deadline, unless stop is called before. overran must
+// call expire.
 func (c *requestContext) begin(parent context.Context, deadline time.Time, overran func()) {
 	c.Context, c.deadline = parent, deadline
 	c.timer = time.AfterFunc(time.Until(deadline), overran)
@@ -74,8 +74,8 @@ func (c *requestContext) Done() <-chan struct{} {
 		close(c.done)
 		return c.done
 	}
-	// When the client goes, its context ends, and this one with it. If the
-	// request ends first, so does its context, and the function does nothing.
+	// When the client leaves, its context ends, and this one with it. If the request
+	// ends first, its context ends too, and the function does nothing.
 	context.AfterFunc(c.Context, func() { c.end(c.Context.Err()) })
 	return c.done
 }

@@ -1,5 +1,5 @@
-// Package webhook is admission itself: from an HTTPS request of kube-apiserver
-// to its answer.
+// Package webhook answers admission requests: from an HTTPS request of
+// kube-apiserver to the response.
 //
 // One admission flows one way. [Server] terminates TLS and bounds the request;
 // the handler of a [Webhook] reads the AdmissionReview; the chain runs the
@@ -13,9 +13,9 @@
 // # Errors
 //
 // A denial is an answer: HTTP 200, allowed false, the handler's code and
-// reason. A failure, be it of the request, the handler or a panic, is an HTTP
-// status of 400 or more with a metav1.Status body, for two reasons: kube-apiserver
-// applies the failure policy to those only (an AdmissionReview with
-// allowed: false and code 500 is a denial to it, whatever the policy says), and
-// of all bodies it shows the text of a Status to the user as it is.
+// reason. A failure (a bad request, an error of a handler, a panic) is an HTTP
+// status of 400 or more with a metav1.Status as its body, for two reasons.
+// kube-apiserver applies the failure policy only to these; an AdmissionReview with
+// allowed: false and code 500 is a denial to it, whatever the policy. And it shows
+// users the text of a Status unchanged.
 package webhook

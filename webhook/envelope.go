@@ -14,27 +14,30 @@ import (
 	"github.com/admitkit/admitkit/internal/wire"
 )
 
-// envelope reads an AdmissionReview in one pass. Each field of its request
-// becomes what encoding/json makes of it, with these differences:
+// envelope reads an AdmissionReview in one pass. Each field of its request gets the
+// value that encoding/json gives it, with these differences:
 //
 //   - names are case-sensitive, as for the API machinery;
 //   - object, oldObject and options are parts of the body, not copies;
-//   - a field that comes twice is an error. Which of the two counts is for each
-//     parser to say, and an object that was judged must be the one that another
-//     reader of the same review, an auditing proxy say, sees there. Within the
-//     three objects the last one counts, as for the API server;
-//   - a response is passed over, whatever it is.
+//   - a duplicate field is an error. Parsers differ in which of the two they use,
+//     and the object that is judged must be the one that any other reader of the
+//     review, such as an auditing proxy, sees. In the three objects the last
+//     duplicate counts, as for the API server;
+//   - a response is skipped, whatever it is.
+//
+// docs/adr/0004-decoder.md says what reading it apart from package wire's Decode
+// saves.
 type envelope struct {
 	wire.Scanner
-	// strings holds the contents of all strings in one allocation, so that a
-	// handler that keeps a user's name does not keep the whole body.
+	// strings holds the contents of all strings in one allocation: a handler that
+	// keeps a user's name does not keep the whole body.
 	strings strings.Builder
 	// lists holds the items of all lists of strings.
 	lists []string
 	into  *envelopeContent
 }
 
-// envelopeContent is what an envelope usually has, in one allocation.
+// envelopeContent has room for the usual content of an envelope, in one allocation.
 type envelopeContent struct {
 	request         extension.Request
 	requestKind     metav1.GroupVersionKind
@@ -43,11 +46,10 @@ type envelopeContent struct {
 	lists           [6]string
 }
 
-// sizeOfStrings is enough for most requests. More is not wrong, only slower.
+// sizeOfStrings is enough for most requests. Others take another allocation.
 const sizeOfStrings = 352
 
-// parseEnvelope returns what a review says of itself, and the request in it, nil
-// if there is none.
+// parseEnvelope returns the type of a review, and its request, nil if it has none.
 func parseEnvelope(body []byte) (metav1.TypeMeta, *extension.Request, error) {
 	into := &envelopeContent{}
 	e := envelope{Scanner: wire.NewScanner(body), lists: into.lists[:0], into: into}
@@ -59,8 +61,7 @@ func parseEnvelope(body []byte) (metav1.TypeMeta, *extension.Request, error) {
 	return review, request, e.End()
 }
 
-// The fields that are read. Of others it is not even known whether they come
-// twice.
+// The fields that are read. Duplicates of other fields go unnoticed.
 var (
 	reviewFields  = newFields("kind", "apiVersion", "request")
 	requestFields = newFields(
@@ -100,7 +101,7 @@ func (e *envelope) review() (review metav1.TypeMeta, request *extension.Request,
 }
 
 func (e *envelope) request(into *admissionv1.AdmissionRequest) error {
-	// What was requested is mostly what it is converted to.
+	// The requested kind and resource are usually those of the object.
 	var kind, resource []byte
 	return e.object(requestFields, func(field string) (err error) {
 		switch field {
@@ -222,8 +223,8 @@ func (e *envelope) extra(into *map[string]authenticationv1.ExtraValue) error {
 	}
 }
 
-// raw takes the next value as it is. That it is JSON is checked here, once and
-// for all handlers.
+// raw takes the next value unchanged. It checks that the value is JSON, once for all
+// handlers.
 func (e *envelope) raw(into *runtime.RawExtension) error {
 	if e.Peek() == 'n' {
 		return e.Skip()
@@ -241,8 +242,8 @@ func (e *envelope) boolean(into *bool) error {
 	return e.Skip()
 }
 
-// object reads those members of an object that are among the fields, each at
-// most once, and passes over others. null is no member at all.
+// object reads the members of an object that are among the fields, each at most
+// once, and skips others. null counts as an object without members.
 func (e *envelope) object(fields fields, read func(field string) error) error {
 	if e.Peek() == 'n' {
 		return e.Skip()
@@ -277,15 +278,15 @@ func (e *envelope) object(fields fields, read func(field string) error) error {
 	}
 }
 
-// keep copies a string out of the body. What the builder has handed out stays
-// as it is when it grows.
+// keep copies a string out of the body. Strings from the builder stay valid when it
+// grows.
 func (e *envelope) keep(content []byte) string {
 	start := e.strings.Len()
 	e.strings.Write(content)
 	return e.strings.String()[start:]
 }
 
-// readString reads a string; null leaves it as it is.
+// readString reads a string; null leaves it unchanged.
 func readString[T ~string](e *envelope, into *T) error {
 	switch e.Peek() {
 	case 'n':
@@ -303,7 +304,7 @@ func readString[T ~string](e *envelope, into *T) error {
 	}
 }
 
-// readStrings reads a list of strings. A list that is there is not nil.
+// readStrings reads a list of strings. An empty list is not nil.
 func readStrings[T ~[]string](e *envelope, into *T) error {
 	switch e.Peek() {
 	case 'n':
@@ -326,7 +327,7 @@ func readStrings[T ~[]string](e *envelope, into *T) error {
 	}
 }
 
-// readPointer reads a value that may be null; if it is not, it goes to at.
+// readPointer reads a value into at, unless it is null.
 func readPointer[T any](e *envelope, into **T, at *T, read func(*T) error) error {
 	if e.Peek() == 'n' {
 		return e.Skip()
@@ -335,7 +336,7 @@ func readPointer[T any](e *envelope, into **T, at *T, read func(*T) error) error
 	return read(at)
 }
 
-// duplicate is the error of a field that comes twice.
+// duplicate returns the error of a duplicate field.
 func duplicate(field string) error {
 	return errors.New("duplicate field " + field)
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/admitkit/admitkit/internal/host"
 )
 
-// DefaultMaxBodyBytes is the default limit of a request body. An API server
-// stores objects of up to 1.5 MiB of protobuf, an AdmissionReview holds two of
-// them, and JSON is larger.
+// DefaultMaxBodyBytes is the default limit of a request body. API servers store
+// objects of up to 1.5 MiB of protobuf, an AdmissionReview has two of them, and JSON
+// is larger.
 const DefaultMaxBodyBytes = 8 << 20
 
-// DefaultMaxInFlight is the default limit of requests at one time. An API server
-// has at most 600 requests in work by default, of which 200 change something
+// DefaultMaxInFlight is the default limit of concurrent requests. An API server
+// handles at most 600 requests at a time by default, of which 200 may be writes
 // (kube-apiserver --max-requests-inflight, --max-mutating-requests-inflight).
 const DefaultMaxInFlight = 1024
 
@@ -37,10 +37,10 @@ type HandlerOptions struct {
 	// MaxBodyBytes is the largest request body that is read; a larger one gets
 	// 413. Default: DefaultMaxBodyBytes.
 	MaxBodyBytes int64
-	// MaxInFlight is how many requests are answered at one time. One more gets
-	// 429 and Retry-After, upon which an API server tries again within its
-	// timeout. A request whose extension was cut off counts until the extension
-	// ends. Default: DefaultMaxInFlight.
+	// MaxInFlight is the most requests that are answered at a time. Further ones get
+	// 429 and Retry-After, and API servers try again within their timeout. A request
+	// whose extension was cut off counts until the extension ends.
+	// Default: DefaultMaxInFlight.
 	MaxInFlight int
 	// Logger gets one line per decision at debug, and failures at error.
 	// Default: none.
@@ -48,8 +48,8 @@ type HandlerOptions struct {
 	// TracerProvider gets a span for each request and each extension. Default:
 	// none, which costs nothing.
 	TracerProvider trace.TracerProvider
-	// OnStep is told of each handler's part in an admission, in the goroutine of
-	// that admission. It costs an encoding of the object for each. Default: none.
+	// OnStep is called with each handler's part in an admission, in the goroutine of
+	// that admission. Each call costs an encoding of the object. Default: none.
 	OnStep func(Step)
 }
 
@@ -118,7 +118,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type exchange struct {
 	*handler
 	w       http.ResponseWriter
-	request *admissionv1.AdmissionRequest // unread until it could be read
+	request *admissionv1.AdmissionRequest // unread until it is read
 	passage passage
 	context requestContext
 	span    span
@@ -127,10 +127,10 @@ type exchange struct {
 	answering sync.Mutex
 }
 
-// unread is the request of which nothing is known.
+// unread stands for a request before it is read.
 var unread = &admissionv1.AdmissionRequest{}
 
-// read reads the request, upon which its passage can begin.
+// read reads the request and begins its passage.
 func (e *exchange) read(r *http.Request) error {
 	body, err := readReview(e.w, r, e.maxBodyBytes)
 	e.meter.bodySize.Observe(float64(len(body)))
@@ -146,8 +146,8 @@ func (e *exchange) read(r *http.Request) error {
 	return nil
 }
 
-// decide sends the request through the chain and answers it, at the end of its
-// time at the latest.
+// decide sends the request through the chain and answers it, at its deadline at the
+// latest.
 func (e *exchange) decide(ctx context.Context, deadline time.Time) {
 	e.context.begin(ctx, deadline, e.takeOver)
 	defer e.context.stop()
@@ -160,16 +160,16 @@ func (e *exchange) decide(ctx context.Context, deadline time.Time) {
 	e.answer()
 }
 
-// run runs the chain. Only when it ends is there room for another request.
+// run runs the chain. Its place for another request is free only when it ends.
 func (e *exchange) run() {
 	defer e.leave()
 	e.passage.run(&e.context)
 }
 
-// takeOver answers while the handler of an HTTP/1 request still runs: the answer
-// is whole when its announced length was sent, and the connection is not used
-// again. That way only a handler that overruns costs a goroutine; one for every
-// request would cost more than an exec's whole admission.
+// takeOver answers while the handler of an HTTP/1 request still runs: an answer is
+// complete when its announced length was sent, and the connection is closed
+// afterwards. So only a handler that overruns costs a goroutine; one for every
+// request would cost more than the whole admission of an exec.
 func (e *exchange) takeOver() {
 	e.context.expire()
 	e.answering.Lock()
@@ -181,8 +181,8 @@ func (e *exchange) takeOver() {
 	}
 }
 
-// decideBeside runs the chain in a goroutine of its own, because an answer by
-// HTTP/2 is whole only when its handler has returned.
+// decideBeside runs the chain in a goroutine of its own, because an HTTP/2 answer is
+// complete only when its handler has returned.
 func (e *exchange) decideBeside(ctx context.Context, deadline time.Time) {
 	e.context.begin(ctx, deadline, e.context.expire)
 	defer e.context.stop()
@@ -196,11 +196,11 @@ func (e *exchange) decideBeside(ctx context.Context, deadline time.Time) {
 		e.passage.finish()
 		e.answer()
 	case <-e.context.Done():
-		e.fail(e.passage.cut(e.context.Err())) // nobody else finishes
+		e.fail(e.passage.cut(e.context.Err())) // nothing else finishes it
 	}
 }
 
-// answer sends what the chain came to.
+// answer sends the result of the chain.
 func (e *exchange) answer() {
 	response, err := &e.passage.response, e.passage.err
 	if err != nil {
@@ -214,14 +214,14 @@ func (e *exchange) answer() {
 	e.sent(http.StatusOK, nil, writeResponse(e.w, response))
 }
 
-// fail answers a request for which there is no decision.
+// fail answers a request that has no decision.
 func (e *exchange) fail(err error) {
 	code := codeOf(err)
 	e.logFailure(code, err)
 	e.sent(code, err, writeFailure(e.w, code, err))
 }
 
-// sent counts an answer, sent or not.
+// sent counts an answer, whether or not it could be sent.
 func (e *exchange) sent(code int, err, notSent error) {
 	if notSent != nil {
 		e.log.Warn("answer not sent", append(about(e.request), zap.Error(notSent))...)
@@ -235,7 +235,7 @@ func (h *handler) enter(w http.ResponseWriter) error {
 	if h.inFlight.Add(1) > h.maxInFlight {
 		h.inFlight.Add(-1)
 		w.Header().Set("Retry-After", "1")
-		return badRequest(http.StatusTooManyRequests, "%d requests are being answered already; try again in 1 s", h.maxInFlight)
+		return badRequest(http.StatusTooManyRequests, "already answering %d requests; try again in 1 s", h.maxInFlight)
 	}
 	h.meter.inFlight.Inc()
 	return nil
@@ -246,12 +246,12 @@ func (h *handler) leave() {
 	h.meter.inFlight.Dec()
 }
 
-// timeLeft returns how long the handlers may take: the timeout that the API
-// server says it waits for, less a margin in which the answer travels.
+// timeLeft returns how long the handlers may take: the timeout that the API server
+// sends, less a margin for the way back.
 func timeLeft(query string) time.Duration {
 	text, simple := strings.CutPrefix(query, "timeout=")
 	if !simple || strings.ContainsAny(text, "&%+") {
-		values, _ := url.ParseQuery(query) // what is malformed is not a timeout
+		values, _ := url.ParseQuery(query) // a malformed query has no timeout
 		text = values.Get("timeout")
 	}
 	timeout, err := time.ParseDuration(text)
@@ -270,8 +270,8 @@ func codeOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// logFailure says what went wrong. Who sent a request that could not be read is
-// not known.
+// logFailure logs what went wrong. Nothing is known about a request that could not
+// be read.
 func (e *exchange) logFailure(code int, err error) {
 	fields := []zap.Field{zap.Int("code", code), zap.Error(err), zap.Duration("took", time.Since(e.began))}
 	if e.request.UID == "" {
@@ -282,14 +282,14 @@ func (e *exchange) logFailure(code int, err error) {
 }
 
 func (e *exchange) logDecision(response *admissionv1.AdmissionResponse) {
-	// The fields are gathered for those who read them only.
+	// The fields are collected only if the line is written.
 	if entry := e.log.Check(zap.DebugLevel, "admission"); entry != nil {
 		entry.Write(append(about(e.request), zap.Bool("allowed", response.Allowed),
 			zap.Int("patchBytes", len(response.Patch)), zap.Duration("took", time.Since(e.began)))...)
 	}
 }
 
-// about says in a log which request it is.
+// about returns the log fields that identify a request.
 func about(request *admissionv1.AdmissionRequest) []zap.Field {
 	return []zap.Field{
 		zap.String("uid", string(request.UID)), zap.String("operation", string(request.Operation)),

@@ -13,20 +13,19 @@ import (
 )
 
 // The metrics of admission, on controller-runtime's registry. webhook is its kind
-// and name: mutate/NAME or validate/NAME. A handler that runs in a chain is counted for
-// itself (admitkit_admission_...), the request once more as a whole
-// (admitkit_webhook_...), with the HTTP status, so that what never reached a
-// handler is visible too.
+// and name: mutate/NAME or validate/NAME. admitkit_admission_... count each handler
+// of a chain, admitkit_webhook_... the request as a whole, with its HTTP status. So
+// requests that never reach a handler are visible too.
 var (
 	handlerLabels = []string{"webhook", "extension", "operation", "result"}
 
 	admissionRequests = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_admission_requests_total",
-		Help: "Admissions by extension. result is allowed, mutated, denied, error, panic, timeout (its time was over) or canceled (the client was gone).",
+		Help: "Admissions by extension. result is allowed, mutated, denied, error, panic, timeout (the deadline passed) or canceled (the client disconnected).",
 	}, handlerLabels)
 	admissionDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "admitkit_admission_duration_seconds",
-		Help:    "Time in an extension, decoding its object and comparing what it changed included.",
+		Help:    "Time in an extension, including decoding its object and comparing its changes.",
 		Buckets: latencies,
 	}, handlerLabels)
 	panics = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -36,12 +35,12 @@ var (
 
 	webhookDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "admitkit_webhook_duration_seconds",
-		Help:    "Time from a request's header to the end of its answer. code is the HTTP status.",
+		Help:    "Time from the header of a request to the end of its answer. code is the HTTP status.",
 		Buckets: latencies,
 	}, []string{"webhook", "operation", "code"})
 	inFlight = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "admitkit_webhook_in_flight_requests",
-		Help: "Requests that are being answered, those included whose extension was cut off and still runs.",
+		Help: "Requests being answered, including those whose extension was cut off and is still running.",
 	}, []string{"webhook"})
 	bodyBytes = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "admitkit_webhook_body_bytes",
@@ -50,7 +49,7 @@ var (
 	}, []string{"webhook"})
 	patchBytes = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "admitkit_webhook_patch_bytes",
-		Help:    "Size of the patches of answers that have one.",
+		Help:    "Size of the patches in answers that have one.",
 		Buckets: sizes,
 	}, []string{"webhook"})
 
@@ -62,7 +61,7 @@ func init() {
 	metrics.Registry.MustRegister(admissionRequests, admissionDuration, panics, webhookDuration, inFlight, bodyBytes, patchBytes)
 }
 
-// result is what became of one handler's admission.
+// result is the result of one handler's admission.
 type result int
 
 const (
@@ -80,7 +79,7 @@ func (r result) String() string {
 	return [...]string{"allowed", "mutated", "denied", "error", "panic", "timeout", "canceled"}[r]
 }
 
-// outcome is the result of a handler that allows an object.
+// outcome returns the result of a handler that allows an object.
 func outcome(changed bool) result {
 	if changed {
 		return mutated
@@ -96,8 +95,8 @@ func resultOf(err error) result {
 	return canceled
 }
 
-// operations are the values of the label operation. Anyone can send another
-// one, for which there is the last.
+// operations has the values of the label operation. The last one stands for all
+// others that clients may send.
 var operations = [...]admissionv1.Operation{admissionv1.Create, admissionv1.Update, admissionv1.Delete, admissionv1.Connect, ""}
 
 func operationIndex(operation admissionv1.Operation) int {
@@ -109,8 +108,8 @@ func operationIndex(operation admissionv1.Operation) int {
 	return len(operations) - 1
 }
 
-// meter counts the admissions of one handler. It looks up each series once: the
-// look-up takes longer than the count.
+// meter counts the admissions of one handler. It looks up each series only once,
+// because the look-up takes longer than the count.
 type meter struct {
 	webhook, extension string
 	series             [len(operations)][numberOfResults]atomic.Pointer[series]

@@ -21,22 +21,22 @@ import (
 	"github.com/admitkit/admitkit/webhook/internal/patch"
 )
 
-// object is the object of a request as it goes from handler to handler. It is
-// held as JSON, in which no field is ever lost, and as the Go type that the
-// handler at hand wants. What a Mutator changed is carried from the Go type to
-// the JSON when someone needs the JSON: an Extension, a handler that wants
-// another type, the end of the chain.
+// object is the object of a request as it passes from handler to handler. It is
+// held as JSON, which keeps every field, and as the Go type of the current handler.
+// The changes of a Mutator are carried over from the Go type to the JSON when the
+// JSON is needed: by an Extension, by a handler of another type, at the end of the
+// chain.
 type object struct {
 	request *admissionv1.AdmissionRequest
 	scheme  *runtime.Scheme
-	// mutable is false in a validating webhook, where a change is no change.
+	// mutable is false in a validating webhook, where changes are ignored.
 	mutable bool
 	// document is the object with all of ops applied.
 	document patch.Document
 	ops      []patch.Operation
-	// typed is what handlers see, base what the document decodes to.
+	// typed is the object that handlers see, base the one that document decodes to.
 	typed, base runtime.Object
-	// pending is what was changed in typed and not in the document yet.
+	// pending has the changes of typed that are not in the document yet.
 	pending []patch.Operation
 }
 
@@ -48,8 +48,8 @@ func newObject(request *admissionv1.AdmissionRequest, scheme *runtime.Scheme, mu
 	return object{request: request, scheme: scheme, mutable: mutable, document: documentOf(request, raw)}
 }
 
-// as returns the object as the type that a handler takes. An Extension finds
-// the changes of those before it in the request too.
+// as returns the object as the type that a handler takes. For an Extension, the
+// request has the changes of the handlers before it too.
 func (o *object) as(handler *host.Handler) (runtime.Object, error) {
 	into := handler.NewObject()
 	if into == nil {
@@ -72,7 +72,7 @@ func (o *object) as(handler *host.Handler) (runtime.Object, error) {
 }
 
 // ofKind returns an empty object of the Go type that the scheme has for the
-// kind at hand. On CONNECT the request's kind is that of the options.
+// request's kind. On CONNECT that is the kind of the options.
 func (o *object) ofKind() runtime.Object {
 	into, err := o.scheme.New(schema.GroupVersionKind(o.request.Kind))
 	if err != nil {
@@ -95,8 +95,8 @@ func (o *object) decode(into runtime.Object) error {
 	return nil
 }
 
-// copyOf returns a deep copy for a later comparison, which takes no note of
-// managed fields. They are often the larger half of an object, and shared.
+// copyOf returns a deep copy for a later comparison. The comparison ignores managed
+// fields, often the larger half of an object, so the copy shares them.
 func copyOf(obj runtime.Object) runtime.Object {
 	accessor, isTyped := obj.(metav1.ObjectMetaAccessor)
 	if _, isTree := obj.(runtime.Unstructured); isTree || !isTyped {
@@ -111,9 +111,9 @@ func copyOf(obj runtime.Object) runtime.Object {
 	return copied
 }
 
-// note takes note of what a Mutator changed, and reports whether it changed
-// anything. Comparing with what is pending already, instead of with a copy from
-// before the call, spares the copy: equal objects have equal differences.
+// note records the changes of a Mutator, and reports whether there are any. It
+// compares with the pending changes instead of a copy from before the call, which
+// saves the copy: equal objects have equal differences.
 func (o *object) note() (changed bool, err error) {
 	ops, err := o.document.Diff(o.base, o.typed)
 	if err != nil {
@@ -127,7 +127,7 @@ func (o *object) note() (changed bool, err error) {
 	return changed, nil
 }
 
-// flush carries the changes of the Go type over to the JSON.
+// flush applies the changes of the Go type to the JSON.
 func (o *object) flush() error {
 	if len(o.pending) == 0 {
 		return nil
@@ -139,7 +139,7 @@ func (o *object) flush() error {
 	return nil
 }
 
-var errDeleted = errors.New("changed an object that is being deleted")
+var errDeleted = errors.New("an object that is being deleted cannot be changed")
 
 func (o *object) apply(ops []patch.Operation) error {
 	if o.request.Operation == admissionv1.Delete {
@@ -159,9 +159,9 @@ func (o *object) apply(ops []patch.Operation) error {
 	return nil
 }
 
-// take takes the response of an Extension, applies its patch so that the next
-// handler sees it, and reports whether it has one. What the Extension did to the
-// Pod itself is dropped: its response is what counts.
+// take applies the patch of an Extension's response, so that the next handler sees
+// it, and reports whether there is one. Changes to the Pod itself are dropped: only
+// the response counts.
 func (o *object) take(response *admission.Response) (changed bool, err error) {
 	ops, err := operationsOf(response.Patches)
 	if err != nil {
@@ -179,8 +179,7 @@ func (o *object) take(response *admission.Response) (changed bool, err error) {
 	return true, o.apply(ops)
 }
 
-// changes returns the operations that lead from the object as it came to what
-// the handlers made of it.
+// changes returns all operations of the handlers on the object as it was received.
 func (o *object) changes() []patch.Operation {
 	if len(o.ops) == 0 {
 		return o.pending

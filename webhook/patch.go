@@ -16,12 +16,12 @@ import (
 )
 
 // PatchFrom returns the response that turns the object of the request into
-// after, which is of the Go type that its author decoded the object into.
-// Fields that this type does not know are left as they are.
+// after, which must have the Go type that its author decoded the object into.
+// Fields that this type does not know stay unchanged.
 func PatchFrom(req admission.Request, after runtime.Object) admission.Response {
 	raw := req.Object.Raw
 	if req.Operation == admissionv1.Delete {
-		raw = req.OldObject.Raw // there is no other; a change to it is an error later
+		raw = req.OldObject.Raw // the only object; a change to it is an error later
 	}
 	before := reflect.New(reflect.TypeOf(after).Elem()).Interface().(runtime.Object)
 	if err := wire.Decode(raw, before); err != nil {
@@ -42,7 +42,7 @@ func PatchFrom(req admission.Request, after runtime.Object) admission.Response {
 	return admission.Patched("", patches...)
 }
 
-// documentOf returns the JSON of a request's object, which raw is.
+// documentOf returns the document of a request's object, whose JSON is raw.
 func documentOf(request *admissionv1.AdmissionRequest, raw []byte) patch.Document {
 	return patch.Document{Raw: raw, Options: patch.Options{IgnoreStatus: ignoresStatus(request)}}
 }
@@ -50,7 +50,7 @@ func documentOf(request *admissionv1.AdmissionRequest, raw []byte) patch.Documen
 // appendPatch appends the JSON of a patch to dst.
 func appendPatch(dst []byte, ops []patch.Operation) []byte { return patch.Append(dst, ops) }
 
-// operationsOf returns the operations of a response that an Extension made.
+// operationsOf returns the operations of an Extension's response.
 func operationsOf(patches []jsonpatch.Operation) ([]patch.Operation, error) {
 	ops := make([]patch.Operation, len(patches))
 	for i, p := range patches {

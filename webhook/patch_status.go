@@ -5,13 +5,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// statusless are the kinds of which the API server throws the status away when
-// they are created: after admission it calls PrepareForCreate of the kind's
-// strategy (k8s.io/kubernetes, pkg/registry/<group>/<resource>/strategy.go at
-// v1.37; kube-aggregator and apiextensions-apiserver for the last two), which
-// empties it. It does not for a Node, which a kubelet creates with its status,
-// and nobody can tell from here for a custom resource: it depends on the
-// subresources in the CustomResourceDefinition.
+// statusless has the kinds whose status the API server drops when they are created:
+// after admission it calls PrepareForCreate of the kind's strategy
+// (k8s.io/kubernetes, pkg/registry/<group>/<resource>/strategy.go at v1.37;
+// kube-aggregator and apiextensions-apiserver for the last two), which empties the
+// status. A Node keeps it, because a kubelet creates it with its status. For a
+// custom resource it depends on the subresources in the CustomResourceDefinition.
 var statusless = map[metav1.GroupKind]bool{
 	{Kind: "Namespace"}:             true,
 	{Kind: "PersistentVolume"}:      true,

@@ -10,15 +10,15 @@ import (
 	"github.com/admitkit/admitkit/internal/host"
 )
 
-// The lengths, in characters, to which an API server keeps the warnings of one
-// request (k8s.io/apiserver, pkg/endpoints/filters/warning.go): it cuts each one
-// and drops the rest once they are too many.
+// The limits of an API server for the warnings of one request, in characters
+// (k8s.io/apiserver, pkg/endpoints/filters/warning.go): it truncates each warning,
+// and drops warnings once their total is too long.
 const (
 	maxWarning  = 256
 	maxWarnings = 4096
 )
 
-// report adds what a handler says besides its decision to the answer.
+// report adds a handler's warnings and audit annotations to the response.
 func (p *passage) report(handler *host.Handler, warnings []string, annotations map[string]string) {
 	for _, warning := range warnings {
 		p.warn(warning)
@@ -41,14 +41,14 @@ func (p *passage) warn(text string) {
 	p.response.Warnings = append(p.response.Warnings, text)
 }
 
-// cleanWarning makes of a text what fits in a Warning header. One with a control
-// character, a line break say, the API server drops without a word.
+// cleanWarning makes text fit a Warning header. The API server silently drops a
+// warning that contains a control character, such as a line break.
 func cleanWarning(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '
 		}
-		return r // that which is not UTF-8 becomes U+FFFD
+		return r // invalid UTF-8 becomes U+FFFD
 	}, text)
 	text = strings.TrimSpace(text)
 	if utf8.RuneCountInString(text) <= maxWarning {
@@ -57,10 +57,10 @@ func cleanWarning(text string) string {
 	return string([]rune(text)[:maxWarning-1]) + "…"
 }
 
-// auditKey returns the key of an audit annotation: the extension's name and the
-// key that it chose, so that two extensions in one webhook do not overwrite each
-// other's. The API server puts the webhook's name and a slash before it, and
-// drops what is not a qualified name then (k8s.io/apiserver,
+// auditKey returns the key of an audit annotation: the extension's name and its key,
+// so that two extensions in one webhook do not overwrite each other's annotations.
+// The API server adds the webhook's name and a slash in front, and drops the
+// annotation if the result is not a qualified name (k8s.io/apiserver,
 // pkg/admission/attributes.go).
 func auditKey(name, key string) string {
 	qualified := strings.Map(func(r rune) rune {
@@ -70,7 +70,7 @@ func auditKey(name, key string) string {
 		return '-'
 	}, name+"."+key)
 	if over := len(qualified) - validation.LabelValueMaxLength; over > 0 {
-		qualified = qualified[over:] // the end says more than the beginning
+		qualified = qualified[over:] // the end is more specific
 	}
 	return strings.Trim(qualified, ".-_")
 }

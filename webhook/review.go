@@ -9,7 +9,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 )
 
-// requestError is a request that cannot be answered, with its HTTP status.
+// requestError says why a request cannot be answered, with its HTTP status.
 type requestError struct {
 	code int
 	err  error
@@ -22,8 +22,8 @@ func badRequest(code int, format string, args ...any) error {
 	return &requestError{code: code, err: fmt.Errorf(format, args...)}
 }
 
-// readReview reads the body of an HTTP request that may be an AdmissionReview,
-// of at most limit bytes.
+// readReview reads the body, of at most limit bytes, of an HTTP request that may be
+// an AdmissionReview.
 func readReview(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -44,18 +44,17 @@ func isJSON(contentType string) bool {
 	return err == nil && media == want
 }
 
-// apiVersion is the one version of AdmissionReview that is spoken.
+// apiVersion is the supported version of AdmissionReview.
 const apiVersion = "admission.k8s.io/v1"
 
 // parseReview returns the request in an AdmissionReview. Its objects are valid
-// JSON, and parts of the body. It may be kept for as long as one likes; see
-// readBody.
+// JSON, and parts of the body. Callers may keep it; see readBody.
 func parseReview(body []byte) (*extension.Request, error) {
 	if len(body) == 0 {
 		return nil, badRequest(http.StatusBadRequest, "the body is empty; expected an AdmissionReview")
 	}
-	// Decoders replace what is not UTF-8, and so two names that differ can
-	// become the same. No API server sends such a thing.
+	// Decoders replace invalid UTF-8, which can make two different names equal. API
+	// servers send only valid UTF-8.
 	if !utf8.Valid(body) {
 		return nil, badRequest(http.StatusBadRequest, "the body is not valid UTF-8")
 	}

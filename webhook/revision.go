@@ -12,16 +12,16 @@ import (
 	"github.com/admitkit/admitkit/internal/host"
 )
 
-// OtherRevisions returns the handler for the paths under [MutatingPath] and
-// [ValidatingPath] that are none of webhooks. While an upgrade goes on, replicas of
-// two revisions serve what one of them registered, and what they do not know must
-// be no outage: a webhook that is not there is answered by the handlers here that
-// its path names, whatever the scope, as this revision would have done before.
+// OtherRevisions returns the handler for paths under [MutatingPath] and
+// [ValidatingPath] that belong to none of webhooks. During an upgrade, replicas of
+// two revisions serve webhooks that one of them registered, and an unknown webhook
+// must not cause an outage. So the handlers that its path names answer, whatever
+// their scope, as this revision did before the upgrade.
 //
-// A handler that is not here is new (or its Go type was renamed), and passes over
-// what it has not seen: it is in force when the last replica without it is gone. The
-// first such request to a path is logged as a warning, and all of them are counted
-// under the webhook's name "other-revision".
+// A handler that this revision does not have is new, or its Go type was renamed. It
+// is skipped here, and takes effect when the last replica without it is gone. The
+// first request to such a path is logged as a warning; all of them are counted under
+// the webhook name "other-revision".
 func OtherRevisions(webhooks []*Webhook, options HandlerOptions) http.Handler {
 	if options.Logger == nil {
 		options.Logger = zap.NewNop()
@@ -37,7 +37,7 @@ type otherRevisions struct {
 	handlers map[string]http.Handler // by path
 }
 
-// maxOtherPaths bounds what anyone who reaches the port can make us remember.
+// maxOtherPaths limits the memory that clients can occupy with made-up paths.
 const maxOtherPaths = 100
 
 func (o *otherRevisions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -49,7 +49,7 @@ func (o *otherRevisions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	handler.ServeHTTP(w, r)
 }
 
-// handler returns that of a path, or nil when the path names no handlers.
+// handler returns the handler of a path, nil if the path names no handlers.
 func (o *otherRevisions) handler(path string) http.Handler {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -64,7 +64,7 @@ func (o *otherRevisions) handler(path string) http.Handler {
 	}
 	var missing []string
 	w.Handlers, missing = o.find(w.Mutating, segments[0], segments[1:])
-	o.options.Logger.Warn("another revision registered this webhook; the handlers of it that are here answer",
+	o.options.Logger.Warn("another revision registered this webhook; its handlers that this revision has will answer",
 		zap.String("path", path), zap.Strings("missing", missing))
 	if len(o.handlers) >= maxOtherPaths {
 		clear(o.handlers)
@@ -74,9 +74,9 @@ func (o *otherRevisions) handler(path string) http.Handler {
 	return handler
 }
 
-// find returns the handlers that the segments of the path of a webhook stand for: if
-// there is a webhook of that name here, those of it with the same names, in turn, and
-// else those with the very segments.
+// find returns the handlers for the segments of a webhook's path. A webhook of that
+// name here gives its handlers of the same name, in order; for other segments it is
+// the handler with exactly that segment.
 func (o *otherRevisions) find(mutating bool, name string, segments []string) (found []*extension.Handler, missing []string) {
 	bySegment, inTurn := map[string]*extension.Handler{}, map[string][]*extension.Handler{}
 	for _, w := range o.webhooks {
@@ -123,12 +123,13 @@ func segmentsOf(handlers []*extension.Handler) []string {
 	return segments
 }
 
+// uncounted returns a segment without its ordinal.
 func uncounted(segment string) string {
 	name, _, _ := strings.Cut(segment, ".")
 	return name
 }
 
-// slug makes a DNS label of Go names.
+// slug makes a DNS label from Go names.
 func slug(names string) string {
 	const limit = 63
 	words := strings.FieldsFunc(strings.ToLower(names), func(r rune) bool {
@@ -136,7 +137,7 @@ func slug(names string) string {
 	})
 	text := strings.Join(words, "-")
 	if len(text) > limit {
-		text = text[len(text)-limit:] // the end tells more
+		text = text[len(text)-limit:] // the end is more specific
 	}
 	return strings.Trim(text, "-")
 }

@@ -23,21 +23,21 @@ type ServerOptions struct {
 	Host string
 	// Port is the port to listen on. Default: 9443.
 	Port int
-	// GetCertificate gives the serving certificate for each handshake, so that
-	// a renewed one needs no restart. Required.
+	// GetCertificate returns the serving certificate for each handshake, so that a
+	// renewed one needs no restart. Required.
 	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// LameDuck is how long the server goes on accepting requests after it was
-	// told to stop and has turned not-ready: the time that the endpoints of a
-	// Service, and the connections that API servers keep, need to move on.
+	// LameDuck is how long the server continues to accept requests when it stops and
+	// is no longer ready. The endpoints of a Service, and API servers with open
+	// connections, need this time to change to another replica.
 	LameDuck time.Duration
 	// Logger gets the server's start, stop and errors. Default: none.
 	Logger *zap.Logger
 }
 
 // The bounds of one connection. A webhook's timeout is at most 30 s, so nothing
-// legitimate takes longer. The idle time is more than the 90 s after which an
-// API server drops an idle connection: the side that sends must be the one that
-// closes, or a request can meet a closing connection.
+// legitimate takes longer. The idle time is more than the 90 s after which an API
+// server closes an idle connection: if the server closed it first, a request could
+// meet a closing connection.
 const (
 	readHeaderTimeout = 10 * time.Second
 	readTimeout       = 35 * time.Second
@@ -46,13 +46,13 @@ const (
 	shutdownRepeat    = time.Second
 )
 
-// ShutdownTimeout is how long a server waits, after its lame-duck time, for the
-// requests in flight: as long as a webhook may take (30 s), and some. Its Pod's
-// terminationGracePeriodSeconds is to be longer than both.
+// ShutdownTimeout is how long a server waits, after its lame-duck time, for requests
+// in flight: a little more than a webhook may take (30 s). The Pod's
+// terminationGracePeriodSeconds must be longer than both together.
 const ShutdownTimeout = 35 * time.Second
 
 // Server serves webhooks over HTTPS: TLS 1.2 and later, HTTP/1.1 and 2. It is a
-// controller-runtime webhook.Server, so that it can stand in its place.
+// controller-runtime webhook.Server, so it can replace that one.
 type Server struct {
 	options ServerOptions
 	mux     *http.ServeMux
@@ -60,12 +60,12 @@ type Server struct {
 	mu       sync.Mutex
 	listener net.Listener
 	closed   bool
-	state    error // why it is not ready; nil when it is
+	state    error // why it is not ready, nil if it is
 }
 
 var _ ctrlwebhook.Server = (*Server)(nil)
 
-// NewServer returns a server that does not listen yet.
+// NewServer returns a server, which does not listen yet.
 func NewServer(options ServerOptions) *Server {
 	if options.Port == 0 {
 		options.Port = ctrlwebhook.DefaultPort
@@ -87,8 +87,8 @@ func (s *Server) WebhookMux() *http.ServeMux { return s.mux }
 // NeedLeaderElection is false: every replica answers.
 func (s *Server) NeedLeaderElection() bool { return false }
 
-// StartedChecker returns a check that passes while requests are welcome: not
-// before the server listens, and not in the lame-duck time.
+// StartedChecker returns a check that passes from when the server listens until its
+// lame-duck time begins.
 func (s *Server) StartedChecker() healthz.Checker {
 	return func(*http.Request) error {
 		s.mu.Lock()
@@ -97,8 +97,8 @@ func (s *Server) StartedChecker() healthz.Checker {
 	}
 }
 
-// Listen takes the port, so that a caller learns of a conflict before it
-// announces the server to anyone. Start does it when it has not been done.
+// Listen takes the port, so that callers learn of a conflict before they announce
+// the server. Start calls it if nobody did.
 func (s *Server) Listen(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,8 +117,8 @@ func (s *Server) Listen(ctx context.Context) error {
 	return nil
 }
 
-// Close gives the port back at once, without a drain, for a server that nobody
-// was told of: Start was not called, or what was to follow it failed.
+// Close releases the port at once, without a drain. It is for a server that was not
+// announced: Start was not called, or a later step failed.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,9 +129,9 @@ func (s *Server) Close() error {
 	return s.listener.Close()
 }
 
-// Start serves until ctx ends, and then drains: it turns not-ready, goes on for
-// the lame-duck time with each answer the last of its connection, stops
-// accepting, and lets the requests in flight finish. Their contexts stay alive
+// Start serves until ctx ends, and then drains: the server is no longer ready,
+// continues for the lame-duck time while it closes each connection after its next
+// answer, stops accepting, and waits for requests in flight. Their contexts live
 // until the last of them is done.
 func (s *Server) Start(ctx context.Context) error {
 	if err := s.Listen(ctx); err != nil {
@@ -142,17 +142,35 @@ func (s *Server) Start(ctx context.Context) error {
 	s.mu.Unlock()
 	requests, cancelRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelRequests()
-	log := s.options.Logger
-	errorLog, err := zap.NewStdLogAt(log.WithOptions(zap.AddCallerSkip(1)), zapcore.DebugLevel)
+	server, err := s.httpServer(ctx, requests)
 	if err != nil {
 		return err
 	}
-	server := &http.Server{
+	served := make(chan error, 1)
+	go func() { served <- server.ServeTLS(listener, "", "") }()
+	s.setState(nil)
+	s.options.Logger.Info("webhook server listens", zap.Stringer("address", listener.Addr()))
+	select {
+	case err := <-served:
+		return fmt.Errorf("webhook server: %w", err)
+	case <-ctx.Done():
+		return s.drain(requests, server, served)
+	}
+}
+
+// httpServer makes the server of net/http. The drain begins when ctx ends; requests
+// is the context of every request.
+func (s *Server) httpServer(ctx, requests context.Context) (*http.Server, error) {
+	errorLog, err := zap.NewStdLogAt(s.options.Logger.WithOptions(zap.AddCallerSkip(1)), zapcore.DebugLevel)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if ctx.Err() != nil { // it drains
-				// The next request is to come by a new connection, which leads to
+				// The next request should come by a new connection, which leads to
 				// another replica. A connection that is closed between two requests
-				// can meet the second, and an API server repeats none.
+				// can meet the second, which API servers do not repeat.
 				w.Header().Set("Connection", "close")
 			}
 			s.mux.ServeHTTP(w, r)
@@ -164,17 +182,13 @@ func (s *Server) Start(ctx context.Context) error {
 		IdleTimeout:       idleTimeout,
 		BaseContext:       func(net.Listener) context.Context { return requests },
 		ErrorLog:          errorLog,
-	}
-	served := make(chan error, 1)
-	go func() { served <- server.ServeTLS(listener, "", "") }()
-	s.setState(nil)
-	log.Info("webhook server listens", zap.Stringer("address", listener.Addr()))
+	}, nil
+}
 
-	select {
-	case err := <-served:
-		return fmt.Errorf("webhook server: %w", err)
-	case <-ctx.Done():
-	}
+// drain continues for the lame-duck time, and then stops the server. The result of
+// the server arrives on served.
+func (s *Server) drain(requests context.Context, server *http.Server, served <-chan error) error {
+	log := s.options.Logger
 	s.setState(errors.New("the webhook server is shutting down"))
 	log.Info("webhook server drains", zap.Duration("lameDuck", s.options.LameDuck))
 	lameDuck := time.NewTimer(s.options.LameDuck)
@@ -184,7 +198,8 @@ func (s *Server) Start(ctx context.Context) error {
 		return fmt.Errorf("webhook server: %w", err)
 	case <-lameDuck.C:
 	}
-	if err = shutdown(requests, server); err != nil {
+	err := shutdown(requests, server)
+	if err != nil {
 		err = fmt.Errorf("webhook server: requests still in flight after %s: %w", ShutdownTimeout, errors.Join(err, server.Close()))
 	}
 	if reason := <-served; !errors.Is(reason, http.ErrServerClosed) {
@@ -195,9 +210,9 @@ func (s *Server) Start(ctx context.Context) error {
 }
 
 // shutdown stops accepting and returns when no connection is left, after
-// ShutdownTimeout at the latest. net/http tells the HTTP/2 connections that it
-// knows to go away, and waits for ever for one whose handshake ends just then
-// (golang.org/issue/81153), so it is asked again every shutdownRepeat.
+// ShutdownTimeout at the latest. net/http asks the HTTP/2 connections that it knows
+// to close, and waits forever for one whose handshake ends at that moment
+// (golang.org/issue/81153), so shutdown repeats the call every shutdownRepeat.
 func shutdown(ctx context.Context, server *http.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, ShutdownTimeout)
 	defer cancel()

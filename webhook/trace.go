@@ -11,7 +11,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 )
 
-// tracer makes spans, and none, at no cost, without a provider.
+// tracer makes spans. Without a provider it makes none, at no cost.
 type tracer struct{ trace.Tracer }
 
 func newTracer(provider trace.TracerProvider) tracer {
@@ -21,7 +21,7 @@ func newTracer(provider trace.TracerProvider) tracer {
 	return tracer{provider.Tracer("github.com/admitkit/admitkit/webhook")}
 }
 
-// span is a span, or nothing.
+// span is a span, or nothing without a provider.
 type span struct{ trace.Span }
 
 // start begins the span of an extension.
@@ -43,7 +43,7 @@ func (s span) end(result result, err error) {
 	s.End()
 }
 
-// receive begins the span of a request, as a child of the API server's if it
+// receive begins the span of a request, as a child of the API server's span if it
 // sends one (W3C Trace Context).
 func (t tracer) receive(ctx context.Context, r *http.Request, webhook string) (context.Context, span) {
 	if t.Tracer == nil {
@@ -54,7 +54,7 @@ func (t tracer) receive(ctx context.Context, r *http.Request, webhook string) (c
 	return ctx, span{s}
 }
 
-// describe says what a request's span is about.
+// describe adds the attributes of the request to its span.
 func (s span) describe(request *admissionv1.AdmissionRequest) {
 	if s.Span == nil {
 		return

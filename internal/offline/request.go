@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -175,9 +176,7 @@ func (r *Request) matches(scope extension.Scope) (bool, error) {
 		return false, nil
 	}
 	namespace := labels.Set{}
-	for key, value := range r.NamespaceLabels {
-		namespace[key] = value
-	}
+	maps.Copy(namespace, r.NamespaceLabels)
 	namespace[corev1.LabelMetadataName] = r.Namespace
 	if matches, err := selects(scope.NamespaceSelector, namespace); err != nil || r.Namespace != "" && !matches {
 		return false, err

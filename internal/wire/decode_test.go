@@ -78,8 +78,8 @@ var kinds = []func() runtime.Object{
 	func() runtime.Object { return &unstructured.Unstructured{} },
 }
 
-// decodeAsAPIMachinery is what package serializer/json of the API machinery
-// does with a type that is not to be strict.
+// decodeAsAPIMachinery decodes as the API machinery's package serializer/json does
+// when it is not strict.
 func decodeAsAPIMachinery(raw []byte, into runtime.Object) error {
 	if u, ok := into.(*unstructured.Unstructured); ok {
 		return kjson.UnmarshalCaseSensitivePreserveInts(raw, &u.Object)
@@ -87,7 +87,7 @@ func decodeAsAPIMachinery(raw []byte, into runtime.Object) error {
 	return kjson.UnmarshalCaseSensitivePreserveInts(raw, into)
 }
 
-// compare decodes with both decoders, into objects that say the same before.
+// compare decodes with both decoders, into equal objects.
 func compare(t *testing.T, raw []byte, newObject func() runtime.Object) {
 	t.Helper()
 	want, got := newObject(), newObject()
@@ -187,8 +187,8 @@ func TestDecodeAgreesWithTheAPIMachineryOnFuzzedObjects(t *testing.T) {
 	}
 }
 
-// distort makes JSON of a Pod, Deployment... that is still JSON, but not as the
-// API server writes it: values of other types, keys twice and in other case.
+// distort changes the JSON of an object so that it is still JSON, but not what an
+// API server writes: values of other types, duplicate keys, keys in another case.
 func distort(raw []byte, r *rand.Rand) []byte {
 	members := strings.Split(string(raw), `,"`)
 	for range 3 {
@@ -334,8 +334,8 @@ func TestDecodedObjectDoesNotAliasTheInput(t *testing.T) {
 	}
 }
 
-// The race detector makes pools forget, which costs a Pod some 15 allocations
-// more; the budgets leave room for that.
+// The race detector empties pools, which costs some 15 more allocations for a Pod;
+// the budgets leave room for that.
 func TestDecodeKeepsToItsBudgetOfAllocations(t *testing.T) {
 	raw := recordedPod(t, "create-pod-5k.json")
 	for name, budget := range map[string]struct {

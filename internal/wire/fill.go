@@ -8,9 +8,9 @@ import (
 )
 
 // fill decodes the JSON of an object into the struct that into points to, and
-// reports whether it did. If it did not, the struct is as it was, and nothing is
-// said about what is wrong. It does not with a struct that is not empty: into
-// that, decoders merge by rules of their own.
+// reports whether it did. If not, the struct is unchanged; another decoder finds
+// out what is wrong. fill refuses a struct that is not empty, because decoders
+// merge into that by rules of their own.
 func fill(raw []byte, into any) bool {
 	pointer := reflect.ValueOf(into)
 	if pointer.Kind() != reflect.Pointer || pointer.IsNil() || pointer.Elem().Kind() != reflect.Struct {
@@ -36,7 +36,7 @@ type decoder struct {
 }
 
 // sizeOfStrings is how many bytes of strings share an allocation. A handler that
-// keeps one of them, a name say, keeps no more than that.
+// keeps one of them, such as a name, keeps at most that much memory.
 const sizeOfStrings = 1 << 10
 
 // keep copies a string out of the text.
@@ -53,7 +53,7 @@ func (d *decoder) keep(content []byte) string {
 	return d.strings.String()[start:]
 }
 
-// str returns the string at hand, and whether it is one.
+// str moves past a string and returns it, false if the next value is not one.
 func (d *decoder) str() (content []byte, ok bool) {
 	if d.Peek() != '"' {
 		return nil, false
@@ -66,13 +66,13 @@ func (d *decoder) str() (content []byte, ok bool) {
 	return content, err == nil
 }
 
-// null moves behind a null, and reports whether there was one. It leaves every
-// value as it is, which is empty.
+// null moves past a null, and reports whether there was one. The value stays
+// empty.
 func (d *decoder) null() bool {
 	return d.Peek() == 'n' && d.literal("null") == nil
 }
 
-// numeral returns the number at hand, and whether it is one.
+// numeral moves past a number and returns it, false if the next value is not one.
 func (d *decoder) numeral() (text []byte, ok bool) {
 	if c := d.Peek(); c != '-' && !isDigit(c) {
 		return nil, false

@@ -2,16 +2,16 @@ package wire
 
 import "strings"
 
-// Names are the names that the members of an object may have, in the order in
-// which API servers write them, which is that of the fields of a Go struct.
+// Names are the names that the members of an object may have. Their order is that
+// in which API servers write them: the order of the fields of a Go struct.
 type Names struct {
 	index map[string]int
-	// quoted are the names with quotes and colon, as they stand in the text.
+	// quoted has the names with quotes and colon, as they appear in the text.
 	quoted []string
 }
 
-// near is how many names from the expected one on are tried one by one. What a
-// struct omits when it is empty is mostly not there.
+// near is how many names, from the expected one on, are tried one by one. Fields
+// that are omitted when they are empty are usually missing.
 const near = 8
 
 // NewNames returns the set of these names.
@@ -26,8 +26,8 @@ func NewNames(names ...string) *Names {
 	return n
 }
 
-// Name moves behind a member's name and colon, and returns which of the names it
-// is, or -1. next is where it is expected: behind the one before.
+// Name moves past a member's name and colon, and returns the index of the name, or
+// -1 for an unknown one. next is the index expected: one more than the last.
 func (s *Scanner) Name(names *Names, next int) (int, error) {
 	rest := s.text[s.at:]
 	for i := next; i < min(next+near, len(names.quoted)); i++ {

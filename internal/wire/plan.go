@@ -18,12 +18,11 @@ import (
 // reports whether it could.
 type plan func(d *decoder, v reflect.Value) bool
 
-// plans are the plans of the types seen so far. A program knows as many as it
-// has types.
+// plans has the plans of the types seen so far.
 var plans sync.Map // of reflect.Type to plan
 
-// planOf returns the plan of a type. A type may contain itself, so that a plan
-// must be there before it is made; whoever meets it waits for it then.
+// planOf returns the plan of a type. A type may contain itself, so a stand-in is
+// stored before the plan is made; a decoder that meets it waits for the plan.
 func planOf(t reflect.Type) plan {
 	if known, found := plans.Load(t); found {
 		return known.(plan)
@@ -49,11 +48,11 @@ var (
 	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
-// unknown is the plan of a type whose rules are not known here.
+// unknown is the plan of a type that fill does not decode.
 func unknown(*decoder, reflect.Value) bool { return false }
 
-// special are the plans of types that every object has, and whose own decoders
-// are slow.
+// special has the plans of types that every object uses and whose own decoders are
+// slow.
 var special = map[reflect.Type]plan{
 	reflect.TypeFor[metav1.Time]():        decodeTime,
 	reflect.TypeFor[intstr.IntOrString](): decodeIntOrString,
@@ -161,7 +160,7 @@ func decodeBytes(d *decoder, v reflect.Value) bool {
 	return err == nil
 }
 
-// decodeAny decodes a value whose type is any. Only custom resources have such.
+// decodeAny decodes a value of type any. Only custom resources have such fields.
 func decodeAny(d *decoder, v reflect.Value) bool {
 	text, err := d.Value()
 	return err == nil && kjson.UnmarshalCaseSensitivePreserveInts(text, v.Addr().Interface()) == nil
@@ -212,7 +211,7 @@ func decodeStringMap(d *decoder, v reflect.Value) bool {
 	})
 }
 
-// members calls decode for each member of the object at hand.
+// members calls decode for each member of an object.
 func (d *decoder) members(decode func(name []byte) bool) bool {
 	for member, err := d.Open('}'); ; member, err = d.More('}') {
 		if err != nil || !member {
@@ -241,7 +240,8 @@ func pointerPlan(t reflect.Type) plan {
 	}
 }
 
-// smallItem is the size of an item up to which room for four is made at once.
+// smallItem is the largest size of an item for which a slice starts with room for
+// four.
 const smallItem = 64
 
 func slicePlan(t reflect.Type) plan {
@@ -306,7 +306,8 @@ type field struct {
 	decode plan
 }
 
-// maxFields is how many fields a struct may have: as many as a set has bits.
+// maxFields is the most fields that a struct may have: the bits of the set of
+// fields seen.
 const maxFields = 64
 
 func structPlan(t reflect.Type) plan {

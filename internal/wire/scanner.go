@@ -13,9 +13,9 @@ import (
 // maxDepth is how deep JSON may nest, as for the API machinery's own decoder.
 const maxDepth = 10_000
 
-// Scanner goes over JSON text once, and accepts exactly what encoding/json
-// does. It copies nothing: what it returns are parts of the text. That the text
-// is UTF-8 is for its caller to check.
+// Scanner reads JSON text once, from front to back, and accepts exactly what
+// encoding/json accepts. It copies nothing: it returns parts of the text. The
+// caller checks that the text is UTF-8.
 type Scanner struct {
 	text  []byte
 	at    int
@@ -24,32 +24,32 @@ type Scanner struct {
 	unquoted []byte
 }
 
-// NewScanner returns a scanner of a text, at its beginning.
+// NewScanner returns a scanner at the beginning of a text.
 func NewScanner(text []byte) Scanner { return Scanner{text: text} }
 
-// Value moves behind the next value and returns it.
+// Value moves past the next value and returns it.
 func (s *Scanner) Value() ([]byte, error) {
 	s.Peek()
 	start := s.at
 	if err := s.Skip(); err != nil {
 		return nil, err
 	}
-	// Whoever appends to the value must not write over what follows it.
+	// An append to the value must not overwrite what follows it.
 	return s.text[start:s.at:s.at], nil
 }
 
-// Rest returns the text that is ahead.
+// Rest returns the text that has not been read.
 func (s *Scanner) Rest() []byte { return s.text[s.at:] }
 
-// Text returns the text that read goes over, with the white space around it.
+// Text returns the text that read consumes, with the white space around it.
 func (s *Scanner) Text(read func() error) ([]byte, error) {
 	start := s.at
 	err := read()
 	return s.text[start:s.at], err
 }
 
-// Again moves behind the value at hand if it is an object that was read before,
-// letter for letter, and reports whether it is.
+// Again moves past the next value if it is the given object, letter for letter,
+// and reports whether it is.
 func (s *Scanner) Again(object []byte) bool {
 	if !bytes.HasSuffix(object, []byte("}")) || !bytes.HasPrefix(s.text[s.at:], object) {
 		return false
@@ -58,7 +58,7 @@ func (s *Scanner) Again(object []byte) bool {
 	return true
 }
 
-// Skip moves behind the next value.
+// Skip moves past the next value.
 func (s *Scanner) Skip() error {
 	switch c := s.Peek(); c {
 	case '{':
@@ -99,8 +99,8 @@ func (s *Scanner) Skip() error {
 	}
 }
 
-// Pass moves behind the value at hand without a look at what is in it, for text
-// that has been checked: in half the time of Skip.
+// Pass moves past the next value without checking it, in half the time of Skip. It
+// is for text that has been checked before.
 func (s *Scanner) Pass() {
 	for depth := 0; s.at < len(s.text); {
 		switch s.text[s.at] {
@@ -163,8 +163,7 @@ func (s *Scanner) peekFar() byte {
 	return 0
 }
 
-// Open enters the object or list at hand, and reports whether there is anything
-// in it.
+// Open enters an object or list, and reports whether it has any members.
 func (s *Scanner) Open(closing byte) (bool, error) {
 	if s.depth++; s.depth > maxDepth {
 		return false, fmt.Errorf("at byte %d: nested deeper than %d levels", s.at, maxDepth)
@@ -178,8 +177,8 @@ func (s *Scanner) Open(closing byte) (bool, error) {
 	return true, nil
 }
 
-// More moves behind the comma, or the end, that follows a member of an object
-// or list, and reports whether another one follows.
+// More moves past the comma or the closing bracket after a member of an object or
+// list, and reports whether another member follows.
 func (s *Scanner) More(closing byte) (bool, error) {
 	switch s.Peek() {
 	case ',':
@@ -194,7 +193,7 @@ func (s *Scanner) More(closing byte) (bool, error) {
 	}
 }
 
-// Key moves behind a member's name and colon, and returns the name.
+// Key moves past a member's name and colon, and returns the name.
 func (s *Scanner) Key() (Quoted, error) {
 	if s.Peek() != '"' {
 		return Quoted{}, s.Unexpected("the name of a field")
@@ -210,15 +209,14 @@ func (s *Scanner) Key() (Quoted, error) {
 	return key, nil
 }
 
-// Quoted is a JSON string: with its quotes, and whether any character in it is
-// escaped.
+// Quoted is a JSON string with its quotes. escaped is true if it has an escape.
 type Quoted struct {
 	text    []byte
 	escaped bool
 }
 
-// Content returns the string without its quotes and escapes: a part of the text
-// if it has no escapes, else a buffer that the next call uses again.
+// Content returns the string without its quotes and escapes. Without escapes it is
+// a part of the text; otherwise it is a buffer, which the next call overwrites.
 func (s *Scanner) Content(q Quoted) ([]byte, error) {
 	if !q.escaped {
 		return q.text[1 : len(q.text)-1], nil
@@ -232,7 +230,7 @@ func (s *Scanner) Content(q Quoted) ([]byte, error) {
 	return s.unquoted, err
 }
 
-// Quoted moves behind the string at hand and returns it.
+// Quoted moves past a string and returns it.
 func (s *Scanner) Quoted() (Quoted, error) {
 	start, escaped := s.at, false
 	for s.at++; ; {
@@ -256,10 +254,10 @@ func (s *Scanner) Quoted() (Quoted, error) {
 	}
 }
 
-// plain returns where, from at on, the first byte stands that means something in
-// a string: a quote, a backslash, a control character. It looks at eight bytes at
-// a time, in the ways of Hacker's Delight, section 6-1: the lowest high bit that
-// is set in the words found is that of the first such byte.
+// plain returns the position, from at on, of the first byte that is special in a
+// string: a quote, a backslash or a control character. It looks at eight bytes at a
+// time, as in Hacker's Delight, section 6-1: the lowest bit that is set in found
+// belongs to the first special byte.
 func plain(text []byte, at int) int {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	for ; at+8 <= len(text); at += 8 {
@@ -340,7 +338,7 @@ func (s *Scanner) literal(word string) error {
 	return s.Unexpected("a value")
 }
 
-// End reports an error when anything follows.
+// End returns an error if anything but white space follows.
 func (s *Scanner) End() error {
 	if s.Peek(); s.at < len(s.text) {
 		return s.Unexpected("the end")
@@ -348,7 +346,7 @@ func (s *Scanner) End() error {
 	return nil
 }
 
-// Unexpected is the error of what is at hand not being what was wanted.
+// Unexpected returns the error that something else was wanted here.
 func (s *Scanner) Unexpected(wanted string) error {
 	if s.at >= len(s.text) {
 		return fmt.Errorf("at byte %d: truncated; expected %s", s.at, wanted)

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// That what is decoded agrees with the API machinery is tested in decode_test.go.
+// decode_test.go tests that both decoders agree with the API machinery.
 
 func TestWhatAnAPIServerWritesIsTaken(t *testing.T) {
 	for _, file := range []string{"create-pod-5k.json", "create-pod-64k.json", "update-pod.json", "connect-exec.json"} {

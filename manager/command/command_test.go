@@ -30,8 +30,8 @@ import (
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
-// TestMain makes the test binary the program under test when a test runs it as
-// one, so that signals and exit codes are real.
+// TestMain makes the test binary the program under test if a test runs it that way, so
+// that signals and exit codes are real.
 func TestMain(m *testing.M) {
 	if os.Getenv("COMMAND_TEST_MAIN") == "" {
 		os.Exit(m.Run())
@@ -50,7 +50,7 @@ func build(mgr *manager.Manager) error {
 
 func newCommand() *cobra.Command { return command.New("stamp", build) }
 
-// program runs a subcommand as a process of its own, which a Cleanup can end.
+// program runs a subcommand in a process of its own.
 func program(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	self, err := os.Executable()

@@ -41,7 +41,7 @@ func (watcher) ClusterRights() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}}}
 }
 
-// buildAll has one extension of each kind that matters to the manifests.
+// buildAll adds one extension of each kind that matters to the manifests.
 func buildAll(mgr *manager.Manager) error {
 	if err := mgr.AddExtension(watcher{}); err != nil {
 		return err
@@ -62,7 +62,7 @@ func manifestsOf(t *testing.T, build command.Build, args ...string) string {
 	return out.String()
 }
 
-// object finds an object, and decodes it.
+// object finds and decodes an object.
 func object[T any](t *testing.T, text, kind, name string) *T {
 	t.Helper()
 	for document := range strings.SplitSeq(text, "---\n") {
@@ -202,7 +202,7 @@ func TestAnInstallationRunsWithTheRightsOfItsManifests(t *testing.T) {
 			t.Fatalf("%v: %s", err, output)
 		}
 	}
-	// What is printed for a Service can be applied; there is nobody to run it.
+	// The manifests with a Service can be applied, although nothing runs them here.
 	apply(manifestsOf(t, build, "--namespace=apps", "--webhook-namespace=other-system"))
 
 	text := manifestsOf(t, build, "--namespace=apps", "--webhook-namespace=my-system", "--advertise-host=127.0.0.1",
@@ -231,7 +231,7 @@ func TestAnInstallationRunsWithTheRightsOfItsManifests(t *testing.T) {
 	}
 }
 
-// end stops a program, which must not have been forbidden anything.
+// end stops a program and fails the test if it was forbidden anything.
 func end(t *testing.T, process *exec.Cmd, log *bytes.Buffer) {
 	t.Helper()
 	if err := process.Process.Signal(syscall.SIGTERM); err != nil {

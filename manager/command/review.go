@@ -117,7 +117,7 @@ func (r *review) requests(cmd *cobra.Command) ([]*offline.Request, error) {
 	case r.output != "diff" && r.output != "yaml" && r.output != "json":
 		return nil, fmt.Errorf("--output: %q: must be diff, yaml or json", r.output)
 	case len(r.old) > 0 && operation != admissionv1.Update:
-		return nil, fmt.Errorf("--old: a %s has no old objects; use --operation UPDATE", operation)
+		return nil, fmt.Errorf("--old: only an UPDATE has old objects, not a %s; set --operation UPDATE", operation)
 	case len(r.groups) > 0 && r.user == "":
 		return nil, errors.New("--groups: set --user too")
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/admitkit/admitkit/manager/command"
 )
 
-// reviewed has a mutator that notes who asks, one that adds a label, and a
-// validator that wants a team.
+// reviewed has a mutator that records the user, one that adds a label, and a validator
+// that requires a team.
 func reviewed(mgr *manager.Manager) error {
 	scope := extension.Scope{Name: "pods", Rules: extension.Pods(admissionregistrationv1.Create, admissionregistrationv1.Update)}
 	for _, mutate := range []extension.MutatorFunc[*corev1.Pod]{
@@ -128,7 +128,7 @@ func TestAReviewPrintsTheObjects(t *testing.T) {
 	if code != 0 || strings.Count(stdout, "---\n") != 1 || strings.Count(stdout, "seen: \"yes\"") != 2 || strings.Count(stderr, "warning: only tried") != 2 {
 		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
 	}
-	// What was printed can be reviewed again.
+	// The output can be reviewed again.
 	if again, _, _ := run(t, stdout, "review", "-f", "-", "-o", "yaml", "--namespace", "apps"); again != stdout {
 		t.Errorf("%s\nbecame\n%s", stdout, again)
 	}

@@ -157,9 +157,8 @@ func TestADeletionShowsTheObjectThatGoes(t *testing.T) {
 }
 
 func TestObjectsOfOtherKindsKeepTheirType(t *testing.T) {
-	three := int32(3)
 	replicas := extension.Mutating(extension.MutatorFunc[*appsv1.Deployment](func(_ context.Context, d *appsv1.Deployment, _ *extension.Request) error {
-		d.Spec.Replicas = &three
+		d.Spec.Replicas = new(int32(3))
 		return nil
 	}), extension.Scope{Rules: extension.Resources("apps", "v1", []string{"deployments"}, "*")})
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}}

@@ -46,11 +46,10 @@ func newHost(t testing.TB, c *cluster, scheme *runtime.Scheme) (*standIn, error)
 	if h.core, err = corev1client.NewForConfig(h.config); err != nil {
 		return nil, err
 	}
-	skipNameValidation := true // other tests have managers, too
 	h.kube, err = ctrlmanager.New(h.config, ctrlmanager.Options{
 		Scheme: scheme, Logger: zapr.NewLogger(h.logger),
 		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Controller: config.Controller{SkipNameValidation: &skipNameValidation},
+		Controller: config.Controller{SkipNameValidation: new(true)}, // other tests have managers, too
 		NewClient: func(config *rest.Config, options client.Options) (client.Client, error) {
 			options.Cache = nil // the cache would have to be started
 			return client.New(config, options)

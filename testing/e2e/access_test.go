@@ -58,7 +58,6 @@ func newShop(t *testing.T) shop {
 	shipped.installed(t)
 	s := shop{namespace: namespace(t, "shop"), alice: newUser(t, "alice", "devs")}
 	labels := map[string]string{"app": "web"}
-	replicas := int32(1)
 	stubborn := restricted("sleep", "86400") // the first process of a container ignores signals that it does not handle
 	config := v1alpha1.AccessConfig{AllowedGroups: []string{"devs"}, MaxDuration: "1h"}
 	evicting := config
@@ -77,7 +76,7 @@ func newShop(t *testing.T) shop {
 			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "devs"}},
 		},
 		&appsv1.Deployment{ObjectMeta: meta("web"), Spec: appsv1.DeploymentSpec{
-			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Replicas: new(int32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: restricted("sh", "-c", "trap exit TERM; sleep 86400 & wait")},
 		}},
 		&v1alpha1.ExecAccessTemplate{ObjectMeta: meta("web"), Spec: v1alpha1.ExecAccessTemplateSpec{AccessConfig: config, ControllerTargetRef: target}},
@@ -190,8 +189,7 @@ func TestAnExecIsRecordedWithItsCommandAndItsAccess(t *testing.T) {
 func TestAPodThatNamesATemplateIsMutatedAndRuns(t *testing.T) {
 	s := openShop(t)
 	spec := restricted("sleep", "86400")
-	minute := int64(60)
-	spec.TerminationGracePeriodSeconds = &minute
+	spec.TerminationGracePeriodSeconds = new(int64(60))
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "named", Namespace: s.namespace, Annotations: map[string]string{"admitkit.dev/access-template": "debug"}}, Spec: spec}
 	if err := admin.Create(t.Context(), pod); err != nil {
 		t.Fatal(err)

@@ -78,8 +78,8 @@ func empty(ctx context.Context, r release) error {
 	if err != nil {
 		return err
 	}
-	soon := int64(1) // there are no requests to drain
-	if err := errors.Join(r.resize(ctx, 0), deletePods(ctx, old, &soon), r.settled(ctx)); err != nil {
+	// A second is enough: there are no requests to drain.
+	if err := errors.Join(r.resize(ctx, 0), deletePods(ctx, old, new(int64(1))), r.settled(ctx)); err != nil {
 		return err
 	}
 	configuration, err := configurationOf(ctx, r)

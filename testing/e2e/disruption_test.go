@@ -242,9 +242,8 @@ func TestTheWebhookNeverBlocksItsOwnRecovery(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := int64(0)
 	began := time.Now()
-	if err := deletePods(t.Context(), pods, &now); err != nil {
+	if err := deletePods(t.Context(), pods, new(int64(0))); err != nil {
 		t.Fatal(err)
 	}
 	refused := false

@@ -188,13 +188,12 @@ func deleteNamespace(ctx context.Context, name string) error {
 // restricted returns the spec of a Pod that runs a command under the restricted Pod
 // Security Standard, with a grace period of one second.
 func restricted(command ...string) corev1.PodSpec {
-	yes, no, second := true, false, int64(1)
 	return corev1.PodSpec{
-		TerminationGracePeriodSeconds: &second,
-		SecurityContext:               &corev1.PodSecurityContext{RunAsNonRoot: &yes, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+		TerminationGracePeriodSeconds: new(int64(1)),
+		SecurityContext:               &corev1.PodSecurityContext{RunAsNonRoot: new(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 		Containers: []corev1.Container{{
 			Name: "main", Image: podImage, ImagePullPolicy: corev1.PullIfNotPresent, Command: command,
-			SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
+			SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: new(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
 		}},
 	}
 }

@@ -19,16 +19,16 @@ import (
 	"github.com/admitkit/admitkit/extension"
 )
 
-// The probe is a ConfigMap, created as a dry run and so never stored. Only those
-// with the label reach the webhook, whose failure policy is Fail, so that the
-// API server says what is wrong.
+// The probe is a ConfigMap that is created as a dry run, so it is never stored. Only
+// ConfigMaps with the label reach the webhook. Its failure policy is Fail, so that
+// the API server's error says what is wrong.
 const (
-	// ProbePath is where [ProbeHandler] is to be served.
+	// ProbePath is the path at which to serve [ProbeHandler].
 	ProbePath  = "/probe"
 	probeName  = "probe"
 	probeLabel = "admitkit.dev/probe"
-	// probeQuestion and probeAnswer are annotations of the ConfigMap: what comes
-	// back as the answer has been through the webhook.
+	// probeQuestion and probeAnswer are annotations of the ConfigMap. The webhook
+	// copies the question to the answer.
 	probeQuestion = "admitkit.dev/probe-question"
 	probeAnswer   = "admitkit.dev/probe-answer"
 )
@@ -58,13 +58,13 @@ func (r *Registration) fingerprint() string {
 	return fingerprint
 }
 
-// ErrNoAnswer is the error of a probe that the API server let through without
-// asking the webhook: it has not learned of it yet.
+// ErrNoAnswer is the error of a probe that the API server accepted without calling
+// the webhook, because it does not know of it yet.
 var ErrNoAnswer = errors.New("the API server does not call the webhook yet")
 
-// Probe sends a request through the API server and returns nil when it has come
-// back through this installation's webhook. It needs the right to create
-// ConfigMaps in the namespace, and creates none.
+// Probe sends a request to the API server, and returns nil if the API server called
+// this installation's webhook. It needs the right to create ConfigMaps in the
+// namespace, but creates none.
 func (r *Registration) Probe(ctx context.Context, client corev1client.ConfigMapInterface) error {
 	question := rand.Text()
 	answer, err := client.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{

@@ -2,31 +2,26 @@
 // MutatingWebhookConfiguration and the ValidatingWebhookConfiguration, applies
 // them, repairs them and removes them.
 //
-// Both are written by server-side apply under one field manager, in one step
-// and never by delete and create, so that there is no moment in which the API
-// server does not know them, and replicas that start together write the same
-// thing. What others own in them (labels, annotations, entries) is left alone;
-// what others put into our entries is not.
+// It writes both by server-side apply under one field manager, in one step and never
+// by delete and create. So the API server knows them at every moment, and replicas
+// that start together write the same. Labels, annotations and entries of others stay
+// as they are; what others add to our entries is removed.
 //
 // Their name is FINGERPRINT.NAMESPACE, with the namespace of the manager. An
-// annotation says whose they are, so that a second installation that comes to
-// the same name is told so, and writes nothing.
+// annotation names the installation that owns them. A second installation with the
+// same name gets an error, and writes nothing.
+//
+// Read registration.go first; then desired.go, difference.go and client.go: what the
+// objects should be, what is wrong with them, and how they are written. probe.go asks
+// whether API servers call the webhooks.
 package registration
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
-	"net/url"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -34,7 +29,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -43,23 +37,23 @@ const FieldManager = "admitkit"
 
 // The annotations of both objects.
 const (
-	// OwnerAnnotation says which installation they belong to.
+	// OwnerAnnotation names the installation that they belong to.
 	OwnerAnnotation = "admitkit.dev/owner"
 	// RevisionAnnotation is a digest of the webhooks, and RevisionTimeAnnotation
-	// says when the newest replica that registered them started. While an
-	// upgrade is under way, replicas of the older revision see by these that
-	// what they find is no drift.
+	// says when the newest replica that registered them started. During an upgrade,
+	// these tell replicas of the older revision that the newer webhooks are not
+	// drift.
 	RevisionAnnotation     = "admitkit.dev/revision"
 	RevisionTimeAnnotation = "admitkit.dev/revision-time"
-	// ProbedAnnotation is "true" once a probe has come back, after which the
-	// failure policy Fail is in force for good; see Registration.IgnoreUntilProbed.
+	// ProbedAnnotation is "true" once a probe has succeeded. From then on the failure
+	// policy is Fail; see Registration.IgnoreUntilProbed.
 	ProbedAnnotation = "admitkit.dev/probed"
 )
 
 // Target says where the API server finds the webhooks: a Service, or a URL.
 type Target struct {
 	// ServiceName, ServiceNamespace and ServicePort are those of a Service in
-	// the cluster; the URL fields do not count when ServiceName is set.
+	// the cluster. If ServiceName is set, Host and Port are ignored.
 	ServiceName, ServiceNamespace string
 	ServicePort                   int32
 	// Host and Port make the URL, for a server outside the cluster.
@@ -67,7 +61,7 @@ type Target struct {
 	Port int32
 }
 
-// Owner names the installation that serves there. Its replicas may have
+// Owner names the installation that serves at the target. Its replicas may have
 // different ports.
 func (t Target) Owner() string {
 	if t.ServiceName != "" {
@@ -85,36 +79,34 @@ type Registration struct {
 	Domain string
 	// Labels and Annotations are put on both objects.
 	Labels, Annotations map[string]string
-	// Owner is a cluster-scoped object with which both are removed; none by
-	// default.
+	// Owner is a cluster-scoped object; both objects are removed with it. Default:
+	// none.
 	Owner *metav1.OwnerReference
-	// Webhooks are the entries. A kind of which there is none has no object.
+	// Webhooks are the entries. A kind without entries has no object.
 	Webhooks []*webhook.Webhook
-	// ProbeNamespace is the manager's namespace, in which [Registration.Probe]
-	// asks; an entry of its own makes sure that nothing else is asked. Default:
-	// no such entry.
+	// ProbeNamespace is the manager's namespace. [Registration.Probe] probes there,
+	// by an entry of its own. Default: no such entry.
 	ProbeNamespace string
 	// Target is where they are served.
 	Target Target
-	// ForeignBundle leaves the caBundle to someone else, cert-manager's
-	// injector for example.
+	// ForeignBundle leaves the caBundle to others, for example cert-manager's
+	// injector.
 	ForeignBundle bool
-	// IgnoreUntilProbed makes the failure policy Fail begin as Ignore, until
-	// Probed reports true in any replica.
+	// IgnoreUntilProbed writes the failure policy Fail as Ignore until Probed
+	// reports true in any replica.
 	IgnoreUntilProbed bool
-	// Probed reports whether a probe has come back. Required with
-	// IgnoreUntilProbed.
+	// Probed reports whether a probe has succeeded. Required with IgnoreUntilProbed.
 	Probed func() bool
 	// Started is when this replica did; see RevisionTimeAnnotation.
 	Started time.Time
-	// Spread is within which time replicas that see the same drift at the same
-	// moment repair it, so that the first one does and the others see it done.
-	// Default: at once.
+	// Spread is the time within which replicas repair drift, each after a random
+	// delay. The first one repairs it, and the others find nothing to do. Default: at
+	// once.
 	Spread time.Duration
 }
 
-// Objects returns both objects as they would be registered in a cluster that has
-// none of them, without certificates and time.
+// Objects returns both objects as they are registered in a cluster that has neither,
+// without certificates and time.
 func (r *Registration) Objects() []*admissionregistrationv1.MutatingWebhookConfiguration {
 	var objects []*configuration
 	for _, res := range resources {
@@ -127,10 +119,10 @@ func (r *Registration) Objects() []*admissionregistrationv1.MutatingWebhookConfi
 	return objects
 }
 
-// ErrForeign is the error of an object that belongs to another installation.
+// ErrForeign is the error for an object of another installation.
 var ErrForeign = errors.New("another installation's")
 
-// Repair says what was wrong with an object before it was written.
+// Repair says what was wrong with an object.
 type Repair struct {
 	// Object is its kind and name.
 	Object string
@@ -138,8 +130,8 @@ type Repair struct {
 	Kind string
 }
 
-// configuration has the shape of both kinds: a ValidatingWebhook is a
-// MutatingWebhook without a reinvocation policy.
+// configuration serves for both kinds: a ValidatingWebhook is a MutatingWebhook
+// without a reinvocation policy.
 type configuration = admissionregistrationv1.MutatingWebhookConfiguration
 
 type entry = admissionregistrationv1.MutatingWebhook
@@ -152,10 +144,10 @@ var (
 	resources = []resource{mutating, {"ValidatingWebhookConfiguration", "validatingwebhookconfigurations"}}
 )
 
-// Reconcile makes both objects what they should be, and returns what was not so.
-// It reads both before it calls bundle, for the PEM of the certificates that API
-// servers are to trust, and writes only if nobody wrote in between; a lost race
-// is run again.
+// Reconcile makes both objects what they should be, and returns the repairs. It
+// reads both, then calls bundle for the PEM of the certificates that API servers
+// should trust, and writes only if nobody wrote in between; otherwise it starts
+// again.
 func (r *Registration) Reconcile(ctx context.Context, client rest.Interface, bundle func(context.Context) ([]byte, error)) (repairs []Repair, err error) {
 	const attempts = 10
 	for attempt := range attempts {
@@ -175,10 +167,10 @@ func (r *Registration) Reconcile(ctx context.Context, client rest.Interface, bun
 	return repairs, err
 }
 
-// minSpread is how far apart those who lost a race try again.
+// minSpread is the time within which replicas that lost a race try again.
 const minSpread = 100 * time.Millisecond
 
-// reconcileOnce repairs what it finds, or only looks for it.
+// reconcileOnce repairs both objects, or only looks for what is wrong.
 func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface, bundle func(context.Context) ([]byte, error), look bool) ([]Repair, error) {
 	lives := make([]*configuration, len(resources))
 	for i, res := range resources {
@@ -207,15 +199,15 @@ func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface,
 			continue
 		}
 		if err := r.write(ctx, client, res, lives[i], desired); err != nil {
-			// What was written before it counts all the same.
+			// The repairs before it were made all the same.
 			return repairs[:len(repairs)-1], err
 		}
 	}
 	return repairs, nil
 }
 
-// Check returns an error that wraps ErrForeign if an object of the name belongs
-// to another installation.
+// Check returns an error that wraps ErrForeign if either object belongs to another
+// installation.
 func (r *Registration) Check(ctx context.Context, client rest.Interface) error {
 	for _, res := range resources {
 		live, err := get(ctx, client, res, r.Name)
@@ -251,9 +243,8 @@ func (r *Registration) write(ctx context.Context, client rest.Interface, res res
 	if err != nil || r.difference(live, desired) == "" {
 		return err
 	}
-	// Server-side apply takes nothing away that someone else has added, such as
-	// a match condition that is never true. Whoever wants to escape admission
-	// would add one.
+	// Server-side apply does not remove what others added, such as a match condition
+	// that is never true, which would switch off admission.
 	others := slices.DeleteFunc(slices.Clone(live.Webhooks), func(e entry) bool { return r.ours(e.Name) })
 	ours := desired.Webhooks
 	if r.ForeignBundle {
@@ -263,7 +254,7 @@ func (r *Registration) write(ctx context.Context, client rest.Interface, res res
 	return replace(ctx, client, res, live)
 }
 
-// keepBundles copies what someone else injected.
+// keepBundles copies the caBundles that others injected.
 func keepBundles(to, from []entry) {
 	for i := range to {
 		for _, e := range from {
@@ -272,210 +263,4 @@ func keepBundles(to, from []entry) {
 			}
 		}
 	}
-}
-
-func (r *Registration) ours(name string) bool { return strings.HasSuffix(name, "."+r.Domain) }
-
-// desired builds an object, given what is there.
-func (r *Registration) desired(res resource, live *configuration, pem []byte) *configuration {
-	entries := r.entries(res)
-	revision, since := digest(entries), r.Started.UTC()
-	probed := !r.IgnoreUntilProbed || r.Probed()
-	if live != nil {
-		probed = probed || live.Annotations[ProbedAnnotation] == "true"
-		when, err := time.Parse(time.RFC3339Nano, live.Annotations[RevisionTimeAnnotation])
-		if err == nil && when.After(since) && !when.After(time.Now().Add(time.Hour)) {
-			since = when
-			if theirs := live.Annotations[RevisionAnnotation]; theirs != revision && theirs != "" {
-				if newer := r.entriesOf(live); digest(newer) == theirs {
-					revision, entries = theirs, newer
-				}
-			}
-		}
-	}
-	for i := range entries {
-		e := &entries[i]
-		e.ClientConfig.CABundle = pem
-		if r.ForeignBundle {
-			e.ClientConfig.CABundle = nil
-		}
-		if !probed && !isProbe(e.Name) {
-			ignore := admissionregistrationv1.Ignore
-			e.FailurePolicy = &ignore
-		}
-	}
-	c := &configuration{
-		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: res.kind},
-		ObjectMeta: metav1.ObjectMeta{Name: r.Name, Labels: r.Labels, Annotations: map[string]string{}},
-		Webhooks:   entries,
-	}
-	for key, value := range r.Annotations {
-		c.Annotations[key] = value
-	}
-	c.Annotations[OwnerAnnotation] = r.Target.Owner()
-	c.Annotations[RevisionAnnotation] = revision
-	c.Annotations[RevisionTimeAnnotation] = since.Format(time.RFC3339Nano)
-	if r.IgnoreUntilProbed {
-		c.Annotations[ProbedAnnotation] = strconv.FormatBool(probed)
-	}
-	if r.Owner != nil {
-		c.OwnerReferences = []metav1.OwnerReference{*r.Owner}
-	}
-	return c
-}
-
-// entriesOf returns our entries of what a newer replica registered.
-func (r *Registration) entriesOf(live *configuration) []entry {
-	return slices.DeleteFunc(slices.Clone(live.DeepCopy().Webhooks), func(e entry) bool { return !r.ours(e.Name) })
-}
-
-func (r *Registration) entries(res resource) []entry {
-	var entries []entry
-	for _, w := range r.Webhooks {
-		if w.Mutating != (res == mutating) {
-			continue
-		}
-		e := r.entry(w.Name, w.Path(), w.Scope)
-		if w.Mutating {
-			e.ReinvocationPolicy = w.Scope.ReinvocationPolicy
-		}
-		entries = append(entries, e)
-	}
-	if r.ProbeNamespace != "" && res == mutating && len(r.Webhooks) > 0 {
-		entries = append(entries, r.probeEntry())
-	}
-	return entries
-}
-
-func (r *Registration) entry(name, path string, scope extension.Scope) entry {
-	seconds := int32(scope.Timeout / time.Second) //nolint:gosec // whole seconds, 30 at most
-	rules := slices.Clone(scope.Rules)
-	for i := range rules {
-		if rules[i].Scope == nil {
-			all := admissionregistrationv1.AllScopes
-			rules[i].Scope = &all
-		}
-	}
-	return entry{
-		Name:                    name + "." + r.Domain,
-		ClientConfig:            r.clientConfig(path),
-		Rules:                   rules,
-		FailurePolicy:           scope.FailurePolicy,
-		MatchPolicy:             scope.MatchPolicy,
-		NamespaceSelector:       selector(scope.NamespaceSelector),
-		ObjectSelector:          selector(scope.ObjectSelector),
-		SideEffects:             scope.SideEffects,
-		TimeoutSeconds:          &seconds,
-		AdmissionReviewVersions: []string{"v1"},
-		MatchConditions:         scope.MatchConditions,
-	}
-}
-
-func selector(s *metav1.LabelSelector) *metav1.LabelSelector {
-	if s == nil {
-		return &metav1.LabelSelector{}
-	}
-	return s
-}
-
-func (r *Registration) clientConfig(path string) admissionregistrationv1.WebhookClientConfig {
-	if r.Target.ServiceName != "" {
-		port := r.Target.ServicePort
-		return admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{
-			Namespace: r.Target.ServiceNamespace, Name: r.Target.ServiceName, Port: &port, Path: &path,
-		}}
-	}
-	address := net.JoinHostPort(r.Target.Host, strconv.Itoa(int(r.Target.Port)))
-	u := (&url.URL{Scheme: "https", Host: address, Path: path}).String()
-	return admissionregistrationv1.WebhookClientConfig{URL: &u}
-}
-
-// digest tells one set of webhooks from another, whatever changes while they
-// stay the same.
-func digest(entries []entry) string {
-	entries = slices.Clone(entries)
-	for i := range entries {
-		entries[i].ClientConfig.CABundle, entries[i].FailurePolicy = nil, nil
-	}
-	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.Name, b.Name) })
-	content, err := json.Marshal(entries)
-	if err != nil {
-		panic(err) // an API type that cannot be written
-	}
-	sum := sha256.Sum256(content)
-	return hex.EncodeToString(sum[:8])
-}
-
-func get(ctx context.Context, client rest.Interface, res resource, name string) (*configuration, error) {
-	data, err := raw(client.Get().Resource(res.plural).Name(name).SetHeader("Accept", "application/json").Do(ctx))
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading %s %s: %w", res.kind, name, err)
-	}
-	return decode(res, name, data)
-}
-
-// raw returns an answer's body, or the Status that the answer is.
-func raw(result rest.Result) ([]byte, error) {
-	if err := result.Error(); err != nil {
-		return nil, err
-	}
-	return result.Raw()
-}
-
-func decode(res resource, name string, data []byte) (*configuration, error) {
-	c := &configuration{}
-	if err := json.Unmarshal(data, c); err != nil {
-		return nil, fmt.Errorf("reading %s %s: %w", res.kind, name, err)
-	}
-	return c, nil
-}
-
-// Remove deletes both objects, and returns the kinds of those that there were.
-func Remove(ctx context.Context, client rest.Interface, name string) (removed []string, err error) {
-	var errs []error
-	for _, res := range resources {
-		err := client.Delete().Resource(res.plural).Name(name).SetHeader("Accept", "application/json").Do(ctx).Error()
-		switch {
-		case err == nil:
-			removed = append(removed, res.kind)
-		case !apierrors.IsNotFound(err):
-			errs = append(errs, fmt.Errorf("deleting %s %s: %w", res.kind, name, err))
-		}
-	}
-	return removed, errors.Join(errs...)
-}
-
-func remove(ctx context.Context, client rest.Interface, res resource, name string) error {
-	err := client.Delete().Resource(res.plural).Name(name).SetHeader("Accept", "application/json").Do(ctx).Error()
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting %s %s: %w", res.kind, name, err)
-	}
-	return nil
-}
-
-// Bundles returns the caBundles of the entries that are registered. It is an
-// error if there are none.
-func Bundles(ctx context.Context, client rest.Interface, name string) ([][]byte, error) {
-	var bundles [][]byte
-	for _, res := range resources {
-		live, err := get(ctx, client, res, name)
-		if err != nil {
-			return nil, err
-		}
-		if live == nil {
-			continue
-		}
-		for _, e := range live.Webhooks {
-			if known := slices.ContainsFunc(bundles, func(b []byte) bool { return bytes.Equal(b, e.ClientConfig.CABundle) }); !known {
-				bundles = append(bundles, e.ClientConfig.CABundle)
-			}
-		}
-	}
-	if len(bundles) == 0 {
-		return nil, fmt.Errorf("no webhook is registered as %s", name)
-	}
-	return bundles, nil
 }

@@ -5,37 +5,37 @@ import (
 	"unsafe"
 )
 
-// address is where a value lies in memory. All that this package does without
-// the safety of types is in this file; see equality for what it is good for. It
-// only reads. Whoever reads at an address knows the type of what lies there from
-// reflect, and an address keeps what lies there alive, as any pointer does.
-type address struct{ p unsafe.Pointer } // and nothing else, so that one can be read where a pointer lies
+// address is the place of a value in memory. All uses of unsafe are in this file,
+// and they only read; see equality for the reason. Callers know from reflect the
+// type of the value at an address. An address keeps its value alive, as any pointer
+// does. It has the layout of a pointer, so that read[address] follows a pointer.
+type address struct{ p unsafe.Pointer }
 
-// addressOf returns where a value is, or a copy of it if it has no address. It
-// is faster than Value.Addr, which looks for the type of the pointer.
+// addressOf returns the address of a value, or of a copy if it has none. It is
+// faster than Value.Addr, which looks up the type of the pointer.
 func addressOf(v reflect.Value) address {
 	return address{unsafe.Pointer(addressable(v).UnsafeAddr())} //nolint:gosec // in one expression, as package unsafe asks
 }
 
-// plus returns the address of a field or item, at an offset that reflect gave.
+// plus returns the address of a field or item, whose offset is known from reflect.
 func (a address) plus(offset uintptr) address {
 	return address{unsafe.Add(a.p, offset)}
 }
 
-// bytes returns the memory of a value of a size.
+// bytes returns the memory of a value of the given size.
 func (a address) bytes(size uintptr) []byte {
 	return unsafe.Slice((*byte)(a.p), size)
 }
 
-// items returns the address of the first item of the slice that lies here, and
-// how many there are. The header of a slice is the same whatever its items are.
+// items returns the address of the first item of a slice, and the number of items.
+// All slices have the same header, whatever their items are.
 func (a address) items() (first address, n int, isNil bool) {
 	header := read[[]byte](a)
 	return address{unsafe.Pointer(unsafe.SliceData(header))}, len(header), header == nil //nolint:gosec // converts a *byte
 }
 
-// read returns the value that lies at an address.
+// read returns the value at an address.
 func read[T any](a address) T { return *(*T)(a.p) }
 
-// valueAt returns the value of a type that lies at an address.
+// valueAt returns the value at an address as reflect sees it.
 func valueAt(t reflect.Type, a address) reflect.Value { return reflect.NewAt(t, a.p).Elem() }

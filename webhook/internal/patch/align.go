@@ -8,19 +8,18 @@ import (
 
 // alignment says which item of a list became which.
 type alignment struct {
-	// source is, for each item of after, the item of before that it is, or -1.
+	// source has, for each item of after, the same item of before, or -1.
 	source []int
-	// stays says of each item of before that it keeps its place among the
-	// others that stay, moves that it is elsewhere. The rest is gone.
+	// stays marks the items of before that keep their order, moves those that are
+	// elsewhere in after. All others were removed.
 	stays, moves []bool
 }
 
-// maxTable is the number of pairs of items up to which all are compared. It is
-// a list of 128 items that has changed at both ends; what is longer is aligned
-// by identity alone.
+// maxTable is the most pairs of items that are all compared: a list of 128 items
+// that changed at both ends. Longer lists are aligned by identity alone.
 const maxTable = 1 << 14
 
-// align finds out which of n items became which of m.
+// align finds out which of n items became which of m items.
 func (e *listEdit) align(p *plan, n, m int) error {
 	e.source, e.stays, e.moves = slices.Repeat([]int{-1}, m), make([]bool, n), make([]bool, n)
 	e.keyed = make([]bool, m)
@@ -61,14 +60,14 @@ func (e *listEdit) align(p *plan, n, m int) error {
 	return nil
 }
 
-// identity is what an item is known by: its key or all of its content.
+// identity identifies an item: its key, or all of its content.
 type identity struct {
 	keyed bool
 	text  string
 }
 
-// untypedKeys are the keys of lists in objects without a Go type. In any other
-// list an item's name is its key.
+// untypedKeys has the keys of lists in objects without a Go type. In all other
+// lists the key is the name.
 var untypedKeys = map[string]string{
 	"conditions":      "type",
 	"ownerReferences": "uid",
@@ -117,8 +116,8 @@ func (e *listEdit) identifyBy(keyed bool, p *plan, v reflect.Value) (identity, e
 	return identity{keyed: keyed, text: text}, err
 }
 
-// The worth of a pair of items: that they are the same thing, and on top that
-// it has not changed. Two ports can have one number and differ in protocol.
+// The worth of a pair of items: they have the same identity, or they are equal too.
+// Two ports can have the same number and differ in their protocol.
 const (
 	worthSame      = 2
 	worthUnchanged = 3
@@ -131,10 +130,10 @@ func (e *listEdit) worth(i, j int) int32 {
 	return worthSame
 }
 
-// matchBest finds the common subsequence that is worth most.
+// matchBest finds the common subsequence of the highest worth.
 func (e *listEdit) matchBest(before, after []int) {
 	n, m := len(before), len(after)
-	// best[i*(m+1)+j] is the worth of what follows items i and j.
+	// best[i*(m+1)+j] is the worth of the items from i and j on.
 	best := make([]int32, (n+1)*(m+1))
 	at := func(i, j int) *int32 { return &best[i*(m+1)+j] }
 	for i := n - 1; i >= 0; i-- {
@@ -159,9 +158,9 @@ func (e *listEdit) matchBest(before, after []int) {
 	}
 }
 
-// matchLong pairs the items of one identity in their order, and lets those stay
-// that are a longest increasing subsequence: in n log n, and the best there is
-// when no two items are the same.
+// matchLong pairs the items of each identity in their order; those in a longest
+// increasing subsequence stay. It takes n log n steps, and is optimal if no two
+// items have the same identity.
 func (e *listEdit) matchLong(before, after []int, ids int) {
 	places := placesOf(before, ids)
 	source := make([]int, len(after))
@@ -191,7 +190,7 @@ func (e *listEdit) matchLong(before, after []int, ids int) {
 	}
 }
 
-// matchMoved pairs the items that do not stay but are in both lists.
+// matchMoved pairs the items that are in both lists but do not stay.
 func (e *listEdit) matchMoved(before, after []int, ids int) {
 	places := placesOf(before, ids)
 	for j, id := range after {
@@ -207,7 +206,7 @@ func (e *listEdit) matchMoved(before, after []int, ids int) {
 	}
 }
 
-// placesOf returns where each identity is in a list.
+// placesOf returns the indexes of each identity in a list.
 func placesOf(list []int, ids int) [][]int {
 	places := make([][]int, ids)
 	for i, id := range list {

@@ -6,16 +6,16 @@ import (
 	"sync/atomic"
 )
 
-// cache keeps what was worked out about Go types. They refer to each other, and
-// some to themselves: what is asked for while it is being built is handed out
-// unfinished, and nothing is published before all of it is finished.
+// cache keeps what was worked out about Go types. Types refer to each other, and
+// some to themselves. So build gets unfinished values of types that are still being
+// built, and nothing is published before all of them are finished.
 type cache[K comparable, V any] struct {
 	finished atomic.Pointer[map[K]*V]
 	building sync.Mutex
 }
 
-// get returns what build makes of a key. build gets a function that returns the
-// same of another key, and the value to fill in.
+// get returns the value of a key, which build fills in the first time. build also
+// gets a function that returns the values of other keys.
 func (c *cache[K, V]) get(key K, build func(key K, of func(K) *V, v *V)) *V {
 	if finished := c.finished.Load(); finished != nil {
 		if v := (*finished)[key]; v != nil {

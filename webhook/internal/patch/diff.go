@@ -11,15 +11,15 @@ import (
 	"strings"
 )
 
-// differ walks over both sides of the comparison, into what is different only,
-// and over raw alongside. raw decides what an operation can be: what the Go type
-// writes out and raw does not have (an empty struct, say) can be nobody's
-// parent, and what raw spells out and the Go type omits (a null, an empty
-// string) is there already.
+// differ walks through both sides of the comparison where they differ, and through
+// raw alongside. raw decides what an operation can be: a value that the Go type
+// writes but raw does not have (an empty struct, for example) cannot be the parent
+// of anything, and a value that raw spells out but the Go type omits (a null, an
+// empty string) exists already.
 type differ struct {
 	options Options
 	ops     []Operation
-	// path leads to the value at hand. Its first step is the document.
+	// path leads to the current value. Its first step is the document.
 	path []step
 	// buffer has the values of ops.
 	buffer  bytes.Buffer
@@ -30,7 +30,7 @@ type differ struct {
 type step struct {
 	name  string
 	index int // -1 in an object
-	// node is what raw has there, nil if nothing.
+	// node is the value in raw, nil if raw has none.
 	node *node
 }
 
@@ -50,7 +50,7 @@ func (d *differ) raw() *node { return d.path[len(d.path)-1].node }
 func (d *differ) down(s step) { d.path = append(d.path, s) }
 func (d *differ) up()         { d.path = d.path[:len(d.path)-1] }
 
-// value compares two values that are both written out, at a path that raw has.
+// value compares two values that are both written, at a path that raw has.
 func (d *differ) value(p *plan, before, after reflect.Value) error {
 	switch p.form {
 	case pointerForm:
@@ -97,7 +97,7 @@ func (d *differ) fields(p *plan, before, after reflect.Value) error {
 	return nil
 }
 
-// entry is a member of a map that is not the same on both sides.
+// entry is a member of a map that differs between both sides.
 type entry struct {
 	name    string
 	was, is reflect.Value
@@ -150,8 +150,8 @@ func changedEntries(p *plan, before, after reflect.Value) (changed []entry, err 
 
 var stringMap = reflect.TypeFor[map[string]string]()
 
-// changedStrings is for labels and annotations, which are what most handlers
-// change, and on which reflection would spend most of their time.
+// changedStrings is for labels and annotations. Most handlers change these, and
+// reflection would take most of their time.
 func changedStrings(before, after map[string]string) (changed []entry) {
 	for name, was := range before {
 		if is, has := after[name]; !has {
@@ -180,7 +180,7 @@ func keyName(key reflect.Value) (string, error) {
 	return fmt.Sprint(key.Interface()), nil
 }
 
-// ignores reports whether a member of the value at hand is none of ours.
+// ignores reports whether a member of the current value is left out of patches.
 func (d *differ) ignores(name string) bool {
 	switch len(d.path) {
 	case 1:
@@ -191,8 +191,8 @@ func (d *differ) ignores(name string) bool {
 	return false
 }
 
-// member compares a member of an object that raw has. had and has say whether
-// the member is written out before and after.
+// member compares a member of an object that raw has. had and has say whether the
+// member is written before and after.
 func (d *differ) member(name string, p *plan, was, is reflect.Value, had, has bool) error {
 	if !had && !has {
 		return nil
@@ -208,7 +208,7 @@ func (d *differ) member(name string, p *plan, was, is reflect.Value, had, has bo
 	case !inRaw:
 		return d.add(p, is)
 	case p.form == structForm && d.raw().isObject() && was.IsValid() && is.IsValid():
-		// A struct that is omitted for being zero is not gone: its unknown
+		// A struct that is omitted because it is zero is not removed: its unknown
 		// fields stay.
 		return d.value(p, was, is)
 	case !has:
@@ -228,8 +228,8 @@ func (d *differ) replace(p *plan, was, is reflect.Value) error {
 	return d.set("replace", p, was, is)
 }
 
-// set emits an operation that sets the value at hand, unless what was there, if
-// anything, is the same JSON.
+// set emits an operation that sets the current value, unless the value before, if
+// there was one, has the same JSON.
 func (d *differ) set(op string, p *plan, was, is reflect.Value) error {
 	begin := d.buffer.Len()
 	value, err := d.encode(p, is)
@@ -252,15 +252,15 @@ func (d *differ) set(op string, p *plan, was, is reflect.Value) error {
 	return nil
 }
 
-// encode returns the JSON of a value. It stays valid, also when the buffer
-// grows, until the buffer is truncated.
+// encode returns the JSON of a value. It stays valid until the buffer is truncated,
+// even if the buffer grows.
 func (d *differ) encode(p *plan, v reflect.Value) ([]byte, error) {
 	if p.form == quoted {
 		return d.encodeQuoted(p, v)
 	}
 	if v.CanAddr() {
-		// Without a copy, and with the methods of the pointer, as encoding/json
-		// itself does when it comes by.
+		// This saves a copy, and uses the methods of the pointer as encoding/json
+		// does.
 		v = v.Addr()
 	}
 	begin := d.buffer.Len()
@@ -287,7 +287,7 @@ func (d *differ) emit(op string, value []byte) {
 
 var pointerEscape = strings.NewReplacer("~", "~0", "/", "~1")
 
-// pointer returns the path at hand as a JSON pointer (RFC 6901).
+// pointer returns the current path as a JSON pointer (RFC 6901).
 func (d *differ) pointer() string {
 	path := make([]byte, 0, 128)
 	for _, s := range d.path[1:] {

@@ -1,11 +1,12 @@
-// Package patch makes an RFC 6902 JSON patch of what a handler did to a typed
+// Package patch makes an RFC 6902 JSON patch from what a handler did to a typed
 // object.
 //
 // [Diff] takes three things: raw, the object's JSON as the API server sent it;
 // before, what raw decodes to; after, what a handler made of before. The patch
-// applies to raw. Before and after are compared as Go values, so that what the
-// Go type does not know is on neither side and is never touched, integers keep
-// their 64 bits, and nothing that stayed the same is encoded.
+// applies to raw. Before and after are compared as Go values. A field that the Go
+// type does not know is on neither side, so it is never touched; integers keep
+// their 64 bits; only what changed is encoded. docs/adr/0005-patch-engine.md says
+// why this is code of our own.
 //
 // Read the files in this order:
 //
@@ -13,13 +14,13 @@
 //   - diff.go: the walk over both sides, which decides what an operation says.
 //   - list.go: the same for lists, whose items move.
 //   - align.go: which item of a list became which.
-//   - plan.go: how encoding/json would write a Go type, worked out once a type.
+//   - plan.go: how encoding/json writes a Go type, worked out once per type.
 //   - equal.go: whether two values are the same, in about the time that it takes
 //     to read them.
-//   - address.go: the reading of memory for that, all that is unsafe here.
-//   - raw.go: what raw has at a path, found without parsing the rest.
+//   - address.go: reading memory for that, with all uses of unsafe.
+//   - raw.go: finding a path in raw without parsing the rest.
 //
-// What an operation cannot know: an item of a keyed list whose key changed is
-// another item, so the unknown fields of the old one go with it; an item without
-// a key that changed is taken for the one that was in its place.
+// Two limits follow. An item of a keyed list whose key changed is another item, so
+// the unknown fields of the old one are removed with it. A changed item without a
+// key is taken for the one that was at its position.
 package patch

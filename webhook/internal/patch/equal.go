@@ -25,12 +25,12 @@ type equality struct {
 	// parts are the strings, pointers, maps and so on of the type, in order of
 	// their offsets. What lies between them is plain memory.
 	parts []part
-	// partAt has, for each word, the first part that ends behind the
-	// start of the word.
+	// partAt has, for each word, the first part that ends after the start of the
+	// word.
 	partAt []int
 }
 
-// part is a part of a value that is more than its memory.
+// part is a part of a value whose equality is more than that of its memory.
 type part struct {
 	offset, size uintptr
 	equal        func(a, b address) bool
@@ -97,15 +97,15 @@ func (e *equality) addParts(t reflect.Type, offset uintptr, of func(reflect.Type
 	}
 }
 
-// partOf returns how values of a type compare that is more than its memory, nil
-// if it is not more.
+// partOf returns how two values of a type compare if their memory differs, nil if
+// they are then different.
 func partOf(t reflect.Type, of func(reflect.Type) *equality) func(a, b address) bool {
 	switch t.Kind() {
 	case reflect.String:
 		return func(a, b address) bool { return read[string](a) == read[string](b) }
 	case reflect.Pointer:
 		if t == reflect.TypeFor[*time.Location]() {
-			return different // its insides are the time package's, which may write to them
+			return different // the time package may write to its fields
 		}
 		return pointers(of(t.Elem()))
 	case reflect.Slice:
@@ -120,7 +120,7 @@ func partOf(t reflect.Type, of func(reflect.Type) *equality) func(a, b address) 
 	return nil
 }
 
-// different is for what is equal only if its memory is.
+// different is for values that are equal only if their memory is.
 func different(_, _ address) bool { return false }
 
 func pointers(elem *equality) func(a, b address) bool {
@@ -155,8 +155,7 @@ func equalItems(elem *equality, a, b address, n int) bool {
 	return true
 }
 
-// mapsOf compares maps: those that objects are full of as what they are, any
-// other one by reflection.
+// mapsOf compares maps: the common ones by their types, all others by reflection.
 func mapsOf(t reflect.Type) func(a, b address) bool {
 	switch t {
 	case reflect.TypeFor[map[string]string]():

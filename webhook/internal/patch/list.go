@@ -8,10 +8,10 @@ import (
 // items compares two lists that are not empty, at a path where raw has a list
 // of as many items as before.
 //
-// An item is known by its key, where the list has one, and by its content where
-// not. One that stays is compared with what it was; one that moved is added from
-// raw, so that it takes its unknown fields along; what is left between them was
-// changed in place, added or removed.
+// An item is identified by its key if the list has one, otherwise by its content.
+// An item that stays is compared with its old value. An item that moved is added
+// from raw, so that it keeps its unknown fields. All others were changed in place,
+// added or removed.
 func (d *differ) items(p *plan, before, after reflect.Value) error {
 	begin, end, newEnd := changedItems(p.elem, before, after)
 	e := listEdit{differ: d, elem: p.elem, list: d.raw(), begin: begin, before: before, after: after}
@@ -26,8 +26,8 @@ func (d *differ) items(p *plan, before, after reflect.Value) error {
 	return e.operations()
 }
 
-// changedItems returns what is left of two lists without the items that they
-// have in common at the front and at the back.
+// changedItems returns the range in which two lists differ: without their common
+// items at the front and at the back.
 func changedItems(elem *plan, before, after reflect.Value) (begin, end, newEnd int) {
 	end, newEnd = before.Len(), after.Len()
 	for begin < min(end, newEnd) && elem.same(before.Index(begin), after.Index(begin)) {
@@ -43,13 +43,13 @@ func changedItems(elem *plan, before, after reflect.Value) (begin, end, newEnd i
 	return begin, end, newEnd
 }
 
-// listEdit makes the operations for the part of a list that is not the same.
+// listEdit makes the operations for the part of a list that changed.
 type listEdit struct {
 	*differ
 	elem          *plan
 	list          *node // what raw has
 	before, after reflect.Value
-	begin         int    // of the part, from where on its items are counted
+	begin         int    // the index at which the part begins
 	keyed         []bool // of the items after: whether it has a key
 	alignment
 }
@@ -67,9 +67,9 @@ func (e *listEdit) staying() int {
 	return n
 }
 
-// operations goes through the list from front to back. Each operation counts with
-// those before it done: at is the position in the list as it is by then, and
-// next the item of before that is there.
+// operations goes through the list from front to back. Each operation applies to
+// the list after all operations before it: at is the position in that list, and
+// next is the item of before at that position.
 func (e *listEdit) operations() error {
 	next, at := 0, e.begin
 	removeUntil := func(end int) {
@@ -108,7 +108,7 @@ func (e *listEdit) operations() error {
 	return nil
 }
 
-// change makes item i of before, which is at a position by now, item j of after.
+// change turns item i of before, which is now at a position, into item j of after.
 func (e *listEdit) change(i, j, at int) error {
 	was, is := e.was(i), e.is(j)
 	if e.elem.same(was, is) {
@@ -122,9 +122,9 @@ func (e *listEdit) change(i, j, at int) error {
 	return e.value(e.elem, was, is)
 }
 
-// move adds item j of after, which is item i of before, at a position. It is
-// not a JSON patch's move, because the Operation type that extensions use has
-// no from.
+// move adds item j of after, which was item i of before, at a position. It does not
+// use the operation move of JSON patch, because the Operation type of extensions has
+// no field for from.
 func (e *listEdit) move(i, j, at int) error {
 	item := e.list.item(e.begin + i)
 	if item == nil {

@@ -21,19 +21,19 @@ type Operation struct {
 	Value json.RawMessage `json:"value,omitempty"`
 }
 
-// Equal reports whether two operations are the same to the letter.
+// Equal reports whether two operations are identical.
 func (o Operation) Equal(other Operation) bool {
 	return o.Op == other.Op && o.Path == other.Path && o.From == other.From && bytes.Equal(o.Value, other.Value)
 }
 
 // Options are the options of [Diff].
 type Options struct {
-	// IgnoreStatus leaves out what changed below /status.
+	// IgnoreStatus leaves out changes below /status.
 	IgnoreStatus bool
 }
 
-// Document is the JSON of an object, against which its Go type is compared as
-// often as it changes. It remembers where what it was asked for is.
+// Document is the JSON of an object. Each Diff against it remembers where it found
+// things, so the next one is faster.
 type Document struct {
 	// Raw is the JSON.
 	Raw     []byte
@@ -42,11 +42,10 @@ type Document struct {
 	root *node // of Raw; nil until it is needed
 }
 
-// Diff returns the operations that make of the document what a handler made of
-// before, in an order that is always the same, and none when nothing changed. It
-// takes no note of metadata.managedFields, which are the API server's own book of
-// who set what: a handler that trims them to save memory must not make everyone
-// lose their fields.
+// Diff returns the operations that change the document as a handler changed before
+// to after, in a fixed order; none if nothing changed. It ignores
+// metadata.managedFields, in which the API server records who set which field: a
+// handler that trims them to save memory must not remove them from the object.
 //
 // before and after are of one Go type. The operations share no memory with the
 // document.
@@ -65,7 +64,7 @@ func (d *Document) Diff(before, after runtime.Object) ([]Operation, error) {
 	return differ.ops, nil
 }
 
-// Diff is for a document that is compared once.
+// Diff compares with a document that is needed only once.
 func Diff(raw []byte, before, after runtime.Object, options Options) ([]Operation, error) {
 	d := Document{Raw: raw, Options: options}
 	return d.Diff(before, after)
@@ -80,7 +79,7 @@ func same(before, after runtime.Object) bool {
 	return equalityOf(b.Type().Elem()).equal(addressOf(b.Elem()), addressOf(a.Elem()))
 }
 
-// root returns what an object is as JSON: its struct, or the tree in it.
+// root returns the value that an object is in JSON: its struct, or the tree in it.
 func root(obj runtime.Object) reflect.Value {
 	if u, isTree := obj.(runtime.Unstructured); isTree {
 		return reflect.ValueOf(u.UnstructuredContent())

@@ -15,20 +15,19 @@ type plan struct {
 	// equality is that of the type.
 	equality *equality
 	fields   []*field // of a struct, in the order in which they are written
-	// key is the field by which a list tells its items apart, nil if there is
-	// none; it is one of the fields of the items.
+	// key is the field of a list's items that identifies them, nil if none does.
 	key *field
 }
 
-// form is what a value looks like in JSON, as far as it matters here.
+// form says how a value is written and compared.
 type form int
 
 const (
-	// leaf is what is replaced as a whole and written in one way only.
+	// leaf is a value that is replaced as a whole and written in only one way.
 	leaf form = iota
-	// opaque is what is replaced as a whole and can be written as the same JSON
-	// though it is not the same in memory: a type with a MarshalJSON, such as a
-	// Quantity, bytes, a float.
+	// opaque is a value that is replaced as a whole and may have the same JSON
+	// though it differs in memory: a type with a MarshalJSON, such as a Quantity,
+	// bytes, a float.
 	opaque
 	// quoted is a number, boolean or string with the option "string".
 	quoted
@@ -36,7 +35,7 @@ const (
 	structForm
 	mapForm
 	listForm
-	// anyForm is an interface: what it holds decides.
+	// anyForm is an interface: its content decides.
 	anyForm
 )
 
@@ -49,7 +48,7 @@ type field struct {
 
 type planKey struct {
 	t reflect.Type
-	// mergeKey is the JSON name of the field that is the key of a list's items.
+	// mergeKey is the JSON name of the field that identifies a list's items.
 	mergeKey string
 }
 
@@ -104,8 +103,8 @@ func formOf(t reflect.Type) form {
 	return opaque
 }
 
-// keyField returns the field by which items are told apart: the one that the
-// API's patchMergeKey tag says, and without a tag the item's name, if it has one.
+// keyField returns the field that identifies items: the one that the API's
+// patchMergeKey tag names, or, without a tag, the item's name if it has one.
 func keyField(item reflect.Type, mergeKey string, of func(planKey) *plan) *field {
 	if item.Kind() == reflect.Pointer {
 		item = item.Elem()
@@ -153,8 +152,8 @@ func quote(t reflect.Type, p *plan) *plan {
 	return &plan{form: quoted, elem: p, equality: equalityOf(t)}
 }
 
-// zeroTest returns what omitzero asks about a type: its IsZero method, or
-// whether it is zero.
+// zeroTest returns the test of omitzero for a type: its IsZero method, or whether
+// it is the zero value.
 func zeroTest(t reflect.Type) func(reflect.Value) bool {
 	type zeroer interface{ IsZero() bool }
 	switch tester := reflect.TypeFor[zeroer](); {
@@ -193,8 +192,8 @@ func (f *field) of(v reflect.Value) (reflect.Value, bool) {
 	return v, true
 }
 
-// same reports whether the field is equal in memory in two structs, by their
-// addresses. One behind a pointer is said to differ.
+// same reports whether the field is equal in the two structs at these addresses. A
+// field behind a pointer always counts as different.
 func (f *field) same(a, b address) bool {
 	return !f.Behind && f.plan.equality.equal(a.plus(f.Offset), b.plus(f.Offset))
 }
@@ -216,7 +215,7 @@ func (f *field) omits(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-// same reports whether two values of the plan's type are equal in memory.
+// same reports whether two values of the plan's type are equal.
 func (p *plan) same(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.String:

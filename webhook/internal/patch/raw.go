@@ -4,10 +4,9 @@ import (
 	"github.com/admitkit/admitkit/internal/wire"
 )
 
-// node is a value in a JSON document. It looks for its members and items only
-// when asked, and then no further than needed; the next question continues where
-// the last one stopped. The document is JSON that has been decoded already; one
-// that is truncated or malformed has fewer members.
+// node is a value in a JSON document. It looks for its members and items when they
+// are needed, and continues where the last search stopped. The document has been
+// decoded before, so it is valid; if it is not, nodes have fewer members.
 type node struct {
 	text  []byte // from the value to the end of the document
 	found []child
@@ -19,10 +18,10 @@ type node struct {
 type child struct {
 	key  []byte
 	at   int   // where its value begins in the parent's text
-	node *node // nil until somebody asks
+	node *node // nil until it is needed
 }
 
-// manyKeys is from where on an index is faster than comparing one by one.
+// manyKeys is the number of keys from which an index is faster than a search.
 const manyKeys = 16
 
 func document(raw []byte) *node {
@@ -83,7 +82,7 @@ func (n *node) child(i int) *node {
 	return c.node
 }
 
-// note keeps the index, if there are enough keys for one.
+// note keeps the index up to date, once there are enough keys for one.
 func (n *node) note(last int) {
 	switch {
 	case n.index != nil:

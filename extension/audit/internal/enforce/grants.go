@@ -139,7 +139,7 @@ func whyNotCovered(req v1alpha1.Request, grant *v1alpha1.Grant, a *act.Act, podU
 		return name + " has no valid duration"
 	case !req.GetDeletionTimestamp().IsZero():
 		return name + " is being deleted"
-	case !now.Before(end):
+	case v1alpha1.Over(req, now):
 		return name + " ended at " + end.UTC().Format(time.RFC3339)
 	case who == nil || who.Username == "":
 		return name + " has no requester"

@@ -18,9 +18,12 @@ func TestARequestCoversNoMoreThanWasGranted(t *testing.T) {
 		after  time.Duration
 		covers bool
 	}{
-		"as granted":               {nil, time.Minute, true},
-		"a moment before the end":  {nil, time.Hour - time.Nanosecond, true},
-		"at the end":               {nil, time.Hour, false},
+		"as granted":              {nil, time.Minute, true},
+		"a moment before the end": {nil, time.Hour - time.Nanosecond, true},
+		"at the end":              {nil, time.Hour, false},
+		"revoked by a clock that is ahead": {func(req *v1alpha1.ExecAccessRequest, _ *v1alpha1.Grant, _ *act.Act) {
+			req.Status.RevokedAt = &metav1.Time{Time: start.Add(2 * time.Hour)}
+		}, time.Minute, false},
 		"another Pod of that name": {func(_ *v1alpha1.ExecAccessRequest, g *v1alpha1.Grant, _ *act.Act) { g.PodUID = "old" }, 0, false},
 		"another way in":           {func(_ *v1alpha1.ExecAccessRequest, _ *v1alpha1.Grant, a *act.Act) { a.Record.Way = v1alpha1.WayAttach }, 0, false},
 		"proxy by portforward": {func(_ *v1alpha1.ExecAccessRequest, _ *v1alpha1.Grant, a *act.Act) {

@@ -2,46 +2,14 @@ package registration
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
-	"fmt"
+	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// apply writes by server-side apply and returns what came of it. A resource
-// version in the object makes it fail when someone else wrote.
-func apply(ctx context.Context, client rest.Interface, res resource, c *configuration) (*configuration, error) {
-	body, err := json.Marshal(c)
-	if err != nil {
-		return nil, err
-	}
-	data, err := raw(client.Patch(types.ApplyPatchType).Resource(res.plural).Name(c.Name).
-		Param("fieldManager", FieldManager).Param("force", "true").
-		SetHeader("Accept", "application/json").Body(body).Do(ctx))
-	if err != nil {
-		return nil, fmt.Errorf("applying %s %s: %w", res.kind, c.Name, err)
-	}
-	return decode(res, c.Name, data)
-}
-
-// replace writes a whole object as it was read, but for our entries.
-func replace(ctx context.Context, client rest.Interface, res resource, c *configuration) error {
-	c.Kind, c.APIVersion = res.kind, "admissionregistration.k8s.io/v1"
-	body, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	if err := client.Put().Resource(res.plural).Name(c.Name).Param("fieldManager", FieldManager).
-		SetHeader("Accept", "application/json").SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error(); err != nil {
-		return fmt.Errorf("replacing %s %s: %w", res.kind, c.Name, err)
-	}
-	return nil
-}
-
-// difference names the first thing that is not as desired; "" if all is.
+// difference names the first thing that is not as desired, "" if nothing differs.
 func (r *Registration) difference(live, desired *configuration) string {
 	switch {
 	case live == nil && len(desired.Webhooks) == 0:
@@ -71,6 +39,10 @@ func (r *Registration) difference(live, desired *configuration) string {
 			return "extra"
 		}
 	}
+	return metadataDifference(&live.ObjectMeta, &desired.ObjectMeta)
+}
+
+func metadataDifference(live, desired *metav1.ObjectMeta) string {
 	for key, value := range desired.Annotations {
 		if live.Annotations[key] != value {
 			return "annotations"
@@ -82,11 +54,7 @@ func (r *Registration) difference(live, desired *configuration) string {
 		}
 	}
 	for _, owner := range desired.OwnerReferences {
-		found := false
-		for _, have := range live.OwnerReferences {
-			found = found || have.UID == owner.UID
-		}
-		if !found {
+		if !slices.ContainsFunc(live.OwnerReferences, func(have metav1.OwnerReference) bool { return have.UID == owner.UID }) {
 			return "owner"
 		}
 	}
@@ -117,3 +85,5 @@ func (r *Registration) entryDifference(have, want *entry) string {
 	}
 	return ""
 }
+
+func (r *Registration) ours(name string) bool { return strings.HasSuffix(name, "."+r.Domain) }

@@ -1,0 +1,148 @@
+package registration
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/extension"
+)
+
+// desired builds an object, given the one in the cluster, nil if there is none.
+func (r *Registration) desired(res resource, live *configuration, pem []byte) *configuration {
+	entries := r.entries(res)
+	revision, since := digest(entries), r.Started.UTC()
+	probed := !r.IgnoreUntilProbed || r.Probed()
+	if live != nil {
+		probed = probed || live.Annotations[ProbedAnnotation] == "true"
+		when, err := time.Parse(time.RFC3339Nano, live.Annotations[RevisionTimeAnnotation])
+		if err == nil && when.After(since) && !when.After(time.Now().Add(time.Hour)) {
+			since = when
+			if theirs := live.Annotations[RevisionAnnotation]; theirs != revision && theirs != "" {
+				if newer := r.entriesOf(live); digest(newer) == theirs {
+					revision, entries = theirs, newer
+				}
+			}
+		}
+	}
+	for i := range entries {
+		e := &entries[i]
+		e.ClientConfig.CABundle = pem
+		if r.ForeignBundle {
+			e.ClientConfig.CABundle = nil
+		}
+		if !probed && !isProbe(e.Name) {
+			ignore := admissionregistrationv1.Ignore
+			e.FailurePolicy = &ignore
+		}
+	}
+	c := &configuration{
+		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: res.kind},
+		ObjectMeta: metav1.ObjectMeta{Name: r.Name, Labels: r.Labels, Annotations: map[string]string{}},
+		Webhooks:   entries,
+	}
+	for key, value := range r.Annotations {
+		c.Annotations[key] = value
+	}
+	c.Annotations[OwnerAnnotation] = r.Target.Owner()
+	c.Annotations[RevisionAnnotation] = revision
+	c.Annotations[RevisionTimeAnnotation] = since.Format(time.RFC3339Nano)
+	if r.IgnoreUntilProbed {
+		c.Annotations[ProbedAnnotation] = strconv.FormatBool(probed)
+	}
+	if r.Owner != nil {
+		c.OwnerReferences = []metav1.OwnerReference{*r.Owner}
+	}
+	return c
+}
+
+// entriesOf returns our entries in the object that a newer replica registered.
+func (r *Registration) entriesOf(live *configuration) []entry {
+	return slices.DeleteFunc(slices.Clone(live.DeepCopy().Webhooks), func(e entry) bool { return !r.ours(e.Name) })
+}
+
+func (r *Registration) entries(res resource) []entry {
+	var entries []entry
+	for _, w := range r.Webhooks {
+		if w.Mutating != (res == mutating) {
+			continue
+		}
+		e := r.entry(w.Name, w.Path(), w.Scope)
+		if w.Mutating {
+			e.ReinvocationPolicy = w.Scope.ReinvocationPolicy
+		}
+		entries = append(entries, e)
+	}
+	if r.ProbeNamespace != "" && res == mutating && len(r.Webhooks) > 0 {
+		entries = append(entries, r.probeEntry())
+	}
+	return entries
+}
+
+func (r *Registration) entry(name, path string, scope extension.Scope) entry {
+	seconds := int32(scope.Timeout / time.Second) //nolint:gosec // whole seconds, 30 at most
+	rules := slices.Clone(scope.Rules)
+	for i := range rules {
+		if rules[i].Scope == nil {
+			all := admissionregistrationv1.AllScopes
+			rules[i].Scope = &all
+		}
+	}
+	return entry{
+		Name:                    name + "." + r.Domain,
+		ClientConfig:            r.clientConfig(path),
+		Rules:                   rules,
+		FailurePolicy:           scope.FailurePolicy,
+		MatchPolicy:             scope.MatchPolicy,
+		NamespaceSelector:       selector(scope.NamespaceSelector),
+		ObjectSelector:          selector(scope.ObjectSelector),
+		SideEffects:             scope.SideEffects,
+		TimeoutSeconds:          &seconds,
+		AdmissionReviewVersions: []string{"v1"},
+		MatchConditions:         scope.MatchConditions,
+	}
+}
+
+func selector(s *metav1.LabelSelector) *metav1.LabelSelector {
+	if s == nil {
+		return &metav1.LabelSelector{}
+	}
+	return s
+}
+
+func (r *Registration) clientConfig(path string) admissionregistrationv1.WebhookClientConfig {
+	if r.Target.ServiceName != "" {
+		port := r.Target.ServicePort
+		return admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{
+			Namespace: r.Target.ServiceNamespace, Name: r.Target.ServiceName, Port: &port, Path: &path,
+		}}
+	}
+	address := net.JoinHostPort(r.Target.Host, strconv.Itoa(int(r.Target.Port)))
+	u := (&url.URL{Scheme: "https", Host: address, Path: path}).String()
+	return admissionregistrationv1.WebhookClientConfig{URL: &u}
+}
+
+// digest identifies a set of webhooks. It leaves out the fields that change while
+// the webhooks stay the same.
+func digest(entries []entry) string {
+	entries = slices.Clone(entries)
+	for i := range entries {
+		entries[i].ClientConfig.CABundle, entries[i].FailurePolicy = nil, nil
+	}
+	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.Name, b.Name) })
+	content, err := json.Marshal(entries)
+	if err != nil {
+		panic(err) // API types can always be encoded
+	}
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:8])
+}

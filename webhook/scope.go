@@ -1,0 +1,140 @@
+package webhook
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
+)
+
+// The range in which the API server accepts a timeout, and what it defaults to.
+const (
+	defaultTimeout = 10 * time.Second
+	minTimeout     = time.Second
+	maxTimeout     = 30 * time.Second
+)
+
+// resolve fills in the defaults and checks what the API server would refuse
+// later, with a less helpful message.
+func resolve(h *host.Handler, defaults Defaults) (extension.Scope, error) {
+	s := h.Scope
+	if s.Name != "" {
+		if problems := validation.IsDNS1123Label(s.Name); len(problems) > 0 {
+			return s, fmt.Errorf("Name: %q: %s", s.Name, strings.Join(problems, ", "))
+		}
+	}
+	s = withDefaults(s, defaults)
+	for i, rule := range s.Rules {
+		if len(rule.Operations) == 0 || len(rule.Resources) == 0 || len(rule.APIGroups) == 0 || len(rule.APIVersions) == 0 {
+			return s, fmt.Errorf("Rules[%d]: needs operations, API groups, API versions and resources", i)
+		}
+		if h.Respond != nil && !onlyPods(rule) {
+			return s, fmt.Errorf("Rules[%d]: an Extension takes Pods, not %s; use a Mutator or a Validator", i, strings.Join(rule.Resources, ", "))
+		}
+	}
+	if *s.SideEffects != admissionregistrationv1.SideEffectClassNone && *s.SideEffects != admissionregistrationv1.SideEffectClassNoneOnDryRun {
+		return s, fmt.Errorf("SideEffects: %q: admissionregistration.k8s.io/v1 accepts None and NoneOnDryRun", *s.SideEffects)
+	}
+	if s.Timeout < minTimeout || s.Timeout > maxTimeout || s.Timeout%time.Second != 0 {
+		return s, fmt.Errorf("Timeout: %s: must be whole seconds from %s to %s", s.Timeout, minTimeout, maxTimeout)
+	}
+	return s, nil
+}
+
+// withDefaults fills in what a scope leaves open.
+func withDefaults(s extension.Scope, defaults Defaults) extension.Scope {
+	if len(s.Rules) == 0 {
+		s.Rules = extension.Pods()
+	}
+	if s.FailurePolicy == nil {
+		s.FailurePolicy = new(cmp.Or(defaults.FailurePolicy, admissionregistrationv1.Fail))
+	}
+	if s.SideEffects == nil {
+		s.SideEffects = new(admissionregistrationv1.SideEffectClassNone)
+	}
+	if s.Timeout == 0 {
+		s.Timeout = defaultTimeout
+	}
+	if s.MatchPolicy == nil {
+		s.MatchPolicy = new(admissionregistrationv1.Equivalent)
+	}
+	if s.ReinvocationPolicy == nil {
+		s.ReinvocationPolicy = new(admissionregistrationv1.NeverReinvocationPolicy)
+	}
+	if s.ObjectSelector == nil && onlyPods(s.Rules...) {
+		s.ObjectSelector = defaults.PodSelector
+	}
+	s.NamespaceSelector = namespaceSelector(s, defaults)
+	return s
+}
+
+// namespaceSelector selects by kubernetes.io/metadata.name, a label that the API
+// server sets on every namespace and lets nobody change. A label of our own would
+// need the right to write namespaces, could be removed to escape admission, and
+// would remain after an uninstall.
+func namespaceSelector(s extension.Scope, defaults Defaults) *metav1.LabelSelector {
+	if s.NamespaceSelector == nil && defaults.Namespace != "" {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: defaults.Namespace}}
+	}
+	selector := &metav1.LabelSelector{}
+	if s.NamespaceSelector != nil {
+		selector = s.NamespaceSelector.DeepCopy()
+	}
+	if *s.FailurePolicy == admissionregistrationv1.Fail && len(defaults.Protected) > 0 && !namesNamespace(selector) {
+		selector.MatchExpressions = append(selector.MatchExpressions, metav1.LabelSelectorRequirement{
+			Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn, Values: defaults.Protected,
+		})
+	}
+	return selector
+}
+
+// namesNamespace reports whether a selector selects namespaces by name: some of
+// them, or all that have a name.
+func namesNamespace(selector *metav1.LabelSelector) bool {
+	if _, found := selector.MatchLabels[corev1.LabelMetadataName]; found {
+		return true
+	}
+	return slices.ContainsFunc(selector.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool {
+		return r.Key == corev1.LabelMetadataName && (r.Operator == metav1.LabelSelectorOpIn || r.Operator == metav1.LabelSelectorOpExists)
+	})
+}
+
+// podResources are the resources whose admission carries a Pod.
+var podResources = []string{"pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"}
+
+func onlyPods(rules ...admissionregistrationv1.RuleWithOperations) bool {
+	for _, rule := range rules {
+		if !slices.Equal(rule.APIGroups, []string{""}) {
+			return false
+		}
+		for _, resource := range rule.Resources {
+			if !slices.Contains(podResources, resource) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// contentName names a scope that has no name: its first resource, for people, and a
+// digest of the whole scope, so that all processes give equal scopes the same name.
+func contentName(s extension.Scope, content []byte) string {
+	digest := sha256.Sum256(content)
+	suffix := hex.EncodeToString(digest[:4])
+	about := strings.NewReplacer("/", "-", "*", "all", ".", "-").Replace(strings.ToLower(s.Rules[0].Resources[0]))
+	if limit := validation.DNS1123LabelMaxLength - len(suffix) - 1; len(about) > limit {
+		about = about[:limit]
+	}
+	return strings.Trim(about, "-") + "-" + suffix
+}
