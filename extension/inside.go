@@ -51,8 +51,7 @@ func (inside) Warnings(r *Request) []string                  { return slices.Clo
 func (inside) AuditAnnotations(r *Request) map[string]string { return maps.Clone(r.audit) }
 
 func (inside) DenialReason(err error) (reason string, denied bool) {
-	var d *denial
-	if errors.As(err, &d) {
+	if d, ok := errors.AsType[*denial](err); ok {
 		return d.reason, true
 	}
 	return "", false

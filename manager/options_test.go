@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,13 +107,13 @@ func TestAManagerRunsOnlyWithAllThatWasAdded(t *testing.T) {
 		"KeepRegistered":       func(m *manager.Manager) error { return m.KeepRegistered(t.Context()) },
 		"UnregisterExtensions": func(m *manager.Manager) error { return m.UnregisterExtensions(t.Context()) },
 		"RunRemovers":          func(m *manager.Manager) error { return m.RunRemovers(t.Context()) },
-		"Webhooks":             func(m *manager.Manager) error { _, err := m.Webhooks(); return err },
+		"Webhooks":             func(m *manager.Manager) error { _, err := m.Webhooks(t.Context()); return err },
 		"Manifests": func(m *manager.Manager) error {
 			_, err := m.Manifests(manager.InstallOptions{Name: "x", Image: "x"})
 			return err
 		},
 	} {
-		if strings.Contains("UnregisterExtensions RunRemovers", name) {
+		if slices.Contains([]string{"UnregisterExtensions", "RunRemovers"}, name) {
 			// A manager that only cleans up may have no extensions.
 		} else if err := run(empty); err == nil || !strings.Contains(err.Error(), "there is no extension") {
 			t.Errorf("%s of nothing gives %v", name, err)

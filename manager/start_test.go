@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -349,9 +350,7 @@ func TestAMalformedSecretIsRepairedAndTheReasonLogged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			namespace := newNamespace(t)
 			data := map[string][]byte{"other": []byte("kept")}
-			for key, value := range test.data {
-				data[key] = value
-			}
+			maps.Copy(data, test.data)
 			if _, err := clientset.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: secretName}, Data: data}, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}

@@ -1,12 +1,16 @@
 package manager
 
-import "github.com/admitkit/admitkit/webhook"
+import (
+	"context"
+
+	"github.com/admitkit/admitkit/webhook"
+)
 
 // Webhooks returns the webhooks of the handlers, for a program that sends them
 // requests of its own, as `review` does. It does not call the API server, unless a
 // handler does. The manager cannot be started afterwards.
-func (m *Manager) Webhooks() ([]*webhook.Webhook, error) {
-	ctx, err := m.begin(m.options.Context)
+func (m *Manager) Webhooks(ctx context.Context) ([]*webhook.Webhook, error) {
+	ctx, err := m.begin(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -51,8 +51,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 		if errors.Is(err, io.EOF) {
 			return body, nil
 		}
-		var exceeded *http.MaxBytesError
-		if errors.As(err, &exceeded) {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return nil, tooLarge(limit)
 		}
 		return nil, badRequest(http.StatusBadRequest, "reading the body: %w", err)

@@ -263,8 +263,7 @@ func timeLeft(query string) time.Duration {
 
 // codeOf returns the HTTP status of a failure.
 func codeOf(err error) int {
-	var bad *requestError
-	if errors.As(err, &bad) {
+	if bad, ok := errors.AsType[*requestError](err); ok {
 		return bad.code
 	}
 	return http.StatusInternalServerError

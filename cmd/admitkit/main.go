@@ -105,7 +105,3 @@ func (o *operator) auditOptions() (audit.Options, error) {
 	options.AccessRequests = o.withAccess
 	return options, o.rules.complete(&options, o.withAccess)
 }
-
-func (o *operator) namespace() string {
-	return o.cmd.PersistentFlags().Lookup("namespace").Value.String()
-}

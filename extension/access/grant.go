@@ -25,8 +25,7 @@ func (r *requests) grant(ctx context.Context, f *facts, d *decision) error {
 	role := f.role
 	if role == nil {
 		made, pod, err := r.record(ctx, f, d.grant)
-		var refused *refusal
-		if errors.As(err, &refused) {
+		if refused, ok := errors.AsType[*refusal](err); ok {
 			d.status.refused(refused)
 			d.waits = refused.waits
 			return nil

@@ -33,8 +33,7 @@ func (v *requestRules[T]) Validate(ctx context.Context, obj T, req *extension.Re
 	} else {
 		err = v.validateCreate(ctx, obj, req)
 	}
-	var refused *refusal
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*refusal](err); ok {
 		deniedTotal.WithLabelValues(v.kind.name, refused.reason).Inc()
 		return extension.Deny(refused.message)
 	}

@@ -55,8 +55,8 @@ func validateWithoutTarget(t *v1alpha1.PodAccessTemplate, limit time.Duration) e
 		t = t.DeepCopy()
 		t.Spec.ControllerTargetMutationConfig.DefaultContainerName = ""
 	}
-	any := &workload.Workload{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}}
-	if _, err := pod.New(metav1.ObjectMeta{}, t, any, limit); err != nil {
+	placeholder := &workload.Workload{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}}
+	if _, err := pod.New(metav1.ObjectMeta{}, t, placeholder, limit); err != nil {
 		return extension.Denyf("%w", err)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -32,9 +33,7 @@ func (s *Sender) post(ctx context.Context, events [][]byte) error {
 	if err != nil {
 		return err
 	}
-	for key, values := range s.options.Header {
-		req.Header[key] = values
-	}
+	maps.Copy(req.Header, s.options.Header)
 	req.Header.Set("Content-Type", "application/cloudevents-batch+json; charset=utf-8")
 	response, err := s.options.Client.Do(req)
 	if err != nil {

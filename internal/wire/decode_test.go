@@ -34,7 +34,7 @@ import (
 // decoders are known to disagree on.
 type widget struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata,omitempty"` //nolint:modernize // as authors of CRDs write it
 	Spec              widgetSpec `json:"spec"`
 }
 

@@ -217,11 +217,12 @@ func version() string {
 		return "unknown"
 	}
 	const library = "github.com/admitkit/admitkit"
-	text := info.Main.Version
+	var text strings.Builder
+	text.WriteString(info.Main.Version)
 	for _, module := range info.Deps {
 		if module.Path == library {
-			text += ", admitkit " + module.Version
+			text.WriteString(", admitkit " + module.Version)
 		}
 	}
-	return text + ", " + info.GoVersion
+	return text.String() + ", " + info.GoVersion
 }

@@ -158,7 +158,6 @@ func (r *review) engine(cmd *cobra.Command) (*offline.Engine, error) {
 		return nil, wrong(err)
 	}
 	options = withoutCluster(options)
-	options.Context = cmd.Context()
 	options.WebhookNamespace = cmp.Or(options.WebhookNamespace, options.Namespace, nowhere)
 	if options.ServiceName == "" {
 		options.Serving.AdvertiseHost = cmp.Or(options.Serving.AdvertiseHost, "review.invalid")
@@ -168,7 +167,7 @@ func (r *review) engine(cmd *cobra.Command) (*offline.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	webhooks, err := mgr.Webhooks()
+	webhooks, err := mgr.Webhooks(cmd.Context())
 	if err != nil {
 		return nil, wrong(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"net"
 	"net/url"
 	"slices"
@@ -50,9 +51,7 @@ func (r *Registration) desired(res resource, live *configuration, pem []byte) *c
 		ObjectMeta: metav1.ObjectMeta{Name: r.Name, Labels: r.Labels, Annotations: map[string]string{}},
 		Webhooks:   entries,
 	}
-	for key, value := range r.Annotations {
-		c.Annotations[key] = value
-	}
+	maps.Copy(c.Annotations, r.Annotations)
 	c.Annotations[OwnerAnnotation] = r.Target.Owner()
 	c.Annotations[RevisionAnnotation] = revision
 	c.Annotations[RevisionTimeAnnotation] = since.Format(time.RFC3339Nano)

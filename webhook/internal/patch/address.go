@@ -24,7 +24,7 @@ func (a address) plus(offset uintptr) address {
 
 // bytes returns the memory of a value of the given size.
 func (a address) bytes(size uintptr) []byte {
-	return unsafe.Slice((*byte)(a.p), size)
+	return unsafe.Slice((*byte)(a.p), size) //nolint:gosec // the size is that of the type
 }
 
 // items returns the address of the first item of a slice, and the number of items.

@@ -93,7 +93,7 @@ func (e *listEdit) identify(p *plan, item reflect.Value) (identity, error) {
 		if special, known := untypedKeys[e.path[len(e.path)-1].name]; known {
 			name = special
 		}
-		if object, isObject := item.Interface().(map[string]any); isObject {
+		if object, isObject := reflect.TypeAssert[map[string]any](item); isObject {
 			if key, isString := object[name].(string); isString {
 				return identity{keyed: true, text: key}, nil
 			}

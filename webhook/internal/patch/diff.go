@@ -173,7 +173,7 @@ func keyName(key reflect.Value) (string, error) {
 	if key.Kind() == reflect.String {
 		return key.String(), nil
 	}
-	if m, isText := key.Interface().(encoding.TextMarshaler); isText {
+	if m, isText := reflect.TypeAssert[encoding.TextMarshaler](key); isText {
 		text, err := m.MarshalText()
 		return string(text), err
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/bits"
 	"reflect"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -195,37 +196,14 @@ func reflected(t reflect.Type) func(a, b address) bool {
 // for it.
 func equalTrees(a, b any) bool {
 	switch a := a.(type) {
-	case nil:
-		return b == nil
-	case string:
-		b, same := b.(string)
-		return same && a == b
-	case bool:
-		b, same := b.(bool)
-		return same && a == b
-	case int64:
-		b, same := b.(int64)
-		return same && a == b
-	case float64:
-		b, same := b.(float64)
-		return same && a == b
-	case json.Number:
-		b, same := b.(json.Number)
-		return same && a == b
+	case nil, string, bool, int64, float64, json.Number:
+		return a == b
 	case map[string]any:
 		b, same := b.(map[string]any)
 		return same && (a == nil) == (b == nil) && maps.EqualFunc(a, b, equalTrees)
 	case []any:
 		b, same := b.([]any)
-		if !same || len(a) != len(b) || (a == nil) != (b == nil) {
-			return false
-		}
-		for i := range a {
-			if !equalTrees(a[i], b[i]) {
-				return false
-			}
-		}
-		return true
+		return same && (a == nil) == (b == nil) && slices.EqualFunc(a, b, equalTrees)
 	}
 	return reflect.DeepEqual(a, b)
 }
