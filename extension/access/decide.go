@@ -78,7 +78,7 @@ func (f *facts) next(now time.Time) schedule {
 	case gone, invalid:
 		return schedule{}
 	case over:
-		if f.binding != nil {
+		if f.mayBeBound() {
 			return schedule{now.Add(cleanupDelay), priorityCleanup}
 		}
 		return schedule{f.keepUntil, priorityCleanup}
@@ -103,7 +103,7 @@ func (f *facts) decide(now time.Time) decision {
 		d.status.refused(refuse(v1alpha1.ReasonDurationInvalid, "%v", f.invalid).about(v1alpha1.ConditionAccessDurationsValid))
 		return d
 	case over:
-		if f.binding != nil {
+		if f.mayBeBound() {
 			return decision{unbind: true, late: true, remove: f.made}
 		}
 		return f.finish(now)
@@ -134,13 +134,13 @@ func (f *facts) evicted() choice {
 	return choice{}
 }
 
-// finish cleans up after the end. Until the request says that its access has ended,
-// Role and RoleBinding are deleted by their names even if the cache has neither: it
-// holds only objects with our label, which can be removed.
+// finish cleans up after the end, when the RoleBinding is gone. Until the request
+// says that its access has ended, the Role is deleted by its name even if the cache
+// has none; see mayBeBound.
 func (f *facts) finish(now time.Time) decision {
 	first := !ended(f.request)
 	d := decision{
-		dead: true, unbind: first && !f.unbound, remove: f.made, evict: f.evicted(), unrecord: first || f.role != nil,
+		dead: true, remove: f.made, evict: f.evicted(), unrecord: first || f.role != nil,
 		status: newState(f.request, f.end), discard: !now.Before(f.keepUntil),
 	}
 	d.status.ended(f.end, now)

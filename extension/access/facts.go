@@ -106,9 +106,9 @@ func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alp
 	case gone, invalid, stale:
 		return f, r.readMade(ctx, f, r.cached, "")
 	case over:
-		// The record will do as long as there is a RoleBinding, which must not wait.
+		// A RoleBinding is deleted before anything is read from the API server.
 		reader := r.live
-		if f.binding != nil || ended(req) {
+		if f.mayBeBound() || ended(req) {
 			reader = r.cached
 		}
 		return f, r.readMade(ctx, f, reader, req.GetUID())
@@ -125,6 +125,13 @@ func (f *facts) stale() bool {
 	uid := string(f.request.GetUID())
 	return f.role != nil && f.role.Annotations[AnnotationRequestUID] != uid ||
 		f.binding != nil && f.binding.Annotations[AnnotationRequestUID] != uid
+}
+
+// mayBeBound reports whether the RoleBinding must be deleted at the end. Until the
+// request says that its access has ended, that is so even if the cache has none: it
+// holds only what has our label, and the label can be removed.
+func (f *facts) mayBeBound() bool {
+	return f.binding != nil || !ended(f.request) && !f.unbound
 }
 
 // readRole reads the record of the grant from the cache.
