@@ -35,7 +35,7 @@ import (
 type widget struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"` //nolint:modernize // as authors of CRDs write it
-	Spec              widgetSpec `json:"spec"`
+	Spec              widgetSpec                  `json:"spec"`
 }
 
 type widgetSpec struct {
