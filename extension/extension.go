@@ -2,6 +2,7 @@ package extension
 
 import (
 	"context"
+	"crypto/tls"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
@@ -132,6 +133,12 @@ type Manager interface {
 	// GetFingerprint returns what tells this installation from others in its
 	// namespace: a DNS label.
 	GetFingerprint() string
+	// GetServingCertificate returns a function for tls.Config.GetCertificate, with
+	// which an extension serves a port of its own. The certificate is valid for the
+	// hosts, which are DNS names and IP addresses, and verifies against the caBundle
+	// of the webhook configurations. It is an error if the manager neither has a CA
+	// to sign with nor a certificate that covers the hosts.
+	GetServingCertificate(hosts ...string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error)
 	// PatchFromPod returns the response that turns the Pod of the request into
 	// pod. Fields that the compiled API types do not know stay as they are.
 	PatchFromPod(req admission.Request, pod *corev1.Pod) admission.Response

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 )
 
@@ -115,7 +116,7 @@ func TestADenialReachesKubectlWithItsText(t *testing.T) {
 		}
 		return string(output)
 	}
-	eventually(t, "the validator is called", func() bool {
+	testkit.Eventually(t, "the validator is called", func(context.Context) bool {
 		_, err := dryRunPod(t.Context(), namespace)
 		return err == nil
 	})
@@ -150,7 +151,7 @@ func TestADeletedPodReachesTheExtension(t *testing.T) {
 		}), extension.Scope{Rules: extension.Pods(admissionregistrationv1.Delete)}))
 	eventuallyCalled(t, namespace, "marked")
 	createPod(t, namespace, newPod("pod"))
-	eventually(t, "the deletion of a Pod reaches the validator", func() bool {
+	testkit.Eventually(t, "the deletion of a Pod reaches the validator", func(context.Context) bool {
 		zero := int64(0)
 		err := clientset.CoreV1().Pods(namespace).Delete(t.Context(), "pod", metav1.DeleteOptions{GracePeriodSeconds: &zero})
 		if apierrors.IsNotFound(err) {

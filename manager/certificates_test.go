@@ -63,9 +63,7 @@ type server struct {
 }
 
 func (s *server) Register(mgr extension.Manager) (err error) {
-	s.getCertificate, err = mgr.(interface {
-		GetServingCertificate(hosts ...string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error)
-	}).GetServingCertificate(s.host)
+	s.getCertificate, err = mgr.GetServingCertificate(s.host)
 	return err
 }
 

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
@@ -202,32 +203,11 @@ func dryRunPod(ctx context.Context, namespace string) (*corev1.Pod, error) {
 	return clientset.CoreV1().Pods(namespace).Create(ctx, newPod("probe"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 }
 
-// eventually polls until the condition holds. The API server learns of webhook
-// configurations by a watch of its own, of whose progress there is no event.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	eventuallyWithin(t, 30*time.Second, what, condition)
-}
-
-func eventuallyWithin(t *testing.T, limit time.Duration, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.After(limit)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not within %s: %s", limit, what)
-		}
-	}
-}
-
 // eventuallyCalled waits until the API server calls the webhook that marks
 // Pods with the annotation.
 func eventuallyCalled(t *testing.T, namespace, annotation string) {
 	t.Helper()
-	eventually(t, "the API server calls the webhook that sets "+annotation, func() bool {
+	testkit.Eventually(t, "the API server calls the webhook that sets "+annotation, func(context.Context) bool {
 		pod, err := dryRunPod(t.Context(), namespace)
 		return err == nil && pod.Annotations[annotation] != ""
 	})

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 )
 
@@ -101,7 +102,7 @@ func TestAReconcilerHasClientCacheRecorderAndSchemeAndIsElected(t *testing.T) {
 		t.Errorf("Pod %s is reconciled", name)
 	}
 	start(t, options, second)
-	eventually(t, "there is an Event", func() bool {
+	testkit.Eventually(t, "there is an Event", func(context.Context) bool {
 		events, err := clientset.EventsV1().Events(namespace).List(t.Context(), metav1.ListOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			t.Fatal(err)

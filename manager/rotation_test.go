@@ -31,6 +31,7 @@ import (
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 )
 
@@ -389,7 +390,10 @@ func (r *replica) start(t *testing.T) {
 
 func (r *replica) waitReady(t *testing.T) {
 	t.Helper()
-	eventually(t, "a replica is ready", func() bool { status, _ := body(t, "http://"+r.config.Health+"/readyz"); return status == http.StatusOK })
+	testkit.Eventually(t, "a replica is ready", func(context.Context) bool {
+		status, _ := body(t, "http://"+r.config.Health+"/readyz")
+		return status == http.StatusOK
+	})
 }
 
 // restart ends a replica by a signal, and starts it again.
@@ -462,7 +466,7 @@ func (r *rotation) rotate(restart func()) {
 		r.t.Fatal(err)
 	}
 	restart()
-	eventuallyWithin(r.t, time.Minute, "the next CA signs and the previous one is dropped", func() bool {
+	testkit.Within(r.t, time.Minute, "the next CA signs and the previous one is dropped", func(context.Context) bool {
 		secret, err := secrets.Get(r.t.Context(), before.Name, metav1.GetOptions{})
 		if err != nil {
 			return false
@@ -473,7 +477,7 @@ func (r *rotation) rotate(restart func()) {
 
 func (r *rotation) finish(minCalls, minCAs, minLeaves int) (inFlight, failed int) {
 	r.t.Helper()
-	eventuallyWithin(r.t, 10*time.Minute, "there are enough calls", func() bool {
+	testkit.Within(r.t, 10*time.Minute, "there are enough calls", func(context.Context) bool {
 		return r.calls.Load() >= int64(minCalls) && r.log.count(certs.LeafIssued) >= minLeaves
 	})
 	r.stop()
@@ -543,7 +547,7 @@ func TestNoCallFailsWhenAReplicaCrashesBetweenAnyTwoSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.rotate(func() {
-			eventuallyWithin(t, time.Minute, "a replica crashes at "+string(step), func() bool {
+			testkit.Within(t, time.Minute, "a replica crashes at "+string(step), func(context.Context) bool {
 				for _, replica := range r.replicas {
 					select {
 					case err := <-replica.exited:

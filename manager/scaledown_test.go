@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 )
 
@@ -90,7 +91,7 @@ func TestScalingDownWaitsForTheLastPodAndNeedsNoMoreRightsThanItSays(t *testing.
 	go func() { done <- r.ScaleDown(t.Context(), namespace, namespace+"-registrar") }()
 	awaitLeft := func(names ...string) {
 		t.Helper()
-		eventually(t, "it waits for "+strings.Join(names, " and "), func() bool {
+		testkit.Eventually(t, "it waits for "+strings.Join(names, " and "), func(context.Context) bool {
 			entries := r.logs.FilterMessage("waiting for Pods to end").All()
 			if len(entries) == 0 {
 				return false

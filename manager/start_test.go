@@ -24,6 +24,7 @@ import (
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 )
 
@@ -78,7 +79,7 @@ func TestAnUpgradeThatChangesScopesAndAddsExtensionsIsNoOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := func() int { return old.logs.FilterMessageSnippet("another revision registered").Len() }
-	eventually(t, "the old replica is asked for both of the new webhooks", func() bool {
+	testkit.Eventually(t, "the old replica is asked for both of the new webhooks", func(context.Context) bool {
 		pod, err := dryRunPod(t.Context(), namespace)
 		if err != nil {
 			t.Fatal(err)
@@ -179,7 +180,7 @@ func TestRegisteringAndServingAreSplitBetweenTwoUsersWithTheRolesOfTheREADME(t *
 	server := newManager(t, serverOptions, mark("a", extension.Scope{}))
 	done := make(chan error, 1)
 	go func() { done <- server.Start(t.Context()) }()
-	eventually(t, "the server waits for the registrar", func() bool {
+	testkit.Eventually(t, "the server waits for the registrar", func(context.Context) bool {
 		return server.logs.FilterMessage("no CA yet").Len() == 1
 	})
 
@@ -395,7 +396,7 @@ func TestStopIsGracefulAndMayBeCalledTwice(t *testing.T) {
 		}), extension.Scope{Name: "slow"}))
 	eventuallyCalled(t, namespace, "marked")
 	created := make(chan error, 1)
-	eventually(t, "a request is in flight", func() bool {
+	testkit.Eventually(t, "a request is in flight", func(context.Context) bool {
 		go func() {
 			_, err := clientset.CoreV1().Pods(namespace).Create(context.WithoutCancel(t.Context()), newPod("slow"), metav1.CreateOptions{})
 			select {
@@ -417,7 +418,7 @@ func TestStopIsGracefulAndMayBeCalledTwice(t *testing.T) {
 	})
 	r.Stop()
 	r.Stop()
-	eventually(t, "the server is past its drain period", func() bool { return refuses(r) })
+	testkit.Eventually(t, "the server is past its drain period", func(context.Context) bool { return refuses(r) })
 	if err := r.GetContext().Err(); err != nil {
 		t.Errorf("the extensions' context ended before the last request: %v", err)
 	}
@@ -469,10 +470,12 @@ func TestHealthReadinessAndMetricsAreServedWhereAsked(t *testing.T) {
 		return response.StatusCode
 	}
 	for _, url := range []string{"http://" + health + "/healthz", "http://" + health + "/readyz", "http://" + metrics + "/metrics"} {
-		eventually(t, url+" says 200", func() bool { return status(url) == http.StatusOK })
+		testkit.Eventually(t, url+" says 200", func(context.Context) bool { return status(url) == http.StatusOK })
 	}
 	r.Stop()
-	eventually(t, "a manager that drains is not ready", func() bool { return status("http://"+health+"/readyz") == http.StatusInternalServerError })
+	testkit.Eventually(t, "a manager that drains is not ready", func(context.Context) bool {
+		return status("http://"+health+"/readyz") == http.StatusInternalServerError
+	})
 	if got := status("http://" + health + "/healthz"); got != http.StatusOK {
 		t.Errorf("a manager that drains is healthy, but says %d", got)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/webhook/registration"
 )
@@ -102,7 +103,7 @@ func TestEveryDriftOfTheRegistrationIsRepairedWithinTenSeconds(t *testing.T) {
 		if content() == before && time.Since(began) < 10*time.Millisecond {
 			t.Errorf("%s: nothing was damaged", name)
 		}
-		eventually(t, name+" is repaired", func() bool { return content() == before })
+		testkit.Eventually(t, name+" is repaired", func(context.Context) bool { return content() == before })
 		took := time.Since(began).Seconds()
 		slowest = max(slowest, took)
 		t.Logf("%s: repaired after %.2f s", name, took)
@@ -155,7 +156,7 @@ func TestABundleThatSomeoneElseInjectsIsLeftAlone(t *testing.T) {
 		types.JSONPatchType, []byte(`[{"op":"replace","path":"/webhooks/0/timeoutSeconds","value":3}]`), metav1.PatchOptions{FieldManager: "somebody"}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the timeout is repaired", func() bool { return *liveConfiguration(t, namespace).Webhooks[0].TimeoutSeconds == 10 })
+	testkit.Eventually(t, "the timeout is repaired", func(context.Context) bool { return *liveConfiguration(t, namespace).Webhooks[0].TimeoutSeconds == 10 })
 	config := liveConfiguration(t, namespace)
 	if string(config.Webhooks[0].ClientConfig.CABundle) != string(ca.Bundle()) || config.Annotations["cert-manager.io/inject-ca-from"] == "" {
 		t.Error("the injected caBundle, or the annotation that asks for it, is gone")
@@ -232,7 +233,7 @@ func TestASecretThatIsDamagedWhileItRunsIsHealedWithAReasonAndAnEvent(t *testing
 			}
 		},
 	} {
-		eventually(t, "the Secret is whole", func() bool {
+		testkit.Eventually(t, "the Secret is whole", func(context.Context) bool {
 			s, err := secrets.Get(t.Context(), secretName, metav1.GetOptions{})
 			return err == nil && len(s.Data[certs.KeyKey]) > 0
 		})
@@ -256,11 +257,11 @@ func TestASecretThatIsDamagedWhileItRunsIsHealedWithAReasonAndAnEvent(t *testing
 			}
 		}
 		healed++
-		eventually(t, name+": healed", func() bool { return r.logs.FilterMessage("certificates: Restored").Len() == healed })
+		testkit.Eventually(t, name+": healed", func(context.Context) bool { return r.logs.FilterMessage("certificates: Restored").Len() == healed })
 		if _, err := dryRunPod(t.Context(), namespace); err != nil {
 			t.Errorf("%s: a call fails: %v", name, err)
 		}
-		eventually(t, name+": there is an Event", func() bool {
+		testkit.Eventually(t, name+": there is an Event", func(context.Context) bool {
 			events, err := clientset.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=Restored"})
 			return err == nil && len(events.Items) == healed
 		})
@@ -301,7 +302,7 @@ func TestTheManagerComesBackByItselfAfterTheAPIServerAndEtcdWereAway(t *testing.
 	eventuallyCalled(t, namespace, "marked")
 	r.outage = true
 	before := liveConfiguration(t, namespace)
-	recovered := func() bool {
+	recovered := func(context.Context) bool {
 		status, _ := body(t, "http://"+health+"/readyz")
 		pod, err := dryRunPod(t.Context(), namespace)
 		return status == http.StatusOK && err == nil && pod.Annotations["marked"] != ""
@@ -315,13 +316,13 @@ func TestTheManagerComesBackByItselfAfterTheAPIServerAndEtcdWereAway(t *testing.
 		t.Fatal(err)
 	}
 	began := time.Now()
-	eventually(t, "it works after etcd's outage", recovered)
+	testkit.Eventually(t, "it works after etcd's outage", recovered)
 	fmt.Printf("FIGURE etcd.recovery_s=%.2f s\n", time.Since(began).Seconds())
 	if err := cluster.RestartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	began = time.Now()
-	eventually(t, "it works after kube-apiserver's restart", recovered)
+	testkit.Eventually(t, "it works after kube-apiserver's restart", recovered)
 	fmt.Printf("FIGURE apiserver.recovery_s=%.2f s\n", time.Since(began).Seconds())
 	if after := liveConfiguration(t, namespace); after.UID != before.UID || string(after.Webhooks[0].ClientConfig.CABundle) != string(before.Webhooks[0].ClientConfig.CABundle) {
 		t.Error("the registration was lost")
@@ -338,7 +339,7 @@ func TestReadinessSaysWhyAManagerIsNotReady(t *testing.T) {
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	// Nobody listens at the address that the API server calls.
 	r := start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{AdvertiseHost: "admitkit.invalid", HealthAddress: health}, Host: "127.0.0.1"}, mark("a", extension.Scope{}))
-	eventually(t, "readyz names the probe and its error", func() bool {
+	testkit.Eventually(t, "readyz names the probe and its error", func(context.Context) bool {
 		status, text := body(t, "http://"+health+"/readyz")
 		return status == http.StatusInternalServerError && strings.Contains(text, "[-]probe failed:") && strings.Contains(text, "admitkit.invalid") &&
 			strings.Contains(text, "[+]certificate ok") && strings.Contains(text, "[+]caches ok")
@@ -359,7 +360,7 @@ func TestTheFailurePolicyTurnsFromIgnoreToFailOnceAProbeCameBack(t *testing.T) {
 		t.Error("it is not Ignore at first")
 	}
 	r := start(t, manager.Options{Namespace: namespace, Registration: manager.RegistrationOptions{IgnoreUntilProbed: true}}, mark("a", extension.Scope{}))
-	eventually(t, "it is Fail after the probe", func() bool { return policy() == admissionregistrationv1.Fail })
+	testkit.Eventually(t, "it is Fail after the probe", func(context.Context) bool { return policy() == admissionregistrationv1.Fail })
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -460,8 +461,11 @@ func TestAServerMayReadNothingButItsLeaf(t *testing.T) {
 	keeping := make(chan error, 1)
 	go func() { keeping <- registrar.KeepRegistered(t.Context()) }()
 	eventuallyCalled(t, apps, "marked")
-	eventually(t, "the server is ready", func() bool { status, _ := body(t, "http://"+health+"/readyz"); return status == http.StatusOK })
-	eventually(t, "the registrar is ready, and says of what", func() bool {
+	testkit.Eventually(t, "the server is ready", func(context.Context) bool {
+		status, _ := body(t, "http://"+health+"/readyz")
+		return status == http.StatusOK
+	})
+	testkit.Eventually(t, "the registrar is ready, and says of what", func(context.Context) bool {
 		status, text := body(t, "http://"+registrarHealth+"/readyz")
 		return status == http.StatusOK && strings.Contains(text, "[+]registration ok") && strings.Contains(text, "[+]probe ok")
 	})
@@ -506,7 +510,7 @@ func TestAReplicaThatLosesTheLeaseGoesOnAnswering(t *testing.T) {
 	seen.expect(t, "ADDED first")
 	leases := clientset.CoordinationV1().Leases(namespace)
 	var once sync.Once
-	eventually(t, "the Lease is lost", func() bool {
+	testkit.Eventually(t, "the Lease is lost", func(context.Context) bool {
 		lease, err := leases.Get(t.Context(), "admitkit."+namespace, metav1.GetOptions{})
 		if err != nil {
 			return false
@@ -570,6 +574,9 @@ func TestTheMetricsTellOfCertificatesAndRepairs(t *testing.T) {
 		`admitkit_registration_repairs_total{kind="missing"}`,
 		"process_resident_memory_bytes", "go_goroutines",
 	} {
-		eventually(t, "the metrics have "+want, func() bool { _, text := body(t, "http://"+metrics+"/metrics"); return strings.Contains(text, want) })
+		testkit.Eventually(t, "the metrics have "+want, func(context.Context) bool {
+			_, text := body(t, "http://"+metrics+"/metrics")
+			return strings.Contains(text, want)
+		})
 	}
 }

@@ -24,6 +24,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
@@ -214,7 +215,7 @@ func TestWatchersLoseNothingWhileTheAPIServerRestartsAndVersionsExpire(t *testin
 	r := newManager(t, manager.Options{Namespace: metav1.NamespaceDefault, RESTConfig: watched, Watching: manager.WatchingOptions{QueueLength: 50}}, panics, slowOne, quick)
 	done := make(chan error, 1)
 	go func() { done <- r.Watch(t.Context()) }()
-	eventuallyWithin(t, time.Minute, "the Pods that exist are told", func() bool { return quick.count() >= names })
+	testkit.Within(t, time.Minute, "the Pods that exist are told", func(context.Context) bool { return quick.count() >= names })
 
 	// The restarts of the API server do not count for the period.
 	ctx, stop := context.WithCancel(t.Context())
@@ -240,7 +241,7 @@ func TestWatchersLoseNothingWhileTheAPIServerRestartsAndVersionsExpire(t *testin
 		t.Fatal(err)
 	}
 	for _, l := range []*ledger{quick, slowOne} {
-		eventuallyWithin(t, 2*time.Minute, "the watcher knows what the API server has", func() bool { return len(l.lost(list.Items)) == 0 })
+		testkit.Within(t, 2*time.Minute, "the watcher knows what the API server has", func(context.Context) bool { return len(l.lost(list.Items)) == 0 })
 	}
 	r.Stop()
 	if err := <-done; err != nil {

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 )
 
@@ -137,7 +138,7 @@ func TestAReconcilerReconcilesInTheNamespaceOnly(t *testing.T) {
 	start(t, manager.Options{Namespace: namespace, Watching: manager.WatchingOptions{LeaderElection: true}}, &annotator{})
 	createPod(t, namespace, newPod("new"))
 	for _, name := range []string{"existing", "new"} {
-		eventually(t, "Pod "+name+" is reconciled", func() bool {
+		testkit.Eventually(t, "Pod "+name+" is reconciled", func(context.Context) bool {
 			pod, err := clientset.CoreV1().Pods(namespace).Get(t.Context(), name, metav1.GetOptions{})
 			return err == nil && pod.Annotations["seen"] == "yes"
 		})

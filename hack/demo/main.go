@@ -98,6 +98,11 @@ func run(ctx context.Context) (err error) {
 		fmt.Println(d.log.find(`"webhook server stopped"`))
 	}()
 
+	return d.show(ctx)
+}
+
+// show does what the manager is there for.
+func (d *demo) show(ctx context.Context) error {
 	steps := []struct {
 		heading string
 		run     func(context.Context) error

@@ -2,6 +2,8 @@ package admit
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"reflect"
 	"testing"
 
@@ -12,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
@@ -67,6 +70,19 @@ func (h *standIn) GetLogger() *zap.SugaredLogger                        { return
 func (h *standIn) GetNamespace() string        { return "" }
 func (h *standIn) GetWebhookNamespace() string { return "admitkit-system" }
 func (h *standIn) GetFingerprint() string      { return "admitkit" }
+
+// GetServingCertificate returns a certificate that nobody trusts.
+func (h *standIn) GetServingCertificate(hosts ...string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	if len(hosts) == 0 {
+		return nil, errors.New("a serving certificate needs a host: name at least one")
+	}
+	chain, key, err := cert.GenerateSelfSignedCertKey(hosts[0], nil, hosts[1:])
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(chain, key)
+	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }, err
+}
 
 func (h *standIn) PatchFromPod(req admission.Request, pod *corev1.Pod) admission.Response {
 	return webhook.PatchFrom(req, pod)

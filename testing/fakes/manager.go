@@ -3,6 +3,7 @@ package fakes
 
 import (
 	"context"
+	"crypto/tls"
 	"sync"
 
 	"github.com/admitkit/admitkit/extension"
@@ -88,6 +89,19 @@ type Manager struct {
 	}
 	getNamespaceReturnsOnCall map[int]struct {
 		result1 string
+	}
+	GetServingCertificateStub        func(...string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error)
+	getServingCertificateMutex       sync.RWMutex
+	getServingCertificateArgsForCall []struct {
+		arg1 []string
+	}
+	getServingCertificateReturns struct {
+		result1 func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+		result2 error
+	}
+	getServingCertificateReturnsOnCall map[int]struct {
+		result1 func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+		result2 error
 	}
 	GetWebhookNamespaceStub        func() string
 	getWebhookNamespaceMutex       sync.RWMutex
@@ -490,6 +504,75 @@ func (fake *Manager) GetNamespaceReturnsOnCall(i int, result1 string) {
 	fake.getNamespaceReturnsOnCall[i] = struct {
 		result1 string
 	}{result1}
+}
+
+func (fake *Manager) GetServingCertificate(arg1 ...string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	var arg1Copy []string
+	if arg1 != nil {
+		arg1Copy = make([]string, len(arg1))
+		copy(arg1Copy, arg1)
+	}
+	fake.getServingCertificateMutex.Lock()
+	ret, specificReturn := fake.getServingCertificateReturnsOnCall[len(fake.getServingCertificateArgsForCall)]
+	fake.getServingCertificateArgsForCall = append(fake.getServingCertificateArgsForCall, struct {
+		arg1 []string
+	}{arg1Copy})
+	stub := fake.GetServingCertificateStub
+	fakeReturns := fake.getServingCertificateReturns
+	fake.recordInvocation("GetServingCertificate", []interface{}{arg1Copy})
+	fake.getServingCertificateMutex.Unlock()
+	if stub != nil {
+		return stub(arg1...)
+	}
+	if specificReturn {
+		return ret.result1, ret.result2
+	}
+	return fakeReturns.result1, fakeReturns.result2
+}
+
+func (fake *Manager) GetServingCertificateCallCount() int {
+	fake.getServingCertificateMutex.RLock()
+	defer fake.getServingCertificateMutex.RUnlock()
+	return len(fake.getServingCertificateArgsForCall)
+}
+
+func (fake *Manager) GetServingCertificateCalls(stub func(...string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error)) {
+	fake.getServingCertificateMutex.Lock()
+	defer fake.getServingCertificateMutex.Unlock()
+	fake.GetServingCertificateStub = stub
+}
+
+func (fake *Manager) GetServingCertificateArgsForCall(i int) []string {
+	fake.getServingCertificateMutex.RLock()
+	defer fake.getServingCertificateMutex.RUnlock()
+	argsForCall := fake.getServingCertificateArgsForCall[i]
+	return argsForCall.arg1
+}
+
+func (fake *Manager) GetServingCertificateReturns(result1 func(*tls.ClientHelloInfo) (*tls.Certificate, error), result2 error) {
+	fake.getServingCertificateMutex.Lock()
+	defer fake.getServingCertificateMutex.Unlock()
+	fake.GetServingCertificateStub = nil
+	fake.getServingCertificateReturns = struct {
+		result1 func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+		result2 error
+	}{result1, result2}
+}
+
+func (fake *Manager) GetServingCertificateReturnsOnCall(i int, result1 func(*tls.ClientHelloInfo) (*tls.Certificate, error), result2 error) {
+	fake.getServingCertificateMutex.Lock()
+	defer fake.getServingCertificateMutex.Unlock()
+	fake.GetServingCertificateStub = nil
+	if fake.getServingCertificateReturnsOnCall == nil {
+		fake.getServingCertificateReturnsOnCall = make(map[int]struct {
+			result1 func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+			result2 error
+		})
+	}
+	fake.getServingCertificateReturnsOnCall[i] = struct {
+		result1 func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+		result2 error
+	}{result1, result2}
 }
 
 func (fake *Manager) GetWebhookNamespace() string {
