@@ -11,6 +11,9 @@ package extension
 // invalid options for example, is the error of AddExtension. mgr.GetKubeManager is
 // nil at that time. The Composite itself is added too if it has another form, and
 // may be [Entitled] and [Remover].
+//
+// A part must not embed its Composite: it would have the method Parts itself, and so
+// be a Composite that has itself as a part. Embed what the parts share instead.
 type Composite interface {
 	Parts(mgr Manager) ([]any, error)
 }

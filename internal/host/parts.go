@@ -53,7 +53,7 @@ func (p *Parts) add(e any, mgr extension.Manager, depth int) error {
 	known := p.addForms(e, mgr)
 	if c, ok := e.(extension.Composite); ok {
 		if depth == 0 {
-			return fmt.Errorf("%T: Composites are nested more than %d deep", e, maxDepth)
+			return fmt.Errorf("%T: Composites are nested more than %d deep; does a part embed its Composite, and so have its method Parts?", e, maxDepth)
 		}
 		parts, err := c.Parts(mgr)
 		if err != nil {
