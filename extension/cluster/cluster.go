@@ -35,6 +35,9 @@ func New(mgr extension.Manager, options Options) (cluster.Cluster, error) {
 		return nil, err
 	}
 	kube := mgr.GetKubeManager()
+	if kube == nil {
+		return nil, fmt.Errorf("%s: cluster.New: the manager has not started: call it in Register", options.Name)
+	}
 	own, err := cluster.New(config, func(o *cluster.Options) {
 		if options.Scheme != nil {
 			o.Scheme = options.Scheme

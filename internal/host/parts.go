@@ -50,6 +50,11 @@ func (p *Parts) add(e any, mgr extension.Manager, depth int) error {
 	if isNil(e) {
 		return fmt.Errorf("a nil %T is not an extension", e)
 	}
+	if h, ok := e.(*extension.Handler); ok {
+		if err := check(h); err != nil {
+			return err
+		}
+	}
 	known := p.addForms(e, mgr)
 	if c, ok := e.(extension.Composite); ok {
 		if depth == 0 {
@@ -151,6 +156,18 @@ func appendNew(rules, more []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	return rules
 }
 
+// check returns why a Handler cannot be called.
+func check(h *extension.Handler) error {
+	opened := Open(h)
+	switch {
+	case opened.typ == nil:
+		return errors.New("this extension.Handler is empty: make one with extension.Mutating or extension.Validating")
+	case opened.value == nil || isNil(opened.value):
+		return fmt.Errorf("the Mutator or Validator of a Handler is nil: %s", opened.Name)
+	}
+	return nil
+}
+
 func isNil(e any) bool {
 	v := reflect.ValueOf(e)
 	switch v.Kind() {
@@ -166,19 +183,21 @@ var forms = []reflect.Type{
 	reflect.TypeFor[extension.Reconciler](), reflect.TypeFor[extension.Composite](),
 }
 
+var handler = reflect.TypeFor[extension.Handler]()
+
 const handleSignatures = "an Extension has Handle(context.Context, extension.Manager, *corev1.Pod, admission.Request) admission.Response, " +
 	"a Watcher has Handle(context.Context, extension.Manager, watch.Event)"
 
 // unknownForm returns an error that says why a value is in no form, and what to do.
 func unknownForm(e any) error {
 	typ := reflect.TypeOf(e)
-	if typ.Kind() != reflect.Pointer && slices.ContainsFunc(forms, reflect.PointerTo(typ).Implements) {
+	if typ == handler || typ.Kind() != reflect.Pointer && slices.ContainsFunc(forms, reflect.PointerTo(typ).Implements) {
 		return fmt.Errorf("%T is not an extension, but *%T is: pass a pointer", e, e)
 	}
 	for _, hint := range []struct{ method, text string }{
 		{"Handle", handleSignatures},
-		{"Mutate", "add extension.Mutating(x, scope) instead"},
-		{"Validate", "add extension.Validating(x, scope) instead"},
+		{"Mutate", "a Mutator has Mutate(context.Context, T, *extension.Request) error; add extension.Mutating(x, scope)"},
+		{"Validate", "a Validator has Validate(context.Context, T, *extension.Request) error; add extension.Validating(x, scope)"},
 		{"Reconcile", "a Reconciler has Reconcile(context.Context, reconcile.Request) (reconcile.Result, error) and Register(extension.Manager) error"},
 		{"Parts", "a Composite has Parts(extension.Manager) ([]any, error)"},
 	} {
@@ -187,8 +206,10 @@ func unknownForm(e any) error {
 				e, hint.method, signature(method.Type), hint.text)
 		}
 	}
-	return fmt.Errorf("%T is not an Extension, Watcher, Reconciler or Composite; "+
-		"to add a function, wrap it with extension.Mutating or extension.Validating", e)
+	if typ.Kind() == reflect.Func {
+		return fmt.Errorf("%T is not an extension: make a Handler of the function with extension.Mutating or extension.Validating", e)
+	}
+	return fmt.Errorf("%T is not an Extension, Watcher, Reconciler, Composite or *extension.Handler", e)
 }
 
 // signature prints the type of a method without its receiver.

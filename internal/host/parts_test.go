@@ -82,16 +82,21 @@ func TestAValueWithoutAFormIsToldWhatWouldBeRight(t *testing.T) {
 		value any
 		want  string
 	}{
-		"nil":                            {nil, "nil is not an extension"},
-		"a nil pointer":                  {none, "a nil *host_test.answers"},
-		"a string":                       {"x", "string is not an Extension, Watcher, Reconciler or Composite"},
-		"a value instead of its pointer": {answers{}, "pass a pointer"},
-		"a Handle of another signature":  {badHandle{}, "it has Handle(context.Context, *v1.Pod) error; an Extension has Handle(context.Context, extension.Manager"},
-		"a Mutator that is not wrapped":  {mutates{}, "extension.Mutating(x, scope)"},
-		"invalid options":                {composite{err: invalid}, "host_test.composite: Retention: must not be negative"},
-		"no parts":                       {composite{}, "host_test.composite has no parts"},
-		"a part without a form":          {composite{parts: []any{"x"}}, "a part of host_test.composite: string is not"},
-		"itself as a part":               {endless{}, "nested more than 16 deep"},
+		"nil":                              {nil, "nil is not an extension"},
+		"a nil pointer":                    {none, "a nil *host_test.answers"},
+		"a string":                         {"x", "string is not an Extension, Watcher, Reconciler, Composite or *extension.Handler"},
+		"a value instead of its pointer":   {answers{}, "pass a pointer"},
+		"a Handle of another signature":    {badHandle{}, "it has Handle(context.Context, *v1.Pod) error; an Extension has Handle(context.Context, extension.Manager"},
+		"an empty Handler":                 {&extension.Handler{}, "make one with extension.Mutating"},
+		"a Handler instead of its pointer": {*extension.Mutating(mutates{}, extension.Scope{}), "pass a pointer"},
+		"a Handler of a nil function":      {extension.Mutating(extension.MutatorFunc[*corev1.Pod](nil), extension.Scope{}), "is nil: extension.MutatorFunc"},
+		"a Handler of nil":                 {extension.Mutating[*corev1.Pod](nil, extension.Scope{}), "is nil"},
+		"a function":                       {func() {}, "func() is not an extension: make a Handler of the function"},
+		"a Mutator that is not wrapped":    {mutates{}, "extension.Mutating(x, scope)"},
+		"invalid options":                  {composite{err: invalid}, "host_test.composite: Retention: must not be negative"},
+		"no parts":                         {composite{}, "host_test.composite has no parts"},
+		"a part without a form":            {composite{parts: []any{"x"}}, "a part of host_test.composite: string is not"},
+		"itself as a part":                 {endless{}, "nested more than 16 deep"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := host.PartsOf(test.value, nil)

@@ -330,7 +330,7 @@ func (fatal) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args
 
 func TestWhatIsNoExtensionIsSaid(t *testing.T) {
 	defer func() {
-		if said := fmt.Sprint(recover()); !strings.Contains(said, "struct {} is not an Extension, Watcher, Reconciler or Composite") {
+		if said := fmt.Sprint(recover()); !strings.Contains(said, "struct {} is not an Extension, Watcher, Reconciler, Composite or *extension.Handler") {
 			t.Error(said)
 		}
 	}()
