@@ -93,9 +93,15 @@ func (l *Leaf) Run(ctx context.Context, trigger <-chan struct{}) {
 	repeat(ctx, l.options.Clock, l.options.Logger, trigger, l.Check)
 }
 
-// Check reads the Secret and publishes the bundle.
+// Check reads the Secret and publishes the bundle. Once there is a leaf, a failure to
+// read the Secret again is logged, and is no error.
 func (l *Leaf) Check(ctx context.Context) error {
-	return errors.Join(l.read(ctx), publishKnown(ctx, l.options.Publish, l.Bundle))
+	err := l.read(ctx)
+	if _, missing := l.GetCertificate(nil); err != nil && missing == nil {
+		l.options.Logger.Warn("reading the leaf failed; serving the one that was read before", zap.Error(err))
+		err = nil
+	}
+	return errors.Join(err, publishKnown(ctx, l.options.Publish, l.Bundle))
 }
 
 func (l *Leaf) read(ctx context.Context) error {

@@ -57,16 +57,29 @@ func (m *Manager) newBackground(kube ctrlmanager.Manager, reconcilers []extensio
 				return err
 			}
 			m.logError("leader election", fmt.Errorf("lost the Lease, reconcilers and watchers wait to get it back: %w", err))
-			select {
-			case <-ctx.Done():
+			if elected = m.electAgain(ctx, kube, elsewhere); elected == nil {
 				return nil
-			case <-time.After(rewatchInterval):
-			}
-			if elected, err = m.newElected(kube, elsewhere); err != nil {
-				return err
 			}
 		}
 	}, nil
+}
+
+// electAgain makes another manager for what lost the Lease. It needs the API server,
+// which may be why the Lease was lost: it tries until ctx ends, and then returns nil,
+// while admissions are answered.
+func (m *Manager) electAgain(ctx context.Context, kube ctrlmanager.Manager, b background) ctrlmanager.Manager {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(rewatchInterval):
+		}
+		elected, err := m.newElected(kube, b)
+		if err == nil {
+			return elected
+		}
+		m.logError("leader election", err)
+	}
 }
 
 // electedManager is the manager that is passed to what runs only in the elected

@@ -30,16 +30,13 @@ import (
 //
 // It can be repeated until it returns no error.
 func (m *Manager) UnregisterExtensions(ctx context.Context) error {
-	if err := m.unregister(ctx); err != nil {
+	if err := errors.Join(m.unregister(ctx), m.problems()); err != nil {
 		return fmt.Errorf("manager: %w", err)
 	}
 	return nil
 }
 
 func (m *Manager) unregister(ctx context.Context) error {
-	if err := m.problems(); err != nil {
-		return err
-	}
 	if err := m.reach(ctx); err != nil {
 		return err
 	}
@@ -62,10 +59,8 @@ func (m *Manager) unregister(ctx context.Context) error {
 // RunRemovers removes what the extensions made that must not outlive them, but not the
 // registration. Use it if [Manager.ScaleDown] failed and the managers may still run.
 func (m *Manager) RunRemovers(ctx context.Context) error {
-	if err := m.problems(); err != nil {
-		return fmt.Errorf("manager: %w", err)
-	}
-	if _, err := m.remove(ctx, m.parts.Removers); err != nil {
+	_, err := m.remove(ctx, m.parts.Removers)
+	if err = errors.Join(err, m.problems()); err != nil {
 		return fmt.Errorf("manager: %w", err)
 	}
 	return nil

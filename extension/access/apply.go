@@ -68,9 +68,6 @@ func (r *requests) unbind(ctx context.Context, f *facts, d decision) error {
 	if err != nil || !d.late {
 		return err
 	}
-	if !deleted && f.binding != nil {
-		return r.errBehind(f)
-	}
 	r.unbound.Store(f.key, true)
 	if deleted {
 		lateness.WithLabelValues(r.kind.name).Observe(r.options.Clock.Since(f.end).Seconds())

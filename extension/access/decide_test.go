@@ -153,6 +153,7 @@ func TestWhatIsDoneAboutARequest(t *testing.T) {
 		"the end evicts nothing before the clean-up":       {about(execAccess, hasRole("1"), evicts, hasBinding("1")), late, []string{"unbind", "late"}, "", schedule{late.Add(cleanupDelay), priorityCleanup}},
 		"a nanosecond before the end nothing ends":         {about(execAccess, hasRole("1"), hasBinding("1")), late.Add(-1), nil, "ready=true", end},
 		"the clean-up evicts":                              {about(execAccess, hasRole("1"), evicts, func(f *facts) { f.unbound = true }), late, []string{"evict web-0", "unrecord"}, "Expired", schedule{kept, priorityCleanup}},
+		"a cache that is behind keeps no clean-up waiting": {about(execAccess, hasRole("1"), hasBinding("1"), func(f *facts) { f.unbound = true }), late, []string{"unrecord"}, "Expired", schedule{kept, priorityCleanup}},
 		"the end believes no cache":                        {about(execAccess), late, []string{"unbind", "late"}, "", schedule{late.Add(cleanupDelay), priorityCleanup}},
 		"the first clean-up believes no cache":             {about(execAccess, func(f *facts) { f.unbound = true }), late, []string{"unrecord"}, "Expired", schedule{kept, priorityCleanup}},
 		"a request that says it ended has nothing to lose": {about(execAccess, saysEnded), late, nil, "Expired", schedule{kept, priorityCleanup}},

@@ -129,9 +129,10 @@ func (f *facts) stale() bool {
 
 // mayBeBound reports whether the RoleBinding must be deleted at the end. Until the
 // request says that its access has ended, that is so even if the cache has none: it
-// holds only what has our label, and the label can be removed.
+// holds only what has our label, and the label can be removed. Once this process has
+// deleted it, a RoleBinding in the cache only shows that the cache is behind.
 func (f *facts) mayBeBound() bool {
-	return f.binding != nil || !ended(f.request) && !f.unbound
+	return !f.unbound && (f.binding != nil || !ended(f.request))
 }
 
 // readRole reads the record of the grant from the cache.

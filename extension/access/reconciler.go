@@ -93,11 +93,11 @@ func (r *requests) Reconcile(ctx context.Context, item reconcile.Request) (recon
 	if !apierrors.IsConflict(err) { // else the cache is behind: what it lacks is on its way
 		r.log.Warn("attempt failed", zap.String("kind", r.kind.request), zap.Stringer("request", key), zap.Duration("retry", delay), zap.Error(err))
 	}
-	result := r.result(next)
-	if result.RequeueAfter > 0 {
-		delay = min(delay, result.RequeueAfter)
+	// A moment that has passed is what failed: it must not keep the delay from growing.
+	if until := next.at.Sub(r.options.Clock.Now()); !next.at.IsZero() && until > 0 {
+		delay = min(delay, until)
 	}
-	return reconcile.Result{RequeueAfter: delay, Priority: result.Priority}, nil
+	return reconcile.Result{RequeueAfter: delay, Priority: r.result(next).Priority}, nil
 }
 
 func (r *requests) reconcile(ctx context.Context, key types.NamespacedName) (schedule, error) {

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -14,6 +15,7 @@ import (
 	"github.com/admitkit/admitkit/extension/audit/internal/act"
 	"github.com/admitkit/admitkit/extension/audit/internal/enforce"
 	"github.com/admitkit/admitkit/extension/audit/internal/touch"
+	"github.com/admitkit/admitkit/extension/cluster"
 )
 
 // auditor is what the gates have in common.
@@ -48,11 +50,14 @@ func (a *auditor) Register(mgr extension.Manager) error {
 	if a.log != nil {
 		return nil
 	}
-	var err error
-	if a.pods, err = mgr.GetKubeClient(); err != nil {
+	config, err := cluster.Unthrottled(mgr)
+	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
-	if err := a.registerRules(mgr); err != nil {
+	if a.pods, err = corev1client.NewForConfig(config); err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	if err := a.connectRules(config); err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
 	a.log = mgr.GetLogger().Desugar().Named("audit")
@@ -62,17 +67,13 @@ func (a *auditor) Register(mgr extension.Manager) error {
 	return nil
 }
 
-// registerRules connects what decides about acts and what marks Pods. Their
+// connectRules connects what decides about acts and what marks Pods. Their
 // client reads from the API server, because what it reads decides about access at
 // this moment.
-func (a *auditor) registerRules(mgr extension.Manager) error {
+func (a *auditor) connectRules(config *rest.Config) error {
 	o := &a.options
 	if o.Enforcement == nil && o.TouchedPods == nil && !o.AccessRequests {
 		return nil
-	}
-	config, err := mgr.GetKubeConnection()
-	if err != nil {
-		return err
 	}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {

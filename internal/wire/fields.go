@@ -32,7 +32,7 @@ type Field struct {
 // the outer's own; of two with one name, the one that is embedded less deeply
 // wins, then the one whose tag names it, then neither.
 func FieldsOf(t reflect.Type) []Field {
-	all := appendFields(nil, t, Field{})
+	all := appendFields(nil, []reflect.Type{t}, Field{})
 	slices.SortStableFunc(all, func(a, b Field) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), len(a.Index)-len(b.Index), preferTagged(a, b))
 	})
@@ -62,8 +62,11 @@ func preferTagged(a, b Field) int {
 	return 1
 }
 
-// appendFields appends the fields of a struct, of which outer says where it is.
-func appendFields(fields []Field, t reflect.Type, outer Field) []Field {
+// appendFields appends the fields of a struct, of which outer says where it is. within
+// has the structs that it is embedded in, and itself last. A struct that embeds itself
+// by a pointer has its fields once: those further in would lose to them anyway.
+func appendFields(fields []Field, within []reflect.Type, outer Field) []Field {
+	t := within[len(within)-1]
 	for i := range t.NumField() {
 		goField := t.Field(i)
 		tag := goField.Tag.Get("json")
@@ -76,8 +79,10 @@ func appendFields(fields []Field, t reflect.Type, outer Field) []Field {
 			Name: cmp.Or(name, goField.Name), tagged: name != "", Type: goField.Type, Tag: goField.Tag,
 		}
 		if embedded := embeddedStruct(goField); embedded != nil && name == "" {
-			f.Behind = f.Behind || embedded != goField.Type
-			fields = appendFields(fields, embedded, f)
+			if !slices.Contains(within, embedded) {
+				f.Behind = f.Behind || embedded != goField.Type
+				fields = appendFields(fields, append(slices.Clone(within), embedded), f)
+			}
 			continue
 		}
 		if !goField.IsExported() {

@@ -151,3 +151,14 @@ func TestFieldsThatShareANameAreFilledAsByEncodingJSON(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
+
+type node struct {
+	Name string `json:"name"`
+	*node
+}
+
+func TestAStructThatEmbedsItselfHasItsFieldsOnce(t *testing.T) {
+	if fields := FieldsOf(reflect.TypeFor[node]()); len(fields) != 1 || fields[0].Name != "name" {
+		t.Errorf("got %+v", fields)
+	}
+}

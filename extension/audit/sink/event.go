@@ -17,6 +17,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
 )
 
 const (
@@ -47,7 +48,7 @@ func (*eventSink) Name() string { return "event" }
 
 // Register connects to the cluster.
 func (s *eventSink) Register(mgr extension.Manager) error {
-	config, err := mgr.GetKubeConnection()
+	config, err := cluster.Unthrottled(mgr)
 	if err != nil {
 		return err
 	}

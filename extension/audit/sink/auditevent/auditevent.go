@@ -129,7 +129,7 @@ func (e *events) Register(mgr extension.Manager) error {
 	if e.client != nil {
 		return nil // several parts register it
 	}
-	config, err := mgr.GetKubeConnection()
+	config, err := cluster.Unthrottled(mgr)
 	if err != nil {
 		return err
 	}
