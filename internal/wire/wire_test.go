@@ -154,7 +154,7 @@ func TestFieldsThatShareANameAreFilledAsByEncodingJSON(t *testing.T) {
 
 type node struct {
 	Name string `json:"name"`
-	*node
+	*node //nolint:unused // found by reflection
 }
 
 func TestAStructThatEmbedsItselfHasItsFieldsOnce(t *testing.T) {
