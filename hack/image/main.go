@@ -134,7 +134,7 @@ func addBusybox(w *tar.Writer, file string) error {
 	if err != nil {
 		return fmt.Errorf("%s --list: %w", file, err)
 	}
-	for _, name := range strings.Fields(string(commands)) {
+	for name := range strings.FieldsSeq(string(commands)) {
 		if name == "busybox" {
 			continue
 		}

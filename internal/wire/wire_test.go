@@ -153,8 +153,8 @@ func TestFieldsThatShareANameAreFilledAsByEncodingJSON(t *testing.T) {
 }
 
 type node struct {
-	Name string `json:"name"`
-	*node //nolint:unused // found by reflection
+	Name  string `json:"name"`
+	*node        //nolint:unused // found by reflection
 }
 
 func TestAStructThatEmbedsItselfHasItsFieldsOnce(t *testing.T) {
