@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/internal/freeport"
@@ -171,6 +172,19 @@ func digestDeniesTags(t *testing.T, e *example) {
 	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Image: "busybox"}}}
 	_, err := e.client.CoreV1().Pods(e.namespace).UpdateEphemeralContainers(t.Context(), pod.Name, pod, metav1.UpdateOptions{})
 	denies(t, err, `spec.ephemeralContainers[0]: image "busybox" is not pinned`)
+}
+
+func noexecDeniesTerminals(t *testing.T, e *example) {
+	e.start(t)
+	pod := e.newPod("web", nil)
+	e.create(t, pod)
+	connect := func(options *corev1.PodExecOptions) error {
+		return e.client.CoreV1().RESTClient().Post().Namespace(e.namespace).Resource("pods").Name(pod.Name).SubResource("exec").
+			VersionedParams(options, clientgoscheme.ParameterCodec).Do(t.Context()).Error()
+	}
+	denies(t, connect(&corev1.PodExecOptions{Command: []string{"sh"}, Stdin: true, TTY: true}), "Pod web: no terminals")
+	// The Pod has no node, so what is admitted fails later.
+	denies(t, connect(&corev1.PodExecOptions{Command: []string{"id"}, Stdout: true}), "does not have a host assigned")
 }
 
 func deploymentSpreadsPods(t *testing.T, e *example) {

@@ -49,6 +49,7 @@ var programs = map[string]func(*testing.T, *example){
 	"wrapper":         wrapperWrapsCommands,
 	"labels":          labelsAreRequired,
 	"digest":          digestDeniesTags,
+	"noexec":          noexecDeniesTerminals,
 	"logstream":       logstreamPrintsLogs,
 	"service":         serviceKeepsAServiceForEachApp,
 	"deployment":      deploymentSpreadsPods,

@@ -113,7 +113,8 @@ func TestAModuleOfItsOwnBuildsTestsAndRuns(t *testing.T) {
 	session := readmeBlock(t, "console", 0)
 	first, want, _ := strings.Cut(session, "\n")
 	review := exec.CommandContext(t.Context(), "sh", "-c", strings.TrimPrefix(first, "$ "))
-	review.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+	review.Dir = dir
+	review.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
 	if got, err := review.CombinedOutput(); err != nil || string(got) != want {
 		t.Errorf("the review of the README prints (%v)\n%s", err, got)
 	}

@@ -32,9 +32,9 @@ func readSteps(t *testing.T, path string) (steps []step) {
 }
 
 // TestTheTutorialDoesWhatItSays writes its files and runs its commands, in order,
-// and compares what they print where the page says so. Three things are other
-// than with its reader: the library is this one, the ports are free ones, and the
-// cluster has neither nodes nor controllers.
+// and compares what they print where the page says so. Four things are other than
+// with its reader: the library is this one, the ports are free ones, HOST is
+// 127.0.0.1, and the cluster has neither nodes nor controllers.
 func TestTheTutorialDoesWhatItSays(t *testing.T) {
 	dir := t.TempDir()
 	cluster := controlplane.Run(t, controlplane.Options{})
@@ -68,7 +68,7 @@ func TestTheTutorialDoesWhatItSays(t *testing.T) {
 			case line == "go get "+library:
 				continue
 			case strings.HasPrefix(line, "go run . start "):
-				stop = startTutorial(t, dir, append(env, "ADMITKIT_HEALTH_ADDRESS="+health, "ADMITKIT_METRICS_ADDRESS="), health, strings.Fields(line)[3:])
+				stop = startTutorial(t, dir, append(env, "ADMITKIT_HEALTH_ADDRESS="+health, "ADMITKIT_METRICS_ADDRESS="), health, strings.Fields(strings.Replace(line, " HOST ", " 127.0.0.1 ", 1))[3:])
 				continue
 			case strings.HasPrefix(line, "go run . manifests "):
 				stop() // the page says so

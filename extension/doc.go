@@ -12,7 +12,7 @@
 //     Pod events, a Reconciler is a controller. A [Composite] has parts, each of
 //     any form.
 //   - [Scope] says which admissions reach a handler. Its zero value means Pods, on
-//     CREATE, in the manager's namespace.
+//     CREATE, in the watched namespace, which is the manager's Namespace option.
 //   - [Request] is the admission at hand: who asks, what the object was before, and
 //     where warnings and audit annotations go.
 //   - [Manager] is the host, as an extension sees it. The lifecycle is in package

@@ -25,12 +25,12 @@ import (
 // the rest do not run.
 //
 // An Extension that has a method Scope ([Scoped]) chooses its admissions;
-// otherwise it gets Pods, on CREATE, in the manager's namespace.
+// otherwise it gets Pods, on CREATE, in the watched namespace.
 type Extension interface {
 	Handle(ctx context.Context, mgr Manager, pod *corev1.Pod, req admission.Request) admission.Response
 }
 
-// Watcher sees every event of the Pods in the manager's namespace that the
+// Watcher sees every event of the Pods in the watched namespace that the
 // manager's PodSelector selects: first an ADDED event for each Pod that already
 // exists, then what happens to them. The events of a Pod come in order, from one
 // ADDED to one DELETED. A lost connection, a restart of the API server or an
@@ -125,13 +125,13 @@ type Manager interface {
 	GetKubeClient() (corev1client.CoreV1Interface, error)
 	// GetLogger returns the manager's logger.
 	GetLogger() *zap.SugaredLogger
-	// GetNamespace returns the namespace that extensions apply to; empty means
-	// every namespace.
+	// GetNamespace returns the watched namespace, which is the one that extensions
+	// apply to; empty means every namespace.
 	GetNamespace() string
-	// GetWebhookNamespace returns the namespace that the manager itself is in.
+	// GetWebhookNamespace returns the manager's own namespace.
 	GetWebhookNamespace() string
-	// GetFingerprint returns what tells this installation from others in its
-	// namespace: a DNS label.
+	// GetFingerprint returns what tells this installation from others in the
+	// manager's own namespace: a DNS label.
 	GetFingerprint() string
 	// GetServingCertificate returns a function for tls.Config.GetCertificate, with
 	// which an extension serves a port of its own. The certificate is valid for the

@@ -22,9 +22,9 @@ type Scope struct {
 	// Rules are the operations and resources. Default: Pods(CREATE).
 	Rules []admissionregistrationv1.RuleWithOperations
 
-	// NamespaceSelector selects the namespaces. nil means the manager's
-	// namespace, or every namespace if the manager has none; an empty selector
-	// means every namespace.
+	// NamespaceSelector selects the namespaces. nil means the watched namespace,
+	// or every namespace if there is none; an empty selector means every
+	// namespace.
 	//
 	// With failure policy Fail, a selector that is not tied to a namespace by
 	// name never matches the manager's own namespace, kube-system and

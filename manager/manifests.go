@@ -97,7 +97,7 @@ func (i *installer) meta(name, namespace string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{"app.kubernetes.io/part-of": i.install.Name}}
 }
 
-// addNamespace adds the manager's namespace, unless it holds other things, too.
+// addNamespace adds the manager's own namespace, unless it holds other things, too.
 func (i *installer) addNamespace() {
 	if i.namespace == i.options.Namespace || slices.Contains([]string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic}, i.namespace) {
 		return

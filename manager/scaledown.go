@@ -17,7 +17,7 @@ import (
 )
 
 // ScaleDown stops the managers of an installation before it is unregistered: it
-// scales Deployments in the manager's namespace (Options.WebhookNamespace) to
+// scales Deployments in the manager's own namespace (Options.WebhookNamespace) to
 // zero, and returns when their Pods are gone, because a Pod that drains still repairs
 // and grants. Give ctx a deadline; if it ends first, the error names the Pods that are
 // left. Missing Deployments are skipped.

@@ -61,7 +61,7 @@ func (a *shared) admissions() []any {
 // lock itself out.
 func (a *shared) namespaces() *metav1.LabelSelector {
 	if a.namespace != "" {
-		return nil // the manager's namespace
+		return nil // the watched namespace
 	}
 	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpExists},

@@ -20,8 +20,8 @@ type Options struct {
 	// Required makes the default sinks Closed. With Sinks it is an error: each
 	// of them has a failure policy of its own.
 	Required bool
-	// NamespaceSelector selects the namespaces. Default: the manager's
-	// namespace, or, if it has none, all namespaces except those that a webhook
+	// NamespaceSelector selects the namespaces. Default: the watched
+	// namespace, or, if there is none, all namespaces except those that a webhook
 	// with failure policy Fail leaves out; see [EveryNamespace]. Sessions through
 	// nodes/proxy have no namespace, and are always recorded.
 	NamespaceSelector *metav1.LabelSelector
@@ -34,7 +34,7 @@ type Options struct {
 	// where enforcement is on.
 	AccessRequests bool
 	// Enforcement makes sessions need an access request. It applies in the
-	// manager's namespace, or everywhere if it has none. Default: they do not.
+	// watched namespace, or everywhere if there is none. Default: they do not.
 	Enforcement *Enforcement
 	// TouchedPods says what happens to Pods after interactive sessions, in the
 	// same namespaces. Default: nothing.

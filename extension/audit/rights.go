@@ -34,7 +34,7 @@ func (a *auditor) ClusterRights() []rbacv1.PolicyRule {
 	return rights
 }
 
-// beyondNamespace reports whether acts outside the manager's namespace are
+// beyondNamespace reports whether acts outside the watched namespace are
 // recorded.
 func (a *auditor) beyondNamespace() bool {
 	selector := a.options.NamespaceSelector

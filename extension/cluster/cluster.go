@@ -27,7 +27,7 @@ type Options struct {
 // New returns a cluster of the extension's own: a cache, its client, and a reader
 // that asks the API server. The cache of mgr.GetKubeManager would hold every Pod of
 // the namespace; this one holds what ByObject selects, without managed fields, in
-// the manager's namespace. The manager starts it and waits until it is synced, so
+// the watched namespace. The manager starts it and waits until it is synced, so
 // New is to be called in Register.
 func New(mgr extension.Manager, options Options) (cluster.Cluster, error) {
 	config, err := mgr.GetKubeConnection()

@@ -84,7 +84,7 @@ type Registration struct {
 	Owner *metav1.OwnerReference
 	// Webhooks are the entries. A kind without entries has no object.
 	Webhooks []*webhook.Webhook
-	// ProbeNamespace is the manager's namespace. [Registration.Probe] probes there,
+	// ProbeNamespace is the manager's own namespace. [Registration.Probe] probes there,
 	// by an entry of its own. Default: no such entry.
 	ProbeNamespace string
 	// Target is where they are served.
