@@ -75,6 +75,17 @@ func main() {
 	}
 }
 
+// removeLeftovers removes what a build that was killed left behind.
+func removeLeftovers(dir string) {
+	leftovers, err := filepath.Glob(filepath.Join(dir, ".building-*"))
+	if err != nil {
+		return
+	}
+	for _, leftover := range leftovers {
+		_ = os.RemoveAll(leftover)
+	}
+}
+
 func run(ctx context.Context, module, out string) error {
 	if out == "" {
 		return errors.New("-out is required: the folder that gets the binaries, for example bin/k8s")
@@ -98,12 +109,7 @@ func run(ctx context.Context, module, out string) error {
 	}
 	defer unlock()
 
-	// What a build that was killed left behind; under the lock nobody else builds.
-	if leftovers, err := filepath.Glob(filepath.Join(dir, ".building-*")); err == nil {
-		for _, leftover := range leftovers {
-			_ = os.RemoveAll(leftover)
-		}
-	}
+	removeLeftovers(dir) // under the lock nobody else builds
 	missing := make([]binary, 0, len(binaries))
 	for _, b := range binaries {
 		target := filepath.Join(dir, b.name)
