@@ -86,6 +86,27 @@ func removeLeftovers(dir string) {
 	}
 }
 
+// take links the binaries that assets has into dir, and returns those that have to be
+// built.
+func take(assets, dir string) ([]binary, error) {
+	missing := make([]binary, 0, len(binaries))
+	for _, b := range binaries {
+		target := filepath.Join(dir, b.name)
+		if executable(target) {
+			continue
+		}
+		if source := filepath.Join(assets, b.name); assets != "" && executable(source) {
+			if err := replaceLink(source, target); err != nil {
+				return nil, err
+			}
+			fmt.Printf("controlplane: %s taken from %s\n", b.name, assets)
+			continue
+		}
+		missing = append(missing, b)
+	}
+	return missing, nil
+}
+
 func run(ctx context.Context, module, out string) error {
 	if out == "" {
 		return errors.New("-out is required: the folder that gets the binaries, for example bin/k8s")
@@ -110,20 +131,9 @@ func run(ctx context.Context, module, out string) error {
 	defer unlock()
 
 	removeLeftovers(dir) // under the lock nobody else builds
-	missing := make([]binary, 0, len(binaries))
-	for _, b := range binaries {
-		target := filepath.Join(dir, b.name)
-		if executable(target) {
-			continue
-		}
-		if source := filepath.Join(assets, b.name); assets != "" && executable(source) {
-			if err := replaceLink(source, target); err != nil {
-				return err
-			}
-			fmt.Printf("controlplane: %s taken from %s\n", b.name, assets)
-			continue
-		}
-		missing = append(missing, b)
+	missing, err := take(assets, dir)
+	if err != nil {
+		return err
 	}
 	for i, b := range missing {
 		if assets != "" && strings.HasPrefix(b.name, "kube") && version != kubernetesVersion {
