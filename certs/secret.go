@@ -67,8 +67,8 @@ func (a *Authority) parse(secret *corev1.Secret) (s *state, problem string) {
 
 // heal returns a state for a Secret without a usable CA: the one that this replica
 // knows, so that no call fails; else the next CA in the Secret; else a new CA. It
-// rotates what this replica knew at once, because whoever changed the Secret may
-// have read its key.
+// rotates what this replica knew at once, because the user who changed the Secret
+// may have read its key.
 func (a *Authority) heal(secret *corev1.Secret) (Step, *state, error) {
 	now := a.options.Clock.Now()
 	fresh, err := NewCA(now, a.options.CALifetime)

@@ -305,8 +305,8 @@ func EndOf(r Request) (time.Time, error) {
 }
 
 // Over reports whether the access of a request is over: its time has passed, it was
-// revoked, or its duration cannot be parsed. A revocation counts whatever its time:
-// the clock of whoever revoked the request may be ahead of the one that gave now.
+// revoked, or its duration cannot be parsed. A revocation counts whatever its time is,
+// because the clock that gave it may be ahead of the one that gave now.
 func Over(r Request, now time.Time) bool {
 	end, err := EndOf(r)
 	return err != nil || r.GetRequestStatus().RevokedAt != nil || !now.Before(end)

@@ -16,8 +16,8 @@ import (
 	"github.com/admitkit/admitkit/internal/testkit"
 )
 
-// terminal returns both ends of a terminal: that of whoever sits there, and that
-// of the command.
+// terminal returns both ends of a terminal: that of the user, and that of the
+// command.
 func terminal(t *testing.T) (person, command *os.File) {
 	t.Helper()
 	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)

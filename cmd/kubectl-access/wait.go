@@ -138,10 +138,10 @@ func words(c *metav1.Condition) string {
 	return c.Message + " (" + c.Reason + ")"
 }
 
-// hopeless is an error when a request will not be ready for as long as somebody
-// else changes nothing. A Pod that the API server refuses is among that, although
-// a quota may be free again at some time: whoever waits here wants to know why at
-// once, and the request is tried again all the same.
+// hopeless returns an error if a request cannot become ready until somebody changes
+// something else. That includes a Pod that the API server refuses, although a quota
+// may be free again at some time: the user who waits wants to know why at once, and
+// the request is tried again all the same.
 func hopeless(req request) error {
 	if c := meta.FindStatusCondition(req.GetRequestStatus().Conditions, v1alpha1.ConditionAccessStillValid); c != nil && c.Status == metav1.ConditionFalse {
 		return exitf(codeRefused, "access has ended: %s", words(c))

@@ -21,7 +21,7 @@ func validate(_ context.Context, backup *unstructured.Unstructured, req *extensi
 	if err != nil {
 		return err
 	}
-	// "" and Local would be the zone of whoever reads it.
+	// "" and Local would be the zone of the reader.
 	if _, err := time.LoadLocation(zone); err != nil || zone == "" || zone == "Local" {
 		return extension.Denyf("spec.timeZone: %q is not in the IANA time zone database, for example Europe/Berlin", zone)
 	}

@@ -86,7 +86,7 @@ func (s *sshKey) Mutate(ctx context.Context, pod *corev1.Pod, req *extension.Req
 }
 
 // Handle deletes the Secret of a Pod that is gone. That the Pod names a Secret is
-// no proof that it is ours: whoever writes a Pod can name any. Its label is.
+// no proof that it is ours: users who write a Pod can name any. Its label is.
 func (s *sshKey) Handle(ctx context.Context, mgr extension.Manager, event watch.Event) {
 	pod, ok := event.Object.(*corev1.Pod)
 	if !ok || event.Type != watch.Deleted || secretOf(pod) == "" {

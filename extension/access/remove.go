@@ -183,7 +183,7 @@ func (r *removal) removeOf(ctx context.Context, key types.NamespacedName) (gone 
 }
 
 // revokeAll revokes all requests, those whose time has passed included: while no
-// webhook is registered, whoever made one may lengthen it. It reports whether there
+// webhook is registered, its requester can lengthen it. It reports whether there
 // were any.
 func (r *removal) revokeAll(ctx context.Context) (revoked bool, err error) {
 	var errs []error

@@ -1,4 +1,4 @@
-{{/* What the program is told: the manager by flags, the extensions by environment variables, which a program of your own ignores. */}}
+{{/* The settings of the program: the manager by flags, the extensions by environment variables, which a program of your own ignores. */}}
 
 {{- define "admitkit.args" -}}
 - --fingerprint={{ include "admitkit.fullname" . }}

@@ -111,8 +111,8 @@ func (w *Workload) Selects(pod map[string]string) bool {
 }
 
 // owners finds out whether Pods belong to a workload, by their controllers and
-// the controllers of these. A label proves nothing: whoever may create a Pod
-// chooses its labels.
+// the controllers of these. A label proves nothing: users who may create a Pod
+// choose its labels.
 type owners struct {
 	reader    client.Reader
 	namespace string
