@@ -88,13 +88,16 @@ func (m *Manager) awaitGone(ctx context.Context, deployments []string) error {
 		}
 		return err == nil && len(left) == 0, nil
 	})
-	switch {
-	case err == nil || ctx.Err() == nil:
+	if err == nil || ctx.Err() == nil {
 		return err
-	case failure != nil:
-		return fmt.Errorf("in namespace %s: %w: %w", m.options.WebhookNamespace, err, failure)
 	}
-	return fmt.Errorf("in namespace %s: %w: left: %s", m.options.WebhookNamespace, err, strings.Join(before, ", "))
+	if len(before) > 0 {
+		err = fmt.Errorf("%w: left: %s", err, strings.Join(before, ", "))
+	}
+	if failure != nil {
+		err = fmt.Errorf("%w: %w", err, failure)
+	}
+	return fmt.Errorf("in namespace %s: %w", m.options.WebhookNamespace, err)
 }
 
 // podsOf returns what is left of a Deployment that is scaled down: its running Pods,
