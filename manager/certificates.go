@@ -81,10 +81,7 @@ func (m *Manager) GetServingCertificate(hosts ...string) (func(*tls.ClientHelloI
 	if len(hosts) == 0 {
 		return nil, errors.New("a serving certificate needs a host: name at least one")
 	}
-	m.mu.Lock()
-	source := m.source
-	m.mu.Unlock()
-	if source != nil {
+	if source := m.certificates(); source != nil {
 		return source.ForHosts(hosts...)
 	}
 	var mu sync.Mutex
@@ -93,9 +90,7 @@ func (m *Manager) GetServingCertificate(hosts ...string) (func(*tls.ClientHelloI
 		mu.Lock()
 		defer mu.Unlock()
 		if serve == nil {
-			m.mu.Lock()
-			source := m.source
-			m.mu.Unlock()
+			source := m.certificates()
 			if source == nil {
 				return nil, errNoSource
 			}
@@ -106,4 +101,11 @@ func (m *Manager) GetServingCertificate(hosts ...string) (func(*tls.ClientHelloI
 		}
 		return serve(hello)
 	}, nil
+}
+
+// certificates returns the source of serving certificates; nil before the start.
+func (m *Manager) certificates() certs.Source {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.source
 }

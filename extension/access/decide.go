@@ -177,8 +177,7 @@ func (f *facts) noTemplate() *refusal {
 	if f.template != nil {
 		return nil
 	}
-	return refuse(v1alpha1.ReasonTemplateMissing, "%s %s/%s does not exist", f.kind.template, f.key.Namespace, f.request.GetRequestSpec().TemplateName).
-		about(v1alpha1.ConditionTargetTemplateExists)
+	return f.kind.noTemplate(f.key.Namespace, f.request.GetRequestSpec().TemplateName).about(v1alpha1.ConditionTargetTemplateExists)
 }
 
 // pod returns the Pod that access will be to: the one that was chosen, or one to be

@@ -137,22 +137,26 @@ func (f *facts) mayBeBound() bool {
 
 // readRole reads the record of the grant from the cache.
 func (r *requests) readRole(ctx context.Context, f *facts) error {
-	var role rbacv1.Role
-	err := r.cached.Get(ctx, r.kind.resource(f.key), &role)
-	if err == nil {
-		f.role = &role
-	}
-	return client.IgnoreNotFound(err)
+	role, err := get(ctx, r.cached, r.kind.resource(f.key), &rbacv1.Role{})
+	f.role = role
+	return err
 }
 
 // readBinding reads the RoleBinding from the cache.
 func (r *requests) readBinding(ctx context.Context, f *facts) error {
-	var binding rbacv1.RoleBinding
-	err := r.cached.Get(ctx, r.kind.resource(f.key), &binding)
+	binding, err := get(ctx, r.cached, r.kind.resource(f.key), &rbacv1.RoleBinding{})
+	f.binding = binding
+	return err
+}
+
+// get reads an object; the result is nil if there is none.
+func get[T client.Object](ctx context.Context, reader client.Reader, key types.NamespacedName, into T) (T, error) {
+	err := reader.Get(ctx, key, into)
 	if err == nil {
-		f.binding = &binding
+		return into, nil
 	}
-	return client.IgnoreNotFound(err)
+	var none T
+	return none, client.IgnoreNotFound(err)
 }
 
 // readMade finds the access Pod: by the record, or, where there is no record yet,
@@ -166,14 +170,11 @@ func (r *requests) readMade(ctx context.Context, f *facts, reader client.Reader,
 		f.made = chosenPod(f.role)
 		return nil
 	}
-	var pod corev1.Pod
-	if err := reader.Get(ctx, resource, &pod); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	if f.kind.owns(&pod, uid) {
+	pod, err := get(ctx, reader, resource, &corev1.Pod{})
+	if pod != nil && f.kind.owns(pod, uid) {
 		f.made = choice{name: pod.Name, uid: pod.UID}
 	}
-	return nil
+	return err
 }
 
 // readTarget reads the template and its target, and chooses a Pod. Where the
@@ -221,14 +222,11 @@ func (r *requests) readPod(ctx context.Context, f *facts) error {
 	pod := chosenPod(f.role)
 	key := types.NamespacedName{Namespace: f.key.Namespace, Name: pod.name}
 	if f.kind.makesPod {
-		var own corev1.Pod
-		err := r.cached.Get(ctx, key, &own)
-		if client.IgnoreNotFound(err) != nil {
+		own, err := get(ctx, r.cached, key, &corev1.Pod{})
+		if err != nil {
 			return err
 		}
-		if err == nil {
-			f.own = &own
-		}
+		f.own = own
 	}
 	if f.binding != nil && (f.own != nil || !f.kind.makesPod) {
 		if f.own != nil && f.own.UID != pod.uid {

@@ -153,8 +153,8 @@ func chosenPod(role *rbacv1.Role) choice {
 	return choice{}
 }
 
-// rules allow the verbs on one Pod, and to get it, which kubectl needs for each. A stream is opened by a POST (create), or by a GET when the client
-// speaks WebSocket.
+// rules allow the verbs on one Pod, and to get it, which kubectl needs for each. A
+// stream is opened by a POST (create), or by a GET when the client speaks WebSocket.
 func rules(verbs []v1alpha1.AccessVerb, pod string) []rbacv1.PolicyRule {
 	if len(verbs) == 0 {
 		verbs = []v1alpha1.AccessVerb{v1alpha1.VerbExec, v1alpha1.VerbLog}

@@ -72,6 +72,11 @@ func (k kind) resource(request types.NamespacedName) types.NamespacedName {
 	return types.NamespacedName{Namespace: request.Namespace, Name: k.prefix + request.Name}
 }
 
+// noTemplate refuses a request whose template does not exist.
+func (k kind) noTemplate(namespace, name string) *refusal {
+	return refuse(v1alpha1.ReasonTemplateMissing, "%s %s/%s does not exist", k.template, namespace, name)
+}
+
 // owner returns the request that an object with this name would belong to.
 func (k kind) owner(resource types.NamespacedName) (types.NamespacedName, bool) {
 	name, found := strings.CutPrefix(resource.Name, k.prefix)

@@ -94,7 +94,7 @@ func (r *requests) Reconcile(ctx context.Context, item reconcile.Request) (recon
 		r.log.Warn("attempt failed", zap.String("kind", r.kind.request), zap.Stringer("request", key), zap.Duration("retry", delay), zap.Error(err))
 	}
 	// A moment that has passed is what failed: it must not keep the delay from growing.
-	if until := next.at.Sub(r.options.Clock.Now()); !next.at.IsZero() && until > 0 {
+	if until := next.at.Sub(r.options.Clock.Now()); until > 0 {
 		delay = min(delay, until)
 	}
 	return reconcile.Result{RequeueAfter: delay, Priority: r.result(next).Priority}, nil

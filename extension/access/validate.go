@@ -83,7 +83,7 @@ func (v *requestRules[T]) template(ctx context.Context, namespace, name string) 
 	t := v.kind.newTemplate()
 	err := v.live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, t)
 	if apierrors.IsNotFound(err) {
-		return nil, refuse(v1alpha1.ReasonTemplateMissing, "%s %s/%s does not exist", v.kind.template, namespace, name)
+		return nil, v.kind.noTemplate(namespace, name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the template: %w", err)

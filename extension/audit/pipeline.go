@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"sync"
 
 	"go.uber.org/zap"
@@ -43,11 +44,9 @@ func newPipeline(sinks []SinkOptions, clock clock.Clock) *pipeline {
 
 func (p *pipeline) register(mgr extension.Manager) error {
 	p.log = mgr.GetLogger().Desugar().Named("audit")
-	for _, outlets := range [][]*outlet{p.closed, p.open} {
-		for _, o := range outlets {
-			if err := o.register(mgr); err != nil {
-				return fmt.Errorf("sink %s: %w", o.Sink.Name(), err)
-			}
+	for _, o := range slices.Concat(p.closed, p.open) {
+		if err := o.register(mgr); err != nil {
+			return fmt.Errorf("sink %s: %w", o.Sink.Name(), err)
 		}
 	}
 	return nil
@@ -84,10 +83,8 @@ func (p *pipeline) keepUnordered(record *v1alpha1.AuditRecord, err error) error 
 		refusal = extension.Denyf("%s is only allowed when it is recorded, and the records before it take too long: %w", act.Describe(record), err)
 		refuse(record, refusal)
 	}
-	for _, outlets := range [][]*outlet{p.closed, p.open} {
-		for _, o := range outlets {
-			o.offer(record)
-		}
+	for _, o := range slices.Concat(p.closed, p.open) {
+		o.offer(record)
 	}
 	return refusal
 }

@@ -14,7 +14,6 @@ func Unthrottled(mgr extension.Manager) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	config = rest.CopyConfig(config)
 	config.QPS = -1
 	return config, nil
 }

@@ -140,5 +140,5 @@ func (e *Evictor) evict(ctx context.Context, pod *corev1.Pod) (reconcile.Result,
 		e.events.Eventf(pod, nil, corev1.EventTypeWarning, "EvictionPutOff", "Evict", "a PodDisruptionBudget puts off the eviction after the session of %s", by)
 		return reconcile.Result{RequeueAfter: evictInterval}, nil
 	}
-	return reconcile.Result{}, fmt.Errorf("evicting Pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	return reconcile.Result{}, err
 }
