@@ -4,6 +4,7 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -30,8 +31,7 @@ type Scope struct {
 	// name never matches the manager's own namespace, kube-system and
 	// kube-node-lease: a webhook that is down must not keep the cluster, or
 	// itself, from starting. A scope on kinds that no cluster needs to start can
-	// select every namespace without exception: {Key:
-	// "kubernetes.io/metadata.name", Operator: Exists}.
+	// select these, too, by [EveryNamespace].
 	NamespaceSelector *metav1.LabelSelector
 
 	// ObjectSelector selects objects by their labels. Default: all. It is not for
@@ -58,6 +58,15 @@ type Scope struct {
 
 	// ReinvocationPolicy is Never by default. Only mutating scopes have one.
 	ReinvocationPolicy *admissionregistrationv1.ReinvocationPolicyType
+}
+
+// EveryNamespace selects every namespace without exception, kube-system and the
+// manager's own included: it names them all. Use it where no Pod that the cluster
+// needs waits for the webhook; an empty selector leaves those namespaces out.
+func EveryNamespace() *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpExists},
+	}}
 }
 
 // Scoped is implemented by an [Extension] that sets its scope.

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/extension/audit/sink"
 	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
@@ -53,7 +54,7 @@ func (f *auditFlags) bind(flags *pflag.FlagSet) {
 func (f *auditFlags) options(cmd *cobra.Command) (audit.Options, error) {
 	options := audit.Options{Redact: append([]string{}, f.redact...)}
 	if f.allNamespaces {
-		options.NamespaceSelector = audit.EveryNamespace()
+		options.NamespaceSelector = extension.EveryNamespace()
 	}
 	var sinks []sink.Sink
 	if f.log {

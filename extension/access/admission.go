@@ -63,7 +63,5 @@ func (a *shared) namespaces() *metav1.LabelSelector {
 	if a.namespace != "" {
 		return nil // the watched namespace
 	}
-	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpExists},
-	}}
+	return extension.EveryNamespace()
 }

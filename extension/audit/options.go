@@ -22,8 +22,11 @@ type Options struct {
 	Required bool
 	// NamespaceSelector selects the namespaces. Default: the watched
 	// namespace, or, if there is none, all namespaces except those that a webhook
-	// with failure policy Fail leaves out; see [EveryNamespace]. Sessions through
-	// nodes/proxy have no namespace, and are always recorded.
+	// with failure policy Fail leaves out. With extension.EveryNamespace the
+	// cluster still starts, because no Pod that a controller creates waits for the
+	// audit webhooks. But while a Closed sink or every manager is down, nobody can
+	// exec anywhere. Sessions through nodes/proxy have no namespace, and are always
+	// recorded.
 	NamespaceSelector *metav1.LabelSelector
 	// Redact are patterns (package regexp) of the names of flags and variables
 	// whose values are secret, in upper or lower case. Default: [DefaultRedact].
@@ -79,12 +82,6 @@ const (
 
 // DefaultRedact are the default patterns of [Options].Redact.
 var DefaultRedact = act.DefaultRedact
-
-// EveryNamespace selects every namespace without exception, kube-system and the
-// manager's own included. The cluster still starts: no Pod that a controller
-// creates waits for the audit webhooks. But while a Closed sink or every manager
-// is down, nobody can exec anywhere.
-func EveryNamespace() *metav1.LabelSelector { return act.EveryNamespace() }
 
 // withDefaults returns valid options for a manager of this namespace.
 func (o Options) withDefaults(namespace string) (Options, error) {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/admitkit/admitkit/extension"
 )
 
 func TestWhatIsAuditedInOneNamespaceNeedsNoRightsOnPodsOfOthers(t *testing.T) {
@@ -15,8 +17,8 @@ func TestWhatIsAuditedInOneNamespaceNeedsNoRightsOnPodsOfOthers(t *testing.T) {
 	}{
 		"recording":                     {"shop", Options{}, false},
 		"enforcement":                   {"shop", Options{Enforcement: &Enforcement{}}, false},
-		"recording everywhere":          {"shop", Options{NamespaceSelector: EveryNamespace()}, true},
-		"recording everywhere, no name": {"", Options{NamespaceSelector: EveryNamespace()}, true},
+		"recording everywhere":          {"shop", Options{NamespaceSelector: extension.EveryNamespace()}, true},
+		"recording everywhere, no name": {"", Options{NamespaceSelector: extension.EveryNamespace()}, true},
 	} {
 		a, err := newAuditor(test.options, test.namespace)
 		if err != nil {

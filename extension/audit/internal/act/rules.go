@@ -4,8 +4,6 @@ import (
 	"slices"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
@@ -48,10 +46,3 @@ func Creations() ([]admissionregistrationv1.RuleWithOperations, []admissionregis
 
 const wayInByContainer = "(has(c.stdin) && c.stdin) || " +
 	"(has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged)"
-
-// EveryNamespace selects every namespace without exception.
-func EveryNamespace() *metav1.LabelSelector {
-	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpExists},
-	}}
-}

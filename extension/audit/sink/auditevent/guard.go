@@ -13,7 +13,6 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
-	"github.com/admitkit/admitkit/extension/audit/internal/act"
 )
 
 // crdName is the name of AuditEvent's CustomResourceDefinition.
@@ -33,7 +32,7 @@ func (e *events) guards() []any {
 	group, version := v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version
 	return []any{
 		extension.Validating(&eventGuard{e}, extension.Scope{
-			Name: "audit-events", FailurePolicy: &fail, NamespaceSelector: act.EveryNamespace(),
+			Name: "audit-events", FailurePolicy: &fail, NamespaceSelector: extension.EveryNamespace(),
 			Rules: slices.Concat(
 				extension.Resources(group, version, []string{"auditevents"}, update, remove),
 				extension.Resources(group, version, []string{"auditevents/status"}, update),
@@ -41,7 +40,7 @@ func (e *events) guards() []any {
 		}),
 		// The objects that go with a CRD are deleted without admission.
 		extension.Validating(&crdGuard{e}, extension.Scope{
-			Name: "audit-events-crd", FailurePolicy: &fail, NamespaceSelector: act.EveryNamespace(),
+			Name: "audit-events-crd", FailurePolicy: &fail, NamespaceSelector: extension.EveryNamespace(),
 			Rules: extension.Resources("apiextensions.k8s.io", "v1", []string{"customresourcedefinitions"}, remove),
 			MatchConditions: []admissionregistrationv1.MatchCondition{
 				{Name: "of-audit-events", Expression: "request.name == '" + crdName + "'"},
