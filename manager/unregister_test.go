@@ -108,6 +108,30 @@ func TestRemoversAloneLeaveTheRegistrationAsItIs(t *testing.T) {
 	}
 }
 
+func TestUnregisterRemovesWhatItKnowsWhenAnExtensionCouldNotBeAdded(t *testing.T) {
+	namespace := newNamespace(t)
+	removed := 0
+	r := newManager(t, manager.Options{Namespace: namespace}, &leaver{markExtension: markExtension{"a"}, remove: func(context.Context, extension.Manager) error {
+		removed++
+		return nil
+	}})
+	if err := r.RegisterExtensions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.AddExtension("no extension"); err == nil {
+		t.Fatal("a string is an extension")
+	}
+	if err := r.RunRemovers(t.Context()); err == nil || !strings.Contains(err.Error(), "string") || removed != 1 {
+		t.Errorf("RunRemovers ends with %v, and %d Removers ran", err, removed)
+	}
+	if err := r.UnregisterExtensions(t.Context()); err == nil || !strings.Contains(err.Error(), "string") || removed != 2 {
+		t.Errorf("UnregisterExtensions ends with %v, and %d Removers ran", err, removed)
+	}
+	if left := labelled(t, namespace); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
 func TestARemoverThatFailsIsTriedAgainWithoutWebhooksAndLeavesNoneBehind(t *testing.T) {
 	for name, test := range map[string]struct {
 		fails func(registered bool) bool

@@ -3,6 +3,7 @@ package manager_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/extension"
@@ -528,6 +530,81 @@ func TestAReplicaThatLosesTheLeaseGoesOnAnswering(t *testing.T) {
 		if pod, err := dryRunPod(context.WithoutCancel(t.Context()), namespace); err != nil || pod.Annotations["marked"] == "" {
 			t.Fatalf("without the Lease an admission is not answered: %v", err)
 		}
+	}
+}
+
+// line is the connection of one manager to the API server. It can be cut.
+type line struct {
+	next http.RoundTripper
+	down *atomic.Bool
+}
+
+func (l line) WrappedRoundTripper() http.RoundTripper { return l.next }
+
+func (l line) RoundTrip(r *http.Request) (*http.Response, error) {
+	if l.down.Load() {
+		return nil, errors.New("the line is down")
+	}
+	response, err := l.next.RoundTrip(r)
+	if err == nil {
+		response.Body = cutBody{response.Body, l.down}
+	}
+	return response, err
+}
+
+// cutBody is the rest of an answer, of a watch above all, on such a line.
+type cutBody struct {
+	io.ReadCloser
+	down *atomic.Bool
+}
+
+func (b cutBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.down.Load() {
+		return 0, errors.New("the line is down")
+	}
+	return n, err
+}
+
+// asking is a Reconciler that asks the API server while it registers.
+type asking struct{ times *atomic.Int32 }
+
+func (a asking) Register(mgr extension.Manager) error {
+	kube, err := mgr.GetKubeClient()
+	if err != nil {
+		return err
+	}
+	if _, err = kube.Namespaces().Get(mgr.GetContext(), metav1.NamespaceDefault, metav1.GetOptions{}); err == nil {
+		a.times.Add(1)
+	}
+	return err
+}
+
+func (asking) Reconcile(context.Context, ctrl.Request) (ctrl.Result, error) {
+	return ctrl.Result{}, nil
+}
+
+func TestAReplicaThatLosesTheLeaseWithItsAPIServerWatchesAgainWhenItIsBack(t *testing.T) {
+	namespace := newNamespace(t)
+	config, down := cluster.Config(), &atomic.Bool{}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return line{next, down} })
+	seen, reconciler := newRecorder(), asking{&atomic.Int32{}}
+	r := start(t, manager.Options{Namespace: namespace, RESTConfig: config, Watching: manager.WatchingOptions{LeaderElection: true}}, mark("a", extension.Scope{}), seen, reconciler)
+	eventuallyCalled(t, namespace, "marked")
+	createPod(t, namespace, newPod("first"))
+	seen.expect(t, "ADDED first")
+	down.Store(true)
+	testkit.Eventually(t, "the Lease is lost, and cannot be asked for", func(context.Context) bool {
+		return r.logs.FilterMessage("leader election failed").Len() > 1
+	})
+	if pod, err := dryRunPod(t.Context(), namespace); err != nil || pod.Annotations["marked"] == "" {
+		t.Errorf("without the API server an admission is not answered: %v", err)
+	}
+	down.Store(false)
+	createPod(t, namespace, newPod("second"))
+	seen.expectLast(t, "ADDED first", "ADDED second")
+	if registered := reconciler.times.Load(); registered != 2 {
+		t.Errorf("the Reconciler was registered %d times, want 2", registered)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -237,6 +238,27 @@ func TestAFloodIsFoldedIntoOneAuditEventThatCounts(t *testing.T) {
 	}
 	if got := audittest.Metric(t, "admitkit_audit_folded_total") - folded; got != total-after {
 		t.Errorf("%v are counted as folded, want %d", got, total-after)
+	}
+}
+
+func TestAnExecDoesNotWaitForTheRateLimitOfTheManagersConnection(t *testing.T) {
+	ns := testkit.ManagerNamespace(t, admin)
+	slow := *managerUser
+	slow.Config = rest.CopyConfig(managerUser.Config)
+	slow.Config.QPS, slow.Config.Burst = 2, 2
+	startAs(t, &slow, ns, objectsOnly(auditevent.Options{}))
+	runPod(t, ns, "shop")
+	execer := newExecer(t, ns, 0)
+	began := time.Now()
+	const execs = 20
+	for range execs {
+		if err := execer.exec(t.Context(), "shop", "true"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Each reads the Pod and writes a record: 20 s at two requests a second.
+	if took := time.Since(began); took > execs/2*time.Second {
+		t.Errorf("%d execs took %s", execs, took)
 	}
 }
 
