@@ -224,7 +224,7 @@ func TestAWatcherThatDoesNotEndHoldsNobodyUp(t *testing.T) {
 			synctest.Wait()
 		}
 		if told != 10 || len(stuck.feed.queue) > 2 {
-			t.Errorf("the other watcher is told %d times, %d events wait for the one that is stuck", told, len(stuck.feed.queue))
+			t.Errorf("the other watcher was called %d times, %d events wait for the one that is stuck", told, len(stuck.feed.queue))
 		}
 		cancel()
 		close(hang)

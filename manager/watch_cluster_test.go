@@ -215,7 +215,7 @@ func TestWatchersLoseNothingWhileTheAPIServerRestartsAndVersionsExpire(t *testin
 	r := newManager(t, manager.Options{Namespace: metav1.NamespaceDefault, RESTConfig: watched, Watching: manager.WatchingOptions{QueueLength: 50}}, panics, slowOne, quick)
 	done := make(chan error, 1)
 	go func() { done <- r.Watch(t.Context()) }()
-	testkit.Within(t, time.Minute, "the Pods that exist are told", func(context.Context) bool { return quick.count() >= names })
+	testkit.Within(t, time.Minute, "the watcher got the Pods that exist", func(context.Context) bool { return quick.count() >= names })
 
 	// The restarts of the API server do not count for the period.
 	ctx, stop := context.WithCancel(t.Context())
@@ -291,7 +291,7 @@ func TestOneReplicaWatchesUnlessTheWatcherWantsAll(t *testing.T) {
 		w.expect(t, "ADDED new")
 	}
 	if n := len(elected[1].events); n > 0 {
-		t.Errorf("the replica that was not elected is told %d events", n)
+		t.Errorf("the replica that was not elected got %d events", n)
 	}
 	if err := first.stop(); err != nil {
 		t.Error(err)
@@ -315,7 +315,7 @@ func TestWatchIsElectedToo(t *testing.T) {
 	createPod(t, namespace, newPod("new"))
 	first.expect(t, "ADDED new")
 	if n := len(second.events); n > 0 {
-		t.Errorf("the replica that was not elected is told %d events", n)
+		t.Errorf("the replica that was not elected got %d events", n)
 	}
 	leader.Stop()
 	second.expect(t, "ADDED existing")

@@ -113,7 +113,7 @@ func startBenchServer(b *testing.B, impl string) *benchServerProcess {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		_ = stdin.Close() // upon which it ends
+		_ = stdin.Close() // then it ends
 		_ = command.Wait()
 	})
 	roots := x509.NewCertPool()

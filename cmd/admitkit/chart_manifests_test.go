@@ -172,7 +172,7 @@ func TestTheChartGivesTheRightsOfTheManifestsAndNoOther(t *testing.T) {
 	}
 }
 
-// Rights that stay wait for whoever makes the ServiceAccount that only a hook makes.
+// Rights that stay wait for the one who makes the ServiceAccount that only a hook makes.
 func TestWhatStaysForTheHookOfTheUninstallIsNothingThatTheServersMayNotDo(t *testing.T) {
 	for name, values := range variants {
 		objects := objectsOf(t, render(t, values))

@@ -41,7 +41,7 @@ func terminal(t *testing.T) (person, command *os.File) {
 	return person, command
 }
 
-func TestWhoeverInterruptsAWaitIsAskedWhetherToRevoke(t *testing.T) {
+func TestInterruptingAWaitAsksWhetherToRevoke(t *testing.T) {
 	for sentence, c := range map[string]struct {
 		user   string // carol may not delete
 		answer string

@@ -31,7 +31,7 @@ import (
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
-// uninstaller returns a manager with only the rights that the pages give to whoever
+// uninstaller returns a manager with only the rights that the pages give to the person who
 // runs `unregister`: docs/access.md those on access, docs/security.md the
 // registrar's, docs/operations.md those to scale.
 func uninstaller(t *testing.T, namespace string, port int32) (*manager.Manager, *observer.ObservedLogs) {
