@@ -77,8 +77,12 @@ type AccessConfig struct {
 	MaxDuration string `json:"maxDuration,omitempty"`
 
 	// AccessCommand is the command that the request's accessMessage tells the
-	// engineer to run: a Go text/template over the Pod's metadata, as .Metadata, for
-	// example "kubectl exec -ti -n {{ .Metadata.Namespace }} {{ .Metadata.Name }} -- /bin/bash".
+	// engineer to run, for example
+	// "kubectl exec -ti -n {{ .Metadata.Namespace }} {{ .Metadata.Name }} -- /bin/bash".
+	// It has the form of Go's text/template, but understands only the Pod's
+	// .Metadata.Name, .Namespace, .GenerateName and .UID, .Metadata.Labels.key and
+	// .Metadata.Annotations.key, and index .Metadata.Labels "key"; anything else is
+	// refused. The result has at most 4096 bytes.
 	// Default: the same with /bin/sh. The plugin kubectl access shows any command.
 	// With its flag --shell it runs only commands that use this Pod: kubectl attach,
 	// debug, exec, get, logs and port-forward, without flags that say where to

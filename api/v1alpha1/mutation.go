@@ -91,7 +91,8 @@ type PodTemplateSpecMutationConfig struct {
 
 	// PatchSpecOperations are applied last: a JSON Patch (RFC 6902) of the Pod,
 	// with paths such as /spec/containers/0/image. Of the metadata it may change
-	// labels and annotations.
+	// labels and annotations. All copies together may add 256 KiB, and the result may
+	// have 1.5 MiB.
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
 	PatchSpecOperations []JSONPatchOperation `json:"patchSpecOperations,omitempty"`

@@ -174,7 +174,10 @@ func TestTemplatesByWhichNobodyGetsAccessAreRefused(t *testing.T) {
 		"a default of nothing":             {func(p *v1alpha1.PodAccessTemplate) { p.Spec.AccessConfig.DefaultDuration = "0s" }, []string{"defaultDuration"}},
 		"a command that cannot be parsed":  {func(p *v1alpha1.PodAccessTemplate) { p.Spec.AccessConfig.AccessCommand = "{{ .Metadata" }, []string{"accessCommand"}},
 		"a command about an unknown field": {func(p *v1alpha1.PodAccessTemplate) { p.Spec.AccessConfig.AccessCommand = "{{ .Metadata.Title }}" }, []string{"accessCommand", "Title"}},
-		"a command that does not end":      {func(p *v1alpha1.PodAccessTemplate) { p.Spec.AccessConfig.AccessCommand = `{{ printf "%5000s" "x" }}` }, []string{"accessCommand", "longer than"}},
+		"a command that does not end":      {func(p *v1alpha1.PodAccessTemplate) { p.Spec.AccessConfig.AccessCommand = `{{ printf "%5000s" "x" }}` }, []string{"accessCommand:1:", "printf", "is not supported", "{{ .Metadata.F }}"}},
+		"a command that loops": {func(p *v1alpha1.PodAccessTemplate) {
+			p.Spec.AccessConfig.AccessCommand = "{{ if .Metadata.UID }}{{ range 9223372036854775807 }}{{ end }}{{ end }}"
+		}, []string{"accessCommand", "is not supported"}},
 		"a patch of what is not there": {func(p *v1alpha1.PodAccessTemplate) {
 			p.Spec.ControllerTargetMutationConfig.PatchSpecOperations = []v1alpha1.JSONPatchOperation{value("/spec/nothing")}
 		}, []string{"patchSpecOperations"}},

@@ -12,11 +12,26 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 )
 
+// The limits of a patch, beside the API's: at most 256 operations. Its author is not
+// trusted by the process that applies it, and each copy can double the Pod.
+const (
+	// maxOperations is the limit of the API.
+	maxOperations = 256
+	// maxCopied is the most bytes that all copies may add.
+	maxCopied = 256 << 10
+	// maxPatched is the most bytes of the result; etcd takes no larger object by
+	// default (etcd --max-request-bytes).
+	maxPatched = 3 << 19
+)
+
 // applyPatch applies a JSON Patch to the spec, labels and annotations of a Pod.
 // Unknown fields are errors, so that a misspelt path does not go unnoticed.
 func applyPatch(pod *corev1.Pod, operations []v1alpha1.JSONPatchOperation) error {
 	if len(operations) == 0 {
 		return nil
+	}
+	if len(operations) > maxOperations {
+		return fmt.Errorf("%d operations, at most %d are allowed", len(operations), maxOperations)
 	}
 	raw, err := json.Marshal(operationsOf(operations))
 	if err != nil {
@@ -36,9 +51,13 @@ func applyPatch(pod *corev1.Pod, operations []v1alpha1.JSONPatchOperation) error
 	// Negative indices are not in RFC 6902.
 	options := jsonpatch.NewApplyOptions()
 	options.SupportNegativeIndices = false
+	options.AccumulatedCopySizeLimit = maxCopied
 	after, err := patch.ApplyWithOptions(before, options)
 	if err != nil {
 		return err
+	}
+	if len(after) > maxPatched {
+		return fmt.Errorf("the result has %d bytes, at most %d are allowed", len(after), maxPatched)
 	}
 	var patched corev1.Pod
 	strict, err := kjson.UnmarshalStrict(after, &patched)
