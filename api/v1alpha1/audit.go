@@ -57,7 +57,8 @@ const (
 	FlagKubelet AuditFlag = "KubeletSession"
 	// FlagBreakGlass: the user made use of an exemption from enforcement.
 	FlagBreakGlass AuditFlag = "BreakGlass"
-	// FlagTruncated: the command is longer than a record holds, and was cut.
+	// FlagTruncated: the command is longer than a record holds, and its middle is
+	// missing.
 	FlagTruncated AuditFlag = "Truncated"
 	// FlagRedacted: a value that looked like a secret was replaced.
 	FlagRedacted AuditFlag = "Redacted"
@@ -84,10 +85,14 @@ type AuditContainer struct {
 	// Target is the container whose processes an ephemeral one sees.
 	// +optional
 	Target string `json:"target,omitempty"`
-	// Command is its command and arguments.
+	// Command is its command and arguments, as in the record.
 	// +optional
 	// +listType=atomic
 	Command []string `json:"command,omitempty"`
+	// +optional
+	CommandBytes int64 `json:"commandBytes,omitempty"`
+	// +optional
+	CommandSHA256 string `json:"commandSHA256,omitempty"`
 	// +optional
 	TTY bool `json:"tty,omitempty"`
 	// +optional
@@ -153,10 +158,16 @@ type AuditRecord struct {
 	Image string `json:"image,omitempty"`
 
 	// Command is the command and its arguments. Values that look like secrets are
-	// redacted.
+	// redacted. Of a command of more than 32 KiB it has the beginning and the end.
 	// +optional
 	// +listType=atomic
 	Command []string `json:"command,omitempty"`
+	// CommandBytes and CommandSHA256 are the size and the SHA-256 of the whole command,
+	// each argument followed by a NUL, if Command has only a part of it.
+	// +optional
+	CommandBytes int64 `json:"commandBytes,omitempty"`
+	// +optional
+	CommandSHA256 string `json:"commandSHA256,omitempty"`
 	// +optional
 	TTY bool `json:"tty,omitempty"`
 	// +optional

@@ -1,9 +1,12 @@
 package act
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -20,16 +23,14 @@ const redacted = "REDACTED"
 
 // Redactor removes secrets from commands. It recognizes a secret by the name in
 // front of it: it guards against mishaps, and not against somebody who wants
-// their secret recorded.
+// their secret recorded. Nor may it help somebody who wants to hide a command: a value
+// in which a shell could find one stays as it is, see [mayRun].
+//
+// It reads a text once, from front to back, because anybody who may exec chooses the
+// text.
 type Redactor struct {
-	substitutions []substitution
-	// flag matches an argument that is a flag whose value is the next argument.
-	flag *regexp.Regexp
-}
-
-type substitution struct {
-	pattern     *regexp.Regexp
-	replacement string
+	// secret matches names whose values are secret; nil if there are none.
+	secret *regexp.Regexp
 }
 
 // NewRedactor returns a Redactor for names that contain one of the patterns,
@@ -46,81 +47,105 @@ func NewRedactor(patterns ...string) (*Redactor, error) {
 			return nil, errors.New("an empty pattern matches every name; to redact nothing, give no patterns")
 		}
 	}
-	name := `[\w.-]*(?:` + strings.Join(patterns, "|") + `)[\w.-]*`
-	r := &Redactor{}
-	if err := r.compile(name); err != nil {
+	secret, err := regexp.Compile(`(?is)` + strings.Join(patterns, "|"))
+	if err != nil {
 		return nil, fmt.Errorf("patterns %q together: %w", patterns, err)
 	}
-	return r, nil
+	return &Redactor{secret}, nil
 }
 
-// compile prepares the substitutions for names that match a pattern.
-func (r *Redactor) compile(name string) (err error) {
-	if r.flag, err = regexp.Compile(`(?is)^--?` + name + `$`); err != nil {
-		return err
-	}
-	// A value ends where a shell ends it. It can be quoted.
-	const value = `(?:"(?:[^"\\]|\\.)*"?|'[^']*'?|[^\s"';&|)]+)`
-	for _, each := range []struct{ pattern, replacement string }{
-		// Bearer and Basic are the schemes of HTTP's Authorization (RFC 9110).
-		{`\b(bearer|basic)\s+[\w.~+/=-]+`, "${1} " + redacted},
-		// The user information of a URL (RFC 3986, 3.2.1).
-		{`(://[^/\s:@"']*):[^/\s@"']+@`, "${1}:" + redacted + "@"},
-		// name=value, name: value, "name": "value"
-		{`(` + name + `["']?\s*[=:]\s*)(?:(?:bearer|basic)\s+)?` + value, "${1}" + redacted},
-		// --name value, within the text of a shell command
-		{`((?:^|\s)--?` + name + `\s+)` + value, "${1}" + redacted},
-	} {
-		pattern, err := regexp.Compile(`(?is)` + each.pattern)
-		if err != nil {
-			return err
-		}
-		r.substitutions = append(r.substitutions, substitution{pattern, each.replacement})
-	}
-	return nil
-}
-
-// commandLimit is how many bytes of a command a record holds. An object in etcd
-// has at most 1.5 MiB, and one byte may become six in JSON.
-const commandLimit = 32 << 10
+// The most bytes of a command that a record holds: of a longer one, its beginning and
+// its end. An object in etcd has at most 1.5 MiB, and one byte may become six in JSON.
+const (
+	commandLimit = 32 << 10
+	commandTail  = 8 << 10
+)
 
 // Record returns a copy of an act's record without secrets, and short enough for
 // every sink. Flags say whether something is missing.
 func (r *Redactor) Record(a *Act) *v1alpha1.AuditRecord {
 	record := a.Record.DeepCopy()
-	clean := func(command []string) []string {
-		command, whole := limit(command)
-		if !whole {
-			flag(record, v1alpha1.FlagTruncated)
-		}
-		redactedCommand := r.Command(command)
-		for i := range command {
-			if command[i] != redactedCommand[i] {
-				flag(record, v1alpha1.FlagRedacted)
-			}
-		}
-		return redactedCommand
-	}
-	record.Command = clean(record.Command)
+	record.Command, record.CommandBytes, record.CommandSHA256 = r.clean(record, record.Command)
 	for i := range record.Containers {
-		record.Containers[i].Command = clean(record.Containers[i].Command)
+		c := &record.Containers[i]
+		c.Command, c.CommandBytes, c.CommandSHA256 = r.clean(record, c.Command)
 	}
-	path, whole := limit([]string{record.Path})
-	record.Path = r.text(path[0])
-	if !whole {
-		flag(record, v1alpha1.FlagTruncated)
+	if path, _, _ := r.clean(record, []string{record.Path}); len(path) > 0 {
+		record.Path = path[0]
 	}
 	return record
 }
 
+// clean returns a command as a record holds it, and, if it is cut, the size and sum
+// of the whole.
+func (r *Redactor) clean(record *v1alpha1.AuditRecord, command []string) (cleaned []string, size int64, sum string) {
+	cleaned = r.Command(command)
+	if !slices.Equal(command, cleaned) {
+		flag(record, v1alpha1.FlagRedacted)
+	}
+	short, whole := limit(cleaned)
+	if whole {
+		return cleaned, 0, ""
+	}
+	flag(record, v1alpha1.FlagTruncated)
+	size, sum = measure(command)
+	return short, size, sum
+}
+
+// measure returns the size and the SHA-256 of the arguments, each followed by a NUL.
+// A shell has them by printf '%s\0' ARGUMENT... and wc -c or sha256sum.
+func measure(command []string) (size int64, sum string) {
+	hash := sha256.New()
+	for _, argument := range command {
+		size += int64(len(argument)) + 1
+		_, _ = hash.Write(append([]byte(argument), 0)) // never fails
+	}
+	return size, hex.EncodeToString(hash.Sum(nil))
+}
+
+// limit cuts the middle out of a command that is longer than a record holds, and
+// reports whether it is whole. Each argument counts as one byte more.
+func limit(command []string) (cut []string, whole bool) {
+	const head = commandLimit - commandTail
+	tail := -commandTail // where the end begins
+	for _, argument := range command {
+		tail += len(argument) + 1
+	}
+	if tail <= head {
+		return command, true
+	}
+	var after []string
+	var begin, end string // of the arguments in which the cut begins and ends
+	at := 0
+	for _, argument := range command {
+		next := at + len(argument) + 1
+		switch {
+		case next <= head:
+			cut = append(cut, argument)
+		case at >= tail:
+			after = append(after, argument)
+		default:
+			if at < head {
+				begin = argument[:min(len(argument), head-at)]
+			}
+			if next > tail {
+				end = argument[min(len(argument), tail-at):]
+			}
+		}
+		at = next
+	}
+	missing := fmt.Sprintf("[... %d bytes ...]", tail-head)
+	return append(append(cut, strings.ToValidUTF8(begin, "")+missing+strings.ToValidUTF8(end, "")), after...), false
+}
+
 // Command returns a command and its arguments without their secrets.
 func (r *Redactor) Command(command []string) []string {
-	if r.flag == nil || command == nil {
+	if r.secret == nil || command == nil {
 		return command
 	}
 	clean := make([]string, len(command))
 	for i, argument := range command {
-		if i > 0 && r.flag.MatchString(command[i-1]) && !strings.HasPrefix(argument, "-") {
+		if i > 0 && r.isFlag(command[i-1]) && !strings.HasPrefix(argument, "-") && !mayRun(argument) {
 			clean[i] = redacted
 			continue
 		}
@@ -129,21 +154,162 @@ func (r *Redactor) Command(command []string) []string {
 	return clean
 }
 
-func (r *Redactor) text(text string) string {
-	for _, s := range r.substitutions {
-		text = s.pattern.ReplaceAllString(text, s.replacement)
-	}
-	return text
+// isFlag reports whether an argument is a flag whose value is the next argument.
+func (r *Redactor) isFlag(argument string) bool {
+	return strings.HasPrefix(argument, "-") && nameEnd(argument, 0) == len(argument) && r.isSecret(argument)
 }
 
-// limit cuts a command to what a record holds, and reports whether it is whole.
-func limit(command []string) ([]string, bool) {
-	left := commandLimit
-	for i, argument := range command {
-		if left -= len(argument); left < 0 {
-			short := append([]string{}, command[:i]...)
-			return append(short, strings.ToValidUTF8(argument[:len(argument)+left], "")), false
+// mayRun reports whether a shell could find a command in a value: in a substitution,
+// or because the value is more than one word.
+func mayRun(value string) bool {
+	for i := range len(value) {
+		if isBlank(value[i]) || value[i] == ';' || substitutes(value, i) {
+			return true
 		}
 	}
-	return command, true
+	return false
+}
+
+// substitutes reports whether a shell runs what follows: `a`, $(a), <(a), >(a), =(a).
+func substitutes(text string, at int) bool {
+	return text[at] == '`' || text[at] == '(' && at > 0 && strings.IndexByte("$<>=", text[at-1]) >= 0
+}
+
+// text returns a text, such as that of a shell, without its secrets.
+func (r *Redactor) text(text string) string {
+	var clean strings.Builder
+	kept := 0 // how much of the text is in clean, or was left out
+	for at := 0; at < len(text); {
+		from, to, next := r.find(text, at)
+		if from == to {
+			at = next
+			continue
+		}
+		clean.WriteString(text[kept:from])
+		clean.WriteString(redacted)
+		kept, at = to, to
+	}
+	if kept == 0 {
+		return text
+	}
+	return clean.String() + text[kept:]
+}
+
+// find returns the secret behind the name that begins here, if there is both, and
+// where to look next if not.
+func (r *Redactor) find(text string, at int) (from, to, next int) {
+	if strings.HasPrefix(text[at:], "://") {
+		from, to = password(text, at+3)
+		return from, to, at + 1
+	}
+	end := nameEnd(text, at)
+	if end == at {
+		return 0, 0, at + 1
+	}
+	name, value := text[at:end], skipBlanks(text, end)
+	switch {
+	case isScheme(name) && value > end:
+		from, to = value, tokenEnd(text, value)
+	case assigns(text, end) && r.isSecret(name):
+		from = skipScheme(text, skipBlanks(text, assignment(text, end)))
+		to = valueEnd(text, from)
+	case name[0] == '-' && value > end && (at == 0 || isBlank(text[at-1])) && !strings.HasPrefix(text[value:], "-") && r.isSecret(name):
+		from, to = value, valueEnd(text, value)
+	}
+	return from, to, end
+}
+
+// maxName is the length of the longest name that can be that of a secret.
+const maxName = 256
+
+func (r *Redactor) isSecret(name string) bool {
+	return len(name) <= maxName && r.secret.MatchString(name)
+}
+
+func isBlank(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }
+
+func isNameByte(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-' || c == '.'
+}
+
+// while returns the first position from at on whose byte is not in the set.
+func while(text string, at int, in func(byte) bool) int {
+	for at < len(text) && in(text[at]) {
+		at++
+	}
+	return at
+}
+
+func nameEnd(text string, at int) int    { return while(text, at, isNameByte) }
+func skipBlanks(text string, at int) int { return while(text, at, isBlank) }
+
+// assignment returns the position behind the = or : that follows a name, which can be
+// quoted, or 0.
+func assignment(text string, at int) int {
+	if at < len(text) && (text[at] == '"' || text[at] == '\'') {
+		at++
+	}
+	at = skipBlanks(text, at)
+	if at < len(text) && (text[at] == '=' || text[at] == ':') {
+		return at + 1
+	}
+	return 0
+}
+
+func assigns(text string, at int) bool { return assignment(text, at) > 0 }
+
+// isScheme reports whether a name ends with a scheme of HTTP's Authorization (RFC
+// 9110), which a token follows.
+func isScheme(name string) bool {
+	word := name[strings.LastIndexAny(name, ".-")+1:]
+	return strings.EqualFold(word, "bearer") || strings.EqualFold(word, "basic")
+}
+
+// tokenEnd returns the end of the token behind a scheme.
+func tokenEnd(text string, at int) int {
+	return while(text, at, func(c byte) bool { return isNameByte(c) || strings.IndexByte("~+/=", c) >= 0 })
+}
+
+// skipScheme returns the position of the token, if a scheme is before it.
+func skipScheme(text string, at int) int {
+	end := nameEnd(text, at)
+	if token := skipBlanks(text, end); isScheme(text[at:end]) && token > end {
+		return token
+	}
+	return at
+}
+
+// password returns the password in the user information of a URL (RFC 3986, 3.2.1)
+// that begins here.
+func password(text string, at int) (from, to int) {
+	part := func(c byte) bool { return !isBlank(c) && strings.IndexByte(`/@"'`, c) < 0 }
+	from = while(text, at, func(c byte) bool { return c != ':' && part(c) }) + 1
+	to = while(text, min(from, len(text)), part)
+	if to >= len(text) || text[from-1] != ':' || text[to] != '@' || mayRun(text[from:to]) {
+		return 0, 0
+	}
+	return from, to
+}
+
+// valueEnd returns the end of a value, where a shell ends it. It can be quoted. It is
+// the beginning if the value may run, see [mayRun].
+func valueEnd(text string, from int) int {
+	quote, at := byte(0), from
+	if at < len(text) && (text[at] == '"' || text[at] == '\'') {
+		quote = text[at]
+		at++
+	}
+	for ; at < len(text); at++ {
+		switch c := text[at]; {
+		case c == quote && quote != 0:
+			return at + 1
+		case substitutes(text, at), quote != 0 && (isBlank(c) || c == ';'):
+			return from
+		case c == '\\' && quote == '"' && at+1 < len(text) && strings.IndexByte(`"\`, text[at+1]) >= 0:
+			at++
+		case quote == 0 && (isBlank(c) || strings.IndexByte(`"';&|)`, c) >= 0):
+			return at
+		}
+	}
+	return at
 }
