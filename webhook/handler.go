@@ -117,12 +117,13 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // exchange is a request and its answer.
 type exchange struct {
 	*handler
-	w       http.ResponseWriter
-	request *admissionv1.AdmissionRequest // unread until it is read
-	passage passage
-	context requestContext
-	span    span
-	began   time.Time
+	w        http.ResponseWriter
+	request  *admissionv1.AdmissionRequest // unread until it is read
+	received admissionv1.AdmissionRequest  // what request points to then
+	passage  passage
+	context  requestContext
+	span     span
+	began    time.Time
 	// answering is held while the answer for a handler that was cut off goes out.
 	answering sync.Mutex
 }
@@ -141,8 +142,9 @@ func (e *exchange) read(r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	e.request = &request.AdmissionRequest
-	e.passage.begin(&e.chain, request)
+	e.received = request.AdmissionRequest
+	e.request = &e.received
+	e.passage.begin(&e.chain, request, e.request)
 	return nil
 }
 
