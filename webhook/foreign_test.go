@@ -103,6 +103,7 @@ func TestAPatchTypeBelongsToAPatch(t *testing.T) {
 		"a patch without its type":   {admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: true, Patch: patch}}, "no PatchType"},
 		"a type without a patch":     {admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: true, PatchType: &jsonPatch}}, "no Patch"},
 		"a type of another kind":     {admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: true, Patch: patch, PatchType: &other}}, `"MergePatch"`},
+		"a type that is empty":       {admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: true, Patch: []byte("[]"), PatchType: new(admissionv1.PatchType(""))}}, `PatchType ""`},
 		"a value that is not JSON":   {admission.Response{Patches: []operation.Operation{{Operation: "add", Path: "/a", Value: func() {}}}, AdmissionResponse: admissionv1.AdmissionResponse{Allowed: true}}, "encoding the patch"},
 		"a value that breaks itself": {admission.Response{Patches: []operation.Operation{{Operation: "add", Path: "/a", Value: breaks{}}}, AdmissionResponse: admissionv1.AdmissionResponse{Allowed: true}}, "panic: in MarshalJSON"},
 	} {

@@ -72,12 +72,17 @@ func patchOf(response *admission.Response) (jsonpatch.Patch, error) {
 		return jsonpatch.Patch{}, errors.New("the response has a PatchType, but no Patch; return Patches, or neither of the two")
 	case response.PatchType == nil:
 		return jsonpatch.Patch{}, errors.New("the response has a Patch, but no PatchType; return Patches, or set PatchType to JSONPatch")
-	case *response.PatchType != admissionv1.PatchTypeJSONPatch:
-		return jsonpatch.Patch{}, fmt.Errorf("the response has the PatchType %q; the only one is JSONPatch", *response.PatchType)
 	}
 	patch, err := jsonpatch.Decode(text)
-	if err == nil && patch.Len() > jsonpatch.MaxOperations {
-		err = fmt.Errorf("the patch of the response has %d operations, at most %d are applied", patch.Len(), jsonpatch.MaxOperations)
+	switch kind := response.PatchType; {
+	case err != nil:
+		return patch, err
+	case patch.Len() > jsonpatch.MaxOperations:
+		return patch, fmt.Errorf("the patch of the response has %d operations, at most %d are applied", patch.Len(), jsonpatch.MaxOperations)
+	case len(response.Patches) > 0:
+		return patch, nil
+	case *kind == "" || *kind != admissionv1.PatchTypeJSONPatch && patch.Len() > 0: // in this order, as an API server
+		return patch, fmt.Errorf("the response has the PatchType %q; the only one is JSONPatch", *kind)
 	}
-	return patch, err
+	return patch, nil
 }
