@@ -89,7 +89,7 @@ func TestCopiesAreBoundedAsByTheAPIServer(t *testing.T) {
 	for i := range verdicts {
 		s := source{rand.New(rand.NewSource(int64(i)))}
 		c := &testCase{pod: s.pod(), operation: admission.Create}
-		big := strings.Repeat(pick(s, "x", "<", "é"), 1<<(10+s.Intn(9)))
+		big := strings.Repeat(pick(s, "x", "<", "é"), 1<<(13+s.Intn(5)))
 		patch := fmt.Sprintf(`[{"op":"add","path":"/metadata/annotations","value":{"a":%q}}`, big)
 		for n := range 1 + s.Intn(12) {
 			patch += fmt.Sprintf(`,{"op":"copy","from":%q,"path":"/metadata/x%d"}`, pick(s, "/metadata", "/metadata/annotations", "/metadata/annotations/a", "/spec", "/metadata/x0", ""), n)
