@@ -204,7 +204,7 @@ func (o *object) redecode(into runtime.Object) error {
 		return fmt.Errorf(failure+"it is a %s", changed)
 	}
 	if err := o.decode(into); err != nil {
-		return fmt.Errorf(failure+"%v", err) //nolint:errorlint // it is not the client's fault
+		return errors.New(failure + err.Error()) // without its code, for it is not the client's fault
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ type requestCopy struct {
 // copyRequest returns a copy that shares nothing that can be changed.
 func copyRequest(from *admissionv1.AdmissionRequest) *extension.Request {
 	c := &requestCopy{}
-	to := &c.Request.AdmissionRequest
+	to := &c.AdmissionRequest
 	*to = *from
 	if from.RequestKind != nil {
 		c.requestKind, to.RequestKind = *from.RequestKind, &c.requestKind

@@ -98,9 +98,7 @@ func TestARequestIsTheHandlersOwn(t *testing.T) {
 func pointers(text string) string {
 	words := strings.Fields(text)
 	for i, word := range words {
-		if at := strings.Index(word, "0x"); at >= 0 {
-			words[i] = word[:at]
-		}
+		words[i], _, _ = strings.Cut(word, "0x")
 	}
 	return strings.Join(words, " ")
 }
