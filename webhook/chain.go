@@ -82,15 +82,18 @@ func (p *passage) cut(err error) error {
 	case finished:
 		return nil
 	case between:
-		return unfinished(err, err)
+		return unfinished(err)
 	}
 	p.meters[at].observe(p.object.request.Operation, resultOf(err), time.Since(p.began))
-	return fmt.Errorf("extension %s: %w", p.handlers[at].Name, unfinished(err, err))
+	return fmt.Errorf("extension %s: %w", p.handlers[at].Name, unfinished(err))
 }
 
-// unfinished is the error of a request whose context ended with an error, for which
-// a handler gave up with another.
-func unfinished(ended, err error) error {
+// unfinished is the error of a request whose context ended with err.
+func unfinished(err error) error { return gaveUp(err, err) }
+
+// gaveUp is the error of a request whose context has ended, and whose handler gave up
+// with err.
+func gaveUp(ended, err error) error {
 	if errors.Is(ended, context.DeadlineExceeded) {
 		return badRequest(http.StatusGatewayTimeout, "did not finish in time: %w", err)
 	}
@@ -158,7 +161,7 @@ func (p *passage) call(ctx context.Context, i int) (result result, err error) {
 		}
 	}()
 	if ctx.Err() != nil {
-		return resultOf(ctx.Err()), unfinished(ctx.Err(), ctx.Err())
+		return resultOf(ctx.Err()), unfinished(ctx.Err())
 	}
 	typed, err := p.object.as(handler)
 	if err != nil {
@@ -190,7 +193,7 @@ func (p *passage) admitted(ctx context.Context, err error) (result, error) {
 		}
 		// The handler gave up because its time was over.
 		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-			return resultOf(ctx.Err()), unfinished(ctx.Err(), ownError(err))
+			return resultOf(ctx.Err()), gaveUp(ctx.Err(), ownError(err))
 		}
 		return failed, ownError(err)
 	}
