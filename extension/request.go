@@ -11,9 +11,9 @@ import (
 )
 
 // Request is the admission at hand: controller-runtime's request, as the API
-// server sent it, with the methods that authors reach for. Only the goroutine of
-// its handler may use it. The deadline of the handler's context is the time that
-// is left to answer.
+// server sent it, with the methods that authors reach for. It is the handler's own,
+// to change and to keep: no other handler sees it. Only one goroutine at a time may
+// use it. The deadline of the handler's context is the time that is left to answer.
 type Request struct {
 	admission.Request
 

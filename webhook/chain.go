@@ -59,10 +59,11 @@ const (
 // errEnded is the error of a handler that ended its goroutine (runtime.Goexit).
 var errEnded = errors.New("an extension ended its goroutine")
 
-// begin makes the passage of a request.
-func (p *passage) begin(c *chain, request *extension.Request) {
+// begin makes the passage of a request. received is what the library itself goes by:
+// handlers may change request.
+func (p *passage) begin(c *chain, request *extension.Request, received *admissionv1.AdmissionRequest) {
 	p.chain, p.request, p.err = c, request, errEnded
-	p.object = newObject(&request.AdmissionRequest, c.scheme, c.mutating)
+	p.object = newObject(received, c.scheme, c.mutating)
 	p.response = admissionv1.AdmissionResponse{UID: request.UID, Allowed: true}
 	p.at.Store(between)
 }
@@ -88,8 +89,12 @@ func (p *passage) cut(err error) error {
 }
 
 // unfinished is the error of a request whose context ended with err.
-func unfinished(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) {
+func unfinished(err error) error { return gaveUp(err, err) }
+
+// gaveUp is the error of a request whose context has ended, and whose handler gave up
+// with err.
+func gaveUp(ended, err error) error {
+	if errors.Is(ended, context.DeadlineExceeded) {
 		return badRequest(http.StatusGatewayTimeout, "did not finish in time: %w", err)
 	}
 	return fmt.Errorf("the client is gone: %w", err)
@@ -99,9 +104,6 @@ func unfinished(err error) error {
 func (p *passage) run(ctx context.Context) {
 	for i := range p.handlers {
 		result, err := p.step(ctx, i)
-		if p.onStep != nil && p.at.Load() != cutOff {
-			err = p.tell(p.handlers[i], result, err, time.Since(p.began))
-		}
 		if err != nil {
 			p.err = fmt.Errorf("extension %s: %w", p.handlers[i].Name, err)
 			return
@@ -111,10 +113,13 @@ func (p *passage) run(ctx context.Context) {
 			break
 		}
 	}
-	if ops := p.object.changes(); p.response.Allowed && len(ops) > 0 {
-		patchType := admissionv1.PatchTypeJSONPatch
-		p.response.PatchType = &patchType
-		p.response.Patch = appendPatch(nil, ops)
+	if p.response.Allowed {
+		if p.response.Patch, p.err = p.object.patch(); p.err != nil {
+			return
+		}
+		if len(p.response.Patch) > 0 {
+			p.response.PatchType = new(admissionv1.PatchTypeJSONPatch)
+		}
 	}
 	p.err = nil
 }
@@ -136,17 +141,23 @@ func (p *passage) step(ctx context.Context, i int) (result, error) {
 		return failed, ctx.Err()
 	}
 	p.meters[i].observe(request.Operation, result, took)
+	if p.onStep != nil {
+		err = p.tell(handler, result, err, took)
+	}
 	return result, err
 }
 
-// call calls one handler. A panic becomes an error of that handler.
+// call calls one handler. Nothing that a handler returned is used outside of call,
+// because any method of such a value may panic: a panic becomes an error of that
+// handler here, and errors become text.
 func (p *passage) call(ctx context.Context, i int) (result result, err error) {
 	handler := p.handlers[i]
 	defer func() {
 		if reason := recover(); reason != nil {
+			text := panicText(reason)
 			p.log.Error("extension panicked", zap.String("extension", handler.Name), zap.String("uid", string(p.object.request.UID)),
-				zap.Any("panic", reason), zap.ByteString("stack", debug.Stack()))
-			result, err = panicked, fmt.Errorf("panic: %v", reason)
+				zap.String("panic", text), zap.ByteString("stack", debug.Stack()))
+			result, err = panicked, errors.New("panic: "+text)
 		}
 	}()
 	if ctx.Err() != nil {
@@ -156,19 +167,21 @@ func (p *passage) call(ctx context.Context, i int) (result result, err error) {
 	if err != nil {
 		return failed, err
 	}
-	// Each handler has a Request of its own, to keep and to change; the last one gets
-	// the one that was read.
-	req := p.request
-	if i < len(p.handlers)-1 {
-		req = &extension.Request{Request: req.Request}
-	}
+	req := p.requestFor(i)
 	if handler.Respond != nil {
 		response := handler.Respond(ctx, typed, req)
-		return p.responded(handler, &response)
+		result, err = p.responded(handler, &response)
+	} else {
+		err = handler.Admit(ctx, typed, req)
+		p.report(handler, host.Warnings(req), host.AuditAnnotations(req))
+		result, err = p.admitted(ctx, err)
 	}
-	err = handler.Admit(ctx, typed, req)
-	p.report(handler, host.Warnings(req), host.AuditAnnotations(req))
-	return p.admitted(ctx, err)
+	if err == nil && p.onStep != nil {
+		if err := p.object.flush(); err != nil { // so that the step shows this handler's part
+			return failed, err
+		}
+	}
+	return result, err
 }
 
 // admitted returns the result of a Mutator or Validator.
@@ -180,16 +193,16 @@ func (p *passage) admitted(ctx context.Context, err error) (result, error) {
 		}
 		// The handler gave up because its time was over.
 		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-			return resultOf(err), unfinished(err)
+			return resultOf(ctx.Err()), gaveUp(ctx.Err(), ownError(err))
 		}
-		return failed, err
+		return failed, ownError(err)
 	}
 	if !p.mutating {
 		return allowed, nil
 	}
 	changed, err := p.object.note()
 	if err != nil {
-		return failed, err
+		return failed, ownError(err) // the object's own types may have made it
 	}
 	return outcome(changed), nil
 }
@@ -197,15 +210,14 @@ func (p *passage) admitted(ctx context.Context, err error) (result, error) {
 // responded returns the result of an Extension.
 func (p *passage) responded(handler *host.Handler, response *admission.Response) (result, error) {
 	p.report(handler, response.Warnings, response.AuditAnnotations)
-	status := response.Result
-	if !response.Allowed && status != nil {
-		if status.Code >= http.StatusInternalServerError {
-			return failed, errors.New(status.Message)
+	if !response.Allowed && response.Result != nil {
+		if response.Result.Code >= http.StatusInternalServerError {
+			return failed, errors.New(cut(response.Result.Message))
 		}
-		if status.Code == 0 {
-			status.Code = http.StatusForbidden
+		p.response.Result = response.Result.DeepCopy() // handlers may share one
+		if p.response.Result.Code == 0 {
+			p.response.Result.Code = http.StatusForbidden
 		}
-		p.response.Result = status
 		return denied, nil
 	}
 	changed, err := p.object.take(response)

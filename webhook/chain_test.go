@@ -319,10 +319,10 @@ func TestWhatAnExtensionAnswersIsWhatCounts(t *testing.T) {
 		"denied as not found": {admission.Errored(http.StatusNotFound, errors.New("no such thing")), http.StatusOK, false},
 		"an error":            {admission.Errored(http.StatusInternalServerError, errors.New("broken")), http.StatusInternalServerError, false},
 		"a patch of bytes": {admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{
-			Allowed: true, Patch: []byte(`[{"op":"add","path":"/metadata/labels","value":{"a":"b"}}]`),
+			Allowed: true, PatchType: new(admissionv1.PatchTypeJSONPatch), Patch: []byte(`[{"op":"add","path":"/metadata/labels","value":{"a":"b"}}]`),
 		}}, http.StatusOK, true},
 		"a patch that does not apply": {admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{
-			Allowed: true, Patch: []byte(`[{"op":"remove","path":"/nowhere"}]`),
+			Allowed: true, PatchType: new(admissionv1.PatchTypeJSONPatch), Patch: []byte(`[{"op":"remove","path":"/nowhere"}]`),
 		}}, http.StatusInternalServerError, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -350,7 +350,7 @@ func TestWhatAnExtensionAnswersIsWhatCounts(t *testing.T) {
 
 func TestEveryOperationOfAnExtensionsPatchReachesTheAPIServer(t *testing.T) {
 	response := admit(t, podRequest(admissionv1.Create), ext(func(*corev1.Pod, admission.Request) admission.Response {
-		return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: true, Patch: []byte(`[
+		return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: true, PatchType: new(admissionv1.PatchTypeJSONPatch), Patch: []byte(`[
 			{"op":"test","path":"/metadata/name","value":"shop"},
 			{"op":"copy","from":"/metadata/name","path":"/metadata/generateName"},
 			{"op":"move","from":"/metadata/novel","path":"/spec/moved"},

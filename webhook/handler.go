@@ -93,9 +93,12 @@ type handler struct {
 	tracer       tracer
 }
 
-func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.serve(w, r, &h.chain) }
+
+// serve answers a request by a chain.
+func (h *handler) serve(w http.ResponseWriter, r *http.Request, chain *chain) {
 	ctx, span := h.tracer.receive(r.Context(), r, h.name)
-	e := &exchange{handler: h, w: w, request: unread, span: span, began: time.Now()}
+	e := &exchange{handler: h, chain: chain, w: w, request: unread, span: span, began: time.Now()}
 	if err := h.enter(w); err != nil {
 		e.fail(err)
 		return
@@ -117,12 +120,14 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // exchange is a request and its answer.
 type exchange struct {
 	*handler
-	w       http.ResponseWriter
-	request *admissionv1.AdmissionRequest // unread until it is read
-	passage passage
-	context requestContext
-	span    span
-	began   time.Time
+	chain    *chain
+	w        http.ResponseWriter
+	request  *admissionv1.AdmissionRequest // unread until it is read
+	received admissionv1.AdmissionRequest  // what request points to then
+	passage  passage
+	context  requestContext
+	span     span
+	began    time.Time
 	// answering is held while the answer for a handler that was cut off goes out.
 	answering sync.Mutex
 }
@@ -141,8 +146,9 @@ func (e *exchange) read(r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	e.request = &request.AdmissionRequest
-	e.passage.begin(&e.chain, request)
+	e.received = request.AdmissionRequest
+	e.request = &e.received
+	e.passage.begin(e.chain, request, e.request)
 	return nil
 }
 

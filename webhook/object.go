@@ -1,22 +1,23 @@
 package webhook
 
 import (
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
 	"slices"
 
-	jsonpatchapply "github.com/evanphx/json-patch/v5"
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	serializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/internal/jsonpatch"
 	"github.com/admitkit/admitkit/internal/wire"
 	"github.com/admitkit/admitkit/webhook/internal/patch"
 )
@@ -31,9 +32,11 @@ type object struct {
 	scheme  *runtime.Scheme
 	// mutable is false in a validating webhook, where changes are ignored.
 	mutable bool
-	// document is the object with all of ops applied.
+	// received is the object as it was received, document the object with the
+	// operations of applied.
+	received []byte
 	document patch.Document
-	ops      []patch.Operation
+	applied  jsonpatch.Patch
 	// typed is the object that handlers see, base the one that document decodes to.
 	typed, base runtime.Object
 	// pending has the changes of typed that are not in the document yet.
@@ -45,7 +48,7 @@ func newObject(request *admissionv1.AdmissionRequest, scheme *runtime.Scheme, mu
 	if request.Operation == admissionv1.Delete {
 		raw = request.OldObject.Raw
 	}
-	return object{request: request, scheme: scheme, mutable: mutable, document: documentOf(request, raw)}
+	return object{request: request, scheme: scheme, mutable: mutable, received: raw, document: documentOf(request, raw)}
 }
 
 // as returns the object as the type that a handler takes. For an Extension, the
@@ -132,30 +135,38 @@ func (o *object) flush() error {
 	if len(o.pending) == 0 {
 		return nil
 	}
-	if err := o.apply(o.pending); err != nil {
+	if err := o.applyPending(); err != nil {
 		return err
 	}
-	o.pending, o.base = nil, copyOf(o.typed)
+	o.base = copyOf(o.typed)
 	return nil
+}
+
+func (o *object) applyPending() error {
+	next, err := jsonpatch.Decode(appendPatch(nil, o.pending))
+	if err != nil {
+		return err
+	}
+	o.pending = nil
+	return o.apply(next)
 }
 
 var errDeleted = errors.New("an object that is being deleted cannot be changed")
 
-func (o *object) apply(ops []patch.Operation) error {
+// apply applies a patch to the JSON, as the API server will do: all operations so far
+// at once to the object that it sent. One after the other they could make something
+// else, since the library treats a null that it wrote differently from one it read.
+func (o *object) apply(next jsonpatch.Patch) error {
 	if o.request.Operation == admissionv1.Delete {
 		return errDeleted
 	}
-	decoded, err := jsonpatchapply.DecodePatch(appendPatch(nil, ops))
+	all := o.applied.Then(next)
+	raw, err := all.Apply(o.received)
 	if err != nil {
-		return fmt.Errorf("decoding the patch: %w", err)
+		return err
 	}
-	raw, err := decoded.Apply(o.document.Raw)
-	if err != nil {
-		return fmt.Errorf("applying the patch: %w", err)
-	}
-	o.document = documentOf(o.request, raw)
+	o.applied, o.document = all, documentOf(o.request, raw)
 	o.request.Object.Raw = raw
-	o.ops = append(o.ops, ops...)
 	return nil
 }
 
@@ -163,26 +174,55 @@ func (o *object) apply(ops []patch.Operation) error {
 // it, and reports whether there is one. Changes to the Pod itself are dropped: only
 // the response counts.
 func (o *object) take(response *admission.Response) (changed bool, err error) {
-	ops, err := operationsOf(response.Patches)
+	next, err := patchOf(response)
 	if err != nil {
 		return false, err
 	}
-	if len(ops) == 0 && len(response.Patch) > 0 {
-		if err := json.Unmarshal(response.Patch, &ops); err != nil {
-			return false, fmt.Errorf("decoding the patch of the response: %w", err)
-		}
-	}
-	o.typed = nil
-	if len(ops) == 0 {
+	into := reflect.TypeOf(o.typed)
+	o.typed, o.base = nil, nil
+	if next.Len() == 0 {
 		return false, nil
 	}
-	return true, o.apply(ops)
+	if err := o.apply(next); err != nil {
+		return false, err
+	}
+	return true, o.redecode(reflect.New(into.Elem()).Interface().(runtime.Object))
 }
 
-// changes returns all operations of the handlers on the object as it was received.
-func (o *object) changes() []patch.Operation {
-	if len(o.ops) == 0 {
-		return o.pending
+// redecode decodes the patched object, as the API server does next. The object must
+// still be what it was.
+func (o *object) redecode(into runtime.Object) error {
+	const failure = "the patch of the response makes an object that the API server refuses: "
+	kind, err := serializer.DefaultMetaFactory.Interpret(o.document.Raw)
+	if err != nil {
+		return fmt.Errorf(failure+"%w", err)
 	}
-	return append(o.ops, o.pending...)
+	was := schema.GroupVersionKind(o.request.Kind)
+	if changed := (schema.GroupVersionKind{
+		Group: kind.Group, Version: cmp.Or(kind.Version, was.Version), Kind: cmp.Or(kind.Kind, was.Kind),
+	}); changed != was {
+		return fmt.Errorf(failure+"it is a %s", changed)
+	}
+	if err := o.decode(into); err != nil {
+		return errors.New(failure + err.Error()) // without its code, for it is not the client's fault
+	}
+	return nil
+}
+
+// patch returns the JSON of the operations of all handlers on the object as it was
+// received; nil if there are none.
+func (o *object) patch() ([]byte, error) {
+	if o.applied.Len() > 0 && len(o.pending) > 0 {
+		// What is made of an Extension's patch is applied once as a whole.
+		if err := o.applyPending(); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case o.applied.Len() > 0:
+		return o.applied.Append(nil), nil
+	case len(o.pending) > 0:
+		return appendPatch(nil, o.pending), nil
+	}
+	return nil, nil
 }

@@ -2,15 +2,17 @@ package webhook
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
 
-	jsonpatch "gomodules.xyz/jsonpatch/v2"
+	operation "gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/admitkit/admitkit/internal/jsonpatch"
 	"github.com/admitkit/admitkit/internal/wire"
 	"github.com/admitkit/admitkit/webhook/internal/patch"
 )
@@ -32,9 +34,9 @@ func PatchFrom(req admission.Request, after runtime.Object) admission.Response {
 	if err != nil {
 		return admission.Errored(http.StatusInternalServerError, err)
 	}
-	patches := make([]jsonpatch.Operation, len(ops))
+	patches := make([]operation.Operation, len(ops))
 	for i, op := range ops {
-		patches[i] = jsonpatch.Operation{Operation: op.Op, Path: op.Path}
+		patches[i] = operation.Operation{Operation: op.Op, Path: op.Path}
 		if op.Value != nil {
 			patches[i].Value = op.Value
 		}
@@ -50,19 +52,37 @@ func documentOf(request *admissionv1.AdmissionRequest, raw []byte) patch.Documen
 // appendPatch appends the JSON of a patch to dst.
 func appendPatch(dst []byte, ops []patch.Operation) []byte { return patch.Append(dst, ops) }
 
-// operationsOf returns the operations of an Extension's response.
-func operationsOf(patches []jsonpatch.Operation) ([]patch.Operation, error) {
-	ops := make([]patch.Operation, len(patches))
-	for i, p := range patches {
-		ops[i] = patch.Operation{Op: p.Operation, Path: p.Path}
-		if p.Operation == "remove" {
-			continue
-		}
-		value, err := json.Marshal(p.Value)
+// patchOf returns the patch of an Extension's response, from what controller-runtime
+// would send: Patches if there are any (see Complete of admission.Response), else
+// Patch. An API server accepts Patch and PatchType only together
+// (VerifyAdmissionResponse in k8s.io/apiserver,
+// pkg/admission/plugin/webhook/request/admissionreview.go).
+func patchOf(response *admission.Response) (jsonpatch.Patch, error) {
+	text := response.Patch
+	switch {
+	case len(response.Patches) > 0:
+		encoded, err := json.Marshal(response.Patches)
 		if err != nil {
-			return nil, fmt.Errorf("encoding the patch of the response: %s %s: %w", p.Operation, p.Path, err)
+			return jsonpatch.Patch{}, fmt.Errorf("encoding the patch of the response: %w", ownError(err))
 		}
-		ops[i].Value = value
+		text = encoded
+	case len(text) == 0 && response.PatchType == nil:
+		return jsonpatch.Patch{}, nil
+	case len(text) == 0:
+		return jsonpatch.Patch{}, errors.New("the response has a PatchType, but no Patch; return Patches, or neither of the two")
+	case response.PatchType == nil:
+		return jsonpatch.Patch{}, errors.New("the response has a Patch, but no PatchType; return Patches, or set PatchType to JSONPatch")
 	}
-	return ops, nil
+	patch, err := jsonpatch.Decode(text)
+	switch kind := response.PatchType; {
+	case err != nil:
+		return patch, err
+	case patch.Len() > jsonpatch.MaxOperations:
+		return patch, fmt.Errorf("the patch of the response has %d operations, at most %d are applied", patch.Len(), jsonpatch.MaxOperations)
+	case len(response.Patches) > 0:
+		return patch, nil
+	case *kind == "" || *kind != admissionv1.PatchTypeJSONPatch && patch.Len() > 0: // in this order, as an API server
+		return patch, fmt.Errorf("the response has the PatchType %q; the only one is JSONPatch", *kind)
+	}
+	return patch, nil
 }

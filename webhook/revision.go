@@ -1,10 +1,13 @@
 package webhook
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -16,92 +19,168 @@ import (
 // [ValidatingPath] that belong to none of webhooks. During an upgrade, replicas of
 // two revisions serve webhooks that one of them registered, and an unknown webhook
 // must not cause an outage. So the handlers that its path names answer, whatever
-// their scope, as this revision did before the upgrade.
+// their scope, as this revision did before the upgrade. Each runs once, however often
+// the path names it.
 //
-// A handler that this revision does not have is new, or its Go type was renamed. It
-// is skipped here, and takes effect when the last replica without it is gone. The
-// first request to such a path is logged as a warning; all of them are counted under
-// the webhook name "other-revision".
+// A handler that this revision does not have is new, or its Go type was renamed. If
+// the webhook of that name has handlers here that the path does not name, they run
+// in its place: a guard that was renamed is in force throughout. If it has none, the
+// handler is skipped, and takes effect when the last replica without it is gone. It
+// is not refused, although the failure policy may be Fail: a new revision that does
+// not become ready would then block everything that the old one still answers well.
+//
+// Such requests are counted under the webhook name "other-revision". At most one a
+// minute is logged, as a warning. A path that names more than 1000 handlers, or one
+// of more than 80 characters, is not found.
 func OtherRevisions(webhooks []*Webhook, options HandlerOptions) http.Handler {
 	if options.Logger == nil {
 		options.Logger = zap.NewNop()
 	}
-	return &otherRevisions{webhooks: webhooks, options: options, handlers: map[string]http.Handler{}}
+	return &otherRevisions{
+		mutating:   newOtherWebhooks(webhooks, true, options),
+		validating: newOtherWebhooks(webhooks, false, options),
+		log:        options.Logger,
+	}
 }
+
+// The limits of a path. A segment is a slug and an ordinal; see segmentsOf.
+const (
+	maxSegments = 1000
+	maxSegment  = 80
+)
+
+// logOtherRevisions is how often such a request is logged.
+const logOtherRevisions = time.Minute
 
 type otherRevisions struct {
-	webhooks []*Webhook
-	options  HandlerOptions
+	mutating, validating *otherWebhooks
+	log                  *zap.Logger
 
 	mu       sync.Mutex
-	handlers map[string]http.Handler // by path
+	logged   time.Time // the last time
+	unlogged int       // requests since then
 }
-
-// maxOtherPaths limits the memory that clients can occupy with made-up paths.
-const maxOtherPaths = 100
 
 func (o *otherRevisions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	handler := o.handler(r.URL.Path)
-	if handler == nil {
-		http.NotFound(w, r)
+	webhooks := o.validating
+	if strings.HasPrefix(r.URL.Path, MutatingPath) {
+		webhooks = o.mutating
+	}
+	name, segments, err := parsePath(r.URL.Path, kindPath(webhooks.handler.chain.mutating))
+	if err != nil {
+		_ = writeFailure(w, http.StatusNotFound, err) // the client is gone
 		return
 	}
-	handler.ServeHTTP(w, r)
+	found, missing := webhooks.find(name, segments)
+	o.note(r.URL.Path, missing)
+	webhooks.handler.serve(w, r, webhooks.chain(found))
 }
 
-// handler returns the handler of a path, nil if the path names no handlers.
-func (o *otherRevisions) handler(path string) http.Handler {
+// parsePath returns the name of a webhook and the segments of its handlers from a
+// path of a kind.
+func parsePath(path, kind string) (name string, segments []string, err error) {
+	rest, ofKind := strings.CutPrefix(path, kind)
+	segments = strings.SplitN(rest, "/", maxSegments+2)
+	switch {
+	case !ofKind || len(segments) < 2:
+		return "", nil, errors.New("not the path of a webhook, which names its handlers")
+	case len(segments) > maxSegments+1:
+		return "", nil, fmt.Errorf("the path of a webhook names at most %d handlers", maxSegments)
+	}
+	for _, segment := range segments {
+		if segment == "" || len(segment) > maxSegment {
+			return "", nil, fmt.Errorf("a name in the path of a webhook has 1 to %d characters", maxSegment)
+		}
+	}
+	return segments[0], segments[1:], nil
+}
+
+// note logs that another revision registered a path, unless it did so recently.
+func (o *otherRevisions) note(path string, missing []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if handler := o.handlers[path]; handler != nil {
-		return handler
+	if !o.logged.IsZero() && time.Since(o.logged) < logOtherRevisions {
+		o.unlogged++
+		return
 	}
-	w := &Webhook{Name: "other-revision", Mutating: strings.HasPrefix(path, MutatingPath)}
-	rest, ofKind := strings.CutPrefix(path, kindPath(w.Mutating))
-	segments := strings.Split(rest, "/")
-	if !ofKind || len(segments) < 2 {
-		return nil
-	}
-	var missing []string
-	w.Handlers, missing = o.find(w.Mutating, segments[0], segments[1:])
-	o.options.Logger.Warn("another revision registered this webhook; its handlers that this revision has will answer",
-		zap.String("path", path), zap.Strings("missing", missing))
-	if len(o.handlers) >= maxOtherPaths {
-		clear(o.handlers)
-	}
-	handler := w.Handler(o.options)
-	o.handlers[path] = handler
-	return handler
+	o.log.Warn("another revision registered this webhook; its handlers that this revision has will answer",
+		zap.String("path", path[:min(len(path), 1000)]), zap.Strings("missing", missing[:min(len(missing), 10)]), zap.Int("unloggedRequests", o.unlogged))
+	o.logged, o.unlogged = time.Now(), 0
 }
 
-// find returns the handlers for the segments of a webhook's path. A webhook of that
-// name here gives its handlers of the same name, in order; for other segments it is
-// the handler with exactly that segment.
-func (o *otherRevisions) find(mutating bool, name string, segments []string) (found []*extension.Handler, missing []string) {
-	bySegment, inTurn := map[string]*extension.Handler{}, map[string][]*extension.Handler{}
-	for _, w := range o.webhooks {
+// otherWebhooks are the handlers of all webhooks of one kind.
+type otherWebhooks struct {
+	places  []place
+	handler *handler // its chain has a handler for each place
+}
+
+// place is where a handler is.
+type place struct{ webhook, segment string }
+
+func newOtherWebhooks(webhooks []*Webhook, mutating bool, options HandlerOptions) *otherWebhooks {
+	o, all := &otherWebhooks{}, &Webhook{Name: "other-revision", Mutating: mutating}
+	for _, w := range webhooks {
 		if w.Mutating != mutating {
 			continue
 		}
 		for i, segment := range w.segments {
-			bySegment[segment] = w.Handlers[i]
-			if w.Name == name {
-				inTurn[uncounted(segment)] = append(inTurn[uncounted(segment)], w.Handlers[i])
-			}
+			o.places = append(o.places, place{w.Name, segment})
+			all.Handlers = append(all.Handlers, w.Handlers[i])
 		}
 	}
+	o.handler = all.Handler(options).(*handler)
+	return o
+}
+
+// chain returns the chain of the handlers at these places.
+func (o *otherWebhooks) chain(places []int) *chain {
+	c := o.handler.chain
+	all, meters := c.handlers, c.meters
+	c.handlers, c.meters = make([]*host.Handler, len(places)), make([]*meter, len(places))
+	for i, at := range places {
+		c.handlers[i], c.meters[i] = all[at], meters[at]
+	}
+	return &c
+}
+
+// find returns the places of the handlers for the segments of a webhook's path, each
+// at most once. A webhook of that name here gives its handlers of the same name, in
+// order; for other segments it is the handler with exactly that segment. The
+// handlers of the webhook that are then left stand in for those that are missing.
+func (o *otherWebhooks) find(name string, segments []string) (found []int, missing []string) {
+	inTurn, bySegment := map[string][]int{}, map[string]int{}
+	for i, p := range o.places {
+		bySegment[p.segment] = i
+		if p.webhook == name {
+			inTurn[uncounted(p.segment)] = append(inTurn[uncounted(p.segment)], i)
+		}
+	}
+	used, standIn := make([]bool, len(o.places)), -1
 	for _, segment := range segments {
-		a := bySegment[segment]
+		at, known := bySegment[segment]
 		if next := inTurn[uncounted(segment)]; len(next) > 0 {
-			a, inTurn[uncounted(segment)] = next[0], next[1:]
+			at, known, inTurn[uncounted(segment)] = next[0], true, next[1:]
 		}
-		if a == nil {
-			missing = append(missing, segment)
-		} else {
-			found = append(found, a)
+		if known && !used[at] {
+			used[at] = true
+			found = append(found, at)
+			continue
+		}
+		missing = append(missing, segment)
+		if standIn < 0 {
+			standIn = len(found)
 		}
 	}
-	return found, missing
+	if standIn < 0 {
+		return found, nil
+	}
+	var left []int
+	for i, p := range o.places {
+		if p.webhook == name && !used[i] {
+			left = append(left, i)
+		}
+	}
+	return slices.Insert(found, standIn, left...), missing
 }
 
 // segmentsOf returns a path segment for each handler: its name and that of the

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -51,6 +53,9 @@ func (guard) Validate(context.Context, *corev1.Pod, *extension.Request) error {
 	return extension.Deny("no")
 }
 
+// renamedGuard is guard in another revision.
+type renamedGuard struct{ guard }
+
 func grouped(t *testing.T, handlers ...*extension.Handler) []*webhook.Webhook {
 	t.Helper()
 	webhooks, err := webhook.Group(handlers, webhook.Defaults{})
@@ -66,6 +71,7 @@ func TestAReplicaOfAnotherRevisionAnswersWithTheHandlersItHas(t *testing.T) {
 	two := func(s extension.Scope) *extension.Handler { return extension.Mutating(second{}, s) }
 	refuse := func(s extension.Scope) *extension.Handler { return extension.Validating(guard{}, s) }
 	function := func(name string) *extension.Handler { return byFunction(name, named) }
+	renamed := extension.Validating(renamedGuard{}, named)
 	other := extension.Mutating(extension.MutatorFunc[*corev1.Service](func(context.Context, *corev1.Service, *extension.Request) error { return nil }), slow)
 	for name, test := range map[string]struct {
 		here, registered []*extension.Handler // by this replica, and by another
@@ -81,6 +87,10 @@ func TestAReplicaOfAnotherRevisionAnswersWithTheHandlersItHas(t *testing.T) {
 		"handlers of two scopes share one":    {here: []*extension.Handler{one(named), two(slow)}, registered: []*extension.Handler{one(named), two(named)}, by: "12"},
 		"everything is new":                   {registered: []*extension.Handler{one(named)}, missing: "webhook-test-first-v1-pod"},
 		"a guard has another scope":           {here: []*extension.Handler{refuse(named)}, registered: []*extension.Handler{refuse(slow)}, denied: true},
+		"a handler has a new name":            {here: []*extension.Handler{one(named)}, registered: []*extension.Handler{two(named)}, by: "1", missing: "webhook-test-second-v1-pod"},
+		"one of two has a new name":           {here: []*extension.Handler{one(named), function("f")}, registered: []*extension.Handler{two(named), function("f")}, by: "1f", missing: "webhook-test-second-v1-pod"},
+		"a guard has a new name":              {here: []*extension.Handler{refuse(named)}, registered: []*extension.Handler{renamed}, denied: true, missing: "webhook-test-renamedguard-v1-pod"},
+		"two parts are equal":                 {here: []*extension.Handler{one(named), one(named)}, registered: []*extension.Handler{one(slow), one(slow)}, by: "11"},
 		"a guard is new":                      {here: []*extension.Handler{one(named)}, registered: []*extension.Handler{refuse(slow)}, missing: "webhook-test-guard-v1-pod"},
 		"functions are told apart by a count": {here: []*extension.Handler{function("1"), function("2")}, registered: []*extension.Handler{function("3"), function("4"), function("5")}, by: "12", missing: "extension-mutatorfunc-v1-pod.3"},
 		"a function is gone before another":   {here: []*extension.Handler{byFunction("1", extension.Scope{}), function("2")}, registered: []*extension.Handler{function("2")}, by: "2"},
@@ -119,18 +129,87 @@ func TestAReplicaOfAnotherRevisionAnswersWithTheHandlersItHas(t *testing.T) {
 
 func TestAPathThatNamesNoHandlersIsNotFound(t *testing.T) {
 	others := webhook.OtherRevisions(grouped(t, extension.Mutating(first{}, extension.Scope{Name: "pods"})), webhook.HandlerOptions{})
-	for _, path := range []string{"/mutate/pods", "/mutate/", "/validate/x", "/validate"} {
-		if w := send(t, podRequest(admissionv1.Create), others, path); w.Code != http.StatusNotFound {
-			t.Errorf("%s: HTTP %d", path, w.Code)
+	for _, path := range []string{"/mutate/pods", "/mutate/", "/validate/x", "/validate", "/mutate/pods/", "/mutate//x", "/mutate/pods/x//y", "/mutate/pods/" + strings.Repeat("x", 81), "/mutate/pods" + strings.Repeat("/x", 1001)} {
+		if w := send(t, podRequest(admissionv1.Create), others, path); w.Code != http.StatusNotFound || messageOf(t, w.Body.Bytes()) == "" {
+			t.Errorf("%s: HTTP %d %s", path, w.Code, w.Body)
 		}
 	}
-	for i := range 1000 { // more than it remembers
+}
+
+func TestAPathRunsEachHandlerOnceHoweverOftenItNamesIt(t *testing.T) {
+	ran := 0
+	counts := extension.Mutating(mutate(func(context.Context, *corev1.Pod, *extension.Request) error { ran++; return nil }), extension.Scope{Name: "pods"})
+	for name, test := range map[string]struct {
+		path func(i int) string
+		want int
+	}{
+		"by its name":        {func(int) string { return "/extension-mutatorfunc-v1-pod" }, 2},
+		"by its ordinals":    {func(i int) string { return fmt.Sprintf("/extension-mutatorfunc-v1-pod.%d", i) }, 2},
+		"by names it hasn't": {func(i int) string { return fmt.Sprintf("/other.%d", i) }, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			others := webhook.OtherRevisions(grouped(t, counts, counts), webhook.HandlerOptions{})
+			path := "/mutate/pods"
+			for i := range 1000 {
+				path += test.path(i)
+			}
+			ran = 0
+			request := podRequest(admissionv1.Create)
+			if decided(t, request, send(t, request, others, path)); ran != test.want {
+				t.Errorf("the two handlers ran %d times", ran)
+			}
+		})
+	}
+}
+
+func TestPathsThatAreMadeUpCostNeitherMemoryNorLog(t *testing.T) {
+	core, logs := observer.New(zapcore.DebugLevel)
+	others := webhook.OtherRevisions(grouped(t, extension.Mutating(first{}, extension.Scope{Name: "pods"})), webhook.HandlerOptions{Logger: zap.New(core)})
+	kept := func() uint64 {
+		runtime.GC()
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return stats.HeapAlloc
+	}
+	admitBy := func(path string) {
 		request := podRequest(admissionv1.Create)
-		response := decided(t, request, send(t, request, others, fmt.Sprintf("/mutate/pods-%d/webhook-test-first-v1-pod", i)))
-		if len(response.Patch) == 0 {
-			t.Fatalf("path %d: the handler did not run", i)
+		if response := decided(t, request, send(t, request, others, path)); len(response.Patch) == 0 {
+			t.Fatalf("%.100s: the handler did not run", path)
 		}
 	}
+	admitBy("/mutate/pods/webhook-test-first-v1-pod")
+	before := kept()
+	const paths, long = 200, 900
+	for i := range paths {
+		admitBy(fmt.Sprintf("/mutate/pods-%d/webhook-test-first-v1-pod", i) + strings.Repeat("/"+strings.Repeat("x", 70), long))
+	}
+	if after := kept(); after > before+paths*long*70/10 {
+		t.Errorf("of %d paths, %d KiB are kept", paths, (after-before)/1024)
+	}
+	warnings := logs.FilterLevelExact(zapcore.WarnLevel).All()
+	if len(warnings) != 1 {
+		t.Errorf("they are logged %d times", len(warnings))
+	}
+}
+
+func TestTheNextWarningSaysHowManyRequestsHadNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zapcore.WarnLevel)
+		others := webhook.OtherRevisions(nil, webhook.HandlerOptions{Logger: zap.New(core)})
+		path := "/validate/pods" + strings.Repeat("/x", 900)
+		for range 3 {
+			send(t, podRequest(admissionv1.Create), others, path)
+		}
+		time.Sleep(time.Minute)
+		send(t, podRequest(admissionv1.Create), others, path)
+		lines := logs.All()
+		if len(lines) != 2 || lines[1].ContextMap()["unloggedRequests"] != int64(2) {
+			t.Fatalf("got %v", lines)
+		}
+		if size := len(fmt.Sprint(lines[0].ContextMap())); size > 2000 {
+			t.Errorf("a line has %d bytes", size)
+		}
+	})
 }
 
 func TestThePathOfAWebhookIsOneThatTheAPIServerTakes(t *testing.T) {

@@ -1,8 +1,12 @@
 package webhook
 
 import (
+	"errors"
+	"runtime/debug"
 	"slices"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/admitkit/admitkit/internal/host"
 )
@@ -23,14 +27,19 @@ type Step struct {
 	Took time.Duration
 }
 
-// tell reports a step. It first applies a Mutator's changes to the JSON, so that
-// each handler's part is visible.
-func (p *passage) tell(handler *host.Handler, result result, err error, took time.Duration) error {
-	if err == nil {
-		err = p.object.flush()
+// tell reports a step. A panic of the function that it reports to is an error of the
+// request, as one of the handler would be.
+func (p *passage) tell(handler *host.Handler, result result, err error, took time.Duration) (told error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			told = errors.New("OnStep panicked: " + panicText(reason))
+			p.log.Error("OnStep panicked", zap.String("extension", handler.Name), zap.Error(told), zap.ByteString("stack", debug.Stack()))
+		}
+	}()
+	step := Step{Extension: handler.Name, Result: result.String(), Object: slices.Clone(p.object.document.Raw), Err: err, Took: took}
+	if failure, ok := errors.AsType[*handlerError](err); ok {
+		step.Err = authorsError{failure}
 	}
-	p.onStep(Step{
-		Extension: handler.Name, Result: result.String(), Object: slices.Clone(p.object.document.Raw), Err: err, Took: took,
-	})
+	p.onStep(step)
 	return err
 }

@@ -9,11 +9,11 @@ import (
 	"net/http/httptest"
 	"sync"
 
-	jsonpatch "github.com/evanphx/json-patch/v5"
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/admitkit/admitkit/internal/jsonpatch"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -253,13 +253,9 @@ func send(ctx context.Context, h *hook, review *admissionv1.AdmissionReview) (re
 }
 
 func applyPatch(object, patch []byte) ([]byte, error) {
-	decoded, err := jsonpatch.DecodePatch(patch)
+	decoded, err := jsonpatch.Decode(patch)
 	if err != nil {
-		return nil, fmt.Errorf("decoding the patch: %w", err)
+		return nil, err
 	}
-	patched, err := decoded.Apply(object)
-	if err != nil {
-		return nil, fmt.Errorf("applying the patch: %w", err)
-	}
-	return patched, nil
+	return decoded.Apply(object)
 }

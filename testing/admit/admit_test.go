@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -288,7 +289,7 @@ type misspelt struct{}
 
 func (misspelt) Handle(context.Context, extension.Manager, *corev1.Pod, admission.Request) admission.Response {
 	response := admission.Allowed("")
-	response.Patch = []byte(`[{"op":"add","path":"/spec/dnsPolcy","value":"Default"}]`)
+	response.PatchType, response.Patch = new(admissionv1.PatchTypeJSONPatch), []byte(`[{"op":"add","path":"/spec/dnsPolcy","value":"Default"}]`)
 	return response
 }
 

@@ -51,12 +51,13 @@ func (e *listEdit) align(p *plan, n, m int) error {
 		}
 		after[j], e.keyed[j] = intern(id), id.keyed
 	}
+	distinct := e.tellTwinsApart(p, before, after, len(ids))
 	if n*m <= maxTable {
 		e.matchBest(before, after)
 	} else {
-		e.matchLong(before, after, len(ids))
+		e.matchLong(before, after, distinct)
 	}
-	e.matchMoved(before, after, len(ids))
+	e.matchMoved(before, after, distinct)
 	return nil
 }
 
@@ -114,6 +115,80 @@ func (e *listEdit) identifyBy(keyed bool, p *plan, v reflect.Value) (identity, e
 	text := string(content)
 	e.buffer.Truncate(begin)
 	return identity{keyed: keyed, text: text}, err
+}
+
+// secondKeys has the second key of the API's lists that have two (+listMapKey in its
+// comments), by the first, which is all that patchMergeKey names.
+var secondKeys = map[string]string{"containerPort": "protocol", "port": "protocol", "topologyKey": "whenUnsatisfiable"}
+
+// tellTwinsApart pairs the items that have one key, such as the ports 53/TCP and
+// 53/UDP, by what else they have in common, and gives each pair an identity of its
+// own. It returns the number of identities.
+func (e *listEdit) tellTwinsApart(p *plan, before, after []int, ids int) int {
+	if !haveTwins(before, ids) && !haveTwins(after, ids) {
+		return ids
+	}
+	type pair struct{ i, j, worth int }
+	was, is := placesOf(before, ids), placesOf(after, ids)
+	for id := range was {
+		if n := len(was[id]) * len(is[id]); n < 2 || n > maxTable || !e.keyed[is[id][0]] {
+			continue
+		}
+		var pairs []pair
+		for _, i := range was[id] {
+			for _, j := range is[id] {
+				pairs = append(pairs, pair{i, j, p.likeness(e.was(i), e.is(j))})
+			}
+		}
+		slices.SortStableFunc(pairs, func(a, b pair) int { return b.worth - a.worth })
+		for _, pair := range pairs {
+			if before[pair.i] == id && after[pair.j] == id {
+				before[pair.i], after[pair.j] = ids, ids
+				ids++
+			}
+		}
+	}
+	return ids
+}
+
+func haveTwins(list []int, ids int) bool {
+	seen := make([]bool, ids)
+	for _, id := range list {
+		if seen[id] {
+			return true
+		}
+		seen[id] = true
+	}
+	return false
+}
+
+// likeness returns how much two items of a list have in common: their second key
+// above all, then the number of equal fields.
+func (p *plan) likeness(a, b reflect.Value) (n int) {
+	switch {
+	case p.elem.form == anyForm:
+		x, _ := reflect.TypeAssert[map[string]any](a)
+		y, _ := reflect.TypeAssert[map[string]any](b)
+		for key, value := range x {
+			if other, found := y[key]; found && equalTrees(value, other) {
+				n++
+			}
+		}
+		return n
+	case a.Kind() == reflect.Pointer:
+		a, b = a.Elem(), b.Elem() // with a key, so not nil
+	}
+	item := planOf(a.Type())
+	for _, f := range item.fields {
+		if !f.same(addressOf(a), addressOf(b)) {
+			continue
+		}
+		n++
+		if f.Name == secondKeys[p.key.Name] {
+			n += len(item.fields)
+		}
+	}
+	return n
 }
 
 // The worth of a pair of items: they have the same identity, or they are equal too.

@@ -168,11 +168,14 @@ func mapsOf(t reflect.Type) func(a, b address) bool {
 	case reflect.TypeFor[map[string][]byte]():
 		return func(a, b address) bool {
 			x, y := read[map[string][]byte](a), read[map[string][]byte](b)
-			return (x == nil) == (y == nil) && maps.EqualFunc(x, y, bytes.Equal)
+			return (x == nil) == (y == nil) && maps.EqualFunc(x, y, equalBytes)
 		}
 	}
 	return reflected(t)
 }
+
+// equalBytes tells nil, which is null in JSON, from no bytes, which are "".
+func equalBytes(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }
 
 func equalMaps[M ~map[K]V, K, V comparable](a, b address) bool {
 	x, y := read[M](a), read[M](b)

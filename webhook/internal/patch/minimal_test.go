@@ -252,6 +252,12 @@ func TestThePatchOfAValueIsMinimal(t *testing.T) {
 			mutate: on(func(s *corev1.Secret) { s.Data["b"] = []byte{2} }),
 			want:   []string{`replace /data/b "Ag=="`},
 		},
+		"no bytes are null, empty bytes are not": {
+			raw:    `{"data":{"a":null,"b":""}}`,
+			into:   &corev1.Secret{},
+			mutate: on(func(s *corev1.Secret) { s.Data["a"], s.Data["b"] = []byte{}, nil }),
+			want:   []string{`replace /data/a ""`, `replace /data/b null`},
+		},
 	})
 }
 

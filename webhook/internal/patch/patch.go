@@ -47,8 +47,8 @@ type Document struct {
 // metadata.managedFields, in which the API server records who set which field: a
 // handler that trims them to save memory must not remove them from the object.
 //
-// before and after are of one Go type. The operations share no memory with the
-// document.
+// before and after are of one Go type. An unstructured object must hold values of
+// the API machinery's types only. The operations share no memory with the document.
 func (d *Document) Diff(before, after runtime.Object) ([]Operation, error) {
 	if reflect.TypeOf(before) != reflect.TypeOf(after) {
 		return nil, fmt.Errorf("cannot compare a %T with a %T", before, after)
@@ -58,6 +58,11 @@ func (d *Document) Diff(before, after runtime.Object) ([]Operation, error) {
 	}
 	differ := newDiffer(d)
 	was, is := root(before), root(after)
+	if _, isTree := after.(runtime.Unstructured); isTree {
+		if err := checkTree(is.Interface()); err != nil {
+			return nil, err
+		}
+	}
 	if err := differ.value(planOf(is.Type()), was, is); err != nil {
 		return nil, fmt.Errorf("comparing a %T before and after: %w", after, err)
 	}
