@@ -8,7 +8,13 @@
 // passes through the whole codec, the chain of extensions and the patch engine.
 // [Engine.Check] reports what the extensions did that Kubernetes forbids.
 //
-// The rest of an API server is missing: offline sets no defaults, runs no other
-// admission plugins and no validation, and treats match conditions, which are
-// CEL, as true.
+// [Request.Matches] decides which webhooks are called. It does so exactly as
+// k8s.io/apiserver does, with which testing/differential compares it: that package
+// needs more than a user of ours should have to compile. What nobody can tell
+// without a cluster is the error [Unknown], never an answer: what match conditions,
+// which are CEL, evaluate to, the labels of a namespace that were not given, an
+// object in another version, and the resource of a kind that [Kinds] does not know.
+//
+// The rest of an API server is missing: offline sets no defaults, and runs no other
+// admission plugins and no validation.
 package offline
