@@ -479,28 +479,11 @@ func TestTheSameWebhooksAreCalledAsByTheAPIServer(t *testing.T) {
 	c := count{classes: map[string]int{}}
 	for range batches {
 		d.kinds = d.pool(all)
-		scopes := make([]extension.Scope, hooksOfABatch)
-		server.hooks = make([]webhook.WebhookAccessor, hooksOfABatch)
-		for i := range scopes {
-			scopes[i] = d.scope(fmt.Sprintf("w%d", i))
-			server.hooks[i] = d.registered(scopes[i])
-		}
-		for range admissionsOfABatch {
-			a := d.arrival()
-			attr := a.attributes(t)
-			server.ask(t, attr, o)
-			whole, req := a.request(t, d, known, false), (*offline.Request)(nil)
-			if req = whole; d.chance(30) {
-				req = a.request(t, d, known, true)
-			}
-			for i, scope := range scopes {
-				c.compare(t, a, scope, attr, req, whole, server.verdict[i], server.errs[i])
-			}
-		}
+		c.batch(t, d, server, o, known)
 	}
 	t.Logf("%d cases: %d called, %d in another version, %d undecided until all was known, %d wrong: %v",
 		c.cases, c.called, c.converted, c.undecided, c.wrong, c.classes)
-	fmt.Printf("FIGURE engine.match_cases=%d\nFIGURE engine.match_wrong=%d\n", c.cases, c.wrong)
+	fmt.Printf("FIGURE engine.match_cases=%d cases\nFIGURE engine.match_wrong=%d cases\n", c.cases, c.wrong)
 	if c.called < c.cases/20 || c.converted == 0 || c.undecided == 0 || c.cases != batches*hooksOfABatch*admissionsOfABatch {
 		t.Error("the cases are not what they should be")
 	}
@@ -527,6 +510,30 @@ func (d *drawer) pool(all []kind) []kind {
 type count struct {
 	cases, called, converted, undecided, wrong int
 	classes                                    map[string]int
+}
+
+// batch compares the decisions about some webhooks and admissions.
+func (c *count) batch(t *testing.T, d *drawer, server *server, o interfaces, known *offline.Kinds) {
+	t.Helper()
+	scopes := make([]extension.Scope, hooksOfABatch)
+	server.hooks = make([]webhook.WebhookAccessor, hooksOfABatch)
+	for i := range scopes {
+		scopes[i] = d.scope(fmt.Sprintf("w%d", i))
+		server.hooks[i] = d.registered(scopes[i])
+	}
+	for range admissionsOfABatch {
+		a := d.arrival()
+		attr := a.attributes(t)
+		server.ask(t, attr, o)
+		whole := a.request(t, d, known, false)
+		req := whole
+		if d.chance(30) {
+			req = a.request(t, d, known, true)
+		}
+		for i, scope := range scopes {
+			c.compare(t, a, scope, attr, req, whole, server.verdict[i], server.errs[i])
+		}
+	}
 }
 
 // compare compares one case: with what the request says, and if that is not enough
