@@ -27,6 +27,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/testing/controlplane"
+	"github.com/admitkit/admitkit/webhook"
 )
 
 // scopes are webhooks of which each goes wrong if one rule of the API server is
@@ -60,8 +61,13 @@ func (c *calls) take() []string {
 	defer c.mu.Unlock()
 	names := c.names
 	c.names = nil
-	slices.Sort(names)
 	return names
+}
+
+func (c *calls) add(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.names = append(c.names, name)
 }
 
 func (c *calls) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -71,9 +77,7 @@ func (c *calls) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if review.Request.UserInfo.Username == "admin" {
-		c.mu.Lock()
-		c.names = append(c.names, strings.TrimPrefix(r.URL.Path, "/"))
-		c.mu.Unlock()
+		c.add(strings.TrimPrefix(r.URL.Path, "/"))
 	}
 	review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
 	w.Header().Set("Content-Type", "application/json")
@@ -98,6 +102,9 @@ func TestTheRealAPIServerCallsTheSameWebhooks(t *testing.T) {
 	if err := kinds.Add(gateways); err != nil {
 		t.Fatal(err)
 	}
+	for name, test := range chains() {
+		t.Run(name, func(t *testing.T) { testChain(t, client, test) })
+	}
 	d := dynamic.NewForConfigOrDie(cluster.Config())
 	establish(t, d)
 	seen := &calls{}
@@ -110,6 +117,7 @@ func TestTheRealAPIServerCallsTheSameWebhooks(t *testing.T) {
 				t.Fatal(err)
 			}
 			called := seen.take()
+			slices.Sort(called)
 			req, err := kinds.NewRequest(operation, o, nil, namespace)
 			if err != nil {
 				t.Fatal(err)
@@ -182,6 +190,77 @@ func TestTheRealAPIServerCallsTheSameWebhooks(t *testing.T) {
 	})
 }
 
+// testChain sends a ConfigMap through the handlers by way of the API server.
+func testChain(t *testing.T, client kubernetes.Interface, test chain) {
+	webhooks, err := webhook.Group(test.handlers, webhook.Defaults{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen, mux := &calls{}, http.NewServeMux()
+	server := httptest.NewTLSServer(mux)
+	defer server.Close()
+	mutating := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "chain"}}
+	validating := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "chain"}}
+	for _, w := range webhooks {
+		handler := w.Handler(webhook.HandlerOptions{Scheme: clientgoscheme.Scheme})
+		mux.HandleFunc(w.Path(), func(rw http.ResponseWriter, r *http.Request) {
+			seen.add(w.Name)
+			handler.ServeHTTP(rw, r)
+		})
+		entry := entryOf(server, w.Name, w.Path(), w.Scope)
+		if !w.Mutating {
+			validating.Webhooks = append(validating.Webhooks, entry)
+			continue
+		}
+		mutating.Webhooks = append(mutating.Webhooks, admissionregistrationv1.MutatingWebhook{
+			Name: entry.Name, ClientConfig: entry.ClientConfig, Rules: entry.Rules, NamespaceSelector: entry.NamespaceSelector, ObjectSelector: entry.ObjectSelector,
+			SideEffects: entry.SideEffects, AdmissionReviewVersions: entry.AdmissionReviewVersions, FailurePolicy: entry.FailurePolicy,
+			ReinvocationPolicy: w.Scope.ReinvocationPolicy,
+		})
+	}
+	api := client.AdmissionregistrationV1()
+	if _, err := api.ValidatingWebhookConfigurations().Create(t.Context(), validating, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.MutatingWebhookConfigurations().Create(t.Context(), mutating, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	send := func(ctx context.Context) []string {
+		configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}}
+		if _, err := client.CoreV1().ConfigMaps("apps").Create(ctx, configMap, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+			t.Error(err)
+		}
+		return seen.take()
+	}
+	// The API server learns of the two configurations one after the other.
+	last := test.called[len(test.called)-1]
+	until(t, "the API server to call the webhooks", func(ctx context.Context) bool { return slices.Contains(send(ctx), last) })
+	if called := send(t.Context()); !slices.Equal(called, test.called) {
+		t.Errorf("the API server calls %v, offline %v", called, test.called)
+	}
+	for _, err := range []error{
+		api.ValidatingWebhookConfigurations().Delete(t.Context(), "chain", metav1.DeleteOptions{}),
+		api.MutatingWebhookConfigurations().Delete(t.Context(), "chain", metav1.DeleteOptions{}),
+	} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	until(t, "the webhooks to be gone", func(ctx context.Context) bool { return len(send(ctx)) == 0 })
+}
+
+// entryOf is the webhook of a scope at this server.
+func entryOf(server *httptest.Server, name, path string, scope extension.Scope) admissionregistrationv1.ValidatingWebhook {
+	url := server.URL + path
+	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	return admissionregistrationv1.ValidatingWebhook{
+		Name: name + ".offline.test", ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: bundle},
+		Rules: scope.Rules, NamespaceSelector: scope.NamespaceSelector, ObjectSelector: scope.ObjectSelector, MatchConditions: scope.MatchConditions,
+		SideEffects: new(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+		FailurePolicy: new(admissionregistrationv1.Ignore),
+	}
+}
+
 // testDiscovery compares what is known about kinds with what the API server says.
 func testDiscovery(t *testing.T, client discovery.DiscoveryInterface) {
 	_, lists, err := client.ServerGroupsAndResources()
@@ -236,16 +315,9 @@ func register(t *testing.T, client kubernetes.Interface, seen *calls) {
 	t.Helper()
 	server := httptest.NewTLSServer(seen)
 	t.Cleanup(server.Close)
-	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "offline"}}
 	for name, scope := range scopes {
-		url := server.URL + "/" + name
-		configuration.Webhooks = append(configuration.Webhooks, admissionregistrationv1.ValidatingWebhook{
-			Name: name + ".offline.test", ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: bundle},
-			Rules: scope.Rules, NamespaceSelector: scope.NamespaceSelector, ObjectSelector: scope.ObjectSelector, MatchConditions: scope.MatchConditions,
-			SideEffects: new(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
-			FailurePolicy: new(admissionregistrationv1.Ignore),
-		})
+		configuration.Webhooks = append(configuration.Webhooks, entryOf(server, name, "/"+name, scope))
 	}
 	if _, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), configuration, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

@@ -16,77 +16,83 @@ import (
 	"github.com/admitkit/admitkit/webhook"
 )
 
-// labeller sets a label to what value makes of it.
-func labeller(name, key string, value func(string) string, scope extension.Scope) *extension.Handler {
-	scope.Name = name
-	return extension.Mutating(extension.MutatorFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
-		metav1.SetMetaDataLabel(&pod.ObjectMeta, key, value(pod.Labels[key]))
+var configMaps = extension.Resources("", "v1", []string{"configmaps"}, admissionregistrationv1.Create)
+
+// labeller sets the label of its name to what value makes of it.
+func labeller(name string, value func(string) string, scope extension.Scope) *extension.Handler {
+	scope.Name, scope.Rules = name, configMaps
+	return extension.Mutating(extension.MutatorFunc[*corev1.ConfigMap](func(_ context.Context, object *corev1.ConfigMap, _ *extension.Request) error {
+		metav1.SetMetaDataLabel(&object.ObjectMeta, name, value(object.Labels[name]))
 		return nil
 	}), scope)
 }
 
-// called returns the webhooks that a Pod with these labels reaches, in order.
-func called(t *testing.T, labels map[string]string, handlers ...*extension.Handler) []string {
-	t.Helper()
-	webhooks, err := webhook.Group(handlers, webhook.Defaults{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	req, err := new(offline.Kinds).NewRequest(admissionv1.Create, object("v1", "Pod", labels), nil, "apps")
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := offline.New(webhooks, offline.Options{Webhook: webhook.HandlerOptions{Scheme: scheme.Scheme}}).Admit(t.Context(), req)
-	if err != nil || !out.Allowed {
-		t.Fatalf("%+v, %v", out, err)
-	}
-	var names []string
-	for _, step := range out.Steps {
-		names = append(names, step.Webhook.Name)
-	}
-	return names
+func onlooker(name string, scope extension.Scope) *extension.Handler {
+	scope.Name, scope.Rules = name, configMaps
+	return extension.Validating(extension.ValidatorFunc[*corev1.ConfigMap](func(context.Context, *corev1.ConfigMap, *extension.Request) error { return nil }), scope)
 }
 
-func TestTheLabelsThatAMutatorSetsDecideWhoIsCalledNext(t *testing.T) {
-	set := func(string) string { return "a" }
+// chain is what one ConfigMap goes through. TestTheRealAPIServerCallsTheSameWebhooks
+// sends one through the same on a real API server.
+type chain struct {
+	handlers []*extension.Handler
+	called   []string
+}
+
+func chains() map[string]chain {
+	ifNeeded := extension.Scope{ReinvocationPolicy: new(admissionregistrationv1.IfNeededReinvocationPolicy)}
 	selected := extension.Scope{ObjectSelector: where("team", metav1.LabelSelectorOpExists)}
 	unselected := extension.Scope{ObjectSelector: where("team", metav1.LabelSelectorOpDoesNotExist)}
-	validator := func(name string, scope extension.Scope) *extension.Handler {
-		scope.Name = name
-		return extension.Validating(extension.ValidatorFunc[*corev1.Pod](func(context.Context, *corev1.Pod, *extension.Request) error { return nil }), scope)
-	}
-	got := called(t, nil,
-		labeller("early", "early", set, selected), labeller("team", "team", set, extension.Scope{}), labeller("late", "late", set, selected),
-		labeller("too-late", "too-late", set, unselected), validator("guard", selected), validator("no-guard", unselected))
-	if want := []string{"team", "late", "guard"}; !slices.Equal(got, want) {
-		t.Errorf("called %v, want %v", got, want)
+	once := func(string) string { return "a" }
+	longer := func(value string) string { return value + "a" }
+	return map[string]chain{
+		"the labels that a mutator sets decide who is called next": {
+			[]*extension.Handler{
+				labeller("early", once, selected), labeller("team", once, extension.Scope{}), labeller("late", once, selected),
+				labeller("too-late", once, unselected), onlooker("guard", selected), onlooker("no-guard", unselected),
+			},
+			[]string{"team", "late", "guard"},
+		},
+		"who changed the object last is not called again": {
+			[]*extension.Handler{labeller("a", once, extension.Scope{}), labeller("b", once, ifNeeded)}, []string{"a", "b"},
+		},
+		"who does not ask for it is not called again": {
+			[]*extension.Handler{labeller("a", once, extension.Scope{}), labeller("b", once, extension.Scope{})}, []string{"a", "b"},
+		},
+		"one is called again once": {
+			[]*extension.Handler{labeller("a", once, ifNeeded), labeller("b", longer, ifNeeded)}, []string{"a", "b", "a"},
+		},
+		"one is called again because one before it was": {
+			[]*extension.Handler{labeller("a", longer, ifNeeded), labeller("b", once, ifNeeded)}, []string{"a", "b", "a", "b"},
+		},
+		"one that no longer matches is not called again": {
+			[]*extension.Handler{labeller("a", longer, extension.Scope{ObjectSelector: unselected.ObjectSelector, ReinvocationPolicy: ifNeeded.ReinvocationPolicy}), labeller("team", once, extension.Scope{})},
+			[]string{"a", "team"},
+		},
 	}
 }
 
-func TestAWebhookIsReinvokedIfTheObjectChangedAfterIt(t *testing.T) {
-	ifNeeded := extension.Scope{ReinvocationPolicy: new(admissionregistrationv1.IfNeededReinvocationPolicy)}
-	once := func(string) string { return "a" }
-	longer := func(value string) string { return value + "a" }
-	for name, test := range map[string]struct {
-		handlers []*extension.Handler
-		want     []string
-	}{
-		"not if it changed the object last": {
-			[]*extension.Handler{labeller("a", "a", once, extension.Scope{}), labeller("b", "b", once, ifNeeded)}, []string{"a", "b"},
-		},
-		"not if it did not ask for it": {
-			[]*extension.Handler{labeller("a", "a", once, extension.Scope{}), labeller("b", "b", once, extension.Scope{})}, []string{"a", "b"},
-		},
-		"once": {
-			[]*extension.Handler{labeller("a", "a", once, ifNeeded), labeller("b", "b", longer, ifNeeded)}, []string{"a", "b", "a"},
-		},
-		"also after the reinvocation of one before it": {
-			[]*extension.Handler{labeller("a", "a", longer, ifNeeded), labeller("b", "b", once, ifNeeded)}, []string{"a", "b", "a", "b"},
-		},
-	} {
+func TestWebhooksAreCalledInTheOrderOfTheAPIServer(t *testing.T) {
+	for name, test := range chains() {
 		t.Run(name, func(t *testing.T) {
-			if got := called(t, nil, test.handlers...); !slices.Equal(got, test.want) {
-				t.Errorf("called %v, want %v", got, test.want)
+			webhooks, err := webhook.Group(test.handlers, webhook.Defaults{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			req, err := new(offline.Kinds).NewRequest(admissionv1.Create, object("v1", "ConfigMap", nil), nil, "apps")
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := offline.New(webhooks, offline.Options{Webhook: webhook.HandlerOptions{Scheme: scheme.Scheme}}).Admit(t.Context(), req)
+			if err != nil || !out.Allowed {
+				t.Fatalf("%+v, %v", out, err)
+			}
+			var called []string
+			for _, step := range out.Steps {
+				called = append(called, step.Webhook.Name)
+			}
+			if !slices.Equal(called, test.called) {
+				t.Errorf("called %v, want %v", called, test.called)
 			}
 		})
 	}
