@@ -8,12 +8,12 @@
 // passes through the whole codec, the chain of extensions and the patch engine.
 // [Engine.Check] reports what the extensions did that Kubernetes forbids.
 //
-// [Request.Matches] decides which webhooks are called. It does so exactly as
-// k8s.io/apiserver does, with which testing/differential compares it: that package
-// needs more than a user of ours should have to compile. What nobody can tell
-// without a cluster is the error [Unknown], never an answer: what match conditions,
-// which are CEL, evaluate to, the labels of a namespace that were not given, an
-// object in another version, and the resource of a kind that [Kinds] does not know.
+// [Request.Matches] decides which webhooks are called, exactly as k8s.io/apiserver
+// does. testing/differential compares the two; it is a module of its own, so that
+// users do not compile k8s.io/apiserver. If the decision needs a fact that only a
+// cluster has, the result is the error [Unknown], never an answer. Such facts are the
+// results of match conditions, which are CEL; the labels of a namespace; an object in
+// another version; and the resource and scope of a kind that [Kinds] does not know.
 //
 // The rest of an API server is missing: offline sets no defaults, and runs no other
 // admission plugins and no validation.

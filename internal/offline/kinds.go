@@ -30,9 +30,9 @@ type served struct {
 	groupVersions []schema.GroupVersion
 }
 
-// clusterScoped has the kinds of Kubernetes without a namespace, by group. A Go
-// scheme does not say this. Two tests compare the list: one with the clients of
-// client-go, one with the discovery of a real API server.
+// clusterScoped lists the kinds of Kubernetes without a namespace, by group, because
+// a Go scheme has no scopes. Tests compare the list with the clients of client-go
+// (testing/differential) and with the discovery of a real API server.
 var clusterScoped = map[string]string{
 	"":                             "ComponentStatus Namespace Node PersistentVolume",
 	"admissionregistration.k8s.io": "MutatingAdmissionPolicy MutatingAdmissionPolicyBinding MutatingWebhookConfiguration ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding ValidatingWebhookConfiguration",
@@ -52,15 +52,15 @@ var clusterScoped = map[string]string{
 	"storagemigration.k8s.io":      "StorageVersionMigration",
 }
 
-// unlisted has the kinds of Kubernetes that are resources although they have no
-// list.
+// unlisted lists the kinds of Kubernetes that are resources but have no list kind.
 var unlisted = map[string]string{
 	"":                      "Binding",
 	"authentication.k8s.io": "SelfSubjectReview TokenReview",
 	"authorization.k8s.io":  "LocalSubjectAccessReview SelfSubjectAccessReview SelfSubjectRulesReview SubjectAccessReview",
 }
 
-// outside has the kinds of Kubernetes that the scheme of client-go lacks.
+// outside lists the kinds of Kubernetes that the scheme of client-go lacks, with
+// their version.
 var outside = map[schema.GroupKind]string{
 	{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}: "v1",
 	{Group: "apiregistration.k8s.io", Kind: "APIService"}:             "v1",
@@ -95,8 +95,8 @@ func (k *Kinds) find(kind schema.GroupKind) (served, bool) {
 	return s, true
 }
 
-// isResource reports whether a kind of Kubernetes is a resource of its own, not the
-// object of a subresource, like Scale, or options.
+// isResource reports whether a kind is a resource of its own. Scale, for example, is
+// not: it is the object of a subresource. Unknown kinds are resources.
 func isResource(kind schema.GroupVersionKind) bool {
 	list := kind
 	list.Kind += "List"

@@ -34,9 +34,8 @@ const (
 	TheConditions Fact = "conditions"
 )
 
-// Unknown is the error for a request of which nobody can tell without a cluster
-// whether a webhook is called. Who knows where the missing fact can be given says
-// so to the user.
+// Unknown is the error of a request for which a fact decides whether the webhook is
+// called, and only a cluster has that fact. Callers add how the user can provide it.
 type Unknown struct {
 	Fact    Fact
 	Webhook string
@@ -47,16 +46,16 @@ func (u *Unknown) Error() string {
 	return fmt.Sprintf("cannot determine whether the API server calls the webhook %s: %s", u.Webhook, u.Detail)
 }
 
-// exempt has the kinds of admissionregistration.k8s.io, by which a broken webhook is
-// repaired. API servers call no webhook for them.
+// exempt lists the kinds of admissionregistration.k8s.io for which API servers call
+// no webhook: through them, users repair a broken webhook.
 var exempt = []string{
 	"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "MutatingWebhookConfiguration",
 	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingWebhookConfiguration",
 }
 
-// virtual has the resources that are questions to the API server. From Kubernetes
-// 1.37 (feature ExcludeAdmissionWebhookVirtualResources), it calls no webhook for
-// them.
+// virtual lists the resources that API servers do not store, by group. From
+// Kubernetes 1.37 (feature ExcludeAdmissionWebhookVirtualResources), they call no
+// webhook for them.
 var virtual = map[string][]string{
 	"authentication.k8s.io": {"selfsubjectreviews", "tokenreviews"},
 	"authorization.k8s.io":  {"localsubjectaccessreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews", "subjectaccessreviews"},
@@ -79,9 +78,9 @@ func (r *Request) Matches(scope extension.Scope) (bool, error) {
 	return called, err
 }
 
-// possible returns the requests that this one may be if its kind is unknown: of any
-// resource that the rules name, with a namespace or without. If the guess matches a
-// rule, it is right: somebody else wrote that name, too.
+// possible returns what a request of an unknown kind may be: a request for any
+// resource that the rules name, with a namespace or without. A guess that matches a
+// rule is right, because the author of the rule wrote the same name.
 func (r *Request) possible(scope extension.Scope, matches bool) []*Request {
 	resources := []string{r.Resource.Resource}
 	if !matches {
@@ -104,7 +103,7 @@ func (r *Request) possible(scope extension.Scope, matches bool) []*Request {
 	return all
 }
 
-// answer is one condition of a call.
+// answer is whether one condition of a call holds.
 type answer int
 
 const (
@@ -298,7 +297,7 @@ func (r *Request) conditions(scope extension.Scope) answer {
 	return all
 }
 
-// open describes the match conditions that have no result.
+// open describes the match conditions without a result.
 func (r *Request) open(conditions []admissionregistrationv1.MatchCondition) string {
 	var open []string
 	for _, condition := range conditions {
