@@ -35,6 +35,7 @@ LONGEST := ./manager ./extension/access ./extension/audit ./examples ./webhook/i
 test: controlplane $(HELM) ## Unit and integration tests on a real API server, with the race detector
 	$(if $(RACE),,@echo "no C compiler ($(CC_GO)): the tests run without the race detector")
 	go test $(RACE) -short -timeout 20m -p 3 $(LONGEST) ./...
+	go -C testing/differential test $(RACE) -short -timeout 20m ./...
 
 .PHONY: chart
 chart: controlplane $(HELM) ## Lint and test the Helm chart
@@ -44,7 +45,9 @@ chart: controlplane $(HELM) ## Lint and test the Helm chart
 .PHONY: figures
 figures: controlplane $(HELM) ## Every test in its long form; the figures go to bin/figures.txt
 	@status=0; \
-	go test -v -count=1 -p 1 -timeout 2h ./... | tee bin/figures.log | grep --line-buffered -E '^(FIGURE|--- FAIL|FAIL|ok)' || status=$$?; \
+	{ failed=0; go test -v -count=1 -p 1 -timeout 2h ./... || failed=1; \
+	  go -C testing/differential test -v -count=1 -p 1 -timeout 2h ./... || failed=1; exit $$failed; } | \
+	  tee bin/figures.log | grep --line-buffered -E '^(FIGURE|--- FAIL|FAIL|ok)' || status=$$?; \
 	{ echo "# $$(git describe --always --dirty --abbrev=12) $$(date -u +%Y-%m-%dT%H:%M:%SZ)"; grep '^FIGURE' bin/figures.log; } > bin/figures.txt; \
 	exit $$status
 
@@ -129,7 +132,7 @@ generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Vet and lint, the import law included
 	$(GOLANGCI_LINT) run --allow-parallel-runners ./...
-	@for module in hack/controlplane hack/tools hack/image hack/helm; do \
+	@for module in hack/controlplane hack/tools hack/image hack/helm testing/differential; do \
 	  echo "linting $$module"; (cd $$module && $(GOLANGCI_LINT) run --allow-parallel-runners --config ../../.golangci.yml ./...) || exit 1; \
 	done
 
@@ -144,6 +147,7 @@ verify: generate ## Check that generated files are current and modules tidy
 	go -C hack/tools mod tidy -diff
 	go -C hack/image mod tidy -diff
 	go -C hack/helm mod tidy -diff
+	go -C testing/differential mod tidy -diff
 	git diff --exit-code -- $(GENERATED)
 	@untracked=$$(git ls-files --others --exclude-standard -- $(GENERATED)); \
 	if [ -n "$$untracked" ]; then echo "generated, but not in git: $$untracked"; exit 1; fi

@@ -35,7 +35,9 @@ type Scope struct {
 	NamespaceSelector *metav1.LabelSelector
 
 	// ObjectSelector selects objects by their labels. Default: all. It is not for
-	// security: everyone who may write an object chooses its labels.
+	// security: everyone who may write an object chooses its labels. A rule for
+	// CONNECT cannot have one: the options of a connection have no labels, and the
+	// API server would never call the extension.
 	ObjectSelector *metav1.LabelSelector
 
 	// MatchConditions are CEL expressions that must all hold for a call.

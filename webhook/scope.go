@@ -43,6 +43,11 @@ func resolve(h *host.Handler, defaults Defaults) (extension.Scope, error) {
 			return s, fmt.Errorf("Rules[%d]: an Extension takes Pods, not %s; use a Mutator or a Validator", i, strings.Join(rule.Resources, ", "))
 		}
 	}
+	if i := unreachable(h.Scope); i >= 0 {
+		return s, fmt.Errorf("ObjectSelector: Rules[%d] would never match: a CONNECT carries options, which have no labels, and so the API server "+
+			"calls no webhook with an ObjectSelector for it, not even with DoesNotExist or NotIn. Leave it out, and read the labels of the Pod in "+
+			"the handler; other operations that need it take a scope of their own", i)
+	}
 	if *s.SideEffects != admissionregistrationv1.SideEffectClassNone && *s.SideEffects != admissionregistrationv1.SideEffectClassNoneOnDryRun {
 		return s, fmt.Errorf("SideEffects: %q: admissionregistration.k8s.io/v1 accepts None and NoneOnDryRun", *s.SideEffects)
 	}
@@ -50,6 +55,19 @@ func resolve(h *host.Handler, defaults Defaults) (extension.Scope, error) {
 		return s, fmt.Errorf("Timeout: %s: must be whole seconds from %s to %s", s.Timeout, minTimeout, maxTimeout)
 	}
 	return s, nil
+}
+
+// unreachable returns the first rule that names CONNECT in a scope whose
+// ObjectSelector excludes all of them, or -1. A guard of exec would be registered,
+// and never asked (k8s.io/apiserver, predicates/object: no metadata, no match).
+func unreachable(s extension.Scope) int {
+	selector, err := metav1.LabelSelectorAsSelector(s.ObjectSelector)
+	if s.ObjectSelector == nil || err != nil || selector.Empty() {
+		return -1
+	}
+	return slices.IndexFunc(s.Rules, func(rule admissionregistrationv1.RuleWithOperations) bool {
+		return slices.Contains(rule.Operations, admissionregistrationv1.Connect)
+	})
 }
 
 // withDefaults fills in what a scope leaves open.

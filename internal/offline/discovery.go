@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,11 +17,14 @@ import (
 // NoCluster is an http.RoundTripper for clients that have no cluster. It answers
 // discovery, which clients need before they do anything else, and returns an
 // error for every other request.
-type NoCluster struct{ Scheme *runtime.Scheme }
+type NoCluster struct {
+	Scheme *runtime.Scheme
+	Kinds  *Kinds
+}
 
 // RoundTrip implements http.RoundTripper.
 func (n NoCluster) RoundTrip(req *http.Request) (*http.Response, error) {
-	if found := Discover(n.Scheme, req.URL.Path); found != nil {
+	if found := Discover(n.Scheme, n.Kinds, req.URL.Path); found != nil {
 		return Respond(req, http.StatusOK, found)
 	}
 	return nil, fmt.Errorf("no cluster: cannot answer %s %s", req.Method, req.URL.Path)
@@ -42,7 +44,7 @@ func Respond(req *http.Request, code int, value any) (*http.Response, error) {
 
 // Discover returns what an API server with the kinds of a scheme answers at a
 // discovery path. It returns nil for other paths.
-func Discover(scheme *runtime.Scheme, path string) any {
+func Discover(scheme *runtime.Scheme, kinds *Kinds, path string) any {
 	versions := scheme.PrioritizedVersionsAllGroups()
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	switch {
@@ -51,9 +53,9 @@ func Discover(scheme *runtime.Scheme, path string) any {
 	case path == "/apis":
 		return groups(versions)
 	case parts[0] == "api" && len(parts) == 2:
-		return resourcesOf(scheme, schema.GroupVersion{Version: parts[1]})
+		return resourcesOf(scheme, kinds, schema.GroupVersion{Version: parts[1]})
 	case parts[0] == "apis" && len(parts) == 3:
-		return resourcesOf(scheme, schema.GroupVersion{Group: parts[1], Version: parts[2]})
+		return resourcesOf(scheme, kinds, schema.GroupVersion{Group: parts[1], Version: parts[2]})
 	}
 	return nil
 }
@@ -75,7 +77,7 @@ func groups(versions []schema.GroupVersion) metav1.APIGroupList {
 	return list
 }
 
-func resourcesOf(scheme *runtime.Scheme, version schema.GroupVersion) metav1.APIResourceList {
+func resourcesOf(scheme *runtime.Scheme, kinds *Kinds, version schema.GroupVersion) metav1.APIResourceList {
 	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: version.String()}
 	known := scheme.KnownTypes(version)
 	for kind := range known {
@@ -83,9 +85,9 @@ func resourcesOf(scheme *runtime.Scheme, version schema.GroupVersion) metav1.API
 		if _, listed := known[kind+"List"]; !listed {
 			continue
 		}
-		resource, singular := meta.UnsafeGuessKindToResource(version.WithKind(kind))
+		gvk := version.WithKind(kind)
 		list.APIResources = append(list.APIResources, metav1.APIResource{
-			Name: resource.Resource, SingularName: singular.Resource, Kind: kind, Namespaced: !slices.Contains(clusterScoped, kind),
+			Name: kinds.Resource(gvk).Resource, SingularName: strings.ToLower(kind), Kind: kind, Namespaced: kinds.namespaced(gvk.GroupKind()),
 			Verbs: metav1.Verbs{"create", "delete", "get", "list", "patch", "update", "watch"},
 		})
 	}

@@ -8,7 +8,13 @@
 // passes through the whole codec, the chain of extensions and the patch engine.
 // [Engine.Check] reports what the extensions did that Kubernetes forbids.
 //
-// The rest of an API server is missing: offline sets no defaults, runs no other
-// admission plugins and no validation, and treats match conditions, which are
-// CEL, as true.
+// [Request.Matches] decides which webhooks are called, exactly as k8s.io/apiserver
+// does. testing/differential compares the two; it is a module of its own, so that
+// users do not compile k8s.io/apiserver. If the decision needs a fact that only a
+// cluster has, the result is the error [Unknown], never an answer. Such facts are the
+// results of match conditions, which are CEL; the labels of a namespace; an object in
+// another version; and the resource and scope of a kind that [Kinds] does not know.
+//
+// The rest of an API server is missing: offline sets no defaults, and runs no other
+// admission plugins and no validation.
 package offline

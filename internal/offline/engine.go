@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -112,33 +114,25 @@ type Outcome struct {
 
 // Admit sends a request through the webhooks. Denials and failures of webhooks are
 // part of the outcome. An error means that Admit could not send the request or
-// understand an answer.
+// understand an answer. It is an *[Unknown] if Admit cannot determine whether a
+// webhook is called.
 func (e *Engine) Admit(ctx context.Context, req *Request) (*Outcome, error) {
 	out := &Outcome{Allowed: true, Object: req.Object, AuditAnnotations: map[string]string{}}
-	mutating, validating, err := e.matching(req)
-	if err != nil {
-		return nil, err
-	}
-	last := -1 // the last webhook that changed the object
-	for i, h := range mutating {
-		changed, err := e.call(ctx, h, req, out)
-		if err != nil || !out.Allowed {
-			return out, err
-		}
-		if changed {
-			last = i
-		}
-	}
-	for i, h := range mutating {
-		if *h.Scope.ReinvocationPolicy != admissionregistrationv1.IfNeededReinvocationPolicy || i >= last {
-			continue
-		}
-		if _, err := e.call(ctx, h, req, out); err != nil || !out.Allowed {
-			return out, err
-		}
+	if err := e.mutate(ctx, req, out); err != nil || !out.Allowed {
+		return out, err
 	}
 	// An API server calls every validating webhook and reports one denial.
-	for _, h := range validating {
+	for _, h := range e.hooks {
+		if h.Mutating {
+			continue
+		}
+		matches, err := h.matches(req, out)
+		if err != nil {
+			return out, err
+		}
+		if !matches {
+			continue
+		}
 		if _, err := e.call(ctx, h, req, out); err != nil {
 			return out, err
 		}
@@ -146,22 +140,49 @@ func (e *Engine) Admit(ctx context.Context, req *Request) (*Outcome, error) {
 	return out, nil
 }
 
-// matching returns the webhooks that an API server would call. It goes by the
-// object that the client sent, which is right unless a webhook changes its labels.
-func (e *Engine) matching(req *Request) (mutating, validating []*hook, err error) {
-	for _, h := range e.hooks {
-		matches, err := req.matches(h.Scope)
-		switch {
-		case err != nil:
-			return nil, nil, fmt.Errorf("webhook %s: %w", h.Name, err)
-		case !matches:
-		case h.Mutating:
-			mutating = append(mutating, h)
-		default:
-			validating = append(validating, h)
+// mutate calls the mutating webhooks, and once more those that ask for it and after
+// whose call the object changed. It follows mutatingDispatcher and
+// webhookReinvokeContext of k8s.io/apiserver.
+func (e *Engine) mutate(ctx context.Context, req *Request, out *Outcome) error {
+	var called, again []*hook
+	for round := range 2 {
+		for _, h := range e.hooks {
+			if !h.Mutating || round > 0 && !slices.Contains(again, h) {
+				continue
+			}
+			matches, err := h.matches(req, out)
+			if err != nil {
+				return err
+			}
+			if !matches {
+				continue
+			}
+			changed, err := e.call(ctx, h, req, out)
+			if err != nil || !out.Allowed {
+				return err
+			}
+			if changed {
+				again, called = append(again, called...), nil
+			}
+			if *h.Scope.ReinvocationPolicy == admissionregistrationv1.IfNeededReinvocationPolicy {
+				called = append(called, h)
+			}
 		}
 	}
-	return mutating, validating, nil
+	return nil
+}
+
+// matches reports whether an API server calls the webhook. The labels that decide
+// are those that the object has by now.
+func (h *hook) matches(req *Request, out *Outcome) (bool, error) {
+	current := *req
+	current.Object = out.Object
+	matches, err := current.Matches(h.Scope)
+	var unknown *Unknown
+	if err != nil && !errors.As(err, &unknown) {
+		err = fmt.Errorf("webhook %s: %w", h.Name, err)
+	}
+	return matches, err
 }
 
 // call sends the request with the current object to one webhook and adds the

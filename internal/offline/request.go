@@ -4,23 +4,15 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/uuid"
-
-	"github.com/admitkit/admitkit/extension"
 )
 
 // Request is a client's request to the API server.
@@ -33,13 +25,21 @@ type Request struct {
 	SubResource     string
 	Namespace, Name string
 	// NamespaceLabels are the labels of the namespace. The engine adds the label
-	// with its name.
+	// with its name. nil means that they are unknown.
 	NamespaceLabels map[string]string
+	// MatchConditions has the results of match conditions by name. The engine does not
+	// evaluate them, because they are CEL.
+	MatchConditions map[string]bool
 	// Object and OldObject are JSON. As in Kubernetes, a DELETE has only an old
 	// object, and a CREATE and a CONNECT have only a new one.
 	Object, OldObject []byte
 	User              authenticationv1.UserInfo
 	DryRun            bool
+
+	// known is false if Resource and Namespace are guesses.
+	known bool
+	// served has the versions of the kind.
+	served []schema.GroupVersion
 }
 
 // connects maps the kind of a connection's options to the resource that they
@@ -53,56 +53,84 @@ var connects = map[string]struct{ resource, subresource string }{
 	"NodeProxyOptions":      {"nodes", "proxy"},
 }
 
-// clusterScoped has the built-in kinds without a namespace.
-var clusterScoped = []string{
-	"Namespace", "Node", "PersistentVolume", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "StorageClass",
-	"PriorityClass", "IngressClass", "RuntimeClass", "CSIDriver", "CSINode", "VolumeAttachment", "APIService", "CertificateSigningRequest",
-	"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
-	"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "FlowSchema", "PriorityLevelConfiguration",
-}
-
 // NewRequest returns the request for an object. The options of a connection, such
 // as a PodExecOptions, make a CONNECT, whatever the operation is. On an UPDATE, old
 // is the object before the update; nil means that nothing changed. An object
-// without a namespace gets the namespace, unless its kind has none.
-func NewRequest(operation admissionv1.Operation, object, old *unstructured.Unstructured, namespace string) (*Request, error) {
+// without a namespace gets the namespace, unless its kind has none. If the kind is
+// unknown, its resource and scope are guessed, and [Request.Matches] returns an
+// error if it would depend on the guess.
+func (k *Kinds) NewRequest(operation admissionv1.Operation, object, old *unstructured.Unstructured, namespace string) (*Request, error) {
 	kind := object.GroupVersionKind()
 	if kind.Kind == "" || kind.Version == "" {
 		return nil, fmt.Errorf("object %q needs an apiVersion and a kind", object.GetName())
 	}
 	req := &Request{Operation: operation, Kind: kind, Name: object.GetName()}
 	if to, isConnection := connects[kind.Kind]; isConnection && kind.GroupVersion() == corev1.SchemeGroupVersion {
-		req.Resource, req.SubResource = corev1.SchemeGroupVersion.WithResource(to.resource), to.subresource
+		req.Resource, req.SubResource, req.known = corev1.SchemeGroupVersion.WithResource(to.resource), to.subresource, true
 		return req, req.connect(object, namespace)
 	}
 	if operation == admissionv1.Connect {
 		return nil, fmt.Errorf("operation CONNECT needs the options of a connection, such as a PodExecOptions, not a %s", kind.Kind)
 	}
-	req.Resource, _ = meta.UnsafeGuessKindToResource(kind)
-	object = object.DeepCopy()
-	if slices.Contains(clusterScoped, kind.Kind) {
-		namespace = ""
-	} else if object.GetNamespace() == "" {
-		object.SetNamespace(namespace)
+	if !isResource(kind) {
+		return nil, fmt.Errorf("a %s of %s is not an object of its own: subresources cannot be reviewed, except connections such as a PodExecOptions", kind.Kind, kind.GroupVersion())
 	}
+	req.Resource = k.Resource(kind)
+	served, known := k.find(kind.GroupKind())
+	req.known, req.served = known, served.groupVersions
+	if !k.namespaced(kind.GroupKind()) {
+		namespace = ""
+	}
+	object = k.complete(object, namespace)
 	req.Namespace = object.GetNamespace()
-	if kind.Kind == "Namespace" {
+	if isNamespace(kind) {
 		req.Namespace = object.GetName()
 	}
 	switch operation {
 	case admissionv1.Create:
 		return req, req.encode(object, nil)
 	case admissionv1.Update:
-		return req, req.update(object, old, namespace)
+		if old != nil {
+			old = k.complete(old, namespace)
+		}
+		return req, req.update(object, old)
 	case admissionv1.Delete:
 		return req, req.encode(nil, object)
 	}
 	return nil, fmt.Errorf("operation %q: must be CREATE, UPDATE, DELETE or CONNECT", operation)
 }
 
+// complete returns a copy of an object with what an API server sets before it calls
+// a webhook and by which it decides whether to call it.
+func (k *Kinds) complete(object *unstructured.Unstructured, namespace string) *unstructured.Unstructured {
+	object = object.DeepCopy()
+	switch {
+	case !k.namespaced(object.GroupVersionKind().GroupKind()):
+		object.SetNamespace("")
+	case object.GetNamespace() == "":
+		object.SetNamespace(namespace)
+	}
+	if isNamespace(object.GroupVersionKind()) && object.GetName() != "" {
+		labels := object.GetLabels()
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels[corev1.LabelMetadataName] = object.GetName()
+		object.SetLabels(labels)
+	}
+	return object
+}
+
+func isNamespace(kind schema.GroupVersionKind) bool {
+	return kind == corev1.SchemeGroupVersion.WithKind("Namespace")
+}
+
 // connect makes the request a CONNECT with these options.
 func (r *Request) connect(options *unstructured.Unstructured, namespace string) error {
 	r.Operation, r.Namespace = admissionv1.Connect, cmp.Or(options.GetNamespace(), namespace)
+	if r.Resource.Resource == "nodes" {
+		r.Namespace = ""
+	}
 	// Options have no metadata. Its name is the name of the Pod, Service or Node.
 	options = options.DeepCopy()
 	delete(options.Object, "metadata")
@@ -110,13 +138,9 @@ func (r *Request) connect(options *unstructured.Unstructured, namespace string) 
 }
 
 // update makes the request an UPDATE of old to object.
-func (r *Request) update(object, old *unstructured.Unstructured, namespace string) error {
+func (r *Request) update(object, old *unstructured.Unstructured) error {
 	if old == nil {
 		return r.encode(object, object)
-	}
-	old = old.DeepCopy()
-	if old.GetNamespace() == "" {
-		old.SetNamespace(namespace)
 	}
 	if old.GetName() != object.GetName() || old.GetNamespace() != object.GetNamespace() || old.GroupVersionKind() != r.Kind {
 		return fmt.Errorf("the old object of an UPDATE must be the same object: %s %s/%s is not %s %s/%s",
@@ -167,60 +191,4 @@ func (r *Request) options() []byte {
 		dryRun = `,"dryRun":["All"]`
 	}
 	return fmt.Appendf(nil, `{"kind":%q,"apiVersion":"meta.k8s.io/v1"%s}`, kind, dryRun)
-}
-
-// matches reports whether an API server would send the request to a webhook with
-// the scope.
-func (r *Request) matches(scope extension.Scope) (bool, error) {
-	if !slices.ContainsFunc(scope.Rules, r.matchesRule) {
-		return false, nil
-	}
-	namespace := labels.Set{}
-	maps.Copy(namespace, r.NamespaceLabels)
-	namespace[corev1.LabelMetadataName] = r.Namespace
-	if matches, err := selects(scope.NamespaceSelector, namespace); err != nil || r.Namespace != "" && !matches {
-		return false, err
-	}
-	if scope.ObjectSelector == nil {
-		return true, nil
-	}
-	// One match is enough, so that no update escapes by changing the labels.
-	for _, object := range [][]byte{r.Object, r.OldObject} {
-		var labelled metav1.PartialObjectMetadata
-		if len(object) == 0 || json.Unmarshal(object, &labelled) != nil {
-			continue
-		}
-		if matches, err := selects(scope.ObjectSelector, labelled.Labels); err != nil || matches {
-			return matches, err
-		}
-	}
-	return false, nil
-}
-
-func selects(selector *metav1.LabelSelector, set labels.Set) (bool, error) {
-	if selector == nil {
-		return true, nil
-	}
-	compiled, err := metav1.LabelSelectorAsSelector(selector)
-	return err == nil && compiled.Matches(set), err
-}
-
-func (r *Request) matchesRule(rule admissionregistrationv1.RuleWithOperations) bool {
-	has := func(values []string, value string) bool {
-		return slices.Contains(values, "*") || slices.Contains(values, value)
-	}
-	operations := make([]string, len(rule.Operations))
-	for i, operation := range rule.Operations {
-		operations[i] = string(operation)
-	}
-	if !has(operations, string(r.Operation)) || !has(rule.APIGroups, r.Resource.Group) || !has(rule.APIVersions, r.Resource.Version) {
-		return false
-	}
-	return slices.ContainsFunc(rule.Resources, func(pattern string) bool {
-		resource, subresource, _ := strings.Cut(pattern, "/")
-		if pattern == "*/*" {
-			return true
-		}
-		return (resource == "*" || resource == r.Resource.Resource) && (subresource == "*" || subresource == r.SubResource)
-	})
 }

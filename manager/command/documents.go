@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
+
+	"github.com/admitkit/admitkit/internal/offline"
 )
 
 // manifest is an object and the place where it was read.
@@ -34,6 +37,34 @@ func (all manifests) find(object manifest) *unstructured.Unstructured {
 		return nil
 	}
 	return all[i].Unstructured
+}
+
+// kinds returns what is known about kinds: those of Kubernetes, and those that
+// CustomResourceDefinitions among the manifests define.
+func (all manifests) kinds() (*offline.Kinds, error) {
+	kinds := &offline.Kinds{}
+	for _, m := range all {
+		if !offline.IsCRD(m.Unstructured) {
+			continue
+		}
+		if err := kinds.Add(m.Unstructured); err != nil {
+			return nil, fmt.Errorf("%s: %w", m.source, err)
+		}
+	}
+	return kinds, nil
+}
+
+// namespaceLabels returns the labels of a Namespace among the manifests, or nil if it
+// is not there.
+func (all manifests) namespaceLabels(name string) map[string]string {
+	for _, m := range all {
+		if m.GetAPIVersion() == "v1" && m.GetKind() == "Namespace" && m.GetName() == name {
+			labels := map[string]string{}
+			maps.Copy(labels, m.GetLabels())
+			return labels
+		}
+	}
+	return nil
 }
 
 // readManifests reads files, folders, and standard input for "-". A path without

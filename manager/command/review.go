@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -31,6 +32,7 @@ type review struct {
 	user            string
 	groups          []string
 	namespaceLabels map[string]string
+	conditions      map[string]string
 	dryRun          bool
 }
 
@@ -53,11 +55,16 @@ the objects as they would be stored, and everything else to standard error.
 A manifest of kind PodExecOptions, PodAttachOptions, PodPortForwardOptions or
 PodProxyOptions stands for a connection to the Pod of its metadata.name.
 
-No defaults of an API server, other admission plugins or match conditions apply here.
-An extension that reads or writes something in the cluster fails.
+Where it depends on the cluster whether an API server calls an extension, review says so
+and exits with 2: give the labels of the namespace by --namespace-labels or as a Namespace
+among the manifests, the results of match conditions by --match-conditions, and the
+CustomResourceDefinition of a custom kind among the manifests.
+
+No defaults of an API server and no other admission plugins apply here. An extension that
+reads or writes something in the cluster fails.
 
 Exit codes: 0 everything is admitted; 1 something is denied, or an extension with failure
-policy Fail failed; 2 a flag or manifest is wrong.`,
+policy Fail failed; 2 a flag or manifest is wrong or missing.`,
 		Example: strings.ReplaceAll(`  NAME review -f pod.yaml
   kubectl get deployment web -o yaml | NAME review -f - --operation UPDATE --user alice --groups developers
   NAME review -f manifests/ -R -o yaml`, "NAME", name),
@@ -72,7 +79,8 @@ policy Fail failed; 2 a flag or manifest is wrong.`,
 	set.StringVar(&r.operation, "operation", string(admissionv1.Create), "CREATE, UPDATE or DELETE")
 	set.StringVar(&r.user, "user", "", "user who makes the request (default: admin, in the group system:masters)")
 	set.StringSliceVar(&r.groups, "groups", nil, "groups of the user, in addition to system:authenticated")
-	set.StringToStringVar(&r.namespaceLabels, "namespace-labels", nil, "labels of the namespace, for scopes that select by them")
+	set.StringToStringVar(&r.namespaceLabels, "namespace-labels", nil, "labels of the namespace, for scopes that select by them (default: those of the Namespace among the manifests)")
+	set.StringToStringVar(&r.conditions, "match-conditions", nil, "what match conditions evaluate to: NAME=true or NAME=false; they are not evaluated")
 	set.BoolVar(&r.dryRun, "dry-run", false, "make the request a dry run")
 	return cmd
 }
@@ -86,23 +94,40 @@ func (r *review) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	denied := 0
-	for i, req := range requests {
+	denied, printed := 0, 0
+	var undecided []error
+	for _, req := range requests {
 		out, err := engine.Admit(cmd.Context(), req)
-		if err != nil {
+		var unknown *offline.Unknown
+		switch {
+		case errors.As(err, &unknown):
+			undecided = append(undecided, fmt.Errorf("%s: %w: %s", nameOf(req), err, remedies[unknown.Fact]))
+			continue
+		case err != nil:
 			return fmt.Errorf("%s: %w", nameOf(req), err)
-		}
-		if !out.Allowed {
+		case !out.Allowed:
 			denied++
 		}
-		if err := r.print(cmd, i, req, out); err != nil {
+		if err := r.print(cmd, printed, req, out); err != nil {
 			return err
 		}
+		printed++
+	}
+	if len(undecided) > 0 {
+		return wrong(errors.Join(undecided...))
 	}
 	if denied > 0 {
 		return fmt.Errorf("%d of %d denied", denied, len(requests))
 	}
 	return nil
+}
+
+// remedies say how the user gives what the engine does not know.
+var remedies = map[offline.Fact]string{
+	offline.TheKind:       "add its CustomResourceDefinition to --filename",
+	offline.TheVersion:    "give the manifest in a version that the rules name",
+	offline.TheNamespace:  "set --namespace-labels, or add the Namespace to --filename",
+	offline.TheConditions: "set --match-conditions",
 }
 
 // requests reads the manifests.
@@ -133,16 +158,40 @@ func (r *review) requests(cmd *cobra.Command) ([]*offline.Request, error) {
 	if r.user == "" {
 		user = authenticationv1.UserInfo{Username: "admin", Groups: []string{"system:masters", "system:authenticated"}}
 	}
+	conditions, err := r.results()
+	if err != nil {
+		return nil, err
+	}
+	kinds, err := objects.kinds()
+	if err != nil {
+		return nil, err
+	}
 	requests := make([]*offline.Request, len(objects))
 	for i, object := range objects {
-		req, err := offline.NewRequest(operation, object.Unstructured, old.find(object), cmp.Or(r.flags.options.Namespace, defaultNamespace))
+		req, err := kinds.NewRequest(operation, object.Unstructured, old.find(object), cmp.Or(r.flags.options.Namespace, defaultNamespace))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", object.source, err)
 		}
-		req.User, req.DryRun, req.NamespaceLabels = user, r.dryRun, r.namespaceLabels
+		req.User, req.DryRun, req.MatchConditions = user, r.dryRun, conditions
+		if req.NamespaceLabels = r.namespaceLabels; req.NamespaceLabels == nil {
+			req.NamespaceLabels = objects.namespaceLabels(req.Namespace)
+		}
 		requests[i] = req
 	}
 	return requests, nil
+}
+
+// results returns what --match-conditions says.
+func (r *review) results() (map[string]bool, error) {
+	results := map[string]bool{}
+	for name, text := range r.conditions {
+		result, err := strconv.ParseBool(text)
+		if err != nil {
+			return nil, fmt.Errorf("--match-conditions: %s=%s: must be true or false", name, text)
+		}
+		results[name] = result
+	}
+	return results, nil
 }
 
 // engine makes the manager, with no cluster behind it.
@@ -178,7 +227,7 @@ func (r *review) engine(cmd *cobra.Command) (*offline.Engine, error) {
 func withoutCluster(options manager.Options) manager.Options {
 	options.Scheme = clientgoscheme.Scheme
 	options.KubeConfig = ""
-	options.RESTConfig = &rest.Config{Host: "http://offline.invalid", Transport: offline.NoCluster{Scheme: options.Scheme}}
+	options.RESTConfig = &rest.Config{Host: "http://offline.invalid", Transport: offline.NoCluster{Scheme: options.Scheme, Kinds: &offline.Kinds{}}}
 	return options
 }
 
@@ -233,7 +282,7 @@ func report(req *offline.Request, out *offline.Outcome) string {
 			fmt.Fprintf(&text, ": %s", step.Reason)
 		}
 		if len(step.Webhook.Scope.MatchConditions) > 0 {
-			text.WriteString(" (match conditions are not evaluated)")
+			text.WriteString(" (match conditions as given)")
 		}
 		text.WriteString("\n")
 		if step.Result == "mutated" {

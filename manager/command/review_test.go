@@ -62,7 +62,12 @@ func reviewed(mgr *manager.Manager) error {
 // run runs a subcommand in this process.
 func run(t *testing.T, stdin string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	cmd := command.New("reviewed", reviewed)
+	return runBuilt(t, reviewed, stdin, args...)
+}
+
+func runBuilt(t *testing.T, build command.Build, stdin string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	cmd := command.New("reviewed", build)
 	var out, messages bytes.Buffer
 	cmd.SetIn(strings.NewReader(stdin))
 	cmd.SetOut(&out)
@@ -197,6 +202,62 @@ func TestAReviewSaysWhatIsWrongWithTheInput(t *testing.T) {
 			_, stderr, code := run(t, test.stdin, append([]string{"review"}, test.args...)...)
 			if code != 2 || !strings.Contains(stderr, test.want) {
 				t.Errorf("exit code %d: %s", code, stderr)
+			}
+		})
+	}
+}
+
+// choosy has extensions whose calls depend on what only a cluster knows.
+func choosy(mgr *manager.Manager) error {
+	for name, scope := range map[string]extension.Scope{
+		"team":     {NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}},
+		"mine":     {Rules: extension.Pods("UPDATE"), MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "request.name == 'web'"}}},
+		"gateways": {Rules: extension.Resources("example.com", "v1", []string{"gateways"}, "*")},
+		"scalers":  {Rules: extension.Resources("autoscaling", "v1", []string{"horizontalpodautoscalers"}, "*")},
+	} {
+		scope.Name = name
+		deny := extension.ValidatorFunc[runtime.Object](func(context.Context, runtime.Object, *extension.Request) error {
+			return extension.Denyf("no by %s", name)
+		})
+		if err := mgr.AddExtension(extension.Validating(deny, scope)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestAReviewAsksForWhatOnlyAClusterKnows(t *testing.T) {
+	const (
+		gateway   = `{"apiVersion": "example.com/v1", "kind": "Gateway", "metadata": {"name": "g"}}`
+		crd       = `{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "gateways.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced", "names": {"kind": "Gateway", "plural": "gateways"}, "versions": [{"name": "v1", "served": true}]}}`
+		namespace = `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": {"team": "a"}}}`
+		scaler    = `{"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"}}`
+	)
+	for name, test := range map[string]struct {
+		stdin string
+		args  []string
+		code  int
+		want  string
+	}{
+		"the labels of a namespace":             {withTeam, nil, 2, "calls the webhook team: it selects namespaces by labels, and those of default are unknown: set --namespace-labels, or add the Namespace"},
+		"the labels by a flag":                  {withTeam, []string{"--namespace-labels", "team=a"}, 1, "no by team"},
+		"other labels by a flag":                {withTeam, []string{"--namespace-labels", "team=b"}, 0, "no extension applies"},
+		"the labels of a Namespace given":       {namespace + "\n---\n" + withTeam, nil, 1, "Pod default/web: denied: no by team"},
+		"a match condition":                     {withTeam, []string{"--operation=UPDATE", "--namespace-labels=team=b"}, 2, "mine (request.name == 'web'): set --match-conditions"},
+		"a match condition that holds":          {withTeam, []string{"--operation=UPDATE", "--namespace-labels=team=b", "--match-conditions=mine=true"}, 1, "denied: no by mine (match conditions as given)"},
+		"a match condition that does not":       {withTeam, []string{"--operation=UPDATE", "--namespace-labels=team=b", "--match-conditions=mine=false"}, 0, "no extension applies"},
+		"a match condition that is neither":     {withTeam, []string{"--match-conditions=mine=perhaps"}, 2, "--match-conditions: mine=perhaps"},
+		"the plural of a custom kind":           {gateway, nil, 2, "Gateway default/g: cannot determine whether the API server calls the webhook gateways: the kind Gateway.example.com is not one of Kubernetes"},
+		"the plural, from the CRD":              {crd + "\n---\n" + gateway, nil, 1, "Gateway default/g: denied: no by gateways"},
+		"a CRD that says too little":            {strings.ReplaceAll(crd, "Namespaced", ""), nil, 2, "standard input: document 1: CustomResourceDefinition gateways.example.com: spec.scope"},
+		"another version":                       {scaler, nil, 2, "give the manifest in a version that the rules name"},
+		"the object of a subresource":           {`{"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "s"}}`, nil, 2, "a Scale of autoscaling/v1 is not an object of its own"},
+		"the other objects are reviewed anyway": {gateway + "\n---\n" + `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}`, nil, 2, "ConfigMap default/c: allowed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stdout, stderr, code := runBuilt(t, choosy, test.stdin, append([]string{"review", "-f", "-"}, test.args...)...)
+			if code != test.code || !strings.Contains(stdout+stderr, test.want) {
+				t.Errorf("exit code %d, want %d and %q: %s%s", code, test.code, test.want, stdout, stderr)
 			}
 		})
 	}

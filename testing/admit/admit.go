@@ -31,9 +31,12 @@
 //
 // # What is missing
 //
-// admit sets no defaults: a Pod without a restartPolicy stays without one. It treats
-// match conditions, which are CEL, as true. If you need the rest of an API server,
-// testing/controlplane starts a real one.
+// admit sets no defaults: a Pod without a restartPolicy stays without one. It cannot
+// determine everything by which an API server decides whether to call an extension,
+// and never guesses silently: a test ends, with the remedy, if that depends on a
+// match condition (see [Client.MatchConditions]), on the resource of a custom kind
+// (see [Client.With]), or on the conversion of an object to another version. If you
+// need the rest of an API server, testing/controlplane starts a real one.
 package admit
 
 import (
@@ -71,6 +74,7 @@ type Client struct {
 	dryRun          bool
 	namespace       string
 	namespaceLabels map[string]string
+	conditions      map[string]bool
 }
 
 // server has what the clients of one New share.
@@ -115,17 +119,28 @@ func (c *Client) DryRun() *Client {
 }
 
 // In returns a client that puts objects without a namespace into this one. The
-// labels of the namespace matter to scopes with a NamespaceSelector and may be nil.
+// labels of the namespace matter to scopes with a NamespaceSelector. nil means those
+// of the Namespace that With added, or none but its name.
 func (c *Client) In(namespace string, labels map[string]string) *Client {
 	other := *c
 	other.namespace, other.namespaceLabels = namespace, maps.Clone(labels)
 	return &other
 }
 
+// MatchConditions returns a client for whose requests the match conditions with
+// these names evaluate to these results. Match conditions are CEL, which admit does
+// not evaluate: a request whose fate depends on one without a result ends the test.
+func (c *Client) MatchConditions(results map[string]bool) *Client {
+	other := *c
+	other.conditions = maps.Clone(results)
+	return &other
+}
+
 // With adds objects to the cluster that the extensions see through the clients of
 // their manager. The clients of one New share this cluster. It is in memory and
-// supports create, get, list, update, patch and delete, but not watch. With returns
-// c.
+// supports create, get, list, update, patch and delete, but not watch. A
+// CustomResourceDefinition says which resource its kind is and whether that has a
+// namespace, which admit knows only of the kinds of Kubernetes. With returns c.
 func (c *Client) With(objects ...runtime.Object) *Client {
 	c.t.Helper()
 	for _, object := range objects {
@@ -205,14 +220,17 @@ func (c *Client) send(operation admissionv1.Operation, object, old runtime.Objec
 func (c *Client) sendEncoded(operation admissionv1.Operation, object, old *unstructured.Unstructured, like runtime.Object) *Result {
 	c.t.Helper()
 	c.start()
-	req, err := offline.NewRequest(operation, object, old, c.namespace)
+	req, err := c.cluster.kinds.NewRequest(operation, object, old, c.namespace)
 	if err != nil {
 		c.t.Fatalf("admit: %v", err)
 	}
-	req.User, req.DryRun, req.NamespaceLabels = c.user, c.dryRun, c.namespaceLabels
+	req.User, req.DryRun, req.MatchConditions = c.user, c.dryRun, c.conditions
+	if req.NamespaceLabels = c.namespaceLabels; req.NamespaceLabels == nil {
+		req.NamespaceLabels = c.cluster.namespaceLabels(req.Namespace)
+	}
 	out, err := c.engine.Admit(c.t.Context(), req)
 	if err != nil {
-		c.t.Fatalf("admit: %v", err)
+		c.t.Fatalf("admit: %v", remedied(err))
 	}
 	result, err := newResult(req, out, like)
 	if err != nil {
@@ -220,12 +238,28 @@ func (c *Client) sendEncoded(operation admissionv1.Operation, object, old *unstr
 	}
 	breaches, err := c.engine.Check(c.t.Context(), req, out, c.scheme)
 	if err != nil {
-		c.t.Fatalf("admit: %v", err)
+		c.t.Fatalf("admit: %v", remedied(err))
 	}
 	for _, breach := range breaches {
 		c.t.Errorf("%s %s %s: extension %s", req.Operation, req.Kind.Kind, req.Name, breach)
 	}
 	return result
+}
+
+// remedies say where a test gives what the engine does not know.
+var remedies = map[offline.Fact]string{
+	offline.TheKind:       "add its CustomResourceDefinition by With",
+	offline.TheVersion:    "send the object in a version that the rules name, or name this one, too",
+	offline.TheConditions: "say what they evaluate to by MatchConditions",
+}
+
+// remedied adds the remedy to an error that has one.
+func remedied(err error) error {
+	var unknown *offline.Unknown
+	if errors.As(err, &unknown) {
+		return fmt.Errorf("%w: %s", err, remedies[unknown.Fact])
+	}
+	return err
 }
 
 // encode returns an object as an API server sees it, with its kind.

@@ -322,6 +322,105 @@ func TestAWebhookThatAsksForItIsReinvoked(t *testing.T) {
 	}
 }
 
+// ended returns what a request said when it ended its test.
+func ended(t *testing.T, extensions any, ask func(*admit.Client)) (said string) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			said = fmt.Sprint(reason)
+		}
+	}()
+	ask(admit.New(fatal{t}, extensions))
+	return ""
+}
+
+func TestWhatOnlyAClusterKnowsEndsTheTestUntilItIsGiven(t *testing.T) {
+	called := func(c *admit.Client, object *unstructured.Unstructured) int { return len(c.Create(object).Called) }
+	of := func(apiVersion, kind string) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"name": "x"}}}
+	}
+	crd := of("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+	crd.Object["spec"] = map[string]any{
+		"group": "example.com", "scope": "Cluster", "names": map[string]any{"kind": "Gateway", "plural": "gateways"},
+		"versions": []any{map[string]any{"name": "v1", "served": true}},
+	}
+	for name, test := range map[string]struct {
+		scope  extension.Scope
+		object *unstructured.Unstructured
+		remedy string
+		give   func(*admit.Client) *admit.Client
+		called int
+	}{
+		"a match condition that holds": {
+			extension.Scope{MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "request.name == 'x'"}}}, of("v1", "Pod"),
+			"mine (request.name == 'x'): say what they evaluate to by MatchConditions",
+			func(c *admit.Client) *admit.Client { return c.MatchConditions(map[string]bool{"mine": true}) }, 1,
+		},
+		"a match condition that does not hold": {
+			extension.Scope{MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "false"}}}, of("v1", "Pod"),
+			"say what they evaluate to by MatchConditions",
+			func(c *admit.Client) *admit.Client { return c.MatchConditions(map[string]bool{"mine": false}) }, 0,
+		},
+		"the plural of a custom kind": {
+			extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"gateways"}, "*")}, of("example.com/v1", "Gateway"),
+			"the kind Gateway.example.com is not one of Kubernetes, so its resource and scope are unknown (a guess: gatewaies, with a namespace): " +
+				"add its CustomResourceDefinition by With",
+			func(c *admit.Client) *admit.Client { return c.With(crd) }, 1,
+		},
+		"another version": {
+			extension.Scope{Rules: extension.Resources("autoscaling", "v1", []string{"horizontalpodautoscalers"}, "*")}, of("autoscaling/v2", "HorizontalPodAutoscaler"),
+			"send the object in a version that the rules name, or name this one, too", nil, 0,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := extension.Validating(extension.ValidatorFunc[*unstructured.Unstructured](
+				func(context.Context, *unstructured.Unstructured, *extension.Request) error { return nil }), test.scope)
+			if said := ended(t, x, func(c *admit.Client) { called(c, test.object) }); !strings.Contains(said, test.remedy) {
+				t.Errorf("it says %q, want %q", said, test.remedy)
+			}
+			if test.give == nil {
+				return
+			}
+			if got := called(test.give(admit.New(t, x)), test.object); got != test.called {
+				t.Errorf("called %d times, want %d", got, test.called)
+			}
+		})
+	}
+}
+
+func TestTheLabelsOfANamespaceAreThoseOfTheCluster(t *testing.T) {
+	team := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}
+	client := admit.New(t, mutator(func(*corev1.Pod, *extension.Request) error { return nil }, extension.Scope{NamespaceSelector: team})).
+		With(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: team.MatchLabels}})
+	for name, test := range map[string]struct {
+		client *admit.Client
+		called int
+	}{
+		"of the Namespace that was added": {client.In("shop", nil), 1},
+		"of the test, if it gives some":   {client.In("shop", map[string]string{"team": "b"}), 0},
+		"none of another namespace":       {client.In("apps", nil), 0},
+	} {
+		if got := len(test.client.Create(pod("web")).Called); got != test.called {
+			t.Errorf("%s: called %d times", name, got)
+		}
+	}
+}
+
+func TestAnExecGuardThatExemptsByLabelsIsNotGreen(t *testing.T) {
+	exempt := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "debug", Operator: metav1.LabelSelectorOpDoesNotExist}}}
+	deny := extension.ValidatorFunc[*corev1.PodExecOptions](func(context.Context, *corev1.PodExecOptions, *extension.Request) error { return extension.Deny("no") })
+	exec := func(c *admit.Client) *admit.Result {
+		return c.Connect("web", &corev1.PodExecOptions{Command: []string{"sh"}})
+	}
+	every := extension.Validating(deny, extension.Scope{ObjectSelector: exempt, Rules: extension.Resources("", "v1", []string{"pods/exec"}, "*")})
+	if result := exec(admit.New(t, every)); !result.Allowed {
+		t.Error("the guard is asked, which it never is in a cluster")
+	}
+	named := extension.Validating(deny, extension.Scope{ObjectSelector: exempt, Rules: extension.Connect("pods/exec")})
+	if said := ended(t, named, func(c *admit.Client) { exec(c) }); !strings.Contains(said, "ObjectSelector: Rules[0] would never match") {
+		t.Errorf("it says %q", said)
+	}
+}
+
 // fatal is a test whose Fatalf panics.
 type fatal struct{ testing.TB }
 

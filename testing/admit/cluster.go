@@ -14,7 +14,6 @@ import (
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -33,13 +32,14 @@ import (
 type cluster struct {
 	mu      sync.Mutex
 	scheme  *runtime.Scheme
+	kinds   *offline.Kinds
 	objects map[string]*unstructured.Unstructured // by path
 	version int
 	writes  []string
 }
 
 func newCluster(scheme *runtime.Scheme) *cluster {
-	return &cluster{scheme: scheme, objects: map[string]*unstructured.Unstructured{}}
+	return &cluster{scheme: scheme, kinds: &offline.Kinds{}, objects: map[string]*unstructured.Unstructured{}}
 }
 
 func (c *cluster) setScheme(scheme *runtime.Scheme) {
@@ -61,8 +61,13 @@ func (c *cluster) takeWrites() []string {
 func (c *cluster) add(object *unstructured.Unstructured) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if offline.IsCRD(object) {
+		if err := c.kinds.Add(object); err != nil {
+			return err
+		}
+	}
 	kind := object.GroupVersionKind()
-	resource, _ := meta.UnsafeGuessKindToResource(kind)
+	resource := c.kinds.Resource(kind)
 	path := "/apis/" + kind.Group + "/" + kind.Version
 	if kind.Group == "" {
 		path = "/api/" + kind.Version
@@ -75,6 +80,18 @@ func (c *cluster) add(object *unstructured.Unstructured) error {
 	}
 	c.put(path+"/"+resource.Resource+"/"+object.GetName(), object)
 	return nil
+}
+
+// namespaceLabels returns the labels of a namespace of the cluster, and none for one
+// that was not added.
+func (c *cluster) namespaceLabels(name string) map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	labels := map[string]string{}
+	if object := c.objects["/api/v1/namespaces/"+name]; object != nil {
+		maps.Copy(labels, object.GetLabels())
+	}
+	return labels
 }
 
 func (c *cluster) put(path string, object *unstructured.Unstructured) {
@@ -128,7 +145,7 @@ func parse(req *http.Request) (*call, error) {
 func (c *cluster) RoundTrip(req *http.Request) (*http.Response, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if found := offline.Discover(c.scheme, req.URL.Path); found != nil {
+	if found := offline.Discover(c.scheme, c.kinds, req.URL.Path); found != nil {
 		return offline.Respond(req, http.StatusOK, found)
 	}
 	p, err := parse(req)
@@ -194,8 +211,7 @@ func (c *cluster) list(p *call) (any, error) {
 		object := c.objects[path]
 		inCollection := strings.HasPrefix(path, p.collection+"/")
 		if p.namespace == "" { // all namespaces
-			resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
-			inCollection = resource == p.resource
+			inCollection = c.kinds.Resource(object.GroupVersionKind()) == p.resource
 		}
 		if inCollection && selector.Matches(labels.Set(object.GetLabels())) {
 			items = append(items, object.Object)
@@ -203,7 +219,7 @@ func (c *cluster) list(p *call) (any, error) {
 	}
 	list := map[string]any{"apiVersion": p.resource.GroupVersion().String(), "metadata": map[string]any{"resourceVersion": strconv.Itoa(c.version)}, "items": items}
 	for kind := range c.scheme.KnownTypes(p.resource.GroupVersion()) {
-		if resource, _ := meta.UnsafeGuessKindToResource(p.resource.GroupVersion().WithKind(kind)); resource == p.resource {
+		if c.kinds.Resource(p.resource.GroupVersion().WithKind(kind)) == p.resource {
 			list["kind"] = kind + "List"
 		}
 	}

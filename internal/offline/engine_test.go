@@ -1,0 +1,99 @@
+package offline_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/offline"
+	"github.com/admitkit/admitkit/webhook"
+)
+
+var configMaps = extension.Resources("", "v1", []string{"configmaps"}, admissionregistrationv1.Create)
+
+// labeller sets the label of its name to what value makes of it.
+func labeller(name string, value func(string) string, scope extension.Scope) *extension.Handler {
+	scope.Name, scope.Rules = name, configMaps
+	return extension.Mutating(extension.MutatorFunc[*corev1.ConfigMap](func(_ context.Context, object *corev1.ConfigMap, _ *extension.Request) error {
+		metav1.SetMetaDataLabel(&object.ObjectMeta, name, value(object.Labels[name]))
+		return nil
+	}), scope)
+}
+
+func onlooker(name string, scope extension.Scope) *extension.Handler {
+	scope.Name, scope.Rules = name, configMaps
+	return extension.Validating(extension.ValidatorFunc[*corev1.ConfigMap](func(context.Context, *corev1.ConfigMap, *extension.Request) error { return nil }), scope)
+}
+
+// chain is what one ConfigMap goes through. TestTheRealAPIServerCallsTheSameWebhooks
+// sends one through the same on a real API server.
+type chain struct {
+	handlers []*extension.Handler
+	called   []string
+}
+
+func chains() map[string]chain {
+	ifNeeded := extension.Scope{ReinvocationPolicy: new(admissionregistrationv1.IfNeededReinvocationPolicy)}
+	selected := extension.Scope{ObjectSelector: where("team", metav1.LabelSelectorOpExists)}
+	unselected := extension.Scope{ObjectSelector: where("team", metav1.LabelSelectorOpDoesNotExist)}
+	once := func(string) string { return "a" }
+	longer := func(value string) string { return value + "a" }
+	return map[string]chain{
+		"the labels that a mutator sets decide who is called next": {
+			[]*extension.Handler{
+				labeller("early", once, selected), labeller("team", once, extension.Scope{}), labeller("late", once, selected),
+				labeller("too-late", once, unselected), onlooker("guard", selected), onlooker("no-guard", unselected),
+			},
+			[]string{"team", "late", "guard"},
+		},
+		"who changed the object last is not called again": {
+			[]*extension.Handler{labeller("a", once, extension.Scope{}), labeller("b", once, ifNeeded)}, []string{"a", "b"},
+		},
+		"who does not ask for it is not called again": {
+			[]*extension.Handler{labeller("a", once, extension.Scope{}), labeller("b", once, extension.Scope{})}, []string{"a", "b"},
+		},
+		"one is called again once": {
+			[]*extension.Handler{labeller("a", once, ifNeeded), labeller("b", longer, ifNeeded)}, []string{"a", "b", "a"},
+		},
+		"one is called again because one before it was": {
+			[]*extension.Handler{labeller("a", longer, ifNeeded), labeller("b", once, ifNeeded)}, []string{"a", "b", "a", "b"},
+		},
+		"one that no longer matches is not called again": {
+			[]*extension.Handler{labeller("a", longer, extension.Scope{ObjectSelector: unselected.ObjectSelector, ReinvocationPolicy: ifNeeded.ReinvocationPolicy}), labeller("team", once, extension.Scope{})},
+			[]string{"a", "team"},
+		},
+	}
+}
+
+func TestWebhooksAreCalledInTheOrderOfTheAPIServer(t *testing.T) {
+	for name, test := range chains() {
+		t.Run(name, func(t *testing.T) {
+			webhooks, err := webhook.Group(test.handlers, webhook.Defaults{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			req, err := new(offline.Kinds).NewRequest(admissionv1.Create, object("v1", "ConfigMap", nil), nil, "apps")
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := offline.New(webhooks, offline.Options{Webhook: webhook.HandlerOptions{Scheme: scheme.Scheme}}).Admit(t.Context(), req)
+			if err != nil || !out.Allowed {
+				t.Fatalf("%+v, %v", out, err)
+			}
+			var called []string
+			for _, step := range out.Steps {
+				called = append(called, step.Webhook.Name)
+			}
+			if !slices.Equal(called, test.called) {
+				t.Errorf("called %v, want %v", called, test.called)
+			}
+		})
+	}
+}

@@ -1,0 +1,171 @@
+package offline_test
+
+import (
+	"errors"
+	"testing"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/offline"
+)
+
+// testing/differential compares the decisions with those of k8s.io/apiserver, case by
+// case. The tests here say the rules.
+
+func object(apiVersion, kind string, labels map[string]string) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{}}
+	o.SetAPIVersion(apiVersion)
+	o.SetKind(kind)
+	o.SetName("x")
+	o.SetLabels(labels)
+	return o
+}
+
+func where(key string, operator metav1.LabelSelectorOperator, values ...string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: key, Operator: operator, Values: values}}}
+}
+
+var (
+	everything = extension.Resources("*", "*", []string{"*/*"}, "*")
+	teamA      = map[string]string{"team": "a"}
+	gateways   = crd("Namespaced")
+)
+
+func only(scope admissionregistrationv1.ScopeType) []admissionregistrationv1.RuleWithOperations {
+	rules := extension.Resources("*", "*", []string{"*/*"}, "*")
+	rules[0].Scope = &scope
+	return rules
+}
+
+// crd defines a kind whose plural is not the one that most kinds would have.
+func crd(scope string) *unstructured.Unstructured {
+	o := object("apiextensions.k8s.io/v1", "CustomResourceDefinition", nil)
+	o.SetName("gateways.example.com")
+	o.Object["spec"] = map[string]any{
+		"group": "example.com", "scope": scope, "names": map[string]any{"kind": "Gateway", "plural": "gateways"},
+		"versions": []any{map[string]any{"name": "v1", "served": true}, map[string]any{"name": "v1beta1", "served": true}, map[string]any{"name": "v1alpha1", "served": false}},
+	}
+	return o
+}
+
+func TestAWebhookIsCalledWhenTheAPIServerCallsIt(t *testing.T) {
+	exec := object("v1", "PodExecOptions", nil)
+	for name, test := range map[string]struct {
+		scope  extension.Scope
+		object *unstructured.Unstructured
+		called bool
+	}{
+		"an exec has no labels, not even for DoesNotExist": {extension.Scope{Rules: everything, ObjectSelector: where("trusted", metav1.LabelSelectorOpDoesNotExist)}, exec, false},
+		"an exec has no labels, not even for NotIn":        {extension.Scope{Rules: everything, ObjectSelector: where("trusted", metav1.LabelSelectorOpNotIn, "yes")}, exec, false},
+		"an exec matches an empty selector":                {extension.Scope{Rules: everything, ObjectSelector: &metav1.LabelSelector{}}, exec, true},
+		"a Pod without labels matches DoesNotExist":        {extension.Scope{Rules: everything, ObjectSelector: where("trusted", metav1.LabelSelectorOpDoesNotExist)}, object("v1", "Pod", nil), true},
+		"a Pod is not cluster-scoped":                      {extension.Scope{Rules: only("Cluster")}, object("v1", "Pod", nil), false},
+		"a Pod is namespaced":                              {extension.Scope{Rules: only("Namespaced")}, object("v1", "Pod", nil), true},
+		"a Namespace is cluster-scoped":                    {extension.Scope{Rules: only("Cluster")}, object("v1", "Namespace", nil), true},
+		"a Namespace is not namespaced":                    {extension.Scope{Rules: only("Namespaced")}, object("v1", "Namespace", nil), false},
+		"a Namespace counts by its own labels":             {extension.Scope{Rules: everything, NamespaceSelector: where("team", metav1.LabelSelectorOpExists)}, object("v1", "Namespace", teamA), true},
+		"a Namespace counts by its own name":               {extension.Scope{Rules: everything, NamespaceSelector: where("kubernetes.io/metadata.name", metav1.LabelSelectorOpIn, "x")}, object("v1", "Namespace", nil), true},
+		"a Node is in no namespace that could exempt it":   {extension.Scope{Rules: everything, NamespaceSelector: where("team", metav1.LabelSelectorOpExists)}, object("v1", "Node", nil), true},
+		"a VolumeAttributesClass is cluster-scoped":        {extension.Scope{Rules: only("Namespaced")}, object("storage.k8s.io/v1", "VolumeAttributesClass", nil), false},
+		"a Node of another group may be namespaced":        {extension.Scope{Rules: everything}, object("metal.example.com/v1", "Node", nil), true},
+		"webhook configurations are exempt":                {extension.Scope{Rules: everything}, object("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", nil), false},
+		"policies are exempt":                              {extension.Scope{Rules: everything}, object("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding", nil), false},
+		"questions to the API server are exempt":           {extension.Scope{Rules: everything}, object("authorization.k8s.io/v1", "SubjectAccessReview", nil), false},
+		"the plural comes from the CRD":                    {extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"gateways"}, "*")}, object("example.com/v1", "Gateway", nil), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kinds := &offline.Kinds{}
+			if err := kinds.Add(gateways); err != nil {
+				t.Fatal(err)
+			}
+			req, err := kinds.NewRequest(admissionv1.Create, test.object, nil, "apps")
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.NamespaceLabels = map[string]string{}
+			if called, err := req.Matches(test.scope); called != test.called || err != nil {
+				t.Errorf("got %v, %v", called, err)
+			}
+		})
+	}
+}
+
+func TestWhatTheClusterDecidesIsAnErrorAndNotAnAnswer(t *testing.T) {
+	condition := []admissionregistrationv1.MatchCondition{{Name: "known", Expression: "true"}, {Name: "open", Expression: "request.name == 'x'"}}
+	exact := admissionregistrationv1.Exact
+	gateway, pod := object("example.com/v1", "Gateway", nil), object("v1", "Pod", nil)
+	namedGateways := extension.Resources("example.com", "v1", []string{"gateways"}, "*")
+	for name, test := range map[string]struct {
+		scope  extension.Scope
+		object *unstructured.Unstructured
+		crd    *unstructured.Unstructured
+		fact   offline.Fact // empty: it is decided
+		called bool
+	}{
+		"a match condition without a result":         {extension.Scope{Rules: everything, MatchConditions: condition}, pod, nil, offline.TheConditions, false},
+		"a match condition with a result":            {extension.Scope{Rules: everything, MatchConditions: condition[:1]}, pod, nil, "", true},
+		"a match condition of a rule for others":     {extension.Scope{Rules: extension.Connect("pods/exec"), MatchConditions: condition}, pod, nil, "", false},
+		"a selector by an unknown label":             {extension.Scope{Rules: everything, NamespaceSelector: where("team", metav1.LabelSelectorOpExists)}, pod, nil, offline.TheNamespace, false},
+		"a selector by the name":                     {extension.Scope{Rules: everything, NamespaceSelector: where("kubernetes.io/metadata.name", metav1.LabelSelectorOpIn, "apps")}, pod, nil, "", true},
+		"a selector by another name":                 {extension.Scope{Rules: everything, NamespaceSelector: where("kubernetes.io/metadata.name", metav1.LabelSelectorOpIn, "db")}, pod, nil, "", false},
+		"a rule for the plural of an unknown kind":   {extension.Scope{Rules: namedGateways}, gateway, nil, offline.TheKind, false},
+		"a rule for an unknown kind in no namespace": {extension.Scope{Rules: only("Cluster")}, gateway, nil, offline.TheKind, false},
+		"a rule for another group":                   {extension.Scope{Rules: extension.Resources("other.io", "v1", []string{"gateways"}, "*")}, gateway, nil, "", false},
+		"a rule that names the plural guessed":       {extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"widgets"}, "*")}, object("example.com/v1", "Widget", nil), nil, "", true},
+		"a rule for all of a group":                  {extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"*"}, "*")}, gateway, nil, "", true},
+		"a rule for the other version of a CRD":      {extension.Scope{Rules: extension.Resources("example.com", "v1beta1", []string{"gateways"}, "*")}, gateway, gateways, offline.TheVersion, false},
+		"a rule for a version that is not served":    {extension.Scope{Rules: extension.Resources("example.com", "v1alpha1", []string{"gateways"}, "*")}, gateway, gateways, "", false},
+		"matchPolicy Exact": {
+			extension.Scope{Rules: extension.Resources("example.com", "v1beta1", []string{"gateways"}, "*"), MatchPolicy: &exact}, gateway, gateways, "", false,
+		},
+		"a rule for the other version of an autoscaler": {
+			extension.Scope{Rules: extension.Resources("autoscaling", "v1", []string{"horizontalpodautoscalers"}, "*")},
+			object("autoscaling/v2", "HorizontalPodAutoscaler", nil), nil, offline.TheVersion, false,
+		},
+		"a rule for events in their other group": {
+			extension.Scope{Rules: extension.Resources("events.k8s.io", "v1", []string{"events"}, "*")}, object("v1", "Event", nil), nil, offline.TheVersion, false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kinds := &offline.Kinds{}
+			if test.crd != nil {
+				if err := kinds.Add(test.crd); err != nil {
+					t.Fatal(err)
+				}
+			}
+			req, err := kinds.NewRequest(admissionv1.Create, test.object, nil, "apps")
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.MatchConditions = map[string]bool{"known": true}
+			called, err := req.Matches(test.scope)
+			var unknown *offline.Unknown
+			if errors.As(err, &unknown) != (test.fact != "") || unknown != nil && unknown.Fact != test.fact || err != nil && unknown == nil || called != test.called {
+				t.Errorf("got %v, %v, want %v and the unknown fact %q", called, err, test.called, test.fact)
+			}
+		})
+	}
+}
+
+func TestACRDThatSaysTooLittleIsRefused(t *testing.T) {
+	for _, scope := range []string{"", "Global"} {
+		if err := new(offline.Kinds).Add(crd(scope)); err == nil {
+			t.Errorf("scope %q is taken", scope)
+		}
+	}
+	empty := crd("Cluster")
+	delete(empty.Object, "spec")
+	if err := new(offline.Kinds).Add(empty); err == nil {
+		t.Error("a CRD without a spec is taken")
+	}
+}
+
+func TestTheObjectOfASubresourceIsNoObjectOfItsOwn(t *testing.T) {
+	if req, err := new(offline.Kinds).NewRequest(admissionv1.Update, object("autoscaling/v1", "Scale", nil), nil, "apps"); err == nil {
+		t.Errorf("it is taken for %s", req.Resource)
+	}
+}

@@ -1,0 +1,42 @@
+package webhook_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/webhook"
+)
+
+var noOpinion = extension.ValidatorFunc[runtime.Object](func(context.Context, runtime.Object, *extension.Request) error { return nil })
+
+func TestAScopeThatSelectsConnectionsByLabelsIsRefused(t *testing.T) {
+	all := admissionregistrationv1.OperationAll
+	trusted := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "trusted", Operator: metav1.LabelSelectorOpDoesNotExist}}}
+	for name, test := range map[string]struct {
+		scope   extension.Scope
+		refused string
+	}{
+		"an exec noOpinion for Pods without a label": {extension.Scope{Rules: extension.Connect("pods/exec"), ObjectSelector: trusted}, "ObjectSelector: Rules[0] would never match"},
+		"an exec noOpinion behind another rule": {
+			extension.Scope{Rules: append(extension.Pods(), extension.Connect("pods/exec")...), ObjectSelector: trusted}, "ObjectSelector: Rules[1] would never match",
+		},
+		"an exec noOpinion for all Pods":             {extension.Scope{Rules: extension.Connect("pods/exec")}, ""},
+		"an exec noOpinion with an empty selector":   {extension.Scope{Rules: extension.Connect("pods/exec"), ObjectSelector: &metav1.LabelSelector{}}, ""},
+		"Pods without a label":                   {extension.Scope{Rules: extension.Pods(), ObjectSelector: trusted}, ""},
+		"every operation, CONNECT among them":    {extension.Scope{Rules: extension.Resources("", "v1", []string{"pods/*"}, all), ObjectSelector: trusted}, ""},
+		"connections, with the manager's labels": {extension.Scope{Rules: extension.Pods(admissionregistrationv1.Connect)}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := webhook.Group([]*extension.Handler{extension.Validating(noOpinion, test.scope)}, webhook.Defaults{PodSelector: trusted})
+			if test.refused == "" && err != nil || test.refused != "" && (err == nil || !strings.Contains(err.Error(), test.refused)) {
+				t.Errorf("got %v, want %q", err, test.refused)
+			}
+		})
+	}
+}
