@@ -102,6 +102,7 @@ func gaveUp(ended, err error) error {
 
 // run runs the handlers, up to the first denial or failure.
 func (p *passage) run(ctx context.Context) {
+	defer p.object.base.Release()
 	for i := range p.handlers {
 		result, err := p.step(ctx, i)
 		if err != nil {

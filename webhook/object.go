@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	admissionv1 "k8s.io/api/admission/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -37,8 +36,9 @@ type object struct {
 	received []byte
 	document patch.Document
 	applied  jsonpatch.Patch
-	// typed is the object that handlers see, base the one that document decodes to.
-	typed, base runtime.Object
+	// typed is the object that handlers see, base a copy of what document decodes to.
+	typed runtime.Object
+	base  patch.Copy
 	// pending has the changes of typed that are not in the document yet.
 	pending []patch.Operation
 }
@@ -92,33 +92,23 @@ func (o *object) decode(into runtime.Object) error {
 		return badRequest(http.StatusBadRequest, "decoding %s %s/%s into %T: %w", o.request.Kind.Kind, o.request.Namespace, o.request.Name, into, err)
 	}
 	o.typed = into
-	if o.mutable {
-		o.base = copyOf(into)
-	}
+	o.remember()
 	return nil
 }
 
-// copyOf returns a deep copy for a later comparison. The comparison ignores managed
-// fields, often the larger half of an object, so the copy shares them.
-func copyOf(obj runtime.Object) runtime.Object {
-	accessor, isTyped := obj.(metav1.ObjectMetaAccessor)
-	if _, isTree := obj.(runtime.Unstructured); isTree || !isTyped {
-		return obj.DeepCopyObject()
+// remember copies typed, which is the same as the document.
+func (o *object) remember() {
+	o.base.Release()
+	if o.mutable {
+		o.base = patch.CopyOf(o.typed)
 	}
-	meta := accessor.GetObjectMeta()
-	managed := meta.GetManagedFields()
-	meta.SetManagedFields(nil)
-	copied := obj.DeepCopyObject()
-	meta.SetManagedFields(managed)
-	copied.(metav1.ObjectMetaAccessor).GetObjectMeta().SetManagedFields(managed)
-	return copied
 }
 
 // note records the changes of a Mutator, and reports whether there are any. It
 // compares with the pending changes instead of a copy from before the call, which
 // saves the copy: equal objects have equal differences.
 func (o *object) note() (changed bool, err error) {
-	ops, err := o.document.Diff(o.base, o.typed)
+	ops, err := o.document.Diff(o.base.Object, o.typed)
 	if err != nil {
 		return false, err
 	}
@@ -138,7 +128,7 @@ func (o *object) flush() error {
 	if err := o.applyPending(); err != nil {
 		return err
 	}
-	o.base = copyOf(o.typed)
+	o.remember()
 	return nil
 }
 
@@ -179,7 +169,8 @@ func (o *object) take(response *admission.Response) (changed bool, err error) {
 		return false, err
 	}
 	into := reflect.TypeOf(o.typed)
-	o.typed, o.base = nil, nil
+	o.typed = nil
+	o.base.Release()
 	if next.Len() == 0 {
 		return false, nil
 	}
