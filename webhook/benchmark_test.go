@@ -163,7 +163,7 @@ func caseNames() []string {
 
 // floor reads a body and decodes its object.
 func floor(t testing.TB, body []byte) http.Handler {
-	request, err := parseReview(body)
+	request, _, err := parseReview(body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestTheContestantsOfTheBenchmarkDoTheSameWork(t *testing.T) {
 	for name, c := range cases() {
 		t.Run(name, func(t *testing.T) {
 			body := recorded(t, c.file)
-			request, err := parseReview(body)
+			request, _, err := parseReview(body)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -43,12 +43,17 @@ type object struct {
 	pending []patch.Operation
 }
 
-func newObject(request *admissionv1.AdmissionRequest, scheme *runtime.Scheme, mutable bool) object {
+// newObject returns the object of a request. checked is one of its objects, the one
+// that the request is about unless the client is not an API server.
+func newObject(request *admissionv1.AdmissionRequest, checked wire.Text, scheme *runtime.Scheme, mutable bool) object {
 	raw := request.Object.Raw
 	if request.Operation == admissionv1.Delete {
 		raw = request.OldObject.Raw
 	}
-	return object{request: request, scheme: scheme, mutable: mutable, received: raw, document: documentOf(request, raw)}
+	if len(raw) == 0 || len(checked.Raw) != len(raw) || &checked.Raw[0] != &raw[0] {
+		checked = wire.Text{Raw: raw}
+	}
+	return object{request: request, scheme: scheme, mutable: mutable, received: raw, document: documentOf(request, checked)}
 }
 
 // as returns the object as the type that a handler takes. For an Extension, the
@@ -88,7 +93,7 @@ func (o *object) decode(into runtime.Object) error {
 	if len(o.document.Raw) == 0 {
 		return badRequest(http.StatusBadRequest, "%s of %s carries no object", o.request.Operation, o.request.Resource.Resource)
 	}
-	if err := wire.Decode(o.document.Raw, into); err != nil {
+	if err := o.document.Decode(into); err != nil {
 		return badRequest(http.StatusBadRequest, "decoding %s %s/%s into %T: %w", o.request.Kind.Kind, o.request.Namespace, o.request.Name, into, err)
 	}
 	o.typed = into
@@ -155,7 +160,7 @@ func (o *object) apply(next jsonpatch.Patch) error {
 	if err != nil {
 		return err
 	}
-	o.applied, o.document = all, documentOf(o.request, raw)
+	o.applied, o.document = all, documentOf(o.request, wire.Text{Raw: raw})
 	o.request.Object.Raw = raw
 	return nil
 }

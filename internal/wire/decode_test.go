@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -97,6 +98,24 @@ func compare(t *testing.T, raw []byte, newObject func() runtime.Object) {
 		t.Fatalf("%T from %q: the API machinery says %v, Decode says %v", got, raw, wantErr, gotErr)
 	case wantErr == nil && !reflect.DeepEqual(want, got):
 		t.Fatalf("%T from %q:\nAPI machinery %#v\nDecode        %#v", got, raw, want, got)
+	}
+	compareChecked(t, raw, want, wantErr, newObject())
+}
+
+// compareChecked decodes a text that was checked before, in an envelope that is long
+// enough for the scan to record what it finds.
+func compareChecked(t *testing.T, raw []byte, want runtime.Object, wantErr error, got runtime.Object) {
+	t.Helper()
+	s := wire.NewScanner(slices.Concat(raw, []byte(strings.Repeat(" ", 1<<10))))
+	text, err := s.Checked()
+	if err != nil || s.End() != nil || !utf8.Valid(raw) {
+		return
+	}
+	switch gotErr := text.Decode(got); {
+	case (wantErr == nil) != (gotErr == nil):
+		t.Fatalf("%T from %q, checked: the API machinery says %v, Decode says %v", got, raw, wantErr, gotErr)
+	case wantErr == nil && !reflect.DeepEqual(want, got):
+		t.Fatalf("%T from %q, checked:\nAPI machinery %#v\nDecode        %#v", got, raw, want, got)
 	}
 }
 

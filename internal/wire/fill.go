@@ -11,17 +11,17 @@ import (
 // reports whether it did. If not, the struct is unchanged; another decoder finds
 // out what is wrong. fill refuses a struct that is not empty, because decoders
 // merge into that by rules of their own.
-func fill(raw []byte, into any) bool {
+func fill(s Scanner, into any) bool {
 	pointer := reflect.ValueOf(into)
 	if pointer.Kind() != reflect.Pointer || pointer.IsNil() || pointer.Elem().Kind() != reflect.Struct {
 		return false
 	}
 	target := pointer.Elem()
 	// Decoders replace what is not UTF-8.
-	if !target.IsZero() || !utf8.Valid(raw) {
+	if !target.IsZero() || s.checked == nil && !utf8.Valid(s.text) {
 		return false
 	}
-	d := decoder{Scanner: NewScanner(raw)}
+	d := decoder{Scanner: s}
 	if planOf(target.Type())(&d, target) && d.End() == nil {
 		return true
 	}
@@ -80,6 +80,17 @@ func (d *decoder) numeral() (text []byte, ok bool) {
 	start := d.at
 	err := d.number()
 	return d.text[start:d.at], err == nil
+}
+
+// members returns how many items the list here has, 0 if that is not known.
+func (d *decoder) members() int {
+	if d.checked == nil {
+		return 0
+	}
+	if span := d.checked.spanAt(d.at); span != nil {
+		return int(span.members)
+	}
+	return 0
 }
 
 // custom decodes a type that has a decoder of its own.

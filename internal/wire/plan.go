@@ -198,7 +198,7 @@ func decodeStringMap(d *decoder, v reflect.Value) bool {
 	into := map[string]string{}
 	*v.Addr().Interface().(*map[string]string) = into
 	size := 0
-	return d.members(func(name []byte) bool {
+	return d.eachMember(func(name []byte) bool {
 		key, value := d.keep(name), ""
 		if content, ok := d.str(); ok {
 			value = d.keep(content)
@@ -211,8 +211,8 @@ func decodeStringMap(d *decoder, v reflect.Value) bool {
 	})
 }
 
-// members calls decode for each member of an object.
-func (d *decoder) members(decode func(name []byte) bool) bool {
+// eachMember calls decode for each member of an object.
+func (d *decoder) eachMember(decode func(name []byte) bool) bool {
 	for member, err := d.Open('}'); ; member, err = d.More('}') {
 		if err != nil || !member {
 			return err == nil
@@ -254,6 +254,9 @@ func slicePlan(t reflect.Type) plan {
 		if d.Peek() != '[' {
 			return d.null()
 		}
+		if items := d.members(); items > 0 {
+			v.Grow(items)
+		}
 		item, err := d.Open(']')
 		if !item {
 			v.Set(reflect.MakeSlice(t, 0, 0))
@@ -287,7 +290,7 @@ func mapPlan(t reflect.Type) plan {
 		v.Set(into)
 		key, elem := reflect.New(t.Key()).Elem(), reflect.New(t.Elem()).Elem()
 		size := 0
-		return d.members(func(name []byte) bool {
+		return d.eachMember(func(name []byte) bool {
 			key.SetString(d.keep(name))
 			elem.SetZero()
 			if !decode(d, elem) {

@@ -22,6 +22,10 @@ type Scanner struct {
 	depth int
 	// unquoted is the content of the last string that had escapes.
 	unquoted []byte
+	// record gets the spans of what is skipped, if it is not nil.
+	record *recorder
+	// checked is the text itself, if it is known to be valid, else nil.
+	checked *Text
 }
 
 // NewScanner returns a scanner at the beginning of a text.
@@ -40,6 +44,9 @@ func (s *Scanner) Value() ([]byte, error) {
 
 // Rest returns the text that has not been read.
 func (s *Scanner) Rest() []byte { return s.text[s.at:] }
+
+// Position returns how much has been read.
+func (s *Scanner) Position() int { return s.at }
 
 // Text returns the text that read consumes, with the white space around it.
 func (s *Scanner) Text(read func() error) ([]byte, error) {
@@ -60,28 +67,15 @@ func (s *Scanner) Again(object []byte) bool {
 
 // Skip moves past the next value.
 func (s *Scanner) Skip() error {
+	if s.checked != nil {
+		s.Pass()
+		return nil
+	}
 	switch c := s.Peek(); c {
 	case '{':
-		for member, err := s.Open('}'); ; member, err = s.More('}') {
-			if err != nil || !member {
-				return err
-			}
-			if _, err := s.Key(); err != nil {
-				return err
-			}
-			if err := s.Skip(); err != nil {
-				return err
-			}
-		}
+		return s.skipMembers('}')
 	case '[':
-		for item, err := s.Open(']'); ; item, err = s.More(']') {
-			if err != nil || !item {
-				return err
-			}
-			if err := s.Skip(); err != nil {
-				return err
-			}
-		}
+		return s.skipMembers(']')
 	case '"':
 		_, err := s.Quoted()
 		return err
@@ -99,9 +93,44 @@ func (s *Scanner) Skip() error {
 	}
 }
 
+// skipMembers moves past an object or list.
+func (s *Scanner) skipMembers(closing byte) error {
+	place, members := 0, 0
+	if s.record != nil {
+		place = s.record.begin(s.at)
+	}
+	for member, err := s.Open(closing); ; member, err = s.More(closing) {
+		if err != nil {
+			return err
+		}
+		if !member {
+			break
+		}
+		if closing == '}' {
+			if _, err := s.Key(); err != nil {
+				return err
+			}
+		}
+		if err := s.Skip(); err != nil {
+			return err
+		}
+		members++
+	}
+	if s.record != nil {
+		s.record.end(place, s.at, members)
+	}
+	return nil
+}
+
 // Pass moves past the next value without checking it, in half the time of Skip. It
 // is for text that has been checked before.
 func (s *Scanner) Pass() {
+	if c := s.Peek(); s.checked != nil && (c == '{' || c == '[') {
+		if span := s.checked.spanAt(s.at); span != nil {
+			s.at = min(int(span.end), len(s.text))
+			return
+		}
+	}
 	for depth := 0; s.at < len(s.text); {
 		switch s.text[s.at] {
 		case '"':

@@ -35,11 +35,11 @@ type step struct {
 }
 
 func newDiffer(doc *Document) *differ {
-	if doc.root == nil {
-		doc.root = document(doc.Raw)
+	if doc.tree == nil {
+		doc.tree = treeOf(doc.Text)
 	}
 	d := &differ{options: doc.Options, path: make([]step, 1, 16)}
-	d.path[0].node = doc.root
+	d.path[0].node = &doc.tree.root
 	d.encoder = json.NewEncoder(&d.buffer)
 	d.encoder.SetEscapeHTML(false)
 	return d

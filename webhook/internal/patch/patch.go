@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/admitkit/admitkit/internal/wire"
 )
 
 // Operation is one operation of a JSON patch (RFC 6902, section 4). Diff makes
@@ -35,11 +37,10 @@ type Options struct {
 // Document is the JSON of an object. Each Diff against it remembers where it found
 // things, so the next one is faster.
 type Document struct {
-	// Raw is the JSON.
-	Raw     []byte
+	wire.Text
 	Options Options
 
-	root *node // of Raw; nil until it is needed
+	tree *tree // nil until it is needed
 }
 
 // Diff returns the operations that change the document as a handler changed before
@@ -71,7 +72,7 @@ func (d *Document) Diff(before, after runtime.Object) ([]Operation, error) {
 
 // Diff compares with a document that is needed only once.
 func Diff(raw []byte, before, after runtime.Object, options Options) ([]Operation, error) {
-	d := Document{Raw: raw, Options: options}
+	d := Document{Text: wire.Text{Raw: raw}, Options: options}
 	return d.Diff(before, after)
 }
 
