@@ -58,11 +58,7 @@ func (d *decoder) str() (content []byte, ok bool) {
 	if d.Peek() != '"' {
 		return nil, false
 	}
-	quoted, err := d.Quoted()
-	if err != nil {
-		return nil, false
-	}
-	content, err = d.Content(quoted)
+	content, err := d.Unquoted()
 	return content, err == nil
 }
 
@@ -82,8 +78,8 @@ func (d *decoder) numeral() (text []byte, ok bool) {
 	return d.text[start:d.at], err == nil
 }
 
-// members returns how many items the list here has, 0 if that is not known.
-func (d *decoder) members() int {
+// size returns how many members the object or list here has, 0 if that is not known.
+func (d *decoder) size() int {
 	if d.checked == nil {
 		return 0
 	}

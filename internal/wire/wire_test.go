@@ -162,3 +162,34 @@ func TestAStructThatEmbedsItselfHasItsFieldsOnce(t *testing.T) {
 		t.Errorf("got %+v", fields)
 	}
 }
+
+func TestAStringHasTheContentThatItHasForEncodingJSON(t *testing.T) {
+	random := rand.New(rand.NewSource(1))
+	pieces := []string{`\n`, `\"`, `\\`, `\/`, `\b`, `\u003c`, `\u00E9`, `\u2028`, `\ud83d\ude00`, `\ud800`, `\u12`, `\u12g4`, `\x`, `\`, `"`, "\t", "é", "😀", "some text ", ""}
+	taken := 0
+	for range 50_000 {
+		text := `"`
+		for range random.Intn(6) {
+			text += pieces[random.Intn(len(pieces))]
+		}
+		text += `"`
+		text = text[:len(text)-random.Intn(2)]
+		s := NewScanner([]byte(text))
+		got, err := s.Unquoted()
+		end := len(text)
+		if err == nil {
+			end = s.Position()
+		}
+		var want string
+		wantErr := json.Unmarshal([]byte(text[:end]), &want)
+		if (err == nil) != (wantErr == nil) || err == nil && string(got) != want {
+			t.Fatalf("%s is %q, %v; want %q, %v", text[:end], got, err, want, wantErr)
+		}
+		if err == nil {
+			taken++
+		}
+	}
+	if taken < 10_000 {
+		t.Errorf("only %d were strings", taken)
+	}
+}
