@@ -50,9 +50,12 @@ type memory struct {
 
 // pieces are the pointers, slices or maps of one type. The first of them are used.
 type pieces struct {
-	all  []reflect.Value
+	all  []piece
 	used int
 }
+
+// piece is a pointer, slice or map, and what the pointer points to.
+type piece struct{ value, elem reflect.Value }
 
 var memories = sync.Pool{New: func() any { return &memory{} }}
 
@@ -64,7 +67,7 @@ const maxMemory = 256 << 10
 const maxEntries = 16
 
 // perPiece is about what it takes to remember a piece.
-const perPiece = 32
+const perPiece = 64
 
 // copy copies an object, and reports whether it could.
 func (m *memory) copy(obj runtime.Object) (runtime.Object, bool) {
@@ -74,22 +77,22 @@ func (m *memory) copy(obj runtime.Object) (runtime.Object, bool) {
 	}
 	c := copiers.get(from.Type(), buildCopier)
 	to := m.take(c)
-	to.Elem().Set(from.Elem())
-	copied := to.Interface().(runtime.Object)
+	to.elem.Set(from.Elem())
+	copied := to.value.Interface().(runtime.Object)
 	accessor, hasMeta := copied.(metav1.ObjectMetaAccessor)
 	if !hasMeta {
-		return copied, c.elem.detach(m, to.Elem())
+		return copied, c.elem.detach(m, to.elem)
 	}
 	meta := accessor.GetObjectMeta()
 	managed := meta.GetManagedFields()
 	meta.SetManagedFields(nil)
-	ok := c.elem.detach(m, to.Elem())
+	ok := c.elem.detach(m, to.elem)
 	meta.SetManagedFields(managed)
 	return copied, ok
 }
 
 // take returns a piece that the copy does not use yet.
-func (m *memory) take(c *copier) reflect.Value {
+func (m *memory) take(c *copier) piece {
 	if m.size > maxMemory {
 		return c.newPiece() // none of it is kept
 	}
@@ -117,10 +120,10 @@ func (m *memory) clear() {
 	for i := range m.made {
 		p := &m.made[i]
 		for _, piece := range p.all[:p.used] {
-			if piece.Kind() == reflect.Pointer {
-				piece.Elem().SetZero()
+			if piece.elem.IsValid() {
+				piece.elem.SetZero()
 			} else {
-				piece.Clear()
+				piece.value.Clear()
 			}
 		}
 		p.used = 0
@@ -140,7 +143,7 @@ type copier struct {
 
 	// ordinal numbers the types of pieces; a new piece takes pieceSize bytes.
 	ordinal   int
-	newPiece  func() reflect.Value
+	newPiece  func() piece
 	pieceSize uintptr
 }
 
@@ -169,13 +172,13 @@ func buildCopier(t reflect.Type, of func(reflect.Type) *copier, c *copier) {
 		return
 	case reflect.Pointer:
 		c.elem, c.pieceSize = of(t.Elem()), t.Elem().Size()
-		c.newPiece = func() reflect.Value { return reflect.New(t.Elem()) }
+		c.newPiece = func() piece { p := reflect.New(t.Elem()); return piece{p, p.Elem()} }
 	case reflect.Slice:
 		c.elem = of(t.Elem())
-		c.newPiece = func() reflect.Value { return reflect.New(t).Elem() }
+		c.newPiece = func() piece { return piece{value: reflect.New(t).Elem()} }
 	case reflect.Map:
 		c.copyMap, c.pieceSize = copiedMaps[t], maxEntries*(t.Key().Size()+t.Elem().Size())
-		c.newPiece = func() reflect.Value { return reflect.MakeMap(t) }
+		c.newPiece = func() piece { return piece{value: reflect.MakeMap(t)} }
 	default:
 		return
 	}
@@ -230,9 +233,9 @@ func (c *copier) detach(m *memory, v reflect.Value) bool {
 		}
 	case reflect.Pointer:
 		to := m.take(c)
-		to.Elem().Set(v.Elem())
-		v.Set(to)
-		return c.elem.detach(m, to.Elem())
+		to.elem.Set(v.Elem())
+		v.Set(to.value)
+		return c.elem.detach(m, to.elem)
 	case reflect.Slice:
 		return c.detachItems(m, v)
 	case reflect.Map:
@@ -255,7 +258,7 @@ func (c *copier) detachItems(m *memory, v reflect.Value) bool {
 	if n == 0 {
 		return true // an empty list has nothing to change
 	}
-	to := m.take(c)
+	to := m.take(c).value
 	to.SetLen(0)
 	if to.Cap() < n {
 		to.Grow(n)
@@ -288,7 +291,7 @@ func (c *copier) detachEntries(m *memory, v reflect.Value) bool {
 	if n := v.Len(); n > maxEntries {
 		to = reflect.MakeMapWithSize(v.Type(), n)
 	} else {
-		to = m.take(c)
+		to = m.take(c).value
 	}
 	c.copyMap(to, v)
 	v.Set(to)

@@ -102,7 +102,7 @@ func (g *generator) overwrite(p *plan, v reflect.Value) {
 }
 
 // usedMemory returns the pieces that a copy uses.
-func usedMemory(m *memory) (all []reflect.Value) {
+func usedMemory(m *memory) (all []piece) {
 	for _, p := range m.made {
 		all = append(all, p.all[:p.used]...)
 	}
@@ -119,8 +119,8 @@ func TestAReleasedCopyRefersToNothing(t *testing.T) {
 	if c != (Copy{}) {
 		t.Errorf("got %v", c)
 	}
-	for _, piece := range used {
-		switch piece.Kind() {
+	for _, used := range used {
+		switch piece := used.value; piece.Kind() {
 		case reflect.Pointer:
 			if !piece.Elem().IsZero() {
 				t.Errorf("%s still refers to %v", piece.Type(), piece.Elem())

@@ -119,13 +119,21 @@ func Append(dst []byte, ops []Operation) []byte {
 
 // appendString appends a JSON string.
 func appendString(dst []byte, s string) []byte {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
-			quoted, _ := json.Marshal(s) // a string can always be encoded
-			return append(dst, quoted...)
-		}
+	if !isPlain(s) {
+		quoted, _ := json.Marshal(s) // a string can always be encoded
+		return append(dst, quoted...)
 	}
 	dst = append(dst, '"')
 	dst = append(dst, s...)
 	return append(dst, '"')
+}
+
+// isPlain reports whether a string needs no escapes in JSON.
+func isPlain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
 }
