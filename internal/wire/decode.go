@@ -16,7 +16,8 @@ func Decode(raw []byte, into runtime.Object) error {
 	return decode(NewScanner(raw), into)
 }
 
-// Decode decodes as [Decode] does, without checking the text twice.
+// Decode decodes as [Decode] does, into an object that is empty. It does not check
+// what was checked before: neither the text nor the object.
 func (t *Text) Decode(into runtime.Object) error {
 	if !t.checked {
 		return Decode(t.Raw, into)

@@ -17,8 +17,8 @@ func fill(s Scanner, into any) bool {
 		return false
 	}
 	target := pointer.Elem()
-	// Decoders replace what is not UTF-8.
-	if !target.IsZero() || s.checked == nil && !utf8.Valid(s.text) {
+	// Decoders replace what is not UTF-8. Text.Decode was called for neither.
+	if s.checked == nil && (!target.IsZero() || !utf8.Valid(s.text)) {
 		return false
 	}
 	d := decoder{Scanner: s}
