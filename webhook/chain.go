@@ -65,6 +65,9 @@ var errEnded = errors.New("an extension ended its goroutine")
 func (p *passage) begin(c *chain, request *extension.Request, received *admissionv1.AdmissionRequest, checked wire.Text) {
 	p.chain, p.request, p.err = c, request, errEnded
 	p.object = newObject(received, checked, c.scheme, c.mutating)
+	if c.mutating || c.onStep != nil { // else nothing reads the JSON after a handler
+		p.object.own()
+	}
 	p.response = admissionv1.AdmissionResponse{UID: request.UID, Allowed: true}
 	p.at.Store(between)
 }
@@ -103,7 +106,7 @@ func gaveUp(ended, err error) error {
 
 // run runs the handlers, up to the first denial or failure.
 func (p *passage) run(ctx context.Context) {
-	defer p.object.base.Release()
+	defer p.object.release()
 	for i := range p.handlers {
 		result, err := p.step(ctx, i)
 		if err != nil {

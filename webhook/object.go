@@ -1,12 +1,14 @@
 package webhook
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
 	"slices"
+	"sync"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -35,7 +37,9 @@ type object struct {
 	// operations of applied.
 	received []byte
 	document patch.Document
-	applied  jsonpatch.Patch
+	// text is the memory of received, if that is the library's own.
+	text    *[]byte
+	applied jsonpatch.Patch
 	// typed is the object that handlers see, base a copy of what document decodes to.
 	typed runtime.Object
 	base  patch.Copy
@@ -55,6 +59,34 @@ func newObject(request *admissionv1.AdmissionRequest, checked wire.Text, scheme 
 	}
 	return object{request: request, scheme: scheme, mutable: mutable, received: raw, document: documentOf(request, checked)}
 }
+
+// own copies the JSON, since the handler that gets the request may change it there.
+func (o *object) own() {
+	if len(o.received) > maxPooledText {
+		o.received = bytes.Clone(o.received)
+	} else {
+		o.text = texts.Get().(*[]byte)
+		*o.text = append((*o.text)[:0], o.received...)
+		o.received = *o.text
+	}
+	o.document.Raw = o.received
+}
+
+// release ends the use of the memory that serves one object after the other. The
+// operations share none of it.
+func (o *object) release() {
+	o.base.Release()
+	if o.text != nil {
+		texts.Put(o.text)
+		o.text = nil
+	}
+}
+
+// texts has memory for the library's own copies of objects. Handlers never see it.
+var texts = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxPooledText keeps a rare large object from occupying memory.
+const maxPooledText = 128 << 10
 
 // as returns the object as the type that a handler takes. For an Extension, the
 // request has the changes of the handlers before it too.
