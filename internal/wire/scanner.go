@@ -297,25 +297,24 @@ func (s *Scanner) Unquoted() ([]byte, error) {
 	if s.unquoted == nil {
 		s.unquoted = make([]byte, 0, 128)
 	}
-	content := append(s.unquoted[:0], s.text[start:end]...)
+	s.unquoted = append(s.unquoted[:0], s.text[start:end]...)
 	for end+1 < len(s.text) && s.text[end] == '\\' {
 		if c := unescaped[s.text[end+1]]; c != 0 {
-			content = append(content, c)
+			s.unquoted = append(s.unquoted, c)
 			end += 2
 		} else if r := s.unicode(end); r >= 0 {
-			content = utf8.AppendRune(content, r)
+			s.unquoted = utf8.AppendRune(s.unquoted, r)
 			end += 6
 		} else {
 			break
 		}
 		run := end
 		end = plain(s.text, run)
-		content = append(content, s.text[run:end]...)
+		s.unquoted = append(s.unquoted, s.text[run:end]...)
 	}
-	s.unquoted = content
 	if end < len(s.text) && s.text[end] == '"' {
 		s.at = end + 1
-		return content, nil
+		return s.unquoted, nil
 	}
 	quoted, err := s.Quoted() // which knows what is wrong
 	if err != nil {

@@ -81,7 +81,7 @@ func (r *recorder) end(place, at, members int) {
 func (t *Text) spanAt(at int) *span {
 	low, high := 0, len(t.spans)
 	for low < high {
-		middle := int(uint(low+high) >> 1) //nolint:gosec // both are small
+		middle := (low + high) / 2
 		if int(t.spans[middle].start) < at {
 			low = middle + 1
 		} else {
