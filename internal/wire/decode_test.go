@@ -2,6 +2,7 @@ package wire_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand"
@@ -334,8 +335,13 @@ func FuzzDecode(f *testing.F) {
 func TestDecodedObjectDoesNotAliasTheInput(t *testing.T) {
 	for _, newObject := range kinds {
 		raw := recordedPod(t, "create-pod-5k.json")
-		object, want := newObject(), newObject()
-		if err := wire.Decode(raw, object); err != nil {
+		object, checked, want := newObject(), newObject(), newObject()
+		s := wire.NewScanner(raw)
+		text, err := s.Checked()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(wire.Decode(raw, object), text.Decode(checked)); err != nil {
 			if _, isPod := object.(*corev1.Pod); isPod {
 				t.Fatal(err)
 			}
@@ -347,7 +353,7 @@ func TestDecodedObjectDoesNotAliasTheInput(t *testing.T) {
 		for i := range raw {
 			raw[i] = 'x'
 		}
-		if !reflect.DeepEqual(object, want) {
+		if !reflect.DeepEqual(object, want) || !reflect.DeepEqual(checked, want) {
 			t.Errorf("%T changed with the bytes it was decoded from", object)
 		}
 	}
