@@ -17,6 +17,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/internal/wire"
 )
 
 // chain is the handlers of one webhook. They run on an object one after the other.
@@ -60,10 +61,13 @@ const (
 var errEnded = errors.New("an extension ended its goroutine")
 
 // begin makes the passage of a request. received is what the library itself goes by:
-// handlers may change request.
-func (p *passage) begin(c *chain, request *extension.Request, received *admissionv1.AdmissionRequest) {
+// handlers may change request. checked is one of its objects.
+func (p *passage) begin(c *chain, request *extension.Request, received *admissionv1.AdmissionRequest, checked wire.Text) {
 	p.chain, p.request, p.err = c, request, errEnded
-	p.object = newObject(received, c.scheme, c.mutating)
+	p.object = newObject(received, checked, c.scheme, c.mutating)
+	if c.mutating || c.onStep != nil { // else nothing reads the JSON after a handler
+		p.object.own()
+	}
 	p.response = admissionv1.AdmissionResponse{UID: request.UID, Allowed: true}
 	p.at.Store(between)
 }
@@ -102,6 +106,7 @@ func gaveUp(ended, err error) error {
 
 // run runs the handlers, up to the first denial or failure.
 func (p *passage) run(ctx context.Context) {
+	defer p.object.release()
 	for i := range p.handlers {
 		result, err := p.step(ctx, i)
 		if err != nil {

@@ -24,7 +24,7 @@ func BenchmarkReview(b *testing.B) {
 				if err != nil {
 					return err
 				}
-				_, err = parseReview(read)
+				_, _, err = parseReview(read)
 				return err
 			})
 		})

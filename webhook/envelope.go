@@ -35,6 +35,8 @@ type envelope struct {
 	// lists holds the items of all lists of strings.
 	lists []string
 	into  *envelopeContent
+	// subject is the object that the request is about.
+	subject wire.Text
 }
 
 // envelopeContent has room for the usual content of an envelope, in one allocation.
@@ -49,16 +51,17 @@ type envelopeContent struct {
 // sizeOfStrings is enough for most requests. Others take another allocation.
 const sizeOfStrings = 352
 
-// parseEnvelope returns the type of a review, and its request, nil if it has none.
-func parseEnvelope(body []byte) (metav1.TypeMeta, *extension.Request, error) {
+// parseEnvelope returns the type of a review, its request, nil if it has none, and
+// the object that the request is about.
+func parseEnvelope(body []byte) (metav1.TypeMeta, *extension.Request, wire.Text, error) {
 	into := &envelopeContent{}
 	e := envelope{Scanner: wire.NewScanner(body), lists: into.lists[:0], into: into}
 	e.strings.Grow(min(len(body), sizeOfStrings))
 	review, request, err := e.review()
 	if err != nil {
-		return review, nil, err
+		return review, nil, wire.Text{}, err
 	}
-	return review, request, e.End()
+	return review, request, e.subject, e.End()
 }
 
 // The fields that are read. Duplicates of other fields go unnoticed.
@@ -138,8 +141,11 @@ func (e *envelope) request(into *admissionv1.AdmissionRequest) error {
 		case "userInfo":
 			return e.user(&into.UserInfo)
 		case "object":
-			return e.raw(&into.Object)
+			return e.about(&into.Object)
 		case "oldObject":
+			if into.Object.Raw == nil { // it is being deleted
+				return e.about(&into.OldObject)
+			}
 			return e.raw(&into.OldObject)
 		case "dryRun":
 			return readPointer(e, &into.DryRun, &e.into.dryRun, e.boolean)
@@ -231,6 +237,16 @@ func (e *envelope) raw(into *runtime.RawExtension) error {
 	}
 	value, err := e.Value()
 	into.Raw = value
+	return err
+}
+
+// about is raw for the object that the request is about.
+func (e *envelope) about(into *runtime.RawExtension) error {
+	if e.Peek() == 'n' {
+		return e.Skip()
+	}
+	value, err := e.Checked()
+	e.subject, into.Raw = value, value.Raw
 	return err
 }
 

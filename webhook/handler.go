@@ -142,13 +142,13 @@ func (e *exchange) read(r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	request, err := parseReview(body)
+	request, object, err := parseReview(body)
 	if err != nil {
 		return err
 	}
 	e.received = request.AdmissionRequest
 	e.request = &e.received
-	e.passage.begin(e.chain, request, e.request)
+	e.passage.begin(e.chain, request, e.request, object)
 	return nil
 }
 

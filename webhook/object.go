@@ -1,15 +1,16 @@
 package webhook
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
 	"slices"
+	"sync"
 
 	admissionv1 "k8s.io/api/admission/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -36,20 +37,56 @@ type object struct {
 	// operations of applied.
 	received []byte
 	document patch.Document
-	applied  jsonpatch.Patch
-	// typed is the object that handlers see, base the one that document decodes to.
-	typed, base runtime.Object
+	// text is the memory of received, if that is the library's own.
+	text    *[]byte
+	applied jsonpatch.Patch
+	// typed is the object that handlers see, base a copy of what document decodes to.
+	typed runtime.Object
+	base  patch.Copy
 	// pending has the changes of typed that are not in the document yet.
 	pending []patch.Operation
 }
 
-func newObject(request *admissionv1.AdmissionRequest, scheme *runtime.Scheme, mutable bool) object {
+// newObject returns the object of a request. checked is one of its objects, the one
+// that the request is about unless the client is not an API server.
+func newObject(request *admissionv1.AdmissionRequest, checked wire.Text, scheme *runtime.Scheme, mutable bool) object {
 	raw := request.Object.Raw
 	if request.Operation == admissionv1.Delete {
 		raw = request.OldObject.Raw
 	}
-	return object{request: request, scheme: scheme, mutable: mutable, received: raw, document: documentOf(request, raw)}
+	if len(raw) == 0 || len(checked.Raw) != len(raw) || &checked.Raw[0] != &raw[0] {
+		checked = wire.Text{Raw: raw}
+	}
+	return object{request: request, scheme: scheme, mutable: mutable, received: raw, document: documentOf(request, checked)}
 }
+
+// own copies the JSON, since the handler that gets the request may change it there.
+func (o *object) own() {
+	if len(o.received) > maxPooledText {
+		o.received = bytes.Clone(o.received)
+	} else {
+		o.text = texts.Get().(*[]byte)
+		*o.text = append((*o.text)[:0], o.received...)
+		o.received = *o.text
+	}
+	o.document.Raw = o.received
+}
+
+// release ends the use of the memory that serves one object after the other. The
+// operations share none of it.
+func (o *object) release() {
+	o.base.Release()
+	if o.text != nil {
+		texts.Put(o.text)
+		o.text = nil
+	}
+}
+
+// texts has memory for the library's own copies of objects. Handlers never see it.
+var texts = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxPooledText keeps a rare large object from occupying memory.
+const maxPooledText = 128 << 10
 
 // as returns the object as the type that a handler takes. For an Extension, the
 // request has the changes of the handlers before it too.
@@ -88,37 +125,27 @@ func (o *object) decode(into runtime.Object) error {
 	if len(o.document.Raw) == 0 {
 		return badRequest(http.StatusBadRequest, "%s of %s carries no object", o.request.Operation, o.request.Resource.Resource)
 	}
-	if err := wire.Decode(o.document.Raw, into); err != nil {
+	if err := o.document.Decode(into); err != nil {
 		return badRequest(http.StatusBadRequest, "decoding %s %s/%s into %T: %w", o.request.Kind.Kind, o.request.Namespace, o.request.Name, into, err)
 	}
 	o.typed = into
-	if o.mutable {
-		o.base = copyOf(into)
-	}
+	o.remember()
 	return nil
 }
 
-// copyOf returns a deep copy for a later comparison. The comparison ignores managed
-// fields, often the larger half of an object, so the copy shares them.
-func copyOf(obj runtime.Object) runtime.Object {
-	accessor, isTyped := obj.(metav1.ObjectMetaAccessor)
-	if _, isTree := obj.(runtime.Unstructured); isTree || !isTyped {
-		return obj.DeepCopyObject()
+// remember copies typed, which is the same as the document.
+func (o *object) remember() {
+	o.base.Release()
+	if o.mutable {
+		o.base = patch.CopyOf(o.typed)
 	}
-	meta := accessor.GetObjectMeta()
-	managed := meta.GetManagedFields()
-	meta.SetManagedFields(nil)
-	copied := obj.DeepCopyObject()
-	meta.SetManagedFields(managed)
-	copied.(metav1.ObjectMetaAccessor).GetObjectMeta().SetManagedFields(managed)
-	return copied
 }
 
 // note records the changes of a Mutator, and reports whether there are any. It
 // compares with the pending changes instead of a copy from before the call, which
 // saves the copy: equal objects have equal differences.
 func (o *object) note() (changed bool, err error) {
-	ops, err := o.document.Diff(o.base, o.typed)
+	ops, err := o.document.Diff(o.base.Object, o.typed)
 	if err != nil {
 		return false, err
 	}
@@ -138,7 +165,7 @@ func (o *object) flush() error {
 	if err := o.applyPending(); err != nil {
 		return err
 	}
-	o.base = copyOf(o.typed)
+	o.remember()
 	return nil
 }
 
@@ -165,7 +192,7 @@ func (o *object) apply(next jsonpatch.Patch) error {
 	if err != nil {
 		return err
 	}
-	o.applied, o.document = all, documentOf(o.request, raw)
+	o.applied, o.document = all, documentOf(o.request, wire.Text{Raw: raw})
 	o.request.Object.Raw = raw
 	return nil
 }
@@ -179,7 +206,8 @@ func (o *object) take(response *admission.Response) (changed bool, err error) {
 		return false, err
 	}
 	into := reflect.TypeOf(o.typed)
-	o.typed, o.base = nil, nil
+	o.typed = nil
+	o.base.Release()
 	if next.Len() == 0 {
 		return false, nil
 	}

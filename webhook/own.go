@@ -27,12 +27,8 @@ func (p *passage) requestFor(i int) *extension.Request {
 	}
 	request := p.request
 	request.Object, request.OldObject = p.object.request.Object, p.object.request.OldObject
-	if p.mutating || p.onStep != nil { // else nothing reads the JSON after the handler
-		of := &request.Object
-		if request.Operation == admissionv1.Delete {
-			of = &request.OldObject
-		}
-		of.Raw = bytes.Clone(of.Raw)
+	if p.object.applied.Len() > 0 { // else the library has a text of its own
+		request.Object.Raw = bytes.Clone(request.Object.Raw)
 	}
 	return request
 }

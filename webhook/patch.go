@@ -26,10 +26,10 @@ func PatchFrom(req admission.Request, after runtime.Object) admission.Response {
 		raw = req.OldObject.Raw // the only object; a change to it is an error later
 	}
 	before := reflect.New(reflect.TypeOf(after).Elem()).Interface().(runtime.Object)
+	document := documentOf(&req.AdmissionRequest, wire.Text{Raw: raw})
 	if err := wire.Decode(raw, before); err != nil {
 		return admission.Errored(http.StatusBadRequest, fmt.Errorf("decoding %s %s/%s: %w", req.Resource.Resource, req.Namespace, req.Name, err))
 	}
-	document := documentOf(&req.AdmissionRequest, raw)
 	ops, err := document.Diff(before, after)
 	if err != nil {
 		return admission.Errored(http.StatusInternalServerError, err)
@@ -44,9 +44,9 @@ func PatchFrom(req admission.Request, after runtime.Object) admission.Response {
 	return admission.Patched("", patches...)
 }
 
-// documentOf returns the document of a request's object, whose JSON is raw.
-func documentOf(request *admissionv1.AdmissionRequest, raw []byte) patch.Document {
-	return patch.Document{Raw: raw, Options: patch.Options{IgnoreStatus: ignoresStatus(request)}}
+// documentOf returns the document of a request's object, of which it has the JSON.
+func documentOf(request *admissionv1.AdmissionRequest, text wire.Text) patch.Document {
+	return patch.Document{Text: text, Options: patch.Options{IgnoreStatus: ignoresStatus(request)}}
 }
 
 // appendPatch appends the JSON of a patch to dst.

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/wire"
 )
 
 // requestError says why a request cannot be answered, with its HTTP status.
@@ -48,29 +49,30 @@ func isJSON(contentType string) bool {
 const apiVersion = "admission.k8s.io/v1"
 
 // parseReview returns the request in an AdmissionReview. Its objects are valid
-// JSON, and parts of the body. Callers may keep it; see readBody.
-func parseReview(body []byte) (*extension.Request, error) {
+// JSON, and parts of the body. Callers may keep it; see readBody. It also returns the
+// object that the request is about.
+func parseReview(body []byte) (*extension.Request, wire.Text, error) {
 	if len(body) == 0 {
-		return nil, badRequest(http.StatusBadRequest, "the body is empty; expected an AdmissionReview")
+		return nil, wire.Text{}, badRequest(http.StatusBadRequest, "the body is empty; expected an AdmissionReview")
 	}
 	// Decoders replace invalid UTF-8, which can make two different names equal. API
 	// servers send only valid UTF-8.
 	if !utf8.Valid(body) {
-		return nil, badRequest(http.StatusBadRequest, "the body is not valid UTF-8")
+		return nil, wire.Text{}, badRequest(http.StatusBadRequest, "the body is not valid UTF-8")
 	}
-	review, request, err := parseEnvelope(body)
+	review, request, object, err := parseEnvelope(body)
 	if err != nil {
-		return nil, badRequest(http.StatusBadRequest, "decoding the AdmissionReview: %w", err)
+		return nil, wire.Text{}, badRequest(http.StatusBadRequest, "decoding the AdmissionReview: %w", err)
 	}
 	if review.APIVersion != apiVersion || review.Kind != "AdmissionReview" {
-		return nil, badRequest(http.StatusBadRequest, "got apiVersion %q, kind %q; this webhook speaks %s AdmissionReview only: list v1 alone in admissionReviewVersions",
+		return nil, wire.Text{}, badRequest(http.StatusBadRequest, "got apiVersion %q, kind %q; this webhook speaks %s AdmissionReview only: list v1 alone in admissionReviewVersions",
 			review.APIVersion, review.Kind, apiVersion)
 	}
 	if request == nil {
-		return nil, badRequest(http.StatusBadRequest, "the AdmissionReview has no request")
+		return nil, wire.Text{}, badRequest(http.StatusBadRequest, "the AdmissionReview has no request")
 	}
 	if request.UID == "" {
-		return nil, badRequest(http.StatusBadRequest, "the AdmissionReview's request has no uid")
+		return nil, wire.Text{}, badRequest(http.StatusBadRequest, "the AdmissionReview's request has no uid")
 	}
-	return request, nil
+	return request, object, nil
 }

@@ -115,7 +115,7 @@ func TestReviewIsReadAsTheAPIMachineryReadsIt(t *testing.T) {
 		t.Run(file, func(t *testing.T) {
 			body := recorded(t, file)
 			compareReviews(t, body)
-			request, err := parseReview(body)
+			request, _, err := parseReview(body)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -127,7 +127,7 @@ func TestReviewIsReadAsTheAPIMachineryReadsIt(t *testing.T) {
 	for name, body := range unusual {
 		t.Run(name, func(t *testing.T) {
 			compareReviews(t, []byte(body))
-			if _, err := parseReview([]byte(body)); err != nil {
+			if _, _, err := parseReview([]byte(body)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -139,7 +139,7 @@ func compareReviews(t *testing.T, body []byte) {
 	t.Helper()
 	var want admissionv1.AdmissionReview
 	wantErr := kjson.UnmarshalCaseSensitivePreserveInts(body, &want)
-	got, err := parseReview(body)
+	got, _, err := parseReview(body)
 	if err != nil {
 		var bad *requestError
 		if !errors.As(err, &bad) || bad.code != http.StatusBadRequest {
@@ -174,7 +174,7 @@ func refusedOnPurpose(err error) bool {
 }
 
 func TestPartsOfTheBodyDoNotReachIntoEachOther(t *testing.T) {
-	request, err := parseReview([]byte(review(`,"object":{"a":1},"oldObject":{"b":2}`)))
+	request, _, err := parseReview([]byte(review(`,"object":{"a":1},"oldObject":{"b":2}`)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,9 +184,28 @@ func TestPartsOfTheBodyDoNotReachIntoEachOther(t *testing.T) {
 	}
 }
 
+func TestTheObjectOfARequestIsTheOneThatWasCheckedWithIt(t *testing.T) {
+	for name, c := range map[string]struct{ members, want string }{
+		"an object":                         {`,"object":{"a":1},"oldObject":{"b":2}`, `{"a":1}`},
+		"an old object in front":            {`,"oldObject":{"b":2},"object":{"a":1}`, `{"a":1}`},
+		"an object that is deleted":         {`,"object":null,"oldObject":{"b":2},"operation":"DELETE"`, `{"b":2}`},
+		"one that is deleted, and another":  {`,"object":{"a":1},"oldObject":{"b":2},"operation":"DELETE"`, `{"b":2}`},
+		"no object":                         {``, ``},
+		"an old object, but no object here": {`,"oldObject":{"b":2}`, ``},
+	} {
+		request, checked, err := parseReview([]byte(review(c.members)))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if object := newObject(&request.AdmissionRequest, checked, nil, false); string(object.document.Raw) != c.want {
+			t.Errorf("%s: got %s, want %s", name, object.document.Raw, c.want)
+		}
+	}
+}
+
 func TestStringsOfTheRequestDoNotAliasTheBody(t *testing.T) {
 	body := []byte(review(`,"name":"pod","userInfo":{"username":"alice","groups":["a","b\n"],"extra":{"k":["v"]}}`))
-	request, err := parseReview(body)
+	request, _, err := parseReview(body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +241,7 @@ func TestObjectIsNotDecodedWhenNoHandlerNeedsIt(t *testing.T) {
 func TestTruncatedReviewIsRefusedWhereverItEnds(t *testing.T) {
 	body := bytes.TrimSpace(recorded(t, "update-pod.json"))
 	for end := range len(body) {
-		if _, err := parseReview(body[:end]); err == nil {
+		if _, _, err := parseReview(body[:end]); err == nil {
 			t.Fatalf("cut to %d bytes of %d, the review is accepted", end, len(body))
 		}
 	}
@@ -351,7 +370,7 @@ func TestReadingAReviewKeepsToItsBudgetOfAllocations(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := parseReview(read); err != nil {
+				if _, _, err := parseReview(read); err != nil {
 					t.Fatal(err)
 				}
 			})

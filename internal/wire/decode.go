@@ -13,19 +13,32 @@ import (
 // fields are skipped, the last of duplicate fields counts, invalid UTF-8 is
 // replaced. The object shares no memory with raw.
 func Decode(raw []byte, into runtime.Object) error {
+	return decode(NewScanner(raw), into)
+}
+
+// Decode decodes as [Decode] does, into an object that is empty. It does not check
+// what was checked before: neither the text nor the object.
+func (t *Text) Decode(into runtime.Object) error {
+	if !t.checked {
+		return Decode(t.Raw, into)
+	}
+	return decode(t.Scanner(0), into)
+}
+
+func decode(s Scanner, into runtime.Object) error {
 	if into, isTree := into.(runtime.Unstructured); isTree {
 		// All of it has type any, so the API machinery's own decoder is the shortest way.
 		var content map[string]any
-		if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &content); err != nil {
+		if err := kjson.UnmarshalCaseSensitivePreserveInts(s.text, &content); err != nil {
 			return err
 		}
 		into.SetUnstructuredContent(content)
 		return nil
 	}
-	if fill(raw, into) {
+	if fill(s, into) {
 		return nil
 	}
-	return json.Unmarshal(raw, into, asAPIMachinery)
+	return json.Unmarshal(s.text, into, asAPIMachinery)
 }
 
 // asAPIMachinery makes the library's decoder do what sigs.k8s.io/json does, which

@@ -2,6 +2,7 @@ package wire_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -97,6 +99,24 @@ func compare(t *testing.T, raw []byte, newObject func() runtime.Object) {
 		t.Fatalf("%T from %q: the API machinery says %v, Decode says %v", got, raw, wantErr, gotErr)
 	case wantErr == nil && !reflect.DeepEqual(want, got):
 		t.Fatalf("%T from %q:\nAPI machinery %#v\nDecode        %#v", got, raw, want, got)
+	}
+	compareChecked(t, raw, want, wantErr, newObject())
+}
+
+// compareChecked decodes a text that was checked before, in an envelope that is long
+// enough for the scan to record what it finds.
+func compareChecked(t *testing.T, raw []byte, want runtime.Object, wantErr error, got runtime.Object) {
+	t.Helper()
+	s := wire.NewScanner(slices.Concat(raw, []byte(strings.Repeat(" ", 1<<10))))
+	text, err := s.Checked()
+	if err != nil || s.End() != nil || !utf8.Valid(raw) || !reflect.ValueOf(got).Elem().IsZero() {
+		return
+	}
+	switch gotErr := text.Decode(got); {
+	case (wantErr == nil) != (gotErr == nil):
+		t.Fatalf("%T from %q, checked: the API machinery says %v, Decode says %v", got, raw, wantErr, gotErr)
+	case wantErr == nil && !reflect.DeepEqual(want, got):
+		t.Fatalf("%T from %q, checked:\nAPI machinery %#v\nDecode        %#v", got, raw, want, got)
 	}
 }
 
@@ -315,8 +335,13 @@ func FuzzDecode(f *testing.F) {
 func TestDecodedObjectDoesNotAliasTheInput(t *testing.T) {
 	for _, newObject := range kinds {
 		raw := recordedPod(t, "create-pod-5k.json")
-		object, want := newObject(), newObject()
-		if err := wire.Decode(raw, object); err != nil {
+		object, checked, want := newObject(), newObject(), newObject()
+		s := wire.NewScanner(raw)
+		text, err := s.Checked()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(wire.Decode(raw, object), text.Decode(checked)); err != nil {
 			if _, isPod := object.(*corev1.Pod); isPod {
 				t.Fatal(err)
 			}
@@ -328,7 +353,7 @@ func TestDecodedObjectDoesNotAliasTheInput(t *testing.T) {
 		for i := range raw {
 			raw[i] = 'x'
 		}
-		if !reflect.DeepEqual(object, want) {
+		if !reflect.DeepEqual(object, want) || !reflect.DeepEqual(checked, want) {
 			t.Errorf("%T changed with the bytes it was decoded from", object)
 		}
 	}

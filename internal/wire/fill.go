@@ -11,17 +11,17 @@ import (
 // reports whether it did. If not, the struct is unchanged; another decoder finds
 // out what is wrong. fill refuses a struct that is not empty, because decoders
 // merge into that by rules of their own.
-func fill(raw []byte, into any) bool {
+func fill(s Scanner, into any) bool {
 	pointer := reflect.ValueOf(into)
 	if pointer.Kind() != reflect.Pointer || pointer.IsNil() || pointer.Elem().Kind() != reflect.Struct {
 		return false
 	}
 	target := pointer.Elem()
-	// Decoders replace what is not UTF-8.
-	if !target.IsZero() || !utf8.Valid(raw) {
+	// Decoders replace what is not UTF-8. Text.Decode was called for neither.
+	if s.checked == nil && (!target.IsZero() || !utf8.Valid(s.text)) {
 		return false
 	}
-	d := decoder{Scanner: NewScanner(raw)}
+	d := decoder{Scanner: s}
 	if planOf(target.Type())(&d, target) && d.End() == nil {
 		return true
 	}
@@ -58,11 +58,7 @@ func (d *decoder) str() (content []byte, ok bool) {
 	if d.Peek() != '"' {
 		return nil, false
 	}
-	quoted, err := d.Quoted()
-	if err != nil {
-		return nil, false
-	}
-	content, err = d.Content(quoted)
+	content, err := d.Unquoted()
 	return content, err == nil
 }
 
@@ -80,6 +76,17 @@ func (d *decoder) numeral() (text []byte, ok bool) {
 	start := d.at
 	err := d.number()
 	return d.text[start:d.at], err == nil
+}
+
+// size returns how many members the object or list here has, 0 if that is not known.
+func (d *decoder) size() int {
+	if d.checked == nil {
+		return 0
+	}
+	if span := d.checked.spanAt(d.at); span != nil {
+		return int(span.members)
+	}
+	return 0
 }
 
 // custom decodes a type that has a decoder of its own.

@@ -6,9 +6,12 @@ import (
 	"encoding/json"
 	"reflect"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	kjson "sigs.k8s.io/json"
@@ -54,9 +57,11 @@ func unknown(*decoder, reflect.Value) bool { return false }
 // special has the plans of types that every object uses and whose own decoders are
 // slow.
 var special = map[reflect.Type]plan{
-	reflect.TypeFor[metav1.Time]():        decodeTime,
-	reflect.TypeFor[intstr.IntOrString](): decodeIntOrString,
-	reflect.TypeFor[map[string]string]():  decodeStringMap,
+	reflect.TypeFor[metav1.Time]():         decodeTime,
+	reflect.TypeFor[intstr.IntOrString]():  decodeIntOrString,
+	reflect.TypeFor[resource.Quantity]():   decodeQuantity,
+	reflect.TypeFor[map[string]string]():   mapOf[map[string]string](text),
+	reflect.TypeFor[corev1.ResourceList](): mapOf[corev1.ResourceList](quantity),
 }
 
 func makePlan(t reflect.Type) plan {
@@ -100,12 +105,18 @@ func makePlan(t reflect.Type) plan {
 }
 
 func decodeString(d *decoder, v reflect.Value) bool {
+	content, ok := text(d)
+	v.SetString(content)
+	return ok
+}
+
+// text decodes a string, which is empty if it is null.
+func text(d *decoder) (string, bool) {
 	content, ok := d.str()
 	if !ok {
-		return d.null()
+		return "", d.null()
 	}
-	v.SetString(d.keep(content))
-	return true
+	return d.keep(content), true
 }
 
 func decodeBool(d *decoder, v reflect.Value) bool {
@@ -191,24 +202,44 @@ func decodeIntOrString(d *decoder, v reflect.Value) bool {
 	return err == nil
 }
 
-func decodeStringMap(d *decoder, v reflect.Value) bool {
-	if d.Peek() != '{' {
-		return d.null()
+func decodeQuantity(d *decoder, v reflect.Value) bool {
+	parsed, ok := quantity(d)
+	*v.Addr().Interface().(*resource.Quantity) = parsed
+	return ok
+}
+
+// quantity decodes a quantity as its own decoder does, without a copy of the text.
+func quantity(d *decoder) (parsed resource.Quantity, ok bool) {
+	if d.Peek() != '"' {
+		text, err := d.Value()
+		return parsed, err == nil && parsed.UnmarshalJSON(text) == nil
 	}
-	into := map[string]string{}
-	*v.Addr().Interface().(*map[string]string) = into
-	size := 0
-	return d.members(func(name []byte) bool {
-		key, value := d.keep(name), ""
-		if content, ok := d.str(); ok {
-			value = d.keep(content)
-		} else if !d.null() {
-			return false
+	quoted, err := d.Quoted()
+	if err != nil || quoted.escaped {
+		return parsed, false
+	}
+	parsed, err = resource.ParseQuantity(strings.TrimSpace(d.keep(quoted.text[1 : len(quoted.text)-1])))
+	return parsed, err == nil
+}
+
+// mapOf returns the plan of a type of maps that every object has: without reflection
+// it takes half the time.
+func mapOf[M ~map[K]V, K ~string, V any](decode func(*decoder) (V, bool)) plan {
+	return func(d *decoder, v reflect.Value) bool {
+		if d.Peek() != '{' {
+			return d.null()
 		}
-		into[key] = value
-		size++
-		return len(into) == size
-	})
+		into := make(M, d.size())
+		*v.Addr().Interface().(*M) = into
+		size := 0
+		return d.members(func(name []byte) bool {
+			key := K(d.keep(name))
+			value, ok := decode(d)
+			into[key] = value
+			size++
+			return ok && len(into) == size
+		})
+	}
 }
 
 // members calls decode for each member of an object.
@@ -254,18 +285,21 @@ func slicePlan(t reflect.Type) plan {
 		if d.Peek() != '[' {
 			return d.null()
 		}
+		v.Grow(d.size())
+		v.SetLen(v.Cap())
 		item, err := d.Open(']')
 		if !item {
 			v.Set(reflect.MakeSlice(t, 0, 0))
 		}
 		for n := 0; ; n++ {
 			if err != nil || !item {
+				v.SetLen(n)
 				return err == nil
 			}
-			if n == v.Cap() {
+			if n == v.Len() {
 				v.Grow(max(first, n))
+				v.SetLen(v.Cap())
 			}
-			v.SetLen(n + 1)
 			if !decode(d, v.Index(n)) {
 				return false
 			}

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/bits"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -22,6 +24,10 @@ type Scanner struct {
 	depth int
 	// unquoted is the content of the last string that had escapes.
 	unquoted []byte
+	// record gets the spans of what is skipped, if it is not nil.
+	record *recorder
+	// checked is the text itself, if it is known to be valid, else nil.
+	checked *Text
 }
 
 // NewScanner returns a scanner at the beginning of a text.
@@ -40,6 +46,9 @@ func (s *Scanner) Value() ([]byte, error) {
 
 // Rest returns the text that has not been read.
 func (s *Scanner) Rest() []byte { return s.text[s.at:] }
+
+// Position returns how much has been read.
+func (s *Scanner) Position() int { return s.at }
 
 // Text returns the text that read consumes, with the white space around it.
 func (s *Scanner) Text(read func() error) ([]byte, error) {
@@ -60,31 +69,17 @@ func (s *Scanner) Again(object []byte) bool {
 
 // Skip moves past the next value.
 func (s *Scanner) Skip() error {
+	if s.checked != nil {
+		s.Pass()
+		return nil
+	}
 	switch c := s.Peek(); c {
 	case '{':
-		for member, err := s.Open('}'); ; member, err = s.More('}') {
-			if err != nil || !member {
-				return err
-			}
-			if _, err := s.Key(); err != nil {
-				return err
-			}
-			if err := s.Skip(); err != nil {
-				return err
-			}
-		}
+		return s.skipMembers('}')
 	case '[':
-		for item, err := s.Open(']'); ; item, err = s.More(']') {
-			if err != nil || !item {
-				return err
-			}
-			if err := s.Skip(); err != nil {
-				return err
-			}
-		}
+		return s.skipMembers(']')
 	case '"':
-		_, err := s.Quoted()
-		return err
+		return s.skipString()
 	case 't':
 		return s.literal("true")
 	case 'f':
@@ -99,9 +94,68 @@ func (s *Scanner) Skip() error {
 	}
 }
 
+// skipMembers moves past an object or list.
+func (s *Scanner) skipMembers(closing byte) error {
+	place, members := 0, 0
+	if s.record != nil {
+		place = s.record.begin(s.at)
+	}
+	for member, err := s.Open(closing); ; member, err = s.More(closing) {
+		if err != nil {
+			return err
+		}
+		if !member {
+			break
+		}
+		if closing == '}' {
+			if err := s.skipKey(); err != nil {
+				return err
+			}
+		}
+		if err := s.Skip(); err != nil {
+			return err
+		}
+		members++
+	}
+	if s.record != nil {
+		s.record.end(place, s.at, members)
+	}
+	return nil
+}
+
+// skipKey is Key without the name.
+func (s *Scanner) skipKey() error {
+	if s.Peek() != '"' {
+		return s.Unexpected("the name of a field")
+	}
+	if err := s.skipString(); err != nil {
+		return err
+	}
+	if s.Peek() != ':' {
+		return s.Unexpected("a colon")
+	}
+	s.at++
+	return nil
+}
+
+func (s *Scanner) skipString() error {
+	if end := plain(s.text, s.at+1); end < len(s.text) && s.text[end] == '"' {
+		s.at = end + 1
+		return nil
+	}
+	_, err := s.pastString()
+	return err
+}
+
 // Pass moves past the next value without checking it, in half the time of Skip. It
 // is for text that has been checked before.
 func (s *Scanner) Pass() {
+	if c := s.Peek(); s.checked != nil && (c == '{' || c == '[') {
+		if span := s.checked.spanAt(s.at); span != nil {
+			s.at = min(int(span.end), len(s.text))
+			return
+		}
+	}
 	for depth := 0; s.at < len(s.text); {
 		switch s.text[s.at] {
 		case '"':
@@ -230,26 +284,101 @@ func (s *Scanner) Content(q Quoted) ([]byte, error) {
 	return s.unquoted, err
 }
 
+// Unquoted moves past a string and returns its content, as Quoted and Content do in
+// two steps. Most escapes are of one character, such as a quote, or < and > and &,
+// which API servers escape.
+func (s *Scanner) Unquoted() ([]byte, error) {
+	start := s.at + 1
+	end := plain(s.text, start)
+	if end < len(s.text) && s.text[end] == '"' {
+		s.at = end + 1
+		return s.text[start:end], nil
+	}
+	if s.unquoted == nil {
+		s.unquoted = make([]byte, 0, 128)
+	}
+	s.unquoted = append(s.unquoted[:0], s.text[start:end]...)
+	for end+1 < len(s.text) && s.text[end] == '\\' {
+		if c := unescaped[s.text[end+1]]; c != 0 {
+			s.unquoted = append(s.unquoted, c)
+			end += 2
+		} else if r := s.unicode(end); r >= 0 {
+			s.unquoted = utf8.AppendRune(s.unquoted, r)
+			end += 6
+		} else {
+			break
+		}
+		run := end
+		end = plain(s.text, run)
+		s.unquoted = append(s.unquoted, s.text[run:end]...)
+	}
+	if end < len(s.text) && s.text[end] == '"' {
+		s.at = end + 1
+		return s.unquoted, nil
+	}
+	quoted, err := s.Quoted() // which knows what is wrong
+	if err != nil {
+		return nil, err
+	}
+	return s.Content(quoted)
+}
+
+// unescaped has the meaning of what follows a backslash, 0 for none.
+var unescaped = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+
+// unicode returns the meaning of an escape such as \u003c, or -1 if it is none, or a
+// surrogate, which means something only together with what follows.
+func (s *Scanner) unicode(at int) rune {
+	if at+6 > len(s.text) || s.text[at+1] != 'u' {
+		return -1
+	}
+	var r rune
+	for _, c := range s.text[at+2 : at+6] {
+		switch {
+		case isDigit(c):
+			c -= '0'
+		case isHex(c):
+			c = c&^0x20 - 'A' + 10 // in capitals
+		default:
+			return -1
+		}
+		r = r<<4 | rune(c)
+	}
+	if utf16.IsSurrogate(r) {
+		return -1
+	}
+	return r
+}
+
 // Quoted moves past a string and returns it.
 func (s *Scanner) Quoted() (Quoted, error) {
-	start, escaped := s.at, false
+	start := s.at
+	if end := plain(s.text, start+1); end < len(s.text) && s.text[end] == '"' {
+		s.at = end + 1
+		return Quoted{text: s.text[start:s.at]}, nil
+	}
+	escaped, err := s.pastString()
+	return Quoted{s.text[start:s.at], escaped}, err
+}
+
+// pastString moves past a string, and reports whether it has an escape.
+func (s *Scanner) pastString() (escaped bool, err error) {
 	for s.at++; ; {
 		s.at = plain(s.text, s.at)
 		if s.at >= len(s.text) {
-			return Quoted{}, s.Unexpected("the end of a string")
+			return escaped, s.Unexpected("the end of a string")
 		}
 		switch s.text[s.at] {
 		case '"':
 			s.at++
-			return Quoted{s.text[start:s.at], escaped}, nil
+			return escaped, nil
 		case '\\':
 			escaped = true
 			if err := s.escape(); err != nil {
-				return Quoted{}, err
+				return escaped, err
 			}
-			s.at++
 		default:
-			return Quoted{}, s.Unexpected("a character of a string")
+			return escaped, s.Unexpected("a character of a string")
 		}
 	}
 }
@@ -276,22 +405,22 @@ func plain(text []byte, at int) int {
 	return at
 }
 
-// escape moves from a backslash to the last byte of the escape.
+// escape moves past an escape.
 func (s *Scanner) escape() error {
-	if s.at++; s.at < len(s.text) {
-		switch s.text[s.at] {
-		case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-			return nil
-		case 'u':
-			for range 4 {
-				if s.at++; s.at >= len(s.text) || !isHex(s.text[s.at]) {
-					return s.Unexpected("a hexadecimal digit")
-				}
-			}
-			return nil
-		}
+	if s.at++; s.at >= len(s.text) || s.text[s.at] != 'u' && unescaped[s.text[s.at]] == 0 {
+		return s.Unexpected("an escape")
 	}
-	return s.Unexpected("an escape")
+	digits := 0
+	if s.text[s.at] == 'u' {
+		digits = 4
+	}
+	for s.at++; digits > 0; digits-- {
+		if s.at >= len(s.text) || !isHex(s.text[s.at]) {
+			return s.Unexpected("a hexadecimal digit")
+		}
+		s.at++
+	}
+	return nil
 }
 
 func (s *Scanner) number() error {

@@ -27,7 +27,7 @@ func TestWhatAnAPIServerWritesIsTaken(t *testing.T) {
 			t.Fatal(err)
 		}
 		var review admissionv1.AdmissionReview
-		if !fill(body, &review) {
+		if !fill(NewScanner(body), &review) {
 			t.Fatalf("%s is not taken", file)
 		}
 		into := []any{&corev1.Pod{}, &metav1.PartialObjectMetadata{}}
@@ -35,7 +35,7 @@ func TestWhatAnAPIServerWritesIsTaken(t *testing.T) {
 			into = []any{&corev1.PodExecOptions{}}
 		}
 		for _, object := range into {
-			if !fill(review.Request.Object.Raw, object) {
+			if !fill(NewScanner(review.Request.Object.Raw), object) {
 				t.Errorf("the object of %s is not taken as a %T", file, object)
 			}
 		}
@@ -52,7 +52,7 @@ func TestWhatAnAPIServerWritesIsTaken(t *testing.T) {
 			t.Fatal(err)
 		}
 		into := reflect.New(reflect.TypeOf(object).Elem()).Interface()
-		if !fill(raw, into) {
+		if !fill(NewScanner(raw), into) {
 			t.Errorf("%s is not taken", raw)
 		}
 	}
@@ -68,7 +68,7 @@ func TestWhatIsNotTakenLeavesTheObjectAlone(t *testing.T) {
 		"invalid UTF-8":       "{\"metadata\":{\"name\":\"a\xff\"}}",
 	} {
 		var pod corev1.Pod
-		if fill([]byte(raw), &pod) {
+		if fill(NewScanner([]byte(raw)), &pod) {
 			t.Errorf("%s is taken", name)
 		}
 		if !reflect.ValueOf(pod).IsZero() {
@@ -76,7 +76,7 @@ func TestWhatIsNotTakenLeavesTheObjectAlone(t *testing.T) {
 		}
 	}
 	full := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "before"}}
-	if fill([]byte(`{"metadata":{"namespace":"a"}}`), &full) || full.Name != "before" || full.Namespace != "" {
+	if fill(NewScanner([]byte(`{"metadata":{"namespace":"a"}}`)), &full) || full.Name != "before" || full.Namespace != "" {
 		t.Errorf("an object that is not empty became %v", full)
 	}
 }
@@ -147,7 +147,7 @@ func TestFieldsThatShareANameAreFilledAsByEncodingJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &want); err != nil {
 		t.Fatal(err)
 	}
-	if !fill([]byte(text), &got) || got != want {
+	if !fill(NewScanner([]byte(text)), &got) || got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
@@ -160,5 +160,36 @@ type node struct {
 func TestAStructThatEmbedsItselfHasItsFieldsOnce(t *testing.T) {
 	if fields := FieldsOf(reflect.TypeFor[node]()); len(fields) != 1 || fields[0].Name != "name" {
 		t.Errorf("got %+v", fields)
+	}
+}
+
+func TestAStringHasTheContentThatItHasForEncodingJSON(t *testing.T) {
+	random := rand.New(rand.NewSource(1))
+	pieces := []string{`\n`, `\"`, `\\`, `\/`, `\b`, `\u003c`, `\u00E9`, `\u2028`, `\ud83d\ude00`, `\ud800`, `\u12`, `\u12g4`, `\x`, `\`, `"`, "\t", "é", "😀", "some text ", ""}
+	taken := 0
+	for range 50_000 {
+		text := `"`
+		for range random.Intn(6) {
+			text += pieces[random.Intn(len(pieces))]
+		}
+		text += `"`
+		text = text[:len(text)-random.Intn(2)]
+		s := NewScanner([]byte(text))
+		got, err := s.Unquoted()
+		end := len(text)
+		if err == nil {
+			end = s.Position()
+		}
+		var want string
+		wantErr := json.Unmarshal([]byte(text[:end]), &want)
+		if (err == nil) != (wantErr == nil) || err == nil && string(got) != want {
+			t.Fatalf("%s is %q, %v; want %q, %v", text[:end], got, err, want, wantErr)
+		}
+		if err == nil {
+			taken++
+		}
+	}
+	if taken < 10_000 {
+		t.Errorf("only %d were strings", taken)
 	}
 }

@@ -80,6 +80,10 @@ func TestTheCostIsBounded(t *testing.T) {
 			t.Errorf("%s: %.0f allocations, the budget is %.0f", c.name, allocs, c.budget)
 		}
 	}
+	pod, m := podOf(t, 5_000), &memory{}
+	if allocs := testing.AllocsPerRun(20, func() { m.copy(pod); m.clear() }); allocs > 0 {
+		t.Errorf("a copy in memory that was used before: %.0f allocations", allocs)
+	}
 }
 
 // TestTheCostIsLinearInTheSize measures time, and so is no test for a busy
@@ -147,12 +151,22 @@ func BenchmarkDiff(b *testing.B) {
 	}
 }
 
-// BenchmarkDeepCopy is what a comparison cannot do without: the copy to compare
-// with.
-func BenchmarkDeepCopy(b *testing.B) {
-	pod := podOf(b, 5_000)
-	b.ReportAllocs()
-	for b.Loop() {
-		_ = pod.DeepCopy()
+// BenchmarkCopy compares the copy that a comparison needs with the object's own.
+func BenchmarkCopy(b *testing.B) {
+	for _, size := range []int{5_000, 64 << 10} {
+		pod := podOf(b, size)
+		b.Run(fmt.Sprintf("CopyOf/%dKB", size/1000), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				c := CopyOf(pod)
+				c.Release()
+			}
+		})
+		b.Run(fmt.Sprintf("DeepCopy/%dKB", size/1000), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				_ = pod.DeepCopy()
+			}
+		})
 	}
 }

@@ -23,7 +23,7 @@ type differ struct {
 	path []step
 	// buffer has the values of ops.
 	buffer  bytes.Buffer
-	encoder *json.Encoder
+	encoder *json.Encoder // to the buffer, nil until it is needed
 }
 
 // step is one step of a path: to a member of an object or an item of a list.
@@ -35,13 +35,11 @@ type step struct {
 }
 
 func newDiffer(doc *Document) *differ {
-	if doc.root == nil {
-		doc.root = document(doc.Raw)
+	if doc.tree == nil {
+		doc.tree = treeOf(doc.Text)
 	}
-	d := &differ{options: doc.Options, path: make([]step, 1, 16)}
-	d.path[0].node = doc.root
-	d.encoder = json.NewEncoder(&d.buffer)
-	d.encoder.SetEscapeHTML(false)
+	d := &differ{options: doc.Options, path: make([]step, 1, 8)}
+	d.path[0].node = &doc.tree.root
 	return d
 }
 
@@ -104,6 +102,9 @@ type entry struct {
 }
 
 func (d *differ) entries(p *plan, before, after reflect.Value) error {
+	if before.Type() == stringMap {
+		return d.strings(before.Interface().(map[string]string), after.Interface().(map[string]string))
+	}
 	changed, err := changedEntries(p, before, after)
 	if err != nil {
 		return err
@@ -121,9 +122,6 @@ func (d *differ) entries(p *plan, before, after reflect.Value) error {
 }
 
 func changedEntries(p *plan, before, after reflect.Value) (changed []entry, err error) {
-	if before.Type() == stringMap {
-		return changedStrings(before.Interface().(map[string]string), after.Interface().(map[string]string)), nil
-	}
 	for it := before.MapRange(); it.Next(); {
 		is := after.MapIndex(it.Key())
 		if is.IsValid() && p.elem.same(it.Value(), is) {
@@ -150,22 +148,55 @@ func changedEntries(p *plan, before, after reflect.Value) (changed []entry, err 
 
 var stringMap = reflect.TypeFor[map[string]string]()
 
-// changedStrings is for labels and annotations. Most handlers change these, and
-// reflection would take most of their time.
-func changedStrings(before, after map[string]string) (changed []entry) {
+// strings compares labels and annotations. Most handlers change these, and reflection
+// would take most of their time.
+func (d *differ) strings(before, after map[string]string) error {
+	var room [8]string
+	changed := room[:0]
 	for name, was := range before {
-		if is, has := after[name]; !has {
-			changed = append(changed, entry{name: name, was: reflect.ValueOf(was)})
-		} else if is != was {
-			changed = append(changed, entry{name, reflect.ValueOf(was), reflect.ValueOf(is)})
+		if is, has := after[name]; !has || is != was {
+			changed = append(changed, name)
 		}
 	}
-	for name, is := range after {
+	for name := range after {
 		if _, had := before[name]; !had {
-			changed = append(changed, entry{name: name, is: reflect.ValueOf(is)})
+			changed = append(changed, name)
 		}
 	}
-	return changed
+	slices.Sort(changed)
+	for _, name := range changed {
+		if d.ignores(name) {
+			continue
+		}
+		is, has := after[name]
+		d.down(step{name: name, index: -1, node: d.raw().member(name)})
+		if err := d.string(is, has); err != nil {
+			return err
+		}
+		d.up()
+	}
+	return nil
+}
+
+// string makes the current value a string, or nothing.
+func (d *differ) string(is string, has bool) error {
+	inRaw := d.raw() != nil
+	if !has {
+		if inRaw {
+			d.emit("remove", nil)
+		}
+		return nil
+	}
+	value, err := d.encodeString(is)
+	if err != nil {
+		return err
+	}
+	if inRaw {
+		d.emit("replace", value)
+	} else {
+		d.emit("add", value)
+	}
+	return nil
 }
 
 // keyName returns how encoding/json writes the key of a map.
@@ -255,19 +286,42 @@ func (d *differ) set(op string, p *plan, was, is reflect.Value) error {
 // encode returns the JSON of a value. It stays valid until the buffer is truncated,
 // even if the buffer grows.
 func (d *differ) encode(p *plan, v reflect.Value) ([]byte, error) {
-	if p.form == quoted {
+	switch {
+	case p.form == quoted:
 		return d.encodeQuoted(p, v)
+	case p.form == leaf && v.Kind() == reflect.String:
+		return d.encodeString(v.String())
 	}
 	if v.CanAddr() {
 		// This saves a copy, and uses the methods of the pointer as encoding/json
 		// does.
 		v = v.Addr()
 	}
+	return d.encodeAny(v.Interface())
+}
+
+func (d *differ) encodeAny(v any) ([]byte, error) {
+	if d.encoder == nil {
+		d.encoder = json.NewEncoder(&d.buffer)
+		d.encoder.SetEscapeHTML(false)
+	}
 	begin := d.buffer.Len()
-	if err := d.encoder.Encode(v.Interface()); err != nil {
+	if err := d.encoder.Encode(v); err != nil {
 		return nil, err
 	}
 	d.buffer.Truncate(d.buffer.Len() - 1) // the newline of an Encoder
+	return slices.Clip(d.buffer.Bytes()[begin:]), nil
+}
+
+// encodeString is encode for a string. Most need no escapes.
+func (d *differ) encodeString(s string) ([]byte, error) {
+	if !isPlain(s) {
+		return d.encodeAny(s)
+	}
+	begin := d.buffer.Len()
+	d.buffer.WriteByte('"')
+	d.buffer.WriteString(s)
+	d.buffer.WriteByte('"')
 	return slices.Clip(d.buffer.Bytes()[begin:]), nil
 }
 
@@ -277,28 +331,31 @@ func (d *differ) encodeQuoted(p *plan, v reflect.Value) ([]byte, error) {
 	if err != nil || string(inner) == "null" {
 		return inner, err
 	}
-	text := reflect.ValueOf(string(inner))
-	return d.encode(planOf(text.Type()), text)
+	return d.encodeString(string(inner))
 }
 
 func (d *differ) emit(op string, value []byte) {
 	d.ops = append(d.ops, Operation{Op: op, Path: d.pointer(), Value: value})
 }
 
-var pointerEscape = strings.NewReplacer("~", "~0", "/", "~1")
-
 // pointer returns the current path as a JSON pointer (RFC 6901).
 func (d *differ) pointer() string {
 	path := make([]byte, 0, 128)
 	for _, s := range d.path[1:] {
 		path = append(path, '/')
-		switch {
-		case s.index >= 0:
+		if s.index >= 0 {
 			path = strconv.AppendInt(path, int64(s.index), 10)
-		case strings.ContainsAny(s.name, "~/"):
-			path = append(path, pointerEscape.Replace(s.name)...)
-		default:
-			path = append(path, s.name...)
+			continue
+		}
+		for i := range len(s.name) {
+			switch c := s.name[i]; c {
+			case '~':
+				path = append(path, "~0"...)
+			case '/':
+				path = append(path, "~1"...)
+			default:
+				path = append(path, c)
+			}
 		}
 	}
 	return string(path)

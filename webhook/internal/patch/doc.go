@@ -19,6 +19,7 @@
 //     to read them.
 //   - address.go: reading memory for that, with all uses of unsafe.
 //   - raw.go: finding a path in raw without parsing the rest.
+//   - copy.go: the copy from before, in memory that is used again and again.
 //
 // Two limits follow. An item of a keyed list whose key changed is another item, so
 // the unknown fields of the old one are removed with it. A changed item without a

@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/admitkit/admitkit/internal/wire"
 )
 
 // Operation is one operation of a JSON patch (RFC 6902, section 4). Diff makes
@@ -35,11 +37,10 @@ type Options struct {
 // Document is the JSON of an object. Each Diff against it remembers where it found
 // things, so the next one is faster.
 type Document struct {
-	// Raw is the JSON.
-	Raw     []byte
+	wire.Text
 	Options Options
 
-	root *node // of Raw; nil until it is needed
+	tree *tree // nil until it is needed
 }
 
 // Diff returns the operations that change the document as a handler changed before
@@ -71,7 +72,7 @@ func (d *Document) Diff(before, after runtime.Object) ([]Operation, error) {
 
 // Diff compares with a document that is needed only once.
 func Diff(raw []byte, before, after runtime.Object, options Options) ([]Operation, error) {
-	d := Document{Raw: raw, Options: options}
+	d := Document{Text: wire.Text{Raw: raw}, Options: options}
 	return d.Diff(before, after)
 }
 
@@ -118,13 +119,21 @@ func Append(dst []byte, ops []Operation) []byte {
 
 // appendString appends a JSON string.
 func appendString(dst []byte, s string) []byte {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
-			quoted, _ := json.Marshal(s) // a string can always be encoded
-			return append(dst, quoted...)
-		}
+	if !isPlain(s) {
+		quoted, _ := json.Marshal(s) // a string can always be encoded
+		return append(dst, quoted...)
 	}
 	dst = append(dst, '"')
 	dst = append(dst, s...)
 	return append(dst, '"')
+}
+
+// isPlain reports whether a string needs no escapes in JSON.
+func isPlain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
 }

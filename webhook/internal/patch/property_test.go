@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/randfill"
 	"sigs.k8s.io/randfill/bytesource"
+
+	"github.com/admitkit/admitkit/internal/wire"
 )
 
 // The property: a patch, applied to raw, gives the mutated object, and exactly
@@ -69,12 +71,15 @@ func FuzzPatch(f *testing.F) {
 func checkOnePatch(t *testing.T, g *generator, raw []byte, before *corev1.Pod) int {
 	t.Helper()
 	after := before.DeepCopy()
+	base := CopyOf(after)
+	defer base.Release()
 	want := parse(t, raw)
 	g.structural = g.oneIn(2)
 	for range 1 + g.Intn(4) {
 		want = g.edit(planOf(podType), reflect.ValueOf(after).Elem(), want)
 	}
-	ops, err := Diff(raw, before, after, Options{})
+	document := Document{Text: checked(t, raw)}
+	ops, err := document.Diff(base.Object, after)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,6 +98,17 @@ func checkOnePatch(t *testing.T, g *generator, raw []byte, before *corev1.Pod) i
 		t.Logf("raw %s\nafter %s\npatch %s", raw, encode(t, after), Append(nil, ops))
 	}
 	return len(ops)
+}
+
+// checked returns a document as the scan of a review does.
+func checked(t *testing.T, raw []byte) wire.Text {
+	t.Helper()
+	s := wire.NewScanner(raw)
+	text, err := s.Checked()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // requireTreePatch compares two documents without a Go type, where nothing is

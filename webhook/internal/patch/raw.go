@@ -8,7 +8,8 @@ import (
 // are needed, and continues where the last search stopped. The document has been
 // decoded before, so it is valid; if it is not, nodes have fewer members.
 type node struct {
-	text  []byte // from the value to the end of the document
+	text  *wire.Text
+	at    int // where the value begins in the text
 	found []child
 	index map[string]int // of the keys of found, once they are many
 	ended bool           // found is all there is
@@ -17,28 +18,38 @@ type node struct {
 // child is a member of an object or an item of an array.
 type child struct {
 	key  []byte
-	at   int   // where its value begins in the parent's text
+	at   int   // where its value begins in the text
 	node *node // nil until it is needed
 }
 
 // manyKeys is the number of keys from which an index is faster than a search.
 const manyKeys = 16
 
-func document(raw []byte) *node {
-	s := wire.NewScanner(raw)
-	s.Peek()
-	return &node{text: s.Rest()}
+// tree is a document and its root.
+type tree struct {
+	text wire.Text
+	root node
 }
 
-func (n *node) is(first byte) bool { return n != nil && len(n.text) > 0 && n.text[0] == first }
-func (n *node) isObject() bool     { return n.is('{') }
-func (n *node) isArray() bool      { return n.is('[') }
+func treeOf(text wire.Text) *tree {
+	t := &tree{text: text}
+	s := t.text.Scanner(0)
+	s.Peek()
+	t.root = node{text: &t.text, at: s.Position()}
+	return t
+}
+
+func (n *node) is(first byte) bool {
+	return n != nil && n.at < len(n.text.Raw) && n.text.Raw[n.at] == first
+}
+func (n *node) isObject() bool { return n.is('{') }
+func (n *node) isArray() bool  { return n.is('[') }
 
 // value returns the value's own text.
 func (n *node) value() []byte {
-	s := wire.NewScanner(n.text)
+	s := n.text.Scanner(n.at)
 	s.Pass()
-	return n.text[:len(n.text)-len(s.Rest())]
+	return n.text.Raw[n.at:s.Position()]
 }
 
 // member returns the member of an object, nil if there is none.
@@ -77,7 +88,7 @@ func (n *node) item(i int) *node {
 func (n *node) child(i int) *node {
 	c := &n.found[i]
 	if c.node == nil {
-		c.node = &node{text: n.text[c.at:]}
+		c.node = &node{text: n.text, at: c.at}
 	}
 	return c.node
 }
@@ -109,12 +120,12 @@ func (n *node) advance(closing byte) bool {
 
 // scan returns the child that follows the last one, if one does.
 func (n *node) scan(closing byte) (c child, found bool) {
-	s, err := wire.NewScanner(n.text), error(nil)
+	s, err := n.text.Scanner(n.at), error(nil)
 	if n.found == nil {
 		n.found = make([]child, 0, 8)
 		found, err = s.Open(closing)
 	} else {
-		s = wire.NewScanner(n.text[n.found[len(n.found)-1].at:])
+		s = n.text.Scanner(n.found[len(n.found)-1].at)
 		s.Pass()
 		found, err = s.More(closing)
 	}
@@ -126,6 +137,6 @@ func (n *node) scan(closing byte) (c child, found bool) {
 		}
 	}
 	s.Peek()
-	c.at = len(n.text) - len(s.Rest())
+	c.at = s.Position()
 	return c, found && err == nil
 }
