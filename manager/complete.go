@@ -123,6 +123,8 @@ func (o *Options) completeServing() error {
 	return errors.Join(
 		notNegative("Serving.MaxBodyBytes", s.MaxBodyBytes),
 		notNegative("Serving.MaxInFlight", s.MaxInFlight),
+		notNegative("Serving.MaxMemoryBytes", s.MaxMemoryBytes),
+		notNegative("Serving.MaxConnections", s.MaxConnections),
 		notNegative("Serving.DrainPeriod", *s.DrainPeriod),
 	)
 }

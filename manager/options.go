@@ -130,6 +130,14 @@ type ServingOptions struct {
 	// MaxInFlight is how many requests each webhook handles at a time. An API
 	// server that sends one more is asked to try again in a second. Default: 1024.
 	MaxInFlight int
+	// MaxMemoryBytes is what the requests of all webhooks may occupy together, by an
+	// estimate. Requests beyond it wait; one that alone takes more than three eighths of
+	// it fails, and the failure policy decides. Default: a third of the process's memory
+	// limit (GOMEMLIMIT), 512 MiB without one.
+	MaxMemoryBytes int64
+	// MaxConnections is how many connections the webhooks have at a time. One more
+	// ends the one that has been of least use for longest. Default: 512.
+	MaxConnections int
 	// DrainPeriod is how long a manager keeps serving after it was told to stop,
 	// while it reports that it is not ready, so that endpoints and connections
 	// move on to other replicas. Then it finishes the requests in flight. Default:

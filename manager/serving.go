@@ -53,9 +53,11 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 	o, log := &s.options, s.options.Logger.Desugar()
 	s.server = webhook.NewServer(webhook.ServerOptions{
 		Host: o.Host, Port: int(o.Port), GetCertificate: s.source.GetCertificate, LameDuck: *o.Serving.DrainPeriod, Logger: log,
+		MaxConnections: o.Serving.MaxConnections,
 	})
 	handling := webhook.HandlerOptions{
 		Scheme: o.Scheme, Logger: log, TracerProvider: o.Serving.TracerProvider, MaxBodyBytes: o.Serving.MaxBodyBytes, MaxInFlight: o.Serving.MaxInFlight,
+		Memory: webhook.NewMemory(o.Serving.MaxMemoryBytes), // of all webhooks: the process has one limit
 	}
 	for _, w := range s.webhooks {
 		s.server.Register(w.Path(), w.Handler(handling))

@@ -4,10 +4,11 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 )
 
 // firstRead is the most memory that is allocated for the announcement of a large
-// body. The body itself may take more, up to the limit.
+// body, and the size of the pieces in which the rest of it is read.
 const firstRead = 256 << 10
 
 // unknownLength is the size of the first buffer for a body of unannounced length.
@@ -17,12 +18,14 @@ const unknownLength = 8 << 10
 // readBody reads a request's body of at most limit bytes, into one allocation
 // of its length when it is of usual size.
 //
-// There is deliberately no pool of these buffers. The objects in a handler's
+// There is deliberately no pool of whole bodies. The objects in a handler's
 // request (Object.Raw, OldObject.Raw, Options.Raw) are parts of the body, not
 // copies, and a handler may keep them for any time: in a goroutine of its own, in
 // a cache, or because it overran its time and still runs after the answer was sent.
 // So no buffer is used twice.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+//
+// The share takes what the body occupies while it grows.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64, share *share) ([]byte, error) {
 	if r.ContentLength > limit {
 		return nil, tooLarge(limit)
 	}
@@ -36,26 +39,76 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	if r.ContentLength < 0 { // net/http reads no more than what is announced
 		reader = http.MaxBytesReader(w, r.Body, limit)
 	}
-	body := make([]byte, 0, size)
+	body, end, err := fill(reader, make([]byte, 0, share.begin(size)))
+	for !end && err == nil && cap(body) < firstRead {
+		// Twice as much, but no more than announced, and one byte to find the end with.
+		size := min(2*int64(cap(body)), firstRead)
+		if announced := r.ContentLength; announced >= int64(cap(body)) {
+			size = min(size, announced+1)
+		}
+		if err = share.grow(size - int64(cap(body))); err == nil {
+			body, end, err = fill(reader, append(make([]byte, 0, size), body...))
+		}
+	}
+	if !end && err == nil {
+		body, err = readLarge(reader, body, share)
+	}
+	if err == nil {
+		return body, nil
+	}
+	if _, ok := errors.AsType[*requestError](err); ok {
+		return nil, err
+	}
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, tooLarge(limit)
+	}
+	switch {
+	case share.wasCutOff():
+		return nil, errStalled
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, badRequest(http.StatusRequestTimeout, "the body did not arrive within %s", readTimeout)
+	}
+	return nil, badRequest(http.StatusBadRequest, "reading the body: %w", err)
+}
+
+// readLarge reads the rest of a body in pieces, and puts them together when the body is
+// complete. Unlike whole bodies, pieces can be used again: bodies that never become
+// complete leave no garbage.
+func readLarge(reader io.Reader, first []byte, share *share) ([]byte, error) {
+	pieces, length := [][]byte{first}, len(first)
+	defer func() { share.giveBack(pieces) }()
 	for {
-		if len(body) == cap(body) {
-			grown := make([]byte, len(body), min(2*int64(cap(body)), limit+1))
-			copy(grown, body)
-			body = grown
+		if err := share.grow(firstRead); err != nil {
+			return nil, err
 		}
-		n, err := reader.Read(body[len(body):cap(body)])
-		body = body[:len(body)+n]
-		if err == nil {
-			continue
+		piece, end, err := fill(reader, share.piece())
+		pieces, length = append(pieces, piece), length+len(piece)
+		if err != nil {
+			return nil, err
 		}
-		if errors.Is(err, io.EOF) {
+		if end {
+			body := make([]byte, 0, length)
+			for _, piece := range pieces {
+				body = append(body, piece...)
+			}
 			return body, nil
 		}
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return nil, tooLarge(limit)
-		}
-		return nil, badRequest(http.StatusBadRequest, "reading the body: %w", err)
 	}
+}
+
+// fill reads until the buffer is full or the end is found.
+func fill(reader io.Reader, buffer []byte) (read []byte, end bool, err error) {
+	for len(buffer) < cap(buffer) {
+		n, err := reader.Read(buffer[len(buffer):cap(buffer)])
+		buffer = buffer[:len(buffer)+n]
+		if errors.Is(err, io.EOF) {
+			return buffer, true, nil
+		}
+		if err != nil {
+			return buffer, false, err
+		}
+	}
+	return buffer, false, nil
 }
 
 func tooLarge(limit int64) error {

@@ -20,7 +20,7 @@ func BenchmarkReview(b *testing.B) {
 			recorder := httptest.NewRecorder()
 			measure(b, body, func() error {
 				request.Body = io.NopCloser(bytes.NewReader(body))
-				read, err := readReview(recorder, request, DefaultMaxBodyBytes)
+				read, err := readReview(recorder, request, DefaultMaxBodyBytes, &share{})
 				if err != nil {
 					return err
 				}

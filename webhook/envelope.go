@@ -217,6 +217,9 @@ func (e *envelope) extra(into *map[string]authenticationv1.ExtraValue) error {
 		if err != nil {
 			return err
 		}
+		if len(extra) == maxListed {
+			return errTooMany
+		}
 		key := e.keep(content)
 		if _, found := extra[key]; found {
 			return duplicate(key)
@@ -336,6 +339,9 @@ func readStrings[T ~[]string](e *envelope, into *T) error {
 			if err := readString(e, &content); err != nil {
 				return err
 			}
+			if len(e.lists) == maxListed {
+				return errTooMany
+			}
 			e.lists = append(e.lists, content)
 		}
 	default:
@@ -351,6 +357,12 @@ func readPointer[T any](e *envelope, into **T, at *T, read func(*T) error) error
 	*into = at
 	return read(at)
 }
+
+// maxListed is the most groups and extra fields of a user that are read. Unlike the
+// objects they are read before anything is known of what a request takes.
+const maxListed = 10_000
+
+var errTooMany = fmt.Errorf("more than %d entries", maxListed)
 
 // duplicate returns the error of a duplicate field.
 func duplicate(field string) error {

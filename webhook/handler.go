@@ -12,6 +12,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -29,6 +30,13 @@ const DefaultMaxBodyBytes = 8 << 20
 // (kube-apiserver --max-requests-inflight, --max-mutating-requests-inflight).
 const DefaultMaxInFlight = 1024
 
+// An answer with a patch larger than what net/http and the kernel buffer anyway must
+// be read within answerTimeout.
+const (
+	unbuffered    = 1 << 10
+	answerTimeout = 5 * time.Second
+)
+
 // HandlerOptions are the options of [Webhook.Handler].
 type HandlerOptions struct {
 	// Scheme maps kinds to Go types, for handlers that take a runtime.Object.
@@ -37,11 +45,14 @@ type HandlerOptions struct {
 	// MaxBodyBytes is the largest request body that is read; a larger one gets
 	// 413. Default: DefaultMaxBodyBytes.
 	MaxBodyBytes int64
-	// MaxInFlight is the most requests that are answered at a time. Further ones get
-	// 429 and Retry-After, and API servers try again within their timeout. A request
-	// whose extension was cut off counts until the extension ends.
-	// Default: DefaultMaxInFlight.
+	// MaxInFlight is the most requests that this webhook answers at a time. Further
+	// ones get 429 and Retry-After, and API servers try again within their timeout. A
+	// request counts from when its body is complete; one whose extension was cut off
+	// counts until the extension ends. Default: DefaultMaxInFlight.
 	MaxInFlight int
+	// Memory is what the requests of all webhooks that have the same Memory may
+	// occupy together. Default: one of the webhook's own, NewMemory(0).
+	Memory *Memory
 	// Logger gets one line per decision at debug, and failures at error.
 	// Default: none.
 	Logger *zap.Logger
@@ -64,6 +75,9 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 	if options.MaxInFlight == 0 {
 		options.MaxInFlight = DefaultMaxInFlight
 	}
+	if options.Memory == nil {
+		options.Memory = NewMemory(0)
+	}
 	if options.Logger == nil {
 		options.Logger = zap.NewNop()
 	}
@@ -78,7 +92,8 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 		name:         name,
 		chain:        chain{mutating: w.Mutating, handlers: handlers, meters: meters, scheme: options.Scheme, log: log, tracer: tracer, onStep: options.OnStep},
 		maxBodyBytes: options.MaxBodyBytes, maxInFlight: int64(options.MaxInFlight),
-		log: log, meter: newWebhookMeter(name), tracer: tracer,
+		memory: options.Memory, estimate: newEstimate(w.Mutating, handlers, options.Scheme),
+		log: log, sampled: sample(log), meter: newWebhookMeter(name), tracer: tracer,
 	}
 }
 
@@ -88,7 +103,10 @@ type handler struct {
 	maxBodyBytes int64
 	maxInFlight  int64
 	inFlight     atomic.Int64
+	memory       *Memory
+	estimate     estimate
 	log          *zap.Logger
+	sampled      *zap.Logger // for what clients cause
 	meter        *webhookMeter
 	tracer       tracer
 }
@@ -98,36 +116,51 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.serve(w,
 // serve answers a request by a chain.
 func (h *handler) serve(w http.ResponseWriter, r *http.Request, chain *chain) {
 	ctx, span := h.tracer.receive(r.Context(), r, h.name)
-	e := &exchange{handler: h, chain: chain, w: w, request: unread, span: span, began: time.Now()}
-	if err := h.enter(w); err != nil {
+	e := &exchange{handler: h, chain: chain, w: w, request: unread, span: span, began: time.Now(), connection: connectionFrom(ctx)}
+	e.share = share{memory: h.memory, owner: e, stranger: e.connection.isStranger()}
+	body, err := readReview(w, r, h.maxBodyBytes, &e.share)
+	h.meter.bodySize.Observe(float64(len(body)))
+	if err != nil {
+		e.share.done()
 		e.fail(err)
 		return
 	}
-	if err := e.read(r); err != nil {
-		h.leave()
+	e.connection.answer()
+	defer func() { e.connection.answered(e.admitted) }()
+	// Only now, so that nobody occupies a place by a body that does not come.
+	deadline := e.began.Add(timeLeft(r.URL.RawQuery))
+	if err := e.enter(ctx, body, deadline); err != nil {
+		e.share.done()
 		e.fail(err)
 		return
 	}
 	span.describe(e.request)
-	deadline := e.began.Add(timeLeft(r.URL.RawQuery))
 	if r.ProtoMajor >= 2 {
 		e.decideBeside(ctx, deadline)
 	} else {
 		e.decide(ctx, deadline)
 	}
+	e.end()
 }
 
 // exchange is a request and its answer.
 type exchange struct {
 	*handler
-	chain    *chain
-	w        http.ResponseWriter
-	request  *admissionv1.AdmissionRequest // unread until it is read
-	received admissionv1.AdmissionRequest  // what request points to then
-	passage  passage
-	context  requestContext
-	span     span
-	began    time.Time
+	chain      *chain
+	w          http.ResponseWriter
+	connection *connection
+	share      share
+	request    *admissionv1.AdmissionRequest // unread until it is read
+	received   admissionv1.AdmissionRequest  // what request points to then
+	passage    passage
+	context    requestContext
+	span       span
+	began      time.Time
+	// admitted is true when the answer was a decision.
+	admitted bool
+	// ended counts the two parts that end last, in either order: the chain and the
+	// answer.
+	ended atomic.Int32
 	// answering is held while the answer for a handler that was cut off goes out.
 	answering sync.Mutex
 }
@@ -135,21 +168,38 @@ type exchange struct {
 // unread stands for a request before it is read.
 var unread = &admissionv1.AdmissionRequest{}
 
-// read reads the request and begins its passage.
-func (e *exchange) read(r *http.Request) error {
-	body, err := readReview(e.w, r, e.maxBodyBytes)
-	e.meter.bodySize.Observe(float64(len(body)))
-	if err != nil {
-		return err
-	}
+// enter reads the review in a body, takes a place and memory for it, and begins its
+// passage.
+func (e *exchange) enter(ctx context.Context, body []byte, deadline time.Time) error {
 	request, object, err := parseReview(body)
 	if err != nil {
 		return err
 	}
 	e.received = request.AdmissionRequest
 	e.request = &e.received
+	if err := e.takePlace(); err != nil {
+		return err
+	}
+	cost := e.estimate.quickly(body, e.request)
+	if !e.memory.hasPlenty(cost) {
+		cost = min(cost, e.estimate.closely(body, e.request))
+	}
+	if err := e.share.admit(ctx, cost, deadline); err != nil {
+		e.leave()
+		return err
+	}
 	e.passage.begin(e.chain, request, e.request, object)
 	return nil
+}
+
+// cutOff ends the reading of the body, because others need the memory: by the end of
+// the connection, unless it has completed an admission.
+func (e *exchange) cutOff() {
+	if !e.connection.closeStranger() {
+		// An error means that the server is not one of net/http; then its own deadline
+		// for the body has to do.
+		_ = http.NewResponseController(e.w).SetReadDeadline(time.Unix(1, 0))
+	}
 }
 
 // decide sends the request through the chain and answers it, at its deadline at the
@@ -168,8 +218,16 @@ func (e *exchange) decide(ctx context.Context, deadline time.Time) {
 
 // run runs the chain. Its place for another request is free only when it ends.
 func (e *exchange) run() {
+	defer e.end()
 	defer e.leave()
 	e.passage.run(&e.context)
+}
+
+// end gives the memory back when both the chain and the answer have ended.
+func (e *exchange) end() {
+	if e.ended.Add(1) == 2 {
+		e.share.done()
+	}
 }
 
 // takeOver answers while the handler of an HTTP/1 request still runs: an answer is
@@ -217,12 +275,21 @@ func (e *exchange) answer() {
 	if len(response.Patch) > 0 {
 		e.meter.patched.Observe(float64(len(response.Patch)))
 	}
+	if len(response.Patch) > unbuffered {
+		// Its memory is occupied until the client has read it.
+		_ = http.NewResponseController(e.w).SetWriteDeadline(time.Now().Add(answerTimeout))
+	}
+	e.admitted = true
 	e.sent(http.StatusOK, nil, writeResponse(e.w, response))
 }
 
 // fail answers a request that has no decision.
 func (e *exchange) fail(err error) {
 	code := codeOf(err)
+	if code == http.StatusTooManyRequests {
+		e.w.Header().Set("Retry-After", "1")
+	}
+	countRefusal(e.name, code, err)
 	e.logFailure(code, err)
 	e.sent(code, err, writeFailure(e.w, code, err))
 }
@@ -230,17 +297,16 @@ func (e *exchange) fail(err error) {
 // sent counts an answer, whether or not it could be sent.
 func (e *exchange) sent(code int, err, notSent error) {
 	if notSent != nil {
-		e.log.Warn("answer not sent", append(about(e.request), zap.Error(notSent))...)
+		e.sampled.Warn("answer not sent", append(about(e.request), zap.Error(notSent))...)
 	}
 	e.meter.observe(e.request.Operation, code, time.Since(e.began))
 	e.span.answer(code, errors.Join(err, notSent))
 }
 
-// enter takes one of the places for requests.
-func (h *handler) enter(w http.ResponseWriter) error {
+// takePlace takes one of the places for requests.
+func (h *handler) takePlace() error {
 	if h.inFlight.Add(1) > h.maxInFlight {
 		h.inFlight.Add(-1)
-		w.Header().Set("Retry-After", "1")
 		return badRequest(http.StatusTooManyRequests, "already answering %d requests; try again in 1 s", h.maxInFlight)
 	}
 	h.meter.inFlight.Inc()
@@ -253,7 +319,7 @@ func (h *handler) leave() {
 }
 
 // timeLeft returns how long the handlers may take: the timeout that the API server
-// sends, less a margin for the way back.
+// sends, less a margin for the way back. API servers send 30 s at most.
 func timeLeft(query string) time.Duration {
 	text, simple := strings.CutPrefix(query, "timeout=")
 	if !simple || strings.ContainsAny(text, "&%+") {
@@ -264,6 +330,7 @@ func timeLeft(query string) time.Duration {
 	if err != nil || timeout <= 0 {
 		timeout = maxTimeout
 	}
+	timeout = min(timeout, maxTimeout)
 	return timeout - min(timeout/10, 500*time.Millisecond)
 }
 
@@ -279,11 +346,24 @@ func codeOf(err error) int {
 // be read.
 func (e *exchange) logFailure(code int, err error) {
 	fields := []zap.Field{zap.Int("code", code), zap.Error(err), zap.Duration("took", time.Since(e.began))}
+	log := e.log
+	if code < http.StatusInternalServerError || errors.Is(err, context.Canceled) {
+		log = e.sampled
+	}
 	if e.request.UID == "" {
-		e.log.Warn("bad request", fields...)
+		log.Warn("bad request", fields...)
 		return
 	}
-	e.log.Error("admission failed", append(about(e.request), fields...)...)
+	log.Error("admission failed", append(about(e.request), fields...)...)
+}
+
+// sample returns a logger for what any client can cause: of equal messages it writes
+// the first ten of each second and then every hundredth, so that nobody fills the log.
+// The metrics count them all.
+func sample(log *zap.Logger) *zap.Logger {
+	return log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(core, time.Second, 10, 100)
+	}))
 }
 
 func (e *exchange) logDecision(response *admissionv1.AdmissionResponse) {

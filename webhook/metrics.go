@@ -3,6 +3,7 @@ package webhook
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -53,12 +54,25 @@ var (
 		Buckets: sizes,
 	}, []string{"webhook"})
 
+	refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "admitkit_webhook_refused_total",
+		Help: "Requests beyond a limit. reason is slow (the body did not arrive in time), stalled (others needed its memory), memory (there was none left), in_flight (too many requests), too_large or too_costly (to decode).",
+	}, []string{"webhook", "reason"})
+	connectionsOpen = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "admitkit_webhook_connections",
+		Help: "Open connections, of all webhooks.",
+	})
+	connectionsClosed = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "admitkit_webhook_connections_closed_total",
+		Help: "Connections that were closed because there were too many.",
+	})
+
 	latencies = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 	sizes     = prometheus.ExponentialBuckets(64, 4, 9) // to 4 MiB
 )
 
 func init() {
-	metrics.Registry.MustRegister(admissionRequests, admissionDuration, panics, webhookDuration, inFlight, bodyBytes, patchBytes)
+	metrics.Registry.MustRegister(admissionRequests, admissionDuration, panics, webhookDuration, inFlight, bodyBytes, patchBytes, refused, connectionsOpen, connectionsClosed)
 }
 
 // result is the result of one handler's admission.
@@ -93,6 +107,28 @@ func resultOf(err error) result {
 		return timedOut
 	}
 	return canceled
+}
+
+// countRefusal counts a failure if it is a refusal because of a limit.
+func countRefusal(webhook string, code int, err error) {
+	reason := ""
+	switch {
+	case errors.Is(err, errStalled):
+		reason = "stalled"
+	case errors.Is(err, errNoMemory):
+		reason = "memory"
+	case errors.Is(err, errTooCostly):
+		reason = "too_costly"
+	case code == http.StatusTooManyRequests:
+		reason = "in_flight"
+	case code == http.StatusRequestEntityTooLarge:
+		reason = "too_large"
+	case code == http.StatusRequestTimeout:
+		reason = "slow"
+	default:
+		return
+	}
+	refused.WithLabelValues(webhook, reason).Inc()
 }
 
 // operations has the values of the label operation. The last one stands for all

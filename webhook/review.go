@@ -25,7 +25,7 @@ func badRequest(code int, format string, args ...any) error {
 
 // readReview reads the body, of at most limit bytes, of an HTTP request that may be
 // an AdmissionReview.
-func readReview(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+func readReview(w http.ResponseWriter, r *http.Request, limit int64, share *share) ([]byte, error) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		return nil, badRequest(http.StatusMethodNotAllowed, "method %s: an AdmissionReview is sent by POST", r.Method)
@@ -33,7 +33,7 @@ func readReview(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, er
 	if contentType := r.Header.Get("Content-Type"); !isJSON(contentType) {
 		return nil, badRequest(http.StatusUnsupportedMediaType, "content type %q: an AdmissionReview is sent as application/json", contentType)
 	}
-	return readBody(w, r, limit)
+	return readBody(w, r, limit, share)
 }
 
 func isJSON(contentType string) bool {

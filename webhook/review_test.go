@@ -294,7 +294,7 @@ func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 func TestContentTypeMayHaveParameters(t *testing.T) {
 	request := withContentType(httptest.NewRequest(http.MethodPost, "/", strings.NewReader(review(``))), "application/json; charset=utf-8")
-	if _, err := readReview(httptest.NewRecorder(), request, DefaultMaxBodyBytes); err != nil {
+	if _, err := readReview(httptest.NewRecorder(), request, DefaultMaxBodyBytes, &share{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -305,7 +305,7 @@ func TestBodyIsReadWhateverLengthIsAnnounced(t *testing.T) {
 		for _, announced := range []int64{-1, 0, 1, int64(size), int64(size) + 1, 4 * firstRead} {
 			request := httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(body))
 			request.ContentLength = announced
-			got, err := readBody(httptest.NewRecorder(), request, 4*firstRead)
+			got, err := readBody(httptest.NewRecorder(), request, 4*firstRead, &share{})
 			if err != nil || !bytes.Equal(got, body) {
 				t.Errorf("of %d bytes, announced as %d, %d were read: %v", size, announced, len(got), err)
 			}
@@ -317,7 +317,7 @@ func TestBodyOfExactlyTheLimitIsRead(t *testing.T) {
 	for _, announced := range []int64{-1, 5000} {
 		request := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 5000)))
 		request.ContentLength = announced
-		if body, err := readBody(httptest.NewRecorder(), request, 5000); err != nil || len(body) != 5000 {
+		if body, err := readBody(httptest.NewRecorder(), request, 5000, &share{}); err != nil || len(body) != 5000 {
 			t.Errorf("announced as %d, %d bytes were read: %v", announced, len(body), err)
 		}
 	}
@@ -329,7 +329,7 @@ func TestClaimOfALargeBodyTakesLittleMemory(t *testing.T) {
 	for range 100 {
 		request := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("x"))
 		request.ContentLength = DefaultMaxBodyBytes
-		if _, err := readBody(httptest.NewRecorder(), request, DefaultMaxBodyBytes); err != nil {
+		if _, err := readBody(httptest.NewRecorder(), request, DefaultMaxBodyBytes, &share{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -366,7 +366,7 @@ func TestReadingAReviewKeepsToItsBudgetOfAllocations(t *testing.T) {
 			request := newRequest(body)
 			allocs := testing.AllocsPerRun(100, func() {
 				request.Body = io.NopCloser(bytes.NewReader(body))
-				read, err := readReview(recorder, request, DefaultMaxBodyBytes)
+				read, err := readReview(recorder, request, DefaultMaxBodyBytes, &share{})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -26,11 +26,11 @@ func TestAScopeThatSelectsConnectionsByLabelsIsRefused(t *testing.T) {
 		"an exec noOpinion behind another rule": {
 			extension.Scope{Rules: append(extension.Pods(), extension.Connect("pods/exec")...), ObjectSelector: trusted}, "ObjectSelector: Rules[1] would never match",
 		},
-		"an exec noOpinion for all Pods":             {extension.Scope{Rules: extension.Connect("pods/exec")}, ""},
-		"an exec noOpinion with an empty selector":   {extension.Scope{Rules: extension.Connect("pods/exec"), ObjectSelector: &metav1.LabelSelector{}}, ""},
-		"Pods without a label":                   {extension.Scope{Rules: extension.Pods(), ObjectSelector: trusted}, ""},
-		"every operation, CONNECT among them":    {extension.Scope{Rules: extension.Resources("", "v1", []string{"pods/*"}, all), ObjectSelector: trusted}, ""},
-		"connections, with the manager's labels": {extension.Scope{Rules: extension.Pods(admissionregistrationv1.Connect)}, ""},
+		"an exec noOpinion for all Pods":           {extension.Scope{Rules: extension.Connect("pods/exec")}, ""},
+		"an exec noOpinion with an empty selector": {extension.Scope{Rules: extension.Connect("pods/exec"), ObjectSelector: &metav1.LabelSelector{}}, ""},
+		"Pods without a label":                     {extension.Scope{Rules: extension.Pods(), ObjectSelector: trusted}, ""},
+		"every operation, CONNECT among them":      {extension.Scope{Rules: extension.Resources("", "v1", []string{"pods/*"}, all), ObjectSelector: trusted}, ""},
+		"connections, with the manager's labels":   {extension.Scope{Rules: extension.Pods(admissionregistrationv1.Connect)}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := webhook.Group([]*extension.Handler{extension.Validating(noOpinion, test.scope)}, webhook.Defaults{PodSelector: trusted})

@@ -26,6 +26,10 @@ type ServerOptions struct {
 	// GetCertificate returns the serving certificate for each handshake, so that a
 	// renewed one needs no restart. Required.
 	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// MaxConnections is the most connections at a time. If there are more, the one
+	// that has been of least use for longest is closed; first those that have not
+	// completed an admission. Default: DefaultMaxConnections.
+	MaxConnections int
 	// LameDuck is how long the server continues to accept requests when it stops and
 	// is no longer ready. The endpoints of a Service, and API servers with open
 	// connections, need this time to change to another replica.
@@ -35,16 +39,33 @@ type ServerOptions struct {
 }
 
 // The bounds of one connection. A webhook's timeout is at most 30 s, so nothing
-// legitimate takes longer. The idle time is more than the 90 s after which an API
-// server closes an idle connection: if the server closed it first, a request could
-// meet a closing connection.
+// legitimate takes longer than that and the time to read it. The idle time is more
+// than the 90 s after which an API server closes an idle connection: if the server
+// closed it first, a request could meet a closing connection.
 const (
-	readHeaderTimeout = 10 * time.Second
-	readTimeout       = 35 * time.Second
-	writeTimeout      = 65 * time.Second
+	readHeaderTimeout = 5 * time.Second // and of a handshake
+	readTimeout       = 10 * time.Second
+	writeTimeout      = readTimeout + maxTimeout + answerTimeout
 	idleTimeout       = 120 * time.Second
 	shutdownRepeat    = time.Second
+	// API servers send less than 4 KiB.
+	maxHeaderBytes = 16 << 10
 )
+
+// bounds are those of an HTTP/2 connection. net/http makes room for a whole frame when
+// it has read its header, by default of up to 1 MiB for each connection. What it
+// receives and nobody has read yet is bounded by the connection's buffer. API servers
+// open another connection when they have more requests than one takes.
+func bounds() *http.HTTP2Config {
+	return &http.HTTP2Config{
+		MaxConcurrentStreams:          100,
+		MaxReadFrameSize:              16 << 10,
+		MaxReceiveBufferPerConnection: 256 << 10,
+		MaxReceiveBufferPerStream:     256 << 10,
+		SendPingTimeout:               30 * time.Second,
+		WriteByteTimeout:              answerTimeout,
+	}
+}
 
 // ShutdownTimeout is how long a server waits, after its lame-duck time, for requests
 // in flight: a little more than a webhook may take (30 s). The Pod's
@@ -58,9 +79,12 @@ type Server struct {
 	mux     *http.ServeMux
 
 	mu       sync.Mutex
-	listener net.Listener
-	closed   bool
-	state    error // why it is not ready, nil if it is
+	listener *connections
+	// accepts ends refuse, and refused is closed when it has ended.
+	accepts context.CancelFunc
+	refused chan struct{}
+	closed  bool
+	state   error // why it is not ready, nil if it is
 }
 
 var _ ctrlwebhook.Server = (*Server)(nil)
@@ -69,6 +93,9 @@ var _ ctrlwebhook.Server = (*Server)(nil)
 func NewServer(options ServerOptions) *Server {
 	if options.Port == 0 {
 		options.Port = ctrlwebhook.DefaultPort
+	}
+	if options.MaxConnections == 0 {
+		options.MaxConnections = DefaultMaxConnections
 	}
 	if options.Logger == nil {
 		options.Logger = zap.NewNop()
@@ -98,7 +125,9 @@ func (s *Server) StartedChecker() healthz.Checker {
 }
 
 // Listen takes the port, so that callers learn of a conflict before they announce
-// the server. Start calls it if nobody did.
+// the server. Start calls it if nobody did. Until the server is started, it closes each
+// connection, at first after half a second: a client that waits for a certificate would
+// wait for its whole timeout.
 func (s *Server) Listen(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,8 +142,54 @@ func (s *Server) Listen(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("webhook server: %w", err)
 	}
-	s.listener = listener
+	s.listener = &connections{Listener: listener, max: s.options.MaxConnections, log: sample(s.options.Logger)}
+	refusing, accepts := context.WithCancel(context.WithoutCancel(ctx))
+	s.accepts, s.refused = accepts, make(chan struct{})
+	go s.refuse(refusing, s.listener.Listener)
 	return nil
+}
+
+// soon is how long connections wait for a start that follows at once, as usual.
+const soon = 500 * time.Millisecond
+
+// refuse closes connections until ctx ends and the listener is closed or has a deadline.
+func (s *Server) refuse(ctx context.Context, listener net.Listener) {
+	defer close(s.refused)
+	timer := time.NewTimer(soon)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return
+	case <-timer.C:
+	}
+	log := sample(s.options.Logger)
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		log.Info("a connection was closed: the webhook server has not been started yet", zap.Stringer("address", conn.RemoteAddr()))
+		_ = conn.Close() // nothing to be done about it
+	}
+}
+
+// accept ends refuse, and returns the listener.
+func (s *Server) accept() (*connections, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	socket, ok := s.listener.Listener.(*net.TCPListener)
+	if !ok {
+		return nil, fmt.Errorf("webhook server: listens on %T", s.listener.Listener)
+	}
+	if s.closed {
+		return nil, fmt.Errorf("webhook server: %w", net.ErrClosed)
+	}
+	s.accepts()
+	if err := socket.SetDeadline(time.Unix(1, 0)); err != nil {
+		return nil, fmt.Errorf("webhook server: %w", err)
+	}
+	<-s.refused
+	return s.listener, socket.SetDeadline(time.Time{})
 }
 
 // Close releases the port at once, without a drain. It is for a server that was not
@@ -126,6 +201,7 @@ func (s *Server) Close() error {
 	if s.listener == nil {
 		return nil
 	}
+	s.accepts()
 	return s.listener.Close()
 }
 
@@ -137,12 +213,13 @@ func (s *Server) Start(ctx context.Context) error {
 	if err := s.Listen(ctx); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	listener := s.listener
-	s.mu.Unlock()
+	listener, err := s.accept()
+	if err != nil {
+		return err
+	}
 	requests, cancelRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelRequests()
-	server, err := s.httpServer(ctx, requests)
+	server, err := s.httpServer(ctx, requests, listener)
 	if err != nil {
 		return err
 	}
@@ -160,7 +237,7 @@ func (s *Server) Start(ctx context.Context) error {
 
 // httpServer makes the server of net/http. The drain begins when ctx ends; requests
 // is the context of every request.
-func (s *Server) httpServer(ctx, requests context.Context) (*http.Server, error) {
+func (s *Server) httpServer(ctx, requests context.Context, listener *connections) (*http.Server, error) {
 	errorLog, err := zap.NewStdLogAt(s.options.Logger.WithOptions(zap.AddCallerSkip(1)), zapcore.DebugLevel)
 	if err != nil {
 		return nil, err
@@ -180,6 +257,10 @@ func (s *Server) httpServer(ctx, requests context.Context) (*http.Server, error)
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		HTTP2:             bounds(),
+		ConnContext:       withConnection,
+		ConnState:         listener.state,
 		BaseContext:       func(net.Listener) context.Context { return requests },
 		ErrorLog:          errorLog,
 	}, nil

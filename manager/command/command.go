@@ -21,6 +21,11 @@
 // --webhook-namespace by ADMITKIT_WEBHOOK_NAMESPACE. The flag wins. The --zap-
 // flags are controller-runtime's.
 //
+// # Memory
+//
+// The subcommands that run a manager set the Go runtime's memory limit to four fifths
+// of the container's. GOMEMLIMIT in the environment wins.
+//
 // # Exit codes
 //
 //	0  done; also after SIGINT or SIGTERM
@@ -32,6 +37,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -39,7 +45,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
 
 	"github.com/admitkit/admitkit/manager"
 )
@@ -150,6 +158,7 @@ func (s subcommands) runs(registers bool, run func(*manager.Manager, context.Con
 			return wrong(err)
 		}
 		options.RegisterWebHook = &registers
+		limitMemory(options.Logger)
 		mgr, err := newManager(options, s.build)
 		if err != nil {
 			return err
@@ -157,6 +166,24 @@ func (s subcommands) runs(registers bool, run func(*manager.Manager, context.Con
 		return run(mgr, cmd.Context())
 	}
 	return cmd
+}
+
+// shareOfMemory leaves a fifth for what the Go runtime does not count, and for what is
+// allocated while it collects garbage, which the limit does not stop.
+const shareOfMemory = 0.8
+
+// limitMemory has the Go runtime keep to the memory limit of the container. A limit in
+// the environment (GOMEMLIMIT, or AUTOMEMLIMIT with another fraction, or off) wins.
+func limitMemory(log *zap.SugaredLogger) {
+	limit, err := memlimit.Set(memlimit.WithRatio(shareOfMemory))
+	switch {
+	case err != nil:
+		log.Infow("the memory limit of the container is unknown; set GOMEMLIMIT", "error", err)
+	case limit == math.MaxInt64:
+		log.Info("the memory of this process is not limited")
+	default:
+		log.Infow("the memory of this process is limited", "GOMEMLIMIT", limit)
+	}
 }
 
 // newManager makes the manager with its extensions.

@@ -1,0 +1,338 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+// DefaultMemory is what requests may occupy together in a process without a memory
+// limit (GOMEMLIMIT). With one, it is a third of the limit.
+const DefaultMemory = 512 << 20
+
+// Memory bounds what the requests of a process occupy together. A request has three
+// stages, each with a part of the memory and a rule for when that part is full:
+//
+//   - Its body arrives (a quarter). The body that has not grown for longest is cut
+//     off, first those of connections that have not completed an admission. What an
+//     API server sends arrives at once, so it is never that one.
+//   - It waits for memory to be decoded in (a quarter). There the body is complete,
+//     so further requests are refused.
+//   - It is decoded and answered (half). What that takes is estimated from the body;
+//     see estimate. A request that does not fit waits, in order, until its deadline. One
+//     that costs more than a 64th of the memory leaves an eighth to those that cost
+//     less, so that a few large ones never delay all others.
+//
+// A request that alone is larger than its part is refused as too large; API servers
+// are asked to repeat all others.
+type Memory struct {
+	// The three parts, and how much of two of them large requests may have.
+	reading, waiting, running  int64
+	largeWaiting, largeRunning int64
+	// large is the cost above which a request is large.
+	large int64
+
+	mu sync.Mutex
+	// What is occupied of the parts.
+	isReading, isWaiting, isRunning int64
+	// bodies are the requests whose bodies arrive, those that grew last at the end:
+	// of connections that have completed an admission, and others.
+	bodies, strangers line[share]
+	// small and big are the requests that wait.
+	small, big line[share]
+	// pieces are buffers for parts of bodies; see readLarge.
+	pieces [][]byte
+}
+
+// NewMemory returns a Memory of so many bytes. 0 means a third of the process's memory
+// limit (runtime/debug.SetMemoryLimit, GOMEMLIMIT), or DefaultMemory without one. The
+// rest is for connections, for what the program itself needs, and for garbage, most of
+// which comes of decoding.
+func NewMemory(bytes int64) *Memory {
+	if bytes == 0 {
+		bytes = DefaultMemory
+		if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
+			bytes = limit / 3
+		}
+	}
+	return &Memory{
+		reading: bytes / 4, waiting: bytes / 4, running: bytes / 2,
+		largeWaiting: bytes / 8, largeRunning: bytes * 3 / 8, large: bytes / 64,
+	}
+}
+
+// share is what one request has of a Memory. A share without a Memory is unbounded.
+type share struct {
+	memory *Memory
+	// owner is cut off when others need the memory.
+	owner interface{ cutOff() }
+	// stranger is true until a connection has completed an admission.
+	stranger bool
+
+	stage stage
+	// bytes is what it has in the stage reading or running, or will have when it runs;
+	// waits is what it has while it waits: its body.
+	bytes, waits int64
+	spot         spot[share]
+	granted      chan struct{} // closed when it need not wait any longer
+}
+
+type stage int
+
+const (
+	outside stage = iota
+	reading
+	waiting
+	running
+	isCutOff
+)
+
+// perRequest is what a request occupies apart from its body and its objects: its
+// goroutines, its header and the buffers of HTTP/2. It is measured by
+// TestWhatAStalledRequestAndConnectionTake.
+const perRequest = 24 << 10
+
+// smallestRead is the least room that a body begins with.
+const smallestRead = 4 << 10
+
+// begin begins to read a body. It returns the room to begin with: what is wanted, but
+// the less, the less memory is left, so that beginnings alone never fill it.
+func (s *share) begin(wanted int64) int64 {
+	m := s.memory
+	if m == nil {
+		return wanted
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	wanted = min(wanted, max((m.reading-m.isReading)/64, smallestRead))
+	s.stage = reading
+	s.join()
+	_ = m.grow(s, perRequest+wanted) // it is the one that grew last, so others go first
+	return wanted
+}
+
+func (s *share) join() {
+	if s.stranger {
+		s.spot.join(&s.memory.strangers, s)
+	} else {
+		s.spot.join(&s.memory.bodies, s)
+	}
+}
+
+// grow takes as many bytes as the body has grown by.
+func (s *share) grow(bytes int64) error {
+	m := s.memory
+	if m == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.stage == isCutOff {
+		return errStalled
+	}
+	if s.bytes+bytes > m.reading {
+		return tooCostly("reading it", s.bytes+bytes, m.reading)
+	}
+	// It grows, so it has not stalled: others go first, but those that are known.
+	s.join()
+	return m.grow(s, bytes)
+}
+
+// grow makes room for bytes by cutting off whoever has stalled longest.
+func (m *Memory) grow(s *share, bytes int64) error {
+	for m.isReading+bytes > m.reading {
+		oldest := m.strangers.first
+		if oldest == nil {
+			oldest = m.bodies.first
+		}
+		if oldest == nil || oldest.who == s {
+			return errNoMemory
+		}
+		m.cut(oldest.who)
+	}
+	s.bytes += bytes
+	m.isReading += bytes
+	return nil
+}
+
+// cut ends the reading of a body. It does not wait for the goroutine that reads,
+// which has nothing left to do but to answer.
+func (m *Memory) cut(s *share) {
+	m.isReading -= s.bytes
+	s.spot.leave()
+	s.stage, s.bytes = isCutOff, 0
+	// Its goroutine cannot end meanwhile: done needs the lock. So the answer's
+	// writer is valid.
+	s.owner.cutOff()
+}
+
+// wasCutOff reports whether the reading was cut off.
+func (s *share) wasCutOff() bool {
+	if s.memory == nil {
+		return false
+	}
+	s.memory.mu.Lock()
+	defer s.memory.mu.Unlock()
+	return s.stage == isCutOff
+}
+
+// mostPieces is how many pieces are kept for the next body: 8 MiB.
+const mostPieces = 32
+
+// piece returns an empty piece.
+func (s *share) piece() []byte {
+	if m := s.memory; m != nil {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if last := len(m.pieces) - 1; last >= 0 {
+			piece := m.pieces[last]
+			m.pieces = m.pieces[:last]
+			return piece
+		}
+	}
+	return make([]byte, 0, firstRead)
+}
+
+// giveBack keeps pieces that nobody uses any more.
+func (s *share) giveBack(pieces [][]byte) {
+	m := s.memory
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, piece := range pieces {
+		if cap(piece) == firstRead && len(m.pieces) < mostPieces {
+			m.pieces = append(m.pieces, piece[:0])
+		}
+	}
+}
+
+// admit takes the cost of a request whose body is complete, which includes the body.
+// If the memory is occupied, it waits until the deadline or the end of ctx.
+func (s *share) admit(ctx context.Context, cost int64, deadline time.Time) error {
+	m := s.memory
+	if m == nil {
+		return nil
+	}
+	admitted, err := m.admit(s, cost)
+	if admitted || err != nil {
+		return err
+	}
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case <-s.granted:
+		return nil
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.stage == running { // at the same moment
+		return nil
+	}
+	m.release(s)
+	return errNoMemory
+}
+
+// admit reports whether the request may run; if not, it has joined the line.
+func (m *Memory) admit(s *share, cost int64) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	body := s.bytes
+	if s.stage == isCutOff {
+		return false, errStalled
+	}
+	m.release(s)
+	if cost > m.largeRunning {
+		return false, tooCostly("decoding it", cost, m.largeRunning)
+	}
+	s.bytes = cost
+	if m.small.length == 0 && (m.big.length == 0 || cost <= m.large) && m.fits(cost) {
+		m.run(s)
+		return true, nil
+	}
+	// Those that wait occupy their bodies only.
+	line, most := &m.small, m.waiting
+	if cost > m.large {
+		line, most = &m.big, m.largeWaiting
+	}
+	if m.isWaiting+body > most {
+		s.bytes = 0
+		return false, errNoMemory
+	}
+	s.stage, s.waits, s.granted = waiting, body, make(chan struct{})
+	m.isWaiting += body
+	s.spot.join(line, s)
+	return false, nil
+}
+
+// hasPlenty reports whether half of the memory to run in is left beside a cost.
+func (m *Memory) hasPlenty(cost int64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.isRunning+cost <= m.running/2
+}
+
+func (m *Memory) fits(cost int64) bool {
+	if cost > m.large {
+		return m.isRunning+cost <= m.largeRunning
+	}
+	return m.isRunning+cost <= m.running
+}
+
+func (m *Memory) run(s *share) {
+	s.stage = running
+	m.isRunning += s.bytes
+}
+
+// done gives everything back.
+func (s *share) done() {
+	if s.memory == nil {
+		return
+	}
+	s.memory.mu.Lock()
+	defer s.memory.mu.Unlock()
+	s.memory.release(s)
+}
+
+// release takes a request out of its stage, and lets those run that fit now.
+func (m *Memory) release(s *share) {
+	switch s.stage {
+	case reading:
+		m.isReading -= s.bytes
+	case waiting:
+		m.isWaiting -= s.waits
+	case running:
+		m.isRunning -= s.bytes
+	}
+	s.spot.leave()
+	s.stage, s.bytes, s.waits = outside, 0, 0
+	for _, line := range []*line[share]{&m.small, &m.big} {
+		for line.first != nil && m.fits(line.first.who.bytes) {
+			next := line.first.who
+			next.spot.leave()
+			m.isWaiting -= next.waits
+			m.run(next)
+			close(next.granted)
+		}
+	}
+}
+
+// The errors of requests that a repetition can help.
+var (
+	errStalled  = badRequest(http.StatusTooManyRequests, "the body stalled while other requests needed the memory; try again in 1 s")
+	errNoMemory = badRequest(http.StatusTooManyRequests, "other requests occupy the memory for requests; try again in 1 s")
+)
+
+func tooCostly(doing string, cost, most int64) error {
+	return badRequest(http.StatusRequestEntityTooLarge,
+		"%w: %s takes about %d KiB of memory, and one request may take %d KiB; more memory allows more, see MaxMemoryBytes", errTooCostly, doing, cost>>10, most>>10)
+}
+
+var errTooCostly = errors.New("the request is too large")
