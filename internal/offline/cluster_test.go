@@ -81,7 +81,7 @@ func (c *calls) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(review) //nolint:errcheck // the API server would report it
+	_ = json.NewEncoder(w).Encode(review) // the API server would report it
 }
 
 func TestTheRealAPIServerCallsTheSameWebhooks(t *testing.T) {

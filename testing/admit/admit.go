@@ -255,8 +255,7 @@ var remedies = map[offline.Fact]string{
 
 // remedied adds the remedy to an error that has one.
 func remedied(err error) error {
-	var unknown *offline.Unknown
-	if errors.As(err, &unknown) {
+	if unknown, ok := errors.AsType[*offline.Unknown](err); ok {
 		return fmt.Errorf("%w: %s", err, remedies[unknown.Fact])
 	}
 	return err

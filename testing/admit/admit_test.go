@@ -351,23 +351,27 @@ func TestWhatOnlyAClusterKnowsEndsTheTestUntilItIsGiven(t *testing.T) {
 		called int
 	}{
 		"a match condition that holds": {
-			extension.Scope{MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "request.name == 'x'"}}}, of("v1", "Pod"),
+			extension.Scope{MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "request.name == 'x'"}}},
+			of("v1", "Pod"),
 			"mine (request.name == 'x'): say what they evaluate to by MatchConditions",
 			func(c *admit.Client) *admit.Client { return c.MatchConditions(map[string]bool{"mine": true}) }, 1,
 		},
 		"a match condition that does not hold": {
-			extension.Scope{MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "false"}}}, of("v1", "Pod"),
+			extension.Scope{MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "false"}}},
+			of("v1", "Pod"),
 			"say what they evaluate to by MatchConditions",
 			func(c *admit.Client) *admit.Client { return c.MatchConditions(map[string]bool{"mine": false}) }, 0,
 		},
 		"the plural of a custom kind": {
-			extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"gateways"}, "*")}, of("example.com/v1", "Gateway"),
+			extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"gateways"}, "*")},
+			of("example.com/v1", "Gateway"),
 			"the kind Gateway.example.com is not one of Kubernetes, so its resource and scope are unknown (a guess: gatewaies, with a namespace): " +
 				"add its CustomResourceDefinition by With",
 			func(c *admit.Client) *admit.Client { return c.With(crd) }, 1,
 		},
 		"another version": {
-			extension.Scope{Rules: extension.Resources("autoscaling", "v1", []string{"horizontalpodautoscalers"}, "*")}, of("autoscaling/v2", "HorizontalPodAutoscaler"),
+			extension.Scope{Rules: extension.Resources("autoscaling", "v1", []string{"horizontalpodautoscalers"}, "*")},
+			of("autoscaling/v2", "HorizontalPodAutoscaler"),
 			"send the object in a version that the rules name, or name this one, too", nil, 0,
 		},
 	} {

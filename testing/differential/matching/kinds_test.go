@@ -35,15 +35,11 @@ func (k kind) gvr() schema.GroupVersionResource {
 func builtin(t *testing.T) []kind {
 	t.Helper()
 	var kinds []kind
-	groups := reflect.TypeFor[kubernetes.Interface]()
-	for i := range groups.NumMethod() {
-		group := groups.Method(i)
+	for group := range reflect.TypeFor[kubernetes.Interface]().Methods() {
 		if group.Name == "Discovery" {
 			continue
 		}
-		clients := group.Type.Out(0)
-		for j := range clients.NumMethod() {
-			client := clients.Method(j)
+		for client := range group.Type.Out(0).Methods() {
 			if client.Name == "RESTClient" {
 				continue
 			}

@@ -446,8 +446,7 @@ func agree(called bool, err error, invocation *generic.WebhookInvocation, attr a
 
 // factOf returns what our decision lacks, if anything.
 func factOf(err error) offline.Fact {
-	var unknown *offline.Unknown
-	if errors.As(err, &unknown) {
+	if unknown, ok := errors.AsType[*offline.Unknown](err); ok {
 		return unknown.Fact
 	}
 	return ""
