@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,8 +79,11 @@ func TestAnUpgradeThatChangesScopesAndAddsExtensionsIsNoOutage(t *testing.T) {
 	if err := newManager(t, options, mark("b", slow), mark("c", slow), refuse).RegisterExtensions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	seen := func() int { return old.logs.FilterMessageSnippet("another revision registered").Len() }
+	asked := func() int {
+		return old.logs.FilterMessage("admission").FilterField(zap.String("webhook", "other-revision")).Len()
+	}
 	testkit.Eventually(t, "the old replica is asked for both of the new webhooks", func(context.Context) bool {
+		before := asked()
 		pod, err := dryRunPod(t.Context(), namespace)
 		if err != nil {
 			t.Fatal(err)
@@ -87,8 +91,11 @@ func TestAnUpgradeThatChangesScopesAndAddsExtensionsIsNoOutage(t *testing.T) {
 		if pod.Annotations["marked"] != "a" {
 			t.Fatalf("a Pod has the annotations %v", pod.Annotations)
 		}
-		return seen() == 2
+		return asked() == before+2
 	})
+	if warnings := old.logs.FilterMessageSnippet("another revision registered").Len(); warnings != 1 {
+		t.Errorf("%d warnings, want 1 a minute", warnings)
+	}
 }
 
 // forbidden records the refused calls of a client.
