@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes what parses what others send, each target for a time ($1, 10s by
+# Fuzzes what parses what others send, each target for a time ($1, 6s by
 # default), and prints how often it ran. An input that fails is left in the
 # package's testdata/fuzz, where `make test` finds it from then on.
 set -euo pipefail
@@ -12,7 +12,7 @@ for target in codec:webhook:FuzzReview patch:webhook/internal/patch:FuzzPatch de
 	# have found, as go test does, takes longer than that. And minimizing what is
 	# merely interesting would take most of the time.
 	go test -c -fuzz "^$fuzz\$" -o "$work/$name.test" "./$package"
-	if ! (cd "$package" && "$work/$name.test" -test.run '^$' -test.fuzz "^$fuzz\$" -test.fuzztime "${1:-10s}" \
+	if ! (cd "$package" && "$work/$name.test" -test.run '^$' -test.fuzz "^$fuzz\$" -test.fuzztime "${1:-6s}" \
 		-test.fuzzminimizetime 1x -test.fuzzcachedir "$work/$name" -test.timeout 0) 2>&1 | tee "$work/output"; then
 		# A worker that is still busy when the time is over fails the test
 		# though no input did (https://go.dev/issue/75804).
