@@ -206,12 +206,12 @@ func (r *Redactor) find(text string, at int) (from, to, next int) {
 	if end == at {
 		return 0, 0, at + 1
 	}
-	name, value := text[at:end], skipBlanks(text, end)
+	name, value, assigned := text[at:end], skipBlanks(text, end), assignment(text, end)
 	switch {
 	case isScheme(name) && value > end:
 		from, to = value, tokenEnd(text, value)
-	case assigns(text, end) && r.isSecret(name):
-		from = skipScheme(text, skipBlanks(text, assignment(text, end)))
+	case assigned > 0 && r.isSecret(name):
+		from = skipScheme(text, skipBlanks(text, assigned))
 		to = valueEnd(text, from)
 	case name[0] == '-' && value > end && (at == 0 || isBlank(text[at-1])) && !strings.HasPrefix(text[value:], "-") && r.isSecret(name):
 		from, to = value, valueEnd(text, value)
@@ -255,8 +255,6 @@ func assignment(text string, at int) int {
 	}
 	return 0
 }
-
-func assigns(text string, at int) bool { return assignment(text, at) > 0 }
 
 // isScheme reports whether a name ends with a scheme of HTTP's Authorization (RFC
 // 9110), which a token follows.
