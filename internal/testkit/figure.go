@@ -3,6 +3,7 @@ package testkit
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"strconv"
 	"testing"
@@ -30,3 +31,15 @@ func Percentile(of []time.Duration, p float64) time.Duration {
 
 // Milliseconds returns a duration with its fractions, for Figure.
 func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// Cost runs a function and returns how long it took and how many bytes were allocated
+// meanwhile.
+func Cost(run func()) (took time.Duration, allocated uint64) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	began := time.Now()
+	run()
+	took = time.Since(began)
+	runtime.ReadMemStats(&after)
+	return took, after.TotalAlloc - before.TotalAlloc
+}

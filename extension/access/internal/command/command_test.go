@@ -2,7 +2,6 @@ package command_test
 
 import (
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 	"text/template"
@@ -108,19 +107,16 @@ func TestNoTemplateCostsMuch(t *testing.T) {
 	var largest uint64
 	texts := hostile()
 	for _, text := range texts {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		began := time.Now()
-		if parsed, err := command.Parse(text); err == nil {
-			_, _ = parsed.For(pod)
-			t.Errorf("%.60q is accepted", text)
-		}
-		worst = max(worst, time.Since(began))
-		runtime.ReadMemStats(&after)
-		largest = max(largest, after.TotalAlloc-before.TotalAlloc)
+		took, allocated := testkit.Cost(func() {
+			if parsed, err := command.Parse(text); err == nil {
+				_, _ = parsed.For(pod)
+				t.Errorf("%.60q is accepted", text)
+			}
+		})
+		worst, largest = max(worst, took), max(largest, allocated)
 	}
 	testkit.Figure("template.hostile", float64(len(texts)), "templates")
-	testkit.Figure("template.worst_ms", float64(worst)/float64(time.Millisecond), "ms")
+	testkit.Figure("template.worst_ms", testkit.Milliseconds(worst), "ms")
 	testkit.Figure("template.worst_mb", float64(largest)/(1<<20), "MB")
 	if worst > mostTime || largest > mostMemory {
 		t.Errorf("one takes %s, one %d bytes", worst, largest)
