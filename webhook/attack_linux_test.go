@@ -111,7 +111,7 @@ func TestWhatAStalledConnectionTakes(t *testing.T) {
 		take("engine.conn_"+name+"_kb", 400, 1, func(a *attack, ctx context.Context) { a.stall(ctx, point) })
 	}
 	take("engine.conn_http2_kb", 400, 1, func(a *attack, ctx context.Context) { a.stallStreams(ctx, 0, false) })
-	take("engine.stream_kb", 8, 100, func(a *attack, ctx context.Context) { a.stallStreams(ctx, 100, true) })
+	take("engine.stream_kb", 200, 4, func(a *attack, ctx context.Context) { a.stallStreams(ctx, 4, true) })
 }
 
 // TestAServerUnderAttackAnswersEveryRealAdmission has those who reach the port of a

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 )
@@ -25,6 +26,11 @@ const DefaultMaxConnections = 512
 // whoever fills the server with connections that have completed an admission does not
 // keep a new API server out, and a connection that is in use outlasts all others. A
 // connection with a request that is being answered is never closed.
+//
+// A connection that was closed occupies its memory until the goroutine that serves it
+// has noticed. When an eighth of all are in that state, the next one waits for them in
+// the kernel, so that nobody fills the memory by opening connections faster than they
+// end.
 type connections struct {
 	net.Listener
 	max int
@@ -33,6 +39,16 @@ type connections struct {
 	mu        sync.Mutex
 	strangers line[connection] // the next to go comes first
 	known     line[connection]
+	ending    int       // how many were closed and are still served
+	ended     sync.Cond // there are fewer of those, or the listener is closed
+	closed    bool
+}
+
+// newConnections returns a listener of at most max connections.
+func newConnections(listener net.Listener, most int, log *zap.Logger) *connections {
+	c := &connections{Listener: listener, max: most, log: log}
+	c.ended.L = &c.mu
+	return c
 }
 
 // connection is one connection of a server. A nil one is one of somebody else's server.
@@ -40,12 +56,20 @@ type connection struct {
 	net.Conn
 	all  *connections
 	spot spot[connection]
+	// known is true while it stands in that line.
+	known atomic.Bool
 	// shaken is true when the handshake is complete.
 	shaken bool
 	// answering is the number of requests that are being answered.
 	answering int
-	closed    bool
+	// closed is true when it does not count any more, ended when it is not served any
+	// more.
+	closed, ended bool
 }
+
+// receiveBuffer bounds what the kernel keeps of what nobody has read yet, which counts
+// as the process's memory. It would be up to 32 MiB for each connection otherwise.
+const receiveBuffer = 128 << 10
 
 // Accept returns the next connection. It closes another one if there are too many.
 func (c *connections) Accept() (net.Conn, error) {
@@ -53,6 +77,9 @@ func (c *connections) Accept() (net.Conn, error) {
 		conn, err := c.Listener.Accept()
 		if err != nil {
 			return nil, err
+		}
+		if socket, ok := conn.(*net.TCPConn); ok {
+			_ = socket.SetReadBuffer(receiveBuffer) // fails if it is closed already
 		}
 		if added := c.add(conn); added != nil {
 			return added, nil
@@ -62,76 +89,112 @@ func (c *connections) Accept() (net.Conn, error) {
 
 // add returns nil if there is no room.
 func (c *connections) add(conn net.Conn) net.Conn {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.strangers.length+c.known.length >= c.max && !c.closeOne() {
-		connectionsClosed.Inc()
-		_ = conn.Close() // nothing to be done about it
-		c.log.Warn("a connection was closed at once: all others have requests that are being answered", zap.Int("maxConnections", c.max))
-		return nil
-	}
 	added := &connection{Conn: conn, all: c}
-	added.spot.join(&c.strangers, added)
-	connectionsOpen.Inc()
+	first, known := c.enter(added)
+	switch {
+	case first == added:
+		connectionsClosed.Inc()
+		c.log.Warn("a connection was closed at once: all others have requests that are being answered", zap.Int("maxConnections", c.max))
+		_ = conn.Close() // nothing to be done about it
+		return nil
+	case first != nil:
+		connectionsClosed.Inc()
+		c.log.Warn("a connection was closed to make room for another", zap.Int("maxConnections", c.max),
+			zap.Stringer("address", first.RemoteAddr()), zap.Bool("completedAnAdmission", known))
+		_ = first.Conn.Close() // nothing to be done about it
+	}
 	return added
 }
 
-// closeOne closes the connection that goes first, and reports whether there was one.
-func (c *connections) closeOne() bool {
+// enter takes a place for a connection. It returns the one that is to be closed for
+// it, and whether that one was known; nil for none, and the new one if there is no room.
+func (c *connections) enter(added *connection) (first *connection, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.ending > c.max/8 && !c.closed {
+		c.ended.Wait()
+	}
+	if c.strangers.length+c.known.length >= c.max {
+		if first, known = c.first(); first == nil {
+			return added, false
+		}
+		first.leave()
+		c.ending++
+	}
+	added.spot.join(&c.strangers, added)
+	connectionsOpen.Inc()
+	return first, known
+}
+
+// first returns the connection that goes first, and whether it is known.
+func (c *connections) first() (first *connection, known bool) {
 	for _, line := range []*line[connection]{&c.strangers, &c.known} {
 		for at := line.first; at != nil; at = at.after {
-			if at.who.answering > 0 {
-				continue
+			if at.who.answering == 0 {
+				return at.who, line == &c.known
 			}
-			connectionsClosed.Inc()
-			c.log.Warn("a connection was closed to make room for another", zap.Int("maxConnections", c.max),
-				zap.Stringer("address", at.who.RemoteAddr()), zap.Bool("completedAnAdmission", line == &c.known))
-			_ = at.who.close() // nothing to be done about it
-			return true
 		}
 	}
-	return false
+	return nil, false
 }
 
-// Close closes the connection.
+// Close stops listening.
+func (c *connections) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.ended.Broadcast()
+	return c.Listener.Close()
+}
+
+// Close closes the connection. The server calls it when it has stopped serving it.
 func (c *connection) Close() error {
 	c.all.mu.Lock()
-	defer c.all.mu.Unlock()
-	return c.close()
+	switch {
+	case !c.closed:
+		c.leave()
+	case !c.ended:
+		c.all.ending--
+		c.all.ended.Signal()
+	}
+	c.ended = true
+	c.all.mu.Unlock()
+	return c.Conn.Close()
 }
 
-func (c *connection) close() error {
-	if !c.closed {
-		c.closed = true
-		c.spot.leave()
-		connectionsOpen.Dec()
-	}
-	return c.Conn.Close()
+// leave ends the place of a connection.
+func (c *connection) leave() {
+	c.closed = true
+	c.spot.leave()
+	connectionsOpen.Dec()
 }
 
 // closeStranger closes a connection that has completed no admission and answers
 // none. It reports whether it did.
 func (c *connection) closeStranger() bool {
-	if c == nil {
+	if c == nil || !c.leaveAsStranger() {
 		return false
 	}
+	_ = c.Conn.Close() // nothing to be done about it
+	return true
+}
+
+func (c *connection) leaveAsStranger() bool {
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()
-	if c.spot.in == &c.all.known || c.answering > 0 {
+	if c.known.Load() || c.answering > 0 {
 		return false
 	}
-	_ = c.close() // nothing to be done about it
+	if !c.closed {
+		c.leave()
+		c.all.ending++
+	}
 	return true
 }
 
 // isStranger reports whether it has not completed an admission recently.
 func (c *connection) isStranger() bool {
-	if c == nil {
-		return false
-	}
-	c.all.mu.Lock()
-	defer c.all.mu.Unlock()
-	return c.spot.in != &c.all.known
+	return c != nil && !c.known.Load()
 }
 
 // answer marks the connection while a request that has arrived completely is being
@@ -157,9 +220,11 @@ func (c *connection) answered(admission bool) {
 		return
 	}
 	c.spot.join(&c.all.known, c)
+	c.known.Store(true)
 	if c.all.known.length > max(1, c.all.max*3/4) {
 		oldest := c.all.known.first.who
 		oldest.spot.join(&c.all.strangers, oldest)
+		oldest.known.Store(false)
 	}
 }
 

@@ -73,6 +73,11 @@ type share struct {
 	// stranger is true until a connection has completed an admission.
 	stranger bool
 
+	// ending is held while the share ends, and while its owner is cut off, which only
+	// works before: afterwards the answer's writer is not valid any more.
+	ending sync.Mutex
+	ended  bool
+
 	stage stage
 	// bytes is what it has in the stage reading or running, or will have when it runs;
 	// waits is what it has while it waits: its body.
@@ -107,11 +112,12 @@ func (s *share) begin(wanted int64) int64 {
 		return wanted
 	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	wanted = min(wanted, max((m.reading-m.isReading)/64, smallestRead))
 	s.stage = reading
 	s.join()
-	_ = m.grow(s, perRequest+wanted) // it is the one that grew last, so others go first
+	stalled, _ := m.grow(s, perRequest+wanted) // it is the one that grew last, so others go first
+	m.mu.Unlock()
+	endReading(stalled)
 	return wanted
 }
 
@@ -129,45 +135,58 @@ func (s *share) grow(bytes int64) error {
 	if m == nil {
 		return nil
 	}
+	stalled, err := m.growBody(s, bytes)
+	endReading(stalled)
+	return err
+}
+
+func (m *Memory) growBody(s *share, bytes int64) (stalled []*share, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s.stage == isCutOff {
-		return errStalled
+		return nil, errStalled
 	}
 	if s.bytes+bytes > m.reading {
-		return tooCostly("reading it", s.bytes+bytes, m.reading)
+		return nil, tooCostly("reading it", s.bytes+bytes, m.reading)
 	}
 	// It grows, so it has not stalled: others go first, but those that are known.
 	s.join()
 	return m.grow(s, bytes)
 }
 
-// grow makes room for bytes by cutting off whoever has stalled longest.
-func (m *Memory) grow(s *share, bytes int64) error {
+// grow makes room for bytes. It returns those that have stalled longest, which are to
+// be cut off for it.
+func (m *Memory) grow(s *share, bytes int64) (stalled []*share, err error) {
 	for m.isReading+bytes > m.reading {
 		oldest := m.strangers.first
 		if oldest == nil {
 			oldest = m.bodies.first
 		}
 		if oldest == nil || oldest.who == s {
-			return errNoMemory
+			return stalled, errNoMemory
 		}
-		m.cut(oldest.who)
+		cut := oldest.who
+		m.isReading -= cut.bytes
+		cut.spot.leave()
+		cut.stage, cut.bytes = isCutOff, 0
+		stalled = append(stalled, cut)
 	}
 	s.bytes += bytes
 	m.isReading += bytes
-	return nil
+	return stalled, nil
 }
 
-// cut ends the reading of a body. It does not wait for the goroutine that reads,
-// which has nothing left to do but to answer.
-func (m *Memory) cut(s *share) {
-	m.isReading -= s.bytes
-	s.spot.leave()
-	s.stage, s.bytes = isCutOff, 0
-	// Its goroutine cannot end meanwhile: done needs the lock. So the answer's
-	// writer is valid.
-	s.owner.cutOff()
+// endReading ends the reading of bodies. It does not wait for the goroutines that read,
+// which have nothing left to do but to answer. It takes system calls, so nobody may
+// hold the lock that all requests need.
+func endReading(stalled []*share) {
+	for _, s := range stalled {
+		s.ending.Lock()
+		if !s.ended {
+			s.owner.cutOff()
+		}
+		s.ending.Unlock()
+	}
 }
 
 // wasCutOff reports whether the reading was cut off.
@@ -296,6 +315,9 @@ func (s *share) done() {
 	if s.memory == nil {
 		return
 	}
+	s.ending.Lock()
+	s.ended = true
+	s.ending.Unlock()
 	s.memory.mu.Lock()
 	defer s.memory.mu.Unlock()
 	s.memory.release(s)

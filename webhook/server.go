@@ -54,11 +54,13 @@ const (
 
 // bounds are those of an HTTP/2 connection. net/http makes room for a whole frame when
 // it has read its header, by default of up to 1 MiB for each connection. What it
-// receives and nobody has read yet is bounded by the connection's buffer. API servers
-// open another connection when they have more requests than one takes.
+// receives and nobody has read yet is bounded by the connection's buffer. A stream takes
+// about 35 KiB, and with four of them on each connection all streams together are
+// bounded. API servers do without: they speak HTTP/1.1 with webhooks
+// (k8s.io/apiserver/pkg/util/webhook/client.go). Others open more connections.
 func bounds() *http.HTTP2Config {
 	return &http.HTTP2Config{
-		MaxConcurrentStreams:          100,
+		MaxConcurrentStreams:          4,
 		MaxReadFrameSize:              16 << 10,
 		MaxReceiveBufferPerConnection: 256 << 10,
 		MaxReceiveBufferPerStream:     256 << 10,
@@ -142,7 +144,7 @@ func (s *Server) Listen(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("webhook server: %w", err)
 	}
-	s.listener = &connections{Listener: listener, max: s.options.MaxConnections, log: sample(s.options.Logger)}
+	s.listener = newConnections(listener, s.options.MaxConnections, sample(s.options.Logger))
 	refusing, accepts := context.WithCancel(context.WithoutCancel(ctx))
 	s.accepts, s.refused = accepts, make(chan struct{})
 	go s.refuse(refusing, s.listener.Listener)
