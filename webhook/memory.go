@@ -99,7 +99,7 @@ const (
 // perRequest is what a request occupies apart from its body and its objects: its
 // goroutines, its header and the buffers of HTTP/2. It is measured by
 // TestWhatAStalledRequestAndConnectionTake.
-const perRequest = 24 << 10
+const perRequest = 32 << 10
 
 // smallestRead is the least room that a body begins with.
 const smallestRead = 4 << 10
