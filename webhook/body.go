@@ -24,7 +24,8 @@ const unknownLength = 8 << 10
 // a cache, or because it overran its time and still runs after the answer was sent.
 // So no buffer is used twice.
 //
-// The share takes what the body occupies while it grows.
+// The share takes what the body occupies while it grows. With an error readBody returns
+// the beginning, as far as it was read.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64, share *share) ([]byte, error) {
 	if r.ContentLength > limit {
 		return nil, tooLarge(limit)
@@ -39,7 +40,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64, share *share)
 	if r.ContentLength < 0 { // net/http reads no more than what is announced
 		reader = http.MaxBytesReader(w, r.Body, limit)
 	}
-	body, end, err := fill(reader, make([]byte, 0, share.begin(size)))
+	body, end, err := fill(reader, share, make([]byte, 0, share.begin(size)))
 	for !end && err == nil && cap(body) < firstRead {
 		// Twice as much, but no more than announced, and one byte to find the end with.
 		size := min(2*int64(cap(body)), firstRead)
@@ -47,7 +48,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64, share *share)
 			size = min(size, announced+1)
 		}
 		if err = share.grow(size - int64(cap(body))); err == nil {
-			body, end, err = fill(reader, append(make([]byte, 0, size), body...))
+			body, end, err = fill(reader, share, append(make([]byte, 0, size), body...))
 		}
 	}
 	if !end && err == nil {
@@ -57,10 +58,10 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64, share *share)
 		return body, nil
 	}
 	if _, ok := errors.AsType[*requestError](err); ok {
-		return nil, err
+		return body, err
 	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, tooLarge(limit)
+		return body, tooLarge(limit)
 	}
 	switch {
 	case share.wasCutOff():
@@ -79,12 +80,12 @@ func readLarge(reader io.Reader, first []byte, share *share) ([]byte, error) {
 	defer func() { share.giveBack(pieces) }()
 	for {
 		if err := share.grow(firstRead); err != nil {
-			return nil, err
+			return first, err
 		}
-		piece, end, err := fill(reader, share.piece())
+		piece, end, err := fill(reader, share, share.piece())
 		pieces, length = append(pieces, piece), length+len(piece)
 		if err != nil {
-			return nil, err
+			return first, err
 		}
 		if end {
 			body := make([]byte, 0, length)
@@ -97,9 +98,11 @@ func readLarge(reader io.Reader, first []byte, share *share) ([]byte, error) {
 }
 
 // fill reads until the buffer is full or the end is found.
-func fill(reader io.Reader, buffer []byte) (read []byte, end bool, err error) {
+func fill(reader io.Reader, share *share, buffer []byte) (read []byte, end bool, err error) {
 	for len(buffer) < cap(buffer) {
+		share.awaited.Store(true)
 		n, err := reader.Read(buffer[len(buffer):cap(buffer)])
+		share.awaited.Store(false)
 		buffer = buffer[:len(buffer)+n]
 		if errors.Is(err, io.EOF) {
 			return buffer, true, nil
@@ -112,5 +115,20 @@ func fill(reader io.Reader, buffer []byte) (read []byte, end bool, err error) {
 }
 
 func tooLarge(limit int64) error {
-	return badRequest(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes", limit)
+	return badRequest(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes, see MaxBodyBytes", limit)
+}
+
+// beginningBytes is how much is read of a body that is too large: its objects begin
+// behind the user, who may have many groups.
+const beginningBytes = 256 << 10
+
+// readBeginning returns at least the beginning of a body that is too large, of which
+// some was read. It drops the rest, because clients take the answer only when they have
+// sent everything. That takes no memory, and no longer than the deadline for the body.
+func readBeginning(body io.Reader, read []byte) ([]byte, error) {
+	rest, err := io.ReadAll(io.LimitReader(body, int64(max(0, beginningBytes-len(read)))))
+	if err == nil {
+		_, err = io.Copy(io.Discard, body)
+	}
+	return append(read, rest...), err
 }

@@ -42,6 +42,7 @@ type passage struct {
 	request  *extension.Request
 	object   object
 	response admissionv1.AdmissionResponse
+	unseen   error // why the request is denied without its objects, nil if it is not
 	warned   int   // the number of characters of all warnings in the response
 	err      error // instead of the response
 	// at is the index of the handler that runs, or one of the constants below.
@@ -108,6 +109,9 @@ func gaveUp(ended, err error) error {
 func (p *passage) run(ctx context.Context) {
 	defer p.object.release()
 	for i := range p.handlers {
+		if p.unseen != nil && p.handlers[i].Witness == nil {
+			continue
+		}
 		result, err := p.step(ctx, i)
 		if err != nil {
 			p.err = fmt.Errorf("extension %s: %w", p.handlers[i].Name, err)
@@ -168,6 +172,9 @@ func (p *passage) call(ctx context.Context, i int) (result result, err error) {
 	if ctx.Err() != nil {
 		return resultOf(ctx.Err()), unfinished(ctx.Err())
 	}
+	if p.unseen != nil {
+		return p.refuse(ctx, i), nil
+	}
 	typed, err := p.object.as(handler)
 	if err != nil {
 		return failed, err
@@ -187,6 +194,17 @@ func (p *passage) call(ctx context.Context, i int) (result result, err error) {
 		}
 	}
 	return result, err
+}
+
+// refuse denies a request whose objects cannot be seen, after its witness knows of it.
+func (p *passage) refuse(ctx context.Context, i int) result {
+	handler, req, reason := p.handlers[i], p.requestFor(i), "the request is not let through unseen: "+p.unseen.Error()
+	handler.Witness.Unseen(ctx, req, reason)
+	p.report(handler, host.Warnings(req), host.AuditAnnotations(req))
+	p.response.Result = &metav1.Status{
+		Code: http.StatusRequestEntityTooLarge, Reason: metav1.StatusReasonRequestEntityTooLarge, Message: reason,
+	}
+	return denied
 }
 
 // admitted returns the result of a Mutator or Validator.

@@ -18,6 +18,9 @@ const DefaultMaxConnections = 512
 // connections is the listener of a server. It bounds the number of connections: when
 // there are too many, it closes the one that has been of least use for longest.
 //
+// One from which the server waits for something goes before one that waits for the
+// server, which may be slow because of all the others.
+//
 // A new connection is a stranger, until it has completed an admission. Addresses would
 // be no measure: many API servers can share one behind a NAT or Konnectivity. The
 // strangers go first, those that came first at the beginning; one that has completed
@@ -62,6 +65,8 @@ type connection struct {
 	shaken bool
 	// answering is the number of requests that are being answered.
 	answering int
+	// awaited is true while the server waits for what the client sends.
+	awaited atomic.Bool
 	// closed is true when it does not count any more, ended when it is not served any
 	// more.
 	closed, ended bool
@@ -128,6 +133,11 @@ func (c *connections) enter(added *connection) (first *connection, known bool) {
 
 // first returns the connection that goes first, and whether it is known.
 func (c *connections) first() (first *connection, known bool) {
+	for at := c.strangers.first; at != nil; at = at.after {
+		if at.who.answering == 0 && at.who.awaited.Load() {
+			return at.who, false
+		}
+	}
 	for _, line := range []*line[connection]{&c.strangers, &c.known} {
 		for at := line.first; at != nil; at = at.after {
 			if at.who.answering == 0 {
@@ -136,6 +146,13 @@ func (c *connections) first() (first *connection, known bool) {
 		}
 	}
 	return nil, false
+}
+
+// Read reads what the client sends.
+func (c *connection) Read(into []byte) (int, error) {
+	c.awaited.Store(true)
+	defer c.awaited.Store(false)
+	return c.Conn.Read(into)
 }
 
 // Close stops listening.

@@ -3,7 +3,9 @@ package webhook
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
+	"unicode/utf8"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -37,6 +39,8 @@ type envelope struct {
 	into  *envelopeContent
 	// subject is the object that the request is about.
 	subject wire.Text
+	// beginning is set to read what comes before the objects.
+	beginning bool
 }
 
 // envelopeContent has room for the usual content of an envelope, in one allocation.
@@ -232,11 +236,33 @@ func (e *envelope) extra(into *map[string]authenticationv1.ExtraValue) error {
 	}
 }
 
+// parseBeginning returns the request of a review whose body was cut off after its
+// beginning, without objects. API servers write them behind everything that says what
+// the request is about.
+func parseBeginning(body []byte) (*extension.Request, error) {
+	into := &envelopeContent{}
+	e := envelope{Scanner: wire.NewScanner(body), lists: into.lists[:0], into: into, beginning: true}
+	review, request, err := e.review()
+	switch {
+	case !errors.Is(err, errBeginning):
+		return nil, badRequest(http.StatusBadRequest, "its beginning is not that of an AdmissionReview: %w", err)
+	case review.APIVersion != apiVersion || review.Kind != "AdmissionReview" || request.UID == "" || !utf8.ValidString(e.strings.String()):
+		return nil, badRequest(http.StatusBadRequest, "its beginning is not that of an AdmissionReview of %s", apiVersion)
+	}
+	return request, nil
+}
+
+// errBeginning ends the reading of a beginning.
+var errBeginning = errors.New("an object begins")
+
 // raw takes the next value unchanged. It checks that the value is JSON, once for all
 // handlers.
 func (e *envelope) raw(into *runtime.RawExtension) error {
 	if e.Peek() == 'n' {
 		return e.Skip()
+	}
+	if e.beginning {
+		return errBeginning
 	}
 	value, err := e.Value()
 	into.Raw = value
@@ -247,6 +273,9 @@ func (e *envelope) raw(into *runtime.RawExtension) error {
 func (e *envelope) about(into *runtime.RawExtension) error {
 	if e.Peek() == 'n' {
 		return e.Skip()
+	}
+	if e.beginning {
+		return errBeginning
 	}
 	value, err := e.Checked()
 	e.subject, into.Raw = value, value.Raw

@@ -3,8 +3,11 @@ package webhook
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,7 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/internal/wire"
 )
 
 // DefaultMaxBodyBytes is the default limit of a request body. API servers store
@@ -120,6 +125,10 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, chain *chain) {
 	e.share = share{memory: h.memory, owner: e, stranger: e.connection.isStranger()}
 	body, err := readReview(w, r, h.maxBodyBytes, &e.share)
 	h.meter.bodySize.Observe(float64(len(body)))
+	var beginning *extension.Request
+	if err != nil && e.mustBeSeen(err) {
+		beginning, err = e.readBeginning(r.Body, body, err)
+	}
 	if err != nil {
 		e.share.done()
 		e.fail(err)
@@ -129,7 +138,12 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, chain *chain) {
 	defer func() { e.connection.answered(e.admitted) }()
 	// Only now, so that nobody occupies a place by a body that does not come.
 	deadline := e.began.Add(timeLeft(r.URL.RawQuery))
-	if err := e.enter(ctx, body, deadline); err != nil {
+	if beginning != nil {
+		err = e.enterUnseen(ctx, beginning, deadline)
+	} else {
+		err = e.enter(ctx, body, deadline)
+	}
+	if err != nil {
 		e.share.done()
 		e.fail(err)
 		return
@@ -158,6 +172,8 @@ type exchange struct {
 	began      time.Time
 	// admitted is true when the answer was a decision.
 	admitted bool
+	// unseen is why the request is too large to be seen.
+	unseen error
 	// ended counts the two parts that end last, in either order: the chain and the
 	// answer.
 	ended atomic.Int32
@@ -186,9 +202,52 @@ func (e *exchange) enter(ctx context.Context, body []byte, deadline time.Time) e
 	}
 	if err := e.share.admit(ctx, cost, deadline); err != nil {
 		e.leave()
+		if e.mustBeSeen(err) {
+			e.unseen = err
+			return e.enterUnseen(ctx, request, deadline)
+		}
 		return err
 	}
 	e.passage.begin(e.chain, request, e.request, object)
+	return nil
+}
+
+// mustBeSeen reports whether a handler must know of a request that failed because it
+// is too large.
+func (e *exchange) mustBeSeen(err error) bool {
+	return codeOf(err) == http.StatusRequestEntityTooLarge &&
+		slices.ContainsFunc(e.chain.handlers, func(h *host.Handler) bool { return h.Witness != nil })
+}
+
+// readBeginning returns the request in the beginning of a body that is too large.
+func (e *exchange) readBeginning(body io.Reader, read []byte, tooLarge error) (*extension.Request, error) {
+	e.unseen = tooLarge
+	beginning, err := readBeginning(body, read)
+	if err != nil {
+		return nil, fmt.Errorf("%w; and reading the rest: %w", tooLarge, err)
+	}
+	request, err := parseBeginning(beginning)
+	if err != nil {
+		return nil, fmt.Errorf("%w; %w", tooLarge, err)
+	}
+	return request, nil
+}
+
+// enterUnseen is enter for a request that is denied, because it is too large for its
+// objects to be seen.
+func (e *exchange) enterUnseen(ctx context.Context, request *extension.Request, deadline time.Time) error {
+	request.Object, request.OldObject = runtime.RawExtension{}, runtime.RawExtension{}
+	e.received = request.AdmissionRequest
+	e.request = &e.received
+	if err := e.takePlace(); err != nil {
+		return err
+	}
+	if err := e.share.admit(ctx, perRequest+beginningBytes, deadline); err != nil {
+		e.leave()
+		return err
+	}
+	e.passage.begin(e.chain, request, e.request, wire.Text{})
+	e.passage.unseen = e.unseen
 	return nil
 }
 

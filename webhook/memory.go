@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,7 +19,8 @@ const DefaultMemory = 512 << 20
 // stages, each with a part of the memory and a rule for when that part is full:
 //
 //   - Its body arrives (a quarter). The body that has not grown for longest is cut
-//     off, first those of connections that have not completed an admission. What an
+//     off, first those of connections that have not completed an admission, and of
+//     these first those that wait for their client rather than for a processor. What an
 //     API server sends arrives at once, so it is never that one.
 //   - It waits for memory to be decoded in (a quarter). There the body is complete,
 //     so further requests are refused.
@@ -72,6 +74,8 @@ type share struct {
 	owner interface{ cutOff() }
 	// stranger is true until a connection has completed an admission.
 	stranger bool
+	// awaited is true while the server waits for more of the body.
+	awaited atomic.Bool
 
 	// ending is held while the share ends, and while its owner is cut off, which only
 	// works before: afterwards the answer's writer is not valid any more.
@@ -158,14 +162,10 @@ func (m *Memory) growBody(s *share, bytes int64) (stalled []*share, err error) {
 // be cut off for it.
 func (m *Memory) grow(s *share, bytes int64) (stalled []*share, err error) {
 	for m.isReading+bytes > m.reading {
-		oldest := m.strangers.first
-		if oldest == nil {
-			oldest = m.bodies.first
-		}
-		if oldest == nil || oldest.who == s {
+		cut := m.longest()
+		if cut == nil || cut == s {
 			return stalled, errNoMemory
 		}
-		cut := oldest.who
 		m.isReading -= cut.bytes
 		cut.spot.leave()
 		cut.stage, cut.bytes = isCutOff, 0
@@ -174,6 +174,21 @@ func (m *Memory) grow(s *share, bytes int64) (stalled []*share, err error) {
 	s.bytes += bytes
 	m.isReading += bytes
 	return stalled, nil
+}
+
+// longest returns the body that goes first, nil if there is none.
+func (m *Memory) longest() *share {
+	for _, line := range []*line[share]{&m.strangers, &m.bodies} {
+		for at := line.first; at != nil; at = at.after {
+			if at.who.awaited.Load() {
+				return at.who
+			}
+		}
+		if line.first != nil {
+			return line.first.who
+		}
+	}
+	return nil
 }
 
 // endReading ends the reading of bodies. It does not wait for the goroutines that read,

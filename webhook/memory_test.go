@@ -80,14 +80,28 @@ func TestBodiesOfStrangersMakeRoomFirst(t *testing.T) {
 	}
 }
 
+func TestABodyThatWaitsForTheServerOutlastsThoseThatWaitForTheirClients(t *testing.T) {
+	m := NewMemory(4 << 20)
+	busy, idle := newShare(m, true, 1), newShare(m, true, 1)
+	idle.awaited.Store(true)
+	for range 100 {
+		if newShare(m, true, 1).awaited.Store(true); busy.cut {
+			break
+		}
+	}
+	if busy.cut || !idle.cut {
+		t.Errorf("cut off: the one that waits for the server %v, the one that waits for its client %v", busy.cut, idle.cut)
+	}
+}
+
 func TestBeginningsAloneNeverFillTheMemory(t *testing.T) {
 	m := NewMemory(64 << 20)
-	for i := range 150 {
+	for i := range 130 {
 		if c := newShare(m, true, firstRead); c.cut {
 			t.Fatalf("the %dth was cut off", i)
 		}
 	}
-	if m.strangers.length != 150 || m.isReading > m.reading {
+	if m.strangers.length != 130 || m.isReading > m.reading {
 		t.Errorf("%d bodies occupy %d of %d bytes", m.strangers.length, m.isReading, m.reading)
 	}
 }

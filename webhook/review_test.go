@@ -18,6 +18,8 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/admitkit/admitkit/extension"
 )
 
 // recordings are AdmissionReviews as a kube-apiserver 1.37 sent them.
@@ -159,6 +161,23 @@ func compareReviews(t *testing.T, body []byte) {
 	for _, raw := range [][]byte{got.Object.Raw, got.OldObject.Raw, got.Options.Raw} {
 		if raw != nil && !json.Valid(raw) {
 			t.Errorf("not JSON: %q", raw)
+		}
+	}
+	compareBeginnings(t, body, got)
+}
+
+// compareBeginnings checks that what is read of a body that is too large is what all
+// of the body says. Fields may be missing, if they come after an object.
+func compareBeginnings(t *testing.T, body []byte, all *extension.Request) {
+	t.Helper()
+	beginning, err := parseBeginning(body)
+	if err != nil {
+		return
+	}
+	got, want := reflect.ValueOf(beginning.AdmissionRequest), reflect.ValueOf(all.AdmissionRequest)
+	for i := range got.NumField() {
+		if !got.Field(i).IsZero() && !reflect.DeepEqual(got.Field(i).Interface(), want.Field(i).Interface()) {
+			t.Errorf("%.1000q: its beginning has another %s: %v, and all of it %v", body, got.Type().Field(i).Name, got.Field(i), want.Field(i))
 		}
 	}
 }

@@ -48,6 +48,8 @@ type Handler struct {
 
 	Admit   func(ctx context.Context, obj runtime.Object, req *extension.Request) error
 	Respond func(ctx context.Context, obj runtime.Object, req *extension.Request) admission.Response
+	// Witness is nil unless the handler is one.
+	Witness extension.Witness
 
 	value any
 	typ   reflect.Type
@@ -55,8 +57,9 @@ type Handler struct {
 
 // Open gives access to a handler.
 func Open(h *extension.Handler) *Handler {
+	witness, _ := inside.Value(h).(extension.Witness)
 	return &Handler{
-		Handler: h, Name: inside.Name(h), Scope: inside.Scope(h), Mutates: inside.Mutates(h),
+		Handler: h, Witness: witness, Name: inside.Name(h), Scope: inside.Scope(h), Mutates: inside.Mutates(h),
 		Admit: inside.Admit(h), Respond: inside.Respond(h), value: inside.Value(h), typ: inside.Type(h),
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"sync"
 
-	jsonpatch "github.com/evanphx/json-patch/v5"
+	mergepatch "gopkg.in/evanphx/json-patch.v4"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"sigs.k8s.io/yaml"
 
+	"github.com/admitkit/admitkit/internal/jsonpatch"
 	"github.com/admitkit/admitkit/internal/offline"
 )
 
@@ -285,7 +286,7 @@ func (c *cluster) patched(p *call, live *unstructured.Unstructured) (*unstructur
 	var after []byte
 	switch kind := types.PatchType(p.Header.Get("Content-Type")); {
 	case kind == types.JSONPatchType:
-		decoded, err := jsonpatch.DecodePatch(p.body)
+		decoded, err := jsonpatch.Decode(p.body)
 		if err != nil {
 			return nil, err
 		}
@@ -306,7 +307,7 @@ func (c *cluster) patched(p *call, live *unstructured.Unstructured) (*unstructur
 		if err != nil {
 			return nil, err
 		}
-		if after, err = jsonpatch.MergePatch(before, patch); err != nil {
+		if after, err = mergepatch.MergePatch(before, patch); err != nil {
 			return nil, err
 		}
 	}
