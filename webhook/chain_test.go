@@ -529,3 +529,15 @@ func TestScopesAreGroupedByContentAndGuarded(t *testing.T) {
 		t.Error("the author's selector was changed")
 	}
 }
+
+func TestAnObjectOfAnotherKindThanTheHandlersIsAnError(t *testing.T) {
+	request := podRequest(admissionv1.Create)
+	request.Kind = metav1.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
+	w := post(t, request, validator(func(*corev1.Pod, *extension.Request) error {
+		t.Error("it is asked about a Deployment as a Pod, which has no containers")
+		return nil
+	}))
+	if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "it takes a /v1, Kind=Pod, and the request has a apps/v1, Kind=Deployment") {
+		t.Errorf("HTTP %d: %s", w.Code, w.Body)
+	}
+}

@@ -91,6 +91,7 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 	handlers, meters := make([]*host.Handler, len(w.Handlers)), make([]*meter, len(w.Handlers))
 	for i, h := range w.Handlers {
 		handlers[i] = host.Open(h)
+		handlers[i].Kinds = handlers[i].KindsOf(options.Scheme)
 		meters[i] = &meter{webhook: name, extension: handlers[i].Name}
 	}
 	return &handler{

@@ -91,6 +91,9 @@ const maxPooledText = 128 << 10
 // as returns the object as the type that a handler takes. For an Extension, the
 // request has the changes of the handlers before it too.
 func (o *object) as(handler *host.Handler) (runtime.Object, error) {
+	if kind := schema.GroupVersionKind(o.request.Kind); len(handler.Kinds) > 0 && !slices.Contains(handler.Kinds, kind) {
+		return nil, fmt.Errorf("it takes a %s, and the request has a %s: use the type of that kind, or the rules of that type", handler.Kinds[0], kind)
+	}
 	into := handler.NewObject()
 	if into == nil {
 		into = o.ofKind()

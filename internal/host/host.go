@@ -12,6 +12,7 @@ import (
 	"reflect"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
@@ -48,6 +49,9 @@ type Handler struct {
 
 	Admit   func(ctx context.Context, obj runtime.Object, req *extension.Request) error
 	Respond func(ctx context.Context, obj runtime.Object, req *extension.Request) admission.Response
+	// Kinds are those that the handler's type stands for, if [Handler.KindsOf] was asked; none if
+	// it takes every kind.
+	Kinds []schema.GroupVersionKind
 	// Witness is nil unless the handler is one.
 	Witness extension.Witness
 

@@ -165,7 +165,7 @@ func check(h *extension.Handler) error {
 	case opened.value == nil || isNil(opened.value):
 		return fmt.Errorf("the Mutator or Validator of a Handler is nil: %s", opened.Name)
 	}
-	return nil
+	return checkRules(opened)
 }
 
 func isNil(e any) bool {

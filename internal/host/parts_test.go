@@ -6,8 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -75,6 +77,28 @@ func TestPartsAreSortedByWhatTheirHostDoesWithThem(t *testing.T) {
 	}
 }
 
+// validates returns a Validator of Pods with rules.
+func validates(rules []admissionregistrationv1.RuleWithOperations) *extension.Handler {
+	return extension.Validating(extension.ValidatorFunc[*corev1.Pod](
+		func(context.Context, *corev1.Pod, *extension.Request) error { return nil }), extension.Scope{Rules: rules})
+}
+
+func TestATypeFitsItsRules(t *testing.T) {
+	for name, e := range map[string]any{
+		"its resource":        validates(extension.Pods()),
+		"its subresources":    validates(extension.Resources("", "v1", []string{"pods", "pods/status", "pods/ephemeralcontainers"}, "UPDATE")),
+		"every resource":      validates(extension.Resources("*", "*", []string{"*"}, "CREATE")),
+		"a plural of its own": extension.Validating(extension.ValidatorFunc[*corev1.Endpoints](func(context.Context, *corev1.Endpoints, *extension.Request) error { return nil }), extension.Scope{Rules: extension.Resources("", "v1", []string{"endpoints"}, "CREATE")}), //nolint:staticcheck // deprecated, and still served
+		"metadata":            extension.Validating(extension.ValidatorFunc[*metav1.PartialObjectMetadata](func(context.Context, *metav1.PartialObjectMetadata, *extension.Request) error { return nil }), extension.Scope{Rules: extension.Resources("apps", "v1", []string{"deployments"}, "CREATE")}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := host.PartsOf(e, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 func TestAValueWithoutAFormIsToldWhatWouldBeRight(t *testing.T) {
 	invalid := errors.New("Retention: must not be negative")
 	var none *answers
@@ -82,21 +106,26 @@ func TestAValueWithoutAFormIsToldWhatWouldBeRight(t *testing.T) {
 		value any
 		want  string
 	}{
-		"nil":                              {nil, "nil is not an extension"},
-		"a nil pointer":                    {none, "a nil *host_test.answers"},
-		"a string":                         {"x", "string is not an Extension, Watcher, Reconciler, Composite or *extension.Handler"},
-		"a value instead of its pointer":   {answers{}, "pass a pointer"},
-		"a Handle of another signature":    {badHandle{}, "it has Handle(context.Context, *v1.Pod) error; an Extension has Handle(context.Context, extension.Manager"},
-		"an empty Handler":                 {&extension.Handler{}, "make one with extension.Mutating"},
-		"a Handler instead of its pointer": {*extension.Mutating(mutates{}, extension.Scope{}), "pass a pointer"},
-		"a Handler of a nil function":      {extension.Mutating(extension.MutatorFunc[*corev1.Pod](nil), extension.Scope{}), "is nil: extension.MutatorFunc"},
-		"a Handler of nil":                 {extension.Mutating[*corev1.Pod](nil, extension.Scope{}), "is nil"},
-		"a function":                       {func() {}, "func() is not an extension: make a Handler of the function"},
-		"a Mutator that is not wrapped":    {mutates{}, "extension.Mutating(x, scope)"},
-		"invalid options":                  {composite{err: invalid}, "host_test.composite: Retention: must not be negative"},
-		"no parts":                         {composite{}, "host_test.composite has no parts"},
-		"a part without a form":            {composite{parts: []any{"x"}}, "a part of host_test.composite: string is not"},
-		"itself as a part":                 {endless{}, "nested more than 16 deep"},
+		"nil":                                     {nil, "nil is not an extension"},
+		"a nil pointer":                           {none, "a nil *host_test.answers"},
+		"a string":                                {"x", "string is not an Extension, Watcher, Reconciler, Composite or *extension.Handler"},
+		"a value instead of its pointer":          {answers{}, "pass a pointer"},
+		"a Handle of another signature":           {badHandle{}, "it has Handle(context.Context, *v1.Pod) error; an Extension has Handle(context.Context, extension.Manager"},
+		"an empty Handler":                        {&extension.Handler{}, "make one with extension.Mutating"},
+		"a Handler instead of its pointer":        {*extension.Mutating(mutates{}, extension.Scope{}), "pass a pointer"},
+		"a Handler of a nil function":             {extension.Mutating(extension.MutatorFunc[*corev1.Pod](nil), extension.Scope{}), "is nil: extension.MutatorFunc"},
+		"a Handler of nil":                        {extension.Mutating[*corev1.Pod](nil, extension.Scope{}), "is nil"},
+		"a function":                              {func() {}, "func() is not an extension: make a Handler of the function"},
+		"a Mutator that is not wrapped":           {mutates{}, "extension.Mutating(x, scope)"},
+		"a type that its rules do not have":       {validates(extension.Resources("apps", "v1", []string{"deployments"}, "CREATE")), "it takes a *v1.Pod, which is not the object of \"apps/deployments\""},
+		"a type that only some of its rules have": {validates(append(extension.Pods(), extension.Resources("batch", "v1", []string{"jobs"}, "CREATE")...)), "\"batch/jobs\""},
+		"a type that is not that of the options":  {validates(extension.Connect("pods/exec")), "which is not the object of \"pods/exec\""},
+		"a connection that is none": {extension.Validating(extension.ValidatorFunc[*corev1.PodExecOptions](
+			func(context.Context, *corev1.PodExecOptions, *extension.Request) error { return nil }), extension.Scope{Rules: extension.Connect("exec")}), "\"exec\""},
+		"invalid options":       {composite{err: invalid}, "host_test.composite: Retention: must not be negative"},
+		"no parts":              {composite{}, "host_test.composite has no parts"},
+		"a part without a form": {composite{parts: []any{"x"}}, "a part of host_test.composite: string is not"},
+		"itself as a part":      {endless{}, "nested more than 16 deep"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := host.PartsOf(test.value, nil)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -13,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/admitkit/admitkit/internal/host"
 )
 
 // Request is a client's request to the API server.
@@ -42,17 +45,6 @@ type Request struct {
 	served []schema.GroupVersion
 }
 
-// connects maps the kind of a connection's options to the resource that they
-// connect to.
-var connects = map[string]struct{ resource, subresource string }{
-	"PodExecOptions":        {"pods", "exec"},
-	"PodAttachOptions":      {"pods", "attach"},
-	"PodPortForwardOptions": {"pods", "portforward"},
-	"PodProxyOptions":       {"pods", "proxy"},
-	"ServiceProxyOptions":   {"services", "proxy"},
-	"NodeProxyOptions":      {"nodes", "proxy"},
-}
-
 // NewRequest returns the request for an object. The options of a connection, such
 // as a PodExecOptions, make a CONNECT, whatever the operation is. On an UPDATE, old
 // is the object before the update; nil means that nothing changed. An object
@@ -65,8 +57,9 @@ func (k *Kinds) NewRequest(operation admissionv1.Operation, object, old *unstruc
 		return nil, fmt.Errorf("object %q needs an apiVersion and a kind", object.GetName())
 	}
 	req := &Request{Operation: operation, Kind: kind, Name: object.GetName()}
-	if to, isConnection := connects[kind.Kind]; isConnection && kind.GroupVersion() == corev1.SchemeGroupVersion {
-		req.Resource, req.SubResource, req.known = corev1.SchemeGroupVersion.WithResource(to.resource), to.subresource, true
+	if to, isConnection := host.Connections[kind.Kind]; isConnection && kind.GroupVersion() == corev1.SchemeGroupVersion {
+		resource, subresource, _ := strings.Cut(to, "/")
+		req.Resource, req.SubResource, req.known = corev1.SchemeGroupVersion.WithResource(resource), subresource, true
 		return req, req.connect(object, namespace)
 	}
 	if operation == admissionv1.Connect {
