@@ -74,7 +74,13 @@ func (p *passage) begin(c *chain, request *extension.Request, received *admissio
 }
 
 // finish reports whether the answer of the chain is the one that counts.
-func (p *passage) finish() bool { return p.at.CompareAndSwap(between, finished) }
+func (p *passage) finish() bool {
+	at := p.at.Load()
+	for at != cutOff && !p.at.CompareAndSwap(at, finished) {
+		at = p.at.Load()
+	}
+	return at != cutOff
+}
 
 // cut abandons the running handler because the context ended with err. It returns
 // the error for the answer, or nil if the chain has finished.
@@ -108,10 +114,11 @@ func gaveUp(ended, err error) error {
 // run runs the handlers, up to the first denial or failure.
 func (p *passage) run(ctx context.Context) {
 	defer p.object.release()
+	if p.unseen != nil {
+		p.tellWitnesses(ctx)
+		return
+	}
 	for i := range p.handlers {
-		if p.unseen != nil && p.handlers[i].Witness == nil {
-			continue
-		}
 		result, err := p.step(ctx, i)
 		if err != nil {
 			p.err = fmt.Errorf("extension %s: %w", p.handlers[i].Name, err)
@@ -173,7 +180,10 @@ func (p *passage) call(ctx context.Context, i int) (result result, err error) {
 		return resultOf(ctx.Err()), unfinished(ctx.Err())
 	}
 	if p.unseen != nil {
-		return p.refuse(ctx, i), nil
+		req := p.requestFor(i)
+		handler.Witness.Unseen(ctx, req, unseenReason(p.unseen))
+		p.report(handler, host.Warnings(req), host.AuditAnnotations(req))
+		return denied, nil
 	}
 	typed, err := p.object.as(handler)
 	if err != nil {
@@ -196,22 +206,36 @@ func (p *passage) call(ctx context.Context, i int) (result result, err error) {
 	return result, err
 }
 
-// refuse denies a request whose objects cannot be seen, after its witness knows of it.
-func (p *passage) refuse(ctx context.Context, i int) result {
-	handler, req, reason := p.handlers[i], p.requestFor(i), "the request is not let through unseen: "+p.unseen.Error()
-	handler.Witness.Unseen(ctx, req, reason)
-	p.report(handler, host.Warnings(req), host.AuditAnnotations(req))
-	p.response.Result = &metav1.Status{
-		Code: http.StatusRequestEntityTooLarge, Reason: metav1.StatusReasonRequestEntityTooLarge, Message: reason,
+// tellWitnesses denies a request whose objects cannot be seen, after all its witnesses
+// know of it. That one of them fails lets nobody through.
+func (p *passage) tellWitnesses(ctx context.Context) {
+	p.response = unseen(p.object.request, p.unseen)
+	p.err = nil
+	for i, handler := range p.handlers {
+		if handler.Witness == nil {
+			continue
+		}
+		if _, err := p.step(ctx, i); err != nil {
+			p.log.Error("a witness does not know of a request that was denied unseen",
+				append(about(p.object.request), zap.String("extension", handler.Name), zap.Error(err))...)
+		}
 	}
-	return denied
 }
+
+// unseen is the denial of a request whose objects cannot be seen.
+func unseen(request *admissionv1.AdmissionRequest, why error) admissionv1.AdmissionResponse {
+	return admissionv1.AdmissionResponse{UID: request.UID, Result: &metav1.Status{
+		Code: http.StatusRequestEntityTooLarge, Reason: metav1.StatusReasonRequestEntityTooLarge, Message: unseenReason(why),
+	}}
+}
+
+func unseenReason(why error) string { return "the request is not let through unseen: " + why.Error() }
 
 // admitted returns the result of a Mutator or Validator.
 func (p *passage) admitted(ctx context.Context, err error) (result, error) {
 	if err != nil {
 		if reason, isDenial := host.DenialReason(err); isDenial {
-			p.response.Result = &metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: reason}
+			p.response.Result = &metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: cut(reason)}
 			return denied, nil
 		}
 		// The handler gave up because its time was over.

@@ -403,3 +403,24 @@ func (w withHeader) RoundTrip(r *http.Request) (*http.Response, error) {
 	r.Header.Set(w.key, w.value)
 	return w.RoundTripper.RoundTrip(r)
 }
+
+func TestAHandlerThatEndsItsGoroutineTakesNothingFromOthers(t *testing.T) {
+	for protocol, http2 := range map[string]bool{"HTTP1": false, "HTTP2": true} {
+		t.Run(protocol, func(t *testing.T) {
+			memory := webhook.NewMemory(4 << 20)
+			server, _ := listen(t, http2, webhook.HandlerOptions{Memory: memory, MaxInFlight: 1}, named(unique("exit"), func(context.Context, *extension.Request) error {
+				runtime.Goexit()
+				return nil
+			}))
+			other, _ := listen(t, http2, webhook.HandlerOptions{Memory: memory}, named(unique("other"), func(context.Context, *extension.Request) error { return nil }))
+			for range 200 {
+				if got, err := call(t.Context(), t, server, "10s"); err != nil || got.code != http.StatusInternalServerError || !strings.Contains(got.body, "ended its goroutine") {
+					t.Fatalf("%v, %v", got, err)
+				}
+			}
+			if got, err := call(t.Context(), t, other, "1s"); err != nil || got.code != http.StatusOK {
+				t.Errorf("another webhook: %v, %v", got, err)
+			}
+		})
+	}
+}

@@ -236,17 +236,18 @@ func (e *envelope) extra(into *map[string]authenticationv1.ExtraValue) error {
 	}
 }
 
-// parseBeginning returns the request of a review whose body was cut off after its
-// beginning, without objects. API servers write them behind everything that says what
-// the request is about.
+// parseBeginning returns the request of a review whose body was cut off, without
+// objects. API servers write them behind everything that says what the request is about.
+// If the beginning ends within the user, who may be large too, the rest of the user is
+// missing.
 func parseBeginning(body []byte) (*extension.Request, error) {
 	into := &envelopeContent{}
 	e := envelope{Scanner: wire.NewScanner(body), lists: into.lists[:0], into: into, beginning: true}
 	review, request, err := e.review()
 	switch {
-	case !errors.Is(err, errBeginning):
+	case request == nil || request.UID == "" || request.Operation == "":
 		return nil, badRequest(http.StatusBadRequest, "its beginning is not that of an AdmissionReview: %w", err)
-	case review.APIVersion != apiVersion || review.Kind != "AdmissionReview" || request.UID == "" || !utf8.ValidString(e.strings.String()):
+	case review.APIVersion != apiVersion || review.Kind != "AdmissionReview" || !utf8.ValidString(e.strings.String()):
 		return nil, badRequest(http.StatusBadRequest, "its beginning is not that of an AdmissionReview of %s", apiVersion)
 	}
 	return request, nil

@@ -69,6 +69,9 @@ func kindPath(mutating bool) string {
 // Group makes webhooks of handlers: those of one kind with equal scopes become
 // one, in their order. An error names the handler and the field.
 func Group(handlers []*extension.Handler, defaults Defaults) ([]*Webhook, error) {
+	if i := slices.Index(handlers, nil); i >= 0 {
+		return nil, fmt.Errorf("handler %d is nil", i)
+	}
 	var webhooks []*Webhook
 	segments := segmentsOf(handlers)
 	for n, handler := range handlers {

@@ -150,12 +150,12 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, chain *chain) {
 		return
 	}
 	span.describe(e.request)
+	defer e.end() // also when a handler ends the goroutine
 	if r.ProtoMajor >= 2 {
 		e.decideBeside(ctx, deadline)
 	} else {
 		e.decide(ctx, deadline)
 	}
-	e.end()
 }
 
 // exchange is a request and its answer.
@@ -189,6 +189,12 @@ var unread = &admissionv1.AdmissionRequest{}
 // passage.
 func (e *exchange) enter(ctx context.Context, body []byte, deadline time.Time) error {
 	request, object, err := parseReview(body)
+	if err != nil && e.mustBeSeen(err) {
+		e.unseen = err
+		if beginning, _ := parseBeginning(body); beginning != nil {
+			return e.enterUnseen(ctx, beginning, deadline)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -247,6 +253,7 @@ func (e *exchange) enterUnseen(ctx context.Context, request *extension.Request, 
 		e.leave()
 		return err
 	}
+	countRefusal(e.name, codeOf(e.unseen), e.unseen)
 	e.passage.begin(e.chain, request, e.request, wire.Text{})
 	e.passage.unseen = e.unseen
 	return nil
@@ -267,13 +274,27 @@ func (e *exchange) cutOff() {
 func (e *exchange) decide(ctx context.Context, deadline time.Time) {
 	e.context.begin(ctx, deadline, e.takeOver)
 	defer e.context.stop()
+	returned := false
+	defer func() { e.finish(returned) }()
 	e.run()
+	returned = true
+}
+
+// finish answers an HTTP/1 request whose chain has ended, unless takeOver does. A chain
+// that did not return has ended the goroutine (runtime.Goexit).
+func (e *exchange) finish(returned bool) {
 	if !e.passage.finish() {
 		e.answering.Lock() // until the other answer is out
 		defer e.answering.Unlock()
 		return
 	}
-	e.answer()
+	if returned {
+		e.answer()
+		return
+	}
+	e.w.Header().Set("Connection", "close")
+	e.failCut(errEnded)
+	_ = http.NewResponseController(e.w).Flush() // the client may be gone
 }
 
 // run runs the chain. Its place for another request is free only when it ends.
@@ -300,7 +321,7 @@ func (e *exchange) takeOver() {
 	defer e.answering.Unlock()
 	if err := e.passage.cut(context.DeadlineExceeded); err != nil {
 		e.w.Header().Set("Connection", "close")
-		e.fail(err)
+		e.failCut(err)
 		_ = http.NewResponseController(e.w).Flush() // the client may be gone
 	}
 }
@@ -320,8 +341,20 @@ func (e *exchange) decideBeside(ctx context.Context, deadline time.Time) {
 		e.passage.finish()
 		e.answer()
 	case <-e.context.Done():
-		e.fail(e.passage.cut(e.context.Err())) // nothing else finishes it
+		e.failCut(e.passage.cut(e.context.Err())) // nothing else finishes it
 	}
+}
+
+// failCut answers a request whose handler was cut off.
+func (e *exchange) failCut(err error) {
+	if e.unseen == nil {
+		e.fail(err)
+		return
+	}
+	// Its witness knows of it too late, or not at all; that lets nobody through.
+	e.logFailure(http.StatusGatewayTimeout, err)
+	denial := unseen(&e.received, e.unseen)
+	e.sent(http.StatusOK, err, writeResponse(e.w, &denial))
 }
 
 // answer sends the result of the chain.

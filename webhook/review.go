@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"errors"
 	"fmt"
 	"mime"
 	"net/http"
@@ -62,7 +63,11 @@ func parseReview(body []byte) (*extension.Request, wire.Text, error) {
 	}
 	review, request, object, err := parseEnvelope(body)
 	if err != nil {
-		return nil, wire.Text{}, badRequest(http.StatusBadRequest, "decoding the AdmissionReview: %w", err)
+		code := http.StatusBadRequest
+		if errors.Is(err, errTooMany) || errors.Is(err, wire.ErrTooDeep) {
+			code = http.StatusRequestEntityTooLarge
+		}
+		return nil, wire.Text{}, badRequest(code, "decoding the AdmissionReview: %w", err)
 	}
 	if review.APIVersion != apiVersion || review.Kind != "AdmissionReview" {
 		return nil, wire.Text{}, badRequest(http.StatusBadRequest, "got apiVersion %q, kind %q; this webhook speaks %s AdmissionReview only: list v1 alone in admissionReviewVersions",

@@ -144,7 +144,7 @@ func compareReviews(t *testing.T, body []byte) {
 	got, _, err := parseReview(body)
 	if err != nil {
 		var bad *requestError
-		if !errors.As(err, &bad) || bad.code != http.StatusBadRequest {
+		if !errors.As(err, &bad) || bad.code != http.StatusBadRequest && bad.code != http.StatusRequestEntityTooLarge {
 			t.Errorf("not a bad request: %v", err)
 		}
 		if wantErr == nil && want.Request != nil && !refusedOnPurpose(err) {
@@ -241,7 +241,11 @@ func TestMalformedReviewGetsAStatusWithAMessage(t *testing.T) {
 	for name, test := range malformed {
 		t.Run(name, func(t *testing.T) {
 			compareReviews(t, []byte(test.body))
-			expectStatus(t, post([]byte(test.body)), http.StatusBadRequest, metav1.StatusReasonBadRequest, test.message)
+			code, reason := http.StatusBadRequest, metav1.StatusReasonBadRequest
+			if strings.Contains(test.message, "nested deeper") { // a limit
+				code, reason = http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge
+			}
+			expectStatus(t, post([]byte(test.body)), code, reason, test.message)
 		})
 	}
 }

@@ -1,9 +1,13 @@
 package wire
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	jsonv1 "github.com/go-json-experiment/json/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 	kjson "sigs.k8s.io/json"
 )
@@ -49,8 +53,31 @@ func decode(s Scanner, into runtime.Object) error {
 var asAPIMachinery = json.JoinOptions(
 	jsonv1.DefaultOptionsV1(),
 	json.MatchCaseInsensitiveNames(false),
-	json.WithUnmarshalers(json.UnmarshalFromFunc(unmarshalAny)),
+	json.WithUnmarshalers(json.JoinUnmarshalers(json.UnmarshalFromFunc(unmarshalAny), json.UnmarshalFromFunc(unmarshalQuantity))),
 )
+
+// unmarshalQuantity decodes a quantity that takes little time.
+func unmarshalQuantity(decoder *jsontext.Decoder, into *resource.Quantity) error {
+	value, err := decoder.ReadValue()
+	if err != nil {
+		return err
+	}
+	if isCostly(string(value)) {
+		return fmt.Errorf("the quantity %.40s is too long, or its exponent is", value)
+	}
+	return into.UnmarshalJSON(value)
+}
+
+// maxQuantity is the longest quantity that is read.
+const maxQuantity = 1 << 10
+
+// isCostly reports whether a quantity could take more than milliseconds to read:
+// resource.ParseQuantity computes with 1e-999999999 for minutes. API servers send
+// quantities of built-in kinds in their canonical form, which is short.
+func isCostly(quantity string) bool {
+	exponent := strings.LastIndexAny(quantity, "eE") + 1
+	return len(quantity) > maxQuantity || exponent > 0 && len(strings.Trim(quantity[exponent:], "+-\" ")) > 3
+}
 
 // unmarshalAny decodes a value of type any. Only custom resources have such
 // fields, so its speed does not matter.

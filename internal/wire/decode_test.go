@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -419,4 +420,14 @@ func recordedPod(t testing.TB, file string) []byte {
 		t.Fatal(err)
 	}
 	return review.Request.Object.Raw
+}
+
+func TestAQuantityThatTakesMinutesToReadIsRefused(t *testing.T) {
+	for _, quantity := range []string{`"1e-999999999"`, `1e-999999999`, `"1E+99999999"`, `"1e-9\u0039999"`, `"` + strings.Repeat("9", 1<<20) + `"`} {
+		began := time.Now()
+		err := wire.Decode([]byte(`{"spec":{"containers":[{"resources":{"limits":{"cpu":`+quantity+`}}}]}}`), &corev1.Pod{})
+		if err == nil || time.Since(began) > time.Second {
+			t.Errorf("%.40s: %v after %s", quantity, err, time.Since(began))
+		}
+	}
 }

@@ -212,13 +212,17 @@ func decodeQuantity(d *decoder, v reflect.Value) bool {
 func quantity(d *decoder) (parsed resource.Quantity, ok bool) {
 	if d.Peek() != '"' {
 		text, err := d.Value()
-		return parsed, err == nil && parsed.UnmarshalJSON(text) == nil
+		return parsed, err == nil && !isCostly(string(text)) && parsed.UnmarshalJSON(text) == nil
 	}
 	quoted, err := d.Quoted()
 	if err != nil || quoted.escaped {
 		return parsed, false
 	}
-	parsed, err = resource.ParseQuantity(strings.TrimSpace(d.keep(quoted.text[1 : len(quoted.text)-1])))
+	text := strings.TrimSpace(d.keep(quoted.text[1 : len(quoted.text)-1]))
+	if isCostly(text) {
+		return parsed, false
+	}
+	parsed, err = resource.ParseQuantity(text)
 	return parsed, err == nil
 }
 

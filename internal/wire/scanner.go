@@ -15,6 +15,9 @@ import (
 // maxDepth is how deep JSON may nest, as for the API machinery's own decoder.
 const maxDepth = 10_000
 
+// ErrTooDeep is the error of JSON that nests deeper.
+var ErrTooDeep = fmt.Errorf("nested deeper than %d levels", maxDepth)
+
 // Scanner reads JSON text once, from front to back, and accepts exactly what
 // encoding/json accepts. It copies nothing: it returns parts of the text. The
 // caller checks that the text is UTF-8.
@@ -220,7 +223,7 @@ func (s *Scanner) peekFar() byte {
 // Open enters an object or list, and reports whether it has any members.
 func (s *Scanner) Open(closing byte) (bool, error) {
 	if s.depth++; s.depth > maxDepth {
-		return false, fmt.Errorf("at byte %d: nested deeper than %d levels", s.at, maxDepth)
+		return false, fmt.Errorf("at byte %d: %w", s.at, ErrTooDeep)
 	}
 	s.at++
 	if s.Peek() == closing {
