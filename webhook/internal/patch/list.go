@@ -1,8 +1,11 @@
 package patch
 
 import (
+	"bytes"
 	"reflect"
 	"slices"
+
+	"github.com/admitkit/admitkit/internal/jsonpatch"
 )
 
 // items compares two lists that are not empty, at a path where raw has a list
@@ -23,7 +26,28 @@ func (d *differ) items(p *plan, before, after reflect.Value) error {
 		// Most of the list is new, and scalars have no unknown fields to lose.
 		return d.replace(p, before, after)
 	}
+	shifts := len(e.source) + len(e.stays) - 2*e.staying()
+	if shifts*max(before.Len(), after.Len()) > maxShifts {
+		return e.whole()
+	}
 	return e.operations()
+}
+
+// maxShifts bounds what the API server does to apply a patch. Its library shifts the
+// rest of a list for each item that is added or removed: 20,000 removals from a list of
+// 40,000 items took it eight seconds.
+var maxShifts = 1 << 20 // tests have another one
+
+// applied returns JSON after operations.
+func applied(ops []Operation, text []byte) ([]byte, error) {
+	if len(ops) == 1 && ops[0].Path == "" {
+		return ops[0].Value, nil
+	}
+	decoded, err := jsonpatch.Decode(Append(nil, ops))
+	if err != nil {
+		return nil, err
+	}
+	return decoded.Apply(text)
 }
 
 // changedItems returns the range in which two lists differ: without their common
@@ -51,7 +75,53 @@ type listEdit struct {
 	before, after reflect.Value
 	begin         int    // the index at which the part begins
 	keyed         []bool // of the items after: whether it has a key
+	// items is set to make the items of the list instead of operations.
+	items *[][]byte
 	alignment
+}
+
+// whole replaces the list. Its items are what the operations would have made of them.
+func (e *listEdit) whole() error {
+	var items [][]byte
+	e.items = &items
+	keep := func(begin, end int) {
+		for i := begin; i < end; i++ {
+			items = append(items, e.list.item(i).value())
+		}
+	}
+	keep(0, e.begin)
+	if err := e.operations(); err != nil {
+		return err
+	}
+	keep(e.begin+len(e.stays), e.before.Len())
+	e.emit("replace", slices.Concat([]byte("["), bytes.Join(items, []byte(",")), []byte("]")))
+	return nil
+}
+
+// make makes item j of after, of item i of before if that is not negative.
+func (e *listEdit) make(i, j int) error {
+	is := e.is(j)
+	if i < 0 || e.list.item(e.begin+i) == nil {
+		begin := e.buffer.Len()
+		content, err := e.encode(e.elem, is)
+		*e.items = append(*e.items, bytes.Clone(content))
+		e.buffer.Truncate(begin)
+		return err
+	}
+	item := e.list.item(e.begin + i)
+	content := item.value()
+	if was := e.was(i); !e.elem.same(was, is) {
+		within := &differ{options: e.options, path: []step{{node: item}}}
+		err := within.value(e.elem, was, is)
+		if err == nil {
+			content, err = applied(within.ops, content)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	*e.items = append(*e.items, content)
+	return nil
 }
 
 func (e *listEdit) was(i int) reflect.Value { return e.before.Index(e.begin + i) }
@@ -74,6 +144,9 @@ func (e *listEdit) operations() error {
 	next, at := 0, e.begin
 	removeUntil := func(end int) {
 		for ; next < end; next++ {
+			if e.items != nil {
+				continue
+			}
 			e.down(step{index: at})
 			e.emit("remove", nil)
 			e.up()
@@ -111,12 +184,19 @@ func (e *listEdit) operations() error {
 // change turns item i of before, which is now at a position, into item j of after.
 func (e *listEdit) change(i, j, at int) error {
 	was, is := e.was(i), e.is(j)
+	isNew := e.source[j] < 0 && e.keyed[j]
+	if e.items != nil {
+		if isNew {
+			i = -1
+		}
+		return e.make(i, j)
+	}
 	if e.elem.same(was, is) {
 		return nil
 	}
 	e.down(step{index: at, node: e.list.item(e.begin + i)})
 	defer e.up()
-	if e.source[j] < 0 && e.keyed[j] {
+	if isNew {
 		return e.set("replace", e.elem, reflect.Value{}, is)
 	}
 	return e.value(e.elem, was, is)
@@ -126,6 +206,9 @@ func (e *listEdit) change(i, j, at int) error {
 // use the operation move of JSON patch, because the Operation type of extensions has
 // no field for from.
 func (e *listEdit) move(i, j, at int) error {
+	if e.items != nil {
+		return e.make(i, j)
+	}
 	item := e.list.item(e.begin + i)
 	if item == nil {
 		return e.insert(j, at)
@@ -137,6 +220,9 @@ func (e *listEdit) move(i, j, at int) error {
 }
 
 func (e *listEdit) insert(j, at int) error {
+	if e.items != nil {
+		return e.make(-1, j)
+	}
 	e.down(step{index: at})
 	defer e.up()
 	return e.set("add", e.elem, reflect.Value{}, e.is(j))

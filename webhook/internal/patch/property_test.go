@@ -79,6 +79,10 @@ func checkOnePatch(t *testing.T, g *generator, raw []byte, before *corev1.Pod) i
 		want = g.edit(planOf(podType), reflect.ValueOf(after).Elem(), want)
 	}
 	document := Document{Text: checked(t, raw)}
+	if g.oneIn(3) { // as if each list were long
+		defer func(most int) { maxShifts = most }(maxShifts)
+		maxShifts = -1
+	}
 	ops, err := document.Diff(base.Object, after)
 	if err != nil {
 		t.Fatal(err)
@@ -494,4 +498,24 @@ func decodeTree(raw []byte, into *any) error {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
 	return decoder.Decode(into)
+}
+
+func TestAPatchOfALongListTakesTheAPIServerLittleTime(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}
+	for i := range 40_000 {
+		pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env, corev1.EnvVar{Name: fmt.Sprintf("V%d", i), Value: "x"})
+	}
+	raw := encode(t, pod)
+	after := pod.DeepCopy()
+	after.Spec.Containers[0].Env = slices.DeleteFunc(after.Spec.Containers[0].Env, func(e corev1.EnvVar) bool { return e.Name[len(e.Name)-1]%2 == 0 })
+	document := Document{Text: checked(t, raw)}
+	ops, err := document.Diff(pod, after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	requireSame(t, apply(t, raw, ops), after)
+	if took := time.Since(began); took > 2*time.Second || len(ops) != 1 {
+		t.Errorf("%d operations, which take %s", len(ops), took)
+	}
 }
