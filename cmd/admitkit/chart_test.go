@@ -77,6 +77,7 @@ serviceAccount: {annotations: {a: b}}
 service: {port: 8443, annotations: {a: b}}
 metrics: {serviceMonitor: {enabled: true, interval: 30s}, podMonitor: {enabled: true, interval: 30s, labels: {team: a}}}
 networkPolicy: {enabled: true, apiServers: [10.0.0.10/32, {podSelector: {}}], metricsFrom: [{podSelector: {}}], egress: [{}]}
+audit: {imageUpdaters: ["system:serviceaccount:kruise:manager", "Doe, Jane"]}
 commonLabels: {team: a}
 podLabels: {b: c}
 podAnnotations: {d: e}
@@ -295,6 +296,7 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{networkPolicy: {apiServers: [10.0.0.256/32]}}`:                  "at '/networkPolicy/apiServers/0'",
 		`{networkPolicy: {apiServers: ["fd00::1/129"]}}`:                  "at '/networkPolicy/apiServers/0'",
 		`{networkPolicy: {apiServers: [{cidr: 10.0.0.10/32}]}}`:           "at '/networkPolicy/apiServers/0'",
+		`{audit: {imageUpdaters: [""]}}`:                                  "at '/audit/imageUpdaters/0'",
 		`{audit: {touchedPods: {evictAfter: 1h30m, maxEvictAfter: 89m}}}`: "audit.touchedPods.maxEvictAfter: 89m is less than evictAfter, 1h30m",
 	} {
 		if text, err := helm(t, values, "template", release, chartDir, "--values", "-"); err == nil || !strings.Contains(err.Error(), want) {
