@@ -60,9 +60,18 @@ var programs = map[string]func(*testing.T, *example){
 	"podlogger":       podloggerLogsEvents,
 }
 
+// The tests of this package share one real API server.
+var cluster *controlplane.ControlPlane
+
+func TestMain(m *testing.M) {
+	os.Exit(testkit.Main(m, controlplane.Options{CRDPaths: []string{"backup/crd.yaml"}}, func(c *controlplane.ControlPlane) error {
+		cluster = c
+		return nil
+	}))
+}
+
 func TestExamples(t *testing.T) {
 	bin := buildExamples(t)
-	cluster := controlplane.Run(t, controlplane.Options{CRDPaths: []string{"backup/crd.yaml"}})
 	var passed atomic.Int32
 	t.Run("each", func(t *testing.T) {
 		for path, test := range programs {
@@ -75,7 +84,7 @@ func TestExamples(t *testing.T) {
 						passed.Add(1)
 					}
 				})
-				e := newExample(t, cluster, bin, folder, filepath.Base(path))
+				e := newExample(t, bin, folder, filepath.Base(path))
 				e.hasShortMains(t)
 				e.reviewsItsManifest(t)
 				e.install(t)
@@ -98,7 +107,6 @@ func buildExamples(t *testing.T) (bin string) {
 
 // example is one of them, with a namespace for its Pods.
 type example struct {
-	cluster           *controlplane.ControlPlane
 	bin, folder       string
 	program           string
 	namespace, system string
@@ -107,14 +115,14 @@ type example struct {
 	client kubernetes.Interface
 }
 
-func newExample(t *testing.T, cluster *controlplane.ControlPlane, bin, folder, program string) *example {
+func newExample(t *testing.T, bin, folder, program string) *example {
 	t.Helper()
 	kube, err := client.New(cluster.Config(), client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := &example{
-		cluster: cluster, bin: bin, folder: folder, program: program, namespace: folder + "-apps", system: folder + "-system",
+		bin: bin, folder: folder, program: program, namespace: folder + "-apps", system: folder + "-system",
 		kube: kube, client: kubernetes.NewForConfigOrDie(cluster.Config()),
 	}
 	e.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: e.namespace}})
@@ -263,7 +271,7 @@ func (e *example) start(t *testing.T, args ...string) *testkit.Output {
 
 func (e *example) startAs(t *testing.T, program string, port int32, groups []string, args ...string) *testkit.Output {
 	t.Helper()
-	user, err := e.cluster.AddUser(program, groups...)
+	user, err := cluster.AddUser(program, groups...)
 	if err != nil {
 		t.Fatal(err)
 	}

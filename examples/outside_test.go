@@ -16,7 +16,6 @@ import (
 
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/testkit"
-	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
 const library = "github.com/admitkit/admitkit"
@@ -138,7 +137,6 @@ func TestAModuleOfItsOwnBuildsTestsAndRuns(t *testing.T) {
 	}
 	fmt.Printf("FIGURE outside.modules=%d count\n", len(needed))
 
-	cluster := controlplane.Run(t, controlplane.Options{})
 	clientset := kubernetes.NewForConfigOrDie(cluster.Config())
 	program := testkit.Run(t, exec.Command(binary, "start", "--namespace=default", "--advertise-host=127.0.0.1", fmt.Sprintf("--port=%d", freeport.For(t)),
 		"--unregister-on-stop", "--health-address=", "--metrics-address=", "--drain-period=10ms", "--kubeconfig="+cluster.Admin().KubeConfig))

@@ -13,7 +13,6 @@ import (
 
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/testkit"
-	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
 // step is a code block of the tutorial: a file, or commands with what they print.
@@ -37,7 +36,6 @@ func readSteps(t *testing.T, path string) (steps []step) {
 // 127.0.0.1, and the cluster has neither nodes nor controllers.
 func TestTheTutorialDoesWhatItSays(t *testing.T) {
 	dir := t.TempDir()
-	cluster := controlplane.Run(t, controlplane.Options{})
 	kubectl, err := filepath.Abs("../bin/k8s/current")
 	if err != nil {
 		t.Fatal(err)

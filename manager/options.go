@@ -227,4 +227,7 @@ type WatchingOptions struct {
 	// (extension.LeaderElected). Every replica always answers admissions. Default:
 	// false.
 	LeaderElection bool
+	// lease is how long the Lease is valid without a renewal. Only tests set it.
+	// Default: that of controller-runtime, 15 s.
+	lease time.Duration
 }

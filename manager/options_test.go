@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -88,8 +89,9 @@ func TestWhatIsNoExtensionIsRefused(t *testing.T) {
 }
 
 func TestAManagerRunsOnlyWithAllThatWasAdded(t *testing.T) {
+	namespace := newNamespace(t)
 	newManager := func() *manager.Manager {
-		mgr, err := manager.New(manager.Options{Namespace: "apps", ServiceName: "x", RESTConfig: &rest.Config{Host: "https://127.0.0.1:1"}})
+		mgr, err := manager.New(manager.Options{Namespace: namespace, ServiceName: "x", RESTConfig: cluster.Config()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,24 +163,25 @@ func TestAnAPIServerThatIsNotThereIsReportedWithinTenSeconds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
+	var group sync.WaitGroup // each waits for as long
 	for name, host := range map[string]string{
 		"nobody listens":   "https://127.0.0.1:1",
 		"nobody answers":   "https://" + silent.Addr().String(),
 		"there is no name": "https://admitkit.invalid:6443",
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newManager(t, manager.Options{Namespace: "apps", RESTConfig: &rest.Config{Host: host}}, mark("a", extension.Scope{}))
+		r := newManager(t, manager.Options{Namespace: "apps", RESTConfig: &rest.Config{Host: host}}, mark("a", extension.Scope{}))
+		group.Go(func() {
 			began := time.Now()
 			err := r.Start(t.Context())
 			if err == nil || !strings.Contains(err.Error(), "no API server answers at "+host) {
-				t.Errorf("got %v", err)
+				t.Errorf("%s: got %v", name, err)
 			}
 			if took := time.Since(began); took > 10*time.Second {
-				t.Errorf("said so after %s", took)
+				t.Errorf("%s: said so after %s", name, took)
 			}
 		})
 	}
+	group.Wait()
 }
 
 func TestAPortInUseIsReportedAndNothingRegistered(t *testing.T) {

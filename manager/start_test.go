@@ -290,7 +290,7 @@ func issuerOf(t *testing.T, r *running, bundle []byte) string {
 }
 
 func TestTwoReplicasThatStartAtTheSameMomentShareOneCA(t *testing.T) {
-	rounds, most := 20, 0
+	rounds, most := testkit.Long(20, 6), 0
 	for range rounds {
 		most = max(most, startTogether(t, 2))
 	}

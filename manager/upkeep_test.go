@@ -503,10 +503,17 @@ func TestAWebhookThatCouldKeepTheManagersOwnPodsAwayIsRefused(t *testing.T) {
 	}
 }
 
+// shortLease is a Lease that a replica loses soon.
+func shortLease() manager.WatchingOptions {
+	options := manager.WatchingOptions{LeaderElection: true}
+	options.Lease(4 * time.Second)
+	return options
+}
+
 func TestAReplicaThatLosesTheLeaseGoesOnAnswering(t *testing.T) {
 	namespace := newNamespace(t)
 	seen := newRecorder()
-	r := start(t, manager.Options{Namespace: namespace, Watching: manager.WatchingOptions{LeaderElection: true}}, mark("a", extension.Scope{}), seen)
+	r := start(t, manager.Options{Namespace: namespace, Watching: shortLease()}, mark("a", extension.Scope{}), seen)
 	eventuallyCalled(t, namespace, "marked")
 	createPod(t, namespace, newPod("first"))
 	seen.expect(t, "ADDED first")
@@ -589,7 +596,7 @@ func TestAReplicaThatLosesTheLeaseWithItsAPIServerWatchesAgainWhenItIsBack(t *te
 	config, down := cluster.Config(), &atomic.Bool{}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return line{next, down} })
 	seen, reconciler := newRecorder(), asking{&atomic.Int32{}}
-	r := start(t, manager.Options{Namespace: namespace, RESTConfig: config, Watching: manager.WatchingOptions{LeaderElection: true}}, mark("a", extension.Scope{}), seen, reconciler)
+	r := start(t, manager.Options{Namespace: namespace, RESTConfig: config, Watching: shortLease()}, mark("a", extension.Scope{}), seen, reconciler)
 	eventuallyCalled(t, namespace, "marked")
 	createPod(t, namespace, newPod("first"))
 	seen.expect(t, "ADDED first")

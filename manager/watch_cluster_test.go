@@ -20,13 +20,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
-	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
 // ledger is a Watcher that keeps the Pods of its events, and counts impossible events.
@@ -196,10 +194,8 @@ func TestWatchersLoseNothingWhileTheAPIServerRestartsAndVersionsExpire(t *testin
 	if testing.Short() {
 		names, period, slow = 300, 6*time.Second, 5*time.Millisecond
 	}
-	own := controlplane.Run(t, controlplane.Options{})
-	config := own.Config()
-	config.QPS = -1
-	u := &turmoil{pods: kubernetes.NewForConfigOrDie(config).CoreV1().Pods(metav1.NamespaceDefault), names: names}
+	namespace := newNamespace(t)
+	u := &turmoil{pods: clientset.CoreV1().Pods(namespace), names: names}
 	if err := u.all(func(_ int, name string) error {
 		_, err := u.pods.Create(t.Context(), newPod(name), metav1.CreateOptions{})
 		return err
@@ -209,10 +205,10 @@ func TestWatchersLoseNothingWhileTheAPIServerRestartsAndVersionsExpire(t *testin
 
 	var cut atomic.Bool
 	var expired atomic.Int64
-	watched := own.Config()
+	watched := cluster.Config()
 	watched.Wrap(func(next http.RoundTripper) http.RoundTripper { return network{next, &cut, &expired} })
 	quick, slowOne, panics := newLedger(0), newLedger(slow), &panicker{}
-	r := newManager(t, manager.Options{Namespace: metav1.NamespaceDefault, RESTConfig: watched, Watching: manager.WatchingOptions{QueueLength: 50}}, panics, slowOne, quick)
+	r := newManager(t, manager.Options{Namespace: namespace, RESTConfig: watched, Watching: manager.WatchingOptions{QueueLength: 50}}, panics, slowOne, quick)
 	done := make(chan error, 1)
 	go func() { done <- r.Watch(t.Context()) }()
 	testkit.Within(t, time.Minute, "the watcher got the Pods that exist", func(context.Context) bool { return quick.count() >= names })
@@ -222,14 +218,14 @@ func TestWatchersLoseNothingWhileTheAPIServerRestartsAndVersionsExpire(t *testin
 	defer stop()
 	group := u.run(ctx)
 	time.Sleep(period / 3)
-	if err := own.RestartAPIServer(t.Context()); err != nil {
+	if err := cluster.RestartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(period / 3)
 	// While the watch is cut off, its resource version expires.
 	cut.Store(true)
 	time.Sleep(period / 3)
-	if err := errors.Join(own.CompactEtcd(t.Context()), own.RestartAPIServer(t.Context())); err != nil {
+	if err := errors.Join(cluster.CompactEtcd(t.Context()), cluster.RestartAPIServer(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	cut.Store(false)

@@ -21,7 +21,8 @@ const (
 	// WayDebug is the addition of ephemeral containers, as by kubectl debug.
 	WayDebug AuditWay = "pods/ephemeralcontainers"
 	// WayPod is the creation of a Pod that is a way in by itself, as kubectl debug
-	// node makes it: see AuditRecord.Flags.
+	// node makes it: see AuditRecord.Flags. With the verb update it is a new image in
+	// a Pod that runs, as by kubectl set image.
 	WayPod AuditWay = "pods"
 )
 
@@ -77,7 +78,7 @@ type AuditUser struct {
 	Extra map[string][]string `json:"extra,omitempty"`
 }
 
-// AuditContainer is a container that an act adds.
+// AuditContainer is a container that an act adds, or whose image it changes.
 type AuditContainer struct {
 	Name string `json:"name"`
 	// +optional
@@ -180,8 +181,8 @@ type AuditRecord struct {
 	// Path is the path behind a proxy.
 	// +optional
 	Path string `json:"path,omitempty"`
-	// Containers are those that the act adds: ephemeral containers, or those of
-	// a Pod that is created.
+	// Containers are those that the act adds or gives another image: ephemeral
+	// containers, or those of a Pod.
 	// +optional
 	// +listType=atomic
 	Containers []AuditContainer `json:"containers,omitempty"`

@@ -28,6 +28,7 @@ type auditFlags struct {
 	cloudEvents   cloudevents.Options
 	tokenFile     string
 	redact        []string
+	imageUpdaters []string
 }
 
 func (f *auditFlags) bind(flags *pflag.FlagSet) {
@@ -47,12 +48,13 @@ func (f *auditFlags) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&f.cloudEvents.Dir, "audit-cloudevents-dir", "", "folder of the queue on disk; by default records are sent at once")
 	flags.StringVar(&f.cloudEvents.Source, "audit-cloudevents-source", "", "source of the CloudEvents, such as a name of the cluster (default admitkit.dev/audit)")
 	flags.StringVar(&f.tokenFile, "audit-cloudevents-token-file", "", "file with the bearer token for the endpoint")
+	flags.StringArrayVar(&f.imageUpdaters, "audit-image-updater", nil, "a user who may change the images of running Pods without a record or an access request, such as system:serviceaccount:NAMESPACE:NAME; repeatable")
 	flags.StringSliceVar(&f.redact, "audit-redact", audit.DefaultRedact, "patterns for the names of flags and variables whose values are redacted; empty for none")
 }
 
 // options returns the options of the extension.
 func (f *auditFlags) options(cmd *cobra.Command) (audit.Options, error) {
-	options := audit.Options{Redact: append([]string{}, f.redact...)}
+	options := audit.Options{Redact: append([]string{}, f.redact...), ImageUpdaters: f.imageUpdaters}
 	if f.allNamespaces {
 		options.NamespaceSelector = extension.EveryNamespace()
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -75,7 +76,8 @@ ignoreUntilProbed: true
 serviceAccount: {annotations: {a: b}}
 service: {port: 8443, annotations: {a: b}}
 metrics: {serviceMonitor: {enabled: true, interval: 30s}, podMonitor: {enabled: true, interval: 30s, labels: {team: a}}}
-networkPolicy: {enabled: true, metricsFrom: [{podSelector: {}}], egress: [{}]}
+networkPolicy: {enabled: true, apiServers: [10.0.0.10/32, {podSelector: {}}], metricsFrom: [{podSelector: {}}], egress: [{}]}
+audit: {imageUpdaters: ["system:serviceaccount:kruise:manager", "Doe, Jane"]}
 commonLabels: {team: a}
 podLabels: {b: c}
 podAnnotations: {d: e}
@@ -290,6 +292,11 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{logLevel: error, audit: {log: {failurePolicy: Closed}}}`:          "logLevel: error leaves out what audit.log records",
 		`{port: 8081}`: "port: 8081 is the port of the probes",
 		`{port: 8080}`: "port: 8080 is the port of the metrics",
+		`{networkPolicy: {apiServers: [10.0.0.10]}}`:                      "at '/networkPolicy/apiServers/0'",
+		`{networkPolicy: {apiServers: [10.0.0.256/32]}}`:                  "at '/networkPolicy/apiServers/0'",
+		`{networkPolicy: {apiServers: ["fd00::1/129"]}}`:                  "at '/networkPolicy/apiServers/0'",
+		`{networkPolicy: {apiServers: [{cidr: 10.0.0.10/32}]}}`:           "at '/networkPolicy/apiServers/0'",
+		`{audit: {imageUpdaters: [""]}}`:                                  "at '/audit/imageUpdaters/0'",
 		`{audit: {touchedPods: {evictAfter: 1h30m, maxEvictAfter: 89m}}}`: "audit.touchedPods.maxEvictAfter: 89m is less than evictAfter, 1h30m",
 	} {
 		if text, err := helm(t, values, "template", release, chartDir, "--values", "-"); err == nil || !strings.Contains(err.Error(), want) {
@@ -400,6 +407,40 @@ func TestTheSchemaKnowsEveryValueAndNoOther(t *testing.T) {
 		}
 	}
 	compare("", read("values.yaml"), schema)
+}
+
+func TestOnlyTheAPIServersReachTheWebhooks(t *testing.T) {
+	const warning = "every Pod of the cluster can reach the webhooks"
+	const servers = `apiServers: [10.0.0.10/32, "fd00::10/128", {podSelector: {matchLabels: {app: konnectivity-agent}}}]`
+	for values, want := range map[string][]networkingv1.NetworkPolicyPeer{
+		`{networkPolicy: {enabled: true, ` + servers + `}}`: {
+			{IPBlock: &networkingv1.IPBlock{CIDR: "10.0.0.10/32"}},
+			{IPBlock: &networkingv1.IPBlock{CIDR: "fd00::10/128"}},
+			{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "konnectivity-agent"}}},
+		},
+		`{networkPolicy: {enabled: true}}`:   nil,
+		`{networkPolicy: {` + servers + `}}`: nil,
+	} {
+		from := map[string][]networkingv1.NetworkPolicyPeer{}
+		for _, object := range objectsOf(t, render(t, values)) {
+			policy, ok := object.(*networkingv1.NetworkPolicy)
+			if !ok {
+				continue
+			}
+			for _, rule := range policy.Spec.Ingress {
+				for _, port := range rule.Ports {
+					from[port.Port.StrVal] = append(from[port.Port.StrVal], rule.From...)
+				}
+			}
+		}
+		if !reflect.DeepEqual(from["webhook"], want) || from["health"] != nil || from["metrics"] != nil {
+			t.Errorf("%s: the ports admit %v", values, from)
+		}
+		notes, err := helm(t, values, "install", release, chartDir, "--dry-run=client", "--namespace", releaseNamespace, "--values", "-")
+		if err != nil || strings.Contains(notes, warning) == (want != nil) {
+			t.Errorf("%s: the notes: %v: %s", values, err, notes)
+		}
+	}
 }
 
 func TestTwoReleasesDoNotMeet(t *testing.T) {

@@ -85,7 +85,7 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: developer}
 rules:
-- {apiGroups: [""], resources: [pods, services, nodes], verbs: [get, list, watch, create, delete]}
+- {apiGroups: [""], resources: [pods, services, nodes], verbs: [get, list, watch, create, patch, update, delete]}
 - {apiGroups: [""], resources: [pods/exec, pods/attach, pods/portforward, pods/proxy, services/proxy, nodes/proxy], verbs: [get, create]}
 - {apiGroups: [""], resources: [pods/ephemeralcontainers], verbs: [get, patch, update]}
 - {apiGroups: [""], resources: [pods/log], verbs: [get]}
@@ -123,6 +123,14 @@ func start(t *testing.T, namespace string, options audit.Options) *observer.Obse
 
 func startAs(t *testing.T, user *controlplane.User, namespace string, options audit.Options) *observer.ObservedLogs {
 	t.Helper()
+	logs, _ := startUntil(t, user, namespace, options)
+	return logs
+}
+
+// startUntil is startAs, and returns how to stop the manager before the test ends. Its
+// webhooks stay until then.
+func startUntil(t *testing.T, user *controlplane.User, namespace string, options audit.Options) (logs *observer.ObservedLogs, stop func()) {
+	t.Helper()
 	logger, logs := testkit.Logger(t)
 	managerOptions := manager.Options{
 		Namespace: namespace, Host: "127.0.0.1", Port: freeport.For(t), Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
@@ -136,9 +144,9 @@ func startAs(t *testing.T, user *controlplane.User, namespace string, options au
 	if err := mgr.AddExtension(audit.New(options)); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Start(t, mgr)
+	stop = testkit.Start(t, mgr)
 	awaitWebhook(t, namespace)
-	return logs
+	return logs, stop
 }
 
 // register registers the webhooks of a manager, with the rights of an admin,

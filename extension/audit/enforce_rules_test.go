@@ -59,6 +59,7 @@ func (s *stage) eachRuleHasItsMessage(t *testing.T) {
 		"an ephemeral container, another command": {rule: enforce.RuleCommand, args: []string{"debug", "-n", "shop", pod, "--image=example.com/debug", "--", "sh"}},
 		"an ephemeral container, with arguments":  {rule: enforce.RuleCommand, hints: []string{"must name its command"}, args: []string{"debug", "-n", "shop", pod, "--image=example.com/debug", "--arguments-only", "--", "ls"}},
 		"an ephemeral container with a terminal":  {rule: enforce.RuleTTY, args: []string{"debug", "-it", "-n", "shop", pod, "--image=example.com/debug", "--", "ls"}},
+		"a new image":                             {rule: enforce.RuleCommand, hints: []string{"change the image in the workload"}, args: []string{"set", "image", "-n", "shop", "pod/" + pod, "main=example.com/mine:2"}},
 		"a command elsewhere":                     {args: []string{"exec", "-n", "open", s.pod(t, "open").Name, "--", "hostname"}},
 	} {
 		if test.raw != "" {

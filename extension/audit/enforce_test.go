@@ -65,6 +65,7 @@ func (s *stage) everyWayInNeedsARequest(t *testing.T, pod string) {
 		"port-forward":        {[]string{"port-forward", "-n", "shop", "pod/" + pod, ":80"}, enforce.RuleRequest, []string{"portforward"}},
 		"cp":                  {[]string{"cp", "-n", "shop", file, pod + ":/tmp/x"}, enforce.RuleRequest, nil},
 		"debug":               {[]string{"debug", "-n", "shop", pod, "--image=example.com/debug", "--", "sh"}, enforce.RuleRequest, []string{"ephemeralcontainers"}},
+		"a new image":         {[]string{"set", "image", "-n", "shop", "pod/" + pod, "main=example.com/mine:1"}, enforce.RuleRequest, []string{"image update of Pod shop/" + pod, "ephemeralcontainers"}},
 		"a Pod's proxy":       {[]string{"get", "--raw", "/api/v1/namespaces/shop/pods/http:" + pod + ":80/proxy/"}, enforce.RuleRequest, []string{"portforward"}},
 		"a Service's proxy":   {[]string{"get", "--raw", "/api/v1/namespaces/shop/services/web/proxy/"}, enforce.RuleServiceProxy, []string{"kubectl port-forward"}},
 		"the kubelet":         {[]string{"create", "--raw", s.node(t) + "/proxy/run/shop/" + pod + "/main?cmd=id", "-f", file}, enforce.RuleKubelet, []string{pod}},
@@ -105,6 +106,17 @@ func (s *stage) noRequestCoversMore(t *testing.T, pod string) {
 	}
 	output, err := run(s.alice, "attach", "-n", "shop", pod)
 	refusedBy(t, enforce.RuleRequest, output, err, "Request covers grants exec and log, not attach")
+	image := []string{"set", "image", "-n", "shop", "pod/" + pod, "main=example.com/mine:1"}
+	output, err = run(s.alice, image...)
+	refusedBy(t, enforce.RuleRequest, output, err, "Request covers grants exec and log, not ephemeralcontainers")
+	s.template(t, "images", func(t *v1alpha1.ExecAccessTemplateSpec) {
+		t.AccessConfig.Verbs = []v1alpha1.AccessVerb{"ephemeralcontainers"}
+	})
+	images := s.request(t, "images", "images", nil)
+	if output, err := run(s.alice, image...); err != nil {
+		t.Errorf("a new image with a live request: %v: %s", err, output)
+	}
+	s.withdraw(t, images)
 	output, err = run(s.mallory, "exec", "-n", "shop", pod, "--", "true")
 	refusedBy(t, enforce.RuleRequest, output, err, "mallory needs")
 	output, err = run(nil, "exec", "--as=alice", "-n", "shop", pod, "--", "true")

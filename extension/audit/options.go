@@ -3,6 +3,7 @@ package audit
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,6 +37,12 @@ type Options struct {
 	// even where enforcement is off. It costs a read in each act. Default: only
 	// where enforcement is on.
 	AccessRequests bool
+	// ImageUpdaters are the names of users whose changes of a Pod's images are no
+	// acts: neither recorded nor subject to enforcement. Name the service accounts of
+	// controllers that update Pods in place: system:serviceaccount:NAMESPACE:NAME.
+	// Controllers of workloads create new Pods instead, and need not be named.
+	// Default: nobody.
+	ImageUpdaters []string
 	// Enforcement makes sessions need an access request. It applies in the
 	// watched namespace, or everywhere if there is none. Default: they do not.
 	Enforcement *Enforcement
@@ -100,6 +107,9 @@ func (o Options) withDefaults(namespace string) (Options, error) {
 	}
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
+	}
+	if i := slices.Index(o.ImageUpdaters, ""); i >= 0 {
+		return o, fmt.Errorf("ImageUpdaters[%d] is empty: it must be the name of a user", i)
 	}
 	if err := o.setRules(namespace); err != nil {
 		return o, err

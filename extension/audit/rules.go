@@ -13,8 +13,8 @@ import (
 const LabelEnforce = enforce.Label
 
 // Enforcement makes sessions need a live access request of extension/access:
-// without one there is no exec, attach, portforward, proxy or ephemeral
-// container, whatever RBAC allows.
+// without one there is no exec, attach, portforward, proxy, ephemeral container or
+// new image in a Pod that runs, whatever RBAC allows.
 //
 // Where enforcement is on, the webhook's failure policy is Fail: while no replica
 // runs there are no sessions. For exempt users the failure policy of recording
@@ -27,7 +27,8 @@ type Enforcement struct {
 	// a warning and a metric say when they do. Put service accounts here by their
 	// user names: system:serviceaccount:NAMESPACE:NAME.
 	ExemptUsers, ExemptGroups []string
-	// Commands are those that exec and ephemeral containers may run. Default:
+	// Commands are those that exec and ephemeral containers may run. With them,
+	// nobody may change the image of a Pod, which brings commands of its own. Default:
 	// any.
 	Commands []Command
 	// ForbidTTY and ForbidStdin forbid terminals and standard input.

@@ -10,12 +10,13 @@ import (
 	"github.com/admitkit/admitkit/extension/audit/internal/enforce"
 )
 
-// scopes returns the admissions that are acts. Sessions and debugging share one
-// webhook, which enforcement divides. The creation of Pods has another, which the
-// API server calls only for Pods that are a way in by themselves.
+// scopes returns the admissions that are acts. Sessions, debugging and new images
+// share one webhook, which enforcement divides. The creation of Pods has another, which
+// the API server calls only for Pods that are a way in by themselves.
 func (o *Options) scopes() []enforce.Entry {
-	sessions := o.scope("audit", act.Sessions(), nil)
-	rules, conditions := act.Creations()
+	rules, conditions := act.Sessions(o.ImageUpdaters)
+	sessions := o.scope("audit", rules, conditions)
+	rules, conditions = act.Creations()
 	creations := enforce.Entry{Scope: o.scope("audit-pods", rules, conditions)}
 	if o.Enforcement == nil {
 		return []enforce.Entry{{Scope: sessions}, creations}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -30,6 +32,7 @@ import (
 	"github.com/admitkit/admitkit/extension/audit/sink"
 	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
 	"github.com/admitkit/admitkit/internal/testkit"
+	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
 // memory is a sink that keeps records for a test.
@@ -187,6 +190,12 @@ func debugging() []aWay {
 				t.Errorf("the records are not linked: %+v, %+v", records[0], records[1])
 			}
 		}},
+		{name: "set image", run: kubectl("set", "image", "pod/shop", "web=example.com/mine:1"), want: []v1alpha1.AuditWay{v1alpha1.WayPod}, check: func(t *testing.T, records []*v1alpha1.AuditRecord) {
+			r := records[0]
+			if r.Verb != "update" || r.Pod != "shop" || r.PodUID == "" || r.Container != "web" || r.Image != "example.com/mine:1" || len(r.Containers) != 1 {
+				t.Errorf("the record is %+v", r)
+			}
+		}},
 		{
 			name: "debug node", run: kubectl("debug", "-i", "node/node-0", "--image=example.com/tools:1"), want: []v1alpha1.AuditWay{v1alpha1.WayPod, v1alpha1.WayAttach}, endless: true,
 			check: hasFlags(v1alpha1.FlagHostNamespace, v1alpha1.FlagHostPath),
@@ -325,9 +334,71 @@ func sameAsTheServers(t *testing.T, records []*v1alpha1.AuditRecord, ns string) 
 func acts(t *testing.T, ns string) []serverEvent {
 	t.Helper()
 	return slices.DeleteFunc(serverEvents(t), func(e serverEvent) bool {
-		isAct := e.ObjectRef.Subresource != "" && e.ObjectRef.Subresource != "log" || e.ObjectRef.Resource == "pods" && e.Verb == "create"
+		isAct := e.ObjectRef.Subresource != "" && e.ObjectRef.Subresource != "log" || e.ObjectRef.Resource == "pods" && (e.Verb == "create" || e.Verb == "patch")
 		return e.User.Username != "alice" || !strings.Contains(e.URI, ns) || !isAct
 	})
+}
+
+// The sink is Closed, so an update fails once no manager runs, if the API server sends it.
+func TestOnlyUpdatesOfImagesBySomebodyElseReachTheManager(t *testing.T) {
+	ns := testkit.ManagerNamespace(t, admin)
+	kept := &memory{}
+	options := audit.Options{ImageUpdaters: []string{"updater", `Doe, "Jane"`}, Sinks: []audit.SinkOptions{{Sink: kept, FailurePolicy: audit.Closed}}}
+	_, stop := startUntil(t, managerUser, ns, options)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: ns}}
+	pod.Spec.InitContainers = []corev1.Container{{Name: "first", Image: "example.com/first:1"}}
+	pod.Spec.SchedulerName = "none"
+	// The comparison of images has a budget, which a large Pod must not exceed.
+	for i := range testkit.Long(5000, 1500) {
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: fmt.Sprint("c", i), Image: "example.com/a:1"})
+	}
+	testkit.Create(t, admin, pod)
+	patch := func(user *controlplane.User, patch string) (string, error) {
+		output, err := cluster.Kubectl(t.Context(), user, "patch", "pod", "shop", "-n", ns, "--type=json", "-p", patch).CombinedOutput()
+		return string(output), err
+	}
+	updater := updaterOf(t)
+	const (
+		label   = `[{"op": "add", "path": "/metadata/labels", "value": {"a": "b"}}]`
+		last    = `[{"op": "replace", "path": "/spec/containers/1499/image", "value": "example.com/mine:1"}]`
+		initial = `[{"op": "replace", "path": "/spec/initContainers/0/image", "value": "example.com/mine:1"}]`
+		back    = `[{"op": "replace", "path": "/spec/initContainers/0/image", "value": "example.com/first:1"}]`
+	)
+	for _, change := range []string{label, last, initial} {
+		if output, err := patch(alice, change); err != nil {
+			t.Fatalf("%s: %v: %s", change, err, output)
+		}
+	}
+	got := kept.of("alice")
+	if len(got) != 2 || got[0].Container != "c1499" || got[1].Container != "first" || got[1].Image != "example.com/mine:1" {
+		t.Fatalf("recorded %+v", got)
+	}
+
+	stop()
+	if output, err := patch(alice, back); err == nil || !strings.Contains(output, "failed calling webhook") {
+		t.Errorf("an image without a record: %v: %s", err, output)
+	}
+	if output, err := patch(alice, strings.ReplaceAll(label, "b", "c")); err != nil {
+		t.Errorf("a label: %v: %s", err, output)
+	}
+	if output, err := patch(updater, back); err != nil {
+		t.Errorf("an image by an updater: %v: %s", err, output)
+	}
+}
+
+// updaterOf returns a user who may update Pods.
+func updaterOf(t *testing.T) *controlplane.User {
+	t.Helper()
+	user, err := cluster.AddUser("updater")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Create(t, admin, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "updater"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "developer"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "updater"}},
+	})
+	return user
 }
 
 func TestSessionsOverSPDYAndWebSocketAreRecordedAlike(t *testing.T) {

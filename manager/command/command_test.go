@@ -25,18 +25,30 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/manager/command"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
+// The tests of this package share one real API server.
+var (
+	cluster   *controlplane.ControlPlane
+	clientset *kubernetes.Clientset
+)
+
 // TestMain makes the test binary the program under test if a test runs it that way, so
 // that signals and exit codes are real.
 func TestMain(m *testing.M) {
-	if os.Getenv("COMMAND_TEST_MAIN") == "" {
-		os.Exit(m.Run())
+	if os.Getenv("COMMAND_TEST_MAIN") != "" {
+		command.Main(newCommand())
+		return
 	}
-	command.Main(newCommand())
+	os.Exit(testkit.Main(m, controlplane.Options{}, func(c *controlplane.ControlPlane) (err error) {
+		cluster = c
+		clientset, err = kubernetes.NewForConfig(c.Config())
+		return err
+	}))
 }
 
 func stamp(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
@@ -65,8 +77,6 @@ func program(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
 }
 
 func TestRegisterServeAndUnregisterAreThreeProcesses(t *testing.T) {
-	cluster := controlplane.Run(t, controlplane.Options{})
-	clientset := kubernetes.NewForConfigOrDie(cluster.Config())
 	flags := []string{
 		"--namespace=default", "--host=127.0.0.1", fmt.Sprintf("--port=%d", freeport.For(t)), "--kubeconfig=" + cluster.Admin().KubeConfig,
 		"--health-address=", "--metrics-address=", "--drain-period=10ms", "--zap-log-level=debug",
@@ -107,8 +117,6 @@ func TestRegisterServeAndUnregisterAreThreeProcesses(t *testing.T) {
 }
 
 func TestUnregisterScalesDownFirstAndRemovesNothingWhileAPodIsLeft(t *testing.T) {
-	cluster := controlplane.Run(t, controlplane.Options{})
-	clientset := kubernetes.NewForConfigOrDie(cluster.Config())
 	labels := map[string]string{"app": "stamp"}
 	containers := corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/stamp:1"}}}
 	if _, err := clientset.AppsV1().Deployments(metav1.NamespaceDefault).Create(t.Context(), &appsv1.Deployment{
@@ -228,6 +236,9 @@ func TestThereIsAFlagForEveryOption(t *testing.T) {
 	var check func(group string, options reflect.Type)
 	check = func(group string, options reflect.Type) {
 		for field := range options.Fields() {
+			if !field.IsExported() {
+				continue
+			}
 			path := group + field.Name
 			if field.Type.Kind() == reflect.Struct {
 				check(path+".", field.Type)

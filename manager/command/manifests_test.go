@@ -17,14 +17,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/manager/command"
-	"github.com/admitkit/admitkit/testing/controlplane"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -189,8 +187,6 @@ func TestManifestsThatWouldNotWorkAreNotPrinted(t *testing.T) {
 }
 
 func TestAnInstallationRunsWithTheRightsOfItsManifests(t *testing.T) {
-	cluster := controlplane.Run(t, controlplane.Options{})
-	clientset := kubernetes.NewForConfigOrDie(cluster.Config())
 	if _, err := clientset.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "apps"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -37,6 +37,11 @@
 - {{ printf "--enforce-command=%s" . | quote }}
 {{- end }}
 {{- end }}
+{{- if .Values.audit.enabled }}
+{{- range .Values.audit.imageUpdaters }}
+- {{ printf "--audit-image-updater=%s" . | quote }}
+{{- end }}
+{{- end }}
 {{- range .Values.extraArgs }}
 - {{ quote . }}
 {{- end }}

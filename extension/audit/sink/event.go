@@ -76,13 +76,14 @@ func (s *eventSink) Write(ctx context.Context, r *v1alpha1.AuditRecord) error {
 	if r.Decision == v1alpha1.AuditDenied || slices.Contains(r.Flags, v1alpha1.FlagBreakGlass) {
 		eventType = corev1.EventTypeWarning
 	}
+	action, reason := kind(r)
 	event := &eventsv1.Event{
 		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: "audit." + r.ID},
 		EventTime:           r.Time,
 		ReportingController: reportingController,
 		ReportingInstance:   s.instance,
-		Action:              actions[r.Way],
-		Reason:              reasons[r.Way],
+		Action:              action,
+		Reason:              reason,
 		Regarding:           regarding,
 		Note:                cut(sentence(r)),
 		Type:                eventType,
@@ -127,12 +128,24 @@ var (
 	}
 )
 
+// kind returns the action and the reason of an Event about a record.
+func kind(r *v1alpha1.AuditRecord) (action, reason string) {
+	if r.Way == v1alpha1.WayPod && r.Verb == "update" {
+		return "Update", "PodImage"
+	}
+	return actions[r.Way], reasons[r.Way]
+}
+
 // sentence describes a record for a person.
 func sentence(r *v1alpha1.AuditRecord) string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%s: %s", r.User.Username, strings.ToLower(actions[r.Way]))
+	action, reason := kind(r)
+	fmt.Fprintf(&text, "%s: %s", r.User.Username, strings.ToLower(action))
 	if r.Container != "" {
 		fmt.Fprintf(&text, " in container %s", r.Container)
+	}
+	if reason == "PodImage" && r.Image != "" {
+		fmt.Fprintf(&text, " to image %s", r.Image)
 	}
 	if len(r.Command) > 0 {
 		fmt.Fprintf(&text, ": %q", r.Command)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand"
 	"reflect"
+	"runtime/debug"
 	"slices"
 	"testing"
 	"time"
@@ -31,7 +32,10 @@ import (
 
 func TestAPatchGivesTheMutatedObjectAndKeepsUnknownFields(t *testing.T) {
 	cases := 100_000
-	if testing.Short() {
+	switch {
+	case raceDetector():
+		cases = 500
+	case testing.Short():
 		cases = 5_000
 	}
 	const editsOfOnePod = 10
@@ -51,6 +55,14 @@ func TestAPatchGivesTheMutatedObjectAndKeepsUnknownFields(t *testing.T) {
 		t.Errorf("%d cases made %d operations only", cases, operations)
 	}
 	fmt.Printf("FIGURE patch.property.cases=%d cases\n", cases)
+}
+
+// raceDetector reports whether the race detector is on. It makes a case ten times
+// as long, and sees nothing: a case is one goroutine. `make test` runs this package
+// without it, too.
+func raceDetector() bool {
+	info, _ := debug.ReadBuildInfo()
+	return slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 func FuzzPatch(f *testing.F) {

@@ -21,7 +21,10 @@ func flag(r *v1alpha1.AuditRecord, flags ...v1alpha1.AuditFlag) {
 // Describe names an act in the message that refuses it.
 func Describe(r *v1alpha1.AuditRecord) string {
 	way := string(r.Way)
-	if r.Way == v1alpha1.WayPod {
+	switch {
+	case r.Way == v1alpha1.WayPod && r.Verb == "update":
+		way = "image update"
+	case r.Way == v1alpha1.WayPod:
 		way = "creation"
 	}
 	switch {

@@ -1,6 +1,7 @@
 package act
 
 import (
+	"encoding/json"
 	"slices"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -9,16 +10,40 @@ import (
 	"github.com/admitkit/admitkit/extension"
 )
 
-// Sessions are the admissions of sessions and of debugging.
-func Sessions() []admissionregistrationv1.RuleWithOperations {
-	return slices.Concat(
+// Sessions are the admissions of sessions, of debugging, and of new images in a Pod
+// that runs. Of all other updates of Pods the API server sends none: the kubelets and
+// controllers make them all the time, and must not depend on a webhook. Nor does it
+// send those of imageUpdaters.
+func Sessions(imageUpdaters []string) ([]admissionregistrationv1.RuleWithOperations, []admissionregistrationv1.MatchCondition) {
+	rules := slices.Concat(
 		extension.Connect(
 			string(v1alpha1.WayExec), string(v1alpha1.WayAttach), string(v1alpha1.WayPortForward),
 			string(v1alpha1.WayPodProxy), string(v1alpha1.WayServiceProxy), string(v1alpha1.WayNodeProxy),
 		),
 		// A PATCH is an UPDATE at admission.
-		extension.Resources("", "v1", []string{string(v1alpha1.WayDebug)}, admissionregistrationv1.Update),
+		extension.Resources("", "v1", []string{string(v1alpha1.WayDebug), string(v1alpha1.WayPod)}, admissionregistrationv1.Update),
 	)
+	// Of these rules only that of Pods has no subresource.
+	return rules, []admissionregistrationv1.MatchCondition{{
+		Name: "image-update",
+		Expression: "has(request.subResource) || (!(request.userInfo.username in " + List(imageUpdaters) + ") && " +
+			"(" + newImages("containers") + " || (has(object.spec.initContainers) && " + newImages("initContainers") + ")))",
+	}}
+}
+
+// newImages is the CEL expression that compares the images of two Pods by position:
+// the API server lets nobody add, remove or move a container. Its cost is linear; one
+// that looked each container up could exceed the budget of expressions in a large Pod,
+// and an expression that fails is not a match where the failure policy is Ignore.
+func newImages(containers string) string {
+	images := ".spec." + containers + ".map(c, c.image)"
+	return "object" + images + " != oldObject" + images
+}
+
+// List returns a list of strings as CEL.
+func List(values []string) string {
+	text, _ := json.Marshal(append([]string{}, values...)) // a JSON array of strings is valid CEL
+	return string(text)
 }
 
 // Creations are the admissions of Pods whose creation is a way in: Pods that

@@ -30,9 +30,9 @@ func Read(obj runtime.Object, req *extension.Request) (*Act, error) {
 		}
 		a.Record.User.Extra[key] = values
 	}
-	if pod, ok := obj.(*corev1.Pod); ok && req.Operation == admissionv1.Update && a.Record.Way == v1alpha1.WayDebug {
-		added, err := a.debug(pod)
-		if err != nil || !added {
+	if pod, ok := obj.(*corev1.Pod); ok && req.Operation == admissionv1.Update && (a.Record.Way == v1alpha1.WayDebug || a.Record.Way == v1alpha1.WayPod) {
+		isAct, err := a.update(pod)
+		if err != nil || !isAct {
 			return nil, err
 		}
 		return a, nil
@@ -126,9 +126,9 @@ func (a *Act) kubelet() {
 	}
 }
 
-// debug finds the ephemeral containers that a request adds, and reports whether
-// there are any. Existing ones cannot be changed.
-func (a *Act) debug(pod *corev1.Pod) (bool, error) {
+// update finds the containers that an update of a Pod adds, or gives another image,
+// and reports whether there are any.
+func (a *Act) update(pod *corev1.Pod) (bool, error) {
 	var old corev1.Pod
 	if err := a.Request.Old(&old); err != nil {
 		return false, fmt.Errorf("audit: %w", err)
@@ -136,6 +136,21 @@ func (a *Act) debug(pod *corev1.Pod) (bool, error) {
 	a.Pod = pod
 	r := &a.Record
 	r.Pod = a.Request.Name
+	if r.Way == v1alpha1.WayDebug {
+		a.debug(pod, &old)
+	} else {
+		a.newImages(pod.Spec.InitContainers, old.Spec.InitContainers)
+		a.newImages(pod.Spec.Containers, old.Spec.Containers)
+	}
+	if len(r.Containers) == 1 {
+		only := &r.Containers[0]
+		r.Container, r.Image, r.Command, r.TTY, r.Stdin = only.Name, only.Image, only.Command, only.TTY, only.Stdin
+	}
+	return len(r.Containers) > 0, nil
+}
+
+// debug finds new ephemeral containers. Existing ones cannot be changed.
+func (a *Act) debug(pod, old *corev1.Pod) {
 	for i := range pod.Spec.EphemeralContainers {
 		c := &pod.Spec.EphemeralContainers[i]
 		if slices.ContainsFunc(old.Spec.EphemeralContainers, func(o corev1.EphemeralContainer) bool { return o.Name == c.Name }) {
@@ -143,13 +158,19 @@ func (a *Act) debug(pod *corev1.Pod) (bool, error) {
 		}
 		added := container((*corev1.Container)(&c.EphemeralContainerCommon))
 		added.Target = c.TargetContainerName
-		r.Containers = append(r.Containers, added)
+		a.Record.Containers = append(a.Record.Containers, added)
 	}
-	if len(r.Containers) == 1 {
-		only := &r.Containers[0]
-		r.Container, r.Image, r.Command, r.TTY, r.Stdin = only.Name, only.Image, only.Command, only.TTY, only.Stdin
+}
+
+// newImages finds the containers that have another image than before.
+func (a *Act) newImages(containers, old []corev1.Container) {
+	for i := range containers {
+		c := &containers[i]
+		if i < len(old) && old[i].Name == c.Name && old[i].Image == c.Image {
+			continue
+		}
+		a.Record.Containers = append(a.Record.Containers, container(c))
 	}
-	return len(r.Containers) > 0, nil
 }
 
 // create describes a Pod that is a way in by itself.

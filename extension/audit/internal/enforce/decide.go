@@ -41,7 +41,7 @@ func (e *Enforcer) Decide(ctx context.Context, a *act.Act) act.Decision {
 // that covers it, if there is one.
 func (e *Enforcer) Refer(ctx context.Context, a *act.Act) (act.Decision, error) {
 	r := &a.Record
-	if r.Pod == "" || r.Way == v1alpha1.WayPod || r.Way == v1alpha1.WayNodeProxy {
+	if r.Pod == "" || r.Verb == "create" || r.Way == v1alpha1.WayNodeProxy {
 		return act.Decision{}, nil
 	}
 	found, _, err := e.grants.covering(ctx, a)

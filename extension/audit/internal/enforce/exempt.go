@@ -1,11 +1,11 @@
 package enforce
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/audit/internal/act"
 )
 
 // exemption names what exempts a user (break-glass), or returns nothing.
@@ -28,13 +28,6 @@ func (o *Options) hasExempt() bool { return len(o.ExemptUsers)+len(o.ExemptGroup
 // a webhook entry of their own, because break-glass must work while the webhook
 // is down.
 func (o *Options) exemptExpression() string {
-	list := func(names []string) string {
-		if names == nil {
-			names = []string{}
-		}
-		text, _ := json.Marshal(names) // a JSON array of strings is valid CEL
-		return string(text)
-	}
 	return fmt.Sprintf("request.userInfo.username in %s || (has(request.userInfo.groups) && request.userInfo.groups.exists(group, group in %s))",
-		list(o.ExemptUsers), list(o.ExemptGroups))
+		act.List(o.ExemptUsers), act.List(o.ExemptGroups))
 }

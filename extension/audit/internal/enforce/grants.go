@@ -34,8 +34,11 @@ type grants struct {
 
 // verbFor returns the verb that an access request must grant for an act.
 func verbFor(a *act.Act) v1alpha1.AccessVerb {
-	if a.Record.Way == v1alpha1.WayPodProxy {
+	switch a.Record.Way {
+	case v1alpha1.WayPodProxy:
 		return v1alpha1.VerbPortForward // both open a connection to a port
+	case v1alpha1.WayPod:
+		return v1alpha1.VerbEphemeralContainers // both run an image of the user's choice
 	}
 	_, verb, _ := strings.Cut(string(a.Record.Way), "/")
 	return v1alpha1.AccessVerb(verb)

@@ -95,6 +95,10 @@ func (v *violation) text(a *act.Act) string {
 func (o *Options) staticRules(a *act.Act) *violation {
 	r := &a.Record
 	switch {
+	case r.Way == v1alpha1.WayPod: // an image is no session; attaching to its container is
+		if len(o.Commands) > 0 {
+			return violates(RuleCommand, "a new image brings commands of its own, and only some are allowed here; change the image in the workload, not in its Pod")
+		}
 	case r.Way == v1alpha1.WayServiceProxy:
 		return violates(RuleServiceProxy, "a Service's proxy reaches a Pod that nobody chose; use kubectl port-forward to a Pod, with an access request for portforward")
 	case o.ForbidTTY && hasTerminal(r):

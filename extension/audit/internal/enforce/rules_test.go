@@ -47,6 +47,8 @@ func TestTheRulesThatNeedNothingButTheAct(t *testing.T) {
 		"an ephemeral container with another":           {commands, debugging([]string{"sh"}, nil), RuleCommand},
 		"an ephemeral container with the image's":       {commands, debugging(nil, nil), RuleCommand},
 		"an ephemeral container that passes arguments ": {commands, debugging(nil, []string{"ls"}), RuleCommand},
+		"a new image, no rules":                         {&Options{ForbidTTY: true}, record(v1alpha1.WayPod, func(r *v1alpha1.AuditRecord) { r.TTY = true }), ""},
+		"a new image where commands are limited":        {commands, record(v1alpha1.WayPod, nothing), RuleCommand},
 		"a port-forward runs no command":                {commands, record(v1alpha1.WayPortForward, nothing), ""},
 	} {
 		var got Rule
