@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -109,10 +110,16 @@ func (o *outlet) deliver(record *v1alpha1.AuditRecord) {
 	}
 }
 
-// lose counts a record that the sink did not keep, and logs all of it.
+// lose counts a record that the sink did not keep, and logs all of it. It bypasses
+// zap.Logger, which can leave out lines that are like others.
 func (o *outlet) lose(record *v1alpha1.AuditRecord, err error) {
 	sink.CountLost(o.Sink.Name())
-	o.log.Error("record lost", append(act.Fields(record), zap.Error(err))...)
+	core := o.log.Core()
+	if !core.Enabled(zapcore.ErrorLevel) {
+		return
+	}
+	entry := zapcore.Entry{Level: zapcore.ErrorLevel, Time: o.clock.Now(), LoggerName: o.log.Name(), Message: "record lost"}
+	_ = core.Write(entry, []zap.Field{zap.Error(err), zap.Any("record", record)}) // nothing else can report it
 }
 
 // writer writes the records in an outlet's queue.
