@@ -53,6 +53,9 @@ func (a *Audit) Parts(mgr extension.Manager) ([]any, error) {
 	for _, entry := range options.scopes() {
 		parts = append(parts, extension.Validating[runtime.Object](&gate{auditor, entry.Enforced}, entry.Scope))
 	}
+	if options.TouchedPods != nil {
+		parts = append(parts, extension.Validating(touch.Guard{}, touch.Guard{}.Scope(options.NamespaceSelector)))
+	}
 	if t := options.TouchedPods; t != nil && t.EvictAfter > 0 {
 		parts = append(parts, touch.NewEvictor(t.options(), options.Clock))
 	}
