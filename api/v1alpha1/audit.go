@@ -47,6 +47,11 @@ const (
 	FlagHostPath AuditFlag = "HostPath"
 	// FlagPrivileged: a container is privileged.
 	FlagPrivileged AuditFlag = "Privileged"
+	// FlagHostProcess: a container is a process of its Windows node (hostProcess).
+	FlagHostProcess AuditFlag = "HostProcess"
+	// FlagCapabilities: a container adds a Linux capability that leads to the node or
+	// beyond the container: one that Pod Security's policy baseline forbids.
+	FlagCapabilities AuditFlag = "Capabilities"
 	// FlagInteractive: a container of the new Pod reads standard input, as with
 	// kubectl run -i and kubectl debug -i.
 	FlagInteractive AuditFlag = "Interactive"
