@@ -1,5 +1,5 @@
-// Package audit records every way into a running container, once: who, where,
-// what, under which access request, and what was decided.
+// Package audit records the ways into a container that lead through the API server,
+// each once: who, where, what, under which access request, and what was decided.
 //
 //	err := mgr.AddExtension(audit.New(audit.Options{}))
 //
@@ -12,7 +12,7 @@
 //   - Redactor.Record removes secrets from the record;
 //   - pipeline.keep (pipeline.go) hands the record to the sinks, to Closed sinks
 //     before the act goes on, and to Open sinks behind it;
-//   - outlet.write (outlet.go) gives each sink its deadline;
+//   - outlet.begin (outlet.go) gives each sink its deadline;
 //   - Sink.Write (package sink) keeps the record;
 //   - Toucher.Touch (internal/touch) marks the Pod of an interactive session.
 //
