@@ -4,8 +4,9 @@
 //   - auditevent.go writes the objects;
 //   - bounds.go says which records are part of a flood, flood.go counts them in an
 //     object, and folding.go says how;
-//   - guard.go keeps anybody from changing them;
-//   - retention.go deletes each at the end of its retention.
+//   - guard.go keeps anybody from changing them, and crd.go their kind;
+//   - retention.go deletes each at the end of its retention, and serverclock.go asks
+//     the API server for the time.
 package auditevent
 
 import (
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -32,8 +34,8 @@ import (
 
 // Options are the options of [New]; the zero value is useful.
 type Options struct {
-	// Retention is how long an AuditEvent is kept, counted from its record's
-	// time. Default: 30 days.
+	// Retention is how long an AuditEvent is kept, counted from the latest of its
+	// creation, its record's time and, if it is folded, its last act. Default: 30 days.
 	Retention time.Duration
 	// FoldAfter is how many AuditEvents a user can cause in a namespace in a minute.
 	// Further records are folded into AuditEvents that count them. Each replica counts for
@@ -44,8 +46,9 @@ type Options struct {
 	// FoldAllAfter how many all users can. Beyond it, the records of each user in an hour
 	// are folded into one. Default: 1000 and 10,000.
 	FoldUserAfter, FoldAllAfter int
-	// DeletableBy are the names of users who may delete AuditEvents, and their
-	// CRD, before the end of the retention. Default: nobody.
+	// DeletableBy are the names of users who may delete AuditEvents before the end of
+	// the retention, and change or delete their CRD. What they delete is recorded, and
+	// nobody can delete these records before their time. Default: nobody.
 	DeletableBy []string
 	// DeletionsPerSecond bounds the load of deletions at the end of the
 	// retention. Default: 50.
@@ -77,6 +80,7 @@ type events struct {
 	options Options
 	bounds  *bounds
 	self    cluster.Self
+	server  *serverClock
 
 	// client is set by Register.
 	client client.Client
@@ -112,7 +116,7 @@ func New(options Options) sink.Sink {
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
 	}
-	return &events{options: options, bounds: newBounds(&options)}
+	return &events{options: options, bounds: newBounds(&options), server: &serverClock{clock: options.Clock}}
 }
 
 // Name is "auditevent".
@@ -153,6 +157,8 @@ func (e *events) Register(mgr extension.Manager) error {
 	if err != nil {
 		return err
 	}
+	config = rest.CopyConfig(config)
+	config.Wrap(e.server.listen)
 	e.client, err = client.New(config, client.Options{Scheme: scheme})
 	return err
 }
@@ -208,11 +214,17 @@ func (e *events) isManager(ctx context.Context, user string) (bool, error) {
 	return err == nil && user == self, err
 }
 
-// end returns when the retention of an AuditEvent ends.
-func (e *events) end(event *v1alpha1.AuditEvent) time.Time {
-	last := event.Spec.Time.Time
-	if event.Status.LastTime != nil && event.Status.LastTime.After(last) {
-		last = event.Status.LastTime.Time
+// end returns when the retention of an AuditEvent ends: it counts from the latest of
+// its times. Without them, as when somebody has changed the CRD, there is no end.
+func (e *events) end(event *v1alpha1.AuditEvent) (end time.Time, known bool) {
+	if event.CreationTimestamp.IsZero() || event.Spec.Time.IsZero() {
+		return time.Time{}, false
 	}
-	return last.Add(e.options.Retention)
+	latest := event.CreationTimestamp.Time
+	for _, at := range []*metav1.MicroTime{&event.Spec.Time, event.Status.LastTime} {
+		if at != nil && at.After(latest) {
+			latest = at.Time
+		}
+	}
+	return latest.Add(e.options.Retention), true
 }
