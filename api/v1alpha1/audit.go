@@ -24,6 +24,9 @@ const (
 	// node makes it: see AuditRecord.Flags. With the verb update it is a new image in
 	// a Pod that runs, as by kubectl set image.
 	WayPod AuditWay = "pods"
+	// WayCleanup is no way into a container: somebody deletes AuditEvents before the
+	// end of their retention.
+	WayCleanup AuditWay = "auditevents"
 )
 
 // AuditDecision says whether an act was let through.
@@ -48,6 +51,11 @@ const (
 	FlagHostPath AuditFlag = "HostPath"
 	// FlagPrivileged: a container is privileged.
 	FlagPrivileged AuditFlag = "Privileged"
+	// FlagHostProcess: a container is a process of its Windows node (hostProcess).
+	FlagHostProcess AuditFlag = "HostProcess"
+	// FlagCapabilities: a container adds a Linux capability that leads to the node or
+	// beyond the container: one that Pod Security's policy baseline forbids.
+	FlagCapabilities AuditFlag = "Capabilities"
 	// FlagInteractive: a container of the new Pod reads standard input, as with
 	// kubectl run -i and kubectl debug -i.
 	FlagInteractive AuditFlag = "Interactive"
@@ -58,8 +66,8 @@ const (
 	FlagKubelet AuditFlag = "KubeletSession"
 	// FlagBreakGlass: the user made use of an exemption from enforcement.
 	FlagBreakGlass AuditFlag = "BreakGlass"
-	// FlagTruncated: the command is longer than a record holds, and its middle is
-	// missing.
+	// FlagTruncated: the command, or another part of the act, is longer than a record
+	// holds. What is missing has its size and its SHA-256 in its place.
 	FlagTruncated AuditFlag = "Truncated"
 	// FlagRedacted: a value that looked like a secret was replaced.
 	FlagRedacted AuditFlag = "Redacted"
@@ -178,7 +186,7 @@ type AuditRecord struct {
 	// +optional
 	// +listType=atomic
 	Ports []string `json:"ports,omitempty"`
-	// Path is the path behind a proxy.
+	// Path is the path behind a proxy, or the AuditEvent that is deleted.
 	// +optional
 	Path string `json:"path,omitempty"`
 	// Containers are those that the act adds or gives another image: ephemeral
@@ -207,11 +215,13 @@ type AuditRecord struct {
 }
 
 // AuditEventSpec is what an AuditEvent records. It cannot be changed.
+// +structType=atomic
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="an audit record cannot be changed"
 type AuditEventSpec struct {
 	AuditRecord `json:",inline"`
-	// Folded says that this object stands for a flood: for all that the user did in
-	// the Pod in the rest of a minute with too many acts. The status counts them.
+	// Folded says that this object stands for a flood: for acts of the user beyond what
+	// can have AuditEvents of their own. The status counts them. The record is that of
+	// the first of them.
 	// +optional
 	Folded bool `json:"folded,omitempty"`
 }
@@ -221,15 +231,28 @@ type AuditFold struct {
 	Way      AuditWay      `json:"way"`
 	Decision AuditDecision `json:"decision"`
 	// +optional
+	Namespace string `json:"namespace,omitempty"`
+	// +optional
+	Pod string `json:"pod,omitempty"`
+	// +optional
 	Container string `json:"container,omitempty"`
+	// Command is the command, if there is room for it.
 	// +optional
 	// +listType=atomic
 	Command []string `json:"command,omitempty"`
+	// CommandSHA256 is the SHA-256 of a command for which there is no room, each
+	// argument followed by a NUL, as in the record.
+	// +optional
+	CommandSHA256 string `json:"commandSHA256,omitempty"`
+	// Path is the path behind a proxy.
+	// +optional
+	Path string `json:"path,omitempty"`
 	// Count is how many there were.
 	Count int64 `json:"count"`
 }
 
 // AuditEventStatus counts what a folded AuditEvent stands for. It only grows.
+// +structType=atomic
 type AuditEventStatus struct {
 	// Count is the number of acts, the one in the spec included.
 	// +optional
@@ -246,6 +269,17 @@ type AuditEventStatus struct {
 	// Unlisted is how many acts are counted above but did not fit into Acts.
 	// +optional
 	Unlisted int64 `json:"unlisted,omitempty"`
+	// UnlistedSHA256 are the SHA-256 sums of the different commands of these acts, each
+	// argument followed by a NUL, as many as fit. The path behind a proxy counts as a
+	// command with one argument.
+	// +optional
+	// +listType=atomic
+	UnlistedSHA256 []string `json:"unlistedSHA256,omitempty"`
+	// RestSHA256 has the commands beyond these sums, one after the other: it is the
+	// SHA-256 of the RestSHA256 before the command and of the command's sum, both as
+	// hexadecimal text.
+	// +optional
+	RestSHA256 string `json:"restSHA256,omitempty"`
 }
 
 // AuditEvent records one way into a running container that somebody took, or

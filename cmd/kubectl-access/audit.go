@@ -28,7 +28,7 @@ type query struct {
 	user, pod, decision string
 	since, until        string
 	everywhere, watch   bool
-	output              string
+	output, file        string
 
 	from, to time.Time
 }
@@ -39,8 +39,13 @@ func (c *cli) auditCommand() *cobra.Command {
 		Use: "audit", Short: "List who accessed which Pod, and the decisions",
 		Long: `List the AuditEvents: every exec, attach, port-forward, proxy and debug that
 somebody took or wanted to take, the oldest first. --since and --until take a
-duration, which is that long ago, or a time such as 2026-11-21T09:00:00Z.`,
-		Example: "  # What alice did in the last day, anywhere\n  kubectl access audit --user alice --since 24h -A\n\n  # What is refused from now on\n  kubectl access audit --decision Denied --since 0s -A -w",
+duration, which is that long ago, or a time such as 2026-11-21T09:00:00Z.
+
+--compare holds the API server's own audit log, as JSON lines, against the records,
+and lists the acts that went through without one. Its policy must log them:
+pods/exec, pods/attach, pods/portforward, pods/proxy, services/proxy, nodes/proxy and
+pods/ephemeralcontainers at level Metadata. It exits with 1 if something is missing.`,
+		Example: "  # What alice did in the last day, anywhere\n  kubectl access audit --user alice --since 24h -A\n\n  # What is refused from now on\n  kubectl access audit --decision Denied --since 0s -A -w\n\n  # What went past the records in the last day\n  kubectl access audit --compare /var/log/kubernetes/audit.log --since 24h -A",
 		Args:    exactly(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return q.run(cmd.Context()) },
 	}
@@ -52,6 +57,7 @@ duration, which is that long ago, or a time such as 2026-11-21T09:00:00Z.`,
 	flags.StringVar(&q.until, "until", "", "only acts before this time")
 	flags.BoolVarP(&q.everywhere, "all-namespaces", "A", false, "acts in all namespaces, and in none")
 	flags.BoolVarP(&q.watch, "watch", "w", false, "continue with new acts")
+	flags.StringVar(&q.file, "compare", "", "list the acts in this audit log of the API server that have no record; - is standard input")
 	c.addOutputFlag(cmd, &q.output)
 	return cmd
 }
@@ -67,6 +73,9 @@ func (q *query) run(ctx context.Context) error {
 	if d := v1alpha1.AuditDecision(q.decision); d != "" && d != v1alpha1.AuditAllowed && d != v1alpha1.AuditDenied {
 		return exitf(codeUsage, "--decision %q: must be Allowed or Denied", q.decision)
 	}
+	if q.file != "" {
+		return q.compare(ctx)
+	}
 	printing := q.listPrinter
 	if q.watch {
 		printing = q.printer
@@ -80,26 +89,39 @@ func (q *query) run(ctx context.Context) error {
 		return err
 	}
 	selector := q.labels(namespace)
-	var list v1alpha1.AuditEventList
-	if err := cl.List(ctx, &list, selector); err != nil {
+	events, version, err := q.list(ctx, cl, selector, namespace)
+	if err != nil {
 		return q.explained(ctx, err)
 	}
-	var events []client.Object
-	for i := range list.Items {
-		if q.matches(&list.Items[i]) {
-			events = append(events, &list.Items[i])
-		}
-	}
-	slices.SortStableFunc(events, func(a, b client.Object) int {
-		return a.(*v1alpha1.AuditEvent).Spec.Time.Compare(b.(*v1alpha1.AuditEvent).Spec.Time.Time)
-	})
 	if len(events) == 0 && !q.watch {
 		q.sayf("no records found%s", in(namespace, q.everywhere))
 	}
 	if err := show(events...); err != nil || !q.watch {
 		return err
 	}
-	return q.follow(ctx, cl, selector, list.ResourceVersion, show)
+	return q.follow(ctx, cl, selector, namespace, version, show)
+}
+
+// list returns the records that there are, the oldest first.
+func (q *query) list(ctx context.Context, cl client.Client, selector client.ListOption, namespace string) (events []client.Object, version string, err error) {
+	var list, folds v1alpha1.AuditEventList
+	if err := cl.List(ctx, &list, selector); err != nil {
+		return nil, "", err
+	}
+	// The acts of a fold can be in several Pods and namespaces.
+	if err := cl.List(ctx, &folds, client.MatchingLabels{auditevent.LabelFolded: "true"}); err != nil {
+		return nil, "", err
+	}
+	list.Items = slices.DeleteFunc(list.Items, func(e v1alpha1.AuditEvent) bool { return e.Spec.Folded })
+	for _, event := range slices.Concat(list.Items, folds.Items) {
+		if q.matches(&event, namespace) {
+			events = append(events, &event)
+		}
+	}
+	slices.SortStableFunc(events, func(a, b client.Object) int {
+		return a.(*v1alpha1.AuditEvent).Spec.Time.Compare(b.(*v1alpha1.AuditEvent).Spec.Time.Time)
+	})
+	return events, list.ResourceVersion, nil
 }
 
 // explained distinguishes a cluster without records from one without admitkit.
@@ -122,7 +144,7 @@ func (q *query) explained(ctx context.Context, err error) error {
 }
 
 // follow shows new records until it is interrupted.
-func (q *query) follow(ctx context.Context, cl client.WithWatch, selector client.ListOption, from string, show printer) error {
+func (q *query) follow(ctx context.Context, cl client.WithWatch, selector client.ListOption, namespace, from string, show printer) error {
 	events := &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 		options := &client.ListOptions{Raw: &o}
 		selector.ApplyToList(options)
@@ -136,7 +158,7 @@ func (q *query) follow(ctx context.Context, cl client.WithWatch, selector client
 	for event := range watcher.ResultChan() {
 		switch record := event.Object.(type) {
 		case *v1alpha1.AuditEvent:
-			if event.Type == watch.Deleted || !q.matches(record) {
+			if event.Type == watch.Deleted || !q.matches(record, namespace) {
 				continue
 			}
 			if err := show(record); err != nil {
@@ -167,14 +189,28 @@ func (q *query) labels(namespace string) client.MatchingLabels {
 }
 
 // matches checks the record itself, because labels can be changed.
-func (q *query) matches(event *v1alpha1.AuditEvent) bool {
+func (q *query) matches(event *v1alpha1.AuditEvent, namespace string) bool {
 	r := &event.Spec
 	last := r.Time.Time
 	if event.Status.LastTime != nil {
 		last = event.Status.LastTime.Time
 	}
-	return (q.user == "" || q.user == r.User.Username) && (q.pod == "" || q.pod == r.Pod) &&
-		(q.from.IsZero() || !last.Before(q.from)) && (q.to.IsZero() || r.Time.Time.Before(q.to))
+	if q.user != "" && q.user != r.User.Username || !q.from.IsZero() && last.Before(q.from) || !q.to.IsZero() && !r.Time.Time.Before(q.to) {
+		return false
+	}
+	is := func(act v1alpha1.AuditFold) bool { return q.isAbout(act, namespace) }
+	return is(v1alpha1.AuditFold{Namespace: r.Namespace, Pod: r.Pod, Decision: r.Decision}) ||
+		slices.ContainsFunc(event.Status.Acts, is) || q.canHave(event, namespace)
+}
+
+func (q *query) isAbout(act v1alpha1.AuditFold, namespace string) bool {
+	return (q.everywhere || act.Namespace == namespace) && (q.pod == "" || act.Pod == q.pod) && (q.decision == "" || q.decision == string(act.Decision))
+}
+
+// canHave reports whether a fold can have an act that the query is about, but does not
+// list it.
+func (q *query) canHave(event *v1alpha1.AuditEvent, namespace string) bool {
+	return event.Status.Unlisted > 0 && (q.everywhere || event.Spec.Namespace == namespace || event.Labels[auditevent.LabelNamespace] == "")
 }
 
 // when parses a time, or a duration before now. "" is no time.

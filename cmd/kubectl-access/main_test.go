@@ -42,6 +42,8 @@ var (
 	admin   client.Client
 	// alice is in the group devs, mallory is not; both may make requests.
 	alice, mallory *controlplane.User
+	// auditLog is the API server's own.
+	auditLog string
 )
 
 const namespace = "shop"
@@ -76,7 +78,11 @@ func run(m *testing.M) (code int, err error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	cluster, err = controlplane.Start(ctx, controlplane.Options{CRDPaths: []string{"../../config/crd"}, ControllerManager: true, Kwok: true})
+	auditLog = filepath.Join(bin, "audit.log")
+	cluster, err = controlplane.Start(ctx, controlplane.Options{
+		CRDPaths: []string{"../../config/crd"}, ControllerManager: true, Kwok: true,
+		APIServerArgs: map[string][]string{"audit-policy-file": {"../../extension/audit/testdata/audit-policy.yaml"}, "audit-log-path": {auditLog}},
+	})
 	if err != nil {
 		return 0, err
 	}

@@ -1,5 +1,5 @@
-// Package audit records every way into a running container, once: who, where,
-// what, under which access request, and what was decided.
+// Package audit records the ways into a container that lead through the API server,
+// each once: who, where, what, under which access request, and what was decided.
 //
 //	err := mgr.AddExtension(audit.New(audit.Options{}))
 //
@@ -12,7 +12,7 @@
 //   - Redactor.Record removes secrets from the record;
 //   - pipeline.keep (pipeline.go) hands the record to the sinks, to Closed sinks
 //     before the act goes on, and to Open sinks behind it;
-//   - outlet.write (outlet.go) gives each sink its deadline;
+//   - outlet.begin (outlet.go) gives each sink its deadline;
 //   - Sink.Write (package sink) keeps the record;
 //   - Toucher.Touch (internal/touch) marks the Pod of an interactive session.
 //
@@ -52,6 +52,9 @@ func (a *Audit) Parts(mgr extension.Manager) ([]any, error) {
 	var parts []any
 	for _, entry := range options.scopes() {
 		parts = append(parts, extension.Validating[runtime.Object](&gate{auditor, entry.Enforced}, entry.Scope))
+	}
+	if options.TouchedPods != nil {
+		parts = append(parts, extension.Validating(touch.Guard{}, touch.Guard{}.Scope(options.NamespaceSelector)))
 	}
 	if t := options.TouchedPods; t != nil && t.EvictAfter > 0 {
 		parts = append(parts, touch.NewEvictor(t.options(), options.Clock))

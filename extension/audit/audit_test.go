@@ -13,9 +13,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -56,6 +59,30 @@ func TestAnExecIsAllowedWhenItsEventCannotBeWritten(t *testing.T) {
 	}
 	if got := audittest.Metric(t, "admitkit_audit_lost_total", "event") - before; got != 3 {
 		t.Errorf("%v are counted as lost, want 3", got)
+	}
+}
+
+func TestTheLogHasEveryRecordThatIsLostAndAllOfIt(t *testing.T) {
+	failing := sinkFunc{name: "failing", do: func(context.Context, *v1alpha1.AuditRecord) error { return errors.New("broken") }}
+	core, logs := observer.New(zap.InfoLevel)
+	// As in production: of equal lines zap leaves out most.
+	log := zap.New(zapcore.NewSamplerWithOptions(core, time.Hour, 1, 0))
+	a := newAloneWith(t, audit.Options{Sinks: []audit.SinkOptions{{Sink: failing}}}, log)
+	stop := a.run(t)
+	for i := range 3 {
+		if err := a.exec(t, fmt.Sprint(i), "shop", "sh", "-c", strings.Repeat("x", 40<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	lost := logs.FilterMessage("record lost").All()
+	if len(lost) != 3 {
+		t.Fatalf("%d lines of 3 losses", len(lost))
+	}
+	for _, line := range lost {
+		if r, ok := line.ContextMap()["record"].(*v1alpha1.AuditRecord); !ok || r.CommandSHA256 == "" || r.Time.IsZero() {
+			t.Errorf("the line has %v", line.ContextMap())
+		}
 	}
 }
 
@@ -202,6 +229,11 @@ type alone struct {
 
 func newAlone(t *testing.T, options audit.Options) *alone {
 	t.Helper()
+	return newAloneWith(t, options, zap.NewNop())
+}
+
+func newAloneWith(t *testing.T, options audit.Options, log *zap.Logger) *alone {
+	t.Helper()
 	config := &rest.Config{Host: "https://127.0.0.1:1"}
 	kube, err := ctrlmanager.New(config, ctrlmanager.Options{})
 	if err != nil {
@@ -210,7 +242,7 @@ func newAlone(t *testing.T, options audit.Options) *alone {
 	mgr := &fakes.Manager{}
 	mgr.GetKubeConnectionReturns(config, nil)
 	mgr.GetKubeClientReturns(kubernetes.NewForConfigOrDie(config).CoreV1(), nil)
-	mgr.GetLoggerReturns(zap.NewNop().Sugar())
+	mgr.GetLoggerReturns(log.Sugar())
 	mgr.GetKubeManagerReturns(kube)
 	added, err := host.PartsOf(audit.New(options), mgr)
 	if err != nil {

@@ -2,8 +2,12 @@ package audit_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +26,7 @@ import (
 	"github.com/admitkit/admitkit/extension/audit/sink"
 	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
 	"github.com/admitkit/admitkit/internal/testkit"
+	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
 // objectsOnly has one sink, which is Closed.
@@ -79,6 +84,12 @@ func TestAnAuditEventCannotBeTamperedWith(t *testing.T) {
 	was := events[0]
 	name := was.Name
 	tampering := audittest.Metric(t, "admitkit_audit_tampering_total")
+	eternal := filepath.Join(t.TempDir(), "eternal.json")
+	forged := &v1alpha1.AuditEvent{TypeMeta: metav1.TypeMeta{APIVersion: "admitkit.dev/v1alpha1", Kind: "AuditEvent"}, ObjectMeta: metav1.ObjectMeta{Name: "eternal"}}
+	forged.Spec.AuditRecord = *audittest.Record("eternal", time.Now().AddDate(50, 0, 0))
+	if text, err := json.Marshal(forged); err != nil || os.WriteFile(eternal, text, 0o600) != nil {
+		t.Fatal(err)
+	}
 	// The admin has every right that RBAC can give.
 	for attempt, args := range map[string][]string{
 		"to change who it was":         {"patch", "auditevent", name, "--type=merge", "-p", `{"spec":{"user":{"username":"bob"}}}`},
@@ -95,6 +106,17 @@ func TestAnAuditEventCannotBeTamperedWith(t *testing.T) {
 		"to delete it at once":         {"delete", "auditevent", name, "--force", "--grace-period=0"},
 		"to delete all":                {"delete", "auditevents", "--all"},
 		"to delete the kind":           {"delete", "crd", "auditevents.admitkit.dev", "--wait=false"},
+		"to delete the collection":     {"delete", "--raw", "/apis/admitkit.dev/v1alpha1/auditevents"},
+		"to drop the time of all":      dropping(`{"op":"remove","path":"` + schemaPath + `/spec/properties/time"},{"op":"replace","path":"` + schemaPath + `/spec/required","value":[]}`),
+		"to drop the command of all":   dropping(`{"op":"remove","path":"` + schemaPath + `/spec/properties/command"}`),
+		"to drop the rule":             dropping(`{"op":"remove","path":"` + schemaPath + `/spec/x-kubernetes-validations"}`),
+		"to serve none":                dropping(`{"op":"replace","path":"/spec/versions/0/served","value":false}`),
+		"to count nothing":             dropping(`{"op":"remove","path":"/spec/versions/0/subresources"}`),
+		"to keep new ones out":         dropping(`{"op":"add","path":"` + schemaPath + `/spec/properties/command/maxItems","value":0}`),
+		"to keep new names out":        dropping(`{"op":"add","path":"` + schemaPath + `/metadata/properties","value":{"name":{"type":"string","maxLength":1}}}`),
+		"to store less":                dropping(`{"op":"replace","path":"/spec/versions/0/storage","value":false},{"op":"add","path":"/spec/versions/-","value":{"name":"v2","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}}`),
+		"to delete all kinds":          {"delete", "--raw", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?dryRun=All&fieldSelector=metadata.name%3Dauditevents.admitkit.dev"},
+		"to make one for ever":         {"create", "--raw", "/apis/admitkit.dev/v1alpha1/auditevents", "-f", eternal},
 		"to delete as the manager":     {"--as=system:serviceaccount:admitkit-system:admitkit", "delete", "auditevent", name},
 	} {
 		t.Run("the admin wants "+attempt, func(t *testing.T) {
@@ -112,8 +134,66 @@ func TestAnAuditEventCannotBeTamperedWith(t *testing.T) {
 	if got := audittest.Metric(t, "admitkit_audit_tampering_total") - tampering; got < 10 {
 		t.Errorf("%v attempts are counted", got)
 	}
+	for name, patch := range map[string]string{
+		"a field":   `{"op":"add","path":"` + schemaPath + `/spec/properties/severity","value":{"type":"string"}}`,
+		"a version": `{"op":"copy","from":"/spec/versions/0","path":"/spec/versions/-"},{"op":"replace","path":"/spec/versions/1/name","value":"v1beta1"},{"op":"replace","path":"/spec/versions/1/storage","value":false}`,
+	} {
+		if output, err := cluster.Kubectl(t.Context(), nil, dropping(patch)...).CombinedOutput(); err != nil {
+			t.Errorf("an upgrade that adds %s is refused: %v: %s", name, err, output)
+		}
+	}
+	t.Run("who may delete is on record", func(t *testing.T) { aCleanupIsOnRecord(t, ns, auditor, name) })
+}
+
+// schemaPath is where the fields of an AuditEvent are in its CRD.
+const schemaPath = "/spec/versions/0/schema/openAPIV3Schema/properties"
+
+// dropping patches the CRD, without effect if nobody refuses.
+func dropping(patch string) []string {
+	return []string{"patch", "crd", "auditevents.admitkit.dev", "--dry-run=server", "--type=json", "-p", "[" + patch + "]"}
+}
+
+func aCleanupIsOnRecord(t *testing.T, ns string, auditor *controlplane.User, name string) {
+	for i := range 3 {
+		execIn(t, ns, "true", fmt.Sprint(i))
+	}
 	if output, err := cluster.Kubectl(t.Context(), auditor, "delete", "auditevent", name).CombinedOutput(); err != nil {
 		t.Errorf("who is in DeletableBy cannot delete: %v: %s", err, output)
+	}
+	if output, err := cluster.Kubectl(t.Context(), auditor, "delete", "auditevents", "-l", auditevent.LabelUser+"=alice,"+auditevent.LabelNamespace+"="+ns).CombinedOutput(); err != nil {
+		t.Errorf("who is in DeletableBy cannot delete all of them: %v: %s", err, output)
+	}
+	if left := eventsOf(t, ns); len(left) != 0 {
+		t.Errorf("%d AuditEvents are left", len(left))
+	}
+	var record v1alpha1.AuditEvent
+	testkit.Eventually(t, "the record counts all four", func(ctx context.Context) bool {
+		var list v1alpha1.AuditEventList
+		if err := admin.List(ctx, &list, client.MatchingLabels{auditevent.LabelUser: "chief-auditor"}); err != nil || len(list.Items) != 1 {
+			return false
+		}
+		record = list.Items[0]
+		return record.Status.Count == 4
+	})
+	if r := record.Spec; r.Way != v1alpha1.WayCleanup || !r.Folded || r.Path != "auditevents/"+name || record.Status.Acts[0].Path != r.Path || !strings.Contains(r.Reason, "by alice") {
+		t.Errorf("the record is %+v", record)
+	}
+	if output, err := cluster.Kubectl(t.Context(), auditor, "delete", "auditevent", record.Name).CombinedOutput(); err == nil {
+		t.Errorf("the record of it can be deleted: %s", output)
+	}
+}
+
+func TestNothingIsDeletedWhileTheClocksDiffer(t *testing.T) {
+	nobodysEvents(t)
+	ns := testkit.ManagerNamespace(t, admin)
+	logs := start(t, ns, objectsOnly(auditevent.Options{Retention: time.Hour, Clock: clocktesting.NewFakePassiveClock(time.Now().Add(2 * time.Hour))}))
+	runPod(t, ns, "shop")
+	execIn(t, ns, "true")
+	testkit.Eventually(t, "the manager says why it deletes nothing, or has deleted", func(context.Context) bool {
+		return logs.FilterMessage("no AuditEvent is deleted while the clocks differ").Len() > 0 || len(eventsOf(t, ns)) == 0
+	})
+	if len(eventsOf(t, ns)) != 1 {
+		t.Error("the record of now is deleted as if its time was over")
 	}
 }
 
@@ -173,7 +253,7 @@ func TestManyAuditEventsAreDeletedAtABoundedRate(t *testing.T) {
 		testkit.Create(t, admin, e)
 	}
 	kept := &v1alpha1.AuditEvent{ObjectMeta: metav1.ObjectMeta{Name: "young"}}
-	kept.Spec.AuditRecord = *audittest.Record("young", time.Now())
+	kept.Spec.AuditRecord = *audittest.Record("young", time.Now().Add(time.Hour))
 	testkit.Create(t, admin, kept)
 	left := func() int {
 		var list v1alpha1.AuditEventList
@@ -189,7 +269,7 @@ func TestManyAuditEventsAreDeletedAtABoundedRate(t *testing.T) {
 		return n
 	}
 	began := time.Now()
-	start(t, testkit.ManagerNamespace(t, admin), objectsOnly(auditevent.Options{Retention: time.Minute, DeletionsPerSecond: perSecond}))
+	start(t, testkit.ManagerNamespace(t, admin), objectsOnly(auditevent.Options{Retention: time.Millisecond, DeletionsPerSecond: perSecond}))
 	testkit.Eventually(t, "the old ones are gone", func(context.Context) bool { return left() == 0 })
 	// The first perSecond may go at once.
 	if took, least := time.Since(began), time.Second*(n-perSecond)/perSecond; took < least {
@@ -211,11 +291,15 @@ func TestAFloodIsFoldedIntoOneAuditEventThatCounts(t *testing.T) {
 	runPod(t, ns, "shop")
 	execer := newExecer(t, ns, 0)
 	folded := audittest.Metric(t, "admitkit_audit_folded_total")
+	var done sync.WaitGroup
 	for i := range total {
-		if err := execer.exec(t.Context(), "shop", "true", fmt.Sprint(i%4)); err != nil {
-			t.Fatal(err)
-		}
+		done.Go(func() { // the acts of a flood wait for each other
+			if err := execer.exec(t.Context(), "shop", "true", fmt.Sprint(i%4)); err != nil {
+				t.Error(err)
+			}
+		})
 	}
+	done.Wait()
 	events := eventsOf(t, ns)
 	if len(events) != after+1 {
 		t.Fatalf("%d AuditEvents of %d execs, want %d", len(events), total, after+1)

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -28,7 +29,8 @@ type outlet struct {
 
 	seed  maphash.Seed
 	queue [lanes]chan *v1alpha1.AuditRecord
-	// waiting is the number of records in all lanes of the queue.
+	// waiting is the number of records in all lanes of the queue, and of those that are
+	// being written.
 	waiting atomic.Int64
 	// mu is held for reading while a record is put into the queue, so that none is
 	// put there after its reader has gone.
@@ -54,32 +56,46 @@ func (o *outlet) register(mgr extension.Manager) error {
 	return mgr.GetKubeManager().Add(&writer{o})
 }
 
-// write writes a record within the sink's deadline.
-func (o *outlet) write(ctx context.Context, record *v1alpha1.AuditRecord) error {
+// begin begins to write a record within the sink's deadline. It returns when the next
+// record of the Pod may begin. wait, which must be called, returns when it is kept.
+func (o *outlet) begin(ctx context.Context, record *v1alpha1.AuditRecord) (wait func() error) {
 	start := o.clock.Now()
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
-	defer cancel()
-	err := o.try(ctx, record)
-	sinkDuration.WithLabelValues(o.Sink.Name()).Observe(o.clock.Since(start).Seconds())
-	if err == nil {
-		return nil
+	kept := func() error { return nil }
+	begun := o.try(func() (err error) {
+		if batching, ok := o.Sink.(sink.Batching); ok {
+			kept = batching.Begin(ctx, record)
+			return nil
+		}
+		return o.Sink.Write(ctx, record)
+	})
+	return func() error {
+		defer cancel()
+		err := begun
+		if err == nil {
+			err = o.try(kept)
+		}
+		sinkDuration.WithLabelValues(o.Sink.Name()).Observe(o.clock.Since(start).Seconds())
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("audit sink %s did not take the record within %s: %w", o.Sink.Name(), o.Timeout, err)
+		}
+		return fmt.Errorf("audit sink %s: %w", o.Sink.Name(), err)
 	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("audit sink %s did not take the record within %s: %w", o.Sink.Name(), o.Timeout, err)
-	}
-	return fmt.Errorf("audit sink %s: %w", o.Sink.Name(), err)
 }
 
 // try turns a panic of the sink into an error. Outside the request's goroutine
 // the panic would end the manager.
-func (o *outlet) try(ctx context.Context, record *v1alpha1.AuditRecord) (err error) {
+func (o *outlet) try(do func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("the sink panicked: %v", r)
 			o.log.Error("sink panicked", zap.Any("panic", r), zap.Stack("stack"))
 		}
 	}()
-	return o.Sink.Write(ctx, record)
+	return do()
 }
 
 // offer puts a record into the queue. It blocks only while the manager stops:
@@ -88,7 +104,7 @@ func (o *outlet) offer(record *v1alpha1.AuditRecord) {
 	o.mu.RLock()
 	if o.stopped {
 		o.mu.RUnlock()
-		o.deliver(record)
+		o.deliver(record)()
 		return
 	}
 	defer o.mu.RUnlock()
@@ -102,17 +118,27 @@ func (o *outlet) offer(record *v1alpha1.AuditRecord) {
 	o.queue[maphash.String(o.seed, act.Lane(record))%lanes] <- record
 }
 
-// deliver writes a record for which no act waits.
-func (o *outlet) deliver(record *v1alpha1.AuditRecord) {
-	if err := o.write(context.Background(), record); err != nil {
-		o.lose(record, err)
+// deliver writes a record for which no act waits. It returns when the next record of
+// the Pod may begin; wait returns when this one is kept or lost.
+func (o *outlet) deliver(record *v1alpha1.AuditRecord) (wait func()) {
+	kept := o.begin(context.Background(), record)
+	return func() {
+		if err := kept(); err != nil {
+			o.lose(record, err)
+		}
 	}
 }
 
-// lose counts a record that the sink did not keep, and logs all of it.
+// lose counts a record that the sink did not keep, and logs all of it. It bypasses
+// zap.Logger, which can leave out lines that are like others.
 func (o *outlet) lose(record *v1alpha1.AuditRecord, err error) {
 	sink.CountLost(o.Sink.Name())
-	o.log.Error("record lost", append(act.Fields(record), zap.Error(err))...)
+	core := o.log.Core()
+	if !core.Enabled(zapcore.ErrorLevel) {
+		return
+	}
+	entry := zapcore.Entry{Level: zapcore.ErrorLevel, Time: o.clock.Now(), LoggerName: o.log.Name(), Message: "record lost"}
+	_ = core.Write(entry, []zap.Field{zap.Error(err), zap.Any("record", record)}) // nothing else can report it
 }
 
 // writer writes the records in an outlet's queue.
@@ -141,9 +167,19 @@ func (w *writer) Start(ctx context.Context) error {
 }
 
 func (w *writer) run(lane <-chan *v1alpha1.AuditRecord) {
+	var delivered sync.WaitGroup
+	defer delivered.Wait()
 	for record := range lane {
-		w.waiting.Add(-1)
-		queueDepth.WithLabelValues(w.Sink.Name()).Dec()
-		w.deliver(record)
+		wait := w.deliver(record)
+		done := func() {
+			wait()
+			w.waiting.Add(-1)
+			queueDepth.WithLabelValues(w.Sink.Name()).Dec()
+		}
+		if _, ok := w.Sink.(sink.Batching); ok {
+			delivered.Go(done)
+		} else {
+			done()
+		}
 	}
 }

@@ -54,20 +54,18 @@ func (p *pipeline) register(mgr extension.Manager) error {
 
 // keep writes a record to all Closed sinks at once. When each has it, or the act
 // is refused, keep queues it for the Open sinks, which so learn the outcome.
-// Records of one Pod are kept one after the other. The error refuses the act.
-func (p *pipeline) keep(ctx context.Context, record *v1alpha1.AuditRecord) error {
-	unlock, err := p.order.lock(ctx, act.Lane(record))
+// Records of one Pod are kept one after the other.
+func (p *pipeline) keep(ctx context.Context, record *v1alpha1.AuditRecord) (refusal error) {
+	unlock, before, err := p.order.lock(ctx, act.Lane(record))
 	if err != nil {
 		return p.keepUnordered(record, err)
 	}
-	defer unlock()
 	record.Time = metav1.NewMicroTime(p.clock.Now())
-	refusal := p.writeClosed(ctx, record)
-	if refusal != nil && record.Decision == v1alpha1.AuditAllowed {
-		refuse(record, refusal)
-	} else {
-		refusal = nil // the act is denied anyway
-	}
+	kept := p.beginClosed(ctx, record)
+	after := unlock()
+	defer close(after)
+	refusal = p.settleClosed(record, kept())
+	<-before // its sinks have deadlines, too
 	for _, o := range p.open {
 		o.offer(record)
 	}
@@ -93,15 +91,27 @@ func refuse(record *v1alpha1.AuditRecord, refusal error) {
 	record.Decision, record.Rule, record.Reason = v1alpha1.AuditDenied, ruleUnrecorded, refusal.Error()
 }
 
-// writeClosed writes to the Closed sinks. If one fails, it amends the record in
-// the others: the act was refused.
-func (p *pipeline) writeClosed(ctx context.Context, record *v1alpha1.AuditRecord) error {
-	failures := make([]error, len(p.closed))
-	var wait sync.WaitGroup
+// beginClosed begins to write to the Closed sinks. kept returns what came of it, one
+// result for each sink.
+func (p *pipeline) beginClosed(ctx context.Context, record *v1alpha1.AuditRecord) (kept func() []error) {
+	waits := make([]func() error, len(p.closed))
+	var begun sync.WaitGroup
 	for i, o := range p.closed {
-		wait.Go(func() { failures[i] = o.write(ctx, record) })
+		begun.Go(func() { waits[i] = o.begin(ctx, record) })
 	}
-	wait.Wait()
+	begun.Wait()
+	return func() []error {
+		failures := make([]error, len(waits))
+		for i, wait := range waits {
+			failures[i] = wait()
+		}
+		return failures
+	}
+}
+
+// settleClosed returns why an act is refused, if a Closed sink has failed. It amends the
+// record in the others. An act that is denied anyway has another reason.
+func (p *pipeline) settleClosed(record *v1alpha1.AuditRecord, failures []error) error {
 	failure := errors.Join(failures...)
 	if failure == nil {
 		return nil
@@ -120,30 +130,51 @@ func (p *pipeline) writeClosed(ctx context.Context, record *v1alpha1.AuditRecord
 		refusals.WithLabelValues(o.Sink.Name()).Inc()
 		p.log.Error("not recorded, so refused", append(act.Fields(record), zap.String("sink", o.Sink.Name()), zap.NamedError("failure", failures[i]))...)
 	}
+	if record.Decision == v1alpha1.AuditDenied {
+		return nil
+	}
+	refuse(record, refusal)
 	return refusal
 }
 
-// stripes are locks by key, first come first served. Different keys may share a
-// lock. A lock is a channel because a waiting request has a deadline.
+// stripes are queues by key, first come first served. Different keys may share a queue.
+// Its lock is a channel because a waiting request has a deadline.
 type stripes struct {
-	seed  maphash.Seed
-	locks []chan struct{}
+	seed   maphash.Seed
+	queues []stripe
+}
+
+// stripe is a queue of records.
+type stripe struct {
+	lock chan struct{}
+	// last is closed when the last record that has left is kept. It belongs to who
+	// holds the lock.
+	last chan struct{}
 }
 
 func newStripes() stripes {
-	s := stripes{seed: maphash.MakeSeed(), locks: make([]chan struct{}, 256)}
-	for i := range s.locks {
-		s.locks[i] = make(chan struct{}, 1)
+	s := stripes{seed: maphash.MakeSeed(), queues: make([]stripe, 256)}
+	for i := range s.queues {
+		s.queues[i] = stripe{lock: make(chan struct{}, 1), last: make(chan struct{})}
+		close(s.queues[i].last)
 	}
 	return s
 }
 
-func (s stripes) lock(ctx context.Context, key string) (unlock func(), err error) {
-	lock := s.locks[maphash.String(s.seed, key)%uint64(len(s.locks))]
+// lock returns when a record's turn has come. before is closed when the record before it
+// is kept; unlock lets the next record begin, and returns what to close when this one is
+// kept.
+func (s stripes) lock(ctx context.Context, key string) (unlock func() (after chan<- struct{}), before <-chan struct{}, err error) {
+	q := &s.queues[maphash.String(s.seed, key)%uint64(len(s.queues))]
 	select {
-	case lock <- struct{}{}:
-		return func() { <-lock }, nil
+	case q.lock <- struct{}{}:
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, nil, ctx.Err()
 	}
+	after := make(chan struct{})
+	before, q.last = q.last, after
+	return func() chan<- struct{} {
+		<-q.lock
+		return after
+	}, before, nil
 }

@@ -68,18 +68,19 @@ func ParseCommand(text string) (Command, error) {
 // String returns the command as [ParseCommand] reads it.
 func (c Command) String() string { return enforce.Command(c).String() }
 
-// The mark on a Pod, which is written before an interactive session begins.
+// The mark on a Pod, which is written before the first interactive session begins. A
+// webhook keeps it as it is until the Pod is gone.
 const (
-	// LabelTouchedBy, admitkit.dev/touched-by, has the user's name, with a dash for
+	// LabelTouchedBy, admitkit.dev/touched-by, has the first user's name, with a dash for
 	// each character that a label's value cannot have.
 	LabelTouchedBy = touch.Label
 	// AnnotationTouchedBy, admitkit.dev/touched-by, has the user's full name.
 	AnnotationTouchedBy = touch.AnnotationTouchedBy
-	// AnnotationTouchedAt, admitkit.dev/touched-at, has the time when the last
+	// AnnotationTouchedAt, admitkit.dev/touched-at, has the time when the first
 	// session began (RFC 3339).
 	AnnotationTouchedAt = touch.AnnotationTouchedAt
 	// AnnotationEvictAfter, admitkit.dev/evict-after, puts the eviction off. It is a
-	// Go duration such as 4h, counted from the beginning of the last session.
+	// Go duration such as 4h, counted from the beginning of the first session.
 	// Anybody who may annotate the Pod may set it.
 	AnnotationEvictAfter = touch.AnnotationEvictAfter
 )
@@ -91,7 +92,7 @@ const (
 // Pods are marked before the session begins. If a Pod cannot be marked, the
 // session begins nevertheless, and the failure is logged and counted.
 type TouchedPods struct {
-	// EvictAfter is the time from the beginning of the last session to the Pod's
+	// EvictAfter is the time from the beginning of the first session to the Pod's
 	// eviction, which the leading replica does. PodDisruptionBudgets are
 	// respected. Default: never; Pods are only marked.
 	EvictAfter time.Duration

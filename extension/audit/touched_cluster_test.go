@@ -18,6 +18,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/internal/testkit"
+	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
 func (s *stage) touchedPodsAreEvicted(t *testing.T) {
@@ -63,7 +64,7 @@ func (s *stage) touchedPodsAreEvicted(t *testing.T) {
 		}
 		return s.get(t, pod)
 	}
-	touch(late)
+	s.nobodyMovesTheMark(t, eve, touch(late))
 	touch(limited)
 	bare := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "bare"}}
 	touch(bare)
@@ -108,6 +109,35 @@ func (s *stage) touchedPodsAreEvicted(t *testing.T) {
 		t.Errorf("evicted %s before its time after a restart", early)
 	}
 	s.evictedAt(t, deletions, late)
+}
+
+// nobodyMovesTheMark tries to keep a touched Pod for ever, as somebody who may patch
+// Pods, and their status.
+func (s *stage) nobodyMovesTheMark(t *testing.T, eve *controlplane.User, touched *corev1.Pod) {
+	t.Helper()
+	in := func(args ...string) []string { return append(args, "-n", touched.Namespace, touched.Name) }
+	later := time.Now().Add(time.Second).UTC().Format(time.RFC3339Nano)
+	for attempt, args := range map[string][]string{
+		"to move its time":         append(in("annotate", "--overwrite", "pod"), audit.AnnotationTouchedAt+"="+later),
+		"to remove its time":       append(in("annotate", "pod"), audit.AnnotationTouchedAt+"-"),
+		"to blame somebody else":   append(in("annotate", "--overwrite", "pod"), audit.AnnotationTouchedBy+"=bob"),
+		"to remove the mark":       append(in("label", "pod"), audit.LabelTouchedBy+"-"),
+		"to move it by the status": append(in("patch", "pod"), "--subresource=status", "-p", `{"metadata":{"annotations":{"`+audit.AnnotationTouchedAt+`":"`+later+`"}}}`),
+	} {
+		user := eve
+		if strings.Contains(attempt, "status") {
+			user = nil
+		}
+		if output, err := s.kubectl(t, user, args...); err == nil || !strings.Contains(output, "was touched") {
+			t.Errorf("somebody wants %s: %v: %s", attempt, err, output)
+		}
+	}
+	if output, err := s.kubectl(t, eve, "exec", "-i", "-n", touched.Namespace, touched.Name, "-c", "main", "--", "true"); err != nil {
+		t.Fatal(output)
+	}
+	if at := s.get(t, touched).Annotations[audit.AnnotationTouchedAt]; at != touched.Annotations[audit.AnnotationTouchedAt] {
+		t.Errorf("another session moves the time of the first from %s to %s", touched.Annotations[audit.AnnotationTouchedAt], at)
+	}
 }
 
 // dueAt is when a Pod is to be evicted.

@@ -197,6 +197,20 @@ func debugging() []aWay {
 			}
 		}},
 		{
+			name: "a capability", run: kubectl("run", "capable", "--image=example.com/tools:1", `--overrides={"spec":{"containers":[{"name":"capable","image":"a","securityContext":{"capabilities":{"add":["CHOWN","SYS_ADMIN"]}}}]}}`), want: []v1alpha1.AuditWay{v1alpha1.WayPod},
+			check: hasFlags(v1alpha1.FlagCapabilities),
+		},
+		{
+			name: "a process of a Windows node", run: kubectl("run", "windows", "--image=example.com/tools:1", `--overrides={"spec":{"hostNetwork":true,"securityContext":{"windowsOptions":{"hostProcess":true}}}}`), want: []v1alpha1.AuditWay{v1alpha1.WayPod},
+			check: hasFlags(v1alpha1.FlagHostProcess),
+		},
+		{
+			// The API server gives up on an expression that takes too long.
+			name: "a capability behind many", run: kubectl("run", "hidden", "--image=example.com/tools:1", `--overrides={"spec":{"containers":[{"name":"hidden","image":"a","securityContext":{"capabilities":{"add":[`+
+				strings.Repeat(`"CHOWN",`, 10_000)+`"SYS_ADMIN"]}}}]}}`), want: []v1alpha1.AuditWay{v1alpha1.WayPod},
+			check: hasFlags(v1alpha1.FlagCapabilities),
+		},
+		{
 			name: "debug node", run: kubectl("debug", "-i", "node/node-0", "--image=example.com/tools:1"), want: []v1alpha1.AuditWay{v1alpha1.WayPod, v1alpha1.WayAttach}, endless: true,
 			check: hasFlags(v1alpha1.FlagHostNamespace, v1alpha1.FlagHostPath),
 		},

@@ -6,6 +6,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,14 +36,22 @@ const (
 type eventSink struct {
 	events   eventsv1client.EventsGetter
 	instance string
+
+	mu     sync.Mutex
+	minute time.Time
+	caused map[string]int // Events of this minute by user
 }
+
+// eventsAMinute bounds the Events that a user can cause in a minute, because anybody who
+// may exec could fill etcd with them.
+const eventsAMinute = 100
 
 // NewEvent returns the sink "event": each record is an Event (events.k8s.io/v1)
 // on the Pod, Service or node, which kubectl describe and kubectl events show.
 // The record's ID is part of its name. Do not rely on this sink alone:
-// kube-apiserver keeps Events for an hour by default (--event-ttl), and a note
-// is cut at 1024 bytes.
-func NewEvent() Sink { return &eventSink{} }
+// kube-apiserver keeps Events for an hour by default (--event-ttl), a note
+// is cut at 1024 bytes, and it fails when a user causes more than 100 Events in a minute.
+func NewEvent() Sink { return &eventSink{caused: map[string]int{}} }
 
 // Name is "event".
 func (*eventSink) Name() string { return "event" }
@@ -71,6 +81,9 @@ func (s *eventSink) Write(ctx context.Context, r *v1alpha1.AuditRecord) error {
 	if r.DryRun {
 		return nil
 	}
+	if s.tooMany(r) {
+		return fmt.Errorf("%s has caused %d Events in this minute; wait for the next", r.User.Username, eventsAMinute)
+	}
 	regarding, namespace := subject(r)
 	eventType := corev1.EventTypeNormal
 	if r.Decision == v1alpha1.AuditDenied || slices.Contains(r.Flags, v1alpha1.FlagBreakGlass) {
@@ -93,6 +106,18 @@ func (s *eventSink) Write(ctx context.Context, r *v1alpha1.AuditRecord) error {
 		return fmt.Errorf("writing the Event on %s %s/%s: %w", regarding.Kind, namespace, regarding.Name, err)
 	}
 	return nil
+}
+
+// tooMany counts a record, and reports whether there is an Event too many of its user.
+func (s *eventSink) tooMany(r *v1alpha1.AuditRecord) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if minute := r.Time.Truncate(time.Minute); minute.After(s.minute) {
+		s.minute = minute
+		clear(s.caused)
+	}
+	s.caused[r.User.Username]++
+	return s.caused[r.User.Username] > eventsAMinute
 }
 
 // subject returns the object that the Event regards, and the Event's namespace:

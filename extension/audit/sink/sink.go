@@ -5,6 +5,7 @@
 // Packages sink/auditevent and sink/cloudevents are sinks too. Your own sink
 // stands where they stand. Besides Sink it may implement
 //
+//   - [Batching], to keep many records at once;
 //   - [Validated], to check its options;
 //   - [extension.Hosted], to learn its host before the first record;
 //   - [extension.Entitled] and [extension.ClusterEntitled], to name the rights
@@ -31,6 +32,16 @@ type Sink interface {
 	// the same time. A record may be written twice: its ID tells. A sink with
 	// effects outside the log must ignore a record with DryRun.
 	Write(ctx context.Context, record *v1alpha1.AuditRecord) error
+}
+
+// Batching is implemented by a sink that keeps several records together, which so wait
+// for each other.
+type Batching interface {
+	Sink
+	// Begin does what Write does, but may return before the record is kept: records of
+	// one Pod are begun one after the other. wait returns what Write would. It is called
+	// once, with ctx still alive.
+	Begin(ctx context.Context, record *v1alpha1.AuditRecord) (wait func() error)
 }
 
 // Validated is implemented by a sink with options that can be wrong.

@@ -73,12 +73,45 @@ func hostAccess(pod *corev1.Pod) []v1alpha1.AuditFlag {
 	if slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil }) {
 		flags = append(flags, v1alpha1.FlagHostPath)
 	}
-	privileged := func(c corev1.Container) bool { return isPrivileged(c.SecurityContext) }
-	if slices.ContainsFunc(spec.Containers, privileged) || slices.ContainsFunc(spec.InitContainers, privileged) ||
-		slices.ContainsFunc(spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool { return isPrivileged(c.SecurityContext) }) {
+	if isHostProcess(spec) {
+		flags = append(flags, v1alpha1.FlagHostProcess)
+	}
+	if slices.ContainsFunc(securityContexts(spec), addsCapability) {
+		flags = append(flags, v1alpha1.FlagCapabilities)
+	}
+	if slices.ContainsFunc(securityContexts(spec), isPrivileged) {
 		flags = append(flags, v1alpha1.FlagPrivileged)
 	}
 	return flags
+}
+
+// securityContexts are those of all containers.
+func securityContexts(spec *corev1.PodSpec) []*corev1.SecurityContext {
+	var all []*corev1.SecurityContext
+	for _, c := range slices.Concat(spec.Containers, spec.InitContainers) {
+		all = append(all, c.SecurityContext)
+	}
+	for i := range spec.EphemeralContainers {
+		all = append(all, spec.EphemeralContainers[i].SecurityContext)
+	}
+	return all
+}
+
+// isHostProcess reports whether a container is a process of a Windows node.
+func isHostProcess(spec *corev1.PodSpec) bool {
+	is := func(w *corev1.WindowsSecurityContextOptions) bool {
+		return w != nil && w.HostProcess != nil && *w.HostProcess
+	}
+	return spec.SecurityContext != nil && is(spec.SecurityContext.WindowsOptions) ||
+		slices.ContainsFunc(securityContexts(spec), func(c *corev1.SecurityContext) bool { return c != nil && is(c.WindowsOptions) })
+}
+
+// addsCapability reports whether a container has a capability that containers do not
+// have anyway.
+func addsCapability(c *corev1.SecurityContext) bool {
+	return c != nil && c.Capabilities != nil && slices.ContainsFunc(c.Capabilities.Add, func(added corev1.Capability) bool {
+		return !slices.Contains(usualCapabilities, string(added))
+	})
 }
 
 func isPrivileged(c *corev1.SecurityContext) bool {

@@ -1,8 +1,6 @@
 package act
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"regexp"
@@ -54,88 +52,37 @@ func NewRedactor(patterns ...string) (*Redactor, error) {
 	return &Redactor{secret}, nil
 }
 
-// The most bytes of a command that a record holds: of a longer one, its beginning and
-// its end. An object in etcd has at most 1.5 MiB, and one byte may become six in JSON.
-const (
-	commandLimit = 32 << 10
-	commandTail  = 8 << 10
-)
-
 // Record returns a copy of an act's record without secrets, and short enough for
 // every sink. Flags say whether something is missing.
 func (r *Redactor) Record(a *Act) *v1alpha1.AuditRecord {
 	record := a.Record.DeepCopy()
-	record.Command, record.CommandBytes, record.CommandSHA256 = r.clean(record, record.Command)
+	record.Command, record.CommandBytes, record.CommandSHA256 = r.clean(record, record.Command, commandLimit)
+	share := max(commandLimit/max(len(record.Containers), 1), leastCommand)
 	for i := range record.Containers {
 		c := &record.Containers[i]
-		c.Command, c.CommandBytes, c.CommandSHA256 = r.clean(record, c.Command)
+		c.Command, c.CommandBytes, c.CommandSHA256 = r.clean(record, c.Command, share)
 	}
-	if path, _, _ := r.clean(record, []string{record.Path}); len(path) > 0 {
+	if path, _, _ := r.clean(record, []string{record.Path}, len(record.Path)+1); len(path) > 0 {
 		record.Path = path[0]
 	}
+	Bound(record)
 	return record
 }
 
 // clean returns a command as a record holds it, and, if it is cut, the size and sum
 // of the whole.
-func (r *Redactor) clean(record *v1alpha1.AuditRecord, command []string) (cleaned []string, size int64, sum string) {
+func (r *Redactor) clean(record *v1alpha1.AuditRecord, command []string, most int) (cleaned []string, size int64, sum string) {
 	cleaned = r.Command(command)
 	if !slices.Equal(command, cleaned) {
 		flag(record, v1alpha1.FlagRedacted)
 	}
-	short, whole := limit(cleaned)
+	short, whole := limit(cleaned, most)
 	if whole {
 		return cleaned, 0, ""
 	}
 	flag(record, v1alpha1.FlagTruncated)
-	size, sum = measure(command)
+	size, sum = Sum(command)
 	return short, size, sum
-}
-
-// measure returns the size and the SHA-256 of the arguments, each followed by a NUL.
-// A shell has them by printf '%s\0' ARGUMENT... and wc -c or sha256sum.
-func measure(command []string) (size int64, sum string) {
-	hash := sha256.New()
-	for _, argument := range command {
-		size += int64(len(argument)) + 1
-		_, _ = hash.Write(append([]byte(argument), 0)) // never fails
-	}
-	return size, hex.EncodeToString(hash.Sum(nil))
-}
-
-// limit cuts the middle out of a command that is longer than a record holds, and
-// reports whether it is whole. Each argument counts as one byte more.
-func limit(command []string) (cut []string, whole bool) {
-	const head = commandLimit - commandTail
-	tail := -commandTail // where the end begins
-	for _, argument := range command {
-		tail += len(argument) + 1
-	}
-	if tail <= head {
-		return command, true
-	}
-	var after []string
-	var begin, end string // of the arguments in which the cut begins and ends
-	at := 0
-	for _, argument := range command {
-		next := at + len(argument) + 1
-		switch {
-		case next <= head:
-			cut = append(cut, argument)
-		case at >= tail:
-			after = append(after, argument)
-		default:
-			if at < head {
-				begin = argument[:min(len(argument), head-at)]
-			}
-			if next > tail {
-				end = argument[min(len(argument), tail-at):]
-			}
-		}
-		at = next
-	}
-	missing := fmt.Sprintf("[... %d bytes ...]", tail-head)
-	return append(append(cut, strings.ToValidUTF8(begin, "")+missing+strings.ToValidUTF8(end, "")), after...), false
 }
 
 // Command returns a command and its arguments without their secrets.

@@ -3,6 +3,7 @@ package act
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 
@@ -63,11 +64,32 @@ func Creations() ([]admissionregistrationv1.RuleWithOperations, []admissionregis
 			Expression: "(has(object.spec.hostPID) && object.spec.hostPID) || (has(object.spec.hostNetwork) && object.spec.hostNetwork) || " +
 				"(has(object.spec.hostIPC) && object.spec.hostIPC) || " +
 				"(has(object.spec.volumes) && object.spec.volumes.exists(v, has(v.hostPath))) || " +
-				"object.spec.containers.exists(c, " + wayInByContainer + ") || " +
-				"(has(object.spec.initContainers) && object.spec.initContainers.exists(c, " + wayInByContainer + "))",
+				"(has(object.spec.securityContext) && " + hostProcess("object.spec") + ") || " +
+				wayInByContainers("object.spec.containers") + " || " +
+				"(has(object.spec.initContainers) && " + wayInByContainers("object.spec.initContainers") + ")",
 		},
 	}
 }
 
-const wayInByContainer = "(has(c.stdin) && c.stdin) || " +
-	"(has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged)"
+// usualCapabilities are those that Pod Security's policy baseline lets a container add.
+// Container runtimes give most of them to every container.
+var usualCapabilities = []string{
+	"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE",
+	"SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
+}
+
+// wayInByContainers is the CEL expression that holds for containers of which one is a way
+// in. It also holds for more of them, or more capabilities, than anybody needs: the API
+// server ends an expression that takes too long, and then passes over the webhook.
+func wayInByContainers(list string) string {
+	return "(size(" + list + ") > 100 || " + list + ".exists(c, (has(c.stdin) && c.stdin) || (has(c.securityContext) && (" +
+		"(has(c.securityContext.privileged) && c.securityContext.privileged) || " +
+		"(has(c.securityContext.capabilities) && has(c.securityContext.capabilities.add) && (size(c.securityContext.capabilities.add) > 50 || " +
+		"c.securityContext.capabilities.add.exists(a, !(a in ['" + strings.Join(usualCapabilities, "', '") + "'])))) || " +
+		hostProcess("c") + "))))"
+}
+
+func hostProcess(of string) string {
+	options := of + ".securityContext.windowsOptions"
+	return "(has(" + options + ") && has(" + options + ".hostProcess) && " + options + ".hostProcess)"
+}

@@ -8,7 +8,7 @@ import (
 )
 
 // due returns when a marked Pod is evicted, and the problem with its annotations,
-// if there is one. A Pod without a credible time of its last session counts as
+// if there is one. A Pod without a credible time of its first session counts as
 // touched when it was created: a garbled annotation gains nobody time.
 func (o *Options) due(pod *metav1.ObjectMeta, now time.Time) (due time.Time, problem string) {
 	at, err := time.Parse(time.RFC3339Nano, pod.Annotations[AnnotationTouchedAt])

@@ -1,5 +1,5 @@
-// Package touch marks the Pods of interactive sessions ([Toucher]), and evicts
-// them some time after the last session began ([Evictor]).
+// Package touch marks the Pods of interactive sessions ([Toucher]), keeps the mark
+// ([Guard]), and evicts the Pods some time after the first session began ([Evictor]).
 package touch
 
 import (
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -67,11 +68,15 @@ func New(c client.Client, clock clock.PassiveClock) *Toucher {
 // touchTimeout bounds how long a session waits for its Pod's mark.
 const touchTimeout = 2 * time.Second
 
-// Touch marks the Pod of a session that is about to begin.
+// Touch marks the Pod of a session that is about to begin, unless a session before it
+// has: the mark says when the first began, and [Guard] lets nobody move it.
 //
 // It writes to the subresource status, which cannot change the Pod's spec: the
 // right to patch Pods themselves would allow any image in any of them.
 func (t *Toucher) Touch(ctx context.Context, a *act.Act) error {
+	if a.Pod != nil && isMarked(a.Pod) {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, touchTimeout)
 	defer cancel()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: a.Record.Namespace, Name: a.Record.Pod}}
@@ -84,12 +89,21 @@ func (t *Toucher) Touch(ctx context.Context, a *act.Act) error {
 	if err != nil {
 		return err
 	}
-	if err := t.client.Status().Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	err = t.client.Status().Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch))
+	if apierrors.IsForbidden(err) && t.client.Get(ctx, client.ObjectKeyFromObject(pod), pod) == nil && isMarked(pod) {
+		return nil // another session was first, a moment ago
+	}
+	if err != nil {
 		touchFailed.Inc()
 		return fmt.Errorf("marking Pod %s/%s as touched: %w", a.Record.Namespace, a.Record.Pod, err)
 	}
 	touched.Inc()
 	return nil
+}
+
+func isMarked(pod *corev1.Pod) bool {
+	_, marked := pod.Labels[Label]
+	return marked
 }
 
 // dashed returns a name as the value of a label: at most 63 letters, digits,

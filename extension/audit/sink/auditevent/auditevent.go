@@ -1,9 +1,12 @@
 // Package auditevent is the audit sink "auditevent": each record is an
 // AuditEvent object (admitkit.dev/v1alpha1) in the cluster.
 //
-//   - auditevent.go writes the objects, and folding.go counts floods in them;
-//   - guard.go keeps anybody from changing them;
-//   - retention.go deletes each at the end of its retention.
+//   - auditevent.go writes the objects;
+//   - bounds.go says which records are part of a flood, flood.go counts them in an
+//     object, and folding.go says how;
+//   - guard.go keeps anybody from changing them, and crd.go their kind;
+//   - retention.go deletes each at the end of its retention, and serverclock.go asks
+//     the API server for the time.
 package auditevent
 
 import (
@@ -19,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -30,15 +34,21 @@ import (
 
 // Options are the options of [New]; the zero value is useful.
 type Options struct {
-	// Retention is how long an AuditEvent is kept, counted from its record's
-	// time. Default: 30 days.
+	// Retention is how long an AuditEvent is kept, counted from the latest of its
+	// creation, its record's time and, if it is folded, its last act. Default: 30 days.
 	Retention time.Duration
-	// FoldAfter is how many AuditEvents a user can cause in a Pod in a minute.
-	// Further records are folded into one AuditEvent, which counts them. Each
-	// replica counts for itself. Default: 100; -1 folds nothing.
+	// FoldAfter is how many AuditEvents a user can cause in a namespace in a minute.
+	// Further records are folded into AuditEvents that count them. Each replica counts for
+	// itself. A record of more than 2 KiB counts as several. Default: 100; -1 folds
+	// nothing, whatever the other bounds are.
 	FoldAfter int
-	// DeletableBy are the names of users who may delete AuditEvents, and their
-	// CRD, before the end of the retention. Default: nobody.
+	// FoldUserAfter is how many AuditEvents a user can cause in a day (UTC), and
+	// FoldAllAfter how many all users can. Beyond it, the records of each user in an hour
+	// are folded into one. Default: 1000 and 10,000.
+	FoldUserAfter, FoldAllAfter int
+	// DeletableBy are the names of users who may delete AuditEvents before the end of
+	// the retention, and change or delete their CRD. What they delete is recorded, and
+	// nobody can delete these records before their time. Default: nobody.
 	DeletableBy []string
 	// DeletionsPerSecond bounds the load of deletions at the end of the
 	// retention. Default: 50.
@@ -51,6 +61,8 @@ type Options struct {
 const (
 	DefaultRetention          = 30 * 24 * time.Hour
 	DefaultFoldAfter          = 100
+	DefaultFoldUserAfter      = 1000
+	DefaultFoldAllAfter       = 10_000
 	DefaultDeletionsPerSecond = 50
 )
 
@@ -66,14 +78,16 @@ func init() {
 // events writes AuditEvents.
 type events struct {
 	options Options
-	floods  *floods
+	bounds  *bounds
 	self    cluster.Self
+	server  *serverClock
 
 	// client is set by Register.
 	client client.Client
 }
 
 var (
+	_ sink.Batching             = (*events)(nil)
 	_ sink.Validated            = (*events)(nil)
 	_ extension.Hosted          = (*events)(nil)
 	_ extension.ClusterEntitled = (*events)(nil)
@@ -90,13 +104,19 @@ func New(options Options) sink.Sink {
 	if options.FoldAfter == 0 {
 		options.FoldAfter = DefaultFoldAfter
 	}
+	if options.FoldUserAfter == 0 {
+		options.FoldUserAfter = DefaultFoldUserAfter
+	}
+	if options.FoldAllAfter == 0 {
+		options.FoldAllAfter = DefaultFoldAllAfter
+	}
 	if options.DeletionsPerSecond == 0 {
 		options.DeletionsPerSecond = DefaultDeletionsPerSecond
 	}
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
 	}
-	return &events{options: options, floods: newFloods()}
+	return &events{options: options, bounds: newBounds(&options), server: &serverClock{clock: options.Clock}}
 }
 
 // Name is "auditevent".
@@ -109,6 +129,10 @@ func (e *events) Validate() error {
 		return fmt.Errorf("Retention %s must be positive", e.options.Retention)
 	case e.options.FoldAfter < -1:
 		return fmt.Errorf("FoldAfter %d must be positive, or -1", e.options.FoldAfter)
+	case e.options.FoldUserAfter < 0:
+		return fmt.Errorf("FoldUserAfter %d must be positive", e.options.FoldUserAfter)
+	case e.options.FoldAllAfter < 0:
+		return fmt.Errorf("FoldAllAfter %d must be positive", e.options.FoldAllAfter)
 	case e.options.DeletionsPerSecond < 0:
 		return fmt.Errorf("DeletionsPerSecond %d must be positive", e.options.DeletionsPerSecond)
 	}
@@ -133,45 +157,35 @@ func (e *events) Register(mgr extension.Manager) error {
 	if err != nil {
 		return err
 	}
+	config = rest.CopyConfig(config)
+	config.Wrap(e.server.listen)
 	e.client, err = client.New(config, client.Options{Scheme: scheme})
 	return err
 }
 
 // Write creates an AuditEvent, or counts the record in the AuditEvent of a flood.
-func (e *events) Write(ctx context.Context, r *v1alpha1.AuditRecord) error {
+func (e *events) Write(ctx context.Context, r *v1alpha1.AuditRecord) error { return e.Begin(ctx, r)() }
+
+// Begin implements [sink.Batching]: the records of a flood wait for each other.
+func (e *events) Begin(ctx context.Context, r *v1alpha1.AuditRecord) (wait func() error) {
 	if r.DryRun {
-		return nil
+		return func() error { return nil }
 	}
-	f := e.floods.of(r)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.exceeds(e.options.FoldAfter) {
-		if err := e.create(ctx, r, false); err != nil {
-			return err
-		}
-		f.count++
-		return nil
+	if flood := e.bounds.place(r); flood != nil {
+		return flood.add(ctx, e, r)
 	}
-	next := f.with(r)
-	if next.Count == 1 {
-		if err := e.create(ctx, r, true); err != nil {
-			return err
-		}
-		f.name = r.ID
-	} else if err := e.update(ctx, f.name, next); err != nil {
-		return err
-	}
-	folded.Inc()
-	f.status = next
-	return nil
+	err := e.create(ctx, r, nil)
+	return func() error { return err }
 }
 
-func (e *events) create(ctx context.Context, r *v1alpha1.AuditRecord, isFold bool) error {
+// create creates the AuditEvent of a record, or that of a flood which begins with it.
+func (e *events) create(ctx context.Context, r *v1alpha1.AuditRecord, f *flood) error {
 	event := &v1alpha1.AuditEvent{
 		ObjectMeta: metav1.ObjectMeta{Name: r.ID, Labels: labelsOf(r)},
-		Spec:       v1alpha1.AuditEventSpec{AuditRecord: *r, Folded: isFold},
+		Spec:       v1alpha1.AuditEventSpec{AuditRecord: *r, Folded: f != nil},
 	}
-	if isFold {
+	if f != nil {
+		event.Labels = labelsOf(&v1alpha1.AuditRecord{User: r.User, Namespace: f.namespace})
 		event.Labels[LabelFolded] = "true"
 	}
 	err := e.client.Create(ctx, event)
@@ -200,11 +214,17 @@ func (e *events) isManager(ctx context.Context, user string) (bool, error) {
 	return err == nil && user == self, err
 }
 
-// end returns when the retention of an AuditEvent ends.
-func (e *events) end(event *v1alpha1.AuditEvent) time.Time {
-	last := event.Spec.Time.Time
-	if event.Status.LastTime != nil && event.Status.LastTime.After(last) {
-		last = event.Status.LastTime.Time
+// end returns when the retention of an AuditEvent ends: it counts from the latest of
+// its times. Without them, as when somebody has changed the CRD, there is no end.
+func (e *events) end(event *v1alpha1.AuditEvent) (end time.Time, known bool) {
+	if event.CreationTimestamp.IsZero() || event.Spec.Time.IsZero() {
+		return time.Time{}, false
 	}
-	return last.Add(e.options.Retention)
+	latest := event.CreationTimestamp.Time
+	for _, at := range []*metav1.MicroTime{&event.Spec.Time, event.Status.LastTime} {
+		if at != nil && at.After(latest) {
+			latest = at.Time
+		}
+	}
+	return latest.Add(e.options.Retention), true
 }

@@ -1,95 +1,103 @@
 package auditevent
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"slices"
-	"sync"
-	"time"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/audit/internal/act"
 )
 
-// Limits of the list in a folded AuditEvent; the rest is only counted.
+// Limits of what a folded AuditEvent lists. It is written again for every few acts, and
+// etcd keeps each version for some minutes.
 const (
-	foldActs  = 100
-	foldBytes = 64 << 10
+	foldActs  = 50
+	foldBytes = 4 << 10 // of the commands, paths and containers of these acts
+	foldSums  = 100
 )
 
-// floods count the records of each user in each Pod in each minute. They are in
-// memory: after a restart, a flood can have a second AuditEvent.
-type floods struct {
-	mu     sync.Mutex
-	minute map[floodKey]*flood
-	swept  time.Time
+// fits reports whether a status has room for an act: it lists it, or has its sum.
+func fits(s *v1alpha1.AuditEventStatus, r *v1alpha1.AuditRecord) bool {
+	kind := kindOf(r)
+	return listed(s, &kind) >= 0 || hasRoom(s, &kind) || len(s.UnlistedSHA256) < foldSums || slices.Contains(s.UnlistedSHA256, sumOf(r))
 }
 
-type floodKey struct {
-	user, lane string
-	minute     int64
+// fold counts an act in the status of a folded AuditEvent. If it does not fit, only
+// RestSHA256 has its command.
+func fold(s *v1alpha1.AuditEventStatus, r *v1alpha1.AuditRecord) {
+	s.Count++
+	if s.FirstTime == nil {
+		s.FirstTime = r.Time.DeepCopy()
+	}
+	s.LastTime = r.Time.DeepCopy()
+	kind := kindOf(r)
+	if i := listed(s, &kind); i >= 0 {
+		s.Acts[i].Count++
+		return
+	}
+	if hasRoom(s, &kind) {
+		kind.Count = 1
+		s.Acts = append(s.Acts, kind)
+		return
+	}
+	s.Unlisted++
+	sum := sumOf(r)
+	switch {
+	case slices.Contains(s.UnlistedSHA256, sum):
+	case len(s.UnlistedSHA256) < foldSums:
+		s.UnlistedSHA256 = append(s.UnlistedSHA256, sum)
+	default:
+		rest := sha256.Sum256([]byte(s.RestSHA256 + sum))
+		s.RestSHA256 = hex.EncodeToString(rest[:])
+	}
 }
 
-// flood is what one user does in one Pod in one minute.
-type flood struct {
-	mu sync.Mutex
-	// count is the number of records that have an AuditEvent of their own.
-	count int
-	// name is the name of the AuditEvent into which the others are folded.
-	name   string
-	status v1alpha1.AuditEventStatus
-	bytes  int
+func listed(s *v1alpha1.AuditEventStatus, kind *v1alpha1.AuditFold) int {
+	return slices.IndexFunc(s.Acts, func(a v1alpha1.AuditFold) bool { return same(&a, kind) })
 }
 
-func newFloods() *floods { return &floods{minute: map[floodKey]*flood{}} }
-
-// of returns the flood that a record belongs to, and forgets the floods of
-// minutes that are over.
-func (f *floods) of(r *v1alpha1.AuditRecord) *flood {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	minute := r.Time.Truncate(time.Minute)
-	if minute.After(f.swept) {
-		f.swept = minute
-		for key := range f.minute {
-			// A record may wait in a queue for a while.
-			if key.minute < minute.Add(-5*time.Minute).Unix() {
-				delete(f.minute, key)
-			}
-		}
+func hasRoom(s *v1alpha1.AuditEventStatus, kind *v1alpha1.AuditFold) bool {
+	size := sizeOf(kind)
+	for i := range s.Acts {
+		size += sizeOf(&s.Acts[i])
 	}
-	key := floodKey{user: r.User.Username, lane: act.Lane(r), minute: minute.Unix()}
-	if f.minute[key] == nil {
-		f.minute[key] = &flood{}
-	}
-	return f.minute[key]
+	return len(s.Acts) < foldActs && size <= foldBytes
 }
 
-// exceeds reports whether further records are folded.
-func (f *flood) exceeds(limit int) bool { return limit >= 0 && f.count >= limit }
+// kindOf is an act as a fold lists it. A long command has only its sum.
+func kindOf(r *v1alpha1.AuditRecord) v1alpha1.AuditFold {
+	kind := v1alpha1.AuditFold{
+		Way: r.Way, Decision: r.Decision, Namespace: r.Namespace, Pod: r.Pod, Container: r.Container, Command: r.Command, Path: r.Path,
+	}
+	if r.CommandSHA256 != "" || sizeOf(&kind) > foldBytes/4 {
+		kind.Command, kind.CommandSHA256 = nil, sumOf(r)
+	}
+	return kind
+}
 
-// with returns the status with one more record.
-func (f *flood) with(r *v1alpha1.AuditRecord) v1alpha1.AuditEventStatus {
-	next := *f.status.DeepCopy()
-	next.Count++
-	if next.FirstTime == nil {
-		next.FirstTime = r.Time.DeepCopy()
+func sizeOf(a *v1alpha1.AuditFold) int {
+	size := len(a.Namespace) + len(a.Pod) + len(a.Container) + len(a.Path)
+	for _, argument := range a.Command {
+		size += len(argument) + 1
 	}
-	next.LastTime = r.Time.DeepCopy()
-	for i := range next.Acts {
-		a := &next.Acts[i]
-		if a.Way == r.Way && a.Decision == r.Decision && a.Container == r.Container && slices.Equal(a.Command, r.Command) {
-			a.Count++
-			return next
-		}
+	return size
+}
+
+func same(a, b *v1alpha1.AuditFold) bool {
+	return a.Way == b.Way && a.Decision == b.Decision && a.Namespace == b.Namespace && a.Pod == b.Pod && a.Container == b.Container &&
+		a.CommandSHA256 == b.CommandSHA256 && a.Path == b.Path && slices.Equal(a.Command, b.Command)
+}
+
+// sumOf is the SHA-256 of a record's command, or of the path behind a proxy.
+func sumOf(r *v1alpha1.AuditRecord) string {
+	if r.CommandSHA256 != "" {
+		return r.CommandSHA256
 	}
-	size := 0
-	for _, argument := range r.Command {
-		size += len(argument)
+	command := r.Command
+	if len(command) == 0 && r.Path != "" {
+		command = []string{r.Path}
 	}
-	if len(next.Acts) == foldActs || f.bytes+size > foldBytes {
-		next.Unlisted++
-		return next
-	}
-	f.bytes += size
-	next.Acts = append(next.Acts, v1alpha1.AuditFold{Way: r.Way, Decision: r.Decision, Container: r.Container, Command: r.Command, Count: 1})
-	return next
+	_, sum := act.Sum(command)
+	return sum
 }

@@ -13,10 +13,8 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/audit/internal/act"
 )
-
-// crdName is the name of AuditEvent's CustomResourceDefinition.
-const crdName = "auditevents.admitkit.dev"
 
 // Parts implements [extension.Composite]: validators that protect AuditEvents, and
 // the controller that deletes them in the end.
@@ -27,26 +25,24 @@ func (e *events) Parts(extension.Manager) ([]any, error) {
 // guards returns the validators that protect AuditEvents from changes and early
 // deletion. RBAC decides who may create one.
 func (e *events) guards() []any {
-	fail := admissionregistrationv1.Fail
 	update, remove := admissionregistrationv1.Update, admissionregistrationv1.Delete
 	group, version := v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version
 	return []any{
-		extension.Validating(&eventGuard{e}, extension.Scope{
-			Name: "audit-events", FailurePolicy: &fail, NamespaceSelector: extension.EveryNamespace(),
-			Rules: slices.Concat(
-				extension.Resources(group, version, []string{"auditevents"}, update, remove),
-				extension.Resources(group, version, []string{"auditevents/status"}, update),
-			),
-		}),
-		// The objects that go with a CRD are deleted without admission.
-		extension.Validating(&crdGuard{e}, extension.Scope{
-			Name: "audit-events-crd", FailurePolicy: &fail, NamespaceSelector: extension.EveryNamespace(),
-			Rules: extension.Resources("apiextensions.k8s.io", "v1", []string{"customresourcedefinitions"}, remove),
-			MatchConditions: []admissionregistrationv1.MatchCondition{
-				{Name: "of-audit-events", Expression: "request.name == '" + crdName + "'"},
-			},
-		}),
+		extension.Validating(&eventGuard{e}, guarding("audit-events", slices.Concat(
+			extension.Resources(group, version, []string{"auditevents"}, update, remove),
+			extension.Resources(group, version, []string{"auditevents/status"}, update),
+		))),
+		extension.Validating(&timeGuard{e}, guarding("audit-events-time",
+			extension.Resources(group, version, []string{"auditevents"}, admissionregistrationv1.Create), farFromCreation)),
+		extension.Validating(&crdGuard{e}, guarding("audit-events-crd",
+			extension.Resources("apiextensions.k8s.io", "v1", []string{"customresourcedefinitions"}, update, remove), ofAuditEvents, changesSpec)),
 	}
+}
+
+// guarding returns a scope in all namespaces that fails closed.
+func guarding(name string, rules []admissionregistrationv1.RuleWithOperations, conditions ...admissionregistrationv1.MatchCondition) extension.Scope {
+	fail := admissionregistrationv1.Fail
+	return extension.Scope{Name: name, FailurePolicy: &fail, NamespaceSelector: extension.EveryNamespace(), Rules: rules, MatchConditions: conditions}
 }
 
 // eventGuard makes AuditEvents write-once.
@@ -103,10 +99,13 @@ func (g *eventGuard) validateCount(ctx context.Context, event, old *v1alpha1.Aud
 
 func (g *eventGuard) validateDeletion(ctx context.Context, event *v1alpha1.AuditEvent, req *extension.Request) error {
 	user := req.User().Username
-	if slices.Contains(g.events.options.DeletableBy, user) {
-		return nil
+	if slices.Contains(g.events.options.DeletableBy, user) && event.Spec.Way != v1alpha1.WayCleanup {
+		return g.events.recordCleanup(ctx, event, req)
 	}
-	end := g.events.end(event)
+	end, known := g.events.end(event)
+	if !known {
+		return tampered(req, event.Name, "this record has no time, so admitkit keeps it: has somebody changed the CRD?")
+	}
 	self, err := g.events.isManager(ctx, user)
 	if err != nil {
 		return err
@@ -117,17 +116,62 @@ func (g *eventGuard) validateDeletion(ctx context.Context, event *v1alpha1.Audit
 	return tampered(req, event.Name, fmt.Sprintf("an audit record is kept until %s; admitkit deletes it then", end.UTC().Format(time.RFC3339)))
 }
 
-// crdGuard protects the CRD.
-type crdGuard struct{ events *events }
-
-var _ extension.Validator[*metav1.PartialObjectMetadata] = (*crdGuard)(nil)
-
-// Validate refuses to delete the CRD, which would delete all records.
-func (g *crdGuard) Validate(_ context.Context, crd *metav1.PartialObjectMetadata, req *extension.Request) error {
-	if crd.Name != crdName && req.Name != crdName || slices.Contains(g.events.options.DeletableBy, req.User().Username) {
+// recordCleanup records that a user deletes an AuditEvent before its time. It refuses
+// the deletion if it cannot.
+func (e *events) recordCleanup(ctx context.Context, event *v1alpha1.AuditEvent, req *extension.Request) error {
+	if req.DryRun() {
 		return nil
 	}
-	return tampered(req, crdName, "this would delete every audit record; unregister the audit webhooks first, which the API server's own audit log records")
+	was, user := &event.Spec, req.User()
+	r := &v1alpha1.AuditRecord{
+		ID: string(req.UID), Time: metav1.NewMicroTime(e.options.Clock.Now()), Way: v1alpha1.WayCleanup, Verb: "delete", Path: "auditevents/" + event.Name,
+		User:     v1alpha1.AuditUser{Username: user.Username, UID: user.UID, Groups: user.Groups},
+		Decision: v1alpha1.AuditAllowed,
+		Reason:   fmt.Sprintf("deletes the record of %s by %s at %s", act.Describe(&was.AuditRecord), was.User.Username, was.Time.UTC().Format(time.RFC3339)),
+	}
+	act.Bound(r)
+	flood := e.bounds.place(r)
+	wait := flood.add(ctx, e, r)
+	if flood.exists() {
+		return nil // thousands of deletions do not wait for the count
+	}
+	if err := wait(); err != nil {
+		return fmt.Errorf("recording who deletes AuditEvents: %w", err)
+	}
+	return nil
+}
+
+// timeGuard keeps the time of a record near its creation: the retention counts from the
+// later of them.
+type timeGuard struct{ events *events }
+
+var _ extension.Validator[*v1alpha1.AuditEvent] = (*timeGuard)(nil)
+
+// farFromCreation lets only records through whose times are wrong, so that recording
+// does not wait for the webhook.
+var farFromCreation = admissionregistrationv1.MatchCondition{
+	Name: "far-from-creation",
+	Expression: "!has(object.spec.time) || " +
+		"timestamp(object.spec.time) > timestamp(object.metadata.creationTimestamp) + duration('1m') || " +
+		"timestamp(object.spec.time) < timestamp(object.metadata.creationTimestamp) - duration('1m')",
+}
+
+// Register connects to the cluster.
+func (g *timeGuard) Register(mgr extension.Manager) error { return g.events.Register(mgr) }
+
+// Validate refuses a record whose time is far from its creation. Only the manager's may be
+// late: a record can wait in a queue while the API server is slow.
+func (g *timeGuard) Validate(ctx context.Context, event *v1alpha1.AuditEvent, req *extension.Request) error {
+	self, err := g.events.isManager(ctx, req.User().Username)
+	if err != nil {
+		return err
+	}
+	created, at := event.CreationTimestamp.Time, event.Spec.Time.Time
+	if self && !at.IsZero() && at.Before(created) {
+		return nil
+	}
+	return tampered(req, event.Name, fmt.Sprintf("spec.time, %s, must be within a minute of the creation of the audit record, %s; do the clocks of admitkit and the API server differ?",
+		at.UTC().Format(time.RFC3339), created.UTC().Format(time.RFC3339)))
 }
 
 func tampered(req *extension.Request, name, reason string) error {

@@ -19,17 +19,19 @@ const (
 	LabelDecision  = "admitkit.dev/decision"
 	// LabelRequest has the name of the access request.
 	LabelRequest = "admitkit.dev/access-request"
-	// LabelFolded is "true" on an AuditEvent that counts a flood.
+	// LabelFolded is "true" on an AuditEvent that counts a flood. Besides, it has the labels
+	// of the user, and of the namespace if all acts are in one.
 	LabelFolded = "admitkit.dev/folded"
 )
 
 func labelsOf(r *v1alpha1.AuditRecord) map[string]string {
-	labels := map[string]string{LabelDecision: string(r.Decision)}
+	labels := map[string]string{}
 	set := func(key, value string) {
 		if value != "" {
 			labels[key] = LabelValue(value)
 		}
 	}
+	set(LabelDecision, string(r.Decision))
 	set(LabelUser, r.User.Username)
 	set(LabelNamespace, r.Namespace)
 	set(LabelPod, r.Pod)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -25,6 +26,7 @@ type reaper struct {
 	events *events
 	cached client.Reader
 	pace   *rate.Limiter
+	log    *zap.Logger
 }
 
 var _ extension.Reconciler = (*reaper)(nil)
@@ -41,7 +43,7 @@ func (r *reaper) Register(mgr extension.Manager) error {
 	if err != nil {
 		return err
 	}
-	r.cached = own.GetCache()
+	r.cached, r.log = own.GetCache(), mgr.GetLogger().Desugar().Named("audit")
 	perSecond := r.events.options.DeletionsPerSecond
 	r.pace = rate.NewLimiter(rate.Limit(perSecond), perSecond)
 	return builder.ControllerManagedBy(mgr.GetKubeManager()).Named("audit-retention").
@@ -56,7 +58,9 @@ func trimEvent(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
-	trimmed := &v1alpha1.AuditEvent{ObjectMeta: metav1.ObjectMeta{Name: event.Name, UID: event.UID, ResourceVersion: event.ResourceVersion}}
+	trimmed := &v1alpha1.AuditEvent{ObjectMeta: metav1.ObjectMeta{
+		Name: event.Name, UID: event.UID, ResourceVersion: event.ResourceVersion, CreationTimestamp: event.CreationTimestamp,
+	}}
 	trimmed.Spec.Time = event.Spec.Time
 	trimmed.Status.LastTime = event.Status.LastTime
 	return trimmed, nil
@@ -69,15 +73,30 @@ func (r *reaper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	if err := r.cached.Get(ctx, req.NamespacedName, &event); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	end := r.events.end(&event)
+	end, known := r.events.end(&event)
+	if !known {
+		r.log.Error("an AuditEvent has no time, so nobody deletes it: has somebody changed the CRD?", zap.String("auditEvent", event.Name))
+		return reconcile.Result{}, nil
+	}
 	if left := end.Sub(r.events.options.Clock.Now()); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
 	if err := r.pace.Wait(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
-	uid := event.UID
-	if err := r.events.client.Delete(ctx, &event, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
+	// The API server has the last word, about the record and about the time.
+	var now v1alpha1.AuditEvent
+	if err := r.events.client.Get(ctx, req.NamespacedName, &now); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if ahead, agree := r.events.server.agrees(); !agree {
+		r.log.Error("no AuditEvent is deleted while the clocks differ", zap.Duration("apiServerAhead", ahead), zap.Duration("most", maxSkew))
+		return reconcile.Result{RequeueAfter: maxSkew}, nil
+	}
+	if last, known := r.events.end(&now); !known || last.After(end) {
+		return reconcile.Result{}, nil // the cache is about to see the change
+	}
+	if err := r.events.client.Delete(ctx, &now, client.Preconditions{UID: &now.UID, ResourceVersion: &now.ResourceVersion}); client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("deleting AuditEvent %s: %w", event.Name, err)
 	}
 	reaped.Inc()
