@@ -99,6 +99,9 @@ func templateStatus(t v1alpha1.Template, missing error) *v1alpha1.TemplateStatus
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
 	_, invalid := maxDuration(t.GetAccessConfig())
+	if t, ok := t.(*v1alpha1.PodAccessTemplate); ok && t.Unreadable() != nil {
+		invalid = t.Unreadable()
+	}
 	set(v1alpha1.ConditionTemplateDurationsValid, invalid, v1alpha1.ReasonTemplateInvalid)
 	set(v1alpha1.ConditionTargetRefExists, missing, v1alpha1.ReasonTargetMissing)
 	status.Ready = invalid == nil && missing == nil
