@@ -136,7 +136,13 @@ type RequestStatus struct {
 	Ready bool `json:"ready"`
 	// PodName is the Pod that access is about.
 	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	PodName string `json:"podName,omitempty"`
+	// PodUID is the UID of that Pod. It is written before there is access, and from
+	// then on neither it nor podName changes: a request gives access to one Pod.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	PodUID string `json:"podUID,omitempty"`
 	// AccessMessage is the command by which the engineer uses the access.
 	// +optional
 	AccessMessage string `json:"accessMessage,omitempty"`
@@ -190,6 +196,7 @@ type PodAccessRequestSpec struct {
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52",message="the name must have at most 52 characters: that of the access Pod is made of it"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.usedBy) || (has(self.status) && has(self.status.usedBy) && self.status.usedBy == oldSelf.status.usedBy)",message="status.usedBy cannot be changed: the request has been used"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.revokedAt) || (has(self.status) && has(self.status.revokedAt) && self.status.revokedAt == oldSelf.status.revokedAt)",message="status.revokedAt cannot be changed: the request has been revoked"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.podUID) || (has(self.status) && has(self.status.podUID) && self.status.podUID == oldSelf.status.podUID && has(self.status.podName) == has(oldSelf.status.podName) && (!has(self.status.podName) || self.status.podName == oldSelf.status.podName))",message="status.podName and status.podUID cannot be changed: the Pod has been chosen; make another request"
 // +kubebuilder:printcolumn:name="Template",type=string,JSONPath=`.spec.templateName`
 // +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.status.podName`
 // +kubebuilder:printcolumn:name="Requester",type=string,JSONPath=`.spec.requester.username`
@@ -234,6 +241,7 @@ type ExecAccessRequestSpec struct {
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52",message="the name must have at most 52 characters: those of Role and RoleBinding are made of it"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.usedBy) || (has(self.status) && has(self.status.usedBy) && self.status.usedBy == oldSelf.status.usedBy)",message="status.usedBy cannot be changed: the request has been used"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.revokedAt) || (has(self.status) && has(self.status.revokedAt) && self.status.revokedAt == oldSelf.status.revokedAt)",message="status.revokedAt cannot be changed: the request has been revoked"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.podUID) || (has(self.status) && has(self.status.podUID) && self.status.podUID == oldSelf.status.podUID && has(self.status.podName) == has(oldSelf.status.podName) && (!has(self.status.podName) || self.status.podName == oldSelf.status.podName))",message="status.podName and status.podUID cannot be changed: the Pod has been chosen; make another request"
 // +kubebuilder:printcolumn:name="Template",type=string,JSONPath=`.spec.templateName`
 // +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.status.podName`
 // +kubebuilder:printcolumn:name="Requester",type=string,JSONPath=`.spec.requester.username`

@@ -86,6 +86,9 @@ type PodAccessTemplate struct {
 	Spec PodAccessTemplateSpec `json:"spec"`
 	// +optional
 	Status TemplateStatus `json:"status,omitempty"`
+
+	// unreadable says why the spec was not decoded; see UnmarshalJSON.
+	unreadable string `json:"-"`
 }
 
 // PodAccessTemplateList is a list of PodAccessTemplates.

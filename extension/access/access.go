@@ -20,7 +20,7 @@
 // server sets, and its spec.duration, which admission guards. The Role records
 // which Pod was chosen, and engineers cannot write it. Status, labels, owner
 // references and annotations of anything an engineer may write are only reports:
-// nothing follows from them, but for two fields of the status that can only take
+// nothing follows from them, but for those fields of the status that can only take
 // access away.
 //
 // # How a request is granted

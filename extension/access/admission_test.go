@@ -253,14 +253,14 @@ var attacks = map[string]func(t *testing.T, namespace string, req *v1alpha1.Exec
 	},
 	"by writing the status": func(t *testing.T, _ string, req *v1alpha1.ExecAccessRequest) {
 		for _, text := range []string{
-			`{"status":{"ready":true,"expiresAt":"2099-01-01T00:00:00Z","podName":"other","conditions":null}}`,
+			`{"status":{"ready":true,"expiresAt":"2099-01-01T00:00:00Z","accessMessage":"other","conditions":null}}`,
 			`{"status":{"ready":false,"conditions":[{"type":"AccessStillValid","status":"False","reason":"Expired","message":"","lastTransitionTime":"2020-01-01T00:00:00Z"}]}}`,
 		} {
 			if err := admin.Status().Patch(t.Context(), req.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(text))); err != nil {
 				t.Fatal(err)
 			}
 			await(t, req, "says the truth again", func() bool {
-				return req.Status.Ready && req.Status.PodName != "other" && req.Status.ExpiresAt.Year() < 2099
+				return req.Status.Ready && req.Status.AccessMessage != "other" && req.Status.ExpiresAt.Year() < 2099
 			})
 		}
 	},
@@ -308,23 +308,22 @@ var attacks = map[string]func(t *testing.T, namespace string, req *v1alpha1.Exec
 	},
 }
 
-// A Pod made by hand with the name of an access Pod gives nobody anything.
+// A Pod with the name of an access Pod that was made while no webhook was registered
+// gives nobody anything.
 func TestAPodMadeByHandIsNoAccessPod(t *testing.T) {
 	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 1)
-	start(t, namespace, access.Options{})
-	testkit.Create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	forged := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: "podaccess-a",
-			Labels:          map[string]string{access.LabelManagedBy: "admitkit-access", access.LabelRequest: "a"},
-			Annotations:     map[string]string{access.AnnotationRequestUID: "1", access.AnnotationPodUID: "2"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "admitkit.dev/v1alpha1", Kind: "ExecAccessRequest", Name: "a", UID: "1"}},
+			Labels:      map[string]string{access.LabelManagedBy: "admitkit-access", access.LabelRequest: "a"},
+			Annotations: map[string]string{access.AnnotationRequestUID: "1", access.AnnotationPodUID: "2"},
 		},
 		Spec: corev1.PodSpec{SchedulerName: "nobody", Containers: []corev1.Container{{Name: "main", Image: "example.com/forged"}}},
 	}
-	forged.OwnerReferences = nil
 	testkit.Create(t, admin, forged)
+	start(t, namespace, access.Options{})
+	testkit.Create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	req := podRequest(namespace, "a", "web")
 	testkit.Create(t, as(t, alice), req)
 	await(t, req, "says that the name is taken", func() bool { return fails(req, "AccessResourcesCreated", "NameTaken") })

@@ -157,7 +157,7 @@ func (f *facts) answer() decision {
 	}{
 		{v1alpha1.ConditionTargetTemplateExists, "Found", f.noTemplate},
 		{v1alpha1.ConditionAccessDurationsValid, "Valid", func() *refusal { return allows(f.template, f.request.GetRequestSpec()) }},
-		{"", "", func() *refusal { return noTarget(f.noTarget) }},
+		{"", "", f.unavailable},
 		{"", "", func() (refused *refusal) { pod, refused = f.pod(); return refused }},
 	} {
 		if refused := check.refuses(); refused != nil {
@@ -178,6 +178,20 @@ func (f *facts) noTemplate() *refusal {
 		return nil
 	}
 	return f.kind.noTemplate(f.key.Namespace, f.request.GetRequestSpec().TemplateName).about(v1alpha1.ConditionTargetTemplateExists)
+}
+
+// unavailable says why there is no Pod to give access to for now. Once there was one,
+// no other is chosen.
+func (f *facts) unavailable() *refusal {
+	refused, settled := noTarget(f.noTarget), f.settled()
+	switch {
+	case settled == choice{}:
+	case refused != nil && refused.reason == v1alpha1.ReasonUnknownPod:
+		return lostPod(settled.name, podGone)
+	case f.chosen != nil && f.chosen.UID != settled.uid:
+		return lostPod(settled.name, podReplaced)
+	}
+	return refused
 }
 
 // pod returns the Pod that access will be to: the one that was chosen, or one to be
@@ -206,26 +220,27 @@ func (f *facts) pod() (*corev1.Pod, *refusal) {
 }
 
 // keep keeps what was granted, and completes it. When the Pod is lost another is not
-// chosen, and the RoleBinding, which the Pod owned, is not made again.
+// chosen, and the RoleBinding, which the Pod owned, is not made again. One that the
+// Pod does not own any more goes; the next attempt finds out why.
 func (f *facts) keep() decision {
+	if f.lost == "" && f.disowned() {
+		return decision{dead: true, unbind: true}
+	}
 	d := decision{status: newState(f.request, f.end)}
 	chosen := chosenPod(f.role)
-	switch {
-	case f.binding != nil:
-		d.live = true
-	case f.lost != "":
-		d.dead = true
-		d.status.podGone(chosen.name, f.lost)
+	d.status.choose(chosen)
+	if f.lost != "" {
+		d.dead, d.unbind = true, f.binding != nil
+		d.status.refused(lostPod(chosen.name, f.lost))
 		return d
-	default:
+	}
+	if f.binding != nil {
+		d.live = true
+	} else {
 		d.grant = &grant{}
 	}
-	d.status.granted(chosen.name, f.role.Annotations[annotationMessage])
-	if f.lost != "" {
-		d.status.podGone(chosen.name, f.lost)
-	} else {
-		d.status.observed(f.kind, f.own)
-	}
+	d.status.granted(f.role.Annotations[annotationMessage])
+	d.status.observed(f.kind, f.own)
 	return d
 }
 

@@ -70,10 +70,23 @@ func evicts(f *facts) { f.role.Annotations[AnnotationOnExpiry] = string(v1alpha1
 // hasBinding gives a request the RoleBinding of a grant, which owner made.
 func hasBinding(owner types.UID) func(*facts) {
 	return func(f *facts) {
-		f.binding = &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationRequestUID: string(owner)}}}
+		f.binding = &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{
+			Annotations:     map[string]string{AnnotationRequestUID: string(owner)},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "web-0", UID: "p"}},
+		}}
 	}
 }
 
+// settledOn says which Pod an earlier grant of the request was about.
+func settledOn(name, uid string) func(*facts) {
+	return func(f *facts) {
+		f.request.GetRequestStatus().PodName, f.request.GetRequestStatus().PodUID = name, uid
+	}
+}
+
+func isUnknown(f *facts) {
+	f.chosen, f.noTarget = nil, workload.UnknownPodError("Pod shop/web-1 does not exist")
+}
 func isGone(f *facts)    { f.request = nil }
 func isInvalid(f *facts) { f.invalid = errors.New("spec.duration: no duration") }
 func isUsed(f *facts) {
@@ -141,7 +154,11 @@ func TestWhatIsDoneAboutARequest(t *testing.T) {
 		"a grant that lacks the RoleBinding gets it":       {about(execAccess, hasRole("1")), early, []string{"grant"}, "ready=true", end},
 		"a grant is left alone":                            {about(execAccess, hasRole("1"), hasBinding("1")), early, nil, "ready=true", end},
 		"a lost Pod is not granted again":                  {about(execAccess, hasRole("1"), func(f *facts) { f.lost = podGone }), early, nil, "PodGone", end},
-		"a grant whose Pod is lost says so":                {about(podAccess, hasRole("1"), hasBinding("1"), func(f *facts) { f.lost = podReplaced }), early, nil, "PodGone", end},
+		"a grant whose Pod is lost ends":                   {about(podAccess, hasRole("1"), hasBinding("1"), func(f *facts) { f.lost = podReplaced }), early, []string{"unbind"}, "PodGone", end},
+		"a binding that its Pod does not own goes":         {about(execAccess, hasRole("1"), hasBinding("1"), func(f *facts) { f.binding.OwnerReferences = nil }), early, []string{"unbind"}, "", end},
+		"a request that lost its Role keeps its Pod":       {about(execAccess, settledOn("web-0", "p")), early, []string{"grant"}, "ready=false", end},
+		"a request that lost its Role gets no other Pod":   {about(execAccess, settledOn("web-0", "q")), early, nil, "PodGone", end},
+		"a request whose Pod is gone gets no other":        {about(execAccess, settledOn("web-1", "p"), isUnknown), early, nil, "PodGone", end},
 		"a used request loses the RoleBinding alone":       {about(podAccess, hasRole("1"), hasBinding("1"), isUsed), early, []string{"unbind"}, "Used", end},
 		"what an earlier request left goes first":          {about(podAccess, hasRole("0"), hasBinding("0")), early, []string{"unbind", "remove podaccess-a", "unrecord", "behind"}, "", end},
 		"a binding that an earlier request left goes":      {about(execAccess, hasRole("1"), hasBinding("0")), early, []string{"unbind", "unrecord", "behind"}, "", end},

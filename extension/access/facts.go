@@ -3,11 +3,11 @@ package access
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -87,6 +87,25 @@ func (f *facts) stage(now time.Time) stage {
 		return recorded
 	}
 	return granted
+}
+
+// settled returns the Pod that an earlier grant of the request was about, if there
+// was one: the status has it, where the API server lets nobody change it. Somebody
+// may have written it before the manager did, and so it can only take access away.
+func (f *facts) settled() choice {
+	status := f.request.GetRequestStatus()
+	if status.PodUID == "" {
+		return choice{}
+	}
+	return choice{name: status.PodName, uid: types.UID(status.PodUID)}
+}
+
+// disowned reports whether the Pod no longer owns the RoleBinding, as when somebody
+// deletes it with --cascade=orphan. A later Pod of its name must not inherit that.
+func (f *facts) disowned() bool {
+	return f.binding != nil && !slices.ContainsFunc(f.binding.OwnerReferences, func(o metav1.OwnerReference) bool {
+		return o.Kind == "Pod" && o.UID == chosenPod(f.role).uid
+	})
 }
 
 // read reads the facts about a request; req is nil if it is gone. What belongs to
@@ -190,7 +209,11 @@ func (r *requests) readTarget(ctx context.Context, f *facts) error {
 		f.target, err = workload.Find(ctx, r.live, f.key.Namespace, *ref)
 	}
 	if err == nil && f.target != nil && !r.kind.makesPod {
-		f.chosen, err = f.target.Choose(ctx, r.live, f.request.GetTargetPod())
+		name := f.request.GetTargetPod()
+		if name == "" {
+			name = f.settled().name
+		}
+		f.chosen, err = f.target.Choose(ctx, r.live, name)
 	}
 	if noTarget(err) != nil {
 		f.noTarget, err = err, nil
@@ -220,34 +243,49 @@ func noTarget(err error) *refusal {
 // collector deletes the RoleBinding that it owns, and that is watched.
 func (r *requests) readPod(ctx context.Context, f *facts) error {
 	pod := chosenPod(f.role)
+	if settled := f.settled(); settled != (choice{}) && settled != pod {
+		f.lost = podOther
+		return nil
+	}
 	key := types.NamespacedName{Namespace: f.key.Namespace, Name: pod.name}
 	if f.kind.makesPod {
 		own, err := get(ctx, r.cached, key, &corev1.Pod{})
 		if err != nil {
 			return err
 		}
-		f.own = own
+		if own != nil && own.UID == pod.uid { // else it may be an earlier one, if the cache is behind
+			f.own = own
+		}
 	}
 	if f.binding != nil && (f.own != nil || !f.kind.makesPod) {
-		if f.own != nil && f.own.UID != pod.uid {
-			f.lost = podReplaced
-		}
 		return nil
 	}
-	found := &metav1.PartialObjectMetadata{}
-	found.APIVersion, found.Kind = "v1", "Pod"
-	err := r.live.Get(ctx, key, found)
+	found, err := r.livePod(ctx, key)
 	switch {
-	case apierrors.IsNotFound(err):
+	case err != nil:
+		return err
+	case found == nil:
 		f.lost = podGone
-	case err == nil && found.UID != pod.uid:
+	case found.UID != pod.uid:
 		f.lost = podReplaced
+	case !found.DeletionTimestamp.IsZero():
+		f.lost = podGoing
 	}
-	return client.IgnoreNotFound(err)
+	return nil
 }
 
-// What has become of a Pod that no longer exists.
+// livePod returns the metadata of a Pod as the API server has it, nil if it does not
+// exist.
+func (a *shared) livePod(ctx context.Context, key types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
+	found := &metav1.PartialObjectMetadata{}
+	found.APIVersion, found.Kind = "v1", "Pod"
+	return get(ctx, a.live, key, found)
+}
+
+// What has become of the Pod of a grant that has lost it.
 const (
 	podGone     = "is gone"
+	podGoing    = "is being deleted"
 	podReplaced = "was replaced by another of the same name"
+	podOther    = "is not the one that status.podUID names"
 )

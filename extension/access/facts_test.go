@@ -3,14 +3,22 @@ package access
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/access/internal/workload"
 )
 
 // broken is an API server that answers no read.
@@ -65,5 +73,72 @@ func TestAFailureAfterTheRetentionIsRetriedEverMoreSlowly(t *testing.T) {
 			t.Errorf("it is tried again after %s, and before that after %s", result.RequeueAfter, last)
 		}
 		last = result.RequeueAfter
+	}
+}
+
+// hung is an API server that answers no read, not even when the context ends.
+type hung struct {
+	client.Reader
+	release chan struct{}
+}
+
+func (h hung) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	<-h.release
+	return errors.New("released")
+}
+
+func TestAStepThatHangsHoldsNeitherItsWorkerNorTheManager(t *testing.T) {
+	scheme, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	live := hung{release: make(chan struct{})}
+	defer close(live.release)
+	f := about(execAccess)
+	f.request.SetCreationTimestamp(metav1.NewTime(time.Now().Truncate(time.Second)))
+	f.request.GetRequestSpec().Duration = "3s"
+	f.template.(*v1alpha1.ExecAccessTemplate).Namespace = "shop"
+	f.template.(*v1alpha1.ExecAccessTemplate).Spec.ControllerTargetRef = v1alpha1.ControllerTargetRef{APIVersion: "v1", Kind: "Pod", Name: "web-0"}
+	f.template.(*v1alpha1.ExecAccessTemplate).Spec.AccessConfig.SingleUse = false
+	binding := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "execaccess-a"}}
+	cached := fake.NewClientBuilder().WithScheme(scheme).WithObjects(f.request, f.template).WithStatusSubresource(f.request).Build()
+	writer := fake.NewClientBuilder().WithScheme(scheme).WithObjects(f.request.DeepCopyObject().(client.Object), binding).WithStatusSubresource(f.request).Build()
+	a := &shared{options: Options{Clock: clock.RealClock{}, Retention: time.Hour}, log: zap.NewNop(), cached: cached, live: live, writer: writer}
+	r := newRequests(a, execAccess)
+	item := reconcile.Request{NamespacedName: f.key}
+
+	result, err := r.Reconcile(t.Context(), item)
+	if end := f.request.GetCreationTimestamp().Add(3 * time.Second); err != nil || time.Now().Before(end) || time.Since(end) > time.Second {
+		t.Errorf("the worker was free %s after the end: %v", time.Since(end), err)
+	}
+	if result.RequeueAfter > time.Second || result.Priority == nil || *result.Priority != priorityEnd {
+		t.Errorf("the end comes after %+v", result)
+	}
+	if _, err := r.Reconcile(t.Context(), item); err != nil || !apierrors.IsNotFound(writer.Get(t.Context(), client.ObjectKeyFromObject(binding), binding)) {
+		t.Errorf("access does not end while an earlier attempt hangs: %v", err)
+	}
+
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	for name, reconcile := range map[string]func() error{
+		"a request": func() error { _, err := r.reconcile(stopped, f.key); return err },
+		"a template": func() error {
+			templates := newTemplates(a, execAccess)
+			templates.cached, templates.targets = live, &workload.Watches{}
+			_, err := templates.Reconcile(stopped, item)
+			return err
+		},
+	} {
+		began := time.Now()
+		if err := reconcile(); err == nil || time.Since(began) > time.Second {
+			t.Errorf("the manager stops %s after %s: %v", name, time.Since(began), err)
+		}
+	}
+}
+
+func TestAStepThatPanicsFailsAlone(t *testing.T) {
+	_, err := within(t.Context(), time.Minute, func(context.Context) (int, error) { panic("no such field") })
+	if err == nil || !strings.Contains(err.Error(), "panic: no such field") || !strings.Contains(err.Error(), "facts_test.go") {
+		t.Errorf("got %v", err)
 	}
 }

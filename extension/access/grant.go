@@ -34,12 +34,16 @@ func (r *requests) grant(ctx context.Context, f *facts, d *decision) error {
 			return err
 		}
 		role = made
-		d.status.granted(chosenPod(role).name, role.Annotations[annotationMessage])
+		d.status.granted(role.Annotations[annotationMessage])
 		d.status.observed(f.kind, pod)
 	}
 	if r.options.Clock.Now().After(f.end) {
 		d.status = nil
 		return nil
+	}
+	d.status.choose(chosenPod(role))
+	if err := r.settle(ctx, f, chosenPod(role)); err != nil {
+		return fmt.Errorf("writing the choice of the Pod into the status: %w", err)
 	}
 	binding, err := newBinding(r.kind, f.request, role)
 	if err != nil {
@@ -50,6 +54,17 @@ func (r *requests) grant(ctx context.Context, f *facts, d *decision) error {
 	}
 	d.live = true
 	return nil
+}
+
+// settle writes the choice of the Pod into the status before there is access to it.
+// Anybody may delete the Role, but that must not lead to another Pod.
+func (r *requests) settle(ctx context.Context, f *facts, pod choice) error {
+	if f.settled() != (choice{}) {
+		return nil
+	}
+	s := newState(f.request, f.end)
+	s.choose(pod)
+	return r.patchStatus(ctx, f.request, s)
 }
 
 // record makes the access Pod, or finds the one that an earlier attempt made, and
@@ -83,23 +98,38 @@ func (r *requests) record(ctx context.Context, f *facts, g *grant) (*rbacv1.Role
 	return role, pod, nil
 }
 
-// createPod creates an access Pod, or returns the one that an earlier attempt made.
+// createPod creates an access Pod, or returns the one that an earlier attempt made: a
+// request gets one Pod. Nobody else can have made one that the request owns; see
+// [recordGuard].
 func (r *requests) createPod(ctx context.Context, f *facts, pod *corev1.Pod) (*corev1.Pod, error) {
+	if f.settled() != (choice{}) {
+		return r.madePod(ctx, f)
+	}
 	err := r.writer.Create(ctx, pod)
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		key := client.ObjectKeyFromObject(pod)
-		if err := r.live.Get(ctx, key, pod); err != nil {
-			return nil, err
-		}
-		if !f.kind.owns(pod, f.request.GetUID()) {
-			return nil, refuse(v1alpha1.ReasonNameTaken, "Pod %s/%s exists and does not belong to this request", key.Namespace, key.Name).forNow()
-		}
-		return pod, nil
+		return r.madePod(ctx, f)
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
 		return nil, refuse(v1alpha1.ReasonPodRefused, "the API server refuses the access Pod: %v", err).forNow()
 	}
 	return pod, err
+}
+
+// madePod returns the access Pod that an earlier attempt made.
+func (r *requests) madePod(ctx context.Context, f *facts) (*corev1.Pod, error) {
+	key, settled := f.kind.resource(f.key), f.settled()
+	pod, err := get(ctx, r.live, key, &corev1.Pod{})
+	switch {
+	case err != nil:
+		return nil, err
+	case settled != choice{} && pod == nil:
+		return nil, lostPod(key.Name, podGone)
+	case settled != choice{} && pod.UID != settled.uid:
+		return nil, lostPod(key.Name, podReplaced)
+	case pod == nil || !f.kind.owns(pod, f.request.GetUID()):
+		return nil, refuse(v1alpha1.ReasonNameTaken, "Pod %s exists and does not belong to this request", key).forNow()
+	}
+	return pod, nil
 }
 
 // newRole returns the Role of a grant. It is also the record of the choice: its

@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -59,7 +60,14 @@ func (g *guard) overPod(ctx context.Context, pod types.NamespacedName) (string, 
 	if err != nil {
 		return "", err
 	}
-	return g.over(req), nil
+	if over := g.over(req); over != "" {
+		return over, nil
+	}
+	role, err := get(ctx, g.cached, pod, &rbacv1.Role{})
+	if err != nil || role == nil {
+		return "", err
+	}
+	return g.replaced(ctx, role)
 }
 
 // overGrant says why a user's exec access to a Pod is over, while the RoleBinding
@@ -96,11 +104,25 @@ func (g *guard) overGrant(ctx context.Context, pod types.NamespacedName, session
 		}
 		reason := g.over(req)
 		if reason == "" {
-			return "", nil // another request of theirs is live
+			reason, err = g.replaced(ctx, &roles.Items[i])
+		}
+		if err != nil || reason == "" {
+			return "", err // a request of theirs is live
 		}
 		over = reason
 	}
 	return over, nil
+}
+
+// replaced says that a grant is for an earlier Pod of the same name. The garbage
+// collector deletes its RoleBinding, but later than a StatefulSet makes the next Pod.
+func (g *guard) replaced(ctx context.Context, role *rbacv1.Role) (string, error) {
+	chosen := chosenPod(role)
+	pod, err := g.livePod(ctx, types.NamespacedName{Namespace: role.Namespace, Name: chosen.name})
+	if err != nil || pod == nil || pod.UID == chosen.uid {
+		return "", err // without a Pod there is no session
+	}
+	return fmt.Sprintf("access was granted to an earlier Pod of this name, with the UID %s", chosen.uid), nil
 }
 
 // request reads a request from the cache, or from the API server if it is too new

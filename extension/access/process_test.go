@@ -196,6 +196,12 @@ func (p *process) resident(t *testing.T) float64 {
 // metric sums the samples of a metric whose lines contain all of the parts.
 func (p *process) metric(t *testing.T, name string, parts ...string) float64 {
 	t.Helper()
+	return sum(t, p.scrape(t), name, parts...)
+}
+
+// scrape returns all metrics of one moment.
+func (p *process) scrape(t *testing.T) string {
+	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.options.Metrics+"/metrics", http.NoBody)
 	if err != nil {
 		t.Fatal(err)
@@ -205,11 +211,19 @@ func (p *process) metric(t *testing.T, name string, parts ...string) float64 {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func sum(t *testing.T, scraped, name string, parts ...string) float64 {
+	t.Helper()
 	sum := 0.0
-	scanner := bufio.NewScanner(response.Body)
 line:
-	for scanner.Scan() {
-		key, value, _ := strings.Cut(scanner.Text(), " ")
+	for line := range strings.Lines(scraped) {
+		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		if key != name && !strings.HasPrefix(key, name+"{") {
 			continue
 		}

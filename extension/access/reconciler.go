@@ -2,7 +2,9 @@ package access
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -101,18 +103,22 @@ func (r *requests) Reconcile(ctx context.Context, item reconcile.Request) (recon
 }
 
 func (r *requests) reconcile(ctx context.Context, key types.NamespacedName) (schedule, error) {
-	req, err := r.find(ctx, key)
+	req, err := within(ctx, attemptTimeout, func(ctx context.Context) (v1alpha1.Request, error) { return r.find(ctx, key) })
 	if err != nil {
 		return schedule{}, err
 	}
 	now := r.options.Clock.Now()
-	ctx, cancel := context.WithTimeout(ctx, patience(req, now))
-	defer cancel()
-	facts, err := r.read(ctx, key, req, now)
-	if err != nil {
-		return facts.next(now), err
+	next, err := within(ctx, patience(req, now), func(ctx context.Context) (schedule, error) {
+		facts, err := r.read(ctx, key, req, now)
+		if err != nil {
+			return facts.next(now), err
+		}
+		return r.apply(ctx, facts, decide(facts, now))
+	})
+	if errors.Is(err, errLeft) {
+		next.priority = priorityEnd // it may be due by now
 	}
-	return r.apply(ctx, facts, decide(facts, now))
+	return next, err
 }
 
 // find returns a request from the cache, nil if it is gone or being deleted.
@@ -140,6 +146,52 @@ func patience(req v1alpha1.Request, now time.Time) time.Duration {
 		return min(remaining, attemptTimeout)
 	}
 	return attemptTimeout
+}
+
+// errLeft is the error of a step that was left behind.
+var errLeft = errors.New("a step hangs, and was left behind")
+
+// leaveAfter is how long a step has to return when its context ends.
+const leaveAfter = 100 * time.Millisecond
+
+// within runs a step that ends when limit is over or the manager stops, whatever the
+// step does. All that a step waits for minds its context, so this is for what nobody
+// thought of: a step that goes on is left behind, so that it neither holds its worker
+// nor keeps the manager from stopping. It can do no harm, because every read and write
+// of the API server needs the context.
+//
+// Nothing can stop a step that computes: it would go on to take processor time and
+// memory. So what a user writes is bounded before it is computed with: texts by package
+// command, which has no loops, and patches and Pods by package pod.
+func within[T any](ctx context.Context, limit time.Duration, step func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	type outcome struct {
+		value T
+		err   error
+	}
+	ended := make(chan outcome, 1)
+	go func() {
+		var o outcome
+		defer func() {
+			if reason := recover(); reason != nil { // in a goroutine of ours it would end the process
+				o.err = fmt.Errorf("panic: %v\n%s", reason, debug.Stack())
+			}
+			ended <- o
+		}()
+		o.value, o.err = step(ctx)
+	}()
+	select {
+	case o := <-ended:
+		return o.value, o.err
+	case <-ctx.Done():
+	}
+	select {
+	case o := <-ended:
+		return o.value, o.err
+	case <-time.After(leaveAfter):
+		return *new(T), fmt.Errorf("%w: %w", errLeft, context.Cause(ctx))
+	}
 }
 
 // result comes back at the very moment of a schedule.

@@ -3,35 +3,47 @@ package access
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
+	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/cluster"
 )
 
-// recordGuard lets only the manager write the record of a grant. RBAC already stops
-// engineers. But an administrator of a namespace may write Roles, and where the
-// enforcement of the audit extension makes even them ask for access, could turn a
-// grant to another Pod.
+// recordGuard lets only the manager make and change what a grant consists of: the
+// Role, which is its record, the RoleBinding, and the access Pod. RBAC already stops
+// engineers from writing Roles. But an administrator of a namespace may write them,
+// and where the enforcement of the audit extension makes even them ask for access,
+// could turn a grant to another Pod. And those who may write Pods could have a
+// request adopt a Pod of their own, or change the image of one that is granted.
 type recordGuard struct {
 	*shared
 	self cluster.Self
 }
 
-// recordScope covers Roles and RoleBindings whose names are ours. It leaves deletion
-// alone: it takes access away, which harms nobody.
+// recordScope covers Roles, RoleBindings and Pods whose names are ours. It leaves
+// deletion alone: it takes access away, which harms nobody.
 func (a *shared) recordScope() extension.Scope {
 	fail := admissionregistrationv1.Fail
+	write := []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update}
+	named := func(prefix string) string {
+		return fmt.Sprintf("(has(object.metadata.name) && object.metadata.name.startsWith('%[1]s')) || "+
+			"(has(object.metadata.generateName) && object.metadata.generateName.startsWith('%[1]s'))", prefix)
+	}
 	return extension.Scope{
 		Name: "access-record", FailurePolicy: &fail, NamespaceSelector: a.namespaces(),
-		Rules: extension.Resources(rbacv1.GroupName, "v1", []string{"roles", "rolebindings"}, admissionregistrationv1.Create, admissionregistrationv1.Update),
+		Rules: slices.Concat(extension.Resources(rbacv1.GroupName, "v1", []string{"roles", "rolebindings"}, write...), extension.Pods(write...)),
 		MatchConditions: []admissionregistrationv1.MatchCondition{{
-			Name: "names-a-grant", Expression: fmt.Sprintf("(has(object.metadata.name) && (object.metadata.name.startsWith('%[1]s') || object.metadata.name.startsWith('%[2]s'))) || "+
-				"(has(object.metadata.generateName) && (object.metadata.generateName.startsWith('%[1]s') || object.metadata.generateName.startsWith('%[2]s')))", podAccess.prefix, execAccess.prefix),
+			Name:       "names-a-grant",
+			Expression: fmt.Sprintf("%s || (request.resource.resource != 'pods' && (%s))", named(podAccess.prefix), named(execAccess.prefix)),
 		}},
 	}
 }
@@ -40,15 +52,66 @@ func (a *shared) recordScope() extension.Scope {
 func (g *recordGuard) Register(mgr extension.Manager) error { return g.setup(mgr) }
 
 // Validate denies what the manager does not write.
-func (g *recordGuard) Validate(ctx context.Context, _ runtime.Object, req *extension.Request) error {
+func (g *recordGuard) Validate(ctx context.Context, obj *unstructured.Unstructured, req *extension.Request) error {
 	me, err := g.self.Username(ctx, g.writer)
 	if err != nil {
 		return err
 	}
-	if user := req.User().Username; user != me {
-		deniedTotal.WithLabelValues("record", v1alpha1.ReasonNotAllowed).Inc()
-		return extension.Denyf("%s %s/%s: names that begin with %s and %s belong to grants, which admitkit alone makes, as %s",
-			req.Kind.Kind, req.Namespace, req.Name, podAccess.prefix, execAccess.prefix, me)
+	if req.User().Username == me {
+		return nil
 	}
-	return nil
+	if req.Operation == admissionv1.Update {
+		old := &unstructured.Unstructured{}
+		if err := req.Old(old); err != nil {
+			return err
+		}
+		if harmless(old, obj) {
+			return nil
+		}
+	}
+	deniedTotal.WithLabelValues("record", v1alpha1.ReasonNotAllowed).Inc()
+	return extension.Denyf("%s %s/%s: names that begin with %s and %s belong to grants, which admitkit alone makes and changes, as %s",
+		req.Kind.Kind, req.Namespace, req.Name, podAccess.prefix, execAccess.prefix, me)
+}
+
+// harmless reports whether an update may be anybody's: it takes owners or finalizers
+// away, as the garbage collector must, or changes labels and annotations that are
+// not ours, as network plugins do. A RoleBinding that its Pod no longer owns is
+// deleted; see [facts.disowned].
+func harmless(before, after *unstructured.Unstructured) bool {
+	for _, owner := range after.GetOwnerReferences() {
+		if !slices.ContainsFunc(before.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return apiequality.Semantic.DeepEqual(o, owner) }) {
+			return false
+		}
+	}
+	for _, finalizer := range after.GetFinalizers() {
+		if !slices.Contains(before.GetFinalizers(), finalizer) {
+			return false
+		}
+	}
+	return apiequality.Semantic.DeepEqual(guarded(before), guarded(after))
+}
+
+// guarded returns what of an object must stay as it is.
+func guarded(object *unstructured.Unstructured) map[string]any {
+	object = object.DeepCopy()
+	object.SetLabels(ours(object.GetLabels()))
+	object.SetAnnotations(ours(object.GetAnnotations()))
+	for _, field := range []string{"ownerReferences", "finalizers", "managedFields", "resourceVersion", "generation"} {
+		unstructured.RemoveNestedField(object.Object, "metadata", field)
+	}
+	return object.Object
+}
+
+// ours returns the labels or annotations that are ours, nil if there are none.
+func ours(entries map[string]string) (found map[string]string) {
+	for key, value := range entries {
+		if key == LabelManagedBy || strings.HasPrefix(key, v1alpha1.GroupVersion.Group+"/") {
+			if found == nil {
+				found = map[string]string{}
+			}
+			found[key] = value
+		}
+	}
+	return found
 }

@@ -29,6 +29,11 @@ func refuse(reason, format string, args ...any) *refusal {
 	return &refusal{reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
+// lostPod refuses a request whose Pod no longer exists; another is not chosen.
+func lostPod(pod, what string) *refusal {
+	return refuse(v1alpha1.ReasonPodGone, "Pod %s %s; make another request", pod, what)
+}
+
 // about names the condition that does not hold.
 func (r *refusal) about(condition string) *refusal {
 	r.condition = condition

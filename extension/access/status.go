@@ -32,7 +32,7 @@ type state struct {
 func newState(req v1alpha1.Request, end time.Time) *state {
 	before := req.GetRequestStatus().DeepCopy()
 	s := &state{RequestStatus: v1alpha1.RequestStatus{
-		ObservedGeneration: req.GetGeneration(), PodName: before.PodName, AccessMessage: before.AccessMessage,
+		ObservedGeneration: req.GetGeneration(), PodName: before.PodName, PodUID: before.PodUID, AccessMessage: before.AccessMessage,
 		UsedBy: before.UsedBy, RevokedAt: before.RevokedAt, Conditions: before.Conditions,
 	}, wanted: map[string]metav1.Condition{}}
 	if !end.IsZero() {
@@ -70,10 +70,17 @@ func (s *state) nothing(reason, message string) {
 	s.set(v1alpha1.ConditionAccessResourcesReady, false, reason, message)
 }
 
+// choose says which Pod access is to, once and for all.
+func (s *state) choose(pod choice) {
+	if s.PodUID == "" {
+		s.PodName, s.PodUID = pod.name, string(pod.uid)
+	}
+}
+
 // granted says that access is granted. Template and durations were valid when it
 // was, and no longer matter.
-func (s *state) granted(pod, message string) {
-	s.PodName, s.AccessMessage = pod, message
+func (s *state) granted(message string) {
+	s.AccessMessage = message
 	for _, condition := range []string{v1alpha1.ConditionTargetTemplateExists, v1alpha1.ConditionAccessDurationsValid, v1alpha1.ConditionAccessMessage, v1alpha1.ConditionAccessResourcesCreated} {
 		s.set(condition, true, "Granted", "")
 	}
@@ -91,12 +98,6 @@ func (s *state) observed(k kind, pod *corev1.Pod) {
 	default:
 		s.set(condition, false, v1alpha1.ReasonPodNotReady, "the Pod is not ready yet")
 	}
-}
-
-// podGone says that the Pod no longer exists; another is not chosen.
-func (s *state) podGone(pod, what string) {
-	s.PodName = pod
-	s.refused(refuse(v1alpha1.ReasonPodGone, "Pod %s %s; make another request", pod, what))
 }
 
 // used says that the single session of the request has begun.
@@ -137,7 +138,7 @@ func (s *state) settle() {
 // write writes the status, if it changed, and reports in an Event what is new.
 func (r *requests) write(ctx context.Context, req v1alpha1.Request, s *state) error {
 	s.settle()
-	before := req.GetRequestStatus()
+	before := req.GetRequestStatus().DeepCopy()
 	if apiequality.Semantic.DeepEqual(*before, s.RequestStatus) {
 		return nil
 	}
@@ -150,13 +151,14 @@ func (r *requests) write(ctx context.Context, req v1alpha1.Request, s *state) er
 
 // patchStatus is the one place that writes the status of a request.
 func (r *requests) patchStatus(ctx context.Context, req v1alpha1.Request, s *state) error {
-	after := req.DeepCopyObject().(v1alpha1.Request)
-	*after.GetRequestStatus() = s.RequestStatus
-	if err := r.writer.Status().Patch(ctx, after, client.MergeFromWithOptions(req, client.MergeFromWithOptimisticLock{})); err != nil {
+	before := req.DeepCopyObject().(v1alpha1.Request)
+	*req.GetRequestStatus() = s.RequestStatus
+	if err := r.writer.Status().Patch(ctx, req, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return err
 	}
-	if s.RevokedAt != nil && after.GetRequestStatus().RevokedAt == nil {
-		return errors.New("the CRD is of an older version, without status.revokedAt: apply config/crd of this one")
+	after := req.GetRequestStatus()
+	if s.RevokedAt != nil && after.RevokedAt == nil || s.PodUID != "" && after.PodUID == "" {
+		return errors.New("the CRD is of an older version, without status.revokedAt or status.podUID: apply config/crd of this one")
 	}
 	return nil
 }

@@ -14,8 +14,8 @@ func TestAStatusThatSaysTheSameStaysTheSame(t *testing.T) {
 	end := time.Now().Truncate(time.Second)
 	for sentence, say := range map[string]func(*state){
 		"ended":        func(s *state) { s.ended(end, end) },
-		"the Pod gone": func(s *state) { s.granted("pod", "run"); s.podGone("pod", "is gone") },
-		"granted":      func(s *state) { s.granted("pod", "run") },
+		"the Pod gone": func(s *state) { s.granted("run"); s.refused(lostPod("pod", podGone)) },
+		"granted":      func(s *state) { s.choose(choice{"pod", "1"}); s.granted("run") },
 		"refused": func(s *state) {
 			s.refused(refuse(v1alpha1.ReasonDurationTooLong, "too long").about(v1alpha1.ConditionAccessDurationsValid))
 		},

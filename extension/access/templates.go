@@ -56,6 +56,10 @@ func (r *templates) Register(mgr extension.Manager) error {
 
 // Reconcile writes the status of a template.
 func (r *templates) Reconcile(ctx context.Context, key reconcile.Request) (reconcile.Result, error) {
+	return within(ctx, attemptTimeout, func(ctx context.Context) (reconcile.Result, error) { return r.reconcile(ctx, key) })
+}
+
+func (r *templates) reconcile(ctx context.Context, key reconcile.Request) (reconcile.Result, error) {
 	t := r.kind.newTemplate()
 	if err := r.cached.Get(ctx, key.NamespacedName, t); err != nil {
 		r.targets.Forget(key.NamespacedName)
@@ -77,7 +81,7 @@ func (r *templates) findTarget(ctx context.Context, t v1alpha1.Template) (missin
 		return nil, nil
 	}
 	// Watched first, so that no change after the look is missed.
-	if err := r.targets.Watch(key, *ref); err != nil {
+	if err := r.targets.Watch(ctx, key, *ref); err != nil {
 		return nil, err
 	}
 	_, err = workload.Find(ctx, r.live, key.Namespace, *ref)
@@ -99,6 +103,9 @@ func templateStatus(t v1alpha1.Template, missing error) *v1alpha1.TemplateStatus
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
 	_, invalid := maxDuration(t.GetAccessConfig())
+	if t, ok := t.(*v1alpha1.PodAccessTemplate); ok && t.Unreadable() != nil {
+		invalid = t.Unreadable()
+	}
 	set(v1alpha1.ConditionTemplateDurationsValid, invalid, v1alpha1.ReasonTemplateInvalid)
 	set(v1alpha1.ConditionTargetRefExists, missing, v1alpha1.ReasonTargetMissing)
 	status.Ready = invalid == nil && missing == nil

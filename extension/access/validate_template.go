@@ -17,6 +17,9 @@ import (
 
 // validatePodTemplate refuses templates that could give nobody access.
 func (a *shared) validatePodTemplate(ctx context.Context, t *v1alpha1.PodAccessTemplate, req *extension.Request) error {
+	if err := t.Unreadable(); err != nil {
+		return extension.Deny(err.Error())
+	}
 	limit, err := validateConfig(&t.Spec.AccessConfig)
 	if err != nil {
 		return err

@@ -149,13 +149,16 @@ func (s *stage) nobodyPassesByCreating(t *testing.T, pod string) {
 		return run("create", "-f", file)
 	}
 	// A Pod that looks like an access Pod.
-	fake := `{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: podaccess-mine, labels: {app.kubernetes.io/managed-by: admitkit-access,
+	fake := `{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: %s, labels: {app.kubernetes.io/managed-by: admitkit-access,
   admitkit.dev/access-request: mine}, annotations: {admitkit.dev/request-uid: "1"}}, spec: {containers: [{name: main, image: example.com/main}]}}`
-	if output, err := create(fake); err != nil {
+	if output, err := create(fmt.Sprintf(fake, "podaccess-mine")); err == nil || !strings.Contains(output, "admitkit alone makes") {
+		t.Errorf("a Pod with the name of an access Pod: %v: %s", err, output)
+	}
+	if output, err := create(fmt.Sprintf(fake, "mine")); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
-	s.running(t, "podaccess-mine")
-	if output, err := run("exec", "-n", "shop", "podaccess-mine", "--", "true"); err == nil {
+	s.running(t, "mine")
+	if output, err := run("exec", "-n", "shop", "mine", "--", "true"); err == nil {
 		t.Errorf("exec in a Pod that looks like an access Pod: %s", output)
 	}
 	// A record of a grant.

@@ -2,12 +2,17 @@ package cluster
 
 import (
 	"fmt"
+	"net/http"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
 
 	"github.com/admitkit/admitkit/extension"
@@ -43,6 +48,7 @@ func New(mgr extension.Manager, options Options) (cluster.Cluster, error) {
 			o.Scheme = options.Scheme
 		}
 		o.Logger = kube.GetLogger().WithName(options.Name)
+		o.MapperProvider = mapperWithin(discoveryTimeout)
 		o.Cache = cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: options.ByObject}
 		if namespace := mgr.GetNamespace(); namespace != "" {
 			o.Cache.DefaultNamespaces = map[string]cache.Config{namespace: {}}
@@ -55,6 +61,20 @@ func New(mgr extension.Manager, options Options) (cluster.Cluster, error) {
 		return nil, fmt.Errorf("%s: %w", options.Name, err)
 	}
 	return own, nil
+}
+
+// discoveryTimeout is how long the API server may take to say which kinds it has.
+const discoveryTimeout = 10 * time.Second
+
+// mapperWithin makes a mapper whose questions to the API server, which kinds it has,
+// end after limit. They mind no context, and hold a lock meanwhile: an answer that
+// never came would stop all that uses the cluster.
+func mapperWithin(limit time.Duration) func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
+	return func(config *rest.Config, client *http.Client) (meta.RESTMapper, error) {
+		limited := *client
+		limited.Timeout = limit
+		return apiutil.NewDynamicRESTMapper(config, &limited)
+	}
 }
 
 // TrimPod is the [cache.ByObject] Transform that leaves of a Pod what tells which

@@ -52,6 +52,9 @@ func Treat(pod *corev1.Pod, claims []corev1.PersistentVolumeClaim, t *v1alpha1.P
 	if len(pod.Spec.Containers) == 0 {
 		return fmt.Errorf("spec.podSpec: containers: at least one is required")
 	}
+	if err := tooLarge(&pod.Spec); err != nil {
+		return err
+	}
 	index, err := defaultContainer(pod, config.DefaultContainerName)
 	if err != nil {
 		return err
@@ -62,8 +65,29 @@ func Treat(pod *corev1.Pod, claims []corev1.PersistentVolumeClaim, t *v1alpha1.P
 	if err := applyPatch(pod, config.PatchSpecOperations); err != nil {
 		return fmt.Errorf("spec.controllerTargetMutationConfig.patchSpecOperations: %w", err)
 	}
+	if err := tooLarge(&pod.Spec); err != nil { // the patch may have added some
+		return err
+	}
 	backstop(&pod.Spec, limit)
 	return enforceCaps(&pod.Spec, t)
+}
+
+// The limits of an access Pod. Shares of the caps, and volumes, are found by comparing
+// each with each.
+const (
+	maxContainers = 256
+	maxVolumes    = 1024
+)
+
+// tooLarge refuses a Pod with more containers or volumes than any has.
+func tooLarge(spec *corev1.PodSpec) error {
+	if n := len(spec.Containers) + len(spec.InitContainers); n > maxContainers {
+		return fmt.Errorf("the Pod has %d containers, at most %d are allowed", n, maxContainers)
+	}
+	if n := len(spec.Volumes); n > maxVolumes {
+		return fmt.Errorf("the Pod has %d volumes, at most %d are allowed", n, maxVolumes)
+	}
+	return nil
 }
 
 // backstop makes the kubelet end a Pod when access may last no longer, should
@@ -203,10 +227,15 @@ func mutate(pod *corev1.Pod, index int, config *v1alpha1.PodTemplateSpecMutation
 // before it.
 func mergeEnv(env, changes []corev1.EnvVar) []corev1.EnvVar {
 	env = slices.Clone(env)
+	first := map[string]int{}
+	for i, e := range slices.Backward(env) {
+		first[e.Name] = i
+	}
 	for _, change := range changes {
-		if i := slices.IndexFunc(env, func(e corev1.EnvVar) bool { return e.Name == change.Name }); i >= 0 {
+		if i, found := first[change.Name]; found {
 			env[i] = change
 		} else {
+			first[change.Name] = len(env)
 			env = append(env, change)
 		}
 	}

@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -76,7 +80,7 @@ func (w *Workload) any(ctx context.Context, reader client.Reader) (*corev1.Pod, 
 			return pod, nil
 		}
 	}
-	return nil, fmt.Errorf("%w of %s %s/%s is ready", ErrNoPod, w.kind, w.object.GetNamespace(), w.object.GetName())
+	return nil, fmt.Errorf("%w of %s %s/%s is ready", ErrNoPod, w.ref.Kind, w.object.GetNamespace(), w.object.GetName())
 }
 
 // Owned returns the named Pod if it is the workload's, by the selector and by its
@@ -94,64 +98,97 @@ func (w *Workload) Owned(ctx context.Context, reader client.Reader, name string)
 	if err != nil {
 		return nil, err
 	}
-	if !owned || !w.Selects(pod.Labels) {
-		return nil, UnknownPodError(fmt.Sprintf("Pod %s/%s is not one of %s %q", namespace, name, w.kind, w.object.GetName()))
+	if _, itself := w.object.(*corev1.Pod); !owned || !itself && !w.Selects(pod.Labels) {
+		return nil, UnknownPodError(fmt.Sprintf("Pod %s/%s is not one of %s: its labels and owners must lead there, and its name must begin with that of its owner", namespace, name, w.ref))
 	}
 	return &pod, nil
 }
 
-// Selects reports whether the workload's selector matches a Pod's labels; a plain
-// Pod has none, and selects all.
+// Selects reports whether the workload's selector matches a Pod's labels. A plain Pod
+// has no selector.
 func (w *Workload) Selects(pod map[string]string) bool {
-	if w.Selector == nil {
-		return true
-	}
 	selector, err := metav1.LabelSelectorAsSelector(w.Selector)
 	return err == nil && selector.Matches(labels.Set(pod))
 }
 
-// owners finds out whether Pods belong to a workload, by their controllers and
-// the controllers of these. A label proves nothing: users who may create a Pod
-// choose its labels.
+// owners finds out whether Pods belong to a workload, by their controllers and the
+// controllers of these, as they are in the cluster. Users who may write a Pod choose
+// its labels and owners. So the chain must be one that Kubernetes' own controllers
+// make, and the name of a Pod, which nobody can change, must be of their making.
 type owners struct {
-	reader    client.Reader
-	namespace string
-	root      types.UID
-	known     map[types.UID]bool
+	reader client.Reader
+	*Workload
+	known map[owner]bool
+}
+
+// owner is a controller, of a kind that is known.
+type owner struct {
+	name string
+	uid  types.UID
 }
 
 func (w *Workload) owners(reader client.Reader) *owners {
-	return &owners{reader: reader, namespace: w.object.GetNamespace(), root: w.object.GetUID(), known: map[types.UID]bool{}}
+	return &owners{reader: reader, Workload: w, known: map[owner]bool{}}
+}
+
+// between is what lies between Pods and the workloads that do not make them
+// themselves.
+var between = map[string]schema.GroupVersionKind{
+	"Deployment": appsv1.SchemeGroupVersion.WithKind("ReplicaSet"),
+	"Rollout":    appsv1.SchemeGroupVersion.WithKind("ReplicaSet"),
+	"CronJob":    batchv1.SchemeGroupVersion.WithKind("Job"),
 }
 
 func (o *owners) owns(ctx context.Context, pod *corev1.Pod) (bool, error) {
-	if pod.UID == o.root {
-		return true, nil
+	if o.ref.Kind == "Pod" {
+		return pod.UID == o.object.GetUID(), nil
 	}
 	controller := metav1.GetControllerOf(pod)
-	if controller == nil {
+	if controller == nil || !named(pod.Name, controller.Name) {
 		return false, nil
 	}
-	if controller.UID == o.root {
-		return true, nil
+	kind, indirect := between[o.ref.Kind]
+	if !indirect {
+		return o.is(controller), nil
 	}
-	if owned, known := o.known[controller.UID]; known {
-		return owned, nil
-	}
-	// What lies between: a Deployment's or Rollout's ReplicaSet, a CronJob's Job.
-	switch controller.APIVersion + "/" + controller.Kind {
-	case "apps/v1/ReplicaSet", "batch/v1/Job":
-	default:
+	if apiVersion, kind := kind.ToAPIVersionAndKind(); controller.APIVersion != apiVersion || controller.Kind != kind {
 		return false, nil
 	}
-	between := &metav1.PartialObjectMetadata{}
-	between.APIVersion, between.Kind = controller.APIVersion, controller.Kind
-	err := o.reader.Get(ctx, types.NamespacedName{Namespace: o.namespace, Name: controller.Name}, between)
-	if client.IgnoreNotFound(err) != nil {
-		return false, err
+	key := owner{controller.Name, controller.UID}
+	owned, known := o.known[key]
+	if !known {
+		var err error
+		if owned, err = o.ownsController(ctx, controller); err != nil {
+			return false, err
+		}
+		o.known[key] = owned
 	}
-	above := metav1.GetControllerOf(between)
-	owned := err == nil && between.UID == controller.UID && above != nil && above.UID == o.root
-	o.known[controller.UID] = owned
 	return owned, nil
+}
+
+// ownsController reports whether what controls a Pod exists and is the workload's.
+func (o *owners) ownsController(ctx context.Context, controller *metav1.OwnerReference) (bool, error) {
+	found := &metav1.PartialObjectMetadata{}
+	found.APIVersion, found.Kind = controller.APIVersion, controller.Kind
+	err := o.reader.Get(ctx, types.NamespacedName{Namespace: o.object.GetNamespace(), Name: controller.Name}, found)
+	if err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return found.UID == controller.UID && o.is(metav1.GetControllerOf(found)), nil
+}
+
+// is reports whether a reference is to the workload.
+func (o *owners) is(ref *metav1.OwnerReference) bool {
+	return ref != nil && ref.APIVersion == o.ref.APIVersion && ref.Kind == o.ref.Kind && ref.Name == o.ref.Name && ref.UID == o.object.GetUID()
+}
+
+// longestBase is how much of its controller's name the name of a Pod has at least:
+// Kubernetes cuts it to 58 characters to append a random suffix, and to less if the
+// index in an indexed Job comes before that.
+const longestBase = 48
+
+// named reports whether a Pod has a name as its controller makes them.
+func named(pod, controller string) bool {
+	base := controller + "-"
+	return strings.HasPrefix(pod, base[:min(len(base), longestBase)])
 }

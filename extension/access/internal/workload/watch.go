@@ -66,20 +66,18 @@ func (w *Watches) Start(ctx context.Context) error {
 }
 
 // Watch makes sure that a template's target is watched.
-func (w *Watches) Watch(template types.NamespacedName, ref v1alpha1.ControllerTargetRef) error {
-	<-w.running
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if watch := w.watched[template]; watch != nil {
-		if watch.ref == ref {
-			return nil
-		}
-		watch.stop()
-		delete(w.watched, template)
+func (w *Watches) Watch(ctx context.Context, template types.NamespacedName, ref v1alpha1.ControllerTargetRef) error {
+	select {
+	case <-w.running:
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	if w.ctx.Err() != nil {
-		return w.ctx.Err()
+	if w.watches(template, ref) {
+		return nil
 	}
+	w.Forget(template)
+	// Not while the lock is held, without which the manager cannot stop: it may ask the
+	// API server.
 	gvk := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
 	mapping, err := w.cluster.GetRESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
 	if Missing(err) {
@@ -88,8 +86,25 @@ func (w *Watches) Watch(template types.NamespacedName, ref v1alpha1.ControllerTa
 	if err != nil {
 		return fmt.Errorf("target %s: %w", ref, err)
 	}
+	return w.add(template, ref, mapping.Resource)
+}
+
+func (w *Watches) watches(template types.NamespacedName, ref v1alpha1.ControllerTargetRef) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	watch := w.watched[template]
+	return watch != nil && watch.ref == ref
+}
+
+// add watches the target of a template, unless another attempt has done so meanwhile.
+func (w *Watches) add(template types.NamespacedName, ref v1alpha1.ControllerTargetRef, resource schema.GroupVersionResource) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ctx.Err() != nil || w.watched[template] != nil {
+		return w.ctx.Err()
+	}
 	ctx, stop := context.WithCancel(w.ctx)
-	informer := w.informer(mapping.Resource, template.Namespace, ref.Name)
+	informer := w.informer(resource, template.Namespace, ref.Name)
 	changed := w.notify(ctx, template)
 	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: changed, DeleteFunc: changed}); err != nil {
 		stop()

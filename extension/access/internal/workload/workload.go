@@ -30,7 +30,7 @@ type Workload struct {
 	// Selector matches its Pods, and perhaps others; nil for a plain Pod.
 	Selector *metav1.LabelSelector
 
-	kind   string
+	ref    v1alpha1.ControllerTargetRef
 	object client.Object
 }
 
@@ -48,7 +48,7 @@ func Find(ctx context.Context, reader client.Reader, namespace string, ref v1alp
 		return nil, err
 	}
 	found := read()
-	found.kind, found.object = ref.Kind, object
+	found.ref, found.object = ref, object
 	return found, nil
 }
 
@@ -114,10 +114,14 @@ func findRollout(ctx context.Context, reader client.Reader, namespace string, re
 			WorkloadRef *v1alpha1.ControllerTargetRef `json:"workloadRef"`
 		} `json:"spec"`
 	}
+	// The API server does not know that these are Pods, and so did not read them.
+	if err := v1alpha1.CheckQuantities(rollout.Object, spec); err != nil {
+		return nil, fmt.Errorf("target %s in namespace %s: %w", ref, namespace, err)
+	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(rollout.Object, &spec); err != nil {
 		return nil, fmt.Errorf("target %s in namespace %s: %w", ref, namespace, err)
 	}
-	found := &Workload{kind: ref.Kind, object: rollout, Template: spec.Spec.Template, Selector: spec.Spec.Selector}
+	found := &Workload{ref: ref, object: rollout, Template: spec.Spec.Template, Selector: spec.Spec.Selector}
 	if from := spec.Spec.WorkloadRef; from != nil {
 		if from.Kind == ref.Kind {
 			return nil, fmt.Errorf("target %s in namespace %s: workloadRef refers to another Rollout", ref, namespace)
