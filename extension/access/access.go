@@ -66,7 +66,8 @@ type Options struct {
 	// sessions. Without it requests with singleUse are refused, since nothing would
 	// limit them to one session. Default: false.
 	SingleUse bool
-	// Clock tells the time. Default: the real one.
+	// Clock tells the time. Default: the API server's, which also gives requests their
+	// creation time.
 	Clock clock.PassiveClock
 }
 
@@ -107,9 +108,6 @@ func New(options Options) *Access {
 	if options.Workers == 0 {
 		options.Workers = DefaultWorkers
 	}
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
 	return &Access{&shared{options: options}}
 }
 
@@ -119,6 +117,9 @@ var _ extension.Composite = (*Access)(nil)
 func (a *Access) Parts(mgr extension.Manager) ([]any, error) {
 	if a.options.Retention < 0 || a.options.Workers < 0 {
 		return nil, fmt.Errorf("access options: Retention %s and Workers %d must not be negative", a.options.Retention, a.options.Workers)
+	}
+	if a.options.Clock == nil {
+		a.options.Clock = mgr.GetClock()
 	}
 	a.namespace = mgr.GetNamespace()
 	parts := a.admissions()
