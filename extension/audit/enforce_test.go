@@ -127,7 +127,7 @@ func (s *stage) noRequestCoversMore(t *testing.T, pod string) {
 	}
 	s.apply(t, podNamed("shop", "again"))
 	output, err = run(s.alice, "exec", "-n", "shop", "again", "--", "true")
-	refusedBy(t, enforce.RuleRequest, output, err, "gone")
+	refusedBy(t, enforce.RuleRequest, output, err, "Request again")
 
 	// It ends when it says, and at once when it is shortened.
 	if output, err := run(s.alice, "patch", "ear", "-n", "shop", "covers", "--type=merge", "-p", `{"spec":{"duration":"1s"}}`); err != nil {
