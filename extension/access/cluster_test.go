@@ -183,7 +183,7 @@ func execRequest(namespace, name, template string) *v1alpha1.ExecAccessRequest {
 }
 
 func config(groups ...string) v1alpha1.AccessConfig {
-	return v1alpha1.AccessConfig{AllowedGroups: groups, DefaultDuration: "1h", MaxDuration: "2h"}
+	return v1alpha1.AccessConfig{AllowedGroups: groups, DefaultDuration: "1h", MaxDuration: "2h", MaxConcurrent: 100}
 }
 
 func ref(kind, name string) v1alpha1.ControllerTargetRef {

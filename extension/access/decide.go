@@ -143,7 +143,7 @@ func (f *facts) finish(now time.Time) decision {
 		dead: true, remove: f.made, evict: f.evicted(), unrecord: first || f.role != nil,
 		status: newState(f.request, f.end), discard: !now.Before(f.keepUntil),
 	}
-	d.status.ended(f.end, now)
+	d.status.ended(f.end, now, f.request.GetRequestSpec().Revoked)
 	return d
 }
 
@@ -157,6 +157,7 @@ func (f *facts) answer() decision {
 	}{
 		{v1alpha1.ConditionTargetTemplateExists, "Found", f.noTemplate},
 		{v1alpha1.ConditionAccessDurationsValid, "Valid", func() *refusal { return allows(f.template, f.request.GetRequestSpec()) }},
+		{"", "", f.tooMany},
 		{"", "", func() *refusal { return noTarget(f.noTarget) }},
 		{"", "", func() (refused *refusal) { pod, refused = f.pod(); return refused }},
 	} {
@@ -178,6 +179,13 @@ func (f *facts) noTemplate() *refusal {
 		return nil
 	}
 	return f.kind.noTemplate(f.key.Namespace, f.request.GetRequestSpec().TemplateName).about(v1alpha1.ConditionTargetTemplateExists)
+}
+
+func (f *facts) tooMany() *refusal {
+	if refused := tooMany(f.template, f.request.GetRequestSpec(), f.othersOpen); refused != nil {
+		return refused.forNow()
+	}
+	return nil
 }
 
 // pod returns the Pod that access will be to: the one that was chosen, or one to be
@@ -242,7 +250,7 @@ func revocation(req v1alpha1.Request, now time.Time) (revoked *state, live bool)
 	}
 	revoked.RevokedAt = &metav1.Time{Time: now}
 	if live {
-		revoked.ended(now, now)
+		revoked.ended(now, now, nil)
 		revoked.settle()
 	}
 	return revoked, live

@@ -13,7 +13,7 @@ import (
 func TestAStatusThatSaysTheSameStaysTheSame(t *testing.T) {
 	end := time.Now().Truncate(time.Second)
 	for sentence, say := range map[string]func(*state){
-		"ended":        func(s *state) { s.ended(end, end) },
+		"ended":        func(s *state) { s.ended(end, end, nil) },
 		"the Pod gone": func(s *state) { s.granted("pod", "run"); s.podGone("pod", "is gone") },
 		"granted":      func(s *state) { s.granted("pod", "run") },
 		"refused": func(s *state) {

@@ -156,7 +156,7 @@ func (s *stage) grantsOfOtherKinds(t *testing.T, pod string) {
 	template := &v1alpha1.PodAccessTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "own"},
 		Spec: v1alpha1.PodAccessTemplateSpec{
-			AccessConfig:        v1alpha1.AccessConfig{AllowedUsers: []string{"bob"}, DefaultDuration: "1h", MaxDuration: "2h"},
+			AccessConfig:        v1alpha1.AccessConfig{AllowedUsers: []string{"bob"}, DefaultDuration: "1h", MaxDuration: "2h", MaxConcurrent: 100},
 			ControllerTargetRef: &v1alpha1.ControllerTargetRef{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"},
 		},
 	}
