@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -139,6 +140,11 @@ type Manager interface {
 	// of the webhook configurations. It is an error if the manager neither has a CA
 	// to sign with nor a certificate that covers the hosts.
 	GetServingCertificate(hosts ...string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error)
+	// GetClock returns the time as the API server tells it, as far as its answers
+	// show: to a second, and often better. Creation times are the API server's. So
+	// whatever ends at a certain time after its creation should end by this clock:
+	// this machine's may be wrong. Until the first answer it is this machine's.
+	GetClock() clock.PassiveClock
 	// PatchFromPod returns the response that turns the Pod of the request into
 	// pod. Fields that the compiled API types do not know stay as they are.
 	PatchFromPod(req admission.Request, pod *corev1.Pod) admission.Response

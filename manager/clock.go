@@ -8,21 +8,37 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// serverClock follows the clock of the API server, which checks the certificates. If
-// this machine's clock is wrong or jumps, the manager must neither make certificates
-// that the API server rejects nor replace good ones.
+// serverClock follows the clock of the API server, which checks the certificates and
+// gives every object its creation time. If this machine's clock is wrong or jumps, the
+// manager must neither make certificates that the API server rejects nor replace good
+// ones, and what an extension gives for a while must end when it says.
 type serverClock struct {
-	clock.RealClock
-	ahead atomic.Int64 // how far the API server is ahead, in nanoseconds
+	clock.RealClock // for timers
+	machine         clock.PassiveClock
+	ahead           atomic.Int64 // how far the API server is ahead, in nanoseconds
 }
 
-// tolerance is the difference between the clocks that does not matter. The header
-// that is compared has whole seconds.
-const tolerance = 5 * time.Second
+func newServerClock(machine clock.PassiveClock) *serverClock { return &serverClock{machine: machine} }
 
-func (c *serverClock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
+func (c *serverClock) Now() time.Time {
+	return c.machine.Now().Add(time.Duration(c.ahead.Load()))
+}
 
 func (c *serverClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+
+// observe learns from an answer that the API server dated between two moments of this
+// machine. A date has whole seconds, so that it only bounds the difference. What was
+// learned from earlier answers changes no more than the bounds demand: it comes ever
+// closer to the truth, and a slow answer does no harm.
+func (c *serverClock) observe(date, sent, received time.Time) {
+	least, most := int64(date.Sub(received)), int64(date.Add(time.Second).Sub(sent))
+	for {
+		ahead := c.ahead.Load()
+		if c.ahead.CompareAndSwap(ahead, min(max(ahead, least), most)) {
+			return
+		}
+	}
+}
 
 // wrap reads the time from each response.
 func (c *serverClock) wrap(next http.RoundTripper) http.RoundTripper {
@@ -38,16 +54,13 @@ type clockReader struct {
 func (r *clockReader) WrappedRoundTripper() http.RoundTripper { return r.next }
 
 func (r *clockReader) RoundTrip(req *http.Request) (*http.Response, error) {
+	sent := r.clock.machine.Now()
 	response, err := r.next.RoundTrip(req)
 	if err != nil {
 		return nil, err
 	}
 	if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
-		ahead := date.Sub(time.Now().Round(0))
-		if ahead.Abs() <= tolerance {
-			ahead = 0
-		}
-		r.clock.ahead.Store(int64(ahead))
+		r.clock.observe(date, sent.Round(0), r.clock.machine.Now().Round(0)) // a date has no monotonic time
 	}
 	return response, nil
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -53,8 +54,8 @@ func New(options Options) (*Manager, error) {
 	if err := options.complete(); err != nil {
 		return nil, fmt.Errorf("manager options: %w", err)
 	}
-	clock := &serverClock{}
-	options.RESTConfig.Wrap(clock.wrap)
+	server := newServerClock(clock.RealClock{})
+	options.RESTConfig.Wrap(server.wrap)
 	httpClient, err := rest.HTTPClientFor(options.RESTConfig)
 	if err != nil {
 		return nil, fmt.Errorf("manager options: RESTConfig: %w", err)
@@ -65,7 +66,7 @@ func New(options Options) (*Manager, error) {
 	}
 	return &Manager{
 		options: options, httpClient: httpClient, clientset: clientset,
-		ready: make(chan struct{}), ctx: options.Context, clock: clock,
+		ready: make(chan struct{}), ctx: options.Context, clock: server,
 	}, nil
 }
 
@@ -106,6 +107,9 @@ func (m *Manager) GetWebhookNamespace() string { return m.options.WebhookNamespa
 
 // GetFingerprint returns the fingerprint of the installation.
 func (m *Manager) GetFingerprint() string { return m.options.OperatorFingerprint }
+
+// GetClock returns the clock of the API server; see extension.Manager.
+func (m *Manager) GetClock() clock.PassiveClock { return m.clock }
 
 // PatchFromPod returns the response that turns the Pod of the request into pod.
 func (m *Manager) PatchFromPod(req admission.Request, pod *corev1.Pod) admission.Response {

@@ -107,6 +107,15 @@ type AccessConfig struct {
 	// +optional
 	SingleUse bool `json:"singleUse,omitempty"`
 
+	// MaxConcurrent is how many requests of one user by this template may be open at
+	// the same time: granted, or waiting to be. One that has ended, was revoked, or
+	// was for a single session in a Pod of a workload and has been used, is not open.
+	// +optional
+	// +kubebuilder:default=5
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	MaxConcurrent int32 `json:"maxConcurrent,omitempty"`
+
 	// Subjects says whether access is granted to the Requester or to all of the
 	// allowed Groups and users.
 	// +optional

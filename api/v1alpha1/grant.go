@@ -19,6 +19,10 @@ const (
 	LabelManagedBy  = "app.kubernetes.io/managed-by"
 	ManagedByAccess = "admitkit-access"
 
+	// LabelPodUID, on a record, has the UID of its Pod: the records about one Pod are
+	// found among those of a namespace.
+	LabelPodUID = "admitkit.dev/pod-uid"
+
 	// AnnotationRequestUID has the UID of the request.
 	AnnotationRequestUID = "admitkit.dev/request-uid"
 	// AnnotationPodUID has the UID of the Pod that was chosen or made.

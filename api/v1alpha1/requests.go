@@ -69,6 +69,9 @@ const (
 	ReasonUsed = "Used"
 	// ReasonExpired: the time is over.
 	ReasonExpired = "Expired"
+	// ReasonTooMany: the requester has as many other requests open as the template
+	// allows.
+	ReasonTooMany = "TooMany"
 	// ReasonRevoked: access was taken back.
 	ReasonRevoked = "Revoked"
 )
@@ -109,7 +112,7 @@ type RequestSpec struct {
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]*)?(ns|us|µs|μs|ms|s|m|h))+$`
 	Duration string `json:"duration,omitempty"`
 
-	// Reason says what the access is for.
+	// Reason says what the access is for. It cannot be changed.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Reason string `json:"reason,omitempty"`
@@ -124,6 +127,28 @@ type RequestSpec struct {
 	// client writes here.
 	// +optional
 	Requester *Requester `json:"requester,omitempty"`
+
+	// Revoked ends access at once, and cannot be taken back. The requester may set
+	// it, and any user whom RBAC lets delete the request. Unlike a deletion it keeps
+	// the request as a record.
+	// +optional
+	Revoked *Revocation `json:"revoked,omitempty"`
+}
+
+// Revocation says who ended access before its time, when, and why.
+type Revocation struct {
+	// Reason says why. Only the requester may leave it out.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Reason string `json:"reason,omitempty"`
+	// By is who revoked the request. The server sets it, and replaces what a client
+	// writes here.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	By string `json:"by,omitempty"`
+	// At is when. The server sets it, and replaces what a client writes here.
+	// +optional
+	At *metav1.Time `json:"at,omitempty"`
 }
 
 // RequestStatus is the status of a request.
@@ -154,9 +179,9 @@ type RequestStatus struct {
 	// the same time, in different replicas, one finds it written.
 	// +optional
 	UsedBy *Use `json:"usedBy,omitempty"`
-	// RevokedAt is when access was taken back before its end, as it is when
-	// admitkit is uninstalled. It never changes: a request that was revoked gives no
-	// access, whatever the time, even after admitkit is installed again.
+	// RevokedAt is when the uninstall of admitkit took access back before its end.
+	// It never changes: a request that was revoked gives no access, whatever the
+	// time, even after admitkit is installed again. Users revoke by spec.revoked.
 	// +optional
 	RevokedAt *metav1.Time `json:"revokedAt,omitempty"`
 	// Conditions say how far the request has come.
@@ -185,6 +210,8 @@ type Use struct {
 // PodAccessRequestSpec is a request for a Pod of one's own.
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.requester) || (has(self.requester) && self.requester == oldSelf.requester)",message="requester cannot be changed"
 // +kubebuilder:validation:XValidation:rule="!(has(oldSelf.singleUse) && oldSelf.singleUse) || (has(self.singleUse) && self.singleUse)",message="singleUse cannot be taken back; make another request"
+// +kubebuilder:validation:XValidation:rule="has(self.reason) == has(oldSelf.reason) && (!has(self.reason) || self.reason == oldSelf.reason)",message="reason cannot be changed; make another request"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.revoked) || (has(self.revoked) && self.revoked == oldSelf.revoked)",message="revoked cannot be changed: the request has been revoked"
 type PodAccessRequestSpec struct {
 	RequestSpec `json:",inline"`
 }
@@ -223,6 +250,8 @@ type PodAccessRequestList struct {
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.requester) || (has(self.requester) && self.requester == oldSelf.requester)",message="requester cannot be changed"
 // +kubebuilder:validation:XValidation:rule="has(self.targetPod) == has(oldSelf.targetPod) && (!has(self.targetPod) || self.targetPod == oldSelf.targetPod)",message="targetPod cannot be changed; make another request"
 // +kubebuilder:validation:XValidation:rule="!(has(oldSelf.singleUse) && oldSelf.singleUse) || (has(self.singleUse) && self.singleUse)",message="singleUse cannot be taken back; make another request"
+// +kubebuilder:validation:XValidation:rule="has(self.reason) == has(oldSelf.reason) && (!has(self.reason) || self.reason == oldSelf.reason)",message="reason cannot be changed; make another request"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.revoked) || (has(self.revoked) && self.revoked == oldSelf.revoked)",message="revoked cannot be changed: the request has been revoked"
 type ExecAccessRequestSpec struct {
 	RequestSpec `json:",inline"`
 
@@ -300,16 +329,24 @@ func (r *ExecAccessRequest) GetRequestStatus() *RequestStatus { return &r.Status
 func (r *ExecAccessRequest) GetTargetPod() string { return r.Spec.TargetPod }
 
 // EndOf returns when the access of a request ends: at the end of spec.duration, or
-// when it was revoked. It follows from fields that only the server sets or that
-// admission guards, and not from annotations or templates, which others may write.
-// Of the status it believes only what makes the end earlier and cannot be taken
-// back. [Over] says whether access has ended.
+// when it was revoked, but never before the request was made. It follows from fields
+// that only the server sets or that admission guards, and not from annotations or
+// templates, which others may write. Of the status it believes only what makes the
+// end earlier and cannot be taken back. [Over] says whether access has ended.
 func EndOf(r Request) (time.Time, error) {
 	end, err := r.GetRequestSpec().End(r.GetCreationTimestamp())
-	if revoked := r.GetRequestStatus().RevokedAt; err == nil && revoked != nil && revoked.Time.Before(end) {
-		end = revoked.Time
+	if err != nil {
+		return end, err
 	}
-	return end, err
+	for _, at := range revocations(r) {
+		if at != nil && at.Time.Before(end) {
+			end = at.Time
+		}
+	}
+	if created := r.GetCreationTimestamp().Time; end.Before(created) {
+		end = created
+	}
+	return end, nil
 }
 
 // Over reports whether the access of a request is over: its time has passed, it was
@@ -317,7 +354,19 @@ func EndOf(r Request) (time.Time, error) {
 // because the clock that gave it may be ahead of the one that gave now.
 func Over(r Request, now time.Time) bool {
 	end, err := EndOf(r)
-	return err != nil || r.GetRequestStatus().RevokedAt != nil || !now.Before(end)
+	return err != nil || len(revocations(r)) > 0 || !now.Before(end)
+}
+
+// revocations returns when a request was revoked, by a user and by an uninstall. The
+// first has no time if no webhook saw it.
+func revocations(r Request) (at []*metav1.Time) {
+	if by := r.GetRequestSpec().Revoked; by != nil {
+		at = append(at, by.At)
+	}
+	if uninstalled := r.GetRequestStatus().RevokedAt; uninstalled != nil {
+		at = append(at, uninstalled)
+	}
+	return at
 }
 
 // End returns when the requested time is over for a request made at created. [EndOf]

@@ -111,12 +111,20 @@ func extend(ctx context.Context, cl client.Client, req request, by time.Duration
 }
 
 func (c *cli) revokeCommand() *cobra.Command {
+	var reason string
 	cmd := &cobra.Command{
-		Use: "revoke NAME", Aliases: []string{"delete"}, Short: "Give access back before it ends",
-		Long: "Give access back before it ends: delete the request, and with it the right and the\nPod that it gave. To keep the request as a record, shorten it with extend instead.",
+		Use: "revoke NAME", Short: "End access before its time",
+		Long: `End access before its time: yours, or that of another user if you may delete the
+request, for which you must give a reason. The right and the Pod that the request
+gave go. The request stays as a record of who ended it, when and why.`,
+		Example: "  kubectl access revoke web-x7k2p\n  kubectl access revoke web-x7k2p --reason \"left the team\"",
 	}
+	cmd.Flags().StringVarP(&reason, "reason", "r", "", "reason for the revocation")
 	return c.onRequest(cmd, nil, func(ctx context.Context, cl client.WithWatch, req request, _ []string) error {
-		if err := revoke(ctx, cl, req); err != nil {
+		if by := req.GetRequestSpec().Revoked; by != nil {
+			return exitf(codeRefused, "nothing to revoke: access was revoked %s; for more make another request", revocation(by))
+		}
+		if err := revoke(ctx, cl, req, reason); err != nil {
 			return err
 		}
 		c.sayf("%s: revoked", req.GetName())
@@ -124,11 +132,17 @@ func (c *cli) revokeCommand() *cobra.Command {
 	})
 }
 
-// revoke deletes this request, but not another one of the same name. If it is gone already, it is revoked.
-func revoke(ctx context.Context, cl client.Client, req request) error {
-	uid := req.GetUID()
-	err := cl.Delete(ctx, req, client.Preconditions{UID: &uid})
-	return client.IgnoreNotFound(err)
+// revoke revokes this request, but not another one of the same name. If it is gone
+// already, it gives no access.
+func revoke(ctx context.Context, cl client.Client, req request, reason string) error {
+	patch, err := json.Marshal([]jsonpatch.Operation{
+		jsonpatch.NewOperation("test", "/metadata/uid", req.GetUID()),
+		jsonpatch.NewOperation("add", "/spec/revoked", v1alpha1.Revocation{Reason: reason}),
+	})
+	if err != nil {
+		return err
+	}
+	return client.IgnoreNotFound(cl.Patch(ctx, req, client.RawPatch(types.JSONPatchType, patch)))
 }
 
 func (c *cli) describeCommand() *cobra.Command {
@@ -142,6 +156,7 @@ func (c *cli) describeCommand() *cobra.Command {
 		if err := lines(c.Out,
 			"Name", req.GetName(), "Namespace", req.GetNamespace(), "Kind", kindOf(req).name, "Template", spec.TemplateName,
 			"Requester", requester(req), "Groups", groups, "Reason", spec.Reason, "Duration", spec.Duration,
+			"Revoked", revocation(spec.Revoked),
 			"Pod", status.PodName, "Ready", fmt.Sprint(status.Ready), "Expires", moment(status.ExpiresAt), "Left", left(req),
 			"Command", status.AccessMessage,
 		); err != nil {
@@ -156,6 +171,14 @@ func (c *cli) describeCommand() *cobra.Command {
 		}
 		return c.describeEvents(ctx, cl, req)
 	})
+}
+
+// revocation says who revoked a request, when, and why.
+func revocation(by *v1alpha1.Revocation) string {
+	if by == nil {
+		return ""
+	}
+	return strings.TrimSpace(fmt.Sprintf("by %s at %s  %s", by.By, moment(by.At), by.Reason))
 }
 
 // describeEvents shows the events that the engineer may see.

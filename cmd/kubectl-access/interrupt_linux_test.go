@@ -43,7 +43,7 @@ func terminal(t *testing.T) (person, command *os.File) {
 
 func TestInterruptingAWaitAsksWhetherToRevoke(t *testing.T) {
 	for sentence, c := range map[string]struct {
-		user   string // carol may not delete
+		user   string // carol may not patch
 		answer string
 		before func(*testing.T, *v1alpha1.ExecAccessRequest)
 		words  []string
@@ -51,7 +51,7 @@ func TestInterruptingAWaitAsksWhetherToRevoke(t *testing.T) {
 	}{
 		"yes":                       {"", "y\n", nil, []string{"is revoked"}, "kept"},
 		"no":                        {"", "n\n", nil, []string{"The request is kept"}, "is revoked"},
-		"yes, without the right to": {"carol", "\n", nil, []string{"revoking", "cannot delete", "The request is kept"}, "is revoked"},
+		"yes, without the right to": {"carol", "\n", nil, []string{"revoking", "cannot patch", "The request is kept"}, "is revoked"},
 		"yes, after it has been revoked": {"", "y\n", func(t *testing.T, req *v1alpha1.ExecAccessRequest) {
 			if err := admin.Delete(t.Context(), req); err != nil {
 				t.Fatal(err)

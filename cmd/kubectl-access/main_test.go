@@ -20,7 +20,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -138,7 +137,7 @@ func setUp(ctx context.Context) error {
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "example.com/web"}}}},
 		}}
 	}
-	config := v1alpha1.AccessConfig{AllowedGroups: []string{"devs"}, AllowedUsers: []string{"carol", "dave", "erin"}, DefaultDuration: "30m", MaxDuration: "2h", AccessCommand: "kubectl get pod -n {{ .Metadata.Namespace }} {{ .Metadata.Name }} -o name"}
+	config := v1alpha1.AccessConfig{AllowedGroups: []string{"devs"}, AllowedUsers: []string{"carol", "dave", "erin"}, DefaultDuration: "30m", MaxDuration: "2h", MaxConcurrent: 100, AccessCommand: "kubectl get pod -n {{ .Metadata.Namespace }} {{ .Metadata.Name }} -o name"}
 	echo, evil := config, config
 	echo.AccessCommand = "kubectl exec -n {{ .Metadata.Namespace }} {{ .Metadata.Name }} -- echo 'two words'"
 	evil.AccessCommand = "rm -rf $HOME {{ .Metadata.Name }} \x1b]0;owned\a"
@@ -151,7 +150,7 @@ func setUp(ctx context.Context) error {
 	for _, object := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}}},
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "access-requester"}, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccessrequests", "execaccessrequests"}, Verbs: []string{"create", "get", "list", "watch", "update", "patch", "delete"}},
+			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccessrequests", "execaccessrequests"}, Verbs: []string{"create", "get", "list", "watch", "update", "patch"}},
 			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccesstemplates", "execaccesstemplates"}, Verbs: []string{"get", "list"}},
 		}},
 		&rbacv1.ClusterRoleBinding{
@@ -160,7 +159,7 @@ func setUp(ctx context.Context) error {
 			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "devs"}, {APIGroup: rbacv1.GroupName, Kind: "Group", Name: "sales"}},
 		},
 		// They are allowed by templates, and lack rights.
-		clusterRole("no-delete", "create", "get", "list", "watch"), boundTo("no-delete", "carol"),
+		clusterRole("no-patch", "create", "get", "list", "watch"), boundTo("no-patch", "carol"),
 		clusterRole("no-watch", "create", "get", "list"), boundTo("no-watch", "dave"),
 		clusterRole("no-list", "create", "get"), boundTo("no-list", "erin"),
 		deployment("web", &one), deployment("asleep", &none),
@@ -385,10 +384,14 @@ func TestAccessCanBeExtendedShortenedAndGivenBack(t *testing.T) {
 	kubectlAccess(t, alice, "extend", name, "2h", "-n", namespace).expect(t, codeRefused, "2h20m0s", "2h")
 	kubectlAccess(t, mallory, "extend", name, "1m", "-n", namespace).expect(t, codeRefused, "mallory")
 	kubectlAccess(t, alice, "extend", name, "long", "-n", namespace).expect(t, codeUsage, "DURATION")
-	kubectlAccess(t, alice, "revoke", "execaccessrequest.admitkit.dev/"+name, "-n", namespace).expect(t, 0, "revoked")
-	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(req), req); !apierrors.IsNotFound(err) {
-		t.Errorf("the request after revoke: %v, want it gone", err)
+	kubectlAccess(t, mallory, "revoke", name, "-n", namespace, "--reason", "why not").expect(t, codeRefused, "neither made the request nor may delete")
+	kubectlAccess(t, nil, "revoke", name, "-n", namespace).expect(t, codeRefused, "spec.revoked.reason")
+	kubectlAccess(t, alice, "revoke", "execaccessrequest.admitkit.dev/"+name, "-n", namespace, "-r", "done").expect(t, 0, "revoked")
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(req), req); err != nil || req.Spec.Revoked == nil || req.Spec.Revoked.By != "alice" || req.Spec.Revoked.Reason != "done" {
+		t.Errorf("the record after revoke: %+v, %v", req.Spec.Revoked, err)
 	}
+	kubectlAccess(t, nil, "revoke", name, "-n", namespace, "-r", "to be sure").expect(t, codeRefused, "make another request")
+	kubectlAccess(t, alice, "describe", name, "-n", namespace).expect(t, 0, "by alice at", "done")
 }
 
 func TestRequestsAndTemplatesAreListedInEveryFormat(t *testing.T) {

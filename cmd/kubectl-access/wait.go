@@ -152,7 +152,7 @@ func hopeless(req request) error {
 			continue
 		}
 		switch c.Reason {
-		case v1alpha1.ReasonNotAllowed, v1alpha1.ReasonDurationInvalid, v1alpha1.ReasonDurationTooLong, v1alpha1.ReasonMissing,
+		case v1alpha1.ReasonNotAllowed, v1alpha1.ReasonTooMany, v1alpha1.ReasonDurationInvalid, v1alpha1.ReasonDurationTooLong, v1alpha1.ReasonMissing,
 			v1alpha1.ReasonSingleUse, v1alpha1.ReasonRequesterUnknown, v1alpha1.ReasonPodGone, v1alpha1.ReasonPodEnded,
 			v1alpha1.ReasonNameTaken, v1alpha1.ReasonPodRefused, v1alpha1.ReasonUnknownPod, v1alpha1.ReasonTemplateInvalid:
 			return exitf(codeRefused, "refused: %s\n%s", words(c), kept(req.GetName()))
@@ -174,7 +174,7 @@ func (a *ask) interrupted(ctx context.Context, cl client.Client, req request) er
 	}
 	revoking, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	if err := revoke(revoking, cl, req); err != nil {
+	if err := revoke(revoking, cl, req, "nobody waits for it"); err != nil {
 		return exitf(codeInterrupted, "interrupted; revoking %s failed: %w\n%s", req.GetName(), err, kept(req.GetName()))
 	}
 	return exitf(codeInterrupted, "interrupted; %s is revoked", req.GetName())

@@ -1,6 +1,6 @@
 // Package access gives engineers access to Pods for a while: a template says who
-// may ask and for how long, a request is granted within a second and ends exactly
-// when it said. The kinds are those of api/v1alpha1.
+// may ask and for how long, a request is granted within a second and ends when it
+// said. The kinds are those of api/v1alpha1.
 //
 //	err := mgr.AddExtension(access.New(access.Options{}))
 //
@@ -17,11 +17,11 @@
 // # What is trusted
 //
 // The end of access follows from the request's creation time, which only the API
-// server sets, and its spec.duration, which admission guards. The Role records
-// which Pod was chosen, and engineers cannot write it. Status, labels, owner
-// references and annotations of anything an engineer may write are only reports:
-// nothing follows from them, but for those fields of the status that can only take
-// access away.
+// server sets, and its spec.duration and spec.revoked, which admission guards, by the
+// API server's clock. The Role records which Pod was chosen, and engineers cannot
+// write it. Labels, owner references and annotations of anything an engineer may write
+// are only reports, and so is the status: no access follows from it. Four of its
+// fields can take access away.
 //
 // # How a request is granted
 //
@@ -66,7 +66,8 @@ type Options struct {
 	// sessions. Without it requests with singleUse are refused, since nothing would
 	// limit them to one session. Default: false.
 	SingleUse bool
-	// Clock tells the time. Default: the real one.
+	// Clock tells the time. Default: the API server's, which also gives requests their
+	// creation time.
 	Clock clock.PassiveClock
 }
 
@@ -107,9 +108,6 @@ func New(options Options) *Access {
 	if options.Workers == 0 {
 		options.Workers = DefaultWorkers
 	}
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
 	return &Access{&shared{options: options}}
 }
 
@@ -119,6 +117,9 @@ var _ extension.Composite = (*Access)(nil)
 func (a *Access) Parts(mgr extension.Manager) ([]any, error) {
 	if a.options.Retention < 0 || a.options.Workers < 0 {
 		return nil, fmt.Errorf("access options: Retention %s and Workers %d must not be negative", a.options.Retention, a.options.Workers)
+	}
+	if a.options.Clock == nil {
+		a.options.Clock = mgr.GetClock()
 	}
 	a.namespace = mgr.GetNamespace()
 	parts := a.admissions()
@@ -152,7 +153,7 @@ func (a *shared) connect(mgr extension.Manager) error {
 	a.log = mgr.GetLogger().Desugar().Named("access")
 	a.events = mgr.GetKubeManager().GetEventRecorder("admitkit-access")
 	a.cached, a.live, a.writer = a.cluster.GetCache(), a.cluster.GetAPIReader(), a.cluster.GetClient()
-	if err := a.indexRoles(mgr.GetContext()); err != nil {
+	if err := errors.Join(a.indexRoles(mgr.GetContext()), a.indexRequests(mgr.GetContext())); err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
 )
 
 // admissions are the parts of the extension that answer admissions. What decides
@@ -30,7 +31,10 @@ func (a *shared) admissions() []any {
 			Name: "access-pod", Expression: fmt.Sprintf("%srequest.name.startsWith('%s')", operator, podAccess.prefix),
 		}}
 	}
+	var self cluster.Self
 	return []any{
+		extension.Validating(&reportGuard[*v1alpha1.PodAccessRequest]{a, &self}, a.reportScope("pod-access-report", "podaccessrequests")),
+		extension.Validating(&reportGuard[*v1alpha1.ExecAccessRequest]{a, &self}, a.reportScope("exec-access-report", "execaccessrequests")),
 		extension.Validating(&recordGuard{shared: a}, a.recordScope()),
 		extension.Mutating(&stamp[*v1alpha1.PodAccessRequest]{a, podAccess}, ours("pod-access-requester", "podaccessrequests")),
 		extension.Mutating(&stamp[*v1alpha1.ExecAccessRequest]{a, execAccess}, ours("exec-access-requester", "execaccessrequests")),

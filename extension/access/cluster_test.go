@@ -119,9 +119,6 @@ func startOn(t *testing.T, namespace string, port int32, options access.Options,
 		Namespace: namespace, Host: "127.0.0.1", Port: port, Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
 		Logger: logger, RESTConfig: cluster.Config(),
 	}
-	if tweak != nil {
-		tweak(&managerOptions)
-	}
 	// The registrar's rights are apart from the server's.
 	registrar := newManager(t, managerOptions, options)
 	if err := registrar.RegisterExtensions(t.Context()); err != nil {
@@ -129,6 +126,9 @@ func startOn(t *testing.T, namespace string, port int32, options access.Options,
 	}
 	managerOptions.RESTConfig = managerUser.Config
 	managerOptions.RegisterWebHook = new(bool)
+	if tweak != nil {
+		tweak(&managerOptions)
+	}
 	r := &running{Manager: newManager(t, managerOptions, options)}
 	t.Cleanup(func() {
 		if err := registrar.UnregisterExtensions(context.WithoutCancel(t.Context())); err != nil {
@@ -183,7 +183,7 @@ func execRequest(namespace, name, template string) *v1alpha1.ExecAccessRequest {
 }
 
 func config(groups ...string) v1alpha1.AccessConfig {
-	return v1alpha1.AccessConfig{AllowedGroups: groups, DefaultDuration: "1h", MaxDuration: "2h"}
+	return v1alpha1.AccessConfig{AllowedGroups: groups, DefaultDuration: "1h", MaxDuration: "2h", MaxConcurrent: 100}
 }
 
 func ref(kind, name string) v1alpha1.ControllerTargetRef {

@@ -143,7 +143,7 @@ func (f *facts) finish(now time.Time) decision {
 		dead: true, remove: f.made, evict: f.evicted(), unrecord: first || f.role != nil,
 		status: newState(f.request, f.end), discard: !now.Before(f.keepUntil),
 	}
-	d.status.ended(f.end, now)
+	d.status.ended(f.end, now, f.request.GetRequestSpec().Revoked)
 	return d
 }
 
@@ -157,6 +157,7 @@ func (f *facts) answer() decision {
 	}{
 		{v1alpha1.ConditionTargetTemplateExists, "Found", f.noTemplate},
 		{v1alpha1.ConditionAccessDurationsValid, "Valid", func() *refusal { return allows(f.template, f.request.GetRequestSpec()) }},
+		{"", "", f.tooMany},
 		{"", "", f.unavailable},
 		{"", "", func() (refused *refusal) { pod, refused = f.pod(); return refused }},
 	} {
@@ -192,6 +193,13 @@ func (f *facts) unavailable() *refusal {
 		return lostPod(settled.name, podReplaced)
 	}
 	return refused
+}
+
+func (f *facts) tooMany() *refusal {
+	if refused := tooMany(f.template, f.request.GetRequestSpec(), f.othersOpen); refused != nil {
+		return refused.forNow()
+	}
+	return nil
 }
 
 // pod returns the Pod that access will be to: the one that was chosen, or one to be
@@ -257,7 +265,7 @@ func revocation(req v1alpha1.Request, now time.Time) (revoked *state, live bool)
 	}
 	revoked.RevokedAt = &metav1.Time{Time: now}
 	if live {
-		revoked.ended(now, now)
+		revoked.ended(now, now, nil)
 		revoked.settle()
 	}
 	return revoked, live

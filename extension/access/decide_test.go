@@ -101,6 +101,14 @@ func revokedAt(at time.Time) func(*facts) {
 	return func(f *facts) {
 		f.request.GetRequestStatus().RevokedAt = &metav1.Time{Time: at}
 		f.end, _ = v1alpha1.EndOf(f.request)
+		f.keepUntil = keepUntil(f.request, DefaultRetention)
+	}
+}
+
+func revokedBy(user string) func(*facts) {
+	return func(f *facts) {
+		f.request.GetRequestSpec().Revoked = &v1alpha1.Revocation{By: user, At: &metav1.Time{Time: created}}
+		f.end, _ = v1alpha1.EndOf(f.request)
 	}
 }
 
@@ -179,6 +187,9 @@ func TestWhatIsDoneAboutARequest(t *testing.T) {
 		"a request that was kept long enough goes":         {about(execAccess, saysEnded), kept, []string{"discard"}, "Expired", schedule{kept, priorityCleanup}},
 		"a revoked request is over":                        {about(execAccess, saysEnded, revokedAt(created)), early, nil, "Revoked", schedule{kept, priorityCleanup}},
 		"a request revoked by a clock that is ahead":       {about(podAccess, hasRole("1"), hasBinding("1"), revokedAt(late.Add(time.Hour))), early, []string{"unbind", "late", "remove podaccess-a"}, "", schedule{early.Add(cleanupDelay), priorityCleanup}},
+		"a revocation before it was made discards nothing": {about(execAccess, saysEnded, revokedAt(time.Time{})), early, nil, "Revoked", schedule{kept, priorityCleanup}},
+		"a request that a user revoked is over":            {about(execAccess, hasRole("1"), hasBinding("1"), revokedBy("bob")), early, []string{"unbind", "late"}, "", schedule{early.Add(cleanupDelay), priorityCleanup}},
+		"a request that a user revoked says so":            {about(execAccess, hasRole("1"), revokedBy("bob"), func(f *facts) { f.unbound = true }), early, []string{"unrecord"}, "Revoked", schedule{kept, priorityCleanup}},
 		"a request revoked after its end had expired":      {about(execAccess, saysEnded, revokedAt(late.Add(time.Hour))), late, nil, "Expired", schedule{kept, priorityCleanup}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
@@ -207,6 +218,13 @@ func TestWhyARequestIsNotGranted(t *testing.T) {
 		return func(f *facts) { change(f.template.GetAccessConfig()) }
 	}
 	noTarget := func(err error) func(*facts) { return func(f *facts) { f.noTarget = err } }
+	open := func(name string) func(*facts) {
+		return func(f *facts) {
+			other := about(execAccess).request
+			other.SetName(name)
+			f.othersOpen = []v1alpha1.Request{other}
+		}
+	}
 	notFound := apierrors.NewNotFound(schema.GroupResource{Resource: "deployments"}, "web")
 	for sentence, test := range map[string]struct {
 		facts             *facts
@@ -220,6 +238,7 @@ func TestWhyARequestIsNotGranted(t *testing.T) {
 		"by a template out of order":   {about(execAccess, config(func(c *v1alpha1.AccessConfig) { c.MaxDuration = "1m" })), "TemplateInvalid", "AccessDurationsValid", false, true},
 		"without a reason":             {about(execAccess, config(func(c *v1alpha1.AccessConfig) { c.RequireReason = true })), "ReasonMissing", "AccessResourcesCreated", false, true},
 		"for more than a single use":   {about(execAccess, config(func(c *v1alpha1.AccessConfig) { c.SingleUse = true })), "SingleUse", "AccessResourcesCreated", false, true},
+		"for one more than is allowed": {about(execAccess, config(func(c *v1alpha1.AccessConfig) { c.MaxConcurrent = 1 }), open("b")), "TooMany", "AccessResourcesCreated", true, true},
 		"without a target":             {about(execAccess, noTarget(fmt.Errorf("target: %w", notFound))), "TargetMissing", "AccessResourcesCreated", true, false},
 		"without a Pod that is ready":  {about(execAccess, noTarget(fmt.Errorf("%w is ready", workload.ErrNoPod))), "NoPod", "AccessResourcesCreated", true, false},
 		"to a Pod of somebody else":    {about(execAccess, noTarget(workload.UnknownPodError("no"))), "UnknownPod", "AccessResourcesCreated", true, true},

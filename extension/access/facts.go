@@ -37,6 +37,8 @@ type facts struct {
 
 	// template is nil if it does not exist.
 	template v1alpha1.Template
+	// othersOpen are the user's other requests that count for the template's limit.
+	othersOpen []v1alpha1.Request
 	// target is what an access Pod is made after, nil if the template has a Pod
 	// spec. chosen is the Pod that exec access would be to. noTarget says why there
 	// is neither.
@@ -115,7 +117,7 @@ func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alp
 	f := &facts{kind: r.kind, key: key, request: req}
 	if req != nil {
 		f.end, f.invalid = v1alpha1.EndOf(req)
-		f.keepUntil = f.end.Add(r.options.Retention)
+		f.keepUntil = keepUntil(req, r.options.Retention)
 	}
 	_, f.unbound = r.unbound.Load(key)
 	if err := errors.Join(r.readRole(ctx, f), r.readBinding(ctx, f)); err != nil {
@@ -132,11 +134,22 @@ func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alp
 		}
 		return f, r.readMade(ctx, f, reader, req.GetUID())
 	case asking:
-		return f, r.readTarget(ctx, f)
+		err := r.readTarget(ctx, f)
+		if err == nil && f.template != nil {
+			err = r.promise(ctx, f)
+		}
+		return f, err
 	case recorded, granted:
 		return f, r.readPod(ctx, f)
 	}
 	return f, nil
+}
+
+// keepUntil returns how long a request is kept: from when its time is over, and not
+// from when it was revoked. Who may write the status could make the record go at once.
+func keepUntil(req v1alpha1.Request, retention time.Duration) time.Time {
+	end, _ := req.GetRequestSpec().End(req.GetCreationTimestamp()) // one that is invalid is not discarded
+	return end.Add(retention)
 }
 
 // stale reports whether a request has what an earlier one of its name has left.

@@ -143,6 +143,7 @@ func newRole(k kind, req v1alpha1.Request, config *v1alpha1.AccessConfig, pod *c
 	}
 	role := &rbacv1.Role{ObjectMeta: k.meta(req), Rules: rules(config.Verbs, pod.Name)}
 	role.OwnerReferences = []metav1.OwnerReference{k.ownedBy(req)}
+	role.Labels[v1alpha1.LabelPodUID] = string(pod.UID)
 	role.Annotations[AnnotationPodUID] = string(pod.UID)
 	role.Annotations[AnnotationSubjects] = string(subjects)
 	if config.OnExpiry == v1alpha1.ExpiryEvict && !k.makesPod {

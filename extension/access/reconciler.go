@@ -33,6 +33,7 @@ type requests struct {
 	// do: the end of access must not wait for it.
 	failures, waits workqueue.TypedRateLimiter[types.NamespacedName]
 	counted         liveGrants
+	promises        promises
 	// unbound has the requests whose RoleBinding this process has deleted at the end,
 	// until the rest is done.
 	unbound sync.Map
@@ -46,6 +47,7 @@ func newRequests(a *shared, k kind) *requests {
 		failures: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](20*time.Millisecond, time.Second),
 		waits:    workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](200*time.Millisecond, 5*time.Second),
 		counted:  liveGrants{kind: k.name, keys: map[types.NamespacedName]bool{}},
+		promises: promises{made: map[types.NamespacedName]bool{}},
 	}
 }
 

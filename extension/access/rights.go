@@ -19,6 +19,7 @@ func (r *requests) Rights() []rbacv1.PolicyRule {
 		rule(core, []string{"pods"}, "get", "list", "watch", "create", "delete"),
 		rule([]string{rbacv1.GroupName}, []string{"roles", "rolebindings"}, "get", "list", "watch", "create", "delete"),
 		rule(core, []string{"pods/eviction"}, "create"),
+		rule([]string{"authorization.k8s.io"}, []string{"localsubjectaccessreviews"}, "create"),
 		rule([]string{"events.k8s.io"}, []string{"events"}, "create", "patch"),
 		rule(core, []string{"pods/exec", "pods/attach", "pods/portforward"}, "create", "get"),
 		rule(core, []string{"pods/log"}, "get"),

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+
 	"github.com/admitkit/admitkit/api/v1alpha1"
 )
 
@@ -95,6 +97,17 @@ func allows(t v1alpha1.Template, spec *v1alpha1.RequestSpec) *refusal {
 		return refuse(v1alpha1.ReasonSingleUse, "template %q requires spec.singleUse", t.GetName())
 	}
 	return nil
+}
+
+// isRequester reports whether a user made a request. Two users who had the same name
+// at different times are told apart where both have a UID.
+func isRequester(who *v1alpha1.Requester, user authenticationv1.UserInfo) bool {
+	return who != nil && who.Username == user.Username && (who.UID == "" || user.UID == "" || who.UID == user.UID)
+}
+
+func refuseSingleUse() *refusal {
+	return refuse(v1alpha1.ReasonSingleUse, "spec.singleUse needs the enforcement of the audit extension, which does not run here: "+
+		"use a template that does not require it")
 }
 
 func allowsDuration(t v1alpha1.Template, spec *v1alpha1.RequestSpec) *refusal {

@@ -3,9 +3,11 @@ package access
 import (
 	"context"
 	"fmt"
+	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -45,19 +47,38 @@ func (s *stamp[T]) Mutate(ctx context.Context, obj T, req *extension.Request) er
 	return nil
 }
 
-// keep puts back what was stamped: a manifest that is applied again lacks it.
+// keep puts back what was stamped: a manifest that is applied again lacks it. It
+// stamps a revocation in its turn.
 func (s *stamp[T]) keep(spec *v1alpha1.RequestSpec, req *extension.Request) error {
 	old := s.kind.newRequest()
 	if err := req.Old(old); err != nil {
 		return err
 	}
-	before := old.GetRequestSpec()
+	before, now := old.GetRequestSpec(), s.options.Clock.Now()
 	if spec.Requester == nil {
 		spec.Requester = before.Requester
 	}
 	if spec.Duration == "" {
 		spec.Duration = before.Duration
 	}
+	if spec.Duration != before.Duration {
+		endsNotInThePast(spec, old.GetCreationTimestamp(), now)
+	}
 	spec.SingleUse = spec.SingleUse || before.SingleUse
+	switch {
+	case spec.Revoked == nil:
+		spec.Revoked = before.Revoked
+	case before.Revoked == nil:
+		spec.Revoked.By, spec.Revoked.At = req.User().Username, &metav1.Time{Time: now}
+	}
 	return nil
+}
+
+// endsNotInThePast makes access that is shortened to what has passed already end now:
+// the record must not say that it ended before it did, nor go the sooner for it.
+func endsNotInThePast(spec *v1alpha1.RequestSpec, created metav1.Time, now time.Time) {
+	passed := now.Sub(created.Time).Truncate(time.Second)
+	if duration, err := time.ParseDuration(spec.Duration); err == nil && duration < passed {
+		spec.Duration = passed.String()
+	}
 }

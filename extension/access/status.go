@@ -3,8 +3,10 @@ package access
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -105,10 +107,17 @@ func (s *state) used() {
 	s.nothing(v1alpha1.ReasonUsed, "used by "+s.UsedBy.Username+" for "+s.UsedBy.Verb+" at "+s.UsedBy.Time.UTC().Format(time.RFC3339)+"; make another request")
 }
 
-// ended says that time is over, or that access was revoked.
-func (s *state) ended(end, now time.Time) {
+// ended says that time is over, or that access was revoked, and by whom.
+func (s *state) ended(end, now time.Time, by *v1alpha1.Revocation) {
 	reason, message := v1alpha1.ReasonExpired, "access ended at "+end.UTC().Format(time.RFC3339)
-	if at := s.RevokedAt; at != nil && (!at.After(end) || now.Before(end)) {
+	at := s.RevokedAt
+	switch {
+	case by != nil:
+		reason, message = v1alpha1.ReasonRevoked, fmt.Sprintf("access was revoked by %s at %s", by.By, end.UTC().Format(time.RFC3339))
+		if by.Reason != "" {
+			message += ": " + by.Reason
+		}
+	case at != nil && (!at.After(end) || now.Before(end)):
 		reason, message = v1alpha1.ReasonRevoked, "access was revoked at "+at.UTC().Format(time.RFC3339)+"; make another request"
 	}
 	s.nothing(reason, message)
@@ -176,7 +185,7 @@ func (r *requests) report(req v1alpha1.Request, before *v1alpha1.RequestStatus, 
 		if is(before.Conditions, created) {
 			expiredTotal.WithLabelValues(r.kind.name).Inc()
 		}
-		r.event(req, corev1.EventTypeNormal, "AccessEnded", "End", "access ended at %s", s.ExpiresAt.UTC().Format(time.RFC3339))
+		r.event(req, corev1.EventTypeNormal, "AccessEnded", "End", "%s", s.wanted[valid].Message)
 	case before.Ready && s.UsedBy != nil && !s.Ready:
 		r.event(req, corev1.EventTypeNormal, "AccessUsed", "Use", "%s used the request up with %s", s.UsedBy.Username, s.UsedBy.Verb)
 	case s.warning != nil:
@@ -191,9 +200,14 @@ func (r *requests) report(req v1alpha1.Request, before *v1alpha1.RequestStatus, 
 	}
 }
 
+// maxNote is the length of a note that the API server accepts.
+const maxNote = 1024
+
 func (r *requests) event(req v1alpha1.Request, kind, reason, action, format string, args ...any) {
+	note := fmt.Sprintf(format, args...)
+	note = strings.ToValidUTF8(note[:min(len(note), maxNote)], "")
 	r.events.Eventf(&corev1.ObjectReference{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: r.kind.request,
 		Namespace: req.GetNamespace(), Name: req.GetName(), UID: req.GetUID(), ResourceVersion: req.GetResourceVersion(),
-	}, nil, kind, reason, action, format, args...)
+	}, nil, kind, reason, action, "%s", note)
 }

@@ -13,7 +13,7 @@ import (
 func TestAStatusThatSaysTheSameStaysTheSame(t *testing.T) {
 	end := time.Now().Truncate(time.Second)
 	for sentence, say := range map[string]func(*state){
-		"ended":        func(s *state) { s.ended(end, end) },
+		"ended":        func(s *state) { s.ended(end, end, nil) },
 		"the Pod gone": func(s *state) { s.granted("run"); s.refused(lostPod("pod", podGone)) },
 		"granted":      func(s *state) { s.choose(choice{"pod", "1"}); s.granted("run") },
 		"refused": func(s *state) {

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -46,15 +49,24 @@ func (v *requestRules[T]) validateCreate(ctx context.Context, obj T, req *extens
 	if want := (&v1alpha1.Requester{Username: user.Username, UID: user.UID, Groups: user.Groups}); !apiequality.Semantic.DeepEqual(spec.Requester, want) {
 		return refuse(v1alpha1.ReasonRequesterUnknown, "spec.requester does not name the user who makes the request, %q", user.Username)
 	}
+	if spec.Revoked != nil {
+		return refuse(reasonChanged, "spec.revoked: a request cannot be revoked before it is made; leave it out")
+	}
 	if spec.SingleUse && !v.options.SingleUse {
-		return refuse(v1alpha1.ReasonSingleUse, "spec.singleUse needs the enforcement of the audit extension, which does not run here: "+
-			"use a template that does not require it")
+		return refuseSingleUse()
 	}
 	t, err := v.template(ctx, req.Namespace, spec.TemplateName)
 	if err != nil {
 		return err
 	}
 	if refused := allows(t, spec); refused != nil {
+		return refused
+	}
+	open, err := v.othersOpen(ctx, v.kind, obj, func(v1alpha1.Request) bool { return true })
+	if err != nil {
+		return err
+	}
+	if refused := tooMany(t, spec, open); refused != nil {
 		return refused
 	}
 	if obj.GetTargetPod() == "" {
@@ -91,7 +103,8 @@ func (v *requestRules[T]) template(ctx context.Context, namespace, name string) 
 	return t, nil
 }
 
-// validateUpdate lets the requester change the duration, and nobody anything else.
+// validateUpdate lets the requester shorten, extend and narrow the request, and
+// revoke it, which those who may delete it may do too. Nothing else changes.
 func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extension.Request) error {
 	old := v.kind.newRequest()
 	if err := req.Old(old); err != nil {
@@ -99,39 +112,109 @@ func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extens
 	}
 	spec, before := obj.GetRequestSpec(), old.GetRequestSpec()
 	switch {
-	case spec.TemplateName != before.TemplateName:
-		return refuse(reasonChanged, "spec.templateName cannot be changed; make another request")
 	case obj.GetTargetPod() != old.GetTargetPod():
 		return refuse(reasonChanged, "spec.targetPod cannot be changed; make another request")
+	case apiequality.Semantic.DeepEqual(spec, before):
+		return nil // metadata is RBAC's affair
+	case spec.TemplateName != before.TemplateName:
+		return refuse(reasonChanged, "spec.templateName cannot be changed; make another request")
 	case !apiequality.Semantic.DeepEqual(spec.Requester, before.Requester):
 		return refuse(reasonChanged, "spec.requester cannot be changed")
-	case spec.Duration == before.Duration:
+	case spec.Reason != before.Reason:
+		return refuse(reasonChanged, "spec.reason cannot be changed; make another request")
+	case v1alpha1.Over(old, v.options.Clock.Now()):
+		return refuseOver(old)
+	}
+	if err := v.validateRevocation(ctx, old, spec.Revoked, req); err != nil {
+		return err
+	}
+	if spec.Duration == before.Duration && spec.SingleUse == before.SingleUse {
 		return nil
 	}
-	if user := req.User().Username; before.Requester == nil || user != before.Requester.Username {
-		return refuse(v1alpha1.ReasonNotAllowed, "spec.duration can be changed by the requester only, not by %q", user)
+	if user := req.User(); !isRequester(before.Requester, user) {
+		return refuse(v1alpha1.ReasonNotAllowed, "spec.duration and spec.singleUse can be changed by the requester only, not by %q; "+
+			"to end the access set spec.revoked, if you may delete the request", user.Username)
 	}
-	was, err := time.ParseDuration(before.Duration)
+	if spec.SingleUse && !before.SingleUse && !v.options.SingleUse {
+		return refuseSingleUse()
+	}
+	return v.validateDuration(ctx, old, spec, req)
+}
+
+// refuseOver refuses to change a request whose access is over: it is a record.
+func refuseOver(old v1alpha1.Request) *refusal {
+	end, err := v1alpha1.EndOf(old)
 	if err != nil {
-		return refuse(v1alpha1.ReasonDurationInvalid, "spec.duration: the present value %q is not a duration; make another request", before.Duration)
+		return refuse(v1alpha1.ReasonDurationInvalid, "%v, so that the request cannot be changed; make another request", err)
+	}
+	return refuse(reasonEnded, "access ended at %s: it cannot be extended, nor the request changed; make another request", end.UTC().Format(time.RFC3339))
+}
+
+// validateRevocation lets the requester revoke a request, and those who may delete
+// it: deletion ends access too, but leaves no record.
+func (v *requestRules[T]) validateRevocation(ctx context.Context, old v1alpha1.Request, revoked *v1alpha1.Revocation, req *extension.Request) error {
+	if revoked == nil {
+		return nil
+	}
+	user, who := req.User(), old.GetRequestSpec().Requester
+	if revoked.By != user.Username || revoked.At == nil { // a webhook after ours may have changed it
+		return refuse(reasonChanged, "spec.revoked does not say that it is user %q who revokes the request now", user.Username)
+	}
+	if isRequester(who, user) {
+		return nil
+	}
+	may, err := v.mayDelete(ctx, req)
+	switch {
+	case err != nil:
+		return err
+	case !may:
+		return refuse(v1alpha1.ReasonNotAllowed, "spec.revoked: user %q neither made the request nor may delete %s in namespace %s", user.Username, req.Resource.Resource, req.Namespace)
+	case strings.TrimSpace(revoked.Reason) == "":
+		return refuse(v1alpha1.ReasonMissing, "spec.revoked.reason: say why you end another user's access")
+	}
+	return nil
+}
+
+// mayDelete asks the API server whether RBAC lets the user delete the request.
+func (v *requestRules[T]) mayDelete(ctx context.Context, req *extension.Request) (bool, error) {
+	user := req.User()
+	review := &authorizationv1.LocalSubjectAccessReview{
+		ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace},
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: user.Username, UID: user.UID, Groups: user.Groups, Extra: map[string]authorizationv1.ExtraValue{},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Namespace: req.Namespace, Name: req.Name, Verb: "delete",
+				Group: req.Resource.Group, Version: req.Resource.Version, Resource: req.Resource.Resource,
+			},
+		},
+	}
+	for key, values := range user.Extra {
+		review.Spec.Extra[key] = authorizationv1.ExtraValue(values)
+	}
+	if err := v.writer.Create(ctx, review); err != nil {
+		return false, fmt.Errorf("asking the API server whether %q may delete the request: %w", user.Username, err)
+	}
+	return review.Status.Allowed, nil
+}
+
+// validateDuration lets access be shortened, which needs no template, and extended.
+func (v *requestRules[T]) validateDuration(ctx context.Context, old v1alpha1.Request, spec *v1alpha1.RequestSpec, req *extension.Request) error {
+	was, err := time.ParseDuration(old.GetRequestSpec().Duration)
+	if err != nil {
+		return refuseOver(old)
 	}
 	duration, err := time.ParseDuration(spec.Duration)
 	if err != nil || duration < 0 {
 		return refuse(v1alpha1.ReasonDurationInvalid, "spec.duration: %q is not a duration such as 90m or 1h30m", spec.Duration)
 	}
-	// Shortening needs no template, which may be gone.
 	if duration <= was {
 		return nil
 	}
-	return v.validateExtension(ctx, old, spec, req)
+	return v.validateExtension(ctx, spec, req)
 }
 
-// validateExtension allows what a new request would be allowed, until access ends.
-func (v *requestRules[T]) validateExtension(ctx context.Context, old v1alpha1.Request, spec *v1alpha1.RequestSpec, req *extension.Request) error {
-	if v1alpha1.Over(old, v.options.Clock.Now()) {
-		end, _ := v1alpha1.EndOf(old)
-		return refuse(reasonEnded, "access ended at %s and cannot be extended; make another request", end.UTC().Format(time.RFC3339))
-	}
+// validateExtension allows what a new request would be allowed.
+func (v *requestRules[T]) validateExtension(ctx context.Context, spec *v1alpha1.RequestSpec, req *extension.Request) error {
 	t, err := v.template(ctx, req.Namespace, spec.TemplateName)
 	if err != nil {
 		return err

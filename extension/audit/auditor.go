@@ -8,6 +8,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -57,7 +58,7 @@ func (a *auditor) Register(mgr extension.Manager) error {
 	if a.pods, err = corev1client.NewForConfig(config); err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
-	if err := a.connectRules(config); err != nil {
+	if err := a.connectRules(mgr, config); err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
 	a.log = mgr.GetLogger().Desugar().Named("audit")
@@ -70,7 +71,7 @@ func (a *auditor) Register(mgr extension.Manager) error {
 // connectRules connects what decides about acts and what marks Pods. Their
 // client reads from the API server, because what it reads decides about access at
 // this moment.
-func (a *auditor) connectRules(config *rest.Config) error {
+func (a *auditor) connectRules(mgr extension.Manager, config *rest.Config) error {
 	o := &a.options
 	if o.Enforcement == nil && o.TouchedPods == nil && !o.AccessRequests {
 		return nil
@@ -89,7 +90,11 @@ func (a *auditor) connectRules(config *rest.Config) error {
 	if o.Enforcement != nil {
 		rules = o.Enforcement.options()
 	}
-	a.enforcer = enforce.New(rules, c, o.Clock)
+	var now clock.PassiveClock = o.Clock
+	if o.Clock == (clock.RealClock{}) {
+		now = mgr.GetClock() // access ends by the clock that gave requests their creation time
+	}
+	a.enforcer = enforce.New(rules, c, now)
 	if o.TouchedPods != nil {
 		a.toucher = touch.New(c, o.Clock)
 	}

@@ -139,7 +139,7 @@ func (s *stage) noRequestCoversMore(t *testing.T, pod string) {
 	}
 	s.apply(t, podNamed("shop", "again"))
 	output, err = run(s.alice, "exec", "-n", "shop", "again", "--", "true")
-	refusedBy(t, enforce.RuleRequest, output, err, "gone")
+	refusedBy(t, enforce.RuleRequest, output, err, "Request again")
 
 	// It ends when it says, and at once when it is shortened.
 	if output, err := run(s.alice, "patch", "ear", "-n", "shop", "covers", "--type=merge", "-p", `{"spec":{"duration":"1s"}}`); err != nil {
@@ -168,7 +168,7 @@ func (s *stage) grantsOfOtherKinds(t *testing.T, pod string) {
 	template := &v1alpha1.PodAccessTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "own"},
 		Spec: v1alpha1.PodAccessTemplateSpec{
-			AccessConfig:        v1alpha1.AccessConfig{AllowedUsers: []string{"bob"}, DefaultDuration: "1h", MaxDuration: "2h"},
+			AccessConfig:        v1alpha1.AccessConfig{AllowedUsers: []string{"bob"}, DefaultDuration: "1h", MaxDuration: "2h", MaxConcurrent: 100},
 			ControllerTargetRef: &v1alpha1.ControllerTargetRef{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"},
 		},
 	}

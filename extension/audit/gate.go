@@ -18,7 +18,26 @@ type gate struct {
 	enforced bool
 }
 
-var _ extension.Validator[runtime.Object] = (*gate)(nil)
+var (
+	_ extension.Validator[runtime.Object] = (*gate)(nil)
+	_ extension.Witness                   = (*gate)(nil)
+)
+
+// ruleTooLarge is the rule of acts that are denied because nobody can read them.
+const ruleTooLarge = "too-large"
+
+// Unseen implements [extension.Witness]: an act that is too large to be read is denied,
+// and on record like any denial.
+func (g *gate) Unseen(ctx context.Context, req *extension.Request, reason string) {
+	a := act.Unseen(req)
+	a.Settle(act.Decision{Denied: true, Rule: ruleTooLarge, Reason: reason})
+	req.AddAuditAnnotation("record", a.Record.ID)
+	record := g.redactor.Record(a)
+	if refusal := g.pipeline.keep(ctx, record); refusal != nil {
+		g.log.Error("an act that is too large to be read was denied without a record", zap.String("record", record.ID), zap.Error(refusal))
+	}
+	records.WithLabelValues(string(record.Way), string(record.Decision)).Inc()
+}
 
 // Validate decides about an act, records it, and lets it through or refuses it.
 func (g *gate) Validate(ctx context.Context, obj runtime.Object, req *extension.Request) error {

@@ -49,7 +49,8 @@ type Options struct {
 	// TouchedPods says what happens to Pods after interactive sessions, in the
 	// same namespaces. Default: nothing.
 	TouchedPods *TouchedPods
-	// Clock tells the time. Default: the real clock.
+	// Clock tells the time. Default: the real clock, and the API server's for whether
+	// access is over.
 	Clock clock.Clock
 }
 

@@ -337,7 +337,7 @@ func (s *stage) template(t *testing.T, name string, change func(*v1alpha1.ExecAc
 	template := &v1alpha1.ExecAccessTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
 		Spec: v1alpha1.ExecAccessTemplateSpec{
-			AccessConfig:        v1alpha1.AccessConfig{AllowedGroups: []string{"devs"}, DefaultDuration: "1h", MaxDuration: "2h"},
+			AccessConfig:        v1alpha1.AccessConfig{AllowedGroups: []string{"devs"}, DefaultDuration: "1h", MaxDuration: "2h", MaxConcurrent: 100},
 			ControllerTargetRef: v1alpha1.ControllerTargetRef{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"},
 		},
 	}

@@ -15,6 +15,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
@@ -70,6 +71,8 @@ func (h *standIn) GetLogger() *zap.SugaredLogger                        { return
 func (h *standIn) GetNamespace() string        { return "" }
 func (h *standIn) GetWebhookNamespace() string { return "admitkit-system" }
 func (h *standIn) GetFingerprint() string      { return "admitkit" }
+
+func (h *standIn) GetClock() clock.PassiveClock { return clock.RealClock{} }
 
 // GetServingCertificate returns a certificate that nobody trusts.
 func (h *standIn) GetServingCertificate(hosts ...string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {

@@ -59,7 +59,7 @@ func newShop(t *testing.T) shop {
 	s := shop{namespace: namespace(t, "shop"), alice: newUser(t, "alice", "devs")}
 	labels := map[string]string{"app": "web"}
 	stubborn := restricted("sleep", "86400") // the first process of a container ignores signals that it does not handle
-	config := v1alpha1.AccessConfig{AllowedGroups: []string{"devs"}, MaxDuration: "1h"}
+	config := v1alpha1.AccessConfig{AllowedGroups: []string{"devs"}, MaxDuration: "1h", MaxConcurrent: 100}
 	evicting := config
 	evicting.OnExpiry = v1alpha1.ExpiryEvict
 	target := v1alpha1.ControllerTargetRef{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}

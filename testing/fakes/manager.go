@@ -11,11 +11,22 @@ import (
 	v1a "k8s.io/api/core/v1"
 	v1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
 type Manager struct {
+	GetClockStub        func() clock.PassiveClock
+	getClockMutex       sync.RWMutex
+	getClockArgsForCall []struct {
+	}
+	getClockReturns struct {
+		result1 clock.PassiveClock
+	}
+	getClockReturnsOnCall map[int]struct {
+		result1 clock.PassiveClock
+	}
 	GetContextStub        func() context.Context
 	getContextMutex       sync.RWMutex
 	getContextArgsForCall []struct {
@@ -127,6 +138,59 @@ type Manager struct {
 	}
 	invocations      map[string][][]interface{}
 	invocationsMutex sync.RWMutex
+}
+
+func (fake *Manager) GetClock() clock.PassiveClock {
+	fake.getClockMutex.Lock()
+	ret, specificReturn := fake.getClockReturnsOnCall[len(fake.getClockArgsForCall)]
+	fake.getClockArgsForCall = append(fake.getClockArgsForCall, struct {
+	}{})
+	stub := fake.GetClockStub
+	fakeReturns := fake.getClockReturns
+	fake.recordInvocation("GetClock", []interface{}{})
+	fake.getClockMutex.Unlock()
+	if stub != nil {
+		return stub()
+	}
+	if specificReturn {
+		return ret.result1
+	}
+	return fakeReturns.result1
+}
+
+func (fake *Manager) GetClockCallCount() int {
+	fake.getClockMutex.RLock()
+	defer fake.getClockMutex.RUnlock()
+	return len(fake.getClockArgsForCall)
+}
+
+func (fake *Manager) GetClockCalls(stub func() clock.PassiveClock) {
+	fake.getClockMutex.Lock()
+	defer fake.getClockMutex.Unlock()
+	fake.GetClockStub = stub
+}
+
+func (fake *Manager) GetClockReturns(result1 clock.PassiveClock) {
+	fake.getClockMutex.Lock()
+	defer fake.getClockMutex.Unlock()
+	fake.GetClockStub = nil
+	fake.getClockReturns = struct {
+		result1 clock.PassiveClock
+	}{result1}
+}
+
+func (fake *Manager) GetClockReturnsOnCall(i int, result1 clock.PassiveClock) {
+	fake.getClockMutex.Lock()
+	defer fake.getClockMutex.Unlock()
+	fake.GetClockStub = nil
+	if fake.getClockReturnsOnCall == nil {
+		fake.getClockReturnsOnCall = make(map[int]struct {
+			result1 clock.PassiveClock
+		})
+	}
+	fake.getClockReturnsOnCall[i] = struct {
+		result1 clock.PassiveClock
+	}{result1}
 }
 
 func (fake *Manager) GetContext() context.Context {

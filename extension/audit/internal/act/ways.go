@@ -16,8 +16,18 @@ import (
 	"github.com/admitkit/admitkit/extension"
 )
 
-// Read returns the act that a request is, or nil when it is not an act.
-func Read(obj runtime.Object, req *extension.Request) (*Act, error) {
+// Unseen returns the act that a request is whose object cannot be read.
+func Unseen(req *extension.Request) *Act {
+	a := begin(nil, req)
+	if a.Record.Way == v1alpha1.WayServiceProxy || a.Record.Way == v1alpha1.WayNodeProxy {
+		return a
+	}
+	a.Record.Pod = req.Name
+	return a
+}
+
+// begin returns the act of a request without what its object says.
+func begin(obj runtime.Object, req *extension.Request) *Act {
 	user := req.User()
 	a := &Act{Request: req, Object: obj, Record: v1alpha1.AuditRecord{
 		ID: string(req.UID), Way: wayOf(req), Verb: strings.ToLower(string(req.Operation)),
@@ -30,6 +40,12 @@ func Read(obj runtime.Object, req *extension.Request) (*Act, error) {
 		}
 		a.Record.User.Extra[key] = values
 	}
+	return a
+}
+
+// Read returns the act that a request is, or nil when it is not an act.
+func Read(obj runtime.Object, req *extension.Request) (*Act, error) {
+	a := begin(obj, req)
 	if pod, ok := obj.(*corev1.Pod); ok && req.Operation == admissionv1.Update && (a.Record.Way == v1alpha1.WayDebug || a.Record.Way == v1alpha1.WayPod) {
 		isAct, err := a.update(pod)
 		if err != nil || !isAct {

@@ -38,7 +38,8 @@ func (g *grants) advice(ctx context.Context, a *act.Act, whyNot []string) string
 // pending says why the user's requests for the Pod have no grant.
 func (g *grants) pending(ctx context.Context, a *act.Act) []string {
 	var list v1alpha1.ExecAccessRequestList
-	if g.client.List(ctx, &list, client.InNamespace(a.Record.Namespace)) != nil {
+	const most = 500 // it is advice, and must not cost more than the decision
+	if g.client.List(ctx, &list, client.InNamespace(a.Record.Namespace), client.Limit(most)) != nil {
 		return nil
 	}
 	var pending []string

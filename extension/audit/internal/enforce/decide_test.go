@@ -72,7 +72,7 @@ func TestWhatCannotBeDecidedIsRefusedButToWhoIsExempt(t *testing.T) {
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{Label: "true"}}},
 			&rbacv1.Role{
 				ObjectMeta: metav1.ObjectMeta{
-					Name: "execaccess-r", Namespace: "shop", Labels: map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedByAccess},
+					Name: "execaccess-r", Namespace: "shop", Labels: map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedByAccess, v1alpha1.LabelPodUID: "2"},
 					Annotations: map[string]string{v1alpha1.AnnotationRequestUID: "1", v1alpha1.AnnotationPodUID: "2", v1alpha1.AnnotationSubjects: `[{"kind":"User","name":"alice"}]`},
 				},
 				Rules: []rbacv1.PolicyRule{{Resources: []string{"pods/exec"}, ResourceNames: []string{"web"}}},

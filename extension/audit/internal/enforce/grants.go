@@ -47,20 +47,20 @@ func verbFor(a *act.Act) v1alpha1.AccessVerb {
 // covering returns the requests that cover an act, and why others nearly do:
 // first requests for any number of sessions, then those that end first.
 func (g *grants) covering(ctx context.Context, a *act.Act) (found []v1alpha1.Request, whyNot []string, err error) {
-	var roles rbacv1.RoleList
-	if err := g.client.List(ctx, &roles, client.InNamespace(a.Record.Namespace), client.MatchingLabels{v1alpha1.LabelManagedBy: v1alpha1.ManagedByAccess}); err != nil {
-		return nil, nil, fmt.Errorf("listing the grants of namespace %s: %w", a.Record.Namespace, err)
+	podUID, err := g.podUID(ctx, a)
+	if err != nil || podUID == "" {
+		return nil, nil, err
 	}
-	var podUID types.UID
+	// The API server selects: a namespace may have thousands of grants.
+	var roles rbacv1.RoleList
+	labels := client.MatchingLabels{v1alpha1.LabelManagedBy: v1alpha1.ManagedByAccess, v1alpha1.LabelPodUID: string(podUID)}
+	if err := g.client.List(ctx, &roles, client.InNamespace(a.Record.Namespace), labels); err != nil {
+		return nil, nil, fmt.Errorf("listing the grants of Pod %s/%s: %w", a.Record.Namespace, a.Record.Pod, err)
+	}
 	for i := range roles.Items {
 		grant, err := v1alpha1.GrantOf(&roles.Items[i])
 		if err != nil || grant.PodName != a.Record.Pod || !grant.Concerns(a.Record.User.Username, a.Record.User.Groups) {
 			continue
-		}
-		if podUID == "" {
-			if podUID, err = g.podUID(ctx, a); err != nil {
-				return nil, nil, err
-			}
 		}
 		req, why, err := g.live(ctx, grant, a, podUID)
 		if err != nil {

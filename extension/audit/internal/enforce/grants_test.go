@@ -1,11 +1,21 @@
 package enforce
 
 import (
+	"context"
+	"errors"
+	"strconv"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/audit/internal/act"
@@ -52,6 +62,40 @@ func TestARequestCoversNoMoreThanWasGranted(t *testing.T) {
 		if why := whyNotCovered(req, grant, a, "pod", start.Add(test.after)); (why == "") != test.covers {
 			t.Errorf("%s: %q", name, why)
 		}
+	}
+}
+
+// Whoever makes thousands of requests must not slow the sessions of everybody.
+func TestASessionReadsTheGrantsOfItsPodAlone(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(rbacv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	builder := fake.NewClientBuilder().WithScheme(scheme)
+	for i := range 50 {
+		uid := strconv.Itoa(i)
+		builder = builder.WithObjects(&rbacv1.Role{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "execaccess-" + uid, Namespace: "shop",
+				Labels:      map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedByAccess, v1alpha1.LabelPodUID: uid},
+				Annotations: map[string]string{v1alpha1.AnnotationRequestUID: "r", v1alpha1.AnnotationPodUID: uid, v1alpha1.AnnotationSubjects: `[]`},
+			},
+			Rules: []rbacv1.PolicyRule{{Resources: []string{"pods/exec"}, ResourceNames: []string{"web-" + uid}}},
+		})
+	}
+	read := 0
+	c := builder.WithInterceptorFuncs(interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+		err := c.List(ctx, list, options...)
+		read += meta.LenList(list)
+		return err
+	}}).Build()
+	a := &act.Act{
+		Pod:    &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-7", Namespace: "shop", UID: "7"}},
+		Record: v1alpha1.AuditRecord{Way: v1alpha1.WayExec, Namespace: "shop", Pod: "web-7", User: v1alpha1.AuditUser{Username: "alice"}},
+	}
+	g := &grants{client: c, clock: clocktesting.NewFakePassiveClock(time.Now())}
+	if _, _, err := g.covering(t.Context(), a); err != nil || read != 1 {
+		t.Errorf("it reads %d grants, %v", read, err)
 	}
 }
 

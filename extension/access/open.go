@@ -1,0 +1,122 @@
+package access
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+// indexAsker finds the requests of a user by a template.
+const indexAsker = "asker"
+
+func (a *shared) indexRequests(ctx context.Context) error {
+	for _, kind := range []kind{podAccess, execAccess} {
+		err := a.cluster.GetFieldIndexer().IndexField(ctx, kind.newRequest(), indexAsker, func(obj client.Object) []string {
+			return []string{asker(obj.(v1alpha1.Request).GetRequestSpec())}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// asker names a user and a template. No name of a template has a slash.
+func asker(spec *v1alpha1.RequestSpec) string {
+	if spec.Requester == nil {
+		return ""
+	}
+	return spec.TemplateName + "/" + spec.Requester.Username
+}
+
+// othersOpen returns the other open requests of the same user by the same template
+// that which selects, sorted by name.
+func (a *shared) othersOpen(ctx context.Context, k kind, req v1alpha1.Request, which func(v1alpha1.Request) bool) ([]v1alpha1.Request, error) {
+	list := k.requests()
+	if err := a.cached.List(ctx, list, client.InNamespace(req.GetNamespace()), client.MatchingFields{indexAsker: asker(req.GetRequestSpec())}); err != nil {
+		return nil, fmt.Errorf("listing the requests of %s: %w", asker(req.GetRequestSpec()), err)
+	}
+	now := a.options.Clock.Now()
+	var open []v1alpha1.Request
+	eachRequest(list, func(other v1alpha1.Request) {
+		if other.GetUID() != req.GetUID() && k.isOpen(other) && !v1alpha1.Over(other, now) && which(other) {
+			open = append(open, other)
+		}
+	})
+	slices.SortFunc(open, func(x, y v1alpha1.Request) int { return cmp.Compare(x.GetName(), y.GetName()) })
+	return open, nil
+}
+
+// promises has the requests that this process grants, or will when they can be.
+type promises struct {
+	mu   sync.Mutex
+	made map[types.NamespacedName]bool
+}
+
+func (p *promises) forget(key types.NamespacedName) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.made, key)
+}
+
+// promise counts the requests that come before one, and promises it access if the
+// template's limit leaves room: those that were made before or in the same second, and
+// those that were granted or promised. A request that was made earlier may come later,
+// because admission takes its time. So of two requests at the same moment, which the
+// promises put in order, the second counts the first.
+func (r *requests) promise(ctx context.Context, f *facts) error {
+	r.promises.mu.Lock()
+	defer r.promises.mu.Unlock()
+	made := f.request.GetCreationTimestamp()
+	var err error
+	f.othersOpen, err = r.othersOpen(ctx, r.kind, f.request, func(other v1alpha1.Request) bool {
+		created := other.GetCreationTimestamp()
+		return !made.Before(&created) || wasGranted(other) || r.promises.made[client.ObjectKeyFromObject(other)]
+	})
+	if err == nil && tooMany(f.template, f.request.GetRequestSpec(), f.othersOpen) == nil {
+		r.promises.made[f.key] = true
+	}
+	return err
+}
+
+// isOpen reports whether a request gives access, or waits to, or has a Pod, as long
+// as its time is not over.
+func (k kind) isOpen(req v1alpha1.Request) bool {
+	used := req.GetRequestStatus().UsedBy != nil
+	return req.GetDeletionTimestamp().IsZero() && (!used || k.makesPod)
+}
+
+// tooMany refuses a request of a user who has as many others open as the template
+// allows.
+func tooMany(t v1alpha1.Template, spec *v1alpha1.RequestSpec, open []v1alpha1.Request) *refusal {
+	limit := int(t.GetAccessConfig().MaxConcurrent)
+	if limit == 0 {
+		limit = defaultMaxConcurrent
+	}
+	if len(open) < limit {
+		return nil
+	}
+	const enough = 5
+	names := make([]string, 0, enough+1)
+	for _, req := range open[:min(len(open), enough)] {
+		end, _ := v1alpha1.EndOf(req) // one that is open has an end
+		names = append(names, req.GetName()+" until "+end.UTC().Format(time.RFC3339))
+	}
+	if more := len(open) - enough; more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return refuse(v1alpha1.ReasonTooMany, "template %q allows a user %d open requests, and %q has %d: %s; "+
+		"wait, or end one with kubectl access revoke NAME, which sets its spec.revoked", t.GetName(), limit, spec.Requester.Username, len(open), strings.Join(names, ", "))
+}
+
+// defaultMaxConcurrent is the CRD's default.
+const defaultMaxConcurrent = 5
