@@ -17,9 +17,10 @@
 //     where warnings and audit annotations go.
 //   - [Manager] is the host, as an extension sees it. The lifecycle is in package
 //     manager.
-//   - [Entitled], [ClusterEntitled], [LeaderElected], [Hosted] and [Remover] are
-//     optional. They say which rights an extension needs, where it runs, that it
-//     wants to know its host first, and what to remove when it is uninstalled.
+//   - [Scoped], [Entitled], [ClusterEntitled], [LeaderElected], [Hosted], [Witness]
+//     and [Remover] are optional. They say which rights an extension needs, where it
+//     runs, that it wants to know its host first, or of what it cannot see, and what to
+//     remove when it is uninstalled.
 //
 // Packages cluster and cloudevents, below this one, have what extensions that
 // reconcile or send events would otherwise write again.

@@ -125,18 +125,21 @@ type ServingOptions struct {
 	ClusterDomain string
 
 	// MaxBodyBytes is the size of the largest admission request that is read. A
-	// larger one fails, and the failure policy decides. Default: 8 MiB.
+	// larger one fails, and the failure policy decides; in a webhook with an
+	// extension.Witness it is denied. Default: 8 MiB.
 	MaxBodyBytes int64
 	// MaxInFlight is how many requests each webhook handles at a time. An API
 	// server that sends one more is asked to try again in a second. Default: 1024.
 	MaxInFlight int
 	// MaxMemoryBytes is what the requests of all webhooks may occupy together, by an
 	// estimate. Requests beyond it wait; one that alone takes more than three eighths of
-	// it fails, and the failure policy decides. Default: a third of the process's memory
+	// it, or whose body takes more than a quarter, fails as a body that is too large
+	// does. Default: a third of the process's memory
 	// limit (GOMEMLIMIT), 512 MiB without one.
 	MaxMemoryBytes int64
 	// MaxConnections is how many connections the webhooks have at a time. One more
-	// ends the one that has been of least use for longest. Default: 512.
+	// ends the one that has been of least use for longest. If all have requests that are
+	// being answered, the new one is closed. Default: 512.
 	MaxConnections int
 	// DrainPeriod is how long a manager keeps serving after it was told to stop,
 	// while it reports that it is not ready, so that endpoints and connections

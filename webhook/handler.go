@@ -56,7 +56,8 @@ type HandlerOptions struct {
 	// counts until the extension ends. Default: DefaultMaxInFlight.
 	MaxInFlight int
 	// Memory is what the requests of all webhooks that have the same Memory may
-	// occupy together. Default: one of the webhook's own, NewMemory(0).
+	// occupy together: give all of a process the same one. Default: one of the webhook's
+	// own, NewMemory(0).
 	Memory *Memory
 	// Logger gets one line per decision at debug, and failures at error.
 	// Default: none.

@@ -56,7 +56,7 @@ var (
 
 	refused = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_webhook_refused_total",
-		Help: "Requests beyond a limit. reason is slow (the body did not arrive in time), stalled (others needed its memory), memory (there was none left), in_flight (too many requests), too_large or too_costly (to decode).",
+		Help: "Requests beyond a limit. reason is slow (the body did not arrive in time), stalled (others needed its memory), memory (there was none left), in_flight (too many requests), too_large or too_costly (to decode); those two also if a Witness had them denied.",
 	}, []string{"webhook", "reason"})
 	connectionsOpen = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "admitkit_webhook_connections",
