@@ -27,13 +27,7 @@ import (
 	"github.com/admitkit/admitkit/webhook"
 )
 
-// hostilePod returns the review of a Pod with n containers.
-func hostilePod(container string, n int) string {
-	return `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"705ab4f5-6393-11e8-b7cc-42010a800002",` +
-		`"kind":{"group":"","version":"v1","kind":"Pod"},"resource":{"group":"","version":"v1","resource":"pods"},"name":"hostile","namespace":"default",` +
-		`"operation":"CREATE","userInfo":{"username":"mallory"},"object":{"kind":"Pod","apiVersion":"v1","metadata":{"name":"hostile"},"spec":{"containers":[` +
-		strings.TrimSuffix(strings.Repeat(container+",", n), ",") + `]}},"oldObject":null,"dryRun":false,"options":null}}`
-}
+func hostilePod(container string, n int) string { return testkit.HostilePod(container, n) }
 
 // stall sends a request whose body does not come, and returns when the server's
 // handler waits for it. What becomes of the request comes through the channel.

