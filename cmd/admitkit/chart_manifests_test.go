@@ -109,22 +109,22 @@ func manifests(t *testing.T, pod corev1.PodSpec) (text string, err error) {
 // The chart is asked with the release in another namespace for the Pods, whose
 // program is then told that it is in the watched one.
 func TestTheChartRefusesToWatchItsOwnNamespaceWhereItsProgramWould(t *testing.T) {
-	const allowed = "--allow-own-pods=access-pod,audit-pods"
+	const allowed = "--allow-own-pods=access-pod,access-record,audit-pods"
 	for values, refused := range map[string]bool{
 		`{}`: false,
-		`{failurePolicy: Ignore, access: {enabled: true}}`:                                                       true,
-		`{access: {enabled: true}}`:                                                                              true,
-		`{access: {enabled: true}, extraArgs: ["` + allowed + `"]}`:                                              false,
-		`{access: {enabled: true}, extraEnv: [{name: ADMITKIT_ALLOW_OWN_PODS, value: access-pod}]}`:              false,
-		`{audit: {required: true}}`:                                                                              true,
-		`{audit: {required: true, allNamespaces: true}}`:                                                         false,
-		`{audit: {required: true, allNamespaces: true}, access: {enabled: true}}`:                                true,
-		`{audit: {log: {failurePolicy: Closed}}}`:                                                                true,
-		`{audit: {log: {failurePolicy: Closed, enabled: false}}}`:                                                false,
-		`{audit: {cloudEvents: {failurePolicy: Closed}}}`:                                                        false,
-		`{audit: {cloudEvents: {failurePolicy: Closed, url: "https://siem.example.com"}}}`:                       true,
-		`{audit: {touchedPods: {evictAfter: 1h}, objects: {enabled: true}}}`:                                     false,
-		`{image: {repository: example.com/stamp}, audit: {enabled: false, required: true}, failurePolicy: Fail}`: false,
+		`{failurePolicy: Ignore, access: {enabled: true}}`:                                                          true,
+		`{access: {enabled: true}}`:                                                                                 true,
+		`{access: {enabled: true}, extraArgs: ["` + allowed + `"]}`:                                                 false,
+		`{access: {enabled: true}, extraEnv: [{name: ADMITKIT_ALLOW_OWN_PODS, value: "access-pod,access-record"}]}`: false,
+		`{audit: {required: true}}`:                                                                                 true,
+		`{audit: {required: true, allNamespaces: true}}`:                                                            false,
+		`{audit: {required: true, allNamespaces: true}, access: {enabled: true}}`:                                   true,
+		`{audit: {log: {failurePolicy: Closed}}}`:                                                                   true,
+		`{audit: {log: {failurePolicy: Closed, enabled: false}}}`:                                                   false,
+		`{audit: {cloudEvents: {failurePolicy: Closed}}}`:                                                           false,
+		`{audit: {cloudEvents: {failurePolicy: Closed, url: "https://siem.example.com"}}}`:                          true,
+		`{audit: {touchedPods: {evictAfter: 1h}, objects: {enabled: true}}}`:                                        false,
+		`{image: {repository: example.com/stamp}, audit: {enabled: false, required: true}, failurePolicy: Fail}`:    false,
 	} {
 		t.Run(values, func(t *testing.T) {
 			watched := "{watchNamespace: apps, " + strings.TrimPrefix(values, "{")
