@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -27,7 +28,9 @@ const DefaultMemory = 512 << 20
 //   - It is decoded and answered (half). What that takes is estimated from the body;
 //     see estimate. A request that does not fit waits, in order, until its deadline. One
 //     that costs more than a 64th of the memory leaves an eighth to those that cost
-//     less, so that a few large ones never delay all others.
+//     less, so that a few large ones never delay all others. What it leaves behind is
+//     memory until it is collected, so it counts until then: one after the other they
+//     would fill the memory faster than the garbage collector, by itself, empties it.
 //
 // A request that alone is larger than its part is refused as too large; API servers
 // are asked to repeat all others.
@@ -41,6 +44,9 @@ type Memory struct {
 	mu sync.Mutex
 	// What is occupied of the parts.
 	isReading, isWaiting, isRunning int64
+	// garbage is the part of isRunning that waits for the garbage collector.
+	garbage    int64
+	collecting bool
 	// bodies are the requests whose bodies arrive, those that grew last at the end:
 	// of connections that have completed an admission, and others.
 	bodies, strangers line[share]
@@ -303,7 +309,26 @@ func (m *Memory) admit(s *share, cost int64) (bool, error) {
 	s.stage, s.waits, s.granted = waiting, body, make(chan struct{})
 	m.isWaiting += body
 	s.spot.join(line, s)
+	m.collect()
 	return false, nil
+}
+
+// collect collects the garbage of large requests, for which others wait.
+func (m *Memory) collect() {
+	if m.garbage == 0 || m.collecting {
+		return
+	}
+	m.collecting = true
+	garbage := m.garbage
+	go func() {
+		runtime.GC()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.collecting = false
+		m.garbage -= garbage
+		m.isRunning -= garbage
+		m.wake()
+	}()
 }
 
 // hasPlenty reports whether half of the memory to run in is left beside a cost.
@@ -346,10 +371,20 @@ func (m *Memory) release(s *share) {
 	case waiting:
 		m.isWaiting -= s.waits
 	case running:
-		m.isRunning -= s.bytes
+		if s.bytes > m.large {
+			m.garbage += s.bytes
+		} else {
+			m.isRunning -= s.bytes
+		}
 	}
 	s.spot.leave()
 	s.stage, s.bytes, s.waits = outside, 0, 0
+	m.wake()
+}
+
+// wake lets those run that fit now. If there is garbage in the way of others, it is
+// collected.
+func (m *Memory) wake() {
 	for _, line := range []*line[share]{&m.small, &m.big} {
 		for line.first != nil && m.fits(line.first.who.bytes) {
 			next := line.first.who
@@ -358,6 +393,9 @@ func (m *Memory) release(s *share) {
 			m.run(next)
 			close(next.granted)
 		}
+	}
+	if m.small.length+m.big.length > 0 {
+		m.collect()
 	}
 }
 

@@ -32,7 +32,9 @@ func codeIs(err error, code int) bool { return err != nil && codeOf(err) == code
 // empty reports what is still occupied of a memory in which nothing runs.
 func empty(t *testing.T, m *Memory) {
 	t.Helper()
-	if m.isReading != 0 || m.isWaiting != 0 || m.isRunning != 0 || m.bodies.length+m.strangers.length+m.small.length+m.big.length != 0 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.isReading != 0 || m.isWaiting != 0 || m.isRunning != m.garbage || m.bodies.length+m.strangers.length+m.small.length+m.big.length != 0 {
 		t.Errorf("nothing runs, and the memory is %+v", m)
 	}
 }
@@ -265,4 +267,20 @@ func TestMemoryIsNeverExceededAndAllOfItComesBack(t *testing.T) {
 	if limits := [3]int64{m.reading, m.waiting, m.running}; slices.ContainsFunc([]int{0, 1, 2}, func(i int) bool { return most[i] > limits[i] }) {
 		t.Errorf("as much as %v was occupied, of %v", most, limits)
 	}
+}
+
+func TestGarbageOfALargeRequestCountsUntilItIsCollected(t *testing.T) {
+	m := NewMemory(64 << 20)
+	large := func() *cuttable {
+		c := newShare(m, false, 1)
+		if err := c.admit(t.Context(), m.largeRunning, time.Now().Add(10*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	large().done()
+	if m.garbage != m.largeRunning || m.fits(m.large+1) {
+		t.Fatalf("another one runs beside garbage of %d bytes", m.garbage)
+	}
+	large().done() // it waits for the collection, which it has caused
 }
