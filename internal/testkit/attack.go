@@ -187,7 +187,7 @@ func (a *Attack) send(ctx context.Context, body string) {
 	if err != nil {
 		return
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	transport := &http.Transport{DialTLSContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }}
 	defer transport.CloseIdleConnections()
 	for _, body := range []string{HostilePod("{}", 1), body} {
