@@ -103,9 +103,10 @@ func write(w http.ResponseWriter, code int, appendTo func([]byte) ([]byte, error
 	if err != nil {
 		return fmt.Errorf("encoding the answer: %w", err)
 	}
-	// net/http itself sets the length of a small answer, unless it is flushed.
+	// net/http itself sets the length of a small answer, unless it is flushed, as one of
+	// a handler that has not returned, after which the connection is closed.
 	w.Header()["Content-Type"] = contentType
-	if len(answer) >= 2048 || code != http.StatusOK {
+	if len(answer) >= 2048 || code != http.StatusOK || w.Header()["Connection"] != nil {
 		w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
 	}
 	w.WriteHeader(code)

@@ -82,7 +82,13 @@ func call(ctx context.Context, t *testing.T, server *httptest.Server, timeout st
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"?timeout="+timeout, bytes.NewReader(body))
+	return deliver(ctx, t, server, "?timeout="+timeout, bytes.NewReader(body))
+}
+
+// deliver sends a body as a review.
+func deliver(ctx context.Context, t *testing.T, server *httptest.Server, query string, body io.Reader) (answer, error) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+query, body)
 	if err != nil {
 		t.Fatal(err)
 	}

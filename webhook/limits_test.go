@@ -129,20 +129,9 @@ func TestAPodThatTakesTooMuchMemoryIsRefusedBeforeItIsDecoded(t *testing.T) {
 		t.Error("it was decoded")
 		return nil
 	}))
-	body := hostilePod("{}", 58_823)
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	response, err := server.Client().Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	content, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusRequestEntityTooLarge || !strings.Contains(string(content), "MaxMemoryBytes") {
-		t.Errorf("%d: %s, %v", response.StatusCode, content, err)
+	got, err := deliver(t.Context(), t, server, "", strings.NewReader(hostilePod("{}", 58_823)))
+	if err != nil || got.code != http.StatusRequestEntityTooLarge || !strings.Contains(got.body, "MaxMemoryBytes") {
+		t.Errorf("%d: %s, %v", got.code, got.body, err)
 	}
 }
 
@@ -167,16 +156,9 @@ func TestBadRequestsDoNotFillTheLogAndAreAllCounted(t *testing.T) {
 	began := time.Now()
 	const requests = 300
 	for range requests {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, strings.NewReader("{"))
-		if err != nil {
+		if _, err := deliver(t.Context(), t, server, "", strings.NewReader("{")); err != nil {
 			t.Fatal(err)
 		}
-		r.Header.Set("Content-Type", "application/json")
-		response, err := server.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = response.Body.Close()
 	}
 	seconds := int(time.Since(began)/time.Second) + 2
 	if lines := logs.FilterMessage("bad request").Len(); lines < 1 || lines > 10*seconds+requests/100 {

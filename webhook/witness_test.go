@@ -39,21 +39,15 @@ func witnessing(w extension.Validator[*corev1.Pod]) *extension.Handler {
 // submit sends a body by HTTP, and returns the decision, nil if there is none.
 func submit(t *testing.T, server *httptest.Server, body io.Reader) (code int, decision *admissionv1.AdmissionResponse) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, body)
+	got, err := deliver(t.Context(), t, server, "", body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set("Content-Type", "application/json")
-	response, err := server.Client().Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
 	var review admissionv1.AdmissionReview
-	if err := json.NewDecoder(response.Body).Decode(&review); err != nil {
+	if err := json.Unmarshal([]byte(got.body), &review); err != nil {
 		t.Fatal(err)
 	}
-	return response.StatusCode, review.Response
+	return got.code, review.Response
 }
 
 func TestARequestThatIsTooLargeIsDeniedBeforeItsWitness(t *testing.T) {
