@@ -128,8 +128,9 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, chain *chain) {
 	body, err := readReview(w, r, h.maxBodyBytes, &e.share)
 	h.meter.bodySize.Observe(float64(len(body)))
 	var beginning *extension.Request
+	tooLarge := err
 	if err != nil && e.mustBeSeen(err) {
-		beginning, err = e.readBeginning(r.Body, body, err)
+		beginning, err = beginningOf(r.Body, body, tooLarge)
 	}
 	if err != nil {
 		e.share.done()
@@ -141,7 +142,7 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, chain *chain) {
 	// Only now, so that nobody occupies a place by a body that does not come.
 	deadline := e.began.Add(timeLeft(r.URL.RawQuery))
 	if beginning != nil {
-		err = e.enterUnseen(ctx, beginning, deadline)
+		err = e.enterUnseen(ctx, beginning, tooLarge, deadline)
 	} else {
 		err = e.enter(ctx, body, deadline)
 	}
@@ -174,8 +175,6 @@ type exchange struct {
 	began      time.Time
 	// admitted is true when the answer was a decision.
 	admitted bool
-	// unseen is why the request is too large to be seen.
-	unseen error
 	// ended counts the two parts that end last, in either order: the chain and the
 	// answer.
 	ended atomic.Int32
@@ -191,9 +190,8 @@ var unread = &admissionv1.AdmissionRequest{}
 func (e *exchange) enter(ctx context.Context, body []byte, deadline time.Time) error {
 	request, object, err := parseReview(body)
 	if err != nil && e.mustBeSeen(err) {
-		e.unseen = err
 		if beginning, _ := parseBeginning(body); beginning != nil {
-			return e.enterUnseen(ctx, beginning, deadline)
+			return e.enterUnseen(ctx, beginning, err, deadline)
 		}
 	}
 	if err != nil {
@@ -211,8 +209,7 @@ func (e *exchange) enter(ctx context.Context, body []byte, deadline time.Time) e
 	if err := e.share.admit(ctx, cost, deadline); err != nil {
 		e.leave()
 		if e.mustBeSeen(err) {
-			e.unseen = err
-			return e.enterUnseen(ctx, request, deadline)
+			return e.enterUnseen(ctx, request, err, deadline)
 		}
 		return err
 	}
@@ -227,9 +224,8 @@ func (e *exchange) mustBeSeen(err error) bool {
 		slices.ContainsFunc(e.chain.handlers, func(h *host.Handler) bool { return h.Witness != nil })
 }
 
-// readBeginning returns the request in the beginning of a body that is too large.
-func (e *exchange) readBeginning(body io.Reader, read []byte, tooLarge error) (*extension.Request, error) {
-	e.unseen = tooLarge
+// beginningOf returns the request in the beginning of a body that is too large.
+func beginningOf(body io.Reader, read []byte, tooLarge error) (*extension.Request, error) {
 	beginning, err := readBeginning(body, read)
 	if err != nil {
 		return nil, fmt.Errorf("%w; and reading the rest: %w", tooLarge, err)
@@ -243,7 +239,7 @@ func (e *exchange) readBeginning(body io.Reader, read []byte, tooLarge error) (*
 
 // enterUnseen is enter for a request that is denied, because it is too large for its
 // objects to be seen.
-func (e *exchange) enterUnseen(ctx context.Context, request *extension.Request, deadline time.Time) error {
+func (e *exchange) enterUnseen(ctx context.Context, request *extension.Request, tooLarge error, deadline time.Time) error {
 	request.Object, request.OldObject = runtime.RawExtension{}, runtime.RawExtension{}
 	e.received = request.AdmissionRequest
 	e.request = &e.received
@@ -254,9 +250,9 @@ func (e *exchange) enterUnseen(ctx context.Context, request *extension.Request, 
 		e.leave()
 		return err
 	}
-	countRefusal(e.name, codeOf(e.unseen), e.unseen)
+	countRefusal(e.name, codeOf(tooLarge), tooLarge)
 	e.passage.begin(e.chain, request, e.request, wire.Text{})
-	e.passage.unseen = e.unseen
+	e.passage.unseen = tooLarge
 	return nil
 }
 
@@ -348,13 +344,13 @@ func (e *exchange) decideBeside(ctx context.Context, deadline time.Time) {
 
 // failCut answers a request whose handler was cut off.
 func (e *exchange) failCut(err error) {
-	if e.unseen == nil {
+	if e.passage.unseen == nil {
 		e.fail(err)
 		return
 	}
 	// Its witness knows of it too late, or not at all; that lets nobody through.
 	e.logFailure(http.StatusGatewayTimeout, err)
-	denial := unseen(&e.received, e.unseen)
+	denial := unseen(&e.received, e.passage.unseen)
 	e.sent(http.StatusOK, err, writeResponse(e.w, &denial))
 }
 

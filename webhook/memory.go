@@ -108,7 +108,7 @@ const (
 
 // perRequest is what a request occupies apart from its body and its objects: its
 // goroutines, its header and the buffers of HTTP/2. It is measured by
-// TestWhatAStalledRequestAndConnectionTake.
+// TestWhatAStalledConnectionTakes.
 const perRequest = 32 << 10
 
 // smallestRead is the least room that a body begins with.

@@ -136,6 +136,12 @@ func startUntil(t *testing.T, user *controlplane.User, namespace string, options
 		Namespace: namespace, Host: "127.0.0.1", Port: freeport.For(t), Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
 		Logger: logger, RESTConfig: user.Config, RegisterWebHook: new(bool),
 	}
+	return logs, startWith(t, managerOptions, options)
+}
+
+// startWith starts a manager that serves what another one has registered.
+func startWith(t *testing.T, managerOptions manager.Options, options audit.Options) (stop func()) {
+	t.Helper()
 	register(t, managerOptions, options)
 	mgr, err := manager.New(managerOptions)
 	if err != nil {
@@ -145,8 +151,8 @@ func startUntil(t *testing.T, user *controlplane.User, namespace string, options
 		t.Fatal(err)
 	}
 	stop = testkit.Start(t, mgr)
-	awaitWebhook(t, namespace)
-	return logs, stop
+	awaitWebhook(t, managerOptions.Namespace)
+	return stop
 }
 
 // register registers the webhooks of a manager, with the rights of an admin,

@@ -225,16 +225,7 @@ func TestNoneOfTooManyPassesUnrecorded(t *testing.T) {
 		Logger: logger, Namespace: ns, Host: "127.0.0.1", Port: freeport.For(t), RESTConfig: managerUser.Config, RegisterWebHook: new(bool),
 		Serving: manager.ServingOptions{DrainPeriod: new(time.Duration), MaxInFlight: 2},
 	}
-	register(t, managerOptions, options)
-	mgr, err := manager.New(managerOptions)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := mgr.AddExtension(audit.New(options)); err != nil {
-		t.Fatal(err)
-	}
-	testkit.Start(t, mgr)
-	awaitWebhook(t, ns)
+	startWith(t, managerOptions, options)
 	attackWith(t, ns, n, func(i int) (string, url.Values) {
 		return fmt.Sprint("pod-", i), url.Values{"command": {"true"}}
 	}, "not found", "failed calling webhook", "is only allowed when it is recorded")

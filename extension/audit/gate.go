@@ -30,13 +30,9 @@ const ruleTooLarge = "too-large"
 // and on record like any denial.
 func (g *gate) Unseen(ctx context.Context, req *extension.Request, reason string) {
 	a := act.Unseen(req)
-	a.Settle(act.Decision{Denied: true, Rule: ruleTooLarge, Reason: reason})
-	req.AddAuditAnnotation("record", a.Record.ID)
-	record := g.redactor.Record(a)
-	if refusal := g.pipeline.keep(ctx, record); refusal != nil {
+	if record, refusal := g.record(ctx, a, act.Decision{Denied: true, Rule: ruleTooLarge, Reason: reason}); refusal != nil {
 		g.log.Error("an act that is too large to be read was denied without a record", zap.String("record", record.ID), zap.Error(refusal))
 	}
-	records.WithLabelValues(string(record.Way), string(record.Decision)).Inc()
 }
 
 // Validate decides about an act, records it, and lets it through or refuses it.
@@ -48,11 +44,7 @@ func (g *gate) Validate(ctx context.Context, obj runtime.Object, req *extension.
 	if err := a.Identify(ctx, g.pods); err != nil {
 		g.log.Debug("the record lacks its Pod", zap.String("record", a.Record.ID), zap.Error(err))
 	}
-	a.Settle(g.decide(ctx, a))
-	req.AddAuditAnnotation("record", a.Record.ID)
-	record := g.redactor.Record(a)
-	refusal := g.pipeline.keep(ctx, record)
-	records.WithLabelValues(string(record.Way), string(record.Decision)).Inc()
+	record, refusal := g.record(ctx, a, g.decide(ctx, a))
 	switch {
 	case refusal != nil:
 		return refusal
@@ -61,6 +53,17 @@ func (g *gate) Validate(ctx context.Context, obj runtime.Object, req *extension.
 	}
 	g.touch(ctx, a)
 	return nil
+}
+
+// record keeps the record of an act about which the decision is made. refusal says that
+// the act may not go on without a record that could not be kept.
+func (g *gate) record(ctx context.Context, a *act.Act, d act.Decision) (record *v1alpha1.AuditRecord, refusal error) {
+	a.Settle(d)
+	a.Request.AddAuditAnnotation("record", a.Record.ID)
+	record = g.redactor.Record(a)
+	refusal = g.pipeline.keep(ctx, record)
+	records.WithLabelValues(string(record.Way), string(record.Decision)).Inc()
+	return record, refusal
 }
 
 // decide asks the enforcer. Without one, every act is allowed.

@@ -2,7 +2,6 @@ package host
 
 import (
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -29,7 +28,8 @@ var Connections = map[string]string{
 // none if the type can hold every kind, or is not in the scheme.
 func (h *Handler) KindsOf(scheme *runtime.Scheme) []schema.GroupVersionKind {
 	into := h.NewObject()
-	if _, partial := into.(*metav1.PartialObjectMetadata); partial || into == nil || reflect.TypeOf(into).Implements(tree) {
+	switch into.(type) {
+	case nil, *metav1.PartialObjectMetadata, runtime.Unstructured:
 		return nil
 	}
 	kinds, _, err := scheme.ObjectKinds(into)
@@ -38,8 +38,6 @@ func (h *Handler) KindsOf(scheme *runtime.Scheme) []schema.GroupVersionKind {
 	}
 	return kinds
 }
-
-var tree = reflect.TypeFor[runtime.Unstructured]()
 
 // checkRules returns an error if a rule asks for a resource of another type than the
 // handler takes: its objects would be decoded to an empty object, which most Validators
@@ -53,11 +51,12 @@ func checkRules(h *Handler) error {
 	for _, rule := range h.Scope.Rules {
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
-				if isConnect(rule) || !strings.Contains(resource, "/") {
-					if !slices.ContainsFunc(kinds, func(kind schema.GroupVersionKind) bool { return serves(kind, group, resource) }) {
-						return fmt.Errorf("the type of %s and its scope disagree: it takes a %s, which is not the object of %q: use the type of that resource, or the rules of that type",
-							h.Name, h.typ, strings.TrimPrefix(group+"/"+resource, "/"))
-					}
+				if strings.Contains(resource, "/") && !isConnect(rule) {
+					continue
+				}
+				if !slices.ContainsFunc(kinds, func(kind schema.GroupVersionKind) bool { return serves(kind, group, resource) }) {
+					return fmt.Errorf("the type of %s and its scope disagree: it takes a %s, which is not the object of %q: use the type of that resource, or the rules of that type",
+						h.Name, h.typ, strings.TrimPrefix(group+"/"+resource, "/"))
 				}
 			}
 		}
@@ -74,9 +73,9 @@ func serves(kind schema.GroupVersionKind, group, resource string) bool {
 	if strings.Contains(resource, "*") {
 		return true
 	}
-	want, _ := meta.UnsafeGuessKindToResource(kind)
 	if connection, ok := Connections[kind.Kind]; ok && kind.Group == "" {
 		return group == "" && resource == connection
 	}
+	want, _ := meta.UnsafeGuessKindToResource(kind)
 	return (group == "*" || group == kind.Group) && resource == want.Resource
 }
