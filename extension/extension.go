@@ -134,6 +134,14 @@ type Manager interface {
 	// GetFingerprint returns what tells this installation from others in the
 	// manager's own namespace: a DNS label.
 	GetFingerprint() string
+	// GetRecorder returns what keeps the records of extensions: all extensions of this
+	// manager that are a [Recorder]. Without one it keeps nothing.
+	GetRecorder() Recorder
+	// GetReconcilerUser returns the user as which the reconcilers write, if they run in
+	// another process of this installation, such as
+	// system:serviceaccount:my-system:my-ext-reconciler. It is empty if they run in this
+	// process, or if it is the one that reconciles.
+	GetReconcilerUser() string
 	// GetServingCertificate returns a function for tls.Config.GetCertificate, with
 	// which an extension serves a port of its own. The certificate is valid for the
 	// hosts, which are DNS names and IP addresses, and verifies against the caBundle

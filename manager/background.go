@@ -13,6 +13,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 )
 
 // background is what does not answer admissions.
@@ -21,24 +22,35 @@ type background struct {
 	watchers    []extension.Watcher
 }
 
-// newBackground returns a function that runs the reconcilers and watchers until its
-// context ends. With leader election they get a controller-runtime manager of their
-// own, because a manager that loses its lease ends, while every replica keeps
-// answering admissions.
-func (m *Manager) newBackground(kube ctrlmanager.Manager, reconcilers []extension.Reconciler) (func(context.Context) error, error) {
-	here, elsewhere := background{reconcilers, m.parts.Watchers}, background{}
-	if m.options.Watching.LeaderElection {
-		elsewhere = background{reconcilers, slices.DeleteFunc(slices.Clone(m.parts.Watchers), everyReplica)}
-		here = background{watchers: slices.DeleteFunc(slices.Clone(m.parts.Watchers), func(w extension.Watcher) bool { return !everyReplica(w) })}
+func (b background) empty() bool { return len(b.reconcilers)+len(b.watchers) == 0 }
+
+// everywhere returns the watchers that run in every replica.
+func (m *Manager) everywhere() background {
+	return background{watchers: slices.DeleteFunc(slices.Clone(m.parts.Watchers), func(w extension.Watcher) bool { return !host.EveryReplica(w) })}
+}
+
+// once returns what runs in one replica at a time.
+func (m *Manager) once() background {
+	return background{m.parts.Reconcilers, slices.DeleteFunc(slices.Clone(m.parts.Watchers), host.EveryReplica)}
+}
+
+// newBackground returns a function that runs both until its context ends, what runs in
+// one replica only while this one leads. That has then a controller-runtime manager of
+// its own, because a manager that loses its Lease ends, while every replica keeps
+// answering admissions. again says to wait for the Lease once more, and not to end.
+func (m *Manager) newBackground(kube ctrlmanager.Manager, everywhere, once background, again bool) (func(context.Context) error, error) {
+	if !m.options.Watching.LeaderElection {
+		everywhere = background{once.reconcilers, slices.Concat(once.watchers, everywhere.watchers)}
+		once = background{}
 	}
-	if err := m.addBackground(m, kube, here); err != nil {
+	if err := m.addBackground(m, kube, everywhere); err != nil {
 		return nil, err
 	}
-	if len(elsewhere.reconcilers)+len(elsewhere.watchers) == 0 {
+	if once.empty() {
 		return func(context.Context) error { return nil }, nil
 	}
 	// Made here, so that a failure to register ends the start.
-	elected, err := m.newElected(kube, elsewhere)
+	elected, err := m.newElected(kube, once)
 	if err != nil {
 		return nil, err
 	}
@@ -53,11 +65,11 @@ func (m *Manager) newBackground(kube ctrlmanager.Manager, reconcilers []extensio
 		}()
 		for {
 			err := elected.Start(ctx)
-			if ctx.Err() != nil || err != nil && !strings.Contains(err.Error(), "leader election lost") {
+			if !again || ctx.Err() != nil || err != nil && !strings.Contains(err.Error(), "leader election lost") {
 				return err
 			}
 			m.logError("leader election", fmt.Errorf("lost the Lease, reconcilers and watchers wait to get it back: %w", err))
-			if elected = m.electAgain(ctx, kube, elsewhere); elected == nil {
+			if elected = m.electAgain(ctx, kube, once); elected == nil {
 				return nil
 			}
 		}

@@ -180,6 +180,9 @@ func (o *Options) completeWatching() error {
 			return fmt.Errorf("WatcherStartRV: %q: must be a resource version, which is a number", o.WatcherStartRV)
 		}
 	}
+	if user := o.Watching.ReconcilerUser; strings.TrimSpace(user) != user {
+		return fmt.Errorf("Watching.ReconcilerUser: %q: must be a user name, such as system:serviceaccount:NAMESPACE:NAME", user)
+	}
 	return notNegative("Watching.QueueLength", o.Watching.QueueLength)
 }
 

@@ -108,6 +108,10 @@ func (m *Manager) GetWebhookNamespace() string { return m.options.WebhookNamespa
 // GetFingerprint returns the fingerprint of the installation.
 func (m *Manager) GetFingerprint() string { return m.options.OperatorFingerprint }
 
+// GetReconcilerUser returns the user as which the reconcilers write, if they run in
+// another process; see extension.Manager.
+func (m *Manager) GetReconcilerUser() string { return m.options.Watching.ReconcilerUser }
+
 // GetClock returns the clock of the API server; see extension.Manager.
 func (m *Manager) GetClock() clock.PassiveClock { return m.clock }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -43,10 +45,12 @@ type Installation struct {
 	Configurations []client.Object
 }
 
-// Manifests returns the manifests of an installation in two processes: a registrar,
-// which alone may write webhook configurations and Secrets, and the replicas that
-// serve, which may only read their certificate and do what the extensions ask for
-// ([extension.Entitled]). docs/security.md and the chart take their roles from here.
+// Manifests returns the manifests of an installation in three processes: a registrar,
+// which alone may write webhook configurations and Secrets; the replicas that serve,
+// which can be reached; and those that reconcile, if an extension has a Reconciler or a
+// Watcher. The last two may do what the extensions in them ask for
+// ([extension.Entitled]), and nothing else. docs/security.md and the chart take their
+// roles from here.
 func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 	if options.Name == "" || options.Image == "" {
 		return nil, fmt.Errorf("install options: Name %q and Image %q: both are required", options.Name, options.Image)
@@ -73,7 +77,13 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 	if len(webhooks) > 0 {
 		i.addRegistrar()
 	}
-	i.addServer(len(webhooks) > 0)
+	apart := !m.once().empty() && m.options.Watching.ReconcilerUser == ""
+	if serves := len(webhooks) > 0; serves || !m.everywhere().empty() {
+		i.addServer(serves, apart)
+	}
+	if apart {
+		i.addReconciler()
+	}
 	installation := &Installation{Objects: i.objects}
 	if len(webhooks) > 0 {
 		for _, object := range m.registration(webhooks).Objects() {
@@ -112,7 +122,7 @@ func (i *installer) addNamespace() {
 func (i *installer) addRegistrar() {
 	name := i.install.Name + "-registrar"
 	i.addServiceAccount(name)
-	i.addClusterRole(name, rule("admissionregistration.k8s.io", []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"},
+	i.addClusterRole(name, name, rule("admissionregistration.k8s.io", []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"},
 		[]string{"get", "list", "watch", "create", "patch", "update", "delete"}, i.options.configurationName()))
 	rules := []rbacv1.PolicyRule{rule("", []string{"events"}, []string{"create"})}
 	if *i.options.Registration.Probe {
@@ -125,7 +135,7 @@ func (i *installer) addRegistrar() {
 		rules = append(rules, rule("", []string{"secrets"}, []string{"create"}),
 			rule("", []string{"secrets"}, []string{"get", "watch", "update", "delete"}, i.secrets()...))
 	}
-	i.addRole(name, i.namespace, rules...)
+	i.addRole(name, name, i.namespace, rules...)
 	deployment := i.deployment(name, 1, "register", "--stay")
 	i.observe(&deployment.Spec.Template.Spec.Containers[0])
 	// Two registrars at a time would do no harm, but would be of no use either.
@@ -144,30 +154,15 @@ func (i *installer) secrets() []string {
 	return []string{i.options.SetupCertificateName}
 }
 
-// addServer adds the replicas that serve, watch and reconcile, with their rights.
-func (i *installer) addServer(serves bool) {
+// addServer adds the replicas that serve, with their rights. apart says that another
+// process reconciles.
+func (i *installer) addServer(serves, apart bool) {
 	name := i.install.Name
 	i.addServiceAccount(name)
-	var local []rbacv1.PolicyRule
 	if secrets := i.secrets(); serves {
-		local = append(local, rule("", []string{"secrets"}, []string{"get", "watch"}, secrets[len(secrets)-1]))
+		i.addRole(name, name, i.namespace, rule("", []string{"secrets"}, []string{"get", "watch"}, secrets[len(secrets)-1]))
 	}
-	if i.options.Watching.LeaderElection && len(i.parts.Watchers)+len(i.parts.Reconcilers) > 0 {
-		local = append(local, rule("coordination.k8s.io", []string{"leases"}, []string{"create"}),
-			rule("coordination.k8s.io", []string{"leases"}, []string{"get", "update"}, i.options.configurationName()),
-			rule("", []string{"events"}, []string{"create", "patch"}), rule("events.k8s.io", []string{"events"}, []string{"create", "patch"}))
-	}
-	i.addRole(name, i.namespace, local...)
-	rules, clusterRules := i.parts.Rights()
-	if len(i.parts.Watchers) > 0 {
-		rules = append([]rbacv1.PolicyRule{rule("", []string{"pods"}, []string{"list", "watch"})}, rules...)
-	}
-	if i.options.Namespace != "" {
-		i.addRole(name+"-extensions", i.options.Namespace, rules...)
-	} else {
-		clusterRules = append(rules, clusterRules...)
-	}
-	i.addClusterRole(name+"-extensions", clusterRules...)
+	i.addRights(name, i.parts.ServerRights(), !i.everywhere().empty())
 	if serves && i.options.ServiceName != "" {
 		i.add(&corev1.Service{
 			TypeMeta: kind(corev1.SchemeGroupVersion, "Service"), ObjectMeta: i.meta(i.options.ServiceName, i.namespace),
@@ -176,22 +171,73 @@ func (i *installer) addServer(serves bool) {
 			}}},
 		})
 	}
-	if i.install.Replicas > 1 {
-		// Replicas that are not ready serve nobody, so they must not hold up the drain
-		// of their nodes.
-		one, always := intstr.FromInt32(1), policyv1.AlwaysAllow
-		i.add(&policyv1.PodDisruptionBudget{
-			TypeMeta: kind(policyv1.SchemeGroupVersion, "PodDisruptionBudget"), ObjectMeta: i.meta(name, i.namespace),
-			Spec: policyv1.PodDisruptionBudgetSpec{
-				MaxUnavailable: &one, UnhealthyPodEvictionPolicy: &always, Selector: &metav1.LabelSelector{MatchLabels: selector(name)},
-			},
-		})
-	}
-	i.add(i.serverDeployment(name, serves))
+	i.addBudget(name)
+	i.add(i.serverDeployment(name, serves, apart))
 }
 
-func (i *installer) serverDeployment(name string, serves bool) *appsv1.Deployment {
-	deployment := i.deployment(name, i.install.Replicas, "serve")
+// addReconciler adds the replicas that reconcile and watch, of which one does, with
+// their rights.
+func (i *installer) addReconciler() {
+	name := i.reconciler()
+	i.addServiceAccount(name)
+	deployment := i.deployment(name, 1, "reconcile")
+	if i.options.Watching.LeaderElection {
+		deployment.Spec.Replicas = &i.install.Replicas
+		i.addRole(name, name, i.namespace, rule("coordination.k8s.io", []string{"leases"}, []string{"create"}),
+			rule("coordination.k8s.io", []string{"leases"}, []string{"get", "update"}, i.options.configurationName()),
+			rule("", []string{"events"}, []string{"create", "patch"}), rule("events.k8s.io", []string{"events"}, []string{"create", "patch"}))
+		i.addBudget(name)
+	} else {
+		deployment.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
+	}
+	i.addRights(name, i.parts.ReconcilerRights(), len(i.once().watchers) > 0)
+	i.observe(&deployment.Spec.Template.Spec.Containers[0])
+	i.add(deployment)
+}
+
+// reconciler names the Deployment and the ServiceAccount of what reconciles.
+func (i *installer) reconciler() string { return i.install.Name + "-reconciler" }
+
+// addRights grants what extensions ask for to the ServiceAccount of a process, and if it
+// has watchers the Pods.
+func (i *installer) addRights(account string, rights host.Rights, watchers bool) {
+	name, watched, cluster := account+"-extensions", rights.Watched, rights.Cluster
+	if watchers {
+		watched = append([]rbacv1.PolicyRule{rule("", []string{"pods"}, []string{"list", "watch"})}, watched...)
+	}
+	if i.options.Namespace != "" {
+		rights.Namespaces[i.options.Namespace] = append(watched, rights.Namespaces[i.options.Namespace]...)
+	} else {
+		cluster = append(watched, cluster...)
+	}
+	for _, namespace := range slices.Sorted(maps.Keys(rights.Namespaces)) {
+		i.addRole(name, account, namespace, rights.Namespaces[namespace]...)
+	}
+	i.addClusterRole(name, account, cluster...)
+}
+
+// addBudget keeps one of several replicas running.
+func (i *installer) addBudget(name string) {
+	if i.install.Replicas < 2 {
+		return
+	}
+	// Replicas that are not ready serve nobody, so they must not hold up the drain of
+	// their nodes.
+	one, always := intstr.FromInt32(1), policyv1.AlwaysAllow
+	i.add(&policyv1.PodDisruptionBudget{
+		TypeMeta: kind(policyv1.SchemeGroupVersion, "PodDisruptionBudget"), ObjectMeta: i.meta(name, i.namespace),
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: &one, UnhealthyPodEvictionPolicy: &always, Selector: &metav1.LabelSelector{MatchLabels: selector(name)},
+		},
+	})
+}
+
+func (i *installer) serverDeployment(name string, serves, apart bool) *appsv1.Deployment {
+	args := []string{"serve"}
+	if apart {
+		args = append(args, "--reconciler-user=system:serviceaccount:"+i.namespace+":"+i.reconciler())
+	}
+	deployment := i.deployment(name, i.install.Replicas, args...)
 	// A replica ends only when another one is ready, so that no request fails.
 	none, one := intstr.FromInt32(0), intstr.FromInt32(1)
 	deployment.Spec.Strategy = appsv1.DeploymentStrategy{
@@ -259,19 +305,20 @@ func (i *installer) addServiceAccount(name string) {
 	i.add(&corev1.ServiceAccount{TypeMeta: kind(corev1.SchemeGroupVersion, "ServiceAccount"), ObjectMeta: i.meta(name, i.namespace)})
 }
 
-// addRole adds a Role and its binding.
-func (i *installer) addRole(name, namespace string, rules ...rbacv1.PolicyRule) {
+// addRole adds a Role and its binding to a ServiceAccount.
+func (i *installer) addRole(name, account, namespace string, rules ...rbacv1.PolicyRule) {
 	if len(rules) == 0 {
 		return
 	}
 	i.add(&rbacv1.Role{TypeMeta: kind(rbacv1.SchemeGroupVersion, "Role"), ObjectMeta: i.meta(name, namespace), Rules: rules},
 		&rbacv1.RoleBinding{
 			TypeMeta: kind(rbacv1.SchemeGroupVersion, "RoleBinding"), ObjectMeta: i.meta(name, namespace),
-			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name}, Subjects: i.subjects(name),
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name}, Subjects: i.subjects(account),
 		})
 }
 
-func (i *installer) addClusterRole(name string, rules ...rbacv1.PolicyRule) {
+// addClusterRole adds a ClusterRole and its binding to a ServiceAccount.
+func (i *installer) addClusterRole(name, account string, rules ...rbacv1.PolicyRule) {
 	if len(rules) == 0 {
 		return
 	}
@@ -280,17 +327,11 @@ func (i *installer) addClusterRole(name string, rules ...rbacv1.PolicyRule) {
 	i.add(&rbacv1.ClusterRole{TypeMeta: kind(rbacv1.SchemeGroupVersion, "ClusterRole"), ObjectMeta: i.meta(role, ""), Rules: rules},
 		&rbacv1.ClusterRoleBinding{
 			TypeMeta: kind(rbacv1.SchemeGroupVersion, "ClusterRoleBinding"), ObjectMeta: i.meta(role, ""),
-			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role}, Subjects: i.subjects(name),
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role}, Subjects: i.subjects(account),
 		})
 }
 
-// subjects returns the ServiceAccount that a role is for. Except for the extensions'
-// role, they have the same name.
-func (i *installer) subjects(role string) []rbacv1.Subject {
-	account := role
-	if role == i.install.Name+"-extensions" {
-		account = i.install.Name
-	}
+func (i *installer) subjects(account string) []rbacv1.Subject {
 	return []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: i.namespace}}
 }
 

@@ -230,6 +230,12 @@ type WatchingOptions struct {
 	// (extension.LeaderElected). Every replica always answers admissions. Default:
 	// false.
 	LeaderElection bool
+	// ReconcilerUser is the user as which another process of the installation runs the
+	// reconcilers and watchers ([Manager.Reconcile]), such as
+	// system:serviceaccount:my-system:my-ext-reconciler. Start then runs only the
+	// watchers that ask to run in every replica, and what guards the objects of the
+	// reconcilers lets that user write them. Default: none, Start runs them all.
+	ReconcilerUser string
 	// lease is how long the Lease is valid without a renewal. Only tests set it.
 	// Default: that of controller-runtime, 15 s.
 	lease time.Duration

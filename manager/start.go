@@ -2,6 +2,7 @@ package manager
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
@@ -11,7 +12,8 @@ import (
 )
 
 // Start registers the extensions (unless RegisterWebHook is false), serves
-// admissions, and runs watchers and reconcilers. It returns when ctx ends or Stop
+// admissions, and runs watchers and reconcilers (unless Watching.ReconcilerUser says that
+// they run elsewhere). It returns when ctx ends or Stop
 // is called and the drain is over, or with the first error.
 func (m *Manager) Start(ctx context.Context) error {
 	return m.run(ctx, m.start)
@@ -57,10 +59,14 @@ func (m *Manager) start(ctx context.Context) error {
 	run, endRun := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRun()
 	m.enter(run, kube, s.source)
-	if err := m.parts.Register(m); err != nil {
+	if err := errors.Join(m.parts.RegisterRecorders(m), m.parts.Register(m)); err != nil {
 		return err
 	}
-	background, err := m.newBackground(kube, m.parts.Reconcilers)
+	once := m.once()
+	if m.options.Watching.ReconcilerUser != "" {
+		once = background{}
+	}
+	background, err := m.newBackground(kube, m.everywhere(), once, true)
 	if err != nil {
 		return err
 	}

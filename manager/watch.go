@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	clientgocache "k8s.io/client-go/tools/cache"
@@ -18,35 +17,12 @@ import (
 
 // Watch runs only the watchers, until ctx ends or Stop is called.
 func (m *Manager) Watch(ctx context.Context) error {
-	return m.run(ctx, m.watch)
-}
-
-func (m *Manager) watch(ctx context.Context) error {
-	if len(m.parts.Watchers) == 0 {
-		return errors.New("there is no Watcher to run: add one with AddExtension")
-	}
-	if err := m.reach(ctx); err != nil {
-		return err
-	}
-	kube, err := m.newKubeManager(newHealth())
-	if err != nil {
-		return err
-	}
-	m.enter(ctx, kube, nil)
-	background, err := m.newBackground(kube, nil)
-	if err != nil {
-		return err
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return kube.Start(ctx) })
-	group.Go(func() error { return background(ctx) })
-	return group.Wait()
-}
-
-// everyReplica reports whether a watcher asks to run in every replica.
-func everyReplica(w extension.Watcher) bool {
-	elected, says := w.(extension.LeaderElected)
-	return says && !elected.NeedLeaderElection()
+	return m.run(ctx, func(ctx context.Context) error {
+		if len(m.parts.Watchers) == 0 {
+			return errors.New("there is no Watcher to run: add one with AddExtension")
+		}
+		return m.runBackground(ctx, m.everywhere(), background{watchers: m.once().watchers}, true)
+	})
 }
 
 // watchPods feeds the watchers until ctx ends. It uses an informer, because that lists

@@ -27,6 +27,9 @@ const (
 	// WayCleanup is no way into a container: somebody deletes AuditEvents before the
 	// end of their retention.
 	WayCleanup AuditWay = "auditevents"
+	// WayDecision is no way into a container: an extension records what it has decided or
+	// done. Its verb is the extension's word for that: see AuditRecord.Object.
+	WayDecision AuditWay = "decision"
 )
 
 // AuditDecision says whether an act was let through.
@@ -110,6 +113,14 @@ type AuditContainer struct {
 	Privileged bool `json:"privileged,omitempty"`
 }
 
+// AuditObject is what an extension has decided about.
+type AuditObject struct {
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+	// +optional
+	UID types.UID `json:"uid,omitempty"`
+}
+
 // AuditAccessRequest is the access request that covers an act.
 type AuditAccessRequest struct {
 	// Kind is PodAccessRequest or ExecAccessRequest; its namespace is the Pod's.
@@ -132,7 +143,7 @@ type AuditRecord struct {
 	Amends string `json:"amends,omitempty"`
 	// Way is the way in.
 	Way AuditWay `json:"way"`
-	// Verb is connect, update or create.
+	// Verb is connect, update or create, or what an extension did, such as granted.
 	Verb string `json:"verb"`
 	// DryRun says that the request was a dry run, with no effect.
 	// +optional
@@ -194,6 +205,10 @@ type AuditRecord struct {
 	// +optional
 	// +listType=atomic
 	Containers []AuditContainer `json:"containers,omitempty"`
+
+	// Object is what the decision of an extension is about. Its namespace is Namespace.
+	// +optional
+	Object *AuditObject `json:"object,omitempty"`
 
 	// Decision says whether the act was let through. Another admission plugin may
 	// still have refused it.

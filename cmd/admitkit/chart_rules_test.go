@@ -17,14 +17,14 @@ import (
 var update = flag.Bool("update", false, "write charts/admitkit/files/rules")
 
 // chartRules are the features of extensions: each has a file with the rules that
-// its flags add to those of other flags, for a Role, and one for a ClusterRole.
-// The chart's templates choose among them.
+// its flags add to those of other flags, for a Role, and one for a ClusterRole, of the
+// servers and of what reconciles. The chart's templates choose among them.
 var chartRules = []struct{ feature, flags, without string }{
 	{"access", "--access --audit=false", ""},
 	{"audit", "--audit-event=false", ""},
-	{"audit-event", "--audit-event", "--audit-event=false"},
-	{"audit-objects", "--audit-objects", "--audit"},
-	{"audit-access", "--access", "--access --audit=false|--audit"},
+	{"audit-event", "--audit-event --audit-objects", "--audit-event=false --audit-objects"},
+	{"audit-objects", "--audit-objects --audit-event=false", "--audit --audit-event=false"},
+	{"audit-access", "--access --audit-event=false", "--access --audit=false|--audit --audit-event=false"},
 	{"audit-enforcement", "--access --enforce", "--access"},
 	{"audit-mark", "--mark-touched-pods", "--audit"},
 	{"audit-evict", "--evict-touched-pods-after=1h --audit-event=false", "--mark-touched-pods --audit-event=false"},
@@ -46,7 +46,7 @@ func TestTheRulesOfTheChartAreThoseOfTheExtensions(t *testing.T) {
 				return slices.ContainsFunc(known[kind], func(k rbacv1.PolicyRule) bool { return k.String() == rule.String() })
 			})
 			if len(rules) > 0 {
-				want[c.feature+"."+strings.ToLower(kind)+".yaml"] = rules
+				want[c.feature+"."+kind+".yaml"] = rules
 			}
 		}
 	}
@@ -87,8 +87,8 @@ func compareFile(t *testing.T, path string, rules []rbacv1.PolicyRule) {
 	}
 }
 
-// rulesOf returns what extensions need by `admitkit manifests` with flags, by kind
-// of role.
+// rulesOf returns what extensions need by `admitkit manifests` with flags, by process
+// and kind of role.
 func rulesOf(t *testing.T, flags string) map[string][]rbacv1.PolicyRule {
 	t.Helper()
 	cmd := newOperator().cmd
@@ -105,7 +105,11 @@ func rulesOf(t *testing.T, flags string) map[string][]rbacv1.PolicyRule {
 			t.Fatal(err)
 		}
 		if strings.HasSuffix(role.Kind, "Role") && strings.HasSuffix(role.Name, "-extensions") {
-			rules[role.Kind] = append(rules[role.Kind], role.Rules...)
+			kind := strings.ToLower(role.Kind)
+			if strings.HasSuffix(role.Name, "-reconciler-extensions") {
+				kind = "reconciler." + kind
+			}
+			rules[kind] = append(rules[kind], role.Rules...)
 		}
 	}
 	return rules

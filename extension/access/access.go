@@ -32,6 +32,7 @@
 package access
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -54,8 +55,13 @@ import (
 	"github.com/admitkit/admitkit/extension/cluster"
 )
 
-// Options are the options of New; the zero value is useful.
+// Options are the options of New; the zero value is useful in a manager that watches one
+// namespace.
 type Options struct {
+	// Namespaces are those in which access is granted, or [AllNamespaces] alone. They
+	// cannot be the manager's own, nor the control plane's. Default: the namespace that
+	// the manager watches; if it watches all of them, Namespaces is required.
+	Namespaces []string
 	// Retention is how long a request whose access has ended stays as a record.
 	// Default: 24 h.
 	Retention time.Duration
@@ -83,8 +89,12 @@ type Access struct{ *shared }
 // shared is what the parts have in common.
 type shared struct {
 	options Options
-	// namespace is where requests are granted: the manager's. Parts sets it.
-	namespace string
+	// places are where requests are granted. Parts sets them.
+	places places
+	// reconcilerUser is as whom the reconcilers write, if not as this process. Register
+	// sets it.
+	reconcilerUser string
+	self           cluster.Self
 
 	once sync.Once
 	err  error
@@ -92,6 +102,8 @@ type shared struct {
 	// The following are set by setup.
 	log    *zap.Logger
 	events events.EventRecorder
+	// recorder is nil during an uninstall.
+	recorder extension.Recorder
 	// cached reads what is ours from memory; live reads everything else, by
 	// name, from the API server.
 	cluster ctrlcluster.Cluster
@@ -121,7 +133,10 @@ func (a *Access) Parts(mgr extension.Manager) ([]any, error) {
 	if a.options.Clock == nil {
 		a.options.Clock = mgr.GetClock()
 	}
-	a.namespace = mgr.GetNamespace()
+	var err error
+	if a.places, err = newPlaces(a.options.Namespaces, mgr); err != nil {
+		return nil, fmt.Errorf("access options: %w", err)
+	}
 	parts := a.admissions()
 	for _, kind := range []kind{podAccess, execAccess} {
 		parts = append(parts, newRequests(a.shared, kind), newTemplates(a.shared, kind))
@@ -144,12 +159,13 @@ func (a *shared) connect(mgr extension.Manager) error {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{LabelManagedBy: managedBy})}
 	pods := ours
 	pods.Transform = cluster.TrimPod
-	a.cluster, err = cluster.New(mgr, cluster.Options{Name: "access", Scheme: scheme, ByObject: map[client.Object]cache.ByObject{
+	a.cluster, err = cluster.New(mgr, cluster.Options{Name: "access", Scheme: scheme, Namespaces: a.places.each(), ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}: pods, &rbacv1.Role{}: ours, &rbacv1.RoleBinding{}: ours,
 	}})
 	if err != nil {
 		return err
 	}
+	a.reconcilerUser, a.recorder = mgr.GetReconcilerUser(), mgr.GetRecorder()
 	a.log = mgr.GetLogger().Desugar().Named("access")
 	a.events = mgr.GetKubeManager().GetEventRecorder("admitkit-access")
 	a.cached, a.live, a.writer = a.cluster.GetCache(), a.cluster.GetAPIReader(), a.cluster.GetClient()
@@ -157,6 +173,14 @@ func (a *shared) connect(mgr extension.Manager) error {
 		return fmt.Errorf("access: %w", err)
 	}
 	return nil
+}
+
+// reconciler returns as whom the reconcilers write.
+func (a *shared) reconciler(ctx context.Context) (string, error) {
+	if a.reconcilerUser != "" {
+		return a.reconcilerUser, nil
+	}
+	return a.self.Username(ctx, a.writer)
 }
 
 // newScheme has the kinds that are read and written.

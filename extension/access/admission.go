@@ -6,11 +6,9 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
-	"github.com/admitkit/admitkit/extension/cluster"
 )
 
 // admissions are the parts of the extension that answer admissions. What decides
@@ -21,7 +19,7 @@ func (a *shared) admissions() []any {
 	write := []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update}
 	ours := func(name string, resources ...string) extension.Scope {
 		return extension.Scope{
-			Name: name, FailurePolicy: &fail, NamespaceSelector: a.namespaces(),
+			Name: name, FailurePolicy: &fail, NamespaceSelector: a.places.selector(),
 			Rules: extension.Resources(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, resources, write...),
 		}
 	}
@@ -31,11 +29,11 @@ func (a *shared) admissions() []any {
 			Name: "access-pod", Expression: fmt.Sprintf("%srequest.name.startsWith('%s')", operator, podAccess.prefix),
 		}}
 	}
-	var self cluster.Self
 	return []any{
-		extension.Validating(&reportGuard[*v1alpha1.PodAccessRequest]{a, &self}, a.reportScope("pod-access-report", "podaccessrequests")),
-		extension.Validating(&reportGuard[*v1alpha1.ExecAccessRequest]{a, &self}, a.reportScope("exec-access-report", "execaccessrequests")),
-		extension.Validating(&recordGuard{shared: a}, a.recordScope()),
+		extension.Validating(&reportGuard[*v1alpha1.PodAccessRequest]{a}, a.reportScope("pod-access-report", "podaccessrequests")),
+		extension.Validating(&reportGuard[*v1alpha1.ExecAccessRequest]{a}, a.reportScope("exec-access-report", "execaccessrequests")),
+		extension.Validating(&recordGuard{a}, a.recordScope()),
+		extension.Validating(&deletions{a}, a.deletionScope()),
 		extension.Mutating(&stamp[*v1alpha1.PodAccessRequest]{a, podAccess}, ours("pod-access-requester", "podaccessrequests")),
 		extension.Mutating(&stamp[*v1alpha1.ExecAccessRequest]{a, execAccess}, ours("exec-access-requester", "execaccessrequests")),
 		extension.Validating(&requestRules[*v1alpha1.PodAccessRequest]{a, podAccess}, ours("pod-access-request", "podaccessrequests")),
@@ -43,29 +41,18 @@ func (a *shared) admissions() []any {
 		extension.Validating(extension.ValidatorFunc[*v1alpha1.PodAccessTemplate](a.validatePodTemplate), ours("pod-access-template", "podaccesstemplates")),
 		extension.Validating(extension.ValidatorFunc[*v1alpha1.ExecAccessTemplate](a.validateExecTemplate), ours("exec-access-template", "execaccesstemplates")),
 		extension.Mutating(extension.MutatorFunc[*corev1.Pod](a.treatPod), extension.Scope{
-			Name: "access-pod", FailurePolicy: &fail, Rules: extension.Pods(),
+			Name: "access-pod", FailurePolicy: &fail, NamespaceSelector: a.places.selectorOfPods(), Rules: extension.Pods(),
 			MatchConditions: []admissionregistrationv1.MatchCondition{{
 				Name: "names-a-template", Expression: fmt.Sprintf("has(object.metadata.annotations) && '%s' in object.metadata.annotations", AnnotationTemplate),
 			}},
 		}),
 		extension.Validating(&guard{a}, extension.Scope{
-			Name: "access-pod-session", FailurePolicy: &fail, NamespaceSelector: a.namespaces(),
+			Name: "access-pod-session", FailurePolicy: &fail, NamespaceSelector: a.places.selector(),
 			Rules:           slices.Concat(sessions, extension.Resources("", "v1", []string{"pods/ephemeralcontainers"}, admissionregistrationv1.Update)),
 			MatchConditions: named(""),
 		}),
 		extension.Validating(&guard{a}, extension.Scope{
-			Name: "exec-access-session", FailurePolicy: &ignore, Rules: sessions, MatchConditions: named("!"),
+			Name: "exec-access-session", FailurePolicy: &ignore, NamespaceSelector: a.places.selectorOfPods(), Rules: sessions, MatchConditions: named("!"),
 		}),
 	}
-}
-
-// namespaces covers every namespace that requests are granted in, even those that
-// webhooks with Fail leave out by default: a request that no webhook has seen could
-// name anybody as its requester. No Pod waits for these webhooks, so nothing can
-// lock itself out.
-func (a *shared) namespaces() *metav1.LabelSelector {
-	if a.namespace != "" {
-		return nil // the watched namespace
-	}
-	return extension.EveryNamespace()
 }

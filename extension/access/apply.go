@@ -18,7 +18,8 @@ import (
 
 // apply does what was decided, and returns when to look at the request again. The
 // RoleBinding goes first: while it cannot be deleted nothing else is done, and the
-// next attempt is urgent. The rest is done as far as possible.
+// next attempt is urgent. Then what happens is recorded, and the rest is done as far as
+// possible.
 func (r *requests) apply(ctx context.Context, f *facts, d decision) (schedule, error) {
 	if d.dead {
 		r.counted.set(f.key, false)
@@ -26,6 +27,9 @@ func (r *requests) apply(ctx context.Context, f *facts, d decision) (schedule, e
 	}
 	if err := r.unbind(ctx, f, d); err != nil {
 		return schedule{priority: priorityEnd}, err
+	}
+	if err := r.tell(ctx, f, d); err != nil {
+		return d.next, err
 	}
 	left := r.remove(ctx, f, d)
 	if d.grant != nil {

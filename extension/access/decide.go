@@ -155,6 +155,7 @@ func (f *facts) answer() decision {
 		condition, reason string // what holds if the check refuses nothing
 		refuses           func() *refusal
 	}{
+		{"", "", func() *refusal { return f.closed }},
 		{v1alpha1.ConditionTargetTemplateExists, "Found", f.noTemplate},
 		{v1alpha1.ConditionAccessDurationsValid, "Valid", func() *refusal { return allows(f.template, f.request.GetRequestSpec()) }},
 		{"", "", f.tooMany},

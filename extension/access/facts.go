@@ -35,6 +35,8 @@ type facts struct {
 	// unbound says that this process has deleted the RoleBinding.
 	unbound bool
 
+	// closed says that no access is granted in the namespace; nothing else is then read.
+	closed *refusal
 	// template is nil if it does not exist.
 	template v1alpha1.Template
 	// othersOpen are the user's other requests that count for the template's limit.
@@ -134,6 +136,9 @@ func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alp
 		}
 		return f, r.readMade(ctx, f, reader, req.GetUID())
 	case asking:
+		if f.closed = r.places.closed(key.Namespace); f.closed != nil {
+			return f, nil
+		}
 		err := r.readTarget(ctx, f)
 		if err == nil && f.template != nil {
 			err = r.promise(ctx, f)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
-	"github.com/admitkit/admitkit/extension/cluster"
 )
 
 // recordGuard lets only the manager make and change what a grant consists of: the
@@ -24,10 +23,7 @@ import (
 // and where the enforcement of the audit extension makes even them ask for access,
 // could turn a grant to another Pod. And those who may write Pods could have a
 // request adopt a Pod of their own, or change the image of one that is granted.
-type recordGuard struct {
-	*shared
-	self cluster.Self
-}
+type recordGuard struct{ *shared }
 
 // recordScope covers Roles, RoleBindings and Pods whose names are ours. It leaves
 // deletion alone: it takes access away, which harms nobody.
@@ -39,7 +35,7 @@ func (a *shared) recordScope() extension.Scope {
 			"(has(object.metadata.generateName) && object.metadata.generateName.startsWith('%[1]s'))", prefix)
 	}
 	return extension.Scope{
-		Name: "access-record", FailurePolicy: &fail, NamespaceSelector: a.namespaces(),
+		Name: "access-record", FailurePolicy: &fail, NamespaceSelector: a.places.selector(),
 		Rules: slices.Concat(extension.Resources(rbacv1.GroupName, "v1", []string{"roles", "rolebindings"}, write...), extension.Pods(write...)),
 		MatchConditions: []admissionregistrationv1.MatchCondition{{
 			Name:       "names-a-grant",
@@ -53,7 +49,7 @@ func (g *recordGuard) Register(mgr extension.Manager) error { return g.setup(mgr
 
 // Validate denies what the manager does not write.
 func (g *recordGuard) Validate(ctx context.Context, obj *unstructured.Unstructured, req *extension.Request) error {
-	me, err := g.self.Username(ctx, g.writer)
+	me, err := g.reconciler(ctx)
 	if err != nil {
 		return err
 	}

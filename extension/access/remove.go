@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
 )
 
 var _ extension.Remover = (*requests)(nil)
@@ -38,9 +40,24 @@ func (r *requests) Remove(ctx context.Context, mgr extension.Manager) error {
 	if err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
-	err = (&removal{requests: uncached, pending: map[types.NamespacedName]bool{}, warned: map[types.NamespacedName]bool{}}).run(ctx)
-	if apierrors.IsForbidden(err) && uncached.namespaceGone(ctx) {
-		uncached.log.Info("the namespace is gone, and with it all access", zap.String("namespace", r.namespace))
+	// Each namespace for itself, and at the same time: what is in the way in one of them
+	// does not keep access in another.
+	namespaces := uncached.places.each()
+	errs := make([]error, len(namespaces))
+	var group sync.WaitGroup
+	for i, namespace := range namespaces {
+		group.Go(func() { errs[i] = uncached.removeIn(ctx, namespace) })
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+// removeIn ends all access in a namespace, "" for every one.
+func (r *requests) removeIn(ctx context.Context, namespace string) error {
+	removal := &removal{requests: r, namespace: namespace, pending: map[types.NamespacedName]bool{}, warned: map[types.NamespacedName]bool{}}
+	err := removal.run(ctx)
+	if apierrors.IsForbidden(err) && removal.namespaceGone(ctx) {
+		r.log.Info("the namespace is gone, and with it all access", zap.String("namespace", namespace))
 		return nil
 	}
 	return err
@@ -52,22 +69,17 @@ func (r *requests) uncached(mgr extension.Manager) (*requests, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := mgr.GetKubeConnection()
-	if err != nil {
-		return nil, err
-	}
-	live, err := client.New(config, client.Options{Scheme: scheme})
+	live, err := cluster.NewClient(mgr, scheme)
 	if err != nil {
 		return nil, err
 	}
 	log := mgr.GetLogger().Desugar().Named("access")
-	return newRequests(&shared{options: r.options, namespace: r.namespace, log: log, cached: live, live: live, writer: live}, r.kind), nil
+	return newRequests(&shared{options: r.options, places: r.places, log: log, cached: live, live: live, writer: live}, r.kind), nil
 }
 
-// namespaceGone reports whether the namespace that requests are granted in is known
-// to be gone. The rights in it went with it, so that only the namespace itself can be
+// namespaceGone reports whether the namespace is known to be gone. The rights in it went with it, so that only the namespace itself can be
 // read, by its name and with a right from a ClusterRole.
-func (r *requests) namespaceGone(ctx context.Context) bool {
+func (r *removal) namespaceGone(ctx context.Context) bool {
 	if r.namespace == "" {
 		return false
 	}
@@ -85,6 +97,7 @@ func (r *requests) namespaceGone(ctx context.Context) bool {
 //     its UID or a request of ours owns it. Its labels count for nothing.
 type removal struct {
 	*requests
+	namespace string
 	// pending has the requests of which something may be left.
 	pending map[types.NamespacedName]bool
 	warned  map[types.NamespacedName]bool

@@ -8,16 +8,12 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
-	"github.com/admitkit/admitkit/extension/cluster"
 )
 
 // reportGuard lets only the manager say which Pod a request is about, and by which
 // command it is used: kubectl access --shell runs that with the engineer's rights.
 // The rest of the status is corrected within moments, or can only take access away.
-type reportGuard[T v1alpha1.Request] struct {
-	*shared
-	self *cluster.Self
-}
+type reportGuard[T v1alpha1.Request] struct{ *shared }
 
 // reportScope covers the writes of the status that the guard is about. Clearing these
 // fields takes access away, which an uninstall does while no manager answers.
@@ -29,7 +25,7 @@ func (a *shared) reportScope(name, resource string) extension.Scope {
 	const revokedBefore = "(has(object.status.revokedAt) && timestamp(object.status.revokedAt) < timestamp(object.metadata.creationTimestamp))"
 	fail := admissionregistrationv1.Fail
 	return extension.Scope{
-		Name: name, FailurePolicy: &fail, NamespaceSelector: a.namespaces(),
+		Name: name, FailurePolicy: &fail, NamespaceSelector: a.places.selector(),
 		Rules: extension.Resources(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, []string{resource + "/status"}, admissionregistrationv1.Update),
 		MatchConditions: []admissionregistrationv1.MatchCondition{{
 			Name:       "says-what-is-run",
@@ -49,7 +45,7 @@ func (g *reportGuard[T]) Validate(ctx context.Context, obj T, req *extension.Req
 		deniedTotal.WithLabelValues("report", reasonChanged).Inc()
 		return extension.Deny("status.revokedAt lies before the request was made; to revoke it set spec.revoked")
 	}
-	me, err := g.self.Username(ctx, g.writer)
+	me, err := g.reconciler(ctx)
 	if err != nil {
 		return err
 	}

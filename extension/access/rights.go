@@ -1,28 +1,81 @@
 package access
 
-import rbacv1 "k8s.io/api/rbac/v1"
+import (
+	"slices"
 
-// Rights implements extension.Entitled: the rights of docs/access.md, with every verb
-// that a template can grant. Nobody can grant what they do not hold themselves.
-func (r *requests) Rights() []rbacv1.PolicyRule {
-	rule := func(groups, resources []string, verbs ...string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{APIGroups: groups, Resources: resources, Verbs: verbs}
-	}
-	core, ours := []string{""}, []string{"admitkit.dev"}
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+)
+
+var (
+	_ extension.Entitled          = (*shared)(nil)
+	_ extension.NamespaceEntitled = (*shared)(nil)
+	_ extension.ClusterEntitled   = (*shared)(nil)
+	_ extension.Entitled          = (*requests)(nil)
+	_ extension.NamespaceEntitled = (*requests)(nil)
+	_ extension.ClusterEntitled   = (*requests)(nil)
+)
+
+// Rights implements [extension.Entitled]: what every part needs, which is to read.
+func (a *shared) Rights() []rbacv1.PolicyRule { return a.places.watchedRules(toRead()) }
+
+// NamespaceRights implements [extension.NamespaceEntitled].
+func (a *shared) NamespaceRights() map[string][]rbacv1.PolicyRule {
+	return a.places.namedRules(toRead())
+}
+
+// ClusterRights implements [extension.ClusterEntitled].
+func (a *shared) ClusterRights() []rbacv1.PolicyRule { return a.places.allRules(toRead()) }
+
+// Rights implements [extension.Entitled]: what the reconcilers need.
+func (r *requests) Rights() []rbacv1.PolicyRule { return r.places.watchedRules(toGrant()) }
+
+// NamespaceRights implements [extension.NamespaceEntitled].
+func (r *requests) NamespaceRights() map[string][]rbacv1.PolicyRule {
+	return r.places.namedRules(toGrant())
+}
+
+// ClusterRights implements [extension.ClusterEntitled].
+func (r *requests) ClusterRights() []rbacv1.PolicyRule { return r.places.allRules(toGrant()) }
+
+var coreGroup, ourGroup = []string{""}, []string{v1alpha1.GroupVersion.Group}
+
+func rule(groups, resources []string, verbs ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: groups, Resources: resources, Verbs: verbs}
+}
+
+// toRead are the rights to admit requests and sessions.
+func toRead() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
-		rule(ours, []string{"podaccesstemplates", "execaccesstemplates", "podaccessrequests", "execaccessrequests"}, "get", "list", "watch"),
-		rule(ours, []string{"podaccesstemplates/status", "execaccesstemplates/status", "podaccessrequests/status", "execaccessrequests/status"}, "patch"),
-		rule(ours, []string{"podaccessrequests", "execaccessrequests"}, "delete"),
-		rule([]string{"apps"}, []string{"deployments", "daemonsets", "statefulsets", "replicasets"}, "get", "list", "watch"),
-		rule([]string{"batch"}, []string{"jobs", "cronjobs"}, "get", "list", "watch"),
-		rule([]string{"argoproj.io"}, []string{"rollouts"}, "get", "list", "watch"),
-		rule(core, []string{"pods"}, "get", "list", "watch", "create", "delete"),
-		rule([]string{rbacv1.GroupName}, []string{"roles", "rolebindings"}, "get", "list", "watch", "create", "delete"),
-		rule(core, []string{"pods/eviction"}, "create"),
+		rule(ourGroup, []string{"podaccesstemplates", "execaccesstemplates"}, "get"),
+		rule(ourGroup, []string{"podaccessrequests", "execaccessrequests"}, "get", "list", "watch"),
+		rule([]string{"apps"}, []string{"deployments", "daemonsets", "statefulsets", "replicasets"}, "get"),
+		rule([]string{"batch"}, []string{"jobs", "cronjobs"}, "get"),
+		rule([]string{"argoproj.io"}, []string{"rollouts"}, "get"),
+		rule(coreGroup, []string{"pods"}, "get", "list", "watch"),
+		rule([]string{rbacv1.GroupName}, []string{"roles", "rolebindings"}, "get", "list", "watch"),
 		rule([]string{"authorization.k8s.io"}, []string{"localsubjectaccessreviews"}, "create"),
-		rule([]string{"events.k8s.io"}, []string{"events"}, "create", "patch"),
-		rule(core, []string{"pods/exec", "pods/attach", "pods/portforward"}, "create", "get"),
-		rule(core, []string{"pods/log"}, "get"),
-		rule(core, []string{"pods/ephemeralcontainers"}, "get", "patch", "update"),
 	}
+}
+
+// toGrant are the rights of docs/access.md to grant requests, with every verb that a
+// template can grant. Nobody can grant what they do not hold themselves.
+func toGrant() []rbacv1.PolicyRule {
+	return slices.Concat(toRead(), []rbacv1.PolicyRule{
+		rule(ourGroup, []string{"podaccesstemplates", "execaccesstemplates"}, "list", "watch"),
+		rule(ourGroup, []string{"podaccesstemplates/status", "execaccesstemplates/status", "podaccessrequests/status", "execaccessrequests/status"}, "patch"),
+		rule(ourGroup, []string{"podaccessrequests", "execaccessrequests"}, "delete"),
+		rule([]string{"apps"}, []string{"deployments", "daemonsets", "statefulsets", "replicasets"}, "list", "watch"),
+		rule([]string{"batch"}, []string{"jobs", "cronjobs"}, "list", "watch"),
+		rule([]string{"argoproj.io"}, []string{"rollouts"}, "list", "watch"),
+		rule(coreGroup, []string{"pods"}, "create", "delete"),
+		rule([]string{rbacv1.GroupName}, []string{"roles", "rolebindings"}, "create", "delete"),
+		rule(coreGroup, []string{"pods/eviction"}, "create"),
+		rule([]string{"events.k8s.io"}, []string{"events"}, "create", "patch"),
+		rule(coreGroup, []string{"pods/exec", "pods/attach", "pods/portforward"}, "create", "get"),
+		rule(coreGroup, []string{"pods/log"}, "get"),
+		rule(coreGroup, []string{"pods/ephemeralcontainers"}, "get", "patch", "update"),
+	})
 }

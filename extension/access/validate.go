@@ -44,6 +44,9 @@ func (v *requestRules[T]) Validate(ctx context.Context, obj T, req *extension.Re
 }
 
 func (v *requestRules[T]) validateCreate(ctx context.Context, obj T, req *extension.Request) error {
+	if refused := v.places.closed(req.Namespace); refused != nil {
+		return refused
+	}
 	spec, user := obj.GetRequestSpec(), req.User()
 	// A webhook after ours may have changed it.
 	if want := (&v1alpha1.Requester{Username: user.Username, UID: user.UID, Groups: user.Groups}); !apiequality.Semantic.DeepEqual(spec.Requester, want) {

@@ -17,6 +17,9 @@ import (
 
 // validatePodTemplate refuses templates that could give nobody access.
 func (a *shared) validatePodTemplate(ctx context.Context, t *v1alpha1.PodAccessTemplate, req *extension.Request) error {
+	if refused := a.places.closed(req.Namespace); refused != nil {
+		return extension.Deny(refused.message)
+	}
 	if err := t.Unreadable(); err != nil {
 		return extension.Deny(err.Error())
 	}
@@ -67,6 +70,9 @@ func validateWithoutTarget(t *v1alpha1.PodAccessTemplate, limit time.Duration) e
 
 // validateExecTemplate refuses templates that could give nobody access.
 func (a *shared) validateExecTemplate(ctx context.Context, t *v1alpha1.ExecAccessTemplate, req *extension.Request) error {
+	if refused := a.places.closed(req.Namespace); refused != nil {
+		return extension.Deny(refused.message)
+	}
 	if _, err := validateConfig(&t.Spec.AccessConfig); err != nil {
 		return err
 	}

@@ -41,7 +41,8 @@ var _ extension.Composite = (*Audit)(nil)
 // New returns the extension. AddExtension reports invalid options.
 func New(options Options) *Audit { return &Audit{options} }
 
-// Parts implements [extension.Composite]: the gate of each scope, the controller
+// Parts implements [extension.Composite]: the recorder of other extensions' decisions, the
+// gate of each scope, the controller
 // that evicts touched Pods, and the sinks that consist of parts themselves.
 func (a *Audit) Parts(mgr extension.Manager) ([]any, error) {
 	auditor, err := newAuditor(a.options, mgr.GetNamespace())
@@ -49,7 +50,7 @@ func (a *Audit) Parts(mgr extension.Manager) ([]any, error) {
 		return nil, fmt.Errorf("audit options: %w", err)
 	}
 	options := &auditor.options
-	var parts []any
+	parts := []any{&recorder{auditor}}
 	for _, entry := range options.scopes() {
 		parts = append(parts, extension.Validating[runtime.Object](&gate{auditor, entry.Enforced}, entry.Scope))
 	}

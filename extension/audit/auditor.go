@@ -7,9 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
@@ -58,7 +56,7 @@ func (a *auditor) Register(mgr extension.Manager) error {
 	if a.pods, err = corev1client.NewForConfig(config); err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
-	if err := a.connectRules(mgr, config); err != nil {
+	if err := a.connectRules(mgr); err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
 	a.log = mgr.GetLogger().Desugar().Named("audit")
@@ -71,7 +69,7 @@ func (a *auditor) Register(mgr extension.Manager) error {
 // connectRules connects what decides about acts and what marks Pods. Their
 // client reads from the API server, because what it reads decides about access at
 // this moment.
-func (a *auditor) connectRules(mgr extension.Manager, config *rest.Config) error {
+func (a *auditor) connectRules(mgr extension.Manager) error {
 	o := &a.options
 	if o.Enforcement == nil && o.TouchedPods == nil && !o.AccessRequests {
 		return nil
@@ -82,7 +80,7 @@ func (a *auditor) connectRules(mgr extension.Manager, config *rest.Config) error
 			return err
 		}
 	}
-	c, err := client.New(config, client.Options{Scheme: scheme})
+	c, err := cluster.NewClient(mgr, scheme)
 	if err != nil {
 		return err
 	}

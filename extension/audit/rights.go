@@ -23,11 +23,7 @@ func (a *auditor) ClusterRights() []rbacv1.PolicyRule {
 	if a.beyondNamespace() {
 		rights = a.options.rights()
 	}
-	for _, o := range a.options.Sinks {
-		if entitled, ok := o.Sink.(extension.ClusterEntitled); ok {
-			rights = append(rights, entitled.ClusterRights()...)
-		}
-	}
+	rights = append(rights, a.options.sinkClusterRights()...)
 	if a.options.Enforcement != nil {
 		rights = append(rights, right("", "get", "namespaces"))
 	}
@@ -42,12 +38,7 @@ func (a *auditor) beyondNamespace() bool {
 }
 
 func (o *Options) rights() []rbacv1.PolicyRule {
-	rights := []rbacv1.PolicyRule{right("", "get", "pods")}
-	for _, each := range o.Sinks {
-		if entitled, ok := each.Sink.(extension.Entitled); ok {
-			rights = append(rights, entitled.Rights()...)
-		}
-	}
+	rights := append([]rbacv1.PolicyRule{right("", "get", "pods")}, o.sinkRights()...)
 	requests := []string{"podaccessrequests", "execaccessrequests"}
 	group := v1alpha1.GroupVersion.Group
 	if o.Enforcement != nil || o.AccessRequests {
@@ -60,6 +51,24 @@ func (o *Options) rights() []rbacv1.PolicyRule {
 	}
 	if o.TouchedPods != nil {
 		rights = append(rights, right("", "patch", "pods/status"))
+	}
+	return rights
+}
+
+func (o *Options) sinkRights() (rights []rbacv1.PolicyRule) {
+	for _, each := range o.Sinks {
+		if entitled, ok := each.Sink.(extension.Entitled); ok {
+			rights = append(rights, entitled.Rights()...)
+		}
+	}
+	return rights
+}
+
+func (o *Options) sinkClusterRights() (rights []rbacv1.PolicyRule) {
+	for _, each := range o.Sinks {
+		if entitled, ok := each.Sink.(extension.ClusterEntitled); ok {
+			rights = append(rights, entitled.ClusterRights()...)
+		}
 	}
 	return rights
 }

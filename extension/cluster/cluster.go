@@ -24,6 +24,9 @@ type Options struct {
 	Name string
 	// Scheme has the kinds that are read and written. Default: client-go's.
 	Scheme *runtime.Scheme
+	// Namespaces are those whose objects the cache holds; "" stands for all. Default: the
+	// watched namespace.
+	Namespaces []string
 	// ByObject says which objects of a kind the cache holds, and what of them. A
 	// kind that is not in it is cached whole, once it is read.
 	ByObject map[client.Object]cache.ByObject
@@ -50,8 +53,13 @@ func New(mgr extension.Manager, options Options) (cluster.Cluster, error) {
 		o.Logger = kube.GetLogger().WithName(options.Name)
 		o.MapperProvider = mapperWithin(discoveryTimeout)
 		o.Cache = cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: options.ByObject}
-		if namespace := mgr.GetNamespace(); namespace != "" {
-			o.Cache.DefaultNamespaces = map[string]cache.Config{namespace: {}}
+		namespaces := options.Namespaces
+		if len(namespaces) == 0 {
+			namespaces = []string{mgr.GetNamespace()}
+		}
+		o.Cache.DefaultNamespaces = make(map[string]cache.Config, len(namespaces))
+		for _, namespace := range namespaces {
+			o.Cache.DefaultNamespaces[namespace] = cache.Config{}
 		}
 	})
 	if err != nil {
@@ -61,6 +69,28 @@ func New(mgr extension.Manager, options Options) (cluster.Cluster, error) {
 		return nil, fmt.Errorf("%s: %w", options.Name, err)
 	}
 	return own, nil
+}
+
+// NewClient returns a client that reads from the API server, without the rate limit of
+// client-go: use it for what must be true at this moment. The scheme's default is
+// client-go's.
+func NewClient(mgr extension.Manager, scheme *runtime.Scheme, wrap ...func(http.RoundTripper) http.RoundTripper) (client.Client, error) {
+	config, err := Unthrottled(mgr)
+	if err != nil {
+		return nil, err
+	}
+	for _, fn := range wrap {
+		config.Wrap(fn)
+	}
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	mapper, err := mapperWithin(discoveryTimeout)(config, httpClient)
+	if err != nil {
+		return nil, err
+	}
+	return client.New(config, client.Options{Scheme: scheme, HTTPClient: httpClient, Mapper: mapper})
 }
 
 // discoveryTimeout is how long the API server may take to say which kinds it has.

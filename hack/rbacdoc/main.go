@@ -46,9 +46,9 @@ var blocks = map[string]func(*operator) (string, error){
 }
 
 var (
-	accessFlags      = []string{"--audit=false", "--access"}
+	accessFlags      = []string{"--audit=false", "--access", "--access-namespaces=*"}
 	auditFlags       = []string{"--audit-objects", "--audit-all-namespaces"}
-	enforcementFlags = append([]string{"--access", "--enforce"}, auditFlags...)
+	enforcementFlags = append([]string{"--access", "--access-namespaces=*", "--enforce"}, auditFlags...)
 	touchedFlags     = append([]string{"--evict-touched-pods-after=1h"}, auditFlags...)
 )
 
@@ -192,12 +192,16 @@ func (o *operator) rights(flags []string) ([]rbacv1.PolicyRule, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, o := range objects {
+	var rules []rbacv1.PolicyRule
+	for _, o := range objects { // one for the servers, one for what reconciles
 		if o.Kind == "ClusterRole" && strings.HasSuffix(o.Name, "-extensions") {
-			return o.Rules, nil
+			rules = append(rules, o.Rules...)
 		}
 	}
-	return nil, fmt.Errorf("admitkit %s: no ClusterRole of the extensions", strings.Join(args, " "))
+	if len(rules) == 0 {
+		return nil, fmt.Errorf("admitkit %s: no ClusterRole of the extensions", strings.Join(args, " "))
+	}
+	return rules, nil
 }
 
 // compact merges the verbs of rules on the same resources, and then the resources of

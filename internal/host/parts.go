@@ -17,8 +17,23 @@ type Parts struct {
 	Watchers    []extension.Watcher
 	Reconcilers []extension.Reconciler
 	Removers    []extension.Remover
+	Recorders   []extension.Recorder
 
-	entitled []any
+	entitled []entitled
+}
+
+// entitled is a part that may need rights, in the processes in which it runs.
+type entitled struct {
+	part               any
+	serves, reconciles bool
+}
+
+// Rights are the rules that parts need.
+type Rights struct {
+	// Watched are those in the namespace of the manager's Namespace option, Cluster
+	// those in the whole cluster, and Namespaces those in other namespaces by name.
+	Watched, Cluster []rbacv1.PolicyRule
+	Namespaces       map[string][]rbacv1.PolicyRule
 }
 
 // maxDepth bounds how deep Composites nest. A Composite could be a part of itself.
@@ -40,6 +55,7 @@ func (p *Parts) Append(other Parts) {
 	for _, r := range other.Removers {
 		p.addRemover(r)
 	}
+	p.Recorders = append(p.Recorders, other.Recorders...)
 	p.entitled = append(p.entitled, other.entitled...)
 }
 
@@ -77,8 +93,27 @@ func (p *Parts) add(e any, mgr extension.Manager, depth int) error {
 	if !known {
 		return unknownForm(e)
 	}
-	p.addRoles(e)
+	p.addRoles(where(e))
 	return nil
+}
+
+// where says in which processes a part runs: a Composite that is nothing else in all.
+func where(e any) entitled {
+	if h, ok := e.(*extension.Handler); ok {
+		return entitled{part: inside.Value(h), serves: true}
+	}
+	_, answers := e.(extension.Extension)
+	_, reconciles := e.(extension.Reconciler)
+	if w, ok := e.(extension.Watcher); ok {
+		answers, reconciles = answers || EveryReplica(w), reconciles || !EveryReplica(w)
+	}
+	return entitled{part: e, serves: answers || !reconciles, reconciles: reconciles || !answers}
+}
+
+// EveryReplica reports whether a watcher asks to run in every replica.
+func EveryReplica(w extension.Watcher) bool {
+	elected, says := w.(extension.LeaderElected)
+	return says && !elected.NeedLeaderElection()
 }
 
 // addForms adds e in each of its forms.
@@ -95,16 +130,16 @@ func (p *Parts) addForms(e any, mgr extension.Manager) (known bool) {
 	if r, ok := e.(extension.Reconciler); ok {
 		p.Reconcilers, known = append(p.Reconcilers, r), true
 	}
+	if r, ok := e.(extension.Recorder); ok {
+		p.Recorders, known = append(p.Recorders, r), true
+	}
 	return known
 }
 
-// addRoles adds the other interfaces of e or, if e is a Handler, of its value.
-func (p *Parts) addRoles(e any) {
-	if h, ok := e.(*extension.Handler); ok {
-		e = inside.Value(h)
-	}
+// addRoles adds the other interfaces of a part or, if it is a Handler, of its value.
+func (p *Parts) addRoles(e entitled) {
 	p.entitled = append(p.entitled, e)
-	if r, ok := e.(extension.Remover); ok {
+	if r, ok := e.part.(extension.Remover); ok {
 		p.addRemover(r)
 	}
 }
@@ -119,7 +154,7 @@ func (p *Parts) addRemover(r extension.Remover) {
 
 // Empty reports whether there is nothing to run.
 func (p *Parts) Empty() bool {
-	return len(p.Handlers)+len(p.Watchers)+len(p.Reconcilers) == 0
+	return len(p.Handlers)+len(p.Watchers)+len(p.Reconcilers)+len(p.Recorders) == 0
 }
 
 // Register gives the handlers their manager.
@@ -132,19 +167,48 @@ func (p *Parts) Register(mgr extension.Manager) error {
 	return nil
 }
 
-// Rights returns the rules that the parts need in the namespace of the manager's
-// Namespace option, and those that they need in the whole cluster. Each rule is
-// listed once.
-func (p *Parts) Rights() (rights, clusterRights []rbacv1.PolicyRule) {
-	for _, e := range p.entitled {
-		if entitled, ok := e.(extension.Entitled); ok {
-			rights = appendNew(rights, entitled.Rights())
-		}
-		if entitled, ok := e.(extension.ClusterEntitled); ok {
-			clusterRights = appendNew(clusterRights, entitled.ClusterRights())
+// RegisterRecorders gives the recorders their manager.
+func (p *Parts) RegisterRecorders(mgr extension.Manager) error {
+	for _, r := range p.Recorders {
+		if hosted, ok := r.(extension.Hosted); ok {
+			if err := hosted.Register(mgr); err != nil {
+				return fmt.Errorf("registering %T: %w", r, err)
+			}
 		}
 	}
-	return rights, clusterRights
+	return nil
+}
+
+// ServerRights returns what the parts need that answer admissions or run beside them.
+func (p *Parts) ServerRights() Rights {
+	return p.rights(func(e entitled) bool { return e.serves })
+}
+
+// ReconcilerRights returns what the reconcilers and watchers need.
+func (p *Parts) ReconcilerRights() Rights {
+	return p.rights(func(e entitled) bool { return e.reconciles })
+}
+
+// rights returns each rule of the selected parts once.
+func (p *Parts) rights(selected func(entitled) bool) Rights {
+	all := Rights{Namespaces: map[string][]rbacv1.PolicyRule{}}
+	for _, e := range p.entitled {
+		if !selected(e) {
+			continue
+		}
+		if asks, ok := e.part.(extension.Entitled); ok {
+			all.Watched = appendNew(all.Watched, asks.Rights())
+		}
+		if asks, ok := e.part.(extension.NamespaceEntitled); ok {
+			for namespace, rules := range asks.NamespaceRights() {
+				all.Namespaces[namespace] = appendNew(all.Namespaces[namespace], rules)
+			}
+		}
+		if asks, ok := e.part.(extension.ClusterEntitled); ok {
+			all.Cluster = appendNew(all.Cluster, asks.ClusterRights())
+		}
+	}
+	return all
 }
 
 func appendNew(rules, more []rbacv1.PolicyRule) []rbacv1.PolicyRule {

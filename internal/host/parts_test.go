@@ -69,8 +69,11 @@ func TestPartsAreSortedByWhatTheirHostDoesWithThem(t *testing.T) {
 		t.Errorf("got %d handlers, %d watchers, %d reconcilers, %d removers",
 			len(parts.Handlers), len(parts.Watchers), len(parts.Reconcilers), len(parts.Removers))
 	}
-	if rights, cluster := parts.Rights(); len(rights) != 1 || len(cluster) != 0 {
-		t.Errorf("got the rights %v and %v, want one rule and none", rights, cluster)
+	if rights := parts.ServerRights(); len(rights.Watched) != 1 || len(rights.Cluster)+len(rights.Namespaces) != 0 {
+		t.Errorf("the server needs %v, want one rule in the watched namespace", rights)
+	}
+	if rights := parts.ReconcilerRights(); len(rights.Watched)+len(rights.Cluster)+len(rights.Namespaces) != 0 {
+		t.Errorf("the reconciler needs %v, want nothing", rights)
 	}
 	if name := host.Open(parts.Handlers[1]).Name; name != "host_test.mutates" {
 		t.Errorf("the second handler is %s", name)

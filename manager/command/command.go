@@ -11,6 +11,7 @@
 //	my-ext start      register and serve, in one process
 //	my-ext register   register and end, or keep running with --stay (the registrar)
 //	my-ext serve      serve what the registrar has registered
+//	my-ext reconcile  run the reconcilers and watchers, apart from what serves
 //	my-ext unregister remove the webhook configurations, what the extensions made, and the Secrets
 //	my-ext review     run the extensions on manifests, without a cluster
 //	my-ext manifests  print the manifests of an installation
@@ -77,7 +78,7 @@ Exit codes: 0 done; 1 failed, or denied by review; 2 a flag, option or manifest 
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return wrong(err) })
 	f.bind(root)
 	s := subcommands{f, build}
-	root.AddCommand(s.start(), s.register(), s.serve(), s.unregister(), newReview(name, f, build), newManifests(name, f, build))
+	root.AddCommand(s.start(), s.register(), s.serve(), s.reconcile(), s.unregister(), newReview(name, f, build), newManifests(name, f, build))
 	return root
 }
 
@@ -88,10 +89,15 @@ type subcommands struct {
 }
 
 func (s subcommands) start() *cobra.Command {
-	return s.runs(true, (*manager.Manager).Start, &cobra.Command{
+	return s.runs(true, func(mgr *manager.Manager, ctx context.Context) error {
+		if user := mgr.GetReconcilerUser(); user != "" {
+			return wrong(fmt.Errorf("--reconciler-user: %s: start reconciles in its own process; use register, serve and reconcile", user))
+		}
+		return mgr.Start(ctx)
+	}, &cobra.Command{
 		Use:   "start",
 		Short: "Register the webhooks and serve them",
-		Long:  "Register the webhooks and serve them, in one process. It needs the rights of both\nregister and serve.",
+		Long:  "Register the webhooks and serve them, in one process, and run reconcilers\nand watchers. It needs the rights of register, serve and reconcile.",
 	})
 }
 
@@ -117,7 +123,19 @@ func (s subcommands) serve() *cobra.Command {
 	return s.runs(false, (*manager.Manager).Start, &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the webhooks that register has registered",
-		Long:  "Serve the webhooks. It reads the CA Secret and needs no rights on webhook\nconfigurations. It waits until register has created the Secret.",
+		Long: `Serve the webhooks. It reads the CA Secret and needs no rights on webhook
+configurations. It waits until register has created the Secret. It runs reconcilers and
+watchers too, unless --reconciler-user says that a process of that user does.`,
+	})
+}
+
+func (s subcommands) reconcile() *cobra.Command {
+	return s.runs(false, (*manager.Manager).Reconcile, &cobra.Command{
+		Use:   "reconcile",
+		Short: "Run the reconcilers and watchers, apart from what serves",
+		Long: `Run the reconcilers, and the watchers that do not run in every server. Run it as a user
+of its own, which alone has the rights of the reconcilers, and name that user to the
+servers by --reconciler-user. Nobody has to reach this process.`,
 	})
 }
 

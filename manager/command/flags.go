@@ -64,6 +64,7 @@ func (f *flags) bind(cmd *cobra.Command) {
 	set.StringVar(&o.WatcherStartRV, "watcher-start-rv", "", "resource version: watchers do not see Pods that last changed at it or before (default: they see every Pod)")
 	set.IntVar(&o.Watching.QueueLength, "watcher-queue-length", manager.DefaultWatcherQueueLength, "how many events wait for a slow watcher; it sees only the resulting state of those beyond")
 	set.BoolVar(&o.Watching.LeaderElection, "leader-election", false, "run reconcilers and watchers in one replica at a time")
+	set.StringVar(&o.Watching.ReconcilerUser, "reconciler-user", "", "serve: user as which another process reconciles, such as system:serviceaccount:NAMESPACE:NAME (default: none, serve reconciles itself)")
 	set.Int64Var(&o.Serving.MaxBodyBytes, "max-body-bytes", 0, "size of the largest admission request that is read (default 8 MiB)")
 	set.IntVar(&o.Serving.MaxInFlight, "max-in-flight", 0, "how many requests each webhook handles at a time (default 1024)")
 	set.Int64Var(&o.Serving.MaxMemoryBytes, "max-memory-bytes", 0, "what the requests of all webhooks may occupy together (default a third of the memory limit, 512 MiB without one)")

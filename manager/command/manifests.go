@@ -24,8 +24,9 @@ func newManifests(name string, f *flags, build Build) *cobra.Command {
 		Use:   "manifests --image IMAGE",
 		Short: "Print the manifests of an installation",
 		Long: `Print the manifests of an installation, ready for kubectl apply -f -: a registrar,
-which alone may write webhook configurations and Secrets, and the replicas that serve,
-with exactly the rights that these extensions ask for. Both processes get the flags
+which alone may write webhook configurations and Secrets, the replicas that serve, and
+those that reconcile, if an extension does. Each process has exactly the rights that the
+extensions ask for in it. All processes get the flags
 that you give here.
 
 By default the Service has the program's name, the serving certificate is in a Secret

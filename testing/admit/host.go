@@ -71,6 +71,16 @@ func (h *standIn) GetLogger() *zap.SugaredLogger                        { return
 func (h *standIn) GetNamespace() string        { return "" }
 func (h *standIn) GetWebhookNamespace() string { return "admitkit-system" }
 func (h *standIn) GetFingerprint() string      { return "admitkit" }
+func (h *standIn) GetReconcilerUser() string   { return "" }
+
+// GetRecorder returns a recorder that logs.
+func (h *standIn) GetRecorder() extension.Recorder { return h }
+
+// Record implements extension.Recorder.
+func (h *standIn) Record(_ context.Context, record extension.Record) error {
+	h.logger.Info("record", zap.Any("record", record))
+	return record.Validate()
+}
 
 func (h *standIn) GetClock() clock.PassiveClock { return clock.RealClock{} }
 

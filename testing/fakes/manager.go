@@ -101,6 +101,26 @@ type Manager struct {
 	getNamespaceReturnsOnCall map[int]struct {
 		result1 string
 	}
+	GetReconcilerUserStub        func() string
+	getReconcilerUserMutex       sync.RWMutex
+	getReconcilerUserArgsForCall []struct {
+	}
+	getReconcilerUserReturns struct {
+		result1 string
+	}
+	getReconcilerUserReturnsOnCall map[int]struct {
+		result1 string
+	}
+	GetRecorderStub        func() extension.Recorder
+	getRecorderMutex       sync.RWMutex
+	getRecorderArgsForCall []struct {
+	}
+	getRecorderReturns struct {
+		result1 extension.Recorder
+	}
+	getRecorderReturnsOnCall map[int]struct {
+		result1 extension.Recorder
+	}
 	GetServingCertificateStub        func(...string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error)
 	getServingCertificateMutex       sync.RWMutex
 	getServingCertificateArgsForCall []struct {
@@ -567,6 +587,112 @@ func (fake *Manager) GetNamespaceReturnsOnCall(i int, result1 string) {
 	}
 	fake.getNamespaceReturnsOnCall[i] = struct {
 		result1 string
+	}{result1}
+}
+
+func (fake *Manager) GetReconcilerUser() string {
+	fake.getReconcilerUserMutex.Lock()
+	ret, specificReturn := fake.getReconcilerUserReturnsOnCall[len(fake.getReconcilerUserArgsForCall)]
+	fake.getReconcilerUserArgsForCall = append(fake.getReconcilerUserArgsForCall, struct {
+	}{})
+	stub := fake.GetReconcilerUserStub
+	fakeReturns := fake.getReconcilerUserReturns
+	fake.recordInvocation("GetReconcilerUser", []interface{}{})
+	fake.getReconcilerUserMutex.Unlock()
+	if stub != nil {
+		return stub()
+	}
+	if specificReturn {
+		return ret.result1
+	}
+	return fakeReturns.result1
+}
+
+func (fake *Manager) GetReconcilerUserCallCount() int {
+	fake.getReconcilerUserMutex.RLock()
+	defer fake.getReconcilerUserMutex.RUnlock()
+	return len(fake.getReconcilerUserArgsForCall)
+}
+
+func (fake *Manager) GetReconcilerUserCalls(stub func() string) {
+	fake.getReconcilerUserMutex.Lock()
+	defer fake.getReconcilerUserMutex.Unlock()
+	fake.GetReconcilerUserStub = stub
+}
+
+func (fake *Manager) GetReconcilerUserReturns(result1 string) {
+	fake.getReconcilerUserMutex.Lock()
+	defer fake.getReconcilerUserMutex.Unlock()
+	fake.GetReconcilerUserStub = nil
+	fake.getReconcilerUserReturns = struct {
+		result1 string
+	}{result1}
+}
+
+func (fake *Manager) GetReconcilerUserReturnsOnCall(i int, result1 string) {
+	fake.getReconcilerUserMutex.Lock()
+	defer fake.getReconcilerUserMutex.Unlock()
+	fake.GetReconcilerUserStub = nil
+	if fake.getReconcilerUserReturnsOnCall == nil {
+		fake.getReconcilerUserReturnsOnCall = make(map[int]struct {
+			result1 string
+		})
+	}
+	fake.getReconcilerUserReturnsOnCall[i] = struct {
+		result1 string
+	}{result1}
+}
+
+func (fake *Manager) GetRecorder() extension.Recorder {
+	fake.getRecorderMutex.Lock()
+	ret, specificReturn := fake.getRecorderReturnsOnCall[len(fake.getRecorderArgsForCall)]
+	fake.getRecorderArgsForCall = append(fake.getRecorderArgsForCall, struct {
+	}{})
+	stub := fake.GetRecorderStub
+	fakeReturns := fake.getRecorderReturns
+	fake.recordInvocation("GetRecorder", []interface{}{})
+	fake.getRecorderMutex.Unlock()
+	if stub != nil {
+		return stub()
+	}
+	if specificReturn {
+		return ret.result1
+	}
+	return fakeReturns.result1
+}
+
+func (fake *Manager) GetRecorderCallCount() int {
+	fake.getRecorderMutex.RLock()
+	defer fake.getRecorderMutex.RUnlock()
+	return len(fake.getRecorderArgsForCall)
+}
+
+func (fake *Manager) GetRecorderCalls(stub func() extension.Recorder) {
+	fake.getRecorderMutex.Lock()
+	defer fake.getRecorderMutex.Unlock()
+	fake.GetRecorderStub = stub
+}
+
+func (fake *Manager) GetRecorderReturns(result1 extension.Recorder) {
+	fake.getRecorderMutex.Lock()
+	defer fake.getRecorderMutex.Unlock()
+	fake.GetRecorderStub = nil
+	fake.getRecorderReturns = struct {
+		result1 extension.Recorder
+	}{result1}
+}
+
+func (fake *Manager) GetRecorderReturnsOnCall(i int, result1 extension.Recorder) {
+	fake.getRecorderMutex.Lock()
+	defer fake.getRecorderMutex.Unlock()
+	fake.GetRecorderStub = nil
+	if fake.getRecorderReturnsOnCall == nil {
+		fake.getRecorderReturnsOnCall = make(map[int]struct {
+			result1 extension.Recorder
+		})
+	}
+	fake.getRecorderReturnsOnCall[i] = struct {
+		result1 extension.Recorder
 	}{result1}
 }
 

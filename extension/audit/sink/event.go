@@ -78,7 +78,7 @@ func (*eventSink) Rights() []rbacv1.PolicyRule {
 
 // Write creates the Event.
 func (s *eventSink) Write(ctx context.Context, r *v1alpha1.AuditRecord) error {
-	if r.DryRun {
+	if r.DryRun || r.Way == v1alpha1.WayDecision { // extensions make Events of their own
 		return nil
 	}
 	if s.tooMany(r) {

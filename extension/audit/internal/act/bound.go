@@ -38,6 +38,11 @@ func Bound(r *v1alpha1.AuditRecord) {
 	}
 	b.text(&r.Path, pathLimit)
 	b.text(&r.Reason, reasonLimit)
+	if of := r.Object; of != nil {
+		for _, text := range []*string{&of.Kind, &of.Name, (*string)(&of.UID)} {
+			b.text(text, textLimit)
+		}
+	}
 	if by := r.AccessRequest; by != nil {
 		for _, text := range []*string{&by.Kind, &by.Name, (*string)(&by.UID)} {
 			b.text(text, textLimit)

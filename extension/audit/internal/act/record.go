@@ -28,6 +28,8 @@ func Describe(r *v1alpha1.AuditRecord) string {
 		way = "creation"
 	}
 	switch {
+	case r.Way == v1alpha1.WayDecision && r.Object != nil:
+		return fmt.Sprintf("what is %s of %s %s/%s", r.Verb, r.Object.Kind, r.Namespace, r.Object.Name)
 	case r.Pod != "":
 		return fmt.Sprintf("%s of Pod %s/%s", way, r.Namespace, r.Pod)
 	case r.Service != "":
@@ -41,7 +43,10 @@ func Describe(r *v1alpha1.AuditRecord) string {
 // Lane is the key by which records are kept in order: the Pod, or what the
 // request names instead of a Pod.
 func Lane(r *v1alpha1.AuditRecord) string {
-	if r.Pod != "" {
+	switch {
+	case r.Object != nil:
+		return r.Object.Kind + "/" + r.Namespace + "/" + r.Object.Name
+	case r.Pod != "":
 		return "pod/" + r.Namespace + "/" + r.Pod
 	}
 	return r.Service + "/" + r.Namespace + "/" + r.Node
@@ -79,6 +84,9 @@ func Fields(r *v1alpha1.AuditRecord) []zap.Field {
 	text("decision", string(r.Decision))
 	text("rule", r.Rule)
 	text("reason", r.Reason)
+	if r.Object != nil {
+		fields = append(fields, zap.String("object", r.Object.Kind+"/"+r.Object.Name))
+	}
 	if r.AccessRequest != nil {
 		fields = append(fields, zap.String("accessRequest", r.AccessRequest.Kind+"/"+r.AccessRequest.Name))
 	}

@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -82,8 +81,10 @@ type events struct {
 	self    cluster.Self
 	server  *serverClock
 
-	// client is set by Register.
+	// The following are set by Register.
 	client client.Client
+	// reconcilerUser is as whom AuditEvents are deleted, if not as this process.
+	reconcilerUser string
 }
 
 var (
@@ -143,7 +144,7 @@ func (e *events) Validate() error {
 // namespace.
 func (*events) ClusterRights() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
-		{APIGroups: []string{"admitkit.dev"}, Resources: []string{"auditevents"}, Verbs: []string{"create", "get", "list", "watch", "delete"}},
+		{APIGroups: []string{"admitkit.dev"}, Resources: []string{"auditevents"}, Verbs: []string{"create"}},
 		{APIGroups: []string{"admitkit.dev"}, Resources: []string{"auditevents/status"}, Verbs: []string{"patch"}},
 	}
 }
@@ -153,13 +154,9 @@ func (e *events) Register(mgr extension.Manager) error {
 	if e.client != nil {
 		return nil // several parts register it
 	}
-	config, err := cluster.Unthrottled(mgr)
-	if err != nil {
-		return err
-	}
-	config = rest.CopyConfig(config)
-	config.Wrap(e.server.listen)
-	e.client, err = client.New(config, client.Options{Scheme: scheme})
+	e.reconcilerUser = mgr.GetReconcilerUser()
+	var err error
+	e.client, err = cluster.NewClient(mgr, scheme, e.server.listen)
 	return err
 }
 
@@ -208,8 +205,11 @@ func (e *events) update(ctx context.Context, name string, status v1alpha1.AuditE
 	return nil
 }
 
-// isManager reports whether a user is the manager itself.
+// isManager reports whether a user is the manager itself, in any of its processes.
 func (e *events) isManager(ctx context.Context, user string) (bool, error) {
+	if e.reconcilerUser != "" && user == e.reconcilerUser {
+		return true, nil
+	}
 	self, err := e.self.Username(ctx, e.client)
 	return err == nil && user == self, err
 }

@@ -48,6 +48,9 @@ func (b *bounds) place(r *v1alpha1.AuditRecord) *flood {
 	defer b.mu.Unlock()
 	b.sweep(r.Time.Time)
 	user, units := r.User.Username, unitsOf(r)
+	if r.Way == v1alpha1.WayDecision {
+		user = "decisions about " + user // so that acts do not fold them
+	}
 	minute := period{user: user, namespace: r.Namespace, end: r.Time.Truncate(time.Minute).Add(time.Minute).Unix()}
 	hour := period{user: user, cleanup: r.Way == v1alpha1.WayCleanup, end: r.Time.Truncate(time.Hour).Add(time.Hour).Unix()}
 	switch {

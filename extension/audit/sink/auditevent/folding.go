@@ -70,6 +70,9 @@ func kindOf(r *v1alpha1.AuditRecord) v1alpha1.AuditFold {
 	kind := v1alpha1.AuditFold{
 		Way: r.Way, Decision: r.Decision, Namespace: r.Namespace, Pod: r.Pod, Container: r.Container, Command: r.Command, Path: r.Path,
 	}
+	if r.Object != nil {
+		kind.Path = r.Verb + " " + r.Object.Kind + "/" + r.Object.Name
+	}
 	if r.CommandSHA256 != "" || sizeOf(&kind) > foldBytes/4 {
 		kind.Command, kind.CommandSHA256 = nil, sumOf(r)
 	}

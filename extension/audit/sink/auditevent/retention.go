@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -29,7 +30,16 @@ type reaper struct {
 	log    *zap.Logger
 }
 
-var _ extension.Reconciler = (*reaper)(nil)
+var (
+	_ extension.Reconciler      = (*reaper)(nil)
+	_ extension.ClusterEntitled = (*reaper)(nil)
+)
+
+// ClusterRights implements [extension.ClusterEntitled]: to delete is the right of what
+// reconciles alone.
+func (*reaper) ClusterRights() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{{APIGroups: []string{"admitkit.dev"}, Resources: []string{"auditevents"}, Verbs: []string{"get", "list", "watch", "delete"}}}
+}
 
 // Register watches AuditEvents in a cache of its own, which keeps only their
 // times.

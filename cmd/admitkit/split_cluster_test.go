@@ -1,0 +1,221 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
+	"github.com/admitkit/admitkit/testing/controlplane"
+)
+
+// TestThreeProcessesWithRightsOfTheirOwnGrantAndEndAccess runs registrar, server and
+// reconciler under just the rights that `admitkit manifests` gives them.
+func TestThreeProcessesWithRightsOfTheirOwnGrantAndEndAccess(t *testing.T) {
+	cluster := controlplane.Run(t, controlplane.Options{CRDPaths: []string{"../../config/crd"}, ControllerManager: true, Kwok: true})
+	admin := testkit.Client(t, cluster.Admin(), testkit.Scheme(v1alpha1.AddToScheme))
+	for _, name := range []string{"admitkit-system", "apps", "other"} {
+		testkit.Create(t, admin, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	flags := []string{
+		"--webhook-namespace=admitkit-system", "--access", "--access-namespaces=apps", "--audit-objects", "--audit-log=false", "--audit-event=false",
+		"--host=127.0.0.1", "--advertise-host=127.0.0.1", fmt.Sprintf("--port=%d", freeport.For(t)), "--leaf-secret-name=leaf", "--leader-election",
+		"--drain-period=10ms", "--metrics-address=",
+	}
+	for _, object := range installationOf(t, flags) {
+		switch object.(type) {
+		case *rbacv1.Role, *rbacv1.RoleBinding, *rbacv1.ClusterRole, *rbacv1.ClusterRoleBinding:
+			testkit.Create(t, admin, object)
+		}
+	}
+	users := map[string]*controlplane.User{}
+	for _, name := range []string{"admitkit", "admitkit-registrar", "admitkit-reconciler"} {
+		user, err := testkit.ServiceAccount(cluster, "admitkit-system", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		users[name] = user
+	}
+	binary := filepath.Join(t.TempDir(), "admitkit")
+	if err := testkit.Build(t.Context(), binary, "."); err != nil {
+		t.Fatal(err)
+	}
+	for account, args := range map[string][]string{
+		"admitkit-registrar":  {"register", "--stay"},
+		"admitkit":            {"serve", "--reconciler-user=" + users["admitkit-reconciler"].Name},
+		"admitkit-reconciler": {"reconcile", "--reconciler-user=" + users["admitkit-reconciler"].Name},
+	} {
+		args = append(args, flags...)
+		args = append(args, "--kubeconfig="+users[account].KubeConfig, fmt.Sprintf("--health-address=127.0.0.1:%d", freeport.For(t)))
+		running := testkit.Run(t, exec.Command(binary, args...))
+		t.Cleanup(func() { running.Stop(t) })
+	}
+
+	template := &v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "apps"}, Spec: v1alpha1.ExecAccessTemplateSpec{
+		AccessConfig:        v1alpha1.AccessConfig{AllowedUsers: []string{"alice"}, DefaultDuration: "1h", MaxDuration: "1h"},
+		ControllerTargetRef: webIn(t, admin, "apps"),
+	}}
+	testkit.Create(t, admin, template)
+	alice, err := cluster.AddUser("alice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Create(t, admin, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "ask", Namespace: "apps"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{"admitkit.dev"}, Resources: []string{"execaccessrequests"}, Verbs: []string{"create", "get", "delete"}},
+	}}, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "ask", Namespace: "apps"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "ask"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "alice"}},
+	})
+	asAlice := testkit.Client(t, alice, testkit.Scheme(v1alpha1.AddToScheme))
+	request := &v1alpha1.ExecAccessRequest{ObjectMeta: metav1.ObjectMeta{Name: "night", Namespace: "apps"}, Spec: v1alpha1.ExecAccessRequestSpec{
+		RequestSpec: v1alpha1.RequestSpec{TemplateName: "web", Reason: "a page"},
+	}}
+	// Until the registrar has registered, nobody stamps the requester.
+	testkit.Eventually(t, "the webhooks are registered", func(ctx context.Context) bool {
+		return asAlice.Create(ctx, request.DeepCopy(), client.DryRunAll) == nil && stamped(ctx, asAlice, request)
+	})
+	testkit.Create(t, asAlice, request)
+	testkit.Eventually(t, "access is granted", func(ctx context.Context) bool {
+		return admin.Get(ctx, client.ObjectKeyFromObject(request), request) == nil && request.Status.Ready
+	})
+	grant := client.ObjectKey{Namespace: "apps", Name: v1alpha1.ExecAccessPrefix + "night"}
+	for _, made := range []client.Object{&rbacv1.Role{}, &rbacv1.RoleBinding{}} {
+		if err := admin.Get(t.Context(), grant, made); err != nil {
+			t.Error(err)
+		}
+	}
+
+	t.Run("a server that is taken over grants nothing", func(t *testing.T) {
+		refusesAll(t, testkit.Client(t, users["admitkit"], admin.Scheme()), "apps", attemptsIn("apps"))
+	})
+	t.Run("a registrar that is taken over grants nothing", func(t *testing.T) {
+		refusesAll(t, testkit.Client(t, users["admitkit-registrar"], admin.Scheme()), "apps", attemptsIn("apps"))
+	})
+	t.Run("a reconciler that is taken over is kept to the namespaces that were named", func(t *testing.T) {
+		reconciler := testkit.Client(t, users["admitkit-reconciler"], admin.Scheme())
+		for _, namespace := range []string{"admitkit-system", metav1.NamespaceSystem, "other"} {
+			refusesAll(t, reconciler, namespace, attemptsIn(namespace))
+		}
+		var secrets corev1.SecretList
+		if err := reconciler.List(t.Context(), &secrets, client.InNamespace("admitkit-system")); !apierrors.IsForbidden(err) {
+			t.Errorf("it reads the Secrets with the certificates: %v", err)
+		}
+	})
+	t.Run("nobody but the reconciler writes what a grant consists of", func(t *testing.T) {
+		err := admin.Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ExecAccessPrefix + "forged", Namespace: "apps"}})
+		if err == nil || !strings.Contains(err.Error(), users["admitkit-reconciler"].Name) {
+			t.Errorf("got %v, want a refusal that names the reconciler", err)
+		}
+	})
+
+	if err := asAlice.Delete(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "access has ended", func(ctx context.Context) bool {
+		return apierrors.IsNotFound(admin.Get(ctx, grant, &rbacv1.RoleBinding{})) && apierrors.IsNotFound(admin.Get(ctx, grant, &rbacv1.Role{}))
+	})
+	t.Run("the story of the request outlives it", func(t *testing.T) {
+		want := []string{"asked alice", "granted alice", "deleted alice", "ended alice"}
+		var story []string
+		testkit.Eventually(t, "the records are there", func(ctx context.Context) bool {
+			story = storyOf(ctx, t, admin, request)
+			return len(story) >= len(want)
+		})
+		// Who deletes is recorded by the server, and the end by the reconciler.
+		slices.Sort(story[2:])
+		if !slices.Equal(story, want) {
+			t.Errorf("the records say %q, want %q", story, want)
+		}
+	})
+}
+
+// installationOf returns the objects that `admitkit manifests` prints.
+func installationOf(t *testing.T, flags []string) []client.Object {
+	t.Helper()
+	cmd := newOperator().cmd
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetArgs(append([]string{"manifests", "--image=x"}, flags...))
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	documents := slices.DeleteFunc(strings.Split(out.String(), "---\n"), func(text string) bool { return strings.HasPrefix(text, "#") })
+	var objects []client.Object
+	for _, object := range objectsOf(t, documents) {
+		objects = append(objects, object.(client.Object))
+	}
+	return objects
+}
+
+// webIn makes a Deployment, and returns the reference to it.
+func webIn(t *testing.T, admin client.Client, namespace string) v1alpha1.ControllerTargetRef {
+	t.Helper()
+	labels := map[string]string{"app": "web"}
+	testkit.Create(t, admin, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: namespace}, Spec: appsv1.DeploymentSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}},
+		},
+	}})
+	return v1alpha1.ControllerTargetRef{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+}
+
+// stamped reports whether the webhooks see a request.
+func stamped(ctx context.Context, c client.Client, request *v1alpha1.ExecAccessRequest) bool {
+	dry := request.DeepCopy()
+	return c.Create(ctx, dry, client.DryRunAll) == nil && dry.Spec.Requester != nil
+}
+
+// attemptsIn are what somebody who has taken a process over would try.
+func attemptsIn(namespace string) map[string]client.Object {
+	meta := metav1.ObjectMeta{Name: "mine", Namespace: namespace}
+	return map[string]client.Object{
+		"a Role":        &rbacv1.Role{ObjectMeta: meta},
+		"a RoleBinding": &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"}},
+		"a Pod":         &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
+		"a ClusterRole": &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "mine"}},
+	}
+}
+
+// refusesAll has RBAC refuse what somebody tries, not the webhooks.
+func refusesAll(t *testing.T, c client.Client, namespace string, attempts map[string]client.Object) {
+	t.Helper()
+	for what, object := range attempts {
+		if err := c.Create(t.Context(), object); !apierrors.IsForbidden(err) || strings.Contains(err.Error(), "admission webhook") {
+			t.Errorf("creating %s in %s: %v", what, namespace, err)
+		}
+	}
+}
+
+// storyOf returns what records say of a request, in their order.
+func storyOf(ctx context.Context, t *testing.T, c client.Client, request *v1alpha1.ExecAccessRequest) []string {
+	t.Helper()
+	var list v1alpha1.AuditEventList
+	if err := c.List(ctx, &list); err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(list.Items, func(a, b v1alpha1.AuditEvent) int { return a.Spec.Time.Compare(b.Spec.Time.Time) })
+	var story []string
+	for i := range list.Items {
+		record := &list.Items[i].Spec
+		if record.Object != nil && record.Object.UID == request.UID {
+			story = append(story, record.Verb+" "+record.User.Username)
+		}
+	}
+	return story
+}

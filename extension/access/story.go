@@ -1,0 +1,174 @@
+package access
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+)
+
+// The story of a request, as records tell it; see [extension.Record]. It outlives the
+// request. Each record is made before what it is about, so that nothing is granted
+// without one where the recorder demands it, and once: its ID is the request's UID with
+// the word.
+const (
+	storyAsked   = "asked"
+	storyGranted = "granted"
+	storyMoved   = "end-moved"
+	storyUsed    = "used"
+	storyEnded   = "ended"
+	storyDeleted = "deleted"
+)
+
+// about returns a record about a request.
+func (k kind) about(req v1alpha1.Request, action, format string, args ...any) extension.Record {
+	record := extension.Record{
+		ID: string(req.GetUID()) + "-" + action, Action: action, Reason: fmt.Sprintf(format, args...),
+		Object: corev1.ObjectReference{Kind: k.request, Namespace: req.GetNamespace(), Name: req.GetName(), UID: req.GetUID()},
+	}
+	if who := req.GetRequestSpec().Requester; who != nil {
+		record.User = authenticationv1.UserInfo{Username: who.Username, UID: who.UID, Groups: who.Groups}
+	}
+	if status := req.GetRequestStatus(); status.PodName != "" {
+		record.Pod = corev1.ObjectReference{Name: status.PodName, UID: types.UID(status.PodUID)}
+	}
+	return record
+}
+
+// tell records what a decision adds to the story, but for the grant itself, which
+// [requests.grant] records.
+func (r *requests) tell(ctx context.Context, f *facts, d decision) error {
+	if r.recorder == nil {
+		return nil // an uninstall
+	}
+	for _, record := range f.story(d) {
+		if err := r.recorder.Record(ctx, record); err != nil {
+			return fmt.Errorf("recording that %s %s was %s: %w", f.kind.request, f.key, record.Action, err)
+		}
+	}
+	return nil
+}
+
+// story returns the records of a decision.
+func (f *facts) story(d decision) (records []extension.Record) {
+	if f.role != nil && d.unrecord {
+		records = append(records, f.ended(d))
+	}
+	if f.request == nil {
+		return records
+	}
+	spec, before := f.request.GetRequestSpec(), f.request.GetRequestStatus()
+	var valid metav1.Condition
+	if d.status != nil {
+		valid = d.status.wanted[v1alpha1.ConditionAccessStillValid]
+	}
+	if len(before.Conditions) == 0 {
+		asked := f.kind.about(f.request, storyAsked, "asks for access by template %s for %s: %s", spec.TemplateName, spec.Duration, cmp.Or(spec.Reason, "no reason given"))
+		records = append([]extension.Record{asked}, records...)
+	}
+	switch s := d.status; {
+	case s == nil:
+	case f.role == nil && wasGranted(f.request) && !ended(f.request) && valid.Status == metav1.ConditionFalse:
+		records = append(records, f.kind.about(f.request, storyEnded, "%s", valid.Message))
+	case before.Ready && s.UsedBy != nil:
+		records = append(records, f.kind.about(f.request, storyUsed, "%s used the request up with %s", s.UsedBy.Username, s.UsedBy.Verb))
+	case before.ExpiresAt != nil && s.ExpiresAt != nil && !before.ExpiresAt.Equal(s.ExpiresAt):
+		moved := f.kind.about(f.request, storyMoved, "access ends at %s, not at %s", s.ExpiresAt.UTC().Format(time.RFC3339), before.ExpiresAt.UTC().Format(time.RFC3339))
+		moved.ID += fmt.Sprintf("-%d", s.ExpiresAt.Unix())
+		records = append(records, moved)
+	}
+	return records
+}
+
+// ended returns the record of the end of a grant, which the Role tells if the request no
+// longer does.
+func (f *facts) ended(d decision) extension.Record {
+	grant, err := v1alpha1.GrantOf(f.role)
+	if err != nil {
+		grant = &v1alpha1.Grant{Kind: f.kind.request, Request: f.key, RequestUID: types.UID(f.role.Annotations[AnnotationRequestUID])}
+	}
+	record := extension.Record{
+		ID: string(grant.RequestUID) + "-" + storyEnded, Action: storyEnded, Reason: "access ended: the request is gone or was changed",
+		Object: corev1.ObjectReference{Kind: f.kind.request, Namespace: f.key.Namespace, Name: f.key.Name, UID: grant.RequestUID},
+		Pod:    corev1.ObjectReference{Name: grant.PodName, UID: grant.PodUID},
+	}
+	for _, subject := range grant.Subjects {
+		if subject.Kind == rbacv1.UserKind {
+			record.User.Username = subject.Name
+		}
+	}
+	if d.status != nil {
+		record.Reason = cmp.Or(d.status.wanted[v1alpha1.ConditionAccessStillValid].Message, record.Reason)
+	}
+	return record
+}
+
+// granted returns the record of a grant that is about to be made.
+func (f *facts) granted(pod choice) extension.Record {
+	spec := f.request.GetRequestSpec()
+	record := f.kind.about(f.request, storyGranted, "%s may access Pod %s until %s by template %s",
+		spec.Requester.Username, pod.name, f.end.UTC().Format(time.RFC3339), spec.TemplateName)
+	record.Pod = corev1.ObjectReference{Name: pod.name, UID: pod.uid}
+	return record
+}
+
+// deletions records who deletes a request. It refuses nothing: a deletion ends access.
+type deletions struct{ *shared }
+
+var _ extension.Validator[*unstructured.Unstructured] = (*deletions)(nil)
+
+func (a *shared) deletionScope() extension.Scope {
+	ignore := admissionregistrationv1.Ignore
+	return extension.Scope{
+		Name: "access-deletion", FailurePolicy: &ignore, NamespaceSelector: a.places.selector(),
+		Rules: extension.Resources(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version,
+			[]string{"podaccessrequests", "execaccessrequests"}, admissionregistrationv1.Delete),
+	}
+}
+
+// Register connects to the cluster.
+func (d *deletions) Register(mgr extension.Manager) error { return d.setup(mgr) }
+
+// Validate records the deletion.
+func (d *deletions) Validate(ctx context.Context, obj *unstructured.Unstructured, req *extension.Request) error {
+	k, user := podAccess, req.User()
+	if req.Kind.Kind == execAccess.request {
+		k = execAccess
+	}
+	request := k.newRequest()
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, request); err != nil {
+		return err
+	}
+	if me, err := d.reconciler(ctx); req.DryRun() || err == nil && user.Username == me {
+		return nil // at the end of the retention nothing is lost
+	}
+	record := k.about(request, storyDeleted, "%s deletes the request of %s, which ends access", user.Username, requesterOf(request))
+	if ended(request) {
+		record.Reason = fmt.Sprintf("%s deletes the request of %s, whose access has ended", user.Username, requesterOf(request))
+	}
+	record.ID, record.User = string(req.UID), user
+	if err := d.recorder.Record(ctx, record); err != nil {
+		d.log.Error("a request is deleted without a record", zap.String("request", req.Namespace+"/"+req.Name), zap.String("user", user.Username), zap.Error(err))
+	}
+	return nil
+}
+
+func requesterOf(req v1alpha1.Request) string {
+	if who := req.GetRequestSpec().Requester; who != nil {
+		return who.Username
+	}
+	return "nobody"
+}

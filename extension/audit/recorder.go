@@ -1,0 +1,63 @@
+package audit
+
+import (
+	"context"
+	"maps"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/audit/internal/act"
+)
+
+// recorder keeps what other extensions decide and do, in the same sinks as the acts.
+type recorder struct{ *auditor }
+
+var (
+	_ extension.Recorder        = (*recorder)(nil)
+	_ extension.Hosted          = (*recorder)(nil)
+	_ extension.Entitled        = (*recorder)(nil)
+	_ extension.ClusterEntitled = (*recorder)(nil)
+)
+
+// Rights implements [extension.Entitled]: what the sinks need.
+func (r *recorder) Rights() []rbacv1.PolicyRule {
+	if r.beyondNamespace() {
+		return nil
+	}
+	return r.options.sinkRights()
+}
+
+// ClusterRights implements [extension.ClusterEntitled].
+func (r *recorder) ClusterRights() []rbacv1.PolicyRule {
+	rights := r.options.sinkClusterRights()
+	if r.beyondNamespace() {
+		rights = append(rights, r.options.sinkRights()...)
+	}
+	return rights
+}
+
+// Record implements [extension.Recorder]. The error says that a Closed sink could not take
+// the record.
+func (r *recorder) Record(ctx context.Context, of extension.Record) error {
+	record := &v1alpha1.AuditRecord{
+		ID: of.ID, Way: v1alpha1.WayDecision, Verb: of.Action, Namespace: of.Object.Namespace,
+		User:   v1alpha1.AuditUser{Username: of.User.Username, UID: of.User.UID, Groups: of.User.Groups, Extra: map[string][]string{}},
+		Object: &v1alpha1.AuditObject{Kind: of.Object.Kind, Name: of.Object.Name, UID: of.Object.UID},
+		Pod:    of.Pod.Name, PodUID: of.Pod.UID, Decision: v1alpha1.AuditAllowed, Reason: of.Reason,
+	}
+	for key, values := range maps.All(of.User.Extra) {
+		record.User.Extra[key] = values
+	}
+	if of.Denied {
+		record.Decision = v1alpha1.AuditDenied
+	}
+	if kind := of.Object.Kind; kind == "PodAccessRequest" || kind == "ExecAccessRequest" {
+		record.AccessRequest = &v1alpha1.AuditAccessRequest{Kind: kind, Name: of.Object.Name, UID: of.Object.UID}
+	}
+	act.Bound(record)
+	refusal := r.pipeline.keep(ctx, record)
+	records.WithLabelValues(string(record.Way), string(record.Decision)).Inc()
+	return refusal
+}
