@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os/exec"
@@ -36,7 +35,11 @@ func TestThreeProcessesWithRightsOfTheirOwnGrantAndEndAccess(t *testing.T) {
 		"--host=127.0.0.1", "--advertise-host=127.0.0.1", fmt.Sprintf("--port=%d", freeport.For(t)), "--leaf-secret-name=leaf", "--leader-election",
 		"--drain-period=10ms", "--metrics-address=",
 	}
-	for _, object := range installationOf(t, flags) {
+	binary := filepath.Join(t.TempDir(), "admitkit")
+	if err := testkit.Build(t.Context(), binary, "."); err != nil {
+		t.Fatal(err)
+	}
+	for _, object := range installationOf(t, binary, flags) {
 		switch object.(type) {
 		case *rbacv1.Role, *rbacv1.RoleBinding, *rbacv1.ClusterRole, *rbacv1.ClusterRoleBinding:
 			testkit.Create(t, admin, object)
@@ -49,10 +52,6 @@ func TestThreeProcessesWithRightsOfTheirOwnGrantAndEndAccess(t *testing.T) {
 			t.Fatal(err)
 		}
 		users[name] = user
-	}
-	binary := filepath.Join(t.TempDir(), "admitkit")
-	if err := testkit.Build(t.Context(), binary, "."); err != nil {
-		t.Fatal(err)
 	}
 	for account, args := range map[string][]string{
 		"admitkit-registrar":  {"register", "--stay"},
@@ -144,16 +143,13 @@ func TestThreeProcessesWithRightsOfTheirOwnGrantAndEndAccess(t *testing.T) {
 }
 
 // installationOf returns the objects that `admitkit manifests` prints.
-func installationOf(t *testing.T, flags []string) []client.Object {
+func installationOf(t *testing.T, binary string, flags []string) []client.Object {
 	t.Helper()
-	cmd := newOperator().cmd
-	var out bytes.Buffer
-	cmd.SetOut(&out)
-	cmd.SetArgs(append([]string{"manifests", "--image=x"}, flags...))
-	if err := cmd.ExecuteContext(t.Context()); err != nil {
+	out, err := exec.CommandContext(t.Context(), binary, append([]string{"manifests", "--image=x"}, flags...)...).Output()
+	if err != nil {
 		t.Fatal(err)
 	}
-	documents := slices.DeleteFunc(strings.Split(out.String(), "---\n"), func(text string) bool { return strings.HasPrefix(text, "#") })
+	documents := slices.DeleteFunc(strings.Split(string(out), "---\n"), func(text string) bool { return strings.HasPrefix(text, "#") })
 	var objects []client.Object
 	for _, object := range objectsOf(t, documents) {
 		objects = append(objects, object.(client.Object))
