@@ -124,3 +124,23 @@ func TestAReconcilerHasClientCacheRecorderAndSchemeAndIsElected(t *testing.T) {
 		t.Errorf("Pod %s is reconciled", name)
 	}
 }
+
+func TestAProcessThatReconcilesIsTheUserThatTheServersBelieve(t *testing.T) {
+	r := newManager(t, manager.Options{Namespace: newNamespace(t), Watching: manager.WatchingOptions{ReconcilerUser: "system:serviceaccount:other:reconciler"}}, stubborn{})
+	err := r.Reconcile(t.Context())
+	if err == nil || !strings.Contains(err.Error(), `Watching.ReconcilerUser: this process is the user`) {
+		t.Errorf("it ends with %v", err)
+	}
+}
+
+func TestAProcessWithoutAReconcilerDoesNotPretendToReconcile(t *testing.T) {
+	r := newManager(t, manager.Options{Namespace: newNamespace(t)}, mark("a", extension.Scope{}))
+	if err := r.Reconcile(t.Context()); err == nil || !strings.Contains(err.Error(), "there is nothing to reconcile") {
+		t.Errorf("it ends with %v", err)
+	}
+}
+
+func TestAServerWhoseReconcilersRunElsewhereRunsNone(t *testing.T) {
+	options := manager.Options{Namespace: newNamespace(t), Watching: manager.WatchingOptions{ReconcilerUser: "jane"}}
+	start(t, options, stubborn{}, mark("a", extension.Scope{})) // the stubborn one would end the start
+}

@@ -48,6 +48,10 @@ func (o *operator) addTo(mgr *manager.Manager) error {
 	if err != nil {
 		return err
 	}
+	if o.withAccess && mgr.GetNamespace() == "" && len(o.access.Namespaces) == 0 {
+		return errors.New("--access: say in which namespaces access may be granted: --access-namespaces=a,b, or --access-namespaces='*' for all but the control plane's and admitkit's own. " +
+			"Whoever takes the process that reconciles over can do there what an administrator can")
+	}
 	for _, e := range extensions {
 		if err := mgr.AddExtension(e); err != nil {
 			return err

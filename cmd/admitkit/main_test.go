@@ -4,16 +4,25 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/admitkit/admitkit/manager"
 )
 
 func TestTheOperatorRunsTheExtensionsThatAreOn(t *testing.T) {
 	for args, want := range map[string]string{
-		"":                       "access: off, audit: on",
-		"--access":               "access: on, audit: on",
-		"--access --audit=false": "access: on, audit: off",
-		"--access --enforce":     "access: on, audit: on",
-		"--audit=false":          "--audit=false without --access",
-		"--enforce":              "--enforce needs --access",
+		"":                                       "access: off, audit: on",
+		"--access --access-namespaces=apps,shop": "access: on, audit: on",
+		"--access --access-namespaces=* --audit=false": "access: on, audit: off",
+		"--access --enforce --access-namespaces=*":     "access: on, audit: on",
+		"--access":                                             "--access: say in which namespaces access may be granted: --access-namespaces=",
+		"--access --access-namespaces=*,apps":                  "adding an extension: *access.Access: access options: Namespaces: * stands for all",
+		"--access --access-namespaces=apps,kube-system":        `adding an extension: *access.Access: access options: Namespaces: "kube-system"`,
+		"--access --access-namespaces=admitkit-system":         `adding an extension: *access.Access: access options: Namespaces: "admitkit-system" is the namespace of admitkit itself`,
+		"--access --access-namespaces=Apps":                    `adding an extension: *access.Access: access options: Namespaces: "Apps"`,
+		"--audit=false":                                        "--audit=false without --access",
+		"--enforce":                                            "--enforce needs --access",
 		"--audit=false --access --audit-required":              "--audit-required has no effect with --audit=false",
 		"--audit=false --access --enforce":                     "--enforce has no effect with --audit=false",
 		"--audit=false --access --evict-touched-pods-after=1h": "--evict-touched-pods-after has no effect",
@@ -25,6 +34,14 @@ func TestTheOperatorRunsTheExtensionsThatAreOn(t *testing.T) {
 			}
 			extensions, err := o.extensions()
 			if err != nil {
+				if !strings.HasPrefix(err.Error(), want) {
+					t.Errorf("got %v, want %s", err, want)
+				}
+				return
+			}
+			if mgr, err := manager.New(manager.Options{WebhookNamespace: "admitkit-system", ServiceName: "admitkit", RESTConfig: &rest.Config{Host: "https://127.0.0.1:1"}}); err != nil {
+				t.Fatal(err)
+			} else if err := o.addTo(mgr); err != nil {
 				if !strings.HasPrefix(err.Error(), want) {
 					t.Errorf("got %v, want %s", err, want)
 				}

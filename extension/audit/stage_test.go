@@ -201,7 +201,7 @@ func (s *stage) start(t *testing.T, options audit.Options, replicas int) (stop f
 			Logger: zap.New(core).Sugar(), Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)}, Watching: manager.WatchingOptions{LeaderElection: true},
 		})
 		if err == nil {
-			err = mgr.AddExtension(access.New(access.Options{SingleUse: true}))
+			err = mgr.AddExtension(access.New(access.Options{Namespaces: []string{access.AllNamespaces}, SingleUse: true}))
 		}
 		if err == nil {
 			err = mgr.AddExtension(audit.New(options))

@@ -85,8 +85,9 @@ func TestTheManifestsGiveEachProcessItsRightsAndNoOther(t *testing.T) {
 	text := manifestsOf(t, buildAll, "--namespace=apps", "--webhook-namespace=my-system")
 	registrar := object[rbacv1.Role](t, text, "Role", "stamp-registrar")
 	server := object[rbacv1.Role](t, text, "Role", "stamp")
-	extensions := object[rbacv1.Role](t, text, "Role", "stamp-extensions")
-	everywhere := object[rbacv1.ClusterRole](t, text, "ClusterRole", "my-system-stamp-extensions")
+	reconciler := object[rbacv1.Role](t, text, "Role", "stamp-reconciler")
+	extensions := object[rbacv1.Role](t, text, "Role", "stamp-reconciler-extensions")
+	everywhere := object[rbacv1.ClusterRole](t, text, "ClusterRole", "my-system-stamp-reconciler-extensions")
 	may := func(role *rbacv1.Role, verb, resource, name string) bool {
 		return slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
 			return slices.Contains(r.Verbs, verb) && slices.Contains(r.Resources, resource) && (len(r.ResourceNames) == 0 || slices.Contains(r.ResourceNames, name))
@@ -98,7 +99,9 @@ func TestTheManifestsGiveEachProcessItsRightsAndNoOther(t *testing.T) {
 		"the server reads its certificate":           may(server, "get", "secrets", "stamp-certificate"),
 		"the server does not read the CA":            !may(server, "get", "secrets", "admitkit-setupcertificate"),
 		"the server writes no Secret":                !may(server, "update", "secrets", "stamp-certificate") && !may(server, "create", "secrets", ""),
-		"the server takes part in the election":      may(server, "update", "leases", "admitkit.my-system") && !may(server, "update", "leases", "other"),
+		"the reconciler takes part in the election":  may(reconciler, "update", "leases", "admitkit.my-system") && !may(reconciler, "update", "leases", "other"),
+		"the reconciler reads no certificate":        !may(reconciler, "get", "secrets", "stamp-certificate"),
+		"the server has no right of the watcher":     !strings.Contains(text, "name: stamp-extensions"),
 		"the watcher watches":                        may(extensions, "watch", "pods", "") && !may(extensions, "get", "pods", ""),
 		"the watcher gets what it asks for":          may(extensions, "delete", "secrets", "any"),
 		"what is in no namespace is for all":         len(everywhere.Rules) == 1 && everywhere.Rules[0].Resources[0] == "nodes" && !may(extensions, "get", "nodes", "any"),
@@ -117,23 +120,61 @@ func TestTheManifestsGiveEachProcessItsRightsAndNoOther(t *testing.T) {
 
 func TestWithoutANamespaceTheExtensionsHaveAClusterRole(t *testing.T) {
 	text := manifestsOf(t, buildAll, "--webhook-namespace=my-system")
-	if role := object[rbacv1.ClusterRole](t, text, "ClusterRole", "my-system-stamp-extensions"); len(role.Rules) != 3 {
+	if role := object[rbacv1.ClusterRole](t, text, "ClusterRole", "my-system-stamp-reconciler-extensions"); len(role.Rules) != 3 {
 		t.Errorf("%+v", role)
 	}
-	binding := object[rbacv1.ClusterRoleBinding](t, text, "ClusterRoleBinding", "my-system-stamp-extensions")
-	if binding.Subjects[0] != (rbacv1.Subject{Kind: "ServiceAccount", Name: "stamp", Namespace: "my-system"}) {
+	binding := object[rbacv1.ClusterRoleBinding](t, text, "ClusterRoleBinding", "my-system-stamp-reconciler-extensions")
+	if binding.Subjects[0] != (rbacv1.Subject{Kind: "ServiceAccount", Name: "stamp-reconciler", Namespace: "my-system"}) {
 		t.Errorf("%+v", binding.Subjects)
 	}
 }
 
-func TestWhatOnlyWatchesHasNoRegistrarAndNoService(t *testing.T) {
+func TestWhatOnlyWatchesHasNoRegistrarNoServerAndNoService(t *testing.T) {
 	text := manifestsOf(t, func(mgr *manager.Manager) error { return mgr.AddExtension(watcher{}) }, "--namespace=apps")
 	for _, absent := range []string{"registrar", "kind: Service\n", "secrets\n  verbs:\n  - get", "kind: Namespace", "WebhookConfiguration"} {
 		if strings.Contains(text, absent) {
 			t.Errorf("there is %q in\n%s", absent, text)
 		}
 	}
+	object[appsv1.Deployment](t, text, "Deployment", "stamp-reconciler")
+	if strings.Count(text, "kind: Deployment") != 1 {
+		t.Errorf("there is another Deployment in\n%s", text)
+	}
+}
+
+// everyReplica is a watcher that runs in every server.
+type everyReplica struct{ watcher }
+
+func (everyReplica) NeedLeaderElection() bool { return false }
+
+func TestAWatcherOfEveryReplicaRunsInTheServersWithItsRights(t *testing.T) {
+	text := manifestsOf(t, func(mgr *manager.Manager) error { return mgr.AddExtension(everyReplica{}) }, "--namespace=apps")
 	object[appsv1.Deployment](t, text, "Deployment", "stamp")
+	object[rbacv1.Role](t, text, "Role", "stamp-extensions")
+	if strings.Contains(text, "reconcile") {
+		t.Errorf("there is something that reconciles in\n%s", text)
+	}
+}
+
+// apart is an extension with rights in namespaces of its own choice.
+type apart struct{ watcher }
+
+func (apart) NamespaceRights() map[string][]rbacv1.PolicyRule {
+	return map[string][]rbacv1.PolicyRule{"shop": {{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get"}}}}
+}
+
+func TestRightsInANamespaceOfItsOwnAreARoleThere(t *testing.T) {
+	text := manifestsOf(t, func(mgr *manager.Manager) error { return mgr.AddExtension(apart{}) }, "--webhook-namespace=my-system")
+	if role := object[rbacv1.Role](t, text, "Role", "stamp-reconciler-extensions"); role.Namespace != "shop" || len(role.Rules) != 1 {
+		t.Errorf("%+v", role)
+	}
+}
+
+func TestReconcilersThatRunElsewhereHaveNoDeployment(t *testing.T) {
+	text := manifestsOf(t, buildAll, "--namespace=apps", "--webhook-namespace=my-system", "--reconciler-user=jane")
+	if strings.Contains(text, "stamp-reconciler") || !strings.Contains(text, "--reconciler-user=jane") {
+		t.Errorf("got\n%s", text)
+	}
 }
 
 func TestTheSecretOfCertManagerIsOnlyRead(t *testing.T) {
@@ -147,14 +188,16 @@ func TestTheSecretOfCertManagerIsOnlyRead(t *testing.T) {
 	}
 }
 
-func TestTheFlagsReachBothProcesses(t *testing.T) {
+func TestTheFlagsReachEveryProcess(t *testing.T) {
 	t.Setenv("ADMITKIT_DRAIN_PERIOD", "20s")
-	text := manifestsOf(t, build, "--namespace=apps", "--webhook-namespace=my-system", "--webhook-annotations=a=b,c=d", "--allow-own-pods=x,y", "--kubeconfig=/nowhere")
+	text := manifestsOf(t, buildAll, "--namespace=apps", "--webhook-namespace=my-system", "--webhook-annotations=a=b,c=d", "--allow-own-pods=x,y", "--kubeconfig=/nowhere")
 	want := []string{
 		"--allow-own-pods=x,y", "--drain-period=20s", "--leader-election=true", "--leaf-secret-name=stamp-certificate",
 		"--namespace=apps", "--service-name=stamp", "--webhook-annotations=a=b,c=d", "--webhook-namespace=my-system",
 	}
-	for name, subcommand := range map[string][]string{"stamp": {"serve"}, "stamp-registrar": {"register", "--stay"}} {
+	for name, subcommand := range map[string][]string{
+		"stamp": {"serve", "--reconciler-user=system:serviceaccount:my-system:stamp-reconciler"}, "stamp-registrar": {"register", "--stay"}, "stamp-reconciler": {"reconcile"},
+	} {
 		deployment := object[appsv1.Deployment](t, text, "Deployment", name)
 		args := deployment.Spec.Template.Spec.Containers[0].Args
 		if !slices.Equal(args, append(subcommand, want...)) {
