@@ -31,6 +31,7 @@ func (r *requests) apply(ctx context.Context, f *facts, d decision) (schedule, e
 	if err := r.tell(ctx, f, d); err != nil {
 		return d.next, err
 	}
+	r.lastRoles.Delete(f.key)
 	left := r.remove(ctx, f, d)
 	if d.grant != nil {
 		if err := r.grant(ctx, f, &d); err != nil {

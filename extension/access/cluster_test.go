@@ -112,7 +112,7 @@ func start(t *testing.T, namespace string, options access.Options) *running {
 	return startOn(t, namespace, freeport.For(t), options, nil)
 }
 
-func startOn(t *testing.T, namespace string, port int32, options access.Options, tweak func(*manager.Options)) *running {
+func startOn(t *testing.T, namespace string, port int32, options access.Options, tweak func(*manager.Options), more ...any) *running {
 	t.Helper()
 	logger, _ := testkit.Logger(t)
 	managerOptions := manager.Options{
@@ -129,7 +129,7 @@ func startOn(t *testing.T, namespace string, port int32, options access.Options,
 	if tweak != nil {
 		tweak(&managerOptions)
 	}
-	r := &running{Manager: newManager(t, managerOptions, options)}
+	r := &running{Manager: newManager(t, managerOptions, options, more...)}
 	t.Cleanup(func() {
 		if err := registrar.UnregisterExtensions(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
@@ -140,14 +140,16 @@ func startOn(t *testing.T, namespace string, port int32, options access.Options,
 	return r
 }
 
-func newManager(t *testing.T, managerOptions manager.Options, options access.Options) *manager.Manager {
+func newManager(t *testing.T, managerOptions manager.Options, options access.Options, more ...any) *manager.Manager {
 	t.Helper()
 	mgr, err := manager.New(managerOptions)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := mgr.AddExtension(access.New(options)); err != nil {
-		t.Fatal(err)
+	for _, e := range append(more, access.New(options)) {
+		if err := mgr.AddExtension(e); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return mgr
 }

@@ -32,6 +32,9 @@ type facts struct {
 	// role, the record of the grant, and binding are nil if they do not exist.
 	role    *rbacv1.Role
 	binding *rbacv1.RoleBinding
+	// lastRole is the Role as it was, if the request is gone and the garbage collector was
+	// first.
+	lastRole *rbacv1.Role
 	// unbound says that this process has deleted the RoleBinding.
 	unbound bool
 
@@ -124,6 +127,9 @@ func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alp
 	_, f.unbound = r.unbound.Load(key)
 	if err := errors.Join(r.readRole(ctx, f), r.readBinding(ctx, f)); err != nil {
 		return f, err
+	}
+	if last, ok := r.lastRoles.Load(key); ok && req == nil {
+		f.lastRole = last.(*rbacv1.Role)
 	}
 	switch f.stage(now) {
 	case gone, invalid, stale:

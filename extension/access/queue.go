@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -59,6 +60,11 @@ func (r *requests) enqueue(keys func(context.Context, client.Object) []types.Nam
 			for _, key := range keys(ctx, e.Object) {
 				if _, ours := r.unbound.Load(key); ours {
 					return // we deleted it at the end, and come back for the rest
+				}
+			}
+			if role, ok := e.Object.(*rbacv1.Role); ok {
+				for _, key := range keys(ctx, role) {
+					r.lastRoles.Store(key, role)
 				}
 			}
 			add(ctx, q, e.Object, priorityCleanup)

@@ -34,6 +34,8 @@ type requests struct {
 	failures, waits workqueue.TypedRateLimiter[types.NamespacedName]
 	counted         liveGrants
 	promises        promises
+	// lastRoles has the Roles that were deleted, until it is clear why.
+	lastRoles sync.Map
 	// unbound has the requests whose RoleBinding this process has deleted at the end,
 	// until the rest is done.
 	unbound sync.Map

@@ -394,7 +394,7 @@ func TestWhereTheCRDsWereDeletedFirstWhatIsLeftOfGrantsStillGoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := mgr.AddExtension(access.New(access.Options{})); err != nil {
+	if err := mgr.AddExtension(access.New(access.Options{Namespaces: []string{access.AllNamespaces}})); err != nil {
 		t.Fatal(err)
 	}
 	if err := mgr.UnregisterExtensions(t.Context()); err != nil {
@@ -439,7 +439,7 @@ func TestOlderCRDsCannotHoldARevocationAndTheErrorSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	each := removersOf(t, mgr, access.Options{})
+	each := removersOf(t, mgr, access.Options{Namespaces: []string{access.AllNamespaces}})
 	errs := each.remove(t, 2*time.Second, mgr)
 	if len(errs) != 1 || !strings.Contains(errs[0].Error(), "default/a") || !strings.Contains(errs[0].Error(), "apply config/crd") {
 		t.Errorf("got %v", errs)

@@ -64,8 +64,11 @@ func (r *requests) tell(ctx context.Context, f *facts, d decision) error {
 
 // story returns the records of a decision.
 func (f *facts) story(d decision) (records []extension.Record) {
-	if f.role != nil && d.unrecord {
-		records = append(records, f.ended(d))
+	switch {
+	case f.role != nil && d.unrecord:
+		records = append(records, f.ended(f.role, d))
+	case f.request == nil && f.lastRole != nil:
+		records = append(records, f.ended(f.lastRole, d))
 	}
 	if f.request == nil {
 		return records
@@ -83,6 +86,7 @@ func (f *facts) story(d decision) (records []extension.Record) {
 	case s == nil:
 	case f.role == nil && wasGranted(f.request) && !ended(f.request) && valid.Status == metav1.ConditionFalse:
 		records = append(records, f.kind.about(f.request, storyEnded, "%s", valid.Message))
+	case valid.Status == metav1.ConditionFalse:
 	case before.Ready && s.UsedBy != nil:
 		records = append(records, f.kind.about(f.request, storyUsed, "%s used the request up with %s", s.UsedBy.Username, s.UsedBy.Verb))
 	case before.ExpiresAt != nil && s.ExpiresAt != nil && !before.ExpiresAt.Equal(s.ExpiresAt):
@@ -95,10 +99,10 @@ func (f *facts) story(d decision) (records []extension.Record) {
 
 // ended returns the record of the end of a grant, which the Role tells if the request no
 // longer does.
-func (f *facts) ended(d decision) extension.Record {
-	grant, err := v1alpha1.GrantOf(f.role)
+func (f *facts) ended(role *rbacv1.Role, d decision) extension.Record {
+	grant, err := v1alpha1.GrantOf(role)
 	if err != nil {
-		grant = &v1alpha1.Grant{Kind: f.kind.request, Request: f.key, RequestUID: types.UID(f.role.Annotations[AnnotationRequestUID])}
+		grant = &v1alpha1.Grant{Kind: f.kind.request, Request: f.key, RequestUID: types.UID(role.Annotations[AnnotationRequestUID])}
 	}
 	record := extension.Record{
 		ID: string(grant.RequestUID) + "-" + storyEnded, Action: storyEnded, Reason: "access ended: the request is gone or was changed",

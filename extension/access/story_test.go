@@ -1,0 +1,137 @@
+package access_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/access"
+	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
+)
+
+// chronicle keeps records in memory, or refuses them like a Closed sink.
+type chronicle struct {
+	mu      sync.Mutex
+	records []extension.Record
+	refuses string // records with this action
+	refused int
+}
+
+func (c *chronicle) Record(_ context.Context, record extension.Record) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if record.Action == c.refuses {
+		c.refused++
+		return errors.New("the disk is full")
+	}
+	if !slices.ContainsFunc(c.records, func(known extension.Record) bool { return known.ID == record.ID }) {
+		c.records = append(c.records, record)
+	}
+	return nil
+}
+
+// of returns the story of a request: what happened, and whose doing it was.
+func (c *chronicle) of(req v1alpha1.Request) (story []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, record := range c.records {
+		if record.Object.UID == req.GetUID() {
+			story = append(story, record.Action+" "+record.User.Username)
+		}
+	}
+	return story
+}
+
+func (c *chronicle) refuse(action string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refuses, c.refused = action, 0
+}
+
+func (c *chronicle) hasRefused() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refused > 1
+}
+
+func TestTheStoryOfARequestIsTold(t *testing.T) {
+	t.Parallel()
+	namespace := testkit.ManagerNamespace(t, admin)
+	deployment(t, namespace, "web", 1)
+	records := &chronicle{}
+	startOn(t, namespace, freeport.For(t), access.Options{}, nil, records)
+	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+
+	t.Run("to its deletion", func(t *testing.T) {
+		req := execRequest(namespace, "deleted", "web")
+		req.Spec.Duration = "1h"
+		granted(t, alice, req)
+		req.Spec.Duration = "30m"
+		if err := as(t, alice).Update(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, "the end has moved", func(context.Context) bool { return slices.Contains(records.of(req), "end-moved alice") })
+		if err := admin.Delete(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, "it ends", func(context.Context) bool { return slices.Contains(records.of(req), "ended alice") })
+		want := []string{"asked alice", "granted alice", "end-moved alice", "deleted " + cluster.Admin().Name, "ended alice"}
+		if story := records.of(req); !slices.Equal(story, want) {
+			t.Errorf("it is %q, want %q", story, want)
+		}
+	})
+	t.Run("to its revocation, with who revoked it", func(t *testing.T) {
+		req := execRequest(namespace, "revoked", "web")
+		req.Spec.Duration = "1h"
+		granted(t, alice, req)
+		req.Spec.Revoked = &v1alpha1.Revocation{Reason: "she left"}
+		if err := admin.Update(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, "it ends", func(context.Context) bool { return slices.Contains(records.of(req), "ended alice") })
+		records.mu.Lock()
+		defer records.mu.Unlock()
+		last := records.records[len(records.records)-1]
+		if !strings.Contains(last.Reason, "revoked by "+cluster.Admin().Name) || !strings.Contains(last.Reason, "she left") || last.Pod.Name == "" {
+			t.Errorf("the last record is %+v", last)
+		}
+	})
+}
+
+func TestNothingIsGrantedThatCannotBeRecordedButAccessEnds(t *testing.T) {
+	t.Parallel()
+	namespace := testkit.ManagerNamespace(t, admin)
+	deployment(t, namespace, "web", 1)
+	records := &chronicle{refuses: "granted"}
+	startOn(t, namespace, freeport.For(t), access.Options{}, nil, records)
+	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	req := execRequest(namespace, "a", "web")
+	req.Spec.Duration = "1h"
+	testkit.Create(t, as(t, alice), req)
+	binding := client.ObjectKey{Namespace: namespace, Name: v1alpha1.ExecAccessPrefix + "a"}
+
+	testkit.Eventually(t, "the record is refused", func(context.Context) bool { return records.hasRefused() })
+	if err := admin.Get(t.Context(), binding, &rbacv1.RoleBinding{}); !apierrors.IsNotFound(err) {
+		t.Errorf("there is a RoleBinding, and no record of it: %v", err)
+	}
+	records.refuse("ended")
+	await(t, req, "is granted", func() bool { return req.Status.Ready })
+	if err := admin.Delete(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "access has ended although that cannot be recorded", func(ctx context.Context) bool {
+		return records.hasRefused() && apierrors.IsNotFound(admin.Get(ctx, binding, &rbacv1.RoleBinding{}))
+	})
+	records.refuse("")
+	testkit.Eventually(t, "the end is on record", func(context.Context) bool { return slices.Contains(records.of(req), "ended alice") })
+}
