@@ -301,8 +301,8 @@ func splitTakesTwoPrograms(t *testing.T, e *example) {
 		return err == nil && pod.Spec.AutomountServiceAccountToken != nil
 	})
 	for _, forbidden := range []authorizationv1.ResourceAttributes{
-		{Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations", Verb: "patch", Name: "admitkit." + e.system},
-		{Resource: "secrets", Verb: "get", Namespace: e.system, Name: "admitkit-setupcertificate"},
+		{Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations", Verb: "patch", Name: "split." + e.system},
+		{Resource: "secrets", Verb: "get", Namespace: e.system, Name: "split-setupcertificate"},
 	} {
 		review, err := e.client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{User: "server", Groups: []string{"registrar"}, ResourceAttributes: &forbidden},

@@ -67,8 +67,10 @@ type Reconciler interface {
 }
 
 // Hosted is implemented by an extension of any form that wants to know its host
-// before the first admission. The manager calls Register when it starts; an error
-// ends the start.
+// before the first admission or event. The manager calls Register when it starts, in the
+// process in which the extension runs, and once for each value, however many handlers are
+// made of it; only a [Reconciler] is registered anew when leader election begins anew. An
+// error ends the start.
 type Hosted interface {
 	Register(mgr Manager) error
 }

@@ -142,5 +142,10 @@ func (m *Manager) addBackground(as extension.Manager, kube ctrlmanager.Manager, 
 	if len(b.watchers) == 0 {
 		return nil
 	}
+	for _, w := range b.watchers {
+		if err := m.parts.RegisterWatcher(as, w); err != nil {
+			return err
+		}
+	}
 	return kube.Add(ctrlmanager.RunnableFunc(func(ctx context.Context) error { return m.watchPods(ctx, as, b.watchers) }))
 }

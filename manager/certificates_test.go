@@ -14,6 +14,7 @@ import (
 
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/manager"
 )
 
@@ -100,12 +101,13 @@ func TestAnExtensionServesItsOwnPortWithACertificateOfTheSameCA(t *testing.T) {
 func TestACertificateFromFilesServesAnExtensionOnlyIfItHasTheName(t *testing.T) {
 	dir := filesOf(t, "127.0.0.1", "proxy.svc")
 	namespace := newNamespace(t)
+	port := freeport.For(t)
 	own := &server{markExtension: markExtension{"a"}, host: "proxy.svc"}
-	start(t, manager.Options{Namespace: namespace, Certificates: manager.CertificateOptions{Dir: dir}}, own)
+	start(t, manager.Options{Namespace: namespace, Port: port, Certificates: manager.CertificateOptions{Dir: dir}}, own)
 	if _, err := own.getCertificate(nil); err != nil {
 		t.Error(err)
 	}
-	other := newManager(t, manager.Options{Namespace: namespace, Certificates: manager.CertificateOptions{Dir: dir}},
+	other := newManager(t, manager.Options{Namespace: namespace, Port: port, Certificates: manager.CertificateOptions{Dir: dir}},
 		&server{markExtension: markExtension{"b"}, host: "other.svc"})
 	if err := other.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "other.svc") || !strings.Contains(err.Error(), dir) {
 		t.Errorf("got %v, want an error that names the host and the folder", err)

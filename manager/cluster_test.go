@@ -74,6 +74,13 @@ func start(t *testing.T, options manager.Options, extensions ...any) *running {
 	t.Helper()
 	r := newManager(t, options, extensions...)
 	r.run(t)
+	r.await(t)
+	return r
+}
+
+// await returns when the manager is ready.
+func (r *running) await(t *testing.T) {
+	t.Helper()
 	select {
 	case <-r.Ready():
 	case err := <-r.done:
@@ -81,7 +88,6 @@ func start(t *testing.T, options manager.Options, extensions ...any) *running {
 	case <-time.After(time.Minute):
 		t.Fatal("the manager is not ready after a minute")
 	}
-	return r
 }
 
 func newManager(t *testing.T, options manager.Options, extensions ...any) *running {
@@ -93,6 +99,9 @@ func newManager(t *testing.T, options manager.Options, extensions ...any) *runni
 	}
 	if watch := onRequest; watch != nil {
 		options.RESTConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return requestWatcher{next, watch} })
+	}
+	if options.OperatorFingerprint == "" {
+		options.OperatorFingerprint = "admitkit"
 	}
 	if options.Port == 0 {
 		options.Port = freeport.For(t)

@@ -55,12 +55,15 @@ func (o *Options) complete() error {
 }
 
 func (o *Options) completeNames() error {
-	o.OperatorFingerprint = cmp.Or(o.OperatorFingerprint, DefaultFingerprint)
+	o.OperatorFingerprint = cmp.Or(o.OperatorFingerprint, o.ServiceName)
 	o.WebhookNamespace = cmp.Or(o.WebhookNamespace, o.Namespace)
 	o.SetupCertificateName = cmp.Or(o.SetupCertificateName, o.OperatorFingerprint+"-setupcertificate")
 	o.Serving.ClusterDomain = cmp.Or(o.Serving.ClusterDomain, DefaultClusterDomain)
 	if o.WebhookNamespace == "" {
 		return errors.New("WebhookNamespace: required when Namespace is empty: set it to the manager's own namespace")
+	}
+	if o.OperatorFingerprint == "" {
+		return errors.New("OperatorFingerprint: required without a ServiceName: name this program, because another of the same name in this namespace, or on this host, would displace it")
 	}
 	return errors.Join(
 		check("Namespace", o.Namespace, validation.IsDNS1123Label),

@@ -81,6 +81,9 @@ func (m *Manager) addChecks(kube ctrlmanager.Manager, source certs.Source) error
 		"caches":      m.cachesSynced(kube),
 		"certificate": m.certificateTrusted(source),
 	}
+	if *m.options.RegisterWebHook {
+		checks["registration"] = m.notSuperseded
+	}
 	if m.probes() {
 		checks["probe"] = func(*http.Request) error { return m.prober.ready(m.options.ServiceName != "") }
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
@@ -34,7 +35,9 @@ type Manager struct {
 
 	ready  chan struct{}
 	prober prober
-	clock  *serverClock
+	// superseded is why this installation is not called any more, nil if it is.
+	superseded atomic.Pointer[error]
+	clock      *serverClock
 	// podsSynced holds a *func() bool for each running watch of Pods.
 	podsSynced sync.Map
 

@@ -16,7 +16,6 @@ import (
 
 // Defaults of Options.
 const (
-	DefaultFingerprint = "admitkit"
 	DefaultPort        = 9443
 	DefaultServicePort = 443
 	DefaultDrainPeriod = 10 * time.Second
@@ -81,9 +80,10 @@ type Options struct {
 	// API server does with an object while the webhook fails. Default: Fail.
 	FailurePolicy *admissionregistrationv1.FailurePolicyType
 
-	// OperatorFingerprint distinguishes the installations in one namespace. It is
-	// part of the names of the webhook configurations, the Secret and the Lease,
-	// and must be a DNS label. Default: admitkit.
+	// OperatorFingerprint distinguishes the installations in one namespace, and the
+	// programs on one host. It is part of the names of the webhook configurations, the
+	// Secret and the Lease, and must be a DNS label. Default: ServiceName; required
+	// without one.
 	OperatorFingerprint string
 
 	// RegisterWebHook makes Start register the webhooks. Set it to false if
@@ -169,7 +169,7 @@ type RegistrationOptions struct {
 	// good. Default: false.
 	IgnoreUntilProbed bool
 
-	// AllowOwnPods names webhooks that may match the manager's own Pods although
+	// AllowOwnPods names webhooks, or all by "*", that may match the manager's own Pods although
 	// their failure policy is Fail. Start refuses all others if the manager is
 	// behind a Service in a namespace that they cover, because once its last
 	// replica is gone, no Pod of it could be created again. A scope whose

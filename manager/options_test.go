@@ -34,6 +34,8 @@ func TestAnOptionThatIsMissingOrContradictoryIsNamed(t *testing.T) {
 		want    []string
 	}{
 		"no namespace at all":               {manager.Options{}, []string{"WebhookNamespace: required"}},
+		"no name":                           {manager.Options{Namespace: "apps", Host: "127.0.0.1"}, []string{"OperatorFingerprint: required without a ServiceName"}},
+		"a user with a blank":               {manager.Options{Namespace: "apps", Watching: manager.WatchingOptions{ReconcilerUser: "jane "}}, []string{`Watching.ReconcilerUser: "jane "`}},
 		"a namespace that cannot be one":    {manager.Options{Namespace: "My_Apps"}, []string{`Namespace: "My_Apps"`}},
 		"two options wrong at once":         {manager.Options{Namespace: "apps", Port: 70000, FailurePolicy: &always}, []string{"Port: 70000", `FailurePolicy: "Always": must be Fail or Ignore`}},
 		"a service port without a service":  {manager.Options{Namespace: "apps", Serving: manager.ServingOptions{ServicePort: 443}}, []string{"Serving.ServicePort: set without a ServiceName"}},
@@ -59,6 +61,9 @@ func TestAnOptionThatIsMissingOrContradictoryIsNamed(t *testing.T) {
 			if test.options.KubeConfig == "" {
 				test.options.RESTConfig = connection
 			}
+			if name != "no name" {
+				test.options.OperatorFingerprint = "test"
+			}
 			_, err := manager.New(test.options)
 			if err == nil {
 				t.Fatal("accepted")
@@ -73,7 +78,7 @@ func TestAnOptionThatIsMissingOrContradictoryIsNamed(t *testing.T) {
 }
 
 func TestWhatIsNoExtensionIsRefused(t *testing.T) {
-	mgr, err := manager.New(manager.Options{Namespace: "apps", RESTConfig: &rest.Config{}})
+	mgr, err := manager.New(manager.Options{OperatorFingerprint: "test", Namespace: "apps", RESTConfig: &rest.Config{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +242,7 @@ func TestARightThatIsMissingIsReportedAtOnce(t *testing.T) {
 
 func TestTheManagerIsTheHostThatItsExtensionsSee(t *testing.T) {
 	log := zap.NewNop().Sugar()
-	mgr, err := manager.New(manager.Options{Namespace: "apps", RESTConfig: &rest.Config{Host: "https://127.0.0.1:1"}, Logger: log})
+	mgr, err := manager.New(manager.Options{OperatorFingerprint: "test", Namespace: "apps", RESTConfig: &rest.Config{Host: "https://127.0.0.1:1"}, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}

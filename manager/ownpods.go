@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -18,12 +19,22 @@ import (
 // guardOwnPods refuses webhooks that could block the creation of the manager's own
 // Pods while it is down. A manager without a Service has no Pods that serve webhooks.
 func (m *Manager) guardOwnPods(webhooks []*webhook.Webhook) error {
-	if m.options.ServiceName == "" {
-		return nil
+	allowed := m.options.Registration.AllowOwnPods
+	names := make([]string, len(webhooks))
+	for i, w := range webhooks {
+		names[i] = w.Name
 	}
 	var errs []error
+	for _, name := range allowed {
+		if name != "*" && !slices.Contains(names, name) {
+			errs = append(errs, fmt.Errorf("Registration.AllowOwnPods: there is no webhook %q; there are %s", name, strings.Join(names, ", ")))
+		}
+	}
+	if m.options.ServiceName == "" {
+		return errors.Join(errs...)
+	}
 	for _, w := range webhooks {
-		if slices.Contains(m.options.Registration.AllowOwnPods, w.Name) || slices.ContainsFunc(w.Handlers, namesItsNamespaces) {
+		if slices.Contains(allowed, "*") || slices.Contains(allowed, w.Name) || slices.ContainsFunc(w.Handlers, namesItsNamespaces) {
 			continue
 		}
 		matches, err := m.matchesOwnPods(w.Scope)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -77,8 +78,32 @@ func (m *Manager) reconcileRegistration(ctx context.Context, r *registration.Reg
 		m.options.Logger.Infow("webhooks registered", "object", repair.Object, "reason", repair.Kind, "webhooks", len(r.Webhooks))
 		m.event("Registered", fmt.Sprintf("%s written: %s was not as it should be", repair.Object, repair.Kind))
 	}
+	m.tellSuperseded(err)
 	if err != nil && ctx.Err() == nil {
 		lastError.WithLabelValues("registration").SetToCurrentTime()
 	}
 	return len(repairs) > 0, err
+}
+
+// tellSuperseded says so when another installation has taken the webhook configurations:
+// this one is not called any more, and no longer ready.
+func (m *Manager) tellSuperseded(err error) {
+	if !errors.Is(err, registration.ErrForeign) {
+		if err == nil {
+			m.superseded.Store(nil)
+		}
+		return
+	}
+	if m.superseded.Swap(&err) == nil {
+		m.options.Logger.Errorw("this process is not called any more: another installation has taken its webhook configurations", "error", err)
+		m.event("Superseded", err.Error())
+	}
+}
+
+// notSuperseded is a check of readiness.
+func (m *Manager) notSuperseded(*http.Request) error {
+	if err := m.superseded.Load(); err != nil {
+		return *err
+	}
+	return nil
 }

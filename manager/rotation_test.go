@@ -68,7 +68,7 @@ func replicaMain() {
 	connection.Wrap(func(next http.RoundTripper) http.RoundTripper { return lateWatches{next} })
 	drain := 2 * time.Second
 	mgr, err := manager.New(manager.Options{
-		RESTConfig: connection, Namespace: config.Apps, WebhookNamespace: config.Home,
+		OperatorFingerprint: "admitkit", RESTConfig: connection, Namespace: config.Apps, WebhookNamespace: config.Home,
 		ServiceName: rotationService, Serving: manager.ServingOptions{ServicePort: config.ServicePort, HealthAddress: config.Health, DrainPeriod: &drain}, Host: "127.0.0.1", Port: config.Port,
 		Certificates: manager.CertificateOptions{CALifetime: time.Hour, LeafLifetime: replicaLeaf, PropagationDelay: time.Second, OnChange: func(c certs.Change) {
 			fmt.Printf("STEP %s\n", c.Step)

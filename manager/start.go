@@ -2,7 +2,6 @@ package manager
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
@@ -59,7 +58,7 @@ func (m *Manager) start(ctx context.Context) error {
 	run, endRun := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRun()
 	m.enter(run, kube, s.source)
-	if err := errors.Join(m.parts.RegisterRecorders(m), m.parts.Register(m)); err != nil {
+	if err := m.parts.Register(m); err != nil {
 		return err
 	}
 	once := m.once()

@@ -178,7 +178,7 @@ func TestRegisteringAndServingAreSplitBetweenTwoUsersWithTheRolesOfTheREADME(t *
 		t.Fatalf("applying the roles of the README: %v: %s", err, output)
 	}
 	var registrarSeen, serverSeen forbidden
-	options := manager.Options{Namespace: apps, WebhookNamespace: "my-system", Port: freeport.For(t)}
+	options := manager.Options{OperatorFingerprint: "my-ext", Namespace: apps, WebhookNamespace: "my-system", Port: freeport.For(t)}
 
 	serverOptions := options
 	register := false
@@ -209,7 +209,7 @@ func TestRegisteringAndServingAreSplitBetweenTwoUsersWithTheRolesOfTheREADME(t *
 	if err := registrar.UnregisterExtensions(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if _, err := clientset.CoreV1().Secrets("my-system").Get(t.Context(), "admitkit-setupcertificate", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := clientset.CoreV1().Secrets("my-system").Get(t.Context(), "my-ext-setupcertificate", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("unregister leaves the Secret: %v", err)
 	}
 	serverSeen.check(t, "server")
@@ -305,7 +305,8 @@ const secretName = "admitkit-setupcertificate"
 
 func TestTheCAOfAnExistingSecretIsUsed(t *testing.T) {
 	namespace := newNamespace(t)
-	first := start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}))
+	options := manager.Options{Namespace: namespace, Port: freeport.For(t)}
+	first := start(t, options, mark("a", extension.Scope{}))
 	before, err := clientset.CoreV1().Secrets(namespace).Get(t.Context(), secretName, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -313,7 +314,7 @@ func TestTheCAOfAnExistingSecretIsUsed(t *testing.T) {
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
-	start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}))
+	start(t, options, mark("a", extension.Scope{}))
 	eventuallyCalled(t, namespace, "marked")
 	after, err := clientset.CoreV1().Secrets(namespace).Get(t.Context(), secretName, metav1.GetOptions{})
 	if err != nil {

@@ -36,14 +36,28 @@ func (m *Manager) UnregisterExtensions(ctx context.Context) error {
 	return nil
 }
 
-func (m *Manager) unregister(ctx context.Context) error {
+// CheckOwner returns an error if the webhook configurations of this name belong to
+// another installation. Ask it before you stop anything.
+func (m *Manager) CheckOwner(ctx context.Context) error {
+	if err := m.owns(ctx); err != nil {
+		return fmt.Errorf("manager: %w", err)
+	}
+	return nil
+}
+
+func (m *Manager) owns(ctx context.Context) error {
 	if err := m.reach(ctx); err != nil {
 		return err
 	}
-	if m.options.callable() == nil {
-		if err := m.checkOwner(ctx, m.registration(nil)); err != nil {
-			return err
-		}
+	if m.options.callable() != nil {
+		return nil // it has no webhooks
+	}
+	return m.checkOwner(ctx, m.registration(nil))
+}
+
+func (m *Manager) unregister(ctx context.Context) error {
+	if err := m.owns(ctx); err != nil {
+		return err
 	}
 	failed, err := m.remove(ctx, m.parts.Removers)
 	if err != nil {

@@ -122,7 +122,7 @@ func TestASecondInstallationOfTheSameNameSaysWhoseItIs(t *testing.T) {
 	before := liveConfiguration(t, namespace).ResourceVersion
 	second := newManager(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{AdvertiseHost: "localhost"}}, mark("b", extension.Scope{}))
 	err := second.Start(t.Context())
-	if err == nil || !strings.Contains(err.Error(), `it belongs to "host 127.0.0.1"`) {
+	if err == nil || !strings.Contains(err.Error(), `it belongs to "host 127.0.0.1:`) {
 		t.Errorf("the second says %v", err)
 	}
 	if err := second.UnregisterExtensions(t.Context()); err == nil || !strings.Contains(err.Error(), "belongs to") {
@@ -139,15 +139,16 @@ func TestABundleThatSomeoneElseInjectsIsLeftAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	registrar := newManager(t, manager.Options{Namespace: namespace, Certificates: manager.CertificateOptions{LeafSecretName: "cert-manager-leaf"}, Serving: manager.ServingOptions{AdvertiseHost: "127.0.0.1"}}, mark("a", extension.Scope{}))
+	port := freeport.For(t)
+	registrar := newManager(t, manager.Options{Namespace: namespace, Port: port, Certificates: manager.CertificateOptions{LeafSecretName: "cert-manager-leaf"}, Serving: manager.ServingOptions{AdvertiseHost: "127.0.0.1"}}, mark("a", extension.Scope{}))
 	if err := registrar.RegisterExtensions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	r := newManager(t, manager.Options{
-		Namespace: namespace, Certificates: manager.CertificateOptions{LeafSecretName: "cert-manager-leaf"}, Registration: manager.RegistrationOptions{ForeignCABundle: true, Annotations: map[string]string{"cert-manager.io/inject-ca-from": namespace + "/leaf"}},
+		Namespace: namespace, Port: port, Certificates: manager.CertificateOptions{LeafSecretName: "cert-manager-leaf"}, Registration: manager.RegistrationOptions{ForeignCABundle: true, Annotations: map[string]string{"cert-manager.io/inject-ca-from": namespace + "/leaf"}},
 	}, mark("b", extension.Scope{}))
 	r.run(t)
-	<-r.Ready()
+	r.await(t)
 	patch := fmt.Sprintf(`[{"op":"add","path":"/webhooks/0/clientConfig/caBundle","value":%q}]`, jsonBytes(t, ca.Bundle()))
 	if _, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(t.Context(), "admitkit."+namespace,
 		types.JSONPatchType, []byte(patch), metav1.PatchOptions{FieldManager: "cainjector"}); err != nil {
@@ -494,6 +495,10 @@ func TestAWebhookThatCouldKeepTheManagersOwnPodsAwayIsRefused(t *testing.T) {
 	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), `name "guarded" in Registration.AllowOwnPods`) {
 		t.Errorf("got %v", err)
 	}
+	options.Registration.AllowOwnPods = []string{"guraded"}
+	if err := newManager(t, options, mark("a", extension.Scope{Name: "guarded"})).Start(t.Context()); err == nil || !strings.Contains(err.Error(), `there is no webhook "guraded"; there are guarded`) {
+		t.Errorf("a name that is none: %v", err)
+	}
 	options.Registration.AllowOwnPods = []string{"guarded"}
 	if err := newManager(t, options, mark("a", extension.Scope{Name: "guarded"})).RegisterExtensions(t.Context()); err != nil {
 		t.Errorf("allowed by name: %v", err)
@@ -662,5 +667,35 @@ func TestTheMetricsTellOfCertificatesAndRepairs(t *testing.T) {
 			_, text := body(t, "http://"+metrics+"/metrics")
 			return strings.Contains(text, want)
 		})
+	}
+}
+
+func TestAProcessThatIsSupersededSaysSoAndIsNotReady(t *testing.T) {
+	namespace, health := newNamespace(t), fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
+	r := start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{HealthAddress: health}}, mark("a", extension.Scope{}))
+	// What an older program, which does not ask, does at its start.
+	if _, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(t.Context(), "admitkit."+namespace, types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"admitkit.dev/owner":"host 192.0.2.1:9443"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { // so that the test can remove it
+		_, _ = clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(context.WithoutCancel(t.Context()), "admitkit."+namespace, types.MergePatchType,
+			[]byte(`{"metadata":{"annotations":{"admitkit.dev/owner":null}}}`), metav1.PatchOptions{})
+	}()
+	testkit.Eventually(t, "it is not ready", func(context.Context) bool {
+		status, text := body(t, "http://"+health+"/readyz")
+		return status == http.StatusInternalServerError && strings.Contains(text, "[-]registration failed:") && strings.Contains(text, "host 192.0.2.1:9443")
+	})
+	if r.logs.FilterMessageSnippet("another installation has taken its webhook configurations").Len() != 1 {
+		t.Error("the log does not say so, or again and again")
+	}
+}
+
+func TestASecondProgramOnOneHostDoesNotDisplaceTheFirst(t *testing.T) {
+	namespace := newNamespace(t)
+	start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}))
+	second := newManager(t, manager.Options{Namespace: namespace}, mark("b", extension.Scope{}))
+	if err := second.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "choose another OperatorFingerprint") {
+		t.Errorf("the second ends with %v", err)
 	}
 }

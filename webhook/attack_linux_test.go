@@ -55,7 +55,7 @@ func (a *attacked) start(t *testing.T) (*testkit.Process, *testkit.Attack) {
 	t.Helper()
 	server := a.run()
 	testkit.Eventually(t, "the server answers", func(ctx context.Context) bool { return a.admission(ctx) == nil })
-	config, err := a.clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit.default", metav1.GetOptions{})
+	config, err := a.clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "sample.default", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func run(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	mgr, err := manager.New(manager.Options{
-		Namespace: namespace, Host: "127.0.0.1", Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
+		OperatorFingerprint: "admitkit", Namespace: namespace, Host: "127.0.0.1", Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
 		RESTConfig: cluster.Config(), Logger: zap.NewNop().Sugar(),
 	})
 	if err != nil {

@@ -27,11 +27,13 @@ func withoutToken(_ context.Context, pod *corev1.Pod, _ *extension.Request) erro
 	return nil
 }
 
-// Command returns the command line with these subcommands only.
+// Command returns the command line with these subcommands only. The name that is given
+// to New is that of the installation, and so the same in both programs.
 func Command(name string, subcommands ...string) *cobra.Command {
-	cmd := command.New(name, func(mgr *manager.Manager) error {
+	cmd := command.New("split", func(mgr *manager.Manager) error {
 		return mgr.AddExtension(extension.Mutating(extension.MutatorFunc[*corev1.Pod](withoutToken), extension.Scope{Name: "without-token"}))
 	})
+	cmd.Use = name
 	for _, sub := range cmd.Commands() {
 		if !slices.Contains(subcommands, sub.Name()) {
 			cmd.RemoveCommand(sub)

@@ -282,6 +282,11 @@ func TestAnyReplicaRefusesASessionPastItsEnd(t *testing.T) {
 	granted(t, alice, exec)
 	// The next replica does not lead, and for it an hour has passed.
 	<-leader.GetKubeManager().Elected()
+	for _, kind := range []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"} { // they have the URL of the first
+		if output, err := cluster.Kubectl(t.Context(), nil, "delete", kind, "admitkit."+namespace).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, output)
+		}
+	}
 	startOn(t, namespace, freeport.For(t), access.Options{Clock: ahead(2 * time.Hour)}, lead)
 	for _, name := range []string{pod.Status.PodName, exec.Status.PodName} {
 		if !canExec(t, alice, namespace, name) {

@@ -116,7 +116,7 @@ func startOn(t *testing.T, namespace string, port int32, options access.Options,
 	t.Helper()
 	logger, _ := testkit.Logger(t)
 	managerOptions := manager.Options{
-		Namespace: namespace, Host: "127.0.0.1", Port: port, Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
+		OperatorFingerprint: "admitkit", Namespace: namespace, Host: "127.0.0.1", Port: port, Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
 		Logger: logger, RESTConfig: cluster.Config(),
 	}
 	// The registrar's rights are apart from the server's.

@@ -59,7 +59,7 @@ func uninstaller(t *testing.T, namespace string, port int32) (*manager.Manager, 
 	}})
 	testkit.Create(t, admin, &rbacv1.ClusterRoleBinding{ObjectMeta: wide, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: wide.Name}, Subjects: subjects})
 	core, logs := observer.New(zapcore.DebugLevel)
-	mgr, err := manager.New(manager.Options{Namespace: namespace, Host: "127.0.0.1", Port: port, Logger: zap.New(core).Sugar(), RESTConfig: user.Config})
+	mgr, err := manager.New(manager.Options{OperatorFingerprint: "admitkit", Namespace: namespace, Host: "127.0.0.1", Port: port, Logger: zap.New(core).Sugar(), RESTConfig: user.Config})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,7 +370,7 @@ func mayAskFor(t *testing.T, namespace string) *controlplane.User {
 // removeAs removes the access in a namespace with the rights of a user.
 func removeAs(t *testing.T, user *controlplane.User, namespace string) []error {
 	t.Helper()
-	mgr, err := manager.New(manager.Options{Namespace: namespace, Host: "127.0.0.1", RESTConfig: user.Config})
+	mgr, err := manager.New(manager.Options{OperatorFingerprint: "admitkit", Namespace: namespace, Host: "127.0.0.1", RESTConfig: user.Config})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -390,7 +390,7 @@ func TestWhereTheCRDsWereDeletedFirstWhatIsLeftOfGrantsStillGoes(t *testing.T) {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "execaccess-a"},
 	}
 	testkit.Create(t, c, binding)
-	mgr, err := manager.New(manager.Options{WebhookNamespace: metav1.NamespaceDefault, Host: "127.0.0.1", RESTConfig: bare.Config()})
+	mgr, err := manager.New(manager.Options{OperatorFingerprint: "admitkit", WebhookNamespace: metav1.NamespaceDefault, Host: "127.0.0.1", RESTConfig: bare.Config()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -435,7 +435,7 @@ func TestOlderCRDsCannotHoldARevocationAndTheErrorSaysSo(t *testing.T) {
 	req := execRequest(metav1.NamespaceDefault, "a", "web")
 	req.Spec.Duration = "1h"
 	testkit.Create(t, c, req)
-	mgr, err := manager.New(manager.Options{WebhookNamespace: metav1.NamespaceDefault, Host: "127.0.0.1", RESTConfig: older.Config()})
+	mgr, err := manager.New(manager.Options{OperatorFingerprint: "admitkit", WebhookNamespace: metav1.NamespaceDefault, Host: "127.0.0.1", RESTConfig: older.Config()})
 	if err != nil {
 		t.Fatal(err)
 	}

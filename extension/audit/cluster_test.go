@@ -133,7 +133,7 @@ func startUntil(t *testing.T, user *controlplane.User, namespace string, options
 	t.Helper()
 	logger, logs := testkit.Logger(t)
 	managerOptions := manager.Options{
-		Namespace: namespace, Host: "127.0.0.1", Port: freeport.For(t), Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
+		OperatorFingerprint: "admitkit", Namespace: namespace, Host: "127.0.0.1", Port: freeport.For(t), Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
 		Logger: logger, RESTConfig: user.Config, RegisterWebHook: new(bool),
 	}
 	return logs, startWith(t, managerOptions, options)

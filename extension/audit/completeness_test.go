@@ -44,7 +44,7 @@ func TestNoExecOfManyIsMissingFromTheRecord(t *testing.T) {
 		runPod(t, ns, pod)
 	}
 	options := processOptions{Namespace: ns, File: filepath.Join(t.TempDir(), "audit.jsonl"), Port: freeport.For(t)}
-	register(t, manager.Options{Namespace: ns, Host: "127.0.0.1", Port: options.Port}, options.closed())
+	register(t, manager.Options{OperatorFingerprint: "admitkit", Namespace: ns, Host: "127.0.0.1", Port: options.Port}, options.closed())
 	running := startProcess(t, options)
 	awaitWebhook(t, ns)
 	var done atomic.Int64

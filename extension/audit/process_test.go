@@ -48,7 +48,7 @@ func runProcess(text string) int {
 		cancel()
 	}()
 	mgr, err := manager.New(manager.Options{
-		Namespace: options.Namespace, Host: "127.0.0.1", Port: options.Port, KubeConfig: options.KubeConfig,
+		OperatorFingerprint: "admitkit", Namespace: options.Namespace, Host: "127.0.0.1", Port: options.Port, KubeConfig: options.KubeConfig,
 		RegisterWebHook: new(bool), Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
 	})
 	if err == nil {

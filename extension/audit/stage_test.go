@@ -197,7 +197,7 @@ func (s *stage) start(t *testing.T, options audit.Options, replicas int) (stop f
 	core, logs := observer.New(zapcore.WarnLevel)
 	build := func(config *rest.Config, port int32, registers bool) *manager.Manager {
 		mgr, err := manager.New(manager.Options{
-			WebhookNamespace: "default", Host: "127.0.0.1", Port: port, RESTConfig: config, RegisterWebHook: &registers, Registration: manager.RegistrationOptions{Probe: new(bool)},
+			OperatorFingerprint: "admitkit", WebhookNamespace: "default", Host: "127.0.0.1", Port: port, RESTConfig: config, RegisterWebHook: &registers, Registration: manager.RegistrationOptions{Probe: new(bool)},
 			Logger: zap.New(core).Sugar(), Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)}, Watching: manager.WatchingOptions{LeaderElection: true},
 		})
 		if err == nil {

@@ -66,7 +66,7 @@ func pod(namespace, name, read string) *corev1.Pod {
 func TestAnExtensionReadsItsOwnPodsFromMemory(t *testing.T) {
 	namespace, elsewhere := testkit.Namespace(t, admin), testkit.Namespace(t, admin)
 	testkit.Create(t, admin, pod(namespace, "mine", "yes"), pod(namespace, "foreign", "no"), pod(elsewhere, "far", "yes"))
-	mgr, err := manager.New(manager.Options{Namespace: namespace, RESTConfig: server.Config()})
+	mgr, err := manager.New(manager.Options{OperatorFingerprint: "admitkit", Namespace: namespace, RESTConfig: server.Config()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,6 @@ package host
 
 import (
 	"context"
-	"fmt"
 	"reflect"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -75,18 +74,6 @@ func (h *Handler) NewObject() runtime.Object {
 		return nil
 	}
 	return reflect.New(h.typ.Elem()).Interface().(runtime.Object)
-}
-
-// Register gives the handler its manager if it is [extension.Hosted].
-func (h *Handler) Register(mgr extension.Manager) error {
-	hosted, ok := h.value.(extension.Hosted)
-	if !ok {
-		return nil
-	}
-	if err := hosted.Register(mgr); err != nil {
-		return fmt.Errorf("registering %s: %w", h.Name, err)
-	}
-	return nil
 }
 
 // HandlerOf returns a mutating Handler for an Extension. Its scope comes from the

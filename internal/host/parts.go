@@ -20,6 +20,8 @@ type Parts struct {
 	Recorders   []extension.Recorder
 
 	entitled []entitled
+	// registered are the values that have their manager.
+	registered []any
 }
 
 // entitled is a part that may need rights, in the processes in which it runs.
@@ -146,8 +148,7 @@ func (p *Parts) addRoles(e entitled) {
 
 // addRemover adds a Remover once, although a value may be several parts.
 func (p *Parts) addRemover(r extension.Remover) {
-	same := func(other extension.Remover) bool { return reflect.ValueOf(r).Comparable() && other == r }
-	if !slices.ContainsFunc(p.Removers, same) {
+	if !slices.ContainsFunc(p.Removers, func(other extension.Remover) bool { return same(other, r) }) {
 		p.Removers = append(p.Removers, r)
 	}
 }
@@ -157,26 +158,48 @@ func (p *Parts) Empty() bool {
 	return len(p.Handlers)+len(p.Watchers)+len(p.Reconcilers)+len(p.Recorders) == 0
 }
 
-// Register gives the handlers their manager.
+// Register gives the handlers and recorders their manager.
 func (p *Parts) Register(mgr extension.Manager) error {
 	for _, h := range p.Handlers {
-		if err := Open(h).Register(mgr); err != nil {
+		if err := p.register(mgr, inside.Value(h), inside.Name(h)); err != nil {
+			return err
+		}
+	}
+	return p.RegisterRecorders(mgr)
+}
+
+// RegisterRecorders gives the recorders their manager.
+func (p *Parts) RegisterRecorders(mgr extension.Manager) error {
+	for _, r := range p.Recorders {
+		if err := p.register(mgr, r, fmt.Sprintf("%T", r)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// RegisterRecorders gives the recorders their manager.
-func (p *Parts) RegisterRecorders(mgr extension.Manager) error {
-	for _, r := range p.Recorders {
-		if hosted, ok := r.(extension.Hosted); ok {
-			if err := hosted.Register(mgr); err != nil {
-				return fmt.Errorf("registering %T: %w", r, err)
-			}
-		}
+// RegisterWatcher gives a watcher its manager.
+func (p *Parts) RegisterWatcher(mgr extension.Manager, w extension.Watcher) error {
+	return p.register(mgr, w, fmt.Sprintf("%T", w))
+}
+
+// register gives a value its manager, if it is [extension.Hosted], and once, although
+// several parts may be made of it.
+func (p *Parts) register(mgr extension.Manager, value any, name string) error {
+	hosted, ok := value.(extension.Hosted)
+	if !ok || slices.ContainsFunc(p.registered, func(known any) bool { return same(known, value) }) {
+		return nil
 	}
+	if err := hosted.Register(mgr); err != nil {
+		return fmt.Errorf("registering %s: %w", name, err)
+	}
+	p.registered = append(p.registered, value)
 	return nil
+}
+
+// same reports whether two values are one.
+func same(a, b any) bool {
+	return reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.ValueOf(a).Comparable() && a == b
 }
 
 // ServerRights returns what the parts need that answer admissions or run beside them.

@@ -138,3 +138,36 @@ func TestAValueWithoutAFormIsToldWhatWouldBeRight(t *testing.T) {
 		})
 	}
 }
+
+// guest is whatever it is made a part of, and counts how often it is registered.
+type guest struct{ registered int }
+
+func (g *guest) Register(extension.Manager) error { g.registered++; return nil }
+
+func (*guest) Mutate(context.Context, *corev1.Pod, *extension.Request) error { return nil }
+
+func (*guest) Validate(context.Context, *corev1.Pod, *extension.Request) error { return nil }
+
+func (*guest) Handle(context.Context, extension.Manager, watch.Event) {}
+
+func (*guest) Record(context.Context, extension.Record) error { return nil }
+
+func TestAValueIsRegisteredOnceWhateverIsMadeOfIt(t *testing.T) {
+	g := &guest{}
+	parts, err := host.PartsOf(composite{parts: []any{
+		g, extension.Mutating[*corev1.Pod](g, extension.Scope{}), extension.Validating[*corev1.Pod](g, extension.Scope{}),
+	}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(parts.Register(nil), parts.RegisterWatcher(nil, g)); err != nil || g.registered != 1 {
+		t.Errorf("registered %d times: %v", g.registered, err)
+	}
+	only, err := host.PartsOf(&guest{}, nil)
+	if err != nil || len(only.Watchers) != 1 || len(only.Recorders) != 1 {
+		t.Fatalf("got %+v, %v", only, err)
+	}
+	if err := only.RegisterWatcher(nil, only.Watchers[0]); err != nil || only.Watchers[0].(*guest).registered != 1 {
+		t.Errorf("a Watcher is not registered: %v", err)
+	}
+}

@@ -57,11 +57,23 @@ import (
 // it, with the same flags, so that names and paths agree.
 type Build func(mgr *manager.Manager) error
 
+// Option changes what New returns.
+type Option func(*flags)
+
+// WithOptions has change called with the options that the flags make, for those that no
+// flag sets, such as Scheme and Certificates.OnChange.
+func WithOptions(change func(*manager.Options)) Option {
+	return func(f *flags) { f.change = append(f.change, change) }
+}
+
 // New returns the command. Add your own flags to its PersistentFlags; they are
 // parsed when build is called. Its Version is the version of the program's module;
 // set it to override that.
-func New(name string, build Build) *cobra.Command {
+func New(name string, build Build, options ...Option) *cobra.Command {
 	f := &flags{}
+	for _, option := range options {
+		option(f)
+	}
 	root := &cobra.Command{
 		Use:   name,
 		Short: name + " answers Kubernetes admissions",
@@ -76,7 +88,7 @@ Exit codes: 0 done; 1 failed, or denied by review; 2 a flag, option or manifest 
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return wrong(err) })
-	f.bind(root)
+	f.bind(root, name)
 	s := subcommands{f, build}
 	root.AddCommand(s.start(), s.register(), s.serve(), s.reconcile(), s.unregister(), newReview(name, f, build), newManifests(name, f, build))
 	return root
@@ -144,6 +156,9 @@ func (s subcommands) unregister() *cobra.Command {
 	var timeout time.Duration
 	cmd := s.runs(true, func(mgr *manager.Manager, ctx context.Context) error {
 		if len(deployments) > 0 {
+			if err := mgr.CheckOwner(ctx); err != nil {
+				return err
+			}
 			waiting, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
 			if err := mgr.ScaleDown(waiting, deployments...); err != nil {

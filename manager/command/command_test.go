@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"reflect"
@@ -102,7 +103,7 @@ func TestRegisterServeAndUnregisterAreThreeProcesses(t *testing.T) {
 	if err := unregister.Run(); err != nil {
 		t.Fatalf("%v: %s", err, log)
 	}
-	if _, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit.default", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "stamp.default", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("unregister leaves the configuration: %v", err)
 	}
 	if err := server.Process.Signal(syscall.SIGTERM); err != nil {
@@ -141,13 +142,18 @@ func TestUnregisterScalesDownFirstAndRemovesNothingWhileAPodIsLeft(t *testing.T)
 		return log.String(), err
 	}
 	registered := func() bool {
-		_, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit.default", metav1.GetOptions{})
+		_, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "stamp.default", metav1.GetOptions{})
 		return !apierrors.IsNotFound(err)
 	}
 	if log, err := run("register"); err != nil || !registered() {
 		t.Fatalf("%v: %s", err, log)
 	}
-	log, err := run("unregister", "--scale-down=stamp,other", "--scale-down-timeout=1s")
+	log, err := run("unregister", "--scale-down=stamp", "--port=9999")
+	deployment, getErr := clientset.AppsV1().Deployments(metav1.NamespaceDefault).Get(t.Context(), "stamp", metav1.GetOptions{})
+	if err == nil || !strings.Contains(log, "another installation's") || getErr != nil || *deployment.Spec.Replicas != 1 {
+		t.Errorf("another installation's Deployments are stopped: %v, %v: %s", err, getErr, log)
+	}
+	log, err = run("unregister", "--scale-down=stamp,other", "--scale-down-timeout=1s")
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(log, "left: Pod stamp-1") || !strings.Contains(log, "default/other") {
 		t.Errorf("with a Pod that is left: %v: %s", err, log)
@@ -255,4 +261,17 @@ func TestThereIsAFlagForEveryOption(t *testing.T) {
 		}
 	}
 	check("", reflect.TypeFor[manager.Options]())
+}
+
+func TestAnAuthorSetsOptionsThatNoFlagHas(t *testing.T) {
+	var got string
+	cmd := command.New("stamp", func(mgr *manager.Manager) error {
+		got = mgr.GetFingerprint()
+		return build(mgr)
+	}, command.WithOptions(func(o *manager.Options) { o.OperatorFingerprint += "-of-mine" }))
+	cmd.SetOut(io.Discard)
+	cmd.SetArgs([]string{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=my-system"})
+	if err := cmd.ExecuteContext(t.Context()); err != nil || got != "stamp-of-mine" {
+		t.Errorf("the fingerprint is %q: %v", got, err)
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	ctrlzap "sigs.k8s.io/controller-runtime/pkg/log/zap"
@@ -32,9 +33,12 @@ type flags struct {
 	probe         bool
 	drainPeriod   time.Duration
 	log           ctrlzap.Options
+	// change are the functions of WithOptions.
+	change []func(*manager.Options)
 }
 
-func (f *flags) bind(cmd *cobra.Command) {
+// bind defines the flags. The program's name distinguishes it from others, if it can.
+func (f *flags) bind(cmd *cobra.Command, name string) {
 	o, set := &f.options, cmd.PersistentFlags()
 	set.StringVar(&o.Namespace, "namespace", "", "namespace whose objects the extensions receive (default: all)")
 	set.StringVar(&f.podSelector, "pod-selector", "", "label selector that restricts the Pods, for example app=web (default: all)")
@@ -45,7 +49,10 @@ func (f *flags) bind(cmd *cobra.Command) {
 	set.StringVar(&o.Host, "host", "", "address to listen on (default: all)")
 	set.Int32Var(&o.Port, "port", manager.DefaultPort, "port to listen on")
 	set.StringVar(&o.KubeConfig, "kubeconfig", "", "kubeconfig file (default: $KUBECONFIG, ~/.kube/config, the Pod's service account)")
-	set.StringVar(&o.OperatorFingerprint, "fingerprint", manager.DefaultFingerprint, "name that distinguishes installations in one namespace")
+	if len(validation.IsDNS1123Label(name)) > 0 {
+		name = ""
+	}
+	set.StringVar(&o.OperatorFingerprint, "fingerprint", name, "name that distinguishes installations in one namespace, and programs on one host")
 	set.StringVar(&f.failurePolicy, "failure-policy", string(admissionregistrationv1.Fail), "Fail or Ignore: what happens to objects while the webhook fails")
 	set.BoolVar(&o.Registration.UnregisterOnStop, "unregister-on-stop", false, "start: remove the webhook configurations when it stops, for a manager on a developer's machine")
 	set.BoolVar(&f.setup, "setup-certificate", true, "create the CA's Secret and repair it (serve does so only if you set this)")
@@ -104,6 +111,9 @@ func (f *flags) complete(cmd *cobra.Command) (manager.Options, error) {
 	// controller-runtime and client-go log through the same logger.
 	ctrllog.SetLogger(zapr.NewLogger(logger))
 	klog.SetLogger(zapr.NewLogger(logger))
+	for _, change := range f.change {
+		change(&options)
+	}
 	return options, nil
 }
 

@@ -94,12 +94,12 @@ func TestTheManifestsGiveEachProcessItsRightsAndNoOther(t *testing.T) {
 		})
 	}
 	for name, holds := range map[string]bool{
-		"the registrar writes the CA":                may(registrar, "update", "secrets", "admitkit-setupcertificate"),
+		"the registrar writes the CA":                may(registrar, "update", "secrets", "stamp-setupcertificate"),
 		"the registrar reads no other Secret":        !may(registrar, "get", "secrets", "other"),
 		"the server reads its certificate":           may(server, "get", "secrets", "stamp-certificate"),
-		"the server does not read the CA":            !may(server, "get", "secrets", "admitkit-setupcertificate"),
+		"the server does not read the CA":            !may(server, "get", "secrets", "stamp-setupcertificate"),
 		"the server writes no Secret":                !may(server, "update", "secrets", "stamp-certificate") && !may(server, "create", "secrets", ""),
-		"the reconciler takes part in the election":  may(reconciler, "update", "leases", "admitkit.my-system") && !may(reconciler, "update", "leases", "other"),
+		"the reconciler takes part in the election":  may(reconciler, "update", "leases", "stamp.my-system") && !may(reconciler, "update", "leases", "other"),
 		"the reconciler reads no certificate":        !may(reconciler, "get", "secrets", "stamp-certificate"),
 		"the server has no right of the watcher":     !strings.Contains(text, "name: stamp-extensions"),
 		"the watcher watches":                        may(extensions, "watch", "pods", "") && !may(extensions, "get", "pods", ""),
@@ -190,9 +190,9 @@ func TestTheSecretOfCertManagerIsOnlyRead(t *testing.T) {
 
 func TestTheFlagsReachEveryProcess(t *testing.T) {
 	t.Setenv("ADMITKIT_DRAIN_PERIOD", "20s")
-	text := manifestsOf(t, buildAll, "--namespace=apps", "--webhook-namespace=my-system", "--webhook-annotations=a=b,c=d", "--allow-own-pods=x,y", "--kubeconfig=/nowhere")
+	text := manifestsOf(t, buildAll, "--namespace=apps", "--webhook-namespace=my-system", "--webhook-annotations=a=b,c=d", "--allow-own-pods=*", "--kubeconfig=/nowhere")
 	want := []string{
-		"--allow-own-pods=x,y", "--drain-period=20s", "--leader-election=true", "--leaf-secret-name=stamp-certificate",
+		"--allow-own-pods=*", "--drain-period=20s", "--leader-election=true", "--leaf-secret-name=stamp-certificate",
 		"--namespace=apps", "--service-name=stamp", "--webhook-annotations=a=b,c=d", "--webhook-namespace=my-system",
 	}
 	for name, subcommand := range map[string][]string{

@@ -21,7 +21,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
+	"strconv"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -61,13 +63,12 @@ type Target struct {
 	Port int32
 }
 
-// Owner names the installation that serves at the target. Its replicas may have
-// different ports.
+// Owner names the installation that serves at the target.
 func (t Target) Owner() string {
 	if t.ServiceName != "" {
 		return "service " + t.ServiceNamespace + "/" + t.ServiceName
 	}
-	return "host " + t.Host
+	return "host " + net.JoinHostPort(t.Host, strconv.Itoa(int(t.Port)))
 }
 
 // Registration is the configuration of one installation.
