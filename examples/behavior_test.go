@@ -292,8 +292,8 @@ func logstreamPrintsLogs(t *testing.T, e *example) {
 
 func splitTakesTwoPrograms(t *testing.T, e *example) {
 	port := freeport.For(t)
-	e.startAs(t, "registrar", port, []string{"registrar-registrar"}, "register", "--stay")
-	e.startAs(t, "server", port, []string{"registrar"}, "serve")
+	e.startAs(t, "registrar", port, []string{"split-registrar"}, "register", "--stay")
+	e.startAs(t, "server", port, []string{"split"}, "serve")
 	var pod *corev1.Pod
 	testkit.Eventually(t, "a Pod gets no token", func(ctx context.Context) bool {
 		pod = e.samples(t, "pod.yaml")[0].(*corev1.Pod)

@@ -266,7 +266,7 @@ func rights(manifests string) string {
 func (e *example) start(t *testing.T, args ...string) *testkit.Output {
 	t.Helper()
 	args = append([]string{"start", "--unregister-on-stop"}, args...)
-	return e.startAs(t, e.program, freeport.For(t), []string{e.program, e.program + "-registrar"}, args...)
+	return e.startAs(t, e.program, freeport.For(t), []string{e.folder, e.folder + "-registrar", e.folder + "-reconciler"}, args...)
 }
 
 func (e *example) startAs(t *testing.T, program string, port int32, groups []string, args ...string) *testkit.Output {
@@ -277,7 +277,7 @@ func (e *example) startAs(t *testing.T, program string, port int32, groups []str
 	}
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	process := testkit.Run(t, exec.Command(filepath.Join(e.bin, program), append(args,
-		"--namespace="+e.namespace, "--webhook-namespace="+e.system, "--leaf-secret-name="+e.program+"-certificate",
+		"--namespace="+e.namespace, "--webhook-namespace="+e.system, "--leaf-secret-name="+e.folder+"-certificate",
 		"--advertise-host=127.0.0.1", fmt.Sprintf("--port=%d", port), "--health-address="+health, "--metrics-address=",
 		"--drain-period=10ms", "--kubeconfig="+user.KubeConfig)...))
 	t.Cleanup(func() { process.Stop(t) })

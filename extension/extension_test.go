@@ -78,12 +78,14 @@ func TestAHandlerIsNamedByItsTypeAndToldItsHost(t *testing.T) {
 	if a.Name != "extension_test.owned" || !a.Mutates || a.Respond != nil || a.Scope.Name != "x" {
 		t.Errorf("got %q, %t, %t, %q", a.Name, a.Mutates, a.Respond != nil, a.Scope.Name)
 	}
-	if err := a.Register(&fakes.Manager{}); err != nil {
-		t.Error(err)
-	}
-	broken := host.Open(extension.Mutating(owned{fs.ErrPermission}, extension.Scope{}))
-	if err := broken.Register(&fakes.Manager{}); !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("got %v", err)
+	for _, want := range []error{nil, fs.ErrPermission} {
+		parts, err := host.PartsOf(extension.Mutating(owned{want}, extension.Scope{}), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := parts.Register(&fakes.Manager{}); !errors.Is(err, want) {
+			t.Errorf("got %v, want %v", err, want)
+		}
 	}
 	fake := &fakes.Extension{}
 	fake.HandleReturns(admission.Denied("no"))

@@ -81,6 +81,7 @@ func (m *Manager) registerOnce(ctx context.Context) (*upkeep, error) {
 	if err := m.checkOwner(ctx, u.registration); err != nil {
 		return nil, err
 	}
+	m.warnOfEiriniX(ctx)
 	if u.source, err = m.newSource(u.registration); err != nil {
 		return nil, err
 	}

@@ -39,6 +39,7 @@ func (m *Manager) newServing(ctx context.Context, webhooks []*webhook.Webhook) (
 		if err := m.checkOwner(ctx, s.registration); err != nil {
 			return nil, err
 		}
+		m.warnOfEiriniX(ctx)
 	}
 	var err error
 	s.source, err = m.newSource(s.registration)

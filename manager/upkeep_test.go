@@ -355,14 +355,15 @@ func TestTheFailurePolicyTurnsFromIgnoreToFailOnceAProbeCameBack(t *testing.T) {
 	policy := func() admissionregistrationv1.FailurePolicyType {
 		return *liveConfiguration(t, namespace).Webhooks[0].FailurePolicy
 	}
-	unreachable := newManager(t, manager.Options{Namespace: namespace, Registration: manager.RegistrationOptions{IgnoreUntilProbed: true}}, mark("a", extension.Scope{}))
+	port := freeport.For(t)
+	unreachable := newManager(t, manager.Options{Namespace: namespace, Port: port, Registration: manager.RegistrationOptions{IgnoreUntilProbed: true}}, mark("a", extension.Scope{}))
 	if err := unreachable.RegisterExtensions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if policy() != admissionregistrationv1.Ignore {
 		t.Error("it is not Ignore at first")
 	}
-	r := start(t, manager.Options{Namespace: namespace, Registration: manager.RegistrationOptions{IgnoreUntilProbed: true}}, mark("a", extension.Scope{}))
+	r := start(t, manager.Options{Namespace: namespace, Port: port, Registration: manager.RegistrationOptions{IgnoreUntilProbed: true}}, mark("a", extension.Scope{}))
 	testkit.Eventually(t, "it is Fail after the probe", func(context.Context) bool { return policy() == admissionregistrationv1.Fail })
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
