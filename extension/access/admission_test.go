@@ -81,7 +81,7 @@ func TestRequestsAreRefusedUnlessTheTemplateAllowsThem(t *testing.T) {
 		"a group where only a user is named": {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TemplateName, r.Spec.Reason = "strict", "why" }, []string{`user "alice" is not allowed`}},
 		"somebody else's name as the requester": {mallory, func(r *v1alpha1.ExecAccessRequest) {
 			r.Spec.Requester = &v1alpha1.Requester{Username: "alice", Groups: []string{"devs"}}
-		}, []string{`user "mallory" is not allowed`}},
+		}, []string{`spec.requester does not name the user who makes the request, "mallory": leave it out`}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			req := execRequest(namespace, "refused", "web")
@@ -98,7 +98,7 @@ func TestRequestsAreRefusedUnlessTheTemplateAllowsThem(t *testing.T) {
 	})
 	t.Run("the requester is stamped, whatever the client says", func(t *testing.T) {
 		req := podRequest(namespace, "stamped", "web")
-		req.Spec.Requester = &v1alpha1.Requester{Username: "bob", UID: "forged", Groups: []string{"system:masters"}}
+		req.Spec.Requester = &v1alpha1.Requester{Username: "alice", UID: "forged", Groups: []string{"system:masters"}}
 		testkit.Create(t, as(t, alice), req)
 		if who := req.Spec.Requester; who.Username != "alice" || who.UID == "forged" || fmt.Sprint(who.Groups) != "[devs engineers system:authenticated]" {
 			t.Errorf("the requester is %+v", who)

@@ -118,7 +118,20 @@ func (f *facts) decide(now time.Time) decision {
 	case asking:
 		return f.answer()
 	}
+	if f.templateGone {
+		return f.recall(now)
+	}
 	return f.keep()
+}
+
+// recall ends access because its template was deleted, which whoever may do that relies
+// on in an emergency. A template that is made again does not give it back.
+func (f *facts) recall(now time.Time) decision {
+	d := decision{dead: true, unbind: f.binding != nil, status: newState(f.request, f.end)}
+	d.status.RevokedAt = &metav1.Time{Time: now}
+	d.status.nothing(v1alpha1.ReasonTemplateMissing, "the template was deleted, and with it the access that it gave")
+	d.status.warning = refuse(v1alpha1.ReasonTemplateMissing, "the template %q was deleted, and with it the access that it gave", f.request.GetRequestSpec().TemplateName)
+	return d
 }
 
 // sweep takes away all that there is.

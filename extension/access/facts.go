@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,6 +41,8 @@ type facts struct {
 
 	// closed says that no access is granted in the namespace; nothing else is then read.
 	closed *refusal
+	// templateGone says that the template of a grant was deleted.
+	templateGone bool
 	// template is nil if it does not exist.
 	template v1alpha1.Template
 	// othersOpen are the user's other requests that count for the template's limit.
@@ -151,7 +154,7 @@ func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alp
 		}
 		return f, err
 	case recorded, granted:
-		return f, r.readPod(ctx, f)
+		return f, errors.Join(r.readPod(ctx, f), r.missTemplate(ctx, f))
 	}
 	return f, nil
 }
@@ -243,6 +246,20 @@ func (r *requests) readTarget(ctx context.Context, f *facts) error {
 		f.noTarget, err = err, nil
 	}
 	return err
+}
+
+// missTemplate finds out whether the template of a grant is gone. The API server has the
+// last word, since that ends access.
+func (r *requests) missTemplate(ctx context.Context, f *facts) error {
+	key := types.NamespacedName{Namespace: f.key.Namespace, Name: f.request.GetRequestSpec().TemplateName}
+	for _, reader := range []client.Reader{r.cached, r.live} {
+		err := reader.Get(ctx, key, r.kind.newTemplate())
+		if !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	f.templateGone = true
+	return nil
 }
 
 // noTarget says why an error of package workload keeps a request from being

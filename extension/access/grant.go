@@ -187,7 +187,8 @@ func chosenPod(role *rbacv1.Role) choice {
 	return choice{}
 }
 
-// rules allow the verbs on one Pod, and to get it, which kubectl needs for each. A
+// rules allow the verbs on one Pod, and to get it, which kubectl needs for each, and to
+// list and watch it by its name, as kubectl debug, wait and get -w do. A
 // stream is opened by a POST (create), or by a GET when the client speaks WebSocket.
 func rules(verbs []v1alpha1.AccessVerb, pod string) []rbacv1.PolicyRule {
 	if len(verbs) == 0 {
@@ -196,7 +197,7 @@ func rules(verbs []v1alpha1.AccessVerb, pod string) []rbacv1.PolicyRule {
 	rule := func(resource string, verbs ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{resource}, ResourceNames: []string{pod}, Verbs: verbs}
 	}
-	result := []rbacv1.PolicyRule{rule("pods", "get")}
+	result := []rbacv1.PolicyRule{rule("pods", "get", "list", "watch")}
 	for _, verb := range slices.Compact(slices.Sorted(slices.Values(verbs))) {
 		switch verb {
 		case v1alpha1.VerbExec, v1alpha1.VerbAttach, v1alpha1.VerbPortForward:

@@ -57,6 +57,12 @@ func (r *requests) enqueue(keys func(context.Context, client.Object) []types.Nam
 				add(ctx, q, e.Object, priorityNormal)
 				return
 			}
+			if template, ok := e.Object.(v1alpha1.Template); ok {
+				for _, key := range r.askingBy(ctx, template, func(req v1alpha1.Request) bool { return !ended(req) }) {
+					q.Add(reconcile.Request{NamespacedName: key})
+				}
+				return
+			}
 			for _, key := range keys(ctx, e.Object) {
 				if _, ours := r.unbound.Load(key); ours {
 					return // we deleted it at the end, and come back for the rest
@@ -87,13 +93,18 @@ func (r *requests) ownerOf(_ context.Context, object client.Object) []types.Name
 
 // waitingFor finds the requests that are not granted and refer to a template.
 func (r *requests) waitingFor(ctx context.Context, template client.Object) []types.NamespacedName {
+	return r.askingBy(ctx, template, func(req v1alpha1.Request) bool { return !ended(req) && !wasGranted(req) })
+}
+
+// askingBy finds the requests that refer to a template and that which selects.
+func (r *requests) askingBy(ctx context.Context, template client.Object, which func(v1alpha1.Request) bool) []types.NamespacedName {
 	list := r.kind.requests()
 	if err := r.cached.List(ctx, list, client.InNamespace(template.GetNamespace())); err != nil {
 		return nil
 	}
 	var keys []types.NamespacedName
 	eachRequest(list, func(req v1alpha1.Request) {
-		if req.GetRequestSpec().TemplateName == template.GetName() && !ended(req) && !wasGranted(req) {
+		if req.GetRequestSpec().TemplateName == template.GetName() && which(req) {
 			keys = append(keys, client.ObjectKeyFromObject(req))
 		}
 	})

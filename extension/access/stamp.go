@@ -23,7 +23,8 @@ type stamp[T v1alpha1.Request] struct {
 // Register connects to the cluster.
 func (s *stamp[T]) Register(mgr extension.Manager) error { return s.setup(mgr) }
 
-// Mutate replaces whatever a client says about the requester. The template's
+// Mutate writes who the requester is. A client that names somebody else is refused: a
+// backup that is restored would otherwise make requests of whoever restores it. The template's
 // default duration, and that it wants a single use, become part of the request, so
 // that no later change of the template prolongs it.
 func (s *stamp[T]) Mutate(ctx context.Context, obj T, req *extension.Request) error {
@@ -31,6 +32,9 @@ func (s *stamp[T]) Mutate(ctx context.Context, obj T, req *extension.Request) er
 		return s.keep(obj.GetRequestSpec(), req)
 	}
 	spec, user := obj.GetRequestSpec(), req.User()
+	if who := spec.Requester; who != nil && who.Username != "" && who.Username != user.Username {
+		return nil // requestRules refuses it
+	}
 	spec.Requester = &v1alpha1.Requester{Username: user.Username, UID: user.UID, Groups: user.Groups}
 	t := s.kind.newTemplate()
 	err := s.live.Get(ctx, types.NamespacedName{Namespace: req.Namespace, Name: spec.TemplateName}, t)

@@ -3,9 +3,11 @@ package access
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -54,9 +56,16 @@ func (r *templates) Register(mgr extension.Manager) error {
 	return mgr.GetKubeManager().Add(r.targets)
 }
 
+// conflictDelay is the time that the cache has to catch up.
+const conflictDelay = 100 * time.Millisecond
+
 // Reconcile writes the status of a template.
 func (r *templates) Reconcile(ctx context.Context, key reconcile.Request) (reconcile.Result, error) {
-	return within(ctx, attemptTimeout, func(ctx context.Context) (reconcile.Result, error) { return r.reconcile(ctx, key) })
+	result, err := within(ctx, attemptTimeout, func(ctx context.Context) (reconcile.Result, error) { return r.reconcile(ctx, key) })
+	if apierrors.IsConflict(err) { // the cache is behind: what it lacks is on its way
+		return reconcile.Result{RequeueAfter: conflictDelay}, nil
+	}
+	return result, err
 }
 
 func (r *templates) reconcile(ctx context.Context, key reconcile.Request) (reconcile.Result, error) {

@@ -50,7 +50,7 @@ func (v *requestRules[T]) validateCreate(ctx context.Context, obj T, req *extens
 	spec, user := obj.GetRequestSpec(), req.User()
 	// A webhook after ours may have changed it.
 	if want := (&v1alpha1.Requester{Username: user.Username, UID: user.UID, Groups: user.Groups}); !apiequality.Semantic.DeepEqual(spec.Requester, want) {
-		return refuse(v1alpha1.ReasonRequesterUnknown, "spec.requester does not name the user who makes the request, %q", user.Username)
+		return refuse(v1alpha1.ReasonRequesterUnknown, "spec.requester does not name the user who makes the request, %q: leave it out; requests of others cannot be made, nor restored from a backup", user.Username)
 	}
 	if spec.Revoked != nil {
 		return refuse(reasonChanged, "spec.revoked: a request cannot be revoked before it is made; leave it out")

@@ -108,6 +108,13 @@ func share(containers []*corev1.Container, name corev1.ResourceName, limit resou
 			c.Resources.Limits = corev1.ResourceList{}
 		}
 		c.Resources.Limits[name] = each
+		if _, asks := c.Resources.Requests[name]; !asks {
+			// Otherwise the API server would take the limit for the request, and reserve it.
+			if c.Resources.Requests == nil {
+				c.Resources.Requests = corev1.ResourceList{}
+			}
+			c.Resources.Requests[name] = *resource.NewQuantity(0, limit.Format)
+		}
 	}
 	return nil
 }

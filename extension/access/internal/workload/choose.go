@@ -36,9 +36,15 @@ func Ready(pod *corev1.Pod) bool {
 		})
 }
 
-// Choose returns a ready Pod of the workload: the named one, or any if name is "".
-// The error is [ErrNoPod] when none is ready, and an [UnknownPodError] when the
-// named one is not the workload's.
+// runs reports whether there are processes in a Pod that is not going away. One that is
+// not ready is what an incident is about.
+func runs(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp.IsZero() && pod.Status.Phase == corev1.PodRunning
+}
+
+// Choose returns a Pod of the workload that runs: the named one, or any if name is "", one
+// that is ready rather than another. The error is [ErrNoPod] when none runs, and an
+// [UnknownPodError] when the named one is not the workload's.
 func (w *Workload) Choose(ctx context.Context, reader client.Reader, name string) (*corev1.Pod, error) {
 	if pod, ok := w.object.(*corev1.Pod); ok && name == "" {
 		name = pod.Name
@@ -50,13 +56,14 @@ func (w *Workload) Choose(ctx context.Context, reader client.Reader, name string
 	if err != nil {
 		return nil, err
 	}
-	if !Ready(pod) {
-		return nil, fmt.Errorf("%w: Pod %s/%s is not ready, or is going away", ErrNoPod, pod.Namespace, pod.Name)
+	if !runs(pod) {
+		return nil, fmt.Errorf("%w: Pod %s/%s does not run, or is going away", ErrNoPod, pod.Namespace, pod.Name)
 	}
 	return pod, nil
 }
 
-// any returns one of the ready Pods, at random to spread the load.
+// any returns one of the Pods that run, at random to spread the load, and one that is
+// ready if there is one.
 func (w *Workload) any(ctx context.Context, reader client.Reader) (*corev1.Pod, error) {
 	selector, err := metav1.LabelSelectorAsSelector(w.Selector)
 	if err != nil {
@@ -66,21 +73,23 @@ func (w *Workload) any(ctx context.Context, reader client.Reader) (*corev1.Pod, 
 	if err := reader.List(ctx, &pods, client.InNamespace(w.object.GetNamespace()), client.MatchingLabelsSelector{Selector: selector}); err != nil {
 		return nil, err
 	}
-	owners := w.owners(reader)
-	for _, i := range rand.Perm(len(pods.Items)) { //nolint:gosec // it spreads load, and is no secret
-		pod := &pods.Items[i]
-		if !Ready(pod) {
-			continue
-		}
-		owned, err := owners.owns(ctx, pod)
-		if err != nil {
-			return nil, err
-		}
-		if owned {
-			return pod, nil
+	owners, order := w.owners(reader), rand.Perm(len(pods.Items)) //nolint:gosec // it spreads load, and is no secret
+	for _, fits := range []func(*corev1.Pod) bool{Ready, runs} {
+		for _, i := range order {
+			pod := &pods.Items[i]
+			if !fits(pod) {
+				continue
+			}
+			owned, err := owners.owns(ctx, pod)
+			if err != nil {
+				return nil, err
+			}
+			if owned {
+				return pod, nil
+			}
 		}
 	}
-	return nil, fmt.Errorf("%w of %s %s/%s is ready", ErrNoPod, w.ref.Kind, w.object.GetNamespace(), w.object.GetName())
+	return nil, fmt.Errorf("%w of %s %s/%s runs", ErrNoPod, w.ref.Kind, w.object.GetNamespace(), w.object.GetName())
 }
 
 // Owned returns the named Pod if it is the workload's, by the selector and by its
