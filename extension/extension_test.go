@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"testing"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -64,6 +65,25 @@ func TestARequestKeepsWhatItsHandlerSays(t *testing.T) {
 		if err := req.Old(into); err != nil || into.GetName() != "old" || into.GetGeneration() != 9007199254740993 {
 			t.Errorf("decoded into %s: %q, generation %d, %v", name, into.GetName(), into.GetGeneration(), err)
 		}
+	}
+}
+
+func TestTheOldObjectHasTheTypeThatIsAskedFor(t *testing.T) {
+	req := &extension.Request{Request: admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		OldObject: runtime.RawExtension{Raw: []byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"old"},"spec":{"nodeName":"n"}}`)},
+	}}}
+	if pod, err := extension.Old[*corev1.Pod](req); err != nil || pod.Spec.NodeName != "n" {
+		t.Errorf("got %+v, %v", pod, err)
+	}
+	if u, err := extension.Old[*unstructured.Unstructured](req); err != nil || u.GetName() != "old" {
+		t.Errorf("got %+v, %v", u, err)
+	}
+	if object, err := extension.Old[runtime.Object](req); object != nil || err == nil || !strings.Contains(err.Error(), "must be a pointer") {
+		t.Errorf("got %+v, %v", object, err)
+	}
+	created := &extension.Request{Request: admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Operation: admissionv1.Create}}}
+	if pod, err := extension.Old[*corev1.Pod](created); pod != nil || err == nil || !strings.Contains(err.Error(), "CREATE") {
+		t.Errorf("got %+v, %v", pod, err)
 	}
 }
 

@@ -33,6 +33,27 @@ func (inside) HandlerOf(e Extension, mgr Manager) *Handler {
 	}
 }
 
+func (inside) Observed(h *Handler, saw func(before, after runtime.Object, response *admission.Response)) *Handler {
+	observed := *h
+	if h.admit != nil {
+		observed.admit = func(ctx context.Context, obj runtime.Object, req *Request) error {
+			before := obj.DeepCopyObject()
+			err := h.admit(ctx, obj, req)
+			saw(before, obj, nil)
+			return err
+		}
+	}
+	if h.respond != nil {
+		observed.respond = func(ctx context.Context, obj runtime.Object, req *Request) admission.Response {
+			before := obj.DeepCopyObject()
+			response := h.respond(ctx, obj, req)
+			saw(before, obj, &response)
+			return response
+		}
+	}
+	return &observed
+}
+
 func (inside) Value(h *Handler) any         { return h.value }
 func (inside) Name(h *Handler) string       { return h.name }
 func (inside) Scope(h *Handler) Scope       { return h.scope }

@@ -2,6 +2,7 @@ package extension
 
 import (
 	"fmt"
+	"reflect"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -45,6 +46,22 @@ func (r *Request) Old(into runtime.Object) error {
 	return nil
 }
 
+// Old returns the object as it was before an UPDATE or DELETE. T is a pointer to its
+// type, such as *corev1.Pod or *unstructured.Unstructured. Other operations have no old
+// object, which is an error, as is a T that is no such pointer.
+func Old[T runtime.Object](req *Request) (T, error) {
+	var none T
+	typ := reflect.TypeFor[T]()
+	if typ.Kind() != reflect.Pointer {
+		return none, fmt.Errorf("extension.Old[%s]: the type must be a pointer, such as *corev1.Pod or *unstructured.Unstructured", typ)
+	}
+	old := reflect.New(typ.Elem()).Interface().(T)
+	if err := req.Old(old); err != nil {
+		return none, err
+	}
+	return old, nil
+}
+
 // Warnf adds a warning, which the client shows to its user whatever the outcome.
 // The API server recommends at most 120 characters. A warning is cut to 256, all
 // warnings of a request together to 4096, and a control character becomes a space.
@@ -53,9 +70,11 @@ func (r *Request) Warnf(format string, args ...any) {
 }
 
 // AddAuditAnnotation adds an annotation to the API server's audit event of this
-// request. Its key there is WEBHOOK/EXTENSION.KEY, so that extensions in one
-// webhook do not overwrite each other's annotations; a character that a key cannot
-// have becomes a dash. A second value for a key replaces the first.
+// request. Its key there is WEBHOOK/EXTENSION.KEY. Extensions in one webhook never
+// overwrite each other's annotations: of several with one name, the second is
+// EXTENSION-2. A character that a key cannot have becomes a dash. EXTENSION.KEY has at
+// most 63 characters; of a longer one the end is kept, after a digest of the whole. A
+// second value of one extension for a key replaces the first.
 func (r *Request) AddAuditAnnotation(key, value string) {
 	if r.audit == nil {
 		r.audit = map[string]string{}

@@ -364,6 +364,32 @@ func TestAuditAnnotationsAreKeptApartAndNeverRefused(t *testing.T) {
 	}
 }
 
+func TestTwoExtensionsOfOneNameKeepTheirAnnotations(t *testing.T) {
+	annotate := func(value, key string) *extension.Handler {
+		return mutatorOf(func(_ *corev1.Pod, req *extension.Request) { req.AddAuditAnnotation(key, value) })
+	}
+	long := strings.Repeat("k", 80)
+	response := admit(t, podRequest(admissionv1.Create), annotate("1", "why"), annotate("2", "why"), annotate("3", "why"), annotate("4", long), annotate("5", long))
+	values := map[string]bool{}
+	for key, value := range response.AuditAnnotations {
+		values[value] = true
+		if problems := validation.IsQualifiedName("webhook.admitkit.dev/" + key); len(problems) > 0 {
+			t.Errorf("%q: %v", key, problems)
+		}
+	}
+	if len(values) != 5 || response.AuditAnnotations["extension.MutatorFunc.why"] != "1" || response.AuditAnnotations["extension.MutatorFunc-2.why"] != "2" {
+		t.Errorf("got %v", response.AuditAnnotations)
+	}
+}
+
+// mutatorOf returns a Mutator that sees the request.
+func mutatorOf(mutate func(*corev1.Pod, *extension.Request)) *extension.Handler {
+	return extension.Mutating(extension.MutatorFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod, req *extension.Request) error {
+		mutate(pod, req)
+		return nil
+	}), extension.Scope{Name: "test"})
+}
+
 func TestSpansShowARequestAndItsExtensions(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))

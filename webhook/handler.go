@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -90,8 +91,13 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 	name := w.label()
 	log, tracer := options.Logger.With(zap.String("webhook", w.Name)), newTracer(options.TracerProvider)
 	handlers, meters := make([]*host.Handler, len(w.Handlers)), make([]*meter, len(w.Handlers))
+	named := map[string]int{}
 	for i, h := range w.Handlers {
 		handlers[i] = host.Open(h)
+		named[handlers[i].Name]++
+		if n := named[handlers[i].Name]; n > 1 {
+			handlers[i].AuditName += "-" + strconv.Itoa(n)
+		}
 		handlers[i].Kinds = handlers[i].KindsOf(options.Scheme)
 		meters[i] = &meter{webhook: name, extension: handlers[i].Name}
 	}

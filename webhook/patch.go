@@ -19,8 +19,12 @@ import (
 
 // PatchFrom returns the response that turns the object of the request into
 // after, which must have the Go type that its author decoded the object into.
-// Fields that this type does not know stay unchanged.
+// Fields that this type does not know stay unchanged. A nil object is an error, which
+// the failure policy decides on.
 func PatchFrom(req admission.Request, after runtime.Object) admission.Response {
+	if v := reflect.ValueOf(after); v.Kind() != reflect.Pointer || v.IsNil() {
+		return admission.Errored(http.StatusInternalServerError, errNoObject)
+	}
 	raw := req.Object.Raw
 	if req.Operation == admissionv1.Delete {
 		raw = req.OldObject.Raw // the only object; a change to it is an error later
@@ -43,6 +47,9 @@ func PatchFrom(req admission.Request, after runtime.Object) admission.Response {
 	}
 	return admission.Patched("", patches...)
 }
+
+var errNoObject = errors.New("no patch can be made of a nil object: pass the object of the request with your changes, " +
+	"or return admission.Allowed to leave it as it is")
 
 // documentOf returns the document of a request's object, of which it has the JSON.
 func documentOf(request *admissionv1.AdmissionRequest, text wire.Text) patch.Document {

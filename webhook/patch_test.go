@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -62,5 +63,14 @@ func TestPatchFromOfARequestThatCannotBeDecodedIsABadRequest(t *testing.T) {
 	response := PatchFrom(requestFor(`{"spec":1}`, admissionv1.Create, podKind), &corev1.Pod{})
 	if response.Allowed || response.Result.Code != 400 {
 		t.Errorf("got allowed %v, %v", response.Allowed, response.Result)
+	}
+}
+
+func TestPatchFromOfNoObjectIsAnErrorAndNoPanic(t *testing.T) {
+	for name, pod := range map[string]runtime.Object{"a nil Pod": (*corev1.Pod)(nil), "nil": nil} {
+		response := PatchFrom(requestFor(podWithUnknownField, admissionv1.Create, podKind), pod)
+		if response.Allowed || response.Result.Code != 500 || !strings.Contains(response.Result.Message, "return admission.Allowed") {
+			t.Errorf("%s: got allowed %v, %v", name, response.Allowed, response.Result)
+		}
 	}
 }

@@ -1,6 +1,8 @@
 package webhook
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -27,7 +29,7 @@ func (p *passage) report(handler *host.Handler, warnings []string, annotations m
 		if p.response.AuditAnnotations == nil {
 			p.response.AuditAnnotations = map[string]string{}
 		}
-		p.response.AuditAnnotations[auditKey(handler.Name, key)] = strings.ToValidUTF8(value, "\ufffd")
+		p.response.AuditAnnotations[auditKey(handler.AuditName, key)] = strings.ToValidUTF8(value, "\ufffd")
 	}
 }
 
@@ -69,8 +71,11 @@ func auditKey(name, key string) string {
 		}
 		return '-'
 	}, name+"."+key)
-	if over := len(qualified) - validation.LabelValueMaxLength; over > 0 {
-		qualified = qualified[over:] // the end is more specific
+	if len(qualified) > validation.LabelValueMaxLength {
+		// The end is more specific, but two names may differ in the beginning only.
+		digest := sha256.Sum256([]byte(qualified))
+		beginning := hex.EncodeToString(digest[:4]) + "-"
+		qualified = beginning + qualified[len(qualified)-validation.LabelValueMaxLength+len(beginning):]
 	}
 	return strings.Trim(qualified, ".-_")
 }

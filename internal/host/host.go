@@ -21,6 +21,7 @@ import (
 // inside has the unexported parts of package extension.
 var inside = bridge.Inside.(interface {
 	HandlerOf(e extension.Extension, mgr extension.Manager) *extension.Handler
+	Observed(h *extension.Handler, saw func(before, after runtime.Object, response *admission.Response)) *extension.Handler
 	Value(h *extension.Handler) any
 	Name(h *extension.Handler) string
 	Scope(h *extension.Handler) extension.Scope
@@ -41,6 +42,9 @@ type Handler struct {
 	// Name is the handler's Go type. It identifies the handler in logs, metrics and
 	// errors.
 	Name string
+	// AuditName is the Name or, in a webhook with several handlers of that name, the Name
+	// with its ordinal. The keys of audit annotations begin with it.
+	AuditName string
 	// Scope is the author's scope, without defaults.
 	Scope extension.Scope
 	// Mutates reports whether the handler may change the object.
@@ -62,7 +66,7 @@ type Handler struct {
 func Open(h *extension.Handler) *Handler {
 	witness, _ := inside.Value(h).(extension.Witness)
 	return &Handler{
-		Handler: h, Witness: witness, Name: inside.Name(h), Scope: inside.Scope(h), Mutates: inside.Mutates(h),
+		Handler: h, Witness: witness, Name: inside.Name(h), AuditName: inside.Name(h), Scope: inside.Scope(h), Mutates: inside.Mutates(h),
 		Admit: inside.Admit(h), Respond: inside.Respond(h), value: inside.Value(h), typ: inside.Type(h),
 	}
 }
@@ -80,6 +84,13 @@ func (h *Handler) NewObject() runtime.Object {
 // Scope method, if the Extension has one.
 func HandlerOf(e extension.Extension, mgr extension.Manager) *extension.Handler {
 	return inside.HandlerOf(e, mgr)
+}
+
+// Observed returns a Handler that does what h does and, after each call, tells saw how
+// h found and left its object, and what it responded: nil unless h is an Extension. Each
+// call costs a copy of the object.
+func Observed(h *extension.Handler, saw func(before, after runtime.Object, response *admission.Response)) *extension.Handler {
+	return inside.Observed(h, saw)
 }
 
 // Warnings returns the warnings that extensions added to a request, in order.
