@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
@@ -43,6 +44,8 @@ var scopes = map[string]extension.Scope{
 	"teamless":           {Rules: everything, NamespaceSelector: where("team", metav1.LabelSelectorOpDoesNotExist)},
 	"by-name":            {Rules: everything, NamespaceSelector: where(corev1.LabelMetadataName, metav1.LabelSelectorOpIn, "x", "apps")},
 	"team-objects":       {Rules: everything, ObjectSelector: where("team", metav1.LabelSelectorOpExists)},
+	"scale":              {Rules: extension.Resources("apps", "v1", []string{"deployments/scale"}, "*")},
+	"status":             {Rules: extension.Resources("apps", "v1", []string{"*/status"}, "*")},
 	"gateways":           {Rules: extension.Resources("example.com", "v1", []string{"gateways"}, "*")},
 	"gateways-v1beta1":   {Rules: extension.Resources("example.com", "v1beta1", []string{"gateways"}, "*")},
 	"conditions-hold":    {Rules: everything, MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "t", Expression: "true"}}},
@@ -110,7 +113,7 @@ func TestTheRealAPIServerCallsTheSameWebhooks(t *testing.T) {
 	seen := &calls{}
 	register(t, client, seen)
 
-	try := func(name string, operation admissionv1.Operation, o *unstructured.Unstructured, namespace string, do func() error) {
+	tryRequest := func(name string, newRequest func() (*offline.Request, error), do func() error) {
 		t.Run(name, func(t *testing.T) {
 			seen.take()
 			if err := do(); err != nil {
@@ -118,7 +121,7 @@ func TestTheRealAPIServerCallsTheSameWebhooks(t *testing.T) {
 			}
 			called := seen.take()
 			slices.Sort(called)
-			req, err := kinds.NewRequest(operation, o, nil, namespace)
+			req, err := newRequest()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -143,6 +146,9 @@ func TestTheRealAPIServerCallsTheSameWebhooks(t *testing.T) {
 				t.Errorf("the API server calls\n%v, offline says\n%v", called, answers)
 			}
 		})
+	}
+	try := func(name string, operation admissionv1.Operation, o *unstructured.Unstructured, namespace string, do func() error) {
+		tryRequest(name, func() (*offline.Request, error) { return kinds.NewRequest(operation, o, nil, namespace) }, do)
 	}
 	create := func(name string, o *unstructured.Unstructured, namespace string) {
 		try(name, admissionv1.Create, o, namespace, func() error {
@@ -183,12 +189,37 @@ func TestTheRealAPIServerCallsTheSameWebhooks(t *testing.T) {
 	event.Object["involvedObject"] = map[string]any{"kind": "Pod", "namespace": "apps", "name": "x"}
 	create("an event of the core group", event, "apps")
 	create("a Gateway", object("example.com/v1", "Gateway", teamA), "apps")
+	deployment := object("apps/v1", "Deployment", teamA)
+	deployment.Object["spec"] = map[string]any{
+		"replicas": int64(1), "selector": map[string]any{"matchLabels": unstructuredTeamA()},
+		"template": map[string]any{"metadata": map[string]any{"labels": unstructuredTeamA()}, "spec": map[string]any{"containers": []any{map[string]any{"name": "c", "image": "example.com/c"}}}},
+	}
+	deployments := d.Resource(kinds.Resource(deployment.GroupVersionKind())).Namespace("apps")
+	deployment, err = deployments.Create(t.Context(), deployment, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, subresource := range []string{"scale", "status"} {
+		tryRequest("the "+subresource+" of a Deployment", func() (*offline.Request, error) {
+			return kinds.NewSubresourceRequest("", subresource, deployment, nil, "apps")
+		}, func() error {
+			o, err := deployments.Get(t.Context(), "x", metav1.GetOptions{}, subresource)
+			if err != nil {
+				return err
+			}
+			_, err = deployments.Update(t.Context(), o, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}}, subresource)
+			return err
+		})
+	}
 	shop := object("v1", "Namespace", teamA)
 	shop.SetName("shop")
 	try("the deletion of a Namespace with labels", admissionv1.Delete, shop, "", func() error {
 		return client.CoreV1().Namespaces().Delete(t.Context(), "shop", metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})
 	})
 }
+
+// unstructuredTeamA returns the labels of team A as they are in an unstructured object.
+func unstructuredTeamA() map[string]any { return map[string]any{"team": "a"} }
 
 // testChain sends a ConfigMap through the handlers by way of the API server.
 func testChain(t *testing.T, client kubernetes.Interface, test chain) {
@@ -271,6 +302,8 @@ func testDiscovery(t *testing.T, client discovery.DiscoveryInterface) {
 	for _, list := range lists {
 		for _, resource := range list.APIResources {
 			if strings.Contains(resource.Name, "/") {
+				testSubresource(t, list.GroupVersion, &resource)
+				compared++
 				continue
 			}
 			o := object(list.GroupVersion, resource.Kind, nil)
@@ -281,8 +314,43 @@ func testDiscovery(t *testing.T, client discovery.DiscoveryInterface) {
 			compared++
 		}
 	}
-	if compared < 50 {
+	if compared < 100 {
 		t.Errorf("discovery has only %d resources", compared)
+	}
+}
+
+// testSubresource compares what is known about a subresource with what the API server
+// says of it.
+func testSubresource(t *testing.T, groupVersion string, resource *metav1.APIResource) {
+	group, _, found := strings.Cut(groupVersion, "/")
+	if !found {
+		group = ""
+	}
+	if len(resource.Verbs) == 1 && resource.Verbs[0] == "get" {
+		return // admission never sees it
+	}
+	name, subresource, _ := strings.Cut(resource.Name, "/")
+	version := metav1.GroupVersion{Group: resource.Group, Version: resource.Version}.String()
+	if resource.Version == "" {
+		version = groupVersion
+	}
+	o := object(version, resource.Kind, nil)
+	kinds := &offline.Kinds{}
+	var req *offline.Request
+	var err error
+	if strings.HasSuffix(resource.Kind, "Options") {
+		req, err = kinds.NewRequest(admissionv1.Connect, o, nil, "apps")
+	} else {
+		req, err = kinds.NewSubresourceRequest("", schema.GroupResource{Group: group, Resource: name}.String()+"/"+subresource, o, nil, "apps")
+	}
+	if err != nil || req.Resource.Resource != name || req.Resource.Group != group || req.SubResource != subresource || req.Kind.Kind != resource.Kind ||
+		(req.Namespace == "apps") != resource.Namespaced {
+		t.Errorf("%s %s: got %+v, %v", groupVersion, resource.Name, req, err)
+		return
+	}
+	verb := map[admissionv1.Operation]string{admissionv1.Create: "create", admissionv1.Update: "update", admissionv1.Connect: "get"}[req.Operation]
+	if !slices.Contains(resource.Verbs, verb) {
+		t.Errorf("%s %s: got %s, the API server has %v", groupVersion, resource.Name, req.Operation, resource.Verbs)
 	}
 }
 

@@ -3,7 +3,6 @@ package offline
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -13,22 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
-
-// NoCluster is an http.RoundTripper for clients that have no cluster. It answers
-// discovery, which clients need before they do anything else, and returns an
-// error for every other request.
-type NoCluster struct {
-	Scheme *runtime.Scheme
-	Kinds  *Kinds
-}
-
-// RoundTrip implements http.RoundTripper.
-func (n NoCluster) RoundTrip(req *http.Request) (*http.Response, error) {
-	if found := Discover(n.Scheme, n.Kinds, req.URL.Path); found != nil {
-		return Respond(req, http.StatusOK, found)
-	}
-	return nil, fmt.Errorf("no cluster: cannot answer %s %s", req.Method, req.URL.Path)
-}
 
 // Respond returns a response with the value as JSON.
 func Respond(req *http.Request, code int, value any) (*http.Response, error) {
@@ -45,7 +28,7 @@ func Respond(req *http.Request, code int, value any) (*http.Response, error) {
 // Discover returns what an API server with the kinds of a scheme answers at a
 // discovery path. It returns nil for other paths.
 func Discover(scheme *runtime.Scheme, kinds *Kinds, path string) any {
-	versions := scheme.PrioritizedVersionsAllGroups()
+	versions := append(scheme.PrioritizedVersionsAllGroups(), kinds.customVersions()...)
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	switch {
 	case path == "/api":
@@ -72,7 +55,9 @@ func groups(versions []schema.GroupVersion) metav1.APIGroupList {
 			list.Groups = append(list.Groups, metav1.APIGroup{Name: version.Group, PreferredVersion: entry})
 			i = len(list.Groups) - 1
 		}
-		list.Groups[i].Versions = append(list.Groups[i].Versions, entry)
+		if !slices.Contains(list.Groups[i].Versions, entry) {
+			list.Groups[i].Versions = append(list.Groups[i].Versions, entry)
+		}
 	}
 	return list
 }
@@ -80,14 +65,17 @@ func groups(versions []schema.GroupVersion) metav1.APIGroupList {
 func resourcesOf(scheme *runtime.Scheme, kinds *Kinds, version schema.GroupVersion) metav1.APIResourceList {
 	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: version.String()}
 	known := scheme.KnownTypes(version)
+	all := kinds.customKinds(version)
 	for kind := range known {
 		// Only objects have a list kind. The other kinds are lists and options.
-		if _, listed := known[kind+"List"]; !listed {
-			continue
+		if _, listed := known[kind+"List"]; listed && !slices.Contains(all, kind) {
+			all = append(all, kind)
 		}
+	}
+	for _, kind := range all {
 		gvk := version.WithKind(kind)
 		list.APIResources = append(list.APIResources, metav1.APIResource{
-			Name: kinds.Resource(gvk).Resource, SingularName: strings.ToLower(kind), Kind: kind, Namespaced: kinds.namespaced(gvk.GroupKind()),
+			Name: kinds.Resource(gvk).Resource, SingularName: strings.ToLower(kind), Kind: kind, Namespaced: kinds.Namespaced(gvk.GroupKind()),
 			Verbs: metav1.Verbs{"create", "delete", "get", "list", "patch", "update", "watch"},
 		})
 	}

@@ -13,7 +13,12 @@
 // users do not compile k8s.io/apiserver. If the decision needs a fact that only a
 // cluster has, the result is the error [Unknown], never an answer. Such facts are the
 // results of match conditions, which are CEL; the labels of a namespace; an object in
-// another version; and the resource and scope of a kind that [Kinds] does not know.
+// another version; and the resource and scope of a kind that [Kinds] does not know and
+// whose plural no rule names. [Request.Why] says why a webhook is not called, and
+// [Kinds.Check] finds scopes that no request can match.
+//
+// [Cluster] is what the extensions reach by the clients of their manager: objects in
+// memory, behind the HTTP of the Kubernetes API. An [Account] has the rights of a program.
 //
 // The rest of an API server is missing: offline sets no defaults, and runs no other
 // admission plugins and no validation.

@@ -14,19 +14,28 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/internal/jsonpatch"
 	"github.com/admitkit/admitkit/webhook"
 )
 
 // Engine is an API server as webhooks see it.
 type Engine struct {
-	mu    sync.Mutex
-	hooks []*hook
-	// effects is Options.Effects. It may be nil.
-	effects func() []string
+	mu      sync.Mutex
+	hooks   []*hook
+	options Options
 	steps   []webhook.Step
-	done    [][]string // the effects of each step
+	traces  []trace // of the steps
+	lost    string  // what the running extension changed in vain
+}
+
+// trace is what an extension did besides its answer.
+type trace struct {
+	effects, forbidden []string
+	lost               string
 }
 
 type hook struct {
@@ -43,46 +52,92 @@ type Options struct {
 	// extensions did outside the object. If it is nil, Check does not check side
 	// effects.
 	Effects func() []string
+	// Forbidden returns the calls without the right since its last call. It may be nil.
+	Forbidden func() []string
 }
 
 // New returns an engine that calls the webhooks.
 func New(webhooks []*webhook.Webhook, options Options) *Engine {
-	e := &Engine{effects: options.Effects}
+	e := &Engine{options: options}
 	options.Webhook.OnStep = e.note
 	for _, w := range webhooks {
-		e.hooks = append(e.hooks, &hook{Webhook: w, handler: w.Handler(options.Webhook)})
+		e.hooks = append(e.hooks, &hook{Webhook: w, handler: e.observed(w).Handler(options.Webhook)})
 	}
 	return e
 }
 
-// note records a step and its effects.
+// observed returns the webhook with the handlers observed whose changes to their object
+// may be lost.
+func (e *Engine) observed(w *webhook.Webhook) *webhook.Webhook {
+	observed := *w
+	observed.Handlers = slices.Clone(w.Handlers)
+	for i, h := range observed.Handlers {
+		if opened := host.Open(h); !opened.Mutates || opened.Respond != nil {
+			observed.Handlers[i] = host.Observed(h, e.saw)
+		}
+	}
+	return &observed
+}
+
+// saw records what a handler changed in vain.
+func (e *Engine) saw(before, after runtime.Object, response *admission.Response) {
+	// PatchFromPod sets Patches even if there is nothing to patch.
+	if response != nil && (!response.Allowed || response.Patches != nil || len(response.Patch) > 0) {
+		return
+	}
+	var texts [2][]byte
+	for i, object := range []runtime.Object{before, after} {
+		text, err := json.Marshal(object)
+		if err != nil {
+			return // it has no JSON, so it has no changes that count
+		}
+		texts[i] = text
+	}
+	diff, err := Diff(texts[0], texts[1])
+	if err != nil {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lost = diff
+}
+
+// note records a step and its trace.
 func (e *Engine) note(step webhook.Step) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.steps = append(e.steps, step)
-	e.done = append(e.done, e.recentEffects())
+	e.traces = append(e.traces, e.trace())
 }
 
-func (e *Engine) recentEffects() []string {
-	if e.effects == nil {
-		return nil
+// trace returns what was done since its last call. The caller holds the mutex.
+func (e *Engine) trace() trace {
+	recent := trace{lost: e.lost}
+	e.lost = ""
+	if e.options.Effects != nil {
+		recent.effects = e.options.Effects()
 	}
-	return e.effects()
+	if e.options.Forbidden != nil {
+		recent.forbidden = e.options.Forbidden()
+	}
+	return recent
 }
 
-// forget drops the steps and effects from before a call.
+// forget drops what happened before a call.
 func (e *Engine) forget() {
-	e.take()
-	e.recentEffects()
-}
-
-// take returns the steps since its last call, and the effects of each.
-func (e *Engine) take() ([]webhook.Step, [][]string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	steps, done := e.steps, e.done
-	e.steps, e.done = nil, nil
-	return steps, done
+	e.steps, e.traces = nil, nil
+	e.trace()
+}
+
+// take returns the steps since its last call, and their traces.
+func (e *Engine) take() ([]webhook.Step, []trace) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	steps, traces := e.steps, e.traces
+	e.steps, e.traces = nil, nil
+	return steps, traces
 }
 
 // Step is one extension's part in an admission.
@@ -94,6 +149,11 @@ type Step struct {
 	Before []byte
 	// Effects are the side effects, as Options.Effects returns them.
 	Effects []string
+	// Forbidden are the calls without the right, as Options.Forbidden returns them.
+	Forbidden []string
+	// Lost is the difference that the extension made to its object in vain: a Validator,
+	// or an Extension that returned no patch.
+	Lost string
 	// Reason is the reason of a denial.
 	Reason string
 }
@@ -110,6 +170,21 @@ type Outcome struct {
 	Warnings []string
 	// AuditAnnotations have keys of the form WEBHOOK/KEY.
 	AuditAnnotations map[string]string
+	// NotCalled are the webhooks that were not called, in order.
+	NotCalled []NotCalled
+}
+
+// NotCalled is a webhook that an API server does not call for a request.
+type NotCalled struct {
+	Webhook *webhook.Webhook
+	// Reason says why, after the webhook's name and a colon.
+	Reason string
+}
+
+func (o *Outcome) notCalled(h *hook, req *Request) {
+	current := *req
+	current.Object = o.Object
+	o.NotCalled = append(o.NotCalled, NotCalled{h.Webhook, current.Why(h.Scope)})
 }
 
 // Admit sends a request through the webhooks. Denials and failures of webhooks are
@@ -117,6 +192,9 @@ type Outcome struct {
 // understand an answer. It is an *[Unknown] if Admit cannot determine whether a
 // webhook is called.
 func (e *Engine) Admit(ctx context.Context, req *Request) (*Outcome, error) {
+	for _, h := range e.hooks {
+		req = req.namedBy(h.Scope.Rules)
+	}
 	out := &Outcome{Allowed: true, Object: req.Object, AuditAnnotations: map[string]string{}}
 	if err := e.mutate(ctx, req, out); err != nil || !out.Allowed {
 		return out, err
@@ -131,6 +209,7 @@ func (e *Engine) Admit(ctx context.Context, req *Request) (*Outcome, error) {
 			return out, err
 		}
 		if !matches {
+			out.notCalled(h, req)
 			continue
 		}
 		if _, err := e.call(ctx, h, req, out); err != nil {
@@ -155,6 +234,9 @@ func (e *Engine) mutate(ctx context.Context, req *Request, out *Outcome) error {
 				return err
 			}
 			if !matches {
+				if round == 0 {
+					out.notCalled(h, req)
+				}
 				continue
 			}
 			changed, err := e.call(ctx, h, req, out)
@@ -228,9 +310,11 @@ func (e *Engine) addSteps(h *hook, req *Request, out *Outcome) {
 	if req.Operation == admissionv1.Delete {
 		before = req.OldObject
 	}
-	steps, done := e.take()
+	steps, traces := e.take()
 	for i, step := range steps {
-		out.Steps = append(out.Steps, Step{Step: step, Webhook: h.Webhook, Before: before, Effects: done[i]})
+		out.Steps = append(out.Steps, Step{
+			Step: step, Webhook: h.Webhook, Before: before, Effects: traces[i].effects, Forbidden: traces[i].forbidden, Lost: traces[i].lost,
+		})
 		before = step.Object
 	}
 }

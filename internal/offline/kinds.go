@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 )
@@ -28,6 +29,11 @@ type served struct {
 	// groupVersions has every version in which it may be served. The API server
 	// converts between them (matchPolicy Equivalent).
 	groupVersions []schema.GroupVersion
+
+	// Only for kinds of CustomResourceDefinitions: the subresources, and where the
+	// replicas are that scale changes.
+	subresources []string
+	replicas     string
 }
 
 // clusterScoped lists the kinds of Kubernetes without a namespace, by group, because
@@ -118,11 +124,88 @@ func (k *Kinds) Resource(kind schema.GroupVersionKind) schema.GroupVersionResour
 	return kind.GroupVersion().WithResource(guess(kind.GroupKind()))
 }
 
-// namespaced reports whether objects of a kind have a namespace. Unknown kinds have
+// Namespaced reports whether objects of a kind have a namespace. Unknown kinds have
 // one, like most.
-func (k *Kinds) namespaced(kind schema.GroupKind) bool {
+func (k *Kinds) Namespaced(kind schema.GroupKind) bool {
 	s, known := k.find(kind)
 	return !known || s.namespaced
+}
+
+// customVersions returns the versions of the kinds of CustomResourceDefinitions.
+func (k *Kinds) customVersions() []schema.GroupVersion {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	var all []schema.GroupVersion
+	for _, s := range k.custom {
+		all = append(all, s.groupVersions...)
+	}
+	return all
+}
+
+// customKinds returns the kinds that CustomResourceDefinitions define in a version.
+func (k *Kinds) customKinds(version schema.GroupVersion) []string {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	var all []string
+	for kind, s := range k.custom {
+		if slices.Contains(s.groupVersions, version) {
+			all = append(all, kind.Kind)
+		}
+	}
+	return all
+}
+
+// kindOf returns the kind of a resource, in the version that Kubernetes prefers.
+func (k *Kinds) kindOf(resource schema.GroupResource) (schema.GroupVersionKind, bool) {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	for kind, s := range k.custom {
+		if kind.Group == resource.Group && s.resource == resource.Resource {
+			return kind.WithVersion(s.groupVersions[0].Version), true
+		}
+	}
+	kind, known := builtin()[resource]
+	return kind, known
+}
+
+// builtin returns the resources of Kubernetes with their kinds.
+var builtin = sync.OnceValue(func() map[schema.GroupResource]schema.GroupVersionKind {
+	all := map[schema.GroupResource]schema.GroupVersionKind{}
+	for kind, version := range outside {
+		all[schema.GroupResource{Group: kind.Group, Resource: guess(kind)}] = kind.WithVersion(version)
+	}
+	for _, version := range clientgoscheme.Scheme.PrioritizedVersionsAllGroups() {
+		for kind := range clientgoscheme.Scheme.KnownTypes(version) {
+			gvk := version.WithKind(kind)
+			resource := schema.GroupResource{Group: gvk.Group, Resource: guess(gvk.GroupKind())}
+			if _, known := all[resource]; !known && isResource(gvk) && gvk.Version != runtime.APIVersionInternal {
+				all[resource] = gvk
+			}
+		}
+	}
+	return all
+})
+
+// isPluralOf reports whether a resource may be the plural of a kind, as people and
+// code generators write it: gateways, indices, chassis.
+func isPluralOf(resource, kind string) bool {
+	singular := strings.ToLower(kind)
+	plurals := []string{guess(schema.GroupKind{Kind: kind}), singular, singular + "s", singular + "es"}
+	for ending, plural := range map[string]string{"x": "ces", "ex": "ices", "ix": "ices", "is": "es", "f": "ves", "fe": "ves", "us": "i", "um": "a", "on": "a"} {
+		if stem, has := strings.CutSuffix(singular, ending); has {
+			plurals = append(plurals, stem+plural)
+		}
+	}
+	return slices.Contains(plurals, resource)
+}
+
+// convert decodes what encodes to the same JSON.
+func convert(from, into any) error {
+	text, err := json.Marshal(from)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, into)
 }
 
 // IsCRD reports whether an object is a CustomResourceDefinition.
@@ -140,20 +223,28 @@ func (k *Kinds) Add(crd *unstructured.Unstructured) error {
 			Scope string
 			// Only v1 has versions as a list alone. v1beta1 is no longer served.
 			Versions []struct {
-				Name   string
-				Served bool
+				Name         string
+				Served       bool
+				Subresources struct {
+					Status *struct{}
+					Scale  *struct{ SpecReplicasPath string }
+				}
 			}
 		}
 	}
-	text, err := json.Marshal(crd.Object)
-	if err == nil {
-		err = json.Unmarshal(text, &content)
-	}
+	err := convert(crd.Object, &content)
 	spec := content.Spec
 	s := served{resource: spec.Names.Plural, namespaced: spec.Scope == "Namespaced"}
 	for _, version := range spec.Versions {
-		if version.Served {
-			s.groupVersions = append(s.groupVersions, schema.GroupVersion{Group: spec.Group, Version: version.Name})
+		if !version.Served {
+			continue
+		}
+		s.groupVersions = append(s.groupVersions, schema.GroupVersion{Group: spec.Group, Version: version.Name})
+		if version.Subresources.Status != nil && !slices.Contains(s.subresources, "status") {
+			s.subresources = append(s.subresources, "status")
+		}
+		if scale := version.Subresources.Scale; scale != nil && s.replicas == "" {
+			s.subresources, s.replicas = append(s.subresources, "scale"), scale.SpecReplicasPath
 		}
 	}
 	switch {

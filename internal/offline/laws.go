@@ -46,7 +46,7 @@ func (e *Engine) Check(ctx context.Context, req *Request, out *Outcome, scheme *
 		return nil, err
 	}
 	breaches = append(breaches, again...)
-	if e.effects == nil || req.DryRun {
+	if e.options.Effects == nil || req.DryRun {
 		return breaches, nil
 	}
 	dry := *req
@@ -101,7 +101,7 @@ func (o *Outcome) failed(again Step) bool {
 
 // check checks what one extension did.
 func (s *Step) check(req *Request, scheme *runtime.Scheme) ([]Breach, error) {
-	breaches := s.checkEffects(req)
+	breaches := append(s.Faults(), s.checkEffects(req)...)
 	if !s.Webhook.Mutating || len(s.Before) == 0 || len(s.Object) == 0 {
 		return breaches, nil
 	}
@@ -123,6 +123,24 @@ func (s *Step) check(req *Request, scheme *runtime.Scheme) ([]Breach, error) {
 		}
 	}
 	return breaches, nil
+}
+
+// Faults returns what the extension did that has no effect in a cluster: changes that are
+// lost, and calls without the right.
+func (s *Step) Faults() []Breach {
+	var faults []Breach
+	if s.Lost != "" {
+		law := "changes the object, but nothing comes of it, because it is a Validator; make it a Mutator, or change a copy"
+		if s.Webhook.Mutating {
+			law = "changes the Pod, but nothing comes of it, because its response has no patch; return mgr.PatchFromPod(req, pod)"
+		}
+		faults = append(faults, Breach{s.Extension, law, s.Lost})
+	}
+	if len(s.Forbidden) > 0 {
+		forbidden := slices.Compact(slices.Sorted(slices.Values(s.Forbidden)))
+		faults = append(faults, Breach{s.Extension, "needs rights that it does not ask for; return them from Rights() or ClusterRights()", strings.Join(forbidden, "\n")})
+	}
+	return faults
 }
 
 func (s *Step) checkEffects(req *Request) []Breach {

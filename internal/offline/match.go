@@ -65,6 +65,7 @@ var virtual = map[string][]string{
 // request. The error is an *[Unknown] if that depends on something that the request
 // does not say.
 func (r *Request) Matches(scope extension.Scope) (bool, error) {
+	r = r.namedBy(scope.Rules)
 	called, err := r.decide(scope)
 	if r.known {
 		return called, err
@@ -78,12 +79,30 @@ func (r *Request) Matches(scope extension.Scope) (bool, error) {
 	return called, err
 }
 
+// namedBy returns the request with the resource that the rules name, if that may be the
+// plural of its unknown kind: the author of the rules knows the plural.
+func (r *Request) namedBy(rules []admissionregistrationv1.RuleWithOperations) *Request {
+	if r.known || r.named {
+		return r
+	}
+	for _, rule := range rules {
+		for _, pattern := range rule.Resources {
+			resource, _, _ := strings.Cut(pattern, "/")
+			if has(rule.APIGroups, r.Resource.Group) && isPluralOf(resource, r.Kind.Kind) {
+				named := *r
+				named.Resource.Resource, named.named = resource, true
+				return &named
+			}
+		}
+	}
+	return r
+}
+
 // possible returns what a request of an unknown kind may be: a request for any
-// resource that the rules name, with a namespace or without. A guess that matches a
-// rule is right, because the author of the rule wrote the same name.
+// resource that the rules name, with a namespace or without.
 func (r *Request) possible(scope extension.Scope, matches bool) []*Request {
 	resources := []string{r.Resource.Resource}
-	if !matches {
+	if !matches && !r.named {
 		for _, rule := range scope.Rules {
 			for _, pattern := range rule.Resources {
 				resource, _, _ := strings.Cut(pattern, "/")
@@ -122,7 +141,7 @@ func answerOf(is bool) answer {
 // decide follows ShouldCallHook of k8s.io/apiserver (pkg/admission/plugin/webhook/generic).
 // testing/differential compares the two.
 func (r *Request) decide(scope extension.Scope) (bool, error) {
-	if r.Kind.Group == admissionregistrationv1.GroupName && slices.Contains(exempt, r.Kind.Kind) || slices.Contains(virtual[r.Resource.Group], r.Resource.Resource) {
+	if r.isExempt() {
 		return false, nil
 	}
 	inNamespace, err := r.inNamespace(scope.NamespaceSelector)
@@ -149,6 +168,12 @@ func (r *Request) decide(scope extension.Scope) (bool, error) {
 		return unknownFact(TheConditions, "its match conditions are CEL, which is not evaluated here: %s", r.open(scope.MatchConditions))
 	}
 	return true, nil
+}
+
+// isExempt reports whether API servers call no webhook for the kind.
+func (r *Request) isExempt() bool {
+	return r.Kind.Group == admissionregistrationv1.GroupName && slices.Contains(exempt, r.Kind.Kind) ||
+		slices.Contains(virtual[r.Resource.Group], r.Resource.Resource)
 }
 
 // inNamespace decides by the namespace.
@@ -238,7 +263,7 @@ func (r *Request) ruled(scope extension.Scope) answer {
 	if slices.ContainsFunc(scope.Rules, func(rule admissionregistrationv1.RuleWithOperations) bool { return r.matchesRule(rule, r.Resource) }) {
 		return yes
 	}
-	if scope.MatchPolicy != nil && *scope.MatchPolicy != admissionregistrationv1.Equivalent || r.SubResource != "" {
+	if scope.MatchPolicy != nil && *scope.MatchPolicy != admissionregistrationv1.Equivalent {
 		return no
 	}
 	for _, rule := range scope.Rules {
@@ -269,9 +294,6 @@ func (r *Request) matchesRule(rule admissionregistrationv1.RuleWithOperations, r
 	if !slices.Contains(rule.Operations, admissionregistrationv1.OperationAll) && !slices.Contains(rule.Operations, operation) {
 		return false
 	}
-	has := func(values []string, value string) bool {
-		return slices.Contains(values, "*") || slices.Contains(values, value)
-	}
 	if !has(rule.APIGroups, resource.Group) || !has(rule.APIVersions, resource.Version) {
 		return false
 	}
@@ -279,6 +301,11 @@ func (r *Request) matchesRule(rule admissionregistrationv1.RuleWithOperations, r
 		name, subresource, _ := strings.Cut(pattern, "/")
 		return (name == "*" || name == resource.Resource) && (subresource == "*" || subresource == r.SubResource)
 	})
+}
+
+// has reports whether values has a value, or a * for all.
+func has(values []string, value string) bool {
+	return slices.Contains(values, "*") || slices.Contains(values, value)
 }
 
 // conditions decides by what the match conditions evaluate to: one that is false is

@@ -2,6 +2,7 @@ package offline_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -112,7 +113,11 @@ func TestWhatTheClusterDecidesIsAnErrorAndNotAnAnswer(t *testing.T) {
 		"a selector by an unknown label":             {extension.Scope{Rules: everything, NamespaceSelector: where("team", metav1.LabelSelectorOpExists)}, pod, nil, offline.TheNamespace, false},
 		"a selector by the name":                     {extension.Scope{Rules: everything, NamespaceSelector: where("kubernetes.io/metadata.name", metav1.LabelSelectorOpIn, "apps")}, pod, nil, "", true},
 		"a selector by another name":                 {extension.Scope{Rules: everything, NamespaceSelector: where("kubernetes.io/metadata.name", metav1.LabelSelectorOpIn, "db")}, pod, nil, "", false},
-		"a rule for the plural of an unknown kind":   {extension.Scope{Rules: namedGateways}, gateway, nil, offline.TheKind, false},
+		"a rule for the plural of an unknown kind":   {extension.Scope{Rules: namedGateways}, gateway, nil, "", true},
+		"a rule for an irregular plural":             {extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"indices"}, "*")}, object("example.com/v1", "Index", nil), nil, "", true},
+		"a rule for a plural like the singular":      {extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"chassis"}, "*")}, object("example.com/v1", "Chassis", nil), nil, "", true},
+		"a rule for a name that is no plural":        {extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"gws"}, "*")}, gateway, nil, offline.TheKind, false},
+		"a rule for another operation of the plural": {extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"gateways"}, "DELETE")}, gateway, nil, "", false},
 		"a rule for an unknown kind in no namespace": {extension.Scope{Rules: only("Cluster")}, gateway, nil, offline.TheKind, false},
 		"a rule for another group":                   {extension.Scope{Rules: extension.Resources("other.io", "v1", []string{"gateways"}, "*")}, gateway, nil, "", false},
 		"a rule that names the plural guessed":       {extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"widgets"}, "*")}, object("example.com/v1", "Widget", nil), nil, "", true},
@@ -164,8 +169,85 @@ func TestACRDThatSaysTooLittleIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheObjectOfASubresourceIsNoObjectOfItsOwn(t *testing.T) {
-	if req, err := new(offline.Kinds).NewRequest(admissionv1.Update, object("autoscaling/v1", "Scale", nil), nil, "apps"); err == nil {
-		t.Errorf("it is taken for %s", req.Resource)
+func TestARequestForASubresourceHasItsObject(t *testing.T) {
+	deployment := object("apps/v1", "Deployment", teamA)
+	deployment.Object["spec"] = map[string]any{"replicas": int64(3), "selector": map[string]any{"matchLabels": map[string]any{"app": "web"}}}
+	scaled := crd("Namespaced")
+	scaled.Object["spec"].(map[string]any)["versions"] = []any{map[string]any{"name": "v1", "served": true, "subresources": map[string]any{
+		"status": map[string]any{}, "scale": map[string]any{"specReplicasPath": ".spec.size"},
+	}}}
+	gateway := object("example.com/v1", "Gateway", nil)
+	gateway.Object["spec"] = map[string]any{"size": int64(5)}
+	for name, test := range map[string]struct {
+		subresource string
+		object      *unstructured.Unstructured
+		operation   admissionv1.Operation
+		resource    string
+		kind        string
+		content     string
+	}{
+		"status":                      {"status", deployment, "UPDATE", "deployments", "Deployment", `"replicas":3`},
+		"scale, from what it scales":  {"scale", deployment, "UPDATE", "deployments", "Scale", `"selector":"app=web"`},
+		"scale, by itself":            {"deployments.apps/scale", object("autoscaling/v1", "Scale", nil), "UPDATE", "deployments", "Scale", `"kind":"Scale"`},
+		"scale of a custom kind":      {"scale", gateway, "UPDATE", "gateways", "Scale", `"spec":{"replicas":5}`},
+		"status of a custom kind":     {"status", gateway, "UPDATE", "gateways", "Gateway", `"size":5`},
+		"ephemeral containers":        {"ephemeralcontainers", object("v1", "Pod", nil), "UPDATE", "pods", "Pod", `"kind":"Pod"`},
+		"an eviction, from its Pod":   {"eviction", object("v1", "Pod", nil), "CREATE", "pods", "Eviction", `"apiVersion":"policy/v1"`},
+		"an eviction, by itself":      {"", object("policy/v1", "Eviction", nil), "CREATE", "pods", "Eviction", `"name":"x"`},
+		"a token":                     {"", object("authentication.k8s.io/v1", "TokenRequest", nil), "CREATE", "serviceaccounts", "TokenRequest", `"name":"x"`},
+		"a binding that is asked for": {"binding", object("v1", "Binding", nil), "CREATE", "pods", "Binding", `"name":"x"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kinds := &offline.Kinds{}
+			if err := kinds.Add(scaled); err != nil {
+				t.Fatal(err)
+			}
+			newRequest := func() (*offline.Request, error) {
+				if test.subresource == "" {
+					return kinds.NewRequest(admissionv1.Create, test.object, nil, "apps")
+				}
+				return kinds.NewSubresourceRequest("", test.subresource, test.object, nil, "apps")
+			}
+			req, err := newRequest()
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, subresource, named := strings.Cut(test.subresource, "/")
+			if !named {
+				subresource = test.subresource
+			}
+			if subresource != "" && req.SubResource != subresource || req.Operation != test.operation || req.Resource.Resource != test.resource || req.Kind.Kind != test.kind ||
+				req.Namespace != "apps" || req.Name != "x" || !strings.Contains(string(req.Object), test.content) {
+				t.Errorf("got %+v with the object %s", req, req.Object)
+			}
+			if hasOld := len(req.OldObject) > 0; hasOld != (test.operation == admissionv1.Update) {
+				t.Errorf("it has an old object: %v", hasOld)
+			}
+		})
+	}
+}
+
+func TestWhatIsNoSubresourceIsSaid(t *testing.T) {
+	pod, deployment := object("v1", "Pod", nil), object("apps/v1", "Deployment", nil)
+	for name, test := range map[string]struct {
+		operation   admissionv1.Operation
+		subresource string
+		object      *unstructured.Unstructured
+		want        string
+	}{
+		"a Scale of nobody":               {"", "scale", object("autoscaling/v1", "Scale", nil), "name the resource of the Scale, such as deployments.apps/scale"},
+		"a Scale of something unknown":    {"", "webs.example.com/scale", object("autoscaling/v1", "Scale", nil), "resource webs.example.com is not known"},
+		"a subresource that is not there": {"", "scale", pod, "a Pod has no subresource scale: it has attach, binding, ephemeralcontainers"},
+		"one of another kind":             {"", "pods/status", deployment, "pods/status takes a Pod, not a Deployment"},
+		"another operation":               {admissionv1.Create, "scale", deployment, "requests for the subresource scale are UPDATE"},
+		"a connection":                    {"", "exec", pod, "give the options of the connection, such as a PodExecOptions"},
+		"a token of nothing":              {"", "token", object("v1", "ServiceAccount", nil), "takes a TokenRequest, not a ServiceAccount"},
+	} {
+		if _, err := new(offline.Kinds).NewSubresourceRequest(test.operation, test.subresource, test.object, nil, "apps"); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want %q", name, err, test.want)
+		}
+	}
+	if _, err := new(offline.Kinds).NewRequest(admissionv1.Update, object("autoscaling/v1", "Scale", nil), nil, "apps"); err == nil || !strings.Contains(err.Error(), "deployments.apps/scale") {
+		t.Errorf("a Scale of nobody is taken: %v", err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -14,8 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/uuid"
-
-	"github.com/admitkit/admitkit/internal/host"
 )
 
 // Request is a client's request to the API server.
@@ -41,6 +38,8 @@ type Request struct {
 
 	// known is false if Resource and Namespace are guesses.
 	known bool
+	// named is true if a rule names the resource that was a guess.
+	named bool
 	// served has the versions of the kind.
 	served []schema.GroupVersion
 }
@@ -57,8 +56,7 @@ func (k *Kinds) NewRequest(operation admissionv1.Operation, object, old *unstruc
 		return nil, fmt.Errorf("object %q needs an apiVersion and a kind", object.GetName())
 	}
 	req := &Request{Operation: operation, Kind: kind, Name: object.GetName()}
-	if to, isConnection := host.Connections[kind.Kind]; isConnection && kind.GroupVersion() == corev1.SchemeGroupVersion {
-		resource, subresource, _ := strings.Cut(to, "/")
+	if resource, subresource, is := connects(kind); is {
 		req.Resource, req.SubResource, req.known = corev1.SchemeGroupVersion.WithResource(resource), subresource, true
 		return req, req.connect(object, namespace)
 	}
@@ -66,12 +64,17 @@ func (k *Kinds) NewRequest(operation admissionv1.Operation, object, old *unstruc
 		return nil, fmt.Errorf("operation CONNECT needs the options of a connection, such as a PodExecOptions, not a %s", kind.Kind)
 	}
 	if !isResource(kind) {
-		return nil, fmt.Errorf("a %s of %s is not an object of its own: subresources cannot be reviewed, except connections such as a PodExecOptions", kind.Kind, kind.GroupVersion())
+		for subresource, objects := range objectOf {
+			if objects == kind {
+				return k.NewSubresourceRequest("", subresource, object, old, namespace)
+			}
+		}
+		return nil, fmt.Errorf("a %s of %s is not an object of its own", kind.Kind, kind.GroupVersion())
 	}
 	req.Resource = k.Resource(kind)
 	served, known := k.find(kind.GroupKind())
 	req.known, req.served = known, served.groupVersions
-	if !k.namespaced(kind.GroupKind()) {
+	if !k.Namespaced(kind.GroupKind()) {
 		namespace = ""
 	}
 	object = k.complete(object, namespace)
@@ -98,7 +101,7 @@ func (k *Kinds) NewRequest(operation admissionv1.Operation, object, old *unstruc
 func (k *Kinds) complete(object *unstructured.Unstructured, namespace string) *unstructured.Unstructured {
 	object = object.DeepCopy()
 	switch {
-	case !k.namespaced(object.GroupVersionKind().GroupKind()):
+	case !k.Namespaced(object.GroupVersionKind().GroupKind()):
 		object.SetNamespace("")
 	case object.GetNamespace() == "":
 		object.SetNamespace(namespace)

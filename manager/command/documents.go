@@ -39,19 +39,17 @@ func (all manifests) find(object manifest) *unstructured.Unstructured {
 	return all[i].Unstructured
 }
 
-// kinds returns what is known about kinds: those of Kubernetes, and those that
-// CustomResourceDefinitions among the manifests define.
-func (all manifests) kinds() (*offline.Kinds, error) {
-	kinds := &offline.Kinds{}
+// addKinds adds the kinds that CustomResourceDefinitions among the manifests define.
+func (all manifests) addKinds(kinds *offline.Kinds) error {
 	for _, m := range all {
 		if !offline.IsCRD(m.Unstructured) {
 			continue
 		}
 		if err := kinds.Add(m.Unstructured); err != nil {
-			return nil, fmt.Errorf("%s: %w", m.source, err)
+			return fmt.Errorf("%s: %w", m.source, err)
 		}
 	}
-	return kinds, nil
+	return nil
 }
 
 // namespaceLabels returns the labels of a Namespace among the manifests, or nil if it

@@ -6,14 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/internal/offline"
@@ -26,9 +30,12 @@ type review struct {
 	build Build
 
 	files, old      []string
+	with            []string
 	recursive       bool
+	strict          bool
 	output          string
 	operation       string
+	subresource     string
 	user            string
 	groups          []string
 	namespaceLabels map[string]string
@@ -43,31 +50,44 @@ const (
 	nowhere          = "review-system"
 )
 
+const aboutReview = `Run the extensions on manifests as an API server would call them, without a cluster,
+and print what each of them changes, warns of and denies, and its audit annotations. If
+an object reaches no extension, print why each webhook is not called. With -o yaml or
+json, print the objects as they would be stored, and everything else to standard error.
+
+A manifest of kind PodExecOptions, PodAttachOptions, PodPortForwardOptions or
+PodProxyOptions stands for a connection to the Pod of its metadata.name. With
+--subresource, an object stands for a request to its subresource: extensions get the
+Scale of a Deployment, for example. For a manifest of kind Scale, --subresource names
+what it scales: deployments.apps/scale.
+
+Where it depends on the cluster whether an API server calls an extension, review says so
+and exits with 2: give the labels of the namespace by --namespace-labels or as a Namespace
+among the manifests, the results of match conditions by --match-conditions, and the
+CustomResourceDefinition of a custom kind whose plural no rule names. Objects given by
+--with count for this, too.
+
+An extension that reads or writes something in the cluster fails, unless --with gives the
+objects that are there. It has the rights that the command manifests would grant: a call
+without the right fails as an API server's does. No defaults of an API server and no other
+admission plugins apply here.
+
+Exit codes: 0 everything is admitted; 1 something is denied, an extension with failure
+policy Fail failed, an extension changed an object in vain or lacks a right, or with
+--strict an object reached no extension; 2 a flag, a manifest or a scope is wrong, or
+something is missing.`
+
 func newReview(name string, f *flags, build Build) *cobra.Command {
 	r := &review{flags: f, build: build}
 	cmd := &cobra.Command{
 		Use:   "review -f FILE",
 		Short: "Run the extensions on manifests, without a cluster",
-		Long: `Run the extensions on manifests as an API server would call them, without a cluster,
-and print what each of them changes, warns of and denies. With -o yaml or json, print
-the objects as they would be stored, and everything else to standard error.
-
-A manifest of kind PodExecOptions, PodAttachOptions, PodPortForwardOptions or
-PodProxyOptions stands for a connection to the Pod of its metadata.name.
-
-Where it depends on the cluster whether an API server calls an extension, review says so
-and exits with 2: give the labels of the namespace by --namespace-labels or as a Namespace
-among the manifests, the results of match conditions by --match-conditions, and the
-CustomResourceDefinition of a custom kind among the manifests.
-
-No defaults of an API server and no other admission plugins apply here. An extension that
-reads or writes something in the cluster fails.
-
-Exit codes: 0 everything is admitted; 1 something is denied, or an extension with failure
-policy Fail failed; 2 a flag or manifest is wrong or missing.`,
+		Long:  aboutReview,
 		Example: strings.ReplaceAll(`  NAME review -f pod.yaml
   kubectl get deployment web -o yaml | NAME review -f - --operation UPDATE --user alice --groups developers
-  NAME review -f manifests/ -R -o yaml`, "NAME", name),
+  NAME review -f manifests/ -R -o yaml --strict --with crds/
+  NAME review -f deployment.yaml --subresource scale
+  NAME review -f pod.yaml --subresource ephemeralcontainers`, "NAME", name),
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return r.run(cmd) },
 	}
@@ -75,8 +95,11 @@ policy Fail failed; 2 a flag or manifest is wrong or missing.`,
 	set.StringSliceVarP(&r.files, "filename", "f", nil, "manifests: a file, a folder, or - for standard input; YAML or JSON, any number of documents (required)")
 	set.BoolVarP(&r.recursive, "recursive", "R", false, "read subfolders too")
 	set.StringSliceVar(&r.old, "old", nil, "UPDATE: manifests of the old objects (default: the same as the new ones)")
+	set.StringSliceVar(&r.with, "with", nil, "manifests of the objects that are in the cluster, for extensions that read or write; and of CustomResourceDefinitions and Namespaces")
+	set.BoolVar(&r.strict, "strict", false, "exit with 1 if an object reaches no extension")
 	set.StringVarP(&r.output, "output", "o", "diff", "diff, yaml or json")
-	set.StringVar(&r.operation, "operation", string(admissionv1.Create), "CREATE, UPDATE or DELETE")
+	set.StringVar(&r.operation, "operation", string(admissionv1.Create), "CREATE, UPDATE or DELETE (default with --subresource: the one that it has)")
+	set.StringVar(&r.subresource, "subresource", "", "subresource that the requests are for, such as status, scale, ephemeralcontainers, eviction or deployments.apps/scale")
 	set.StringVar(&r.user, "user", "", "user who makes the request (default: admin, in the group system:masters)")
 	set.StringSliceVar(&r.groups, "groups", nil, "groups of the user, in addition to system:authenticated")
 	set.StringToStringVar(&r.namespaceLabels, "namespace-labels", nil, "labels of the namespace, for scopes that select by them (default: those of the Namespace among the manifests)")
@@ -86,62 +109,138 @@ policy Fail failed; 2 a flag or manifest is wrong or missing.`,
 }
 
 func (r *review) run(cmd *cobra.Command) error {
-	requests, err := r.requests(cmd)
+	cluster, err := r.cluster(cmd)
 	if err != nil {
 		return wrong(err)
 	}
-	engine, err := r.engine(cmd)
+	requests, err := r.requests(cmd, cluster)
+	if err != nil {
+		return wrong(err)
+	}
+	engine, err := r.engine(cmd, cluster)
 	if err != nil {
 		return err
 	}
-	denied, printed := 0, 0
+	var totals totals
 	var undecided []error
 	for _, req := range requests {
 		out, err := engine.Admit(cmd.Context(), req)
-		var unknown *offline.Unknown
-		switch {
-		case errors.As(err, &unknown):
+		if unknown, ok := errors.AsType[*offline.Unknown](err); ok {
 			undecided = append(undecided, fmt.Errorf("%s: %w: %s", nameOf(req), err, remedies[unknown.Fact]))
 			continue
-		case err != nil:
-			return fmt.Errorf("%s: %w", nameOf(req), err)
-		case !out.Allowed:
-			denied++
 		}
-		if err := r.print(cmd, printed, req, out); err != nil {
+		if err != nil {
+			return fmt.Errorf("%s: %w", nameOf(req), err)
+		}
+		if err := r.print(cmd, totals.requests, req, out); err != nil {
 			return err
 		}
-		printed++
+		totals.add(out)
 	}
 	if len(undecided) > 0 {
 		return wrong(errors.Join(undecided...))
 	}
-	if denied > 0 {
-		return fmt.Errorf("%d of %d denied", denied, len(requests))
-	}
-	return nil
+	return totals.problem(r.strict)
 }
+
+// totals count what came of the requests.
+type totals struct{ requests, denied, faulty, uncalled int }
+
+func (t *totals) add(out *offline.Outcome) {
+	t.requests++
+	if !out.Allowed {
+		t.denied++
+	}
+	if slices.ContainsFunc(out.Steps, func(s offline.Step) bool { return len(s.Faults()) > 0 }) {
+		t.faulty++
+	}
+	if len(out.Steps) == 0 {
+		t.uncalled++
+	}
+}
+
+// problem returns why the review fails, nil if it does not.
+func (t *totals) problem(strict bool) error {
+	var problems []string
+	for _, p := range []struct {
+		count int
+		text  string
+	}{
+		{t.denied, "denied"},
+		{t.faulty, "with an extension that does something in vain, or without the right"},
+	} {
+		if p.count > 0 {
+			problems = append(problems, fmt.Sprintf("%d of %d %s", p.count, t.requests, p.text))
+		}
+	}
+	if strict && t.uncalled > 0 {
+		problems = append(problems, fmt.Sprintf("--strict: %d of %d reached no extension", t.uncalled, t.requests))
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(problems, "; "))
+}
+
+// cluster returns the cluster with the objects of --with.
+func (r *review) cluster(cmd *cobra.Command) (*offline.Cluster, error) {
+	if err := readEnvironment(cmd.Flags()); err != nil {
+		return nil, err
+	}
+	cluster := offline.NewCluster(clientgoscheme.Scheme)
+	objects, err := readManifests(cmd.InOrStdin(), r.with, r.recursive)
+	if err != nil {
+		return nil, fmt.Errorf("--with: %w", err)
+	}
+	// The kinds first: they say which resources the other objects are.
+	for _, ofKinds := range []bool{true, false} {
+		for _, object := range objects {
+			if offline.IsCRD(object.Unstructured) != ofKinds {
+				continue
+			}
+			if err := cluster.Add(r.placed(cluster, object)); err != nil {
+				return nil, fmt.Errorf("--with: %s: %w", object.source, err)
+			}
+		}
+	}
+	return cluster, nil
+}
+
+// placed returns an object in the namespace that it has in a cluster.
+func (r *review) placed(cluster *offline.Cluster, object manifest) *unstructured.Unstructured {
+	placed := object.DeepCopy()
+	switch {
+	case !cluster.Kinds.Namespaced(object.GroupVersionKind().GroupKind()):
+		placed.SetNamespace("")
+	case placed.GetNamespace() == "":
+		placed.SetNamespace(r.namespace())
+	}
+	return placed
+}
+
+// namespace is the one of objects that name none.
+func (r *review) namespace() string { return cmp.Or(r.flags.options.Namespace, defaultNamespace) }
 
 // remedies say how the user gives what the engine does not know.
 var remedies = map[offline.Fact]string{
-	offline.TheKind:       "add its CustomResourceDefinition to --filename",
+	offline.TheKind:       "add its CustomResourceDefinition to --with or --filename",
 	offline.TheVersion:    "give the manifest in a version that the rules name",
-	offline.TheNamespace:  "set --namespace-labels, or add the Namespace to --filename",
+	offline.TheNamespace:  "set --namespace-labels, or add the Namespace to --with or --filename",
 	offline.TheConditions: "set --match-conditions",
 }
 
 // requests reads the manifests.
-func (r *review) requests(cmd *cobra.Command) ([]*offline.Request, error) {
-	if err := readEnvironment(cmd.Flags()); err != nil {
-		return nil, err
-	}
+func (r *review) requests(cmd *cobra.Command, cluster *offline.Cluster) ([]*offline.Request, error) {
 	operation := admissionv1.Operation(strings.ToUpper(r.operation))
+	if r.subresource != "" && !cmd.Flags().Changed("operation") {
+		operation = ""
+	}
 	switch {
 	case len(r.files) == 0:
 		return nil, errors.New("--filename: required: a file, a folder, or - for standard input")
 	case r.output != "diff" && r.output != "yaml" && r.output != "json":
 		return nil, fmt.Errorf("--output: %q: must be diff, yaml or json", r.output)
-	case len(r.old) > 0 && operation != admissionv1.Update:
+	case len(r.old) > 0 && operation != "" && operation != admissionv1.Update:
 		return nil, fmt.Errorf("--old: only an UPDATE has old objects, not a %s; set --operation UPDATE", operation)
 	case len(r.groups) > 0 && r.user == "":
 		return nil, errors.New("--groups: set --user too")
@@ -162,13 +261,12 @@ func (r *review) requests(cmd *cobra.Command) ([]*offline.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	kinds, err := objects.kinds()
-	if err != nil {
+	if err := objects.addKinds(cluster.Kinds); err != nil {
 		return nil, err
 	}
 	requests := make([]*offline.Request, len(objects))
 	for i, object := range objects {
-		req, err := kinds.NewRequest(operation, object.Unstructured, old.find(object), cmp.Or(r.flags.options.Namespace, defaultNamespace))
+		req, err := r.request(cluster.Kinds, operation, object, old.find(object))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", object.source, err)
 		}
@@ -176,9 +274,20 @@ func (r *review) requests(cmd *cobra.Command) ([]*offline.Request, error) {
 		if req.NamespaceLabels = r.namespaceLabels; req.NamespaceLabels == nil {
 			req.NamespaceLabels = objects.namespaceLabels(req.Namespace)
 		}
+		if req.NamespaceLabels == nil {
+			req.NamespaceLabels = cluster.NamespaceLabels(req.Namespace)
+		}
 		requests[i] = req
 	}
 	return requests, nil
+}
+
+// request returns the request for an object, or for its subresource.
+func (r *review) request(kinds *offline.Kinds, operation admissionv1.Operation, object manifest, old *unstructured.Unstructured) (*offline.Request, error) {
+	if r.subresource != "" {
+		return kinds.NewSubresourceRequest(operation, r.subresource, object.Unstructured, old, r.namespace())
+	}
+	return kinds.NewRequest(operation, object.Unstructured, old, r.namespace())
 }
 
 // results returns what --match-conditions says.
@@ -194,8 +303,8 @@ func (r *review) results() (map[string]bool, error) {
 	return results, nil
 }
 
-// engine makes the manager, with no cluster behind it.
-func (r *review) engine(cmd *cobra.Command) (*offline.Engine, error) {
+// engine makes the manager, with the cluster in memory behind it.
+func (r *review) engine(cmd *cobra.Command, cluster *offline.Cluster) (*offline.Engine, error) {
 	if cmd.Flags().Lookup("zap-log-level").Value.String() == "" {
 		// The log would hide what the extensions do.
 		if err := cmd.Flags().Set("zap-log-level", "error"); err != nil {
@@ -206,28 +315,78 @@ func (r *review) engine(cmd *cobra.Command) (*offline.Engine, error) {
 	if err != nil {
 		return nil, wrong(err)
 	}
-	options = withoutCluster(options)
-	options.WebhookNamespace = cmp.Or(options.WebhookNamespace, options.Namespace, nowhere)
-	if options.ServiceName == "" {
-		options.Serving.AdvertiseHost = cmp.Or(options.Serving.AdvertiseHost, "review.invalid")
+	account := cluster.NewAccount()
+	if len(r.with) == 0 {
+		account.Refuse("no cluster: give the objects that the extensions read by --with")
 	}
+	options = withCluster(options, account)
+	options.WebhookNamespace = cmp.Or(options.WebhookNamespace, options.Namespace, nowhere)
+	// What is for the way to the webhooks does not matter here, and manifests would refuse some of it.
+	options.ServiceName, options.Certificates.Dir, options.Registration.ForeignCABundle = "", "", false
+	options.Serving.AdvertiseHost = cmp.Or(options.Serving.AdvertiseHost, "review.invalid")
 	options.Serving.HealthAddress, options.Serving.MetricsAddress = "", ""
 	mgr, err := newManager(options, r.build)
 	if err != nil {
 		return nil, err
 	}
+	if err := restrict(account, mgr); err != nil {
+		return nil, wrong(err)
+	}
 	webhooks, err := mgr.Webhooks(cmd.Context())
+	if err == nil {
+		err = cluster.Kinds.Check(webhooks)
+	}
 	if err != nil {
 		return nil, wrong(err)
 	}
-	return offline.New(webhooks, offline.Options{}), nil
+	if len(r.with) > 0 {
+		go mgr.GetKubeManager().GetCache().Start(cmd.Context()) //nolint:errcheck // it ends with the context, and a read of it fails before
+	}
+	return offline.New(webhooks, offline.Options{Forbidden: cluster.TakeForbidden}), nil
+}
+
+// restrict gives an account the rights of the replicas that serve.
+func restrict(account *offline.Account, mgr *manager.Manager) error {
+	const name = "review"
+	installation, err := mgr.Manifests(manager.InstallOptions{Name: name, Image: name})
+	if err != nil {
+		return err
+	}
+	rules := map[string][]rbacv1.PolicyRule{} // by the role
+	rights := &offline.Rights{}
+	for _, object := range installation.Objects {
+		// A role comes before its binding.
+		switch o := object.(type) {
+		case *rbacv1.Role:
+			rules[o.Namespace+"/"+o.Name] = o.Rules
+		case *rbacv1.ClusterRole:
+			rules["/"+o.Name] = o.Rules
+		case *rbacv1.RoleBinding:
+			if o.Subjects[0].Name == name {
+				rights.Grant(o.Namespace, rules[o.Namespace+"/"+o.RoleRef.Name]...)
+			}
+		case *rbacv1.ClusterRoleBinding:
+			if o.Subjects[0].Name == name {
+				rights.Grant("", rules["/"+o.RoleRef.Name]...)
+			}
+		}
+	}
+	account.Restrict(rights)
+	return nil
 }
 
 // withoutCluster returns the options of a manager that has no API server.
 func withoutCluster(options manager.Options) manager.Options {
+	account := offline.NewCluster(clientgoscheme.Scheme).NewAccount()
+	account.Refuse("no cluster")
+	return withCluster(options, account)
+}
+
+// withCluster returns the options of a manager whose API server is this transport.
+func withCluster(options manager.Options, transport http.RoundTripper) manager.Options {
 	options.Scheme = clientgoscheme.Scheme
 	options.KubeConfig = ""
-	options.RESTConfig = &rest.Config{Host: "http://offline.invalid", Transport: offline.NoCluster{Scheme: options.Scheme, Kinds: &offline.Kinds{}}}
+	options.RESTConfig = offline.Config(transport)
 	return options
 }
 
@@ -246,7 +405,11 @@ func nameOf(req *offline.Request) string {
 	if req.Namespace != "" {
 		name = req.Namespace + "/" + name
 	}
-	return req.Kind.Kind + " " + name
+	name = req.Kind.Kind + " " + name
+	if req.SubResource != "" && req.Operation != admissionv1.Connect {
+		name += " (" + req.Resource.Resource + "/" + req.SubResource + ")"
+	}
+	return name
 }
 
 // print prints the outcome of a request: with -o diff all of it on standard output,
@@ -260,7 +423,11 @@ func (r *review) print(cmd *cobra.Command, i int, req *offline.Request, out *off
 		_, err := io.WriteString(cmd.OutOrStdout(), text)
 		return err
 	}
-	if _, err := io.WriteString(cmd.ErrOrStderr(), messages(req, out)); err != nil {
+	text := messages(req, out)
+	if len(out.Steps) == 0 {
+		text = fmt.Sprintf("%s: %s\n%s", nameOf(req), summary(out), whyNot(out)) + text
+	}
+	if _, err := io.WriteString(cmd.ErrOrStderr(), text); err != nil {
 		return err
 	}
 	if !out.Allowed || len(out.Object) == 0 || req.Operation == admissionv1.Connect {
@@ -273,6 +440,9 @@ func (r *review) print(cmd *cobra.Command, i int, req *offline.Request, out *off
 func report(req *offline.Request, out *offline.Outcome) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s: %s\n", nameOf(req), summary(out))
+	if len(out.Steps) == 0 {
+		text.WriteString(whyNot(out))
+	}
 	for _, step := range out.Steps {
 		fmt.Fprintf(&text, "# %s, %s: %s", step.Webhook.Name, step.Extension, step.Result)
 		switch {
@@ -296,8 +466,28 @@ func report(req *offline.Request, out *offline.Outcome) string {
 	return text.String() + messages(req, out)
 }
 
+// whyNot says why no webhook was called.
+func whyNot(out *offline.Outcome) string {
+	if len(out.NotCalled) == 0 {
+		return "# the program has no extension that answers admissions\n"
+	}
+	var text strings.Builder
+	for _, not := range out.NotCalled {
+		fmt.Fprintf(&text, "# %s is not called: %s\n", not.Webhook.Name, not.Reason)
+	}
+	return text.String()
+}
+
 func messages(req *offline.Request, out *offline.Outcome) string {
 	var text strings.Builder
+	for _, step := range out.Steps {
+		for _, fault := range step.Faults() {
+			fmt.Fprintf(&text, "%s: extension %s\n", nameOf(req), fault)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(out.AuditAnnotations)) {
+		fmt.Fprintf(&text, "%s: audit annotation: %s=%s\n", nameOf(req), key, out.AuditAnnotations[key])
+	}
 	for _, warning := range out.Warnings {
 		fmt.Fprintf(&text, "%s: warning: %s\n", nameOf(req), warning)
 	}

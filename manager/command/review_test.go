@@ -8,11 +8,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/manager"
@@ -212,7 +216,7 @@ func choosy(mgr *manager.Manager) error {
 	for name, scope := range map[string]extension.Scope{
 		"team":     {NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}},
 		"mine":     {Rules: extension.Pods("UPDATE"), MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "request.name == 'web'"}}},
-		"gateways": {Rules: extension.Resources("example.com", "v1", []string{"gateways"}, "*")},
+		"gateways": {Rules: extension.Resources("example.com", "v1", []string{"gws"}, "*")},
 		"scalers":  {Rules: extension.Resources("autoscaling", "v1", []string{"horizontalpodautoscalers"}, "*")},
 	} {
 		scope.Name = name
@@ -229,7 +233,7 @@ func choosy(mgr *manager.Manager) error {
 func TestAReviewAsksForWhatOnlyAClusterKnows(t *testing.T) {
 	const (
 		gateway   = `{"apiVersion": "example.com/v1", "kind": "Gateway", "metadata": {"name": "g"}}`
-		crd       = `{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "gateways.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced", "names": {"kind": "Gateway", "plural": "gateways"}, "versions": [{"name": "v1", "served": true}]}}`
+		crd       = `{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "gateways.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced", "names": {"kind": "Gateway", "plural": "gws"}, "versions": [{"name": "v1", "served": true}]}}`
 		namespace = `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": {"team": "a"}}}`
 		scaler    = `{"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"}}`
 	)
@@ -239,7 +243,7 @@ func TestAReviewAsksForWhatOnlyAClusterKnows(t *testing.T) {
 		code  int
 		want  string
 	}{
-		"the labels of a namespace":             {withTeam, nil, 2, "calls the webhook team: it selects namespaces by labels, and those of default are unknown: set --namespace-labels, or add the Namespace"},
+		"the labels of a namespace":             {withTeam, nil, 2, "calls the webhook team: it selects namespaces by labels, and those of default are unknown: set --namespace-labels, or add the Namespace to --with"},
 		"the labels by a flag":                  {withTeam, []string{"--namespace-labels", "team=a"}, 1, "no by team"},
 		"other labels by a flag":                {withTeam, []string{"--namespace-labels", "team=b"}, 0, "no extension applies"},
 		"the labels of a Namespace given":       {namespace + "\n---\n" + withTeam, nil, 1, "Pod default/web: denied: no by team"},
@@ -251,7 +255,7 @@ func TestAReviewAsksForWhatOnlyAClusterKnows(t *testing.T) {
 		"the plural, from the CRD":              {crd + "\n---\n" + gateway, nil, 1, "Gateway default/g: denied: no by gateways"},
 		"a CRD that says too little":            {strings.ReplaceAll(crd, "Namespaced", ""), nil, 2, "standard input: document 1: CustomResourceDefinition gateways.example.com: spec.scope"},
 		"another version":                       {scaler, nil, 2, "give the manifest in a version that the rules name"},
-		"the object of a subresource":           {`{"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "s"}}`, nil, 2, "a Scale of autoscaling/v1 is not an object of its own"},
+		"the object of a subresource":           {`{"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "s"}}`, nil, 2, "name the resource of the Scale, such as deployments.apps/scale"},
 		"the other objects are reviewed anyway": {gateway + "\n---\n" + `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}`, nil, 2, "ConfigMap default/c: allowed"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -260,6 +264,200 @@ func TestAReviewAsksForWhatOnlyAClusterKnows(t *testing.T) {
 				t.Errorf("exit code %d, want %d and %q: %s%s", code, test.code, test.want, stdout, stderr)
 			}
 		})
+	}
+}
+
+// custom has an extension for each of some kinds whose plurals are no rule.
+func custom(mgr *manager.Manager) error {
+	deny := extension.ValidatorFunc[runtime.Object](func(_ context.Context, _ runtime.Object, req *extension.Request) error {
+		return extension.Denyf("no %s", req.Resource.Resource)
+	})
+	return mgr.AddExtension(extension.Validating(deny, extension.Scope{
+		Name: "custom", Rules: extension.Resources("example.com", "v1", []string{"gateways", "indices", "chassis"}, "CREATE"),
+	}))
+}
+
+func TestAKindIsKnownByThePluralThatTheRulesName(t *testing.T) {
+	for kind, plural := range map[string]string{"Gateway": "gateways", "Index": "indices", "Chassis": "chassis"} {
+		object := `{"apiVersion": "example.com/v1", "kind": "` + kind + `", "metadata": {"name": "x"}}`
+		if stdout, stderr, code := runBuilt(t, custom, object, "review", "-f", "-"); code != 1 || !strings.Contains(stdout, kind+" default/x: denied: no "+plural) {
+			t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+		}
+		if stdout, stderr, code := runBuilt(t, custom, object, "review", "-f", "-", "--operation=DELETE", "--strict"); code != 1 ||
+			!strings.Contains(stdout, "its rules name CREATE of example.com/v1 gateways,indices,chassis; this is DELETE of example.com/v1 "+plural) {
+			t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+		}
+	}
+}
+
+func TestAnObjectThatReachesNobodySaysWhy(t *testing.T) {
+	const deployment = `{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}`
+	const want = `Deployment default/web: allowed, no extension applies
+# pods is not called: its rules name CREATE,UPDATE of v1 pods; this is CREATE of apps/v1 deployments
+# pods is not called: its rules name CREATE,UPDATE of v1 pods; this is CREATE of apps/v1 deployments
+# pods-exec-`
+	stdout, stderr, code := run(t, deployment, "review", "-f", "-")
+	if code != 0 || !strings.HasPrefix(stdout, want) || !strings.Contains(stdout, "is not called: its rules name CONNECT of v1 pods/exec; this is CREATE of apps/v1 deployments\n") {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+	if _, stderr, code := run(t, deployment+"\n---\n"+withTeam, "review", "-f", "-", "-o=yaml", "--strict"); code != 1 || !strings.Contains(stderr, "# pods is not called: ") ||
+		!strings.HasSuffix(stderr, "--strict: 1 of 2 reached no extension") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	if _, stderr, code := run(t, withTeam, "review", "-f", "-", "--strict"); code != 0 {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	watches := func(mgr *manager.Manager) error { return mgr.AddExtension(watcher{}) }
+	if stdout, _, code := runBuilt(t, watches, withTeam, "review", "-f", "-"); code != 0 || !strings.HasSuffix(stdout, "# the program has no extension that answers admissions\n") {
+		t.Errorf("exit code %d: %s", code, stdout)
+	}
+}
+
+func TestAReviewOfASubresource(t *testing.T) {
+	sees := func(mgr *manager.Manager) error {
+		deny := extension.ValidatorFunc[runtime.Object](func(_ context.Context, o runtime.Object, req *extension.Request) error {
+			return extension.Denyf("no %s of %s/%s with a %T", req.Operation, req.Resource.Resource, req.SubResource, o)
+		})
+		rules := append(extension.Resources("", "v1", []string{"pods/*"}, "*"), extension.Resources("apps", "v1", []string{"deployments/*"}, "*")...)
+		return mgr.AddExtension(extension.Validating(deny, extension.Scope{Name: "sees", Rules: rules}))
+	}
+	const deployment = `{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 2}}`
+	const scale = `{"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "web"}, "spec": {"replicas": 2}}`
+	for name, test := range map[string]struct {
+		stdin string
+		args  []string
+		code  int
+		want  string
+	}{
+		"a scale":                   {deployment, []string{"--subresource=scale"}, 1, "Scale default/web (deployments/scale): denied: no UPDATE of deployments/scale with a *v1.Scale"},
+		"a Scale by itself":         {scale, []string{"--subresource=deployments.apps/scale"}, 1, "no UPDATE of deployments/scale with a *v1.Scale"},
+		"a status":                  {deployment, []string{"--subresource=status", "--operation=UPDATE"}, 1, "no UPDATE of deployments/status with a *v1.Deployment"},
+		"ephemeral containers":      {withTeam, []string{"--subresource=ephemeralcontainers"}, 1, "no UPDATE of pods/ephemeralcontainers with a *v1.Pod"},
+		"an eviction":               {withTeam, []string{"--subresource=eviction"}, 1, "no CREATE of pods/eviction with a *v1.Eviction"},
+		"a port-forward":            {`{"apiVersion": "v1", "kind": "PodPortForwardOptions", "metadata": {"name": "web"}}`, nil, 1, "no CONNECT of pods/portforward with a *v1.PodPortForwardOptions"},
+		"another operation":         {withTeam, []string{"--subresource=status", "--operation=CREATE"}, 2, "operation CREATE: requests for the subresource status are UPDATE"},
+		"one that is not there":     {withTeam, []string{"--subresource=scale"}, 2, "a Pod has no subresource scale"},
+		"the Pod itself, by pods/*": {withTeam, nil, 1, "no CREATE of pods/ with a *v1.Pod"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stdout, stderr, code := runBuilt(t, sees, test.stdin, append([]string{"review", "-f", "-"}, test.args...)...)
+			if code != test.code || !strings.Contains(stdout+stderr, test.want) {
+				t.Errorf("exit code %d, want %d and %q: %s%s", code, test.code, test.want, stdout, stderr)
+			}
+		})
+	}
+}
+
+// tenant is a Mutator that copies a label of the Namespace, and of a ConfigMap.
+type tenant struct {
+	mgr    extension.Manager
+	rights []rbacv1.PolicyRule
+}
+
+func (x *tenant) Register(mgr extension.Manager) error {
+	x.mgr = mgr
+	return nil
+}
+
+func (x *tenant) Rights() []rbacv1.PolicyRule { return x.rights }
+
+func (x *tenant) Mutate(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
+	core, err := x.mgr.GetKubeClient()
+	if err != nil {
+		return err
+	}
+	namespace, err := core.Namespaces().Get(ctx, req.Namespace, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	var settings corev1.ConfigMap // through the cache
+	if err := x.mgr.GetKubeManager().GetClient().Get(ctx, client.ObjectKey{Namespace: req.Namespace, Name: "settings"}, &settings); err != nil {
+		return err
+	}
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "tenant", namespace.Labels["tenant"]+" "+settings.Data["tier"])
+	req.AddAuditAnnotation("tenant", namespace.Labels["tenant"])
+	return nil
+}
+
+func TestAReviewHasTheObjectsAndTheRightsThatAreGiven(t *testing.T) {
+	with := filepath.Join(t.TempDir(), "cluster.yaml")
+	if err := os.WriteFile(with, []byte(`
+apiVersion: v1
+kind: Namespace
+metadata: {name: default, labels: {tenant: shop}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {tier: gold}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rule := func(resource string, verbs ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{resource}, Verbs: verbs}
+	}
+	all := []rbacv1.PolicyRule{rule("namespaces", "get"), rule("configmaps", "list", "watch")}
+	for name, test := range map[string]struct {
+		rights []rbacv1.PolicyRule
+		args   []string
+		code   int
+		want   []string
+	}{
+		"all":        {all, []string{"--with", with}, 0, []string{"+    tenant: shop gold\n", "Pod default/web: audit annotation: tenant/command_test.tenant.tenant=shop\n"}},
+		"no objects": {all, nil, 1, []string{"no cluster: give the objects that the extensions read by --with"}},
+		"no rights": {nil, []string{"--with", with}, 1, []string{
+			"extension command_test.tenant needs rights that it does not ask for", `cannot get resource "namespaces" in API group "" in the namespace "default"`,
+			"1 of 1 denied; 1 of 1 with an extension that does something in vain, or without the right",
+		}},
+		"nothing to read": {all, []string{"--with", os.DevNull}, 2, []string{"--with: /dev/null: contains no objects"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			build := func(mgr *manager.Manager) error {
+				return mgr.AddExtension(extension.Mutating(&tenant{rights: test.rights}, extension.Scope{Name: "tenant", Timeout: 2 * time.Second}))
+			}
+			stdout, stderr, code := runBuilt(t, build, withTeam, append([]string{"review", "-f", "-"}, test.args...)...)
+			for _, want := range test.want {
+				if code != test.code || !strings.Contains(stdout+stderr, want) {
+					t.Errorf("exit code %d, want %d and %q: %s%s", code, test.code, want, stdout, stderr)
+				}
+			}
+		})
+	}
+}
+
+// forgetful is an Extension that returns no patch.
+type forgetful struct{}
+
+func (forgetful) Handle(_ context.Context, _ extension.Manager, pod *corev1.Pod, _ admission.Request) admission.Response {
+	pod.Labels = map[string]string{"a": "b"}
+	return admission.Allowed("")
+}
+
+func TestAChangeInVainIsTold(t *testing.T) {
+	changes := extension.Validating(extension.ValidatorFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
+		pod.Spec.NodeName = "n"
+		return nil
+	}), extension.Scope{})
+	for want, x := range map[string]any{
+		"extension extension.ValidatorFunc changes the object, but nothing comes of it, because it is a Validator":     changes,
+		"extension command_test.forgetful changes the Pod, but nothing comes of it, because its response has no patch": forgetful{},
+	} {
+		stdout, stderr, code := runBuilt(t, func(mgr *manager.Manager) error { return mgr.AddExtension(x) }, withTeam, "review", "-f", "-")
+		if code != 1 || !strings.Contains(stdout, "Pod default/web: "+want) {
+			t.Errorf("exit code %d, want %q: %s%s", code, want, stdout, stderr)
+		}
+	}
+}
+
+func TestAScopeThatNothingMatchesIsWrong(t *testing.T) {
+	for want, scope := range map[string]extension.Scope{
+		"Kubernetes has no resource deployment.apps, but deployments.apps": {Rules: extension.Resources("apps", "v1", []string{"deployment"}, "*")},
+		"MatchConditions[0]: Expression: ":                                 {MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "x", Expression: "request.name = 'x'"}}},
+	} {
+		x := extension.Validating(extension.ValidatorFunc[runtime.Object](func(context.Context, runtime.Object, *extension.Request) error { return nil }), scope)
+		if _, stderr, code := runBuilt(t, func(mgr *manager.Manager) error { return mgr.AddExtension(x) }, withTeam, "review", "-f", "-"); code != 2 || !strings.Contains(stderr, want) {
+			t.Errorf("exit code %d, want %q: %s", code, want, stderr)
+		}
 	}
 }
 

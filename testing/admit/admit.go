@@ -24,18 +24,28 @@
 //     if it is NoneOnDryRun, as far as it uses the clients of its manager;
 //   - does not change what identifies the object (metadata.name, namespace,
 //     uid...) nor, on an UPDATE, what is immutable, such as most of a Pod's spec;
-//   - sets no field that the kind does not have.
+//   - sets no field that the kind does not have;
+//   - changes nothing in vain, as a Validator does, and an [extension.Extension] that
+//     changes the Pod but returns no patch;
+//   - calls the API only with the rights that it asks for ([extension.Entitled],
+//     [extension.ClusterEntitled]). A call without the right fails as an API server's.
 //
 // Each request is therefore sent three times: as it is, with the resulting object,
 // and as a dry run.
+//
+// # Which extensions are called
+//
+// [Result.Called] has the extensions that were called, and [Result.NotCalled] says why
+// the others were not. If nobody is called, the log of the test says why; after
+// [Client.Strict] it is a failure. A scope that no request can ever match ends the test.
 //
 // # What is missing
 //
 // admit sets no defaults: a Pod without a restartPolicy stays without one. It cannot
 // determine everything by which an API server decides whether to call an extension,
 // and never guesses silently: a test ends, with the remedy, if that depends on a
-// match condition (see [Client.MatchConditions]), on the resource of a custom kind
-// (see [Client.With]), or on the conversion of an object to another version. If you
+// match condition (see [Client.MatchConditions]), on a custom kind whose plural no rule
+// names (see [Client.With]), or on the conversion of an object to another version. If you
 // need the rest of an API server, testing/controlplane starts a real one.
 package admit
 
@@ -49,6 +59,7 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -75,6 +86,8 @@ type Client struct {
 	namespace       string
 	namespaceLabels map[string]string
 	conditions      map[string]bool
+	subresource     string
+	strict          bool
 }
 
 // server has what the clients of one New share.
@@ -82,11 +95,12 @@ type server struct {
 	t          testing.TB
 	extensions []any
 	scheme     *runtime.Scheme
-	cluster    *cluster
+	cluster    *offline.Cluster
 
-	once   sync.Once
-	host   *standIn
-	engine *offline.Engine
+	once sync.Once
+	// host has the rights of the extensions, tests has all.
+	host, tests *standIn
+	engine      *offline.Engine
 }
 
 // New returns a client of the extensions. They run in this order. Each one is an
@@ -97,7 +111,7 @@ type server struct {
 func New(t testing.TB, extensions ...any) *Client {
 	scheme := clientgoscheme.Scheme
 	return &Client{
-		server:    &server{t: t, extensions: extensions, scheme: scheme, cluster: newCluster(scheme)},
+		server:    &server{t: t, extensions: extensions, scheme: scheme, cluster: offline.NewCluster(scheme)},
 		user:      authenticationv1.UserInfo{Username: "admin", Groups: []string{"system:masters", "system:authenticated"}},
 		namespace: DefaultNamespace,
 	}
@@ -136,9 +150,28 @@ func (c *Client) MatchConditions(results map[string]bool) *Client {
 	return &other
 }
 
+// Subresource returns a client whose Create and Update are requests for a subresource of
+// the object, such as "status", "ephemeralcontainers", "scale" or "eviction". The
+// extensions of "scale" get the Scale of the object that the test gives, and of
+// "eviction" its Eviction. To give a Scale itself, name what it scales:
+// "deployments.apps/scale". For exec and the like see [Client.Connect].
+func (c *Client) Subresource(name string) *Client {
+	other := *c
+	other.subresource = name
+	return &other
+}
+
+// Strict returns a client for which a request that reaches no extension is a failure of
+// the test.
+func (c *Client) Strict() *Client {
+	other := *c
+	other.strict = true
+	return &other
+}
+
 // With adds objects to the cluster that the extensions see through the clients of
 // their manager. The clients of one New share this cluster. It is in memory and
-// supports create, get, list, update, patch and delete, but not watch. A
+// supports create, get, list, watch, update, patch and delete. A
 // CustomResourceDefinition says which resource its kind is and whether that has a
 // namespace, which admit knows only of the kinds of Kubernetes. With returns c.
 func (c *Client) With(objects ...runtime.Object) *Client {
@@ -146,7 +179,7 @@ func (c *Client) With(objects ...runtime.Object) *Client {
 	for _, object := range objects {
 		encoded, err := c.encode(object)
 		if err == nil {
-			err = c.cluster.add(encoded)
+			err = c.cluster.Add(encoded)
 		}
 		if err != nil {
 			c.t.Fatalf("admit: %v", err)
@@ -160,16 +193,16 @@ func (c *Client) With(objects ...runtime.Object) *Client {
 // scheme. WithScheme returns c.
 func (c *Client) WithScheme(scheme *runtime.Scheme) *Client {
 	c.scheme = scheme
-	c.cluster.setScheme(scheme)
+	c.cluster.SetScheme(scheme)
 	return c
 }
 
-// Manager returns the manager of the extensions. Use its clients to see what the
-// extensions did in the cluster.
+// Manager returns a manager like that of the extensions, with all rights. Use its clients
+// to see what the extensions did in the cluster.
 func (c *Client) Manager() extension.Manager {
 	c.t.Helper()
 	c.start()
-	return c.host
+	return c.tests
 }
 
 // Create requests the creation of an object.
@@ -220,13 +253,22 @@ func (c *Client) send(operation admissionv1.Operation, object, old runtime.Objec
 func (c *Client) sendEncoded(operation admissionv1.Operation, object, old *unstructured.Unstructured, like runtime.Object) *Result {
 	c.t.Helper()
 	c.start()
-	req, err := c.cluster.kinds.NewRequest(operation, object, old, c.namespace)
+	newRequest := c.cluster.Kinds.NewRequest
+	if c.subresource != "" && operation != admissionv1.Connect {
+		newRequest = func(operation admissionv1.Operation, object, old *unstructured.Unstructured, namespace string) (*offline.Request, error) {
+			return c.cluster.Kinds.NewSubresourceRequest(operation, c.subresource, object, old, namespace)
+		}
+	}
+	req, err := newRequest(operation, object, old, c.namespace)
 	if err != nil {
 		c.t.Fatalf("admit: %v", err)
 	}
 	req.User, req.DryRun, req.MatchConditions = c.user, c.dryRun, c.conditions
 	if req.NamespaceLabels = c.namespaceLabels; req.NamespaceLabels == nil {
-		req.NamespaceLabels = c.cluster.namespaceLabels(req.Namespace)
+		req.NamespaceLabels = c.cluster.NamespaceLabels(req.Namespace)
+	}
+	if req.NamespaceLabels == nil {
+		req.NamespaceLabels = map[string]string{}
 	}
 	out, err := c.engine.Admit(c.t.Context(), req)
 	if err != nil {
@@ -243,7 +285,23 @@ func (c *Client) sendEncoded(operation admissionv1.Operation, object, old *unstr
 	for _, breach := range breaches {
 		c.t.Errorf("%s %s %s: extension %s", req.Operation, req.Kind.Kind, req.Name, breach)
 	}
+	c.tellNobodyCalled(req, out)
 	return result
+}
+
+// tellNobodyCalled says why no extension was called, if so.
+func (c *Client) tellNobodyCalled(req *offline.Request, out *offline.Outcome) {
+	c.t.Helper()
+	if len(out.Steps) > 0 {
+		return
+	}
+	tell := c.t.Logf
+	if c.strict {
+		tell = c.t.Errorf
+	}
+	for _, not := range out.NotCalled {
+		tell("%s %s %s: extension %s is not called: %s", req.Operation, req.Kind.Kind, req.Name, not.Webhook.Name, not.Reason)
+	}
 }
 
 // remedies say where a test gives what the engine does not know.
@@ -284,7 +342,11 @@ func (s *server) start() {
 	s.once.Do(func() {
 		s.t.Helper()
 		var err error
-		if s.host, err = newHost(s.t, s.cluster, s.scheme); err != nil {
+		account := s.cluster.NewAccount()
+		if s.host, err = newHost(s.t, account, s.scheme); err != nil {
+			s.t.Fatalf("admit: %v", err)
+		}
+		if s.tests, err = newHost(s.t, s.cluster, s.scheme); err != nil {
 			s.t.Fatalf("admit: %v", err)
 		}
 		var parts host.Parts
@@ -298,18 +360,33 @@ func (s *server) start() {
 			}
 			parts.Append(p)
 		}
+		account.Restrict(rightsOf(&parts))
 		if err := parts.Register(s.host); err != nil {
 			s.t.Fatalf("admit: %v", err)
 		}
 		webhooks, err := webhook.Group(parts.Handlers, webhook.Defaults{})
+		if err == nil {
+			err = s.cluster.Kinds.Check(webhooks)
+		}
 		if err != nil {
 			s.t.Fatalf("admit: %v", err)
 		}
 		s.engine = offline.New(webhooks, offline.Options{
 			Webhook: webhook.HandlerOptions{Scheme: s.scheme, Logger: s.host.logger},
-			Effects: s.cluster.takeWrites,
+			Effects: s.cluster.TakeWrites, Forbidden: s.cluster.TakeForbidden,
 		})
 	})
+}
+
+// rightsOf returns the rights of the process that answers admissions. The manager has no
+// namespace, so those in the watched namespace are in the whole cluster.
+func rightsOf(parts *host.Parts) *offline.Rights {
+	asked, rights := parts.ServerRights(), &offline.Rights{}
+	rights.Grant("", slices.Concat(asked.Watched, asked.Cluster)...)
+	for namespace, rules := range asked.Namespaces {
+		rights.Grant(namespace, rules...)
+	}
+	return rights
 }
 
 // Result is the outcome of a request.
@@ -322,12 +399,16 @@ type Result struct {
 	// request was allowed in spite of them.
 	Err error
 	// Object is the object after all changes, with the type of the object that was
-	// sent. On a DELETE and a CONNECT it is a copy of what was sent.
+	// sent, or a *autoscalingv1.Scale for the subresource scale. On a DELETE, a CONNECT and
+	// an eviction it is a copy of what was sent.
 	Object runtime.Object
 	// Diff shows what the extensions changed, as a unified diff of YAML.
 	Diff string
 	// Called has the names of the extensions that were called, in order.
 	Called []string
+	// NotCalled says why the API server does not call the other webhooks, by the name of
+	// the webhook, which is that of its scope.
+	NotCalled map[string]string
 	// Warnings are the warnings that the user sees.
 	Warnings []string
 	// AuditAnnotations go to the audit log. Their keys are WEBHOOK/EXTENSION.KEY.
@@ -338,7 +419,13 @@ type Result struct {
 func (r *Result) Pod() *corev1.Pod { return r.Object.(*corev1.Pod) }
 
 func newResult(req *offline.Request, out *offline.Outcome, like runtime.Object) (*Result, error) {
-	r := &Result{Allowed: out.Allowed, Warnings: out.Warnings, AuditAnnotations: out.AuditAnnotations, Object: like.DeepCopyObject()}
+	r := &Result{
+		Allowed: out.Allowed, Warnings: out.Warnings, AuditAnnotations: out.AuditAnnotations, Object: like.DeepCopyObject(),
+		NotCalled: map[string]string{},
+	}
+	for _, not := range out.NotCalled {
+		r.NotCalled[not.Webhook.Name] = not.Reason
+	}
 	if out.Status != nil {
 		r.Reason = out.Status.Message
 	}
@@ -348,10 +435,14 @@ func newResult(req *offline.Request, out *offline.Outcome, like runtime.Object) 
 		errs = append(errs, step.Err)
 	}
 	r.Err = errors.Join(errs...)
-	if req.Operation != admissionv1.Create && req.Operation != admissionv1.Update {
+	isObject := req.SubResource == "" && req.Operation == admissionv1.Create || req.Operation == admissionv1.Update
+	if !isObject {
 		return r, nil
 	}
 	r.Object = newLike(like)
+	if _, untyped := like.(runtime.Unstructured); !untyped && req.SubResource == "scale" {
+		r.Object = &autoscalingv1.Scale{}
+	}
 	if err := wire.Decode(out.Object, r.Object); err != nil {
 		return nil, err
 	}

@@ -12,7 +12,9 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -188,6 +190,10 @@ func (k *keys) Register(mgr extension.Manager) error {
 	return nil
 }
 
+func (*keys) Rights() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"create"}}}
+}
+
 func (k *keys) Mutate(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "key", pod.Name)
 	if req.DryRun() && k.heedsDryRun {
@@ -273,6 +279,13 @@ func TestWhatKubernetesForbidsFailsTheTest(t *testing.T) {
 			return nil
 		}, onUpdate), update, "spec.containers"},
 		"a field that Pods do not have": {misspelt{}, create, `unknown field "spec.dnsPolcy"`},
+		"a change by a Validator": {extension.Validating(extension.ValidatorFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
+			pod.Labels = map[string]string{"a": "b"}
+			return nil
+		}), extension.Scope{}), create, "because it is a Validator; make it a Mutator, or change a copy:\n@@"},
+		"a change without a patch": {forgetful{}, create, "because its response has no patch; return mgr.PatchFromPod(req, pod):\n@@"},
+		"a call without the right": {&reads{}, create, `needs rights that it does not ask for; return them from Rights() or ClusterRights():
+cannot get resource "secrets" in API group "" in the namespace "default"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := &verdict{TB: t}
@@ -281,6 +294,160 @@ func TestWhatKubernetesForbidsFailsTheTest(t *testing.T) {
 				t.Errorf("got the errors %q, want one with %q", v.errors, test.want)
 			}
 		})
+	}
+}
+
+// forgetful is an Extension that returns no patch.
+type forgetful struct{}
+
+func (forgetful) Handle(_ context.Context, _ extension.Manager, pod *corev1.Pod, _ admission.Request) admission.Response {
+	pod.Labels = map[string]string{"a": "b"}
+	return admission.Allowed("")
+}
+
+// reads is an Extension that reads a Secret, and says nothing of its failure.
+type reads struct{ rights []rbacv1.PolicyRule }
+
+func (r *reads) Rights() []rbacv1.PolicyRule { return r.rights }
+
+func (r *reads) Handle(ctx context.Context, mgr extension.Manager, pod *corev1.Pod, req admission.Request) admission.Response {
+	core, err := mgr.GetKubeClient()
+	if err != nil {
+		return admission.Errored(500, err)
+	}
+	secret, err := core.Secrets("default").Get(ctx, "key", metav1.GetOptions{})
+	if err != nil {
+		return admission.Allowed("").WithWarnings(err.Error())
+	}
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "key", string(secret.Data["key"]))
+	return mgr.PatchFromPod(req, pod)
+}
+
+func TestACallHasTheRightsOfTheExtensions(t *testing.T) {
+	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "key"}, Data: map[string][]byte{"key": []byte("k")}}
+	rule := func(verb, resource string, names ...string) *reads {
+		return &reads{[]rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{resource}, Verbs: []string{verb}, ResourceNames: names}}}
+	}
+	for name, test := range map[string]struct {
+		extension *reads
+		allowed   bool
+	}{
+		"by the verb and the resource": {rule("get", "secrets"), true},
+		"by the name":                  {rule("get", "secrets", "key"), true},
+		"by wildcards":                 {rule("*", "*"), true},
+		"not by another verb":          {rule("list", "secrets"), false},
+		"not by another resource":      {rule("get", "configmaps"), false},
+		"not by another name":          {rule("get", "secrets", "lock"), false},
+		"not by a subresource":         {rule("get", "secrets/status"), false},
+		"not by default":               {&reads{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := &verdict{TB: t}
+			result := admit.New(v, test.extension).With(key).Create(pod("web"))
+			if test.allowed && (len(v.errors) > 0 || result.Pod().Annotations["key"] != "k") {
+				t.Errorf("got %q, %+v", v.errors, result)
+			}
+			const forbidden = `secrets "key" is forbidden: the extensions cannot get resource "secrets" in API group "" in the namespace "default"`
+			if !test.allowed && (len(v.errors) != 1 || len(result.Warnings) != 1 || !strings.HasPrefix(result.Warnings[0], forbidden)) {
+				t.Errorf("got %q, %q", v.errors, result.Warnings)
+			}
+		})
+	}
+}
+
+func TestASubresourceIsAdmitted(t *testing.T) {
+	var got string
+	sees := func(rules []admissionregistrationv1.RuleWithOperations) *extension.Handler {
+		return extension.Validating(extension.ValidatorFunc[*unstructured.Unstructured](func(_ context.Context, u *unstructured.Unstructured, req *extension.Request) error {
+			got = fmt.Sprintf("%s of %s/%s: a %s %s", req.Operation, req.Resource.Resource, req.SubResource, u.GetKind(), u.GetName())
+			return nil
+		}), extension.Scope{Rules: rules})
+	}
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{Replicas: new(int32(2))}}
+	more := deployment.DeepCopy()
+	more.Spec.Replicas = new(int32(3))
+	for name, test := range map[string]struct {
+		rules []admissionregistrationv1.RuleWithOperations
+		ask   func(*admit.Client) *admit.Result
+		want  string
+	}{
+		"ephemeral containers": {
+			extension.Resources("", "v1", []string{"pods/ephemeralcontainers"}, "UPDATE"),
+			func(c *admit.Client) *admit.Result {
+				return c.Subresource("ephemeralcontainers").Update(pod("web"), pod("web"))
+			},
+			"UPDATE of pods/ephemeralcontainers: a Pod web",
+		},
+		"a status": {
+			extension.Resources("apps", "v1", []string{"deployments/status"}, "*"),
+			func(c *admit.Client) *admit.Result { return c.Subresource("status").Update(deployment, more) },
+			"UPDATE of deployments/status: a Deployment web",
+		},
+		"a scale": {
+			extension.Resources("apps", "v1", []string{"deployments/scale"}, "*"),
+			func(c *admit.Client) *admit.Result { return c.Subresource("scale").Update(deployment, more) },
+			"UPDATE of deployments/scale: a Scale web",
+		},
+		"an eviction": {
+			extension.Resources("", "v1", []string{"pods/eviction"}, "*"),
+			func(c *admit.Client) *admit.Result { return c.Subresource("eviction").Create(pod("web")) },
+			"CREATE of pods/eviction: a Eviction web",
+		},
+		"a port-forward": {
+			extension.Connect("pods/portforward"),
+			func(c *admit.Client) *admit.Result { return c.Connect("web", &corev1.PodPortForwardOptions{}) },
+			"CONNECT of pods/portforward: a PodPortForwardOptions ",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got = ""; !test.ask(admit.New(t, sees(test.rules)).Strict()).Allowed || got != test.want {
+				t.Errorf("the extension saw %q", got)
+			}
+		})
+	}
+	limit := extension.Mutating(extension.MutatorFunc[*autoscalingv1.Scale](func(_ context.Context, scale *autoscalingv1.Scale, req *extension.Request) error {
+		old, err := extension.Old[*autoscalingv1.Scale](req)
+		scale.Spec.Replicas = old.Spec.Replicas
+		return err
+	}), extension.Scope{Rules: extension.Resources("apps", "v1", []string{"deployments/scale"}, "UPDATE")})
+	if result := admit.New(t, limit).Subresource("scale").Update(deployment, more); result.Object.(*autoscalingv1.Scale).Spec.Replicas != 2 {
+		t.Errorf("%+v", result)
+	}
+}
+
+func TestWhoIsNotCalledIsToldWhy(t *testing.T) {
+	none := func(*corev1.Pod, *extension.Request) error { return nil }
+	team := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}
+	condition := []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "request.name == 'x'"}}
+	for name, test := range map[string]struct {
+		scope extension.Scope
+		want  string
+	}{
+		"another operation": {extension.Scope{Name: "x", Rules: extension.Pods("DELETE", "UPDATE")}, "its rules name DELETE,UPDATE of v1 pods; this is CREATE of v1 pods"},
+		"another namespace": {extension.Scope{Name: "x", NamespaceSelector: team}, "its NamespaceSelector is team=a; the namespace has kubernetes.io/metadata.name=default"},
+		"other labels":      {extension.Scope{Name: "x", ObjectSelector: team}, "its ObjectSelector is team=a, and the object has other labels"},
+		"a condition":       {extension.Scope{Name: "x", MatchConditions: condition}, "its match condition mine is false, as given"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := &verdict{TB: t}
+			client := admit.New(v, mutator(none, test.scope)).MatchConditions(map[string]bool{"mine": false})
+			if result := client.Create(pod("web")); result.NotCalled["x"] != test.want || len(v.errors) > 0 {
+				t.Errorf("got %q, %q", result.NotCalled, v.errors)
+			}
+			client.Strict().Create(pod("web"))
+			if want := "CREATE Pod web: extension x is not called: " + test.want; !slices.Equal(v.errors, []string{want}) {
+				t.Errorf("got %q", v.errors)
+			}
+		})
+	}
+}
+
+func TestAScopeThatNothingMatchesEndsTheTest(t *testing.T) {
+	x := extension.Validating(extension.ValidatorFunc[*unstructured.Unstructured](
+		func(context.Context, *unstructured.Unstructured, *extension.Request) error { return nil }),
+		extension.Scope{Name: "x", Rules: extension.Resources("apps", "v1", []string{"deployment"}, "*")})
+	if said := ended(t, x, func(c *admit.Client) { c.Create(pod("web")) }); !strings.Contains(said, "the scope of webhook x: Rules[0]: Kubernetes has no resource deployment.apps, but deployments.apps") {
+		t.Errorf("it says %q", said)
 	}
 }
 
@@ -340,7 +507,7 @@ func TestWhatOnlyAClusterKnowsEndsTheTestUntilItIsGiven(t *testing.T) {
 	}
 	crd := of("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 	crd.Object["spec"] = map[string]any{
-		"group": "example.com", "scope": "Cluster", "names": map[string]any{"kind": "Gateway", "plural": "gateways"},
+		"group": "example.com", "scope": "Cluster", "names": map[string]any{"kind": "Gateway", "plural": "gws"},
 		"versions": []any{map[string]any{"name": "v1", "served": true}},
 	}
 	for name, test := range map[string]struct {
@@ -357,13 +524,13 @@ func TestWhatOnlyAClusterKnowsEndsTheTestUntilItIsGiven(t *testing.T) {
 			func(c *admit.Client) *admit.Client { return c.MatchConditions(map[string]bool{"mine": true}) }, 1,
 		},
 		"a match condition that does not hold": {
-			extension.Scope{MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "false"}}},
+			extension.Scope{MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "request.name == 'y'"}}},
 			of("v1", "Pod"),
 			"say what they evaluate to by MatchConditions",
 			func(c *admit.Client) *admit.Client { return c.MatchConditions(map[string]bool{"mine": false}) }, 0,
 		},
 		"the plural of a custom kind": {
-			extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"gateways"}, "*")},
+			extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"gws"}, "*")},
 			of("example.com/v1", "Gateway"),
 			"the kind Gateway.example.com is not one of Kubernetes, so its resource and scope are unknown (a guess: gatewaies, with a namespace): " +
 				"add its CustomResourceDefinition by With",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"net/http"
 	"reflect"
 	"testing"
 
@@ -23,11 +24,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/webhook"
 )
 
-// standIn is the extensions' manager. Its clients talk to the cluster in memory. Its
-// controller-runtime manager never starts.
+// standIn is the extensions' manager. Its clients talk to the cluster in memory, with the
+// rights of the transport. Its controller-runtime manager never starts.
 type standIn struct {
 	ctx    context.Context
 	config *rest.Config
@@ -38,13 +40,10 @@ type standIn struct {
 
 var _ extension.Manager = (*standIn)(nil)
 
-func newHost(t testing.TB, c *cluster, scheme *runtime.Scheme) (*standIn, error) {
+func newHost(t testing.TB, transport http.RoundTripper, scheme *runtime.Scheme) (*standIn, error) {
 	h := &standIn{
 		ctx: t.Context(), logger: zaptest.NewLogger(t),
-		config: &rest.Config{
-			Host: "http://admit.invalid", Transport: c, QPS: -1,
-			ContentConfig: rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"},
-		},
+		config: offline.Config(transport),
 	}
 	var err error
 	if h.core, err = corev1client.NewForConfig(h.config); err != nil {

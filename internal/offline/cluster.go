@@ -1,4 +1,4 @@
-package admit
+package offline
 
 import (
 	"encoding/json"
@@ -22,35 +22,54 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/internal/jsonpatch"
-	"github.com/admitkit/admitkit/internal/offline"
 )
 
-// cluster is the API server that extensions talk to: the HTTP of the Kubernetes API
-// over objects in memory. It records writes, which are the side effects.
-type cluster struct {
-	mu      sync.Mutex
-	scheme  *runtime.Scheme
-	kinds   *offline.Kinds
-	objects map[string]*unstructured.Unstructured // by path
-	version int
-	writes  []string
+// Cluster is the API server that extensions talk to: the HTTP of the Kubernetes API
+// over objects in memory. It supports create, get, list, watch, update, patch and delete.
+// It records writes, which are the side effects, and calls without the right.
+type Cluster struct {
+	// Kinds are the kinds that it serves. [Cluster.Add] adds those of
+	// CustomResourceDefinitions.
+	Kinds *Kinds
+
+	mu        sync.Mutex
+	scheme    *runtime.Scheme
+	objects   map[string]*unstructured.Unstructured // by path
+	version   int
+	history   []change
+	changed   chan struct{} // closed by the next change
+	writes    []string
+	forbidden []string
 }
 
-func newCluster(scheme *runtime.Scheme) *cluster {
-	return &cluster{scheme: scheme, kinds: &offline.Kinds{}, objects: map[string]*unstructured.Unstructured{}}
+// NewCluster returns a cluster without objects, which serves the kinds of a scheme.
+func NewCluster(scheme *runtime.Scheme) *Cluster {
+	return &Cluster{Kinds: &Kinds{}, scheme: scheme, objects: map[string]*unstructured.Unstructured{}, changed: make(chan struct{})}
 }
 
-func (c *cluster) setScheme(scheme *runtime.Scheme) {
+// SetScheme replaces the scheme.
+func (c *Cluster) SetScheme(scheme *runtime.Scheme) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.scheme = scheme
 }
 
-// takeWrites returns the writes since its last call.
-func (c *cluster) takeWrites() []string {
+// Config returns the configuration of clients that talk to a Cluster by this transport,
+// which is the Cluster or an [Account].
+func Config(transport http.RoundTripper) *rest.Config {
+	return &rest.Config{
+		Host: "http://offline.invalid", Transport: transport, QPS: -1,
+		ContentConfig: rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"},
+	}
+}
+
+// TakeWrites returns the writes since its last call.
+func (c *Cluster) TakeWrites() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	writes := c.writes
@@ -58,17 +77,27 @@ func (c *cluster) takeWrites() []string {
 	return writes
 }
 
-// add adds an object to the cluster.
-func (c *cluster) add(object *unstructured.Unstructured) error {
+// TakeForbidden returns the calls without the right since its last call; see
+// [Cluster.NewAccount].
+func (c *Cluster) TakeForbidden() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if offline.IsCRD(object) {
-		if err := c.kinds.Add(object); err != nil {
+	forbidden := c.forbidden
+	c.forbidden = nil
+	return forbidden
+}
+
+// Add adds an object to the cluster.
+func (c *Cluster) Add(object *unstructured.Unstructured) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if IsCRD(object) {
+		if err := c.Kinds.Add(object); err != nil {
 			return err
 		}
 	}
 	kind := object.GroupVersionKind()
-	resource := c.kinds.Resource(kind)
+	resource := c.Kinds.Resource(kind)
 	path := "/apis/" + kind.Group + "/" + kind.Version
 	if kind.Group == "" {
 		path = "/api/" + kind.Version
@@ -83,31 +112,46 @@ func (c *cluster) add(object *unstructured.Unstructured) error {
 	return nil
 }
 
-// namespaceLabels returns the labels of a namespace of the cluster, and none for one
-// that was not added.
-func (c *cluster) namespaceLabels(name string) map[string]string {
+// NamespaceLabels returns the labels of a namespace of the cluster, and nil for one
+// that is not there.
+func (c *Cluster) NamespaceLabels(name string) map[string]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	labels := map[string]string{}
-	if object := c.objects["/api/v1/namespaces/"+name]; object != nil {
-		maps.Copy(labels, object.GetLabels())
+	object := c.objects["/api/v1/namespaces/"+name]
+	if object == nil {
+		return nil
 	}
+	labels := map[string]string{}
+	maps.Copy(labels, object.GetLabels())
 	return labels
 }
 
-func (c *cluster) put(path string, object *unstructured.Unstructured) {
-	c.version++
-	object.SetResourceVersion(strconv.Itoa(c.version))
+func (c *Cluster) put(path string, object *unstructured.Unstructured) {
+	what := watch.Modified
+	if c.objects[path] == nil {
+		what = watch.Added
+	}
 	if object.GetUID() == "" {
 		object.SetUID(uuid.NewUUID())
 	}
 	c.objects[path] = object
+	c.note(what, path, object)
+}
+
+// note gives an object the next version, and tells those who watch it.
+func (c *Cluster) note(what watch.EventType, path string, object *unstructured.Unstructured) {
+	c.version++
+	object.SetResourceVersion(strconv.Itoa(c.version))
+	c.history = append(c.history, change{what, path, object.DeepCopy()})
+	close(c.changed)
+	c.changed = make(chan struct{})
 }
 
 // call is one request, parsed from its URL.
 type call struct {
 	*http.Request
 	collection, name string
+	subresource      string
 	namespace        string
 	resource         schema.GroupVersionResource
 	dryRun           bool
@@ -124,7 +168,7 @@ func parse(req *http.Request) (*call, error) {
 	case parts[0] == "apis" && len(parts) > 3:
 		prefix, p.resource.Group, p.resource.Version = parts[:3], parts[1], parts[2]
 	default:
-		return nil, fmt.Errorf("the cluster of testing/admit does not serve %s", req.URL.Path)
+		return nil, fmt.Errorf("the cluster in memory does not serve %s", req.URL.Path)
 	}
 	rest := parts[len(prefix):]
 	if rest[0] == "namespaces" && len(rest) > 2 && rest[2] != "status" && rest[2] != "finalize" {
@@ -135,6 +179,9 @@ func parse(req *http.Request) (*call, error) {
 	if len(rest) > 1 {
 		p.name = rest[1]
 	}
+	if len(rest) > 2 {
+		p.subresource = rest[2]
+	}
 	var err error
 	if req.Body != nil {
 		p.body, err = io.ReadAll(req.Body)
@@ -142,18 +189,34 @@ func parse(req *http.Request) (*call, error) {
 	return p, err
 }
 
-// RoundTrip implements http.RoundTripper.
-func (c *cluster) RoundTrip(req *http.Request) (*http.Response, error) {
+// RoundTrip implements http.RoundTripper, with all rights.
+func (c *Cluster) RoundTrip(req *http.Request) (*http.Response, error) {
+	return c.serve(req, nil, "")
+}
+
+// serve answers a request of somebody with these rights; nil means all. It refuses what
+// is allowed if there is a reason.
+func (c *Cluster) serve(req *http.Request, rights *Rights, refusal string) (*http.Response, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if found := offline.Discover(c.scheme, c.kinds, req.URL.Path); found != nil {
-		return offline.Respond(req, http.StatusOK, found)
+	if found := Discover(c.scheme, c.Kinds, req.URL.Path); found != nil {
+		return Respond(req, http.StatusOK, found)
 	}
 	p, err := parse(req)
 	if err != nil {
 		return nil, err
 	}
-	object, err := c.answer(p)
+	err = c.authorize(p, rights)
+	if err == nil && refusal != "" {
+		return nil, fmt.Errorf("cannot answer %s %s: %s", req.Method, req.URL.Path, refusal)
+	}
+	if err == nil && p.isWatch() {
+		return c.watch(p)
+	}
+	var object any
+	if err == nil {
+		object, err = c.answer(p)
+	}
 	code := http.StatusOK
 	if err != nil {
 		var status apierrors.APIStatus
@@ -164,10 +227,10 @@ func (c *cluster) RoundTrip(req *http.Request) (*http.Response, error) {
 		content.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 		object, code = content, int(content.Code)
 	}
-	return offline.Respond(req, code, object)
+	return Respond(req, code, object)
 }
 
-func (c *cluster) answer(p *call) (any, error) {
+func (c *Cluster) answer(p *call) (any, error) {
 	if strings.HasSuffix(p.resource.Resource, "reviews") {
 		return p.object() // a review, such as a SubjectAccessReview, stays unanswered: not allowed
 	}
@@ -190,44 +253,62 @@ func (c *cluster) answer(p *call) (any, error) {
 	case http.MethodPut, http.MethodPatch:
 		return c.update(p, path, live)
 	case http.MethodDelete:
-		if !p.dryRun {
+		if !p.dryRun && live != nil {
 			delete(c.objects, path)
+			c.note(watch.Deleted, path, live)
 		}
 		return metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess}, nil
 	}
 	return nil, apierrors.NewMethodNotSupported(p.resource.GroupResource(), p.Method)
 }
 
-func (c *cluster) list(p *call) (any, error) {
+func (c *Cluster) list(p *call) (any, error) {
 	query := p.URL.Query()
-	if query.Get("watch") != "" {
-		return nil, apierrors.NewMethodNotSupported(p.resource.GroupResource(), "watch")
-	}
 	selector, err := labels.Parse(query.Get("labelSelector"))
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	items := []any{}
 	for _, path := range slices.Sorted(maps.Keys(c.objects)) {
-		object := c.objects[path]
-		inCollection := strings.HasPrefix(path, p.collection+"/")
-		if p.namespace == "" { // all namespaces
-			inCollection = c.kinds.Resource(object.GroupVersionKind()) == p.resource
-		}
-		if inCollection && selector.Matches(labels.Set(object.GetLabels())) {
+		if object := c.objects[path]; c.isIn(p, path, object) && selector.Matches(labels.Set(object.GetLabels())) {
 			items = append(items, object.Object)
 		}
 	}
 	list := map[string]any{"apiVersion": p.resource.GroupVersion().String(), "metadata": map[string]any{"resourceVersion": strconv.Itoa(c.version)}, "items": items}
 	for kind := range c.scheme.KnownTypes(p.resource.GroupVersion()) {
-		if c.kinds.Resource(p.resource.GroupVersion().WithKind(kind)) == p.resource {
+		if c.Kinds.Resource(p.resource.GroupVersion().WithKind(kind)) == p.resource {
 			list["kind"] = kind + "List"
 		}
+	}
+	if kind, found := c.Kinds.kindOf(p.resource.GroupResource()); found {
+		list["kind"] = kind.Kind + "List"
 	}
 	return list, nil
 }
 
-func (c *cluster) create(p *call) (any, error) {
+// isIn reports whether an object is in the collection of a call.
+func (c *Cluster) isIn(p *call, path string, object *unstructured.Unstructured) bool {
+	name := p.nameInSelector()
+	if name != "" && object.GetName() != name {
+		return false
+	}
+	if p.namespace == "" { // all namespaces
+		return c.Kinds.Resource(object.GroupVersionKind()) == p.resource
+	}
+	return strings.HasPrefix(path, p.collection+"/")
+}
+
+// nameInSelector returns the name that a field selector asks for.
+func (p *call) nameInSelector() string {
+	name, _ := strings.CutPrefix(p.URL.Query().Get("fieldSelector"), "metadata.name=")
+	return name
+}
+
+func (p *call) isWatch() bool {
+	return p.Method == http.MethodGet && p.name == "" && slices.Contains([]string{"true", "1"}, p.URL.Query().Get("watch"))
+}
+
+func (c *Cluster) create(p *call) (any, error) {
 	object, err := p.object()
 	if err != nil {
 		return nil, err
@@ -249,7 +330,7 @@ func (c *cluster) create(p *call) (any, error) {
 	return object.Object, nil
 }
 
-func (c *cluster) update(p *call, path string, live *unstructured.Unstructured) (any, error) {
+func (c *Cluster) update(p *call, path string, live *unstructured.Unstructured) (any, error) {
 	var object *unstructured.Unstructured
 	var err error
 	switch {
@@ -278,7 +359,7 @@ func isApply(p *call) bool {
 
 // patched applies a patch. A server-side apply is a merge patch here: field owners
 // do not exist.
-func (c *cluster) patched(p *call, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (c *Cluster) patched(p *call, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	before, err := json.Marshal(live.Object)
 	if err != nil {
 		return nil, err
