@@ -138,7 +138,7 @@ func (s *Step) Faults() []Breach {
 	}
 	if len(s.Forbidden) > 0 {
 		forbidden := slices.Compact(slices.Sorted(slices.Values(s.Forbidden)))
-		faults = append(faults, Breach{s.Extension, "needs rights that it does not ask for; return them from Rights() or ClusterRights()", strings.Join(forbidden, "\n")})
+		faults = append(faults, Breach{s.Extension, "needs rights that it does not ask for; return them from Rights(), NamespaceRights() or ClusterRights()", strings.Join(forbidden, "\n")})
 	}
 	return faults
 }

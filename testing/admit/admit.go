@@ -28,7 +28,7 @@
 //   - changes nothing in vain, as a Validator does, and an [extension.Extension] that
 //     changes the Pod but returns no patch;
 //   - calls the API only with the rights that it asks for ([extension.Entitled],
-//     [extension.ClusterEntitled]). A call without the right fails as an API server's.
+//     [extension.NamespaceEntitled], [extension.ClusterEntitled]). A call without the right fails as an API server's.
 //
 // Each request is therefore sent three times: as it is, with the resulting object,
 // and as a dry run.
@@ -47,6 +47,12 @@
 // match condition (see [Client.MatchConditions]), on a custom kind whose plural no rule
 // names (see [Client.With]), or on the conversion of an object to another version. If you
 // need the rest of an API server, testing/controlplane starts a real one.
+//
+// # Reconcilers
+//
+// A test of a Reconciler registers it with [Client.Manager], adds objects with
+// [Client.With], and calls Reconcile itself: see the example of [Client.Manager]. No
+// controller runs, and nothing reconciles by itself.
 package admit
 
 import (

@@ -284,7 +284,7 @@ func TestWhatKubernetesForbidsFailsTheTest(t *testing.T) {
 			return nil
 		}), extension.Scope{}), create, "because it is a Validator; make it a Mutator, or change a copy:\n@@"},
 		"a change without a patch": {forgetful{}, create, "because its response has no patch; return mgr.PatchFromPod(req, pod):\n@@"},
-		"a call without the right": {&reads{}, create, `needs rights that it does not ask for; return them from Rights() or ClusterRights():
+		"a call without the right": {&reads{}, create, `needs rights that it does not ask for; return them from Rights(), NamespaceRights() or ClusterRights():
 cannot get resource "secrets" in API group "" in the namespace "default"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -323,18 +323,30 @@ func (r *reads) Handle(ctx context.Context, mgr extension.Manager, pod *corev1.P
 	return mgr.PatchFromPod(req, pod)
 }
 
+// readsThere has its rights in one namespace.
+type readsThere struct {
+	reads
+	namespace string
+}
+
+func (r *readsThere) NamespaceRights() map[string][]rbacv1.PolicyRule {
+	return map[string][]rbacv1.PolicyRule{r.namespace: {{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}}}}
+}
+
 func TestACallHasTheRightsOfTheExtensions(t *testing.T) {
 	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "key"}, Data: map[string][]byte{"key": []byte("k")}}
 	rule := func(verb, resource string, names ...string) *reads {
 		return &reads{[]rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{resource}, Verbs: []string{verb}, ResourceNames: names}}}
 	}
 	for name, test := range map[string]struct {
-		extension *reads
+		extension any
 		allowed   bool
 	}{
 		"by the verb and the resource": {rule("get", "secrets"), true},
 		"by the name":                  {rule("get", "secrets", "key"), true},
 		"by wildcards":                 {rule("*", "*"), true},
+		"in the namespace":             {&readsThere{namespace: "default"}, true},
+		"not in another namespace":     {&readsThere{namespace: "apps"}, false},
 		"not by another verb":          {rule("list", "secrets"), false},
 		"not by another resource":      {rule("get", "configmaps"), false},
 		"not by another name":          {rule("get", "secrets", "lock"), false},

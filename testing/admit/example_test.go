@@ -9,6 +9,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/testing/admit"
@@ -77,4 +81,40 @@ func ExampleClient_Connect() {
 	result := admit.New(t, noRoot).As("mallory").Connect("web", &corev1.PodExecOptions{Command: []string{"sudo", "id"}})
 	fmt.Println(result.Reason)
 	// Output: mallory may not run sudo in web
+}
+
+// marker is a Reconciler that labels ConfigMaps.
+type marker struct{ kube client.Client }
+
+func (m *marker) Register(mgr extension.Manager) error {
+	m.kube = mgr.GetKubeManager().GetClient()
+	return ctrl.NewControllerManagedBy(mgr.GetKubeManager()).For(&corev1.ConfigMap{}).Complete(m)
+}
+
+func (m *marker) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var object corev1.ConfigMap
+	if err := m.kube.Get(ctx, req.NamespacedName, &object); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	metav1.SetMetaDataLabel(&object.ObjectMeta, "seen", "yes")
+	return reconcile.Result{}, m.kube.Update(ctx, &object)
+}
+
+// A Reconciler is tested without the controller: the test says what to reconcile.
+func ExampleClient_Manager() {
+	cluster := admit.New(t).With(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings"}})
+	mgr, r := cluster.Manager(), &marker{}
+	if err := r.Register(mgr); err != nil {
+		fmt.Println(err)
+	}
+	settings := types.NamespacedName{Namespace: "default", Name: "settings"}
+	if _, err := r.Reconcile(context.Background(), reconcile.Request{NamespacedName: settings}); err != nil {
+		fmt.Println(err)
+	}
+	var object corev1.ConfigMap
+	if err := mgr.GetKubeManager().GetClient().Get(context.Background(), settings, &object); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println(object.Labels["seen"])
+	// Output: yes
 }
