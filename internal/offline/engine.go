@@ -81,8 +81,9 @@ func (e *Engine) observed(w *webhook.Webhook) *webhook.Webhook {
 
 // saw records what a handler changed in vain.
 func (e *Engine) saw(before, after runtime.Object, response *admission.Response) {
+	// A response that is not allowed and has no result allows; see extension.Extension.
 	// PatchFromPod sets Patches even if there is nothing to patch.
-	if response != nil && (!response.Allowed || response.Patches != nil || len(response.Patch) > 0) {
+	if response != nil && (!response.Allowed && response.Result != nil || response.Patches != nil || len(response.Patch) > 0) {
 		return
 	}
 	var texts [2][]byte

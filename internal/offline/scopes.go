@@ -39,12 +39,28 @@ func (k *Kinds) checkScope(scope extension.Scope) []error {
 			errs = append(errs, fmt.Errorf("Rules[%d]: %w", i, err))
 		}
 	}
-	for field, selector := range map[string]*metav1.LabelSelector{"NamespaceSelector": scope.NamespaceSelector, "ObjectSelector": scope.ObjectSelector} {
-		if err := checkSelector(selector); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", field, err))
-		}
+	if err := checkSelector(scope.ObjectSelector); err != nil {
+		errs = append(errs, fmt.Errorf("ObjectSelector: %w", err))
+	}
+	if err := checkSelector(scope.NamespaceSelector); err != nil && !slices.ContainsFunc(scope.Rules, k.hasNoNamespace) {
+		errs = append(errs, fmt.Errorf("NamespaceSelector: %w", err))
 	}
 	return append(errs, checkConditions(scope.MatchConditions)...)
+}
+
+// hasNoNamespace reports whether a rule may match an object without a namespace, which
+// every NamespaceSelector selects.
+func (k *Kinds) hasNoNamespace(rule admissionregistrationv1.RuleWithOperations) bool {
+	if rule.Scope != nil && *rule.Scope == admissionregistrationv1.NamespacedScope {
+		return false
+	}
+	return slices.ContainsFunc(rule.Resources, func(pattern string) bool {
+		resource, _, _ := strings.Cut(pattern, "/")
+		return slices.ContainsFunc(rule.APIGroups, func(group string) bool {
+			kind, known := k.kindOf(schema.GroupResource{Group: group, Resource: resource})
+			return !known || !k.Namespaced(kind.GroupKind())
+		})
+	})
 }
 
 // checkRule returns the resources of a rule for which no request can come.

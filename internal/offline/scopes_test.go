@@ -49,6 +49,7 @@ func TestAScopeThatNoRequestCanMatchIsFound(t *testing.T) {
 		"a label with two values":              {extension.Scope{ObjectSelector: selector(metav1.LabelSelectorRequirement{Key: "team", Operator: "In", Values: []string{"b", "c"}})}, "ObjectSelector: team=a,team in (b,c) matches nothing"},
 		"a label that must and must not be":    {extension.Scope{NamespaceSelector: selector(metav1.LabelSelectorRequirement{Key: "team", Operator: "DoesNotExist"})}, "NamespaceSelector: "},
 		"a label without its value":            {extension.Scope{NamespaceSelector: selector(metav1.LabelSelectorRequirement{Key: "team", Operator: "NotIn", Values: []string{"a"}})}, "NamespaceSelector: "},
+		"Nodes, which are in no namespace":     {extension.Scope{Rules: extension.Resources("", "v1", []string{"nodes"}, "*"), NamespaceSelector: selector(metav1.LabelSelectorRequirement{Key: "team", Operator: "DoesNotExist"})}, ""},
 		"a selector that selects":              {extension.Scope{NamespaceSelector: selector(metav1.LabelSelectorRequirement{Key: "team", Operator: "NotIn", Values: []string{"b"}}), ObjectSelector: where("x", "NotIn", "a")}, ""},
 		"an operator that is none":             {extension.Scope{ObjectSelector: where("team", "Like", "a")}, "ObjectSelector: "},
 		"a condition":                          {condition("mine", "request.name == 'web'"), ""},

@@ -305,6 +305,9 @@ func (c *Client) tellNobodyCalled(req *offline.Request, out *offline.Outcome) {
 	if c.strict {
 		tell = c.t.Errorf
 	}
+	if len(out.NotCalled) == 0 {
+		tell("%s %s %s: there is no extension that answers admissions", req.Operation, req.Kind.Kind, req.Name)
+	}
 	for _, not := range out.NotCalled {
 		tell("%s %s %s: extension %s is not called: %s", req.Operation, req.Kind.Kind, req.Name, not.Webhook.Name, not.Reason)
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/testing/admit"
+	"github.com/admitkit/admitkit/testing/fakes"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -284,6 +285,10 @@ func TestWhatKubernetesForbidsFailsTheTest(t *testing.T) {
 			return nil
 		}), extension.Scope{}), create, "because it is a Validator; make it a Mutator, or change a copy:\n@@"},
 		"a change without a patch": {forgetful{}, create, "because its response has no patch; return mgr.PatchFromPod(req, pod):\n@@"},
+		"a change with the zero response": {&fakes.Extension{HandleStub: func(_ context.Context, _ extension.Manager, pod *corev1.Pod, _ admission.Request) admission.Response {
+			pod.Labels = map[string]string{"a": "b"}
+			return admission.Response{}
+		}}, create, "because its response has no patch"},
 		"a call without the right": {&reads{}, create, `needs rights that it does not ask for; return them from Rights(), NamespaceRights() or ClusterRights():
 cannot get resource "secrets" in API group "" in the namespace "default"`},
 	} {
@@ -451,6 +456,14 @@ func TestWhoIsNotCalledIsToldWhy(t *testing.T) {
 				t.Errorf("got %q", v.errors)
 			}
 		})
+	}
+}
+
+func TestWithoutAnExtensionAStrictRequestFails(t *testing.T) {
+	v := &verdict{TB: t}
+	admit.New(v).Strict().Create(pod("web"))
+	if !slices.Equal(v.errors, []string{"CREATE Pod web: there is no extension that answers admissions"}) {
+		t.Errorf("got %q", v.errors)
 	}
 }
 
