@@ -29,6 +29,7 @@ import (
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
+	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/testing/controlplane"
@@ -89,8 +90,12 @@ func run(m *testing.M) (code int, err error) {
 	if err := setUp(ctx); err != nil {
 		return 0, err
 	}
+	port, err := freeport.Find()
+	if err != nil {
+		return 0, err
+	}
 	mgr, err := manager.New(manager.Options{
-		OperatorFingerprint: "admitkit", Namespace: namespace, Host: "127.0.0.1", Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
+		OperatorFingerprint: "admitkit", Namespace: namespace, Host: "127.0.0.1", Port: port, Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
 		RESTConfig: cluster.Config(), Logger: zap.NewNop().Sugar(),
 	})
 	if err != nil {
