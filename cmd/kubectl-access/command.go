@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -27,12 +28,14 @@ func init() {
 type cli struct {
 	genericiooptions.IOStreams
 	flags *genericclioptions.ConfigFlags
+	// global are the flags that the command line gives it.
+	global *pflag.FlagSet
 }
 
 // newCommand returns the whole command line. kubectl shows it as `kubectl
 // access`, and so does its help.
 func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
-	c := &cli{IOStreams: streams, flags: genericclioptions.NewConfigFlags(true)}
+	c := &cli{IOStreams: streams, flags: genericclioptions.NewConfigFlags(true), global: pflag.NewFlagSet("kubectl", pflag.ContinueOnError)}
 	root := &cobra.Command{
 		Use:   "kubectl-access",
 		Short: "Request access to a Pod for a limited time",
@@ -51,7 +54,8 @@ lists them; "exec" asks for access to a Pod that runs, "pod" for a Pod of your o
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return exitf(codeUsage, "%w\nSee '%s --help'", err, cmd.CommandPath())
 	})
-	c.flags.AddFlags(root.PersistentFlags())
+	c.flags.AddFlags(c.global)
+	root.PersistentFlags().AddFlagSet(c.global)
 	root.AddCommand(
 		c.requestCommand(execRequests), c.requestCommand(podRequests),
 		c.listCommand(), c.templatesCommand(), c.describeCommand(), c.extendCommand(), c.revokeCommand(),

@@ -150,26 +150,21 @@ func refusedFlag(flags *pflag.FlagSet, err error) error {
 	return fmt.Errorf("%s has a flag that --shell does not pass on, such as one that says where to connect and as whom: %w", flags.Name(), err)
 }
 
-// connection returns the flags by which kubectl connects as this command does.
+// connection returns kubectl's own flags that the command line gave this command, so
+// that kubectl connects in the same way and as the same user.
 func (c *cli) connection() []string {
 	var args []string
-	for name, value := range map[string]*string{
-		"kubeconfig": c.flags.KubeConfig, "context": c.flags.Context, "cluster": c.flags.ClusterName, "user": c.flags.AuthInfoName,
-		"server": c.flags.APIServer, "token": c.flags.BearerToken, "as": c.flags.Impersonate, "as-uid": c.flags.ImpersonateUID,
-		"certificate-authority": c.flags.CAFile, "client-certificate": c.flags.CertFile, "client-key": c.flags.KeyFile,
-		"tls-server-name": c.flags.TLSServerName, "cache-dir": c.flags.CacheDir,
-	} {
-		if value != nil && *value != "" {
-			args = append(args, "--"+name+"="+*value)
+	c.global.VisitAll(func(flag *pflag.Flag) {
+		if !flag.Changed || flag.Name == "namespace" { // that of the request is always there
+			return
 		}
-	}
-	if c.flags.ImpersonateGroup != nil {
-		for _, group := range *c.flags.ImpersonateGroup {
-			args = append(args, "--as-group="+group)
+		values := []string{flag.Value.String()}
+		if list, ok := flag.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
 		}
-	}
-	if c.flags.Insecure != nil && *c.flags.Insecure {
-		args = append(args, "--insecure-skip-tls-verify")
-	}
+		for _, value := range values {
+			args = append(args, "--"+flag.Name+"="+value)
+		}
+	})
 	return args
 }
