@@ -28,7 +28,8 @@ type query struct {
 	user, pod, decision string
 	since, until        string
 	everywhere, watch   bool
-	output, file        string
+	file                string
+	output              *output
 
 	from, to time.Time
 }
@@ -58,7 +59,7 @@ pods/ephemeralcontainers at level Metadata. It exits with 1 if something is miss
 	flags.BoolVarP(&q.everywhere, "all-namespaces", "A", false, "acts in all namespaces, and in none")
 	flags.BoolVarP(&q.watch, "watch", "w", false, "continue with new acts")
 	flags.StringVar(&q.file, "compare", "", "list the acts in this audit log of the API server that have no record; - is standard input")
-	c.addOutputFlag(cmd, &q.output)
+	q.output = c.addOutputFlags(cmd)
 	return cmd
 }
 
@@ -76,11 +77,11 @@ func (q *query) run(ctx context.Context) error {
 	if q.file != "" {
 		return q.compare(ctx)
 	}
-	printing := q.listPrinter
+	printing := q.output.listPrinter
 	if q.watch {
-		printing = q.printer
+		printing = q.output.printer
 	}
-	show, err := printing(q.output, q.everywhere)
+	show, err := printing(q.everywhere)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,10 @@ func (q *query) compare(ctx context.Context) error {
 	if q.watch || q.decision != "" {
 		return exitf(codeUsage, "--compare lists what is missing: it goes with neither --watch nor --decision")
 	}
-	show, err := q.listPrinter(cmp.Or(q.output, "wide"), q.everywhere)
+	if !q.output.asked() {
+		*q.output.OutputFormat = "wide"
+	}
+	show, err := q.output.listPrinter(q.everywhere)
 	if err != nil {
 		return err
 	}

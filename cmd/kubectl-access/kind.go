@@ -65,9 +65,10 @@ Pod is deleted when access ends.`,
 	kinds = []*kind{execRequests, podRequests}
 )
 
-// kindOf returns the kind of a request.
-func kindOf(req request) *kind {
-	if _, ok := req.(*v1alpha1.PodAccessRequest); ok {
+// kindOf returns the kind of a request, or of the requests that a template is for.
+func kindOf(object client.Object) *kind {
+	switch object.(type) {
+	case *v1alpha1.PodAccessRequest, *v1alpha1.PodAccessTemplate:
 		return podRequests
 	}
 	return execRequests

@@ -38,10 +38,10 @@ func (c *cli) templatesCommand() *cobra.Command {
 // listing makes a command that prints the objects that find returns.
 func (c *cli) listing(cmd *cobra.Command, what string, find func(context.Context, client.Client, client.InNamespace) ([]client.Object, error)) *cobra.Command {
 	var everywhere bool
-	var output string
+	out := c.addOutputFlags(cmd)
 	cmd.Args = exactly()
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		show, err := c.listPrinter(output, everywhere)
+		show, err := out.listPrinter(everywhere)
 		if err != nil {
 			return err
 		}
@@ -59,7 +59,6 @@ func (c *cli) listing(cmd *cobra.Command, what string, find func(context.Context
 		return show(objects...)
 	}
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "of all namespaces")
-	c.addOutputFlag(cmd, &output)
 	return cmd
 }
 

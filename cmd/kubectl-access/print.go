@@ -8,109 +8,17 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 )
 
-var formats = []string{"table", "wide", "json", "yaml", "name"}
-
-func (c *cli) addOutputFlag(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", "", strings.Join(formats, ", "))
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
-}
-
-// printer prints objects of one kind to standard output.
-type printer func(objects ...client.Object) error
-
-// listPrinter is the printer of a command that lists: JSON and YAML are always a
-// List, so that scripts need not distinguish one object from several.
-func (c *cli) listPrinter(format string, everywhere bool) (printer, error) {
-	switch format {
-	case "json":
-		return c.asList(&printers.JSONPrinter{}), nil
-	case "yaml":
-		return c.asList(&printers.YAMLPrinter{}), nil
-	}
-	return c.printer(format, everywhere)
-}
-
-// printer returns the printer of a format, by default table. A table of all
-// namespaces has a column for the namespace.
-func (c *cli) printer(format string, everywhere bool) (printer, error) {
-	switch format {
-	case "", "table", "wide":
-		return c.table(format == "wide", everywhere), nil
-	case "json":
-		return c.whole(&printers.JSONPrinter{}), nil
-	case "yaml":
-		return c.whole(&printers.YAMLPrinter{}), nil
-	case "name":
-		return func(objects ...client.Object) error {
-			for _, object := range objects {
-				gvk, err := apiutil.GVKForObject(object, scheme)
-				if err != nil {
-					return err
-				}
-				if _, err := fmt.Fprintf(c.Out, "%s.%s/%s\n", strings.ToLower(gvk.Kind), gvk.Group, object.GetName()); err != nil {
-					return err
-				}
-			}
-			return nil
-		}, nil
-	}
-	return nil, exitf(codeUsage, "--output %q: must be one of %s", format, strings.Join(formats, ", "))
-}
-
-// whole prints complete objects, one after the other.
-func (c *cli) whole(p printers.ResourcePrinter) printer {
-	return func(objects ...client.Object) error {
-		for _, object := range objects {
-			if err := complete(object); err != nil {
-				return err
-			}
-			if err := p.PrintObj(object, c.Out); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-}
-
-// asList prints objects as a List.
-func (c *cli) asList(p printers.ResourcePrinter) printer {
-	return func(objects ...client.Object) error {
-		list := &metav1.List{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, Items: []runtime.RawExtension{}}
-		for _, object := range objects {
-			if err := complete(object); err != nil {
-				return err
-			}
-			list.Items = append(list.Items, runtime.RawExtension{Object: object})
-		}
-		return p.PrintObj(list, c.Out)
-	}
-}
-
-// complete adds kind and version to an object and removes managedFields, as kubectl does.
-func complete(object client.Object) error {
-	gvk, err := apiutil.GVKForObject(object, scheme)
-	if err != nil {
-		return err
-	}
-	object.GetObjectKind().SetGroupVersionKind(gvk)
-	object.SetManagedFields(nil)
-	return nil
-}
-
 // table prints objects as a table of kubectl. The next call adds rows to the same
 // table.
-func (c *cli) table(wide, everywhere bool) printer {
+func (c *cli) table(columnsOf func(client.Object) []column) printer {
 	out := printers.GetNewTabWriter(c.Out)
 	begun := false
 	return func(objects ...client.Object) error {
@@ -119,13 +27,11 @@ func (c *cli) table(wide, everywhere bool) printer {
 		}
 		columns := columnsOf(objects[0])
 		row := func(cell func(column) string) {
-			var cells []string
-			for _, col := range columns {
-				if (!col.wide || wide) && (col.name != "NAMESPACE" || everywhere) {
-					// Names and reasons are text of other users, which must not control
-					// the terminal.
-					cells = append(cells, printers.EscapeTerminal(cell(col)))
-				}
+			cells := make([]string, len(columns))
+			for i, col := range columns {
+				// Names and reasons are text of other users, which must not control the
+				// terminal.
+				cells[i] = printers.EscapeTerminal(cell(col))
 			}
 			_, _ = fmt.Fprintln(out, strings.Join(cells, "\t")) // Flush returns the error
 		}
@@ -146,14 +52,22 @@ type column struct {
 	of   func(client.Object) string
 }
 
-func columnsOf(object client.Object) []column {
+// columnsOf returns the columns for a kind of object.
+func columnsOf(object client.Object, wide, everywhere bool) []column {
+	all := templateColumns
 	switch object.(type) {
 	case request:
-		return requestColumns
+		all = requestColumns
 	case *v1alpha1.AuditEvent:
-		return auditColumns
+		all = auditColumns
 	}
-	return templateColumns
+	var columns []column
+	for _, col := range all {
+		if (!col.wide || wide) && (col.name != "NAMESPACE" || everywhere) {
+			columns = append(columns, col)
+		}
+	}
+	return columns
 }
 
 func ofRequest(f func(request) string) func(client.Object) string {
@@ -163,7 +77,7 @@ func ofRequest(f func(request) string) func(client.Object) string {
 var requestColumns = []column{
 	{name: "NAMESPACE", of: client.Object.GetNamespace},
 	{name: "NAME", of: client.Object.GetName},
-	{name: "KIND", of: ofRequest(func(r request) string { return kindOf(r).name })},
+	{name: "KIND", of: func(o client.Object) string { return kindOf(o).name }},
 	{name: "TEMPLATE", of: ofRequest(func(r request) string { return r.GetRequestSpec().TemplateName })},
 	{name: "POD", of: ofRequest(func(r request) string { return r.GetRequestStatus().PodName })},
 	{name: "REQUESTER", of: ofRequest(requester)},
@@ -175,51 +89,42 @@ var requestColumns = []column{
 	{name: "AGE", wide: true, of: age},
 }
 
+func ofTemplate(f func(v1alpha1.Template) string) func(client.Object) string {
+	return func(object client.Object) string { return f(object.(v1alpha1.Template)) }
+}
+
+func ofConfig(f func(*v1alpha1.AccessConfig) string) func(client.Object) string {
+	return ofTemplate(func(t v1alpha1.Template) string { return f(t.GetAccessConfig()) })
+}
+
 var templateColumns = []column{
 	{name: "NAMESPACE", of: client.Object.GetNamespace},
 	{name: "NAME", of: client.Object.GetName},
-	{name: "KIND", of: func(o client.Object) string { k, _, _ := template(o); return k }},
-	{name: "TARGET", of: func(o client.Object) string { _, _, target := template(o); return target }},
-	{name: "GROUPS", of: func(o client.Object) string {
-		_, config, _ := template(o)
-		return strings.Join(config.AllowedGroups, ",")
-	}},
-	{name: "DEFAULT", of: func(o client.Object) string { _, config, _ := template(o); return config.DefaultDuration }},
-	{name: "MAX", of: func(o client.Object) string { _, config, _ := template(o); return config.MaxDuration }},
-	{name: "USERS", wide: true, of: func(o client.Object) string {
-		_, config, _ := template(o)
-		return strings.Join(config.AllowedUsers, ",")
-	}},
-	{name: "VERBS", wide: true, of: func(o client.Object) string {
-		_, config, _ := template(o)
-		verbs := make([]string, len(config.Verbs))
-		for i, verb := range config.Verbs {
+	{name: "KIND", of: func(o client.Object) string { return kindOf(o).name }},
+	{name: "TARGET", of: ofTemplate(func(t v1alpha1.Template) string {
+		if target := t.GetTargetRef(); target != nil {
+			return target.String()
+		}
+		return ""
+	})},
+	{name: "GROUPS", of: ofConfig(func(c *v1alpha1.AccessConfig) string { return strings.Join(c.AllowedGroups, ",") })},
+	{name: "DEFAULT", of: ofConfig(func(c *v1alpha1.AccessConfig) string { return c.DefaultDuration })},
+	{name: "MAX", of: ofConfig(func(c *v1alpha1.AccessConfig) string { return c.MaxDuration })},
+	{name: "USERS", wide: true, of: ofConfig(func(c *v1alpha1.AccessConfig) string { return strings.Join(c.AllowedUsers, ",") })},
+	{name: "VERBS", wide: true, of: ofConfig(func(c *v1alpha1.AccessConfig) string {
+		verbs := make([]string, len(c.Verbs))
+		for i, verb := range c.Verbs {
 			verbs[i] = string(verb)
 		}
 		return strings.Join(verbs, ",")
-	}},
-	{name: "REASON", wide: true, of: func(o client.Object) string {
-		if _, config, _ := template(o); config.RequireReason {
+	})},
+	{name: "REASON", wide: true, of: ofConfig(func(c *v1alpha1.AccessConfig) string {
+		if c.RequireReason {
 			return "required"
 		}
 		return "optional"
-	}},
+	})},
 	{name: "AGE", wide: true, of: age},
-}
-
-// template returns what the two kinds of template share: the command that
-// requests access, the config and the target.
-func template(object client.Object) (command string, config *v1alpha1.AccessConfig, target string) {
-	switch t := object.(type) {
-	case *v1alpha1.PodAccessTemplate:
-		if t.Spec.ControllerTargetRef != nil {
-			target = t.Spec.ControllerTargetRef.String()
-		}
-		return podRequests.name, &t.Spec.AccessConfig, target
-	case *v1alpha1.ExecAccessTemplate:
-		return execRequests.name, &t.Spec.AccessConfig, t.Spec.ControllerTargetRef.String()
-	}
-	return "", &v1alpha1.AccessConfig{}, ""
 }
 
 func requester(req request) string {

@@ -27,7 +27,7 @@ type ask struct {
 	pod      string
 	timeout  time.Duration
 	shell    bool
-	output   string
+	output   *output
 }
 
 // requestCommand returns the command exec or pod.
@@ -48,8 +48,9 @@ func (c *cli) requestCommand(k *kind) *cobra.Command {
 	if k == execRequests {
 		flags.StringVar(&a.pod, "pod", "", "name of the Pod (default: a ready Pod of the workload)")
 	}
-	c.addOutputFlag(cmd, &a.output)
+	a.output = c.addOutputFlags(cmd)
 	cmd.MarkFlagsMutuallyExclusive("shell", "output")
+	cmd.MarkFlagsMutuallyExclusive("shell", "template")
 	return cmd
 }
 
@@ -60,7 +61,7 @@ func (a *ask) run(ctx context.Context, template string) error {
 	case a.shell && a.timeout == 0:
 		return exitf(codeUsage, "--shell has to wait: --timeout must be more than 0")
 	}
-	show, err := a.printer(a.output, false)
+	show, err := a.output.printer(false)
 	if err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func (a *ask) run(ctx context.Context, template string) error {
 	switch {
 	case a.shell:
 		return a.runShell(ctx, req)
-	case a.output != "":
+	case a.output.asked():
 		return show(req)
 	case req.GetRequestStatus().AccessMessage != "":
 		_, err := fmt.Fprintln(a.Out, printers.EscapeTerminal(req.GetRequestStatus().AccessMessage)) // a template's author wrote it

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"encoding/json"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -71,4 +73,37 @@ func connectProxy(t *testing.T) (url string, used *atomic.Int32) {
 	}))
 	t.Cleanup(server.Close)
 	return server.URL, used
+}
+
+func TestResultsArePrintedInTheFormatsOfKubectl(t *testing.T) {
+	name := requested(t, "-d", "10m")
+	for format, want := range map[string]string{
+		`jsonpath={.items[?(@.metadata.name=="` + name + `")].spec.duration}`:                                    "10m",
+		`jsonpath-as-json={.items[?(@.metadata.name=="` + name + `")].metadata.name}`:                            `"` + name + `"`,
+		`go-template={{range .items}}{{.kind}}/{{.metadata.name}} {{end}}`:                                       "ExecAccessRequest/" + name + " ",
+		`custom-columns=REQUEST:.metadata.name,WHO:.spec.requester.username,KIND:{.kind},NONE:.metadata.nothing`: name + `\s+alice\s+ExecAccessRequest\s+<none>\n`,
+		"kyaml": `"` + name + `"`,
+	} {
+		t.Run(format, func(t *testing.T) {
+			if o := kubectlAccess(t, alice, "list", "-n", namespace, "-o", format).expect(t, 0); !regexp.MustCompile(want).MatchString(o.stdout) {
+				t.Errorf("nothing of %s in:\n%s", want, o.stdout)
+			}
+		})
+	}
+	kubectlAccess(t, alice, "list", "-n", namespace, "--template", "{{len .items}}").expect(t, 0)
+	kubectlAccess(t, alice, "templates", "-n", namespace, "-o", "custom-columns=NAME:.metadata.name,MAX:.spec.accessConfig.maxDuration").expect(t, 0, "NAME", "MAX", "debug", "2h")
+	if o := kubectlAccess(t, alice, "exec", "web", "-n", namespace, "-o", "jsonpath={.status.podName}").expect(t, 0); !strings.HasPrefix(o.stdout, "web-") {
+		t.Errorf("the name of the Pod is %q", o.stdout)
+	}
+	var list struct {
+		Items []struct{ Metadata map[string]json.RawMessage }
+	}
+	for flag, want := range map[string]bool{"--show-managed-fields=false": false, "--show-managed-fields": true} {
+		if err := json.Unmarshal([]byte(kubectlAccess(t, alice, "list", "-n", namespace, "-o", "json", flag).stdout), &list); err != nil {
+			t.Fatal(err)
+		}
+		if _, shown := list.Items[0].Metadata["managedFields"]; shown != want {
+			t.Errorf("with %s managedFields are shown: %t, want %t", flag, shown, want)
+		}
+	}
 }

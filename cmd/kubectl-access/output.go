@@ -1,0 +1,161 @@
+package main
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/client-go/util/jsonpath"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+)
+
+// output is how a command prints its result: as a table, or in one of kubectl's
+// formats.
+type output struct {
+	*cli
+	*genericclioptions.PrintFlags
+}
+
+const customColumns = "custom-columns"
+
+func (c *cli) addOutputFlags(cmd *cobra.Command) *output {
+	o := &output{cli: c, PrintFlags: genericclioptions.NewPrintFlags("").WithTypeSetter(scheme)}
+	o.AddFlags(cmd)
+	cmd.Flags().Lookup("output").Usage = strings.Join(o.formats(), ", ")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.formats(), cobra.ShellCompDirectiveNoFileComp))
+	return o
+}
+
+func (o *output) formats() []string {
+	return append(append([]string{"table", "wide"}, o.AllowedFormats()...), customColumns)
+}
+
+// asked reports whether the command line says how to print.
+func (o *output) asked() bool {
+	return *o.OutputFormat != "" || *o.TemplatePrinterFlags.TemplateArgument != ""
+}
+
+// printer prints objects of one kind to standard output.
+type printer func(objects ...client.Object) error
+
+// listPrinter is the printer of a command that lists: what is no table gets a List,
+// so that scripts need not distinguish one object from several.
+func (o *output) listPrinter(everywhere bool) (printer, error) {
+	p, err := o.resourcePrinter()
+	switch {
+	case err != nil:
+		return nil, err
+	case p == nil, *o.OutputFormat == "name":
+		return o.printer(everywhere)
+	}
+	return func(objects ...client.Object) error {
+		list := &metav1.List{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, Items: []runtime.RawExtension{}}
+		for _, object := range objects {
+			if err := complete(object); err != nil {
+				return err
+			}
+			list.Items = append(list.Items, runtime.RawExtension{Object: object})
+		}
+		return p.PrintObj(list, o.Out)
+	}, nil
+}
+
+// printer prints objects one by one, by default as a table. A table of all namespaces
+// has a column for the namespace.
+func (o *output) printer(everywhere bool) (printer, error) {
+	if spec, found := strings.CutPrefix(*o.OutputFormat, customColumns+"="); found {
+		columns, err := parseColumns(spec)
+		return o.table(func(client.Object) []column { return columns }), err
+	}
+	p, err := o.resourcePrinter()
+	if p == nil || err != nil {
+		wide := *o.OutputFormat == "wide"
+		return o.table(func(object client.Object) []column { return columnsOf(object, wide, everywhere) }), err
+	}
+	return func(objects ...client.Object) error {
+		for _, object := range objects {
+			if err := complete(object); err != nil {
+				return err
+			}
+			if err := p.PrintObj(object, o.Out); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, nil
+}
+
+// resourcePrinter returns kubectl's printer of a format, or nil for a table.
+func (o *output) resourcePrinter() (printers.ResourcePrinter, error) {
+	switch format := *o.OutputFormat; {
+	case !o.asked(), format == "table", format == "wide", strings.HasPrefix(format, customColumns+"="):
+		return nil, nil
+	}
+	p, err := o.ToPrinter()
+	if genericclioptions.IsNoCompatiblePrinterError(err) {
+		return nil, exitf(codeUsage, "--output %q: must be one of %s", *o.OutputFormat, strings.Join(o.formats(), ", "))
+	}
+	if err != nil {
+		return nil, exitf(codeUsage, "--output: %w", err)
+	}
+	return p, nil
+}
+
+// complete adds kind and version to an object.
+func complete(object client.Object) error {
+	gvk, err := apiutil.GVKForObject(object, scheme)
+	if err == nil {
+		object.GetObjectKind().SetGroupVersionKind(gvk)
+	}
+	return err
+}
+
+// parseColumns parses columns as kubectl writes them, such as
+// NAME:.metadata.name,POD:.status.podName. kubectl's own parser is in no library that
+// is made for others.
+func parseColumns(spec string) ([]column, error) {
+	var columns []column
+	for part := range strings.SplitSeq(spec, ",") {
+		name, path, found := strings.Cut(part, ":")
+		path = strings.TrimPrefix(strings.TrimSuffix(strings.TrimPrefix(path, "{"), "}"), ".")
+		if !found || name == "" || path == "" {
+			return nil, exitf(codeUsage, "--output %s: %q must be NAME:.path, such as POD:.status.podName", customColumns, part)
+		}
+		parsed := jsonpath.New(name).AllowMissingKeys(true)
+		if err := parsed.Parse("{." + path + "}"); err != nil {
+			return nil, exitf(codeUsage, "--output %s: %q: %w", customColumns, part, err)
+		}
+		columns = append(columns, column{name: name, of: func(object client.Object) string { return values(parsed, object) }})
+	}
+	return columns, nil
+}
+
+// values returns what a path finds in an object.
+func values(path *jsonpath.JSONPath, object client.Object) string {
+	if err := complete(object); err != nil {
+		return ""
+	}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return ""
+	}
+	results, err := path.FindResults(fields)
+	if err != nil {
+		return ""
+	}
+	var found []string
+	for _, result := range results {
+		for _, value := range result {
+			if value.Kind() != reflect.Interface || !value.IsNil() {
+				found = append(found, fmt.Sprint(value.Interface()))
+			}
+		}
+	}
+	return strings.Join(found, ",")
+}
