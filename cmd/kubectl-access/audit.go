@@ -40,7 +40,8 @@ func (c *cli) auditCommand() *cobra.Command {
 		Use: "audit", Short: "List who accessed which Pod, and the decisions",
 		Long: `List the AuditEvents: every exec, attach, port-forward, proxy and debug that
 somebody took or wanted to take, the oldest first. --since and --until take a
-duration, which is that long ago, or a time such as 2026-11-21T09:00:00Z.
+duration such as 24h or 7d, which is that long ago, or a time such as
+2026-11-21T09:00:00Z.
 
 --compare holds the API server's own audit log, as JSON lines, against the records,
 and lists the acts that went through without one. Its policy must log them:
@@ -219,12 +220,12 @@ func when(flag, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+	if ago, err := parseDuration(text); err == nil && ago >= 0 {
 		return time.Now().Add(-ago), nil
 	}
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return at, exitf(codeUsage, "%s %q: must be a duration such as 24h, or a time such as 2026-11-21T09:00:00Z", flag, text)
+		return at, exitf(codeUsage, "%s %q: must be a duration such as 24h or 7d, or a time such as 2026-11-21T09:00:00Z", flag, text)
 	}
 	return at, nil
 }

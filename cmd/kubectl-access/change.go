@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -56,15 +58,19 @@ func (c *cli) completeRequests(cmd *cobra.Command, args []string, _ string) ([]s
 func (c *cli) extendCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "extend NAME DURATION", Short: "Extend access, up to the template's maximum",
-		Long: `Extend access by DURATION, such as 15m or 1h30m, up to the template's
-maximum, which counts from when access was asked for. With -DURATION it ends
-sooner: put -- before it.`,
-		Example: "  kubectl access extend web-x7k2p 15m\n  kubectl access extend -- web-x7k2p -15m",
+		Long: `Extend access by DURATION, such as 15m, 1h30m or 1d, up to the template's
+maximum, which counts from when access was asked for. A DURATION such as -15m ends
+it sooner. Only who made the request may do either, and access that has ended stays
+ended: make another request.`,
+		Example: "  kubectl access extend web-x7k2p 15m\n  kubectl access extend web-x7k2p -15m",
 	}
 	return c.onRequest(cmd, []string{"DURATION"}, func(ctx context.Context, cl client.WithWatch, req request, args []string) error {
-		by, err := time.ParseDuration(args[0])
-		if err != nil || by == 0 {
-			return exitf(codeUsage, "DURATION: %q is not a duration such as 15m or 1h30m", args[0])
+		by, err := parseDuration(args[0])
+		if err != nil {
+			return exitf(codeUsage, "DURATION: %w", err)
+		}
+		if by == 0 {
+			return exitf(codeUsage, "DURATION: %s changes nothing; 15m extends access, and -15m shortens it", args[0])
 		}
 		if err := extend(ctx, cl, req, by); err != nil {
 			return err
@@ -73,7 +79,11 @@ sooner: put -- before it.`,
 		if err != nil {
 			return err
 		}
-		c.sayf("%s: access until %s", req.GetName(), end.Local().Format(time.TimeOnly))
+		if !end.After(time.Now()) {
+			c.sayf("%s: access ends now", req.GetName())
+			return nil
+		}
+		c.sayf("%s: access until %s, for %s", req.GetName(), until(end), duration.HumanDuration(time.Until(end)))
 		return nil
 	})
 }
@@ -90,7 +100,7 @@ func extend(ctx context.Context, cl client.Client, req request, by time.Duration
 	patch, err := json.Marshal([]jsonpatch.Operation{
 		jsonpatch.NewOperation("test", "/metadata/uid", req.GetUID()),
 		jsonpatch.NewOperation("test", "/spec/duration", before),
-		jsonpatch.NewOperation("replace", "/spec/duration", max(now+by, 0).String()),
+		jsonpatch.NewOperation("replace", "/spec/duration", short(max(now+by, 0))),
 	})
 	if err != nil {
 		return err
@@ -108,6 +118,24 @@ func extend(ctx context.Context, cl client.Client, req request, by time.Duration
 		return exitf(codeError, "%s has been changed in the meantime: its duration was %s, and is %s now; nothing was changed", named(req), before, after)
 	}
 	return err
+}
+
+// negativeLast puts durations below zero behind "--" if the command is extend, because
+// cobra would take -15m for flags.
+func negativeLast(root *cobra.Command, args []string) []string {
+	cmd, _, err := root.Find(args)
+	if err != nil || cmd.Name() != "extend" || slices.Contains(args, "--") {
+		return args
+	}
+	var others, negative []string
+	for _, arg := range args {
+		if len(arg) > 1 && arg[0] == '-' && strings.ContainsAny(arg[1:2], ".0123456789") {
+			negative = append(negative, arg)
+		} else {
+			others = append(others, arg)
+		}
+	}
+	return slices.Concat(others, []string{"--"}, negative)
 }
 
 func (c *cli) revokeCommand() *cobra.Command {

@@ -5,7 +5,7 @@
 //	kubectl access exec web --duration 30m       access to a running Pod
 //	kubectl access pod debug --shell             a Pod of your own, and a shell in it
 //	kubectl access list
-//	kubectl access extend web-x7k2p 15m
+//	kubectl access extend web-x7k2p 15m          or -15m, to end it sooner
 //	kubectl access revoke web-x7k2p
 //	kubectl access audit --user alice --since 24h
 //
@@ -40,6 +40,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	cmd := newCommand(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
+	cmd.SetArgs(negativeLast(cmd, os.Args[1:]))
 	ran, err := cmd.ExecuteContextC(ctx)
 	if err == nil {
 		return

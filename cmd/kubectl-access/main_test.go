@@ -323,11 +323,14 @@ func TestWhatIsRefusedIsExplained(t *testing.T) {
 		"no such template":         {alice, "exec wbe", codeNotFound, []string{`no ExecAccessTemplate "wbe"`, "asleep, evil, web"}},
 		"no template at all":       {alice, "exec web -n default", codeNotFound, []string{`no ExecAccessTemplate "web" in namespace default`}},
 		"not in the group":         {mallory, "exec web", codeRefused, []string{`user "mallory" is not allowed`, `"devs"`}},
-		"too long":                 {alice, "exec web -d 3h", codeRefused, []string{"3h0m0s", "2h"}},
+		"too long":                 {alice, "exec web -d 3h", codeRefused, []string{`3h exceeds the maximum of template "web", 2h`}},
+		"too many days":            {alice, "exec web -d 1d12h", codeRefused, []string{"36h exceeds"}},
 		"another's Pod":            {alice, "exec web --pod other", codeRefused, []string{"shop/other"}},
 		"no right to ask":          {nil, "exec web --as nobody", codeRefused, []string{"no right", "nobody"}},
 		"a duration of nonsense":   {alice, "exec web -d soon", codeUsage, []string{"--duration", "soon"}},
-		"a duration below nothing": {alice, "exec web -d -1m", codeUsage, []string{"--duration"}},
+		"a duration below nothing": {alice, "exec web -d -1m", codeUsage, []string{"--duration", "must be more than 0"}},
+		"a duration of nothing":    {alice, "exec web -d 0s", codeUsage, []string{"--duration", "must be more than 0; leave it out for the template's default"}},
+		"a wait below nothing":     {alice, "exec web --timeout -1m", codeUsage, []string{"--timeout", "0 does not wait"}},
 		"an unknown format":        {alice, "exec web -o xml", codeUsage, []string{"xml", "table, wide, json, yaml", "custom-columns"}},
 		"a broken format":          {alice, "list -o jsonpath={.items[}", codeUsage, []string{"jsonpath {.items[}"}},
 		"a column without a path":  {alice, "list -o custom-columns=NAME", codeUsage, []string{`"NAME" must be NAME:.path`}},
@@ -384,13 +387,17 @@ func TestAccessCanBeExtendedShortenedAndGivenBack(t *testing.T) {
 			t.Errorf("duration %q, %v; want %s", req.Spec.Duration, err, want)
 		}
 	}
-	kubectlAccess(t, alice, "extend", name, "15m", "-n", namespace).expect(t, 0, "access until")
-	duration("25m0s")
-	kubectlAccess(t, alice, "extend", "-n", namespace, "--", "exec/"+name, "-5m").expect(t, 0)
-	duration("20m0s")
-	kubectlAccess(t, alice, "extend", name, "2h", "-n", namespace).expect(t, codeRefused, "2h20m0s", "2h")
+	kubectlAccess(t, alice, "extend", name, "15m", "-n", namespace).expect(t, 0, name+": access until", "24m")
+	duration("25m")
+	kubectlAccess(t, alice, "extend", "-n", namespace, "--", "exec/"+name, "-3m").expect(t, 0)
+	duration("22m")
+	kubectlAccess(t, alice, "extend", name, "-2m", "-n", namespace).expect(t, 0, "19m")
+	duration("20m")
+	kubectlAccess(t, alice, "extend", name, "2h", "-n", namespace).expect(t, codeRefused, "2h20m", "2h")
+	kubectlAccess(t, alice, "extend", name, "1d", "-n", namespace).expect(t, codeRefused, "24h20m exceeds the maximum")
 	kubectlAccess(t, mallory, "extend", name, "1m", "-n", namespace).expect(t, codeRefused, "mallory")
-	kubectlAccess(t, alice, "extend", name, "long", "-n", namespace).expect(t, codeUsage, "DURATION")
+	kubectlAccess(t, alice, "extend", name, "long", "-n", namespace).expect(t, codeUsage, `DURATION: "long" is not a duration such as 30m, 1h30m or 1d`)
+	kubectlAccess(t, alice, "extend", name, "0m", "-n", namespace).expect(t, codeUsage, "0m changes nothing")
 	kubectlAccess(t, mallory, "revoke", name, "-n", namespace, "--reason", "why not").expect(t, codeRefused, "neither made the request nor may delete")
 	kubectlAccess(t, nil, "revoke", name, "-n", namespace).expect(t, codeRefused, "spec.revoked.reason")
 	kubectlAccess(t, alice, "revoke", "execaccessrequest.admitkit.dev/"+name, "-n", namespace, "-r", "done").expect(t, 0, "revoked")
@@ -399,6 +406,10 @@ func TestAccessCanBeExtendedShortenedAndGivenBack(t *testing.T) {
 	}
 	kubectlAccess(t, nil, "revoke", name, "-n", namespace, "-r", "to be sure").expect(t, codeRefused, "make another request")
 	kubectlAccess(t, alice, "describe", name, "-n", namespace).expect(t, 0, "by alice at", "done")
+
+	over := requested(t, "-d", "10m")
+	kubectlAccess(t, alice, "extend", over, "-1d", "-n", namespace).expect(t, 0, over+": access ends now")
+	kubectlAccess(t, alice, "extend", over, "1m", "-n", namespace).expect(t, codeRefused, "access ended at", "make another request")
 }
 
 func TestRequestsAndTemplatesAreListedInEveryFormat(t *testing.T) {
@@ -446,18 +457,18 @@ func TestExtendMindsNothingButTheDuration(t *testing.T) {
 	if err := admin.Status().Update(t.Context(), status); err != nil {
 		t.Fatal(err)
 	}
-	if err := extend(t.Context(), cl, req, time.Minute); err != nil || req.GetRequestSpec().Duration != "11m0s" {
-		t.Errorf("extended by 1m: %v, duration %s; want 11m0s", err, req.GetRequestSpec().Duration)
+	if err := extend(t.Context(), cl, req, time.Minute); err != nil || req.GetRequestSpec().Duration != "11m" {
+		t.Errorf("extended by 1m: %v, duration %s; want 11m", err, req.GetRequestSpec().Duration)
 	}
 
 	req = read(name)
 	kubectlAccess(t, alice, "extend", name, "5m", "-n", namespace).expect(t, 0)
 	var exit *exitError
-	if err := extend(t.Context(), cl, req, time.Minute); !errors.As(err, &exit) || exit.code != codeError || !strings.Contains(err.Error(), "16m0s") {
+	if err := extend(t.Context(), cl, req, time.Minute); !errors.As(err, &exit) || exit.code != codeError || !strings.Contains(err.Error(), "16m") {
 		t.Errorf("extended by what another has extended in the meantime: %v, want an error with the duration", err)
 	}
-	if after := read(name).GetRequestSpec().Duration; after != "16m0s" {
-		t.Errorf("duration %s, want that of the other: 16m0s", after)
+	if after := read(name).GetRequestSpec().Duration; after != "16m" {
+		t.Errorf("duration %s, want that of the other: 16m", after)
 	}
 }
 
@@ -579,7 +590,7 @@ func TestNamesAreCompleted(t *testing.T) {
 
 func TestHelpSpeaksOfKubectlAccess(t *testing.T) {
 	kubectlAccess(t, alice, "--help").expect(t, 0, "kubectl access [command]", "templates", "revoke")
-	kubectlAccess(t, alice, "exec", "--help").expect(t, 0, "kubectl access exec TEMPLATE", "--duration", "--kubeconfig", "--as")
+	kubectlAccess(t, alice, "exec", "--help").expect(t, 0, "kubectl access exec TEMPLATE", "--duration", "(default 5m)", "--kubeconfig", "--as")
 	kubectlAccess(t, alice, "--version").expect(t, 0, "version")
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,7 +33,7 @@ type ask struct {
 
 // requestCommand returns the command exec or pod.
 func (c *cli) requestCommand(k *kind) *cobra.Command {
-	a := &ask{cli: c, kind: k}
+	a := &ask{cli: c, kind: k, timeout: 5 * time.Minute}
 	cmd := &cobra.Command{
 		Use: k.name + " TEMPLATE", Short: k.short, Long: k.long, Example: k.example,
 		Args:              exactly("TEMPLATE"),
@@ -40,10 +41,10 @@ func (c *cli) requestCommand(k *kind) *cobra.Command {
 		RunE:              func(cmd *cobra.Command, args []string) error { return a.run(cmd.Context(), args[0]) },
 	}
 	flags := cmd.Flags()
-	flags.DurationVarP(&a.duration, "duration", "d", 0, "duration of the access, such as 30m or 1h30m (default: the template's)")
+	flags.VarP(durationFlag{&a.duration, moreThanZero}, "duration", "d", "duration of the access, such as 30m, 1h30m or 1d (default: the template's)")
 	flags.StringVarP(&a.reason, "reason", "r", "", "reason for the access")
 	flags.StringVar(&a.name, "name", "", "name of the request (default: the template's name and a suffix)")
-	flags.DurationVar(&a.timeout, "timeout", time.Minute, "how long to wait until access is ready; 0 does not wait")
+	flags.Var(durationFlag{&a.timeout, notBelowZero}, "timeout", "how long to wait until access is ready; 0 does not wait")
 	flags.BoolVar(&a.shell, "shell", false, "run the access command once access is ready")
 	if k == execRequests {
 		flags.StringVar(&a.pod, "pod", "", "name of the Pod (default: a ready Pod of the workload)")
@@ -54,11 +55,22 @@ func (c *cli) requestCommand(k *kind) *cobra.Command {
 	return cmd
 }
 
+func moreThanZero(d time.Duration) error {
+	if d <= 0 {
+		return errors.New("must be more than 0; leave it out for the template's default")
+	}
+	return nil
+}
+
+func notBelowZero(d time.Duration) error {
+	if d < 0 {
+		return errors.New("must not be less than 0; 0 does not wait")
+	}
+	return nil
+}
+
 func (a *ask) run(ctx context.Context, template string) error {
-	switch {
-	case a.duration < 0:
-		return exitf(codeUsage, "--duration %s: must be more than 0", a.duration)
-	case a.shell && a.timeout == 0:
+	if a.shell && a.timeout == 0 {
 		return exitf(codeUsage, "--shell has to wait: --timeout must be more than 0")
 	}
 	show, err := a.output.printer(false)
@@ -103,7 +115,7 @@ func (a *ask) create(ctx context.Context, cl client.Client, namespace, template 
 	spec := req.GetRequestSpec()
 	spec.TemplateName, spec.Reason = template, a.reason
 	if a.duration > 0 {
-		spec.Duration = a.duration.String()
+		spec.Duration = short(a.duration)
 	}
 	if r, ok := req.(*v1alpha1.ExecAccessRequest); ok {
 		r.Spec.TargetPod = a.pod

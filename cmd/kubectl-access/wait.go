@@ -39,12 +39,12 @@ func (a *ask) wait(ctx context.Context, cl client.WithWatch, req request) error 
 	progress.done()
 	switch {
 	case err == nil:
-		a.sayf("access until %s, %s from now", req.GetRequestStatus().ExpiresAt.Local().Format(time.TimeOnly), left(req))
+		a.sayf("%s: access until %s, for %s", req.GetName(), until(req.GetRequestStatus().ExpiresAt.Time), left(req))
 		return nil
 	case ctx.Err() != nil:
 		return a.interrupted(ctx, cl, req)
 	case waiting.Err() != nil:
-		return exitf(codeTimeout, "not ready after %s: %s\n%s", a.timeout, stage(req), kept(req.GetName()))
+		return exitf(codeTimeout, "not ready after %s: %s\n%s", short(a.timeout), stage(req), kept(req.GetName()))
 	}
 	return err
 }
