@@ -185,7 +185,7 @@ func (c *cli) describeCommand() *cobra.Command {
 			"Name", req.GetName(), "Namespace", req.GetNamespace(), "Kind", kindOf(req).name, "Template", spec.TemplateName,
 			"Requester", requester(req), "Groups", groups, "Reason", spec.Reason, "Duration", spec.Duration,
 			"Revoked", revocation(spec.Revoked),
-			"Pod", status.PodName, "Ready", fmt.Sprint(status.Ready), "Expires", moment(status.ExpiresAt), "Left", left(req),
+			"Pod", status.PodName, "Pod not ready", troubled(ctx, cl, req.GetNamespace(), status.PodName), "Ready", fmt.Sprint(status.Ready), "Expires", moment(status.ExpiresAt), "Left", left(req),
 			"Command", status.AccessMessage,
 		); err != nil {
 			return err

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -61,16 +64,76 @@ func explained(err error) error {
 	case apierrors.IsNotFound(err):
 		return &exitError{code: codeNotFound, err: err}
 	case apierrors.IsForbidden(err):
-		if _, reason, denied := strings.Cut(err.Error(), denial); denied {
+		reason, denied := denial(err)
+		if denied {
 			return exitf(codeRefused, "refused: %s", reason)
 		}
-		return exitf(codeRefused, "you have no right to do this: %w", err)
+		return exitf(codeRefused, "you have no right to do this: %s", reason)
 	case apierrors.IsInvalid(err):
-		return exitf(codeRefused, "refused: %w", err)
+		return exitf(codeRefused, "refused: %s", why(err))
 	}
 	return err
 }
 
-// denial separates the name of the webhook that denied a request, which means
-// nothing to an engineer, from its message.
-const denial = " denied the request: "
+// why says in plain words what an error of the API says: without the names of
+// webhooks and kinds, which mean nothing to an engineer, and without Go's syntax.
+func why(err error) string {
+	if apierrors.IsForbidden(err) {
+		reason, _ := denial(err)
+		return reason
+	}
+	status := apierrors.APIStatus(nil)
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return err.Error()
+	}
+	var reasons []string
+	for _, cause := range status.Status().Details.Causes {
+		reason := invalidValue.ReplaceAllString(cause.Message, "")
+		if field := cause.Field; field != "" && field != "<nil>" && !strings.Contains(reason, field) {
+			reason = field + ": " + reason
+		}
+		if reason = plain(reason); !slices.Contains(reasons, reason) {
+			reasons = append(reasons, reason)
+		}
+	}
+	if len(reasons) == 0 {
+		return err.Error()
+	}
+	return strings.Join(reasons, "; ")
+}
+
+// invalidValue is how the API begins what is wrong with a field.
+var invalidValue = regexp.MustCompile(`^Invalid value: (?:"(?:[^"\\]|\\.)*": )?`)
+
+// denial says why something is forbidden, and whether a webhook or a policy denied it,
+// and not RBAC.
+func denial(err error) (reason string, denied bool) {
+	for _, after := range []string{" denied the request: ", " denied request: "} {
+		if _, reason, denied := strings.Cut(err.Error(), after); denied {
+			return plain(reason), true
+		}
+	}
+	_, reason, found := strings.Cut(err.Error(), " is forbidden: ")
+	if !found {
+		reason = err.Error()
+	}
+	return reason, false
+}
+
+// plain writes lists as people do, ["a" "b"] as "a", "b", and names this program's flags
+// and commands in place of the fields that they set.
+func plain(reason string) string {
+	reason = goList.ReplaceAllStringFunc(reason, func(list string) string {
+		return cmp.Or(strings.ReplaceAll(strings.Trim(list, "[]"), `" "`, `", "`), "(none)")
+	})
+	return flagsOfFields.Replace(reason)
+}
+
+// goList is a list of strings as Go prints it.
+var goList = regexp.MustCompile(`\[(?:"(?:[^"\\]|\\.)*"(?: "(?:[^"\\]|\\.)*")*)?\]`)
+
+var flagsOfFields = strings.NewReplacer(
+	"spec.revoked.reason", "--reason", "spec.reason", "--reason", "spec.targetPod", "--pod",
+	"spec.duration: ", "duration ", "spec.duration and spec.singleUse", "the duration",
+	"to end the access set spec.revoked", "to end the access use 'kubectl access revoke'", "spec.revoked: ", "",
+)

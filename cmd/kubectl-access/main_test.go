@@ -305,7 +305,7 @@ func TestWhoMayNotWatchIsToldSoAtOnce(t *testing.T) {
 	for user, may := range map[string]string{"dave": "who may list", "erin": "who may read alone"} {
 		t.Run(may, func(t *testing.T) {
 			o := kubectlAccess(t, nil, "exec", "web", "-n", namespace, "--as", user, "--timeout", "1m").
-				expect(t, codeRefused, "no right to watch execaccessrequests", user, "The request is kept")
+				expect(t, codeRefused, "cannot tell when access is ready", `cannot watch resource "execaccessrequests"`, user, "The request is kept")
 			if strings.Contains(o.stderr, "reflector") {
 				t.Errorf("standard error has the informer's log: %s", o.stderr)
 			}
@@ -323,8 +323,8 @@ func TestWhatIsRefusedIsExplained(t *testing.T) {
 		"no such template":         {alice, "exec wbe", codeNotFound, []string{`no ExecAccessTemplate "wbe"`, "asleep, evil, web"}},
 		"no template at all":       {alice, "exec web -n default", codeNotFound, []string{`no ExecAccessTemplate "web" in namespace default`}},
 		"not in the group":         {mallory, "exec web", codeRefused, []string{`user "mallory" is not allowed`, `"devs"`}},
-		"too long":                 {alice, "exec web -d 3h", codeRefused, []string{`3h exceeds the maximum of template "web", 2h`}},
-		"too many days":            {alice, "exec web -d 1d12h", codeRefused, []string{"36h exceeds"}},
+		"too long":                 {alice, "exec web -d 3h", codeRefused, []string{`duration 3h exceeds the maximum of template "web", 2h`}},
+		"too many days":            {alice, "exec web -d 1d12h", codeRefused, []string{"duration 36h exceeds"}},
 		"another's Pod":            {alice, "exec web --pod other", codeRefused, []string{"shop/other"}},
 		"no right to ask":          {nil, "exec web --as nobody", codeRefused, []string{"no right", "nobody"}},
 		"a duration of nonsense":   {alice, "exec web -d soon", codeUsage, []string{"--duration", "soon"}},
@@ -394,12 +394,13 @@ func TestAccessCanBeExtendedShortenedAndGivenBack(t *testing.T) {
 	kubectlAccess(t, alice, "extend", name, "-2m", "-n", namespace).expect(t, 0, "19m")
 	duration("20m")
 	kubectlAccess(t, alice, "extend", name, "2h", "-n", namespace).expect(t, codeRefused, "2h20m", "2h")
-	kubectlAccess(t, alice, "extend", name, "1d", "-n", namespace).expect(t, codeRefused, "24h20m exceeds the maximum")
-	kubectlAccess(t, mallory, "extend", name, "1m", "-n", namespace).expect(t, codeRefused, "mallory")
+	kubectlAccess(t, alice, "extend", name, "1d", "-n", namespace).expect(t, codeRefused, "duration 24h20m exceeds the maximum")
+	kubectlAccess(t, mallory, "extend", name, "1m", "-n", namespace).
+		expect(t, codeRefused, `refused: the duration can be changed by the requester only, not by "mallory"; to end the access use 'kubectl access revoke'`)
 	kubectlAccess(t, alice, "extend", name, "long", "-n", namespace).expect(t, codeUsage, `DURATION: "long" is not a duration such as 30m, 1h30m or 1d`)
 	kubectlAccess(t, alice, "extend", name, "0m", "-n", namespace).expect(t, codeUsage, "0m changes nothing")
-	kubectlAccess(t, mallory, "revoke", name, "-n", namespace, "--reason", "why not").expect(t, codeRefused, "neither made the request nor may delete")
-	kubectlAccess(t, nil, "revoke", name, "-n", namespace).expect(t, codeRefused, "spec.revoked.reason")
+	kubectlAccess(t, mallory, "revoke", name, "-n", namespace, "--reason", "why not").expect(t, codeRefused, `refused: user "mallory" neither made the request nor may delete`)
+	kubectlAccess(t, nil, "revoke", name, "-n", namespace).expect(t, codeRefused, "--reason: say why")
 	kubectlAccess(t, alice, "revoke", "execaccessrequest.admitkit.dev/"+name, "-n", namespace, "-r", "done").expect(t, 0, "revoked")
 	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(req), req); err != nil || req.Spec.Revoked == nil || req.Spec.Revoked.By != "alice" || req.Spec.Revoked.Reason != "done" {
 		t.Errorf("the record after revoke: %+v, %v", req.Spec.Revoked, err)

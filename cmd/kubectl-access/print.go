@@ -81,7 +81,7 @@ var requestColumns = []column{
 	{name: "TEMPLATE", of: ofRequest(func(r request) string { return r.GetRequestSpec().TemplateName })},
 	{name: "POD", of: ofRequest(func(r request) string { return r.GetRequestStatus().PodName })},
 	{name: "REQUESTER", of: ofRequest(requester)},
-	{name: "READY", of: ofRequest(func(r request) string { return fmt.Sprint(r.GetRequestStatus().Ready) })},
+	{name: "STATUS", of: ofRequest(standing)},
 	{name: "LEFT", of: ofRequest(left)},
 	{name: "EXPIRES", wide: true, of: ofRequest(func(r request) string { return moment(r.GetRequestStatus().ExpiresAt) })},
 	{name: "DURATION", wide: true, of: ofRequest(func(r request) string { return r.GetRequestSpec().Duration })},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net"
@@ -14,8 +15,63 @@ import (
 	"sync/atomic"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/testing/controlplane"
 )
+
+// anotherTemplate makes a template of Deployment/web for the time of a test.
+func anotherTemplate(t *testing.T, name string, change func(*v1alpha1.AccessConfig)) {
+	t.Helper()
+	made := &v1alpha1.ExecAccessTemplate{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "web"}, made); err != nil {
+		t.Fatal(err)
+	}
+	made.ObjectMeta = metav1.ObjectMeta{Namespace: namespace, Name: name}
+	change(&made.Spec.AccessConfig)
+	if err := admin.Create(t.Context(), made); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := admin.Delete(context.WithoutCancel(t.Context()), made); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestARefusalIsSaidOnceAndInPlainWords(t *testing.T) {
+	anotherTemplate(t, "web-with-reason", func(config *v1alpha1.AccessConfig) { config.RequireReason, config.AllowedUsers = true, nil })
+	for sentence, c := range map[string]struct {
+		user       *controlplane.User
+		args, want string
+	}{
+		"by the template":   {mallory, "exec web", `refused: user "mallory" is not allowed by template "web", which allows the groups "devs" and the users "carol", "dave", "erin"`},
+		"without any users": {mallory, "exec web-with-reason -r x", `refused: user "mallory" is not allowed by template "web-with-reason", which allows the groups "devs" and the users (none)`},
+		"without a reason":  {alice, "exec web-with-reason", `refused: template "web-with-reason" requires --reason`},
+		"by the schema": {
+			alice, "exec web --name " + strings.Repeat("a", 53),
+			`refused: the name must have at most 52 characters: those of Role and RoleBinding are made of it`,
+		},
+		"by RBAC": {
+			nil, "exec web --as nobody",
+			`you have no right to do this: User "nobody" cannot create resource "execaccessrequests" in API group "admitkit.dev" in the namespace "shop"`,
+		},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			o := kubectlAccess(t, c.user, append(strings.Fields(c.args), "-n", namespace)...).expect(t, codeRefused)
+			if want := "error: " + c.want + "\n"; o.stderr != want {
+				t.Errorf("standard error is\n%s, want\n%s", o.stderr, want)
+			}
+		})
+	}
+	o := kubectlAccess(t, alice, "pod", "privileged", "-n", namespace, "--name", "once-said").expect(t, codeRefused)
+	if strings.Count(o.stderr, "PodRefused") != 1 {
+		t.Errorf("the refusal is not said once:\n%s", o.stderr)
+	}
+}
 
 // A kubectl of the tests' own shows what the real one would get.
 func TestTheShellConnectsAsTheCommandLineSays(t *testing.T) {

@@ -2,11 +2,14 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -16,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	apiwait "k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/client-go/tools/cache"
@@ -32,22 +36,54 @@ func (a *ask) wait(ctx context.Context, cl client.WithWatch, req request) error 
 	progress := newProgress(a.ErrOut)
 	waiting, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	err := follow(waiting, cl, req, func() (bool, error) {
-		progress.show(printers.EscapeTerminal(stage(req)))
-		return req.GetRequestStatus().Ready, hopeless(req)
+	var latest atomic.Pointer[request]
+	show := func(req request) {
+		text := printers.EscapeTerminal(cmp.Or(aboutPod(waiting, cl, req), stage(req)))
+		if waiting.Err() == nil { // else the Pod was perhaps not read
+			progress.show(text)
+		}
+	}
+	// Users may get the Pod of their request, and not always watch it.
+	var polling sync.WaitGroup
+	polling.Go(func() {
+		apiwait.UntilWithContext(waiting, func(context.Context) {
+			if req := latest.Load(); req != nil {
+				show(*req)
+			}
+		}, podInterval)
 	})
-	progress.done()
+	err := follow(waiting, cl, req, func() (bool, error) {
+		// What is hopeless is said once, by the error.
+		err := hopeless(waiting, cl, req)
+		if ready := req.GetRequestStatus().Ready; ready || err != nil {
+			return ready, err
+		}
+		now := req.DeepCopyObject().(request)
+		latest.Store(&now)
+		show(now)
+		return false, nil
+	})
+	cancelled := waiting.Err()
+	cancel()
+	polling.Wait()
+	last := progress.done()
 	switch {
 	case err == nil:
 		a.sayf("%s: access until %s, for %s", req.GetName(), until(req.GetRequestStatus().ExpiresAt.Time), left(req))
+		if why := troubled(ctx, cl, req.GetNamespace(), req.GetRequestStatus().PodName); why != "" {
+			a.sayf("the Pod is not ready: %s", printers.EscapeTerminal(why))
+		}
 		return nil
 	case ctx.Err() != nil:
 		return a.interrupted(ctx, cl, req)
-	case waiting.Err() != nil:
-		return exitf(codeTimeout, "not ready after %s: %s\n%s", short(a.timeout), stage(req), kept(req.GetName()))
+	case cancelled != nil:
+		return exitf(codeTimeout, "not ready after %s: %s\n%s", short(a.timeout), last, kept(req))
 	}
 	return err
 }
+
+// podInterval is how often a Pod that is not ready is asked why.
+const podInterval = time.Second
 
 // follow calls done with each state of a request until it says so. It ends when
 // the request may not be watched: trying again would not help.
@@ -85,14 +121,14 @@ func follow(ctx context.Context, cl client.WithWatch, req request, done func() (
 		return done()
 	})
 	if cause := context.Cause(ctx); apierrors.IsForbidden(cause) {
-		return exitf(codeRefused, "when access is ready is not known: you have no right to watch %s in namespace %s: %w\n%s", k.resource, namespace, cause, kept(name))
+		return exitf(codeRefused, "cannot tell when access is ready: %s\n%s", why(cause), kept(req))
 	}
 	return explained(err)
 }
 
 // kept says what may be done with a request that nobody waits for any more.
-func kept(name string) string {
-	return fmt.Sprintf("The request is kept: see 'kubectl access describe %s', or 'kubectl access revoke %s'", name, name)
+func kept(req request) string {
+	return fmt.Sprintf("The request is kept: see 'kubectl access describe %[1]s -n %[2]s', or 'kubectl access revoke %[1]s -n %[2]s'", req.GetName(), req.GetNamespace())
 }
 
 func copyInto(req request, from runtime.Object) {
@@ -113,57 +149,86 @@ var stages = []struct{ condition, waiting string }{
 	{v1alpha1.ConditionAccessResourcesReady, "waiting for the Pod"},
 }
 
-// stage says where a request is: the first of its conditions that does not hold.
+// stage says where a request is: the first of its conditions that is not known, or
+// does not hold.
 func stage(req request) string {
-	status := req.GetRequestStatus()
-	if c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAccessStillValid); c != nil && c.Status == metav1.ConditionFalse {
+	if c := unmet(req); c != nil {
 		return words(c)
 	}
 	for _, s := range stages {
-		c := meta.FindStatusCondition(status.Conditions, s.condition)
-		switch {
-		case c == nil:
+		if meta.FindStatusCondition(req.GetRequestStatus().Conditions, s.condition) == nil {
 			return s.waiting
-		case c.Status != metav1.ConditionTrue:
-			return words(c)
 		}
 	}
 	return "ready"
+}
+
+// unmet returns the first condition of a request that does not hold, or nil.
+func unmet(req request) *metav1.Condition {
+	conditions := req.GetRequestStatus().Conditions
+	if c := meta.FindStatusCondition(conditions, v1alpha1.ConditionAccessStillValid); c != nil && c.Status == metav1.ConditionFalse {
+		return c
+	}
+	for _, s := range stages {
+		c := meta.FindStatusCondition(conditions, s.condition)
+		if c != nil && c.Status != metav1.ConditionTrue {
+			return c
+		}
+	}
+	return nil
+}
+
+// standing says in a word how a request stands: Ready, or why it is not.
+func standing(req request) string {
+	c := unmet(req)
+	switch {
+	case c != nil:
+		return c.Reason
+	case req.GetRequestSpec().Revoked != nil:
+		return v1alpha1.ReasonRevoked
+	case v1alpha1.Over(req, time.Now()):
+		return v1alpha1.ReasonExpired
+	case req.GetRequestStatus().Ready:
+		return "Ready"
+	}
+	return "Pending"
 }
 
 func words(c *metav1.Condition) string {
 	if c.Message == "" {
 		return c.Type + " is " + string(c.Status) + ": " + c.Reason
 	}
-	return c.Message + " (" + c.Reason + ")"
+	return plain(c.Message) + " (" + c.Reason + ")"
 }
 
 // hopeless returns an error if a request cannot become ready until somebody changes
 // something else. That includes a Pod that the API server refuses, although a quota
 // may be free again at some time: the user who waits wants to know why at once, and
 // the request is tried again all the same.
-func hopeless(req request) error {
-	if c := meta.FindStatusCondition(req.GetRequestStatus().Conditions, v1alpha1.ConditionAccessStillValid); c != nil && c.Status == metav1.ConditionFalse {
+func hopeless(ctx context.Context, cl client.Client, req request) error {
+	c := unmet(req)
+	switch {
+	case c == nil:
+		return nil
+	case c.Type == v1alpha1.ConditionAccessStillValid:
 		return exitf(codeRefused, "access has ended: %s", words(c))
 	}
-	for _, s := range stages {
-		c := meta.FindStatusCondition(req.GetRequestStatus().Conditions, s.condition)
-		if c == nil || c.Status == metav1.ConditionTrue {
-			continue
+	switch c.Reason {
+	case v1alpha1.ReasonNotAllowed, v1alpha1.ReasonTooMany, v1alpha1.ReasonDurationInvalid, v1alpha1.ReasonDurationTooLong, v1alpha1.ReasonMissing,
+		v1alpha1.ReasonSingleUse, v1alpha1.ReasonRequesterUnknown, v1alpha1.ReasonPodGone, v1alpha1.ReasonPodEnded,
+		v1alpha1.ReasonNameTaken, v1alpha1.ReasonPodRefused, v1alpha1.ReasonUnknownPod, v1alpha1.ReasonTemplateInvalid:
+		reason := words(c)
+		if pod := aboutPod(ctx, cl, req); pod != "" {
+			reason += "\n" + pod
 		}
-		switch c.Reason {
-		case v1alpha1.ReasonNotAllowed, v1alpha1.ReasonTooMany, v1alpha1.ReasonDurationInvalid, v1alpha1.ReasonDurationTooLong, v1alpha1.ReasonMissing,
-			v1alpha1.ReasonSingleUse, v1alpha1.ReasonRequesterUnknown, v1alpha1.ReasonPodGone, v1alpha1.ReasonPodEnded,
-			v1alpha1.ReasonNameTaken, v1alpha1.ReasonPodRefused, v1alpha1.ReasonUnknownPod, v1alpha1.ReasonTemplateInvalid:
-			return exitf(codeRefused, "refused: %s\n%s", words(c), kept(req.GetName()))
-		}
+		return exitf(codeRefused, "refused: %s\n%s", reason, kept(req))
 	}
 	return nil
 }
 
 // interrupted offers to revoke a request that nobody waits for any more.
 func (a *ask) interrupted(ctx context.Context, cl client.Client, req request) error {
-	keep := func() error { return exitf(codeInterrupted, "interrupted\n%s", kept(req.GetName())) }
+	keep := func() error { return exitf(codeInterrupted, "interrupted\n%s", kept(req)) }
 	if !isTerminal(a.In) || !isTerminal(a.ErrOut) {
 		return keep()
 	}
@@ -175,7 +240,7 @@ func (a *ask) interrupted(ctx context.Context, cl client.Client, req request) er
 	revoking, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	if err := revoke(revoking, cl, req, "nobody waits for it"); err != nil {
-		return exitf(codeInterrupted, "interrupted; revoking %s failed: %w\n%s", req.GetName(), err, kept(req.GetName()))
+		return exitf(codeInterrupted, "interrupted; revoking %s failed: %s\n%s", req.GetName(), why(err), kept(req))
 	}
 	return exitf(codeInterrupted, "interrupted; %s is revoked", req.GetName())
 }
@@ -187,20 +252,22 @@ type progress struct {
 	terminal bool
 	stages   chan string
 	ended    chan struct{}
+	current  string
 }
 
 func newProgress(out io.Writer) *progress {
-	p := &progress{out: out, terminal: isTerminal(out), stages: make(chan string), ended: make(chan struct{})}
+	p := &progress{out: out, terminal: isTerminal(out), stages: make(chan string), ended: make(chan struct{}), current: stages[0].waiting}
 	go p.run()
 	return p
 }
 
 func (p *progress) show(stage string) { p.stages <- stage }
 
-// done takes the spinner away.
-func (p *progress) done() {
+// done takes the spinner away, and returns what was waited for last.
+func (p *progress) done() string {
 	close(p.stages)
 	<-p.ended
+	return p.current
 }
 
 func (p *progress) run() {
@@ -208,10 +275,9 @@ func (p *progress) run() {
 	const frames, wipe = `|/-\`, "\r\x1b[K"
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	current := "waiting"
 	for i := 0; ; i++ {
 		if p.terminal {
-			p.print(fmt.Sprintf("%s%c %s", wipe, frames[i%len(frames)], current))
+			p.print(fmt.Sprintf("%s%c %s", wipe, frames[i%len(frames)], p.current))
 		}
 		select {
 		case next, ok := <-p.stages:
@@ -221,10 +287,10 @@ func (p *progress) run() {
 				}
 				return
 			}
-			if next != current && !p.terminal {
+			if next != p.current && !p.terminal {
 				p.print(next + "\n")
 			}
-			current = next
+			p.current = next
 		case <-tick.C:
 		}
 	}
