@@ -61,6 +61,8 @@ pods/ephemeralcontainers at level Metadata. It exits with 1 if something is miss
 	flags.BoolVarP(&q.watch, "watch", "w", false, "continue with new acts")
 	flags.StringVar(&q.file, "compare", "", "list the acts in this audit log of the API server that have no record; - is standard input")
 	q.output = c.addOutputFlags(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("pod", c.completePods)
+	_ = cmd.RegisterFlagCompletionFunc("decision", cobra.FixedCompletions([]string{string(v1alpha1.AuditAllowed), string(v1alpha1.AuditDenied)}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

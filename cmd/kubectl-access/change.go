@@ -38,23 +38,6 @@ func (c *cli) onRequest(cmd *cobra.Command, names []string, do func(context.Cont
 	return cmd
 }
 
-// completeRequests completes the name of a request.
-func (c *cli) completeRequests(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	cl, namespace, err := c.connect()
-	if err != nil || len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	objects, err := c.list(cmd.Context(), cl, client.InNamespace(namespace), requestsOf)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var names []string
-	for _, object := range objects {
-		names = append(names, object.GetName())
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
-}
-
 func (c *cli) extendCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "extend NAME DURATION", Short: "Extend access, up to the template's maximum",

@@ -56,6 +56,7 @@ lists them; "exec" asks for access to a Pod that runs, "pod" for a Pod of your o
 	})
 	c.flags.AddFlags(c.global)
 	root.PersistentFlags().AddFlagSet(c.global)
+	c.completeGlobal(root)
 	root.AddCommand(
 		c.requestCommand(execRequests), c.requestCommand(podRequests),
 		c.listCommand(), c.templatesCommand(), c.describeCommand(), c.extendCommand(), c.revokeCommand(),

@@ -26,7 +26,7 @@ type kind struct {
 	example     string
 	newRequest  func() request
 	newList     func() client.ObjectList
-	newTemplate func() client.Object
+	newTemplate func() v1alpha1.Template
 	templates   func() client.ObjectList
 }
 
@@ -35,15 +35,22 @@ var (
 		name: "exec", resource: "execaccessrequests", template: "ExecAccessTemplate",
 		short: "Ask for access to a Pod that runs",
 		long: `Ask for access to a Pod that runs, wait until it is there, and print the command
-that uses it, or with --shell run that command.`,
+that uses it, or with --shell run that command.
+
+TEMPLATE is the name of a template, or a workload such as deployment/web, which
+stands for the one template that fits it. Without it, those that you may use are
+listed.`,
 		example: `  # Access to a Pod of the template's workload, for as long as the template says
   kubectl access exec web
+
+  # The same by the workload, if one template fits; if several do, it lists them
+  kubectl access exec deployment/web
 
   # Half an hour in a certain Pod, with a shell at once
   kubectl access exec web --pod web-7c9d8f6b5d-x2x4q --duration 30m --reason "orders are stuck" --shell`,
 		newRequest:  func() request { return &v1alpha1.ExecAccessRequest{} },
 		newList:     func() client.ObjectList { return &v1alpha1.ExecAccessRequestList{} },
-		newTemplate: func() client.Object { return &v1alpha1.ExecAccessTemplate{} },
+		newTemplate: func() v1alpha1.Template { return &v1alpha1.ExecAccessTemplate{} },
 		templates:   func() client.ObjectList { return &v1alpha1.ExecAccessTemplateList{} },
 	}
 	podRequests = &kind{
@@ -51,7 +58,11 @@ that uses it, or with --shell run that command.`,
 		short: "Ask for a Pod of your own",
 		long: `Ask for a Pod of your own, made after the template's workload, wait until it is
 ready, and print the command that uses it, or with --shell run that command. The
-Pod is deleted when access ends.`,
+Pod is deleted when access ends.
+
+TEMPLATE is the name of a template, or a workload such as deployment/web, which
+stands for the one template that fits it. Without it, those that you may use are
+listed.`,
 		example: `  # A Pod of one's own, and a shell in it
   kubectl access pod debug --shell
 
@@ -59,7 +70,7 @@ Pod is deleted when access ends.`,
   kubectl access pod debug --duration 10m -o name`,
 		newRequest:  func() request { return &v1alpha1.PodAccessRequest{} },
 		newList:     func() client.ObjectList { return &v1alpha1.PodAccessRequestList{} },
-		newTemplate: func() client.Object { return &v1alpha1.PodAccessTemplate{} },
+		newTemplate: func() v1alpha1.Template { return &v1alpha1.PodAccessTemplate{} },
 		templates:   func() client.ObjectList { return &v1alpha1.PodAccessTemplateList{} },
 	}
 	kinds = []*kind{execRequests, podRequests}

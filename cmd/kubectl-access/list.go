@@ -7,8 +7,10 @@ import (
 
 	"github.com/spf13/cobra"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
 )
 
 // listCommand returns the command that lists requests.
@@ -29,9 +31,20 @@ func (c *cli) listCommand() *cobra.Command {
 
 // templatesCommand returns the command that lists templates.
 func (c *cli) templatesCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "templates", Short: "List what you can request, who may request it, and for how long"}
+	var mine bool
+	cmd := &cobra.Command{
+		Use: "templates", Short: "List what you can request, who may request it, and for how long",
+		Long: `List the templates: what can be requested, who may request it, and for how long.
+--mine lists those that name you or one of your groups, where you may make the
+request.`,
+	}
+	cmd.Flags().BoolVar(&mine, "mine", false, "only those that you may use")
 	return c.listing(cmd, "templates", func(ctx context.Context, cl client.Client, scope client.InNamespace) ([]client.Object, error) {
-		return c.list(ctx, cl, scope, func(k *kind) client.ObjectList { return k.templates() })
+		objects, err := c.list(ctx, cl, scope, func(k *kind) client.ObjectList { return k.templates() })
+		if err != nil || !mine {
+			return objects, err
+		}
+		return usable(ctx, cl, objects)
 	})
 }
 
@@ -82,11 +95,11 @@ func in(namespace string, everywhere bool) string {
 func (c *cli) list(ctx context.Context, cl client.Client, scope client.InNamespace, newList func(*kind) client.ObjectList) ([]client.Object, error) {
 	var objects []client.Object
 	for _, k := range kinds {
-		list := newList(k)
-		if err := cl.List(ctx, list, scope); err != nil {
+		found, err := listOf(ctx, cl, newList(k), string(scope))
+		if err != nil {
 			return nil, explained(err)
 		}
-		each(list, func(object client.Object) { objects = append(objects, object) })
+		objects = append(objects, found...)
 	}
 	slices.SortStableFunc(objects, func(a, b client.Object) int {
 		return strings.Compare(a.GetNamespace()+"\x00"+a.GetName(), b.GetNamespace()+"\x00"+b.GetName())
@@ -96,12 +109,61 @@ func (c *cli) list(ctx context.Context, cl client.Client, scope client.InNamespa
 
 // ofMine keeps the requests of the current user.
 func ofMine(ctx context.Context, cl client.Client, objects []client.Object) ([]client.Object, error) {
-	review := &authenticationv1.SelfSubjectReview{}
-	if err := cl.Create(ctx, review); err != nil && !apierrors.IsAlreadyExists(err) {
-		return nil, explained(err)
+	me, err := whoAmI(ctx, cl)
+	if err != nil {
+		return nil, err
 	}
 	return slices.DeleteFunc(objects, func(object client.Object) bool {
 		by := object.(request).GetRequestSpec().Requester
-		return by == nil || by.Username != review.Status.UserInfo.Username
+		return by == nil || by.Username != me.Username
 	}), nil
+}
+
+// whoAmI returns the user that the API server takes the current one for.
+func whoAmI(ctx context.Context, cl client.Client) (authenticationv1.UserInfo, error) {
+	review := &authenticationv1.SelfSubjectReview{}
+	err := cl.Create(ctx, review)
+	return review.Status.UserInfo, explained(err)
+}
+
+// usable keeps the templates that the current user may use: those that name the user
+// or one of their groups, where RBAC lets them make the request.
+func usable(ctx context.Context, cl client.Client, templates []client.Object) ([]client.Object, error) {
+	me, err := whoAmI(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	type place struct {
+		namespace string
+		kind      *kind
+	}
+	may := map[place]bool{}
+	var found []client.Object
+	for _, object := range templates {
+		config := object.(v1alpha1.Template).GetAccessConfig()
+		if !slices.Contains(config.AllowedUsers, me.Username) && !slices.ContainsFunc(me.Groups, func(group string) bool { return slices.Contains(config.AllowedGroups, group) }) {
+			continue
+		}
+		at := place{object.GetNamespace(), kindOf(object)}
+		if _, known := may[at]; !known {
+			if may[at], err = mayCreate(ctx, cl, at.kind, at.namespace); err != nil {
+				return nil, explained(err)
+			}
+		}
+		if may[at] {
+			found = append(found, object)
+		}
+	}
+	return found, nil
+}
+
+// mayCreate asks the API server whether the current user may make requests of a kind.
+func mayCreate(ctx context.Context, cl client.Client, k *kind, namespace string) (bool, error) {
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: namespace, Verb: "create", Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Resource: k.resource,
+		},
+	}}
+	err := cl.Create(ctx, review)
+	return review.Status.Allowed, err
 }

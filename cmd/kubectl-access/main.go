@@ -1,7 +1,7 @@
 // Command kubectl-access is a kubectl plugin for engineers who need access to a
 // Pod for a limited time:
 //
-//	kubectl access templates                     what you can request
+//	kubectl access templates --mine              what you can request
 //	kubectl access exec web --duration 30m       access to a running Pod
 //	kubectl access pod debug --shell             a Pod of your own, and a shell in it
 //	kubectl access list
@@ -14,10 +14,11 @@
 //
 //	0    done
 //	1    an error
-//	2    invalid command line
+//	2    invalid command line, or several templates fit the workload
 //	3    refused by the template or by policy, or a right is missing
 //	4    not ready in time; the request is kept
-//	5    the template, request or Pod does not exist, or admitkit is not installed
+//	5    the template, request or Pod does not exist, no template fits the workload,
+//	     or admitkit is not installed
 //	130  interrupted
 //
 // With --shell the exit code is that of the command in the Pod, or 128 plus the

@@ -167,7 +167,11 @@ func setUp(ctx context.Context) error {
 		clusterRole("no-patch", "create", "get", "list", "watch"), boundTo("no-patch", "carol"),
 		clusterRole("no-watch", "create", "get", "list"), boundTo("no-watch", "dave"),
 		clusterRole("no-list", "create", "get"), boundTo("no-list", "erin"),
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "no-requests"}, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccesstemplates", "execaccesstemplates"}, Verbs: []string{"list"}},
+		}}, boundTo("no-requests", "frank"),
 		deployment("web", &one), deployment("asleep", &none),
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "of-nobody", Namespace: namespace}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "example.com/a"}}}},
 		&v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: namespace}, Spec: v1alpha1.ExecAccessTemplateSpec{AccessConfig: config, ControllerTargetRef: web}},
 		&v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "working", Namespace: namespace}, Spec: v1alpha1.ExecAccessTemplateSpec{AccessConfig: echo, ControllerTargetRef: web}},
 		&v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "evil", Namespace: namespace}, Spec: v1alpha1.ExecAccessTemplateSpec{AccessConfig: evil, ControllerTargetRef: web}},
@@ -325,7 +329,8 @@ func TestWhatIsRefusedIsExplained(t *testing.T) {
 		"not in the group":         {mallory, "exec web", codeRefused, []string{`user "mallory" is not allowed`, `"devs"`}},
 		"too long":                 {alice, "exec web -d 3h", codeRefused, []string{`duration 3h exceeds the maximum of template "web", 2h`}},
 		"too many days":            {alice, "exec web -d 1d12h", codeRefused, []string{"duration 36h exceeds"}},
-		"another's Pod":            {alice, "exec web --pod other", codeRefused, []string{"shop/other"}},
+		"a Pod that is not there":  {alice, "exec web --pod nosuch", codeNotFound, []string{`there is no Pod "nosuch" in namespace shop; without --pod`}},
+		"another's Pod":            {alice, "exec asleep --pod of-nobody", codeRefused, []string{"Pod shop/of-nobody is not one of Deployment/asleep"}},
 		"no right to ask":          {nil, "exec web --as nobody", codeRefused, []string{"no right", "nobody"}},
 		"a duration of nonsense":   {alice, "exec web -d soon", codeUsage, []string{"--duration", "soon"}},
 		"a duration below nothing": {alice, "exec web -d -1m", codeUsage, []string{"--duration", "must be more than 0"}},
@@ -334,7 +339,12 @@ func TestWhatIsRefusedIsExplained(t *testing.T) {
 		"an unknown format":        {alice, "exec web -o xml", codeUsage, []string{"xml", "table, wide, json, yaml", "custom-columns"}},
 		"a broken format":          {alice, "list -o jsonpath={.items[}", codeUsage, []string{"jsonpath {.items[}"}},
 		"a column without a path":  {alice, "list -o custom-columns=NAME", codeUsage, []string{`"NAME" must be NAME:.path`}},
-		"a missing template":       {alice, "exec", codeUsage, []string{"TEMPLATE is missing"}},
+		"a missing template":       {alice, "exec", codeUsage, []string{"TEMPLATE is missing; those that you may use in namespace shop: asleep, evil, web"}},
+		"no template for anybody":  {mallory, "exec", codeUsage, []string{"TEMPLATE is missing", "exec --help"}},
+		"a workload of several":    {alice, "exec Deployment/web", codeUsage, []string{"several templates fit Deployment/web", ": evil, web, working"}},
+		"a workload of none":       {alice, "exec deploy/none", codeNotFound, []string{"no ExecAccessTemplate for Deployment/none in namespace shop"}},
+		"a workload of others":     {mallory, "exec deployments.apps/asleep", codeRefused, []string{"none of the templates for Deployment/asleep: asleep"}},
+		"a workload of what":       {alice, "exec depl/web", codeUsage, []string{`no kind "depl"`}},
 		"one argument too many":    {alice, "exec web debug", codeUsage, []string{`"debug"`}},
 		"an unknown command":       {alice, "exce web", codeUsage, []string{"exce", "exec"}},
 		"flags that do not agree":  {alice, "exec web --shell -o json", codeUsage, []string{"shell", "output", "exec --help"}},
@@ -401,12 +411,14 @@ func TestAccessCanBeExtendedShortenedAndGivenBack(t *testing.T) {
 	kubectlAccess(t, alice, "extend", name, "0m", "-n", namespace).expect(t, codeUsage, "0m changes nothing")
 	kubectlAccess(t, mallory, "revoke", name, "-n", namespace, "--reason", "why not").expect(t, codeRefused, `refused: user "mallory" neither made the request nor may delete`)
 	kubectlAccess(t, nil, "revoke", name, "-n", namespace).expect(t, codeRefused, "--reason: say why")
+	kubectlAccess(t, alice, "exec", "web", "-n", namespace, "--name", name).expect(t, codeError, "leave out --name, or revoke it")
 	kubectlAccess(t, alice, "revoke", "execaccessrequest.admitkit.dev/"+name, "-n", namespace, "-r", "done").expect(t, 0, "revoked")
 	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(req), req); err != nil || req.Spec.Revoked == nil || req.Spec.Revoked.By != "alice" || req.Spec.Revoked.Reason != "done" {
 		t.Errorf("the record after revoke: %+v, %v", req.Spec.Revoked, err)
 	}
 	kubectlAccess(t, nil, "revoke", name, "-n", namespace, "-r", "to be sure").expect(t, codeRefused, "make another request")
 	kubectlAccess(t, alice, "describe", name, "-n", namespace).expect(t, 0, "by alice at", "done")
+	kubectlAccess(t, alice, "exec", "web", "-n", namespace, "--name", name).expect(t, codeError, "access has ended", "leave out --name, or choose another")
 
 	over := requested(t, "-d", "10m")
 	kubectlAccess(t, alice, "extend", over, "-1d", "-n", namespace).expect(t, 0, over+": access ends now")
@@ -583,10 +595,34 @@ func TestAnAuditorSeesWhoDidWhatAndWhatComes(t *testing.T) {
 }
 
 func TestNamesAreCompleted(t *testing.T) {
-	name := requested(t)
+	name, ended := requested(t), requested(t)
+	kubectlAccess(t, alice, "revoke", ended, "-n", namespace).expect(t, 0)
+	completed := func(want, not string, args ...string) {
+		t.Helper()
+		words := strings.Fields(kubectlAccess(t, nil, append([]string{"__complete"}, append(args, "")...)...).expect(t, 0).stdout)
+		if !slices.Contains(words, want) || slices.Contains(words, not) {
+			t.Errorf("%q is completed by %q, want %q, and not %q", args, words, want, not)
+		}
+	}
 	kubectlAccess(t, alice, "__complete", "exec", "-n", namespace, "").expect(t, 0, "asleep\nevil\nweb\n")
-	kubectlAccess(t, alice, "__complete", "revoke", "-n", namespace, "").expect(t, 0, name)
-	kubectlAccess(t, alice, "__complete", "list", "-o", "").expect(t, 0, "yaml")
+	completed(name, ended, "revoke", "-n", namespace)
+	completed(name, ended, "extend", "-n", namespace)
+	completed(name, ended, "describe", "-n", namespace)
+	completed("yaml", "", "list", "-o")
+	completed(namespace, "", "list", "-n")
+	config, err := clientcmd.LoadFromFile(cluster.Admin().KubeConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	completed(config.CurrentContext, "", "list", "--context")
+	completed("Denied", "", "audit", "--decision")
+	req := &v1alpha1.ExecAccessRequest{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, req); err != nil {
+		t.Fatal(err)
+	}
+	completed(req.Status.PodName, "of-nobody", "exec", "web", "-n", namespace, "--pod")
+	completed(req.Status.PodName, "of-nobody", "exec", "deployment/web", "-n", namespace, "--pod")
+	completed(req.Status.PodName, "", "audit", "-n", namespace, "--pod")
 }
 
 func TestHelpSpeaksOfKubectlAccess(t *testing.T) {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
@@ -36,9 +38,14 @@ func (c *cli) requestCommand(k *kind) *cobra.Command {
 	a := &ask{cli: c, kind: k, timeout: 5 * time.Minute}
 	cmd := &cobra.Command{
 		Use: k.name + " TEMPLATE", Short: k.short, Long: k.long, Example: k.example,
-		Args:              exactly("TEMPLATE"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil // run says which there are
+			}
+			return exactly("TEMPLATE")(cmd, args)
+		},
 		ValidArgsFunction: c.completeTemplates(k),
-		RunE:              func(cmd *cobra.Command, args []string) error { return a.run(cmd.Context(), args[0]) },
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.run(cmd.Context(), args) },
 	}
 	flags := cmd.Flags()
 	flags.VarP(durationFlag{&a.duration, moreThanZero}, "duration", "d", "duration of the access, such as 30m, 1h30m or 1d (default: the template's)")
@@ -47,7 +54,8 @@ func (c *cli) requestCommand(k *kind) *cobra.Command {
 	flags.Var(durationFlag{&a.timeout, notBelowZero}, "timeout", "how long to wait until access is ready; 0 does not wait")
 	flags.BoolVar(&a.shell, "shell", false, "run the access command once access is ready")
 	if k == execRequests {
-		flags.StringVar(&a.pod, "pod", "", "name of the Pod (default: a ready Pod of the workload)")
+		flags.StringVar(&a.pod, "pod", "", "name of the Pod (default: a Pod of the workload)")
+		_ = cmd.RegisterFlagCompletionFunc("pod", a.completeTargetPods)
 	}
 	a.output = c.addOutputFlags(cmd)
 	cmd.MarkFlagsMutuallyExclusive("shell", "output")
@@ -69,7 +77,7 @@ func notBelowZero(d time.Duration) error {
 	return nil
 }
 
-func (a *ask) run(ctx context.Context, template string) error {
+func (a *ask) run(ctx context.Context, args []string) error {
 	if a.shell && a.timeout == 0 {
 		return exitf(codeUsage, "--shell has to wait: --timeout must be more than 0")
 	}
@@ -81,17 +89,19 @@ func (a *ask) run(ctx context.Context, template string) error {
 	if err != nil {
 		return err
 	}
-	if err := a.templateExists(ctx, cl, namespace, template); err != nil {
+	template, err := a.template(ctx, cl, namespace, args)
+	if err != nil {
 		return err
 	}
 	req, err := a.create(ctx, cl, namespace, template)
 	if err != nil {
 		return err
 	}
-	if a.timeout == 0 {
-		a.sayf("%s created in namespace %s", named(req), namespace)
-	} else if err := a.wait(ctx, cl, req); err != nil {
-		return err
+	a.sayf("%s created in namespace %s", named(req), namespace)
+	if a.timeout > 0 {
+		if err := a.wait(ctx, cl, req); err != nil {
+			return err
+		}
 	}
 	switch {
 	case a.shell:
@@ -105,12 +115,21 @@ func (a *ask) run(ctx context.Context, template string) error {
 	return nil
 }
 
+// maxName is the length of a request's name that the API accepts.
+const maxName = 52
+
+// generateName returns the beginning of a request's name, to which the API server
+// appends five characters.
+func generateName(template string) string {
+	return strings.TrimRight(template[:min(len(template), maxName-len("-12345"))], "-.") + "-"
+}
+
 // create makes the request.
 func (a *ask) create(ctx context.Context, cl client.Client, namespace, template string) (request, error) {
 	req := a.kind.newRequest()
 	req.SetNamespace(namespace)
 	if req.SetName(a.name); a.name == "" {
-		req.SetGenerateName(template + "-")
+		req.SetGenerateName(generateName(template))
 	}
 	spec := req.GetRequestSpec()
 	spec.TemplateName, spec.Reason = template, a.reason
@@ -121,10 +140,80 @@ func (a *ask) create(ctx context.Context, cl client.Client, namespace, template 
 		r.Spec.TargetPod = a.pod
 	}
 	err := cl.Create(ctx, req)
-	if apierrors.IsAlreadyExists(err) {
-		return nil, exitf(codeError, "there is a request %q in namespace %s already; leave out --name, or revoke it", a.name, namespace)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return nil, a.taken(ctx, cl, req)
+	// The webhook has no other way to say so.
+	case a.pod != "" && apierrors.IsForbidden(err) && strings.Contains(err.Error(), fmt.Sprintf("Pod %s/%s does not exist", namespace, a.pod)):
+		return nil, exitf(codeNotFound, "there is no Pod %q in namespace %s; without --pod you get a Pod of the workload", a.pod, namespace)
 	}
 	return req, explained(err)
+}
+
+// taken says that the name of a request is taken, and whether by one that has ended.
+func (a *ask) taken(ctx context.Context, cl client.Client, req request) error {
+	if err := cl.Get(ctx, client.ObjectKeyFromObject(req), req); err == nil && v1alpha1.Over(req, time.Now()) {
+		return exitf(codeError, "there is a request %q in namespace %s already, whose access has ended; it stays as a record, so leave out --name, or choose another", a.name, req.GetNamespace())
+	}
+	return exitf(codeError, "there is a request %q in namespace %s already; leave out --name, or revoke it", a.name, req.GetNamespace())
+}
+
+// template returns the name of the template that an argument means: a template's own,
+// or a workload's, such as Deployment/web, that one template fits.
+func (a *ask) template(ctx context.Context, cl client.Client, namespace string, args []string) (string, error) {
+	switch {
+	case len(args) == 0:
+		all, err := listOf(ctx, cl, a.kind.templates(), namespace)
+		if err == nil {
+			all, err = usable(ctx, cl, all)
+		}
+		if err != nil || len(all) == 0 {
+			return "", exitf(codeUsage, "TEMPLATE is missing\nSee 'kubectl access %s --help'", a.kind.name)
+		}
+		return "", exitf(codeUsage, "TEMPLATE is missing; those that you may use in namespace %s: %s", namespace, strings.Join(names(all), ", "))
+	case strings.Contains(args[0], "/"):
+		return a.templateFor(ctx, cl, namespace, args[0])
+	}
+	return args[0], a.templateExists(ctx, cl, namespace, args[0])
+}
+
+// templateFor returns the template for a workload, of those that the user may use.
+func (a *ask) templateFor(ctx context.Context, cl client.Client, namespace, workload string) (string, error) {
+	word, name, _ := strings.Cut(workload, "/")
+	mapper, err := a.flags.ToRESTMapper()
+	if err != nil {
+		return "", err
+	}
+	gvk, err := mapper.KindFor(schema.ParseGroupResource(word).WithVersion(""))
+	if meta.IsNoMatchError(err) {
+		return "", exitf(codeUsage, "%q: this cluster has no kind %q; name a template, or a workload such as deployment/web", workload, word)
+	}
+	if err != nil {
+		return "", explained(err)
+	}
+	apiVersion, kind := gvk.ToAPIVersionAndKind()
+	target := v1alpha1.ControllerTargetRef{APIVersion: apiVersion, Kind: kind, Name: name}
+	all, err := listOf(ctx, cl, a.kind.templates(), namespace)
+	if err != nil {
+		return "", explained(err)
+	}
+	fitting := slices.DeleteFunc(all, func(t client.Object) bool {
+		ref := t.(v1alpha1.Template).GetTargetRef()
+		return ref == nil || *ref != target
+	})
+	if len(fitting) == 0 {
+		return "", exitf(codeNotFound, "there is no %s for %s in namespace %s; 'kubectl access templates' shows those that are", a.kind.template, target, namespace)
+	}
+	yours, err := usable(ctx, cl, fitting)
+	switch {
+	case err != nil:
+		return "", err
+	case len(yours) == 0:
+		return "", exitf(codeRefused, "you may use none of the templates for %s: %s", target, strings.Join(names(fitting), ", "))
+	case len(yours) > 1:
+		return "", exitf(codeUsage, "several templates fit %s; name one of them: %s", target, strings.Join(names(yours), ", "))
+	}
+	return yours[0].GetName(), nil
 }
 
 // templateExists lists the templates if this one is not among them. If the user
@@ -137,37 +226,11 @@ func (a *ask) templateExists(ctx context.Context, cl client.Client, namespace, t
 	if !apierrors.IsNotFound(err) {
 		return explained(err)
 	}
-	names, err := templateNames(ctx, cl, a.kind, namespace)
-	if err != nil || len(names) == 0 {
+	all, err := listOf(ctx, cl, a.kind.templates(), namespace)
+	if err != nil || len(all) == 0 {
 		return exitf(codeNotFound, "there is no %s %q in namespace %s; 'kubectl access templates -A' shows those that are", a.kind.template, template, namespace)
 	}
-	return exitf(codeNotFound, "there is no %s %q in namespace %s; there are: %s", a.kind.template, template, namespace, strings.Join(names, ", "))
-}
-
-func templateNames(ctx context.Context, cl client.Client, k *kind, namespace string) ([]string, error) {
-	list := k.templates()
-	if err := cl.List(ctx, list, client.InNamespace(namespace)); err != nil {
-		return nil, err
-	}
-	var names []string
-	each(list, func(t client.Object) { names = append(names, t.GetName()) })
-	slices.Sort(names)
-	return names, nil
-}
-
-// completeTemplates completes the name of a template.
-func (c *cli) completeTemplates(k *kind) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		cl, namespace, err := c.connect()
-		if err != nil || len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		names, err := templateNames(cmd.Context(), cl, k, namespace)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
-		}
-		return names, cobra.ShellCompDirectiveNoFileComp
-	}
+	return exitf(codeNotFound, "there is no %s %q in namespace %s; there are: %s", a.kind.template, template, namespace, strings.Join(names(all), ", "))
 }
 
 // left returns the remaining time of the access.

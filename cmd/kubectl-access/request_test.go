@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
@@ -40,6 +41,82 @@ func anotherTemplate(t *testing.T, name string, change func(*v1alpha1.AccessConf
 			t.Error(err)
 		}
 	})
+}
+
+func TestTheNameOfTheRequestIsSaidForOtherCommands(t *testing.T) {
+	for _, wait := range []string{"0", "1m"} {
+		o := kubectlAccess(t, alice, "exec", "web", "-n", namespace, "--timeout", wait).expect(t, 0)
+		name := regexp.MustCompile(`execaccessrequests/web-\w+`).FindString(o.stderr)
+		if name == "" {
+			t.Fatalf("no name of a request in:\n%s", o.stderr)
+		}
+		kubectlAccess(t, alice, "extend", name, "1m", "-n", namespace).expect(t, 0)
+		kubectlAccess(t, alice, "revoke", name, "-n", namespace).expect(t, 0)
+	}
+}
+
+func TestATemplateOfAnyNameGivesARequestAValidName(t *testing.T) {
+	for sentence, name := range map[string]string{
+		"46 characters":                 "web-" + strings.Repeat("a", 42),
+		"47 characters":                 "web-" + strings.Repeat("a", 43),
+		"the longest":                   "web-" + strings.Repeat("a", 249),
+		"a dot where the name is cut":   "web-" + strings.Repeat("a", 41) + ".test",
+		"a hyphen where the name is it": "web-" + strings.Repeat("a", 41) + "-test",
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			anotherTemplate(t, name, func(*v1alpha1.AccessConfig) {})
+			kubectlAccess(t, alice, "exec", name, "-n", namespace, "-o", "name").expect(t, 0, "execaccessrequest.admitkit.dev/web-aaaa")
+		})
+	}
+}
+
+func TestAWorkloadStandsForTheOneTemplateThatFits(t *testing.T) {
+	for _, workload := range []string{"Deployment/asleep", "deploy/asleep", "deployments.apps/asleep"} {
+		kubectlAccess(t, alice, "exec", workload, "-n", namespace, "--timeout", "0").expect(t, 0, "execaccessrequests/asleep-")
+	}
+	kubectlAccess(t, alice, "pod", "deploy/web", "-n", namespace, "--timeout", "0").expect(t, 0, "podaccessrequests/debug-")
+	anotherTemplate(t, "web-for-sales", func(config *v1alpha1.AccessConfig) { config.AllowedGroups = []string{"sales"} })
+	kubectlAccess(t, mallory, "exec", "deployment/web", "-n", namespace).expect(t, 0, "execaccessrequests/web-for-sales-")
+}
+
+func TestTemplatesOfMineAreThoseThatIMayUse(t *testing.T) {
+	anotherTemplate(t, "web-for-sales", func(config *v1alpha1.AccessConfig) { config.AllowedGroups = []string{"sales"} })
+	anotherTemplate(t, "web-for-ann", func(config *v1alpha1.AccessConfig) {
+		config.AllowedGroups, config.AllowedUsers = nil, []string{"alice", "frank"}
+	})
+	mine := func(user string, groups ...string) []string {
+		t.Helper()
+		args := []string{"templates", "--mine", "-A", "-o", "name", "--as", user}
+		for _, group := range append(groups, "system:authenticated") {
+			args = append(args, "--as-group", group)
+		}
+		o := kubectlAccess(t, nil, args...)
+		return strings.Fields(regexp.MustCompile(`(?m)^.*/`).ReplaceAllString(o.stdout, ""))
+	}
+	if got := mine("alice", "devs"); !slices.Contains(got, "web") || !slices.Contains(got, "debug") || !slices.Contains(got, "web-for-ann") || slices.Contains(got, "web-for-sales") {
+		t.Errorf("alice may use %q, want web, debug and web-for-ann, and not web-for-sales", got)
+	}
+	if got := mine("mallory", "sales"); !slices.Equal(got, []string{"web-for-sales"}) {
+		t.Errorf("mallory may use %q, want web-for-sales alone", got)
+	}
+	// The template names frank, but RBAC does not let him make requests.
+	if got := mine("frank"); len(got) > 0 {
+		t.Errorf("frank may use %q, want nothing", got)
+	}
+	kubectlAccess(t, nil, "templates", "-n", namespace, "--as", "frank").expect(t, 0, "web-for-ann")
+}
+
+func TestAnEndOnAnotherDayHasItsDateAndZone(t *testing.T) {
+	anotherTemplate(t, "web-for-days", func(config *v1alpha1.AccessConfig) { config.MaxDuration = "72h" })
+	command := cluster.Kubectl(t.Context(), alice, "access", "exec", "web-for-days", "-n", namespace, "-d", "1d12h", "--name", "for-days")
+	command.Env = append(command.Env, "TZ=UTC")
+	o := ran(t, command, command.Run).expect(t, 0)
+	if !regexp.MustCompile(`for-days: access until ` + time.Now().UTC().Add(36*time.Hour).Format(time.DateOnly) + ` \d\d:\d\d:\d\d UTC, for 35h`).MatchString(o.stderr) {
+		t.Errorf("no date and zone in:\n%s", o.stderr)
+	}
+	command = cluster.Kubectl(t.Context(), alice, "access", "extend", "for-days", "1d", "-n", namespace)
+	command.Env = append(command.Env, "TZ=UTC")
+	ran(t, command, command.Run).expect(t, 0, time.Now().UTC().Add(60*time.Hour).Format(time.DateOnly), " UTC")
 }
 
 func TestARefusalIsSaidOnceAndInPlainWords(t *testing.T) {
