@@ -105,8 +105,8 @@ func why(err error) string {
 // invalidValue is how the API begins what is wrong with a field.
 var invalidValue = regexp.MustCompile(`^Invalid value: (?:"(?:[^"\\]|\\.)*": )?`)
 
-// denial says why something is forbidden, and whether a webhook or a policy denied it,
-// and not RBAC.
+// denial says why something is forbidden, and whether a webhook, a policy or a quota
+// denied it, and not RBAC.
 func denial(err error) (reason string, denied bool) {
 	for _, after := range []string{" denied the request: ", " denied request: "} {
 		if _, reason, denied := strings.Cut(err.Error(), after); denied {
@@ -115,9 +115,9 @@ func denial(err error) (reason string, denied bool) {
 	}
 	_, reason, found := strings.Cut(err.Error(), " is forbidden: ")
 	if !found {
-		reason = err.Error()
+		return err.Error(), false
 	}
-	return reason, false
+	return reason, !strings.HasPrefix(reason, `User "`) // as RBAC begins
 }
 
 // plain writes lists as people do, ["a" "b"] as "a", "b", and names this program's flags

@@ -338,6 +338,7 @@ func TestWhatIsRefusedIsExplained(t *testing.T) {
 		"a wait below nothing":     {alice, "exec web --timeout -1m", codeUsage, []string{"--timeout", "0 does not wait"}},
 		"an unknown format":        {alice, "exec web -o xml", codeUsage, []string{"xml", "table, wide, json, yaml", "custom-columns"}},
 		"a broken format":          {alice, "list -o jsonpath={.items[}", codeUsage, []string{"jsonpath {.items[}"}},
+		"no column":                {alice, "list -o custom-columns", codeUsage, []string{`must be NAME:.path`}},
 		"a column without a path":  {alice, "list -o custom-columns=NAME", codeUsage, []string{`"NAME" must be NAME:.path`}},
 		"a missing template":       {alice, "exec", codeUsage, []string{"TEMPLATE is missing; those that you may use in namespace shop: asleep, evil, web"}},
 		"no template for anybody":  {mallory, "exec", codeUsage, []string{"TEMPLATE is missing", "exec --help"}},

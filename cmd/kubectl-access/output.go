@@ -69,8 +69,8 @@ func (o *output) listPrinter(everywhere bool) (printer, error) {
 // printer prints objects one by one, by default as a table. A table of all namespaces
 // has a column for the namespace.
 func (o *output) printer(everywhere bool) (printer, error) {
-	if spec, found := strings.CutPrefix(*o.OutputFormat, customColumns+"="); found {
-		columns, err := parseColumns(spec)
+	if isCustom(*o.OutputFormat) {
+		columns, err := parseColumns(strings.TrimPrefix(*o.OutputFormat, customColumns+"="))
 		return o.table(func(client.Object) []column { return columns }), err
 	}
 	p, err := o.resourcePrinter()
@@ -94,7 +94,7 @@ func (o *output) printer(everywhere bool) (printer, error) {
 // resourcePrinter returns kubectl's printer of a format, or nil for a table.
 func (o *output) resourcePrinter() (printers.ResourcePrinter, error) {
 	switch format := *o.OutputFormat; {
-	case !o.asked(), format == "table", format == "wide", strings.HasPrefix(format, customColumns+"="):
+	case !o.asked(), format == "table", format == "wide", isCustom(format):
 		return nil, nil
 	}
 	p, err := o.ToPrinter()
@@ -105,6 +105,10 @@ func (o *output) resourcePrinter() (printers.ResourcePrinter, error) {
 		return nil, exitf(codeUsage, "--output: %w", err)
 	}
 	return p, nil
+}
+
+func isCustom(format string) bool {
+	return format == customColumns || strings.HasPrefix(format, customColumns+"=")
 }
 
 // complete adds kind and version to an object.

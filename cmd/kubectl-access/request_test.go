@@ -16,11 +16,14 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
@@ -148,6 +151,26 @@ func TestARefusalIsSaidOnceAndInPlainWords(t *testing.T) {
 	if strings.Count(o.stderr, "PodRefused") != 1 {
 		t.Errorf("the refusal is not said once:\n%s", o.stderr)
 	}
+}
+
+func TestAQuotaRefusesAndIsNoMissingRight(t *testing.T) {
+	const full = "full"
+	target := v1alpha1.ControllerTargetRef{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
+	testkit.Create(t, admin,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: full}},
+		&v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: full}, Spec: v1alpha1.ExecAccessTemplateSpec{
+			AccessConfig: v1alpha1.AccessConfig{AllowedGroups: []string{"devs"}}, ControllerTargetRef: target,
+		}},
+		&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "none", Namespace: full}, Spec: corev1.ResourceQuotaSpec{
+			Hard: corev1.ResourceList{"count/execaccessrequests.admitkit.dev": resource.MustParse("0")},
+		}},
+	)
+	var o outcome
+	testkit.Eventually(t, "the quota counts", func(context.Context) bool {
+		o = kubectlAccess(t, alice, "exec", "web", "-n", full, "--timeout", "0")
+		return o.code != 0
+	})
+	o.expect(t, codeRefused, "error: refused: exceeded quota: none")
 }
 
 // A kubectl of the tests' own shows what the real one would get.
