@@ -4,9 +4,8 @@ import (
 	"context"
 	"regexp"
 	"strings"
-	"testing"
-
 	"syscall"
+	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -93,23 +92,29 @@ func TestAPodThatIsNotReadySaysWhyInItsOwnWords(t *testing.T) {
 }
 
 func TestAWaitThatIsTooLongEndsWithTheWordsOfThePod(t *testing.T) {
-	unscheduled(t)
-	done := make(chan outcome)
-	go func() {
-		done <- kubectlAccess(t, alice, "pod", "unscheduled", "-n", namespace, "--name", "too-long", "--timeout", "8s")
-	}()
-	becomes(t, "too-long", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "app", State: waitingFor("ErrImagePull", "no such host")}}})
-	(<-done).expect(t, codeTimeout, "not ready after 8s: Pod podaccess-too-long: container app: ErrImagePull: no such host")
+	waitsWhile(t, "too-long", "5s", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
+		Name: "app", State: waitingFor("ErrImagePull", "no such host"),
+	}}}).expect(t, codeTimeout, "not ready after 5s: Pod podaccess-too-long: container app: ErrImagePull: no such host")
 }
 
 func TestAPodThatEndedSaysItsExitCode(t *testing.T) {
-	unscheduled(t)
-	done := make(chan outcome)
-	go func() { done <- kubectlAccess(t, alice, "pod", "unscheduled", "-n", namespace, "--name", "ended") }()
-	becomes(t, "ended", corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{
+	waitsWhile(t, "ended", "1m", corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{
 		Name: "app", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}},
-	}}})
-	(<-done).expect(t, codeRefused, "PodEnded", "container app ended with exit code 137: OOMKilled")
+	}}}).expect(t, codeRefused, "PodEnded", "container app ended with exit code 137: OOMKilled")
+}
+
+// waitsWhile asks for a Pod that becomes as the status says.
+func waitsWhile(t *testing.T, name, timeout string, status corev1.PodStatus) outcome {
+	t.Helper()
+	unscheduled(t)
+	command := cluster.Kubectl(t.Context(), alice, "access", "pod", "unscheduled", "-n", namespace, "--name", name, "--timeout", timeout)
+	return ran(t, command, func() error {
+		if err := command.Start(); err != nil {
+			return err
+		}
+		becomes(t, name, status)
+		return command.Wait()
+	})
 }
 
 func TestTheListShowsAPodThatIsGone(t *testing.T) {
