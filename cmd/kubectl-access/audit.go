@@ -25,7 +25,7 @@ import (
 // query selects records.
 type query struct {
 	*cli
-	user, pod, decision string
+	user, pod, request, decision string
 	since, until        string
 	everywhere, watch   bool
 	file                string
@@ -54,6 +54,7 @@ pods/ephemeralcontainers at level Metadata. It exits with 1 if something is miss
 	flags := cmd.Flags()
 	flags.StringVar(&q.user, "user", "", "only acts of this user")
 	flags.StringVar(&q.pod, "pod", "", "only acts in this Pod")
+	flags.StringVar(&q.request, "request", "", "only the story of this access request, and the acts under it")
 	flags.StringVar(&q.decision, "decision", "", "only acts that were Allowed, or Denied")
 	flags.StringVar(&q.since, "since", "", "only acts since this time")
 	flags.StringVar(&q.until, "until", "", "only acts before this time")
@@ -185,6 +186,7 @@ func (q *query) labels(namespace string) client.MatchingLabels {
 	}
 	set(auditevent.LabelUser, q.user)
 	set(auditevent.LabelPod, q.pod)
+	set(auditevent.LabelRequest, q.request)
 	set(auditevent.LabelDecision, q.decision)
 	if !q.everywhere {
 		set(auditevent.LabelNamespace, namespace)
@@ -200,6 +202,9 @@ func (q *query) matches(event *v1alpha1.AuditEvent, namespace string) bool {
 		last = event.Status.LastTime.Time
 	}
 	if q.user != "" && q.user != r.User.Username || !q.from.IsZero() && last.Before(q.from) || !q.to.IsZero() && !r.Time.Time.Before(q.to) {
+		return false
+	}
+	if by := r.AccessRequest; q.request != "" && (by == nil || by.Name != q.request) {
 		return false
 	}
 	is := func(act v1alpha1.AuditFold) bool { return q.isAbout(act, namespace) }
@@ -242,7 +247,12 @@ var auditColumns = []column{
 	{name: "WAY", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return string(e.Spec.Way) })},
 	{name: "NAMESPACE", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Namespace })},
 	{name: "POD", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Pod })},
-	{name: "COMMAND", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return commandLine(e.Spec.Command) })},
+	{name: "COMMAND", of: ofRecord(func(e *v1alpha1.AuditEvent) string {
+		if e.Spec.Object != nil { // the decision of an extension
+			return e.Spec.Verb + " " + e.Spec.Object.Name
+		}
+		return commandLine(e.Spec.Command)
+	})},
 	{name: "DECISION", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return string(e.Spec.Decision) })},
 	{name: "COUNT", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return strconv.FormatInt(max(e.Status.Count, 1), 10) })},
 	{name: "CONTAINER", wide: true, of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Container })},

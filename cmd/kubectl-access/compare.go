@@ -24,8 +24,8 @@ import (
 // compare holds the API server's own audit log against the records, and lists the acts
 // that went through without one.
 func (q *query) compare(ctx context.Context) error {
-	if q.watch || q.decision != "" {
-		return exitf(codeUsage, "--compare lists what is missing: it goes with neither --watch nor --decision")
+	if q.watch || q.decision != "" || q.request != "" {
+		return exitf(codeUsage, "--compare lists what is missing: it goes with none of --watch, --decision and --request")
 	}
 	if !q.output.asked() {
 		*q.output.OutputFormat = "wide"

@@ -590,6 +590,10 @@ func TestAnAuditorSeesWhoDidWhatAndWhatComes(t *testing.T) {
 	if err := watching.Wait(); !errors.As(err, &exit) || exit.ExitCode() != codeInterrupted {
 		t.Errorf("after an interrupt: %v, want exit code %d", err, codeInterrupted)
 	}
+	testkit.Eventually(t, "the story of a request is told", func(context.Context) bool {
+		story := kubectlAccess(t, nil, "audit", "-n", namespace, "--request", name).stdout
+		return strings.Contains(story, "asked "+name) && strings.Contains(story, "granted "+name) && !strings.Contains(story, "two words")
+	})
 	kubectlAccess(t, nil, "audit", "--since", "yesterday").expect(t, codeUsage, "--since", "yesterday")
 	kubectlAccess(t, nil, "audit", "--decision", "Maybe").expect(t, codeUsage, "Allowed or Denied")
 	kubectlAccess(t, alice, "audit", "-A").expect(t, codeRefused, "no right")
