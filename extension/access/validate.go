@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,6 +58,9 @@ func (v *requestRules[T]) validateCreate(ctx context.Context, obj T, req *extens
 	}
 	if spec.SingleUse && !v.options.SingleUse {
 		return refuseSingleUse()
+	}
+	if err := v.validateOwners(ctx, nil, obj.GetOwnerReferences(), req); err != nil {
+		return err
 	}
 	t, err := v.template(ctx, req.Namespace, spec.TemplateName)
 	if err != nil {
@@ -113,12 +117,15 @@ func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extens
 	if err := req.Old(old); err != nil {
 		return err
 	}
+	if err := v.validateOwners(ctx, old.GetOwnerReferences(), obj.GetOwnerReferences(), req); err != nil {
+		return err
+	}
 	spec, before := obj.GetRequestSpec(), old.GetRequestSpec()
 	switch {
 	case obj.GetTargetPod() != old.GetTargetPod():
 		return refuse(reasonChanged, "spec.targetPod cannot be changed; make another request")
 	case apiequality.Semantic.DeepEqual(spec, before):
-		return nil // metadata is RBAC's affair
+		return nil // the rest of the metadata is RBAC's affair
 	case spec.TemplateName != before.TemplateName:
 		return refuse(reasonChanged, "spec.templateName cannot be changed; make another request")
 	case !apiequality.Semantic.DeepEqual(spec.Requester, before.Requester):
@@ -142,6 +149,32 @@ func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extens
 		return refuseSingleUse()
 	}
 	return v.validateDuration(ctx, old, spec, req)
+}
+
+// validateOwners lets only those who may delete a request give it an owner: the garbage
+// collector deletes it with its owner, and at once if there is none, and with it the
+// access and the record.
+func (v *requestRules[T]) validateOwners(ctx context.Context, before, after []metav1.OwnerReference, req *extension.Request) error {
+	owner := addedOwner(before, after)
+	if owner == nil {
+		return nil
+	}
+	may, err := v.mayDelete(ctx, req)
+	if err != nil || may {
+		return err
+	}
+	return refuse(v1alpha1.ReasonNotAllowed, "metadata.ownerReferences: the request would be deleted with its owner, %s %s, and user %q may not delete %s in namespace %s; leave the owner out",
+		owner.Kind, owner.Name, req.User().Username, req.Resource.Resource, req.Namespace)
+}
+
+// addedOwner returns an owner that was not there before, nil if there is none.
+func addedOwner(before, after []metav1.OwnerReference) *metav1.OwnerReference {
+	for i := range after {
+		if !slices.ContainsFunc(before, func(o metav1.OwnerReference) bool { return apiequality.Semantic.DeepEqual(o, after[i]) }) {
+			return &after[i]
+		}
+	}
+	return nil
 }
 
 // refuseOver refuses to change a request whose access is over: it is a record.
