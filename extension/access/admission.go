@@ -23,7 +23,8 @@ func (a *shared) admissions() []any {
 			Rules: extension.Resources(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, resources, write...),
 		}
 	}
-	sessions := extension.Connect("pods/exec", "pods/attach", "pods/portforward")
+	sessions := slices.Concat(extension.Connect("pods/exec", "pods/attach", "pods/portforward"),
+		extension.Resources("", "v1", []string{"pods/ephemeralcontainers"}, admissionregistrationv1.Update))
 	named := func(operator string) []admissionregistrationv1.MatchCondition {
 		return []admissionregistrationv1.MatchCondition{{
 			Name: "access-pod", Expression: fmt.Sprintf("%srequest.name.startsWith('%s')", operator, podAccess.prefix),
@@ -48,8 +49,7 @@ func (a *shared) admissions() []any {
 		}),
 		extension.Validating(&guard{a}, extension.Scope{
 			Name: "access-pod-session", FailurePolicy: &fail, NamespaceSelector: a.places.selector(),
-			Rules:           slices.Concat(sessions, extension.Resources("", "v1", []string{"pods/ephemeralcontainers"}, admissionregistrationv1.Update)),
-			MatchConditions: named(""),
+			Rules: sessions, MatchConditions: named(""),
 		}),
 		extension.Validating(&guard{a}, extension.Scope{
 			Name: "exec-access-session", FailurePolicy: &ignore, NamespaceSelector: a.places.selectorOfPods(), Rules: sessions, MatchConditions: named("!"),
