@@ -10,7 +10,6 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -25,8 +24,10 @@ import (
 // request adopt a Pod of their own, or change the image of one that is granted.
 type recordGuard struct{ *shared }
 
-// recordScope covers Roles, RoleBindings and Pods whose names are ours. It leaves
-// deletion alone: it takes access away, which harms nobody.
+// recordScope covers Roles, RoleBindings and Pods whose names are ours, the resizing of
+// Pods, which could exceed a cap, and of the writes of their status, which are many,
+// those that change what the manager wrote into the metadata. It leaves deletion alone:
+// it takes access away, which harms nobody.
 func (a *shared) recordScope() extension.Scope {
 	fail := admissionregistrationv1.Fail
 	write := []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update}
@@ -34,12 +35,26 @@ func (a *shared) recordScope() extension.Scope {
 		return fmt.Sprintf("(has(object.metadata.name) && object.metadata.name.startsWith('%[1]s')) || "+
 			"(has(object.metadata.generateName) && object.metadata.generateName.startsWith('%[1]s'))", prefix)
 	}
+	written := func(object string) string {
+		value := func(in, key string) string {
+			return fmt.Sprintf("(has(%[1]s.metadata.%[2]s) && '%[3]s' in %[1]s.metadata.%[2]s ? %[1]s.metadata.%[2]s['%[3]s'] : '')", object, in, key)
+		}
+		return fmt.Sprintf("[%s, %s, %s]", value("labels", LabelManagedBy), value("labels", LabelRequest), value("annotations", AnnotationRequestUID))
+	}
+	finalizers := func(object string) string {
+		return fmt.Sprintf("(has(%[1]s.metadata.finalizers) ? size(%[1]s.metadata.finalizers) : 0)", object)
+	}
 	return extension.Scope{
 		Name: "access-record", FailurePolicy: &fail, NamespaceSelector: a.places.selector(),
-		Rules: slices.Concat(extension.Resources(rbacv1.GroupName, "v1", []string{"roles", "rolebindings"}, write...), extension.Pods(write...)),
+		Rules: slices.Concat(extension.Resources(rbacv1.GroupName, "v1", []string{"roles", "rolebindings"}, write...), extension.Pods(write...),
+			extension.Resources("", "v1", []string{"pods/resize", "pods/status"}, admissionregistrationv1.Update)),
 		MatchConditions: []admissionregistrationv1.MatchCondition{{
 			Name:       "names-a-grant",
 			Expression: fmt.Sprintf("%s || (request.resource.resource != 'pods' && (%s))", named(podAccess.prefix), named(execAccess.prefix)),
+		}, {
+			Name: "changes-more-than-a-status",
+			Expression: fmt.Sprintf("!has(request.subResource) || request.subResource != 'status' || %s != %s || %s > %s",
+				written("object"), written("oldObject"), finalizers("object"), finalizers("oldObject")),
 		}},
 	}
 }
@@ -61,6 +76,10 @@ func (g *recordGuard) Validate(ctx context.Context, obj *unstructured.Unstructur
 		if err := req.Old(old); err != nil {
 			return err
 		}
+		if req.SubResource == "status" {
+			unstructured.RemoveNestedField(old.Object, "status")
+			unstructured.RemoveNestedField(obj.Object, "status")
+		}
 		if harmless(old, obj) {
 			return nil
 		}
@@ -75,10 +94,8 @@ func (g *recordGuard) Validate(ctx context.Context, obj *unstructured.Unstructur
 // not ours, as network plugins do. A RoleBinding that its Pod no longer owns is
 // deleted; see [facts.disowned].
 func harmless(before, after *unstructured.Unstructured) bool {
-	for _, owner := range after.GetOwnerReferences() {
-		if !slices.ContainsFunc(before.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return apiequality.Semantic.DeepEqual(o, owner) }) {
-			return false
-		}
+	if addedOwner(before.GetOwnerReferences(), after.GetOwnerReferences()) != nil {
+		return false
 	}
 	for _, finalizer := range after.GetFinalizers() {
 		if !slices.Contains(before.GetFinalizers(), finalizer) {
