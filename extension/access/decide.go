@@ -139,9 +139,16 @@ func (f *facts) sweep() decision {
 	return decision{dead: true, unbind: f.binding != nil, remove: f.made, evict: f.evicted(), unrecord: f.role != nil}
 }
 
-// evicted returns the Pod to evict when access ends, if the record asks for it.
+// evicted returns the Pod to evict when access ends, if the record asks for it, or, where
+// somebody has deleted that, the template.
 func (f *facts) evicted() choice {
-	if !f.kind.makesPod && f.role != nil && f.role.Annotations[AnnotationOnExpiry] == string(v1alpha1.ExpiryEvict) {
+	switch {
+	case f.kind.makesPod:
+	case f.role == nil:
+		if f.template != nil && f.template.GetAccessConfig().OnExpiry == v1alpha1.ExpiryEvict {
+			return f.settled()
+		}
+	case f.role.Annotations[AnnotationOnExpiry] == string(v1alpha1.ExpiryEvict):
 		return chosenPod(f.role)
 	}
 	return choice{}

@@ -138,6 +138,9 @@ func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alp
 	case gone, invalid, stale:
 		return f, r.readMade(ctx, f, r.cached, "")
 	case over:
+		if err := r.readExpiry(ctx, f); err != nil {
+			return f, err
+		}
 		// A RoleBinding is deleted before anything is read from the API server.
 		reader := r.live
 		if f.mayBeBound() || ended(req) {
@@ -164,6 +167,18 @@ func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alp
 func keepUntil(req v1alpha1.Request, retention time.Duration) time.Time {
 	end, _ := req.GetRequestSpec().End(req.GetCreationTimestamp()) // one that is invalid is not discarded
 	return end.Add(retention)
+}
+
+// readExpiry reads the template of a request that ends without its record, which others
+// may delete: it says whether the Pod is to be evicted.
+func (r *requests) readExpiry(ctx context.Context, f *facts) error {
+	if f.role != nil || f.kind.makesPod || f.settled() == (choice{}) || ended(f.request) {
+		return nil
+	}
+	key := types.NamespacedName{Namespace: f.key.Namespace, Name: f.request.GetRequestSpec().TemplateName}
+	template, err := get(ctx, r.cached, key, r.kind.newTemplate())
+	f.template = template
+	return err
 }
 
 // stale reports whether a request has what an earlier one of its name has left.
