@@ -42,7 +42,8 @@ func (a *Act) Identify(ctx context.Context, pods corev1client.PodsGetter) error 
 }
 
 // findContainer finds the container of a session, and its image. The API server
-// takes the first container when the client names none.
+// takes the first container when the client names none. Who attaches with standard
+// input to a container that has a terminal gets that, whatever they ask for.
 func (a *Act) findContainer() {
 	r, spec := &a.Record, &a.Pod.Spec
 	if r.Container == "" && len(spec.Containers) > 0 {
@@ -50,13 +51,13 @@ func (a *Act) findContainer() {
 	}
 	for _, c := range slices.Concat(spec.Containers, spec.InitContainers) {
 		if c.Name == r.Container {
-			r.Image = c.Image
+			r.Image, r.TTY = c.Image, r.TTY || r.Way == v1alpha1.WayAttach && r.Stdin && c.TTY
 			return
 		}
 	}
 	for i := range spec.EphemeralContainers {
 		if c := &spec.EphemeralContainers[i]; c.Name == r.Container {
-			r.Image = c.Image
+			r.Image, r.TTY = c.Image, r.TTY || r.Way == v1alpha1.WayAttach && r.Stdin && c.TTY
 			flag(r, v1alpha1.FlagEphemeral)
 			return
 		}
