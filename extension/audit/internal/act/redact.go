@@ -62,8 +62,9 @@ func (r *Redactor) Record(a *Act) *v1alpha1.AuditRecord {
 		c := &record.Containers[i]
 		c.Command, c.CommandBytes, c.CommandSHA256 = r.clean(record, c.Command, share)
 	}
-	if path, _, _ := r.clean(record, []string{record.Path}, len(record.Path)+1); len(path) > 0 {
-		record.Path = path[0]
+	if path := r.path(record.Path); path != record.Path {
+		record.Path = path
+		flag(record, v1alpha1.FlagRedacted)
 	}
 	Bound(record)
 	return record
@@ -101,26 +102,50 @@ func (r *Redactor) Command(command []string) []string {
 	return clean
 }
 
+// path returns the path behind a proxy without its secrets. A secret ends at the next
+// slash, or the rest of the path could be hidden behind the name of one.
+func (r *Redactor) path(path string) string {
+	if r.secret == nil {
+		return path
+	}
+	var clean strings.Builder
+	from := 0
+	for at := range len(path) {
+		if path[at] == '/' && !ofAddress(path, at) {
+			clean.WriteString(r.text(path[from:at]) + "/")
+			from = at + 1
+		}
+	}
+	return clean.String() + r.text(path[from:])
+}
+
+// ofAddress reports whether a slash is one of the two in http://user:password@host.
+func ofAddress(text string, at int) bool {
+	return strings.HasSuffix(text[:at], ":") && strings.HasPrefix(text[at:], "//") || strings.HasSuffix(text[:at], ":/")
+}
+
 // isFlag reports whether an argument is a flag whose value is the next argument.
 func (r *Redactor) isFlag(argument string) bool {
 	return strings.HasPrefix(argument, "-") && nameEnd(argument, 0) == len(argument) && r.isSecret(argument)
 }
 
-// mayRun reports whether a shell could find a command in a value: in a substitution,
-// or because the value is more than one word.
+// mayRun reports whether a shell could find a command in a value: in a substitution, or
+// because the value becomes more than one word.
 func mayRun(value string) bool {
 	for i := range len(value) {
-		if isBlank(value[i]) || value[i] == ';' || substitutes(value, i) {
+		if isBlank(value[i]) || separates(value[i]) || expands(value[i]) {
 			return true
 		}
 	}
 	return false
 }
 
-// substitutes reports whether a shell runs what follows: `a`, $(a), <(a), >(a), =(a).
-func substitutes(text string, at int) bool {
-	return text[at] == '`' || text[at] == '(' && at > 0 && strings.IndexByte("$<>=", text[at-1]) >= 0
-}
+// expands reports whether a shell makes something else of what follows: `a`, $(a), <(a),
+// (a), and rm${IFS}-r or {rm,-r}, which become several words.
+func expands(c byte) bool { return strings.IndexByte("`$({", c) >= 0 }
+
+// separates reports whether a command ends here, or a file is written or read.
+func separates(c byte) bool { return strings.IndexByte(";&|<>", c) >= 0 }
 
 // text returns a text, such as that of a shell, without its secrets.
 func (r *Redactor) text(text string) string {
@@ -248,11 +273,11 @@ func valueEnd(text string, from int) int {
 		switch c := text[at]; {
 		case c == quote && quote != 0:
 			return at + 1
-		case substitutes(text, at), quote != 0 && (isBlank(c) || c == ';'):
+		case expands(c), quote != 0 && (isBlank(c) || separates(c)):
 			return from
 		case c == '\\' && quote == '"' && at+1 < len(text) && strings.IndexByte(`"\`, text[at+1]) >= 0:
 			at++
-		case quote == 0 && (isBlank(c) || strings.IndexByte(`"';&|)`, c) >= 0):
+		case quote == 0 && (isBlank(c) || separates(c) || strings.IndexByte(`"')`, c) >= 0):
 			return at
 		}
 	}

@@ -70,6 +70,12 @@ func TestWhatAShellCouldRunIsNotTakenForASecret(t *testing.T) {
 		{"sh", "-c", `a_token="evil it"; $a_token`},
 		{"sh", "-c", `sh -c --token 'evil it'`},
 		{"sh", "-c", `curl http://a:$(evil)@b`},
+		{"eval", "$1", "--token", "rm${IFS}-rf${IFS}/data"},
+		{"eval", "$1", "--token", "{rm,-rf,/data}"},
+		{"eval", "$1", "--token", "a&evil"},
+		{"eval", "$1", "--token", "a|evil"},
+		{"eval", "$1", "--token", ">/data"},
+		{"sh", "-c", "eval $(echo http://a:rm${IFS}evil@b)"},
 	} {
 		if diff := cmp.Diff(command, redactor.Command(command)); diff != "" {
 			t.Error(diff)
@@ -143,7 +149,7 @@ func FuzzRedactionLeavesWhatAShellCouldRun(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		clean := redactor.Command([]string{text})[0]
-		for _, part := range []string{"`", "$(", "<(", ";", "\n"} {
+		for _, part := range []string{"`", "$", "(", "{", "<", ">", "&", "|", ";", "\n"} {
 			if strings.Count(clean, part) != strings.Count(text, part) {
 				t.Fatalf("%q becomes %q, which has another number of %q", text, clean, part)
 			}
