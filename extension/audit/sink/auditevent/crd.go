@@ -22,8 +22,9 @@ var (
 	// ofAuditEvents asks the object for its name: the request for a whole collection
 	// has none.
 	ofAuditEvents = admissionregistrationv1.MatchCondition{Name: "of-audit-events", Expression: "oldObject.metadata.name == '" + crdName + "'"}
-	// changesSpec leaves out what changes nothing, such as the API server's own status.
-	changesSpec = admissionregistrationv1.MatchCondition{Name: "changes-spec", Expression: "request.operation == 'DELETE' || object.spec != oldObject.spec"}
+	// changesSpec leaves out what changes nothing, and the API server's own status.
+	changesSpec = admissionregistrationv1.MatchCondition{Name: "changes-spec", Expression: "request.operation == 'DELETE' || (has(request.subResource) ? " +
+		"request.userInfo.username != 'system:apiserver' && object.status != oldObject.status : object.spec != oldObject.spec)"}
 )
 
 // crdGuard protects the CRD: with it all records go, and with a field of it that field of
@@ -44,6 +45,12 @@ func (g *crdGuard) Validate(_ context.Context, crd *apiextensionsv1.CustomResour
 	var old apiextensionsv1.CustomResourceDefinition
 	if err := req.Old(&old); err != nil {
 		return err
+	}
+	if req.SubResource == "status" {
+		if what := harmInStatus(&old.Status, &crd.Status); what != "" {
+			return tampered(req, crdName, what+": only the API server may say so, or audit records cannot be written")
+		}
+		return nil
 	}
 	if what := harm(&old.Spec, &crd.Spec); what != "" {
 		return tampered(req, crdName, fmt.Sprintf("%s: a change of the CRD may only add versions and optional fields, or audit records lose something, or cannot be written; "+
@@ -77,6 +84,28 @@ func harm(old, now *apiextensionsv1.CustomResourceDefinitionSpec) string {
 				return "version " + now.Versions[j].Name + ": " + what
 			}
 		}
+	}
+	return ""
+}
+
+// harmInStatus names what the status says newly by which the API server serves no
+// records, or takes no new ones.
+func harmInStatus(old, now *apiextensionsv1.CustomResourceDefinitionStatus) string {
+	is := func(s *apiextensionsv1.CustomResourceDefinitionStatus, condition apiextensionsv1.CustomResourceDefinitionConditionType) bool {
+		return slices.ContainsFunc(s.Conditions, func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
+			return c.Type == condition && c.Status == apiextensionsv1.ConditionTrue
+		})
+	}
+	for _, condition := range []apiextensionsv1.CustomResourceDefinitionConditionType{apiextensionsv1.Established, apiextensionsv1.NamesAccepted} {
+		if is(old, condition) && !is(now, condition) {
+			return "the condition " + string(condition) + " no longer holds"
+		}
+	}
+	switch {
+	case is(now, apiextensionsv1.Terminating) && !is(old, apiextensionsv1.Terminating):
+		return "the condition Terminating holds"
+	case !apiequality.Semantic.DeepEqual(old.AcceptedNames, now.AcceptedNames):
+		return "status.acceptedNames differ"
 	}
 	return ""
 }

@@ -35,7 +35,10 @@ func (e *events) guards() []any {
 		extension.Validating(&timeGuard{e}, guarding("audit-events-time",
 			extension.Resources(group, version, []string{"auditevents"}, admissionregistrationv1.Create), farFromCreation)),
 		extension.Validating(&crdGuard{e}, guarding("audit-events-crd",
-			extension.Resources("apiextensions.k8s.io", "v1", []string{"customresourcedefinitions"}, update, remove), ofAuditEvents, changesSpec)),
+			slices.Concat(
+				extension.Resources("apiextensions.k8s.io", "v1", []string{"customresourcedefinitions"}, update, remove),
+				extension.Resources("apiextensions.k8s.io", "v1", []string{"customresourcedefinitions/status"}, update),
+			), ofAuditEvents, changesSpec)),
 	}
 }
 
