@@ -250,15 +250,24 @@ type AuditFold struct {
 	// +optional
 	Pod string `json:"pod,omitempty"`
 	// +optional
+	Service string `json:"service,omitempty"`
+	// +optional
+	Node string `json:"node,omitempty"`
+	// +optional
 	Container string `json:"container,omitempty"`
 	// Command is the command, if there is room for it.
 	// +optional
 	// +listType=atomic
 	Command []string `json:"command,omitempty"`
 	// CommandSHA256 is the SHA-256 of a command for which there is no room, each
-	// argument followed by a NUL, as in the record.
+	// argument followed by a NUL, as in the record. Where the act brings containers along, it is
+	// that of the name and the image of each, and of its command, or the sum of that if it is cut.
 	// +optional
 	CommandSHA256 string `json:"commandSHA256,omitempty"`
+	// Containers are those that the act brings along, as in the record, if there is room for them.
+	// +optional
+	// +listType=atomic
+	Containers []AuditContainer `json:"containers,omitempty"`
 	// Path is the path behind a proxy.
 	// +optional
 	Path string `json:"path,omitempty"`

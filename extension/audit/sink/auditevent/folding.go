@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"slices"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/audit/internal/act"
 )
@@ -65,42 +67,68 @@ func hasRoom(s *v1alpha1.AuditEventStatus, kind *v1alpha1.AuditFold) bool {
 	return len(s.Acts) < foldActs && size <= foldBytes
 }
 
-// kindOf is an act as a fold lists it. A long command has only its sum.
+// kindOf is an act as a fold lists it. A long command, or many containers, have only
+// their sum.
 func kindOf(r *v1alpha1.AuditRecord) v1alpha1.AuditFold {
 	kind := v1alpha1.AuditFold{
-		Way: r.Way, Decision: r.Decision, Namespace: r.Namespace, Pod: r.Pod, Container: r.Container, Command: r.Command, Path: r.Path,
+		Way: r.Way, Decision: r.Decision, Namespace: r.Namespace, Pod: r.Pod, Service: r.Service, Container: r.Container, Command: r.Command, Path: r.Path,
+	}
+	if r.Way == v1alpha1.WayNodeProxy {
+		kind.Node = r.Node
+	}
+	if len(r.Containers) > 0 {
+		kind.Command, kind.Containers = nil, r.Containers
 	}
 	if r.Object != nil {
 		kind.Path = r.Verb + " " + r.Object.Kind + "/" + r.Object.Name
 	}
 	if r.CommandSHA256 != "" || sizeOf(&kind) > foldBytes/4 {
-		kind.Command, kind.CommandSHA256 = nil, sumOf(r)
+		kind.Command, kind.Containers, kind.CommandSHA256 = nil, nil, sumOf(r)
 	}
 	return kind
 }
 
 func sizeOf(a *v1alpha1.AuditFold) int {
-	size := len(a.Namespace) + len(a.Pod) + len(a.Container) + len(a.Path)
-	for _, argument := range a.Command {
+	size := len(a.Namespace) + len(a.Pod) + len(a.Service) + len(a.Node) + len(a.Container) + len(a.Path)
+	for _, argument := range slices.Concat(a.Command, wordsOf(a.Containers)) {
 		size += len(argument) + 1
 	}
 	return size
 }
 
 func same(a, b *v1alpha1.AuditFold) bool {
-	return a.Way == b.Way && a.Decision == b.Decision && a.Namespace == b.Namespace && a.Pod == b.Pod && a.Container == b.Container &&
-		a.CommandSHA256 == b.CommandSHA256 && a.Path == b.Path && slices.Equal(a.Command, b.Command)
+	return a.Way == b.Way && a.Decision == b.Decision && a.Namespace == b.Namespace && a.Pod == b.Pod && a.Service == b.Service && a.Node == b.Node &&
+		a.Container == b.Container && a.CommandSHA256 == b.CommandSHA256 && a.Path == b.Path && slices.Equal(a.Command, b.Command) &&
+		apiequality.Semantic.DeepEqual(a.Containers, b.Containers)
 }
 
-// sumOf is the SHA-256 of a record's command, or of the path behind a proxy.
+// sumOf is the SHA-256 of a record's command, of the containers that it brings along, or
+// of the path behind a proxy.
 func sumOf(r *v1alpha1.AuditRecord) string {
-	if r.CommandSHA256 != "" {
-		return r.CommandSHA256
-	}
 	command := r.Command
-	if len(command) == 0 && r.Path != "" {
+	switch {
+	case len(r.Containers) > 0:
+		command = wordsOf(r.Containers)
+	case r.CommandSHA256 != "":
+		return r.CommandSHA256
+	case len(command) == 0 && r.Path != "":
 		command = []string{r.Path}
 	}
 	_, sum := act.Sum(command)
 	return sum
+}
+
+// wordsOf returns the name and the image of each container, and its command, or the sum
+// of that if it is cut.
+func wordsOf(containers []v1alpha1.AuditContainer) (words []string) {
+	for i := range containers {
+		c := &containers[i]
+		words = append(words, c.Name, c.Image)
+		if c.CommandSHA256 != "" {
+			words = append(words, c.CommandSHA256)
+		} else {
+			words = append(words, c.Command...)
+		}
+	}
+	return words
 }
