@@ -69,10 +69,10 @@ func (p *promises) forget(key types.NamespacedName) {
 }
 
 // promise counts the requests that come before one, and promises it access if the
-// template's limit leaves room: those that were made before or in the same second, and
-// those that were granted or promised. A request that was made earlier may come later,
-// because admission takes its time. So of two requests at the same moment, which the
-// promises put in order, the second counts the first.
+// template's limit leaves room: those that were made before, those that were granted or
+// promised, and of those of the same second the ones with a lower UID, or all of them would
+// wait for each other. A request that was made earlier may come later, because admission
+// takes its time; it counts those that were promised access before it came.
 func (r *requests) promise(ctx context.Context, f *facts) error {
 	r.promises.mu.Lock()
 	defer r.promises.mu.Unlock()
@@ -80,7 +80,9 @@ func (r *requests) promise(ctx context.Context, f *facts) error {
 	var err error
 	f.othersOpen, err = r.othersOpen(ctx, r.kind, f.request, func(other v1alpha1.Request) bool {
 		created := other.GetCreationTimestamp()
-		return !made.Before(&created) || wasGranted(other) || r.promises.made[client.ObjectKeyFromObject(other)]
+		before := created.Before(&made) || created.Equal(&made) && other.GetUID() < f.request.GetUID()
+		granted := wasGranted(other) || other.GetRequestStatus().PodUID != ""
+		return before || granted || r.promises.made[client.ObjectKeyFromObject(other)]
 	})
 	if err == nil && tooMany(f.template, f.request.GetRequestSpec(), f.othersOpen) == nil {
 		r.promises.made[f.key] = true

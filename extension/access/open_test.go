@@ -15,29 +15,13 @@ import (
 
 // Admission takes its time, so that a request that was made earlier may come later.
 func TestOfRequestsThatComeInAnyOrderNotOneIsPromisedTooMuch(t *testing.T) {
-	made := func(name string, at time.Time) *facts {
-		return about(execAccess, func(f *facts) {
-			f.key.Name = name
-			f.request.SetName(name)
-			f.request.SetUID(types.UID(name))
-			f.request.SetCreationTimestamp(metav1.NewTime(at))
-			f.template.GetAccessConfig().MaxConcurrent = 1
-		})
-	}
 	for sentence, test := range map[string]struct{ first, second *facts }{
 		"the later second": {made("a", created), made("b", created.Add(time.Second))},
 		"the same second":  {made("b", created), made("a", created)},
 		"the earlier one":  {made("b", created.Add(time.Second)), made("a", created)},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			scheme, err := newScheme()
-			if err != nil {
-				t.Fatal(err)
-			}
-			cache := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&v1alpha1.ExecAccessRequest{}, indexAsker, func(object client.Object) []string {
-				return []string{asker(object.(v1alpha1.Request).GetRequestSpec())}
-			}).Build()
-			r := newRequests(&shared{options: Options{Clock: clocktesting.NewFakePassiveClock(created)}, cached: cache}, execAccess)
+			r, cache := promising(t)
 			for _, f := range []*facts{test.first, test.second} {
 				if err := cache.Create(t.Context(), f.request); err != nil {
 					t.Fatal(err)
@@ -55,4 +39,47 @@ func TestOfRequestsThatComeInAnyOrderNotOneIsPromisedTooMuch(t *testing.T) {
 			}
 		})
 	}
+}
+
+// With a limit of one, each would wait for the other for ever.
+func TestOfRequestsInTheSameSecondOneIsPromised(t *testing.T) {
+	r, cache := promising(t)
+	requests := []*facts{made("a", created), made("b", created), made("c", created)}
+	for _, f := range requests {
+		if err := cache.Create(t.Context(), f.request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range requests {
+		if err := r.promise(t.Context(), f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(r.promises.made) != 1 {
+		t.Errorf("%d of %d are promised access: %v", len(r.promises.made), len(requests), r.promises.made)
+	}
+}
+
+// made returns the facts about a request by a template that allows one.
+func made(name string, at time.Time) *facts {
+	return about(execAccess, func(f *facts) {
+		f.key.Name = name
+		f.request.SetName(name)
+		f.request.SetUID(types.UID(name))
+		f.request.SetCreationTimestamp(metav1.NewTime(at))
+		f.template.GetAccessConfig().MaxConcurrent = 1
+	})
+}
+
+// promising returns what promises access, and its cache.
+func promising(t *testing.T) (*requests, client.Client) {
+	t.Helper()
+	scheme, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&v1alpha1.ExecAccessRequest{}, indexAsker, func(object client.Object) []string {
+		return []string{asker(object.(v1alpha1.Request).GetRequestSpec())}
+	}).Build()
+	return newRequests(&shared{options: Options{Clock: clocktesting.NewFakePassiveClock(created)}, cached: cache}, execAccess), cache
 }
