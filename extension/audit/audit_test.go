@@ -249,7 +249,7 @@ func newAloneWith(t *testing.T, options audit.Options, log *zap.Logger) *alone {
 		t.Fatal(err)
 	}
 	a := &alone{sessions: host.Open(added.Handlers[0]), kube: kube}
-	if err := a.sessions.Register(mgr); err != nil {
+	if err := added.Register(mgr); err != nil {
 		t.Fatal(err)
 	}
 	return a
