@@ -118,7 +118,9 @@ func TestNoAccessOutlivesItsEndWhateverBreaks(t *testing.T) {
 				return err == nil && remaining == 0
 			})
 			for _, req := range requests {
-				await(t, req, "says that it ended", func() bool { return fails(req, "AccessStillValid", "Expired") && !req.GetRequestStatus().Ready })
+				await(t, req, "says that it ended", func() bool {
+					return (fails(req, "AccessStillValid", "Expired") || fails(req, "AccessStillValid", "Revoked")) && !req.GetRequestStatus().Ready
+				})
 				pod := "podaccess-" + req.GetName()
 				if name := req.GetRequestStatus().PodName; name != "" {
 					pod = name
