@@ -120,3 +120,17 @@ func TestAHandlerIsNamedByItsTypeAndToldItsHost(t *testing.T) {
 		t.Error("the type of a runtime.Object is not the handler's to say")
 	}
 }
+
+func TestAFunctionHasTheNameOfItsScope(t *testing.T) {
+	nothing := func(context.Context, *corev1.Pod, *extension.Request) error { return nil }
+	for _, h := range []*extension.Handler{
+		extension.MutatingFunc(nothing, extension.Scope{Name: "sidecar"}), extension.ValidatingFunc(nothing, extension.Scope{Name: "sidecar"}),
+	} {
+		if name := host.Open(h).Name; name != "sidecar" {
+			t.Errorf("it is named %s", name)
+		}
+	}
+	if name := host.Open(extension.MutatingFunc(nothing, extension.Scope{})).Name; name != "extension.MutatorFunc" {
+		t.Errorf("without a name it is %s", name)
+	}
+}

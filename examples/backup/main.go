@@ -49,7 +49,7 @@ func field(backup *unstructured.Unstructured, name string) (string, error) {
 
 func main() {
 	command.Main(command.New("backup", func(mgr *manager.Manager) error {
-		return mgr.AddExtension(extension.Validating(extension.ValidatorFunc[*unstructured.Unstructured](validate), extension.Scope{
+		return mgr.AddExtension(extension.ValidatingFunc(validate, extension.Scope{
 			Name:  "backup",
 			Rules: extension.Resources("example.com", "v1", []string{"backups"}, admissionregistrationv1.Create, admissionregistrationv1.Update),
 		}))

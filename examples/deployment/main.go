@@ -36,7 +36,7 @@ func spread(_ context.Context, deployment *appsv1.Deployment, _ *extension.Reque
 
 func main() {
 	command.Main(command.New("deployment", func(mgr *manager.Manager) error {
-		return mgr.AddExtension(extension.Mutating(extension.MutatorFunc[*appsv1.Deployment](spread), extension.Scope{
+		return mgr.AddExtension(extension.MutatingFunc(spread, extension.Scope{
 			Name:  "spread",
 			Rules: extension.Resources("apps", "v1", []string{"deployments"}, admissionregistrationv1.Create, admissionregistrationv1.Update),
 		}))

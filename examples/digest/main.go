@@ -74,7 +74,7 @@ func validate(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
 
 func main() {
 	command.Main(command.New("digest", func(mgr *manager.Manager) error {
-		return mgr.AddExtension(extension.Validating(extension.ValidatorFunc[*corev1.Pod](validate), extension.Scope{
+		return mgr.AddExtension(extension.ValidatingFunc(validate, extension.Scope{
 			Name: "digest",
 			Rules: append(
 				extension.Pods(admissionregistrationv1.Create, admissionregistrationv1.Update),

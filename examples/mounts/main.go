@@ -92,6 +92,6 @@ func add(pod *corev1.Pod, volume corev1.Volume, target string) {
 
 func main() {
 	command.Main(command.New("mounts", func(mgr *manager.Manager) error {
-		return mgr.AddExtension(extension.Mutating(extension.MutatorFunc[*corev1.Pod](mount), extension.Scope{Name: "mounts"}))
+		return mgr.AddExtension(extension.MutatingFunc(mount, extension.Scope{Name: "mounts"}))
 	}))
 }

@@ -25,7 +25,7 @@ func validate(_ context.Context, exec *corev1.PodExecOptions, req *extension.Req
 
 func main() {
 	command.Main(command.New("noexec", func(mgr *manager.Manager) error {
-		return mgr.AddExtension(extension.Validating(extension.ValidatorFunc[*corev1.PodExecOptions](validate), extension.Scope{
+		return mgr.AddExtension(extension.ValidatingFunc(validate, extension.Scope{
 			Name:  "noexec",
 			Rules: extension.Connect("pods/exec"),
 		}))

@@ -52,6 +52,6 @@ func ordinalOf(name string) (ordinal string, found bool) {
 
 func main() {
 	command.Main(command.New("ordinal", func(mgr *manager.Manager) error {
-		return mgr.AddExtension(extension.Mutating(extension.MutatorFunc[*corev1.Pod](addOrdinal), extension.Scope{Name: "ordinal"}))
+		return mgr.AddExtension(extension.MutatingFunc(addOrdinal, extension.Scope{Name: "ordinal"}))
 	}))
 }

@@ -12,7 +12,7 @@ import (
 
 // The unit test of an extension needs no cluster.
 func TestTheOrdinalIsTheNumberAtTheEndOfTheName(t *testing.T) {
-	client := admit.New(t, extension.Mutating(extension.MutatorFunc[*corev1.Pod](addOrdinal), extension.Scope{}))
+	client := admit.New(t, extension.MutatingFunc(addOrdinal, extension.Scope{}))
 	for name, want := range map[string]string{"db-0": "0", "db-12": "12", "web-7d4b9-x2x": "", "db": "", "db--1": "1"} {
 		result := client.Create(&corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: name},

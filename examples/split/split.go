@@ -31,7 +31,7 @@ func withoutToken(_ context.Context, pod *corev1.Pod, _ *extension.Request) erro
 // to New is that of the installation, and so the same in both programs.
 func Command(name string, subcommands ...string) *cobra.Command {
 	cmd := command.New("split", func(mgr *manager.Manager) error {
-		return mgr.AddExtension(extension.Mutating(extension.MutatorFunc[*corev1.Pod](withoutToken), extension.Scope{Name: "without-token"}))
+		return mgr.AddExtension(extension.MutatingFunc(withoutToken, extension.Scope{Name: "without-token"}))
 	})
 	cmd.Use = name
 	for _, sub := range cmd.Commands() {

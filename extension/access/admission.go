@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
@@ -39,9 +38,9 @@ func (a *shared) admissions() []any {
 		extension.Mutating(&stamp[*v1alpha1.ExecAccessRequest]{a, execAccess}, ours("exec-access-requester", "execaccessrequests")),
 		extension.Validating(&requestRules[*v1alpha1.PodAccessRequest]{a, podAccess}, ours("pod-access-request", "podaccessrequests")),
 		extension.Validating(&requestRules[*v1alpha1.ExecAccessRequest]{a, execAccess}, ours("exec-access-request", "execaccessrequests")),
-		extension.Validating(extension.ValidatorFunc[*v1alpha1.PodAccessTemplate](a.validatePodTemplate), ours("pod-access-template", "podaccesstemplates")),
-		extension.Validating(extension.ValidatorFunc[*v1alpha1.ExecAccessTemplate](a.validateExecTemplate), ours("exec-access-template", "execaccesstemplates")),
-		extension.Mutating(extension.MutatorFunc[*corev1.Pod](a.treatPod), extension.Scope{
+		extension.ValidatingFunc(a.validatePodTemplate, ours("pod-access-template", "podaccesstemplates")),
+		extension.ValidatingFunc(a.validateExecTemplate, ours("exec-access-template", "execaccesstemplates")),
+		extension.MutatingFunc(a.treatPod, extension.Scope{
 			Name: "access-pod", FailurePolicy: &fail, NamespaceSelector: a.places.selectorOfPods(), Rules: extension.Pods(),
 			MatchConditions: []admissionregistrationv1.MatchCondition{{
 				Name: "names-a-template", Expression: fmt.Sprintf("has(object.metadata.annotations) && '%s' in object.metadata.annotations", AnnotationTemplate),

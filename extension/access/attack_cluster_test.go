@@ -269,16 +269,22 @@ const nobodysOwner = `[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid"
 // the cluster says what came of it.
 var attacksOfEngineers = map[string]attack{
 	"by the name of another user in a request": func(s siege) string {
-		req := s.made(s.send(bob, "POST", requests, asJSON, ask("as-alice", `{"templateName":"web","requester":{"username":"alice","uid":"1","groups":["system:masters"]}}`)))
+		return s.held(s.send(bob, "POST", requests, asJSON, ask("as-alice", `{"templateName":"web","requester":{"username":"alice","uid":"1","groups":["system:masters"]}}`)), "spec.requester does not name the user who makes the request")
+	},
+	"by more groups than one has": func(s siege) string {
+		req := s.made(s.send(bob, "POST", requests, asJSON, ask("grouped", `{"templateName":"web","requester":{"username":"bob","uid":"1","groups":["system:masters"]}}`)))
 		if who := req.Spec.Requester; who.Username != "bob" || who.UID == "1" || slices.Contains(who.Groups, "system:masters") {
 			return fmt.Sprintf("the requester is %+v", who)
 		}
 		return ""
 	},
 	"by a requester that is there twice": func(s siege) string {
-		req := s.made(s.send(bob, "POST", requests+"?fieldValidation=Ignore", asJSON,
-			ask("twice", `{"templateName":"web","requester":{"username":"bob"},"requester":{"username":"alice"},"Requester":{"username":"alice"},"spec":{}}`)))
-		if req.Spec.Requester.Username != "bob" {
+		a := s.send(bob, "POST", requests+"?fieldValidation=Ignore", asJSON,
+			ask("twice", `{"templateName":"web","requester":{"username":"bob"},"requester":{"username":"alice"},"Requester":{"username":"alice"},"spec":{}}`))
+		if a.code != http.StatusCreated {
+			return s.held(a, "spec.requester does not name the user who makes the request")
+		}
+		if req := s.made(a); req.Spec.Requester.Username != "bob" {
 			return fmt.Sprintf("the requester is %+v", req.Spec.Requester)
 		}
 		return ""
@@ -953,7 +959,7 @@ var attacksOfWriters = map[string]attack{
 		}
 		isGone(s.T, roleOf(req))
 		req.ResourceVersion = ""
-		return s.held(s.send(s.gustav, "POST", requests, asJSON, document(s, req)), `user "gustav" is not allowed`)
+		return s.held(s.send(s.gustav, "POST", requests, asJSON, document(s, req)), "nor restored from a backup")
 	},
 	"by a request that is deleted and leaves what it got": func(s siege) string {
 		req := s.own("orphaned", "web")

@@ -141,8 +141,8 @@ func (d *demo) startManager(ctx context.Context) (stop func() error, err error) 
 		return nil, err
 	}
 	for _, e := range []any{
-		extension.Mutating(extension.MutatorFunc[*corev1.Pod](d.addEnv), extension.Scope{Name: "add-env"}),
-		extension.Validating(extension.ValidatorFunc[*corev1.Pod](noPrivileged), extension.Scope{Name: "no-privileged"}),
+		extension.MutatingFunc(d.addEnv, extension.Scope{Name: "add-env"}),
+		extension.ValidatingFunc(noPrivileged, extension.Scope{Name: "no-privileged"}),
 	} {
 		if err := mgr.AddExtension(e); err != nil {
 			return nil, err

@@ -110,7 +110,7 @@ func fill(text string, o *operator) (string, error) {
 func program(account string) (string, error) {
 	cmd := command.New("my-ext", func(mgr *manager.Manager) error {
 		nothing := func(context.Context, *corev1.Pod, *extension.Request) error { return nil }
-		return mgr.AddExtension(extension.Mutating(extension.MutatorFunc[*corev1.Pod](nothing), extension.Scope{}))
+		return mgr.AddExtension(extension.MutatingFunc(nothing, extension.Scope{}))
 	})
 	var out bytes.Buffer
 	cmd.SetOut(&out)

@@ -58,7 +58,7 @@ func stamp(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
 }
 
 func build(mgr *manager.Manager) error {
-	return mgr.AddExtension(extension.Mutating(extension.MutatorFunc[*corev1.Pod](stamp), extension.Scope{Name: "stamp"}))
+	return mgr.AddExtension(extension.MutatingFunc(stamp, extension.Scope{Name: "stamp"}))
 }
 
 func newCommand() *cobra.Command { return command.New("stamp", build) }

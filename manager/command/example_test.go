@@ -25,7 +25,7 @@ func ExampleNew() {
 			}
 			return nil
 		}
-		return mgr.AddExtension(extension.Validating(extension.ValidatorFunc[*corev1.Pod](check), extension.Scope{Name: "images"}))
+		return mgr.AddExtension(extension.ValidatingFunc(check, extension.Scope{Name: "images"}))
 	})
 	cmd.PersistentFlags().StringVar(&forbidden, "forbidden", "", "registry that no image may come from")
 
