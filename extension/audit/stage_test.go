@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -214,6 +215,13 @@ func (s *stage) start(t *testing.T, options audit.Options, replicas int) (stop f
 	ports := make([]int32, replicas)
 	for i := range ports {
 		ports[i] = freeport.For(t)
+	}
+	// What an earlier part has registered has another port, and so another owner.
+	for _, earlier := range []client.Object{&admissionregistrationv1.MutatingWebhookConfiguration{}, &admissionregistrationv1.ValidatingWebhookConfiguration{}} {
+		earlier.SetName("admitkit.default")
+		if err := s.admin.Delete(t.Context(), earlier); client.IgnoreNotFound(err) != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := build(s.Config(), balance(t, ports), true).RegisterExtensions(t.Context()); err != nil {
 		t.Fatal(err)
