@@ -370,7 +370,11 @@ func (s *server) start() {
 			parts.Append(p)
 		}
 		account.Restrict(rightsOf(&parts))
-		if err := parts.Register(s.host); err != nil {
+		err = parts.Register(s.host)
+		for _, w := range parts.Watchers {
+			err = errors.Join(err, parts.RegisterWatcher(s.host, w))
+		}
+		if err != nil {
 			s.t.Fatalf("admit: %v", err)
 		}
 		webhooks, err := webhook.Group(parts.Handlers, webhook.Defaults{})

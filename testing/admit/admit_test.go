@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -326,6 +327,33 @@ func (r *reads) Handle(ctx context.Context, mgr extension.Manager, pod *corev1.P
 	}
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "key", string(secret.Data["key"]))
 	return mgr.PatchFromPod(req, pod)
+}
+
+// guest counts how often it is registered. It is a Watcher, too.
+type guest struct{ registered int }
+
+func (g *guest) Register(extension.Manager) error {
+	g.registered++
+	return nil
+}
+
+func (*guest) Handle(context.Context, extension.Manager, watch.Event) {}
+
+func (*guest) Mutate(context.Context, *corev1.Pod, *extension.Request) error   { return nil }
+func (*guest) Validate(context.Context, *corev1.Pod, *extension.Request) error { return nil }
+
+type several []any
+
+func (s several) Parts(extension.Manager) ([]any, error) { return s, nil }
+
+func TestEachValueIsRegisteredOnceWhateverItIs(t *testing.T) {
+	all, watches := &guest{}, &guest{}
+	admit.New(t, several{
+		extension.Mutating(all, extension.Scope{}), extension.Validating(all, extension.Scope{}), all, watches,
+	}).Create(pod("web"))
+	if all.registered != 1 || watches.registered != 1 {
+		t.Errorf("one is registered %d times, the other %d times", all.registered, watches.registered)
+	}
 }
 
 // readsThere has its rights in one namespace.
