@@ -321,7 +321,8 @@ func (r *review) engine(cmd *cobra.Command, cluster *offline.Cluster) (*offline.
 	}
 	options = withCluster(options, account)
 	options.WebhookNamespace = cmp.Or(options.WebhookNamespace, options.Namespace, nowhere)
-	// What is for the way to the webhooks does not matter here, and manifests would refuse some of it.
+	// The way to the webhooks does not matter here, and manifests would refuse some of it.
+	options.OperatorFingerprint = cmp.Or(options.OperatorFingerprint, options.ServiceName)
 	options.ServiceName, options.Certificates.Dir, options.Registration.ForeignCABundle = "", "", false
 	options.Serving.AdvertiseHost = cmp.Or(options.Serving.AdvertiseHost, "review.invalid")
 	options.Serving.HealthAddress, options.Serving.MetricsAddress = "", ""
