@@ -305,6 +305,7 @@ var attemptsOnRecords = map[string]attempt{
 		for i := range 40_000 {
 			fmt.Fprintf(&volumes, `{"name":"v%d"},`, i)
 		}
+		defer func() { _ = admin.Delete(s.Context(), plain(s.ns, "volumes")) }() // it costs everybody memory
 		a := s.send("POST", "/api/v1/namespaces/NS/pods", asJSON, fmt.Sprintf(bigPod, "volumes", volumes.String()))
 		s.Logf("%.300s", a)
 		if a.code >= 300 {
@@ -322,6 +323,7 @@ var attemptsOnRecords = map[string]attempt{
 		if a := s.send("POST", "/api/v1/namespaces/NS/pods", asJSON, body); a.code != http.StatusCreated {
 			s.Fatal(a)
 		}
+		defer func() { _ = admin.Delete(s.Context(), plain(s.ns, "containers")) }()
 		before := len(s.kept.of(s.user.Name))
 		a := s.send("PATCH", "/api/v1/namespaces/NS/pods/containers", asPatch, fmt.Sprintf(`[{"op":"replace","path":"/spec/containers/%d/image","value":"evil"}]`, n))
 		if a.code >= 300 {
