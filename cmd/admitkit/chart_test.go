@@ -298,6 +298,8 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{networkPolicy: {apiServers: [{cidr: 10.0.0.10/32}]}}`:           "at '/networkPolicy/apiServers/0'",
 		`{audit: {imageUpdaters: [""]}}`:                                  "at '/audit/imageUpdaters/0'",
 		`{audit: {touchedPods: {evictAfter: 1h30m, maxEvictAfter: 89m}}}`: "audit.touchedPods.maxEvictAfter: 89m is less than evictAfter, 1h30m",
+		`{audit: {objects: {foldUserAfter: 0}}}`:                          "at '/audit/objects/foldUserAfter'",
+		`{audit: {objects: {foldAllAfter: -1}}}`:                          "at '/audit/objects/foldAllAfter'",
 	} {
 		if text, err := helm(t, values, "template", release, chartDir, "--values", "-"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v%s, want %s", values, err, text, want)
@@ -439,6 +441,40 @@ func TestOnlyTheAPIServersReachTheWebhooks(t *testing.T) {
 		notes, err := helm(t, values, "install", release, chartDir, "--dry-run=client", "--namespace", releaseNamespace, "--values", "-")
 		if err != nil || strings.Contains(notes, warning) == (want != nil) {
 			t.Errorf("%s: the notes: %v: %s", values, err, notes)
+		}
+	}
+}
+
+func TestTheDefaultsOfTheChartAreThoseOfTheProgram(t *testing.T) {
+	pod := podOf(serverOf(objectsOf(t, render(t, `
+access: {enabled: true}
+audit: {objects: {enabled: true}, file: {enabled: true}}
+`)))).Spec
+	flags := newOperator().cmd.PersistentFlags()
+	for _, name := range []string{
+		"access-retention", "access-workers", "audit-retention", "audit-fold-after", "audit-fold-user-after", "audit-fold-all-after",
+		"audit-file-max-size", "audit-file-max-age", "drain-period",
+	} {
+		flag := flags.Lookup(name)
+		before := flag.Value.String()
+		for _, variable := range pod.Containers[0].Env {
+			if variable.Name == "ADMITKIT_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_")) {
+				flag.Changed = true
+				if err := flag.Value.Set(variable.Value); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		for _, arg := range pod.Containers[0].Args {
+			if value, is := strings.CutPrefix(arg, "--"+name+"="); is {
+				flag.Changed = true
+				if err := flag.Value.Set(value); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		if !flag.Changed || flag.Value.String() != before {
+			t.Errorf("--%s: the chart sets %s, the default is %s", name, flag.Value, before)
 		}
 	}
 }

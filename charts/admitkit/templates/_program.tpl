@@ -64,6 +64,8 @@
 {{- if .enabled }}
 - {name: ADMITKIT_AUDIT_OBJECTS, value: "true"}
 - {name: ADMITKIT_AUDIT_FOLD_AFTER, value: {{ int .foldAfter | quote }}}
+- {name: ADMITKIT_AUDIT_FOLD_USER_AFTER, value: {{ int .foldUserAfter | quote }}}
+- {name: ADMITKIT_AUDIT_FOLD_ALL_AFTER, value: {{ int .foldAllAfter | quote }}}
 - {name: ADMITKIT_AUDIT_DELETABLE_BY, value: {{ include "admitkit.csv" .deletableBy | quote }}}
 {{- end }}
 {{- end }}
