@@ -23,7 +23,7 @@ func TestAnAPIServerTakesTheChart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{releaseNamespace, "apps"} {
+	for _, name := range []string{releaseNamespace, "apps", "other"} {
 		// https://kubernetes.io/docs/concepts/security/pod-security-standards/
 		if err := admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 			Name: name, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},

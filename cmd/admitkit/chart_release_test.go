@@ -34,7 +34,7 @@ func TestAReleaseWorksAndItsUninstallLeavesNothing(t *testing.T) {
 	t.Parallel()
 	cluster := controlplane.Run(t, controlplane.Options{ControllerManager: true, Kwok: true})
 	releases := map[string]string{
-		"one":   "access.enabled=true,audit.objects.enabled=true,audit.enforcement.enabled=true",
+		"one":   "access.enabled=true,access.namespaces={*},audit.objects.enabled=true,audit.enforcement.enabled=true",
 		"split": "split.enabled=true,audit.touchedPods.evictAfter=1h",
 		"job":   "split.enabled=true,split.registrar=Job,watchNamespace=default",
 	}
@@ -46,7 +46,7 @@ func TestAReleaseWorksAndItsUninstallLeavesNothing(t *testing.T) {
 		for name, values := range releases {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				i := &installed{t, cluster, name, strings.Contains(values, "access")}
+				i := &installed{T: t, cluster: cluster, name: name, grants: strings.Contains(values, "access")}
 				i.helm("install", name, chartDir, "--wait", "--set", values)
 				i.work()
 				if !testing.Short() {
@@ -68,14 +68,15 @@ func TestAReleaseWorksAndItsUninstallLeavesNothing(t *testing.T) {
 }
 
 // A deleted namespace takes the rights in it away, too.
-func TestAReleaseIsUninstalledWhenTheNamespaceThatItWatchedIsGone(t *testing.T) {
+func TestASplitReleaseIsUninstalledWhenANamespaceThatItWorkedInIsGone(t *testing.T) {
 	t.Parallel()
 	cluster := controlplane.Run(t, controlplane.Options{ControllerManager: true, Kwok: true})
 	for _, name := range []string{releaseNamespace, "apps"} {
 		kubectl(t, cluster, "create", "namespace", name)
 	}
-	i := &installed{T: t, cluster: cluster, name: release}
-	i.helm("install", release, chartDir, "--wait", "--set", "watchNamespace=apps,access.enabled=true,rbac.extraRules[0].apiGroups={apps},rbac.extraRules[0].resources={deployments},rbac.extraRules[0].verbs={get}")
+	i := &installed{T: t, cluster: cluster, name: release, grants: true}
+	i.helm("install", release, chartDir, "--wait", "--set", "split.enabled=true,watchNamespace=apps,access.enabled=true,access.namespaces={apps,default},rbac.extraRules[0].apiGroups={apps},rbac.extraRules[0].resources={deployments},rbac.extraRules[0].verbs={get}")
+	kubectl(t, cluster, "--namespace", releaseNamespace, "rollout", "status", "deployment", "rel-admitkit", "rel-admitkit-registrar", "rel-admitkit-reconciler", "--timeout=30s")
 	i.work()
 	kubectl(t, cluster, "delete", "namespace", "apps", "--timeout=1m")
 	i.unregister()
@@ -117,6 +118,8 @@ type installed struct {
 	name    string
 	// grants: it has the access extension.
 	grants bool
+	// address are the flags of all programs for where the API server calls them.
+	address []string
 }
 
 func (i *installed) helm(args ...string) string {
@@ -163,9 +166,9 @@ func (i *installed) work() {
 		i.Fatal(err)
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", freeport.For(i))
-	args := []string{"--advertise-host=127.0.0.1", fmt.Sprintf("--port=%d", freeport.For(i))}
+	i.address = []string{"--advertise-host=127.0.0.1", fmt.Sprintf("--port=%d", freeport.For(i))}
 	for _, job := range i.hooks("apply", "registrar") { // kwok has only said that it ran
-		i.end(i.run(job, args...))
+		i.end(i.run(job, i.address...))
 		i.hooks("delete", "registrar")
 	}
 	for _, deployment := range deployments.Items {
@@ -173,7 +176,7 @@ func (i *installed) work() {
 		if deployment.Name == i.name+"-admitkit" {
 			health += address
 		}
-		process := i.run(deployment.Spec.Template.Spec, append(args, health)...)
+		process := i.run(deployment.Spec.Template.Spec, append(i.address, health)...)
 		defer i.end(process)
 		defer func() { _ = process.Process.Signal(syscall.SIGTERM) }()
 	}
@@ -248,7 +251,7 @@ func (i *installed) hooks(verb, component string) []corev1.PodSpec {
 func (i *installed) unregister() {
 	i.Helper()
 	for _, job := range i.hooks("apply", "unregister") {
-		i.end(i.run(job, "--advertise-host=127.0.0.1"))
+		i.end(i.run(job, i.address...))
 	}
 	if left := i.registered(); len(left) > 0 {
 		i.Errorf("left after unregister: %v", left)

@@ -44,13 +44,24 @@ audit:
   cloudEvents: {url: "https://siem.example.com", tokenSecret: {name: siem}, queue: {enabled: true}, failurePolicy: Closed}
   redact: [password]
 `,
-	"access only":     `{audit: {enabled: false}, access: {enabled: true}}`,
-	"both":            `{access: {enabled: true}}`,
-	"both, split":     `{access: {enabled: true}, split: {enabled: true}}`,
-	"both, and a Job": `{access: {enabled: true}, split: {enabled: true, registrar: Job}}`,
-	"objects":         `{audit: {objects: {enabled: true}, event: {enabled: false}}, crds: {keep: true}}`,
+	"every sink, split": `
+audit:
+  objects: {enabled: true}
+  file: {enabled: true}
+  cloudEvents: {url: "https://siem.example.com", tokenSecret: {name: siem}, queue: {enabled: true}}
+split: {enabled: true}
+`,
+	"access only":              `{audit: {enabled: false}, access: {enabled: true, namespaces: [apps]}}`,
+	"access only, split":       `{audit: {enabled: false}, access: {enabled: true, namespaces: [apps]}, split: {enabled: true}}`,
+	"both":                     `{access: {enabled: true, namespaces: [other, apps]}}`,
+	"both, everywhere":         `{access: {enabled: true, namespaces: ["*"]}}`,
+	"both, split":              `{access: {enabled: true, namespaces: [other, apps]}, split: {enabled: true}}`,
+	"both, split, everywhere":  `{access: {enabled: true, namespaces: ["*"]}, split: {enabled: true}}`,
+	"both, and a Job":          `{access: {enabled: true, namespaces: [apps]}, split: {enabled: true, registrar: Job}}`,
+	"both, split, not elected": `{access: {enabled: true, namespaces: [apps]}, split: {enabled: true}, leaderElection: false}`,
+	"objects":                  `{audit: {objects: {enabled: true}, event: {enabled: false}}, crds: {keep: true}}`,
 	"enforcement": `
-access: {enabled: true}
+access: {enabled: true, namespaces: ["*"]}
 audit: {enforcement: {enabled: true, exemptUsers: ["Doe, Jane"], exemptGroups: [sre, oncall], commands: ["tar cf - ..."], forbidTTY: true}}
 `,
 	"marks":     `{audit: {touchedPods: {mark: true}}}`,
@@ -60,12 +71,40 @@ watchNamespace: apps
 access: {enabled: true}
 audit: {objects: {enabled: true}, touchedPods: {evictAfter: 1h}, enforcement: {enabled: true, namespaces: [apps]}}
 `,
+	"a namespace, split": `
+watchNamespace: apps
+access: {enabled: true}
+split: {enabled: true}
+audit: {objects: {enabled: true}, touchedPods: {evictAfter: 1h}, enforcement: {enabled: true, namespaces: [apps]}}
+`,
+	"a namespace, and access in others": `
+watchNamespace: apps
+access: {enabled: true, namespaces: [default, other]}
+split: {enabled: true}
+audit: {touchedPods: {evictAfter: 1h}, enforcement: {enabled: true}}
+`,
+	"a namespace, and access in it and another": `
+watchNamespace: apps
+access: {enabled: true, namespaces: [other, apps]}
+split: {enabled: true}
+audit: {touchedPods: {evictAfter: 1h}}
+rbac: {extraRules: [{apiGroups: [""], resources: [configmaps], verbs: [get]}]}
+`,
+	"a namespace, and access everywhere": `
+watchNamespace: apps
+access: {enabled: true, namespaces: ["*"]}
+split: {enabled: true}
+`,
 	"a namespace, audited everywhere, and split": `
 watchNamespace: apps
 split: {enabled: true}
 audit: {allNamespaces: true}
 `,
-	"monitors, and split": `{split: {enabled: true}, metrics: {serviceMonitor: {enabled: true}, podMonitor: {enabled: true}}}`,
+	"monitors, and split": `
+access: {enabled: true, namespaces: [apps]}
+split: {enabled: true}
+metrics: {serviceMonitor: {enabled: true}, podMonitor: {enabled: true}}
+`,
 	"everything else": `
 replicas: 1
 image: {digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000"}
@@ -300,6 +339,10 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{audit: {touchedPods: {evictAfter: 1h30m, maxEvictAfter: 89m}}}`: "audit.touchedPods.maxEvictAfter: 89m is less than evictAfter, 1h30m",
 		`{audit: {objects: {foldUserAfter: 0}}}`:                          "at '/audit/objects/foldUserAfter'",
 		`{audit: {objects: {foldAllAfter: -1}}}`:                          "at '/audit/objects/foldAllAfter'",
+		`{access: {namespaces: [Apps]}}`:                                  "at '/access/namespaces/0'",
+		`{access: {namespaces: [apps, apps]}}`:                            "at '/access/namespaces'",
+		`{split: {reconciler: Job}}`:                                      "at '/split/reconciler'",
+		`{audit: {objects: {enabled: true}}, split: {reconciler: None}}`:  "split.reconciler: None is for a program of your own",
 	} {
 		if text, err := helm(t, values, "template", release, chartDir, "--values", "-"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v%s, want %s", values, err, text, want)
@@ -323,6 +366,7 @@ func TestTheChartTakesWhatOnlyLooksLikeAClashOfValues(t *testing.T) {
 func TestNamesThatYAMLHasAnotherMeaningForStayNames(t *testing.T) {
 	const everything = `
 split: {enabled: true}
+access: {enabled: true, namespaces: ["off", "2e3"]}
 priorityClassName: "on"
 networkPolicy: {enabled: true}
 metrics: {serviceMonitor: {enabled: true}, podMonitor: {enabled: true}}
@@ -344,26 +388,60 @@ audit: {cloudEvents: {url: "https://siem.example.com", tokenSecret: {name: "1e3"
 }
 
 func TestAProgramOfOnesOwnRunsByTheChart(t *testing.T) {
-	objects := objectsOf(t, render(t, `
+	const program = `
 image: {repository: example.com/stamp}
 audit: {enabled: false}
-rbac: {extraClusterRules: [{apiGroups: [""], resources: [nodes], verbs: [get]}]}
-`))
-	chart := rightsOf(t, objects)[release+"-admitkit"]
-	if !chart["everywhere: get nodes. *"] || chart["everywhere: get pods. *"] {
-		t.Errorf("%v", chart)
-	}
-	for _, object := range objects {
-		pod := podOf(object)
-		if pod == nil {
-			continue
-		}
-		for _, variable := range pod.Spec.Containers[0].Env {
-			if strings.HasPrefix(variable.Name, "ADMITKIT_") && variable.Value != "false" {
-				t.Errorf("%s: %s=%s", object.GetName(), variable.Name, variable.Value)
+watchNamespace: apps
+rbac:
+  extraRules: [{apiGroups: [""], resources: [pods], verbs: [list]}]
+  extraClusterRules: [{apiGroups: [""], resources: [nodes], verbs: [get]}]
+`
+	for values, want := range map[string][]string{
+		"": {"start as rel-admitkit"},
+		"split: {enabled: true}": {
+			"serve --reconciler-user=system:serviceaccount:rel-system:rel-admitkit-reconciler as rel-admitkit",
+			"register --stay as rel-admitkit-registrar", "reconcile as rel-admitkit-reconciler",
+		},
+		"split: {enabled: true, reconciler: None}": {"serve as rel-admitkit", "register --stay as rel-admitkit-registrar"},
+	} {
+		t.Run(values, func(t *testing.T) {
+			objects := objectsOf(t, render(t, program+values))
+			of := rightsOf(t, objects)
+			var got []string
+			for _, object := range objects {
+				pod := podOf(object)
+				if pod == nil {
+					continue
+				}
+				for _, variable := range pod.Spec.Containers[0].Env {
+					if strings.HasPrefix(variable.Name, "ADMITKIT_") && variable.Value != "false" {
+						t.Errorf("%s: %s=%s", object.GetName(), variable.Name, variable.Value)
+					}
+				}
+				if _, is := object.(*appsv1.Deployment); !is {
+					continue
+				}
+				account := pod.Spec.ServiceAccountName
+				got = append(got, strings.Join(processOf(pod.Spec), " ")+" as "+account)
+				extensions := !strings.HasSuffix(account, "-registrar")
+				if of[account]["everywhere: get nodes. *"] != extensions || of[account]["apps: list pods. *"] != extensions || of[account]["apps: get pods. *"] {
+					t.Errorf("%s may %v", account, of[account])
+				}
 			}
-		}
+			slices.Sort(got)
+			if slices.Sort(want); !slices.Equal(got, want) {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
 	}
+}
+
+// processOf returns what only one of the Pods' processes is told: its subcommand.
+func processOf(pod corev1.PodSpec) []string {
+	args := slices.Clone(pod.Containers[0].Args)
+	return slices.DeleteFunc(args, func(arg string) bool {
+		return strings.HasPrefix(arg, "--") && arg != "--stay" && !strings.HasPrefix(arg, "--reconciler-user=")
+	})
 }
 
 func TestTheSchemaKnowsEveryValueAndNoOther(t *testing.T) {
@@ -445,9 +523,72 @@ func TestOnlyTheAPIServersReachTheWebhooks(t *testing.T) {
 	}
 }
 
+func TestOnlyServersAdmitCallsOfTheirWebhooks(t *testing.T) {
+	objects := objectsOf(t, render(t, `{split: {enabled: true}, access: {enabled: true, namespaces: [apps]}, networkPolicy: {enabled: true}}`))
+	admitted := map[string][]string{}
+	for _, object := range objects {
+		policy, ok := object.(*networkingv1.NetworkPolicy)
+		if !ok {
+			continue
+		}
+		for _, other := range objects {
+			pod := podOf(other)
+			if pod == nil || !labels.SelectorFromSet(policy.Spec.PodSelector.MatchLabels).Matches(labels.Set(pod.Labels)) {
+				continue
+			}
+			admitted[other.GetName()] = []string{}
+			for _, rule := range policy.Spec.Ingress {
+				for _, port := range rule.Ports {
+					if hasPort(pod, port.Port.StrVal) {
+						admitted[other.GetName()] = append(admitted[other.GetName()], port.Port.StrVal)
+					}
+				}
+			}
+		}
+	}
+	want := map[string][]string{
+		"rel-admitkit":            {"webhook", "health", "metrics"},
+		"rel-admitkit-registrar":  {"health", "metrics"},
+		"rel-admitkit-reconciler": {"health", "metrics"},
+		"rel-admitkit-unregister": {},
+	}
+	if !reflect.DeepEqual(admitted, want) {
+		t.Errorf("got %v, want %v", admitted, want)
+	}
+}
+
+func TestWhatRecordsHasTheVolumesAndTheTokenOfTheSinksAndNothingElseHas(t *testing.T) {
+	for _, object := range objectsOf(t, render(t, variants["every sink, split"])) {
+		pod := podOf(object)
+		if pod == nil {
+			continue
+		}
+		var got []string
+		for _, volume := range pod.Spec.Volumes {
+			got = append(got, volume.Name)
+		}
+		container := &pod.Spec.Containers[0]
+		for _, mount := range container.VolumeMounts {
+			got = append(got, mount.MountPath)
+		}
+		for _, variable := range container.Env {
+			if variable.Name == "ADMITKIT_AUDIT_CLOUDEVENTS_TOKEN_FILE" {
+				got = append(got, variable.Value)
+			}
+		}
+		var want []string
+		if name := object.GetName(); name == "rel-admitkit" || name == "rel-admitkit-reconciler" {
+			want = []string{"audit", "queue", "cloudevents-token", "/audit", "/queue", "/cloudevents", "/cloudevents/token"}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s has %q, want %q", object.GetName(), got, want)
+		}
+	}
+}
+
 func TestTheDefaultsOfTheChartAreThoseOfTheProgram(t *testing.T) {
 	pod := podOf(serverOf(objectsOf(t, render(t, `
-access: {enabled: true}
+access: {enabled: true, namespaces: [apps]}
 audit: {objects: {enabled: true}, file: {enabled: true}}
 `)))).Spec
 	flags := newOperator().cmd.PersistentFlags()
@@ -479,6 +620,31 @@ audit: {objects: {enabled: true}, file: {enabled: true}}
 	}
 }
 
+func TestTheNotesSayWhatToDoAboutAccess(t *testing.T) {
+	for values, want := range map[string][]string{
+		"": nil,
+		"access: {enabled: true, namespaces: [other, apps]}": {"rollout status deployment rel-admitkit ", "set split.enabled"},
+		`{access: {enabled: true, namespaces: ["*"]}, split: {enabled: true}}`: {
+			"rollout status deployment rel-admitkit rel-admitkit-registrar rel-admitkit-reconciler", "can take over the cluster. Name the namespaces",
+		},
+		"{watchNamespace: apps, access: {enabled: true}, split: {enabled: true}}": nil,
+	} {
+		notes, err := helm(t, values, "install", release, chartDir, "--dry-run=client", "--namespace", releaseNamespace, "--values", "-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, notes, _ = strings.Cut(notes, "NOTES:")
+		for _, text := range want {
+			if !strings.Contains(strings.Join(strings.Fields(notes), " "), text) {
+				t.Errorf("%s: the notes do not say %q: %s", values, text, notes)
+			}
+		}
+		if len(want) == 0 && (strings.Contains(notes, "grant access") || strings.Contains(notes, "take over")) {
+			t.Errorf("%s: the notes warn: %s", values, notes)
+		}
+	}
+}
+
 func TestTwoReleasesDoNotMeet(t *testing.T) {
 	const values = `{audit: {touchedPods: {evictAfter: 1h}}, split: {enabled: true}, networkPolicy: {enabled: true}}`
 	seen := map[string]string{}
@@ -504,7 +670,7 @@ func TestTwoReleasesDoNotMeet(t *testing.T) {
 	}
 }
 
-func TestTheServiceReachesServersAloneAndMetricsOfARegistrarAreScrapedToo(t *testing.T) {
+func TestTheServiceReachesServersAloneAndMetricsOfEveryDeploymentAreScraped(t *testing.T) {
 	for name, values := range variants {
 		objects := objectsOf(t, render(t, values))
 		var stay []string
@@ -521,6 +687,8 @@ func TestTheServiceReachesServersAloneAndMetricsOfARegistrarAreScrapedToo(t *tes
 			want := []string{release + "-admitkit"}
 			if port == "metrics" {
 				want = stay
+			} else if _, is := object.(*policyv1.PodDisruptionBudget); is {
+				want = []string{object.GetName()} // it has the name of its Deployment
 			}
 			var matched []string
 			for _, other := range objects {
@@ -571,7 +739,11 @@ func TestEveryObjectOfTheChartSaysWhoseItIs(t *testing.T) {
 func TestEveryServiceAccountHasTheAnnotationsOfTheValues(t *testing.T) {
 	for _, registrar := range []string{"Deployment", "Job"} {
 		count := 0
-		for _, object := range objectsOf(t, render(t, `{serviceAccount: {annotations: {a: b}}, split: {enabled: true, registrar: `+registrar+`}}`)) {
+		for _, object := range objectsOf(t, render(t, `
+serviceAccount: {annotations: {a: b}}
+access: {enabled: true, namespaces: [apps]}
+split: {enabled: true, registrar: `+registrar+`}
+`)) {
 			if account, ok := object.(*corev1.ServiceAccount); ok {
 				count++
 				if account.Annotations["a"] != "b" {
@@ -579,7 +751,7 @@ func TestEveryServiceAccountHasTheAnnotationsOfTheValues(t *testing.T) {
 				}
 			}
 		}
-		if count != 3 {
+		if count != 4 {
 			t.Errorf("%s: %d ServiceAccounts", registrar, count)
 		}
 	}
@@ -587,10 +759,10 @@ func TestEveryServiceAccountHasTheAnnotationsOfTheValues(t *testing.T) {
 
 func TestTheCRDsComeWithWhatNeedsThem(t *testing.T) {
 	for values, want := range map[string]int{
-		"": 0, "access: {enabled: true}": 4, "audit: {objects: {enabled: true}}": 1,
-		"{access: {enabled: true}, audit: {objects: {enabled: true}}}":                         5,
-		"{access: {enabled: true}, audit: {objects: {enabled: true}}, crds: {enabled: false}}": 0,
-		"{access: {enabled: true}, audit: {enabled: false, objects: {enabled: true}}}":         4,
+		"": 0, "access: {enabled: true, namespaces: [apps]}": 4, "audit: {objects: {enabled: true}}": 1,
+		"{access: {enabled: true, namespaces: [apps]}, audit: {objects: {enabled: true}}}":                         5,
+		"{access: {enabled: true, namespaces: [apps]}, audit: {objects: {enabled: true}}, crds: {enabled: false}}": 0,
+		"{access: {enabled: true, namespaces: [apps]}, audit: {enabled: false, objects: {enabled: true}}}":         4,
 	} {
 		count := 0
 		for _, object := range objectsOf(t, render(t, values)) {

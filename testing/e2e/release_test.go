@@ -31,11 +31,11 @@ type release struct {
 // The releases are the operator as it ships, with every feature, and a user's own
 // operator with one extension or five, and with a registrar that stays or runs once.
 var (
-	shipped  = release{"admitkit", append(imageValues(image), "access.enabled=true", "audit.objects.enabled=true")}
+	shipped  = release{"admitkit", append(imageValues(image), "access.enabled=true", "access.namespaces={*}", "audit.objects.enabled=true")}
 	one      = sample("sample-one", 1)
 	five     = sample("sample-five", 5)
-	stays    = sample("sample-stays", 1, "split.enabled=true", "split.registrar=Deployment")
-	runsOnce = sample("sample-once", 1, "split.enabled=true", "split.registrar=Job")
+	stays    = sample("sample-stays", 1, "split.enabled=true", "split.registrar=Deployment", "split.reconciler=None")
+	runsOnce = sample("sample-once", 1, "split.enabled=true", "split.registrar=Job", "split.reconciler=None")
 	releases = []release{shipped, one, five, stays, runsOnce}
 )
 
@@ -143,7 +143,7 @@ func (r release) server(ctx context.Context) (*appsv1.Deployment, error) {
 		return nil, err
 	}
 	for i := range deployments.Items {
-		if !strings.HasSuffix(deployments.Items[i].Name, "-registrar") {
+		if name := deployments.Items[i].Name; !strings.HasSuffix(name, "-registrar") && !strings.HasSuffix(name, "-reconciler") {
 			return &deployments.Items[i], nil
 		}
 	}

@@ -34,9 +34,10 @@ app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 |
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
-{{- define "admitkit.serverSelector" -}}
-{{ include "admitkit.selector" . }}
-app.kubernetes.io/component: server
+{{/* What selects the Pods of a component. Takes root and component. */}}
+{{- define "admitkit.componentSelector" -}}
+{{ include "admitkit.selector" .root }}
+app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
 {{- define "admitkit.image" -}}
@@ -68,4 +69,46 @@ app.kubernetes.io/component: server
 {{/* The registrar is a Job. */}}
 {{- define "admitkit.registrarIsJob" -}}
 {{- if and .Values.split.enabled (eq .Values.split.registrar "Job") }}yes{{ end -}}
+{{- end -}}
+
+{{/* The extensions have reconcilers; of a program of your own we do not know. */}}
+{{- define "admitkit.haveReconcilers" -}}
+{{- with .Values -}}
+{{- if or .access.enabled (and .audit.enabled (or .audit.objects.enabled .audit.touchedPods.evictAfter)) }}yes{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* There is, or may be, something to reconcile. */}}
+{{- define "admitkit.reconciles" -}}
+{{- with .Values -}}
+{{- $unknown := and (not .audit.enabled) (not (and .split.enabled (eq .split.reconciler "None"))) -}}
+{{- if or (include "admitkit.haveReconcilers" $) $unknown }}yes{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What reconciles is a Deployment of its own. */}}
+{{- define "admitkit.reconcilesApart" -}}
+{{- if and .Values.split.enabled (include "admitkit.reconciles" .) }}yes{{ end -}}
+{{- end -}}
+
+{{/* The names of the Deployments. */}}
+{{- define "admitkit.deployments" -}}
+{{- $name := include "admitkit.fullname" . -}}
+{{- $all := list $name -}}
+{{- if include "admitkit.registrarStays" . }}{{ $all = append $all (printf "%s-registrar" $name) }}{{ end -}}
+{{- if include "admitkit.reconcilesApart" . }}{{ $all = append $all (printf "%s-reconciler" $name) }}{{ end -}}
+{{- join "," $all -}}
+{{- end -}}
+
+{{/* The namespaces in which access is granted, as JSON; "" stands for all. */}}
+{{- define "admitkit.placesOfAccess" -}}
+{{- with .Values -}}
+{{- if not .access.enabled -}}
+[]
+{{- else if has "*" .access.namespaces -}}
+[""]
+{{- else -}}
+{{ .access.namespaces | default (list .watchNamespace) | toJson }}
+{{- end -}}
+{{- end -}}
 {{- end -}}

@@ -1,3 +1,39 @@
+{{/* A ServiceAccount. Takes root, component, name, and annotations of its own. */}}
+{{- define "admitkit.account" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ .name | quote }}
+  namespace: {{ .root.Release.Namespace | quote }}
+  labels:
+    {{- include "admitkit.labels" (dict "root" .root "component" .component) | nindent 4 }}
+  {{- with merge (.annotations | default dict) .root.Values.serviceAccount.annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}
+
+{{/* A budget that keeps one of several replicas. Takes root, component and name. */}}
+{{- define "admitkit.budget" -}}
+{{- if and .root.Values.podDisruptionBudget.enabled (gt (int .root.Values.replicas) 1) }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ .name | quote }}
+  namespace: {{ .root.Release.Namespace | quote }}
+  labels:
+    {{- include "admitkit.labels" (dict "root" .root "component" .component) | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  # Replicas that are not ready must not hold up the drain of their nodes: they serve nobody.
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels:
+      {{- include "admitkit.componentSelector" . | nindent 6 }}
+{{- end }}
+{{- end -}}
+
 {{/*
 The Pods. All run one program with the same flags, and fulfil the restricted Pod Security standard
 (https://kubernetes.io/docs/concepts/security/pod-security-standards/).
@@ -6,7 +42,8 @@ Takes root, component, account and args: the subcommand and flags of its own.
 {{- define "admitkit.pod" -}}
 {{- $values := .root.Values -}}
 {{- $serves := eq .component "server" -}}
-{{- $stays := or $serves (eq .component "registrar") -}}
+{{- $records := or $serves (eq .component "reconciler") -}}
+{{- $stays := or $records (eq .component "registrar") -}}
 metadata:
   labels:
     {{- include "admitkit.labels" (dict "root" .root "component" .component "labels" $values.podLabels) | nindent 4 }}
@@ -25,7 +62,7 @@ spec:
   {{- end }}
   securityContext:
     {{- $context := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") }}
-    {{- if include "admitkit.volumes" (dict "values" $values "serves" $serves) }}
+    {{- if include "admitkit.volumes" (dict "values" $values "records" $records) }}
     {{- /* That of the image, which is to write to the volumes. */}}
     {{- $_ := set $context "fsGroup" 65532 }}
     {{- end }}
@@ -49,12 +86,12 @@ spec:
   affinity:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- if $serves }}
+  {{- if $records }}
   topologySpreadConstraints:
-  {{- $servers := dict "matchLabels" (include "admitkit.serverSelector" .root | fromYaml) }}
+  {{- $alike := dict "matchLabels" (include "admitkit.componentSelector" . | fromYaml) }}
   {{- $host := dict "maxSkew" 1 "topologyKey" "kubernetes.io/hostname" "whenUnsatisfiable" "ScheduleAnyway" }}
   {{- range prepend $values.topologySpreadConstraints $host }}
-  - {{- toYaml (merge . (dict "labelSelector" $servers)) | nindent 4 }}
+  - {{- toYaml (merge . (dict "labelSelector" $alike)) | nindent 4 }}
   {{- end }}
   {{- end }}
   containers:
@@ -70,7 +107,7 @@ spec:
         fieldRef:
           fieldPath: metadata.name
     {{- include "admitkit.env" .root | nindent 4 }}
-    {{- if and $serves $values.audit.enabled $values.audit.cloudEvents.url $values.audit.cloudEvents.tokenSecret.name }}
+    {{- if and $records $values.audit.enabled $values.audit.cloudEvents.url $values.audit.cloudEvents.tokenSecret.name }}
     - {name: ADMITKIT_AUDIT_CLOUDEVENTS_TOKEN_FILE, value: /cloudevents/token}
     {{- end }}
     {{- with $values.extraEnv }}
@@ -107,20 +144,20 @@ spec:
       readOnlyRootFilesystem: true
       capabilities:
         drop: [ALL]
-    {{- with include "admitkit.volumeMounts" (dict "values" $values "serves" $serves) }}
+    {{- with include "admitkit.volumeMounts" (dict "values" $values "records" $records) }}
     volumeMounts:
     {{- . | nindent 4 }}
     {{- end }}
-  {{- with include "admitkit.volumes" (dict "values" $values "serves" $serves) }}
+  {{- with include "admitkit.volumes" (dict "values" $values "records" $records) }}
   volumes:
   {{- . | nindent 2 }}
   {{- end }}
 {{- end -}}
 
-{{/* The servers alone write records: the other Pods get no volume of theirs, nor the token. */}}
+{{/* Servers and reconcilers alone write records: the other Pods get no volume of theirs, nor the token. */}}
 {{- define "admitkit.volumeMounts" -}}
 {{- $audit := .values.audit -}}
-{{- if and .serves $audit.enabled }}
+{{- if and .records $audit.enabled }}
 {{- if $audit.file.enabled }}
 - {name: audit, mountPath: /audit}
 {{- end }}
@@ -138,7 +175,7 @@ spec:
 
 {{- define "admitkit.volumes" -}}
 {{- $audit := .values.audit -}}
-{{- if and .serves $audit.enabled }}
+{{- if and .records $audit.enabled }}
 {{- if $audit.file.enabled }}
 - name: audit
   {{- toYaml ($audit.file.volume | default (dict "emptyDir" dict)) | nindent 2 }}

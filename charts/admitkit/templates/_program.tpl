@@ -108,6 +108,9 @@
 - {name: ADMITKIT_ACCESS, value: {{ .Values.access.enabled | quote }}}
 {{- with .Values.access }}
 {{- if .enabled }}
+{{- with .namespaces }}
+- {name: ADMITKIT_ACCESS_NAMESPACES, value: {{ include "admitkit.csv" . | quote }}}
+{{- end }}
 - {name: ADMITKIT_ACCESS_RETENTION, value: {{ .retention | quote }}}
 - {name: ADMITKIT_ACCESS_WORKERS, value: {{ int .workers | quote }}}
 {{- end }}
@@ -128,7 +131,8 @@
 {{/* A webhook with failure policy Fail covers the creation of Pods in watchNamespace, as the program would find out (guardOwnPods). */}}
 {{- define "admitkit.holdsUpPods" -}}
 {{- $closed := and .audit.enabled (not .audit.allNamespaces) (or .audit.required (include "admitkit.closedSinks" .audit)) -}}
-{{- if or .access.enabled $closed }}yes{{ end -}}
+{{- $access := and .access.enabled (or (not .access.namespaces) (has "*" .access.namespaces)) -}}
+{{- if or $access $closed }}yes{{ end -}}
 {{- end -}}
 
 {{/* Somebody says that this is in order. */}}
@@ -165,6 +169,10 @@
 {{- if and .audit.enabled .audit.log.enabled (eq .logLevel "error") (or .audit.required (eq .audit.log.failurePolicy "Closed")) -}}
 {{- fail "logLevel: error leaves out what audit.log records, and Closed it would refuse every session; set logLevel to info, or audit.log.enabled to false" -}}
 {{- end -}}
+{{- include "admitkit.checkPlaces" $ -}}
+{{- if and (eq .split.reconciler "None") (include "admitkit.haveReconcilers" $) -}}
+{{- fail "split.reconciler: None is for a program of your own that has nothing to reconcile; access, audit.objects and audit.touchedPods.evictAfter need Deployment" -}}
+{{- end -}}
 {{- if and .ignoreUntilProbed .split.enabled (eq .split.registrar "Job") -}}
 {{- fail "ignoreUntilProbed: needs a registrar that stays; with split.registrar Job it would be Ignore for good" -}}
 {{- end -}}
@@ -172,7 +180,7 @@
 {{- fail "metrics.serviceMonitor.enabled, metrics.podMonitor.enabled: need metrics.enabled" -}}
 {{- end -}}
 {{- if and (eq .watchNamespace $.Release.Namespace) (include "admitkit.holdsUpPods" .) (not (include "admitkit.allowsOwnPods" .)) -}}
-{{- fail (printf "watchNamespace: %s is the release's own namespace. With access.enabled, audit.required or a Closed sink, a webhook with failure policy Fail covers the Pods in it: once the last server is gone, none could be created. Install the release in another namespace" .watchNamespace) -}}
+{{- fail (printf "watchNamespace: %s is the release's own namespace. With access.enabled (unless access.namespaces names others), audit.required or a Closed sink, a webhook with failure policy Fail covers the Pods in it: once the last server is gone, none could be created. Install the release in another namespace" .watchNamespace) -}}
 {{- end -}}
 {{- if eq (int .port) 8081 -}}
 {{- fail "port: 8081 is the port of the probes; choose another" -}}
@@ -187,6 +195,27 @@
 {{- if (mustDateModify .maxEvictAfter $began).Before (mustDateModify .evictAfter $began) -}}
 {{- fail (printf "audit.touchedPods.maxEvictAfter: %s is less than evictAfter, %s" .maxEvictAfter .evictAfter) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where access is granted, as the program checks it. */}}
+{{- define "admitkit.checkPlaces" -}}
+{{- $named := .Values.access.namespaces | default list -}}
+{{- if .Values.access.enabled -}}
+{{- if not (or $named .Values.watchNamespace) -}}
+{{- fail "access.namespaces: required, because watchNamespace is empty: name the namespaces in which access may be granted, or set it to [\"*\"] for all but the control plane's and the release's own. Whoever takes over the process that reconciles can do there what an administrator can, with * in the whole cluster" -}}
+{{- end -}}
+{{- if and (has "*" $named) (gt (len $named) 1) -}}
+{{- fail "access.namespaces: * stands for all, and must be alone" -}}
+{{- end -}}
+{{- if has .Release.Namespace $named -}}
+{{- fail (printf "access.namespaces: %s is the release's own namespace: who gets into its Pods could grant themselves anything" .Release.Namespace) -}}
+{{- end -}}
+{{- range $named | default (list .Values.watchNamespace) -}}
+{{- if has . (list "kube-system" "kube-node-lease") -}}
+{{- fail (printf "%s: %s is a namespace of the control plane: who gets into its Pods could grant themselves anything" (ternary "access.namespaces" "watchNamespace" (gt (len $named) 0)) .) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -28,6 +28,45 @@ subjects:
 {{- end }}
 {{- end -}}
 
+{{/*
+What an account may do by the extensions: a Role in each namespace, and a ClusterRole. Takes root, account, the name of the Roles,
+clusterRole if that has another name, the rules watched, access and cluster, and the hook that the ClusterRole belongs to. Each
+rule is there once, whichever process needs it.
+*/}}
+{{- define "admitkit.roles" -}}
+{{- $of := . -}}
+{{- $rules := dict "" .cluster -}}
+{{- $watched := .root.Values.watchNamespace -}}
+{{- $_ := set $rules $watched (printf "%s\n%s" (get $rules $watched) .watched) -}}
+{{- range include "admitkit.placesOfAccess" .root | fromJsonArray -}}
+{{- $_ := set $rules . (printf "%s\n%s" (get $rules .) $of.access) -}}
+{{- end -}}
+{{- range $namespace, $text := $rules -}}
+{{- with $text | fromYamlArray | uniq -}}
+{{- $role := dict "root" $of.root "account" $of.account "namespace" $namespace "rules" (toYaml .) -}}
+{{- if $namespace -}}
+{{- $_ := set $role "name" (printf "%s-%s" (include "admitkit.fullname" $of.root) $of.name) -}}
+{{- else -}}
+{{- $_ := set $role "name" (printf "%s-%s" (include "admitkit.clusterName" $of.root) ($of.clusterRole | default $of.name)) -}}
+{{- $_ := set $role "hook" $of.hook -}}
+{{- end -}}
+{{- include "admitkit.role" $role -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The same for an account that runs processes: "" is what serves, and "reconciler." what reconciles. Takes root, name, account and processes. */}}
+{{- define "admitkit.extensionRoles" -}}
+{{- $of := dict "watched" "" "access" "" "cluster" "" -}}
+{{- range $process := .processes -}}
+{{- $in := dict "root" $.root "process" $process -}}
+{{- $_ := set $of "watched" (printf "%s\n%s" $of.watched (include "admitkit.watchedRules" $in)) -}}
+{{- $_ := set $of "access" (printf "%s\n%s" $of.access (include "admitkit.accessRules" $in)) -}}
+{{- $_ := set $of "cluster" (printf "%s\n%s" $of.cluster (include "admitkit.clusterRules" $in)) -}}
+{{- end -}}
+{{- include "admitkit.roles" (merge $of .) -}}
+{{- end -}}
+
 {{- define "admitkit.roleMeta" -}}
 name: {{ .name }}
 {{- with .namespace }}
@@ -75,7 +114,11 @@ annotations:
   resources: [secrets]
   resourceNames: [{{ ternary (include "admitkit.leafSecret" .) (include "admitkit.caSecret" .) (ne (include "admitkit.registrarStays" .) "") }}]
   verbs: [get, watch]
-{{- if include "admitkit.elects" . }}
+{{- end -}}
+
+{{/* What reconciles, in its namespace: it elects a leader. */}}
+{{- define "admitkit.reconcilerRules" -}}
+{{- if and .Values.leaderElection (include "admitkit.reconciles" .) -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [create]
@@ -89,69 +132,70 @@ annotations:
 {{- end }}
 {{- end -}}
 
-{{/* There is something that runs in one replica at a time; of a program of your own we do not know. */}}
-{{- define "admitkit.elects" -}}
-{{- with .Values -}}
-{{- if and .leaderElection (or .access.enabled (not .audit.enabled) .audit.objects.enabled .audit.touchedPods.evictAfter) }}yes{{ end -}}
-{{- end -}}
-{{- end -}}
-
-{{/* The rules of a feature of an extension. Takes root, the feature, and "role" or "clusterrole". make generate writes the files. */}}
+{{/*
+The rules of a feature of an extension. Takes a dict of root and process, the feature, and "role" or "clusterrole". make generate
+writes the files; a feature that needs nothing in a process has none.
+*/}}
 {{- define "admitkit.rules" }}
-{{- with index . 0 }}
-{{ .Files.Get (printf "files/rules/%s.%s.yaml" (index $ 1) (index $ 2)) | trimPrefix "# Written by make generate from what the extensions say that they need." | trim }}
+{{- $of := index . 0 -}}
+{{- with $of.root.Files.Get (printf "files/rules/%s.%s%s.yaml" (index . 1) $of.process (index . 2)) }}
+{{ trimPrefix "# Written by make generate from what the extensions say that they need." . | trim }}
 {{- end }}
 {{- end -}}
 
-{{/* The extensions, where they watch. */}}
-{{- define "admitkit.extensionRules" -}}
-{{- with .Values }}
-{{- if and .audit.enabled (not .audit.allNamespaces) }}
-{{- include "admitkit.auditRules" $ }}
+{{/*
+What the extensions need, in the processes that serve or in those that reconcile ("", or "reconciler."). Takes root and process.
+Where they watch ...
+*/}}
+{{- define "admitkit.watchedRules" -}}
+{{- $audit := .root.Values.audit -}}
+{{- if and $audit.enabled (not $audit.allNamespaces) }}
+{{- include "admitkit.auditRules" . }}
 {{- end }}
-{{- if and .audit.enabled .audit.touchedPods.evictAfter }}
-{{- include "admitkit.rules" (list $ "audit-evict" "role") }}
+{{- if and $audit.enabled $audit.touchedPods.evictAfter }}
+{{- include "admitkit.rules" (list . "audit-evict" "role") }}
 {{- end }}
-{{- if .access.enabled }}
-{{- include "admitkit.rules" (list $ "access" "role") }}
-{{- end }}
-{{- with .rbac.extraRules }}
+{{- with .root.Values.rbac.extraRules }}
 {{ toYaml . }}
-{{- end }}
 {{- end }}
 {{- end -}}
 
-{{/* The extensions, everywhere. */}}
-{{- define "admitkit.extensionClusterRules" -}}
-{{- with .Values }}
-{{- if and .audit.enabled .audit.allNamespaces }}
-{{- include "admitkit.auditRules" $ }}
+{{/* ... where access is granted ... */}}
+{{- define "admitkit.accessRules" -}}
+{{- include "admitkit.rules" (list . "access" "role") }}
+{{- end -}}
+
+{{/* ... and everywhere. */}}
+{{- define "admitkit.clusterRules" -}}
+{{- $audit := .root.Values.audit -}}
+{{- if and $audit.enabled $audit.allNamespaces }}
+{{- include "admitkit.auditRules" . }}
 {{- end }}
-{{- if and .audit.enabled .audit.objects.enabled }}
-{{- include "admitkit.rules" (list $ "audit-objects" "clusterrole") }}
+{{- if and $audit.enabled $audit.objects.enabled }}
+{{- include "admitkit.rules" (list . "audit-objects" "clusterrole") }}
 {{- end }}
-{{- if and .audit.enabled .audit.enforcement.enabled }}
-{{- include "admitkit.rules" (list $ "audit-enforcement" "clusterrole") }}
+{{- if and $audit.enabled $audit.enforcement.enabled }}
+{{- include "admitkit.rules" (list . "audit-enforcement" "clusterrole") }}
 {{- end }}
-{{- with .rbac.extraClusterRules }}
+{{- with .root.Values.rbac.extraClusterRules }}
 {{ toYaml . }}
-{{- end }}
 {{- end }}
 {{- end -}}
 
 {{/* What audit needs where it records. */}}
 {{- define "admitkit.auditRules" }}
+{{- $audit := .root.Values.audit -}}
 {{- include "admitkit.rules" (list . "audit" "role") }}
-{{- if .Values.audit.event.enabled }}
+{{- if $audit.event.enabled }}
 {{- include "admitkit.rules" (list . "audit-event" "role") }}
 {{- end }}
-{{- if .Values.access.enabled }}
+{{- if .root.Values.access.enabled }}
 {{- include "admitkit.rules" (list . "audit-access" "role") }}
 {{- end }}
-{{- if .Values.audit.enforcement.enabled }}
+{{- if $audit.enforcement.enabled }}
 {{- include "admitkit.rules" (list . "audit-enforcement" "role") }}
 {{- end }}
-{{- if or .Values.audit.touchedPods.mark .Values.audit.touchedPods.evictAfter }}
+{{- if or $audit.touchedPods.mark $audit.touchedPods.evictAfter }}
 {{- include "admitkit.rules" (list . "audit-mark" "role") }}
 {{- end }}
 {{- end -}}
@@ -185,10 +229,11 @@ annotations:
   resources: [mutatingwebhookconfigurations, validatingwebhookconfigurations]
   resourceNames: [{{ include "admitkit.configuration" . }}]
   verbs: [get, delete]
-{{- if and .Values.watchNamespace .Values.access.enabled }}
+{{- with include "admitkit.placesOfAccess" . | fromJsonArray | compact }}
+{{- /* Each may be gone, and with it all access and the rights in it. */}}
 - apiGroups: [""]
   resources: [namespaces]
-  resourceNames: [{{ .Values.watchNamespace | quote }}] # it may be gone, and with it all access and the rights in it
+  resourceNames: {{ toJson . }}
   verbs: [get]
 {{- end }}
 {{- with .Values.rbac.extraClusterRules }}
@@ -196,12 +241,8 @@ annotations:
 {{- end }}
 {{- end -}}
 
-{{/* ... and where the extensions work: all access ends. */}}
-{{- define "admitkit.unregisterExtensionRules" -}}
-{{- with .Values.rbac.extraRules }}
-{{ toYaml . }}
-{{- end }}
-{{- if .Values.access.enabled }}
+{{/* ... and where access is granted: all of it ends. */}}
+{{- define "admitkit.unregisterAccessRules" -}}
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [rolebindings]
   verbs: [list, delete]
@@ -220,9 +261,4 @@ annotations:
 - apiGroups: [admitkit.dev]
   resources: [podaccessrequests/status, execaccessrequests/status]
   verbs: [patch]
-{{- end }}
-{{- end -}}
-
-{{- define "admitkit.deployments" -}}
-{{ include "admitkit.fullname" . }}{{ if include "admitkit.registrarStays" . }},{{ include "admitkit.fullname" . }}-registrar{{ end }}
 {{- end -}}
