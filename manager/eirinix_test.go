@@ -32,7 +32,9 @@ func TestAConfigurationThatEiriniXHasLeftIsReportedAtTheStart(t *testing.T) {
 	if _, err := configurations.Create(t.Context(), old, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = configurations.Delete(context.WithoutCancel(t.Context()), old.Name, metav1.DeleteOptions{}) })
+	t.Cleanup(func() {
+		_ = configurations.Delete(context.WithoutCancel(t.Context()), old.Name, metav1.DeleteOptions{})
+	})
 	r := start(t, manager.Options{Namespace: namespace, OperatorFingerprint: "eirini-x"}, mark("a", extension.Scope{}))
 	if r.logs.FilterMessageSnippet("EiriniX has left a webhook configuration").Len() != 1 {
 		t.Error("nobody is warned")

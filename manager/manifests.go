@@ -181,6 +181,7 @@ func (i *installer) addReconciler() {
 	name := i.reconciler()
 	i.addServiceAccount(name)
 	deployment := i.deployment(name, 1, "reconcile")
+	i.spread(deployment)
 	if i.options.Watching.LeaderElection {
 		deployment.Spec.Replicas = &i.install.Replicas
 		i.addRole(name, name, i.namespace, rule("coordination.k8s.io", []string{"leases"}, []string{"create"}),
@@ -243,17 +244,21 @@ func (i *installer) serverDeployment(name string, serves, apart bool) *appsv1.De
 	deployment.Spec.Strategy = appsv1.DeploymentStrategy{
 		Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &none, MaxSurge: &one},
 	}
-	pod := &deployment.Spec.Template.Spec
-	pod.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
-		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
-		LabelSelector: &metav1.LabelSelector{MatchLabels: selector(name)},
-	}}
-	container := &pod.Containers[0]
+	i.spread(deployment)
+	container := &deployment.Spec.Template.Spec.Containers[0]
 	if serves {
 		container.Ports = append(container.Ports, corev1.ContainerPort{Name: "webhook", ContainerPort: i.options.Port})
 	}
 	i.observe(container)
 	return deployment
+}
+
+// spread puts the replicas on several nodes, if there are several.
+func (i *installer) spread(deployment *appsv1.Deployment) {
+	deployment.Spec.Template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
+		LabelSelector: deployment.Spec.Selector.DeepCopy(),
+	}}
 }
 
 // observe adds the ports of metrics and health checks, and the probes.

@@ -440,10 +440,6 @@ func TestTheChartsPodsAreThoseOfTheManifests(t *testing.T) {
 					want.Process = chart.Process // it does it all
 				case alone, process == "-registrar" && strings.Contains(values, "Job"):
 					wanted = false
-				case process == "-reconciler" && wanted:
-					// Several of them are for nodes that fail, as several servers are.
-					of, _ := shapeOf(manifests, "admitkit")
-					want.Spread = of.Spread
 				}
 				if has != wanted {
 					t.Errorf("the chart has %s: %t, want %t", called, has, wanted)

@@ -50,7 +50,7 @@ func (o *operator) addTo(mgr *manager.Manager) error {
 	}
 	if o.withAccess && mgr.GetNamespace() == "" && len(o.access.Namespaces) == 0 {
 		return errors.New("--access: say in which namespaces access may be granted: --access-namespaces=a,b, or --access-namespaces='*' for all but the control plane's and admitkit's own. " +
-			"Whoever takes the process that reconciles over can do there what an administrator can")
+			"Whoever takes the process that reconciles over can do there what an administrator can; with all, that is the cluster")
 	}
 	for _, e := range extensions {
 		if err := mgr.AddExtension(e); err != nil {

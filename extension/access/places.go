@@ -34,7 +34,7 @@ func newPlaces(namespaces []string, mgr extension.Manager) (places, error) {
 	switch {
 	case len(namespaces) == 0 && mgr.GetNamespace() == "":
 		return p, errors.New("Namespaces: required, because the manager watches every namespace: name those in which access may be granted, or say " +
-			AllNamespaces + " for all. Whoever takes the reconciler over can do there what an administrator can")
+			AllNamespaces + " for all. Whoever takes the reconciler over can do there what an administrator can; with all, that is the cluster")
 	case len(namespaces) == 0:
 		p.watched = mgr.GetNamespace()
 		return p, p.check(p.watched)
