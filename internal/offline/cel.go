@@ -153,7 +153,7 @@ func (p *parser) member() {
 			p.want("]")
 			path = nil
 		case len(path) > 0 && p.is("{"): // a message; no match condition makes one
-			p.fields("}")
+			p.fields()
 			path = nil
 		default:
 			return
@@ -174,7 +174,7 @@ func (p *parser) primary() []string {
 	case p.take("["):
 		p.list("]", func() { p.take("?"); p.expression() })
 	case p.is("{"):
-		p.fields("}")
+		p.fields()
 	case t.kind == identifier || p.is("."):
 		p.take(".")
 		return p.variable()
@@ -263,9 +263,9 @@ func (p *parser) call(name string) {
 }
 
 // fields parses the entries of a map or message.
-func (p *parser) fields(closing string) {
+func (p *parser) fields() {
 	p.want("{")
-	p.list(closing, func() {
+	p.list("}", func() {
 		p.take("?")
 		p.expression()
 		p.want(":")

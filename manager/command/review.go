@@ -2,6 +2,7 @@ package command
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/internal/offline"
@@ -117,10 +119,11 @@ func (r *review) run(cmd *cobra.Command) error {
 	if err != nil {
 		return wrong(err)
 	}
-	engine, err := r.engine(cmd, cluster)
+	engine, stop, err := r.engine(cmd, cluster)
 	if err != nil {
 		return err
 	}
+	defer stop()
 	var totals totals
 	var undecided []error
 	for _, req := range requests {
@@ -229,21 +232,30 @@ var remedies = map[offline.Fact]string{
 	offline.TheConditions: "set --match-conditions",
 }
 
+// check returns what is wrong with the flags. The operation is empty if it is the one of
+// the subresource.
+func (r *review) check(operation admissionv1.Operation) error {
+	switch {
+	case len(r.files) == 0:
+		return errors.New("--filename: required: a file, a folder, or - for standard input")
+	case r.output != "diff" && r.output != "yaml" && r.output != "json":
+		return fmt.Errorf("--output: %q: must be diff, yaml or json", r.output)
+	case len(r.old) > 0 && operation != "" && operation != admissionv1.Update:
+		return fmt.Errorf("--old: only an UPDATE has old objects, not a %s; set --operation UPDATE", operation)
+	case len(r.groups) > 0 && r.user == "":
+		return errors.New("--groups: set --user too")
+	}
+	return nil
+}
+
 // requests reads the manifests.
 func (r *review) requests(cmd *cobra.Command, cluster *offline.Cluster) ([]*offline.Request, error) {
 	operation := admissionv1.Operation(strings.ToUpper(r.operation))
 	if r.subresource != "" && !cmd.Flags().Changed("operation") {
 		operation = ""
 	}
-	switch {
-	case len(r.files) == 0:
-		return nil, errors.New("--filename: required: a file, a folder, or - for standard input")
-	case r.output != "diff" && r.output != "yaml" && r.output != "json":
-		return nil, fmt.Errorf("--output: %q: must be diff, yaml or json", r.output)
-	case len(r.old) > 0 && operation != "" && operation != admissionv1.Update:
-		return nil, fmt.Errorf("--old: only an UPDATE has old objects, not a %s; set --operation UPDATE", operation)
-	case len(r.groups) > 0 && r.user == "":
-		return nil, errors.New("--groups: set --user too")
+	if err := r.check(operation); err != nil {
+		return nil, err
 	}
 	objects, err := readManifests(cmd.InOrStdin(), r.files, r.recursive)
 	if err != nil {
@@ -303,17 +315,17 @@ func (r *review) results() (map[string]bool, error) {
 	return results, nil
 }
 
-// engine makes the manager, with the cluster in memory behind it.
-func (r *review) engine(cmd *cobra.Command, cluster *offline.Cluster) (*offline.Engine, error) {
+// engine makes the manager, with the cluster in memory behind it. Call stop in the end.
+func (r *review) engine(cmd *cobra.Command, cluster *offline.Cluster) (engine *offline.Engine, stop func(), err error) {
 	if cmd.Flags().Lookup("zap-log-level").Value.String() == "" {
 		// The log would hide what the extensions do.
 		if err := cmd.Flags().Set("zap-log-level", "error"); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	options, err := r.flags.complete(cmd)
 	if err != nil {
-		return nil, wrong(err)
+		return nil, nil, wrong(err)
 	}
 	account := cluster.NewAccount()
 	if len(r.with) == 0 {
@@ -328,22 +340,40 @@ func (r *review) engine(cmd *cobra.Command, cluster *offline.Cluster) (*offline.
 	options.Serving.HealthAddress, options.Serving.MetricsAddress = "", ""
 	mgr, err := newManager(options, r.build)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := restrict(account, mgr); err != nil {
-		return nil, wrong(err)
+		return nil, nil, wrong(err)
 	}
 	webhooks, err := mgr.Webhooks(cmd.Context())
 	if err == nil {
 		err = cluster.Kinds.Check(webhooks)
 	}
 	if err != nil {
-		return nil, wrong(err)
+		return nil, nil, wrong(err)
 	}
+	stop = func() {}
 	if len(r.with) > 0 {
-		go mgr.GetKubeManager().GetCache().Start(cmd.Context()) //nolint:errcheck // it ends with the context, and a read of it fails before
+		stop = startCache(cmd.Context(), mgr.GetKubeManager().GetCache())
 	}
-	return offline.New(webhooks, offline.Options{Forbidden: cluster.TakeForbidden}), nil
+	return offline.New(webhooks, offline.Options{Forbidden: cluster.TakeForbidden}), stop, nil
+}
+
+// startCache starts a cache, for extensions that read through it. It returns when the
+// cache can be read. stop returns when the cache has ended.
+func startCache(ctx context.Context, objects cache.Cache) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer cancel() // so that nobody waits for a cache that does not start
+		_ = objects.Start(ctx) // a read of a cache that does not run is an error of the extension
+	}()
+	objects.WaitForCacheSync(ctx)
+	return func() {
+		cancel()
+		<-ended
+	}
 }
 
 // restrict gives an account the rights of the replicas that serve.
