@@ -30,8 +30,9 @@
 // # Exit codes
 //
 //	0  done; also after SIGINT or SIGTERM
-//	1  it failed, or review denied something
-//	2  the request is wrong: a flag, an option, an extension, a manifest
+//	1  it failed, or review denied something, found a change in vain or a call without the
+//	   right to it, or with --strict an object that reaches no extension
+//	2  the request is wrong: a flag, an option, an extension, a scope, a manifest
 package command
 
 import (
@@ -82,7 +83,7 @@ func New(name string, build Build, options ...Option) *cobra.Command {
 Each flag can also be set by an environment variable: --webhook-namespace by
 ADMITKIT_WEBHOOK_NAMESPACE. The flag wins.
 
-Exit codes: 0 done; 1 failed, or denied by review; 2 a flag, option or manifest is wrong.`,
+Exit codes: 0 done; 1 failed, or denied by review; 2 a flag, option, scope or manifest is wrong.`,
 		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
