@@ -29,7 +29,7 @@ type Handler struct {
 // Mutating makes a Handler of a Mutator.
 func Mutating[T runtime.Object](m Mutator[T], scope Scope) *Handler {
 	return &Handler{
-		value: m, name: nameOf(m, scope), scope: scope, mutates: true, typ: reflect.TypeFor[T](),
+		value: m, name: nameOf(m), scope: scope, mutates: true, typ: reflect.TypeFor[T](),
 		admit: func(ctx context.Context, obj runtime.Object, req *Request) error {
 			return m.Mutate(ctx, obj.(T), req)
 		},
@@ -39,7 +39,7 @@ func Mutating[T runtime.Object](m Mutator[T], scope Scope) *Handler {
 // Validating makes a Handler of a Validator.
 func Validating[T runtime.Object](v Validator[T], scope Scope) *Handler {
 	return &Handler{
-		value: v, name: nameOf(v, scope), scope: scope, typ: reflect.TypeFor[T](),
+		value: v, name: nameOf(v), scope: scope, typ: reflect.TypeFor[T](),
 		admit: func(ctx context.Context, obj runtime.Object, req *Request) error {
 			return v.Validate(ctx, obj.(T), req)
 		},
@@ -47,24 +47,28 @@ func Validating[T runtime.Object](v Validator[T], scope Scope) *Handler {
 }
 
 // MutatingFunc is [Mutating] for a plain function. Its name, in logs and metrics, is that
-// of the scope.
+// of the scope, if that has one.
 func MutatingFunc[T runtime.Object](mutate func(ctx context.Context, obj T, req *Request) error, scope Scope) *Handler {
-	return Mutating(MutatorFunc[T](mutate), scope)
+	return Mutating(MutatorFunc[T](mutate), scope).named(scope.Name)
 }
 
 // ValidatingFunc is [Validating] for a plain function. Its name, in logs and metrics, is
-// that of the scope.
+// that of the scope, if that has one.
 func ValidatingFunc[T runtime.Object](validate func(ctx context.Context, obj T, req *Request) error, scope Scope) *Handler {
-	return Validating(ValidatorFunc[T](validate), scope)
+	return Validating(ValidatorFunc[T](validate), scope).named(scope.Name)
+}
+
+func (h *Handler) named(name string) *Handler {
+	if name != "" {
+		h.name = name
+	}
+	return h
 }
 
 // nameOf returns the Go type of a handler without the pointer: addenv.AddEnv. A
-// function has no type of its own; its name is that of the scope or, if that has none, of
-// the form, such as extension.MutatorFunc.
-func nameOf(handler any, scope Scope) string {
-	if reflect.ValueOf(handler).Kind() == reflect.Func && scope.Name != "" {
-		return scope.Name
-	}
+// function has no type of its own; its name is that of the form, such as
+// extension.MutatorFunc.
+func nameOf(handler any) string {
 	name := strings.TrimLeft(fmt.Sprintf("%T", handler), "*")
 	if bracket := strings.IndexByte(name, '['); bracket >= 0 {
 		name = name[:bracket]

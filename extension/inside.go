@@ -26,7 +26,7 @@ func (inside) HandlerOf(e Extension, mgr Manager) *Handler {
 		scope = scoped.Scope()
 	}
 	return &Handler{
-		value: e, name: nameOf(e, scope), scope: scope, mutates: true, typ: reflect.TypeFor[*corev1.Pod](),
+		value: e, name: nameOf(e), scope: scope, mutates: true, typ: reflect.TypeFor[*corev1.Pod](),
 		respond: func(ctx context.Context, obj runtime.Object, req *Request) admission.Response {
 			return e.Handle(ctx, mgr, obj.(*corev1.Pod), req.Request)
 		},

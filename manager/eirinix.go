@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/extension"
@@ -36,9 +37,17 @@ func (m *Manager) GetManagerOptions() Options { return m.options }
 
 // warnOfEiriniX says so when an installation of EiriniX has left the configuration that
 // it would have had under this fingerprint. With failure policy Fail, and nobody who
-// serves it, that refuses every Pod. Without the right to read it, nobody is warned.
+// serves it, that refuses every Pod. A process that may not read it does not try.
 func (m *Manager) warnOfEiriniX(ctx context.Context) {
 	name := m.options.OperatorFingerprint + "-mutating-hook"
+	may, err := m.clientset.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations", Name: name, Verb: "get",
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil || !may.Status.Allowed {
+		return
+	}
 	if _, err := m.clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, name, metav1.GetOptions{}); err == nil {
 		m.options.Logger.Warnw("EiriniX has left a webhook configuration, which refuses Pods that nobody answers: delete it once nothing serves it",
 			"MutatingWebhookConfiguration", name)

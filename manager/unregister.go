@@ -50,7 +50,7 @@ func (m *Manager) owns(ctx context.Context) error {
 		return err
 	}
 	if m.options.callable() != nil {
-		return nil // it has no webhooks
+		return nil //nolint:nilerr // it has no webhooks
 	}
 	return m.checkOwner(ctx, m.registration(nil))
 }

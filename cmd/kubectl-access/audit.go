@@ -26,10 +26,10 @@ import (
 type query struct {
 	*cli
 	user, pod, request, decision string
-	since, until        string
-	everywhere, watch   bool
-	file                string
-	output              *output
+	since, until                 string
+	everywhere, watch            bool
+	file                         string
+	output                       *output
 
 	from, to time.Time
 }

@@ -75,6 +75,8 @@ func TestRequestsAreRefusedUnlessTheTemplateAllowsThem(t *testing.T) {
 		"a duration that cannot be parsed":   {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.Duration = "soon" }, []string{"spec.duration"}},
 		"a duration of nothing":              {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.Duration = "0s" }, []string{"spec.duration"}},
 		"a Pod that does not exist":          {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TargetPod = "none" }, []string{"Pod " + namespace + "/none does not exist"}},
+		"a Pod's name that is none":          {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TargetPod = "a/b" }, []string{"spec.targetPod", "is not the name of an object"}},
+		"a template's name that is none":     {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TemplateName = "../web" }, []string{"spec.templateName", "is not the name of an object"}},
 		"a Pod of nobody":                    {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TargetPod = "stray" }, []string{"is not one of Deployment"}},
 		"no reason where one is required":    {mallory, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TemplateName = "strict" }, []string{"requires spec.reason"}},
 		"a reason that is none":              {mallory, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TemplateName, r.Spec.Reason = "strict", "  " }, []string{"requires spec.reason"}},

@@ -149,7 +149,7 @@ func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alp
 		return f, r.readMade(ctx, f, reader, req.GetUID())
 	case asking:
 		if f.closed = r.places.closed(key.Namespace); f.closed != nil {
-			return f, nil
+			return f, nil //nolint:nilerr // decide tells
 		}
 		err := r.readTarget(ctx, f)
 		if err == nil && f.template != nil {

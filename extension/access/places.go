@@ -15,7 +15,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 )
 
-// AllNamespaces, alone in Options.Namespaces, stands for every namespace but those of
+// AllNamespaces stands, alone in Options.Namespaces, for every namespace but those of
 // the control plane and of admitkit itself.
 const AllNamespaces = "*"
 

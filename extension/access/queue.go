@@ -63,19 +63,25 @@ func (r *requests) enqueue(keys func(context.Context, client.Object) []types.Nam
 				}
 				return
 			}
-			for _, key := range keys(ctx, e.Object) {
-				if _, ours := r.unbound.Load(key); ours {
-					return // we deleted it at the end, and come back for the rest
-				}
+			if r.isNews(e.Object, keys(ctx, e.Object)) {
+				add(ctx, q, e.Object, priorityCleanup)
 			}
-			if role, ok := e.Object.(*rbacv1.Role); ok {
-				for _, key := range keys(ctx, role) {
-					r.lastRoles.Store(key, role)
-				}
-			}
-			add(ctx, q, e.Object, priorityCleanup)
 		},
 	}
+}
+
+// isNews reports whether the deletion of what requests get is news, and not what this
+// process did at the end, after which it comes back for the rest. It keeps a Role.
+func (r *requests) isNews(object client.Object, keys []types.NamespacedName) bool {
+	for _, key := range keys {
+		if _, ours := r.unbound.Load(key); ours {
+			return false
+		}
+		if role, ok := object.(*rbacv1.Role); ok {
+			r.lastRoles.Store(key, role)
+		}
+	}
+	return true
 }
 
 func (r *requests) keyOf(_ context.Context, object client.Object) []types.NamespacedName {

@@ -53,6 +53,8 @@ func (r *refusal) forNow() *refusal {
 const (
 	reasonChanged = "Changed"
 	reasonEnded   = "Ended"
+
+	reasonInvalidName = "InvalidName"
 )
 
 // maxDuration returns the longest duration that a template allows, if both of

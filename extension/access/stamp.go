@@ -36,6 +36,9 @@ func (s *stamp[T]) Mutate(ctx context.Context, obj T, req *extension.Request) er
 		return nil // requestRules refuses it
 	}
 	spec.Requester = &v1alpha1.Requester{Username: user.Username, UID: user.UID, Groups: user.Groups}
+	if noName("spec.templateName", spec.TemplateName) != nil {
+		return nil //nolint:nilerr // requestRules refuses it
+	}
 	t := s.kind.newTemplate()
 	err := s.live.Get(ctx, types.NamespacedName{Namespace: req.Namespace, Name: spec.TemplateName}, t)
 	if apierrors.IsNotFound(err) || spec.TemplateName == "" {

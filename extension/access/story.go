@@ -84,17 +84,27 @@ func (f *facts) story(d decision) (records []extension.Record) {
 	}
 	switch s := d.status; {
 	case s == nil:
-	case f.role == nil && wasGranted(f.request) && !ended(f.request) && valid.Status == metav1.ConditionFalse:
-		records = append(records, f.kind.about(f.request, storyEnded, "%s", valid.Message))
 	case valid.Status == metav1.ConditionFalse:
+		if f.role == nil && wasGranted(f.request) && !ended(f.request) {
+			records = append(records, f.kind.about(f.request, storyEnded, "%s", valid.Message))
+		}
 	case before.Ready && s.UsedBy != nil:
 		records = append(records, f.kind.about(f.request, storyUsed, "%s used the request up with %s", s.UsedBy.Username, s.UsedBy.Verb))
-	case before.ExpiresAt != nil && s.ExpiresAt != nil && !before.ExpiresAt.Equal(s.ExpiresAt):
-		moved := f.kind.about(f.request, storyMoved, "access ends at %s, not at %s", s.ExpiresAt.UTC().Format(time.RFC3339), before.ExpiresAt.UTC().Format(time.RFC3339))
-		moved.ID += fmt.Sprintf("-%d", s.ExpiresAt.Unix())
-		records = append(records, moved)
+	default:
+		records = append(records, f.moved(s)...)
 	}
 	return records
+}
+
+// moved tells that the end of access is another than before.
+func (f *facts) moved(s *state) []extension.Record {
+	before := f.request.GetRequestStatus().ExpiresAt
+	if before == nil || s.ExpiresAt == nil || before.Equal(s.ExpiresAt) {
+		return nil
+	}
+	moved := f.kind.about(f.request, storyMoved, "access ends at %s, not at %s", s.ExpiresAt.UTC().Format(time.RFC3339), before.UTC().Format(time.RFC3339))
+	moved.ID += fmt.Sprintf("-%d", s.ExpiresAt.Unix())
+	return []extension.Record{moved}
 }
 
 // ended returns the record of the end of a grant, which the Role tells if the request no

@@ -12,6 +12,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -49,6 +50,11 @@ func (v *requestRules[T]) validateCreate(ctx context.Context, obj T, req *extens
 		return refused
 	}
 	spec, user := obj.GetRequestSpec(), req.User()
+	for field, name := range map[string]string{"spec.templateName": spec.TemplateName, "spec.targetPod": obj.GetTargetPod()} {
+		if refused := noName(field, name); refused != nil {
+			return refused
+		}
+	}
 	// A webhook after ours may have changed it.
 	if want := (&v1alpha1.Requester{Username: user.Username, UID: user.UID, Groups: user.Groups}); !apiequality.Semantic.DeepEqual(spec.Requester, want) {
 		return refuse(v1alpha1.ReasonRequesterUnknown, "spec.requester does not name the user who makes the request, %q: leave it out; requests of others cannot be made, nor restored from a backup", user.Username)
@@ -80,6 +86,15 @@ func (v *requestRules[T]) validateCreate(ctx context.Context, obj T, req *extens
 		return nil
 	}
 	return v.validateTarget(ctx, req.Namespace, *t.GetTargetRef(), obj.GetTargetPod())
+}
+
+// noName refuses what cannot be the name of an object: the API server would take it for
+// another path.
+func noName(field, name string) *refusal {
+	if problems := content.IsPathSegmentName(name); len(problems) > 0 {
+		return refuse(reasonInvalidName, "%s: %q is not the name of an object: %s", field, name, strings.Join(problems, ", "))
+	}
+	return nil
 }
 
 // validateTarget refuses a Pod that is not one of the target's.

@@ -301,7 +301,7 @@ func (p *parser) lex(text string) {
 			}
 			continue
 		}
-		t := token{kind: punctuation, column: s.Position.Offset + 1, text: s.TokenText()}
+		t := token{kind: punctuation, column: s.Offset + 1, text: s.TokenText()}
 		if first == scanner.Ident {
 			p.word(&s, &t)
 		} else {

@@ -231,10 +231,10 @@ func checkConditions(conditions []admissionregistrationv1.MatchCondition) []erro
 			fail("Name: %q: another condition has it, too", condition.Name)
 		}
 		known.Insert(condition.Name)
-		switch expression := strings.TrimSpace(condition.Expression); {
-		case expression == "":
+		switch strings.TrimSpace(condition.Expression) {
+		case "":
 			fail("Expression: it is empty")
-		case expression == "false":
+		case "false":
 			fail("Expression: false: no request ever matches")
 		default:
 			if err := checkExpression(condition.Expression); err != nil {

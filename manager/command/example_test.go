@@ -40,7 +40,7 @@ spec:
 	fmt.Println(err, command.ExitCode(err))
 	// Output:
 	// Pod default/web: denied
-	// # images, extension.ValidatorFunc: denied: container web: no images from example.com/
+	// # images, images: denied: container web: no images from example.com/
 	// Pod default/web: denied: container web: no images from example.com/
 	// 1 of 1 denied 1
 }

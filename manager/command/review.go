@@ -366,7 +366,7 @@ func startCache(ctx context.Context, objects cache.Cache) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		defer cancel() // so that nobody waits for a cache that does not start
+		defer cancel()         // so that nobody waits for a cache that does not start
 		_ = objects.Start(ctx) // a read of a cache that does not run is an error of the extension
 	}()
 	objects.WaitForCacheSync(ctx)
