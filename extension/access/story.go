@@ -3,6 +3,8 @@ package access
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"time"
 
@@ -173,7 +175,9 @@ func (d *deletions) Validate(ctx context.Context, obj *unstructured.Unstructured
 	if ended(request) {
 		record.Reason = fmt.Sprintf("%s deletes the request of %s, whose access has ended", user.Username, requesterOf(request))
 	}
-	record.ID, record.User = string(req.UID), user
+	// The API server may ask again about the same deletion, with another UID.
+	who := sha256.Sum256([]byte(user.Username))
+	record.ID, record.User = record.ID+"-"+hex.EncodeToString(who[:8]), user
 	if err := d.recorder.Record(ctx, record); err != nil {
 		d.log.Error("a request is deleted without a record", zap.String("request", req.Namespace+"/"+req.Name), zap.String("user", user.Username), zap.Error(err))
 	}
