@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -235,7 +236,7 @@ func newAlone(t *testing.T, options audit.Options) *alone {
 func newAloneWith(t *testing.T, options audit.Options, log *zap.Logger) *alone {
 	t.Helper()
 	config := &rest.Config{Host: "https://127.0.0.1:1"}
-	kube, err := ctrlmanager.New(config, ctrlmanager.Options{})
+	kube, err := ctrlmanager.New(config, ctrlmanager.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
 	if err != nil {
 		t.Fatal(err)
 	}

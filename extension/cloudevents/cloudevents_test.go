@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/admitkit/admitkit/extension/cloudevents"
 	"github.com/admitkit/admitkit/testing/fakes"
@@ -94,7 +95,7 @@ func (c *collector) await(t *testing.T, n int) {
 // run registers a sender and runs what it starts, until stop is called.
 func run(t *testing.T, s *cloudevents.Sender) (stop func()) {
 	t.Helper()
-	kube, err := ctrlmanager.New(&rest.Config{Host: "https://127.0.0.1:1"}, ctrlmanager.Options{})
+	kube, err := ctrlmanager.New(&rest.Config{Host: "https://127.0.0.1:1"}, ctrlmanager.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
 	if err != nil {
 		t.Fatal(err)
 	}

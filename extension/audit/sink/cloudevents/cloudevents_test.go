@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 	"k8s.io/client-go/rest"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
@@ -58,7 +59,7 @@ func TestARecordThatTheEndpointRejectsIsCountedAsLost(t *testing.T) {
 	t.Cleanup(endpoint.Close)
 	rejected := make(chan json.RawMessage, 1)
 	events := cloudevents.New(cloudevents.Options{URL: endpoint.URL, Dir: t.TempDir(), Rejected: func(event json.RawMessage) { rejected <- event }})
-	kube, err := ctrlmanager.New(&rest.Config{Host: "https://127.0.0.1:1"}, ctrlmanager.Options{})
+	kube, err := ctrlmanager.New(&rest.Config{Host: "https://127.0.0.1:1"}, ctrlmanager.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
 	if err != nil {
 		t.Fatal(err)
 	}
