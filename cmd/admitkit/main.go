@@ -81,19 +81,21 @@ func (o *operator) extensions() (extensions []any, err error) {
 	return extensions, nil
 }
 
-// check rejects an operator without extensions, and flags of audit that would
-// have no effect: the user would believe that something is recorded.
+// check rejects an operator without extensions, and flags that would have no effect: the
+// user would believe that something is recorded, or granted.
 func (o *operator) check() error {
-	if o.withAudit {
-		return nil
-	}
-	if !o.withAccess {
+	if !o.withAudit && !o.withAccess {
 		return errors.New("--audit=false without --access: there is nothing to do; enable one of them")
 	}
 	var errs []error
 	o.cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Changed && slices.ContainsFunc(ofAudit, func(prefix string) bool { return strings.HasPrefix(f.Name, prefix) }) {
+		is := func(prefix string) bool { return strings.HasPrefix(f.Name, prefix) }
+		switch {
+		case !f.Changed:
+		case !o.withAudit && slices.ContainsFunc(ofAudit, is):
 			errs = append(errs, fmt.Errorf("--%s has no effect with --audit=false", f.Name))
+		case !o.withAccess && is("access-"):
+			errs = append(errs, fmt.Errorf("--%s has no effect without --access", f.Name))
 		}
 	})
 	return errors.Join(errs...)

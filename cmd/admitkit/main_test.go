@@ -21,6 +21,7 @@ func TestTheOperatorRunsTheExtensionsThatAreOn(t *testing.T) {
 		"--access --access-namespaces=apps,kube-system":        `adding an extension: *access.Access: access options: Namespaces: "kube-system"`,
 		"--access --access-namespaces=admitkit-system":         `adding an extension: *access.Access: access options: Namespaces: "admitkit-system" is the namespace of admitkit itself`,
 		"--access --access-namespaces=Apps":                    `adding an extension: *access.Access: access options: Namespaces: "Apps"`,
+		"--access-namespaces=apps":                             "--access-namespaces has no effect without --access",
 		"--audit=false":                                        "--audit=false without --access",
 		"--enforce":                                            "--enforce needs --access",
 		"--audit=false --access --audit-required":              "--audit-required has no effect with --audit=false",

@@ -46,6 +46,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlcluster "sigs.k8s.io/controller-runtime/pkg/cluster"
@@ -102,8 +103,9 @@ type shared struct {
 	// The following are set by setup.
 	log    *zap.Logger
 	events events.EventRecorder
-	// recorder is nil during an uninstall.
+	// recorder is nil during an uninstall. told has the IDs of the last records.
 	recorder extension.Recorder
+	told     *lru.Cache
 	// cached reads what is ours from memory; live reads everything else, by
 	// name, from the API server.
 	cluster ctrlcluster.Cluster
@@ -165,7 +167,7 @@ func (a *shared) connect(mgr extension.Manager) error {
 	if err != nil {
 		return err
 	}
-	a.reconcilerUser, a.recorder = mgr.GetReconcilerUser(), mgr.GetRecorder()
+	a.reconcilerUser, a.recorder, a.told = mgr.GetReconcilerUser(), mgr.GetRecorder(), lru.New(toldRecords)
 	a.log = mgr.GetLogger().Desugar().Named("access")
 	a.events = mgr.GetKubeManager().GetEventRecorder("admitkit-access")
 	a.cached, a.live, a.writer = a.cluster.GetCache(), a.cluster.GetAPIReader(), a.cluster.GetClient()

@@ -34,7 +34,12 @@ func (r *requests) apply(ctx context.Context, f *facts, d decision) (schedule, e
 	r.lastRoles.Delete(f.key)
 	left := r.remove(ctx, f, d)
 	if d.grant != nil {
-		if err := r.grant(ctx, f, &d); err != nil {
+		err := r.grant(ctx, f, &d)
+		switch {
+		case apierrors.IsForbidden(err): // a quota, or a webhook; it may go away
+			d.status, d.live, d.waits = newState(f.request, f.end), false, true
+			d.status.refused(refuse(v1alpha1.ReasonNotAllowed, "the API server refuses what a grant consists of: %v", err))
+		case err != nil:
 			return d.next, err
 		}
 	}

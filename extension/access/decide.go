@@ -129,7 +129,10 @@ func (f *facts) decide(now time.Time) decision {
 func (f *facts) recall(now time.Time) decision {
 	d := decision{dead: true, unbind: f.binding != nil, status: newState(f.request, f.end)}
 	d.status.RevokedAt = &metav1.Time{Time: now}
-	d.status.nothing(v1alpha1.ReasonTemplateMissing, "the template was deleted, and with it the access that it gave")
+	const why = "the template was deleted, and with it the access that it gave; make another request"
+	d.status.nothing(v1alpha1.ReasonTemplateMissing, why)
+	d.status.set(v1alpha1.ConditionTargetTemplateExists, false, v1alpha1.ReasonTemplateMissing, why)
+	d.status.set(v1alpha1.ConditionAccessStillValid, false, v1alpha1.ReasonTemplateMissing, why)
 	d.status.warning = refuse(v1alpha1.ReasonTemplateMissing, "the template %q was deleted, and with it the access that it gave", f.request.GetRequestSpec().TemplateName)
 	return d
 }

@@ -119,7 +119,7 @@ func TestNoAccessOutlivesItsEndWhateverBreaks(t *testing.T) {
 			})
 			for _, req := range requests {
 				await(t, req, "says that it ended", func() bool {
-					return (fails(req, "AccessStillValid", "Expired") || fails(req, "AccessStillValid", "Revoked")) && !req.GetRequestStatus().Ready
+					return (fails(req, "AccessStillValid", "Expired") || fails(req, "AccessStillValid", "TemplateMissing")) && !req.GetRequestStatus().Ready
 				})
 				pod := "podaccess-" + req.GetName()
 				if name := req.GetRequestStatus().PodName; name != "" {

@@ -49,8 +49,8 @@ func (r *requests) grant(ctx context.Context, f *facts, d *decision) error {
 	if err != nil {
 		return err
 	}
-	if err := r.recorder.Record(ctx, f.granted(chosenPod(role))); err != nil {
-		return fmt.Errorf("recording the grant: %w", err)
+	if err := r.tellOnce(ctx, f.granted(chosenPod(role))); err != nil {
+		return err
 	}
 	if err := r.createBinding(ctx, binding); err != nil {
 		return fmt.Errorf("creating RoleBinding %s/%s: %w", binding.Namespace, binding.Name, err)

@@ -34,7 +34,9 @@ func TestDeletingATemplateEndsWhatItGaveForGood(t *testing.T) {
 		return apierrors.IsNotFound(admin.Get(ctx, binding, &rbacv1.RoleBinding{})) && apierrors.IsNotFound(admin.Get(ctx, binding, &rbacv1.Role{}))
 	}
 	testkit.Eventually(t, "access has ended", gone)
-	await(t, req, "says so", func() bool { return req.Status.RevokedAt != nil && !req.Status.Ready })
+	await(t, req, "says so", func() bool {
+		return req.Status.RevokedAt != nil && !req.Status.Ready && fails(req, "AccessStillValid", "TemplateMissing")
+	})
 
 	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	next := execRequest(namespace, "b", "web") // the template is at work again

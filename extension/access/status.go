@@ -110,8 +110,10 @@ func (s *state) used() {
 // ended says that time is over, or that access was revoked, and by whom.
 func (s *state) ended(end, now time.Time, by *v1alpha1.Revocation) {
 	reason, message := v1alpha1.ReasonExpired, "access ended at "+end.UTC().Format(time.RFC3339)
-	at := s.RevokedAt
+	at, before := s.RevokedAt, meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionAccessStillValid)
 	switch {
+	case at != nil && before != nil && before.Reason == v1alpha1.ReasonTemplateMissing:
+		reason, message = before.Reason, before.Message
 	case by != nil:
 		reason, message = v1alpha1.ReasonRevoked, fmt.Sprintf("access was revoked by %s at %s", by.By, end.UTC().Format(time.RFC3339))
 		if by.Reason != "" {

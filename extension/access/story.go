@@ -31,6 +31,7 @@ const (
 	storyGranted = "granted"
 	storyMoved   = "end-moved"
 	storyUsed    = "used"
+	storyRevoked = "revoked"
 	storyEnded   = "ended"
 	storyDeleted = "deleted"
 )
@@ -50,6 +51,22 @@ func (k kind) about(req v1alpha1.Request, action, format string, args ...any) ex
 	return record
 }
 
+// toldRecords is how many records are known to have been made: an attempt that is made
+// again and again would otherwise fill the log with the same.
+const toldRecords = 10_000
+
+// tellOnce makes a record, unless it was made before.
+func (a *shared) tellOnce(ctx context.Context, record extension.Record) error {
+	if _, told := a.told.Get(record.ID); told {
+		return nil
+	}
+	if err := a.recorder.Record(ctx, record); err != nil {
+		return fmt.Errorf("recording that %s %s/%s was %s: %w", record.Object.Kind, record.Object.Namespace, record.Object.Name, record.Action, err)
+	}
+	a.told.Add(record.ID, nil)
+	return nil
+}
+
 // tell records what a decision adds to the story, but for the grant itself, which
 // [requests.grant] records.
 func (r *requests) tell(ctx context.Context, f *facts, d decision) error {
@@ -57,8 +74,8 @@ func (r *requests) tell(ctx context.Context, f *facts, d decision) error {
 		return nil // an uninstall
 	}
 	for _, record := range f.story(d) {
-		if err := r.recorder.Record(ctx, record); err != nil {
-			return fmt.Errorf("recording that %s %s was %s: %w", f.kind.request, f.key, record.Action, err)
+		if err := r.tellOnce(ctx, record); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -84,6 +101,11 @@ func (f *facts) story(d decision) (records []extension.Record) {
 		asked := f.kind.about(f.request, storyAsked, "asks for access by template %s for %s: %s", spec.TemplateName, spec.Duration, cmp.Or(spec.Reason, "no reason given"))
 		records = append([]extension.Record{asked}, records...)
 	}
+	if by := spec.Revoked; by != nil && !ended(f.request) {
+		revoked := f.kind.about(f.request, storyRevoked, "%s revokes the request of %s: %s", by.By, requesterOf(f.request), cmp.Or(by.Reason, "no reason given"))
+		revoked.User = authenticationv1.UserInfo{Username: by.By}
+		records = append([]extension.Record{revoked}, records...)
+	}
 	switch s := d.status; {
 	case s == nil:
 	case valid.Status == metav1.ConditionFalse:
@@ -105,7 +127,7 @@ func (f *facts) moved(s *state) []extension.Record {
 		return nil
 	}
 	moved := f.kind.about(f.request, storyMoved, "access ends at %s, not at %s", s.ExpiresAt.UTC().Format(time.RFC3339), before.UTC().Format(time.RFC3339))
-	moved.ID += fmt.Sprintf("-%d", s.ExpiresAt.Unix())
+	moved.ID += fmt.Sprintf("-%d", f.request.GetGeneration()) // the end may move to and fro
 	return []extension.Record{moved}
 }
 

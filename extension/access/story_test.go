@@ -3,13 +3,19 @@ package access_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -25,9 +31,11 @@ type chronicle struct {
 	records []extension.Record
 	refuses string // records with this action
 	refused int
+	made    atomic.Int64
 }
 
 func (c *chronicle) Record(_ context.Context, record extension.Record) error {
+	c.made.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if record.Action == c.refuses {
@@ -76,16 +84,25 @@ func TestTheStoryOfARequestIsTold(t *testing.T) {
 		req := execRequest(namespace, "deleted", "web")
 		req.Spec.Duration = "1h"
 		granted(t, alice, req)
-		req.Spec.Duration = "30m"
-		if err := as(t, alice).Update(t.Context(), req); err != nil {
-			t.Fatal(err)
+		for i, duration := range []string{"30m", "45m", "30m"} { // to and fro
+			if err := patch(t, alice, req, fmt.Sprintf(`{"spec":{"duration":%q}}`, duration)); err != nil {
+				t.Fatal(err)
+			}
+			testkit.Eventually(t, "the end has moved", func(context.Context) bool {
+				moves := 0
+				for _, told := range records.of(req) {
+					if told == "end-moved alice" {
+						moves++
+					}
+				}
+				return moves == i+1
+			})
 		}
-		testkit.Eventually(t, "the end has moved", func(context.Context) bool { return slices.Contains(records.of(req), "end-moved alice") })
 		if err := admin.Delete(t.Context(), req); err != nil {
 			t.Fatal(err)
 		}
 		testkit.Eventually(t, "it ends", func(context.Context) bool { return slices.Contains(records.of(req), "ended alice") })
-		want := []string{"asked alice", "granted alice", "end-moved alice", "deleted " + cluster.Admin().Name, "ended alice"}
+		want := []string{"asked alice", "granted alice", "end-moved alice", "end-moved alice", "end-moved alice", "deleted " + cluster.Admin().Name, "ended alice"}
 		if story := records.of(req); !slices.Equal(story, want) {
 			t.Errorf("it is %q, want %q", story, want)
 		}
@@ -99,6 +116,9 @@ func TestTheStoryOfARequestIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		testkit.Eventually(t, "it ends", func(context.Context) bool { return slices.Contains(records.of(req), "ended alice") })
+		if story := records.of(req); !slices.Contains(story, "revoked "+cluster.Admin().Name) {
+			t.Errorf("it does not say who revoked: %q", story)
+		}
 		records.mu.Lock()
 		defer records.mu.Unlock()
 		last := records.records[len(records.records)-1]
@@ -134,4 +154,35 @@ func TestNothingIsGrantedThatCannotBeRecordedButAccessEnds(t *testing.T) {
 	})
 	records.refuse("")
 	testkit.Eventually(t, "the end is on record", func(context.Context) bool { return slices.Contains(records.of(req), "ended alice") })
+}
+
+func TestAGrantThatTheAPIServerRefusesSaysWhyAndIsToldOnce(t *testing.T) {
+	t.Parallel()
+	namespace := testkit.ManagerNamespace(t, admin)
+	deployment(t, namespace, "web", 1)
+	records := &chronicle{}
+	startOn(t, namespace, freeport.For(t), access.Options{}, nil, records)
+	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "few", Namespace: namespace}, Spec: corev1.ResourceQuotaSpec{
+		Hard: corev1.ResourceList{"count/rolebindings.rbac.authorization.k8s.io": resource.MustParse("0")},
+	}}
+	testkit.Create(t, admin, quota)
+	testkit.Eventually(t, "the quota counts", func(ctx context.Context) bool {
+		return admin.Get(ctx, client.ObjectKeyFromObject(quota), quota) == nil && len(quota.Status.Hard) > 0
+	})
+	req := execRequest(namespace, "a", "web")
+	req.Spec.Duration = "1h"
+	testkit.Create(t, as(t, alice), req)
+	await(t, req, "says why", func() bool { return fails(req, "AccessResourcesCreated", "NotAllowed") })
+	c := meta.FindStatusCondition(req.Status.Conditions, "AccessResourcesCreated")
+	if !strings.Contains(c.Message, "exceeded quota: few") {
+		t.Errorf("it says %q", c.Message)
+	}
+	if err := admin.Delete(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	await(t, req, "is granted", func() bool { return req.Status.Ready })
+	if made := records.made.Load(); made != 2 {
+		t.Errorf("%d records were made, want that it was asked for and granted", made)
+	}
 }
