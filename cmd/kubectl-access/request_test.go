@@ -251,10 +251,10 @@ func TestResultsArePrintedInTheFormatsOfKubectl(t *testing.T) {
 	if o := kubectlAccess(t, alice, "exec", "web", "-n", namespace, "-o", "jsonpath={.status.podName}").expect(t, 0); !strings.HasPrefix(o.stdout, "web-") {
 		t.Errorf("the name of the Pod is %q", o.stdout)
 	}
-	var list struct {
-		Items []struct{ Metadata map[string]json.RawMessage }
-	}
 	for flag, want := range map[string]bool{"--show-managed-fields=false": false, "--show-managed-fields": true} {
+		var list struct {
+			Items []struct{ Metadata map[string]json.RawMessage }
+		}
 		if err := json.Unmarshal([]byte(kubectlAccess(t, alice, "list", "-n", namespace, "-o", "json", flag).stdout), &list); err != nil {
 			t.Fatal(err)
 		}

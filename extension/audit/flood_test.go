@@ -127,7 +127,8 @@ func TestAFloodOfExecsDoesNotFillEtcd(t *testing.T) {
 	n := testkit.Long(10_000, 700)
 	ns := testkit.ManagerNamespace(t, admin)
 	start(t, ns, audit.Options{Sinks: []audit.SinkOptions{
-		{Sink: auditevent.New(auditevent.Options{}), FailurePolicy: audit.Closed},
+		// Beside other tests the API server may be slow.
+		{Sink: auditevent.New(auditevent.Options{}), FailurePolicy: audit.Closed, Timeout: 8 * time.Second},
 		{Sink: sink.NewEvent()},
 	}})
 	own, folds := watchAuditEvents(t)
@@ -162,8 +163,9 @@ func TestAFloodOfExecsDoesNotFillEtcd(t *testing.T) {
 	if most := auditevent.DefaultFoldAfter * (int(time.Since(began).Minutes()) + 2); ownVersions > most {
 		t.Errorf("one user made %d AuditEvents, want at most %d", ownVersions, most)
 	}
-	if counted != int64(n) || mb > 5 {
-		t.Errorf("%d of %d execs are counted; 10,000 take %.1f MB of etcd, want less than 5", counted, n, mb)
+	// A fold is written twice a second: the longer the same takes, the more.
+	if most := float64(testkit.Long(5, 10)); counted != int64(n) || mb > most {
+		t.Errorf("%d of %d execs are counted; 10,000 take %.1f MB of etcd, want less than %.0f", counted, n, mb, most)
 	}
 }
 
