@@ -1,11 +1,9 @@
 package access_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -18,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
@@ -96,14 +93,6 @@ func (s siege) template(name string, target v1alpha1.ControllerTargetRef) *v1alp
 	return execTemplate(s.namespace, name, target, "devs")
 }
 
-// answer is what the API server says.
-type answer struct {
-	code int
-	body string
-}
-
-func (a answer) String() string { return fmt.Sprintf("%d %.600s", a.code, a.body) }
-
 // Paths of the API server.
 const (
 	requests  = "/apis/admitkit.dev/v1alpha1/namespaces/%s/execaccessrequests"
@@ -116,57 +105,16 @@ const (
 	bindings  = "/apis/rbac.authorization.k8s.io/v1/namespaces/%s/rolebindings"
 )
 
-// Content types of patches, and of what is created.
-const (
-	asJSON    = "application/json"
-	asMerge   = "application/merge-patch+json"
-	asPatch   = "application/json-patch+json"
-	asDetails = "application/strategic-merge-patch+json"
-	asApply   = "application/apply-patch+yaml"
-)
-
 // send sends a request as a user. The path begins with one of those above.
-func (s siege) send(user *controlplane.User, method, path, contentType, body string, headers ...string) answer {
+func (s siege) send(user *controlplane.User, method, path, contentType, body string, headers ...string) testkit.Answer {
 	s.Helper()
-	httpClient, err := rest.HTTPClientFor(user.Config)
-	if err != nil {
-		s.Fatal(err)
-	}
-	request, err := http.NewRequestWithContext(s.Context(), method, strings.TrimSuffix(user.Config.Host, "/")+strings.Replace(path, "%s", s.namespace, 1), bytes.NewReader([]byte(body)))
-	if err != nil {
-		s.Fatal(err)
-	}
-	request.Header.Set("Content-Type", contentType)
-	for i := 0; i < len(headers); i += 2 {
-		request.Header.Set(headers[i], headers[i+1])
-	}
-	response, err := httpClient.Do(request)
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		s.Fatal(err)
-	}
-	return answer{response.StatusCode, string(text)}
+	return testkit.Send(s, user, method, strings.Replace(path, "%s", s.namespace, 1), contentType, body, headers...)
 }
 
 // held wants a refusal that says all of the parts; what else there is went through.
-func (s siege) held(a answer, parts ...string) (through string) {
+func (s siege) held(a testkit.Answer, parts ...string) (through string) {
 	s.Helper()
-	if a.code < 300 {
-		return a.String()
-	}
-	if strings.HasPrefix(a.body, "404 page") {
-		s.Fatalf("the attack is wrong: %s", a)
-	}
-	for _, part := range parts {
-		if !strings.Contains(strings.ReplaceAll(a.body, `\"`, `"`), part) {
-			s.Errorf("it is refused, but does not say %q: %s", part, a)
-		}
-	}
-	return ""
+	return a.Held(s, parts...)
 }
 
 // ask returns a request for exec access as JSON.
@@ -175,10 +123,10 @@ func ask(name, spec string) string {
 }
 
 // made reads a request that was made by an answer.
-func (s siege) made(a answer) *v1alpha1.ExecAccessRequest {
+func (s siege) made(a testkit.Answer) *v1alpha1.ExecAccessRequest {
 	s.Helper()
 	req := &v1alpha1.ExecAccessRequest{}
-	if err := json.Unmarshal([]byte(a.body), req); a.code != http.StatusCreated || err != nil {
+	if err := json.Unmarshal([]byte(a.Body), req); a.Code != http.StatusCreated || err != nil {
 		s.Fatalf("%v: %s", err, a)
 	}
 	return req
@@ -269,19 +217,19 @@ const nobodysOwner = `[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid"
 // the cluster says what came of it.
 var attacksOfEngineers = map[string]attack{
 	"by the name of another user in a request": func(s siege) string {
-		return s.held(s.send(bob, "POST", requests, asJSON, ask("as-alice", `{"templateName":"web","requester":{"username":"alice","uid":"1","groups":["system:masters"]}}`)), "spec.requester does not name the user who makes the request")
+		return s.held(s.send(bob, "POST", requests, testkit.AsJSON, ask("as-alice", `{"templateName":"web","requester":{"username":"alice","uid":"1","groups":["system:masters"]}}`)), "spec.requester does not name the user who makes the request")
 	},
 	"by more groups than one has": func(s siege) string {
-		req := s.made(s.send(bob, "POST", requests, asJSON, ask("grouped", `{"templateName":"web","requester":{"username":"bob","uid":"1","groups":["system:masters"]}}`)))
+		req := s.made(s.send(bob, "POST", requests, testkit.AsJSON, ask("grouped", `{"templateName":"web","requester":{"username":"bob","uid":"1","groups":["system:masters"]}}`)))
 		if who := req.Spec.Requester; who.Username != "bob" || who.UID == "1" || slices.Contains(who.Groups, "system:masters") {
 			return fmt.Sprintf("the requester is %+v", who)
 		}
 		return ""
 	},
 	"by a requester that is there twice": func(s siege) string {
-		a := s.send(bob, "POST", requests+"?fieldValidation=Ignore", asJSON,
+		a := s.send(bob, "POST", requests+"?fieldValidation=Ignore", testkit.AsJSON,
 			ask("twice", `{"templateName":"web","requester":{"username":"bob"},"requester":{"username":"alice"},"Requester":{"username":"alice"},"spec":{}}`))
-		if a.code != http.StatusCreated {
+		if a.Code != http.StatusCreated {
 			return s.held(a, "spec.requester does not name the user who makes the request")
 		}
 		if req := s.made(a); req.Spec.Requester.Username != "bob" {
@@ -291,7 +239,7 @@ var attacksOfEngineers = map[string]attack{
 	},
 	"by applying a requester with another field manager": func(s siege) string {
 		s.exec("applied", "web")
-		return s.held(s.send(bob, "PATCH", requests+"/applied?fieldManager=eve&force=true", asApply, ask("applied", `{"templateName":"web","requester":{"username":"bob","groups":["devs"]}}`)), "requester cannot be changed")
+		return s.held(s.send(bob, "PATCH", requests+"/applied?fieldManager=eve&force=true", testkit.AsApply, ask("applied", `{"templateName":"web","requester":{"username":"bob","groups":["devs"]}}`)), "requester cannot be changed")
 	},
 	"by a request in CBOR": func(s siege) string {
 		// {"apiVersion": "admitkit.dev/v1alpha1", "kind": "ExecAccessRequest", "metadata": {"name": "cbor"}, "spec": {"templateName": "strict"}}
@@ -301,7 +249,7 @@ var attacksOfEngineers = map[string]attack{
 		return s.held(s.send(alice, "POST", requests, "application/cbor", "\xd9\xd9\xf7"+body))
 	},
 	"by another version of the API": func(s siege) string {
-		if a := s.send(alice, "POST", strings.Replace(requests, "v1alpha1", "v1", 1), asJSON, ask("v1", `{"templateName":"strict"}`)); a.code != http.StatusNotFound {
+		if a := s.send(alice, "POST", strings.Replace(requests, "v1alpha1", "v1", 1), testkit.AsJSON, ask("v1", `{"templateName":"strict"}`)); a.Code != http.StatusNotFound {
 			return a.String()
 		}
 		return ""
@@ -309,7 +257,7 @@ var attacksOfEngineers = map[string]attack{
 	"by the status of a new request": func(s siege) string {
 		body := `{"apiVersion":"admitkit.dev/v1alpha1","kind":"ExecAccessRequest","metadata":{"name":"ready"},"spec":{"templateName":"web","duration":"1ns"},` +
 			`"status":{"ready":true,"podName":"` + s.podOf("vault").Name + `","podUID":"` + string(s.podOf("vault").UID) + `"}}`
-		req := s.made(s.send(alice, "POST", requests, asJSON, body))
+		req := s.made(s.send(alice, "POST", requests, testkit.AsJSON, body))
 		await(s.T, req, "has ended", func() bool { return fails(req, "AccessStillValid", "Expired") })
 		if req.Status.PodName != "" {
 			return fmt.Sprintf("%+v", req.Status)
@@ -318,7 +266,7 @@ var attacksOfEngineers = map[string]attack{
 	},
 	"by a creation time to come": func(s siege) string {
 		body := `{"apiVersion":"admitkit.dev/v1alpha1","kind":"ExecAccessRequest","metadata":{"name":"future","creationTimestamp":"2099-01-01T00:00:00Z","uid":"1"},"spec":{"templateName":"web"}}`
-		req := s.made(s.send(alice, "POST", requests, asJSON, body))
+		req := s.made(s.send(alice, "POST", requests, testkit.AsJSON, body))
 		if time.Until(req.CreationTimestamp.Time) > time.Hour || req.UID == "1" {
 			return fmt.Sprintf("%+v", req.ObjectMeta)
 		}
@@ -327,7 +275,7 @@ var attacksOfEngineers = map[string]attack{
 	"by durations beyond the end of time": func(s siege) string {
 		for i, duration := range []string{"9999999999h", "2562047h47m16.854775807s", "2h0m0.000000001s", "-1h", "1e9h", "Infh", "1h ", "1H", "1h\u0000", "٣h", "0s", "0.0ns"} {
 			text, _ := json.Marshal(duration)
-			if through := s.held(s.send(alice, "POST", requests, asJSON, ask(fmt.Sprint("long-", i), `{"templateName":"web","duration":`+string(text)+`}`)), "spec.duration"); through != "" {
+			if through := s.held(s.send(alice, "POST", requests, testkit.AsJSON, ask(fmt.Sprint("long-", i), `{"templateName":"web","duration":`+string(text)+`}`)), "spec.duration"); through != "" {
 				return duration + ": " + through
 			}
 		}
@@ -336,12 +284,12 @@ var attacksOfEngineers = map[string]attack{
 	"by a longer time, however it is written": func(s siege) string {
 		s.exec("longer", "web")
 		for contentType, body := range map[string]string{
-			asMerge: `{"spec":{"duration":"3h"}}`,
-			asPatch: `[{"op":"test","path":"/spec/templateName","value":"web"},{"op":"replace","path":"/spec/duration","value":"3h"}]`,
-			asApply: ask("longer", `{"templateName":"web","duration":"3h"}`),
+			testkit.AsMerge: `{"spec":{"duration":"3h"}}`,
+			testkit.AsPatch: `[{"op":"test","path":"/spec/templateName","value":"web"},{"op":"replace","path":"/spec/duration","value":"3h"}]`,
+			testkit.AsApply: ask("longer", `{"templateName":"web","duration":"3h"}`),
 		} {
 			force := "?fieldManager=other"
-			if contentType == asApply {
+			if contentType == testkit.AsApply {
 				force += "&force=true"
 			}
 			if through := s.held(s.send(alice, "PATCH", requests+"/longer"+force, contentType, body), "exceeds the maximum"); through != "" {
@@ -351,23 +299,23 @@ var attacksOfEngineers = map[string]attack{
 		return ""
 	},
 	"by a template of another kind": func(s siege) string {
-		return s.held(s.send(alice, "POST", requests, asJSON, ask("kind", `{"templateName":"pending"}`)), "ExecAccessTemplate", "does not exist")
+		return s.held(s.send(alice, "POST", requests, testkit.AsJSON, ask("kind", `{"templateName":"pending"}`)), "ExecAccessTemplate", "does not exist")
 	},
 	"by a template that is a path": func(s siege) string {
 		for i, name := range []string{"../../" + s.namespace + "/podaccesstemplates/web", "web/../strict", "web?x=1", "%2e%2e", "..", "web/status", "wEb", "web\n"} {
 			text, _ := json.Marshal(name)
-			if through := s.held(s.send(alice, "POST", requests, asJSON, ask(fmt.Sprint("path-", i), `{"templateName":`+string(text)+`}`))); through != "" {
+			if through := s.held(s.send(alice, "POST", requests, testkit.AsJSON, ask(fmt.Sprint("path-", i), `{"templateName":`+string(text)+`}`))); through != "" {
 				return name + ": " + through
 			}
 		}
 		return ""
 	},
 	"by a Pod of another workload": func(s siege) string {
-		return s.held(s.send(alice, "POST", requests, asJSON, ask("vault", `{"templateName":"web","targetPod":"`+s.podOf("vault").Name+`"}`)), "is not one of Deployment/web")
+		return s.held(s.send(alice, "POST", requests, testkit.AsJSON, ask("vault", `{"templateName":"web","targetPod":"`+s.podOf("vault").Name+`"}`)), "is not one of Deployment/web")
 	},
 	"by a Pod that is a path": func(s siege) string {
 		for i, name := range []string{s.podOf("web").Name + "/../" + s.podOf("vault").Name, "../secrets/x", s.podOf("web").Name + "/log", strings.ToUpper(s.podOf("web").Name)} {
-			if through := s.held(s.send(alice, "POST", requests, asJSON, ask(fmt.Sprint("podpath-", i), `{"templateName":"web","targetPod":"`+name+`"}`))); through != "" {
+			if through := s.held(s.send(alice, "POST", requests, testkit.AsJSON, ask(fmt.Sprint("podpath-", i), `{"templateName":"web","targetPod":"`+name+`"}`))); through != "" {
 				return name + ": " + through
 			}
 		}
@@ -375,7 +323,7 @@ var attacksOfEngineers = map[string]attack{
 	},
 	"by an owner that has another's request deleted": func(s siege) string {
 		req := s.exec("garbage", "web")
-		if through := s.held(s.send(bob, "PATCH", requests+"/garbage", asMerge, `{"metadata":{"ownerReferences":`+nobodysOwner+`}}`), "metadata.ownerReferences", `user "bob" may not delete`); through != "" {
+		if through := s.held(s.send(bob, "PATCH", requests+"/garbage", testkit.AsMerge, `{"metadata":{"ownerReferences":`+nobodysOwner+`}}`), "metadata.ownerReferences", `user "bob" may not delete`); through != "" {
 			return through
 		}
 		return s.stays(req)
@@ -383,7 +331,7 @@ var attacksOfEngineers = map[string]attack{
 	"by an owner that is applied": func(s siege) string {
 		req := s.exec("applied-owner", "web")
 		body := `{"apiVersion":"admitkit.dev/v1alpha1","kind":"ExecAccessRequest","metadata":{"name":"applied-owner","ownerReferences":` + nobodysOwner + `}}`
-		if through := s.held(s.send(bob, "PATCH", requests+"/applied-owner?fieldManager=eve", asApply, body), "metadata.ownerReferences"); through != "" {
+		if through := s.held(s.send(bob, "PATCH", requests+"/applied-owner?fieldManager=eve", testkit.AsApply, body), "metadata.ownerReferences"); through != "" {
 			return through
 		}
 		return s.stays(req)
@@ -393,7 +341,7 @@ var attacksOfEngineers = map[string]attack{
 		for _, path := range []string{requests, podReqs} {
 			kind := map[string]string{requests: "ExecAccessRequest", podReqs: "PodAccessRequest"}[path]
 			for _, name := range []string{`"name":"owned"`, `"generateName":"owned-"`} {
-				if through := s.held(s.send(alice, "POST", path, asJSON, fmt.Sprintf(own, kind, name)), "metadata.ownerReferences"); through != "" {
+				if through := s.held(s.send(alice, "POST", path, testkit.AsJSON, fmt.Sprintf(own, kind, name)), "metadata.ownerReferences"); through != "" {
 					return through
 				}
 			}
@@ -403,7 +351,7 @@ var attacksOfEngineers = map[string]attack{
 	"by deleting the record": func(s siege) string {
 		s.exec("kept", "web")
 		for _, path := range []string{requests + "/kept", requests, requests + "?fieldSelector=metadata.name%3Dkept"} {
-			if through := s.held(s.send(alice, "DELETE", path, asJSON, `{"gracePeriodSeconds":0,"propagationPolicy":"Orphan"}`), "forbidden"); through != "" {
+			if through := s.held(s.send(alice, "DELETE", path, testkit.AsJSON, `{"gracePeriodSeconds":0,"propagationPolicy":"Orphan"}`), "forbidden"); through != "" {
 				return through
 			}
 		}
@@ -411,20 +359,24 @@ var attacksOfEngineers = map[string]attack{
 	},
 	"by taking a revocation back": func(s siege) string {
 		req := s.exec("back", "web")
-		if a := s.send(alice, "PATCH", requests+"/back", asMerge, `{"spec":{"revoked":{"by":"bob","reason":"not me"}}}`); a.code != http.StatusOK {
+		if a := s.send(alice, "PATCH", requests+"/back", testkit.AsMerge, `{"spec":{"revoked":{"by":"bob","reason":"not me"}}}`); a.Code != http.StatusOK {
 			s.Fatal(a)
 		}
 		s.is(req)
 		without := req.DeepCopy()
 		without.Spec.Revoked, without.Spec.Duration = nil, "2h"
-		for _, try := range []func() answer{
-			func() answer { return s.send(alice, "PUT", requests+"/back", asJSON, document(s, without)) },
-			func() answer { return s.send(alice, "PATCH", requests+"/back", asMerge, `{"spec":{"revoked":null}}`) },
-			func() answer {
-				return s.send(alice, "PATCH", requests+"/back", asPatch, `[{"op":"remove","path":"/spec/revoked"}]`)
+		for _, try := range []func() testkit.Answer{
+			func() testkit.Answer {
+				return s.send(alice, "PUT", requests+"/back", testkit.AsJSON, document(s, without))
 			},
-			func() answer {
-				return s.send(alice, "PATCH", requests+"/back", asMerge, `{"spec":{"revoked":{"at":"2099-01-01T00:00:00Z"}}}`)
+			func() testkit.Answer {
+				return s.send(alice, "PATCH", requests+"/back", testkit.AsMerge, `{"spec":{"revoked":null}}`)
+			},
+			func() testkit.Answer {
+				return s.send(alice, "PATCH", requests+"/back", testkit.AsPatch, `[{"op":"remove","path":"/spec/revoked"}]`)
+			},
+			func() testkit.Answer {
+				return s.send(alice, "PATCH", requests+"/back", testkit.AsMerge, `{"spec":{"revoked":{"at":"2099-01-01T00:00:00Z"}}}`)
 			},
 		} {
 			a := try()
@@ -441,11 +393,11 @@ var attacksOfEngineers = map[string]attack{
 		var wait sync.WaitGroup
 		for i := range 8 {
 			wait.Go(func() {
-				s.send(alice, "PATCH", requests+"/race", asMerge, fmt.Sprintf(`{"spec":{"duration":"1h%dm"}}`, i))
+				s.send(alice, "PATCH", requests+"/race", testkit.AsMerge, fmt.Sprintf(`{"spec":{"duration":"1h%dm"}}`, i))
 			})
 		}
 		wait.Go(func() {
-			s.send(s.gustav, "PATCH", requests+"/race", asMerge, `{"spec":{"revoked":{"reason":"now"}}}`)
+			s.send(s.gustav, "PATCH", requests+"/race", testkit.AsMerge, `{"spec":{"revoked":{"reason":"now"}}}`)
 		})
 		wait.Wait()
 		await(s.T, req, "has ended", func() bool { return fails(req, "AccessStillValid", "Revoked") })
@@ -457,8 +409,8 @@ var attacksOfEngineers = map[string]attack{
 	"by revoking another's access": func(s siege) string {
 		req := s.exec("theirs", "web")
 		for contentType, body := range map[string]string{
-			asMerge: `{"spec":{"revoked":{"by":"alice","reason":"as alice"}}}`,
-			asPatch: `[{"op":"add","path":"/spec/revoked","value":{"by":"alice"}}]`,
+			testkit.AsMerge: `{"spec":{"revoked":{"by":"alice","reason":"as alice"}}}`,
+			testkit.AsPatch: `[{"op":"add","path":"/spec/revoked","value":{"by":"alice"}}]`,
 		} {
 			if through := s.held(s.send(bob, "PATCH", requests+"/theirs", contentType, body), `user "bob" neither made the request`); through != "" {
 				return through
@@ -482,7 +434,7 @@ var attacksOfEngineers = map[string]attack{
 			edit(edited)
 			s.is(req)
 			edited.ResourceVersion = req.ResourceVersion
-			if through := s.held(s.send(bob, "PUT", requests+"/another", asJSON, document(s, edited))); through != "" {
+			if through := s.held(s.send(bob, "PUT", requests+"/another", testkit.AsJSON, document(s, edited))); through != "" {
 				s.is(edited)
 				if !fmtEqual(edited.Spec, req.Spec) {
 					return change + ": " + through
@@ -508,7 +460,7 @@ var attacksOfEngineers = map[string]attack{
 	},
 	"by the name that another had": func(s siege) string {
 		mine := s.exec("reused", "web")
-		if a := s.send(s.gustav, "DELETE", requests+"/reused", asJSON, ""); a.code != http.StatusOK {
+		if a := s.send(s.gustav, "DELETE", requests+"/reused", testkit.AsJSON, ""); a.Code != http.StatusOK {
 			s.Fatal(a)
 		}
 		theirs := execRequest(s.namespace, "reused", "store")
@@ -528,14 +480,14 @@ var attacksOfEngineers = map[string]attack{
 			{"Impersonate-Uid", "1"},
 			{"Impersonate-Group", "admins"},
 		} {
-			if through := s.held(s.send(bob, "POST", requests, asJSON, ask("impersonated", `{"templateName":"web"}`), headers...)); through != "" {
+			if through := s.held(s.send(bob, "POST", requests, testkit.AsJSON, ask("impersonated", `{"templateName":"web"}`), headers...)); through != "" {
 				return through
 			}
 		}
 		return ""
 	},
 	"by the headers of an authenticating proxy": func(s siege) string {
-		req := s.made(s.send(bob, "POST", requests, asJSON, ask("proxied", `{"templateName":"web"}`), "X-Remote-User", "alice", "X-Remote-Group", "system:masters", "X-Remote-Uid", "1"))
+		req := s.made(s.send(bob, "POST", requests, testkit.AsJSON, ask("proxied", `{"templateName":"web"}`), "X-Remote-User", "alice", "X-Remote-Group", "system:masters", "X-Remote-Uid", "1"))
 		if req.Spec.Requester.Username != "bob" {
 			return fmt.Sprintf("%+v", req.Spec.Requester)
 		}
@@ -548,10 +500,10 @@ var attacksOfEngineers = map[string]attack{
 			if err != nil {
 				s.Fatal(err)
 			}
-			if through := s.held(s.send(user, "PATCH", requests+"/lookalike", asMerge, `{"spec":{"revoked":{}}}`)); through != "" {
+			if through := s.held(s.send(user, "PATCH", requests+"/lookalike", testkit.AsMerge, `{"spec":{"revoked":{}}}`)); through != "" {
 				return fmt.Sprintf("%q: %s", name, through)
 			}
-			if through := s.held(s.send(user, "POST", requests, asJSON, ask("from-lookalike", `{"templateName":"web"}`)), "is not allowed"); through != "" {
+			if through := s.held(s.send(user, "POST", requests, testkit.AsJSON, ask("from-lookalike", `{"templateName":"web"}`)), "is not allowed"); through != "" {
 				return fmt.Sprintf("%q: %s", name, through)
 			}
 		}
@@ -563,7 +515,7 @@ var attacksOfEngineers = map[string]attack{
 			if err != nil {
 				s.Fatal(err)
 			}
-			if through := s.held(s.send(user, "POST", roles, asJSON, `{"metadata":{"name":"execaccess-manager"},"rules":[]}`), "admitkit alone makes"); through != "" {
+			if through := s.held(s.send(user, "POST", roles, testkit.AsJSON, `{"metadata":{"name":"execaccess-manager"},"rules":[]}`), "admitkit alone makes"); through != "" {
 				return fmt.Sprintf("%q: %s", name, through)
 			}
 		}
@@ -574,7 +526,7 @@ var attacksOfEngineers = map[string]attack{
 		if err != nil {
 			s.Fatal(err)
 		}
-		return s.held(s.send(user, "POST", requests, asJSON, ask("gregor", `{"templateName":"web"}`)), "is not allowed")
+		return s.held(s.send(user, "POST", requests, testkit.AsJSON, ask("gregor", `{"templateName":"web"}`)), "is not allowed")
 	},
 	"by more groups than a record holds": func(s siege) string {
 		groups := make([]string, 1001)
@@ -585,14 +537,14 @@ var attacksOfEngineers = map[string]attack{
 		if err != nil {
 			s.Fatal(err)
 		}
-		return s.held(s.send(user, "POST", requests, asJSON, ask("many", `{"templateName":"web"}`)), "groups")
+		return s.held(s.send(user, "POST", requests, testkit.AsJSON, ask("many", `{"templateName":"web"}`)), "groups")
 	},
 	"by a name that is longer than a record holds": func(s siege) string {
 		user, err := cluster.AddUser(strings.Repeat("x", 1025), "engineers", "devs")
 		if err != nil {
 			s.Fatal(err)
 		}
-		return s.held(s.send(user, "POST", requests, asJSON, ask("longname", `{"templateName":"web"}`)), "spec.requester.username")
+		return s.held(s.send(user, "POST", requests, testkit.AsJSON, ask("longname", `{"templateName":"web"}`)), "spec.requester.username")
 	},
 	"by a reason of nothing, or of too much": func(s siege) string {
 		root, err := cluster.AddUser("root", "engineers")
@@ -601,7 +553,7 @@ var attacksOfEngineers = map[string]attack{
 		}
 		for i, reason := range []string{"", " ", "\t\n", "\u00a0\u2003", strings.Repeat("x", 1025)} {
 			text, _ := json.Marshal(reason)
-			if through := s.held(s.send(root, "POST", requests, asJSON, ask(fmt.Sprint("reason-", i), `{"templateName":"strict","reason":`+string(text)+`}`)), "reason"); through != "" {
+			if through := s.held(s.send(root, "POST", requests, testkit.AsJSON, ask(fmt.Sprint("reason-", i), `{"templateName":"strict","reason":`+string(text)+`}`)), "reason"); through != "" {
 				return fmt.Sprintf("%.10q: %s", reason, through)
 			}
 		}
@@ -609,7 +561,7 @@ var attacksOfEngineers = map[string]attack{
 	},
 	"by a name for which there is no Pod": func(s siege) string {
 		for _, name := range []string{strings.Repeat("a", 53), "a..b", "../a", "A", "a_b", "a%2fb"} {
-			if through := s.held(s.send(alice, "POST", podReqs, asJSON, strings.Replace(ask(name, `{"templateName":"web"}`), "Exec", "Pod", 1))); through != "" {
+			if through := s.held(s.send(alice, "POST", podReqs, testkit.AsJSON, strings.Replace(ask(name, `{"templateName":"web"}`), "Exec", "Pod", 1))); through != "" {
 				return name + ": " + through
 			}
 		}
@@ -621,7 +573,7 @@ var attacksOfEngineers = map[string]attack{
 		for range 12 {
 			wait.Go(func() {
 				body := strings.Replace(ask("", `{"templateName":"few"}`), `"name":""`, `"generateName":"few-"`, 1)
-				if s.send(alice, "POST", requests, asJSON, body).code == http.StatusCreated {
+				if s.send(alice, "POST", requests, testkit.AsJSON, body).Code == http.StatusCreated {
 					made.Add(1)
 				}
 			})
@@ -655,7 +607,7 @@ var attacksOfEngineers = map[string]attack{
 		return ""
 	},
 	"by a dry run": func(s siege) string {
-		if a := s.send(alice, "POST", requests+"?dryRun=All", asJSON, ask("dry", `{"templateName":"web"}`)); a.code != http.StatusCreated {
+		if a := s.send(alice, "POST", requests+"?dryRun=All", testkit.AsJSON, ask("dry", `{"templateName":"web"}`)); a.Code != http.StatusCreated {
 			s.Fatal(a)
 		}
 		for _, object := range []client.Object{roleOf(execRequest(s.namespace, "dry", "")), bindingOf(execRequest(s.namespace, "dry", ""))} {
@@ -669,7 +621,7 @@ var attacksOfEngineers = map[string]attack{
 	"by writing the status as an engineer": func(s siege) string {
 		s.exec("status", "web")
 		for _, method := range []string{"PATCH", "PUT"} {
-			if through := s.held(s.send(alice, method, requests+"/status/status", asMerge, `{"status":{"ready":true}}`), "forbidden"); through != "" {
+			if through := s.held(s.send(alice, method, requests+"/status/status", testkit.AsMerge, `{"status":{"ready":true}}`), "forbidden"); through != "" {
 				return through
 			}
 		}
@@ -689,7 +641,7 @@ func nextPodsContainers(s siege) string {
 		s.Fatalf("%v: %s", err, output)
 	}
 	defer func() {
-		s.send(s.nora, "PATCH", bindings+"/execaccess-next", asMerge, `{"metadata":{"finalizers":null}}`)
+		s.send(s.nora, "PATCH", bindings+"/execaccess-next", testkit.AsMerge, `{"metadata":{"finalizers":null}}`)
 		isGone(s.T, bindingOf(req))
 	}()
 	if err := admin.Delete(s.Context(), s.pod("store-0")); err != nil {
@@ -702,7 +654,7 @@ func nextPodsContainers(s siege) string {
 	if !can(s.T, alice, s.namespace, "store-0", "patch", "ephemeralcontainers") {
 		s.Fatal("RBAC refuses already: this would prove nothing")
 	}
-	return s.held(s.send(alice, "PATCH", pods+"/store-0/ephemeralcontainers", asDetails, `{"spec":{"ephemeralContainers":[{"name":"evil","image":"example.com/evil"}]}}`), "an earlier Pod of this name")
+	return s.held(s.send(alice, "PATCH", pods+"/store-0/ephemeralcontainers", testkit.AsDetails, `{"spec":{"ephemeralContainers":[{"name":"evil","image":"example.com/evil"}]}}`), "an earlier Pod of this name")
 }
 
 // attacksOfWriters are of those who may write Pods, Roles, templates, or parts of requests.
@@ -711,23 +663,23 @@ var attacksOfWriters = map[string]attack{
 		for _, meta := range []string{`"name":"podaccess-mine"`, `"generateName":"podaccess-"`, `"generateName":"podaccess-` + strings.Repeat("x", 60) + `"`} {
 			body := `{"apiVersion":"v1","kind":"Pod","metadata":{` + meta + `},"spec":{"containers":[{"name":"a","image":"a"}]}}`
 			for _, path := range []string{pods, pods + "?dryRun=All", pods + "?fieldValidation=Ignore"} {
-				if through := s.held(s.send(s.peter, "POST", path, asJSON, body), "admitkit alone makes"); through != "" {
+				if through := s.held(s.send(s.peter, "POST", path, testkit.AsJSON, body), "admitkit alone makes"); through != "" {
 					return through
 				}
 			}
 		}
-		return s.held(s.send(s.peter, "PATCH", pods+"/podaccess-mine?fieldManager=peter", asApply, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"podaccess-mine"},"spec":{"containers":[{"name":"a","image":"a"}]}}`), "admitkit alone makes")
+		return s.held(s.send(s.peter, "PATCH", pods+"/podaccess-mine?fieldManager=peter", testkit.AsApply, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"podaccess-mine"},"spec":{"containers":[{"name":"a","image":"a"}]}}`), "admitkit alone makes")
 	},
 	"by another image in an access Pod": func(s siege) string {
 		req := s.own("image", "web")
 		path := pods + "/podaccess-image"
 		for contentType, body := range map[string]string{
-			asDetails: `{"spec":{"containers":[{"name":"web","image":"example.com/evil"}]}}`,
-			asPatch:   `[{"op":"replace","path":"/spec/containers/0/image","value":"example.com/evil"}]`,
-			asApply:   `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"podaccess-image"},"spec":{"containers":[{"name":"web","image":"example.com/evil"}]}}`,
+			testkit.AsDetails: `{"spec":{"containers":[{"name":"web","image":"example.com/evil"}]}}`,
+			testkit.AsPatch:   `[{"op":"replace","path":"/spec/containers/0/image","value":"example.com/evil"}]`,
+			testkit.AsApply:   `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"podaccess-image"},"spec":{"containers":[{"name":"web","image":"example.com/evil"}]}}`,
 		} {
 			force := ""
-			if contentType == asApply {
+			if contentType == testkit.AsApply {
 				force = "?fieldManager=peter&force=true"
 			}
 			if through := s.held(s.send(s.peter, "PATCH", path+force, contentType, body), "admitkit alone makes"); through != "" {
@@ -736,20 +688,20 @@ var attacksOfWriters = map[string]attack{
 		}
 		pod := s.pod("podaccess-image")
 		pod.Spec.Containers[0].Image = "example.com/evil"
-		if through := s.held(s.send(s.peter, "PUT", path, asJSON, document(s, pod)), "admitkit alone makes"); through != "" {
+		if through := s.held(s.send(s.peter, "PUT", path, testkit.AsJSON, document(s, pod)), "admitkit alone makes"); through != "" {
 			return through
 		}
 		return s.stays(req)
 	},
 	"by another deadline of an access Pod": func(s siege) string {
 		s.own("deadline", "web")
-		return s.held(s.send(s.peter, "PATCH", pods+"/podaccess-deadline", asMerge, `{"spec":{"activeDeadlineSeconds":1}}`), "admitkit alone makes")
+		return s.held(s.send(s.peter, "PATCH", pods+"/podaccess-deadline", testkit.AsMerge, `{"spec":{"activeDeadlineSeconds":1}}`), "admitkit alone makes")
 	},
 	"by more resources of an access Pod than the cap": func(s siege) string {
 		req := podRequest(s.namespace, "resized", "pending") // it is not scheduled, so that no kubelet can refuse
 		testkit.Create(s.T, as(s.T, alice), req)
 		await(s.T, req, "has its Pod", func() bool { return req.Status.PodUID != "" })
-		return s.held(s.send(s.peter, "PATCH", pods+"/podaccess-resized/resize", asDetails,
+		return s.held(s.send(s.peter, "PATCH", pods+"/podaccess-resized/resize", testkit.AsDetails,
 			`{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"1"},"limits":{"cpu":"64"}}}]}}`), "admitkit alone makes")
 	},
 	"by the status of an access Pod, which carries labels": func(s siege) string {
@@ -758,11 +710,11 @@ var attacksOfWriters = map[string]attack{
 			`{"labels":{"app.kubernetes.io/managed-by":null}}`, `{"labels":{"admitkit.dev/access-request":"other"}}`,
 			`{"annotations":{"admitkit.dev/request-uid":"1"}}`, `{"finalizers":["example.com/keep"]}`,
 		} {
-			if through := s.held(s.send(s.peter, "PATCH", pods+"/podaccess-labelled/status", asMerge, `{"metadata":`+metadata+`}`), "admitkit alone makes"); through != "" {
+			if through := s.held(s.send(s.peter, "PATCH", pods+"/podaccess-labelled/status", testkit.AsMerge, `{"metadata":`+metadata+`}`), "admitkit alone makes"); through != "" {
 				return through
 			}
 		}
-		if a := s.send(s.peter, "PATCH", pods+"/podaccess-labelled/status", asMerge, `{"metadata":{"annotations":{"example.com/ip":"10.0.0.1"}},"status":{"message":"well"}}`); a.code != http.StatusOK {
+		if a := s.send(s.peter, "PATCH", pods+"/podaccess-labelled/status", testkit.AsMerge, `{"metadata":{"annotations":{"example.com/ip":"10.0.0.1"}},"status":{"message":"well"}}`); a.Code != http.StatusOK {
 			s.Errorf("a kubelet could not write: %s", a)
 		}
 		return ""
@@ -770,7 +722,7 @@ var attacksOfWriters = map[string]attack{
 	"by adopting an access Pod": func(s siege) string {
 		req := s.own("adopted", "web")
 		for _, metadata := range []string{`{"ownerReferences":` + nobodysOwner + `}`, `{"finalizers":["example.com/keep"]}`, `{"labels":{"app.kubernetes.io/managed-by":null}}`} {
-			if through := s.held(s.send(s.peter, "PATCH", pods+"/podaccess-adopted", asMerge, `{"metadata":`+metadata+`}`), "admitkit alone makes"); through != "" {
+			if through := s.held(s.send(s.peter, "PATCH", pods+"/podaccess-adopted", testkit.AsMerge, `{"metadata":`+metadata+`}`), "admitkit alone makes"); through != "" {
 				return through
 			}
 		}
@@ -778,11 +730,11 @@ var attacksOfWriters = map[string]attack{
 	},
 	"by an access Pod that is evicted": func(s siege) string {
 		req := s.own("evicted", "web")
-		if a := s.send(s.peter, "POST", pods+"/podaccess-evicted/eviction", asJSON, `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"podaccess-evicted"}}`); a.code >= 300 {
+		if a := s.send(s.peter, "POST", pods+"/podaccess-evicted/eviction", testkit.AsJSON, `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"podaccess-evicted"}}`); a.Code >= 300 {
 			s.Fatal(a)
 		}
 		await(s.T, req, "says that its Pod is gone", func() bool { return fails(req, "AccessResourcesReady", "PodGone") })
-		if through := s.held(s.send(s.peter, "POST", pods, asJSON, `{"metadata":{"name":"podaccess-evicted"},"spec":{"containers":[{"name":"a","image":"a"}]}}`), "admitkit alone makes"); through != "" {
+		if through := s.held(s.send(s.peter, "POST", pods, testkit.AsJSON, `{"metadata":{"name":"podaccess-evicted"},"spec":{"containers":[{"name":"a","image":"a"}]}}`), "admitkit alone makes"); through != "" {
 			return through
 		}
 		isGone(s.T, bindingOf(req))
@@ -791,24 +743,24 @@ var attacksOfWriters = map[string]attack{
 	"by a ReplicaSet that changes its owner": func(s siege) string {
 		web, safe := deploymentOf(s, "web"), s.podOf("safe")
 		owner := fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"apps/v1","kind":"Deployment","name":"web","uid":%q,"controller":true}]}}`, web.UID)
-		if a := s.send(s.peter, "PATCH", sets+"/"+metav1.GetControllerOf(safe).Name, asMerge, owner); a.code != http.StatusOK {
+		if a := s.send(s.peter, "PATCH", sets+"/"+metav1.GetControllerOf(safe).Name, testkit.AsMerge, owner); a.Code != http.StatusOK {
 			s.Fatal(a)
 		}
-		return s.held(s.send(alice, "POST", requests, asJSON, ask("adopted-set", `{"templateName":"web","targetPod":"`+safe.Name+`"}`)), safe.Name)
+		return s.held(s.send(alice, "POST", requests, testkit.AsJSON, ask("adopted-set", `{"templateName":"web","targetPod":"`+safe.Name+`"}`)), safe.Name)
 	},
 	"by an owner of the Pod that does not exist": func(s siege) string {
 		testkit.Create(s.T, admin, plainPod(s.namespace, "web-lost-1"))
 		body := `{"metadata":{"labels":{"app":"web"},"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"web-lost","uid":"b6e1d1c2-3a0c-4b5e-9d5e-0c6f6a1c0002","controller":true}]}}`
-		if a := s.send(s.peter, "PATCH", pods+"/web-lost-1", asMerge, body); a.code != http.StatusOK {
+		if a := s.send(s.peter, "PATCH", pods+"/web-lost-1", testkit.AsMerge, body); a.Code != http.StatusOK {
 			s.Fatal(a)
 		}
-		return s.held(s.send(alice, "POST", requests, asJSON, ask("lost", `{"templateName":"web","targetPod":"web-lost-1"}`)))
+		return s.held(s.send(alice, "POST", requests, testkit.AsJSON, ask("lost", `{"templateName":"web","targetPod":"web-lost-1"}`)))
 	},
 	"by a Role with the name of a grant to come": func(s siege) string {
 		for _, kind := range []string{roles, bindings} {
 			extra := map[string]string{roles: `"rules":[]`, bindings: `"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"nora"}`}[kind]
 			for _, meta := range []string{`"name":"execaccess-coming"`, `"generateName":"execaccess-"`, `"name":"podaccess-coming"`} {
-				if through := s.held(s.send(s.nora, "POST", kind, asJSON, `{"metadata":{`+meta+`},`+extra+`}`), "admitkit alone makes"); through != "" {
+				if through := s.held(s.send(s.nora, "POST", kind, testkit.AsJSON, `{"metadata":{`+meta+`},`+extra+`}`), "admitkit alone makes"); through != "" {
 					return through
 				}
 			}
@@ -819,14 +771,14 @@ var attacksOfWriters = map[string]attack{
 		req := s.exec("turned", "web")
 		vault := s.podOf("vault")
 		for _, change := range []struct{ path, contentType, body string }{
-			{roles, asPatch, `[{"op":"replace","path":"/rules/0/resourceNames/0","value":"` + vault.Name + `"}]`},
-			{roles, asMerge, `{"rules":[{"apiGroups":[""],"resources":["pods/exec"],"verbs":["*"]}]}`},
-			{roles, asMerge, `{"metadata":{"annotations":{"admitkit.dev/pod-uid":"` + string(vault.UID) + `"},"labels":{"admitkit.dev/pod-uid":"` + string(vault.UID) + `"}}}`},
-			{roles, asMerge, `{"metadata":{"annotations":{"admitkit.dev/subjects":"[]"}}}`},
-			{bindings, asMerge, `{"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"nora"}]}`},
-			{bindings, asPatch, `[{"op":"add","path":"/subjects/-","value":{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"system:authenticated"}}]`},
-			{bindings, asMerge, `{"metadata":{"ownerReferences":` + nobodysOwner + `}}`},
-			{bindings, asMerge, `{"metadata":{"finalizers":["example.com/keep"]}}`},
+			{roles, testkit.AsPatch, `[{"op":"replace","path":"/rules/0/resourceNames/0","value":"` + vault.Name + `"}]`},
+			{roles, testkit.AsMerge, `{"rules":[{"apiGroups":[""],"resources":["pods/exec"],"verbs":["*"]}]}`},
+			{roles, testkit.AsMerge, `{"metadata":{"annotations":{"admitkit.dev/pod-uid":"` + string(vault.UID) + `"},"labels":{"admitkit.dev/pod-uid":"` + string(vault.UID) + `"}}}`},
+			{roles, testkit.AsMerge, `{"metadata":{"annotations":{"admitkit.dev/subjects":"[]"}}}`},
+			{bindings, testkit.AsMerge, `{"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"nora"}]}`},
+			{bindings, testkit.AsPatch, `[{"op":"add","path":"/subjects/-","value":{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"system:authenticated"}}]`},
+			{bindings, testkit.AsMerge, `{"metadata":{"ownerReferences":` + nobodysOwner + `}}`},
+			{bindings, testkit.AsMerge, `{"metadata":{"finalizers":["example.com/keep"]}}`},
 		} {
 			if through := s.held(s.send(s.nora, "PATCH", change.path+"/execaccess-turned", change.contentType, change.body), "admitkit alone makes"); through != "" {
 				return change.body + ": " + through
@@ -838,8 +790,8 @@ var attacksOfWriters = map[string]attack{
 		req := s.exec("replaced", "web")
 		var through string
 		for range 5 {
-			s.send(s.nora, "DELETE", roles+"/execaccess-replaced", asJSON, "")
-			through += s.held(s.send(s.nora, "POST", roles, asJSON, `{"metadata":{"name":"execaccess-replaced"},"rules":[{"apiGroups":[""],"resources":["*"],"verbs":["*"]}]}`))
+			s.send(s.nora, "DELETE", roles+"/execaccess-replaced", testkit.AsJSON, "")
+			through += s.held(s.send(s.nora, "POST", roles, testkit.AsJSON, `{"metadata":{"name":"execaccess-replaced"},"rules":[{"apiGroups":[""],"resources":["*"],"verbs":["*"]}]}`))
 		}
 		await(s.T, req, "is granted again", func() bool { return !gone(s.T, roleOf(req)) && !gone(s.T, bindingOf(req)) })
 		return through
@@ -848,7 +800,7 @@ var attacksOfWriters = map[string]attack{
 	"by a template that is widened": func(s siege) string {
 		testkit.Create(s.T, admin, s.template("widened", ref("Deployment", "web")))
 		req := s.exec("widened", "widened")
-		if a := s.send(s.tom, "PATCH", templates+"/widened", asMerge, `{"spec":{"accessConfig":{"verbs":["exec","attach","portforward"],"subjects":"Groups","maxDuration":"48h","defaultDuration":"24h"}}}`); a.code != http.StatusOK {
+		if a := s.send(s.tom, "PATCH", templates+"/widened", testkit.AsMerge, `{"spec":{"accessConfig":{"verbs":["exec","attach","portforward"],"subjects":"Groups","maxDuration":"48h","defaultDuration":"24h"}}}`); a.Code != http.StatusOK {
 			s.Fatal(a)
 		}
 		s.is(req)
@@ -864,7 +816,7 @@ var attacksOfWriters = map[string]attack{
 		for i, duration := range []string{"9999999999h", "-1h", "0s", "1e3h", ""} {
 			text, _ := json.Marshal(duration)
 			body := fmt.Sprintf(`{"apiVersion":"admitkit.dev/v1alpha1","kind":"ExecAccessTemplate","metadata":{"name":"ever-%d"},"spec":{"accessConfig":{"allowedGroups":["devs"],"maxDuration":%s,"defaultDuration":%s},"controllerTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"web"}}}`, i, text, text)
-			if through := s.held(s.send(s.tom, "POST", templates, asJSON, body)); through != "" {
+			if through := s.held(s.send(s.tom, "POST", templates, testkit.AsJSON, body)); through != "" {
 				return duration + ": " + through
 			}
 		}
@@ -873,7 +825,7 @@ var attacksOfWriters = map[string]attack{
 	"by a template for nobody in particular": func(s siege) string {
 		for i, who := range []string{`"allowedGroups":[""]`, `"allowedUsers":["","alice"]`, `"allowedGroups":["devs","devs"]`, `"allowedGroups":[]`, `"allowedGroups":null`} {
 			body := fmt.Sprintf(`{"apiVersion":"admitkit.dev/v1alpha1","kind":"ExecAccessTemplate","metadata":{"name":"nobody-%d"},"spec":{"accessConfig":{%s},"controllerTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"web"}}}`, i, who)
-			if through := s.held(s.send(s.tom, "POST", templates, asJSON, body)); through != "" {
+			if through := s.held(s.send(s.tom, "POST", templates, testkit.AsJSON, body)); through != "" {
 				return who + ": " + through
 			}
 		}
@@ -882,8 +834,8 @@ var attacksOfWriters = map[string]attack{
 	"by a template whose target is a path": func(s siege) string {
 		for i, name := range []string{"web/../vault", "../pods/x", "web/scale", "..", "%2e%2e"} {
 			body := fmt.Sprintf(`{"apiVersion":"admitkit.dev/v1alpha1","kind":"ExecAccessTemplate","metadata":{"name":"target-%d"},"spec":{"accessConfig":{"allowedGroups":["devs"]},"controllerTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":%q}}}`, i, name)
-			if a := s.send(s.tom, "POST", templates, asJSON, body); a.code < 300 {
-				if through := s.held(s.send(alice, "POST", requests, asJSON, ask(fmt.Sprint("target-", i), fmt.Sprintf(`{"templateName":"target-%d","targetPod":%q}`, i, s.podOf("vault").Name)))); through != "" {
+			if a := s.send(s.tom, "POST", templates, testkit.AsJSON, body); a.Code < 300 {
+				if through := s.held(s.send(alice, "POST", requests, testkit.AsJSON, ask(fmt.Sprint("target-", i), fmt.Sprintf(`{"templateName":"target-%d","targetPod":%q}`, i, s.podOf("vault").Name)))); through != "" {
 					return name + ": " + through
 				}
 			}
@@ -899,7 +851,7 @@ var attacksOfWriters = map[string]attack{
 		} {
 			name := fmt.Sprint("patched-", i)
 			body := fmt.Sprintf(`{"apiVersion":"admitkit.dev/v1alpha1","kind":"PodAccessTemplate","metadata":{"name":%q},"spec":{"accessConfig":{"allowedGroups":["devs"]},"controllerTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"web"},"controllerTargetMutationConfig":{"patchSpecOperations":[%s]}}}`, name, operation)
-			if a := s.send(s.tom, "POST", podTmpls, asJSON, body); a.code >= 300 {
+			if a := s.send(s.tom, "POST", podTmpls, testkit.AsJSON, body); a.Code >= 300 {
 				continue
 			}
 			req := s.own(name, name)
@@ -919,7 +871,7 @@ var attacksOfWriters = map[string]attack{
 		for _, status := range []string{
 			`{"podName":"vault"}`, `{"podUID":"1"}`, `{"podUID":null,"podName":null}`, `{"accessMessage":"kubectl delete ns shop"}`, `{"revokedAt":"2001-01-01T00:00:00Z"}`,
 		} {
-			if through := s.held(s.send(s.stan, "PATCH", podReqs+"/said/status", asMerge, `{"status":`+status+`}`)); through != "" {
+			if through := s.held(s.send(s.stan, "PATCH", podReqs+"/said/status", testkit.AsMerge, `{"status":`+status+`}`)); through != "" {
 				return status + ": " + through
 			}
 		}
@@ -927,11 +879,11 @@ var attacksOfWriters = map[string]attack{
 	},
 	"by a status that says that access has not ended": func(s siege) string {
 		req := s.exec("lively", "web")
-		if a := s.send(alice, "PATCH", requests+"/lively", asMerge, `{"spec":{"revoked":{}}}`); a.code != http.StatusOK {
+		if a := s.send(alice, "PATCH", requests+"/lively", testkit.AsMerge, `{"spec":{"revoked":{}}}`); a.Code != http.StatusOK {
 			s.Fatal(a)
 		}
 		await(s.T, req, "has ended", func() bool { return fails(req, "AccessStillValid", "Revoked") })
-		if a := s.send(s.stan, "PATCH", requests+"/lively/status", asMerge, `{"status":{"ready":true,"expiresAt":"2099-01-01T00:00:00Z","conditions":null}}`); a.code != http.StatusOK {
+		if a := s.send(s.stan, "PATCH", requests+"/lively/status", testkit.AsMerge, `{"status":{"ready":true,"expiresAt":"2099-01-01T00:00:00Z","conditions":null}}`); a.Code != http.StatusOK {
 			s.Fatal(a)
 		}
 		await(s.T, req, "says the truth again", func() bool { return fails(req, "AccessStillValid", "Revoked") && !req.Status.Ready })
@@ -942,7 +894,7 @@ var attacksOfWriters = map[string]attack{
 	},
 	"by a status that makes a record go": func(s siege) string {
 		req := s.exec("recorded", "web")
-		if a := s.send(s.stan, "PATCH", requests+"/recorded/status", asMerge, `{"status":{"revokedAt":"`+time.Now().UTC().Format(time.RFC3339)+`"}}`); a.code != http.StatusOK {
+		if a := s.send(s.stan, "PATCH", requests+"/recorded/status", testkit.AsMerge, `{"status":{"revokedAt":"`+time.Now().UTC().Format(time.RFC3339)+`"}}`); a.Code != http.StatusOK {
 			s.Fatal(a)
 		}
 		await(s.T, req, "has ended", func() bool { return fails(req, "AccessStillValid", "Revoked") })
@@ -954,16 +906,16 @@ var attacksOfWriters = map[string]attack{
 	"by a request restored from a backup": func(s siege) string {
 		req := s.exec("backup", "web")
 		s.is(req)
-		if a := s.send(s.gustav, "DELETE", requests+"/backup", asJSON, ""); a.code != http.StatusOK {
+		if a := s.send(s.gustav, "DELETE", requests+"/backup", testkit.AsJSON, ""); a.Code != http.StatusOK {
 			s.Fatal(a)
 		}
 		isGone(s.T, roleOf(req))
 		req.ResourceVersion = ""
-		return s.held(s.send(s.gustav, "POST", requests, asJSON, document(s, req)), "nor restored from a backup")
+		return s.held(s.send(s.gustav, "POST", requests, testkit.AsJSON, document(s, req)), "nor restored from a backup")
 	},
 	"by a request that is deleted and leaves what it got": func(s siege) string {
 		req := s.own("orphaned", "web")
-		if a := s.send(s.gustav, "DELETE", podReqs+"/orphaned", asJSON, `{"propagationPolicy":"Orphan"}`); a.code != http.StatusOK {
+		if a := s.send(s.gustav, "DELETE", podReqs+"/orphaned", testkit.AsJSON, `{"propagationPolicy":"Orphan"}`); a.Code != http.StatusOK {
 			s.Fatal(a)
 		}
 		for _, object := range []client.Object{bindingOf(req), roleOf(req), plainPod(s.namespace, "podaccess-orphaned")} {
@@ -988,14 +940,14 @@ func deletedBeforeTheEnd(s siege) string {
 	testkit.Create(s.T, admin, evict)
 	req := s.exec("evict", "evict")
 	// Nothing is granted again meanwhile.
-	if a := s.send(s.tom, "PATCH", templates+"/evict", asMerge, `{"spec":{"accessConfig":{"allowedGroups":["others"]}}}`); a.code != http.StatusOK {
+	if a := s.send(s.tom, "PATCH", templates+"/evict", testkit.AsMerge, `{"spec":{"accessConfig":{"allowedGroups":["others"]}}}`); a.Code != http.StatusOK {
 		s.Fatal(a)
 	}
-	if a := s.send(s.nora, "DELETE", roles+"/execaccess-evict", asJSON, ""); a.code != http.StatusOK {
+	if a := s.send(s.nora, "DELETE", roles+"/execaccess-evict", testkit.AsJSON, ""); a.Code != http.StatusOK {
 		s.Fatal(a)
 	}
 	await(s.T, req, "is not granted any more", func() bool { return !req.Status.Ready })
-	if a := s.send(alice, "PATCH", requests+"/evict", asMerge, `{"spec":{"revoked":{}}}`); a.code != http.StatusOK {
+	if a := s.send(alice, "PATCH", requests+"/evict", testkit.AsMerge, `{"spec":{"revoked":{}}}`); a.Code != http.StatusOK {
 		s.Fatal(a)
 	}
 	await(s.T, req, "has ended", func() bool { return fails(req, "AccessStillValid", "Revoked") })

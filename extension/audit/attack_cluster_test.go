@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -16,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -66,73 +64,25 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: develope
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: attackers}]
 `
 
-// Content types.
-const (
-	asJSON    = "application/json"
-	asMerge   = "application/merge-patch+json"
-	asPatch   = "application/json-patch+json"
-	asDetails = "application/strategic-merge-patch+json"
-	asApply   = "application/apply-patch+yaml"
-)
-
-// answer is what the API server says.
-type answer struct {
-	code int
-	body string
-}
-
-func (a answer) String() string { return fmt.Sprintf("%d %.600s", a.code, a.body) }
-
 // send sends a request as the attacker. NS in the path is the namespace.
-func (s siege) send(method, path, contentType, body string, headers ...string) answer {
+func (s siege) send(method, path, contentType, body string, headers ...string) testkit.Answer {
 	s.Helper()
-	httpClient, err := rest.HTTPClientFor(s.user.Config)
-	if err != nil {
-		s.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(s.Context(), 20*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(s.user.Config.Host, "/")+strings.ReplaceAll(path, "NS", s.ns), strings.NewReader(body))
-	if err != nil {
-		s.Fatal(err)
-	}
-	request.Header.Set("Content-Type", contentType)
-	for i := 0; i < len(headers); i += 2 {
-		request.Header.Set(headers[i], headers[i+1])
-	}
-	response, err := httpClient.Do(request)
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<20))
-	return answer{response.StatusCode, string(text)}
+	return testkit.Send(s, s.user, method, strings.ReplaceAll(path, "NS", s.ns), contentType, body, headers...)
 }
 
 // held wants a refusal that says all of the parts; what else there is went through.
-func (s siege) held(a answer, parts ...string) (through string) {
+func (s siege) held(a testkit.Answer, parts ...string) (through string) {
 	s.Helper()
-	if a.code < 300 {
-		return a.String()
-	}
-	if strings.HasPrefix(a.body, "404 page") {
-		s.Fatalf("the attack is wrong: %s", a)
-	}
-	for _, part := range parts {
-		if !strings.Contains(a.body, part) {
-			s.Errorf("it is refused, but does not say %q: %s", part, a)
-		}
-	}
-	return ""
+	return a.Held(s, parts...)
 }
 
 // exec asks for a session in a Pod, without an upgrade: admission comes first.
-func (s siege) exec(pod string, query url.Values) answer {
+func (s siege) exec(pod string, query url.Values) testkit.Answer {
 	s.Helper()
-	return s.send("POST", "/api/v1/namespaces/NS/pods/"+pod+"/exec?"+query.Encode(), asJSON, "")
+	return s.send("POST", "/api/v1/namespaces/NS/pods/"+pod+"/exec?"+query.Encode(), testkit.AsJSON, "")
 }
 
-func (s siege) command(words ...string) answer {
+func (s siege) command(words ...string) testkit.Answer {
 	s.Helper()
 	return s.exec("shop", url.Values{"command": words, "stdout": {"true"}, "container": {"web"}})
 }
@@ -219,7 +169,7 @@ var attemptsOnRecords = map[string]attempt{
 	},
 	"an exec of thousands of words that are not printed, and one": func(s siege) string {
 		// The API server reads at most 10,000 parameters.
-		s.send("POST", "/api/v1/namespaces/NS/pods/shop/exec?"+strings.Repeat("command=%01%01%01%01%01%01%01%01&", 9000)+"command=evil", asJSON, "")
+		s.send("POST", "/api/v1/namespaces/NS/pods/shop/exec?"+strings.Repeat("command=%01%01%01%01%01%01%01%01&", 9000)+"command=evil", testkit.AsJSON, "")
 		if through := s.says("evil"); through != "" {
 			return through
 		}
@@ -229,15 +179,15 @@ var attemptsOnRecords = map[string]attempt{
 		return ""
 	},
 	"an exec of more words than the API server reads": func(s siege) string {
-		a := s.send("POST", "/api/v1/namespaces/NS/pods/shop/exec?"+strings.Repeat("command=x&", 20_000)+"command=evil", asJSON, "")
-		if r := s.record(1); r == nil || len(r.Command) == 0 && a.code == http.StatusSwitchingProtocols {
+		a := s.send("POST", "/api/v1/namespaces/NS/pods/shop/exec?"+strings.Repeat("command=x&", 20_000)+"command=evil", testkit.AsJSON, "")
+		if r := s.record(1); r == nil || len(r.Command) == 0 && a.Code == http.StatusSwitchingProtocols {
 			return fmt.Sprintf("%s: %+v", a, r)
 		}
 		return ""
 	},
 	"an exec whose words erase themselves from a terminal": hidesNothing([]string{"evil\x1b[2K\r\b\b\b\b", "\x00", "good\n2026-01-01 INFO nothing", "\u202elive"}, `evil\x1b[2K\r\b\b\b\b`, `\x00`, `\u202elive`),
 	"an exec whose words are not UTF-8": func(s siege) string {
-		s.send("POST", "/api/v1/namespaces/NS/pods/shop/exec?command=evil%ff%fe&command=%c0%af", asJSON, "")
+		s.send("POST", "/api/v1/namespaces/NS/pods/shop/exec?command=evil%ff%fe&command=%c0%af", testkit.AsJSON, "")
 		return s.says("evil")
 	},
 	"an exec in a container whose name tells a story": func(s siege) string {
@@ -261,12 +211,12 @@ var attemptsOnRecords = map[string]attempt{
 	"a command behind the password of an address":      hidesNothing([]string{"sh", "-c", "eval $(echo http://a:rm${IFS}evil@b)"}, "evil"),
 	"a command behind a bearer":                        hidesNothing([]string{"sh", "-c", "bearer evil"}, "sh"),
 	"a path behind the name of a secret": func(s siege) string {
-		s.send("DELETE", "/api/v1/namespaces/NS/pods/http:shop:1/proxy/token=x/..%2fadmin/database", asJSON, "")
+		s.send("DELETE", "/api/v1/namespaces/NS/pods/http:shop:1/proxy/token=x/..%2fadmin/database", testkit.AsJSON, "")
 		return s.says("admin/database")
 	},
 	"a proxy by each method": func(s siege) string {
 		for i, method := range []string{"GET", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"} {
-			s.send(method, "/api/v1/namespaces/NS/pods/http:shop:1/proxy/evil", asJSON, "")
+			s.send(method, "/api/v1/namespaces/NS/pods/http:shop:1/proxy/evil", testkit.AsJSON, "")
 			if r := s.record(i + 1); r == nil || r.Pod != "shop" || r.Path != "http:evil" && r.Path != "http:/evil" {
 				return fmt.Sprintf("%s: %+v", method, r)
 			}
@@ -274,7 +224,7 @@ var attemptsOnRecords = map[string]attempt{
 		return ""
 	},
 	"a port-forward by WebSocket": func(s siege) string {
-		s.send("GET", "/api/v1/namespaces/NS/pods/shop/portforward?ports=80", asJSON, "", "Connection", "Upgrade", "Upgrade", "websocket",
+		s.send("GET", "/api/v1/namespaces/NS/pods/shop/portforward?ports=80", testkit.AsJSON, "", "Connection", "Upgrade", "Upgrade", "websocket",
 			"Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol", "v2.portforward.k8s.io")
 		return s.says()
 	},
@@ -283,16 +233,16 @@ var attemptsOnRecords = map[string]attempt{
 			SchedulerName: "nobody", InitContainers: []corev1.Container{{Name: "first", Image: "example.com/first"}}, Containers: []corev1.Container{{Name: "web", Image: "example.com/web"}},
 		}}
 		testkit.Create(s.T, admin, pod)
-		s.send("POST", "/api/v1/namespaces/NS/pods/init/attach?container=first&stdin=true", asJSON, "")
+		s.send("POST", "/api/v1/namespaces/NS/pods/init/attach?container=first&stdin=true", testkit.AsJSON, "")
 		if r := s.record(1); r == nil || r.Image != "example.com/first" || !r.Stdin {
 			return fmt.Sprintf("%+v", r)
 		}
 		return ""
 	},
 	"a Pod without a name": func(s siege) string {
-		a := s.send("POST", "/api/v1/namespaces/NS/pods", asJSON, `{"metadata":{"generateName":"nameless-"},"spec":{"schedulerName":"nobody","containers":[{"name":"a","image":"evil","stdin":true}]}}`)
+		a := s.send("POST", "/api/v1/namespaces/NS/pods", testkit.AsJSON, `{"metadata":{"generateName":"nameless-"},"spec":{"schedulerName":"nobody","containers":[{"name":"a","image":"evil","stdin":true}]}}`)
 		var made corev1.Pod
-		if err := json.Unmarshal([]byte(a.body), &made); err != nil || a.code != http.StatusCreated {
+		if err := json.Unmarshal([]byte(a.Body), &made); err != nil || a.Code != http.StatusCreated {
 			s.Fatal(a)
 		}
 		if r := s.record(1); r == nil || r.Pod != made.Name {
@@ -306,9 +256,9 @@ var attemptsOnRecords = map[string]attempt{
 			fmt.Fprintf(&volumes, `{"name":"v%d"},`, i)
 		}
 		defer func() { _ = admin.Delete(s.Context(), plain(s.ns, "volumes")) }() // it costs everybody memory
-		a := s.send("POST", "/api/v1/namespaces/NS/pods", asJSON, fmt.Sprintf(bigPod, "volumes", volumes.String()))
+		a := s.send("POST", "/api/v1/namespaces/NS/pods", testkit.AsJSON, fmt.Sprintf(bigPod, "volumes", volumes.String()))
 		s.Logf("%.300s", a)
-		if a.code >= 300 {
+		if a.Code >= 300 {
 			return ""
 		}
 		return s.says()
@@ -320,13 +270,13 @@ var attemptsOnRecords = map[string]attempt{
 			fmt.Fprintf(&containers, `{"name":"c%d","image":"a"},`, i)
 		}
 		body := `{"metadata":{"name":"containers"},"spec":{"schedulerName":"nobody","containers":[` + containers.String() + `{"name":"last","image":"a"}]}}`
-		if a := s.send("POST", "/api/v1/namespaces/NS/pods", asJSON, body); a.code != http.StatusCreated {
+		if a := s.send("POST", "/api/v1/namespaces/NS/pods", testkit.AsJSON, body); a.Code != http.StatusCreated {
 			s.Fatal(a)
 		}
 		defer func() { _ = admin.Delete(s.Context(), plain(s.ns, "containers")) }()
 		before := len(s.kept.of(s.user.Name))
-		a := s.send("PATCH", "/api/v1/namespaces/NS/pods/containers", asPatch, fmt.Sprintf(`[{"op":"replace","path":"/spec/containers/%d/image","value":"evil"}]`, n))
-		if a.code >= 300 {
+		a := s.send("PATCH", "/api/v1/namespaces/NS/pods/containers", testkit.AsPatch, fmt.Sprintf(`[{"op":"replace","path":"/spec/containers/%d/image","value":"evil"}]`, n))
+		if a.Code >= 300 {
 			s.Logf("%.300s", a)
 			return ""
 		}
@@ -338,15 +288,15 @@ var attemptsOnRecords = map[string]attempt{
 	"a new image that is applied": func(s siege) string {
 		testkit.Create(s.T, admin, plain(s.ns, "image"))
 		for i, patch := range []struct{ contentType, body string }{
-			{asApply, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"image"},"spec":{"containers":[{"name":"web","image":"evil0"}]}}`},
-			{asDetails, `{"spec":{"containers":[{"name":"web","image":"evil1"}]}}`},
-			{asPatch, `[{"op":"replace","path":"/spec/containers/0/image","value":"evil2"}]`},
+			{testkit.AsApply, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"image"},"spec":{"containers":[{"name":"web","image":"evil0"}]}}`},
+			{testkit.AsDetails, `{"spec":{"containers":[{"name":"web","image":"evil1"}]}}`},
+			{testkit.AsPatch, `[{"op":"replace","path":"/spec/containers/0/image","value":"evil2"}]`},
 		} {
 			query := ""
-			if patch.contentType == asApply {
+			if patch.contentType == testkit.AsApply {
 				query = "?fieldManager=eve&force=true"
 			}
-			if a := s.send("PATCH", "/api/v1/namespaces/NS/pods/image"+query, patch.contentType, patch.body); a.code != http.StatusOK {
+			if a := s.send("PATCH", "/api/v1/namespaces/NS/pods/image"+query, patch.contentType, patch.body); a.Code != http.StatusOK {
 				s.Fatal(a)
 			}
 			if r := s.record(i + 1); r == nil || r.Image != fmt.Sprint("evil", i) {
@@ -357,9 +307,9 @@ var attemptsOnRecords = map[string]attempt{
 	},
 	"an ephemeral container that is applied": func(s siege) string {
 		testkit.Create(s.T, admin, plain(s.ns, "debugged"))
-		a := s.send("PATCH", "/api/v1/namespaces/NS/pods/debugged/ephemeralcontainers?fieldManager=eve", asApply,
+		a := s.send("PATCH", "/api/v1/namespaces/NS/pods/debugged/ephemeralcontainers?fieldManager=eve", testkit.AsApply,
 			`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"debugged"},"spec":{"ephemeralContainers":[{"name":"a","image":"evil","command":["evil"]}]}}`)
-		if a.code >= 300 {
+		if a.Code >= 300 {
 			s.Logf("%s", a)
 			return ""
 		}
@@ -368,9 +318,9 @@ var attemptsOnRecords = map[string]attempt{
 	"a flood, and then two ephemeral containers": func(s siege) string {
 		testkit.Create(s.T, admin, plain(s.ns, "flooded"))
 		s.flood()
-		a := s.send("PATCH", "/api/v1/namespaces/NS/pods/flooded/ephemeralcontainers", asDetails,
+		a := s.send("PATCH", "/api/v1/namespaces/NS/pods/flooded/ephemeralcontainers", testkit.AsDetails,
 			`{"spec":{"ephemeralContainers":[{"name":"a","image":"evil-image-a","command":["evil-command-a"]},{"name":"b","image":"evil-image-b","command":["evil-command-b"]}]}}`)
-		if a.code != http.StatusOK {
+		if a.Code != http.StatusOK {
 			s.Fatal(a)
 		}
 		return s.folded("evil-image-a", "evil-command-a", "evil-image-b", "evil-command-b")
@@ -378,7 +328,7 @@ var attemptsOnRecords = map[string]attempt{
 	"a flood, and then a new image": func(s siege) string {
 		testkit.Create(s.T, admin, plain(s.ns, "imaged"))
 		s.flood()
-		if a := s.send("PATCH", "/api/v1/namespaces/NS/pods/imaged", asDetails, `{"spec":{"containers":[{"name":"web","image":"evil-image"}]}}`); a.code != http.StatusOK {
+		if a := s.send("PATCH", "/api/v1/namespaces/NS/pods/imaged", testkit.AsDetails, `{"spec":{"containers":[{"name":"web","image":"evil-image"}]}}`); a.Code != http.StatusOK {
 			s.Fatal(a)
 		}
 		return s.folded("evil-image")
@@ -386,14 +336,14 @@ var attemptsOnRecords = map[string]attempt{
 	"a flood, and then a Pod that is a way in": func(s siege) string {
 		s.flood()
 		body := `{"metadata":{"name":"wayin"},"spec":{"schedulerName":"nobody","containers":[{"name":"a","image":"evil-image","command":["evil-command"],"stdin":true}]}}`
-		if a := s.send("POST", "/api/v1/namespaces/NS/pods", asJSON, body); a.code != http.StatusCreated {
+		if a := s.send("POST", "/api/v1/namespaces/NS/pods", testkit.AsJSON, body); a.Code != http.StatusCreated {
 			s.Fatal(a)
 		}
 		return s.folded("evil-image", "evil-command")
 	},
 	"a flood, and then the proxy of a Service and of a node": func(s siege) string {
 		s.flood()
-		s.send("GET", "/api/v1/namespaces/NS/services/evil-service:80/proxy/path", asJSON, "")
+		s.send("GET", "/api/v1/namespaces/NS/services/evil-service:80/proxy/path", testkit.AsJSON, "")
 		return s.folded("evil-service")
 	},
 	"a flood, and then one command": func(s siege) string {
@@ -441,7 +391,7 @@ var attemptsOnRecords = map[string]attempt{
 	},
 	"the Event of the session, deleted": func(s siege) string {
 		s.command("evil")
-		s.send("DELETE", "/apis/events.k8s.io/v1/namespaces/NS/events", asJSON, "")
+		s.send("DELETE", "/apis/events.k8s.io/v1/namespaces/NS/events", testkit.AsJSON, "")
 		testkit.Eventually(s.T, "it is an AuditEvent", func(context.Context) bool { return len(s.events()) == 1 })
 		return s.says("evil")
 	},
@@ -461,17 +411,17 @@ var attemptsOnRecords = map[string]attempt{
 		event := s.event()
 		path := "/apis/admitkit.dev/v1alpha1/auditevents/" + event.Name
 		changed := `{"apiVersion":"admitkit.dev/v1alpha1","kind":"AuditEvent","metadata":{"name":"` + event.Name + `","labels":{"admitkit.dev/user":"bob"}}}`
-		if through := s.held(s.send("PATCH", path+"?fieldManager=eve&force=true", asApply, changed), "cannot be changed"); through != "" {
+		if through := s.held(s.send("PATCH", path+"?fieldManager=eve&force=true", testkit.AsApply, changed), "cannot be changed"); through != "" {
 			return through
 		}
 		counted := `{"apiVersion":"admitkit.dev/v1alpha1","kind":"AuditEvent","metadata":{"name":"` + event.Name + `"},"status":{"count":9}}`
-		if through := s.held(s.send("PATCH", path+"/status?fieldManager=eve&force=true", asApply, counted), "only admitkit counts"); through != "" {
+		if through := s.held(s.send("PATCH", path+"/status?fieldManager=eve&force=true", testkit.AsApply, counted), "only admitkit counts"); through != "" {
 			return through
 		}
 		event.Spec.Command = []string{"good"}
 		event.ManagedFields = nil
 		text, _ := json.Marshal(event)
-		return s.held(s.send("PUT", path, asJSON, string(text)))
+		return s.held(s.send("PUT", path, testkit.AsJSON, string(text)))
 	},
 	"an AuditEvent that is deleted in some other way": func(s siege) string {
 		event := s.event()
@@ -483,7 +433,7 @@ var attemptsOnRecords = map[string]attempt{
 			{path + "?fieldSelector=metadata.name%3D" + event.Name, ""},
 			{path + "?labelSelector=admitkit.dev%2Fuser%3D" + s.user.Name, `{"orphanDependents":true}`},
 		} {
-			if through := s.held(s.send("DELETE", what.path, asJSON, what.body), "is kept until"); through != "" {
+			if through := s.held(s.send("DELETE", what.path, testkit.AsJSON, what.body), "is kept until"); through != "" {
 				return through
 			}
 		}
@@ -494,7 +444,7 @@ var attemptsOnRecords = map[string]attempt{
 			forged := &v1alpha1.AuditEvent{TypeMeta: metav1.TypeMeta{APIVersion: "admitkit.dev/v1alpha1", Kind: "AuditEvent"}, ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("forged-", i)}}
 			forged.Spec.ID, forged.Spec.Way, forged.Spec.Verb, forged.Spec.Decision, forged.Spec.Time = forged.Name, v1alpha1.WayExec, "connect", v1alpha1.AuditAllowed, metav1.NewMicroTime(at)
 			text, _ := json.Marshal(forged)
-			if through := s.held(s.send("POST", "/apis/admitkit.dev/v1alpha1/auditevents", asJSON, string(text)), "spec.time"); through != "" {
+			if through := s.held(s.send("POST", "/apis/admitkit.dev/v1alpha1/auditevents", testkit.AsJSON, string(text)), "spec.time"); through != "" {
 				return through
 			}
 		}
@@ -502,7 +452,7 @@ var attemptsOnRecords = map[string]attempt{
 	},
 	"an AuditEvent by who has no right to make one": func(s siege) string {
 		s.user = alice
-		return s.held(s.send("POST", "/apis/admitkit.dev/v1alpha1/auditevents", asJSON, `{"metadata":{"name":"forged"},"spec":{}}`), "forbidden")
+		return s.held(s.send("POST", "/apis/admitkit.dev/v1alpha1/auditevents", testkit.AsJSON, `{"metadata":{"name":"forged"},"spec":{}}`), "forbidden")
 	},
 	"a mark of a touched Pod that goes": func(s siege) string {
 		testkit.Create(s.T, admin, plain(s.ns, "touched"))
@@ -514,11 +464,11 @@ var attemptsOnRecords = map[string]attempt{
 		at := pod.Annotations[audit.AnnotationTouchedAt]
 		path := "/api/v1/namespaces/NS/pods/touched"
 		for _, try := range []struct{ method, path, contentType, body string }{
-			{"PATCH", path, asMerge, `{"metadata":{"labels":{"admitkit.dev/touched-by":null}}}`},
-			{"PATCH", path + "/status", asMerge, `{"metadata":{"labels":null,"annotations":null}}`},
-			{"PATCH", path + "/status", asPatch, `[{"op":"replace","path":"/metadata/annotations","value":{"admitkit.dev/touched-at":"2001-01-01T00:00:00Z"}}]`},
-			{"PATCH", path + "?fieldManager=eve&force=true", asApply, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"touched","labels":{"admitkit.dev/touched-by":"bob"}}}`},
-			{"PATCH", path + "/ephemeralcontainers", asDetails, `{"metadata":{"labels":{"admitkit.dev/touched-by":null}},"spec":{"ephemeralContainers":[{"name":"a","image":"a"}]}}`},
+			{"PATCH", path, testkit.AsMerge, `{"metadata":{"labels":{"admitkit.dev/touched-by":null}}}`},
+			{"PATCH", path + "/status", testkit.AsMerge, `{"metadata":{"labels":null,"annotations":null}}`},
+			{"PATCH", path + "/status", testkit.AsPatch, `[{"op":"replace","path":"/metadata/annotations","value":{"admitkit.dev/touched-at":"2001-01-01T00:00:00Z"}}]`},
+			{"PATCH", path + "?fieldManager=eve&force=true", testkit.AsApply, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"touched","labels":{"admitkit.dev/touched-by":"bob"}}}`},
+			{"PATCH", path + "/ephemeralcontainers", testkit.AsDetails, `{"metadata":{"labels":{"admitkit.dev/touched-by":null}},"spec":{"ephemeralContainers":[{"name":"a","image":"a"}]}}`},
 		} {
 			a := s.send(try.method, try.path, try.contentType, try.body)
 			if err := admin.Get(s.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
@@ -539,11 +489,11 @@ var attemptsOnTheCRD = map[string]attempt{
 	"its status, which names another kind":            crdStatus(`{"op":"replace","path":"/status/acceptedNames/kind","value":"Other"}`),
 	"its status, which forgets what is stored":        crdStatus(`{"op":"replace","path":"/status/storedVersions","value":["v2"]}`),
 	"an owner that does not exist": func(s siege) string {
-		a := s.send("PATCH", crdPath, asMerge, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Namespace","name":"gone","uid":"b6e1d1c2-3a0c-4b5e-9d5e-0c6f6a1c0001"}]}}`)
-		if a.code < 300 {
-			defer s.send("PATCH", crdPath, asMerge, `{"metadata":{"ownerReferences":null}}`)
+		a := s.send("PATCH", crdPath, testkit.AsMerge, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Namespace","name":"gone","uid":"b6e1d1c2-3a0c-4b5e-9d5e-0c6f6a1c0001"}]}}`)
+		if a.Code < 300 {
+			defer s.send("PATCH", crdPath, testkit.AsMerge, `{"metadata":{"ownerReferences":null}}`)
 			// What the garbage collector does then.
-			return s.held(s.send("DELETE", crdPath, asJSON, ""), "would delete every audit record")
+			return s.held(s.send("DELETE", crdPath, testkit.AsJSON, ""), "would delete every audit record")
 		}
 		return ""
 	},
@@ -554,17 +504,17 @@ const crdPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/auditev
 // crdStatus writes the status of the CRD of AuditEvents, and asks for an exec then.
 func crdStatus(operation string) attempt {
 	return func(s siege) string {
-		before := s.send("GET", crdPath, asJSON, "")
-		a := s.send("PATCH", crdPath+"/status", asPatch, "["+operation+"]")
-		if a.code >= 300 {
+		before := s.send("GET", crdPath, testkit.AsJSON, "")
+		a := s.send("PATCH", crdPath+"/status", testkit.AsPatch, "["+operation+"]")
+		if a.Code >= 300 {
 			return s.held(a)
 		}
 		defer func() {
 			var crd struct{ Status json.RawMessage }
-			if err := json.Unmarshal([]byte(before.body), &crd); err != nil {
+			if err := json.Unmarshal([]byte(before.Body), &crd); err != nil {
 				s.Fatal(err)
 			}
-			s.send("PATCH", crdPath+"/status", asMerge, `{"status":`+string(crd.Status)+`}`)
+			s.send("PATCH", crdPath+"/status", testkit.AsMerge, `{"status":`+string(crd.Status)+`}`)
 			testkit.Eventually(s.T, "AuditEvents can be written again", func(context.Context) bool {
 				n := len(s.events())
 				s.command("true")
@@ -581,7 +531,7 @@ func crdStatus(operation string) attempt {
 				}
 				return nil
 			}); err != nil {
-				return fmt.Sprintf("the status is %.100s; %v", a.body, err)
+				return fmt.Sprintf("the status is %.100s; %v", a.Body, err)
 			}
 		}
 		return ""
@@ -644,7 +594,7 @@ var attemptsOnEnforcement = map[string]attempt{
 	"a session of another verb": func(s siege) string {
 		testkit.Create(s.T, admin, plain(s.ns, "verbs"))
 		s.grant("verbs", "verbs", nil)
-		for path, contentType := range map[string]string{"/ephemeralcontainers": asDetails, "": asDetails} {
+		for path, contentType := range map[string]string{"/ephemeralcontainers": testkit.AsDetails, "": testkit.AsDetails} {
 			body := map[string]string{"/ephemeralcontainers": `{"spec":{"ephemeralContainers":[{"name":"a","image":"a"}]}}`, "": `{"spec":{"containers":[{"name":"web","image":"evil"}]}}`}[path]
 			if through := s.denied(s.send("PATCH", "/api/v1/namespaces/NS/pods/verbs"+path, contentType, body), "access-request"); through != "" {
 				return through
@@ -653,10 +603,10 @@ var attemptsOnEnforcement = map[string]attempt{
 		return ""
 	},
 	"a terminal of a container that has one, by an attach that asks for none": func(s siege) string {
-		return s.denied(s.send("POST", "/api/v1/namespaces/NS/pods/terminal/attach?container=web&stdin=true&stdout=true", asJSON, ""), "tty")
+		return s.denied(s.send("POST", "/api/v1/namespaces/NS/pods/terminal/attach?container=web&stdin=true&stdout=true", testkit.AsJSON, ""), "tty")
 	},
 	"a terminal in an ephemeral container": func(s siege) string {
-		return s.denied(s.send("PATCH", "/api/v1/namespaces/NS/pods/terminal/ephemeralcontainers", asDetails, `{"spec":{"ephemeralContainers":[{"name":"a","image":"a","tty":true,"stdin":true}]}}`), "tty")
+		return s.denied(s.send("PATCH", "/api/v1/namespaces/NS/pods/terminal/ephemeralcontainers", testkit.AsDetails, `{"spec":{"ephemeralContainers":[{"name":"a","image":"a","tty":true,"stdin":true}]}}`), "tty")
 	},
 	"a terminal, however that is written": func(s siege) string {
 		for _, tty := range []string{"true", "1", "t", "", "TRUE", "yes"} {
@@ -671,7 +621,7 @@ var attemptsOnEnforcement = map[string]attempt{
 			"checkpoint/NS/shop/web", "debug/pprof/", "exec/NS/shop/web", "run/NS/shop/web", "attach/NS/shop/web", "portForward/NS/shop", "cri/exec/x", "containerLogs/../exec/NS/shop/web",
 			"logs/%2e%2e/run/NS/shop/web", "pods;/../run/NS/shop/web", "metrics%2f..%2frun/NS/shop/web", "RUN/NS/shop/web", "./run/NS/shop/web", "%72un/NS/shop/web", "run%2fNS%2fshop%2fweb", "debug/flags/v",
 		} {
-			if through := s.denied(s.send("POST", "/api/v1/nodes/node-0/proxy/"+path, asJSON, ""), "kubelet"); through != "" {
+			if through := s.denied(s.send("POST", "/api/v1/nodes/node-0/proxy/"+path, testkit.AsJSON, ""), "kubelet"); through != "" {
 				return path + ": " + through
 			}
 		}
@@ -679,7 +629,7 @@ var attemptsOnEnforcement = map[string]attempt{
 	},
 	"the proxy of a Service": func(s siege) string {
 		for _, name := range []string{"any", "http:any:80", "https:any:", "any:name"} {
-			if through := s.denied(s.send("GET", "/api/v1/namespaces/NS/services/"+name+"/proxy/", asJSON, ""), "service-proxy"); through != "" {
+			if through := s.denied(s.send("GET", "/api/v1/namespaces/NS/services/"+name+"/proxy/", testkit.AsJSON, ""), "service-proxy"); through != "" {
 				return name + ": " + through
 			}
 		}
@@ -767,7 +717,7 @@ var attemptsOnEnforcement = map[string]attempt{
 		return s.denied(s.exec("forged", url.Values{"command": {"true"}}), "access-request")
 	},
 	"what is allowed, as a proof that the rest is refused for a reason": func(s siege) string {
-		if a := s.command("true"); strings.Contains(a.body, "denied the request") {
+		if a := s.command("true"); strings.Contains(a.Body, "denied the request") {
 			s.Errorf("%s", a)
 		}
 		return ""
@@ -775,9 +725,9 @@ var attemptsOnEnforcement = map[string]attempt{
 }
 
 // denied wants a refusal by a rule.
-func (s siege) denied(a answer, rule string) (through string) {
+func (s siege) denied(a testkit.Answer, rule string) (through string) {
 	s.Helper()
-	if !strings.Contains(a.body, "rule "+rule+":") {
+	if !strings.Contains(a.Body, "rule "+rule+":") {
 		return a.String()
 	}
 	return ""
