@@ -2,7 +2,6 @@ package audit
 
 import (
 	"context"
-	"maps"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
@@ -43,12 +42,9 @@ func (r *recorder) ClusterRights() []rbacv1.PolicyRule {
 func (r *recorder) Record(ctx context.Context, of extension.Record) error {
 	record := &v1alpha1.AuditRecord{
 		ID: of.ID, Way: v1alpha1.WayDecision, Verb: of.Action, Namespace: of.Object.Namespace,
-		User:   v1alpha1.AuditUser{Username: of.User.Username, UID: of.User.UID, Groups: of.User.Groups, Extra: map[string][]string{}},
+		User:   act.UserOf(of.User),
 		Object: &v1alpha1.AuditObject{Kind: of.Object.Kind, Name: of.Object.Name, UID: of.Object.UID},
 		Pod:    of.Pod.Name, PodUID: of.Pod.UID, Decision: v1alpha1.AuditAllowed, Reason: of.Reason,
-	}
-	for key, values := range maps.All(of.User.Extra) {
-		record.User.Extra[key] = values
 	}
 	if of.Denied {
 		record.Decision = v1alpha1.AuditDenied

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -28,19 +29,23 @@ func Unseen(req *extension.Request) *Act {
 
 // begin returns the act of a request without what its object says.
 func begin(obj runtime.Object, req *extension.Request) *Act {
-	user := req.User()
-	a := &Act{Request: req, Object: obj, Record: v1alpha1.AuditRecord{
+	return &Act{Request: req, Object: obj, Record: v1alpha1.AuditRecord{
 		ID: string(req.UID), Way: wayOf(req), Verb: strings.ToLower(string(req.Operation)),
 		DryRun: req.DryRun(), Namespace: req.Namespace,
-		User: v1alpha1.AuditUser{Username: user.Username, UID: user.UID, Groups: user.Groups},
+		User: UserOf(req.User()),
 	}}
+}
+
+// UserOf returns a user as a record has them.
+func UserOf(user authenticationv1.UserInfo) v1alpha1.AuditUser {
+	of := v1alpha1.AuditUser{Username: user.Username, UID: user.UID, Groups: user.Groups}
 	for key, values := range user.Extra {
-		if a.Record.User.Extra == nil {
-			a.Record.User.Extra = map[string][]string{}
+		if of.Extra == nil {
+			of.Extra = map[string][]string{}
 		}
-		a.Record.User.Extra[key] = values
+		of.Extra[key] = values
 	}
-	return a
+	return of
 }
 
 // Read returns the act that a request is, or nil when it is not an act.
