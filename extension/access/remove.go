@@ -77,8 +77,9 @@ func (r *requests) uncached(mgr extension.Manager) (*requests, error) {
 	return newRequests(&shared{options: r.options, places: r.places, log: log, cached: live, live: live, writer: live}, r.kind), nil
 }
 
-// namespaceGone reports whether the namespace is known to be gone. The rights in it went with it, so that only the namespace itself can be
-// read, by its name and with a right from a ClusterRole.
+// namespaceGone reports whether the namespace is known to be gone. The rights in it went
+// with it, so that only the namespace itself can be read, by its name and with a right
+// from a ClusterRole.
 func (r *removal) namespaceGone(ctx context.Context) bool {
 	if r.namespace == "" {
 		return false

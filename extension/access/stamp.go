@@ -24,9 +24,9 @@ type stamp[T v1alpha1.Request] struct {
 func (s *stamp[T]) Register(mgr extension.Manager) error { return s.setup(mgr) }
 
 // Mutate writes who the requester is. A client that names somebody else is refused: a
-// backup that is restored would otherwise make requests of whoever restores it. The template's
-// default duration, and that it wants a single use, become part of the request, so
-// that no later change of the template prolongs it.
+// backup that is restored would otherwise make requests of whoever restores it. The
+// template's default duration, and that it wants a single use, become part of the request,
+// so that no later change of the template prolongs it.
 func (s *stamp[T]) Mutate(ctx context.Context, obj T, req *extension.Request) error {
 	if req.Operation == admissionv1.Update {
 		return s.keep(obj.GetRequestSpec(), req)

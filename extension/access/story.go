@@ -81,41 +81,44 @@ func (r *requests) tell(ctx context.Context, f *facts, d decision) error {
 	return nil
 }
 
-// story returns the records of a decision.
+// story returns the records of a decision, in the order in which it happened.
 func (f *facts) story(d decision) (records []extension.Record) {
+	if f.request != nil {
+		records = f.asked()
+	}
 	switch {
 	case f.role != nil && d.unrecord:
 		records = append(records, f.ended(f.role, d))
 	case f.request == nil && f.lastRole != nil:
 		records = append(records, f.ended(f.lastRole, d))
 	}
-	if f.request == nil {
+	if f.request == nil || d.status == nil {
 		return records
 	}
-	spec, before := f.request.GetRequestSpec(), f.request.GetRequestStatus()
-	var valid metav1.Condition
-	if d.status != nil {
-		valid = d.status.wanted[v1alpha1.ConditionAccessStillValid]
-	}
-	if len(before.Conditions) == 0 {
-		asked := f.kind.about(f.request, storyAsked, "asks for access by template %s for %s: %s", spec.TemplateName, spec.Duration, cmp.Or(spec.Reason, "no reason given"))
-		records = append([]extension.Record{asked}, records...)
-	}
-	if by := spec.Revoked; by != nil && !ended(f.request) {
-		revoked := f.kind.about(f.request, storyRevoked, "%s revokes the request of %s: %s", by.By, requesterOf(f.request), cmp.Or(by.Reason, "no reason given"))
-		revoked.User = authenticationv1.UserInfo{Username: by.By}
-		records = append([]extension.Record{revoked}, records...)
-	}
-	switch s := d.status; {
-	case s == nil:
+	valid, used := d.status.wanted[v1alpha1.ConditionAccessStillValid], d.status.UsedBy
+	switch {
 	case valid.Status == metav1.ConditionFalse:
 		if f.role == nil && wasGranted(f.request) && !ended(f.request) {
 			records = append(records, f.kind.about(f.request, storyEnded, "%s", valid.Message))
 		}
-	case before.Ready && s.UsedBy != nil:
-		records = append(records, f.kind.about(f.request, storyUsed, "%s used the request up with %s", s.UsedBy.Username, s.UsedBy.Verb))
+	case f.request.GetRequestStatus().Ready && used != nil:
+		records = append(records, f.kind.about(f.request, storyUsed, "%s used the request up with %s", used.Username, used.Verb))
 	default:
-		records = append(records, f.moved(s)...)
+		records = append(records, f.moved(d.status)...)
+	}
+	return records
+}
+
+// asked tells what users ask for: access, and that it is revoked.
+func (f *facts) asked() (records []extension.Record) {
+	spec := f.request.GetRequestSpec()
+	if len(f.request.GetRequestStatus().Conditions) == 0 {
+		records = append(records, f.kind.about(f.request, storyAsked, "asks for access by template %s for %s: %s", spec.TemplateName, spec.Duration, cmp.Or(spec.Reason, "no reason given")))
+	}
+	if by := spec.Revoked; by != nil && !ended(f.request) {
+		revoked := f.kind.about(f.request, storyRevoked, "%s revokes the request of %s: %s", by.By, requesterOf(f.request), cmp.Or(by.Reason, "no reason given"))
+		revoked.User = authenticationv1.UserInfo{Username: by.By}
+		records = append(records, revoked)
 	}
 	return records
 }

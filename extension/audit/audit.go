@@ -42,8 +42,8 @@ var _ extension.Composite = (*Audit)(nil)
 func New(options Options) *Audit { return &Audit{options} }
 
 // Parts implements [extension.Composite]: the recorder of other extensions' decisions, the
-// gate of each scope, the controller
-// that evicts touched Pods, and the sinks that consist of parts themselves.
+// gate of each scope, the controller that evicts touched Pods, and the sinks that consist
+// of parts themselves.
 func (a *Audit) Parts(mgr extension.Manager) ([]any, error) {
 	auditor, err := newAuditor(a.options, mgr.GetNamespace())
 	if err != nil {
