@@ -5,9 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -216,30 +219,46 @@ func (e *serverEvent) record() string {
 	return ""
 }
 
-// serverEvents reads the API server's audit log: each request once, at its
-// first stage that has an answer.
+// serverLog is what was read of the API server's audit log, which grows to many
+// megabytes: each line is parsed once for all tests.
+var serverLog struct {
+	mu     sync.Mutex
+	offset int64
+	seen   map[string]bool
+	events []serverEvent
+}
+
+// serverEvents returns the events of the API server's audit log: each request once, at
+// its first stage that has an answer.
 func serverEvents(t *testing.T) []serverEvent {
 	t.Helper()
+	serverLog.mu.Lock()
+	defer serverLog.mu.Unlock()
 	file, err := os.Open(auditLog)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	seen := map[string]bool{}
-	var events []serverEvent
+	if _, err := file.Seek(serverLog.offset, io.SeekStart); err != nil {
+		t.Fatal(err)
+	}
+	if serverLog.seen == nil {
+		serverLog.seen = map[string]bool{}
+	}
 	lines := bufio.NewReader(file)
 	for {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
-			return events // the last line may be unfinished
+			return slices.Clone(serverLog.events) // the last line may be unfinished
 		}
+		serverLog.offset += int64(len(line))
 		var e serverEvent
 		if err := json.Unmarshal(line, &e); err != nil {
 			t.Fatalf("%v: %s", err, line)
 		}
-		if !seen[e.AuditID] {
-			seen[e.AuditID] = true
-			events = append(events, e)
+		if !serverLog.seen[e.AuditID] {
+			serverLog.seen[e.AuditID] = true
+			serverLog.events = append(serverLog.events, e)
 		}
 	}
 }
