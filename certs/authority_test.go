@@ -66,6 +66,19 @@ func TestARaceThatIsAlwaysLostIsGivenUp(t *testing.T) {
 	}
 }
 
+func TestASecretOfSomebodyElsesTypeIsNotWritten(t *testing.T) {
+	for _, name := range []string{"ca", "leaf"} {
+		secrets := fake.NewClientset(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Type: corev1.SecretTypeServiceAccountToken}).CoreV1().Secrets("ns")
+		a, _ := newAuthority(secrets, func(o *certs.Options) { o.LeafName = "leaf" })
+		if err := a.Ensure(t.Context()); err == nil || !strings.Contains(err.Error(), "Secret ns/"+name+" is of type kubernetes.io/service-account-token") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if secret, err := secrets.Get(t.Context(), name, metav1.GetOptions{}); err != nil || len(secret.Data) > 0 {
+			t.Errorf("%s holds %v (%v)", name, secret.Data, err)
+		}
+	}
+}
+
 func TestAReadOnlyAuthorityWaitsForTheSecretAndWritesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clientset := fake.NewClientset()

@@ -121,9 +121,13 @@ func (a *Authority) newSecret(name string, typ corev1.SecretType) *corev1.Secret
 // put creates or updates a Secret. An update carries the resource version that was
 // read, so it fails if another replica was faster.
 func (a *Authority) put(ctx context.Context, secret *corev1.Secret, create bool) (written *corev1.Secret, err error) {
-	if create {
+	switch {
+	case secret.Type != "" && secret.Type != corev1.SecretTypeOpaque && secret.Type != corev1.SecretTypeTLS:
+		// Others write it, too: the token controller puts a token into one of its type.
+		return nil, fmt.Errorf("Secret %s/%s is of type %s, so somebody else's: delete it, or choose another name", a.options.Namespace, secret.Name, secret.Type)
+	case create:
 		written, err = a.options.Secrets.Create(ctx, secret, metav1.CreateOptions{})
-	} else {
+	default:
 		written, err = a.options.Secrets.Update(ctx, secret, metav1.UpdateOptions{})
 	}
 	if err != nil {

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -19,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/webhook"
 )
@@ -134,6 +137,7 @@ func (i *installer) addRegistrar() {
 	} else {
 		rules = append(rules, rule("", []string{"secrets"}, []string{"create"}),
 			rule("", []string{"secrets"}, []string{"get", "watch", "update", "delete"}, i.secrets()...))
+		i.addSecretGuard(name)
 	}
 	i.addRole(name, name, i.namespace, rules...)
 	deployment := i.deployment(name, 1, "register", "--stay")
@@ -141,6 +145,40 @@ func (i *installer) addRegistrar() {
 	// Two registrars at a time would do no harm, but would be of no use either.
 	deployment.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
 	i.add(deployment)
+}
+
+// addSecretGuard lets the registrar create its own Secrets alone. RBAC cannot: a rule for
+// create has no names. Without it, the token controller would write a token of any
+// ServiceAccount of the namespace into a Secret that the registrar asks for.
+func (i *installer) addSecretGuard(account string) {
+	name := account + "." + i.namespace
+	names, _ := json.Marshal(i.secrets()) // strings are always JSON, and JSON is CEL
+	fail := admissionregistrationv1.Fail
+	equivalent := admissionregistrationv1.Equivalent
+	i.add(&admissionregistrationv1.ValidatingAdmissionPolicy{
+		TypeMeta: kind(admissionregistrationv1.SchemeGroupVersion, "ValidatingAdmissionPolicy"), ObjectMeta: i.meta(name, ""),
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			FailurePolicy: &fail,
+			MatchConstraints: &admissionregistrationv1.MatchResources{
+				MatchPolicy: &equivalent,
+				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
+					RuleWithOperations: extension.Resources("", "v1", []string{"secrets"}, admissionregistrationv1.Create)[0],
+				}},
+			},
+			MatchConditions: []admissionregistrationv1.MatchCondition{{
+				Name: "registrar", Expression: fmt.Sprintf("request.userInfo.username == 'system:serviceaccount:%s:%s'", i.namespace, account),
+			}},
+			Validations: []admissionregistrationv1.Validation{{
+				Expression: fmt.Sprintf("object.metadata.name in %s && object.type in ['%s', '%s']", names, corev1.SecretTypeOpaque, corev1.SecretTypeTLS),
+				Message:    fmt.Sprintf("%s creates no Secret but those of its certificates: %s", account, names),
+			}},
+		},
+	}, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		TypeMeta: kind(admissionregistrationv1.SchemeGroupVersion, "ValidatingAdmissionPolicyBinding"), ObjectMeta: i.meta(name, ""),
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+		},
+	})
 }
 
 // secrets returns the Secrets with certificates. The last one is for the servers.

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -236,6 +237,39 @@ func TestTheChartGivesTheRightsOfTheManifestsAndNoOther(t *testing.T) {
 				if _, known := processes[process]; !known && process != "-unregister" {
 					t.Errorf("the chart has an account %s", account)
 				}
+			}
+		})
+	}
+}
+
+func TestTheChartKeepsWhatRegistersToItsOwnSecretsAsTheManifestsDo(t *testing.T) {
+	spec := func(objects []metav1.Object) string {
+		for _, object := range objects {
+			switch o := object.(type) {
+			case *admissionregistrationv1.ValidatingAdmissionPolicy:
+				text, err := json.Marshal(o.Spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return strings.ReplaceAll(string(text), release+"-admitkit", "admitkit")
+			case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
+				if o.Spec.PolicyName != o.Name {
+					t.Errorf("%s binds %s", o.Name, o.Spec.PolicyName)
+				}
+			}
+		}
+		return "none"
+	}
+	for name, values := range variants {
+		t.Run(name, func(t *testing.T) {
+			objects := objectsOf(t, render(t, values))
+			pod := podOf(serverOf(objects)).Spec
+			got, want := spec(objects), spec(manifestsOf(t, pod))
+			if processOf(pod)[0] == "start" {
+				want = strings.ReplaceAll(want, "admitkit-registrar", "admitkit")
+			}
+			if want == "none" || got != want {
+				t.Errorf("the chart has\n%s\nthe manifests have\n%s", got, want)
 			}
 		})
 	}

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -228,6 +229,9 @@ var typed = map[string]func() metav1.Object{
 	"Service":                  func() metav1.Object { return &corev1.Service{} },
 	"ServiceAccount":           func() metav1.Object { return &corev1.ServiceAccount{} },
 	"ServiceMonitor":           func() metav1.Object { return &serviceMonitor{} },
+
+	"ValidatingAdmissionPolicy":        func() metav1.Object { return &admissionregistrationv1.ValidatingAdmissionPolicy{} },
+	"ValidatingAdmissionPolicyBinding": func() metav1.Object { return &admissionregistrationv1.ValidatingAdmissionPolicyBinding{} },
 }
 
 // The fields of the Prometheus Operator's kinds that the chart sets

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -41,7 +42,8 @@ func TestThreeProcessesWithRightsOfTheirOwnGrantAndEndAccess(t *testing.T) {
 	}
 	for _, object := range installationOf(t, binary, flags) {
 		switch object.(type) {
-		case *rbacv1.Role, *rbacv1.RoleBinding, *rbacv1.ClusterRole, *rbacv1.ClusterRoleBinding:
+		case *rbacv1.Role, *rbacv1.RoleBinding, *rbacv1.ClusterRole, *rbacv1.ClusterRoleBinding,
+			*admissionregistrationv1.ValidatingAdmissionPolicy, *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
 			testkit.Create(t, admin, object)
 		}
 	}
@@ -102,7 +104,23 @@ func TestThreeProcessesWithRightsOfTheirOwnGrantAndEndAccess(t *testing.T) {
 		refusesAll(t, testkit.Client(t, users["admitkit"], admin.Scheme()), "apps", attemptsIn("apps"))
 	})
 	t.Run("a registrar that is taken over grants nothing", func(t *testing.T) {
-		refusesAll(t, testkit.Client(t, users["admitkit-registrar"], admin.Scheme()), "apps", attemptsIn("apps"))
+		registrar := testkit.Client(t, users["admitkit-registrar"], admin.Scheme())
+		refusesAll(t, registrar, "apps", attemptsIn("apps"))
+		// It may create Secrets, and the token controller would write a token into this one.
+		token := &corev1.Secret{Type: corev1.SecretTypeServiceAccountToken, ObjectMeta: metav1.ObjectMeta{
+			Namespace: "admitkit-system", Name: "token", Annotations: map[string]string{corev1.ServiceAccountNameKey: "admitkit-reconciler"},
+		}}
+		for _, name := range []string{"token", "admitkit-setupcertificate", "leaf"} {
+			if name != token.Name { // RBAC lets it delete this one, and make it anew
+				if err := registrar.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: token.Namespace, Name: name}}); err != nil {
+					t.Error(err)
+				}
+			}
+			token.Name = name
+			if err := registrar.Create(t.Context(), token.DeepCopy()); err == nil || !strings.Contains(err.Error(), "admitkit-registrar creates no Secret but") {
+				t.Errorf("creating Secret %s with a token of the reconciler: %v", name, err)
+			}
+		}
 	})
 	t.Run("a reconciler that is taken over is kept to the namespaces that were named", func(t *testing.T) {
 		reconciler := testkit.Client(t, users["admitkit-reconciler"], admin.Scheme())
