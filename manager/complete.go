@@ -83,11 +83,15 @@ func (o *Options) completeAddresses() error {
 	}
 	o.Port = cmp.Or(o.Port, DefaultPort)
 	s.ServicePort = cmp.Or(s.ServicePort, DefaultServicePort)
+	if o.Port == FreePort && (o.ServiceName != "" || !o.Registration.UnregisterOnStop) {
+		return errors.New("Port: a free one (FreePort, --port 0) needs Registration.UnregisterOnStop (--unregister-on-stop), and no ServiceName: " +
+			"each start has another port, and would take the webhooks of the last one for another installation's")
+	}
 	for _, port := range []struct {
 		field string
 		value int32
 	}{{"Port", o.Port}, {"Serving.ServicePort", s.ServicePort}} {
-		if problems := validation.IsValidPortNum(int(port.value)); len(problems) > 0 {
+		if problems := validation.IsValidPortNum(int(port.value)); len(problems) > 0 && port.value != FreePort {
 			return fmt.Errorf("%s: %d: %s", port.field, port.value, strings.Join(problems, ", "))
 		}
 	}
@@ -232,6 +236,14 @@ func (o *Options) hosts() []string {
 		hosts = append(hosts, o.Serving.AdvertiseHost)
 	}
 	return hosts
+}
+
+// hasPort returns an error unless the port is known before the start.
+func (o *Options) hasPort() error {
+	if o.Port == FreePort {
+		return errors.New("Port: a free one (FreePort, --port 0) is for Start, which serves and registers in one process: name the port of the server")
+	}
+	return nil
 }
 
 // calledAs returns the name by which the API server calls the webhooks.

@@ -33,7 +33,11 @@ func (m *Manager) ListReconcilers() []extension.Reconciler {
 }
 
 // GetManagerOptions returns the options with their defaults. Changing them changes nothing.
-func (m *Manager) GetManagerOptions() Options { return m.options }
+func (m *Manager) GetManagerOptions() Options {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.options
+}
 
 // warnOfEiriniX says so when an installation of EiriniX has left the configuration that
 // it would have had under this fingerprint. With failure policy Fail, and nobody who

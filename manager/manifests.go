@@ -65,7 +65,7 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 		return nil, errors.New("Certificates.Dir: a Pod has no such folder; put the certificate into a Secret, and name it in Certificates.LeafSecretName")
 	}
 	options.Replicas = cmp.Or(options.Replicas, 2)
-	if err := m.added(); err != nil {
+	if err := errors.Join(m.added(), m.options.hasPort()); err != nil {
 		return nil, err
 	}
 	webhooks, err := m.webhooks()

@@ -25,6 +25,9 @@ const (
 	DefaultClusterDomain = "cluster.local"
 )
 
+// FreePort is the Port of a manager that takes any port that is free.
+const FreePort = -1
+
 // Options configure a Manager. Namespace or WebhookNamespace is required. If an
 // extension answers admissions, so is one of ServiceName, Serving.AdvertiseHost and
 // Host.
@@ -50,7 +53,11 @@ type Options struct {
 
 	// Host is the address to listen on. Default: every address.
 	Host string
-	// Port is the port to listen on. Default: 9443.
+	// Port is the port to listen on. With [FreePort] (--port 0) each Start takes a port
+	// that is free, which GetManagerOptions returns once the manager is ready. The port is
+	// then part of the webhooks' URL, so there must be no ServiceName, and
+	// Registration.UnregisterOnStop must be set: for the next start, which has another
+	// port, these would be the webhooks of another installation. Default: 9443.
 	Port int32
 
 	// Context is the parent of every run: when it ends, the manager stops.

@@ -64,7 +64,7 @@ func (m *Manager) keepRegistered(ctx context.Context) error {
 
 // registerOnce registers, and returns the upkeep for what it registered.
 func (m *Manager) registerOnce(ctx context.Context) (*upkeep, error) {
-	if err := m.added(); err != nil {
+	if err := errors.Join(m.added(), m.options.hasPort()); err != nil {
 		return nil, err
 	}
 	webhooks, err := m.webhooks()

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -18,20 +20,26 @@ type serving struct {
 	*upkeep
 	webhooks []*webhook.Webhook
 	server   *webhook.Server // nil if there are no webhooks
+	port     net.Listener    // nil unless Options.Port is FreePort
 }
 
 // replicaSpread is how far apart replicas register that start together.
 const replicaSpread = 500 * time.Millisecond
 
 // newServing prepares the registration, if this process registers, and the source
-// of certificates.
-func (m *Manager) newServing(ctx context.Context, webhooks []*webhook.Webhook) (*serving, error) {
+// of certificates. What it takes is free again when run ends.
+func (m *Manager) newServing(ctx, run context.Context, webhooks []*webhook.Webhook) (*serving, error) {
 	s := &serving{upkeep: &upkeep{Manager: m}, webhooks: webhooks}
 	if len(webhooks) == 0 {
 		return s, nil
 	}
 	if err := m.guardOwnPods(webhooks); err != nil {
 		return nil, err
+	}
+	if m.options.Port == FreePort {
+		if err := s.takePort(run); err != nil {
+			return nil, err
+		}
 	}
 	if *m.options.RegisterWebHook {
 		s.registration = m.registration(webhooks)
@@ -46,6 +54,22 @@ func (m *Manager) newServing(ctx context.Context, webhooks []*webhook.Webhook) (
 	return s, err
 }
 
+// takePort takes a free port before the registration, which it is a part of.
+func (s *serving) takePort(run context.Context) error {
+	listener, err := new(net.ListenConfig).Listen(run, "tcp", net.JoinHostPort(s.options.Host, "0"))
+	if err != nil {
+		return fmt.Errorf("Port: %w", err)
+	}
+	// A server that has begun closes it itself.
+	context.AfterFunc(run, func() { _ = listener.Close() })
+	s.port = listener
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.options.Port = int32(listener.Addr().(*net.TCPAddr).Port) //nolint:gosec // a port
+	s.options.Logger.Infow("the webhooks have a port that was free", "port", s.options.Port)
+	return nil
+}
+
 // listen adds the handlers and the readiness checks, and takes the port.
 func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 	if len(s.webhooks) == 0 {
@@ -53,7 +77,7 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 	}
 	o, log := &s.options, s.options.Logger.Desugar()
 	s.server = webhook.NewServer(webhook.ServerOptions{
-		Host: o.Host, Port: int(o.Port), GetCertificate: s.source.GetCertificate, LameDuck: *o.Serving.DrainPeriod, Logger: log,
+		Host: o.Host, Port: int(o.Port), Listener: s.port, GetCertificate: s.source.GetCertificate, LameDuck: *o.Serving.DrainPeriod, Logger: log,
 		MaxConnections: o.Serving.MaxConnections,
 	})
 	handling := webhook.HandlerOptions{

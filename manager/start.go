@@ -51,12 +51,12 @@ func (m *Manager) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := m.newServing(ctx, webhooks)
+	run, endRun := context.WithCancel(context.WithoutCancel(ctx))
+	defer endRun()
+	s, err := m.newServing(ctx, run, webhooks)
 	if err != nil {
 		return err
 	}
-	run, endRun := context.WithCancel(context.WithoutCancel(ctx))
-	defer endRun()
 	m.enter(run, kube, s.source)
 	if err := m.parts.Register(m); err != nil {
 		return err

@@ -52,6 +52,9 @@ func (m *Manager) owns(ctx context.Context) error {
 	if m.options.callable() != nil {
 		return nil //nolint:nilerr // it has no webhooks
 	}
+	if err := m.options.hasPort(); err != nil {
+		return err
+	}
 	return m.checkOwner(ctx, m.registration(nil))
 }
 

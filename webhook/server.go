@@ -23,6 +23,8 @@ type ServerOptions struct {
 	Host string
 	// Port is the port to listen on. Default: 9443.
 	Port int
+	// Listener is used in place of Host and Port. The server closes it. Default: none.
+	Listener net.Listener
 	// GetCertificate returns the serving certificate for each handshake, so that a
 	// renewed one needs no restart. Required.
 	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
@@ -139,10 +141,13 @@ func (s *Server) Listen(ctx context.Context) error {
 	if s.listener != nil {
 		return nil
 	}
-	address := net.JoinHostPort(s.options.Host, strconv.Itoa(s.options.Port))
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
-	if err != nil {
-		return fmt.Errorf("webhook server: %w", err)
+	listener := s.options.Listener
+	if listener == nil {
+		var err error
+		address := net.JoinHostPort(s.options.Host, strconv.Itoa(s.options.Port))
+		if listener, err = new(net.ListenConfig).Listen(ctx, "tcp", address); err != nil {
+			return fmt.Errorf("webhook server: %w", err)
+		}
 	}
 	s.listener = newConnections(listener, s.options.MaxConnections, sample(s.options.Logger))
 	refusing, accepts := context.WithCancel(context.WithoutCancel(ctx))

@@ -179,6 +179,7 @@ func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode2(t *testing.T)
 		"a selector":            {[]string{"start", "--pod-selector=a b c"}, "--pod-selector:"},
 		"a log level":           {[]string{"start", "--zap-log-level=loud"}, "zap-log-level"},
 		"an option":             {[]string{"register", "--namespace=default", "--failure-policy=Never", "--kubeconfig=x"}, "FailurePolicy"},
+		"a free port":           {[]string{"start", "--namespace=default", "--advertise-host=x", "--port=0", "--kubeconfig=KUBECONFIG"}, "--port 0) needs Registration.UnregisterOnStop (--unregister-on-stop)"},
 		"a missing address":     {[]string{"start", "--namespace=default", "--kubeconfig=KUBECONFIG"}, "Serving.AdvertiseHost: required"},
 		"an unknown kubeconfig": {[]string{"unregister", "--namespace=default", "--kubeconfig=/does/not/exist"}, "KubeConfig: stat /does/not/exist"},
 	} {

@@ -47,7 +47,7 @@ func (f *flags) bind(cmd *cobra.Command, name string) {
 	set.Int32Var(&o.Serving.ServicePort, "service-port", 0, "port of the Service (default 443)")
 	set.StringVar(&o.Serving.AdvertiseHost, "advertise-host", "", "host in the webhooks' URL, if there is no Service (default: --host)")
 	set.StringVar(&o.Host, "host", "", "address to listen on (default: all)")
-	set.Int32Var(&o.Port, "port", manager.DefaultPort, "port to listen on")
+	set.Int32Var(&o.Port, "port", manager.DefaultPort, "port to listen on; start takes a free one if it is 0")
 	set.StringVar(&o.KubeConfig, "kubeconfig", "", "kubeconfig file (default: $KUBECONFIG, ~/.kube/config, the Pod's service account)")
 	if len(validation.IsDNS1123Label(name)) > 0 {
 		name = ""
@@ -92,6 +92,9 @@ func (f *flags) complete(cmd *cobra.Command) (manager.Options, error) {
 		return manager.Options{}, err
 	}
 	options := f.options
+	if options.Port == 0 {
+		options.Port = manager.FreePort
+	}
 	options.Serving.DrainPeriod = &f.drainPeriod
 	options.Registration.Probe = &f.probe
 	policy := admissionregistrationv1.FailurePolicyType(f.failurePolicy)
