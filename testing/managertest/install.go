@@ -1,0 +1,161 @@
+package managertest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// pollInterval is the pause where there is no event to wait for.
+const pollInterval = 20 * time.Millisecond
+
+// createFirst creates the watched namespace and what the author has.
+func (i *Installation) createFirst(ctx context.Context) error {
+	if err := i.createAll(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: i.Namespace}}); err != nil {
+		return err
+	}
+	if err := i.installCRDs(i.options.CRDPaths); err != nil {
+		return err
+	}
+	return i.createAll(ctx, i.options.Objects...)
+}
+
+// installCRDs installs CRDs, those of files and folders too, and returns when they are
+// served.
+func (i *Installation) installCRDs(paths []string, crds ...*apiextensionsv1.CustomResourceDefinition) error {
+	if len(paths)+len(crds) == 0 {
+		return nil
+	}
+	if _, err := envtest.InstallCRDs(i.cluster.Config(), envtest.CRDInstallOptions{
+		Paths: paths, CRDs: crds, ErrorIfPathMissing: true, PollInterval: pollInterval, MaxTime: patience,
+	}); err != nil {
+		return fmt.Errorf("installing CRDs: %w", err)
+	}
+	return nil
+}
+
+// createAll creates objects in their order. A Namespace may be there already.
+func (i *Installation) createAll(ctx context.Context, objects ...client.Object) error {
+	for _, object := range objects {
+		if crd, ok := object.(*apiextensionsv1.CustomResourceDefinition); ok {
+			if err := i.installCRDs(nil, crd); err != nil {
+				return err
+			}
+			continue
+		}
+		err := i.Admin.Create(ctx, object)
+		if _, ok := object.(*corev1.Namespace); ok && apierrors.IsAlreadyExists(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("creating %T %s: %w", object, client.ObjectKeyFromObject(object), err)
+		}
+	}
+	return nil
+}
+
+// install creates the objects of manifests, except those that need nodes and a network,
+// and returns when RBAC knows every right.
+func (i *Installation) install(ctx context.Context, objects []client.Object) error {
+	for _, object := range objects {
+		switch object.(type) {
+		case *appsv1.Deployment, *corev1.Service:
+			continue
+		case *apiextensionsv1.CustomResourceDefinition, *corev1.Namespace:
+		default:
+			// The scheme of the program need not have their kinds.
+			content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+			if err != nil {
+				return err
+			}
+			object = &unstructured.Unstructured{Object: content}
+		}
+		if err := i.createAll(ctx, object); err != nil {
+			return err
+		}
+	}
+	return i.waitForRights(ctx, questions(objects))
+}
+
+// waitForRights waits until the API server, which learns of roles by a watch, says yes to
+// every question. A process that begins before would be refused what it may do.
+func (i *Installation) waitForRights(ctx context.Context, questions []authorizationv1.SubjectAccessReviewSpec) error {
+	for _, question := range questions {
+		review := &authorizationv1.SubjectAccessReview{Spec: question}
+		if err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
+			answer, err := i.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+			return err == nil && answer.Status.Allowed, err
+		}); err != nil {
+			return fmt.Errorf("waiting until RBAC allows %+v: %w", question, err)
+		}
+	}
+	return nil
+}
+
+// questions asks for one right of each rule that objects grant.
+func questions(objects []client.Object) []authorizationv1.SubjectAccessReviewSpec {
+	rules := map[string][]rbacv1.PolicyRule{}
+	key := func(kind, namespace, name string) string { return kind + " " + namespace + "/" + name }
+	for _, object := range objects {
+		switch role := object.(type) {
+		case *rbacv1.Role:
+			rules[key("Role", role.Namespace, role.Name)] = role.Rules
+		case *rbacv1.ClusterRole:
+			rules[key("ClusterRole", "", role.Name)] = role.Rules
+		}
+	}
+	var asked []authorizationv1.SubjectAccessReviewSpec
+	ask := func(namespace string, ref rbacv1.RoleRef, subject rbacv1.Subject) {
+		roleIn := namespace
+		if ref.Kind == "ClusterRole" {
+			roleIn = ""
+		}
+		for _, rule := range rules[key(ref.Kind, roleIn, ref.Name)] {
+			asked = append(asked, questionOf(rule, namespace, subject))
+		}
+	}
+	for _, object := range objects {
+		switch binding := object.(type) {
+		case *rbacv1.RoleBinding:
+			ask(binding.Namespace, binding.RoleRef, binding.Subjects[0])
+		case *rbacv1.ClusterRoleBinding:
+			ask("", binding.RoleRef, binding.Subjects[0])
+		}
+	}
+	return asked
+}
+
+// questionOf asks for the first right of a rule.
+func questionOf(rule rbacv1.PolicyRule, namespace string, account rbacv1.Subject) authorizationv1.SubjectAccessReviewSpec {
+	question := authorizationv1.SubjectAccessReviewSpec{User: userOf(account.Namespace, account.Name)}
+	if len(rule.NonResourceURLs) > 0 {
+		question.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Path: rule.NonResourceURLs[0], Verb: rule.Verbs[0]}
+		return question
+	}
+	resource, subresource, _ := strings.Cut(rule.Resources[0], "/")
+	attributes := &authorizationv1.ResourceAttributes{
+		Namespace: namespace, Verb: rule.Verbs[0], Group: rule.APIGroups[0], Resource: resource, Subresource: subresource,
+	}
+	if len(rule.ResourceNames) > 0 {
+		attributes.Name = rule.ResourceNames[0]
+	}
+	question.ResourceAttributes = attributes
+	return question
+}
+
+// userOf returns the user name of a ServiceAccount.
+func userOf(namespace, name string) string { return "system:serviceaccount:" + namespace + ":" + name }
