@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/internal/jsonpatch"
+	"github.com/admitkit/admitkit/internal/kinds"
 )
 
 // Cluster is the API server that extensions talk to: the HTTP of the Kubernetes API
@@ -91,7 +92,7 @@ func (c *Cluster) TakeForbidden() []string {
 func (c *Cluster) Add(object *unstructured.Unstructured) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if IsCRD(object) {
+	if kinds.IsCRD(object) {
 		if err := c.Kinds.Add(object); err != nil {
 			return err
 		}
@@ -280,7 +281,7 @@ func (c *Cluster) list(p *call) (any, error) {
 			list["kind"] = kind + "List"
 		}
 	}
-	if kind, found := c.Kinds.kindOf(p.resource.GroupResource()); found {
+	if kind, found := c.Kinds.Of(p.resource.GroupResource()); found {
 		list["kind"] = kind.Kind + "List"
 	}
 	return list, nil

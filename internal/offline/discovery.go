@@ -28,7 +28,10 @@ func Respond(req *http.Request, code int, value any) (*http.Response, error) {
 // Discover returns what an API server with the kinds of a scheme answers at a
 // discovery path. It returns nil for other paths.
 func Discover(scheme *runtime.Scheme, kinds *Kinds, path string) any {
-	versions := append(scheme.PrioritizedVersionsAllGroups(), kinds.customVersions()...)
+	versions := scheme.PrioritizedVersionsAllGroups()
+	for _, custom := range kinds.Custom() {
+		versions = append(versions, custom.GroupVersions...)
+	}
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	switch {
 	case path == "/api":
@@ -65,7 +68,12 @@ func groups(versions []schema.GroupVersion) metav1.APIGroupList {
 func resourcesOf(scheme *runtime.Scheme, kinds *Kinds, version schema.GroupVersion) metav1.APIResourceList {
 	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: version.String()}
 	known := scheme.KnownTypes(version)
-	all := kinds.customKinds(version)
+	var all []string
+	for kind, custom := range kinds.Custom() {
+		if slices.Contains(custom.GroupVersions, version) {
+			all = append(all, kind.Kind)
+		}
+	}
 	for kind := range known {
 		// Only objects have a list kind. The other kinds are lists and options.
 		if _, listed := known[kind+"List"]; listed && !slices.Contains(all, kind) {

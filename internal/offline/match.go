@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/kinds"
 )
 
 // Fact is something that the API server knows when it decides whether to call a
@@ -88,7 +89,7 @@ func (r *Request) namedBy(rules []admissionregistrationv1.RuleWithOperations) *R
 	for _, rule := range rules {
 		for _, pattern := range rule.Resources {
 			resource, _, _ := strings.Cut(pattern, "/")
-			if has(rule.APIGroups, r.Resource.Group) && isPluralOf(resource, r.Kind.Kind) {
+			if has(rule.APIGroups, r.Resource.Group) && kinds.IsPluralOf(resource, r.Kind.Kind) {
 				named := *r
 				named.Resource.Resource, named.named = resource, true
 				return &named

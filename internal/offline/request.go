@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/admitkit/admitkit/internal/kinds"
 )
 
 // Request is a client's request to the API server.
@@ -63,7 +65,7 @@ func (k *Kinds) NewRequest(operation admissionv1.Operation, object, old *unstruc
 	if operation == admissionv1.Connect {
 		return nil, fmt.Errorf("operation CONNECT needs the options of a connection, such as a PodExecOptions, not a %s", kind.Kind)
 	}
-	if !isResource(kind) {
+	if !kinds.IsResource(kind) {
 		for subresource, objects := range objectOf {
 			if objects == kind {
 				return k.NewSubresourceRequest("", subresource, object, old, namespace)
@@ -72,8 +74,8 @@ func (k *Kinds) NewRequest(operation admissionv1.Operation, object, old *unstruc
 		return nil, fmt.Errorf("a %s of %s is not an object of its own", kind.Kind, kind.GroupVersion())
 	}
 	req.Resource = k.Resource(kind)
-	served, known := k.find(kind.GroupKind())
-	req.known, req.served = known, served.groupVersions
+	served, known := k.Find(kind.GroupKind())
+	req.known, req.served = known, served.GroupVersions
 	if !k.Namespaced(kind.GroupKind()) {
 		namespace = ""
 	}

@@ -17,6 +17,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/kinds"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -57,7 +58,7 @@ func (k *Kinds) hasNoNamespace(rule admissionregistrationv1.RuleWithOperations) 
 	return slices.ContainsFunc(rule.Resources, func(pattern string) bool {
 		resource, _, _ := strings.Cut(pattern, "/")
 		return slices.ContainsFunc(rule.APIGroups, func(group string) bool {
-			kind, known := k.kindOf(schema.GroupResource{Group: group, Resource: resource})
+			kind, known := k.Of(schema.GroupResource{Group: group, Resource: resource})
 			return !known || !k.Namespaced(kind.GroupKind())
 		})
 	})
@@ -94,19 +95,19 @@ func (k *Kinds) checkResource(rule admissionregistrationv1.RuleWithOperations, r
 	if resource.Group == "*" {
 		return nil
 	}
-	kind, found := k.kindOf(resource)
+	kind, found := k.Of(resource)
 	if !found {
 		return k.checkUnknown(resource)
 	}
 	if kind.Group == admissionregistrationv1.GroupName && slices.Contains(exempt, kind.Kind) {
 		return fmt.Errorf("API servers call no webhook for %s", resource)
 	}
-	served, _ := k.find(kind.GroupKind())
-	if !slices.ContainsFunc(served.groupVersions, func(v schema.GroupVersion) bool { return has(rule.APIVersions, v.Version) }) {
-		return fmt.Errorf("%s has no version %s: it has %s", resource, strings.Join(rule.APIVersions, ","), describeVersions(served.groupVersions))
+	served, _ := k.Find(kind.GroupKind())
+	if !slices.ContainsFunc(served.GroupVersions, func(v schema.GroupVersion) bool { return has(rule.APIVersions, v.Version) }) {
+		return fmt.Errorf("%s has no version %s: it has %s", resource, strings.Join(rule.APIVersions, ","), describeVersions(served.GroupVersions))
 	}
-	if rule.Scope != nil && (*rule.Scope == admissionregistrationv1.ClusterScope && served.namespaced ||
-		*rule.Scope == admissionregistrationv1.NamespacedScope && !served.namespaced) {
+	if rule.Scope != nil && (*rule.Scope == admissionregistrationv1.ClusterScope && served.Namespaced ||
+		*rule.Scope == admissionregistrationv1.NamespacedScope && !served.Namespaced) {
 		return fmt.Errorf("scope %s never matches %s", *rule.Scope, resource)
 	}
 	return k.checkOperations(rule, kind, resource, subresource)
@@ -136,19 +137,17 @@ func (k *Kinds) checkOperations(rule admissionregistrationv1.RuleWithOperations,
 // checkUnknown returns an error for a resource that certainly does not exist: one of a
 // group of Kubernetes, or the singular of one that a CustomResourceDefinition defines.
 func (k *Kinds) checkUnknown(resource schema.GroupResource) error {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	for kind, s := range k.custom {
-		if kind.Group == resource.Group && (strings.EqualFold(kind.Kind, resource.Resource) || isPluralOf(resource.Resource, kind.Kind)) {
-			return fmt.Errorf("there is no resource %s: its CustomResourceDefinition says %s", resource, s.resource)
+	for kind, s := range k.Custom() {
+		if kind.Group == resource.Group && (strings.EqualFold(kind.Kind, resource.Resource) || kinds.IsPluralOf(resource.Resource, kind.Kind)) {
+			return fmt.Errorf("there is no resource %s: its CustomResourceDefinition says %s", resource, s.Resource)
 		}
 	}
 	if !clientgoscheme.Scheme.IsGroupRegistered(resource.Group) {
 		return nil
 	}
 	var near []string
-	for known := range builtin() {
-		if known.Resource == resource.Resource || known.Group == resource.Group && (strings.HasPrefix(known.Resource, resource.Resource) || isPluralOf(known.Resource, resource.Resource)) {
+	for known := range kinds.Builtin() {
+		if known.Resource == resource.Resource || known.Group == resource.Group && (strings.HasPrefix(known.Resource, resource.Resource) || kinds.IsPluralOf(known.Resource, resource.Resource)) {
 			near = append(near, known.String())
 		}
 	}

@@ -1,6 +1,7 @@
 package offline
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -52,14 +53,11 @@ var withOthers = map[schema.GroupKind]string{
 
 // subresources returns the subresources of a kind that admission sees.
 func (k *Kinds) subresources(kind schema.GroupKind) []string {
-	k.mu.RLock()
-	custom, known := k.custom[kind]
-	k.mu.RUnlock()
-	if known {
-		return custom.subresources
+	if custom, known := k.Custom()[kind]; known {
+		return custom.Subresources
 	}
 	all := strings.Fields(withOthers[kind])
-	if names(withStatus, kind) {
+	if slices.Contains(strings.Fields(withStatus[kind.Group]), kind.Kind) {
 		all = append(all, "status")
 	}
 	return all
@@ -128,10 +126,10 @@ func (k *Kinds) NewSubresourceRequest(operation admissionv1.Operation, subresour
 	if !k.Namespaced(parent.GroupKind()) {
 		namespace = ""
 	}
-	served, _ := k.find(parent.GroupKind())
+	served, _ := k.Find(parent.GroupKind())
 	req := &Request{
 		Operation: operation, Kind: object.GroupVersionKind(), Resource: k.Resource(parent), SubResource: name, Name: object.GetName(),
-		known: true, served: served.groupVersions,
+		known: true, served: served.GroupVersions,
 	}
 	object = k.complete(object, namespace)
 	req.Namespace = object.GetNamespace()
@@ -161,7 +159,7 @@ func (k *Kinds) parent(of, subresource string, object *unstructured.Unstructured
 		return object.GroupVersionKind(), nil
 	}
 	resource := schema.ParseGroupResource(of)
-	kind, found := k.kindOf(resource)
+	kind, found := k.Of(resource)
 	if !found {
 		return kind, fmt.Errorf("resource %s is not known: it is none of Kubernetes, and no CustomResourceDefinition defines it", resource)
 	}
@@ -198,11 +196,9 @@ func (k *Kinds) subobject(parent schema.GroupVersionKind, subresource string, ob
 
 func (k *Kinds) copyReplicas(parent schema.GroupVersionKind, object, made *unstructured.Unstructured) error {
 	path := []string{"spec", "replicas"}
-	k.mu.RLock()
-	if custom := k.custom[parent.GroupKind()]; custom.replicas != "" {
-		path = strings.Split(strings.TrimPrefix(custom.replicas, "."), ".")
+	if custom := k.Custom()[parent.GroupKind()]; custom.Replicas != "" {
+		path = strings.Split(strings.TrimPrefix(custom.Replicas, "."), ".")
 	}
-	k.mu.RUnlock()
 	wanted, found, err := unstructured.NestedInt64(object.Object, path...)
 	if err != nil {
 		return fmt.Errorf("the replicas of %s: %w", object.GetName(), err)
@@ -253,4 +249,13 @@ func list(names []string) string {
 	}
 	names = slices.Sorted(slices.Values(names))
 	return strings.Join(names, ", ")
+}
+
+// convert decodes what encodes to the same JSON.
+func convert(from, into any) error {
+	text, err := json.Marshal(from)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, into)
 }

@@ -17,6 +17,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
+	"github.com/admitkit/admitkit/internal/kinds"
 	"github.com/admitkit/admitkit/internal/offline"
 )
 
@@ -40,12 +41,12 @@ func (all manifests) find(object manifest) *unstructured.Unstructured {
 }
 
 // addKinds adds the kinds that CustomResourceDefinitions among the manifests define.
-func (all manifests) addKinds(kinds *offline.Kinds) error {
+func (all manifests) addKinds(known *offline.Kinds) error {
 	for _, m := range all {
-		if !offline.IsCRD(m.Unstructured) {
+		if !kinds.IsCRD(m.Unstructured) {
 			continue
 		}
-		if err := kinds.Add(m.Unstructured); err != nil {
+		if err := known.Add(m.Unstructured); err != nil {
 			return fmt.Errorf("%s: %w", m.source, err)
 		}
 	}

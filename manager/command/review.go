@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/yaml"
 
+	"github.com/admitkit/admitkit/internal/kinds"
 	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/manager"
 )
@@ -198,7 +199,7 @@ func (r *review) cluster(cmd *cobra.Command) (*offline.Cluster, error) {
 	// The kinds first: they say which resources the other objects are.
 	for _, ofKinds := range []bool{true, false} {
 		for _, object := range objects {
-			if offline.IsCRD(object.Unstructured) != ofKinds {
+			if kinds.IsCRD(object.Unstructured) != ofKinds {
 				continue
 			}
 			if err := cluster.Add(r.placed(cluster, object)); err != nil {
