@@ -141,8 +141,8 @@ type Manager interface {
 	GetRecorder() Recorder
 	// GetReconcilerUser returns the user as which the reconcilers write, if they run in
 	// another process of this installation, such as
-	// system:serviceaccount:my-system:my-ext-reconciler. It is empty if they run in this
-	// process, or if it is the one that reconciles.
+	// system:serviceaccount:my-system:my-ext-reconciler. That process itself may return its
+	// own user. It is empty if nobody is named: then they run as this process.
 	GetReconcilerUser() string
 	// GetServingCertificate returns a function for tls.Config.GetCertificate, with
 	// which an extension serves a port of its own. The certificate is valid for the

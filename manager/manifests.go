@@ -1,7 +1,6 @@
 package manager
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,28 +26,6 @@ import (
 	"github.com/admitkit/admitkit/webhook"
 )
 
-// InstallOptions configure an installation in a cluster.
-type InstallOptions struct {
-	// Name is the name of the Deployment. The other names begin with it. Required.
-	Name string
-	// Image is the container image of the program, which has the subcommands of
-	// package command. Required.
-	Image string
-	// Args follow the subcommand. They must be the flags that made this Manager.
-	Args []string
-	// Replicas is the number of Pods that serve. Default: 2.
-	Replicas int32
-}
-
-// Installation holds the manifests of an installation.
-type Installation struct {
-	// Objects can be applied in this order.
-	Objects []client.Object
-	// Configurations are the webhook configurations that the registrar writes and
-	// repairs. Do not apply them: without their caBundle every call would fail.
-	Configurations []client.Object
-}
-
 // Manifests returns the manifests of an installation in three processes: a registrar,
 // which alone may write webhook configurations and Secrets; the replicas that serve,
 // which can be reached; and those that reconcile, if an extension has a Reconciler or a
@@ -55,16 +33,15 @@ type Installation struct {
 // ([extension.Entitled]), and nothing else. docs/security.md and the chart take their
 // roles from here.
 func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
-	if options.Name == "" || options.Image == "" {
-		return nil, fmt.Errorf("install options: Name %q and Image %q: both are required", options.Name, options.Image)
+	if err := options.complete(m.options.Scheme); err != nil {
+		return nil, err
 	}
-	if options.Replicas < 0 {
-		return nil, fmt.Errorf("install options: Replicas: %d: must not be negative", options.Replicas)
+	if options.MetricsService && portOf(m.options.Serving.MetricsAddress) == 0 {
+		return nil, errors.New("install options: MetricsService: Serving.MetricsAddress has no port: set it, or leave the Service out")
 	}
 	if m.options.Certificates.Dir != "" {
 		return nil, errors.New("Certificates.Dir: a Pod has no such folder; put the certificate into a Secret, and name it in Certificates.LeafSecretName")
 	}
-	options.Replicas = cmp.Or(options.Replicas, 2)
 	if err := errors.Join(m.added(), m.options.hasPort()); err != nil {
 		return nil, err
 	}
@@ -76,7 +53,9 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 		return nil, err
 	}
 	i := &installer{Manager: m, install: options, namespace: m.options.WebhookNamespace}
+	i.addOwn(definesKind)
 	i.addNamespace()
+	i.addOwn(func(object client.Object) bool { return !definesKind(object) })
 	if len(webhooks) > 0 {
 		i.addRegistrar()
 	}
@@ -87,7 +66,11 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 	if apart {
 		i.addReconciler()
 	}
-	installation := &Installation{Objects: i.objects}
+	i.addNetwork(len(webhooks) > 0)
+	if err := i.checkNames(); err != nil {
+		return nil, err
+	}
+	installation := &Installation{Objects: i.objects, Webhooks: webhooks}
 	if len(webhooks) > 0 {
 		for _, object := range m.registration(webhooks).Objects() {
 			installation.Configurations = append(installation.Configurations, object)
@@ -107,18 +90,45 @@ type installer struct {
 func (i *installer) add(objects ...client.Object) { i.objects = append(i.objects, objects...) }
 
 func (i *installer) meta(name, namespace string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{"app.kubernetes.io/part-of": i.install.Name}}
+	return metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: i.ofInstallation()}
 }
 
-// addNamespace adds the manager's own namespace, unless it holds other things, too.
+// addOwn adds those of the author's objects that are wanted.
+func (i *installer) addOwn(wanted func(client.Object) bool) {
+	for _, object := range i.install.Objects {
+		if wanted(object) {
+			i.add(object)
+		}
+	}
+}
+
+// checkNames returns an error if two objects are one: the last to be applied would win.
+func (i *installer) checkNames() error {
+	known := map[string]bool{}
+	for _, object := range i.objects {
+		name := identity(object)
+		if known[name] {
+			return fmt.Errorf("install options: Objects: %s: the installation has it already: give it another name", name)
+		}
+		known[name] = true
+	}
+	return nil
+}
+
+// addNamespace adds the manager's own namespace, unless it holds other things, too, or
+// is among the author's objects.
 func (i *installer) addNamespace() {
+	own := &corev1.Namespace{TypeMeta: kind(corev1.SchemeGroupVersion, "Namespace"), ObjectMeta: metav1.ObjectMeta{Name: i.namespace}}
+	if slices.ContainsFunc(i.install.Objects, func(object client.Object) bool { return identity(object) == identity(own) }) {
+		return
+	}
 	if i.namespace == i.options.Namespace || slices.Contains([]string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic}, i.namespace) {
 		return
 	}
-	namespace := &corev1.Namespace{TypeMeta: kind(corev1.SchemeGroupVersion, "Namespace"), ObjectMeta: i.meta(i.namespace, "")}
+	own.ObjectMeta = i.meta(i.namespace, "")
 	// https://kubernetes.io/docs/concepts/security/pod-security-standards/
-	namespace.Labels["pod-security.kubernetes.io/enforce"] = "restricted"
-	i.add(namespace)
+	own.Labels["pod-security.kubernetes.io/enforce"] = "restricted"
+	i.add(own)
 }
 
 // addRegistrar adds the registrar with its rights.
@@ -218,7 +228,8 @@ func (i *installer) addServer(serves, apart bool) {
 func (i *installer) addReconciler() {
 	name := i.reconciler()
 	i.addServiceAccount(name)
-	deployment := i.deployment(name, 1, "reconcile")
+	// It refuses to run as another user than the one whom the servers believe.
+	deployment := i.deployment(name, 1, "reconcile", i.reconcilerUser())
 	i.spread(deployment)
 	if i.options.Watching.LeaderElection {
 		deployment.Spec.Replicas = &i.install.Replicas
@@ -236,6 +247,11 @@ func (i *installer) addReconciler() {
 
 // reconciler names the Deployment and the ServiceAccount of what reconciles.
 func (i *installer) reconciler() string { return i.install.Name + "-reconciler" }
+
+// reconcilerUser is the flag that names the user of what reconciles.
+func (i *installer) reconcilerUser() string {
+	return "--reconciler-user=system:serviceaccount:" + i.namespace + ":" + i.reconciler()
+}
 
 // addRights grants what extensions ask for to the ServiceAccount of a process, and if it
 // has watchers the Pods.
@@ -274,7 +290,7 @@ func (i *installer) addBudget(name string) {
 func (i *installer) serverDeployment(name string, serves, apart bool) *appsv1.Deployment {
 	args := []string{"serve"}
 	if apart {
-		args = append(args, "--reconciler-user=system:serviceaccount:"+i.namespace+":"+i.reconciler())
+		args = append(args, i.reconcilerUser())
 	}
 	deployment := i.deployment(name, i.install.Replicas, args...)
 	// A replica ends only when another one is ready, so that no request fails.
@@ -325,14 +341,16 @@ func (i *installer) deployment(name string, replicas int32, args ...string) *app
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: selector(name)},
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: selector(name)},
+				ObjectMeta: metav1.ObjectMeta{Labels: i.podLabels(name)},
 				Spec: corev1.PodSpec{
+					ImagePullSecrets:   i.pullSecrets(),
 					ServiceAccountName: name, TerminationGracePeriodSeconds: &grace,
 					// The variables of a Service named admitkit would look like flags.
 					EnableServiceLinks: &no,
 					SecurityContext:    &corev1.PodSecurityContext{RunAsNonRoot: &yes, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 					Containers: []corev1.Container{{
 						Name: i.install.Name, Image: i.install.Image, Args: append(args, i.install.Args...),
+						Resources: *i.install.Resources.DeepCopy(),
 						SecurityContext: &corev1.SecurityContext{
 							AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
 							Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
@@ -342,6 +360,71 @@ func (i *installer) deployment(name string, replicas int32, args ...string) *app
 			},
 		},
 	}
+}
+
+// podLabels returns the selector's labels of a process, and the one of the installation.
+func (i *installer) podLabels(name string) map[string]string {
+	labels := selector(name)
+	maps.Copy(labels, i.ofInstallation())
+	return labels
+}
+
+// ofInstallation is the label that all Pods, and most objects, have.
+func (i *installer) ofInstallation() map[string]string {
+	return map[string]string{"app.kubernetes.io/part-of": i.install.Name}
+}
+
+func (i *installer) pullSecrets() []corev1.LocalObjectReference {
+	var all []corev1.LocalObjectReference
+	for _, name := range i.install.ImagePullSecrets {
+		all = append(all, corev1.LocalObjectReference{Name: name})
+	}
+	return all
+}
+
+// addNetwork adds what concerns the ports of all Pods.
+func (i *installer) addNetwork(serves bool) {
+	if i.install.MetricsService {
+		service := &corev1.Service{
+			TypeMeta: kind(corev1.SchemeGroupVersion, "Service"), ObjectMeta: i.meta(i.install.Name+"-metrics", i.namespace),
+			Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Selector: i.ofInstallation(), Ports: []corev1.ServicePort{{
+				Name: "metrics", Port: portOf(i.options.Serving.MetricsAddress), TargetPort: intstr.FromString("metrics"), Protocol: corev1.ProtocolTCP,
+			}}},
+		}
+		// A ServiceMonitor selects Services by labels, and this is not the only one.
+		service.Labels["app.kubernetes.io/component"] = "metrics"
+		i.add(service)
+	}
+	if policy := i.install.NetworkPolicy; policy != nil {
+		i.add(&networkingv1.NetworkPolicy{
+			TypeMeta: kind(networkingv1.SchemeGroupVersion, "NetworkPolicy"), ObjectMeta: i.meta(i.install.Name, i.namespace),
+			Spec: networkingv1.NetworkPolicySpec{
+				PodSelector: metav1.LabelSelector{MatchLabels: i.ofInstallation()}, PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+				Ingress: i.ingress(policy, serves),
+			},
+		})
+	}
+}
+
+// ingress returns who may reach which port. The ports have names, because not all Pods
+// have the same.
+func (i *installer) ingress(policy *NetworkPolicyOptions, serves bool) []networkingv1.NetworkPolicyIngressRule {
+	var rules []networkingv1.NetworkPolicyIngressRule
+	admit := func(port string, from []networkingv1.NetworkPolicyPeer) {
+		name, tcp := intstr.FromString(port), corev1.ProtocolTCP
+		rules = append(rules, networkingv1.NetworkPolicyIngressRule{From: from, Ports: []networkingv1.NetworkPolicyPort{{Port: &name, Protocol: &tcp}}})
+	}
+	if serves {
+		admit("webhook", policy.APIServers)
+	}
+	if portOf(i.options.Serving.HealthAddress) != 0 {
+		// A kubelet's requests come from its own node, and have no address of their own.
+		admit("health", nil)
+	}
+	if portOf(i.options.Serving.MetricsAddress) != 0 {
+		admit("metrics", policy.MetricsFrom)
+	}
+	return rules
 }
 
 func (i *installer) addServiceAccount(name string) {

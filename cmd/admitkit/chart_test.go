@@ -404,7 +404,7 @@ rbac:
 		"": {"start as rel-admitkit"},
 		"split: {enabled: true}": {
 			"serve --reconciler-user=system:serviceaccount:rel-system:rel-admitkit-reconciler as rel-admitkit",
-			"register --stay as rel-admitkit-registrar", "reconcile as rel-admitkit-reconciler",
+			"register --stay as rel-admitkit-registrar", "reconcile --reconciler-user=system:serviceaccount:rel-system:rel-admitkit-reconciler as rel-admitkit-reconciler",
 		},
 		"split: {enabled: true, reconciler: None}": {"serve as rel-admitkit", "register --stay as rel-admitkit-registrar"},
 	} {

@@ -40,8 +40,12 @@ func TestThreeProcessesWithRightsOfTheirOwnGrantAndEndAccess(t *testing.T) {
 	if err := testkit.Build(t.Context(), binary, "."); err != nil {
 		t.Fatal(err)
 	}
+	arguments := map[string][]string{} // by the ServiceAccount
 	for _, object := range installationOf(t, binary, flags) {
-		switch object.(type) {
+		switch object := object.(type) {
+		case *appsv1.Deployment:
+			pod := object.Spec.Template.Spec
+			arguments[pod.ServiceAccountName] = pod.Containers[0].Args
 		case *rbacv1.Role, *rbacv1.RoleBinding, *rbacv1.ClusterRole, *rbacv1.ClusterRoleBinding,
 			*admissionregistrationv1.ValidatingAdmissionPolicy, *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
 			testkit.Create(t, admin, object)
@@ -55,13 +59,9 @@ func TestThreeProcessesWithRightsOfTheirOwnGrantAndEndAccess(t *testing.T) {
 		}
 		users[name] = user
 	}
-	for account, args := range map[string][]string{
-		"admitkit-registrar":  {"register", "--stay"},
-		"admitkit":            {"serve", "--reconciler-user=" + users["admitkit-reconciler"].Name},
-		"admitkit-reconciler": {"reconcile", "--reconciler-user=" + users["admitkit-reconciler"].Name},
-	} {
-		args = append(args, flags...)
-		args = append(args, "--kubeconfig="+users[account].KubeConfig, fmt.Sprintf("--health-address=127.0.0.1:%d", freeport.For(t)))
+	for account, user := range users {
+		args := slices.Clone(arguments[account])
+		args = append(args, "--kubeconfig="+user.KubeConfig, fmt.Sprintf("--health-address=127.0.0.1:%d", freeport.For(t)))
 		running := testkit.Run(t, exec.Command(binary, args...))
 		t.Cleanup(func() { running.Stop(t) })
 	}

@@ -67,6 +67,13 @@ func WithOptions(change func(*manager.Options)) Option {
 	return func(f *flags) { f.change = append(f.change, change) }
 }
 
+// WithInstallOptions has change called with the options that the flags of manifests make,
+// for those that no flag sets, and for objects that belong to every installation, such as
+// a CustomResourceDefinition. review knows the kinds that these define.
+func WithInstallOptions(change func(*manager.InstallOptions)) Option {
+	return func(f *flags) { f.changeInstall = append(f.changeInstall, change) }
+}
+
 // New returns the command. Add your own flags to its PersistentFlags; they are
 // parsed when build is called. Its Version is the version of the program's module;
 // set it to override that.

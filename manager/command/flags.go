@@ -33,8 +33,12 @@ type flags struct {
 	probe         bool
 	drainPeriod   time.Duration
 	log           ctrlzap.Options
+	// bound are the names of the flags that bind defines. Authors define others.
+	bound []string
 	// change are the functions of WithOptions.
 	change []func(*manager.Options)
+	// changeInstall are the functions of WithInstallOptions.
+	changeInstall []func(*manager.InstallOptions)
 }
 
 // bind defines the flags. The program's name distinguishes it from others, if it can.
@@ -71,7 +75,7 @@ func (f *flags) bind(cmd *cobra.Command, name string) {
 	set.StringVar(&o.WatcherStartRV, "watcher-start-rv", "", "resource version: watchers do not see Pods that last changed at it or before (default: they see every Pod)")
 	set.IntVar(&o.Watching.QueueLength, "watcher-queue-length", manager.DefaultWatcherQueueLength, "how many events wait for a slow watcher; it sees only the resulting state of those beyond")
 	set.BoolVar(&o.Watching.LeaderElection, "leader-election", false, "run reconcilers and watchers in one replica at a time")
-	set.StringVar(&o.Watching.ReconcilerUser, "reconciler-user", "", "serve: user as which another process reconciles, such as system:serviceaccount:NAMESPACE:NAME (default: none, serve reconciles itself)")
+	set.StringVar(&o.Watching.ReconcilerUser, "reconciler-user", "", "serve, reconcile: user as which another process reconciles, or this one, such as system:serviceaccount:NAMESPACE:NAME (default: none, serve reconciles itself)")
 	set.Int64Var(&o.Serving.MaxBodyBytes, "max-body-bytes", 0, "size of the largest admission request that is read (default 8 MiB)")
 	set.IntVar(&o.Serving.MaxInFlight, "max-in-flight", 0, "how many requests each webhook handles at a time (default 1024)")
 	set.Int64Var(&o.Serving.MaxMemoryBytes, "max-memory-bytes", 0, "what the requests of all webhooks may occupy together (default a third of the memory limit, 512 MiB without one)")
@@ -84,6 +88,27 @@ func (f *flags) bind(cmd *cobra.Command, name string) {
 	f.log.BindFlags(zapFlags)
 	set.AddGoFlagSet(zapFlags)
 	set.Lookup("zap-time-encoding").Usage = "Zap time encoding (one of 'epoch', 'millis', 'nano', 'iso8601', 'rfc3339' or 'rfc3339nano', the default)."
+	set.VisitAll(func(flag *pflag.Flag) { f.bound = append(f.bound, flag.Name) })
+}
+
+// ofReview are the flags that change what a review says.
+var ofReview = []string{"namespace", "pod-selector", "webhook-namespace", "fingerprint", "failure-policy", "reconciler-user", "zap-log-level"}
+
+// hide keeps the flags out of the help that change nothing in a review. show lists them
+// again.
+func (f *flags) hide(set *pflag.FlagSet) (show func()) {
+	var hidden []*pflag.Flag
+	set.VisitAll(func(flag *pflag.Flag) {
+		if slices.Contains(f.bound, flag.Name) && !slices.Contains(ofReview, flag.Name) && !flag.Hidden {
+			flag.Hidden = true
+			hidden = append(hidden, flag)
+		}
+	})
+	return func() {
+		for _, flag := range hidden {
+			flag.Hidden = false
+		}
+	}
 }
 
 // complete returns the options. The flags must be parsed.

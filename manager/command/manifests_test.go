@@ -196,7 +196,8 @@ func TestTheFlagsReachEveryProcess(t *testing.T) {
 		"--namespace=apps", "--service-name=stamp", "--webhook-annotations=a=b,c=d", "--webhook-namespace=my-system",
 	}
 	for name, subcommand := range map[string][]string{
-		"stamp": {"serve", "--reconciler-user=system:serviceaccount:my-system:stamp-reconciler"}, "stamp-registrar": {"register", "--stay"}, "stamp-reconciler": {"reconcile"},
+		"stamp": {"serve", "--reconciler-user=system:serviceaccount:my-system:stamp-reconciler"}, "stamp-registrar": {"register", "--stay"},
+		"stamp-reconciler": {"reconcile", "--reconciler-user=system:serviceaccount:my-system:stamp-reconciler"},
 	} {
 		deployment := object[appsv1.Deployment](t, text, "Deployment", name)
 		args := deployment.Spec.Template.Spec.Containers[0].Args

@@ -75,6 +75,9 @@ objects that are there. It has the rights that the command manifests would grant
 without the right fails as an API server's does. No defaults of an API server and no other
 admission plugins apply here.
 
+The flags of the other subcommands are accepted, and those that are not listed here change
+nothing.
+
 Exit codes: 0 everything is admitted; 1 something is denied, an extension with failure
 policy Fail failed, an extension changed an object in vain or lacks a right, or with
 --strict an object reached no extension; 2 a flag, a manifest or a scope is wrong, or
@@ -108,6 +111,10 @@ func newReview(name string, f *flags, build Build) *cobra.Command {
 	set.StringToStringVar(&r.namespaceLabels, "namespace-labels", nil, "labels of the namespace, for scopes that select by them (default: those of the Namespace among the manifests)")
 	set.StringToStringVar(&r.conditions, "match-conditions", nil, "what match conditions evaluate to: NAME=true or NAME=false; they are not evaluated")
 	set.BoolVar(&r.dryRun, "dry-run", false, "make the request a dry run")
+	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		defer f.hide(cmd.InheritedFlags())()
+		cmd.Parent().HelpFunc()(cmd, args)
+	})
 	return cmd
 }
 
@@ -192,6 +199,13 @@ func (r *review) cluster(cmd *cobra.Command) (*offline.Cluster, error) {
 		return nil, err
 	}
 	cluster := offline.NewCluster(clientgoscheme.Scheme)
+	var install manager.InstallOptions
+	for _, change := range r.flags.changeInstall {
+		change(&install)
+	}
+	if _, err := place(cluster.Kinds, install.Objects, r.namespace()); err != nil {
+		return nil, err
+	}
 	objects, err := readManifests(cmd.InOrStdin(), r.with, r.recursive)
 	if err != nil {
 		return nil, fmt.Errorf("--with: %w", err)
