@@ -48,7 +48,8 @@ type AccessConfig struct {
 	// +optional
 	// +kubebuilder:default={}
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=1024
+	// +kubebuilder:validation:items:XValidation:rule="self != ''",message="must not be empty: an empty name allows nobody; leave it out"
 	// +listType=set
 	AllowedGroups []string `json:"allowedGroups,omitempty"`
 
@@ -56,7 +57,8 @@ type AccessConfig struct {
 	// +optional
 	// +kubebuilder:default={}
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=1024
+	// +kubebuilder:validation:items:XValidation:rule="self != ''",message="must not be empty: an empty name allows nobody; leave it out"
 	// +listType=set
 	AllowedUsers []string `json:"allowedUsers,omitempty"`
 

@@ -220,7 +220,7 @@ type PodAccessRequestSpec struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=par,categories={access,admitkit}
-// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52",message="the name must have at most 52 characters: that of the access Pod is made of it"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52",message="metadata.name must have at most 52 characters, because the name of the access Pod is made of it; choose a shorter one"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.usedBy) || (has(self.status) && has(self.status.usedBy) && self.status.usedBy == oldSelf.status.usedBy)",message="status.usedBy cannot be changed: the request has been used"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.revokedAt) || (has(self.status) && has(self.status.revokedAt) && self.status.revokedAt == oldSelf.status.revokedAt)",message="status.revokedAt cannot be changed: the request has been revoked"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.podUID) || (has(self.status) && has(self.status.podUID) && self.status.podUID == oldSelf.status.podUID && has(self.status.podName) == has(oldSelf.status.podName) && (!has(self.status.podName) || self.status.podName == oldSelf.status.podName))",message="status.podName and status.podUID cannot be changed: the Pod has been chosen; make another request"
@@ -248,7 +248,7 @@ type PodAccessRequestList struct {
 
 // ExecAccessRequestSpec is a request for access to a Pod that runs already.
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.requester) || (has(self.requester) && self.requester == oldSelf.requester)",message="requester cannot be changed"
-// +kubebuilder:validation:XValidation:rule="has(self.targetPod) == has(oldSelf.targetPod) && (!has(self.targetPod) || self.targetPod == oldSelf.targetPod)",message="targetPod cannot be changed; make another request"
+// +kubebuilder:validation:XValidation:rule=`(has(self.targetPod) ? self.targetPod : "") == (has(oldSelf.targetPod) ? oldSelf.targetPod : "")`,message="targetPod cannot be changed; make another request"
 // +kubebuilder:validation:XValidation:rule="!(has(oldSelf.singleUse) && oldSelf.singleUse) || (has(self.singleUse) && self.singleUse)",message="singleUse cannot be taken back; make another request"
 // +kubebuilder:validation:XValidation:rule="has(self.reason) == has(oldSelf.reason) && (!has(self.reason) || self.reason == oldSelf.reason)",message="reason cannot be changed; make another request"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.revoked) || (has(self.revoked) && self.revoked == oldSelf.revoked)",message="revoked cannot be changed: the request has been revoked"
@@ -256,9 +256,8 @@ type ExecAccessRequestSpec struct {
 	RequestSpec `json:",inline"`
 
 	// TargetPod is the Pod, which must be one of the target workload's. It
-	// cannot be changed. Default: one of those that are ready.
+	// cannot be changed. Default, also of "": one of those that are ready.
 	// +optional
-	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	TargetPod string `json:"targetPod,omitempty"`
 }
@@ -267,7 +266,7 @@ type ExecAccessRequestSpec struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=ear,categories={access,admitkit}
-// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52",message="the name must have at most 52 characters: those of Role and RoleBinding are made of it"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52",message="metadata.name must have at most 52 characters, because the names of Role and RoleBinding are made of it; choose a shorter one"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.usedBy) || (has(self.status) && has(self.status.usedBy) && self.status.usedBy == oldSelf.status.usedBy)",message="status.usedBy cannot be changed: the request has been used"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.revokedAt) || (has(self.status) && has(self.status.revokedAt) && self.status.revokedAt == oldSelf.status.revokedAt)",message="status.revokedAt cannot be changed: the request has been revoked"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.podUID) || (has(self.status) && has(self.status.podUID) && self.status.podUID == oldSelf.status.podUID && has(self.status.podName) == has(oldSelf.status.podName) && (!has(self.status.podName) || self.status.podName == oldSelf.status.podName))",message="status.podName and status.podUID cannot be changed: the Pod has been chosen; make another request"

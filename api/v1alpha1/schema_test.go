@@ -82,6 +82,9 @@ func TestTheSchemas(t *testing.T) {
 		},
 		"a duration without a unit":     {template("ExecAccessTemplate", "allowedGroups: [a], maxDuration: \"3\"", target), "maxDuration"},
 		"a template that allows nobody": {template("ExecAccessTemplate", "maxDuration: 2h", target), "allowedGroups or allowedUsers must name somebody"},
+		"an empty group":                {template("ExecAccessTemplate", `allowedGroups: [a, ""]`, target), "spec.accessConfig.allowedGroups[1]: Invalid value: \"\": must not be empty: an empty name allows nobody; leave it out"},
+		"an empty user":                 {template("PodAccessTemplate", `allowedUsers: [""]`, target), "spec.accessConfig.allowedUsers[0]: Invalid value: \"\": must not be empty"},
+		"a group twice":                 {template("ExecAccessTemplate", "allowedGroups: [a, b, a]", target), `spec.accessConfig.allowedGroups[2]: Duplicate value: "a"`},
 		"an unknown verb":               {template("ExecAccessTemplate", "allowedGroups: [a], verbs: [delete]", target), "verbs"},
 		"no verbs at all":               {template("ExecAccessTemplate", "allowedGroups: [a], verbs: []", target), "verbs"},
 		"a kind of another group": {
@@ -98,7 +101,7 @@ func TestTheSchemas(t *testing.T) {
 		"a request without a template":   {request("PodAccessRequest", "bad", "duration: 1h"), "templateName"},
 		"an unparsable duration":         {request("PodAccessRequest", "bad", "templateName: web, duration: an hour"), "duration"},
 		"a negative duration":            {request("PodAccessRequest", "bad", "templateName: web, duration: -1h"), "duration"},
-		"a name too long for a Pod's":    {request("PodAccessRequest", strings.Repeat("a", 53), "templateName: web"), "at most 52 characters"},
+		"a name too long for a Pod's":    {request("PodAccessRequest", strings.Repeat("a", 53), "templateName: web"), "metadata.name must have at most 52 characters, because the name of the access Pod is made of it; choose a shorter one"},
 		"another template afterwards":    {request("PodAccessRequest", "web", "templateName: other"), "templateName cannot be changed"},
 		"another Pod afterwards":         {request("ExecAccessRequest", "web", "templateName: web, duration: 1h30m, targetPod: web-1"), "targetPod cannot be changed"},
 		"an exec request's name as long": {request("ExecAccessRequest", strings.Repeat("a", 53), "templateName: web"), "at most 52 characters"},
@@ -113,6 +116,15 @@ func TestTheSchemas(t *testing.T) {
 	patch := cluster.Kubectl(t.Context(), nil, "patch", "ear", "web", "--type=json", "-p", `[{"op":"remove","path":"/spec/targetPod"}]`)
 	if output, err := patch.CombinedOutput(); err == nil || !strings.Contains(string(output), "targetPod cannot be changed") {
 		t.Errorf("targetPod can be removed: %s", output)
+	}
+	// An empty name is none, as in Oz, and may come and go.
+	for _, spec := range []string{`templateName: web, targetPod: ""`, "templateName: web", `templateName: web, targetPod: ""`} {
+		if output, err := apply(request("ExecAccessRequest", "any-pod", spec), "apply"); err != nil {
+			t.Errorf("%s: %s", spec, output)
+		}
+	}
+	if output, err := apply(request("ExecAccessRequest", "any-pod", "templateName: web, targetPod: web-1"), "apply"); err == nil || !strings.Contains(output, "targetPod cannot be changed") {
+		t.Errorf("targetPod can be set afterwards: %s", output)
 	}
 	for _, args := range [][]string{{"get", "access"}, {"get", "pat,eat,par,ear"}} {
 		output, err := cluster.Kubectl(t.Context(), nil, args...).CombinedOutput()

@@ -73,7 +73,7 @@ func TestRequestsAreRefusedUnlessTheTemplateAllowsThem(t *testing.T) {
 		"a user in no allowed group":         {mallory, func(*v1alpha1.ExecAccessRequest) {}, []string{`user "mallory" is not allowed`, `"devs"`}},
 		"a duration over the maximum":        {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.Duration = "3h" }, []string{"3h", "2h", "exceeds the maximum"}},
 		"a duration that cannot be parsed":   {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.Duration = "soon" }, []string{"spec.duration"}},
-		"a duration of nothing":              {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.Duration = "0s" }, []string{"spec.duration"}},
+		"a duration of nothing":              {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.Duration = "0s" }, []string{"spec.duration: 0s must be more than 0; leave it out for the template's default, 1h"}},
 		"a Pod that does not exist":          {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TargetPod = "none" }, []string{"Pod " + namespace + "/none does not exist"}},
 		"a Pod's name that is none":          {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TargetPod = "a/b" }, []string{"spec.targetPod", "is not the name of an object"}},
 		"a template's name that is none":     {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TemplateName = "../web" }, []string{"spec.templateName", "is not the name of an object"}},
@@ -370,6 +370,18 @@ func TestTemplatesByWhichNobodyGetsAccessAreRefused(t *testing.T) {
 			p.Spec.MaxMemory = quantity("1Gi")
 			p.Spec.ControllerTargetMutationConfig.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: *quantity("2Gi")}
 		}, []string{"spec.maxMemory", "2Gi", "1Gi"}},
+		"a cap of nothing":    {func(p *v1alpha1.PodAccessTemplate) { p.Spec.MaxCPU = quantity("0") }, []string{"spec.maxCpu: 0 must be more than 0; leave the field out for no cap"}},
+		"a cap below nothing": {func(p *v1alpha1.PodAccessTemplate) { p.Spec.MaxStorage = quantity("-1Gi") }, []string{"spec.maxStorage: -1Gi must be more than 0"}},
+		"a patch of the name": {func(p *v1alpha1.PodAccessTemplate) { patches(p, "/metadata/name", `"other"`) }, []string{"patchSpecOperations", "only /metadata/labels and /metadata/annotations"}},
+		"a patch of an owner": {func(p *v1alpha1.PodAccessTemplate) {
+			patches(p, "/metadata/ownerReferences", `[{"apiVersion":"v1","kind":"Pod","name":"a","uid":"b"}]`)
+		}, []string{"patchSpecOperations", "only /metadata/labels and /metadata/annotations"}},
+		"a patch of finalizers": {func(p *v1alpha1.PodAccessTemplate) { patches(p, "/metadata/finalizers", `["a/b"]`) }, []string{"patchSpecOperations", "only /metadata/labels and /metadata/annotations"}},
+		"a patch of the status": {func(p *v1alpha1.PodAccessTemplate) { patches(p, "/status/phase", `"Running"`) }, []string{"patchSpecOperations", "/status"}},
+		"a patch of the kind":   {func(p *v1alpha1.PodAccessTemplate) { patches(p, "/kind", `"Node"`) }, []string{"patchSpecOperations", "apiVersion and kind cannot be changed"}},
+		"a label of admitkit's": {func(p *v1alpha1.PodAccessTemplate) {
+			p.Spec.ControllerTargetMutationConfig.PodLabels = map[string]string{access.LabelRequest: "other"}
+		}, []string{"the label " + access.LabelRequest, "leave it out"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			p := podTemplate(namespace, "refused", ref("Deployment", "web"), "devs")
@@ -382,6 +394,11 @@ func TestTemplatesByWhichNobodyGetsAccessAreRefused(t *testing.T) {
 		testkit.Create(t, admin, podTemplate(namespace, "early", ref("Deployment", "later"), "devs"))
 		testkit.Create(t, admin, execTemplate(namespace, "early", ref("Rollout", "later"), "devs"))
 	})
+}
+
+// patches has a template add what is at a path.
+func patches(p *v1alpha1.PodAccessTemplate, path, value string) {
+	p.Spec.ControllerTargetMutationConfig.PatchSpecOperations = []v1alpha1.JSONPatchOperation{{Operation: "add", Path: path, Value: jsonValue(value)}}
 }
 
 // Nobody who may write requests, and even their status, gets more than was

@@ -119,8 +119,11 @@ func allowsDuration(t v1alpha1.Template, spec *v1alpha1.RequestSpec) *refusal {
 		return refuse(v1alpha1.ReasonTemplateInvalid, "template %q: %v", t.GetName(), err)
 	}
 	duration, err := time.ParseDuration(spec.Duration)
-	if err != nil || duration <= 0 {
+	if err != nil {
 		return refuse(v1alpha1.ReasonDurationInvalid, "spec.duration: %q is not a duration such as 90m or 1h30m", spec.Duration)
+	}
+	if duration <= 0 {
+		return refuse(v1alpha1.ReasonDurationInvalid, "spec.duration: %s must be more than 0; leave it out for the template's default, %s", spec.Duration, config.DefaultDuration)
 	}
 	if duration > limit {
 		return refuse(v1alpha1.ReasonDurationTooLong, "spec.duration: %s exceeds the maximum of template %q, %s", spec.Duration, t.GetName(), config.MaxDuration)
