@@ -14,6 +14,10 @@ const (
 	// ConditionTemplateDurationsValid says whether the durations can be parsed
 	// and the default does not exceed the maximum.
 	ConditionTemplateDurationsValid = "TemplateDurationsValid"
+	// ConditionAccessPodValid says whether an access Pod can be made after the target as
+	// it is now: a workload may outgrow the template's caps. Only PodAccessTemplates
+	// have it.
+	ConditionAccessPodValid = "AccessPodValid"
 )
 
 // TemplateStatus is the status of a template.
@@ -24,7 +28,8 @@ type TemplateStatus struct {
 	// Ready says that requests can be made: every condition holds.
 	// +optional
 	Ready bool `json:"ready"`
-	// Conditions are TargetRefExists and TemplateDurationsValid.
+	// Conditions are TargetRefExists and TemplateDurationsValid, and AccessPodValid of a
+	// PodAccessTemplate.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

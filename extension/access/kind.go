@@ -94,6 +94,9 @@ func (k kind) meta(req v1alpha1.Request) metav1.ObjectMeta {
 	}
 }
 
+// podMeta is the metadata of an access Pod as far as it is the same for every request.
+func podMeta() metav1.ObjectMeta { return podAccess.meta(&v1alpha1.PodAccessRequest{}) }
+
 // ownedBy returns the reference that makes a request the owner of an object.
 func (k kind) ownedBy(req v1alpha1.Request) metav1.OwnerReference {
 	owner := metav1.NewControllerRef(req, v1alpha1.GroupVersion.WithKind(k.request))

@@ -205,9 +205,13 @@ func (r *requests) report(req v1alpha1.Request, before *v1alpha1.RequestStatus, 
 // maxNote is the length of a note that the API server accepts.
 const maxNote = 1024
 
+// noteOf cuts a note to what the API server accepts.
+func noteOf(note string) string {
+	return strings.ToValidUTF8(note[:min(len(note), maxNote)], "")
+}
+
 func (r *requests) event(req v1alpha1.Request, kind, reason, action, format string, args ...any) {
-	note := fmt.Sprintf(format, args...)
-	note = strings.ToValidUTF8(note[:min(len(note), maxNote)], "")
+	note := noteOf(fmt.Sprintf(format, args...))
 	r.events.Eventf(&corev1.ObjectReference{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: r.kind.request,
 		Namespace: req.GetNamespace(), Name: req.GetName(), UID: req.GetUID(), ResourceVersion: req.GetResourceVersion(),

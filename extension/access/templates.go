@@ -18,6 +18,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/access/internal/pod"
 	"github.com/admitkit/admitkit/extension/access/internal/workload"
 )
 
@@ -74,34 +75,34 @@ func (r *templates) reconcile(ctx context.Context, key reconcile.Request) (recon
 		r.targets.Forget(key.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	missing, err := r.findTarget(ctx, t)
+	target, missing, err := r.findTarget(ctx, t)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{}, client.IgnoreNotFound(r.write(ctx, t, templateStatus(t, missing)))
+	return reconcile.Result{}, client.IgnoreNotFound(r.write(ctx, t, templateStatus(t, target, missing)))
 }
 
 // findTarget looks for the target of a template, and watches it. missing says why
 // it cannot be found; a template with a Pod spec of its own misses none.
-func (r *templates) findTarget(ctx context.Context, t v1alpha1.Template) (missing, err error) {
+func (r *templates) findTarget(ctx context.Context, t v1alpha1.Template) (target *workload.Workload, missing, err error) {
 	key, ref := client.ObjectKeyFromObject(t), t.GetTargetRef()
 	if ref == nil {
 		r.targets.Forget(key)
-		return nil, nil
+		return nil, nil, nil
 	}
 	// Watched first, so that no change after the look is missed.
 	if err := r.targets.Watch(ctx, key, *ref); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	_, err = workload.Find(ctx, r.live, key.Namespace, *ref)
+	target, err = workload.Find(ctx, r.live, key.Namespace, *ref)
 	if workload.Missing(err) {
-		return err, nil
+		return nil, err, nil
 	}
-	return nil, err
+	return target, nil, err
 }
 
 // templateStatus is what a template says whose target is missing, or is not.
-func templateStatus(t v1alpha1.Template, missing error) *v1alpha1.TemplateStatus {
+func templateStatus(t v1alpha1.Template, target *workload.Workload, missing error) *v1alpha1.TemplateStatus {
 	status := t.GetTemplateStatus().DeepCopy()
 	status.ObservedGeneration = t.GetGeneration()
 	set := func(condition string, err error, reason string) {
@@ -111,13 +112,23 @@ func templateStatus(t v1alpha1.Template, missing error) *v1alpha1.TemplateStatus
 		}
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
-	_, invalid := maxDuration(t.GetAccessConfig())
-	if t, ok := t.(*v1alpha1.PodAccessTemplate); ok && t.Unreadable() != nil {
-		invalid = t.Unreadable()
+	limit, invalid := maxDuration(t.GetAccessConfig())
+	pat, makesPod := t.(*v1alpha1.PodAccessTemplate)
+	if makesPod && pat.Unreadable() != nil {
+		invalid = pat.Unreadable()
 	}
 	set(v1alpha1.ConditionTemplateDurationsValid, invalid, v1alpha1.ReasonTemplateInvalid)
 	set(v1alpha1.ConditionTargetRefExists, missing, v1alpha1.ReasonTargetMissing)
 	status.Ready = invalid == nil && missing == nil
+	switch {
+	case !makesPod:
+	case !status.Ready:
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionAccessPodValid) // nobody knows
+	default:
+		_, unfit := pod.New(podMeta(), pat, target, limit)
+		set(v1alpha1.ConditionAccessPodValid, unfit, v1alpha1.ReasonTemplateInvalid)
+		status.Ready = unfit == nil
+	}
 	return status
 }
 
@@ -135,12 +146,17 @@ func (r *templates) write(ctx context.Context, t v1alpha1.Template, status *v1al
 	if before.GetTemplateStatus().Ready == status.Ready {
 		return nil
 	}
-	kind, reason := corev1.EventTypeNormal, "TemplateReady"
+	kind, reason, note := corev1.EventTypeNormal, "TemplateReady", "requests can be made"
 	if !status.Ready {
 		kind, reason = corev1.EventTypeWarning, "TemplateNotReady"
+		for _, c := range status.Conditions {
+			if c.Status != metav1.ConditionTrue {
+				note = c.Message
+			}
+		}
 	}
 	r.events.Eventf(&corev1.ObjectReference{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: r.kind.template, Namespace: t.GetNamespace(), Name: t.GetName(), UID: t.GetUID(),
-	}, nil, kind, reason, "Check", "ready: %t", status.Ready)
+	}, nil, kind, reason, "Check", "%s", noteOf(note))
 	return nil
 }

@@ -41,11 +41,11 @@ func (a *shared) validatePodTemplate(ctx context.Context, t *v1alpha1.PodAccessT
 			return err
 		}
 	}
-	made, err := pod.New(metav1.ObjectMeta{}, t, target, limit)
+	made, err := pod.New(podMeta(), t, target, limit)
 	if err != nil {
 		return extension.Denyf("%w", err)
 	}
-	if target != nil && target.Selector != nil && len(made.Labels) > 0 && target.Selects(made.Labels) {
+	if target != nil && target.Selector != nil && target.Selects(made.Labels) {
 		req.Warnf("podLabels make the access Pod look like one of %s to Services", t.Spec.ControllerTargetRef)
 	}
 	return nil
@@ -62,7 +62,7 @@ func validateWithoutTarget(t *v1alpha1.PodAccessTemplate, limit time.Duration) e
 		t.Spec.ControllerTargetMutationConfig.DefaultContainerName = ""
 	}
 	placeholder := &workload.Workload{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}}
-	if _, err := pod.New(metav1.ObjectMeta{}, t, placeholder, limit); err != nil {
+	if _, err := pod.New(podMeta(), t, placeholder, limit); err != nil {
 		return extension.Denyf("%w", err)
 	}
 	return nil

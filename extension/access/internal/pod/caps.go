@@ -24,6 +24,9 @@ func enforceCaps(spec *corev1.PodSpec, t *v1alpha1.PodAccessTemplate) error {
 		if c.limit == nil {
 			continue
 		}
+		if c.limit.Sign() <= 0 {
+			return fmt.Errorf("%s: %s must be more than 0; leave the field out for no cap", c.field, c.limit)
+		}
 		if err := enforceCap(spec, c.resource, *c.limit); err != nil {
 			return fmt.Errorf("%s: %w", c.field, err)
 		}

@@ -74,7 +74,26 @@ func applyPatch(pod *corev1.Pod, operations []v1alpha1.JSONPatchOperation) error
 	if len(patched.Spec.Containers) == 0 {
 		return fmt.Errorf("the result has no containers")
 	}
+	if err := onlyPatches(patched); err != nil {
+		return err
+	}
 	pod.Labels, pod.Annotations, pod.Spec = patched.Labels, patched.Annotations, patched.Spec
+	return nil
+}
+
+// onlyPatches refuses a patch of more than the spec, labels and annotations, which would
+// have no effect.
+func onlyPatches(patched corev1.Pod) error {
+	patched.Spec, patched.Labels, patched.Annotations = corev1.PodSpec{}, nil, nil
+	rest := corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}
+	switch {
+	case patched.TypeMeta != rest.TypeMeta:
+		return errors.New("apiVersion and kind cannot be changed; patch only /spec, /metadata/labels and /metadata/annotations")
+	case !reflect.DeepEqual(patched.ObjectMeta, rest.ObjectMeta):
+		return errors.New("of /metadata only /metadata/labels and /metadata/annotations can be changed; admitkit sets the rest")
+	case !reflect.DeepEqual(patched.Status, rest.Status):
+		return errors.New("/status cannot be changed; patch only /spec, /metadata/labels and /metadata/annotations")
+	}
 	return nil
 }
 

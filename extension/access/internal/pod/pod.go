@@ -36,6 +36,11 @@ func New(meta metav1.ObjectMeta, t *v1alpha1.PodAccessTemplate, target *workload
 	if err := Treat(pod, claims, t, limit); err != nil {
 		return nil, err
 	}
+	for key := range meta.Labels {
+		if _, taken := pod.Labels[key]; taken { // not the target's, which are gone
+			return nil, fmt.Errorf("spec.controllerTargetMutationConfig: the label %s of access Pods is admitkit's own; leave it out", key)
+		}
+	}
 	meta.Labels, meta.Annotations = merged(pod.Labels, meta.Labels), merged(pod.Annotations, meta.Annotations)
 	pod.ObjectMeta = meta
 	return pod, nil

@@ -51,7 +51,8 @@ func NewWatches(c cluster.Cluster) (*Watches, error) {
 	}, nil
 }
 
-// Changed delivers the name of a template when its target appears or disappears.
+// Changed delivers the name of a template when its target appears, disappears, or gets
+// another spec.
 func (w *Watches) Changed() <-chan event.GenericEvent { return w.changed }
 
 // Start runs the watches until ctx ends.
@@ -106,13 +107,28 @@ func (w *Watches) add(template types.NamespacedName, ref v1alpha1.ControllerTarg
 	ctx, stop := context.WithCancel(w.ctx)
 	informer := w.informer(resource, template.Namespace, ref.Name)
 	changed := w.notify(ctx, template)
-	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: changed, DeleteFunc: changed}); err != nil {
+	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: changed, DeleteFunc: changed,
+		UpdateFunc: func(before, after any) {
+			if generation(before) != generation(after) {
+				changed(after)
+			}
+		},
+	}); err != nil {
 		stop()
 		return fmt.Errorf("target %s: %w", ref, err)
 	}
 	w.watched[template] = &targetWatch{ref: ref, stop: stop}
 	w.group.Go(func() { informer.RunWithContext(ctx) })
 	return nil
+}
+
+// generation counts the changes of a workload's spec. Its status changes far more often.
+func generation(object any) int64 {
+	if object, ok := object.(metav1.Object); ok {
+		return object.GetGeneration()
+	}
+	return 0
 }
 
 // informer returns an informer of one object's metadata.
