@@ -3,10 +3,13 @@ package examples_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -44,61 +47,146 @@ func ordinalAddsTheOrdinal(t *testing.T, e *example) {
 	expect(t, "env of db", other.Spec.Containers[0].Env, nil)
 }
 
-func mountsMountsWhatIsListed(t *testing.T, e *example) {
+func persiMountsTheVolumesOfBindings(t *testing.T, e *example) {
 	e.start(t)
 	pod := e.pod(t, "pod.yaml")
-	expect(t, "mounts", pod.Spec.Containers[0].VolumeMounts, []corev1.VolumeMount{
-		{Name: "claim-uploads", MountPath: "/var/lib/uploads"}, {Name: "secret-database", MountPath: "/etc/database"},
+	app, proxy := pod.Spec.Containers[0], pod.Spec.Containers[1]
+	expect(t, "mounts", app.VolumeMounts, []corev1.VolumeMount{
+		{Name: "b1f8a4c2", MountPath: "/var/vcap/data/pictures"}, {Name: "c07e55d1", MountPath: "/usr/share/fonts", ReadOnly: true},
 	})
-	expect(t, "claim", pod.Spec.Volumes[0].PersistentVolumeClaim.ClaimName, "uploads")
-	expect(t, "Secret", pod.Spec.Volumes[1].Secret.SecretName, "database")
-	for line, reason := range map[string]string{
-		"claim/uploads":           "must be KIND/NAME PATH",
-		"host/etc /etc":           "must be claim, secret, configmap or empty",
-		"secret/a ../etc":         "must be absolute",
-		"secret/../../a /etc/abc": "name",
-	} {
-		denies(t, e.kube.Create(t.Context(), e.newPod("bad", map[string]string{"example.com/mounts": line})), reason)
+	expect(t, "mounts without bindings", proxy.VolumeMounts, nil)
+	var claims []string
+	for _, volume := range pod.Spec.Volumes {
+		claims = append(claims, volume.PersistentVolumeClaim.ClaimName)
 	}
+	expect(t, "claims", claims, []string{"b1f8a4c2", "c07e55d1"})
+
+	bound := func(name, services string) *corev1.Pod {
+		pod := e.newPod(name, nil)
+		pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "VCAP_SERVICES", Value: services}}
+		return pod
+	}
+	const entry = `{"nfs": [{"name": "b", "credentials": {"volume_id": %q}, "volume_mounts": [{"container_dir": %q, "mode": %q}]}]}`
+	for services, reason := range map[string]string{
+		"":                                  "container web: VCAP_SERVICES: must be the JSON of service bindings: unexpected end",
+		`{"nfs": [`:                         "container web: VCAP_SERVICES: must be the JSON",
+		`{"nfs": {}}`:                       "must be the JSON",
+		fmt.Sprintf(entry, "", "/a", "r"):   `binding "b" of nfs: volume_id ""`,
+		fmt.Sprintf(entry, "a", "a", "r"):   `binding "b" of nfs: container_dir "a": must be absolute`,
+		fmt.Sprintf(entry, "a", "/../", ""): "and not the root",
+		fmt.Sprintf(entry, "a", "/a", "ro"): `mode "ro": must be r or rw`,
+	} {
+		denies(t, e.kube.Create(t.Context(), bound("bad", services)), reason)
+	}
+	byReference := bound("bad", "")
+	byReference.Spec.Containers[0].Env[0].ValueFrom = &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}
+	denies(t, e.kube.Create(t.Context(), byReference), "must be a value")
+
+	// What the Pod has for itself is not replaced silently.
+	taken := bound("bad", fmt.Sprintf(entry, "a", "/a", "rw"))
+	taken.Spec.Volumes = []corev1.Volume{{Name: "a", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	denies(t, e.kube.Create(t.Context(), taken), "Duplicate value")
+	e.create(t, bound("twice", `{"a": [{"credentials": {"volume_id": "one"}, "volume_mounts": [{"container_dir": "/a"}, {"container_dir": "/b"}]}], "b": null}`))
+	e.create(t, bound("none", `{}`))
 }
 
-func sshkeyMakesAndDeletesKeys(t *testing.T, e *example) {
-	e.start(t)
+func sshMakesAndDeletesKeys(t *testing.T, e *example) {
 	secrets := e.client.CoreV1().Secrets(e.namespace)
 	keys := func() []corev1.Secret {
-		list, err := secrets.List(t.Context(), metav1.ListOptions{LabelSelector: "example.com/ssh=key"})
+		list, err := secrets.List(t.Context(), metav1.ListOptions{LabelSelector: "example.com/ssh-key"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return list.Items
 	}
-	if err := e.kube.Create(t.Context(), e.samples(t, "pod.yaml")[0], client.DryRunAll); err != nil {
-		t.Fatal(err)
-	}
-	expect(t, "keys after a dry run", len(keys()), 0)
-	pod := e.pod(t, "pod.yaml")
-	key := keys()
-	expect(t, "keys of one Pod", len(key), 1)
-	expect(t, "the Pod's Secret", pod.Spec.Volumes[0].Secret.SecretName, key[0].Name)
-	if public := string(key[0].Data["ssh-publickey"]); !strings.HasPrefix(public, "ecdsa-sha2-nistp256 AAAA") {
-		t.Errorf("the public key is %q", public)
-	}
+	var survivor *corev1.Pod
+	t.Run("while it runs", func(t *testing.T) {
+		metrics := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
+		e.start(t, "--patience=3s", "--metrics-address="+metrics)
+		if err := e.kube.Create(t.Context(), e.samples(t, "pod.yaml")[0], client.DryRunAll); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, "keys after a dry run", len(keys()), 0)
 
-	// A Pod that names somebody else's Secret must not get it deleted.
-	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "foreign"}}
-	e.create(t, foreign)
-	thief := e.newPod("thief", nil)
-	thief.Spec.Volumes = []corev1.Volume{{Name: "ssh-key", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "foreign"}}}}
-	e.create(t, thief)
-	for _, gone := range []*corev1.Pod{thief, pod} {
-		if err := e.kube.Delete(t.Context(), gone, client.GracePeriodSeconds(0)); err != nil {
+		// A webhook that comes later, by its configuration's name, changes the Pod, so that the first is called again.
+		e.startAs(t, "sidecar", freeport.For(t), []string{"system:masters"}, "start", "--unregister-on-stop", "--fingerprint=with-sidecar", "--leaf-secret-name=")
+		before := answered(t, metrics)
+		pod := e.pod(t, "pod.yaml")
+		expect(t, "init containers of the sidecar", len(pod.Spec.InitContainers), 1)
+		expect(t, "calls for one Pod", answered(t, metrics)-before, 2)
+		key := keys()
+		expect(t, "keys of one Pod", len(key), 1)
+		if public := string(key[0].Data["ssh-publickey"]); !strings.HasPrefix(public, "ecdsa-sha2-nistp256 AAAA") {
+			t.Errorf("the public key is %q", public)
+		}
+		var from []string
+		for _, env := range pod.Spec.Containers[0].Env {
+			from = append(from, env.Name+"="+env.ValueFrom.SecretKeyRef.Name+"/"+env.ValueFrom.SecretKeyRef.Key)
+		}
+		expect(t, "environment", from, []string{"EIRINI_SSH_KEY=" + key[0].Name + "/ssh-publickey", "EIRINI_HOST_KEY=" + key[0].Name + "/ssh-privatekey"})
+
+		// A Pod that names somebody else's Secret must not get it deleted.
+		e.create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "foreign"}})
+		thief := e.newPod("thief", nil)
+		thief.Labels = map[string]string{"example.com/ssh-key": "foreign"}
+		e.create(t, thief)
+
+		refused := e.samples(t, "pod.yaml")[0] // for its name, which comes after the admission
+		denies(t, e.kube.Create(t.Context(), refused), "already exists")
+		expect(t, "keys after a Pod that was refused", len(keys()), 2)
+
+		survivor = e.newPod("survivor", nil)
+		survivor.Labels = pod.Labels
+		delete(survivor.Labels, "example.com/ssh-key")
+		e.create(t, survivor)
+		remove(t, e, thief, pod)
+		testkit.Eventually(t, "only the key of the Pod that is there is left", func(context.Context) bool {
+			left := keys()
+			return len(left) == 1 && left[0].Name == survivor.Labels["example.com/ssh-key"]
+		})
+		if _, err := secrets.Get(t.Context(), "foreign", metav1.GetOptions{}); err != nil {
+			t.Errorf("somebody else's Secret: %v", err)
+		}
+	})
+	t.Run("while it was down", func(t *testing.T) {
+		expect(t, "keys while it is down", len(keys()), 1)
+		remove(t, e, survivor)
+		e.start(t, "--patience=3s")
+		testkit.Eventually(t, "the key of a Pod that went meanwhile is deleted", func(context.Context) bool { return len(keys()) == 0 })
+	})
+}
+
+func remove(t *testing.T, e *example, pods ...*corev1.Pod) {
+	t.Helper()
+	for _, pod := range pods {
+		if err := e.kube.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	testkit.Eventually(t, "the key goes with its Pod", func(context.Context) bool { return len(keys()) == 0 })
-	if _, err := secrets.Get(t.Context(), "foreign", metav1.GetOptions{}); err != nil {
-		t.Errorf("somebody else's Secret: %v", err)
+}
+
+var answers = regexp.MustCompile(`(?m)^admitkit_admission_requests_total\{[^}]*webhook="mutate/ssh"\} (\d+)$`)
+
+// answered returns how many admissions the extension ssh has answered.
+func answered(t *testing.T, metrics string) (n int) {
+	t.Helper()
+	response, err := http.Get("http://" + metrics + "/metrics")
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, match := range answers.FindAllStringSubmatch(string(text), -1) {
+		calls, err := strconv.Atoi(match[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += calls
+	}
+	return n
 }
 
 func sidecarAddsAProxy(t *testing.T, e *example) {

@@ -41,8 +41,8 @@ var update = flag.Bool("update", false, "write review.txt and rbac.yaml of the e
 // programs are the examples, each by the program that registers or watches.
 var programs = map[string]func(*testing.T, *example){
 	"ordinal":         ordinalAddsTheOrdinal,
-	"mounts":          mountsMountsWhatIsListed,
-	"sshkey":          sshkeyMakesAndDeletesKeys,
+	"persi":           persiMountsTheVolumesOfBindings,
+	"ssh":             sshMakesAndDeletesKeys,
 	"sidecar":         sidecarAddsAProxy,
 	"scanner":         scannerScansEveryImage,
 	"dns":             dnsSetsOptions,
@@ -85,7 +85,7 @@ func TestExamples(t *testing.T) {
 					}
 				})
 				e := newExample(t, bin, folder, filepath.Base(path))
-				e.hasShortMains(t)
+				e.hasShortFiles(t)
 				e.reviewsItsManifest(t)
 				e.install(t)
 				test(t, e)
@@ -129,10 +129,10 @@ func newExample(t *testing.T, bin, folder, program string) *example {
 	return e
 }
 
-func (e *example) hasShortMains(t *testing.T) {
+func (e *example) hasShortFiles(t *testing.T) {
 	t.Helper()
 	if err := filepath.WalkDir(e.folder, func(path string, _ os.DirEntry, err error) error {
-		if filepath.Base(path) != "main.go" {
+		if filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
 		text, err := os.ReadFile(path)
@@ -276,10 +276,12 @@ func (e *example) startAs(t *testing.T, program string, port int32, groups []str
 		t.Fatal(err)
 	}
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	process := testkit.Run(t, exec.Command(filepath.Join(e.bin, program), append(args,
-		"--namespace="+e.namespace, "--webhook-namespace="+e.system, "--leaf-secret-name="+e.folder+"-certificate",
-		"--advertise-host=127.0.0.1", fmt.Sprintf("--port=%d", port), "--health-address="+health, "--metrics-address=",
-		"--drain-period=10ms", "--kubeconfig="+user.KubeConfig)...))
+	flags := []string{
+		args[0], "--namespace=" + e.namespace, "--webhook-namespace=" + e.system, "--leaf-secret-name=" + e.folder + "-certificate",
+		"--advertise-host=127.0.0.1", fmt.Sprintf("--port=%d", port), "--health-address=" + health, "--metrics-address=",
+		"--drain-period=10ms", "--kubeconfig=" + user.KubeConfig,
+	}
+	process := testkit.Run(t, exec.Command(filepath.Join(e.bin, program), append(flags, args[1:]...)...)) // the last of two wins
 	t.Cleanup(func() { process.Stop(t) })
 	if args[0] == "register" {
 		return &process.Output // it is ready once the server is
