@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/yaml"
 
-	"github.com/admitkit/admitkit/internal/offline"
+	"github.com/admitkit/admitkit/internal/kinds"
 	"github.com/admitkit/admitkit/manager"
 )
 
@@ -105,8 +105,8 @@ func (i *install) installation(cmd *cobra.Command) (*manager.Installation, error
 	if err != nil {
 		return nil, err
 	}
-	kinds := &offline.Kinds{}
-	if install.Objects, err = place(kinds, install.Objects, mgr.GetWebhookNamespace()); err != nil {
+	known := &kinds.Table{}
+	if install.Objects, err = place(known, install.Objects, mgr.GetWebhookNamespace()); err != nil {
 		return nil, err
 	}
 	return mgr.Manifests(install)
@@ -204,16 +204,16 @@ func peersOf(addresses []string) ([]networkingv1.NetworkPolicyPeer, error) {
 }
 
 // place returns the author's objects where they are in a cluster: those that name no
-// namespace in the manager's own, or in none. Kinds gets those that they define.
-func place(kinds *offline.Kinds, objects []client.Object, namespace string) ([]client.Object, error) {
+// namespace in the manager's own, or in none. known gets the kinds that they define.
+func place(known *kinds.Table, objects []client.Object, namespace string) ([]client.Object, error) {
 	placed := make([]client.Object, len(objects))
 	for n, object := range objects {
 		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 		if err != nil {
 			return nil, err
 		}
-		if read := (&unstructured.Unstructured{Object: content}); offline.IsCRD(read) {
-			if err := kinds.Add(read); err != nil {
+		if read := (&unstructured.Unstructured{Object: content}); kinds.IsCRD(read) {
+			if err := known.Add(read); err != nil {
 				return nil, err
 			}
 		}
@@ -222,12 +222,12 @@ func place(kinds *offline.Kinds, objects []client.Object, namespace string) ([]c
 	for _, object := range placed {
 		kind := object.GetObjectKind().GroupVersionKind()
 		if kind.Empty() { // a Go type of Kubernetes
-			if known, err := apiutil.GVKForObject(object, clientgoscheme.Scheme); err == nil {
-				kind = known
+			if registered, err := apiutil.GVKForObject(object, clientgoscheme.Scheme); err == nil {
+				kind = registered
 			}
 		}
 		switch {
-		case !kinds.Namespaced(kind.GroupKind()):
+		case !known.Namespaced(kind.GroupKind()):
 			object.SetNamespace("")
 		case object.GetNamespace() == "":
 			object.SetNamespace(namespace)

@@ -203,7 +203,7 @@ func (r *review) cluster(cmd *cobra.Command) (*offline.Cluster, error) {
 	for _, change := range r.flags.changeInstall {
 		change(&install)
 	}
-	if _, err := place(cluster.Kinds, install.Objects, r.namespace()); err != nil {
+	if _, err := place(&cluster.Kinds.Table, install.Objects, r.namespace()); err != nil {
 		return nil, err
 	}
 	objects, err := readManifests(cmd.InOrStdin(), r.with, r.recursive)
