@@ -44,7 +44,7 @@ func TestTheTutorialDoesWhatItSays(t *testing.T) {
 		kubectl = assets
 	}
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	env := append(os.Environ(), "KUBECONFIG="+cluster.Admin().KubeConfig, "PATH="+kubectl+":"+os.Getenv("PATH"), "GOFLAGS=", "GOWORK=off",
+	env := append(os.Environ(), "KUBECONFIG="+cluster.Admin().KubeConfig, "PATH="+kubectl+":"+os.Getenv("PATH"), "KUBEBUILDER_ASSETS="+kubectl, "GOFLAGS=", "GOWORK=off",
 		fmt.Sprintf("ADMITKIT_PORT=%d", freeport.For(t)), "ADMITKIT_DRAIN_PERIOD=10ms")
 	stop := func() {}
 	commands := 0
@@ -86,7 +86,7 @@ func TestTheTutorialDoesWhatItSays(t *testing.T) {
 			}
 		}
 	}
-	if commands < 12 {
+	if commands < 14 {
 		t.Errorf("only %d commands were found on the page", commands)
 	}
 }

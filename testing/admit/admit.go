@@ -46,7 +46,7 @@
 // and never guesses silently: a test ends, with the remedy, if that depends on a
 // match condition (see [Client.MatchConditions]), on a custom kind whose plural no rule
 // names (see [Client.With]), or on the conversion of an object to another version. If you
-// need the rest of an API server, testing/controlplane starts a real one.
+// need the rest of an API server, testing/managertest runs extensions on a real one.
 //
 // # Reconcilers
 //
