@@ -10,7 +10,8 @@ import (
 
 // Conditions of a request.
 const (
-	// ConditionTargetTemplateExists says whether the template exists.
+	// ConditionTargetTemplateExists says whether the template exists. A request waits for
+	// it, but no longer than [TemplateWait].
 	ConditionTargetTemplateExists = "TargetTemplateExists"
 	// ConditionAccessDurationsValid says whether the duration can be parsed and,
 	// when access was granted, did not exceed the template's maximum.
@@ -96,7 +97,7 @@ type Requester struct {
 // RequestSpec is what both kinds of request have in common.
 type RequestSpec struct {
 	// TemplateName is the template, in the request's namespace. It cannot be
-	// changed.
+	// changed. A request waits ten minutes for a template that does not exist yet.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="templateName cannot be changed; make another request"
@@ -105,7 +106,8 @@ type RequestSpec struct {
 	// Duration is how long access lasts, from the creation of the request: a Go
 	// duration such as 90m or 1h30m. Default: the template's, which is written
 	// here when the request is made, so that a later change of the template
-	// changes nothing. It can be shortened, and extended up to the template's
+	// changes nothing. If the template does not exist yet, it is written when the
+	// template is made. It can be shortened, and extended up to the template's
 	// maximum until access has ended.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
@@ -368,9 +370,16 @@ func revocations(r Request) (at []*metav1.Time) {
 	return at
 }
 
+// TemplateWait is how long after its creation a request waits for its template to be made.
+const TemplateWait = 10 * time.Minute
+
 // End returns when the requested time is over for a request made at created. [EndOf]
-// says whether access lasts that long.
+// says whether access lasts that long. Without a duration the request waits for its
+// template, which gives it one, and its time is over after [TemplateWait].
 func (s *RequestSpec) End(created metav1.Time) (time.Time, error) {
+	if s.Duration == "" {
+		return created.Add(TemplateWait), nil
+	}
 	duration, err := time.ParseDuration(s.Duration)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("spec.duration: %w", err)

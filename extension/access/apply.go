@@ -33,6 +33,9 @@ func (r *requests) apply(ctx context.Context, f *facts, d decision) (schedule, e
 	}
 	r.lastRoles.Delete(f.key)
 	left := r.remove(ctx, f, d)
+	if d.complete {
+		return d.next, errors.Join(left, r.complete(ctx, f))
+	}
 	if d.grant != nil {
 		err := r.grant(ctx, f, &d)
 		switch {
@@ -68,6 +71,22 @@ func (r *requests) apply(ctx context.Context, f *facts, d decision) (schedule, e
 		return schedule{priority: d.next.priority}, client.IgnoreNotFound(r.writer.Delete(ctx, f.request, client.Preconditions{UID: &uid}))
 	}
 	return d.next, nil
+}
+
+// complete writes what the template says into a request that was made before it, as
+// [stamp] does with others. The request comes back when it is written.
+func (r *requests) complete(ctx context.Context, f *facts) error {
+	config, before := f.template.GetAccessConfig(), f.request.DeepCopyObject().(v1alpha1.Request)
+	spec := f.request.GetRequestSpec()
+	if spec.Duration == "" {
+		spec.Duration = config.DefaultDuration
+	}
+	spec.SingleUse = spec.SingleUse || config.SingleUse
+	err := r.writer.Patch(ctx, f.request, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if err != nil {
+		return fmt.Errorf("writing what the template says into %s %s: %w", r.kind.request, f.key, err)
+	}
+	return nil
 }
 
 // unbind deletes the RoleBinding. It measures how late, where the time is over.

@@ -299,7 +299,12 @@ var attacksOfEngineers = map[string]attack{
 		return ""
 	},
 	"by a template of another kind": func(s siege) string {
-		return s.held(s.send(alice, "POST", requests, testkit.AsJSON, ask("kind", `{"templateName":"pending"}`)), "ExecAccessTemplate", "does not exist")
+		req := s.made(s.send(alice, "POST", requests, testkit.AsJSON, ask("kind", `{"templateName":"pending"}`)))
+		await(s.T, req, "waits for one of its kind", func() bool { return fails(req, "TargetTemplateExists", "TemplateMissing") })
+		if !gone(s.T, roleOf(req)) {
+			return fmt.Sprintf("%+v", req.Status)
+		}
+		return ""
 	},
 	"by a template that is a path": func(s siege) string {
 		for i, name := range []string{"../../" + s.namespace + "/podaccesstemplates/web", "web/../strict", "web?x=1", "%2e%2e", "..", "web/status", "wEb", "web\n"} {

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +25,9 @@ type decision struct {
 	// unrecord deletes the Role. It goes last, because it records what there is to do.
 	unrecord bool
 
+	// complete writes into the request what its template says, which did not exist when
+	// the request was made.
+	complete bool
 	// grant gives the Pod what it lacks, if it is not nil.
 	grant *grant
 
@@ -82,6 +86,10 @@ func (f *facts) next(now time.Time) schedule {
 			return schedule{now.Add(cleanupDelay), priorityCleanup}
 		}
 		return schedule{f.keepUntil, priorityCleanup}
+	case asking:
+		if late := waitsUntil(f.request); f.template == nil && f.closed == nil && now.Before(late) && late.Before(f.end) {
+			return schedule{at: late}
+		}
 	}
 	return schedule{f.end, priorityEnd}
 }
@@ -116,25 +124,28 @@ func (f *facts) decide(now time.Time) decision {
 		d.status.used()
 		return d
 	case asking:
+		if f.templateLate() {
+			return f.recall(now, notInTime())
+		}
 		return f.answer()
 	}
 	if f.templateGone {
-		return f.recall(now)
+		return f.recall(now, "the template was deleted, and with it the access that it gave; make another request")
 	}
 	return f.keep()
 }
 
 // recall ends access because its template was deleted, which whoever may do that relies
-// on in an emergency. A template that is made again does not give it back.
-func (f *facts) recall(now time.Time) decision {
+// on in an emergency, or has not come. A template that is made again does not give it back.
+func (f *facts) recall(now time.Time, why string) decision {
 	d := decision{dead: true, unbind: f.binding != nil, status: newState(f.request, f.end)}
 	d.status.RevokedAt = &metav1.Time{Time: now}
-	const why = "the template was deleted, and with it the access that it gave; make another request"
-	d.status.nothing(v1alpha1.ReasonTemplateMissing, why)
-	d.status.set(v1alpha1.ConditionTargetTemplateExists, false, v1alpha1.ReasonTemplateMissing, why)
-	d.status.set(v1alpha1.ConditionAccessStillValid, false, v1alpha1.ReasonTemplateMissing, why)
-	d.status.warning = refuse(v1alpha1.ReasonTemplateMissing, "the template %q was deleted, and with it the access that it gave", f.request.GetRequestSpec().TemplateName)
+	d.status.withoutTemplate(why)
 	return d
+}
+
+func notInTime() string {
+	return fmt.Sprintf("the template did not come within %s of the request; make another request", v1alpha1.TemplateWait)
 }
 
 // sweep takes away all that there is.
@@ -167,12 +178,18 @@ func (f *facts) finish(now time.Time) decision {
 		status: newState(f.request, f.end), discard: !now.Before(f.keepUntil),
 	}
 	d.status.ended(f.end, now, f.request.GetRequestSpec().Revoked)
+	if f.request.GetRequestSpec().Duration == "" && f.request.GetRequestSpec().Revoked == nil && f.request.GetRequestStatus().RevokedAt == nil {
+		d.status.withoutTemplate(notInTime())
+	}
 	return d
 }
 
 // answer grants what a request asks for, or says why not.
 func (f *facts) answer() decision {
 	d := decision{status: newState(f.request, f.end)}
+	if f.closed == nil && f.template != nil && f.incomplete() {
+		return decision{complete: true}
+	}
 	var pod *corev1.Pod
 	for _, check := range []struct {
 		condition, reason string // what holds if the check refuses nothing
@@ -181,6 +198,7 @@ func (f *facts) answer() decision {
 		{"", "", func() *refusal { return f.closed }},
 		{v1alpha1.ConditionTargetTemplateExists, "Found", f.noTemplate},
 		{v1alpha1.ConditionAccessDurationsValid, "Valid", func() *refusal { return allows(f.template, f.request.GetRequestSpec()) }},
+		{"", "", f.unenforced},
 		{"", "", f.tooMany},
 		{"", "", f.unavailable},
 		{"", "", func() (refused *refusal) { pod, refused = f.pod(); return refused }},
@@ -202,7 +220,18 @@ func (f *facts) noTemplate() *refusal {
 	if f.template != nil {
 		return nil
 	}
-	return f.kind.noTemplate(f.key.Namespace, f.request.GetRequestSpec().TemplateName).about(v1alpha1.ConditionTargetTemplateExists)
+	refused := f.kind.noTemplate(f.key.Namespace, f.request.GetRequestSpec().TemplateName)
+	refused.message += f.kind.waits(f.request.GetCreationTimestamp().Time)
+	return refused.about(v1alpha1.ConditionTargetTemplateExists)
+}
+
+// unenforced refuses a single use that nothing would enforce. Admission does that, too,
+// but not while the template is yet to come.
+func (f *facts) unenforced() *refusal {
+	if f.request.GetRequestSpec().SingleUse && !f.enforced {
+		return refuseSingleUse()
+	}
+	return nil
 }
 
 // unavailable says why there is no Pod to give access to for now. Once there was one,

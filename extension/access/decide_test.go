@@ -97,6 +97,17 @@ func saysEnded(f *facts) {
 	f.request.GetRequestStatus().Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAccessStillValid, Status: metav1.ConditionFalse}}
 }
 
+func noTemplate(f *facts) { f.template = nil }
+func oneUse(f *facts)     { f.template.GetAccessConfig().SingleUse = true }
+func noDuration(f *facts) {
+	f.request.GetRequestSpec().Duration = ""
+	f.end, _ = v1alpha1.EndOf(f.request)
+}
+
+func templateAt(made time.Time) func(*facts) {
+	return func(f *facts) { f.template.SetCreationTimestamp(metav1.NewTime(made)) }
+}
+
 func revokedAt(at time.Time) func(*facts) {
 	return func(f *facts) {
 		f.request.GetRequestStatus().RevokedAt = &metav1.Time{Time: at}
@@ -123,6 +134,7 @@ func (d decision) does() (done []string) {
 		{"remove " + d.remove.name, d.remove.name != ""},
 		{"evict " + d.evict.name, d.evict.name != ""},
 		{"unrecord", d.unrecord},
+		{"complete", d.complete},
 		{"grant", d.grant != nil},
 		{"discard", d.discard},
 		{"behind", d.behind},
@@ -190,6 +202,12 @@ func TestWhatIsDoneAboutARequest(t *testing.T) {
 		"a revocation before it was made discards nothing": {about(execAccess, saysEnded, revokedAt(time.Time{})), early, nil, "Revoked", schedule{kept, priorityCleanup}},
 		"a request that a user revoked is over":            {about(execAccess, hasRole("1"), hasBinding("1"), revokedBy("bob")), early, []string{"unbind", "late"}, "", schedule{early.Add(cleanupDelay), priorityCleanup}},
 		"a request that a user revoked says so":            {about(execAccess, hasRole("1"), revokedBy("bob"), func(f *facts) { f.unbound = true }), early, []string{"unrecord"}, "Revoked", schedule{kept, priorityCleanup}},
+		"a request waits for its template":                 {about(execAccess, noTemplate), early, nil, "TemplateMissing", schedule{at: created.Add(v1alpha1.TemplateWait)}},
+		"a request whose template has not come ends":       {about(execAccess, noTemplate, func(f *facts) { f.templateGone = true }), created.Add(v1alpha1.TemplateWait), nil, "TemplateMissing", end},
+		"a template that came too late gives nothing":      {about(execAccess, templateAt(created.Add(v1alpha1.TemplateWait+time.Second))), created.Add(20 * time.Minute), nil, "TemplateMissing", end},
+		"a template that came gives the duration":          {about(execAccess, templateAt(early), noDuration), early, []string{"complete"}, "", schedule{created.Add(v1alpha1.TemplateWait), priorityEnd}},
+		"a template that came narrows to a single use":     {about(execAccess, templateAt(early), oneUse), early, []string{"complete"}, "", end},
+		"a single use that nothing limits is refused":      {about(execAccess, oneUse, func(f *facts) { f.request.GetRequestSpec().SingleUse = true }), early, nil, "SingleUse", end},
 		"a request revoked after its end had expired":      {about(execAccess, saysEnded, revokedAt(late.Add(time.Hour))), late, nil, "Expired", schedule{kept, priorityCleanup}},
 	} {
 		t.Run(sentence, func(t *testing.T) {

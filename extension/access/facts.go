@@ -41,8 +41,11 @@ type facts struct {
 
 	// closed says that no access is granted in the namespace; nothing else is then read.
 	closed *refusal
-	// templateGone says that the template of a grant was deleted.
+	// templateGone says that the template of a grant was deleted, or that the one that a
+	// request has waited for does not exist.
 	templateGone bool
+	// enforced says that something limits requests with singleUse to one session.
+	enforced bool
 	// template is nil if it does not exist.
 	template v1alpha1.Template
 	// othersOpen are the user's other requests that count for the template's limit.
@@ -122,7 +125,7 @@ func (f *facts) disowned() bool {
 // others it reads by name from the API server, and only if the stage needs it. The
 // end of access never waits for that.
 func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alpha1.Request, now time.Time) (*facts, error) {
-	f := &facts{kind: r.kind, key: key, request: req}
+	f := &facts{kind: r.kind, key: key, request: req, enforced: r.options.SingleUse}
 	if req != nil {
 		f.end, f.invalid = v1alpha1.EndOf(req)
 		f.keepUntil = keepUntil(req, r.options.Retention)
@@ -151,15 +154,51 @@ func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alp
 		if f.closed = r.places.closed(key.Namespace); f.closed != nil {
 			return f, nil //nolint:nilerr // decide tells
 		}
-		err := r.readTarget(ctx, f)
-		if err == nil && f.template != nil {
-			err = r.promise(ctx, f)
-		}
-		return f, err
+		return f, r.readAsking(ctx, f, now)
 	case recorded, granted:
 		return f, errors.Join(r.readPod(ctx, f), r.missTemplate(ctx, f))
 	}
 	return f, nil
+}
+
+// readAsking reads what decides about a request that has nothing yet. That its template
+// has not come in time ends it, and so the API server has the last word.
+func (r *requests) readAsking(ctx context.Context, f *facts, now time.Time) error {
+	err := r.readTarget(ctx, f)
+	switch {
+	case err != nil:
+		return err
+	case f.template != nil:
+		return r.promise(ctx, f)
+	case now.Before(waitsUntil(f.request)):
+		return nil
+	}
+	if err := r.missTemplate(ctx, f); err != nil || f.templateGone {
+		return err
+	}
+	return r.errBehind(f)
+}
+
+// waitsUntil is how long a request waits for its template.
+func waitsUntil(req v1alpha1.Request) time.Time {
+	return req.GetCreationTimestamp().Add(v1alpha1.TemplateWait)
+}
+
+// templateLate reports whether the template did not come in time, or was made anew after
+// that.
+func (f *facts) templateLate() bool {
+	if f.template == nil {
+		return f.templateGone
+	}
+	return f.template.GetCreationTimestamp().After(waitsUntil(f.request))
+}
+
+// incomplete reports whether a request lacks what its template says, because that did not
+// exist when it was made.
+func (f *facts) incomplete() bool {
+	spec, made, came := f.request.GetRequestSpec(), f.request.GetCreationTimestamp(), f.template.GetCreationTimestamp()
+	narrower := f.template.GetAccessConfig().SingleUse && !spec.SingleUse
+	return spec.Requester != nil && !came.Before(&made) && (spec.Duration == "" || narrower)
 }
 
 // keepUntil returns how long a request is kept: from when its time is over, and not

@@ -1,7 +1,9 @@
 package access
 
 import (
+	"fmt"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -75,6 +77,11 @@ func (k kind) resource(request types.NamespacedName) types.NamespacedName {
 // noTemplate refuses a request whose template does not exist.
 func (k kind) noTemplate(namespace, name string) *refusal {
 	return refuse(v1alpha1.ReasonTemplateMissing, "%s %s/%s does not exist", k.template, namespace, name)
+}
+
+// waits says how long a request made at created waits for its template.
+func (k kind) waits(created time.Time) string {
+	return fmt.Sprintf(": the request waits for it until %s, and is then decided by it like any other", created.Add(v1alpha1.TemplateWait).UTC().Format(time.RFC3339))
 }
 
 // owner returns the request that an object with this name would belong to.

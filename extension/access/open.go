@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,7 +22,8 @@ const indexAsker = "asker"
 func (a *shared) indexRequests(ctx context.Context) error {
 	for _, kind := range []kind{podAccess, execAccess} {
 		err := a.cluster.GetFieldIndexer().IndexField(ctx, kind.newRequest(), indexAsker, func(obj client.Object) []string {
-			return []string{asker(obj.(v1alpha1.Request).GetRequestSpec())}
+			spec := obj.(v1alpha1.Request).GetRequestSpec()
+			return []string{asker(spec), inNamespace(spec)}
 		})
 		if err != nil {
 			return err
@@ -36,6 +38,36 @@ func asker(spec *v1alpha1.RequestSpec) string {
 		return ""
 	}
 	return spec.TemplateName + "/" + spec.Requester.Username
+}
+
+// inNamespace names a user and no template.
+func inNamespace(spec *v1alpha1.RequestSpec) string {
+	if spec.Requester == nil {
+		return ""
+	}
+	return "/" + spec.Requester.Username
+}
+
+// maxWaiting is how many requests of a user in a namespace may wait for templates that do
+// not exist: no template says it.
+const maxWaiting = 5
+
+// othersWaiting returns the names of the other requests of the same user that wait for
+// their templates, or have only just been made.
+func (a *shared) othersWaiting(ctx context.Context, k kind, req v1alpha1.Request) (names []string, err error) {
+	list := k.requests()
+	if err := a.cached.List(ctx, list, client.InNamespace(req.GetNamespace()), client.MatchingFields{indexAsker: inNamespace(req.GetRequestSpec())}); err != nil {
+		return nil, fmt.Errorf("listing the requests of %s: %w", inNamespace(req.GetRequestSpec()), err)
+	}
+	now := a.options.Clock.Now()
+	eachRequest(list, func(other v1alpha1.Request) {
+		found := meta.IsStatusConditionTrue(other.GetRequestStatus().Conditions, v1alpha1.ConditionTargetTemplateExists)
+		if other.GetUID() != req.GetUID() && !found && other.GetDeletionTimestamp().IsZero() && !v1alpha1.Over(other, now) {
+			names = append(names, other.GetName())
+		}
+	})
+	slices.Sort(names)
+	return names, nil
 }
 
 // othersOpen returns the other open requests of the same user by the same template

@@ -272,7 +272,9 @@ func startManagerProcess(t *testing.T, namespace string) *process {
 func awaitWebhooks(t *testing.T, namespace string) {
 	t.Helper()
 	testkit.Eventually(t, "the API server calls the webhooks", func(ctx context.Context) bool {
-		err := admin.Create(ctx, podRequest(namespace, "probe", "none"), client.DryRunAll)
-		return err != nil && strings.Contains(err.Error(), "PodAccessTemplate "+namespace+"/none does not exist")
+		probe := podRequest(namespace, "probe", "none")
+		probe.Spec.Duration = "0s"
+		err := admin.Create(ctx, probe, client.DryRunAll)
+		return err != nil && strings.Contains(err.Error(), "0s must be more than 0")
 	})
 }

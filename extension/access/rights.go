@@ -66,7 +66,7 @@ func toGrant() []rbacv1.PolicyRule {
 	return slices.Concat(toRead(), []rbacv1.PolicyRule{
 		rule(ourGroup, []string{"podaccesstemplates", "execaccesstemplates"}, "list", "watch"),
 		rule(ourGroup, []string{"podaccesstemplates/status", "execaccesstemplates/status", "podaccessrequests/status", "execaccessrequests/status"}, "patch"),
-		rule(ourGroup, []string{"podaccessrequests", "execaccessrequests"}, "delete"),
+		rule(ourGroup, []string{"podaccessrequests", "execaccessrequests"}, "patch", "delete"),
 		rule([]string{"apps"}, []string{"deployments", "daemonsets", "statefulsets", "replicasets"}, "list", "watch"),
 		rule([]string{"batch"}, []string{"jobs", "cronjobs"}, "list", "watch"),
 		rule([]string{"argoproj.io"}, []string{"rollouts"}, "list", "watch"),

@@ -118,15 +118,23 @@ func allowsDuration(t v1alpha1.Template, spec *v1alpha1.RequestSpec) *refusal {
 	if err != nil {
 		return refuse(v1alpha1.ReasonTemplateInvalid, "template %q: %v", t.GetName(), err)
 	}
-	duration, err := time.ParseDuration(spec.Duration)
-	if err != nil {
-		return refuse(v1alpha1.ReasonDurationInvalid, "spec.duration: %q is not a duration such as 90m or 1h30m", spec.Duration)
-	}
-	if duration <= 0 {
-		return refuse(v1alpha1.ReasonDurationInvalid, "spec.duration: %s must be more than 0; leave it out for the template's default, %s", spec.Duration, config.DefaultDuration)
+	duration, refused := durationOf(spec)
+	if refused != nil {
+		return refused
 	}
 	if duration > limit {
 		return refuse(v1alpha1.ReasonDurationTooLong, "spec.duration: %s exceeds the maximum of template %q, %s", spec.Duration, t.GetName(), config.MaxDuration)
 	}
 	return nil
+}
+
+func durationOf(spec *v1alpha1.RequestSpec) (time.Duration, *refusal) {
+	duration, err := time.ParseDuration(spec.Duration)
+	if err != nil {
+		return 0, refuse(v1alpha1.ReasonDurationInvalid, "spec.duration: %q is not a duration such as 90m or 1h30m", spec.Duration)
+	}
+	if duration <= 0 {
+		return 0, refuse(v1alpha1.ReasonDurationInvalid, "spec.duration: %s must be more than 0; leave it out for the template's default", spec.Duration)
+	}
+	return duration, nil
 }

@@ -42,7 +42,7 @@ func (s *stamp[T]) Mutate(ctx context.Context, obj T, req *extension.Request) er
 	t := s.kind.newTemplate()
 	err := s.live.Get(ctx, types.NamespacedName{Namespace: req.Namespace, Name: spec.TemplateName}, t)
 	if apierrors.IsNotFound(err) || spec.TemplateName == "" {
-		return nil // requestRules reports it
+		return nil // the request waits for it
 	}
 	if err != nil {
 		return fmt.Errorf("reading the template: %w", err)
@@ -68,7 +68,7 @@ func (s *stamp[T]) keep(spec *v1alpha1.RequestSpec, req *extension.Request) erro
 	if spec.Duration == "" {
 		spec.Duration = before.Duration
 	}
-	if spec.Duration != before.Duration {
+	if spec.Duration != before.Duration && before.Duration != "" {
 		endsNotInThePast(spec, old.GetCreationTimestamp(), now)
 	}
 	spec.SingleUse = spec.SingleUse || before.SingleUse

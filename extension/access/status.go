@@ -38,7 +38,9 @@ func newState(req v1alpha1.Request, end time.Time) *state {
 		UsedBy: before.UsedBy, RevokedAt: before.RevokedAt, Conditions: before.Conditions,
 	}, wanted: map[string]metav1.Condition{}}
 	if !end.IsZero() {
-		s.ExpiresAt = &metav1.Time{Time: end}
+		if req.GetRequestSpec().Duration != "" { // else its template will say
+			s.ExpiresAt = &metav1.Time{Time: end}
+		}
 		s.set(v1alpha1.ConditionAccessStillValid, true, "NotExpired", "")
 	}
 	return s
@@ -70,6 +72,13 @@ func (s *state) nothing(reason, message string) {
 	s.Ready, s.AccessMessage = false, ""
 	s.set(v1alpha1.ConditionAccessResourcesCreated, false, reason, message)
 	s.set(v1alpha1.ConditionAccessResourcesReady, false, reason, message)
+}
+
+// withoutTemplate says that access has ended because there is no template.
+func (s *state) withoutTemplate(why string) {
+	s.nothing(v1alpha1.ReasonTemplateMissing, why)
+	s.set(v1alpha1.ConditionTargetTemplateExists, false, v1alpha1.ReasonTemplateMissing, why)
+	s.set(v1alpha1.ConditionAccessStillValid, false, v1alpha1.ReasonTemplateMissing, why)
 }
 
 // choose says which Pod access is to, once and for all.

@@ -113,7 +113,7 @@ func (f *facts) story(d decision) (records []extension.Record) {
 func (f *facts) asked() (records []extension.Record) {
 	spec := f.request.GetRequestSpec()
 	if len(f.request.GetRequestStatus().Conditions) == 0 {
-		records = append(records, f.kind.about(f.request, storyAsked, "asks for access by template %s for %s: %s", spec.TemplateName, spec.Duration, cmp.Or(spec.Reason, "no reason given")))
+		records = append(records, f.kind.about(f.request, storyAsked, "asks for access by template %s for %s: %s", spec.TemplateName, cmp.Or(spec.Duration, "as long as it says"), cmp.Or(spec.Reason, "no reason given")))
 	}
 	if by := spec.Revoked; by != nil && !ended(f.request) {
 		revoked := f.kind.about(f.request, storyRevoked, "%s revokes the request of %s: %s", by.By, requesterOf(f.request), cmp.Or(by.Reason, "no reason given"))

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
@@ -69,6 +70,9 @@ func (v *requestRules[T]) validateCreate(ctx context.Context, obj T, req *extens
 		return err
 	}
 	t, err := v.template(ctx, req.Namespace, spec.TemplateName)
+	if refused, ok := errors.AsType[*refusal](err); ok {
+		return v.validateWait(ctx, obj, refused, req)
+	}
 	if err != nil {
 		return err
 	}
@@ -86,6 +90,31 @@ func (v *requestRules[T]) validateCreate(ctx context.Context, obj T, req *extens
 		return nil
 	}
 	return v.validateTarget(ctx, req.Namespace, *t.GetTargetRef(), obj.GetTargetPod())
+}
+
+// validateWait lets a request wait for its template. When that comes, the request is
+// decided like any other: for the user and the groups that were stamped now.
+func (v *requestRules[T]) validateWait(ctx context.Context, obj T, missing *refusal, req *extension.Request) error {
+	spec := obj.GetRequestSpec()
+	if problems := validation.IsDNS1123Subdomain(spec.TemplateName); len(problems) > 0 {
+		return refuse(reasonInvalidName, "spec.templateName: %q is not the name of a template: %s", spec.TemplateName, strings.Join(problems, ", "))
+	}
+	if spec.Duration != "" {
+		if _, refused := durationOf(spec); refused != nil {
+			return refused
+		}
+	}
+	waiting, err := v.othersWaiting(ctx, v.kind, obj)
+	if err != nil {
+		return err
+	}
+	if len(waiting) >= maxWaiting {
+		return refuse(v1alpha1.ReasonTooMany, "%s, and user %q has %d requests already that wait for their templates: %s; "+
+			"make the template first, or end one with kubectl access revoke NAME, which sets its spec.revoked",
+			missing.message, req.User().Username, len(waiting), strings.Join(waiting, ", "))
+	}
+	req.Warnf("%s%s", missing.message, v.kind.waits(v.options.Clock.Now()))
+	return nil
 }
 
 // noName refuses what cannot be the name of an object: the API server would take it for
@@ -140,6 +169,9 @@ func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extens
 	case obj.GetTargetPod() != old.GetTargetPod():
 		return refuse(reasonChanged, "spec.targetPod cannot be changed; make another request")
 	case apiequality.Semantic.DeepEqual(spec, before):
+		if v1alpha1.Over(old, v.options.Clock.Now()) {
+			req.Warnf("%s", refuseOver(old).message)
+		}
 		return nil // the rest of the metadata is RBAC's affair
 	case spec.TemplateName != before.TemplateName:
 		return refuse(reasonChanged, "spec.templateName cannot be changed; make another request")
@@ -157,6 +189,9 @@ func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extens
 		return nil
 	}
 	if user := req.User(); !isRequester(before.Requester, user) {
+		if me, err := v.reconciler(ctx); err != nil || user.Username == me {
+			return errors.Join(err, v.validateCompletion(ctx, spec, before, req))
+		}
 		return refuse(v1alpha1.ReasonNotAllowed, "spec.duration and spec.singleUse can be changed by the requester only, not by %q; "+
 			"to end the access set spec.revoked, if you may delete the request", user.Username)
 	}
@@ -164,6 +199,23 @@ func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extens
 		return refuseSingleUse()
 	}
 	return v.validateDuration(ctx, old, spec, req)
+}
+
+// validateCompletion lets the manager write what the template says into a request that
+// was made before it, and nothing else.
+func (v *requestRules[T]) validateCompletion(ctx context.Context, spec, before *v1alpha1.RequestSpec, req *extension.Request) error {
+	t, err := v.template(ctx, req.Namespace, spec.TemplateName)
+	if err != nil {
+		return err
+	}
+	config := t.GetAccessConfig()
+	if spec.Duration != before.Duration && (before.Duration != "" || spec.Duration != config.DefaultDuration) {
+		return refuse(reasonChanged, "spec.duration can be changed by the requester only; admitkit writes the default of template %q, where there was none", t.GetName())
+	}
+	if spec.SingleUse && !before.SingleUse && !config.SingleUse {
+		return refuse(reasonChanged, "spec.singleUse can be changed by the requester only, because template %q does not require it", t.GetName())
+	}
+	return nil
 }
 
 // validateOwners lets only those who may delete a request give it an owner: the garbage
@@ -250,9 +302,12 @@ func (v *requestRules[T]) mayDelete(ctx context.Context, req *extension.Request)
 
 // validateDuration lets access be shortened, which needs no template, and extended.
 func (v *requestRules[T]) validateDuration(ctx context.Context, old v1alpha1.Request, spec *v1alpha1.RequestSpec, req *extension.Request) error {
-	was, err := time.ParseDuration(old.GetRequestSpec().Duration)
-	if err != nil {
-		return refuseOver(old)
+	var was time.Duration
+	if before := old.GetRequestSpec().Duration; before != "" {
+		var err error
+		if was, err = time.ParseDuration(before); err != nil {
+			return refuseOver(old)
+		}
 	}
 	duration, err := time.ParseDuration(spec.Duration)
 	if err != nil || duration < 0 {
