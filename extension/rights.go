@@ -1,6 +1,9 @@
 package extension
 
-import rbacv1 "k8s.io/api/rbac/v1"
+import (
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
 
 // Entitled is implemented by an extension of any form, or by a part of one, that needs
 // rights on the cluster besides those of the manager. The command `manifests` grants
@@ -27,4 +30,33 @@ type NamespaceEntitled interface {
 // resources, or in every namespace. A ClusterRole grants them in any case.
 type ClusterEntitled interface {
 	ClusterRights() []rbacv1.PolicyRule
+}
+
+// Reader is implemented by an extension of any form, or by a part of one, that reads the
+// cluster through the cache of its manager:
+//
+//	func (t *tenant) Reads() []client.Object { return []client.Object{&corev1.Namespace{}} }
+//
+//	func (t *tenant) Register(mgr extension.Manager) error {
+//		t.client = mgr.GetKubeManager().GetClient()
+//		return nil
+//	}
+//
+// Reads returns one object of each kind, which can be empty. The form of the object is that
+// in which the extension reads: the Go type, which has to be in the manager's scheme, a
+// *unstructured.Unstructured, or a *metav1.PartialObjectMetadata, for which the cache holds
+// nothing but metadata. The last two name their kind (SetGroupVersionKind). Reads is called
+// more than once, first by AddExtension.
+//
+// The manager fills its cache with the objects, without their managedFields, before it
+// serves. Of a kind with namespaces it holds those in the watched namespace. The rights to
+// get, list and watch are those of [Entitled]: the command `manifests` grants them, and a
+// start without them is an error. A cache is behind the API server, usually by
+// milliseconds, and by as long as the connection is broken.
+//
+// In an admission, the client and the cache of mgr.GetKubeManager read no other kinds; that
+// is an error. Elsewhere, as in a [Reconciler], they begin to cache a kind when it is first
+// read, as controller-runtime does.
+type Reader interface {
+	Reads() []client.Object
 }

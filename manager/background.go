@@ -105,7 +105,10 @@ func (h electedManager) GetKubeManager() ctrlmanager.Manager { return h.kube }
 
 // newElected makes a controller-runtime manager that runs while it holds the Lease.
 func (m *Manager) newElected(kube ctrlmanager.Manager, b background) (ctrlmanager.Manager, error) {
-	options := m.kubeOptions()
+	options, err := m.kubeOptions()
+	if err != nil {
+		return nil, err
+	}
 	options.LeaderElection = true
 	options.LeaderElectionID = m.options.configurationName()
 	options.LeaderElectionNamespace = m.options.WebhookNamespace

@@ -38,6 +38,9 @@ func (m *Manager) addExtension(e any) error {
 			return fmt.Errorf("%T: %w", e, err)
 		}
 	}
+	if _, err := parts.Reads(m.options.Scheme, host.Serves|host.Reconciles); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.started {

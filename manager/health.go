@@ -78,7 +78,6 @@ const checkTimeout = 800 * time.Millisecond
 // addChecks makes readiness depend on everything that an admission needs.
 func (m *Manager) addChecks(kube ctrlmanager.Manager, source certs.Source) error {
 	checks := map[string]healthz.Checker{
-		"caches":      m.cachesSynced(kube),
 		"certificate": m.certificateTrusted(source),
 	}
 	if *m.options.RegisterWebHook {

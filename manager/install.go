@@ -36,6 +36,10 @@ type InstallOptions struct {
 	// unless the manager's Scheme has its type. A Namespace of the manager's own name
 	// replaces the one that would be made. Default: none.
 	Objects []client.Object
+	// CRDs are the CustomResourceDefinitions of kinds that extensions read
+	// ([extension.Reader]) and that others install: rights need their plurals. They are not
+	// among the manifests. Default: none.
+	CRDs []client.Object
 	// Resources are the requests and limits of each container; an empty value sets none.
 	// Default: requests for 50m CPU and 64Mi memory, and a limit of 256Mi memory, to which
 	// the programs keep.

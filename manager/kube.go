@@ -10,12 +10,16 @@ import (
 	"github.com/go-logr/zapr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/admitkit/admitkit/internal/host"
 )
 
 // reachTimeout is how long a start waits for an API server that does not answer: long
@@ -52,10 +56,15 @@ func (m *Manager) newKubeManager(health *health) (ctrlmanager.Manager, error) {
 	if err := addProcessMetrics(); err != nil {
 		return nil, err
 	}
-	kube, err := ctrlmanager.New(m.options.RESTConfig, m.kubeOptions())
+	options, err := m.kubeOptions()
+	if err != nil {
+		return nil, err
+	}
+	kube, err := ctrlmanager.New(m.options.RESTConfig, options)
 	if err != nil {
 		return nil, fmt.Errorf("Serving.MetricsAddress: %w", err)
 	}
+	health.ready["caches"] = m.cachesSynced(kube)
 	made := kubeManager{Manager: kube, health: health}
 	if m.options.Watching.LeaderElection {
 		made.elected = make(chan struct{})
@@ -63,7 +72,13 @@ func (m *Manager) newKubeManager(health *health) (ctrlmanager.Manager, error) {
 	return made, nil
 }
 
-func (m *Manager) kubeOptions() ctrlmanager.Options {
+func (m *Manager) kubeOptions() (ctrlmanager.Options, error) {
+	reads, err := m.parts.Reads(m.options.Scheme, host.Serves)
+	if err != nil {
+		return ctrlmanager.Options{}, err
+	}
+	guard := host.NewGuard(m.options.Scheme)
+	guard.Declare(reads)
 	// controller-runtime wants the names of controllers to be unique in the whole
 	// process, so a second manager in it would fail.
 	skipNameValidation := true
@@ -79,11 +94,19 @@ func (m *Manager) kubeOptions() ctrlmanager.Options {
 		Metrics:                metricsserver.Options{BindAddress: off(m.options.Serving.MetricsAddress)},
 		HealthProbeBindAddress: "0",
 		Controller:             config.Controller{SkipNameValidation: &skipNameValidation},
+		NewCache: func(config *rest.Config, options cache.Options) (cache.Cache, error) {
+			objects, err := cache.New(config, options)
+			return guard.Cache(objects), err
+		},
+		NewClient: func(config *rest.Config, options client.Options) (client.Client, error) {
+			kube, err := client.New(config, options)
+			return guard.Client(kube, options.Cache.Reader), err
+		},
 	}
 	if m.options.Namespace != "" {
 		options.Cache.DefaultNamespaces = map[string]cache.Config{m.options.Namespace: {}}
 	}
-	return options
+	return options, nil
 }
 
 // off returns the address in controller-runtime's form, in which "0" means none.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/internal/kinds"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -54,6 +55,9 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 	}
 	i := &installer{Manager: m, install: options, namespace: m.options.WebhookNamespace}
 	i.addOwn(definesKind)
+	if err := i.addKinds(slices.Concat(i.objects, options.CRDs)); err != nil {
+		return nil, err
+	}
 	i.addNamespace()
 	i.addOwn(func(object client.Object) bool { return !definesKind(object) })
 	if len(webhooks) > 0 {
@@ -61,10 +65,14 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 	}
 	apart := !m.once().empty() && m.options.Watching.ReconcilerUser == ""
 	if serves := len(webhooks) > 0; serves || !m.everywhere().empty() {
-		i.addServer(serves, apart)
+		if err := i.addServer(serves, apart); err != nil {
+			return nil, err
+		}
 	}
 	if apart {
-		i.addReconciler()
+		if err := i.addReconciler(); err != nil {
+			return nil, err
+		}
 	}
 	i.addNetwork(len(webhooks) > 0)
 	if err := i.checkNames(); err != nil {
@@ -84,6 +92,7 @@ type installer struct {
 	*Manager
 	install   InstallOptions
 	namespace string
+	kinds     kinds.Table
 	objects   []client.Object
 }
 
@@ -204,13 +213,15 @@ func (i *installer) secrets() []string {
 
 // addServer adds the replicas that serve, with their rights. apart says that another
 // process reconciles.
-func (i *installer) addServer(serves, apart bool) {
+func (i *installer) addServer(serves, apart bool) error {
 	name := i.install.Name
 	i.addServiceAccount(name)
 	if secrets := i.secrets(); serves {
 		i.addRole(name, name, i.namespace, rule("", []string{"secrets"}, []string{"get", "watch"}, secrets[len(secrets)-1]))
 	}
-	i.addRights(name, i.parts.ServerRights(), !i.everywhere().empty())
+	if err := i.addRights(name, host.Serves, i.parts.ServerRights(), !i.everywhere().empty()); err != nil {
+		return err
+	}
 	if serves && i.options.ServiceName != "" {
 		i.add(&corev1.Service{
 			TypeMeta: kind(corev1.SchemeGroupVersion, "Service"), ObjectMeta: i.meta(i.options.ServiceName, i.namespace),
@@ -221,11 +232,12 @@ func (i *installer) addServer(serves, apart bool) {
 	}
 	i.addBudget(name)
 	i.add(i.serverDeployment(name, serves, apart))
+	return nil
 }
 
 // addReconciler adds the replicas that reconcile and watch, of which one does, with
 // their rights.
-func (i *installer) addReconciler() {
+func (i *installer) addReconciler() error {
 	name := i.reconciler()
 	i.addServiceAccount(name)
 	// It refuses to run as another user than the one whom the servers believe.
@@ -240,9 +252,12 @@ func (i *installer) addReconciler() {
 	} else {
 		deployment.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
 	}
-	i.addRights(name, i.parts.ReconcilerRights(), len(i.once().watchers) > 0)
+	if err := i.addRights(name, host.Reconciles, i.parts.ReconcilerRights(), len(i.once().watchers) > 0); err != nil {
+		return err
+	}
 	i.observe(&deployment.Spec.Template.Spec.Containers[0])
 	i.add(deployment)
+	return nil
 }
 
 // reconciler names the Deployment and the ServiceAccount of what reconciles.
@@ -253,9 +268,12 @@ func (i *installer) reconcilerUser() string {
 	return "--reconciler-user=system:serviceaccount:" + i.namespace + ":" + i.reconciler()
 }
 
-// addRights grants what extensions ask for to the ServiceAccount of a process, and if it
-// has watchers the Pods.
-func (i *installer) addRights(account string, rights host.Rights, watchers bool) {
+// addRights grants what extensions ask for and read to the ServiceAccount of a process, and
+// if it has watchers the Pods.
+func (i *installer) addRights(account string, process host.Process, rights host.Rights, watchers bool) error {
+	if err := i.addReads(process, &rights); err != nil {
+		return err
+	}
 	name, watched, cluster := account+"-extensions", rights.Watched, rights.Cluster
 	if watchers {
 		watched = append([]rbacv1.PolicyRule{rule("", []string{"pods"}, []string{"list", "watch"})}, watched...)
@@ -269,6 +287,7 @@ func (i *installer) addRights(account string, rights host.Rights, watchers bool)
 		i.addRole(name, account, namespace, rights.Namespaces[namespace]...)
 	}
 	i.addClusterRole(name, account, cluster...)
+	return nil
 }
 
 // addBudget keeps one of several replicas running.

@@ -8,6 +8,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/internal/host"
 )
 
 // Reconcile runs only the reconcilers, and the watchers that do not ask to run in every
@@ -21,12 +23,12 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 		if once.empty() {
 			return errors.New("there is nothing to reconcile: no extension has a Reconciler, or a Watcher that runs in one replica")
 		}
-		return m.runBackground(ctx, background{}, once, false)
+		return m.runBackground(ctx, background{}, once, host.Reconciles)
 	})
 }
 
 // runBackground runs what does not answer admissions, with health checks and metrics.
-func (m *Manager) runBackground(ctx context.Context, everywhere, once background, again bool) error {
+func (m *Manager) runBackground(ctx context.Context, everywhere, once background, process host.Process) error {
 	if err := m.reach(ctx); err != nil {
 		return err
 	}
@@ -39,13 +41,13 @@ func (m *Manager) runBackground(ctx context.Context, everywhere, once background
 		return err
 	}
 	m.enter(ctx, kube, nil)
+	if _, err := m.startReads(ctx, kube, process); err != nil {
+		return err
+	}
 	if err := m.parts.RegisterRecorders(m); err != nil {
 		return err
 	}
-	if err := kube.AddReadyzCheck("caches", m.cachesSynced(kube)); err != nil {
-		return err
-	}
-	background, err := m.newBackground(kube, everywhere, once, again)
+	background, err := m.newBackground(kube, everywhere, once, process == host.Watches)
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,8 @@ type serving struct {
 	webhooks []*webhook.Webhook
 	server   *webhook.Server // nil if there are no webhooks
 	port     net.Listener    // nil unless Options.Port is FreePort
+	// readsSynced waits for the cache of what extensions read.
+	readsSynced func(context.Context) bool
 }
 
 // replicaSpread is how far apart replicas register that start together.
@@ -99,8 +101,8 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 	return s.server.Listen(ctx)
 }
 
-// run serves until ctx ends and the server has drained. It waits for a certificate
-// first, and registers only then.
+// run serves until ctx ends and the server has drained. It waits for the cache of what
+// extensions read and for a certificate first, and registers only then.
 //
 // Two parts run here, the server and the upkeep, each in a context that outlives
 // ctx. When ctx ends, one of them stops, and its end stops the other:
@@ -113,9 +115,14 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 // failure of one part stops the other, too.
 func (s *serving) run(ctx context.Context) error {
 	if s.server == nil {
-		close(s.ready)
+		if s.readsSynced(ctx) {
+			close(s.ready)
+		}
 		<-ctx.Done()
 		return nil
+	}
+	if !s.readsSynced(ctx) {
+		return s.server.Close() // stopped while waiting: not a failure
 	}
 	if err := s.source.Wait(ctx); err != nil {
 		err = errors.Join(err, s.server.Close())

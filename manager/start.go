@@ -8,6 +8,7 @@ import (
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/admitkit/admitkit/certs"
+	"github.com/admitkit/admitkit/internal/host"
 )
 
 // Start registers the extensions (unless RegisterWebHook is false), serves
@@ -58,12 +59,15 @@ func (m *Manager) start(ctx context.Context) error {
 		return err
 	}
 	m.enter(run, kube, s.source)
-	if err := m.parts.Register(m); err != nil {
+	once, process := m.once(), host.Serves|host.Reconciles
+	if m.options.Watching.ReconcilerUser != "" {
+		once, process = background{}, host.Serves
+	}
+	if s.readsSynced, err = m.startReads(ctx, kube, process); err != nil {
 		return err
 	}
-	once := m.once()
-	if m.options.Watching.ReconcilerUser != "" {
-		once = background{}
+	if err := m.parts.Register(m); err != nil {
+		return err
 	}
 	background, err := m.newBackground(kube, m.everywhere(), once, true)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 )
 
 // Watch runs only the watchers, until ctx ends or Stop is called.
@@ -21,7 +22,7 @@ func (m *Manager) Watch(ctx context.Context) error {
 		if len(m.parts.Watchers) == 0 {
 			return errors.New("there is no Watcher to run: add one with AddExtension")
 		}
-		return m.runBackground(ctx, m.everywhere(), background{watchers: m.once().watchers}, true)
+		return m.runBackground(ctx, m.everywhere(), background{watchers: m.once().watchers}, host.Watches)
 	})
 }
 

@@ -114,6 +114,9 @@ func gaveUp(ended, err error) error {
 // run runs the handlers, up to the first denial or failure.
 func (p *passage) run(ctx context.Context) {
 	defer p.object.release()
+	if p.onStep != nil {
+		ctx = context.WithValue(ctx, host.Admission, &host.Undeclared{})
+	}
 	if p.unseen != nil {
 		p.tellWitnesses(ctx)
 		return
@@ -158,7 +161,7 @@ func (p *passage) step(ctx context.Context, i int) (result, error) {
 	}
 	p.meters[i].observe(request.Operation, result, took)
 	if p.onStep != nil {
-		err = p.tell(handler, result, err, took)
+		err = p.tell(ctx, handler, result, err, took)
 	}
 	return result, err
 }

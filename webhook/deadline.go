@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/admitkit/admitkit/internal/host"
 )
 
 // requestContext is the context of an HTTP request with a deadline. It does what
@@ -46,6 +48,14 @@ func (c *requestContext) end(err error) {
 	if c.done != nil {
 		close(c.done)
 	}
+}
+
+// Value implements context.Context. It marks the context as that of an admission.
+func (c *requestContext) Value(key any) any {
+	if key == host.Admission {
+		return (*host.Undeclared)(nil) // nobody asks for them
+	}
+	return c.Context.Value(key)
 }
 
 // Deadline implements context.Context.

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"context"
 	"errors"
 	"runtime/debug"
 	"slices"
@@ -23,20 +24,23 @@ type Step struct {
 	Object []byte
 	// Err says why there is no decision; nil if there is one.
 	Err error
+	// Undeclared are the reads through the manager's cache that were refused, because no
+	// extension declares them (extension.Reader).
+	Undeclared []string
 	// Took is the time in the handler.
 	Took time.Duration
 }
 
 // tell reports a step. A panic of the function that it reports to is an error of the
 // request, as one of the handler would be.
-func (p *passage) tell(handler *host.Handler, result result, err error, took time.Duration) (told error) {
+func (p *passage) tell(ctx context.Context, handler *host.Handler, result result, err error, took time.Duration) (told error) {
 	defer func() {
 		if reason := recover(); reason != nil {
 			told = errors.New("OnStep panicked: " + panicText(reason))
 			p.log.Error("OnStep panicked", zap.String("extension", handler.Name), zap.Error(told), zap.ByteString("stack", debug.Stack()))
 		}
 	}()
-	step := Step{Extension: handler.Name, Result: result.String(), Object: slices.Clone(p.object.document.Raw), Err: err, Took: took}
+	step := Step{Extension: handler.Name, Result: result.String(), Object: slices.Clone(p.object.document.Raw), Err: err, Took: took, Undeclared: host.TakeUndeclared(ctx)}
 	if failure, ok := errors.AsType[*handlerError](err); ok {
 		step.Err = authorsError{failure}
 	}

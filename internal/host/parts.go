@@ -26,8 +26,8 @@ type Parts struct {
 
 // entitled is a part that may need rights, in the processes in which it runs.
 type entitled struct {
-	part               any
-	serves, reconciles bool
+	part                        any
+	serves, reconciles, watches bool
 }
 
 // Rights are the rules that parts need.
@@ -106,10 +106,12 @@ func where(e any) entitled {
 	}
 	_, answers := e.(extension.Extension)
 	_, reconciles := e.(extension.Reconciler)
-	if w, ok := e.(extension.Watcher); ok {
+	w, watches := e.(extension.Watcher)
+	if watches {
 		answers, reconciles = answers || EveryReplica(w), reconciles || !EveryReplica(w)
 	}
-	return entitled{part: e, serves: answers || !reconciles, reconciles: reconciles || !answers}
+	nothingElse := !answers && !reconciles
+	return entitled{part: e, serves: answers || nothingElse, reconciles: reconciles || nothingElse, watches: watches || nothingElse}
 }
 
 // EveryReplica reports whether a watcher asks to run in every replica.
@@ -220,21 +222,22 @@ func (p *Parts) rights(selected func(entitled) bool) Rights {
 			continue
 		}
 		if asks, ok := e.part.(extension.Entitled); ok {
-			all.Watched = appendNew(all.Watched, asks.Rights())
+			all.Watched = AppendNew(all.Watched, asks.Rights()...)
 		}
 		if asks, ok := e.part.(extension.NamespaceEntitled); ok {
 			for namespace, rules := range asks.NamespaceRights() {
-				all.Namespaces[namespace] = appendNew(all.Namespaces[namespace], rules)
+				all.Namespaces[namespace] = AppendNew(all.Namespaces[namespace], rules...)
 			}
 		}
 		if asks, ok := e.part.(extension.ClusterEntitled); ok {
-			all.Cluster = appendNew(all.Cluster, asks.ClusterRights())
+			all.Cluster = AppendNew(all.Cluster, asks.ClusterRights()...)
 		}
 	}
 	return all
 }
 
-func appendNew(rules, more []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+// AppendNew appends the rules that are not there yet.
+func AppendNew(rules []rbacv1.PolicyRule, more ...rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	for _, r := range more {
 		if !slices.ContainsFunc(rules, func(known rbacv1.PolicyRule) bool { return known.String() == r.String() }) {
 			rules = append(rules, r)

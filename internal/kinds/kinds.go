@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -22,6 +23,8 @@ import (
 type Table struct {
 	mu     sync.RWMutex
 	custom map[schema.GroupKind]Served
+	// definitions are the CustomResourceDefinitions of custom.
+	definitions []*unstructured.Unstructured
 }
 
 // Served says how an API server serves a kind.
@@ -240,5 +243,20 @@ func (t *Table) Add(crd *unstructured.Unstructured) error {
 		t.custom = map[schema.GroupKind]Served{}
 	}
 	t.custom[schema.GroupKind{Group: spec.Group, Kind: spec.Names.Kind}] = s
+	t.definitions = append(t.definitions, crd)
 	return nil
+}
+
+// Definitions returns the CustomResourceDefinitions that were added.
+func (t *Table) Definitions() []*unstructured.Unstructured {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return slices.Clone(t.definitions)
+}
+
+// ReadRule returns the right to read a kind through a cache, and whether the kind has
+// namespaces. It returns false for a kind that the table does not know.
+func (t *Table) ReadRule(kind schema.GroupKind) (rule rbacv1.PolicyRule, namespaced, known bool) {
+	s, known := t.Find(kind)
+	return rbacv1.PolicyRule{APIGroups: []string{kind.Group}, Resources: []string{s.Resource}, Verbs: []string{"get", "list", "watch"}}, s.Namespaced, known
 }

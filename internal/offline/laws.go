@@ -126,7 +126,7 @@ func (s *Step) check(req *Request, scheme *runtime.Scheme) ([]Breach, error) {
 }
 
 // Faults returns what the extension did that has no effect in a cluster: changes that are
-// lost, and calls without the right.
+// lost, calls without the right, and reads that it does not declare.
 func (s *Step) Faults() []Breach {
 	var faults []Breach
 	if s.Lost != "" {
@@ -138,7 +138,11 @@ func (s *Step) Faults() []Breach {
 	}
 	if len(s.Forbidden) > 0 {
 		forbidden := slices.Compact(slices.Sorted(slices.Values(s.Forbidden)))
-		faults = append(faults, Breach{s.Extension, "needs rights that it does not ask for; return them from Rights(), NamespaceRights() or ClusterRights()", strings.Join(forbidden, "\n")})
+		faults = append(faults, Breach{s.Extension, "needs rights that it does not ask for; return them from Rights(), NamespaceRights() or ClusterRights(), or the kind from Reads()", strings.Join(forbidden, "\n")})
+	}
+	if len(s.Undeclared) > 0 {
+		undeclared := slices.Compact(slices.Sorted(slices.Values(s.Undeclared)))
+		faults = append(faults, Breach{s.Extension, "reads what it does not declare", strings.Join(undeclared, "\n")})
 	}
 	return faults
 }

@@ -103,7 +103,7 @@ func (c *Cluster) authorize(p *call, rights *Rights) error {
 		resource := p.resource.GroupResource()
 		resource.Resource = need.path()
 		return apierrors.NewForbidden(resource, need.name, errors.New("the extensions "+need.String()+
-			": they do not ask for it by Rights(), NamespaceRights() or ClusterRights()"))
+			": they do not ask for it by Reads(), Rights(), NamespaceRights() or ClusterRights()"))
 	}
 	return nil
 }

@@ -79,9 +79,9 @@ The flags of the other subcommands are accepted, and those that are not listed h
 nothing.
 
 Exit codes: 0 everything is admitted; 1 something is denied, an extension with failure
-policy Fail failed, an extension changed an object in vain or lacks a right, or with
---strict an object reached no extension; 2 a flag, a manifest or a scope is wrong, or
-something is missing.`
+policy Fail failed, an extension changed an object in vain, lacks a right or reads what it
+does not declare, or with --strict an object reached no extension; 2 a flag, a manifest or
+a scope is wrong, or something is missing.`
 
 func newReview(name string, f *flags, build Build) *cobra.Command {
 	r := &review{flags: f, build: build}
@@ -178,7 +178,7 @@ func (t *totals) problem(strict bool) error {
 		text  string
 	}{
 		{t.denied, "denied"},
-		{t.faulty, "with an extension that does something in vain, or without the right"},
+		{t.faulty, "with an extension that does something in vain, without the right, or reads what it does not declare"},
 	} {
 		if p.count > 0 {
 			problems = append(problems, fmt.Sprintf("%d of %d %s", p.count, t.requests, p.text))
@@ -357,7 +357,7 @@ func (r *review) engine(cmd *cobra.Command, cluster *offline.Cluster) (engine *o
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := restrict(account, mgr); err != nil {
+	if err := restrict(account, mgr, cluster.Kinds); err != nil {
 		return nil, nil, wrong(err)
 	}
 	webhooks, err := mgr.Webhooks(cmd.Context())
@@ -392,9 +392,13 @@ func startCache(ctx context.Context, objects cache.Cache) (stop func()) {
 }
 
 // restrict gives an account the rights of the replicas that serve.
-func restrict(account *offline.Account, mgr *manager.Manager) error {
+func restrict(account *offline.Account, mgr *manager.Manager, kinds *offline.Kinds) error {
 	const name = "review"
-	installation, err := mgr.Manifests(manager.InstallOptions{Name: name, Image: name})
+	install := manager.InstallOptions{Name: name, Image: name}
+	for _, crd := range kinds.Definitions() {
+		install.CRDs = append(install.CRDs, crd)
+	}
+	installation, err := mgr.Manifests(install)
 	if err != nil {
 		return err
 	}

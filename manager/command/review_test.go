@@ -14,7 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -352,6 +354,7 @@ func TestAReviewOfASubresource(t *testing.T) {
 type tenant struct {
 	mgr    extension.Manager
 	rights []rbacv1.PolicyRule
+	reads  []client.Object
 }
 
 func (x *tenant) Register(mgr extension.Manager) error {
@@ -360,6 +363,8 @@ func (x *tenant) Register(mgr extension.Manager) error {
 }
 
 func (x *tenant) Rights() []rbacv1.PolicyRule { return x.rights }
+
+func (x *tenant) Reads() []client.Object { return x.reads }
 
 func (x *tenant) Mutate(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
 	core, err := x.mgr.GetKubeClient()
@@ -393,27 +398,47 @@ data: {tier: gold}
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	definition := filepath.Join(t.TempDir(), "crd.yaml")
+	if err := os.WriteFile(definition, []byte(`
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: gateways.example.com}
+spec: {group: example.com, names: {kind: Gateway, plural: gateways}, scope: Namespaced, versions: [{name: v1, served: true}]}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	rule := func(resource string, verbs ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{resource}, Verbs: verbs}
 	}
-	all := []rbacv1.PolicyRule{rule("namespaces", "get"), rule("configmaps", "list", "watch")}
+	all, reads := []rbacv1.PolicyRule{rule("namespaces", "get")}, []client.Object{&corev1.ConfigMap{}}
+	gateway := &unstructured.Unstructured{}
+	gateway.SetGroupVersionKind(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gateway"})
 	for name, test := range map[string]struct {
 		rights []rbacv1.PolicyRule
+		reads  []client.Object
 		args   []string
 		code   int
 		want   []string
 	}{
-		"all":        {all, []string{"--with", with}, 0, []string{"+    tenant: shop gold\n", "Pod default/web: audit annotation: tenant/command_test.tenant.tenant=shop\n"}},
-		"no objects": {all, nil, 1, []string{"no cluster: give the objects that the extensions read by --with"}},
-		"no rights": {nil, []string{"--with", with}, 1, []string{
+		"all":        {all, reads, []string{"--with", with}, 0, []string{"+    tenant: shop gold\n", "Pod default/web: audit annotation: tenant/command_test.tenant.tenant=shop\n"}},
+		"no objects": {all, reads, nil, 1, []string{"no cluster: give the objects that the extensions read by --with"}},
+		"no rights": {nil, reads, []string{"--with", with}, 1, []string{
 			"extension command_test.tenant needs rights that it does not ask for", `cannot get resource "namespaces" in API group "" in the namespace "default"`,
-			"1 of 1 denied; 1 of 1 with an extension that does something in vain, or without the right",
+			"1 of 1 denied; 1 of 1 with an extension that does something in vain, without the right, or reads what it does not declare",
 		}},
-		"nothing to read": {all, []string{"--with", os.DevNull}, 2, []string{"--with: /dev/null: contains no objects"}},
+		"a read that it does not declare": {all, nil, []string{"--with", with}, 1, []string{
+			"extension command_test.tenant reads what it does not declare:\nreading ConfigMap of v1 in an admission: no extension declares it: return it from Reads (extension.Reader)",
+			"1 of 1 denied; 1 of 1 with an extension that does something in vain, without the right, or reads what it does not declare",
+		}},
+		"a custom kind": {all, append(reads, gateway), []string{"--with", with}, 2, []string{
+			"Reads of *command_test.tenant: the plural of Gateway.example.com, for the rights to read it, is not known without the cluster",
+		}},
+		"a custom kind with its definition": {all, append(reads, gateway), []string{"--with", with + "," + definition}, 0, []string{"+    tenant: shop gold\n"}},
+		"nothing to read":                   {all, reads, []string{"--with", os.DevNull}, 2, []string{"--with: /dev/null: contains no objects"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			build := func(mgr *manager.Manager) error {
-				return mgr.AddExtension(extension.Mutating(&tenant{rights: test.rights}, extension.Scope{Name: "tenant", Timeout: 2 * time.Second}))
+				return mgr.AddExtension(extension.Mutating(&tenant{rights: test.rights, reads: test.reads}, extension.Scope{Name: "tenant", Timeout: 2 * time.Second}))
 			}
 			stdout, stderr, code := runBuilt(t, build, withTeam, append([]string{"review", "-f", "-"}, test.args...)...)
 			for _, want := range test.want {

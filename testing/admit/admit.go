@@ -28,7 +28,8 @@
 //   - changes nothing in vain, as a Validator does, and an [extension.Extension] that
 //     changes the Pod but returns no patch;
 //   - calls the API only with the rights that it asks for ([extension.Entitled],
-//     [extension.NamespaceEntitled], [extension.ClusterEntitled]). A call without the right fails as an API server's.
+//     [extension.NamespaceEntitled], [extension.ClusterEntitled], [extension.Reader]). A call without the right fails as
+//     an API server's.
 //
 // Each request is therefore sent three times: as it is, with the resulting object,
 // and as a dry run.
@@ -369,8 +370,10 @@ func (s *server) start() {
 			}
 			parts.Append(p)
 		}
-		account.Restrict(rightsOf(&parts))
-		err = parts.Register(s.host)
+		err = s.restrict(account, &parts)
+		if err == nil {
+			err = parts.Register(s.host)
+		}
 		for _, w := range parts.Watchers {
 			err = errors.Join(err, parts.RegisterWatcher(s.host, w))
 		}
@@ -391,15 +394,29 @@ func (s *server) start() {
 	})
 }
 
-// rightsOf returns the rights of the process that answers admissions. The manager has no
-// namespace, so those in the watched namespace are in the whole cluster.
-func rightsOf(parts *host.Parts) *offline.Rights {
+// restrict restricts an account, and what can be read by the client of the manager, to those
+// of the process that answers admissions. The manager has no namespace, so the rights in the
+// watched namespace are in the whole cluster.
+func (s *server) restrict(account *offline.Account, parts *host.Parts) error {
+	reads, err := parts.Reads(s.scheme, host.Serves)
+	if err != nil {
+		return err
+	}
+	s.host.guard.Declare(reads)
 	asked, rights := parts.ServerRights(), &offline.Rights{}
+	for _, read := range reads {
+		rule, _, known := s.cluster.Kinds.ReadRule(read.Kind.GroupKind())
+		if !known {
+			return fmt.Errorf("Reads of %s: the plural of %s is not known: %s", read.Part, read.Kind.GroupKind(), remedies[offline.TheKind])
+		}
+		rights.Grant("", rule)
+	}
 	rights.Grant("", slices.Concat(asked.Watched, asked.Cluster)...)
 	for namespace, rules := range asked.Namespaces {
 		rights.Grant(namespace, rules...)
 	}
-	return rights
+	account.Restrict(rights)
+	return nil
 }
 
 // Result is the outcome of a request.

@@ -235,6 +235,46 @@ func TestAnExtensionFindsACluster(t *testing.T) {
 	}
 }
 
+// team lets Pods into namespaces that have a team.
+type team struct {
+	reads []client.Object
+	kube  client.Reader
+}
+
+func (x *team) Reads() []client.Object { return x.reads }
+
+func (x *team) Register(mgr extension.Manager) error {
+	x.kube = mgr.GetKubeManager().GetClient()
+	return nil
+}
+
+func (x *team) Validate(ctx context.Context, _ *corev1.Pod, req *extension.Request) error {
+	var namespace corev1.Namespace
+	if err := x.kube.Get(ctx, client.ObjectKey{Name: req.Namespace}, &namespace); err != nil {
+		return err
+	}
+	if namespace.Labels["team"] == "" {
+		return extension.Denyf("namespace %s has no team", req.Namespace)
+	}
+	return nil
+}
+
+func namespaceMetadata() *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
+}
+
+func TestAnExtensionReadsTheObjectsThatAreGiven(t *testing.T) {
+	chain := admit.New(t, extension.Validating(&team{reads: []client.Object{&corev1.Namespace{}}}, extension.Scope{})).
+		With(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"team": "a"}}},
+			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lost"}})
+	if result := chain.In("shop", nil).Create(pod("web")); !result.Allowed {
+		t.Errorf("%+v", result)
+	}
+	if result := chain.In("lost", nil).Create(pod("web")); result.Reason == "" || result.Err != nil {
+		t.Errorf("%+v", result)
+	}
+}
+
 // verdict is a test that records errors instead of failing.
 type verdict struct {
 	testing.TB
@@ -290,7 +330,9 @@ func TestWhatKubernetesForbidsFailsTheTest(t *testing.T) {
 			pod.Labels = map[string]string{"a": "b"}
 			return admission.Response{}
 		}}, create, "because its response has no patch"},
-		"a call without the right": {&reads{}, create, `needs rights that it does not ask for; return them from Rights(), NamespaceRights() or ClusterRights():
+		"a read that is not declared": {extension.Validating(&team{}, extension.Scope{}), create, "extension admit_test.team reads what it does not declare:\nreading Namespace of v1 in an admission: no extension declares it: return it from Reads (extension.Reader), or ask the API server by GetAPIReader"},
+		"a read in another form":      {extension.Validating(&team{reads: []client.Object{namespaceMetadata()}}, extension.Scope{}), create, "reading Namespace of v1 as a *v1.Namespace: Reads (extension.Reader) returns that kind in another form"},
+		"a call without the right": {&reads{}, create, `needs rights that it does not ask for; return them from Rights(), NamespaceRights() or ClusterRights(), or the kind from Reads():
 cannot get resource "secrets" in API group "" in the namespace "default"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/webhook"
 )
@@ -36,6 +37,7 @@ type standIn struct {
 	core   corev1client.CoreV1Interface
 	kube   ctrlmanager.Manager
 	logger *zap.Logger
+	guard  *host.Guard
 }
 
 var _ extension.Manager = (*standIn)(nil)
@@ -43,7 +45,7 @@ var _ extension.Manager = (*standIn)(nil)
 func newHost(t testing.TB, transport http.RoundTripper, scheme *runtime.Scheme) (*standIn, error) {
 	h := &standIn{
 		ctx: t.Context(), logger: zaptest.NewLogger(t),
-		config: offline.Config(transport),
+		config: offline.Config(transport), guard: host.NewGuard(scheme),
 	}
 	var err error
 	if h.core, err = corev1client.NewForConfig(h.config); err != nil {
@@ -55,7 +57,8 @@ func newHost(t testing.TB, transport http.RoundTripper, scheme *runtime.Scheme) 
 		Controller: config.Controller{SkipNameValidation: new(true)}, // other tests have managers, too
 		NewClient: func(config *rest.Config, options client.Options) (client.Client, error) {
 			options.Cache = nil // the cache would have to be started
-			return client.New(config, options)
+			live, err := client.New(config, options)
+			return h.guard.Client(live, live), err
 		},
 	})
 	return h, err
