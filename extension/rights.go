@@ -10,6 +10,14 @@ import (
 // them by a Role in the watched namespace (the manager's Namespace option), or by a
 // ClusterRole if that is empty.
 //
+// Rights follow a scope that names its namespaces: if the NamespaceSelector of what
+// answers admissions has kubernetes.io/metadata.name In [...], a Role in each of these
+// grants them, and nothing elsewhere. They do not follow any other selector. If there is a
+// watched namespace, an extension whose scope selects more by labels, or everything, gets
+// admissions where it has no rights, and `manifests` warns of it: let it name the
+// namespaces, or be [NamespaceEntitled] or [ClusterEntitled], too, by which it says where it
+// needs rights.
+//
 // Who gets them depends on the form. What answers admissions, and a Watcher that runs in
 // every replica, give theirs to the servers. A [Reconciler] and any other [Watcher] give
 // theirs to the process that reconciles. A [Composite] gives its own rights to both, so

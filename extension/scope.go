@@ -32,6 +32,9 @@ type Scope struct {
 	// kube-node-lease: a webhook that is down must not keep the cluster, or
 	// itself, from starting. A scope on kinds that no cluster needs to start can
 	// select these, too, by [EveryNamespace].
+	//
+	// A selector that names its namespaces takes the extension's rights along, any other
+	// does not: see [Entitled].
 	NamespaceSelector *metav1.LabelSelector
 
 	// ObjectSelector selects objects by their labels. Default: all. It is not for

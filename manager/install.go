@@ -82,6 +82,8 @@ type Installation struct {
 	// Configurations are the webhook configurations that the registrar writes and
 	// repairs. Do not apply them: without their caBundle every call would fail.
 	Configurations []client.Object
+	// Warnings say what in this installation will probably not work as its author expects.
+	Warnings []string
 	// Webhooks are what the Configurations register.
 	Webhooks []*webhook.Webhook
 }

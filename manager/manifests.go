@@ -78,7 +78,7 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 	if err := i.checkNames(); err != nil {
 		return nil, err
 	}
-	installation := &Installation{Objects: i.objects, Webhooks: webhooks}
+	installation := &Installation{Objects: i.objects, Webhooks: webhooks, Warnings: i.warnings}
 	if len(webhooks) > 0 {
 		for _, object := range m.registration(webhooks).Objects() {
 			installation.Configurations = append(installation.Configurations, object)
@@ -94,6 +94,7 @@ type installer struct {
 	namespace string
 	kinds     kinds.Table
 	objects   []client.Object
+	warnings  []string
 }
 
 func (i *installer) add(objects ...client.Object) { i.objects = append(i.objects, objects...) }
@@ -279,6 +280,7 @@ func (i *installer) addRights(account string, process host.Process, rights host.
 		watched = append([]rbacv1.PolicyRule{rule("", []string{"pods"}, []string{"list", "watch"})}, watched...)
 	}
 	if i.options.Namespace != "" {
+		i.warnOutside(rights.Outside)
 		rights.Namespaces[i.options.Namespace] = append(watched, rights.Namespaces[i.options.Namespace]...)
 	} else {
 		cluster = append(watched, cluster...)
@@ -288,6 +290,19 @@ func (i *installer) addRights(account string, process host.Process, rights host.
 	}
 	i.addClusterRole(name, account, cluster...)
 	return nil
+}
+
+// warnOutside says whose rights do not follow its scope. To grant them everywhere would
+// be more than the watched namespace promises.
+func (i *installer) warnOutside(outside []host.Outside) {
+	for _, part := range outside {
+		warning := fmt.Sprintf("extension %s gets admissions from the namespaces of its own NamespaceSelector (%s), but its Rights are granted in %q alone, the watched namespace: "+
+			"elsewhere the API server forbids what it does; name the namespaces in the selector (%s in [...]), or ask by NamespaceRights or, for every namespace, by ClusterRights",
+			part.Name, metav1.FormatLabelSelector(part.Selector), i.options.Namespace, corev1.LabelMetadataName)
+		if !slices.Contains(i.warnings, warning) {
+			i.warnings = append(i.warnings, warning)
+		}
+	}
 }
 
 // addBudget keeps one of several replicas running.

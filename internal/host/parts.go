@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/extension"
 )
@@ -28,6 +29,8 @@ type Parts struct {
 type entitled struct {
 	part                        any
 	serves, reconciles, watches bool
+	// selectors are the NamespaceSelectors of its scope, or of those of its parts.
+	selectors []*metav1.LabelSelector
 }
 
 // Rights are the rules that parts need.
@@ -36,6 +39,9 @@ type Rights struct {
 	// those in the whole cluster, and Namespaces those in other namespaces by name.
 	Watched, Cluster []rbacv1.PolicyRule
 	Namespaces       map[string][]rbacv1.PolicyRule
+	// Outside are the parts whose Watched rules do not hold everywhere where they get
+	// admissions, unless every namespace is watched.
+	Outside []Outside
 }
 
 // maxDepth bounds how deep Composites nest. A Composite could be a part of itself.
@@ -73,6 +79,7 @@ func (p *Parts) add(e any, mgr extension.Manager, depth int) error {
 			return err
 		}
 	}
+	before := len(p.Handlers)
 	known := p.addForms(e, mgr)
 	if c, ok := e.(extension.Composite); ok {
 		if depth == 0 {
@@ -95,7 +102,9 @@ func (p *Parts) add(e any, mgr extension.Manager, depth int) error {
 	if !known {
 		return unknownForm(e)
 	}
-	p.addRoles(where(e))
+	at := where(e)
+	at.selectors = selectorsOf(p.Handlers[before:])
+	p.addRoles(at)
 	return nil
 }
 
@@ -222,7 +231,7 @@ func (p *Parts) rights(selected func(entitled) bool) Rights {
 			continue
 		}
 		if asks, ok := e.part.(extension.Entitled); ok {
-			all.Watched = AppendNew(all.Watched, asks.Rights()...)
+			all.grant(e, asks.Rights())
 		}
 		if asks, ok := e.part.(extension.NamespaceEntitled); ok {
 			for namespace, rules := range asks.NamespaceRights() {

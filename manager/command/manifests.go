@@ -64,6 +64,11 @@ caBundle, and repairs them.`,
 			if err != nil {
 				return wrong(err)
 			}
+			for _, warning := range installation.Warnings {
+				if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", warning); err != nil {
+					return err
+				}
+			}
 			return printInstallation(cmd.OutOrStdout(), installation)
 		},
 	}
@@ -256,6 +261,11 @@ func arguments(cmd *cobra.Command) []string {
 }
 
 func printInstallation(w io.Writer, installation *manager.Installation) error {
+	for _, warning := range installation.Warnings {
+		if _, err := fmt.Fprintf(w, "# WARNING: %s\n---\n", warning); err != nil {
+			return err
+		}
+	}
 	for i, object := range installation.Objects {
 		text, err := document(object)
 		if err != nil {

@@ -1,0 +1,113 @@
+package command_test
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/manager"
+)
+
+// reader is a Mutator that reads ConfigMaps.
+type reader struct{}
+
+func (reader) Mutate(context.Context, *corev1.Pod, *extension.Request) error { return nil }
+
+func (reader) Rights() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get"}}}
+}
+
+// decided is a reader that says where it needs rights.
+type decided struct{ reader }
+
+func (decided) ClusterRights() []rbacv1.PolicyRule { return reader{}.Rights() }
+
+// group is a Composite that reads ConfigMaps for its parts.
+type group struct {
+	selector *metav1.LabelSelector
+}
+
+func (g group) Parts(extension.Manager) ([]any, error) {
+	return []any{extension.MutatingFunc(stamp, extension.Scope{NamespaceSelector: g.selector})}, nil
+}
+
+func (group) Rights() []rbacv1.PolicyRule { return reader{}.Rights() }
+
+func TestRightsFollowTheScopeIfItNamesItsNamespaces(t *testing.T) {
+	byName := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "shop"}}
+	byNames := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: []string{"shop", "store"}},
+		{Key: "team", Operator: metav1.LabelSelectorOpExists},
+	}}
+	byLabel := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}
+	scoped := func(r extension.Mutator[*corev1.Pod], selector *metav1.LabelSelector) any {
+		return extension.Mutating(r, extension.Scope{NamespaceSelector: selector})
+	}
+	for name, test := range map[string]struct {
+		extension any
+		watched   string
+		want      string // where the Roles are, * for a ClusterRole
+		warns     string
+	}{
+		"the watched namespace, without a selector":              {scoped(reader{}, nil), "apps", "apps", ""},
+		"everywhere, if everything is watched":                   {scoped(reader{}, nil), "", "*", ""},
+		"the only one that it names":                             {scoped(reader{}, byName), "apps", "shop", ""},
+		"each that it names":                                     {scoped(reader{}, byNames), "apps", "shop store", ""},
+		"those that it names, although everything is watched":    {scoped(reader{}, byName), "", "shop", ""},
+		"the watched one, if it selects others by labels":        {scoped(reader{}, byLabel), "apps", "apps", "command_test.reader gets admissions from the namespaces of its own NamespaceSelector (team=a)"},
+		"the watched one, if it selects all":                     {scoped(reader{}, extension.EveryNamespace()), "apps", "apps", "ClusterRights"},
+		"everywhere, if it selects by labels and all is watched": {scoped(reader{}, byLabel), "", "*", ""},
+		"where it says, whatever it selects":                     {scoped(decided{}, byLabel), "apps", "* apps", ""},
+		"the watched one, for a Composite, whatever its parts":   {group{byName}, "apps", "apps", "command_test.group"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			build := func(mgr *manager.Manager) error { return mgr.AddExtension(test.extension) }
+			stdout, stderr, code := runBuilt(t, build, "", "manifests", "--image=x", "--service-name=stamp", "--namespace="+test.watched, "--webhook-namespace=my-system")
+			if code != 0 {
+				t.Fatal(stderr)
+			}
+			if got := strings.Join(rolesOfReader(t, stdout), " "); got != test.want {
+				t.Errorf("the rights hold in %s, want %s", got, test.want)
+			}
+			if test.warns == "" && (stderr != "" || strings.Contains(stdout, "WARNING")) {
+				t.Errorf("there is a warning: %s", stderr)
+			}
+			if test.warns != "" && !strings.HasPrefix(stderr, "warning: extension") || !strings.Contains(stderr, test.warns) {
+				t.Errorf("got %q, want a warning that says %q", stderr, test.warns)
+			}
+			if test.warns != "" && !strings.HasPrefix(stdout, "# WARNING: extension command_test.") {
+				t.Errorf("the warning is not in the output:\n%s", stdout)
+			}
+		})
+	}
+}
+
+// rolesOfReader returns where ConfigMaps may be read, * for everywhere.
+func rolesOfReader(t *testing.T, text string) []string {
+	t.Helper()
+	places := map[string]bool{}
+	for document := range strings.SplitSeq(text, "---\n") {
+		var role rbacv1.Role
+		if err := yaml.Unmarshal([]byte(document), &role); err != nil {
+			t.Fatal(err)
+		}
+		reads := slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
+			return slices.Contains(r.Resources, "configmaps") && slices.Contains(r.Verbs, "get")
+		})
+		switch {
+		case reads && role.Kind == "ClusterRole":
+			places["*"] = true
+		case reads:
+			places[role.Namespace] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(places))
+}
