@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/manager/command"
 )
@@ -85,6 +86,37 @@ func TestEveryRelativeLinkLeadsSomewhere(t *testing.T) {
 	}
 	if links < 50 {
 		t.Errorf("only %d links are found", links)
+	}
+}
+
+func TestTheProgramOfTheMigrationPageCompiles(t *testing.T) {
+	blocks, err := testkit.Blocks("../docs/from-eirinix.md", "go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "main.go")
+	after := blocks[1] + `
+type MyExtension struct{}
+
+func (*MyExtension) Handle(_ context.Context, _ extension.Manager, _ *corev1.Pod, _ admission.Request) (response admission.Response) {
+	return response
+}
+
+type MyWatcher struct{}
+
+func (*MyWatcher) Handle(context.Context, extension.Manager, watch.Event) {}
+`
+	imports := `
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+)
+`
+	if err := os.WriteFile(file, []byte(strings.Replace(after, "\n)\n", imports, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := testkit.Build(t.Context(), os.DevNull, file); err != nil {
+		t.Error(err)
 	}
 }
 
