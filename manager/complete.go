@@ -84,7 +84,7 @@ func (o *Options) completeAddresses() error {
 	o.Port = cmp.Or(o.Port, DefaultPort)
 	s.ServicePort = cmp.Or(s.ServicePort, DefaultServicePort)
 	if o.Port == FreePort && (o.ServiceName != "" || !o.Registration.UnregisterOnStop) {
-		return errors.New("Port: a free one (FreePort, --port 0) needs Registration.UnregisterOnStop (--unregister-on-stop), and no ServiceName: " +
+		return errors.New("Port: a free one needs Registration.UnregisterOnStop, and no ServiceName: " +
 			"each start has another port, and would take the webhooks of the last one for another installation's")
 	}
 	for _, port := range []struct {
@@ -241,7 +241,7 @@ func (o *Options) hosts() []string {
 // hasPort returns an error unless the port is known before the start.
 func (o *Options) hasPort() error {
 	if o.Port == FreePort {
-		return errors.New("Port: a free one (FreePort, --port 0) is for Start, which serves and registers in one process: name the port of the server")
+		return errors.New("Port: a free one is for Start, which serves and registers in one process: name the port of the server")
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func TestWhatNeedsThePortBeforeTheStartRefusesAFreeOne(t *testing.T) {
 		"Manifests":            manifests,
 		"KeepRegistered":       r.KeepRegistered(t.Context()),
 	} {
-		if err == nil || !strings.Contains(err.Error(), "Port: a free one (FreePort, --port 0) is for Start") {
+		if err == nil || !strings.Contains(err.Error(), "Port: a free one is for Start") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

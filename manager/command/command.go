@@ -99,6 +99,10 @@ Exit codes: 0 done; 1 failed, or denied by review; 2 a flag, option, scope or ma
 	f.bind(root, name)
 	s := subcommands{f, build}
 	root.AddCommand(s.start(), s.register(), s.serve(), s.reconcile(), s.unregister(), newReview(name, f, build), newManifests(name, f, build))
+	for _, sub := range root.Commands() {
+		run := sub.RunE
+		sub.RunE = func(cmd *cobra.Command, args []string) error { return inFlags(cmd.Flags(), run(cmd, args)) }
+	}
 	return root
 }
 

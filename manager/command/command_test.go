@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -178,10 +177,13 @@ func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode2(t *testing.T)
 		"an argument too many":  {[]string{"start", "now"}, `unknown command "now"`},
 		"a selector":            {[]string{"start", "--pod-selector=a b c"}, "--pod-selector:"},
 		"a log level":           {[]string{"start", "--zap-log-level=loud"}, "zap-log-level"},
-		"an option":             {[]string{"register", "--namespace=default", "--failure-policy=Never", "--kubeconfig=x"}, "FailurePolicy"},
-		"a free port":           {[]string{"start", "--namespace=default", "--advertise-host=x", "--port=0", "--kubeconfig=KUBECONFIG"}, "--port 0) needs Registration.UnregisterOnStop (--unregister-on-stop)"},
-		"a missing address":     {[]string{"start", "--namespace=default", "--kubeconfig=KUBECONFIG"}, "Serving.AdvertiseHost: required"},
-		"an unknown kubeconfig": {[]string{"unregister", "--namespace=default", "--kubeconfig=/does/not/exist"}, "KubeConfig: stat /does/not/exist"},
+		"an option":             {[]string{"register", "--namespace=default", "--failure-policy=Never", "--kubeconfig=x"}, "--failure-policy: \"Never\""},
+		"a free port":           {[]string{"start", "--namespace=default", "--advertise-host=x", "--port=0", "--kubeconfig=KUBECONFIG"}, "--port: a free one needs --unregister-on-stop, and no --service-name"},
+		"a missing address":     {[]string{"start", "--namespace=default", "--kubeconfig=KUBECONFIG"}, "--advertise-host: required, since there is no --service-name and --host is not"},
+		"a missing namespace":   {[]string{"start", "--advertise-host=x", "--kubeconfig=KUBECONFIG"}, "--webhook-namespace: required when --namespace is empty"},
+		"a wrong name":          {[]string{"review", "--namespace=default", "--fingerprint=A", "--kubeconfig=KUBECONFIG", "-f", "KUBECONFIG"}, "--fingerprint: \"A\""},
+		"own Pods":              {[]string{"manifests", "--namespace=default", "--service-name=x", "--image=x"}, "choose another --webhook-namespace, or name \"stamp\" in --allow-own-pods"},
+		"an unknown kubeconfig": {[]string{"unregister", "--namespace=default", "--kubeconfig=/does/not/exist"}, "--kubeconfig: stat /does/not/exist"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kubeConfig := writeKubeConfig(t)
@@ -232,32 +234,16 @@ var withoutFlag = []string{
 	"Context", "RESTConfig", "Scheme", "Logger", "RegisterWebHook", "Registration.Owner", "Certificates.OnChange", "Serving.TracerProvider",
 }
 
-// ofFlag are the options whose flag says what their group says in Go.
-var ofFlag = map[string]string{
-	"Certificates.Dir": "certificate-dir", "Registration.Annotations": "webhook-annotations", "Watching.QueueLength": "watcher-queue-length",
-}
-
 func TestThereIsAFlagForEveryOption(t *testing.T) {
-	flags := newCommand().PersistentFlags()
-	word := regexp.MustCompile("([a-z])([A-Z])")
+	flags := command.FlagsOfOptions(newCommand().PersistentFlags())
 	var check func(group string, options reflect.Type)
 	check = func(group string, options reflect.Type) {
 		for field := range options.Fields() {
-			if !field.IsExported() {
-				continue
-			}
 			path := group + field.Name
 			if field.Type.Kind() == reflect.Struct {
 				check(path+".", field.Type)
-				continue
-			}
-			name := strings.ToLower(word.ReplaceAllString(field.Name, "$1-$2"))
-			name = strings.NewReplacer("operator-", "", "kube-config", "kubeconfig", "foreign-cabundle", "foreign-ca-bundle", "califetime", "ca-lifetime").Replace(name)
-			if special := ofFlag[path]; special != "" {
-				name = special
-			}
-			if !slices.Contains(withoutFlag, path) && flags.Lookup(name) == nil {
-				t.Errorf("option %s has no flag --%s", path, name)
+			} else if field.IsExported() && slices.Contains(withoutFlag, path) == (flags[path] != "") {
+				t.Errorf("option %s has the flag --%s", path, flags[path])
 			}
 		}
 	}

@@ -217,9 +217,9 @@ func TestManifestsThatWouldNotWorkAreNotPrinted(t *testing.T) {
 		want string
 	}{
 		"no image":       {[]string{"manifests", "--namespace=apps"}, "Image"},
-		"no namespace":   {[]string{"manifests", "--image=x"}, "WebhookNamespace"},
+		"no namespace":   {[]string{"manifests", "--image=x"}, "--webhook-namespace: required when --namespace"},
 		"its own Pods":   {[]string{"manifests", "--image=x", "--namespace=apps"}, "the manager's own"},
-		"a folder":       {[]string{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=y", "--certificate-dir=/certs"}, "Certificates.LeafSecretName"},
+		"a folder":       {[]string{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=y", "--certificate-dir=/certs"}, "--certificate-dir: a Pod has no such folder; put the certificate into a Secret, and name it in --leaf-secret-name"},
 		"minus replicas": {[]string{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=y", "--replicas=-1"}, "Replicas"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -202,7 +202,7 @@ func TestAReviewSaysWhatIsWrongWithTheInput(t *testing.T) {
 		"an operation":          {withTeam, []string{"-f", "-", "--operation", "EAT"}, "operation \"EAT\""},
 		"old without an update": {withTeam, []string{"-f", "-", "--old", "x"}, "--old: only an UPDATE"},
 		"groups of nobody":      {withTeam, []string{"-f", "-", "--groups", "x"}, "--groups"},
-		"an option":             {withTeam, []string{"-f", "-", "--failure-policy", "Never"}, "FailurePolicy"},
+		"an option":             {withTeam, []string{"-f", "-", "--failure-policy", "Never"}, "--failure-policy: \"Never\""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, stderr, code := run(t, test.stdin, append([]string{"review"}, test.args...)...)

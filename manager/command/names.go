@@ -1,0 +1,74 @@
+package command
+
+import (
+	"cmp"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/admitkit/admitkit/manager"
+)
+
+// ofFlag are the options whose flag says what their group, or their type, says in Go.
+var ofFlag = map[string]string{
+	"Certificates.Dir": "certificate-dir", "Registration.Annotations": "webhook-annotations", "Watching.QueueLength": "watcher-queue-length",
+	"OperatorFingerprint": "fingerprint", "KubeConfig": "kubeconfig", "Registration.ForeignCABundle": "foreign-ca-bundle", "Certificates.CALifetime": "ca-lifetime",
+}
+
+var hump = regexp.MustCompile("([a-z])([A-Z])")
+
+// flagsOfOptions returns the flags by the paths of the options that they set, such as
+// leaf-secret-name by Certificates.LeafSecretName.
+func flagsOfOptions(set *pflag.FlagSet) map[string]string {
+	flags := map[string]string{}
+	var add func(group string, options reflect.Type)
+	add = func(group string, options reflect.Type) {
+		for field := range options.Fields() {
+			path := group + field.Name
+			if field.Type.Kind() == reflect.Struct {
+				add(path+".", field.Type)
+				continue
+			}
+			flag := cmp.Or(ofFlag[path], strings.ToLower(hump.ReplaceAllString(field.Name, "$1-$2")))
+			if set.Lookup(flag) != nil {
+				flags[path] = flag
+			}
+		}
+	}
+	add("", reflect.TypeFor[manager.Options]())
+	return flags
+}
+
+// inFlags returns an error of manager in the words of the command line, whose user does not
+// know the options but by their flags.
+func inFlags(set *pflag.FlagSet, err error) error {
+	if err == nil {
+		return nil
+	}
+	flags := flagsOfOptions(set)
+	// The API server's errors, too, have words such as Port and Namespace.
+	if !strings.Contains(err.Error(), "manager options: ") {
+		maps.DeleteFunc(flags, func(path, _ string) bool { return !strings.Contains(path, ".") && !hump.MatchString(path) })
+	}
+	// The longest first: ServiceName is also a part of other names.
+	paths := slices.SortedFunc(maps.Keys(flags), func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
+	for i, path := range paths {
+		paths[i] = regexp.QuoteMeta(path)
+	}
+	option := regexp.MustCompile(`\b(` + strings.Join(paths, "|") + `)\b`)
+	text := option.ReplaceAllStringFunc(err.Error(), func(path string) string { return "--" + flags[path] })
+	return &translated{text, err}
+}
+
+// translated is an error with another text.
+type translated struct {
+	text string
+	err  error
+}
+
+func (e *translated) Error() string { return e.text }
+func (e *translated) Unwrap() error { return e.err }
