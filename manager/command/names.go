@@ -39,6 +39,7 @@ func flagsOfOptions(set *pflag.FlagSet) map[string]string {
 			}
 		}
 	}
+	add("", reflect.TypeFor[manager.InstallOptions]())
 	add("", reflect.TypeFor[manager.Options]())
 	return flags
 }
