@@ -14,6 +14,10 @@ var (
 		Name: "admitkit_registration_repairs_total",
 		Help: "Writes of a webhook configuration, by what was wrong with it.",
 	}, []string{"kind"})
+	scopeUnserved = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "admitkit_scope_unserved_resources",
+		Help: "1 for a resource of a webhook's scope for which no admission comes, because the API server does not serve it.",
+	}, []string{"webhook", "resource"})
 	lastError = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "admitkit_last_error_timestamp_seconds",
 		Help: "Time of the last failure of the upkeep, in seconds since the epoch, by part.",
@@ -42,7 +46,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(registrationRepairs, lastError, watcherEvents, watcherDropped, watcherRelists, watcherPanics, watcherQueue)
+	metrics.Registry.MustRegister(registrationRepairs, scopeUnserved, lastError, watcherEvents, watcherDropped, watcherRelists, watcherPanics, watcherQueue)
 }
 
 // addProcessMetrics adds the metrics of the process and of the Go runtime, unless

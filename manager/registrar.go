@@ -14,9 +14,12 @@ import (
 // exist, and returns. It is for the registrar of a split deployment, and may be
 // called any number of times; each call takes one step of a rotation that is due.
 func (m *Manager) RegisterExtensions(ctx context.Context) error {
-	if _, err := m.registerOnce(ctx); err != nil {
+	u, err := m.registerOnce(ctx)
+	if err != nil {
 		return fmt.Errorf("manager: %w", err)
 	}
+	// What it finds is logged; it is no reason not to have registered.
+	_, _ = m.tellUnserved(ctx, u.registration.Webhooks, map[unserved]bool{})
 	return nil
 }
 

@@ -37,6 +37,12 @@ func (u *upkeep) run(ctx context.Context) error {
 			return nil
 		})
 	}
+	if u.registration != nil {
+		group.Go(func() error {
+			u.watchServed(ctx, u.registration.Webhooks)
+			return nil
+		})
+	}
 	u.runSource(ctx, trigger)
 	return group.Wait()
 }

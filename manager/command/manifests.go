@@ -114,7 +114,11 @@ func (i *install) installation(cmd *cobra.Command) (*manager.Installation, error
 	if install.Objects, err = place(known, install.Objects, mgr.GetWebhookNamespace()); err != nil {
 		return nil, err
 	}
-	return mgr.Manifests(install)
+	installation, err := mgr.Manifests(install)
+	if err != nil {
+		return nil, err
+	}
+	return installation, kinds.Check(installation.Webhooks)
 }
 
 // setDefaults sets the flags that an installation has unless they are given.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/manager/command"
 )
 
 // reader is a Mutator that reads ConfigMaps.
@@ -110,4 +112,44 @@ func rolesOfReader(t *testing.T, text string) []string {
 		}
 	}
 	return slices.Sorted(maps.Keys(places))
+}
+
+func TestManifestsOfAScopeThatNoRequestMatchesAreNotPrinted(t *testing.T) {
+	judge := func(scope extension.Scope) command.Build {
+		return func(mgr *manager.Manager) error {
+			return mgr.AddExtension(extension.ValidatingFunc(func(context.Context, *metav1.PartialObjectMetadata, *extension.Request) error { return nil }, scope))
+		}
+	}
+	for name, test := range map[string]struct {
+		scope extension.Scope
+		own   string
+		want  string
+	}{
+		"a match condition that does not compile": {
+			extension.Scope{Name: "judge", MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "typo", Expression: "request.nme == 'a'"}}}, "",
+			"the scope of webhook judge: MatchConditions[0]",
+		},
+		"a resource that Kubernetes does not have": {
+			extension.Scope{Name: "judge", Rules: extension.Resources("apps", "v1", []string{"deployment"}, admissionregistrationv1.Create)}, "",
+			"Rules[0]: Kubernetes has no resource deployment.apps, but deployments.apps",
+		},
+		"a plural that is not the one of the author's own kind": {
+			extension.Scope{Name: "judge", Rules: extension.Resources("example.com", "v1", []string{"chassises"}, admissionregistrationv1.Create)}, chassisCRD,
+			"its CustomResourceDefinition says chassis",
+		},
+		"a selector that selects nothing": {
+			extension.Scope{Name: "judge", ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}, MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: metav1.LabelSelectorOpDoesNotExist}}}}, "",
+			"ObjectSelector: ",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := []string{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=my-system"}
+			if test.own != "" {
+				args = append(args, "--with=-")
+			}
+			if stdout, stderr, code := runBuilt(t, judge(test.scope), test.own, args...); code != 2 || stdout != "" || !strings.Contains(stderr, test.want) {
+				t.Errorf("exit code %d: %q, want %q\n%s", code, stderr, test.want, stdout)
+			}
+		})
+	}
 }

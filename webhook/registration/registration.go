@@ -240,9 +240,13 @@ func (r *Registration) write(ctx context.Context, client rest.Interface, res res
 	if live != nil {
 		desired.ResourceVersion = live.ResourceVersion
 	}
+	before := live
 	live, err := apply(ctx, client, res, desired)
-	if err != nil || r.difference(live, desired) == "" {
-		return err
+	if err != nil {
+		return r.explained(err, res, before, desired)
+	}
+	if r.difference(live, desired) == "" {
+		return nil
 	}
 	// Server-side apply does not remove what others added, such as a match condition
 	// that is never true, which would switch off admission.
