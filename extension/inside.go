@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/internal/bridge"
@@ -66,6 +67,10 @@ func (inside) Admit(h *Handler) func(context.Context, runtime.Object, *Request) 
 
 func (inside) Respond(h *Handler) func(context.Context, runtime.Object, *Request) admission.Response {
 	return h.respond
+}
+
+func (inside) Watched(w *KindWatcher) (value any, scope WatchScope, object client.Object) {
+	return w.value, w.scope, w.object
 }
 
 func (inside) Warnings(r *Request) []string                  { return slices.Clone(r.warnings) }

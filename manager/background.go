@@ -150,5 +150,5 @@ func (m *Manager) addBackground(as extension.Manager, kube ctrlmanager.Manager, 
 			return err
 		}
 	}
-	return kube.Add(ctrlmanager.RunnableFunc(func(ctx context.Context) error { return m.watchPods(ctx, as, b.watchers) }))
+	return kube.Add(ctrlmanager.RunnableFunc(func(ctx context.Context) error { return m.watch(ctx, as, kube.GetRESTMapper(), b.watchers) }))
 }

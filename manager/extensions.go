@@ -41,6 +41,11 @@ func (m *Manager) addExtension(e any) error {
 	if _, err := parts.Reads(m.options.Scheme, host.Serves|host.Reconciles); err != nil {
 		return err
 	}
+	for _, w := range parts.Watchers {
+		if _, _, err := host.WatchedBy(w, m.options.Scheme); err != nil {
+			return err
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.started {

@@ -2,31 +2,31 @@ package manager
 
 import (
 	"context"
-	"fmt"
 	"runtime/debug"
 	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	clientgocache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 )
 
 // feed passes events to one watcher, one at a time, and remembers them.
 //
-// Changes of Pods wait in a queue of limited length. A change that finds the queue
+// Changes of objects wait in a queue of limited length. A change that finds the queue
 // full is dropped, and the feed is behind: when the queue is empty, it compares the
-// Pods that the watcher knows with the Pods that exist, and passes on the difference.
+// objects that the watcher knows with those that exist, and passes on the difference.
 // A slow watcher thus costs a bounded amount of memory, delays no other, and misses
 // only states that were over before it could look. A feed begins behind, which is how
-// the Pods that already exist come first.
+// those that already exist come first.
 //
-// The feed learns from the changes themselves which Pods exist. The informer's store
+// The feed learns from the changes themselves which objects exist. The informer's store
 // would be ahead of the changes, and an event from there could be followed by an
 // earlier one.
 type feed struct {
@@ -37,7 +37,7 @@ type feed struct {
 	startRV string
 
 	mu      sync.Mutex
-	present map[types.NamespacedName]*corev1.Pod
+	present map[types.NamespacedName]client.Object
 	queue   []change
 	behind  bool
 	// counts is false until the first list is complete. Events that are dropped
@@ -45,32 +45,32 @@ type feed struct {
 	counts bool
 	wake   chan struct{}
 
-	// told is the state of each Pod that the watcher knows. It belongs to run.
-	told map[types.NamespacedName]*corev1.Pod
+	// told is the state of each object that the watcher knows. It belongs to run.
+	told map[types.NamespacedName]client.Object
 }
 
-// change is a Pod in its present state, or in its last one if it was deleted.
+// change is an object in its present state, or in its last one if it was deleted.
 type change struct {
-	pod     *corev1.Pod
+	object  client.Object
 	deleted bool
 }
 
 var _ clientgocache.ResourceEventHandler = (*feed)(nil)
 
-func newFeed(watcher extension.Watcher, host extension.Manager, limit int, startRV string) *feed {
+func newFeed(watcher extension.Watcher, as extension.Manager, limit int, startRV string) *feed {
 	return &feed{
-		watcher: watcher, name: fmt.Sprintf("%T", watcher), host: host, limit: limit, startRV: startRV,
-		behind: true, wake: make(chan struct{}, 1), present: map[types.NamespacedName]*corev1.Pod{}, told: map[types.NamespacedName]*corev1.Pod{},
+		watcher: watcher, name: host.WatcherName(watcher), host: as, limit: limit, startRV: startRV,
+		behind: true, wake: make(chan struct{}, 1), present: map[types.NamespacedName]client.Object{}, told: map[types.NamespacedName]client.Object{},
 	}
 }
 
-// OnAdd takes a new Pod from the informer. Like the others, it does not block.
+// OnAdd takes a new object from the informer. Like the others, it does not block.
 func (f *feed) OnAdd(obj any, _ bool) { f.push(obj, false) }
 
-// OnUpdate takes a changed Pod.
+// OnUpdate takes a changed object.
 func (f *feed) OnUpdate(_, obj any) { f.push(obj, false) }
 
-// OnDelete takes a deleted Pod.
+// OnDelete takes a deleted object.
 func (f *feed) OnDelete(obj any) {
 	if missed, ok := obj.(clientgocache.DeletedFinalStateUnknown); ok {
 		obj = missed.Obj
@@ -79,16 +79,16 @@ func (f *feed) OnDelete(obj any) {
 }
 
 func (f *feed) push(obj any, deleted bool) {
-	pod, ok := obj.(*corev1.Pod)
+	object, ok := obj.(client.Object)
 	if !ok {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if deleted {
-		delete(f.present, keyOf(pod))
+		delete(f.present, keyOf(object))
 	} else {
-		f.present[keyOf(pod)] = pod
+		f.present[keyOf(object)] = object
 	}
 	if f.behind || len(f.queue) >= f.limit {
 		f.behind = true
@@ -96,7 +96,7 @@ func (f *feed) push(obj any, deleted bool) {
 			watcherDropped.WithLabelValues(f.name).Inc()
 		}
 	} else {
-		f.queue = append(f.queue, change{pod, deleted})
+		f.queue = append(f.queue, change{object, deleted})
 		watcherQueue.WithLabelValues(f.name).Set(float64(len(f.queue)))
 	}
 	notify(f.wake)
@@ -139,7 +139,7 @@ func (f *feed) next() []change {
 		watcherQueue.WithLabelValues(f.name).Set(float64(len(f.queue)))
 		return next
 	}
-	f.queue = nil // frees the Pods that were passed on
+	f.queue = nil // frees the objects that were passed on
 	if !f.behind {
 		return nil
 	}
@@ -148,8 +148,8 @@ func (f *feed) next() []change {
 	return f.missed()
 }
 
-// missed returns the changes from the Pods that the watcher knows to those that
-// exist: deletions first, then the Pods in the order in which they changed.
+// missed returns the changes from the objects that the watcher knows to those that
+// exist: deletions first, then the others in the order in which they changed.
 func (f *feed) missed() []change {
 	var changes []change
 	for key, known := range f.told {
@@ -158,60 +158,60 @@ func (f *feed) missed() []change {
 		}
 	}
 	deletions := len(changes)
-	for key, pod := range f.present {
-		if f.told[key] != pod {
-			changes = append(changes, change{pod, false})
+	for key, object := range f.present {
+		if f.told[key] != object {
+			changes = append(changes, change{object, false})
 		}
 	}
-	slices.SortFunc(changes[deletions:], func(a, b change) int { return order(a.pod.ResourceVersion, b.pod.ResourceVersion) })
+	slices.SortFunc(changes[deletions:], func(a, b change) int { return order(a.object.GetResourceVersion(), b.object.GetResourceVersion()) })
 	return changes
 }
 
-// tell passes on the events that lead from the state of a Pod that the watcher knows
+// tell passes on the events that lead from the state of an object that the watcher knows
 // to a change: none if the watcher knows it already.
 func (f *feed) tell(ctx context.Context, c change) {
-	key := keyOf(c.pod)
+	key := keyOf(c.object)
 	known := f.told[key]
-	same := known != nil && known.UID == c.pod.UID
+	same := known != nil && known.GetUID() == c.object.GetUID()
 	switch {
-	case c.deleted && known == nil, same && !c.deleted && known.ResourceVersion == c.pod.ResourceVersion:
+	case c.deleted && known == nil, same && !c.deleted && known.GetResourceVersion() == c.object.GetResourceVersion():
 		// An informer that lists again repeats what has not changed.
 	case c.deleted:
 		delete(f.told, key)
-		f.handle(ctx, watch.Deleted, c.pod)
+		f.handle(ctx, watch.Deleted, c.object)
 	case same:
-		f.told[key] = c.pod
-		f.handle(ctx, watch.Modified, c.pod)
+		f.told[key] = c.object
+		f.handle(ctx, watch.Modified, c.object)
 	case known != nil: // it was deleted and created again in between
 		delete(f.told, key)
 		f.handle(ctx, watch.Deleted, known)
 		f.tell(ctx, c)
 	default:
-		f.told[key] = c.pod
-		if f.startRV == "" || order(c.pod.ResourceVersion, f.startRV) > 0 {
-			f.handle(ctx, watch.Added, c.pod)
+		f.told[key] = c.object
+		if f.startRV == "" || order(c.object.GetResourceVersion(), f.startRV) > 0 {
+			f.handle(ctx, watch.Added, c.object)
 		}
 	}
 }
 
 // handle calls the watcher. A panic ends only that call.
-func (f *feed) handle(ctx context.Context, kind watch.EventType, pod *corev1.Pod) {
+func (f *feed) handle(ctx context.Context, kind watch.EventType, object client.Object) {
 	defer func() {
 		if reason := recover(); reason != nil {
 			watcherPanics.WithLabelValues(f.name).Inc()
 			f.host.GetLogger().Errorw("watcher panicked", "watcher", f.name, "event", kind,
-				"pod", pod.Namespace+"/"+pod.Name, "panic", reason, "stack", string(debug.Stack()))
+				"object", keyOf(object).String(), "panic", reason, "stack", string(debug.Stack()))
 		}
 	}()
 	watcherEvents.WithLabelValues(f.name, string(kind)).Inc()
-	f.watcher.Handle(ctx, f.host, watch.Event{Type: kind, Object: pod})
+	f.watcher.Handle(ctx, f.host, watch.Event{Type: kind, Object: object})
 }
 
-func keyOf(pod *corev1.Pod) types.NamespacedName {
-	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+func keyOf(object client.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
 }
 
-// order compares two resource versions of Pods, which are ordered (KEP-5504).
+// order compares two resource versions of one kind, which are ordered (KEP-5504).
 func order(a, b string) int {
 	if order, err := resourceversion.CompareResourceVersion(a, b); err == nil {
 		return order

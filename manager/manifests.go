@@ -220,7 +220,7 @@ func (i *installer) addServer(serves, apart bool) error {
 	if secrets := i.secrets(); serves {
 		i.addRole(name, name, i.namespace, rule("", []string{"secrets"}, []string{"get", "watch"}, secrets[len(secrets)-1]))
 	}
-	if err := i.addRights(name, host.Serves, i.parts.ServerRights(), !i.everywhere().empty()); err != nil {
+	if err := i.addRights(name, host.Serves, i.parts.ServerRights(), i.everywhere().watchers); err != nil {
 		return err
 	}
 	if serves && i.options.ServiceName != "" {
@@ -253,7 +253,7 @@ func (i *installer) addReconciler() error {
 	} else {
 		deployment.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
 	}
-	if err := i.addRights(name, host.Reconciles, i.parts.ReconcilerRights(), len(i.once().watchers) > 0); err != nil {
+	if err := i.addRights(name, host.Reconciles, i.parts.ReconcilerRights(), i.once().watchers); err != nil {
 		return err
 	}
 	i.observe(&deployment.Spec.Template.Spec.Containers[0])
@@ -270,15 +270,17 @@ func (i *installer) reconcilerUser() string {
 }
 
 // addRights grants what extensions ask for and read to the ServiceAccount of a process, and
-// if it has watchers the Pods.
-func (i *installer) addRights(account string, process host.Process, rights host.Rights, watchers bool) error {
+// what its watchers watch.
+func (i *installer) addRights(account string, process host.Process, rights host.Rights, watchers []extension.Watcher) error {
 	if err := i.addReads(process, &rights); err != nil {
 		return err
 	}
-	name, watched, cluster := account+"-extensions", rights.Watched, rights.Cluster
-	if watchers {
-		watched = append([]rbacv1.PolicyRule{rule("", []string{"pods"}, []string{"list", "watch"})}, watched...)
+	for _, w := range watchers {
+		if err := i.addWatch(w, &rights); err != nil {
+			return err
+		}
 	}
+	name, watched, cluster := account+"-extensions", rights.Watched, rights.Cluster
 	if i.options.Namespace != "" {
 		i.warnOutside(rights.Outside)
 		rights.Namespaces[i.options.Namespace] = append(watched, rights.Namespaces[i.options.Namespace]...)
@@ -289,6 +291,29 @@ func (i *installer) addRights(account string, process host.Process, rights host.
 		i.addRole(name, account, namespace, rights.Namespaces[namespace]...)
 	}
 	i.addClusterRole(name, account, cluster...)
+	return nil
+}
+
+// addWatch adds the right to watch what a watcher sees.
+func (i *installer) addWatch(w extension.Watcher, rights *host.Rights) error {
+	watched, ofKind, err := host.WatchedBy(w, i.options.Scheme)
+	if err != nil {
+		return err
+	}
+	kind := schema.GroupKind{Kind: "Pod"}
+	if ofKind {
+		kind = watched.Kind.GroupKind()
+	}
+	all, namespaced, known := i.kinds.ReadRule(kind)
+	if !known {
+		return fmt.Errorf("%s watches %s, whose plural, for the rights to do so, is not known without the cluster: give its CustomResourceDefinition (--with; InstallOptions.CRDs)", host.WatcherName(w), kind)
+	}
+	may := rule(kind.Group, all.Resources, []string{"list", "watch"})
+	if namespaced {
+		rights.Watched = host.AppendNew(rights.Watched, may)
+	} else {
+		rights.Cluster = host.AppendNew(rights.Cluster, may)
+	}
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
@@ -29,6 +30,7 @@ var inside = bridge.Inside.(interface {
 	Type(h *extension.Handler) reflect.Type
 	Admit(h *extension.Handler) func(context.Context, runtime.Object, *extension.Request) error
 	Respond(h *extension.Handler) func(context.Context, runtime.Object, *extension.Request) admission.Response
+	Watched(w *extension.KindWatcher) (value any, scope extension.WatchScope, object client.Object)
 	Warnings(r *extension.Request) []string
 	AuditAnnotations(r *extension.Request) map[string]string
 	DenialReason(err error) (reason string, denied bool)

@@ -79,6 +79,11 @@ func (p *Parts) add(e any, mgr extension.Manager, depth int) error {
 			return err
 		}
 	}
+	if w, ok := e.(*extension.KindWatcher); ok {
+		if err := checkWatcher(w); err != nil {
+			return err
+		}
+	}
 	before := len(p.Handlers)
 	known := p.addForms(e, mgr)
 	if c, ok := e.(extension.Composite); ok {
@@ -120,6 +125,9 @@ func where(e any) entitled {
 		answers, reconciles = answers || EveryReplica(w), reconciles || !EveryReplica(w)
 	}
 	nothingElse := !answers && !reconciles
+	if watches {
+		e = valueOf(w)
+	}
 	return entitled{part: e, serves: answers || nothingElse, reconciles: reconciles || nothingElse, watches: watches || nothingElse}
 }
 
@@ -191,7 +199,7 @@ func (p *Parts) RegisterRecorders(mgr extension.Manager) error {
 
 // RegisterWatcher gives a watcher its manager.
 func (p *Parts) RegisterWatcher(mgr extension.Manager, w extension.Watcher) error {
-	return p.register(mgr, w, fmt.Sprintf("%T", w))
+	return p.register(mgr, valueOf(w), WatcherName(w))
 }
 
 // register gives a value its manager, if it is [extension.Hosted], and once, although
@@ -297,6 +305,7 @@ func unknownForm(e any) error {
 		{"Handle", handleSignatures},
 		{"Mutate", "a Mutator has Mutate(context.Context, T, *extension.Request) error; add extension.Mutating(x, scope)"},
 		{"Validate", "a Validator has Validate(context.Context, T, *extension.Request) error; add extension.Validating(x, scope)"},
+		{"Watch", "a WatcherOf has Watch(context.Context, extension.Manager, watch.EventType, T); add extension.Watching(x, scope)"},
 		{"Reconcile", "a Reconciler has Reconcile(context.Context, reconcile.Request) (reconcile.Result, error) and Register(extension.Manager) error"},
 		{"Parts", "a Composite has Parts(extension.Manager) ([]any, error)"},
 	} {
