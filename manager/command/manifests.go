@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/internal/kinds"
+	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/manager"
 )
 
@@ -110,15 +111,15 @@ func (i *install) installation(cmd *cobra.Command) (*manager.Installation, error
 	if err != nil {
 		return nil, err
 	}
-	known := &kinds.Table{}
-	if install.Objects, err = place(known, install.Objects, mgr.GetWebhookNamespace()); err != nil {
+	known := &offline.Kinds{}
+	if install.Objects, err = place(&known.Table, install.Objects, mgr.GetWebhookNamespace()); err != nil {
 		return nil, err
 	}
 	installation, err := mgr.Manifests(install)
 	if err != nil {
 		return nil, err
 	}
-	return installation, kinds.Check(installation.Webhooks)
+	return installation, known.Check(installation.Webhooks)
 }
 
 // setDefaults sets the flags that an installation has unless they are given.
