@@ -47,6 +47,22 @@ func ordinalAddsTheOrdinal(t *testing.T, e *example) {
 	expect(t, "env of db", other.Spec.Containers[0].Env, nil)
 }
 
+// The test of the example itself says more.
+func tenantMarksWhatItsNamespaceHas(t *testing.T, e *example) {
+	namespace, err := e.client.CoreV1().Namespaces().Get(t.Context(), e.namespace, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace.Labels["example.admitkit.dev/tenant"] = "shop"
+	if _, err := e.client.CoreV1().Namespaces().Update(t.Context(), namespace, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	e.start(t)
+	pod := e.newPod("web", nil)
+	e.create(t, pod)
+	expect(t, "tenant of web", pod.Labels["example.admitkit.dev/tenant"], "shop")
+}
+
 func persiMountsTheVolumesOfBindings(t *testing.T, e *example) {
 	e.start(t)
 	pod := e.pod(t, "pod.yaml")

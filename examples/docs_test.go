@@ -120,6 +120,30 @@ func (*MyWatcher) Handle(context.Context, extension.Manager, watch.Event) {}
 	}
 }
 
+// TestTheGoOfConceptsIsThatOfAnExample keeps the excerpts on the page true: the examples
+// are compiled and tested.
+func TestTheGoOfConceptsIsThatOfAnExample(t *testing.T) {
+	excerpts, err := testkit.Blocks("../docs/concepts.md", "go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("*/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, excerpt := range excerpts {
+		if !slices.ContainsFunc(files, func(file string) bool {
+			text, err := os.ReadFile(file)
+			return err == nil && strings.Contains(string(text), excerpt)
+		}) {
+			t.Errorf("no example has:\n%s", excerpt)
+		}
+	}
+	if len(excerpts) == 0 {
+		t.Error("there is no excerpt")
+	}
+}
+
 var (
 	longFlag   = regexp.MustCompile(`--[a-z][a-z-]+`)
 	makeTarget = regexp.MustCompile(`(?m)(?:^    |^\$ |` + "`" + `)make ([a-z0-9-]+)`)

@@ -52,6 +52,7 @@ var programs = map[string]func(*testing.T, *example){
 	"noexec":          noexecDeniesTerminals,
 	"logstream":       logstreamPrintsLogs,
 	"service":         serviceKeepsAServiceForEachApp,
+	"tenant":          tenantMarksWhatItsNamespaceHas,
 	"deployment":      deploymentSpreadsPods,
 	"backup":          backupDeniesUnknownTimeZones,
 	"split/registrar": splitTakesTwoPrograms,
