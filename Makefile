@@ -17,7 +17,7 @@ CONTROLLER_GEN := $(TOOLS)/controller-gen
 HELM := $(TOOLS)/helm
 
 # What make generate writes.
-GENERATED := testing/fakes config/crd api docs/api.txt docs/options.md docs/metrics.md docs/security.md docs/access.md docs/audit/rights.md charts/admitkit/README.md charts/admitkit/files
+GENERATED := testing/fakes config/crd api examples/preview/v1 examples/preview/crd docs/api.txt docs/options.md docs/metrics.md docs/security.md docs/access.md docs/audit/rights.md charts/admitkit/README.md charts/admitkit/files
 
 .PHONY: help
 help: ## List the targets

@@ -442,3 +442,18 @@ func podloggerLogsEvents(t *testing.T, e *example) {
 	e.create(t, e.newPod("new", nil))
 	testkit.Eventually(t, "the new Pod is logged", func(context.Context) bool { return log.HasLine(`"ADDED"`, `"new"`) })
 }
+
+// previewRunsUntilItsTimeIsOver is the whole program; its own test has the details.
+func previewRunsUntilItsTimeIsOver(t *testing.T, e *example) {
+	e.start(t)
+	environments := e.samples(t, "environment.yaml")
+	e.create(t, environments[0])
+	if by, _, _ := unstructured.NestedString(environments[0].(*unstructured.Unstructured).Object, "spec", "requestedBy"); by != "admin" {
+		t.Errorf("requested by %q", by)
+	}
+	denies(t, e.kube.Create(t.Context(), environments[1]), "spec.ttl: 1000h0m0s: must be more than 0s")
+	testkit.Eventually(t, "it runs", func(ctx context.Context) bool {
+		_, err := e.client.AppsV1().Deployments(e.namespace).Get(ctx, "web", metav1.GetOptions{})
+		return err == nil
+	})
+}

@@ -59,13 +59,14 @@ var programs = map[string]func(*testing.T, *example){
 	"addenv":          addenvAddsAVariable,
 	"annotator":       annotatorCountsContainers,
 	"podlogger":       podloggerLogsEvents,
+	"preview":         previewRunsUntilItsTimeIsOver,
 }
 
 // The tests of this package share one real API server.
 var cluster *controlplane.ControlPlane
 
 func TestMain(m *testing.M) {
-	os.Exit(testkit.Main(m, controlplane.Options{CRDPaths: []string{"backup/crd.yaml"}}, func(c *controlplane.ControlPlane) error {
+	os.Exit(testkit.Main(m, controlplane.Options{CRDPaths: []string{"backup/crd.yaml", "preview/crd"}}, func(c *controlplane.ControlPlane) error {
 		cluster = c
 		return nil
 	}))
