@@ -43,6 +43,8 @@ const (
 // AccessConfig says who gets access, what they may do, and for how long.
 // +kubebuilder:validation:XValidation:rule="duration(self.defaultDuration) <= duration(self.maxDuration)",message="defaultDuration must not exceed maxDuration"
 // +kubebuilder:validation:XValidation:rule="size(self.allowedGroups) + size(self.allowedUsers) > 0",message="allowedGroups or allowedUsers must name somebody"
+// +kubebuilder:validation:XValidation:rule="!has(self.askFor) || size(self.allowedUsers) > 0",message="askFor needs allowedUsers: only they can be asked for, since the server does not know the groups of a user who does not ask"
+// +kubebuilder:validation:XValidation:rule="!has(self.askFor) || !has(self.subjects) || self.subjects == \"Requester\"",message="askFor needs subjects Requester: only the user who is asked for gets access"
 type AccessConfig struct {
 	// AllowedGroups are the groups whose members may request access.
 	// +optional
@@ -61,6 +63,12 @@ type AccessConfig struct {
 	// +kubebuilder:validation:items:XValidation:rule="self != ''",message="must not be empty: an empty name allows nobody; leave it out"
 	// +listType=set
 	AllowedUsers []string `json:"allowedUsers,omitempty"`
+
+	// AskFor are those who may ask for others, such as a bot of a chat: the request's
+	// onBehalfOf then names one of allowedUsers, who alone gets access. They need not
+	// be allowed themselves, and get no access by asking for others. Default: nobody.
+	// +optional
+	AskFor *AskFor `json:"askFor,omitempty"`
 
 	// DefaultDuration is how long access lasts when the request names no
 	// duration: a Go duration such as 90m or 1h30m.
@@ -110,7 +118,8 @@ type AccessConfig struct {
 	SingleUse bool `json:"singleUse,omitempty"`
 
 	// MaxConcurrent is how many requests of one user by this template may be open at
-	// the same time: granted, or waiting to be. One that has ended, was revoked, or
+	// the same time: granted, or waiting to be. A request on behalf of another counts
+	// for both users. One that has ended, was revoked, or
 	// was for a single session in a Pod of a workload and has been used, is not open.
 	// +optional
 	// +kubebuilder:default=5
@@ -129,6 +138,25 @@ type AccessConfig struct {
 	// +optional
 	// +kubebuilder:default=Keep
 	OnExpiry ExpiryAction `json:"onExpiry,omitempty"`
+}
+
+// AskFor says who may ask for others.
+// +kubebuilder:validation:XValidation:rule="(has(self.users) ? size(self.users) : 0) + (has(self.groups) ? size(self.groups) : 0) > 0",message="users or groups must name somebody; leave askFor out for nobody"
+type AskFor struct {
+	// Users may ask for others.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=1024
+	// +listType=set
+	Users []string `json:"users,omitempty"`
+	// Groups are those whose members may.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=1024
+	// +listType=set
+	Groups []string `json:"groups,omitempty"`
 }
 
 // ControllerTargetRef names the workload whose Pods, or Pod template, access is

@@ -125,13 +125,22 @@ type RequestSpec struct {
 	// +optional
 	SingleUse bool `json:"singleUse,omitempty"`
 
+	// OnBehalfOf is the name of the user who gets access, instead of the requester. It
+	// must be one of the template's allowedUsers: the groups of a user who does not ask
+	// are not known. The requester must be one of the template's askFor. Users whose
+	// names begin with system: cannot be asked for, ServiceAccounts among them. It
+	// cannot be changed. Default: the requester gets access.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	OnBehalfOf string `json:"onBehalfOf,omitempty"`
+
 	// Requester is who made the request. The server sets it, and replaces what a
 	// client writes here.
 	// +optional
 	Requester *Requester `json:"requester,omitempty"`
 
 	// Revoked ends access at once, and cannot be taken back. The requester may set
-	// it, and any user whom RBAC lets delete the request. Unlike a deletion it keeps
+	// it, the user who was asked for, and any user whom RBAC lets delete the request. Unlike a deletion it keeps
 	// the request as a record.
 	// +optional
 	Revoked *Revocation `json:"revoked,omitempty"`
@@ -214,6 +223,7 @@ type Use struct {
 // +kubebuilder:validation:XValidation:rule="!(has(oldSelf.singleUse) && oldSelf.singleUse) || (has(self.singleUse) && self.singleUse)",message="singleUse cannot be taken back; make another request"
 // +kubebuilder:validation:XValidation:rule="has(self.reason) == has(oldSelf.reason) && (!has(self.reason) || self.reason == oldSelf.reason)",message="reason cannot be changed; make another request"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.revoked) || (has(self.revoked) && self.revoked == oldSelf.revoked)",message="revoked cannot be changed: the request has been revoked"
+// +kubebuilder:validation:XValidation:rule=`(has(self.onBehalfOf) ? self.onBehalfOf : "") == (has(oldSelf.onBehalfOf) ? oldSelf.onBehalfOf : "")`,message="onBehalfOf cannot be changed; make another request"
 type PodAccessRequestSpec struct {
 	RequestSpec `json:",inline"`
 }
@@ -229,6 +239,7 @@ type PodAccessRequestSpec struct {
 // +kubebuilder:printcolumn:name="Template",type=string,JSONPath=`.spec.templateName`
 // +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.status.podName`
 // +kubebuilder:printcolumn:name="Requester",type=string,JSONPath=`.spec.requester.username`
+// +kubebuilder:printcolumn:name="For",type=string,JSONPath=`.spec.onBehalfOf`,priority=1
 // +kubebuilder:printcolumn:name="Expires",type=string,JSONPath=`.status.expiresAt`
 // +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
 type PodAccessRequest struct {
@@ -254,6 +265,7 @@ type PodAccessRequestList struct {
 // +kubebuilder:validation:XValidation:rule="!(has(oldSelf.singleUse) && oldSelf.singleUse) || (has(self.singleUse) && self.singleUse)",message="singleUse cannot be taken back; make another request"
 // +kubebuilder:validation:XValidation:rule="has(self.reason) == has(oldSelf.reason) && (!has(self.reason) || self.reason == oldSelf.reason)",message="reason cannot be changed; make another request"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.revoked) || (has(self.revoked) && self.revoked == oldSelf.revoked)",message="revoked cannot be changed: the request has been revoked"
+// +kubebuilder:validation:XValidation:rule=`(has(self.onBehalfOf) ? self.onBehalfOf : "") == (has(oldSelf.onBehalfOf) ? oldSelf.onBehalfOf : "")`,message="onBehalfOf cannot be changed; make another request"
 type ExecAccessRequestSpec struct {
 	RequestSpec `json:",inline"`
 
@@ -275,6 +287,7 @@ type ExecAccessRequestSpec struct {
 // +kubebuilder:printcolumn:name="Template",type=string,JSONPath=`.spec.templateName`
 // +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.status.podName`
 // +kubebuilder:printcolumn:name="Requester",type=string,JSONPath=`.spec.requester.username`
+// +kubebuilder:printcolumn:name="For",type=string,JSONPath=`.spec.onBehalfOf`,priority=1
 // +kubebuilder:printcolumn:name="Expires",type=string,JSONPath=`.status.expiresAt`
 // +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
 type ExecAccessRequest struct {
@@ -328,6 +341,18 @@ func (r *ExecAccessRequest) GetRequestStatus() *RequestStatus { return &r.Status
 
 // GetTargetPod implements [Request].
 func (r *ExecAccessRequest) GetTargetPod() string { return r.Spec.TargetPod }
+
+// Grantee returns the name of the user whose access it is: the one who is asked for, or
+// the requester. It is empty if the request did not pass admission.
+func (s *RequestSpec) Grantee() string {
+	switch {
+	case s.OnBehalfOf != "":
+		return s.OnBehalfOf
+	case s.Requester != nil:
+		return s.Requester.Username
+	}
+	return ""
+}
 
 // EndOf returns when the access of a request ends: at the end of spec.duration, or
 // when it was revoked, but never before the request was made. It follows from fields

@@ -85,8 +85,18 @@ func TestTheSchemas(t *testing.T) {
 		"an empty group":                {template("ExecAccessTemplate", `allowedGroups: [a, ""]`, target), "spec.accessConfig.allowedGroups[1]: Invalid value: \"\": must not be empty: an empty name allows nobody; leave it out"},
 		"an empty user":                 {template("PodAccessTemplate", `allowedUsers: [""]`, target), "spec.accessConfig.allowedUsers[0]: Invalid value: \"\": must not be empty"},
 		"a group twice":                 {template("ExecAccessTemplate", "allowedGroups: [a, b, a]", target), `spec.accessConfig.allowedGroups[2]: Duplicate value: "a"`},
-		"an unknown verb":               {template("ExecAccessTemplate", "allowedGroups: [a], verbs: [delete]", target), "verbs"},
-		"no verbs at all":               {template("ExecAccessTemplate", "allowedGroups: [a], verbs: []", target), "verbs"},
+		"others asked for in groups": {
+			template("ExecAccessTemplate", "allowedGroups: [a], askFor: {users: [bot]}", target), "askFor needs allowedUsers",
+		},
+		"others asked for by nobody": {
+			template("ExecAccessTemplate", "allowedUsers: [a], askFor: {users: []}", target), "users or groups must name somebody; leave askFor out",
+		},
+		"others asked for, and all get in": {
+			template("ExecAccessTemplate", "allowedUsers: [a], subjects: Groups, askFor: {groups: [bots]}", target), "askFor needs subjects Requester",
+		},
+		"somebody else afterwards": {request("PodAccessRequest", "web", "templateName: web, onBehalfOf: mallory"), "onBehalfOf cannot be changed"},
+		"an unknown verb":          {template("ExecAccessTemplate", "allowedGroups: [a], verbs: [delete]", target), "verbs"},
+		"no verbs at all":          {template("ExecAccessTemplate", "allowedGroups: [a], verbs: []", target), "verbs"},
 		"a kind of another group": {
 			template("ExecAccessTemplate", "allowedGroups: [a]", ", controllerTargetRef: {apiVersion: batch/v1, kind: Deployment, name: web}"), "apiVersion and kind must be",
 		},

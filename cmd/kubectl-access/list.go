@@ -44,7 +44,7 @@ request.`,
 		if err != nil || !mine {
 			return objects, err
 		}
-		return usable(ctx, cl, objects)
+		return usable(ctx, cl, objects, "")
 	})
 }
 
@@ -107,15 +107,15 @@ func (c *cli) list(ctx context.Context, cl client.Client, scope client.InNamespa
 	return objects, nil
 }
 
-// ofMine keeps the requests of the current user.
+// ofMine keeps the requests that the current user made, or that were made for them.
 func ofMine(ctx context.Context, cl client.Client, objects []client.Object) ([]client.Object, error) {
 	me, err := whoAmI(ctx, cl)
 	if err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(objects, func(object client.Object) bool {
-		by := object.(request).GetRequestSpec().Requester
-		return by == nil || by.Username != me.Username
+		spec := object.(request).GetRequestSpec()
+		return spec.Grantee() != me.Username && (spec.Requester == nil || spec.Requester.Username != me.Username)
 	}), nil
 }
 
@@ -126,9 +126,10 @@ func whoAmI(ctx context.Context, cl client.Client) (authenticationv1.UserInfo, e
 	return review.Status.UserInfo, explained(err)
 }
 
-// usable keeps the templates that the current user may use: those that name the user
-// or one of their groups, where RBAC lets them make the request.
-func usable(ctx context.Context, cl client.Client, templates []client.Object) ([]client.Object, error) {
+// usable keeps the templates that the current user may use, for the user onBehalf if that
+// is not "": those that name the user or one of their groups, where RBAC lets them make
+// the request.
+func usable(ctx context.Context, cl client.Client, templates []client.Object, onBehalf string) ([]client.Object, error) {
 	me, err := whoAmI(ctx, cl)
 	if err != nil {
 		return nil, err
@@ -140,8 +141,7 @@ func usable(ctx context.Context, cl client.Client, templates []client.Object) ([
 	may := map[place]bool{}
 	var found []client.Object
 	for _, object := range templates {
-		config := object.(v1alpha1.Template).GetAccessConfig()
-		if !slices.Contains(config.AllowedUsers, me.Username) && !slices.ContainsFunc(me.Groups, func(group string) bool { return slices.Contains(config.AllowedGroups, group) }) {
+		if !mayUse(object.(v1alpha1.Template).GetAccessConfig(), me, onBehalf) {
 			continue
 		}
 		at := place{object.GetNamespace(), kindOf(object)}
@@ -155,6 +155,19 @@ func usable(ctx context.Context, cl client.Client, templates []client.Object) ([
 		}
 	}
 	return found, nil
+}
+
+// mayUse reports whether a template lets a user ask, for the user onBehalf if that is
+// not "".
+func mayUse(config *v1alpha1.AccessConfig, me authenticationv1.UserInfo, onBehalf string) bool {
+	users, groups := config.AllowedUsers, config.AllowedGroups
+	if onBehalf != "" {
+		if config.AskFor == nil || !slices.Contains(config.AllowedUsers, onBehalf) {
+			return false
+		}
+		users, groups = config.AskFor.Users, config.AskFor.Groups
+	}
+	return slices.Contains(users, me.Username) || slices.ContainsFunc(me.Groups, func(group string) bool { return slices.Contains(groups, group) })
 }
 
 // mayCreate asks the API server whether the current user may make requests of a kind.

@@ -128,10 +128,14 @@ var templateColumns = []column{
 }
 
 func requester(req request) string {
-	if by := req.GetRequestSpec().Requester; by != nil {
-		return by.Username
+	spec := req.GetRequestSpec()
+	switch {
+	case spec.Requester == nil:
+		return ""
+	case spec.OnBehalfOf != "":
+		return spec.Requester.Username + " for " + spec.OnBehalfOf
 	}
-	return ""
+	return spec.Requester.Username
 }
 
 func moment(t *metav1.Time) string {

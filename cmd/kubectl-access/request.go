@@ -28,6 +28,7 @@ type ask struct {
 	duration time.Duration
 	reason   string
 	pod      string
+	onBehalf string
 	timeout  time.Duration
 	shell    bool
 	output   *output
@@ -51,6 +52,7 @@ func (c *cli) requestCommand(k *kind) *cobra.Command {
 	flags.VarP(durationFlag{&a.duration, moreThanZero}, "duration", "d", "duration of the access, such as 30m, 1h30m or 1d (default: the template's)")
 	flags.StringVarP(&a.reason, "reason", "r", "", "reason for the access")
 	flags.StringVar(&a.name, "name", "", "name of the request (default: the template's name and a suffix)")
+	flags.StringVar(&a.onBehalf, "for", "", "user who gets access instead of you, if the template lets you ask for others (askFor)")
 	flags.Var(durationFlag{&a.timeout, notBelowZero}, "timeout", "how long to wait until access is ready; 0 does not wait")
 	flags.BoolVar(&a.shell, "shell", false, "run the access command once access is ready")
 	if k == execRequests {
@@ -59,6 +61,7 @@ func (c *cli) requestCommand(k *kind) *cobra.Command {
 	}
 	a.output = c.addOutputFlags(cmd)
 	cmd.MarkFlagsMutuallyExclusive("shell", "output")
+	cmd.MarkFlagsMutuallyExclusive("shell", "for")
 	cmd.MarkFlagsMutuallyExclusive("shell", "template")
 	return cmd
 }
@@ -132,7 +135,7 @@ func (a *ask) create(ctx context.Context, cl client.Client, namespace, template 
 		req.SetGenerateName(generateName(template))
 	}
 	spec := req.GetRequestSpec()
-	spec.TemplateName, spec.Reason = template, a.reason
+	spec.TemplateName, spec.Reason, spec.OnBehalfOf = template, a.reason, a.onBehalf
 	if a.duration > 0 {
 		spec.Duration = short(a.duration)
 	}
@@ -165,7 +168,7 @@ func (a *ask) template(ctx context.Context, cl client.Client, namespace string, 
 	case len(args) == 0:
 		all, err := listOf(ctx, cl, a.kind.templates(), namespace)
 		if err == nil {
-			all, err = usable(ctx, cl, all)
+			all, err = usable(ctx, cl, all, a.onBehalf)
 		}
 		if err != nil || len(all) == 0 {
 			return "", exitf(codeUsage, "TEMPLATE is missing\nSee 'kubectl access %s --help'", a.kind.name)
@@ -204,7 +207,7 @@ func (a *ask) templateFor(ctx context.Context, cl client.Client, namespace, work
 	if len(fitting) == 0 {
 		return "", exitf(codeNotFound, "there is no %s for %s in namespace %s; 'kubectl access templates' shows those that are", a.kind.template, target, namespace)
 	}
-	yours, err := usable(ctx, cl, fitting)
+	yours, err := usable(ctx, cl, fitting, a.onBehalf)
 	switch {
 	case err != nil:
 		return "", err

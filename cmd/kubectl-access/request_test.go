@@ -109,6 +109,24 @@ func TestTemplatesOfMineAreThoseThatIMayUse(t *testing.T) {
 	kubectlAccess(t, nil, "templates", "-n", namespace, "--as", "frank").expect(t, 0, "web-for-ann")
 }
 
+func TestAskingForAnotherUserSaysForWhom(t *testing.T) {
+	anotherTemplate(t, "by-sales", func(config *v1alpha1.AccessConfig) {
+		config.AllowedUsers, config.AskFor = []string{"alice"}, &v1alpha1.AskFor{Groups: []string{"sales"}}
+	})
+	o := kubectlAccess(t, mallory, "exec", "by-sales", "-n", namespace, "--for", "alice", "-o", "jsonpath={.metadata.name} {.spec.requester.username} {.spec.onBehalfOf}").expect(t, 0, " mallory alice")
+	name, _, _ := strings.Cut(o.stdout, " ")
+	for _, user := range []*controlplane.User{alice, mallory} {
+		if line := regexp.MustCompile(name + `\s.*`).FindString(kubectlAccess(t, user, "list", "--mine", "-n", namespace).expect(t, 0).stdout); !strings.Contains(line, "mallory for alice") {
+			t.Errorf("the list of %s says %q", user.Name, line)
+		}
+	}
+	kubectlAccess(t, alice, "revoke", name, "-n", namespace).expect(t, 0)
+	kubectlAccess(t, mallory, "exec", "deployment/web", "-n", namespace, "--for", "alice").expect(t, 0, "execaccessrequests/by-sales-")
+	kubectlAccess(t, mallory, "exec", "by-sales", "-n", namespace, "--for", "carol").expect(t, 3, `refused: --for: user "carol" is not one of the allowedUsers "alice"`)
+	kubectlAccess(t, mallory, "exec", "by-sales", "-n", namespace, "--for", "alice", "--shell").expect(t, 2, "shell")
+	kubectlAccess(t, alice, "exec", "web", "-n", namespace, "--for", "carol").expect(t, 3, "refused: --for: template", "lets nobody ask for others")
+}
+
 func TestAnEndOnAnotherDayHasItsDateAndZone(t *testing.T) {
 	anotherTemplate(t, "web-for-days", func(config *v1alpha1.AccessConfig) { config.MaxDuration = "72h" })
 	command := cluster.Kubectl(t.Context(), alice, "access", "exec", "web-for-days", "-n", namespace, "-d", "1d12h", "--name", "for-days")

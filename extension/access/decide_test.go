@@ -97,6 +97,16 @@ func saysEnded(f *facts) {
 	f.request.GetRequestStatus().Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAccessStillValid, Status: metav1.ConditionFalse}}
 }
 
+// forOther has a user, of the group devs, ask for another, by a template that lets bots ask
+// for alice and system:admin.
+func forOther(user, other string, bots ...string) func(*facts) {
+	return func(f *facts) {
+		spec, config := f.request.GetRequestSpec(), f.template.GetAccessConfig()
+		spec.Requester.Username, spec.OnBehalfOf = user, other
+		config.AllowedUsers, config.AskFor = []string{"alice", "system:admin"}, &v1alpha1.AskFor{Users: bots}
+	}
+}
+
 func noTemplate(f *facts) { f.template = nil }
 func oneUse(f *facts)     { f.template.GetAccessConfig().SingleUse = true }
 func noDuration(f *facts) {
@@ -249,9 +259,16 @@ func TestWhyARequestIsNotGranted(t *testing.T) {
 		reason, condition string
 		waits, warns      bool
 	}{
-		"without a template":           {about(execAccess, func(f *facts) { f.template = nil }), "TemplateMissing", "TargetTemplateExists", false, true},
-		"without a requester":          {about(execAccess, spec(func(s *v1alpha1.RequestSpec) { s.Requester = nil })), "RequesterUnknown", "AccessResourcesCreated", false, true},
-		"not allowed":                  {about(execAccess, spec(func(s *v1alpha1.RequestSpec) { s.Requester.Groups = nil })), "NotAllowed", "AccessResourcesCreated", false, true},
+		"without a template":                    {about(execAccess, func(f *facts) { f.template = nil }), "TemplateMissing", "TargetTemplateExists", false, true},
+		"without a requester":                   {about(execAccess, spec(func(s *v1alpha1.RequestSpec) { s.Requester = nil })), "RequesterUnknown", "AccessResourcesCreated", false, true},
+		"not allowed":                           {about(execAccess, spec(func(s *v1alpha1.RequestSpec) { s.Requester.Groups = nil })), "NotAllowed", "AccessResourcesCreated", false, true},
+		"for a user who may not ask for others": {about(execAccess, forOther("bob", "alice", "bot")), "NotAllowed", "AccessResourcesCreated", false, true},
+		"for a user who is allowed by a group":  {about(execAccess, forOther("bot", "carol", "bot")), "NotAllowed", "AccessResourcesCreated", false, true},
+		"for a user of the system":              {about(execAccess, forOther("bot", "system:admin", "bot")), "NotAllowed", "AccessResourcesCreated", false, true},
+		"for who asks, by another door":         {about(execAccess, forOther("alice", "alice", "alice")), "NotAllowed", "AccessResourcesCreated", false, true},
+		"for one, by a template for groups": {about(execAccess, forOther("bot", "alice", "bot"), config(func(c *v1alpha1.AccessConfig) {
+			c.Subjects = v1alpha1.SubjectsGroups
+		})), "TemplateInvalid", "AccessResourcesCreated", false, true},
 		"for too long":                 {about(execAccess, spec(func(s *v1alpha1.RequestSpec) { s.Duration = "3h" })), "DurationTooLong", "AccessDurationsValid", false, true},
 		"by a template out of order":   {about(execAccess, config(func(c *v1alpha1.AccessConfig) { c.MaxDuration = "1m" })), "TemplateInvalid", "AccessDurationsValid", false, true},
 		"without a reason":             {about(execAccess, config(func(c *v1alpha1.AccessConfig) { c.RequireReason = true })), "ReasonMissing", "AccessResourcesCreated", false, true},

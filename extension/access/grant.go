@@ -140,7 +140,7 @@ func (r *requests) madePod(ctx context.Context, f *facts) (*corev1.Pod, error) {
 // what happens at the end, so that no later change of the template matters. The
 // request owns it.
 func newRole(k kind, req v1alpha1.Request, config *v1alpha1.AccessConfig, pod *corev1.Pod) (*rbacv1.Role, error) {
-	subjects, err := json.Marshal(subjectsOf(config, req.GetRequestSpec().Requester))
+	subjects, err := json.Marshal(subjectsOf(config, req.GetRequestSpec()))
 	if err != nil {
 		return nil, err
 	}
@@ -212,12 +212,12 @@ func rules(verbs []v1alpha1.AccessVerb, pod string) []rbacv1.PolicyRule {
 }
 
 // subjectsOf says to whom access is granted.
-func subjectsOf(config *v1alpha1.AccessConfig, requester *v1alpha1.Requester) []rbacv1.Subject {
+func subjectsOf(config *v1alpha1.AccessConfig, spec *v1alpha1.RequestSpec) []rbacv1.Subject {
 	subject := func(kind, name string) rbacv1.Subject {
 		return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 	}
-	if config.Subjects != v1alpha1.SubjectsGroups {
-		return []rbacv1.Subject{subject(rbacv1.UserKind, requester.Username)}
+	if config.Subjects != v1alpha1.SubjectsGroups || spec.OnBehalfOf != "" {
+		return []rbacv1.Subject{subject(rbacv1.UserKind, spec.Grantee())}
 	}
 	var subjects []rbacv1.Subject
 	for _, group := range config.AllowedGroups {

@@ -21,24 +21,36 @@ const indexAsker = "asker"
 
 func (a *shared) indexRequests(ctx context.Context) error {
 	for _, kind := range []kind{podAccess, execAccess} {
-		err := a.cluster.GetFieldIndexer().IndexField(ctx, kind.newRequest(), indexAsker, func(obj client.Object) []string {
-			spec := obj.(v1alpha1.Request).GetRequestSpec()
-			return []string{asker(spec), inNamespace(spec)}
-		})
-		if err != nil {
+		if err := a.cluster.GetFieldIndexer().IndexField(ctx, kind.newRequest(), indexAsker, askers); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// asker names a user and a template. No name of a template has a slash.
-func asker(spec *v1alpha1.RequestSpec) string {
-	if spec.Requester == nil {
-		return ""
+// askers returns by what a request is found.
+func askers(obj client.Object) []string {
+	spec := obj.(v1alpha1.Request).GetRequestSpec()
+	keys := []string{inNamespace(spec)}
+	for _, user := range users(spec) {
+		keys = append(keys, asker(spec, user))
 	}
-	return spec.TemplateName + "/" + spec.Requester.Username
+	return keys
 }
+
+// users are those for whom a request counts: who asks, and who is asked for.
+func users(spec *v1alpha1.RequestSpec) (names []string) {
+	if spec.Requester != nil {
+		names = append(names, spec.Requester.Username)
+	}
+	if spec.OnBehalfOf != "" {
+		names = append(names, spec.OnBehalfOf)
+	}
+	return names
+}
+
+// asker names a user and a template. No name of a template has a slash.
+func asker(spec *v1alpha1.RequestSpec, user string) string { return spec.TemplateName + "/" + user }
 
 // inNamespace names a user and no template.
 func inNamespace(spec *v1alpha1.RequestSpec) string {
@@ -70,22 +82,24 @@ func (a *shared) othersWaiting(ctx context.Context, k kind, req v1alpha1.Request
 	return names, nil
 }
 
-// othersOpen returns the other open requests of the same user by the same template
+// othersOpen returns the other open requests of the same users by the same template
 // that which selects, sorted by name.
 func (a *shared) othersOpen(ctx context.Context, k kind, req v1alpha1.Request, which func(v1alpha1.Request) bool) ([]v1alpha1.Request, error) {
-	list := k.requests()
-	if err := a.cached.List(ctx, list, client.InNamespace(req.GetNamespace()), client.MatchingFields{indexAsker: asker(req.GetRequestSpec())}); err != nil {
-		return nil, fmt.Errorf("listing the requests of %s: %w", asker(req.GetRequestSpec()), err)
-	}
 	now := a.options.Clock.Now()
 	var open []v1alpha1.Request
-	eachRequest(list, func(other v1alpha1.Request) {
-		if other.GetUID() != req.GetUID() && k.isOpen(other) && !v1alpha1.Over(other, now) && which(other) {
-			open = append(open, other)
+	for _, user := range users(req.GetRequestSpec()) {
+		list, key := k.requests(), asker(req.GetRequestSpec(), user)
+		if err := a.cached.List(ctx, list, client.InNamespace(req.GetNamespace()), client.MatchingFields{indexAsker: key}); err != nil {
+			return nil, fmt.Errorf("listing the requests of %s: %w", key, err)
 		}
-	})
+		eachRequest(list, func(other v1alpha1.Request) {
+			if other.GetUID() != req.GetUID() && k.isOpen(other) && !v1alpha1.Over(other, now) && which(other) {
+				open = append(open, other)
+			}
+		})
+	}
 	slices.SortFunc(open, func(x, y v1alpha1.Request) int { return cmp.Compare(x.GetName(), y.GetName()) })
-	return open, nil
+	return slices.CompactFunc(open, func(x, y v1alpha1.Request) bool { return x.GetUID() == y.GetUID() }), nil
 }
 
 // promises has the requests that this process grants, or will when they can be.
@@ -129,9 +143,19 @@ func (k kind) isOpen(req v1alpha1.Request) bool {
 	return req.GetDeletionTimestamp().IsZero() && (!used || k.makesPod)
 }
 
-// tooMany refuses a request of a user who has as many others open as the template
-// allows.
+// tooMany refuses a request of a user, or for one, who has as many others open as the
+// template allows.
 func tooMany(t v1alpha1.Template, spec *v1alpha1.RequestSpec, open []v1alpha1.Request) *refusal {
+	for _, user := range users(spec) {
+		of := slices.DeleteFunc(slices.Clone(open), func(other v1alpha1.Request) bool { return !slices.Contains(users(other.GetRequestSpec()), user) })
+		if refused := tooManyOf(t, user, of); refused != nil {
+			return refused
+		}
+	}
+	return nil
+}
+
+func tooManyOf(t v1alpha1.Template, user string, open []v1alpha1.Request) *refusal {
 	limit := int(t.GetAccessConfig().MaxConcurrent)
 	if limit == 0 {
 		limit = defaultMaxConcurrent
@@ -149,7 +173,7 @@ func tooMany(t v1alpha1.Template, spec *v1alpha1.RequestSpec, open []v1alpha1.Re
 		names = append(names, fmt.Sprintf("%d more", more))
 	}
 	return refuse(v1alpha1.ReasonTooMany, "template %q allows a user %d open requests, and %q has %d: %s; "+
-		"wait, or end one with kubectl access revoke NAME, which sets its spec.revoked", t.GetName(), limit, spec.Requester.Username, len(open), strings.Join(names, ", "))
+		"wait, or end one with kubectl access revoke NAME, which sets its spec.revoked", t.GetName(), limit, user, len(open), strings.Join(names, ", "))
 }
 
 // defaultMaxConcurrent is the CRD's default.

@@ -78,8 +78,6 @@ func promising(t *testing.T) (*requests, client.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cache := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&v1alpha1.ExecAccessRequest{}, indexAsker, func(object client.Object) []string {
-		return []string{asker(object.(v1alpha1.Request).GetRequestSpec())}
-	}).Build()
+	cache := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&v1alpha1.ExecAccessRequest{}, indexAsker, askers).Build()
 	return newRequests(&shared{options: Options{Clock: clocktesting.NewFakePassiveClock(created)}, cached: cache}, execAccess), cache
 }

@@ -84,8 +84,11 @@ func allows(t v1alpha1.Template, spec *v1alpha1.RequestSpec) *refusal {
 	if who == nil || who.Username == "" {
 		return refuse(v1alpha1.ReasonRequesterUnknown, "spec.requester is empty: the request did not pass admission")
 	}
-	member := slices.ContainsFunc(who.Groups, func(group string) bool { return slices.Contains(config.AllowedGroups, group) })
-	if !member && !slices.Contains(config.AllowedUsers, who.Username) {
+	if spec.OnBehalfOf != "" {
+		if refused := allowsFor(t, spec); refused != nil {
+			return refused
+		}
+	} else if !isOneOf(who, config.AllowedUsers, config.AllowedGroups) {
 		return refuse(v1alpha1.ReasonNotAllowed, "user %q is not allowed by template %q, which allows the groups %q and the users %q",
 			who.Username, t.GetName(), config.AllowedGroups, config.AllowedUsers)
 	}
@@ -99,6 +102,52 @@ func allows(t v1alpha1.Template, spec *v1alpha1.RequestSpec) *refusal {
 		return refuse(v1alpha1.ReasonSingleUse, "template %q requires spec.singleUse", t.GetName())
 	}
 	return nil
+}
+
+func isOneOf(who *v1alpha1.Requester, users, groups []string) bool {
+	return slices.Contains(users, who.Username) ||
+		slices.ContainsFunc(who.Groups, func(group string) bool { return slices.Contains(groups, group) })
+}
+
+// allowsFor checks a request for somebody else. The one who asks must be allowed to, and
+// the one who gets access must be allowed by name: only the groups of who asks are known.
+func allowsFor(t v1alpha1.Template, spec *v1alpha1.RequestSpec) *refusal {
+	if refused := canBeAskedFor(spec); refused != nil {
+		return refused
+	}
+	config, who := t.GetAccessConfig(), spec.Requester
+	switch {
+	case config.AskFor == nil:
+		return refuse(v1alpha1.ReasonNotAllowed, "spec.onBehalfOf: template %q lets nobody ask for others, which its spec.accessConfig.askFor would; leave spec.onBehalfOf out to ask for yourself", t.GetName())
+	case !isOneOf(who, config.AskFor.Users, config.AskFor.Groups):
+		return refuse(v1alpha1.ReasonNotAllowed, "spec.onBehalfOf: user %q may not ask for others by template %q, whose spec.accessConfig.askFor has the groups %q and the users %q",
+			who.Username, t.GetName(), config.AskFor.Groups, config.AskFor.Users)
+	case config.Subjects == v1alpha1.SubjectsGroups:
+		return refuse(v1alpha1.ReasonTemplateInvalid, "spec.onBehalfOf: template %q gives access to groups, and not to one user", t.GetName())
+	case !slices.Contains(config.AllowedUsers, spec.OnBehalfOf):
+		return refuse(v1alpha1.ReasonNotAllowed, "spec.onBehalfOf: user %q is not one of the allowedUsers %q of template %q; allowedGroups do not count, because the server does not know the groups of a user who does not ask",
+			spec.OnBehalfOf, config.AllowedUsers, t.GetName())
+	}
+	return nil
+}
+
+// canBeAskedFor refuses names that nobody may ask for, whatever a template says: those of
+// the system, with ServiceAccounts, do not ask for access by a chat.
+func canBeAskedFor(spec *v1alpha1.RequestSpec) *refusal {
+	switch {
+	case spec.OnBehalfOf == "":
+		return nil
+	case strings.HasPrefix(spec.OnBehalfOf, "system:"):
+		return refuse(v1alpha1.ReasonNotAllowed, "spec.onBehalfOf: %q is a user of the system, for whom nobody can ask; name a person", spec.OnBehalfOf)
+	case spec.Requester != nil && spec.OnBehalfOf == spec.Requester.Username:
+		return refuse(v1alpha1.ReasonNotAllowed, "spec.onBehalfOf: %q is who asks; leave it out to ask for yourself", spec.OnBehalfOf)
+	}
+	return nil
+}
+
+// isParty reports whether a request is a user's: they made it, or it was made for them.
+func isParty(spec *v1alpha1.RequestSpec, user authenticationv1.UserInfo) bool {
+	return isRequester(spec.Requester, user) || spec.OnBehalfOf != "" && spec.OnBehalfOf == user.Username
 }
 
 // isRequester reports whether a user made a request. Two users who had the same name

@@ -190,8 +190,8 @@ func (r *requests) report(req v1alpha1.Request, before *v1alpha1.RequestStatus, 
 	switch {
 	case !is(before.Conditions, created) && is(s.Conditions, created):
 		grantedTotal.WithLabelValues(r.kind.name).Inc()
-		r.event(req, corev1.EventTypeNormal, "AccessGranted", "Grant", "%s may access Pod %s until %s",
-			req.GetRequestSpec().Requester.Username, s.PodName, s.ExpiresAt.UTC().Format(time.RFC3339))
+		r.event(req, corev1.EventTypeNormal, "AccessGranted", "Grant", "%s may access Pod %s until %s%s",
+			req.GetRequestSpec().Grantee(), s.PodName, s.ExpiresAt.UTC().Format(time.RFC3339), askedBy(req.GetRequestSpec()))
 	case !meta.IsStatusConditionFalse(before.Conditions, valid) && meta.IsStatusConditionFalse(s.Conditions, valid):
 		if is(before.Conditions, created) {
 			expiredTotal.WithLabelValues(r.kind.name).Inc()

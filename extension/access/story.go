@@ -45,10 +45,28 @@ func (k kind) about(req v1alpha1.Request, action, format string, args ...any) ex
 	if who := req.GetRequestSpec().Requester; who != nil {
 		record.User = authenticationv1.UserInfo{Username: who.Username, UID: who.UID, Groups: who.Groups}
 	}
+	if other := req.GetRequestSpec().OnBehalfOf; other != "" && action != storyAsked {
+		record.User = authenticationv1.UserInfo{Username: other} // whose access it is
+	}
 	if status := req.GetRequestStatus(); status.PodName != "" {
 		record.Pod = corev1.ObjectReference{Name: status.PodName, UID: types.UID(status.PodUID)}
 	}
 	return record
+}
+
+// onBehalf and askedBy name the other one of a request on behalf of a user.
+func onBehalf(spec *v1alpha1.RequestSpec) string {
+	if spec.OnBehalfOf == "" {
+		return ""
+	}
+	return " on behalf of " + spec.OnBehalfOf
+}
+
+func askedBy(spec *v1alpha1.RequestSpec) string {
+	if spec.OnBehalfOf == "" || spec.Requester == nil {
+		return ""
+	}
+	return ", as asked by " + spec.Requester.Username
 }
 
 // toldRecords is how many records are known to have been made: an attempt that is made
@@ -113,7 +131,7 @@ func (f *facts) story(d decision) (records []extension.Record) {
 func (f *facts) asked() (records []extension.Record) {
 	spec := f.request.GetRequestSpec()
 	if len(f.request.GetRequestStatus().Conditions) == 0 {
-		records = append(records, f.kind.about(f.request, storyAsked, "asks for access by template %s for %s: %s", spec.TemplateName, cmp.Or(spec.Duration, "as long as it says"), cmp.Or(spec.Reason, "no reason given")))
+		records = append(records, f.kind.about(f.request, storyAsked, "asks for access%s by template %s for %s: %s", onBehalf(spec), spec.TemplateName, cmp.Or(spec.Duration, "as long as it says"), cmp.Or(spec.Reason, "no reason given")))
 	}
 	if by := spec.Revoked; by != nil && !ended(f.request) {
 		revoked := f.kind.about(f.request, storyRevoked, "%s revokes the request of %s: %s", by.By, requesterOf(f.request), cmp.Or(by.Reason, "no reason given"))
@@ -160,8 +178,8 @@ func (f *facts) ended(role *rbacv1.Role, d decision) extension.Record {
 // granted returns the record of a grant that is about to be made.
 func (f *facts) granted(pod choice) extension.Record {
 	spec := f.request.GetRequestSpec()
-	record := f.kind.about(f.request, storyGranted, "%s may access Pod %s until %s by template %s",
-		spec.Requester.Username, pod.name, f.end.UTC().Format(time.RFC3339), spec.TemplateName)
+	record := f.kind.about(f.request, storyGranted, "%s may access Pod %s until %s by template %s%s",
+		spec.Grantee(), pod.name, f.end.UTC().Format(time.RFC3339), spec.TemplateName, askedBy(spec))
 	record.Pod = corev1.ObjectReference{Name: pod.name, UID: pod.uid}
 	return record
 }
@@ -211,7 +229,7 @@ func (d *deletions) Validate(ctx context.Context, obj *unstructured.Unstructured
 
 func requesterOf(req v1alpha1.Request) string {
 	if who := req.GetRequestSpec().Requester; who != nil {
-		return who.Username
+		return who.Username + onBehalf(req.GetRequestSpec())
 	}
 	return "nobody"
 }

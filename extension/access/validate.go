@@ -60,6 +60,9 @@ func (v *requestRules[T]) validateCreate(ctx context.Context, obj T, req *extens
 	if want := (&v1alpha1.Requester{Username: user.Username, UID: user.UID, Groups: user.Groups}); !apiequality.Semantic.DeepEqual(spec.Requester, want) {
 		return refuse(v1alpha1.ReasonRequesterUnknown, "spec.requester does not name the user who makes the request, %q: leave it out; requests of others cannot be made, nor restored from a backup", user.Username)
 	}
+	if refused := canBeAskedFor(spec); refused != nil {
+		return refused
+	}
 	if spec.Revoked != nil {
 		return refuse(reasonChanged, "spec.revoked: a request cannot be revoked before it is made; leave it out")
 	}
@@ -154,8 +157,8 @@ func (v *requestRules[T]) template(ctx context.Context, namespace, name string) 
 	return t, nil
 }
 
-// validateUpdate lets the requester shorten, extend and narrow the request, and
-// revoke it, which those who may delete it may do too. Nothing else changes.
+// validateUpdate lets the requester, and the user who was asked for, shorten, extend and
+// narrow the request, and revoke it, which those who may delete it may do too. Nothing else changes.
 func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extension.Request) error {
 	old := v.kind.newRequest()
 	if err := req.Old(old); err != nil {
@@ -177,6 +180,8 @@ func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extens
 		return refuse(reasonChanged, "spec.templateName cannot be changed; make another request")
 	case !apiequality.Semantic.DeepEqual(spec.Requester, before.Requester):
 		return refuse(reasonChanged, "spec.requester cannot be changed")
+	case spec.OnBehalfOf != before.OnBehalfOf:
+		return refuse(reasonChanged, "spec.onBehalfOf cannot be changed; make another request")
 	case spec.Reason != before.Reason:
 		return refuse(reasonChanged, "spec.reason cannot be changed; make another request")
 	case v1alpha1.Over(old, v.options.Clock.Now()):
@@ -188,7 +193,7 @@ func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extens
 	if spec.Duration == before.Duration && spec.SingleUse == before.SingleUse {
 		return nil
 	}
-	if user := req.User(); !isRequester(before.Requester, user) {
+	if user := req.User(); !isParty(before, user) {
 		if me, err := v.reconciler(ctx); err != nil || user.Username == me {
 			return errors.Join(err, v.validateCompletion(ctx, spec, before, req))
 		}
@@ -259,11 +264,11 @@ func (v *requestRules[T]) validateRevocation(ctx context.Context, old v1alpha1.R
 	if revoked == nil {
 		return nil
 	}
-	user, who := req.User(), old.GetRequestSpec().Requester
+	user := req.User()
 	if revoked.By != user.Username || revoked.At == nil { // a webhook after ours may have changed it
 		return refuse(reasonChanged, "spec.revoked does not say that it is user %q who revokes the request now", user.Username)
 	}
-	if isRequester(who, user) {
+	if isParty(old.GetRequestSpec(), user) {
 		return nil
 	}
 	may, err := v.mayDelete(ctx, req)
@@ -327,7 +332,9 @@ func (v *requestRules[T]) validateExtension(ctx context.Context, spec *v1alpha1.
 	}
 	// The requester may have left the group since they asked.
 	now := spec.DeepCopy()
-	now.Requester.Groups = req.User().Groups
+	if isRequester(now.Requester, req.User()) {
+		now.Requester.Groups = req.User().Groups
+	}
 	if refused := allows(t, now); refused != nil {
 		return refused
 	}

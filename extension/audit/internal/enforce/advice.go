@@ -45,7 +45,7 @@ func (g *grants) pending(ctx context.Context, a *act.Act) []string {
 	var pending []string
 	for i := range list.Items {
 		req := &list.Items[i]
-		if who := req.Spec.Requester; who == nil || who.Username != a.Record.User.Username {
+		if req.Spec.Grantee() != a.Record.User.Username {
 			continue
 		}
 		about := req.Status.PodName
