@@ -22,8 +22,8 @@ const (
 // PodTemplateSpecMutationConfig says how an access Pod differs from the Pods of its
 // target, beyond what makes it harmless in any case.
 type PodTemplateSpecMutationConfig struct {
-	// DefaultContainerName is the container that command, args, env, resources
-	// and the probes are about. Default: that of the annotation
+	// DefaultContainerName is the container that command, args, env, resources,
+	// securityContext and the probes are about. Default: that of the annotation
 	// kubectl.kubernetes.io/default-container, or the first one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
@@ -45,6 +45,10 @@ type PodTemplateSpecMutationConfig struct {
 	// Resources replaces the container's resources.
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+
+	// SecurityContext replaces the container's security context.
+	// +optional
+	SecurityContext *corev1.SecurityContext `json:"securityContext,omitempty"`
 
 	// PodAnnotations are added to the Pod's annotations.
 	// +optional

@@ -217,6 +217,9 @@ func mutate(pod *corev1.Pod, index int, config *v1alpha1.PodTemplateSpecMutation
 	if r := config.Resources; len(r.Limits)+len(r.Requests)+len(r.Claims) > 0 {
 		container.Resources = *r.DeepCopy()
 	}
+	if config.SecurityContext != nil {
+		container.SecurityContext = config.SecurityContext.DeepCopy()
+	}
 	if config.PurgeAnnotations {
 		pod.Annotations = nil
 	}
