@@ -44,6 +44,24 @@ func (m *Manager) ScaleDown(ctx context.Context, deployments ...string) error {
 	return nil
 }
 
+// MissingDeployments returns those of the Deployments that do not exist in the manager's
+// own namespace. A name that is wrong would leave a manager running. It needs the right
+// to get them, by name.
+func (m *Manager) MissingDeployments(ctx context.Context, deployments ...string) (missing []string, err error) {
+	if err := m.reach(ctx); err != nil {
+		return nil, fmt.Errorf("manager: %w", err)
+	}
+	for _, name := range deployments {
+		_, err := m.clientset.AppsV1().Deployments(m.options.WebhookNamespace).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			missing = append(missing, m.options.WebhookNamespace+"/"+name)
+		} else if err != nil {
+			return nil, fmt.Errorf("manager: Deployment %s/%s: %w", m.options.WebhookNamespace, name, err)
+		}
+	}
+	return missing, nil
+}
+
 func (m *Manager) scaleToZero(ctx context.Context, name string) (found bool, err error) {
 	object := m.options.WebhookNamespace + "/" + name
 	// Not by the typed client, which expects a Deployment in response: this is a Scale.

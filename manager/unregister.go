@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/webhook/registration"
@@ -71,6 +74,42 @@ func (m *Manager) unregister(ctx context.Context) error {
 	}
 	_, err = m.remove(ctx, failed)
 	return errors.Join(err, m.removeObjects(ctx))
+}
+
+// repairTime is more than a manager that still runs needs to repair a webhook
+// configuration: it watches them, with pauses of rewatchInterval.
+const repairTime = rewatchInterval + time.Second
+
+// CheckUnregistered returns an error if a webhook configuration of this installation comes
+// back, because a manager that still runs repairs it. Ask it after UnregisterExtensions.
+// It takes 3 s, and needs the right to get the configurations, by name.
+func (m *Manager) CheckUnregistered(ctx context.Context) error {
+	if m.options.callable() != nil {
+		return nil //nolint:nilerr // it has no webhooks
+	}
+	name := m.options.configurationName()
+	client := m.clientset.AdmissionregistrationV1()
+	var back []string
+	err := wait.PollUntilContextTimeout(ctx, scaleDownInterval, repairTime, true, func(ctx context.Context) (bool, error) {
+		_, mutating := client.MutatingWebhookConfigurations().Get(ctx, name, metav1.GetOptions{})
+		_, validating := client.ValidatingWebhookConfigurations().Get(ctx, name, metav1.GetOptions{})
+		for kind, err := range map[string]error{"MutatingWebhookConfiguration": mutating, "ValidatingWebhookConfiguration": validating} {
+			if err == nil {
+				back = append(back, kind+" "+name)
+			} else if !apierrors.IsNotFound(err) && ctx.Err() == nil {
+				return false, err
+			}
+		}
+		return len(back) > 0, nil
+	})
+	switch {
+	case len(back) > 0:
+		slices.Sort(back)
+		return fmt.Errorf("manager: %s is there again: a manager that still runs has repaired it: stop it, and unregister once more", strings.Join(back, " and "))
+	case ctx.Err() == nil && wait.Interrupted(err):
+		return nil // it stayed away
+	}
+	return fmt.Errorf("manager: whether a manager still runs: %w", err)
 }
 
 // RunRemovers removes what the extensions made that must not outlive them, but not the

@@ -166,10 +166,16 @@ servers by --reconciler-user. Nobody has to reach this process.`,
 func (s subcommands) unregister() *cobra.Command {
 	var deployments []string
 	var timeout time.Duration
+	var ignoreNotFound bool
 	cmd := s.runs(true, func(mgr *manager.Manager, ctx context.Context) error {
 		if len(deployments) > 0 {
 			if err := mgr.CheckOwner(ctx); err != nil {
 				return err
+			}
+			if missing, err := mgr.MissingDeployments(ctx, deployments...); err != nil {
+				return err
+			} else if len(missing) > 0 && !ignoreNotFound {
+				return fmt.Errorf("--scale-down: there is no Deployment %s: correct the name, or leave it out (--ignore-not-found)", strings.Join(missing, ", "))
 			}
 			waiting, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
@@ -179,17 +185,21 @@ func (s subcommands) unregister() *cobra.Command {
 				return errors.Join(err, mgr.RunRemovers(ctx))
 			}
 		}
-		return mgr.UnregisterExtensions(ctx)
+		if err := mgr.UnregisterExtensions(ctx); err != nil {
+			return err
+		}
+		return mgr.CheckUnregistered(ctx)
 	}, &cobra.Command{
 		Use:   "unregister",
 		Short: "Remove the webhook configurations, what the extensions made, and the CA Secret",
 		Long: `Remove what the extensions made that must not outlive them, the webhook configurations,
 the Secrets and the Lease, and log each. Run it with the flags of the installation,
 before you delete the rest: a configuration with failure policy Fail blocks what it
-covers once nobody serves it. A running manager would repair what this command removes,
-so name its Deployments in --scale-down.`,
+covers once nobody serves it. A running manager repairs what this command removes,
+so name its Deployments in --scale-down. It is an error if the configurations come back.`,
 	})
 	cmd.Flags().StringSliceVar(&deployments, "scale-down", nil, "first scale these Deployments in --webhook-namespace to zero and wait until their Pods are gone")
+	cmd.Flags().BoolVar(&ignoreNotFound, "ignore-not-found", false, "take a Deployment of --scale-down that does not exist for stopped; otherwise it is an error, and nothing is removed")
 	cmd.Flags().DurationVar(&timeout, "scale-down-timeout", 2*time.Minute, "how long to wait for these Pods; after that, remove only what the extensions made")
 	return cmd
 }

@@ -98,7 +98,18 @@ func TestRegisterServeAndUnregisterAreThreeProcesses(t *testing.T) {
 	}); err != nil {
 		t.Fatal("no Pod is stamped within 30 s")
 	}
+	// A registrar that still runs repairs what is removed.
+	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
+	stay, _ := program(t, append(append([]string{"register", "--stay"}, flags...), "--health-address="+health)...)
+	registrar := testkit.Run(t, stay)
+	testkit.Eventually(t, "the registrar is ready", func(ctx context.Context) bool { return testkit.IsReady(ctx, health) })
 	unregister, log := program(t, append([]string{"unregister"}, flags...)...)
+	var exit *exec.ExitError
+	if err := unregister.Run(); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(log.String(), "MutatingWebhookConfiguration stamp.default is there again: a manager that still runs has repaired it: stop it") {
+		t.Errorf("while a registrar runs: %v: %s", err, log)
+	}
+	registrar.Stop(t)
+	unregister, log = program(t, append([]string{"unregister"}, flags...)...)
 	if err := unregister.Run(); err != nil {
 		t.Fatalf("%v: %s", err, log)
 	}
@@ -152,7 +163,14 @@ func TestUnregisterScalesDownFirstAndRemovesNothingWhileAPodIsLeft(t *testing.T)
 	if err == nil || !strings.Contains(log, "another installation's") || getErr != nil || *deployment.Spec.Replicas != 1 {
 		t.Errorf("another installation's Deployments are stopped: %v, %v: %s", err, getErr, log)
 	}
-	log, err = run("unregister", "--scale-down=stamp,other", "--scale-down-timeout=1s")
+	log, err = run("unregister", "--scale-down=stamp,other")
+	if deployment, getErr = clientset.AppsV1().Deployments(metav1.NamespaceDefault).Get(t.Context(), "stamp", metav1.GetOptions{}); getErr != nil {
+		t.Fatal(getErr)
+	}
+	if err == nil || !strings.Contains(log, "--scale-down: there is no Deployment default/other: correct the name, or leave it out (--ignore-not-found)") || *deployment.Spec.Replicas != 1 || !registered() {
+		t.Errorf("with a name that is wrong: %v: %s", err, log)
+	}
+	log, err = run("unregister", "--scale-down=stamp,other", "--scale-down-timeout=1s", "--ignore-not-found")
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(log, "left: Pod stamp-1") || !strings.Contains(log, "default/other") {
 		t.Errorf("with a Pod that is left: %v: %s", err, log)
@@ -163,7 +181,7 @@ func TestUnregisterScalesDownFirstAndRemovesNothingWhileAPodIsLeft(t *testing.T)
 	if err := pods.Delete(t.Context(), "stamp-1", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if log, err := run("unregister", "--scale-down=stamp,other"); err != nil || registered() {
+	if log, err := run("unregister", "--scale-down=stamp,other", "--ignore-not-found"); err != nil || registered() {
 		t.Errorf("without a Pod: %v: %s", err, log)
 	}
 }
@@ -236,18 +254,11 @@ var withoutFlag = []string{
 
 func TestThereIsAFlagForEveryOption(t *testing.T) {
 	flags := command.FlagsOfOptions(newCommand().PersistentFlags())
-	var check func(group string, options reflect.Type)
-	check = func(group string, options reflect.Type) {
-		for field := range options.Fields() {
-			path := group + field.Name
-			if field.Type.Kind() == reflect.Struct {
-				check(path+".", field.Type)
-			} else if field.IsExported() && slices.Contains(withoutFlag, path) == (flags[path] != "") {
-				t.Errorf("option %s has the flag --%s", path, flags[path])
-			}
+	for _, path := range command.PathsOf("", reflect.TypeFor[manager.Options]()) {
+		if slices.Contains(withoutFlag, path) == (flags[path] != "") {
+			t.Errorf("option %s has the flag --%s", path, flags[path])
 		}
 	}
-	check("", reflect.TypeFor[manager.Options]())
 }
 
 func TestAnAuthorSetsOptionsThatNoFlagHas(t *testing.T) {

@@ -1,3 +1,6 @@
 package command
 
-var FlagsOfOptions = flagsOfOptions
+var (
+	PathsOf        = pathsOf
+	FlagsOfOptions = flagsOfOptions
+)

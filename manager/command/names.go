@@ -21,26 +21,30 @@ var ofFlag = map[string]string{
 
 var hump = regexp.MustCompile("([a-z])([A-Z])")
 
-// flagsOfOptions returns the flags by the paths of the options that they set, such as
-// leaf-secret-name by Certificates.LeafSecretName.
-func flagsOfOptions(set *pflag.FlagSet) map[string]string {
-	flags := map[string]string{}
-	var add func(group string, options reflect.Type)
-	add = func(group string, options reflect.Type) {
-		for field := range options.Fields() {
-			path := group + field.Name
-			if field.Type.Kind() == reflect.Struct {
-				add(path+".", field.Type)
-				continue
-			}
-			flag := cmp.Or(ofFlag[path], strings.ToLower(hump.ReplaceAllString(field.Name, "$1-$2")))
-			if set.Lookup(flag) != nil {
-				flags[path] = flag
-			}
+// pathsOf returns the paths of options, such as Certificates.LeafSecretName.
+func pathsOf(group string, options reflect.Type) (paths []string) {
+	for field := range options.Fields() {
+		switch path := group + field.Name; {
+		case field.Type.Kind() == reflect.Struct:
+			paths = append(paths, pathsOf(path+".", field.Type)...)
+		case field.IsExported():
+			paths = append(paths, path)
 		}
 	}
-	add("", reflect.TypeFor[manager.InstallOptions]())
-	add("", reflect.TypeFor[manager.Options]())
+	return paths
+}
+
+// flagsOfOptions returns the flags by the paths of the options that they set.
+func flagsOfOptions(set *pflag.FlagSet) map[string]string {
+	flags := map[string]string{}
+	paths := append(pathsOf("", reflect.TypeFor[manager.InstallOptions]()), pathsOf("", reflect.TypeFor[manager.Options]())...)
+	for _, path := range paths {
+		field := path[strings.LastIndexByte(path, '.')+1:]
+		flag := cmp.Or(ofFlag[path], strings.ToLower(hump.ReplaceAllString(field, "$1-$2")))
+		if set.Lookup(flag) != nil {
+			flags[path] = flag
+		}
+	}
 	return flags
 }
 
