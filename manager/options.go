@@ -154,10 +154,12 @@ type ServingOptions struct {
 	// 10 s.
 	DrainPeriod *time.Duration
 
-	// HealthAddress serves /healthz and /readyz, for example ":8081". Default:
-	// off.
+	// HealthAddress serves /healthz and /readyz, for example ":8081". Default: off. The
+	// flag's default is :8081, for a Pod; of several processes on one machine each needs
+	// another address, or none: --health-address= turns it off.
 	HealthAddress string
-	// MetricsAddress serves /metrics over HTTP, for example ":8080". Default: off.
+	// MetricsAddress serves /metrics over HTTP, for example ":8080". Default: off. The
+	// flag's default is :8080; see HealthAddress.
 	MetricsAddress string
 	// TracerProvider receives an OpenTelemetry span for each admission request and
 	// for each extension in it. Default: no spans.

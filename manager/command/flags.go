@@ -80,8 +80,8 @@ func (f *flags) bind(cmd *cobra.Command, name string) {
 	set.IntVar(&o.Serving.MaxInFlight, "max-in-flight", 0, "how many requests each webhook handles at a time (default 1024)")
 	set.Int64Var(&o.Serving.MaxMemoryBytes, "max-memory-bytes", 0, "what the requests of all webhooks may occupy together (default a third of the memory limit, 512 MiB without one)")
 	set.IntVar(&o.Serving.MaxConnections, "max-connections", 0, "how many connections the webhooks have at a time (default 512)")
-	set.StringVar(&o.Serving.HealthAddress, "health-address", ":8081", "address of /healthz and /readyz; empty for none")
-	set.StringVar(&o.Serving.MetricsAddress, "metrics-address", ":8080", "address of /metrics; empty for none")
+	set.StringVar(&o.Serving.HealthAddress, "health-address", ":8081", "address of /healthz and /readyz, another for each process on a machine; empty for none")
+	set.StringVar(&o.Serving.MetricsAddress, "metrics-address", ":8080", "address of /metrics, another for each process on a machine; empty for none")
 	set.DurationVar(&f.drainPeriod, "drain-period", manager.DefaultDrainPeriod, "how long to keep serving, not ready, after the signal to stop")
 	f.log.TimeEncoder = zapcore.RFC3339NanoTimeEncoder
 	zapFlags := flag.NewFlagSet("", flag.ContinueOnError)
