@@ -457,3 +457,11 @@ func previewRunsUntilItsTimeIsOver(t *testing.T, e *example) {
 		return err == nil
 	})
 }
+
+// costguardDeniesWhatCostsTooMuch is the whole program; its own test has the details.
+func costguardDeniesWhatCostsTooMuch(t *testing.T, e *example) {
+	e.start(t, "--limit=16")
+	workloads := e.samples(t, "workloads.yaml")
+	e.create(t, workloads[0])
+	denies(t, e.kube.Create(t.Context(), workloads[1]), "request 50 CPUs; the budget is 8, the limit 16")
+}

@@ -59,6 +59,7 @@ var programs = map[string]func(*testing.T, *example){
 	"addenv":          addenvAddsAVariable,
 	"annotator":       annotatorCountsContainers,
 	"podlogger":       podloggerLogsEvents,
+	"costguard":       costguardDeniesWhatCostsTooMuch,
 	"preview":         previewRunsUntilItsTimeIsOver,
 }
 
