@@ -29,6 +29,8 @@ import (
 
 const group, override = "costguard.example.com", "costguard.example.com/override"
 
+var _ extension.Hosted = (*guard)(nil)
+
 type guard struct {
 	budget, limit float64
 	mgr           extension.Manager
@@ -63,11 +65,10 @@ func (g *guard) Validate(ctx context.Context, obj runtime.Object, req *extension
 	}
 	text := fmt.Sprintf("all replicas together request %.5g CPUs; the budget is %g, the limit %g", cores, g.budget, g.limit)
 	req.Warnf("%s", text)
+	reason, user := workload.GetAnnotations()[override], req.User()
 	if cores <= g.limit {
 		return nil
-	}
-	reason, user := workload.GetAnnotations()[override], req.User()
-	if reason == "" || len(reason) > 256 {
+	} else if reason == "" || len(reason) > 256 {
 		return extension.Denyf("%s; request less, or give a reason of at most 256 bytes in the annotation %s", text, override)
 	}
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -115,10 +116,9 @@ func (g *guard) cost(ctx context.Context, obj runtime.Object, req *extension.Req
 func coresOf(pod *corev1.PodSpec) float64 {
 	sum, peak := 0.0, requested(cmp.Or(pod.Resources, &corev1.ResourceRequirements{}))
 	for i, c := range slices.Concat(pod.InitContainers, pod.Containers) {
-		cores := requested(&c.Resources)
-		peak = max(peak, sum+cores)
+		peak = max(peak, sum+requested(&c.Resources))
 		if i >= len(pod.InitContainers) || ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways {
-			sum += cores
+			sum += requested(&c.Resources)
 		}
 	}
 	return peak

@@ -62,8 +62,10 @@ func TestCostguard(t *testing.T) {
 	admin, in := installed.Admin, installed.Namespace
 	for user, rules := range map[string][]rbacv1.PolicyRule{
 		"dev": {{APIGroups: []string{"apps", "batch"}, Resources: []string{"*"}, Verbs: []string{"*"}}},
-		"lead": {{APIGroups: []string{"apps", "batch"}, Resources: []string{"*"}, Verbs: []string{"*"}},
-			{APIGroups: []string{group}, Resources: []string{"limits"}, Verbs: []string{"override"}}},
+		"lead": {
+			{APIGroups: []string{"apps", "batch"}, Resources: []string{"*"}, Verbs: []string{"*"}},
+			{APIGroups: []string{group}, Resources: []string{"limits"}, Verbs: []string{"override"}},
+		},
 	} {
 		meta := metav1.ObjectMeta{Namespace: in, Name: user}
 		for _, object := range []client.Object{&rbacv1.Role{ObjectMeta: meta, Rules: rules}, &rbacv1.RoleBinding{
