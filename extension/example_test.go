@@ -8,6 +8,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
@@ -45,4 +46,21 @@ func ExampleValidating() {
 	req := &extension.Request{Request: admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Namespace: "apps"}}}
 	fmt.Println(noTerminals.Validate(context.Background(), &corev1.PodExecOptions{TTY: true}, req))
 	// Output: no terminals in apps
+}
+
+// quotas reports the ResourceQuotas of the teams that pay.
+type quotas struct{}
+
+func (quotas) Watch(_ context.Context, mgr extension.Manager, event watch.EventType, quota *corev1.ResourceQuota) {
+	mgr.GetLogger().Infow("quota", "event", event, "namespace", quota.Namespace, "hard", quota.Spec.Hard)
+}
+
+// A watcher of another kind than Pods, which sees the ResourceQuotas with a label.
+func ExampleWatching() {
+	paying := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: "cost-center", Operator: metav1.LabelSelectorOpExists},
+	}}
+	watcher := extension.Watching(quotas{}, extension.WatchScope{Selector: paying})
+
+	_ = watcher // mgr.AddExtension(watcher)
 }

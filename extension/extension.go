@@ -45,7 +45,8 @@ type Extension interface {
 // object of an event: copy it before you change it.
 //
 // Handle is also the method of an [Extension], with other parameters. A type that
-// wants both roles is a [Composite] of two parts.
+// wants both roles is a [Composite] of two parts. For objects of other kinds, or with
+// another selector, use [WatcherOf].
 type Watcher interface {
 	Handle(ctx context.Context, mgr Manager, event watch.Event)
 }

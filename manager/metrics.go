@@ -33,7 +33,7 @@ var (
 	}, []string{"watcher"})
 	watcherRelists = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_watcher_relists_total",
-		Help: "Comparisons of the Pods that a watcher knows with those that exist: one at the start, one after dropped events.",
+		Help: "Comparisons of the objects that a watcher knows with those that exist: one at the start, one after dropped events.",
 	}, []string{"watcher"})
 	watcherPanics = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_watcher_panics_total",

@@ -7,6 +7,7 @@ package fakes
 
 //counterfeiter:generate -o extension.go --fake-name Extension github.com/admitkit/admitkit/extension.Extension
 //counterfeiter:generate -o watcher.go --fake-name Watcher github.com/admitkit/admitkit/extension.Watcher
+//counterfeiter:generate -o watcherof.go --fake-name WatcherOf github.com/admitkit/admitkit/extension.WatcherOf
 //counterfeiter:generate -o reconciler.go --fake-name Reconciler github.com/admitkit/admitkit/extension.Reconciler
 //counterfeiter:generate -o mutator.go --fake-name Mutator github.com/admitkit/admitkit/extension.Mutator
 //counterfeiter:generate -o validator.go --fake-name Validator github.com/admitkit/admitkit/extension.Validator
