@@ -23,14 +23,26 @@ import (
 
 // Check returns what is wrong with the scopes of webhooks: what an API server refuses
 // only when they are registered, and what it accepts although it never calls them.
-func (k *Kinds) Check(webhooks []*webhook.Webhook) error {
+func (k *Kinds) Check(webhooks []*webhook.Webhook) error { return errors.Join(k.problems(webhooks)...) }
+
+// CheckInstallation is Check without the NamespaceSelectors that select nothing: the flags
+// of an installation may leave nothing of a scope, such as of sessions without enforcement
+// where it is on in the only namespace.
+func (k *Kinds) CheckInstallation(webhooks []*webhook.Webhook) error {
+	return errors.Join(slices.DeleteFunc(k.problems(webhooks), func(err error) bool { return errors.Is(err, errNoNamespace) })...)
+}
+
+// errNoNamespace is the error of a NamespaceSelector that selects nothing.
+var errNoNamespace = errors.New("NamespaceSelector")
+
+func (k *Kinds) problems(webhooks []*webhook.Webhook) []error {
 	var errs []error
 	for _, w := range webhooks {
 		for _, err := range k.checkScope(w.Scope) {
 			errs = append(errs, fmt.Errorf("the scope of webhook %s: %w", w.Name, err))
 		}
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 func (k *Kinds) checkScope(scope extension.Scope) []error {
@@ -44,7 +56,7 @@ func (k *Kinds) checkScope(scope extension.Scope) []error {
 		errs = append(errs, fmt.Errorf("ObjectSelector: %w", err))
 	}
 	if err := checkSelector(scope.NamespaceSelector); err != nil && !slices.ContainsFunc(scope.Rules, k.hasNoNamespace) {
-		errs = append(errs, fmt.Errorf("NamespaceSelector: %w", err))
+		errs = append(errs, fmt.Errorf("%w: %w", errNoNamespace, err))
 	}
 	return append(errs, checkConditions(scope.MatchConditions)...)
 }

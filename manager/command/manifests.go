@@ -119,7 +119,7 @@ func (i *install) installation(cmd *cobra.Command) (*manager.Installation, error
 	if err != nil {
 		return nil, err
 	}
-	return installation, known.Check(installation.Webhooks)
+	return installation, known.CheckInstallation(installation.Webhooks)
 }
 
 // setDefaults sets the flags that an installation has unless they are given.
