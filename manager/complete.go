@@ -63,7 +63,7 @@ func (o *Options) completeNames() error {
 		return errors.New("WebhookNamespace: required when Namespace is empty: set it to the manager's own namespace")
 	}
 	if o.OperatorFingerprint == "" {
-		return errors.New("OperatorFingerprint: required without a ServiceName: name this program, because another of the same name in this namespace, or on this host, would displace it")
+		return errors.New("OperatorFingerprint: required without a ServiceName: name this program, because another of the same name in the manager's own namespace, or on this host, would displace it")
 	}
 	return errors.Join(
 		check("Namespace", o.Namespace, validation.IsDNS1123Label),

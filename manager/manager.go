@@ -102,7 +102,7 @@ func (m *Manager) GetKubeClient() (corev1client.CoreV1Interface, error) {
 // GetLogger returns the manager's logger.
 func (m *Manager) GetLogger() *zap.SugaredLogger { return m.options.Logger }
 
-// GetNamespace returns the namespace that extensions apply to, or "" for all.
+// GetNamespace returns the watched namespace, or "" for all.
 func (m *Manager) GetNamespace() string { return m.options.Namespace }
 
 // GetWebhookNamespace returns the manager's own namespace.

@@ -35,8 +35,8 @@ const FreePort = -1
 // The fields here are those of EiriniX's ManagerOptions, with PodSelector in place
 // of its Cloud Foundry filter, and the connection. All others are in groups.
 type Options struct {
-	// Namespace is the namespace whose objects the extensions and watchers
-	// receive. Default: every namespace.
+	// Namespace is the watched namespace: the one whose objects the extensions and
+	// watchers receive. Default: every namespace.
 	Namespace string
 
 	// PodSelector restricts the Pods further, for watchers and for every scope on
@@ -87,10 +87,10 @@ type Options struct {
 	// API server does with an object while the webhook fails. Default: Fail.
 	FailurePolicy *admissionregistrationv1.FailurePolicyType
 
-	// OperatorFingerprint distinguishes the installations in one namespace, and the
-	// programs on one host. It is part of the names of the webhook configurations, the
-	// Secret and the Lease, and must be a DNS label. Default: ServiceName; required
-	// without one.
+	// OperatorFingerprint distinguishes the installations that have one
+	// WebhookNamespace, and the programs on one host. It is part of the names of the
+	// webhook configurations, the Secret and the Lease, and must be a DNS label.
+	// Default: ServiceName; required without one.
 	OperatorFingerprint string
 
 	// RegisterWebHook makes Start register the webhooks. Set it to false if

@@ -2,6 +2,7 @@ package manager_test
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"strings"
@@ -217,6 +218,14 @@ func TestAManagerIsReadyWhenWhatItsExtensionsReadIsThere(t *testing.T) {
 	case <-r.Ready():
 		t.Error("it is ready without the objects")
 	case <-time.After(time.Second):
+	}
+	began := time.Now()
+	if conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(t.Context(), "tcp", r.address); err == nil {
+		_ = conn.Close()
+		t.Error("a handshake succeeds without the objects")
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("a handshake takes %s to fail", took)
 	}
 	for _, configuration := range configurationsOf(t) {
 		if strings.HasPrefix(configuration, "reads-held.") {

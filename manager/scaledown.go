@@ -23,7 +23,7 @@ import (
 // left. Missing Deployments are skipped.
 //
 // It needs the rights to get these Deployments and to patch their scale, both by name,
-// and to list Pods in the namespace.
+// and to list Pods there.
 func (m *Manager) ScaleDown(ctx context.Context, deployments ...string) error {
 	if err := m.reach(ctx); err != nil {
 		return fmt.Errorf("manager: %w", err)

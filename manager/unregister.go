@@ -144,7 +144,7 @@ func (m *Manager) remove(ctx context.Context, removers []extension.Remover) (fai
 	return failed, errors.Join(errs...)
 }
 
-// removeObjects removes the manager's objects in its namespace.
+// removeObjects removes the manager's objects in the manager's own namespace.
 func (m *Manager) removeObjects(ctx context.Context) error {
 	namespace := m.options.WebhookNamespace
 	remove := func(kind, name string, remove func(context.Context, string, metav1.DeleteOptions) error) error {

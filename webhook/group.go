@@ -16,7 +16,7 @@ import (
 
 // Defaults are the values of the fields that a Scope leaves empty.
 type Defaults struct {
-	// Namespace is where a scope without NamespaceSelector applies; empty means
+	// Namespace is the watched namespace, where a scope without NamespaceSelector applies; empty means
 	// everywhere.
 	Namespace string
 	// PodSelector is the ObjectSelector of a scope on Pods that has none.

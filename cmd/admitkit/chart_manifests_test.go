@@ -142,7 +142,7 @@ func TestTheChartRefusesToWatchItsOwnNamespaceWhereItsProgramWould(t *testing.T)
 				t.Errorf("the program: %v", err)
 			}
 			_, err := helm(t, watched, "template", release, chartDir, "--namespace", "apps", "--values", "-")
-			if (err != nil) != refused || err != nil && !strings.Contains(err.Error(), "watchNamespace: apps is the release's own namespace") {
+			if (err != nil) != refused || err != nil && !strings.Contains(err.Error(), "watchNamespace: apps is the manager's own namespace") {
 				t.Errorf("the chart: %v", err)
 			}
 		})
@@ -159,8 +159,8 @@ func TestTheChartRefusesPlacesOfAccessThatItsProgramWould(t *testing.T) {
 	}{
 		{"", nil, "access.namespaces: required, because watchNamespace is empty: name the namespaces in which access may be granted"},
 		{"", []string{"*", "apps"}, "access.namespaces: * stands for all, and must be alone"},
-		{"", []string{"apps", releaseNamespace}, "access.namespaces: rel-system is the release's own namespace: " + closed},
-		{"apps", []string{releaseNamespace}, "access.namespaces: rel-system is the release's own namespace: " + closed},
+		{"", []string{"apps", releaseNamespace}, "access.namespaces: rel-system is the manager's own namespace: " + closed},
+		{"apps", []string{releaseNamespace}, "access.namespaces: rel-system is the manager's own namespace: " + closed},
 		{"", []string{metav1.NamespaceSystem}, "access.namespaces: kube-system is a namespace of the control plane: " + closed},
 		{"", []string{"apps", corev1.NamespaceNodeLease}, "access.namespaces: kube-node-lease is a namespace of the control plane: " + closed},
 		{metav1.NamespaceSystem, nil, "watchNamespace: kube-system is a namespace of the control plane: " + closed},

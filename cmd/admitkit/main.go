@@ -35,7 +35,7 @@ func newOperator() *operator {
 	flags := o.cmd.PersistentFlags()
 	flags.BoolVar(&o.withAudit, "audit", true, "record who accessed which Pod, by exec and every other way")
 	flags.BoolVar(&o.withAccess, "access", false, "grant requests for time-limited access; needs the CRDs of config/crd")
-	flags.StringSliceVar(&o.access.Namespaces, "access-namespaces", nil, "namespaces in which access is granted, or * for all but the control plane's and admitkit's own (default: --namespace; required with --access if that is empty)")
+	flags.StringSliceVar(&o.access.Namespaces, "access-namespaces", nil, "namespaces in which access is granted, or * for all but the control plane's and the manager's own (default: --namespace; required with --access if that is empty)")
 	flags.DurationVar(&o.access.Retention, "access-retention", access.DefaultRetention, "how long a request is kept as a record after its access has ended")
 	flags.IntVar(&o.access.Workers, "access-workers", access.DefaultWorkers, "number of requests of each kind that are processed at a time")
 	o.auditing.bind(flags)
@@ -49,7 +49,7 @@ func (o *operator) addTo(mgr *manager.Manager) error {
 		return err
 	}
 	if o.withAccess && mgr.GetNamespace() == "" && len(o.access.Namespaces) == 0 {
-		return errors.New("--access: say in which namespaces access may be granted: --access-namespaces=a,b, or --access-namespaces='*' for all but the control plane's and admitkit's own. " +
+		return errors.New("--access: say in which namespaces access may be granted: --access-namespaces=a,b, or --access-namespaces='*' for all but the control plane's and the manager's own. " +
 			"Whoever takes the process that reconciles over can do there what an administrator can; with all, that is the cluster")
 	}
 	for _, e := range extensions {

@@ -19,7 +19,7 @@ func TestTheOperatorRunsTheExtensionsThatAreOn(t *testing.T) {
 		"--access":                                             "--access: say in which namespaces access may be granted: --access-namespaces=",
 		"--access --access-namespaces=*,apps":                  "adding an extension: *access.Access: access options: Namespaces: * stands for all",
 		"--access --access-namespaces=apps,kube-system":        `adding an extension: *access.Access: access options: Namespaces: "kube-system"`,
-		"--access --access-namespaces=admitkit-system":         `adding an extension: *access.Access: access options: Namespaces: "admitkit-system" is the namespace of admitkit itself`,
+		"--access --access-namespaces=admitkit-system":         `adding an extension: *access.Access: access options: Namespaces: "admitkit-system" is the manager's own namespace`,
 		"--access --access-namespaces=Apps":                    `adding an extension: *access.Access: access options: Namespaces: "Apps"`,
 		"--access-namespaces=apps":                             "--access-namespaces has no effect without --access",
 		"--audit=false":                                        "--audit=false without --access",

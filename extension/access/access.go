@@ -60,8 +60,8 @@ import (
 // namespace.
 type Options struct {
 	// Namespaces are those in which access is granted, or [AllNamespaces] alone. They
-	// cannot be the manager's own, nor the control plane's. Default: the namespace that
-	// the manager watches; if it watches all of them, Namespaces is required.
+	// cannot be the manager's own, nor the control plane's. Default: the
+	// watched namespace; required if every namespace is watched.
 	Namespaces []string
 	// Retention is how long a request whose access has ended stays as a record.
 	// Default: 24 h.

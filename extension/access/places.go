@@ -24,7 +24,7 @@ type places struct {
 	// watched is the manager's, named are others by their names. Neither means all.
 	watched string
 	named   []string
-	// own is the namespace of the manager itself.
+	// own is the manager's own namespace.
 	own string
 }
 
@@ -50,7 +50,7 @@ func newPlaces(namespaces []string, mgr extension.Manager) (places, error) {
 			return p, fmt.Errorf("Namespaces: %q: %s", name, strings.Join(problems, ", "))
 		}
 		if name == p.own {
-			return p, fmt.Errorf("Namespaces: %q is the namespace of admitkit itself: who gets into its Pods could grant themselves anything", name)
+			return p, fmt.Errorf("Namespaces: %q is the manager's own namespace: who gets into its Pods could grant themselves anything", name)
 		}
 		if err := p.check(name); err != nil {
 			return p, err
@@ -83,7 +83,7 @@ func (p *places) each() []string {
 // closed refuses to grant access in a namespace that AllNamespaces does not stand for.
 func (p *places) closed(namespace string) *refusal {
 	if p.all() && (namespace == p.own || p.check(namespace) != nil) {
-		return refuse(v1alpha1.ReasonNotAllowed, "no access is granted in namespace %s, which is the control plane's or admitkit's own: who gets into its Pods could grant themselves anything", namespace)
+		return refuse(v1alpha1.ReasonNotAllowed, "no access is granted in namespace %s, which is the control plane's or the manager's own: who gets into its Pods could grant themselves anything", namespace)
 	}
 	return nil
 }

@@ -44,9 +44,9 @@ type flags struct {
 // bind defines the flags. The program's name distinguishes it from others, if it can.
 func (f *flags) bind(cmd *cobra.Command, name string) {
 	o, set := &f.options, cmd.PersistentFlags()
-	set.StringVar(&o.Namespace, "namespace", "", "namespace whose objects the extensions receive (default: all)")
+	set.StringVar(&o.Namespace, "namespace", "", "watched namespace, whose objects the extensions receive (default: all)")
 	set.StringVar(&f.podSelector, "pod-selector", "", "label selector that restricts the Pods, for example app=web (default: all)")
-	set.StringVar(&o.WebhookNamespace, "webhook-namespace", os.Getenv("POD_NAMESPACE"), "namespace of the Service, the Secret and the Lease (default: $POD_NAMESPACE, then --namespace)")
+	set.StringVar(&o.WebhookNamespace, "webhook-namespace", os.Getenv("POD_NAMESPACE"), "manager's own namespace, which has the Service, the Secret and the Lease (default: $POD_NAMESPACE, then --namespace)")
 	set.StringVar(&o.ServiceName, "service-name", "", "Service through which the API server calls the webhooks")
 	set.Int32Var(&o.Serving.ServicePort, "service-port", 0, "port of the Service (default 443)")
 	set.StringVar(&o.Serving.AdvertiseHost, "advertise-host", "", "host in the webhooks' URL, if there is no Service (default: --host)")
@@ -56,7 +56,7 @@ func (f *flags) bind(cmd *cobra.Command, name string) {
 	if len(validation.IsDNS1123Label(name)) > 0 {
 		name = ""
 	}
-	set.StringVar(&o.OperatorFingerprint, "fingerprint", name, "name that distinguishes installations in one namespace, and programs on one host")
+	set.StringVar(&o.OperatorFingerprint, "fingerprint", name, "name that distinguishes installations with one --webhook-namespace, and programs on one host")
 	set.StringVar(&f.failurePolicy, "failure-policy", string(admissionregistrationv1.Fail), "Fail or Ignore: what happens to objects while the webhook fails")
 	set.BoolVar(&o.Registration.UnregisterOnStop, "unregister-on-stop", false, "start: remove the webhook configurations when it stops, for a manager on a developer's machine")
 	set.BoolVar(&f.setup, "setup-certificate", true, "create the CA's Secret and repair it (serve does so only if you set this)")

@@ -180,7 +180,7 @@
 {{- fail "metrics.serviceMonitor.enabled, metrics.podMonitor.enabled: need metrics.enabled" -}}
 {{- end -}}
 {{- if and (eq .watchNamespace $.Release.Namespace) (include "admitkit.holdsUpPods" .) (not (include "admitkit.allowsOwnPods" .)) -}}
-{{- fail (printf "watchNamespace: %s is the release's own namespace. With access.enabled (unless access.namespaces names others), audit.required or a Closed sink, a webhook with failure policy Fail covers the Pods in it: once the last server is gone, none could be created. Install the release in another namespace" .watchNamespace) -}}
+{{- fail (printf "watchNamespace: %s is the manager's own namespace. With access.enabled (unless access.namespaces names others), audit.required or a Closed sink, a webhook with failure policy Fail covers the Pods in it: once the last server is gone, none could be created. Install the release in another namespace" .watchNamespace) -}}
 {{- end -}}
 {{- if eq (int .port) 8081 -}}
 {{- fail "port: 8081 is the port of the probes; choose another" -}}
@@ -205,13 +205,13 @@
 {{- $named := .Values.access.namespaces | default list -}}
 {{- if .Values.access.enabled -}}
 {{- if not (or $named .Values.watchNamespace) -}}
-{{- fail "access.namespaces: required, because watchNamespace is empty: name the namespaces in which access may be granted, or set it to [\"*\"] for all but the control plane's and the release's own. Whoever takes over the process that reconciles can do there what an administrator can, with * in the whole cluster" -}}
+{{- fail "access.namespaces: required, because watchNamespace is empty: name the namespaces in which access may be granted, or set it to [\"*\"] for all but the control plane's and the manager's own. Whoever takes over the process that reconciles can do there what an administrator can, with * in the whole cluster" -}}
 {{- end -}}
 {{- if and (has "*" $named) (gt (len $named) 1) -}}
 {{- fail "access.namespaces: * stands for all, and must be alone" -}}
 {{- end -}}
 {{- if has .Release.Namespace $named -}}
-{{- fail (printf "access.namespaces: %s is the release's own namespace: who gets into its Pods could grant themselves anything" .Release.Namespace) -}}
+{{- fail (printf "access.namespaces: %s is the manager's own namespace: who gets into its Pods could grant themselves anything" .Release.Namespace) -}}
 {{- end -}}
 {{- range $named | default (list .Values.watchNamespace) -}}
 {{- if has . (list "kube-system" "kube-node-lease") -}}
