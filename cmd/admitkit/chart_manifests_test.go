@@ -490,3 +490,53 @@ func TestTheChartsPodsAreThoseOfTheManifests(t *testing.T) {
 func serverOf(objects []metav1.Object) metav1.Object {
 	return objects[slices.IndexFunc(objects, func(o metav1.Object) bool { return podOf(o) != nil && o.GetName() == release+"-admitkit" })]
 }
+
+// Roles that Kubernetes adds to its own give no editor a say in who gets access.
+func TestUsersHaveRolesAndEditorsWriteNoTemplates(t *testing.T) {
+	rolesOf := func(values string) map[string]*rbacv1.ClusterRole {
+		found := map[string]*rbacv1.ClusterRole{}
+		for _, object := range objectsOf(t, render(t, values)) {
+			if role, ok := object.(*rbacv1.ClusterRole); ok {
+				if _, user, ok := strings.Cut(role.Name, "-access-"); ok {
+					found[user] = role
+				}
+			}
+		}
+		return found
+	}
+	const enabled = `access: {enabled: true, namespaces: [apps]}`
+	for user, into := range map[string]string{"viewer": "view", "engineer": "edit", "approver": "admin"} {
+		role := rolesOf(`{` + enabled + `}`)[user]
+		if role == nil {
+			t.Fatalf("there is no role of the %s", user)
+		}
+		for label, value := range role.Labels {
+			if of, ok := strings.CutPrefix(label, "rbac.authorization.k8s.io/aggregate-to-"); ok && (of != into || value != "true") {
+				t.Errorf("the %s is added to %s", user, of)
+			}
+		}
+		if role.Labels["rbac.authorization.k8s.io/aggregate-to-"+into] != "true" {
+			t.Errorf("the %s is not added to %s", user, into)
+		}
+		may := rights{}
+		may.add("", role.Rules)
+		for right := range may {
+			written := regexp.MustCompile(`: (create|update|patch|delete) [a-z]+accesstemplates`).MatchString(right)
+			if written && user != "approver" || user == "viewer" && !regexp.MustCompile(`: (get|list|watch) `).MatchString(right) || strings.Contains(right, "*.") || !strings.Contains(right, "access") {
+				t.Errorf("the %s may %s", user, right)
+			}
+		}
+		asks, ends := may[": create execaccessrequests.admitkit.dev *"], may[": delete execaccessrequests.admitkit.dev *"]
+		if asks != (user == "engineer") || ends != (user == "approver") || may[": create podaccesstemplates.admitkit.dev *"] != (user == "approver") {
+			t.Errorf("the %s asks: %t, ends others': %t", user, asks, ends)
+		}
+		if kept := rolesOf(`{` + enabled + `, rbac: {userRoles: {aggregate: false}}}`)[user]; kept == nil || kept.Labels["rbac.authorization.k8s.io/aggregate-to-"+into] != "" {
+			t.Errorf("without aggregation the %s is %+v", user, kept)
+		}
+	}
+	for _, values := range []string{"", `{` + enabled + `, rbac: {userRoles: {create: false}}}`} {
+		if roles := rolesOf(values); len(roles) > 0 {
+			t.Errorf("%s: %d roles", values, len(roles))
+		}
+	}
+}

@@ -8,6 +8,7 @@
 //	kubectl access extend web-x7k2p 15m          or -15m, to end it sooner
 //	kubectl access revoke web-x7k2p
 //	kubectl access audit --user alice --since 24h
+//	kubectl access migrate -f oz/                manifests of Oz become ours
 //
 // Results go to standard output and everything else to standard error, for use in
 // scripts. Exit codes:
