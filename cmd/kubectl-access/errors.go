@@ -133,7 +133,7 @@ func plain(reason string) string {
 var goList = regexp.MustCompile(`\[(?:"(?:[^"\\]|\\.)*"(?: "(?:[^"\\]|\\.)*")*)?\]`)
 
 var flagsOfFields = strings.NewReplacer(
-	"spec.revoked.reason", "--reason", "spec.reason", "--reason", "spec.targetPod", "--pod", "spec.onBehalfOf", "--for",
+	"spec.revoked.reason", "--reason", "spec.reason", "--reason", "spec.targetPod", "--pod", "spec.onBehalfOf", "--for", "metadata.name must have", "--name must have",
 	"spec.duration: ", "duration ", "spec.duration and spec.singleUse", "the duration",
 	"to end the access set spec.revoked", "to end the access use 'kubectl access revoke'", "spec.revoked: ", "",
 )

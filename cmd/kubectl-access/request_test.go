@@ -151,7 +151,7 @@ func TestARefusalIsSaidOnceAndInPlainWords(t *testing.T) {
 		"without a reason":  {alice, "exec web-with-reason", `refused: template "web-with-reason" requires --reason`},
 		"by the schema": {
 			alice, "exec web --name " + strings.Repeat("a", 53),
-			`refused: the name must have at most 52 characters: those of Role and RoleBinding are made of it`,
+			`refused: --name must have at most 52 characters, because the names of Role and RoleBinding are made of it; choose a shorter one`,
 		},
 		"by RBAC": {
 			nil, "exec web --as nobody",

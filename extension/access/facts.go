@@ -134,6 +134,9 @@ func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alp
 	if err := errors.Join(r.readRole(ctx, f), r.readBinding(ctx, f)); err != nil {
 		return f, err
 	}
+	if req != nil && req.GetRequestSpec().Duration == "" && (f.role != nil || f.binding != nil) {
+		f.invalid = errors.New("spec.duration: there is none, and only a request that waits may lack it")
+	}
 	if last, ok := r.lastRoles.Load(key); ok && req == nil {
 		f.lastRole = last.(*rbacv1.Role)
 	}

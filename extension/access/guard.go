@@ -140,7 +140,7 @@ func (g *guard) request(ctx context.Context, k kind, key types.NamespacedName) (
 func (g *guard) over(req v1alpha1.Request) string {
 	end, err := v1alpha1.EndOf(req)
 	switch {
-	case err != nil:
+	case err != nil || req.GetRequestSpec().Duration == "":
 		return "the duration of request " + req.GetName() + " is not valid"
 	case !req.GetDeletionTimestamp().IsZero():
 		return "the request " + req.GetName() + " is being deleted"

@@ -138,7 +138,7 @@ func whyNotCovered(req v1alpha1.Request, grant *v1alpha1.Grant, a *act.Act, podU
 	end, err := v1alpha1.EndOf(req)
 	who := spec.Requester
 	switch {
-	case err != nil:
+	case err != nil || spec.Duration == "":
 		return name + " has no valid duration"
 	case !req.GetDeletionTimestamp().IsZero():
 		return name + " is being deleted"
