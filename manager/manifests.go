@@ -37,13 +37,7 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 	if err := options.complete(m.options.Scheme); err != nil {
 		return nil, err
 	}
-	if options.MetricsService && portOf(m.options.Serving.MetricsAddress) == 0 {
-		return nil, errors.New("install options: MetricsService: Serving.MetricsAddress has no port: set it, or leave the Service out")
-	}
-	if m.options.Certificates.Dir != "" {
-		return nil, errors.New("Certificates.Dir: a Pod has no such folder; put the certificate into a Secret, and name it in Certificates.LeafSecretName")
-	}
-	if err := errors.Join(m.added(), m.options.hasPort()); err != nil {
+	if err := errors.Join(m.added(), m.installable(options)); err != nil {
 		return nil, err
 	}
 	webhooks, err := m.webhooks()
@@ -85,6 +79,17 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 		}
 	}
 	return installation, nil
+}
+
+// installable returns what options of the manager an installation cannot have.
+func (m *Manager) installable(options InstallOptions) error {
+	switch {
+	case options.MetricsService && portOf(m.options.Serving.MetricsAddress) == 0:
+		return errors.New("install options: MetricsService: Serving.MetricsAddress has no port: set it, or leave the Service out")
+	case m.options.Certificates.Dir != "":
+		return errors.New("Certificates.Dir: a Pod has no such folder; put the certificate into a Secret, and name it in Certificates.LeafSecretName")
+	}
+	return m.options.hasPort()
 }
 
 // installer collects the objects.

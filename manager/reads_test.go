@@ -139,11 +139,15 @@ func TestAReadThatCannotWorkEndsTheStart(t *testing.T) {
 		verbs []string
 		want  string
 	}{
-		"without any right": {&corev1.Namespace{}, nil,
-			`Reads of *manager_test.library: Namespace: namespaces is forbidden: User "reads-0" cannot list resource "namespaces" in API group "" at the cluster scope: grant get, list and watch, as the command manifests does`},
+		"without any right": {
+			&corev1.Namespace{}, nil,
+			`Reads of *manager_test.library: Namespace: namespaces is forbidden: User "reads-0" cannot list resource "namespaces" in API group "" at the cluster scope: grant get, list and watch, as the command manifests does`,
+		},
 		"without the right to watch": {&corev1.Namespace{}, []string{"list"}, `User "reads-1" cannot watch resource "namespaces"`},
-		"of a kind that the API server does not have": {ofKind("example.com", "v1", "Gateway"), nil,
-			`Reads of *manager_test.library: Gateway: the API server does not have this kind in example.com/v1: install its CustomResourceDefinition first`},
+		"of a kind that the API server does not have": {
+			ofKind("example.com", "v1", "Gateway"), nil,
+			`Reads of *manager_test.library: Gateway: the API server does not have this kind in example.com/v1: install its CustomResourceDefinition first`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			user := "reads-" + fmt.Sprint(len(test.verbs))

@@ -113,7 +113,7 @@ func (m *migration) read(name string) error {
 }
 
 func (m *migration) readFile(name string) error {
-	file, err := os.Open(name)
+	file, err := os.Open(name) //nolint:gosec // the user names it
 	if err != nil {
 		return exitf(codeUsage, "-f: %w", err)
 	}

@@ -35,6 +35,8 @@ const (
 // tenants knows the Namespaces.
 type tenants struct{ cache, live client.Reader }
 
+var _ extension.Hosted = (*tenants)(nil)
+
 // Reads says what the cache has to hold: here only the metadata.
 func (t *tenants) Reads() []client.Object { return []client.Object{newNamespace()} }
 

@@ -193,6 +193,12 @@ func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extens
 	if spec.Duration == before.Duration && spec.SingleUse == before.SingleUse {
 		return nil
 	}
+	return v.validateTerms(ctx, old, spec, req)
+}
+
+// validateTerms validates another duration, or that a request is for a single use.
+func (v *requestRules[T]) validateTerms(ctx context.Context, old v1alpha1.Request, spec *v1alpha1.RequestSpec, req *extension.Request) error {
+	before := old.GetRequestSpec()
 	if user := req.User(); !isParty(before, user) {
 		if me, err := v.reconciler(ctx); err != nil || user.Username == me {
 			return errors.Join(err, v.validateCompletion(ctx, spec, before, req))

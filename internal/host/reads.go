@@ -43,7 +43,7 @@ func (p *Parts) Reads(scheme *runtime.Scheme, in Process) ([]Read, error) {
 	var all []Read
 	for _, e := range p.entitled {
 		reader, ok := e.part.(extension.Reader)
-		if !ok || !(e.serves && in&Serves != 0 || e.reconciles && in&Reconciles != 0 || e.watches && in&Watches != 0) {
+		if !ok || !e.runsIn(in) {
 			continue
 		}
 		for _, object := range reader.Reads() {
@@ -58,6 +58,11 @@ func (p *Parts) Reads(scheme *runtime.Scheme, in Process) ([]Read, error) {
 		}
 	}
 	return all, nil
+}
+
+// runsIn reports whether a part runs in one of the processes.
+func (e entitled) runsIn(in Process) bool {
+	return e.serves && in&Serves != 0 || e.reconciles && in&Reconciles != 0 || e.watches && in&Watches != 0
 }
 
 // kindOf returns the kind of an object that can be read.

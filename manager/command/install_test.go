@@ -2,6 +2,7 @@ package command_test
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/manager/command"
 )
@@ -229,6 +233,38 @@ func TestAReviewKnowsTheKindsOfTheInstallationsOwnObjects(t *testing.T) {
 	cmd.SetArgs([]string{"review", "-f", "-"})
 	if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.HasPrefix(out.String(), "Chassis one: ") {
 		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+// typed reads a kind of its author's scheme.
+type typed struct{}
+
+func (typed) Reads() []client.Object { return []client.Object{&v1alpha1.PodAccessTemplate{}} }
+
+func (typed) Mutate(ctx context.Context, pod *corev1.Pod, _ *extension.Request) error {
+	return nil
+}
+
+func TestTheTypesOfTheAuthorsSchemeAreKnownWithoutACluster(t *testing.T) {
+	add := func(mgr *manager.Manager) error {
+		return mgr.AddExtension(extension.Mutating(typed{}, extension.Scope{}))
+	}
+	withScheme := command.WithOptions(func(o *manager.Options) { o.Scheme = testkit.Scheme(v1alpha1.AddToScheme) })
+	for _, args := range [][]string{
+		{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=my-system", "--with=../../config/crd/admitkit.dev_podaccesstemplates.yaml"},
+		{"review", "--with=../../config/crd/admitkit.dev_podaccesstemplates.yaml", "-f", "-"},
+	} {
+		cmd := command.New("stamp", add, withScheme)
+		var out bytes.Buffer
+		cmd.SetIn(strings.NewReader("{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: web, image: web}]}}"))
+		cmd.SetOut(&out)
+		cmd.SetArgs(args)
+		if err := cmd.ExecuteContext(t.Context()); err != nil {
+			t.Errorf("%s: %v", args[0], err)
+		}
+		if args[0] == "manifests" && !strings.Contains(out.String(), "- podaccesstemplates\n  verbs:\n  - get\n  - list\n  - watch\n") {
+			t.Errorf("no right to read them:\n%s", out.String())
+		}
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/yaml"
@@ -347,6 +348,7 @@ func (r *review) engine(cmd *cobra.Command, cluster *offline.Cluster) (engine *o
 		account.Refuse("no cluster: give the objects that the extensions read by --with")
 	}
 	options = withCluster(options, account)
+	cluster.SetScheme(options.Scheme)
 	options.WebhookNamespace = cmp.Or(options.WebhookNamespace, options.Namespace, nowhere)
 	// The way to the webhooks does not matter here, and manifests would refuse some of it.
 	options.OperatorFingerprint = cmp.Or(options.OperatorFingerprint, options.ServiceName)
@@ -427,14 +429,19 @@ func restrict(account *offline.Account, mgr *manager.Manager, kinds *offline.Kin
 
 // withoutCluster returns the options of a manager that has no API server.
 func withoutCluster(options manager.Options) manager.Options {
-	account := offline.NewCluster(clientgoscheme.Scheme).NewAccount()
+	account := offline.NewCluster(schemeOf(options)).NewAccount()
 	account.Refuse("no cluster")
 	return withCluster(options, account)
 }
 
+// schemeOf returns the author's scheme, or that of Kubernetes.
+func schemeOf(options manager.Options) *runtime.Scheme {
+	return cmp.Or(options.Scheme, clientgoscheme.Scheme)
+}
+
 // withCluster returns the options of a manager whose API server is this transport.
 func withCluster(options manager.Options, transport http.RoundTripper) manager.Options {
-	options.Scheme = clientgoscheme.Scheme
+	options.Scheme = schemeOf(options)
 	options.KubeConfig = ""
 	options.RESTConfig = offline.Config(transport)
 	return options

@@ -126,19 +126,23 @@ func TestManifestsOfAScopeThatNoRequestMatchesAreNotPrinted(t *testing.T) {
 		want  string
 	}{
 		"a match condition that does not compile": {
-			extension.Scope{Name: "judge", MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "typo", Expression: "request.nme == 'a'"}}}, "",
+			extension.Scope{Name: "judge", MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "typo", Expression: "request.nme == 'a'"}}},
+			"",
 			"the scope of webhook judge: MatchConditions[0]",
 		},
 		"a resource that Kubernetes does not have": {
-			extension.Scope{Name: "judge", Rules: extension.Resources("apps", "v1", []string{"deployment"}, admissionregistrationv1.Create)}, "",
+			extension.Scope{Name: "judge", Rules: extension.Resources("apps", "v1", []string{"deployment"}, admissionregistrationv1.Create)},
+			"",
 			"Rules[0]: Kubernetes has no resource deployment.apps, but deployments.apps",
 		},
 		"a plural that is not the one of the author's own kind": {
-			extension.Scope{Name: "judge", Rules: extension.Resources("example.com", "v1", []string{"chassises"}, admissionregistrationv1.Create)}, chassisCRD,
+			extension.Scope{Name: "judge", Rules: extension.Resources("example.com", "v1", []string{"chassises"}, admissionregistrationv1.Create)},
+			chassisCRD,
 			"its CustomResourceDefinition says chassis",
 		},
 		"a selector that selects nothing": {
-			extension.Scope{Name: "judge", ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}, MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: metav1.LabelSelectorOpDoesNotExist}}}}, "",
+			extension.Scope{Name: "judge", ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}, MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: metav1.LabelSelectorOpDoesNotExist}}}},
+			"",
 			"ObjectSelector: ",
 		},
 	} {
