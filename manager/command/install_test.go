@@ -241,7 +241,7 @@ type typed struct{}
 
 func (typed) Reads() []client.Object { return []client.Object{&v1alpha1.PodAccessTemplate{}} }
 
-func (typed) Mutate(ctx context.Context, pod *corev1.Pod, _ *extension.Request) error {
+func (typed) Mutate(context.Context, *corev1.Pod, *extension.Request) error {
 	return nil
 }
 
