@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 )
 
@@ -234,6 +235,8 @@ func (t *Table) Add(crd *unstructured.Unstructured) error {
 		return fmt.Errorf("CustomResourceDefinition %s: %w", crd.GetName(), err)
 	case spec.Group == "" || spec.Names.Kind == "" || spec.Names.Plural == "" || len(s.GroupVersions) == 0:
 		return fmt.Errorf("CustomResourceDefinition %s: needs spec.group, spec.names.kind, spec.names.plural and a served version", crd.GetName())
+	case len(validation.IsDNS1035Label(spec.Names.Plural)) > 0: // it becomes a resource of a Role, where * is all
+		return fmt.Errorf("CustomResourceDefinition %s: spec.names.plural: %q: %s", crd.GetName(), spec.Names.Plural, strings.Join(validation.IsDNS1035Label(spec.Names.Plural), ", "))
 	case spec.Scope != "Namespaced" && spec.Scope != "Cluster":
 		return fmt.Errorf("CustomResourceDefinition %s: spec.scope: %q: must be Namespaced or Cluster", crd.GetName(), spec.Scope)
 	}
