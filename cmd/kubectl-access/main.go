@@ -35,7 +35,6 @@ import (
 	"syscall"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"k8s.io/cli-runtime/pkg/printers"
 )
 
 func main() {
@@ -54,7 +53,7 @@ func main() {
 	}
 	if exit.err != nil {
 		// Text of other users, such as reasons, must not control the terminal.
-		fmt.Fprintf(os.Stderr, "error: %s\n", printers.EscapeTerminal(exit.err.Error()))
+		fmt.Fprintf(os.Stderr, "error: %s\n", escape(exit.err.Error()))
 	}
 	os.Exit(exit.code)
 }

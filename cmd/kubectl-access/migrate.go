@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -10,9 +11,9 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	goyaml "go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/yaml"
 )
 
@@ -129,6 +130,9 @@ func (m *migration) migrate(name string, in io.Reader) error {
 	if len(raw) > maxManifest {
 		return exitf(codeUsage, "%s: more than %d bytes; split it", name, maxManifest)
 	}
+	if err := checkAliases(raw); err != nil {
+		return exitf(codeUsage, "%s: %w", name, err)
+	}
 	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(raw), 4096)
 	for {
 		object := map[string]any{}
@@ -143,6 +147,49 @@ func (m *migration) migrate(name string, in io.Reader) error {
 			return err
 		}
 	}
+}
+
+// checkAliases refuses a stream in which YAML's aliases stand for more than a file may have:
+// each becomes a copy in the JSON that is decoded.
+func checkAliases(raw []byte) error {
+	if !bytes.ContainsRune(raw, '&') || !bytes.ContainsRune(raw, '*') {
+		return nil
+	}
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(raw)))
+	for {
+		text, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		var document goyaml.Node
+		if err == nil {
+			err = goyaml.Unmarshal(text, &document)
+		}
+		if err != nil {
+			return err
+		}
+		if expanded(&document, map[*goyaml.Node]int{}) > maxManifest {
+			return fmt.Errorf("its aliases stand for more than %d bytes; write less of it by aliases", maxManifest)
+		}
+	}
+}
+
+// expanded returns how many bytes the texts of a node have where each alias is a copy, and
+// not much more than maxManifest.
+func expanded(node *goyaml.Node, known map[*goyaml.Node]int) int {
+	if node.Alias != nil {
+		node = node.Alias
+	}
+	if size, ok := known[node]; ok {
+		return size
+	}
+	known[node] = 0 // one that contains itself is refused when it is decoded
+	size := len(node.Value) + 1
+	for _, child := range node.Content {
+		size = min(size+expanded(child, known), maxManifest+1)
+	}
+	known[node] = size
+	return size
 }
 
 // object rewrites one object, or those of a list.
@@ -169,14 +216,14 @@ func (m *migration) object(name string, object map[string]any) error {
 		what = fmt.Sprintf("%s: %s %s/%s", name, u.GetKind(), u.GetNamespace(), u.GetName()+u.GetGenerateName())
 	}
 	if !isOz(u.GetAPIVersion()) {
-		m.sayf("%s: skipped: not a manifest of Oz", what)
+		m.sayf("%s", escapeLine(what+": skipped: not a manifest of Oz"))
 		return nil
 	}
 	o := &ozObject{Unstructured: u, subjects: m.subjects}
 	o.migrate()
 	slices.Sort(o.notes) // what is lost, changed and dropped
 	for _, note := range o.notes {
-		m.sayf("%s", printers.EscapeTerminal(what+": "+note))
+		m.sayf("%s", escapeLine(what+": "+note))
 	}
 	m.dropped += o.dropped
 	if o.lost {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	kjson "sigs.k8s.io/json"
 
@@ -91,6 +93,10 @@ func (o *ozObject) migrate() {
 		o.lose("kind", "admitkit has no %s", o.GetKind())
 		return
 	}
+	if deeper(o.Object, maxDepth) {
+		o.lose("spec", "it is nested more than %d deep", maxDepth)
+		return
+	}
 	o.SetAPIVersion(v1alpha1.GroupVersion.String())
 	o.metadata()
 	if _, isMap := o.Object["spec"].(map[string]any); !isMap {
@@ -147,6 +153,7 @@ func (o *ozObject) template() {
 		o.set(value, now...)
 		o.changed("spec."+before, "is now %s", strings.Join(now, "."))
 	}
+	o.foreign([]string{"spec", "accessConfig"}, "allowedGroups", "defaultDuration", "maxDuration", "accessCommand")
 	o.groups()
 	o.durations()
 	o.accessCommand()
@@ -156,6 +163,17 @@ func (o *ozObject) template() {
 		o.changed("spec.accessConfig.subjects", "Groups: one asks, and all who may ask get in, as in Oz")
 	} else {
 		o.changed("spec.accessConfig.subjects", "only the engineer who asks gets in; for all who may ask, as in Oz, use --subjects Groups")
+	}
+}
+
+// foreign drops the fields that Oz does not have. It ignored them, such as allowedUsers and
+// onBehalfOf, and admitkit would give access by them.
+func (o *ozObject) foreign(in []string, known ...string) {
+	fields, _, _ := unstructured.NestedMap(o.Object, in...)
+	for name := range fields {
+		if !slices.Contains(known, name) {
+			o.drop(append(slices.Clone(in), name), "Oz has no such field, and ignored it")
+		}
 	}
 }
 
@@ -327,6 +345,7 @@ func (o *ozObject) request() {
 	if o.text("spec", "templateName") == "" {
 		o.lose("spec.templateName", "there is none")
 	}
+	o.foreign([]string{"spec"}, "templateName", "duration", "targetPod")
 	o.changed("spec.requester", "the requester is who applies it, and time counts from then")
 }
 
@@ -346,7 +365,7 @@ func (o *ozObject) unknown() {
 		into = &struct { // the type itself reads what it can, and reports no unknown field
 			APIVersion string                          `json:"apiVersion"`
 			Kind       string                          `json:"kind"`
-			Metadata   any                             `json:"metadata"`
+			Metadata   metav1.ObjectMeta               `json:"metadata"`
 			Spec       *v1alpha1.PodAccessTemplateSpec `json:"spec"`
 		}{Spec: &pat.Spec}
 	}
@@ -363,6 +382,46 @@ func (o *ozObject) unknown() {
 			o.lose("spec", "%v", err)
 		}
 	}
+	if len(strict) > 0 {
+		o.known(into)
+	}
+}
+
+// known makes sure that the fields that admitkit does not have are gone: not all may have
+// been reported, and a name with a dot looks like a path.
+func (o *ozObject) known(into any) {
+	raw, err := json.Marshal(o.Object)
+	if err != nil {
+		o.lose("spec", "%v", err)
+		return
+	}
+	strict, err := kjson.UnmarshalStrict(raw, into)
+	if err = errors.Join(append(strict, err)...); err != nil {
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		o.lose("spec", "%s", first)
+	}
+}
+
+// maxDepth is how deep an object may be nested. Deeper ones would be indented to many times
+// their size.
+const maxDepth = 100
+
+// deeper reports whether a value is nested more than limit deep.
+func deeper(in any, limit int) bool {
+	if limit < 0 {
+		return true
+	}
+	switch in := in.(type) {
+	case map[string]any:
+		for _, value := range in {
+			if deeper(value, limit-1) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(in, func(value any) bool { return deeper(value, limit-1) })
+	}
+	return false
 }
 
 var (
@@ -382,7 +441,7 @@ func remove(in any, path string) {
 			in = value[step]
 		case []any:
 			n := 0
-			if _, err := fmt.Sscan(step, &n); err != nil || n >= len(value) {
+			if _, err := fmt.Sscan(step, &n); err != nil || n < 0 || n >= len(value) {
 				return
 			}
 			in = value[n]

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -31,7 +33,7 @@ func (c *cli) table(columnsOf func(client.Object) []column) printer {
 			for i, col := range columns {
 				// Names and reasons are text of other users, which must not control the
 				// terminal.
-				cells[i] = printers.EscapeTerminal(cell(col))
+				cells[i] = escapeLine(cell(col))
 			}
 			_, _ = fmt.Fprintln(out, strings.Join(cells, "\t")) // Flush returns the error
 		}
@@ -138,6 +140,25 @@ func requester(req request) string {
 	return spec.Requester.Username
 }
 
+// escape keeps text of other users from controlling the terminal. printers.EscapeTerminal
+// alone leaves the control characters of C1, such as U+009B, which begins a sequence too.
+func escape(text string) string {
+	var escaped strings.Builder
+	for _, r := range printers.EscapeTerminal(text) {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			escaped.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		} else {
+			escaped.WriteRune(r)
+		}
+	}
+	return escaped.String()
+}
+
+// escapeLine also keeps the text in its line, and in its column.
+func escapeLine(text string) string {
+	return escape(strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(text))
+}
+
 func moment(t *metav1.Time) string {
 	if t == nil {
 		return ""
@@ -154,7 +175,7 @@ func lines(out io.Writer, pairs ...string) error {
 	w := printers.GetNewTabWriter(out)
 	for pair := range slices.Chunk(pairs, 2) {
 		if pair[1] != "" {
-			_, _ = fmt.Fprintf(w, "%s:\t%s\n", pair[0], printers.EscapeTerminal(pair[1])) // Flush returns the error
+			_, _ = fmt.Fprintf(w, "%s:\t%s\n", pair[0], escape(pair[1])) // Flush returns the error
 		}
 	}
 	return w.Flush()

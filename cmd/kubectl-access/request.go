@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
-	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -46,7 +45,12 @@ func (c *cli) requestCommand(k *kind) *cobra.Command {
 			return exactly("TEMPLATE")(cmd, args)
 		},
 		ValidArgsFunction: c.completeTemplates(k),
-		RunE:              func(cmd *cobra.Command, args []string) error { return a.run(cmd.Context(), args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("for") && a.onBehalf == "" { // as of a variable that is not set: a bot would ask for itself
+				return exitf(codeUsage, "--for: must name a user; leave it out to ask for yourself")
+			}
+			return a.run(cmd.Context(), args)
+		},
 	}
 	flags := cmd.Flags()
 	flags.VarP(durationFlag{&a.duration, moreThanZero}, "duration", "d", "duration of the access, such as 30m, 1h30m or 1d (default: the template's)")
@@ -112,7 +116,7 @@ func (a *ask) run(ctx context.Context, args []string) error {
 	case a.output.asked():
 		return show(req)
 	case req.GetRequestStatus().AccessMessage != "":
-		_, err := fmt.Fprintln(a.Out, printers.EscapeTerminal(req.GetRequestStatus().AccessMessage)) // a template's author wrote it
+		_, err := fmt.Fprintln(a.Out, escape(req.GetRequestStatus().AccessMessage)) // a template's author wrote it
 		return err
 	}
 	return nil

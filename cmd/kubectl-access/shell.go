@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/shlex"
 	"github.com/spf13/pflag"
-	"k8s.io/cli-runtime/pkg/printers"
 )
 
 // runShell runs the access command. A template's author wrote it, but it has the
@@ -24,7 +23,7 @@ func (a *ask) runShell(ctx context.Context, req request) error {
 	if err != nil {
 		return exitf(codeError, "the access command is not run: %w\nAccess is there all the same. Run it yourself if you trust it: %s", err, message)
 	}
-	a.sayf("running: kubectl %s", printers.EscapeTerminal(commandLine(args)))
+	a.sayf("running: kubectl %s", escape(commandLine(args)))
 	// An interrupt goes to the command in the Pod, not to this program.
 	command := exec.CommandContext(context.WithoutCancel(ctx), "kubectl", append(a.connection(), args...)...) //nolint:gosec // see above
 	command.Stdin, command.Stdout, command.Stderr = a.In, a.Out, a.ErrOut

@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	apiwait "k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/klog/v2"
@@ -38,7 +37,7 @@ func (a *ask) wait(ctx context.Context, cl client.WithWatch, req request) error 
 	defer cancel()
 	var latest atomic.Pointer[request]
 	show := func(req request) {
-		text := printers.EscapeTerminal(cmp.Or(aboutPod(waiting, cl, req), stage(req)))
+		text := escape(cmp.Or(aboutPod(waiting, cl, req), stage(req)))
 		if waiting.Err() == nil { // else the Pod was perhaps not read
 			progress.show(text)
 		}
@@ -71,7 +70,7 @@ func (a *ask) wait(ctx context.Context, cl client.WithWatch, req request) error 
 	case err == nil:
 		a.sayf("%s: access until %s, for %s", req.GetName(), until(req.GetRequestStatus().ExpiresAt.Time), left(req))
 		if why := troubled(ctx, cl, req.GetNamespace(), req.GetRequestStatus().PodName); why != "" {
-			a.sayf("the Pod is not ready: %s", printers.EscapeTerminal(why))
+			a.sayf("the Pod is not ready: %s", escape(why))
 		}
 		return nil
 	case ctx.Err() != nil:
