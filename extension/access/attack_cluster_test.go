@@ -968,7 +968,7 @@ func deletedBeforeTheEnd(s siege) string {
 func TestNobodyGetsOrKeepsAccessThatWasNotGranted(t *testing.T) {
 	siege := beleaguer(t)
 	var tried, through atomic.Int32
-	for who, attacks := range map[string]map[string]attack{"engineers": attacksOfEngineers, "writers": attacksOfWriters} {
+	for who, attacks := range map[string]map[string]attack{"engineers": attacksOfEngineers, "writers": attacksOfWriters, "askers": attacksOfAskers} {
 		t.Run(who, func(t *testing.T) {
 			for name, attack := range attacks {
 				t.Run(name, func(t *testing.T) {

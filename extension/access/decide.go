@@ -124,13 +124,16 @@ func (f *facts) decide(now time.Time) decision {
 		d.status.used()
 		return d
 	case asking:
-		if f.templateLate() {
+		switch {
+		case f.templateGone && f.settled() != (choice{}):
+			return f.recall(now, templateDeleted)
+		case f.templateLate():
 			return f.recall(now, notInTime())
 		}
 		return f.answer()
 	}
 	if f.templateGone {
-		return f.recall(now, "the template was deleted, and with it the access that it gave; make another request")
+		return f.recall(now, templateDeleted)
 	}
 	return f.keep()
 }
@@ -143,6 +146,8 @@ func (f *facts) recall(now time.Time, why string) decision {
 	d.status.withoutTemplate(why)
 	return d
 }
+
+const templateDeleted = "the template was deleted, and with it the access that it gave; make another request"
 
 func notInTime() string {
 	return fmt.Sprintf("the template did not come within %s of the request; make another request", v1alpha1.TemplateWait)

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -173,7 +172,7 @@ func (r *requests) readAsking(ctx context.Context, f *facts, now time.Time) erro
 		return err
 	case f.template != nil:
 		return r.promise(ctx, f)
-	case now.Before(waitsUntil(f.request)):
+	case now.Before(waitsUntil(f.request)) && f.settled() == (choice{}): // else it has had its template
 		return nil
 	}
 	if err := r.missTemplate(ctx, f); err != nil || f.templateGone {
@@ -204,10 +203,20 @@ func (f *facts) incomplete() bool {
 	return spec.Requester != nil && !came.Before(&made) && (spec.Duration == "" || narrower)
 }
 
+// unusedFor is how much of its time counts for a request that was revoked before it got a Pod,
+// because no template may have limited that.
+const unusedFor = 24 * time.Hour
+
 // keepUntil returns how long a request is kept: from when its time is over, and not
-// from when it was revoked. Who may write the status could make the record go at once.
+// from when it was revoked. Who may write the status could make the record go at once. Of one
+// that got nothing only [unusedFor] counts.
 func keepUntil(req v1alpha1.Request, retention time.Duration) time.Time {
 	end, _ := req.GetRequestSpec().End(req.GetCreationTimestamp()) // one that is invalid is not discarded
+	if unused := req.GetCreationTimestamp().Add(unusedFor); req.GetRequestStatus().PodUID == "" && unused.Before(end) {
+		if end, _ = v1alpha1.EndOf(req); end.Before(unused) {
+			end = unused
+		}
+	}
 	return end.Add(retention)
 }
 
@@ -305,18 +314,28 @@ func (r *requests) readTarget(ctx context.Context, f *facts) error {
 	return err
 }
 
-// missTemplate finds out whether the template of a grant is gone. The API server has the
-// last word, since that ends access.
+// missTemplate finds out whether the template of a grant is gone, even if there is another
+// of its name now. The API server has the last word, since that ends access.
 func (r *requests) missTemplate(ctx context.Context, f *facts) error {
 	key := types.NamespacedName{Namespace: f.key.Namespace, Name: f.request.GetRequestSpec().TemplateName}
 	for _, reader := range []client.Reader{r.cached, r.live} {
-		err := reader.Get(ctx, key, r.kind.newTemplate())
-		if !apierrors.IsNotFound(err) {
+		t, err := get(ctx, reader, key, r.kind.newTemplate())
+		if err != nil || t != nil && f.isOf(t) {
 			return err
 		}
 	}
 	f.templateGone = true
 	return nil
+}
+
+// isOf reports whether a template is the one by which a grant was made, if that is on
+// record.
+func (f *facts) isOf(t v1alpha1.Template) bool {
+	if f.role == nil {
+		return true
+	}
+	uid := f.role.Annotations[annotationTemplateUID]
+	return uid == "" || uid == string(t.GetUID())
 }
 
 // noTarget says why an error of package workload keeps a request from being

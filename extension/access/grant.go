@@ -94,7 +94,7 @@ func (r *requests) record(ctx context.Context, f *facts, g *grant) (*rbacv1.Role
 	if err != nil {
 		return nil, nil, err
 	}
-	role.Annotations[annotationMessage] = message
+	role.Annotations[annotationMessage], role.Annotations[annotationTemplateUID] = message, string(g.template.GetUID())
 	if role, err = r.createRole(ctx, role); err != nil {
 		return nil, nil, fmt.Errorf("creating Role: %w", err)
 	}

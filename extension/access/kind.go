@@ -36,6 +36,9 @@ const (
 	AnnotationTemplate = pod.AnnotationTemplate
 	// annotationMessage has the access command, made when access was granted.
 	annotationMessage = "admitkit.dev/access-message"
+	// annotationTemplateUID has the UID of the template by which access was granted:
+	// another of its name has not allowed it.
+	annotationTemplateUID = "admitkit.dev/template-uid"
 )
 
 // kind is one of the two kinds of access.

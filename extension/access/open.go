@@ -147,12 +147,23 @@ func (k kind) isOpen(req v1alpha1.Request) bool {
 // template allows.
 func tooMany(t v1alpha1.Template, spec *v1alpha1.RequestSpec, open []v1alpha1.Request) *refusal {
 	for _, user := range users(spec) {
-		of := slices.DeleteFunc(slices.Clone(open), func(other v1alpha1.Request) bool { return !slices.Contains(users(other.GetRequestSpec()), user) })
+		of := slices.DeleteFunc(slices.Clone(open), func(other v1alpha1.Request) bool { return !countsFor(t, other, user) })
 		if refused := tooManyOf(t, user, of); refused != nil {
 			return refused
 		}
 	}
 	return nil
+}
+
+// countsFor reports whether an open request counts for a user: one of their own does, and one
+// on their behalf if the template allows it, or did. Anybody may ask on behalf of anybody
+// while the template is yet to come.
+func countsFor(t v1alpha1.Template, req v1alpha1.Request, user string) bool {
+	spec := req.GetRequestSpec()
+	if spec.Requester != nil && spec.Requester.Username == user {
+		return true
+	}
+	return spec.OnBehalfOf == user && (wasGranted(req) || req.GetRequestStatus().PodUID != "" || allows(t, spec) == nil)
 }
 
 func tooManyOf(t v1alpha1.Template, user string, open []v1alpha1.Request) *refusal {

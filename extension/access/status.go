@@ -52,7 +52,7 @@ func (s *state) set(condition string, holds bool, reason, message string) {
 		status = metav1.ConditionTrue
 	}
 	s.wanted[condition] = metav1.Condition{
-		Type: condition, Status: status, Reason: reason, Message: message, ObservedGeneration: s.ObservedGeneration,
+		Type: condition, Status: status, Reason: reason, Message: cut(message, maxMessage), ObservedGeneration: s.ObservedGeneration,
 	}
 }
 
@@ -214,9 +214,14 @@ func (r *requests) report(req v1alpha1.Request, before *v1alpha1.RequestStatus, 
 // maxNote is the length of a note that the API server accepts.
 const maxNote = 1024
 
+// maxMessage is the length of a condition's message that the API server accepts.
+const maxMessage = 32768
+
 // noteOf cuts a note to what the API server accepts.
-func noteOf(note string) string {
-	return strings.ToValidUTF8(note[:min(len(note), maxNote)], "")
+func noteOf(note string) string { return cut(note, maxNote) }
+
+func cut(text string, length int) string {
+	return strings.ToValidUTF8(text[:min(len(text), length)], "")
 }
 
 func (r *requests) event(req v1alpha1.Request, kind, reason, action, format string, args ...any) {

@@ -39,7 +39,7 @@ func Send(t testing.TB, user *controlplane.User, method, path, contentType, body
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(user.Config.Host, "/")+path, strings.NewReader(body))
 	if err != nil {
