@@ -122,6 +122,36 @@ func TestThreeProcessesWithRightsOfTheirOwnGrantAndEndAccess(t *testing.T) {
 			}
 		}
 	})
+	t.Run("a registrar that is taken over gets no token", func(t *testing.T) {
+		const secrets = "/api/v1/namespaces/admitkit-system/secrets"
+		secret := func(name, kind string) string {
+			return `{"apiVersion":"v1","kind":"Secret","metadata":{` + name + `,"annotations":{"kubernetes.io/service-account.name":"admitkit-reconciler"}},"type":"` + kind + `"}`
+		}
+		const token, own = "kubernetes.io/service-account-token", `"name":"admitkit-setupcertificate"`
+		const policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/admitkit-registrar.admitkit-system"
+		for name, a := range map[string]struct{ method, path, contentType, body string }{
+			"by a name that is generated":              {"POST", secrets, testkit.AsJSON, secret(`"generateName":"admitkit-setupcertificate"`, token)},
+			"by a name that is generated, with a name": {"POST", secrets, testkit.AsJSON, secret(`"name":"","generateName":"leaf"`, "Opaque")},
+			"by a name that only begins like its own":  {"POST", secrets, testkit.AsJSON, secret(`"name":"leaf2"`, "Opaque")},
+			"by a token that looks like its own":       {"POST", secrets, testkit.AsJSON, secret(`"name":"leaf"`, token)},
+			"by another type":                          {"POST", secrets, testkit.AsJSON, secret(`"name":"leaf"`, "bootstrap.kubernetes.io/token")},
+			"by a type in another case":                {"POST", secrets, testkit.AsJSON, secret(`"name":"leaf"`, "opaque")},
+			"by a dry run":                             {"POST", secrets + "?dryRun=All", testkit.AsJSON, secret(`"name":"dry"`, token)},
+			"by an update of what is not there":        {"PUT", secrets + "/token", testkit.AsJSON, secret(`"name":"token"`, token)},
+			"by an update that changes the type":       {"PUT", secrets + "/admitkit-setupcertificate", testkit.AsJSON, secret(own, token)},
+			"by server-side apply":                     {"PATCH", secrets + "/leaf?fieldManager=x&force=true", testkit.AsApply, secret(`"name":"leaf"`, token)},
+			"by a Secret of another namespace":         {"POST", "/api/v1/namespaces/kube-system/secrets", testkit.AsJSON, secret(`"name":"leaf"`, token)},
+			"by asking for it":                         {"POST", "/api/v1/namespaces/admitkit-system/serviceaccounts/admitkit-reconciler/token", testkit.AsJSON, `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}`},
+			"by reading all":                           {"GET", secrets, testkit.AsJSON, ""},
+			"by deleting the policy":                   {"DELETE", policies, testkit.AsJSON, ""},
+			"by changing the policy":                   {"PATCH", policies, testkit.AsMerge, `{"spec":{"failurePolicy":"Ignore"}}`},
+			"by deleting the binding":                  {"DELETE", strings.Replace(policies, "policies", "policybindings", 1), testkit.AsJSON, ""},
+		} {
+			if through := testkit.Send(t, users["admitkit-registrar"], a.method, a.path, a.contentType, a.body).Held(t); through != "" {
+				t.Errorf("%s: this went through: %s", name, through)
+			}
+		}
+	})
 	t.Run("a reconciler that is taken over is kept to the namespaces that were named", func(t *testing.T) {
 		reconciler := testkit.Client(t, users["admitkit-reconciler"], admin.Scheme())
 		for _, namespace := range []string{"admitkit-system", metav1.NamespaceSystem, "other"} {
