@@ -189,7 +189,7 @@ func TestWhatIsDoneAboutARequest(t *testing.T) {
 		"a request that lost its Role keeps its Pod":       {about(execAccess, settledOn("web-0", "p")), early, []string{"grant"}, "ready=false", end},
 		"a request that lost its Role gets no other Pod":   {about(execAccess, settledOn("web-0", "q")), early, nil, "PodGone", end},
 		"a request whose Pod is gone gets no other":        {about(execAccess, settledOn("web-1", "p"), isUnknown), early, nil, "PodGone", end},
-		"a request that lost its Role, and its template":   {about(execAccess, settledOn("web-0", "p"), noTemplate, func(f *facts) { f.templateGone = true }), early, nil, "TemplateMissing", end},
+		"a request that lost its Role, and its template":   {about(execAccess, settledOn("web-0", "p"), noTemplate, func(f *facts) { f.templateGone = true }), early, nil, "TemplateMissing", schedule{at: created.Add(v1alpha1.TemplateWait)}},
 		"a used request loses the RoleBinding alone":       {about(podAccess, hasRole("1"), hasBinding("1"), isUsed), early, []string{"unbind"}, "Used", end},
 		"what an earlier request left goes first":          {about(podAccess, hasRole("0"), hasBinding("0")), early, []string{"unbind", "remove podaccess-a", "unrecord", "behind"}, "", end},
 		"a binding that an earlier request left goes":      {about(execAccess, hasRole("1"), hasBinding("0")), early, []string{"unbind", "unrecord", "behind"}, "", end},
