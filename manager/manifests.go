@@ -329,9 +329,14 @@ func (i *installer) warnOutside(outside []host.Outside) {
 		warning := fmt.Sprintf("extension %s gets admissions from the namespaces of its own NamespaceSelector (%s), but its Rights are granted in %q alone, the watched namespace: "+
 			"elsewhere the API server forbids what it does; name the namespaces in the selector (%s in [...]), or ask by NamespaceRights or, for every namespace, by ClusterRights",
 			part.Name, metav1.FormatLabelSelector(part.Selector), i.options.Namespace, corev1.LabelMetadataName)
-		if !slices.Contains(i.warnings, warning) {
-			i.warnings = append(i.warnings, warning)
-		}
+		i.warn(warning)
+	}
+}
+
+// warn adds a warning, once.
+func (i *installer) warn(warning string) {
+	if !slices.Contains(i.warnings, warning) {
+		i.warnings = append(i.warnings, warning)
 	}
 }
 

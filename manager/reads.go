@@ -101,9 +101,21 @@ func (i *installer) addReads(process host.Process, rights *host.Rights) error {
 				read.Part, read.Kind.GroupKind())
 		case namespaced:
 			rights.Watched = host.AppendNew(rights.Watched, rule)
+			i.warnOfReads(read)
 		default:
 			rights.Cluster = host.AppendNew(rights.Cluster, rule)
 		}
 	}
 	return nil
+}
+
+// warnOfReads says whose admissions come from namespaces that the cache does not hold.
+func (i *installer) warnOfReads(read host.Read) {
+	if i.options.Namespace == "" {
+		return
+	}
+	for _, selector := range host.Beyond(i.options.Namespace, read.Selectors) {
+		i.warn(fmt.Sprintf("extension %s gets admissions from the namespaces of its own NamespaceSelector (%s), but reads %s from a cache that holds %q alone, the watched namespace: "+
+			"leave the watched namespace empty, or read by GetAPIReader, with Rights", read.Part, metav1.FormatLabelSelector(selector), read.Kind.Kind, i.options.Namespace))
+	}
 }

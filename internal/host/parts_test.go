@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -122,6 +123,8 @@ func TestAValueWithoutAFormIsToldWhatWouldBeRight(t *testing.T) {
 		"a Mutator that is not wrapped":           {mutates{}, "extension.Mutating(x, scope)"},
 		"a type that its rules do not have":       {validates(extension.Resources("apps", "v1", []string{"deployments"}, "CREATE")), "it takes a *v1.Pod, which is not the object of \"apps/deployments\""},
 		"a type that only some of its rules have": {validates(append(extension.Pods(), extension.Resources("batch", "v1", []string{"jobs"}, "CREATE")...)), "\"batch/jobs\""},
+		"a type that is not the Pod of no rules":  {extension.ValidatingFunc(func(context.Context, *appsv1.Deployment, *extension.Request) error { return nil }, extension.Scope{}), "which is not the object of \"pods\""},
+		"a type that is not that of scale":        {validates(extension.Resources("", "v1", []string{"pods", "pods/scale"}, "UPDATE")), "which is not the object of \"pods/scale\""},
 		"a type that is not that of the options":  {validates(extension.Connect("pods/exec")), "which is not the object of \"pods/exec\""},
 		"a connection that is none": {extension.Validating(extension.ValidatorFunc[*corev1.PodExecOptions](
 			func(context.Context, *corev1.PodExecOptions, *extension.Request) error { return nil }), extension.Scope{Rules: extension.Connect("exec")}), "\"exec\""},

@@ -35,6 +35,8 @@ type Read struct {
 	Kind schema.GroupVersionKind
 	// Object is an object of that kind in the form in which it is read.
 	Object client.Object
+	// Selectors are the NamespaceSelectors of the part's scopes.
+	Selectors []*metav1.LabelSelector
 }
 
 // Reads returns what the parts read that run in a process. It returns each kind once in
@@ -51,7 +53,7 @@ func (p *Parts) Reads(scheme *runtime.Scheme, in Process) ([]Read, error) {
 			if err != nil {
 				return nil, fmt.Errorf("Reads of %T: %w", e.part, err)
 			}
-			read := Read{fmt.Sprintf("%T", e.part), kind, object}
+			read := Read{fmt.Sprintf("%T", e.part), kind, object, e.selectors}
 			if !slices.ContainsFunc(all, func(known Read) bool { return known.key() == read.key() }) {
 				all = append(all, read)
 			}
@@ -195,20 +197,24 @@ func (c guardedCache) Get(ctx context.Context, key client.ObjectKey, object clie
 	if _, err := c.guard.check(ctx, object); err != nil {
 		return err
 	}
-	return started(c.Cache.Get(ctx, key, object, options...))
+	return explained(c.Cache.Get(ctx, key, object, options...))
 }
 
 func (c guardedCache) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
 	if _, err := c.guard.check(ctx, list); err != nil {
 		return err
 	}
-	return started(c.Cache.List(ctx, list, options...))
+	return explained(c.Cache.List(ctx, list, options...))
 }
 
-// started says more of the error of a cache that has not started.
-func started(err error) error {
+// explained says more of an error of a cache.
+func explained(err error) error {
 	if _, not := errors.AsType[*cache.ErrCacheNotStarted](err); not {
 		return fmt.Errorf("%w: in Register read by GetAPIReader, and give the objects to review by --with", err)
+	}
+	// controller-runtime has no type for it.
+	if err != nil && strings.Contains(err.Error(), "unknown namespace for the cache") {
+		return fmt.Errorf("%w: it holds the watched namespace alone: read what is elsewhere by GetAPIReader, or watch every namespace", err)
 	}
 	return err
 }
@@ -230,7 +236,7 @@ func (c guardedClient) Get(ctx context.Context, key client.ObjectKey, object cli
 	if err != nil {
 		return err
 	}
-	return by.Get(ctx, key, object, options...)
+	return explained(by.Get(ctx, key, object, options...))
 }
 
 func (c guardedClient) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
@@ -238,7 +244,7 @@ func (c guardedClient) List(ctx context.Context, list client.ObjectList, options
 	if err != nil {
 		return err
 	}
-	return by.List(ctx, list, options...)
+	return explained(by.List(ctx, list, options...))
 }
 
 func (c guardedClient) reader(ctx context.Context, object runtime.Object) (client.Reader, error) {

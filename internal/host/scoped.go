@@ -56,6 +56,14 @@ func (r *Rights) grant(e entitled, rules []rbacv1.PolicyRule) {
 	}
 }
 
+// Beyond returns the selectors that select more than one namespace, the watched one.
+func Beyond(watched string, selectors []*metav1.LabelSelector) []*metav1.LabelSelector {
+	return slices.DeleteFunc(slices.Clone(selectors), func(selector *metav1.LabelSelector) bool {
+		names, named := namespacesOf(selector)
+		return named && !slices.ContainsFunc(names, func(name string) bool { return name != watched })
+	})
+}
+
 // saysWhere reports whether a part chooses where it has rights.
 func saysWhere(part any) bool {
 	_, named := part.(extension.NamespaceEntitled)

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/admitkit/admitkit/extension"
 )
 
 // Connections maps the kind of a connection's options to the resource that they
@@ -42,16 +44,20 @@ func (h *Handler) KindsOf(scheme *runtime.Scheme) []schema.GroupVersionKind {
 // checkRules returns an error if a rule asks for a resource of another type than the
 // handler takes: its objects would be decoded to an empty object, which most Validators
 // allow. Rules with a wildcard, types that client-go does not have, and the objects of
-// subresources are compared with each request instead.
+// subresources other than scale are compared with each request instead.
 func checkRules(h *Handler) error {
 	kinds := h.KindsOf(clientgoscheme.Scheme)
 	if len(kinds) == 0 {
 		return nil
 	}
-	for _, rule := range h.Scope.Rules {
+	rules := h.Scope.Rules
+	if len(rules) == 0 {
+		rules = extension.Pods()
+	}
+	for _, rule := range rules {
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
-				if strings.Contains(resource, "/") && !isConnect(rule) {
+				if _, sub, is := strings.Cut(resource, "/"); is && !isConnect(rule) && sub != "scale" {
 					continue
 				}
 				if !slices.ContainsFunc(kinds, func(kind schema.GroupVersionKind) bool { return serves(kind, group, resource) }) {
@@ -75,6 +81,9 @@ func serves(kind schema.GroupVersionKind, group, resource string) bool {
 	}
 	if connection, ok := Connections[kind.Kind]; ok && kind.Group == "" {
 		return group == "" && resource == connection
+	}
+	if strings.HasSuffix(resource, "/scale") {
+		return kind.Group == "autoscaling" && kind.Kind == "Scale"
 	}
 	want, _ := meta.UnsafeGuessKindToResource(kind)
 	return (group == "*" || group == kind.Group) && resource == want.Resource

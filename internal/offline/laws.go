@@ -129,6 +129,9 @@ func (s *Step) check(req *Request, scheme *runtime.Scheme) ([]Breach, error) {
 // lost, calls without the right, and reads that it does not declare.
 func (s *Step) Faults() []Breach {
 	var faults []Breach
+	if s.Result == "panic" {
+		faults = append(faults, Breach{s.Extension, "panics", s.Err.Error()})
+	}
 	if s.Lost != "" {
 		law := "changes the object, but nothing comes of it, because it is a Validator; make it a Mutator, or change a copy"
 		if s.Webhook.Mutating {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/extension"
@@ -26,6 +27,13 @@ func (reader) Mutate(context.Context, *corev1.Pod, *extension.Request) error { r
 func (reader) Rights() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get"}}}
 }
+
+// cached is a Mutator that reads ConfigMaps by the cache.
+type cached struct{}
+
+func (cached) Mutate(context.Context, *corev1.Pod, *extension.Request) error { return nil }
+
+func (cached) Reads() []client.Object { return []client.Object{&corev1.ConfigMap{}} }
 
 // decided is a reader that says where it needs rights.
 type decided struct{ reader }
@@ -49,6 +57,7 @@ func TestRightsFollowTheScopeIfItNamesItsNamespaces(t *testing.T) {
 		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: []string{"shop", "store"}},
 		{Key: "team", Operator: metav1.LabelSelectorOpExists},
 	}}
+	byWatched := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: "apps"}}
 	byLabel := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}
 	scoped := func(r extension.Mutator[*corev1.Pod], selector *metav1.LabelSelector) any {
 		return extension.Mutating(r, extension.Scope{NamespaceSelector: selector})
@@ -68,6 +77,8 @@ func TestRightsFollowTheScopeIfItNamesItsNamespaces(t *testing.T) {
 		"the watched one, if it selects all":                     {scoped(reader{}, extension.EveryNamespace()), "apps", "apps", "ClusterRights"},
 		"everywhere, if it selects by labels and all is watched": {scoped(reader{}, byLabel), "", "*", ""},
 		"where it says, whatever it selects":                     {scoped(decided{}, byLabel), "apps", "* apps", ""},
+		"the watched one, if it is read by the cache":            {scoped(cached{}, byLabel), "apps", "apps", "command_test.cached gets admissions from the namespaces of its own NamespaceSelector (team=a), but reads ConfigMap"},
+		"the watched one, if its scope names that":               {scoped(cached{}, byWatched), "apps", "apps", ""},
 		"the watched one, for a Composite, whatever its parts":   {group{byName}, "apps", "apps", "command_test.group"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -25,6 +25,7 @@
 //   - does not change what identifies the object (metadata.name, namespace,
 //     uid...) nor, on an UPDATE, what is immutable, such as most of a Pod's spec;
 //   - sets no field that the kind does not have;
+//   - does not panic;
 //   - changes nothing in vain, as a Validator does, and an [extension.Extension] that
 //     changes the Pod but returns no patch;
 //   - calls the API only with the rights that it asks for ([extension.Entitled],

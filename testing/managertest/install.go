@@ -40,10 +40,14 @@ func (i *Installation) installCRDs(paths []string, crds ...*apiextensionsv1.Cust
 	if len(paths)+len(crds) == 0 {
 		return nil
 	}
-	if _, err := envtest.InstallCRDs(i.cluster.Config(), envtest.CRDInstallOptions{
+	installed, err := envtest.InstallCRDs(i.cluster.Config(), envtest.CRDInstallOptions{
 		Paths: paths, CRDs: crds, ErrorIfPathMissing: true, PollInterval: pollInterval, MaxTime: patience,
-	}); err != nil {
+	})
+	if err != nil {
 		return fmt.Errorf("installing CRDs: %w", err)
+	}
+	for _, crd := range installed {
+		i.crds = append(i.crds, crd)
 	}
 	return nil
 }
@@ -51,7 +55,14 @@ func (i *Installation) installCRDs(paths []string, crds ...*apiextensionsv1.Cust
 // createAll creates objects in their order. A Namespace may be there already.
 func (i *Installation) createAll(ctx context.Context, objects ...client.Object) error {
 	for _, object := range objects {
-		if crd, ok := object.(*apiextensionsv1.CustomResourceDefinition); ok {
+		crd, ok := object.(*apiextensionsv1.CustomResourceDefinition)
+		if read, is := object.(*unstructured.Unstructured); is && read.GetKind() == "CustomResourceDefinition" {
+			crd, ok = &apiextensionsv1.CustomResourceDefinition{}, true
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(read.Object, crd); err != nil {
+				return fmt.Errorf("CustomResourceDefinition %s: %w", read.GetName(), err)
+			}
+		}
+		if ok {
 			if err := i.installCRDs(nil, crd); err != nil {
 				return err
 			}

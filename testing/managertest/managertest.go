@@ -102,6 +102,8 @@ type Installation struct {
 	build     func(*manager.Manager) error
 	kube      kubernetes.Interface // may do everything
 	forbidden *forbidden
+	// crds are the CustomResourceDefinitions of the options. The rights need their plurals.
+	crds []client.Object
 	// configurations are those that the registrar writes.
 	configurations []client.Object
 	processes      []*process
@@ -274,7 +276,14 @@ func (i *Installation) manifests() (*manager.Installation, error) {
 	if err != nil {
 		return nil, err
 	}
-	return mgr.Manifests(manager.InstallOptions{Name: i.options.Name, Image: i.options.Name})
+	installation, err := mgr.Manifests(manager.InstallOptions{Name: i.options.Name, Image: i.options.Name, CRDs: i.crds})
+	if err != nil {
+		return nil, err
+	}
+	for _, warning := range installation.Warnings {
+		i.t.Logf("managertest: manifests warns: %s", warning)
+	}
+	return installation, nil
 }
 
 // end stops what runs, and removes what would call it. The server is the last to go: with

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +18,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -181,15 +184,28 @@ func widgets() *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
+func newWidget(namespace, name string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"namespace": namespace, "name": name},
+	}}
+}
+
+// asUnstructured returns an object as a manifest has it.
+func asUnstructured(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) *unstructured.Unstructured {
+	t.Helper()
+	content, err := apiruntime.DefaultUnstructuredConverter.ToUnstructured(crd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := &unstructured.Unstructured{Object: content}
+	object.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	return object
+}
+
 func TestWhatTheExtensionsNeedIsThereBeforeThem(t *testing.T) {
 	t.Parallel()
-	widget := func(namespace, name string) *unstructured.Unstructured {
-		return &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"namespace": namespace, "name": name},
-		}}
-	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "widgets-"}}
-	options := managertest.Options{Objects: []client.Object{namespace, widgets(), widget("default", "early")}}
+	options := managertest.Options{Objects: []client.Object{namespace, widgets(), newWidget("default", "early")}}
 	installed := managertest.Run(t, cluster, options, func(mgr *manager.Manager) error {
 		return mgr.AddExtension(extension.ValidatingFunc(func(_ context.Context, object *unstructured.Unstructured, _ *extension.Request) error {
 			return extension.Denyf("no widget %s", object.GetName())
@@ -198,8 +214,40 @@ func TestWhatTheExtensionsNeedIsThereBeforeThem(t *testing.T) {
 	if err := installed.Admin.Get(t.Context(), client.ObjectKeyFromObject(namespace), namespace); err != nil {
 		t.Error(err)
 	}
-	if err := installed.Admin.Create(t.Context(), widget(installed.Namespace, "late")); err == nil || !strings.Contains(err.Error(), "no widget late") {
+	if err := installed.Admin.Create(t.Context(), newWidget(installed.Namespace, "late")); err == nil || !strings.Contains(err.Error(), "no widget late") {
 		t.Errorf("the answer is %v", err)
+	}
+}
+
+// watching watches and reads Widgets, whose plural no extension says.
+type watching struct{ seen chan string }
+
+func (w *watching) Watch(_ context.Context, _ extension.Manager, _ watch.EventType, widget *unstructured.Unstructured) {
+	w.seen <- widget.GetName()
+}
+
+func (w *watching) Reads() []client.Object { return []client.Object{newWidget("", "")} }
+
+func TestTheRightsToAKindOfOnesOwnAreThose(t *testing.T) {
+	t.Parallel()
+	for name, crd := range map[string]client.Object{"typed": widgets(), "unstructured": asUnstructured(t, widgets())} {
+		t.Run(name, func(t *testing.T) {
+			w := &watching{seen: make(chan string, 10)}
+			installed := managertest.Run(t, cluster, managertest.Options{Objects: []client.Object{crd}}, func(mgr *manager.Manager) error {
+				return mgr.AddExtension(extension.Watching(w, extension.WatchScope{Kind: newWidget("", "").GroupVersionKind()}))
+			})
+			if err := installed.Admin.Create(t.Context(), newWidget(installed.Namespace, "new")); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case seen := <-w.seen:
+				if seen != "new" {
+					t.Errorf("it saw %s", seen)
+				}
+			case <-time.After(time.Minute):
+				t.Error("it saw nothing")
+			}
+		})
 	}
 }
 
