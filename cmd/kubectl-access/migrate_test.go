@@ -122,6 +122,39 @@ func TestWhatCannotBeCarriedOverIsSaidAndLeftOut(t *testing.T) {
 	}
 }
 
+func TestManifestsOfEveryGroupOfOzAreRead(t *testing.T) {
+	const spec = "{accessConfig: {allowedGroups: [a]}, controllerTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}}"
+	for version, read := range map[string]bool{
+		"crds.wizardofoz.co/v1alpha1":      true,
+		"templates.wizardofoz.co/v1alpha1": true, // its samples
+		"templates.wizardoz.io/v1alpha1":   true,
+		"wizardofoz.io/v1alpha":            true, // its README
+		"crds.wizardofoz.com/v1":           false,
+		"wizardofoz.co":                    false, // no version
+	} {
+		out, said, _ := migrated(t, "{apiVersion: "+version+", kind: ExecAccessTemplate, metadata: {name: a}, spec: "+spec+"}", "-f", "-")
+		if got := strings.Contains(out, "apiVersion: admitkit.dev/v1alpha1"); got != read {
+			t.Errorf("%s: read: %t, want %t: %s", version, got, read, said)
+		}
+	}
+}
+
+func TestARequestDoesNotKeepWhomOzRecorded(t *testing.T) {
+	out, said, err := migrated(t, "{apiVersion: crds.wizardofoz.co/v1alpha1, kind: PodAccessRequest, metadata: {name: a, annotations: {ticket: \"7\", "+
+		"crds.wizardofoz.co/requested-by: alice}}, spec: {templateName: web, image: example.com/debug}}", "-f", "-")
+	if err != nil || strings.Contains(out, "alice") || !strings.Contains(out, `ticket: "7"`) {
+		t.Errorf("%v: %s", err, out)
+	}
+	for _, want := range []string{
+		`changed: metadata.annotations: without crds.wizardofoz.co/requested-by: it names "alice", who asked Oz`,
+		"dropped: spec.image: admitkit has no such field",
+	} {
+		if !strings.Contains(said, want) {
+			t.Errorf("it does not say %q:\n%s", want, said)
+		}
+	}
+}
+
 // FuzzMigrate reads whatever a file has.
 func FuzzMigrate(f *testing.F) {
 	files, err := filepath.Glob("testdata/oz/*.yaml")

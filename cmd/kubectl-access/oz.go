@@ -27,11 +27,12 @@ type ozObject struct {
 	lost    bool
 }
 
+// ozGroup matches the API groups of Oz. Its documentation and its first versions have
+// others than crds.wizardofoz.co.
+var ozGroup = regexp.MustCompile(`^((crds|templates)\.)?wizard(of)?oz\.(co|io)/`)
+
 // isOz reports whether an API version is one of Oz's.
-func isOz(apiVersion string) bool {
-	group, _, _ := strings.Cut(apiVersion, "/")
-	return group == "crds.wizardofoz.co" || group == "wizardofoz.co" || group == "wizardofoz.io"
-}
+func isOz(apiVersion string) bool { return ozGroup.MatchString(apiVersion) }
 
 // typed are the types of the kinds.
 var typed = map[string]func() any{
@@ -123,12 +124,19 @@ func (o *ozObject) migrate() {
 	o.unknown()
 }
 
+// requestedBy is the annotation in which Oz says who made a request.
+const requestedBy = "crds.wizardofoz.co/requested-by"
+
 // metadata removes what belongs to the object in the cluster, which the result is not.
 func (o *ozObject) metadata() {
 	for _, field := range []string{"uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"} {
 		unstructured.RemoveNestedField(o.Object, "metadata", field)
 	}
 	unstructured.RemoveNestedField(o.Object, "metadata", "annotations", "kubectl.kubernetes.io/last-applied-configuration")
+	if asked := o.text("metadata", "annotations", requestedBy); asked != "" {
+		unstructured.RemoveNestedField(o.Object, "metadata", "annotations", requestedBy)
+		o.changed("metadata.annotations", "without %s: it names %q, who asked Oz", requestedBy, asked)
+	}
 	delete(o.Object, "status")
 	for _, field := range []string{"finalizers", "ownerReferences"} {
 		if o.has("metadata", field) {
