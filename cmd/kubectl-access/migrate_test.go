@@ -10,6 +10,8 @@ import (
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/yaml"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
 )
 
 // migrated runs the command on manifests, or on files.
@@ -79,6 +81,30 @@ func TestManifestsOfFirstVersionsOfOzAreRead(t *testing.T) {
 	for _, want := range []string{
 		"early: changed: spec.targetRef: is now spec.controllerTargetRef", "early: changed: spec.allowedGroups: is now spec.accessConfig.allowedGroups",
 		"neither: changed: kind: AccessTemplate is called PodAccessTemplate", "neither: cannot be carried over: spec: one of controllerTargetRef and podSpec",
+	} {
+		if !strings.Contains(said, want) {
+			t.Errorf("it does not say %q:\n%s", want, said)
+		}
+	}
+}
+
+func TestAnAccessPodOfAFirstTemplateDoesNotRunTheApplication(t *testing.T) {
+	out, said, err := migrated(t, "{apiVersion: crds.wizardofoz.co/v1alpha1, kind: AccessTemplate, metadata: {name: a}, spec: {allowedGroups: [devs], "+
+		"targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, command: [/bin/sleep, infinity], resources: {requests: {memory: 42Mi}}}}", "-f", "-", "--strict")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	var template v1alpha1.PodAccessTemplate
+	if err := yaml.Unmarshal([]byte(out), &template); err != nil {
+		t.Fatal(err)
+	}
+	config := template.Spec.ControllerTargetMutationConfig
+	if config == nil || config.Command == nil || !slices.Equal(*config.Command, []string{"/bin/sleep", "infinity"}) || config.Resources.Requests.Memory().String() != "42Mi" {
+		t.Errorf("%+v:\n%s", config, out)
+	}
+	for _, want := range []string{
+		"spec.command: is now spec.controllerTargetMutationConfig.command",
+		"spec.resources: is now spec.controllerTargetMutationConfig.resources",
 	} {
 		if !strings.Contains(said, want) {
 			t.Errorf("it does not say %q:\n%s", want, said)

@@ -147,12 +147,17 @@ func (o *ozObject) metadata() {
 
 // template rewrites what both kinds of template have.
 func (o *ozObject) template() {
-	for before, now := range map[string][]string{
+	moved := map[string][]string{
 		"targetRef":       {"spec", "controllerTargetRef"},
 		"allowedGroups":   {"spec", "accessConfig", "allowedGroups"},
 		"defaultDuration": {"spec", "accessConfig", "defaultDuration"},
 		"maxDuration":     {"spec", "accessConfig", "maxDuration"},
-	} {
+	}
+	if o.GetKind() == "PodAccessTemplate" {
+		moved["command"] = []string{"spec", "controllerTargetMutationConfig", "command"}
+		moved["resources"] = []string{"spec", "controllerTargetMutationConfig", "resources"}
+	}
+	for before, now := range moved {
 		value, found, _ := unstructured.NestedFieldCopy(o.Object, "spec", before)
 		if !found {
 			continue
