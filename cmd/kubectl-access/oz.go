@@ -358,7 +358,7 @@ func (o *ozObject) request() {
 	if o.text("spec", "templateName") == "" {
 		o.lose("spec.templateName", "there is none")
 	}
-	o.foreign([]string{"spec"}, "templateName", "duration", "targetPod")
+	o.foreign([]string{"spec"}, "templateName", "duration", "targetPod", "image")
 	o.changed("spec.requester", "the requester is who applies it, and time counts from then")
 }
 
