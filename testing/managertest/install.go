@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
@@ -40,8 +41,14 @@ func (i *Installation) installCRDs(paths []string, crds ...*apiextensionsv1.Cust
 	if len(paths)+len(crds) == 0 {
 		return nil
 	}
-	installed, err := envtest.InstallCRDs(i.cluster.Config(), envtest.CRDInstallOptions{
-		Paths: paths, CRDs: crds, ErrorIfPathMissing: true, PollInterval: pollInterval, MaxTime: patience,
+	var installed []*apiextensionsv1.CustomResourceDefinition
+	// Tests that run in parallel may install the same one at the same moment.
+	raced := func(err error) bool { return apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) }
+	err := retry.OnError(retry.DefaultBackoff, raced, func() (err error) {
+		installed, err = envtest.InstallCRDs(i.cluster.Config(), envtest.CRDInstallOptions{
+			Paths: paths, CRDs: crds, ErrorIfPathMissing: true, PollInterval: pollInterval, MaxTime: patience,
+		})
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("installing CRDs: %w", err)

@@ -232,6 +232,7 @@ func TestTheRightsToAKindOfOnesOwnAreThose(t *testing.T) {
 	t.Parallel()
 	for name, crd := range map[string]client.Object{"typed": widgets(), "unstructured": asUnstructured(t, widgets())} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := &watching{seen: make(chan string, 10)}
 			installed := managertest.Run(t, cluster, managertest.Options{Objects: []client.Object{crd}}, func(mgr *manager.Manager) error {
 				return mgr.AddExtension(extension.Watching(w, extension.WatchScope{Kind: newWidget("", "").GroupVersionKind()}))
