@@ -247,7 +247,9 @@ func TestTheWebhookNeverBlocksItsOwnRecovery(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := false
-	testkit.Succeeds(t, time.Minute, "Pods are stamped again", func(ctx context.Context) error {
+	// An API server gives up a connection that has gone silent after 45 s: 30 s without a
+	// frame, and 15 s for the answer to a ping (k8s.io/apimachinery/pkg/util/net).
+	testkit.Succeeds(t, 2*time.Minute, "Pods are stamped again", func(ctx context.Context) error {
 		// A call that goes to the address of a killed replica waits for the webhook's
 		// timeout, while a new replica may answer already.
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
