@@ -27,7 +27,7 @@ import (
 // The versions built here. kubernetesVersion and etcd's stand in go.mod too,
 // which decides; kwok has a module graph of its own.
 const (
-	kubernetesVersion = "v1.37.0"
+	kubernetesVersion = "v1.37.2"
 	kwokVersion       = "v0.8.0"
 )
 
