@@ -34,11 +34,26 @@ LONGEST := ./manager ./extension/access ./extension/audit ./examples
 # make lint vets. The race detector makes computing ten times as long and sees only
 # goroutines: the patches of random objects, which have one, are compared without it.
 .PHONY: test
-test: controlplane $(HELM) ## Unit and integration tests on a real API server, with the race detector
+test: test-packages test-engine ## Unit and integration tests on a real API server, with the race detector
+
+TEST := $(RACE) -short -vet=off -timeout 20m
+
+.PHONY: test-packages
+test-packages: controlplane $(HELM)
 	$(if $(RACE),,@echo "no C compiler ($(CC_GO)): the tests run without the race detector")
-	go test $(RACE) -short -vet=off -timeout 20m -p 3 $(LONGEST) ./...
+	go test $(TEST) -p 3 $(LONGEST) ./...
+
+.PHONY: test-engine
+test-engine:
 	go test -short -vet=off -timeout 20m ./webhook/internal/patch
 	go -C testing/differential test -short -vet=off -timeout 20m ./...
+
+# CI's form: what failed runs once more, alone. hack/alone.sh says why, and what does not.
+.PHONY: test-ci
+test-ci:
+	@mkdir -p bin
+	$(MAKE) test-packages 2>&1 | tee bin/test.log || hack/alone.sh bin/test.log $(TEST)
+	$(MAKE) test-engine
 
 .PHONY: chart
 chart: controlplane $(HELM) ## Lint and test the Helm chart
