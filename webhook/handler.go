@@ -329,8 +329,8 @@ func (e *exchange) takeOver() {
 	}
 }
 
-// decideBeside runs the chain in a goroutine of its own, because an HTTP/2 answer is
-// complete only when its handler has returned.
+// decideBeside runs the chain in a goroutine of its own, because an HTTP/2 answer, on
+// somebody else's server, is complete only when its handler has returned.
 func (e *exchange) decideBeside(ctx context.Context, deadline time.Time) {
 	e.context.begin(ctx, deadline, e.context.expire)
 	defer e.context.stop()

@@ -236,7 +236,7 @@ type peer struct {
 }
 
 func (b *bounded) peer(t *testing.T) *peer {
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: b.roots}, ForceAttemptHTTP2: true}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: b.roots}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &peer{bounded: b, Client: http.Client{Transport: transport}}
 }

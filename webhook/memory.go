@@ -107,7 +107,7 @@ const (
 )
 
 // perRequest is what a request occupies apart from its body and its objects: its
-// goroutines, its header and the buffers of HTTP/2. It is measured by
+// goroutines, its header and the buffers of its connection. It is measured by
 // TestWhatAStalledConnectionTakes.
 const perRequest = 32 << 10
 

