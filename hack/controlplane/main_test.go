@@ -1,0 +1,246 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/mod/modfile"
+)
+
+func TestMain(m *testing.M) {
+	// A developer's own settings decide about no test.
+	for _, variable := range []string{"K8S", "K8S_DOWNLOAD", "K8S_INDEX", "KUBEBUILDER_ASSETS"} {
+		_ = os.Unsetenv(variable)
+	}
+	os.Exit(m.Run())
+}
+
+// with puts executables into a folder.
+func with(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\necho Kubernetes v1.33.1\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func linkIn(t *testing.T, dir, name string) string {
+	t.Helper()
+	target, err := os.Readlink(filepath.Join(dir, name))
+	if err != nil {
+		return ""
+	}
+	return target
+}
+
+func TestAnOlderVersionSharesEtcdAndKwokAndLeavesCurrentAlone(t *testing.T) {
+	out := t.TempDir()
+	with(t, filepath.Join(out, supported[0].version), "etcd", "kwok", "kubectl", "kube-apiserver", "kube-controller-manager")
+	with(t, filepath.Join(out, "v1.35.8"), "kubectl", "kube-apiserver", "kube-controller-manager")
+	if err := run(t.Context(), options{out: out, download: "no"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(t.Context(), options{out: out, k8s: "1.35", download: "no"}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		current: supported[0].version, supported[0].minor: supported[0].version, "1.35": "v1.35.8",
+		"v1.35.8/etcd": "../" + supported[0].version + "/etcd", "v1.35.8/kwok": "../" + supported[0].version + "/kwok",
+	} {
+		if got := linkIn(t, out, name); got != want {
+			t.Errorf("%s is a link to %q, want %q", name, got, want)
+		}
+	}
+	if !executable(filepath.Join(out, "1.35", "etcd")) {
+		t.Error("K8S=1.35 finds no etcd")
+	}
+}
+
+func TestTheFirstRunDownloadsAndTheSecondDoesNothing(t *testing.T) {
+	m := newMirror(t)
+	version := supported[0].version
+	m.publish(version, "", packed(t, binariesOf(version)))
+	out := t.TempDir()
+	with(t, filepath.Join(out, version), "kwok")
+	o := options{out: out, index: m.URL + "/index.yaml", limits: testLimits(), only: "etcd,kube-apiserver,kubectl,kwok"}
+	if err := run(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range published {
+		if !executable(filepath.Join(out, current, name)) {
+			t.Errorf("%s is missing", name)
+		}
+	}
+	m.Close()
+	if err := run(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// There is nothing to build from in this module's folder: the error shows that it
+// is the build that was tried.
+func TestWhatCannotBeDownloadedIsBuilt(t *testing.T) {
+	version := supported[0].version
+	for name, change := range map[string]func(*mirror, *options){
+		"the index is down":     func(m *mirror, _ *options) { m.Close() },
+		"the version is absent": func(*mirror, *options) {},
+		"the checksum is wrong": func(m *mirror, _ *options) { m.publish(version, strings.Repeat("f", 128), []byte("x")) },
+		"downloads are turned off": func(m *mirror, o *options) {
+			m.publish(version, "", packed(t, binariesOf(version)))
+			o.download = "no"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMirror(t)
+			out := t.TempDir()
+			o := options{module: t.TempDir(), out: out, index: m.URL + "/index.yaml", limits: testLimits(), only: "etcd"}
+			change(m, &o)
+			err := run(t.Context(), o)
+			if err == nil || !strings.Contains(err.Error(), "building etcd") {
+				t.Errorf("got: %v", err)
+			}
+			if left := entries(t, filepath.Join(out, version)); !slices.Equal(left, []string{".lock"}) {
+				t.Errorf("it leaves %q", left)
+			}
+		})
+	}
+}
+
+func TestTheBinariesOfOthersAreLinked(t *testing.T) {
+	assets, out := t.TempDir(), t.TempDir()
+	names := []string{"etcd", "kwok", "kubectl", "kube-apiserver", "kube-controller-manager"}
+	with(t, assets, names...)
+	t.Setenv("KUBEBUILDER_ASSETS", assets)
+	if err := run(t.Context(), options{out: out, download: "no"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if got := linkIn(t, out, "v1.33.1/"+name); got != filepath.Join(assets, name) {
+			t.Errorf("%s is a link to %q", name, got)
+		}
+	}
+	if got := linkIn(t, out, current); got != "v1.33.1" {
+		t.Errorf("current is a link to %q", got)
+	}
+	if got := linkIn(t, out, supported[0].minor); got != "" {
+		t.Errorf("%s is a link to %q", supported[0].minor, got)
+	}
+}
+
+func TestAWrongOptionIsNamedWithItsRemedy(t *testing.T) {
+	for name, test := range map[string]struct {
+		o    options
+		want []string
+	}{
+		"no folder":               {options{}, []string{"-out", "bin/k8s"}},
+		"an unknown version":      {options{out: t.TempDir(), k8s: "1.21"}, []string{"K8S", `"1.21"`, "1.34 (v1.34.10)", supported[0].version}},
+		"another patch":           {options{out: t.TempDir(), k8s: "v1.35.1"}, []string{`"v1.35.1"`, "1.35 (v1.35.8)"}},
+		"neither yes nor no":      {options{out: t.TempDir(), download: "false"}, []string{"K8S_DOWNLOAD", `"false"`, "yes or no"}},
+		"no binary of ours":       {options{out: t.TempDir(), only: "etcd,docker"}, []string{"-only", `"docker"`}},
+		"a node's, without -node": {options{out: t.TempDir(), only: "kubelet"}, []string{"-only", `"kubelet"`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := run(t.Context(), test.o)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("want an error with %q, got: %v", want, err)
+				}
+			}
+		})
+	}
+}
+
+func TestTwoChoicesOfAVersionAreRefused(t *testing.T) {
+	out := t.TempDir()
+	t.Setenv("KUBEBUILDER_ASSETS", "/elsewhere")
+	err := run(t.Context(), options{out: out, k8s: "1.35"})
+	if err == nil || !strings.Contains(err.Error(), "K8S (-k8s) is 1.35 and KUBEBUILDER_ASSETS is /elsewhere") {
+		t.Errorf("got: %v", err)
+	}
+	// This is how make test is told where what it asked for is.
+	with(t, filepath.Join(out, supported[0].version), "etcd")
+	t.Setenv("KUBEBUILDER_ASSETS", filepath.Join(out, supported[0].minor))
+	if err := run(t.Context(), options{out: out, k8s: supported[0].minor, only: "etcd"}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAVersionIsNamedByItsMinorOrInFull(t *testing.T) {
+	for _, name := range []string{"1.35", "v1.35.8"} {
+		if r, err := find(name); err != nil || r.version != "v1.35.8" {
+			t.Errorf("%s: %v, %v", name, r, err)
+		}
+	}
+}
+
+func TestTheFirstVersionIsThatOfThisModule(t *testing.T) {
+	text, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := modfile.Parse("go.mod", text, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, require := range file.Require {
+		if require.Mod.Path == "k8s.io/kubernetes" && require.Mod.Version == supported[0].version {
+			return
+		}
+	}
+	t.Errorf("go.mod does not require k8s.io/kubernetes %s", supported[0].version)
+}
+
+func TestTheModuleOfAnOlderVersionIsUpstreams(t *testing.T) {
+	upstream := `module k8s.io/kubernetes
+
+go 1.25.0
+
+godebug default=go1.25
+
+require (
+	example.com/pinned v1.2.3
+	k8s.io/api v0.0.0
+	k8s.io/klog/v2 v2.130.1
+)
+
+replace (
+	example.com/pinned => example.com/fork v1.2.4
+	k8s.io/api => ./staging/src/k8s.io/api
+	k8s.io/sample-controller => ./staging/src/k8s.io/sample-controller
+)
+`
+	text, err := moduleFor("v1.35.8", []byte(upstream))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"module controlplane\n", "go 1.25.0\n", "godebug default=go1.25\n", "k8s.io/kubernetes v1.35.8\n", "k8s.io/klog/v2 v2.130.1\n", "example.com/pinned => example.com/fork v1.2.4\n",
+		"k8s.io/api => k8s.io/api v0.35.8\n", "k8s.io/sample-controller => k8s.io/sample-controller v0.35.8\n",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no line %q in:\n%s", want, text)
+		}
+	}
+	if strings.Contains(string(text), "./staging") {
+		t.Errorf("a folder that the module's zip does not hold is left:\n%s", text)
+	}
+	for what, upstream := range map[string]string{
+		"another module":            "module example.com/other\n",
+		"a module without a source": "module k8s.io/kubernetes\nrequire k8s.io/new v0.0.0\n",
+		"no go.mod":                 "<html>",
+	} {
+		if _, err := moduleFor("v1.35.8", []byte(upstream)); err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+}
