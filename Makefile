@@ -9,6 +9,15 @@ RACE := $(shell command -v $(CC_GO) >/dev/null 2>&1 && echo -race)
 # What one clone has compiled serves the next, wherever that is.
 export GOFLAGS += -trimpath
 
+# K8S=1.35 make test: the tests run on that version. Whoever sets both is told.
+ifneq ($(K8S),)
+ifeq ($(KUBEBUILDER_ASSETS),)
+export KUBEBUILDER_ASSETS := $(CURDIR)/bin/k8s/$(K8S)
+endif
+endif
+
+CONTROLPLANE = go run -C hack/controlplane . -module . -out $(CURDIR)/bin/k8s
+
 TOOLS := $(CURDIR)/bin/tools
 GOLANGCI_LINT := $(TOOLS)/golangci-lint
 COUNTERFEITER := $(TOOLS)/counterfeiter
@@ -24,7 +33,8 @@ help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: controlplane ## See a real API server send a Pod and an exec through admitkit (under 1 min)
+demo: ## See a real API server send a Pod and an exec through admitkit (under 1 min)
+	@$(CONTROLPLANE) -only etcd,kube-apiserver,kubectl,kwok
 	go run ./hack/demo
 
 # They begin first, so that none of them is left alone at the end, and one more at
@@ -46,6 +56,7 @@ test-packages: controlplane $(HELM)
 .PHONY: test-engine
 test-engine:
 	go test -short -vet=off -timeout 20m ./webhook/internal/patch
+	go -C hack/controlplane test -short -vet=off -timeout 20m ./...
 	go -C testing/differential test -short -vet=off -timeout 20m ./...
 
 # CI's form: what failed runs once more, alone. hack/alone.sh says why, and what does not.
@@ -80,8 +91,12 @@ fuzz: ## Fuzz what parses what others send, 6 s each (FUZZTIME=10m for longer)
 	hack/fuzz.sh $(FUZZTIME)
 
 .PHONY: controlplane
-controlplane: ## Get etcd, kube-apiserver, kubectl... into bin/k8s (first time: 10 to 15 min)
-	@go run -C hack/controlplane . -module . -out $(CURDIR)/bin/k8s
+controlplane: ## Get etcd, kube-apiserver, kubectl... into bin/k8s (builds 5 to 15 min the first time; K8S=1.35)
+	@$(CONTROLPLANE)
+
+.PHONY: matrix
+matrix: ## Test on every supported Kubernetes; writes docs/support.md (hours the first time; MATRIX="1.34 1.35")
+	go run ./hack/matrix -write docs/support.md
 
 IMAGE ?= admitkit.dev/admitkit:dev
 .PHONY: image
@@ -93,9 +108,9 @@ image: ## Build the operator's image into bin/admitkit.tar, an OCI archive (IMAG
 CLUSTER := $(CURDIR)/bin/cluster
 .PHONY: cluster-up
 cluster-up: bin/busybox.tar ## Start a real cluster on this machine, with one node (Linux, root)
-	@go run -C hack/controlplane . -module . -out $(CURDIR)/bin/k8s -node
+	@$(CONTROLPLANE) -node
 	@go build -o bin/tools/cluster ./hack/cluster
-	@bin/tools/cluster -dir $(CLUSTER) -binaries $(CURDIR)/bin/k8s/current -sandbox bin/busybox.tar up
+	@bin/tools/cluster -dir $(CLUSTER) -binaries $(CURDIR)/bin/k8s/$(or $(K8S),current) -sandbox bin/busybox.tar up
 
 .PHONY: cluster-down
 cluster-down: ## End it, and leave nothing but its logs
