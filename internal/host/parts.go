@@ -301,23 +301,40 @@ func unknownForm(e any) error {
 	if typ == handler || typ.Kind() != reflect.Pointer && slices.ContainsFunc(forms, reflect.PointerTo(typ).Implements) {
 		return fmt.Errorf("%T is not an extension, but *%T is: pass a pointer", e, e)
 	}
-	for _, hint := range []struct{ method, text string }{
-		{"Handle", handleSignatures},
-		{"Mutate", "a Mutator has Mutate(context.Context, T, *extension.Request) error; add extension.Mutating(x, scope)"},
-		{"Validate", "a Validator has Validate(context.Context, T, *extension.Request) error; add extension.Validating(x, scope)"},
-		{"Watch", "a WatcherOf has Watch(context.Context, extension.Manager, watch.EventType, T); add extension.Watching(x, scope)"},
-		{"Reconcile", "a Reconciler has Reconcile(context.Context, reconcile.Request) (reconcile.Result, error) and Register(extension.Manager) error"},
-		{"Parts", "a Composite has Parts(extension.Manager) ([]any, error)"},
-	} {
-		if method, ok := typ.MethodByName(hint.method); ok {
-			return fmt.Errorf("%T is not an Extension, Watcher, Reconciler or Composite: it has %s%s; %s",
-				e, hint.method, signature(method.Type), hint.text)
-		}
+	if method, hint := nearest(typ); hint != "" {
+		return fmt.Errorf("%T is not an Extension, Watcher, Reconciler or Composite: it has %s%s; %s",
+			e, method.Name, signature(method.Type), hint)
 	}
 	if typ.Kind() == reflect.Func {
 		return fmt.Errorf("%T is not an extension: make a Handler of the function with extension.Mutating or extension.Validating", e)
 	}
 	return fmt.Errorf("%T is not an Extension, Watcher, Reconciler, Composite or *extension.Handler", e)
+}
+
+// nearest returns the method by which a type is nearly in one of the forms, and what that
+// form asks for. The names are constants in the calls: with a variable, the linker would
+// have to keep every exported method of every type, a third more of each user's program.
+func nearest(typ reflect.Type) (method reflect.Method, hint string) {
+	var ok bool
+	if method, ok = typ.MethodByName("Handle"); ok {
+		return method, handleSignatures
+	}
+	if method, ok = typ.MethodByName("Mutate"); ok {
+		return method, "a Mutator has Mutate(context.Context, T, *extension.Request) error; add extension.Mutating(x, scope)"
+	}
+	if method, ok = typ.MethodByName("Validate"); ok {
+		return method, "a Validator has Validate(context.Context, T, *extension.Request) error; add extension.Validating(x, scope)"
+	}
+	if method, ok = typ.MethodByName("Watch"); ok {
+		return method, "a WatcherOf has Watch(context.Context, extension.Manager, watch.EventType, T); add extension.Watching(x, scope)"
+	}
+	if method, ok = typ.MethodByName("Reconcile"); ok {
+		return method, "a Reconciler has Reconcile(context.Context, reconcile.Request) (reconcile.Result, error) and Register(extension.Manager) error"
+	}
+	if method, ok = typ.MethodByName("Parts"); ok {
+		return method, "a Composite has Parts(extension.Manager) ([]any, error)"
+	}
+	return method, ""
 }
 
 // signature prints the type of a method without its receiver.
