@@ -145,7 +145,7 @@ func (m *Manager) trustedBundles(ctx context.Context, source certs.Source) ([][]
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	return registration.Bundles(ctx, m.clientset.AdmissionregistrationV1().RESTClient(), m.options.configurationName())
+	return registration.Bundles(ctx, m.clients.admissionregistration.RESTClient(), m.options.configurationName())
 }
 
 func (m *Manager) verifyLeaf(source certs.Source, bundle []byte) error {

@@ -31,7 +31,7 @@ const reachTimeout = 8 * time.Second
 func (m *Manager) reach(ctx context.Context) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, time.Second, reachTimeout, true, func(ctx context.Context) (bool, error) {
-		last = m.clientset.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error()
+		last = m.clients.discovery.RESTClient().Get().AbsPath("/version").Do(ctx).Error()
 		var status apierrors.APIStatus
 		// Any response below 500 will do; what follows reports a 401.
 		return last == nil || errors.As(last, &status) && status.Status().Code < 500, nil

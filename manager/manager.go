@@ -10,7 +10,6 @@ import (
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -27,7 +26,7 @@ import (
 type Manager struct {
 	options    Options
 	httpClient *http.Client
-	clientset  kubernetes.Interface
+	clients    clients
 
 	// parts is what was added, problem why some of it could not be added.
 	parts   host.Parts
@@ -63,12 +62,12 @@ func New(options Options) (*Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("manager options: RESTConfig: %w", err)
 	}
-	clientset, err := kubernetes.NewForConfigAndClient(options.RESTConfig, httpClient)
+	clients, err := newClients(options.RESTConfig, httpClient)
 	if err != nil {
 		return nil, fmt.Errorf("manager options: RESTConfig: %w", err)
 	}
 	return &Manager{
-		options: options, httpClient: httpClient, clientset: clientset,
+		options: options, httpClient: httpClient, clients: clients,
 		ready: make(chan struct{}), ctx: options.Context, clock: server,
 	}, nil
 }
@@ -96,7 +95,7 @@ func (m *Manager) GetKubeConnection() (*rest.Config, error) {
 // GetKubeClient returns an uncached client. The error is always nil; it is there
 // because EiriniX has it.
 func (m *Manager) GetKubeClient() (corev1client.CoreV1Interface, error) {
-	return m.clientset.CoreV1(), nil
+	return m.clients.core, nil
 }
 
 // GetLogger returns the manager's logger.

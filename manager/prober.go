@@ -102,6 +102,6 @@ func (m *Manager) probe(r *registration.Registration) func(context.Context) erro
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 		defer cancel()
-		return r.Probe(ctx, m.clientset.CoreV1().ConfigMaps(m.options.WebhookNamespace))
+		return r.Probe(ctx, m.clients.core.ConfigMaps(m.options.WebhookNamespace))
 	}
 }

@@ -63,7 +63,7 @@ func (m *Manager) labels() map[string]string {
 // checkOwner reports another installation of the same name. Any other problem is
 // reported by a later step.
 func (m *Manager) checkOwner(ctx context.Context, r *registration.Registration) error {
-	if err := r.Check(ctx, m.clientset.AdmissionregistrationV1().RESTClient()); errors.Is(err, registration.ErrForeign) {
+	if err := r.Check(ctx, m.clients.admissionregistration.RESTClient()); errors.Is(err, registration.ErrForeign) {
 		return err
 	}
 	return nil
@@ -72,7 +72,7 @@ func (m *Manager) checkOwner(ctx context.Context, r *registration.Registration) 
 // reconcileRegistration repairs the webhook configurations, and logs and counts
 // what it repaired.
 func (m *Manager) reconcileRegistration(ctx context.Context, r *registration.Registration, bundle func(context.Context) ([]byte, error)) (changed bool, err error) {
-	repairs, err := r.Reconcile(ctx, m.clientset.AdmissionregistrationV1().RESTClient(), bundle)
+	repairs, err := r.Reconcile(ctx, m.clients.admissionregistration.RESTClient(), bundle)
 	for _, repair := range repairs {
 		registrationRepairs.WithLabelValues(repair.Kind).Inc()
 		m.options.Logger.Infow("webhooks registered", "object", repair.Object, "reason", repair.Kind, "webhooks", len(r.Webhooks))

@@ -63,7 +63,7 @@ func (m *Manager) tellUnserved(ctx context.Context, webhooks []*webhook.Webhook,
 	if !slices.ContainsFunc(webhooks, func(w *webhook.Webhook) bool { return slices.ContainsFunc(w.Scope.Rules, namesResources) }) {
 		return nil, nil
 	}
-	_, lists, err := discovery.ToDiscoveryInterfaceWithContext(m.clientset.Discovery()).ServerGroupsAndResourcesWithContext(ctx)
+	_, lists, err := m.clients.discovery.ServerGroupsAndResourcesWithContext(ctx)
 	// An aggregated API server that is down hides its resources, not those of others.
 	var failed *discovery.ErrGroupDiscoveryFailed
 	if err != nil && !errors.As(err, &failed) {

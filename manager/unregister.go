@@ -88,7 +88,7 @@ func (m *Manager) CheckUnregistered(ctx context.Context) error {
 		return nil //nolint:nilerr // it has no webhooks
 	}
 	name := m.options.configurationName()
-	client := m.clientset.AdmissionregistrationV1()
+	client := m.clients.admissionregistration
 	var back []string
 	err := wait.PollUntilContextTimeout(ctx, scaleDownInterval, repairTime, true, func(ctx context.Context) (bool, error) {
 		_, mutating := client.MutatingWebhookConfigurations().Get(ctx, name, metav1.GetOptions{})
@@ -159,7 +159,7 @@ func (m *Manager) removeObjects(ctx context.Context) error {
 		return nil
 	}
 	var errs []error
-	secrets := m.clientset.CoreV1().Secrets(namespace)
+	secrets := m.clients.core.Secrets(namespace)
 	if *m.options.SetupCertificate && m.options.Certificates.Dir == "" && !m.options.Registration.ForeignCABundle {
 		errs = append(errs, remove("Secret", m.options.SetupCertificateName, secrets.Delete))
 		if m.options.Certificates.LeafSecretName != "" {
@@ -167,7 +167,7 @@ func (m *Manager) removeObjects(ctx context.Context) error {
 		}
 	}
 	if m.options.Watching.LeaderElection {
-		errs = append(errs, remove("Lease", m.options.configurationName(), m.clientset.CoordinationV1().Leases(namespace).Delete))
+		errs = append(errs, remove("Lease", m.options.configurationName(), m.clients.coordination.Leases(namespace).Delete))
 	}
 	return errors.Join(errs...)
 }
@@ -176,7 +176,7 @@ func (m *Manager) removeRegistration(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
 	name := m.options.configurationName()
-	removed, err := registration.Remove(ctx, m.clientset.AdmissionregistrationV1().RESTClient(), name)
+	removed, err := registration.Remove(ctx, m.clients.admissionregistration.RESTClient(), name)
 	for _, kind := range removed {
 		m.options.Logger.Infow("removed", "kind", kind, "name", name)
 	}

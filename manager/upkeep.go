@@ -72,10 +72,10 @@ type watched struct {
 func (u *upkeep) watches() []watched {
 	var all []watched
 	if name := u.source.SecretName(); name != "" {
-		all = append(all, watched{name, u.clientset.CoreV1().Secrets(u.options.WebhookNamespace).Watch})
+		all = append(all, watched{name, u.clients.core.Secrets(u.options.WebhookNamespace).Watch})
 	}
 	if u.registration != nil {
-		client, name := u.clientset.AdmissionregistrationV1(), u.options.configurationName()
+		client, name := u.clients.admissionregistration, u.options.configurationName()
 		all = append(all, watched{name, client.MutatingWebhookConfigurations().Watch}, watched{name, client.ValidatingWebhookConfigurations().Watch})
 	}
 	return all

@@ -68,7 +68,7 @@ func (m *Manager) watch(ctx context.Context, as extension.Manager, mapper meta.R
 
 // listPods lists and watches the Pods that Watchers see.
 func (m *Manager) listPods() *clientgocache.ListWatch {
-	pods := m.clientset.CoreV1().Pods(m.options.Namespace)
+	pods := m.clients.core.Pods(m.options.Namespace)
 	selects := func(options *metav1.ListOptions) {
 		if m.options.PodSelector != nil {
 			options.LabelSelector = metav1.FormatLabelSelector(m.options.PodSelector)

@@ -1,0 +1,50 @@
+package manager
+
+import (
+	"errors"
+	"net/http"
+
+	"k8s.io/client-go/discovery"
+	admissionregistrationv1client "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
+	appsv1client "k8s.io/client-go/kubernetes/typed/apps/v1"
+	authenticationv1client "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	authorizationv1client "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
+)
+
+// clients are those that a manager uses. A kubernetes.Clientset has one for every
+// version of every group, and each program would link them all.
+type clients struct {
+	admissionregistration *admissionregistrationv1client.AdmissionregistrationV1Client
+	apps                  *appsv1client.AppsV1Client
+	authentication        *authenticationv1client.AuthenticationV1Client
+	authorization         *authorizationv1client.AuthorizationV1Client
+	coordination          *coordinationv1client.CoordinationV1Client
+	core                  *corev1client.CoreV1Client
+	discovery             *discovery.DiscoveryClient
+}
+
+// newClients returns clients that share the connection, and its rate limit, as those
+// of a kubernetes.Clientset do.
+func newClients(original *rest.Config, connection *http.Client) (clients, error) {
+	config := *original
+	if config.RateLimiter == nil && config.QPS > 0 {
+		if config.Burst <= 0 {
+			return clients{}, errors.New("with QPS above 0, Burst must be above 0, too")
+		}
+		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(config.QPS, config.Burst)
+	}
+	var c clients
+	errs := make([]error, 7)
+	c.admissionregistration, errs[0] = admissionregistrationv1client.NewForConfigAndClient(&config, connection)
+	c.apps, errs[1] = appsv1client.NewForConfigAndClient(&config, connection)
+	c.authentication, errs[2] = authenticationv1client.NewForConfigAndClient(&config, connection)
+	c.authorization, errs[3] = authorizationv1client.NewForConfigAndClient(&config, connection)
+	c.coordination, errs[4] = coordinationv1client.NewForConfigAndClient(&config, connection)
+	c.core, errs[5] = corev1client.NewForConfigAndClient(&config, connection)
+	c.discovery, errs[6] = discovery.NewDiscoveryClientForConfigAndClient(&config, connection)
+	return c, errors.Join(errs...)
+}
