@@ -85,6 +85,10 @@ bench: $(BENCHSTAT) ## Compare with controller-runtime, side by side; writes doc
 	@mkdir -p bin
 	go run ./hack/bench -benchstat $(BENCHSTAT) -write docs/benchmarks.md
 
+.PHONY: weight
+weight: ## Weigh what admitkit adds to a program; writes docs/weight.md (20 s; first time: 5 min)
+	go run ./hack/weight -write docs/weight.md
+
 FUZZTIME ?= 6s
 .PHONY: fuzz
 fuzz: ## Fuzz what parses what others send, 6 s each (FUZZTIME=10m for longer)
