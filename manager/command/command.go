@@ -12,6 +12,7 @@
 //	my-ext register   register and end, or keep running with --stay (the registrar)
 //	my-ext serve      serve what the registrar has registered
 //	my-ext reconcile  run the reconcilers and watchers, apart from what serves
+//	my-ext check      ask the API server whether the webhooks are registered, and answer
 //	my-ext unregister remove the webhook configurations, what the extensions made, and the Secrets
 //	my-ext review     run the extensions on manifests, without a cluster
 //	my-ext manifests  print the manifests of an installation
@@ -98,7 +99,7 @@ Exit codes: 0 done; 1 failed, or denied by review; 2 a flag, option, scope or ma
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return wrong(err) })
 	f.bind(root, name)
 	s := subcommands{f, build}
-	root.AddCommand(s.start(), s.register(), s.serve(), s.reconcile(), s.unregister(), newReview(name, f, build), newManifests(name, f, build))
+	root.AddCommand(s.start(), s.register(), s.serve(), s.reconcile(), s.check(), s.unregister(), newReview(name, f, build), newManifests(name, f, build))
 	for _, sub := range root.Commands() {
 		run := sub.RunE
 		sub.RunE = func(cmd *cobra.Command, args []string) error { return inFlags(cmd.Flags(), run(cmd, args)) }
@@ -161,6 +162,25 @@ func (s subcommands) reconcile() *cobra.Command {
 of its own, which alone has the rights of the reconcilers, and name that user to the
 servers by --reconciler-user. Nobody has to reach this process.`,
 	})
+}
+
+func (s subcommands) check() *cobra.Command {
+	var timeout time.Duration
+	cmd := s.runs(true, func(mgr *manager.Manager, ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		return mgr.CheckRegistered(ctx)
+	}, &cobra.Command{
+		Use:   "check",
+		Short: "Ask the API server whether the webhooks are registered, and answer",
+		Long: `Compare the webhook configurations with what this program would register with these
+flags, and send a request through the API server that has to come back through a webhook.
+The request is a dry run that creates a ConfigMap in --webhook-namespace; nothing is
+changed. It fails if that does not succeed within --timeout. Run it with the flags of the
+installation, as a user who may create ConfigMaps there and get the configurations.`,
+	})
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to try")
+	return cmd
 }
 
 func (s subcommands) unregister() *cobra.Command {

@@ -1,0 +1,69 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/admitkit/admitkit/webhook/registration"
+)
+
+// checkInterval is the pause after a check that failed.
+const checkInterval = time.Second
+
+// CheckRegistered returns an error unless the API server calls the webhooks of this
+// installation: both webhook configurations are what these extensions and options make,
+// and a request through the API server comes back through a webhook. It tries again
+// until ctx ends. The request is a dry run that creates a ConfigMap in the manager's own
+// namespace. CheckRegistered needs the right to create one, and to get the
+// configurations, by name; it changes nothing.
+func (m *Manager) CheckRegistered(ctx context.Context) error {
+	defer m.httpClient.CloseIdleConnections()
+	if err := m.checkRegistered(ctx); err != nil {
+		return fmt.Errorf("manager: %w", err)
+	}
+	return nil
+}
+
+func (m *Manager) checkRegistered(ctx context.Context) error {
+	if err := m.added(); err != nil {
+		return err
+	}
+	webhooks, err := m.webhooks()
+	if err != nil {
+		return err
+	}
+	switch {
+	case len(webhooks) == 0:
+		return errors.New("no extension answers admissions: there is nothing to check")
+	case !*m.options.Registration.Probe:
+		return errors.New("Registration.Probe: without a probe nothing tells whether the webhooks answer")
+	}
+	if err := errors.Join(m.options.callable(), m.options.hasPort()); err != nil {
+		return err
+	}
+	r := m.registration(webhooks)
+	client, probe := m.clients.admissionregistration.RESTClient(), m.probe(r)
+	var last error
+	err = wait.PollUntilContextCancel(ctx, checkInterval, true, func(ctx context.Context) (bool, error) {
+		found := errors.Join(r.Verify(ctx, client), probe(ctx))
+		// The end of the time says nothing; what was found before does.
+		if last == nil || ctx.Err() == nil {
+			last = found
+		}
+		if errors.Is(found, registration.ErrForeign) {
+			return false, found // that will not change
+		}
+		return found == nil, nil
+	})
+	if err != nil && last != nil {
+		return last
+	}
+	if err == nil {
+		m.options.Logger.Infow("the webhooks are registered, and answer", "webhooks", len(webhooks))
+	}
+	return err
+}

@@ -1,0 +1,69 @@
+package registration
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// Verify returns an error if either object is not what it should be, and writes nothing.
+// Unlike [Registration.Reconcile] it does not accept what a newer revision has
+// registered. It cannot tell which CA is right, but every entry must trust the same
+// one: [Registration.Probe] then finds out for all of them.
+func (r *Registration) Verify(ctx context.Context, client rest.Interface) error {
+	expected := *r
+	// Whoever registered did so before; nobody asks here when.
+	expected.Started = time.Time{}
+	// A cautious start has to be over.
+	expected.IgnoreUntilProbed = false
+	expected.ForeignBundle = true
+	var errs []error
+	var bundles [][]byte
+	for _, res := range resources {
+		live, err := get(ctx, client, res, r.Name)
+		if err == nil {
+			err = r.check(res, live)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, expected.verify(res, live))
+		if live == nil {
+			continue
+		}
+		for _, e := range live.Webhooks {
+			same := func(known []byte) bool { return bytes.Equal(known, e.ClientConfig.CABundle) }
+			if r.ours(e.Name) && !slices.ContainsFunc(bundles, same) {
+				bundles = append(bundles, e.ClientConfig.CABundle)
+			}
+		}
+	}
+	if len(bundles) > 1 {
+		errs = append(errs, fmt.Errorf("the webhooks of %s do not all trust the same CA: their caBundles differ", r.Name))
+	}
+	return errors.Join(errs...)
+}
+
+// verify compares one object.
+func (r *Registration) verify(res resource, live *configuration) error {
+	desired := r.desired(res, live, nil)
+	if live != nil && len(desired.Webhooks) > 0 {
+		if theirs := live.Annotations[RevisionAnnotation]; theirs != digest(r.entries(res)) {
+			return fmt.Errorf("%s %s was registered by another version of this program, or with other flags: revision %q", res.kind, r.Name, theirs)
+		}
+	}
+	switch what := r.difference(live, desired); what {
+	case "":
+		return nil
+	case "missing":
+		return fmt.Errorf("%s %s is missing", res.kind, r.Name)
+	default:
+		return fmt.Errorf("%s %s is not as it should be: %s", res.kind, r.Name, what)
+	}
+}
