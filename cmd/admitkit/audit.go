@@ -29,6 +29,7 @@ type auditFlags struct {
 	tokenFile     string
 	redact        []string
 	imageUpdaters []string
+	nodeProxy     bool
 }
 
 func (f *auditFlags) bind(flags *pflag.FlagSet) {
@@ -50,13 +51,14 @@ func (f *auditFlags) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&f.cloudEvents.Dir, "audit-cloudevents-dir", "", "folder of the queue on disk; by default records are sent at once")
 	flags.StringVar(&f.cloudEvents.Source, "audit-cloudevents-source", "", "source of the CloudEvents, such as a name of the cluster (default admitkit.dev/audit)")
 	flags.StringVar(&f.tokenFile, "audit-cloudevents-token-file", "", "file with the bearer token for the endpoint")
+	flags.BoolVar(&f.nodeProxy, "audit-node-proxy", true, "record sessions through nodes/proxy, and with --enforce refuse them; false for platforms that let no webhook match nodes")
 	flags.StringArrayVar(&f.imageUpdaters, "audit-image-updater", nil, "a user who may change the images of running Pods without a record or an access request, such as system:serviceaccount:NAMESPACE:NAME; repeatable")
 	flags.StringSliceVar(&f.redact, "audit-redact", audit.DefaultRedact, "patterns for the names of flags and variables whose values are redacted; empty for none")
 }
 
 // options returns the options of the extension.
 func (f *auditFlags) options(cmd *cobra.Command) (audit.Options, error) {
-	options := audit.Options{Redact: append([]string{}, f.redact...), ImageUpdaters: f.imageUpdaters}
+	options := audit.Options{Redact: append([]string{}, f.redact...), ImageUpdaters: f.imageUpdaters, WithoutNodeProxy: !f.nodeProxy}
 	if f.allNamespaces {
 		options.NamespaceSelector = extension.EveryNamespace()
 	}

@@ -60,6 +60,9 @@ func (a *auditor) Register(mgr extension.Manager) error {
 		return fmt.Errorf("audit: %w", err)
 	}
 	a.log = mgr.GetLogger().Desugar().Named("audit")
+	if a.options.WithoutNodeProxy {
+		a.log.Warn("nodes/proxy is left out: a session through it, which can be an exec in every container of a node, is neither recorded nor refused; give nobody that right")
+	}
 	if err := a.pipeline.register(mgr); err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}

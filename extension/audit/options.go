@@ -27,7 +27,7 @@ type Options struct {
 	// cluster still starts, because no Pod that a controller creates waits for the
 	// audit webhooks. But while a Closed sink or every manager is down, nobody can
 	// exec anywhere. Sessions through nodes/proxy have no namespace, and are always
-	// recorded.
+	// recorded, unless WithoutNodeProxy is set.
 	NamespaceSelector *metav1.LabelSelector
 	// Redact are patterns (package regexp) of the names of flags and variables
 	// whose values are secret, in upper or lower case. Default: [DefaultRedact].
@@ -43,6 +43,10 @@ type Options struct {
 	// Controllers of workloads create new Pods instead, and need not be named.
 	// Default: nobody.
 	ImageUpdaters []string
+	// WithoutNodeProxy leaves nodes/proxy out of the webhooks, for platforms that let no
+	// webhook match nodes. A session through it is then neither recorded nor, with
+	// Enforcement, refused. Default: false.
+	WithoutNodeProxy bool
 	// Enforcement makes sessions need an access request. It applies in the
 	// watched namespace, or everywhere if there is none. Default: they do not.
 	Enforcement *Enforcement

@@ -5,6 +5,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/audit/internal/act"
 	"github.com/admitkit/admitkit/extension/audit/internal/enforce"
@@ -15,6 +16,9 @@ import (
 // the API server calls only for Pods that are a way in by themselves.
 func (o *Options) scopes() []enforce.Entry {
 	rules, conditions := act.Sessions(o.ImageUpdaters)
+	if o.WithoutNodeProxy {
+		rules = enforce.Without(rules, string(v1alpha1.WayNodeProxy))
+	}
 	sessions := o.scope("audit", rules, conditions)
 	rules, conditions = act.Creations()
 	creations := enforce.Entry{Scope: o.scope("audit-pods", rules, conditions)}

@@ -30,11 +30,12 @@ type Entry struct {
 //	audit-enforced-nodes  nodes/proxy, possible sessions: Fail
 //	audit-nodes           nodes/proxy, the rest and exempt users: the policy of recording
 //
-// Break-glass must work, and metrics must be scraped, while no replica runs.
+// Break-glass must work, and metrics must be scraped, while no replica runs. The last two
+// are there only if sessions has nodes/proxy.
 func (o *Options) Entries(sessions extension.Scope) []Entry {
-	all := sessions.NamespaceSelector
+	all, hasProxies := sessions.NamespaceSelector, covers(sessions.Rules, string(v1alpha1.WayNodeProxy))
 	proxies := sessions
-	sessions.Rules = without(sessions.Rules, string(v1alpha1.WayNodeProxy))
+	sessions.Rules = Without(sessions.Rules, string(v1alpha1.WayNodeProxy))
 	proxies.Rules = extension.Connect(string(v1alpha1.WayNodeProxy))
 
 	off := sessions
@@ -46,8 +47,12 @@ func (o *Options) Entries(sessions extension.Scope) []Entry {
 	entries := []Entry{
 		{Scope: off},
 		{Scope: failing(narrow(on, "audit-enforced", "not-exempt", "!("+isExempt+")")), Enforced: true},
-		{Scope: failing(narrow(proxies, "audit-enforced-nodes", "path-and-user", fmt.Sprintf("!%s && !(%s)", isHarmless, isExempt))), Enforced: true},
-		{Scope: narrow(proxies, "audit-nodes", "path-and-user", fmt.Sprintf("%s || (%s)", isHarmless, isExempt)), Enforced: true},
+	}
+	if hasProxies {
+		entries = append(entries,
+			Entry{Scope: failing(narrow(proxies, "audit-enforced-nodes", "path-and-user", fmt.Sprintf("!%s && !(%s)", isHarmless, isExempt))), Enforced: true},
+			Entry{Scope: narrow(proxies, "audit-nodes", "path-and-user", fmt.Sprintf("%s || (%s)", isHarmless, isExempt)), Enforced: true},
+		)
 	}
 	if o.hasExempt() {
 		entries = append(entries, Entry{Scope: narrow(on, "audit-exempt", "exempt", isExempt), Enforced: true})
@@ -92,8 +97,15 @@ func (o *Options) selector(base *metav1.LabelSelector, on bool) *metav1.LabelSel
 	return selector
 }
 
-// without returns rules that do not cover a resource.
-func without(rules []admissionregistrationv1.RuleWithOperations, resource string) []admissionregistrationv1.RuleWithOperations {
+// covers reports whether rules name a resource.
+func covers(rules []admissionregistrationv1.RuleWithOperations, resource string) bool {
+	return slices.ContainsFunc(rules, func(rule admissionregistrationv1.RuleWithOperations) bool {
+		return slices.Contains(rule.Resources, resource)
+	})
+}
+
+// Without returns rules that do not cover a resource.
+func Without(rules []admissionregistrationv1.RuleWithOperations, resource string) []admissionregistrationv1.RuleWithOperations {
 	result := make([]admissionregistrationv1.RuleWithOperations, len(rules))
 	for i, rule := range rules {
 		result[i] = *rule.DeepCopy()
