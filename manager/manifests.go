@@ -416,7 +416,9 @@ func (i *installer) deployment(name string, replicas int32, args ...string) *app
 					ServiceAccountName: name, TerminationGracePeriodSeconds: &grace,
 					// The variables of a Service named admitkit would look like flags.
 					EnableServiceLinks: &no,
-					SecurityContext:    &corev1.PodSecurityContext{RunAsNonRoot: &yes, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+					// The images are of Linux; nodes of Windows could not start them.
+					NodeSelector:    map[string]string{corev1.LabelOSStable: "linux"},
+					SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 					Containers: []corev1.Container{{
 						Name: i.install.Name, Image: i.install.Image, Args: append(args, i.install.Args...),
 						Resources: *i.install.Resources.DeepCopy(),
