@@ -31,6 +31,10 @@ func TestAnAPIServerTakesTheChart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// Where Pods may have the network of their node.
+	if err := admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "nodes"}}); err != nil {
+		t.Fatal(err)
+	}
 	for name, values := range variants {
 		t.Run(name, func(t *testing.T) {
 			for _, document := range render(t, values) {
@@ -46,6 +50,9 @@ func TestAnAPIServerTakesTheChart(t *testing.T) {
 				}
 				if template := podOf(decode(t, document)); template != nil {
 					pod := podFrom(template)
+					if pod.Spec.HostNetwork {
+						pod.Namespace = "nodes"
+					}
 					if err := admin.Create(t.Context(), pod, client.DryRunAll); err != nil {
 						t.Errorf("a Pod of %s: %v", object.GetName(), err)
 					}

@@ -234,7 +234,7 @@ func TestTheChartGivesTheRightsOfTheManifestsAndNoOther(t *testing.T) {
 			}
 			for account := range chart {
 				process := strings.TrimPrefix(account, release+"-admitkit")
-				if _, known := processes[process]; !known && process != "-unregister" {
+				if _, known := processes[process]; !known && process != "-unregister" && process != "-test" {
 					t.Errorf("the chart has an account %s", account)
 				}
 			}
@@ -399,6 +399,7 @@ type shape struct {
 	Strategy   appsv1.DeploymentStrategy
 	Grace      *int64
 	Links      *bool
+	Nodes      map[string]string
 	Pod        *corev1.PodSecurityContext
 	Spread     []corev1.TopologySpreadConstraint
 	Container  *corev1.SecurityContext
@@ -421,7 +422,7 @@ func shapeOf(objects []metav1.Object, name string) (s shape, found bool) {
 		pods, found = o.Spec.Template.Labels, true
 		pod := o.Spec.Template.Spec
 		s.Replicas, s.Strategy = o.Spec.Replicas, o.Spec.Strategy
-		s.Grace, s.Links, s.Pod, s.Spread = pod.TerminationGracePeriodSeconds, pod.EnableServiceLinks, pod.SecurityContext, pod.TopologySpreadConstraints
+		s.Nodes, s.Grace, s.Links, s.Pod, s.Spread = pod.NodeSelector, pod.TerminationGracePeriodSeconds, pod.EnableServiceLinks, pod.SecurityContext, pod.TopologySpreadConstraints
 		c := pod.Containers[0]
 		s.Container, s.Ports, s.Live, s.Ready = c.SecurityContext, c.Ports, c.LivenessProbe, c.ReadinessProbe
 		for _, arg := range processOf(pod) {
@@ -454,6 +455,7 @@ func TestTheChartsPodsAreThoseOfTheManifests(t *testing.T) {
 		"a longer drain":               `{drainPeriodSeconds: 45}`,
 		"other ports":                  `{port: 10443, service: {port: 8443}}`,
 		"without metrics":              `{metrics: {enabled: false}}`,
+		"ports of one's own":           `{healthPort: 8181, metrics: {port: 8180}}`,
 		"three":                        `{split: {enabled: true}, access: {enabled: true, namespaces: [apps]}}`,
 		"three, of one replica":        `{split: {enabled: true}, audit: {objects: {enabled: true}}, replicas: 1}`,
 		"three, of three replicas":     `{split: {enabled: true}, audit: {touchedPods: {evictAfter: 1h}}, replicas: 3}`,

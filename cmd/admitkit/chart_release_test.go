@@ -34,7 +34,7 @@ func TestAReleaseWorksAndItsUninstallLeavesNothing(t *testing.T) {
 	t.Parallel()
 	cluster := controlplane.Run(t, controlplane.Options{ControllerManager: true, Kwok: true})
 	releases := map[string]string{
-		"one":   "access.enabled=true,access.namespaces={*},audit.objects.enabled=true,audit.enforcement.enabled=true",
+		"one":   "crds.keep=false,access.enabled=true,access.namespaces={*},audit.objects.enabled=true,audit.enforcement.enabled=true",
 		"split": "split.enabled=true,audit.touchedPods.evictAfter=1h",
 		"job":   "split.enabled=true,split.registrar=Job,watchNamespace=default",
 	}
@@ -49,6 +49,7 @@ func TestAReleaseWorksAndItsUninstallLeavesNothing(t *testing.T) {
 				i := &installed{T: t, cluster: cluster, name: name, grants: strings.Contains(values, "access")}
 				i.helm("install", name, chartDir, "--wait", "--set", values)
 				i.work()
+				i.checkFails()
 				if !testing.Short() {
 					i.helm("upgrade", name, chartDir, "--wait", "--set", values)
 				}
@@ -81,9 +82,15 @@ func TestASplitReleaseIsUninstalledWhenANamespaceThatItWorkedInIsGone(t *testing
 	kubectl(t, cluster, "delete", "namespace", "apps", "--timeout=1m")
 	i.unregister()
 	i.helm("uninstall", release, "--wait")
-	if left := labelled(t, cluster, everyKind(t, cluster), "app.kubernetes.io/instance="+release); len(left) > 0 {
-		t.Errorf("left: %v", left)
+	left := labelled(t, cluster, everyKind(t, cluster), "app.kubernetes.io/instance="+release)
+	if len(left) != 4 || slices.ContainsFunc(left, func(name string) bool { return !strings.HasPrefix(name, "customresourcedefinition") }) {
+		t.Errorf("left: %v, want the CRDs of access", left)
 	}
+	// A record that somebody made outlives the release, and the next one takes the CRDs over.
+	const asked = "execaccessrequest/incident"
+	kubectl(t, cluster, "get", "--namespace", "default", asked)
+	i.helm("install", release, chartDir, "--set", "access.enabled=true,access.namespaces={default}")
+	kubectl(t, cluster, "get", "--namespace", "default", asked)
 }
 
 func kubectl(t *testing.T, cluster *controlplane.ControlPlane, args ...string) string {
@@ -184,8 +191,27 @@ func (i *installed) work() {
 	if len(i.registered()) == 0 {
 		i.Error("nothing is registered")
 	}
+	if process, err := i.check("--timeout=1m"); err != nil || process.Output.HasLine("forbidden") {
+		i.Errorf("helm test says %v: %s", err, &process.Output)
+	}
 	if i.grants {
 		i.grant()
+	}
+}
+
+// check runs what helm test would.
+func (i *installed) check(timeout string) (*testkit.Process, error) {
+	i.Helper()
+	defer i.hooks("delete", "test")
+	process := i.run(i.hooks("apply", "test")[0], append(i.address, timeout)...)
+	return process, process.Wait()
+}
+
+// checkFails makes sure of that when nobody serves any more.
+func (i *installed) checkFails() {
+	i.Helper()
+	if process, err := i.check("--timeout=10s"); err == nil || !process.Output.HasLine("probing "+i.name+"-admitkit") {
+		i.Errorf("nobody serves, but helm test says %v: %s", err, &process.Output)
 	}
 }
 

@@ -60,7 +60,7 @@ split: {enabled: true}
 	"both, split, everywhere":  `{access: {enabled: true, namespaces: ["*"]}, split: {enabled: true}}`,
 	"both, and a Job":          `{access: {enabled: true, namespaces: [apps]}, split: {enabled: true, registrar: Job}}`,
 	"both, split, not elected": `{access: {enabled: true, namespaces: [apps]}, split: {enabled: true}, leaderElection: false}`,
-	"objects":                  `{audit: {objects: {enabled: true}, event: {enabled: false}}, crds: {keep: true}}`,
+	"objects":                  `{audit: {objects: {enabled: true}, event: {enabled: false}}, crds: {keep: false}}`,
 	"enforcement": `
 access: {enabled: true, namespaces: ["*"]}
 audit: {enforcement: {enabled: true, exemptUsers: ["Doe, Jane"], exemptGroups: [sre, oncall], commands: ["tar cf - ..."], forbidTTY: true}}
@@ -106,23 +106,35 @@ access: {enabled: true, namespaces: [apps]}
 split: {enabled: true}
 metrics: {serviceMonitor: {enabled: true}, podMonitor: {enabled: true}}
 `,
+	"the nodes' network": `
+hostNetwork: true
+port: 30443
+healthPort: 30081
+split: {enabled: true}
+access: {enabled: true, namespaces: [apps]}
+metrics: {port: 30080, serviceMonitor: {enabled: true}, podMonitor: {enabled: true}}
+`,
 	"everything else": `
 replicas: 1
+webhookAnnotations: {admissions.enforcer/disabled: "true", "example.com/a": "b=c, d"}
+healthPort: 8181
 image: {digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000"}
 imagePullSecrets: [{name: registry}]
 drainPeriodSeconds: 20
 podSelector: app in (web, api)
 ignoreUntilProbed: true
 serviceAccount: {annotations: {a: b}}
-service: {port: 8443, annotations: {a: b}}
-metrics: {serviceMonitor: {enabled: true, interval: 30s}, podMonitor: {enabled: true, interval: 30s, labels: {team: a}}}
+service: {port: 8443, annotations: {a: b}, ipFamilies: [IPv4], ipFamilyPolicy: PreferDualStack}
+dnsPolicy: Default
+metrics: {port: 8180, serviceMonitor: {enabled: true, interval: 30s}, podMonitor: {enabled: true, interval: 30s, labels: {team: a}}}
 networkPolicy: {enabled: true, apiServers: [10.0.0.10/32, {podSelector: {}}], metricsFrom: [{podSelector: {}}], egress: [{}]}
 audit: {imageUpdaters: ["system:serviceaccount:kruise:manager", "Doe, Jane"]}
 commonLabels: {team: a}
 podLabels: {b: c}
 podAnnotations: {d: e}
 podSecurityContext: {fsGroup: 1234}
-nodeSelector: {kubernetes.io/os: linux}
+securityContext: {runAsUser: 1234}
+nodeSelector: {kubernetes.io/arch: amd64}
 tolerations: [{operator: Exists}]
 affinity: {nodeAffinity: {}}
 topologySpreadConstraints: [{maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: ScheduleAnyway}]
@@ -333,8 +345,24 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{nameOverride: "a b", fullnameOverride: c}`:                        "at '/nameOverride'",
 		`{logLevel: error, audit: {required: true}}`:                        "logLevel: error leaves out what audit.log records",
 		`{logLevel: error, audit: {log: {failurePolicy: Closed}}}`:          "logLevel: error leaves out what audit.log records",
-		`{port: 8081}`: "port: 8081 is the port of the probes",
-		`{port: 8080}`: "port: 8080 is the port of the metrics",
+		`{port: 8081}`: "port: 8081 is the port of the probes, healthPort",
+		`{port: 8080}`: "port: 8080 is the port of the metrics, metrics.port",
+		`{healthPort: 9090, metrics: {port: 9090}}`:                             "healthPort: 9090 is the port of the metrics",
+		`{healthPort: 80}`:                                                      "at '/healthPort': minimum: got 80, want 1,024",
+		`{hostNetwork: true, port: 10250}`:                                      "hostNetwork: port 10250 of a node is its kubelet's",
+		`{dnsPolicy: None}`:                                                     "at '/dnsPolicy'",
+		`{service: {ipFamilies: [IPv5]}}`:                                       "at '/service/ipFamilies/0'",
+		`{service: {ipFamilyPolicy: Dual}}`:                                     "at '/service/ipFamilyPolicy'",
+		`{webhookAnnotations: {a: 'say "b"'}}`:                                  "at '/webhookAnnotations/a'",
+		`{webhookAnnotations: {"a=b": c}}`:                                      "'a=b' does not match pattern",
+		`{webhookAnnotations: {a: true}}`:                                       "at '/webhookAnnotations/a'",
+		`{serviceAccount: {name: default}}`:                                     "at '/serviceAccount/name'",
+		`{serviceAccount: {create: false}}`:                                     "serviceAccount.name: required, because serviceAccount.create is false",
+		`{serviceAccount: {create: false, name: a}, split: {enabled: true}}`:    "serviceAccount.registrarName: required",
+		`{serviceAccount: {name: a, registrarName: a}, split: {enabled: true}}`: "each process needs a ServiceAccount of its own",
+		`{serviceAccount: {create: false, name: a, registrarName: b}, split: {enabled: true}, audit: {objects: {enabled: true}}}`:     "serviceAccount.reconcilerName: required",
+		`{serviceAccount: {name: a, registrarName: b, reconcilerName: b}, split: {enabled: true}, audit: {objects: {enabled: true}}}`: "a, b, b: with split.enabled each process needs",
+		`{extraObjects: [1]}`:                                             "at '/extraObjects/0'",
 		`{networkPolicy: {apiServers: [10.0.0.10]}}`:                      "at '/networkPolicy/apiServers/0'",
 		`{networkPolicy: {apiServers: [10.0.0.256/32]}}`:                  "at '/networkPolicy/apiServers/0'",
 		`{networkPolicy: {apiServers: ["fd00::1/129"]}}`:                  "at '/networkPolicy/apiServers/0'",
@@ -357,6 +385,9 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 func TestTheChartTakesWhatOnlyLooksLikeAClashOfValues(t *testing.T) {
 	for _, values := range []string{
 		`{port: 8080, metrics: {enabled: false}}`,
+		`{port: 8081, healthPort: 8080, metrics: {port: 9443}}`,
+		`{port: 10250}`,
+		`{serviceAccount: {name: a, registrarName: a}}`, // it is not split
 		`{audit: {touchedPods: {evictAfter: 90m, maxEvictAfter: 1h30m}}}`,
 		`{audit: {touchedPods: {evictAfter: 48h}}}`, // the maximum is then no less by default
 		`{audit: {touchedPods: {mark: true, maxEvictAfter: 1h}}}`,
@@ -555,6 +586,7 @@ func TestOnlyServersAdmitCallsOfTheirWebhooks(t *testing.T) {
 		"rel-admitkit-registrar":  {"health", "metrics"},
 		"rel-admitkit-reconciler": {"health", "metrics"},
 		"rel-admitkit-unregister": {},
+		"rel-admitkit-test":       {},
 	}
 	if !reflect.DeepEqual(admitted, want) {
 		t.Errorf("got %v, want %v", admitted, want)
@@ -755,7 +787,7 @@ split: {enabled: true, registrar: `+registrar+`}
 				}
 			}
 		}
-		if count != 4 {
+		if count != 5 {
 			t.Errorf("%s: %d ServiceAccounts", registrar, count)
 		}
 	}

@@ -61,6 +61,24 @@ app.kubernetes.io/component: {{ .component }}
 {{ include "admitkit.fullname" . }}-certificate
 {{- end -}}
 
+{{/* The ServiceAccount of a component: server, registrar or reconciler. One process has that of the server. Takes root and component. */}}
+{{- define "admitkit.accountName" -}}
+{{- $own := .root.Values.serviceAccount -}}
+{{- $name := include "admitkit.fullname" .root -}}
+{{- if and (eq .component "registrar") .root.Values.split.enabled -}}
+{{- $own.registrarName | default (printf "%s-registrar" $name) -}}
+{{- else if and (eq .component "reconciler") (include "admitkit.reconcilesApart" .root) -}}
+{{- $own.reconcilerName | default (printf "%s-reconciler" $name) -}}
+{{- else -}}
+{{- $own.name | default $name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The user as which the reconciler runs apart. */}}
+{{- define "admitkit.reconcilerUser" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "admitkit.accountName" (dict "root" . "component" "reconciler") }}
+{{- end -}}
+
 {{/* The registrar is a Deployment of its own. */}}
 {{- define "admitkit.registrarStays" -}}
 {{- if and .Values.split.enabled (eq .Values.split.registrar "Deployment") }}yes{{ end -}}

@@ -1,3 +1,11 @@
+{{/* A ServiceAccount that stays, unless it exists already. Takes root, component and account, and annotations of its own. */}}
+{{- define "admitkit.ownAccount" -}}
+{{- if .root.Values.serviceAccount.create }}
+---
+{{ include "admitkit.account" (merge (dict "name" .account) .) }}
+{{- end }}
+{{- end -}}
+
 {{/* A ServiceAccount. Takes root, component, name, and annotations of its own. */}}
 {{- define "admitkit.account" -}}
 apiVersion: v1
@@ -57,16 +65,25 @@ spec:
   enableServiceLinks: false
   # Longer than a stop takes: a server then waits 35 s for the requests that it has.
   terminationGracePeriodSeconds: {{ add $values.drainPeriodSeconds 40 }}
-  {{- if or (eq .component "register") (eq .component "unregister") }}
+  {{- if has .component (list "register" "unregister" "test") }}
   restartPolicy: Never
   {{- end }}
+  {{- $context := deepCopy $values.podSecurityContext }}
+  {{- if and (include "admitkit.volumes" (dict "values" $values "records" $records)) (not (hasKey $context "fsGroup")) }}
+  {{- /* That of the image, which is to write to the volumes. */}}
+  {{- $_ := set $context "fsGroup" 65532 }}
+  {{- end }}
+  {{- with include "admitkit.withoutNull" $context | fromYaml }}
   securityContext:
-    {{- $context := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") }}
-    {{- if include "admitkit.volumes" (dict "values" $values "records" $records) }}
-    {{- /* That of the image, which is to write to the volumes. */}}
-    {{- $_ := set $context "fsGroup" 65532 }}
-    {{- end }}
-    {{- toYaml (merge (deepCopy $values.podSecurityContext) $context) | nindent 4 }}
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- $host := and $serves $values.hostNetwork }}
+  {{- if $host }}
+  hostNetwork: true
+  {{- end }}
+  {{- with $values.dnsPolicy | default (ternary "ClusterFirstWithHostNet" "" $host) }}
+  dnsPolicy: {{ . }}
+  {{- end }}
   {{- with $values.imagePullSecrets }}
   imagePullSecrets:
     {{- toYaml . | nindent 4 }}
@@ -121,10 +138,10 @@ spec:
     {{- end }}
     {{- if $values.metrics.enabled }}
     - name: metrics
-      containerPort: 8080
+      containerPort: {{ $values.metrics.port }}
     {{- end }}
     - name: health
-      containerPort: 8081
+      containerPort: {{ $values.healthPort }}
     livenessProbe:
       httpGet:
         path: /healthz
@@ -139,11 +156,10 @@ spec:
     resources:
       {{- toYaml . | nindent 6 }}
     {{- end }}
+    {{- with include "admitkit.withoutNull" $values.securityContext | fromYaml }}
     securityContext:
-      allowPrivilegeEscalation: false
-      readOnlyRootFilesystem: true
-      capabilities:
-        drop: [ALL]
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
     {{- with include "admitkit.volumeMounts" (dict "values" $values "records" $records) }}
     volumeMounts:
     {{- . | nindent 4 }}
@@ -152,6 +168,17 @@ spec:
   volumes:
   {{- . | nindent 2 }}
   {{- end }}
+{{- end -}}
+
+{{/* A map without the fields that are null: each is unset, for the platform to choose it. */}}
+{{- define "admitkit.withoutNull" -}}
+{{- $set := dict -}}
+{{- range $field, $value := . -}}
+{{- if not (kindIs "invalid" $value) -}}
+{{- $_ := set $set $field $value -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $set -}}
 {{- end -}}
 
 {{/* Servers and reconcilers alone write records: the other Pods get no volume of theirs, nor the token. */}}

@@ -22,9 +22,11 @@
 {{- if .Values.ignoreUntilProbed }}
 - --ignore-until-probed=true
 {{- end }}
-{{- if not .Values.metrics.enabled }}
-- --metrics-address=
+{{- range $key, $value := .Values.webhookAnnotations }}
+- {{ include "admitkit.pair" (list $key $value) | printf "--webhook-annotations=%s" | quote }}
 {{- end }}
+- --health-address=:{{ .Values.healthPort }}
+- --metrics-address={{ if .Values.metrics.enabled }}:{{ .Values.metrics.port }}{{ end }}
 {{- if and .Values.audit.enabled .Values.audit.enforcement.enabled }}
 {{- /* What can be given several times is a flag: a variable has one value. */}}
 {{- range .Values.audit.enforcement.exemptUsers }}
@@ -57,6 +59,9 @@
 - {name: ADMITKIT_AUDIT_LOG, value: {{ .log.enabled | quote }}}
 - {name: ADMITKIT_AUDIT_EVENT, value: {{ .event.enabled | quote }}}
 - {name: ADMITKIT_AUDIT_RETENTION, value: {{ .retention | quote }}}
+{{- if not .nodeProxy }}
+- {name: ADMITKIT_AUDIT_NODE_PROXY, value: "false"}
+{{- end }}
 {{- if not (kindIs "invalid" .redact) }}
 - {name: ADMITKIT_AUDIT_REDACT, value: {{ include "admitkit.csv" .redact | quote }}}
 {{- end }}
@@ -145,6 +150,13 @@
 {{- end -}}
 {{- end -}}
 
+{{/* A key and its value as a flag reads them: as CSV, if there is a second =. */}}
+{{- define "admitkit.pair" -}}
+{{- $pair := printf "%s=%s" (index . 0) (index . 1) -}}
+{{- if contains "=" (index . 1) }}{{ $pair = printf "\"%s\"" $pair }}{{ end -}}
+{{- $pair -}}
+{{- end -}}
+
 {{/* A list as the program reads it from one variable (CSV). */}}
 {{- define "admitkit.csv" -}}
 {{- $fields := list -}}
@@ -182,12 +194,8 @@
 {{- if and (eq .watchNamespace $.Release.Namespace) (include "admitkit.holdsUpPods" .) (not (include "admitkit.allowsOwnPods" .)) -}}
 {{- fail (printf "watchNamespace: %s is the manager's own namespace. With access.enabled (unless access.namespaces names others), audit.required or a Closed sink, a webhook with failure policy Fail covers the Pods in it: once the last server is gone, none could be created. Install the release in another namespace" .watchNamespace) -}}
 {{- end -}}
-{{- if eq (int .port) 8081 -}}
-{{- fail "port: 8081 is the port of the probes; choose another" -}}
-{{- end -}}
-{{- if and .metrics.enabled (eq (int .port) 8080) -}}
-{{- fail "port: 8080 is the port of the metrics; choose another, or set metrics.enabled to false" -}}
-{{- end -}}
+{{- include "admitkit.checkPorts" . -}}
+{{- include "admitkit.checkAccounts" $ -}}
 {{- with .audit.touchedPods -}}
 {{- if and $.Values.audit.enabled .evictAfter .maxEvictAfter -}}
 {{- /* Durations are compared by what they make of a time. */ -}}
@@ -197,6 +205,45 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Each port has one use. */}}
+{{- define "admitkit.checkPorts" -}}
+{{- if eq (int .port) (int .healthPort) -}}
+{{- fail (printf "port: %d is the port of the probes, healthPort; choose another" (int .port)) -}}
+{{- end -}}
+{{- if and .metrics.enabled (eq (int .port) (int .metrics.port)) -}}
+{{- fail (printf "port: %d is the port of the metrics, metrics.port; choose another, or set metrics.enabled to false" (int .port)) -}}
+{{- end -}}
+{{- if and .metrics.enabled (eq (int .healthPort) (int .metrics.port)) -}}
+{{- fail (printf "healthPort: %d is the port of the metrics, metrics.port; choose another" (int .healthPort)) -}}
+{{- end -}}
+{{- if and .hostNetwork (has 10250 (list (int .port) (int .healthPort) (int .metrics.port))) -}}
+{{- fail "hostNetwork: port 10250 of a node is its kubelet's; choose another" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Each process has its own ServiceAccount, which the release makes, or which is there. */}}
+{{- define "admitkit.checkAccounts" -}}
+{{- $account := .Values.serviceAccount -}}
+{{- $names := list (include "admitkit.accountName" (dict "root" . "component" "server")) -}}
+{{- $required := list "name" -}}
+{{- if .Values.split.enabled -}}
+{{- $names = append $names (include "admitkit.accountName" (dict "root" . "component" "registrar")) -}}
+{{- $required = append $required "registrarName" -}}
+{{- end -}}
+{{- if include "admitkit.reconcilesApart" . -}}
+{{- $names = append $names (include "admitkit.accountName" (dict "root" . "component" "reconciler")) -}}
+{{- $required = append $required "reconcilerName" -}}
+{{- end -}}
+{{- range $required -}}
+{{- if not (or $account.create (get $account .)) -}}
+{{- fail (printf "serviceAccount.%s: required, because serviceAccount.create is false: name a ServiceAccount that exists" .) -}}
+{{- end -}}
+{{- end -}}
+{{- if ne (len $names) (len (uniq $names)) -}}
+{{- fail (printf "serviceAccount: %s: with split.enabled each process needs a ServiceAccount of its own, or it would have the rights of the others" (join ", " $names)) -}}
 {{- end -}}
 {{- end -}}
 

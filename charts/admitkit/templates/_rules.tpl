@@ -200,6 +200,21 @@ Where they watch ...
 {{- end }}
 {{- end -}}
 
+{{/* What `helm test` runs: in its namespace ... */}}
+{{- define "admitkit.testRules" -}}
+- apiGroups: [""]
+  resources: [configmaps] # a dry run: none is made
+  verbs: [create]
+{{- end -}}
+
+{{/* ... and in the cluster. */}}
+{{- define "admitkit.testClusterRules" -}}
+- apiGroups: [admissionregistration.k8s.io]
+  resources: [mutatingwebhookconfigurations, validatingwebhookconfigurations]
+  resourceNames: [{{ include "admitkit.configuration" . }}]
+  verbs: [get]
+{{- end -}}
+
 {{/* The hook of the uninstall: it stops the programs, and removes what they made, in their namespace ... */}}
 {{- define "admitkit.unregisterRules" -}}
 - apiGroups: [""]
