@@ -99,7 +99,7 @@ controlplane: ## Get etcd, kube-apiserver, kubectl... into bin/k8s (builds 5 to 
 	@$(CONTROLPLANE)
 
 .PHONY: matrix
-matrix: ## Test on every supported Kubernetes; writes docs/support.md (hours the first time; MATRIX="1.34 1.35")
+matrix: ## Test on every supported Kubernetes; writes docs/support.md (over an hour the first time; MATRIX="1.34 1.35")
 	go run ./hack/matrix -write docs/support.md
 
 IMAGE ?= admitkit.dev/admitkit:dev
