@@ -103,10 +103,11 @@ matrix: ## Test on every supported Kubernetes; writes docs/support.md (over an h
 	go run ./hack/matrix -write docs/support.md
 
 IMAGE ?= admitkit.dev/admitkit:dev
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 .PHONY: image
 image: ## Build the operator's image into bin/admitkit.tar, an OCI archive (IMAGE=name)
 	@mkdir -p bin/image
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags="-s -w" -o bin/image/admitkit ./cmd/admitkit
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags="-s -w -X github.com/admitkit/admitkit/internal/buildinfo.version=$(VERSION)" -o bin/image/admitkit ./cmd/admitkit
 	go run -C hack/image . -binary $(CURDIR)/bin/image/admitkit -arch $$(go env GOARCH) -name $(IMAGE) -out $(CURDIR)/bin/admitkit.tar
 
 CLUSTER := $(CURDIR)/bin/cluster

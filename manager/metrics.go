@@ -6,10 +6,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/admitkit/admitkit/internal/buildinfo"
 )
 
 // Metrics of the registration and of watchers, in controller-runtime's registry.
 var (
+	buildInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "admitkit_build_info",
+		Help: "Always 1. version is admitkit's; program is the import path of the program; program_version and commit are the program's own.",
+	}, []string{"version", "program", "program_version", "commit", "goversion"})
 	registrationRepairs = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_registration_repairs_total",
 		Help: "Writes of a webhook configuration, by what was wrong with it.",
@@ -46,7 +52,9 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(registrationRepairs, scopeUnserved, lastError, watcherEvents, watcherDropped, watcherRelists, watcherPanics, watcherQueue)
+	info := buildinfo.Get()
+	buildInfo.WithLabelValues(info.Admitkit, info.Program, info.Version, info.Commit, info.GoVersion).Set(1)
+	metrics.Registry.MustRegister(buildInfo, registrationRepairs, scopeUnserved, lastError, watcherEvents, watcherDropped, watcherRelists, watcherPanics, watcherQueue)
 }
 
 // addProcessMetrics adds the metrics of the process and of the Go runtime, unless

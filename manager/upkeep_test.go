@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -661,6 +662,7 @@ func TestTheMetricsTellOfCertificatesAndRepairs(t *testing.T) {
 		`admitkit_certificate_expiry_seconds{certificate="ca",source="` + namespace,
 		`admitkit_certificate_expiry_seconds{certificate="leaf",source="` + namespace,
 		`admitkit_certificate_changes_total{reason="the Secret does not exist",step="Created"}`,
+		`admitkit_build_info{commit="`, `goversion="` + runtime.Version(),
 		`admitkit_registration_repairs_total{kind="missing"}`,
 		"process_resident_memory_bytes", "go_goroutines",
 	} {

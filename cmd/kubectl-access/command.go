@@ -1,9 +1,7 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -15,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/internal/buildinfo"
 )
 
 var scheme = runtime.NewScheme()
@@ -44,7 +43,7 @@ func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
 Templates say who may ask, for what and for how long. "kubectl access templates"
 lists them; "exec" asks for access to a Pod that runs, "pod" for a Pod of your own.`,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl access"},
-		Version:       version(),
+		Version:       buildinfo.Get().Short(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -60,7 +59,7 @@ lists them; "exec" asks for access to a Pod that runs, "pod" for a Pod of your o
 	root.AddCommand(
 		c.requestCommand(execRequests), c.requestCommand(podRequests),
 		c.listCommand(), c.templatesCommand(), c.describeCommand(), c.extendCommand(), c.revokeCommand(),
-		c.auditCommand(), c.migrateCommand(),
+		c.auditCommand(), c.migrateCommand(), c.versionCommand(),
 	)
 	// If no command has run, cobra has rejected the command line.
 	for _, cmd := range root.Commands() {
@@ -70,11 +69,21 @@ lists them; "exec" asks for access to a Pod that runs, "pod" for a Pod of your o
 	return root
 }
 
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return cmp.Or(info.Main.Version, "unknown")
+func (c *cli) versionCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Show the version of the plugin",
+		Args:  exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			if err := buildinfo.Get().Write(c.Out, "kubectl access", format); err != nil {
+				return exitf(codeUsage, "%w", err)
+			}
+			return nil
+		},
 	}
-	return "unknown"
+	cmd.Flags().StringVarP(&format, "output", "o", "", "format: json, or text if empty")
+	return cmd
 }
 
 // connect returns a client and the namespace to work in.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -634,6 +635,9 @@ func TestHelpSpeaksOfKubectlAccess(t *testing.T) {
 	kubectlAccess(t, alice, "--help").expect(t, 0, "kubectl access [command]", "templates", "revoke")
 	kubectlAccess(t, alice, "exec", "--help").expect(t, 0, "kubectl access exec TEMPLATE", "--duration", "(default 5m)", "--kubeconfig", "--as")
 	kubectlAccess(t, alice, "--version").expect(t, 0, "version")
+	kubectlAccess(t, alice, "version").expect(t, 0, "kubectl access ", runtime.Version())
+	kubectlAccess(t, alice, "version", "-o", "json").expect(t, 0, `"version": "`, `"program": "github.com/admitkit/admitkit/cmd/kubectl-access"`)
+	kubectlAccess(t, alice, "version", "-o", "wide").expect(t, codeUsage, `unknown format "wide"`)
 }
 
 func TestAClusterWithoutAdmitkitIsNamedAsSuch(t *testing.T) {

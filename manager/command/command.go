@@ -16,6 +16,7 @@
 //	my-ext unregister remove the webhook configurations, what the extensions made, and the Secrets
 //	my-ext review     run the extensions on manifests, without a cluster
 //	my-ext manifests  print the manifests of an installation
+//	my-ext version    print the version of the program, and that of admitkit in it
 //
 // # Flags and environment
 //
@@ -43,7 +44,6 @@ import (
 	"math"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -52,6 +52,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"github.com/admitkit/admitkit/internal/buildinfo"
 	"github.com/admitkit/admitkit/manager"
 )
 
@@ -92,14 +93,14 @@ Each flag can also be set by an environment variable: --webhook-namespace by
 ADMITKIT_WEBHOOK_NAMESPACE. The flag wins.
 
 Exit codes: 0 done; 1 failed, or denied by review; 2 a flag, option, scope or manifest is wrong.`,
-		Version:       version(),
+		Version:       buildinfo.Get().Short(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return wrong(err) })
 	f.bind(root, name)
 	s := subcommands{f, build}
-	root.AddCommand(s.start(), s.register(), s.serve(), s.reconcile(), s.check(), s.unregister(), newReview(name, f, build), newManifests(name, f, build))
+	root.AddCommand(s.start(), s.register(), s.serve(), s.reconcile(), s.check(), s.unregister(), newReview(name, f, build), newManifests(name, f, build), newVersion())
 	for _, sub := range root.Commands() {
 		run := sub.RunE
 		sub.RunE = func(cmd *cobra.Command, args []string) error { return inFlags(cmd.Flags(), run(cmd, args)) }
@@ -310,21 +311,4 @@ func noArgs(cmd *cobra.Command, args []string) error {
 		return wrong(err)
 	}
 	return nil
-}
-
-// version returns the version of the program and of the library in it.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	const library = "github.com/admitkit/admitkit"
-	var text strings.Builder
-	text.WriteString(info.Main.Version)
-	for _, module := range info.Deps {
-		if module.Path == library {
-			text.WriteString(", admitkit " + module.Version)
-		}
-	}
-	return text.String() + ", " + info.GoVersion
 }

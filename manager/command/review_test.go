@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"time"
@@ -512,7 +513,36 @@ func TestTheVariablesOfAServiceNamedAdmitkitAreNoFlags(t *testing.T) {
 }
 
 func TestTheVersionIsSaid(t *testing.T) {
-	if stdout, _, code := run(t, "", "--version"); code != 0 || !strings.HasPrefix(stdout, "reviewed version ") || !strings.Contains(stdout, "go1.") {
-		t.Errorf("exit code %d: %s", code, stdout)
+	for _, c := range []struct {
+		args string
+		code int
+		want []string
+	}{
+		{"--version", 0, []string{"reviewed version ", "go1."}},
+		{"version", 0, []string{"reviewed ", "go        go1.", goruntime.GOOS + "/" + goruntime.GOARCH}},
+		{"version -o json", 0, []string{`"version": "`, `"admitkit": "`, `"goVersion": "go1.`}},
+		{"version -o yaml", 2, []string{`--output: unknown format "yaml"`, "json"}},
+		{"version now", 2, []string{"now"}},
+	} {
+		stdout, stderr, code := run(t, "", strings.Fields(c.args)...)
+		if code != c.code {
+			t.Errorf("%s: exit code %d: %s", c.args, code, stderr)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(stdout+stderr, want) {
+				t.Errorf("%s does not say %q: %s%s", c.args, want, stdout, stderr)
+			}
+		}
+	}
+}
+
+func TestAnAuthorsVersionWins(t *testing.T) {
+	cmd := command.New("stamp", reviewed)
+	cmd.Version = "v7, by hand"
+	var stdout bytes.Buffer
+	cmd.SetOut(&stdout)
+	cmd.SetArgs([]string{"version", "-o", "json"})
+	if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(stdout.String(), `"version": "v7, by hand"`) {
+		t.Errorf("%v: %s", err, stdout.String())
 	}
 }
