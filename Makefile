@@ -24,6 +24,7 @@ COUNTERFEITER := $(TOOLS)/counterfeiter
 BENCHSTAT := $(TOOLS)/benchstat
 CONTROLLER_GEN := $(TOOLS)/controller-gen
 HELM := $(TOOLS)/helm
+RELEASE_TOOLS := $(TOOLS)/goreleaser $(TOOLS)/syft $(TOOLS)/validate-krew-manifest
 
 # What make generate writes.
 GENERATED := testing/fakes config/crd api examples/preview/v1 examples/preview/crd docs/api.txt docs/options.md docs/metrics.md docs/security.md docs/access.md docs/audit/rights.md charts/admitkit/README.md charts/admitkit/files
@@ -58,6 +59,7 @@ test-engine:
 	go test -short -vet=off -timeout 20m ./webhook/internal/patch
 	go -C hack/controlplane test -short -vet=off -timeout 20m ./...
 	go -C testing/differential test -short -vet=off -timeout 20m ./...
+	go -C hack/image test -short -vet=off ./...
 
 # CI's form: what failed runs once more, alone. hack/alone.sh says why, and what does not.
 .PHONY: test-ci
@@ -102,13 +104,23 @@ controlplane: ## Get etcd, kube-apiserver, kubectl... into bin/k8s (builds 5 to 
 matrix: ## Test on every supported Kubernetes; writes docs/support.md (over an hour the first time; MATRIX="1.34 1.35")
 	go run ./hack/matrix -write docs/support.md
 
-IMAGE ?= admitkit.dev/admitkit:dev
+IMAGE ?= ghcr.io/admitkit/admitkit:dev
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 .PHONY: image
 image: ## Build the operator's image into bin/admitkit.tar, an OCI archive (IMAGE=name)
 	@mkdir -p bin/image
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags="-s -w -X github.com/admitkit/admitkit/internal/buildinfo.version=$(VERSION)" -o bin/image/admitkit ./cmd/admitkit
 	go run -C hack/image . -binary $(CURDIR)/bin/image/admitkit -arch $$(go env GOARCH) -name $(IMAGE) -out $(CURDIR)/bin/admitkit.tar
+
+.PHONY: release
+release: $(RELEASE_TOOLS) $(HELM) ## Build the release of the tag at HEAD into bin/release; uploads nothing
+	go run ./hack/release build
+
+# Without qemu the programs for the other architecture are not run.
+.PHONY: release-check
+release-check: $(RELEASE_TOOLS) $(HELM) ## Build a release of HEAD twice and examine it (20 min the first time)
+	-@[ "$$(uname)" != Linux ] || hack/debian.sh qemu-user-static qemu-aarch64-static
+	go run ./hack/release check
 
 CLUSTER := $(CURDIR)/bin/cluster
 .PHONY: cluster-up
@@ -204,6 +216,10 @@ $(GOLANGCI_LINT): hack/tools/go.mod
 
 $(COUNTERFEITER) $(BENCHSTAT) $(CONTROLLER_GEN): hack/tools/go.mod
 	$(call tool,tools)
+
+$(RELEASE_TOOLS): hack/release/tools/go.mod
+	@echo "building $(notdir $@) (several minutes the first time)"
+	@mkdir -p $(TOOLS) && cp "$$(CGO_ENABLED=0 go -C hack/release/tools tool -n $(notdir $@))" $@
 
 $(HELM): hack/helm/go.mod
 	@echo "building Helm (2 min the first time)"

@@ -4,6 +4,8 @@
 //
 //	FIGURE image.mb=16.4 MB
 //
+// With several binaries and architectures it is an image for all of them, an index.
+//
 // The same files give the same digest: nothing in the image says when or where it
 // was made. With -busybox it is an image with a shell, for tests: of busybox and
 // links for its commands.
@@ -35,50 +37,88 @@ import (
 const maxSize = 25e6
 
 func main() {
-	binary := flag.String("binary", "", "a static binary, which the image runs")
+	var binaries, archs, labels list
+	flag.Var(&binaries, "binary", "a static binary, which the image runs; once for each -arch")
 	busybox := flag.String("busybox", "", "a static busybox, which the image runs as sleep if there is no -binary")
-	arch := flag.String("arch", "amd64", "the architecture that it is for")
+	flag.Var(&archs, "arch", "the architecture that it is for; several make an image of several (default amd64)")
 	name := flag.String("name", "", "the image's name, such as admitkit.dev/admitkit:dev")
+	flag.Var(&labels, "label", "a label, KEY=VALUE; also an annotation of the manifest; once for each")
 	out := flag.String("out", "", "file for the OCI archive")
 	flag.Parse()
-	if err := run(*binary, *busybox, *arch, *name, *out); err != nil {
+	if err := run(binaries, *busybox, archs, labels, *name, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
 }
 
-func run(binary, busybox, arch, name, out string) error {
-	layer, err := layerOf(binary, busybox)
+// list is a flag that may be given several times.
+type list []string
+
+func (l *list) String() string { return strings.Join(*l, ",") }
+
+func (l *list) Set(value string) error {
+	*l = append(*l, value)
+	return nil
+}
+
+func run(binaries []string, busybox string, archs, labels []string, name, out string) error {
+	if len(archs) == 0 {
+		archs = []string{"amd64"}
+	}
+	if len(binaries) == 0 {
+		binaries = make([]string, len(archs))
+	}
+	if len(binaries) != len(archs) {
+		return fmt.Errorf("%d -binary and %d -arch: give one binary for each architecture, in the same order", len(binaries), len(archs))
+	}
+	annotations := map[string]string{}
+	for _, label := range labels {
+		key, value, ok := strings.Cut(label, "=")
+		if !ok {
+			return fmt.Errorf("-label %s: want KEY=VALUE", label)
+		}
+		annotations[key] = value
+	}
+	var images []mutate.IndexAddendum
+	var largest int64
+	for i, arch := range archs {
+		image, size, err := build(binaries[i], busybox, arch, annotations)
+		if err != nil {
+			return err
+		}
+		largest = max(largest, size)
+		images = append(images, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}}})
+	}
+	if largest > maxSize {
+		return fmt.Errorf("the image has %.1f MB, more than %.0f MB", float64(largest)/1e6, maxSize/1e6)
+	}
+	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+		return err
+	}
+	digest, err := archive(images, annotations, name, out)
 	if err != nil {
 		return err
+	}
+	fmt.Printf("%s@%s\nFIGURE image.mb=%.1f MB\n", name, digest, float64(largest)/1e6)
+	return nil
+}
+
+// build returns an image for one architecture and the compressed size of its layer.
+func build(binary, busybox, arch string, labels map[string]string) (v1.Image, int64, error) {
+	layer, err := layerOf(binary, busybox)
+	if err != nil {
+		return nil, 0, err
 	}
 	entrypoint := []string{"/" + filepath.Base(binary)}
 	if binary == "" {
 		entrypoint = []string{"/bin/sleep", "2147483647"}
 	}
-	image, err := imageOf(layer, arch, entrypoint)
+	image, err := imageOf(layer, arch, entrypoint, labels)
 	if err != nil {
-		return err
-	}
-	digest, err := image.Digest()
-	if err != nil {
-		return err
+		return nil, 0, err
 	}
 	size, err := layer.Size()
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
-		return err
-	}
-	if size > maxSize {
-		return fmt.Errorf("the image has %.1f MB, more than %.0f MB", float64(size)/1e6, maxSize/1e6)
-	}
-	if err := archive(image, name, out); err != nil {
-		return err
-	}
-	fmt.Printf("%s@%s\nFIGURE image.mb=%.1f MB\n", name, digest, float64(size)/1e6)
-	return nil
+	return image, size, err
 }
 
 // layerOf returns a layer with the binaries alone, which anyone may run and nobody
@@ -145,7 +185,7 @@ func addBusybox(w *tar.Writer, file string) error {
 	return nil
 }
 
-func imageOf(layer v1.Layer, arch string, entrypoint []string) (v1.Image, error) {
+func imageOf(layer v1.Layer, arch string, entrypoint []string, labels map[string]string) (v1.Image, error) {
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	image, err := mutate.AppendLayers(image, layer)
 	if err != nil {
@@ -160,14 +200,19 @@ func imageOf(layer v1.Layer, arch string, entrypoint []string) (v1.Image, error)
 	config.Config.Entrypoint = entrypoint
 	config.Config.Env = []string{"PATH=/bin"}
 	config.Config.User = "65532:65532" // as in the distroless images: nonroot
-	return mutate.ConfigFile(image, config)
+	config.Config.Labels = labels
+	if image, err = mutate.ConfigFile(image, config); err != nil || len(labels) == 0 {
+		return image, err
+	}
+	return mutate.Annotations(image, labels).(v1.Image), nil
 }
 
-// archive writes the image as the tar of an OCI image layout.
-func archive(image v1.Image, name, out string) (err error) {
+// archive writes the images as the tar of an OCI image layout, several as an index, and
+// returns the digest by which the name is pulled.
+func archive(images []mutate.IndexAddendum, annotations map[string]string, name, out string) (digest v1.Hash, err error) {
 	dir, err := os.MkdirTemp("", "image-")
 	if err != nil {
-		return err
+		return digest, err
 	}
 	defer func() {
 		if removed := os.RemoveAll(dir); err == nil {
@@ -176,14 +221,36 @@ func archive(image v1.Image, name, out string) (err error) {
 	}()
 	index, err := layout.Write(dir, empty.Index)
 	if err != nil {
-		return err
+		return digest, err
 	}
-	if err := index.AppendImage(image, layout.WithAnnotations(map[string]string{
+	named := layout.WithAnnotations(map[string]string{
 		"io.containerd.image.name":          name, // which ctr goes by
 		"org.opencontainers.image.ref.name": name,
-	})); err != nil {
-		return err
+	})
+	if len(images) == 1 {
+		image := images[0].Add.(v1.Image)
+		if digest, err = image.Digest(); err != nil {
+			return digest, err
+		}
+		err = index.AppendImage(image, named)
+	} else {
+		all := mutate.IndexMediaType(mutate.AppendManifests(empty.Index, images...), types.OCIImageIndex)
+		if len(annotations) > 0 {
+			all = mutate.Annotations(all, annotations).(v1.ImageIndex)
+		}
+		if digest, err = all.Digest(); err != nil {
+			return digest, err
+		}
+		err = index.AppendIndex(all, named)
 	}
+	if err != nil {
+		return digest, err
+	}
+	return digest, tarOf(dir, out)
+}
+
+// tarOf writes the files of a folder, by name and without their times.
+func tarOf(dir, out string) error {
 	var buffer bytes.Buffer
 	w := tar.NewWriter(&buffer)
 	if err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {

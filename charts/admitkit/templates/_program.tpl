@@ -169,7 +169,7 @@
 {{/* What the schema cannot say. */}}
 {{- define "admitkit.check" -}}
 {{- with .Values -}}
-{{- if not (or .audit.enabled .access.enabled (ne .image.repository "admitkit.dev/admitkit")) -}}
+{{- if not (or .audit.enabled .access.enabled (ne .image.repository "ghcr.io/admitkit/admitkit")) -}}
 {{- fail "audit.enabled, access.enabled: both are false; that is for a program of your own in image.repository" -}}
 {{- end -}}
 {{- if and .audit.enabled .audit.enforcement.enabled (not .access.enabled) -}}
