@@ -7,6 +7,7 @@
 //   - A [PodAccessRequest] or [ExecAccessRequest] is an engineer's request: the
 //     name of a template and, optionally, a duration. Its status says when access
 //     is ready, how to use it, and when it ends.
+//   - An [AccessDecision] approves or denies a request, where its template wants that.
 //   - An [AuditEvent] records who took which way into a container.
 //
 // [Request] and [Template] are what both kinds of access have in common, and [Grant]
@@ -36,6 +37,7 @@ func AddToScheme(scheme *runtime.Scheme) error {
 		&ExecAccessTemplate{}, &ExecAccessTemplateList{},
 		&PodAccessRequest{}, &PodAccessRequestList{},
 		&ExecAccessRequest{}, &ExecAccessRequestList{},
+		&AccessDecision{}, &AccessDecisionList{},
 		&AuditEvent{}, &AuditEventList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)

@@ -25,6 +25,9 @@ const (
 	ConditionAccessResourcesReady = "AccessResourcesReady"
 	// ConditionAccessMessage says whether the access command could be made.
 	ConditionAccessMessage = "AccessMessage"
+	// ConditionApproved says whether those who must approve the request did. Only
+	// requests by templates with approval have it.
+	ConditionApproved = "Approved"
 )
 
 // Reasons of conditions of a request that do not hold.
@@ -75,6 +78,15 @@ const (
 	ReasonTooMany = "TooMany"
 	// ReasonRevoked: access was taken back.
 	ReasonRevoked = "Revoked"
+	// ReasonWaiting: the request waits for approvals.
+	ReasonWaiting = "Waiting"
+	// ReasonDenied: somebody who may approve denied the request.
+	ReasonDenied = "Denied"
+	// ReasonTimedOut: the approvals did not come in time.
+	ReasonTimedOut = "TimedOut"
+	// ReasonTemplateReplaced: another template has the name of the one by which the
+	// request was made.
+	ReasonTemplateReplaced = "TemplateReplaced"
 )
 
 // Requester is who made a request, as the API server authenticated them.
@@ -103,12 +115,14 @@ type RequestSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="templateName cannot be changed; make another request"
 	TemplateName string `json:"templateName"`
 
-	// Duration is how long access lasts, from the creation of the request: a Go
+	// Duration is how long access lasts, from the creation of the request, or from the
+	// approval that decides where the template needs approval: a Go
 	// duration such as 90m or 1h30m. Default: the template's, which is written
 	// here when the request is made, so that a later change of the template
 	// changes nothing. If the template does not exist yet, it is written when the
 	// template is made. It can be shortened, and extended up to the template's
-	// maximum until access has ended.
+	// maximum until access has ended. One that needs approval cannot be extended:
+	// others agreed to this duration.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]*)?(ns|us|µs|μs|ms|s|m|h))+$`
@@ -138,6 +152,12 @@ type RequestSpec struct {
 	// client writes here.
 	// +optional
 	Requester *Requester `json:"requester,omitempty"`
+
+	// Approval is what the request's approval depends on, where its template needs
+	// any. The server sets it, and replaces what a client writes here. It cannot be
+	// changed.
+	// +optional
+	Approval *ApprovalTerms `json:"approval,omitempty"`
 
 	// Revoked ends access at once, and cannot be taken back. The requester may set
 	// it, the user who was asked for, and any user whom RBAC lets delete the request. Unlike a deletion it keeps
@@ -195,6 +215,20 @@ type RequestStatus struct {
 	// time, even after admitkit is installed again. Users revoke by spec.revoked.
 	// +optional
 	RevokedAt *metav1.Time `json:"revokedAt,omitempty"`
+	// ApprovedAt is when the approval that decided was given. It is written before
+	// there is access, and from then on never changes: the end of access follows
+	// from it, whatever becomes of the decisions.
+	// +optional
+	ApprovedAt *metav1.Time `json:"approvedAt,omitempty"`
+	// Verdicts are the decisions that counted so far. From the one that decided on
+	// they never change.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	Verdicts []Verdict `json:"verdicts,omitempty"`
+	// GrantedAt is when access was granted first.
+	// +optional
+	GrantedAt *metav1.Time `json:"grantedAt,omitempty"`
 	// Conditions say how far the request has come.
 	// +optional
 	// +listType=map
@@ -224,6 +258,8 @@ type Use struct {
 // +kubebuilder:validation:XValidation:rule="has(self.reason) == has(oldSelf.reason) && (!has(self.reason) || self.reason == oldSelf.reason)",message="reason cannot be changed; make another request"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.revoked) || (has(self.revoked) && self.revoked == oldSelf.revoked)",message="revoked cannot be changed: the request has been revoked"
 // +kubebuilder:validation:XValidation:rule=`(has(self.onBehalfOf) ? self.onBehalfOf : "") == (has(oldSelf.onBehalfOf) ? oldSelf.onBehalfOf : "")`,message="onBehalfOf cannot be changed; make another request"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.approval) || (has(self.approval) && self.approval == oldSelf.approval)",message="approval cannot be changed; make another request"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.approval) || has(oldSelf.approval.skippedFor) || !has(oldSelf.duration) || (has(self.duration) && duration(self.duration) <= duration(oldSelf.duration))",message="duration cannot be extended, because others approve this one; make another request"
 type PodAccessRequestSpec struct {
 	RequestSpec `json:",inline"`
 }
@@ -235,11 +271,13 @@ type PodAccessRequestSpec struct {
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52",message="metadata.name must have at most 52 characters, because the name of the access Pod is made of it; choose a shorter one"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.usedBy) || (has(self.status) && has(self.status.usedBy) && self.status.usedBy == oldSelf.status.usedBy)",message="status.usedBy cannot be changed: the request has been used"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.revokedAt) || (has(self.status) && has(self.status.revokedAt) && self.status.revokedAt == oldSelf.status.revokedAt)",message="status.revokedAt cannot be changed: the request has been revoked"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.approvedAt) || (has(self.status) && has(self.status.approvedAt) && self.status.approvedAt == oldSelf.status.approvedAt && self.status.verdicts == oldSelf.status.verdicts)",message="status.approvedAt and status.verdicts cannot be changed: the request has been approved"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.podUID) || (has(self.status) && has(self.status.podUID) && self.status.podUID == oldSelf.status.podUID && has(self.status.podName) == has(oldSelf.status.podName) && (!has(self.status.podName) || self.status.podName == oldSelf.status.podName))",message="status.podName and status.podUID cannot be changed: the Pod has been chosen; make another request"
 // +kubebuilder:printcolumn:name="Template",type=string,JSONPath=`.spec.templateName`
 // +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.status.podName`
 // +kubebuilder:printcolumn:name="Requester",type=string,JSONPath=`.spec.requester.username`
 // +kubebuilder:printcolumn:name="For",type=string,JSONPath=`.spec.onBehalfOf`,priority=1
+// +kubebuilder:printcolumn:name="Approved",type=string,JSONPath=`.status.conditions[?(@.type=="Approved")].reason`
 // +kubebuilder:printcolumn:name="Expires",type=string,JSONPath=`.status.expiresAt`
 // +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
 type PodAccessRequest struct {
@@ -266,6 +304,8 @@ type PodAccessRequestList struct {
 // +kubebuilder:validation:XValidation:rule="has(self.reason) == has(oldSelf.reason) && (!has(self.reason) || self.reason == oldSelf.reason)",message="reason cannot be changed; make another request"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.revoked) || (has(self.revoked) && self.revoked == oldSelf.revoked)",message="revoked cannot be changed: the request has been revoked"
 // +kubebuilder:validation:XValidation:rule=`(has(self.onBehalfOf) ? self.onBehalfOf : "") == (has(oldSelf.onBehalfOf) ? oldSelf.onBehalfOf : "")`,message="onBehalfOf cannot be changed; make another request"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.approval) || (has(self.approval) && self.approval == oldSelf.approval)",message="approval cannot be changed; make another request"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.approval) || has(oldSelf.approval.skippedFor) || !has(oldSelf.duration) || (has(self.duration) && duration(self.duration) <= duration(oldSelf.duration))",message="duration cannot be extended, because others approve this one; make another request"
 type ExecAccessRequestSpec struct {
 	RequestSpec `json:",inline"`
 
@@ -283,11 +323,13 @@ type ExecAccessRequestSpec struct {
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52",message="metadata.name must have at most 52 characters, because the names of Role and RoleBinding are made of it; choose a shorter one"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.usedBy) || (has(self.status) && has(self.status.usedBy) && self.status.usedBy == oldSelf.status.usedBy)",message="status.usedBy cannot be changed: the request has been used"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.revokedAt) || (has(self.status) && has(self.status.revokedAt) && self.status.revokedAt == oldSelf.status.revokedAt)",message="status.revokedAt cannot be changed: the request has been revoked"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.approvedAt) || (has(self.status) && has(self.status.approvedAt) && self.status.approvedAt == oldSelf.status.approvedAt && self.status.verdicts == oldSelf.status.verdicts)",message="status.approvedAt and status.verdicts cannot be changed: the request has been approved"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.podUID) || (has(self.status) && has(self.status.podUID) && self.status.podUID == oldSelf.status.podUID && has(self.status.podName) == has(oldSelf.status.podName) && (!has(self.status.podName) || self.status.podName == oldSelf.status.podName))",message="status.podName and status.podUID cannot be changed: the Pod has been chosen; make another request"
 // +kubebuilder:printcolumn:name="Template",type=string,JSONPath=`.spec.templateName`
 // +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.status.podName`
 // +kubebuilder:printcolumn:name="Requester",type=string,JSONPath=`.spec.requester.username`
 // +kubebuilder:printcolumn:name="For",type=string,JSONPath=`.spec.onBehalfOf`,priority=1
+// +kubebuilder:printcolumn:name="Approved",type=string,JSONPath=`.status.conditions[?(@.type=="Approved")].reason`
 // +kubebuilder:printcolumn:name="Expires",type=string,JSONPath=`.status.expiresAt`
 // +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
 type ExecAccessRequest struct {
@@ -355,12 +397,14 @@ func (s *RequestSpec) Grantee() string {
 }
 
 // EndOf returns when the access of a request ends: at the end of spec.duration, or
-// when it was revoked, but never before the request was made. It follows from fields
+// when it was revoked, but never before the request was made. One that waits for
+// approval ends when it can no longer come. It follows from fields
 // that only the server sets or that admission guards, and not from annotations or
-// templates, which others may write. Of the status it believes only what makes the
-// end earlier and cannot be taken back. [Over] says whether access has ended.
+// templates, which others may write. Of the status it believes what makes the
+// end earlier and cannot be taken back, and when the request was approved, which
+// admission lets only the manager write. [Over] says whether access has ended.
 func EndOf(r Request) (time.Time, error) {
-	end, err := r.GetRequestSpec().End(r.GetCreationTimestamp())
+	end, err := TermOf(r)
 	if err != nil {
 		return end, err
 	}
@@ -398,16 +442,22 @@ func revocations(r Request) (at []*metav1.Time) {
 // TemplateWait is how long after its creation a request waits for its template to be made.
 const TemplateWait = 10 * time.Minute
 
-// End returns when the requested time is over for a request made at created. [EndOf]
-// says whether access lasts that long. Without a duration the request waits for its
-// template, which gives it one, and its time is over after [TemplateWait].
-func (s *RequestSpec) End(created metav1.Time) (time.Time, error) {
-	if s.Duration == "" {
-		return created.Add(TemplateWait), nil
+// TermOf returns when the requested time is over. [EndOf] says whether access lasts
+// that long. Without a duration the request waits for its template, which gives it one,
+// and its time is over after [TemplateWait]. One that waits for approval waits until
+// then, and no longer.
+func TermOf(r Request) (time.Time, error) {
+	spec := r.GetRequestSpec()
+	begin, waits := BeginOf(r)
+	switch {
+	case spec.Duration == "":
+		return r.GetCreationTimestamp().Add(TemplateWait), nil
+	case waits:
+		return begin, nil
 	}
-	duration, err := time.ParseDuration(s.Duration)
+	duration, err := time.ParseDuration(spec.Duration)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("spec.duration: %w", err)
 	}
-	return created.Add(duration), nil
+	return begin.Add(duration), nil
 }

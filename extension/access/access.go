@@ -20,8 +20,9 @@
 // server sets, and its spec.duration and spec.revoked, which admission guards, by the
 // API server's clock. The Role records which Pod was chosen, and engineers cannot
 // write it. Labels, owner references and annotations of anything an engineer may write
-// are only reports, and so is the status: no access follows from it. Four of its
-// fields can take access away.
+// are only reports, and so is most of the status: no access follows from it. Four of its
+// fields can take access away. That a request was approved, and when, is in the status,
+// where admission lets only the manager write it, and the API server nobody change it.
 //
 // # How a request is granted
 //
@@ -171,7 +172,7 @@ func (a *shared) connect(mgr extension.Manager) error {
 	a.log = mgr.GetLogger().Desugar().Named("access")
 	a.events = mgr.GetKubeManager().GetEventRecorder("admitkit-access")
 	a.cached, a.live, a.writer = a.cluster.GetCache(), a.cluster.GetAPIReader(), a.cluster.GetClient()
-	if err := errors.Join(a.indexRoles(mgr.GetContext()), a.indexRequests(mgr.GetContext())); err != nil {
+	if err := errors.Join(a.indexRoles(mgr.GetContext()), a.indexRequests(mgr.GetContext()), a.indexDecisions(mgr.GetContext())); err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
 	return nil

@@ -34,6 +34,8 @@ func (a *shared) admissions() []any {
 		extension.Validating(&reportGuard[*v1alpha1.ExecAccessRequest]{a}, a.reportScope("exec-access-report", "execaccessrequests")),
 		extension.Validating(&recordGuard{a}, a.recordScope()),
 		extension.Validating(&deletions{a}, a.deletionScope()),
+		extension.Mutating(&decisions{a}, ours("access-decider", "accessdecisions")),
+		extension.Validating(&decisions{a}, ours("access-decision", "accessdecisions")),
 		extension.Mutating(&stamp[*v1alpha1.PodAccessRequest]{a, podAccess}, ours("pod-access-requester", "podaccessrequests")),
 		extension.Mutating(&stamp[*v1alpha1.ExecAccessRequest]{a, execAccess}, ours("exec-access-requester", "execaccessrequests")),
 		extension.Validating(&requestRules[*v1alpha1.PodAccessRequest]{a, podAccess}, ours("pod-access-request", "podaccessrequests")),

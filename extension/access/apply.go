@@ -82,6 +82,9 @@ func (r *requests) complete(ctx context.Context, f *facts) error {
 		spec.Duration = config.DefaultDuration
 	}
 	spec.SingleUse = spec.SingleUse || config.SingleUse
+	if spec.Approval == nil {
+		spec.Approval = termsOf(f.template, spec)
+	}
 	err := r.writer.Patch(ctx, f.request, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	if err != nil {
 		return fmt.Errorf("writing what the template says into %s %s: %w", r.kind.request, f.key, err)

@@ -129,6 +129,11 @@ func (f *facts) decide(now time.Time) decision {
 			return f.recall(now, templateDeleted)
 		case f.templateLate():
 			return f.recall(now, notInTime())
+		case f.isOfAnother():
+			return f.recall(now, templateReplaced)
+		}
+		if judged := f.judge(now); judged != nil {
+			return *judged
 		}
 		return f.answer()
 	}
@@ -147,7 +152,10 @@ func (f *facts) recall(now time.Time, why string) decision {
 	return d
 }
 
-const templateDeleted = "the template was deleted, and with it the access that it gave; make another request"
+const (
+	templateReplaced = "the template was replaced by another of its name after the request was made; make another request"
+	templateDeleted  = "the template was deleted, and with it the access that it gave; make another request"
+)
 
 func notInTime() string {
 	return fmt.Sprintf("the template did not come within %s of the request; make another request", v1alpha1.TemplateWait)
@@ -183,15 +191,33 @@ func (f *facts) finish(now time.Time) decision {
 		status: newState(f.request, f.end), discard: !now.Before(f.keepUntil),
 	}
 	d.status.ended(f.end, now, f.request.GetRequestSpec().Revoked)
-	if f.request.GetRequestSpec().Duration == "" && f.request.GetRequestSpec().Revoked == nil && f.request.GetRequestStatus().RevokedAt == nil {
+	if f.waitsForApproval() {
+		valid := d.status.wanted[v1alpha1.ConditionAccessStillValid]
+		reason, message := valid.Reason, valid.Message
+		if !f.wasRevoked() {
+			reason = v1alpha1.ReasonTimedOut
+			message = "not approved in time: it had " + f.request.GetRequestSpec().Approval.Count(len(d.status.Verdicts)) + " at " + f.end.UTC().Format(time.RFC3339) + "; make another request"
+		}
+		d.status.neverApproved(reason, message)
+	}
+	if f.request.GetRequestSpec().Duration == "" && !f.wasRevoked() {
 		d.status.withoutTemplate(notInTime())
 	}
 	return d
 }
 
+// wasRevoked reports whether a request was revoked, whoever did that.
+func (f *facts) wasRevoked() bool {
+	return f.request.GetRequestSpec().Revoked != nil || f.request.GetRequestStatus().RevokedAt != nil
+}
+
 // answer grants what a request asks for, or says why not.
 func (f *facts) answer() decision {
 	d := decision{status: newState(f.request, f.end)}
+	d.status.approval(f.request)
+	if f.waitsForApproval() {
+		d.status.ExpiresAt, d.status.Verdicts = nil, f.verdicts()
+	}
 	if f.closed == nil && f.template != nil && f.incomplete() {
 		return decision{complete: true}
 	}
@@ -204,6 +230,7 @@ func (f *facts) answer() decision {
 		{v1alpha1.ConditionTargetTemplateExists, "Found", f.noTemplate},
 		{v1alpha1.ConditionAccessDurationsValid, "Valid", func() *refusal { return allows(f.template, f.request.GetRequestSpec()) }},
 		{"", "", f.unenforced},
+		{"", "", f.unapproved},
 		{"", "", f.tooMany},
 		{"", "", f.unavailable},
 		{"", "", func() (refused *refusal) { pod, refused = f.pod(); return refused }},
@@ -302,6 +329,7 @@ func (f *facts) keep() decision {
 	}
 	if f.binding != nil {
 		d.live = true
+		d.status.grantedAt(f.binding.CreationTimestamp)
 	} else {
 		d.grant = &grant{}
 	}

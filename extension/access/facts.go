@@ -47,6 +47,8 @@ type facts struct {
 	enforced bool
 	// template is nil if it does not exist.
 	template v1alpha1.Template
+	// decisions are about this request, if it waits for approval.
+	decisions []v1alpha1.AccessDecision
 	// othersOpen are the user's other requests that count for the template's limit.
 	othersOpen []v1alpha1.Request
 	// target is what an access Pod is made after, nil if the template has a Pod
@@ -166,6 +168,12 @@ func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alp
 // readAsking reads what decides about a request that has nothing yet. That its template
 // has not come in time ends it, and so the API server has the last word.
 func (r *requests) readAsking(ctx context.Context, f *facts, now time.Time) error {
+	if f.waitsForApproval() {
+		var err error
+		if f.decisions, err = r.decisionsAbout(ctx, f.key.Namespace, string(f.request.GetUID())); err != nil {
+			return err
+		}
+	}
 	err := r.readTarget(ctx, f)
 	switch {
 	case err != nil:
@@ -195,12 +203,19 @@ func (f *facts) templateLate() bool {
 	return f.template.GetCreationTimestamp().After(waitsUntil(f.request))
 }
 
+// isOfAnother reports whether the template is not the one on whose terms the request
+// waits for approval, or got it.
+func (f *facts) isOfAnother() bool {
+	terms := f.request.GetRequestSpec().Approval
+	return terms != nil && f.template != nil && terms.TemplateUID != string(f.template.GetUID())
+}
+
 // incomplete reports whether a request lacks what its template says, because that did not
-// exist when it was made.
+// exist when it was made, or did not say it.
 func (f *facts) incomplete() bool {
 	spec, made, came := f.request.GetRequestSpec(), f.request.GetCreationTimestamp(), f.template.GetCreationTimestamp()
 	narrower := f.template.GetAccessConfig().SingleUse && !spec.SingleUse
-	return spec.Requester != nil && !came.Before(&made) && (spec.Duration == "" || narrower)
+	return spec.Requester != nil && (!came.Before(&made) && (spec.Duration == "" || narrower) || f.approvalIsMissing())
 }
 
 // unusedFor is how much of its time counts for a request that was revoked before it got a Pod,
@@ -211,7 +226,7 @@ const unusedFor = 24 * time.Hour
 // from when it was revoked. Who may write the status could make the record go at once. Of one
 // that got nothing only [unusedFor] counts.
 func keepUntil(req v1alpha1.Request, retention time.Duration) time.Time {
-	end, _ := req.GetRequestSpec().End(req.GetCreationTimestamp()) // one that is invalid is not discarded
+	end, _ := v1alpha1.TermOf(req) // one that is invalid is not discarded
 	if unused := req.GetCreationTimestamp().Add(unusedFor); req.GetRequestStatus().PodUID == "" && unused.Before(end) {
 		if end, _ = v1alpha1.EndOf(req); end.Before(unused) {
 			end = unused

@@ -56,6 +56,7 @@ func (r *requests) grant(ctx context.Context, f *facts, d *decision) error {
 		return fmt.Errorf("creating RoleBinding %s/%s: %w", binding.Namespace, binding.Name, err)
 	}
 	d.live = true
+	d.status.grantedAt(binding.CreationTimestamp)
 	return nil
 }
 

@@ -18,6 +18,9 @@ var (
 	deniedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_access_denied_total", Help: "Requests and sessions denied at admission, by reason.",
 	}, []string{"kind", "reason"})
+	decisionsTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "admitkit_access_decisions_total", Help: "Decisions about requests that counted: Approve or Deny.",
+	}, []string{"kind", "decision"})
 	expiredTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_access_expired_total", Help: "Grants whose time was over.",
 	}, []string{"kind"})
@@ -28,7 +31,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(grants, grantedTotal, deniedTotal, expiredTotal, lateness)
+	metrics.Registry.MustRegister(grants, grantedTotal, deniedTotal, decisionsTotal, expiredTotal, lateness)
 }
 
 // liveGrants counts the grants that are live.

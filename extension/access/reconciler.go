@@ -67,10 +67,11 @@ func (r *requests) Register(mgr extension.Manager) error {
 		return fmt.Errorf("access: %w", err)
 	}
 	watches := map[client.Object]func(context.Context, client.Object) []types.NamespacedName{
-		r.kind.newRequest():   r.keyOf,
-		r.kind.newTemplate():  r.waitingFor,
-		&rbacv1.Role{}:        r.ownerOf,
-		&rbacv1.RoleBinding{}: r.ownerOf,
+		r.kind.newRequest():        r.keyOf,
+		r.kind.newTemplate():       r.waitingFor,
+		&v1alpha1.AccessDecision{}: r.decidedBy,
+		&rbacv1.Role{}:             r.ownerOf,
+		&rbacv1.RoleBinding{}:      r.ownerOf,
 	}
 	if r.kind.makesPod {
 		watches[&corev1.Pod{}] = r.ownerOf

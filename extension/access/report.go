@@ -10,8 +10,9 @@ import (
 	"github.com/admitkit/admitkit/extension"
 )
 
-// reportGuard lets only the manager say which Pod a request is about, and by which
-// command it is used: kubectl access --shell runs that with the engineer's rights.
+// reportGuard lets only the manager say which Pod a request is about, by which
+// command it is used (kubectl access --shell runs that with the engineer's rights), and
+// when it was approved, from which the end of access follows.
 // The rest of the status is corrected within moments, or can only take access away.
 type reportGuard[T v1alpha1.Request] struct{ *shared }
 
@@ -28,8 +29,9 @@ func (a *shared) reportScope(name, resource string) extension.Scope {
 		Name: name, FailurePolicy: &fail, NamespaceSelector: a.places.selector(),
 		Rules: extension.Resources(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, []string{resource + "/status"}, admissionregistrationv1.Update),
 		MatchConditions: []admissionregistrationv1.MatchCondition{{
-			Name:       "says-what-is-run",
-			Expression: fmt.Sprintf("has(object.status) && (%s || %s || %s || %s)", written("podName"), written("podUID"), written("accessMessage"), revokedBefore),
+			Name: "says-what-is-run",
+			Expression: fmt.Sprintf("has(object.status) && (%s || %s || %s || %s || %s || %s || %s)",
+				written("podName"), written("podUID"), written("accessMessage"), written("approvedAt"), written("verdicts"), written("grantedAt"), revokedBefore),
 		}},
 	}
 }
@@ -51,7 +53,8 @@ func (g *reportGuard[T]) Validate(ctx context.Context, obj T, req *extension.Req
 	}
 	if user := req.User().Username; user != me {
 		deniedTotal.WithLabelValues("report", v1alpha1.ReasonNotAllowed).Inc()
-		return extension.Denyf("status.podName, podUID and accessMessage say what kubectl access --shell runs, and only admitkit writes them, as %s", me)
+		return extension.Denyf("status.podName, podUID and accessMessage say what kubectl access --shell runs, and approvedAt, verdicts and grantedAt who approved and when: "+
+			"only admitkit writes them, as %s", me)
 	}
 	return nil
 }

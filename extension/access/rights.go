@@ -50,7 +50,7 @@ func rule(groups, resources []string, verbs ...string) rbacv1.PolicyRule {
 func toRead() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		rule(ourGroup, []string{"podaccesstemplates", "execaccesstemplates"}, "get"),
-		rule(ourGroup, []string{"podaccessrequests", "execaccessrequests"}, "get", "list", "watch"),
+		rule(ourGroup, []string{"podaccessrequests", "execaccessrequests", "accessdecisions"}, "get", "list", "watch"),
 		rule([]string{"apps"}, []string{"deployments", "daemonsets", "statefulsets", "replicasets"}, "get"),
 		rule([]string{"batch"}, []string{"jobs", "cronjobs"}, "get"),
 		rule([]string{"argoproj.io"}, []string{"rollouts"}, "get"),

@@ -101,7 +101,7 @@ func allows(t v1alpha1.Template, spec *v1alpha1.RequestSpec) *refusal {
 	if config.SingleUse && !spec.SingleUse {
 		return refuse(v1alpha1.ReasonSingleUse, "template %q requires spec.singleUse", t.GetName())
 	}
-	return nil
+	return allowsApproval(t, spec)
 }
 
 func isOneOf(who *v1alpha1.Requester, users, groups []string) bool {

@@ -25,8 +25,8 @@ func (s *stamp[T]) Register(mgr extension.Manager) error { return s.setup(mgr) }
 
 // Mutate writes who the requester is. A client that names somebody else is refused: a
 // backup that is restored would otherwise make requests of whoever restores it. The
-// template's default duration, and that it wants a single use, become part of the request,
-// so that no later change of the template prolongs it.
+// template's default duration, that it wants a single use, and who must approve become part
+// of the request, so that no later change of the template prolongs or eases it.
 func (s *stamp[T]) Mutate(ctx context.Context, obj T, req *extension.Request) error {
 	if req.Operation == admissionv1.Update {
 		return s.keep(obj.GetRequestSpec(), req)
@@ -36,6 +36,7 @@ func (s *stamp[T]) Mutate(ctx context.Context, obj T, req *extension.Request) er
 		return nil // requestRules refuses it
 	}
 	spec.Requester = &v1alpha1.Requester{Username: user.Username, UID: user.UID, Groups: user.Groups}
+	spec.Approval = nil
 	if noName("spec.templateName", spec.TemplateName) != nil {
 		return nil //nolint:nilerr // requestRules refuses it
 	}
@@ -51,6 +52,7 @@ func (s *stamp[T]) Mutate(ctx context.Context, obj T, req *extension.Request) er
 		spec.Duration = t.GetAccessConfig().DefaultDuration
 	}
 	spec.SingleUse = spec.SingleUse || t.GetAccessConfig().SingleUse
+	spec.Approval = termsOf(t, spec)
 	return nil
 }
 
@@ -69,9 +71,12 @@ func (s *stamp[T]) keep(spec *v1alpha1.RequestSpec, req *extension.Request) erro
 		spec.Duration = before.Duration
 	}
 	if spec.Duration != before.Duration && before.Duration != "" {
-		endsNotInThePast(spec, old.GetCreationTimestamp(), now)
+		endsNotInThePast(spec, old, now)
 	}
 	spec.SingleUse = spec.SingleUse || before.SingleUse
+	if spec.Approval == nil {
+		spec.Approval = before.Approval
+	}
 	switch {
 	case spec.Revoked == nil:
 		spec.Revoked = before.Revoked
@@ -83,9 +88,10 @@ func (s *stamp[T]) keep(spec *v1alpha1.RequestSpec, req *extension.Request) erro
 
 // endsNotInThePast makes access that is shortened to what has passed already end now:
 // the record must not say that it ended before it did, nor go the sooner for it.
-func endsNotInThePast(spec *v1alpha1.RequestSpec, created metav1.Time, now time.Time) {
-	passed := now.Sub(created.Time).Truncate(time.Second)
-	if duration, err := time.ParseDuration(spec.Duration); err == nil && duration < passed {
+func endsNotInThePast(spec *v1alpha1.RequestSpec, old v1alpha1.Request, now time.Time) {
+	begin, waits := v1alpha1.BeginOf(old)
+	passed := now.Sub(begin).Truncate(time.Second)
+	if duration, err := time.ParseDuration(spec.Duration); err == nil && !waits && duration < passed {
 		spec.Duration = passed.String()
 	}
 }

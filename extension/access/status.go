@@ -35,7 +35,7 @@ func newState(req v1alpha1.Request, end time.Time) *state {
 	before := req.GetRequestStatus().DeepCopy()
 	s := &state{RequestStatus: v1alpha1.RequestStatus{
 		ObservedGeneration: req.GetGeneration(), PodName: before.PodName, PodUID: before.PodUID, AccessMessage: before.AccessMessage,
-		UsedBy: before.UsedBy, RevokedAt: before.RevokedAt, Conditions: before.Conditions,
+		UsedBy: before.UsedBy, RevokedAt: before.RevokedAt, ApprovedAt: before.ApprovedAt, Verdicts: before.Verdicts, GrantedAt: before.GrantedAt, Conditions: before.Conditions,
 	}, wanted: map[string]metav1.Condition{}}
 	if !end.IsZero() {
 		if req.GetRequestSpec().Duration != "" { // else its template will say
@@ -97,6 +97,13 @@ func (s *state) granted(message string) {
 	}
 }
 
+// grantedAt says when access was granted first, if the RoleBinding tells.
+func (s *state) grantedAt(bound metav1.Time) {
+	if s.GrantedAt == nil && !bound.IsZero() {
+		s.GrantedAt = &bound
+	}
+}
+
 // observed says whether the Pod of a grant is ready. The Pod of exec access was when
 // it was chosen, and when it is gone the RoleBinding is.
 func (s *state) observed(k kind, pod *corev1.Pod) {
@@ -121,7 +128,7 @@ func (s *state) ended(end, now time.Time, by *v1alpha1.Revocation) {
 	reason, message := v1alpha1.ReasonExpired, "access ended at "+end.UTC().Format(time.RFC3339)
 	at, before := s.RevokedAt, meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionAccessStillValid)
 	switch {
-	case at != nil && before != nil && before.Reason == v1alpha1.ReasonTemplateMissing:
+	case at != nil && before != nil && (before.Reason == v1alpha1.ReasonTemplateMissing || before.Reason == v1alpha1.ReasonDenied):
 		reason, message = before.Reason, before.Message
 	case by != nil:
 		reason, message = v1alpha1.ReasonRevoked, fmt.Sprintf("access was revoked by %s at %s", by.By, end.UTC().Format(time.RFC3339))
@@ -177,21 +184,22 @@ func (r *requests) patchStatus(ctx context.Context, req v1alpha1.Request, s *sta
 		return err
 	}
 	after := req.GetRequestStatus()
-	if s.RevokedAt != nil && after.RevokedAt == nil || s.PodUID != "" && after.PodUID == "" {
-		return errors.New("the CRD is of an older version, without status.revokedAt or status.podUID: apply config/crd of this one")
+	if s.RevokedAt != nil && after.RevokedAt == nil || s.PodUID != "" && after.PodUID == "" || s.ApprovedAt != nil && after.ApprovedAt == nil {
+		return errors.New("the CRD is of an older version, without status.revokedAt, status.podUID or status.approvedAt: apply config/crd of this one")
 	}
 	return nil
 }
 
 // report sends an Event about what changed, and counts it.
 func (r *requests) report(req v1alpha1.Request, before *v1alpha1.RequestStatus, s *state) {
+	r.reportDecisions(req, before, s)
 	is := meta.IsStatusConditionTrue
 	created, valid := v1alpha1.ConditionAccessResourcesCreated, v1alpha1.ConditionAccessStillValid
 	switch {
 	case !is(before.Conditions, created) && is(s.Conditions, created):
 		grantedTotal.WithLabelValues(r.kind.name).Inc()
-		r.event(req, corev1.EventTypeNormal, "AccessGranted", "Grant", "%s may access Pod %s until %s%s",
-			req.GetRequestSpec().Grantee(), s.PodName, s.ExpiresAt.UTC().Format(time.RFC3339), askedBy(req.GetRequestSpec()))
+		r.event(req, corev1.EventTypeNormal, "AccessGranted", "Grant", "%s may access Pod %s until %s%s%s",
+			req.GetRequestSpec().Grantee(), s.PodName, s.ExpiresAt.UTC().Format(time.RFC3339), askedBy(req.GetRequestSpec()), withoutApproval(req.GetRequestSpec()))
 	case !meta.IsStatusConditionFalse(before.Conditions, valid) && meta.IsStatusConditionFalse(s.Conditions, valid):
 		if is(before.Conditions, created) {
 			expiredTotal.WithLabelValues(r.kind.name).Inc()
@@ -208,6 +216,22 @@ func (r *requests) report(req v1alpha1.Request, before *v1alpha1.RequestStatus, 
 	}
 	if !before.Ready && s.Ready {
 		r.event(req, corev1.EventTypeNormal, "AccessReady", "Grant", "run: %s", s.AccessMessage)
+	}
+}
+
+// reportDecisions sends an Event about each decision that is new, and counts it.
+func (r *requests) reportDecisions(req v1alpha1.Request, before *v1alpha1.RequestStatus, s *state) {
+	for _, v := range newVerdicts(before.Verdicts, s.Verdicts) {
+		decisionsTotal.WithLabelValues(r.kind.name, string(v.Decision)).Inc()
+		if v.Decision == v1alpha1.DecisionDeny {
+			r.event(req, corev1.EventTypeWarning, v1alpha1.ReasonDenied, "Decide", "denied by %s: %s", v.Username, v.Reason)
+			continue
+		}
+		r.event(req, corev1.EventTypeNormal, "Approved", "Decide", "approved by %s, so that it has %s", v.Username, req.GetRequestSpec().Approval.Count(len(s.Verdicts)))
+	}
+	waits := s.wanted[v1alpha1.ConditionApproved]
+	if waits.Reason == v1alpha1.ReasonWaiting && meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionApproved) == nil {
+		r.event(req, corev1.EventTypeNormal, "ApprovalNeeded", "Decide", "%s", waits.Message)
 	}
 }
 

@@ -27,13 +27,16 @@ import (
 // without one where the recorder demands it, and once: its ID is the request's UID with
 // the word.
 const (
-	storyAsked   = "asked"
-	storyGranted = "granted"
-	storyMoved   = "end-moved"
-	storyUsed    = "used"
-	storyRevoked = "revoked"
-	storyEnded   = "ended"
-	storyDeleted = "deleted"
+	storyAsked    = "asked"
+	storyApproved = "approved"
+	storyDenied   = "denied"
+	storyTimedOut = "timed-out"
+	storyGranted  = "granted"
+	storyMoved    = "end-moved"
+	storyUsed     = "used"
+	storyRevoked  = "revoked"
+	storyEnded    = "ended"
+	storyDeleted  = "deleted"
 )
 
 // about returns a record about a request.
@@ -113,6 +116,7 @@ func (f *facts) story(d decision) (records []extension.Record) {
 	if f.request == nil || d.status == nil {
 		return records
 	}
+	records = append(records, f.decided(d.status)...)
 	valid, used := d.status.wanted[v1alpha1.ConditionAccessStillValid], d.status.UsedBy
 	switch {
 	case valid.Status == metav1.ConditionFalse:
@@ -137,6 +141,26 @@ func (f *facts) asked() (records []extension.Record) {
 		revoked := f.kind.about(f.request, storyRevoked, "%s revokes the request of %s: %s", by.By, requesterOf(f.request), cmp.Or(by.Reason, "no reason given"))
 		revoked.User = authenticationv1.UserInfo{Username: by.By}
 		records = append(records, revoked)
+	}
+	return records
+}
+
+// decided tells who approved or denied the request, and that nobody did in time.
+func (f *facts) decided(s *state) (records []extension.Record) {
+	for _, v := range newVerdicts(f.request.GetRequestStatus().Verdicts, s.Verdicts) {
+		action, word := storyApproved, "approves"
+		if v.Decision == v1alpha1.DecisionDeny {
+			action, word = storyDenied, "denies"
+		}
+		record := f.kind.about(f.request, action, "%s %s the request of %s: %s", v.Username, word, requesterOf(f.request), cmp.Or(v.Reason, "no reason given"))
+		record.ID += "-" + shortHash(v.Username)
+		record.User, record.Denied = authenticationv1.UserInfo{Username: v.Username}, v.Decision == v1alpha1.DecisionDeny
+		records = append(records, record)
+	}
+	if c := s.wanted[v1alpha1.ConditionApproved]; c.Reason == v1alpha1.ReasonTimedOut && !ended(f.request) {
+		record := f.kind.about(f.request, storyTimedOut, "%s", c.Message)
+		record.Denied = true
+		records = append(records, record)
 	}
 	return records
 }
@@ -178,8 +202,8 @@ func (f *facts) ended(role *rbacv1.Role, d decision) extension.Record {
 // granted returns the record of a grant that is about to be made.
 func (f *facts) granted(pod choice) extension.Record {
 	spec := f.request.GetRequestSpec()
-	record := f.kind.about(f.request, storyGranted, "%s may access Pod %s until %s by template %s%s",
-		spec.Grantee(), pod.name, f.end.UTC().Format(time.RFC3339), spec.TemplateName, askedBy(spec))
+	record := f.kind.about(f.request, storyGranted, "%s may access Pod %s until %s by template %s%s%s",
+		spec.Grantee(), pod.name, f.end.UTC().Format(time.RFC3339), spec.TemplateName, askedBy(spec), withoutApproval(spec))
 	record.Pod = corev1.ObjectReference{Name: pod.name, UID: pod.uid}
 	return record
 }
@@ -219,12 +243,17 @@ func (d *deletions) Validate(ctx context.Context, obj *unstructured.Unstructured
 		record.Reason = fmt.Sprintf("%s deletes the request of %s, whose access has ended", user.Username, requesterOf(request))
 	}
 	// The API server may ask again about the same deletion, with another UID.
-	who := sha256.Sum256([]byte(user.Username))
-	record.ID, record.User = record.ID+"-"+hex.EncodeToString(who[:8]), user
+	record.ID, record.User = record.ID+"-"+shortHash(user.Username), user
 	if err := d.recorder.Record(ctx, record); err != nil {
 		d.log.Error("a request is deleted without a record", zap.String("request", req.Namespace+"/"+req.Name), zap.String("user", user.Username), zap.Error(err))
 	}
 	return nil
+}
+
+// shortHash stands for a user's name in an ID.
+func shortHash(username string) string {
+	sum := sha256.Sum256([]byte(username))
+	return hex.EncodeToString(sum[:8])
 }
 
 func requesterOf(req v1alpha1.Request) string {

@@ -60,6 +60,15 @@ func (c *chronicle) of(req v1alpha1.Request) (story []string) {
 	return story
 }
 
+// says reports whether a record of a request, with an action, has a text.
+func (c *chronicle) says(req v1alpha1.Request, action, text string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(c.records, func(r extension.Record) bool {
+		return r.Object.UID == req.GetUID() && r.Action == action && strings.Contains(r.Reason, text)
+	})
+}
+
 func (c *chronicle) refuse(action string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

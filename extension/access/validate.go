@@ -82,6 +82,9 @@ func (v *requestRules[T]) validateCreate(ctx context.Context, obj T, req *extens
 	if refused := allows(t, spec); refused != nil {
 		return refused
 	}
+	if !apiequality.Semantic.DeepEqual(spec.Approval, termsOf(t, spec)) {
+		return refuse(reasonChanged, "spec.approval is not what template %q says: leave it out", t.GetName())
+	}
 	open, err := v.othersOpen(ctx, v.kind, obj, func(v1alpha1.Request) bool { return true })
 	if err != nil {
 		return err
@@ -184,13 +187,15 @@ func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extens
 		return refuse(reasonChanged, "spec.onBehalfOf cannot be changed; make another request")
 	case spec.Reason != before.Reason:
 		return refuse(reasonChanged, "spec.reason cannot be changed; make another request")
+	case before.Approval != nil && !apiequality.Semantic.DeepEqual(spec.Approval, before.Approval):
+		return refuse(reasonChanged, "spec.approval cannot be changed; make another request")
 	case v1alpha1.Over(old, v.options.Clock.Now()):
 		return refuseOver(old)
 	}
 	if err := v.validateRevocation(ctx, old, spec.Revoked, req); err != nil {
 		return err
 	}
-	if spec.Duration == before.Duration && spec.SingleUse == before.SingleUse {
+	if spec.Duration == before.Duration && spec.SingleUse == before.SingleUse && apiequality.Semantic.DeepEqual(spec.Approval, before.Approval) {
 		return nil
 	}
 	return v.validateTerms(ctx, old, spec, req)
@@ -205,6 +210,9 @@ func (v *requestRules[T]) validateTerms(ctx context.Context, old v1alpha1.Reques
 		}
 		return refuse(v1alpha1.ReasonNotAllowed, "spec.duration and spec.singleUse can be changed by the requester only, not by %q; "+
 			"to end the access set spec.revoked, if you may delete the request", user.Username)
+	}
+	if !apiequality.Semantic.DeepEqual(spec.Approval, before.Approval) {
+		return refuse(reasonChanged, "spec.approval is written by admitkit only; leave it out")
 	}
 	if spec.SingleUse && !before.SingleUse && !v.options.SingleUse {
 		return refuseSingleUse()
@@ -225,6 +233,9 @@ func (v *requestRules[T]) validateCompletion(ctx context.Context, spec, before *
 	}
 	if spec.SingleUse && !before.SingleUse && !config.SingleUse {
 		return refuse(reasonChanged, "spec.singleUse can be changed by the requester only, because template %q does not require it", t.GetName())
+	}
+	if !apiequality.Semantic.DeepEqual(spec.Approval, before.Approval) && !apiequality.Semantic.DeepEqual(spec.Approval, termsOf(t, spec)) {
+		return refuse(reasonChanged, "spec.approval is not what template %q says", t.GetName())
 	}
 	return nil
 }
@@ -326,6 +337,9 @@ func (v *requestRules[T]) validateDuration(ctx context.Context, old v1alpha1.Req
 	}
 	if duration <= was {
 		return nil
+	}
+	if spec.Approval.Needed() {
+		return refuse(v1alpha1.ReasonDurationTooLong, "spec.duration: %s is longer than what is approved, %s; make another request", spec.Duration, old.GetRequestSpec().Duration)
 	}
 	return v.validateExtension(ctx, spec, req)
 }
