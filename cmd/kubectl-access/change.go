@@ -157,7 +157,7 @@ func revoke(ctx context.Context, cl client.Client, req request, reason string) e
 }
 
 func (c *cli) describeCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "describe NAME", Short: "Show the progress and the events of a request"}
+	cmd := &cobra.Command{Use: "describe NAME", Short: "Show the progress, the story and the events of a request"}
 	return c.onRequest(cmd, nil, func(ctx context.Context, cl client.WithWatch, req request, _ []string) error {
 		spec, status := req.GetRequestSpec(), req.GetRequestStatus()
 		var groups string
@@ -167,10 +167,13 @@ func (c *cli) describeCommand() *cobra.Command {
 		if err := lines(c.Out,
 			"Name", req.GetName(), "Namespace", req.GetNamespace(), "Kind", kindOf(req).name, "Template", spec.TemplateName,
 			"Requester", requester(req), "Groups", groups, "Reason", spec.Reason, "Duration", spec.Duration,
-			"Revoked", revocation(spec.Revoked),
+			"Approval", needed(req), "Revoked", revocation(spec.Revoked),
 			"Pod", status.PodName, "Pod not ready", troubled(ctx, cl, req.GetNamespace(), status.PodName), "Ready", fmt.Sprint(status.Ready), "Expires", moment(status.ExpiresAt), "Left", left(req),
 			"Command", status.AccessMessage,
 		); err != nil {
+			return err
+		}
+		if err := lines(c.Out, append([]string{"Story", " "}, story(req)...)...); err != nil {
 			return err
 		}
 		conditions := []string{"Conditions", " "}

@@ -21,6 +21,7 @@ type request = v1alpha1.Request
 type kind struct {
 	name        string // of the command
 	resource    string
+	request     string // the request's kind
 	template    string // the template's kind
 	short, long string
 	example     string
@@ -32,7 +33,7 @@ type kind struct {
 
 var (
 	execRequests = &kind{
-		name: "exec", resource: "execaccessrequests", template: "ExecAccessTemplate",
+		name: "exec", resource: "execaccessrequests", request: "ExecAccessRequest", template: "ExecAccessTemplate",
 		short: "Ask for access to a Pod that runs",
 		long: `Ask for access to a Pod that runs, wait until it is there, and print the command
 that uses it, or with --shell run that command.
@@ -54,7 +55,7 @@ listed.`,
 		templates:   func() client.ObjectList { return &v1alpha1.ExecAccessTemplateList{} },
 	}
 	podRequests = &kind{
-		name: "pod", resource: "podaccessrequests", template: "PodAccessTemplate",
+		name: "pod", resource: "podaccessrequests", request: "PodAccessRequest", template: "PodAccessTemplate",
 		short: "Ask for a Pod of your own",
 		long: `Ask for a Pod of your own, made after the template's workload, wait until it is
 ready, and print the command that uses it, or with --shell run that command. The

@@ -15,17 +15,28 @@ import (
 
 // listCommand returns the command that lists requests.
 func (c *cli) listCommand() *cobra.Command {
-	var mine bool
+	var mine, waiting, forMe bool
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls", "get"}, Short: "List requests and their remaining time",
 	}
 	cmd.Flags().BoolVar(&mine, "mine", false, "only those that you made")
+	cmd.Flags().BoolVar(&waiting, "pending", false, "only those that wait for approval")
+	cmd.Flags().BoolVar(&forMe, "for-me", false, "only those that wait for your approval")
+	cmd.MarkFlagsMutuallyExclusive("mine", "for-me")
 	return c.listing(cmd, "requests", func(ctx context.Context, cl client.Client, scope client.InNamespace) ([]client.Object, error) {
 		objects, err := c.list(ctx, cl, scope, requestsOf)
-		if err != nil || !mine {
-			return objects, err
+		if waiting {
+			objects = slices.DeleteFunc(objects, func(object client.Object) bool { return !pending(object.(request)) })
 		}
-		return ofMine(ctx, cl, objects)
+		switch {
+		case err != nil:
+			return nil, err
+		case mine:
+			return ofMine(ctx, cl, objects)
+		case forMe:
+			return ofMyDecision(ctx, cl, objects)
+		}
+		return objects, nil
 	})
 }
 

@@ -7,6 +7,9 @@
 //	kubectl access list
 //	kubectl access extend web-x7k2p 15m          or -15m, to end it sooner
 //	kubectl access revoke web-x7k2p
+//	kubectl access list --for-me                 what waits for your approval
+//	kubectl access approve web-x7k2p
+//	kubectl access deny web-x7k2p --reason "use the replica"
 //	kubectl access audit --user alice --since 24h
 //	kubectl access migrate -f oz/                manifests of Oz become ours
 //

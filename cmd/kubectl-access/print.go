@@ -170,12 +170,13 @@ func age(object client.Object) string {
 	return duration.HumanDuration(time.Since(object.GetCreationTimestamp().Time))
 }
 
-// lines prints names and values in two columns, and omits empty values.
+// lines prints names and values in two columns, and omits empty values. A value stays in
+// its line: a reason must not look like something else that is told.
 func lines(out io.Writer, pairs ...string) error {
 	w := printers.GetNewTabWriter(out)
 	for pair := range slices.Chunk(pairs, 2) {
 		if pair[1] != "" {
-			_, _ = fmt.Fprintf(w, "%s:\t%s\n", pair[0], escape(pair[1])) // Flush returns the error
+			_, _ = fmt.Fprintf(w, "%s:\t%s\n", pair[0], escapeLine(pair[1])) // Flush returns the error
 		}
 	}
 	return w.Flush()

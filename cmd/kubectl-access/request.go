@@ -31,6 +31,8 @@ type ask struct {
 	timeout  time.Duration
 	shell    bool
 	output   *output
+	// waitApproval waits for approval, however long that takes.
+	waitApproval bool
 }
 
 // requestCommand returns the command exec or pod.
@@ -58,6 +60,7 @@ func (c *cli) requestCommand(k *kind) *cobra.Command {
 	flags.StringVar(&a.name, "name", "", "name of the request (default: the template's name and a suffix)")
 	flags.StringVar(&a.onBehalf, "for", "", "user who gets access instead of you, if the template lets you ask for others (askFor)")
 	flags.Var(durationFlag{&a.timeout, notBelowZero}, "timeout", "how long to wait until access is ready; 0 does not wait")
+	flags.BoolVar(&a.waitApproval, "wait-approval", false, "wait for approval as long as the request does, and only then for --timeout")
 	flags.BoolVar(&a.shell, "shell", false, "run the access command once access is ready")
 	if k == execRequests {
 		flags.StringVar(&a.pod, "pod", "", "name of the Pod (default: a Pod of the workload)")
@@ -88,6 +91,9 @@ func (a *ask) run(ctx context.Context, args []string) error {
 	if a.shell && a.timeout == 0 {
 		return exitf(codeUsage, "--shell has to wait: --timeout must be more than 0")
 	}
+	if a.waitApproval && a.timeout == 0 {
+		return exitf(codeUsage, "--wait-approval has to wait: --timeout must be more than 0")
+	}
 	show, err := a.output.printer(false)
 	if err != nil {
 		return err
@@ -105,6 +111,9 @@ func (a *ask) run(ctx context.Context, args []string) error {
 		return err
 	}
 	a.sayf("%s created in namespace %s", named(req), namespace)
+	if req.GetRequestSpec().Approval.Needed() {
+		a.askApprovers(req)
+	}
 	if a.timeout > 0 {
 		if err := a.wait(ctx, cl, req); err != nil {
 			return err

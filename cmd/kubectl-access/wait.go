@@ -33,8 +33,10 @@ import (
 // when what is wrong cannot become right.
 func (a *ask) wait(ctx context.Context, cl client.WithWatch, req request) error {
 	progress := newProgress(a.ErrOut)
-	waiting, cancel := context.WithTimeout(ctx, a.timeout)
+	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
+	timeout := &countdown{ask: a, timer: time.AfterFunc(a.timeout, cancel)}
+	defer timeout.timer.Stop()
 	var latest atomic.Pointer[request]
 	show := func(req request) {
 		text := escape(cmp.Or(aboutPod(waiting, cl, req), stage(req)))
@@ -57,6 +59,7 @@ func (a *ask) wait(ctx context.Context, cl client.WithWatch, req request) error 
 		if ready := req.GetRequestStatus().Ready; ready || err != nil {
 			return ready, err
 		}
+		timeout.see(req)
 		now := req.DeepCopyObject().(request)
 		latest.Store(&now)
 		show(now)
@@ -79,6 +82,26 @@ func (a *ask) wait(ctx context.Context, cl client.WithWatch, req request) error 
 		return exitf(codeTimeout, "not ready after %s: %s\n%s", short(a.timeout), last, kept(req))
 	}
 	return err
+}
+
+// countdown ends a wait. The time in which approval is awaited does not count, if it is to
+// be awaited.
+type countdown struct {
+	*ask
+	timer   *time.Timer
+	stopped bool
+}
+
+func (c *countdown) see(req request) {
+	switch waits := waitsForApproval(req); {
+	case !c.waitApproval || waits == c.stopped:
+	case waits:
+		c.stopped = true
+		c.timer.Stop()
+	default:
+		c.stopped = false
+		c.timer.Reset(c.timeout)
+	}
 }
 
 // podInterval is how often a Pod that is not ready is asked why.
@@ -143,6 +166,7 @@ func copyInto(req request, from runtime.Object) {
 var stages = []struct{ condition, waiting string }{
 	{v1alpha1.ConditionTargetTemplateExists, "waiting for admitkit"},
 	{v1alpha1.ConditionAccessDurationsValid, "checking the duration"},
+	{v1alpha1.ConditionApproved, "waiting for approval"},
 	{v1alpha1.ConditionAccessResourcesCreated, "granting access"},
 	{v1alpha1.ConditionAccessMessage, "making the access command"},
 	{v1alpha1.ConditionAccessResourcesReady, "waiting for the Pod"},
@@ -155,6 +179,9 @@ func stage(req request) string {
 		return words(c)
 	}
 	for _, s := range stages {
+		if s.condition == v1alpha1.ConditionApproved && req.GetRequestSpec().Approval == nil {
+			continue
+		}
 		if meta.FindStatusCondition(req.GetRequestStatus().Conditions, s.condition) == nil {
 			return s.waiting
 		}
