@@ -266,7 +266,7 @@ func (a *Authority) adopt(ctx context.Context, s *state) error {
 	a.state = s
 	leaf := a.leaf
 	a.mu.Unlock()
-	expiry.WithLabelValues("ca", a.name()).Set(float64(s.current.NotAfter().Unix()))
+	setValidity("ca", a.name(), s.current.cert)
 	if a.options.LeafName != "" {
 		return a.ensureLeafSecret(ctx, s)
 	}
@@ -292,7 +292,7 @@ func (a *Authority) serve(leaf *tls.Certificate) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.leaf = leaf
-	expiry.WithLabelValues("leaf", a.name()).Set(float64(leaf.Leaf.NotAfter.Unix()))
+	setValidity("leaf", a.name(), leaf.Leaf)
 }
 
 // note reports a change in the metrics, in the log and to OnChange.

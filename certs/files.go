@@ -92,7 +92,7 @@ func (f *Files) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 
 func (f *Files) serve(cert *tls.Certificate) {
 	f.cert = cert
-	expiry.WithLabelValues("leaf", f.options.Dir).Set(float64(cert.Leaf.NotAfter.Unix()))
+	setValidity("leaf", f.options.Dir, cert.Leaf)
 }
 
 // ForHosts serves the same certificate, which must be valid for these hosts too.

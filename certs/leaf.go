@@ -120,7 +120,7 @@ func (l *Leaf) read(ctx context.Context) error {
 	defer l.mu.Unlock()
 	if l.leaf == nil || !sameChain(l.leaf, &pair) {
 		l.options.Logger.Info("leaf certificate read", zap.String("secret", l.name()), zap.Time("notAfter", pair.Leaf.NotAfter))
-		expiry.WithLabelValues("leaf", l.name()).Set(float64(pair.Leaf.NotAfter.Unix()))
+		setValidity("leaf", l.name(), pair.Leaf)
 	}
 	l.leaf, l.bundle = &pair, secret.Data[CertKey]
 	return nil

@@ -659,8 +659,8 @@ func TestTheMetricsTellOfCertificatesAndRepairs(t *testing.T) {
 	metrics := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{MetricsAddress: metrics}}, mark("a", extension.Scope{}))
 	for _, want := range []string{
-		`admitkit_certificate_expiry_seconds{certificate="ca",source="` + namespace,
-		`admitkit_certificate_expiry_seconds{certificate="leaf",source="` + namespace,
+		`admitkit_certificate_expiry_timestamp_seconds{certificate="ca",source="` + namespace,
+		`admitkit_certificate_expiry_timestamp_seconds{certificate="leaf",source="` + namespace,
 		`admitkit_certificate_changes_total{reason="the Secret does not exist",step="Created"}`,
 		`admitkit_build_info{commit="`, `goversion="` + runtime.Version(),
 		`admitkit_registration_repairs_total{kind="missing"}`,
