@@ -58,8 +58,12 @@ type change struct {
 var _ clientgocache.ResourceEventHandler = (*feed)(nil)
 
 func newFeed(watcher extension.Watcher, as extension.Manager, limit int, startRV string) *feed {
+	name := host.WatcherName(watcher)
+	// Alerts watch these from zero on.
+	watcherPanics.WithLabelValues(name)
+	watcherDropped.WithLabelValues(name)
 	return &feed{
-		watcher: watcher, name: host.WatcherName(watcher), host: as, limit: limit, startRV: startRV,
+		watcher: watcher, name: name, host: as, limit: limit, startRV: startRV,
 		behind: true, wake: make(chan struct{}, 1), present: map[types.NamespacedName]client.Object{}, told: map[types.NamespacedName]client.Object{},
 	}
 }

@@ -30,6 +30,9 @@ func (m *Manager) protected() []string {
 // registration describes the webhook configurations of this installation.
 func (m *Manager) registration(webhooks []*webhook.Webhook) *registration.Registration {
 	o := &m.options
+	for _, kind := range registration.Kinds { // alerts watch the counter from zero on
+		registrationRepairs.WithLabelValues(kind)
+	}
 	r := &registration.Registration{
 		Name:        o.configurationName(),
 		Domain:      o.configurationName() + ".admitkit.dev",

@@ -99,7 +99,7 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 			handlers[i].AuditName += "-" + strconv.Itoa(n)
 		}
 		handlers[i].Kinds = handlers[i].KindsOf(options.Scheme)
-		meters[i] = &meter{webhook: name, extension: handlers[i].Name}
+		meters[i] = newMeter(name, handlers[i].Name, w.operations())
 	}
 	return &handler{
 		name:         name,

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
@@ -109,6 +111,9 @@ func resultOf(err error) result {
 	return canceled
 }
 
+// refusalReasons are the values of the label reason.
+var refusalReasons = []string{"slow", "stalled", "memory", "in_flight", "too_large", "too_costly"}
+
 // countRefusal counts a failure if it is a refusal because of a limit.
 func countRefusal(webhook string, code int, err error) {
 	reason := ""
@@ -156,6 +161,34 @@ type series struct {
 	duration prometheus.Observer
 }
 
+// operations returns those that the webhook receives: all of them if its rules say so, or
+// if it stands for those of other revisions.
+func (w *Webhook) operations() []admissionv1.Operation {
+	received := map[admissionv1.Operation]bool{}
+	for _, rule := range w.Scope.Rules {
+		for _, operation := range rule.Operations {
+			received[admissionv1.Operation(operation)] = true
+		}
+	}
+	all := operations[:len(operations)-1]
+	if len(received) == 0 || received[admissionv1.Operation(admissionregistrationv1.OperationAll)] {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(o admissionv1.Operation) bool { return !received[o] })
+}
+
+// newMeter begins the counters of a handler that alerts watch at zero: Prometheus sees no
+// increase in a counter whose first value is already 500.
+func newMeter(webhook, extension string, operations []admissionv1.Operation) *meter {
+	for _, operation := range operations {
+		for r := range numberOfResults {
+			admissionRequests.WithLabelValues(webhook, extension, string(operation), r.String())
+		}
+	}
+	panics.WithLabelValues(webhook, extension)
+	return &meter{webhook: webhook, extension: extension}
+}
+
 func (m *meter) observe(operation admissionv1.Operation, result result, took time.Duration) {
 	i := operationIndex(operation)
 	at := &m.series[i][result]
@@ -181,6 +214,9 @@ type webhookMeter struct {
 }
 
 func newWebhookMeter(webhook string) *webhookMeter {
+	for _, reason := range refusalReasons {
+		refused.WithLabelValues(webhook, reason)
+	}
 	return &webhookMeter{
 		webhook: webhook, inFlight: inFlight.WithLabelValues(webhook),
 		bodySize: bodyBytes.WithLabelValues(webhook), patched: patchBytes.WithLabelValues(webhook),

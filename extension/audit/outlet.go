@@ -47,7 +47,13 @@ func newOutlet(options SinkOptions, clock clock.Clock) *outlet {
 }
 
 func (o *outlet) register(mgr extension.Manager) error {
-	o.log = mgr.GetLogger().Desugar().Named("audit").With(zap.String("sink", o.Sink.Name()))
+	name := o.Sink.Name()
+	o.log = mgr.GetLogger().Desugar().Named("audit").With(zap.String("sink", name))
+	// Alerts watch these from zero on.
+	sink.BeginLost(name)
+	refusals.WithLabelValues(name)
+	sinkDuration.WithLabelValues(name)
+	queueDepth.WithLabelValues(name)
 	if hosted, ok := o.Sink.(extension.Hosted); ok {
 		if err := hosted.Register(mgr); err != nil {
 			return err

@@ -9,6 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// Kinds are what can be wrong with a configuration: the kinds of a [Repair].
+var Kinds = []string{
+	"missing", "extra", "entry", "annotations", "labels", "owner", "caBundle", "rules", "target", "failurePolicy", "selectors", "matchConditions", "options",
+}
+
 // difference names the first thing that is not as desired, "" if nothing differs.
 func (r *Registration) difference(live, desired *configuration) string {
 	switch {

@@ -60,3 +60,8 @@ func init() { metrics.Registry.MustRegister(lost) }
 // Write fails and the act goes on; call it for a record that you lose after
 // Write has returned nil.
 func CountLost(name string) { lost.WithLabelValues(name).Inc() }
+
+// BeginLost begins the count of the named sink's lost records at zero, since Prometheus
+// sees no increase in a counter whose first value is already 500. Audit calls it for each
+// sink at the start; call it for names of your own.
+func BeginLost(name string) { lost.WithLabelValues(name) }

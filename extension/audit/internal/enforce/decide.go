@@ -22,6 +22,7 @@ type Enforcer struct {
 // New returns an Enforcer. The client must read from the API server, and not
 // from a cache.
 func New(options Options, c client.Client, clock clock.PassiveClock) *Enforcer {
+	options.beginCounts()
 	return &Enforcer{options: options, grants: &grants{client: c, clock: clock}}
 }
 
