@@ -2,9 +2,7 @@ package main
 
 import (
 	"fmt"
-	"net/http"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -26,8 +24,8 @@ type auditFlags struct {
 	object        auditevent.Options
 	file          sink.FileOptions
 	cloudEvents   cloudevents.Options
-	tokenFile     string
 	redact        []string
+	clusterName   string
 	imageUpdaters []string
 	nodeProxy     bool
 }
@@ -36,6 +34,7 @@ func (f *auditFlags) bind(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.required, "audit-required", false, "make every audit sink Closed: refuse sessions that cannot be recorded, and all sessions while the webhook is down")
 	flags.StringSliceVar(&f.closed, "audit-closed", nil, "audit sinks that are Closed: log, event, auditevent, file, cloudevents; the others are Open")
 	flags.BoolVar(&f.allNamespaces, "audit-all-namespaces", false, "audit kube-system and the manager's own namespace too, whatever --namespace says")
+	flags.StringVar(&f.clusterName, "cluster-name", "", "name of this cluster, which every audit record then has as its field cluster")
 	flags.BoolVar(&f.log, "audit-log", true, "record sessions in the log")
 	flags.BoolVar(&f.event, "audit-event", true, "record sessions as Events on the Pods")
 	flags.BoolVar(&f.objects, "audit-objects", false, "record sessions as AuditEvents; needs the CRDs of config/crd")
@@ -50,7 +49,10 @@ func (f *auditFlags) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&f.cloudEvents.URL, "audit-cloudevents-url", "", "send records to this HTTPS endpoint as CloudEvents")
 	flags.StringVar(&f.cloudEvents.Dir, "audit-cloudevents-dir", "", "folder of the queue on disk; by default records are sent at once")
 	flags.StringVar(&f.cloudEvents.Source, "audit-cloudevents-source", "", "source of the CloudEvents, such as a name of the cluster (default admitkit.dev/audit)")
-	flags.StringVar(&f.tokenFile, "audit-cloudevents-token-file", "", "file with the bearer token for the endpoint")
+	flags.StringVar(&f.cloudEvents.TokenFile, "audit-cloudevents-token-file", "", "file with the bearer token for the endpoint; like the other files it is read again when it is replaced")
+	flags.StringVar(&f.cloudEvents.CertFile, "audit-cloudevents-cert-file", "", "file with the client certificate for the endpoint, in PEM")
+	flags.StringVar(&f.cloudEvents.KeyFile, "audit-cloudevents-key-file", "", "file with the key of that certificate, in PEM")
+	flags.StringVar(&f.cloudEvents.CAFile, "audit-cloudevents-ca-file", "", "file with the authorities of the endpoint's certificate, in PEM (default: those of the system)")
 	flags.BoolVar(&f.nodeProxy, "audit-node-proxy", true, "record sessions through nodes/proxy, and with --enforce refuse them; false for platforms that let no webhook match nodes")
 	flags.StringArrayVar(&f.imageUpdaters, "audit-image-updater", nil, "a user who may change the images of running Pods without a record or an access request, such as system:serviceaccount:NAMESPACE:NAME; repeatable")
 	flags.StringSliceVar(&f.redact, "audit-redact", audit.DefaultRedact, "patterns for the names of flags and variables whose values are redacted; empty for none")
@@ -58,7 +60,7 @@ func (f *auditFlags) bind(flags *pflag.FlagSet) {
 
 // options returns the options of the extension.
 func (f *auditFlags) options(cmd *cobra.Command) (audit.Options, error) {
-	options := audit.Options{Redact: append([]string{}, f.redact...), ImageUpdaters: f.imageUpdaters, WithoutNodeProxy: !f.nodeProxy}
+	options := audit.Options{Redact: append([]string{}, f.redact...), ImageUpdaters: f.imageUpdaters, ClusterName: f.clusterName, WithoutNodeProxy: !f.nodeProxy}
 	if f.allNamespaces {
 		options.NamespaceSelector = extension.EveryNamespace()
 	}
@@ -77,7 +79,7 @@ func (f *auditFlags) options(cmd *cobra.Command) (audit.Options, error) {
 		sinks = append(sinks, sink.NewFile(f.file))
 	}
 	if f.cloudEvents.URL != "" {
-		if err := f.readToken(); err != nil {
+		if err := f.checkFiles(); err != nil {
 			return options, err
 		}
 		sinks = append(sinks, cloudevents.New(f.cloudEvents))
@@ -103,14 +105,17 @@ func (f *auditFlags) options(cmd *cobra.Command) (audit.Options, error) {
 	return options, nil
 }
 
-func (f *auditFlags) readToken() error {
-	if f.tokenFile == "" {
-		return nil
+// checkFiles names the flag of a file that is not there.
+func (f *auditFlags) checkFiles() error {
+	for flag, path := range map[string]string{
+		"token-file": f.cloudEvents.TokenFile, "cert-file": f.cloudEvents.CertFile, "key-file": f.cloudEvents.KeyFile, "ca-file": f.cloudEvents.CAFile,
+	} {
+		if path == "" {
+			continue
+		}
+		if _, err := os.Stat(path); err != nil {
+			return fmt.Errorf("--audit-cloudevents-%s: %w", flag, err)
+		}
 	}
-	token, err := os.ReadFile(f.tokenFile)
-	if err != nil {
-		return fmt.Errorf("--audit-cloudevents-token-file: %w", err)
-	}
-	f.cloudEvents.Header = http.Header{"Authorization": {"Bearer " + strings.TrimSpace(string(token))}}
 	return nil
 }

@@ -26,6 +26,7 @@ func TestAuditFlagsSayWhichSinksThereAreAndWhichAreClosed(t *testing.T) {
 		"--audit-closed=file":                   `error: --audit-closed: the sink "file" is not on`,
 		"--audit-log=false --audit-event=false": "error: admitkit: every audit sink is off",
 		"--audit-cloudevents-url=https://x --audit-cloudevents-token-file=/none": "error: --audit-cloudevents-token-file",
+		"--audit-cloudevents-url=https://x --audit-cloudevents-ca-file=/none":    "error: --audit-cloudevents-ca-file",
 	} {
 		var flags auditFlags
 		cmd := &cobra.Command{Use: "admitkit"}

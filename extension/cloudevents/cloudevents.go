@@ -25,6 +25,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"time"
 
 	"github.com/spf13/afero"
@@ -44,10 +45,21 @@ type Options struct {
 	// Source is the source of the events: a URI that names their origin, for
 	// example the cluster. There is no default.
 	Source string
-	// Header is added to each request. Put a credential here.
+	// Header is added to each request.
 	Header http.Header
-	// Client sends the requests. Default: http.DefaultTransport with a timeout
-	// of 10 s.
+	// TokenFile has the bearer token. Like the other files it is read again before
+	// each request, so it may be replaced at any time; while it cannot be read, the last
+	// token stays in use. Default: no token.
+	TokenFile string
+	// CertFile and KeyFile have the client certificate and its key, in PEM. A new
+	// one is presented on a new connection. Default: no client certificate.
+	CertFile, KeyFile string
+	// CAFile has the authorities that the endpoint's certificate may be of, in PEM.
+	// Default: those of the system.
+	CAFile string
+	// Client sends the requests. It follows no redirects, whatever its
+	// CheckRedirect says: the events and the credential are for this endpoint alone.
+	// Default: http.DefaultTransport with a timeout of 10 s.
 	Client *http.Client
 	// Dir is the folder of the queue on disk. Each replica needs its own.
 	// Default: no queue.
@@ -89,13 +101,18 @@ type Event struct {
 	Time time.Time
 	// Data is the payload. It is sent as JSON.
 	Data any
+	// Extensions are further attributes, such as the cluster. Their names have lower-case
+	// letters and digits, at most 20, as the specification of CloudEvents says.
+	Extensions map[string]string
 }
 
 // Sender sends events. Make one with [New].
 type Sender struct {
-	options Options
-	log     *zap.Logger
-	queue   *queue // nil without Dir
+	options     Options
+	credentials *credentials
+	ownClient   bool // of the user, with a Transport that files cannot configure
+	log         *zap.Logger
+	queue       *queue // nil without Dir
 }
 
 var _ extension.Hosted = (*Sender)(nil)
@@ -127,6 +144,8 @@ func New(options Options) *Sender {
 		options.Clock = clock.RealClock{}
 	}
 	s := &Sender{options: options, log: zap.NewNop()}
+	s.ownClient = options.Client.Transport != nil
+	s.credentials = newCredentials(&s.options)
 	if options.Dir != "" {
 		s.queue = newQueue(options.Fs, options.Dir, options.MaxQueued)
 	}
@@ -146,11 +165,22 @@ func (s *Sender) Validate() error {
 		return fmt.Errorf("URL: %w", err)
 	case u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !onThisMachine(u.Hostname())):
 		return fmt.Errorf("URL %q must be https, or http on this machine", u.Redacted())
+	case s.ownClient && o.ofTLS():
+		return errors.New("CertFile, KeyFile and CAFile configure the default Client: with a Client of your own, configure its Transport")
+	case (o.CertFile == "") != (o.KeyFile == ""):
+		return errors.New("CertFile and KeyFile need each other: set both")
+	case o.TokenFile != "" && o.Header.Get("Authorization") != "":
+		return errors.New("TokenFile and an Authorization in Header exclude each other")
+	case len(o.Source) > maxSource:
+		return fmt.Errorf("Source has %d bytes: at most %d", len(o.Source), maxSource)
 	case o.MaxQueued < 0 || o.BatchSize < 0 || o.Backoff < 0 || o.MaxBackoff < o.Backoff:
 		return errors.New("MaxQueued, BatchSize and Backoff must be positive, and MaxBackoff no less than Backoff")
 	}
 	return nil
 }
+
+// maxSource bounds what each event repeats.
+const maxSource = 1024
 
 func onThisMachine(host string) bool {
 	ip := net.ParseIP(host)
@@ -161,6 +191,10 @@ func onThisMachine(host string) bool {
 // Sender without a queue needs it for its logger only.
 func (s *Sender) Register(mgr extension.Manager) error {
 	s.log = mgr.GetLogger().Desugar().Named("cloudevents").With(zap.String("sender", s.options.Name))
+	s.beginCounts()
+	if _, err := s.credentials.refresh(); err != nil {
+		return fmt.Errorf("the credential for the endpoint: %w", err)
+	}
 	if s.queue == nil {
 		return nil
 	}
@@ -194,14 +228,20 @@ func (s *Sender) marshal(event Event) ([]byte, error) {
 	if event.ID == "" || event.Type == "" {
 		return nil, errors.New("a CloudEvent needs an ID and a Type")
 	}
-	return json.Marshal(struct {
-		SpecVersion     string    `json:"specversion"`
-		ID              string    `json:"id"`
-		Source          string    `json:"source"`
-		Type            string    `json:"type"`
-		Subject         string    `json:"subject,omitempty"`
-		Time            time.Time `json:"time"`
-		DataContentType string    `json:"datacontenttype"`
-		Data            any       `json:"data"`
-	}{"1.0", event.ID, s.options.Source, event.Type, event.Subject, event.Time.UTC(), "application/json", event.Data})
+	attributes := map[string]any{
+		"specversion": "1.0", "id": event.ID, "source": s.options.Source, "type": event.Type,
+		"time": event.Time.UTC(), "datacontenttype": "application/json", "data": event.Data,
+	}
+	if event.Subject != "" {
+		attributes["subject"] = event.Subject
+	}
+	for name, value := range event.Extensions {
+		if _, taken := attributes[name]; taken || !attributeName.MatchString(name) {
+			return nil, fmt.Errorf("the extension attribute %.40q of a CloudEvent must have 1 to 20 lower-case letters and digits, and be none of the specification's", name)
+		}
+		attributes[name] = value
+	}
+	return json.Marshal(attributes)
 }
+
+var attributeName = regexp.MustCompile(`^[a-z0-9]{1,20}$`)

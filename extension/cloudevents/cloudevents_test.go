@@ -95,12 +95,17 @@ func (c *collector) await(t *testing.T, n int) {
 // run registers a sender and runs what it starts, until stop is called.
 func run(t *testing.T, s *cloudevents.Sender) (stop func()) {
 	t.Helper()
+	return runWith(t, s, zap.NewNop())
+}
+
+func runWith(t *testing.T, s *cloudevents.Sender, log *zap.Logger) (stop func()) {
+	t.Helper()
 	kube, err := ctrlmanager.New(&rest.Config{Host: "https://127.0.0.1:1"}, ctrlmanager.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	mgr := &fakes.Manager{}
-	mgr.GetLoggerReturns(zap.NewNop().Sugar())
+	mgr.GetLoggerReturns(log.Sugar())
 	mgr.GetKubeManagerReturns(kube)
 	if err := s.Register(mgr); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
@@ -55,7 +56,11 @@ func (d *delivery) pause(ctx context.Context, failure error, pause time.Duration
 	if later, ok := errors.AsType[*busy](failure); ok {
 		pause = max(pause, min(later.after, d.options.MaxBackoff))
 	}
-	d.log.Warn("batch not delivered", zap.Error(failure), zap.Duration("retryIn", pause), zap.Int("undelivered", d.queue.len()))
+	level := zapcore.WarnLevel
+	if _, refused := errors.AsType[*refusal](failure); refused {
+		level = zapcore.ErrorLevel // it does not pass by itself
+	}
+	d.log.Log(level, "batch not delivered", zap.Error(failure), zap.Duration("retryIn", pause), zap.Int("undelivered", d.queue.len()))
 	timer := d.options.Clock.NewTimer(pause)
 	defer timer.Stop()
 	select {

@@ -12,9 +12,20 @@ var (
 	rejected = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_cloudevents_rejected_total", Help: "Queued events that the endpoint rejected for good, and that are lost.",
 	}, []string{"sender"})
+	failures = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "admitkit_cloudevents_failed_total", Help: "Requests that delivered nothing. reason is unauthorized (401 or 403), redirect (they are not followed), rejected (the events are wrong), busy (another answer) or unreachable.",
+	}, []string{"sender", "reason"})
 )
 
-func init() { metrics.Registry.MustRegister(undelivered, rejected) }
+func init() { metrics.Registry.MustRegister(undelivered, rejected, failures) }
+
+// beginCounts begins the counters that alerts watch at zero.
+func (s *Sender) beginCounts() {
+	rejected.WithLabelValues(s.options.Name)
+	for _, reason := range []string{reasonUnauthorized, reasonRedirect, reasonRejected, reasonBusy, reasonUnreachable} {
+		failures.WithLabelValues(s.options.Name, reason)
+	}
+}
 
 func (s *Sender) countUndelivered() {
 	undelivered.WithLabelValues(s.options.Name).Set(float64(s.queue.len()))

@@ -11,14 +11,32 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"go.uber.org/zap"
 )
 
-// rejection is the answer of an endpoint that will never take a batch.
+// Why a request delivered nothing: the values of the label reason.
+const (
+	reasonUnauthorized = "unauthorized"
+	reasonRedirect     = "redirect"
+	reasonRejected     = "rejected"
+	reasonBusy         = "busy"
+	reasonUnreachable  = "unreachable"
+)
+
+// rejection means that the endpoint will never take these events: one of them is wrong,
+// or they are too much at once.
 type rejection struct{ status string }
 
 func (r *rejection) Error() string { return "the endpoint answered " + r.status }
 
-// busy is the answer of an endpoint that may take the batch later.
+// refusal means that the endpoint takes nothing from us, until somebody changes the
+// credential, the URL or the endpoint. The events are not to blame, so they are kept.
+type refusal struct{ reason, text string }
+
+func (r *refusal) Error() string { return r.text }
+
+// busy means that the endpoint cannot take events now.
 type busy struct {
 	status string
 	after  time.Duration
@@ -26,8 +44,24 @@ type busy struct {
 
 func (b *busy) Error() string { return "the endpoint answered " + b.status }
 
-// post sends a batch.
+// post sends events as one batch, and counts a failure.
 func (s *Sender) post(ctx context.Context, events [][]byte) error {
+	err := s.try(ctx, events)
+	reason := reasonUnreachable
+	if refused, ok := errors.AsType[*refusal](err); ok {
+		reason = refused.reason
+	} else if _, ok := errors.AsType[*rejection](err); ok {
+		reason = reasonRejected
+	} else if _, ok := errors.AsType[*busy](err); ok {
+		reason = reasonBusy
+	}
+	if err != nil {
+		failures.WithLabelValues(s.options.Name, reason).Inc()
+	}
+	return err
+}
+
+func (s *Sender) try(ctx context.Context, events [][]byte) error {
 	body := append([]byte{'['}, bytes.Join(events, []byte{','})...)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.options.URL, bytes.NewReader(append(body, ']')))
 	if err != nil {
@@ -35,25 +69,53 @@ func (s *Sender) post(ctx context.Context, events [][]byte) error {
 	}
 	maps.Copy(req.Header, s.options.Header)
 	req.Header.Set("Content-Type", "application/cloudevents-batch+json; charset=utf-8")
-	response, err := s.options.Client.Do(req)
+	usable, err := s.credentials.refresh()
+	if !usable {
+		return fmt.Errorf("the credential for the endpoint: %w", err)
+	} else if err != nil {
+		s.log.Error("the credential for the endpoint cannot be read; the last one stays in use", zap.Error(err))
+	}
+	client := s.credentials.use(req)
+	response, err := client.Do(req)
 	if err != nil {
 		return withoutURL(err)
 	}
 	defer func() { _ = response.Body.Close() }()
+	// The rest of the body lets the connection be used again.
 	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10))
+	return failureOf(response)
+}
+
+// failureOf returns nil for an answer that means the endpoint has the events.
+func failureOf(response *http.Response) error {
 	switch code := response.StatusCode; {
 	case code >= 200 && code < 300:
 		return nil
 	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge, code == http.StatusUnprocessableEntity:
 		return &rejection{response.Status}
+	case code == http.StatusUnauthorized, code == http.StatusForbidden:
+		return &refusal{reasonUnauthorized, fmt.Sprintf("the endpoint answered %s: renew the token or the client certificate, or allow it to send events", response.Status)}
+	case code >= 300 && code < 400:
+		return &refusal{reasonRedirect, fmt.Sprintf("the endpoint answered %s, to %s; redirects are not followed: set the URL of the target", response.Status, target(response))}
 	default:
 		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After"))
 		return &busy{response.Status, time.Duration(max(0, seconds)) * time.Second}
 	}
 }
 
-// withoutURL removes the URL, which can hold a credential, from an error that a
-// user may see.
+// target names where a redirect leads, without what may be secret: a user, the path and
+// the query.
+func target(response *http.Response) string {
+	const longest = 253 // of a DNS name
+	location, err := response.Location()
+	if err != nil || location.Host == "" || len(location.Host) > longest {
+		return "an address that is not valid"
+	}
+	return (&url.URL{Scheme: location.Scheme, Host: location.Host}).String()
+}
+
+// withoutURL removes the URL from an error, because its query may hold a
+// credential.
 func withoutURL(err error) error {
 	if inner, ok := errors.AsType[*url.Error](err); ok {
 		return fmt.Errorf("the endpoint cannot be reached: %w", inner.Err)
