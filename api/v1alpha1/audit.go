@@ -137,6 +137,10 @@ type AuditRecord struct {
 	Time metav1.MicroTime `json:"time"`
 	// ID is the UID of the admission request, and the record's name.
 	ID string `json:"id"`
+	// Cluster is the name of the cluster, if the operator was told one.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Cluster string `json:"cluster,omitempty"`
 	// Amends is the ID of a record that was written before the act was refused
 	// after all; this record, whose ID is another, says why.
 	// +optional

@@ -128,6 +128,7 @@ service: {port: 8443, annotations: {a: b}, ipFamilies: [IPv4], ipFamilyPolicy: P
 dnsPolicy: Default
 metrics: {port: 8180, serviceMonitor: {enabled: true, interval: 30s}, podMonitor: {enabled: true, interval: 30s, labels: {team: a}}}
 networkPolicy: {enabled: true, apiServers: [10.0.0.10/32, {podSelector: {}}], metricsFrom: [{podSelector: {}}], egress: [{}]}
+clusterName: arn:aws:eks:eu-west-1:123456789012:cluster/blue
 audit: {imageUpdaters: ["system:serviceaccount:kruise:manager", "Doe, Jane"]}
 commonLabels: {team: a}
 podLabels: {b: c}

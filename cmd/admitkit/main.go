@@ -102,7 +102,7 @@ func (o *operator) check() error {
 }
 
 // ofAudit are the prefixes of the audit extension's flags.
-var ofAudit = []string{"audit-", "enforce", "mark-touched-pods", "evict-"}
+var ofAudit = []string{"audit-", "cluster-name", "enforce", "mark-touched-pods", "evict-"}
 
 func (o *operator) auditOptions() (audit.Options, error) {
 	options, err := o.auditing.options(o.cmd)

@@ -41,7 +41,7 @@ func newAuditor(options Options, namespace string) (*auditor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("Redact: %w", err)
 	}
-	return &auditor{options: options, namespace: namespace, redactor: redactor, pipeline: newPipeline(options.Sinks, options.Clock)}, nil
+	return &auditor{options: options, namespace: namespace, redactor: redactor, pipeline: newPipeline(options.Sinks, options.ClusterName, options.Clock)}, nil
 }
 
 // Register connects to the cluster and starts the sinks. Each gate calls it.

@@ -3,6 +3,7 @@ package audit
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"time"
 
@@ -29,6 +30,10 @@ type Options struct {
 	// exec anywhere. Sessions through nodes/proxy have no namespace, and are always
 	// recorded, unless WithoutNodeProxy is set.
 	NamespaceSelector *metav1.LabelSelector
+	// ClusterName is the name of the cluster, which every record then has as its field
+	// cluster, so that records of many clusters can be kept in one place. It has at most
+	// 253 printable ASCII characters without spaces. Default: none.
+	ClusterName string
 	// Redact are patterns (package regexp) of the names of flags and variables
 	// whose values are secret, in upper or lower case. Default: [DefaultRedact].
 	// An empty list that is not nil redacts nothing.
@@ -95,6 +100,9 @@ const (
 // DefaultRedact are the default patterns of [Options].Redact.
 var DefaultRedact = act.DefaultRedact
 
+// clusterName allows what clouds name clusters: ARNs and resource names too.
+var clusterName = regexp.MustCompile(`^[!-~]{0,253}$`)
+
 // withDefaults returns valid options for a manager of this namespace.
 func (o Options) withDefaults(namespace string) (Options, error) {
 	if o.Required && o.Sinks != nil {
@@ -112,6 +120,9 @@ func (o Options) withDefaults(namespace string) (Options, error) {
 	}
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
+	}
+	if !clusterName.MatchString(o.ClusterName) {
+		return o, fmt.Errorf("ClusterName %.60q (%d bytes): it must have at most 253 printable ASCII characters, and no spaces", o.ClusterName, len(o.ClusterName))
 	}
 	if i := slices.Index(o.ImageUpdaters, ""); i >= 0 {
 		return o, fmt.Errorf("ImageUpdaters[%d] is empty: it must be the name of a user", i)

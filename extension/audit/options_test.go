@@ -30,6 +30,8 @@ func TestWrongOptionsAreNamed(t *testing.T) {
 	of := func(sinks ...audit.SinkOptions) audit.Options { return audit.Options{Sinks: sinks} }
 	for want, options := range map[string]audit.Options{
 		"Required and Sinks":            {Required: true, Sinks: []audit.SinkOptions{{Sink: log}}},
+		`ClusterName "a b" (3 bytes)`:   {ClusterName: "a b"},
+		"(254 bytes): it must have at":  {ClusterName: strings.Repeat("x", 254)},
 		"ImageUpdaters[1] is empty":     {ImageUpdaters: []string{"updater", ""}},
 		"Sinks[0]: Sink is missing":     of(audit.SinkOptions{}),
 		`another sink is named "log"`:   of(audit.SinkOptions{Sink: log}, audit.SinkOptions{Sink: sink.NewLog()}),

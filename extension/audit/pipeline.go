@@ -25,12 +25,13 @@ const ruleUnrecorded = "unrecorded"
 type pipeline struct {
 	open, closed []*outlet
 	order        stripes
+	cluster      string // the name of the cluster
 	clock        clock.PassiveClock
 	log          *zap.Logger // set by register
 }
 
-func newPipeline(sinks []SinkOptions, clock clock.Clock) *pipeline {
-	p := &pipeline{order: newStripes(), clock: clock, log: zap.NewNop()}
+func newPipeline(sinks []SinkOptions, cluster string, clock clock.Clock) *pipeline {
+	p := &pipeline{cluster: cluster, order: newStripes(), clock: clock, log: zap.NewNop()}
 	for _, options := range sinks {
 		o := newOutlet(options, clock)
 		if options.FailurePolicy == Closed {
@@ -56,6 +57,7 @@ func (p *pipeline) register(mgr extension.Manager) error {
 // is refused, keep queues it for the Open sinks, which so learn the outcome.
 // Records of one Pod are kept one after the other.
 func (p *pipeline) keep(ctx context.Context, record *v1alpha1.AuditRecord) (refusal error) {
+	record.Cluster = p.cluster
 	unlock, before, err := p.order.lock(ctx, act.Lane(record))
 	if err != nil {
 		return p.keepUnordered(record, err)

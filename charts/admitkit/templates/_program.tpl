@@ -53,6 +53,9 @@
 - {name: ADMITKIT_AUDIT, value: {{ .Values.audit.enabled | quote }}}
 {{- with .Values.audit }}
 {{- if .enabled }}
+{{- with $.Values.clusterName }}
+- {name: ADMITKIT_CLUSTER_NAME, value: {{ . | quote }}}
+{{- end }}
 - {name: ADMITKIT_AUDIT_ALL_NAMESPACES, value: {{ .allNamespaces | quote }}}
 - {name: ADMITKIT_AUDIT_REQUIRED, value: {{ .required | quote }}}
 - {name: ADMITKIT_AUDIT_CLOSED, value: {{ include "admitkit.closedSinks" . | quote }}}

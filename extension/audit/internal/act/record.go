@@ -64,6 +64,7 @@ func Fields(r *v1alpha1.AuditRecord) []zap.Field {
 		}
 	}
 	text := func(key, value string) { add(value != "", zap.String(key, value)) }
+	text("cluster", r.Cluster)
 	text("amends", r.Amends)
 	text("userUID", r.User.UID)
 	add(len(r.User.Extra) > 0, zap.Any("extra", r.User.Extra))

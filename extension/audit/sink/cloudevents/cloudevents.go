@@ -62,5 +62,8 @@ func (a adapter) Write(ctx context.Context, r *v1alpha1.AuditRecord) error {
 	if r.Pod != "" {
 		event.Subject = "/api/v1/namespaces/" + r.Namespace + "/pods/" + r.Pod
 	}
+	if r.Cluster != "" {
+		event.Extensions = map[string]string{"cluster": r.Cluster}
+	}
 	return a.Send(ctx, event)
 }

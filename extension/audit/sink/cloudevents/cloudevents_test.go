@@ -24,7 +24,7 @@ import (
 
 func TestARecordBecomesAnEvent(t *testing.T) {
 	var got []struct {
-		ID, Source, Type, Subject string
+		ID, Source, Type, Subject, Cluster string
 		Time                      time.Time
 		Data                      v1alpha1.AuditRecord
 	}
@@ -43,13 +43,13 @@ func TestARecordBecomesAnEvent(t *testing.T) {
 	if err := events.Write(t.Context(), record); err != nil || len(got) != 0 {
 		t.Errorf("%v: sent for a dry run: %+v", err, got)
 	}
-	record.DryRun = false
+	record.DryRun, record.Cluster = false, "arn:aws:eks:eu-west-1:1:cluster/blue"
 	if err := events.Write(t.Context(), record); err != nil || len(got) != 1 {
 		t.Fatalf("%v: sent %+v", err, got)
 	}
 	e := got[0]
 	if e.ID != "1" || e.Source != "admitkit.dev/audit" || e.Type != "dev.admitkit.audit.record.v1alpha1" || e.Subject != "/api/v1/namespaces/shop/pods/web" ||
-		e.Time.IsZero() || e.Data.ID != "1" || strings.Join(e.Data.Command, " ") != "ls -la" {
+		e.Time.IsZero() || e.Cluster != record.Cluster || e.Data.Cluster != record.Cluster || e.Data.ID != "1" || strings.Join(e.Data.Command, " ") != "ls -la" {
 		t.Errorf("sent %+v", e)
 	}
 }
