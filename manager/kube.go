@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/admitkit/admitkit/internal/host"
 )
@@ -91,7 +90,7 @@ func (m *Manager) kubeOptions() (ctrlmanager.Options, error) {
 		Scheme:                 m.options.Scheme,
 		Logger:                 logger,
 		Cache:                  cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
-		Metrics:                metricsserver.Options{BindAddress: off(m.options.Serving.MetricsAddress)},
+		Metrics:                m.metricsOptions(),
 		HealthProbeBindAddress: "0",
 		Controller:             config.Controller{SkipNameValidation: &skipNameValidation},
 		NewCache: func(config *rest.Config, options cache.Options) (cache.Cache, error) {

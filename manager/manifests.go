@@ -500,6 +500,9 @@ func (i *installer) ingress(policy *NetworkPolicyOptions, serves bool) []network
 
 func (i *installer) addServiceAccount(name string) {
 	i.add(&corev1.ServiceAccount{TypeMeta: kind(corev1.SchemeGroupVersion, "ServiceAccount"), ObjectMeta: i.meta(name, i.namespace)})
+	if i.options.Serving.MetricsSecure { // each process serves its own
+		i.addClusterRole(name+"-metrics", name, metricsRights()...)
+	}
 }
 
 // addRole adds a Role and its binding to a ServiceAccount.

@@ -158,9 +158,15 @@ type ServingOptions struct {
 	// flag's default is :8081, for a Pod; of several processes on one machine each needs
 	// another address, or none: --health-address= turns it off.
 	HealthAddress string
-	// MetricsAddress serves /metrics over HTTP, for example ":8080". Default: off. The
+	// MetricsAddress serves /metrics, for example ":8080". Default: off. The
 	// flag's default is :8080; see HealthAddress.
 	MetricsAddress string
+	// MetricsSecure serves /metrics over HTTPS, with the webhooks' certificate, and only to
+	// those who send the token of a user whom RBAC lets get the path /metrics. The manager
+	// then asks the API server by TokenReviews and SubjectAccessReviews, and needs the right
+	// to create them. Without MetricsAddress it changes nothing. Default: false, everybody
+	// who reaches the port may read.
+	MetricsSecure bool
 	// TracerProvider receives an OpenTelemetry span for each admission request and
 	// for each extension in it. Default: no spans.
 	TracerProvider trace.TracerProvider

@@ -83,6 +83,7 @@ func (f *flags) bind(cmd *cobra.Command, name string) {
 	set.StringVar(&o.Serving.HealthAddress, "health-address", ":8081", "address of /healthz and /readyz, another for each process on a machine; empty for none")
 	set.StringVar(&o.Serving.MetricsAddress, "metrics-address", ":8080", "address of /metrics, another for each process on a machine; empty for none")
 	set.DurationVar(&f.drainPeriod, "drain-period", manager.DefaultDrainPeriod, "how long to keep serving, not ready, after the signal to stop")
+	set.BoolVar(&o.Serving.MetricsSecure, "metrics-secure", false, "serve /metrics over HTTPS, and only to those whom RBAC lets get it")
 	f.log.TimeEncoder = zapcore.RFC3339NanoTimeEncoder
 	zapFlags := flag.NewFlagSet("", flag.ContinueOnError)
 	f.log.BindFlags(zapFlags)

@@ -118,6 +118,20 @@ func TestTheManifestsGiveEachProcessItsRightsAndNoOther(t *testing.T) {
 	}
 }
 
+func TestOnlySecureMetricsNeedTheRightToAskWhoMayReadThem(t *testing.T) {
+	text := manifestsOf(t, buildAll, "--namespace=apps", "--webhook-namespace=my-system", "--metrics-secure")
+	for _, account := range []string{"stamp-registrar", "stamp", "stamp-reconciler"} {
+		role := object[rbacv1.ClusterRole](t, text, "ClusterRole", "my-system-"+account+"-metrics")
+		binding := object[rbacv1.ClusterRoleBinding](t, text, "ClusterRoleBinding", "my-system-"+account+"-metrics")
+		if len(role.Rules) != 2 || binding.Subjects[0].Name != account || !strings.Contains(text, "--metrics-secure=true") {
+			t.Errorf("%+v, %+v", role.Rules, binding.Subjects)
+		}
+	}
+	if text := manifestsOf(t, buildAll, "--namespace=apps", "--webhook-namespace=my-system"); strings.Contains(text, "tokenreviews") {
+		t.Error("the right is given to those who do not need it")
+	}
+}
+
 func TestWithoutANamespaceTheExtensionsHaveAClusterRole(t *testing.T) {
 	text := manifestsOf(t, buildAll, "--webhook-namespace=my-system")
 	if role := object[rbacv1.ClusterRole](t, text, "ClusterRole", "my-system-stamp-reconciler-extensions"); len(role.Rules) != 3 {

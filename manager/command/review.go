@@ -354,7 +354,7 @@ func (r *review) engine(cmd *cobra.Command, cluster *offline.Cluster) (engine *o
 	options.OperatorFingerprint = cmp.Or(options.OperatorFingerprint, options.ServiceName)
 	options.ServiceName, options.Certificates.Dir, options.Registration.ForeignCABundle = "", "", false
 	options.Serving.AdvertiseHost = cmp.Or(options.Serving.AdvertiseHost, "review.invalid")
-	options.Serving.HealthAddress, options.Serving.MetricsAddress = "", ""
+	options.Serving.HealthAddress, options.Serving.MetricsAddress, options.Serving.MetricsSecure = "", "", false
 	mgr, err := newManager(options, r.build)
 	if err != nil {
 		return nil, nil, err
