@@ -1,0 +1,379 @@
+package alerts
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/internal/testkit"
+	"github.com/admitkit/admitkit/testing/controlplane"
+)
+
+var (
+	cluster *controlplane.ControlPlane
+	admin   client.WithWatch
+)
+
+// programs is the namespace of the programs themselves.
+const programs = "programs"
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(programVariable); text != "" {
+		runProgram(text)
+		return
+	}
+	os.Exit(testkit.Main(m, controlplane.Options{CRDPaths: []string{"../../config/crd"}}, func(c *controlplane.ControlPlane) (err error) {
+		cluster = c
+		if admin, err = testkit.NewClient(c.Admin(), testkit.Scheme(v1alpha1.AddToScheme)); err != nil {
+			return err
+		}
+		return admin.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: programs}})
+	}))
+}
+
+// scene is a fault, or several, and the alerts that must fire because of it. Others may
+// fire too: a fault seldom comes alone.
+type scene struct {
+	name  string
+	fires []string
+	// sick says that there is no scrape before the fault.
+	sick bool
+	play func(*stage)
+}
+
+var scenes = []scene{
+	{
+		name: "an extension makes every mistake",
+		fires: []string{
+			"AdmissionPanics", "AdmissionsFail", "AdmissionsSlow", "AdmissionsRefused", "WebhookConnectionsClosed",
+			"WebhookConfigurationsRewritten", "WatcherPanics", "WatcherBehind",
+		},
+		play: mistakes,
+	},
+	{name: "the API server does not reach the webhook", fires: []string{"WebhookUpkeepFails", "WebhookScopeUnserved"}, sick: true, play: unreachable},
+	{name: "nobody renews a certificate", fires: []string{"CertificateNotRenewed", "CertificateExpired"}, play: expiring},
+	{name: "the process that ends access is gone", fires: []string{"AccessUnattended", "AccessEndedLate"}, play: unattended},
+	{
+		name: "sessions while the sink is down",
+		fires: []string{
+			"AuditRecordLost", "AuditEndpointDeniesUs", "AuditSinkSlow", "AuditQueueLong", "AuditTampering", "AuditFlood", "AuditBreakGlass", "AuditPodNotMarked",
+			"AuditRetentionLate",
+		},
+		play: sessions,
+	},
+	{name: "sessions while a Closed sink is down", fires: []string{"AuditSessionsRefused"}, play: refusals},
+	{name: "sessions while the endpoint behind the queue is down", fires: []string{"AuditUndelivered"}, play: undelivered},
+}
+
+func TestEachAlertFiresOnWhatAProcessSaidAndOnlyThen(t *testing.T) {
+	promtool(t)
+	for _, scene := range scenes {
+		t.Run(scene.name, func(t *testing.T) {
+			t.Parallel()
+			s := &stage{T: t, namespace: testkit.Namespace(t, admin)}
+			scene.play(s)
+			if !scene.sick {
+				fires(t, s.scrapes[:1], ".*")
+				beganAtZero(t, s.scrapes, scene.fires)
+			}
+			fires(t, s.scrapes, strings.Join(scene.fires, "|"), scene.fires...)
+			testkit.Figure("alerts.scrapes", float64(len(s.scrapes)), "scrapes of: "+scene.name)
+		})
+	}
+}
+
+// beganAtZero checks that each counter that a rule looks at for an increase, and that has
+// increased, was there before: Prometheus would not have seen it otherwise.
+func beganAtZero(t *testing.T, scrapes []scrape, alerts []string) {
+	t.Helper()
+	watched := map[string]bool{}
+	for _, r := range rules(t) {
+		for _, alert := range alerts {
+			if r.Alert != alert {
+				continue
+			}
+			for _, match := range regexp.MustCompile(`increase\((admitkit_[a-z_]+)`).FindAllStringSubmatch(r.Expr, -1) {
+				watched[match[1]] = true
+			}
+		}
+	}
+	for name := range scrapes[len(scrapes)-1].values {
+		metric, _, _ := strings.Cut(name, "{")
+		if _, began := scrapes[0].values[name]; watched[metric] && !began {
+			t.Errorf("%s was not there when the process began", name)
+		}
+	}
+}
+
+// TestACounterThatBeginsLateIsSeen is what was wrong before: 500 records were lost before
+// the first scrape, or a series began with them.
+func TestACounterThatBeginsLateIsSeen(t *testing.T) {
+	lost := scrape{time.Now(), map[string]string{`admitkit_audit_lost_total{sink="event"}`: "500"}}
+	fires(t, []scrape{{time.Now(), nil}, lost}, "AuditRecordLost", "AuditRecordLost")
+	fires(t, []scrape{{time.Now(), map[string]string{`admitkit_audit_lost_total{sink="event"}`: "0"}}}, ".*")
+}
+
+func mistakes(s *stage) {
+	s.start(settings{Extensions: "author"}, "--max-connections", "16", "--max-body-bytes", "65536", "--watcher-queue-length", "1")
+	s.create("well")
+	s.until(`admitkit_admission_requests_total\{.*result="allowed".*operation="CREATE"|admitkit_admission_requests_total\{.*operation="CREATE".*result="allowed"`)
+	s.scrape()
+
+	s.create("panics", "slow-1", "slow-2")
+	for i := range 10 {
+		s.create(fmt.Sprint("fails-", i))
+	}
+	large := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "large"}, Data: map[string]string{"a": strings.Repeat("x", 100_000)}}
+	if err := admin.Create(s.Context(), large); err != nil {
+		s.Fatal(err)
+	}
+	s.until(`admitkit_webhook_refused_total\{reason="too_large"`)
+
+	s.create("watcher-panics")
+	s.until(`admitkit_watcher_panics_total`)
+	s.create("watcher-slow")
+	for i := range 50 {
+		s.create(fmt.Sprint("many-", i))
+	}
+	s.until(`admitkit_watcher_dropped_events_total`)
+
+	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: s.namespace + "." + programs}}
+	for range 5 {
+		if err := admin.Delete(s.Context(), configuration); err != nil {
+			s.Fatal(err)
+		}
+		testkit.Within(s, 3*time.Minute, "the configuration is there again", func(ctx context.Context) bool {
+			return admin.Get(ctx, client.ObjectKeyFromObject(configuration), configuration) == nil
+		})
+		configuration.ResourceVersion, configuration.UID = "", ""
+	}
+
+	var held []net.Conn
+	for range 64 {
+		conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(s.Context(), "tcp", s.port)
+		if err != nil {
+			s.Fatal(err)
+		}
+		held = append(held, conn)
+	}
+	s.until(`admitkit_webhook_connections_closed_total`)
+	for _, conn := range held {
+		_ = conn.Close()
+	}
+	s.scrape()
+}
+
+func unreachable(s *stage) {
+	s.launch(settings{Extensions: "unserved"}, "--advertise-host", "127.0.0.77")
+	for range 5 {
+		last := map[string]string{}
+		if n := len(s.scrapes); n > 0 {
+			last = s.scrapes[n-1].values
+		}
+		const series = `admitkit_last_error_timestamp_seconds{part="probe"}`
+		testkit.Within(s, 3*time.Minute, "another probe fails", func(ctx context.Context) bool {
+			values, err := read(ctx, s.metrics)
+			return err == nil && values[series] != "" && values[series] != last[series]
+		})
+		s.scrape()
+	}
+	testkit.Within(s, 3*time.Minute, "the resource is missed", func(context.Context) bool {
+		return s.now()[`admitkit_scope_unserved_resources{resource="nobody.example.com/widgets",webhook="unserved"}`] == "1"
+	})
+	s.scrape()
+}
+
+// certificate writes one that ends at a time, and its own authority.
+func certificate(t testing.TB, dir string, end time.Time) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(end.UnixNano()), Subject: pkix.Name{CommonName: "alerts"}, NotBefore: time.Now().Add(-100 * time.Hour), NotAfter: end,
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	file(t, dir, "ca.crt", cert)
+	file(t, dir, "tls.crt", cert)
+	file(t, dir, "tls.key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
+}
+
+func expiring(s *stage) {
+	dir := s.TempDir()
+	certificate(s, dir, time.Now().Add(300*time.Hour))
+	s.start(settings{Extensions: "author"}, "--certificate-dir", dir)
+	s.scrape()
+	end := time.Now().Add(45 * time.Second)
+	certificate(s, dir, end)
+	testkit.Within(s, 3*time.Minute, "the process serves the other certificate", func(ctx context.Context) bool {
+		testkit.IsReady(ctx, s.health) // which looks at the certificate
+		return s.now()[`admitkit_certificate_expiry_timestamp_seconds{certificate="leaf",source="`+dir+`"}`] != s.scrapes[0].values[`admitkit_certificate_expiry_timestamp_seconds{certificate="leaf",source="`+dir+`"}`]
+	})
+	s.scrape()
+	testkit.Within(s, 2*time.Minute, "it has expired", func(context.Context) bool { return time.Now().After(end) })
+	s.scrape()
+}
+
+func unattended(s *stage) {
+	s.start(settings{Extensions: "access"})
+	s.scrape()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "web"}, Spec: corev1.PodSpec{
+		NodeName: "a", Containers: []corev1.Container{{Name: "web", Image: "example.com/web:1"}},
+	}}
+	config := v1alpha1.AccessConfig{AllowedGroups: []string{"system:masters"}, DefaultDuration: "10s", MaxDuration: "1h"}
+	template := &v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "web"}, Spec: v1alpha1.ExecAccessTemplateSpec{
+		AccessConfig: config, ControllerTargetRef: v1alpha1.ControllerTargetRef{APIVersion: "v1", Kind: "Pod", Name: "web"},
+	}}
+	testkit.Create(s, admin, pod)
+	pod.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+		ContainerStatuses: []corev1.ContainerStatus{{Name: "web", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}},
+	}
+	if err := admin.Status().Update(s.Context(), pod); err != nil {
+		s.Fatal(err)
+	}
+	request := &v1alpha1.ExecAccessRequest{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "me"}}
+	request.Spec.TemplateName = "web"
+	testkit.Create(s, admin, template, request)
+	s.until(`admitkit_access_grants`)
+	s.scrape()
+	s.kill()
+	for range 8 {
+		s.scrape() // nobody answers
+	}
+	end := request.CreationTimestamp.Add(10 * time.Second)
+	testkit.Within(s, 2*time.Minute, "the end is long past", func(context.Context) bool { return time.Since(end) > 12*time.Second })
+	s.start(settings{Extensions: "access"})
+	s.until(`admitkit_access_expiry_lateness_seconds_count`)
+	s.scrape()
+}
+
+// endpoint gets CloudEvents, and answers as it is told.
+type endpoint struct {
+	*httptest.Server
+	status atomic.Int64
+	delay  atomic.Int64
+}
+
+func newEndpoint(t testing.TB) *endpoint {
+	e := &endpoint{}
+	e.status.Store(http.StatusOK)
+	end := make(chan struct{})
+	e.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		select {
+		case <-time.After(time.Duration(e.delay.Load())):
+		case <-end:
+		}
+		w.WriteHeader(int(e.status.Load()))
+	}))
+	t.Cleanup(func() {
+		close(end)
+		e.Close()
+	})
+	return e
+}
+
+func sessions(s *stage) {
+	e := newEndpoint(s)
+	s.start(settings{Extensions: "audit", Endpoint: e.URL})
+	s.scrape()
+	e.status.Store(http.StatusServiceUnavailable)
+	s.exec("web")
+	s.until(`admitkit_audit_lost_total\{sink="cloudevents"\}`)
+	e.status.Store(http.StatusUnauthorized)
+	s.exec("web")
+	s.until(`admitkit_cloudevents_failed_total\{reason="unauthorized"`)
+	answer := testkit.Send(s, cluster.Admin(), "DELETE", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/auditevents.admitkit.dev", testkit.AsJSON, "")
+	if answer.Code != http.StatusForbidden {
+		s.Fatalf("deleting the CRD: %s", answer)
+	}
+	e.status.Store(http.StatusOK)
+	e.delay.Store(int64(time.Hour))
+	var wait sync.WaitGroup
+	for i := range 16 {
+		wait.Go(func() {
+			for j := range 36 {
+				s.exec(fmt.Sprintf("web-%d-%d", i, j))
+			}
+		})
+	}
+	wait.Wait()
+	last := time.Now()
+	s.until(`admitkit_audit_folded_total`)
+	testkit.Within(s, time.Minute, "more than 500 records wait", func(context.Context) bool {
+		return len(s.now()[`admitkit_audit_queue_depth{sink="cloudevents"}`]) == 3 && s.now()[`admitkit_audit_queue_depth{sink="cloudevents"}`] > "500"
+	})
+	for range 6 { // for as long as the alert wants it
+		s.scrape()
+	}
+
+	s.kill()
+	testkit.Within(s, 5*time.Minute, "the AuditEvents should be gone for long", func(context.Context) bool { return time.Since(last) > 85*time.Second })
+	e.delay.Store(0)
+	s.start(settings{Extensions: "audit", Endpoint: e.URL})
+	s.until(`admitkit_audit_retention_lateness_seconds_count`)
+	s.scrape()
+}
+
+func refusals(s *stage) {
+	e := newEndpoint(s)
+	s.start(settings{Extensions: "audit-closed", Endpoint: e.URL})
+	s.exec("web")
+	s.until(`admitkit_audit_records_total`)
+	s.scrape()
+	e.status.Store(http.StatusServiceUnavailable)
+	if answer := s.exec("web"); answer.Code != http.StatusForbidden {
+		s.Fatalf("a session without a record: %s", answer)
+	}
+	s.until(`admitkit_audit_refused_total`)
+	s.scrape()
+}
+
+func undelivered(s *stage) {
+	e := newEndpoint(s)
+	s.start(settings{Extensions: "audit-queue", Endpoint: e.URL, Queue: s.TempDir()})
+	s.exec("web")
+	s.until(`admitkit_audit_records_total`)
+	s.scrape()
+	e.status.Store(http.StatusServiceUnavailable)
+	for range 120 {
+		s.exec("web")
+	}
+	testkit.Within(s, 3*time.Minute, "more than 100 events wait", func(context.Context) bool {
+		return len(s.now()[`admitkit_cloudevents_undelivered{sender="audit"}`]) == 3
+	})
+	s.scrape()
+}
