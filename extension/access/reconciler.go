@@ -62,7 +62,7 @@ func (r *requests) Register(mgr extension.Manager) error {
 	// Alerts watch these from zero on. Only a process that reconciles has them.
 	lateness.WithLabelValues(r.kind.name)
 	grants.WithLabelValues(r.kind.name)
-	warm := true                          // a replica that waits to lead has its cache, and so loses no time
+	warm := true // a replica that waits to lead has its cache, and so loses no time
 	c, err := controller.New("access-"+r.kind.name+"-requests", mgr.GetKubeManager(), controller.Options{
 		Reconciler: r, MaxConcurrentReconciles: r.options.Workers, EnableWarmup: &warm,
 	})

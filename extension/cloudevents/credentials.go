@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -97,7 +98,7 @@ func (c *credentials) readPair() error {
 	if err != nil {
 		return err
 	}
-	if both := append(cert, key...); c.pair == nil || !bytes.Equal(both, c.cert) {
+	if both := slices.Concat(cert, key); c.pair == nil || !bytes.Equal(both, c.cert) {
 		pair, err := tls.X509KeyPair(cert, key)
 		if err != nil {
 			return fmt.Errorf("CertFile %s and KeyFile %s: %w", c.options.CertFile, c.options.KeyFile, err)

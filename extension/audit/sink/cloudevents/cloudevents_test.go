@@ -25,8 +25,8 @@ import (
 func TestARecordBecomesAnEvent(t *testing.T) {
 	var got []struct {
 		ID, Source, Type, Subject, Cluster string
-		Time                      time.Time
-		Data                      v1alpha1.AuditRecord
+		Time                               time.Time
+		Data                               v1alpha1.AuditRecord
 	}
 	endpoint := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if err := json.NewDecoder(r.Body).Decode(&got); err != nil {
