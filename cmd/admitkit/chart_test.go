@@ -104,7 +104,7 @@ audit: {allNamespaces: true}
 	"monitors, and split": `
 access: {enabled: true, namespaces: [apps]}
 split: {enabled: true}
-metrics: {serviceMonitor: {enabled: true}, podMonitor: {enabled: true}}
+metrics: {serviceMonitor: {enabled: true}, podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboards: {enabled: true}, secure: true, authorization: {credentials: {name: t, key: k}}}
 `,
 	"the nodes' network": `
 hostNetwork: true
@@ -237,6 +237,8 @@ var typed = map[string]func() metav1.Object{
 	"NetworkPolicy":            func() metav1.Object { return &networkingv1.NetworkPolicy{} },
 	"PodDisruptionBudget":      func() metav1.Object { return &policyv1.PodDisruptionBudget{} },
 	"PodMonitor":               func() metav1.Object { return &podMonitor{} },
+	"PrometheusRule":           func() metav1.Object { return &prometheusRule{} },
+	"ConfigMap":                func() metav1.Object { return &corev1.ConfigMap{} },
 	"Role":                     func() metav1.Object { return &rbacv1.Role{} },
 	"RoleBinding":              func() metav1.Object { return &rbacv1.RoleBinding{} },
 	"Service":                  func() metav1.Object { return &corev1.Service{} },
@@ -267,8 +269,17 @@ type (
 		} `json:"spec"`
 	}
 	endpoint struct {
-		Port     string `json:"port"`
-		Interval string `json:"interval"`
+		Port            string         `json:"port"`
+		Interval        string         `json:"interval"`
+		Scheme          string         `json:"scheme"`
+		TLSConfig       map[string]any `json:"tlsConfig"`
+		Authorization   map[string]any `json:"authorization"`
+		BearerTokenFile string         `json:"bearerTokenFile"`
+	}
+	prometheusRule struct {
+		metav1.TypeMeta   `json:",inline"`
+		metav1.ObjectMeta `json:"metadata"`
+		Spec              map[string]any `json:"spec"`
 	}
 )
 
@@ -348,7 +359,9 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{logLevel: error, audit: {log: {failurePolicy: Closed}}}`:          "logLevel: error leaves out what audit.log records",
 		`{port: 8081}`: "port: 8081 is the port of the probes, healthPort",
 		`{port: 8080}`: "port: 8080 is the port of the metrics, metrics.port",
-		`{healthPort: 9090, metrics: {port: 9090}}`:                             "healthPort: 9090 is the port of the metrics",
+		`{healthPort: 9090, metrics: {port: 9090}}`:                "healthPort: 9090 is the port of the metrics",
+		`{metrics: {secure: true, podMonitor: {enabled: true}}}`:   "metrics.podMonitor.enabled: with metrics.secure it needs metrics.authorization",
+		`{metrics: {enabled: false, dashboards: {enabled: true}}}`: "dashboards: need metrics.enabled",
 		`{healthPort: 80}`:                                                      "at '/healthPort': minimum: got 80, want 1,024",
 		`{hostNetwork: true, port: 10250}`:                                      "hostNetwork: port 10250 of a node is its kubelet's",
 		`{dnsPolicy: None}`:                                                     "at '/dnsPolicy'",

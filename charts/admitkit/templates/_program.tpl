@@ -26,6 +26,9 @@
 - {{ include "admitkit.pair" (list $key $value) | printf "--webhook-annotations=%s" | quote }}
 {{- end }}
 - --health-address=:{{ .Values.healthPort }}
+{{- if and .Values.metrics.enabled .Values.metrics.secure }}
+- --metrics-secure=true
+{{- end }}
 - --metrics-address={{ if .Values.metrics.enabled }}:{{ .Values.metrics.port }}{{ end }}
 {{- if and .Values.audit.enabled .Values.audit.enforcement.enabled }}
 {{- /* What can be given several times is a flag: a variable has one value. */}}
@@ -191,8 +194,11 @@
 {{- if and .ignoreUntilProbed .split.enabled (eq .split.registrar "Job") -}}
 {{- fail "ignoreUntilProbed: needs a registrar that stays; with split.registrar Job it would be Ignore for good" -}}
 {{- end -}}
-{{- if and (not .metrics.enabled) (or .metrics.serviceMonitor.enabled .metrics.podMonitor.enabled) -}}
-{{- fail "metrics.serviceMonitor.enabled, metrics.podMonitor.enabled: need metrics.enabled" -}}
+{{- if and (not .metrics.enabled) (or .metrics.serviceMonitor.enabled .metrics.podMonitor.enabled .metrics.prometheusRule.enabled .metrics.dashboards.enabled) -}}
+{{- fail "metrics.serviceMonitor.enabled, podMonitor, prometheusRule, dashboards: need metrics.enabled" -}}
+{{- end -}}
+{{- if and .metrics.secure .metrics.podMonitor.enabled (not .metrics.authorization) -}}
+{{- fail "metrics.podMonitor.enabled: with metrics.secure it needs metrics.authorization: a PodMonitor cannot send Prometheus' own token" -}}
 {{- end -}}
 {{- if and (eq .watchNamespace $.Release.Namespace) (include "admitkit.holdsUpPods" .) (not (include "admitkit.allowsOwnPods" .)) -}}
 {{- fail (printf "watchNamespace: %s is the manager's own namespace. With access.enabled (unless access.namespaces names others), audit.required or a Closed sink, a webhook with failure policy Fail covers the Pods in it: once the last server is gone, none could be created. Install the release in another namespace" .watchNamespace) -}}

@@ -200,6 +200,16 @@ Where they watch ...
 {{- end }}
 {{- end -}}
 
+{{/* What serves secure metrics, everywhere. */}}
+{{- define "admitkit.metricsRules" -}}
+- apiGroups: [authentication.k8s.io]
+  resources: [tokenreviews]
+  verbs: [create]
+- apiGroups: [authorization.k8s.io]
+  resources: [subjectaccessreviews]
+  verbs: [create]
+{{- end -}}
+
 {{/* What `helm test` runs: in its namespace ... */}}
 {{- define "admitkit.testRules" -}}
 - apiGroups: [""]

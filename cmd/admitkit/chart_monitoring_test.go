@@ -1,0 +1,132 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// groupsOf returns the names of the groups of alerts in a file or a PrometheusRule.
+func groupsOf(t *testing.T, text []byte) (names []string) {
+	t.Helper()
+	var rules struct{ Groups []struct{ Name string } }
+	if err := yaml.Unmarshal(text, &rules); err != nil {
+		t.Fatal(err)
+	}
+	for _, group := range rules.Groups {
+		names = append(names, group.Name)
+	}
+	return names
+}
+
+func TestAlertsAndDashboardsAreThoseOfTheFilesForWhatIsEnabled(t *testing.T) {
+	const enabled = `metrics: {prometheusRule: {enabled: true, namespace: monitoring, labels: {a: b}}, dashboards: {enabled: true, annotations: {folder: x}}}`
+	for values, without := range map[string]string{
+		`access: {enabled: true, namespaces: [apps]}`: "none",
+		``: "access",
+		`access: {enabled: true, namespaces: [apps]}, audit: {enabled: false}`: "audit",
+	} {
+		var groups, want, dashboards, wantDashboards []string
+		for _, object := range objectsOf(t, render(t, strings.TrimSuffix(`{`+enabled+`, `+values, ", ")+`}`)) {
+			switch o := object.(type) {
+			case *prometheusRule:
+				text, err := json.Marshal(o.Spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				groups = groupsOf(t, text)
+				if o.Namespace != "monitoring" || o.Labels["a"] != "b" {
+					t.Errorf("%s/%s %v", o.Namespace, o.Name, o.Labels)
+				}
+			case *corev1.ConfigMap:
+				if o.Labels["grafana_dashboard"] != "1" || o.Annotations["folder"] != "x" || o.Namespace != releaseNamespace || len(o.Data) != 1 {
+					t.Errorf("%s/%s %v %v", o.Namespace, o.Name, o.Labels, o.Annotations)
+				}
+				for _, text := range o.Data {
+					dashboards = append(dashboards, text)
+				}
+			}
+		}
+		for _, kind := range []string{"alerts", "dashboards"} {
+			files, err := filepath.Glob(filepath.Join(chartDir, "files", kind, "*"))
+			if err != nil || len(files) < 4 {
+				t.Fatalf("%d files of %s, %v", len(files), kind, err)
+			}
+			for _, file := range files {
+				text, err := os.ReadFile(file)
+				switch {
+				case err != nil:
+					t.Fatal(err)
+				case strings.HasPrefix(filepath.Base(file), without):
+				case kind == "alerts":
+					want = append(want, groupsOf(t, text)...)
+				default:
+					wantDashboards = append(wantDashboards, string(text))
+				}
+			}
+		}
+		if !slices.Equal(groups, want) || len(want) == 0 {
+			t.Errorf("%s: groups %q, want %q", values, groups, want)
+		}
+		if !slices.Equal(dashboards, wantDashboards) {
+			t.Errorf("%s: %d dashboards, want %d as they are in the files", values, len(dashboards), len(wantDashboards))
+		}
+	}
+}
+
+func TestSecureMetricsAreScrapedByWhomRBACLets(t *testing.T) {
+	const split = `split: {enabled: true}, access: {enabled: true, namespaces: [apps]}, `
+	objects := objectsOf(t, render(t, `{`+split+`metrics: {secure: true, serviceMonitor: {enabled: true}}}`))
+	for _, name := range []string{release + "-admitkit", release + "-admitkit-registrar", release + "-admitkit-reconciler"} {
+		got := rightsOf(t, objects)[name]
+		if !got["everywhere: create tokenreviews.authentication.k8s.io *"] || !got["everywhere: create subjectaccessreviews.authorization.k8s.io *"] {
+			t.Errorf("%s may not ask who may read its metrics", name)
+		}
+	}
+	readers := 0
+	for _, object := range objects {
+		switch o := object.(type) {
+		case *serviceMonitor:
+			if e := o.Spec.Endpoints[0]; e.Scheme != "https" || e.TLSConfig["insecureSkipVerify"] != true || e.BearerTokenFile == "" || e.Authorization != nil {
+				t.Errorf("it scrapes %+v", e)
+			}
+		case *rbacv1.ClusterRole:
+			if strings.HasSuffix(o.Name, "-metrics-reader") {
+				readers++
+				if len(o.Rules) != 1 || !slices.Equal(o.Rules[0].NonResourceURLs, []string{"/metrics"}) || !slices.Equal(o.Rules[0].Verbs, []string{"get"}) {
+					t.Errorf("readers may %v", o.Rules)
+				}
+			}
+		}
+		if pod := podOf(object); pod != nil && !slices.Contains(pod.Spec.Containers[0].Args, "--metrics-secure=true") {
+			t.Errorf("%s serves them to everybody", object.GetName())
+		}
+	}
+	if readers != 1 {
+		t.Errorf("%d roles of readers", readers)
+	}
+	for _, object := range objectsOf(t, render(t, `{metrics: {secure: true, authorization: {credentials: {name: token, key: t}}, tlsConfig: {serverName: a}, podMonitor: {enabled: true}, serviceMonitor: {enabled: true}}}`)) {
+		var e endpoint
+		switch o := object.(type) {
+		case *serviceMonitor:
+			e = o.Spec.Endpoints[0]
+		case *podMonitor:
+			e = o.Spec.PodMetricsEndpoints[0]
+		default:
+			continue
+		}
+		if e.Scheme != "https" || e.TLSConfig["serverName"] != "a" || e.Authorization == nil || e.BearerTokenFile != "" {
+			t.Errorf("%s scrapes %+v", object.GetName(), e)
+		}
+	}
+	if rights := rightsOf(t, objectsOf(t, render(t, "")))[release+"-admitkit"]; rights["everywhere: create tokenreviews.authentication.k8s.io *"] {
+		t.Error("the right is given to those who do not need it")
+	}
+}
