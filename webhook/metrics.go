@@ -68,13 +68,17 @@ var (
 		Name: "admitkit_webhook_connections_closed_total",
 		Help: "Connections that were closed because there were too many.",
 	})
+	clientsRefused = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "admitkit_webhook_clients_refused_total",
+		Help: "Handshakes with clients whose certificate is missing or does not verify.",
+	})
 
 	latencies = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 	sizes     = prometheus.ExponentialBuckets(64, 4, 9) // to 4 MiB
 )
 
 func init() {
-	metrics.Registry.MustRegister(admissionRequests, admissionDuration, panics, webhookDuration, inFlight, bodyBytes, patchBytes, refused, connectionsOpen, connectionsClosed)
+	metrics.Registry.MustRegister(admissionRequests, admissionDuration, panics, webhookDuration, inFlight, bodyBytes, patchBytes, refused, connectionsOpen, connectionsClosed, clientsRefused)
 }
 
 // result is the result of one handler's admission.

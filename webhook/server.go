@@ -28,6 +28,13 @@ type ServerOptions struct {
 	// GetCertificate returns the serving certificate for each handshake, so that a
 	// renewed one needs no restart. Required.
 	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// MinVersion is the oldest version of TLS, of crypto/tls. Default: TLS 1.2, which is
+	// also the least.
+	MinVersion uint16
+	// CipherSuites are those of TLS 1.2, of crypto/tls. Default: those of crypto/tls.
+	CipherSuites []uint16
+	// Clients decide by their certificates who may connect. Default: everybody may.
+	Clients *Clients
 	// MaxConnections is the most connections at a time. If there are more, the one
 	// that has been of least use for longest is closed; first those that have not
 	// completed an admission. Default: DefaultMaxConnections.
@@ -92,6 +99,7 @@ func NewServer(options ServerOptions) *Server {
 	if options.Port == 0 {
 		options.Port = ctrlwebhook.DefaultPort
 	}
+	options.MinVersion = max(options.MinVersion, tls.VersionTLS12)
 	if options.MaxConnections == 0 {
 		options.MaxConnections = DefaultMaxConnections
 	}
@@ -253,7 +261,7 @@ func (s *Server) httpServer(ctx, requests context.Context, listener *connections
 			}
 			s.mux.ServeHTTP(w, r)
 		}),
-		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: s.options.GetCertificate},
+		TLSConfig:         s.tlsConfig(),
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
@@ -265,6 +273,17 @@ func (s *Server) httpServer(ctx, requests context.Context, listener *connections
 		BaseContext:       func(net.Listener) context.Context { return requests },
 		ErrorLog:          errorLog,
 	}, nil
+}
+
+func (s *Server) tlsConfig() *tls.Config {
+	config := &tls.Config{ // NewServer sees to the version
+		MinVersion: s.options.MinVersion, CipherSuites: s.options.CipherSuites, GetCertificate: s.options.GetCertificate,
+	}
+	if clients := s.options.Clients; clients != nil {
+		// A client without a certificate is refused there, too, and logged.
+		config.ClientAuth, config.VerifyConnection = tls.RequestClientCert, clients.verify
+	}
+	return config
 }
 
 // drain continues for the lame-duck time, and then stops the server. The result of

@@ -144,6 +144,7 @@ func TestAClientThatPrefersHTTP2IsAnsweredByHTTP1(t *testing.T) {
 	if !client.Transport.(*http.Transport).ForceAttemptHTTP2 {
 		t.Fatal("the client does not offer HTTP/2")
 	}
+	client.Transport.(*http.Transport).MaxIdleConnsPerHost = 64
 	// As many as an API server under load sends at a time to a webhook at a URL.
 	var requests sync.WaitGroup
 	for range 64 {
