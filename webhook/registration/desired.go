@@ -29,7 +29,7 @@ func (r *Registration) desired(res resource, live *configuration, pem []byte) *c
 		if err == nil && when.After(since) && !when.After(time.Now().Add(time.Hour)) {
 			since = when
 			if theirs := live.Annotations[RevisionAnnotation]; theirs != revision && theirs != "" {
-				if newer := r.entriesOf(live); digest(newer) == theirs {
+				if newer := r.newer(live, theirs); newer != nil {
 					revision, entries = theirs, newer
 				}
 			}
@@ -64,9 +64,40 @@ func (r *Registration) desired(res resource, live *configuration, pem []byte) *c
 	return c
 }
 
-// entriesOf returns our entries in the object that a newer replica registered.
-func (r *Registration) entriesOf(live *configuration) []entry {
-	return slices.DeleteFunc(slices.Clone(live.DeepCopy().Webhooks), func(e entry) bool { return !r.ours(e.Name) })
+// newer returns our entries in the object as a newer replica registered them, without
+// the terms that a platform may have added since; nil if they are not of that revision.
+func (r *Registration) newer(live *configuration, revision string) []entry {
+	entries := slices.DeleteFunc(slices.Clone(live.DeepCopy().Webhooks), func(e entry) bool { return !r.ours(e.Name) })
+	if digest(entries) == revision {
+		return entries
+	}
+	for _, implied := range []bool{false, true} {
+		for i := range entries {
+			e := &entries[i]
+			e.NamespaceSelector = without(e.NamespaceSelector, r.Tolerated, implied)
+		}
+		if digest(entries) == revision {
+			return entries
+		}
+	}
+	return nil
+}
+
+// keepTerms adds the terms that others added to the selectors in the cluster, and that
+// may stay.
+func (r *Registration) keepTerms(entries []entry, live *configuration) {
+	if live == nil {
+		return
+	}
+	for i := range entries {
+		e := &entries[i]
+		for j := range live.Webhooks {
+			if have := &live.Webhooks[j]; have.Name == e.Name {
+				e.NamespaceSelector = keep(e.NamespaceSelector, have.NamespaceSelector, r.Tolerated)
+				e.ObjectSelector = keep(e.ObjectSelector, have.ObjectSelector, nil)
+			}
+		}
+	}
 }
 
 func (r *Registration) entries(res resource) []entry {
@@ -138,10 +169,15 @@ func digest(entries []entry) string {
 		entries[i].ClientConfig.CABundle, entries[i].FailurePolicy = nil, nil
 	}
 	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.Name, b.Name) })
-	content, err := json.Marshal(entries)
+	return content(entries)
+}
+
+// content identifies entries with all that they say.
+func content(entries []entry) string {
+	text, err := json.Marshal(entries)
 	if err != nil {
 		panic(err) // API types can always be encoded
 	}
-	sum := sha256.Sum256(content)
+	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
 }

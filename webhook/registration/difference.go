@@ -2,6 +2,7 @@ package registration
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -14,16 +15,24 @@ var Kinds = []string{
 	"missing", "extra", "entry", "annotations", "labels", "owner", "caBundle", "rules", "target", "failurePolicy", "selectors", "matchConditions", "options",
 }
 
-// difference names the first thing that is not as desired, "" if nothing differs.
-func (r *Registration) difference(live, desired *configuration) string {
+// cause is one thing that is not as desired.
+type cause struct {
+	kind string // see Repair.Kind
+	// detail says what, and what to do about it; "" if the kind says it all.
+	detail string
+}
+
+// differences returns what is not as desired.
+func (r *Registration) differences(live, desired *configuration) []cause {
 	switch {
 	case live == nil && len(desired.Webhooks) == 0:
-		return ""
+		return nil
 	case live == nil:
-		return "missing"
+		return []cause{{kind: "missing"}}
 	case len(desired.Webhooks) == 0:
-		return "extra"
+		return []cause{{kind: "extra"}}
 	}
+	var causes []cause
 	entries := map[string]*entry{}
 	for i := range live.Webhooks {
 		entries[live.Webhooks[i].Name] = &live.Webhooks[i]
@@ -32,19 +41,21 @@ func (r *Registration) difference(live, desired *configuration) string {
 		want := &desired.Webhooks[i]
 		have := entries[want.Name]
 		if have == nil {
-			return "entry"
+			causes = append(causes, cause{kind: "entry"})
+			continue
 		}
 		delete(entries, want.Name)
-		if what := r.entryDifference(have, want); what != "" {
-			return what
-		}
+		causes = append(causes, r.entryDifferences(have, want)...)
 	}
 	for name := range entries {
 		if r.ours(name) {
-			return "extra"
+			causes = append(causes, cause{kind: "extra"})
 		}
 	}
-	return metadataDifference(&live.ObjectMeta, &desired.ObjectMeta)
+	if kind := metadataDifference(&live.ObjectMeta, &desired.ObjectMeta); kind != "" {
+		causes = append(causes, cause{kind: kind})
+	}
+	return causes
 }
 
 func metadataDifference(live, desired *metav1.ObjectMeta) string {
@@ -66,29 +77,52 @@ func metadataDifference(live, desired *metav1.ObjectMeta) string {
 	return ""
 }
 
-func (r *Registration) entryDifference(have, want *entry) string {
+func (r *Registration) entryDifferences(have, want *entry) []cause {
 	same := equality.Semantic.DeepEqual
 	haveClient, wantClient := have.ClientConfig, want.ClientConfig
 	haveClient.CABundle, wantClient.CABundle = nil, nil
-	switch {
-	case !r.ForeignBundle && !bytes.Equal(have.ClientConfig.CABundle, want.ClientConfig.CABundle):
-		return "caBundle"
-	case !same(have.Rules, want.Rules):
-		return "rules"
-	case !same(haveClient, wantClient):
-		return "target"
-	case !same(have.FailurePolicy, want.FailurePolicy):
-		return "failurePolicy"
-	case !same(have.NamespaceSelector, want.NamespaceSelector), !same(have.ObjectSelector, want.ObjectSelector):
-		return "selectors"
-	case !same(have.MatchConditions, want.MatchConditions):
-		return "matchConditions"
-	case !same(have.MatchPolicy, want.MatchPolicy), !same(have.ReinvocationPolicy, want.ReinvocationPolicy),
-		!same(have.SideEffects, want.SideEffects), !same(have.TimeoutSeconds, want.TimeoutSeconds),
-		!same(have.AdmissionReviewVersions, want.AdmissionReviewVersions):
-		return "options"
+	var causes []cause
+	for _, each := range []struct {
+		kind string
+		same bool
+	}{
+		{"caBundle", r.ForeignBundle || bytes.Equal(have.ClientConfig.CABundle, want.ClientConfig.CABundle)},
+		{"rules", same(have.Rules, want.Rules)},
+		{"target", same(haveClient, wantClient)},
+		{"failurePolicy", same(have.FailurePolicy, want.FailurePolicy)},
+		{"matchConditions", same(have.MatchConditions, want.MatchConditions)},
+		{"options", same(have.MatchPolicy, want.MatchPolicy) && same(have.ReinvocationPolicy, want.ReinvocationPolicy) &&
+			same(have.SideEffects, want.SideEffects) && same(have.TimeoutSeconds, want.TimeoutSeconds) &&
+			same(have.AdmissionReviewVersions, want.AdmissionReviewVersions)},
+	} {
+		if !each.same {
+			causes = append(causes, cause{kind: each.kind})
+		}
 	}
-	return ""
+	if detail, differ := r.selectorsDiffer(have, want); differ {
+		causes = append(causes, cause{kind: "selectors", detail: detail})
+	}
+	return causes
+}
+
+// selectorsDiffer reports whether the selectors select something else than they should,
+// apart from what others may exclude.
+func (r *Registration) selectorsDiffer(have, want *entry) (detail string, differ bool) {
+	if lacks(have.NamespaceSelector, want.NamespaceSelector) || lacks(have.ObjectSelector, want.ObjectSelector) {
+		return fmt.Sprintf("the selectors of %s lack a term", want.Name), true
+	}
+	if added := strange(have.ObjectSelector, want.ObjectSelector, nil); len(added) > 0 {
+		return fmt.Sprintf("the objectSelector of %s has terms that somebody added: %s", want.Name, termTexts(added)), true
+	}
+	added := strange(have.NamespaceSelector, want.NamespaceSelector, r.Tolerated)
+	if len(added) == 0 {
+		return "", false
+	}
+	detail = fmt.Sprintf("the namespaceSelector of %s has terms that somebody added: %s", want.Name, termTexts(added))
+	if remedy := tolerating(added); remedy != "" && len(added) <= maxTerms {
+		detail += "; if they may stay, start with --tolerate-selector-terms=" + remedy
+	}
+	return detail, true
 }
 
 func (r *Registration) ours(name string) bool { return strings.HasSuffix(name, "."+r.Domain) }

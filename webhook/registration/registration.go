@@ -5,15 +5,18 @@
 // It writes both by server-side apply under one field manager, in one step and never
 // by delete and create. So the API server knows them at every moment, and replicas
 // that start together write the same. Labels, annotations and entries of others stay
-// as they are; what others add to our entries is removed.
+// as they are; what others add to our entries is removed, unless it changes nothing or
+// is Tolerated. The repair of what somebody changes again and again is put off, for a
+// minute at most.
 //
 // Their name is FINGERPRINT.NAMESPACE, with the namespace of the manager. An
 // annotation names the installation that owns them. A second installation with the
 // same name gets an error, and writes nothing.
 //
 // Read registration.go first; then desired.go, difference.go and client.go: what the
-// objects should be, what is wrong with them, and how they are written. probe.go asks
-// whether API servers call the webhooks.
+// objects should be, what is wrong with them, and how they are written; selector.go and
+// patience.go: what others may add, and how often to repair what they may not. probe.go
+// asks whether API servers call the webhooks.
 package registration
 
 import (
@@ -100,10 +103,18 @@ type Registration struct {
 	Probed func() bool
 	// Started is when this replica did; see RevisionTimeAnnotation.
 	Started time.Time
+	// Tolerated are the terms that others may add to namespace selectors. Terms that
+	// follow from ours may always stay. Default: no others.
+	Tolerated Tolerated
+	// Later is called when a repair is put off, with the time after which to call
+	// Reconcile again. Default: none.
+	Later func(time.Duration)
 	// Spread is the time within which replicas repair drift, each after a random
 	// delay. The first one repairs it, and the others find nothing to do. Default: at
 	// once.
 	Spread time.Duration
+
+	patience *patience // nil until something was repaired
 }
 
 // Objects returns both objects as they are registered in a cluster that has neither,
@@ -129,6 +140,8 @@ type Repair struct {
 	Object string
 	// Kind is what was wrong: missing, entry, extra, rules, caBundle, ...
 	Kind string
+	// Detail says more, and what to do about it; "" if Kind says it all.
+	Detail string
 }
 
 // configuration serves for both kinds: a ValidatingWebhook is a MutatingWebhook
@@ -189,13 +202,23 @@ func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface,
 		return nil, err
 	}
 	var repairs []Repair
+	var later time.Duration
 	for i, res := range resources {
 		desired := r.desired(res, lives[i], pem)
-		what := r.difference(lives[i], desired)
-		if what == "" {
+		wanted := content(desired.Webhooks)
+		r.keepTerms(desired.Webhooks, lives[i])
+		causes := r.differences(lives[i], desired)
+		if len(causes) == 0 {
 			continue
 		}
-		repairs = append(repairs, Repair{Object: res.kind + " " + r.Name, Kind: what})
+		first, wait := r.due(res, causes, wanted)
+		if wait > 0 {
+			if later == 0 || wait < later {
+				later = wait
+			}
+			continue
+		}
+		repairs = append(repairs, Repair{Object: res.kind + " " + r.Name, Kind: first.kind, Detail: first.detail})
 		if look {
 			continue
 		}
@@ -203,8 +226,27 @@ func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface,
 			// The repairs before it were made all the same.
 			return repairs[:len(repairs)-1], err
 		}
+		r.fights().repaired(res, causes, wanted, time.Now())
+	}
+	if later > 0 && r.Later != nil {
+		r.Later(later)
 	}
 	return repairs, nil
+}
+
+// due returns the first cause for a write now, or how long to put the write off.
+func (r *Registration) due(res resource, causes []cause, wanted string) (first cause, wait time.Duration) {
+	now := time.Now()
+	for _, c := range causes {
+		left := r.fights().wait(dispute{res.kind, c.kind}, wanted, now)
+		if left == 0 {
+			return c, 0
+		}
+		if wait == 0 || left < wait {
+			wait = left
+		}
+	}
+	return cause{}, wait
 }
 
 // Check returns an error that wraps ErrForeign if either object belongs to another
@@ -245,7 +287,7 @@ func (r *Registration) write(ctx context.Context, client rest.Interface, res res
 	if err != nil {
 		return r.explained(err, res, before, desired)
 	}
-	if r.difference(live, desired) == "" {
+	if len(r.differences(live, desired)) == 0 {
 		return nil
 	}
 	// Server-side apply does not remove what others added, such as a match condition

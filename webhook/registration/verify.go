@@ -58,12 +58,14 @@ func (r *Registration) verify(res resource, live *configuration) error {
 			return fmt.Errorf("%s %s was registered by another version of this program, or with other flags: revision %q", res.kind, r.Name, theirs)
 		}
 	}
-	switch what := r.difference(live, desired); what {
-	case "":
+	switch causes := r.differences(live, desired); {
+	case len(causes) == 0:
 		return nil
-	case "missing":
+	case causes[0].kind == "missing":
 		return fmt.Errorf("%s %s is missing", res.kind, r.Name)
+	case causes[0].detail != "":
+		return fmt.Errorf("%s %s is not as it should be: %s: %s", res.kind, r.Name, causes[0].kind, causes[0].detail)
 	default:
-		return fmt.Errorf("%s %s is not as it should be: %s", res.kind, r.Name, what)
+		return fmt.Errorf("%s %s is not as it should be: %s", res.kind, r.Name, causes[0].kind)
 	}
 }

@@ -1,0 +1,80 @@
+package registration
+
+import (
+	"sync"
+	"time"
+)
+
+// The pause after a repair, until the same thing is repaired again: the first one, and
+// the longest. It doubles each time, and after a quiet time it begins anew. Each thing of
+// each object has its own, so that a platform that adds terms to selectors for ever does
+// not delay the repair of a removed rule.
+const (
+	firstPause = time.Second
+	// MaxPause is the longest time for which somebody who changes a webhook
+	// configuration again and again has his way.
+	MaxPause = time.Minute
+	quiet    = 2 * MaxPause
+)
+
+// patience puts off the repair of what somebody changes again and again.
+type patience struct {
+	mu     sync.Mutex
+	fights map[dispute]fight
+}
+
+// dispute is what is changed: an object, and the kind of repair.
+type dispute struct{ object, kind string }
+
+// fight is the last repair of it.
+type fight struct {
+	at    time.Time
+	pause time.Duration
+	// wanted identifies what was written. When that changes, it is written at once:
+	// otherwise a fight would hold up the rotation of certificates.
+	wanted string
+}
+
+// beginning guards the first use of a registration's patience, which is no part of a copy
+// that only verifies.
+var beginning sync.Mutex
+
+func (r *Registration) fights() *patience {
+	beginning.Lock()
+	defer beginning.Unlock()
+	if r.patience == nil {
+		r.patience = &patience{}
+	}
+	return r.patience
+}
+
+// wait returns how long to put off a repair; 0 for not at all.
+func (p *patience) wait(of dispute, wanted string, now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last, fought := p.fights[of]
+	if !fought || last.wanted != wanted {
+		return 0
+	}
+	return max(0, last.at.Add(last.pause).Sub(now))
+}
+
+// repaired notes a repair, which is one of all that was wrong with the object.
+func (p *patience) repaired(res resource, causes []cause, wanted string, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.fights == nil {
+		p.fights = map[dispute]fight{}
+	}
+	for _, c := range causes {
+		of, pause := dispute{res.kind, c.kind}, firstPause
+		last, fought := p.fights[of]
+		switch {
+		case fought && last.at.Equal(now): // the same thing of two entries
+			continue
+		case fought && now.Sub(last.at) < quiet:
+			pause = min(2*last.pause, MaxPause)
+		}
+		p.fights[of] = fight{at: now, pause: pause, wanted: wanted}
+	}
+}
