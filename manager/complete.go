@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/admitkit/admitkit/certs"
+	"github.com/admitkit/admitkit/webhook/registration"
 )
 
 // complete validates the options and fills in the defaults. Every error begins with
@@ -30,6 +31,7 @@ func (o *Options) complete() error {
 		o.completeAddresses(),
 		o.completePolicies(),
 		o.completeServing(),
+		o.completeTLS(),
 		o.completeRegistration(),
 		o.completeCertificates(),
 		o.completeWatching(),
@@ -139,6 +141,10 @@ func (o *Options) completeServing() error {
 func (o *Options) completeRegistration() error {
 	r := &o.Registration
 	r.Probe = ptrOr(r.Probe, true)
+	var err error
+	if r.tolerated, err = registration.ParseTolerated(r.TolerateSelectorTerms); err != nil {
+		return fmt.Errorf("Registration.TolerateSelectorTerms: %w", err)
+	}
 	switch owner := r.Owner; {
 	case r.UnregisterOnStop && !*o.RegisterWebHook:
 		return errors.New("Registration.UnregisterOnStop: set while RegisterWebHook is false: only the process that registers can unregister")

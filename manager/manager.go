@@ -36,6 +36,7 @@ type Manager struct {
 	prober prober
 	// superseded is why this installation is not called any more, nil if it is.
 	superseded atomic.Pointer[error]
+	repairs    repairsTold
 	clock      *serverClock
 	// podsSynced holds a *func() bool for each running watch of Pods.
 	podsSynced sync.Map

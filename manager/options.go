@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/admitkit/admitkit/certs"
+	"github.com/admitkit/admitkit/webhook/registration"
 )
 
 // Defaults of Options.
@@ -148,6 +149,20 @@ type ServingOptions struct {
 	// ends the one that has been of least use for longest. If all have requests that are
 	// being answered, the new one is closed. Default: 512.
 	MaxConnections int
+	// TLSMinVersion is the oldest version of TLS that the webhooks accept, 1.2 or 1.3.
+	// Default: 1.2.
+	TLSMinVersion string
+	// TLSCipherSuites are the cipher suites of TLS 1.2, by the names of crypto/tls; insecure
+	// ones are refused. TLS 1.3 has no choice. Default: those of crypto/tls.
+	TLSCipherSuites []string
+	// ClientCAFile has the certificates, in PEM, of those who sign for clients of the
+	// webhooks. Only clients with such a certificate may then connect: configure each API
+	// server to present one (--admission-control-config-file). It is read again when it
+	// changes. Default: none, everybody may connect.
+	ClientCAFile string
+	// ClientNames are the clients that may connect, by the common name or a DNS name of
+	// their certificate. Default: every client with a certificate of ClientCAFile.
+	ClientNames []string
 	// DrainPeriod is how long a manager keeps serving after it was told to stop,
 	// while it reports that it is not ready, so that endpoints and connections
 	// move on to other replicas. Then it finishes the requests in flight. Default:
@@ -170,6 +185,10 @@ type ServingOptions struct {
 	// TracerProvider receives an OpenTelemetry span for each admission request and
 	// for each extension in it. Default: no spans.
 	TracerProvider trace.TracerProvider
+
+	// minVersion and cipherSuites are TLSMinVersion and TLSCipherSuites, read.
+	minVersion   uint16
+	cipherSuites []uint16
 }
 
 // RegistrationOptions configure the webhook configurations.
@@ -194,6 +213,13 @@ type RegistrationOptions struct {
 	// Annotations are set on the webhook configurations, for example
 	// cert-manager.io/inject-ca-from. Default: none.
 	Annotations map[string]string
+	// TolerateSelectorTerms are terms that others may add to the namespace selectors of
+	// the webhook configurations, as managed Kubernetes does to keep its own namespaces
+	// out: KEY=VALUE for namespaces whose label KEY is VALUE, KEY for any value. Whoever
+	// sets such a label excludes a namespace from every webhook. Other terms are
+	// removed; those that exclude nothing of what a scope selects may always stay.
+	// Default: none.
+	TolerateSelectorTerms []string
 	// ForeignCABundle leaves the caBundle of the webhook configurations to another
 	// program, such as cert-manager's injector. It requires Certificates.Dir or
 	// Certificates.LeafSecretName. Default: false.
@@ -201,6 +227,9 @@ type RegistrationOptions struct {
 	// Owner is a cluster-scoped object, such as the Namespace of the installation.
 	// The webhook configurations are deleted with it. Default: none.
 	Owner *metav1.OwnerReference
+
+	// tolerated is TolerateSelectorTerms, read.
+	tolerated registration.Tolerated
 
 	// UnregisterOnStop removes the webhook configurations when Start ends, before
 	// the drain, so that failure policy Fail blocks nobody afterwards. Use it for

@@ -21,6 +21,11 @@ import (
 	"github.com/admitkit/admitkit/manager"
 )
 
+// serving returns options that are right but for those of the servers.
+func serving(options manager.ServingOptions) manager.Options {
+	return manager.Options{Namespace: "apps", OperatorFingerprint: "x", Serving: options}
+}
+
 func TestAnOptionThatIsMissingOrContradictoryIsNamed(t *testing.T) {
 	always := admissionregistrationv1.FailurePolicyType("Always")
 	negative, yes := -time.Second, true
@@ -52,6 +57,14 @@ func TestAnOptionThatIsMissingOrContradictoryIsNamed(t *testing.T) {
 		"a kubeconfig that cannot be read":  {manager.Options{Namespace: "apps", KubeConfig: broken}, []string{"KubeConfig:", broken}},
 		"two sources of certificates":       {manager.Options{Namespace: "apps", Certificates: manager.CertificateOptions{Dir: "/certs"}, SetupCertificate: &yes}, []string{"SetupCertificate and Certificates.Dir"}},
 		"a drain that ends before it began": {manager.Options{Namespace: "apps", Serving: manager.ServingOptions{DrainPeriod: &negative}}, []string{"Serving.DrainPeriod: -1s"}},
+		"an old TLS":                        {manager.Options{Namespace: "apps", Serving: manager.ServingOptions{TLSMinVersion: "1.1"}}, []string{`Serving.TLSMinVersion: "1.1": must be 1.2 or 1.3`}},
+		"an insecure cipher suite":          {serving(manager.ServingOptions{TLSCipherSuites: []string{"TLS_RSA_WITH_AES_128_CBC_SHA"}}), []string{`Serving.TLSCipherSuites: "TLS_RSA_WITH_AES_128_CBC_SHA" is insecure; there are TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA, `}},
+		"a cipher suite of nobody":          {serving(manager.ServingOptions{TLSCipherSuites: []string{"NONE"}}), []string{`Serving.TLSCipherSuites: "NONE" is not known`}},
+		"a cipher suite that is always on":  {serving(manager.ServingOptions{TLSCipherSuites: []string{"TLS_AES_128_GCM_SHA256"}}), []string{"is one of TLS 1.3, which are always on"}},
+		"cipher suites of another version":  {serving(manager.ServingOptions{TLSMinVersion: "1.3", TLSCipherSuites: []string{"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"}}), []string{"TLS 1.3 has no choice"}},
+		"cipher suites of another key":      {serving(manager.ServingOptions{TLSCipherSuites: []string{"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}}), []string{"Serving.TLSCipherSuites: none fits the manager's own certificate"}},
+		"names of clients that nobody asks": {serving(manager.ServingOptions{ClientNames: []string{"kube-apiserver"}}), []string{"Serving.ClientNames: set without Serving.ClientCAFile"}},
+		"a term that tolerates everything":  {manager.Options{Namespace: "apps", OperatorFingerprint: "x", Registration: manager.RegistrationOptions{TolerateSelectorTerms: []string{"kubernetes.io/metadata.name"}}}, []string{"Registration.TolerateSelectorTerms: ", "name those that they may"}},
 		"a body of less than nothing":       {manager.Options{Namespace: "apps", Serving: manager.ServingOptions{MaxBodyBytes: -1}}, []string{"Serving.MaxBodyBytes: -1"}},
 		"requests of less than none":        {manager.Options{Namespace: "apps", Serving: manager.ServingOptions{MaxInFlight: -1}}, []string{"Serving.MaxInFlight: -1"}},
 		"a resource version that is none":   {manager.Options{Namespace: "apps", WatcherStartRV: "x"}, []string{`WatcherStartRV: "x"`}},

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -47,6 +49,7 @@ func (m *Manager) registration(webhooks []*webhook.Webhook) *registration.Regist
 		ForeignBundle:     o.Registration.ForeignCABundle,
 		IgnoreUntilProbed: o.Registration.IgnoreUntilProbed,
 		Probed:            m.prober.hasPassed,
+		Tolerated:         o.Registration.tolerated,
 		Started:           m.clock.Now(),
 	}
 	if *o.Registration.Probe {
@@ -78,14 +81,68 @@ func (m *Manager) reconcileRegistration(ctx context.Context, r *registration.Reg
 	repairs, err := r.Reconcile(ctx, m.clients.admissionregistration.RESTClient(), bundle)
 	for _, repair := range repairs {
 		registrationRepairs.WithLabelValues(repair.Kind).Inc()
-		m.options.Logger.Infow("webhooks registered", "object", repair.Object, "reason", repair.Kind, "webhooks", len(r.Webhooks))
-		m.event("Registered", fmt.Sprintf("%s written: %s was not as it should be", repair.Object, repair.Kind))
+		times := m.repairs.tell(repair, time.Now())
+		if times == 0 {
+			m.options.Logger.Debugw("webhooks registered again", "object", repair.Object, "reason", repair.Kind, "detail", repair.Detail)
+			continue
+		}
+		m.options.Logger.Infow("webhooks registered", "object", repair.Object, "reason", repair.Kind, "detail", repair.Detail, "times", times, "webhooks", len(r.Webhooks))
+		m.event("Registered", repairText(repair, times))
 	}
 	m.tellSuperseded(err)
 	if err != nil && ctx.Err() == nil {
 		lastError.WithLabelValues("registration").SetToCurrentTime()
 	}
 	return len(repairs) > 0, err
+}
+
+// repairsTold says what was repaired, once in a while for each cause.
+type repairsTold struct {
+	mu   sync.Mutex
+	told map[cause]told
+}
+
+// cause is an object, and what was wrong with it.
+type cause struct{ object, kind string }
+
+// told is when it was last said, and how often it was repaired since.
+type told struct {
+	at    time.Time
+	since int
+}
+
+// tellEvery is the time between two Events, and two log lines, of the same cause.
+const tellEvery = time.Minute
+
+// tell returns how often the cause was repaired, this time included, since that was last
+// said; 0 if it is too early to say it again.
+func (r *repairsTold) tell(repair registration.Repair, now time.Time) (times int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.told == nil {
+		r.told = map[cause]told{}
+	}
+	of := cause{repair.Object, repair.Kind}
+	last, before := r.told[of]
+	if before && now.Sub(last.at) < tellEvery {
+		last.since++
+		r.told[of] = last
+		return 0
+	}
+	r.told[of] = told{at: now}
+	return last.since + 1
+}
+
+// repairText is the message of an Event.
+func repairText(repair registration.Repair, times int) string {
+	text := fmt.Sprintf("%s written: %s was not as it should be", repair.Object, repair.Kind)
+	if repair.Detail != "" {
+		text += ": " + repair.Detail
+	}
+	if times > 1 {
+		text += fmt.Sprintf(" (%d times since the last Event: somebody changes it again and again, and repairs are put off by up to %s)", times, registration.MaxPause)
+	}
+	return text
 }
 
 // tellSuperseded says so when another installation has taken the webhook configurations:

@@ -78,9 +78,13 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 		return nil
 	}
 	o, log := &s.options, s.options.Logger.Desugar()
+	clients, err := s.clients()
+	if err != nil {
+		return err
+	}
 	s.server = webhook.NewServer(webhook.ServerOptions{
 		Host: o.Host, Port: int(o.Port), Listener: s.port, GetCertificate: s.source.GetCertificate, LameDuck: *o.Serving.DrainPeriod, Logger: log,
-		MaxConnections: o.Serving.MaxConnections,
+		MaxConnections: o.Serving.MaxConnections, MinVersion: o.Serving.minVersion, CipherSuites: o.Serving.cipherSuites, Clients: clients,
 	})
 	handling := webhook.HandlerOptions{
 		Scheme: o.Scheme, Logger: log, TracerProvider: o.Serving.TracerProvider, MaxBodyBytes: o.Serving.MaxBodyBytes, MaxInFlight: o.Serving.MaxInFlight,
@@ -99,6 +103,19 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 		return err
 	}
 	return s.server.Listen(ctx)
+}
+
+// clients returns who may connect; nil for everybody.
+func (s *serving) clients() (*webhook.Clients, error) {
+	o := &s.options.Serving
+	if o.ClientCAFile == "" {
+		return nil, nil
+	}
+	clients, err := webhook.NewClients(webhook.ClientsOptions{CAFile: o.ClientCAFile, Names: o.ClientNames, Clock: s.clock, Logger: s.options.Logger.Desugar()})
+	if err != nil {
+		return nil, fmt.Errorf("Serving.ClientCAFile: %w: name a file with the CA that signs the certificates of the API servers as clients", err)
+	}
+	return clients, nil
 }
 
 // run serves until ctx ends and the server has drained. It waits for the cache of what

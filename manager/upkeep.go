@@ -22,15 +22,18 @@ type upkeep struct {
 // run registers, which makes the manager ready, and then repairs and renews until
 // ctx ends. The first failure is an error; a later one is tried again.
 func (u *upkeep) run(ctx context.Context) error {
+	trigger := make(chan struct{}, 1)
+	if u.registration != nil {
+		defer u.repairLater(trigger)()
+	}
 	if err := u.source.Check(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // stopped while registering: not a failure
+			return nil // stopped while registering: not a failure
 		}
 		return err
 	}
 	close(u.ready)
 	var group errgroup.Group
-	trigger := make(chan struct{}, 1)
 	if u.registration != nil && u.probes() {
 		group.Go(func() error {
 			u.prober.run(ctx, u.probe(u.registration), func() { notify(trigger) }, u.probeFailed())
@@ -45,6 +48,14 @@ func (u *upkeep) run(ctx context.Context) error {
 	}
 	u.runSource(ctx, trigger)
 	return group.Wait()
+}
+
+// repairLater triggers a check when a repair is due that was put off. The function that
+// it returns ends that.
+func (u *upkeep) repairLater(trigger chan<- struct{}) (stop func() bool) {
+	due := time.AfterFunc(time.Hour, func() { notify(trigger) })
+	u.registration.Later = func(wait time.Duration) { due.Reset(wait) }
+	return due.Stop
 }
 
 // runSource runs the source until ctx ends. Watches trigger its checks.

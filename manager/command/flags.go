@@ -72,24 +72,35 @@ func (f *flags) bind(cmd *cobra.Command, name string) {
 	set.BoolVar(&o.Registration.IgnoreUntilProbed, "ignore-until-probed", false, "begin with failure policy Ignore, until a request through the API server has come back")
 	set.BoolVar(&f.probe, "probe", true, "send a request through the API server, to learn that it comes back through a webhook")
 	set.StringSliceVar(&o.Registration.AllowOwnPods, "allow-own-pods", nil, "webhooks that may match the manager's own Pods with failure policy Fail")
+	set.StringSliceVar(&o.Registration.TolerateSelectorTerms, "tolerate-selector-terms", nil, "terms, KEY=VALUE or KEY, by which others may exclude namespaces from the webhooks, for example control-plane=true,kubernetes.azure.com/managedby=aks")
 	set.StringVar(&o.WatcherStartRV, "watcher-start-rv", "", "resource version: watchers do not see Pods that last changed at it or before (default: they see every Pod)")
 	set.IntVar(&o.Watching.QueueLength, "watcher-queue-length", manager.DefaultWatcherQueueLength, "how many events wait for a slow watcher; it sees only the resulting state of those beyond")
 	set.BoolVar(&o.Watching.LeaderElection, "leader-election", false, "run reconcilers and watchers in one replica at a time")
 	set.StringVar(&o.Watching.ReconcilerUser, "reconciler-user", "", "serve, reconcile: user as which another process reconciles, or this one, such as system:serviceaccount:NAMESPACE:NAME (default: none, serve reconciles itself)")
-	set.Int64Var(&o.Serving.MaxBodyBytes, "max-body-bytes", 0, "size of the largest admission request that is read (default 8 MiB)")
-	set.IntVar(&o.Serving.MaxInFlight, "max-in-flight", 0, "how many requests each webhook handles at a time (default 1024)")
-	set.Int64Var(&o.Serving.MaxMemoryBytes, "max-memory-bytes", 0, "what the requests of all webhooks may occupy together (default a third of the memory limit, 512 MiB without one)")
-	set.IntVar(&o.Serving.MaxConnections, "max-connections", 0, "how many connections the webhooks have at a time (default 512)")
-	set.StringVar(&o.Serving.HealthAddress, "health-address", ":8081", "address of /healthz and /readyz, another for each process on a machine; empty for none")
-	set.StringVar(&o.Serving.MetricsAddress, "metrics-address", ":8080", "address of /metrics, another for each process on a machine; empty for none")
-	set.DurationVar(&f.drainPeriod, "drain-period", manager.DefaultDrainPeriod, "how long to keep serving, not ready, after the signal to stop")
-	set.BoolVar(&o.Serving.MetricsSecure, "metrics-secure", false, "serve /metrics over HTTPS, and only to those whom RBAC lets get it")
+	f.bindServing(set)
 	f.log.TimeEncoder = zapcore.RFC3339NanoTimeEncoder
 	zapFlags := flag.NewFlagSet("", flag.ContinueOnError)
 	f.log.BindFlags(zapFlags)
 	set.AddGoFlagSet(zapFlags)
 	set.Lookup("zap-time-encoding").Usage = "Zap time encoding (one of 'epoch', 'millis', 'nano', 'iso8601', 'rfc3339' or 'rfc3339nano', the default)."
 	set.VisitAll(func(flag *pflag.Flag) { f.bound = append(f.bound, flag.Name) })
+}
+
+// bindServing defines the flags of the servers.
+func (f *flags) bindServing(set *pflag.FlagSet) {
+	o := &f.options
+	set.Int64Var(&o.Serving.MaxBodyBytes, "max-body-bytes", 0, "size of the largest admission request that is read (default 8 MiB)")
+	set.IntVar(&o.Serving.MaxInFlight, "max-in-flight", 0, "how many requests each webhook handles at a time (default 1024)")
+	set.Int64Var(&o.Serving.MaxMemoryBytes, "max-memory-bytes", 0, "what the requests of all webhooks may occupy together (default a third of the memory limit, 512 MiB without one)")
+	set.IntVar(&o.Serving.MaxConnections, "max-connections", 0, "how many connections the webhooks have at a time (default 512)")
+	set.StringVar(&o.Serving.TLSMinVersion, "tls-min-version", "", "oldest version of TLS that the webhooks accept, 1.2 or 1.3 (default 1.2)")
+	set.StringSliceVar(&o.Serving.TLSCipherSuites, "tls-cipher-suites", nil, "cipher suites of TLS 1.2, by the names of Go's crypto/tls (default: Go's)")
+	set.StringVar(&o.Serving.ClientCAFile, "client-ca", "", "file with the CA of clients: only those with its certificate may connect to the webhooks, so API servers must present one (default: everybody may)")
+	set.StringSliceVar(&o.Serving.ClientNames, "client-names", nil, "clients that may connect, by a name in their certificate (default: all of --client-ca)")
+	set.StringVar(&o.Serving.HealthAddress, "health-address", ":8081", "address of /healthz and /readyz, another for each process on a machine; empty for none")
+	set.StringVar(&o.Serving.MetricsAddress, "metrics-address", ":8080", "address of /metrics, another for each process on a machine; empty for none")
+	set.BoolVar(&o.Serving.MetricsSecure, "metrics-secure", false, "serve /metrics over HTTPS, and only to those whom RBAC lets get it")
+	set.DurationVar(&f.drainPeriod, "drain-period", manager.DefaultDrainPeriod, "how long to keep serving, not ready, after the signal to stop")
 }
 
 // ofReview are the flags that change what a review says.

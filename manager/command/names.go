@@ -17,6 +17,7 @@ import (
 var ofFlag = map[string]string{
 	"Certificates.Dir": "certificate-dir", "Registration.Annotations": "webhook-annotations", "Watching.QueueLength": "watcher-queue-length",
 	"OperatorFingerprint": "fingerprint", "KubeConfig": "kubeconfig", "Registration.ForeignCABundle": "foreign-ca-bundle", "Certificates.CALifetime": "ca-lifetime",
+	"Serving.TLSMinVersion": "tls-min-version", "Serving.TLSCipherSuites": "tls-cipher-suites", "Serving.ClientCAFile": "client-ca",
 }
 
 var hump = regexp.MustCompile("([a-z])([A-Z])")

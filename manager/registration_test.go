@@ -1,0 +1,37 @@
+package manager
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/admitkit/admitkit/webhook/registration"
+)
+
+func TestTheRepairsOfOneCauseAreToldOnceAMinuteWithTheirNumber(t *testing.T) {
+	var told repairsTold
+	began := time.Now()
+	selectors := registration.Repair{Object: "MutatingWebhookConfiguration x", Kind: "selectors", Detail: "a term"}
+	rules := registration.Repair{Object: selectors.Object, Kind: "rules"}
+	for i, step := range []struct {
+		after  time.Duration
+		repair registration.Repair
+		want   int
+	}{
+		{0, selectors, 1},
+		{time.Second, selectors, 0},
+		{2 * time.Second, rules, 1}, // another cause
+		{59 * time.Second, selectors, 0},
+		{60 * time.Second, selectors, 3},
+		{61 * time.Second, selectors, 0},
+		{2 * time.Minute, selectors, 2},
+		{time.Hour, selectors, 1},
+	} {
+		if got := told.tell(step.repair, began.Add(step.after)); got != step.want {
+			t.Errorf("step %d: got %d, want %d", i, got, step.want)
+		}
+	}
+	if text := repairText(selectors, 3); !strings.Contains(text, "a term") || !strings.Contains(text, "3 times") || !strings.Contains(text, "1m0s") {
+		t.Errorf("the Event says %q", text)
+	}
+}
