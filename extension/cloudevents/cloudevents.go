@@ -33,6 +33,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/internal/outbox"
 )
 
 // Options are the options of [New].
@@ -112,7 +113,7 @@ type Sender struct {
 	credentials *credentials
 	ownClient   bool // of the user, with a Transport that files cannot configure
 	log         *zap.Logger
-	queue       *queue // nil without Dir
+	queue       *outbox.Queue // nil without Dir
 }
 
 var _ extension.Hosted = (*Sender)(nil)
@@ -147,7 +148,7 @@ func New(options Options) *Sender {
 	s.ownClient = options.Client.Transport != nil
 	s.credentials = newCredentials(&s.options)
 	if options.Dir != "" {
-		s.queue = newQueue(options.Fs, options.Dir, options.MaxQueued)
+		s.queue = outbox.NewQueue(options.Fs, options.Dir, options.MaxQueued)
 	}
 	return s
 }
@@ -198,7 +199,7 @@ func (s *Sender) Register(mgr extension.Manager) error {
 	if s.queue == nil {
 		return nil
 	}
-	if err := s.queue.open(); err != nil {
+	if err := s.queue.Open(); err != nil {
 		return fmt.Errorf("the queue in %s: %w", s.options.Dir, err)
 	}
 	s.countUndelivered()
@@ -215,7 +216,7 @@ func (s *Sender) Send(ctx context.Context, event Event) error {
 	if s.queue == nil {
 		return s.post(ctx, [][]byte{text})
 	}
-	if err := s.queue.push(ctx, event.ID, text); err != nil {
+	if err := s.queue.Push(ctx, event.ID, text); err != nil {
 		return err
 	}
 	s.countUndelivered()

@@ -3,6 +3,7 @@ package cloudevents
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"go.uber.org/zap"
@@ -39,7 +40,7 @@ func (d *delivery) Start(ctx context.Context) error {
 // next waits until the queue has an event, and reports false when ctx ends first.
 func (d *delivery) next(ctx context.Context) bool {
 	select {
-	case <-d.queue.ready():
+	case <-d.queue.Ready():
 		return ctx.Err() == nil
 	case <-ctx.Done():
 		return false
@@ -60,7 +61,7 @@ func (d *delivery) pause(ctx context.Context, failure error, pause time.Duration
 	if _, refused := errors.AsType[*refusal](failure); refused {
 		level = zapcore.ErrorLevel // it does not pass by itself
 	}
-	d.log.Log(level, "batch not delivered", zap.Error(failure), zap.Duration("retryIn", pause), zap.Int("undelivered", d.queue.len()))
+	d.log.Log(level, "batch not delivered", zap.Error(failure), zap.Duration("retryIn", pause), zap.Int("undelivered", d.queue.Len()))
 	timer := d.options.Clock.NewTimer(pause)
 	defer timer.Stop()
 	select {
@@ -75,9 +76,9 @@ func (d *delivery) pause(ctx context.Context, failure error, pause time.Duration
 func (d *delivery) finish(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAttempt)
 	defer cancel()
-	for d.queue.len() > 0 {
+	for d.queue.Len() > 0 {
 		if err := d.send(ctx); err != nil {
-			d.log.Warn("events stay in the queue", zap.Int("undelivered", d.queue.len()), zap.Error(err))
+			d.log.Warn("events stay in the queue", zap.Int("undelivered", d.queue.Len()), zap.Error(err))
 			return
 		}
 	}
@@ -85,7 +86,7 @@ func (d *delivery) finish(ctx context.Context) {
 
 // send sends the first batch of the queue.
 func (d *delivery) send(ctx context.Context) error {
-	names, events, err := d.queue.first(d.options.BatchSize)
+	names, events, err := d.queue.First(d.options.BatchSize, math.MaxInt)
 	if err != nil || len(names) == 0 {
 		return err
 	}
@@ -119,7 +120,7 @@ func (d *delivery) sendOneByOne(ctx context.Context, names []string, events [][]
 }
 
 func (d *delivery) done(names []string) error {
-	err := d.queue.remove(names)
+	err := d.queue.Remove(names)
 	d.countUndelivered()
 	return err
 }

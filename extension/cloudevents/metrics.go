@@ -28,5 +28,5 @@ func (s *Sender) beginCounts() {
 }
 
 func (s *Sender) countUndelivered() {
-	undelivered.WithLabelValues(s.options.Name).Set(float64(s.queue.len()))
+	undelivered.WithLabelValues(s.options.Name).Set(float64(s.queue.Len()))
 }

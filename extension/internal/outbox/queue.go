@@ -1,4 +1,6 @@
-package cloudevents
+// Package outbox is what the senders of records and events have in common: a bounded
+// queue on disk, what empties it, and how a receiver may fail.
+package outbox
 
 import (
 	"context"
@@ -17,9 +19,9 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// queue is a bounded queue on disk, with a file for each event. It survives
+// Queue is a bounded queue on disk, with a file for each item. It survives
 // crashes: a file gets its name only when it is complete and on disk.
-type queue struct {
+type Queue struct {
 	fs   afero.Fs
 	dir  string
 	most int
@@ -34,17 +36,18 @@ type queue struct {
 	wake  chan struct{}
 }
 
-func newQueue(fs afero.Fs, dir string, most int) *queue {
-	return &queue{fs: fs, dir: dir, most: most, disk: semaphore.NewWeighted(1), wake: make(chan struct{}, 1)}
+// NewQueue returns a queue of at most so many items in a folder.
+func NewQueue(fs afero.Fs, dir string, most int) *Queue {
+	return &Queue{fs: fs, dir: dir, most: most, disk: semaphore.NewWeighted(1), wake: make(chan struct{}, 1)}
 }
 
 const (
-	eventSuffix   = ".json"
+	itemSuffix   = ".json"
 	partialSuffix = ".partial"
 )
 
-// open finds the events that the last run left, once.
-func (q *queue) open() error {
+// Open finds the items that the last run left, once.
+func (q *Queue) Open() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.opened {
@@ -66,7 +69,7 @@ func (q *queue) open() error {
 			if err := q.fs.Remove(filepath.Join(q.dir, name)); err != nil {
 				return err
 			}
-		case strings.HasSuffix(name, eventSuffix) && err == nil:
+		case strings.HasSuffix(name, itemSuffix) && err == nil:
 			q.names = append(q.names, name)
 			q.next = max(q.next, number+1)
 		}
@@ -77,16 +80,16 @@ func (q *queue) open() error {
 	return nil
 }
 
-// push adds an event unless the queue has it already. While the disk hangs, push
+// Push adds an item unless the queue has its ID already. While the disk hangs, Push
 // returns when ctx ends.
-func (q *queue) push(ctx context.Context, id string, event []byte) error {
+func (q *Queue) Push(ctx context.Context, id string, item []byte) error {
 	if err := q.disk.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	pushed := make(chan error, 1)
 	go func() {
 		defer q.disk.Release(1)
-		pushed <- q.add(url.PathEscape(id)+eventSuffix, event)
+		pushed <- q.add(url.PathEscape(id)+itemSuffix, item)
 	}()
 	select {
 	case err := <-pushed:
@@ -96,14 +99,14 @@ func (q *queue) push(ctx context.Context, id string, event []byte) error {
 	}
 }
 
-// add writes an event to a file: a number, and the name made from its ID.
-func (q *queue) add(id string, event []byte) error {
-	if err := q.open(); err != nil {
+// add writes an item to a file: a number, and the name made from its ID.
+func (q *Queue) add(id string, item []byte) error {
+	if err := q.Open(); err != nil {
 		return fmt.Errorf("the queue on disk: %w", err)
 	}
 	q.mu.Lock()
 	length, number := len(q.names), q.next
-	// A repeated event is among the youngest.
+	// A repeated item is among the youngest.
 	present := slices.ContainsFunc(q.names[max(0, length-1000):], func(name string) bool {
 		_, of, _ := strings.Cut(name, "-")
 		return of == id
@@ -117,7 +120,7 @@ func (q *queue) add(id string, event []byte) error {
 		return fmt.Errorf("the queue is full: %d events wait for the endpoint", length)
 	}
 	name := fmt.Sprintf("%016x-%s", number, id)
-	if err := q.write(name, event); err != nil {
+	if err := q.write(name, item); err != nil {
 		return fmt.Errorf("the queue on disk: %w", err)
 	}
 	q.mu.Lock()
@@ -127,14 +130,14 @@ func (q *queue) add(id string, event []byte) error {
 	return nil
 }
 
-func (q *queue) write(name string, event []byte) error {
+func (q *Queue) write(name string, item []byte) error {
 	path := filepath.Join(q.dir, name)
 	partial := path + partialSuffix
 	file, err := q.fs.OpenFile(partial, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(event)
+	_, err = file.Write(item)
 	if err == nil {
 		err = file.Sync()
 	}
@@ -152,7 +155,7 @@ func (q *queue) write(name string, event []byte) error {
 }
 
 // syncDir makes a new name durable: see fsync(2).
-func (q *queue) syncDir() error {
+func (q *Queue) syncDir() error {
 	dir, err := q.fs.Open(q.dir)
 	if err != nil {
 		return err
@@ -160,10 +163,10 @@ func (q *queue) syncDir() error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// ready receives a value when the queue may have events.
-func (q *queue) ready() <-chan struct{} { return q.wake }
+// Ready receives a value when the queue may have items.
+func (q *Queue) Ready() <-chan struct{} { return q.wake }
 
-func (q *queue) signal() {
+func (q *Queue) signal() {
 	if len(q.names) == 0 {
 		return
 	}
@@ -173,30 +176,35 @@ func (q *queue) signal() {
 	}
 }
 
-func (q *queue) len() int {
+// Len returns how many items wait.
+func (q *Queue) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.names)
 }
 
-// first reads the first events, and leaves them in the queue.
-func (q *queue) first(most int) (names []string, events [][]byte, err error) {
+// First reads the first items, and leaves them in the queue: at most so many, and, beyond
+// the first of them, so many bytes.
+func (q *Queue) First(most, size int) (names []string, items [][]byte, err error) {
 	q.mu.Lock()
 	names = slices.Clone(q.names[:min(most, len(q.names))])
 	q.signal()
 	q.mu.Unlock()
-	for _, name := range names {
-		event, err := afero.ReadFile(q.fs, filepath.Join(q.dir, name))
+	for i, name := range names {
+		item, err := afero.ReadFile(q.fs, filepath.Join(q.dir, name))
 		if err != nil {
 			return nil, nil, err
 		}
-		events = append(events, event)
+		if size -= len(item); size < 0 && i > 0 {
+			return names[:i], items, nil
+		}
+		items = append(items, item)
 	}
-	return names, events, nil
+	return names, items, nil
 }
 
-// remove removes events that were delivered.
-func (q *queue) remove(names []string) error {
+// Remove removes items that were delivered.
+func (q *Queue) Remove(names []string) error {
 	for _, name := range names {
 		if err := q.fs.Remove(filepath.Join(q.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
