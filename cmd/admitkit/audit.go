@@ -12,6 +12,7 @@ import (
 	"github.com/admitkit/admitkit/extension/audit/sink"
 	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
 	"github.com/admitkit/admitkit/extension/audit/sink/cloudevents"
+	"github.com/admitkit/admitkit/extension/audit/sink/otlp"
 )
 
 // auditFlags are the flags of the audit extension.
@@ -24,6 +25,8 @@ type auditFlags struct {
 	object        auditevent.Options
 	file          sink.FileOptions
 	cloudEvents   cloudevents.Options
+	otlp          otlp.Options
+	flags         *pflag.FlagSet
 	redact        []string
 	clusterName   string
 	imageUpdaters []string
@@ -31,8 +34,9 @@ type auditFlags struct {
 }
 
 func (f *auditFlags) bind(flags *pflag.FlagSet) {
+	f.flags = flags
 	flags.BoolVar(&f.required, "audit-required", false, "make every audit sink Closed: refuse sessions that cannot be recorded, and all sessions while the webhook is down")
-	flags.StringSliceVar(&f.closed, "audit-closed", nil, "audit sinks that are Closed: log, event, auditevent, file, cloudevents; the others are Open")
+	flags.StringSliceVar(&f.closed, "audit-closed", nil, "audit sinks that are Closed: log, event, auditevent, file, cloudevents, otlp; the others are Open")
 	flags.BoolVar(&f.allNamespaces, "audit-all-namespaces", false, "audit kube-system and the manager's own namespace too, whatever --namespace says")
 	flags.StringVar(&f.clusterName, "cluster-name", "", "name of this cluster, which every audit record then has as its field cluster")
 	flags.BoolVar(&f.log, "audit-log", true, "record sessions in the log")
@@ -54,9 +58,14 @@ func (f *auditFlags) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&f.cloudEvents.KeyFile, "audit-cloudevents-key-file", "", "file with the key of that certificate, in PEM")
 	flags.StringVar(&f.cloudEvents.CAFile, "audit-cloudevents-ca-file", "", "file with the authorities of the endpoint's certificate, in PEM (default: those of the system)")
 	flags.BoolVar(&f.nodeProxy, "audit-node-proxy", true, "record sessions through nodes/proxy, and with --enforce refuse them; false for platforms that let no webhook match nodes")
+	bindEndpoint(flags, otlpPrefix, "records", &f.otlp.Endpoint)
+	flags.StringVar(&f.otlp.Dir, otlpPrefix+"-dir", "", "folder of the queue on disk; by default records are sent at once")
+	flags.StringToStringVar(&f.otlp.Resource, otlpPrefix+"-resource", nil, "attributes of every record, such as k8s.cluster.name=prod")
 	flags.StringArrayVar(&f.imageUpdaters, "audit-image-updater", nil, "a user who may change the images of running Pods without a record or an access request, such as system:serviceaccount:NAMESPACE:NAME; repeatable")
 	flags.StringSliceVar(&f.redact, "audit-redact", audit.DefaultRedact, "patterns for the names of flags and variables whose values are redacted; empty for none")
 }
+
+const otlpPrefix = "audit-otlp"
 
 // options returns the options of the extension.
 func (f *auditFlags) options(cmd *cobra.Command) (audit.Options, error) {
@@ -83,6 +92,12 @@ func (f *auditFlags) options(cmd *cobra.Command) (audit.Options, error) {
 			return options, err
 		}
 		sinks = append(sinks, cloudevents.New(f.cloudEvents))
+	}
+	if err := checkEndpoint(f.flags, otlpPrefix, &f.otlp.Endpoint, "dir", "resource"); err != nil {
+		return options, err
+	}
+	if f.otlp.Endpoint.URL != "" {
+		sinks = append(sinks, otlp.New(f.otlp))
 	}
 	if len(sinks) == 0 {
 		return options, fmt.Errorf("%s: every audit sink is off; enable one", cmd.Name())

@@ -27,11 +27,13 @@ type operator struct {
 	access                access.Options
 	auditing              auditFlags
 	rules                 ruleFlags
+	tracing               tracing
 }
 
 func newOperator() *operator {
 	o := &operator{}
-	o.cmd = command.New("admitkit", o.addTo)
+	o.cmd = command.New("admitkit", o.addTo, command.WithOptions(o.tracing.start))
+	o.tracing.wrap(o.cmd)
 	flags := o.cmd.PersistentFlags()
 	flags.BoolVar(&o.withAudit, "audit", true, "record who accessed which Pod, by exec and every other way")
 	flags.BoolVar(&o.withAccess, "access", false, "grant requests for time-limited access; needs the CRDs of config/crd")
@@ -40,6 +42,7 @@ func newOperator() *operator {
 	flags.IntVar(&o.access.Workers, "access-workers", access.DefaultWorkers, "number of requests of each kind that are processed at a time")
 	o.auditing.bind(flags)
 	o.rules.bind(flags)
+	o.tracing.bind(flags)
 	return o
 }
 
@@ -87,7 +90,7 @@ func (o *operator) check() error {
 	if !o.withAudit && !o.withAccess {
 		return errors.New("--audit=false without --access: there is nothing to do; enable one of them")
 	}
-	var errs []error
+	errs := []error{o.tracing.check(o.cmd.PersistentFlags())}
 	o.cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
 		is := func(prefix string) bool { return strings.HasPrefix(f.Name, prefix) }
 		switch {

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/admitkit/admitkit/extension/otlp"
+	"github.com/admitkit/admitkit/manager"
+)
+
+// tracing sends spans to a collector, if the flags name one.
+type tracing struct {
+	endpoint otlp.Endpoint
+	ratio    float64
+
+	// What follows is set by start.
+	err      error
+	log      *zap.SugaredLogger
+	provider *sdktrace.TracerProvider
+}
+
+const tracesPrefix = "otlp-traces"
+
+func (t *tracing) bind(flags *pflag.FlagSet) {
+	bindEndpoint(flags, tracesPrefix, "a span of each admission and of each extension in it", &t.endpoint)
+	flags.Float64Var(&t.ratio, tracesPrefix+"-ratio", 1, "share of the admissions with spans, from 0 to 1, where the API server does not say which to trace")
+}
+
+// check names the flag that is wrong.
+func (t *tracing) check(flags *pflag.FlagSet) error {
+	if err := checkEndpoint(flags, tracesPrefix, &t.endpoint, "ratio"); err != nil {
+		return err
+	}
+	if !(t.ratio >= 0 && t.ratio <= 1) {
+		return fmt.Errorf("--%s-ratio: %v must be from 0 to 1", tracesPrefix, t.ratio)
+	}
+	return t.err
+}
+
+// start is called with the options of the manager, before they are used. check reports
+// what goes wrong.
+func (t *tracing) start(options *manager.Options) {
+	if t.endpoint.URL == "" || t.endpoint.Validate() != nil || t.provider != nil {
+		return
+	}
+	client := &spanClient{otlp.NewClient("traces", otlp.SignalTraces, t.endpoint)}
+	if err := client.Open(); err != nil {
+		t.err = fmt.Errorf("--%s-endpoint: %w", tracesPrefix, err)
+		return
+	}
+	t.log = options.Logger
+	// The SDK logs by itself what it cannot export; a trace that is lost harms nobody.
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		if t.log != nil {
+			t.log.Warnw("spans not delivered", "error", err)
+		}
+	}))
+	t.provider = sdktrace.NewTracerProvider(
+		sdktrace.WithBatcher(otlptrace.NewUnstarted(client)),
+		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(t.ratio))),
+		sdktrace.WithResource(ofThisProcess()),
+	)
+	options.Serving.TracerProvider = t.provider
+}
+
+// ofThisProcess are the attributes of the operator. OTEL_RESOURCE_ATTRIBUTES and
+// OTEL_SERVICE_NAME in the environment win.
+func ofThisProcess() *resource.Resource {
+	attributes := []attribute.KeyValue{attribute.String("service.name", "admitkit")}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		attributes = append(attributes, attribute.String("service.version", info.Main.Version))
+	}
+	if host, err := os.Hostname(); err == nil {
+		attributes = append(attributes, attribute.String("service.instance.id", host))
+	}
+	merged, err := resource.Merge(resource.NewSchemaless(attributes...), resource.Environment())
+	if err != nil { // two schemas: ours has none
+		return resource.NewSchemaless(attributes...)
+	}
+	return merged
+}
+
+// lastSpans bounds the export at the end.
+const lastSpans = 5 * time.Second
+
+// stop exports the spans that wait. It runs after the drain, whose requests have spans.
+func (t *tracing) stop(ctx context.Context) {
+	if t.provider == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpans)
+	defer cancel()
+	if err := t.provider.Shutdown(ctx); err != nil && t.log != nil {
+		t.log.Warnw("spans not delivered", "error", err)
+	}
+}
+
+// wrap has each subcommand stop the traces at its end.
+func (t *tracing) wrap(root *cobra.Command) {
+	for _, sub := range root.Commands() {
+		run := sub.RunE
+		sub.RunE = func(cmd *cobra.Command, args []string) error {
+			defer t.stop(cmd.Context())
+			return run(cmd, args)
+		}
+	}
+}
+
+// spanClient is a client of otlptrace. Those of opentelemetry-go link gRPC, with which the
+// operator is twice as large.
+type spanClient struct{ *otlp.Client }
+
+var _ otlptrace.Client = (*spanClient)(nil)
+
+// Start has nothing to do.
+func (*spanClient) Start(context.Context) error { return nil }
+
+// Stop closes the connections.
+func (c *spanClient) Stop(context.Context) error {
+	c.Close()
+	return nil
+}
+
+// UploadTraces sends spans. TracesData is ExportTraceServiceRequest on the wire.
+func (c *spanClient) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error {
+	request, err := proto.Marshal(&tracepb.TracesData{ResourceSpans: spans})
+	if err != nil {
+		return err
+	}
+	partial, err := c.Post(ctx, request)
+	if err == nil && (partial.Rejected > 0 || partial.Message != "") {
+		err = fmt.Errorf("the collector rejected %d spans: %s", partial.Rejected, partial.Message)
+	}
+	return err
+}
