@@ -82,6 +82,12 @@ figures: controlplane $(HELM) ## Every test in its long form; the figures go to 
 	{ echo "# $$(git describe --always --dirty --abbrev=12) $$(date -u +%Y-%m-%dT%H:%M:%SZ)"; grep '^FIGURE' bin/figures.log; } > bin/figures.txt; \
 	exit $$status
 
+.PHONY: otlp
+otlp: ## Send 10,000 records to a real OpenTelemetry collector that restarts (first time: 5 min)
+	@mkdir -p bin
+	go build -C hack/collector -ldflags="-s -w" -o $(CURDIR)/bin/collector .
+	ADMITKIT_COLLECTOR=$(CURDIR)/bin/collector go test $(RACE) -v -count=1 -run '^TestARealCollector' ./extension/audit/sink/otlp ./cmd/admitkit
+
 .PHONY: bench
 bench: $(BENCHSTAT) ## Compare with controller-runtime, side by side; writes docs/benchmarks.md (10 min)
 	@mkdir -p bin
@@ -182,7 +188,7 @@ generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Vet and lint, the import law included
 	$(GOLANGCI_LINT) run --allow-parallel-runners ./...
-	@for module in hack/controlplane hack/tools hack/image hack/helm testing/differential; do \
+	@for module in hack/controlplane hack/tools hack/image hack/helm hack/collector testing/differential; do \
 	  echo "linting $$module"; (cd $$module && $(GOLANGCI_LINT) run --allow-parallel-runners --config ../../.golangci.yml ./...) || exit 1; \
 	done
 
@@ -197,6 +203,7 @@ verify: generate ## Check that generated files are current and modules tidy
 	go -C hack/tools mod tidy -diff
 	go -C hack/image mod tidy -diff
 	go -C hack/helm mod tidy -diff
+	go -C hack/collector mod tidy -diff
 	go -C testing/differential mod tidy -diff
 	git diff --exit-code -- $(GENERATED)
 	@untracked=$$(git ls-files --others --exclude-standard -- $(GENERATED)); \
