@@ -26,6 +26,9 @@ import (
 type tracing struct {
 	endpoint otlp.Endpoint
 	ratio    float64
+	// serves is set for the subcommands that answer admissions. The others have no spans, and
+	// may not have the files of the endpoint.
+	serves bool
 
 	// What follows is set by start.
 	err      error
@@ -54,7 +57,7 @@ func (t *tracing) check(flags *pflag.FlagSet) error {
 // start is called with the options of the manager, before they are used. check reports
 // what goes wrong.
 func (t *tracing) start(options *manager.Options) {
-	if t.endpoint.URL == "" || t.endpoint.Validate() != nil || t.provider != nil {
+	if !t.serves || t.endpoint.URL == "" || t.endpoint.Validate() != nil || t.provider != nil {
 		return
 	}
 	client := &spanClient{otlp.NewClient("traces", otlp.SignalTraces, t.endpoint)}
@@ -109,11 +112,12 @@ func (t *tracing) stop(ctx context.Context) {
 	}
 }
 
-// wrap has each subcommand stop the traces at its end.
+// wrap tells which subcommand runs, and stops the traces at its end.
 func (t *tracing) wrap(root *cobra.Command) {
 	for _, sub := range root.Commands() {
 		run := sub.RunE
 		sub.RunE = func(cmd *cobra.Command, args []string) error {
+			t.serves = cmd.Name() == "start" || cmd.Name() == "serve"
 			defer t.stop(cmd.Context())
 			return run(cmd, args)
 		}

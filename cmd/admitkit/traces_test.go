@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -33,6 +34,7 @@ func traced(t *testing.T, args ...string) (*operator, *manager.Options, *observe
 	}
 	core, lines := observer.New(zap.InfoLevel)
 	options := &manager.Options{Logger: zap.New(core).Sugar()}
+	o.tracing.serves = true
 	o.tracing.start(options)
 	if err := o.tracing.check(o.cmd.PersistentFlags()); err != nil {
 		t.Fatal(err)
@@ -110,27 +112,47 @@ func TestSpansThatNobodyTakesAreSaidAndCountedButHoldNobodyUp(t *testing.T) {
 
 func TestFlagsOfACollectorThatAreWrongAreNamed(t *testing.T) {
 	for args, want := range map[string]string{
-		"--otlp-traces-endpoint=http://collector:4318":                            "--otlp-traces-endpoint: URL",
-		"--otlp-traces-endpoint=https://x --otlp-traces-token-file=/none":         "--otlp-traces-endpoint: TokenFile: open /none",
-		"--otlp-traces-endpoint=https://x --otlp-traces-ratio=2":                  "--otlp-traces-ratio: 2 must be from 0 to 1",
-		"--otlp-traces-ratio=0.5":                                                 "--otlp-traces-ratio has no effect without --otlp-traces-endpoint",
-		"--otlp-traces-insecure":                                                  "--otlp-traces-insecure has no effect without --otlp-traces-endpoint",
-		"--audit-otlp-dir=/queue":                                                 "--audit-otlp-dir has no effect without --audit-otlp-endpoint",
-		"--audit-otlp-ca-file=/ca":                                                "--audit-otlp-ca-file has no effect without --audit-otlp-endpoint",
-		"--audit-otlp-endpoint=collector":                                         `--audit-otlp-endpoint: URL "collector" must be such as`,
-		"--audit-otlp-endpoint=http://collector:4318":                             "--audit-otlp-endpoint: URL",
+		"--otlp-traces-endpoint=http://collector:4318":                                 "--otlp-traces-endpoint: URL",
+		"--otlp-traces-endpoint=https://x --otlp-traces-token-file=/none":              "--otlp-traces-endpoint: TokenFile: open /none",
+		"--otlp-traces-endpoint=https://x --otlp-traces-ratio=2":                       "--otlp-traces-ratio: 2 must be from 0 to 1",
+		"--otlp-traces-ratio=0.5":                                                      "--otlp-traces-ratio has no effect without --otlp-traces-endpoint",
+		"--otlp-traces-insecure":                                                       "--otlp-traces-insecure has no effect without --otlp-traces-endpoint",
+		"--audit-otlp-dir=/queue":                                                      "--audit-otlp-dir has no effect without --audit-otlp-endpoint",
+		"--audit-otlp-ca-file=/ca":                                                     "--audit-otlp-ca-file has no effect without --audit-otlp-endpoint",
+		"--audit-otlp-endpoint=collector":                                              `--audit-otlp-endpoint: URL "collector" must be such as`,
+		"--audit-otlp-endpoint=http://collector:4318":                                  "--audit-otlp-endpoint: URL",
 		"--audit=false --access --access-namespaces=a --audit-otlp-endpoint=https://x": "--audit-otlp-endpoint has no effect with --audit=false",
 	} {
 		o := newOperator()
 		if err := o.cmd.ParseFlags(strings.Fields(args)); err != nil {
 			t.Fatal(err)
 		}
+		o.tracing.serves = true
 		o.tracing.start(&manager.Options{})
 		_, err := o.extensions()
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", args, err, want)
 		}
 		o.tracing.stop(t.Context())
+	}
+}
+
+// Who writes the manifests does not have the files of the Pods.
+func TestManifestsNeedNoFilesOfACollector(t *testing.T) {
+	o := newOperator()
+	var out bytes.Buffer
+	o.cmd.SetOut(&out)
+	o.cmd.SetArgs([]string{
+		"manifests", "--image=x", "--leaf-secret-name=", "--otlp-traces-endpoint=https://x", "--otlp-traces-token-file=/none",
+		"--audit-otlp-endpoint=https://x", "--audit-otlp-ca-file=/none",
+	})
+	if err := o.cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, flag := range []string{"--otlp-traces-token-file=/none", "--audit-otlp-ca-file=/none"} {
+		if !strings.Contains(out.String(), flag) {
+			t.Errorf("the Pods do not have %s", flag)
+		}
 	}
 }
 

@@ -99,7 +99,9 @@ func TestWhileAFileCannotBeReadTheLastOneServes(t *testing.T) {
 	logs := otlp.NewLogs(otlp.LogOptions{Name: "torn", Endpoint: endpoint})
 	send(t, logs, "1")
 	write(t, token, nil)
-	c.set(func(_ http.ResponseWriter, r *http.Request, _ []string) bool { return r.Header.Get("Authorization") == "Bearer good" })
+	c.set(func(_ http.ResponseWriter, r *http.Request, _ []string) bool {
+		return r.Header.Get("Authorization") == "Bearer good"
+	})
 	send(t, logs, "2")
 	if got := strings.Join(c.ids(), " "); got != "1 2" {
 		t.Errorf("the collector has %s", got)
@@ -117,11 +119,11 @@ func TestAFileThatIsWrongFailsTheStart(t *testing.T) {
 		return filepath.Join(dir, name)
 	}
 	for want, endpoint := range map[string]otlp.Endpoint{
-		"Endpoint.TokenFile: open /none":                   {TokenFile: "/none"},
-		"Endpoint.TokenFile: " + dir + "/two must have one": {TokenFile: path("two", "a\nb")},
+		"Endpoint.TokenFile: open /none":                     {TokenFile: "/none"},
+		"Endpoint.TokenFile: " + dir + "/two must have one":  {TokenFile: path("two", "a\nb")},
 		"Endpoint.CAFile: " + dir + "/ca has no certificate": {CAFile: path("ca", "x")},
-		"Endpoint.CertFile " + dir + "/cert and KeyFile":    {CertFile: path("cert", "x"), KeyFile: path("key", "x")},
-		"is larger than 1048576 bytes":                     {CAFile: path("large", strings.Repeat("x", 1<<20+1))},
+		"Endpoint.CertFile " + dir + "/cert and KeyFile":     {CertFile: path("cert", "x"), KeyFile: path("key", "x")},
+		"is larger than 1048576 bytes":                       {CAFile: path("large", strings.Repeat("x", 1<<20+1))},
 	} {
 		endpoint.URL = "https://127.0.0.1:1"
 		mgr, _, _ := host(t)

@@ -42,7 +42,7 @@ func NewQueue(fs afero.Fs, dir string, most int) *Queue {
 }
 
 const (
-	itemSuffix   = ".json"
+	itemSuffix    = ".json"
 	partialSuffix = ".partial"
 )
 
