@@ -132,6 +132,8 @@ func TestTheChartRefusesToWatchItsOwnNamespaceWhereItsProgramWould(t *testing.T)
 		`{audit: {log: {failurePolicy: Closed, enabled: false}}}`:                                                   false,
 		`{audit: {cloudEvents: {failurePolicy: Closed}}}`:                                                           false,
 		`{audit: {cloudEvents: {failurePolicy: Closed, url: "https://siem.example.com"}}}`:                          true,
+		`{audit: {otlp: {failurePolicy: Closed}}}`:                                                                  false,
+		`{audit: {otlp: {failurePolicy: Closed, endpoint: "https://collector:4318"}}}`:                              true,
 		`{audit: {touchedPods: {evictAfter: 1h}, objects: {enabled: true}}}`:                                        false,
 		`{image: {repository: example.com/stamp}, audit: {enabled: false, required: true}, failurePolicy: Fail}`:    false,
 	} {

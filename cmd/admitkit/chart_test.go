@@ -43,14 +43,18 @@ audit:
   objects: {enabled: true, failurePolicy: Closed, deletableBy: ['Doe, "Jane"']}
   file: {enabled: true, volume: {persistentVolumeClaim: {claimName: audit}}}
   cloudEvents: {url: "https://siem.example.com", tokenSecret: {name: siem}, queue: {enabled: true}, failurePolicy: Closed}
+  otlp: {endpoint: "https://collector:4318", tokenSecret: {name: siem}, tlsSecret: {name: otlp}, caSecret: {name: ca}, queue: {enabled: true}, failurePolicy: Closed, resource: {k8s.cluster.name: "prod, 1"}}
   redact: [password]
+tracing: {endpoint: "http://collector:4318", insecure: true, ratio: 0.5}
 `,
 	"every sink, split": `
 audit:
   objects: {enabled: true}
   file: {enabled: true}
   cloudEvents: {url: "https://siem.example.com", tokenSecret: {name: siem}, queue: {enabled: true}}
+  otlp: {endpoint: "https://collector:4318", tokenSecret: {name: siem}, queue: {enabled: true}}
 split: {enabled: true}
+tracing: {endpoint: "https://collector:4318", tokenSecret: {name: siem}, caSecret: {name: ca}, tlsSecret: {name: otlp}}
 `,
 	"access only":              `{audit: {enabled: false}, access: {enabled: true, namespaces: [apps]}}`,
 	"access only, split":       `{audit: {enabled: false}, access: {enabled: true, namespaces: [apps]}, split: {enabled: true}}`,
@@ -343,6 +347,8 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{audit: {enabeld: false}}`:                                         "at '/audit': additional properties 'enabeld' not allowed",
 		`{audit: {log: {failurePolicy: open}}}`:                             "at '/audit/log/failurePolicy': value must be one of 'Open', 'Closed'",
 		`{audit: {cloudEvents: {url: "http://siem"}}}`:                      "at '/audit/cloudEvents/url'",
+		`{audit: {otlp: {endpoint: "collector:4318"}}}`:                     "at '/audit/otlp/endpoint'",
+		`{tracing: {ratio: 2}}`:                                             "at '/tracing/ratio'",
 		`{access: {retention: 1d}}`:                                         "at '/access/retention'",
 		`{replicas: 0}`:                                                     "at '/replicas': minimum: got 0, want 1",
 		`{image: {digest: latest}}`:                                         "at '/image/digest'",
@@ -628,7 +634,10 @@ func TestWhatRecordsHasTheVolumesAndTheTokenOfTheSinksAndNothingElseHas(t *testi
 		}
 		var want []string
 		if name := object.GetName(); name == "rel-admitkit" || name == "rel-admitkit-reconciler" {
-			want = []string{"audit", "queue", "cloudevents-token", "/audit", "/queue", "/cloudevents", "/cloudevents/token"}
+			want = []string{"audit", "queue", "cloudevents-token", "otlp-queue", "otlp", "/audit", "/queue", "/cloudevents", "/otlp-queue", "/otlp", "/cloudevents/token"}
+			if name == "rel-admitkit" { // only servers have spans
+				want = []string{"audit", "queue", "cloudevents-token", "otlp-queue", "otlp", "traces", "/audit", "/queue", "/cloudevents", "/otlp-queue", "/otlp", "/traces", "/cloudevents/token"}
+			}
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s has %q, want %q", object.GetName(), got, want)

@@ -69,7 +69,7 @@ spec:
   restartPolicy: Never
   {{- end }}
   {{- $context := deepCopy $values.podSecurityContext }}
-  {{- if and (include "admitkit.volumes" (dict "values" $values "records" $records)) (not (hasKey $context "fsGroup")) }}
+  {{- if and (include "admitkit.volumes" (dict "values" $values "records" $records "serves" $serves)) (not (hasKey $context "fsGroup")) }}
   {{- /* That of the image, which is to write to the volumes. */}}
   {{- $_ := set $context "fsGroup" 65532 }}
   {{- end }}
@@ -160,11 +160,11 @@ spec:
     securityContext:
       {{- toYaml . | nindent 6 }}
     {{- end }}
-    {{- with include "admitkit.volumeMounts" (dict "values" $values "records" $records) }}
+    {{- with include "admitkit.volumeMounts" (dict "values" $values "records" $records "serves" $serves) }}
     volumeMounts:
     {{- . | nindent 4 }}
     {{- end }}
-  {{- with include "admitkit.volumes" (dict "values" $values "records" $records) }}
+  {{- with include "admitkit.volumes" (dict "values" $values "records" $records "serves" $serves) }}
   volumes:
   {{- . | nindent 2 }}
   {{- end }}
@@ -194,9 +194,37 @@ spec:
 {{- if and $audit.cloudEvents.url $audit.cloudEvents.tokenSecret.name }}
 - {name: cloudevents-token, mountPath: /cloudevents, readOnly: true}
 {{- end }}
+{{- if and $audit.otlp.endpoint $audit.otlp.queue.enabled }}
+- {name: otlp-queue, mountPath: /otlp-queue}
+{{- end }}
+{{- if and $audit.otlp.endpoint (include "admitkit.otlpSources" $audit.otlp) }}
+- {name: otlp, mountPath: /otlp, readOnly: true}
+{{- end }}
+{{- end }}
+{{- if and .serves .values.tracing.endpoint (include "admitkit.otlpSources" .values.tracing) }}
+- {name: traces, mountPath: /traces, readOnly: true}
 {{- end }}
 {{- with .values.extraVolumeMounts }}
 {{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The files of a collector's credentials. */}}
+{{- define "admitkit.otlpSources" -}}
+{{- with .tokenSecret }}
+{{- if .name }}
+- secret: {name: {{ .name | quote }}, items: [{key: {{ .key | quote }}, path: token}]}
+{{- end }}
+{{- end }}
+{{- with .caSecret }}
+{{- if .name }}
+- secret: {name: {{ .name | quote }}, items: [{key: {{ .key | quote }}, path: ca.crt}]}
+{{- end }}
+{{- end }}
+{{- with .tlsSecret }}
+{{- if .name }}
+- secret: {name: {{ .name | quote }}, items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]}
+{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -220,6 +248,26 @@ spec:
     - key: {{ .tokenSecret.key | quote }}
       path: token
 {{- end }}
+{{- end }}
+{{- if and $audit.otlp.endpoint $audit.otlp.queue.enabled }}
+- name: otlp-queue
+  {{- toYaml ($audit.otlp.queue.volume | default (dict "emptyDir" dict)) | nindent 2 }}
+{{- end }}
+{{- if $audit.otlp.endpoint }}
+{{- with include "admitkit.otlpSources" $audit.otlp }}
+- name: otlp
+  projected:
+    sources:
+    {{- . | nindent 4 }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and .serves .values.tracing.endpoint }}
+{{- with include "admitkit.otlpSources" .values.tracing }}
+- name: traces
+  projected:
+    sources:
+    {{- . | nindent 4 }}
 {{- end }}
 {{- end }}
 {{- with .values.extraVolumes }}

@@ -96,6 +96,17 @@
 {{- end }}
 {{- end }}
 {{- end }}
+{{- with .otlp }}
+{{- if .endpoint }}
+{{- include "admitkit.otlpEnv" (dict "prefix" "ADMITKIT_AUDIT_OTLP" "folder" "/otlp" "endpoint" .) }}
+{{- if .resource }}
+- {name: ADMITKIT_AUDIT_OTLP_RESOURCE, value: {{ include "admitkit.pairs" .resource | quote }}}
+{{- end }}
+{{- if .queue.enabled }}
+- {name: ADMITKIT_AUDIT_OTLP_DIR, value: /otlp-queue}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- with .enforcement }}
 {{- if .enabled }}
 - {name: ADMITKIT_ENFORCE, value: "true"}
@@ -116,6 +127,12 @@
 {{- end }}
 {{- end }}
 {{- end }}
+{{- with .Values.tracing }}
+{{- if .endpoint }}
+{{- include "admitkit.otlpEnv" (dict "prefix" "ADMITKIT_OTLP_TRACES" "folder" "/traces" "endpoint" .) }}
+- {name: ADMITKIT_OTLP_TRACES_RATIO, value: {{ .ratio | quote }}}
+{{- end }}
+{{- end }}
 - {name: ADMITKIT_ACCESS, value: {{ .Values.access.enabled | quote }}}
 {{- with .Values.access }}
 {{- if .enabled }}
@@ -128,6 +145,33 @@
 {{- end }}
 {{- end -}}
 
+{{/* The variables of a collector. Takes prefix, folder and endpoint. The files are mounted where they are needed. */}}
+{{- define "admitkit.otlpEnv" -}}
+{{- with .endpoint }}
+- {name: {{ $.prefix }}_ENDPOINT, value: {{ .endpoint | quote }}}
+- {name: {{ $.prefix }}_INSECURE, value: {{ .insecure | quote }}}
+{{- if .tokenSecret.name }}
+- {name: {{ $.prefix }}_TOKEN_FILE, value: {{ $.folder }}/token}
+{{- end }}
+{{- if .caSecret.name }}
+- {name: {{ $.prefix }}_CA_FILE, value: {{ $.folder }}/ca.crt}
+{{- end }}
+{{- if .tlsSecret.name }}
+- {name: {{ $.prefix }}_CERT_FILE, value: {{ $.folder }}/tls.crt}
+- {name: {{ $.prefix }}_KEY_FILE, value: {{ $.folder }}/tls.key}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* A map as the program reads it from one variable. */}}
+{{- define "admitkit.pairs" -}}
+{{- $pairs := list -}}
+{{- range $key, $value := . -}}
+{{- $pairs = append $pairs (printf "%s=%s" $key $value) -}}
+{{- end -}}
+{{- include "admitkit.csv" $pairs -}}
+{{- end -}}
+
 {{/* The sinks that are on and Closed. */}}
 {{- define "admitkit.closedSinks" -}}
 {{- $closed := list -}}
@@ -136,6 +180,7 @@
 {{- if and .objects.enabled (eq .objects.failurePolicy "Closed") }}{{ $closed = append $closed "auditevent" }}{{ end -}}
 {{- if and .file.enabled (eq .file.failurePolicy "Closed") }}{{ $closed = append $closed "file" }}{{ end -}}
 {{- if and .cloudEvents.url (eq .cloudEvents.failurePolicy "Closed") }}{{ $closed = append $closed "cloudevents" }}{{ end -}}
+{{- if and .otlp.endpoint (eq .otlp.failurePolicy "Closed") }}{{ $closed = append $closed "otlp" }}{{ end -}}
 {{- join "," $closed -}}
 {{- end -}}
 
@@ -181,8 +226,8 @@
 {{- if and .audit.enabled .audit.enforcement.enabled (not .access.enabled) -}}
 {{- fail "audit.enforcement.enabled: needs access.enabled, since nobody could ask for a session otherwise" -}}
 {{- end -}}
-{{- if and .audit.enabled (not (or .audit.log.enabled .audit.event.enabled .audit.objects.enabled .audit.file.enabled .audit.cloudEvents.url)) -}}
-{{- fail "audit: every sink is off; set audit.log.enabled, event, objects, file or audit.cloudEvents.url, or audit.enabled to false" -}}
+{{- if and .audit.enabled (not (or .audit.log.enabled .audit.event.enabled .audit.objects.enabled .audit.file.enabled .audit.cloudEvents.url .audit.otlp.endpoint)) -}}
+{{- fail "audit: every sink is off; set audit.log.enabled, event, objects, file, audit.cloudEvents.url or audit.otlp.endpoint, or audit.enabled to false" -}}
 {{- end -}}
 {{- if and .audit.enabled .audit.log.enabled (eq .logLevel "error") (or .audit.required (eq .audit.log.failurePolicy "Closed")) -}}
 {{- fail "logLevel: error leaves out what audit.log records, and Closed it would refuse every session; set logLevel to info, or audit.log.enabled to false" -}}
