@@ -27,7 +27,7 @@ HELM := $(TOOLS)/helm
 RELEASE_TOOLS := $(TOOLS)/goreleaser $(TOOLS)/syft $(TOOLS)/validate-krew-manifest
 
 # What make generate writes.
-GENERATED := testing/fakes config/crd api examples/preview/v1 examples/preview/crd docs/api.txt docs/options.md docs/metrics.md docs/security.md docs/access.md docs/audit/rights.md charts/admitkit/README.md charts/admitkit/files
+GENERATED := testing/fakes config/crd api examples/preview/v1 examples/preview/crd examples/alarm/v1 examples/alarm/v2 examples/alarm/crd docs/api.txt docs/options.md docs/metrics.md docs/security.md docs/access.md docs/audit/rights.md charts/admitkit/README.md charts/admitkit/files
 
 .PHONY: help
 help: ## List the targets

@@ -465,3 +465,25 @@ func costguardDeniesWhatCostsTooMuch(t *testing.T, e *example) {
 	e.create(t, workloads[0])
 	denies(t, e.kube.Create(t.Context(), workloads[1]), "request 50 CPUs; the budget is 8, the limit 16")
 }
+
+func alarmsHaveTwoVersions(t *testing.T, e *example) {
+	e.start(t)
+	alarm := e.samples(t, "alarm.yaml")[0].(*unstructured.Unstructured)
+	e.create(t, alarm)
+	stored := &unstructured.Unstructured{}
+	stored.SetAPIVersion("alarm.example.com/v2")
+	stored.SetKind("Alarm")
+	if err := e.kube.Get(t.Context(), client.ObjectKeyFromObject(alarm), stored); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "spec in v2", stored.Object["spec"], any(map[string]any{"hour": int64(7), "minute": int64(30), "message": "Get up"}))
+	stored.Object["spec"].(map[string]any)["snooze"] = int64(5)
+	if err := e.kube.Update(t.Context(), stored); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.kube.Get(t.Context(), client.ObjectKeyFromObject(alarm), alarm); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "spec in v1", alarm.Object["spec"], any(map[string]any{"time": "07:30", "text": "Get up"}))
+	expect(t, "annotations in v1", alarm.GetAnnotations()["alarm.example.com/snooze"], "5")
+}

@@ -61,13 +61,14 @@ var programs = map[string]func(*testing.T, *example){
 	"podlogger":       podloggerLogsEvents,
 	"costguard":       costguardDeniesWhatCostsTooMuch,
 	"preview":         previewRunsUntilItsTimeIsOver,
+	"alarm":           alarmsHaveTwoVersions,
 }
 
 // The tests of this package share one real API server.
 var cluster *controlplane.ControlPlane
 
 func TestMain(m *testing.M) {
-	os.Exit(testkit.Main(m, controlplane.Options{CRDPaths: []string{"backup/crd.yaml", "preview/crd"}}, func(c *controlplane.ControlPlane) error {
+	os.Exit(testkit.Main(m, controlplane.Options{CRDPaths: []string{"alarm/crd", "backup/crd.yaml", "preview/crd"}}, func(c *controlplane.ControlPlane) error {
 		cluster = c
 		return nil
 	}))

@@ -11,6 +11,7 @@
 //     Extension answers Pod admissions with a response of its own, a Watcher sees
 //     Pod events, a Reconciler is a controller. A [Composite] has parts, each of
 //     any form.
+//   - [Converter] converts the objects of a custom resource between its versions.
 //   - [Scope] says which admissions reach a handler. Its zero value means Pods, on
 //     CREATE, in the watched namespace, which is the manager's Namespace option.
 //   - [Request] is the admission at hand: who asks, what the object was before, and

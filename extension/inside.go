@@ -73,6 +73,14 @@ func (inside) Watched(w *KindWatcher) (value any, scope WatchScope, object clien
 	return w.value, w.scope, w.object
 }
 
+func (inside) ConverterCRD(c *Converter) string { return c.crd }
+
+func (inside) EachVersion(c *Converter, each func(name string, typ reflect.Type, toHub, fromHub func(from, to client.Object) error)) {
+	for _, v := range c.versions {
+		each(v.name, v.typ, v.toHub, v.fromHub)
+	}
+}
+
 func (inside) Warnings(r *Request) []string                  { return slices.Clone(r.warnings) }
 func (inside) AuditAnnotations(r *Request) map[string]string { return maps.Clone(r.audit) }
 

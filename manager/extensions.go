@@ -3,12 +3,14 @@ package manager
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/admitkit/admitkit/internal/host"
 )
 
 // AddExtension adds an extension: an [extension.Extension], [extension.Watcher],
-// [extension.Reconciler], [extension.Composite] or [*extension.Handler], or a value
+// [extension.Reconciler], [extension.Composite], [*extension.Handler] or
+// [*extension.Converter], or a value
 // that is several of these. One type cannot be both an Extension and a Watcher,
 // because both have a method Handle: make it a Composite of two parts. Handlers
 // with the same scope run in the order in which they were added.
@@ -33,7 +35,7 @@ func (m *Manager) addExtension(e any) error {
 	if err != nil {
 		return err
 	}
-	if len(parts.Handlers) > 0 {
+	if len(parts.Handlers)+len(parts.Converters) > 0 {
 		if err := m.options.callable(); err != nil {
 			return fmt.Errorf("%T: %w", e, err)
 		}
@@ -50,6 +52,9 @@ func (m *Manager) addExtension(e any) error {
 	defer m.mu.Unlock()
 	if m.started {
 		return fmt.Errorf("%T: the manager has started", e)
+	}
+	if err := host.CheckConverters(slices.Concat(m.parts.Converters, parts.Converters)); err != nil {
+		return err
 	}
 	m.parts.Append(parts)
 	return nil

@@ -76,9 +76,15 @@ func (h *health) handler(checks map[string]healthz.Checker) http.Handler {
 const checkTimeout = 800 * time.Millisecond
 
 // addChecks makes readiness depend on everything that an admission needs.
-func (m *Manager) addChecks(kube ctrlmanager.Manager, source certs.Source) error {
+// r is nil in a process that does not register.
+func (m *Manager) addChecks(kube ctrlmanager.Manager, source certs.Source, r *registration.Registration) error {
 	checks := map[string]healthz.Checker{
-		"certificate": m.certificateTrusted(source),
+		"certificate": m.certificateTrusted(source, r),
+	}
+	if r != nil && r.Conversions != nil {
+		// A CustomResourceDefinition that goes later takes its objects with it: no reason
+		// to take the webhooks out of service.
+		checks["conversion"] = func(*http.Request) error { return r.Conversions.Check() }
 	}
 	if *m.options.RegisterWebHook {
 		checks["registration"] = m.notSuperseded
@@ -115,13 +121,13 @@ func (m *Manager) cachesSynced(kube ctrlmanager.Manager) healthz.Checker {
 // certificateTrusted checks the leaf against the bundle that API servers use. If the
 // bundle cannot be read now, the last one that was read counts: an API server that is
 // away for a moment must not make every replica unready at once.
-func (m *Manager) certificateTrusted(source certs.Source) healthz.Checker {
+func (m *Manager) certificateTrusted(source certs.Source, r *registration.Registration) healthz.Checker {
 	var mu sync.Mutex
 	var known [][]byte
 	return func(req *http.Request) error {
 		mu.Lock()
 		defer mu.Unlock()
-		bundles, err := m.trustedBundles(req.Context(), source)
+		bundles, err := m.trustedBundles(req.Context(), source, r)
 		if err == nil {
 			known = bundles
 		} else if known == nil {
@@ -138,14 +144,19 @@ func (m *Manager) certificateTrusted(source certs.Source) healthz.Checker {
 
 // trustedBundles reads the bundles in the live configurations. A server without the
 // right to do so uses the bundle that the registrar wrote, after reading it there.
-func (m *Manager) trustedBundles(ctx context.Context, source certs.Source) ([][]byte, error) {
-	if !*m.options.RegisterWebHook {
+func (m *Manager) trustedBundles(ctx context.Context, source certs.Source, r *registration.Registration) ([][]byte, error) {
+	if r == nil {
 		bundle, err := source.Bundle()
 		return [][]byte{bundle}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	return registration.Bundles(ctx, m.clients.admissionregistration.RESTClient(), m.options.configurationName())
+	converting := r.Conversions.Bundles()
+	if len(r.Webhooks) == 0 {
+		return converting, nil
+	}
+	bundles, err := registration.Bundles(ctx, m.clients.admissionregistration.RESTClient(), m.options.configurationName())
+	return append(bundles, converting...), err
 }
 
 func (m *Manager) verifyLeaf(source certs.Source, bundle []byte) error {

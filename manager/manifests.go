@@ -54,11 +54,11 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 	}
 	i.addNamespace()
 	i.addOwn(func(object client.Object) bool { return !definesKind(object) })
-	if len(webhooks) > 0 {
+	if m.answers(webhooks) {
 		i.addRegistrar()
 	}
 	apart := !m.once().empty() && m.options.Watching.ReconcilerUser == ""
-	if serves := len(webhooks) > 0; serves || !m.everywhere().empty() {
+	if serves := m.answers(webhooks); serves || !m.everywhere().empty() {
 		if err := i.addServer(serves, apart); err != nil {
 			return nil, err
 		}
@@ -68,7 +68,7 @@ func (m *Manager) Manifests(options InstallOptions) (*Installation, error) {
 			return nil, err
 		}
 	}
-	i.addNetwork(len(webhooks) > 0)
+	i.addNetwork(m.answers(webhooks))
 	if err := i.checkNames(); err != nil {
 		return nil, err
 	}
@@ -150,8 +150,13 @@ func (i *installer) addNamespace() {
 func (i *installer) addRegistrar() {
 	name := i.install.Name + "-registrar"
 	i.addServiceAccount(name)
-	i.addClusterRole(name, name, rule("admissionregistration.k8s.io", []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"},
-		[]string{"get", "list", "watch", "create", "patch", "update", "delete"}, i.options.configurationName()))
+	cluster := []rbacv1.PolicyRule{rule("admissionregistration.k8s.io", []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"},
+		[]string{"get", "list", "watch", "create", "patch", "update", "delete"}, i.options.configurationName())}
+	if crds := i.conversions().Names(); len(crds) > 0 {
+		// It needs no list: it watches each by its name.
+		cluster = append(cluster, rule(crdResource.Group, []string{crdResource.Resource}, []string{"get", "watch", "patch"}, crds...))
+	}
+	i.addClusterRole(name, name, cluster...)
 	rules := []rbacv1.PolicyRule{rule("", []string{"events"}, []string{"create"})}
 	if *i.options.Registration.Probe {
 		// The probe is a dry run and stores no ConfigMap.

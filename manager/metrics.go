@@ -24,6 +24,10 @@ var (
 		Name: "admitkit_scope_unserved_resources",
 		Help: "1 for a resource of a webhook's scope for which no admission comes, because the API server does not serve it.",
 	}, []string{"webhook", "resource"})
+	conversionRegistered = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "admitkit_conversion_registered",
+		Help: "1 if the CustomResourceDefinition names this installation as its converter, with the present CA.",
+	}, []string{"crd"})
 	lastError = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "admitkit_last_error_timestamp_seconds",
 		Help: "Time of the last failure of the upkeep, in seconds since the epoch, by part.",
@@ -54,7 +58,7 @@ var (
 func init() {
 	info := buildinfo.Get()
 	buildInfo.WithLabelValues(info.Admitkit, info.Program, info.Version, info.Commit, info.GoVersion).Set(1)
-	metrics.Registry.MustRegister(buildInfo, registrationRepairs, scopeUnserved, lastError, watcherEvents, watcherDropped, watcherRelists, watcherPanics, watcherQueue)
+	metrics.Registry.MustRegister(buildInfo, registrationRepairs, scopeUnserved, conversionRegistered, lastError, watcherEvents, watcherDropped, watcherRelists, watcherPanics, watcherQueue)
 }
 
 // addProcessMetrics adds the metrics of the process and of the Go runtime, unless

@@ -95,8 +95,10 @@ func (m *Manager) probeFailed() func(error) {
 	}
 }
 
-// probes reports whether this process probes: the one that registers does.
-func (m *Manager) probes() bool { return *m.options.RegisterWebHook && *m.options.Registration.Probe }
+// probes reports whether this process probes: the one that registers webhooks does.
+func (m *Manager) probes() bool {
+	return *m.options.RegisterWebHook && *m.options.Registration.Probe && len(m.parts.Handlers) > 0
+}
 
 func (m *Manager) probe(r *registration.Registration) func(context.Context) error {
 	return func(ctx context.Context) error {

@@ -18,6 +18,9 @@ func (m *Manager) RegisterExtensions(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("manager: %w", err)
 	}
+	if err := u.registration.Conversions.Check(); err != nil {
+		return fmt.Errorf("manager: %w; or keep the registrar running (KeepRegistered, `register --stay`), which waits for it", err)
+	}
 	// What it finds is logged; it is no reason not to have registered.
 	_, _ = m.tellUnserved(ctx, u.registration.Webhooks, map[unserved]bool{})
 	return nil
@@ -54,7 +57,7 @@ func (m *Manager) keepRegistered(ctx context.Context) error {
 	group.Go(func() error {
 		u, err := m.registerOnce(ctx)
 		if err == nil {
-			err = m.addChecks(kube, u.source)
+			err = m.addChecks(kube, u.source, u.registration)
 		}
 		if err != nil {
 			return err

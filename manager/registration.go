@@ -24,6 +24,11 @@ func (m *Manager) webhooks() ([]*webhook.Webhook, error) {
 	})
 }
 
+// answers reports whether a server is needed: for webhooks or for conversions.
+func (m *Manager) answers(webhooks []*webhook.Webhook) bool {
+	return len(webhooks)+len(m.parts.Converters) > 0
+}
+
 // protected returns the namespaces without which there is no cluster or no manager.
 func (m *Manager) protected() []string {
 	return []string{m.options.WebhookNamespace, metav1.NamespaceSystem, "kube-node-lease"}
@@ -42,6 +47,7 @@ func (m *Manager) registration(webhooks []*webhook.Webhook) *registration.Regist
 		Annotations: o.Registration.Annotations,
 		Owner:       o.Registration.Owner,
 		Webhooks:    webhooks,
+		Conversions: m.conversions(),
 		Target: registration.Target{
 			ServiceName: o.ServiceName, ServiceNamespace: o.WebhookNamespace, ServicePort: o.Serving.ServicePort,
 			Host: o.Serving.AdvertiseHost, Port: o.Port,
@@ -78,6 +84,7 @@ func (m *Manager) checkOwner(ctx context.Context, r *registration.Registration) 
 // reconcileRegistration repairs the webhook configurations, and logs and counts
 // what it repaired.
 func (m *Manager) reconcileRegistration(ctx context.Context, r *registration.Registration, bundle func(context.Context) ([]byte, error)) (changed bool, err error) {
+	before := r.Conversions.States()
 	repairs, err := r.Reconcile(ctx, m.clients.admissionregistration.RESTClient(), bundle)
 	for _, repair := range repairs {
 		registrationRepairs.WithLabelValues(repair.Kind).Inc()
@@ -89,6 +96,7 @@ func (m *Manager) reconcileRegistration(ctx context.Context, r *registration.Reg
 		m.options.Logger.Infow("webhooks registered", "object", repair.Object, "reason", repair.Kind, "detail", repair.Detail, "times", times, "webhooks", len(r.Webhooks))
 		m.event("Registered", repairText(repair, times))
 	}
+	m.tellConversions(before, r.Conversions.States())
 	m.tellSuperseded(err)
 	if err != nil && ctx.Err() == nil {
 		lastError.WithLabelValues("registration").SetToCurrentTime()

@@ -19,7 +19,7 @@ import (
 type serving struct {
 	*upkeep
 	webhooks []*webhook.Webhook
-	server   *webhook.Server // nil if there are no webhooks
+	server   *webhook.Server // nil if there are neither webhooks nor conversions
 	port     net.Listener    // nil unless Options.Port is FreePort
 	// readsSynced waits for the cache of what extensions read.
 	readsSynced func(context.Context) bool
@@ -32,7 +32,7 @@ const replicaSpread = 500 * time.Millisecond
 // of certificates. What it takes is free again when run ends.
 func (m *Manager) newServing(ctx, run context.Context, webhooks []*webhook.Webhook) (*serving, error) {
 	s := &serving{upkeep: &upkeep{Manager: m}, webhooks: webhooks}
-	if len(webhooks) == 0 {
+	if !m.answers(webhooks) {
 		return s, nil
 	}
 	if err := m.guardOwnPods(webhooks); err != nil {
@@ -74,7 +74,7 @@ func (s *serving) takePort(run context.Context) error {
 
 // listen adds the handlers and the readiness checks, and takes the port.
 func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
-	if len(s.webhooks) == 0 {
+	if !s.answers(s.webhooks) {
 		return nil
 	}
 	o, log := &s.options, s.options.Logger.Desugar()
@@ -93,13 +93,16 @@ func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
 	for _, w := range s.webhooks {
 		s.server.Register(w.Path(), w.Handler(handling))
 	}
+	for _, c := range s.parts.Converters {
+		s.server.Register(webhook.ConversionPath(c.CRD), webhook.ConversionHandler(c, handling))
+	}
 	others := webhook.OtherRevisions(s.webhooks, handling)
 	s.server.Register(webhook.MutatingPath, others)
 	s.server.Register(webhook.ValidatingPath, others)
 	if *o.Registration.Probe {
 		s.server.Register(registration.ProbePath, registration.ProbeHandler())
 	}
-	if err := errors.Join(kube.AddReadyzCheck("webhook", s.server.StartedChecker()), s.addChecks(kube, s.source)); err != nil {
+	if err := errors.Join(kube.AddReadyzCheck("webhook", s.server.StartedChecker()), s.addChecks(kube, s.source, s.registration)); err != nil {
 		return err
 	}
 	return s.server.Listen(ctx)
@@ -180,7 +183,7 @@ func (s *serving) keepUp(ctx, serveCtx context.Context) error {
 		return errors.Join(err, s.server.Close())
 	}
 	if s.options.Registration.UnregisterOnStop {
-		return s.removeRegistration(serveCtx)
+		return errors.Join(s.removeRegistration(serveCtx), s.releaseConversions(serveCtx))
 	}
 	return nil
 }

@@ -31,6 +31,10 @@ import (
 // match. Then the failed Removers run once more, and their errors are returned. The
 // Secrets and the Lease come last.
 //
+// The conversion stanza of a CustomResourceDefinition with several versions stays: without
+// it, writes in other versions than the stored one would lose fields. Until another
+// installation takes it, such requests fail. Remove it yourself if you know better.
+//
 // It can be repeated until it returns no error.
 func (m *Manager) UnregisterExtensions(ctx context.Context) error {
 	if err := errors.Join(m.unregister(ctx), m.problems()); err != nil {
@@ -73,7 +77,7 @@ func (m *Manager) unregister(ctx context.Context) error {
 		return errors.Join(err, unregistered)
 	}
 	_, err = m.remove(ctx, failed)
-	return errors.Join(err, m.removeObjects(ctx))
+	return errors.Join(err, m.releaseConversions(ctx), m.removeObjects(ctx))
 }
 
 // repairTime is more than a manager that still runs needs to repair a webhook

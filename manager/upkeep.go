@@ -32,8 +32,11 @@ func (u *upkeep) run(ctx context.Context) error {
 		}
 		return err
 	}
-	close(u.ready)
 	var group errgroup.Group
+	group.Go(func() error {
+		u.announce(ctx)
+		return nil
+	})
 	if u.registration != nil && u.probes() {
 		group.Go(func() error {
 			u.prober.run(ctx, u.probe(u.registration), func() { notify(trigger) }, u.probeFailed())
@@ -56,6 +59,20 @@ func (u *upkeep) repairLater(trigger chan<- struct{}) (stop func() bool) {
 	due := time.AfterFunc(time.Hour, func() { notify(trigger) })
 	u.registration.Later = func(wait time.Duration) { due.Reset(wait) }
 	return due.Stop
+}
+
+// announce makes the manager ready when it is registered, which may wait for
+// CustomResourceDefinitions.
+func (u *upkeep) announce(ctx context.Context) {
+	var conversions *registration.Conversions
+	if u.registration != nil {
+		conversions = u.registration.Conversions
+	}
+	select {
+	case <-ctx.Done():
+	case <-conversions.Applied():
+		close(u.ready)
+	}
 }
 
 // runSource runs the source until ctx ends. Watches trigger its checks.
@@ -88,6 +105,9 @@ func (u *upkeep) watches() []watched {
 	if u.registration != nil {
 		client, name := u.clients.admissionregistration, u.options.configurationName()
 		all = append(all, watched{name, client.MutatingWebhookConfigurations().Watch}, watched{name, client.ValidatingWebhookConfigurations().Watch})
+		for _, crd := range u.registration.Conversions.Names() {
+			all = append(all, watched{crd, u.watchCRD})
+		}
 	}
 	return all
 }

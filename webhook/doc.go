@@ -6,6 +6,8 @@
 // webhook's handlers in order, each on the object as the ones before left it;
 // the difference becomes one JSON patch (RFC 6902); the answer goes back.
 //
+// A [ConversionHandler] answers the API server's ConversionReviews on the same server.
+//
 // [Group] turns handlers into webhooks: those with equal scopes share one.
 // Package registration makes the cluster's configuration objects from the same
 // webhooks, so that paths and names agree, also between two processes.

@@ -71,23 +71,27 @@ type HandlerOptions struct {
 	OnStep func(Step)
 }
 
+func (o *HandlerOptions) setDefaults() {
+	if o.Scheme == nil {
+		o.Scheme = clientgoscheme.Scheme
+	}
+	if o.MaxBodyBytes == 0 {
+		o.MaxBodyBytes = DefaultMaxBodyBytes
+	}
+	if o.MaxInFlight == 0 {
+		o.MaxInFlight = DefaultMaxInFlight
+	}
+	if o.Memory == nil {
+		o.Memory = NewMemory(0)
+	}
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+}
+
 // Handler returns the HTTP handler of the webhook's Path.
 func (w *Webhook) Handler(options HandlerOptions) http.Handler {
-	if options.Scheme == nil {
-		options.Scheme = clientgoscheme.Scheme
-	}
-	if options.MaxBodyBytes == 0 {
-		options.MaxBodyBytes = DefaultMaxBodyBytes
-	}
-	if options.MaxInFlight == 0 {
-		options.MaxInFlight = DefaultMaxInFlight
-	}
-	if options.Memory == nil {
-		options.Memory = NewMemory(0)
-	}
-	if options.Logger == nil {
-		options.Logger = zap.NewNop()
-	}
+	options.setDefaults()
 	name := w.label()
 	log, tracer := options.Logger.With(zap.String("webhook", w.Name)), newTracer(options.TracerProvider)
 	handlers, meters := make([]*host.Handler, len(w.Handlers)), make([]*meter, len(w.Handlers))
@@ -128,7 +132,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.serve(w,
 
 // serve answers a request by a chain.
 func (h *handler) serve(w http.ResponseWriter, r *http.Request, chain *chain) {
-	ctx, span := h.tracer.receive(r.Context(), r, h.name)
+	ctx, span := h.tracer.receive(r.Context(), r, "admission "+h.name)
 	e := &exchange{handler: h, chain: chain, w: w, request: unread, span: span, began: time.Now(), connection: connectionFrom(ctx)}
 	e.share = share{memory: h.memory, owner: e, stranger: e.connection.isStranger()}
 	body, err := readReview(w, r, h.maxBodyBytes, &e.share)

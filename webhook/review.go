@@ -27,12 +27,17 @@ func badRequest(code int, format string, args ...any) error {
 // readReview reads the body, of at most limit bytes, of an HTTP request that may be
 // an AdmissionReview.
 func readReview(w http.ResponseWriter, r *http.Request, limit int64, share *share) ([]byte, error) {
+	return readJSON(w, r, "an AdmissionReview", limit, share)
+}
+
+// readJSON is readReview for a review of any kind, which what names.
+func readJSON(w http.ResponseWriter, r *http.Request, what string, limit int64, share *share) ([]byte, error) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		return nil, badRequest(http.StatusMethodNotAllowed, "method %s: an AdmissionReview is sent by POST", r.Method)
+		return nil, badRequest(http.StatusMethodNotAllowed, "method %s: %s is sent by POST", r.Method, what)
 	}
 	if contentType := r.Header.Get("Content-Type"); !isJSON(contentType) {
-		return nil, badRequest(http.StatusUnsupportedMediaType, "content type %q: an AdmissionReview is sent as application/json", contentType)
+		return nil, badRequest(http.StatusUnsupportedMediaType, "content type %q: %s is sent as application/json", contentType, what)
 	}
 	return readBody(w, r, limit, share)
 }

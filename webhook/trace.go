@@ -45,12 +45,12 @@ func (s span) end(result result, err error) {
 
 // receive begins the span of a request, as a child of the API server's span if it
 // sends one (W3C Trace Context).
-func (t tracer) receive(ctx context.Context, r *http.Request, webhook string) (context.Context, span) {
+func (t tracer) receive(ctx context.Context, r *http.Request, name string) (context.Context, span) {
 	if t.Tracer == nil {
 		return ctx, span{}
 	}
 	ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
-	ctx, s := t.Start(ctx, "admission "+webhook, trace.WithSpanKind(trace.SpanKindServer))
+	ctx, s := t.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer))
 	return ctx, span{s}
 }
 

@@ -31,6 +31,8 @@ var inside = bridge.Inside.(interface {
 	Admit(h *extension.Handler) func(context.Context, runtime.Object, *extension.Request) error
 	Respond(h *extension.Handler) func(context.Context, runtime.Object, *extension.Request) admission.Response
 	Watched(w *extension.KindWatcher) (value any, scope extension.WatchScope, object client.Object)
+	ConverterCRD(c *extension.Converter) string
+	EachVersion(c *extension.Converter, each func(name string, typ reflect.Type, toHub, fromHub func(from, to client.Object) error))
 	Warnings(r *extension.Request) []string
 	AuditAnnotations(r *extension.Request) map[string]string
 	DenialReason(err error) (reason string, denied bool)

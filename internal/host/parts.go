@@ -19,6 +19,7 @@ type Parts struct {
 	Reconcilers []extension.Reconciler
 	Removers    []extension.Remover
 	Recorders   []extension.Recorder
+	Converters  []*Converter
 
 	entitled []entitled
 	// registered are the values that have their manager.
@@ -64,6 +65,7 @@ func (p *Parts) Append(other Parts) {
 		p.addRemover(r)
 	}
 	p.Recorders = append(p.Recorders, other.Recorders...)
+	p.Converters = append(p.Converters, other.Converters...)
 	p.entitled = append(p.entitled, other.entitled...)
 }
 
@@ -83,6 +85,9 @@ func (p *Parts) add(e any, mgr extension.Manager, depth int) error {
 		if err := checkWatcher(w); err != nil {
 			return err
 		}
+	}
+	if c, ok := e.(*extension.Converter); ok {
+		return p.addConverter(c)
 	}
 	before := len(p.Handlers)
 	known := p.addForms(e, mgr)
@@ -174,7 +179,7 @@ func (p *Parts) addRemover(r extension.Remover) {
 
 // Empty reports whether there is nothing to run.
 func (p *Parts) Empty() bool {
-	return len(p.Handlers)+len(p.Watchers)+len(p.Reconcilers)+len(p.Recorders) == 0
+	return len(p.Handlers)+len(p.Watchers)+len(p.Reconcilers)+len(p.Recorders)+len(p.Converters) == 0
 }
 
 // Register gives the handlers and recorders their manager.
@@ -290,7 +295,7 @@ var forms = []reflect.Type{
 	reflect.TypeFor[extension.Reconciler](), reflect.TypeFor[extension.Composite](),
 }
 
-var handler = reflect.TypeFor[extension.Handler]()
+var handler, converter = reflect.TypeFor[extension.Handler](), reflect.TypeFor[extension.Converter]()
 
 const handleSignatures = "an Extension has Handle(context.Context, extension.Manager, *corev1.Pod, admission.Request) admission.Response, " +
 	"a Watcher has Handle(context.Context, extension.Manager, watch.Event)"
@@ -298,7 +303,7 @@ const handleSignatures = "an Extension has Handle(context.Context, extension.Man
 // unknownForm returns an error that says why a value is in no form, and what to do.
 func unknownForm(e any) error {
 	typ := reflect.TypeOf(e)
-	if typ == handler || typ.Kind() != reflect.Pointer && slices.ContainsFunc(forms, reflect.PointerTo(typ).Implements) {
+	if typ == handler || typ == converter || typ.Kind() != reflect.Pointer && slices.ContainsFunc(forms, reflect.PointerTo(typ).Implements) {
 		return fmt.Errorf("%T is not an extension, but *%T is: pass a pointer", e, e)
 	}
 	if method, hint := nearest(typ); hint != "" {

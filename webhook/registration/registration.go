@@ -16,7 +16,8 @@
 // Read registration.go first; then desired.go, difference.go and client.go: what the
 // objects should be, what is wrong with them, and how they are written; selector.go and
 // patience.go: what others may add, and how often to repair what they may not. probe.go
-// asks whether API servers call the webhooks.
+// asks whether API servers call the webhooks. conversion.go registers what converts custom
+// resources, in the objects that define them.
 package registration
 
 import (
@@ -88,6 +89,8 @@ type Registration struct {
 	Owner *metav1.OwnerReference
 	// Webhooks are the entries. A kind without entries has no object.
 	Webhooks []*webhook.Webhook
+	// Conversions are the conversion stanzas that are registered, too. Default: none.
+	Conversions *Conversions
 	// ProbeNamespace is the manager's own namespace. [Registration.Probe] probes there,
 	// by an entry of its own. Default: no such entry.
 	ProbeNamespace string
@@ -197,6 +200,7 @@ func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface,
 		}
 		lives[i] = live
 	}
+	crds, unread := r.readCRDs(ctx, client)
 	pem, err := bundle(ctx)
 	if err != nil {
 		return nil, err
@@ -231,7 +235,11 @@ func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface,
 	if later > 0 && r.Later != nil {
 		r.Later(later)
 	}
-	return repairs, nil
+	if unread != nil {
+		return repairs, unread
+	}
+	converted, err := r.reconcileCRDs(ctx, client, crds, pem, look)
+	return append(repairs, converted...), err
 }
 
 // due returns the first cause for a write now, or how long to put the write off.
@@ -249,8 +257,8 @@ func (r *Registration) due(res resource, causes []cause, wanted string) (first c
 	return cause{}, wait
 }
 
-// Check returns an error that wraps ErrForeign if either object belongs to another
-// installation.
+// Check returns an error that wraps ErrForeign if either object, or a conversion, belongs to
+// another installation.
 func (r *Registration) Check(ctx context.Context, client rest.Interface) error {
 	for _, res := range resources {
 		live, err := get(ctx, client, res, r.Name)
@@ -258,6 +266,15 @@ func (r *Registration) Check(ctx context.Context, client rest.Interface) error {
 			return err
 		}
 		if err := r.check(res, live); err != nil {
+			return err
+		}
+	}
+	crds, err := r.readCRDs(ctx, client)
+	if err != nil {
+		return err
+	}
+	for name, live := range crds {
+		if err := r.checkCRD(name, live); err != nil {
 			return err
 		}
 	}

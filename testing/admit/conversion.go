@@ -1,0 +1,126 @@
+package admit
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/webhook"
+)
+
+// Convert converts an object to another version, the one that into is of, by the same
+// ConversionReview that an API server sends. It ends the test if that fails.
+func Convert(t testing.TB, c *extension.Converter, from, into client.Object) {
+	t.Helper()
+	opened := open(t, c)
+	if err := convert(opened, from, into); err != nil {
+		t.Fatalf("admit: %v", err)
+	}
+}
+
+// RoundTrip tests that a conversion loses nothing. It converts each object to each other
+// version and back, and calls [testing.TB.Errorf] with the difference if that is another
+// object. Give it objects with a value in every field, of every version.
+func RoundTrip(t testing.TB, c *extension.Converter, objects ...client.Object) {
+	t.Helper()
+	opened := open(t, c)
+	if len(objects) == 0 {
+		t.Fatalf("admit: RoundTrip needs an object of each version of %s", opened.CRD)
+	}
+	for _, object := range objects {
+		from := versionOf(opened, object)
+		for _, other := range opened.Versions {
+			if other == from {
+				continue
+			}
+			there, back := other.New(), object.DeepCopyObject().(client.Object)
+			reflect.ValueOf(back).Elem().SetZero()
+			err := convert(opened, object, there)
+			if err == nil {
+				err = convert(opened, there, back)
+			}
+			if err != nil {
+				t.Errorf("%s: %v", opened.CRD, err)
+				continue
+			}
+			if difference := cmp.Diff(object, back, cmpopts.EquateEmpty(), cmpopts.IgnoreTypes(metav1.TypeMeta{})); difference != "" {
+				t.Errorf("%s %s is another one after it was %s (-before +after):\n%s", opened.CRD, object.GetName(), other.Name, difference)
+			}
+		}
+	}
+}
+
+func open(t testing.TB, c *extension.Converter) *host.Converter {
+	t.Helper()
+	opened, err := host.OpenConverter(c)
+	if err != nil {
+		t.Fatalf("admit: %v", err)
+	}
+	return opened
+}
+
+// versionOf returns the version of an object: of its apiVersion or, without one, of its
+// type.
+func versionOf(c *host.Converter, object client.Object) *host.ConverterVersion {
+	_, name, _ := strings.Cut(object.GetObjectKind().GroupVersionKind().GroupVersion().String(), "/")
+	for _, v := range c.Versions {
+		if v.Name == name || name == "" && v.Type == reflect.TypeOf(object) {
+			return v
+		}
+	}
+	return nil
+}
+
+// convert sends a review to the converter.
+func convert(c *host.Converter, from, into client.Object) error {
+	is, wanted := versionOf(c, from), versionOf(c, into)
+	if is == nil || wanted == nil {
+		return fmt.Errorf("the converter of %s has no version for a %T or a %T: it has %s; an object without a Go type needs its apiVersion", c.CRD, from, into, strings.Join(c.Names(), ", "))
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(from)
+	if err != nil {
+		return err
+	}
+	content["apiVersion"] = c.Group + "/" + is.Name
+	if content["kind"] == nil {
+		content["kind"] = reflect.TypeOf(from).Elem().Name()
+	}
+	body, err := json.Marshal(map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
+		"request": map[string]any{"uid": "admit", "desiredAPIVersion": c.Group + "/" + wanted.Name, "objects": []any{content}},
+	})
+	if err != nil {
+		return err
+	}
+	request := httptest.NewRequest(http.MethodPost, webhook.ConversionPath(c.CRD), bytes.NewReader(body))
+	request.Header.Set("Content-Type", "application/json")
+	answer := httptest.NewRecorder()
+	webhook.ConversionHandler(c, webhook.HandlerOptions{}).ServeHTTP(answer, request)
+	var review struct {
+		Response struct {
+			ConvertedObjects []json.RawMessage `json:"convertedObjects"`
+			Result           metav1.Status     `json:"result"`
+		} `json:"response"`
+		Message string `json:"message"`
+	}
+	if err := json.Unmarshal(answer.Body.Bytes(), &review); err != nil {
+		return err
+	}
+	if len(review.Response.ConvertedObjects) != 1 {
+		return fmt.Errorf("from %s to %s: %s%s", is.Name, wanted.Name, review.Response.Result.Message, review.Message)
+	}
+	return json.Unmarshal(review.Response.ConvertedObjects[0], into)
+}

@@ -1,0 +1,26 @@
+package admit_test
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/admitkit/admitkit/examples/alarm/v1"
+	v2 "github.com/admitkit/admitkit/examples/alarm/v2"
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/testing/admit"
+)
+
+func TestARoundTripThatLosesSomethingFails(t *testing.T) {
+	forgets := extension.Converting("alarms.alarm.example.com", "v2", extension.Between("v1",
+		func(from *v1.Alarm, to *v2.Alarm) error { to.Spec.Message = from.Spec.Text; return nil },
+		func(from *v2.Alarm, to *v1.Alarm) error { to.Spec.Text = from.Spec.Message; return nil }))
+	named := metav1.ObjectMeta{Name: "early"}
+	v := &verdict{TB: t}
+	admit.RoundTrip(v, forgets, &v2.Alarm{ObjectMeta: named, Spec: v2.AlarmSpec{Hour: 7, Message: "Get up"}})
+	if len(v.errors) != 1 || !strings.Contains(v.errors[0], "early is another one after it was v1") || !strings.Contains(v.errors[0], "Hour") {
+		t.Errorf("got the errors %q", v.errors)
+	}
+	admit.RoundTrip(t, forgets, &v2.Alarm{ObjectMeta: named, Spec: v2.AlarmSpec{Message: "Get up"}})
+}
