@@ -196,8 +196,13 @@ lint: $(GOLANGCI_LINT) ## Vet and lint, the import law included
 fmt: $(GOLANGCI_LINT) ## Format the code
 	$(GOLANGCI_LINT) fmt ./...
 
+.PHONY: apidiff
+apidiff: ## Compare the public API with that of the last release
+	go -C hack/tools test ./apidiff
+	go run -C hack/tools ./apidiff -dir $(CURDIR)
+
 .PHONY: verify
-verify: generate ## Check that generated files are current and modules tidy
+verify: generate apidiff ## Check that generated files are current, modules tidy and incompatible changes named
 	go mod tidy -diff
 	go -C hack/controlplane mod tidy -diff
 	go -C hack/tools mod tidy -diff

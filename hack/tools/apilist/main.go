@@ -14,10 +14,11 @@ import (
 	"fmt"
 	"go/types"
 	"os"
-	"slices"
 	"strings"
 
 	"golang.org/x/tools/go/packages"
+
+	"github.com/admitkit/admitkit/hack/tools/public"
 )
 
 func main() {
@@ -51,17 +52,11 @@ func list(dir string) ([]string, error) {
 		if p.Module == nil {
 			return nil, errors.New("package " + p.PkgPath + " is in no module")
 		}
-		if path := strings.TrimPrefix(p.PkgPath, p.Module.Path+"/"); isPublic(p.Name, path) {
+		if path := strings.TrimPrefix(p.PkgPath, p.Module.Path+"/"); public.Is(p.Name, path) {
 			lines = append(lines, listPackage(path, p.Types)...)
 		}
 	}
 	return lines, nil
-}
-
-// isPublic: of what is generated, the fakes follow the interfaces, and the deep
-// copies the types.
-func isPublic(name, path string) bool {
-	return name != "main" && !slices.Contains(strings.Split(path, "/"), "internal") && path != "testing/fakes" && !strings.HasPrefix(path, "examples")
 }
 
 func listPackage(path string, p *types.Package) []string {
