@@ -36,7 +36,7 @@ func nanoseconds(t time.Time) uint64 {
 	if t.IsZero() {
 		return 0
 	}
-	return uint64(max(0, t.UnixNano())) //nolint:gosec // not negative
+	return uint64(max(0, t.UnixNano()))
 }
 
 // valid returns text that protobuf accepts.
