@@ -818,10 +818,10 @@ split: {enabled: true, registrar: `+registrar+`}
 
 func TestTheCRDsComeWithWhatNeedsThem(t *testing.T) {
 	for values, want := range map[string]int{
-		"": 0, "access: {enabled: true, namespaces: [apps]}": 4, "audit: {objects: {enabled: true}}": 1,
-		"{access: {enabled: true, namespaces: [apps]}, audit: {objects: {enabled: true}}}":                         5,
+		"": 0, "access: {enabled: true, namespaces: [apps]}": 5, "audit: {objects: {enabled: true}}": 1,
+		"{access: {enabled: true, namespaces: [apps]}, audit: {objects: {enabled: true}}}":                         6,
 		"{access: {enabled: true, namespaces: [apps]}, audit: {objects: {enabled: true}}, crds: {enabled: false}}": 0,
-		"{access: {enabled: true, namespaces: [apps]}, audit: {enabled: false, objects: {enabled: true}}}":         4,
+		"{access: {enabled: true, namespaces: [apps]}, audit: {enabled: false, objects: {enabled: true}}}":         5,
 	} {
 		count := 0
 		for _, object := range objectsOf(t, render(t, values)) {

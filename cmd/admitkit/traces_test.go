@@ -143,7 +143,7 @@ func TestManifestsNeedNoFilesOfACollector(t *testing.T) {
 	var out bytes.Buffer
 	o.cmd.SetOut(&out)
 	o.cmd.SetArgs([]string{
-		"manifests", "--image=x", "--leaf-secret-name=", "--otlp-traces-endpoint=https://x", "--otlp-traces-token-file=/none",
+		"manifests", "--image=x", "--webhook-namespace=admitkit-system", "--leaf-secret-name=", "--otlp-traces-endpoint=https://x", "--otlp-traces-token-file=/none",
 		"--audit-otlp-endpoint=https://x", "--audit-otlp-ca-file=/none",
 	})
 	if err := o.cmd.ExecuteContext(t.Context()); err != nil {

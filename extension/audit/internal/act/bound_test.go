@@ -43,7 +43,7 @@ func TestNoPartOfARecordIsLong(t *testing.T) {
 	}
 	a := &act.Act{}
 	fill(reflect.ValueOf(&a.Record).Elem(), strings.Repeat("x", 100<<10))
-	a.Record.ID, a.Record.Amends, a.Record.Flags = "id", "", nil // what audit writes itself
+	a.Record.ID, a.Record.Amends, a.Record.Cluster, a.Record.Flags = "id", "", "", nil // what audit writes itself
 	a.Record.Way, a.Record.Verb, a.Record.Decision, a.Record.Rule = v1alpha1.WayExec, "connect", v1alpha1.AuditAllowed, ""
 	record := redactor.Record(a)
 	text, err := json.Marshal(record)
