@@ -60,7 +60,7 @@ func (f *auditFlags) bind(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.nodeProxy, "audit-node-proxy", true, "record sessions through nodes/proxy, and with --enforce refuse them; false for platforms that let no webhook match nodes")
 	bindEndpoint(flags, otlpPrefix, "records", &f.otlp.Endpoint)
 	flags.StringVar(&f.otlp.Dir, otlpPrefix+"-dir", "", "folder of the queue on disk; by default records are sent at once")
-	flags.StringToStringVar(&f.otlp.Resource, otlpPrefix+"-resource", nil, "attributes of every record, such as k8s.cluster.name=prod")
+	flags.StringToStringVar(&f.otlp.Resource, otlpPrefix+"-resource", nil, "attributes of every record, such as deployment.environment.name=prod")
 	flags.StringArrayVar(&f.imageUpdaters, "audit-image-updater", nil, "a user who may change the images of running Pods without a record or an access request, such as system:serviceaccount:NAMESPACE:NAME; repeatable")
 	flags.StringSliceVar(&f.redact, "audit-redact", audit.DefaultRedact, "patterns for the names of flags and variables whose values are redacted; empty for none")
 }

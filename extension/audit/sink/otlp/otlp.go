@@ -92,6 +92,7 @@ func attributes(r *v1alpha1.AuditRecord) (all []attribute.KeyValue) {
 	text("user.name", r.User.Username)
 	text("user.id", r.User.UID)
 	list("admitkit.user.groups", r.User.Groups)
+	text("k8s.cluster.name", r.Cluster)
 	text("k8s.namespace.name", r.Namespace)
 	text("k8s.pod.name", r.Pod)
 	text("k8s.pod.uid", string(r.PodUID))

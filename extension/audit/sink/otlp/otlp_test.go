@@ -44,6 +44,7 @@ func TestARecordBecomesALogRecord(t *testing.T) {
 		t.Errorf("%v: sent for a dry run: %+v", err, got)
 	}
 	record.DryRun = false
+	record.Cluster = "prod"
 	record.Flags = []v1alpha1.AuditFlag{v1alpha1.FlagBreakGlass}
 	record.AccessRequest = &v1alpha1.AuditAccessRequest{Kind: "ExecAccessRequest", Name: "fix"}
 	if err := logs.Write(t.Context(), record); err != nil || len(got) != 1 {
@@ -58,7 +59,7 @@ func TestARecordBecomesALogRecord(t *testing.T) {
 		attributes = append(attributes, pair.Key+"="+value)
 	}
 	want := []string{
-		"log.record.uid=1", "user.name=alice", "k8s.namespace.name=shop", "k8s.pod.name=web", "process.command_args=,ls,-la",
+		"log.record.uid=1", "user.name=alice", "k8s.cluster.name=prod", "k8s.namespace.name=shop", "k8s.pod.name=web", "process.command_args=,ls,-la",
 		"admitkit.audit.way=pods/exec", "admitkit.audit.verb=connect", "admitkit.audit.decision=Allowed",
 		"admitkit.audit.access_request=ExecAccessRequest/fix", "admitkit.audit.flags=,BreakGlass",
 	}
