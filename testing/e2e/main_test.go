@@ -122,7 +122,7 @@ func connect() error {
 	return err
 }
 
-// cleanUp uninstalls the releases and deletes the namespaces that this run or an
+// cleanUp uninstalls the releases with their CRDs and deletes the namespaces that this run or an
 // earlier one created.
 func cleanUp(ctx context.Context) error {
 	err := uninstallAll(ctx)
@@ -134,7 +134,7 @@ func cleanUp(ctx context.Context) error {
 	for _, namespace := range namespaces.Items {
 		deleting.Go(func() error { return deleteNamespace(ctx, namespace.Name) })
 	}
-	return errors.Join(err, deleting.Wait())
+	return errors.Join(err, deleting.Wait(), removeCRDs(ctx))
 }
 
 // namespace creates a namespace with the restricted Pod Security Standard, unless an

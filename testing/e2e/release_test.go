@@ -125,6 +125,17 @@ func uninstallAll(ctx context.Context) error {
 	return group.Wait()
 }
 
+// removeCRDs removes what an uninstall keeps: the CRDs, and with them the records.
+func removeCRDs(ctx context.Context) error {
+	names := make([]string, len(releases))
+	for i, r := range releases {
+		names[i] = r.name
+	}
+	selector := fmt.Sprintf("app.kubernetes.io/part-of=admitkit,app.kubernetes.io/instance in (%s)", strings.Join(names, ","))
+	_, err := command(ctx, adminKubeconfig, "kubectl", "delete", "crd", "--selector", selector, "--timeout", "1m")
+	return err
+}
+
 // replicas returns the Pods that serve.
 func (r release) replicas(ctx context.Context) ([]corev1.Pod, error) {
 	deployment, err := r.server(ctx)

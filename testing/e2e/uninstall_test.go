@@ -23,7 +23,7 @@ import (
 
 // admitkit is uninstalled while it is in use: access is granted and a session is
 // open.
-func TestAnUninstallLeavesNothingAndNobodyInside(t *testing.T) {
+func TestAnUninstallLeavesRecordsAloneAndNobodyInside(t *testing.T) {
 	s := openShop(t)
 	ctx := t.Context()
 	execs, pods := s.access(t, "exec", "web", "1h"), s.access(t, "pod", "debug", "1h")
@@ -35,26 +35,42 @@ func TestAnUninstallLeavesNothingAndNobodyInside(t *testing.T) {
 	if err := uninstallAll(ctx); err != nil {
 		t.Fatal(err)
 	}
-	// The garbage collector removes dependents a little later. The test reports what is
-	// left below.
-	var left []string
-	_ = testkit.Poll(ctx, 30*time.Second, "nothing is left", func(context.Context) error {
-		if left = ours(t); len(left) > 0 {
-			return errors.New("not yet")
-		}
-		return nil
-	})
-	testkit.Figure("uninstall.left", float64(len(left)), "objects")
-	for _, object := range left {
-		t.Errorf("left behind: %s", object)
+	// The chart keeps the CRDs, and with them who had access.
+	if record := "execaccessrequests " + s.namespace; !slices.ContainsFunc(ours(t), func(object string) bool { return strings.HasPrefix(object, record) }) {
+		t.Error("no record is left")
 	}
+	nothingIsLeft(t, "but CRDs and records", func(object string) bool {
+		return strings.HasPrefix(object, "customresourcedefinitions ") || strings.HasPrefix(object, "apiservices ") || strings.HasPrefix(object, "access") || strings.HasPrefix(object, "podaccess") ||
+			strings.HasPrefix(object, "execaccess") || strings.HasPrefix(object, "auditevents ")
+	})
 	session.ended(t, began)
+	if err := removeCRDs(ctx); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Figure("uninstall.left", float64(nothingIsLeft(t, "", func(string) bool { return false })), "objects")
 	s.mayNotExec(t, execs.PodName)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "after", Namespace: s.namespace}, Spec: restricted("sleep", "86400")}
 	if err := admin.Create(ctx, pod); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Succeeds(t, 30*time.Second, "a new Pod runs", running(client.ObjectKeyFromObject(pod)))
+}
+
+// nothingIsLeft waits until nothing of ours is left but what is kept, since the garbage
+// collector removes dependents a little later. It returns how much is.
+func nothingIsLeft(t *testing.T, but string, kept func(string) bool) int {
+	t.Helper()
+	var left []string
+	_ = testkit.Poll(t.Context(), 30*time.Second, "nothing is left "+but, func(context.Context) error {
+		if left = slices.DeleteFunc(ours(t), kept); len(left) > 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	for _, object := range left {
+		t.Errorf("left behind: %s", object)
+	}
+	return len(left)
 }
 
 // ours lists the objects of every kind that are admitkit's by a label, a name or
