@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -105,7 +104,7 @@ func ofMyDecision(ctx context.Context, cl client.Client, objects []client.Object
 			continue
 		}
 		if _, known := may[namespace]; !known {
-			if may[namespace], err = mayDecide(ctx, cl, namespace); err != nil {
+			if may[namespace], err = mayCreate(ctx, cl, "accessdecisions", namespace); err != nil {
 				return nil, explained(err)
 			}
 		}
@@ -114,17 +113,6 @@ func ofMyDecision(ctx context.Context, cl client.Client, objects []client.Object
 		}
 	}
 	return found, nil
-}
-
-// mayDecide asks the API server whether the current user may create decisions.
-func mayDecide(ctx context.Context, cl client.Client, namespace string) (bool, error) {
-	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: namespace, Verb: "create", Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Resource: "accessdecisions",
-		},
-	}}
-	err := cl.Create(ctx, review)
-	return review.Status.Allowed, err
 }
 
 // story tells what has happened to a request, as far as it says itself: when, and what.

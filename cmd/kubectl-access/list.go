@@ -157,7 +157,7 @@ func usable(ctx context.Context, cl client.Client, templates []client.Object, on
 		}
 		at := place{object.GetNamespace(), kindOf(object)}
 		if _, known := may[at]; !known {
-			if may[at], err = mayCreate(ctx, cl, at.kind, at.namespace); err != nil {
+			if may[at], err = mayCreate(ctx, cl, at.kind.resource, at.namespace); err != nil {
 				return nil, explained(err)
 			}
 		}
@@ -181,11 +181,12 @@ func mayUse(config *v1alpha1.AccessConfig, me authenticationv1.UserInfo, onBehal
 	return slices.Contains(users, me.Username) || slices.ContainsFunc(me.Groups, func(group string) bool { return slices.Contains(groups, group) })
 }
 
-// mayCreate asks the API server whether the current user may make requests of a kind.
-func mayCreate(ctx context.Context, cl client.Client, k *kind, namespace string) (bool, error) {
+// mayCreate asks the API server whether the current user may create objects of a resource
+// of ours.
+func mayCreate(ctx context.Context, cl client.Client, resource, namespace string) (bool, error) {
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: namespace, Verb: "create", Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Resource: k.resource,
+			Namespace: namespace, Verb: "create", Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Resource: resource,
 		},
 	}}
 	err := cl.Create(ctx, review)
