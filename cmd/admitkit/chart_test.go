@@ -69,6 +69,11 @@ tracing: {endpoint: "https://collector:4318", tokenSecret: {name: siem}, caSecre
 access: {enabled: true, namespaces: ["*"]}
 audit: {enforcement: {enabled: true, exemptUsers: ["Doe, Jane"], exemptGroups: [sre, oncall], commands: ["tar cf - ..."], forbidTTY: true}}
 `,
+	"TLS of its own": `
+tolerateSelectorTerms: [control-plane=true, kubernetes.azure.com/managedby=aks]
+tls: {minVersion: "1.2", cipherSuites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256], clientCA: {configMap: clients, names: ["Doe, Jane", kube-apiserver]}}
+split: {enabled: true}
+`,
 	"marks":     `{audit: {touchedPods: {mark: true}}}`,
 	"evictions": `{audit: {touchedPods: {evictAfter: 1h, maxEvictAfter: 4h}}, leaderElection: false}`,
 	"a namespace": `
@@ -382,6 +387,9 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{serviceAccount: {name: a, registrarName: a}, split: {enabled: true}}`: "each process needs a ServiceAccount of its own",
 		`{serviceAccount: {create: false, name: a, registrarName: b}, split: {enabled: true}, audit: {objects: {enabled: true}}}`:     "serviceAccount.reconcilerName: required",
 		`{serviceAccount: {name: a, registrarName: b, reconcilerName: b}, split: {enabled: true}, audit: {objects: {enabled: true}}}`: "a, b, b: with split.enabled each process needs",
+		`{tls: {minVersion: "1.1"}}`:                                        "at '/tls/minVersion'",
+		`{tls: {clientCA: {names: [kube-apiserver]}}}`:                    "tls.clientCA.names: needs tls.clientCA.configMap",
+		`{tolerateSelectorTerms: ["a=b,c"]}`:                              "at '/tolerateSelectorTerms/0'",
 		`{extraObjects: [1]}`:                                             "at '/extraObjects/0'",
 		`{networkPolicy: {apiServers: [10.0.0.10]}}`:                      "at '/networkPolicy/apiServers/0'",
 		`{networkPolicy: {apiServers: [10.0.0.256/32]}}`:                  "at '/networkPolicy/apiServers/0'",
@@ -882,4 +890,31 @@ func weight(t *testing.T, object metav1.Object) int {
 		t.Errorf("%T %s: %v", object, object.GetName(), err)
 	}
 	return weight
+}
+
+// The others listen for nobody whose certificate these settings are about.
+func TestOnlyServersHaveTheTLSSettingsOfTheValues(t *testing.T) {
+	for name, pod := range podsOf(t, variants["TLS of its own"]) {
+		container := &pod.Spec.Containers[0]
+		var got []string
+		for _, argument := range container.Args {
+			if flag, _, _ := strings.Cut(argument, "="); slices.Contains([]string{"--tls-min-version", "--tls-cipher-suites", "--client-ca", "--client-names", "--tolerate-selector-terms"}, flag) {
+				got = append(got, argument)
+			}
+		}
+		for _, mount := range container.VolumeMounts {
+			got = append(got, mount.MountPath)
+		}
+		for _, volume := range pod.Spec.Volumes {
+			got = append(got, volume.ConfigMap.Name)
+		}
+		want := []string{"--tolerate-selector-terms=control-plane=true,kubernetes.azure.com/managedby=aks"}
+		if name == "rel-admitkit" {
+			want = append(want, "--tls-min-version=1.2", "--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "--client-ca=/clients/ca.crt",
+				`--client-names="Doe, Jane","kube-apiserver"`, "/clients", "clients")
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s has %q, want %q", name, got, want)
+		}
+	}
 }

@@ -118,6 +118,9 @@ spec:
     args:
     {{- toYaml .args | nindent 4 }}
     {{- include "admitkit.args" .root | nindent 4 }}
+    {{- with and $serves (include "admitkit.tlsArgs" .root) }}
+    {{- . | nindent 4 }}
+    {{- end }}
     env:
     - name: POD_NAME
       valueFrom:
@@ -204,6 +207,9 @@ spec:
 {{- if and .serves .values.tracing.endpoint (include "admitkit.otlpSources" .values.tracing) }}
 - {name: traces, mountPath: /traces, readOnly: true}
 {{- end }}
+{{- if and .serves .values.tls.clientCA.configMap }}
+- {name: clients, mountPath: /clients, readOnly: true}
+{{- end }}
 {{- with .values.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
@@ -269,6 +275,11 @@ spec:
     sources:
     {{- . | nindent 4 }}
 {{- end }}
+{{- end }}
+{{- $clients := .values.tls.clientCA }}
+{{- if and .serves $clients.configMap }}
+- name: clients
+  configMap: {name: {{ $clients.configMap | quote }}, items: [{key: {{ $clients.key | quote }}, path: ca.crt}]}
 {{- end }}
 {{- with .values.extraVolumes }}
 {{ toYaml . }}

@@ -25,6 +25,9 @@
 {{- range $key, $value := .Values.webhookAnnotations }}
 - {{ include "admitkit.pair" (list $key $value) | printf "--webhook-annotations=%s" | quote }}
 {{- end }}
+{{- with .Values.tolerateSelectorTerms }}
+- --tolerate-selector-terms={{ join "," . }}
+{{- end }}
 - --health-address=:{{ .Values.healthPort }}
 {{- if and .Values.metrics.enabled .Values.metrics.secure }}
 - --metrics-secure=true
@@ -49,6 +52,24 @@
 {{- end }}
 {{- range .Values.extraArgs }}
 - {{ quote . }}
+{{- end }}
+{{- end -}}
+
+{{/* TLS of the servers. */}}
+{{- define "admitkit.tlsArgs" -}}
+{{- with .Values.tls.minVersion }}
+- --tls-min-version={{ . }}
+{{- end }}
+{{- with .Values.tls.cipherSuites }}
+- --tls-cipher-suites={{ join "," . }}
+{{- end }}
+{{- with .Values.tls.clientCA }}
+{{- if .configMap }}
+- --client-ca=/clients/ca.crt
+{{- if .names }}
+- {{ printf "--client-names=%s" (include "admitkit.csv" .names) | quote }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -247,6 +268,9 @@
 {{- end -}}
 {{- if and (eq .watchNamespace $.Release.Namespace) (include "admitkit.holdsUpPods" .) (not (include "admitkit.allowsOwnPods" .)) -}}
 {{- fail (printf "watchNamespace: %s is the manager's own namespace. With access.enabled (unless access.namespaces names others), audit.required or a Closed sink, a webhook with failure policy Fail covers the Pods in it: once the last server is gone, none could be created. Install the release in another namespace" .watchNamespace) -}}
+{{- end -}}
+{{- if and .tls.clientCA.names (not .tls.clientCA.configMap) -}}
+{{- fail "tls.clientCA.names: needs tls.clientCA.configMap: without it everybody may connect" -}}
 {{- end -}}
 {{- include "admitkit.checkPorts" . -}}
 {{- include "admitkit.checkAccounts" $ -}}
