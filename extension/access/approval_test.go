@@ -220,7 +220,11 @@ var approvals = map[string]func(*testing.T, *panel){
 		if !holds(req, v1alpha1.ConditionApproved) || len(req.Status.Verdicts) != 2 || req.Status.GrantedAt == nil {
 			t.Errorf("the status is %+v", req.Status)
 		}
-		if story := p.told.of(req); !slices.Equal(story, []string{"asked alice", "approved sam", "approved sue", "granted alice"}) {
+		story := p.told.of(req)
+		if len(story) == 4 {
+			slices.Sort(story[1:3]) // decisions of one second have no order
+		}
+		if !slices.Equal(story, []string{"asked alice", "approved sam", "approved sue", "granted alice"}) {
 			t.Errorf("the records are %q", story)
 		}
 	},

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/admitkit/admitkit/webhook"
 )
@@ -53,13 +54,9 @@ type conversionState struct {
 	ConversionState
 	// bundle is the caBundle that the API server has.
 	bundle []byte
-	// once is true when the stanza was as it should be.
+	// once is true when the stanza was as it should be: what is written from then on
+	// repairs what others changed.
 	once bool
-	// wrote is what was written last and when; changed counts how often others changed
-	// it since.
-	wrote   []byte
-	at      time.Time
-	changed int
 }
 
 // ConversionState is the state of a stanza.
@@ -311,15 +308,17 @@ func (r *Registration) reconcileCRD(ctx context.Context, client rest.Interface, 
 	if err != nil {
 		return what, err
 	}
-	if err := c.mayRepair(conversion.CRD, live, content); err != nil {
+	if err := r.mayRepair(conversion.CRD, what, live, string(content)); err != nil {
 		return what, err
 	}
 	if err := r.patchCRD(ctx, client, conversion.CRD, live, content); err != nil {
 		return what, err
 	}
 	c.note(conversion.CRD, func(s *conversionState) {
+		if s.once {
+			r.fights().repaired(conversion.CRD, []string{what}, string(content), time.Now())
+		}
 		s.Registered, s.bundle, s.once = true, bundle, true
-		s.wrote, s.at = content, time.Now()
 	})
 	return what, nil
 }
@@ -376,37 +375,15 @@ func (c *Conversions) tellApplied() {
 	}
 }
 
-// What others change again and again is repaired after 1 s, 2 s, 4 s and so on, of mostPause
-// at most; after calm without a change, at once.
-const (
-	mostPause = 2 * time.Minute
-	calm      = 10 * time.Minute
-)
-
-// pauseAfter returns how long to wait with a repair after so many changes of others.
-func pauseAfter(changed int) time.Duration {
-	if changed == 0 {
-		return 0
-	}
-	return min(time.Second<<min(changed-1, 16), mostPause)
-}
-
 // mayRepair returns an error while it is too early to repair what somebody changes again and
 // again.
-func (c *Conversions) mayRepair(name string, live *crd, content []byte) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s, since := c.states[name], time.Since(c.states[name].at)
-	if !bytes.Equal(s.wrote, content) || since > calm {
-		s.changed = 0 // it is our own change, or long ago
+func (r *Registration) mayRepair(name, what string, live *crd, wanted string) error {
+	left, times := r.fights().wait(dispute{name, what}, wanted, time.Now())
+	if left == 0 {
 		return nil
 	}
-	if left := pauseAfter(s.changed) - since; left > 0 {
-		return fmt.Errorf("somebody else (%s) has changed spec.conversion of CustomResourceDefinition %s %d times; the next repair is in %s: leave the stanza out of what they apply",
-			cmp.Or(strings.Join(live.managers(), ", "), "unknown"), name, s.changed+1, left.Round(time.Second))
-	}
-	s.changed++
-	return nil
+	return fmt.Errorf("somebody else (%s) has changed spec.conversion of CustomResourceDefinition %s %d times; the next repair is in %s: leave the stanza out of what they apply",
+		cmp.Or(strings.Join(live.managers(), ", "), "unknown"), name, times+1, left.Round(time.Second))
 }
 
 // managers are the field managers of the stanza.
@@ -456,23 +433,33 @@ func patch(ctx context.Context, client rest.Interface, name string, operations .
 func (r *Registration) ReleaseConversions(ctx context.Context, client rest.Interface) (stay []string, err error) {
 	var errs []error
 	for _, name := range r.Conversions.Names() {
-		live, err := getCRD(ctx, client, name)
-		if err != nil || live == nil || live.Metadata.Annotations[ConverterAnnotation] != r.Target.Owner() {
-			errs = append(errs, err)
-			continue
-		}
-		operations := []operation{
-			{"replace", "/metadata/resourceVersion", live.Metadata.ResourceVersion},
-			{Op: "remove", Path: "/metadata/annotations/" + strings.ReplaceAll(ConverterAnnotation, "/", "~1")},
-		}
-		if live.needsNone() {
-			operations = append(operations, operation{"add", "/spec/conversion", stanza{Strategy: "None"}})
-		} else {
+		var stays bool
+		errs = append(errs, retry.RetryOnConflict(retry.DefaultBackoff, func() (err error) {
+			stays, err = r.releaseConversion(ctx, client, name)
+			return err
+		}))
+		if stays {
 			stay = append(stay, name)
 		}
-		errs = append(errs, patch(ctx, client, name, operations...))
 	}
 	return stay, errors.Join(errs...)
+}
+
+func (r *Registration) releaseConversion(ctx context.Context, client rest.Interface, name string) (stays bool, err error) {
+	live, err := getCRD(ctx, client, name)
+	if err != nil || live == nil || live.Metadata.Annotations[ConverterAnnotation] != r.Target.Owner() {
+		return false, err
+	}
+	operations := []operation{
+		{"replace", "/metadata/resourceVersion", live.Metadata.ResourceVersion},
+		{Op: "remove", Path: "/metadata/annotations/" + strings.ReplaceAll(ConverterAnnotation, "/", "~1")},
+	}
+	if live.needsNone() {
+		operations = append(operations, operation{"add", "/spec/conversion", stanza{Strategy: "None"}})
+	} else {
+		stays = true
+	}
+	return stays, patch(ctx, client, name, operations...)
 }
 
 // needsNone reports whether all objects have one version, and are read in no other.

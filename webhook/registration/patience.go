@@ -12,7 +12,7 @@ import (
 const (
 	firstPause = time.Second
 	// MaxPause is the longest time for which somebody who changes a webhook
-	// configuration again and again has his way.
+	// configuration, or a conversion, again and again has his way.
 	MaxPause = time.Minute
 	quiet    = 2 * MaxPause
 )
@@ -26,10 +26,11 @@ type patience struct {
 // dispute is what is changed: an object, and the kind of repair.
 type dispute struct{ object, kind string }
 
-// fight is the last repair of it.
+// fight is the last repair of it, of so many without a quiet time in between.
 type fight struct {
 	at    time.Time
 	pause time.Duration
+	times int
 	// wanted identifies what was written. When that changes, it is written at once:
 	// otherwise a fight would hold up the rotation of certificates.
 	wanted string
@@ -48,33 +49,33 @@ func (r *Registration) fights() *patience {
 	return r.patience
 }
 
-// wait returns how long to put off a repair; 0 for not at all.
-func (p *patience) wait(of dispute, wanted string, now time.Time) time.Duration {
+// wait returns how long to put off a repair, 0 for not at all, and how often it was made.
+func (p *patience) wait(of dispute, wanted string, now time.Time) (left time.Duration, times int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last, fought := p.fights[of]
 	if !fought || last.wanted != wanted {
-		return 0
+		return 0, 0
 	}
-	return max(0, last.at.Add(last.pause).Sub(now))
+	return max(0, last.at.Add(last.pause).Sub(now)), last.times
 }
 
 // repaired notes a repair, which is one of all that was wrong with the object.
-func (p *patience) repaired(res resource, causes []cause, wanted string, now time.Time) {
+func (p *patience) repaired(object string, kinds []string, wanted string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.fights == nil {
 		p.fights = map[dispute]fight{}
 	}
-	for _, c := range causes {
-		of, pause := dispute{res.kind, c.kind}, firstPause
+	for _, kind := range kinds {
+		of, next := dispute{object, kind}, fight{at: now, pause: firstPause, times: 1, wanted: wanted}
 		last, fought := p.fights[of]
 		switch {
 		case fought && last.at.Equal(now): // the same thing of two entries
 			continue
 		case fought && now.Sub(last.at) < quiet:
-			pause = min(2*last.pause, MaxPause)
+			next.pause, next.times = min(2*last.pause, MaxPause), last.times+1
 		}
-		p.fights[of] = fight{at: now, pause: pause, wanted: wanted}
+		p.fights[of] = next
 	}
 }

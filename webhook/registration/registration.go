@@ -230,7 +230,7 @@ func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface,
 			// The repairs before it were made all the same.
 			return repairs[:len(repairs)-1], err
 		}
-		r.fights().repaired(res, causes, wanted, time.Now())
+		r.fights().repaired(res.kind, kinds(causes), wanted, time.Now())
 	}
 	if later > 0 && r.Later != nil {
 		r.Later(later)
@@ -246,7 +246,7 @@ func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface,
 func (r *Registration) due(res resource, causes []cause, wanted string) (first cause, wait time.Duration) {
 	now := time.Now()
 	for _, c := range causes {
-		left := r.fights().wait(dispute{res.kind, c.kind}, wanted, now)
+		left, _ := r.fights().wait(dispute{res.kind, c.kind}, wanted, now)
 		if left == 0 {
 			return c, 0
 		}
@@ -255,6 +255,14 @@ func (r *Registration) due(res resource, causes []cause, wanted string) (first c
 		}
 	}
 	return cause{}, wait
+}
+
+func kinds(causes []cause) []string {
+	names := make([]string, len(causes))
+	for i, c := range causes {
+		names[i] = c.kind
+	}
+	return names
 }
 
 // Check returns an error that wraps ErrForeign if either object, or a conversion, belongs to
