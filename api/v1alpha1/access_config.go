@@ -143,6 +143,15 @@ type AccessConfig struct {
 	// Approval says who must agree to a request before it is granted. Default: nobody.
 	// +optional
 	Approval *Approval `json:"approval,omitempty"`
+
+	// Check names a check that the operator configured, such as a ticket or change-window
+	// system. It is asked when a request is otherwise ready to be granted, after approvals,
+	// and allows it, denies it or shortens it. Without its answer nothing is granted.
+	// Default: none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$`
+	Check string `json:"check,omitempty"`
 }
 
 // AskFor says who may ask for others.

@@ -28,6 +28,9 @@ const (
 	// ConditionApproved says whether those who must approve the request did. Only
 	// requests by templates with approval have it.
 	ConditionApproved = "Approved"
+	// ConditionChecked says whether the check that the template names has allowed the
+	// request. Only requests by templates with a check have it.
+	ConditionChecked = "Checked"
 )
 
 // Reasons of conditions of a request that do not hold.
@@ -78,12 +81,18 @@ const (
 	ReasonTooMany = "TooMany"
 	// ReasonRevoked: access was taken back.
 	ReasonRevoked = "Revoked"
-	// ReasonWaiting: the request waits for approvals.
+	// ReasonWaiting: the request waits for approvals, or for the answer of its check.
 	ReasonWaiting = "Waiting"
-	// ReasonDenied: somebody who may approve denied the request.
+	// ReasonDenied: somebody who may approve denied the request, or its check did.
 	ReasonDenied = "Denied"
-	// ReasonTimedOut: the approvals did not come in time.
+	// ReasonTimedOut: the approvals did not come in time, or the answer of the check.
 	ReasonTimedOut = "TimedOut"
+	// ReasonCheckFailed: the check that the template names gives no valid answer, or is not
+	// one of the operator's. It is asked again.
+	ReasonCheckFailed = "CheckFailed"
+	// ReasonCheckReplaced: the template names another check than the one that allowed the
+	// request.
+	ReasonCheckReplaced = "CheckReplaced"
 	// ReasonTemplateReplaced: another template has the name of the one by which the
 	// request was made.
 	ReasonTemplateReplaced = "TemplateReplaced"
@@ -226,6 +235,11 @@ type RequestStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	Verdicts []Verdict `json:"verdicts,omitempty"`
+	// Check is what the check that the template names answered. It is written before
+	// there is access, and from then on never changes: a check is asked no more once its
+	// answer is here.
+	// +optional
+	Check *CheckResult `json:"check,omitempty"`
 	// GrantedAt is when access was granted first.
 	// +optional
 	GrantedAt *metav1.Time `json:"grantedAt,omitempty"`
@@ -272,6 +286,8 @@ type PodAccessRequestSpec struct {
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.usedBy) || (has(self.status) && has(self.status.usedBy) && self.status.usedBy == oldSelf.status.usedBy)",message="status.usedBy cannot be changed: the request has been used"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.revokedAt) || (has(self.status) && has(self.status.revokedAt) && self.status.revokedAt == oldSelf.status.revokedAt)",message="status.revokedAt cannot be changed: the request has been revoked"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.approvedAt) || (has(self.status) && has(self.status.approvedAt) && self.status.approvedAt == oldSelf.status.approvedAt && self.status.verdicts == oldSelf.status.verdicts)",message="status.approvedAt and status.verdicts cannot be changed: the request has been approved"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.check) || (has(self.status) && has(self.status.check) && self.status.check == oldSelf.status.check)",message="status.check cannot be changed: the request has been checked"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.check) || !has(oldSelf.spec.duration) || (has(self.spec.duration) && duration(self.spec.duration) <= duration(oldSelf.spec.duration))",message="duration cannot be extended, because the check allowed this one; make another request"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.podUID) || (has(self.status) && has(self.status.podUID) && self.status.podUID == oldSelf.status.podUID && has(self.status.podName) == has(oldSelf.status.podName) && (!has(self.status.podName) || self.status.podName == oldSelf.status.podName))",message="status.podName and status.podUID cannot be changed: the Pod has been chosen; make another request"
 // +kubebuilder:printcolumn:name="Template",type=string,JSONPath=`.spec.templateName`
 // +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.status.podName`
@@ -324,6 +340,8 @@ type ExecAccessRequestSpec struct {
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.usedBy) || (has(self.status) && has(self.status.usedBy) && self.status.usedBy == oldSelf.status.usedBy)",message="status.usedBy cannot be changed: the request has been used"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.revokedAt) || (has(self.status) && has(self.status.revokedAt) && self.status.revokedAt == oldSelf.status.revokedAt)",message="status.revokedAt cannot be changed: the request has been revoked"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.approvedAt) || (has(self.status) && has(self.status.approvedAt) && self.status.approvedAt == oldSelf.status.approvedAt && self.status.verdicts == oldSelf.status.verdicts)",message="status.approvedAt and status.verdicts cannot be changed: the request has been approved"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.check) || (has(self.status) && has(self.status.check) && self.status.check == oldSelf.status.check)",message="status.check cannot be changed: the request has been checked"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.check) || !has(oldSelf.spec.duration) || (has(self.spec.duration) && duration(self.spec.duration) <= duration(oldSelf.spec.duration))",message="duration cannot be extended, because the check allowed this one; make another request"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.podUID) || (has(self.status) && has(self.status.podUID) && self.status.podUID == oldSelf.status.podUID && has(self.status.podName) == has(oldSelf.status.podName) && (!has(self.status.podName) || self.status.podName == oldSelf.status.podName))",message="status.podName and status.podUID cannot be changed: the Pod has been chosen; make another request"
 // +kubebuilder:printcolumn:name="Template",type=string,JSONPath=`.spec.templateName`
 // +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.status.podName`
@@ -459,5 +477,5 @@ func TermOf(r Request) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, fmt.Errorf("spec.duration: %w", err)
 	}
-	return begin.Add(duration), nil
+	return begin.Add(r.GetRequestStatus().Check.limit(duration)), nil
 }

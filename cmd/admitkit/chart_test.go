@@ -58,9 +58,9 @@ tracing: {endpoint: "https://collector:4318", tokenSecret: {name: siem}, caSecre
 `,
 	"access only":              `{audit: {enabled: false}, access: {enabled: true, namespaces: [apps]}}`,
 	"access only, split":       `{audit: {enabled: false}, access: {enabled: true, namespaces: [apps]}, split: {enabled: true}}`,
-	"both":                     `{access: {enabled: true, namespaces: [other, apps]}}`,
+	"both":                     `{access: {enabled: true, namespaces: [other, apps], checks: {secretName: checks}}}`,
 	"both, everywhere":         `{access: {enabled: true, namespaces: ["*"]}}`,
-	"both, split":              `{access: {enabled: true, namespaces: [other, apps]}, split: {enabled: true}}`,
+	"both, split":              `{access: {enabled: true, namespaces: [other, apps], checks: {secretName: checks}}, split: {enabled: true}}`,
 	"both, split, everywhere":  `{access: {enabled: true, namespaces: ["*"]}, split: {enabled: true}}`,
 	"both, and a Job":          `{access: {enabled: true, namespaces: [apps]}, split: {enabled: true, registrar: Job}}`,
 	"both, split, not elected": `{access: {enabled: true, namespaces: [apps]}, split: {enabled: true}, leaderElection: false}`,
@@ -650,6 +650,33 @@ func TestWhatRecordsHasTheVolumesAndTheTokenOfTheSinksAndNothingElseHas(t *testi
 		if !slices.Equal(got, want) {
 			t.Errorf("%s has %q, want %q", object.GetName(), got, want)
 		}
+	}
+}
+
+func TestOnlyWhatGrantsHasTheCredentialsOfTheChecks(t *testing.T) {
+	got := map[string]string{}
+	for _, split := range []string{"true", "false"} {
+		for _, object := range objectsOf(t, render(t, `{access: {enabled: true, namespaces: [apps], checks: {secretName: checks, key: all.yaml}}, split: {enabled: `+split+`}}`)) {
+			pod := podOf(object)
+			if pod == nil {
+				continue
+			}
+			for _, volume := range pod.Spec.Volumes {
+				got[object.GetName()+" "+split] += fmt.Sprintf("%s %d ", volume.Secret.SecretName, len(volume.Secret.Items))
+			}
+			for _, variable := range pod.Spec.Containers[0].Env {
+				if variable.Name == "ADMITKIT_ACCESS_CHECKS" {
+					got[object.GetName()+" "+split] += variable.Value
+				}
+			}
+		}
+	}
+	// The one item is the file of the checks.
+	want := map[string]string{
+		"rel-admitkit false": "checks 0 /access-checks/all.yaml", "rel-admitkit true": "checks 1 /access-checks/all.yaml", "rel-admitkit-reconciler true": "checks 0 /access-checks/all.yaml",
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 

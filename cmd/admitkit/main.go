@@ -25,6 +25,7 @@ type operator struct {
 	cmd                   *cobra.Command
 	withAudit, withAccess bool
 	access                access.Options
+	accessChecks          string
 	auditing              auditFlags
 	rules                 ruleFlags
 	tracing               tracing
@@ -40,6 +41,7 @@ func newOperator() *operator {
 	flags.StringSliceVar(&o.access.Namespaces, "access-namespaces", nil, "namespaces in which access is granted, or * for all but the control plane's and the manager's own (default: --namespace; required with --access if that is empty)")
 	flags.DurationVar(&o.access.Retention, "access-retention", access.DefaultRetention, "how long a request is kept as a record after its access has ended")
 	flags.IntVar(&o.access.Workers, "access-workers", access.DefaultWorkers, "number of requests of each kind that are processed at a time")
+	flags.StringVar(&o.accessChecks, "access-checks", "", "file with the checks that templates may name in accessConfig.check, in YAML or JSON: which endpoints decide about requests")
 	o.auditing.bind(flags)
 	o.rules.bind(flags)
 	o.tracing.bind(flags)
@@ -76,6 +78,11 @@ func (o *operator) extensions() (extensions []any, err error) {
 	}
 	if o.withAccess {
 		o.access.SingleUse = options.Enforcement != nil
+		if o.accessChecks != "" {
+			if o.access.Checks, err = access.ReadChecks(o.accessChecks); err != nil {
+				return nil, fmt.Errorf("--access-checks: %w", err)
+			}
+		}
 		extensions = append(extensions, access.New(o.access))
 	}
 	if o.withAudit {

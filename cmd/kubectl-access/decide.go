@@ -133,6 +133,10 @@ func story(req request) (told []string) {
 		word := map[v1alpha1.Decision]string{v1alpha1.DecisionApprove: "approved", v1alpha1.DecisionDeny: "denied"}[v.Decision]
 		tell(&v.Time, "%s %s  %s", v.Username, word, v.Reason)
 	}
+	if check := status.Check; check != nil {
+		word := map[v1alpha1.CheckDecision]string{v1alpha1.CheckAllow: "allowed", v1alpha1.CheckDeny: "denied"}[check.Decision]
+		tell(&check.Time, "the check %s %s it  %s", check.Name, word, check.Message)
+	}
 	tell(status.GrantedAt, "access was granted")
 	if use := status.UsedBy; use != nil {
 		tell(&use.Time, "%s used it for %s", use.Username, use.Verb)

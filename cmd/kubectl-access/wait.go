@@ -167,6 +167,7 @@ var stages = []struct{ condition, waiting string }{
 	{v1alpha1.ConditionTargetTemplateExists, "waiting for admitkit"},
 	{v1alpha1.ConditionAccessDurationsValid, "checking the duration"},
 	{v1alpha1.ConditionApproved, "waiting for approval"},
+	{v1alpha1.ConditionChecked, "waiting for the check"},
 	{v1alpha1.ConditionAccessResourcesCreated, "granting access"},
 	{v1alpha1.ConditionAccessMessage, "making the access command"},
 	{v1alpha1.ConditionAccessResourcesReady, "waiting for the Pod"},
@@ -179,8 +180,8 @@ func stage(req request) string {
 		return words(c)
 	}
 	for _, s := range stages {
-		if s.condition == v1alpha1.ConditionApproved && req.GetRequestSpec().Approval == nil {
-			continue
+		if s.condition == v1alpha1.ConditionChecked || s.condition == v1alpha1.ConditionApproved && req.GetRequestSpec().Approval == nil {
+			continue // only some requests have it
 		}
 		if meta.FindStatusCondition(req.GetRequestStatus().Conditions, s.condition) == nil {
 			return s.waiting
@@ -242,7 +243,7 @@ func hopeless(ctx context.Context, cl client.Client, req request) error {
 	switch c.Reason {
 	case v1alpha1.ReasonNotAllowed, v1alpha1.ReasonTooMany, v1alpha1.ReasonDurationInvalid, v1alpha1.ReasonDurationTooLong, v1alpha1.ReasonMissing,
 		v1alpha1.ReasonSingleUse, v1alpha1.ReasonRequesterUnknown, v1alpha1.ReasonPodGone, v1alpha1.ReasonPodEnded,
-		v1alpha1.ReasonNameTaken, v1alpha1.ReasonPodRefused, v1alpha1.ReasonUnknownPod, v1alpha1.ReasonTemplateInvalid:
+		v1alpha1.ReasonNameTaken, v1alpha1.ReasonPodRefused, v1alpha1.ReasonUnknownPod, v1alpha1.ReasonTemplateInvalid, v1alpha1.ReasonCheckReplaced:
 		reason := words(c)
 		if pod := aboutPod(ctx, cl, req); pod != "" {
 			reason += "\n" + pod

@@ -74,6 +74,9 @@ type Options struct {
 	// sessions. Without it requests with singleUse are refused, since nothing would
 	// limit them to one session. Default: false.
 	SingleUse bool
+	// Checks are the endpoints that templates may name in accessConfig.check; see
+	// [ReadChecks]. Default: none.
+	Checks []Check
 	// Clock tells the time. Default: the API server's, which also gives requests their
 	// creation time.
 	Clock clock.PassiveClock
@@ -103,6 +106,7 @@ type shared struct {
 
 	// The following are set by setup.
 	log    *zap.Logger
+	checks *checks
 	events events.EventRecorder
 	// recorder is nil during an uninstall. told has the IDs of the last records.
 	recorder extension.Recorder
@@ -132,6 +136,9 @@ var _ extension.Composite = (*Access)(nil)
 func (a *Access) Parts(mgr extension.Manager) ([]any, error) {
 	if a.options.Retention < 0 || a.options.Workers < 0 {
 		return nil, fmt.Errorf("access options: Retention %s and Workers %d must not be negative", a.options.Retention, a.options.Workers)
+	}
+	if err := validateChecks(a.options.Checks); err != nil {
+		return nil, fmt.Errorf("access options: %w", err)
 	}
 	if a.options.Clock == nil {
 		a.options.Clock = mgr.GetClock()
@@ -170,6 +177,7 @@ func (a *shared) connect(mgr extension.Manager) error {
 	}
 	a.reconcilerUser, a.recorder, a.told = mgr.GetReconcilerUser(), mgr.GetRecorder(), lru.New(toldRecords)
 	a.log = mgr.GetLogger().Desugar().Named("access")
+	a.checks = newChecks(a)
 	a.events = mgr.GetKubeManager().GetEventRecorder("admitkit-access")
 	a.cached, a.live, a.writer = a.cluster.GetCache(), a.cluster.GetAPIReader(), a.cluster.GetClient()
 	if err := errors.Join(a.indexRoles(mgr.GetContext()), a.indexRequests(mgr.GetContext()), a.indexDecisions(mgr.GetContext())); err != nil {

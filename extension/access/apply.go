@@ -55,14 +55,7 @@ func (r *requests) apply(ctx context.Context, f *facts, d decision) (schedule, e
 	if left != nil {
 		return d.next, left
 	}
-	if d.dead {
-		r.unbound.Delete(f.key)
-	}
-	if d.waits {
-		d.next = r.sooner(f.key, d.next)
-	} else {
-		r.waits.Forget(f.key)
-	}
+	r.await(f, &d)
 	switch {
 	case d.behind:
 		return d.next, r.errBehind(f)
@@ -71,6 +64,21 @@ func (r *requests) apply(ctx context.Context, f *facts, d decision) (schedule, e
 		return schedule{priority: d.next.priority}, client.IgnoreNotFound(r.writer.Delete(ctx, f.request, client.Preconditions{UID: &uid}))
 	}
 	return d.next, nil
+}
+
+// await sees to what a request waits for.
+func (r *requests) await(f *facts, d *decision) {
+	if d.check != "" {
+		r.checks.ask(d.check, f.question())
+	}
+	if d.dead {
+		r.unbound.Delete(f.key)
+	}
+	if d.waits {
+		d.next = r.sooner(f.key, d.next)
+	} else {
+		r.waits.Forget(f.key)
+	}
 }
 
 // complete writes what the template says into a request that was made before it, as

@@ -28,6 +28,8 @@ type decision struct {
 	// complete writes into the request what its template says, which did not exist when
 	// the request was made.
 	complete bool
+	// check names the check to ask about the request, "" for none.
+	check string
 	// grant gives the Pod what it lacks, if it is not nil.
 	grant *grant
 
@@ -135,6 +137,9 @@ func (f *facts) decide(now time.Time) decision {
 		if judged := f.judge(now); judged != nil {
 			return *judged
 		}
+		if refused := f.refusedByCheck(now); refused != nil {
+			return *refused
+		}
 		return f.answer()
 	}
 	if f.templateGone {
@@ -200,6 +205,7 @@ func (f *facts) finish(now time.Time) decision {
 		}
 		d.status.neverApproved(reason, message)
 	}
+	f.neverChecked(d.status)
 	if f.request.GetRequestSpec().Duration == "" && !f.wasRevoked() {
 		d.status.withoutTemplate(notInTime())
 	}
@@ -218,6 +224,10 @@ func (f *facts) answer() decision {
 	if f.waitsForApproval() {
 		d.status.ExpiresAt, d.status.Verdicts = nil, f.verdicts()
 	}
+	d.status.checked(f.request.GetRequestStatus().Check)
+	if f.template != nil && f.template.GetAccessConfig().Check != "" && f.request.GetRequestStatus().Check == nil {
+		d.status.ExpiresAt = nil // it may say another
+	}
 	if f.closed == nil && f.template != nil && f.incomplete() {
 		return decision{complete: true}
 	}
@@ -234,10 +244,11 @@ func (f *facts) answer() decision {
 		{"", "", f.tooMany},
 		{"", "", f.unavailable},
 		{"", "", func() (refused *refusal) { pod, refused = f.pod(); return refused }},
+		{"", "", f.unchecked}, // last, so that its answer is about what is otherwise granted now
 	} {
 		if refused := check.refuses(); refused != nil {
 			d.status.refused(refused)
-			d.waits = refused.waits
+			d.waits, d.check = refused.waits, refused.check
 			return d
 		}
 		if check.condition != "" {

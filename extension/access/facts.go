@@ -47,6 +47,10 @@ type facts struct {
 	enforced bool
 	// template is nil if it does not exist.
 	template v1alpha1.Template
+	// noCheck says that the check which the template names does not exist, and trouble why
+	// it has not answered.
+	noCheck *refusal
+	trouble string
 	// decisions are about this request, if it waits for approval.
 	decisions []v1alpha1.AccessDecision
 	// othersOpen are the user's other requests that count for the template's limit.
@@ -179,6 +183,7 @@ func (r *requests) readAsking(ctx context.Context, f *facts, now time.Time) erro
 	case err != nil:
 		return err
 	case f.template != nil:
+		r.readCheck(f)
 		return r.promise(ctx, f)
 	case now.Before(waitsUntil(f.request)) && f.settled() == (choice{}): // else it has had its template
 		return nil

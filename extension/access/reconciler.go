@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -39,6 +41,8 @@ type requests struct {
 	// unbound has the requests whose RoleBinding this process has deleted at the end,
 	// until the rest is done.
 	unbound sync.Map
+	// woken has the requests about which a check has answered.
+	woken chan event.GenericEvent
 }
 
 var _ extension.Reconciler = (*requests)(nil)
@@ -50,6 +54,7 @@ func newRequests(a *shared, k kind) *requests {
 		waits:    workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](200*time.Millisecond, 5*time.Second),
 		counted:  liveGrants{kind: k.name, keys: map[types.NamespacedName]bool{}},
 		promises: promises{made: map[types.NamespacedName]bool{}},
+		woken:    make(chan event.GenericEvent),
 	}
 }
 
@@ -84,7 +89,10 @@ func (r *requests) Register(mgr extension.Manager) error {
 			return fmt.Errorf("access: %w", err)
 		}
 	}
-	return nil
+	if err := c.Watch(source.Channel(r.woken, &handler.EnqueueRequestForObject{})); err != nil {
+		return fmt.Errorf("access: %w", err)
+	}
+	return r.checks.register(mgr, r)
 }
 
 // Reconcile brings a request into the state that it should be in now, and returns

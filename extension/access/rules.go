@@ -21,6 +21,8 @@ type refusal struct {
 	// waits says that what has to change is not watched, so that it must be looked
 	// at again: it belongs to others, and a cache of it would grow with the cluster.
 	waits bool
+	// check names the check that must be asked.
+	check string
 	// quiet says that what is missing is probably on its way, and no warning is due.
 	quiet bool
 }

@@ -35,7 +35,7 @@ func newState(req v1alpha1.Request, end time.Time) *state {
 	before := req.GetRequestStatus().DeepCopy()
 	s := &state{RequestStatus: v1alpha1.RequestStatus{
 		ObservedGeneration: req.GetGeneration(), PodName: before.PodName, PodUID: before.PodUID, AccessMessage: before.AccessMessage,
-		UsedBy: before.UsedBy, RevokedAt: before.RevokedAt, ApprovedAt: before.ApprovedAt, Verdicts: before.Verdicts, GrantedAt: before.GrantedAt, Conditions: before.Conditions,
+		UsedBy: before.UsedBy, RevokedAt: before.RevokedAt, ApprovedAt: before.ApprovedAt, Verdicts: before.Verdicts, Check: before.Check, GrantedAt: before.GrantedAt, Conditions: before.Conditions,
 	}, wanted: map[string]metav1.Condition{}}
 	if !end.IsZero() {
 		if req.GetRequestSpec().Duration != "" { // else its template will say
@@ -184,8 +184,8 @@ func (r *requests) patchStatus(ctx context.Context, req v1alpha1.Request, s *sta
 		return err
 	}
 	after := req.GetRequestStatus()
-	if s.RevokedAt != nil && after.RevokedAt == nil || s.PodUID != "" && after.PodUID == "" || s.ApprovedAt != nil && after.ApprovedAt == nil {
-		return errors.New("the CRD is of an older version, without status.revokedAt, status.podUID or status.approvedAt: apply config/crd of this one")
+	if s.RevokedAt != nil && after.RevokedAt == nil || s.PodUID != "" && after.PodUID == "" || s.ApprovedAt != nil && after.ApprovedAt == nil || s.Check != nil && after.Check == nil {
+		return errors.New("the CRD is of an older version, without status.revokedAt, status.podUID, status.approvedAt or status.check: apply config/crd of this one")
 	}
 	return nil
 }
@@ -228,6 +228,9 @@ func (r *requests) reportDecisions(req v1alpha1.Request, before *v1alpha1.Reques
 			continue
 		}
 		r.event(req, corev1.EventTypeNormal, "Approved", "Decide", "approved by %s, so that it has %s", v.Username, req.GetRequestSpec().Approval.Count(len(s.Verdicts)))
+	}
+	if c := s.wanted[v1alpha1.ConditionChecked]; !meta.IsStatusConditionTrue(before.Conditions, c.Type) && c.Status == metav1.ConditionTrue {
+		r.event(req, corev1.EventTypeNormal, "Checked", "Check", "%s", c.Message)
 	}
 	waits := s.wanted[v1alpha1.ConditionApproved]
 	if waits.Reason == v1alpha1.ReasonWaiting && meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionApproved) == nil {

@@ -13,6 +13,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -29,6 +30,7 @@ import (
 const (
 	storyAsked    = "asked"
 	storyApproved = "approved"
+	storyChecked  = "checked"
 	storyDenied   = "denied"
 	storyTimedOut = "timed-out"
 	storyGranted  = "granted"
@@ -157,12 +159,30 @@ func (f *facts) decided(s *state) (records []extension.Record) {
 		record.User, record.Denied = authenticationv1.UserInfo{Username: v.Username}, v.Decision == v1alpha1.DecisionDeny
 		records = append(records, record)
 	}
-	if c := s.wanted[v1alpha1.ConditionApproved]; c.Reason == v1alpha1.ReasonTimedOut && !ended(f.request) {
-		record := f.kind.about(f.request, storyTimedOut, "%s", c.Message)
-		record.Denied = true
-		records = append(records, record)
+	for _, condition := range []string{v1alpha1.ConditionApproved, v1alpha1.ConditionChecked} {
+		if c := s.wanted[condition]; c.Reason == v1alpha1.ReasonTimedOut && !ended(f.request) {
+			record := f.kind.about(f.request, storyTimedOut, "%s", c.Message)
+			record.Denied = true
+			records = append(records, record)
+		}
 	}
-	return records
+	return append(records, f.checkedNow(s)...)
+}
+
+// checkedNow tells what the check of the request has answered.
+func (f *facts) checkedNow(s *state) []extension.Record {
+	c := s.wanted[v1alpha1.ConditionChecked]
+	denied := c.Reason == v1alpha1.ReasonDenied
+	if ended(f.request) || !denied && (c.Status != metav1.ConditionTrue || meta.IsStatusConditionTrue(f.request.GetRequestStatus().Conditions, c.Type)) {
+		return nil
+	}
+	action := storyChecked
+	if denied {
+		action = storyDenied
+	}
+	record := f.kind.about(f.request, action, "the request of %s was %s", requesterOf(f.request), c.Message)
+	record.User, record.Denied = authenticationv1.UserInfo{}, denied
+	return []extension.Record{record}
 }
 
 // moved tells that the end of access is another than before.

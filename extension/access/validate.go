@@ -338,6 +338,9 @@ func (v *requestRules[T]) validateDuration(ctx context.Context, old v1alpha1.Req
 	if duration <= was {
 		return nil
 	}
+	if result := old.GetRequestStatus().Check; result != nil {
+		return refuse(v1alpha1.ReasonDurationTooLong, "spec.duration: %s is longer than what the check %s was asked about, %s; make another request", spec.Duration, result.Name, old.GetRequestSpec().Duration)
+	}
 	if spec.Approval.Needed() {
 		return refuse(v1alpha1.ReasonDurationTooLong, "spec.duration: %s is longer than what is approved, %s; make another request", spec.Duration, old.GetRequestSpec().Duration)
 	}

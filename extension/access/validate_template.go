@@ -23,7 +23,7 @@ func (a *shared) validatePodTemplate(ctx context.Context, t *v1alpha1.PodAccessT
 	if err := t.Unreadable(); err != nil {
 		return extension.Deny(err.Error())
 	}
-	limit, err := validateConfig(&t.Spec.AccessConfig)
+	limit, err := a.validateConfig(&t.Spec.AccessConfig)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (a *shared) validateExecTemplate(ctx context.Context, t *v1alpha1.ExecAcces
 	if refused := a.places.closed(req.Namespace); refused != nil {
 		return extension.Deny(refused.message)
 	}
-	if _, err := validateConfig(&t.Spec.AccessConfig); err != nil {
+	if _, err := a.validateConfig(&t.Spec.AccessConfig); err != nil {
 		return err
 	}
 	_, err := workload.Find(ctx, a.live, req.Namespace, t.Spec.ControllerTargetRef)
@@ -85,10 +85,13 @@ func (a *shared) validateExecTemplate(ctx context.Context, t *v1alpha1.ExecAcces
 }
 
 // validateConfig returns the longest duration that a template allows.
-func validateConfig(config *v1alpha1.AccessConfig) (time.Duration, error) {
+func (a *shared) validateConfig(config *v1alpha1.AccessConfig) (time.Duration, error) {
 	limit, err := maxDuration(config)
 	if err != nil {
 		return 0, extension.Deny(err.Error())
+	}
+	if refused := a.noCheck(config.Check); refused != nil {
+		return 0, extension.Deny(refused.message)
 	}
 	example := &metav1.ObjectMeta{Namespace: "namespace", Name: "pod", Labels: map[string]string{}, Annotations: map[string]string{}}
 	if _, err := accessCommand(config, example); err != nil {

@@ -51,6 +51,7 @@ Takes root, component, account and args: the subcommand and flags of its own.
 {{- $values := .root.Values -}}
 {{- $serves := eq .component "server" -}}
 {{- $records := or $serves (eq .component "reconciler") -}}
+{{- $grants := or (eq .component "reconciler") (and $serves (not $values.split.enabled)) -}}
 {{- $stays := or $records (eq .component "registrar") -}}
 metadata:
   labels:
@@ -69,7 +70,7 @@ spec:
   restartPolicy: Never
   {{- end }}
   {{- $context := deepCopy $values.podSecurityContext }}
-  {{- if and (include "admitkit.volumes" (dict "values" $values "records" $records "serves" $serves)) (not (hasKey $context "fsGroup")) }}
+  {{- if and (include "admitkit.volumes" (dict "values" $values "records" $records "serves" $serves "grants" $grants)) (not (hasKey $context "fsGroup")) }}
   {{- /* That of the image, which is to write to the volumes. */}}
   {{- $_ := set $context "fsGroup" 65532 }}
   {{- end }}
@@ -130,6 +131,9 @@ spec:
     {{- if and $records $values.audit.enabled $values.audit.cloudEvents.url $values.audit.cloudEvents.tokenSecret.name }}
     - {name: ADMITKIT_AUDIT_CLOUDEVENTS_TOKEN_FILE, value: /cloudevents/token}
     {{- end }}
+    {{- if and $records $values.access.enabled $values.access.checks.secretName }}
+    - {name: ADMITKIT_ACCESS_CHECKS, value: {{ printf "/access-checks/%s" $values.access.checks.key | quote }}}
+    {{- end }}
     {{- with $values.extraEnv }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -163,11 +167,11 @@ spec:
     securityContext:
       {{- toYaml . | nindent 6 }}
     {{- end }}
-    {{- with include "admitkit.volumeMounts" (dict "values" $values "records" $records "serves" $serves) }}
+    {{- with include "admitkit.volumeMounts" (dict "values" $values "records" $records "serves" $serves "grants" $grants) }}
     volumeMounts:
     {{- . | nindent 4 }}
     {{- end }}
-  {{- with include "admitkit.volumes" (dict "values" $values "records" $records "serves" $serves) }}
+  {{- with include "admitkit.volumes" (dict "values" $values "records" $records "serves" $serves "grants" $grants) }}
   volumes:
   {{- . | nindent 2 }}
   {{- end }}
@@ -203,6 +207,9 @@ spec:
 {{- if and $audit.otlp.endpoint (include "admitkit.otlpSources" $audit.otlp) }}
 - {name: otlp, mountPath: /otlp, readOnly: true}
 {{- end }}
+{{- end }}
+{{- if and .records .values.access.enabled .values.access.checks.secretName }}
+- {name: access-checks, mountPath: /access-checks, readOnly: true}
 {{- end }}
 {{- if and .serves .values.tracing.endpoint (include "admitkit.otlpSources" .values.tracing) }}
 - {name: traces, mountPath: /traces, readOnly: true}
@@ -266,6 +273,19 @@ spec:
     sources:
     {{- . | nindent 4 }}
 {{- end }}
+{{- end }}
+{{- end }}
+{{- with .values.access.checks }}
+{{- if and $.records $.values.access.enabled .secretName }}
+- name: access-checks
+  secret:
+    secretName: {{ .secretName | quote }}
+    {{- if not $.grants }}
+    {{- /* Who only admits templates needs the names of the checks, and no credential. */}}
+    items:
+    - key: {{ .key | quote }}
+      path: {{ .key | quote }}
+    {{- end }}
 {{- end }}
 {{- end }}
 {{- if and .serves .values.tracing.endpoint }}

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+func TestARequestSaysForWhichCheckItWaits(t *testing.T) {
+	const waiting = "waiting for the check change-windows"
+	for reason, hope := range map[string]bool{v1alpha1.ReasonWaiting: true, v1alpha1.ReasonCheckFailed: true, v1alpha1.ReasonCheckReplaced: false} {
+		req := &v1alpha1.ExecAccessRequest{}
+		for condition, holds := range map[string]metav1.ConditionStatus{
+			v1alpha1.ConditionTargetTemplateExists: metav1.ConditionTrue, v1alpha1.ConditionAccessDurationsValid: metav1.ConditionTrue,
+			v1alpha1.ConditionChecked: metav1.ConditionFalse, v1alpha1.ConditionAccessResourcesCreated: metav1.ConditionFalse,
+		} {
+			meta.SetStatusCondition(&req.Status.Conditions, metav1.Condition{Type: condition, Status: holds, Reason: reason, Message: waiting})
+		}
+		if got := stage(req); got != waiting+" ("+reason+")" {
+			t.Errorf("%s: it says %q", reason, got)
+		}
+		if err := hopeless(t.Context(), admin, req); (err == nil) != hope {
+			t.Errorf("%s: %v", reason, err)
+		}
+	}
+	req := &v1alpha1.ExecAccessRequest{}
+	req.Status.Check = &v1alpha1.CheckResult{Name: "change-windows", Decision: v1alpha1.CheckDeny, Message: "none is open", Time: metav1.NewTime(time.Unix(0, 0))}
+	if told := strings.Join(story(req), "\n"); !strings.Contains(told, "the check change-windows denied it  none is open") {
+		t.Errorf("the story is %q", told)
+	}
+}
