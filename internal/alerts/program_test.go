@@ -22,6 +22,8 @@ import (
 	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
 	"github.com/admitkit/admitkit/extension/audit/sink/cloudevents"
+	"github.com/admitkit/admitkit/extension/audit/sink/otlp"
+	otlpsender "github.com/admitkit/admitkit/extension/otlp"
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
@@ -39,7 +41,7 @@ type settings struct {
 	Extensions string
 	// Namespace is the watched one.
 	Namespace string
-	// Endpoint gets CloudEvents, through a queue in Queue if that is set.
+	// Endpoint gets CloudEvents or log records, through a queue in Queue if that is set.
 	Endpoint, Queue string
 }
 
@@ -64,6 +66,11 @@ var extensionsOf = map[string]func(settings) []any{
 	"audit-queue": func(s settings) []any {
 		return []any{audit.New(audit.Options{Sinks: []audit.SinkOptions{{Sink: cloudevents.New(cloudevents.Options{
 			URL: s.Endpoint, Dir: s.Queue, Backoff: time.Millisecond, MaxBackoff: 100 * time.Millisecond,
+		})}}})}
+	},
+	"audit-otlp": func(s settings) []any {
+		return []any{audit.New(audit.Options{Sinks: []audit.SinkOptions{{Sink: otlp.New(otlp.Options{
+			Endpoint: otlpsender.Endpoint{URL: s.Endpoint}, Dir: s.Queue, Backoff: time.Millisecond, MaxBackoff: 100 * time.Millisecond,
 		})}}})}
 	},
 }

@@ -84,7 +84,8 @@ var scenes = []scene{
 		play: sessions,
 	},
 	{name: "sessions while a Closed sink is down", fires: []string{"AuditSessionsRefused"}, play: refusals},
-	{name: "sessions while the endpoint behind the queue is down", fires: []string{"AuditUndelivered"}, play: undelivered},
+	{name: "sessions while the endpoint behind the queue is down", fires: []string{"AuditUndelivered"}, play: undelivered("audit-queue", "admitkit_cloudevents_undelivered")},
+	{name: "sessions while the collector behind the queue is down", fires: []string{"AuditUndelivered"}, play: undelivered("audit-otlp", "admitkit_otlp_undelivered")},
 }
 
 func TestEachAlertFiresOnWhatAProcessSaidAndOnlyThen(t *testing.T) {
@@ -362,18 +363,20 @@ func refusals(s *stage) {
 	s.scrape()
 }
 
-func undelivered(s *stage) {
-	e := newEndpoint(s)
-	s.start(settings{Extensions: "audit-queue", Endpoint: e.URL, Queue: s.TempDir()})
-	s.exec("web")
-	s.until(`admitkit_audit_records_total`)
-	s.scrape()
-	e.status.Store(http.StatusServiceUnavailable)
-	for range 120 {
+func undelivered(extensions, metric string) func(*stage) {
+	return func(s *stage) {
+		e := newEndpoint(s)
+		s.start(settings{Extensions: extensions, Endpoint: e.URL, Queue: s.TempDir()})
 		s.exec("web")
+		s.until(`admitkit_audit_records_total`)
+		s.scrape()
+		e.status.Store(http.StatusServiceUnavailable)
+		for range 120 {
+			s.exec("web")
+		}
+		testkit.Within(s, 3*time.Minute, "more than 100 records wait", func(context.Context) bool {
+			return len(s.now()[metric+`{sender="audit"}`]) == 3
+		})
+		s.scrape()
 	}
-	testkit.Within(s, 3*time.Minute, "more than 100 events wait", func(context.Context) bool {
-		return len(s.now()[`admitkit_cloudevents_undelivered{sender="audit"}`]) == 3
-	})
-	s.scrape()
 }
