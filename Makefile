@@ -207,6 +207,7 @@ verify: generate apidiff ## Check that generated files are current, modules tidy
 	go -C hack/controlplane mod tidy -diff
 	go -C hack/tools mod tidy -diff
 	go -C hack/image mod tidy -diff
+	go -C hack/opa mod tidy -diff
 	go -C hack/helm mod tidy -diff
 	go -C hack/collector mod tidy -diff
 	go -C testing/differential mod tidy -diff
