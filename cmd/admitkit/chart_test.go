@@ -858,8 +858,11 @@ func TestTheCRDsComeWithWhatNeedsThem(t *testing.T) {
 		"{access: {enabled: true, namespaces: [apps]}, audit: {objects: {enabled: true}}, crds: {enabled: false}}": 0,
 		"{access: {enabled: true, namespaces: [apps]}, audit: {enabled: false, objects: {enabled: true}}}":         5,
 	} {
-		count := 0
+		count, policies := 0, 0
 		for _, object := range objectsOf(t, render(t, values)) {
+			if isPolicyOfAccess(object) {
+				policies++
+			}
 			if crd, ok := object.(*apiextensionsv1.CustomResourceDefinition); ok {
 				count++
 				if crd.Annotations["controller-gen.kubebuilder.io/version"] == "" {
@@ -869,6 +872,9 @@ func TestTheCRDsComeWithWhatNeedsThem(t *testing.T) {
 		}
 		if count != want {
 			t.Errorf("%s: %d CRDs, want %d", values, count, want)
+		}
+		if (policies > 0) != (want > 1) {
+			t.Errorf("%s: %d policies and bindings of access", values, policies)
 		}
 	}
 }

@@ -125,14 +125,15 @@ func uninstallAll(ctx context.Context) error {
 	return group.Wait()
 }
 
-// removeCRDs removes what an uninstall keeps: the CRDs, and with them the records.
+// removeCRDs removes what an uninstall keeps: the CRDs, and with them the records, and the
+// policies that guard them.
 func removeCRDs(ctx context.Context) error {
 	names := make([]string, len(releases))
 	for i, r := range releases {
 		names[i] = r.name
 	}
 	selector := fmt.Sprintf("app.kubernetes.io/part-of=admitkit,app.kubernetes.io/instance in (%s)", strings.Join(names, ","))
-	_, err := command(ctx, adminKubeconfig, "kubectl", "delete", "crd", "--selector", selector, "--timeout", "1m")
+	_, err := command(ctx, adminKubeconfig, "kubectl", "delete", "crd,validatingadmissionpolicies,validatingadmissionpolicybindings", "--selector", selector, "--timeout", "1m")
 	return err
 }
 

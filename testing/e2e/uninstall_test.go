@@ -40,7 +40,7 @@ func TestAnUninstallLeavesRecordsAloneAndNobodyInside(t *testing.T) {
 		t.Error("no record is left")
 	}
 	nothingIsLeft(t, "but CRDs and records", func(object string) bool {
-		return strings.HasPrefix(object, "customresourcedefinitions ") || strings.HasPrefix(object, "apiservices ") || strings.HasPrefix(object, "access") || strings.HasPrefix(object, "podaccess") ||
+		return strings.HasPrefix(object, "customresourcedefinitions ") || strings.HasPrefix(object, "validatingadmissionpolic") || strings.HasPrefix(object, "apiservices ") || strings.HasPrefix(object, "access") || strings.HasPrefix(object, "podaccess") ||
 			strings.HasPrefix(object, "execaccess") || strings.HasPrefix(object, "auditevents ")
 	})
 	session.ended(t, began)

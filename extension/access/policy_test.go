@@ -1,0 +1,149 @@
+package access_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/internal/testkit"
+	"github.com/admitkit/admitkit/testing/controlplane"
+)
+
+// install applies config/policy, for these namespaces alone: the API server is shared.
+func install(t *testing.T, namespaces ...string) {
+	t.Helper()
+	text, err := os.ReadFile("../../config/policy/access.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	here := &admissionregistrationv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: namespaces},
+	}}}
+	decoder := utilyaml.NewYAMLOrJSONDecoder(strings.NewReader(strings.ReplaceAll(string(text), "access.admitkit.dev", namespaces[0])), 4096)
+	policy, binding := &admissionregistrationv1.ValidatingAdmissionPolicy{}, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
+	for decoder.Decode(policy) == nil && decoder.Decode(binding) == nil {
+		binding.Spec.MatchResources = here
+		testkit.Create(t, admin, policy, binding)
+		t.Cleanup(func(objects ...client.Object) func() {
+			return func() {
+				for _, object := range objects {
+					if err := admin.Delete(context.WithoutCancel(t.Context()), object); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		}(policy, binding))
+		policy, binding = &admissionregistrationv1.ValidatingAdmissionPolicy{}, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
+	}
+}
+
+// Nobody looks at a request in a namespace that is added to those of access later, or while
+// admitkit is not installed. It is granted once somebody does.
+func TestWhereNoWebhookLooksNobodyWritesWhatTheServerWrites(t *testing.T) {
+	t.Parallel()
+	p := &panel{namespace: testkit.Namespace(t, admin)}
+	install(t, p.namespace)
+	testkit.Create(t, admin, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "deciders"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "access-decider"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "bob"}},
+	})
+	template := p.template("two", 2, "1h")
+	testkit.Create(t, admin, template)
+	groups := []string{"devs", "engineers", "system:authenticated"}
+	self := &v1alpha1.Requester{Username: "alice", Groups: groups}
+	terms := func(change func(*v1alpha1.ApprovalTerms)) *v1alpha1.ApprovalTerms {
+		a := template.Spec.AccessConfig.Approval
+		x := &v1alpha1.ApprovalTerms{TemplateUID: string(template.UID), Required: 2, Groups: a.Groups, Users: a.Users, Timeout: a.Timeout}
+		change(x)
+		return x
+	}
+	request := func(who *v1alpha1.Requester, approval *v1alpha1.ApprovalTerms) client.Object {
+		r := execRequest(p.namespace, "forged", "two")
+		r.Spec.Requester, r.Spec.Approval = who, approval
+		return r
+	}
+	decided := func(who *v1alpha1.Requester) client.Object {
+		d := decision(execRequest(p.namespace, "forged", "two"), v1alpha1.DecisionApprove, "")
+		d.Spec.Request.UID, d.Spec.Decider = "1", who
+		return d
+	}
+	const person, approval = "names another user or other groups", "spec.approval: is not what the template says"
+	for name, c := range map[string]struct {
+		user   *controlplane.User
+		object client.Object
+		want   string
+	}{
+		"nothing of it":                   {alice, request(nil, nil), ""},
+		"what the server would write":     {alice, request(self, terms(func(*v1alpha1.ApprovalTerms) {})), ""},
+		"another name":                    {alice, request(&v1alpha1.Requester{Username: "bob", Groups: groups}, nil), person},
+		"another group":                   {alice, request(&v1alpha1.Requester{Username: "alice", Groups: append([]string{"oncall"}, groups...)}, nil), person},
+		"no group":                        {alice, request(&v1alpha1.Requester{Username: "alice"}, nil), person},
+		"another UID":                     {alice, request(&v1alpha1.Requester{Username: "alice", UID: "7", Groups: groups}, nil), person},
+		"fewer approvals":                 {alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Required = 1 })), approval},
+		"an accomplice who may approve":   {alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Users = []string{"mallory"} })), approval},
+		"other groups that approve":       {alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Groups = nil })), approval},
+		"a longer wait":                   {alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Timeout = "100h" })), approval},
+		"no approval as of another group": {alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.SkippedFor = "oncall" })), approval},
+		"a decision of one's own":         {bob, decided(&v1alpha1.Requester{Username: "bob", Groups: groups}), ""},
+		"a decision in another's name":    {bob, decided(&v1alpha1.Requester{Username: "carol", Groups: groups}), person},
+		"a decision as of another group":  {bob, decided(&v1alpha1.Requester{Username: "bob", Groups: []string{"sre"}}), person},
+	} {
+		try := func(ctx context.Context) string {
+			if err := as(t, c.user).Create(ctx, c.object.DeepCopyObject().(client.Object), client.DryRunAll); err != nil {
+				return err.Error()
+			}
+			return ""
+		}
+		if c.want == "" {
+			if said := try(t.Context()); said != "" {
+				t.Errorf("%s: %s", name, said)
+			}
+			continue
+		}
+		// API servers take a policy up within seconds.
+		testkit.Eventually(t, name+" is refused", func(ctx context.Context) bool { return strings.Contains(try(ctx), c.want) })
+	}
+	mine := execRequest(p.namespace, "mine", "two")
+	testkit.Create(t, as(t, alice), mine)
+	for what, spec := range map[string]string{
+		person:   `{"requester":{"username":"alice","groups":["oncall"]}}`,
+		approval: `{"approval":{"templateUID":"` + string(template.UID) + `","required":1,"users":["mallory"],"timeout":"1h"}}`,
+	} {
+		err := as(t, alice).Patch(t.Context(), mine.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec":`+spec+`}`)))
+		if err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("a change to %s: %v", spec, err)
+		}
+	}
+}
+
+func TestWhereWebhooksLookThePoliciesAreNotInTheWay(t *testing.T) {
+	t.Parallel()
+	p := newPanel(t)
+	install(t, p.namespace)
+	forged := execRequest(p.namespace, "forged", "two")
+	forged.Spec.Requester = &v1alpha1.Requester{Username: "bob"}
+	testkit.Eventually(t, "the policies are in force", func(ctx context.Context) bool {
+		err := as(t, alice).Create(ctx, forged.DeepCopy(), client.DryRunAll)
+		return err != nil && strings.Contains(err.Error(), "ValidatingAdmissionPolicy")
+	})
+	req := p.ask(t, alice, "two")
+	isGranted(t, req, approved(t, req, p.sam, p.sue))
+	for _, quick := range []request{p.ask(t, p.oncall, "two", lasts("2s")), p.ask(t, p.bot, "one", inNameOf("alice"))} {
+		await(t, quick, "is decided about", func() bool { return len(quick.GetRequestStatus().Conditions) > 0 })
+	}
+	late := execRequest(p.namespace, "late", "late")
+	testkit.Create(t, as(t, alice), late)
+	testkit.Create(t, admin, p.template("late", 1, "1h"))
+	waitsWith(t, late, 0)
+	isGranted(t, late, approved(t, late, p.sam))
+}
