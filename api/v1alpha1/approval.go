@@ -148,7 +148,7 @@ const (
 // later one of its name.
 type DecidedRequest struct {
 	// Kind is the request's.
-	// +kubebuilder:validation:Enum=PodAccessRequest;ExecAccessRequest
+	// +kubebuilder:validation:Enum=PodAccessRequest;ExecAccessRequest;RoleAccessRequest
 	Kind string `json:"kind"`
 	// Name is the request's, in the namespace of the decision.
 	// +kubebuilder:validation:MinLength=1

@@ -123,7 +123,8 @@ type AuditObject struct {
 
 // AuditAccessRequest is the access request that covers an act.
 type AuditAccessRequest struct {
-	// Kind is PodAccessRequest or ExecAccessRequest; its namespace is the Pod's.
+	// Kind is PodAccessRequest, ExecAccessRequest or RoleAccessRequest; its namespace is the
+	// record's.
 	Kind string `json:"kind"`
 	Name string `json:"name"`
 	// +optional

@@ -4,13 +4,14 @@
 //   - A [PodAccessTemplate] says who may get a Pod of their own, made after a
 //     workload's Pod template, and for how long.
 //   - An [ExecAccessTemplate] says the same about the Pods that a workload runs.
-//   - A [PodAccessRequest] or [ExecAccessRequest] is an engineer's request: the
-//     name of a template and, optionally, a duration. Its status says when access
-//     is ready, how to use it, and when it ends.
+//   - A [RoleAccessTemplate] says the same about a role of its namespace, or a ClusterRole.
+//   - A [PodAccessRequest], [ExecAccessRequest] or [RoleAccessRequest] is an engineer's
+//     request: the name of a template and, optionally, a duration. Its status says when
+//     access is ready, how to use it, and when it ends.
 //   - An [AccessDecision] approves or denies a request, where its template wants that.
 //   - An [AuditEvent] records who took which way into a container.
 //
-// [Request] and [Template] are what both kinds of access have in common, and [Grant]
+// [Request] and [Template] are what the kinds of access have in common, and [Grant]
 // is what the record of a grant says. Packages extension/access and extension/audit
 // give the kinds their meaning. Fields that the Oz RBAC Controller knows have the
 // names that they have there.
@@ -37,6 +38,8 @@ func AddToScheme(scheme *runtime.Scheme) error {
 		&ExecAccessTemplate{}, &ExecAccessTemplateList{},
 		&PodAccessRequest{}, &PodAccessRequestList{},
 		&ExecAccessRequest{}, &ExecAccessRequestList{},
+		&RoleAccessTemplate{}, &RoleAccessTemplateList{},
+		&RoleAccessRequest{}, &RoleAccessRequestList{},
 		&AccessDecision{}, &AccessDecisionList{},
 		&AuditEvent{}, &AuditEventList{},
 	)

@@ -30,10 +30,11 @@ const (
 	// AnnotationSubjects has to whom access is granted, as JSON.
 	AnnotationSubjects = "admitkit.dev/subjects"
 
-	// PodAccessPrefix and ExecAccessPrefix begin the names of what a request of
-	// either kind gets: Role, RoleBinding and access Pod.
+	// PodAccessPrefix, ExecAccessPrefix and RoleAccessPrefix begin the names of what a
+	// request of each kind gets: Role, RoleBinding and access Pod.
 	PodAccessPrefix  = "podaccess-"
 	ExecAccessPrefix = "execaccess-"
+	RoleAccessPrefix = "roleaccess-"
 )
 
 // Grant is what the record of a grant says. Only the request says whether it is

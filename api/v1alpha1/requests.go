@@ -60,8 +60,8 @@ const (
 	ReasonUnknownPod = "UnknownPod"
 	// ReasonNoPod: no Pod of the workload is ready.
 	ReasonNoPod = "NoPod"
-	// ReasonNameTaken: a Pod with the access Pod's name exists and belongs to somebody
-	// else.
+	// ReasonNameTaken: a Pod, Role or RoleBinding of the name that the request's would have
+	// exists and belongs to somebody else.
 	ReasonNameTaken = "NameTaken"
 	// ReasonPodRefused: the API server refuses the access Pod: by Pod Security, a
 	// quota or a webhook. The extension tries again.
@@ -72,6 +72,11 @@ const (
 	ReasonPodEnded = "PodEnded"
 	// ReasonPodGone: the Pod no longer exists, and another is not chosen.
 	ReasonPodGone = "PodGone"
+	// ReasonRoleLost: the role no longer exists, and another of its name is not granted.
+	ReasonRoleLost = "RoleLost"
+	// ReasonRoleNotAllowed: the operator does not let admitkit grant the role, or the author of
+	// the template may not bind it.
+	ReasonRoleNotAllowed = "RoleNotAllowed"
 	// ReasonUsed: the single session that the request covers has begun.
 	ReasonUsed = "Used"
 	// ReasonExpired: the time is over.
@@ -115,7 +120,7 @@ type Requester struct {
 	Groups []string `json:"groups,omitempty"`
 }
 
-// RequestSpec is what both kinds of request have in common.
+// RequestSpec is what the kinds of request have in common.
 type RequestSpec struct {
 	// TemplateName is the template, in the request's namespace. It cannot be
 	// changed. A request waits ten minutes for a template that does not exist yet.
@@ -208,6 +213,10 @@ type RequestStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	PodUID string `json:"podUID,omitempty"`
+	// GrantedRole is the role that access is about. It is written before there is access, and
+	// from then on never changes. Only RoleAccessRequests have it.
+	// +optional
+	GrantedRole *GrantedRole `json:"grantedRole,omitempty"`
 	// AccessMessage is the command by which the engineer uses the access.
 	// +optional
 	AccessMessage string `json:"accessMessage,omitempty"`
@@ -367,7 +376,7 @@ type ExecAccessRequestList struct {
 	Items           []ExecAccessRequest `json:"items"`
 }
 
-// Request is a request of either kind.
+// Request is a request of any kind.
 //
 // +kubebuilder:object:generate=false
 type Request interface {

@@ -9,7 +9,7 @@ import (
 
 // Conditions of a template.
 const (
-	// ConditionTargetRefExists says whether the target workload exists.
+	// ConditionTargetRefExists says whether the target, a workload or a role, exists.
 	ConditionTargetRefExists = "TargetRefExists"
 	// ConditionTemplateDurationsValid says whether the durations can be parsed
 	// and the default does not exceed the maximum.
@@ -28,8 +28,8 @@ type TemplateStatus struct {
 	// Ready says that requests can be made: every condition holds.
 	// +optional
 	Ready bool `json:"ready"`
-	// Conditions are TargetRefExists and TemplateDurationsValid, and AccessPodValid of a
-	// PodAccessTemplate.
+	// Conditions are TargetRefExists and TemplateDurationsValid, AccessPodValid of a
+	// PodAccessTemplate, and RoleAllowed of a RoleAccessTemplate.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -139,15 +139,15 @@ type ExecAccessTemplateList struct {
 	Items           []ExecAccessTemplate `json:"items"`
 }
 
-// Template is a template of either kind.
+// Template is a template of any kind.
 //
 // +kubebuilder:object:generate=false
 type Template interface {
 	metav1.Object
 	runtime.Object
 	GetAccessConfig() *AccessConfig
-	// GetTargetRef returns the workload that the template is about, or nil if it
-	// has a Pod spec of its own.
+	// GetTargetRef returns the workload or the role that the template is about, or nil if
+	// it has a Pod spec of its own.
 	GetTargetRef() *ControllerTargetRef
 	GetTemplateStatus() *TemplateStatus
 }

@@ -1,4 +1,4 @@
-// Package access gives engineers access to Pods for a while: a template says who
+// Package access gives engineers access to Pods, and roles, for a while: a template says who
 // may ask and for how long, a request is granted within a second and ends when it
 // said. The kinds are those of api/v1alpha1.
 //
@@ -64,6 +64,10 @@ type Options struct {
 	// cannot be the manager's own, nor the control plane's. Default: the
 	// watched namespace; required if every namespace is watched.
 	Namespaces []string
+	// Roles are the Roles that RoleAccessTemplates may give, NAMESPACE/NAME each, and
+	// ClusterRoles the ClusterRoles, by name: in any of the Namespaces. The reconcilers get the
+	// right to bind these and no others. Default: none, and no roles are given.
+	Roles, ClusterRoles []string
 	// Retention is how long a request whose access has ended stays as a record.
 	// Default: 24 h.
 	Retention time.Duration
@@ -96,6 +100,8 @@ type shared struct {
 	options Options
 	// places are where requests are granted. Parts sets them.
 	places places
+	// roles are those that requests can get. Parts sets them.
+	roles grantable
 	// reconcilerUser is as whom the reconcilers write, if not as this process. Register
 	// sets it.
 	reconcilerUser string
@@ -147,8 +153,11 @@ func (a *Access) Parts(mgr extension.Manager) ([]any, error) {
 	if a.places, err = newPlaces(a.options.Namespaces, mgr); err != nil {
 		return nil, fmt.Errorf("access options: %w", err)
 	}
+	if a.roles, err = newGrantable(a.options.Roles, a.options.ClusterRoles, a.places); err != nil {
+		return nil, fmt.Errorf("access options: %w", err)
+	}
 	parts := a.admissions()
-	for _, kind := range []kind{podAccess, execAccess} {
+	for _, kind := range kinds {
 		parts = append(parts, newRequests(a.shared, kind), newTemplates(a.shared, kind))
 	}
 	return parts, nil

@@ -32,16 +32,21 @@ func (a *shared) admissions() []any {
 	return []any{
 		extension.Validating(&reportGuard[*v1alpha1.PodAccessRequest]{a}, a.reportScope("pod-access-report", "podaccessrequests")),
 		extension.Validating(&reportGuard[*v1alpha1.ExecAccessRequest]{a}, a.reportScope("exec-access-report", "execaccessrequests")),
+		extension.Validating(&reportGuard[*v1alpha1.RoleAccessRequest]{a}, a.reportScope("role-access-report", "roleaccessrequests")),
 		extension.Validating(&recordGuard{a}, a.recordScope()),
 		extension.Validating(&deletions{a}, a.deletionScope()),
 		extension.Mutating(&decisions{a}, ours("access-decider", "accessdecisions")),
 		extension.Validating(&decisions{a}, ours("access-decision", "accessdecisions")),
 		extension.Mutating(&stamp[*v1alpha1.PodAccessRequest]{a, podAccess}, ours("pod-access-requester", "podaccessrequests")),
 		extension.Mutating(&stamp[*v1alpha1.ExecAccessRequest]{a, execAccess}, ours("exec-access-requester", "execaccessrequests")),
+		extension.Mutating(&stamp[*v1alpha1.RoleAccessRequest]{a, roleAccess}, ours("role-access-requester", "roleaccessrequests")),
 		extension.Validating(&requestRules[*v1alpha1.PodAccessRequest]{a, podAccess}, ours("pod-access-request", "podaccessrequests")),
 		extension.Validating(&requestRules[*v1alpha1.ExecAccessRequest]{a, execAccess}, ours("exec-access-request", "execaccessrequests")),
+		extension.Validating(&requestRules[*v1alpha1.RoleAccessRequest]{a, roleAccess}, ours("role-access-request", "roleaccessrequests")),
 		extension.ValidatingFunc(a.validatePodTemplate, ours("pod-access-template", "podaccesstemplates")),
 		extension.ValidatingFunc(a.validateExecTemplate, ours("exec-access-template", "execaccesstemplates")),
+		extension.Mutating(&roleTemplates{a}, ours("role-access-author", "roleaccesstemplates")),
+		extension.Validating(&roleTemplates{a}, ours("role-access-template", "roleaccesstemplates")),
 		extension.MutatingFunc(a.treatPod, extension.Scope{
 			Name: "access-pod", FailurePolicy: &fail, NamespaceSelector: a.places.selectorOfPods(), Rules: extension.Pods(),
 			MatchConditions: []admissionregistrationv1.MatchCondition{{

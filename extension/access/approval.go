@@ -222,7 +222,7 @@ func deciderOf(req *extension.Request) *v1alpha1.Requester {
 
 // kindOfRequest returns the kind of access whose requests have a Kind.
 func kindOfRequest(request string) (kind, bool) {
-	for _, k := range []kind{podAccess, execAccess} {
+	for _, k := range kinds {
 		if k.request == request {
 			return k, true
 		}
@@ -275,7 +275,7 @@ func (v *decisions) decided(ctx context.Context, d *v1alpha1.AccessDecision) (v1
 	about := d.Spec.Request
 	k, found := kindOfRequest(about.Kind)
 	if !found {
-		return nil, refuse(reasonInvalidName, "spec.request.kind: %q is not PodAccessRequest or ExecAccessRequest", about.Kind)
+		return nil, refuse(reasonInvalidName, "spec.request.kind: %q is not PodAccessRequest, ExecAccessRequest or RoleAccessRequest", about.Kind)
 	}
 	if refused := noName("spec.request.name", about.Name); refused != nil {
 		return nil, refused

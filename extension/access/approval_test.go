@@ -98,8 +98,11 @@ func (p *panel) ask(t *testing.T, user *controlplane.User, template string, chan
 
 func decision(req request, word v1alpha1.Decision, reason string) *v1alpha1.AccessDecision {
 	kind := "ExecAccessRequest"
-	if _, ok := req.(*v1alpha1.PodAccessRequest); ok {
+	switch req.(type) {
+	case *v1alpha1.PodAccessRequest:
 		kind = "PodAccessRequest"
+	case *v1alpha1.RoleAccessRequest:
+		kind = "RoleAccessRequest"
 	}
 	return &v1alpha1.AccessDecision{
 		ObjectMeta: metav1.ObjectMeta{Namespace: req.GetNamespace(), GenerateName: req.GetName() + "-"},

@@ -499,7 +499,7 @@ func (f *facts) neverChecked(s *state) {
 	switch {
 	case status.Check != nil && status.Check.Decision == v1alpha1.CheckDeny:
 		s.ExpiresAt = nil
-	case status.Check == nil && status.PodUID == "" && c != nil && !f.wasRevoked():
+	case status.Check == nil && chosenIn(status) == choice{} && c != nil && !f.wasRevoked():
 		s.ExpiresAt = nil
 		message := "its check has not answered until " + f.end.UTC().Format(time.RFC3339) + "; make another request"
 		s.nothing(v1alpha1.ReasonTimedOut, message)

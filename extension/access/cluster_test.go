@@ -80,11 +80,11 @@ func setUp(c *controlplane.ControlPlane) error {
 	})
 }
 
-// readmeYAML returns the YAML blocks of the README and of docs/access.md: roles and
-// an example, and the namespace that the example is in.
+// readmeYAML returns the YAML blocks of the README and of the pages on access: roles and
+// examples, and the namespace that the example is in.
 func readmeYAML() string {
 	yaml := []string{"{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n"}
-	for _, page := range []string{"README.md", "../../docs/access.md"} {
+	for _, page := range []string{"README.md", "../../docs/access.md", "../../docs/access-roles.md"} {
 		blocks, err := testkit.Blocks(page, "yaml")
 		if err != nil {
 			panic(err)
@@ -136,7 +136,7 @@ func startOn(t *testing.T, namespace string, port int32, options access.Options,
 		}
 	})
 	r.stop = testkit.Start(t, r.Manager)
-	awaitWebhooks(t, namespace)
+	awaitWebhooks(t, append(options.Namespaces, namespace)[0])
 	return r
 }
 
@@ -235,7 +235,7 @@ func deployment(t *testing.T, namespace, name string, replicas int32) *appsv1.De
 	return d
 }
 
-// request is either kind of request.
+// request is any kind of request.
 type request = v1alpha1.Request
 
 // granted makes a request as a user and waits until it is ready.
@@ -280,8 +280,11 @@ func bindingOf(req request) *rbacv1.RoleBinding {
 // resourceOf names what a request gets.
 func resourceOf(req request) metav1.ObjectMeta {
 	prefix := "podaccess-"
-	if _, ok := req.(*v1alpha1.ExecAccessRequest); ok {
+	switch req.(type) {
+	case *v1alpha1.ExecAccessRequest:
 		prefix = "execaccess-"
+	case *v1alpha1.RoleAccessRequest:
+		prefix = "roleaccess-"
 	}
 	return metav1.ObjectMeta{Namespace: req.GetNamespace(), Name: prefix + req.GetName()}
 }

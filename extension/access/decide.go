@@ -51,6 +51,8 @@ type grant struct {
 	// pod is the access Pod to make, or the Pod that was chosen for exec access; nil
 	// if role records it already.
 	pod *corev1.Pod
+	// role is the role that was asked for.
+	role choice
 	// template is what allows it.
 	template v1alpha1.Template
 }
@@ -175,13 +177,13 @@ func (f *facts) sweep() decision {
 // somebody has deleted that, the template.
 func (f *facts) evicted() choice {
 	switch {
-	case f.kind.makesPod:
+	case f.kind.makesPod, f.kind.givesRole:
 	case f.role == nil:
 		if f.template != nil && f.template.GetAccessConfig().OnExpiry == v1alpha1.ExpiryEvict {
 			return f.settled()
 		}
 	case f.role.Annotations[AnnotationOnExpiry] == string(v1alpha1.ExpiryEvict):
-		return chosenPod(f.role)
+		return choiceOf(f.role)
 	}
 	return choice{}
 }
@@ -255,7 +257,7 @@ func (f *facts) answer() decision {
 			d.status.set(check.condition, true, check.reason, "")
 		}
 	}
-	d.grant = &grant{pod: pod, template: f.template}
+	d.grant = &grant{pod: pod, role: f.newRole, template: f.template}
 	return d
 }
 
@@ -277,9 +279,12 @@ func (f *facts) unenforced() *refusal {
 	return nil
 }
 
-// unavailable says why there is no Pod to give access to for now. Once there was one,
+// unavailable says why there is no Pod or role to give access to for now. Once there was one,
 // no other is chosen.
 func (f *facts) unavailable() *refusal {
+	if f.kind.givesRole {
+		return f.noRole
+	}
 	refused, settled := noTarget(f.noTarget), f.settled()
 	switch {
 	case settled == choice{}:
@@ -299,9 +304,12 @@ func (f *facts) tooMany() *refusal {
 }
 
 // pod returns the Pod that access will be to: the one that was chosen, or one to be
-// made. Anything wrong with the access command is found before there is a Pod, which
+// made, nil if it is to a role. Anything wrong with the access command is found before there is a Pod, which
 // nobody could use.
 func (f *facts) pod() (*corev1.Pod, *refusal) {
+	if f.kind.givesRole {
+		return nil, nil
+	}
 	t, ok := f.template.(*v1alpha1.PodAccessTemplate)
 	if !ok {
 		_, refused := commandFor(f.template, &f.chosen.ObjectMeta)
@@ -325,17 +333,18 @@ func (f *facts) pod() (*corev1.Pod, *refusal) {
 
 // keep keeps what was granted, and completes it. When the Pod is lost another is not
 // chosen, and the RoleBinding, which the Pod owned, is not made again. One that the
-// Pod does not own any more goes; the next attempt finds out why.
+// Pod does not own any more goes, and one that says something else than was granted; the
+// next attempt finds out why, and makes another if it is to be.
 func (f *facts) keep() decision {
-	if f.lost == "" && f.disowned() {
+	lost := f.loss()
+	if lost == nil && (f.disowned() || f.drifted()) {
 		return decision{dead: true, unbind: true}
 	}
 	d := decision{status: newState(f.request, f.end)}
-	chosen := chosenPod(f.role)
-	d.status.choose(chosen)
-	if f.lost != "" {
-		d.dead, d.unbind = true, f.binding != nil
-		d.status.refused(lostPod(chosen.name, f.lost))
+	d.status.choose(choiceOf(f.role))
+	if lost != nil {
+		d.dead, d.unbind, d.waits = true, f.binding != nil, lost.waits
+		d.status.refused(lost)
 		return d
 	}
 	if f.binding != nil {
@@ -347,6 +356,17 @@ func (f *facts) keep() decision {
 	d.status.granted(f.role.Annotations[annotationMessage])
 	d.status.observed(f.kind, f.own)
 	return d
+}
+
+// loss says why a grant ends before its time: its Pod, or its role, is lost.
+func (f *facts) loss() *refusal {
+	switch {
+	case f.noRole != nil:
+		return f.noRole
+	case f.lost != "":
+		return lostPod(choiceOf(f.role).name, f.lost)
+	}
+	return nil
 }
 
 // revocation returns the status of a request that is revoked now, nil if it was

@@ -55,12 +55,12 @@ func hasRole(owner types.UID) func(*facts) {
 		}
 		f.role = &rbacv1.Role{
 			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
-				AnnotationRequestUID: string(owner), AnnotationPodUID: "p", annotationMessage: "run",
+				AnnotationRequestUID: string(owner), AnnotationPodUID: "p", annotationMessage: "run", AnnotationSubjects: "[]",
 			}},
 			Rules: []rbacv1.PolicyRule{{ResourceNames: []string{name}}},
 		}
 		if f.kind.makesPod {
-			f.made = chosenPod(f.role)
+			f.made = choiceOf(f.role)
 		}
 	}
 }
@@ -70,7 +70,7 @@ func evicts(f *facts) { f.role.Annotations[AnnotationOnExpiry] = string(v1alpha1
 // hasBinding gives a request the RoleBinding of a grant, which owner made.
 func hasBinding(owner types.UID) func(*facts) {
 	return func(f *facts) {
-		f.binding = &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{
+		f.binding = &rbacv1.RoleBinding{RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role"}, ObjectMeta: metav1.ObjectMeta{
 			Annotations:     map[string]string{AnnotationRequestUID: string(owner)},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "web-0", UID: "p"}},
 		}}
@@ -179,13 +179,16 @@ func TestWhatIsDoneAboutARequest(t *testing.T) {
 		says  string // of AccessResourcesCreated
 		next  schedule
 	}{
-		"a request is granted":                             {about(execAccess), early, []string{"grant"}, "ready=false", end},
-		"a request for a Pod is granted":                   {about(podAccess), early, []string{"grant"}, "ready=false", end},
-		"a grant that lacks the RoleBinding gets it":       {about(execAccess, hasRole("1")), early, []string{"grant"}, "ready=true", end},
-		"a grant is left alone":                            {about(execAccess, hasRole("1"), hasBinding("1")), early, nil, "ready=true", end},
-		"a lost Pod is not granted again":                  {about(execAccess, hasRole("1"), func(f *facts) { f.lost = podGone }), early, nil, "PodGone", end},
-		"a grant whose Pod is lost ends":                   {about(podAccess, hasRole("1"), hasBinding("1"), func(f *facts) { f.lost = podReplaced }), early, []string{"unbind"}, "PodGone", end},
-		"a binding that its Pod does not own goes":         {about(execAccess, hasRole("1"), hasBinding("1"), func(f *facts) { f.binding.OwnerReferences = nil }), early, []string{"unbind"}, "", end},
+		"a request is granted":                       {about(execAccess), early, []string{"grant"}, "ready=false", end},
+		"a request for a Pod is granted":             {about(podAccess), early, []string{"grant"}, "ready=false", end},
+		"a grant that lacks the RoleBinding gets it": {about(execAccess, hasRole("1")), early, []string{"grant"}, "ready=true", end},
+		"a grant is left alone":                      {about(execAccess, hasRole("1"), hasBinding("1")), early, nil, "ready=true", end},
+		"a lost Pod is not granted again":            {about(execAccess, hasRole("1"), func(f *facts) { f.lost = podGone }), early, nil, "PodGone", end},
+		"a grant whose Pod is lost ends":             {about(podAccess, hasRole("1"), hasBinding("1"), func(f *facts) { f.lost = podReplaced }), early, []string{"unbind"}, "PodGone", end},
+		"a binding that its Pod does not own goes":   {about(execAccess, hasRole("1"), hasBinding("1"), func(f *facts) { f.binding.OwnerReferences = nil }), early, []string{"unbind"}, "", end},
+		"a binding to somebody else goes": {about(execAccess, hasRole("1"), hasBinding("1"), func(f *facts) {
+			f.binding.Subjects = []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: "mallory"}}
+		}), early, []string{"unbind"}, "", end},
 		"a request that lost its Role keeps its Pod":       {about(execAccess, settledOn("web-0", "p")), early, []string{"grant"}, "ready=false", end},
 		"a request that lost its Role gets no other Pod":   {about(execAccess, settledOn("web-0", "q")), early, nil, "PodGone", end},
 		"a request whose Pod is gone gets no other":        {about(execAccess, settledOn("web-1", "p"), isUnknown), early, nil, "PodGone", end},

@@ -61,6 +61,10 @@ type facts struct {
 	target   *workload.Workload
 	chosen   *corev1.Pod
 	noTarget error
+	// newRole is the role that a request would get; noRole says why it gets none, or
+	// loses the one that it has.
+	newRole choice
+	noRole  *refusal
 
 	// own is the access Pod of a grant as it is now, nil if that is not known yet,
 	// and lost says what has become of the Pod of a grant that no longer exists.
@@ -107,23 +111,32 @@ func (f *facts) stage(now time.Time) stage {
 	return granted
 }
 
-// settled returns the Pod that an earlier grant of the request was about, if there
+// settled returns the Pod or role that an earlier grant of the request was about, if there
 // was one: the status has it, where the API server lets nobody change it. Somebody
 // may have written it before the manager did, and so it can only take access away.
 func (f *facts) settled() choice {
-	status := f.request.GetRequestStatus()
-	if status.PodUID == "" {
-		return choice{}
-	}
-	return choice{name: status.PodName, uid: types.UID(status.PodUID)}
+	return chosenIn(f.request.GetRequestStatus())
 }
 
 // disowned reports whether the Pod no longer owns the RoleBinding, as when somebody
 // deletes it with --cascade=orphan. A later Pod of its name must not inherit that.
 func (f *facts) disowned() bool {
+	if f.kind.givesRole {
+		return f.binding != nil && !f.kind.owns(f.binding, f.request.GetUID())
+	}
 	return f.binding != nil && !slices.ContainsFunc(f.binding.OwnerReferences, func(o metav1.OwnerReference) bool {
-		return o.Kind == "Pod" && o.UID == chosenPod(f.role).uid
+		return o.Kind == "Pod" && o.UID == choiceOf(f.role).uid
 	})
+}
+
+// drifted reports whether the RoleBinding does not say what was granted: somebody has
+// changed it while no webhook kept them from that, or made it anew.
+func (f *facts) drifted() bool {
+	if f.binding == nil {
+		return false
+	}
+	want, err := newBinding(f.kind, f.request, f.role)
+	return err != nil || !isSameGrant(f.binding, want)
 }
 
 // read reads the facts about a request; req is nil if it is gone. What belongs to
@@ -164,6 +177,9 @@ func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alp
 		}
 		return f, r.readAsking(ctx, f, now)
 	case recorded, granted:
+		if r.kind.givesRole {
+			return f, errors.Join(r.readGrantedRole(ctx, f), r.missTemplate(ctx, f))
+		}
 		return f, errors.Join(r.readPod(ctx, f), r.missTemplate(ctx, f))
 	}
 	return f, nil
@@ -232,7 +248,7 @@ const unusedFor = 24 * time.Hour
 // that got nothing only [unusedFor] counts.
 func keepUntil(req v1alpha1.Request, retention time.Duration) time.Time {
 	end, _ := v1alpha1.TermOf(req) // one that is invalid is not discarded
-	if unused := req.GetCreationTimestamp().Add(unusedFor); req.GetRequestStatus().PodUID == "" && unused.Before(end) {
+	if unused := req.GetCreationTimestamp().Add(unusedFor); !gotSomething(req) && unused.Before(end) {
 		if end, _ = v1alpha1.EndOf(req); end.Before(unused) {
 			end = unused
 		}
@@ -243,7 +259,7 @@ func keepUntil(req v1alpha1.Request, retention time.Duration) time.Time {
 // readExpiry reads the template of a request that ends without its record, which others
 // may delete: it says whether the Pod is to be evicted.
 func (r *requests) readExpiry(ctx context.Context, f *facts) error {
-	if f.role != nil || f.kind.makesPod || f.settled() == (choice{}) || ended(f.request) {
+	if f.role != nil || f.kind.makesPod || f.kind.givesRole || f.settled() == (choice{}) || ended(f.request) {
 		return nil
 	}
 	key := types.NamespacedName{Namespace: f.key.Namespace, Name: f.request.GetRequestSpec().TemplateName}
@@ -298,8 +314,8 @@ func (r *requests) readMade(ctx context.Context, f *facts, reader client.Reader,
 		return nil
 	}
 	resource := f.kind.resource(f.key)
-	if f.role != nil && chosenPod(f.role).name == resource.Name {
-		f.made = chosenPod(f.role)
+	if f.role != nil && choiceOf(f.role).name == resource.Name {
+		f.made = choiceOf(f.role)
 		return nil
 	}
 	pod, err := get(ctx, reader, resource, &corev1.Pod{})
@@ -318,6 +334,9 @@ func (r *requests) readTarget(ctx context.Context, f *facts) error {
 		return client.IgnoreNotFound(err)
 	}
 	f.template = t
+	if r.kind.givesRole {
+		return r.readNewRole(ctx, f)
+	}
 	if ref := t.GetTargetRef(); ref != nil && allows(t, spec) == nil {
 		f.target, err = workload.Find(ctx, r.live, f.key.Namespace, *ref)
 	}
@@ -379,7 +398,7 @@ func noTarget(err error) *refusal {
 // soon after it was made. Other Pods are not watched: when one goes, the garbage
 // collector deletes the RoleBinding that it owns, and that is watched.
 func (r *requests) readPod(ctx context.Context, f *facts) error {
-	pod := chosenPod(f.role)
+	pod := choiceOf(f.role)
 	if settled := f.settled(); settled != (choice{}) && settled != pod {
 		f.lost = podOther
 		return nil

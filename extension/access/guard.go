@@ -117,7 +117,7 @@ func (g *guard) overGrant(ctx context.Context, pod types.NamespacedName, session
 // replaced says that a grant is for an earlier Pod of the same name. The garbage
 // collector deletes its RoleBinding, but later than a StatefulSet makes the next Pod.
 func (g *guard) replaced(ctx context.Context, role *rbacv1.Role) (string, error) {
-	chosen := chosenPod(role)
+	chosen := choiceOf(role)
 	pod, err := g.livePod(ctx, types.NamespacedName{Namespace: role.Namespace, Name: chosen.name})
 	if err != nil || pod == nil || pod.UID == chosen.uid {
 		return "", err // without a Pod there is no session

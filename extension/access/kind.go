@@ -39,9 +39,13 @@ const (
 	// annotationTemplateUID has the UID of the template by which access was granted:
 	// another of its name has not allowed it.
 	annotationTemplateUID = "admitkit.dev/template-uid"
+	// annotationRole and annotationRoleUID say which role was granted, as kind and name with
+	// a slash.
+	annotationRole    = "admitkit.dev/role"
+	annotationRoleUID = "admitkit.dev/role-uid"
 )
 
-// kind is one of the two kinds of access.
+// kind is one of the kinds of access.
 type kind struct {
 	name     string // in names of controllers and metrics
 	prefix   string // of the names of what a request gets
@@ -49,7 +53,9 @@ type kind struct {
 	template string // the Kind of templates
 	// makesPod says that access is to a Pod that is made for the request, and
 	// deleted with it. Otherwise it is to a Pod that a workload runs.
-	makesPod    bool
+	makesPod bool
+	// givesRole says that access is to a role, and not to a Pod.
+	givesRole   bool
 	newRequest  func() v1alpha1.Request
 	requests    func() client.ObjectList
 	newTemplate func() v1alpha1.Template
@@ -68,6 +74,13 @@ var (
 		requests:    func() client.ObjectList { return &v1alpha1.ExecAccessRequestList{} },
 		newTemplate: func() v1alpha1.Template { return &v1alpha1.ExecAccessTemplate{} },
 	}
+	roleAccess = kind{
+		name: "role", prefix: v1alpha1.RoleAccessPrefix, request: "RoleAccessRequest", template: "RoleAccessTemplate", givesRole: true,
+		newRequest:  func() v1alpha1.Request { return &v1alpha1.RoleAccessRequest{} },
+		requests:    func() client.ObjectList { return &v1alpha1.RoleAccessRequestList{} },
+		newTemplate: func() v1alpha1.Template { return &v1alpha1.RoleAccessTemplate{} },
+	}
+	kinds = []kind{podAccess, execAccess, roleAccess}
 )
 
 // resource returns the key of what a request gets: Role, RoleBinding and access
@@ -130,6 +143,10 @@ func eachRequest(list client.ObjectList, visit func(v1alpha1.Request)) {
 			visit(&list.Items[i])
 		}
 	case *v1alpha1.ExecAccessRequestList:
+		for i := range list.Items {
+			visit(&list.Items[i])
+		}
+	case *v1alpha1.RoleAccessRequestList:
 		for i := range list.Items {
 			visit(&list.Items[i])
 		}

@@ -20,7 +20,7 @@ import (
 const indexAsker = "asker"
 
 func (a *shared) indexRequests(ctx context.Context) error {
-	for _, kind := range []kind{podAccess, execAccess} {
+	for _, kind := range kinds {
 		if err := a.cluster.GetFieldIndexer().IndexField(ctx, kind.newRequest(), indexAsker, askers); err != nil {
 			return err
 		}
@@ -127,7 +127,7 @@ func (r *requests) promise(ctx context.Context, f *facts) error {
 	f.othersOpen, err = r.othersOpen(ctx, r.kind, f.request, func(other v1alpha1.Request) bool {
 		created := other.GetCreationTimestamp()
 		before := created.Before(&made) || created.Equal(&made) && other.GetUID() < f.request.GetUID()
-		granted := wasGranted(other) || other.GetRequestStatus().PodUID != ""
+		granted := wasGranted(other) || gotSomething(other)
 		return before || granted || r.promises.made[client.ObjectKeyFromObject(other)]
 	})
 	if err == nil && tooMany(f.template, f.request.GetRequestSpec(), f.othersOpen) == nil {
@@ -163,7 +163,7 @@ func countsFor(t v1alpha1.Template, req v1alpha1.Request, user string) bool {
 	if spec.Requester != nil && spec.Requester.Username == user {
 		return true
 	}
-	return spec.OnBehalfOf == user && (wasGranted(req) || req.GetRequestStatus().PodUID != "" || allows(t, spec) == nil)
+	return spec.OnBehalfOf == user && (wasGranted(req) || gotSomething(req) || allows(t, spec) == nil)
 }
 
 func tooManyOf(t v1alpha1.Template, user string, open []v1alpha1.Request) *refusal {

@@ -80,6 +80,14 @@ func (p *places) each() []string {
 	return []string{p.watched}
 }
 
+// include reports whether access is granted in a namespace.
+func (p *places) include(namespace string) bool {
+	if p.all() {
+		return p.closed(namespace) == nil
+	}
+	return namespace == p.watched || slices.Contains(p.named, namespace)
+}
+
 // closed refuses to grant access in a namespace that AllNamespaces does not stand for.
 func (p *places) closed(namespace string) *refusal {
 	if p.all() && (namespace == p.own || p.check(namespace) != nil) {

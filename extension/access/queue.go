@@ -97,9 +97,10 @@ func (r *requests) ownerOf(_ context.Context, object client.Object) []types.Name
 	return nil
 }
 
-// waitingFor finds the requests that are not granted and refer to a template.
+// waitingFor finds the requests that are not granted and refer to a template; for roles
+// also those that are, because the status of the template tells that its role was made anew.
 func (r *requests) waitingFor(ctx context.Context, template client.Object) []types.NamespacedName {
-	return r.askingBy(ctx, template, func(req v1alpha1.Request) bool { return !ended(req) && !wasGranted(req) })
+	return r.askingBy(ctx, template, func(req v1alpha1.Request) bool { return !ended(req) && (r.kind.givesRole || !wasGranted(req)) })
 }
 
 // askingBy finds the requests that refer to a template and that which selects.

@@ -50,7 +50,7 @@ func (a *shared) recordScope() extension.Scope {
 			extension.Resources("", "v1", []string{"pods/resize", "pods/status"}, admissionregistrationv1.Update)),
 		MatchConditions: []admissionregistrationv1.MatchCondition{{
 			Name:       "names-a-grant",
-			Expression: fmt.Sprintf("%s || (request.resource.resource != 'pods' && (%s))", named(podAccess.prefix), named(execAccess.prefix)),
+			Expression: fmt.Sprintf("%s || (request.resource.resource != 'pods' && (%s || %s))", named(podAccess.prefix), named(execAccess.prefix), named(roleAccess.prefix)),
 		}, {
 			Name: "changes-more-than-a-status",
 			Expression: fmt.Sprintf("!has(request.subResource) || request.subResource != 'status' || %s != %s || %s > %s",
@@ -85,8 +85,8 @@ func (g *recordGuard) Validate(ctx context.Context, obj *unstructured.Unstructur
 		}
 	}
 	deniedTotal.WithLabelValues("record", v1alpha1.ReasonNotAllowed).Inc()
-	return extension.Denyf("%s %s/%s: names that begin with %s and %s belong to grants, which admitkit alone makes and changes, as %s",
-		req.Kind.Kind, req.Namespace, req.Name, podAccess.prefix, execAccess.prefix, me)
+	return extension.Denyf("%s %s/%s: names that begin with %s, %s and %s belong to grants, which admitkit alone makes and changes, as %s",
+		req.Kind.Kind, req.Namespace, req.Name, podAccess.prefix, execAccess.prefix, roleAccess.prefix, me)
 }
 
 // harmless reports whether an update may be anybody's: it takes owners or finalizers

@@ -74,7 +74,7 @@ func (r *requests) uncached(mgr extension.Manager) (*requests, error) {
 		return nil, err
 	}
 	log := mgr.GetLogger().Desugar().Named("access")
-	return newRequests(&shared{options: r.options, places: r.places, log: log, cached: live, live: live, writer: live}, r.kind), nil
+	return newRequests(&shared{options: r.options, places: r.places, roles: r.roles, log: log, cached: live, live: live, writer: live}, r.kind), nil
 }
 
 // namespaceGone reports whether the namespace is known to be gone. The rights in it went
@@ -191,7 +191,7 @@ func (r *removal) removeOf(ctx context.Context, key types.NamespacedName) (gone 
 		return false, err
 	}
 	if f.role != nil {
-		r.log.Info("Role deleted", zap.Stringer("name", r.kind.resource(key)), zap.String("pod", chosenPod(f.role).name), zap.String("onExpiry", f.role.Annotations[AnnotationOnExpiry]))
+		r.log.Info("Role deleted", zap.Stringer("name", r.kind.resource(key)), zap.Stringer("of", choiceOf(f.role)), zap.String("onExpiry", f.role.Annotations[AnnotationOnExpiry]))
 	}
 	return false, nil
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 )
 
-// reportGuard lets only the manager say which Pod a request is about, by which
+// reportGuard lets only the manager say which Pod or role a request is about, by which
 // command it is used (kubectl access --shell runs that with the engineer's rights),
 // when it was approved, from which the end of access follows, and what its check said.
 // The rest of the status is corrected within moments, or can only take access away.
@@ -30,8 +30,8 @@ func (a *shared) reportScope(name, resource string) extension.Scope {
 		Rules: extension.Resources(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, []string{resource + "/status"}, admissionregistrationv1.Update),
 		MatchConditions: []admissionregistrationv1.MatchCondition{{
 			Name: "says-what-is-run",
-			Expression: fmt.Sprintf("has(object.status) && (%s || %s || %s || %s || %s || %s || %s || %s)",
-				written("podName"), written("podUID"), written("accessMessage"), written("approvedAt"), written("verdicts"), written("check"), written("grantedAt"), revokedBefore),
+			Expression: fmt.Sprintf("has(object.status) && (%s || %s || %s || %s || %s || %s || %s || %s || %s)",
+				written("podName"), written("podUID"), written("grantedRole"), written("accessMessage"), written("approvedAt"), written("verdicts"), written("check"), written("grantedAt"), revokedBefore),
 		}},
 	}
 }
@@ -53,7 +53,7 @@ func (g *reportGuard[T]) Validate(ctx context.Context, obj T, req *extension.Req
 	}
 	if user := req.User().Username; user != me {
 		deniedTotal.WithLabelValues("report", v1alpha1.ReasonNotAllowed).Inc()
-		return extension.Denyf("status.podName, podUID and accessMessage say what kubectl access --shell runs, and approvedAt, verdicts, check and grantedAt who approved and when: "+
+		return extension.Denyf("status.podName, podUID and accessMessage say what kubectl access --shell runs, grantedRole what was granted, and approvedAt, verdicts, check and grantedAt who approved and when: "+
 			"only admitkit writes them, as %s", me)
 	}
 	return nil

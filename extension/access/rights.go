@@ -30,15 +30,35 @@ func (a *shared) NamespaceRights() map[string][]rbacv1.PolicyRule {
 func (a *shared) ClusterRights() []rbacv1.PolicyRule { return a.places.allRules(toRead()) }
 
 // Rights implements [extension.Entitled]: what the reconcilers need.
-func (r *requests) Rights() []rbacv1.PolicyRule { return r.places.watchedRules(toGrant()) }
+func (r *requests) Rights() []rbacv1.PolicyRule {
+	return r.places.watchedRules(slices.Concat(toGrant(), r.toBind().bindRules(r.places.watched)))
+}
 
 // NamespaceRights implements [extension.NamespaceEntitled].
 func (r *requests) NamespaceRights() map[string][]rbacv1.PolicyRule {
-	return r.places.namedRules(toGrant())
+	rules, bind := r.places.namedRules(toGrant()), r.toBind()
+	for namespace := range rules {
+		rules[namespace] = slices.Concat(rules[namespace], bind.bindRules(namespace))
+	}
+	if r.places.all() {
+		return bind.namespaced()
+	}
+	return rules
 }
 
 // ClusterRights implements [extension.ClusterEntitled].
-func (r *requests) ClusterRights() []rbacv1.PolicyRule { return r.places.allRules(toGrant()) }
+func (r *requests) ClusterRights() []rbacv1.PolicyRule {
+	bind := r.toBind()
+	return slices.Concat(bind.watchRules(), r.places.allRules(slices.Concat(toGrant(), bind.bindClusterRules())))
+}
+
+// toBind are the roles that this kind of access binds.
+func (r *requests) toBind() grantable {
+	if !r.kind.givesRole {
+		return grantable{}
+	}
+	return r.roles
+}
 
 var coreGroup, ourGroup = []string{""}, []string{v1alpha1.GroupVersion.Group}
 
@@ -49,8 +69,8 @@ func rule(groups, resources []string, verbs ...string) rbacv1.PolicyRule {
 // toRead are the rights to admit requests and sessions.
 func toRead() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
-		rule(ourGroup, []string{"podaccesstemplates", "execaccesstemplates"}, "get"),
-		rule(ourGroup, []string{"podaccessrequests", "execaccessrequests", "accessdecisions"}, "get", "list", "watch"),
+		rule(ourGroup, []string{"podaccesstemplates", "execaccesstemplates", "roleaccesstemplates"}, "get"),
+		rule(ourGroup, []string{"podaccessrequests", "execaccessrequests", "roleaccessrequests", "accessdecisions"}, "get", "list", "watch"),
 		rule([]string{"apps"}, []string{"deployments", "daemonsets", "statefulsets", "replicasets"}, "get"),
 		rule([]string{"batch"}, []string{"jobs", "cronjobs"}, "get"),
 		rule([]string{"argoproj.io"}, []string{"rollouts"}, "get"),
@@ -64,9 +84,9 @@ func toRead() []rbacv1.PolicyRule {
 // template can grant. Nobody can grant what they do not hold themselves.
 func toGrant() []rbacv1.PolicyRule {
 	return slices.Concat(toRead(), []rbacv1.PolicyRule{
-		rule(ourGroup, []string{"podaccesstemplates", "execaccesstemplates"}, "list", "watch"),
-		rule(ourGroup, []string{"podaccesstemplates/status", "execaccesstemplates/status", "podaccessrequests/status", "execaccessrequests/status"}, "patch"),
-		rule(ourGroup, []string{"podaccessrequests", "execaccessrequests"}, "patch", "delete"),
+		rule(ourGroup, []string{"podaccesstemplates", "execaccesstemplates", "roleaccesstemplates"}, "list", "watch"),
+		rule(ourGroup, []string{"podaccesstemplates/status", "execaccesstemplates/status", "roleaccesstemplates/status", "podaccessrequests/status", "execaccessrequests/status", "roleaccessrequests/status"}, "patch"),
+		rule(ourGroup, []string{"podaccessrequests", "execaccessrequests", "roleaccessrequests"}, "patch", "delete"),
 		rule([]string{"apps"}, []string{"deployments", "daemonsets", "statefulsets", "replicasets"}, "list", "watch"),
 		rule([]string{"batch"}, []string{"jobs", "cronjobs"}, "list", "watch"),
 		rule([]string{"argoproj.io"}, []string{"rollouts"}, "list", "watch"),

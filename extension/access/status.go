@@ -34,7 +34,7 @@ type state struct {
 func newState(req v1alpha1.Request, end time.Time) *state {
 	before := req.GetRequestStatus().DeepCopy()
 	s := &state{RequestStatus: v1alpha1.RequestStatus{
-		ObservedGeneration: req.GetGeneration(), PodName: before.PodName, PodUID: before.PodUID, AccessMessage: before.AccessMessage,
+		ObservedGeneration: req.GetGeneration(), PodName: before.PodName, PodUID: before.PodUID, GrantedRole: before.GrantedRole, AccessMessage: before.AccessMessage,
 		UsedBy: before.UsedBy, RevokedAt: before.RevokedAt, ApprovedAt: before.ApprovedAt, Verdicts: before.Verdicts, Check: before.Check, GrantedAt: before.GrantedAt, Conditions: before.Conditions,
 	}, wanted: map[string]metav1.Condition{}}
 	if !end.IsZero() {
@@ -81,12 +81,18 @@ func (s *state) withoutTemplate(why string) {
 	s.set(v1alpha1.ConditionAccessStillValid, false, v1alpha1.ReasonTemplateMissing, why)
 }
 
-// choose says which Pod access is to, once and for all.
-func (s *state) choose(pod choice) {
-	if s.PodUID == "" {
-		s.PodName, s.PodUID = pod.name, string(pod.uid)
+// choose says which Pod or role access is to, once and for all.
+func (s *state) choose(to choice) {
+	switch {
+	case to.role != "" && s.GrantedRole == nil:
+		s.GrantedRole = &v1alpha1.GrantedRole{Kind: to.role, Name: to.name, UID: string(to.uid)}
+	case to.role == "" && s.PodUID == "":
+		s.PodName, s.PodUID = to.name, string(to.uid)
 	}
 }
+
+// chosen returns what access is to.
+func (s *state) chosen() choice { return chosenIn(&s.RequestStatus) }
 
 // granted says that access is granted. Template and durations were valid when it
 // was, and no longer matter.
@@ -109,6 +115,8 @@ func (s *state) grantedAt(bound metav1.Time) {
 func (s *state) observed(k kind, pod *corev1.Pod) {
 	const condition = v1alpha1.ConditionAccessResourcesReady
 	switch {
+	case k.givesRole:
+		s.set(condition, true, "RoleBound", "")
 	case !k.makesPod, pod != nil && workload.Ready(pod):
 		s.set(condition, true, "PodReady", "")
 	case pod != nil && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded):
@@ -184,8 +192,9 @@ func (r *requests) patchStatus(ctx context.Context, req v1alpha1.Request, s *sta
 		return err
 	}
 	after := req.GetRequestStatus()
-	if s.RevokedAt != nil && after.RevokedAt == nil || s.PodUID != "" && after.PodUID == "" || s.ApprovedAt != nil && after.ApprovedAt == nil || s.Check != nil && after.Check == nil {
-		return errors.New("the CRD is of an older version, without status.revokedAt, status.podUID, status.approvedAt or status.check: apply config/crd of this one")
+	if s.RevokedAt != nil && after.RevokedAt == nil || s.PodUID != "" && after.PodUID == "" || s.ApprovedAt != nil && after.ApprovedAt == nil ||
+		s.GrantedRole != nil && after.GrantedRole == nil || s.Check != nil && after.Check == nil {
+		return errors.New("the CRD is of an older version, without status.revokedAt, status.podUID, status.grantedRole, status.approvedAt or status.check: apply config/crd of this one")
 	}
 	return nil
 }
@@ -198,8 +207,8 @@ func (r *requests) report(req v1alpha1.Request, before *v1alpha1.RequestStatus, 
 	switch {
 	case !is(before.Conditions, created) && is(s.Conditions, created):
 		grantedTotal.WithLabelValues(r.kind.name).Inc()
-		r.event(req, corev1.EventTypeNormal, "AccessGranted", "Grant", "%s may access Pod %s until %s%s%s",
-			req.GetRequestSpec().Grantee(), s.PodName, s.ExpiresAt.UTC().Format(time.RFC3339), askedBy(req.GetRequestSpec()), withoutApproval(req.GetRequestSpec()))
+		r.event(req, corev1.EventTypeNormal, "AccessGranted", "Grant", "%s may access %s until %s%s%s",
+			req.GetRequestSpec().Grantee(), s.chosen(), s.ExpiresAt.UTC().Format(time.RFC3339), askedBy(req.GetRequestSpec()), withoutApproval(req.GetRequestSpec()))
 	case !meta.IsStatusConditionFalse(before.Conditions, valid) && meta.IsStatusConditionFalse(s.Conditions, valid):
 		if is(before.Conditions, created) {
 			expiredTotal.WithLabelValues(r.kind.name).Inc()

@@ -15,7 +15,7 @@ func TestAStatusThatSaysTheSameStaysTheSame(t *testing.T) {
 	for sentence, say := range map[string]func(*state){
 		"ended":        func(s *state) { s.ended(end, end, nil) },
 		"the Pod gone": func(s *state) { s.granted("run"); s.refused(lostPod("pod", podGone)) },
-		"granted":      func(s *state) { s.choose(choice{"pod", "1"}); s.granted("run") },
+		"granted":      func(s *state) { s.choose(choice{name: "pod", uid: "1"}); s.granted("run") },
 		"refused": func(s *state) {
 			s.refused(refuse(v1alpha1.ReasonDurationTooLong, "too long").about(v1alpha1.ConditionAccessDurationsValid))
 		},

@@ -202,6 +202,7 @@ func (f *facts) ended(role *rbacv1.Role, d decision) extension.Record {
 	grant, err := v1alpha1.GrantOf(role)
 	if err != nil {
 		grant = &v1alpha1.Grant{Kind: f.kind.request, Request: f.key, RequestUID: types.UID(role.Annotations[AnnotationRequestUID])}
+		grant.Subjects, _ = recordedSubjects(role) // without them the record is about nobody
 	}
 	record := extension.Record{
 		ID: string(grant.RequestUID) + "-" + storyEnded, Action: storyEnded, Reason: "access ended: the request is gone or was changed",
@@ -220,11 +221,13 @@ func (f *facts) ended(role *rbacv1.Role, d decision) extension.Record {
 }
 
 // granted returns the record of a grant that is about to be made.
-func (f *facts) granted(pod choice) extension.Record {
+func (f *facts) granted(to choice) extension.Record {
 	spec := f.request.GetRequestSpec()
-	record := f.kind.about(f.request, storyGranted, "%s may access Pod %s until %s by template %s%s%s",
-		spec.Grantee(), pod.name, f.end.UTC().Format(time.RFC3339), spec.TemplateName, askedBy(spec), withoutApproval(spec))
-	record.Pod = corev1.ObjectReference{Name: pod.name, UID: pod.uid}
+	record := f.kind.about(f.request, storyGranted, "%s may access %s until %s by template %s%s%s",
+		spec.Grantee(), to, f.end.UTC().Format(time.RFC3339), spec.TemplateName, askedBy(spec), withoutApproval(spec))
+	if to.role == "" {
+		record.Pod = corev1.ObjectReference{Name: to.name, UID: to.uid}
+	}
 	return record
 }
 
@@ -238,7 +241,7 @@ func (a *shared) deletionScope() extension.Scope {
 	return extension.Scope{
 		Name: "access-deletion", FailurePolicy: &ignore, NamespaceSelector: a.places.selector(),
 		Rules: extension.Resources(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version,
-			[]string{"podaccessrequests", "execaccessrequests"}, admissionregistrationv1.Delete),
+			[]string{"podaccessrequests", "execaccessrequests", "roleaccessrequests"}, admissionregistrationv1.Delete),
 	}
 }
 
@@ -247,9 +250,10 @@ func (d *deletions) Register(mgr extension.Manager) error { return d.setup(mgr) 
 
 // Validate records the deletion.
 func (d *deletions) Validate(ctx context.Context, obj *unstructured.Unstructured, req *extension.Request) error {
-	k, user := podAccess, req.User()
-	if req.Kind.Kind == execAccess.request {
-		k = execAccess
+	user := req.User()
+	k, found := kindOfRequest(req.Kind.Kind)
+	if !found {
+		return nil // not by our scope
 	}
 	request := k.newRequest()
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, request); err != nil {

@@ -75,11 +75,49 @@ func (r *templates) reconcile(ctx context.Context, key reconcile.Request) (recon
 		r.targets.Forget(key.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
+	if t, ok := t.(*v1alpha1.RoleAccessTemplate); ok {
+		return reconcile.Result{}, r.reconcileRole(ctx, t)
+	}
 	target, missing, err := r.findTarget(ctx, t)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{}, client.IgnoreNotFound(r.write(ctx, t, templateStatus(t, target, missing)))
+}
+
+// reconcileRole looks for the role of a template, and watches it. The status has its UID: when
+// a role is made anew, that wakes the requests that had the earlier one.
+func (r *templates) reconcileRole(ctx context.Context, t *v1alpha1.RoleAccessTemplate) error {
+	key := client.ObjectKeyFromObject(t)
+	status := templateStatus(t, nil, nil)
+	set := func(condition string, holds bool, reason, message string) {
+		c := metav1.Condition{Type: condition, Status: metav1.ConditionTrue, Reason: "Valid", Message: message, ObservedGeneration: t.Generation}
+		if !holds {
+			c.Status, c.Reason, status.Ready = metav1.ConditionFalse, reason, false
+		}
+		meta.SetStatusCondition(&status.Conditions, c)
+	}
+	if refused := r.roles.refuses(t.Namespace, t.Spec.RoleRef); refused != nil {
+		r.targets.Forget(key) // there is no right to watch it
+		set(v1alpha1.ConditionRoleAllowed, false, refused.reason, refused.message)
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionTargetRefExists) // nobody knows
+		return client.IgnoreNotFound(r.write(ctx, t, status))
+	}
+	set(v1alpha1.ConditionRoleAllowed, true, "", "")
+	// Watched first, so that no change after the look is missed.
+	if err := r.targets.Watch(ctx, key, *t.GetTargetRef()); err != nil {
+		return err
+	}
+	role, err := r.roleOf(ctx, t)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	if err != nil {
+		set(v1alpha1.ConditionTargetRefExists, false, v1alpha1.ReasonTargetMissing, fmt.Sprintf("%s does not exist", role))
+	} else {
+		set(v1alpha1.ConditionTargetRefExists, true, "", fmt.Sprintf("%s has the UID %s", role, role.uid))
+	}
+	return client.IgnoreNotFound(r.write(ctx, t, status))
 }
 
 // findTarget looks for the target of a template, and watches it. missing says why
@@ -118,7 +156,9 @@ func templateStatus(t v1alpha1.Template, target *workload.Workload, missing erro
 		invalid = pat.Unreadable()
 	}
 	set(v1alpha1.ConditionTemplateDurationsValid, invalid, v1alpha1.ReasonTemplateInvalid)
-	set(v1alpha1.ConditionTargetRefExists, missing, v1alpha1.ReasonTargetMissing)
+	if _, isRole := t.(*v1alpha1.RoleAccessTemplate); !isRole { // else reconcileRole says so
+		set(v1alpha1.ConditionTargetRefExists, missing, v1alpha1.ReasonTargetMissing)
+	}
 	status.Ready = invalid == nil && missing == nil
 	switch {
 	case !makesPod:

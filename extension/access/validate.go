@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +48,7 @@ func (v *requestRules[T]) Validate(ctx context.Context, obj T, req *extension.Re
 }
 
 func (v *requestRules[T]) validateCreate(ctx context.Context, obj T, req *extension.Request) error {
-	if refused := v.places.closed(req.Namespace); refused != nil {
+	if refused := cmp.Or(v.places.closed(req.Namespace), v.roles.off(v.kind)); refused != nil {
 		return refused
 	}
 	spec, user := obj.GetRequestSpec(), req.User()

@@ -49,7 +49,7 @@ func (r *recorder) Record(ctx context.Context, of extension.Record) error {
 	if of.Denied {
 		record.Decision = v1alpha1.AuditDenied
 	}
-	if kind := of.Object.Kind; kind == "PodAccessRequest" || kind == "ExecAccessRequest" {
+	if kind := of.Object.Kind; kind == "PodAccessRequest" || kind == "ExecAccessRequest" || kind == "RoleAccessRequest" {
 		record.AccessRequest = &v1alpha1.AuditAccessRequest{Kind: kind, Name: of.Object.Name, UID: of.Object.UID}
 	}
 	act.Bound(record)

@@ -41,7 +41,7 @@ func TestAnUninstallLeavesRecordsAloneAndNobodyInside(t *testing.T) {
 	}
 	nothingIsLeft(t, "but CRDs and records", func(object string) bool {
 		return strings.HasPrefix(object, "customresourcedefinitions ") || strings.HasPrefix(object, "validatingadmissionpolic") || strings.HasPrefix(object, "apiservices ") || strings.HasPrefix(object, "access") || strings.HasPrefix(object, "podaccess") ||
-			strings.HasPrefix(object, "execaccess") || strings.HasPrefix(object, "auditevents ")
+			strings.HasPrefix(object, "execaccess") || strings.HasPrefix(object, "roleaccess") || strings.HasPrefix(object, "auditevents ")
 	})
 	session.ended(t, began)
 	if err := removeCRDs(ctx); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -87,7 +88,11 @@ func (w *Watches) Watch(ctx context.Context, template types.NamespacedName, ref 
 	if err != nil {
 		return fmt.Errorf("target %s: %w", ref, err)
 	}
-	return w.add(template, ref, mapping.Resource)
+	namespace := template.Namespace
+	if mapping.Scope.Name() == meta.RESTScopeNameRoot {
+		namespace = "" // a ClusterRole
+	}
+	return w.add(template, ref, mapping.Resource, namespace)
 }
 
 func (w *Watches) watches(template types.NamespacedName, ref v1alpha1.ControllerTargetRef) bool {
@@ -98,19 +103,19 @@ func (w *Watches) watches(template types.NamespacedName, ref v1alpha1.Controller
 }
 
 // add watches the target of a template, unless another attempt has done so meanwhile.
-func (w *Watches) add(template types.NamespacedName, ref v1alpha1.ControllerTargetRef, resource schema.GroupVersionResource) error {
+func (w *Watches) add(template types.NamespacedName, ref v1alpha1.ControllerTargetRef, resource schema.GroupVersionResource, namespace string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ctx.Err() != nil || w.watched[template] != nil {
 		return w.ctx.Err()
 	}
 	ctx, stop := context.WithCancel(w.ctx)
-	informer := w.informer(resource, template.Namespace, ref.Name)
+	informer := w.informer(resource, namespace, ref.Name)
 	changed := w.notify(ctx, template)
 	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: changed, DeleteFunc: changed,
 		UpdateFunc: func(before, after any) {
-			if generation(before) != generation(after) {
+			if versionOf(before) != versionOf(after) {
 				changed(after)
 			}
 		},
@@ -123,12 +128,18 @@ func (w *Watches) add(template types.NamespacedName, ref v1alpha1.ControllerTarg
 	return nil
 }
 
-// generation counts the changes of a workload's spec. Its status changes far more often.
-func generation(object any) int64 {
+// version tells a target from another of its name, and counts the changes of a workload's
+// spec. Its status changes far more often. Roles have no generation.
+type version struct {
+	uid        types.UID
+	generation int64
+}
+
+func versionOf(object any) version {
 	if object, ok := object.(metav1.Object); ok {
-		return object.GetGeneration()
+		return version{object.GetUID(), object.GetGeneration()}
 	}
-	return 0
+	return version{}
 }
 
 // informer returns an informer of one object's metadata.
