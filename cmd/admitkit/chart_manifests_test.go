@@ -244,6 +244,70 @@ func TestTheChartGivesTheRightsOfTheManifestsAndNoOther(t *testing.T) {
 	}
 }
 
+// A right to bind is a right to give away whatever is in the role.
+func TestNoProcessMayBindMoreThanTheRolesThatAreNamed(t *testing.T) {
+	want := map[string][]string{
+		"roles": {
+			"apps: bind clusterroles.rbac.authorization.k8s.io system:monitor", "apps: bind clusterroles.rbac.authorization.k8s.io view",
+			"apps: bind roles.rbac.authorization.k8s.io deployer", "apps: bind roles.rbac.authorization.k8s.io reader",
+			"other: bind clusterroles.rbac.authorization.k8s.io system:monitor", "other: bind clusterroles.rbac.authorization.k8s.io view",
+			"other: bind roles.rbac.authorization.k8s.io reader",
+		},
+		"roles, everywhere":    {"apps: bind roles.rbac.authorization.k8s.io deployer", "everywhere: bind clusterroles.rbac.authorization.k8s.io view"},
+		"roles of a namespace": {"apps: bind clusterroles.rbac.authorization.k8s.io view", "apps: bind roles.rbac.authorization.k8s.io deployer"},
+	}
+	for name, values := range variants {
+		objects := objectsOf(t, render(t, values))
+		var binds []string
+		for account, rights := range rightsOf(t, objects) {
+			for right := range rights {
+				if strings.Contains(right, ": escalate ") || strings.Contains(right, ": * ") {
+					t.Errorf("%s: %s may %s", name, account, right)
+				}
+				if strings.Contains(right, ": bind ") {
+					binds = append(binds, right)
+					if strings.Contains(values, "split: {enabled: true}") != strings.HasSuffix(account, "-reconciler") {
+						t.Errorf("%s: %s may %s", name, account, right)
+					}
+				}
+			}
+		}
+		slices.Sort(binds)
+		if !slices.Equal(binds, want[name]) {
+			t.Errorf("%s: may be bound: %q, want %q", name, binds, want[name])
+		}
+	}
+}
+
+func TestTheChartRefusesRolesThatItsProgramWould(t *testing.T) {
+	for _, c := range []struct{ places, roles, clusterRoles, want string }{
+		{"apps", "other/deployer", "", "no access is granted in namespace other: add it to "},
+		{"*", "kube-system/deployer", "", "no access is granted in namespace kube-system: add it to "},
+		{"apps", "deployer", "", "deployer"},
+		{"apps", "apps/*", "", "apps/*"},
+		{"apps", "", "*", "*"},
+		{"apps", "", "a/b", "a/b"},
+		{"*", "apps/deployer", "view", ""},
+		{"apps", "apps/deployer", "system:view", ""},
+	} {
+		list := func(item string) string {
+			if item == "" {
+				return "[]"
+			}
+			return fmt.Sprintf("[%q]", item)
+		}
+		values := fmt.Sprintf("{access: {enabled: true, namespaces: [%q], roles: %s, clusterRoles: %s}}", c.places, list(c.roles), list(c.clusterRoles))
+		if _, err := helm(t, values, "template", release, chartDir, "--namespace", releaseNamespace, "--values", "-"); (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), "oles") {
+			t.Errorf("%+v: the chart says %v", c, err)
+		}
+		args := []string{"serve", "--access", "--access-namespaces=" + c.places, "--webhook-namespace=" + releaseNamespace, "--access-role=" + c.roles, "--access-cluster-role=" + c.clusterRoles}
+		_, err := manifests(t, corev1.PodSpec{Containers: []corev1.Container{{Args: args}}})
+		if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: the program says %v", c, err)
+		}
+	}
+}
+
 func TestTheChartKeepsWhatRegistersToItsOwnSecretsAsTheManifestsDo(t *testing.T) {
 	spec := func(objects []metav1.Object) string {
 		for _, object := range objects {

@@ -62,6 +62,9 @@ tracing: {endpoint: "https://collector:4318", tokenSecret: {name: siem}, caSecre
 	"both, everywhere":         `{access: {enabled: true, namespaces: ["*"]}}`,
 	"both, split":              `{access: {enabled: true, namespaces: [other, apps], checks: {secretName: checks}}, split: {enabled: true}}`,
 	"both, split, everywhere":  `{access: {enabled: true, namespaces: ["*"]}, split: {enabled: true}}`,
+	"roles":                    `{access: {enabled: true, namespaces: [other, apps], roles: [apps/deployer, other/reader, apps/reader], clusterRoles: [view, "system:monitor"]}, split: {enabled: true}}`,
+	"roles, everywhere":        `{access: {enabled: true, namespaces: ["*"], roles: [apps/deployer], clusterRoles: [view]}}`,
+	"roles of a namespace":     `{watchNamespace: apps, access: {enabled: true, roles: [apps/deployer], clusterRoles: [view]}}`,
 	"both, and a Job":          `{access: {enabled: true, namespaces: [apps]}, split: {enabled: true, registrar: Job}}`,
 	"both, split, not elected": `{access: {enabled: true, namespaces: [apps]}, split: {enabled: true}, leaderElection: false}`,
 	"objects":                  `{audit: {objects: {enabled: true}, event: {enabled: false}}, crds: {keep: false}}`,
@@ -387,7 +390,7 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{serviceAccount: {name: a, registrarName: a}, split: {enabled: true}}`: "each process needs a ServiceAccount of its own",
 		`{serviceAccount: {create: false, name: a, registrarName: b}, split: {enabled: true}, audit: {objects: {enabled: true}}}`:     "serviceAccount.reconcilerName: required",
 		`{serviceAccount: {name: a, registrarName: b, reconcilerName: b}, split: {enabled: true}, audit: {objects: {enabled: true}}}`: "a, b, b: with split.enabled each process needs",
-		`{tls: {minVersion: "1.1"}}`:                                        "at '/tls/minVersion'",
+		`{tls: {minVersion: "1.1"}}`:                                      "at '/tls/minVersion'",
 		`{tls: {clientCA: {names: [kube-apiserver]}}}`:                    "tls.clientCA.names: needs tls.clientCA.configMap",
 		`{tolerateSelectorTerms: ["a=b,c"]}`:                              "at '/tolerateSelectorTerms/0'",
 		`{extraObjects: [1]}`:                                             "at '/extraObjects/0'",
@@ -853,10 +856,10 @@ split: {enabled: true, registrar: `+registrar+`}
 
 func TestTheCRDsComeWithWhatNeedsThem(t *testing.T) {
 	for values, want := range map[string]int{
-		"": 0, "access: {enabled: true, namespaces: [apps]}": 5, "audit: {objects: {enabled: true}}": 1,
-		"{access: {enabled: true, namespaces: [apps]}, audit: {objects: {enabled: true}}}":                         6,
+		"": 0, "access: {enabled: true, namespaces: [apps]}": 7, "audit: {objects: {enabled: true}}": 1,
+		"{access: {enabled: true, namespaces: [apps]}, audit: {objects: {enabled: true}}}":                         8,
 		"{access: {enabled: true, namespaces: [apps]}, audit: {objects: {enabled: true}}, crds: {enabled: false}}": 0,
-		"{access: {enabled: true, namespaces: [apps]}, audit: {enabled: false, objects: {enabled: true}}}":         5,
+		"{access: {enabled: true, namespaces: [apps]}, audit: {enabled: false, objects: {enabled: true}}}":         7,
 	} {
 		count, policies := 0, 0
 		for _, object := range objectsOf(t, render(t, values)) {

@@ -39,6 +39,8 @@ func newOperator() *operator {
 	flags.BoolVar(&o.withAudit, "audit", true, "record who accessed which Pod, by exec and every other way")
 	flags.BoolVar(&o.withAccess, "access", false, "grant requests for time-limited access; needs the CRDs of config/crd")
 	flags.StringSliceVar(&o.access.Namespaces, "access-namespaces", nil, "namespaces in which access is granted, or * for all but the control plane's and the manager's own (default: --namespace; required with --access if that is empty)")
+	flags.StringSliceVar(&o.access.Roles, "access-role", nil, "a Role, as NAMESPACE/NAME, that RoleAccessTemplates may give for a while; repeatable (default none). admitkit gets the right to bind it")
+	flags.StringSliceVar(&o.access.ClusterRoles, "access-cluster-role", nil, "a ClusterRole that RoleAccessTemplates may give in the namespaces of access; repeatable (default none). admitkit gets the right to bind it there")
 	flags.DurationVar(&o.access.Retention, "access-retention", access.DefaultRetention, "how long a request is kept as a record after its access has ended")
 	flags.IntVar(&o.access.Workers, "access-workers", access.DefaultWorkers, "number of requests of each kind that are processed at a time")
 	flags.StringVar(&o.accessChecks, "access-checks", "", "file with the checks that templates may name in accessConfig.check, in YAML or JSON: which endpoints decide about requests")

@@ -160,6 +160,12 @@
 {{- with .namespaces }}
 - {name: ADMITKIT_ACCESS_NAMESPACES, value: {{ include "admitkit.csv" . | quote }}}
 {{- end }}
+{{- with .roles }}
+- {name: ADMITKIT_ACCESS_ROLE, value: {{ include "admitkit.csv" . | quote }}}
+{{- end }}
+{{- with .clusterRoles }}
+- {name: ADMITKIT_ACCESS_CLUSTER_ROLE, value: {{ include "admitkit.csv" . | quote }}}
+{{- end }}
 - {name: ADMITKIT_ACCESS_RETENTION, value: {{ .retention | quote }}}
 - {name: ADMITKIT_ACCESS_WORKERS, value: {{ int .workers | quote }}}
 {{- end }}
@@ -341,6 +347,14 @@
 {{- range $named | default (list .Values.watchNamespace) -}}
 {{- if has . (list "kube-system" "kube-node-lease") -}}
 {{- fail (printf "%s: %s is a namespace of the control plane: who gets into its Pods could grant themselves anything" (ternary "access.namespaces" "watchNamespace" (gt (len $named) 0)) .) -}}
+{{- end -}}
+{{- end -}}
+{{- $closed := list "kube-system" "kube-node-lease" .Release.Namespace -}}
+{{- $places := $named | default (list .Values.watchNamespace) -}}
+{{- range .Values.access.roles -}}
+{{- $namespace := regexFind "^[^/]*" . -}}
+{{- if not (ternary (not (has $namespace $closed)) (has $namespace $places) (has "*" $places)) -}}
+{{- fail (printf "access.roles: %s: no access is granted in namespace %s: add it to access.namespaces" . $namespace) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -41,6 +41,11 @@ rule is there once, whichever process needs it.
 {{- range include "admitkit.placesOfAccess" .root | fromJsonArray -}}
 {{- $_ := set $rules . (printf "%s\n%s" (get $rules .) $of.access) -}}
 {{- end -}}
+{{- if .binds -}}
+{{- range $namespace, $text := include "admitkit.bindRules" .root | fromYaml -}}
+{{- $_ := set $rules $namespace (printf "%s\n%s" (get $rules $namespace) (toYaml $text)) -}}
+{{- end -}}
+{{- end -}}
 {{- range $namespace, $text := $rules -}}
 {{- with $text | fromYamlArray | uniq -}}
 {{- $role := dict "root" $of.root "account" $of.account "namespace" $namespace "rules" (toYaml .) -}}
@@ -57,7 +62,7 @@ rule is there once, whichever process needs it.
 
 {{/* The same for an account that runs processes: "" is what serves, and "reconciler." what reconciles. Takes root, name, account and processes. */}}
 {{- define "admitkit.extensionRoles" -}}
-{{- $of := dict "watched" "" "access" "" "cluster" "" -}}
+{{- $of := dict "watched" "" "access" "" "cluster" "" "binds" (has "reconciler." .processes) -}}
 {{- range $process := .processes -}}
 {{- $in := dict "root" $.root "process" $process -}}
 {{- $_ := set $of "watched" (printf "%s\n%s" $of.watched (include "admitkit.watchedRules" $in)) -}}
@@ -65,6 +70,29 @@ rule is there once, whichever process needs it.
 {{- $_ := set $of "cluster" (printf "%s\n%s" $of.cluster (include "admitkit.clusterRules" $in)) -}}
 {{- end -}}
 {{- include "admitkit.roles" (merge $of .) -}}
+{{- end -}}
+
+{{/*
+The roles that what reconciles may bind, by namespace, "" for everywhere: exactly those that the values name. A Role only in its
+own namespace, since a ClusterRole would cover that name everywhere. ClusterRoles are watched.
+*/}}
+{{- define "admitkit.bindRules" -}}
+{{- $rules := dict -}}
+{{- if .Values.access.enabled -}}
+{{- range .Values.access.roles -}}
+{{- $namespace := regexFind "^[^/]*" . -}}
+{{- $rule := dict "apiGroups" (list "rbac.authorization.k8s.io") "resources" (list "roles") "resourceNames" (list (trimPrefix (printf "%s/" $namespace) .)) "verbs" (list "bind") -}}
+{{- $_ := set $rules $namespace (append (get $rules $namespace | default list) $rule) -}}
+{{- end -}}
+{{- with .Values.access.clusterRoles -}}
+{{- $rule := dict "apiGroups" (list "rbac.authorization.k8s.io") "resources" (list "clusterroles") "resourceNames" . -}}
+{{- range include "admitkit.placesOfAccess" $ | fromJsonArray -}}
+{{- $_ := set $rules . (append (get $rules . | default list) (merge (dict "verbs" (list "bind")) $rule)) -}}
+{{- end -}}
+{{- $_ := set $rules "" (append (get $rules "" | default list) (merge (dict "verbs" (list "get" "list" "watch")) $rule)) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $rules -}}
 {{- end -}}
 
 {{- define "admitkit.roleMeta" -}}
@@ -281,9 +309,9 @@ Where they watch ...
   resources: [pods/eviction]
   verbs: [create]
 - apiGroups: [admitkit.dev]
-  resources: [podaccessrequests, execaccessrequests]
+  resources: [podaccessrequests, execaccessrequests, roleaccessrequests]
   verbs: [list]
 - apiGroups: [admitkit.dev]
-  resources: [podaccessrequests/status, execaccessrequests/status]
+  resources: [podaccessrequests/status, execaccessrequests/status, roleaccessrequests/status]
   verbs: [patch]
 {{- end -}}
