@@ -168,7 +168,7 @@ func (c *cli) describeCommand() *cobra.Command {
 			"Name", req.GetName(), "Namespace", req.GetNamespace(), "Kind", kindOf(req).name, "Template", spec.TemplateName,
 			"Requester", requester(req), "Groups", groups, "Reason", spec.Reason, "Duration", spec.Duration,
 			"Approval", needed(req), "Revoked", revocation(spec.Revoked),
-			"Pod", status.PodName, "Pod not ready", troubled(ctx, cl, req.GetNamespace(), status.PodName), "Ready", fmt.Sprint(status.Ready), "Expires", moment(status.ExpiresAt), "Left", left(req),
+			"Role", roleOf(req), "Pod", status.PodName, "Pod not ready", troubled(ctx, cl, req.GetNamespace(), status.PodName), "Ready", fmt.Sprint(status.Ready), "Expires", moment(status.ExpiresAt), "Left", left(req),
 			"Command", status.AccessMessage,
 		); err != nil {
 			return err
@@ -185,6 +185,14 @@ func (c *cli) describeCommand() *cobra.Command {
 		}
 		return c.describeEvents(ctx, cl, req)
 	})
+}
+
+// roleOf names the role that a request got, "" if it got none.
+func roleOf(req request) string {
+	if role := req.GetRequestStatus().GrantedRole; role != nil {
+		return role.String()
+	}
+	return ""
 }
 
 // revocation says who revoked a request, when, and why.

@@ -37,11 +37,12 @@ func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	c := &cli{IOStreams: streams, flags: genericclioptions.NewConfigFlags(true), global: pflag.NewFlagSet("kubectl", pflag.ContinueOnError)}
 	root := &cobra.Command{
 		Use:   "kubectl-access",
-		Short: "Request access to a Pod for a limited time",
-		Long: `Request access to a Pod for a limited time.
+		Short: "Request access to a Pod, or a role, for a limited time",
+		Long: `Request access to a Pod, or a role, for a limited time.
 
 Templates say who may ask, for what and for how long. "kubectl access templates"
-lists them; "exec" asks for access to a Pod that runs, "pod" for a Pod of your own.`,
+lists them; "exec" asks for access to a Pod that runs, "pod" for a Pod of your own,
+"role" for a role.`,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl access"},
 		Version:       buildinfo.Get().Short(),
 		SilenceUsage:  true,
@@ -57,7 +58,7 @@ lists them; "exec" asks for access to a Pod that runs, "pod" for a Pod of your o
 	root.PersistentFlags().AddFlagSet(c.global)
 	c.completeGlobal(root)
 	root.AddCommand(
-		c.requestCommand(execRequests), c.requestCommand(podRequests),
+		c.requestCommand(execRequests), c.requestCommand(podRequests), c.requestCommand(roleRequests),
 		c.listCommand(), c.templatesCommand(), c.describeCommand(), c.extendCommand(), c.revokeCommand(),
 		c.approveCommand(), c.denyCommand(),
 		c.auditCommand(), c.migrateCommand(), c.versionCommand(),

@@ -24,7 +24,7 @@ var panel = sync.OnceValues(func() (users [2]*controlplane.User, err error) {
 	}
 	for _, rule := range []rbacv1.PolicyRule{
 		{APIGroups: []string{"admitkit.dev"}, Resources: []string{"accessdecisions"}, Verbs: []string{"create"}},
-		{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccessrequests", "execaccessrequests"}, Verbs: []string{"get", "list"}},
+		{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccessrequests", "execaccessrequests", "roleaccessrequests"}, Verbs: []string{"get", "list"}},
 	} {
 		name := "decide-" + rule.Verbs[0]
 		role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{rule}}

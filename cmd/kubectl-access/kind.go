@@ -14,10 +14,10 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 )
 
-// request is either kind of request.
+// request is any kind of request.
 type request = v1alpha1.Request
 
-// kind has the differences between the two kinds of request.
+// kind has the differences between the kinds of request.
 type kind struct {
 	name        string // of the command
 	resource    string
@@ -74,7 +74,26 @@ listed.`,
 		newTemplate: func() v1alpha1.Template { return &v1alpha1.PodAccessTemplate{} },
 		templates:   func() client.ObjectList { return &v1alpha1.PodAccessTemplateList{} },
 	}
-	kinds = []*kind{execRequests, podRequests}
+	roleRequests = &kind{
+		name: "role", resource: "roleaccessrequests", request: "RoleAccessRequest", template: "RoleAccessTemplate",
+		short: "Ask for a role for a while",
+		long: `Ask for a role in the namespace, wait until you have it, and print what you have
+and until when. Watches that you open with it may go on for some minutes after its
+end, until the API server ends them.
+
+TEMPLATE is the name of a template, or a role such as clusterrole/view, which stands
+for the one template that gives it. Without it, those that you may use are listed.`,
+		example: `  # The role that the template gives, for as long as it says
+  kubectl access role deployer --reason "roll back 1.4"
+
+  # Ten minutes of it, for another, by a bot that may ask for others
+  kubectl access role deployer --duration 10m --for alice`,
+		newRequest:  func() request { return &v1alpha1.RoleAccessRequest{} },
+		newList:     func() client.ObjectList { return &v1alpha1.RoleAccessRequestList{} },
+		newTemplate: func() v1alpha1.Template { return &v1alpha1.RoleAccessTemplate{} },
+		templates:   func() client.ObjectList { return &v1alpha1.RoleAccessTemplateList{} },
+	}
+	kinds = []*kind{execRequests, podRequests, roleRequests}
 )
 
 // kindOf returns the kind of a request, or of the requests that a template is for.
@@ -82,6 +101,8 @@ func kindOf(object client.Object) *kind {
 	switch object.(type) {
 	case *v1alpha1.PodAccessRequest, *v1alpha1.PodAccessTemplate:
 		return podRequests
+	case *v1alpha1.RoleAccessRequest, *v1alpha1.RoleAccessTemplate:
+		return roleRequests
 	}
 	return execRequests
 }
@@ -105,7 +126,7 @@ func find(ctx context.Context, cl client.Client, namespace, name string) (reques
 		matched = true
 		req := k.newRequest()
 		err := cl.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, req)
-		if apierrors.IsNotFound(err) {
+		if apierrors.IsNotFound(err) || !qualified && k.mayLack(err) {
 			continue
 		}
 		if err != nil {
@@ -115,13 +136,23 @@ func find(ctx context.Context, cl client.Client, namespace, name string) (reques
 	}
 	switch {
 	case !matched:
-		return nil, exitf(codeUsage, "%q: must be NAME, exec/NAME or pod/NAME", prefix+"/"+name)
+		return nil, exitf(codeUsage, "%q: must be NAME, exec/NAME, pod/NAME or role/NAME", prefix+"/"+name)
 	case len(found) == 0:
 		return nil, exitf(codeNotFound, "there is no request %q in namespace %s; 'kubectl access list' shows those that are", name, namespace)
 	case len(found) > 1:
-		return nil, exitf(codeUsage, "there are two requests %q in namespace %s: use exec/%s or pod/%s", name, namespace, name, name)
+		var those []string
+		for _, req := range found {
+			those = append(those, kindOf(req).name+"/"+name)
+		}
+		return nil, exitf(codeUsage, "there are several requests %q in namespace %s: use %s", name, namespace, strings.Join(those, " or "))
 	}
 	return found[0], nil
+}
+
+// mayLack reports whether an error says no more than that the cluster, or what an engineer
+// may do in it, is older than requests for roles.
+func (k *kind) mayLack(err error) bool {
+	return k == roleRequests && (meta.IsNoMatchError(err) || apierrors.IsForbidden(err))
 }
 
 // called reports whether a word names the kind.

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -102,11 +103,17 @@ func in(namespace string, everywhere bool) string {
 	return " in namespace " + namespace
 }
 
-// list returns the objects of both kinds, sorted by namespace, kind and name.
+// list returns the objects of all kinds, sorted by namespace, kind and name.
 func (c *cli) list(ctx context.Context, cl client.Client, scope client.InNamespace, newList func(*kind) client.ObjectList) ([]client.Object, error) {
 	var objects []client.Object
 	for _, k := range kinds {
 		found, err := listOf(ctx, cl, newList(k), string(scope))
+		if k.mayLack(err) {
+			if apierrors.IsForbidden(err) {
+				c.sayf("%s are not listed: you have no right to list them", k.resource)
+			}
+			continue
+		}
 		if err != nil {
 			return nil, explained(err)
 		}

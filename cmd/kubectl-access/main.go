@@ -1,9 +1,10 @@
 // Command kubectl-access is a kubectl plugin for engineers who need access to a
-// Pod for a limited time:
+// Pod, or a role, for a limited time:
 //
 //	kubectl access templates --mine              what you can request
 //	kubectl access exec web --duration 30m       access to a running Pod
 //	kubectl access pod debug --shell             a Pod of your own, and a shell in it
+//	kubectl access role deployer --duration 10m  a role for ten minutes
 //	kubectl access list
 //	kubectl access extend web-x7k2p 15m          or -15m, to end it sooner
 //	kubectl access revoke web-x7k2p

@@ -103,7 +103,7 @@ func run(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	records := audit.New(audit.Options{Sinks: []audit.SinkOptions{{Sink: auditevent.New(auditevent.Options{})}}})
-	if err := errors.Join(mgr.AddExtension(access.New(access.Options{})), mgr.AddExtension(records)); err != nil {
+	if err := errors.Join(mgr.AddExtension(access.New(access.Options{Roles: []string{namespace + "/deployer"}, ClusterRoles: []string{"view"}})), mgr.AddExtension(records)); err != nil {
 		return 0, err
 	}
 	done := make(chan error, 1)
@@ -156,8 +156,8 @@ func setUp(ctx context.Context) error {
 	for _, object := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}}},
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "access-requester"}, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccessrequests", "execaccessrequests"}, Verbs: []string{"create", "get", "list", "watch", "update", "patch"}},
-			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccesstemplates", "execaccesstemplates"}, Verbs: []string{"get", "list"}},
+			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccessrequests", "execaccessrequests", "roleaccessrequests"}, Verbs: []string{"create", "get", "list", "watch", "update", "patch"}},
+			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccesstemplates", "execaccesstemplates", "roleaccesstemplates"}, Verbs: []string{"get", "list"}},
 		}},
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: "engineers"},

@@ -81,7 +81,7 @@ var requestColumns = []column{
 	{name: "NAME", of: client.Object.GetName},
 	{name: "KIND", of: func(o client.Object) string { return kindOf(o).name }},
 	{name: "TEMPLATE", of: ofRequest(func(r request) string { return r.GetRequestSpec().TemplateName })},
-	{name: "POD", of: ofRequest(func(r request) string { return r.GetRequestStatus().PodName })},
+	{name: "POD", of: ofRequest(func(r request) string { return cmp.Or(roleOf(r), r.GetRequestStatus().PodName) })},
 	{name: "REQUESTER", of: ofRequest(requester)},
 	{name: "STATUS", of: ofRequest(standing)},
 	{name: "LEFT", of: ofRequest(left)},

@@ -35,7 +35,7 @@ type ask struct {
 	waitApproval bool
 }
 
-// requestCommand returns the command exec or pod.
+// requestCommand returns the command exec, pod or role.
 func (c *cli) requestCommand(k *kind) *cobra.Command {
 	a := &ask{cli: c, kind: k, timeout: 5 * time.Minute}
 	cmd := &cobra.Command{
@@ -61,15 +61,19 @@ func (c *cli) requestCommand(k *kind) *cobra.Command {
 	flags.StringVar(&a.onBehalf, "for", "", "user who gets access instead of you, if the template lets you ask for others (askFor)")
 	flags.Var(durationFlag{&a.timeout, notBelowZero}, "timeout", "how long to wait until access is ready; 0 does not wait")
 	flags.BoolVar(&a.waitApproval, "wait-approval", false, "wait for approval as long as the request does, and only then for --timeout")
-	flags.BoolVar(&a.shell, "shell", false, "run the access command once access is ready")
+	if k != roleRequests {
+		flags.BoolVar(&a.shell, "shell", false, "run the access command once access is ready")
+	}
 	if k == execRequests {
 		flags.StringVar(&a.pod, "pod", "", "name of the Pod (default: a Pod of the workload)")
 		_ = cmd.RegisterFlagCompletionFunc("pod", a.completeTargetPods)
 	}
 	a.output = c.addOutputFlags(cmd)
-	cmd.MarkFlagsMutuallyExclusive("shell", "output")
-	cmd.MarkFlagsMutuallyExclusive("shell", "for")
-	cmd.MarkFlagsMutuallyExclusive("shell", "template")
+	if k != roleRequests {
+		for _, other := range []string{"output", "for", "template"} {
+			cmd.MarkFlagsMutuallyExclusive("shell", other)
+		}
+	}
 	return cmd
 }
 
@@ -124,11 +128,20 @@ func (a *ask) run(ctx context.Context, args []string) error {
 		return a.runShell(ctx, req)
 	case a.output.asked():
 		return show(req)
+	case req.GetRequestStatus().GrantedRole != nil && req.GetRequestStatus().Ready:
+		_, err := fmt.Fprintln(a.Out, escape(granted(req)))
+		return err
 	case req.GetRequestStatus().AccessMessage != "":
 		_, err := fmt.Fprintln(a.Out, escape(req.GetRequestStatus().AccessMessage)) // a template's author wrote it
 		return err
 	}
 	return nil
+}
+
+// granted says which role a request gives, where, and until when.
+func granted(req request) string {
+	status := req.GetRequestStatus()
+	return fmt.Sprintf("%s in namespace %s until %s, for %s", status.GrantedRole, req.GetNamespace(), moment(status.ExpiresAt), req.GetRequestSpec().Grantee())
 }
 
 // maxName is the length of a request's name that the API accepts.

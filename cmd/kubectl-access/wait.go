@@ -159,6 +159,8 @@ func copyInto(req request, from runtime.Object) {
 		from.(*v1alpha1.PodAccessRequest).DeepCopyInto(into)
 	case *v1alpha1.ExecAccessRequest:
 		from.(*v1alpha1.ExecAccessRequest).DeepCopyInto(into)
+	case *v1alpha1.RoleAccessRequest:
+		from.(*v1alpha1.RoleAccessRequest).DeepCopyInto(into)
 	}
 }
 
@@ -243,7 +245,8 @@ func hopeless(ctx context.Context, cl client.Client, req request) error {
 	switch c.Reason {
 	case v1alpha1.ReasonNotAllowed, v1alpha1.ReasonTooMany, v1alpha1.ReasonDurationInvalid, v1alpha1.ReasonDurationTooLong, v1alpha1.ReasonMissing,
 		v1alpha1.ReasonSingleUse, v1alpha1.ReasonRequesterUnknown, v1alpha1.ReasonPodGone, v1alpha1.ReasonPodEnded,
-		v1alpha1.ReasonNameTaken, v1alpha1.ReasonPodRefused, v1alpha1.ReasonUnknownPod, v1alpha1.ReasonTemplateInvalid, v1alpha1.ReasonCheckReplaced:
+		v1alpha1.ReasonNameTaken, v1alpha1.ReasonPodRefused, v1alpha1.ReasonUnknownPod, v1alpha1.ReasonTemplateInvalid, v1alpha1.ReasonCheckReplaced,
+		v1alpha1.ReasonRoleLost, v1alpha1.ReasonRoleNotAllowed:
 		reason := words(c)
 		if pod := aboutPod(ctx, cl, req); pod != "" {
 			reason += "\n" + pod
