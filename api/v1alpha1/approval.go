@@ -118,9 +118,9 @@ func (s *RequestSpec) May(who *Requester) error {
 	switch {
 	case !terms.Needed():
 		return fmt.Errorf("the request needs no approval")
-	case s.Requester != nil && who.Username == s.Requester.Username:
+	case s.Requester != nil && strings.EqualFold(who.Username, s.Requester.Username): // who signs in may be spelt in several ways
 		return fmt.Errorf("user %q made the request, and nobody decides about their own; to take it back set its spec.revoked", who.Username)
-	case s.OnBehalfOf != "" && who.Username == s.OnBehalfOf:
+	case s.OnBehalfOf != "" && strings.EqualFold(who.Username, s.OnBehalfOf):
 		return fmt.Errorf("the request is for user %q, and nobody decides about their own access", who.Username)
 	case slices.Contains(terms.Users, who.Username):
 		return nil
@@ -233,19 +233,20 @@ func Verdicts(r Request, decisions []AccessDecision) (verdicts []Verdict) {
 	for i := range decisions {
 		d := &decisions[i].Spec
 		late := decisions[i].CreationTimestamp.After(until)
-		if d.Request.UID != string(r.GetUID()) || d.Decider == nil || late || decided[d.Decider.Username] || spec.May(d.Decider) != nil {
+		if d.Request.UID != string(r.GetUID()) || d.Decider == nil || late || decided[strings.ToLower(d.Decider.Username)] || spec.May(d.Decider) != nil {
 			continue
 		}
-		decided[d.Decider.Username] = true
+		decided[strings.ToLower(d.Decider.Username)] = true
 		verdicts = append(verdicts, Verdict{
 			Username: d.Decider.Username, Decision: d.Decision, Reason: d.Reason, Time: decisions[i].CreationTimestamp,
 		})
 	}
 	// A denial ends the request whenever it came, as long as nothing is granted.
+	required := int(spec.Approval.Required)
 	if i := slices.IndexFunc(verdicts, func(v Verdict) bool { return v.Decision == DecisionDeny }); i >= 0 {
-		return verdicts[:i+1]
+		return append(verdicts[:min(i, required-1)], verdicts[i])
 	}
-	return verdicts[:min(len(verdicts), int(spec.Approval.Required))]
+	return verdicts[:min(len(verdicts), required)]
 }
 
 // approvalUntil returns until when a request waits for approvals. One whose timeout

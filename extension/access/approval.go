@@ -262,7 +262,7 @@ func (v *decisions) validate(ctx context.Context, d *v1alpha1.AccessDecision, re
 		return err
 	}
 	for i := range before {
-		if by := before[i].Spec.Decider; by != nil && by.Username == d.Spec.Decider.Username {
+		if by := before[i].Spec.Decider; by != nil && strings.EqualFold(by.Username, d.Spec.Decider.Username) {
 			return refuse(reasonChanged, "user %q has decided about %s %q before, by AccessDecision %s: each person decides once",
 				by.Username, d.Spec.Request.Kind, d.Spec.Request.Name, before[i].Name)
 		}

@@ -335,6 +335,17 @@ var approvals = map[string]func(*testing.T, *panel){
 			t.Errorf("approved by %s", by)
 		}
 	},
+	"the same person in another spelling counts once": func(t *testing.T, p *panel) {
+		req := p.ask(t, alice, "two")
+		approved(t, req, p.sam)
+		waitsWith(t, req, 1)
+		if output, err := approveAs(t, cluster.Admin(), req, "Sam", "sre", "deciders"); err == nil || !strings.Contains(output, "each person decides once") {
+			t.Errorf("%v: %s", err, output)
+		}
+		if output, err := approveAs(t, cluster.Admin(), req, "Alice", "sre", "deciders"); err == nil || !strings.Contains(output, "nobody decides about their own") {
+			t.Errorf("%v: %s", err, output)
+		}
+	},
 	"the same person under another's hand counts once": func(t *testing.T, p *panel) {
 		req := p.ask(t, alice, "two")
 		approved(t, req, p.sam)
@@ -569,6 +580,35 @@ var approvals = map[string]func(*testing.T, *panel){
 		template := p.template("all", 1, "1h")
 		template.Spec.AccessConfig.AskFor, template.Spec.AccessConfig.Subjects = nil, v1alpha1.SubjectsGroups
 		refused(t, admin.Create(t.Context(), template), "approval.skipGroups needs subjects Requester")
+	},
+	"a template whose approvers could let themselves in is refused": func(t *testing.T, p *panel) {
+		template := p.template("groups", 1, "1h")
+		template.Spec.AccessConfig.AskFor, template.Spec.AccessConfig.Subjects, template.Spec.AccessConfig.Approval.SkipGroups = nil, v1alpha1.SubjectsGroups, nil
+		refused(t, admin.Create(t.Context(), template), "approval.required needs subjects Requester")
+	},
+	"what was granted before approval was needed is not extended without": func(t *testing.T, p *panel) {
+		template := p.template("later", 1, "1h")
+		template.Spec.AccessConfig.Approval = nil
+		testkit.Create(t, admin, template)
+		req := p.ask(t, alice, "later", lasts("5m"))
+		await(t, req, "is ready", func() bool { return req.Status.Ready })
+		if err := patch(t, alice, req.DeepCopy(), `{"spec":{"duration":"6m"}}`); err != nil {
+			t.Errorf("an extension before: %v", err)
+		}
+		template.Spec.AccessConfig.Approval = p.approval(1, "1h")
+		if err := admin.Update(t.Context(), template); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, patch(t, alice, req.DeepCopy(), `{"spec":{"duration":"1h"}}`), "needs approval for what you ask")
+	},
+	"who left the group for emergencies extends nothing": func(t *testing.T, p *panel) {
+		req := p.ask(t, p.oncall, "two", lasts("5m"))
+		await(t, req, "is ready", func() bool { return req.Status.Ready })
+		left, err := cluster.AddUser("olga", "devs", "engineers")
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused(t, patch(t, left, req.DeepCopy(), `{"spec":{"duration":"1h"}}`), "needs approval for what you ask")
 	},
 	"a timeout beyond a week is refused": func(t *testing.T, p *panel) {
 		refused(t, admin.Create(t.Context(), p.template("long", 1, "169h")), "must be from 1s to 168h")

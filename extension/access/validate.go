@@ -362,5 +362,8 @@ func (v *requestRules[T]) validateExtension(ctx context.Context, spec *v1alpha1.
 	if refused := allows(t, now); refused != nil {
 		return refused
 	}
+	if termsOf(t, now).Needed() { // since then, or for who left the group that needs none
+		return refuse(v1alpha1.ReasonDurationTooLong, "spec.duration: template %q needs approval for what you ask, which this request has not; make another request", t.GetName())
+	}
 	return nil
 }

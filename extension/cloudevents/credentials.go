@@ -16,6 +16,10 @@ import (
 // maxCredential bounds a file with a credential.
 const maxCredential = 64 << 10
 
+// maxHeader bounds the status line and the headers of an answer, which end up in errors,
+// and maxStatus what an error quotes of a status.
+const maxHeader, maxStatus = 16 << 10, 256
+
 // credentials are what the files have. They are read again before each request, because
 // who renews a credential replaces the file and tells nobody. A batch has up to 100
 // events, so the read costs little.
@@ -33,7 +37,7 @@ func newCredentials(options *Options) *credentials {
 	c := &credentials{options: options, client: *options.Client}
 	// A redirect would take the credential and the events to somebody else.
 	c.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	if options.ofTLS() && c.client.Transport == nil {
+	if c.client.Transport == nil {
 		c.connectAnew(&tls.Config{MinVersion: tls.VersionTLS12})
 	}
 	return c
@@ -46,7 +50,7 @@ func (c *credentials) connectAnew(config *tls.Config) {
 		config.Certificates = []tls.Certificate{*c.pair}
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = config
+	transport.TLSClientConfig, transport.MaxResponseHeaderBytes = config, maxHeader
 	c.client.CloseIdleConnections()
 	c.client.Transport = transport
 }

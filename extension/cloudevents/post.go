@@ -88,18 +88,19 @@ func (s *Sender) try(ctx context.Context, events [][]byte) error {
 
 // failureOf returns nil for an answer that means the endpoint has the events.
 func failureOf(response *http.Response) error {
+	status := fmt.Sprintf("%.*s", maxStatus, response.Status)
 	switch code := response.StatusCode; {
 	case code >= 200 && code < 300:
 		return nil
 	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge, code == http.StatusUnprocessableEntity:
-		return &rejection{response.Status}
+		return &rejection{status}
 	case code == http.StatusUnauthorized, code == http.StatusForbidden:
-		return &refusal{reasonUnauthorized, fmt.Sprintf("the endpoint answered %s: renew the token or the client certificate, or allow it to send events", response.Status)}
+		return &refusal{reasonUnauthorized, fmt.Sprintf("the endpoint answered %s: renew the token or the client certificate, or allow it to send events", status)}
 	case code >= 300 && code < 400:
-		return &refusal{reasonRedirect, fmt.Sprintf("the endpoint answered %s, to %s; redirects are not followed: set the URL of the target", response.Status, target(response))}
+		return &refusal{reasonRedirect, fmt.Sprintf("the endpoint answered %s, to %s; redirects are not followed: set the URL of the target", status, target(response))}
 	default:
 		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After"))
-		return &busy{response.Status, time.Duration(max(0, seconds)) * time.Second}
+		return &busy{status, time.Duration(max(0, seconds)) * time.Second}
 	}
 }
 

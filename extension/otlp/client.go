@@ -137,7 +137,7 @@ func protobuf(response *http.Response) bool {
 // too, because a record is worth more than a request.
 func (c *Client) failure(response *http.Response, answer []byte, stale error) error {
 	f := &outbox.Failure{Reason: outbox.Unexpected}
-	text := fmt.Sprintf("the collector answered %s", response.Status)
+	text := fmt.Sprintf("the collector answered %.*s", maxMessage, response.Status)
 	if said := messageOf(answer, 2); said != "" && protobuf(response) {
 		text += ": " + said
 	}

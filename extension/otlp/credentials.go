@@ -15,6 +15,9 @@ import (
 // maxFile is the size of the largest token or certificate file.
 const maxFile = 1 << 20
 
+// maxHeader bounds the status line and the headers of an answer, which end up in errors.
+const maxHeader = 16 << 10
+
 // credentials are the contents of the files of an endpoint, and a client made of them.
 type credentials struct {
 	files  [4][]byte // token, CA, certificate, key
@@ -51,6 +54,7 @@ func (e *Endpoint) read(last *credentials) (*credentials, error) {
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = config
+	transport.MaxResponseHeaderBytes = maxHeader
 	c.client = &http.Client{
 		Transport: transport, Timeout: e.Timeout,
 		// A redirect could lead records, and the token with them, to anywhere.

@@ -228,6 +228,9 @@ func (c *Client) Ask(ctx context.Context, q Question) (Answer, error) {
 		return Answer{}, failure(Status, "it answered %d %s", response.StatusCode, http.StatusText(response.StatusCode))
 	}
 	text, err := io.ReadAll(io.LimitReader(response.Body, MaxAnswer+1))
+	if err == nil { // the server ends its answer when it sees us hang up
+		err = ctx.Err()
+	}
 	switch {
 	case err != nil:
 		return Answer{}, c.unreachable(err)
