@@ -83,8 +83,11 @@ func TestASplitReleaseIsUninstalledWhenANamespaceThatItWorkedInIsGone(t *testing
 	i.unregister()
 	i.helm("uninstall", release, "--wait")
 	left := labelled(t, cluster, everyKind(t, cluster), "app.kubernetes.io/instance="+release)
-	if len(left) != 7 || slices.ContainsFunc(left, func(name string) bool { return !strings.HasPrefix(name, "customresourcedefinition") }) {
-		t.Errorf("left: %v, want the CRDs of access", left)
+	// Seven CRDs, and three policies with their bindings.
+	if len(left) != 13 || slices.ContainsFunc(left, func(name string) bool {
+		return !strings.HasPrefix(name, "customresourcedefinition") && !strings.HasPrefix(name, "validatingadmissionpolic")
+	}) {
+		t.Errorf("left: %v, want the CRDs and policies of access", left)
 	}
 	// A record that somebody made outlives the release, and the next one takes the CRDs over.
 	const asked = "execaccessrequest/incident"
