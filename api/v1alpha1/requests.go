@@ -252,6 +252,9 @@ type RequestStatus struct {
 	// GrantedAt is when access was granted first.
 	// +optional
 	GrantedAt *metav1.Time `json:"grantedAt,omitempty"`
+	// EndAnnounced is the end of access that was announced last, shortly before it.
+	// +optional
+	EndAnnounced *metav1.Time `json:"endAnnounced,omitempty"`
 	// Conditions say how far the request has come.
 	// +optional
 	// +listType=map
@@ -464,6 +467,18 @@ func revocations(r Request) (at []*metav1.Time) {
 		at = append(at, uninstalled)
 	}
 	return at
+}
+
+// WarnAt returns when to warn of the end of access: before it, but not sooner than in the
+// last quarter of its time. It says whether there is anything to warn of: not if that would
+// be less than a second before the end.
+func WarnAt(r Request, before time.Duration) (at time.Time, warns bool) {
+	begin, waits := BeginOf(r)
+	end, err := EndOf(r)
+	if before = min(before, end.Sub(begin)/4); err != nil || waits || before < time.Second {
+		return time.Time{}, false
+	}
+	return end.Add(-before), true
 }
 
 // TemplateWait is how long after its creation a request waits for its template to be made.

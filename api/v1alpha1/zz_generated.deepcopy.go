@@ -1105,6 +1105,10 @@ func (in *RequestStatus) DeepCopyInto(out *RequestStatus) {
 		in, out := &in.GrantedAt, &out.GrantedAt
 		*out = (*in).DeepCopy()
 	}
+	if in.EndAnnounced != nil {
+		in, out := &in.EndAnnounced, &out.EndAnnounced
+		*out = (*in).DeepCopy()
+	}
 	if in.Conditions != nil {
 		in, out := &in.Conditions, &out.Conditions
 		*out = make([]metav1.Condition, len(*in))

@@ -95,7 +95,7 @@ func manifests(t *testing.T, pod corev1.PodSpec, more ...string) (text string, e
 	t.Helper()
 	container := pod.Containers[0]
 	for _, variable := range container.Env {
-		t.Setenv(variable.Name, strings.NewReplacer("/cloudevents/token", "/dev/null", "/access-checks/", "testdata/").Replace(variable.Value))
+		t.Setenv(variable.Name, strings.NewReplacer("/cloudevents/token", "/dev/null", "/access-checks/", "testdata/", "/access-notify/token", "/dev/null").Replace(variable.Value))
 	}
 	// Those of its process are not for the others.
 	shared := slices.DeleteFunc(slices.Clone(container.Args), func(arg string) bool { return slices.Contains(processOf(pod), arg) })

@@ -60,7 +60,7 @@ tracing: {endpoint: "https://collector:4318", tokenSecret: {name: siem}, caSecre
 	"access only, split":       `{audit: {enabled: false}, access: {enabled: true, namespaces: [apps]}, split: {enabled: true}}`,
 	"both":                     `{access: {enabled: true, namespaces: [other, apps], checks: {secretName: checks}}}`,
 	"both, everywhere":         `{access: {enabled: true, namespaces: ["*"]}}`,
-	"both, split":              `{access: {enabled: true, namespaces: [other, apps], checks: {secretName: checks}}, split: {enabled: true}}`,
+	"both, split":              `{access: {enabled: true, namespaces: [other, apps], checks: {secretName: checks}, notify: {url: "https://chat.example.com", tokenSecret: {name: chat}, queue: {enabled: true}}}, split: {enabled: true}}`,
 	"both, split, everywhere":  `{access: {enabled: true, namespaces: ["*"]}, split: {enabled: true}}`,
 	"roles":                    `{access: {enabled: true, namespaces: [other, apps], roles: [apps/deployer, other/reader, apps/reader], clusterRoles: [view, "system:monitor"]}, split: {enabled: true}}`,
 	"roles, everywhere":        `{access: {enabled: true, namespaces: ["*"], roles: [apps/deployer], clusterRoles: [view]}}`,
@@ -656,6 +656,29 @@ func TestWhatRecordsHasTheVolumesAndTheTokenOfTheSinksAndNothingElseHas(t *testi
 	}
 }
 
+func TestOnlyWhatGrantsNotifies(t *testing.T) {
+	got := map[string]string{}
+	for _, object := range objectsOf(t, render(t, variants["both, split"])) {
+		pod := podOf(object)
+		if pod == nil {
+			continue
+		}
+		for _, volume := range pod.Spec.Volumes {
+			if volume.Name != "access-checks" {
+				got[object.GetName()] += volume.Name + " "
+			}
+		}
+		for _, variable := range pod.Spec.Containers[0].Env {
+			if strings.HasSuffix(variable.Name, "NOTIFY_TOKEN_FILE") {
+				got[object.GetName()] += variable.Value
+			}
+		}
+	}
+	if want := map[string]string{"rel-admitkit-reconciler": "access-queue access-notify /access-notify/token"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 func TestOnlyWhatGrantsHasTheCredentialsOfTheChecks(t *testing.T) {
 	got := map[string]string{}
 	for _, split := range []string{"true", "false"} {
@@ -690,7 +713,7 @@ audit: {objects: {enabled: true}, file: {enabled: true}}
 `)))).Spec
 	flags := newOperator().cmd.PersistentFlags()
 	for _, name := range []string{
-		"access-retention", "access-workers", "audit-retention", "audit-fold-after", "audit-fold-user-after", "audit-fold-all-after",
+		"access-retention", "access-workers", "access-warn-before", "audit-retention", "audit-fold-after", "audit-fold-user-after", "audit-fold-all-after",
 		"audit-file-max-size", "audit-file-max-age", "drain-period",
 	} {
 		flag := flags.Lookup(name)

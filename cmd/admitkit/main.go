@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -44,6 +45,8 @@ func newOperator() *operator {
 	flags.DurationVar(&o.access.Retention, "access-retention", access.DefaultRetention, "how long a request is kept as a record after its access has ended")
 	flags.IntVar(&o.access.Workers, "access-workers", access.DefaultWorkers, "number of requests of each kind that are processed at a time")
 	flags.StringVar(&o.accessChecks, "access-checks", "", "file with the checks that templates may name in accessConfig.check, in YAML or JSON: which endpoints decide about requests")
+	flags.DurationVar(&o.access.WarnBefore, "access-warn-before", 5*time.Minute, "how long before its end a grant is announced to end, but not sooner than in the last quarter of its time; 0 for never")
+	bindNotify(flags, &o.access.Notifications)
 	o.auditing.bind(flags)
 	o.rules.bind(flags)
 	o.tracing.bind(flags)
@@ -80,6 +83,9 @@ func (o *operator) extensions() (extensions []any, err error) {
 	}
 	if o.withAccess {
 		o.access.SingleUse = options.Enforcement != nil
+		if err := checkNotify(o.cmd.PersistentFlags(), &o.access.Notifications); err != nil {
+			return nil, err
+		}
 		if o.accessChecks != "" {
 			if o.access.Checks, err = access.ReadChecks(o.accessChecks); err != nil {
 				return nil, fmt.Errorf("--access-checks: %w", err)

@@ -30,14 +30,16 @@ type ask struct {
 	onBehalf string
 	timeout  time.Duration
 	shell    bool
-	output   *output
+	// warnBefore is how long before the end --shell says so.
+	warnBefore time.Duration
+	output     *output
 	// waitApproval waits for approval, however long that takes.
 	waitApproval bool
 }
 
 // requestCommand returns the command exec, pod or role.
 func (c *cli) requestCommand(k *kind) *cobra.Command {
-	a := &ask{cli: c, kind: k, timeout: 5 * time.Minute}
+	a := &ask{cli: c, kind: k, timeout: 5 * time.Minute, warnBefore: 5 * time.Minute}
 	cmd := &cobra.Command{
 		Use: k.name + " TEMPLATE", Short: k.short, Long: k.long, Example: k.example,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -63,6 +65,7 @@ func (c *cli) requestCommand(k *kind) *cobra.Command {
 	flags.BoolVar(&a.waitApproval, "wait-approval", false, "wait for approval as long as the request does, and only then for --timeout")
 	if k != roleRequests {
 		flags.BoolVar(&a.shell, "shell", false, "run the access command once access is ready")
+		flags.Var(durationFlag{&a.warnBefore, notBelowZero}, "warn-before", "with --shell, how long before its end to say that access ends, but not sooner than in the last quarter of its time; 0 for never")
 	}
 	if k == execRequests {
 		flags.StringVar(&a.pod, "pod", "", "name of the Pod (default: a Pod of the workload)")
@@ -125,7 +128,7 @@ func (a *ask) run(ctx context.Context, args []string) error {
 	}
 	switch {
 	case a.shell:
-		return a.runShell(ctx, req)
+		return a.runShell(ctx, cl, req)
 	case a.output.asked():
 		return show(req)
 	case req.GetRequestStatus().GrantedRole != nil && req.GetRequestStatus().Ready:

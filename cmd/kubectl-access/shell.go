@@ -12,12 +12,13 @@ import (
 
 	"github.com/google/shlex"
 	"github.com/spf13/pflag"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // runShell runs the access command. A template's author wrote it, but it has the
 // engineer's rights. So no shell interprets it, and it runs only if it does
 // nothing but use the Pod of the request.
-func (a *ask) runShell(ctx context.Context, req request) error {
+func (a *ask) runShell(ctx context.Context, cl client.WithWatch, req request) error {
 	message := req.GetRequestStatus().AccessMessage
 	args, err := podCommand(message, req.GetNamespace(), req.GetRequestStatus().PodName)
 	if err != nil {
@@ -27,7 +28,9 @@ func (a *ask) runShell(ctx context.Context, req request) error {
 	// An interrupt goes to the command in the Pod, not to this program.
 	command := exec.CommandContext(context.WithoutCancel(ctx), "kubectl", append(a.connection(), args...)...) //nolint:gosec // see above
 	command.Stdin, command.Stdout, command.Stderr = a.In, a.Out, a.ErrOut
+	stop := a.herald(context.WithoutCancel(ctx), cl, req)
 	err = command.Run()
+	stop()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
 		return err

@@ -54,6 +54,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cloudevents"
 	"github.com/admitkit/admitkit/extension/cluster"
 )
 
@@ -81,6 +82,12 @@ type Options struct {
 	// Checks are the endpoints that templates may name in accessConfig.check; see
 	// [ReadChecks]. Default: none.
 	Checks []Check
+	// Notifications are sent as CloudEvents about each step of a request, to the URL.
+	// Without a Dir, 1,000 of them are queued in memory; see [Notification]. Default: none.
+	Notifications cloudevents.Options
+	// WarnBefore is how long before its end a grant is announced to end, by an Event and a
+	// notification, but not sooner than in the last quarter of its time. Default: never.
+	WarnBefore time.Duration
 	// Clock tells the time. Default: the API server's, which also gives requests their
 	// creation time.
 	Clock clock.PassiveClock
@@ -113,7 +120,9 @@ type shared struct {
 	// The following are set by setup.
 	log    *zap.Logger
 	checks *checks
-	events events.EventRecorder
+	// notifier is nil without Notifications.
+	notifier *notifier
+	events   events.EventRecorder
 	// recorder is nil during an uninstall. told has the IDs of the last records.
 	recorder extension.Recorder
 	told     *lru.Cache
@@ -140,11 +149,17 @@ var _ extension.Composite = (*Access)(nil)
 
 // Parts implements [extension.Composite].
 func (a *Access) Parts(mgr extension.Manager) ([]any, error) {
-	if a.options.Retention < 0 || a.options.Workers < 0 {
-		return nil, fmt.Errorf("access options: Retention %s and Workers %d must not be negative", a.options.Retention, a.options.Workers)
+	if a.options.Retention < 0 || a.options.Workers < 0 || a.options.WarnBefore < 0 {
+		return nil, fmt.Errorf("access options: Retention %s, Workers %d and WarnBefore %s must not be negative", a.options.Retention, a.options.Workers, a.options.WarnBefore)
 	}
 	if err := validateChecks(a.options.Checks); err != nil {
 		return nil, fmt.Errorf("access options: %w", err)
+	}
+	if a.options.Notifications.URL != "" {
+		a.notifier = newNotifier(a.options.Notifications)
+		if err := a.notifier.sender.Validate(); err != nil {
+			return nil, fmt.Errorf("access options: Notifications: %w", err)
+		}
 	}
 	if a.options.Clock == nil {
 		a.options.Clock = mgr.GetClock()

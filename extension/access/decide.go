@@ -90,6 +90,10 @@ func (f *facts) next(now time.Time) schedule {
 			return schedule{now.Add(cleanupDelay), priorityCleanup}
 		}
 		return schedule{f.keepUntil, priorityCleanup}
+	case granted:
+		if at, warns := v1alpha1.WarnAt(f.request, f.warnBefore); warns && now.Before(at) {
+			return schedule{at: at}
+		}
 	case asking:
 		if late := waitsUntil(f.request); f.template == nil && f.closed == nil && now.Before(late) && late.Before(f.end) {
 			return schedule{at: late}
@@ -147,7 +151,20 @@ func (f *facts) decide(now time.Time) decision {
 	if f.templateGone {
 		return f.recall(now, templateDeleted)
 	}
-	return f.keep()
+	d := f.keep()
+	if d.live {
+		f.announce(d.status, now)
+	}
+	return d
+}
+
+// announce announces the end of access shortly before it, once. It is in the status, so that
+// neither a restart nor another leader announces it again.
+func (f *facts) announce(s *state, now time.Time) {
+	at, warns := v1alpha1.WarnAt(f.request, f.warnBefore)
+	if warns && !now.Before(at) && (s.EndAnnounced == nil || s.EndAnnounced.Unix() != f.end.Unix()) {
+		s.EndAnnounced = &metav1.Time{Time: f.end}
+	}
 }
 
 // recall ends access because its template was deleted, which whoever may do that relies

@@ -43,6 +43,8 @@ type facts struct {
 	// templateGone says that the template of a grant was deleted, or that the one that a
 	// request has waited for does not exist.
 	templateGone bool
+	// warnBefore is how long before its end a grant is announced to end, 0 for never.
+	warnBefore time.Duration
 	// enforced says that something limits requests with singleUse to one session.
 	enforced bool
 	// template is nil if it does not exist.
@@ -143,7 +145,7 @@ func (f *facts) drifted() bool {
 // others it reads by name from the API server, and only if the stage needs it. The
 // end of access never waits for that.
 func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alpha1.Request, now time.Time) (*facts, error) {
-	f := &facts{kind: r.kind, key: key, request: req, enforced: r.options.SingleUse}
+	f := &facts{kind: r.kind, key: key, request: req, enforced: r.options.SingleUse, warnBefore: r.options.WarnBefore}
 	if req != nil {
 		f.end, f.invalid = v1alpha1.EndOf(req)
 		f.keepUntil = keepUntil(req, r.options.Retention)

@@ -92,6 +92,11 @@ func (r *requests) Register(mgr extension.Manager) error {
 	if err := c.Watch(source.Channel(r.woken, &handler.EnqueueRequestForObject{})); err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
+	if r.notifier != nil {
+		if err := r.notifier.register(mgr); err != nil {
+			return fmt.Errorf("access: Notifications: %w", err)
+		}
+	}
 	return r.checks.register(mgr, r)
 }
 

@@ -35,7 +35,8 @@ func newState(req v1alpha1.Request, end time.Time) *state {
 	before := req.GetRequestStatus().DeepCopy()
 	s := &state{RequestStatus: v1alpha1.RequestStatus{
 		ObservedGeneration: req.GetGeneration(), PodName: before.PodName, PodUID: before.PodUID, GrantedRole: before.GrantedRole, AccessMessage: before.AccessMessage,
-		UsedBy: before.UsedBy, RevokedAt: before.RevokedAt, ApprovedAt: before.ApprovedAt, Verdicts: before.Verdicts, Check: before.Check, GrantedAt: before.GrantedAt, Conditions: before.Conditions,
+		UsedBy: before.UsedBy, RevokedAt: before.RevokedAt, ApprovedAt: before.ApprovedAt, Verdicts: before.Verdicts, Check: before.Check, EndAnnounced: before.EndAnnounced,
+		GrantedAt: before.GrantedAt, Conditions: before.Conditions,
 	}, wanted: map[string]metav1.Condition{}}
 	if !end.IsZero() {
 		if req.GetRequestSpec().Duration != "" { // else its template will say
@@ -177,6 +178,7 @@ func (r *requests) write(ctx context.Context, req v1alpha1.Request, s *state) er
 	if apiequality.Semantic.DeepEqual(*before, s.RequestStatus) {
 		return nil
 	}
+	r.notify(r.kind.steps(req, before, s)) // before it is on record: at least once
 	if err := r.patchStatus(ctx, req, s); err != nil {
 		return client.IgnoreNotFound(err)
 	}
@@ -201,6 +203,9 @@ func (r *requests) patchStatus(ctx context.Context, req v1alpha1.Request, s *sta
 
 // report sends an Event about what changed, and counts it.
 func (r *requests) report(req v1alpha1.Request, before *v1alpha1.RequestStatus, s *state) {
+	if len(before.Conditions) == 0 {
+		r.event(req, corev1.EventTypeNormal, "AccessRequested", "Ask", "%s", askedFor(req))
+	}
 	r.reportDecisions(req, before, s)
 	is := meta.IsStatusConditionTrue
 	created, valid := v1alpha1.ConditionAccessResourcesCreated, v1alpha1.ConditionAccessStillValid
@@ -222,6 +227,9 @@ func (r *requests) report(req v1alpha1.Request, before *v1alpha1.RequestStatus, 
 		}
 	case before.ExpiresAt != nil && s.ExpiresAt != nil && !before.ExpiresAt.Equal(s.ExpiresAt):
 		r.event(req, corev1.EventTypeNormal, "EndMoved", "Extend", "access ends at %s", s.ExpiresAt.UTC().Format(time.RFC3339))
+	}
+	if announced(before, s) {
+		r.event(req, corev1.EventTypeNormal, "AccessEndsSoon", "End", "access ends at %s", s.EndAnnounced.UTC().Format(time.RFC3339))
 	}
 	if !before.Ready && s.Ready {
 		r.event(req, corev1.EventTypeNormal, "AccessReady", "Grant", "run: %s", s.AccessMessage)

@@ -100,6 +100,9 @@ func (r *requests) tell(ctx context.Context, f *facts, d decision) error {
 		if err := r.tellOnce(ctx, record); err != nil {
 			return err
 		}
+		if f.request == nil { // else the status says so
+			r.notify([]step{stepOf(record)})
+		}
 	}
 	return nil
 }
@@ -137,7 +140,7 @@ func (f *facts) story(d decision) (records []extension.Record) {
 func (f *facts) asked() (records []extension.Record) {
 	spec := f.request.GetRequestSpec()
 	if len(f.request.GetRequestStatus().Conditions) == 0 {
-		records = append(records, f.kind.about(f.request, storyAsked, "asks for access%s by template %s for %s: %s", onBehalf(spec), spec.TemplateName, cmp.Or(spec.Duration, "as long as it says"), cmp.Or(spec.Reason, "no reason given")))
+		records = append(records, f.kind.about(f.request, storyAsked, "%s", asks(spec)))
 	}
 	if by := spec.Revoked; by != nil && !ended(f.request) {
 		revoked := f.kind.about(f.request, storyRevoked, "%s revokes the request of %s: %s", by.By, requesterOf(f.request), cmp.Or(by.Reason, "no reason given"))
@@ -145,6 +148,11 @@ func (f *facts) asked() (records []extension.Record) {
 		records = append(records, revoked)
 	}
 	return records
+}
+
+// asks says what a request asks for.
+func asks(spec *v1alpha1.RequestSpec) string {
+	return fmt.Sprintf("asks for access%s by template %s for %s: %s", onBehalf(spec), spec.TemplateName, cmp.Or(spec.Duration, "as long as it says"), cmp.Or(spec.Reason, "no reason given"))
 }
 
 // decided tells who approved or denied the request, and that nobody did in time.

@@ -65,6 +65,9 @@ type Options struct {
 	// Dir is the folder of the queue on disk. Each replica needs its own.
 	// Default: no queue.
 	Dir string
+	// Memory queues events in memory instead, where they end with the process, so that
+	// Send waits for no endpoint and no disk. Default: false.
+	Memory bool
 	// MaxQueued is how many events the queue holds. Default: 100,000.
 	MaxQueued int
 	// BatchSize is how many events a request has at most. Default: 100.
@@ -113,7 +116,7 @@ type Sender struct {
 	credentials *credentials
 	ownClient   bool // of the user, with a Transport that files cannot configure
 	log         *zap.Logger
-	queue       *outbox.Queue // nil without Dir
+	queue       *outbox.Queue // nil without Dir and Memory
 }
 
 var _ extension.Hosted = (*Sender)(nil)
@@ -149,6 +152,8 @@ func New(options Options) *Sender {
 	s.credentials = newCredentials(&s.options)
 	if options.Dir != "" {
 		s.queue = outbox.NewQueue(options.Fs, options.Dir, options.MaxQueued)
+	} else if options.Memory {
+		s.queue = outbox.NewQueue(afero.NewMemMapFs(), "queue", options.MaxQueued)
 	}
 	return s
 }
@@ -170,6 +175,8 @@ func (s *Sender) Validate() error {
 		return errors.New("CertFile, KeyFile and CAFile configure the default Client: with a Client of your own, configure its Transport")
 	case (o.CertFile == "") != (o.KeyFile == ""):
 		return errors.New("CertFile and KeyFile need each other: set both")
+	case o.Dir != "" && o.Memory:
+		return errors.New("Dir and Memory exclude each other")
 	case o.TokenFile != "" && o.Header.Get("Authorization") != "":
 		return errors.New("TokenFile and an Authorization in Header exclude each other")
 	case len(o.Source) > maxSource:

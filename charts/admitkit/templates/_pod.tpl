@@ -131,6 +131,9 @@ spec:
     {{- if and $records $values.audit.enabled $values.audit.cloudEvents.url $values.audit.cloudEvents.tokenSecret.name }}
     - {name: ADMITKIT_AUDIT_CLOUDEVENTS_TOKEN_FILE, value: /cloudevents/token}
     {{- end }}
+    {{- if and $grants $values.access.enabled $values.access.notify.url $values.access.notify.tokenSecret.name }}
+    - {name: ADMITKIT_ACCESS_NOTIFY_TOKEN_FILE, value: /access-notify/token}
+    {{- end }}
     {{- if and $records $values.access.enabled $values.access.checks.secretName }}
     - {name: ADMITKIT_ACCESS_CHECKS, value: {{ printf "/access-checks/%s" $values.access.checks.key | quote }}}
     {{- end }}
@@ -208,6 +211,14 @@ spec:
 - {name: otlp, mountPath: /otlp, readOnly: true}
 {{- end }}
 {{- end }}
+{{- with .values.access.notify }}
+{{- if and $.grants $.values.access.enabled .url .queue.enabled }}
+- {name: access-queue, mountPath: /access-queue}
+{{- end }}
+{{- if and $.grants $.values.access.enabled .url .tokenSecret.name }}
+- {name: access-notify, mountPath: /access-notify, readOnly: true}
+{{- end }}
+{{- end }}
 {{- if and .records .values.access.enabled .values.access.checks.secretName }}
 - {name: access-checks, mountPath: /access-checks, readOnly: true}
 {{- end }}
@@ -273,6 +284,20 @@ spec:
     sources:
     {{- . | nindent 4 }}
 {{- end }}
+{{- end }}
+{{- end }}
+{{- with .values.access.notify }}
+{{- if and $.grants $.values.access.enabled .url .queue.enabled }}
+- name: access-queue
+  {{- toYaml (.queue.volume | default (dict "emptyDir" dict)) | nindent 2 }}
+{{- end }}
+{{- if and $.grants $.values.access.enabled .url .tokenSecret.name }}
+- name: access-notify
+  secret:
+    secretName: {{ .tokenSecret.name | quote }}
+    items:
+    - key: {{ .tokenSecret.key | quote }}
+      path: token
 {{- end }}
 {{- end }}
 {{- with .values.access.checks }}

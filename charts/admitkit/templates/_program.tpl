@@ -168,6 +168,16 @@
 {{- end }}
 - {name: ADMITKIT_ACCESS_RETENTION, value: {{ .retention | quote }}}
 - {name: ADMITKIT_ACCESS_WORKERS, value: {{ int .workers | quote }}}
+- {name: ADMITKIT_ACCESS_WARN_BEFORE, value: {{ .warnBefore | quote }}}
+{{- with .notify }}
+{{- if .url }}
+- {name: ADMITKIT_ACCESS_NOTIFY_URL, value: {{ .url | quote }}}
+- {name: ADMITKIT_ACCESS_NOTIFY_SOURCE, value: {{ .source | quote }}}
+{{- if .queue.enabled }}
+- {name: ADMITKIT_ACCESS_NOTIFY_DIR, value: /access-queue}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end -}}
