@@ -177,10 +177,11 @@ type Tries struct {
 	Field string
 }
 
-// What bounds tries: three within the window.
+// What bounds tries: three, each soon after the one before it, and then none for a while.
 const (
-	MaxTries  = 3
-	TryWindow = 10 * time.Minute
+	MaxTries = 3
+	TrySoon  = 10 * time.Second
+	TryPause = 10 * time.Minute
 )
 
 // Wait returns how long a child is left alone before it is written for a wish again.
@@ -188,16 +189,14 @@ func (t *Tries) Wait(wish string, now time.Time) time.Duration {
 	if t.wish != wish || len(t.times) < MaxTries {
 		return 0
 	}
-	return max(0, t.times[len(t.times)-MaxTries].Add(TryWindow).Sub(now))
+	return max(0, t.times[len(t.times)-1].Add(TryPause).Sub(now))
 }
 
-// Wrote counts a write for a wish, which changed a field.
+// Wrote counts a write for a wish, which changed a field. What has lasted for a while
+// before somebody changed it is no fight.
 func (t *Tries) Wrote(wish, field string, now time.Time) {
-	if t.wish != wish {
+	if t.wish != wish || len(t.times) > 0 && now.Sub(t.times[len(t.times)-1]) > TrySoon {
 		t.wish, t.times = wish, nil
 	}
-	if t.times = append(t.times, now); len(t.times) > MaxTries {
-		t.times = t.times[1:]
-	}
-	t.Field = field
+	t.times, t.Field = append(t.times, now), field
 }

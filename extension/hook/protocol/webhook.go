@@ -58,23 +58,8 @@ const (
 // Metacontroller ignores it.
 func EndpointOf(w *v1alpha1.Webhook) (endpoint Endpoint, faults []string, err error) {
 	endpoint = Endpoint{Timeout: DefaultTimeout, EtagTimeout: defaultEtagTimeout}
-	switch {
-	case w.URL != nil && *w.URL != "":
-		endpoint.URL = *w.URL
-		if w.Service != nil || w.Path != nil {
-			faults = append(faults, "service and path have no effect beside url")
-		}
-	case w.Service != nil && w.Path != nil:
-		protocol, port := "http", int32(80)
-		if w.Service.Protocol != nil {
-			protocol = *w.Service.Protocol
-		}
-		if w.Service.Port != nil {
-			port = *w.Service.Port
-		}
-		endpoint.URL = fmt.Sprintf("%s://%s.%s:%d%s", protocol, w.Service.Name, w.Service.Namespace, port, "/"+strings.TrimPrefix(*w.Path, "/"))
-	default:
-		return endpoint, faults, errors.New("a webhook needs url, or service and path")
+	if endpoint.URL, faults, err = address(w); err != nil {
+		return endpoint, faults, err
 	}
 	if u, err := url.Parse(endpoint.URL); err != nil {
 		return endpoint, faults, fmt.Errorf("url: %w", err)
@@ -101,6 +86,26 @@ func EndpointOf(w *v1alpha1.Webhook) (endpoint Endpoint, faults []string, err er
 		}
 	}
 	return endpoint, faults, nil
+}
+
+func address(w *v1alpha1.Webhook) (address string, faults []string, err error) {
+	switch {
+	case w.URL != nil && *w.URL != "":
+		if w.Service != nil || w.Path != nil {
+			faults = append(faults, "service and path have no effect beside url")
+		}
+		return *w.URL, faults, nil
+	case w.Service == nil || w.Path == nil:
+		return "", nil, errors.New("a webhook needs url, or service and path")
+	}
+	protocol, port := "http", int32(80)
+	if w.Service.Protocol != nil {
+		protocol = *w.Service.Protocol
+	}
+	if w.Service.Port != nil {
+		port = *w.Service.Port
+	}
+	return fmt.Sprintf("%s://%s.%s:%d/%s", protocol, w.Service.Name, w.Service.Namespace, port, strings.TrimPrefix(*w.Path, "/")), nil, nil
 }
 
 // RetryAfterError is a hook's 429: it wants to be called later.

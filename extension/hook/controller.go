@@ -1,0 +1,323 @@
+package hook
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/admitkit/admitkit/extension/hook/apply"
+	"github.com/admitkit/admitkit/extension/hook/compose"
+	"github.com/admitkit/admitkit/extension/hook/protocol"
+)
+
+// The delays of what fails.
+const (
+	firstDelay = 250 * time.Millisecond
+	lastDelay  = 2 * time.Minute
+)
+
+// parentKey names a parent of a controller.
+type parentKey struct {
+	kind            int // index of definition.parentKinds
+	namespace, name string
+}
+
+// parents are the parents of one controller, with its queue and its workers.
+type parents struct {
+	*definition
+	engine *engine
+	report *report
+	queue  workqueue.TypedRateLimitingInterface[parentKey]
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+
+	parentLeases, childLeases []*lease
+
+	mu      sync.Mutex
+	states  map[parentKey]*state
+	related map[watchKey]*lease
+}
+
+// state is what is remembered of a parent between two calls of its hook.
+type state struct {
+	uid types.UID
+	// asked is the digest of what the hook was last asked about, and status what was then
+	// written. If neither has changed there is nothing to ask.
+	asked  string
+	status string
+	// due is when the hook is to be called although nothing has changed.
+	due time.Time
+	// writes are those that the cache may not have yet.
+	writes map[compose.ID]write
+	// stale are versions of the parent before the last writes of it.
+	stale map[string]time.Time
+	tries map[compose.ID]*apply.Tries
+	// applied are the children that are as they should be.
+	applied map[compose.ID]applied
+	rules   []relatedRule
+	// customized is the generation that the rules are for, and until when.
+	customized int64
+	until      time.Time
+}
+
+// write is a write of a child: the cache is behind as long as it has the version before it.
+type write struct {
+	before string
+	at     time.Time
+}
+
+type applied struct{ wish, content string }
+
+// behind is how long a write is believed not to have come to the cache.
+const behind = 2 * time.Second
+
+func startParents(e *engine, d *definition, report *report) *parents {
+	ctx, cancel := context.WithCancel(e.ctx)
+	p := &parents{
+		definition: d, engine: e, report: report, cancel: cancel,
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[parentKey](firstDelay, lastDelay)),
+		states: map[parentKey]*state{}, related: map[watchKey]*lease{},
+	}
+	d.mu.Lock()
+	d.changed = p.resyncAll
+	d.mu.Unlock()
+	p.done.Go(func() { report.run(ctx) })
+	p.done.Go(func() { p.run(ctx) })
+	return p
+}
+
+// stop ends the controller, and returns when nothing of it runs any more.
+func (p *parents) stop() {
+	p.cancel()
+	p.queue.ShutDown()
+	p.done.Wait()
+	for _, l := range append(p.parentLeases, p.childLeases...) {
+		l.release()
+	}
+	for _, l := range p.related {
+		l.release()
+	}
+	p.close()
+	forget(p.metricName())
+}
+
+func (p *parents) run(ctx context.Context) {
+	if err := p.watch(); err != nil {
+		p.report.ready(err)
+		return
+	}
+	if !p.awaitSync(ctx) {
+		return
+	}
+	p.report.ready(nil)
+	for range p.engine.options.Workers {
+		p.done.Go(func() {
+			for p.next(ctx) {
+			}
+		})
+	}
+}
+
+func (p *parents) watch() error {
+	for i := range p.parentKinds {
+		kind := &p.parentKinds[i]
+		l, err := p.engine.watches.acquire(watchKey{GroupVersionResource: kind.resource}, func(before, after *compose.Object) {
+			for _, object := range []*compose.Object{before, after} {
+				if object != nil {
+					p.queue.Add(parentKey{i, object.GetNamespace(), object.GetName()})
+					return
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+		p.parentLeases = append(p.parentLeases, l)
+	}
+	for _, child := range p.children {
+		l, err := p.engine.watches.acquire(watchKey{GroupVersionResource: child.resource}, p.childChanged)
+		if err != nil {
+			return err
+		}
+		p.childLeases = append(p.childLeases, l)
+	}
+	return nil
+}
+
+// awaitSync waits until all is known that there is, and reports what keeps it.
+func (p *parents) awaitSync(ctx context.Context) bool {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	began := time.Now()
+	for {
+		var missing error
+		waiting := false
+		for _, l := range append(append([]*lease(nil), p.parentLeases...), p.childLeases...) {
+			if !l.synced() {
+				waiting = true
+				missing = errors.Join(missing, l.lastError())
+			}
+		}
+		if !waiting {
+			return true
+		}
+		if missing != nil && time.Since(began) > time.Second {
+			p.report.ready(missing)
+			tick.Reset(200 * time.Millisecond)
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+}
+
+// childChanged enqueues the parents that a child has, has had, or may want.
+func (p *parents) childChanged(before, after *compose.Object) {
+	for _, child := range []*compose.Object{before, after} {
+		if child == nil {
+			continue
+		}
+		if owner := metav1.GetControllerOfNoCopy(child); owner != nil {
+			p.enqueueUID(string(owner.UID))
+		} else if p.composite {
+			p.orphanChanged(child)
+		}
+	}
+}
+
+func (p *parents) enqueueUID(uid string) {
+	for i, l := range p.parentLeases {
+		for _, parent := range l.indexed(byUID, uid) {
+			p.queue.Add(parentKey{i, parent.GetNamespace(), parent.GetName()})
+		}
+	}
+}
+
+func (p *parents) orphanChanged(child *compose.Object) {
+	if p.generate {
+		if uid := child.GetLabels()[compose.LabelControllerUID]; uid != "" {
+			p.enqueueUID(uid)
+		}
+		return
+	}
+	for _, parent := range p.parentLeases[0].list() {
+		if parent.GetNamespace() != "" && parent.GetNamespace() != child.GetNamespace() {
+			continue
+		}
+		if selector, err := compose.Selector(parent, false); err == nil && selector.Matches(labels.Set(child.GetLabels())) {
+			p.queue.Add(parentKey{0, parent.GetNamespace(), parent.GetName()})
+		}
+	}
+}
+
+// resyncAll has the hook called for each parent, although nothing of it has changed.
+func (p *parents) resyncAll() {
+	p.mu.Lock()
+	for _, s := range p.states {
+		s.asked = ""
+	}
+	p.mu.Unlock()
+	for i, l := range p.parentLeases {
+		for _, parent := range l.list() {
+			p.queue.Add(parentKey{i, parent.GetNamespace(), parent.GetName()})
+		}
+	}
+}
+
+// syncTimeout is how long the sync of a parent may take besides its hook's own time.
+const syncTimeout = 15 * time.Minute
+
+func (p *parents) next(ctx context.Context) bool {
+	key, shutdown := p.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer p.queue.Done(key)
+	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
+	defer cancel()
+	err := p.syncParent(ctx, key)
+	if ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return true
+	}
+	p.report.outcome(key, p.parentOf(key), err)
+	var later *protocol.RetryAfterError
+	switch {
+	case err == nil:
+		p.queue.Forget(key)
+	case errors.As(err, &later):
+		p.queue.Forget(key)
+		p.queue.AddAfter(key, later.After)
+	case errors.Is(err, errLeftAlone):
+		p.queue.Forget(key)
+		p.queue.AddAfter(key, time.Minute)
+	default:
+		p.queue.AddRateLimited(key)
+	}
+	return true
+}
+
+func (p *parents) parentOf(key parentKey) *compose.Object {
+	return p.parentLeases[key.kind].get(key.namespace, key.name)
+}
+
+func (p *parents) stateOf(key parentKey, uid types.UID) *state {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.states[key]
+	if s == nil || s.uid != uid {
+		s = &state{uid: uid, stale: map[string]time.Time{}, writes: map[compose.ID]write{}, tries: map[compose.ID]*apply.Tries{}, applied: map[compose.ID]applied{}}
+		p.states[key] = s
+	}
+	return s
+}
+
+func (p *parents) drop(key parentKey) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.states, key)
+}
+
+// client returns what writes a child.
+func (p *parents) client(object *compose.Object) dynamic.ResourceInterface {
+	for i, child := range p.children {
+		if child.GroupVersionKind == object.GroupVersionKind() {
+			c := p.engine.dynamic.Resource(p.children[i].resource)
+			if child.Namespaced {
+				return c.Namespace(object.GetNamespace())
+			}
+			return c
+		}
+	}
+	return nil // Prepare and the leases have only these kinds
+}
+
+func (p *parents) parentClient(key parentKey) dynamic.ResourceInterface {
+	c := p.engine.dynamic.Resource(p.parentKinds[key.kind].resource)
+	if key.namespace != "" {
+		return c.Namespace(key.namespace)
+	}
+	return c
+}
+
+// digest tells values from others.
+func digest(values ...any) string {
+	sum := sha256.New()
+	encoder := json.NewEncoder(sum)
+	for _, value := range values {
+		_ = encoder.Encode(value) // maps are sorted; all of it came as JSON
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
