@@ -83,8 +83,8 @@ func TestASplitReleaseIsUninstalledWhenANamespaceThatItWorkedInIsGone(t *testing
 	i.unregister()
 	i.helm("uninstall", release, "--wait")
 	left := labelled(t, cluster, everyKind(t, cluster), "app.kubernetes.io/instance="+release)
-	// Seven CRDs, and three policies with their bindings.
-	if len(left) != 13 || slices.ContainsFunc(left, func(name string) bool {
+	// Seven CRDs, and four policies with their bindings.
+	if len(left) != 15 || slices.ContainsFunc(left, func(name string) bool {
 		return !strings.HasPrefix(name, "customresourcedefinition") && !strings.HasPrefix(name, "validatingadmissionpolic")
 	}) {
 		t.Errorf("left: %v, want the CRDs and policies of access", left)

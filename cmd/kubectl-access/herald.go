@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -44,7 +45,7 @@ func (a *ask) herald(ctx context.Context, cl client.WithWatch, req request) (sto
 			}
 			return false, nil
 		})
-		if exit, ok := err.(*exitError); ok && exit.code == codeNotFound && ctx.Err() == nil {
+		if exit, ok := errors.AsType[*exitError](err); ok && exit.code == codeNotFound && ctx.Err() == nil {
 			select {
 			case states <- nil:
 			case <-ctx.Done():

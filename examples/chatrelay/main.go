@@ -19,6 +19,7 @@ import (
 	"log"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -87,10 +88,8 @@ func (r *relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // post posts an event, once.
 func (r *relay) post(ctx context.Context, e *event) error {
 	id := e.Source + " " + e.ID
-	for _, posted := range r.posted {
-		if posted == id {
-			return nil
-		}
+	if slices.Contains(r.posted, id) {
+		return nil
 	}
 	body, err := json.Marshal(map[string]string{"text": textOf(e)})
 	if err != nil {

@@ -587,10 +587,10 @@ var approvals = map[string]func(*testing.T, *panel){
 		refused(t, admin.Create(t.Context(), template), "approval.required needs subjects Requester")
 	},
 	"what was granted before approval was needed is not extended without": func(t *testing.T, p *panel) {
-		template := p.template("later", 1, "1h")
+		template := p.template("since", 1, "1h")
 		template.Spec.AccessConfig.Approval = nil
 		testkit.Create(t, admin, template)
-		req := p.ask(t, alice, "later", lasts("5m"))
+		req := p.ask(t, alice, "since", lasts("5m"))
 		await(t, req, "is ready", func() bool { return req.Status.Ready })
 		if err := patch(t, alice, req.DeepCopy(), `{"spec":{"duration":"6m"}}`); err != nil {
 			t.Errorf("an extension before: %v", err)

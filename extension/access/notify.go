@@ -76,7 +76,7 @@ type step struct {
 }
 
 // steps returns the notifications of what a status says that the one before did not.
-func (k kind) steps(req v1alpha1.Request, before *v1alpha1.RequestStatus, s *state) (steps []step) {
+func (k kind) steps(req v1alpha1.Request, before *v1alpha1.RequestStatus, s *state) (steps []step) { //nolint:gocyclo // a list of cases, each of which stands alone
 	spec := req.GetRequestSpec()
 	tell := func(name, suffix, by, format string, args ...any) {
 		steps = append(steps, k.step(req, s, name, suffix, by, fmt.Sprintf(format, args...)))

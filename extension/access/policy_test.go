@@ -77,6 +77,11 @@ func TestWhereNoWebhookLooksNobodyWritesWhatTheServerWrites(t *testing.T) {
 		d.Spec.Request.UID, d.Spec.Decider = "1", who
 		return d
 	}
+	roles := func(who *v1alpha1.Author) client.Object {
+		r := &v1alpha1.RoleAccessTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "forged"}}
+		r.Spec.AccessConfig, r.Spec.RoleRef, r.Spec.Author = config("devs"), v1alpha1.AccessRoleRef{Kind: "Role", Name: "reader"}, who
+		return r
+	}
 	const person, approval = "names another user or other groups", "spec.approval: is not what the template says"
 	for name, c := range map[string]struct {
 		user   *controlplane.User
@@ -96,6 +101,8 @@ func TestWhereNoWebhookLooksNobodyWritesWhatTheServerWrites(t *testing.T) {
 		"no approval as of another group": {alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.SkippedFor = "oncall" })), approval},
 		"a decision of one's own":         {bob, decided(&v1alpha1.Requester{Username: "bob", Groups: groups}), ""},
 		"a decision in another's name":    {bob, decided(&v1alpha1.Requester{Username: "carol", Groups: groups}), person},
+		"a template of one's own":         {cluster.Admin(), roles(nil), ""},
+		"a template in another's name":    {cluster.Admin(), roles(&v1alpha1.Author{Requester: v1alpha1.Requester{Username: "carol"}}), person},
 		"a decision as of another group":  {bob, decided(&v1alpha1.Requester{Username: "bob", Groups: []string{"sre"}}), person},
 	} {
 		try := func(ctx context.Context) string {

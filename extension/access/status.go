@@ -202,7 +202,7 @@ func (r *requests) patchStatus(ctx context.Context, req v1alpha1.Request, s *sta
 }
 
 // report sends an Event about what changed, and counts it.
-func (r *requests) report(req v1alpha1.Request, before *v1alpha1.RequestStatus, s *state) {
+func (r *requests) report(req v1alpha1.Request, before *v1alpha1.RequestStatus, s *state) { //nolint:gocyclo // a list of cases, each of which stands alone
 	if len(before.Conditions) == 0 {
 		r.event(req, corev1.EventTypeNormal, "AccessRequested", "Ask", "%s", askedFor(req))
 	}

@@ -159,7 +159,7 @@ func New(options Options) *Sender {
 }
 
 // Validate returns an error that names the wrong option, if there is one.
-func (s *Sender) Validate() error {
+func (s *Sender) Validate() error { //nolint:gocyclo // a list of cases, each of which stands alone
 	o := &s.options
 	u, err := url.Parse(o.URL)
 	switch {
