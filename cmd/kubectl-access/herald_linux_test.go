@@ -22,6 +22,11 @@ func TestTheTerminalOfASessionIsToldThatItsEndMoves(t *testing.T) {
 	}
 	template.Spec.ControllerTargetRef = v1alpha1.ControllerTargetRef{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 	testkit.Create(t, admin, template)
+	t.Cleanup(func() { // other tests list the templates
+		if err := admin.Delete(context.WithoutCancel(t.Context()), template); err != nil {
+			t.Error(err)
+		}
+	})
 	command := cluster.Kubectl(t.Context(), alice, "access", "exec", "watching", "-n", namespace, "--name", "heralded", "--shell")
 	person, end := terminal(t)
 	command.Stdin, command.Stdout, command.Stderr = end, end, end

@@ -595,8 +595,9 @@ var approvals = map[string]func(*testing.T, *panel){
 		if err := patch(t, alice, req.DeepCopy(), `{"spec":{"duration":"6m"}}`); err != nil {
 			t.Errorf("an extension before: %v", err)
 		}
-		template.Spec.AccessConfig.Approval = p.approval(1, "1h")
-		if err := admin.Update(t.Context(), template); err != nil {
+		changed := template.DeepCopy()
+		changed.Spec.AccessConfig.Approval = p.approval(1, "1h")
+		if err := admin.Patch(t.Context(), changed, client.MergeFrom(template)); err != nil {
 			t.Fatal(err)
 		}
 		refused(t, patch(t, alice, req.DeepCopy(), `{"spec":{"duration":"1h"}}`), "needs approval for what you ask")
