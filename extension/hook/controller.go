@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -143,7 +144,9 @@ func (p *parents) watch() error {
 		if err != nil {
 			return err
 		}
+		p.mu.Lock() // for resyncAll, which can come while the others are acquired
 		p.parentLeases = append(p.parentLeases, l)
+		p.mu.Unlock()
 	}
 	for _, child := range p.children {
 		l, err := p.engine.watches.acquire(watchKey{GroupVersionResource: child.resource}, p.childChanged)
@@ -229,8 +232,9 @@ func (p *parents) resyncAll() {
 	for _, s := range p.states {
 		s.asked = ""
 	}
+	leases := slices.Clone(p.parentLeases)
 	p.mu.Unlock()
-	for i, l := range p.parentLeases {
+	for i, l := range leases {
 		for _, parent := range l.list() {
 			p.queue.Add(parentKey{i, parent.GetNamespace(), parent.GetName()})
 		}
