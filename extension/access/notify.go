@@ -110,7 +110,7 @@ func (k kind) steps(req v1alpha1.Request, before *v1alpha1.RequestStatus, s *sta
 	case over && created:
 		tell(storyEnded, "", "", "access of %s has ended: %s", spec.Grantee(), valid.Message)
 	case !over && !created && meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionAccessResourcesCreated):
-		tell(storyGranted, "", "", "%s may access Pod %s until %s%s%s", spec.Grantee(), s.PodName, s.ExpiresAt.UTC().Format(time.RFC3339), askedBy(spec), withoutApproval(spec))
+		tell(storyGranted, "", "", "%s", s.mayAccess(spec))
 	}
 	if announced(before, s) {
 		tell(stepEnding, fmt.Sprintf("-%d", s.EndAnnounced.Unix()), "", "access of %s ends at %s", spec.Grantee(), s.EndAnnounced.UTC().Format(time.RFC3339))

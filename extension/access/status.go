@@ -95,6 +95,11 @@ func (s *state) choose(to choice) {
 // chosen returns what access is to.
 func (s *state) chosen() choice { return chosenIn(&s.RequestStatus) }
 
+// mayAccess says who has got access to what, for Events and notifications.
+func (s *state) mayAccess(spec *v1alpha1.RequestSpec) string {
+	return fmt.Sprintf("%s may access %s until %s%s%s", spec.Grantee(), s.chosen(), s.ExpiresAt.UTC().Format(time.RFC3339), askedBy(spec), withoutApproval(spec))
+}
+
 // granted says that access is granted. Template and durations were valid when it
 // was, and no longer matter.
 func (s *state) granted(message string) {
@@ -212,8 +217,7 @@ func (r *requests) report(req v1alpha1.Request, before *v1alpha1.RequestStatus, 
 	switch {
 	case !is(before.Conditions, created) && is(s.Conditions, created):
 		grantedTotal.WithLabelValues(r.kind.name).Inc()
-		r.event(req, corev1.EventTypeNormal, "AccessGranted", "Grant", "%s may access %s until %s%s%s",
-			req.GetRequestSpec().Grantee(), s.chosen(), s.ExpiresAt.UTC().Format(time.RFC3339), askedBy(req.GetRequestSpec()), withoutApproval(req.GetRequestSpec()))
+		r.event(req, corev1.EventTypeNormal, "AccessGranted", "Grant", "%s", s.mayAccess(req.GetRequestSpec()))
 	case !meta.IsStatusConditionFalse(before.Conditions, valid) && meta.IsStatusConditionFalse(s.Conditions, valid):
 		if is(before.Conditions, created) {
 			expiredTotal.WithLabelValues(r.kind.name).Inc()
