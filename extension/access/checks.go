@@ -3,6 +3,7 @@ package access
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -530,9 +531,4 @@ func allowance(result *v1alpha1.CheckResult) string {
 // maxSeconds is as many as a duration holds.
 const maxSeconds = 9_000_000_000
 
-func said(message string) string {
-	if message == "" {
-		return "no reason given"
-	}
-	return message
-}
+func said(message string) string { return cmp.Or(message, "no reason given") }

@@ -89,7 +89,7 @@ func (g grantable) off(k kind) *refusal {
 // bindRules are the rights to bind what is named, in a namespace.
 func (g grantable) bindRules(namespace string) (rules []rbacv1.PolicyRule) {
 	if names := g.roles[namespace]; len(names) > 0 {
-		rules = append(rules, bindRule("roles", names))
+		rules = append(rules, roleRule("roles", names, "bind"))
 	}
 	return append(rules, g.bindClusterRules()...)
 }
@@ -98,13 +98,11 @@ func (g grantable) bindClusterRules() []rbacv1.PolicyRule {
 	if len(g.clusterRoles) == 0 {
 		return nil
 	}
-	return []rbacv1.PolicyRule{bindRule("clusterroles", g.clusterRoles)}
+	return []rbacv1.PolicyRule{roleRule("clusterroles", g.clusterRoles, "bind")}
 }
 
-func bindRule(resource string, names []string, verbs ...string) rbacv1.PolicyRule {
-	if len(verbs) == 0 {
-		verbs = []string{"bind"}
-	}
+// roleRule is a rule for roles that are named one by one.
+func roleRule(resource string, names []string, verbs ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{rbacv1.GroupName}, Resources: []string{resource}, ResourceNames: names, Verbs: verbs}
 }
 
@@ -113,7 +111,7 @@ func bindRule(resource string, names []string, verbs ...string) rbacv1.PolicyRul
 func (g grantable) namespaced() map[string][]rbacv1.PolicyRule {
 	rules := make(map[string][]rbacv1.PolicyRule, len(g.roles))
 	for _, namespace := range slices.Sorted(maps.Keys(g.roles)) {
-		rules[namespace] = []rbacv1.PolicyRule{bindRule("roles", g.roles[namespace])}
+		rules[namespace] = []rbacv1.PolicyRule{roleRule("roles", g.roles[namespace], "bind")}
 	}
 	return rules
 }
@@ -123,7 +121,7 @@ func (g grantable) watchRules() []rbacv1.PolicyRule {
 	if len(g.clusterRoles) == 0 {
 		return nil
 	}
-	return []rbacv1.PolicyRule{bindRule("clusterroles", g.clusterRoles, "get", "list", "watch")}
+	return []rbacv1.PolicyRule{roleRule("clusterroles", g.clusterRoles, "get", "list", "watch")}
 }
 
 // roleOf returns the role that a template names, as the API server has it now. A missing

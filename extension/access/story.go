@@ -143,7 +143,7 @@ func (f *facts) asked() (records []extension.Record) {
 		records = append(records, f.kind.about(f.request, storyAsked, "%s", asks(spec)))
 	}
 	if by := spec.Revoked; by != nil && !ended(f.request) {
-		revoked := f.kind.about(f.request, storyRevoked, "%s revokes the request of %s: %s", by.By, requesterOf(f.request), cmp.Or(by.Reason, "no reason given"))
+		revoked := f.kind.about(f.request, storyRevoked, "%s revokes the request of %s: %s", by.By, requesterOf(f.request), said(by.Reason))
 		revoked.User = authenticationv1.UserInfo{Username: by.By}
 		records = append(records, revoked)
 	}
@@ -152,7 +152,7 @@ func (f *facts) asked() (records []extension.Record) {
 
 // asks says what a request asks for.
 func asks(spec *v1alpha1.RequestSpec) string {
-	return fmt.Sprintf("asks for access%s by template %s for %s: %s", onBehalf(spec), spec.TemplateName, cmp.Or(spec.Duration, "as long as it says"), cmp.Or(spec.Reason, "no reason given"))
+	return fmt.Sprintf("asks for access%s by template %s for %s: %s", onBehalf(spec), spec.TemplateName, cmp.Or(spec.Duration, "as long as it says"), said(spec.Reason))
 }
 
 // decided tells who approved or denied the request, and that nobody did in time.
@@ -162,7 +162,7 @@ func (f *facts) decided(s *state) (records []extension.Record) {
 		if v.Decision == v1alpha1.DecisionDeny {
 			action, word = storyDenied, "denies"
 		}
-		record := f.kind.about(f.request, action, "%s %s the request of %s: %s", v.Username, word, requesterOf(f.request), cmp.Or(v.Reason, "no reason given"))
+		record := f.kind.about(f.request, action, "%s %s the request of %s: %s", v.Username, word, requesterOf(f.request), said(v.Reason))
 		record.ID += "-" + shortHash(v.Username)
 		record.User, record.Denied = authenticationv1.UserInfo{Username: v.Username}, v.Decision == v1alpha1.DecisionDeny
 		records = append(records, record)
