@@ -42,6 +42,8 @@ func AddToScheme(scheme *runtime.Scheme) error {
 		&RoleAccessRequest{}, &RoleAccessRequestList{},
 		&AccessDecision{}, &AccessDecisionList{},
 		&AuditEvent{}, &AuditEventList{},
+		&TransientRoleBinding{}, &TransientRoleBindingList{},
+		&TransientClusterRoleBinding{}, &TransientClusterRoleBindingList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

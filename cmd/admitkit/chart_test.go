@@ -61,6 +61,9 @@ tracing: {endpoint: "https://collector:4318", tokenSecret: {name: siem}, caSecre
 	"both":                     `{access: {enabled: true, namespaces: [other, apps], checks: {secretName: checks}}}`,
 	"both, everywhere":         `{access: {enabled: true, namespaces: ["*"]}}`,
 	"both, split":              `{access: {enabled: true, namespaces: [other, apps], checks: {secretName: checks}, notify: {url: "https://chat.example.com", tokenSecret: {name: chat}, queue: {enabled: true}}}, split: {enabled: true}}`,
+	"bindings":                 `{binding: {roles: [shop/deployer, bank/teller], clusterRoles: [view, edit], namespaces: [shop], clusterWide: [node-reader]}}`,
+	"bindings, split":          `{audit: {enabled: false}, binding: {roles: [shop/deployer], clusterRoles: [view], namespaces: [shop, default], clusterWide: [node-reader]}, split: {enabled: true}}`,
+	"bindings and access":      `{access: {enabled: true, namespaces: [shop]}, binding: {roles: [shop/deployer]}, split: {enabled: true}}`,
 	"both, split, everywhere":  `{access: {enabled: true, namespaces: ["*"]}, split: {enabled: true}}`,
 	"roles":                    `{access: {enabled: true, namespaces: [other, apps], roles: [apps/deployer, other/reader, apps/reader], clusterRoles: [view, "system:monitor"]}, split: {enabled: true}}`,
 	"roles, everywhere":        `{access: {enabled: true, namespaces: ["*"], roles: [apps/deployer], clusterRoles: [view]}}`,
@@ -364,6 +367,11 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{split: {enabled: true, registrar: CronJob}}`:                      "at '/split/registrar'",
 		`{audit: {enforcement: {enabled: true}}}`:                           "audit.enforcement.enabled: needs access.enabled",
 		`{audit: {enabled: false}}`:                                         "audit.enabled, access.enabled: both are false",
+		`{binding: {roles: [deployer]}}`:                                    "at '/binding/roles/0'",
+		`{binding: {roles: ["shop/*"]}}`:                                    "at '/binding/roles/0'",
+		`{binding: {clusterWide: [""]}}`:                                    "at '/binding/clusterWide/0'",
+		`{binding: {clusterRoles: [view]}}`:                                 "binding.namespaces: required with binding.clusterRoles",
+		`{binding: {namespaces: [shop]}}`:                                   "binding.namespaces: they are those in which",
 		`{audit: {log: {enabled: false}, event: {enabled: false}}}`:         "audit: every sink is off",
 		`{ignoreUntilProbed: true, split: {enabled: true, registrar: Job}}`: "ignoreUntilProbed: needs a registrar that stays",
 		`{metrics: {enabled: false, podMonitor: {enabled: true}}}`:          "need metrics.enabled",
@@ -879,7 +887,7 @@ split: {enabled: true, registrar: `+registrar+`}
 
 func TestTheCRDsComeWithWhatNeedsThem(t *testing.T) {
 	for values, want := range map[string]int{
-		"": 0, "access: {enabled: true, namespaces: [apps]}": 7, "audit: {objects: {enabled: true}}": 1,
+		"": 0, "binding: {roles: [shop/deployer]}": 2, "access: {enabled: true, namespaces: [apps]}": 7, "audit: {objects: {enabled: true}}": 1,
 		"{access: {enabled: true, namespaces: [apps]}, audit: {objects: {enabled: true}}}":                         8,
 		"{access: {enabled: true, namespaces: [apps]}, audit: {objects: {enabled: true}}, crds: {enabled: false}}": 0,
 		"{access: {enabled: true, namespaces: [apps]}, audit: {enabled: false, objects: {enabled: true}}}":         7,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/binding"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/manager/command"
 )
@@ -29,6 +30,7 @@ type operator struct {
 	accessChecks          string
 	auditing              auditFlags
 	rules                 ruleFlags
+	binding               bindingFlags
 	tracing               tracing
 }
 
@@ -49,6 +51,7 @@ func newOperator() *operator {
 	bindNotify(flags, &o.access.Notifications)
 	o.auditing.bind(flags)
 	o.rules.bind(flags)
+	o.binding.bind(flags)
 	o.tracing.bind(flags)
 	return o
 }
@@ -93,6 +96,9 @@ func (o *operator) extensions() (extensions []any, err error) {
 		}
 		extensions = append(extensions, access.New(o.access))
 	}
+	if o.binding.on() {
+		extensions = append(extensions, binding.New(o.binding.options))
+	}
 	if o.withAudit {
 		extensions = append(extensions, audit.New(options))
 	}
@@ -102,8 +108,8 @@ func (o *operator) extensions() (extensions []any, err error) {
 // check rejects an operator without extensions, and flags that would have no effect: the
 // user would believe that something is recorded, or granted.
 func (o *operator) check() error {
-	if !o.withAudit && !o.withAccess {
-		return errors.New("--audit=false without --access: there is nothing to do; enable one of them")
+	if !o.withAudit && !o.withAccess && !o.binding.on() {
+		return errors.New("--audit=false without --access and without roles to bind (--bindable-role): there is nothing to do; enable one of them")
 	}
 	errs := []error{o.tracing.check(o.cmd.PersistentFlags())}
 	o.cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
@@ -114,6 +120,8 @@ func (o *operator) check() error {
 			errs = append(errs, fmt.Errorf("--%s has no effect with --audit=false", f.Name))
 		case !o.withAccess && is("access-"):
 			errs = append(errs, fmt.Errorf("--%s has no effect without --access", f.Name))
+		case !o.binding.on() && is("binding-"):
+			errs = append(errs, fmt.Errorf("--%s has no effect without --bindable-role, --bindable-cluster-role or --bindable-cluster-wide", f.Name))
 		}
 	})
 	return errors.Join(errs...)

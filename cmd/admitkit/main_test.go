@@ -55,11 +55,11 @@ func TestTheOperatorRunsTheExtensionsThatAreOn(t *testing.T) {
 				}
 				return
 			}
-			got := map[string]string{"*access.Access": "off", "*audit.Audit": "off"}
+			got := map[string]string{"*access.Access": "off", "*audit.Audit": "off", "*binding.Binding": "off"}
 			for _, e := range extensions {
 				got[fmt.Sprintf("%T", e)] = "on"
 			}
-			if got := fmt.Sprintf("access: %s, audit: %s", got["*access.Access"], got["*audit.Audit"]); got != want {
+			if got := fmt.Sprintf("access: %s, audit: %s, binding: %s", got["*access.Access"], got["*audit.Audit"], got["*binding.Binding"]); strings.TrimSuffix(got, ", binding: off") != want {
 				t.Errorf("got %s of %T, want %s", got, extensions, want)
 			}
 		})

@@ -92,7 +92,7 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "admitkit.accountName"
 {{/* The extensions have reconcilers; of a program of your own we do not know. */}}
 {{- define "admitkit.haveReconcilers" -}}
 {{- with .Values -}}
-{{- if or .access.enabled (and .audit.enabled (or .audit.objects.enabled .audit.touchedPods.evictAfter)) }}yes{{ end -}}
+{{- if or .access.enabled (include "admitkit.binds" $) (and .audit.enabled (or .audit.objects.enabled .audit.touchedPods.evictAfter)) }}yes{{ end -}}
 {{- end -}}
 {{- end -}}
 
@@ -129,4 +129,32 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "admitkit.accountName"
 {{ .access.namespaces | default (list .watchNamespace) | toJson }}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Some role may be bound. */}}
+{{- define "admitkit.binds" -}}
+{{- with .Values.binding -}}
+{{- if or .roles .clusterRoles .clusterWide }}yes{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What may be bound, by namespace, as JSON: {NAMESPACE: {roles: [...], clusterRoles: [...]}}. */}}
+{{- define "admitkit.placesOfBinding" -}}
+{{- $places := dict -}}
+{{- with .Values.binding -}}
+{{- range .roles -}}
+{{- $role := splitn "/" 2 . -}}
+{{- $in := get $places $role._0 | default dict -}}
+{{- $_ := set $in "roles" (append (get $in "roles" | default list) $role._1) -}}
+{{- $_ := set $places $role._0 $in -}}
+{{- end -}}
+{{- if .clusterRoles -}}
+{{- range .namespaces | default (list $.Values.watchNamespace) -}}
+{{- $in := get $places . | default dict -}}
+{{- $_ := set $in "clusterRoles" $.Values.binding.clusterRoles -}}
+{{- $_ := set $places . $in -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $places | toJson -}}
 {{- end -}}

@@ -148,6 +148,25 @@
 {{- end }}
 {{- end }}
 {{- end }}
+{{- if include "admitkit.binds" . }}
+{{- with .Values.binding }}
+{{- with .roles }}
+- {name: ADMITKIT_BINDABLE_ROLE, value: {{ include "admitkit.csv" . | quote }}}
+{{- end }}
+{{- with .clusterRoles }}
+- {name: ADMITKIT_BINDABLE_CLUSTER_ROLE, value: {{ include "admitkit.csv" . | quote }}}
+{{- end }}
+{{- with .namespaces }}
+- {name: ADMITKIT_BINDING_NAMESPACES, value: {{ include "admitkit.csv" . | quote }}}
+{{- end }}
+{{- with .clusterWide }}
+- {name: ADMITKIT_BINDABLE_CLUSTER_WIDE, value: {{ include "admitkit.csv" . | quote }}}
+{{- end }}
+- {name: ADMITKIT_BINDING_MAX_DURATION, value: {{ .maxDuration | quote }}}
+- {name: ADMITKIT_BINDING_RETENTION, value: {{ .retention | quote }}}
+- {name: ADMITKIT_BINDING_WORKERS, value: {{ int .workers | quote }}}
+{{- end }}
+{{- end }}
 {{- with .Values.tracing }}
 {{- if .endpoint }}
 {{- include "admitkit.otlpEnv" (dict "prefix" "ADMITKIT_OTLP_TRACES" "folder" "/traces" "endpoint" .) }}
@@ -257,7 +276,7 @@
 {{/* What the schema cannot say. */}}
 {{- define "admitkit.check" -}}
 {{- with .Values -}}
-{{- if not (or .audit.enabled .access.enabled (ne .image.repository "ghcr.io/admitkit/admitkit")) -}}
+{{- if not (or .audit.enabled .access.enabled (include "admitkit.binds" $) (ne .image.repository "ghcr.io/admitkit/admitkit")) -}}
 {{- fail "audit.enabled, access.enabled: both are false; that is for a program of your own in image.repository" -}}
 {{- end -}}
 {{- if and .audit.enabled .audit.enforcement.enabled (not .access.enabled) -}}
@@ -270,8 +289,9 @@
 {{- fail "logLevel: error leaves out what audit.log records, and Closed it would refuse every session; set logLevel to info, or audit.log.enabled to false" -}}
 {{- end -}}
 {{- include "admitkit.checkPlaces" $ -}}
+{{- include "admitkit.checkBinding" $ -}}
 {{- if and (eq .split.reconciler "None") (include "admitkit.haveReconcilers" $) -}}
-{{- fail "split.reconciler: None is for a program of your own that has nothing to reconcile; access, audit.objects and audit.touchedPods.evictAfter need Deployment" -}}
+{{- fail "split.reconciler: None is for a program of your own that has nothing to reconcile; access, binding, audit.objects and audit.touchedPods.evictAfter need Deployment" -}}
 {{- end -}}
 {{- if and .ignoreUntilProbed .split.enabled (eq .split.registrar "Job") -}}
 {{- fail "ignoreUntilProbed: needs a registrar that stays; with split.registrar Job it would be Ignore for good" -}}
@@ -298,6 +318,18 @@
 {{- fail (printf "audit.touchedPods.maxEvictAfter: %s is less than evictAfter, %s" .maxEvictAfter .evictAfter) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where ClusterRoles may be bound is said, and only where there are any. */}}
+{{- define "admitkit.checkBinding" -}}
+{{- with .Values.binding -}}
+{{- if and .namespaces (not .clusterRoles) -}}
+{{- fail "binding.namespaces: they are those in which binding.clusterRoles may be bound, and there are none of these" -}}
+{{- end -}}
+{{- if and .clusterRoles (not .namespaces) (not $.Values.watchNamespace) -}}
+{{- fail "binding.namespaces: required with binding.clusterRoles, because watchNamespace is empty: name those in which they may be bound" -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -30,7 +30,7 @@ subjects:
 
 {{/*
 What an account may do by the extensions: a Role in each namespace, and a ClusterRole. Takes root, account, the name of the Roles,
-clusterRole if that has another name, the rules watched, access and cluster, and the hook that the ClusterRole belongs to. Each
+clusterRole if that has another name, the rules watched, access and cluster, binding with those of each namespace, and the hook that the ClusterRole belongs to. Each
 rule is there once, whichever process needs it.
 */}}
 {{- define "admitkit.roles" -}}
@@ -45,6 +45,9 @@ rule is there once, whichever process needs it.
 {{- range $namespace, $text := include "admitkit.bindRules" .root | fromYaml -}}
 {{- $_ := set $rules $namespace (printf "%s\n%s" (get $rules $namespace) (toYaml $text)) -}}
 {{- end -}}
+{{- end -}}
+{{- range $namespace, $text := .binding -}}
+{{- $_ := set $rules $namespace (printf "%s\n%s" (get $rules $namespace) $text) -}}
 {{- end -}}
 {{- range $namespace, $text := $rules -}}
 {{- with $text | fromYamlArray | uniq -}}
@@ -62,9 +65,12 @@ rule is there once, whichever process needs it.
 
 {{/* The same for an account that runs processes: "" is what serves, and "reconciler." what reconciles. Takes root, name, account and processes. */}}
 {{- define "admitkit.extensionRoles" -}}
-{{- $of := dict "watched" "" "access" "" "cluster" "" "binds" (has "reconciler." .processes) -}}
+{{- $of := dict "watched" "" "access" "" "cluster" "" "binds" (has "reconciler." .processes) "binding" (dict) -}}
 {{- range $process := .processes -}}
 {{- $in := dict "root" $.root "process" $process -}}
+{{- range $namespace, $rules := include "admitkit.bindingRules" $in | fromJson -}}
+{{- $_ := set $of.binding $namespace (printf "%s\n%s" (get $of.binding $namespace) $rules) -}}
+{{- end -}}
 {{- $_ := set $of "watched" (printf "%s\n%s" $of.watched (include "admitkit.watchedRules" $in)) -}}
 {{- $_ := set $of "access" (printf "%s\n%s" $of.access (include "admitkit.accessRules" $in)) -}}
 {{- $_ := set $of "cluster" (printf "%s\n%s" $of.cluster (include "admitkit.clusterRules" $in)) -}}
@@ -205,8 +211,92 @@ Where they watch ...
 {{- if and $audit.enabled $audit.enforcement.enabled }}
 {{- include "admitkit.rules" (list . "audit-enforcement" "clusterrole") }}
 {{- end }}
+{{- include "admitkit.bindingClusterRules" . }}
 {{- with .root.Values.rbac.extraClusterRules }}
 {{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/*
+What binding needs, by namespace, as JSON of YAML: bind on exactly the roles that may be bound there, never in a ClusterRole for
+their sake. Takes root and process.
+*/}}
+{{- define "admitkit.bindingRules" -}}
+{{- $process := .process -}}
+{{- $rules := dict -}}
+{{- range $namespace, $bindable := include "admitkit.placesOfBinding" .root | fromJson -}}
+{{- $text := include "admitkit.rulesToAsk" "localsubjectaccessreviews" -}}
+{{- if $process -}}
+{{- $text = printf "%s%s%s" $text (include "admitkit.rulesToBind" (list "transientrolebindings" "rolebindings")) (include "admitkit.rulesOfRoles" $bindable) -}}
+{{- end -}}
+{{- $_ := set $rules $namespace $text -}}
+{{- end -}}
+{{- if and $process .root.Values.binding.clusterWide -}}
+{{- /* The Events about cluster-scoped objects are in the namespace default. */ -}}
+{{- $_ := set $rules "default" (printf "%s%s" (get $rules "default") (include "admitkit.rulesOfEvents" .)) -}}
+{{- end -}}
+{{- $rules | toJson -}}
+{{- end -}}
+
+{{/* ... and in the cluster. */}}
+{{- define "admitkit.bindingClusterRules" }}
+{{- $binding := .root.Values.binding }}
+{{- if and .process (or $binding.clusterRoles $binding.clusterWide) }}
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [clusterroles]
+  verbs: [get, list, watch]
+{{- end }}
+{{- with $binding.clusterWide }}
+{{- include "admitkit.rulesToAsk" "subjectaccessreviews" }}
+{{- if $.process }}
+{{- include "admitkit.rulesToBind" (list "transientclusterrolebindings" "clusterrolebindings") }}
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [clusterroles]
+  resourceNames: {{ uniq . | sortAlpha | toJson }}
+  verbs: [bind]
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* What asks who may bind. */}}
+{{- define "admitkit.rulesToAsk" }}
+- apiGroups: [authorization.k8s.io]
+  resources: [{{ . }}]
+  verbs: [create]
+{{- end -}}
+
+{{- define "admitkit.rulesOfEvents" }}
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- end -}}
+
+{{/* What makes and ends bindings. Takes the resources of the objects and of the bindings. */}}
+{{- define "admitkit.rulesToBind" }}
+- apiGroups: [admitkit.dev]
+  resources: [{{ index . 0 }}]
+  verbs: [get, list, watch, delete]
+- apiGroups: [admitkit.dev]
+  resources: [{{ index . 0 }}/status]
+  verbs: [patch]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [{{ index . 1 }}]
+  verbs: [get, list, watch, create, patch, delete]
+{{- end -}}
+
+{{/* What a namespace has besides. Takes its roles and clusterRoles. */}}
+{{- define "admitkit.rulesOfRoles" }}
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles]
+  verbs: [get, list, watch]
+{{- include "admitkit.rulesOfEvents" . }}
+{{- range $resource := list "roles" "clusterRoles" }}
+{{- with get $ $resource }}
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [{{ lower $resource }}]
+  resourceNames: {{ uniq . | sortAlpha | toJson }}
+  verbs: [bind]
+{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -282,12 +372,17 @@ Where they watch ...
   resources: [mutatingwebhookconfigurations, validatingwebhookconfigurations]
   resourceNames: [{{ include "admitkit.configuration" . }}]
   verbs: [get, delete]
-{{- with include "admitkit.placesOfAccess" . | fromJsonArray | compact }}
+{{- with concat (include "admitkit.placesOfAccess" . | fromJsonArray) (include "admitkit.placesOfBinding" . | fromJson | keys) | compact | uniq | sortAlpha }}
 {{- /* Each may be gone, and with it all access and the rights in it. */}}
 - apiGroups: [""]
   resources: [namespaces]
   resourceNames: {{ toJson . }}
   verbs: [get]
+{{- end }}
+{{- if .Values.binding.clusterWide }}
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [clusterrolebindings]
+  verbs: [list, patch, delete]
 {{- end }}
 {{- with .Values.rbac.extraClusterRules }}
 {{ toYaml . }}
@@ -314,4 +409,13 @@ Where they watch ...
 - apiGroups: [admitkit.dev]
   resources: [podaccessrequests/status, execaccessrequests/status, roleaccessrequests/status]
   verbs: [patch]
+{{- end -}}
+
+{{/* ... and where roles are bound for a while: all these bindings end. By namespace, as JSON of YAML. */}}
+{{- define "admitkit.unregisterBindingRules" -}}
+{{- $rules := dict -}}
+{{- range $namespace := include "admitkit.placesOfBinding" . | fromJson | keys -}}
+{{- $_ := set $rules $namespace "- {apiGroups: [rbac.authorization.k8s.io], resources: [rolebindings], verbs: [list, patch, delete]}" -}}
+{{- end -}}
+{{- $rules | toJson -}}
 {{- end -}}

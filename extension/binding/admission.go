@@ -1,0 +1,159 @@
+package binding
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
+)
+
+// admissions are the parts that answer admissions, in every namespace and for both kinds:
+// what the operator does not allow is refused, and not ignored.
+func (s *shared) admissions() []any {
+	fail, create, update := admissionregistrationv1.Fail, admissionregistrationv1.Create, admissionregistrationv1.Update
+	scope := func(name, resource string, ops ...admissionregistrationv1.OperationType) extension.Scope {
+		return extension.Scope{
+			Name: name, FailurePolicy: &fail, NamespaceSelector: extension.EveryNamespace(),
+			Rules: extension.Resources(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, []string{resource}, ops...),
+		}
+	}
+	return []any{
+		extension.Mutating(&author[*v1alpha1.TransientRoleBinding]{s}, scope("role-binding-author", inNamespace.resource, create, update)),
+		extension.Mutating(&author[*v1alpha1.TransientClusterRoleBinding]{s}, scope("cluster-role-binding-author", inCluster.resource, create, update)),
+		extension.Validating(&rules[*v1alpha1.TransientRoleBinding]{admitted{s, inNamespace}}, scope("role-binding", inNamespace.resource, create)),
+		extension.Validating(&rules[*v1alpha1.TransientClusterRoleBinding]{admitted{s, inCluster}}, scope("cluster-role-binding", inCluster.resource, create)),
+		extension.Validating(&report[*v1alpha1.TransientRoleBinding]{s}, scope("role-binding-report", inNamespace.resource+"/status", update)),
+		extension.Validating(&report[*v1alpha1.TransientClusterRoleBinding]{s}, scope("cluster-role-binding-report", inCluster.resource+"/status", update)),
+	}
+}
+
+// author writes into an object who makes it.
+type author[T v1alpha1.TransientBinding] struct{ *shared }
+
+// Mutate stamps a new object. What names somebody else stays, and rules refuses it: a
+// backup that is restored would otherwise bind in the name of whoever restores it.
+func (a *author[T]) Mutate(_ context.Context, obj T, req *extension.Request) error {
+	spec, now := obj.GetBindingSpec(), metav1.NewTime(a.options.Clock.Now().Truncate(time.Second))
+	if req.Operation == admissionv1.Update {
+		return keep[T](spec, now, req)
+	}
+	if spec.ValidFrom == nil {
+		spec.ValidFrom = &now
+	}
+	if spec.Author == nil || spec.Author.Username == "" || spec.Author.Username == req.User().Username {
+		spec.Author = v1alpha1.AuthorOf(req.User())
+	}
+	return nil
+}
+
+// keep puts back what was stamped: a manifest that is applied again lacks it. An end that
+// has passed already becomes now: the record must not say that it was earlier.
+func keep[T v1alpha1.TransientBinding](spec *v1alpha1.TransientBindingSpec, now metav1.Time, req *extension.Request) error {
+	old, err := extension.Old[T](req)
+	if err != nil {
+		return err
+	}
+	before := old.GetBindingSpec()
+	if spec.Author == nil {
+		spec.Author = before.Author
+	}
+	if spec.ValidFrom == nil {
+		spec.ValidFrom = before.ValidFrom
+	}
+	if spec.ValidUntil.Before(&now) && now.Before(&before.ValidUntil) && spec.ValidFrom.Before(&now) && spec.ValidFrom.Before(&spec.ValidUntil) {
+		spec.ValidUntil = now
+	}
+	return nil
+}
+
+// admitted is what validates objects of a kind.
+type admitted struct {
+	*shared
+	kind kind
+}
+
+// rules judges a new object. The CRD refuses whatever would widen it later.
+type rules[T v1alpha1.TransientBinding] struct{ admitted }
+
+// Register connects to the cluster.
+func (r *rules[T]) Register(mgr extension.Manager) error { return r.ask(mgr) }
+
+// Validate refuses what the operator does not let be bound, and what its author may not.
+func (r *rules[T]) Validate(ctx context.Context, obj T, req *extension.Request) error {
+	refused, err := r.refuse(ctx, obj.GetBindingSpec(), req)
+	if err == nil && refused != "" {
+		deniedTotal.WithLabelValues(r.kind.name).Inc()
+		err = extension.Deny(refused)
+	}
+	return err
+}
+
+func (r *rules[T]) refuse(ctx context.Context, spec *v1alpha1.TransientBindingSpec, req *extension.Request) (string, error) {
+	user, now := req.User(), r.options.Clock.Now()
+	if !spec.Author.Is(user) {
+		name := ""
+		if spec.Author != nil {
+			name = spec.Author.Username
+		}
+		return fmt.Sprintf("spec.author: the server sets it; user %q cannot make an object in the name of %q: leave it out", user.Username, name), nil
+	}
+	if refused := r.list.refuses(spec.RoleRef.Ref(), req.Namespace); refused != "" {
+		return "spec.roleRef: " + refused, nil
+	}
+	if refused := r.refuseTime(spec, now); refused != "" {
+		return refused, nil
+	}
+	may, reason, err := cluster.MayBind(ctx, r.asker, user, spec.RoleRef.Ref(), req.Namespace)
+	if err != nil || may {
+		return "", err
+	}
+	return "spec.roleRef: " + reason, nil
+}
+
+// refuseTime refuses a window that is over, too long or too far away.
+func (r *rules[T]) refuseTime(spec *v1alpha1.TransientBindingSpec, now time.Time) string {
+	if spec.ValidFrom == nil {
+		return "spec.validFrom: a webhook after admitkit's removed it"
+	}
+	from, until := spec.ValidFrom.Time, spec.ValidUntil.Time
+	if from.Before(now) {
+		from = now
+	}
+	switch {
+	case !until.After(now):
+		return fmt.Sprintf("spec.validUntil: %s is over; it is %s", stamp(until), stamp(now))
+	case from.Sub(now) > maxAhead:
+		return fmt.Sprintf("spec.validFrom: %s is more than %s ahead", stamp(from), maxAhead)
+	case until.Sub(from).Truncate(time.Second) > r.options.MaxDuration:
+		return fmt.Sprintf("spec.validUntil: from %s to %s is longer than %s, the most that the operator allows (--binding-max-duration)", stamp(from), stamp(until), r.options.MaxDuration)
+	}
+	return ""
+}
+
+// report lets only the manager write the status.
+type report[T v1alpha1.TransientBinding] struct{ *shared }
+
+// Register connects to the cluster.
+func (r *report[T]) Register(mgr extension.Manager) error { return r.ask(mgr) }
+
+// Validate denies what the manager does not write.
+func (r *report[T]) Validate(ctx context.Context, _ T, req *extension.Request) error {
+	me := r.reconcilerUser
+	if me == "" {
+		var err error
+		if me, err = r.self.Username(ctx, r.asker); err != nil {
+			return err
+		}
+	}
+	if req.User().Username != me {
+		return extension.Denyf("status: only admitkit writes it, as %s", me)
+	}
+	return nil
+}
