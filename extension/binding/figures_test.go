@@ -259,14 +259,15 @@ func atRest(t *testing.T, namespaces []string) {
 		}()
 	}
 	<-time.After(testkit.Long(time.Minute, 3*time.Second))
-	for range len(writes) {
+	written := len(writes)
+	for range written {
 		t.Error(<-writes)
 	}
 	if after := reconciles(t); after != before {
 		t.Errorf("%v reconciles at rest", after-before)
 	}
 	testkit.Figure("binding.rest_live", float64(len(objects)), "")
-	testkit.Figure("binding.rest_writes", float64(len(writes)), "")
+	testkit.Figure("binding.rest_writes", float64(written), "")
 	for _, object := range objects[len(objects)-across:] {
 		if err := admin.Delete(t.Context(), object); err != nil {
 			t.Error(err)
