@@ -311,7 +311,7 @@ func TestTheChartRefusesRolesThatItsProgramWould(t *testing.T) {
 func TestTheChartKeepsWhatRegistersToItsOwnSecretsAsTheManifestsDo(t *testing.T) {
 	spec := func(objects []metav1.Object) string {
 		for _, object := range objects {
-			if isPolicyOfAccess(object) {
+			if isPolicy(object) {
 				continue
 			}
 			switch o := object.(type) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -196,7 +197,7 @@ func TestTheCRDsAndTheirPoliciesAloneAreKeptUnlessTheValuesSayOtherwise(t *testi
 		for _, object := range objectsOf(t, render(t, values)) {
 			_, crd := object.(*apiextensionsv1.CustomResourceDefinition)
 			policy, has := object.GetAnnotations()["helm.sh/resource-policy"]
-			if has != ((crd || isPolicyOfAccess(object)) && keep) || has && policy != "keep" {
+			if has != ((crd || isPolicy(object)) && keep) || has && policy != "keep" {
 				t.Errorf("%s: %T %s: %q", name, object, object.GetName(), policy)
 			}
 		}
@@ -204,6 +205,7 @@ func TestTheCRDsAndTheirPoliciesAloneAreKeptUnlessTheValuesSayOtherwise(t *testi
 	for values, want := range map[string]string{
 		"": "", "crds: {keep: false}": "",
 		"access: {enabled: true, namespaces: [apps]}":                                      "keeps the CRDs, and with them the access templates and requests.",
+		"binding: {roles: [shop/deployer]}":                                                "keeps the CRDs, and with them the transient bindings.",
 		"audit: {objects: {enabled: true}}":                                                "keeps the CRDs, and with them the AuditEvents.",
 		"{access: {enabled: true, namespaces: [apps]}, audit: {objects: {enabled: true}}}": "the access templates and requests and the AuditEvents.",
 		"{audit: {objects: {enabled: true}}, crds: {keep: false}}":                         "The uninstall deletes the AuditEvents",
@@ -220,9 +222,13 @@ func TestTheCRDsAndTheirPoliciesAloneAreKeptUnlessTheValuesSayOtherwise(t *testi
 	}
 }
 
-// isPolicyOfAccess reports whether an object is of config/policy.
-func isPolicyOfAccess(object metav1.Object) bool {
-	return strings.HasSuffix(object.GetName(), ".access.admitkit.dev")
+// isPolicy reports whether an object is of config/policy.
+func isPolicy(object metav1.Object) bool {
+	switch object.(type) {
+	case *admissionregistrationv1.ValidatingAdmissionPolicy, *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
+		return strings.HasSuffix(object.GetName(), ".admitkit.dev")
+	}
+	return false
 }
 
 // A platform reads them, AKS for example.

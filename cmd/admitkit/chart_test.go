@@ -886,15 +886,19 @@ split: {enabled: true, registrar: `+registrar+`}
 }
 
 func TestTheCRDsComeWithWhatNeedsThem(t *testing.T) {
-	for values, want := range map[string]int{
-		"": 0, "binding: {roles: [shop/deployer]}": 2, "access: {enabled: true, namespaces: [apps]}": 7, "audit: {objects: {enabled: true}}": 1,
-		"{access: {enabled: true, namespaces: [apps]}, audit: {objects: {enabled: true}}}":                         8,
-		"{access: {enabled: true, namespaces: [apps]}, audit: {objects: {enabled: true}}, crds: {enabled: false}}": 0,
-		"{access: {enabled: true, namespaces: [apps]}, audit: {enabled: false, objects: {enabled: true}}}":         7,
+	for values, want := range map[string]struct{ crds, policies int }{
+		"":                                  {0, 0},
+		"binding: {roles: [shop/deployer]}": {2, 2},
+		"audit: {objects: {enabled: true}}": {1, 0},
+		"access: {enabled: true, namespaces: [apps]}":                                                              {7, 8},
+		"{access: {enabled: true, namespaces: [apps]}, audit: {objects: {enabled: true}}}":                         {8, 8},
+		"{access: {enabled: true, namespaces: [apps]}, binding: {roles: [shop/deployer]}}":                         {9, 10},
+		"{access: {enabled: true, namespaces: [apps]}, audit: {objects: {enabled: true}}, crds: {enabled: false}}": {0, 0},
+		"{access: {enabled: true, namespaces: [apps]}, audit: {enabled: false, objects: {enabled: true}}}":         {7, 8},
 	} {
 		count, policies := 0, 0
 		for _, object := range objectsOf(t, render(t, values)) {
-			if isPolicyOfAccess(object) {
+			if isPolicy(object) {
 				policies++
 			}
 			if crd, ok := object.(*apiextensionsv1.CustomResourceDefinition); ok {
@@ -904,11 +908,8 @@ func TestTheCRDsComeWithWhatNeedsThem(t *testing.T) {
 				}
 			}
 		}
-		if count != want {
-			t.Errorf("%s: %d CRDs, want %d", values, count, want)
-		}
-		if (policies > 0) != (want > 1 && strings.Contains(values, "access:")) {
-			t.Errorf("%s: %d policies and bindings of access", values, policies)
+		if count != want.crds || policies != want.policies {
+			t.Errorf("%s: %d CRDs and %d policies and bindings, want %v", values, count, policies, want)
 		}
 	}
 }

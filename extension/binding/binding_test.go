@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,6 +35,61 @@ func TestTransientBindings(t *testing.T) {
 	t.Run("can be shortened, are a record for a while, and go", i.areShortened)
 	t.Run("rest with subjects of one name", i.rest)
 	t.Run("are removed by an uninstall", i.areRemoved)
+}
+
+// Before admitkit is installed, and after, no webhook stamps an author. What is made then is
+// bound once there is a manager. The policy stays: the figures are taken with it.
+func TestWhereNoWebhookLooksNobodyNamesAnotherAuthor(t *testing.T) {
+	policy, err := os.ReadFile("../../config/policy/binding.yaml")
+	if err == nil {
+		err = testkit.Apply(t.Context(), server, string(policy))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Create(t, admin, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "unseen"}})
+	testkit.Create(t, admin, grant("", "writers-unseen", "mallory", writeObjects)...)
+	as := user(t, "mallory")
+	awaitRight(t, "mallory", authorizationv1.ResourceAttributes{Verb: "create", Group: "admitkit.dev", Resource: "transientclusterrolebindings"}, true)
+	self := &authenticationv1.SelfSubjectReview{}
+	if err := as.Create(t.Context(), self); err != nil {
+		t.Fatal(err)
+	}
+	groups, mine := self.Status.UserInfo.Groups, v1alpha1.AuthorOf(self.Status.UserInfo)
+	person := func(name string, groups ...string) *v1alpha1.Author {
+		return &v1alpha1.Author{Requester: v1alpha1.Requester{Username: name, Groups: groups}}
+	}
+	for name, c := range map[string]struct {
+		author  *v1alpha1.Author
+		refused bool
+	}{
+		"nobody":                      {nil, false},
+		"themselves":                  {mine, false},
+		"another user":                {person("alice", groups...), true},
+		"themselves in another group": {person("mallory", "system:masters", groups[0]), true},
+		"themselves in no group":      {person("mallory"), true},
+		"themselves with extras":      {&v1alpha1.Author{Requester: mine.Requester, Extra: map[string]v1alpha1.ExtraValues{"scopes": {"all"}}}, true},
+		"themselves without extras":   {&v1alpha1.Author{Requester: mine.Requester}, true},
+	} {
+		inNamespace, across := transient("unseen", "forged", "Role", "deployer", time.Hour), wide("forged", "wide", time.Hour)
+		inNamespace.Spec.Author, across.Spec.Author = c.author, c.author
+		for _, object := range []client.Object{inNamespace, across} {
+			try := func(ctx context.Context) error {
+				return as.Create(ctx, object.DeepCopyObject().(client.Object), client.DryRunAll)
+			}
+			if !c.refused {
+				if err := try(t.Context()); err != nil {
+					t.Errorf("%T of %s: %v", object, name, err)
+				}
+				continue
+			}
+			// An API server takes a policy up within seconds.
+			testkit.Within(t, patience, fmt.Sprintf("%T of %s is refused", object, name), func(ctx context.Context) bool {
+				err := try(ctx)
+				return err != nil && strings.Contains(err.Error(), "spec.author: names another user or other groups")
+			})
+		}
+	}
 }
 
 func (i *installed) existInTheirTime(t *testing.T) {

@@ -64,6 +64,12 @@ var options = binding.Options{
 	Retention:            2 * time.Second,
 }
 
+// writeObjects is the right to make transient bindings.
+var writeObjects = rbacv1.PolicyRule{
+	APIGroups: []string{"admitkit.dev"}, Verbs: []string{"create", "get", "update", "patch", "delete"},
+	Resources: []string{"transientrolebindings", "transientclusterrolebindings", "transientrolebindings/status"},
+}
+
 func install(t *testing.T) *installed {
 	t.Helper()
 	reads := func(resource string) []rbacv1.PolicyRule {
@@ -81,12 +87,8 @@ func install(t *testing.T) *installed {
 		ObjectMeta:      metav1.ObjectMeta{Name: "aggregated"},
 		AggregationRule: &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"into": "aggregated"}}}},
 	})
-	write := rbacv1.PolicyRule{
-		APIGroups: []string{"admitkit.dev"}, Verbs: []string{"create", "get", "update", "patch", "delete"},
-		Resources: []string{"transientrolebindings", "transientclusterrolebindings", "transientrolebindings/status"},
-	}
-	objects = append(objects, grant("", "writers", "alice", write)...)
-	objects = append(objects, grant("", "writers-too", "mallory", write)...)
+	objects = append(objects, grant("", "writers", "alice", writeObjects)...)
+	objects = append(objects, grant("", "writers-too", "mallory", writeObjects)...)
 	objects = append(objects, grant("", "binders-wide", "alice", bind("clusterroles", "wide"))...)
 	objects = append(objects, grant(here, "binders", "alice", bind("roles", "deployer", "later", "lost", "other"), bind("clusterroles", "secret-reader"))...)
 	objects = append(objects, grant(here, "binders-soon", "alice", bind("roles", "soon"))...)
