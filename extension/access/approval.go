@@ -57,10 +57,11 @@ func allowsApproval(t v1alpha1.Template, spec *v1alpha1.RequestSpec) *refusal {
 }
 
 // approvalIsMissing reports whether the template needs approval, and the request does not
-// know: it came before the template, or before that needed any.
+// know: it came before the template, or before that needed any. What was chosen for it is
+// no grant: a quota may have kept it from that.
 func (f *facts) approvalIsMissing() bool {
 	spec := f.request.GetRequestSpec()
-	return spec.Approval == nil && f.settled() == (choice{}) && termsOf(f.template, spec) != nil
+	return f.template != nil && spec.Approval == nil && spec.Requester != nil && f.request.GetRequestStatus().GrantedAt == nil && termsOf(f.template, spec) != nil
 }
 
 // verdicts are the decisions that count so far about a request that waits for approval.

@@ -636,3 +636,42 @@ func TestApprovalsCountAsTheTemplateSays(t *testing.T) {
 	testkit.Figure("approval.cases", float64(len(approvals)), "cases")
 	testkit.Figure("approval.wrong", float64(wrong.Load()), "cases")
 }
+
+// What was chosen for a request is in its status before it is granted, and a quota comes
+// between.
+func TestWhatAQuotaHeldUpNeedsTheApprovalThatItsTemplateHasGained(t *testing.T) {
+	t.Parallel()
+	p := newPanel(t)
+	quota := noMoreBindings(t, p.namespace)
+	var held []request
+	for name, forgets := range map[string]bool{"recorded": false, "whose-record-is-lost": true} {
+		template := p.template(name, 1, "1h")
+		template.Spec.AccessConfig.Approval = nil
+		testkit.Create(t, admin, template)
+		req := p.ask(t, alice, name)
+		await(t, req, "is held up", func() bool {
+			return fails(req, v1alpha1.ConditionAccessResourcesCreated, "NotAllowed") && req.Status.PodUID != ""
+		})
+		changed := template.DeepCopy()
+		changed.Spec.AccessConfig.Approval = p.approval(1, "1h")
+		if err := admin.Patch(t.Context(), changed, client.MergeFrom(template)); err != nil {
+			t.Fatal(err)
+		}
+		if forgets {
+			if err := client.IgnoreNotFound(admin.Delete(t.Context(), &rbacv1.Role{ObjectMeta: resourceOf(req)})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		await(t, req, "waits for approval", func() bool { return fails(req, v1alpha1.ConditionApproved, v1alpha1.ReasonWaiting) })
+		held = append(held, req)
+	}
+	if err := admin.Delete(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	for _, req := range held {
+		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(bindingOf(req)), &rbacv1.RoleBinding{}); !apierrors.IsNotFound(err) {
+			t.Errorf("%s: access is granted without approval: %v", req.GetRequestSpec().TemplateName, err)
+		}
+		isGranted(t, req, approved(t, req, p.sam))
+	}
+}

@@ -453,6 +453,13 @@ func (r *requests) readCheck(f *facts) {
 	}
 }
 
+// checkIsMissing reports whether the template names a check, and the request was neither
+// granted nor checked: the template did not name it when something was chosen for it.
+func (f *facts) checkIsMissing() bool {
+	status := f.request.GetRequestStatus()
+	return f.template != nil && f.template.GetAccessConfig().Check != "" && status.Check == nil && status.GrantedAt == nil
+}
+
 // unchecked refuses a request that its check has not allowed.
 func (f *facts) unchecked() *refusal {
 	name, result := f.template.GetAccessConfig().Check, f.request.GetRequestStatus().Check

@@ -132,30 +132,38 @@ func (f *facts) decide(now time.Time) decision {
 		d.status.used()
 		return d
 	case asking:
-		switch {
-		case f.templateGone && f.settled() != (choice{}):
-			return f.recall(now, templateDeleted)
-		case f.templateLate():
-			return f.recall(now, notInTime())
-		case f.isOfAnother():
-			return f.recall(now, templateReplaced)
-		}
-		if judged := f.judge(now); judged != nil {
-			return *judged
-		}
-		if refused := f.refusedByCheck(now); refused != nil {
-			return *refused
-		}
-		return f.answer()
+		return f.ask(now)
 	}
 	if f.templateGone {
 		return f.recall(now, templateDeleted)
+	}
+	if f.binding == nil && (f.approvalIsMissing() || f.checkIsMissing()) {
+		return decision{dead: true, unbind: true, unrecord: true, waits: true} // the next attempt asks for it
 	}
 	d := f.keep()
 	if d.live {
 		f.announce(d.status, now)
 	}
 	return d
+}
+
+// ask decides about a request that has nothing yet.
+func (f *facts) ask(now time.Time) decision {
+	switch {
+	case f.templateGone && f.settled() != (choice{}):
+		return f.recall(now, templateDeleted)
+	case f.templateLate():
+		return f.recall(now, notInTime())
+	case f.isOfAnother():
+		return f.recall(now, templateReplaced)
+	}
+	if judged := f.judge(now); judged != nil {
+		return *judged
+	}
+	if refused := f.refusedByCheck(now); refused != nil {
+		return *refused
+	}
+	return f.answer()
 }
 
 // announce announces the end of access shortly before it, once. It is in the status, so that

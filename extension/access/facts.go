@@ -238,7 +238,7 @@ func (f *facts) isOfAnother() bool {
 func (f *facts) incomplete() bool {
 	spec, made, came := f.request.GetRequestSpec(), f.request.GetCreationTimestamp(), f.template.GetCreationTimestamp()
 	narrower := f.template.GetAccessConfig().SingleUse && !spec.SingleUse
-	return spec.Requester != nil && (!came.Before(&made) && (spec.Duration == "" || narrower) || f.approvalIsMissing())
+	return spec.Requester != nil && !came.Before(&made) && (spec.Duration == "" || narrower) || f.approvalIsMissing()
 }
 
 // unusedFor is how much of its time counts for a request that was revoked before it got a Pod,
@@ -355,14 +355,18 @@ func (r *requests) readTarget(ctx context.Context, f *facts) error {
 	return err
 }
 
-// missTemplate finds out whether the template of a grant is gone, even if there is another
-// of its name now. The API server has the last word, since that ends access.
+// missTemplate reads the template of a grant, or finds out that it is gone, even if there is
+// another of its name now. The API server has the last word, since that ends access.
 func (r *requests) missTemplate(ctx context.Context, f *facts) error {
 	key := types.NamespacedName{Namespace: f.key.Namespace, Name: f.request.GetRequestSpec().TemplateName}
 	for _, reader := range []client.Reader{r.cached, r.live} {
 		t, err := get(ctx, reader, key, r.kind.newTemplate())
-		if err != nil || t != nil && f.isOf(t) {
+		if err != nil {
 			return err
+		}
+		if t != nil && f.isOf(t) {
+			f.template = t
+			return nil
 		}
 	}
 	f.templateGone = true

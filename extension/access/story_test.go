@@ -165,13 +165,9 @@ func TestNothingIsGrantedThatCannotBeRecordedButAccessEnds(t *testing.T) {
 	testkit.Eventually(t, "the end is on record", func(context.Context) bool { return slices.Contains(records.of(req), "ended alice") })
 }
 
-func TestAGrantThatTheAPIServerRefusesSaysWhyAndIsToldOnce(t *testing.T) {
-	t.Parallel()
-	namespace := testkit.ManagerNamespace(t, admin)
-	deployment(t, namespace, "web", 1)
-	records := &chronicle{}
-	startOn(t, namespace, freeport.For(t), access.Options{}, nil, records)
-	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+// noMoreBindings makes a quota that allows no further RoleBinding in a namespace.
+func noMoreBindings(t *testing.T, namespace string) *corev1.ResourceQuota {
+	t.Helper()
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "few", Namespace: namespace}, Spec: corev1.ResourceQuotaSpec{
 		Hard: corev1.ResourceList{"count/rolebindings.rbac.authorization.k8s.io": resource.MustParse("0")},
 	}}
@@ -179,6 +175,17 @@ func TestAGrantThatTheAPIServerRefusesSaysWhyAndIsToldOnce(t *testing.T) {
 	testkit.Eventually(t, "the quota counts", func(ctx context.Context) bool {
 		return admin.Get(ctx, client.ObjectKeyFromObject(quota), quota) == nil && len(quota.Status.Hard) > 0
 	})
+	return quota
+}
+
+func TestAGrantThatTheAPIServerRefusesSaysWhyAndIsToldOnce(t *testing.T) {
+	t.Parallel()
+	namespace := testkit.ManagerNamespace(t, admin)
+	deployment(t, namespace, "web", 1)
+	records := &chronicle{}
+	startOn(t, namespace, freeport.For(t), access.Options{}, nil, records)
+	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	quota := noMoreBindings(t, namespace)
 	req := execRequest(namespace, "a", "web")
 	req.Spec.Duration = "1h"
 	testkit.Create(t, as(t, alice), req)
