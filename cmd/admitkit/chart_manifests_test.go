@@ -95,7 +95,7 @@ func manifests(t *testing.T, pod corev1.PodSpec, more ...string) (text string, e
 	t.Helper()
 	container := pod.Containers[0]
 	for _, variable := range container.Env {
-		t.Setenv(variable.Name, strings.NewReplacer("/cloudevents/token", "/dev/null", "/access-checks/", "testdata/", "/access-notify/token", "/dev/null").Replace(variable.Value))
+		t.Setenv(variable.Name, strings.NewReplacer("/cloudevents/token", "/dev/null", "/access-checks/", "testdata/", "/access-notify/token", "/dev/null", "/access-notify/ca.crt", "/dev/null", "/access-notify/tls.crt", "/dev/null", "/access-notify/tls.key", "/dev/null").Replace(variable.Value))
 	}
 	// Those of its process are not for the others.
 	shared := slices.DeleteFunc(slices.Clone(container.Args), func(arg string) bool { return slices.Contains(processOf(pod), arg) })
@@ -255,6 +255,16 @@ func TestNoProcessMayBindMoreThanTheRolesThatAreNamed(t *testing.T) {
 		},
 		"roles, everywhere":    {"apps: bind roles.rbac.authorization.k8s.io deployer", "everywhere: bind clusterroles.rbac.authorization.k8s.io view"},
 		"roles of a namespace": {"apps: bind clusterroles.rbac.authorization.k8s.io view", "apps: bind roles.rbac.authorization.k8s.io deployer"},
+		"bindings": {
+			"apps: bind clusterroles.rbac.authorization.k8s.io edit", "apps: bind clusterroles.rbac.authorization.k8s.io view",
+			"apps: bind roles.rbac.authorization.k8s.io deployer", "everywhere: bind clusterroles.rbac.authorization.k8s.io node-reader",
+			"other: bind roles.rbac.authorization.k8s.io teller",
+		},
+		"bindings, split": {
+			"apps: bind clusterroles.rbac.authorization.k8s.io view", "apps: bind roles.rbac.authorization.k8s.io deployer",
+			"default: bind clusterroles.rbac.authorization.k8s.io view", "everywhere: bind clusterroles.rbac.authorization.k8s.io node-reader",
+		},
+		"bindings and access": {"apps: bind roles.rbac.authorization.k8s.io deployer"},
 	}
 	for name, values := range variants {
 		objects := objectsOf(t, render(t, values))

@@ -60,7 +60,7 @@ tracing: {endpoint: "https://collector:4318", tokenSecret: {name: siem}, caSecre
 	"access only, split":       `{audit: {enabled: false}, access: {enabled: true, namespaces: [apps]}, split: {enabled: true}}`,
 	"both":                     `{access: {enabled: true, namespaces: [other, apps], checks: {secretName: checks}}}`,
 	"both, everywhere":         `{access: {enabled: true, namespaces: ["*"]}}`,
-	"both, split":              `{access: {enabled: true, namespaces: [other, apps], checks: {secretName: checks}, notify: {url: "https://chat.example.com", tokenSecret: {name: chat}, queue: {enabled: true}}}, split: {enabled: true}}`,
+	"both, split":              `{access: {enabled: true, namespaces: [other, apps], checks: {secretName: checks}, notify: {url: "https://chat.example.com", tokenSecret: {name: chat}, caSecret: {name: ca}, tlsSecret: {name: chat-tls}, queue: {enabled: true}}}, split: {enabled: true}}`,
 	"bindings":                 `{binding: {roles: [apps/deployer, other/teller], clusterRoles: [view, edit], namespaces: [apps], clusterWide: [node-reader]}}`,
 	"bindings, split":          `{audit: {enabled: false}, binding: {roles: [apps/deployer], clusterRoles: [view], namespaces: [apps, default], clusterWide: [node-reader]}, split: {enabled: true}}`,
 	"bindings and access":      `{access: {enabled: true, namespaces: [apps]}, binding: {roles: [apps/deployer]}, split: {enabled: true}}`,
@@ -653,9 +653,9 @@ func TestWhatRecordsHasTheVolumesAndTheTokenOfTheSinksAndNothingElseHas(t *testi
 		}
 		var want []string
 		if name := object.GetName(); name == "rel-admitkit" || name == "rel-admitkit-reconciler" {
-			want = []string{"audit", "queue", "cloudevents-token", "otlp-queue", "otlp", "/audit", "/queue", "/cloudevents", "/otlp-queue", "/otlp", "/cloudevents/token"}
+			want = []string{"audit", "queue", "cloudevents", "otlp-queue", "otlp", "/audit", "/queue", "/cloudevents", "/otlp-queue", "/otlp", "/cloudevents/token"}
 			if name == "rel-admitkit" { // only servers have spans
-				want = []string{"audit", "queue", "cloudevents-token", "otlp-queue", "otlp", "traces", "/audit", "/queue", "/cloudevents", "/otlp-queue", "/otlp", "/traces", "/cloudevents/token"}
+				want = []string{"audit", "queue", "cloudevents", "otlp-queue", "otlp", "traces", "/audit", "/queue", "/cloudevents", "/otlp-queue", "/otlp", "/traces", "/cloudevents/token"}
 			}
 		}
 		if !slices.Equal(got, want) {
@@ -677,12 +677,12 @@ func TestOnlyWhatGrantsNotifies(t *testing.T) {
 			}
 		}
 		for _, variable := range pod.Spec.Containers[0].Env {
-			if strings.HasSuffix(variable.Name, "NOTIFY_TOKEN_FILE") {
-				got[object.GetName()] += variable.Value
+			if strings.Contains(variable.Name, "NOTIFY") && strings.HasSuffix(variable.Name, "_FILE") {
+				got[object.GetName()] += variable.Value + " "
 			}
 		}
 	}
-	if want := map[string]string{"rel-admitkit-reconciler": "access-queue access-notify /access-notify/token"}; !reflect.DeepEqual(got, want) {
+	if want := map[string]string{"rel-admitkit-reconciler": "access-queue access-notify /access-notify/token /access-notify/ca.crt /access-notify/tls.crt /access-notify/tls.key "}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -128,11 +128,15 @@ spec:
         fieldRef:
           fieldPath: metadata.name
     {{- include "admitkit.env" .root | nindent 4 }}
-    {{- if and $records $values.audit.enabled $values.audit.cloudEvents.url $values.audit.cloudEvents.tokenSecret.name }}
-    - {name: ADMITKIT_AUDIT_CLOUDEVENTS_TOKEN_FILE, value: /cloudevents/token}
+    {{- if and $records $values.audit.enabled $values.audit.cloudEvents.url }}
+    {{- with include "admitkit.credentialsEnv" (dict "prefix" "ADMITKIT_AUDIT_CLOUDEVENTS" "folder" "/cloudevents" "of" $values.audit.cloudEvents) | trim }}
+    {{- . | nindent 4 }}
     {{- end }}
-    {{- if and $grants $values.access.enabled $values.access.notify.url $values.access.notify.tokenSecret.name }}
-    - {name: ADMITKIT_ACCESS_NOTIFY_TOKEN_FILE, value: /access-notify/token}
+    {{- end }}
+    {{- if and $grants $values.access.enabled $values.access.notify.url }}
+    {{- with include "admitkit.credentialsEnv" (dict "prefix" "ADMITKIT_ACCESS_NOTIFY" "folder" "/access-notify" "of" $values.access.notify) | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
     {{- end }}
     {{- if and $records $values.access.enabled $values.access.checks.secretName }}
     - {name: ADMITKIT_ACCESS_CHECKS, value: {{ printf "/access-checks/%s" $values.access.checks.key | quote }}}
@@ -201,13 +205,13 @@ spec:
 {{- if and $audit.cloudEvents.url $audit.cloudEvents.queue.enabled }}
 - {name: queue, mountPath: /queue}
 {{- end }}
-{{- if and $audit.cloudEvents.url $audit.cloudEvents.tokenSecret.name }}
-- {name: cloudevents-token, mountPath: /cloudevents, readOnly: true}
+{{- if and $audit.cloudEvents.url (include "admitkit.credentials" $audit.cloudEvents) }}
+- {name: cloudevents, mountPath: /cloudevents, readOnly: true}
 {{- end }}
 {{- if and $audit.otlp.endpoint $audit.otlp.queue.enabled }}
 - {name: otlp-queue, mountPath: /otlp-queue}
 {{- end }}
-{{- if and $audit.otlp.endpoint (include "admitkit.otlpSources" $audit.otlp) }}
+{{- if and $audit.otlp.endpoint (include "admitkit.credentials" $audit.otlp) }}
 - {name: otlp, mountPath: /otlp, readOnly: true}
 {{- end }}
 {{- end }}
@@ -215,14 +219,14 @@ spec:
 {{- if and $.grants $.values.access.enabled .url .queue.enabled }}
 - {name: access-queue, mountPath: /access-queue}
 {{- end }}
-{{- if and $.grants $.values.access.enabled .url .tokenSecret.name }}
+{{- if and $.grants $.values.access.enabled .url (include "admitkit.credentials" .) }}
 - {name: access-notify, mountPath: /access-notify, readOnly: true}
 {{- end }}
 {{- end }}
 {{- if and .records .values.access.enabled .values.access.checks.secretName }}
 - {name: access-checks, mountPath: /access-checks, readOnly: true}
 {{- end }}
-{{- if and .serves .values.tracing.endpoint (include "admitkit.otlpSources" .values.tracing) }}
+{{- if and .serves .values.tracing.endpoint (include "admitkit.credentials" .values.tracing) }}
 - {name: traces, mountPath: /traces, readOnly: true}
 {{- end }}
 {{- if and .serves .values.tls.clientCA.configMap }}
@@ -233,8 +237,8 @@ spec:
 {{- end }}
 {{- end -}}
 
-{{/* The files of a collector's credentials. */}}
-{{- define "admitkit.otlpSources" -}}
+{{/* The files of the credentials for an endpoint. */}}
+{{- define "admitkit.credentials" -}}
 {{- with .tokenSecret }}
 {{- if .name }}
 - secret: {name: {{ .name | quote }}, items: [{key: {{ .key | quote }}, path: token}]}
@@ -263,14 +267,12 @@ spec:
 - name: queue
   {{- toYaml ($audit.cloudEvents.queue.volume | default (dict "emptyDir" dict)) | nindent 2 }}
 {{- end }}
-{{- with $audit.cloudEvents }}
-{{- if and .url .tokenSecret.name }}
-- name: cloudevents-token
-  secret:
-    secretName: {{ .tokenSecret.name | quote }}
-    items:
-    - key: {{ .tokenSecret.key | quote }}
-      path: token
+{{- if $audit.cloudEvents.url }}
+{{- with include "admitkit.credentials" $audit.cloudEvents }}
+- name: cloudevents
+  projected:
+    sources:
+    {{- . | nindent 4 }}
 {{- end }}
 {{- end }}
 {{- if and $audit.otlp.endpoint $audit.otlp.queue.enabled }}
@@ -278,7 +280,7 @@ spec:
   {{- toYaml ($audit.otlp.queue.volume | default (dict "emptyDir" dict)) | nindent 2 }}
 {{- end }}
 {{- if $audit.otlp.endpoint }}
-{{- with include "admitkit.otlpSources" $audit.otlp }}
+{{- with include "admitkit.credentials" $audit.otlp }}
 - name: otlp
   projected:
     sources:
@@ -291,13 +293,13 @@ spec:
 - name: access-queue
   {{- toYaml (.queue.volume | default (dict "emptyDir" dict)) | nindent 2 }}
 {{- end }}
-{{- if and $.grants $.values.access.enabled .url .tokenSecret.name }}
+{{- if and $.grants $.values.access.enabled .url }}
+{{- with include "admitkit.credentials" . }}
 - name: access-notify
-  secret:
-    secretName: {{ .tokenSecret.name | quote }}
-    items:
-    - key: {{ .tokenSecret.key | quote }}
-      path: token
+  projected:
+    sources:
+    {{- . | nindent 4 }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- with .values.access.checks }}
@@ -314,7 +316,7 @@ spec:
 {{- end }}
 {{- end }}
 {{- if and .serves .values.tracing.endpoint }}
-{{- with include "admitkit.otlpSources" .values.tracing }}
+{{- with include "admitkit.credentials" .values.tracing }}
 - name: traces
   projected:
     sources:

@@ -206,16 +206,21 @@
 {{- with .endpoint }}
 - {name: {{ $.prefix }}_ENDPOINT, value: {{ .endpoint | quote }}}
 - {name: {{ $.prefix }}_INSECURE, value: {{ .insecure | quote }}}
-{{- if .tokenSecret.name }}
-- {name: {{ $.prefix }}_TOKEN_FILE, value: {{ $.folder }}/token}
+{{- include "admitkit.credentialsEnv" (dict "prefix" $.prefix "folder" $.folder "of" .) }}
 {{- end }}
-{{- if .caSecret.name }}
-- {name: {{ $.prefix }}_CA_FILE, value: {{ $.folder }}/ca.crt}
+{{- end -}}
+
+{{/* The variables of the credentials for an endpoint. Takes prefix, folder and of. */}}
+{{- define "admitkit.credentialsEnv" -}}
+{{- if .of.tokenSecret.name }}
+- {name: {{ .prefix }}_TOKEN_FILE, value: {{ .folder }}/token}
 {{- end }}
-{{- if .tlsSecret.name }}
-- {name: {{ $.prefix }}_CERT_FILE, value: {{ $.folder }}/tls.crt}
-- {name: {{ $.prefix }}_KEY_FILE, value: {{ $.folder }}/tls.key}
+{{- if .of.caSecret.name }}
+- {name: {{ .prefix }}_CA_FILE, value: {{ .folder }}/ca.crt}
 {{- end }}
+{{- if .of.tlsSecret.name }}
+- {name: {{ .prefix }}_CERT_FILE, value: {{ .folder }}/tls.crt}
+- {name: {{ .prefix }}_KEY_FILE, value: {{ .folder }}/tls.key}
 {{- end }}
 {{- end -}}
 
