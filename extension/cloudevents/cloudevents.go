@@ -34,6 +34,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/internal/outbox"
+	"github.com/admitkit/admitkit/extension/remote"
 )
 
 // Options are the options of [New].
@@ -112,11 +113,10 @@ type Event struct {
 
 // Sender sends events. Make one with [New].
 type Sender struct {
-	options     Options
-	credentials *credentials
-	ownClient   bool // of the user, with a Transport that files cannot configure
-	log         *zap.Logger
-	queue       *outbox.Queue // nil without Dir and Memory
+	options Options
+	remote  *remote.Client
+	log     *zap.Logger
+	queue   *outbox.Queue // nil without Dir and Memory
 }
 
 var _ extension.Hosted = (*Sender)(nil)
@@ -148,8 +148,10 @@ func New(options Options) *Sender {
 		options.Clock = clock.RealClock{}
 	}
 	s := &Sender{options: options, log: zap.NewNop()}
-	s.ownClient = options.Client.Transport != nil
-	s.credentials = newCredentials(&s.options)
+	s.remote = remote.New(remote.Options{
+		TokenFile: options.TokenFile, CAFile: options.CAFile, CertFile: options.CertFile, KeyFile: options.KeyFile,
+		Client: *options.Client, Fs: options.Fs,
+	})
 	if options.Dir != "" {
 		s.queue = outbox.NewQueue(options.Fs, options.Dir, options.MaxQueued)
 	} else if options.Memory {
@@ -171,7 +173,7 @@ func (s *Sender) Validate() error { //nolint:gocyclo // a list of cases, each of
 		return fmt.Errorf("URL: %w", err)
 	case u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !onThisMachine(u.Hostname())):
 		return fmt.Errorf("URL %q must be https, or http on this machine", u.Redacted())
-	case s.ownClient && o.ofTLS():
+	case o.Client.Transport != nil && (o.CertFile != "" || o.KeyFile != "" || o.CAFile != ""):
 		return errors.New("CertFile, KeyFile and CAFile configure the default Client: with a Client of your own, configure its Transport")
 	case (o.CertFile == "") != (o.KeyFile == ""):
 		return errors.New("CertFile and KeyFile need each other: set both")
@@ -200,7 +202,7 @@ func onThisMachine(host string) bool {
 func (s *Sender) Register(mgr extension.Manager) error {
 	s.log = mgr.GetLogger().Desugar().Named("cloudevents").With(zap.String("sender", s.options.Name))
 	s.beginCounts()
-	if _, err := s.credentials.refresh(); err != nil {
+	if _, err := s.remote.Connect(); err != nil {
 		return fmt.Errorf("the credential for the endpoint: %w", err)
 	}
 	if s.queue == nil {

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/admitkit/admitkit/extension/cloudevents"
+	"github.com/admitkit/admitkit/extension/remote"
 	"github.com/admitkit/admitkit/testing/fakes"
 )
 
@@ -231,11 +232,11 @@ func TestFilesThatAreNoCredentialsAreNamedAtTheStart(t *testing.T) {
 		options cloudevents.Options
 		want    string
 	}{
-		"a token file that is missing":    {cloudevents.Options{TokenFile: filepath.Join(dir, "none")}, "TokenFile"},
-		"a token file that is empty":      {cloudevents.Options{TokenFile: write(t, dir, "empty", []byte(" \n"))}, "empty is empty"},
-		"a token file of several lines":   {cloudevents.Options{TokenFile: write(t, dir, "lines", []byte("a\nb"))}, "several lines"},
-		"a token file that is too large":  {cloudevents.Options{TokenFile: write(t, dir, "large", make([]byte, 64<<10+1))}, "more than 65536 bytes"},
-		"a certificate that is none":      {cloudevents.Options{CertFile: keyFile, KeyFile: keyFile}, "CertFile"},
+		"a token file that is missing":    {cloudevents.Options{TokenFile: filepath.Join(dir, "none")}, "none: no such file"},
+		"a token file that is empty":      {cloudevents.Options{TokenFile: write(t, dir, "empty", []byte(" \n"))}, "empty must have the token alone"},
+		"a token file of several lines":   {cloudevents.Options{TokenFile: write(t, dir, "lines", []byte("a\nb"))}, "lines must have the token alone"},
+		"a token file that is too large":  {cloudevents.Options{TokenFile: write(t, dir, "large", make([]byte, remote.MaxFile+1))}, "more than 1048576 bytes"},
+		"a certificate that is none":      {cloudevents.Options{CertFile: keyFile, KeyFile: keyFile}, "the certificate " + keyFile},
 		"authorities that are none":       {cloudevents.Options{CAFile: keyFile}, "no certificate in PEM"},
 		"a certificate without a key":     {cloudevents.Options{CertFile: certFile}, "need each other"},
 		"a token beside an authorization": {cloudevents.Options{TokenFile: keyFile, Header: http.Header{"Authorization": {"x"}}}, "exclude each other"},

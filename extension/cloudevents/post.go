@@ -15,6 +15,9 @@ import (
 	"go.uber.org/zap"
 )
 
+// maxStatus bounds what an error quotes of a status.
+const maxStatus = 256
+
 // Why a request delivered nothing: the values of the label reason.
 const (
 	reasonUnauthorized = "unauthorized"
@@ -69,16 +72,15 @@ func (s *Sender) try(ctx context.Context, events [][]byte) error {
 	}
 	maps.Copy(req.Header, s.options.Header)
 	req.Header.Set("Content-Type", "application/cloudevents-batch+json; charset=utf-8")
-	usable, err := s.credentials.refresh()
-	if !usable {
+	connection, err := s.remote.Connect()
+	if connection == nil {
 		return fmt.Errorf("the credential for the endpoint: %w", err)
 	} else if err != nil {
 		s.log.Error("the credential for the endpoint cannot be read; the last one stays in use", zap.Error(err))
 	}
-	client := s.credentials.use(req)
-	response, err := client.Do(req)
+	response, err := connection.Do(req)
 	if err != nil {
-		return withoutURL(err)
+		return fmt.Errorf("the endpoint cannot be reached: %w", err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	// The rest of the body lets the connection be used again.
@@ -113,13 +115,4 @@ func target(response *http.Response) string {
 		return "an address that is not valid"
 	}
 	return (&url.URL{Scheme: location.Scheme, Host: location.Host}).String()
-}
-
-// withoutURL removes the URL from an error, because its query may hold a
-// credential.
-func withoutURL(err error) error {
-	if inner, ok := errors.AsType[*url.Error](err); ok {
-		return fmt.Errorf("the endpoint cannot be reached: %w", inner.Err)
-	}
-	return err
 }

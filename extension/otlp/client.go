@@ -8,15 +8,14 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/admitkit/admitkit/extension/internal/outbox"
+	"github.com/admitkit/admitkit/extension/remote"
 )
 
 // Client posts requests of one signal to a collector. Make one with [NewClient].
@@ -24,9 +23,7 @@ type Client struct {
 	endpoint Endpoint
 	sender   string
 	address  string
-
-	mu   sync.Mutex
-	with *credentials // the last that were whole
+	remote   *remote.Client
 }
 
 // NewClient returns a Client. Its name is the label of its metrics. [Endpoint.Validate]
@@ -38,40 +35,21 @@ func NewClient(name string, signal Signal, endpoint Endpoint) *Client {
 	for _, reason := range outbox.Reasons {
 		failures.WithLabelValues(name, string(reason))
 	}
-	return &Client{endpoint: endpoint, sender: name, address: endpoint.address(signal)}
+	return &Client{endpoint: endpoint, sender: name, address: endpoint.address(signal), remote: remote.New(remote.Options{
+		TokenFile: endpoint.TokenFile, CAFile: endpoint.CAFile, CertFile: endpoint.CertFile, KeyFile: endpoint.KeyFile,
+		Client: http.Client{Timeout: endpoint.Timeout},
+	})}
 }
 
 // Open reads the files of the endpoint. They are read again for each request, so that
 // credentials may rotate.
 func (c *Client) Open() error {
-	_, err := c.credentials()
+	_, err := c.remote.Connect()
 	return err
 }
 
 // Close closes the connections.
-func (c *Client) Close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.with != nil {
-		c.with.client.CloseIdleConnections()
-	}
-}
-
-// credentials returns what the files have. While they cannot be read, as in the middle of
-// a rotation, it returns the last ones that were whole, with the error.
-func (c *Client) credentials() (*credentials, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	with, err := c.endpoint.read(c.with)
-	if err != nil {
-		return c.with, err
-	}
-	if c.with != nil && c.with.client != with.client {
-		c.with.client.CloseIdleConnections()
-	}
-	c.with = with
-	return with, nil
-}
+func (c *Client) Close() { c.remote.Close() }
 
 // Partial is what a collector did not take of a request that it took.
 type Partial struct {
@@ -91,8 +69,8 @@ func (c *Client) Post(ctx context.Context, request []byte) (Partial, error) {
 }
 
 func (c *Client) post(ctx context.Context, request []byte) (Partial, error) {
-	with, stale := c.credentials()
-	if with == nil {
+	connection, stale := c.remote.Connect()
+	if connection == nil {
 		return Partial{}, &outbox.Failure{Reason: outbox.Unauthorized, Err: stale}
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.address, bytes.NewReader(request))
@@ -101,12 +79,9 @@ func (c *Client) post(ctx context.Context, request []byte) (Partial, error) {
 	}
 	maps.Copy(req.Header, c.endpoint.Header)
 	req.Header.Set("Content-Type", mediaType)
-	if with.token != "" {
-		req.Header.Set("Authorization", "Bearer "+with.token)
-	}
-	response, err := with.client.Do(req)
+	response, err := connection.Do(req)
 	if err != nil {
-		err = &outbox.Failure{Reason: outbox.Unreachable, Err: errors.Join(fmt.Errorf("the collector cannot be reached: %w", withoutURL(err)), stale)}
+		err = &outbox.Failure{Reason: outbox.Unreachable, Err: errors.Join(fmt.Errorf("the collector cannot be reached: %w", err), stale)}
 		return Partial{}, err
 	}
 	defer func() { _ = response.Body.Close() }()
@@ -203,13 +178,4 @@ func each(message []byte, field protowire.Number, found func(bytes []byte, numbe
 		}
 		message = message[size:]
 	}
-}
-
-// withoutURL removes the URL, which can hold a credential, from an error that a user may
-// see.
-func withoutURL(err error) error {
-	if inner, ok := errors.AsType[*url.Error](err); ok {
-		return inner.Err
-	}
-	return err
 }

@@ -81,7 +81,7 @@ func TestCertificatesAreReadAgainWhenTheyRotate(t *testing.T) {
 	_, _, certPEM, keyPEM = sign(t, after)
 	write(t, ca, after.pem)
 	write(t, cert, certPEM) // without its key, as in the middle of a rotation
-	if err := logs.Send(t.Context(), "3", record("3")); err == nil || !strings.Contains(err.Error(), "CertFile "+cert+" and KeyFile "+key) {
+	if err := logs.Send(t.Context(), "3", record("3")); err == nil || !strings.Contains(err.Error(), "the certificate "+cert+" and the key "+key) {
 		t.Errorf("got %v, want the files that do not fit", err)
 	}
 	write(t, key, keyPEM)
@@ -107,7 +107,7 @@ func TestWhileAFileCannotBeReadTheLastOneServes(t *testing.T) {
 		t.Errorf("the collector has %s", got)
 	}
 	c.set(status(http.StatusForbidden))
-	if err := logs.Send(t.Context(), "3", record("3")); err == nil || !strings.Contains(err.Error(), "403") || !strings.Contains(err.Error(), token+" must have one line") {
+	if err := logs.Send(t.Context(), "3", record("3")); err == nil || !strings.Contains(err.Error(), "403") || !strings.Contains(err.Error(), token+" must have the token alone") {
 		t.Errorf("got %v, want the status and the file", err)
 	}
 }
@@ -119,11 +119,11 @@ func TestAFileThatIsWrongFailsTheStart(t *testing.T) {
 		return filepath.Join(dir, name)
 	}
 	for want, endpoint := range map[string]otlp.Endpoint{
-		"Endpoint.TokenFile: open /none":                     {TokenFile: "/none"},
-		"Endpoint.TokenFile: " + dir + "/two must have one":  {TokenFile: path("two", "a\nb")},
-		"Endpoint.CAFile: " + dir + "/ca has no certificate": {CAFile: path("ca", "x")},
-		"Endpoint.CertFile " + dir + "/cert and KeyFile":     {CertFile: path("cert", "x"), KeyFile: path("key", "x")},
-		"is larger than 1048576 bytes":                       {CAFile: path("large", strings.Repeat("x", 1<<20+1))},
+		"Endpoint: open /none":                        {TokenFile: "/none"},
+		"Endpoint: " + dir + "/two must have the":     {TokenFile: path("two", "a\nb")},
+		"Endpoint: " + dir + "/ca has no certificate": {CAFile: path("ca", "x")},
+		"Endpoint: the certificate " + dir + "/cert":  {CertFile: path("cert", "x"), KeyFile: path("key", "x")},
+		"more than 1048576 bytes":                     {CAFile: path("large", strings.Repeat("x", 1<<20+1))},
 	} {
 		endpoint.URL = "https://127.0.0.1:1"
 		mgr, _, _ := host(t)

@@ -7,29 +7,25 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/url"
-	"os"
 	"strings"
-	"sync"
 	"time"
 
 	kjson "sigs.k8s.io/json"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/remote"
 )
 
-// Limits of what a check sends, and of a file.
+// Limits of what a check sends.
 const (
 	MaxAnswer  = 64 << 10
 	MaxMessage = 1024
-	maxFile    = 64 << 10
 )
 
 // Question is what a check is asked about a request.
@@ -106,101 +102,37 @@ type Endpoint struct {
 	Connections int
 }
 
-// Client asks a check. The files are read before each question, because who renews a
-// credential tells nobody.
+// Client asks a check.
 type Client struct {
 	endpoint Endpoint
-
-	mu     sync.Mutex
-	client *http.Client
-	ca     []byte // what the client's roots were made of
+	remote   *remote.Client
 }
 
 // NewClient returns a client.
-func NewClient(endpoint Endpoint) *Client { return &Client{endpoint: endpoint} }
+func NewClient(endpoint Endpoint) *Client {
+	return &Client{endpoint, remote.New(remote.Options{
+		TokenFile: endpoint.TokenFile, CAFile: endpoint.CAFile, CA: endpoint.CABundle,
+		Client: http.Client{Transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true,
+			MaxConnsPerHost: endpoint.Connections, MaxIdleConnsPerHost: endpoint.Connections,
+			IdleConnTimeout: 30 * time.Second, MaxResponseHeaderBytes: MaxAnswer,
+		}},
+	})}
+}
 
 // Ready returns an error if a file cannot be read.
 func (c *Client) Ready() error {
-	_, _, err := c.connect()
+	_, err := c.remote.Connect()
 	return err
 }
 
 // Close closes the connections that are idle.
-func (c *Client) Close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.client != nil {
-		c.client.CloseIdleConnections()
-	}
-}
-
-// connect returns the client for the authorities and the token as they are now.
-func (c *Client) connect() (*http.Client, string, error) {
-	token, ca := "", c.endpoint.CABundle
-	if c.endpoint.TokenFile != "" {
-		text, err := readFile("tokenFile", c.endpoint.TokenFile)
-		token = strings.TrimSpace(string(text))
-		switch {
-		case err != nil:
-			return nil, "", err
-		case token == "" || strings.ContainsAny(token, "\r\n"):
-			return nil, "", fmt.Errorf("tokenFile %s must have the token alone, on one line", c.endpoint.TokenFile)
-		}
-	}
-	if c.endpoint.CAFile != "" {
-		var err error
-		if ca, err = readFile("caFile", c.endpoint.CAFile); err != nil {
-			return nil, "", err
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.client != nil && bytes.Equal(ca, c.ca) {
-		return c.client, token, nil
-	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != nil {
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(ca) {
-			return nil, "", errors.New("caFile and caBundle: there is no certificate in PEM")
-		}
-	}
-	if c.client != nil {
-		c.client.CloseIdleConnections()
-	}
-	c.ca, c.client = ca, &http.Client{
-		// A redirect would take the question and the credential to somebody else, whom the
-		// operator did not name.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{
-			Proxy: http.ProxyFromEnvironment, TLSClientConfig: config, ForceAttemptHTTP2: true,
-			MaxConnsPerHost: c.endpoint.Connections, MaxIdleConnsPerHost: c.endpoint.Connections,
-			IdleConnTimeout: 30 * time.Second, MaxResponseHeaderBytes: MaxAnswer,
-		},
-	}
-	return c.client, token, nil
-}
-
-func readFile(field, name string) ([]byte, error) {
-	file, err := os.Open(name) //nolint:gosec // the operator names it
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", field, err)
-	}
-	defer func() { _ = file.Close() }()
-	text, err := io.ReadAll(io.LimitReader(file, maxFile+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("%s: %w", field, err)
-	case len(text) > maxFile:
-		return nil, fmt.Errorf("%s: %s has more than %d bytes", field, name, maxFile)
-	}
-	return text, nil
-}
+func (c *Client) Close() { c.remote.Close() }
 
 // Ask returns the answer, or a *Failure.
 func (c *Client) Ask(ctx context.Context, q Question) (Answer, error) {
-	client, token, err := c.connect()
-	if err != nil {
+	connection, err := c.remote.Connect()
+	if err != nil { // what was read before decides nothing any more
 		return Answer{}, &Failure{Unready, err}
 	}
 	body, err := json.Marshal(q)
@@ -215,10 +147,7 @@ func (c *Client) Ask(ctx context.Context, q Question) (Answer, error) {
 	}
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Accept", "application/json")
-	if token != "" {
-		request.Header.Set("Authorization", "Bearer "+token)
-	}
-	response, err := client.Do(request)
+	response, err := connection.Do(request)
 	if err != nil {
 		return Answer{}, c.unreachable(err)
 	}
@@ -240,12 +169,8 @@ func (c *Client) Ask(ctx context.Context, q Question) (Answer, error) {
 	return parse(text)
 }
 
-// unreachable says why there was no answer, without the URL: the path or the query may
-// hold a credential, and those who read a request need not know.
+// unreachable says why there was no answer.
 func (c *Client) unreachable(err error) *Failure {
-	if inner, ok := errors.AsType[*url.Error](err); ok {
-		err = inner.Err
-	}
 	var waited net.Error
 	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &waited) && waited.Timeout() {
 		return failure(Timeout, "it has not answered within %s", c.endpoint.Timeout)

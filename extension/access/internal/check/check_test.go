@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/remote"
 )
 
 // server answers like a check, and returns a client that trusts it.
@@ -168,7 +169,7 @@ func TestTheTokenAndTheAuthoritiesAreReadAgain(t *testing.T) {
 		_, err := c.Ask(context.WithoutCancel(t.Context()), Question{Name: "a", Requester: v1alpha1.Requester{Username: "alice"}})
 		return err
 	}
-	if err := c.Ready(); err == nil || !strings.Contains(err.Error(), "tokenFile") {
+	if err := c.Ready(); err == nil || !strings.Contains(err.Error(), token) {
 		t.Errorf("without the file it is ready: %v", err)
 	}
 	write(token, "one\n")
@@ -188,7 +189,7 @@ func TestTheTokenAndTheAuthoritiesAreReadAgain(t *testing.T) {
 	if err := ask(); err == nil || !strings.Contains(err.Error(), "on one line") {
 		t.Errorf("with two lines: %v", err)
 	}
-	write(token, strings.Repeat("a", maxFile+1))
+	write(token, strings.Repeat("a", remote.MaxFile+1))
 	if err := ask(); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("with a large file: %v", err)
 	}
