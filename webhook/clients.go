@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -41,9 +42,9 @@ type ClientsOptions struct {
 	Logger *zap.Logger
 }
 
-// Clients decide by their certificates who may connect to a [Server]. A handshake reads
-// the file again if that was last done ten seconds ago. If it does not load, the last
-// certificates stay in use, and each failure is logged.
+// Clients decide by their certificates who may connect to a [Server], and send requests by a
+// connection that is open. Both read the file again if that was last done ten seconds ago. If
+// it does not load, the last certificates stay in use, and each failure is logged.
 type Clients struct {
 	options ClientsOptions
 	log     *zap.Logger
@@ -119,10 +120,15 @@ func (c *Clients) roots() *x509.CertPool {
 
 // verify is the VerifyConnection of a server. It decides about resumed sessions, too.
 func (c *Clients) verify(state tls.ConnectionState) error {
-	err := c.check(state.PeerCertificates)
+	_, _, err := c.check(state.PeerCertificates)
 	if err == nil {
 		return nil
 	}
+	return c.refuse(err)
+}
+
+// refuse counts and logs a refusal, and returns its reason.
+func (c *Clients) refuse(err error) error {
 	// Certificates of strangers can have long names.
 	text := err.Error()
 	if len(text) > maxRefusal {
@@ -133,23 +139,70 @@ func (c *Clients) verify(state tls.ConnectionState) error {
 	return errors.New(text)
 }
 
-func (c *Clients) check(chain []*x509.Certificate) error {
+// around lets a request through only while the certificate of its connection still verifies:
+// an API server keeps connections open for as long as it has requests, and meanwhile the
+// certificate may end, or its CA leave the file.
+func (c *Clients) around(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := c.stillMay(connectionFrom(r.Context()), r.TLS); err != nil {
+			w.Header().Set("Connection", "close") // the next one begins with a handshake
+			http.Error(w, "the client certificate: "+c.refuse(err).Error(), http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// stillMay verifies the certificate of a connection again if that could have changed.
+func (c *Clients) stillMay(of *connection, state *tls.ConnectionState) error {
+	if last := of.verified.Load(); last != nil && last.by == c.roots() && !c.options.Clock.Now().After(last.until) {
+		return nil
+	}
+	by, until, err := c.check(state.PeerCertificates)
+	if err == nil {
+		of.verified.Store(&verified{by, until})
+	}
+	return err
+}
+
+// verified says by which roots a certificate was verified, and until when that holds.
+type verified struct {
+	by    *x509.CertPool
+	until time.Time
+}
+
+// check returns the roots by which the certificate verifies, and until when it does.
+func (c *Clients) check(chain []*x509.Certificate) (by *x509.CertPool, until time.Time, err error) {
 	if len(chain) == 0 {
-		return errors.New("it has no client certificate: configure the API server to present one (--admission-control-config-file)")
+		return nil, until, errors.New("it has no client certificate: configure the API server to present one (--admission-control-config-file)")
 	}
 	leaf, intermediates := chain[0], x509.NewCertPool()
 	for _, certificate := range chain[1:] {
 		intermediates.AddCert(certificate)
 	}
-	if _, err := leaf.Verify(x509.VerifyOptions{
-		Roots: c.roots(), Intermediates: intermediates, CurrentTime: c.options.Clock.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}); err != nil {
-		return fmt.Errorf("the certificate of %q: %w", leaf.Subject.CommonName, err)
+	by = c.roots()
+	chains, err := leaf.Verify(x509.VerifyOptions{
+		Roots: by, Intermediates: intermediates, CurrentTime: c.options.Clock.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	switch {
+	case err != nil:
+		return nil, until, fmt.Errorf("the certificate of %q: %w", leaf.Subject.CommonName, err)
+	case !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth): // Verify also takes one for any use, or for none
+		return nil, until, fmt.Errorf("the certificate of %q does not name the extended key usage clientAuth", leaf.Subject.CommonName)
+	case !c.named(leaf):
+		return nil, until, fmt.Errorf("the certificate is of %q, and only %s may connect", leaf.Subject.CommonName, strings.Join(c.options.Names, ", "))
 	}
+	for i, certificate := range chains[0] {
+		if i == 0 || certificate.NotAfter.Before(until) {
+			until = certificate.NotAfter
+		}
+	}
+	return by, until, nil
+}
+
+// named reports whether a certificate is of a client that may connect.
+func (c *Clients) named(leaf *x509.Certificate) bool {
 	names := c.options.Names
-	if len(names) == 0 || slices.Contains(names, leaf.Subject.CommonName) ||
-		slices.ContainsFunc(leaf.DNSNames, func(name string) bool { return slices.Contains(names, name) }) {
-		return nil
-	}
-	return fmt.Errorf("the certificate is of %q, and only %s may connect", leaf.Subject.CommonName, strings.Join(names, ", "))
+	return len(names) == 0 || slices.Contains(names, leaf.Subject.CommonName) ||
+		slices.ContainsFunc(leaf.DNSNames, func(name string) bool { return slices.Contains(names, name) })
 }

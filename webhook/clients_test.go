@@ -64,12 +64,6 @@ func TestOnlyClientsWithACertificateOfTheCAAndANamedOneMayConnect(t *testing.T) 
 	ca, other := testkit.NewClientCA(t), testkit.NewClientCA(t)
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	ca.Write(t, file)
-	core, logs := observer.New(zap.InfoLevel)
-	clients, err := webhook.NewClients(webhook.ClientsOptions{CAFile: file, Names: []string{"kube-apiserver", "api.example.com"}, Logger: zap.New(core)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := serveGuarded(t, webhook.ServerOptions{Clients: clients})
 	for name, test := range map[string]struct {
 		certificate *tls.Certificate
 		refusal     string
@@ -80,11 +74,17 @@ func TestOnlyClientsWithACertificateOfTheCAAndANamedOneMayConnect(t *testing.T) 
 		"another client of the CA":      {ca.Issue(t, "mallory", x509.ExtKeyUsageClientAuth), `"mallory", and only kube-apiserver, api.example.com may connect`},
 		"one with a very long name":     {ca.Issue(t, strings.Repeat("m", 5000), x509.ExtKeyUsageClientAuth), "mmm..."},
 		"a server with that name":       {ca.Issue(t, "kube-apiserver", x509.ExtKeyUsageServerAuth), "incompatible key usage"},
+		"that name, for any use":        {ca.Issue(t, "kube-apiserver", x509.ExtKeyUsageAny), "does not name the extended key usage clientAuth"},
 		"that name, signed by somebody": {other.Issue(t, "kube-apiserver", x509.ExtKeyUsageClientAuth), "unknown authority"},
 	} {
 		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
-			logs.TakeAll()
-			_, err := server.ask(t, &tls.Config{MinVersion: version, MaxVersion: version, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			core, logs := observer.New(zap.InfoLevel)
+			clients, err := webhook.NewClients(webhook.ClientsOptions{CAFile: file, Names: []string{"kube-apiserver", "api.example.com"}, Logger: zap.New(core)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := serveGuarded(t, webhook.ServerOptions{Clients: clients})
+			_, err = server.ask(t, &tls.Config{MinVersion: version, MaxVersion: version, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 				if test.certificate == nil {
 					return &tls.Certificate{}, nil
 				}
@@ -147,6 +147,52 @@ func TestTheCAOfClientsIsReadAgainAndDecidesAboutResumedSessionsToo(t *testing.T
 	}
 	if _, err := server.ask(t, asOld); err == nil {
 		t.Error("a session of the old CA is resumed")
+	}
+}
+
+// keeps returns a client that keeps its connection.
+func (g guarded) keeps(t *testing.T, certificate *tls.Certificate) *http.Client {
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: g.roots, Certificates: []tls.Certificate{*certificate}}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// A handshake of these clients would fail, so an answer means that it came by the open connection.
+func TestAnOpenConnectionEndsWithItsCertificateAndWithTheCA(t *testing.T) {
+	for name, change := range map[string]func(file string, clock *clocktesting.FakePassiveClock){
+		"the CA is replaced": func(file string, clock *clocktesting.FakePassiveClock) {
+			testkit.NewClientCA(t).Write(t, file)
+			clock.SetTime(clock.Now().Add(11 * time.Second))
+		},
+		"the certificate ends": func(_ string, clock *clocktesting.FakePassiveClock) { clock.SetTime(clock.Now().Add(61 * time.Minute)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ca, file := testkit.NewClientCA(t), filepath.Join(t.TempDir(), "ca.crt")
+			ca.Write(t, file)
+			clock := clocktesting.NewFakePassiveClock(time.Now())
+			core, logs := observer.New(zap.InfoLevel)
+			clients, err := webhook.NewClients(webhook.ClientsOptions{CAFile: file, Clock: clock, Logger: zap.New(core)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := serveGuarded(t, webhook.ServerOptions{Clients: clients})
+			client := server.keeps(t, ca.Issue(t, "kube-apiserver", x509.ExtKeyUsageClientAuth))
+			for range 2 {
+				if got, err := get(t, client, server.url); err != nil || strings.Contains(got, "certificate") {
+					t.Fatalf("%q, %v", got, err)
+				}
+			}
+			change(file, clock)
+			if got, err := get(t, client, server.url); err != nil || !strings.Contains(got, "the client certificate: ") {
+				t.Errorf("the open connection got %q, %v", got, err)
+			}
+			if logs.FilterMessage("a client was refused").Len() != 1 {
+				t.Errorf("the log says %v", logs.All())
+			}
+			if got, err := get(t, client, server.url); err == nil {
+				t.Errorf("it stayed open: %q", got)
+			}
+		})
 	}
 }
 

@@ -67,6 +67,8 @@ type connection struct {
 	answering int
 	// awaited is true while the server waits for what the client sends.
 	awaited atomic.Bool
+	// verified is what Clients found out about its certificate, nil for nothing.
+	verified atomic.Pointer[verified]
 	// closed is true when it does not count any more, ended when it is not served any
 	// more.
 	closed, ended bool

@@ -70,7 +70,7 @@ var (
 	})
 	clientsRefused = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "admitkit_webhook_clients_refused_total",
-		Help: "Handshakes with clients whose certificate is missing or does not verify.",
+		Help: "Handshakes with clients whose certificate is missing or does not verify, and requests by a connection whose certificate does not verify any more.",
 	})
 
 	latencies = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}

@@ -251,6 +251,10 @@ func (s *Server) httpServer(ctx, requests context.Context, listener *connections
 	if err != nil {
 		return nil, err
 	}
+	handler := http.Handler(s.mux)
+	if s.options.Clients != nil {
+		handler = s.options.Clients.around(handler)
+	}
 	return &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if ctx.Err() != nil { // it drains
@@ -259,7 +263,7 @@ func (s *Server) httpServer(ctx, requests context.Context, listener *connections
 				// can meet the second, which API servers do not repeat.
 				w.Header().Set("Connection", "close")
 			}
-			s.mux.ServeHTTP(w, r)
+			handler.ServeHTTP(w, r)
 		}),
 		TLSConfig:         s.tlsConfig(),
 		ReadHeaderTimeout: readHeaderTimeout,
