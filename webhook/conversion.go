@@ -176,9 +176,9 @@ func parseConversion(body []byte) (*conversionRequest, error) {
 	err := e.object(reviewFields, func(field string) error {
 		switch {
 		case field == "kind":
-			return readString(e, &review.Kind)
+			return readShort(e, &review.Kind)
 		case field == "apiVersion":
-			return readString(e, &review.APIVersion)
+			return readShort(e, &review.APIVersion)
 		case e.Peek() == 'n':
 			return e.Skip()
 		}
@@ -189,7 +189,7 @@ func parseConversion(body []byte) (*conversionRequest, error) {
 		err = e.End()
 	}
 	switch {
-	case errors.Is(err, errTooManyObjects) || errors.Is(err, wire.ErrTooDeep):
+	case errors.Is(err, errTooManyObjects) || errors.Is(err, errTooLong) || errors.Is(err, wire.ErrTooDeep):
 		return nil, badRequest(http.StatusRequestEntityTooLarge, "decoding the ConversionReview: %w", err)
 	case err != nil:
 		return nil, badRequest(http.StatusBadRequest, "decoding the ConversionReview: %w", err)
@@ -208,9 +208,9 @@ func (r *conversionRequest) read(e *envelope) error {
 	return e.object(conversionFields, func(field string) error {
 		switch field {
 		case "uid":
-			return readString(e, &r.uid)
+			return readShort(e, &r.uid)
 		case "desiredAPIVersion":
-			return readString(e, &r.desired)
+			return readShort(e, &r.desired)
 		}
 		item, err := e.Open(']')
 		for ; item && err == nil; item, err = e.More(']') {
@@ -225,6 +225,29 @@ func (r *conversionRequest) read(e *envelope) error {
 		}
 		return err
 	})
+}
+
+// maxShort bounds the strings of a review besides its objects. They are copied before
+// anything is known of what the review takes; API servers write less than 400 bytes.
+const maxShort = 1 << 10
+
+var errTooLong = fmt.Errorf("the string has more than %d bytes (limit)", maxShort)
+
+// readShort is readString for what is short.
+func readShort(e *envelope, into *string) error {
+	if e.Peek() != '"' {
+		return readString(e, into)
+	}
+	value, err := e.Quoted()
+	if err != nil {
+		return err
+	}
+	if value.Size() > maxShort {
+		return errTooLong
+	}
+	content, err := e.Content(value)
+	*into = e.keep(content)
+	return err
 }
 
 // conversionCost estimates what a review occupies. An object is decoded into the type of

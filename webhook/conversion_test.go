@@ -213,6 +213,9 @@ func TestWhatIsNoConversionReviewIsRefused(t *testing.T) {
 		"too many objects":  {conversionOf("example.com/v2", strings.Repeat("1,", MaxConvertedObjects)+"1"), "more than 10000 objects", http.StatusRequestEntityTooLarge},
 		"too large a body":  {conversionOf("example.com/v2", strings.Repeat(" ", 2<<20)+door), "larger than 1048576 bytes, see MaxBodyBytes", http.StatusRequestEntityTooLarge},
 		"too deep a object": {conversionOf("example.com/v2", nested(20_000)), "decoding the ConversionReview", http.StatusRequestEntityTooLarge},
+		"a long kind":       {strings.Replace(conversionOf("example.com/v2", door), "ConversionReview", strings.Repeat("C", 2000), 1), "kind: the string has more than 1024 bytes (limit)", http.StatusRequestEntityTooLarge},
+		"a long version":    {conversionOf(strings.Repeat("v", 2000), door), "desiredAPIVersion: the string has more than 1024 bytes (limit)", http.StatusRequestEntityTooLarge},
+		"a long UID":        {strings.Replace(conversionOf("example.com/v2", door), `"u"`, `"`+strings.Repeat("u", 2000)+`"`, 1), "uid: the string has more than 1024 bytes (limit)", http.StatusRequestEntityTooLarge},
 		"too costly":        {conversionOf("example.com/v2", `{"apiVersion":"example.com/v1","kind":"Door","x":[`+strings.Repeat("{},", 100_000)+`{}]}`), "see MaxMemoryBytes", http.StatusRequestEntityTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -272,6 +272,9 @@ type Quoted struct {
 	escaped bool
 }
 
+// Size returns the bytes of the string as it is written, with quotes and escapes.
+func (q Quoted) Size() int { return len(q.text) }
+
 // Content returns the string without its quotes and escapes. Without escapes it is
 // a part of the text; otherwise it is a buffer, which the next call overwrites.
 func (s *Scanner) Content(q Quoted) ([]byte, error) {
