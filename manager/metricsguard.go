@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -75,14 +76,71 @@ func (m *Manager) metricsCertificate() func(*tls.ClientHelloInfo) (*tls.Certific
 // metrics, as controller-runtime's package filters does. That package needs k8s.io/apiserver,
 // with gRPC and OpenTelemetry, which every program of a library's user would have to link.
 type metricsGuard struct {
-	tokens *authenticationv1client.AuthenticationV1Client
-	access *authorizationv1client.AuthorizationV1Client
+	// strangers asks about tokens that were not good before, and renewals about those that
+	// were: whoever makes up tokens must not hold up the monitoring.
+	strangers, renewals *asker
+	// turns are of the addresses of strangers, each of which has one question at a time.
+	turns  turns
 	failed func(error)
 	clock  clock.PassiveClock
-	// asking is held while the API server is asked.
-	asking chan struct{}
 	// known has the verdict about a token, by its hash.
 	known *lru.Cache
+}
+
+// asker asks the API server, with limits of its own.
+type asker struct {
+	tokens *authenticationv1client.AuthenticationV1Client
+	access *authorizationv1client.AuthorizationV1Client
+	// asking is held while the API server is asked.
+	asking chan struct{}
+}
+
+func newAsker(config *rest.Config) (*asker, error) {
+	own := rest.CopyConfig(config)
+	own.QPS, own.Burst, own.RateLimiter = asksPerSecond, 2*asksPerSecond, nil
+	a := &asker{asking: make(chan struct{}, askingAtOnce)}
+	var errs [2]error
+	a.tokens, errs[0] = authenticationv1client.NewForConfig(own)
+	a.access, errs[1] = authorizationv1client.NewForConfig(own)
+	return a, errors.Join(errs[:]...)
+}
+
+// turns lets one at a time ask for an address. Without them, one that sends many made-up
+// tokens would be before everybody else in the line for the API server.
+type turns struct {
+	mu sync.Mutex
+	of map[string]*turn
+}
+
+type turn struct {
+	taken chan struct{}
+	users int // who has it or waits for it
+}
+
+// take waits for the turn of an address. done ends it.
+func (t *turns) take(ctx context.Context, address string) (done func(), err error) {
+	t.mu.Lock()
+	own := t.of[address]
+	if own == nil {
+		own = &turn{taken: make(chan struct{}, 1)}
+		t.of[address] = own
+	}
+	own.users++
+	t.mu.Unlock()
+	leave := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if own.users--; own.users == 0 {
+			delete(t.of, address)
+		}
+	}
+	select {
+	case own.taken <- struct{}{}:
+		return func() { <-own.taken; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
 }
 
 // verdict is an HTTP status that holds for a while.
@@ -91,8 +149,9 @@ type verdict struct {
 	until time.Time
 }
 
-// Whoever reaches the port can make up tokens. So the questions have a limit of their own,
-// and what is known about a token is kept for a while.
+// Whoever reaches the port can make up tokens. So the questions have limits of their own,
+// and what is known about a token is kept for a while; that it was good, until a thousand
+// others have come since it was last sent.
 const (
 	askingAtOnce  = 4
 	asksPerSecond = 5
@@ -104,12 +163,10 @@ const (
 )
 
 func newMetricsGuard(config *rest.Config, failed func(error)) (*metricsGuard, error) {
-	own := rest.CopyConfig(config)
-	own.QPS, own.Burst, own.RateLimiter = asksPerSecond, 2*asksPerSecond, nil
-	g := &metricsGuard{failed: failed, clock: clock.RealClock{}, asking: make(chan struct{}, askingAtOnce), known: lru.New(knownTokens)}
+	g := &metricsGuard{turns: turns{of: map[string]*turn{}}, failed: failed, clock: clock.RealClock{}, known: lru.New(knownTokens)}
 	var errs [2]error
-	g.tokens, errs[0] = authenticationv1client.NewForConfig(own)
-	g.access, errs[1] = authorizationv1client.NewForConfig(own)
+	g.strangers, errs[0] = newAsker(config)
+	g.renewals, errs[1] = newAsker(config)
 	return g, errors.Join(errs[:]...)
 }
 
@@ -139,18 +196,27 @@ func (g *metricsGuard) judge(r *http.Request) (code int, err error) {
 	}
 	// The hash, so that no token stays in memory.
 	key := sha256.Sum256([]byte(r.Method + " " + r.URL.Path + " " + token))
-	if known, ok := g.known.Get(key); ok && g.clock.Now().Before(known.(verdict).until) {
-		return known.(verdict).code, nil
+	last, known := verdict{}, false
+	if found, ok := g.known.Get(key); ok {
+		last, known = found.(verdict)
+	}
+	if known && g.clock.Now().Before(last.until) {
+		return last.code, nil
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
 	defer cancel()
-	select {
-	case g.asking <- struct{}{}:
-		defer func() { <-g.asking }()
-	case <-ctx.Done():
-		return 0, ctx.Err()
+	asker := g.strangers
+	if known && last.code == http.StatusOK {
+		asker = g.renewals
+	} else {
+		address, _, _ := net.SplitHostPort(r.RemoteAddr) // net/http sets it so
+		done, err := g.turns.take(ctx, address)
+		if err != nil {
+			return 0, err
+		}
+		defer done()
 	}
-	code, err = g.ask(ctx, token, strings.ToLower(r.Method), r.URL.Path)
+	code, err = asker.ask(ctx, token, strings.ToLower(r.Method), r.URL.Path)
 	if err != nil {
 		return 0, err
 	}
@@ -162,8 +228,14 @@ func (g *metricsGuard) judge(r *http.Request) (code int, err error) {
 	return code, nil
 }
 
-func (g *metricsGuard) ask(ctx context.Context, token, verb, path string) (code int, err error) {
-	review, err := g.tokens.TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+func (a *asker) ask(ctx context.Context, token, verb, path string) (code int, err error) {
+	select {
+	case a.asking <- struct{}{}:
+		defer func() { <-a.asking }()
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	review, err := a.tokens.TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	if err != nil {
 		return 0, fmt.Errorf("TokenReview: %w", err)
 	}
@@ -175,7 +247,7 @@ func (g *metricsGuard) ask(ctx context.Context, token, verb, path string) (code 
 	for name, values := range user.Extra {
 		extra[name] = authorizationv1.ExtraValue(values)
 	}
-	access, err := g.access.SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+	access, err := a.access.SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
 		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Verb: verb, Path: path},
 	}}, metav1.CreateOptions{})

@@ -19,6 +19,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/freeport"
@@ -165,31 +167,65 @@ func TestMadeUpTokensKeepNobodyFromTheMetrics(t *testing.T) {
 		}
 	}))
 	t.Cleanup(api.Close)
-	guarded, err := manager.GuardMetrics(&rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	get := func(token string) int {
-		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
-		request.Header.Set("Authorization", "Bearer "+token)
-		answer := httptest.NewRecorder()
-		guarded.ServeHTTP(answer, request)
-		return answer.Code
-	}
-	if code := get("good"); code != http.StatusOK {
+	now := clocktesting.NewFakePassiveClock(time.Now())
+	get := guardedMetrics(t, &rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, now)
+	if code := get("192.0.2.100", "good"); code != http.StatusOK {
 		t.Fatalf("got %d", code)
 	}
 	var wait sync.WaitGroup
 	for i := range 20 {
-		wait.Go(func() { get(fmt.Sprint("made-up-", i)) })
+		wait.Go(func() { get(fmt.Sprint("192.0.2.", i%5), fmt.Sprint("made-up-", i)) })
 	}
 	testkit.Within(t, time.Minute, "the API server is asked", func(context.Context) bool { return asked.Load() == 4 })
-	if code := get("good"); code != http.StatusOK {
+	if code := get("192.0.2.100", "good"); code != http.StatusOK {
 		t.Errorf("who was known got %d while others wait", code)
+	}
+	now.SetTime(now.Now().Add(2 * time.Minute))
+	if code := get("192.0.2.100", "good"); code != http.StatusOK {
+		t.Errorf("who was known long ago got %d while others wait", code)
 	}
 	close(release)
 	wait.Wait()
 	if most.Load() > 4 {
 		t.Errorf("the API server was asked %d times at once", most.Load())
 	}
+}
+
+// guardedMetrics returns what gets metrics from an address with a token.
+func guardedMetrics(t *testing.T, config *rest.Config, now clock.PassiveClock) func(address, token string) int {
+	t.Helper()
+	guarded, err := manager.GuardMetrics(config, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(address, token string) int {
+		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
+		request.Header.Set("Authorization", "Bearer "+token)
+		request.RemoteAddr = address + ":1234"
+		answer := httptest.NewRecorder()
+		guarded.ServeHTTP(answer, request)
+		return answer.Code
+	}
+}
+
+// Each made-up token is a question to the API server, of which there are only so many a second.
+func TestAFloodOfMadeUpTokensDoesNotDelayANewScraper(t *testing.T) {
+	token := scraper(t, newNamespace(t), "prometheus", true)
+	get := guardedMetrics(t, cluster.Config(), clock.RealClock{})
+	ctx, stop := context.WithCancel(t.Context())
+	var flood sync.WaitGroup
+	var sent atomic.Int64
+	for range 100 {
+		flood.Go(func() {
+			for ctx.Err() == nil {
+				get("192.0.2.1", fmt.Sprint("made-up-", sent.Add(1)))
+			}
+		})
+	}
+	testkit.Within(t, time.Minute, "the flood is there", func(context.Context) bool { return sent.Load() > 110 })
+	if code := get("192.0.2.100", token); code != http.StatusOK {
+		t.Errorf("the scraper got %d after %d made-up tokens", code, sent.Load())
+	}
+	stop()
+	flood.Wait()
 }
