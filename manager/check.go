@@ -15,11 +15,13 @@ import (
 const checkInterval = time.Second
 
 // CheckRegistered returns an error unless the API server calls the webhooks of this
-// installation: both webhook configurations are what these extensions and options make,
+// installation: both webhook configurations, and the conversion stanzas of the
+// CustomResourceDefinitions that it converts, are what these extensions and options make,
 // and a request through the API server comes back through a webhook. It tries again
 // until ctx ends. The request is a dry run that creates a ConfigMap in the manager's own
 // namespace. CheckRegistered needs the right to create one, and to get the
-// configurations, by name; it changes nothing.
+// configurations and CustomResourceDefinitions, by name; it changes nothing. It has no
+// object to convert, so of a program that only converts it compares the stanzas alone.
 func (m *Manager) CheckRegistered(ctx context.Context) error {
 	defer m.httpClient.CloseIdleConnections()
 	if err := m.checkRegistered(ctx); err != nil {
@@ -37,9 +39,9 @@ func (m *Manager) checkRegistered(ctx context.Context) error {
 		return err
 	}
 	switch {
-	case len(webhooks) == 0:
-		return errors.New("no extension answers admissions: there is nothing to check")
-	case !*m.options.Registration.Probe:
+	case !m.answers(webhooks):
+		return errors.New("no extension answers admissions or converts: there is nothing to check")
+	case len(webhooks) > 0 && !*m.options.Registration.Probe:
 		return errors.New("Registration.Probe: without a probe nothing tells whether the webhooks answer")
 	}
 	if err := errors.Join(m.options.callable(), m.options.hasPort()); err != nil {
@@ -47,6 +49,9 @@ func (m *Manager) checkRegistered(ctx context.Context) error {
 	}
 	r := m.registration(webhooks)
 	client, probe := m.clients.admissionregistration.RESTClient(), m.probe(r)
+	if len(webhooks) == 0 {
+		probe = func(context.Context) error { return nil }
+	}
 	var last error
 	err = wait.PollUntilContextCancel(ctx, checkInterval, true, func(ctx context.Context) (bool, error) {
 		found := errors.Join(r.Verify(ctx, client), probe(ctx))
@@ -62,8 +67,12 @@ func (m *Manager) checkRegistered(ctx context.Context) error {
 	if err != nil && last != nil {
 		return last
 	}
-	if err == nil {
-		m.options.Logger.Infow("the webhooks are registered, and answer", "webhooks", len(webhooks))
+	switch {
+	case err != nil:
+	case len(webhooks) == 0:
+		m.options.Logger.Infow("the conversions are registered; whether they answer, nothing was sent to find out", "conversions", len(m.parts.Converters))
+	default:
+		m.options.Logger.Infow("the webhooks are registered, and answer", "webhooks", len(webhooks), "conversions", len(m.parts.Converters))
 	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 
@@ -118,6 +119,13 @@ func TestACheckSaysWhatIsWrongAndThatTheWebhooksDoNotAnswer(t *testing.T) {
 	change(func(w *admissionregistrationv1.ValidatingWebhook) {
 		w.ClientConfig.CABundle = before.Webhooks[0].ClientConfig.CABundle
 	})
+	r.holds()
+
+	if _, err := client.ValidatingWebhookConfigurations().Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"admitkit.dev/owner":null}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.fails("is not as it should be: annotations: admitkit.dev/owner is missing", r.extensions...)
+	r.register()
 	r.holds()
 
 	r.fails("MutatingWebhookConfiguration "+name+" was registered by another version of this program, or with other flags", markExtension{"a"}, markExtension{"c"}, r.extensions[1])

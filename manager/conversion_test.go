@@ -372,6 +372,45 @@ func TestARegistrarWritesTheStanzaForServersThatMayNot(t *testing.T) {
 	}
 }
 
+func TestACheckOfAProgramThatOnlyConvertsComparesItsStanzas(t *testing.T) {
+	a, namespace := newAlarms(t), newNamespace(t)
+	options := manager.Options{Namespace: namespace, Port: freeport.For(t)}
+	check := func(limit time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		return newManager(t, options, a.converter()).CheckRegistered(ctx)
+	}
+	fails := func(want string) {
+		t.Helper()
+		var err error
+		for limit := time.Second; limit <= time.Minute; limit *= 4 { // on a machine that is busy, a short check finds out nothing
+			if err = check(limit); err == nil || strings.Contains(err.Error(), want) {
+				break
+			}
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	fails("CustomResourceDefinition " + a.crd() + " does not exist: apply it")
+	a.install()
+	fails("spec.conversion of CustomResourceDefinition " + a.crd() + " is not as it should be: conversion")
+	if err := newManager(t, options, a.converter()).RegisterExtensions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := check(time.Minute); err != nil {
+		t.Errorf("it fails: %v", err)
+	}
+	a.patch(`{"spec":{"conversion":{"webhook":{"clientConfig":{"url":"https://192.0.2.1/convert"}}}}}`)
+	fails("is not as it should be: target")
+	a.patch(`{"spec":{"conversion":{"webhook":{"clientConfig":{"caBundle":null}}}}}`)
+	fails("is not as it should be: target")
+	a.patch(`{"metadata":{"annotations":{"admitkit.dev/converter":"somebody/else"}}}`)
+	if err := check(time.Minute); err == nil || !strings.Contains(err.Error(), "another installation's") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestTwoConvertersOfOneKindAreRefused(t *testing.T) {
 	mgr := newManager(t, manager.Options{Namespace: "apps"}, newAlarms(t).converter())
 	a := &alarms{group: "x.example.com"}

@@ -174,11 +174,13 @@ func (s subcommands) check() *cobra.Command {
 	}, &cobra.Command{
 		Use:   "check",
 		Short: "Ask the API server whether the webhooks are registered, and answer",
-		Long: `Compare the webhook configurations with what this program would register with these
-flags, and send a request through the API server that has to come back through a webhook.
-The request is a dry run that creates a ConfigMap in --webhook-namespace; nothing is
-changed. It fails if that does not succeed within --timeout. Run it with the flags of the
-installation, as a user who may create ConfigMaps there and get the configurations.`,
+		Long: `Compare the webhook configurations, and the conversions in CustomResourceDefinitions,
+with what this program would register with these flags, and send a request through the
+API server that has to come back through a webhook. The request is a dry run that creates
+a ConfigMap in --webhook-namespace; nothing is changed. Of a program that only converts,
+the conversions are compared, and nothing is sent. It fails if that does not succeed
+within --timeout. Run it with the flags of the installation, as a user who may create
+ConfigMaps there, and get the configurations and CustomResourceDefinitions.`,
 	})
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to try")
 	return cmd

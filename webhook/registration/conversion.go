@@ -92,6 +92,11 @@ func (c *Conversions) Names() []string {
 	return names
 }
 
+// of returns the conversion of a CustomResourceDefinition.
+func (c *Conversions) of(crd string) Conversion {
+	return c.all[slices.IndexFunc(c.all, func(of Conversion) bool { return of.CRD == crd })]
+}
+
 // Applied returns a channel that is closed when each stanza has been as it should be.
 func (c *Conversions) Applied() <-chan struct{} {
 	if c == nil {

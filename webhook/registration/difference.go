@@ -3,6 +3,7 @@ package registration
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -52,29 +53,36 @@ func (r *Registration) differences(live, desired *configuration) []cause {
 			causes = append(causes, cause{kind: "extra"})
 		}
 	}
-	if kind := metadataDifference(&live.ObjectMeta, &desired.ObjectMeta); kind != "" {
-		causes = append(causes, cause{kind: kind})
+	return append(causes, metadataDifferences(&live.ObjectMeta, &desired.ObjectMeta)...)
+}
+
+func metadataDifferences(live, desired *metav1.ObjectMeta) (causes []cause) {
+	if detail := mapsDiffer(live.Annotations, desired.Annotations); detail != "" {
+		causes = append(causes, cause{"annotations", detail})
+	}
+	if detail := mapsDiffer(live.Labels, desired.Labels); detail != "" {
+		causes = append(causes, cause{"labels", detail})
+	}
+	for _, owner := range desired.OwnerReferences {
+		if !slices.ContainsFunc(live.OwnerReferences, func(have metav1.OwnerReference) bool { return have.UID == owner.UID }) {
+			return append(causes, cause{"owner", fmt.Sprintf("%s %s is missing", owner.Kind, owner.Name)})
+		}
 	}
 	return causes
 }
 
-func metadataDifference(live, desired *metav1.ObjectMeta) string {
-	for key, value := range desired.Annotations {
-		if live.Annotations[key] != value {
-			return "annotations"
+// mapsDiffer says which of the desired entries are not there; "" for none.
+func mapsDiffer(live, desired map[string]string) string {
+	var details []string
+	for _, key := range slices.Sorted(maps.Keys(desired)) {
+		switch value, has := live[key]; {
+		case !has:
+			details = append(details, fmt.Sprintf("%s is missing", key))
+		case value != desired[key]:
+			details = append(details, fmt.Sprintf("%s is %.100q, and should be %.100q", key, value, desired[key]))
 		}
 	}
-	for key, value := range desired.Labels {
-		if live.Labels[key] != value {
-			return "labels"
-		}
-	}
-	for _, owner := range desired.OwnerReferences {
-		if !slices.ContainsFunc(live.OwnerReferences, func(have metav1.OwnerReference) bool { return have.UID == owner.UID }) {
-			return "owner"
-		}
-	}
-	return ""
+	return strings.Join(details, "; ")
 }
 
 func (r *Registration) entryDifferences(have, want *entry) []cause {

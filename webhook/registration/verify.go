@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/rest"
 )
 
-// Verify returns an error if either object is not what it should be, and writes nothing.
+// Verify returns an error if either object, or the conversion stanza of a
+// CustomResourceDefinition, is not what it should be, and writes nothing.
 // Unlike [Registration.Reconcile] it does not accept what a newer revision has
 // registered. It cannot tell which CA is right, but every entry must trust the same
 // one: [Registration.Probe] then finds out for all of them.
@@ -44,10 +46,44 @@ func (r *Registration) Verify(ctx context.Context, client rest.Interface) error 
 			}
 		}
 	}
+	for _, name := range r.Conversions.Names() {
+		bundle, err := expected.verifyConversion(ctx, client, name, r.ForeignBundle)
+		errs = append(errs, err)
+		if err == nil && !slices.ContainsFunc(bundles, func(known []byte) bool { return bytes.Equal(known, bundle) }) {
+			bundles = append(bundles, bundle)
+		}
+	}
 	if len(bundles) > 1 {
-		errs = append(errs, fmt.Errorf("the webhooks of %s do not all trust the same CA: their caBundles differ", r.Name))
+		errs = append(errs, fmt.Errorf("the webhooks and conversions of %s do not all trust the same CA: their caBundles differ", r.Name))
 	}
 	return errors.Join(errs...)
+}
+
+// verifyConversion compares the stanza of a CustomResourceDefinition, and returns its
+// caBundle.
+func (r *Registration) verifyConversion(ctx context.Context, client rest.Interface, name string, foreignBundle bool) (bundle []byte, err error) {
+	live, err := getCRD(ctx, client, name)
+	if err != nil {
+		return nil, err
+	}
+	if live == nil {
+		return nil, fmt.Errorf("CustomResourceDefinition %s does not exist: apply it", name)
+	}
+	if err := r.checkCRD(name, live); err != nil {
+		return nil, err
+	}
+	want := r.stanza(name, live, nil)
+	bundle = want.Webhook.ClientConfig.CABundle
+	switch what := r.stanzaDifference(live, want); {
+	case what != "":
+		return nil, fmt.Errorf("spec.conversion of CustomResourceDefinition %s is not as it should be: %s", name, what)
+	case len(bundle) == 0 && !foreignBundle:
+		return nil, fmt.Errorf("spec.conversion of CustomResourceDefinition %s has no caBundle", name)
+	}
+	if missing := r.Conversions.of(name).missing(live); len(missing) > 0 {
+		return nil, fmt.Errorf("CustomResourceDefinition %s has versions that the converter does not know, so requests for them fail: %s", name, strings.Join(missing, ", "))
+	}
+	return bundle, nil
 }
 
 // verify compares one object.
