@@ -36,7 +36,8 @@ whose hooks are web servers or policies in Rego: run "hooks reconcile" in the cl
 Each flag can also be set by an environment variable: --hooks-kinds by
 ADMITKIT_HOOKS_KINDS. The flag wins.
 
-Exit codes: 0 done; 1 failed; 2 a flag or an option is wrong.`
+Exit codes: 0 done; 1 failed, or an answer of a policy is wrong, or tests failed; 2 a flag,
+an option or a manifest is wrong, or something is missing.`
 	flags := p.cmd.PersistentFlags()
 	flags.StringSliceVar(&p.options.Kinds, "hooks-kinds", nil, "resources that hooks may be about, such as pods or rolebindings.rbac.authorization.k8s.io; repeatable (default: any that RBAC grants)")
 	flags.StringSliceVar(&p.options.Namespaces, "hooks-namespaces", nil, "namespaces from which Secrets and ConfigMaps are read that a controller refers to; repeatable (default none)")

@@ -2,10 +2,14 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/admitkit/admitkit/manager/command"
 )
 
 // execute runs the program, as a user does without a cluster.
@@ -34,22 +38,56 @@ func TestWhatIsNotTestedIsNoSuccess(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, args := range map[string][]string{
-		"no tests":                {"test", t.TempDir()},
-		"tests failed":            {"test", failing},
-		"is not a folder":         {"test", seed + "README.md"},
-		"no such file":            {"test", "/none"},
-		"neither v0 nor v1":       {"test", "--rego-version=v2", seed + "policy"},
-		"accepts at most 1 arg":   {"test", "a", "b"},
-		"name at least one file":  {"review"},
-		"is no time as":           {"review", "-f", "-", "--now=tonight"},
-		"nothing to review":       {"review", "-f", "-"},
-		"Workers: -1":             {"manifests", "--image=x", "--webhook-namespace=hooks", "--hooks-workers=-1"},
-		"without wildcards":       {"manifests", "--image=x", "--webhook-namespace=hooks", "--hooks-kinds=*"},
-		"unknown command \"start": {"start"},
+		"2 no tests":                {"test", t.TempDir()},
+		"1 tests failed":            {"test", failing},
+		"2 is not a folder":         {"test", seed + "README.md"},
+		"2 no such file":            {"test", "/none"},
+		"2 neither v0 nor v1":       {"test", "--rego-version=v2", seed + "policy"},
+		"2 accepts at most 1 arg":   {"test", "a", "b"},
+		"2 name at least one file":  {"review"},
+		"2 unknown flag":            {"review", "--file=a"},
+		"2 unknown command":         {"review", "a"},
+		"2 no such file or":         {"review", "-f", "/none"},
+		"2 is no time as":           {"review", "-f", "-", "--now=tonight"},
+		"2 nothing to review":       {"review", "-f", "-"},
+		"2 Workers: -1":             {"manifests", "--image=x", "--webhook-namespace=hooks", "--hooks-workers=-1"},
+		"2 without wildcards":       {"manifests", "--image=x", "--webhook-namespace=hooks", "--hooks-kinds=*"},
+		"2 unknown command \"start": {"start"},
 	} {
-		if output, err := execute(t, "", args...); err == nil || !strings.Contains(err.Error()+output, want) {
-			t.Errorf("%q: %v, want %q", args, err, want)
+		code, want, _ := strings.Cut(want, " ")
+		if output, err := execute(t, "", args...); err == nil || !strings.Contains(err.Error()+output, want) || strconv.Itoa(command.ExitCode(err)) != code {
+			t.Errorf("%q: %d %v, want %s %q", args, command.ExitCode(err), err, code, want)
 		}
+	}
+}
+
+func TestAReviewTellsWrongManifestsFromAWrongAnswer(t *testing.T) {
+	const controller = `
+apiVersion: metacontroller.k8s.io/v1alpha1
+kind: CompositeController
+metadata: {name: c}
+spec:
+  parentResource: {apiVersion: v1, resource: configmaps}
+  hooks: {sync: {%s}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: p, namespace: default}
+`
+	for want, hook := range map[string]string{
+		"2 wrong manifests: CompositeController c: spec.hooks.sync.rego is not set": `webhook: {url: "http://a"}`,
+		"2 wrong manifests: CompositeController c: inline:1":                        `rego: {inline: "package controller {"}`,
+		"2 the manifests do not have the ConfigMap":                                 `rego: {configMap: {name: a, namespace: b, key: c}}`,
+		"1 CompositeController c: ConfigMap default/p: children[0]":                 `rego: {inline: "package controller\n\nchildren := [{}]"}`,
+	} {
+		code, want, _ := strings.Cut(want, " ")
+		_, err := execute(t, fmt.Sprintf(controller, hook), "review", "-f", "-")
+		if err == nil || !strings.Contains(err.Error(), want) || strconv.Itoa(command.ExitCode(err)) != code {
+			t.Errorf("%s: %d %v, want %s %q", hook, command.ExitCode(err), err, code, want)
+		}
+	}
+	if _, err := execute(t, "kind: Pod", "review", "-f", "-"); command.ExitCode(err) != 2 {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension/hook/rego"
 	"github.com/admitkit/admitkit/extension/hook/review"
+	"github.com/admitkit/admitkit/manager/command"
 )
 
 // now is the clock of policies.
@@ -25,18 +26,22 @@ func newTest() *cobra.Command {
 		Short: "Run the tests of policies in Rego",
 		Long: `Run the rules that begin with test_ in the .rego files of a folder, by default this one,
 and of those below it. The policies have the builtins of a hook. No tests is a failure.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: func(cmd *cobra.Command, args []string) error { return command.Wrong(cobra.MaximumNArgs(1)(cmd, args)) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir := "."
 			if len(args) > 0 {
 				dir = args[0]
 			}
 			if info, err := os.Stat(dir); err != nil {
-				return err
+				return command.Wrong(err)
 			} else if !info.IsDir() {
-				return fmt.Errorf("%s is not a folder: name the one that has the policy and its tests", dir)
+				return command.Wrong(fmt.Errorf("%s is not a folder: name the one that has the policy and its tests", dir))
 			}
-			return rego.Test(cmd.Context(), cmd.OutOrStdout(), os.DirFS(dir), options)
+			err := rego.Test(cmd.Context(), cmd.OutOrStdout(), os.DirFS(dir), options)
+			if !errors.Is(err, rego.ErrTestsFailed) {
+				err = command.Wrong(err)
+			}
+			return err
 		},
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveFilterDirs
@@ -59,23 +64,26 @@ func newReview() *cobra.Command {
 		Long: `Read CompositeControllers whose hooks are policies, the ConfigMaps of these, parents and the
 children that exist already, and print as a diff what would become of the parents' status and
 children. Nothing is sent anywhere.`,
-		Args: cobra.NoArgs,
+		Args: func(cmd *cobra.Command, args []string) error { return command.Wrong(cobra.NoArgs(cmd, args)) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if at != "" {
 				var err error
 				if options.Now, err = time.Parse(time.RFC3339, at); err != nil {
-					return fmt.Errorf("--now: %q is no time as 2030-01-01T22:00:00Z", at)
+					return command.Wrong(fmt.Errorf("--now: %q is no time as 2030-01-01T22:00:00Z", at))
 				}
 			}
 			manifests, err := read(cmd.InOrStdin(), files)
 			if err != nil {
-				return err
+				return command.Wrong(err)
 			}
 			objects, err := review.Read(strings.NewReader(manifests))
-			if err != nil {
-				return err
+			if err == nil {
+				err = review.Run(cmd.Context(), cmd.OutOrStdout(), objects, options)
 			}
-			return review.Run(cmd.Context(), cmd.OutOrStdout(), objects, options)
+			if errors.Is(err, review.ErrManifests) || errors.Is(err, review.ErrNothing) {
+				err = command.Wrong(err)
+			}
+			return err
 		},
 	}
 	cmd.Flags().StringSliceVarP(&files, "filename", "f", nil, "file with manifests, - for the standard input; repeatable")

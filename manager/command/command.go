@@ -308,6 +308,15 @@ func (e *wrongError) Unwrap() error { return e.error }
 
 func wrong(err error) error { return &wrongError{err} }
 
+// Wrong returns the error of a subcommand of your own for a request that is wrong: a flag,
+// an argument or a manifest. [Main] exits with 2 for it.
+func Wrong(err error) error {
+	if err == nil {
+		return nil
+	}
+	return wrong(err)
+}
+
 func noArgs(cmd *cobra.Command, args []string) error {
 	if err := cobra.NoArgs(cmd, args); err != nil {
 		return wrong(err)

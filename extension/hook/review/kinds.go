@@ -25,17 +25,17 @@ func Read(from io.Reader) ([]*unstructured.Unstructured, error) {
 		err := decoder.Decode(&document)
 		switch {
 		case limited.N == 0:
-			return nil, fmt.Errorf("the manifests have more than %d bytes", MaxBytes)
+			return nil, fmt.Errorf("%w: more than %d bytes", ErrManifests, MaxBytes)
 		case errors.Is(err, io.EOF):
 			return objects, nil
 		case err != nil:
-			return nil, fmt.Errorf("document %d: %w", i, err)
+			return nil, fmt.Errorf("%w: document %d: %w", ErrManifests, i, err)
 		case len(document) == 0:
 			continue
 		}
 		object := &unstructured.Unstructured{Object: document}
 		if object.GetKind() == "" || object.GetAPIVersion() == "" {
-			return nil, fmt.Errorf("document %d has no apiVersion or no kind", i)
+			return nil, fmt.Errorf("%w: document %d has no apiVersion or no kind", ErrManifests, i)
 		}
 		if !object.IsList() {
 			objects = append(objects, object)
@@ -43,7 +43,7 @@ func Read(from io.Reader) ([]*unstructured.Unstructured, error) {
 		}
 		list, err := object.ToList()
 		if err != nil {
-			return nil, fmt.Errorf("document %d: %w", i, err)
+			return nil, fmt.Errorf("%w: document %d: %w", ErrManifests, i, err)
 		}
 		for j := range list.Items {
 			objects = append(objects, &list.Items[j])

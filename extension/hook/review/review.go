@@ -33,8 +33,13 @@ type Options struct {
 	Finalize bool
 }
 
-// ErrNothing means that there is nothing to review, which is no success.
-var ErrNothing = errors.New("nothing to review")
+// Errors of [Run] and [Read]. With any other one, a policy was asked and its answer is wrong.
+var (
+	// ErrNothing means that there is nothing to review, which is no success.
+	ErrNothing = errors.New("nothing to review")
+	// ErrManifests means that the manifests are wrong, or that something is missing in them.
+	ErrManifests = errors.New("wrong manifests")
+)
 
 // Run asks the hooks of all CompositeControllers among the objects about all of their parents among them.
 // The objects also have the policies' ConfigMaps, the children that exist already, and the
@@ -51,7 +56,7 @@ func Run(ctx context.Context, out io.Writer, objects []*unstructured.Unstructure
 		}
 		c, err := newController(object, objects, options)
 		if err != nil {
-			return fmt.Errorf("CompositeController %s: %w", object.GetName(), err)
+			return fmt.Errorf("%w: CompositeController %s: %w", ErrManifests, object.GetName(), err)
 		}
 		for _, parent := range objects {
 			if !c.isParent(parent) {
@@ -169,7 +174,7 @@ func (c *controller) childType(object *unstructured.Unstructured) (childResource
 func (c *controller) review(ctx context.Context, out io.Writer, parent *unstructured.Unstructured, objects []*unstructured.Unstructured, options Options) error {
 	observed, err := c.observe(parent, objects)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrManifests, err)
 	}
 	request, err := json.Marshal(map[string]any{
 		"controller": c.object.Object, "parent": parent.Object, "children": observed.byKind,

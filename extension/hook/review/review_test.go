@@ -190,7 +190,7 @@ func TestManifestsThatAreWrongAreNamed(t *testing.T) {
 	for text, want := range map[string]string{
 		"a: b":                                 "document 1 has no apiVersion or no kind",
 		"apiVersion: v1\nkind: Pod\n---\nx: [": "document 2: ",
-		"a: " + strings.Repeat("x", MaxBytes):  "the manifests have more than 10485760 bytes",
+		"a: " + strings.Repeat("x", MaxBytes):  "wrong manifests: more than 10485760 bytes",
 	} {
 		if _, err := Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
