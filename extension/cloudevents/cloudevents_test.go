@@ -303,3 +303,23 @@ func TestWrongOptionsAreNamed(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAnAnswerThatDoesNotEndIsNoDelivery(t *testing.T) {
+	for want, answer := range map[string]func(http.ResponseWriter, *http.Request){
+		"its answer did not end": func(w http.ResponseWriter, r *http.Request) {
+			_, _ = w.Write([]byte("a"))
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		},
+		"more than 65536 bytes": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 64<<10+1)) },
+		"":                      func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 64<<10)) },
+	} {
+		server := httptest.NewServer(http.HandlerFunc(answer))
+		t.Cleanup(server.Close)
+		s := cloudevents.New(cloudevents.Options{Name: "unended", Source: "test", URL: server.URL, Client: &http.Client{Timeout: time.Second}})
+		err := s.Send(t.Context(), cloudevents.Event{ID: "1", Type: "t", Time: time.Now()})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}

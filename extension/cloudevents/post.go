@@ -83,10 +83,22 @@ func (s *Sender) try(ctx context.Context, events [][]byte) error {
 		return fmt.Errorf("the endpoint cannot be reached: %w", err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	// The rest of the body lets the connection be used again.
-	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10))
-	return failureOf(response)
+	// All of the body lets the connection be used again.
+	size, broken := io.Copy(io.Discard, io.LimitReader(response.Body, maxAnswer+1))
+	if err := failureOf(response); err != nil {
+		return err
+	}
+	switch { // a success is one that has ended in time
+	case broken != nil:
+		return fmt.Errorf("the endpoint answered %.*s, but its answer did not end: %w", maxStatus, response.Status, broken)
+	case size > maxAnswer:
+		return &busy{status: fmt.Sprintf("%.*s with more than %d bytes", maxStatus, response.Status, maxAnswer)}
+	}
+	return nil
 }
+
+// maxAnswer is how much of an answer is read. Nothing in it counts but its end.
+const maxAnswer = 64 << 10
 
 // failureOf returns nil for an answer that means the endpoint has the events.
 func failureOf(response *http.Response) error {

@@ -85,15 +85,31 @@ func (c *Client) post(ctx context.Context, request []byte) (Partial, error) {
 		return Partial{}, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	// As much as came: the status says what happened, even if the rest broke off.
-	answer, _ := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	// Of a failure as much as came: the status says what happened, even if the rest broke off.
+	answer, broken := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	if response.StatusCode/100 == 2 {
+		if err := unended(answer, broken); err != nil {
+			return Partial{}, err
+		}
 		if !protobuf(response) {
 			return Partial{}, nil
 		}
 		return partialOf(answer), nil
 	}
 	return Partial{}, c.failure(response, answer, stale)
+}
+
+// unended returns an error unless the answer of a collector that takes a request has ended
+// in time, and is no longer than it may be. What it rejects is said there, and one that drips
+// would hold up all that follows for the whole timeout, as if it were in order.
+func unended(answer []byte, broken error) error {
+	switch {
+	case broken != nil:
+		return &outbox.Failure{Reason: outbox.Unreachable, Err: fmt.Errorf("the collector began to take it, but its answer did not end: %w", broken)}
+	case len(answer) > maxAnswer:
+		return &outbox.Failure{Reason: outbox.Unexpected, Err: fmt.Errorf("the answer of the collector has more than %d bytes", maxAnswer)}
+	}
+	return nil
 }
 
 const (

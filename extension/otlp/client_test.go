@@ -7,9 +7,11 @@ import (
 	stdlog "log"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -154,5 +156,25 @@ func TestAFailureDoesNotTellTheAddress(t *testing.T) {
 	logs := otlp.NewLogs(quick("address", "http://user:s3cr3t@127.0.0.1:1", ""))
 	if err := logs.Send(t.Context(), "1", record("1")); err == nil || strings.Contains(err.Error(), "s3cr3t") {
 		t.Errorf("got %v, want an error without the URL", err)
+	}
+}
+
+func TestAnAnswerThatDoesNotEndIsNoDelivery(t *testing.T) {
+	for want, answer := range map[string]func(http.ResponseWriter, *http.Request){
+		"its answer did not end": func(w http.ResponseWriter, r *http.Request) {
+			_, _ = w.Write([]byte("a"))
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		},
+		"more than 65536 bytes": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 64<<10+1)) },
+		"":                      func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 64<<10)) },
+	} {
+		server := httptest.NewServer(http.HandlerFunc(answer))
+		t.Cleanup(server.Close)
+		logs := otlp.NewLogs(otlp.LogOptions{Name: "unended", Endpoint: otlp.Endpoint{URL: server.URL, Timeout: time.Second}})
+		err := logs.Send(t.Context(), "1", record("1"))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
 	}
 }

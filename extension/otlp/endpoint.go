@@ -51,7 +51,7 @@ type Endpoint struct {
 	CAFile string
 	// CertFile and KeyFile are the files of the client certificate, in PEM. Default: none.
 	CertFile, KeyFile string
-	// Timeout is how long a request may take. Default: 10 s.
+	// Timeout is how long a request may take, to the end of its answer. Default: 10 s.
 	Timeout time.Duration
 }
 
