@@ -165,13 +165,13 @@ func TestServiceAccountsOfTheUserGetTheRightsOfThoseThatTheChartMakes(t *testing
 	}
 }
 
-func TestExtraObjectsAreTemplatesOfTheRelease(t *testing.T) {
+func TestExtraObjectsAreTakenAsTheyAreAndTextIsATemplateOfTheRelease(t *testing.T) {
 	documents := render(t, `
 watchNamespace: apps
 extraObjects:
 - apiVersion: v1
   kind: ServiceAccount
-  metadata: {name: "{{ .Release.Name }}-a", namespace: "{{ .Values.watchNamespace }}"}
+  metadata: {name: a, namespace: apps, annotations: {summary: "{{ $labels.pod }} {{ .Release.Name }}"}}
 - |
   {{- range list "b" "c" }}
   ---
@@ -184,10 +184,29 @@ extraObjects:
 	for _, object := range objectsOf(t, documents) {
 		if account, ok := object.(*corev1.ServiceAccount); ok && !strings.Contains(strings.Join(slices.Collect(maps.Keys(account.Labels)), ""), "app.kubernetes.io") {
 			names = append(names, account.Namespace+"/"+account.Name)
+			if got, has := account.Annotations["summary"]; has && got != "{{ $labels.pod }} {{ .Release.Name }}" {
+				t.Errorf("an object is changed: %s", got)
+			}
 		}
 	}
-	if want := []string{"apps/rel-a", "/rel-admitkit-b", "/rel-admitkit-c"}; !slices.Equal(names, want) {
+	if want := []string{"apps/a", "/rel-admitkit-b", "/rel-admitkit-c"}; !slices.Equal(names, want) {
 		t.Errorf("got %q, want %q", names, want)
+	}
+}
+
+func TestWhatRegistersMayPatchTheDefinitionsThatAProgramConverts(t *testing.T) {
+	const values = `{image: {repository: example.com/x}, audit: {enabled: false}, rbac: {conversions: [alarms.example.com]}, split: {enabled: true}}`
+	rights := rightsOf(t, objectsOf(t, render(t, values)))
+	for account, want := range map[string]string{"": "", "-registrar": "get watch patch", "-test": "get", "-unregister": "get patch"} {
+		var got []string
+		for _, verb := range []string{"get", "watch", "patch", "update", "list"} {
+			if rights[release+"-admitkit"+account]["everywhere: "+verb+" customresourcedefinitions.apiextensions.k8s.io alarms.example.com"] {
+				got = append(got, verb)
+			}
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s may %q, want %q", account, got, want)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -398,26 +399,79 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{serviceAccount: {name: a, registrarName: a}, split: {enabled: true}}`: "each process needs a ServiceAccount of its own",
 		`{serviceAccount: {create: false, name: a, registrarName: b}, split: {enabled: true}, audit: {objects: {enabled: true}}}`:     "serviceAccount.reconcilerName: required",
 		`{serviceAccount: {name: a, registrarName: b, reconcilerName: b}, split: {enabled: true}, audit: {objects: {enabled: true}}}`: "a, b, b: with split.enabled each process needs",
-		`{tls: {minVersion: "1.1"}}`:                                      "at '/tls/minVersion'",
-		`{tls: {clientCA: {names: [kube-apiserver]}}}`:                    "tls.clientCA.names: needs tls.clientCA.configMap",
-		`{tolerateSelectorTerms: ["a=b,c"]}`:                              "at '/tolerateSelectorTerms/0'",
-		`{extraObjects: [1]}`:                                             "at '/extraObjects/0'",
-		`{networkPolicy: {apiServers: [10.0.0.10]}}`:                      "at '/networkPolicy/apiServers/0'",
-		`{networkPolicy: {apiServers: [10.0.0.256/32]}}`:                  "at '/networkPolicy/apiServers/0'",
-		`{networkPolicy: {apiServers: ["fd00::1/129"]}}`:                  "at '/networkPolicy/apiServers/0'",
-		`{networkPolicy: {apiServers: [{cidr: 10.0.0.10/32}]}}`:           "at '/networkPolicy/apiServers/0'",
-		`{audit: {imageUpdaters: [""]}}`:                                  "at '/audit/imageUpdaters/0'",
-		`{audit: {touchedPods: {evictAfter: 1h30m, maxEvictAfter: 89m}}}`: "audit.touchedPods.maxEvictAfter: 89m is less than evictAfter, 1h30m",
-		`{audit: {objects: {foldUserAfter: 0}}}`:                          "at '/audit/objects/foldUserAfter'",
-		`{audit: {objects: {foldAllAfter: -1}}}`:                          "at '/audit/objects/foldAllAfter'",
-		`{access: {namespaces: [Apps]}}`:                                  "at '/access/namespaces/0'",
-		`{access: {namespaces: [apps, apps]}}`:                            "at '/access/namespaces'",
-		`{split: {reconciler: Job}}`:                                      "at '/split/reconciler'",
-		`{audit: {objects: {enabled: true}}, split: {reconciler: None}}`:  "split.reconciler: None is for a program of your own",
+		`{tls: {minVersion: "1.1"}}`:                                                           "at '/tls/minVersion'",
+		`{tls: {minVersion: 1.1}}`:                                                             "at '/tls/minVersion'",
+		`{tls: {cipherSuites: [TLS_RSA_WITH_RC4_128_SHA]}}`:                                    "at '/tls/cipherSuites/0': value must be one of",
+		`{tls: {minVersion: 1.3, cipherSuites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]}}`:    "tls.cipherSuites: TLS 1.3 has no choice of cipher suites",
+		`{tls: {cipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]}}`:                       "tls.cipherSuites: none fits the manager's own certificate",
+		`{tls: {clientCA: {names: [kube-apiserver]}}}`:                                         "tls.clientCA.names: has no effect without tls.clientCA.configMap",
+		`{tls: {clientCA: {key: bundle.crt}}}`:                                                 "tls.clientCA.key: has no effect without tls.clientCA.configMap",
+		`{tolerateSelectorTerms: [kubernetes.io/metadata.name]}`:                               "tolerateSelectorTerms: kubernetes.io/metadata.name would let others exclude any namespace",
+		`{tolerateSelectorTerms: ["/a"]}`:                                                      "at '/tolerateSelectorTerms/0'",
+		`{audit: {otlp: {endpoint: "http://collector:4318"}}}`:                                 "audit.otlp.endpoint: http://collector:4318 must be https, or http on this machine; set audit.otlp.insecure",
+		`{audit: {otlp: {endpoint: "http://c:4318", insecure: true, tokenSecret: {name: t}}}}`: "audit.otlp.endpoint: it must be https: by http anybody in between could read the credentials",
+		`{audit: {otlp: {endpoint: "http://localhost:4318", caSecret: {name: t}}}}`:            "audit.otlp.caSecret and tlsSecret have no effect by http",
+		`{tracing: {endpoint: "https://c:4318/?key=x"}}`:                                       "tracing.endpoint: it must have no query",
+		`{tracing: {endpoint: "http://c:4318"}}`:                                               "tracing.endpoint: http://c:4318 must be https",
+		`{audit: {otlp: {queue: {enabled: true}}}}`:                                            "audit.otlp.queue: has no effect without audit.otlp.endpoint",
+		`{audit: {otlp: {resource: {a: b}}}}`:                                                  "audit.otlp.resource: has no effect without audit.otlp.endpoint",
+		`{audit: {otlp: {failurePolicy: Closed}}}`:                                             "audit.otlp.failurePolicy: has no effect without audit.otlp.endpoint",
+		`{audit: {cloudEvents: {tokenSecret: {name: t}}}}`:                                     "audit.cloudEvents.tokenSecret: has no effect without audit.cloudEvents.url",
+		`{access: {notify: {source: a}}}`:                                                      "access.notify.source: has no effect without access.notify.url",
+		`{access: {checks: {key: a}}}`:                                                         "access.checks.key: has no effect without access.checks.secretName",
+		`{tracing: {ratio: 0.5}}`:                                                              "tracing.ratio: has no effect without tracing.endpoint",
+		`{metrics: {authorization: {credentials: {name: a, key: b}}}}`:                         "metrics.authorization: has no effect without metrics.secure",
+		`{metrics: {enabled: false, secure: true}}`:                                            "metrics.secure: has no effect without metrics.enabled",
+		`{binding: {workers: 2}}`:                                                              "binding.workers: has no effect without binding.roles",
+		`{rbac: {conversions: [alarms]}}`:                                                      "at '/rbac/conversions/0'",
+		`{tolerateSelectorTerms: ["a=b,c"]}`:                                                   "at '/tolerateSelectorTerms/0'",
+		`{extraObjects: [1]}`:                                                                  "at '/extraObjects/0'",
+		`{networkPolicy: {apiServers: [10.0.0.10]}}`:                                           "at '/networkPolicy/apiServers/0'",
+		`{networkPolicy: {apiServers: [10.0.0.256/32]}}`:                                       "at '/networkPolicy/apiServers/0'",
+		`{networkPolicy: {apiServers: ["fd00::1/129"]}}`:                                       "at '/networkPolicy/apiServers/0'",
+		`{networkPolicy: {apiServers: [{cidr: 10.0.0.10/32}]}}`:                                "at '/networkPolicy/apiServers/0'",
+		`{audit: {imageUpdaters: [""]}}`:                                                       "at '/audit/imageUpdaters/0'",
+		`{audit: {touchedPods: {evictAfter: 1h30m, maxEvictAfter: 89m}}}`:                      "audit.touchedPods.maxEvictAfter: 89m is less than evictAfter, 1h30m",
+		`{audit: {objects: {foldUserAfter: 0}}}`:                                               "at '/audit/objects/foldUserAfter'",
+		`{audit: {objects: {foldAllAfter: -1}}}`:                                               "at '/audit/objects/foldAllAfter'",
+		`{access: {namespaces: [Apps]}}`:                                                       "at '/access/namespaces/0'",
+		`{access: {namespaces: [apps, apps]}}`:                                                 "at '/access/namespaces'",
+		`{split: {reconciler: Job}}`:                                                           "at '/split/reconciler'",
+		`{audit: {objects: {enabled: true}}, split: {reconciler: None}}`:                       "split.reconciler: None is for a program of your own",
 	} {
 		if text, err := helm(t, values, "template", release, chartDir, "--values", "-"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v%s, want %s", values, err, text, want)
 		}
+	}
+}
+
+// The program's tests say what it refuses. What it would refuse must not become a Pod that crashes.
+func TestTheChartKnowsTheCipherSuitesOfTheProgram(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(chartDir, "values.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Properties struct {
+			TLS struct {
+				Properties struct {
+					CipherSuites struct{ Items struct{ Enum []string } }
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, suite := range tls.CipherSuites() {
+		if slices.Contains(suite.SupportedVersions, tls.VersionTLS12) {
+			want = append(want, suite.Name)
+		}
+	}
+	got := schema.Properties.TLS.Properties.CipherSuites.Items.Enum
+	if slices.Sort(want); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+		t.Errorf("the chart takes %q, the program %q", got, want)
 	}
 }
 
@@ -431,6 +485,11 @@ func TestTheChartTakesWhatOnlyLooksLikeAClashOfValues(t *testing.T) {
 		`{audit: {touchedPods: {evictAfter: 48h}}}`, // the maximum is then no less by default
 		`{audit: {touchedPods: {mark: true, maxEvictAfter: 1h}}}`,
 		`{logLevel: error}`,
+		`{tls: {minVersion: 1.3}}`,
+		`{tls: {minVersion: 1.2, cipherSuites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]}}`,
+		`{audit: {otlp: {endpoint: "http://localhost:4318", tokenSecret: {name: ""}}}}`,
+		`{tracing: {endpoint: "http://127.0.0.1:4318"}}`,
+		`{audit: {otlp: {resource: null}}}`,
 		`{logLevel: error, audit: {required: true, log: {enabled: false}}}`,
 	} {
 		t.Run(values, func(t *testing.T) { manifestsOf(t, podOf(serverOf(objectsOf(t, render(t, values)))).Spec) })

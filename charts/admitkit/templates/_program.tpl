@@ -254,11 +254,17 @@
 
 {{/* Somebody says that this is in order. */}}
 {{- define "admitkit.allowsOwnPods" -}}
-{{- range .extraArgs -}}
-{{- if hasPrefix "--allow-own-pods" . }}yes{{ end -}}
+{{- include "admitkit.sets" (list . "allow-own-pods") -}}
 {{- end -}}
-{{- range .extraEnv -}}
-{{- if eq .name "ADMITKIT_ALLOW_OWN_PODS" }}yes{{ end -}}
+
+{{/* A flag is set besides those of the chart. Takes the values and the flag. */}}
+{{- define "admitkit.sets" -}}
+{{- $flag := index . 1 -}}
+{{- range (index . 0).extraArgs -}}
+{{- if hasPrefix (printf "--%s" $flag) . }}yes{{ end -}}
+{{- end -}}
+{{- range (index . 0).extraEnv -}}
+{{- if eq .name (printf "ADMITKIT_%s" ($flag | upper | replace "-" "_")) }}yes{{ end -}}
 {{- end -}}
 {{- end -}}
 
@@ -310,11 +316,15 @@
 {{- if and (eq .watchNamespace $.Release.Namespace) (include "admitkit.holdsUpPods" .) (not (include "admitkit.allowsOwnPods" .)) -}}
 {{- fail (printf "watchNamespace: %s is the manager's own namespace. With access.enabled (unless access.namespaces names others), audit.required or a Closed sink, a webhook with failure policy Fail covers the Pods in it: once the last server is gone, none could be created. Install the release in another namespace" .watchNamespace) -}}
 {{- end -}}
-{{- if and .tls.clientCA.names (not .tls.clientCA.configMap) -}}
-{{- fail "tls.clientCA.names: needs tls.clientCA.configMap: without it everybody may connect" -}}
-{{- end -}}
 {{- include "admitkit.checkPorts" . -}}
 {{- include "admitkit.checkAccounts" $ -}}
+{{- include "admitkit.checkTLS" . -}}
+{{- include "admitkit.checkEffect" . -}}
+{{- include "admitkit.checkCollector" (list "audit.otlp" .audit.otlp) -}}
+{{- include "admitkit.checkCollector" (list "tracing" .tracing) -}}
+{{- if has "kubernetes.io/metadata.name" .tolerateSelectorTerms -}}
+{{- fail "tolerateSelectorTerms: kubernetes.io/metadata.name would let others exclude any namespace: name those that they may, as kubernetes.io/metadata.name=NAMESPACE" -}}
+{{- end -}}
 {{- with .audit.touchedPods -}}
 {{- if and $.Values.audit.enabled .evictAfter .maxEvictAfter -}}
 {{- /* Durations are compared by what they make of a time. */ -}}
@@ -322,6 +332,80 @@
 {{- if (mustDateModify .maxEvictAfter $began).Before (mustDateModify .evictAfter $began) -}}
 {{- fail (printf "audit.touchedPods.maxEvictAfter: %s is less than evictAfter, %s" .maxEvictAfter .evictAfter) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* TLS of the servers, as the program checks it. */}}
+{{- define "admitkit.checkTLS" -}}
+{{- with .tls.cipherSuites -}}
+{{- if eq (toString $.tls.minVersion) "1.3" -}}
+{{- fail "tls.cipherSuites: TLS 1.3 has no choice of cipher suites: leave them out, or set tls.minVersion to 1.2" -}}
+{{- end -}}
+{{- $own := not (or (include "admitkit.sets" (list $ "certificate-dir")) (include "admitkit.sets" (list $ "foreign-ca-bundle"))) -}}
+{{- if and $own (not (contains "_ECDSA_" (join "," .))) -}}
+{{- fail "tls.cipherSuites: none fits the manager's own certificate, which has an ECDSA key: add one of TLS_ECDHE_ECDSA_..." -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* How a collector is reached, as the program checks it. Takes the path of the values, and these. */}}
+{{- define "admitkit.checkCollector" -}}
+{{- $path := index . 0 -}}
+{{- with index . 1 -}}
+{{- if .endpoint -}}
+{{- $url := urlParse .endpoint -}}
+{{- $here := or (has $url.hostname (list "localhost" "::1")) (hasPrefix "127." $url.hostname) -}}
+{{- if or $url.query $url.fragment -}}
+{{- fail (printf "%s.endpoint: it must have no query; put a credential into %s.tokenSecret" $path $path) -}}
+{{- end -}}
+{{- if eq $url.scheme "http" -}}
+{{- if or .caSecret.name .tlsSecret.name -}}
+{{- fail (printf "%s.endpoint: it must be https: %s.caSecret and tlsSecret have no effect by http" $path $path) -}}
+{{- end -}}
+{{- if not (or $here .insecure) -}}
+{{- fail (printf "%s.endpoint: %s must be https, or http on this machine; set %s.insecure to true to send by http all the same, which anybody in between can read" $path .endpoint $path) -}}
+{{- end -}}
+{{- if and (not $here) (or .tokenSecret.name $url.userinfo) -}}
+{{- fail (printf "%s.endpoint: it must be https: by http anybody in between could read the credentials" $path) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whoever sets a value believes that it has an effect. Takes .Values. */}}
+{{- define "admitkit.checkEffect" -}}
+{{- $secrets := dict "tokenSecret" (dict "name" "" "key" "token") "tlsSecret" (dict "name" "") "caSecret" (dict "name" "" "key" "ca.crt") -}}
+{{- $queue := dict "queue" (dict "enabled" false "volume" dict) -}}
+{{- $events := merge (dict "source" "") $queue $secrets -}}
+{{- include "admitkit.needs" (list "audit.cloudEvents" "url" .audit.cloudEvents (merge (dict "failurePolicy" "Open") $events)) -}}
+{{- include "admitkit.needs" (list "audit.otlp" "endpoint" .audit.otlp (merge (dict "failurePolicy" "Open" "insecure" false "resource" dict) $queue $secrets)) -}}
+{{- include "admitkit.needs" (list "access.notify" "url" .access.notify $events) -}}
+{{- include "admitkit.needs" (list "tracing" "endpoint" .tracing (merge (dict "insecure" false "ratio" 1) $secrets)) -}}
+{{- include "admitkit.needs" (list "access.checks" "secretName" .access.checks (dict "key" "checks.yaml")) -}}
+{{- include "admitkit.needs" (list "tls.clientCA" "configMap" .tls.clientCA (dict "key" "ca.crt" "names" list)) -}}
+{{- include "admitkit.needs" (list "metrics" "enabled" .metrics (dict "secure" false)) -}}
+{{- include "admitkit.needs" (list "metrics" "secure" .metrics (dict "authorization" dict)) -}}
+{{- if not (include "admitkit.binds" (dict "Values" .)) -}}
+{{- range $name, $default := dict "maxDuration" "168h" "retention" "24h" "workers" 16 -}}
+{{- if ne (toString (get $.binding $name)) (toString $default) -}}
+{{- fail (printf "binding.%s: has no effect without binding.roles, clusterRoles or clusterWide" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Values that have no effect while another is empty. Takes the path of their map, that other's name, the map and their defaults. */}}
+{{- define "admitkit.needs" -}}
+{{- $path := index . 0 -}}
+{{- $needed := index . 1 -}}
+{{- $values := index . 2 -}}
+{{- if not (get $values $needed) -}}
+{{- range $name, $default := index . 3 -}}
+{{- if and (hasKey $values $name) (ne (toJson (get $values $name)) (toJson $default)) -}}
+{{- fail (printf "%s.%s: has no effect without %s.%s: set that, or leave this out" $path $name $path $needed) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

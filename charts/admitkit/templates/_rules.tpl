@@ -140,6 +140,17 @@ annotations:
   resources: [mutatingwebhookconfigurations, validatingwebhookconfigurations]
   resourceNames: [{{ include "admitkit.configuration" . }}]
   verbs: [get, list, watch, create, patch, update, delete]
+{{- include "admitkit.conversionRules" (list . "get, watch, patch") }}
+{{- end -}}
+
+{{/* What converts the objects of a program of your own. Takes the root and the verbs. */}}
+{{- define "admitkit.conversionRules" }}
+{{- with (index . 0).Values.rbac.conversions }}
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  resourceNames: {{ toJson . }}
+  verbs: [{{ index $ 1 }}]
+{{- end }}
 {{- end -}}
 
 {{/* What serves, in its namespace. */}}
@@ -341,6 +352,7 @@ their sake. Takes root and process.
   resources: [mutatingwebhookconfigurations, validatingwebhookconfigurations]
   resourceNames: [{{ include "admitkit.configuration" . }}]
   verbs: [get]
+{{- include "admitkit.conversionRules" (list . "get") }}
 {{- end -}}
 
 {{/* The hook of the uninstall: it stops the programs, and removes what they made, in their namespace ... */}}
@@ -372,6 +384,7 @@ their sake. Takes root and process.
   resources: [mutatingwebhookconfigurations, validatingwebhookconfigurations]
   resourceNames: [{{ include "admitkit.configuration" . }}]
   verbs: [get, delete]
+{{- include "admitkit.conversionRules" (list . "get, patch") }}
 {{- with concat (include "admitkit.placesOfAccess" . | fromJsonArray) (include "admitkit.placesOfBinding" . | fromJson | keys) | compact | uniq | sortAlpha }}
 {{- /* Each may be gone, and with it all access and the rights in it. */}}
 - apiGroups: [""]
