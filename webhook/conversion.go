@@ -42,7 +42,7 @@ func ConversionHandler(c *host.Converter, options HandlerOptions) http.Handler {
 	log := options.Logger.With(zap.String("crd", c.CRD))
 	return &conversionHandler{
 		converter: c, name: name, maxBodyBytes: options.MaxBodyBytes, maxInFlight: int64(options.MaxInFlight), memory: options.Memory,
-		log: log, sampled: sample(log), meter: newConversionMeter(c, name), tracer: newTracer(options.TracerProvider),
+		log: log, sampled: sample(log), meter: newConversionMeter(c, name, options.MaxInFlight), tracer: newTracer(options.TracerProvider),
 	}
 }
 

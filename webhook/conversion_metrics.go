@@ -9,7 +9,7 @@ import (
 	"github.com/admitkit/admitkit/internal/host"
 )
 
-// The metrics of conversion. admitkit_webhook_refused_total, ..._in_flight_requests and
+// The metrics of conversion. admitkit_webhook_refused_total, ..._in_flight_requests, its limit and
 // ..._body_bytes have it, too, as the webhook convert/CRD.
 var (
 	conversionReviews = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -41,7 +41,8 @@ type conversionMeter struct {
 	objects  map[[2]string]prometheus.Counter
 }
 
-func newConversionMeter(c *host.Converter, name string) *conversionMeter {
+func newConversionMeter(c *host.Converter, name string, maxInFlight int) *conversionMeter {
+	inFlightLimit.WithLabelValues(name).Set(float64(maxInFlight))
 	m := &conversionMeter{
 		inFlight: inFlight.WithLabelValues(name), bodySize: bodyBytes.WithLabelValues(name), duration: conversionDuration.WithLabelValues(c.CRD),
 		reviews: map[conversionResult]prometheus.Counter{}, objects: map[[2]string]prometheus.Counter{},

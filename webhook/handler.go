@@ -110,7 +110,7 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 		chain:        chain{mutating: w.Mutating, handlers: handlers, meters: meters, scheme: options.Scheme, log: log, tracer: tracer, onStep: options.OnStep},
 		maxBodyBytes: options.MaxBodyBytes, maxInFlight: int64(options.MaxInFlight),
 		memory: options.Memory, estimate: newEstimate(w.Mutating, handlers, options.Scheme),
-		log: log, sampled: sample(log), meter: newWebhookMeter(name), tracer: tracer,
+		log: log, sampled: sample(log), meter: newWebhookMeter(name, options.MaxInFlight), tracer: tracer,
 	}
 }
 

@@ -45,6 +45,10 @@ var (
 		Name: "admitkit_webhook_in_flight_requests",
 		Help: "Requests being answered, including those whose extension was cut off and is still running.",
 	}, []string{"webhook"})
+	inFlightLimit = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "admitkit_webhook_in_flight_requests_limit",
+		Help: "Limit of the requests being answered (MaxInFlight). The next one is refused.",
+	}, []string{"webhook"})
 	bodyBytes = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "admitkit_webhook_body_bytes",
 		Help:    "Size of request bodies.",
@@ -78,7 +82,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(admissionRequests, admissionDuration, panics, webhookDuration, inFlight, bodyBytes, patchBytes, refused, connectionsOpen, connectionsClosed, clientsRefused)
+	metrics.Registry.MustRegister(admissionRequests, admissionDuration, panics, webhookDuration, inFlight, inFlightLimit, bodyBytes, patchBytes, refused, connectionsOpen, connectionsClosed, clientsRefused)
 }
 
 // result is the result of one handler's admission.
@@ -217,7 +221,8 @@ type webhookMeter struct {
 	succeeded         [len(operations)]atomic.Pointer[prometheus.Observer]
 }
 
-func newWebhookMeter(webhook string) *webhookMeter {
+func newWebhookMeter(webhook string, maxInFlight int) *webhookMeter {
+	inFlightLimit.WithLabelValues(webhook).Set(float64(maxInFlight))
 	for _, reason := range refusalReasons {
 		refused.WithLabelValues(webhook, reason)
 	}

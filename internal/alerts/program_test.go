@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
+	alarmv1 "github.com/admitkit/admitkit/examples/alarm/v1"
+	alarmv2 "github.com/admitkit/admitkit/examples/alarm/v2"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/extension/audit"
@@ -47,9 +49,10 @@ type settings struct {
 
 // extensionsOf returns the extensions of a program.
 var extensionsOf = map[string]func(settings) []any{
-	"author":   func(settings) []any { return []any{&author{}} },
-	"unserved": func(settings) []any { return []any{unserved()} },
-	"access":   func(settings) []any { return []any{access.New(access.Options{})} },
+	"author":    func(settings) []any { return []any{&author{}} },
+	"converter": func(settings) []any { return []any{&author{}, alarms()} },
+	"unserved":  func(settings) []any { return []any{unserved()} },
+	"access":    func(settings) []any { return []any{access.New(access.Options{})} },
 	"audit": func(s settings) []any {
 		return []any{audit.New(audit.Options{
 			Sinks: []audit.SinkOptions{
@@ -140,6 +143,13 @@ func unserved() *extension.Handler {
 		Name: "unserved", FailurePolicy: &ignore,
 		Rules: extension.Resources("nobody.example.com", "v1", []string{"widgets"}, admissionregistrationv1.Create),
 	})
+}
+
+// alarms converts no alarm.
+func alarms() *extension.Converter {
+	return extension.Converting("alarms.alarm.example.com", "v2", extension.Between("v1",
+		func(*alarmv1.Alarm, *alarmv2.Alarm) error { return errors.New("it cannot be said") },
+		func(*alarmv2.Alarm, *alarmv1.Alarm) error { return nil }))
 }
 
 // stage is where a scene takes place: a namespace, a program and what it said.

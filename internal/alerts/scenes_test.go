@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -72,6 +73,9 @@ var scenes = []scene{
 		},
 		play: mistakes,
 	},
+	{name: "requests are slow and conversions fail", fires: []string{"AdmissionsNearLimit", "ConversionsFail"}, play: busy},
+	{name: "the API server presents no certificate", fires: []string{"WebhookClientsRefused"}, play: strangers},
+	{name: "sessions while the collector denies us", fires: []string{"AuditEndpointDeniesUs", "AuditRecordLost"}, play: denied},
 	{name: "the API server does not reach the webhook", fires: []string{"WebhookUpkeepFails", "WebhookScopeUnserved"}, sick: true, play: unreachable},
 	{name: "nobody renews a certificate", fires: []string{"CertificateNotRenewed", "CertificateExpired"}, play: expiring},
 	{name: "the process that ends access is gone", fires: []string{"AccessUnattended", "AccessEndedLate"}, play: unattended},
@@ -183,6 +187,57 @@ func mistakes(s *stage) {
 	for _, conn := range held {
 		_ = conn.Close()
 	}
+	s.scrape()
+}
+
+func busy(s *stage) {
+	text, err := os.ReadFile("../../examples/alarm/crd/alarm.example.com_alarms.yaml")
+	if err != nil {
+		s.Fatal(err)
+	}
+	if err := testkit.Apply(s.Context(), cluster, string(text)); err != nil {
+		s.Fatal(err)
+	}
+	s.start(settings{Extensions: "converter"}, "--max-in-flight", "2")
+	s.scrape()
+	path := "/apis/alarm.example.com/v1/namespaces/" + s.namespace + "/alarms"
+	object := `{"apiVersion":"alarm.example.com/v1","kind":"Alarm","metadata":{"name":"a"},"spec":{"time":"07:00","text":"up"}}`
+	testkit.Within(s, time.Minute, "the API server asks the converter", func(context.Context) bool {
+		return strings.Contains(testkit.Send(s, cluster.Admin(), "POST", path, testkit.AsJSON, object).String(), "it cannot be said")
+	})
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	for i := range 2 {
+		wait.Go(func() { s.create(fmt.Sprint("slow-", i)) })
+	}
+	testkit.Within(s, time.Minute, "two requests are slow", func(context.Context) bool {
+		for name, value := range s.now() {
+			if strings.HasPrefix(name, "admitkit_webhook_in_flight_requests{") && value == "2" {
+				return true
+			}
+		}
+		return false
+	})
+	s.scrape()
+}
+
+func strangers(s *stage) {
+	dir := s.TempDir()
+	testkit.NewClientCA(s).Write(s, filepath.Join(dir, "ca.crt"))
+	s.start(settings{Extensions: "author"}, "--client-ca", filepath.Join(dir, "ca.crt"), "--probe=false")
+	s.scrape()
+	s.create("a") // its failure policy is Ignore
+	s.until(`admitkit_webhook_clients_refused_total`)
+	s.scrape()
+}
+
+func denied(s *stage) {
+	e := newEndpoint(s)
+	s.start(settings{Extensions: "audit-otlp", Endpoint: e.URL})
+	s.scrape()
+	e.status.Store(http.StatusUnauthorized)
+	s.exec("web")
+	s.until(`admitkit_audit_lost_total\{sink="otlp"\}`)
 	s.scrape()
 }
 
