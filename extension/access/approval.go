@@ -187,7 +187,10 @@ func (r *requests) decidedBy(_ context.Context, object client.Object) []types.Na
 }
 
 // decisions stamps and admits decisions. Their CRD keeps them from being changed.
-type decisions struct{ *shared }
+type decisions struct {
+	*shared
+	claims claims
+}
 
 // Register connects to the cluster.
 func (v *decisions) Register(mgr extension.Manager) error { return v.setup(mgr) }
@@ -267,6 +270,10 @@ func (v *decisions) validate(ctx context.Context, d *v1alpha1.AccessDecision, re
 			return refuse(reasonChanged, "user %q has decided about %s %q before, by AccessDecision %s: each person decides once",
 				by.Username, d.Spec.Request.Kind, d.Spec.Request.Name, before[i].Name)
 		}
+	}
+	if !req.DryRun() && !v.claims.take(claim{d.Spec.Request.UID, strings.ToLower(d.Spec.Decider.Username)}, v.options.Clock.Now()) {
+		return refuse(reasonChanged, "user %q is deciding about %s %q at this moment: each person decides once; if that decision was not stored, try again in %s",
+			d.Spec.Decider.Username, d.Spec.Request.Kind, d.Spec.Request.Name, claimFor)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -316,6 +317,24 @@ var approvals = map[string]func(*testing.T, *panel){
 		waitsWith(t, req, 1)
 		_, err := approve(t, p.sam, req)
 		refused(t, err, `user "sam" has decided about ExecAccessRequest "`+req.Name+`" before, by AccessDecision `+first.Name)
+		waitsWith(t, req, 1)
+	},
+	"who races stores one decision": func(t *testing.T, p *panel) {
+		req := p.ask(t, alice, "two")
+		sam := as(t, p.sam)
+		var stored atomic.Int32
+		var racers sync.WaitGroup
+		for range 10 {
+			racers.Go(func() {
+				if sam.Create(t.Context(), decision(req, v1alpha1.DecisionApprove, "")) == nil {
+					stored.Add(1)
+				}
+			})
+		}
+		racers.Wait()
+		if n := stored.Load(); n != 1 {
+			t.Errorf("%d decisions are stored", n)
+		}
 		waitsWith(t, req, 1)
 	},
 	"impersonation without the right is refused by the API server": func(t *testing.T, p *panel) {
