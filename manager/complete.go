@@ -46,7 +46,7 @@ func (o *Options) complete() error {
 	}
 	if o.Logger == nil {
 		config := zap.NewProductionConfig()
-		config.Sampling = nil
+		config.Sampling, config.DisableStacktrace = nil, true // most errors are mistakes of others
 		logger, err := config.Build()
 		if err != nil {
 			return fmt.Errorf("Logger: %w", err)

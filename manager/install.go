@@ -90,8 +90,11 @@ type Installation struct {
 
 // complete validates the options and fills in the defaults.
 func (o *InstallOptions) complete(scheme *runtime.Scheme) error {
-	if o.Name == "" || o.Image == "" {
-		return fmt.Errorf("install options: Name %q and Image %q: both are required", o.Name, o.Image)
+	if o.Name == "" {
+		return errors.New("install options: Name: required: the name of the program")
+	}
+	if o.Image == "" {
+		return errors.New("install options: Image: required: the container image of the program, such as registry.example.com/my-ext:1.0")
 	}
 	o.Replicas = cmp.Or(o.Replicas, 2)
 	if o.Resources == nil {

@@ -38,6 +38,7 @@ func newOperator() *operator {
 	o := &operator{}
 	o.cmd = command.New("admitkit", o.addTo, command.WithOptions(o.tracing.start))
 	o.tracing.wrap(o.cmd)
+	inFlags(o.cmd)
 	flags := o.cmd.PersistentFlags()
 	flags.BoolVar(&o.withAudit, "audit", true, "record who accessed which Pod, by exec and every other way")
 	flags.BoolVar(&o.withAccess, "access", false, "grant requests for time-limited access; needs the CRDs of config/crd")

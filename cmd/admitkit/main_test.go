@@ -2,12 +2,14 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
 	"k8s.io/client-go/rest"
 
 	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/manager/command"
 )
 
 func TestTheOperatorRunsTheExtensionsThatAreOn(t *testing.T) {
@@ -63,5 +65,28 @@ func TestTheOperatorRunsTheExtensionsThatAreOn(t *testing.T) {
 				t.Errorf("got %s of %T, want %s", got, extensions, want)
 			}
 		})
+	}
+}
+
+// Whoever runs the operator does not know the options of the library.
+func TestErrorsNameFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"--audit-otlp-endpoint=http://c:4318":                                       `--audit-otlp-endpoint "http://c:4318" must be https, or http on this machine; set --audit-otlp-insecure to send`,
+		"--audit-otlp-endpoint=https://c/?a=b":                                      "put a credential into --audit-otlp-token-file",
+		"--audit-otlp-endpoint=https://c --audit-otlp-cert-file=/x":                 "--audit-otlp-cert-file and --audit-otlp-key-file must be set together",
+		"--audit-otlp-endpoint=https://c --audit-otlp-resource==x":                  "sink otlp: --audit-otlp-resource: the attribute",
+		"--otlp-traces-endpoint=https://c --otlp-traces-key-file=/x":                "--otlp-traces-cert-file and --otlp-traces-key-file must be set together",
+		"--audit-cloudevents-url=http://c":                                          `sink cloudevents: --audit-cloudevents-url "http://c" must be https`,
+		"--audit-cloudevents-url=https://c --audit-cloudevents-cert-file=/dev/null": "--audit-cloudevents-cert-file and --audit-cloudevents-key-file need each other",
+		"--access --access-namespaces=a --access-notify-url=http://c":               `Notifications: --access-notify-url "http://c" must be https`,
+		"--access --access-namespaces=a --access-warn-before=-1s":                   "access options: --access-retention 24h0m0s, --access-workers 16 and --access-warn-before -1s must not be negative",
+		"--access --access-namespaces=Apps":                                         `access options: --access-namespaces: "Apps"`,
+	} {
+		cmd := newOperator().cmd
+		cmd.SetOut(io.Discard)
+		cmd.SetArgs(append([]string{"manifests", "--image=x", "--webhook-namespace=admitkit-system"}, strings.Fields(args)...))
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) || command.ExitCode(err) != 2 {
+			t.Errorf("%s: %d %v, want %s", args, command.ExitCode(err), err, want)
+		}
 	}
 }

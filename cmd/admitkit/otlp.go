@@ -22,7 +22,7 @@ func bindEndpoint(flags *pflag.FlagSet, prefix, what string, e *otlp.Endpoint) {
 func checkEndpoint(flags *pflag.FlagSet, prefix string, e *otlp.Endpoint, more ...string) error {
 	if e.URL != "" {
 		if err := e.Validate(); err != nil {
-			return fmt.Errorf("--%s-endpoint: %w", prefix, err)
+			return &translated{words(flags, prefix, err.Error()), err}
 		}
 		return nil
 	}

@@ -30,6 +30,7 @@ type tracing struct {
 	// may not have the files of the endpoint.
 	serves bool
 
+	flags *pflag.FlagSet
 	// What follows is set by start.
 	err      error
 	log      *zap.SugaredLogger
@@ -39,6 +40,7 @@ type tracing struct {
 const tracesPrefix = "otlp-traces"
 
 func (t *tracing) bind(flags *pflag.FlagSet) {
+	t.flags = flags
 	bindEndpoint(flags, tracesPrefix, "a span of each admission and of each extension in it", &t.endpoint)
 	flags.Float64Var(&t.ratio, tracesPrefix+"-ratio", 1, "share of the admissions with spans, from 0 to 1, where the API server does not say which to trace")
 }
@@ -62,7 +64,7 @@ func (t *tracing) start(options *manager.Options) {
 	}
 	client := &spanClient{otlp.NewClient("traces", otlp.SignalTraces, t.endpoint)}
 	if err := client.Open(); err != nil {
-		t.err = fmt.Errorf("--%s-endpoint: %w", tracesPrefix, err)
+		t.err = &translated{words(t.flags, tracesPrefix, err.Error()), err}
 		return
 	}
 	t.log = options.Logger

@@ -112,15 +112,15 @@ func TestSpansThatNobodyTakesAreSaidAndCountedButHoldNobodyUp(t *testing.T) {
 
 func TestFlagsOfACollectorThatAreWrongAreNamed(t *testing.T) {
 	for args, want := range map[string]string{
-		"--otlp-traces-endpoint=http://collector:4318":                                 "--otlp-traces-endpoint: URL",
-		"--otlp-traces-endpoint=https://x --otlp-traces-token-file=/none":              "--otlp-traces-endpoint: TokenFile: open /none",
+		"--otlp-traces-endpoint=http://collector:4318":                                 `--otlp-traces-endpoint "http://collector:4318" must be https, or http on this machine; set --otlp-traces-insecure`,
+		"--otlp-traces-endpoint=https://x --otlp-traces-token-file=/none":              "--otlp-traces-token-file: open /none",
 		"--otlp-traces-endpoint=https://x --otlp-traces-ratio=2":                       "--otlp-traces-ratio: 2 must be from 0 to 1",
 		"--otlp-traces-ratio=0.5":                                                      "--otlp-traces-ratio has no effect without --otlp-traces-endpoint",
 		"--otlp-traces-insecure":                                                       "--otlp-traces-insecure has no effect without --otlp-traces-endpoint",
 		"--audit-otlp-dir=/queue":                                                      "--audit-otlp-dir has no effect without --audit-otlp-endpoint",
 		"--audit-otlp-ca-file=/ca":                                                     "--audit-otlp-ca-file has no effect without --audit-otlp-endpoint",
-		"--audit-otlp-endpoint=collector":                                              `--audit-otlp-endpoint: URL "collector" must be such as`,
-		"--audit-otlp-endpoint=http://collector:4318":                                  "--audit-otlp-endpoint: URL",
+		"--audit-otlp-endpoint=collector":                                              `--audit-otlp-endpoint "collector" must be such as`,
+		"--audit-otlp-endpoint=http://collector:4318":                                  `--audit-otlp-endpoint "http://collector:4318" must be https, or http on this machine; set --audit-otlp-insecure`,
 		"--audit=false --access --access-namespaces=a --audit-otlp-endpoint=https://x": "--audit-otlp-endpoint has no effect with --audit=false",
 	} {
 		o := newOperator()

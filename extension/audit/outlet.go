@@ -56,7 +56,7 @@ func (o *outlet) register(mgr extension.Manager) error {
 	queueDepth.WithLabelValues(name)
 	if hosted, ok := o.Sink.(extension.Hosted); ok {
 		if err := hosted.Register(mgr); err != nil {
-			return err
+			return fmt.Errorf("sink %s: %w", name, err)
 		}
 	}
 	return mgr.GetKubeManager().Add(&writer{o})

@@ -186,6 +186,20 @@ func TestUnregisterScalesDownFirstAndRemovesNothingWhileAPodIsLeft(t *testing.T)
 	}
 }
 
+func TestErrorsAreLoggedWithoutAStackUnlessSomebodyWantsThem(t *testing.T) {
+	for args, want := range map[string]bool{"--zap-log-level=info": false, "--zap-stacktrace-level=error": true} {
+		var lines bytes.Buffer
+		log, err := command.Logger(&lines, args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.Error("a collector is down")
+		if text := lines.String(); strings.Contains(text, "stacktrace") != want || !strings.Contains(text, "a collector is down") {
+			t.Errorf("%s: %s", args, text)
+		}
+	}
+}
+
 func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode2(t *testing.T) {
 	for name, test := range map[string]struct {
 		args []string

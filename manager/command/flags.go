@@ -83,6 +83,7 @@ func (f *flags) bind(cmd *cobra.Command, name string) {
 	f.log.BindFlags(zapFlags)
 	set.AddGoFlagSet(zapFlags)
 	set.Lookup("zap-time-encoding").Usage = "Zap time encoding (one of 'epoch', 'millis', 'nano', 'iso8601', 'rfc3339' or 'rfc3339nano', the default)."
+	set.Lookup("zap-stacktrace-level").Usage = "Zap level at and above which a line has a stack trace (one of 'info', 'error' or 'panic', the default)."
 	set.VisitAll(func(flag *pflag.Flag) { f.bound = append(f.bound, flag.Name) })
 }
 
@@ -158,10 +159,15 @@ func (f *flags) complete(cmd *cobra.Command) (manager.Options, error) {
 }
 
 // newLogger returns controller-runtime's logger without its sampling, which would
-// keep only the first hundred equal messages of a second. Every decision counts.
+// keep only the first hundred equal messages of a second. Every decision counts. It adds no
+// stack to errors: most are mistakes of others, such as a collector that is down, and a
+// panic's line has its stack.
 func (f *flags) newLogger() *zap.Logger {
 	var all zapcore.Core
 	options := f.log
+	if options.StacktraceLevel == nil {
+		options.StacktraceLevel = zapcore.PanicLevel
+	}
 	options.ZapOpts = []zap.Option{zap.WrapCore(func(core zapcore.Core) zapcore.Core {
 		all = core
 		return core

@@ -230,11 +230,11 @@ func TestManifestsThatWouldNotWorkAreNotPrinted(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no image":       {[]string{"manifests", "--namespace=apps"}, "Image"},
+		"no image":       {[]string{"manifests", "--namespace=apps"}, "--image: required: the container image of the program"},
 		"no namespace":   {[]string{"manifests", "--image=x"}, "--webhook-namespace: required when --namespace"},
 		"its own Pods":   {[]string{"manifests", "--image=x", "--namespace=apps"}, "the manager's own"},
 		"a folder":       {[]string{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=y", "--certificate-dir=/certs"}, "--certificate-dir: a Pod has no such folder; put the certificate into a Secret, and name it in --leaf-secret-name"},
-		"minus replicas": {[]string{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=y", "--replicas=-1"}, "Replicas"},
+		"minus replicas": {[]string{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=y", "--replicas=-1"}, "--replicas: -1: must not be negative"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if stdout, stderr, code := run(t, "", test.args...); code != 2 || stdout != "" || !strings.Contains(stderr, test.want) {

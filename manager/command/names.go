@@ -57,7 +57,7 @@ func inFlags(set *pflag.FlagSet, err error) error {
 	}
 	flags := flagsOfOptions(set)
 	// The API server's errors, too, have words such as Port and Namespace.
-	if !strings.Contains(err.Error(), "manager options: ") {
+	if text := err.Error(); !strings.Contains(text, "manager options: ") && !strings.Contains(text, "install options: ") {
 		maps.DeleteFunc(flags, func(path, _ string) bool { return !strings.Contains(path, ".") && !hump.MatchString(path) })
 	}
 	// The longest first: ServiceName is also a part of other names.
