@@ -318,7 +318,14 @@
 {{- end -}}
 {{- include "admitkit.checkPorts" . -}}
 {{- include "admitkit.checkAccounts" $ -}}
+{{- $key := `[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?` -}}
+{{- $value := `([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?` -}}
+{{- $term := printf `\s*(!\s*%s|%s(\s*==?\s*%s|\s+(in|notin)\s*\(\s*%s(\s*,\s*%s)*\s*\))?)\s*` $key $key $value $value $value -}}
+{{- if not (regexMatch (printf "^(%s(,%s)*)?$" $term $term) .podSelector) -}}
+{{- fail (printf "podSelector: %q is no label selector: it has terms such as app=web, app in (web, api), app notin (web), app and !app, and no !=" .podSelector) -}}
+{{- end -}}
 {{- include "admitkit.checkTLS" . -}}
+{{- include "audit.redact" .audit.redact -}}
 {{- include "admitkit.checkEffect" . -}}
 {{- include "admitkit.checkCollector" (list "audit.otlp" .audit.otlp) -}}
 {{- include "admitkit.checkCollector" (list "tracing" .tracing) -}}
@@ -388,6 +395,11 @@
 {{- include "admitkit.needs" (list "tls.clientCA" "configMap" .tls.clientCA (dict "key" "ca.crt" "names" list)) -}}
 {{- include "admitkit.needs" (list "metrics" "enabled" .metrics (dict "secure" false)) -}}
 {{- include "admitkit.needs" (list "metrics" "secure" .metrics (dict "authorization" dict)) -}}
+{{- with .audit.touchedPods -}}
+{{- if and (or .evictUnmanaged .maxEvictAfter) (not (or .mark .evictAfter)) -}}
+{{- fail "audit.touchedPods.evictUnmanaged, maxEvictAfter: have no effect without audit.touchedPods.evictAfter or mark" -}}
+{{- end -}}
+{{- end -}}
 {{- if not (include "admitkit.binds" (dict "Values" .)) -}}
 {{- range $name, $default := dict "maxDuration" "168h" "retention" "24h" "workers" 16 -}}
 {{- if ne (toString (get $.binding $name)) (toString $default) -}}
@@ -417,10 +429,28 @@
 {{- if and .namespaces (not .clusterRoles) -}}
 {{- fail "binding.namespaces: they are those in which binding.clusterRoles may be bound, and there are none of these" -}}
 {{- end -}}
+{{- $closed := list "kube-system" "kube-node-lease" $.Release.Namespace -}}
+{{- range concat (splitList "," (include "admitkit.namespacesOf" .roles)) .namespaces -}}
+{{- if has . $closed -}}
+{{- fail (printf "binding.roles, namespaces: %s is the manager's own namespace, or one of the control plane: who gets a right there could grant themselves anything" .) -}}
+{{- end -}}
+{{- end -}}
 {{- if and .clusterRoles (not .namespaces) (not $.Values.watchNamespace) -}}
 {{- fail "binding.namespaces: required with binding.clusterRoles, because watchNamespace is empty: name those in which they may be bound" -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The namespaces of roles, NAMESPACE/NAME. */}}
+{{- define "admitkit.namespacesOf" -}}
+{{- $all := list -}}
+{{- range . -}}{{- $all = append $all (regexFind "^[^/]*" .) -}}{{- end -}}
+{{- join "," $all -}}
+{{- end -}}
+
+{{/* Helm's error about a pattern that is none names this template. */}}
+{{- define "audit.redact" -}}
+{{- range . -}}{{- $_ := mustRegexMatch . "" -}}{{- end -}}
 {{- end -}}
 
 {{/* Each port has one use. */}}
