@@ -169,19 +169,21 @@ func TestMadeUpTokensKeepNobodyFromTheMetrics(t *testing.T) {
 	t.Cleanup(api.Close)
 	now := clocktesting.NewFakePassiveClock(time.Now())
 	get := guardedMetrics(t, &rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, now)
-	if code := get("192.0.2.100", "good"); code != http.StatusOK {
+	if code := get(t.Context(), "192.0.2.100", "good"); code != http.StatusOK {
 		t.Fatalf("got %d", code)
 	}
 	var wait sync.WaitGroup
 	for i := range 20 {
-		wait.Go(func() { get(fmt.Sprint("192.0.2.", i%5), fmt.Sprint("made-up-", i)) })
+		wait.Go(func() { get(t.Context(), fmt.Sprint("192.0.2.", i%5), fmt.Sprint("made-up-", i)) })
 	}
 	testkit.Within(t, time.Minute, "the API server is asked", func(context.Context) bool { return asked.Load() == 4 })
-	if code := get("192.0.2.100", "good"); code != http.StatusOK {
+	if code := get(t.Context(), "192.0.2.100", "good"); code != http.StatusOK {
 		t.Errorf("who was known got %d while others wait", code)
 	}
 	now.SetTime(now.Now().Add(2 * time.Minute))
-	if code := get("192.0.2.100", "good"); code != http.StatusOK {
+	soon, cancel := context.WithTimeout(t.Context(), 3*time.Second) // those that wait give up after five
+	defer cancel()
+	if code := get(soon, "192.0.2.100", "good"); code != http.StatusOK {
 		t.Errorf("who was known long ago got %d while others wait", code)
 	}
 	close(release)
@@ -192,14 +194,14 @@ func TestMadeUpTokensKeepNobodyFromTheMetrics(t *testing.T) {
 }
 
 // guardedMetrics returns what gets metrics from an address with a token.
-func guardedMetrics(t *testing.T, config *rest.Config, now clock.PassiveClock) func(address, token string) int {
+func guardedMetrics(t *testing.T, config *rest.Config, now clock.PassiveClock) func(ctx context.Context, address, token string) int {
 	t.Helper()
 	guarded, err := manager.GuardMetrics(config, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func(address, token string) int {
-		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
+	return func(ctx context.Context, address, token string) int {
+		request := httptest.NewRequestWithContext(ctx, http.MethodGet, "/metrics", http.NoBody)
 		request.Header.Set("Authorization", "Bearer "+token)
 		request.RemoteAddr = address + ":1234"
 		answer := httptest.NewRecorder()
@@ -218,12 +220,12 @@ func TestAFloodOfMadeUpTokensDoesNotDelayANewScraper(t *testing.T) {
 	for range 100 {
 		flood.Go(func() {
 			for ctx.Err() == nil {
-				get("192.0.2.1", fmt.Sprint("made-up-", sent.Add(1)))
+				get(t.Context(), "192.0.2.1", fmt.Sprint("made-up-", sent.Add(1)))
 			}
 		})
 	}
 	testkit.Within(t, time.Minute, "the flood is there", func(context.Context) bool { return sent.Load() > 110 })
-	if code := get("192.0.2.100", token); code != http.StatusOK {
+	if code := get(t.Context(), "192.0.2.100", token); code != http.StatusOK {
 		t.Errorf("the scraper got %d after %d made-up tokens", code, sent.Load())
 	}
 	stop()

@@ -17,8 +17,13 @@ var (
 // places are what errors about options have in them, and the prefix of their flags, the
 // inner ones first.
 var places = []struct{ marker, prefix string }{
-	{"sink otlp: ", otlpPrefix}, {"sink cloudevents: ", "audit-cloudevents"}, {"sink file: ", "audit-file"}, {"sink auditevent: ", "audit"},
-	{"Notifications: ", notifyPrefix}, {"access options: ", "access"}, {"binding options: ", "binding"},
+	{"sink otlp: ", otlpPrefix},
+	{"sink cloudevents: ", "audit-cloudevents"},
+	{"sink file: ", "audit-file"},
+	{"sink auditevent: ", "audit"},
+	{"Notifications: ", notifyPrefix},
+	{"access options: ", "access"},
+	{"binding options: ", "binding"},
 }
 
 // inFlags makes every subcommand name flags.
