@@ -18,7 +18,7 @@
 //     where warnings and audit annotations go.
 //   - [Manager] is the host, as an extension sees it. The lifecycle is in package
 //     manager.
-//   - [Scoped], [Entitled], [ClusterEntitled], [LeaderElected], [Hosted], [Witness]
+//   - [Scoped], [Entitled], [ClusterEntitled], [AggregateEntitled], [LeaderElected], [Hosted], [Witness]
 //     and [Remover] are optional. They say which rights an extension needs, where it
 //     runs, that it wants to know its host first, or of what it cannot see, and what to
 //     remove when it is uninstalled.

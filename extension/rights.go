@@ -40,6 +40,16 @@ type ClusterEntitled interface {
 	ClusterRights() []rbacv1.PolicyRule
 }
 
+// AggregateEntitled is implemented, besides the others or instead of them, by an extension
+// whose rights depend on what its users write, so that no program knows them. Authors grant
+// them: the process gets, in the whole cluster, the rules of each ClusterRole on which the
+// label of this name has the value "true"
+// (https://kubernetes.io/docs/reference/access-authn-authz/rbac/#aggregated-clusterroles).
+// Who may write such a ClusterRole, or what the extension acts on, is trusted with all of them.
+type AggregateEntitled interface {
+	AggregateLabel() string
+}
+
 // Reader is implemented by an extension of any form, or by a part of one, that reads the
 // cluster through the cache of its manager:
 //

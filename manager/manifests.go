@@ -301,6 +301,7 @@ func (i *installer) addRights(account string, process host.Process, rights host.
 		i.addRole(name, account, namespace, rights.Namespaces[namespace]...)
 	}
 	i.addClusterRole(name, account, cluster...)
+	i.addAggregate(account+"-aggregate", account, rights.Aggregates)
 	return nil
 }
 
@@ -527,13 +528,31 @@ func (i *installer) addClusterRole(name, account string, rules ...rbacv1.PolicyR
 	if len(rules) == 0 {
 		return
 	}
+	i.bindClusterRole(name, account, &rbacv1.ClusterRole{Rules: rules})
+}
+
+// addAggregate adds a ClusterRole that kube-controller-manager fills with the rules of
+// ClusterRoles with one of the labels, and its binding to a ServiceAccount.
+func (i *installer) addAggregate(name, account string, labels []string) {
+	if len(labels) == 0 {
+		return
+	}
+	rule := &rbacv1.AggregationRule{}
+	for _, label := range labels {
+		rule.ClusterRoleSelectors = append(rule.ClusterRoleSelectors, metav1.LabelSelector{MatchLabels: map[string]string{label: "true"}})
+	}
+	i.bindClusterRole(name, account, &rbacv1.ClusterRole{AggregationRule: rule})
+}
+
+// bindClusterRole adds a ClusterRole and its binding to a ServiceAccount.
+func (i *installer) bindClusterRole(name, account string, role *rbacv1.ClusterRole) {
 	// There may be an installation of the same name in another namespace.
-	role := i.namespace + "-" + name
-	i.add(&rbacv1.ClusterRole{TypeMeta: kind(rbacv1.SchemeGroupVersion, "ClusterRole"), ObjectMeta: i.meta(role, ""), Rules: rules},
-		&rbacv1.ClusterRoleBinding{
-			TypeMeta: kind(rbacv1.SchemeGroupVersion, "ClusterRoleBinding"), ObjectMeta: i.meta(role, ""),
-			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role}, Subjects: i.subjects(account),
-		})
+	name = i.namespace + "-" + name
+	role.TypeMeta, role.ObjectMeta = kind(rbacv1.SchemeGroupVersion, "ClusterRole"), i.meta(name, "")
+	i.add(role, &rbacv1.ClusterRoleBinding{
+		TypeMeta: kind(rbacv1.SchemeGroupVersion, "ClusterRoleBinding"), ObjectMeta: i.meta(name, ""),
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}, Subjects: i.subjects(account),
+	})
 }
 
 func (i *installer) subjects(account string) []rbacv1.Subject {

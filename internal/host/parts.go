@@ -40,6 +40,8 @@ type Rights struct {
 	// those in the whole cluster, and Namespaces those in other namespaces by name.
 	Watched, Cluster []rbacv1.PolicyRule
 	Namespaces       map[string][]rbacv1.PolicyRule
+	// Aggregates are labels of ClusterRoles whose rules hold, too, in the whole cluster.
+	Aggregates []string
 	// Outside are the parts whose Watched rules do not hold everywhere where they get
 	// admissions, unless every namespace is watched.
 	Outside []Outside
@@ -253,6 +255,9 @@ func (p *Parts) rights(selected func(entitled) bool) Rights {
 		}
 		if asks, ok := e.part.(extension.ClusterEntitled); ok {
 			all.Cluster = AppendNew(all.Cluster, asks.ClusterRights()...)
+		}
+		if asks, ok := e.part.(extension.AggregateEntitled); ok && !slices.Contains(all.Aggregates, asks.AggregateLabel()) {
+			all.Aggregates = append(all.Aggregates, asks.AggregateLabel())
 		}
 	}
 	return all

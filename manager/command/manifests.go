@@ -296,13 +296,17 @@ func printInstallation(w io.Writer, installation *manager.Installation) error {
 	return nil
 }
 
-// document returns the YAML of an object without its status.
+// document returns the YAML of an object without its status, and without the rules that
+// Kubernetes aggregates: to apply the manifests again would take them away for a moment.
 func document(object client.Object) (string, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
 		return "", err
 	}
 	delete(content, "status")
+	if content["aggregationRule"] != nil {
+		delete(content, "rules")
+	}
 	text, err := yaml.Marshal(content)
 	return string(text), err
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"reflect"
 	"slices"
 	"strings"
 	"syscall"
@@ -182,6 +183,29 @@ func TestRightsInANamespaceOfItsOwnAreARoleThere(t *testing.T) {
 	if role := object[rbacv1.Role](t, text, "Role", "stamp-reconciler-extensions"); role.Namespace != "shop" || len(role.Rules) != 1 {
 		t.Errorf("%+v", role)
 	}
+}
+
+// extended is an extension whose rights its users extend.
+type extended struct{ watcher }
+
+func (extended) AggregateLabel() string { return "example.com/aggregate-to-stamp" }
+
+func TestRightsThatOthersGrantAreAggregatedByTheirLabel(t *testing.T) {
+	text := manifestsOf(t, func(mgr *manager.Manager) error { return mgr.AddExtension(extended{}) }, "--webhook-namespace=my-system")
+	role := object[rbacv1.ClusterRole](t, text, "ClusterRole", "my-system-stamp-reconciler-aggregate")
+	want := []metav1.LabelSelector{{MatchLabels: map[string]string{"example.com/aggregate-to-stamp": "true"}}}
+	if role.AggregationRule == nil || !reflect.DeepEqual(role.AggregationRule.ClusterRoleSelectors, want) {
+		t.Errorf("%+v", role)
+	}
+	if _, after, _ := strings.Cut(text, "aggregationRule:"); strings.Contains(strings.Split(after, "---")[0], "rules:") {
+		t.Error("it has rules, which to apply it again would put in place of those that are aggregated")
+	}
+	binding := object[rbacv1.ClusterRoleBinding](t, text, "ClusterRoleBinding", "my-system-stamp-reconciler-aggregate")
+	if binding.RoleRef.Name != role.Name || binding.Subjects[0].Name != "stamp-reconciler" {
+		t.Errorf("%+v", binding)
+	}
+	// Its own rights are in another one: an aggregated ClusterRole has none but those of others.
+	object[rbacv1.ClusterRole](t, text, "ClusterRole", "my-system-stamp-reconciler-extensions")
 }
 
 func TestReconcilersThatRunElsewhereHaveNoDeployment(t *testing.T) {
