@@ -183,6 +183,7 @@ generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew
 	go run -C hack/helm ./chartdoc -dir $(CURDIR)
 	go run ./hack/rbacdoc
 	cp config/crd/*.yaml charts/admitkit/files/crds/
+	cp config/crd/metacontroller/*.yaml charts/admitkit/files/crds/metacontroller/
 	cp config/policy/*.yaml charts/admitkit/files/policies/
 	go test -count=1 -run '^TestTheRulesOfTheChart' ./cmd/admitkit -update > /dev/null
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -35,7 +36,9 @@ func TestAnAPIServerTakesTheChart(t *testing.T) {
 	if err := admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "nodes"}}); err != nil {
 		t.Fatal(err)
 	}
-	for name, values := range variants {
+	all := maps.Clone(variants)
+	maps.Copy(all, hooksVariants)
+	for name, values := range all {
 		t.Run(name, func(t *testing.T) {
 			for _, document := range render(t, values) {
 				object := &unstructured.Unstructured{}

@@ -48,32 +48,39 @@ func (r rights) without(other rights) []string {
 func rightsOf(t *testing.T, objects []metav1.Object) map[string]rights {
 	t.Helper()
 	roles, clusterRoles := map[string][]rbacv1.PolicyRule{}, map[string][]rbacv1.PolicyRule{}
+	aggregate := map[string]string{} // labels by ClusterRole
 	for _, object := range objects {
 		switch o := object.(type) {
 		case *rbacv1.Role:
 			roles[o.Namespace+"/"+o.Name] = o.Rules
 		case *rbacv1.ClusterRole:
 			clusterRoles[o.Name] = o.Rules
+			if o.AggregationRule != nil {
+				aggregate[o.Name] = metav1.FormatLabelSelector(&o.AggregationRule.ClusterRoleSelectors[0])
+			}
 		}
 	}
 	all := map[string]rights{}
-	bind := func(namespace string, rules []rbacv1.PolicyRule, subjects []rbacv1.Subject) {
+	bind := func(namespace string, rules []rbacv1.PolicyRule, aggregate string, subjects []rbacv1.Subject) {
 		for _, subject := range subjects {
-			if len(rules) == 0 || subject.Namespace != releaseNamespace {
+			if (len(rules) == 0) != (aggregate != "") || subject.Namespace != releaseNamespace {
 				t.Errorf("%+v is given %v", subject, rules)
 			}
 			if all[subject.Name] == nil {
 				all[subject.Name] = rights{}
 			}
 			all[subject.Name].add(namespace, rules)
+			if aggregate != "" {
+				all[subject.Name][namespace+": what ClusterRoles have with the label "+aggregate] = true
+			}
 		}
 	}
 	for _, object := range objects {
 		switch o := object.(type) {
 		case *rbacv1.RoleBinding:
-			bind(o.Namespace, roles[o.Namespace+"/"+o.RoleRef.Name], o.Subjects)
+			bind(o.Namespace, roles[o.Namespace+"/"+o.RoleRef.Name], "", o.Subjects)
 		case *rbacv1.ClusterRoleBinding:
-			bind("everywhere", clusterRoles[o.RoleRef.Name], o.Subjects)
+			bind("everywhere", clusterRoles[o.RoleRef.Name], aggregate[o.RoleRef.Name], o.Subjects)
 		}
 	}
 	return all
@@ -234,7 +241,7 @@ func TestTheChartGivesTheRightsOfTheManifestsAndNoOther(t *testing.T) {
 			}
 			for account := range chart {
 				process := strings.TrimPrefix(account, release+"-admitkit")
-				if _, known := processes[process]; !known && process != "-unregister" && process != "-test" {
+				if _, known := processes[process]; !known && process != "-unregister" && process != "-test" && process != "-hooks" {
 					t.Errorf("the chart has an account %s", account)
 				}
 			}

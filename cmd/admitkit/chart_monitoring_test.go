@@ -29,9 +29,11 @@ func groupsOf(t *testing.T, text []byte) (names []string) {
 func TestAlertsAndDashboardsAreThoseOfTheFilesForWhatIsEnabled(t *testing.T) {
 	const enabled = `metrics: {prometheusRule: {enabled: true, namespace: monitoring, labels: {a: b}}, dashboards: {enabled: true, annotations: {folder: x}}}`
 	for values, without := range map[string]string{
-		`access: {enabled: true, namespaces: [apps]}`: "none",
-		``: "access",
-		`access: {enabled: true, namespaces: [apps]}, audit: {enabled: false}`: "audit",
+		`access: {enabled: true, namespaces: [apps]}, hooks: {enabled: true}`: "none",
+		`hooks: {enabled: true}`:                                               "access",
+		`access: {enabled: true, namespaces: [apps]}`:                          "hooks",
+		`access: {enabled: true, namespaces: [apps]}, audit: {enabled: false}`: "audit hooks",
+		`audit: {enabled: false}, hooks: {enabled: true}`:                      "access audit certificates webhooks",
 	} {
 		var groups, want, dashboards, wantDashboards []string
 		for _, object := range objectsOf(t, render(t, strings.TrimSuffix(`{`+enabled+`, `+values, ", ")+`}`)) {
@@ -64,7 +66,7 @@ func TestAlertsAndDashboardsAreThoseOfTheFilesForWhatIsEnabled(t *testing.T) {
 				switch {
 				case err != nil:
 					t.Fatal(err)
-				case strings.HasPrefix(filepath.Base(file), without):
+				case slices.Contains(strings.Fields(without), strings.Split(filepath.Base(file), ".")[0]):
 				case kind == "alerts":
 					want = append(want, groupsOf(t, text)...)
 				default:
@@ -75,7 +77,7 @@ func TestAlertsAndDashboardsAreThoseOfTheFilesForWhatIsEnabled(t *testing.T) {
 		if !slices.Equal(groups, want) || len(want) == 0 {
 			t.Errorf("%s: groups %q, want %q", values, groups, want)
 		}
-		if !slices.Equal(dashboards, wantDashboards) {
+		if !slices.Equal(dashboards, wantDashboards) || len(groups) == 0 {
 			t.Errorf("%s: %d dashboards, want %d as they are in the files", values, len(dashboards), len(wantDashboards))
 		}
 	}

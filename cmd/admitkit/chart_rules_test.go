@@ -50,6 +50,9 @@ func TestTheRulesOfTheChartAreThoseOfTheExtensions(t *testing.T) {
 			}
 		}
 	}
+	for kind, rules := range rulesIn(t, hooksManifests(t, "--webhook-namespace=hooks-system", "--hooks-namespaces=apps")) {
+		want["hooks."+kind+".yaml"] = rules
+	}
 	dir := filepath.Join(chartDir, "files/rules")
 	for name, rules := range want {
 		compareFile(t, filepath.Join(dir, name), rules)
@@ -98,8 +101,14 @@ func rulesOf(t *testing.T, flags string) map[string][]rbacv1.PolicyRule {
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
 		t.Fatalf("%s: %v", flags, err)
 	}
+	return rulesIn(t, out.String())
+}
+
+// rulesIn returns what extensions need by manifests, by process and kind of role.
+func rulesIn(t *testing.T, manifests string) map[string][]rbacv1.PolicyRule {
+	t.Helper()
 	rules := map[string][]rbacv1.PolicyRule{}
-	for document := range strings.SplitSeq(out.String(), "---\n") {
+	for document := range strings.SplitSeq(manifests, "---\n") {
 		var role rbacv1.ClusterRole
 		if err := yaml.Unmarshal([]byte(document), &role); err != nil {
 			t.Fatal(err)

@@ -81,8 +81,14 @@ tolerateSelectorTerms: [control-plane=true, kubernetes.azure.com/managedby=aks]
 tls: {minVersion: "1.2", cipherSuites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256], clientCA: {configMap: clients, names: ["Doe, Jane", kube-apiserver]}}
 split: {enabled: true}
 `,
-	"marks":     `{audit: {touchedPods: {mark: true}}}`,
-	"evictions": `{audit: {touchedPods: {evictAfter: 1h, maxEvictAfter: 4h}}, leaderElection: false}`,
+	"hooks, and everything audited": `
+hooks: {enabled: true, kinds: [configmaps, deployments.apps], namespaces: [apps, other], workers: 9}
+networkPolicy: {enabled: true}
+metrics: {serviceMonitor: {enabled: true}, podMonitor: {enabled: true}, prometheusRule: {enabled: true}}
+`,
+	"hooks, split": `{hooks: {enabled: true}, access: {enabled: true, namespaces: [apps]}, split: {enabled: true}, crds: {keep: false}}`,
+	"marks":        `{audit: {touchedPods: {mark: true}}}`,
+	"evictions":    `{audit: {touchedPods: {evictAfter: 1h, maxEvictAfter: 4h}}, leaderElection: false}`,
 	"a namespace": `
 watchNamespace: apps
 access: {enabled: true}
@@ -367,7 +373,6 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{watchNamespace: "a,b"}`:                                           "at '/watchNamespace'",
 		`{split: {enabled: true, registrar: CronJob}}`:                      "at '/split/registrar'",
 		`{audit: {enforcement: {enabled: true}}}`:                           "audit.enforcement.enabled: needs access.enabled",
-		`{audit: {enabled: false}}`:                                         "audit.enabled, access.enabled: both are false",
 		`{audit: {log: {enabled: false}, event: {enabled: false}}}`:         "audit: every sink is off",
 		`{ignoreUntilProbed: true, split: {enabled: true, registrar: Job}}`: "ignoreUntilProbed: needs a registrar that stays",
 		`{metrics: {enabled: false, podMonitor: {enabled: true}}}`:          "need metrics.enabled",
@@ -398,7 +403,7 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{serviceAccount: {create: false, name: a}, split: {enabled: true}}`:    "serviceAccount.registrarName: required",
 		`{serviceAccount: {name: a, registrarName: a}, split: {enabled: true}}`: "each process needs a ServiceAccount of its own",
 		`{serviceAccount: {create: false, name: a, registrarName: b}, split: {enabled: true}, audit: {objects: {enabled: true}}}`:     "serviceAccount.reconcilerName: required",
-		`{serviceAccount: {name: a, registrarName: b, reconcilerName: b}, split: {enabled: true}, audit: {objects: {enabled: true}}}`: "a, b, b: with split.enabled each process needs",
+		`{serviceAccount: {name: a, registrarName: b, reconcilerName: b}, split: {enabled: true}, audit: {objects: {enabled: true}}}`: "a, b, b: each process needs",
 		`{tls: {minVersion: "1.1"}}`:                                                           "at '/tls/minVersion'",
 		`{tls: {minVersion: 1.1}}`:                                                             "at '/tls/minVersion'",
 		`{tls: {cipherSuites: [TLS_RSA_WITH_RC4_128_SHA]}}`:                                    "at '/tls/cipherSuites/0': value must be one of",
@@ -964,6 +969,7 @@ func TestTheCRDsComeWithWhatNeedsThem(t *testing.T) {
 	for values, want := range map[string]struct{ crds, policies int }{
 		"":                                  {0, 0},
 		"binding: {roles: [shop/deployer]}": {2, 2},
+		"hooks: {enabled: true}":            {3, 0},
 		"audit: {objects: {enabled: true}}": {1, 0},
 		"access: {enabled: true, namespaces: [apps]}":                                                              {7, 8},
 		"{access: {enabled: true, namespaces: [apps]}, audit: {objects: {enabled: true}}}":                         {8, 8},

@@ -25,6 +25,7 @@ import (
 	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
 	"github.com/admitkit/admitkit/extension/audit/sink/cloudevents"
 	"github.com/admitkit/admitkit/extension/audit/sink/otlp"
+	"github.com/admitkit/admitkit/extension/hook"
 	otlpsender "github.com/admitkit/admitkit/extension/otlp"
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/testkit"
@@ -53,6 +54,7 @@ var extensionsOf = map[string]func(settings) []any{
 	"converter": func(settings) []any { return []any{&author{}, alarms()} },
 	"unserved":  func(settings) []any { return []any{unserved()} },
 	"access":    func(settings) []any { return []any{access.New(access.Options{})} },
+	"hook":      func(settings) []any { return []any{hook.New(hook.Options{})} },
 	"audit": func(s settings) []any {
 		return []any{audit.New(audit.Options{
 			Sinks: []audit.SinkOptions{

@@ -25,6 +25,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -45,7 +46,7 @@ func TestMain(m *testing.M) {
 		runProgram(text)
 		return
 	}
-	os.Exit(testkit.Main(m, controlplane.Options{CRDPaths: []string{"../../config/crd"}}, func(c *controlplane.ControlPlane) (err error) {
+	os.Exit(testkit.Main(m, controlplane.Options{CRDPaths: []string{"../../config/crd", "../../config/crd/metacontroller"}}, func(c *controlplane.ControlPlane) (err error) {
 		cluster = c
 		if admin, err = testkit.NewClient(c.Admin(), testkit.Scheme(v1alpha1.AddToScheme)); err != nil {
 			return err
@@ -89,6 +90,7 @@ var scenes = []scene{
 	},
 	{name: "sessions while a Closed sink is down", fires: []string{"AuditSessionsRefused"}, play: refusals},
 	{name: "sessions while the endpoint behind the queue is down", fires: []string{"AuditUndelivered"}, play: undelivered("audit-queue", "admitkit_cloudevents_undelivered")},
+	{name: "a hook is down", fires: []string{"HookUnconverged"}, play: hookDown},
 	{name: "sessions while the collector behind the queue is down", fires: []string{"AuditUndelivered"}, play: undelivered("audit-otlp", "admitkit_otlp_undelivered")},
 }
 
@@ -334,6 +336,26 @@ func unattended(s *stage) {
 	testkit.Within(s, 2*time.Minute, "the end is long past", func(context.Context) bool { return time.Since(end) > 12*time.Second })
 	s.start(settings{Extensions: "access"})
 	s.until(`admitkit_access_expiry_lateness_seconds_count`)
+	s.scrape()
+}
+
+func hookDown(s *stage) {
+	e := newEndpoint(s)
+	s.start(settings{Extensions: "hook"})
+	s.scrape()
+	e.status.Store(http.StatusServiceUnavailable)
+	controller := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "metacontroller.k8s.io/v1alpha1", "kind": "DecoratorController", "metadata": map[string]any{"name": s.namespace},
+		"spec": map[string]any{
+			"resources": []any{map[string]any{
+				"apiVersion": "v1", "resource": "configmaps", "labelSelector": map[string]any{"matchLabels": map[string]any{"test": s.namespace}},
+			}},
+			"hooks": map[string]any{"sync": map[string]any{"webhook": map[string]any{"url": e.URL}}},
+		},
+	}}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "decorated", Labels: map[string]string{"test": s.namespace}}}
+	testkit.Create(s, admin, controller, object)
+	s.until(`admitkit_hook_unconverged`)
 	s.scrape()
 }
 

@@ -40,11 +40,21 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
+{{/* An image. Takes root and image: repository, tag and digest. */}}
 {{- define "admitkit.image" -}}
-{{- if .Values.image.digest -}}
-{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- with .image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
 {{- else -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .repository }}:{{ .tag | default $.root.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* There is something besides hooks: one of the extensions, or a program of your own. */}}
+{{- define "admitkit.operates" -}}
+{{- with .Values -}}
+{{- if or .audit.enabled .access.enabled (include "admitkit.binds" $) (ne .image.repository "ghcr.io/admitkit/admitkit") }}yes{{ end -}}
 {{- end -}}
 {{- end -}}
 
@@ -61,7 +71,7 @@ app.kubernetes.io/component: {{ .component }}
 {{ include "admitkit.fullname" . }}-certificate
 {{- end -}}
 
-{{/* The ServiceAccount of a component: server, registrar or reconciler. One process has that of the server. Takes root and component. */}}
+{{/* The ServiceAccount of a component: server, registrar, reconciler or hooks. But for hooks, one process has that of the server. Takes root and component. */}}
 {{- define "admitkit.accountName" -}}
 {{- $own := .root.Values.serviceAccount -}}
 {{- $name := include "admitkit.fullname" .root -}}
@@ -69,6 +79,8 @@ app.kubernetes.io/component: {{ .component }}
 {{- $own.registrarName | default (printf "%s-registrar" $name) -}}
 {{- else if and (eq .component "reconciler") (include "admitkit.reconcilesApart" .root) -}}
 {{- $own.reconcilerName | default (printf "%s-reconciler" $name) -}}
+{{- else if eq .component "hooks" -}}
+{{- $own.hooksName | default (printf "%s-hooks" $name) -}}
 {{- else -}}
 {{- $own.name | default $name -}}
 {{- end -}}
@@ -100,7 +112,7 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "admitkit.accountName"
 {{- define "admitkit.reconciles" -}}
 {{- with .Values -}}
 {{- $unknown := and (not .audit.enabled) (not (and .split.enabled (eq .split.reconciler "None"))) -}}
-{{- if or (include "admitkit.haveReconcilers" $) $unknown }}yes{{ end -}}
+{{- if and (include "admitkit.operates" $) (or (include "admitkit.haveReconcilers" $) $unknown) }}yes{{ end -}}
 {{- end -}}
 {{- end -}}
 
@@ -112,9 +124,11 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "admitkit.accountName"
 {{/* The names of the Deployments. */}}
 {{- define "admitkit.deployments" -}}
 {{- $name := include "admitkit.fullname" . -}}
-{{- $all := list $name -}}
+{{- $all := list -}}
+{{- if include "admitkit.operates" . }}{{ $all = append $all $name }}{{ end -}}
 {{- if include "admitkit.registrarStays" . }}{{ $all = append $all (printf "%s-registrar" $name) }}{{ end -}}
 {{- if include "admitkit.reconcilesApart" . }}{{ $all = append $all (printf "%s-reconciler" $name) }}{{ end -}}
+{{- if .Values.hooks.enabled }}{{ $all = append $all (printf "%s-hooks" $name) }}{{ end -}}
 {{- join "," $all -}}
 {{- end -}}
 

@@ -42,17 +42,52 @@ spec:
 {{- end }}
 {{- end -}}
 
+{{/* What runs `reconcile`, of whose replicas one works. Takes root and component. */}}
+{{- define "admitkit.elected" -}}
+{{- $account := include "admitkit.accountName" . -}}
+{{- $user := printf "--reconciler-user=system:serviceaccount:%s:%s" .root.Release.Namespace $account -}}
+{{- $of := merge (dict "name" (printf "%s-%s" (include "admitkit.fullname" .root) .component) "account" $account "args" (list "reconcile" $user)) . -}}
+{{- include "admitkit.ownAccount" $of }}
+{{- if .root.Values.leaderElection }}
+{{- include "admitkit.budget" $of }}
+{{- end }}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {{ $of.name | quote }}
+  namespace: {{ .root.Release.Namespace | quote }}
+  labels:
+    {{- include "admitkit.labels" (dict "root" .root "component" .component) | nindent 4 }}
+spec:
+  {{- if .root.Values.leaderElection }}
+  replicas: {{ .root.Values.replicas }}
+  {{- else }}
+  replicas: 1
+  # Two at a time would do everything twice.
+  strategy:
+    type: Recreate
+  {{- end }}
+  selector:
+    matchLabels:
+      {{- include "admitkit.componentSelector" $of | nindent 6 }}
+  template:
+    {{- include "admitkit.pod" $of | nindent 4 }}
+{{- end -}}
+
 {{/*
-The Pods. All run one program with the same flags, and fulfil the restricted Pod Security standard
+The Pods. All but those of hooks run one program with the same flags, and all fulfil the restricted Pod Security standard
 (https://kubernetes.io/docs/concepts/security/pod-security-standards/).
 Takes root, component, account and args: the subcommand and flags of its own.
 */}}
 {{- define "admitkit.pod" -}}
 {{- $values := .root.Values -}}
 {{- $serves := eq .component "server" -}}
+{{- $hooks := eq .component "hooks" -}}
 {{- $records := or $serves (eq .component "reconciler") -}}
 {{- $grants := or (eq .component "reconciler") (and $serves (not $values.split.enabled)) -}}
-{{- $stays := or $records (eq .component "registrar") -}}
+{{- $stays := or $records $hooks (eq .component "registrar") -}}
+{{- $volumes := dict "values" $values "records" $records "serves" $serves "grants" $grants "hooks" $hooks -}}
 metadata:
   labels:
     {{- include "admitkit.labels" (dict "root" .root "component" .component "labels" $values.podLabels) | nindent 4 }}
@@ -70,7 +105,7 @@ spec:
   restartPolicy: Never
   {{- end }}
   {{- $context := deepCopy $values.podSecurityContext }}
-  {{- if and (include "admitkit.volumes" (dict "values" $values "records" $records "serves" $serves "grants" $grants)) (not (hasKey $context "fsGroup")) }}
+  {{- if and (include "admitkit.volumes" $volumes) (not (hasKey $context "fsGroup")) }}
   {{- /* That of the image, which is to write to the volumes. */}}
   {{- $_ := set $context "fsGroup" 65532 }}
   {{- end }}
@@ -104,7 +139,7 @@ spec:
   affinity:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- if $records }}
+  {{- if or $records $hooks }}
   topologySpreadConstraints:
   {{- $alike := dict "matchLabels" (include "admitkit.componentSelector" . | fromYaml) }}
   {{- $host := dict "maxSkew" 1 "topologyKey" "kubernetes.io/hostname" "whenUnsatisfiable" "ScheduleAnyway" }}
@@ -113,12 +148,12 @@ spec:
   {{- end }}
   {{- end }}
   containers:
-  - name: admitkit
-    image: {{ include "admitkit.image" .root | quote }}
+  - name: {{ ternary "hooks" "admitkit" $hooks }}
+    image: {{ include "admitkit.image" (dict "root" .root "image" (ternary $values.hooks.image $values.image $hooks)) | quote }}
     imagePullPolicy: {{ $values.image.pullPolicy }}
     args:
     {{- toYaml .args | nindent 4 }}
-    {{- include "admitkit.args" .root | nindent 4 }}
+    {{- include (ternary "admitkit.hooksArgs" "admitkit.args" $hooks) .root | nindent 4 }}
     {{- with and $serves (include "admitkit.tlsArgs" .root) }}
     {{- . | nindent 4 }}
     {{- end }}
@@ -127,7 +162,9 @@ spec:
       valueFrom:
         fieldRef:
           fieldPath: metadata.name
+    {{- if not $hooks }}
     {{- include "admitkit.env" .root | nindent 4 }}
+    {{- end }}
     {{- if and $records $values.audit.enabled $values.audit.cloudEvents.url }}
     {{- with include "admitkit.credentialsEnv" (dict "prefix" "ADMITKIT_AUDIT_CLOUDEVENTS" "folder" "/cloudevents" "of" $values.audit.cloudEvents) | trim }}
     {{- . | nindent 4 }}
@@ -141,7 +178,7 @@ spec:
     {{- if and $records $values.access.enabled $values.access.checks.secretName }}
     - {name: ADMITKIT_ACCESS_CHECKS, value: {{ printf "/access-checks/%s" $values.access.checks.key | quote }}}
     {{- end }}
-    {{- with $values.extraEnv }}
+    {{- with ternary $values.hooks.extraEnv $values.extraEnv $hooks }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
     {{- if $stays }}
@@ -166,7 +203,7 @@ spec:
         port: health
       periodSeconds: 2
     {{- end }}
-    {{- with $values.resources }}
+    {{- with ternary $values.hooks.resources $values.resources $hooks }}
     resources:
       {{- toYaml . | nindent 6 }}
     {{- end }}
@@ -174,11 +211,11 @@ spec:
     securityContext:
       {{- toYaml . | nindent 6 }}
     {{- end }}
-    {{- with include "admitkit.volumeMounts" (dict "values" $values "records" $records "serves" $serves "grants" $grants) }}
+    {{- with include "admitkit.volumeMounts" $volumes }}
     volumeMounts:
     {{- . | nindent 4 }}
     {{- end }}
-  {{- with include "admitkit.volumes" (dict "values" $values "records" $records "serves" $serves "grants" $grants) }}
+  {{- with include "admitkit.volumes" $volumes }}
   volumes:
   {{- . | nindent 2 }}
   {{- end }}
@@ -232,7 +269,7 @@ spec:
 {{- if and .serves .values.tls.clientCA.configMap }}
 - {name: clients, mountPath: /clients, readOnly: true}
 {{- end }}
-{{- with .values.extraVolumeMounts }}
+{{- with ternary list .values.extraVolumeMounts .hooks }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
@@ -328,7 +365,7 @@ spec:
 - name: clients
   configMap: {name: {{ $clients.configMap | quote }}, items: [{key: {{ $clients.key | quote }}, path: ca.crt}]}
 {{- end }}
-{{- with .values.extraVolumes }}
+{{- with ternary list .values.extraVolumes .hooks }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}

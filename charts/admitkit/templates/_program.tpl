@@ -2,14 +2,11 @@
 
 {{- define "admitkit.args" -}}
 - --fingerprint={{ include "admitkit.fullname" . }}
-- --webhook-namespace={{ .Release.Namespace }}
 - --service-name={{ include "admitkit.fullname" . }}
 - --service-port={{ .Values.service.port }}
 - --port={{ .Values.port }}
 - --failure-policy={{ .Values.failurePolicy }}
-- --drain-period={{ .Values.drainPeriodSeconds }}s
-- --leader-election={{ .Values.leaderElection }}
-- --zap-log-level={{ .Values.logLevel }}
+{{ include "admitkit.commonArgs" . }}
 {{- if include "admitkit.registrarStays" . }}
 - --leaf-secret-name={{ include "admitkit.leafSecret" . }}
 {{- end }}
@@ -28,11 +25,6 @@
 {{- with .Values.tolerateSelectorTerms }}
 - --tolerate-selector-terms={{ join "," . }}
 {{- end }}
-- --health-address=:{{ .Values.healthPort }}
-{{- if and .Values.metrics.enabled .Values.metrics.secure }}
-- --metrics-secure=true
-{{- end }}
-- --metrics-address={{ if .Values.metrics.enabled }}:{{ .Values.metrics.port }}{{ end }}
 {{- if and .Values.audit.enabled .Values.audit.enforcement.enabled }}
 {{- /* What can be given several times is a flag: a variable has one value. */}}
 {{- range .Values.audit.enforcement.exemptUsers }}
@@ -52,6 +44,37 @@
 {{- end }}
 {{- range .Values.extraArgs }}
 - {{ quote . }}
+{{- end }}
+{{- end -}}
+
+{{/* The flags of every program. */}}
+{{- define "admitkit.commonArgs" -}}
+- --webhook-namespace={{ .Release.Namespace }}
+- --drain-period={{ .Values.drainPeriodSeconds }}s
+- --leader-election={{ .Values.leaderElection }}
+- --zap-log-level={{ .Values.logLevel }}
+- --health-address=:{{ .Values.healthPort }}
+{{- if and .Values.metrics.enabled .Values.metrics.secure }}
+- --metrics-secure=true
+{{- end }}
+- --metrics-address={{ if .Values.metrics.enabled }}:{{ .Values.metrics.port }}{{ end }}
+{{- end -}}
+
+{{/* The flags of hooks. */}}
+{{- define "admitkit.hooksArgs" -}}
+- --fingerprint={{ include "admitkit.fullname" . }}-hooks
+{{ include "admitkit.commonArgs" . }}
+{{- with .Values.hooks }}
+{{- with .kinds }}
+- --hooks-kinds={{ join "," . }}
+{{- end }}
+{{- with .namespaces }}
+- --hooks-namespaces={{ join "," . }}
+{{- end }}
+- --hooks-workers={{ int .workers }}
+{{- range .extraArgs }}
+- {{ quote . }}
+{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -287,8 +310,8 @@
 {{/* What the schema cannot say. */}}
 {{- define "admitkit.check" -}}
 {{- with .Values -}}
-{{- if not (or .audit.enabled .access.enabled (include "admitkit.binds" $) (ne .image.repository "ghcr.io/admitkit/admitkit")) -}}
-{{- fail "audit.enabled, access.enabled: both are false; that is for a program of your own in image.repository" -}}
+{{- if not (or (include "admitkit.operates" $) .hooks.enabled) -}}
+{{- fail "audit.enabled, access.enabled, hooks.enabled: all are false; that is for a program of your own in image.repository" -}}
 {{- end -}}
 {{- if and .audit.enabled .audit.enforcement.enabled (not .access.enabled) -}}
 {{- fail "audit.enforcement.enabled: needs access.enabled, since nobody could ask for a session otherwise" -}}
@@ -301,6 +324,7 @@
 {{- end -}}
 {{- include "admitkit.checkPlaces" $ -}}
 {{- include "admitkit.checkBinding" $ -}}
+{{- include "admitkit.checkHooks" $ -}}
 {{- if and (eq .split.reconciler "None") (include "admitkit.haveReconcilers" $) -}}
 {{- fail "split.reconciler: None is for a program of your own that has nothing to reconcile; access, binding, audit.objects and audit.touchedPods.evictAfter need Deployment" -}}
 {{- end -}}
@@ -453,6 +477,35 @@
 {{- range . -}}{{- $_ := mustRegexMatch . "" -}}{{- end -}}
 {{- end -}}
 
+{{/* Values that nothing reads are an error. */}}
+{{- define "admitkit.checkHooks" -}}
+{{- $values := .Values -}}
+{{- if not $values.hooks.enabled -}}
+{{- range $name := list "kinds" "namespaces" "extraArgs" "extraEnv" -}}
+{{- if get $values.hooks $name -}}
+{{- fail (printf "hooks.%s: has no effect, because hooks.enabled is false" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if $values.serviceAccount.hooksName -}}
+{{- fail "serviceAccount.hooksName: has no effect, because hooks.enabled is false" -}}
+{{- end -}}
+{{- end -}}
+{{- range $values.hooks.extraArgs -}}
+{{- $flag := regexFind "^--[a-z-]+" . -}}
+{{- $value := get (dict "--hooks-kinds" "kinds" "--hooks-namespaces" "namespaces" "--hooks-workers" "workers") $flag -}}
+{{- if $value -}}
+{{- fail (printf "hooks.extraArgs: %s: set hooks.%s instead, by which the rights go" . $value) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $values.hooks.enabled (not (include "admitkit.operates" .)) -}}
+{{- range $name, $set := dict "split.enabled" $values.split.enabled "watchNamespace" $values.watchNamespace "podSelector" $values.podSelector "ignoreUntilProbed" $values.ignoreUntilProbed "hostNetwork" $values.hostNetwork "webhookAnnotations" $values.webhookAnnotations "tolerateSelectorTerms" $values.tolerateSelectorTerms "rbac.extraRules" $values.rbac.extraRules "rbac.extraClusterRules" $values.rbac.extraClusterRules "extraArgs" $values.extraArgs "extraEnv" $values.extraEnv "extraVolumes" $values.extraVolumes "extraVolumeMounts" $values.extraVolumeMounts "tracing.endpoint" $values.tracing.endpoint "networkPolicy.apiServers" $values.networkPolicy.apiServers "tls.clientCA.configMap" $values.tls.clientCA.configMap -}}
+{{- if $set -}}
+{{- fail (printf "%s: has no effect, because audit.enabled and access.enabled are false and hooks have no webhooks" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Each port has one use. */}}
 {{- define "admitkit.checkPorts" -}}
 {{- if eq (int .port) (int .healthPort) -}}
@@ -472,8 +525,16 @@
 {{/* Each process has its own ServiceAccount, which the release makes, or which is there. */}}
 {{- define "admitkit.checkAccounts" -}}
 {{- $account := .Values.serviceAccount -}}
-{{- $names := list (include "admitkit.accountName" (dict "root" . "component" "server")) -}}
-{{- $required := list "name" -}}
+{{- $names := list -}}
+{{- $required := list -}}
+{{- if include "admitkit.operates" . -}}
+{{- $names = append $names (include "admitkit.accountName" (dict "root" . "component" "server")) -}}
+{{- $required = append $required "name" -}}
+{{- end -}}
+{{- if .Values.hooks.enabled -}}
+{{- $names = append $names (include "admitkit.accountName" (dict "root" . "component" "hooks")) -}}
+{{- $required = append $required "hooksName" -}}
+{{- end -}}
 {{- if .Values.split.enabled -}}
 {{- $names = append $names (include "admitkit.accountName" (dict "root" . "component" "registrar")) -}}
 {{- $required = append $required "registrarName" -}}
@@ -488,7 +549,7 @@
 {{- end -}}
 {{- end -}}
 {{- if ne (len $names) (len (uniq $names)) -}}
-{{- fail (printf "serviceAccount: %s: with split.enabled each process needs a ServiceAccount of its own, or it would have the rights of the others" (join ", " $names)) -}}
+{{- fail (printf "serviceAccount: %s: each process needs a ServiceAccount of its own, or it would have the rights of the others" (join ", " $names)) -}}
 {{- end -}}
 {{- end -}}
 

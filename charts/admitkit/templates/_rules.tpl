@@ -1,17 +1,27 @@
 {{/* The rules of the roles. Those of extensions are files that make generate writes. The others depend on names that only
      the release knows, so they are written here; a test compares all of them with what `admitkit manifests` prints. */}}
 
-{{/* A Role with its binding, or without a namespace a ClusterRole. Takes root, name, namespace, account, rules and hook. */}}
+{{/*
+A Role with its binding, or without a namespace a ClusterRole. Takes root, name, namespace, account, hook, and rules or aggregate,
+a label of ClusterRoles whose rules kube-controller-manager writes into this one.
+*/}}
 {{- define "admitkit.role" -}}
-{{- if .rules }}
+{{- if or .rules .aggregate }}
 {{- $kind := ternary "Role" "ClusterRole" (ne .namespace "") }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ $kind }}
 metadata:
   {{- include "admitkit.roleMeta" . | nindent 2 }}
+{{- with .aggregate }}
+aggregationRule:
+  clusterRoleSelectors:
+  - matchLabels:
+      {{ . }}: "true"
+{{- else }}
 rules:
 {{ trim .rules }}
+{{- end }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ $kind }}Binding
@@ -163,13 +173,20 @@ annotations:
 
 {{/* What reconciles, in its namespace: it elects a leader. */}}
 {{- define "admitkit.reconcilerRules" -}}
-{{- if and .Values.leaderElection (include "admitkit.reconciles" .) -}}
+{{- if include "admitkit.reconciles" . -}}
+{{- include "admitkit.electionRules" (list . (include "admitkit.configuration" .)) }}
+{{- end }}
+{{- end -}}
+
+{{/* What elects a leader by a Lease. */}}
+{{- define "admitkit.electionRules" -}}
+{{- if (index . 0).Values.leaderElection -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [create]
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  resourceNames: [{{ include "admitkit.configuration" . }}]
+  resourceNames: [{{ index . 1 }}]
   verbs: [get, update]
 - apiGroups: ["", events.k8s.io]
   resources: [events]
@@ -326,6 +343,27 @@ their sake. Takes root and process.
 {{- end }}
 {{- if or $audit.touchedPods.mark $audit.touchedPods.evictAfter }}
 {{- include "admitkit.rules" (list . "audit-mark" "role") }}
+{{- end }}
+{{- end -}}
+
+{{/*
+What runs controllers from hooks. The rights on what hooks are about come from others: whoever writes a controller adds a ClusterRole
+with the label.
+*/}}
+{{- define "admitkit.hooksRoles" -}}
+{{- $in := dict "root" . "process" "reconciler." -}}
+{{- $name := printf "%s-hooks" (include "admitkit.fullname" .) -}}
+{{- $cluster := printf "%s-hooks" (include "admitkit.clusterName" .) -}}
+{{- $role := dict "root" . "hook" "" "namespace" "" "account" (include "admitkit.accountName" (dict "root" . "component" "hooks")) -}}
+{{- $lease := printf "%s.%s" $name .Release.Namespace -}}
+{{- include "admitkit.role" (merge (dict "name" $name "namespace" .Release.Namespace "rules" (include "admitkit.electionRules" (list . $lease))) $role) }}
+{{- include "admitkit.role" (merge (dict "name" $cluster "rules" (include "admitkit.rules" (list $in "hooks" "clusterrole"))) $role) }}
+{{- include "admitkit.role" (merge (dict "name" (printf "%s-aggregate" $cluster) "aggregate" "admitkit.dev/aggregate-to-hooks") $role) }}
+{{- range .Values.hooks.namespaces }}
+{{- include "admitkit.role" (merge (dict "name" (printf "%s-references" $name) "namespace" . "rules" (include "admitkit.rules" (list $in "hooks" "role"))) $role) }}
+{{- end }}
+{{- if and .Values.metrics.enabled .Values.metrics.secure }}
+{{- include "admitkit.role" (merge (dict "name" (printf "%s-metrics" $cluster) "rules" (include "admitkit.metricsRules" .)) $role) }}
 {{- end }}
 {{- end -}}
 
