@@ -1,17 +1,31 @@
-# The image of the operator (cmd/admitkit): one static binary, no shell, not root.
-# `make image` makes the same without a container engine.
+# The images of the operator (cmd/admitkit) and of the one for controllers from hooks
+# (cmd/hooks): one static binary each, no shell, not root. `make image` makes the same
+# without a container engine.
 #
 #	docker build --build-arg VERSION=$(git describe --tags --always) .
-FROM golang:1.26 AS build
+#	docker build --build-arg VERSION=$(git describe --tags --always) --target hooks .
+FROM golang:1.26 AS source
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 # .git is not part of what Docker copies, so Go cannot tell the version.
 ARG VERSION=
-RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -w -X github.com/admitkit/admitkit/internal/buildinfo.version=${VERSION}" -o /admitkit ./cmd/admitkit
+ENV CGO_ENABLED=0 LDFLAGS="-s -w -X github.com/admitkit/admitkit/internal/buildinfo.version=${VERSION}"
 
-FROM scratch
-COPY --from=build --chmod=0555 /admitkit /admitkit
+FROM source AS build-hooks
+RUN go build -trimpath -ldflags="${LDFLAGS}" -o /hooks ./cmd/hooks
+
+FROM source AS build-admitkit
+RUN go build -trimpath -ldflags="${LDFLAGS}" -o /admitkit ./cmd/admitkit
+
+FROM scratch AS hooks
+COPY --from=build-hooks --chmod=0555 /hooks /hooks
+USER 65532:65532
+ENTRYPOINT ["/hooks"]
+
+# The last one is what docker build makes without --target.
+FROM scratch AS admitkit
+COPY --from=build-admitkit --chmod=0555 /admitkit /admitkit
 USER 65532:65532
 ENTRYPOINT ["/admitkit"]

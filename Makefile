@@ -111,12 +111,18 @@ matrix: ## Test on every supported Kubernetes; writes docs/support.md (over an h
 	go run ./hack/matrix -write docs/support.md
 
 IMAGE ?= ghcr.io/admitkit/admitkit:dev
+HOOKS_IMAGE ?= ghcr.io/admitkit/hooks:dev
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 .PHONY: image
-image: ## Build the operator's image into bin/admitkit.tar, an OCI archive (IMAGE=name)
+image: bin/admitkit.tar bin/hooks.tar ## Build the images into bin/admitkit.tar and bin/hooks.tar, OCI archives (IMAGE=name, HOOKS_IMAGE=name)
+
+bin/admitkit.tar: NAME = $(IMAGE)
+bin/hooks.tar: NAME = $(HOOKS_IMAGE)
+.PHONY: bin/admitkit.tar bin/hooks.tar
+bin/admitkit.tar bin/hooks.tar: bin/%.tar:
 	@mkdir -p bin/image
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags="-s -w -X github.com/admitkit/admitkit/internal/buildinfo.version=$(VERSION)" -o bin/image/admitkit ./cmd/admitkit
-	go run -C hack/image . -binary $(CURDIR)/bin/image/admitkit -arch $$(go env GOARCH) -name $(IMAGE) -out $(CURDIR)/bin/admitkit.tar
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags="-s -w -X github.com/admitkit/admitkit/internal/buildinfo.version=$(VERSION)" -o bin/image/$* ./cmd/$*
+	go run -C hack/image . -binary $(CURDIR)/bin/image/$* -arch $$(go env GOARCH) -name $(NAME) -out $(CURDIR)/$@
 
 .PHONY: release
 release: $(RELEASE_TOOLS) $(HELM) ## Build the release of the tag at HEAD into bin/release; uploads nothing
@@ -153,7 +159,7 @@ e2e: cluster-load
 endif
 
 .PHONY: cluster-load
-cluster-load: cluster-up image bin/sample.tar $(HELM) ## Put the images into that cluster's node
+cluster-load: cluster-up bin/admitkit.tar bin/sample.tar $(HELM) ## Put the images into that cluster's node
 	@for image in admitkit sample busybox; do \
 	  bin/tools/cluster -dir $(CLUSTER) load bin/$$image.tar || exit 1; \
 	done

@@ -99,7 +99,11 @@ func run(binaries []string, busybox string, archs, labels []string, name, out st
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s@%s\nFIGURE image.mb=%.1f MB\n", name, digest, float64(largest)/1e6)
+	figure := "image.mb"
+	if program := filepath.Base(binaries[0]); program != "admitkit" {
+		figure = "image." + program + "_mb"
+	}
+	fmt.Printf("%s@%s\nFIGURE %s=%.1f MB\n", name, digest, figure, float64(largest)/1e6)
 	return nil
 }
 

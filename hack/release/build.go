@@ -18,11 +18,14 @@ import (
 )
 
 const (
-	imageName = "ghcr.io/admitkit/admitkit"
-	source    = "https://github.com/admitkit/admitkit"
+	registry = "ghcr.io/admitkit/"
+	source   = "https://github.com/admitkit/admitkit"
 )
 
-// architectures are those of the image.
+// images are the programs that have one, of their names.
+var images = []string{"admitkit", "hooks"}
+
+// architectures are those of the images.
 var architectures = []string{"amd64", "arm64"}
 
 // release is one that is being built.
@@ -63,7 +66,7 @@ func build(ctx context.Context, root, tools string) (*release, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, step := range []func(context.Context) error{r.binaries, r.image, r.chart, r.checksums} {
+	for _, step := range []func(context.Context) error{r.binaries, r.images, r.chart, r.checksums} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -107,7 +110,7 @@ func (r *release) checkChart() error {
 		return nil
 	}
 	if chart.Version != r.version() || chart.AppVersion != r.version() {
-		return fmt.Errorf("charts/admitkit/Chart.yaml: version %s and appVersion %s, but the tag is %s: set both to %s, and the image in the annotations, before you tag", chart.Version, chart.AppVersion, r.tag, r.version())
+		return fmt.Errorf("charts/admitkit/Chart.yaml: version %s and appVersion %s, but the tag is %s: set both to %s, and the images in the annotations, before you tag", chart.Version, chart.AppVersion, r.tag, r.version())
 	}
 	return nil
 }
@@ -166,43 +169,58 @@ func (r *release) sbom(ctx context.Context, source, name string) error {
 	return normalize(file, name, r.date.Format(time.RFC3339), syft)
 }
 
-// image writes one OCI archive for all architectures, and an SBOM for each.
-func (r *release) image(ctx context.Context) error {
+// images writes the image of each program.
+func (r *release) images(ctx context.Context) error {
 	artifacts, err := r.artifacts()
 	if err != nil {
 		return err
 	}
-	of := map[string]string{}
-	for _, a := range artifacts {
-		if a.Type == "Binary" && a.Extra.ID == "admitkit" {
-			of[a.Goarch] = filepath.Join(r.root, filepath.FromSlash(a.Path))
+	for _, program := range images {
+		binaries := map[string]string{}
+		for _, a := range artifacts {
+			if a.Type == "Binary" && a.Extra.ID == program && a.Goos == "linux" {
+				binaries[a.Goarch] = filepath.Join(r.root, filepath.FromSlash(a.Path))
+			}
+		}
+		if err := r.image(ctx, program, binaries); err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+// image writes one OCI archive for all architectures, and an SBOM for each.
+func (r *release) image(ctx context.Context, program string, binaries map[string]string) error {
 	label := []string{
 		"-label", "org.opencontainers.image.version=" + r.version(), "-label", "org.opencontainers.image.revision=" + r.commit,
 		"-label", "org.opencontainers.image.source=" + source, "-label", "org.opencontainers.image.licenses=Apache-2.0",
-		"-label", "org.opencontainers.image.title=admitkit",
+		"-label", "org.opencontainers.image.title=" + program,
 	}
 	archive := func(file string, architectures ...string) error {
-		args := []string{"run", "-C", "hack/image", ".", "-name", imageName + ":" + r.version(), "-out", file}
+		args := []string{"run", "-C", "hack/image", ".", "-name", registry + program + ":" + r.version(), "-out", file}
 		for _, arch := range architectures {
-			args = append(args, "-binary", of[arch], "-arch", arch)
+			args = append(args, "-binary", binaries[arch], "-arch", arch)
 		}
 		return r.run(ctx, "go", append(args, label...)...)
 	}
 	for _, arch := range architectures {
-		alone := r.dist("image-" + arch + ".tar")
+		alone := r.dist(program + "-image-" + arch + ".tar")
 		if err := archive(alone, arch); err != nil {
 			return err
 		}
-		if err := r.sbom(ctx, "oci-archive:"+alone, fmt.Sprintf("admitkit-image_%s_linux_%s", r.version(), arch)); err != nil {
+		if err := r.sbom(ctx, "oci-archive:"+alone, r.imageSBOM(program, arch)); err != nil {
 			return err
 		}
 	}
-	return archive(r.out(r.imageFile()), architectures...)
+	return archive(r.out(r.imageFile(program)), architectures...)
 }
 
-func (r *release) imageFile() string { return "admitkit-image_" + r.version() + ".tar" }
+func (r *release) imageFile(program string) string { return program + "-image_" + r.version() + ".tar" }
+
+// imageSBOM is the name of what an SBOM is of.
+func (r *release) imageSBOM(program, arch string) string {
+	return fmt.Sprintf("%s-image_%s_linux_%s", program, r.version(), arch)
+}
 
 func (r *release) chartFile() string { return "admitkit-" + r.version() + ".tgz" }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,24 +25,30 @@ func TestTheChartNamesItsImageAndVersionOnce(t *testing.T) {
 		Version, AppVersion string
 		Annotations         map[string]string
 	}
-	var values struct{ Image struct{ Repository string } }
+	type image struct{ Repository string }
+	var values struct {
+		Image image
+		Hooks struct{ Image image }
+	}
 	readYAML(t, "charts/admitkit/Chart.yaml", &chart)
 	readYAML(t, "charts/admitkit/values.yaml", &values)
 	if chart.Version != chart.AppVersion || !tagPattern.MatchString("v"+chart.Version) {
 		t.Errorf("version %q, appVersion %q", chart.Version, chart.AppVersion)
 	}
-	if values.Image.Repository != imageName {
-		t.Errorf("the chart installs %s, and the release pushes %s", values.Image.Repository, imageName)
+	if got := []string{values.Image.Repository, values.Hooks.Image.Repository}; !slices.Equal(got, []string{registry + images[0], registry + images[1]}) {
+		t.Errorf("the chart installs %s, and the release pushes %s to %s", got, images, registry)
 	}
-	var images []struct {
+	var listed []struct {
 		Image     string
 		Platforms []string
 	}
-	if err := yaml.Unmarshal([]byte(chart.Annotations["artifacthub.io/images"]), &images); err != nil {
+	if err := yaml.Unmarshal([]byte(chart.Annotations["artifacthub.io/images"]), &listed); err != nil {
 		t.Fatal(err)
 	}
-	if len(images) != 1 || images[0].Image != imageName+":"+chart.AppVersion || len(images[0].Platforms) != len(architectures) {
-		t.Errorf("Artifact Hub is told of %+v, want %s:%s for %v", images, imageName, chart.AppVersion, architectures)
+	for i, program := range images {
+		if want := registry + program + ":" + chart.AppVersion; len(listed) != len(images) || listed[i].Image != want || len(listed[i].Platforms) != len(architectures) {
+			t.Errorf("Artifact Hub is told of %+v, want %s for %v", listed, want, architectures)
+		}
 	}
 	var links []struct{ Name, URL string }
 	if err := yaml.Unmarshal([]byte(chart.Annotations["artifacthub.io/links"]), &links); err != nil || len(links) == 0 {
@@ -128,5 +135,42 @@ func TestAPathOfTheBuilderIsFound(t *testing.T) {
 	}
 	if err := withoutPlaces("a", []byte("github.com/admitkit/admitkit/main.go"), []string{"/home/me/src"}); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestEveryProgramWithAnImageIsBuiltForLinuxAndPublished(t *testing.T) {
+	var config struct {
+		Builds []struct {
+			ID, Main, Binary string
+			Goos             []string
+		}
+		Archives []struct{ ID string }
+	}
+	readYAML(t, ".goreleaser.yaml", &config)
+	workflow, err := os.ReadFile("../../.github/workflows/release.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dockerfile, err := os.ReadFile("../../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range images {
+		built := false
+		for _, b := range config.Builds {
+			built = built || b.ID == program && b.Main == "./cmd/"+program && b.Binary == program && slices.Contains(b.Goos, "linux")
+		}
+		if !built {
+			t.Errorf("goreleaser does not build %s for Linux: %+v", program, config.Builds)
+		}
+		if !strings.Contains(string(dockerfile), "\nENTRYPOINT [\"/"+program+"\"]\n") {
+			t.Errorf("the Dockerfile makes no image of %s", program)
+		}
+	}
+	if want := "IMAGES: " + strings.Join(images, " ") + "\n"; !strings.Contains(string(workflow), want) {
+		t.Errorf("the workflow does not publish %q", want)
+	}
+	if !strings.HasSuffix(string(dockerfile), "ENTRYPOINT [\"/"+images[0]+"\"]\n") {
+		t.Errorf("without --target, docker build does not make %s", images[0])
 	}
 }

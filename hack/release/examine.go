@@ -30,7 +30,9 @@ func examine(ctx context.Context, r *release, temp string) error {
 	}
 	errs := []error{
 		expect(r.version(), files), checkSums(files["checksums.txt"], sums), r.checkKrew(ctx, files, sums), r.checkChartFile(ctx),
-		r.checkImage(ctx, files, temp),
+	}
+	for _, program := range images {
+		errs = append(errs, r.checkImage(ctx, program, files, temp))
 	}
 	places, err := r.places(ctx)
 	if err != nil {
@@ -44,20 +46,24 @@ func examine(ctx context.Context, r *release, temp string) error {
 
 // expect compares the names with those that docs/releasing.md promises.
 func expect(version string, files map[string][]byte) error {
-	want := []string{
-		"checksums.txt", "timed-access.yaml", "admitkit-" + version + ".tgz", "admitkit-image_" + version + ".tar",
-		"admitkit-image_" + version + "_linux_amd64.spdx.json", "admitkit-image_" + version + "_linux_arm64.spdx.json",
+	want := []string{"checksums.txt", "timed-access.yaml", "admitkit-" + version + ".tgz"}
+	for _, program := range images {
+		want = append(want, program+"-image_"+version+".tar")
+		for _, arch := range architectures {
+			want = append(want, program+"-image_"+version+"_linux_"+arch+".spdx.json")
+		}
 	}
 	for _, platform := range []string{"linux_amd64", "linux_arm64", "darwin_amd64", "darwin_arm64", "windows_amd64", "windows_arm64"} {
 		ending := ".tar.gz"
 		if strings.HasPrefix(platform, "windows") {
 			ending = ".zip"
 		}
-		names := []string{"kubectl-access_" + version + "_" + platform + ending}
+		programs := []string{"kubectl-access", "hooks"}
 		if strings.HasPrefix(platform, "linux") {
-			names = append(names, "admitkit_"+version+"_"+platform+ending)
+			programs = append(programs, "admitkit")
 		}
-		for _, name := range names {
+		for _, program := range programs {
+			name := program + "_" + version + "_" + platform + ending
 			want = append(want, name, name+".spdx.json")
 		}
 	}
@@ -186,18 +192,20 @@ func krewOf(manifest []byte, tag string, sums []sum) error {
 	return errors.Join(errs...)
 }
 
-// checkChartFile lints the chart that was packaged, and checks that it installs the image of this release.
+// checkChartFile lints the chart that was packaged, and checks that it installs the images of this release.
 func (r *release) checkChartFile(ctx context.Context) error {
 	chart := r.out(r.chartFile())
 	if err := r.run(ctx, r.tool("helm"), "lint", "--strict", chart); err != nil {
 		return err
 	}
-	manifests, err := r.output(ctx, r.tool("helm"), "template", "admitkit", chart)
+	manifests, err := r.output(ctx, r.tool("helm"), "template", "admitkit", chart, "--set", "hooks.enabled=true")
 	if err != nil {
 		return err
 	}
-	if want := "image: " + imageName + ":" + r.version(); !strings.Contains(strings.ReplaceAll(manifests, `"`, ""), want) {
-		return fmt.Errorf("the chart does not install %s", want)
+	for _, program := range images {
+		if want := "image: " + registry + program + ":" + r.version(); !strings.Contains(strings.ReplaceAll(manifests, `"`, ""), want) {
+			return fmt.Errorf("the chart does not install %s", want)
+		}
 	}
 	return nil
 }

@@ -15,15 +15,16 @@ import (
 	"syscall"
 )
 
-// checkImage runs the image's program on each architecture and compares it with the SBOM.
-func (r *release) checkImage(ctx context.Context, files map[string][]byte, temp string) error {
-	blobs, err := unpack(r.imageFile(), files[r.imageFile()])
+// checkImage runs the program of an image on each architecture and compares it with the SBOM.
+func (r *release) checkImage(ctx context.Context, program string, files map[string][]byte, temp string) error {
+	file := r.imageFile(program)
+	blobs, err := unpack(file, files[file])
 	if err != nil {
 		return err
 	}
-	images, err := imagesIn(blobs)
+	of, err := imagesIn(blobs)
 	if err != nil {
-		return fmt.Errorf("%s: %w", r.imageFile(), err)
+		return fmt.Errorf("%s: %w", file, err)
 	}
 	places, err := r.places(ctx)
 	if err != nil {
@@ -32,22 +33,22 @@ func (r *release) checkImage(ctx context.Context, files map[string][]byte, temp 
 	var errs []error
 	var largest int
 	for _, arch := range architectures {
-		image, ok := images[arch]
+		image, ok := of[arch]
 		if !ok {
-			errs = append(errs, fmt.Errorf("%s has no image for %s", r.imageFile(), arch))
+			errs = append(errs, fmt.Errorf("%s has no image for %s", file, arch))
 			continue
 		}
-		name := "image " + arch
+		name := "image of " + program + " " + arch
 		largest = max(largest, image.size)
-		program := strings.TrimPrefix(image.entrypoint, "/")
-		sbom := files[fmt.Sprintf("admitkit-image_%s_linux_%s.spdx.json", r.version(), arch)]
-		errs = append(errs, named(sbom, name, image.files[program]), withoutPlaces(name, image.files[program], places),
-			r.runs(ctx, name, arch, filepath.Join(temp, "image-"+arch), program, image.files[program]))
-		if image.user != "65532:65532" {
-			errs = append(errs, fmt.Errorf("%s runs as %q", name, image.user))
+		binary := image.files[program]
+		errs = append(errs, named(files[r.imageSBOM(program, arch)+".spdx.json"], name, binary), withoutPlaces(name, binary, places),
+			r.runs(ctx, name, arch, filepath.Join(temp, program+"-image-"+arch), program, binary))
+		if image.user != "65532:65532" || image.entrypoint != "/"+program {
+			errs = append(errs, fmt.Errorf("%s runs %q as %q", name, image.entrypoint, image.user))
 		}
 	}
-	fmt.Printf("FIGURE image.mb=%.1f MB\n", float64(largest)/1e6)
+	figure := map[string]string{"admitkit": "image.mb", "hooks": "image.hooks_mb"}[program]
+	fmt.Printf("FIGURE %s=%.1f MB\n", figure, float64(largest)/1e6)
 	return errors.Join(errs...)
 }
 
