@@ -22,16 +22,22 @@ const hooksProgram = "../../bin/test/hooks"
 
 var buildHooks sync.Once
 
-// hooksManifests returns what `hooks manifests` prints.
-func hooksManifests(t *testing.T, args ...string) string {
+// builtHooks returns it when it is built.
+func builtHooks(t testing.TB) string {
 	t.Helper()
 	buildHooks.Do(func() {
 		if err := testkit.Build(t.Context(), hooksProgram, "-ldflags=-s -w", "../hooks"); err != nil {
 			t.Fatal(err)
 		}
 	})
+	return hooksProgram
+}
+
+// hooksManifests returns what `hooks manifests` prints.
+func hooksManifests(t *testing.T, args ...string) string {
+	t.Helper()
 	var out, problems bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), hooksProgram, append([]string{"manifests", "--image=x"}, args...)...)
+	cmd := exec.CommandContext(t.Context(), builtHooks(t), append([]string{"manifests", "--image=x"}, args...)...)
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("hooks manifests %q: %v: %s", args, err, problems.String())

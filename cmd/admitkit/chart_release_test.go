@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
@@ -34,7 +35,7 @@ func TestAReleaseWorksAndItsUninstallLeavesNothing(t *testing.T) {
 	t.Parallel()
 	cluster := controlplane.Run(t, controlplane.Options{ControllerManager: true, Kwok: true})
 	releases := map[string]string{
-		"one":   "crds.keep=false,access.enabled=true,access.namespaces={*},audit.objects.enabled=true,audit.enforcement.enabled=true",
+		"one":   "crds.keep=false,hooks.enabled=true,hooks.namespaces={default},access.enabled=true,access.namespaces={*},audit.objects.enabled=true,audit.enforcement.enabled=true",
 		"split": "split.enabled=true,audit.touchedPods.evictAfter=1h",
 		"job":   "split.enabled=true,split.registrar=Job,watchNamespace=default",
 	}
@@ -152,6 +153,9 @@ func (i *installed) run(pod corev1.PodSpec, args ...string) *testkit.Process {
 	args = slices.Concat(pod.Containers[0].Args, []string{"--kubeconfig=" + user.KubeConfig, "--drain-period=0s", "--metrics-address="}, args)
 	args = slices.DeleteFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--service-") })
 	cmd := testkit.Again(i, asProgram, "yes", args...)
+	if pod.Containers[0].Name == "hooks" {
+		cmd = exec.Command(builtHooks(i), args...)
+	}
 	for _, variable := range pod.Containers[0].Env {
 		cmd.Env = append(cmd.Env, variable.Name+"="+variable.Value)
 	}

@@ -38,6 +38,7 @@ func TestTheManifestsAndAClusterRoleWithTheLabelAreEnoughForTheExamples(t *testi
 	apply(t, manifests)
 	stop := installed(t, manifests)
 	t.Run("without the ClusterRole the controller says what is missing, and begins when it is there", func(t *testing.T) { getsItsRights(t, manifests) })
+	t.Run("without the Role where a controller refers to, the remedy is no ClusterRole", func(t *testing.T) { missesItsRole(t, manifests) })
 	t.Run("hooks-go", func(t *testing.T) { t.Parallel(); makesWebsites(t) })
 	t.Run("hooks-decorator-python", func(t *testing.T) { t.Parallel(); decoratesStatefulSets(t) })
 	t.Cleanup(stop) // after the parallel ones
@@ -166,6 +167,35 @@ func getsItsRights(t *testing.T, manifests string) {
 	if output, err := again.CombinedOutput(); err != nil || !strings.Contains(string(output), "hooks-operator-hooks-reconciler-aggregate unchanged") {
 		t.Errorf("to apply the manifests again would change what is aggregated: %v: %s", err, output)
 	}
+}
+
+func missesItsRole(t *testing.T, manifests string) {
+	kubectl := func(args ...string) {
+		t.Helper()
+		if output, err := cluster.Kubectl(t.Context(), nil, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, output)
+		}
+	}
+	kubectl("delete", "role", "-n", "hooks", "hooks-reconciler-extensions")
+	apply(t, `
+apiVersion: metacontroller.k8s.io/v1alpha1
+kind: CompositeController
+metadata: {name: refers}
+spec:
+  generateSelector: true
+  parentResource: {apiVersion: example.com/v1, resource: websites}
+  hooks: {sync: {webhook: {url: "http://127.0.0.1:1", authorization: {secretRef: {name: token, namespace: hooks}}}}}
+---
+{apiVersion: example.com/v1, kind: Website, metadata: {name: refers, namespace: default}, spec: {pages: {}}}
+`)
+	hasCondition(t, "CompositeController", "refers", "Converged", "False MissingRight", "secrets hooks/token", `cannot list resource "secrets"`, "each of --hooks-namespaces")
+	if got := conditionOf(t.Context(), "CompositeController", "refers", "Converged"); strings.Contains(got, "aggregate-to-hooks") {
+		t.Errorf("it advises to grant the right in all namespaces: %s", got)
+	}
+	apply(t, manifests)
+	hasCondition(t, "CompositeController", "refers", "Converged", "False HookFailed", "secrets hooks/token does not exist")
+	kubectl("delete", "compositecontroller/refers")
+	kubectl("delete", "-n", "default", "website/refers")
 }
 
 func makesWebsites(t *testing.T) {

@@ -393,7 +393,11 @@ func content(l *lease, resource string, ref *v1alpha1.KeyReference, key string) 
 	object := l.get(ref.Namespace, ref.Name)
 	if object == nil {
 		if !l.synced() {
-			return nil, fmt.Errorf("%s has not been read yet: %w", where, cmp.Or(l.lastError(), errWaiting))
+			err := cmp.Or(l.lastError(), errWaiting)
+			if apierrors.IsForbidden(err) { // not by a ClusterRole, which would be for every namespace
+				return nil, fault("MissingRight", fmt.Sprintf("%s: %v. The operator's manifests have a Role for it in each of --hooks-namespaces: apply them again", where, err))
+			}
+			return nil, fmt.Errorf("%s has not been read yet: %w", where, err)
 		}
 		return nil, fmt.Errorf("%s does not exist", where)
 	}

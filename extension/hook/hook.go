@@ -265,7 +265,7 @@ func (e *engine) allows(resource, group string) error {
 		name += "." + group
 	}
 	if len(e.options.Kinds) > 0 && !slices.Contains(e.options.Kinds, name) {
-		return fault("KindNotAllowed", fmt.Sprintf("hooks may not be about %s: it is not in --hooks-kinds", name))
+		return fault("KindNotAllowed", fmt.Sprintf("hooks may not be about %s: it is not in --hooks-kinds, which has plurals such as deployments.apps", name))
 	}
 	return nil
 }
