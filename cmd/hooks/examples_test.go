@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -30,8 +30,9 @@ import (
 // and the examples as their READMEs say.
 func TestTheManifestsAndAClusterRoleWithTheLabelAreEnoughForTheExamples(t *testing.T) {
 	apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: hooks}}")
-	manifests, err := execute(t, "", "manifests", "--image=x", "--webhook-namespace=hooks-operator", "--hooks-namespaces=hooks",
-		"--hooks-kinds=websites.example.com,statefulsets.apps,deployments.apps,configmaps,services", "--health-address=", "--metrics-address=", "--drain-period=0s")
+	manifests, err := execute(t, "", "manifests", "--image=x", "--webhook-namespace=hooks-operator", "--hooks-namespaces=hooks,transient-binding",
+		"--hooks-kinds=websites.example.com,statefulsets.apps,deployments.apps,configmaps,services,"+
+			"transientrolebindings.example.com,transientclusterrolebindings.example.com,rolebindings.rbac.authorization.k8s.io,clusterrolebindings.rbac.authorization.k8s.io", "--health-address=", "--metrics-address=", "--drain-period=0s")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,11 +42,22 @@ func TestTheManifestsAndAClusterRoleWithTheLabelAreEnoughForTheExamples(t *testi
 	t.Run("without the Role where a controller refers to, the remedy is no ClusterRole", func(t *testing.T) { missesItsRole(t, manifests) })
 	t.Run("hooks-go", func(t *testing.T) { t.Parallel(); makesWebsites(t) })
 	t.Run("hooks-decorator-python", func(t *testing.T) { t.Parallel(); decoratesStatefulSets(t) })
+	t.Run("hooks-transient-binding", func(t *testing.T) { t.Parallel(); bindsForAWhile(t) })
 	t.Cleanup(stop) // after the parallel ones
 }
 
+// asProgram makes the test's binary the program.
+const asProgram = "HOOKS_TEST_AS_PROGRAM"
+
+func init() {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+}
+
 // installed runs what the Deployment of the manifests does, as its ServiceAccount. The
-// function that it returns stops it, and checks that nothing runs on.
+// function that it returns stops it.
 func installed(t *testing.T, manifests string) (stop func()) {
 	t.Helper()
 	var pod *corev1.PodSpec
@@ -62,23 +74,8 @@ func installed(t *testing.T, manifests string) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := goleak.IgnoreCurrent()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	cmd := newProgram().cmd
-	cmd.SetArgs(append(pod.Containers[0].Args, "--kubeconfig="+user.KubeConfig, "--zap-log-level=error"))
-	go func() { done <- cmd.ExecuteContext(ctx) }()
-	return func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		// Connections are shared by who has the same certificate, and end when they have been idle.
-		idle := goleak.IgnoreAnyFunction("golang.org/x/net/http2.(*clientConnReadLoop).run")
-		if err := goleak.Find(before, idle); err != nil {
-			t.Error(err)
-		}
-	}
+	process := testkit.Run(t, testkit.Again(t, asProgram, "yes", append(pod.Containers[0].Args, "--kubeconfig="+user.KubeConfig)...))
+	return func() { process.Stop(t) }
 }
 
 // exampleOf returns the manifests in a file of an example, with its hook at another URL.
@@ -322,5 +319,32 @@ func decoratesStatefulSets(t *testing.T) {
 			}
 			return err
 		})
+	}
+}
+
+// bindsForAWhile has what the seed's own test has not: the rights of the example's rbac.yaml.
+func bindsForAWhile(t *testing.T) {
+	policy := cluster.Kubectl(t.Context(), nil, "create", "configmap", "policy", "-n", "transient-binding", "--from-file", seed+"policy/controller.rego", "--dry-run=client", "-o", "yaml")
+	manifest, err := policy.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, string(manifest))
+	for _, file := range []string{"controllers.yaml", "rbac.yaml"} {
+		for _, document := range exampleOf(t, "hooks-transient-binding", file, "") {
+			apply(t, document)
+		}
+	}
+	object := parent("TransientRoleBinding", "apps", "installed", time.Now().Add(-time.Minute), time.Now().Add(time.Hour), user("eve"))
+	testkit.Create(t, admin, object)
+	binding := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "installed"}}
+	testkit.Succeeds(t, 30*time.Second, "it is bound", func(ctx context.Context) error {
+		if err := admin.Get(ctx, client.ObjectKeyFromObject(binding), binding); err != nil {
+			return fmt.Errorf("%w: %s", err, conditionOf(ctx, "CompositeController", "transient-rolebinding", "Converged"))
+		}
+		return nil
+	})
+	if err := admin.Delete(t.Context(), object); err != nil {
+		t.Error(err)
 	}
 }
