@@ -125,11 +125,12 @@ func main() {
 	address := flag.String("address", ":8080", "where to listen")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
 	http.HandleFunc("POST /sync", serve)
 	server := &http.Server{Addr: *address, ReadHeaderTimeout: 10 * time.Second}
 	context.AfterFunc(ctx, func() { _ = server.Shutdown(context.WithoutCancel(ctx)) })
-	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+	err := server.ListenAndServe()
+	stop()
+	if !errors.Is(err, http.ErrServerClosed) {
 		log.Fatal(err)
 	}
 }
