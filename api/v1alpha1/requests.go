@@ -249,6 +249,11 @@ type RequestStatus struct {
 	// answer is here.
 	// +optional
 	Check *CheckResult `json:"check,omitempty"`
+	// Egress is what was decided about what the access Pod may reach. It is written before
+	// there is a Pod, and from then on never changes. Only PodAccessRequests by templates
+	// with egress have it.
+	// +optional
+	Egress *EgressDecision `json:"egress,omitempty"`
 	// GrantedAt is when access was granted first.
 	// +optional
 	GrantedAt *metav1.Time `json:"grantedAt,omitempty"`
@@ -295,6 +300,7 @@ type PodAccessRequestSpec struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=par,categories={access,admitkit}
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52",message="metadata.name must have at most 52 characters, because the name of the access Pod is made of it; choose a shorter one"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.egress) || (has(self.status) && has(self.status.egress) && self.status.egress == oldSelf.status.egress)",message="status.egress cannot be changed: it was decided what the Pod may reach; make another request"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.usedBy) || (has(self.status) && has(self.status.usedBy) && self.status.usedBy == oldSelf.status.usedBy)",message="status.usedBy cannot be changed: the request has been used"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.revokedAt) || (has(self.status) && has(self.status.revokedAt) && self.status.revokedAt == oldSelf.status.revokedAt)",message="status.revokedAt cannot be changed: the request has been revoked"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.approvedAt) || (has(self.status) && has(self.status.approvedAt) && self.status.approvedAt == oldSelf.status.approvedAt && self.status.verdicts == oldSelf.status.verdicts)",message="status.approvedAt and status.verdicts cannot be changed: the request has been approved"

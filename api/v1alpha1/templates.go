@@ -73,6 +73,12 @@ type PodAccessTemplateSpec struct {
 	// ephemeral volumes ask for.
 	// +optional
 	MaxStorage *resource.Quantity `json:"maxStorage,omitempty"`
+
+	// Egress says what the access Pod may reach on the network, and needs the operator's
+	// --access-network-policy. Such a Pod has no labels but admitkit's, by which policies
+	// select it, and not the host's network. Default: nothing changes, and no policy is made.
+	// +optional
+	Egress *Egress `json:"egress,omitempty"`
 }
 
 // PodAccessTemplate lets engineers have a Pod of their own for a while, made

@@ -1,0 +1,96 @@
+package egress
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// APIServerService is the Service of the API server, in the namespace default. The
+// API server itself keeps it and its EndpointSlice.
+const APIServerService = "kubernetes"
+
+// APIServerNamespace is where that Service is.
+const APIServerNamespace = metav1.NamespaceDefault
+
+// APIServerSlices selects the EndpointSlices of that Service.
+func APIServerSlices() labels.Selector {
+	return labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: APIServerService})
+}
+
+// maxEndpoints bounds the addresses of the API server in a policy.
+const maxEndpoints = 64
+
+// APIServerOf returns where Pods reach the API server: the ready addresses and TCP ports of the
+// EndpointSlices, and the cluster's addresses of the Service with its ports, since it is open
+// whether a network plugin looks at a connection before or after it is redirected to an
+// endpoint. Both change while a cluster lives. The result is sorted. service may be nil.
+func APIServerOf(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice) []netip.AddrPort {
+	var found []netip.AddrPort
+	add := func(address string, port int32) {
+		if addr, err := netip.ParseAddr(address); err == nil && isPlace(addr.Unmap()) && port > 0 && port <= 65535 {
+			found = append(found, netip.AddrPortFrom(addr.Unmap(), uint16(port)))
+		}
+	}
+	for _, slice := range slicesOf {
+		for _, endpoint := range slice.Endpoints {
+			if ready := endpoint.Conditions.Ready; ready != nil && !*ready || slice.AddressType == discoveryv1.AddressTypeFQDN {
+				continue
+			}
+			for _, address := range endpoint.Addresses {
+				for _, port := range slice.Ports {
+					if port.Port != nil && (port.Protocol == nil || *port.Protocol == corev1.ProtocolTCP) {
+						add(address, *port.Port)
+					}
+				}
+			}
+		}
+	}
+	if service != nil && len(found) > 0 {
+		for _, address := range service.Spec.ClusterIPs {
+			for _, port := range service.Spec.Ports {
+				add(address, port.Port)
+			}
+		}
+	}
+	slices.SortFunc(found, netip.AddrPort.Compare)
+	found = slices.Compact(found)
+	return found[:min(len(found), maxEndpoints)]
+}
+
+// isPlace reports whether an address is that of a host, and not of every one or of the
+// Pod itself.
+func isPlace(addr netip.Addr) bool {
+	return !addr.IsUnspecified() && !addr.IsMulticast() && !addr.IsLoopback() && addr.Zone() == ""
+}
+
+// FormatEndpoints writes addresses into an annotation, and ParseEndpoints reads them.
+func FormatEndpoints(endpoints []netip.AddrPort) string {
+	var texts []string
+	for _, e := range endpoints {
+		texts = append(texts, e.String())
+	}
+	return strings.Join(texts, ",")
+}
+
+// ParseEndpoints reads what FormatEndpoints has written.
+func ParseEndpoints(text string) (endpoints []netip.AddrPort, err error) {
+	for part := range strings.SplitSeq(text, ",") {
+		if part == "" {
+			continue
+		}
+		endpoint, err := netip.ParseAddrPort(part)
+		if err != nil || len(endpoints) == maxEndpoints {
+			return nil, fmt.Errorf("%.200q: %w", text, cmp.Or(err, fmt.Errorf("more than %d addresses", maxEndpoints)))
+		}
+		endpoints = append(endpoints, endpoint)
+	}
+	return endpoints, nil
+}
