@@ -56,6 +56,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/cloudevents"
 	"github.com/admitkit/admitkit/extension/cluster"
+	"github.com/admitkit/admitkit/extension/egress"
 )
 
 // Options are the options of New; the zero value is useful in a manager that watches one
@@ -85,6 +86,9 @@ type Options struct {
 	// Notifications are sent as CloudEvents about each step of a request, to the URL.
 	// Without a Dir, 1,000 of them are queued in memory; see [Notification]. Default: none.
 	Notifications cloudevents.Options
+	// Egress says how access Pods are held to the egress of their template; see
+	// [egress.Options]. Default: templates with egress are refused.
+	Egress egress.Options
 	// WarnBefore is how long before its end a grant is announced to end, by an Event and a
 	// notification, but not sooner than in the last quarter of its time. Default: never.
 	WarnBefore time.Duration
@@ -120,6 +124,8 @@ type shared struct {
 	// The following are set by setup.
 	log    *zap.Logger
 	checks *checks
+	// prober decides whether policies hold access Pods.
+	prober *egress.Prober
 	// notifier is nil without Notifications.
 	notifier *notifier
 	events   events.EventRecorder
@@ -154,6 +160,9 @@ func (a *Access) Parts(mgr extension.Manager) ([]any, error) {
 	}
 	if err := validateChecks(a.options.Checks); err != nil {
 		return nil, fmt.Errorf("access options: %w", err)
+	}
+	if err := a.options.Egress.Validate(); err != nil {
+		return nil, fmt.Errorf("access options: Egress: %w", err)
 	}
 	if a.options.Notifications.URL != "" {
 		a.notifier = newNotifier(a.options.Notifications)
@@ -193,9 +202,9 @@ func (a *shared) connect(mgr extension.Manager) error {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{LabelManagedBy: managedBy})}
 	pods := ours
 	pods.Transform = cluster.TrimPod
-	a.cluster, err = cluster.New(mgr, cluster.Options{Name: "access", Scheme: scheme, Namespaces: a.places.each(), ByObject: map[client.Object]cache.ByObject{
-		&corev1.Pod{}: pods, &rbacv1.Role{}: ours, &rbacv1.RoleBinding{}: ours,
-	}})
+	held := egressCache(ours)
+	held[&corev1.Pod{}], held[&rbacv1.Role{}], held[&rbacv1.RoleBinding{}] = pods, ours, ours
+	a.cluster, err = cluster.New(mgr, cluster.Options{Name: "access", Scheme: scheme, Namespaces: a.places.each(), ByObject: held})
 	if err != nil {
 		return err
 	}
@@ -204,6 +213,7 @@ func (a *shared) connect(mgr extension.Manager) error {
 	a.checks = newChecks(a)
 	a.events = mgr.GetKubeManager().GetEventRecorder("admitkit-access")
 	a.cached, a.live, a.writer = a.cluster.GetCache(), a.cluster.GetAPIReader(), a.cluster.GetClient()
+	a.prober = &egress.Prober{Mode: a.options.Egress.Mode, Reader: a.live, Clock: a.options.Clock}
 	if err := errors.Join(a.indexRoles(mgr.GetContext()), a.indexRequests(mgr.GetContext()), a.indexDecisions(mgr.GetContext())); err != nil {
 		return fmt.Errorf("access: %w", err)
 	}

@@ -28,11 +28,15 @@ func (r *requests) apply(ctx context.Context, f *facts, d decision) (schedule, e
 	if err := r.unbind(ctx, f, d); err != nil {
 		return schedule{priority: priorityEnd}, err
 	}
+	held := r.holdOn(ctx, f) // whatever the rest: until its Pod is gone
 	if err := r.tell(ctx, f, d); err != nil {
-		return d.next, err
+		return d.next, errors.Join(held, err)
 	}
 	r.lastRoles.Delete(f.key)
-	left := r.remove(ctx, f, d)
+	left := errors.Join(held, r.remove(ctx, f, d))
+	if held != nil && d.grant != nil {
+		return d.next, left
+	}
 	if d.complete {
 		return d.next, errors.Join(left, r.complete(ctx, f))
 	}

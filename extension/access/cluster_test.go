@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 		os.Exit(runProcess(text))
 	}
 	os.Exit(testkit.Main(m, controlplane.Options{
-		CRDPaths: []string{"../../config/crd", "testdata/rollouts.yaml"}, ControllerManager: true, Kwok: true, Nodes: 4,
+		CRDPaths: []string{"../../config/crd", "testdata/rollouts.yaml", "testdata/cilium.yaml"}, ControllerManager: true, Kwok: true, Nodes: 4,
 	}, setUp))
 }
 

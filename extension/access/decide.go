@@ -270,6 +270,7 @@ func (f *facts) answer() decision {
 		{"", "", f.unapproved},
 		{"", "", f.tooMany},
 		{"", "", f.unavailable},
+		{"", "", f.unheld},
 		{"", "", func() (refused *refusal) { pod, refused = f.pod(); return refused }},
 		{"", "", f.unchecked}, // last, so that its answer is about what is otherwise granted now
 	} {
@@ -346,7 +347,13 @@ func (f *facts) pod() (*corev1.Pod, *refusal) {
 	}
 	meta := f.kind.meta(f.request)
 	meta.OwnerReferences = []metav1.OwnerReference{f.kind.ownedBy(f.request)}
+	if f.hold != nil && f.hold.Policy != "" {
+		meta.Labels[v1alpha1.LabelEgress] = string(f.request.GetUID())
+	}
 	made, err := pod.New(meta, t, f.target, limit)
+	if err == nil && f.hold != nil {
+		err = fitsEgress(f.egressOptions, t, made)
+	}
 	if err != nil {
 		return nil, refuse(v1alpha1.ReasonTemplateInvalid, "template %q: %v", t.Name, err).forNow()
 	}
@@ -380,6 +387,7 @@ func (f *facts) keep() decision {
 	}
 	d.status.granted(f.role.Annotations[annotationMessage])
 	d.status.observed(f.kind, f.own)
+	d.status.held(f, f.request.GetRequestStatus().Egress)
 	return d
 }
 

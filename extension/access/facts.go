@@ -3,17 +3,20 @@ package access
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/access/internal/workload"
+	"github.com/admitkit/admitkit/extension/egress"
 )
 
 // facts are what is known about a request at one moment, before anything is
@@ -67,6 +70,18 @@ type facts struct {
 	// loses the one that it has.
 	newRole choice
 	noRole  *refusal
+
+	// egressOptions are the operator's, nil if the kind makes no Pod. policies are those of the
+	// name of what the request gets, there is the Pod of that name, and apiServer where the API
+	// server is reached, all as the cache has them.
+	egressOptions *egress.Options
+	policies      []*unstructured.Unstructured
+	there         *corev1.Pod
+	apiServer     []netip.AddrPort
+	// hold is what holds the access Pod that is to be made, nil if the template has no
+	// egress; noHold says why it cannot be held.
+	hold   *v1alpha1.EgressDecision
+	noHold *refusal
 
 	// own is the access Pod of a grant as it is now, nil if that is not known yet,
 	// and lost says what has become of the Pod of a grant that no longer exists.
@@ -151,7 +166,7 @@ func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alp
 		f.keepUntil = keepUntil(req, r.options.Retention)
 	}
 	_, f.unbound = r.unbound.Load(key)
-	if err := errors.Join(r.readRole(ctx, f), r.readBinding(ctx, f)); err != nil {
+	if err := errors.Join(r.readRole(ctx, f), r.readBinding(ctx, f), r.readEgress(ctx, f)); err != nil {
 		return f, err
 	}
 	if req != nil && req.GetRequestSpec().Duration == "" && (f.role != nil || f.binding != nil) {
@@ -202,7 +217,7 @@ func (r *requests) readAsking(ctx context.Context, f *facts, now time.Time) erro
 		return err
 	case f.template != nil:
 		r.readCheck(f)
-		return r.promise(ctx, f)
+		return errors.Join(r.readHold(ctx, f), r.promise(ctx, f))
 	case now.Before(waitsUntil(f.request)) && f.settled() == (choice{}): // else it has had its template
 		return nil
 	}

@@ -36,12 +36,14 @@ func (r *requests) give(ctx context.Context, f *facts, d *decision) error {
 	role := f.role
 	if role == nil {
 		made, pod, err := r.record(ctx, f, d.grant)
+		d.status.Egress = f.request.GetRequestStatus().Egress // from now on it stays
 		if err != nil {
 			return err
 		}
 		role = made
 		d.status.granted(role.Annotations[annotationMessage])
 		d.status.observed(f.kind, pod)
+		d.status.held(f, f.hold)
 	}
 	if r.options.Clock.Now().After(f.end) {
 		d.status = nil
@@ -88,7 +90,13 @@ func (r *requests) record(ctx context.Context, f *facts, g *grant) (*rbacv1.Role
 	pod := g.pod
 	if f.kind.makesPod {
 		var err error
+		if err = r.holdFirst(ctx, f); err != nil {
+			return nil, nil, err
+		}
 		if pod, err = r.createPod(ctx, f, pod); err != nil {
+			return nil, nil, err
+		}
+		if err = r.heldPod(ctx, f, pod); err != nil {
 			return nil, nil, err
 		}
 	}

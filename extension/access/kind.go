@@ -117,8 +117,15 @@ func (k kind) meta(req v1alpha1.Request) metav1.ObjectMeta {
 	}
 }
 
-// podMeta is the metadata of an access Pod as far as it is the same for every request.
-func podMeta() metav1.ObjectMeta { return podAccess.meta(&v1alpha1.PodAccessRequest{}) }
+// podMeta is the metadata of an access Pod of a template, as far as it is the same for every
+// request.
+func podMeta(t *v1alpha1.PodAccessTemplate) metav1.ObjectMeta {
+	meta := podAccess.meta(&v1alpha1.PodAccessRequest{})
+	if t.Spec.Egress != nil {
+		meta.Labels[v1alpha1.LabelEgress] = ""
+	}
+	return meta
+}
 
 // ownedBy returns the reference that makes a request the owner of an object.
 func (k kind) ownedBy(req v1alpha1.Request) metav1.OwnerReference {

@@ -24,6 +24,9 @@ var (
 	expiredTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_access_expired_total", Help: "Grants whose time was over.",
 	}, []string{"kind"})
+	restoredTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "admitkit_access_egress_restored_total", Help: "Policies of access Pods that were deleted or changed by others, and restored.",
+	}, []string{"was"})
 	lateness = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "admitkit_access_expiry_lateness_seconds", Help: "How long after its end the RoleBinding was deleted.",
 		Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
@@ -31,7 +34,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(grants, grantedTotal, deniedTotal, decisionsTotal, expiredTotal, lateness)
+	metrics.Registry.MustRegister(grants, grantedTotal, deniedTotal, decisionsTotal, expiredTotal, restoredTotal, lateness)
 }
 
 // liveGrants counts the grants that are live.

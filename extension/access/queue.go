@@ -4,6 +4,7 @@ import (
 	"context"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +23,9 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // start or restart finds.
 func (r *requests) enqueue(keys func(context.Context, client.Object) []types.NamespacedName) handler.EventHandler {
 	add := func(ctx context.Context, q queue, object client.Object, priority int) {
+		if _, isPolicy := object.(*unstructured.Unstructured); isPolicy && priority != priorityInitial {
+			priority = priorityEnd // something may be open until it is back
+		}
 		if req, ok := object.(v1alpha1.Request); ok {
 			switch {
 			case ended(req):

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -41,6 +43,10 @@ type requests struct {
 	// unbound has the requests whose RoleBinding this process has deleted at the end,
 	// until the rest is done.
 	unbound sync.Map
+	// policies are the kinds of policies that hold access Pods: new ones are of the first.
+	policies []schema.GroupVersionKind
+	// untold has the records of policies that were restored, until they are made.
+	untold sync.Map
 	// woken has the requests about which a check has answered.
 	woken chan event.GenericEvent
 }
@@ -67,6 +73,9 @@ func (r *requests) Register(mgr extension.Manager) error {
 	// Alerts watch these from zero on. Only a process that reconciles has them.
 	lateness.WithLabelValues(r.kind.name)
 	grants.WithLabelValues(r.kind.name)
+	for _, what := range []string{policyDeleted, policyChanged} {
+		restoredTotal.WithLabelValues(what)
+	}
 	warm := true // a replica that waits to lead has its cache, and so loses no time
 	c, err := controller.New("access-"+r.kind.name+"-requests", mgr.GetKubeManager(), controller.Options{
 		Reconciler: r, MaxConcurrentReconciles: r.options.Workers, EnableWarmup: &warm,
@@ -84,6 +93,10 @@ func (r *requests) Register(mgr extension.Manager) error {
 	if r.kind.makesPod {
 		watches[&corev1.Pod{}] = r.ownerOf
 	}
+	if err := r.findPolicies(); err != nil {
+		return fmt.Errorf("access: %w", err)
+	}
+	maps.Copy(watches, r.watchPolicies())
 	for object, keys := range watches {
 		if err := c.Watch(source.Kind(r.cluster.GetCache(), object, r.enqueue(keys))); err != nil {
 			return fmt.Errorf("access: %w", err)

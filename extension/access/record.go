@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/egress"
 )
 
 // recordGuard lets only the manager make and change what a grant consists of: the
@@ -44,6 +46,9 @@ func (a *shared) recordScope() extension.Scope {
 	finalizers := func(object string) string {
 		return fmt.Sprintf("(has(%[1]s.metadata.finalizers) ? size(%[1]s.metadata.finalizers) : 0)", object)
 	}
+	labels := func(object string) string {
+		return fmt.Sprintf("(has(%[1]s.metadata.labels) ? %[1]s.metadata.labels : {})", object)
+	}
 	return extension.Scope{
 		Name: "access-record", FailurePolicy: &fail, NamespaceSelector: a.places.selector(),
 		Rules: slices.Concat(extension.Resources(rbacv1.GroupName, "v1", []string{"roles", "rolebindings"}, write...), extension.Pods(write...),
@@ -53,8 +58,8 @@ func (a *shared) recordScope() extension.Scope {
 			Expression: fmt.Sprintf("%s || (request.resource.resource != 'pods' && (%s || %s))", named(podAccess.prefix), named(execAccess.prefix), named(roleAccess.prefix)),
 		}, {
 			Name: "changes-more-than-a-status",
-			Expression: fmt.Sprintf("!has(request.subResource) || request.subResource != 'status' || %s != %s || %s > %s",
-				written("object"), written("oldObject"), finalizers("object"), finalizers("oldObject")),
+			Expression: fmt.Sprintf("!has(request.subResource) || request.subResource != 'status' || %s != %s || %s > %s || ('%s' in %s && %s != %s)",
+				written("object"), written("oldObject"), finalizers("object"), finalizers("oldObject"), v1alpha1.LabelEgress, labels("oldObject"), labels("object"), labels("oldObject")),
 		}},
 	}
 }
@@ -105,10 +110,17 @@ func harmless(before, after *unstructured.Unstructured) bool {
 	return apiequality.Semantic.DeepEqual(guarded(before), guarded(after))
 }
 
-// guarded returns what of an object must stay as it is.
+// guarded returns what of an object must stay as it is. A Pod that a policy holds keeps all its labels:
+// by any other a policy of somebody else could select it, and allow it more.
 func guarded(object *unstructured.Unstructured) map[string]any {
 	object = object.DeepCopy()
-	object.SetLabels(ours(object.GetLabels()))
+	labels := object.GetLabels()
+	if _, held := labels[v1alpha1.LabelEgress]; held {
+		maps.DeleteFunc(labels, func(key, _ string) bool { return egress.IsOfTopology(key) })
+	} else {
+		labels = ours(labels)
+	}
+	object.SetLabels(labels)
 	object.SetAnnotations(ours(object.GetAnnotations()))
 	for _, field := range []string{"ownerReferences", "finalizers", "managedFields", "resourceVersion", "generation"} {
 		unstructured.RemoveNestedField(object.Object, "metadata", field)

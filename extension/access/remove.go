@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +23,7 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/cluster"
+	"github.com/admitkit/admitkit/extension/egress"
 )
 
 var _ extension.Remover = (*requests)(nil)
@@ -54,7 +56,7 @@ func (r *requests) Remove(ctx context.Context, mgr extension.Manager) error {
 
 // removeIn ends all access in a namespace, "" for every one.
 func (r *requests) removeIn(ctx context.Context, namespace string) error {
-	removal := &removal{requests: r, namespace: namespace, pending: map[types.NamespacedName]bool{}, warned: map[types.NamespacedName]bool{}}
+	removal := &removal{requests: r, namespace: namespace, pending: map[types.NamespacedName]bool{}, warned: map[types.NamespacedName]bool{}, blocked: map[types.NamespacedName]bool{}}
 	err := removal.run(ctx)
 	if apierrors.IsForbidden(err) && removal.namespaceGone(ctx) {
 		r.log.Info("the namespace is gone, and with it all access", zap.String("namespace", namespace))
@@ -74,7 +76,14 @@ func (r *requests) uncached(mgr extension.Manager) (*requests, error) {
 		return nil, err
 	}
 	log := mgr.GetLogger().Desugar().Named("access")
-	return newRequests(&shared{options: r.options, places: r.places, roles: r.roles, log: log, cached: live, live: live, writer: live}, r.kind), nil
+	made := newRequests(&shared{options: r.options, places: r.places, roles: r.roles, log: log, cached: live, live: live, writer: live}, r.kind)
+	if made.kind.makesPod && made.options.Egress.On() {
+		made.policies = []schema.GroupVersionKind{egress.NetworkPolicy}
+		if made.options.Egress.Cilium {
+			made.policies = append(made.policies, egress.CiliumNetworkPolicy)
+		}
+	}
+	return made, nil
 }
 
 // namespaceGone reports whether the namespace is known to be gone. The rights in it went
@@ -102,6 +111,9 @@ type removal struct {
 	// pending has the requests of which something may be left.
 	pending map[types.NamespacedName]bool
 	warned  map[types.NamespacedName]bool
+	// blocked has those of which only the policy is left, whose deletion a webhook blocks
+	// that no server answers.
+	blocked map[types.NamespacedName]bool
 }
 
 // removeInterval is the time between two rounds.
@@ -115,6 +127,9 @@ func (r *removal) run(ctx context.Context) error {
 		done, err := r.round(ctx)
 		if ctx.Err() == nil {
 			failure = err // else what came before says more
+		}
+		if err != nil && len(r.blocked) == len(r.pending) && len(r.blocked) > 0 {
+			return false, err // the manager comes back when the webhooks are gone
 		}
 		return done && err == nil, forbidden(err)
 	})
@@ -142,7 +157,8 @@ func forbidden(err error) error {
 
 // round ends what there is, and reports whether there was nothing.
 func (r *removal) round(ctx context.Context) (done bool, err error) {
-	bindings, err := r.list(ctx, "RoleBinding")
+	bindings, err := r.list(ctx, rbacv1.SchemeGroupVersion.WithKind("RoleBinding"))
+	roles, pods := rbacv1.SchemeGroupVersion.WithKind("Role"), corev1.SchemeGroupVersion.WithKind("Pod")
 	errs := []error{err}
 	// All of them first, whatever becomes of the rest: they give access.
 	for _, key := range bindings {
@@ -153,7 +169,7 @@ func (r *removal) round(ctx context.Context) (done bool, err error) {
 	}
 	revoked, err := r.revokeAll(ctx)
 	errs = append(errs, err)
-	for _, kind := range []string{"Role", "Pod"} {
+	for _, kind := range slices.Concat([]schema.GroupVersionKind{roles, pods}, r.policies) {
 		keys, err := r.list(ctx, kind)
 		errs = append(errs, err)
 		for _, key := range keys {
@@ -168,6 +184,7 @@ func (r *removal) round(ctx context.Context) (done bool, err error) {
 		}
 		if gone {
 			delete(r.pending, key)
+			delete(r.blocked, key)
 		}
 		done = done && gone
 	}
@@ -181,13 +198,17 @@ func (r *removal) removeOf(ctx context.Context, key types.NamespacedName) (gone 
 	if err := r.readRole(ctx, f); err != nil {
 		return false, err
 	}
-	if err := r.readMade(ctx, f, r.live, ""); err != nil {
+	if err := errors.Join(r.readMade(ctx, f, r.live, ""), r.readEgress(ctx, f)); err != nil {
 		return false, err
 	}
-	if f.role == nil && f.made == (choice{}) {
+	if f.role == nil && f.made == (choice{}) && len(f.leaves()) == 0 {
 		return true, nil
 	}
+	delete(r.blocked, key)
 	if _, err := r.apply(ctx, f, decide(f, r.options.Clock.Now())); err != nil {
+		if f.role == nil && f.made == (choice{}) && apierrors.IsInternalError(err) {
+			r.blocked[key] = true
+		}
 		return false, err
 	}
 	if f.role != nil {
@@ -240,18 +261,21 @@ func (r *removal) revoke(ctx context.Context, req v1alpha1.Request) (due bool, e
 const pageSize = 500
 
 // list returns the requests to which objects of a kind belong. There may be very many
-// Pods, so it reads those with our label; removeOf finds the others by the record.
-func (r *removal) list(ctx context.Context, kind string) (keys []types.NamespacedName, err error) {
+// Pods and policies, so it reads those with our label; removeOf finds the others by the record.
+func (r *removal) list(ctx context.Context, of schema.GroupVersionKind) (keys []types.NamespacedName, err error) {
+	kind := of.Kind
 	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(of.GroupVersion().WithKind(kind + "List"))
 	options := []client.ListOption{client.InNamespace(r.namespace), client.Limit(pageSize)}
-	if kind == "Pod" {
-		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	if of.Group != rbacv1.GroupName {
 		options = append(options, client.MatchingLabels{LabelManagedBy: managedBy})
-	} else {
-		list.SetGroupVersionKind(rbacv1.SchemeGroupVersion.WithKind(kind + "List"))
 	}
 	for more := true; more; more = list.Continue != "" {
-		if err := r.live.List(ctx, list, append(options, client.Continue(list.Continue))...); err != nil {
+		err := r.live.List(ctx, list, append(options, client.Continue(list.Continue))...)
+		if meta.IsNoMatchError(err) && of == egress.CiliumNetworkPolicy {
+			return nil, nil
+		}
+		if err != nil {
 			return keys, fmt.Errorf("listing %ss: %w", kind, err)
 		}
 		for i := range list.Items {

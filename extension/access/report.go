@@ -23,6 +23,7 @@ func (a *shared) reportScope(name, resource string) extension.Scope {
 		return fmt.Sprintf("(has(object.status.%[1]s) && object.status.%[1]s != '' && "+
 			"!(has(oldObject.status) && has(oldObject.status.%[1]s) && oldObject.status.%[1]s == object.status.%[1]s))", field)
 	}
+	const egress = "(has(object.status.egress) && !(has(oldObject.status) && has(oldObject.status.egress) && oldObject.status.egress == object.status.egress))"
 	const revokedBefore = "(has(object.status.revokedAt) && timestamp(object.status.revokedAt) < timestamp(object.metadata.creationTimestamp))"
 	fail := admissionregistrationv1.Fail
 	return extension.Scope{
@@ -30,8 +31,8 @@ func (a *shared) reportScope(name, resource string) extension.Scope {
 		Rules: extension.Resources(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, []string{resource + "/status"}, admissionregistrationv1.Update),
 		MatchConditions: []admissionregistrationv1.MatchCondition{{
 			Name: "says-what-is-run",
-			Expression: fmt.Sprintf("has(object.status) && (%s || %s || %s || %s || %s || %s || %s || %s || %s)",
-				written("podName"), written("podUID"), written("grantedRole"), written("accessMessage"), written("approvedAt"), written("verdicts"), written("check"), written("grantedAt"), revokedBefore),
+			Expression: fmt.Sprintf("has(object.status) && (%s || %s || %s || %s || %s || %s || %s || %s || %s || %s)",
+				written("podName"), written("podUID"), written("grantedRole"), written("accessMessage"), written("approvedAt"), written("verdicts"), written("check"), written("grantedAt"), egress, revokedBefore),
 		}},
 	}
 }
@@ -53,7 +54,7 @@ func (g *reportGuard[T]) Validate(ctx context.Context, obj T, req *extension.Req
 	}
 	if user := req.User().Username; user != me {
 		deniedTotal.WithLabelValues("report", v1alpha1.ReasonNotAllowed).Inc()
-		return extension.Denyf("status.podName, podUID and accessMessage say what kubectl access --shell runs, grantedRole what was granted, and approvedAt, verdicts, check and grantedAt who approved and when: "+
+		return extension.Denyf("status.podName, podUID and accessMessage say what kubectl access --shell runs, grantedRole what was granted, approvedAt, verdicts, check and grantedAt who approved and when, and egress what the Pod may reach: "+
 			"only admitkit writes them, as %s", me)
 	}
 	return nil

@@ -3,10 +3,13 @@ package access
 import (
 	"slices"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/egress"
 )
 
 var (
@@ -31,17 +34,23 @@ func (a *shared) ClusterRights() []rbacv1.PolicyRule { return a.places.allRules(
 
 // Rights implements [extension.Entitled]: what the reconcilers need.
 func (r *requests) Rights() []rbacv1.PolicyRule {
-	return r.places.watchedRules(slices.Concat(toGrant(), r.toBind().bindRules(r.places.watched)))
+	return r.places.watchedRules(slices.Concat(toGrant(), r.toHold(), r.toBind().bindRules(r.places.watched)))
 }
 
 // NamespaceRights implements [extension.NamespaceEntitled].
 func (r *requests) NamespaceRights() map[string][]rbacv1.PolicyRule {
-	rules, bind := r.places.namedRules(toGrant()), r.toBind()
+	rules, bind := r.places.namedRules(slices.Concat(toGrant(), r.toHold())), r.toBind()
 	for namespace := range rules {
 		rules[namespace] = slices.Concat(rules[namespace], bind.bindRules(namespace))
 	}
 	if r.places.all() {
-		return bind.namespaced()
+		rules = bind.namespaced()
+	}
+	for namespace, more := range r.toProbe() {
+		if rules == nil {
+			rules = map[string][]rbacv1.PolicyRule{}
+		}
+		rules[namespace] = slices.Concat(rules[namespace], more)
 	}
 	return rules
 }
@@ -49,7 +58,7 @@ func (r *requests) NamespaceRights() map[string][]rbacv1.PolicyRule {
 // ClusterRights implements [extension.ClusterEntitled].
 func (r *requests) ClusterRights() []rbacv1.PolicyRule {
 	bind := r.toBind()
-	return slices.Concat(bind.watchRules(), r.places.allRules(slices.Concat(toGrant(), bind.bindClusterRules())))
+	return slices.Concat(bind.watchRules(), r.places.allRules(slices.Concat(toGrant(), r.toHold(), bind.bindClusterRules())))
 }
 
 // toBind are the roles that this kind of access binds.
@@ -58,6 +67,36 @@ func (r *requests) toBind() grantable {
 		return grantable{}
 	}
 	return r.roles
+}
+
+// toHold are the rights to hold access Pods to their egress, where they are.
+func (r *requests) toHold() []rbacv1.PolicyRule {
+	if !r.kind.makesPod || !r.options.Egress.On() {
+		return nil
+	}
+	verbs := []string{"get", "list", "watch", "create", "update", "delete"}
+	rules := []rbacv1.PolicyRule{rule([]string{egress.NetworkPolicy.Group}, []string{"networkpolicies"}, verbs...)}
+	if r.options.Egress.Cilium {
+		rules = append(rules, rule([]string{egress.CiliumNetworkPolicy.Group}, []string{"ciliumnetworkpolicies"}, verbs...))
+	}
+	return rules
+}
+
+// toProbe are the rights elsewhere: to follow the API server's addresses, and to look for a
+// network plugin.
+func (r *requests) toProbe() map[string][]rbacv1.PolicyRule {
+	if !r.kind.makesPod || !r.options.Egress.On() {
+		return nil
+	}
+	service := rule(coreGroup, []string{"services"}, "get", "list", "watch")
+	service.ResourceNames = []string{egress.APIServerService}
+	rules := map[string][]rbacv1.PolicyRule{
+		egress.APIServerNamespace: {rule([]string{discoveryv1.GroupName}, []string{"endpointslices"}, "list", "watch"), service},
+	}
+	if r.options.Egress.Mode == egress.ModeAuto {
+		rules[metav1.NamespaceSystem] = []rbacv1.PolicyRule{rule(coreGroup, []string{"pods"}, "list")}
+	}
+	return rules
 }
 
 var coreGroup, ourGroup = []string{""}, []string{v1alpha1.GroupVersion.Group}

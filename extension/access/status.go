@@ -35,7 +35,7 @@ func newState(req v1alpha1.Request, end time.Time) *state {
 	before := req.GetRequestStatus().DeepCopy()
 	s := &state{RequestStatus: v1alpha1.RequestStatus{
 		ObservedGeneration: req.GetGeneration(), PodName: before.PodName, PodUID: before.PodUID, GrantedRole: before.GrantedRole, AccessMessage: before.AccessMessage,
-		UsedBy: before.UsedBy, RevokedAt: before.RevokedAt, ApprovedAt: before.ApprovedAt, Verdicts: before.Verdicts, Check: before.Check, EndAnnounced: before.EndAnnounced,
+		UsedBy: before.UsedBy, RevokedAt: before.RevokedAt, ApprovedAt: before.ApprovedAt, Verdicts: before.Verdicts, Check: before.Check, Egress: before.Egress, EndAnnounced: before.EndAnnounced,
 		GrantedAt: before.GrantedAt, Conditions: before.Conditions,
 	}, wanted: map[string]metav1.Condition{}}
 	if !end.IsZero() {
@@ -200,8 +200,8 @@ func (r *requests) patchStatus(ctx context.Context, req v1alpha1.Request, s *sta
 	}
 	after := req.GetRequestStatus()
 	if s.RevokedAt != nil && after.RevokedAt == nil || s.PodUID != "" && after.PodUID == "" || s.ApprovedAt != nil && after.ApprovedAt == nil ||
-		s.GrantedRole != nil && after.GrantedRole == nil || s.Check != nil && after.Check == nil {
-		return errors.New("the CRD is of an older version, without status.revokedAt, status.podUID, status.grantedRole, status.approvedAt or status.check: apply config/crd of this one")
+		s.GrantedRole != nil && after.GrantedRole == nil || s.Check != nil && after.Check == nil || s.Egress != nil && after.Egress == nil {
+		return errors.New("the CRD is of an older version, without status.revokedAt, status.podUID, status.grantedRole, status.approvedAt, status.check or status.egress: apply config/crd of this one")
 	}
 	return nil
 }
@@ -231,6 +231,9 @@ func (r *requests) report(req v1alpha1.Request, before *v1alpha1.RequestStatus, 
 		}
 	case before.ExpiresAt != nil && s.ExpiresAt != nil && !before.ExpiresAt.Equal(s.ExpiresAt):
 		r.event(req, corev1.EventTypeNormal, "EndMoved", "Extend", "access ends at %s", s.ExpiresAt.UTC().Format(time.RFC3339))
+	}
+	if c, held := s.wanted[v1alpha1.ConditionEgressHeld], v1alpha1.ConditionEgressHeld; c.Reason == v1alpha1.ReasonEgressNotEnforced && s.warning == nil && !meta.IsStatusConditionFalse(before.Conditions, held) {
+		r.event(req, corev1.EventTypeWarning, c.Reason, "Hold", "%s", c.Message)
 	}
 	if announced(before, s) {
 		r.event(req, corev1.EventTypeNormal, "AccessEndsSoon", "End", "access ends at %s", s.EndAnnounced.UTC().Format(time.RFC3339))

@@ -39,6 +39,7 @@ const (
 	storyRevoked  = "revoked"
 	storyEnded    = "ended"
 	storyDeleted  = "deleted"
+	storyRestored = "restored"
 )
 
 // about returns a record about a request.

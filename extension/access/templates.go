@@ -20,6 +20,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/access/internal/pod"
 	"github.com/admitkit/admitkit/extension/access/internal/workload"
+	"github.com/admitkit/admitkit/extension/egress"
 )
 
 // templates reconciles the templates of one kind: it keeps their status.
@@ -82,14 +83,14 @@ func (r *templates) reconcile(ctx context.Context, key reconcile.Request) (recon
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{}, client.IgnoreNotFound(r.write(ctx, t, templateStatus(t, target, missing)))
+	return reconcile.Result{}, client.IgnoreNotFound(r.write(ctx, t, templateStatus(t, target, missing, &r.options.Egress)))
 }
 
 // reconcileRole looks for the role of a template, and watches it. The status has its UID: when
 // a role is made anew, that wakes the requests that had the earlier one.
 func (r *templates) reconcileRole(ctx context.Context, t *v1alpha1.RoleAccessTemplate) error {
 	key := client.ObjectKeyFromObject(t)
-	status := templateStatus(t, nil, nil)
+	status := templateStatus(t, nil, nil, &r.options.Egress)
 	set := func(condition string, holds bool, reason, message string) {
 		c := metav1.Condition{Type: condition, Status: metav1.ConditionTrue, Reason: "Valid", Message: message, ObservedGeneration: t.Generation}
 		if !holds {
@@ -140,7 +141,7 @@ func (r *templates) findTarget(ctx context.Context, t v1alpha1.Template) (target
 }
 
 // templateStatus is what a template says whose target is missing, or is not.
-func templateStatus(t v1alpha1.Template, target *workload.Workload, missing error) *v1alpha1.TemplateStatus {
+func templateStatus(t v1alpha1.Template, target *workload.Workload, missing error, held *egress.Options) *v1alpha1.TemplateStatus {
 	status := t.GetTemplateStatus().DeepCopy()
 	status.ObservedGeneration = t.GetGeneration()
 	set := func(condition string, err error, reason string) {
@@ -165,7 +166,10 @@ func templateStatus(t v1alpha1.Template, target *workload.Workload, missing erro
 	case !status.Ready:
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionAccessPodValid) // nobody knows
 	default:
-		_, unfit := pod.New(podMeta(), pat, target, limit)
+		made, unfit := pod.New(podMeta(pat), pat, target, limit)
+		if unfit == nil {
+			unfit = fitsEgress(held, pat, made)
+		}
 		set(v1alpha1.ConditionAccessPodValid, unfit, v1alpha1.ReasonTemplateInvalid)
 		status.Ready = unfit == nil
 	}

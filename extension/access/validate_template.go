@@ -13,6 +13,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/access/internal/pod"
 	"github.com/admitkit/admitkit/extension/access/internal/workload"
+	"github.com/admitkit/admitkit/extension/egress"
 )
 
 // validatePodTemplate refuses templates that could give nobody access.
@@ -30,18 +31,24 @@ func (a *shared) validatePodTemplate(ctx context.Context, t *v1alpha1.PodAccessT
 	if t.Spec.ControllerTargetRef == nil && t.Spec.PodSpec == nil {
 		return extension.Deny("one of spec.controllerTargetRef and spec.podSpec must be set")
 	}
+	if err := a.validateEgress(t, req); err != nil {
+		return err
+	}
 	var target *workload.Workload
 	if ref := t.Spec.ControllerTargetRef; ref != nil {
 		target, err = workload.Find(ctx, a.live, req.Namespace, *ref)
 		if workload.Missing(err) {
 			req.Warnf("target %s does not exist yet: the template is checked without it", ref)
-			return validateWithoutTarget(t, limit)
+			return a.validateWithoutTarget(t, limit)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	made, err := pod.New(podMeta(), t, target, limit)
+	made, err := pod.New(podMeta(t), t, target, limit)
+	if err == nil {
+		err = fitsEgress(&a.options.Egress, t, made)
+	}
 	if err != nil {
 		return extension.Denyf("%w", err)
 	}
@@ -51,9 +58,27 @@ func (a *shared) validatePodTemplate(ctx context.Context, t *v1alpha1.PodAccessT
 	return nil
 }
 
+// validateEgress refuses an egress that cannot be held, and warns of one that says more than it seems to, or that
+// nothing holds.
+func (a *shared) validateEgress(t *v1alpha1.PodAccessTemplate, req *extension.Request) error {
+	if err := fitsEgress(&a.options.Egress, t, nil); err != nil {
+		return extension.Denyf("%w", err)
+	}
+	if t.Spec.Egress == nil {
+		return nil
+	}
+	for _, warning := range egress.Warnings(t.Spec.Egress, &a.options.Egress) {
+		req.Warnf("spec.egress.%s", warning)
+	}
+	if a.options.Egress.Mode == egress.ModeOff {
+		req.Warnf("spec.egress: nothing holds access Pods to it, because the operator has set --access-network-policy to off")
+	}
+	return nil
+}
+
 // validateWithoutTarget checks a template as far as it does not depend on its target:
 // not the names of containers, nor patches.
-func validateWithoutTarget(t *v1alpha1.PodAccessTemplate, limit time.Duration) error {
+func (a *shared) validateWithoutTarget(t *v1alpha1.PodAccessTemplate, limit time.Duration) error {
 	if config := t.Spec.ControllerTargetMutationConfig; config != nil {
 		if len(config.PatchSpecOperations) > 0 {
 			return nil
@@ -62,7 +87,11 @@ func validateWithoutTarget(t *v1alpha1.PodAccessTemplate, limit time.Duration) e
 		t.Spec.ControllerTargetMutationConfig.DefaultContainerName = ""
 	}
 	placeholder := &workload.Workload{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}}
-	if _, err := pod.New(podMeta(), t, placeholder, limit); err != nil {
+	made, err := pod.New(podMeta(t), t, placeholder, limit)
+	if err == nil {
+		err = fitsEgress(&a.options.Egress, t, made)
+	}
+	if err != nil {
 		return extension.Denyf("%w", err)
 	}
 	return nil
@@ -114,6 +143,9 @@ func (a *shared) treatPod(ctx context.Context, p *corev1.Pod, req *extension.Req
 	}
 	if err != nil {
 		return err
+	}
+	if t.Spec.Egress != nil {
+		return extension.Denyf("annotation %s: PodAccessTemplate %s/%s has spec.egress, to which only the Pods of requests are held; make a request, or leave the annotation out", AnnotationTemplate, req.Namespace, name)
 	}
 	limit, err := maxDuration(&t.Spec.AccessConfig)
 	if err == nil {

@@ -36,7 +36,10 @@ var blocks = map[string]func(*operator) (string, error){
 	"server":    func(*operator) (string, error) { return program("my-ext") },
 
 	"access": func(o *operator) (string, error) { return o.role("admitkit-access", accessFlags) },
-	"audit":  func(o *operator) (string, error) { return o.role("admitkit-audit", auditFlags) },
+	"access-egress": func(o *operator) (string, error) {
+		return o.roleAnd("admitkit-access-egress", []string{"default", "kube-system"}, egressFlags, accessFlags)
+	},
+	"audit": func(o *operator) (string, error) { return o.role("admitkit-audit", auditFlags) },
 	"audit-enforcement": func(o *operator) (string, error) {
 		return o.role("admitkit-audit-enforcement", enforcementFlags, auditFlags, accessFlags)
 	},
@@ -47,6 +50,7 @@ var blocks = map[string]func(*operator) (string, error){
 
 var (
 	accessFlags      = []string{"--audit=false", "--access", "--access-namespaces=*"}
+	egressFlags      = append([]string{"--access-network-policy=auto", "--access-cilium"}, accessFlags...)
 	auditFlags       = []string{"--audit-objects", "--audit-all-namespaces"}
 	enforcementFlags = append([]string{"--access", "--access-namespaces=*", "--enforce"}, auditFlags...)
 	touchedFlags     = append([]string{"--evict-touched-pods-after=1h"}, auditFlags...)
@@ -148,6 +152,9 @@ func build(dir string) (*operator, error) {
 	return &operator{file.Name()}, build.Run()
 }
 
+// account is the ServiceAccount of the pages.
+var account = rbacv1.Subject{Kind: "ServiceAccount", Name: "admitkit", Namespace: "admitkit-system"}
+
 // role returns a ClusterRole with what the extensions need when the operator runs
 // with the flags, but not when it runs with any of the others; and its binding.
 func (o *operator) role(name string, flags []string, without ...[]string) (string, error) {
@@ -158,9 +165,28 @@ func (o *operator) role(name string, flags []string, without ...[]string) (strin
 	role := object{Kind: "ClusterRole", ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
 	binding := object{
 		Kind: "ClusterRoleBinding", ObjectMeta: role.ObjectMeta, RoleRef: rbacv1.RoleRef{Kind: role.Kind, Name: name},
-		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: "admitkit", Namespace: "admitkit-system"}},
+		Subjects: []rbacv1.Subject{account},
 	}
 	return role.String() + "---\n" + binding.String(), nil
+}
+
+// roleAnd is role with the Roles in namespaces, and their bindings.
+func (o *operator) roleAnd(name string, namespaces, flags []string, without ...[]string) (string, error) {
+	text, err := o.role(name, flags, without...)
+	if err != nil {
+		return "", err
+	}
+	objects, err := o.objects(flags)
+	for _, made := range objects {
+		if slices.Contains(namespaces, made.Namespace) {
+			made.Name = name
+			if made.RoleRef.Name != "" {
+				made.RoleRef.Name, made.Subjects = name, []rbacv1.Subject{account}
+			}
+			text += "---\n" + made.String()
+		}
+	}
+	return text, err
 }
 
 func (o *operator) rightsWith(flags []string, without ...[]string) ([]rbacv1.PolicyRule, error) {
@@ -180,7 +206,7 @@ func (o *operator) rightsWith(flags []string, without ...[]string) ([]rbacv1.Pol
 	return rules, nil
 }
 
-func (o *operator) rights(flags []string) ([]rbacv1.PolicyRule, error) {
+func (o *operator) objects(flags []string) ([]object, error) {
 	args := append([]string{"manifests", "--image=x", "--webhook-namespace=admitkit-system"}, flags...)
 	run := exec.Command(o.path, args...)
 	run.Stderr = os.Stderr
@@ -188,7 +214,11 @@ func (o *operator) rights(flags []string) ([]rbacv1.PolicyRule, error) {
 	if err != nil {
 		return nil, fmt.Errorf("admitkit %s: %w", strings.Join(args, " "), err)
 	}
-	objects, err := objectsOf(string(text))
+	return objectsOf(string(text))
+}
+
+func (o *operator) rights(flags []string) ([]rbacv1.PolicyRule, error) {
+	objects, err := o.objects(flags)
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +229,7 @@ func (o *operator) rights(flags []string) ([]rbacv1.PolicyRule, error) {
 		}
 	}
 	if len(rules) == 0 {
-		return nil, fmt.Errorf("admitkit %s: no ClusterRole of the extensions", strings.Join(args, " "))
+		return nil, fmt.Errorf("admitkit %s: no ClusterRole of the extensions", strings.Join(flags, " "))
 	}
 	return rules, nil
 }
