@@ -21,6 +21,9 @@ var update = flag.Bool("update", false, "write charts/admitkit/files/rules")
 // servers and of what reconciles. The chart's templates choose among them.
 var chartRules = []struct{ feature, flags, without string }{
 	{"access", "--access --audit=false", ""},
+	{"access-egress", "--access --audit=false --access-network-policy=on", "--access --audit=false"},
+	{"access-egress-cilium", "--access --audit=false --access-network-policy=on --access-cilium", "--access --audit=false --access-network-policy=on"},
+	{"access-egress-auto", "--access --audit=false --access-network-policy=auto", "--access --audit=false --access-network-policy=on"},
 	{"audit", "--audit-event=false", ""},
 	{"audit-event", "--audit-event --audit-objects", "--audit-event=false --audit-objects"},
 	{"audit-objects", "--audit-objects --audit-event=false", "--audit --audit-event=false"},
@@ -115,6 +118,9 @@ func rulesIn(t *testing.T, manifests string) map[string][]rbacv1.PolicyRule {
 		}
 		if strings.HasSuffix(role.Kind, "Role") && strings.HasSuffix(role.Name, "-extensions") {
 			kind := strings.ToLower(role.Kind)
+			if role.Namespace != "" && role.Namespace != "apps" {
+				kind = role.Namespace // not where access is granted
+			}
 			if strings.HasSuffix(role.Name, "-reconciler-extensions") {
 				kind = "reconciler." + kind
 			}

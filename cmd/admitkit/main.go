@@ -49,6 +49,7 @@ func newOperator() *operator {
 	flags.IntVar(&o.access.Workers, "access-workers", access.DefaultWorkers, "number of requests of each kind that are processed at a time")
 	flags.StringVar(&o.accessChecks, "access-checks", "", "file with the checks that templates may name in accessConfig.check, in YAML or JSON: which endpoints decide about requests")
 	flags.DurationVar(&o.access.WarnBefore, "access-warn-before", 5*time.Minute, "how long before its end a grant is announced to end, but not sooner than in the last quarter of its time; 0 for never")
+	bindEgress(flags, &o.access.Egress)
 	bindNotify(flags, &o.access.Notifications)
 	o.auditing.bind(flags)
 	o.rules.bind(flags)
@@ -87,7 +88,11 @@ func (o *operator) extensions() (extensions []any, err error) {
 	}
 	if o.withAccess {
 		o.access.SingleUse = options.Enforcement != nil
-		if err := checkNotify(o.cmd.PersistentFlags(), &o.access.Notifications); err != nil {
+		flags := o.cmd.PersistentFlags()
+		if err := checkNotify(flags, &o.access.Notifications); err != nil {
+			return nil, err
+		}
+		if err := checkEgress(flags, &o.access.Egress); err != nil {
 			return nil, err
 		}
 		if o.accessChecks != "" {
@@ -119,7 +124,7 @@ func (o *operator) check() error {
 		case !f.Changed:
 		case !o.withAudit && slices.ContainsFunc(ofAudit, is):
 			errs = append(errs, fmt.Errorf("--%s has no effect with --audit=false", f.Name))
-		case !o.withAccess && is("access-"):
+		case !o.withAccess && (is("access-") || is("cluster-pod-cidrs") || is("cluster-service-cidrs")):
 			errs = append(errs, fmt.Errorf("--%s has no effect without --access", f.Name))
 		case !o.binding.on() && is("binding-"):
 			errs = append(errs, fmt.Errorf("--%s has no effect without --bindable-role, --bindable-cluster-role or --bindable-cluster-wide", f.Name))

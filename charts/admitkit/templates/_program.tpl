@@ -211,6 +211,18 @@
 - {name: ADMITKIT_ACCESS_RETENTION, value: {{ .retention | quote }}}
 - {name: ADMITKIT_ACCESS_WORKERS, value: {{ int .workers | quote }}}
 - {name: ADMITKIT_ACCESS_WARN_BEFORE, value: {{ .warnBefore | quote }}}
+{{- with .egress }}
+{{- if .networkPolicy }}
+- {name: ADMITKIT_ACCESS_NETWORK_POLICY, value: {{ .networkPolicy | quote }}}
+- {name: ADMITKIT_ACCESS_CILIUM, value: {{ .cilium | quote }}}
+{{- with .podCIDRs }}
+- {name: ADMITKIT_CLUSTER_POD_CIDRS, value: {{ include "admitkit.csv" . | quote }}}
+{{- end }}
+{{- with .serviceCIDRs }}
+- {name: ADMITKIT_CLUSTER_SERVICE_CIDRS, value: {{ include "admitkit.csv" . | quote }}}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- with .notify }}
 {{- if .url }}
 - {name: ADMITKIT_ACCESS_NOTIFY_URL, value: {{ .url | quote }}}
@@ -321,6 +333,11 @@
 {{- end -}}
 {{- if and .audit.enabled .audit.log.enabled (eq .logLevel "error") (or .audit.required (eq .audit.log.failurePolicy "Closed")) -}}
 {{- fail "logLevel: error leaves out what audit.log records, and Closed it would refuse every session; set logLevel to info, or audit.log.enabled to false" -}}
+{{- end -}}
+{{- with .access.egress -}}
+{{- if and (not .networkPolicy) (or .cilium .podCIDRs .serviceCIDRs) -}}
+{{- fail "access.egress: cilium, podCIDRs and serviceCIDRs have no effect without networkPolicy" -}}
+{{- end -}}
 {{- end -}}
 {{- include "admitkit.checkPlaces" $ -}}
 {{- include "admitkit.checkBinding" $ -}}

@@ -81,6 +81,9 @@ rule is there once, whichever process needs it.
 {{- range $namespace, $rules := include "admitkit.bindingRules" $in | fromJson -}}
 {{- $_ := set $of.binding $namespace (printf "%s\n%s" (get $of.binding $namespace) $rules) -}}
 {{- end -}}
+{{- range $namespace, $rules := include "admitkit.egressRules" $in | fromJson -}}
+{{- $_ := set $of.binding $namespace (printf "%s\n%s" (get $of.binding $namespace) $rules) -}}
+{{- end -}}
 {{- $_ := set $of "watched" (printf "%s\n%s" $of.watched (include "admitkit.watchedRules" $in)) -}}
 {{- $_ := set $of "access" (printf "%s\n%s" $of.access (include "admitkit.accessRules" $in)) -}}
 {{- $_ := set $of "cluster" (printf "%s\n%s" $of.cluster (include "admitkit.clusterRules" $in)) -}}
@@ -225,6 +228,29 @@ Where they watch ...
 {{/* ... where access is granted ... */}}
 {{- define "admitkit.accessRules" -}}
 {{- include "admitkit.rules" (list . "access" "role") }}
+{{- if include "admitkit.holdsEgress" .root }}
+{{- include "admitkit.rules" (list . "access-egress" "role") }}
+{{- if .root.Values.access.egress.cilium }}
+{{- include "admitkit.rules" (list . "access-egress-cilium" "role") }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Policies hold access Pods. */}}
+{{- define "admitkit.holdsEgress" -}}
+{{- if and .Values.access.enabled (has .Values.access.egress.networkPolicy (list "on" "auto")) }}yes{{ end -}}
+{{- end -}}
+
+{{/* ... where the API server's addresses and network plugins are, by namespace, as JSON of YAML. */}}
+{{- define "admitkit.egressRules" -}}
+{{- $rules := dict -}}
+{{- if include "admitkit.holdsEgress" .root -}}
+{{- $_ := set $rules "default" (include "admitkit.rules" (list . "access-egress" "default")) -}}
+{{- if eq .root.Values.access.egress.networkPolicy "auto" -}}
+{{- $_ := set $rules "kube-system" (include "admitkit.rules" (list . "access-egress-auto" "kube-system")) -}}
+{{- end -}}
+{{- end -}}
+{{- $rules | toJson -}}
 {{- end -}}
 
 {{/* ... and everywhere. */}}
@@ -454,6 +480,16 @@ with the label.
 - apiGroups: [""]
   resources: [pods/eviction]
   verbs: [create]
+{{- if include "admitkit.holdsEgress" . }}
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, delete]
+{{- if .Values.access.egress.cilium }}
+- apiGroups: [cilium.io]
+  resources: [ciliumnetworkpolicies]
+  verbs: [get, list, delete]
+{{- end }}
+{{- end }}
 - apiGroups: [admitkit.dev]
   resources: [podaccessrequests, execaccessrequests, roleaccessrequests]
   verbs: [list]
