@@ -44,6 +44,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -124,6 +125,8 @@ type shared struct {
 	// The following are set by setup.
 	log    *zap.Logger
 	checks *checks
+	// policies are the kinds of policies that hold access Pods: new ones are of the first.
+	policies []schema.GroupVersionKind
 	// prober decides whether policies hold access Pods.
 	prober *egress.Prober
 	// notifier is nil without Notifications.
@@ -181,6 +184,9 @@ func (a *Access) Parts(mgr extension.Manager) ([]any, error) {
 		return nil, fmt.Errorf("access options: %w", err)
 	}
 	parts := a.admissions()
+	if a.options.Egress.On() {
+		parts = append(parts, extension.Validating(&policyGuard{a.shared}, a.policyScope()))
+	}
 	for _, kind := range kinds {
 		parts = append(parts, newRequests(a.shared, kind), newTemplates(a.shared, kind))
 	}
@@ -202,14 +208,17 @@ func (a *shared) connect(mgr extension.Manager) error {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{LabelManagedBy: managedBy})}
 	pods := ours
 	pods.Transform = cluster.TrimPod
-	held := egressCache(ours)
+	a.log = mgr.GetLogger().Desugar().Named("access")
+	if err := a.findPolicies(mgr); err != nil {
+		return fmt.Errorf("access: %w", err)
+	}
+	held := a.egressCache(ours)
 	held[&corev1.Pod{}], held[&rbacv1.Role{}], held[&rbacv1.RoleBinding{}] = pods, ours, ours
 	a.cluster, err = cluster.New(mgr, cluster.Options{Name: "access", Scheme: scheme, Namespaces: a.places.each(), ByObject: held})
 	if err != nil {
 		return err
 	}
 	a.reconcilerUser, a.recorder, a.told = mgr.GetReconcilerUser(), mgr.GetRecorder(), lru.New(toldRecords)
-	a.log = mgr.GetLogger().Desugar().Named("access")
 	a.checks = newChecks(a)
 	a.events = mgr.GetKubeManager().GetEventRecorder("admitkit-access")
 	a.cached, a.live, a.writer = a.cluster.GetCache(), a.cluster.GetAPIReader(), a.cluster.GetClient()

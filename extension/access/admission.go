@@ -29,7 +29,7 @@ func (a *shared) admissions() []any {
 			Name: "access-pod", Expression: fmt.Sprintf("%srequest.name.startsWith('%s')", operator, podAccess.prefix),
 		}}
 	}
-	parts := []any{
+	return []any{
 		extension.Validating(&reportGuard[*v1alpha1.PodAccessRequest]{a}, a.reportScope("pod-access-report", "podaccessrequests")),
 		extension.Validating(&reportGuard[*v1alpha1.ExecAccessRequest]{a}, a.reportScope("exec-access-report", "execaccessrequests")),
 		extension.Validating(&reportGuard[*v1alpha1.RoleAccessRequest]{a}, a.reportScope("role-access-report", "roleaccessrequests")),
@@ -61,8 +61,4 @@ func (a *shared) admissions() []any {
 			Name: "exec-access-session", FailurePolicy: &ignore, NamespaceSelector: a.places.selectorOfPods(), Rules: sessions, MatchConditions: named("!"),
 		}),
 	}
-	if a.options.Egress.On() {
-		parts = append(parts, extension.Validating(&policyGuard{a}, a.policyScope()))
-	}
-	return parts
 }

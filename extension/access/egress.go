@@ -20,22 +20,27 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/egress"
 )
 
 // annotationAPIServer on a policy has the API server's addresses that it was composed with.
 const annotationAPIServer = "admitkit.dev/api-server"
 
-// egressCache says what of policies, and of the API server's addresses, the cache holds.
-func egressCache(ours cache.ByObject) map[client.Object]cache.ByObject {
+// egressCache says what of policies, and of the API server's addresses, the cache holds. It needs a kind to be served.
+func (a *shared) egressCache(ours cache.ByObject) map[client.Object]cache.ByObject {
+	held := map[client.Object]cache.ByObject{}
+	for _, kind := range a.policies {
+		held[policyOf(kind)] = ours
+	}
 	apiServer := func(config cache.Config) cache.ByObject {
 		return cache.ByObject{Namespaces: map[string]cache.Config{egress.APIServerNamespace: config}}
 	}
-	return map[client.Object]cache.ByObject{
-		policyOf(egress.NetworkPolicy): ours, policyOf(egress.CiliumNetworkPolicy): ours,
-		&corev1.Service{}:            apiServer(cache.Config{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, egress.APIServerService)}),
-		&discoveryv1.EndpointSlice{}: apiServer(cache.Config{LabelSelector: egress.APIServerSlices()}),
+	if len(a.policies) > 0 {
+		held[&corev1.Service{}] = apiServer(cache.Config{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, egress.APIServerService)})
+		held[&discoveryv1.EndpointSlice{}] = apiServer(cache.Config{LabelSelector: egress.APIServerSlices()})
 	}
+	return held
 }
 
 // policyOf returns an empty policy of a kind.
@@ -46,15 +51,19 @@ func policyOf(kind schema.GroupVersionKind) *unstructured.Unstructured {
 }
 
 // findPolicies finds out which kinds of policies there are. New ones are of the first.
-func (r *requests) findPolicies() error {
-	if !r.kind.makesPod || !r.options.Egress.On() {
+func (a *shared) findPolicies(mgr extension.Manager) error {
+	if !a.options.Egress.On() {
 		return nil
 	}
-	r.policies = []schema.GroupVersionKind{egress.NetworkPolicy}
-	if !r.options.Egress.Cilium {
+	a.policies = []schema.GroupVersionKind{egress.NetworkPolicy}
+	if !a.options.Egress.Cilium {
 		return nil
 	}
-	d, err := discovery.NewDiscoveryClientForConfigAndClient(r.cluster.GetConfig(), r.cluster.GetHTTPClient())
+	config, err := mgr.GetKubeConnection()
+	if err != nil {
+		return err
+	}
+	d, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return err
 	}
@@ -63,9 +72,9 @@ func (r *requests) findPolicies() error {
 		return err
 	}
 	if serves {
-		r.policies = []schema.GroupVersionKind{egress.CiliumNetworkPolicy, egress.NetworkPolicy}
+		a.policies = []schema.GroupVersionKind{egress.CiliumNetworkPolicy, egress.NetworkPolicy}
 	} else {
-		r.log.Warn("the API server serves no CiliumNetworkPolicies: NetworkPolicies are made until a restart finds them")
+		a.log.Warn("the API server serves no CiliumNetworkPolicies: NetworkPolicies are made until a restart finds them")
 	}
 	return nil
 }
@@ -74,12 +83,13 @@ func (r *requests) findPolicies() error {
 // of the API server.
 func (r *requests) watchPolicies() map[client.Object]func(context.Context, client.Object) []types.NamespacedName {
 	watches := map[client.Object]func(context.Context, client.Object) []types.NamespacedName{}
+	if !r.kind.makesPod || len(r.policies) == 0 {
+		return nil
+	}
 	for _, kind := range r.policies {
 		watches[policyOf(kind)] = r.ownerOf
 	}
-	if len(r.policies) > 0 {
-		watches[&discoveryv1.EndpointSlice{}], watches[&corev1.Service{}] = r.reachingAPIServer, r.reachingAPIServer
-	}
+	watches[&discoveryv1.EndpointSlice{}], watches[&corev1.Service{}] = r.reachingAPIServer, r.reachingAPIServer
 	return watches
 }
 
@@ -159,12 +169,12 @@ func (r *requests) readHold(ctx context.Context, f *facts) error {
 	}
 	if err := egress.Check(t.Spec.Egress, &r.options.Egress); err != nil {
 		f.noHold = refuse(v1alpha1.ReasonEgressInvalid, "template %q: spec.egress.%v", t.Name, err).about(v1alpha1.ConditionEgressHeld).forNow()
-		return nil
+		return nil //nolint:nilerr // the request says it
 	}
 	enforced, reason, err := r.prober.Enforced(ctx)
 	if err != nil {
 		f.noHold = refuse(v1alpha1.ReasonEgressNotEnforced, "cannot determine whether network policies are enforced: %v", err).about(v1alpha1.ConditionEgressHeld).forNow()
-		return nil
+		return nil //nolint:nilerr // the request says it
 	}
 	f.decideHold(t.Spec.Egress, enforced, reason)
 	if len(r.policies) > 0 && f.hold != nil {

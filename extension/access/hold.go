@@ -203,7 +203,7 @@ func fitsEgress(options *egress.Options, t *v1alpha1.PodAccessTemplate, made *co
 
 // holdOn keeps the policy of a request in force as long as there is its Pod, and deletes it then.
 func (r *requests) holdOn(ctx context.Context, f *facts) error {
-	if len(r.policies) == 0 {
+	if !r.kind.makesPod || len(r.policies) == 0 {
 		return nil
 	}
 	restored, err := f.restores()

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,8 +42,6 @@ type requests struct {
 	// unbound has the requests whose RoleBinding this process has deleted at the end,
 	// until the rest is done.
 	unbound sync.Map
-	// policies are the kinds of policies that hold access Pods: new ones are of the first.
-	policies []schema.GroupVersionKind
 	// untold has the records of policies that were restored, until they are made.
 	untold sync.Map
 	// woken has the requests about which a check has answered.
@@ -92,9 +89,6 @@ func (r *requests) Register(mgr extension.Manager) error {
 	}
 	if r.kind.makesPod {
 		watches[&corev1.Pod{}] = r.ownerOf
-	}
-	if err := r.findPolicies(); err != nil {
-		return fmt.Errorf("access: %w", err)
 	}
 	maps.Copy(watches, r.watchPolicies())
 	for object, keys := range watches {

@@ -77,7 +77,7 @@ func (r *requests) uncached(mgr extension.Manager) (*requests, error) {
 	}
 	log := mgr.GetLogger().Desugar().Named("access")
 	made := newRequests(&shared{options: r.options, places: r.places, roles: r.roles, log: log, cached: live, live: live, writer: live}, r.kind)
-	if made.kind.makesPod && made.options.Egress.On() {
+	if made.options.Egress.On() {
 		made.policies = []schema.GroupVersionKind{egress.NetworkPolicy}
 		if made.options.Egress.Cilium {
 			made.policies = append(made.policies, egress.CiliumNetworkPolicy)
@@ -169,7 +169,11 @@ func (r *removal) round(ctx context.Context) (done bool, err error) {
 	}
 	revoked, err := r.revokeAll(ctx)
 	errs = append(errs, err)
-	for _, kind := range slices.Concat([]schema.GroupVersionKind{roles, pods}, r.policies) {
+	kinds := []schema.GroupVersionKind{roles, pods}
+	if r.kind.makesPod {
+		kinds = append(kinds, r.policies...)
+	}
+	for _, kind := range kinds {
 		keys, err := r.list(ctx, kind)
 		errs = append(errs, err)
 		for _, key := range keys {

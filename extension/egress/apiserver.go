@@ -39,19 +39,8 @@ func APIServerOf(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice) 
 			found = append(found, netip.AddrPortFrom(addr.Unmap(), uint16(port)))
 		}
 	}
-	for _, slice := range slicesOf {
-		for _, endpoint := range slice.Endpoints {
-			if ready := endpoint.Conditions.Ready; ready != nil && !*ready || slice.AddressType == discoveryv1.AddressTypeFQDN {
-				continue
-			}
-			for _, address := range endpoint.Addresses {
-				for _, port := range slice.Ports {
-					if port.Port != nil && (port.Protocol == nil || *port.Protocol == corev1.ProtocolTCP) {
-						add(address, *port.Port)
-					}
-				}
-			}
-		}
+	for i := range slicesOf {
+		visit(&slicesOf[i], add)
 	}
 	if service != nil && len(found) > 0 {
 		for _, address := range service.Spec.ClusterIPs {
@@ -63,6 +52,26 @@ func APIServerOf(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice) 
 	slices.SortFunc(found, netip.AddrPort.Compare)
 	found = slices.Compact(found)
 	return found[:min(len(found), maxEndpoints)]
+}
+
+// visit calls add with the ready addresses of an EndpointSlice, and each of its TCP ports.
+func visit(slice *discoveryv1.EndpointSlice, add func(address string, port int32)) {
+	if slice.AddressType == discoveryv1.AddressTypeFQDN {
+		return
+	}
+	for _, port := range slice.Ports {
+		if port.Port == nil || port.Protocol != nil && *port.Protocol != corev1.ProtocolTCP {
+			continue
+		}
+		for _, endpoint := range slice.Endpoints {
+			if ready := endpoint.Conditions.Ready; ready != nil && !*ready {
+				continue
+			}
+			for _, address := range endpoint.Addresses {
+				add(address, *port.Port)
+			}
+		}
+	}
 }
 
 // isPlace reports whether an address is that of a host, and not of every one or of the

@@ -6,7 +6,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	discoveryfake "k8s.io/client-go/discovery/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -68,6 +71,24 @@ func TestABlockThatHasMoreThanItsAuthorMayThinkWarns(t *testing.T) {
 		}
 		if want == nil && warnings != "" {
 			t.Errorf("%s: %s", cidr, warnings)
+		}
+	}
+}
+
+// The API server of extension/access's tests serves the kind.
+func TestCiliumsPoliciesAreServedOrNot(t *testing.T) {
+	for sentence, test := range map[string]struct {
+		served []*metav1.APIResourceList
+		want   bool
+	}{
+		"nothing of Cilium's": {nil, false},
+		"another kind":        {[]*metav1.APIResourceList{{GroupVersion: "cilium.io/v2", APIResources: []metav1.APIResource{{Kind: "CiliumNode"}}}}, false},
+		"another version":     {[]*metav1.APIResourceList{{GroupVersion: "cilium.io/v1", APIResources: []metav1.APIResource{{Kind: "CiliumNetworkPolicy"}}}}, false},
+		"the kind":            {[]*metav1.APIResourceList{{GroupVersion: "cilium.io/v2", APIResources: []metav1.APIResource{{Kind: "CiliumNetworkPolicy"}}}}, true},
+	} {
+		got, err := egress.ServesCilium(&discoveryfake.FakeDiscovery{Fake: &clienttesting.Fake{Resources: test.served}})
+		if err != nil || got != test.want {
+			t.Errorf("%s: got %t, %v", sentence, got, err)
 		}
 	}
 }
