@@ -24,6 +24,7 @@ COUNTERFEITER := $(TOOLS)/counterfeiter
 BENCHSTAT := $(TOOLS)/benchstat
 CONTROLLER_GEN := $(TOOLS)/controller-gen
 HELM := $(TOOLS)/helm
+ENFORCER := $(TOOLS)/kube-network-policies
 RELEASE_TOOLS := $(TOOLS)/goreleaser $(TOOLS)/syft $(TOOLS)/validate-krew-manifest
 
 # What make generate writes.
@@ -149,8 +150,9 @@ cluster-down: ## End it, and leave nothing but its logs
 # With E2E_IMAGE and KUBECONFIG it runs on that cluster: see testing/e2e.
 # E2EFLAGS=-short is the short form.
 .PHONY: e2e
-e2e: $(HELM) ## End-to-end tests on a real cluster: the image, by the chart, with kubectl (Linux, root)
-	go test $(RACE) -v -count=1 -p 1 -timeout 30m -tags e2e $(E2EFLAGS) ./testing/e2e $(if $(E2E_CLUSTER),./hack/cluster)
+e2e: export E2E_ENFORCER := $(ENFORCER)
+e2e: $(HELM) $(ENFORCER) ## End-to-end tests on a real cluster: the image, by the chart, with kubectl (Linux, root)
+	go test $(RACE) -v -count=1 -p 1 -timeout 30m -tags e2e $(E2EFLAGS) ./testing/e2e/... $(if $(E2E_CLUSTER),./hack/cluster)
 ifndef E2E_IMAGE
 e2e: export KUBECONFIG := $(CLUSTER)/kubeconfig
 e2e: export E2E_IMAGE := $(IMAGE)
@@ -217,6 +219,7 @@ verify: generate apidiff ## Check that generated files are current, modules tidy
 	go -C hack/image mod tidy -diff
 	go -C hack/opa mod tidy -diff
 	go -C hack/helm mod tidy -diff
+	go -C hack/netpol mod tidy -diff
 	go -C hack/collector mod tidy -diff
 	go -C testing/differential mod tidy -diff
 	git diff --exit-code -- $(GENERATED)
@@ -241,6 +244,11 @@ $(COUNTERFEITER) $(BENCHSTAT) $(CONTROLLER_GEN): hack/tools/go.mod
 $(RELEASE_TOOLS): hack/release/tools/go.mod
 	@echo "building $(notdir $@) (several minutes the first time)"
 	@mkdir -p $(TOOLS) && cp "$$(CGO_ENABLED=0 go -C hack/release/tools tool -n $(notdir $@))" $@
+
+# It enforces network policies in the end-to-end tests. Its command is called standard.
+$(ENFORCER): hack/netpol/go.mod
+	@echo "building kube-network-policies (3 min the first time)"
+	@mkdir -p $(TOOLS) && cp "$$(go -C hack/netpol tool -n standard)" $@
 
 $(HELM): hack/helm/go.mod
 	@echo "building Helm (2 min the first time)"
