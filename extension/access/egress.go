@@ -152,29 +152,29 @@ func (r *requests) apiServer(ctx context.Context) ([]netip.AddrPort, error) {
 
 // readHold decides what is to hold the Pod of a request that has none yet. What was decided
 // before stays.
-func (r *requests) readHold(ctx context.Context, f *facts) error {
+func (r *requests) readHold(ctx context.Context, f *facts) {
 	t, ok := f.template.(*v1alpha1.PodAccessTemplate)
 	before := f.request.GetRequestStatus().Egress
 	switch {
 	case !ok:
-		return nil
-	case before != nil && f.settled() != (choice{}): // it has, or had, its Pod
+		return
+	case f.settled() != (choice{}): // it has, or had, its Pod
 		f.hold = before
-		return nil
+		return
 	case before != nil && (t.Spec.Egress == nil || !apiequality.Semantic.DeepEqual(before.Egress, *t.Spec.Egress)):
 		f.noHold = refuse(v1alpha1.ReasonEgressChanged, "the egress of template %q was changed after it was decided for the request; make another request", t.Name).about(v1alpha1.ConditionEgressHeld)
-		return nil
+		return
 	case t.Spec.Egress == nil:
-		return nil
+		return
 	}
 	if err := egress.Check(t.Spec.Egress, &r.options.Egress); err != nil {
 		f.noHold = refuse(v1alpha1.ReasonEgressInvalid, "template %q: spec.egress.%v", t.Name, err).about(v1alpha1.ConditionEgressHeld).forNow()
-		return nil //nolint:nilerr // the request says it
+		return
 	}
 	enforced, reason, err := r.prober.Enforced(ctx)
 	if err != nil {
 		f.noHold = refuse(v1alpha1.ReasonEgressNotEnforced, "cannot determine whether network policies are enforced: %v", err).about(v1alpha1.ConditionEgressHeld).forNow()
-		return nil //nolint:nilerr // the request says it
+		return
 	}
 	f.decideHold(t.Spec.Egress, enforced, reason)
 	if len(r.policies) > 0 && f.hold != nil {
@@ -183,11 +183,10 @@ func (r *requests) readHold(ctx context.Context, f *facts) error {
 	if before != nil && f.hold != nil {
 		if (before.Policy == "") != (f.hold.Policy == "") {
 			f.hold, f.noHold = nil, refuse(v1alpha1.ReasonEgressChanged, "the operator has changed --access-network-policy since it was decided for the request; make another request").about(v1alpha1.ConditionEgressHeld)
-			return nil
+			return
 		}
 		f.hold = before
 	}
-	return nil
 }
 
 // decideHold says whether a policy holds the Pod. Where nothing enforces policies, nothing is granted,

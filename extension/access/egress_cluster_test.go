@@ -67,6 +67,19 @@ func apiServerAt(t *testing.T, family discoveryv1.AddressType, address string) {
 	}
 }
 
+// anAPIServer makes sure that the API server is somewhere.
+func anAPIServer(t *testing.T) {
+	t.Helper()
+	port := int32(6443)
+	err := admin.Create(t.Context(), &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "kubernetes-ipv4", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: &port}}, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}}},
+	})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+}
+
 func policyOf(req request) *networkingv1.NetworkPolicy {
 	return &networkingv1.NetworkPolicy{ObjectMeta: resourceOf(req)}
 }
@@ -369,7 +382,8 @@ func (h held) ends(t *testing.T) {
 }
 
 func TestWithoutAnEnforcedPolicyNothingIsGrantedUnlessTheOperatorSaysSo(t *testing.T) {
-	apiServerAt(t, discoveryv1.AddressTypeIPv4, "192.0.2.1")
+	t.Parallel()
+	anAPIServer(t)
 	nobodyHasSaid(t)
 	theOperatorSaysOff(t)
 	aNetworkPluginIsFound(t)
@@ -421,7 +435,8 @@ func aNetworkPluginIsFound(t *testing.T) {
 }
 
 func TestWhatWasThereBeforeAPolicyKeepsThePodFromBeingMade(t *testing.T) {
-	apiServerAt(t, discoveryv1.AddressTypeIPv4, "192.0.2.1")
+	t.Parallel()
+	anAPIServer(t)
 	namespace := testkit.ManagerNamespace(t, admin)
 	every := fromYAML(t, namespace, networkPolicyYAML+"metadata: {name: every}\nspec: {podSelector: {}, egress: [{}]}")
 	foreign := fromYAML(t, namespace, networkPolicyYAML+"metadata: {name: podaccess-a, labels: {app.kubernetes.io/managed-by: admitkit-access}}\nspec: {podSelector: {matchLabels: {app: web}}, egress: [{}]}")
@@ -450,7 +465,8 @@ func TestWhatWasThereBeforeAPolicyKeepsThePodFromBeingMade(t *testing.T) {
 }
 
 func TestAPodIsHeldByAPolicyOfCilium(t *testing.T) {
-	apiServerAt(t, discoveryv1.AddressTypeIPv4, "192.0.2.1")
+	t.Parallel()
+	anAPIServer(t)
 	namespace := testkit.ManagerNamespace(t, admin)
 	options := heldOptions()
 	options.Egress.Cilium = true
@@ -474,6 +490,7 @@ func TestAPodIsHeldByAPolicyOfCilium(t *testing.T) {
 }
 
 func TestTemplatesWhoseEgressCannotBeHeldAreRefused(t *testing.T) {
+	t.Parallel()
 	namespace := testkit.ManagerNamespace(t, admin)
 	options := heldOptions()
 	options.Egress.PodCIDRs = nil

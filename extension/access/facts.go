@@ -217,7 +217,8 @@ func (r *requests) readAsking(ctx context.Context, f *facts, now time.Time) erro
 		return err
 	case f.template != nil:
 		r.readCheck(f)
-		return errors.Join(r.readHold(ctx, f), r.promise(ctx, f))
+		r.readHold(ctx, f)
+		return r.promise(ctx, f)
 	case now.Before(waitsUntil(f.request)) && f.settled() == (choice{}): // else it has had its template
 		return nil
 	}

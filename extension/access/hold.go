@@ -41,37 +41,35 @@ func (r *requests) holdFirst(ctx context.Context, f *facts) error {
 	case refused != nil:
 		return refused
 	}
-	_, err = r.ownPolicy(ctx, f, nil)
-	return err
+	return r.ownPolicy(ctx, f, nil)
 }
 
 // ownPolicy makes the policy of a request, or makes the one that an earlier attempt made as it is
 // to be. The Pod, if there is one, owns it from now on.
-func (r *requests) ownPolicy(ctx context.Context, f *facts, pod *corev1.Pod) (*unstructured.Unstructured, error) {
+func (r *requests) ownPolicy(ctx context.Context, f *facts, pod *corev1.Pod) error {
 	want, err := f.compose(f.hold, f.apiServer, pod)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	name := fmt.Sprintf("%s %s/%s", want.GetKind(), want.GetNamespace(), want.GetName())
 	if pod == nil {
-		made := want.DeepCopy()
-		if err := r.writer.Create(ctx, made); !apierrors.IsAlreadyExists(err) {
-			return made, refusedPolicy(name, err)
+		if err := r.writer.Create(ctx, want.DeepCopy()); !apierrors.IsAlreadyExists(err) {
+			return refusedPolicy(name, err)
 		}
 	}
 	existing, err := get(ctx, r.live, client.ObjectKeyFromObject(want), policyOf(want.GroupVersionKind()))
 	switch {
 	case err != nil:
-		return nil, err
+		return err
 	case existing == nil:
-		return nil, fmt.Errorf("%s was deleted while it was made", name)
+		return fmt.Errorf("%s was deleted while it was made", name)
 	case !f.ownsPolicy(existing):
-		return nil, refuse(v1alpha1.ReasonNameTaken, "%s exists and does not belong to this request: no Pod is made while it does", name).about(v1alpha1.ConditionEgressHeld).forNow()
+		return refuse(v1alpha1.ReasonNameTaken, "%s exists and does not belong to this request: no Pod is made while it does", name).about(v1alpha1.ConditionEgressHeld).forNow()
 	case isSamePolicy(existing, want):
-		return existing, nil
+		return nil
 	}
-	made, err := r.writePolicy(ctx, want, existing)
-	return made, refusedPolicy(name, err)
+	_, err = r.writePolicy(ctx, want, existing)
+	return refusedPolicy(name, err)
 }
 
 // refusedPolicy refuses a request whose policy the API server refuses, as a quota or a
@@ -166,8 +164,7 @@ func (r *requests) heldPod(ctx context.Context, f *facts, pod *corev1.Pod) error
 		}
 		return refuse(v1alpha1.ReasonEgressInvalid, "the policy would not hold the access Pod as it was made, and so it was deleted: %v; does a webhook change it?", err).about(v1alpha1.ConditionEgressHeld).forNow()
 	}
-	_, err := r.ownPolicy(ctx, f, pod)
-	return err
+	return r.ownPolicy(ctx, f, pod)
 }
 
 // fitsPolicy says why no policy can hold a Pod, or others could reach it: own are the labels that the extension gives it.

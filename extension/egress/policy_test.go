@@ -79,20 +79,30 @@ func TestAPodReachesWhatItsEgressNamesAndNothingElse(t *testing.T) {
 		reaches []string
 		not     []string
 	}{
-		"the internet without the cluster's and special addresses": {internet,
+		"the internet without the cluster's and special addresses": {
+			internet,
 			[]string{"1.1.1.1:443", "8.8.8.8:80", "[2606:4700::1111]:443", "[2600:1f02::1]:80"},
 			[]string{
 				"1.1.1.1:22", "1.1.1.1:6443", "10.0.0.1:443", "172.31.0.1:80", "192.168.1.1:443", "169.254.169.254:80", "100.64.0.1:443", "127.0.0.1:80", "0.0.0.0:80", "224.0.0.1:80",
 				"100.200.3.4:443", "10.96.0.1:443", "192.0.2.7:443", "192.0.2.7:6443",
 				"[2600:1f00::5]:443", "[2600:1f01::1]:443", "[2a00::7]:443", "[fd00:ec2::254]:80", "[fe80::1]:80", "[::1]:80", "[64:ff9b::a00:1]:443", "[2002:a00:1::]:443", "[::10.0.0.1]:443",
-			}},
-		"the API server and no other port or host": {&v1alpha1.Egress{APIServer: true},
+			},
+		},
+		"the API server and no other port or host": {
+			&v1alpha1.Egress{APIServer: true},
 			[]string{"192.0.2.7:6443", "10.96.0.1:443", "[2a00::7]:6443"},
-			[]string{"192.0.2.7:10250", "192.0.2.8:6443", "10.96.0.10:443", "[2a00::8]:6443", "1.1.1.1:443"}},
-		"a block without a part of it": {&v1alpha1.Egress{CIDRs: []v1alpha1.EgressCIDR{{CIDR: "10.1.0.0/16", Except: []v1alpha1.CIDR{"10.1.2.0/24"}, Ports: []v1alpha1.EgressPort{{Port: 8000, EndPort: 8010}}}}},
-			[]string{"10.1.1.1:8000", "10.1.3.3:8010"}, []string{"10.1.2.1:8000", "10.1.1.1:7999", "10.1.1.1:8011", "10.2.0.1:8000"}},
-		"an IPv6 block": {&v1alpha1.Egress{CIDRs: []v1alpha1.EgressCIDR{{CIDR: "2001:db8::/64", Ports: https}}},
-			[]string{"[2001:db8::1]:443"}, []string{"[2001:db8:0:1::1]:443", "1.1.1.1:443"}},
+			[]string{"192.0.2.7:10250", "192.0.2.8:6443", "10.96.0.10:443", "[2a00::8]:6443", "1.1.1.1:443"},
+		},
+		"a block without a part of it": {
+			&v1alpha1.Egress{CIDRs: []v1alpha1.EgressCIDR{{CIDR: "10.1.0.0/16", Except: []v1alpha1.CIDR{"10.1.2.0/24"}, Ports: []v1alpha1.EgressPort{{Port: 8000, EndPort: 8010}}}}},
+			[]string{"10.1.1.1:8000", "10.1.3.3:8010"},
+			[]string{"10.1.2.1:8000", "10.1.1.1:7999", "10.1.1.1:8011", "10.2.0.1:8000"},
+		},
+		"an IPv6 block": {
+			&v1alpha1.Egress{CIDRs: []v1alpha1.EgressCIDR{{CIDR: "2001:db8::/64", Ports: https}}},
+			[]string{"[2001:db8::1]:443"},
+			[]string{"[2001:db8:0:1::1]:443", "1.1.1.1:443"},
+		},
 		"nothing at all": {&v1alpha1.Egress{DNS: no}, nil, []string{"1.1.1.1:443", "10.96.0.1:443", "[2606:4700::1111]:443"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
