@@ -407,9 +407,11 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{serviceAccount: {name: a, registrarName: a}, split: {enabled: true}}`: "each process needs a ServiceAccount of its own",
 		`{serviceAccount: {create: false, name: a, registrarName: b}, split: {enabled: true}, audit: {objects: {enabled: true}}}`:     "serviceAccount.reconcilerName: required",
 		`{serviceAccount: {name: a, registrarName: b, reconcilerName: b}, split: {enabled: true}, audit: {objects: {enabled: true}}}`: "a, b, b: each process needs",
-		`{tls: {minVersion: "1.1"}}`:                                                           "at '/tls/minVersion'",
-		`{tls: {minVersion: 1.1}}`:                                                             "at '/tls/minVersion'",
-		`{tls: {cipherSuites: [TLS_RSA_WITH_RC4_128_SHA]}}`:                                    "at '/tls/cipherSuites/0': value must be one of",
+
+		`{tls: {minVersion: "1.1"}}`:                        "at '/tls/minVersion'",
+		`{tls: {minVersion: 1.1}}`:                          "at '/tls/minVersion'",
+		`{tls: {cipherSuites: [TLS_RSA_WITH_RC4_128_SHA]}}`: "at '/tls/cipherSuites/0': value must be one of",
+
 		`{tls: {minVersion: 1.3, cipherSuites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]}}`:    "tls.cipherSuites: TLS 1.3 has no choice of cipher suites",
 		`{tls: {cipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]}}`:                       "tls.cipherSuites: none fits the manager's own certificate",
 		`{tls: {clientCA: {names: [kube-apiserver]}}}`:                                         "tls.clientCA.names: has no effect without tls.clientCA.configMap",
