@@ -215,6 +215,7 @@ type Verdict struct {
 	// +kubebuilder:validation:MaxLength=1024
 	Reason string `json:"reason,omitempty"`
 	// Time is when the decision was made, by the API server's clock.
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	Time metav1.Time `json:"time"`
 }
 

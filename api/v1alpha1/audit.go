@@ -135,6 +135,7 @@ type AuditAccessRequest struct {
 type AuditRecord struct {
 	// Time is when the act was requested. Of two acts in one Pod through one server,
 	// the later has the later time.
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	Time metav1.MicroTime `json:"time"`
 	// ID is the UID of the admission request, and the record's name.
 	ID string `json:"id"`
@@ -288,8 +289,10 @@ type AuditEventStatus struct {
 	Count int64 `json:"count,omitempty"`
 	// FirstTime and LastTime are the times of the first and the last of them.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	FirstTime *metav1.MicroTime `json:"firstTime,omitempty"`
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	LastTime *metav1.MicroTime `json:"lastTime,omitempty"`
 	// Acts are the different acts, as many as fit.
 	// +optional

@@ -94,8 +94,10 @@ func (s *BoundSubject) Subject() rbacv1.Subject {
 type TransientBindingSpec struct {
 	// ValidFrom is when the binding begins to exist, in whole seconds. Default: now.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	ValidFrom *metav1.Time `json:"validFrom,omitempty"`
 	// ValidUntil is from when on the binding does not exist any more, in whole seconds.
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	ValidUntil metav1.Time `json:"validUntil"`
 	// RoleRef is the role, one that the operator lets be bound.
 	RoleRef BoundRole `json:"roleRef"`
@@ -122,6 +124,7 @@ type TransientBindingStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime > timestamp('1970-01-01T00:00:00Z'))",message="lastTransitionTime must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	// RoleUID is the UID of the role when it was first seen. It cannot be changed: a role
 	// that is deleted and made again is another one.
@@ -134,9 +137,11 @@ type TransientBindingStatus struct {
 	BindingUID string `json:"bindingUID,omitempty"`
 	// BeganAt is when the binding was first made.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	BeganAt *metav1.Time `json:"beganAt,omitempty"`
 	// EndedAt is when it was removed because its time was over.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	EndedAt *metav1.Time `json:"endedAt,omitempty"`
 }
 
