@@ -49,6 +49,7 @@ metadata: {name: hooks}
 rules:
 - {apiGroups: [metacontroller.k8s.io], resources: [compositecontrollers, decoratorcontrollers], verbs: [get, list, watch]}
 - {apiGroups: [metacontroller.k8s.io], resources: [compositecontrollers/status, decoratorcontrollers/status], verbs: [patch]}
+- {apiGroups: [metacontroller.k8s.io], resources: [controllerrevisions], verbs: [get, list, watch, create, update, delete]}
 - {apiGroups: [events.k8s.io], resources: [events], verbs: [create, patch]}
 - {apiGroups: [example.com], resources: [things, clusterthings, bares], verbs: [get, list, watch, create, patch, update, delete]}
 - {apiGroups: [example.com], resources: [things/status, clusterthings/status], verbs: [update]}
@@ -83,7 +84,7 @@ var allowed = []string{
 }
 
 func TestMain(m *testing.M) {
-	os.Exit(testkit.Main(m, controlplane.Options{
+	code := testkit.Main(m, controlplane.Options{
 		CRDPaths: []string{"../../config/crd/metacontroller", "testdata/kinds.yaml"}, ControllerManager: true,
 	}, func(c *controlplane.ControlPlane) (err error) {
 		cluster = c
@@ -94,8 +95,36 @@ func TestMain(m *testing.M) {
 			return err
 		}
 		return testkit.Apply(context.Background(), c, rights)
-	}))
+	})
+	covered.Lock()
+	testkit.Figure("hook.protocol_cases", float64(len(covered.cases)), "cases")
+	covered.Unlock()
+	os.Exit(code)
 }
+
+// covered are the cases of the protocol whose tests have passed.
+var covered = struct {
+	sync.Mutex
+	cases map[string]bool
+}{cases: map[string]bool{}}
+
+// covers says which cases of the protocol a test is about.
+func covers(t *testing.T, cases ...string) {
+	t.Helper()
+	t.Cleanup(func() {
+		if t.Failed() || t.Skipped() {
+			return
+		}
+		covered.Lock()
+		defer covered.Unlock()
+		for _, each := range cases {
+			covered.cases[each] = true
+		}
+	})
+}
+
+// waitABit is how long a test waits for what takes a moment.
+const waitABit = 30 * time.Second
 
 type object = map[string]any
 

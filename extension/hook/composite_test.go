@@ -283,66 +283,6 @@ func TestOnDeleteLeavesAChildAsItIs(t *testing.T) {
 	}
 }
 
-func TestRollingUpdatesOneChildAtATimeAndWaitsUntilItIsGood(t *testing.T) {
-	t.Parallel()
-	running(t)
-	for _, method := range []string{"RollingInPlace", "RollingRecreate"} {
-		t.Run(method, func(t *testing.T) {
-			t.Parallel()
-			namespace := testkit.Namespace(t, admin)
-			h := serve(t, func(_ http.ResponseWriter, r *request) any {
-				children := []any{}
-				for _, name := range []string{"x", "y", "z"} {
-					children = append(children, named("example.com/v1", "Thing", "", name, object{"spec": object{"version": r.Parent["spec"]}}))
-				}
-				return object{"children": children}
-			})
-			create(t, composite(namespace, object{"sync": at(h.URL)}, "", object{
-				"childResources": []any{object{"apiVersion": "example.com/v1", "resource": "things", "updateStrategy": object{
-					"method": method, "statusChecks": object{"conditions": []any{object{"type": "Good", "status": "True"}}},
-				}}},
-			}))
-			create(t, thing(namespace, "a", object{"spec": "1"}))
-			child := func(name string) *unstructured.Unstructured {
-				return get(t, "example.com/v1", "Thing", namespace, name)
-			}
-			version := func(name string) string {
-				c := child(name)
-				if c == nil {
-					return ""
-				}
-				v, _, _ := unstructured.NestedString(c.Object, "spec", "version")
-				return v
-			}
-			testkit.Eventually(t, "all are there", func(context.Context) bool { return version("x")+version("y")+version("z") == "111" })
-			p := get(t, "example.com/v1", "Thing", namespace, "a")
-			p.Object["spec"] = "2"
-			if err := update(t.Context(), p); err != nil {
-				t.Fatal(err)
-			}
-			for i, name := range []string{"x", "y", "z"} {
-				testkit.Eventually(t, name+" is updated", func(context.Context) bool { return version(name) == "2" })
-				calls := len(h.asked(""))
-				// Something happens, and the next is not updated before this one is good.
-				p := get(t, "example.com/v1", "Thing", namespace, "a")
-				p.SetAnnotations(map[string]string{"step": fmt.Sprint(i)})
-				if err := update(t.Context(), p); err != nil {
-					t.Fatal(err)
-				}
-				testkit.Eventually(t, "the hook is called", func(context.Context) bool { return len(h.asked("")) > calls })
-				if i < 2 && version([]string{"y", "z"}[i]) != "1" {
-					t.Fatalf("the next was updated although %s is not good", name)
-				}
-				u := child(name)
-				u.Object["status"] = object{"conditions": []any{object{"type": "Good", "status": "True"}}}
-				if err := admin.Status().Update(t.Context(), u); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
 func TestChildrenAreAdoptedAndReleasedBySelector(t *testing.T) {
 	t.Parallel()
 	running(t)

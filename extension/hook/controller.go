@@ -43,10 +43,14 @@ type parents struct {
 	done   sync.WaitGroup
 
 	parentLeases, childLeases []*lease
+	// revisionLease has the ControllerRevisions, if a kind of children rolls.
+	revisionLease *lease
 
 	mu      sync.Mutex
 	states  map[parentKey]*state
 	related map[watchKey]*lease
+	// broken says that a watch does not work now.
+	broken bool
 }
 
 // state is what is remembered of a parent between two calls of its hook.
@@ -103,7 +107,7 @@ func (p *parents) stop() {
 	p.cancel()
 	p.queue.ShutDown()
 	p.done.Wait()
-	for _, l := range append(p.parentLeases, p.childLeases...) {
+	for _, l := range p.leases() {
 		l.release()
 	}
 	for _, l := range p.related {
@@ -153,9 +157,36 @@ func (p *parents) watch() error {
 		if err != nil {
 			return err
 		}
+		p.mu.Lock()
 		p.childLeases = append(p.childLeases, l)
+		p.mu.Unlock()
 	}
-	return nil
+	if !p.rolls() {
+		return nil
+	}
+	l, err := p.engine.watches.acquire(watchKey{GroupVersionResource: revisionResource}, func(before, after *compose.Object) {
+		for _, object := range []*compose.Object{before, after} {
+			if object == nil {
+				continue
+			}
+			if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
+				p.enqueueUID(string(owner.UID))
+			}
+		}
+	})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.revisionLease = l
+	return err
+}
+
+// leases are all that have to be synced before a hook is called.
+func (p *parents) leases() []*lease {
+	all := slices.Concat(p.parentLeases, p.childLeases)
+	if p.revisionLease != nil {
+		all = append(all, p.revisionLease)
+	}
+	return all
 }
 
 // awaitSync waits until all is known that there is, and reports what keeps it.
@@ -166,7 +197,7 @@ func (p *parents) awaitSync(ctx context.Context) bool {
 	for {
 		var missing error
 		waiting := false
-		for _, l := range append(append([]*lease(nil), p.parentLeases...), p.childLeases...) {
+		for _, l := range p.leases() {
 			if !l.synced() {
 				waiting = true
 				missing = errors.Join(missing, l.lastError())
@@ -254,6 +285,10 @@ func (p *parents) next(ctx context.Context) bool {
 	defer cancel()
 	err := p.syncParent(ctx, key)
 	if ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return true
+	}
+	if errors.Is(err, errWaiting) {
+		p.queue.AddAfter(key, firstDelay) // a watch has only begun: that is nothing to report
 		return true
 	}
 	p.report.outcome(key, p.parentOf(key), err)

@@ -3,18 +3,14 @@ package hook
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -41,6 +37,12 @@ type definition struct {
 	finalize    *boundHook
 	customize   *boundHook
 	endpoints   []v1alpha1.EndpointConfig
+	// fieldPaths are the fields of a parent that make a revision.
+	fieldPaths [][]string
+	// found are the kinds as the API server had them, and absent the versions of those that
+	// it did not have, and need not.
+	found  []found
+	absent []string
 	// dishonored name the fields without effect.
 	dishonored []string
 
@@ -173,10 +175,10 @@ func (d *definition) readComposite(ctx context.Context, spec *v1alpha1.Composite
 	if hooks.PreUpdateChild != nil || hooks.PostUpdateChild != nil {
 		d.ignores("spec.hooks.preUpdateChild and postUpdateChild have no effect, as in Metacontroller")
 	}
-	if history := spec.ParentResource.RevisionHistory; history != nil && len(history.FieldPaths) > 0 {
-		d.ignores("spec.parentResource.revisionHistory.fieldPaths has no effect: a rolling update leaves the children that it has not reached as they are")
-	}
 	p := spec.ParentResource
+	if err := d.readHistory(spec); err != nil {
+		return err
+	}
 	d.generate = spec.GenerateSelector != nil && *spec.GenerateSelector
 	if err := d.readParent(ctx, p.ResourceRule, p.LabelSelector, nil, p.IgnoreStatusChanges); err != nil {
 		return err
@@ -185,6 +187,21 @@ func (d *definition) readComposite(ctx context.Context, spec *v1alpha1.Composite
 		return fault("NoStatus", fmt.Sprintf("%s has no status subresource, which a CompositeController needs: add subresources: {status: {}} to its CustomResourceDefinition", p.Resource))
 	}
 	return d.readHooks(spec.Common, hooks.Sync, hooks.Finalize, hooks.Customize)
+}
+
+// readHistory reads which fields make a revision.
+func (d *definition) readHistory(spec *v1alpha1.CompositeControllerSpec) (err error) {
+	history := cmp.Or(spec.ParentResource.RevisionHistory, &v1alpha1.RevisionHistory{})
+	if d.fieldPaths, err = compose.Paths(history.FieldPaths); err != nil {
+		return fault("Invalid", "spec.parentResource.revisionHistory.fieldPaths"+err.Error())
+	}
+	rolls := slices.ContainsFunc(spec.ChildResources, func(c v1alpha1.ChildResource) bool {
+		return c.UpdateStrategy != nil && compose.Rolls(c.UpdateStrategy.Method)
+	})
+	if len(history.FieldPaths) > 0 && !rolls {
+		d.ignores("spec.parentResource.revisionHistory.fieldPaths has no effect: no kind of children has a rolling method")
+	}
+	return nil
 }
 
 func (d *definition) readDecorator(ctx context.Context, spec *v1alpha1.DecoratorControllerSpec) error {
@@ -202,6 +219,7 @@ func (d *definition) readParent(ctx context.Context, rule v1alpha1.ResourceRule,
 	if err != nil {
 		return err
 	}
+	d.found = append(d.found, found{rule, kind})
 	kind.selector, kind.annotations = labels.Everything(), labels.Everything()
 	if by != nil {
 		if kind.selector, err = metav1.LabelSelectorAsSelector(by); err != nil {
@@ -222,9 +240,15 @@ func (d *definition) readParent(ctx context.Context, rule v1alpha1.ResourceRule,
 func (d *definition) readChildren(ctx context.Context, rules []v1alpha1.ChildResource) error {
 	for _, rule := range rules {
 		kind, err := d.engine.kind(ctx, rule.ResourceRule)
+		if noSuchKind(err) && rule.Optional != nil && *rule.Optional {
+			d.found, d.absent = append(d.found, found{rule.ResourceRule, nil}), append(d.absent, rule.APIVersion)
+			d.ignores("%s of %s is optional, and the API server does not have it now", rule.Resource, rule.APIVersion)
+			continue
+		}
 		if err != nil {
 			return err
 		}
+		d.found = append(d.found, found{rule.ResourceRule, kind})
 		child := childKind{compose.Kind{GroupVersionKind: kind.GroupVersionKind, Namespaced: kind.namespaced}, kind.resource}
 		if s := rule.UpdateStrategy; s != nil {
 			child.Method, child.Checks = s.Method, s.StatusChecks.Conditions
@@ -235,12 +259,29 @@ func (d *definition) readChildren(ctx context.Context, rules []v1alpha1.ChildRes
 				return fault("Invalid", fmt.Sprintf("attachments: %s: a DecoratorController has no method %s", rule.Resource, s.Method))
 			}
 		}
-		if slices.ContainsFunc(d.children, func(k childKind) bool { return k.GroupVersionKind == child.GroupVersionKind }) {
-			return fault("Invalid", fmt.Sprintf("%s of %s is listed twice", rule.Resource, rule.APIVersion))
+		if slices.ContainsFunc(d.children, func(k childKind) bool { return k.GroupKind() == child.GroupKind() }) {
+			return fault("Invalid", fmt.Sprintf("%s of %s is listed twice: an object has one version here", rule.Resource, rule.APIVersion))
 		}
 		d.children = append(d.children, child)
 	}
-	return nil
+	return d.checkRolls(ctx)
+}
+
+// rolls says whether a kind of children has a rolling method.
+func (d *definition) rolls() bool {
+	return slices.ContainsFunc(d.children, func(k childKind) bool { return compose.Rolls(k.Method) })
+}
+
+// checkRolls says what a rolling update needs and does not have.
+func (d *definition) checkRolls(ctx context.Context) error {
+	if !d.rolls() {
+		return nil
+	}
+	if !d.parentKinds[0].namespaced {
+		return fault("Invalid", fmt.Sprintf("childResources: a rolling method needs parents with a namespace, for their ControllerRevisions, and %s have none: use InPlace or Recreate", d.parentKinds[0].resource.Resource))
+	}
+	_, err := d.engine.discover(ctx, v1alpha1.ResourceRule{APIVersion: v1alpha1.GroupVersion.String(), Resource: revisionResource.Resource})
+	return err
 }
 
 func (d *definition) kinds() []compose.Kind {
@@ -249,41 +290,6 @@ func (d *definition) kinds() []compose.Kind {
 		kinds[i] = child.Kind
 	}
 	return kinds
-}
-
-// kind asks the API server about a resource.
-func (e *engine) kind(ctx context.Context, rule v1alpha1.ResourceRule) (*parentKind, error) {
-	version, err := schema.ParseGroupVersion(rule.APIVersion)
-	if err != nil {
-		return nil, fault("Invalid", err.Error())
-	}
-	if err := e.allows(rule.Resource, version.Group); err != nil {
-		return nil, err
-	}
-	list, err := e.discovery.ServerResourcesForGroupVersion(rule.APIVersion)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, err
-	}
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-	var kind *parentKind
-	hasStatus := false
-	if list != nil {
-		for _, r := range list.APIResources {
-			switch r.Name {
-			case rule.Resource:
-				kind = &parentKind{GroupVersionKind: version.WithKind(r.Kind), resource: version.WithResource(r.Name), namespaced: r.Namespaced}
-			case rule.Resource + "/status":
-				hasStatus = true
-			}
-		}
-	}
-	if kind == nil {
-		return nil, fault("NoSuchKind", fmt.Sprintf("the API server has no resource %s in %s: install its CustomResourceDefinition, and write the plural in lower case", rule.Resource, rule.APIVersion))
-	}
-	kind.hasStatus = hasStatus
-	return kind, nil
 }
 
 func (d *definition) readHooks(common v1alpha1.Common, sync, finalize, customize *v1alpha1.Hook) (err error) {
@@ -338,168 +344,15 @@ func (d *definition) bind(name string, h *v1alpha1.Hook) (*boundHook, error) {
 	if h.Webhook.Etag != nil && h.Webhook.Etag.CacheCleanupSeconds != nil {
 		d.ignores("spec.hooks.%s.webhook.etag.cacheCleanupSeconds: responses go when they are too old", name)
 	}
-	if endpoint.Credentials, err = d.credentials(d.connection(endpoint.URL, h.Webhook.Connection)); err != nil {
+	connection := d.connection(endpoint.URL, h.Webhook.Connection)
+	if err := checkConnection(connection); err != nil {
+		return nil, err
+	}
+	if endpoint.Credentials, err = d.credentials(connection); err != nil {
 		return nil, err
 	}
 	b.Hook = protocol.NewWebhook(endpoint)
 	return b, nil
-}
-
-// connection adds to a webhook's own connection what its host has.
-func (d *definition) connection(address string, c v1alpha1.Connection) v1alpha1.Connection {
-	u, err := url.Parse(address)
-	if err != nil {
-		return c
-	}
-	for _, endpoint := range d.endpoints {
-		if endpoint.Host != u.Host && endpoint.Host != u.Hostname() {
-			continue
-		}
-		c.CABundle = cmp.Or(c.CABundle, endpoint.CABundle)
-		if c.Authorization == nil && c.BasicAuth == nil {
-			c.Authorization, c.BasicAuth = endpoint.Authorization, endpoint.BasicAuth
-		}
-		c.ClientTLS = cmp.Or(c.ClientTLS, endpoint.ClientTLS)
-	}
-	return c
-}
-
-// file watches a Secret or a ConfigMap, of a namespace that the operator allows.
-func (d *definition) file(resource string, ref *v1alpha1.KeyReference) (*lease, error) {
-	if !slices.Contains(d.engine.options.Namespaces, ref.Namespace) {
-		return nil, fault("NamespaceNotAllowed", fmt.Sprintf("%s %s/%s: the namespace is not in --hooks-namespaces", resource, ref.Namespace, ref.Name))
-	}
-	key := watchKey{schema.GroupVersionResource{Version: "v1", Resource: resource}, ref.Namespace, ref.Name}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.files[key] == nil {
-		l, err := d.engine.watches.acquire(key, func(_, _ *unstructured.Unstructured) {
-			d.mu.Lock()
-			changed := d.changed
-			d.mu.Unlock()
-			changed()
-		})
-		if err != nil {
-			return nil, err
-		}
-		d.files[key] = l
-	}
-	return d.files[key], nil
-}
-
-// content returns what a key of a Secret or a ConfigMap has now.
-func content(l *lease, resource string, ref *v1alpha1.KeyReference, key string) ([]byte, error) {
-	where := fmt.Sprintf("%s %s/%s", resource, ref.Namespace, ref.Name)
-	object := l.get(ref.Namespace, ref.Name)
-	if object == nil {
-		if !l.synced() {
-			err := cmp.Or(l.lastError(), errWaiting)
-			if apierrors.IsForbidden(err) { // not by a ClusterRole, which would be for every namespace
-				return nil, fault("MissingRight", fmt.Sprintf("%s: %v. The operator's manifests have a Role for it in each of --hooks-namespaces: apply them again", where, err))
-			}
-			return nil, fmt.Errorf("%s has not been read yet: %w", where, err)
-		}
-		return nil, fmt.Errorf("%s does not exist", where)
-	}
-	text, ok, err := unstructured.NestedString(object.Object, "data", key)
-	if err != nil || !ok {
-		return nil, fmt.Errorf("%s has no key %s", where, key)
-	}
-	if resource == "configmaps" {
-		return []byte(text), nil
-	}
-	return base64.StdEncoding.DecodeString(text)
-}
-
-var errWaiting = errors.New("waiting for the API server")
-
-// credential is a part of a connection that is in a Secret or a ConfigMap.
-type credential struct {
-	lease    *lease
-	resource string
-	ref      *v1alpha1.KeyReference
-	keys     []string
-	set      func(*protocol.Credentials, [][]byte) error
-}
-
-func (c *credential) read() (data [][]byte, err error) {
-	for _, key := range c.keys {
-		text, err := content(c.lease, c.resource, c.ref, key)
-		if err != nil {
-			return nil, err
-		}
-		data = append(data, text)
-	}
-	return data, nil
-}
-
-// references returns what a connection refers to.
-func references(c v1alpha1.Connection) (all []credential) {
-	ca := func(into *protocol.Credentials, data [][]byte) error { into.CA = data[0]; return nil }
-	if b := c.CABundle; b != nil && b.SecretRef != nil {
-		all = append(all, credential{resource: "secrets", ref: b.SecretRef, set: ca, keys: []string{cmp.Or(b.SecretRef.Key, "ca.crt")}})
-	}
-	if b := c.CABundle; b != nil && b.ConfigMapRef != nil {
-		all = append(all, credential{resource: "configmaps", ref: b.ConfigMapRef, set: ca, keys: []string{cmp.Or(b.ConfigMapRef.Key, "ca.crt")}})
-	}
-	if a := c.Authorization; a != nil && a.SecretRef != nil {
-		all = append(all, credential{resource: "secrets", ref: a.SecretRef, keys: []string{cmp.Or(a.SecretRef.Key, "token")}, set: func(into *protocol.Credentials, data [][]byte) error {
-			into.Authorization = cmp.Or(a.Type, "Bearer") + " " + strings.TrimSpace(string(data[0]))
-			return nil
-		}})
-	}
-	if b := c.BasicAuth; b != nil && b.SecretRef != nil {
-		all = append(all, credential{resource: "secrets", ref: b.SecretRef, keys: []string{"username", "password"}, set: func(into *protocol.Credentials, data [][]byte) error {
-			into.Authorization = "Basic " + base64.StdEncoding.EncodeToString(slices.Concat(data[0], []byte(":"), data[1]))
-			return nil
-		}})
-	}
-	if t := c.ClientTLS; t != nil && t.SecretRef != nil {
-		all = append(all, credential{resource: "secrets", ref: t.SecretRef, keys: []string{"tls.crt", "tls.key"}, set: func(into *protocol.Credentials, data [][]byte) error {
-			pair, err := tls.X509KeyPair(data[0], data[1])
-			into.Certificate = &pair
-			return err
-		}})
-	}
-	return all
-}
-
-// credentials returns a function that reads what a connection refers to, as it is now.
-func (d *definition) credentials(c v1alpha1.Connection) (func(context.Context) (*protocol.Credentials, error), error) {
-	inline := ""
-	if c.CABundle != nil {
-		inline = c.CABundle.Inline
-	}
-	parts := references(c)
-	for i := range parts {
-		var err error
-		if parts[i].lease, err = d.file(parts[i].resource, parts[i].ref); err != nil {
-			return nil, err
-		}
-	}
-	var mu sync.Mutex
-	var last string
-	var kept *protocol.Credentials
-	return func(context.Context) (*protocol.Credentials, error) {
-		fresh := &protocol.Credentials{CA: []byte(inline)}
-		var all [][]byte
-		for _, p := range parts {
-			data, err := p.read()
-			if err == nil {
-				err = p.set(fresh, data)
-			}
-			if err != nil {
-				return nil, fmt.Errorf("%s %s/%s: %w", p.resource, p.ref.Namespace, p.ref.Name, err)
-			}
-			all = append(all, data...)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if now := digest(all); kept == nil || now != last {
-			kept, last = fresh, now
-		}
-		return kept, nil
-	}, nil
 }
 
 // bindRego makes a hook of a policy, which is compiled when it is first called, and again

@@ -35,10 +35,12 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlcluster "sigs.k8s.io/controller-runtime/pkg/cluster"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -85,7 +87,8 @@ func New(options Options) *Hooks {
 	if options.Workers == 0 {
 		options.Workers = DefaultWorkers
 	}
-	return &Hooks{&engine{options: options, running: map[string]*running{}}}
+	anew := map[string]chan event.GenericEvent{"CompositeController": make(chan event.GenericEvent), "DecoratorController": make(chan event.GenericEvent)}
+	return &Hooks{&engine{options: options, running: map[string]*running{}, anew: anew}}
 }
 
 // Parts implements [extension.Composite].
@@ -118,6 +121,9 @@ type engine struct {
 	discovery discovery.DiscoveryInterface
 	cluster   ctrlcluster.Cluster
 	watches   *watches
+
+	// anew has the controllers that are to begin anew, by their kind.
+	anew map[string]chan event.GenericEvent
 
 	mu      sync.Mutex
 	running map[string]*running
@@ -156,7 +162,7 @@ func (e *engine) connect(mgr extension.Manager) error {
 
 // Start implements manager.Runnable: what the reconcilers have started ends with it.
 func (e *engine) Start(ctx context.Context) error {
-	<-ctx.Done()
+	e.watchKinds(ctx)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for key, r := range e.running {
@@ -181,8 +187,12 @@ func (r *reconciler) Register(mgr extension.Manager) error {
 	skip := true // of two managers in one process
 	return ctrl.NewControllerManagedBy(mgr.GetKubeManager()).
 		Named("hook-" + strings.ToLower(r.kind)).
-		WithOptions(controller.Options{SkipNameValidation: &skip}).
+		WithOptions(controller.Options{
+			SkipNameValidation: &skip,
+			RateLimiter:        workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstDelay, checkEvery),
+		}).
 		WatchesRawSource(source.Kind(r.cluster.GetCache(), client.Object(r.object()), &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Channel(r.anew[r.kind], &handler.EnqueueRequestForObject{})).
 		Complete(r)
 }
 
@@ -199,6 +209,7 @@ func (r *reconciler) ClusterRights() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{resource}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{resource + "/status"}, Verbs: []string{"patch"}},
+		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"controllerrevisions"}, Verbs: []string{"get", "list", "watch", "create", "update", "delete"}},
 		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 	}
 }

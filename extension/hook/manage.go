@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -32,16 +31,13 @@ func (p *parents) manage(ctx context.Context, v *view, wanted []*compose.Object)
 	for _, child := range plan.Create {
 		errs = append(errs, p.create(ctx, v, child))
 	}
-	var rolling []compose.Update
 	for _, update := range plan.Update {
-		if compose.Rolls(update.Kind.Method) {
-			rolling = append(rolling, update)
+		if v.left[compose.IDOf(update.Wanted)] {
 			continue
 		}
 		_, err := p.update(ctx, v, update, true)
 		errs = append(errs, err)
 	}
-	errs = append(errs, p.roll(ctx, v, rolling))
 	p.prune(v, wanted)
 	return errors.Join(errs...)
 }
@@ -59,8 +55,7 @@ func (p *parents) prune(v *view, wanted []*compose.Object) {
 func (p *parents) create(ctx context.Context, v *view, wanted *compose.Object) error {
 	id := compose.IDOf(wanted)
 	foreign := fault("Foreign", fmt.Sprintf("%s: %s; delete it, or have the hook use another name", id, apply.ErrForeign))
-	i := slices.IndexFunc(p.children, func(k childKind) bool { return k.GroupVersionKind == id.GroupVersionKind })
-	if there := p.childLeases[i].get(id.Namespace, id.Name); there != nil {
+	if there := p.cached(id); there != nil {
 		if owner := metav1.GetControllerOfNoCopy(there); owner != nil && owner.UID == v.parent.GetUID() && there.GetDeletionTimestamp() == nil {
 			return nil // released or adopted just now
 		}
@@ -174,47 +169,4 @@ func ignoreGone(err error) error {
 		return fmt.Errorf("it has gone meanwhile: %w", err)
 	}
 	return err
-}
-
-// roll updates one child, if all that are as they should be already are good.
-func (p *parents) roll(ctx context.Context, v *view, updates []compose.Update) error {
-	var errs []error
-	pending := map[string][]compose.Update{}
-	done := map[string][]*compose.Object{}
-	for _, u := range updates {
-		key := u.Kind.Key()
-		is, err := p.update(ctx, v, u, false)
-		switch {
-		case err != nil:
-			errs = append(errs, err)
-		case is:
-			done[key] = append(done[key], u.Observed)
-		default:
-			pending[key] = append(pending[key], u)
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(pending)) {
-		// A child that has just been made, or is going, is not good yet either.
-		for _, child := range v.children {
-			if child.GetDeletionTimestamp() != nil && child.GroupVersionKind() == pending[key][0].Kind.GroupVersionKind {
-				done[key] = append(done[key], child)
-			}
-		}
-		if p.unfinished(v, pending[key][0].Kind) || compose.Waits(pending[key][0].Kind.Checks, done[key]) != "" {
-			continue
-		}
-		_, err := p.update(ctx, v, pending[key][0], true)
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// unfinished says whether a child of the kind is being made or deleted just now.
-func (p *parents) unfinished(v *view, kind compose.Kind) bool {
-	for id := range v.state.writes {
-		if id.GroupVersionKind == kind.GroupVersionKind {
-			return true
-		}
-	}
-	return false
 }

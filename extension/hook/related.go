@@ -39,7 +39,7 @@ func (p *parents) customizeFor(ctx context.Context, v *view) error {
 	}
 	s := v.state
 	if s.rules == nil || s.customized != v.parent.GetGeneration() || time.Now().After(s.until) {
-		response, err := p.call(ctx, p.customize, v.parent, protocol.CustomizeRequest{Controller: p.object, Parent: v.parent.Object})
+		response, err := p.call(ctx, p.customize, string(v.parent.GetUID()), protocol.CustomizeRequest{Controller: p.object, Parent: v.parent.Object})
 		if err != nil {
 			return err
 		}

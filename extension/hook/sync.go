@@ -33,6 +33,12 @@ type view struct {
 	finalizing bool
 	hook       *boundHook
 	related    protocol.Objects
+	// revisions are the parent's ControllerRevisions, and left the children that a rollout
+	// leaves as they are.
+	revisions []*compose.Object
+	left      map[compose.ID]bool
+	// moved says that somebody else has changed the parent since the hook was asked.
+	moved bool
 }
 
 // syncParent asks the hook about one parent, if there is anything to ask, and does what it says.
@@ -78,14 +84,18 @@ func (p *parents) syncParent(ctx context.Context, key parentKey) error {
 	}
 	p.note(v, "")
 	began := time.Now()
-	answer, err := p.ask(ctx, v)
+	answer, err := p.ask(ctx, v, v.parent, "")
 	if err != nil {
 		return err
 	}
 	if err := p.follow(ctx, v, answer); err != nil {
 		return err
 	}
-	p.note(v, p.digestOf(v))
+	if v.moved {
+		p.queue.Add(key)
+	} else {
+		p.note(v, p.digestOf(v))
+	}
 	p.schedule(v, answer, began)
 	return nil
 }
@@ -141,12 +151,16 @@ func (p *parents) setFinalizer(ctx context.Context, v *view, want bool) error {
 	if err != nil {
 		return fmt.Errorf("the finalizer of the parent: %w", err)
 	}
-	p.replace(v, fresh)
+	expected := v.parent.DeepCopy()
+	expected.SetFinalizers(fresh.GetFinalizers())
+	p.replace(v, expected, fresh)
 	return nil
 }
 
 // replace notes that the parent is another since it was written: what the cache had is old.
-func (p *parents) replace(v *view, after *compose.Object) {
+// What is not as expected, somebody else has changed meanwhile.
+func (p *parents) replace(v *view, expected, after *compose.Object) {
+	v.moved = v.moved || written(expected) != written(after)
 	if v.parent.GetResourceVersion() != after.GetResourceVersion() {
 		v.state.stale[v.parent.GetResourceVersion()] = time.Now()
 	}
@@ -154,15 +168,20 @@ func (p *parents) replace(v *view, after *compose.Object) {
 	v.parent = after
 }
 
+// written tells an object from what it was, but for what the API server counts and dates.
+func written(o *compose.Object) string {
+	rest := maps.Clone(o.Object)
+	delete(rest, "metadata")
+	return digest(rest, o.GetLabels(), o.GetAnnotations(), o.GetOwnerReferences(), o.GetFinalizers(), o.GetDeletionTimestamp())
+}
+
 // behindFor returns how long to wait for the cache to have what was last written.
 func (p *parents) behindFor(s *state) time.Duration {
 	var wait time.Duration
 	for id, w := range s.writes {
 		version := ""
-		if i := slices.IndexFunc(p.children, func(k childKind) bool { return k.GroupVersionKind == id.GroupVersionKind }); i >= 0 {
-			if object := p.childLeases[i].get(id.Namespace, id.Name); object != nil {
-				version = object.GetResourceVersion()
-			}
+		if object := p.cached(id); object != nil {
+			version = object.GetResourceVersion()
 		}
 		left := behind - time.Since(w.at)
 		if version != w.before || left <= 0 {
@@ -172,6 +191,18 @@ func (p *parents) behindFor(s *state) time.Duration {
 		wait = max(wait, left)
 	}
 	return wait
+}
+
+// cached returns a child, or a revision, as the cache has it, or nil.
+func (p *parents) cached(id compose.ID) *compose.Object {
+	if id.GroupVersionKind == revisionKind && p.revisionLease != nil {
+		return p.revisionLease.get(id.Namespace, id.Name)
+	}
+	i := slices.IndexFunc(p.children, func(k childKind) bool { return k.GroupVersionKind == id.GroupVersionKind })
+	if i < 0 {
+		return nil
+	}
+	return p.childLeases[i].get(id.Namespace, id.Name)
 }
 
 // claim finds the children, and adopts and releases.
@@ -210,6 +241,9 @@ func (p *parents) claim(ctx context.Context, v *view) error {
 	v.children = claimed.Owned
 	if v.finalizing {
 		return nil
+	}
+	if p.revisionLease != nil {
+		v.revisions = p.revisionLease.indexed(byOwner, uid)
 	}
 	return p.own(ctx, v, claimed)
 }
@@ -274,6 +308,9 @@ func (p *parents) digestOf(v *view) string {
 	for _, child := range v.children {
 		versions = append(versions, string(child.GetUID())+"/"+child.GetResourceVersion())
 	}
+	for _, revision := range v.revisions {
+		versions = append(versions, string(revision.GetUID())+"/"+revision.GetResourceVersion())
+	}
 	slices.Sort(versions)
 	related := map[string]map[string]string{}
 	for kind, all := range v.related {
@@ -285,20 +322,21 @@ func (p *parents) digestOf(v *view) string {
 	return digest(metadata, rest, status, versions, related, v.finalizing)
 }
 
-// ask calls the hook and reads its response.
-func (p *parents) ask(ctx context.Context, v *view) (*protocol.Answer, error) {
+// ask calls the hook about the parent, or about what it was at a revision, and reads its
+// response.
+func (p *parents) ask(ctx context.Context, v *view, parent *compose.Object, revision string) (*protocol.Answer, error) {
 	children := compose.Group(v.hook.version, v.parent, p.kinds(), v.children)
 	related := v.related
 	if related == nil {
 		related = protocol.Objects{}
 	}
-	var request any = protocol.SyncRequest{Controller: p.object, Parent: v.parent.Object, Children: children, Related: related, Finalizing: v.finalizing}
+	var request any = protocol.SyncRequest{Controller: p.object, Parent: parent.Object, Children: children, Related: related, Finalizing: v.finalizing}
 	read := protocol.ReadSync
 	if !p.composite {
 		request = protocol.DecorateRequest{Controller: p.object, Object: v.parent.Object, Attachments: children, Related: related, Finalizing: v.finalizing}
 		read = protocol.ReadDecorate
 	}
-	response, err := p.call(ctx, v.hook, v.parent, request)
+	response, err := p.call(ctx, v.hook, string(parent.GetUID())+revision, request)
 	if err != nil {
 		return nil, err
 	}
@@ -309,13 +347,13 @@ func (p *parents) ask(ctx context.Context, v *view) (*protocol.Answer, error) {
 	return answer, nil
 }
 
-func (p *parents) call(ctx context.Context, hook *boundHook, parent *compose.Object, request any) ([]byte, error) {
+func (p *parents) call(ctx context.Context, hook *boundHook, key string, request any) ([]byte, error) {
 	body, err := protocol.Marshal(request)
 	if err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	response, err := hook.Call(ctx, protocol.Request{Key: string(parent.GetUID()) + "/" + hook.name, Body: body})
+	response, err := hook.Call(ctx, protocol.Request{Key: key + "/" + hook.name, Body: body})
 	result := "ok"
 	if err != nil {
 		result = "error"
@@ -329,9 +367,9 @@ func (p *parents) call(ctx context.Context, hook *boundHook, parent *compose.Obj
 	return nil, fault("HookFailed", "hooks."+hook.name+": "+err.Error(), err)
 }
 
-// follow does what the hook said. The status is written even if a child could not be.
-func (p *parents) follow(ctx context.Context, v *view, answer *protocol.Answer) error {
-	rules := compose.Rules{Kinds: p.kinds()}
+// prepare completes the children that the hook returned.
+func (p *parents) prepare(v *view, answer *protocol.Answer) ([]*compose.Object, error) {
+	rules := compose.Rules{Kinds: p.kinds(), Absent: p.absent}
 	if p.composite {
 		rules.Selector, _ = compose.Selector(v.parent, p.generate)
 		if p.generate {
@@ -342,11 +380,25 @@ func (p *parents) follow(ctx context.Context, v *view, answer *protocol.Answer) 
 	}
 	wanted, err := compose.Prepare(v.parent, rules, answer.Children)
 	if err != nil {
-		return fault("HookFailed", err.Error())
+		return nil, fault("HookFailed", err.Error())
+	}
+	return wanted, nil
+}
+
+// follow does what the hook said. The status is written even if a child could not be.
+func (p *parents) follow(ctx context.Context, v *view, answer *protocol.Answer) error {
+	wanted, err := p.prepare(v, answer)
+	if err != nil {
+		return err
 	}
 	var problems error
+	if p.revisionLease != nil && !v.finalizing {
+		if wanted, problems = p.roll(ctx, v, answer, wanted); wanted == nil {
+			return problems
+		}
+	}
 	if !collected(v.parent) {
-		problems = p.manage(ctx, v, wanted)
+		problems = errors.Join(problems, p.manage(ctx, v, wanted))
 	}
 	if p.composite {
 		problems = errors.Join(problems, p.writeStatus(ctx, v, answer.Status))
@@ -417,7 +469,9 @@ func (p *parents) putStatus(ctx context.Context, v *view, status map[string]any)
 			writesTotal.WithLabelValues(p.metricName(), "status").Inc()
 			// As the API server keeps it, without the fields that its schema does not have.
 			v.state.status = digest(after.Object["status"])
-			p.replace(v, after)
+			expected := v.parent.DeepCopy()
+			expected.Object["status"] = after.Object["status"]
+			p.replace(v, expected, after)
 			return nil
 		}
 		if apierrors.IsNotFound(err) {
@@ -442,27 +496,13 @@ func equalJSON(a, b map[string]any) bool {
 
 // decorate sets the labels, annotations and status that a decorator wants.
 func (p *parents) decorate(ctx context.Context, v *view, answer *protocol.Answer) error {
-	metadata := map[string]any{}
-	for field, change := range map[string]struct {
-		want map[string]*string
-		have map[string]string
-	}{"labels": {answer.Labels, v.parent.GetLabels()}, "annotations": {answer.Annotations, v.parent.GetAnnotations()}} {
-		patch := map[string]any{}
-		for key, value := range change.want {
-			now, has := change.have[key]
-			if value == nil && has {
-				patch[key] = nil
-			} else if value != nil && (!has || now != *value) {
-				patch[key] = *value
-			}
-		}
-		if len(patch) > 0 {
-			metadata[field] = patch
-		}
-	}
-	if len(metadata) > 0 {
-		metadata["uid"] = v.parent.GetUID()
-		body, err := json.Marshal(map[string]any{"metadata": metadata})
+	expected := v.parent.DeepCopy()
+	labels, want := changed(v.parent.GetLabels(), answer.Labels)
+	expected.SetLabels(want)
+	annotations, want := changed(v.parent.GetAnnotations(), answer.Annotations)
+	expected.SetAnnotations(want)
+	if len(labels)+len(annotations) > 0 {
+		body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": v.parent.GetUID(), "labels": labels, "annotations": annotations}})
 		if err != nil {
 			return err
 		}
@@ -471,7 +511,7 @@ func (p *parents) decorate(ctx context.Context, v *view, answer *protocol.Answer
 			return fmt.Errorf("labels and annotations of the object: %w", err)
 		}
 		writesTotal.WithLabelValues(p.metricName(), "decorate").Inc()
-		p.replace(v, after)
+		p.replace(v, expected, after)
 	}
 	if answer.Status == nil {
 		return nil
@@ -480,4 +520,27 @@ func (p *parents) decorate(ctx context.Context, v *view, answer *protocol.Answer
 		return fault("NoStatus", fmt.Sprintf("the hook returned a status, and %s has no status subresource", v.kind.Kind))
 	}
 	return p.putStatus(ctx, v, answer.Status)
+}
+
+// changed returns the patch that makes labels or annotations what a decorator wants, and
+// what they are then.
+func changed(have map[string]string, want map[string]*string) (patch map[string]any, after map[string]string) {
+	patch, after = map[string]any{}, maps.Clone(have)
+	for key, value := range want {
+		now, has := have[key]
+		switch {
+		case value == nil && has:
+			patch[key] = nil
+			delete(after, key)
+		case value != nil && (!has || now != *value):
+			if after == nil {
+				after = map[string]string{}
+			}
+			patch[key], after[key] = *value, *value
+		}
+	}
+	if len(after) == 0 {
+		after = nil
+	}
+	return patch, after
 }

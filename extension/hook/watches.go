@@ -3,7 +3,9 @@ package hook
 import (
 	"context"
 	"sync"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
@@ -19,12 +21,15 @@ import (
 type watches struct {
 	dynamic dynamic.Interface
 
+	// broken says that a watch has met an error that does not end by itself.
+	broken chan struct{}
+
 	mu  sync.Mutex
 	all map[watchKey]*watched
 }
 
 func newWatches(dynamic dynamic.Interface) *watches {
-	return &watches{dynamic: dynamic, all: map[watchKey]*watched{}}
+	return &watches{dynamic: dynamic, broken: make(chan struct{}, 1), all: map[watchKey]*watched{}}
 }
 
 // watchKey names what is watched: all objects of a resource, or one.
@@ -40,8 +45,26 @@ type watched struct {
 	cancel  context.CancelFunc
 	done    chan struct{}
 
-	mu  sync.Mutex
-	err error
+	mu    sync.Mutex
+	err   error
+	errAt time.Time
+}
+
+// errorsLast is how long a watch that failed is believed not to work: it is begun anew after
+// a minute at the latest, and fails again if it does not.
+const errorsLast = 70 * time.Second
+
+// lasts says that an error does not end by itself.
+func lasts(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) }
+
+// brokenNow returns why the watch does not work now, if that does not end by itself.
+func (w *watched) brokenNow() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if lasts(w.err) && time.Since(w.errAt) < errorsLast {
+		return w.err
+	}
+	return nil
 }
 
 // lastError returns why the last list or watch failed.
@@ -137,8 +160,15 @@ func (w *watches) start(key watchKey) (*watched, error) {
 	}
 	if err := it.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 		it.mu.Lock()
-		defer it.mu.Unlock()
-		it.err = err
+		it.err, it.errAt = err, time.Now()
+		it.mu.Unlock()
+		if !lasts(err) {
+			return
+		}
+		select {
+		case w.broken <- struct{}{}:
+		default:
+		}
 	}); err != nil {
 		return nil, err
 	}

@@ -3,7 +3,7 @@
 //
 //   - A [CompositeController] makes children of its parents, as a Deployment makes ReplicaSets.
 //   - A [DecoratorController] attaches objects, labels and annotations to objects of others.
-//   - A [ControllerRevision] is what Metacontroller remembers of a rolling update.
+//   - A [ControllerRevision] is what is remembered of a parent during a rolling update.
 //
 // Package extension/hook runs them. The schemas keep the fields that they do not know:
 // the condition Honored of a controller names each field that has no effect.

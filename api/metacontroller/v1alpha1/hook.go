@@ -51,6 +51,16 @@ type KeyReference struct {
 	Key string `json:"key,omitempty"`
 }
 
+// ObjectReference names a Secret.
+type ObjectReference struct {
+	// Name is the object's name.
+	// +kubebuilder:validation:MinLength=1
+	Name string `json:"name"`
+	// Namespace is its namespace: one of those that the operator may read.
+	// +kubebuilder:validation:MinLength=1
+	Namespace string `json:"namespace"`
+}
+
 // Webhook is a hook that is a web server: url, or service and path.
 // +kubebuilder:pruning:PreserveUnknownFields
 type Webhook struct {
@@ -98,10 +108,11 @@ type Connection struct {
 // EndpointConfig is how to connect to all webhooks of a host.
 // +kubebuilder:pruning:PreserveUnknownFields
 type EndpointConfig struct {
-	// Host is the host of the URL, with its port if it has one.
+	// Host is the host of the URL, with its port unless that is the scheme's own.
 	// +optional
 	Host string `json:"host,omitempty"`
-	// Connection is how to connect; what a webhook says itself comes first.
+	// Connection is how to connect. It has no effect on a webhook that has any of its fields
+	// itself.
 	Connection `json:",inline"`
 }
 
@@ -118,10 +129,11 @@ type CABundle struct {
 	ConfigMapRef *KeyReference `json:"configMapRef,omitempty"`
 }
 
-// Authorization is a credential of any type.
+// Authorization is a credential of any type but Basic, for which there is basicAuth.
 type Authorization struct {
 	// Type is the type of the credentials. Default: Bearer.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
 	Type string `json:"type,omitempty"`
 	// SecretRef has them. Its key is by default token.
 	SecretRef *KeyReference `json:"secretRef"`
@@ -129,15 +141,26 @@ type Authorization struct {
 
 // BasicAuth is a name and a password.
 type BasicAuth struct {
-	// SecretRef names a Secret of the type kubernetes.io/basic-auth: its keys are username
-	// and password.
-	SecretRef *KeyReference `json:"secretRef"`
+	// SecretRef names a Secret, such as one of the type kubernetes.io/basic-auth.
+	SecretRef *ObjectReference `json:"secretRef"`
+	// UsernameKey is the key of the name. Default: username.
+	// +optional
+	UsernameKey string `json:"usernameKey,omitempty"`
+	// PasswordKey is the key of the password. Default: password.
+	// +optional
+	PasswordKey string `json:"passwordKey,omitempty"`
 }
 
 // ClientTLS is a certificate and its key.
 type ClientTLS struct {
-	// SecretRef names a Secret of the type kubernetes.io/tls.
-	SecretRef *KeyReference `json:"secretRef"`
+	// SecretRef names a Secret, such as one of the type kubernetes.io/tls.
+	SecretRef *ObjectReference `json:"secretRef"`
+	// CertKey is the key of the certificate. Default: tls.crt.
+	// +optional
+	CertKey string `json:"certKey,omitempty"`
+	// PrivateKeyKey is the key of the private key. Default: tls.key.
+	// +optional
+	PrivateKeyKey string `json:"privateKeyKey,omitempty"`
 }
 
 // ServiceReference names a Service.

@@ -81,8 +81,7 @@ type ResourceRule struct {
 // +kubebuilder:pruning:PreserveUnknownFields
 type ParentResource struct {
 	ResourceRule `json:",inline"`
-	// RevisionHistory is for the rolling methods of Metacontroller. Here it has no effect,
-	// and the condition Honored says so if it names any field.
+	// RevisionHistory says which fields of a parent make a revision, for the rolling methods.
 	// +optional
 	RevisionHistory *RevisionHistory `json:"revisionHistory,omitempty"`
 	// LabelSelector selects the parents. Default: all.
@@ -96,7 +95,8 @@ type ParentResource struct {
 
 // RevisionHistory says which fields of a parent make a revision.
 type RevisionHistory struct {
-	// FieldPaths are the paths of these fields.
+	// FieldPaths are the paths of these fields, such as spec.template. A change of others
+	// reaches all children at once. Default: spec.
 	// +optional
 	FieldPaths []string `json:"fieldPaths,omitempty"`
 }
@@ -105,6 +105,10 @@ type RevisionHistory struct {
 // +kubebuilder:pruning:PreserveUnknownFields
 type ChildResource struct {
 	ResourceRule `json:",inline"`
+	// Optional says that the controller runs without this kind as long as the API server
+	// does not have it.
+	// +optional
+	Optional *bool `json:"optional,omitempty"`
 	// UpdateStrategy says how. Default: OnDelete.
 	// +optional
 	UpdateStrategy *UpdateStrategy `json:"updateStrategy,omitempty"`
@@ -281,8 +285,9 @@ type ControllerStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// ControllerRevision is what Metacontroller remembers of a revision of a parent. admitkit
-// makes none: it takes children as they are.
+// ControllerRevision is a revision of a parent, of which children are: those of the latest
+// have been updated, those of others not yet. The controller writes it, and its users only
+// read it.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=controllerrevisions,scope=Namespaced
 // +kubebuilder:metadata:annotations="api-approved.kubernetes.io=unapproved, Metacontroller's own kind"
@@ -290,7 +295,7 @@ type ControllerRevision struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// ParentPatch are the fields of the parent that make the revision.
+	// ParentPatch are the fields of the parent that make the revision, as they were.
 	// +kubebuilder:pruning:PreserveUnknownFields
 	ParentPatch runtime.RawExtension `json:"parentPatch"`
 	// Children are those that are at this revision.

@@ -6,7 +6,7 @@
 //   - [Group] is how hooks see them.
 //   - [Prepare] makes what a hook returned complete, or says why it cannot be.
 //   - [Plan] says what is to be created, updated and deleted.
-//   - [Rolled] says which of the updates may happen now.
+//   - [Roll] says which child moves to the latest revision of the parent now.
 package compose
 
 import (
@@ -136,6 +136,9 @@ func OwnerReference(parent *Object) metav1.OwnerReference {
 // Rules are what [Prepare] has to keep.
 type Rules struct {
 	Kinds []Kind
+	// Absent are the versions of kinds that the API server need not have. Children of such
+	// a version and of no kind above are left out.
+	Absent []string
 	// Selector has to select each child; nil for attachments.
 	Selector labels.Selector
 	// Labels and Annotations are given to each child that has no such label.
@@ -149,6 +152,9 @@ func Prepare(parent *Object, rules Rules, children []*Object) ([]*Object, error)
 	prepared := make([]*Object, 0, len(children))
 	for _, child := range children {
 		i := slices.IndexFunc(rules.Kinds, func(k Kind) bool { return k.GroupVersionKind == child.GroupVersionKind() })
+		if i < 0 && slices.Contains(rules.Absent, child.GetAPIVersion()) {
+			continue
+		}
 		if i < 0 {
 			return nil, fmt.Errorf("the hook returned a %s of %s, which the controller does not list: add it to childResources, or attachments", child.GetKind(), child.GetAPIVersion())
 		}
@@ -301,23 +307,6 @@ func Rolls(method v1alpha1.UpdateMethod) bool {
 // Recreates says whether the method deletes a child to update it.
 func Recreates(method v1alpha1.UpdateMethod) bool {
 	return method == v1alpha1.Recreate || method == v1alpha1.RollingRecreate
-}
-
-// Waits says why no further child of a rolling update may be updated yet, given all
-// children that are as they should be already, and those that are being deleted: each has
-// to be good first.
-func Waits(checks []v1alpha1.ConditionCheck, done []*Object) (reason string) {
-	for _, child := range done {
-		if child.GetDeletionTimestamp() != nil {
-			return fmt.Sprintf("%s is being deleted", IDOf(child))
-		}
-		for _, check := range checks {
-			if !holds(check, child) {
-				return fmt.Sprintf("%s does not have the condition %s", IDOf(child), check.Type)
-			}
-		}
-	}
-	return ""
 }
 
 func holds(check v1alpha1.ConditionCheck, child *Object) bool {
