@@ -62,6 +62,9 @@ type state struct {
 	status string
 	// due is when the hook is to be called although nothing has changed.
 	due time.Time
+	// woke is when a time that had come last called the hook.
+	woke  time.Time
+	churn churn
 	// writes are those that the cache may not have yet.
 	writes map[compose.ID]write
 	// stale are versions of the parent before the last writes of it.
@@ -73,6 +76,43 @@ type state struct {
 	// customized is the generation that the rules are for, and until when.
 	customized int64
 	until      time.Time
+}
+
+// wake notes that a time has come that calls the hook.
+func (s *state) wake(now time.Time) {
+	if !s.due.IsZero() && !now.Before(s.due) {
+		s.woke = now
+	}
+}
+
+// churn are the times at which a hook changed the children of a parent that was the same.
+// A hook that wants something else at each call would else be called for ever, since its
+// own changes are changes of the children.
+type churn struct {
+	parent string
+	times  []time.Time
+}
+
+const (
+	maxChurn    = 20
+	churnWithin = 10 * time.Second
+	churnPause  = 30 * time.Second
+)
+
+func (c *churn) add(parent string, now time.Time) {
+	if c.parent != parent {
+		*c = churn{parent: parent}
+	}
+	c.times = append(c.times, now)
+	c.times = c.times[max(0, len(c.times)-maxChurn):]
+}
+
+// wait returns how long the hook is left alone, if it has changed too much too often.
+func (c *churn) wait(parent string, now time.Time) time.Duration {
+	if c.parent != parent || len(c.times) < maxChurn || c.times[maxChurn-1].Sub(c.times[0]) > churnWithin {
+		return 0
+	}
+	return max(0, c.times[maxChurn-1].Add(churnPause).Sub(now))
 }
 
 // write is a write of a child: the cache is behind as long as it has the version before it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,8 +39,17 @@ func (p *parents) manage(ctx context.Context, v *view, wanted []*compose.Object)
 		_, err := p.update(ctx, v, update, true)
 		errs = append(errs, err)
 	}
+	for _, child := range plan.Held {
+		errs = append(errs, terminating(child))
+	}
 	p.prune(v, wanted)
 	return errors.Join(errs...)
+}
+
+// terminating says why a child cannot be made anew.
+func terminating(child *compose.Object) error {
+	return fault("Terminating", fmt.Sprintf("%s is being deleted, and cannot be made anew before its finalizers are gone: %s",
+		compose.IDOf(child), strings.Join(child.GetFinalizers(), ", ")), errLeftAlone)
 }
 
 // prune forgets what nobody wants any more.
@@ -59,10 +69,13 @@ func (p *parents) create(ctx context.Context, v *view, wanted *compose.Object) e
 		if owner := metav1.GetControllerOfNoCopy(there); owner != nil && owner.UID == v.parent.GetUID() && there.GetDeletionTimestamp() == nil {
 			return nil // released or adopted just now
 		}
-		if there.GetDeletionTimestamp() != nil {
-			return nil // its end is an event, if it is ours
+		if there.GetDeletionTimestamp() == nil {
+			return foreign
 		}
-		return foreign
+		if len(there.GetFinalizers()) > 0 {
+			return terminating(there)
+		}
+		return nil // its end is an event, if it is ours
 	}
 	made, err := apply.Create(ctx, p.client(wanted), wanted)
 	switch {
@@ -139,6 +152,7 @@ func (p *parents) update(ctx context.Context, v *view, u compose.Update, may boo
 	}
 	if after.GetResourceVersion() != u.Observed.GetResourceVersion() {
 		p.wrote(v, id, u.Observed, "update")
+		v.updated = true
 		if field := compose.Difference(u.Observed, after); field != "" {
 			if err := p.try(v, u.Wanted, field); err != nil {
 				return false, err
@@ -160,6 +174,7 @@ func (p *parents) recreate(ctx context.Context, v *view, u compose.Update, field
 	}
 	delete(v.state.applied, id)
 	p.wrote(v, id, u.Observed, "recreate")
+	v.updated = true
 	return nil
 }
 

@@ -23,6 +23,13 @@ import (
 // is before now, with a clock of its own.
 const afterTime = 20 * time.Millisecond
 
+const (
+	// wakeEvery is how often times in a parent wake its hook up: a user may write thousands.
+	wakeEvery = time.Second
+	// minResyncAfter keeps a hook from asking for a loop without a pause.
+	minResyncAfter = 100 * time.Millisecond
+)
+
 // view is what a hook is asked about.
 type view struct {
 	key        parentKey
@@ -39,6 +46,8 @@ type view struct {
 	left      map[compose.ID]bool
 	// moved says that somebody else has changed the parent since the hook was asked.
 	moved bool
+	// updated says that a child has been changed.
+	updated bool
 }
 
 // syncParent asks the hook about one parent, if there is anything to ask, and does what it says.
@@ -70,21 +79,13 @@ func (p *parents) syncParent(ctx context.Context, key parentKey) error {
 	if err := p.customizeFor(ctx, v); err != nil {
 		return err
 	}
-	asked := p.digestOf(v)
-	due := v.state.due
-	p.mu.Lock()
-	same := v.state.asked == asked
-	p.mu.Unlock()
-	if same && (due.IsZero() || time.Now().Before(due)) {
-		if !due.IsZero() {
-			// The queue keeps the earliest time of a key, which may have been an older one.
-			p.queue.AddAfter(key, time.Until(due))
-		}
+	if !p.mustAsk(v) {
 		return nil
 	}
 	p.note(v, "")
 	began := time.Now()
-	answer, err := p.ask(ctx, v, v.parent, "")
+	v.state.wake(began)
+	answer, err := p.askNow(ctx, v, began)
 	if err != nil {
 		return err
 	}
@@ -98,6 +99,31 @@ func (p *parents) syncParent(ctx context.Context, key parentKey) error {
 	}
 	p.schedule(v, answer, began)
 	return nil
+}
+
+// mustAsk reports whether anything has changed since the hook was asked, or its time has come.
+func (p *parents) mustAsk(v *view) bool {
+	asked, due := p.digestOf(v), v.state.due
+	p.mu.Lock()
+	same := v.state.asked == asked
+	p.mu.Unlock()
+	if !same || !due.IsZero() && !time.Now().Before(due) {
+		return true
+	}
+	if !due.IsZero() {
+		// The queue keeps the earliest time of a key, which may have been an older one.
+		p.queue.AddAfter(v.key, time.Until(due))
+	}
+	return false
+}
+
+// askNow asks the hook about a parent as it is, unless it has changed too much too often.
+func (p *parents) askNow(ctx context.Context, v *view, now time.Time) (*protocol.Answer, error) {
+	if wait := v.state.churn.wait(written(v.parent), now); wait > 0 {
+		return nil, fault("DoesNotConverge", fmt.Sprintf("the hook wants something else of its children at each call: it has changed them %d times within %s; it is called again in %s",
+			maxChurn, churnWithin, wait.Round(time.Second)), &protocol.RetryAfterError{After: wait})
+	}
+	return p.ask(ctx, v, v.parent, "")
 }
 
 // note notes what the hook has been asked about; "" has it called again in any case.
@@ -235,7 +261,8 @@ func (p *parents) claim(ctx context.Context, v *view) error {
 		}
 	}
 	candidates = slices.DeleteFunc(candidates, func(o *compose.Object) bool {
-		return v.parent.GetNamespace() != "" && o.GetNamespace() != v.parent.GetNamespace()
+		// A selector may select the parent itself, which must not be its own child.
+		return o.GetUID() == v.parent.GetUID() || v.parent.GetNamespace() != "" && o.GetNamespace() != v.parent.GetNamespace()
 	})
 	claimed := compose.Claim(v.parent, selector, candidates)
 	v.children = claimed.Owned
@@ -400,6 +427,9 @@ func (p *parents) follow(ctx context.Context, v *view, answer *protocol.Answer) 
 	if !collected(v.parent) {
 		problems = errors.Join(problems, p.manage(ctx, v, wanted))
 	}
+	if v.updated && !p.rolls() {
+		v.state.churn.add(written(v.parent), time.Now())
+	}
 	if p.composite {
 		problems = errors.Join(problems, p.writeStatus(ctx, v, answer.Status))
 	} else {
@@ -428,7 +458,7 @@ func (p *parents) schedule(v *view, answer *protocol.Answer, began time.Time) {
 		}
 	}
 	if answer.ResyncAfter > 0 {
-		sooner(time.Now().Add(answer.ResyncAfter))
+		sooner(time.Now().Add(max(answer.ResyncAfter, minResyncAfter)))
 	}
 	if p.resync > 0 {
 		sooner(time.Now().Add(p.resync))
@@ -436,7 +466,11 @@ func (p *parents) schedule(v *view, answer *protocol.Answer, began time.Time) {
 	if p.wakeUps {
 		// Since the call began: a time that came during it may not have been seen.
 		if at, ok := compose.NextTime(v.parent, began); ok {
-			sooner(at.Add(afterTime))
+			at = at.Add(afterTime)
+			if next := v.state.woke.Add(wakeEvery); next.After(at) {
+				at = next
+			}
+			sooner(at)
 		}
 	}
 	v.state.due = due

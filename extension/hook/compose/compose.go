@@ -169,6 +169,9 @@ func Prepare(parent *Object, rules Rules, children []*Object) ([]*Object, error)
 			return nil, fmt.Errorf("the hook returned two of %s", id)
 		}
 		seen[id] = true
+		if id == IDOf(parent) {
+			return nil, fmt.Errorf("the hook returned the parent itself, %s, as a child", id)
+		}
 		if rules.Selector != nil && !rules.Selector.Matches(labels.Set(child.GetLabels())) {
 			return nil, fmt.Errorf("the labels of %s do not match the parent's selector, %s: it would be released at once", id, rules.Selector)
 		}
@@ -258,6 +261,8 @@ type Planned struct {
 	Create []*Object
 	Update []Update
 	Delete []*Object
+	// Held are those that are wanted, and are being deleted for as long as they have finalizers.
+	Held []*Object
 }
 
 // Plan decides what becomes of children. Those that are being deleted are left alone. The
@@ -281,6 +286,8 @@ func Plan(kinds []Kind, observed, wanted []*Object) Planned {
 				continue
 			}
 			p.Update = append(p.Update, Update{kinds[i], o, w})
+		case len(o.GetFinalizers()) > 0:
+			p.Held = append(p.Held, o)
 		}
 	}
 	for _, o := range observed {
