@@ -98,6 +98,8 @@ type Endpoint struct {
 	CABundle []byte
 	// TokenFile has the bearer token. Default: none.
 	TokenFile string
+	// CertFile and KeyFile have the client certificate, in PEM. Default: none.
+	CertFile, KeyFile string
 	// Connections bounds the connections at a time.
 	Connections int
 }
@@ -111,7 +113,7 @@ type Client struct {
 // NewClient returns a client.
 func NewClient(endpoint Endpoint) *Client {
 	return &Client{endpoint, remote.New(remote.Options{
-		TokenFile: endpoint.TokenFile, CAFile: endpoint.CAFile, CA: endpoint.CABundle,
+		TokenFile: endpoint.TokenFile, CAFile: endpoint.CAFile, CA: endpoint.CABundle, CertFile: endpoint.CertFile, KeyFile: endpoint.KeyFile,
 		Client: http.Client{Transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true,
 			MaxConnsPerHost: endpoint.Connections, MaxIdleConnsPerHost: endpoint.Connections,

@@ -2,6 +2,8 @@ package check
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/remote"
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // server answers like a check, and returns a client that trusts it.
@@ -195,5 +198,42 @@ func TestTheTokenAndTheAuthoritiesAreReadAgain(t *testing.T) {
 	}
 	if strings.Join(tokens, ", ") != "Bearer one, Bearer two" || len(questions) != 2 || questions[1].Requester.Username != "alice" {
 		t.Errorf("asked with %q: %+v", tokens, questions)
+	}
+}
+
+func TestTheClientCertificateOfTheMomentIsPresented(t *testing.T) {
+	t.Parallel()
+	ca, dir := testkit.NewClientCA(t), t.TempDir()
+	names := make(chan string, 2)
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		names <- r.TLS.PeerCertificates[0].Subject.CommonName
+		_, _ = w.Write([]byte(`{"decision":"Allow"}`))
+	}))
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.Certificate)
+	s.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots, MinVersion: tls.VersionTLS12}
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	c := NewClient(Endpoint{
+		URL: s.URL, Timeout: 20 * time.Second, CABundle: certificateOf(s), CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key"),
+	})
+	t.Cleanup(c.Close)
+	for _, name := range []string{"first", "second"} {
+		pair := ca.Issue(t, name, x509.ExtKeyUsageClientAuth)
+		key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for file, block := range map[string]*pem.Block{"tls.crt": {Type: "CERTIFICATE", Bytes: pair.Certificate[0]}, "tls.key": {Type: "PRIVATE KEY", Bytes: key}} {
+			if err := os.WriteFile(filepath.Join(dir, file), pem.EncodeToMemory(block), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := c.Ask(t.Context(), Question{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-names; got != name {
+			t.Errorf("it presented %s, want %s", got, name)
+		}
 	}
 }
