@@ -35,6 +35,8 @@ var (
 	admin   client.WithWatch
 	// operator has the rights of the engine and those in rights, and no others.
 	operator *controlplane.User
+	// proxy answers for the names of Services.
+	proxy *hooks
 )
 
 // rights are those of the engine, and those that the authors of the tests' controllers add.
@@ -51,6 +53,7 @@ rules:
 - {apiGroups: [metacontroller.k8s.io], resources: [compositecontrollers/status, decoratorcontrollers/status], verbs: [patch]}
 - {apiGroups: [metacontroller.k8s.io], resources: [controllerrevisions], verbs: [get, list, watch, create, update, delete]}
 - {apiGroups: [events.k8s.io], resources: [events], verbs: [create, patch]}
+- {apiGroups: [gone.example.com], resources: [gones, gones/status], verbs: [get, list, watch, create, patch, update, delete]}
 - {apiGroups: [example.com], resources: [things, clusterthings, bares], verbs: [get, list, watch, create, patch, update, delete]}
 - {apiGroups: [example.com], resources: [things/status, clusterthings/status], verbs: [update]}
 - {apiGroups: [""], resources: [configmaps], verbs: [get, list, watch, create, patch, delete]}
@@ -80,10 +83,17 @@ subjects: [{kind: ServiceAccount, namespace: hooks-system, name: hooks}]
 // allowed are the kinds that the engine's hooks may be about.
 var allowed = []string{
 	"things.example.com", "clusterthings.example.com", "bares.example.com", "configmaps", "services", "namespaces",
-	"rolebindings.rbac.authorization.k8s.io",
+	"rolebindings.rbac.authorization.k8s.io", "gones.gone.example.com", "laters.later.example.com",
 }
 
 func TestMain(m *testing.M) {
+	// Names of Services mean nothing here: a proxy answers for them, as it does for all hosts
+	// that are not this one. Go reads the variable once.
+	proxy = &hooks{answer: func(http.ResponseWriter, *request) any { return object{} }}
+	proxy.Server = httptest.NewServer(proxy.handler())
+	if err := os.Setenv("HTTP_PROXY", proxy.URL); err != nil {
+		panic(err)
+	}
 	code := testkit.Main(m, controlplane.Options{
 		CRDPaths: []string{"../../config/crd/metacontroller", "testdata/kinds.yaml"}, ControllerManager: true,
 	}, func(c *controlplane.ControlPlane) (err error) {
@@ -128,13 +138,20 @@ const waitABit = 30 * time.Second
 
 type object = map[string]any
 
+// with returns an object with more fields.
+func with(o, more object) object {
+	all := maps.Clone(o)
+	maps.Copy(all, more)
+	return all
+}
+
 // request is what a test's hook is asked.
 type request struct {
 	Controller, Parent, Object object
 	Children, Attachments      map[string]map[string]object
 	Related                    map[string]map[string]object
 	Finalizing                 bool
-	path                       string
+	path, host                 string
 	header                     http.Header
 	raw                        []byte
 }
@@ -160,7 +177,7 @@ func serve(t *testing.T, answer func(http.ResponseWriter, *request) any) *hooks 
 func (h *hooks) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		asked := &request{path: r.URL.Path, header: r.Header, raw: body}
+		asked := &request{path: r.URL.Path, host: r.Host, header: r.Header, raw: body}
 		if err == nil {
 			err = json.Unmarshal(body, asked)
 		}

@@ -78,18 +78,11 @@ type state struct {
 	until      time.Time
 }
 
-// wake notes that a time has come that calls the hook.
-func (s *state) wake(now time.Time) {
-	if !s.due.IsZero() && !now.Before(s.due) {
-		s.woke = now
-	}
-}
-
 // churn are the times at which a hook changed the children of a parent that was the same.
 // A hook that wants something else at each call would else be called for ever, since its
 // own changes are changes of the children.
 type churn struct {
-	parent string
+	parent int64 // its generation
 	times  []time.Time
 }
 
@@ -99,7 +92,7 @@ const (
 	churnPause  = 30 * time.Second
 )
 
-func (c *churn) add(parent string, now time.Time) {
+func (c *churn) add(parent int64, now time.Time) {
 	if c.parent != parent {
 		*c = churn{parent: parent}
 	}
@@ -108,7 +101,7 @@ func (c *churn) add(parent string, now time.Time) {
 }
 
 // wait returns how long the hook is left alone, if it has changed too much too often.
-func (c *churn) wait(parent string, now time.Time) time.Duration {
+func (c *churn) wait(parent int64, now time.Time) time.Duration {
 	if c.parent != parent || len(c.times) < maxChurn || c.times[maxChurn-1].Sub(c.times[0]) > churnWithin {
 		return 0
 	}

@@ -24,6 +24,7 @@ func decorator(namespace string, spec object) object {
 func TestADecoratorAttachesAndMarksWhatItsSelectorsSelect(t *testing.T) {
 	t.Parallel()
 	running(t)
+	covers(t, "decorator: labels", "decorator: annotations", "decorator: status", "decorator: attachments", "decorator: finalize", "decorator: labelSelector", "decorator: annotationSelector")
 	namespace := testkit.Namespace(t, admin)
 	h := serve(t, func(_ http.ResponseWriter, r *request) any {
 		if r.Finalizing {
@@ -77,9 +78,13 @@ func TestADecoratorAttachesAndMarksWhatItsSelectorsSelect(t *testing.T) {
 func TestWhatIsWrongWithAControllerIsACondition(t *testing.T) {
 	t.Parallel()
 	running(t)
+	covers(t, "hooks.preUpdateChild", "hooks.postUpdateChild")
 	h := serve(t, func(http.ResponseWriter, *request) any { return object{} })
 	resource := func(apiVersion, resource string) object {
 		return object{"childResources": []any{object{"apiVersion": apiVersion, "resource": resource}}}
+	}
+	history := func(paths ...any) object {
+		return object{"parentResource": object{"apiVersion": "example.com/v1", "resource": "things", "revisionHistory": object{"fieldPaths": paths}}}
 	}
 	for name, each := range map[string]struct {
 		hook   object
@@ -94,6 +99,15 @@ func TestWhatIsWrongWithAControllerIsACondition(t *testing.T) {
 		"no-hook":      {object{}, nil, "Invalid", []string{"hooks.sync", "neither webhook nor rego"}},
 		"no-url":       {object{"webhook": object{}}, nil, "Invalid", []string{"url"}},
 		"no-namespace": {at("https://x", object{"caBundle": object{"secretRef": object{"name": "a", "namespace": "kube-system"}}}), nil, "NamespaceNotAllowed", []string{"kube-system/a", "--hooks-namespaces"}},
+		"no-path":      {at(h.URL), history("spec..template"), "Invalid", []string{"fieldPaths[0]", "spec.template"}},
+		"a-list":       {at(h.URL), history("spec", "spec.items[0]"), "Invalid", []string{"fieldPaths[1]", "lists"}},
+		"own-status":   {at(h.URL), history("status.phase"), "Invalid", []string{"fieldPaths[0]", "status.phase"}},
+		"no-home": {at(h.URL), object{"parentResource": object{"apiVersion": "example.com/v1", "resource": "clusterthings"}, "childResources": []any{
+			object{"apiVersion": "v1", "resource": "configmaps", "updateStrategy": object{"method": "RollingInPlace"}},
+		}}, "Invalid", []string{"rolling", "clusterthings"}},
+		"two-versions": {at(h.URL), object{"childResources": []any{object{"apiVersion": "v1", "resource": "configmaps"}, object{"apiVersion": "v1", "resource": "configmaps"}}}, "Invalid", []string{"twice"}},
+		"two-ways":     {at("https://x", object{"authorization": secretOf("a"), "basicAuth": secretOf("a")}), nil, "Invalid", []string{"authorization and basicAuth"}},
+		"basic":        {at("https://x", object{"authorization": object{"type": "basic", "secretRef": secretOf("a")["secretRef"]}}), nil, "Invalid", []string{"basicAuth"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -133,6 +147,7 @@ func TestAMissingRightToWriteIsNamedAndItsGrantNoticed(t *testing.T) {
 func TestCredentialsAreReadAgainWhenTheyAreRotated(t *testing.T) {
 	t.Parallel()
 	running(t)
+	covers(t, "authorization: rotation")
 	namespace := testkit.Namespace(t, admin)
 	h := serve(t, func(_ http.ResponseWriter, r *request) any {
 		return object{"status": object{"as": r.header.Get("Authorization")}}
@@ -159,6 +174,7 @@ func TestCredentialsAreReadAgainWhenTheyAreRotated(t *testing.T) {
 func TestAPolicyThatDoesNotCompileIsAConditionWithItsLine(t *testing.T) {
 	t.Parallel()
 	running(t)
+	covers(t, "rego.inline")
 	namespace := testkit.Namespace(t, admin)
 	create(t, composite(namespace, object{"sync": object{"rego": object{"inline": "broken"}}}, "InPlace"))
 	create(t, thing(namespace, "a"))
@@ -178,6 +194,7 @@ func TestAPolicyThatDoesNotCompileIsAConditionWithItsLine(t *testing.T) {
 func TestAnUpgradeFromMetacontrollerTakesItsChildrenOver(t *testing.T) {
 	t.Parallel()
 	running(t)
+	covers(t, "upgrade: children")
 	for _, method := range []string{"InPlace", "Recreate", "OnDelete"} {
 		t.Run(method, func(t *testing.T) {
 			t.Parallel()
@@ -216,28 +233,35 @@ func TestAnUpgradeFromMetacontrollerTakesItsChildrenOver(t *testing.T) {
 func TestAClusterScopedParentHasChildrenInManyNamespaces(t *testing.T) {
 	t.Parallel()
 	running(t)
-	namespace := testkit.Namespace(t, admin)
-	h := serve(t, func(_ http.ResponseWriter, r *request) any {
-		a, b := configMap("x", nil), named("example.com/v1", "ClusterThing", "", namespace+"-child")
-		a["metadata"].(object)["namespace"] = namespace
-		return object{"children": []any{a, b}, "status": object{"seen": r.Children["ConfigMap.v1"][namespace+"/x"] != nil && r.Children["ClusterThing.example.com/v1"][namespace+"-child"] != nil}}
-	})
-	create(t, composite(namespace, object{"sync": at(h.URL)}, "", object{
-		"parentResource": object{"apiVersion": "example.com/v1", "resource": "clusterthings", "labelSelector": object{"matchLabels": object{"test": namespace}}},
-		"childResources": []any{object{"apiVersion": "v1", "resource": "configmaps"}, object{"apiVersion": "example.com/v1", "resource": "clusterthings"}},
-	}))
-	p := named("example.com/v1", "ClusterThing", "", namespace)
-	p["metadata"].(object)["labels"] = object{"test": namespace}
-	create(t, p)
-	testkit.Eventually(t, "the hook sees both", func(context.Context) bool {
-		seen, _, _ := unstructured.NestedBool(get(t, "example.com/v1", "ClusterThing", "", namespace).Object, "status", "seen")
-		return seen
-	})
+	for _, version := range []string{"v1", "v2"} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			covers(t, "children: keys of a cluster-scoped parent in "+version)
+			namespace := testkit.Namespace(t, admin)
+			h := serve(t, func(_ http.ResponseWriter, r *request) any {
+				a, b := configMap("x", nil), named("example.com/v1", "ClusterThing", "", namespace+"-child")
+				a["metadata"].(object)["namespace"] = namespace
+				return object{"children": []any{a, b}, "status": object{"seen": r.Children["ConfigMap.v1"][namespace+"/x"] != nil && r.Children["ClusterThing.example.com/v1"][namespace+"-child"] != nil}}
+			})
+			create(t, composite(namespace, object{"sync": at(h.URL, object{"version": version})}, "", object{
+				"parentResource": object{"apiVersion": "example.com/v1", "resource": "clusterthings", "labelSelector": object{"matchLabels": object{"test": namespace}}},
+				"childResources": []any{object{"apiVersion": "v1", "resource": "configmaps"}, object{"apiVersion": "example.com/v1", "resource": "clusterthings"}},
+			}))
+			p := named("example.com/v1", "ClusterThing", "", namespace)
+			p["metadata"].(object)["labels"] = object{"test": namespace}
+			create(t, p)
+			testkit.Eventually(t, "the hook sees both", func(context.Context) bool {
+				seen, _, _ := unstructured.NestedBool(get(t, "example.com/v1", "ClusterThing", "", namespace).Object, "status", "seen")
+				return seen
+			})
+		})
+	}
 }
 
 func TestABusyHookIsCalledWhenItSaid(t *testing.T) {
 	t.Parallel()
 	running(t)
+	covers(t, "429: Retry-After")
 	namespace := testkit.Namespace(t, admin)
 	var first time.Time
 	h := serve(t, func(w http.ResponseWriter, _ *request) any {

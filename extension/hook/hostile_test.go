@@ -4,97 +4,178 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/admitkit/admitkit/internal/testkit"
 )
 
-func TestAHookThatReturnsTheParentItselfChangesNothing(t *testing.T) {
+func TestAHookThatChangesItsMindAtEachCallIsNoLoop(t *testing.T) {
+	t.Parallel()
+	running(t)
+	t.Run("about the status", func(t *testing.T) {
+		t.Parallel()
+		namespace := testkit.Namespace(t, admin)
+		calls := 0
+		h := serve(t, func(http.ResponseWriter, *request) any { calls++; return object{"status": object{"call": calls}} })
+		create(t, composite(namespace, object{"sync": at(h.URL)}, "InPlace"))
+		create(t, thing(namespace, "a"))
+		status(t, namespace, "a", "call", 1)
+		time.Sleep(time.Second) // nothing happens: there is no event to wait for
+		if n := len(h.asked("")); n != 1 {
+			t.Errorf("the hook was called %d times", n)
+		}
+	})
+	t.Run("about a child", func(t *testing.T) {
+		t.Parallel()
+		namespace := testkit.Namespace(t, admin)
+		calls := 0
+		h := serve(t, func(http.ResponseWriter, *request) any {
+			calls++
+			return object{"children": []any{configMap("x", object{"call": fmt.Sprint(calls)})}}
+		})
+		create(t, composite(namespace, object{"sync": at(h.URL)}, "InPlace"))
+		create(t, thing(namespace, "a"))
+		condition(t, "CompositeController", namespace, "Converged", metav1.ConditionFalse, "DoesNotConverge", "at each call")
+		if n := len(h.asked("")); n > 30 {
+			t.Errorf("the hook was called %d times", n)
+		}
+	})
+}
+
+func TestThousandsOfTimesWakeAHookOnceASecond(t *testing.T) {
 	t.Parallel()
 	running(t)
 	namespace := testkit.Namespace(t, admin)
-	h := serve(t, func(http.ResponseWriter, *request) any {
-		return object{"children": []any{named("example.com/v1", "Thing", namespace, "a", object{"spec": "hook's"})}}
-	})
-	things := []any{object{"apiVersion": "example.com/v1", "resource": "things", "updateStrategy": object{"method": "Recreate"}}}
-	create(t, composite(namespace, object{"sync": at(h.URL)}, "Recreate", object{"childResources": things}))
-	parent := create(t, thing(namespace, "a", object{"spec": "mine"}))
-	condition(t, "CompositeController", namespace, "Converged", metav1.ConditionFalse, "", "the parent itself", "a")
-	if now := get(t, "example.com/v1", "Thing", namespace, "a"); now == nil || now.GetUID() != parent.GetUID() || now.Object["spec"] != "mine" || len(now.GetOwnerReferences()) != 0 {
-		t.Errorf("the parent is %v now", now)
+	h := serve(t, func(http.ResponseWriter, *request) any { return object{} })
+	create(t, composite(namespace, object{"sync": at(h.URL)}, "InPlace"))
+	times := make([]any, 5000)
+	begin := time.Now().Add(time.Second)
+	for i := range times {
+		times[i] = begin.Add(time.Duration(i) * time.Millisecond).UTC().Format(time.RFC3339Nano)
+	}
+	create(t, thing(namespace, "a", object{"spec": object{"times": times}}))
+	time.Sleep(time.Until(begin.Add(3 * time.Second))) // a rate needs time
+	if n := len(h.asked("")); n < 2 || n > 6 {
+		t.Errorf("the hook was called %d times in 4 s", n)
 	}
 }
 
-func TestAHookThatWantsSomethingElseEachTimeIsNotCalledForEver(t *testing.T) {
+func TestAChildThatCannotGoIsACondition(t *testing.T) {
 	t.Parallel()
 	running(t)
 	namespace := testkit.Namespace(t, admin)
-	calls := 0
 	h := serve(t, func(http.ResponseWriter, *request) any {
-		calls++ // one parent is worked on by one worker
-		return object{"children": []any{configMap("x", object{"call": fmt.Sprint(calls)})}}
+		return object{"children": []any{configMap("x", object{"a": "b"})}}
 	})
 	create(t, composite(namespace, object{"sync": at(h.URL)}, "InPlace"))
 	create(t, thing(namespace, "a"))
-	condition(t, "CompositeController", namespace, "Converged", metav1.ConditionFalse, "DoesNotConverge", "something else of its children at each call")
-	before := len(h.asked(""))
-	time.Sleep(2 * time.Second) // that nothing happens has no event
-	if after := len(h.asked("")); before > 30 || after != before {
-		t.Errorf("it was called %d times, and %d times in the two seconds after", before, after-before)
+	testkit.Eventually(t, "the child is there", func(context.Context) bool { return data(t, namespace, "x") != nil })
+	u := get(t, "v1", "ConfigMap", namespace, "x")
+	u.SetFinalizers([]string{"example.com/others"})
+	if err := admin.Update(t.Context(), u); err != nil {
+		t.Fatal(err)
 	}
+	if err := admin.Delete(t.Context(), u); err != nil {
+		t.Fatal(err)
+	}
+	condition(t, "CompositeController", namespace, "Converged", metav1.ConditionFalse, "Terminating", "example.com/others", "x")
+	u = get(t, "v1", "ConfigMap", namespace, "x")
+	u.SetFinalizers(nil)
+	if err := admin.Update(t.Context(), u); err != nil {
+		t.Fatal(err)
+	}
+	condition(t, "CompositeController", namespace, "Converged", metav1.ConditionTrue, "")
 }
 
-func TestThousandsOfTimesInAParentCallItsHookOnceASecond(t *testing.T) {
+func TestAParentIsNotItsOwnChild(t *testing.T) {
 	t.Parallel()
 	running(t)
 	namespace := testkit.Namespace(t, admin)
-	h := serve(t, func(http.ResponseWriter, *request) any { return object{"children": []any{}} })
-	create(t, composite(namespace, object{"sync": at(h.URL)}, "InPlace"))
-	var times []any
-	from := time.Now().Add(time.Second)
-	for i := range 2000 {
-		times = append(times, from.Add(time.Duration(i)*time.Millisecond).UTC().Format(time.RFC3339Nano))
-	}
-	create(t, thing(namespace, "a", object{"spec": object{"times": times}}))
-	testkit.Eventually(t, "the last time has come", func(context.Context) bool {
-		asked := len(h.asked(""))
-		return time.Since(from) > 4*time.Second && asked > 1
-	})
-	if asked := len(h.asked("")); asked > 8 {
-		t.Errorf("it was called %d times for 2000 times within two seconds", asked)
-	}
-}
-
-func TestAChildThatOthersFinalizeIsNamedWhileItsNameIsTaken(t *testing.T) {
-	t.Parallel()
-	running(t)
-	namespace := testkit.Namespace(t, admin)
-	value := "1"
 	h := serve(t, func(_ http.ResponseWriter, r *request) any {
-		spec, _ := r.Parent["spec"].(string)
-		return object{"children": []any{configMap("x", object{"v": spec + value})}}
+		return object{"children": []any{}, "status": object{"seen": len(r.Children["Thing.example.com/v1"])}}
 	})
-	create(t, composite(namespace, object{"sync": at(h.URL)}, "Recreate"))
-	create(t, thing(namespace, "a", object{"spec": "a"}))
-	testkit.Eventually(t, "the child is there", func(context.Context) bool { return data(t, namespace, "x")["v"] == "a1" })
-	child := get(t, "v1", "ConfigMap", namespace, "x")
-	child.SetFinalizers([]string{"example.com/slow"})
-	if err := admin.Update(t.Context(), child); err != nil {
+	create(t, composite(namespace, object{"sync": at(h.URL)}, "", object{
+		"generateSelector": false, "childResources": []any{object{"apiVersion": "example.com/v1", "resource": "things"}},
+	}))
+	// Its selector selects the parent itself.
+	parent := create(t, thing(namespace, "a", object{"spec": object{"selector": object{"matchLabels": object{"test": namespace}}}}))
+	status(t, namespace, "a", "seen", 0)
+	if u := get(t, "example.com/v1", "Thing", namespace, "a"); u.GetUID() != parent.GetUID() || len(u.GetOwnerReferences()) > 0 {
+		t.Errorf("the parent was made its own child: %v", u.Object["metadata"])
+	}
+}
+
+func TestAControllerThatIsDeletedDuringACallEnds(t *testing.T) {
+	t.Parallel()
+	running(t)
+	namespace := testkit.Namespace(t, admin)
+	asked, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	h := serve(t, func(http.ResponseWriter, *request) any {
+		once.Do(func() { close(asked) })
+		<-release
+		return object{"children": []any{configMap("late", nil)}}
+	})
+	controller := create(t, composite(namespace, object{"sync": at(h.URL)}, "InPlace"))
+	create(t, thing(namespace, "a"))
+	<-asked
+	if err := admin.Delete(t.Context(), controller); err != nil {
 		t.Fatal(err)
 	}
-	parent := get(t, "example.com/v1", "Thing", namespace, "a")
-	parent.Object["spec"] = "b"
-	if err := admin.Update(t.Context(), parent); err != nil {
-		t.Fatal(err)
+	time.Sleep(500 * time.Millisecond) // the end of a controller has no event
+	close(release)
+	time.Sleep(500 * time.Millisecond)
+	if get(t, "v1", "ConfigMap", namespace, "late") != nil {
+		t.Error("a controller that is no more has made a child")
 	}
-	condition(t, "CompositeController", namespace, "Converged", metav1.ConditionFalse, "Terminating", "x", "example.com/slow")
-	child = get(t, "v1", "ConfigMap", namespace, "x")
-	child.SetFinalizers(nil)
-	if err := admin.Update(t.Context(), child); err != nil {
-		t.Fatal(err)
+}
+
+// A hook that hangs, of a controller with more parents than workers, beside one that works.
+func TestAHookThatHangsDoesNotSlowAnotherDown(t *testing.T) {
+	running(t)
+	namespace, hanging := testkit.Namespace(t, admin), testkit.Namespace(t, admin)
+	h := serve(t, func(_ http.ResponseWriter, r *request) any { return object{"status": object{"spec": r.Parent["spec"]}} })
+	create(t, composite(namespace, object{"sync": at(h.URL)}, "InPlace"))
+	create(t, thing(namespace, "a", object{"spec": "0"}))
+	status(t, namespace, "a", "spec", "0")
+	rounds := testkit.Long(300, 30)
+	measure := func(from int) (took []time.Duration) {
+		for i := from; i < from+rounds; i++ {
+			want, began := fmt.Sprint(i), time.Now()
+			patchThing(t, namespace, "a", fmt.Sprintf(`{"spec":%q}`, want))
+			for {
+				got, _, _ := unstructured.NestedString(get(t, "example.com/v1", "Thing", namespace, "a").Object, "status", "spec")
+				if got == want {
+					break
+				}
+				if time.Since(began) > waitABit {
+					t.Fatal("the hook that works is not called")
+				}
+			}
+			took = append(took, time.Since(began))
+		}
+		return took
 	}
-	testkit.Eventually(t, "it is made anew", func(context.Context) bool { return data(t, namespace, "x")["v"] == "b1" })
+	alone := measure(1)
+	release := make(chan struct{})
+	hangs := serve(t, func(http.ResponseWriter, *request) any { <-release; return nil })
+	t.Cleanup(func() { close(release) })
+	create(t, composite(hanging, object{"sync": at(hangs.URL)}, "InPlace"))
+	for i := range 20 {
+		create(t, thing(hanging, fmt.Sprint("a", i)))
+	}
+	testkit.Eventually(t, "it hangs", func(context.Context) bool { return len(hangs.asked("")) >= 5 })
+	beside := measure(1 + rounds)
+	p50 := [2]float64{testkit.Milliseconds(testkit.Percentile(alone, .5)), testkit.Milliseconds(testkit.Percentile(beside, .5))}
+	testkit.Figure("hook.alone_p50_ms", p50[0], "ms")
+	testkit.Figure("hook.beside_hanging_p50_ms", p50[1], "ms")
+	testkit.Figure("hook.hang_ratio", p50[1]/p50[0], "times")
+	if p50[1] > 3*p50[0]+50 {
+		t.Errorf("a hook that hangs slows another down: %.1f ms, alone %.1f ms", p50[1], p50[0])
+	}
 }

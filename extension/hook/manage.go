@@ -39,17 +39,13 @@ func (p *parents) manage(ctx context.Context, v *view, wanted []*compose.Object)
 		_, err := p.update(ctx, v, update, true)
 		errs = append(errs, err)
 	}
-	for _, child := range plan.Held {
-		errs = append(errs, terminating(child))
+	for _, w := range wanted {
+		if there := p.cached(compose.IDOf(w)); there != nil && metav1.IsControlledBy(there, v.parent) {
+			errs = append(errs, terminating(there))
+		}
 	}
 	p.prune(v, wanted)
 	return errors.Join(errs...)
-}
-
-// terminating says why a child cannot be made anew.
-func terminating(child *compose.Object) error {
-	return fault("Terminating", fmt.Sprintf("%s is being deleted, and cannot be made anew before its finalizers are gone: %s",
-		compose.IDOf(child), strings.Join(child.GetFinalizers(), ", ")), errLeftAlone)
 }
 
 // prune forgets what nobody wants any more.
@@ -72,10 +68,7 @@ func (p *parents) create(ctx context.Context, v *view, wanted *compose.Object) e
 		if there.GetDeletionTimestamp() == nil {
 			return foreign
 		}
-		if len(there.GetFinalizers()) > 0 {
-			return terminating(there)
-		}
-		return nil // its end is an event, if it is ours
+		return terminating(there)
 	}
 	made, err := apply.Create(ctx, p.client(wanted), wanted)
 	switch {
@@ -87,6 +80,16 @@ func (p *parents) create(ctx context.Context, v *view, wanted *compose.Object) e
 	p.wrote(v, id, nil, "create")
 	v.state.applied[id] = applied{digest(wanted.Object), contentOf(made)}
 	return nil
+}
+
+// terminating says that a child that is wanted is being deleted, if it has finalizers that
+// keep it. Otherwise its end is an event.
+func terminating(child *compose.Object) error {
+	finalizers := child.GetFinalizers()
+	if child.GetDeletionTimestamp() == nil || len(finalizers) == 0 {
+		return nil
+	}
+	return fault("Terminating", fmt.Sprintf("%s is being deleted, and cannot be made anew before its finalizers are gone: %s", compose.IDOf(child), strings.Join(finalizers, ", ")), errLeftAlone)
 }
 
 // try counts a write of a child, or says why there is to be none.

@@ -245,9 +245,9 @@ func TestTheRevisionsOfAParentAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.condition("False", "RolloutWaiting")
-	// Revisions of one second are in the order of their names: then the oldest that is kept is that of b, which has moved.
-	if n := len(r.revisions()); n != 11 && n != 10 {
-		t.Errorf("there are %d revisions, want the latest and up to 10 older ones", n)
+	// The one that moved may have been among them.
+	if n := len(r.revisions()); n < 10 || n > 11 {
+		t.Errorf("there are %d revisions, want the latest and 10 older ones at most", n)
 	}
 	if got := r.fields("version"); got != "2cdefghijklmn" {
 		t.Errorf("more than one child moved: %s", got)

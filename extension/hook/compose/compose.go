@@ -261,8 +261,6 @@ type Planned struct {
 	Create []*Object
 	Update []Update
 	Delete []*Object
-	// Held are those that are wanted, and are being deleted for as long as they have finalizers.
-	Held []*Object
 }
 
 // Plan decides what becomes of children. Those that are being deleted are left alone. The
@@ -286,8 +284,6 @@ func Plan(kinds []Kind, observed, wanted []*Object) Planned {
 				continue
 			}
 			p.Update = append(p.Update, Update{kinds[i], o, w})
-		case len(o.GetFinalizers()) > 0:
-			p.Held = append(p.Held, o)
 		}
 	}
 	for _, o := range observed {
