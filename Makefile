@@ -89,6 +89,12 @@ otlp: ## Send 10,000 records to a real OpenTelemetry collector that restarts (fi
 	go build -C hack/collector -ldflags="-s -w" -o $(CURDIR)/bin/collector .
 	ADMITKIT_COLLECTOR=$(CURDIR)/bin/collector go test $(RACE) -v -count=1 -run '^TestARealCollector' ./extension/audit/sink/otlp ./cmd/admitkit
 
+.PHONY: opa
+opa: ## Run the example of transient bindings with a real OPA server (first time: 5 min)
+	@mkdir -p bin
+	go build -C hack/opa -ldflags="-s -w" -o $(CURDIR)/bin/opa github.com/open-policy-agent/opa
+	ADMITKIT_OPA=$(CURDIR)/bin/opa go test $(RACE) -short -v -count=1 -run '^TestTheSeedRunsWithARealOPAServer' ./cmd/hooks
+
 .PHONY: bench
 bench: $(BENCHSTAT) ## Compare with controller-runtime, side by side; writes docs/benchmarks.md (10 min)
 	@mkdir -p bin
