@@ -149,7 +149,8 @@ func TestAHookThatFailsChangesNothingAndHoldsUpNoOther(t *testing.T) {
 			h := serve(t, good)
 			create(t, composite(namespace, object{"sync": at(h.URL)}, "", object{"childResources": []any{
 				object{"apiVersion": "v1", "resource": "configmaps", "updateStrategy": object{"method": "InPlace"}},
-				object{"apiVersion": "example.com/v1", "resource": "clusterthings"}, object{"apiVersion": "example.com/v1", "resource": "things"},
+				object{"apiVersion": "example.com/v1", "resource": "clusterthings"},
+				object{"apiVersion": "example.com/v1", "resource": "things"},
 			}}))
 			parent := create(t, thing(namespace, "a", object{"spec": object{}}))
 			testkit.Eventually(t, "the child is there", func(context.Context) bool {

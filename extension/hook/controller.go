@@ -78,6 +78,13 @@ type state struct {
 	until      time.Time
 }
 
+// wake notes that a time has come that calls the hook.
+func (s *state) wake(now time.Time) {
+	if !s.due.IsZero() && !now.Before(s.due) {
+		s.woke = now
+	}
+}
+
 // churn are the times at which a hook changed the children of a parent that was the same.
 // A hook that wants something else at each call would else be called for ever, since its
 // own changes are changes of the children.

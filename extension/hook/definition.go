@@ -110,11 +110,12 @@ func (d *definition) close() {
 		}
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, l := range d.files {
+	files := d.files
+	d.files = nil
+	d.mu.Unlock()
+	for _, l := range files { // which waits for what a change calls, and that needs the lock
 		l.release()
 	}
-	d.files = nil
 }
 
 func (d *definition) read(ctx context.Context) error {

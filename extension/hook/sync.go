@@ -79,28 +79,13 @@ func (p *parents) syncParent(ctx context.Context, key parentKey) error {
 	if err := p.customizeFor(ctx, v); err != nil {
 		return err
 	}
-	asked := p.digestOf(v)
-	due := v.state.due
-	p.mu.Lock()
-	same := v.state.asked == asked
-	p.mu.Unlock()
-	if same && (due.IsZero() || time.Now().Before(due)) {
-		if !due.IsZero() {
-			// The queue keeps the earliest time of a key, which may have been an older one.
-			p.queue.AddAfter(key, time.Until(due))
-		}
+	if !p.mustAsk(v) {
 		return nil
 	}
 	p.note(v, "")
 	began := time.Now()
-	if !due.IsZero() && !began.Before(due) {
-		v.state.woke = began
-	}
-	if wait := v.state.churn.wait(v.parent.GetGeneration(), began); wait > 0 {
-		return fault("DoesNotConverge", fmt.Sprintf("the hook wants something else of its children at each call: it has changed them %d times within %s; it is called again in %s",
-			maxChurn, churnWithin, wait.Round(time.Second)), &protocol.RetryAfterError{After: wait})
-	}
-	answer, err := p.ask(ctx, v, v.parent, "")
+	v.state.wake(began)
+	answer, err := p.askNow(ctx, v, began)
 	if err != nil {
 		return err
 	}
@@ -114,6 +99,31 @@ func (p *parents) syncParent(ctx context.Context, key parentKey) error {
 	}
 	p.schedule(v, answer, began)
 	return nil
+}
+
+// mustAsk reports whether anything has changed since the hook was asked, or its time has come.
+func (p *parents) mustAsk(v *view) bool {
+	asked, due := p.digestOf(v), v.state.due
+	p.mu.Lock()
+	same := v.state.asked == asked
+	p.mu.Unlock()
+	if !same || !due.IsZero() && !time.Now().Before(due) {
+		return true
+	}
+	if !due.IsZero() {
+		// The queue keeps the earliest time of a key, which may have been an older one.
+		p.queue.AddAfter(v.key, time.Until(due))
+	}
+	return false
+}
+
+// askNow asks the hook about a parent as it is, unless it has changed too much too often.
+func (p *parents) askNow(ctx context.Context, v *view, now time.Time) (*protocol.Answer, error) {
+	if wait := v.state.churn.wait(v.parent.GetGeneration(), now); wait > 0 {
+		return nil, fault("DoesNotConverge", fmt.Sprintf("the hook wants something else of its children at each call: it has changed them %d times within %s; it is called again in %s",
+			maxChurn, churnWithin, wait.Round(time.Second)), &protocol.RetryAfterError{After: wait})
+	}
+	return p.ask(ctx, v, v.parent, "")
 }
 
 // note notes what the hook has been asked about; "" has it called again in any case.
