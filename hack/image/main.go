@@ -100,7 +100,11 @@ func run(binaries []string, busybox string, archs, labels []string, name, out st
 		return err
 	}
 	figure := "image.mb"
-	if program := filepath.Base(binaries[0]); program != "admitkit" {
+	switch program := filepath.Base(binaries[0]); program {
+	case "admitkit":
+	case ".": // there is none
+		figure = "image.busybox_mb"
+	default:
 		figure = "image." + program + "_mb"
 	}
 	fmt.Printf("%s@%s\nFIGURE %s=%.1f MB\n", name, digest, figure, float64(largest)/1e6)
