@@ -236,7 +236,7 @@ func TestFilesThatAreNoCredentialsAreNamedAtTheStart(t *testing.T) {
 		"a token file that is empty":      {cloudevents.Options{TokenFile: write(t, dir, "empty", []byte(" \n"))}, "empty must have the token alone"},
 		"a token file of several lines":   {cloudevents.Options{TokenFile: write(t, dir, "lines", []byte("a\nb"))}, "lines must have the token alone"},
 		"a token file that is too large":  {cloudevents.Options{TokenFile: write(t, dir, "large", make([]byte, remote.MaxFile+1))}, "more than 1048576 bytes"},
-		"a certificate that is none":      {cloudevents.Options{CertFile: keyFile, KeyFile: keyFile}, "the certificate " + keyFile},
+		"a certificate that is none":      {cloudevents.Options{CertFile: keyFile, KeyFile: keyFile}, "CertFile " + keyFile},
 		"authorities that are none":       {cloudevents.Options{CAFile: keyFile}, "no certificate in PEM"},
 		"a certificate without a key":     {cloudevents.Options{CertFile: certFile}, "need each other"},
 		"a token beside an authorization": {cloudevents.Options{TokenFile: keyFile, Header: http.Header{"Authorization": {"x"}}}, "exclude each other"},

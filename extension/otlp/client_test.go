@@ -83,7 +83,7 @@ func TestCertificatesAreReadAgainWhenTheyRotate(t *testing.T) {
 	_, _, certPEM, keyPEM = sign(t, after)
 	write(t, ca, after.pem)
 	write(t, cert, certPEM) // without its key, as in the middle of a rotation
-	if err := logs.Send(t.Context(), "3", record("3")); err == nil || !strings.Contains(err.Error(), "the certificate "+cert+" and the key "+key) {
+	if err := logs.Send(t.Context(), "3", record("3")); err == nil || !strings.Contains(err.Error(), "CertFile "+cert+" and KeyFile "+key) {
 		t.Errorf("got %v, want the files that do not fit", err)
 	}
 	write(t, key, keyPEM)
@@ -121,11 +121,11 @@ func TestAFileThatIsWrongFailsTheStart(t *testing.T) {
 		return filepath.Join(dir, name)
 	}
 	for want, endpoint := range map[string]otlp.Endpoint{
-		"Endpoint: open /none":                        {TokenFile: "/none"},
-		"Endpoint: " + dir + "/two must have the":     {TokenFile: path("two", "a\nb")},
-		"Endpoint: " + dir + "/ca has no certificate": {CAFile: path("ca", "x")},
-		"Endpoint: the certificate " + dir + "/cert":  {CertFile: path("cert", "x"), KeyFile: path("key", "x")},
-		"more than 1048576 bytes":                     {CAFile: path("large", strings.Repeat("x", 1<<20+1))},
+		"Endpoint.TokenFile: open /none":                     {TokenFile: "/none"},
+		"Endpoint.TokenFile: " + dir + "/two must have the":  {TokenFile: path("two", "a\nb")},
+		"Endpoint.CAFile: " + dir + "/ca has no certificate": {CAFile: path("ca", "x")},
+		"Endpoint.CertFile " + dir + "/cert":                 {CertFile: path("cert", "x"), KeyFile: path("key", "x")},
+		"more than 1048576 bytes":                            {CAFile: path("large", strings.Repeat("x", 1<<20+1))},
 	} {
 		endpoint.URL = "https://127.0.0.1:1"
 		mgr, _, _ := host(t)

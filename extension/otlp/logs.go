@@ -153,7 +153,7 @@ func (l *Logs) Validate() error {
 func (l *Logs) Register(mgr extension.Manager) error {
 	l.log = mgr.GetLogger().Desugar().Named("otlp").With(zap.String("sender", l.options.Name))
 	if err := l.client.Open(); err != nil {
-		return fmt.Errorf("Endpoint: %w", err)
+		return fmt.Errorf("Endpoint.%w", err)
 	}
 	if l.queue == nil {
 		return nil

@@ -77,7 +77,7 @@ type Connection struct {
 	files  [3][]byte // the authorities, the certificate and its key, of which client was made
 }
 
-// Connect returns the connection for what the files have now. While they cannot be read,
+// Connect returns the connection for what the files have now. Errors name the option and the file. While they cannot be read,
 // as may be so for a moment while one is replaced, it returns an error, and with it the
 // last connection whose files were whole, or nil if there was none.
 func (c *Client) Connect() (*Connection, error) {
@@ -109,13 +109,13 @@ func (c *Client) read() (*Connection, error) {
 	var err error
 	if o.TokenFile != "" {
 		if next.token, err = c.readToken(); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("TokenFile: %w", err)
 		}
 	}
-	for i, path := range []string{o.CAFile, o.CertFile, o.KeyFile} {
-		if path != "" {
-			if next.files[i], err = c.readFile(path); err != nil {
-				return nil, err
+	for i, file := range []struct{ option, path string }{{"CAFile", o.CAFile}, {"CertFile", o.CertFile}, {"KeyFile", o.KeyFile}} {
+		if file.path != "" {
+			if next.files[i], err = c.readFile(file.path); err != nil {
+				return nil, fmt.Errorf("%s: %w", file.option, err)
 			}
 		}
 	}
@@ -164,17 +164,16 @@ func (c *Client) connect(files [3][]byte) (*http.Client, error) {
 	if files[0] != nil {
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(files[0]) {
-			from := c.options.CAFile
-			if from == "" {
-				from = "the bundle of authorities"
+			if c.options.CAFile == "" {
+				return nil, errors.New("CA has no certificate in PEM")
 			}
-			return nil, fmt.Errorf("%s has no certificate in PEM", from)
+			return nil, fmt.Errorf("CAFile: %s has no certificate in PEM", c.options.CAFile)
 		}
 	}
 	if c.options.CertFile != "" {
 		pair, err := tls.X509KeyPair(files[1], files[2])
 		if err != nil {
-			return nil, fmt.Errorf("the certificate %s and the key %s: %w", c.options.CertFile, c.options.KeyFile, err)
+			return nil, fmt.Errorf("CertFile %s and KeyFile %s: %w", c.options.CertFile, c.options.KeyFile, err)
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
