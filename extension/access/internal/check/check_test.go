@@ -219,15 +219,9 @@ func TestTheClientCertificateOfTheMomentIsPresented(t *testing.T) {
 	})
 	t.Cleanup(c.Close)
 	for _, name := range []string{"first", "second"} {
-		pair := ca.Issue(t, name, x509.ExtKeyUsageClientAuth)
-		key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
-		if err != nil {
+		certFile, keyFile := ca.IssueFiles(t, dir, name)
+		if err := errors.Join(os.Rename(certFile, filepath.Join(dir, "tls.crt")), os.Rename(keyFile, filepath.Join(dir, "tls.key"))); err != nil {
 			t.Fatal(err)
-		}
-		for file, block := range map[string]*pem.Block{"tls.crt": {Type: "CERTIFICATE", Bytes: pair.Certificate[0]}, "tls.key": {Type: "PRIVATE KEY", Bytes: key}} {
-			if err := os.WriteFile(filepath.Join(dir, file), pem.EncodeToMemory(block), 0o600); err != nil {
-				t.Fatal(err)
-			}
 		}
 		if _, err := c.Ask(t.Context(), Question{}); err != nil {
 			t.Fatal(err)
