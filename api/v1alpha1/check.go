@@ -33,6 +33,7 @@ type CheckResult struct {
 	// +kubebuilder:validation:Minimum=1
 	MaxDurationSeconds int64 `json:"maxDurationSeconds,omitempty"`
 	// Time is when it answered.
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	Time metav1.Time `json:"time"`
 }
 

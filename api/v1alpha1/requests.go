@@ -193,6 +193,7 @@ type Revocation struct {
 	By string `json:"by,omitempty"`
 	// At is when. The server sets it, and replaces what a client writes here.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	At *metav1.Time `json:"at,omitempty"`
 }
 
@@ -222,6 +223,7 @@ type RequestStatus struct {
 	AccessMessage string `json:"accessMessage,omitempty"`
 	// ExpiresAt is when access ends.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
 	// UsedBy is the session that used up a request with singleUse. It is written
 	// before the session begins, and never changes: of two sessions that begin at
@@ -232,11 +234,13 @@ type RequestStatus struct {
 	// It never changes: a request that was revoked gives no access, whatever the
 	// time, even after admitkit is installed again. Users revoke by spec.revoked.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	RevokedAt *metav1.Time `json:"revokedAt,omitempty"`
 	// ApprovedAt is when the approval that decided was given. It is written before
 	// there is access, and from then on never changes: the end of access follows
 	// from it, whatever becomes of the decisions.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	ApprovedAt *metav1.Time `json:"approvedAt,omitempty"`
 	// Verdicts are the decisions that counted so far. From the one that decided on
 	// they never change.
@@ -251,14 +255,18 @@ type RequestStatus struct {
 	Check *CheckResult `json:"check,omitempty"`
 	// GrantedAt is when access was granted first.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	GrantedAt *metav1.Time `json:"grantedAt,omitempty"`
 	// EndAnnounced is the end of access that was announced last, shortly before it.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	EndAnnounced *metav1.Time `json:"endAnnounced,omitempty"`
 	// Conditions say how far the request has come.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime > timestamp('1970-01-01T00:00:00Z'))",message="lastTransitionTime must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
@@ -275,6 +283,7 @@ type Use struct {
 	// +kubebuilder:validation:MaxLength=64
 	Verb string `json:"verb"`
 	// Time is when it began.
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	Time metav1.Time `json:"time"`
 }
 
