@@ -53,6 +53,9 @@ type Check struct {
 	CABundle string `json:"caBundle,omitempty"`
 	// TokenFile has the bearer token. Default: none.
 	TokenFile string `json:"tokenFile,omitempty"`
+	// CertFile and KeyFile have the client certificate and its key, in PEM. Default: none.
+	CertFile string `json:"certFile,omitempty"`
+	KeyFile  string `json:"keyFile,omitempty"`
 }
 
 // Limits of checks.
@@ -117,7 +120,8 @@ func ReadChecks(path string) ([]Check, error) {
 		return nil, fmt.Errorf("%s: checks: must name at least one", path)
 	}
 	for i := range content.Checks {
-		for _, name := range []*string{&content.Checks[i].CAFile, &content.Checks[i].TokenFile} {
+		c := &content.Checks[i]
+		for _, name := range []*string{&c.CAFile, &c.TokenFile, &c.CertFile, &c.KeyFile} {
 			if *name != "" && !filepath.IsAbs(*name) {
 				*name = filepath.Join(filepath.Dir(path), *name)
 			}
@@ -153,6 +157,8 @@ func validateChecks(all []Check) error {
 			return fmt.Errorf("%s: must hold no user and password: use tokenFile", field("url"))
 		case c.Timeout.Duration < 0 || c.Timeout.Duration > MaxCheckTimeout:
 			return fmt.Errorf("%s: %s: must be from 0, for the default of %s, to %s", field("timeout"), c.Timeout.Duration, DefaultCheckTimeout, MaxCheckTimeout)
+		case (c.CertFile == "") != (c.KeyFile == ""):
+			return fmt.Errorf("%s and keyFile need each other", field("certFile"))
 		case c.CAFile != "" && c.CABundle != "":
 			return fmt.Errorf("%s and caBundle exclude each other", field("caFile"))
 		case c.CABundle != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(c.CABundle)):
@@ -229,7 +235,7 @@ func newChecks(a *shared) *checks {
 	c := &checks{shared: a, of: map[string]*checkQueue{}, kinds: map[string]*requests{}, open: map[question]string{}}
 	for i := range a.options.Checks {
 		o := &a.options.Checks[i]
-		endpoint := check.Endpoint{URL: o.URL, Timeout: o.Timeout.Duration, CAFile: o.CAFile, TokenFile: o.TokenFile, Connections: checkWorkers}
+		endpoint := check.Endpoint{URL: o.URL, Timeout: o.Timeout.Duration, CAFile: o.CAFile, TokenFile: o.TokenFile, CertFile: o.CertFile, KeyFile: o.KeyFile, Connections: checkWorkers}
 		if endpoint.Timeout == 0 {
 			endpoint.Timeout = DefaultCheckTimeout
 		}

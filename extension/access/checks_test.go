@@ -381,7 +381,7 @@ func TestAFileOfChecksIsReadStrictly(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "checks.yaml")
 	for sentence, c := range map[string]struct{ text, want string }{
-		"complete":               {"checks:\n- {name: a, url: 'https://a', timeout: 3s, caFile: ca.crt, tokenFile: /etc/token}\n- {name: b, url: 'https://b'}", ""},
+		"complete":               {"checks:\n- {name: a, url: 'https://a', timeout: 3s, caFile: ca.crt, tokenFile: /etc/token, certFile: tls.crt, keyFile: tls.key}\n- {name: b, url: 'https://b'}", ""},
 		"JSON":                   {`{"checks":[{"name":"a","url":"https://a"}]}`, ""},
 		"empty":                  {"", "checks: must name at least one"},
 		"an unknown field":       {"checks: [{name: a, url: 'https://a', insecure: true}]", `unknown field "checks[0].insecure"`},
@@ -399,6 +399,7 @@ func TestAFileOfChecksIsReadStrictly(t *testing.T) {
 		"a negative timeout":     {"checks: [{name: a, url: 'https://a', timeout: -1s}]", "checks[0].timeout: -1s"},
 		"no duration":            {"checks: [{name: a, url: 'https://a', timeout: 5}]", "timeout"},
 		"two sources of a CA":    {"checks: [{name: a, url: 'https://a', caFile: x, caBundle: none}]", "checks[0].caFile and caBundle exclude each other"},
+		"a certificate, no key":  {"checks: [{name: a, url: 'https://a', certFile: tls.crt}]", "checks[0].certFile and keyFile need each other"},
 		"a CA that is none":      {"checks: [{name: a, url: 'https://a', caBundle: none}]", "checks[0].caBundle: there is no certificate"},
 		"more than is sensible":  {"checks:\n" + strings.Repeat("- {name: a, url: 'https://a'}\n", 65), "at most 64"},
 		"larger than is allowed": {strings.Repeat("#", 1<<20+1), "more than 1048576 bytes"},
@@ -412,7 +413,7 @@ func TestAFileOfChecksIsReadStrictly(t *testing.T) {
 			t.Errorf("%s: got %+v, %v", sentence, checks, err)
 		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "s3cr3t")):
 			t.Errorf("%s: got %v, want %s", sentence, err, c.want)
-		case sentence == "complete" && (checks[0].CAFile != filepath.Join(dir, "ca.crt") || checks[0].TokenFile != "/etc/token"):
+		case sentence == "complete" && (checks[0].CAFile != filepath.Join(dir, "ca.crt") || checks[0].KeyFile != filepath.Join(dir, "tls.key") || checks[0].TokenFile != "/etc/token"):
 			t.Errorf("the files are %+v", checks[0])
 		}
 	}

@@ -102,6 +102,8 @@ type Endpoint struct {
 	CABundle []byte
 	// TokenFile has the bearer token. Default: none.
 	TokenFile string
+	// CertFile and KeyFile have the client certificate, in PEM. Default: none.
+	CertFile, KeyFile string
 	// Connections bounds the connections at a time.
 	Connections int
 }
@@ -113,7 +115,15 @@ type Client struct {
 
 	mu     sync.Mutex
 	client *http.Client
-	ca     []byte // what the client's roots were made of
+	// madeOf is what the client's roots and certificate were made of.
+	madeOf pems
+}
+
+// pems are the contents of files.
+type pems struct{ ca, cert, key []byte }
+
+func (p pems) equal(o pems) bool {
+	return bytes.Equal(p.ca, o.ca) && bytes.Equal(p.cert, o.cert) && bytes.Equal(p.key, o.key)
 }
 
 // NewClient returns a client.
@@ -134,41 +144,37 @@ func (c *Client) Close() {
 	}
 }
 
-// connect returns the client for the authorities and the token as they are now.
+// connect returns the client for the credentials and authorities as they are now.
 func (c *Client) connect() (*http.Client, string, error) {
-	token, ca := "", c.endpoint.CABundle
-	if c.endpoint.TokenFile != "" {
-		text, err := readFile("tokenFile", c.endpoint.TokenFile)
-		token = strings.TrimSpace(string(text))
-		switch {
-		case err != nil:
-			return nil, "", err
-		case token == "" || strings.ContainsAny(token, "\r\n"):
-			return nil, "", fmt.Errorf("tokenFile %s must have the token alone, on one line", c.endpoint.TokenFile)
-		}
+	token, err := c.readToken()
+	if err != nil {
+		return nil, "", err
 	}
-	if c.endpoint.CAFile != "" {
-		var err error
-		if ca, err = readFile("caFile", c.endpoint.CAFile); err != nil {
+	now := pems{ca: c.endpoint.CABundle}
+	for _, f := range []struct {
+		field, name string
+		into        *[]byte
+	}{{"caFile", c.endpoint.CAFile, &now.ca}, {"certFile", c.endpoint.CertFile, &now.cert}, {"keyFile", c.endpoint.KeyFile, &now.key}} {
+		if f.name == "" {
+			continue
+		}
+		if *f.into, err = readFile(f.field, f.name); err != nil {
 			return nil, "", err
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.client != nil && bytes.Equal(ca, c.ca) {
+	if c.client != nil && now.equal(c.madeOf) {
 		return c.client, token, nil
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != nil {
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(ca) {
-			return nil, "", errors.New("caFile and caBundle: there is no certificate in PEM")
-		}
+	config, err := c.configOf(now)
+	if err != nil {
+		return nil, "", err
 	}
 	if c.client != nil {
 		c.client.CloseIdleConnections()
 	}
-	c.ca, c.client = ca, &http.Client{
+	c.madeOf, c.client = now, &http.Client{
 		// A redirect would take the question and the credential to somebody else, whom the
 		// operator did not name.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -179,6 +185,38 @@ func (c *Client) connect() (*http.Client, string, error) {
 		},
 	}
 	return c.client, token, nil
+}
+
+func (c *Client) readToken() (string, error) {
+	if c.endpoint.TokenFile == "" {
+		return "", nil
+	}
+	text, err := readFile("tokenFile", c.endpoint.TokenFile)
+	token := strings.TrimSpace(string(text))
+	if err == nil && (token == "" || strings.ContainsAny(token, "\r\n")) {
+		err = fmt.Errorf("tokenFile %s must have the token alone, on one line", c.endpoint.TokenFile)
+	}
+	return token, err
+}
+
+// configOf returns what a connection is made with. Each client has its own: one that has
+// presented an old certificate is not used again.
+func (c *Client) configOf(p pems) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if p.ca != nil {
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(p.ca) {
+			return nil, errors.New("caFile and caBundle: there is no certificate in PEM")
+		}
+	}
+	if c.endpoint.CertFile != "" {
+		pair, err := tls.X509KeyPair(p.cert, p.key)
+		if err != nil { // also for a moment while the two are replaced
+			return nil, fmt.Errorf("certFile %s and keyFile %s: %w", c.endpoint.CertFile, c.endpoint.KeyFile, err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
 }
 
 func readFile(field, name string) ([]byte, error) {

@@ -2,18 +2,24 @@ package check
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // server answers like a check, and returns a client that trusts it.
@@ -137,6 +143,53 @@ func TestACheckOfAnotherAuthorityIsNotAsked(t *testing.T) {
 		if !ok || failed.Reason != Unreachable || !strings.Contains(err.Error(), "certificate cannot be trusted") || asked {
 			t.Errorf("%s: asked: %t: %v", sentence, asked, err)
 		}
+	}
+}
+
+func TestTheClientCertificateIsReadAgain(t *testing.T) {
+	t.Parallel()
+	dir, authority := t.TempDir(), testkit.NewClientCA(t)
+	authority.Write(t, filepath.Join(dir, "clients.crt"))
+	clients, err := os.ReadFile(filepath.Join(dir, "clients.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(clients)
+	var presented atomic.Value
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		presented.Store(r.TLS.PeerCertificates[0].Subject.CommonName)
+		_, _ = w.Write([]byte(`{"decision":"Allow"}`))
+	}))
+	s.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool}
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	c := NewClient(Endpoint{URL: s.URL, Timeout: 20 * time.Second, CABundle: certificateOf(s), CertFile: cert, KeyFile: key})
+	t.Cleanup(c.Close)
+	ask := func() error {
+		_, err := c.Ask(t.Context(), Question{Name: "a"})
+		return err
+	}
+	if err := ask(); err == nil || !strings.Contains(err.Error(), "certFile") {
+		t.Errorf("without the file: %v", err)
+	}
+	for _, name := range []string{"first", "second"} {
+		newCert, newKey := authority.IssueFiles(t, dir, name)
+		if err := errors.Join(os.Rename(newCert, cert), os.Rename(newKey, key)); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(c.Ready(), ask()); err != nil || presented.Load() != name {
+			t.Errorf("%s: presented %v: %v", name, presented.Load(), err)
+		}
+	}
+	_, newKey := authority.IssueFiles(t, dir, "third")
+	if err := os.Rename(newKey, key); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(); err == nil || !strings.Contains(err.Error(), "private key does not match") {
+		t.Errorf("with the key of another: %v", err)
 	}
 }
 
