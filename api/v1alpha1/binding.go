@@ -80,17 +80,16 @@ func (s *BoundSubject) Subject() rbacv1.Subject {
 	return subject
 }
 
-// TransientBindingSpec is what both kinds of transient binding have in common. It can only
-// be narrowed: made to end sooner, or for fewer subjects. Whoever wants more makes another
-// object, which is judged by their own rights.
+// TransientBindingSpec is what both kinds of transient binding have in common. Whoever may
+// write the object can narrow it: make it end sooner, or for fewer subjects. A later end and
+// another subject are a new grant: whoever writes them becomes the author.
 // +kubebuilder:validation:XValidation:rule="!has(self.validFrom) || self.validFrom < self.validUntil",message="validUntil must be after validFrom; to take a binding back before it begins, delete the object"
 // +kubebuilder:validation:XValidation:rule="self.validUntil.getMilliseconds() == 0 && (!has(self.validFrom) || self.validFrom.getMilliseconds() == 0)",message="validFrom and validUntil are whole seconds"
-// +kubebuilder:validation:XValidation:rule="self.validUntil <= oldSelf.validUntil",message="validUntil can be brought forward only: to lengthen access is a new grant; make another object"
 // +kubebuilder:validation:XValidation:rule="has(self.validFrom) == has(oldSelf.validFrom) && (!has(self.validFrom) || self.validFrom == oldSelf.validFrom)",message="validFrom cannot be changed; make another object"
 // +kubebuilder:validation:XValidation:rule="self.roleRef == oldSelf.roleRef",message="roleRef cannot be changed; make another object"
-// +kubebuilder:validation:XValidation:rule="self.subjects.all(s, s in oldSelf.subjects)",message="subjects can be removed only: to add one is a new grant; make another object"
 // +kubebuilder:validation:XValidation:rule="self.reason == oldSelf.reason",message="reason cannot be changed; make another object"
-// +kubebuilder:validation:XValidation:rule="has(self.author) == has(oldSelf.author) && (!has(self.author) || self.author == oldSelf.author)",message="author cannot be changed"
+// +kubebuilder:validation:XValidation:rule="has(self.author) || !has(oldSelf.author)",message="author cannot be removed"
+// +kubebuilder:validation:XValidation:rule="(has(self.author) == has(oldSelf.author) && (!has(self.author) || self.author == oldSelf.author)) || self.validUntil > oldSelf.validUntil || !self.subjects.all(s, s in oldSelf.subjects)",message="author cannot be changed"
 type TransientBindingSpec struct {
 	// ValidFrom is when the binding begins to exist, in whole seconds. Default: now.
 	// +optional
@@ -110,14 +109,15 @@ type TransientBindingSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	Reason string `json:"reason"`
-	// Author is who made the object, and must hold the right to bind that very role, now
-	// and when the binding begins. The server sets it, and refuses another.
+	// Author is who made the object, or gave it a later end or another subject since. They
+	// must hold the right to bind that very role, then and when it takes effect. The server
+	// sets it, and refuses another.
 	// +optional
 	Author *Author `json:"author,omitempty"`
 }
 
-// TransientBindingStatus is what became of a transient binding. Nothing but RoleUID has
-// an effect, and that only takes rights away.
+// TransientBindingStatus is what became of a transient binding. Only RoleUID, EndedAt and
+// BindingUID have an effect, and they only take rights away.
 type TransientBindingStatus struct {
 	// Conditions has one, Effective: whether the binding exists, and if not, why.
 	// +optional
@@ -139,7 +139,8 @@ type TransientBindingStatus struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	BeganAt *metav1.Time `json:"beganAt,omitempty"`
-	// EndedAt is when it was removed because its time was over.
+	// EndedAt is when it was removed because its time was over. It cannot be changed: what
+	// has ended does not begin again.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	EndedAt *metav1.Time `json:"endedAt,omitempty"`
@@ -151,6 +152,8 @@ type TransientBindingStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=trb,categories={access,admitkit}
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.roleUID) || (has(self.status) && has(self.status.roleUID) && self.status.roleUID == oldSelf.status.roleUID)",message="status.roleUID cannot be changed: a role that was made again is another one"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.endedAt) || (has(self.status) && has(self.status.endedAt) && self.status.endedAt == oldSelf.status.endedAt)",message="status.endedAt cannot be changed: what has ended does not begin again"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.endedAt) || (self.spec.validUntil <= oldSelf.spec.validUntil && self.spec.subjects.all(s, s in oldSelf.spec.subjects))",message="it has ended, and does not begin again; make another object"
 // +kubebuilder:printcolumn:name="Kind",type=string,JSONPath=`.spec.roleRef.kind`
 // +kubebuilder:printcolumn:name="Role",type=string,JSONPath=`.spec.roleRef.name`
 // +kubebuilder:printcolumn:name="From",type=string,JSONPath=`.spec.validFrom`
@@ -181,6 +184,8 @@ type TransientRoleBindingList struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=tcrb,categories={access,admitkit}
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.roleUID) || (has(self.status) && has(self.status.roleUID) && self.status.roleUID == oldSelf.status.roleUID)",message="status.roleUID cannot be changed: a role that was made again is another one"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.endedAt) || (has(self.status) && has(self.status.endedAt) && self.status.endedAt == oldSelf.status.endedAt)",message="status.endedAt cannot be changed: what has ended does not begin again"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.endedAt) || (self.spec.validUntil <= oldSelf.spec.validUntil && self.spec.subjects.all(s, s in oldSelf.spec.subjects))",message="it has ended, and does not begin again; make another object"
 // +kubebuilder:validation:XValidation:rule="self.spec.roleRef.kind == 'ClusterRole'",message="spec.roleRef.kind must be ClusterRole; a TransientRoleBinding binds a Role"
 // +kubebuilder:printcolumn:name="Role",type=string,JSONPath=`.spec.roleRef.name`
 // +kubebuilder:printcolumn:name="From",type=string,JSONPath=`.spec.validFrom`

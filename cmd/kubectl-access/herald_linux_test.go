@@ -7,8 +7,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/internal/testkit"
@@ -47,6 +50,18 @@ func TestTheTerminalOfASessionIsToldThatItsEndMoves(t *testing.T) {
 	shows("pod/web-")
 	kubectlAccess(t, alice, "extend", "heralded", "10m", "-n", namespace).expect(t, 0)
 	shows("\r\nkubectl access: access now ends at ")
+	// The warning comes in the last quarter of the time: at once, if three quarters have passed.
+	var req v1alpha1.ExecAccessRequest
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "heralded"}, &req); err != nil {
+		t.Fatal(err)
+	}
+	lasts := (time.Since(req.CreationTimestamp.Time) + 8*time.Second).Round(time.Second)
+	shortened := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"duration":%q}}`, lasts))
+	if err := testkit.Client(t, alice, scheme).Patch(t.Context(), &req, shortened); err != nil {
+		t.Fatal(err)
+	}
+	shows("\r\nkubectl access: access ends in ")
+	kubectlAccess(t, alice, "extend", "heralded", "20m", "-n", namespace).expect(t, 0)
 	kubectlAccess(t, alice, "revoke", "heralded", "-n", namespace, "--reason", "done").expect(t, 0)
 	shows("\r\nkubectl access: access has ended: revoked by alice: done")
 }

@@ -594,6 +594,9 @@ var approvals = map[string]func(*testing.T, *panel){
 		template := p.template("nobody", 1, "1h")
 		template.Spec.AccessConfig.Approval.Groups, template.Spec.AccessConfig.Approval.Users = nil, nil
 		refused(t, admin.Create(t.Context(), template), "groups or users must name somebody who may approve")
+		template = p.template("too-few", 3, "1h")
+		template.Spec.AccessConfig.Approval.Groups = nil
+		refused(t, admin.Create(t.Context(), template), "required: as many people could never approve")
 	},
 	"a template that lets others in without approval is refused": func(t *testing.T, p *panel) {
 		template := p.template("all", 1, "1h")

@@ -46,6 +46,8 @@ type Notification struct {
 	By         string `json:"by,omitempty"`
 	Template   string `json:"template,omitempty"`
 	Pod        string `json:"pod,omitempty"`
+	// Role is what a request for a role was granted, as "ClusterRole view".
+	Role string `json:"role,omitempty"`
 	// Reason is that of the request, and Message the step in a sentence, for people.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message"`
@@ -142,6 +144,9 @@ func (k kind) step(req v1alpha1.Request, s *state, name, suffix, by, message str
 	}
 	if spec.Requester != nil {
 		n.Requester = spec.Requester.Username
+	}
+	if role := s.GrantedRole; role != nil {
+		n.Role = role.Kind + " " + role.Name
 	}
 	if s.ExpiresAt != nil {
 		n.Until = new(s.ExpiresAt.UTC())

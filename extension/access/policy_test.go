@@ -46,6 +46,23 @@ func install(t *testing.T, namespaces ...string) {
 	}
 }
 
+// One object that cannot be decoded keeps the manager from reading any of its kind.
+func (p *panel) writesNoTimeThatTheManagerCannotRead(t *testing.T) {
+	t.Helper()
+	req := execRequest(p.namespace, "times", "two")
+	testkit.Create(t, as(t, alice), req)
+	const unreadable = "2030-01-01t00:00:00z" // an API server takes it for a date-time
+	refused(t, patch(t, alice, req.DeepCopy(), `{"spec":{"revoked":{"by":"alice","at":"`+unreadable+`"}}}`), "must be a time since 1970")
+	for _, status := range []string{
+		`"expiresAt":"` + unreadable + `"`, `"revokedAt":"` + unreadable + `"`, `"approvedAt":"` + unreadable + `"`, `"grantedAt":"` + unreadable + `"`, `"endAnnounced":"` + unreadable + `"`,
+		`"check":{"name":"a","decision":"Allow","time":"` + unreadable + `"}`, `"verdicts":[{"username":"bob","decision":"Approve","time":"` + unreadable + `"}]`,
+		`"conditions":[{"type":"Approved","status":"True","reason":"A","message":"","lastTransitionTime":"` + unreadable + `"}]`,
+	} {
+		err := admin.Status().Patch(t.Context(), req.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"status":{`+status+`}}`)))
+		refused(t, err, "must be a time since 1970")
+	}
+}
+
 // Nobody looks at a request in a namespace that is added to those of access later, or while
 // admitkit is not installed. It is granted once somebody does.
 func TestWhereNoWebhookLooksNobodyWritesWhatTheServerWrites(t *testing.T) {
@@ -59,6 +76,7 @@ func TestWhereNoWebhookLooksNobodyWritesWhatTheServerWrites(t *testing.T) {
 	})
 	template := p.template("two", 2, "1h")
 	testkit.Create(t, admin, template)
+	p.writesNoTimeThatTheManagerCannotRead(t)
 	groups := []string{"devs", "engineers", "system:authenticated"}
 	self := &v1alpha1.Requester{Username: "alice", Groups: groups}
 	terms := func(change func(*v1alpha1.ApprovalTerms)) *v1alpha1.ApprovalTerms {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/access"
+	"github.com/admitkit/admitkit/extension/cloudevents"
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/testing/controlplane"
@@ -31,6 +32,7 @@ type castle struct {
 	// wide is a ClusterRole that takes in others with its name as a label.
 	wide    string
 	told    *chronicle
+	notes   *receiver
 	manager *running
 	// ada writes templates and may bind the roles, in the namespace alone. lea may bind
 	// deployer only as long as her RoleBinding is there. eve writes templates, and holds
@@ -44,7 +46,7 @@ var heldBy = map[string]string{"deployer": "configmaps", "doomed": "services", "
 
 func newCastle(t *testing.T) *castle {
 	t.Helper()
-	c := &castle{namespace: testkit.Namespace(t, admin), elsewhere: testkit.Namespace(t, admin), told: &chronicle{}}
+	c := &castle{namespace: testkit.Namespace(t, admin), elsewhere: testkit.Namespace(t, admin), told: &chronicle{}, notes: newReceiver(t)}
 	c.wide = "wide-" + c.namespace
 	for name, into := range map[string]**controlplane.User{"ada": &c.ada, "lea": &c.lea, "eve": &c.eve, "stan": &c.stan} {
 		user, err := cluster.AddUser(name+"-"+c.namespace, "engineers")
@@ -76,7 +78,7 @@ func newCastle(t *testing.T) *castle {
 	c.let(t, c.namespace, "held", rule("", "get", "configmaps"), c.eve.Name)
 	c.let(t, c.namespace, "status", rule("admitkit.dev", "get update patch", "roleaccessrequests/status"), c.stan.Name)
 	c.let(t, c.namespace, "decisions", rule("admitkit.dev", "create", "accessdecisions"), "alice", "bob")
-	options := access.Options{Namespaces: []string{c.namespace, c.elsewhere}, ClusterRoles: []string{c.wide}}
+	options := access.Options{Namespaces: []string{c.namespace, c.elsewhere}, ClusterRoles: []string{c.wide}, Notifications: cloudevents.Options{URL: c.notes.URL, Source: "test"}}
 	for _, name := range named {
 		options.Roles = append(options.Roles, c.namespace+"/"+name, c.elsewhere+"/"+name)
 	}
@@ -257,6 +259,11 @@ func TestAnEngineerHasARoleForAWhile(t *testing.T) {
 	}
 	if !c.told.says(req, "granted", "alice may access Role deployer until ") {
 		t.Error("the record does not name the role")
+	}
+	notes := c.notes.tells(t, req, "asked", "granted", "ended")
+	if n := notes[1]; n.Type != "dev.admitkit.access.granted" || n.Subject != "RoleAccessRequest/"+c.namespace+"/"+req.Name || n.Data.Role != "Role deployer" ||
+		n.Data.Pod != "" || !strings.HasPrefix(n.Data.Message, "alice may access Role deployer until ") {
+		t.Errorf("the notification is %+v", n)
 	}
 }
 

@@ -3,11 +3,14 @@ package binding
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
@@ -27,14 +30,14 @@ func (s *shared) admissions() []any {
 	return []any{
 		extension.Mutating(&author[*v1alpha1.TransientRoleBinding]{s}, scope("role-binding-author", inNamespace.resource, create, update)),
 		extension.Mutating(&author[*v1alpha1.TransientClusterRoleBinding]{s}, scope("cluster-role-binding-author", inCluster.resource, create, update)),
-		extension.Validating(&rules[*v1alpha1.TransientRoleBinding]{admitted{s, inNamespace}}, scope("role-binding", inNamespace.resource, create)),
-		extension.Validating(&rules[*v1alpha1.TransientClusterRoleBinding]{admitted{s, inCluster}}, scope("cluster-role-binding", inCluster.resource, create)),
+		extension.Validating(&rules[*v1alpha1.TransientRoleBinding]{admitted{s, inNamespace}}, scope("role-binding", inNamespace.resource, create, update)),
+		extension.Validating(&rules[*v1alpha1.TransientClusterRoleBinding]{admitted{s, inCluster}}, scope("cluster-role-binding", inCluster.resource, create, update)),
 		extension.Validating(&report[*v1alpha1.TransientRoleBinding]{s}, scope("role-binding-report", inNamespace.resource+"/status", update)),
 		extension.Validating(&report[*v1alpha1.TransientClusterRoleBinding]{s}, scope("cluster-role-binding-report", inCluster.resource+"/status", update)),
 	}
 }
 
-// author writes into an object who makes it.
+// author writes into an object who makes it, or gives it more.
 type author[T v1alpha1.TransientBinding] struct{ *shared }
 
 // Mutate stamps a new object. What names somebody else stays, and rules refuses it: a
@@ -53,24 +56,35 @@ func (a *author[T]) Mutate(_ context.Context, obj T, req *extension.Request) err
 	return nil
 }
 
-// keep puts back what was stamped: a manifest that is applied again lacks it. An end that
-// has passed already becomes now: the record must not say that it was earlier.
+// keep stamps who gives an object more, and puts back what was stamped: a manifest that is
+// applied again lacks it. An end that has passed already becomes now: the record must not say
+// that it was earlier.
 func keep[T v1alpha1.TransientBinding](spec *v1alpha1.TransientBindingSpec, now metav1.Time, req *extension.Request) error {
 	old, err := extension.Old[T](req)
 	if err != nil {
 		return err
 	}
 	before := old.GetBindingSpec()
-	if spec.Author == nil {
+	switch {
+	case widens(before, spec):
+		spec.Author = v1alpha1.AuthorOf(req.User())
+	case spec.Author == nil:
 		spec.Author = before.Author
 	}
 	if spec.ValidFrom == nil {
 		spec.ValidFrom = before.ValidFrom
 	}
-	if spec.ValidUntil.Before(&now) && now.Before(&before.ValidUntil) && spec.ValidFrom.Before(&now) && spec.ValidFrom.Before(&spec.ValidUntil) {
+	if spec.ValidUntil.Before(&now) && now.Before(&before.ValidUntil) && spec.ValidFrom.Before(&now) {
 		spec.ValidUntil = now
 	}
 	return nil
+}
+
+// widens reports whether a spec gives more than the one before: that is a new grant, of
+// whoever writes it.
+func widens(before, after *v1alpha1.TransientBindingSpec) bool {
+	return before.ValidUntil.Before(&after.ValidUntil) ||
+		slices.ContainsFunc(after.Subjects, func(s v1alpha1.BoundSubject) bool { return !slices.Contains(before.Subjects, s) })
 }
 
 // admitted is what validates objects of a kind.
@@ -79,7 +93,8 @@ type admitted struct {
 	kind kind
 }
 
-// rules judges a new object. The CRD refuses whatever would widen it later.
+// rules judges a new object, and one that gives more than before. What may not change at
+// all the CRD refuses.
 type rules[T v1alpha1.TransientBinding] struct{ admitted }
 
 // Register connects to the cluster.
@@ -87,7 +102,7 @@ func (r *rules[T]) Register(mgr extension.Manager) error { return r.ask(mgr) }
 
 // Validate refuses what the operator does not let be bound, and what its author may not.
 func (r *rules[T]) Validate(ctx context.Context, obj T, req *extension.Request) error {
-	refused, err := r.refuse(ctx, obj.GetBindingSpec(), req)
+	refused, err := r.refuse(ctx, obj, req)
 	if err == nil && refused != "" {
 		deniedTotal.WithLabelValues(r.kind.name).Inc()
 		err = extension.Deny(refused)
@@ -95,8 +110,19 @@ func (r *rules[T]) Validate(ctx context.Context, obj T, req *extension.Request) 
 	return err
 }
 
-func (r *rules[T]) refuse(ctx context.Context, spec *v1alpha1.TransientBindingSpec, req *extension.Request) (string, error) {
-	user, now := req.User(), r.options.Clock.Now()
+func (r *rules[T]) refuse(ctx context.Context, obj T, req *extension.Request) (string, error) {
+	spec, user, now := obj.GetBindingSpec(), req.User(), r.options.Clock.Now()
+	made := now
+	if req.Operation == admissionv1.Update {
+		old, err := extension.Old[T](req)
+		if err != nil || !widens(old.GetBindingSpec(), spec) {
+			return "", err
+		}
+		if ended := old.GetBindingSpec().ValidUntil; !now.Before(ended.Time) || old.GetBindingStatus().EndedAt != nil {
+			return fmt.Sprintf("spec: it ended at %s, and does not begin again: make another object", stamp(ended.Time)), nil
+		}
+		made = obj.GetCreationTimestamp().Time
+	}
 	if !spec.Author.Is(user) {
 		name := ""
 		if spec.Author != nil {
@@ -107,7 +133,10 @@ func (r *rules[T]) refuse(ctx context.Context, spec *v1alpha1.TransientBindingSp
 	if refused := r.list.refuses(spec.RoleRef.Ref(), req.Namespace); refused != "" {
 		return "spec.roleRef: " + refused, nil
 	}
-	if refused := r.refuseTime(spec, now); refused != "" {
+	if refused := refuseSubjects(spec.Subjects); refused != "" {
+		return refused, nil
+	}
+	if refused := r.refuseTime(spec, made, now); refused != "" {
 		return refused, nil
 	}
 	may, reason, err := cluster.MayBind(ctx, r.asker, user, spec.RoleRef.Ref(), req.Namespace)
@@ -117,15 +146,27 @@ func (r *rules[T]) refuse(ctx context.Context, spec *v1alpha1.TransientBindingSp
 	return "spec.roleRef: " + reason, nil
 }
 
-// refuseTime refuses a window that is over, too long or too far away.
-func (r *rules[T]) refuseTime(spec *v1alpha1.TransientBindingSpec, now time.Time) string {
+// refuseSubjects refuses what the API server would refuse in a binding.
+func refuseSubjects(subjects []v1alpha1.BoundSubject) string {
+	for i, s := range subjects {
+		if s.Kind != rbacv1.ServiceAccountKind {
+			continue
+		}
+		problems := append(validation.IsDNS1123Subdomain(s.Name), validation.IsDNS1123Label(s.Namespace)...)
+		if len(problems) > 0 {
+			return fmt.Sprintf("spec.subjects[%d]: there can be no ServiceAccount %q in namespace %q: %s", i, s.Name, s.Namespace, problems[0])
+		}
+	}
+	return ""
+}
+
+// refuseTime refuses a window that is over, too long or too far away. A later end counts
+// from when the object was made: the limit is that of the object.
+func (r *rules[T]) refuseTime(spec *v1alpha1.TransientBindingSpec, made, now time.Time) string {
 	if spec.ValidFrom == nil {
 		return "spec.validFrom: a webhook after admitkit's removed it"
 	}
-	from, until := spec.ValidFrom.Time, spec.ValidUntil.Time
-	if from.Before(now) {
-		from = now
-	}
+	from, until := later(spec.ValidFrom.Time, made), spec.ValidUntil.Time
 	switch {
 	case !until.After(now):
 		return fmt.Sprintf("spec.validUntil: %s is over; it is %s", stamp(until), stamp(now))

@@ -26,13 +26,18 @@ func (r *bindings) apply(ctx context.Context, f *facts, d *decision) error {
 			return err
 		}
 		if d.ended {
-			endLateness.WithLabelValues(r.kind.name).Observe(r.options.Clock.Since(f.object.GetBindingSpec().ValidUntil.Time).Seconds())
+			endLateness.WithLabelValues(r.kind.name).Observe(r.options.Clock.Since(f.end).Seconds())
 			endedTotal.WithLabelValues(r.kind.name).Inc()
 		}
 	}
 	if f.object == nil {
 		r.own.forget(f.key)
 		return nil
+	}
+	if d.judge {
+		if err := r.judge(ctx, f, d); err != nil {
+			return err
+		}
 	}
 	made := client.Object(nil)
 	if d.create != nil {
@@ -73,19 +78,26 @@ func (r *bindings) remove(ctx context.Context, key types.NamespacedName, binding
 	return nil
 }
 
-// create makes the binding, if the author may bind the role at this moment.
-func (r *bindings) create(ctx context.Context, f *facts, d *decision) (client.Object, error) {
+// judge asks whether the author may bind the role at this moment. If not, there is no
+// binding, and the author is asked about again.
+func (r *bindings) judge(ctx context.Context, f *facts, d *decision) error {
 	spec := f.object.GetBindingSpec()
 	may, reason, err := cluster.MayBind(ctx, r.writer, spec.Author.UserInfo(), spec.RoleRef.Ref(), f.key.Namespace)
-	if err != nil {
-		return nil, err
+	if err != nil || may {
+		return err
 	}
-	if !may {
-		d.reason, d.message = v1alpha1.BindingNotAllowed, reason
-		return nil, nil //nolint:nilnil // there is none, which is no error
+	d.reason, d.message, d.poll = v1alpha1.BindingNotAllowed, reason, true
+	if d.create == nil {
+		return r.remove(ctx, f.key, f.binding)
 	}
+	d.create = nil
+	return nil
+}
+
+// create makes the binding.
+func (r *bindings) create(ctx context.Context, f *facts, d *decision) (client.Object, error) {
 	binding := d.create
-	err = r.own.make(f.key, r.options.Clock.Now(), func() (types.UID, error) {
+	err := r.own.make(f.key, r.options.Clock.Now(), func() (types.UID, error) {
 		err := r.writer.Create(ctx, binding)
 		return binding.GetUID(), err
 	})
@@ -155,6 +167,9 @@ func (r *bindings) write(ctx context.Context, f *facts, d *decision, made client
 func (r *bindings) report(object v1alpha1.TransientBinding, was *v1alpha1.TransientBindingStatus, d *decision) {
 	before := meta.FindStatusCondition(was.Conditions, v1alpha1.ConditionEffective)
 	if before != nil && before.Reason == d.reason {
+		if d.reason == v1alpha1.BindingActive && before.ObservedGeneration != object.GetGeneration() {
+			r.event(object, corev1.EventTypeNormal, "BindingChanged", "Bind", "%s for %d subjects; author %s", d.message, len(object.GetBindingSpec().Subjects), object.GetBindingSpec().Author.Username)
+		}
 		return
 	}
 	switch d.reason {

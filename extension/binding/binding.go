@@ -10,15 +10,16 @@
 //     alone, so that RBAC stops it at any other.
 //   - Whoever makes a transient binding must hold bind on that very role, when they make it
 //     and when it begins. Admission writes into the object who they are.
-//   - An object can only be narrowed afterwards: the CRD itself refuses a later end, another
-//     role, another subject and another author, also while no webhook answers.
+//   - An object can be narrowed by whoever may write it. A later end, or another subject, is
+//     a new grant: who writes it must hold bind too, and becomes the author. Another role
+//     the CRD refuses.
 //   - It is for the role that was there. One that is deleted and made again is another.
 //
 // # How a binding begins and ends
 //
 // enqueue takes what happens, Reconcile reads the facts, decide says what follows from
 // them, and apply does it. Everything follows from the spec and the clock: the status only
-// reports, but for the role's UID, which takes rights away. At the end the binding is
+// reports, but for what takes rights away. At the end the binding is
 // deleted first, and the status written then. A binding whose object is gone is deleted
 // whoever owns it: its label and its annotation say whose it was.
 package binding

@@ -2,6 +2,7 @@ package binding_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -9,12 +10,15 @@ import (
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -33,6 +37,7 @@ func TestTransientBindings(t *testing.T) {
 	t.Run("wait for their role, and do not follow another of its name", i.followNoOtherRole)
 	t.Run("do not begin when the author has lost the right", i.doNotBegin)
 	t.Run("can be shortened, are a record for a while, and go", i.areShortened)
+	t.Run("get more from whoever may bind their role", i.getMore)
 	t.Run("rest with subjects of one name", i.rest)
 	t.Run("are removed by an uninstall", i.areRemoved)
 }
@@ -59,6 +64,7 @@ func TestWhereNoWebhookLooksNobodyNamesAnotherAuthor(t *testing.T) {
 	person := func(name string, groups ...string) *v1alpha1.Author {
 		return &v1alpha1.Author{Requester: v1alpha1.Requester{Username: name, Groups: groups}}
 	}
+	givesNobodyMore(t, as, mine)
 	for name, c := range map[string]struct {
 		author  *v1alpha1.Author
 		refused bool
@@ -90,6 +96,79 @@ func TestWhereNoWebhookLooksNobodyNamesAnotherAuthor(t *testing.T) {
 			})
 		}
 	}
+}
+
+// givesNobodyMore has mallory widen what alice made. No webhook stamps mallory, who would
+// give in alice's name.
+func givesNobodyMore(t *testing.T, mallory client.Client, herself *v1alpha1.Author) {
+	t.Helper()
+	object := transient("unseen", "alices", "Role", "deployer", time.Hour)
+	object.Spec.Author = &v1alpha1.Author{Requester: v1alpha1.Requester{Username: "alice"}}
+	// Within seconds a policy is taken up: an administrator's object would be refused then.
+	exempt(t, func() error { return admin.Create(t.Context(), object) })
+	for what, c := range map[string]struct{ change, message string }{
+		"a later end in the name of another":       {`{"validUntil":"2100-01-01T00:00:00Z"}`, "spec.author: names another user"},
+		"another subject in the name of another":   {`{"subjects":[{"kind":"User","name":"mallory"}]}`, "spec.author: names another user"},
+		"a later end in one's own, without bind":   {`{"validUntil":"2100-01-01T00:00:00Z","author":` + text(t, herself) + `}`, "for which you must have the right to bind the role"},
+		"another subject after taking the author":  {`{"subjects":[{"kind":"User","name":"mallory"}],"author":null}`, "author cannot be removed"},
+		"another author, and nothing else":         {`{"author":` + text(t, herself) + `}`, "author cannot be changed"},
+		"a time that the manager could not read":   {`{"validUntil":"2020-01-01t00:00:00z"}`, "Invalid date-time"},
+		"a beginning that is none":                 {`{"validFrom":"0001-01-01T00:00:00Z"}`, "validFrom"},
+		"a status whose time could not be read":    {`STATUS{"beganAt":"2030-01-01t00:00:00z"}`, "must be a time since 1970"},
+		"a condition whose time could not be read": {`STATUS{"conditions":[{"type":"Effective","status":"True","reason":"Active","message":"","lastTransitionTime":"2030-01-01t00:00:00z"}]}`, "must be a time since 1970"},
+	} {
+		var writer client.SubResourceWriter = mallory.Status()
+		patched := func() error {
+			if status, ok := strings.CutPrefix(c.change, "STATUS"); ok {
+				return writer.Patch(t.Context(), object.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"status":`+status+`}`)))
+			}
+			return mallory.Patch(t.Context(), object.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":`+c.change+`}`)))
+		}
+		if err := patched(); err == nil || !strings.Contains(err.Error(), c.message) {
+			t.Errorf("%s: got %v, want %q", what, err, c.message)
+		}
+	}
+	if err := mallory.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(fmt.Sprintf(`{"spec":{"validUntil":%q}}`, second(time.Minute).UTC().Format(time.RFC3339))))); err != nil {
+		t.Errorf("an end that is brought forward: %v", err)
+	}
+	if err := admin.Delete(t.Context(), object); err != nil {
+		t.Error(err)
+	}
+}
+
+// exempt does something that config/policy/binding.yaml refuses, and waits until it holds
+// again.
+func exempt(t *testing.T, do func() error) {
+	t.Helper()
+	name := client.ObjectKey{Name: "author.binding.admitkit.dev"}
+	enforces := func(actions ...admissionregistrationv1.ValidationAction) {
+		var b admissionregistrationv1.ValidatingAdmissionPolicyBinding
+		if err := admin.Get(t.Context(), name, &b); err != nil {
+			t.Fatal(err)
+		}
+		b.Spec.ValidationActions = actions
+		if err := admin.Update(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	probe := func(ctx context.Context) error {
+		o := transient("unseen", "probe", "Role", "deployer", time.Hour)
+		o.Spec.Author = &v1alpha1.Author{Requester: v1alpha1.Requester{Username: "alice"}}
+		return admin.Create(ctx, o, client.DryRunAll)
+	}
+	enforces(admissionregistrationv1.Audit)
+	testkit.Succeeds(t, patience, "the policy is off", func(context.Context) error { return do() })
+	enforces(admissionregistrationv1.Deny)
+	testkit.Within(t, patience, "the policy is on", func(ctx context.Context) bool { return probe(ctx) != nil })
+}
+
+func text(t *testing.T, value any) string {
+	t.Helper()
+	encoded, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(encoded)
 }
 
 func (i *installed) existInTheirTime(t *testing.T) {
@@ -303,7 +382,7 @@ func (i *installed) areShortened(t *testing.T) {
 			return err
 		}
 		// Long ago becomes now: the record must not say that it ended before.
-		object.Spec.ValidUntil = metav1.NewTime(object.Spec.ValidFrom.Add(time.Second))
+		object.Spec.ValidUntil = metav1.NewTime(object.Spec.ValidFrom.Add(-time.Hour))
 		return i.mallory.Update(ctx, object) // who may write the object may take rights away
 	})
 	b := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: here, Name: "short"}}
@@ -313,6 +392,75 @@ func (i *installed) areShortened(t *testing.T) {
 	testkit.Eventually(t, "the record is gone", func(ctx context.Context) bool {
 		return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(object), object))
 	})
+}
+
+// getMore has bob give more of what alice gave. Who may not bind the role gives nothing,
+// and what has ended does not begin again.
+func (i *installed) getMore(t *testing.T) {
+	bob := user(t, "bob")
+	testkit.Create(t, admin, grant("", "writers-bob", "bob", writeObjects)...)
+	binders := grant(here, "binders-bob", "bob", bind("roles", "deployer"))
+	testkit.Create(t, admin, binders...)
+	mayBind := authorizationv1.ResourceAttributes{Namespace: here, Verb: "bind", Group: rbacv1.GroupName, Resource: "roles", Name: "deployer"}
+	awaitRight(t, "bob", mayBind, true)
+	object := transient(here, "more", "Role", "deployer", 20*time.Minute)
+	testkit.Create(t, i.alice, object)
+	await(t, object, v1alpha1.BindingActive)
+	merge := func(c client.Client, spec string) error {
+		return c.Patch(t.Context(), object.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":`+spec+`}`)))
+	}
+	until := second(40 * time.Minute)
+	later := fmt.Sprintf(`{"validUntil":%q}`, until.UTC().Format(time.RFC3339))
+	refused(t, merge(i.mallory, later), `user "mallory" has not the right to bind`)
+	if err := merge(bob, later); err != nil {
+		t.Fatal(err)
+	}
+	judged := func(what string) {
+		t.Helper()
+		testkit.Eventually(t, what, func(ctx context.Context) bool {
+			if admin.Get(ctx, client.ObjectKeyFromObject(object), object) != nil {
+				return false
+			}
+			c := meta.FindStatusCondition(object.Status.Conditions, v1alpha1.ConditionEffective)
+			return c.ObservedGeneration == object.Generation && c.Reason == v1alpha1.BindingActive
+		})
+		if object.Spec.Author.Username != "bob" {
+			t.Errorf("the author is %+v", object.Spec.Author)
+		}
+	}
+	judged("a later end is judged")
+	if !object.Spec.ValidUntil.Equal(&until) {
+		t.Errorf("it ends at %s", object.Spec.ValidUntil)
+	}
+	if err := merge(bob, `{"subjects":[{"kind":"User","name":"eve"},{"kind":"User","name":"frank"}]}`); err != nil {
+		t.Fatal(err)
+	}
+	judged("another subject is judged")
+	testkit.Eventually(t, "frank is bound", func(context.Context) bool {
+		b, err := bindingOf(t, object)
+		return err == nil && len(b.Subjects) == 2
+	})
+	// It goes on without bob's right, but no change does.
+	if err := admin.Delete(t.Context(), binders[1]); err != nil {
+		t.Fatal(err)
+	}
+	awaitRight(t, "bob", mayBind, false)
+	refused(t, merge(bob, fmt.Sprintf(`{"validUntil":%q}`, second(50*time.Minute).UTC().Format(time.RFC3339))), `user "bob" has not the right to bind`)
+	if err := merge(i.mallory, fmt.Sprintf(`{"validUntil":%q}`, second(30*time.Minute).UTC().Format(time.RFC3339))); err != nil {
+		t.Fatal(err)
+	}
+	await(t, object, v1alpha1.BindingNotAllowed)
+	if _, err := bindingOf(t, object); !apierrors.IsNotFound(err) {
+		t.Errorf("there is a binding: %v", err)
+	}
+	if err := merge(i.alice, later); err != nil {
+		t.Fatal(err)
+	}
+	await(t, object, v1alpha1.BindingActive)
+	testkit.Succeeds(t, patience, "it is ended, but not in the second in which it began", func(context.Context) error {
+		return merge(i.mallory, `{"validUntil":"2020-01-01T00:00:00Z"}`)
+	})
+	refused(t, merge(i.alice, later), "does not begin again")
 }
 
 // rest has subjects that only look alike. Nothing is written about them.
@@ -408,6 +556,9 @@ func (i *installed) escalateNothing(t *testing.T) {
 			return c.Update(t.Context(), object)
 		}
 	}
+	const notMallory = `user "mallory" has not the right to bind`
+	testkit.Create(t, admin, grant(here, "nearly", "mallory", rbacv1.PolicyRule{APIGroups: []string{"admitkit.dev"}, Resources: []string{"roles"}, Verbs: []string{"bind"}},
+		bind("clusterroles", "deployer", "wider"), bind("roles", "secret-reader"))...)
 	alices := &v1alpha1.Author{Requester: v1alpha1.Requester{Username: "alice", Groups: []string{"system:authenticated"}}}
 	tries := map[string]struct {
 		try     func(*testing.T) error
@@ -476,13 +627,43 @@ func (i *installed) escalateNothing(t *testing.T) {
 		"a subject added later": {
 			edit(i.mallory, func(o *v1alpha1.TransientRoleBinding) {
 				o.Spec.Subjects = append(o.Spec.Subjects, v1alpha1.BoundSubject{Kind: "User", Name: "mallory"})
-			}), "subjects can be removed only",
+			}), notMallory,
 		},
-		"a subject replaced": {
-			edit(i.mallory, func(o *v1alpha1.TransientRoleBinding) { o.Spec.Subjects[0].Name = "mallory" }), "subjects can be removed only",
+		"a subject replaced": {edit(i.mallory, func(o *v1alpha1.TransientRoleBinding) { o.Spec.Subjects[0].Name = "mallory" }), notMallory},
+		"a subject in another spelling": {
+			edit(i.mallory, func(o *v1alpha1.TransientRoleBinding) { o.Spec.Subjects[0].APIGroup = rbacv1.GroupName }), notMallory,
 		},
-		"an end moved back, even by the author": {
-			edit(i.alice, func(o *v1alpha1.TransientRoleBinding) { o.Spec.ValidUntil = second(50 * time.Minute) }), "brought forward only",
+		"an end moved back": {edit(i.mallory, func(o *v1alpha1.TransientRoleBinding) { o.Spec.ValidUntil = second(50 * time.Minute) }), notMallory},
+		"an end moved back in the name of the author, whose rights the object has": {
+			edit(i.mallory, func(o *v1alpha1.TransientRoleBinding) {
+				o.Spec.ValidUntil, o.Spec.Author = second(50*time.Minute), mine.Spec.Author
+			}), notMallory,
+		},
+		"an end moved back beyond what the operator allows, by the author": {
+			edit(i.alice, func(o *v1alpha1.TransientRoleBinding) { o.Spec.ValidUntil = second(90 * time.Minute) }), "--binding-max-duration",
+		},
+		"a subject that is applied by force, with another field manager": {
+			func(t *testing.T) error {
+				apply := server.Kubectl(t.Context(), malloryUser(t), "apply", "--validate=false", "--server-side", "--force-conflicts", "--field-manager=mine", "-f", "-")
+				apply.Stdin = strings.NewReader(fmt.Sprintf("{apiVersion: admitkit.dev/v1alpha1, kind: TransientRoleBinding, metadata: {namespace: %s, name: mine}, "+
+					"spec: {subjects: [{kind: User, name: mallory}]}}", here))
+				output, err := apply.CombinedOutput()
+				if err == nil {
+					return nil
+				}
+				return errors.New(string(output))
+			}, notMallory,
+		},
+		"bind in another API group, and on other kinds of role": {create(i.mallory, func(o *v1alpha1.TransientRoleBinding) {
+			o.Spec.RoleRef = v1alpha1.BoundRole{Kind: "ClusterRole", Name: "secret-reader"}
+		}), `user "mallory" has not the right to bind ClusterRole secret-reader`},
+		"bind in a namespace, for the whole cluster": {
+			func(t *testing.T) error { return i.mallory.Create(t.Context(), wide("tried", "wider", time.Minute)) }, "ClusterRole wider in the whole cluster",
+		},
+		"a ServiceAccount that cannot be": {
+			create(i.alice, func(o *v1alpha1.TransientRoleBinding) {
+				o.Spec.Subjects[0] = v1alpha1.BoundSubject{Kind: "ServiceAccount", Namespace: here, Name: "No Name"}
+			}), `spec.subjects[0]: there can be no ServiceAccount "No Name"`,
 		},
 		"a beginning moved forward": {
 			edit(i.mallory, func(o *v1alpha1.TransientRoleBinding) { o.Spec.ValidFrom = new(second(0)) }), "validFrom cannot be changed",

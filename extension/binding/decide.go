@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,6 +24,8 @@ type facts struct {
 	roleUID types.UID
 	// refused says why the operator does not let the role be bound, "" if it does.
 	refused string
+	// end is when the binding ends.
+	end time.Time
 	// retention is how long the object stays after its end.
 	retention time.Duration
 	// notBefore is when the binding may be made again.
@@ -35,7 +38,9 @@ type decision struct {
 	remove client.Object
 	// ended says that it is removed because its time is over.
 	ended bool
-	// create is the binding to make, if the author may bind its role.
+	// judge says that the author must be allowed to bind the role: else there is no binding.
+	judge bool
+	// create is the binding to make.
 	create client.Object
 	// reason and message are those of the condition, unless what is made says otherwise;
 	// none leaves the status as it is.
@@ -60,7 +65,7 @@ func decide(f *facts, now time.Time) decision {
 		return decision{remove: ours}
 	}
 	spec := f.object.GetBindingSpec()
-	from, until := begin(f.object), spec.ValidUntil.Time
+	from, until := begin(f.object), f.end
 	switch {
 	case !now.Before(until):
 		d := decision{remove: ours, ended: true, reason: v1alpha1.BindingEnded, message: "ended at " + stamp(until), priority: priorityCleanup}
@@ -78,7 +83,8 @@ func decide(f *facts, now time.Time) decision {
 	d.reason, d.message = v1alpha1.BindingActive, fmt.Sprintf("%s %s binds %s until %s", f.kind.name, f.object.GetName(), cluster.Role(spec.RoleRef.Ref(), f.key.Namespace), stamp(until))
 	switch {
 	case ours != nil && isAsWanted(ours, wanted):
-		d.remove = nil
+		// Whoever gave it a later end must have been allowed to. The spec says who that was.
+		d.remove, d.judge = nil, !f.isJudged()
 		return d
 	case f.binding != nil && ours == nil:
 		d.reason, d.poll = v1alpha1.BindingNameTaken, true
@@ -88,8 +94,14 @@ func decide(f *facts, now time.Time) decision {
 		d.reason, d.message, d.next = "", "", earlier(f.notBefore, until)
 		return d
 	}
-	d.create = wanted
+	d.create, d.judge = wanted, true
 	return d
+}
+
+// isJudged reports whether the binding exists by the spec as it is now.
+func (f *facts) isJudged() bool {
+	c := meta.FindStatusCondition(f.object.GetBindingStatus().Conditions, v1alpha1.ConditionEffective)
+	return c != nil && c.Reason == v1alpha1.BindingActive && c.ObservedGeneration == f.object.GetGeneration()
 }
 
 // obstacle says why there must be no binding within its time.
@@ -129,7 +141,28 @@ func begin(object v1alpha1.TransientBinding) time.Time {
 	return object.GetCreationTimestamp().Time
 }
 
+// skew is how far the clocks of the API server and of the webhooks may be apart before a
+// binding of the longest duration ends early.
+const skew = 10 * time.Second
+
+// endOf returns when the binding ends. An object that no webhook has seen may be for longer
+// than the operator allows, and one that has ended stays so.
+func endOf(object v1alpha1.TransientBinding, most time.Duration) time.Time {
+	until := earlier(object.GetBindingSpec().ValidUntil.Time, later(begin(object), object.GetCreationTimestamp().Time).Add(most+skew))
+	if at := object.GetBindingStatus().EndedAt; at != nil {
+		until = earlier(until, at.Time)
+	}
+	return until
+}
+
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+func later(x, y time.Time) time.Time {
+	if x.After(y) {
+		return x
+	}
+	return y
+}
 
 func earlier(x, y time.Time) time.Time {
 	if x.Before(y) {

@@ -74,6 +74,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			f := &facts{kind: inNamespace, key: types.NamespacedName{Namespace: "shop", Name: "night"}, object: transient(), roleUID: "role", retention: time.Hour}
+			f.end = endOf(f.object, time.Hour)
 			if test.change != nil {
 				test.change(f)
 			}
@@ -85,8 +86,62 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 	}
 }
 
+func TestABindingIsJudgedAgainWhenItsSpecChanges(t *testing.T) {
+	f := &facts{kind: inNamespace, object: transient(), roleUID: "role", end: noon.Add(time.Hour), binding: asWanted()}
+	active := metav1.Condition{Type: v1alpha1.ConditionEffective, Reason: v1alpha1.BindingActive, ObservedGeneration: 1}
+	f.object.GetBindingStatus().Conditions = []metav1.Condition{active}
+	for generation, want := range map[int64]bool{1: false, 2: true} {
+		f.object.(*v1alpha1.TransientRoleBinding).Generation = generation
+		if d := decide(f, noon); d.judge != want || d.remove != nil {
+			t.Errorf("of generation %d: %+v", generation, d)
+		}
+	}
+}
+
+func TestABindingEndsNoLaterThanTheOperatorAllows(t *testing.T) {
+	made := metav1.NewTime(noon.Add(10 * time.Minute))
+	for what, c := range map[string]struct {
+		change func(*v1alpha1.TransientRoleBinding)
+		want   time.Time
+	}{
+		"as its author says":           {func(*v1alpha1.TransientRoleBinding) {}, noon.Add(time.Hour)},
+		"one that no webhook has seen": {func(o *v1alpha1.TransientRoleBinding) { o.Spec.ValidUntil.Time = noon.Add(1e6 * time.Hour) }, noon.Add(2*time.Hour + skew)},
+		"from when it is made, if it began long before": {func(o *v1alpha1.TransientRoleBinding) {
+			o.Spec.ValidUntil.Time, o.CreationTimestamp = noon.Add(1e6*time.Hour), made
+		}, made.Add(2*time.Hour + skew)},
+		"for good": {func(o *v1alpha1.TransientRoleBinding) { o.Status.EndedAt = &made }, made.Time},
+	} {
+		object := transient()
+		c.change(object)
+		if got := endOf(object, 2*time.Hour); !got.Equal(c.want) {
+			t.Errorf("%s: it ends at %s, want %s", what, got, c.want)
+		}
+	}
+}
+
+func TestAStatusMakesNoForeignBindingOurs(t *testing.T) {
+	object, foreign := transient(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{UID: "foreign"}}
+	object.CreationTimestamp = metav1.NewTime(noon)
+	object.Status.BindingUID = "foreign"
+	foreign.RoleRef = object.Spec.RoleRef.Ref()
+	for what, c := range map[string]struct {
+		role string
+		made time.Time
+		ours bool
+	}{
+		"one that may be ours":      {"deployer", noon, true},
+		"one to another role":       {"admin", noon, false},
+		"one that was there before": {"deployer", noon.Add(-time.Second), false},
+	} {
+		foreign.RoleRef.Name, foreign.CreationTimestamp = c.role, metav1.NewTime(c.made)
+		if isOurs(foreign, object) != c.ours {
+			t.Errorf("%s: ours is %t", what, !c.ours)
+		}
+	}
+}
+
 func TestARecordGoesAfterItsRetention(t *testing.T) {
-	f := &facts{kind: inNamespace, object: transient(), retention: time.Hour}
+	f := &facts{kind: inNamespace, object: transient(), end: noon.Add(time.Hour), retention: time.Hour}
 	if decide(f, noon.Add(2*time.Hour-1)).discard || !decide(f, noon.Add(2*time.Hour)).discard {
 		t.Error("it does not go after an hour")
 	}

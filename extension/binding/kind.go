@@ -77,8 +77,14 @@ func isOurs(binding client.Object, object v1alpha1.TransientBinding) bool {
 	if object == nil {
 		return false
 	}
-	remembered := object.GetBindingStatus().BindingUID
-	return remembered != "" && remembered == string(binding.GetUID()) || metav1.IsControlledBy(binding, object)
+	if metav1.IsControlledBy(binding, object) {
+		return true
+	}
+	// Where no webhook is, others may write what the status remembers. That must not make
+	// the manager delete what it cannot have made.
+	ref, _ := contents(binding)
+	made, since := binding.GetCreationTimestamp(), object.GetCreationTimestamp()
+	return object.GetBindingStatus().BindingUID == string(binding.GetUID()) && *ref == object.GetBindingSpec().RoleRef.Ref() && !made.Before(&since)
 }
 
 // isAsWanted reports whether a binding is what it should be. What others add to its

@@ -126,8 +126,8 @@ func (r *bindings) attempt(ctx context.Context, key types.NamespacedName, now ti
 	}
 	limit := attemptTimeout
 	if object != nil {
-		if left := object.GetBindingSpec().ValidUntil.Sub(now); left > 0 {
-			limit, again.next = min(limit, left), object.GetBindingSpec().ValidUntil.Time
+		if end := endOf(object, r.options.MaxDuration); end.After(now) {
+			limit, again.next = min(limit, end.Sub(now)), end
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -172,6 +172,7 @@ func (r *bindings) read(ctx context.Context, key types.NamespacedName, object v1
 	if object == nil {
 		return f, nil
 	}
+	f.end = endOf(object, r.options.MaxDuration)
 	ref := object.GetBindingSpec().RoleRef.Ref()
 	if f.refused = r.list.refuses(ref, key.Namespace); f.refused != "" {
 		return f, nil // the cache may not have roles of this kind
