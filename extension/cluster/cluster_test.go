@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -40,12 +41,13 @@ func TestMain(m *testing.M) {
 
 // reader is an extension with a cache of labelled Pods.
 type reader struct {
-	own   ctrlcluster.Cluster
-	named string
+	own        ctrlcluster.Cluster
+	named      string
+	namespaces []string
 }
 
 func (r *reader) Register(mgr extension.Manager) (err error) {
-	r.own, err = cluster.New(mgr, cluster.Options{Name: "reader", ByObject: map[client.Object]cache.ByObject{
+	r.own, err = cluster.New(mgr, cluster.Options{Name: "reader", Namespaces: r.namespaces, ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}: {Label: labels.SelectorFromSet(labels.Set{"read": "yes"}), Transform: cluster.TrimPod},
 	}})
 	r.named = mgr.GetNamespace() + " " + mgr.GetWebhookNamespace() + " " + mgr.GetFingerprint()
@@ -84,6 +86,31 @@ func TestAnExtensionReadsItsOwnPodsFromMemory(t *testing.T) {
 	}
 	if want := namespace + " " + namespace + " admitkit"; r.named != want {
 		t.Errorf("the host is %q, want %q", r.named, want)
+	}
+}
+
+// A cache that waits for one namespace after the other takes 100 ms for each at least.
+func TestManyNamespacesAreReadAtTheSameTime(t *testing.T) {
+	r := &reader{}
+	for n := range 100 {
+		r.namespaces = append(r.namespaces, fmt.Sprintf("of-many-%d", n))
+	}
+	mgr, err := manager.New(manager.Options{OperatorFingerprint: "admitkit", Namespace: testkit.Namespace(t, admin), RESTConfig: server.Config()})
+	if err == nil {
+		err = mgr.AddExtension(r)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Start(t, mgr)
+	begin := time.Now()
+	if _, err := r.own.GetCache().GetInformer(t.Context(), &corev1.Pod{}); err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(begin)
+	testkit.Figure("cluster.sync100_s", took.Seconds(), "s")
+	if took > 8*time.Second {
+		t.Errorf("the cache of 100 namespaces synced after %s", took)
 	}
 }
 
