@@ -22,6 +22,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -211,8 +212,21 @@ func (s *Sender) Register(mgr extension.Manager) error {
 	if err := s.queue.Open(); err != nil {
 		return fmt.Errorf("the queue in %s: %w", s.options.Dir, err)
 	}
-	s.countUndelivered()
-	return mgr.GetKubeManager().Add(&delivery{s})
+	return mgr.GetKubeManager().Add(s.delivery())
+}
+
+// delivery sends what the queue holds.
+func (s *Sender) delivery() *outbox.Sender {
+	return &outbox.Sender{
+		Queue: s.queue, BatchSize: s.options.BatchSize, BatchBytes: math.MaxInt,
+		Backoff: s.options.Backoff, MaxBackoff: s.options.MaxBackoff, Clock: s.options.Clock, Log: s.log,
+		Send: s.post, Left: s.countUndelivered,
+		Rejected: func(event []byte, err error) {
+			rejected.WithLabelValues(s.options.Name).Inc()
+			s.log.Error("event lost: the endpoint rejects it", zap.ByteString("event", event), zap.Error(err))
+			s.options.Rejected(event)
+		},
+	}
 }
 
 // Send sends an event, or puts it into the queue. An event whose ID is in the
@@ -228,7 +242,7 @@ func (s *Sender) Send(ctx context.Context, event Event) error {
 	if err := s.queue.Push(ctx, event.ID, text); err != nil {
 		return err
 	}
-	s.countUndelivered()
+	s.countUndelivered(s.queue.Len())
 	return nil
 }
 

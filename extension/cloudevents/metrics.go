@@ -3,6 +3,8 @@ package cloudevents
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/admitkit/admitkit/extension/internal/outbox"
 )
 
 var (
@@ -22,11 +24,11 @@ func init() { metrics.Registry.MustRegister(undelivered, rejected, failures) }
 // beginCounts begins the counters that alerts watch at zero.
 func (s *Sender) beginCounts() {
 	rejected.WithLabelValues(s.options.Name)
-	for _, reason := range []string{reasonUnauthorized, reasonRedirect, reasonRejected, reasonBusy, reasonUnreachable} {
-		failures.WithLabelValues(s.options.Name, reason)
+	for _, reason := range outbox.Reasons {
+		failures.WithLabelValues(s.options.Name, string(reason))
 	}
 }
 
-func (s *Sender) countUndelivered() {
-	undelivered.WithLabelValues(s.options.Name).Set(float64(s.queue.Len()))
+func (s *Sender) countUndelivered(items int) {
+	undelivered.WithLabelValues(s.options.Name).Set(float64(items))
 }

@@ -13,53 +13,18 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/admitkit/admitkit/extension/internal/outbox"
 )
 
 // maxStatus bounds what an error quotes of a status.
 const maxStatus = 256
 
-// Why a request delivered nothing: the values of the label reason.
-const (
-	reasonUnauthorized = "unauthorized"
-	reasonRedirect     = "redirect"
-	reasonRejected     = "rejected"
-	reasonBusy         = "busy"
-	reasonUnreachable  = "unreachable"
-)
-
-// rejection means that the endpoint will never take these events: one of them is wrong,
-// or they are too much at once.
-type rejection struct{ status string }
-
-func (r *rejection) Error() string { return "the endpoint answered " + r.status }
-
-// refusal means that the endpoint takes nothing from us, until somebody changes the
-// credential, the URL or the endpoint. The events are not to blame, so they are kept.
-type refusal struct{ reason, text string }
-
-func (r *refusal) Error() string { return r.text }
-
-// busy means that the endpoint cannot take events now.
-type busy struct {
-	status string
-	after  time.Duration
-}
-
-func (b *busy) Error() string { return "the endpoint answered " + b.status }
-
 // post sends events as one batch, and counts a failure.
 func (s *Sender) post(ctx context.Context, events [][]byte) error {
 	err := s.try(ctx, events)
-	reason := reasonUnreachable
-	if refused, ok := errors.AsType[*refusal](err); ok {
-		reason = refused.reason
-	} else if _, ok := errors.AsType[*rejection](err); ok {
-		reason = reasonRejected
-	} else if _, ok := errors.AsType[*busy](err); ok {
-		reason = reasonBusy
-	}
 	if err != nil {
-		failures.WithLabelValues(s.options.Name, reason).Inc()
+		failures.WithLabelValues(s.options.Name, string(outbox.ReasonOf(err))).Inc()
 	}
 	return err
 }
@@ -92,7 +57,7 @@ func (s *Sender) try(ctx context.Context, events [][]byte) error {
 	case broken != nil:
 		return fmt.Errorf("the endpoint answered %.*s, but its answer did not end: %w", maxStatus, response.Status, broken)
 	case size > maxAnswer:
-		return &busy{status: fmt.Sprintf("%.*s with more than %d bytes", maxStatus, response.Status, maxAnswer)}
+		return &outbox.Failure{Reason: outbox.Busy, Err: fmt.Errorf("the endpoint answered %.*s with more than %d bytes", maxStatus, response.Status, maxAnswer)}
 	}
 	return nil
 }
@@ -102,20 +67,25 @@ const maxAnswer = 64 << 10
 
 // failureOf returns nil for an answer that means the endpoint has the events.
 func failureOf(response *http.Response) error {
-	status := fmt.Sprintf("%.*s", maxStatus, response.Status)
-	switch code := response.StatusCode; {
+	code, text := response.StatusCode, fmt.Sprintf("the endpoint answered %.*s", maxStatus, response.Status)
+	f := &outbox.Failure{Reason: outbox.Busy}
+	switch {
 	case code >= 200 && code < 300:
 		return nil
 	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge, code == http.StatusUnprocessableEntity:
-		return &rejection{status}
+		f.Reason = outbox.Rejected
 	case code == http.StatusUnauthorized, code == http.StatusForbidden:
-		return &refusal{reasonUnauthorized, fmt.Sprintf("the endpoint answered %s: renew the token or the client certificate, or allow it to send events", status)}
+		f.Reason = outbox.Unauthorized
+		text += ": renew the token or the client certificate, or allow it to send events"
 	case code >= 300 && code < 400:
-		return &refusal{reasonRedirect, fmt.Sprintf("the endpoint answered %s, to %s; redirects are not followed: set the URL of the target", status, target(response))}
+		f.Reason = outbox.Redirect
+		text += fmt.Sprintf(", to %s; redirects are not followed: set the URL of the target", target(response))
 	default:
 		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After"))
-		return &busy{status, time.Duration(max(0, seconds)) * time.Second}
+		f.After = time.Duration(max(0, seconds)) * time.Second
 	}
+	f.Err = errors.New(text)
+	return f
 }
 
 // target names where a redirect leads, without what may be secret: a user, the path and

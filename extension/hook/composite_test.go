@@ -259,7 +259,7 @@ func TestRecreateMakesAChildAnewIfItDiffersAndOnlyThen(t *testing.T) {
 	testkit.Eventually(t, "the hook is called", func(context.Context) bool { return len(h.asked("")) > calls })
 	calls = len(h.asked(""))
 	rest := testkit.Long(10*time.Minute, 4*time.Second)
-	testkit.Within(t, rest+time.Minute, "the hook is called again and again", func(context.Context) bool { return len(h.asked("")) >= calls+int(rest/(2*time.Second)) })
+	testkit.Within(t, rest+time.Minute, "the hook is called again and again", func(context.Context) bool { return len(h.asked("")) >= calls+int(rest/time.Second)*9/10 })
 	writes := 0
 	if now := binding(); now.GetUID() != first.GetUID() || now.GetResourceVersion() != first.GetResourceVersion() {
 		writes++

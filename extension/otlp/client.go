@@ -143,6 +143,7 @@ func (c *Client) failure(response *http.Response, answer []byte, stale error) er
 		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After"))
 		f.After = time.Duration(min(max(0, seconds), 3600)) * time.Second
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		f.Reason = outbox.Redirect
 		text += "; redirects are not followed: set the URL to where it leads"
 	case http.StatusNotFound:
 		text += "; it receives no OTLP over HTTP at " + response.Request.URL.Path

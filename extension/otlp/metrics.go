@@ -13,7 +13,7 @@ var (
 		Name: "admitkit_otlp_rejected_total", Help: "Records or spans that the collector rejected for good, and that are lost.",
 	}, []string{"sender"})
 	failures = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_otlp_failures_total", Help: "Requests that failed by reason: rejected, unauthorized, busy, unreachable or unexpected.",
+		Name: "admitkit_otlp_failures_total", Help: "Requests that failed by reason: rejected, unauthorized, redirect, busy, unreachable or unexpected.",
 	}, []string{"sender", "reason"})
 )
 

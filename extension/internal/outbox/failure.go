@@ -14,6 +14,8 @@ const (
 	Rejected Reason = "rejected"
 	// Unauthorized: it does not accept the credentials, which may change.
 	Unauthorized Reason = "unauthorized"
+	// Redirect: it is elsewhere. Redirects are not followed.
+	Redirect Reason = "redirect"
 	// Busy: it asks to try again.
 	Busy Reason = "busy"
 	// Unreachable: there was no answer.
@@ -23,7 +25,7 @@ const (
 )
 
 // Reasons are all of them.
-var Reasons = []Reason{Rejected, Unauthorized, Busy, Unreachable, Unexpected}
+var Reasons = []Reason{Rejected, Unauthorized, Redirect, Busy, Unreachable, Unexpected}
 
 // Failure is the failure of a receiver.
 type Failure struct {
@@ -37,6 +39,9 @@ func (f *Failure) Error() string { return f.Err.Error() }
 
 // Unwrap returns what failed.
 func (f *Failure) Unwrap() error { return f.Err }
+
+// passes reports whether a failure may pass by itself.
+func (f *Failure) passes() bool { return f.Reason != Unauthorized && f.Reason != Redirect }
 
 // IsRejected reports whether a receiver will never take what was sent.
 func IsRejected(err error) bool { return ReasonOf(err) == Rejected }

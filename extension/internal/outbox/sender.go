@@ -68,7 +68,7 @@ func (s *Sender) pause(ctx context.Context, err error, pause time.Duration) bool
 	log := s.Log.Warn
 	if failure, ok := errors.AsType[*Failure](err); ok {
 		pause = max(pause, min(failure.After, s.MaxBackoff))
-		if failure.Reason == Unauthorized { // it does not pass by itself
+		if !failure.passes() {
 			log = s.Log.Error
 		}
 	}
