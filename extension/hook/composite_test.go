@@ -443,7 +443,7 @@ func TestTimesInTheParentAndResyncAfterSecondsAreKeptToTheMoment(t *testing.T) {
 	})
 	mu.Lock()
 	defer mu.Unlock()
-	testkit.Figure("hook.window_p99_ms", testkit.Milliseconds(testkit.Percentile(lateness, 99)), "ms")
+	testkit.Figure("hook.wake_p99_ms", testkit.Milliseconds(testkit.Percentile(lateness, .99)), "ms")
 	if gap := late["after"][1].Sub(late["after"][0]); gap < 1500*time.Millisecond {
 		t.Errorf("resyncAfterSeconds: the call came after %s", gap)
 	}
