@@ -327,6 +327,9 @@ func (p *parents) next(ctx context.Context) bool {
 	if ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled) {
 		return true
 	}
+	if errors.Is(err, errBehind) {
+		return true
+	}
 	if errors.Is(err, errWaiting) {
 		p.queue.AddAfter(key, firstDelay) // a watch has only begun: that is nothing to report
 		return true
