@@ -221,13 +221,13 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	object := r.object()
 	if err := r.cluster.GetCache().Get(ctx, req.NamespacedName, object); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.end(key)
+			r.end(key).leaves(nil)
 			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, err
 	}
 	if object.GetDeletionTimestamp() != nil {
-		r.end(key)
+		r.end(key).leaves(nil)
 		return reconcile.Result{}, nil
 	}
 	hash := digest(object.Object["spec"], object.GetUID(), object.GetLabels(), object.GetAnnotations())
@@ -237,13 +237,14 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if same {
 		return reconcile.Result{}, nil
 	}
-	r.end(key)
+	old := r.end(key)
 	report := newReport(r.engine, object)
 	definition, err := r.define(ctx, object, report)
 	if err != nil {
 		err = report.notReady(ctx, err)
 		return reconcile.Result{}, err
 	}
+	old.leaves(definition.parentKinds)
 	return reconcile.Result{}, r.begin(key, hash, definition, report)
 }
 
@@ -259,14 +260,17 @@ func (e *engine) begin(key, hash string, d *definition, report *report) error {
 	return nil
 }
 
-func (e *engine) end(key string) {
+// end ends a controller, and returns what it was, or nil.
+func (e *engine) end(key string) *parents {
 	e.mu.Lock()
 	r := e.running[key]
 	delete(e.running, key)
 	e.mu.Unlock()
-	if r != nil {
-		r.stop()
+	if r == nil {
+		return nil
 	}
+	r.stop()
+	return r.parents
 }
 
 // allows says why the operator does not want hooks to be about a resource.
