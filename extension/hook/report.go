@@ -100,10 +100,13 @@ type report struct {
 func newReport(e *engine, object *unstructured.Unstructured) *report {
 	r := &report{engine: e, object: object.DeepCopy(), kick: make(chan struct{}, 1), problems: map[parentKey]explained{}}
 	var status v1alpha1.ControllerStatus
-	if text, err := json.Marshal(object.Object["status"]); err == nil {
-		_ = json.Unmarshal(text, &status)
+	text, err := json.Marshal(object.Object["status"])
+	if err == nil {
+		err = json.Unmarshal(text, &status)
 	}
-	r.conditions = status.Conditions
+	if err == nil { // else there is a time that Go does not read: half a condition could not be written
+		r.conditions = status.Conditions
+	}
 	return r
 }
 
