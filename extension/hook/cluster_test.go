@@ -247,6 +247,9 @@ func running(t *testing.T) {
 
 // compiler stands for that of extension/hook/rego: the source is the response.
 func compiler(_ context.Context, policy protocol.Policy) (protocol.Hook, error) {
+	if strings.Contains(policy.Source, "panics") {
+		panic("the compiler has a bug")
+	}
 	if strings.Contains(policy.Source, "broken") {
 		return nil, fmt.Errorf("%s:1: it is broken", policy.Name)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -358,7 +359,7 @@ func (p *parents) next(ctx context.Context) bool {
 	defer p.queue.Done(key)
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-	err := p.syncParent(ctx, key)
+	err := p.syncSafely(ctx, key)
 	if ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled) {
 		return true
 	}
@@ -384,6 +385,18 @@ func (p *parents) next(ctx context.Context) bool {
 		p.queue.AddRateLimited(key)
 	}
 	return true
+}
+
+// syncSafely keeps a parent whose sync panics from ending the program, and with it the work
+// on all others.
+func (p *parents) syncSafely(ctx context.Context, key parentKey) (err error) {
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			p.engine.log.Error("the sync of a parent panicked", zap.String("controller", p.name), zap.String("parent", key.namespace+"/"+key.name), zap.Any("panic", panicked), zap.Stack("stack"))
+			err = fmt.Errorf("panic: %v", panicked)
+		}
+	}()
+	return p.syncParent(ctx, key)
 }
 
 func (p *parents) parentOf(key parentKey) *compose.Object {

@@ -135,6 +135,21 @@ func TestAControllerThatIsDeletedDuringACallEnds(t *testing.T) {
 	}
 }
 
+func TestAPanicEndsTheSyncOfOneParentAndNotTheProgram(t *testing.T) {
+	t.Parallel()
+	running(t)
+	namespace := testkit.Namespace(t, admin)
+	create(t, composite(namespace, object{"sync": object{"rego": object{"inline": "panics"}}}, ""))
+	create(t, thing(namespace, "a"))
+	condition(t, "CompositeController", namespace, "Converged", metav1.ConditionFalse, "Failed", "panic: the compiler has a bug")
+	u := get(t, "metacontroller.k8s.io/v1alpha1", "CompositeController", "", namespace)
+	_ = unstructured.SetNestedField(u.Object, `{"status":{"by":"policy"}}`, "spec", "hooks", "sync", "rego", "inline")
+	if err := admin.Update(t.Context(), u); err != nil {
+		t.Fatal(err)
+	}
+	status(t, namespace, "a", "by", "policy")
+}
+
 // A hook that hangs, of a controller with more parents than workers, beside one that works.
 func TestAHookThatHangsDoesNotSlowAnotherDown(t *testing.T) {
 	running(t)
