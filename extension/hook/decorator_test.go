@@ -118,6 +118,15 @@ func TestWhatIsWrongWithAControllerIsACondition(t *testing.T) {
 			name := "wrong-" + name
 			create(t, composite(name, object{"sync": each.hook}, "InPlace", each.with))
 			condition(t, "CompositeController", name, "Ready", metav1.ConditionFalse, each.reason, each.has...)
+			if each.reason == "MissingRight" || each.reason == "NoStatus" {
+				return // they are tried again
+			}
+			told := func() int { return logged.FilterField(zap.String("controller", name)).Len() }
+			testkit.Eventually(t, "it is logged", func(context.Context) bool { return told() > 0 })
+			time.Sleep(200 * time.Millisecond) // the event of its own status is none to wait for
+			if told() != 1 {
+				t.Errorf("it is logged %d times", told())
+			}
 		})
 	}
 	t.Run("fields without effect", func(t *testing.T) {

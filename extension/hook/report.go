@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/admitkit/admitkit/api/metacontroller/v1alpha1"
 	"github.com/admitkit/admitkit/extension/hook/compose"
@@ -38,9 +37,13 @@ func fault(reason, message string, cause ...error) *problem {
 func (p *problem) Error() string { return p.message }
 func (p *problem) Unwrap() error { return p.cause }
 
-// maxError is how much of an error is told. The API server lists each rule of a role that
-// somebody may not bind, before the end of whose message there is nothing new.
-const maxError = 1 << 10
+// maxError is how much of an error is told, and maxForbidden how much of a missing right: the
+// API server lists each rule of a role that somebody may not bind. An Event has room for it
+// and for the remedy.
+const (
+	maxError     = 1 << 10
+	maxForbidden = 640
+)
 
 // explain returns the reason and the message of a condition for an error.
 func explain(err error) (reason, message string) {
@@ -50,9 +53,9 @@ func explain(err error) (reason, message string) {
 	case apierrors.IsForbidden(err):
 		what := "Grant the right"
 		if strings.Contains(err.Error(), "not currently held") { // as RBAC's escalation check has it
-			what = "Grant the verb bind on the role that is bound (escalate on one that is written), with its name in resourceNames, or all that is in it,"
+			what = "Grant the verb bind on the role that is bound (escalate on one that is written), with its name in resourceNames, or all that it has,"
 		}
-		return "MissingRight", fmt.Sprintf("%s. %s by a ClusterRole with the label %s=true", message, what, LabelAggregate)
+		return "MissingRight", fmt.Sprintf("%s. %s by a ClusterRole with the label %s=true", shorten(err.Error(), maxForbidden), what, LabelAggregate)
 	case errors.As(err, &p):
 		return p.reason, message
 	}
@@ -158,7 +161,7 @@ func (r *report) notReady(ctx context.Context, err error) error {
 	r.engine.log.Warn("a controller does not run", zap.String("controller", r.object.GetName()), zap.String("error", shorten(err.Error(), maxError)))
 	var p *problem
 	if errors.As(err, &p) && (p.reason == "Invalid" || p.reason == "KindNotAllowed" || p.reason == "NamespaceNotAllowed") {
-		return reconcile.TerminalError(err)
+		return nil
 	}
 	return err
 }
