@@ -27,6 +27,11 @@ HELM := $(TOOLS)/helm
 ENFORCER := $(TOOLS)/kube-network-policies
 RELEASE_TOOLS := $(TOOLS)/goreleaser $(TOOLS)/syft $(TOOLS)/validate-krew-manifest
 
+# The modules beside that of the root, from git, so that a new one is linted and tidied.
+MODULES = $(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod'))
+# One cannot be tidied: the tests of its tools import packages that are no more.
+TIDIED = $(filter-out hack/release/tools,$(MODULES))
+
 # What make generate writes.
 GENERATED := testing/fakes config/crd api examples/preview/v1 examples/preview/crd examples/alarm/v1 examples/alarm/v2 examples/alarm/crd docs/api.txt docs/options.md docs/metrics.md docs/security.md docs/access.md docs/audit/rights.md charts/admitkit/README.md charts/admitkit/files
 
@@ -204,8 +209,9 @@ generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Vet and lint, the import law included
 	$(GOLANGCI_LINT) run --allow-parallel-runners ./...
-	@for module in hack/controlplane hack/tools hack/image hack/helm hack/collector testing/differential; do \
-	  echo "linting $$module"; (cd $$module && $(GOLANGCI_LINT) run --allow-parallel-runners --config ../../.golangci.yml ./...) || exit 1; \
+	@for module in $(MODULES); do \
+	  [ -n "$$(git ls-files "$$module/*.go")" ] || continue; \
+	  echo "linting $$module"; (cd $$module && $(GOLANGCI_LINT) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...) || exit 1; \
 	done
 
 .PHONY: fmt
@@ -220,14 +226,7 @@ apidiff: ## Compare the public API with that of the last release
 .PHONY: verify
 verify: generate apidiff ## Check that generated files are current, modules tidy and incompatible changes named
 	go mod tidy -diff
-	go -C hack/controlplane mod tidy -diff
-	go -C hack/tools mod tidy -diff
-	go -C hack/image mod tidy -diff
-	go -C hack/opa mod tidy -diff
-	go -C hack/helm mod tidy -diff
-	go -C hack/netpol mod tidy -diff
-	go -C hack/collector mod tidy -diff
-	go -C testing/differential mod tidy -diff
+	@for module in $(TIDIED); do echo "tidying $$module"; go -C $$module mod tidy -diff || exit 1; done
 	git diff --exit-code -- $(GENERATED)
 	@untracked=$$(git ls-files --others --exclude-standard -- $(GENERATED)); \
 	if [ -n "$$untracked" ]; then echo "generated, but not in git: $$untracked"; exit 1; fi

@@ -63,6 +63,7 @@ metadata: {name: hooks}
 rules:
 - {apiGroups: [metacontroller.k8s.io], resources: [compositecontrollers, decoratorcontrollers], verbs: [get, list, watch]}
 - {apiGroups: [metacontroller.k8s.io], resources: [compositecontrollers/status, decoratorcontrollers/status], verbs: [patch]}
+- {apiGroups: [metacontroller.k8s.io], resources: [controllerrevisions], verbs: [get, list, watch, create, update, delete]}
 - {apiGroups: [events.k8s.io], resources: [events], verbs: [create, patch]}
 - {apiGroups: [example.com], resources: [transientrolebindings, transientclusterrolebindings], verbs: [get, list, watch, patch]}
 - {apiGroups: [example.com], resources: [transientrolebindings/status, transientclusterrolebindings/status], verbs: [update]}

@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -215,12 +218,17 @@ func (h *hooks) asked(path string) (of []*request) {
 
 var engine sync.Once
 
+// logged are the warnings of the engine that the tests share.
+var logged *observer.ObservedLogs
+
 // running starts the engine that the tests of webhooks share.
 func running(t *testing.T) {
 	t.Helper()
 	engine.Do(func() {
+		core, logs := observer.New(zapcore.WarnLevel)
+		logged = logs
 		mgr, err := manager.New(manager.Options{
-			OperatorFingerprint: "hooks", Host: "127.0.0.1", WebhookNamespace: "default", RESTConfig: operator.Config,
+			OperatorFingerprint: "hooks", Host: "127.0.0.1", WebhookNamespace: "default", RESTConfig: operator.Config, Logger: zap.New(core).Sugar(),
 			Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)}, RegisterWebHook: new(bool),
 		})
 		if err == nil {
@@ -239,6 +247,9 @@ func running(t *testing.T) {
 
 // compiler stands for that of extension/hook/rego: the source is the response.
 func compiler(_ context.Context, policy protocol.Policy) (protocol.Hook, error) {
+	if strings.Contains(policy.Source, "panics") {
+		panic("the compiler has a bug")
+	}
 	if strings.Contains(policy.Source, "broken") {
 		return nil, fmt.Errorf("%s:1: it is broken", policy.Name)
 	}

@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -443,7 +445,7 @@ func TestTimesInTheParentAndResyncAfterSecondsAreKeptToTheMoment(t *testing.T) {
 	})
 	mu.Lock()
 	defer mu.Unlock()
-	testkit.Figure("hook.window_p99_ms", testkit.Milliseconds(testkit.Percentile(lateness, 99)), "ms")
+	testkit.Figure("hook.wake_p99_ms", testkit.Milliseconds(testkit.Percentile(lateness, .99)), "ms")
 	if gap := late["after"][1].Sub(late["after"][0]); gap < 1500*time.Millisecond {
 		t.Errorf("resyncAfterSeconds: the call came after %s", gap)
 	}
@@ -483,6 +485,34 @@ func TestTheHookFinalizesBeforeTheParentGoes(t *testing.T) {
 	if len(last) < 2 || !last[len(last)-1].Finalizing || len(last[len(last)-1].Children["ConfigMap.v1"]) != 0 {
 		t.Errorf("%d calls of finalize", len(last))
 	}
+}
+
+func TestParentsAreToldThatTheFinalizerOfADeletedControllerStays(t *testing.T) {
+	t.Parallel()
+	running(t)
+	namespace := testkit.Namespace(t, admin)
+	h := serve(t, func(http.ResponseWriter, *request) any { return object{"finalized": true} })
+	controller := create(t, composite(namespace, object{"sync": at(h.URL), "finalize": at(h.URL + "/finalize")}, ""))
+	create(t, thing(namespace, "a"))
+	parent := func() *unstructured.Unstructured { return get(t, "example.com/v1", "Thing", namespace, "a") }
+	testkit.Eventually(t, "the parent has the finalizer", func(context.Context) bool { return len(parent().GetFinalizers()) == 1 })
+	if err := admin.Delete(t.Context(), controller); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "an Event says that it stays", func(ctx context.Context) bool {
+		var events eventsv1.EventList
+		return admin.List(ctx, &events, client.InNamespace(namespace)) == nil && slices.ContainsFunc(events.Items, func(e eventsv1.Event) bool {
+			return e.Reason == "FinalizerLeft" && e.Regarding.UID == parent().GetUID() && strings.Contains(e.Note, "metacontroller.io/compositecontroller-"+namespace)
+		})
+	})
+	if err := admin.Delete(t.Context(), parent()); err != nil {
+		t.Fatal(err)
+	}
+	if p := parent(); p == nil || p.GetDeletionTimestamp() == nil || len(h.asked("/finalize")) > 0 {
+		t.Fatalf("nobody could finalize: %v", p)
+	}
+	create(t, composite(namespace, object{"sync": at(h.URL)}, ""))
+	testkit.Eventually(t, "the controller without the hook removes it", func(context.Context) bool { return parent() == nil })
 }
 
 func TestRelatedObjectsAreSeenAndTheirChangesToo(t *testing.T) {

@@ -6,10 +6,13 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -155,6 +158,39 @@ func (p *parents) stop() {
 	}
 	p.close()
 	forget(p.metricName())
+}
+
+// maxLeft is how many parents are told that a finalizer stays.
+const maxLeft = 100
+
+// leaves tells the parents that a controller has no more, since it was deleted or is about
+// other kinds now, that its finalizer stays: to take it away would skip what the hook
+// finalize has to do, such as to delete something outside of the cluster.
+func (p *parents) leaves(kept []parentKind) {
+	if p == nil || p.finalize == nil {
+		return
+	}
+	left := 0
+	for i, l := range p.parentLeases {
+		if slices.ContainsFunc(kept, func(k parentKind) bool {
+			return k.resource.GroupResource() == p.parentKinds[i].resource.GroupResource()
+		}) {
+			continue
+		}
+		for _, parent := range l.list() { // what there was when the watch ended
+			if !slices.Contains(parent.GetFinalizers(), p.finalizer()) {
+				continue
+			}
+			if left++; left <= maxLeft {
+				p.engine.events.Eventf(parent, p.report.object, corev1.EventTypeWarning, "FinalizerLeft", "Delete",
+					"%s %s is gone, and its finalizer %s keeps this object from being deleted. Apply the controller again: as it was, to finalize; without hooks.finalize, to have the finalizer removed",
+					p.report.object.GetKind(), p.name, p.finalizer())
+			}
+		}
+	}
+	if left > 0 {
+		p.engine.log.Warn("a controller is gone, and its finalizer stays", zap.String("controller", p.name), zap.String("finalizer", p.finalizer()), zap.Int("parents", left))
+	}
 }
 
 func (p *parents) run(ctx context.Context) {
@@ -323,8 +359,11 @@ func (p *parents) next(ctx context.Context) bool {
 	defer p.queue.Done(key)
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-	err := p.syncParent(ctx, key)
+	err := p.syncSafely(ctx, key)
 	if ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return true
+	}
+	if errors.Is(err, errBehind) {
 		return true
 	}
 	if errors.Is(err, errWaiting) {
@@ -346,6 +385,18 @@ func (p *parents) next(ctx context.Context) bool {
 		p.queue.AddRateLimited(key)
 	}
 	return true
+}
+
+// syncSafely keeps a parent whose sync panics from ending the program, and with it the work
+// on all others.
+func (p *parents) syncSafely(ctx context.Context, key parentKey) (err error) {
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			p.engine.log.Error("the sync of a parent panicked", zap.String("controller", p.name), zap.String("parent", key.namespace+"/"+key.name), zap.Any("panic", panicked), zap.Stack("stack"))
+			err = fmt.Errorf("panic: %v", panicked)
+		}
+	}()
+	return p.syncParent(ctx, key)
 }
 
 func (p *parents) parentOf(key parentKey) *compose.Object {

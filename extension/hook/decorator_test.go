@@ -5,14 +5,18 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/admitkit/admitkit/extension/hook"
 	"github.com/admitkit/admitkit/extension/hook/compose"
 	"github.com/admitkit/admitkit/internal/testkit"
 )
@@ -114,6 +118,15 @@ func TestWhatIsWrongWithAControllerIsACondition(t *testing.T) {
 			name := "wrong-" + name
 			create(t, composite(name, object{"sync": each.hook}, "InPlace", each.with))
 			condition(t, "CompositeController", name, "Ready", metav1.ConditionFalse, each.reason, each.has...)
+			if each.reason == "MissingRight" || each.reason == "NoStatus" {
+				return // they are tried again
+			}
+			told := func() int { return logged.FilterField(zap.String("controller", name)).Len() }
+			testkit.Eventually(t, "it is logged", func(context.Context) bool { return told() > 0 })
+			time.Sleep(200 * time.Millisecond) // the event of its own status is none to wait for
+			if told() != 1 {
+				t.Errorf("it is logged %d times", told())
+			}
 		})
 	}
 	t.Run("fields without effect", func(t *testing.T) {
@@ -129,19 +142,46 @@ func TestWhatIsWrongWithAControllerIsACondition(t *testing.T) {
 	})
 }
 
-func TestAMissingRightToWriteIsNamedAndItsGrantNoticed(t *testing.T) {
+// The API server names each rule of the role admin that the operator does not have: 20 KiB.
+func TestAMissingRightToWriteIsNamedOnceAndShortlyAndItsGrantNoticed(t *testing.T) {
 	t.Parallel()
 	running(t)
 	namespace := testkit.Namespace(t, admin)
-	h := serve(t, func(http.ResponseWriter, *request) any { return object{"children": []any{roleBinding("x", "admin")}} })
+	h := serve(t, func(http.ResponseWriter, *request) any {
+		return object{"children": []any{roleBinding("x", "admin"), configMap("y", nil)}}
+	})
 	create(t, composite(namespace, object{"sync": at(h.URL)}, "", object{
-		"childResources": []any{object{"apiVersion": "rbac.authorization.k8s.io/v1", "resource": "rolebindings"}},
+		"childResources": []any{object{"apiVersion": "rbac.authorization.k8s.io/v1", "resource": "rolebindings"}, object{"apiVersion": "v1", "resource": "configmaps"}},
 	}))
 	create(t, thing(namespace, "a"))
-	condition(t, "CompositeController", namespace, "Converged", metav1.ConditionFalse, "MissingRight", "rolebindings", "x")
+	condition(t, "CompositeController", namespace, "Converged", metav1.ConditionFalse, "MissingRight", "rolebindings", "x", "Grant the verb bind on the role", hook.LabelAggregate)
+	testkit.Eventually(t, "it is tried again", func(context.Context) bool { return len(h.asked("")) >= 5 })
 	if get(t, "rbac.authorization.k8s.io/v1", "RoleBinding", namespace, "x") != nil {
 		t.Error("the hook got more than the operator has")
 	}
+	told := logged.FilterField(zap.String("parent", namespace+"/a")).All()
+	if len(told) != 1 || len(fmt.Sprint(told[0].ContextMap())) > 2048 {
+		t.Errorf("logged %d times: %.3000v", len(told), told)
+	}
+	var events eventsv1.EventList
+	if err := admin.List(t.Context(), &events, client.InNamespace(namespace)); err != nil || len(events.Items) != 1 {
+		t.Errorf("%d Events, %v", len(events.Items), err)
+	}
+	if err := testkit.Apply(t.Context(), cluster, strings.ReplaceAll(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: NAMESPACE}
+rules: [{apiGroups: [rbac.authorization.k8s.io], resources: [clusterroles], resourceNames: [admin], verbs: [bind]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: bind, namespace: NAMESPACE}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: NAMESPACE}
+subjects: [{kind: ServiceAccount, namespace: hooks-system, name: hooks}]
+`, "NAMESPACE", namespace)); err != nil {
+		t.Fatal(err)
+	}
+	condition(t, "CompositeController", namespace, "Converged", metav1.ConditionTrue, "")
 }
 
 func TestCredentialsAreReadAgainWhenTheyAreRotated(t *testing.T) {

@@ -381,6 +381,15 @@ func (d *definition) bindRego(r *v1alpha1.Rego, into *boundHook) error {
 	var last protocol.Policy
 	var compiled protocol.Hook
 	var failed error
+	compile := func(ctx context.Context, policy protocol.Policy) (protocol.Hook, error) {
+		mu.Lock()
+		defer mu.Unlock() // whatever the compiler does
+		if policy != last || failed != nil {
+			compiled, failed = d.engine.options.Compiler(ctx, policy)
+			last = policy
+		}
+		return compiled, failed
+	}
 	into.Hook = protocol.HookFunc(func(ctx context.Context, request protocol.Request) ([]byte, error) {
 		policy := policy
 		if current != nil {
@@ -389,13 +398,7 @@ func (d *definition) bindRego(r *v1alpha1.Rego, into *boundHook) error {
 				return nil, err
 			}
 		}
-		mu.Lock()
-		if policy != last || failed != nil {
-			last = policy
-			compiled, failed = d.engine.options.Compiler(ctx, policy)
-		}
-		hook, err := compiled, failed
-		mu.Unlock()
+		hook, err := compile(ctx, policy)
 		if err != nil {
 			return nil, fault("PolicyInvalid", err.Error())
 		}

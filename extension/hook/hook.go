@@ -88,7 +88,7 @@ func New(options Options) *Hooks {
 		options.Workers = DefaultWorkers
 	}
 	anew := map[string]chan event.GenericEvent{"CompositeController": make(chan event.GenericEvent), "DecoratorController": make(chan event.GenericEvent)}
-	return &Hooks{&engine{options: options, running: map[string]*running{}, anew: anew}}
+	return &Hooks{&engine{options: options, running: map[string]*running{}, refused: map[string]string{}, anew: anew}}
 }
 
 // Parts implements [extension.Composite].
@@ -127,6 +127,8 @@ type engine struct {
 
 	mu      sync.Mutex
 	running map[string]*running
+	// refused are the digests of controllers that cannot run before their objects change.
+	refused map[string]string
 }
 
 // running is a controller that runs.
@@ -221,29 +223,34 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	object := r.object()
 	if err := r.cluster.GetCache().Get(ctx, req.NamespacedName, object); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.end(key)
+			r.end(key).leaves(nil)
 			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, err
 	}
 	if object.GetDeletionTimestamp() != nil {
-		r.end(key)
+		r.end(key).leaves(nil)
 		return reconcile.Result{}, nil
 	}
 	hash := digest(object.Object["spec"], object.GetUID(), object.GetLabels(), object.GetAnnotations())
 	r.mu.Lock()
-	same := r.running[key] != nil && r.running[key].hash == hash
+	same := r.running[key] != nil && r.running[key].hash == hash || r.refused[key] == hash
 	r.mu.Unlock()
 	if same {
 		return reconcile.Result{}, nil
 	}
-	r.end(key)
+	old := r.end(key)
 	report := newReport(r.engine, object)
 	definition, err := r.define(ctx, object, report)
 	if err != nil {
-		err = report.notReady(ctx, err)
+		if err = report.notReady(ctx, err); err == nil {
+			r.mu.Lock()
+			r.refused[key] = hash
+			r.mu.Unlock()
+		}
 		return reconcile.Result{}, err
 	}
+	old.leaves(definition.parentKinds)
 	return reconcile.Result{}, r.begin(key, hash, definition, report)
 }
 
@@ -259,14 +266,18 @@ func (e *engine) begin(key, hash string, d *definition, report *report) error {
 	return nil
 }
 
-func (e *engine) end(key string) {
+// end ends a controller, and returns what it was, or nil.
+func (e *engine) end(key string) *parents {
 	e.mu.Lock()
 	r := e.running[key]
 	delete(e.running, key)
+	delete(e.refused, key)
 	e.mu.Unlock()
-	if r != nil {
-		r.stop()
+	if r == nil {
+		return nil
 	}
+	r.stop()
+	return r.parents
 }
 
 // allows says why the operator does not want hooks to be about a resource.
@@ -276,7 +287,7 @@ func (e *engine) allows(resource, group string) error {
 		name += "." + group
 	}
 	if len(e.options.Kinds) > 0 && !slices.Contains(e.options.Kinds, name) {
-		return fault("KindNotAllowed", fmt.Sprintf("hooks may not be about %s: it is not in --hooks-kinds, which has plurals such as deployments.apps", name))
+		return fault("KindNotAllowed", fmt.Sprintf("hooks may not be about %s: it is not in --hooks-kinds (hooks.kinds of the chart), which has plurals such as deployments.apps", name))
 	}
 	return nil
 }

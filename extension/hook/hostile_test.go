@@ -135,6 +135,52 @@ func TestAControllerThatIsDeletedDuringACallEnds(t *testing.T) {
 	}
 }
 
+// deep is an object with a field that makes it that many levels deep.
+func deep(levels int) object {
+	inner := object{}
+	for range levels - 2 {
+		inner = object{"a": inner}
+	}
+	return inner
+}
+
+func TestWhatIsNestedTooDeepIsAConditionAndWrittenNowhere(t *testing.T) {
+	t.Parallel()
+	running(t)
+	namespace := testkit.Namespace(t, admin)
+	h := serve(t, func(_ http.ResponseWriter, r *request) any {
+		if r.Parent["metadata"].(object)["name"] == "asks" {
+			return object{"status": object{"a": deep(600)}}
+		}
+		return object{"status": object{"called": true}}
+	})
+	create(t, composite(namespace, object{"sync": at(h.URL)}, ""))
+	create(t, thing(namespace, "deep", object{"spec": deep(9900)}))
+	condition(t, "CompositeController", namespace, "Converged", metav1.ConditionFalse, "Failed", namespace+"/deep", "the parent, a child or a related object is nested deeper than 500 levels")
+	create(t, thing(namespace, "asks"))
+	condition(t, "CompositeController", namespace, "Converged", metav1.ConditionFalse, "HookFailed", namespace+"/asks", "the response is nested deeper than 500 levels")
+	create(t, thing(namespace, "good"))
+	status(t, namespace, "good", "called", true)
+	if p := get(t, "example.com/v1", "Thing", namespace, "asks"); p.Object["status"] != nil {
+		t.Errorf("it has the status %.100v", p.Object["status"])
+	}
+}
+
+func TestAPanicEndsTheSyncOfOneParentAndNotTheProgram(t *testing.T) {
+	t.Parallel()
+	running(t)
+	namespace := testkit.Namespace(t, admin)
+	create(t, composite(namespace, object{"sync": object{"rego": object{"inline": "panics"}}}, ""))
+	create(t, thing(namespace, "a"))
+	condition(t, "CompositeController", namespace, "Converged", metav1.ConditionFalse, "Failed", "panic: the compiler has a bug")
+	u := get(t, "metacontroller.k8s.io/v1alpha1", "CompositeController", "", namespace)
+	_ = unstructured.SetNestedField(u.Object, `{"status":{"by":"policy"}}`, "spec", "hooks", "sync", "rego", "inline")
+	if err := admin.Update(t.Context(), u); err != nil {
+		t.Fatal(err)
+	}
+	status(t, namespace, "a", "by", "policy")
+}
+
 // A hook that hangs, of a controller with more parents than workers, beside one that works.
 func TestAHookThatHangsDoesNotSlowAnotherDown(t *testing.T) {
 	running(t)

@@ -50,6 +50,10 @@ type view struct {
 	updated bool
 }
 
+// errBehind says that the cache does not have the last writes yet: nothing is known to have
+// become better or worse.
+var errBehind = errors.New("the cache is behind")
+
 // syncParent asks the hook about one parent, if there is anything to ask, and does what it says.
 func (p *parents) syncParent(ctx context.Context, key parentKey) error {
 	v := &view{key: key, kind: &p.parentKinds[key.kind], parent: p.parentOf(key)}
@@ -60,7 +64,7 @@ func (p *parents) syncParent(ctx context.Context, key parentKey) error {
 	v.state = p.stateOf(key, v.parent.GetUID())
 	if wait := behind - time.Since(v.state.stale[v.parent.GetResourceVersion()]); wait > 0 {
 		p.queue.AddAfter(key, wait) // or when the event comes
-		return nil
+		return errBehind
 	}
 	clear(v.state.stale)
 	if proceed, err := p.enter(ctx, v); err != nil || !proceed {
@@ -68,7 +72,7 @@ func (p *parents) syncParent(ctx context.Context, key parentKey) error {
 	}
 	if wait := p.behindFor(v.state); wait > 0 {
 		p.queue.AddAfter(key, wait) // or when the event comes
-		return nil
+		return errBehind
 	}
 	if err := p.claim(ctx, v); err != nil {
 		return err

@@ -2,6 +2,7 @@ package alerts
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -92,6 +93,33 @@ func TestPromtoolAcceptsTheRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	if output, err := exec.CommandContext(t.Context(), promtool(t), append([]string{"check", "rules", "--lint-fatal"}, files...)...).CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, output)
+	}
+}
+
+// What a dashboard asks is taken for the rule of a recording, with Grafana's variable replaced.
+func TestPromtoolAcceptsWhatTheDashboardsAsk(t *testing.T) {
+	type recording struct {
+		Record string `json:"record"`
+		Expr   string `json:"expr"`
+	}
+	var asked []recording
+	for _, d := range dashboards(t) {
+		for _, panel := range d.Panels {
+			for _, target := range panel.Targets {
+				asked = append(asked, recording{fmt.Sprintf("asked:%d", len(asked)), strings.ReplaceAll(target.Expr, "$__rate_interval", "5m")})
+			}
+		}
+	}
+	text, err := json.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboards", "rules": asked}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "asked.yaml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if output, err := exec.CommandContext(t.Context(), promtool(t), "check", "rules", "--lint-fatal", file).CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, output)
 	}
 }

@@ -196,6 +196,9 @@ func decode(response []byte, into any, strict bool) error {
 	if len(response) > MaxResponseBytes {
 		return errTooLong
 	}
+	if isDeep(response) {
+		return fmt.Errorf("the response is nested deeper than %d levels", MaxDepth)
+	}
 	if !bytes.HasPrefix(bytes.TrimSpace(response), []byte("{")) {
 		return fmt.Errorf("the response is no JSON object: %.60q", response)
 	}
@@ -217,8 +220,37 @@ var errTooLong = fmt.Errorf("the response is longer than %d bytes", MaxResponseB
 // Marshal returns the body of a request.
 func Marshal(request any) ([]byte, error) {
 	body, err := json.Marshal(request)
+	if err == nil && isDeep(body) {
+		err = fmt.Errorf("the parent, a child or a related object is nested deeper than %d levels", MaxDepth)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("encoding the request: %w", err)
 	}
 	return body, nil
+}
+
+// MaxDepth is how deep requests and responses are nested. The API server stores objects of
+// almost 10,000 levels. Of some of them, it or its clients then cannot read the list, and with
+// it no other object of the kind: no parent may become such a child, status or revision.
+const MaxDepth = 500
+
+// isDeep says whether JSON is nested deeper than MaxDepth.
+func isDeep(text []byte) bool {
+	depth, quoted := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{' || c == '[':
+			if depth++; depth > MaxDepth {
+				return true
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return false
 }

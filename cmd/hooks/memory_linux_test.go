@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/internal/testkit"
+)
+
+// maxMemory is half of what the manifests, and a quarter of what the chart lets the program have.
+const maxMemory = 128 // MiB
+
+// remembers is a controller with three ConfigMaps for each parent, and the rights for it.
+const remembers = `
+{apiVersion: v1, kind: Namespace, metadata: {name: memory}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: memory}
+rules:
+- {apiGroups: [""], resources: [configmaps], verbs: [get, list, watch, create, patch, delete]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: memory}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: memory}
+subjects: [{kind: ServiceAccount, namespace: hooks-system, name: hooks}]
+---
+apiVersion: metacontroller.k8s.io/v1alpha1
+kind: CompositeController
+metadata: {name: memory}
+spec:
+  generateSelector: true
+  parentResource: {apiVersion: example.com/v1, resource: transientrolebindings, labelSelector: {matchLabels: {test: memory}}}
+  childResources: [{apiVersion: v1, resource: configmaps, updateStrategy: {method: InPlace}}]
+  hooks: {sync: {webhook: {url: %q}}}
+`
+
+func TestTheProgramNeedsLittleMemoryForThousandsOfChildren(t *testing.T) {
+	hook := httptest.NewServer(http.HandlerFunc(threeConfigMaps))
+	t.Cleanup(hook.Close)
+	apply(t, fmt.Sprintf(remembers, hook.URL))
+	t.Cleanup(func() {
+		if text, err := cluster.Kubectl(context.WithoutCancel(t.Context()), nil, "delete", "compositecontroller/memory", "namespace/memory", "--wait=false").CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, text)
+		}
+	})
+	args := []string{
+		"reconcile", "--kubeconfig=" + operator.KubeConfig, "--webhook-namespace=hooks-system", "--leader-election=false", "--health-address=", "--metrics-address=",
+		"--drain-period=0s", "--hooks-kinds=transientrolebindings.example.com,configmaps",
+	}
+	program := testkit.Again(t, asProgram, "yes", args...)
+	if !testing.Short() { // the test's own binary has tests, and the race detector
+		binary := filepath.Join(t.TempDir(), "hooks")
+		if err := testkit.Build(t.Context(), binary, "-ldflags=-s -w", "."); err != nil {
+			t.Fatal(err)
+		}
+		program = exec.Command(binary, args...)
+	}
+	process := testkit.Run(t, program)
+	count := testkit.Long(1000, 5)
+	for n := range count {
+		object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "TransientRoleBinding"}}
+		object.SetNamespace("memory")
+		object.SetName(fmt.Sprint("a", n))
+		object.SetLabels(map[string]string{"test": "memory"})
+		testkit.Create(t, admin, object)
+	}
+	testkit.Within(t, 10*time.Minute, "all children are there", func(ctx context.Context) bool {
+		var children corev1.ConfigMapList
+		return admin.List(ctx, &children, client.InNamespace("memory"), client.HasLabels{"controller-uid"}) == nil && len(children.Items) == 3*count
+	})
+	if now, peak := memoryOf(t, process, "VmRSS"), memoryOf(t, process, "VmHWM"); !testing.Short() {
+		testkit.Figure("hook.rss_mb", now, "MiB")
+		testkit.Figure("hook.rss_peak_mb", peak, "MiB")
+		if peak > maxMemory {
+			t.Errorf("it has had %.0f MiB, more than %d", peak, maxMemory)
+		}
+	}
+	process.Stop(t)
+}
+
+// threeConfigMaps is a hook.
+func threeConfigMaps(w http.ResponseWriter, r *http.Request) {
+	var asked struct{ Parent unstructured.Unstructured }
+	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	var children []any
+	for n := range 3 {
+		children = append(children, map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": fmt.Sprintf("%s-%d", asked.Parent.GetName(), n)}, "data": map[string]any{"a": "b"},
+		})
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"children": children, "status": map[string]any{"children": len(children)}})
+}
+
+// memoryOf returns a field of the process's status, in MiB.
+func memoryOf(t *testing.T, process *testkit.Process, field string) float64 {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", process.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(status), field+":")
+	kilobytes, err := strconv.ParseFloat(strings.Fields(after)[0], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kilobytes / 1024
+}

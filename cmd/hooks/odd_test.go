@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/admitkit/admitkit/internal/testkit"
+)
+
+// odd has objects that the API server stores although Go's types, or a hook's author, do not
+// take them: times that Go does not read, quantities that are none, and fields of a wrong type.
+const odd = `
+apiVersion: metacontroller.k8s.io/v1alpha1
+kind: CompositeController
+metadata: {name: odd-timeout}
+spec:
+  parentResource: {apiVersion: example.com/v1, resource: transientrolebindings}
+  hooks: {sync: {webhook: {url: "http://127.0.0.1:1", timeout: soon}}}
+---
+apiVersion: metacontroller.k8s.io/v1alpha1
+kind: DecoratorController
+metadata: {name: odd-unknown}
+spec:
+  resources: [{apiVersion: example.com/v1, resource: transientrolebindings, labelSelector: {matchLabels: {test: none}}}]
+  hooks: {sync: {webhook: {url: "http://127.0.0.1:1"}}}
+  unknown: [1, {memory: 1e99Qi}]
+---
+apiVersion: metacontroller.k8s.io/v1alpha1
+kind: ControllerRevision
+metadata: {name: odd, namespace: apps}
+parentPatch: {spec: 1, at: 2030-01-01t00:00:00z, n: 123456789012345678901234567890, metadata: []}
+children: [{apiGroup: "", kind: ConfigMap, names: [odd]}]
+---
+{apiVersion: example.com/v1, kind: TransientRoleBinding, metadata: {name: odd-string, namespace: apps, labels: {test: odd}}, spec: "no object", validFrom: 2030-01-01t00:00:00z, validUntil: -1}
+---
+{apiVersion: example.com/v1, kind: TransientRoleBinding, metadata: {name: odd-selector, namespace: apps, labels: {test: odd}}, spec: {selector: [{matchLabels: 1}]}, memory: 1e99Qi, n: 1.7e308}
+---
+{apiVersion: example.com/v1, kind: TransientRoleBinding, metadata: {name: odd-null, namespace: apps, labels: {test: odd}}, spec: null, "": {"a/b": [[[null]]]}, roleRef: true}
+`
+
+// The controller rolls, so that it lists ControllerRevisions, too.
+const beside = `
+apiVersion: metacontroller.k8s.io/v1alpha1
+kind: CompositeController
+metadata: {name: beside-odd}
+spec:
+  generateSelector: true
+  parentResource: {apiVersion: example.com/v1, resource: transientrolebindings, labelSelector: {matchLabels: {test: odd}}}
+  childResources: [{apiVersion: rbac.authorization.k8s.io/v1, resource: rolebindings, updateStrategy: {method: RollingRecreate}}]
+  hooks:
+    sync: {rego: {inline: "package controller\n\nstatus := {\"called\": true}\nchildren := []"}}
+---
+{apiVersion: example.com/v1, kind: TransientRoleBinding, metadata: {name: even, namespace: apps, labels: {test: odd}}}
+`
+
+func TestOddObjectsKeepNobodyElseFromTheirHooks(t *testing.T) {
+	apply(t, odd)
+	kubectl := func(args ...string) string {
+		t.Helper()
+		output, err := cluster.Kubectl(context.WithoutCancel(t.Context()), nil, args...).CombinedOutput()
+		if err != nil {
+			t.Errorf("kubectl %q: %v: %s", args, err, output)
+		}
+		return string(output)
+	}
+	kubectl("patch", "compositecontroller", "odd-timeout", "--subresource=status", "--type=merge",
+		`-p={"status":{"conditions":[{"type":"Ready","status":"True","reason":"A","message":"","lastTransitionTime":"2030-01-01t00:00:00z"}]}}`)
+	kubectl("patch", "transientrolebinding", "odd-null", "-n", "apps", "--subresource=status", "--type=merge", `-p={"status":{"conditions":[1,{"type":[]}],"observedGeneration":"x"}}`)
+	kubectl("patch", "transientrolebinding", "odd-string", "-n", "apps", "--subresource=status", "--type=merge", `-p={"status":"no object"}`)
+	t.Cleanup(func() {
+		kubectl("delete", "compositecontroller/odd-timeout", "compositecontroller/beside-odd", "decoratorcontroller/odd-unknown")
+		kubectl("delete", "-n", "apps", "controllerrevisions.metacontroller.k8s.io/odd")
+		kubectl("delete", "-n", "apps", "transientrolebinding", "-l", "test=odd")
+	})
+	run(t, "--hooks-kinds=transientrolebindings.example.com,rolebindings.rbac.authorization.k8s.io") // it lists what there is
+	apply(t, beside)
+	testkit.Eventually(t, "the hook is called for each, the odd ones too", func(ctx context.Context) bool {
+		output, err := cluster.Kubectl(ctx, nil, "get", "transientrolebinding", "-n", "apps", "-l", "test=odd", "-o", "jsonpath={.items[*].status.called}").Output()
+		return err == nil && strings.TrimSpace(string(output)) == "true true true true"
+	})
+	hasCondition(t, "CompositeController", "odd-timeout", "Ready", "False Invalid", "soon")
+	hasCondition(t, "DecoratorController", "odd-unknown", "Honored", "False IgnoredFields", "unknown")
+	hasCondition(t, "CompositeController", "beside-odd", "Converged", "True")
+}
