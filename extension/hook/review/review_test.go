@@ -52,7 +52,7 @@ const binding = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata: {name: oncall, namespace: apps}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: edit}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}
 subjects:
 - {apiGroup: rbac.authorization.k8s.io, kind: User, name: NAME}
 `
@@ -84,7 +84,7 @@ create: RoleBinding apps/oncall
 +roleRef:
 +  apiGroup: rbac.authorization.k8s.io
 +  kind: ClusterRole
-+  name: edit
++  name: view
 +subjects:
 +- apiGroup: rbac.authorization.k8s.io
 +  kind: User
