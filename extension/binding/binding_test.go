@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -269,6 +270,7 @@ func (i *installed) areRepaired(t *testing.T) {
 			return err == nil && admin.Get(ctx, client.ObjectKeyFromObject(object), object) == nil && object.Status.BindingUID == string(b.UID)
 		})
 	}
+	eventually(t, object, "BindingRepaired", "somebody changed or deleted it")
 	b, err := bindingOf(t, object)
 	if err != nil {
 		t.Fatal(err)
@@ -440,6 +442,9 @@ func (i *installed) getMore(t *testing.T) {
 		b, err := bindingOf(t, object)
 		return err == nil && len(b.Subjects) == 2
 	})
+	if notes := eventually(t, object, "BindingChanged", "subjects: 2"); slices.Contains(notes, "BindingRepaired") {
+		t.Errorf("a change by who may make it is reported as a repair: %q", notes)
+	}
 	// It goes on without bob's right, but no change does.
 	if err := admin.Delete(t.Context(), binders[1]); err != nil {
 		t.Fatal(err)
@@ -461,6 +466,26 @@ func (i *installed) getMore(t *testing.T) {
 		return merge(i.mallory, `{"validUntil":"2020-01-01T00:00:00Z"}`)
 	})
 	refused(t, merge(i.alice, later), "does not begin again")
+}
+
+// eventually waits for an Event about an object, and returns the reasons of all of them.
+func eventually(t *testing.T, object client.Object, reason, note string) (reasons []string) {
+	t.Helper()
+	testkit.Eventually(t, reason+" is reported", func(ctx context.Context) (found bool) {
+		var events corev1.EventList
+		if err := admin.List(ctx, &events, client.InNamespace(object.GetNamespace())); err != nil {
+			return false
+		}
+		reasons = nil
+		for _, event := range events.Items {
+			if event.InvolvedObject.UID == object.GetUID() {
+				reasons = append(reasons, event.Reason)
+				found = found || event.Reason == reason && strings.Contains(event.Message, note)
+			}
+		}
+		return found
+	})
+	return reasons
 }
 
 // rest has subjects that only look alike. Nothing is written about them.
