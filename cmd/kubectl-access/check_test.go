@@ -34,3 +34,14 @@ func TestARequestSaysForWhichCheckItWaits(t *testing.T) {
 		t.Errorf("the story is %q", told)
 	}
 }
+
+func TestAChangeOfTheDurationCountsFromWhatACheckAllowed(t *testing.T) {
+	for allowed, want := range map[int64]time.Duration{0: time.Hour, 1800: 30 * time.Minute, 7200: time.Hour} {
+		req := &v1alpha1.RoleAccessRequest{}
+		req.Spec.Duration = "1h"
+		req.Status.Check = &v1alpha1.CheckResult{Decision: v1alpha1.CheckAllow, MaxDurationSeconds: allowed}
+		if got, err := lasts(req); got != want || err != nil {
+			t.Errorf("allowed for %ds: access lasts %s, %v; want %s", allowed, got, err, want)
+		}
+	}
+}
