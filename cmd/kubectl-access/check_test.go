@@ -45,3 +45,14 @@ func TestAChangeOfTheDurationCountsFromWhatACheckAllowed(t *testing.T) {
 		}
 	}
 }
+
+func TestNothingIsLeftOfARoleThatIsGone(t *testing.T) {
+	req := &v1alpha1.RoleAccessRequest{}
+	req.Status.ExpiresAt = &metav1.Time{Time: time.Now().Add(time.Hour)}
+	for reason, ended := range map[string]bool{v1alpha1.ReasonRoleLost: true, v1alpha1.ReasonPodGone: true, v1alpha1.ReasonRoleNotAllowed: false} {
+		req.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAccessResourcesCreated, Status: metav1.ConditionFalse, Reason: reason}}
+		if got := left(req); (got == "ended") != ended {
+			t.Errorf("%s: %q is left", reason, got)
+		}
+	}
+}
