@@ -43,7 +43,7 @@ const (
 // AccessConfig says who gets access, what they may do, and for how long.
 // +kubebuilder:validation:XValidation:rule="!has(self.approval) || !has(self.approval.skipGroups) || size(self.approval.skipGroups) == 0 || !has(self.subjects) || self.subjects == \"Requester\"",message="approval.skipGroups needs subjects Requester: one who needs no approval would let all others in"
 // +kubebuilder:validation:XValidation:rule="!has(self.approval) || !has(self.approval.required) || self.approval.required == 0 || !has(self.subjects) || self.subjects == \"Requester\"",message="approval.required needs subjects Requester: one who approves could be of a group that gets access, and approve their own"
-// +kubebuilder:validation:XValidation:rule="duration(self.defaultDuration) <= duration(self.maxDuration)",message="defaultDuration must not exceed maxDuration"
+// +kubebuilder:validation:XValidation:rule="duration(self.defaultDuration) <= duration(self.maxDuration)",message="defaultDuration, which is 1h if you leave it out, must not exceed maxDuration"
 // +kubebuilder:validation:XValidation:rule="size(self.allowedGroups) + size(self.allowedUsers) > 0",message="allowedGroups or allowedUsers must name somebody"
 // +kubebuilder:validation:XValidation:rule="!has(self.askFor) || size(self.allowedUsers) > 0",message="askFor needs allowedUsers: only they can be asked for, since the server does not know the groups of a user who does not ask"
 // +kubebuilder:validation:XValidation:rule="!has(self.askFor) || !has(self.subjects) || self.subjects == \"Requester\"",message="askFor needs subjects Requester: only the user who is asked for gets access"

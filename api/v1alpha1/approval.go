@@ -11,7 +11,7 @@ import (
 )
 
 // Approval says who must agree to a request before it is granted.
-// +kubebuilder:validation:XValidation:rule="(has(self.required) ? self.required : 0) == 0 || (has(self.groups) ? size(self.groups) : 0) + (has(self.users) ? size(self.users) : 0) > 0",message="groups or users must name somebody who may approve; set required to 0 if nobody need approve"
+// +kubebuilder:validation:XValidation:rule="(has(self.required) ? self.required : 0) == 0 || (has(self.groups) ? size(self.groups) : 0) + (has(self.users) ? size(self.users) : 0) > 0",message="groups or users must name somebody who may approve; set required to 0 if nobody needs to approve"
 // +kubebuilder:validation:XValidation:rule="(has(self.required) ? self.required : 0) <= (has(self.users) ? size(self.users) : 0) || (has(self.groups) && size(self.groups) > 0)",message="required: as many people could never approve; name groups, or more users"
 type Approval struct {
 	// Required is how many people must approve. Default: 0, nobody.

@@ -150,7 +150,7 @@ type TransientBindingStatus struct {
 // validUntil.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:shortName=trb,categories={access,admitkit}
+// +kubebuilder:resource:shortName=trb,categories={admitkit}
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.roleUID) || (has(self.status) && has(self.status.roleUID) && self.status.roleUID == oldSelf.status.roleUID)",message="status.roleUID cannot be changed: a role that was made again is another one"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.endedAt) || (has(self.status) && has(self.status.endedAt) && self.status.endedAt == oldSelf.status.endedAt)",message="status.endedAt cannot be changed: what has ended does not begin again"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.endedAt) || (self.spec.validUntil <= oldSelf.spec.validUntil && self.spec.subjects.all(s, s in oldSelf.spec.subjects))",message="it has ended, and does not begin again; make another object"
@@ -182,7 +182,7 @@ type TransientRoleBindingList struct {
 // validUntil.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:scope=Cluster,shortName=tcrb,categories={access,admitkit}
+// +kubebuilder:resource:scope=Cluster,shortName=tcrb,categories={admitkit}
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.roleUID) || (has(self.status) && has(self.status.roleUID) && self.status.roleUID == oldSelf.status.roleUID)",message="status.roleUID cannot be changed: a role that was made again is another one"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.endedAt) || (has(self.status) && has(self.status.endedAt) && self.status.endedAt == oldSelf.status.endedAt)",message="status.endedAt cannot be changed: what has ended does not begin again"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.endedAt) || (self.spec.validUntil <= oldSelf.spec.validUntil && self.spec.subjects.all(s, s in oldSelf.spec.subjects))",message="it has ended, and does not begin again; make another object"

@@ -76,9 +76,9 @@ func TestTheSchemas(t *testing.T) {
 	}
 	const target = ", controllerTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}"
 	for sentence, test := range map[string]struct{ manifest, want string }{
-		"a default over the maximum": {template("ExecAccessTemplate", "allowedGroups: [a], defaultDuration: 3h, maxDuration: 2h", target), "defaultDuration must not exceed maxDuration"},
+		"a default over the maximum": {template("ExecAccessTemplate", "allowedGroups: [a], defaultDuration: 3h, maxDuration: 2h", target), "defaultDuration, which is 1h if you leave it out, must not exceed maxDuration"},
 		"the default default over the maximum": {
-			template("PodAccessTemplate", "allowedGroups: [a], maxDuration: 30m", target), "defaultDuration must not exceed maxDuration",
+			template("PodAccessTemplate", "allowedGroups: [a], maxDuration: 30m", target), "defaultDuration, which is 1h if you leave it out, must not exceed maxDuration",
 		},
 		"a duration without a unit":     {template("ExecAccessTemplate", "allowedGroups: [a], maxDuration: \"3\"", target), "maxDuration"},
 		"a template that allows nobody": {template("ExecAccessTemplate", "maxDuration: 2h", target), "allowedGroups or allowedUsers must name somebody"},

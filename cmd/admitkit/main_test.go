@@ -87,6 +87,11 @@ func TestErrorsNameFlags(t *testing.T) {
 		"--access --access-namespaces=a --access-notify-url=http://c":               `Notifications: --access-notify-url "http://c" must be https`,
 		"--access --access-namespaces=a --access-warn-before=-1s":                   "access options: --access-retention 24h0m0s, --access-workers 16 and --access-warn-before -1s must not be negative",
 		"--access --access-namespaces=Apps":                                         `access options: --access-namespaces: "Apps"`,
+		"--access --access-namespaces=a --access-role=x":                            `access options: --access-role: "x": write NAMESPACE/NAME`,
+		"--access --access-namespaces=a --access-cluster-role=*":                    `access options: --access-cluster-role: "*"`,
+		"--bindable-role=x":            `binding options: --bindable-role: "x": write NAMESPACE/NAME`,
+		"--bindable-cluster-wide=*":    `binding options: --bindable-cluster-wide: "*"`,
+		"--bindable-cluster-role=view": "binding options: --binding-namespaces: required with --bindable-cluster-role",
 	} {
 		cmd := newOperator().cmd
 		cmd.SetOut(io.Discard)

@@ -53,10 +53,20 @@ func words(flags *pflag.FlagSet, prefix, text string) string {
 		if kebab == "url" && flags.Lookup(prefix+"-url") == nil {
 			kebab = "endpoint"
 		}
-		if flags.Lookup(prefix+"-"+kebab) == nil {
-			return name
+		candidates := []string{prefix + "-" + kebab}
+		if strings.Contains(kebab, "-") { // one word may be any word
+			candidates = append(candidates, kebab)
 		}
-		return "--" + prefix + "-" + kebab
+		for _, flag := range candidates {
+			if flags.Lookup(flag) != nil {
+				return "--" + flag
+			}
+			// A flag that is repeated is named after one of many.
+			if one, many := strings.CutSuffix(flag, "s"); many && flags.Lookup(one) != nil {
+				return "--" + one
+			}
+		}
+		return name
 	})
 }
 

@@ -76,7 +76,7 @@ ended: make another request.`,
 // resourceVersion cannot check this, because the status changes at any time.
 func extend(ctx context.Context, cl client.Client, req request, by time.Duration) error {
 	before := req.GetRequestSpec().Duration
-	now, err := time.ParseDuration(before)
+	now, err := lasts(req)
 	if err != nil {
 		return fmt.Errorf("spec.duration of %s: %w", named(req), err)
 	}
@@ -101,6 +101,17 @@ func extend(ctx context.Context, cl client.Client, req request, by time.Duration
 		return exitf(codeError, "%s has been changed in the meantime: its duration was %s, and is %s now; nothing was changed", named(req), before, after)
 	}
 	return err
+}
+
+// lasts returns for how long there is access, counted from its begin: a check may have
+// allowed less than spec.duration.
+func lasts(req request) (time.Duration, error) {
+	begin, waits := v1alpha1.BeginOf(req)
+	if waits {
+		return time.ParseDuration(req.GetRequestSpec().Duration)
+	}
+	term, err := v1alpha1.TermOf(req)
+	return term.Sub(begin), err
 }
 
 // negativeLast puts durations below zero behind "--" if the command is extend, because

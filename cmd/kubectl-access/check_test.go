@@ -34,3 +34,25 @@ func TestARequestSaysForWhichCheckItWaits(t *testing.T) {
 		t.Errorf("the story is %q", told)
 	}
 }
+
+func TestAChangeOfTheDurationCountsFromWhatACheckAllowed(t *testing.T) {
+	for allowed, want := range map[int64]time.Duration{0: time.Hour, 1800: 30 * time.Minute, 7200: time.Hour} {
+		req := &v1alpha1.RoleAccessRequest{}
+		req.Spec.Duration = "1h"
+		req.Status.Check = &v1alpha1.CheckResult{Decision: v1alpha1.CheckAllow, MaxDurationSeconds: allowed}
+		if got, err := lasts(req); got != want || err != nil {
+			t.Errorf("allowed for %ds: access lasts %s, %v; want %s", allowed, got, err, want)
+		}
+	}
+}
+
+func TestNothingIsLeftOfARoleThatIsGone(t *testing.T) {
+	req := &v1alpha1.RoleAccessRequest{}
+	req.Status.ExpiresAt = &metav1.Time{Time: time.Now().Add(time.Hour)}
+	for reason, ended := range map[string]bool{v1alpha1.ReasonRoleLost: true, v1alpha1.ReasonPodGone: true, v1alpha1.ReasonRoleNotAllowed: false} {
+		req.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAccessResourcesCreated, Status: metav1.ConditionFalse, Reason: reason}}
+		if got := left(req); (got == "ended") != ended {
+			t.Errorf("%s: %q is left", reason, got)
+		}
+	}
+}

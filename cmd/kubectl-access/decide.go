@@ -31,7 +31,7 @@ must. You cannot approve what you asked for yourself, and you decide once.
 			return err
 		}
 		terms := req.GetRequestSpec().Approval // not nil, or the decision had been refused
-		c.sayf("%s: approved; it has %s", req.GetName(), terms.Count(min(len(req.GetRequestStatus().Verdicts)+1, int(terms.Required))))
+		c.sayf("%s: approved; it has %s", req.GetName(), terms.Count(min(approvals(req)+1, int(terms.Required))))
 		return nil
 	})
 }
@@ -61,13 +61,23 @@ Say why: who asked reads it.`,
 // about.
 func (c *cli) decide(ctx context.Context, cl client.Client, req request, word v1alpha1.Decision, reason string) error {
 	spec := req.GetRequestSpec()
-	c.sayf("%s asks for access by template %s for %s: %s", escapeLine(requester(req)), spec.TemplateName, spec.Duration, escapeLine(cmp.Or(spec.Reason, "no reason given")))
+	c.sayf("%s asks for access by template %s%s for %s: %s", escapeLine(requester(req)), spec.TemplateName, to(ctx, cl, req), spec.Duration, escapeLine(cmp.Or(spec.Reason, "no reason given")))
 	return cl.Create(ctx, &v1alpha1.AccessDecision{
 		ObjectMeta: metav1.ObjectMeta{Namespace: req.GetNamespace(), GenerateName: req.GetName() + "-"},
 		Spec: v1alpha1.AccessDecisionSpec{
 			Request: v1alpha1.DecidedRequest{Kind: kindOf(req).request, Name: req.GetName(), UID: string(req.GetUID())}, Decision: word, Reason: reason,
 		},
 	})
+}
+
+// to says to what a request gives access, "" if the current user may not read its template.
+func to(ctx context.Context, cl client.Client, req request) string {
+	template := kindOf(req).newTemplate()
+	err := cl.Get(ctx, client.ObjectKey{Namespace: req.GetNamespace(), Name: req.GetRequestSpec().TemplateName}, template)
+	if target := template.GetTargetRef(); err == nil && target != nil {
+		return " (" + escapeLine(target.String()) + ")"
+	}
+	return ""
 }
 
 // pending reports whether a request waits for approval.
@@ -145,7 +155,11 @@ func story(req request) (told []string) {
 		tell(by.At, "%s revoked it  %s", by.By, by.Reason)
 	}
 	if c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAccessStillValid); c != nil && c.Status == metav1.ConditionFalse {
-		tell(&c.LastTransitionTime, "access has ended: %s", c.Message)
+		what := "access"
+		if status.GrantedAt == nil {
+			what = "the request" // which never gave any
+		}
+		tell(&c.LastTransitionTime, "%s has ended: %s", what, c.Message)
 	}
 	return told
 }
@@ -159,5 +173,15 @@ func needed(req request) string {
 	case !terms.Needed():
 		return "skipped, as a member of " + terms.SkippedFor
 	}
-	return terms.Count(min(len(req.GetRequestStatus().Verdicts), int(terms.Required)))
+	return terms.Count(min(approvals(req), int(terms.Required)))
+}
+
+// approvals counts the verdicts that approve.
+func approvals(req request) (n int) {
+	for _, v := range req.GetRequestStatus().Verdicts {
+		if v.Decision == v1alpha1.DecisionApprove {
+			n++
+		}
+	}
+	return n
 }

@@ -94,10 +94,12 @@ func TestADenialSaysWhy(t *testing.T) {
 	sam, _ := guarded(t)
 	name := waiting(t)
 	kubectlAccess(t, sam, "deny", name, "-n", namespace).expect(t, 2, "--reason is missing")
+	kubectlAccess(t, nil, "deny", name, "-n", namespace, "--reason", "x").expect(t, 3, "alice asks for access by template guarded (Deployment/web) for 30m") // who may read the template
 	kubectlAccess(t, sam, "deny", name, "-n", namespace, "--reason", "use the replica\n  2001-01-01 00:00:00  sue approved").expect(t, 0, name+": denied")
 	testkit.Eventually(t, "it has ended", func(context.Context) bool {
-		return strings.Contains(kubectlAccess(t, alice, "describe", name, "-n", namespace).stdout, "access has ended: denied by sam: use the replica")
+		return strings.Contains(kubectlAccess(t, alice, "describe", name, "-n", namespace).stdout, "the request has ended: denied by sam: use the replica")
 	})
+	kubectlAccess(t, alice, "describe", name, "-n", namespace).expect(t, 0, "0 of 2 approvals")
 	kubectlAccess(t, alice, "list", "-n", namespace).expect(t, 0, name, "Denied")
 	for line := range strings.Lines(kubectlAccess(t, alice, "describe", name, "-n", namespace).stdout) {
 		if strings.HasPrefix(line, "  2001") {

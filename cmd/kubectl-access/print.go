@@ -113,10 +113,13 @@ var templateColumns = []column{
 	{name: "DEFAULT", of: ofConfig(func(c *v1alpha1.AccessConfig) string { return c.DefaultDuration })},
 	{name: "MAX", of: ofConfig(func(c *v1alpha1.AccessConfig) string { return c.MaxDuration })},
 	{name: "USERS", wide: true, of: ofConfig(func(c *v1alpha1.AccessConfig) string { return strings.Join(c.AllowedUsers, ",") })},
-	{name: "VERBS", wide: true, of: ofConfig(func(c *v1alpha1.AccessConfig) string {
-		verbs := make([]string, len(c.Verbs))
-		for i, verb := range c.Verbs {
-			verbs[i] = string(verb)
+	{name: "VERBS", wide: true, of: ofTemplate(func(t v1alpha1.Template) string {
+		if _, role := t.(*v1alpha1.RoleAccessTemplate); role {
+			return "" // those of the role; the ones in accessConfig are about Pods
+		}
+		var verbs []string
+		for _, verb := range t.GetAccessConfig().Verbs {
+			verbs = append(verbs, string(verb))
 		}
 		return strings.Join(verbs, ",")
 	})},

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -271,8 +272,14 @@ func left(req request) string {
 	if end == nil {
 		return ""
 	}
-	if remaining := time.Until(end.Time); remaining > 0 {
+	if remaining := time.Until(end.Time); remaining > 0 && !lost(req) {
 		return duration.HumanDuration(remaining)
 	}
 	return "ended"
+}
+
+// lost reports whether what the request gave is gone for good, before its end.
+func lost(req request) bool {
+	c := meta.FindStatusCondition(req.GetRequestStatus().Conditions, v1alpha1.ConditionAccessResourcesCreated)
+	return c != nil && c.Status == metav1.ConditionFalse && (c.Reason == v1alpha1.ReasonRoleLost || c.Reason == v1alpha1.ReasonPodGone)
 }

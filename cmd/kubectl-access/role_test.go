@@ -51,6 +51,9 @@ func TestOneGetsARoleAndReadsWhatItIs(t *testing.T) {
 	}
 	kubectlAccess(t, alice, "list", "-n", namespace).expect(t, 0, "rollback", "role", "Role/deployer")
 	kubectlAccess(t, alice, "templates", "-n", namespace).expect(t, 0, "deploy", "Role/deployer")
+	if row := regexp.MustCompile(`(?m)^deploy .*`).FindString(kubectlAccess(t, alice, "templates", "-n", namespace, "-o", "wide").stdout); row == "" || strings.Contains(row, "exec") {
+		t.Errorf("the verbs of a role are said to be those of a Pod: %q", row)
+	}
 	kubectlAccess(t, alice, "describe", "role/rollback", "-n", namespace).expect(t, 0, "Role/deployer", "access was granted", "alice asked  roll back")
 	kubectlAccess(t, alice, "extend", "rollback", "5m", "-n", namespace).expect(t, 0, "rollback: access until")
 	kubectlAccess(t, alice, "revoke", "role/rollback", "-n", namespace).expect(t, 0, "rollback: revoked")

@@ -23,7 +23,7 @@ import (
 // defaultApprovalTimeout is the CRD's default.
 const defaultApprovalTimeout = "1h"
 
-// termsOf returns what the approval of a request depends on, nil if nobody need approve.
+// termsOf returns what the approval of a request depends on, nil if nobody needs to approve.
 func termsOf(t v1alpha1.Template, spec *v1alpha1.RequestSpec) *v1alpha1.ApprovalTerms {
 	approval := t.GetAccessConfig().Approval
 	if approval == nil || approval.Required == 0 {

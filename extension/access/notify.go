@@ -111,6 +111,8 @@ func (k kind) steps(req v1alpha1.Request, before *v1alpha1.RequestStatus, s *sta
 	switch {
 	case over && created:
 		tell(storyEnded, "", "", "access of %s has ended: %s", spec.Grantee(), valid.Message)
+	case created && s.lost():
+		tell(storyEnded, "", "", "access of %s has ended: %s", spec.Grantee(), s.wanted[v1alpha1.ConditionAccessResourcesCreated].Message)
 	case !over && !created && meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionAccessResourcesCreated):
 		tell(storyGranted, "", "", "%s", s.mayAccess(spec))
 	}

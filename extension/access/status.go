@@ -166,6 +166,12 @@ func wasGranted(req v1alpha1.Request) bool {
 	return meta.IsStatusConditionTrue(req.GetRequestStatus().Conditions, v1alpha1.ConditionAccessResourcesCreated)
 }
 
+// lost reports whether what was granted is gone for good, before its end.
+func (s *state) lost() bool {
+	c := s.wanted[v1alpha1.ConditionAccessResourcesCreated]
+	return c.Status == metav1.ConditionFalse && (c.Reason == v1alpha1.ReasonRoleLost || c.Reason == v1alpha1.ReasonPodGone)
+}
+
 // settle puts the conditions into the status.
 func (s *state) settle() {
 	for _, condition := range slices.Sorted(maps.Keys(s.wanted)) {

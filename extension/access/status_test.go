@@ -42,3 +42,37 @@ func TestAStatusThatSaysTheSameStaysTheSame(t *testing.T) {
 		})
 	}
 }
+
+func TestAGrantWhoseRoleOrPodIsGoneHasEnded(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		granted bool
+		refusal *refusal
+		ends    bool
+	}{
+		"the role was deleted":                  {true, lostRole(choice{role: "Role", name: "deployer"}, "is gone"), true},
+		"the Pod was deleted":                   {true, lostPod("pod", podGone), true},
+		"the author may get the right back":     {true, refuse(v1alpha1.ReasonRoleNotAllowed, "no bind"), false},
+		"what was never granted ends in no way": {false, lostRole(choice{role: "Role", name: "deployer"}, "is gone"), false},
+	} {
+		f := about(roleAccess)
+		before := newState(f.request, f.end)
+		if c.granted {
+			before.granted("run")
+		} else {
+			before.refused(refuse(v1alpha1.ReasonRoleNotAllowed, "no bind"))
+		}
+		before.settle()
+		*f.request.GetRequestStatus() = before.RequestStatus
+		now := newState(f.request, f.end)
+		now.refused(c.refusal)
+		records := f.story(decision{status: now})
+		now.settle()
+		steps := f.kind.steps(f.request, f.request.GetRequestStatus(), now)
+		if told := len(records) == 1 && records[0].Action == storyEnded && records[0].Reason == c.refusal.message; told != c.ends {
+			t.Errorf("%s: recorded are %+v", sentence, records)
+		}
+		if told := len(steps) == 1 && steps[0].Step == storyEnded; told != c.ends {
+			t.Errorf("%s: notified is %+v", sentence, steps)
+		}
+	}
+}

@@ -129,6 +129,8 @@ func (f *facts) story(d decision) (records []extension.Record) {
 		if f.role == nil && wasGranted(f.request) && !ended(f.request) {
 			records = append(records, f.kind.about(f.request, storyEnded, "%s", valid.Message))
 		}
+	case wasGranted(f.request) && d.status.lost():
+		records = append(records, f.kind.about(f.request, storyEnded, "%s", d.status.wanted[v1alpha1.ConditionAccessResourcesCreated].Message))
 	case f.request.GetRequestStatus().Ready && used != nil:
 		records = append(records, f.kind.about(f.request, storyUsed, "%s used the request up with %s", used.Username, used.Verb))
 	default:

@@ -48,6 +48,9 @@ func (a *author[T]) Mutate(_ context.Context, obj T, req *extension.Request) err
 		return keep[T](spec, now, req)
 	}
 	if spec.ValidFrom == nil {
+		if !spec.ValidUntil.After(now.Time) { // the CRD would say that it is before validFrom, which nobody wrote
+			return extension.Deny(over(spec.ValidUntil.Time, now.Time))
+		}
 		spec.ValidFrom = &now
 	}
 	if spec.Author == nil || spec.Author.Username == "" || spec.Author.Username == req.User().Username {
@@ -169,13 +172,18 @@ func (r *rules[T]) refuseTime(spec *v1alpha1.TransientBindingSpec, made, now tim
 	from, until := later(spec.ValidFrom.Time, made), spec.ValidUntil.Time
 	switch {
 	case !until.After(now):
-		return fmt.Sprintf("spec.validUntil: %s is over; it is %s", stamp(until), stamp(now))
+		return over(until, now)
 	case from.Sub(now) > maxAhead:
-		return fmt.Sprintf("spec.validFrom: %s is more than %s ahead", stamp(from), maxAhead)
+		return fmt.Sprintf("spec.validFrom: %s is more than %d days ahead", stamp(from), maxAhead/(24*time.Hour))
 	case until.Sub(from).Truncate(time.Second) > r.options.MaxDuration:
 		return fmt.Sprintf("spec.validUntil: from %s to %s is longer than %s, the most that the operator allows (--binding-max-duration)", stamp(from), stamp(until), r.options.MaxDuration)
 	}
 	return ""
+}
+
+// over says that the end of a new binding has passed.
+func over(until, now time.Time) string {
+	return fmt.Sprintf("spec.validUntil: %s is over; it is %s", stamp(until), stamp(now))
 }
 
 // report lets only the manager write the status.

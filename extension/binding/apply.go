@@ -109,8 +109,10 @@ func (r *bindings) create(ctx context.Context, f *facts, d *decision) (client.Ob
 		return nil, fmt.Errorf("creating %s %s: %w", r.kind.name, f.key, err)
 	}
 	if f.object.GetBindingStatus().BeganAt != nil {
-		repairedTotal.WithLabelValues(r.kind.name).Inc()
-		r.event(f.object, corev1.EventTypeWarning, "BindingRepaired", "Repair", "somebody changed or deleted it")
+		if f.isJudged() { // else the spec has changed, and nobody touched the binding
+			repairedTotal.WithLabelValues(r.kind.name).Inc()
+			r.event(f.object, corev1.EventTypeWarning, "BindingRepaired", "Repair", "somebody changed or deleted it")
+		}
 		return binding, nil
 	}
 	startedTotal.WithLabelValues(r.kind.name).Inc()
@@ -168,7 +170,7 @@ func (r *bindings) report(object v1alpha1.TransientBinding, was *v1alpha1.Transi
 	before := meta.FindStatusCondition(was.Conditions, v1alpha1.ConditionEffective)
 	if before != nil && before.Reason == d.reason {
 		if d.reason == v1alpha1.BindingActive && before.ObservedGeneration != object.GetGeneration() {
-			r.event(object, corev1.EventTypeNormal, "BindingChanged", "Bind", "%s for %d subjects; author %s", d.message, len(object.GetBindingSpec().Subjects), object.GetBindingSpec().Author.Username)
+			r.event(object, corev1.EventTypeNormal, "BindingChanged", "Bind", "%s; subjects: %d; author %s", d.message, len(object.GetBindingSpec().Subjects), object.GetBindingSpec().Author.Username)
 		}
 		return
 	}

@@ -154,11 +154,17 @@ func (b *bindable) refuses(ref rbacv1.RoleRef, namespace string) string {
 	case b.has(ref, namespace):
 		return ""
 	case namespace == "" && len(b.clusterWide) == 0:
-		return "the operator lets no ClusterRole be bound in the whole cluster: TransientClusterRoleBindings are off; the flag --bindable-cluster-wide names those that may be"
+		return "the operator lets no ClusterRole be bound in the whole cluster: TransientClusterRoleBindings are off" + ask("--bindable-cluster-wide="+ref.Name, "binding.clusterWide")
 	case namespace == "":
-		return fmt.Sprintf("the operator does not let ClusterRole %s be bound in the whole cluster: it is not named by --bindable-cluster-wide", ref.Name)
+		return fmt.Sprintf("the operator does not let ClusterRole %s be bound in the whole cluster", ref.Name) + ask("--bindable-cluster-wide="+ref.Name, "binding.clusterWide")
 	case ref.Kind == "Role":
-		return fmt.Sprintf("the operator does not let %s be bound: it is not named by --bindable-role", cluster.Role(ref, namespace))
+		return fmt.Sprintf("the operator does not let %s be bound", cluster.Role(ref, namespace)) + ask("--bindable-role="+namespace+"/"+ref.Name, "binding.roles")
 	}
-	return fmt.Sprintf("the operator does not let ClusterRole %s be bound in namespace %s: --bindable-cluster-role and --binding-namespaces do not name both", ref.Name, namespace)
+	return fmt.Sprintf("the operator does not let ClusterRole %s be bound in namespace %s", ref.Name, namespace) +
+		ask("--bindable-cluster-role="+ref.Name+" and --binding-namespaces="+namespace, "binding.clusterRoles and binding.namespaces")
+}
+
+// ask says what the operator has to name.
+func ask(flags, values string) string {
+	return fmt.Sprintf("; it may with %s (%s of the chart)", flags, values)
 }
