@@ -280,7 +280,10 @@ func (w *Webhook) drop(key string) {
 // Bounds of Retry-After.
 const (
 	defaultRetryAfter = time.Second
-	maxRetryAfter     = time.Hour
+	// minRetryAfter keeps a hook that says 0, or whose clock is behind, from being called in a
+	// loop without a pause.
+	minRetryAfter = 100 * time.Millisecond
+	maxRetryAfter = time.Hour
 )
 
 // retryAfter reads the header, which has seconds or a date.
@@ -293,5 +296,5 @@ func retryAfter(header string, now time.Time) time.Duration {
 	} else if at, err := time.Parse(time.RFC1123, header); err == nil {
 		after = at.Sub(now)
 	}
-	return min(max(after, 0), maxRetryAfter)
+	return min(max(after, minRetryAfter), maxRetryAfter)
 }

@@ -64,8 +64,10 @@ func TestAHookThatIsBusySaysWhenToCallAgain(t *testing.T) {
 	defer server.Close()
 	w := protocol.NewWebhook(protocol.Endpoint{URL: server.URL, Timeout: time.Minute})
 	for text, want := range map[string][2]time.Duration{
-		"7": {7 * time.Second, 7 * time.Second}, "": {time.Second, time.Second}, "-1": {0, 0}, "99999999": {time.Hour, time.Hour},
-		time.Now().Add(time.Minute).UTC().Format(http.TimeFormat): {50 * time.Second, time.Minute},
+		"7": {7 * time.Second, 7 * time.Second}, "": {time.Second, time.Second}, "99999999": {time.Hour, time.Hour},
+		"0": {100 * time.Millisecond, 100 * time.Millisecond}, "-1": {100 * time.Millisecond, 100 * time.Millisecond},
+		time.Now().Add(-time.Minute).UTC().Format(http.TimeFormat): {100 * time.Millisecond, 100 * time.Millisecond},
+		time.Now().Add(time.Minute).UTC().Format(http.TimeFormat):  {50 * time.Second, time.Minute},
 	} {
 		header = text
 		_, err := call(t, w)
