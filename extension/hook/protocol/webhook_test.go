@@ -55,6 +55,27 @@ func TestAKeptResponseIsUsedAgainWhenTheHookSaysThatItIsTheSame(t *testing.T) {
 	}
 }
 
+func TestLongETagsAreKeptOnlyAsFarAsThereIsRoom(t *testing.T) {
+	again := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("If-None-Match") != "" {
+			again++
+		}
+		w.Header().Set("ETag", `"`+strings.Repeat("x", 60<<10)+`"`)
+		_, _ = w.Write([]byte(`{}`))
+	}))
+	defer server.Close()
+	w := protocol.NewWebhook(protocol.Endpoint{URL: server.URL, Timeout: time.Minute, Etag: true, EtagTimeout: time.Hour})
+	for i := range 2 * 1500 {
+		if _, err := w.Call(t.Context(), protocol.Request{Key: fmt.Sprint(i % 1500), Body: []byte(`{}`)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if most := (64 << 20) / (60 << 10); again == 0 || again > most {
+		t.Errorf("%d of 1500 ETags of 60 KiB were kept, and there is room for %d", again, most)
+	}
+}
+
 func TestAHookThatIsBusySaysWhenToCallAgain(t *testing.T) {
 	header := ""
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
