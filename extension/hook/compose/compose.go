@@ -80,8 +80,8 @@ func Selector(parent *Object, generate bool) (labels.Selector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("spec.selector: %w", err)
 	}
-	if selector.Empty() {
-		return nil, fmt.Errorf("spec.selector: is empty, and would select everything")
+	if selector.Matches(labels.Set{}) {
+		return nil, fmt.Errorf("spec.selector: selects objects without any label, and so what others have made: use matchLabels, or the operators In and Exists")
 	}
 	return selector, nil
 }
@@ -207,6 +207,7 @@ func strip(child *Object) {
 		delete(meta, field)
 	}
 	delete(child.Object, "status")
+	dropNulls(child.Object) // first: a null annotation is read as an empty one
 	annotations := child.GetAnnotations()
 	delete(annotations, AnnotationLastApplied)
 	if len(annotations) == 0 {
@@ -214,7 +215,6 @@ func strip(child *Object) {
 	} else {
 		child.SetAnnotations(annotations)
 	}
-	dropNulls(child.Object)
 }
 
 func dropNulls(of any) {

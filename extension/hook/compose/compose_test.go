@@ -67,6 +67,29 @@ func TestOnlyWhatNobodyElseOwnsIsClaimed(t *testing.T) {
 	}
 }
 
+func TestASelectorThatSelectsWhatHasNoLabelIsRefused(t *testing.T) {
+	expression := func(operator string, values ...any) map[string]any {
+		return map[string]any{"matchExpressions": []any{map[string]any{"key": "app", "operator": operator, "values": values}}}
+	}
+	for name, each := range map[string]struct {
+		selector map[string]any
+		refused  bool
+	}{
+		"empty":        {map[string]any{}, true},
+		"DoesNotExist": {expression("DoesNotExist"), true},
+		"NotIn":        {expression("NotIn", "a"), true},
+		"In":           {expression("In", "a"), false},
+		"Exists":       {expression("Exists"), false},
+		"matchLabels":  {map[string]any{"matchLabels": map[string]any{"app": "a"}}, false},
+	} {
+		p := parent("a")
+		p.Object["spec"] = map[string]any{"selector": each.selector}
+		if _, err := compose.Selector(p, false); (err != nil) != each.refused {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestGroupsHaveTheKeysOfTheirVersion(t *testing.T) {
 	kinds := []compose.Kind{pod, role}
 	for _, each := range []struct {
@@ -121,6 +144,14 @@ func TestWhatAHookReturnsIsCompleteOrAnError(t *testing.T) {
 	p := prepared[0]
 	if p.GetUID() != "" || p.GetResourceVersion() != "" || len(p.GetAnnotations()) > 0 || p.Object["status"] != nil || len(p.Object["spec"].(map[string]any)) != 1 {
 		t.Errorf("what only the API server sets is still there: %v", p)
+	}
+	full.Object["metadata"].(map[string]any)["annotations"] = map[string]any{"null": nil, "kept": "yes"}
+	full.Object["metadata"].(map[string]any)["labels"] = map[string]any{"null": nil, "kept": "yes"}
+	if prepared, err = compose.Prepare(parent("a"), rules, []*compose.Object{full}); err != nil {
+		t.Fatal(err)
+	}
+	if p := prepared[0]; p.GetAnnotations()["kept"] != "yes" || p.GetLabels()["kept"] != "yes" || len(p.GetAnnotations()) != 1 {
+		t.Errorf("a null label or annotation is still there, or others are not: %v", p)
 	}
 	if full.GetUID() != "1" {
 		t.Error("the response was changed")

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -148,9 +150,30 @@ func (c *common) answer(field string, objects *[]*unstructuredObject, version Ve
 		case child.GetName() == "":
 			return nil, fmt.Errorf("%s[%d], a %s, has no metadata.name", field, i, child.GetKind())
 		}
+		if err := checkStrings(child); err != nil {
+			return nil, fmt.Errorf("%s[%d], the %s %s: %w", field, i, child.GetKind(), child.GetName(), err)
+		}
 		answer.Children = append(answer.Children, child)
 	}
 	return answer, nil
+}
+
+// checkStrings refuses labels and annotations that are no strings: whoever reads them as such
+// reads none at all, and an object without them would be written.
+func checkStrings(child *unstructured.Unstructured) error {
+	metadata, _ := child.Object["metadata"].(map[string]any)
+	for _, field := range []string{"labels", "annotations"} {
+		all, ok := metadata[field].(map[string]any)
+		if metadata[field] != nil && !ok {
+			return fmt.Errorf("metadata.%s is no object", field)
+		}
+		for _, key := range slices.Sorted(maps.Keys(all)) {
+			if _, ok := all[key].(string); !ok && all[key] != nil {
+				return fmt.Errorf("metadata.%s: the value of %s must be a string: put it in quotes", field, key)
+			}
+		}
+	}
+	return nil
 }
 
 // RelatedRule says which objects hooks want to see: by names, or by selectors.
@@ -196,8 +219,11 @@ func decode(response []byte, into any, strict bool) error {
 	if len(response) > MaxResponseBytes {
 		return errTooLong
 	}
-	if isDeep(response) {
+	switch depth, values := measure(response); {
+	case depth > MaxDepth:
 		return fmt.Errorf("the response is nested deeper than %d levels", MaxDepth)
+	case values > maxValues:
+		return fmt.Errorf("the response has more than %d values", maxValues)
 	}
 	if !bytes.HasPrefix(bytes.TrimSpace(response), []byte("{")) {
 		return fmt.Errorf("the response is no JSON object: %.60q", response)
@@ -220,7 +246,7 @@ var errTooLong = fmt.Errorf("the response is longer than %d bytes", MaxResponseB
 // Marshal returns the body of a request.
 func Marshal(request any) ([]byte, error) {
 	body, err := json.Marshal(request)
-	if err == nil && isDeep(body) {
+	if depth, _ := measure(body); depth > MaxDepth {
 		err = fmt.Errorf("the parent, a child or a related object is nested deeper than %d levels", MaxDepth)
 	}
 	if err != nil {
@@ -234,8 +260,12 @@ func Marshal(request any) ([]byte, error) {
 // it no other object of the kind: no parent may become such a child, status or revision.
 const MaxDepth = 500
 
-// isDeep says whether JSON is nested deeper than MaxDepth.
-func isDeep(text []byte) bool {
+// maxValues is how many values a response has: 10 MiB of empty objects would be hundreds in
+// memory. It is 50 for each of MaxChildren.
+const maxValues = 500_000
+
+// measure returns how deep JSON is nested, and about how many values it has.
+func measure(text []byte) (deepest, values int) {
 	depth, quoted := 0, false
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
@@ -245,12 +275,14 @@ func isDeep(text []byte) bool {
 			quoted = !quoted
 		case quoted:
 		case c == '{' || c == '[':
-			if depth++; depth > MaxDepth {
-				return true
-			}
+			depth++
+			deepest = max(deepest, depth)
+			values++
 		case c == '}' || c == ']':
 			depth--
+		case c == ',':
+			values++
 		}
 	}
-	return false
+	return deepest, values
 }

@@ -55,6 +55,27 @@ func TestAKeptResponseIsUsedAgainWhenTheHookSaysThatItIsTheSame(t *testing.T) {
 	}
 }
 
+func TestLongETagsAreKeptOnlyAsFarAsThereIsRoom(t *testing.T) {
+	again := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("If-None-Match") != "" {
+			again++
+		}
+		w.Header().Set("ETag", `"`+strings.Repeat("x", 60<<10)+`"`)
+		_, _ = w.Write([]byte(`{}`))
+	}))
+	defer server.Close()
+	w := protocol.NewWebhook(protocol.Endpoint{URL: server.URL, Timeout: time.Minute, Etag: true, EtagTimeout: time.Hour})
+	for i := range 2 * 1500 {
+		if _, err := w.Call(t.Context(), protocol.Request{Key: fmt.Sprint(i % 1500), Body: []byte(`{}`)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if most := (64 << 20) / (60 << 10); again == 0 || again > most {
+		t.Errorf("%d of 1500 ETags of 60 KiB were kept, and there is room for %d", again, most)
+	}
+}
+
 func TestAHookThatIsBusySaysWhenToCallAgain(t *testing.T) {
 	header := ""
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -64,8 +85,10 @@ func TestAHookThatIsBusySaysWhenToCallAgain(t *testing.T) {
 	defer server.Close()
 	w := protocol.NewWebhook(protocol.Endpoint{URL: server.URL, Timeout: time.Minute})
 	for text, want := range map[string][2]time.Duration{
-		"7": {7 * time.Second, 7 * time.Second}, "": {time.Second, time.Second}, "-1": {0, 0}, "99999999": {time.Hour, time.Hour},
-		time.Now().Add(time.Minute).UTC().Format(http.TimeFormat): {50 * time.Second, time.Minute},
+		"7": {7 * time.Second, 7 * time.Second}, "": {time.Second, time.Second}, "99999999": {time.Hour, time.Hour},
+		"0": {100 * time.Millisecond, 100 * time.Millisecond}, "-1": {100 * time.Millisecond, 100 * time.Millisecond},
+		time.Now().Add(-time.Minute).UTC().Format(http.TimeFormat): {100 * time.Millisecond, 100 * time.Millisecond},
+		time.Now().Add(time.Minute).UTC().Format(http.TimeFormat):  {50 * time.Second, time.Minute},
 	} {
 		header = text
 		_, err := call(t, w)
@@ -197,8 +220,14 @@ func TestResponsesAreReadAsTheirVersionSays(t *testing.T) {
 		"a child without a name":       {`{"children":[{"apiVersion":"v1","kind":"A"}]}`, protocol.V1, false, "metadata.name"},
 		"a null child":                 {`{"children":[null]}`, protocol.V1, false, "null"},
 		"going back in time":           {`{"resyncAfterSeconds":-1}`, protocol.V1, false, "resyncAfterSeconds"},
+		"a label that is a number":     {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a","labels":{"app":"b","tier":1}}}]}`, protocol.V1, false, "metadata.labels: the value of tier must be a string"},
+		"an annotation that is a list": {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a","annotations":{"b":["c"]}}}]}`, protocol.V1, false, "metadata.annotations: the value of b must be a string"},
+		"annotations that are a list":  {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a","annotations":["c"]}}]}`, protocol.V1, false, "metadata.annotations is no object"},
+		"an annotation that is null":   {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a","annotations":{"b":null}}}]}`, protocol.V1, false, ""},
 		"no JSON":                      {`<html>`, protocol.V1, false, "JSON"},
 		"a list":                       {`[]`, protocol.V1, false, "JSON object"},
+		"too many values":              {`{"status":{"a":[` + strings.Repeat("{},", 500_000) + `{}]}}`, protocol.V1, false, "more than 500000 values"},
+		"many commas in a text":        {`{"status":{"a":"` + strings.Repeat(",", 600_000) + `"}}`, protocol.V1, false, ""},
 	} {
 		_, err := protocol.ReadSync([]byte(each.response), each.version, each.strict)
 		if (err == nil) != (each.want == "") || err != nil && !strings.Contains(err.Error(), each.want) {
