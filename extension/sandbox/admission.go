@@ -7,6 +7,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
@@ -169,20 +170,20 @@ func (r *runRules) Validate(ctx context.Context, run *v1alpha1.HarnessRun, req *
 }
 
 // validateUpdate lets a run be cancelled, and nothing else of it change. A run that is being deleted
-// changes no more, but loses its finalizers: ours only by the manager, since the policy of its
-// Pods goes with the run.
+// changes no more, but loses its finalizers: ours when its Pods are gone, since their policy goes
+// with the run.
 func (r *runRules) validateUpdate(ctx context.Context, run *v1alpha1.HarnessRun, req *extension.Request) error {
 	old, err := extension.Old[*v1alpha1.HarnessRun](req)
 	if err != nil {
 		return err
 	}
-	if hasFinalizer(old) && !hasFinalizer(run) {
-		me, err := r.reconciler(ctx)
+	if hasFinalizer(old) && !hasFinalizer(run) && r.runsIn(req.Namespace) {
+		pod, err := onePod(ctx, r.asker, client.InNamespace(req.Namespace), client.MatchingLabels{v1alpha1.LabelEgress: string(old.UID)})
 		if err != nil {
 			return err
 		}
-		if req.User().Username != me {
-			return denied("HarnessRun", "metadata.finalizers: only admitkit removes %s, as %s, when the Pods of the run are gone", v1alpha1.FinalizerHarnessRun, me)
+		if pod != "" {
+			return denied("HarnessRun", "metadata.finalizers: %s stays until Pod %s is gone: the network policy of the Pod goes with the run", v1alpha1.FinalizerHarnessRun, pod)
 		}
 	}
 	if !run.DeletionTimestamp.IsZero() {

@@ -156,8 +156,8 @@ func (i *installed) runs(t *testing.T) {
 
 func (i *installed) changes(t *testing.T) {
 	r := run(i.here, "changes", "later")
-	r.Finalizers = []string{v1alpha1.FinalizerHarnessRun}
 	testkit.Create(t, i.alice, r)
+	await(t, r, "waits for its template", in(v1alpha1.HarnessPending))
 	patch := func(text string) error {
 		return i.alice.Patch(t.Context(), r.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(text)))
 	}
@@ -166,7 +166,6 @@ func (i *installed) changes(t *testing.T) {
 		`{"spec": {"retries": 3}}`:                              "spec cannot be changed, but for cancelled",
 		`{"spec": {"extraEnv": [{"name": "A", "value": "b"}]}}`: "spec cannot be changed, but for cancelled",
 		`{"spec": {"author": {"username": "bob"}}}`:             "author cannot be changed",
-		`{"metadata": {"finalizers": null}}`:                    "only admitkit removes admitkit.dev/harnessrun",
 		`{"spec": {"templateRef": {"name": "another"}}}`:        "templateRef cannot be changed",
 	} {
 		refused(t, patch(text), want)

@@ -42,6 +42,7 @@ const image = "example.com/agent:1"
 // installed is a sandbox that runs in one namespace.
 type installed struct {
 	*managertest.Installation
+	name string
 	// here is where runs run, elsewhere where none do.
 	here, elsewhere string
 	// alice may write runs and templates, and read the ConfigMap that is hers.
@@ -50,13 +51,13 @@ type installed struct {
 
 func install(t *testing.T, options sandbox.Options, more ...any) *installed {
 	t.Helper()
-	i := &installed{here: testkit.Namespace(t, admin), elsewhere: testkit.Namespace(t, admin)}
+	i := &installed{name: strings.ToLower(t.Name()), here: testkit.Namespace(t, admin), elsewhere: testkit.Namespace(t, admin)}
 	options.Namespaces = []string{i.here}
 	if options.Egress.Mode == egress.ModeNone {
 		options.Egress.Mode = egress.ModeOn
 	}
 	write := []string{"create", "get", "list", "update", "patch", "delete"}
-	i.Installation = managertest.Run(t, server, managertest.Options{Name: "sandbox", AllNamespaces: true}, func(mgr *manager.Manager) error {
+	i.Installation = managertest.Run(t, server, managertest.Options{Name: i.name, AllNamespaces: true}, func(mgr *manager.Manager) error {
 		var errs []error
 		for _, e := range more {
 			errs = append(errs, mgr.AddExtension(e))

@@ -128,16 +128,23 @@ func widens(policy *unstructured.Unstructured) string {
 // keep denies to change or delete the policy of a run, as long as it has Pods.
 func (g *policyGuard) keep(ctx context.Context, policy *unstructured.Unstructured, req *extension.Request, me string) error {
 	if req.Operation == admissionv1.Delete {
-		var pods metav1.PartialObjectMetadataList
-		pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-		err := g.asker.List(ctx, &pods, client.InNamespace(req.Namespace), client.Limit(1),
-			client.MatchingLabels{LabelRun: policy.GetLabels()[LabelRun], v1alpha1.LabelManagedBy: managedBy})
-		if err != nil || len(pods.Items) == 0 {
+		pod, err := onePod(ctx, g.asker, client.InNamespace(req.Namespace), client.MatchingLabels{LabelRun: policy.GetLabels()[LabelRun], v1alpha1.LabelManagedBy: managedBy})
+		if err != nil || pod == "" {
 			return err
 		}
-		return denied(policy.GetKind(), "%s %s/%s holds Pod %s, and goes when that is gone: delete its HarnessRun", policy.GetKind(), req.Namespace, policy.GetName(), pods.Items[0].Name)
+		return denied(policy.GetKind(), "%s %s/%s holds Pod %s, and goes when that is gone: delete its HarnessRun", policy.GetKind(), req.Namespace, policy.GetName(), pod)
 	}
 	return denied(policy.GetKind(), "%s %s/%s belongs to a HarnessRun: only admitkit changes it, as %s", policy.GetKind(), req.Namespace, policy.GetName(), me)
+}
+
+// onePod returns the name of a Pod that is selected, "" if there is none.
+func onePod(ctx context.Context, reader client.Reader, selection ...client.ListOption) (string, error) {
+	var pods metav1.PartialObjectMetadataList
+	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	if err := reader.List(ctx, &pods, append(selection, client.Limit(1))...); err != nil || len(pods.Items) == 0 {
+		return "", err
+	}
+	return pods.Items[0].Name, nil
 }
 
 // isOurs reports whether an object has our label. Who gives it to an object of their own gains nothing.

@@ -112,7 +112,7 @@ func (s *Sandbox) Parts(mgr extension.Manager) ([]any, error) {
 	if s.namespaces, err = namespacesOf(s.options.Namespaces, mgr); err != nil {
 		return nil, fmt.Errorf("sandbox options: Namespaces: %w", err)
 	}
-	return s.admissions(), nil
+	return append(s.admissions(), newRuns(s.shared)), nil
 }
 
 // namespacesOf returns the namespaces in which runs run, sorted.
