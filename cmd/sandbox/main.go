@@ -28,6 +28,7 @@ Exit codes: 0 done; 1 failed; 2 a flag, an option or a manifest is wrong.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return command.Wrong(err) })
 	for _, newSubcommand := range subcommands {
 		root.AddCommand(newSubcommand())
 	}

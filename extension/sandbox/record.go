@@ -63,6 +63,9 @@ func (r *runs) tellTransition(ctx context.Context, run *v1alpha1.HarnessRun, bef
 		runSeconds.WithLabelValues(string(after.Phase)).Observe(after.CompletionTime.Sub(after.StartTime.Time).Seconds())
 	}
 	record := recordOf(run, strings.ToLower(string(after.Phase)), reason+": "+message)
+	if run.Spec.Author != nil && after.Phase != v1alpha1.HarnessCancelled { // which anybody may have done
+		record.User = run.Spec.Author.UserInfo()
+	}
 	r.tell(ctx, &record)
 	kind := corev1.EventTypeNormal
 	if after.Phase == v1alpha1.HarnessFailed {
