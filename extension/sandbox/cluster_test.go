@@ -49,7 +49,7 @@ type installed struct {
 	alice client.Client
 }
 
-func install(t *testing.T, options sandbox.Options, more ...any) *installed {
+func install(t *testing.T, options sandbox.Options, more ...func() any) *installed {
 	t.Helper()
 	i := &installed{name: strings.ToLower(t.Name()), here: testkit.Namespace(t, admin), elsewhere: testkit.Namespace(t, admin)}
 	options.Namespaces = []string{i.here}
@@ -60,7 +60,7 @@ func install(t *testing.T, options sandbox.Options, more ...any) *installed {
 	i.Installation = managertest.Run(t, server, managertest.Options{Name: i.name, AllNamespaces: true}, func(mgr *manager.Manager) error {
 		var errs []error
 		for _, e := range more {
-			errs = append(errs, mgr.AddExtension(e))
+			errs = append(errs, mgr.AddExtension(e()))
 		}
 		return errors.Join(append(errs, mgr.AddExtension(sandbox.New(options)))...)
 	})

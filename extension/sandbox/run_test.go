@@ -21,6 +21,8 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
 	"github.com/admitkit/admitkit/extension/sandbox"
 	"github.com/admitkit/admitkit/internal/testkit"
 )
@@ -72,7 +74,10 @@ func TestRuns(t *testing.T) {
 		}
 		return nil
 	}, extension.Scope{Name: "gate", FailurePolicy: &fail, NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"gated": "yes"}}})
-	i := install(t, sandbox.Options{}, kept, gate)
+	objects := func() any {
+		return audit.NewRecorder(audit.Options{Sinks: []audit.SinkOptions{{Sink: auditevent.New(auditevent.Options{})}}})
+	}
+	i := install(t, sandbox.Options{}, func() any { return kept }, func() any { return gate }, objects)
 	label := client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"labels": {"gated": "yes", "pod-security.kubernetes.io/enforce": "restricted"}}}`))
 	if err := admin.Patch(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: i.here}}, label); err != nil {
 		t.Fatal(err)
@@ -179,6 +184,14 @@ func (s *story) succeed(t *testing.T) {
 	testkit.Create(t, s.alice, r)
 	await(t, r, "has succeeded", in(v1alpha1.HarnessSucceeded))
 	s.recorded(t, r, "started", "succeeded")
+	testkit.Succeeds(t, patience, "it is recorded as an AuditEvent", func(ctx context.Context) error {
+		event := &v1alpha1.AuditEvent{}
+		err := admin.Get(ctx, client.ObjectKey{Name: string(r.UID) + "-succeeded"}, event)
+		if err == nil && (event.Spec.Way != v1alpha1.WayDecision || event.Spec.User.Username != "alice" || event.Spec.Object.Name != r.Name) {
+			err = fmt.Errorf("it is %+v", event.Spec)
+		}
+		return err
+	})
 	if !slices.Contains(r.Finalizers, v1alpha1.FinalizerHarnessRun) || r.Status.CompletionTime == nil || r.Status.StartTime == nil || r.Status.JobName != "harness-quick" {
 		t.Errorf("%q, %+v", r.Finalizers, r.Status)
 	}
