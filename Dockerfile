@@ -1,9 +1,10 @@
-# The images of the operator (cmd/admitkit) and of the one for controllers from hooks
-# (cmd/hooks): one static binary each, no shell, not root. `make image` makes the same
-# without a container engine.
+# The images of the operator (cmd/admitkit), of the one for controllers from hooks (cmd/hooks),
+# and of the one for sandboxed runs (cmd/sandbox): one static binary each, no shell, not root.
+# `make image` makes the same without a container engine.
 #
 #	docker build --build-arg VERSION=$(git describe --tags --always) .
 #	docker build --build-arg VERSION=$(git describe --tags --always) --target hooks .
+#	docker build --build-arg VERSION=$(git describe --tags --always) --target sandbox .
 FROM golang:1.26 AS source
 WORKDIR /src
 COPY go.mod go.sum ./
@@ -16,6 +17,9 @@ ENV CGO_ENABLED=0 LDFLAGS="-s -w -X github.com/admitkit/admitkit/internal/buildi
 FROM source AS build-hooks
 RUN go build -trimpath -ldflags="${LDFLAGS}" -o /hooks ./cmd/hooks
 
+FROM source AS build-sandbox
+RUN go build -trimpath -ldflags="${LDFLAGS}" -o /sandbox ./cmd/sandbox
+
 FROM source AS build-admitkit
 RUN go build -trimpath -ldflags="${LDFLAGS}" -o /admitkit ./cmd/admitkit
 
@@ -23,6 +27,11 @@ FROM scratch AS hooks
 COPY --from=build-hooks --chmod=0555 /hooks /hooks
 USER 65532:65532
 ENTRYPOINT ["/hooks"]
+
+FROM scratch AS sandbox
+COPY --from=build-sandbox --chmod=0555 /sandbox /sandbox
+USER 65532:65532
+ENTRYPOINT ["/sandbox"]
 
 # The last one is what docker build makes without --target.
 FROM scratch AS admitkit

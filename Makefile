@@ -124,14 +124,16 @@ matrix: ## Test on every supported Kubernetes; writes docs/support.md (over an h
 
 IMAGE ?= ghcr.io/admitkit/admitkit:dev
 HOOKS_IMAGE ?= ghcr.io/admitkit/hooks:dev
+SANDBOX_IMAGE ?= ghcr.io/admitkit/sandbox:dev
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 .PHONY: image
-image: bin/admitkit.tar bin/hooks.tar ## Build the images into bin/admitkit.tar and bin/hooks.tar, OCI archives (IMAGE=name, HOOKS_IMAGE=name)
+image: bin/admitkit.tar bin/hooks.tar bin/sandbox.tar ## Build the images into bin/*.tar, OCI archives (IMAGE=name, HOOKS_IMAGE=name, SANDBOX_IMAGE=name)
 
 bin/admitkit.tar: NAME = $(IMAGE)
 bin/hooks.tar: NAME = $(HOOKS_IMAGE)
-.PHONY: bin/admitkit.tar bin/hooks.tar
-bin/admitkit.tar bin/hooks.tar: bin/%.tar:
+bin/sandbox.tar: NAME = $(SANDBOX_IMAGE)
+.PHONY: bin/admitkit.tar bin/hooks.tar bin/sandbox.tar
+bin/admitkit.tar bin/hooks.tar bin/sandbox.tar: bin/%.tar:
 	@mkdir -p bin/image
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags="-s -w -X github.com/admitkit/admitkit/internal/buildinfo.version=$(VERSION)" -o bin/image/$* ./cmd/$*
 	go run -C hack/image . -binary $(CURDIR)/bin/image/$* -arch $$(go env GOARCH) -name $(NAME) -out $(CURDIR)/$@

@@ -25,6 +25,9 @@ type InstallOptions struct {
 	// Image is the container image of the program, which has the subcommands of
 	// package command. Required.
 	Image string
+	// Subcommand is the one below which the program has those of package command, such as
+	// controller. Default: it has them itself.
+	Subcommand []string
 	// Args follow the subcommand. They must be the flags that made this Manager.
 	Args []string
 	// Replicas is the number of Pods that serve. Default: 2.

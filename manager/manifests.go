@@ -426,7 +426,7 @@ func (i *installer) deployment(name string, replicas int32, args ...string) *app
 					NodeSelector:    map[string]string{corev1.LabelOSStable: "linux"},
 					SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 					Containers: []corev1.Container{{
-						Name: i.install.Name, Image: i.install.Image, Args: append(args, i.install.Args...),
+						Name: i.install.Name, Image: i.install.Image, Args: slices.Concat(i.install.Subcommand, args, i.install.Args),
 						Resources: *i.install.Resources.DeepCopy(),
 						SecurityContext: &corev1.SecurityContext{
 							AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,

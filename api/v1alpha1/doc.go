@@ -10,6 +10,8 @@
 //     access is ready, how to use it, and when it ends.
 //   - An [AccessDecision] approves or denies a request, where its template wants that.
 //   - An [AuditEvent] records who took which way into a container.
+//   - A [HarnessRun] is work that nobody trusts, in a Pod that reaches only what its
+//     [HarnessTemplate] or [ClusterHarnessTemplate] names.
 //
 // [Request] and [Template] are what the kinds of access have in common, and [Grant]
 // is what the record of a grant says. Packages extension/access and extension/audit
@@ -44,6 +46,9 @@ func AddToScheme(scheme *runtime.Scheme) error {
 		&AuditEvent{}, &AuditEventList{},
 		&TransientRoleBinding{}, &TransientRoleBindingList{},
 		&TransientClusterRoleBinding{}, &TransientClusterRoleBindingList{},
+		&HarnessTemplate{}, &HarnessTemplateList{},
+		&ClusterHarnessTemplate{}, &ClusterHarnessTemplateList{},
+		&HarnessRun{}, &HarnessRunList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

@@ -11,6 +11,9 @@
 //	kubectl access list --for-me                 what waits for your approval
 //	kubectl access approve web-x7k2p
 //	kubectl access deny web-x7k2p --reason "use the replica"
+//	kubectl access run agent --prompt "Mend the build." --watch
+//	kubectl access runs
+//	kubectl access cancel agent-x7k2p
 //	kubectl access audit --user alice --since 24h
 //	kubectl access migrate -f oz/                manifests of Oz become ours
 //

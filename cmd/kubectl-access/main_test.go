@@ -30,6 +30,8 @@ import (
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
+	"github.com/admitkit/admitkit/extension/egress"
+	"github.com/admitkit/admitkit/extension/sandbox"
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
@@ -47,7 +49,11 @@ var (
 	auditLog string
 )
 
-const namespace = "shop"
+const (
+	namespace = "shop"
+	// sandboxed is where HarnessRuns run.
+	sandboxed = "agents"
+)
 
 func TestMain(m *testing.M) {
 	code, err := run(m)
@@ -103,7 +109,8 @@ func run(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	records := audit.New(audit.Options{Sinks: []audit.SinkOptions{{Sink: auditevent.New(auditevent.Options{})}}})
-	if err := errors.Join(mgr.AddExtension(access.New(access.Options{Roles: []string{namespace + "/deployer"}, ClusterRoles: []string{"view"}})), mgr.AddExtension(records)); err != nil {
+	if err := errors.Join(mgr.AddExtension(access.New(access.Options{Roles: []string{namespace + "/deployer"}, ClusterRoles: []string{"view"}})), mgr.AddExtension(records),
+		mgr.AddExtension(sandbox.New(sandbox.Options{Namespaces: []string{sandboxed}, Egress: egress.Options{Mode: egress.ModeOff}}))); err != nil {
 		return 0, err
 	}
 	done := make(chan error, 1)
@@ -155,9 +162,11 @@ func setUp(ctx context.Context) error {
 	privileged := &corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "example.com/web", SecurityContext: &corev1.SecurityContext{Privileged: &yes}}}}
 	for _, object := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: sandboxed}},
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "access-requester"}, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccessrequests", "execaccessrequests", "roleaccessrequests"}, Verbs: []string{"create", "get", "list", "watch", "update", "patch"}},
 			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccesstemplates", "execaccesstemplates", "roleaccesstemplates"}, Verbs: []string{"get", "list"}},
+			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"harnessruns"}, Verbs: []string{"create", "get", "list", "watch", "patch"}},
 		}},
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: "engineers"},

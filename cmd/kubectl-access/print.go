@@ -62,6 +62,8 @@ func columnsOf(object client.Object, wide, everywhere bool) []column {
 		all = requestColumns
 	case *v1alpha1.AuditEvent:
 		all = auditColumns
+	case *v1alpha1.HarnessRun:
+		all = runColumns
 	}
 	var columns []column
 	for _, col := range all {

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"context"
+	"fmt"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
@@ -9,6 +10,25 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/audit/internal/act"
 )
+
+// Recorder keeps what other extensions decide and do, and records no acts of its own. It is for
+// a program that runs beside one with [Audit], which also protects the AuditEvents, and
+// deletes them in the end. Make one with [NewRecorder].
+type Recorder struct{ options Options }
+
+var _ extension.Composite = (*Recorder)(nil)
+
+// NewRecorder returns the extension. Of the options it uses Sinks, Required and ClusterName.
+func NewRecorder(options Options) *Recorder { return &Recorder{options} }
+
+// Parts implements [extension.Composite].
+func (r *Recorder) Parts(mgr extension.Manager) ([]any, error) {
+	auditor, err := newAuditor(r.options, mgr.GetNamespace())
+	if err != nil {
+		return nil, fmt.Errorf("audit options: %w", err)
+	}
+	return []any{&recorder{auditor}}, nil
+}
 
 // recorder keeps what other extensions decide and do, in the same sinks as the acts.
 type recorder struct{ *auditor }

@@ -146,6 +146,9 @@ func (i *install) setDefaults(set *pflag.FlagSet) error {
 func (i *install) complete(cmd *cobra.Command) (manager.InstallOptions, error) {
 	options := i.options
 	options.Args = arguments(cmd)
+	for parent := cmd.Parent(); parent.HasParent(); parent = parent.Parent() { // New's may be a subcommand itself
+		options.Subcommand = slices.Insert(options.Subcommand, 0, parent.Name())
+	}
 	objects, err := readManifests(cmd.InOrStdin(), i.with, i.recursive)
 	if err != nil {
 		return options, fmt.Errorf("--with: %w", err)

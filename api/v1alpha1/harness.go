@@ -1,0 +1,410 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// HarnessMode says how a run is used.
+// +kubebuilder:validation:Enum=Batch;Interactive
+type HarnessMode string
+
+// The modes.
+const (
+	// HarnessBatch runs to its end by itself.
+	HarnessBatch HarnessMode = "Batch"
+	// HarnessInteractive waits for people. It is not implemented yet, and admission refuses it.
+	HarnessInteractive HarnessMode = "Interactive"
+)
+
+// HarnessPhase says how far a run is.
+// +kubebuilder:validation:Enum=Pending;Running;Succeeded;Failed;Cancelled
+type HarnessPhase string
+
+// The phases. The last three are terminal: nothing follows them.
+const (
+	// HarnessPending: its Pod does not run yet. The conditions say what it waits for.
+	HarnessPending HarnessPhase = "Pending"
+	// HarnessRunning: its Pod runs.
+	HarnessRunning HarnessPhase = "Running"
+	// HarnessSucceeded: the work ended with exit code 0.
+	HarnessSucceeded HarnessPhase = "Succeeded"
+	// HarnessFailed: the work failed in every attempt, or its time was over.
+	HarnessFailed HarnessPhase = "Failed"
+	// HarnessCancelled: somebody cancelled or deleted the run before it ended.
+	HarnessCancelled HarnessPhase = "Cancelled"
+)
+
+// Terminal reports whether nothing follows a phase.
+func (p HarnessPhase) Terminal() bool {
+	return p == HarnessSucceeded || p == HarnessFailed || p == HarnessCancelled
+}
+
+// Conditions of a HarnessRun, besides [ConditionEgressHeld].
+const (
+	// ConditionTemplateResolved says whether the template exists and allows the run.
+	ConditionTemplateResolved = "TemplateResolved"
+	// ConditionJobCreated says whether the run has its Job.
+	ConditionJobCreated = "JobCreated"
+	// ConditionPodReady says whether the Pod of the run is ready, and if not, why.
+	ConditionPodReady = "PodReady"
+	// ConditionCompleted says whether the run is in a terminal phase, and why.
+	ConditionCompleted = "Completed"
+)
+
+// Reasons of these conditions.
+const (
+	// HarnessResolved: the template is there.
+	HarnessResolved = "Resolved"
+	// HarnessTemplateMissing: the template, or its base, does not exist.
+	HarnessTemplateMissing = "TemplateMissing"
+	// HarnessTemplateForbids: the run asks for more than the template allows, or the template cannot run.
+	HarnessTemplateForbids = "TemplateForbids"
+	// HarnessCreated: the Job is there.
+	HarnessCreated = "Created"
+	// HarnessNameTaken: an object of somebody else has the name.
+	HarnessNameTaken = "NameTaken"
+	// HarnessRefused: the API server refuses what the run is made of.
+	HarnessRefused = "Refused"
+	// HarnessWaiting: the Pod is not ready yet.
+	HarnessWaiting = "Waiting"
+	// HarnessReady: the Pod is ready.
+	HarnessReady = "Ready"
+	// HarnessEnded: the Pod has ended.
+	HarnessEnded = "Ended"
+	// HarnessNotCompleted: the run is not in a terminal phase.
+	HarnessNotCompleted = "NotCompleted"
+)
+
+// FinalizerHarnessRun is on a run until its Pods are gone. Its network policy, which the run owns, stays as long.
+const FinalizerHarnessRun = "admitkit.dev/harnessrun"
+
+// HarnessQuantity is an amount such as 2, 500m or 4Gi.
+// +kubebuilder:validation:XIntOrString
+// +kubebuilder:validation:Pattern=`^[0-9]{1,12}(\.[0-9]{1,3})?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$`
+type HarnessQuantity intstr.IntOrString
+
+// String returns the amount as resource.ParseQuantity takes it.
+func (q *HarnessQuantity) String() string { return (*intstr.IntOrString)(q).String() }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (q *HarnessQuantity) UnmarshalJSON(raw []byte) error {
+	return (*intstr.IntOrString)(q).UnmarshalJSON(raw)
+}
+
+// MarshalJSON implements json.Marshaler.
+func (q HarnessQuantity) MarshalJSON() ([]byte, error) {
+	return intstr.IntOrString(q).MarshalJSON()
+}
+
+// HarnessResources are what the container requests, and may use at most.
+type HarnessResources struct {
+	// +optional
+	CPU *HarnessQuantity `json:"cpu,omitempty"`
+	// +optional
+	Memory *HarnessQuantity `json:"memory,omitempty"`
+	// +optional
+	EphemeralStorage *HarnessQuantity `json:"ephemeralStorage,omitempty"`
+}
+
+// HarnessEnv is a variable of the container's environment. It has no valueFrom: a Secret that the work needs is
+// leased to it, and not put into its environment.
+type HarnessEnv struct {
+	// Name cannot be one that the sandbox itself sets: those that begin with ADMITKIT_, and
+	// those about proxies and certificate authorities.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_.-]*$`
+	Name string `json:"name"`
+	// +kubebuilder:validation:MaxLength=4096
+	Value string `json:"value"`
+}
+
+// HarnessBase refers to the ClusterHarnessTemplate from which a HarnessTemplate takes what it must not change.
+type HarnessBase struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+}
+
+// HarnessWorkspace is the folder in which the work writes. It is empty at the beginning, and gone with the Pod.
+type HarnessWorkspace struct {
+	// MountPath is where it is, and the working directory and HOME of the container.
+	// +optional
+	// +kubebuilder:default=/workspace
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$') && !['/tmp', '/dev', '/proc', '/sys', '/admitkit', '/var/run/secrets'].exists(p, self == p || self.startsWith(p + '/') || p.startsWith(self + '/'))",message="must be an absolute path, such as /workspace, apart from /tmp, /dev, /proc, /sys, /admitkit and /var/run/secrets"
+	MountPath string `json:"mountPath,omitempty"`
+	// Size is how much it holds at most. A Pod that writes more is evicted, and the attempt has failed.
+	// +optional
+	Size *HarnessQuantity `json:"size,omitempty"`
+}
+
+// HarnessTemplateSpec says what runs, and what it may do.
+// +kubebuilder:validation:XValidation:rule="has(self.image) || has(self.baseTemplateRef)",message="image or baseTemplateRef must be set"
+// +kubebuilder:validation:XValidation:rule="!has(self.baseTemplateRef) || !(has(self.image) || has(self.command) || has(self.args) || has(self.workspace) || has(self.egress))",message="baseTemplateRef locks image, command, args, workspace and egress: leave them out"
+type HarnessTemplateSpec struct {
+	// BaseTemplateRef takes image, command, args, workspace and egress from a
+	// ClusterHarnessTemplate, which alone then says what they are. env is added to the
+	// base's, and cannot replace any of it; the other fields can only be less than the base's.
+	// +optional
+	BaseTemplateRef *HarnessBase `json:"baseTemplateRef,omitempty"`
+	// Image is the container's. It is pulled always, unless it names a digest.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Image string `json:"image,omitempty"`
+	// Command and Args are the container's. Variables in them, as $(NAME), are the
+	// container's environment.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=4096
+	// +listType=atomic
+	Command []string `json:"command,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=4096
+	// +listType=atomic
+	Args []string `json:"args,omitempty"`
+	// Env is added to the container's environment.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=name
+	Env []HarnessEnv `json:"env,omitempty"`
+	// Resources are what the container requests, and may use at most. A run can ask for
+	// less. Default: cpu 1, memory 512Mi, ephemeralStorage 1Gi.
+	// +optional
+	Resources *HarnessResources `json:"resources,omitempty"`
+	// Workspace is the folder in which the work writes.
+	// +optional
+	Workspace *HarnessWorkspace `json:"workspace,omitempty"`
+	// Egress is what the Pod may reach. Default: nothing, not even names.
+	// +optional
+	Egress *Egress `json:"egress,omitempty"`
+	// TimeoutSeconds is how long a run may take, with all its attempts, from when its Job is there. A run can ask for
+	// less. Default: 1800.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=604800
+	TimeoutSeconds *int64 `json:"timeoutSeconds,omitempty"`
+	// TerminationGracePeriodSeconds is how long the work has to end when it is cancelled, or
+	// its time is over. Default: 60.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=300
+	TerminationGracePeriodSeconds *int64 `json:"terminationGracePeriodSeconds,omitempty"`
+}
+
+// HarnessTemplate says what runs by it do, in its namespace.
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:shortName=ht,categories={admitkit}
+// +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.image`
+// +kubebuilder:printcolumn:name="Base",type=string,JSONPath=`.spec.baseTemplateRef.name`
+// +kubebuilder:printcolumn:name="Timeout",type=integer,JSONPath=`.spec.timeoutSeconds`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type HarnessTemplate struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec HarnessTemplateSpec `json:"spec"`
+}
+
+// HarnessTemplateList is a list of HarnessTemplates.
+// +kubebuilder:object:root=true
+type HarnessTemplateList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []HarnessTemplate `json:"items"`
+}
+
+// ClusterHarnessTemplate is a HarnessTemplate for every namespace.
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,shortName=cht,categories={admitkit}
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.baseTemplateRef)",message="spec.baseTemplateRef: a ClusterHarnessTemplate has no base"
+// +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.image`
+// +kubebuilder:printcolumn:name="Timeout",type=integer,JSONPath=`.spec.timeoutSeconds`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type ClusterHarnessTemplate struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec HarnessTemplateSpec `json:"spec"`
+}
+
+// ClusterHarnessTemplateList is a list of ClusterHarnessTemplates.
+// +kubebuilder:object:root=true
+type ClusterHarnessTemplateList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ClusterHarnessTemplate `json:"items"`
+}
+
+// HarnessTemplateRef refers to a template.
+type HarnessTemplateRef struct {
+	// Kind is HarnessTemplate or ClusterHarnessTemplate. Default: the HarnessTemplate of the
+	// name if the namespace has it, and else the ClusterHarnessTemplate.
+	// +optional
+	// +kubebuilder:validation:Enum=HarnessTemplate;ClusterHarnessTemplate
+	Kind string `json:"kind,omitempty"`
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+}
+
+// HarnessPromptSource is where the prompt is. Who makes the run must be allowed to get the object.
+// +kubebuilder:validation:XValidation:rule="has(self.configMapKeyRef) != has(self.secretKeyRef)",message="exactly one of configMapKeyRef and secretKeyRef must be set"
+type HarnessPromptSource struct {
+	// +optional
+	ConfigMapKeyRef *HarnessKey `json:"configMapKeyRef,omitempty"`
+	// +optional
+	SecretKeyRef *HarnessKey `json:"secretKeyRef,omitempty"`
+}
+
+// HarnessKey is a key of a ConfigMap or Secret in the namespace.
+type HarnessKey struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
+	Key string `json:"key"`
+}
+
+// MaxPromptBytes is the most bytes that a prompt by value may have.
+const MaxPromptBytes = 256 << 10
+
+// HarnessRunSpec is what a run asks for. It cannot be changed, but for cancelled.
+// +kubebuilder:validation:XValidation:rule="has(self.prompt) != has(self.promptFrom)",message="exactly one of prompt and promptFrom must be set"
+// +kubebuilder:validation:XValidation:rule="self.templateRef == oldSelf.templateRef",message="templateRef cannot be changed; make another run"
+// +kubebuilder:validation:XValidation:rule="has(self.prompt) == has(oldSelf.prompt) && (!has(self.prompt) || self.prompt == oldSelf.prompt)",message="prompt cannot be changed; make another run"
+// +kubebuilder:validation:XValidation:rule="has(self.promptFrom) == has(oldSelf.promptFrom) && (!has(self.promptFrom) || self.promptFrom == oldSelf.promptFrom)",message="promptFrom cannot be changed; make another run"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.cancelled) || !oldSelf.cancelled || (has(self.cancelled) && self.cancelled)",message="cancelled cannot be taken back; make another run"
+// +kubebuilder:validation:XValidation:rule="has(self.author) == has(oldSelf.author) && (!has(self.author) || self.author == oldSelf.author)",message="author cannot be changed"
+type HarnessRunSpec struct {
+	// TemplateRef is the template.
+	TemplateRef HarnessTemplateRef `json:"templateRef"`
+	// Prompt is what the work is to do. The container has it as a file, whose path is in
+	// ADMITKIT_PROMPT_FILE. It has at most 256 KiB.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=262144
+	Prompt string `json:"prompt,omitempty"`
+	// PromptFrom is where the prompt is instead.
+	// +optional
+	PromptFrom *HarnessPromptSource `json:"promptFrom,omitempty"`
+	// Mode is Batch. Interactive is not implemented yet, and refused.
+	// +optional
+	// +kubebuilder:default=Batch
+	Mode HarnessMode `json:"mode,omitempty"`
+	// Model names a model for the work, which has it in ADMITKIT_MODEL.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Model string `json:"model,omitempty"`
+	// ExtraEnv is added to the container's environment. It cannot replace any of the template's.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=name
+	ExtraEnv []HarnessEnv `json:"extraEnv,omitempty"`
+	// Resources replace the template's, as far as they are set. They can only be less.
+	// +optional
+	Resources *HarnessResources `json:"resources,omitempty"`
+	// TimeoutSeconds replaces the template's. It can only be less.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=604800
+	TimeoutSeconds *int64 `json:"timeoutSeconds,omitempty"`
+	// Retries is how often the work is tried again after it failed. Default: 0.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=10
+	Retries int32 `json:"retries,omitempty"`
+	// TTLSecondsAfterFinished is how long the run is kept after its end. It is then deleted,
+	// with its Job and Pod. Default: until somebody deletes it.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=31536000
+	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
+	// Cancelled ends the run. It cannot be taken back.
+	// +optional
+	Cancelled bool `json:"cancelled,omitempty"`
+	// Author is who made the run. The server sets it, and refuses another.
+	// +optional
+	Author *Author `json:"author,omitempty"`
+}
+
+// HarnessRunStatus is what became of a run.
+type HarnessRunStatus struct {
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// +optional
+	Phase HarnessPhase `json:"phase,omitempty"`
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime > timestamp('1970-01-01T00:00:00Z'))",message="lastTransitionTime must be a time since 1970, such as 2030-01-31T12:00:00Z"
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// JobName is the run's Job, and JobUID tells it from another of its name.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	JobName string `json:"jobName,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	JobUID string `json:"jobUID,omitempty"`
+	// PodName is the Pod of the last attempt.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	PodName string `json:"podName,omitempty"`
+	// StartTime is when the Job was made.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
+	StartTime *metav1.Time `json:"startTime,omitempty"`
+	// CompletionTime is when the run was seen to be in a terminal phase.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
+	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
+	// Egress is what was decided about the Pod's egress. It is written before there is a
+	// Job, and never changes: neither the template nor the operator's options change it later.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="egress is decided once"
+	Egress *EgressDecision `json:"egress,omitempty"`
+	// ExitCode is that of the last attempt.
+	// +optional
+	ExitCode *int32 `json:"exitCode,omitempty"`
+	// Output is what the last attempt wrote to /dev/termination-log, or, if that is empty and
+	// the attempt failed, the end of its log: at most 4 KiB.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	Output string `json:"output,omitempty"`
+}
+
+// HarnessRun is work that nobody trusts: a Job with one container, by a template. Its Pod
+// reaches only what the template names.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=hr,categories={admitkit}
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 52",message="metadata.name must have at most 52 characters, because the name of the Job is made of it; choose a shorter one"
+// +kubebuilder:printcolumn:name="Template",type=string,JSONPath=`.spec.templateRef.name`
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Author",type=string,JSONPath=`.spec.author.username`
+// +kubebuilder:printcolumn:name="Exit",type=integer,JSONPath=`.status.exitCode`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type HarnessRun struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec HarnessRunSpec `json:"spec"`
+	// +optional
+	Status HarnessRunStatus `json:"status,omitempty"`
+}
+
+// HarnessRunList is a list of HarnessRuns.
+// +kubebuilder:object:root=true
+type HarnessRunList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []HarnessRun `json:"items"`
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/internal/testkit"
+)
+
+func TestARunIsMadeFollowedListedAndCancelled(t *testing.T) {
+	agent := &v1alpha1.HarnessTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: sandboxed, Name: "agent"}, Spec: v1alpha1.HarnessTemplateSpec{Image: "example.com/agent", TimeoutSeconds: new(int64(600))}}
+	testkit.Create(t, admin, agent)
+
+	kubectlAccess(t, alice, "-n", sandboxed, "run", "agent", "--prompt=Mend the build.", "--name=mend", "--env=TASK=7", "--timeout=5m", "--watch").expect(t, 0, "harnessrun/mend created", "harnessrun/mend is succeeded")
+	run := &v1alpha1.HarnessRun{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: sandboxed, Name: "mend"}, run); err != nil {
+		t.Fatal(err)
+	}
+	if run.Spec.Prompt != "Mend the build." || *run.Spec.TimeoutSeconds != 300 || run.Spec.ExtraEnv[0].Name != "TASK" || run.Spec.Author.Username != "alice" {
+		t.Errorf("%+v", run.Spec)
+	}
+	kubectlAccess(t, alice, "-n", sandboxed, "cancel", "mend").expect(t, 3, "nothing to cancel", "succeeded")
+
+	waiting := strings.TrimSpace(kubectlAccess(t, alice, "-n", sandboxed, "run", "later", "--prompt=Wait.").expect(t, 0, "created").stdout)
+	kubectlAccess(t, alice, "-n", sandboxed, "runs").expect(t, 0, "NAME", "PHASE", "AUTHOR", "mend", "Succeeded", waiting, "alice")
+	kubectlAccess(t, alice, "-n", sandboxed, "runs", "--mine", "-o", "name").expect(t, 0, "harnessrun.admitkit.dev/"+waiting)
+	kubectlAccess(t, alice, "-n", sandboxed, "cancel", waiting).expect(t, 0, "cancelled")
+	testkit.Within(t, time.Minute, "it is cancelled", func(ctx context.Context) bool {
+		return admin.Get(ctx, client.ObjectKey{Namespace: sandboxed, Name: waiting}, run) == nil && run.Status.Phase == v1alpha1.HarnessCancelled
+	})
+
+	for want, args := range map[string][]string{
+		"2 say what the work is to do":               {"run", "agent"},
+		"2 no such file":                             {"run", "agent", "-f", "/none"},
+		"2 TEMPLATE is missing":                      {"run"},
+		"2 not in whole seconds":                     {"run", "agent", "-p", "a", "--timeout=1500ms"},
+		"3 timeoutSeconds: 601 is more than the 600": {"run", "agent", "-p", "a", "--timeout=601s"},
+		"3 ADMITKIT_RUN is reserved":                 {"run", "agent", "-p", "a", "--env=ADMITKIT_RUN=x"},
+		"5 there is no run \"none\"":                 {"cancel", "none"},
+	} {
+		code, want, _ := strings.Cut(want, " ")
+		kubectlAccess(t, alice, append([]string{"-n", sandboxed}, args...)...).expect(t, int(code[0]-'0'), want)
+	}
+}
+
+func TestWhatARunWroteDoesNothingToTheTerminal(t *testing.T) {
+	var out strings.Builder
+	h := &harness{cli: &cli{}}
+	h.Out = &out
+	run := &v1alpha1.HarnessRun{Status: v1alpha1.HarnessRunStatus{Phase: v1alpha1.HarnessSucceeded, Output: "done \x1b]0;owned\a"}}
+	if err := h.ended(run); err != nil || strings.Contains(out.String(), "\x1b") || !strings.Contains(out.String(), "done") {
+		t.Errorf("%v: %q", err, out.String())
+	}
+	run.Status.Phase = v1alpha1.HarnessFailed
+	run.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionCompleted, Status: "True", Reason: "DeadlineExceeded", Message: "Job was active longer than specified deadline"}}
+	if err := h.ended(run); err == nil || !strings.Contains(err.Error(), "DeadlineExceeded") {
+		t.Errorf("%v", err)
+	}
+}

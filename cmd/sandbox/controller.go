@@ -1,0 +1,68 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/audit/sink"
+	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
+	"github.com/admitkit/admitkit/extension/egress"
+	"github.com/admitkit/admitkit/extension/sandbox"
+	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/manager/command"
+)
+
+// controller has the flags, and adds the extensions.
+type controller struct {
+	cmd          *cobra.Command
+	options      sandbox.Options
+	auditObjects bool
+	clusterName  string
+}
+
+// newControllerCommand returns the command that admits and reconciles HarnessRuns.
+func newControllerCommand() *cobra.Command {
+	c := &controller{}
+	c.cmd = command.New("sandbox", c.addTo)
+	c.cmd.Use = "controller"
+	c.cmd.Short = "Admit and run HarnessRuns"
+	c.cmd.Long = `Admit HarnessRuns and their templates, and run them. "controller manifests" prints the
+manifests of an installation: apply the CRDs of config/crd first.
+
+Each flag can also be set by an environment variable: --sandbox-namespaces by
+ADMITKIT_SANDBOX_NAMESPACES. The flag wins.`
+	c.bind(c.cmd.PersistentFlags())
+	return c.cmd
+}
+
+func (c *controller) bind(flags *pflag.FlagSet) {
+	o := &c.options
+	flags.StringSliceVar(&o.Namespaces, "sandbox-namespaces", nil, "namespaces in which HarnessRuns run; repeatable (default: --namespace; required if that is empty)")
+	flags.IntVar(&o.Workers, "sandbox-workers", sandbox.DefaultWorkers, "number of HarnessRuns that are worked on at a time")
+	flags.StringVar((*string)(&o.Egress.Mode), "sandbox-network-policy", string(egress.ModeAuto), "whether network policies are enforced in this cluster, and so hold Pods to the egress of their template: on; auto, which looks for a network plugin in kube-system, and has runs wait if there is none; "+
+		"or off, with which Pods run without a policy, and say so")
+	flags.BoolVar(&o.Egress.Cilium, "sandbox-cilium", false, "hold Pods by CiliumNetworkPolicies, if the API server serves them at the start")
+	flags.StringSliceVar(&o.Egress.PodCIDRs, "cluster-pod-cidrs", nil, "addresses of the cluster's Pods, of IPv4 and IPv6 where it has both, which the internet in egress does not include (default none, and no template may have the internet)")
+	flags.StringSliceVar(&o.Egress.ServiceCIDRs, "cluster-service-cidrs", nil, "addresses of the cluster's Services, as for Pods")
+	flags.BoolVar(&c.auditObjects, "audit-objects", true, "record what happens to HarnessRuns as AuditEvents, and not only in the log; admitkit --audit-objects deletes these at the end of their retention")
+	flags.StringVar(&c.clusterName, "cluster-name", "", "name of this cluster, which every record then has as its field cluster")
+}
+
+func (c *controller) addTo(mgr *manager.Manager) error {
+	if len(c.options.Namespaces) == 0 && mgr.GetNamespace() == "" {
+		return errors.New("--sandbox-namespaces: name the namespaces in which HarnessRuns may run")
+	}
+	if c.options.Egress.Mode == egress.ModeNone {
+		return errors.New("--sandbox-network-policy: must be on, off or auto")
+	}
+	sinks := []audit.SinkOptions{{Sink: sink.NewLog()}}
+	if c.auditObjects {
+		sinks = append(sinks, audit.SinkOptions{Sink: auditevent.New(auditevent.Options{})})
+	}
+	return errors.Join(
+		mgr.AddExtension(audit.NewRecorder(audit.Options{Sinks: sinks, ClusterName: c.clusterName})),
+		mgr.AddExtension(sandbox.New(c.options)))
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/admitkit/admitkit/manager/command"
+)
+
+// execute runs the program, as a user does without a cluster.
+func execute(t *testing.T, args ...string) (output string, err error) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := newCommand()
+	cmd.SetArgs(args)
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	err = cmd.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+var manifests = []string{"controller", "manifests", "--image=x", "--webhook-namespace=sandbox-system"}
+
+func TestWrongFlagsAreNamed(t *testing.T) {
+	for want, args := range map[string][]string{
+		"2 --sandbox-namespaces: name the namespaces": manifests,
+		"2 is a namespace of the control plane":       append(slices.Clone(manifests), "--sandbox-namespaces=kube-system"),
+		"2 is the manager's own namespace":            append(slices.Clone(manifests), "--sandbox-namespaces=sandbox-system"),
+		"2 must be on, off or auto":                   append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--sandbox-network-policy="),
+		"2 Workers: -1":                               append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--sandbox-workers=-1"),
+		"2 PodCIDRs":                                  append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--cluster-pod-cidrs=10.0.0.1/8"),
+		"2 unknown command":                           {"harness"},
+	} {
+		code, want, _ := strings.Cut(want, " ")
+		if output, err := execute(t, args...); err == nil || !strings.Contains(err.Error()+output, want) || strconv.Itoa(command.ExitCode(err)) != code {
+			t.Errorf("%q: %d %v, want %s %q", args, command.ExitCode(err), err, code, want)
+		}
+	}
+}
+
+// What takes a reconciler over gets no Secret, and no right outside the namespaces of runs but to read.
+func TestTheManifestsStartTheControllerWithJustItsRights(t *testing.T) {
+	output, err := execute(t, append(slices.Clone(manifests), "--sandbox-namespaces=agents")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := 0
+	for document := range strings.SplitSeq(output, "---\n") {
+		var deployment appsv1.Deployment
+		var role rbacv1.Role
+		if err := yaml.Unmarshal([]byte(document), &deployment); err != nil {
+			t.Fatal(err)
+		}
+		if deployment.Kind == "Deployment" {
+			started++
+			args := deployment.Spec.Template.Spec.Containers[0].Args
+			cmd, _, err := newCommand().Find(args)
+			if err != nil || args[0] != "controller" || cmd.Parent().Name() != "controller" || cmd.RunE == nil {
+				t.Errorf("%s runs %q: %v", deployment.Name, args, err)
+			}
+		}
+		if err := yaml.Unmarshal([]byte(document), &role); err != nil || !strings.HasPrefix(role.Name, "sandbox") || !strings.HasSuffix(role.Kind, "Role") {
+			continue
+		}
+		for _, rule := range role.Rules {
+			text := strings.Join(slices.Concat(rule.Resources, rule.Verbs), " ")
+			switch {
+			case strings.Contains(text, "*"), strings.Contains(text, "escalate"), strings.Contains(text, "impersonate"), strings.Contains(text, "bind"):
+				t.Errorf("%s %s: %s", role.Kind, role.Name, text)
+			case slices.Contains(rule.Resources, "secrets") && role.Namespace != "sandbox-system":
+				t.Errorf("%s %s/%s: %s", role.Kind, role.Namespace, role.Name, text)
+			case role.Kind == "ClusterRole" && strings.Contains(role.Name, "reconciler") && !slices.Contains(rule.Resources, "auditevents") && !slices.Contains(rule.Resources, "auditevents/status") &&
+				slices.ContainsFunc(rule.Verbs, func(verb string) bool { return !slices.Contains([]string{"get", "list", "watch"}, verb) }):
+				t.Errorf("%s %s: %s", role.Kind, role.Name, text)
+			}
+		}
+	}
+	if started != 3 {
+		t.Errorf("%d Deployments, want registrar, server and reconciler:\n%s", started, output)
+	}
+}

@@ -1,0 +1,18 @@
+package sandbox
+
+import (
+	"context"
+
+	"go.uber.org/zap"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+)
+
+// WriteStatus writes the status of a run as the reconciler does, and records what is new in it.
+func WriteStatus(ctx context.Context, c client.Client, recorder extension.Recorder, run *v1alpha1.HarnessRun, status *v1alpha1.HarnessRunStatus) error {
+	r := &runs{shared: &shared{}, writer: c, recorder: recorder, log: zap.NewNop(), events: &events.FakeRecorder{}}
+	return r.write(ctx, run, status)
+}

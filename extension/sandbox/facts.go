@@ -1,0 +1,243 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/egress"
+)
+
+// facts are what a decision depends on.
+type facts struct {
+	run *v1alpha1.HarnessRun
+	// job is the run's, nil if there is none, and pods are those of the run, the newest last.
+	job  *batchv1.Job
+	pods []*corev1.Pod
+	// lost says that the Job that the run had is gone.
+	lost bool
+	// policy is the one that holds the Pods, nil if there is none.
+	policy *unstructured.Unstructured
+	// options and apiServer are what policies are composed of.
+	options   *egress.Options
+	apiServer []netip.AddrPort
+
+	// The following are read only for a run that is to be started.
+
+	// plan is what the template and the run make together, and unresolved why there is none.
+	plan       *plan
+	unresolved *obstacle
+	// held is how the Pods are to be held, and unheld why they cannot be.
+	held   *v1alpha1.EgressDecision
+	unheld *obstacle
+}
+
+// obstacle is why a run waits: a condition that is False.
+type obstacle struct {
+	condition, reason, message string
+	// poll says that what it waits for is not watched.
+	poll bool
+}
+
+// startable reports whether a run has no Job, and is to get one.
+func startable(run *v1alpha1.HarnessRun) bool {
+	return !run.Status.Phase.Terminal() && run.DeletionTimestamp.IsZero() && !run.Spec.Cancelled && run.Status.JobUID == ""
+}
+
+// nameOf is the name of all that belongs to a run.
+func nameOf(run *v1alpha1.HarnessRun) types.NamespacedName {
+	return types.NamespacedName{Namespace: run.Namespace, Name: prefix + run.Name}
+}
+
+// read gathers the facts about a run.
+func (r *runs) read(ctx context.Context, run *v1alpha1.HarnessRun) (*facts, error) {
+	f := &facts{run: run, options: &r.options.Egress}
+	if err := r.readJob(ctx, f); err != nil {
+		return nil, err
+	}
+	var pods corev1.PodList
+	if err := r.cached.List(ctx, &pods, client.InNamespace(run.Namespace), client.MatchingLabels{LabelRun: run.Name}); err != nil {
+		return nil, err
+	}
+	jobUID := types.UID(run.Status.JobUID)
+	if f.job != nil {
+		jobUID = f.job.UID
+	}
+	for i := range pods.Items {
+		if owner := metav1.GetControllerOf(&pods.Items[i]); owner != nil && owner.UID == jobUID {
+			f.pods = append(f.pods, &pods.Items[i])
+		}
+	}
+	slices.SortFunc(f.pods, func(a, b *corev1.Pod) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	if err := r.readPolicy(ctx, f); err != nil {
+		return nil, err
+	}
+	if !startable(run) || f.job != nil {
+		return f, nil
+	}
+	if err := r.readPlan(ctx, f); err != nil || f.plan == nil {
+		return f, err
+	}
+	return f, r.readHold(ctx, f)
+}
+
+// readJob reads the Job. The cache has what carries our label, and may be behind: before a Job
+// counts as lost the API server is asked.
+func (r *runs) readJob(ctx context.Context, f *facts) error {
+	job := &batchv1.Job{}
+	err := r.cached.Get(ctx, nameOf(f.run), job)
+	if apierrors.IsNotFound(err) && f.run.Status.JobUID != "" {
+		job = &batchv1.Job{}
+		err = r.live.Get(ctx, nameOf(f.run), job)
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return fmt.Errorf("reading Job %s: %w", nameOf(f.run), err)
+	case metav1.IsControlledBy(job, f.run):
+		f.job = job
+		return nil
+	}
+	f.lost = f.run.Status.JobUID != ""
+	return nil
+}
+
+// readPlan resolves the template.
+func (r *runs) readPlan(ctx context.Context, f *facts) error {
+	obstacle := func(reason, message string) *obstacle {
+		return &obstacle{condition: v1alpha1.ConditionTemplateResolved, reason: reason, message: message}
+	}
+	template, missing, err := r.template(ctx, r.cached, f.run.Namespace, f.run.Spec.TemplateRef)
+	var unfit *unfitError
+	switch {
+	case errors.As(err, &unfit):
+		f.unresolved = obstacle(v1alpha1.HarnessTemplateForbids, unfit.Error())
+		return nil
+	case err != nil:
+		return err
+	case missing != "":
+		f.unresolved = obstacle(v1alpha1.HarnessTemplateMissing, missing)
+		return nil
+	}
+	if f.plan, err = template.with(&f.run.Spec); err != nil {
+		f.plan, f.unresolved = nil, obstacle(v1alpha1.HarnessTemplateForbids, fmt.Sprintf("spec.%v", err))
+	}
+	return nil
+}
+
+// readPolicy reads the policy that holds the Pods, and the addresses of the API server.
+func (r *runs) readPolicy(ctx context.Context, f *facts) error {
+	if len(r.policies) == 0 {
+		return nil
+	}
+	for _, kind := range r.policies {
+		if e := f.run.Status.Egress; e != nil && e.Policy != kind.Kind {
+			continue
+		}
+		policy := policyOf(kind)
+		err := r.cached.Get(ctx, nameOf(f.run), policy)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("reading %s %s: %w", kind.Kind, nameOf(f.run), err)
+		}
+		if err == nil && metav1.IsControlledBy(policy, f.run) {
+			f.policy = policy
+			break
+		}
+	}
+	service := &corev1.Service{}
+	err := r.cached.Get(ctx, types.NamespacedName{Namespace: egress.APIServerNamespace, Name: egress.APIServerService}, service)
+	if client.IgnoreNotFound(err) != nil {
+		return err
+	}
+	if err != nil {
+		service = nil
+	}
+	var list discoveryv1.EndpointSliceList
+	err = r.cached.List(ctx, &list, client.InNamespace(egress.APIServerNamespace), client.MatchingLabelsSelector{Selector: egress.APIServerSlices()})
+	f.apiServer = egress.APIServerOf(service, list.Items)
+	return err
+}
+
+// readHold decides how the Pods of a run are to be held. What was decided before stays.
+func (r *runs) readHold(ctx context.Context, f *facts) error {
+	unheld := func(reason, format string, args ...any) {
+		f.unheld = &obstacle{condition: v1alpha1.ConditionEgressHeld, reason: reason, message: fmt.Sprintf(format, args...), poll: true}
+	}
+	if err := egress.Check(&f.plan.egress, f.options); err != nil {
+		unheld(v1alpha1.ReasonEgressInvalid, "the template's egress.%v", err)
+		return nil
+	}
+	f.held = f.run.Status.Egress
+	if f.held == nil {
+		enforced, reason, err := r.prober.Enforced(ctx)
+		switch {
+		case err != nil:
+			return err
+		case !enforced && f.options.Mode != egress.ModeOff:
+			unheld(v1alpha1.ReasonEgressNotEnforced, "nothing would hold the Pod to its egress: %s. Let the operator set --sandbox-network-policy to on where network policies are enforced, or to off to run without", reason)
+			return nil
+		}
+		f.held = &v1alpha1.EgressDecision{Reason: cut(reason, maxReason), Egress: *f.plan.egress.DeepCopy()}
+		if enforced {
+			f.held.Policy = r.policies[0].Kind
+		}
+	}
+	if f.held.Policy == "" {
+		return nil
+	}
+	if namesAPIServer(&f.held.Egress) && len(f.apiServer) == 0 {
+		unheld(v1alpha1.ReasonEgressNotEnforced, "the addresses of the API server are not known: the Service %s/%s has no ready EndpointSlice", egress.APIServerNamespace, egress.APIServerService)
+		return nil
+	}
+	widening, err := r.widening(ctx, f.run)
+	if widening != nil {
+		unheld(v1alpha1.ReasonEgressWidened, "%s", widens(widening))
+	}
+	return err
+}
+
+// pageSize bounds a page of the policies of others.
+const pageSize = 500
+
+// widening returns a policy of somebody else that would allow the Pods of a run more, nil if there is none.
+// Admission refuses such a policy, but one may be older than that.
+func (r *runs) widening(ctx context.Context, run *v1alpha1.HarnessRun) (*unstructured.Unstructured, error) {
+	labels := labelsOfPods()
+	labels[LabelRun], labels[v1alpha1.LabelEgress] = run.Name, string(run.UID)
+	labels["job-name"], labels["batch.kubernetes.io/job-name"] = nameOf(run).Name, nameOf(run).Name
+	for _, kind := range r.policies {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(kind)
+		for more := true; more; more = list.GetContinue() != "" {
+			if err := r.live.List(ctx, list, client.InNamespace(run.Namespace), client.Limit(pageSize), client.Continue(list.GetContinue())); err != nil {
+				return nil, fmt.Errorf("listing the policies of others: %w", err)
+			}
+			i := slices.IndexFunc(list.Items, func(p unstructured.Unstructured) bool {
+				return p.GetName() != nameOf(run).Name && egress.Widens(&p, labels)
+			})
+			if i >= 0 {
+				return &list.Items[i], nil
+			}
+		}
+	}
+	return nil, nil //nolint:nilnil // there is none
+}
+
+// namesAPIServer reports whether a policy has the addresses of the API server: to allow
+// them, or to leave them out of the internet.
+func namesAPIServer(e *v1alpha1.Egress) bool { return e.APIServer || e.Internet }

@@ -1,0 +1,455 @@
+package sandbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
+	"github.com/admitkit/admitkit/extension/sandbox"
+	"github.com/admitkit/admitkit/internal/testkit"
+)
+
+const patience = time.Minute
+
+// records is a recorder that a test reads. It can fail.
+type records struct {
+	mu   sync.Mutex
+	kept []extension.Record
+	err  error
+}
+
+func (r *records) Record(_ context.Context, record extension.Record) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := record.Validate(); err != nil {
+		return err
+	}
+	r.kept = append(r.kept, record)
+	return r.err
+}
+
+// of returns what was recorded about a run: the actions, in order.
+func (r *records) of(run *v1alpha1.HarnessRun) (actions []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, record := range r.kept {
+		if record.Object.UID == run.UID {
+			actions = append(actions, record.Action)
+		}
+	}
+	return actions
+}
+
+func (r *records) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
+}
+
+// TestRuns has Pods of runs whose names begin with slow wait before a node: the test plays their kubelet.
+func TestRuns(t *testing.T) {
+	kept := &records{}
+	fail := admissionregistrationv1.Fail
+	gate := extension.MutatingFunc(func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
+		if strings.HasPrefix(pod.Labels[sandbox.LabelRun], "slow") {
+			pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/test"}}
+		}
+		return nil
+	}, extension.Scope{Name: "gate", FailurePolicy: &fail, NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"gated": "yes"}}})
+	objects := func() any {
+		return audit.NewRecorder(audit.Options{Sinks: []audit.SinkOptions{{Sink: auditevent.New(auditevent.Options{})}}})
+	}
+	i := install(t, sandbox.Options{}, func() any { return kept }, func() any { return gate }, objects)
+	label := client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"labels": {"gated": "yes", "pod-security.kubernetes.io/enforce": "restricted"}}}`))
+	if err := admin.Patch(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: i.here}}, label); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Create(t, admin, template(i.here, "agent"))
+	s := &story{i, kept}
+	t.Run("together", func(t *testing.T) {
+		for sentence, story := range map[string]func(*testing.T){
+			"they go to their end, and are recorded once":             s.succeed,
+			"they have a Pod with no more than it needs":              s.hold,
+			"they take over what the Pod says":                        s.fail,
+			"they can be cancelled":                                   s.cancel,
+			"they end before they are deleted, and their policy last": s.end,
+			"they have their policy restored":                         s.restore,
+			"they wait for their template":                            s.wait,
+			"they leave what is somebody else's":                      s.leave,
+			"they go at the end of their time":                        s.expire,
+			"they rest":                                               s.rest,
+		} {
+			t.Run(sentence, func(t *testing.T) {
+				t.Parallel()
+				story(t)
+			})
+		}
+	})
+	t.Run("they do not depend on who keeps records", s.failOpen)
+	t.Run("an uninstall ends them, and leaves no finalizer", s.remove)
+}
+
+type story struct {
+	*installed
+	kept *records
+}
+
+// await polls until a run is as wanted.
+func await(t *testing.T, run *v1alpha1.HarnessRun, what string, is func(*v1alpha1.HarnessRun) bool) {
+	t.Helper()
+	testkit.Succeeds(t, patience, run.Name+" "+what, func(ctx context.Context) error {
+		if err := admin.Get(ctx, client.ObjectKeyFromObject(run), run); err != nil {
+			return err
+		}
+		if !is(run) {
+			return fmt.Errorf("it is %+v", run.Status)
+		}
+		return nil
+	})
+}
+
+func in(phase v1alpha1.HarnessPhase) func(*v1alpha1.HarnessRun) bool {
+	return func(run *v1alpha1.HarnessRun) bool { return run.Status.Phase == phase }
+}
+
+func gone(t *testing.T, object client.Object) {
+	t.Helper()
+	testkit.Within(t, patience, object.GetName()+" is gone", func(ctx context.Context) bool {
+		return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(object), object))
+	})
+}
+
+// slow makes a run whose Pod waits for the test, and returns the Pod.
+func (s *story) slow(t *testing.T, name string) (*v1alpha1.HarnessRun, *corev1.Pod) {
+	t.Helper()
+	r := run(s.here, "slow-"+name, "agent")
+	testkit.Create(t, s.alice, r)
+	await(t, r, "has its Pod", func(run *v1alpha1.HarnessRun) bool { return run.Status.PodName != "" })
+	pod := &corev1.Pod{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.here, Name: r.Status.PodName}, pod); err != nil {
+		t.Fatal(err)
+	}
+	return r, pod
+}
+
+func (s *story) job(t *testing.T, run *v1alpha1.HarnessRun) *batchv1.Job {
+	t.Helper()
+	job := &batchv1.Job{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.here, Name: "harness-" + run.Name}, job); err != nil {
+		t.Fatal(err)
+	}
+	return job
+}
+
+func (s *story) policy(t *testing.T, run *v1alpha1.HarnessRun) *networkingv1.NetworkPolicy {
+	t.Helper()
+	policy := &networkingv1.NetworkPolicy{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.here, Name: "harness-" + run.Name}, policy); err != nil {
+		t.Fatal(err)
+	}
+	return policy
+}
+
+func (s *story) recorded(t *testing.T, run *v1alpha1.HarnessRun, want ...string) {
+	t.Helper()
+	testkit.Succeeds(t, patience, "it is recorded", func(context.Context) error {
+		if got := s.kept.of(run); !slices.Equal(got, want) {
+			return fmt.Errorf("%q, want %q", got, want)
+		}
+		return nil
+	})
+}
+
+// The first policy of a run is not withdrawn: it is only not made yet.
+func (s *story) succeed(t *testing.T) {
+	r := run(s.here, "quick", "agent")
+	testkit.Create(t, s.alice, r)
+	await(t, r, "has succeeded", in(v1alpha1.HarnessSucceeded))
+	s.recorded(t, r, "started", "succeeded")
+	testkit.Succeeds(t, patience, "it is recorded as an AuditEvent", func(ctx context.Context) error {
+		event := &v1alpha1.AuditEvent{}
+		err := admin.Get(ctx, client.ObjectKey{Name: string(r.UID) + "-succeeded"}, event)
+		if err == nil && (event.Spec.Way != v1alpha1.WayDecision || event.Spec.User.Username != "alice" || event.Spec.Object.Name != r.Name) {
+			err = fmt.Errorf("it is %+v", event.Spec)
+		}
+		return err
+	})
+	if !slices.Contains(r.Finalizers, v1alpha1.FinalizerHarnessRun) || r.Status.CompletionTime == nil || r.Status.StartTime == nil || r.Status.JobName != "harness-quick" {
+		t.Errorf("%q, %+v", r.Finalizers, r.Status)
+	}
+	for condition, want := range map[string]metav1.ConditionStatus{
+		v1alpha1.ConditionTemplateResolved: "True", v1alpha1.ConditionEgressHeld: "True", v1alpha1.ConditionJobCreated: "True", v1alpha1.ConditionCompleted: "True",
+	} {
+		if c := meta.FindStatusCondition(r.Status.Conditions, condition); c == nil || c.Status != want {
+			t.Errorf("%s is %+v", condition, c)
+		}
+	}
+	policy, job := s.policy(t, r), s.job(t, r)
+	if len(policy.ResourceVersion) > len(job.ResourceVersion) || policy.CreationTimestamp.After(job.CreationTimestamp.Time) {
+		t.Errorf("the policy was made after the Job")
+	}
+}
+
+// The namespace enforces the restricted Pod Security standard, so that the API server itself
+// judges the Pod.
+func (s *story) hold(t *testing.T) {
+	r := run(s.here, "slow-shape", "agent")
+	r.Spec.Model, r.Spec.Retries, r.Spec.ExtraEnv = "small", 2, []v1alpha1.HarnessEnv{{Name: "TASK", Value: "7"}}
+	testkit.Create(t, s.alice, r)
+	await(t, r, "has its Pod", func(run *v1alpha1.HarnessRun) bool { return run.Status.PodName != "" })
+	job, policy := s.job(t, r), s.policy(t, r)
+	pod := job.Spec.Template.Spec
+	if *pod.AutomountServiceAccountToken || *pod.EnableServiceLinks || *job.Spec.ActiveDeadlineSeconds != 1800 || *job.Spec.BackoffLimit != 2 || *pod.TerminationGracePeriodSeconds != 60 {
+		t.Errorf("%+v", job.Spec)
+	}
+	c := pod.Containers[0]
+	env := map[string]string{}
+	for _, e := range c.Env {
+		env[e.Name] = e.Value
+	}
+	if env["TASK"] != "7" || env["ADMITKIT_MODEL"] != "small" || env["ADMITKIT_PROMPT_FILE"] != "/admitkit/prompt/prompt" || env["HOME"] != "/workspace" || c.ImagePullPolicy != corev1.PullAlways {
+		t.Errorf("%v, %s", env, c.ImagePullPolicy)
+	}
+	prompt := &corev1.ConfigMap{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.here, Name: "harness-slow-shape"}, prompt); err != nil || prompt.Data["prompt"] != "Say hello." {
+		t.Errorf("%v, %q", err, prompt.Data)
+	}
+	if len(policy.Spec.Egress) != 0 || policy.Spec.PodSelector.MatchLabels[v1alpha1.LabelEgress] != string(r.UID) || job.Spec.Template.Labels[v1alpha1.LabelEgress] != string(r.UID) {
+		t.Errorf("%+v", policy.Spec)
+	}
+	if e := r.Status.Egress; e == nil || e.Policy != "NetworkPolicy" || e.Egress.AllowsDNS() {
+		t.Errorf("what was decided is %+v", e)
+	}
+}
+
+func (s *story) fail(t *testing.T) {
+	r, pod := s.slow(t, "fails")
+	pod.Status.Phase = corev1.PodRunning
+	if err := admin.Status().Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	await(t, r, "runs", in(v1alpha1.HarnessRunning))
+	pod.Status.Phase = corev1.PodFailed
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "harness", State: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Message: "it did not compile"},
+	}}}
+	if err := admin.Status().Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	await(t, r, "has failed", in(v1alpha1.HarnessFailed))
+	if r.Status.ExitCode == nil || *r.Status.ExitCode != 3 || r.Status.Output != "it did not compile" {
+		t.Errorf("%+v", r.Status)
+	}
+	s.recorded(t, r, "started", "failed")
+}
+
+func (s *story) cancel(t *testing.T) {
+	r, pod := s.slow(t, "cancelled")
+	if err := s.alice.Patch(t.Context(), r.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec": {"cancelled": true}}`))); err != nil {
+		t.Fatal(err)
+	}
+	await(t, r, "is cancelled", in(v1alpha1.HarnessCancelled))
+	gone(t, pod)
+	s.recorded(t, r, "started", "cancelled")
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(r), r); err != nil {
+		t.Errorf("the run is gone: %v", err)
+	}
+}
+
+func (s *story) end(t *testing.T) {
+	r, pod := s.slow(t, "deleted")
+	linger := client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"finalizers": ["example.com/linger"]}}`))
+	if err := admin.Patch(t.Context(), pod, linger); err != nil {
+		t.Fatal(err)
+	}
+	policy := s.policy(t, r)
+	if err := s.alice.Delete(t.Context(), r.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, r, "is cancelled", in(v1alpha1.HarnessCancelled))
+	testkit.Within(t, patience, "the Pod is being deleted", func(ctx context.Context) bool {
+		return admin.Get(ctx, client.ObjectKeyFromObject(pod), pod) == nil && pod.DeletionTimestamp != nil
+	})
+	refused(t, s.alice.Delete(t.Context(), policy), "holds Pod "+pod.Name)
+	refused(t, s.alice.Patch(t.Context(), r.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"finalizers": null}}`))), "stays until Pod "+pod.Name+" is gone")
+	s.policy(t, r)
+	if err := admin.Patch(t.Context(), pod, client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"finalizers": null}}`))); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, r)
+	gone(t, policy)
+	s.recorded(t, r, "started", "cancelled")
+}
+
+func (s *story) restore(t *testing.T) {
+	r, _ := s.slow(t, "withdrawn")
+	policy := s.policy(t, r)
+	refused(t, s.alice.Delete(t.Context(), policy.DeepCopy()), "holds Pod")
+	open := policy.DeepCopy()
+	open.Spec.Egress = []networkingv1.NetworkPolicyEgressRule{{}}
+	refused(t, s.alice.Update(t.Context(), open), "only admitkit changes it")
+	// What got past admission: the manager's own user, with every right.
+	self := s.As("system:serviceaccount:"+s.WebhookNamespace+":"+s.name+"-reconciler", "system:masters")
+	if err := self.Delete(t.Context(), policy.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	s.recorded(t, r, "started", "restored")
+	again := s.policy(t, r)
+	if again.UID == policy.UID || len(again.Spec.Egress) != 0 {
+		t.Errorf("%+v", again)
+	}
+	again.Spec.Egress = []networkingv1.NetworkPolicyEgressRule{{}}
+	if err := self.Update(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
+	s.recorded(t, r, "started", "restored", "restored")
+	if now := s.policy(t, r); len(now.Spec.Egress) != 0 {
+		t.Errorf("%+v", now.Spec)
+	}
+}
+
+func (s *story) wait(t *testing.T) {
+	r := run(s.here, "early", "later")
+	r.Spec.TimeoutSeconds = new(int64(100))
+	testkit.Create(t, s.alice, r)
+	condition := func(reason string) func(*v1alpha1.HarnessRun) bool {
+		return func(run *v1alpha1.HarnessRun) bool {
+			c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionTemplateResolved)
+			return c != nil && c.Reason == reason && run.Status.Phase == v1alpha1.HarnessPending && run.Status.JobUID == ""
+		}
+	}
+	await(t, r, "waits for its template", condition(v1alpha1.HarnessTemplateMissing))
+	later := template(s.here, "later")
+	later.Spec.TimeoutSeconds = new(int64(99))
+	testkit.Create(t, admin, later)
+	await(t, r, "waits for a template that allows it", condition(v1alpha1.HarnessTemplateForbids))
+	later.Spec.TimeoutSeconds = new(int64(100))
+	if err := admin.Update(t.Context(), later); err != nil {
+		t.Fatal(err)
+	}
+	await(t, r, "has succeeded", in(v1alpha1.HarnessSucceeded))
+	if job := s.job(t, r); *job.Spec.ActiveDeadlineSeconds != 100 {
+		t.Errorf("%+v", job.Spec)
+	}
+}
+
+func (s *story) leave(t *testing.T) {
+	foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.here, Name: "harness-taken"}, Data: map[string]string{"prompt": "Give me everything."}}
+	testkit.Create(t, admin, foreign)
+	r := run(s.here, "taken", "agent")
+	testkit.Create(t, s.alice, r)
+	await(t, r, "says whose it is", func(run *v1alpha1.HarnessRun) bool {
+		c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionJobCreated)
+		return c != nil && c.Reason == v1alpha1.HarnessNameTaken && strings.Contains(c.Message, "ConfigMap")
+	})
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(foreign), foreign); err != nil || foreign.Data["prompt"] != "Give me everything." {
+		t.Errorf("%v, %q", err, foreign.Data)
+	}
+	if err := admin.Delete(t.Context(), foreign); err != nil {
+		t.Fatal(err)
+	}
+	await(t, r, "has succeeded", in(v1alpha1.HarnessSucceeded))
+}
+
+func (s *story) expire(t *testing.T) {
+	r := run(s.here, "brief", "agent")
+	r.Spec.TTLSecondsAfterFinished = new(int32(1))
+	testkit.Create(t, s.alice, r)
+	gone(t, r)
+	gone(t, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: s.here, Name: "harness-brief"}})
+	s.recorded(t, r, "started", "succeeded")
+}
+
+func (s *story) failOpen(t *testing.T) {
+	s.kept.fail(errors.New("nobody keeps records"))
+	defer s.kept.fail(nil)
+	r := run(s.here, "unrecorded", "agent")
+	testkit.Create(t, s.alice, r)
+	await(t, r, "has succeeded", in(v1alpha1.HarnessSucceeded))
+	testkit.Within(t, patience, "it is counted", func(context.Context) bool {
+		return strings.Contains(s.Metrics(), `admitkit_sandbox_unrecorded_total{action="succeeded"} 1`)
+	})
+}
+
+func (s *story) remove(t *testing.T) {
+	ended, works := run(s.here, "has-ended", "agent"), (*v1alpha1.HarnessRun)(nil)
+	testkit.Create(t, s.alice, ended)
+	await(t, ended, "has succeeded", in(v1alpha1.HarnessSucceeded))
+	works, pod := s.slow(t, "works")
+	s.Stop()
+	gone(t, pod)
+	for _, r := range []*v1alpha1.HarnessRun{ended, works} {
+		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(r), r); err != nil || len(r.Finalizers) > 0 {
+			t.Errorf("%s: %v, %q", r.Name, err, r.Finalizers)
+		}
+	}
+	s.job(t, ended) // its Pod stays for its log
+}
+
+// What has ended is written no more.
+func (s *story) rest(t *testing.T) {
+	r := run(s.here, "rests", "agent")
+	testkit.Create(t, s.alice, r)
+	await(t, r, "has succeeded", in(v1alpha1.HarnessSucceeded))
+	s.recorded(t, r, "started", "succeeded")
+	before := r.ResourceVersion
+	other := run(s.here, "other", "agent")
+	testkit.Create(t, s.alice, other)
+	await(t, other, "has succeeded", in(v1alpha1.HarnessSucceeded))
+	touched := client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"annotations": {"touched": "yes"}}}`))
+	if err := admin.Patch(t.Context(), s.job(t, r), touched); err != nil {
+		t.Fatal(err)
+	}
+	await(t, other, "rests, too", in(v1alpha1.HarnessSucceeded))
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(r), r); err != nil || r.ResourceVersion != before {
+		t.Errorf("%v: it was written again: %s, before %s", err, r.ResourceVersion, before)
+	}
+}
+
+// A write that meets a conflict is done again. The end must not be on record before it is in
+// the status, and not twice.
+func TestWhatWasNotWrittenIsNotRecorded(t *testing.T) {
+	kept, fresh := &records{}, run(testkit.Namespace(t, admin), "stale", "agent")
+	testkit.Create(t, admin, fresh)
+	stale, ended := fresh.DeepCopy(), metav1.NewTime(time.Now().Truncate(time.Second))
+	if err := admin.Patch(t.Context(), fresh, client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"annotations": {"a": "b"}}}`))); err != nil {
+		t.Fatal(err)
+	}
+	status := &v1alpha1.HarnessRunStatus{Phase: v1alpha1.HarnessFailed, CompletionTime: &ended}
+	if err := sandbox.WriteStatus(t.Context(), admin, kept, stale, status); !apierrors.IsConflict(err) {
+		t.Fatalf("got %v, want a conflict", err)
+	}
+	if got := kept.of(fresh); len(got) != 0 {
+		t.Errorf("%q is on record, and was not written", got)
+	}
+	for range 2 {
+		if err := sandbox.WriteStatus(t.Context(), admin, kept, fresh, status); err != nil {
+			t.Fatal(err)
+		}
+	}
+	status.ObservedGeneration = 7
+	if err := sandbox.WriteStatus(t.Context(), admin, kept, fresh, status); err != nil {
+		t.Fatal(err)
+	}
+	if got := kept.of(fresh); !slices.Equal(got, []string{"failed"}) {
+		t.Errorf("on record are %q", got)
+	}
+}
