@@ -10,6 +10,8 @@
 //     access is ready, how to use it, and when it ends.
 //   - An [AccessDecision] approves or denies a request, where its template wants that.
 //   - An [AuditEvent] records who took which way into a container.
+//   - A [BrokerPolicy] says which names and credentials sandboxed runs have, and a
+//     [CredentialLease] records that a run has a credential.
 //
 // [Request] and [Template] are what the kinds of access have in common, and [Grant]
 // is what the record of a grant says. Packages extension/access and extension/audit
@@ -44,6 +46,8 @@ func AddToScheme(scheme *runtime.Scheme) error {
 		&AuditEvent{}, &AuditEventList{},
 		&TransientRoleBinding{}, &TransientRoleBindingList{},
 		&TransientClusterRoleBinding{}, &TransientClusterRoleBindingList{},
+		&BrokerPolicy{}, &BrokerPolicyList{},
+		&CredentialLease{}, &CredentialLeaseList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
