@@ -9,9 +9,6 @@ import (
 // itself.
 const FinalizerLease = "admitkit.dev/credential-lease"
 
-// LabelRunUID is the label of a CredentialLease that has the UID of its run.
-const LabelRunUID = "admitkit.dev/run-uid"
-
 // LeaseRun is the run that a lease is for.
 type LeaseRun struct {
 	Namespace string    `json:"namespace"`
