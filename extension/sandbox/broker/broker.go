@@ -161,7 +161,9 @@ func (b *service) connect(mgr extension.Manager) (cache.Cache, error) {
 	}
 	b.runs, b.limits, b.retries = runs{b.live}, newLimits(b.clock), newRetries()
 	b.providers = map[v1alpha1.CredentialProvider]provider{
-		v1alpha1.ProviderSecret: &secretProvider{b.live, b.options.LeaseDuration},
+		v1alpha1.ProviderSecret:    &secretProvider{b.live, b.options.LeaseDuration},
+		v1alpha1.ProviderTokenPool: &poolProvider{b.live, b.runs, b.options.LeaseDuration},
+		v1alpha1.ProviderGitHubApp: newGitHub(b.live, &b.options, b.clock),
 	}
 	return own.GetCache(), nil
 }

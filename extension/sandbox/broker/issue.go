@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -37,18 +38,26 @@ func (b *service) issue(ctx context.Context, who *caller, of *run, request proto
 	if err != nil {
 		return nil, err
 	}
-	value, handle, err := b.make(ctx, who, grant, lease)
+	made, err := b.make(ctx, who, grant, lease)
 	if err == nil {
 		err = b.confirm(ctx, lease)
 	}
 	if err != nil {
 		if !renewed { // else the caller has the credential already, and the lease is true
-			b.abandon(lease, handle)
+			b.abandon(lease, made)
 		}
 		return nil, err
 	}
 	issuedTotal.WithLabelValues(string(lease.Spec.Provider)).Inc()
-	return answer(grant, lease, value), nil
+	return answer(grant, lease, made.value), nil
+}
+
+// made is how far make came.
+type made struct {
+	value  string
+	handle []byte
+	// recorded says that there is an audit record, and tried that there may be a credential.
+	recorded, tried bool
 }
 
 // grantOf returns what the policies of the run's namespace grant by this name.
@@ -92,27 +101,29 @@ func (b *service) policiesOf(ctx context.Context, from client.Reader, of *run) (
 }
 
 // make puts the lease on record, makes the credential, and stores what revokes it.
-func (b *service) make(ctx context.Context, who *caller, grant *v1alpha1.CredentialGrant, lease *v1alpha1.CredentialLease) (value string, handle []byte, err error) {
+func (b *service) make(ctx context.Context, who *caller, grant *v1alpha1.CredentialGrant, lease *v1alpha1.CredentialLease) (m made, err error) {
 	// A renewal has the ID of the first record, and so makes no second.
 	if err := b.recorder.Record(ctx, leaseRecord(who, lease, "issued", "BrokerPolicy "+lease.Spec.Policy+" grants it")); err != nil {
 		b.log.Error("not recorded, so not issued", zap.String("lease", lease.Name), zap.Error(err))
-		return "", nil, later(http.StatusServiceUnavailable, protocol.CodeAuditUnavailable, 5, "credential %s is only issued when that is recorded, and it cannot be", grant.Name)
+		return m, later(http.StatusServiceUnavailable, protocol.CodeAuditUnavailable, 5, "credential %s is only issued when that is recorded, and it cannot be", grant.Name)
 	}
-	value, handle, err = b.providers[lease.Spec.Provider].issue(ctx, grant, lease)
+	m.recorded = true
+	m.value, m.handle, err = b.providers[lease.Spec.Provider].issue(ctx, grant, lease)
+	m.tried = err == nil || errors.Is(err, errUnknown)
 	if err != nil {
-		return "", handle, b.providerFailed(grant, err)
+		return m, b.providerFailed(grant, err)
 	}
-	value = strings.TrimRight(value, "\r\n") // a file of an editor ends with one
-	if value == "" || len(value) > maxValue || strings.ContainsAny(value, "\r\n\x00") {
-		return "", handle, refuse(http.StatusUnprocessableEntity, protocol.CodeProviderFailed, "credential %s: its value is empty, longer than %d bytes, or of several lines: it fits no header", grant.Name, maxValue)
+	m.value = strings.TrimRight(m.value, "\r\n") // a file of an editor ends with one
+	if m.value == "" || len(m.value) > maxValue || strings.ContainsAny(m.value, "\r\n\x00") {
+		return m, refuse(http.StatusUnprocessableEntity, protocol.CodeProviderFailed, "credential %s: its value is empty, longer than %d bytes, or of several lines: it fits no header", grant.Name, maxValue)
 	}
-	if handle == nil {
-		return value, nil, nil
+	if m.handle == nil {
+		return m, nil
 	}
-	if err := b.live.Create(ctx, b.handleOf(lease, handle)); err != nil {
-		return "", handle, b.unavailable("storing what revokes the credential", err)
+	if err := b.live.Create(ctx, b.handleOf(lease, m.handle)); err != nil {
+		return m, b.unavailable("storing what revokes the credential", err)
 	}
-	return value, handle, nil
+	return m, nil
 }
 
 // handleKey is the key of a handle in its Secret.
@@ -156,15 +167,25 @@ const abandonTimeout = 10 * time.Second
 
 // abandon revokes a credential that nobody was given. What it does not manage, the
 // reconciler does: the lease is deleted, or at least there.
-func (b *service) abandon(lease *v1alpha1.CredentialLease, handle []byte) {
+func (b *service) abandon(lease *v1alpha1.CredentialLease, m made) {
 	ctx, cancel := context.WithTimeout(context.Background(), abandonTimeout)
 	defer cancel()
+	if m.handle != nil {
+		// At once, since the API server may be what failed, and the handle in no store.
+		_ = b.providers[lease.Spec.Provider].revoke(ctx, lease, m.handle) // end asks again
+	}
 	err := b.live.Delete(ctx, lease, client.Preconditions{UID: &lease.UID})
 	if err == nil {
 		err = b.live.Get(ctx, client.ObjectKeyFromObject(lease), lease)
 	}
-	if err == nil {
-		err = b.end(ctx, lease, handle, "it was not delivered")
+	switch {
+	case err != nil:
+	case m.tried:
+		err = b.end(ctx, lease, m.handle, "it was not delivered")
+	case m.recorded:
+		err = b.release(ctx, lease, "failed", "no credential was made")
+	default:
+		err = b.letGo(ctx, lease, "failed")
 	}
 	if client.IgnoreNotFound(err) != nil {
 		b.log.Warn("a lease that was not delivered is still to be revoked", zap.String("lease", lease.Name), zap.Error(err))

@@ -21,6 +21,9 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if text := os.Getenv(brokerVariable); text != "" {
+		os.Exit(runBroker(text))
+	}
 	os.Exit(testkit.Main(m, controlplane.Options{CRDPaths: []string{"../../../config/crd"}}, func(c *controlplane.ControlPlane) (err error) {
 		server = c
 		admin, err = testkit.NewClient(c.Admin(), scheme)

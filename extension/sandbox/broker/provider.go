@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,12 +21,15 @@ type provider interface {
 	// life is how long a credential lasts by itself.
 	life() time.Duration
 	// issue returns the credential of a lease, and what revoke will need of it: nil if that is
-	// nothing.
+	// nothing. An error that is not errUnknown says that there is no credential.
 	issue(ctx context.Context, grant *v1alpha1.CredentialGrant, lease *v1alpha1.CredentialLease) (value string, handle []byte, err error)
 	// revoke returns nil when nobody can use the credential any more. handle is nil if issue
 	// returned none, or has not returned.
 	revoke(ctx context.Context, lease *v1alpha1.CredentialLease, handle []byte) error
 }
+
+// errUnknown says that a provider cannot tell whether it has made a credential.
+var errUnknown = errors.New("there may be a credential nobody was given")
 
 // providerOf returns the provider of a grant.
 func providerOf(grant *v1alpha1.CredentialGrant) v1alpha1.CredentialProvider {

@@ -28,9 +28,6 @@ type leases struct{ *service }
 
 var _ extension.Reconciler = (*leases)(nil)
 
-// errHeld says that a credential which nobody can revoke is still with a run.
-var errHeld = errors.New("the run that has the credential is still there")
-
 // heldFor is how often a run is looked at whose container has a credential beyond its time.
 // Its end is seen at once all the same.
 const heldFor = 5 * time.Minute

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -110,18 +111,38 @@ func (b *service) end(ctx context.Context, lease *v1alpha1.CredentialLease, hand
 		}
 		action, why = "expired", fmt.Sprintf("it ended by itself at %s, before it could be revoked: %v", lease.Spec.ExpiresAt.UTC().Format(time.RFC3339), err)
 	}
+	if err := b.release(ctx, lease, action, why); err != nil {
+		return err
+	}
+	if stored != nil {
+		// Whoever crashes before this leaves it to the garbage collector: the lease owns it.
+		if err := b.live.Delete(ctx, b.handleOf(lease, nil)); client.IgnoreNotFound(err) != nil {
+			b.log.Warn("what revoked a lease is still stored", zap.String("lease", lease.Name), zap.Error(err))
+		}
+	}
+	return nil
+}
+
+// release records the end of a lease, and lets it go.
+func (b *service) release(ctx context.Context, lease *v1alpha1.CredentialLease, action, why string) error {
 	if err := b.recorder.Record(ctx, leaseRecord(nil, lease, action, why)); err != nil {
 		return fmt.Errorf("recording the end of CredentialLease %s: %w", lease.Name, err)
 	}
-	if stored != nil {
-		if err := b.live.Delete(ctx, b.handleOf(lease, nil)); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("deleting Secret %s/%s: %w", b.namespace, lease.Name, err)
+	return b.letGo(ctx, lease, action)
+}
+
+// letGo takes the finalizer away. The status may have been written meanwhile.
+func (b *service) letGo(ctx context.Context, lease *v1alpha1.CredentialLease, action string) error {
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		now := &v1alpha1.CredentialLease{}
+		if err := b.live.Get(ctx, client.ObjectKeyFromObject(lease), now); err != nil || now.UID != lease.UID {
+			return client.IgnoreNotFound(err)
 		}
-	}
-	before := lease.DeepCopy()
-	controllerutil.RemoveFinalizer(lease, v1alpha1.FinalizerLease)
-	err = b.live.Patch(ctx, lease, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
-	if client.IgnoreNotFound(err) != nil {
+		before := now.DeepCopy()
+		controllerutil.RemoveFinalizer(now, v1alpha1.FinalizerLease)
+		return client.IgnoreNotFound(b.live.Patch(ctx, now, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
+	})
+	if err != nil {
 		return fmt.Errorf("letting CredentialLease %s go: %w", lease.Name, err)
 	}
 	endedTotal.WithLabelValues(string(lease.Spec.Provider), action).Inc()

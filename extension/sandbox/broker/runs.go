@@ -21,8 +21,9 @@ type run struct {
 	template string
 	// jobUID is that of its Job, once it has one.
 	jobUID string
-	// ended says that it does nothing any more, or is about to be deleted.
-	ended bool
+	// finished says that it does nothing any more, and ended that it has finished or is about
+	// to be deleted.
+	finished, ended bool
 }
 
 // runs reads runs from the API server.
@@ -53,9 +54,10 @@ func runOf(object *unstructured.Unstructured) *run {
 	template, _, _ := unstructured.NestedString(object.Object, "spec", "templateRef", "name")
 	phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
 	jobUID, _, _ := unstructured.NestedString(object.Object, "status", "jobUID")
+	finished := phase == "Succeeded" || phase == "Failed" || phase == "Cancelled"
 	return &run{
 		LeaseRun: v1alpha1.LeaseRun{Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID()},
-		template: template, jobUID: jobUID, ended: phase == "Succeeded" || phase == "Failed" || phase == "Cancelled" || object.GetDeletionTimestamp() != nil,
+		template: template, jobUID: jobUID, finished: finished, ended: finished || object.GetDeletionTimestamp() != nil,
 	}
 }
 

@@ -151,43 +151,91 @@ type aRun struct {
 // start makes a run of a template that runs.
 func (w *world) start(t testing.TB, name, template string) *aRun {
 	t.Helper()
+	r, err := w.tryStart(t.Context(), name, template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// startPatiently is start while the API server can be down.
+func (w *world) startPatiently(t *testing.T, name string) (r *aRun) {
+	t.Helper()
+	n := 0
+	again(t, func() (err error) {
+		n++
+		r, err = w.tryStart(t.Context(), fmt.Sprintf("%s-%d", name, n), "agent-code")
+		return err
+	})
+	return r
+}
+
+func (w *world) tryStart(ctx context.Context, name, template string) (*aRun, error) {
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
 		"templateRef": map[string]any{"kind": "HarnessTemplate", "name": template}, "prompt": "work",
 	}}}
 	object.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("HarnessRun"))
 	object.SetNamespace(w.Namespace)
 	object.SetName(name)
-	testkit.Create(t, admin, object)
+	if err := admin.Create(ctx, object); err != nil {
+		return nil, err
+	}
 	r := &aRun{object: object}
-	spec := corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "work", Image: "example.com/work:1"}}}
 	r.job = &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(object, object.GroupVersionKind())}}}
-	r.job.Spec.Template.Spec = spec
-	testkit.Create(t, admin, r.job)
-	r.pod = w.podOf(t, name, r.job)
-	r.become(t, "Running")
-	return r
+	r.job.Spec.Template.Spec = corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "work", Image: "example.com/work:1"}}}
+	err := admin.Create(ctx, r.job)
+	if err == nil {
+		r.pod, err = w.tryPodOf(ctx, name, r.job)
+	}
+	if err == nil {
+		err = r.tryBecome(ctx, "Running")
+	}
+	return r, err
 }
 
 // podOf makes a Pod that names a Job as its controller, or nothing.
 func (w *world) podOf(t testing.TB, name string, job *batchv1.Job) *corev1.Pod {
 	t.Helper()
+	pod, err := w.tryPodOf(t.Context(), name, job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+func (w *world) tryPodOf(ctx context.Context, name string, job *batchv1.Job) (*corev1.Pod, error) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name, Labels: map[string]string{"admitkit.dev/run": name}}}
 	if job != nil {
 		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))}
 	}
 	pod.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "work", Image: "example.com/work:1"}}, ServiceAccountName: "default"}
-	_ = admin.Create(context.Background(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "default"}})
-	testkit.Create(t, admin, pod)
-	return pod
+	_ = admin.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "default"}})
+	return pod, admin.Create(ctx, pod)
 }
 
 // become sets the phase of a run.
 func (r *aRun) become(t testing.TB, phase string) {
 	t.Helper()
-	patch := fmt.Sprintf(`{"status":{"phase":%q,"jobName":%q,"jobUID":%q}}`, phase, r.job.Name, r.job.UID)
-	if err := admin.Status().Patch(context.Background(), r.object, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+	if err := r.tryBecome(t.Context(), phase); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func (r *aRun) tryBecome(ctx context.Context, phase string) error {
+	patch := fmt.Sprintf(`{"status":{"phase":%q,"jobName":%q,"jobUID":%q}}`, phase, r.job.Name, r.job.UID)
+	return admin.Status().Patch(ctx, r.object, client.RawPatch(types.MergePatchType, []byte(patch)))
+}
+
+// tryToken returns the token of a run's Pod.
+func (w *world) tryToken(r *aRun) (string, error) {
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		Audiences: []string{protocol.Audience}, BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: r.pod.Name, UID: r.pod.UID},
+	}}
+	made, err := w.kube.CoreV1().ServiceAccounts(w.Namespace).CreateToken(context.Background(), "default", request, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	return made.Status.Token, nil
 }
 
 // token returns one of a ServiceAccount, for an audience and bound to a Pod.

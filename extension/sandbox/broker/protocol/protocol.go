@@ -8,6 +8,8 @@ package protocol
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -164,3 +166,20 @@ type Error struct {
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("broker: %s: %s", e.Code, e.Message) }
+
+// Allows reports whether the name stands for a port of a host, which is in lower case and
+// has no dot at its end.
+func (n *Name) Allows(host string, port int32) bool {
+	if len(n.Ports) == 0 && port != 443 || len(n.Ports) > 0 && !slices.Contains(n.Ports, port) {
+		return false
+	}
+	return CoversHost(n.Host, host)
+}
+
+// CoversHost reports whether a pattern, a name or *. and a name, stands for a host.
+func CoversHost(pattern, host string) bool {
+	if below, ok := strings.CutPrefix(pattern, "*"); ok {
+		return strings.HasSuffix(host, below) && len(host) > len(below)
+	}
+	return pattern == host
+}
