@@ -12,6 +12,8 @@
 //   - An [AuditEvent] records who took which way into a container.
 //   - A [HarnessRun] is work that nobody trusts, in a Pod that reaches only what its
 //     [HarnessTemplate] or [ClusterHarnessTemplate] names.
+//   - A [BrokerPolicy] says which names and credentials sandboxed runs have, and a
+//     [CredentialLease] records that a run has a credential.
 //
 // [Request] and [Template] are what the kinds of access have in common, and [Grant]
 // is what the record of a grant says. Packages extension/access and extension/audit
@@ -49,6 +51,8 @@ func AddToScheme(scheme *runtime.Scheme) error {
 		&HarnessTemplate{}, &HarnessTemplateList{},
 		&ClusterHarnessTemplate{}, &ClusterHarnessTemplateList{},
 		&HarnessRun{}, &HarnessRunList{},
+		&BrokerPolicy{}, &BrokerPolicyList{},
+		&CredentialLease{}, &CredentialLeaseList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

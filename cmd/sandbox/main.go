@@ -11,6 +11,8 @@ import (
 // subcommands are the processes of the program, each in a file of its name.
 var subcommands = []func() *cobra.Command{
 	newControllerCommand,
+	newBrokerCommand,
+	newProxyCommand,
 }
 
 func main() {
