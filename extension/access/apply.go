@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -10,6 +11,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -110,12 +112,28 @@ func (r *requests) unbind(ctx context.Context, f *facts, d decision) error {
 		return nil
 	}
 	deleted, err := r.deleteByName(ctx, f, &rbacv1.RoleBinding{})
+	if err == nil && f.isKept() {
+		err = r.letGo(ctx, f.binding)
+	}
 	if err != nil || !d.late {
 		return err
 	}
 	r.unbound.Store(f.key, true)
 	if deleted {
 		lateness.WithLabelValues(r.kind.name).Observe(r.options.Clock.Since(f.end).Seconds())
+	}
+	return nil
+}
+
+// letGo takes its finalizers off a RoleBinding that was deleted, with which it would stay
+// in force. A deletion in the foreground adds one, and no webhook is asked about that.
+func (r *requests) letGo(ctx context.Context, binding *rbacv1.RoleBinding) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": binding.UID, "finalizers": nil}})
+	if err == nil {
+		err = r.writer.Patch(ctx, binding.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("taking the finalizers off RoleBinding %s/%s: %w", binding.Namespace, binding.Name, err)
 	}
 	return nil
 }

@@ -298,8 +298,11 @@ func (f *facts) stale() bool {
 // holds only what has our label, and the label can be removed. Once this process has
 // deleted it, a RoleBinding in the cache only shows that the cache is behind.
 func (f *facts) mayBeBound() bool {
-	return !f.unbound && (f.binding != nil || !ended(f.request))
+	return f.isKept() || !f.unbound && (f.binding != nil || !ended(f.request))
 }
+
+// isKept reports whether the RoleBinding would outlast its deletion.
+func (f *facts) isKept() bool { return f.binding != nil && len(f.binding.Finalizers) > 0 }
 
 // readRole reads the record of the grant from the cache.
 func (r *requests) readRole(ctx context.Context, f *facts) error {

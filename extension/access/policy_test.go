@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -171,4 +172,49 @@ func TestWhereWebhooksLookThePoliciesAreNotInTheWay(t *testing.T) {
 	testkit.Create(t, admin, p.template("late", 1, "1h"))
 	waitsWith(t, late, 0)
 	isGranted(t, late, approved(t, late, p.sam))
+}
+
+// What a template gives it gives in the name of its author. Who changes it where no webhook
+// stamps them must not do so in the name of who wrote it.
+func TestWhereNoWebhookLooksNobodyChangesAnothersTemplate(t *testing.T) {
+	t.Parallel()
+	namespace := testkit.Namespace(t, admin)
+	install(t, namespace)
+	c := &castle{namespace: namespace}
+	c.let(t, namespace, "templates", rule("admitkit.dev", "create get update patch", "roleaccesstemplates"), "mallory")
+	template := c.template("deployer")
+	testkit.Create(t, admin, template)
+	self := &authenticationv1.SelfSubjectReview{}
+	if err := admin.Create(t.Context(), self); err != nil {
+		t.Fatal(err)
+	}
+	authored := c.template("deployer")
+	authored.Spec.Author = v1alpha1.AuthorOf(self.Status.UserInfo)
+	testkit.Create(t, admin, authored)
+	// A policy is taken up within seconds.
+	const message = "names another user or other groups than yours"
+	change := func(t *testing.T, template *v1alpha1.RoleAccessTemplate, spec string) error {
+		return patch(t, mallory, template.DeepCopy(), spec)
+	}
+	testkit.Eventually(t, "the policy is in force", func(ctx context.Context) bool {
+		forged := c.template("deployer")
+		forged.Spec.Author = &v1alpha1.Author{Requester: v1alpha1.Requester{Username: "carol"}}
+		err := as(t, mallory).Create(ctx, forged, client.DryRunAll)
+		return err != nil && strings.Contains(err.Error(), message)
+	})
+	for what, spec := range map[string]string{
+		"who may ask": `{"spec":{"accessConfig":{"allowedUsers":["mallory"]}}}`,
+		"how long":    `{"spec":{"accessConfig":{"maxDuration":"160h"}}}`,
+		"no approval": `{"spec":{"accessConfig":{"approval":null,"allowedGroups":["engineers"]}}}`,
+	} {
+		if err := change(t, authored, spec); err == nil || !strings.Contains(err.Error(), message) {
+			t.Errorf("%s, in the name of the author: %v", what, err)
+		}
+	}
+	if err := change(t, authored, `{"metadata":{"labels":{"a":"b"}}}`); err != nil {
+		t.Errorf("a label: %v", err)
+	}
+	if err := change(t, authored, `{"spec":{"author":null,"accessConfig":{"allowedUsers":["mallory"]}}}`); err != nil {
+		t.Errorf("a change that leaves no author, with which the template gives nothing: %v", err)
+	}
 }

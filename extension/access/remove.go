@@ -56,7 +56,7 @@ func (r *requests) Remove(ctx context.Context, mgr extension.Manager) error {
 
 // removeIn ends all access in a namespace, "" for every one.
 func (r *requests) removeIn(ctx context.Context, namespace string) error {
-	removal := &removal{requests: r, namespace: namespace, pending: map[types.NamespacedName]bool{}, warned: map[types.NamespacedName]bool{}, blocked: map[types.NamespacedName]bool{}}
+	removal := &removal{requests: r, namespace: namespace, pending: map[types.NamespacedName]bool{}, bindings: map[types.NamespacedName]*rbacv1.RoleBinding{}, warned: map[types.NamespacedName]bool{}, blocked: map[types.NamespacedName]bool{}}
 	err := removal.run(ctx)
 	if apierrors.IsForbidden(err) && removal.namespaceGone(ctx) {
 		r.log.Info("the namespace is gone, and with it all access", zap.String("namespace", namespace))
@@ -110,7 +110,9 @@ type removal struct {
 	namespace string
 	// pending has the requests of which something may be left.
 	pending map[types.NamespacedName]bool
-	warned  map[types.NamespacedName]bool
+	// bindings has the metadata of the RoleBindings of requests.
+	bindings map[types.NamespacedName]*rbacv1.RoleBinding
+	warned   map[types.NamespacedName]bool
 	// blocked has those of which only the policy is left, whose deletion a webhook blocks
 	// that no server answers.
 	blocked map[types.NamespacedName]bool
@@ -163,7 +165,7 @@ func (r *removal) round(ctx context.Context) (done bool, err error) {
 	// All of them first, whatever becomes of the rest: they give access.
 	for _, key := range bindings {
 		r.pending[key] = true
-		err := r.unbind(ctx, &facts{kind: r.kind, key: key}, decision{unbind: true})
+		err := r.unbind(ctx, &facts{kind: r.kind, key: key, binding: r.bindings[key]}, decision{unbind: true})
 		errs = append(errs, err)
 		r.tell(err, "RoleBinding deleted", r.kind.resource(key))
 	}
@@ -290,6 +292,9 @@ func (r *removal) list(ctx context.Context, of schema.GroupVersionKind) (keys []
 			case !named:
 			case object.Labels[LabelManagedBy] == managedBy || object.Annotations[AnnotationRequestUID] != "":
 				keys = append(keys, key)
+				if kind == "RoleBinding" {
+					r.bindings[key] = &rbacv1.RoleBinding{ObjectMeta: object.ObjectMeta}
+				}
 			case !r.warned[name]:
 				r.warned[name] = true
 				r.log.Warn("left alone: it has the name of a grant, but neither label nor annotation", zap.String("kind", kind), zap.Stringer("name", name))

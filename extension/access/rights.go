@@ -131,6 +131,7 @@ func toGrant() []rbacv1.PolicyRule {
 		rule([]string{"argoproj.io"}, []string{"rollouts"}, "list", "watch"),
 		rule(coreGroup, []string{"pods"}, "create", "delete"),
 		rule([]string{rbacv1.GroupName}, []string{"roles", "rolebindings"}, "create", "delete"),
+		rule([]string{rbacv1.GroupName}, []string{"rolebindings"}, "patch"), // takes finalizers off
 		rule(coreGroup, []string{"pods/eviction"}, "create"),
 		rule([]string{"events.k8s.io"}, []string{"events"}, "create", "patch"),
 		rule(coreGroup, []string{"pods/exec", "pods/attach", "pods/portforward"}, "create", "get"),

@@ -617,6 +617,7 @@ func TestAnUninstallEndsRolesToo(t *testing.T) {
 	c := newCastle(t)
 	req := c.gets(t, alice, c.write(t, c.ada, "deployer"), "1h")
 	soonCan(t, alice, c.namespace, "configmaps", true)
+	c.keep(t, req)
 	c.manager.stop()
 	mgr, _ := uninstaller(t, c.namespace, freeport.For(t))
 	if errs := removersOf(t, mgr, access.Options{}).remove(t, time.Minute, mgr); len(errs) > 0 {
