@@ -132,6 +132,9 @@ type kept struct {
 	at   time.Time
 }
 
+// bytes is how much is kept: a hook can send an ETag that is longer than its response.
+func (k kept) bytes() int { return len(k.etag) + len(k.body) }
+
 // NewWebhook returns the hook. Close it to end its connections.
 func NewWebhook(endpoint Endpoint) *Webhook {
 	return &Webhook{endpoint: endpoint, etags: map[string]kept{}}
@@ -256,11 +259,12 @@ func (w *Webhook) keep(key, etag string, body []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.drop(key)
-	if etag == "" || len(body) > maxEtagBytes {
+	k := kept{etag, body, time.Now()}
+	if etag == "" || k.bytes() > maxEtagBytes {
 		return
 	}
-	w.etags[key] = kept{etag, body, time.Now()}
-	w.etagBytes += len(body)
+	w.etags[key] = k
+	w.etagBytes += k.bytes()
 	// Any is as good as another: its hook is merely asked in full.
 	for other := range w.etags {
 		if len(w.etags) <= maxEtags && w.etagBytes <= maxEtagBytes {
@@ -273,7 +277,7 @@ func (w *Webhook) keep(key, etag string, body []byte) {
 }
 
 func (w *Webhook) drop(key string) {
-	w.etagBytes -= len(w.etags[key].body)
+	w.etagBytes -= w.etags[key].bytes()
 	delete(w.etags, key)
 }
 
