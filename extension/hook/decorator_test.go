@@ -79,6 +79,34 @@ func TestADecoratorAttachesAndMarksWhatItsSelectorsSelect(t *testing.T) {
 	})
 }
 
+func TestAnObjectOfAnotherNamespaceIsNoAttachmentWhateverItSays(t *testing.T) {
+	t.Parallel()
+	running(t)
+	namespace, other := testkit.Namespace(t, admin), testkit.Namespace(t, admin)
+	h := serve(t, func(_ http.ResponseWriter, r *request) any {
+		return object{"status": object{"spec": r.Object["spec"]}, "attachments": []any{configMap("x", nil)}}
+	})
+	create(t, decorator(namespace, object{
+		"resources":   []any{object{"apiVersion": "example.com/v1", "resource": "things", "labelSelector": object{"matchLabels": object{"test": namespace}}}},
+		"attachments": []any{object{"apiVersion": "v1", "resource": "configmaps"}},
+		"hooks":       object{"sync": at(h.URL)},
+	}))
+	parent := create(t, thing(namespace, "a", object{"spec": "1"}))
+	status(t, namespace, "a", "spec", "1")
+	forged := named("v1", "ConfigMap", other, "forged")
+	metadata := forged["metadata"].(object)
+	metadata["annotations"] = object{compose.AnnotationDecorator: namespace}
+	metadata["ownerReferences"] = []any{object{"apiVersion": "example.com/v1", "kind": "Thing", "name": "a", "uid": string(parent.GetUID()), "controller": true}}
+	create(t, forged)
+	patchThing(t, namespace, "a", `{"spec":"2"}`)
+	status(t, namespace, "a", "spec", "2")
+	for _, r := range h.asked("") {
+		if all := r.Attachments["ConfigMap.v1"]; all["forged"] != nil {
+			t.Fatalf("the hook sees an object of %s as the parent's: %v", other, all)
+		}
+	}
+}
+
 func TestWhatIsWrongWithAControllerIsACondition(t *testing.T) {
 	t.Parallel()
 	running(t)

@@ -238,10 +238,15 @@ func (p *parents) cached(id compose.ID) *compose.Object {
 // claim finds the children, and adopts and releases.
 func (p *parents) claim(ctx context.Context, v *view) error {
 	uid := string(v.parent.GetUID())
+	// A selector may select the parent itself, which must not be its own child. An object of
+	// another namespace may only say that it is the parent's.
+	other := func(o *compose.Object) bool {
+		return o.GetUID() == v.parent.GetUID() || v.parent.GetNamespace() != "" && o.GetNamespace() != v.parent.GetNamespace()
+	}
 	if !p.composite {
 		for _, l := range p.childLeases {
 			for _, object := range l.indexed(byOwner, uid) {
-				if object.GetAnnotations()[compose.AnnotationDecorator] == p.name {
+				if object.GetAnnotations()[compose.AnnotationDecorator] == p.name && !other(object) {
 					v.children = append(v.children, object)
 				}
 			}
@@ -264,11 +269,7 @@ func (p *parents) claim(ctx context.Context, v *view) error {
 			candidates = append(candidates, slices.DeleteFunc(l.list(), func(o *compose.Object) bool { return metav1.GetControllerOfNoCopy(o) != nil })...)
 		}
 	}
-	candidates = slices.DeleteFunc(candidates, func(o *compose.Object) bool {
-		// A selector may select the parent itself, which must not be its own child.
-		return o.GetUID() == v.parent.GetUID() || v.parent.GetNamespace() != "" && o.GetNamespace() != v.parent.GetNamespace()
-	})
-	claimed := compose.Claim(v.parent, selector, candidates)
+	claimed := compose.Claim(v.parent, selector, slices.DeleteFunc(candidates, other))
 	v.children = claimed.Owned
 	if v.finalizing {
 		return nil
