@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,6 +47,53 @@ func TestAHookThatChangesItsMindAtEachCallIsNoLoop(t *testing.T) {
 			t.Errorf("the hook was called %d times", n)
 		}
 	})
+}
+
+func TestTwoControllersThatUndoEachOtherAreNoLoop(t *testing.T) {
+	t.Parallel()
+	running(t)
+	for kind, controller := range map[string]func(namespace, url, who string) object{
+		"CompositeController": func(namespace, url, _ string) object { return composite(namespace, object{"sync": at(url)}, "") },
+		"DecoratorController": func(namespace, url, _ string) object {
+			return decorator(namespace, object{
+				"resources": []any{object{"apiVersion": "example.com/v1", "resource": "things", "labelSelector": object{"matchLabels": object{"test": namespace}}}},
+				"hooks":     object{"sync": at(url)},
+			})
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			namespace := testkit.Namespace(t, admin)
+			var names []string
+			var calls atomic.Int64
+			for _, who := range []string{"one", "two"} {
+				h := serve(t, func(http.ResponseWriter, *request) any {
+					calls.Add(1)
+					if kind == "DecoratorController" {
+						return object{"labels": object{"who": who}}
+					}
+					return object{"status": object{"who": who}}
+				})
+				o := controller(namespace, h.URL, who)
+				name := namespace + "-" + who
+				o["metadata"].(object)["name"] = name
+				create(t, o)
+				condition(t, kind, name, "Ready", metav1.ConditionTrue, "")
+				names = append(names, name)
+			}
+			create(t, thing(namespace, "a"))
+			testkit.Eventually(t, "one of them is left alone, and says so", func(context.Context) bool {
+				text := ""
+				for _, name := range names {
+					text += fmt.Sprint(get(t, "metacontroller.k8s.io/v1alpha1", kind, "", name).Object["status"])
+				}
+				return strings.Contains(text, "DoesNotConverge") && strings.Contains(text, "somebody else undoes what it wants")
+			})
+			if n := calls.Load(); n > 60 {
+				t.Errorf("the hooks were called %d times", n)
+			}
+		})
+	}
 }
 
 func TestThousandsOfTimesWakeAHookOnceASecond(t *testing.T) {

@@ -46,8 +46,9 @@ type view struct {
 	left      map[compose.ID]bool
 	// moved says that somebody else has changed the parent since the hook was asked.
 	moved bool
-	// updated says that a child has been changed.
-	updated bool
+	// updated says that a child, or a label or an annotation, has been changed, and contested
+	// that the status was, after somebody else had changed it.
+	updated, contested bool
 }
 
 // errBehind says that the cache does not have the last writes yet: nothing is known to have
@@ -124,7 +125,7 @@ func (p *parents) mustAsk(v *view) bool {
 // askNow asks the hook about a parent as it is, unless it has changed too much too often.
 func (p *parents) askNow(ctx context.Context, v *view, now time.Time) (*protocol.Answer, error) {
 	if wait := v.state.churn.wait(v.parent.GetGeneration(), now); wait > 0 {
-		return nil, fault("DoesNotConverge", fmt.Sprintf("the hook wants something else of its children at each call: it has changed them %d times within %s; it is called again in %s",
+		return nil, fault("DoesNotConverge", fmt.Sprintf("the hook wants something else at each call, or somebody else undoes what it wants: it has made %d changes within %s, while the parent stayed the same; it is called again in %s",
 			maxChurn, churnWithin, wait.Round(time.Second)), &protocol.RetryAfterError{After: wait})
 	}
 	return p.ask(ctx, v, v.parent, "")
@@ -432,13 +433,13 @@ func (p *parents) follow(ctx context.Context, v *view, answer *protocol.Answer) 
 	if !collected(v.parent) {
 		problems = errors.Join(problems, p.manage(ctx, v, wanted))
 	}
-	if v.updated && !p.rolls() {
-		v.state.churn.add(v.parent.GetGeneration(), time.Now())
-	}
 	if p.composite {
 		problems = errors.Join(problems, p.writeStatus(ctx, v, answer.Status))
 	} else {
 		problems = errors.Join(problems, p.decorate(ctx, v, answer))
+	}
+	if v.contested || v.updated && !p.rolls() {
+		v.state.churn.add(v.parent.GetGeneration(), time.Now())
 	}
 	if v.finalizing && answer.Finalized && problems == nil {
 		return p.setFinalizer(ctx, v, false)
@@ -495,6 +496,7 @@ func (p *parents) writeStatus(ctx context.Context, v *view, status map[string]an
 }
 
 func (p *parents) putStatus(ctx context.Context, v *view, status map[string]any) error {
+	last := v.state.status
 	v.state.status = digest(status)
 	fresh := v.parent
 	for range 5 {
@@ -506,6 +508,7 @@ func (p *parents) putStatus(ctx context.Context, v *view, status map[string]any)
 		after, err := p.parentClient(v.key).UpdateStatus(ctx, update, metav1.UpdateOptions{FieldManager: apply.FieldManager})
 		if err == nil {
 			writesTotal.WithLabelValues(p.metricName(), "status").Inc()
+			v.contested = last != "" && last != digest(fresh.Object["status"])
 			// As the API server keeps it, without the fields that its schema does not have.
 			v.state.status = digest(after.Object["status"])
 			expected := v.parent.DeepCopy()
@@ -550,6 +553,7 @@ func (p *parents) decorate(ctx context.Context, v *view, answer *protocol.Answer
 			return fmt.Errorf("labels and annotations of the object: %w", err)
 		}
 		writesTotal.WithLabelValues(p.metricName(), "decorate").Inc()
+		v.updated = true
 		p.replace(v, expected, after)
 	}
 	if answer.Status == nil {
