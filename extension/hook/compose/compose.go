@@ -207,6 +207,7 @@ func strip(child *Object) {
 		delete(meta, field)
 	}
 	delete(child.Object, "status")
+	dropNulls(child.Object) // first: a null annotation is read as an empty one
 	annotations := child.GetAnnotations()
 	delete(annotations, AnnotationLastApplied)
 	if len(annotations) == 0 {
@@ -214,7 +215,6 @@ func strip(child *Object) {
 	} else {
 		child.SetAnnotations(annotations)
 	}
-	dropNulls(child.Object)
 }
 
 func dropNulls(of any) {

@@ -122,6 +122,14 @@ func TestWhatAHookReturnsIsCompleteOrAnError(t *testing.T) {
 	if p.GetUID() != "" || p.GetResourceVersion() != "" || len(p.GetAnnotations()) > 0 || p.Object["status"] != nil || len(p.Object["spec"].(map[string]any)) != 1 {
 		t.Errorf("what only the API server sets is still there: %v", p)
 	}
+	full.Object["metadata"].(map[string]any)["annotations"] = map[string]any{"null": nil, "kept": "yes"}
+	full.Object["metadata"].(map[string]any)["labels"] = map[string]any{"null": nil, "kept": "yes"}
+	if prepared, err = compose.Prepare(parent("a"), rules, []*compose.Object{full}); err != nil {
+		t.Fatal(err)
+	}
+	if p := prepared[0]; p.GetAnnotations()["kept"] != "yes" || p.GetLabels()["kept"] != "yes" || len(p.GetAnnotations()) != 1 {
+		t.Errorf("a null label or annotation is still there, or others are not: %v", p)
+	}
 	if full.GetUID() != "1" {
 		t.Error("the response was changed")
 	}

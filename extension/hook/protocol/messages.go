@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -148,9 +150,30 @@ func (c *common) answer(field string, objects *[]*unstructuredObject, version Ve
 		case child.GetName() == "":
 			return nil, fmt.Errorf("%s[%d], a %s, has no metadata.name", field, i, child.GetKind())
 		}
+		if err := checkStrings(child); err != nil {
+			return nil, fmt.Errorf("%s[%d], the %s %s: %w", field, i, child.GetKind(), child.GetName(), err)
+		}
 		answer.Children = append(answer.Children, child)
 	}
 	return answer, nil
+}
+
+// checkStrings refuses labels and annotations that are no strings: whoever reads them as such
+// reads none at all, and an object without them would be written.
+func checkStrings(child *unstructured.Unstructured) error {
+	metadata, _ := child.Object["metadata"].(map[string]any)
+	for _, field := range []string{"labels", "annotations"} {
+		all, ok := metadata[field].(map[string]any)
+		if metadata[field] != nil && !ok {
+			return fmt.Errorf("metadata.%s is no object", field)
+		}
+		for _, key := range slices.Sorted(maps.Keys(all)) {
+			if _, ok := all[key].(string); !ok && all[key] != nil {
+				return fmt.Errorf("metadata.%s: the value of %s must be a string: put it in quotes", field, key)
+			}
+		}
+	}
+	return nil
 }
 
 // RelatedRule says which objects hooks want to see: by names, or by selectors.

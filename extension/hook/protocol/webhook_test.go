@@ -199,6 +199,10 @@ func TestResponsesAreReadAsTheirVersionSays(t *testing.T) {
 		"a child without a name":       {`{"children":[{"apiVersion":"v1","kind":"A"}]}`, protocol.V1, false, "metadata.name"},
 		"a null child":                 {`{"children":[null]}`, protocol.V1, false, "null"},
 		"going back in time":           {`{"resyncAfterSeconds":-1}`, protocol.V1, false, "resyncAfterSeconds"},
+		"a label that is a number":     {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a","labels":{"app":"b","tier":1}}}]}`, protocol.V1, false, "metadata.labels: the value of tier must be a string"},
+		"an annotation that is a list": {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a","annotations":{"b":["c"]}}}]}`, protocol.V1, false, "metadata.annotations: the value of b must be a string"},
+		"annotations that are a list":  {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a","annotations":["c"]}}]}`, protocol.V1, false, "metadata.annotations is no object"},
+		"an annotation that is null":   {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a","annotations":{"b":null}}}]}`, protocol.V1, false, ""},
 		"no JSON":                      {`<html>`, protocol.V1, false, "JSON"},
 		"a list":                       {`[]`, protocol.V1, false, "JSON object"},
 	} {
