@@ -219,8 +219,11 @@ func decode(response []byte, into any, strict bool) error {
 	if len(response) > MaxResponseBytes {
 		return errTooLong
 	}
-	if isDeep(response) {
+	switch depth, values := measure(response); {
+	case depth > MaxDepth:
 		return fmt.Errorf("the response is nested deeper than %d levels", MaxDepth)
+	case values > maxValues:
+		return fmt.Errorf("the response has more than %d values", maxValues)
 	}
 	if !bytes.HasPrefix(bytes.TrimSpace(response), []byte("{")) {
 		return fmt.Errorf("the response is no JSON object: %.60q", response)
@@ -243,7 +246,7 @@ var errTooLong = fmt.Errorf("the response is longer than %d bytes", MaxResponseB
 // Marshal returns the body of a request.
 func Marshal(request any) ([]byte, error) {
 	body, err := json.Marshal(request)
-	if err == nil && isDeep(body) {
+	if depth, _ := measure(body); depth > MaxDepth {
 		err = fmt.Errorf("the parent, a child or a related object is nested deeper than %d levels", MaxDepth)
 	}
 	if err != nil {
@@ -257,8 +260,12 @@ func Marshal(request any) ([]byte, error) {
 // it no other object of the kind: no parent may become such a child, status or revision.
 const MaxDepth = 500
 
-// isDeep says whether JSON is nested deeper than MaxDepth.
-func isDeep(text []byte) bool {
+// maxValues is how many values a response has: 10 MiB of empty objects would be hundreds in
+// memory. It is 50 for each of MaxChildren.
+const maxValues = 500_000
+
+// measure returns how deep JSON is nested, and about how many values it has.
+func measure(text []byte) (deepest, values int) {
 	depth, quoted := 0, false
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
@@ -268,12 +275,14 @@ func isDeep(text []byte) bool {
 			quoted = !quoted
 		case quoted:
 		case c == '{' || c == '[':
-			if depth++; depth > MaxDepth {
-				return true
-			}
+			depth++
+			deepest = max(deepest, depth)
+			values++
 		case c == '}' || c == ']':
 			depth--
+		case c == ',':
+			values++
 		}
 	}
-	return false
+	return deepest, values
 }

@@ -205,6 +205,8 @@ func TestResponsesAreReadAsTheirVersionSays(t *testing.T) {
 		"an annotation that is null":   {`{"children":[{"apiVersion":"v1","kind":"A","metadata":{"name":"a","annotations":{"b":null}}}]}`, protocol.V1, false, ""},
 		"no JSON":                      {`<html>`, protocol.V1, false, "JSON"},
 		"a list":                       {`[]`, protocol.V1, false, "JSON object"},
+		"too many values":              {`{"status":{"a":[` + strings.Repeat("{},", 500_000) + `{}]}}`, protocol.V1, false, "more than 500000 values"},
+		"many commas in a text":        {`{"status":{"a":"` + strings.Repeat(",", 600_000) + `"}}`, protocol.V1, false, ""},
 	} {
 		_, err := protocol.ReadSync([]byte(each.response), each.version, each.strict)
 		if (err == nil) != (each.want == "") || err != nil && !strings.Contains(err.Error(), each.want) {
