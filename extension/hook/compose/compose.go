@@ -80,8 +80,8 @@ func Selector(parent *Object, generate bool) (labels.Selector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("spec.selector: %w", err)
 	}
-	if selector.Empty() {
-		return nil, fmt.Errorf("spec.selector: is empty, and would select everything")
+	if selector.Matches(labels.Set{}) {
+		return nil, fmt.Errorf("spec.selector: selects objects without any label, and so what others have made: use matchLabels, or the operators In and Exists")
 	}
 	return selector, nil
 }

@@ -67,6 +67,29 @@ func TestOnlyWhatNobodyElseOwnsIsClaimed(t *testing.T) {
 	}
 }
 
+func TestASelectorThatSelectsWhatHasNoLabelIsRefused(t *testing.T) {
+	expression := func(operator string, values ...any) map[string]any {
+		return map[string]any{"matchExpressions": []any{map[string]any{"key": "app", "operator": operator, "values": values}}}
+	}
+	for name, each := range map[string]struct {
+		selector map[string]any
+		refused  bool
+	}{
+		"empty":        {map[string]any{}, true},
+		"DoesNotExist": {expression("DoesNotExist"), true},
+		"NotIn":        {expression("NotIn", "a"), true},
+		"In":           {expression("In", "a"), false},
+		"Exists":       {expression("Exists"), false},
+		"matchLabels":  {map[string]any{"matchLabels": map[string]any{"app": "a"}}, false},
+	} {
+		p := parent("a")
+		p.Object["spec"] = map[string]any{"selector": each.selector}
+		if _, err := compose.Selector(p, false); (err != nil) != each.refused {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestGroupsHaveTheKeysOfTheirVersion(t *testing.T) {
 	kinds := []compose.Kind{pod, role}
 	for _, each := range []struct {
