@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"time"
 
@@ -127,12 +126,10 @@ func (c *common) answer(field string, objects *[]*unstructuredObject, version Ve
 	if objects == nil && version == V2 {
 		return nil, fmt.Errorf("the response has no %s: in v2 that is an error; return [] if there are to be none", field)
 	}
-	if math.IsNaN(c.ResyncAfterSeconds) || c.ResyncAfterSeconds < 0 {
-		return nil, fmt.Errorf("resyncAfterSeconds: %v must not be negative", c.ResyncAfterSeconds)
-	}
 	answer := &Answer{Status: c.Status, Finalized: c.Finalized}
-	// The longest Duration is 292 years.
-	answer.ResyncAfter = time.Duration(min(c.ResyncAfterSeconds, 1e9) * float64(time.Second))
+	// The longest Duration is 292 years. What is left until a time in the past is negative: a
+	// refusal would keep a child from being removed when its time is over.
+	answer.ResyncAfter = time.Duration(max(0, min(c.ResyncAfterSeconds, 1e9)) * float64(time.Second))
 	if objects == nil {
 		return answer, nil
 	}

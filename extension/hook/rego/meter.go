@@ -122,6 +122,7 @@ func prices() map[string]price {
 		"urlquery.encode_object":   ofTree,
 		"internal.template_string": ofTree,
 		"object.union_n":           ofTree,
+		"object.union":             ofComparison,
 		"array.flatten":            ofTree,
 		"array.concat":             ofArrays,
 		"array.slice":              ofArrays,
@@ -312,6 +313,15 @@ func ofTree(m *meter, operands []*ast.Term) int64 {
 		total += float64(weigh(operand.Value, m.limit))
 	}
 	return atMost(total)
+}
+
+// ofComparison is free, unless the operands, as trees, are more than there may be: to compare
+// two of shared parts takes as long as if they shared none, and cannot be interrupted.
+func ofComparison(m *meter, operands []*ast.Term) int64 {
+	if cost := ofTree(m, operands); cost > m.limit {
+		return cost
+	}
+	return 0
 }
 
 func ofArrays(_ *meter, operands []*ast.Term) int64 {

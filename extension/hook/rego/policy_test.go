@@ -282,6 +282,7 @@ var bombs = map[string]string{
 	"shared parts in YAML":       doubled(`[PREV, PREV]`, `["x"]`) + "\ny := yaml.marshal(x)",
 	"shared parts printed":       doubled(`[PREV, PREV]`, `["x"]`) + "\n" + `y := sprintf("%v", [x])`,
 	"shared parts walked":        doubled(`[PREV, PREV]`, `["x"]`) + "\ny := count([1 | walk(x)])",
+	"shared parts united":        doubled(`{"a": PREV, "b": PREV}`, `{"x": 1}`) + "\ny := object.union(x, x)",
 	"a comprehension":            `x := count([[i, j, k] | some i in numbers.range(1, 1000); some j in numbers.range(1, 1000); some k in numbers.range(1, 1000)])`,
 	"a set":                      `x contains [i, j, k] if { some i in numbers.range(1, 1000); some j in numbers.range(1, 1000); some k in numbers.range(1, 1000) }`,
 	"a search for nothing":       `x if { some i in numbers.range(1, 10000); some j in numbers.range(1, 10000); i + j == -1 }`,
