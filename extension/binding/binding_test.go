@@ -126,7 +126,7 @@ func givesNobodyMore(t *testing.T, mallory client.Client, herself *v1alpha1.Auth
 		"a status whose time could not be read":    {`STATUS{"beganAt":"2030-01-01t00:00:00z"}`, "must be a time since 1970"},
 		"a condition whose time could not be read": {`STATUS{"conditions":[{"type":"Effective","status":"True","reason":"Active","message":"","lastTransitionTime":"2030-01-01t00:00:00z"}]}`, "must be a time since 1970"},
 	} {
-		var writer client.SubResourceWriter = mallory.Status()
+		writer := mallory.Status()
 		patched := func() error {
 			if status, ok := strings.CutPrefix(c.change, "STATUS"); ok {
 				return writer.Patch(t.Context(), object.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"status":`+status+`}`)))
