@@ -29,6 +29,9 @@ const (
 	maxWaiting = 1 << 20
 	// batch is how many bytes are sent at a time, at most.
 	batch = 256 << 10
+	// pause is between two batches that are small: a terminal that prints line by line costs
+	// a fraction of what it would otherwise, and nobody waits for it.
+	pause = 5 * time.Millisecond
 	// heartbeat is how often a collector hears of the recorder.
 	heartbeat = 2 * time.Second
 	// silence is how long a collector may say nothing while it owes an acknowledgement.
@@ -356,6 +359,9 @@ func (s *sender) talk(conn net.Conn, from *bufio.Reader) {
 		_ = conn.SetWriteDeadline(last.Add(silence)) // it is open, or the write fails
 		if _, err := conn.Write(buffer); err != nil {
 			break
+		}
+		if len(buffer) < batch/2 {
+			time.Sleep(pause)
 		}
 	}
 	_ = conn.Close() // which ends listen
