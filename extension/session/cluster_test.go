@@ -19,6 +19,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
@@ -44,6 +45,8 @@ func TestMain(m *testing.M) {
 		return err
 	}))
 }
+
+const recorderImage = "example.com/session:1"
 
 // memory is a sink that keeps records for a test.
 type memory struct {
@@ -85,7 +88,7 @@ type installation struct {
 	ran []string
 }
 
-func install(t *testing.T, change func(*session.Options), auditing audit.Options) *installation {
+func install(t *testing.T, change func(*session.Options), auditing audit.Options, before ...client.Object) *installation {
 	t.Helper()
 	folder := t.TempDir()
 	i := &installation{t: t, key: protocol.Key{Current: bytes.Repeat([]byte("k"), 32)}, sink: &memory{}}
@@ -94,12 +97,16 @@ func install(t *testing.T, change func(*session.Options), auditing audit.Options
 			t.Fatal(err)
 		}
 	}
-	options := session.Options{KeyFolder: folder, CAFile: filepath.Join(folder, "ca.crt"), Collectors: []string{"collector.test:8444"}}
+	options := session.Options{Image: recorderImage, KeyFolder: folder, CAFile: filepath.Join(folder, "ca.crt"), Collectors: []string{"collector.test:8444"}}
 	if change != nil {
 		change(&options)
 	}
 	auditing.Sinks = []audit.SinkOptions{{Sink: i.sink, FailurePolicy: audit.Closed}}
-	i.Installation = managertest.Run(t, server, managertest.Options{CRDPaths: []string{"../../config/crd"}}, func(mgr *manager.Manager) error {
+	running := managertest.Options{CRDPaths: []string{"../../config/crd"}, Objects: before}
+	if len(before) > 0 {
+		running.Manager.Namespace = before[0].GetNamespace()
+	}
+	i.Installation = managertest.Run(t, server, running, func(mgr *manager.Manager) error {
 		fail := admissionregistrationv1.Fail
 		if options.Unrecorded == session.Open {
 			fail = admissionregistrationv1.Ignore
@@ -129,19 +136,19 @@ func (i *installation) observe(_ context.Context, options *corev1.PodExecOptions
 	return nil
 }
 
-// pod makes a Pod, with the recorder or without.
-func (i *installation) pod(name string, recorded bool) *corev1.Pod {
+// pod makes a Pod.
+func (i *installation) pod(name string) *corev1.Pod {
 	i.t.Helper()
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: name},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "example.com/web"}}},
-	}
-	if recorded {
-		pod.Spec.Volumes = []corev1.Volume{{Name: "admitkit-session", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
-		pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "admitkit-session", MountPath: "/.admitkit", ReadOnly: true}}
-	}
+	pod := newPod(i.Namespace, name)
 	testkit.Create(i.t, i.Admin, pod)
 	return pod
+}
+
+func newPod(namespace, name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       corev1.PodSpec{ServiceAccountName: "default", Containers: []corev1.Container{{Name: "web", Image: "example.com/web"}}},
+	}
 }
 
 // exec asks for an exec as kubectl does, but for the upgrade: admission comes first. It
@@ -160,7 +167,7 @@ func (i *installation) exec(pod string, tamper func(*corev1.PodExecOptions), com
 
 func TestACommandIsPutBehindTheRecorderAndAuditSeesTheUsers(t *testing.T) {
 	i := install(t, nil, audit.Options{})
-	pod := i.pod("web", true)
+	pod := i.pod("web")
 	command := []string{"sh", "-c", "echo $SESSION", "--", ""}
 	answer, ran := i.exec("web", nil, command...)
 	text, given, ok := protocol.Split(ran)
@@ -189,7 +196,7 @@ func TestACommandIsPutBehindTheRecorderAndAuditSeesTheUsers(t *testing.T) {
 
 func TestNobodyElseStartsTheRecorder(t *testing.T) {
 	i := install(t, nil, audit.Options{})
-	web := i.pod("web", true)
+	web := i.pod("web")
 	command := []string{"id"}
 	sign := func(change func(*protocol.Ticket)) string {
 		ticket := &protocol.Ticket{
@@ -246,8 +253,8 @@ func TestNobodyElseStartsTheRecorder(t *testing.T) {
 func TestWhereNothingRecordsThePolicyDecides(t *testing.T) {
 	for policy, refused := range map[session.Policy]bool{session.Closed: true, session.Open: false} {
 		t.Run(string(policy), func(t *testing.T) {
-			i := install(t, func(o *session.Options) { o.Unrecorded = policy }, audit.Options{})
-			i.pod("old", false)
+			namespace := testkit.Namespace(t, testkit.Client(t, server.Admin(), testkit.Scheme()))
+			i := install(t, func(o *session.Options) { o.Unrecorded = policy }, audit.Options{}, newPod(namespace, "old"))
 			exec, ran := i.exec("old", nil, "id")
 			attach := testkit.Send(t, alice, http.MethodPost, fmt.Sprintf("/api/v1/namespaces/%s/pods/old/attach?stdout=true", i.Namespace), "", "")
 			for _, each := range []struct {
@@ -269,8 +276,9 @@ func TestWhereNothingRecordsThePolicyDecides(t *testing.T) {
 }
 
 func TestInvalidOptionsNameTheField(t *testing.T) {
-	valid := session.Options{KeyFolder: "/key", CAFile: "/ca.crt", Collectors: []string{"c:1"}}
+	valid := session.Options{Image: recorderImage, KeyFolder: "/key", CAFile: "/ca.crt", Collectors: []string{"c:1"}}
 	for want, change := range map[string]func(*session.Options){
+		"Image":     func(o *session.Options) { o.Image = "" },
 		"KeyFolder": func(o *session.Options) { o.KeyFolder = "key" }, "CAFile": func(o *session.Options) { o.CAFile = "" },
 		"Collectors": func(o *session.Options) { o.Collectors = nil }, "Wait": func(o *session.Options) { o.Wait = time.Millisecond },
 		"Unrecorded": func(o *session.Options) { o.Unrecorded = "open" }, "NoCollector": func(o *session.Options) { o.NoCollector = "fail" },

@@ -3,10 +3,11 @@
 //   - wrapper.Mutate (wrapper.go) puts the recorder, cmd/session, before the command of an
 //     exec, with a ticket for it;
 //   - guard.Validate (guard.go) refuses an exec that is not recorded where it has to be;
-//   - wrapper.Unwrap tells other extensions, such as audit, which command the user gave.
+//   - wrapper.Unwrap tells other extensions, such as audit, which command the user gave;
+//   - injector.Mutate (inject.go) puts the recorder into new Pods, and keeper.Validate
+//     (keep.go) refuses Pods in which something else could take its place.
 //
-// This package is under construction: nothing puts the recorder into Pods yet. See
-// docs/sessions.md.
+// This package is under construction: see docs/sessions.md.
 package session
 
 import (
@@ -42,6 +43,8 @@ type Options struct {
 	// NamespaceSelector selects the namespaces in which sessions are recorded. Default: the
 	// watched namespace, or every namespace if there is none.
 	NamespaceSelector *metav1.LabelSelector
+	// Image is that of the recorder. Required.
+	Image string
 	// KeyFolder has the key of tickets in the file `key`, and after a rotation the one before
 	// in the file `previous`: at least 32 random bytes each. It is where the Secret with the
 	// key is mounted. Both are read for each ticket. Required.
@@ -86,8 +89,10 @@ func (s *Session) Parts(extension.Manager) ([]any, error) {
 		return nil, fmt.Errorf("session options: %w", err)
 	}
 	shared := &shared{options: options}
-	w, g := &wrapper{shared}, &guard{shared}
-	return []any{extension.Mutating(w, w.scope()), extension.Validating(g, g.scope())}, nil
+	w, g, i, k := &wrapper{shared}, &guard{shared}, &injector{shared}, &keeper{shared}
+	return []any{
+		extension.Mutating(w, w.scope()), extension.Validating(g, g.scope()), extension.Mutating(i, i.scope()), extension.Validating(k, k.scope()),
+	}, nil
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -103,6 +108,8 @@ func (o Options) withDefaults() (Options, error) {
 		o.Wait = DefaultWait
 	}
 	switch {
+	case o.Image == "":
+		return o, errors.New("Image is empty: name the image of the recorder")
 	case !filepath.IsAbs(o.KeyFolder):
 		return o, fmt.Errorf("KeyFolder %q: must be the absolute path of the folder where the Secret with the key is mounted", o.KeyFolder)
 	case !filepath.IsAbs(o.CAFile):

@@ -18,12 +18,6 @@ import (
 	"github.com/admitkit/admitkit/extension/session/protocol"
 )
 
-// The volume with the recorder, and where it is mounted.
-const (
-	volumeName = "admitkit-session"
-	mountPath  = "/.admitkit"
-)
-
 // readTime is how long reading a Pod may take.
 const readTime = 5 * time.Second
 
@@ -35,6 +29,7 @@ var (
 	_ extension.Unwrapper                       = (*wrapper)(nil)
 	_ extension.Hosted                          = (*wrapper)(nil)
 	_ extension.Entitled                        = (*wrapper)(nil)
+	_ extension.ClusterEntitled                 = (*wrapper)(nil)
 )
 
 func (w *wrapper) scope() extension.Scope {
@@ -52,9 +47,22 @@ func (o *Options) scope(name string, resources ...string) extension.Scope {
 	return extension.Scope{Name: name, Rules: extension.Connect(resources...), NamespaceSelector: o.NamespaceSelector, FailurePolicy: &failurePolicy}
 }
 
+var readPods = []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}
+
 // Rights implements [extension.Entitled].
-func (*shared) Rights() []rbacv1.PolicyRule {
-	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}
+func (s *shared) Rights() []rbacv1.PolicyRule {
+	if s.options.NamespaceSelector != nil {
+		return nil
+	}
+	return readPods
+}
+
+// ClusterRights implements [extension.ClusterEntitled].
+func (s *shared) ClusterRights() []rbacv1.PolicyRule {
+	if s.options.NamespaceSelector == nil {
+		return nil
+	}
+	return readPods
 }
 
 // Mutate wraps the command where the container has the recorder. What cannot be recorded is
