@@ -140,6 +140,9 @@ type Manager interface {
 	// GetRecorder returns what keeps the records of extensions: all extensions of this
 	// manager that are a [Recorder]. Without one it keeps nothing.
 	GetRecorder() Recorder
+	// GetUnwrapper returns what finds the command that a user gave to an exec: it asks all
+	// extensions of this manager that are an [Unwrapper]. Without one, no command is wrapped.
+	GetUnwrapper() Unwrapper
 	// GetReconcilerUser returns the user as which the reconcilers write, if they run in
 	// another process of this installation, such as
 	// system:serviceaccount:my-system:my-ext-reconciler. That process itself may return its

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-for target in codec:webhook:FuzzReview patch:webhook/internal/patch:FuzzPatch decode:internal/wire:FuzzDecode ca:certs:FuzzParseCA redact:extension/audit/internal/act:FuzzRedactionLeavesWhatAShellCouldRun command:extension/access/internal/command:FuzzACommandIsThatOfTextTemplate rego:extension/hook/rego:FuzzCompile; do
+for target in codec:webhook:FuzzReview patch:webhook/internal/patch:FuzzPatch decode:internal/wire:FuzzDecode ca:certs:FuzzParseCA redact:extension/audit/internal/act:FuzzRedactionLeavesWhatAShellCouldRun command:extension/access/internal/command:FuzzACommandIsThatOfTextTemplate rego:extension/hook/rego:FuzzCompile ticket:extension/session/protocol:FuzzTicket frame:extension/session/protocol:FuzzFrame archive:cmd/session:FuzzArchive; do
 	IFS=: read -r name package fuzz <<<"$target"
 	# Each run begins with the seeds alone: to go through what long runs before it
 	# have found, as go test does, takes longer than that. And minimizing what is

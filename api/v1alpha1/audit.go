@@ -194,6 +194,9 @@ type AuditRecord struct {
 	CommandBytes int64 `json:"commandBytes,omitempty"`
 	// +optional
 	CommandSHA256 string `json:"commandSHA256,omitempty"`
+	// Session is the ID of the recorded session in which the command runs.
+	// +optional
+	Session string `json:"session,omitempty"`
 	// +optional
 	TTY bool `json:"tty,omitempty"`
 	// +optional

@@ -27,6 +27,7 @@ type auditor struct {
 	// The following are set by Register. The enforcer and the toucher are nil
 	// unless the options need them.
 	log      *zap.Logger
+	commands extension.Unwrapper
 	pods     corev1client.PodsGetter
 	enforcer *enforce.Enforcer
 	toucher  *touch.Toucher
@@ -59,6 +60,7 @@ func (a *auditor) Register(mgr extension.Manager) error {
 	if err := a.connectRules(mgr); err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
+	a.commands = mgr.GetUnwrapper()
 	a.log = mgr.GetLogger().Desugar().Named("audit")
 	if a.options.WithoutNodeProxy {
 		a.log.Warn("nodes/proxy is left out: a session through it, which can be an exec in every container of a node, is neither recorded nor refused; give nobody that right")

@@ -37,7 +37,7 @@ func (g *gate) Unseen(ctx context.Context, req *extension.Request, reason string
 
 // Validate decides about an act, records it, and lets it through or refuses it.
 func (g *gate) Validate(ctx context.Context, obj runtime.Object, req *extension.Request) error {
-	a, err := act.Read(obj, req)
+	a, err := act.Read(obj, req, g.commands)
 	if err != nil || a == nil {
 		return err
 	}

@@ -20,6 +20,8 @@ type Parts struct {
 	Removers    []extension.Remover
 	Recorders   []extension.Recorder
 	Converters  []*Converter
+	// Unwrappers are the parts, and the values of handlers, that wrap commands.
+	Unwrappers []extension.Unwrapper
 
 	entitled []entitled
 	// registered are the values that have their manager.
@@ -68,6 +70,9 @@ func (p *Parts) Append(other Parts) {
 	}
 	p.Recorders = append(p.Recorders, other.Recorders...)
 	p.Converters = append(p.Converters, other.Converters...)
+	for _, u := range other.Unwrappers {
+		p.addUnwrapper(u)
+	}
 	p.entitled = append(p.entitled, other.entitled...)
 }
 
@@ -169,6 +174,16 @@ func (p *Parts) addRoles(e entitled) {
 	p.entitled = append(p.entitled, e)
 	if r, ok := e.part.(extension.Remover); ok {
 		p.addRemover(r)
+	}
+	if u, ok := e.part.(extension.Unwrapper); ok {
+		p.addUnwrapper(u)
+	}
+}
+
+// addUnwrapper adds an Unwrapper once, although a value may be several parts.
+func (p *Parts) addUnwrapper(u extension.Unwrapper) {
+	if !slices.ContainsFunc(p.Unwrappers, func(other extension.Unwrapper) bool { return same(other, u) }) {
+		p.Unwrappers = append(p.Unwrappers, u)
 	}
 }
 

@@ -84,6 +84,12 @@ func (h *standIn) Record(_ context.Context, record extension.Record) error {
 	return record.Validate()
 }
 
+// GetUnwrapper returns one that knows of no wrapped commands.
+func (h *standIn) GetUnwrapper() extension.Unwrapper { return h }
+
+// Unwrap implements extension.Unwrapper.
+func (h *standIn) Unwrap(*corev1.PodExecOptions, *extension.Request) *extension.Unwrapped { return nil }
+
 func (h *standIn) GetClock() clock.PassiveClock { return clock.RealClock{} }
 
 // GetServingCertificate returns a certificate that nobody trusts.

@@ -134,6 +134,16 @@ type Manager struct {
 		result1 func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 		result2 error
 	}
+	GetUnwrapperStub        func() extension.Unwrapper
+	getUnwrapperMutex       sync.RWMutex
+	getUnwrapperArgsForCall []struct {
+	}
+	getUnwrapperReturns struct {
+		result1 extension.Unwrapper
+	}
+	getUnwrapperReturnsOnCall map[int]struct {
+		result1 extension.Unwrapper
+	}
 	GetWebhookNamespaceStub        func() string
 	getWebhookNamespaceMutex       sync.RWMutex
 	getWebhookNamespaceArgsForCall []struct {
@@ -763,6 +773,59 @@ func (fake *Manager) GetServingCertificateReturnsOnCall(i int, result1 func(*tls
 		result1 func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 		result2 error
 	}{result1, result2}
+}
+
+func (fake *Manager) GetUnwrapper() extension.Unwrapper {
+	fake.getUnwrapperMutex.Lock()
+	ret, specificReturn := fake.getUnwrapperReturnsOnCall[len(fake.getUnwrapperArgsForCall)]
+	fake.getUnwrapperArgsForCall = append(fake.getUnwrapperArgsForCall, struct {
+	}{})
+	stub := fake.GetUnwrapperStub
+	fakeReturns := fake.getUnwrapperReturns
+	fake.recordInvocation("GetUnwrapper", []interface{}{})
+	fake.getUnwrapperMutex.Unlock()
+	if stub != nil {
+		return stub()
+	}
+	if specificReturn {
+		return ret.result1
+	}
+	return fakeReturns.result1
+}
+
+func (fake *Manager) GetUnwrapperCallCount() int {
+	fake.getUnwrapperMutex.RLock()
+	defer fake.getUnwrapperMutex.RUnlock()
+	return len(fake.getUnwrapperArgsForCall)
+}
+
+func (fake *Manager) GetUnwrapperCalls(stub func() extension.Unwrapper) {
+	fake.getUnwrapperMutex.Lock()
+	defer fake.getUnwrapperMutex.Unlock()
+	fake.GetUnwrapperStub = stub
+}
+
+func (fake *Manager) GetUnwrapperReturns(result1 extension.Unwrapper) {
+	fake.getUnwrapperMutex.Lock()
+	defer fake.getUnwrapperMutex.Unlock()
+	fake.GetUnwrapperStub = nil
+	fake.getUnwrapperReturns = struct {
+		result1 extension.Unwrapper
+	}{result1}
+}
+
+func (fake *Manager) GetUnwrapperReturnsOnCall(i int, result1 extension.Unwrapper) {
+	fake.getUnwrapperMutex.Lock()
+	defer fake.getUnwrapperMutex.Unlock()
+	fake.GetUnwrapperStub = nil
+	if fake.getUnwrapperReturnsOnCall == nil {
+		fake.getUnwrapperReturnsOnCall = make(map[int]struct {
+			result1 extension.Unwrapper
+		})
+	}
+	fake.getUnwrapperReturnsOnCall[i] = struct {
+		result1 extension.Unwrapper
+	}{result1}
 }
 
 func (fake *Manager) GetWebhookNamespace() string {

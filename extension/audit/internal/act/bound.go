@@ -32,7 +32,7 @@ const (
 func Bound(r *v1alpha1.AuditRecord) {
 	b := &bounder{}
 	for _, text := range []*string{
-		&r.User.Username, &r.User.UID, &r.Namespace, &r.Pod, (*string)(&r.PodUID), &r.Service, &r.Node, &r.Container, &r.Image,
+		&r.User.Username, &r.User.UID, &r.Namespace, &r.Pod, (*string)(&r.PodUID), &r.Service, &r.Node, &r.Container, &r.Image, &r.Session,
 	} {
 		b.text(text, textLimit)
 	}

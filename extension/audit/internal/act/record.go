@@ -78,6 +78,7 @@ func Fields(r *v1alpha1.AuditRecord) []zap.Field {
 	fields = append(fields, zap.Strings("command", r.Command), zap.Bool("tty", r.TTY), zap.Bool("stdin", r.Stdin))
 	add(r.CommandSHA256 != "", zap.Int64("commandBytes", r.CommandBytes))
 	text("commandSHA256", r.CommandSHA256)
+	text("session", r.Session)
 	add(len(r.Ports) > 0, zap.Strings("ports", r.Ports))
 	text("path", r.Path)
 	add(len(r.Containers) > 0, zap.Any("containers", r.Containers))

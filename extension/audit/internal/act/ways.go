@@ -48,8 +48,9 @@ func UserOf(user authenticationv1.UserInfo) v1alpha1.AuditUser {
 	return of
 }
 
-// Read returns the act that a request is, or nil when it is not an act.
-func Read(obj runtime.Object, req *extension.Request) (*Act, error) {
+// Read returns the act that a request is, or nil when it is not an act. The command of an
+// exec is the one that the user gave, of which commands may know more than the request.
+func Read(obj runtime.Object, req *extension.Request, commands extension.Unwrapper) (*Act, error) {
 	a := begin(obj, req)
 	if pod, ok := obj.(*corev1.Pod); ok && req.Operation == admissionv1.Update && (a.Record.Way == v1alpha1.WayDebug || a.Record.Way == v1alpha1.WayPod) {
 		isAct, err := a.update(pod)
@@ -60,6 +61,11 @@ func Read(obj runtime.Object, req *extension.Request) (*Act, error) {
 	}
 	if way := a.describe(); way != a.Record.Way {
 		return nil, fmt.Errorf("audit: %s of %s with a %T is not a known way in", req.Operation, a.Record.Way, obj)
+	}
+	if options, ok := obj.(*corev1.PodExecOptions); ok {
+		if unwrapped := commands.Unwrap(options, req); unwrapped != nil {
+			a.Record.Command, a.Record.Session = unwrapped.Command, unwrapped.Session
+		}
 	}
 	return a, nil
 }

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// echoes returns how long a terminal takes to echo a key, in order.
+func echoes(t *testing.T, argv []string, n int) []time.Duration {
+	c := launch(t, "", argv, true)
+	c.expect("ready")
+	all := make([]time.Duration, n)
+	for i := range all {
+		key := string(rune('a' + i%26))
+		began := time.Now()
+		c.send(key)
+		c.expect(key)
+		all[i] = time.Since(began)
+	}
+	c.send("\x03")
+	c.wait()
+	slices.Sort(all)
+	return all
+}
+
+func TestWhatTheRecorderCosts(t *testing.T) {
+	p := newPlace(t)
+	keys, size := 2000, 100_000_000
+	if testing.Short() {
+		keys, size = 100, 10_000_000
+	}
+	command := sh("stty -icanon; echo ready; exec cat >/dev/null")
+	plain, recorded := echoes(t, command, keys), echoes(t, p.wrap(p.ticket(command), command), keys)
+	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+	p50, p99 := ms(recorded[keys/2]-plain[keys/2]), ms(recorded[keys*99/100]-plain[keys*99/100])
+	fmt.Printf("FIGURE session.echo_added_ms=%.3f ms\nFIGURE session.echo_added_p99_ms=%.3f ms\n", p50, p99)
+	if p50 > 5 {
+		t.Errorf("a key is echoed %.3f ms later", p50)
+	}
+	for name, terminal := range map[string]bool{"throughput": true, "throughput_pipe": false} {
+		command := []string{"head", "-c", strconv.Itoa(size), "/dev/zero"}
+		speed := func(argv []string) float64 {
+			began := time.Now()
+			if got := launch(t, "", argv, terminal).wait(); len(got.stdout) != size {
+				t.Errorf("%d bytes arrived: %s", len(got.stdout), got.stderr)
+			}
+			return float64(size) / time.Since(began).Seconds() / 1e6
+		}
+		plain, recorded := speed(command), speed(p.wrap(p.ticket(command), command))
+		fmt.Printf("FIGURE session.%s_ratio=%.2f ratio\nFIGURE session.%s_mb_s=%.0f MB/s\n", name, recorded/plain, name, recorded)
+	}
+	rss(t, p, size)
+}
+
+// rss measures a recorder after it has recorded much.
+func rss(t *testing.T, p *place, size int) {
+	command := sh(fmt.Sprintf("head -c %d /dev/zero; echo; echo ready; read x", size))
+	c := launch(t, "", p.wrap(p.ticket(command), command), true)
+	c.expect("ready")
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.send("\n")
+	c.wait()
+	for line := range strings.Lines(string(status)) {
+		if kib, is := strings.CutPrefix(line, "VmHWM:"); is {
+			n, err := strconv.Atoi(strings.Fields(kib)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Printf("FIGURE session.recorder_rss_mb=%.1f MiB\n", float64(n)/1024)
+			if n > 64<<10 {
+				t.Errorf("the recorder has had %d KiB", n)
+			}
+		}
+	}
+}

@@ -1,0 +1,117 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// Of linux/prctl.h.
+const (
+	prSetDumpable       = 4
+	prSetChildSubreaper = 36
+)
+
+// guardProcess keeps those who have the same UID, such as the user who is recorded, from
+// reading and changing this process, and makes it the parent of every process that the
+// session leaves behind.
+func guardProcess() error {
+	for option, value := range map[uintptr]uintptr{prSetDumpable: 0, prSetChildSubreaper: 1} {
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, option, value, 0); errno != 0 {
+			return fmt.Errorf("prctl %d: %w", option, errno)
+		}
+	}
+	return nil
+}
+
+// ioctl leaves the file as it is: File.Fd would make it blocking.
+func ioctl[T any](file *os.File, request uintptr, argument *T) error {
+	control, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var errno syscall.Errno
+	err = control.Control(func(fd uintptr) {
+		_, _, errno = syscall.Syscall(syscall.SYS_IOCTL, fd, request, uintptr(unsafe.Pointer(argument))) //nolint:gosec // it is how a kernel is asked
+	})
+	if err == nil && errno != 0 {
+		err = errno
+	}
+	return err
+}
+
+// process is a process as /proc has it.
+type process struct{ pid, parent int }
+
+// descendants returns the processes that this one has started, and those that they have.
+func descendants() []int {
+	children := map[int][]int{}
+	folder, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = folder.Close() }()
+	names, _ := folder.Readdirnames(-1) // as many as there are
+	for _, name := range names {
+		if p, ok := read(name); ok {
+			children[p.parent] = append(children[p.parent], p.pid)
+		}
+	}
+	all := children[os.Getpid()]
+	for i := 0; i < len(all); i++ {
+		all = append(all, children[all[i]]...)
+	}
+	return all
+}
+
+// read reads a process of /proc. Its name can have spaces and parentheses.
+func read(name string) (process, bool) {
+	pid, err := strconv.Atoi(name)
+	if err != nil {
+		return process{}, false
+	}
+	stat, err := os.ReadFile("/proc/" + name + "/stat") //nolint:gosec // the name is a number
+	if err != nil {
+		return process{}, false
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 2 {
+		return process{}, false
+	}
+	parent, err := strconv.Atoi(fields[1])
+	return process{pid, parent}, err == nil
+}
+
+// killTime is how long processes may take to die.
+const killTime = 5 * time.Second
+
+// killRest kills everything that the session has left. It returns how many processes it
+// killed, and how many are left nevertheless, because they are another user's.
+func killRest() (killed, left int) {
+	seen := map[int]bool{}
+	for deadline := time.Now().Add(killTime); ; time.Sleep(time.Millisecond) {
+		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
+		for pid > 0 || err == syscall.EINTR {
+			pid, err = syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
+		}
+		if err == syscall.ECHILD {
+			return len(seen), 0
+		}
+		all := descendants()
+		for _, each := range all {
+			if syscall.Kill(each, syscall.SIGKILL) == nil {
+				seen[each] = true
+			}
+		}
+		if time.Now().After(deadline) {
+			return len(seen), len(all)
+		}
+	}
+}

@@ -1,0 +1,295 @@
+package session_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/session"
+	"github.com/admitkit/admitkit/extension/session/protocol"
+	"github.com/admitkit/admitkit/internal/testkit"
+	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/testing/controlplane"
+	"github.com/admitkit/admitkit/testing/managertest"
+)
+
+// The tests share one real control plane.
+var (
+	server *controlplane.ControlPlane
+	alice  *controlplane.User
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(testkit.Main(m, controlplane.Options{}, func(c *controlplane.ControlPlane) (err error) {
+		server = c
+		alice, err = c.AddUser("alice", "system:masters")
+		return err
+	}))
+}
+
+const recorderImage = "example.com/session:1"
+
+// memory is a sink that keeps records for a test.
+type memory struct {
+	mu      sync.Mutex
+	records []*v1alpha1.AuditRecord
+}
+
+func (*memory) Name() string { return "memory" }
+
+func (m *memory) Write(_ context.Context, r *v1alpha1.AuditRecord) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.records = append(m.records, r.DeepCopy())
+	return nil
+}
+
+// last returns the last record, and forgets all.
+func (m *memory) last() *v1alpha1.AuditRecord {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.records) == 0 {
+		return nil
+	}
+	record := m.records[len(m.records)-1]
+	m.records = nil
+	return record
+}
+
+// installation is the extension with audit beside it, on a real API server.
+type installation struct {
+	*managertest.Installation
+	t    *testing.T
+	key  protocol.Key
+	sink *memory
+
+	mu     sync.Mutex
+	tamper func(*corev1.PodExecOptions)
+	// ran is the command that validating webhooks got.
+	ran []string
+}
+
+func install(t *testing.T, change func(*session.Options), auditing audit.Options, before ...client.Object) *installation {
+	t.Helper()
+	folder := t.TempDir()
+	i := &installation{t: t, key: protocol.Key{Current: bytes.Repeat([]byte("k"), 32)}, sink: &memory{}}
+	for name, content := range map[string][]byte{"key": i.key.Current, "ca.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("DER")})} {
+		if err := os.WriteFile(filepath.Join(folder, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	options := session.Options{Image: recorderImage, KeyFolder: folder, CAFile: filepath.Join(folder, "ca.crt"), Collectors: []string{"collector.test:8444"}}
+	if change != nil {
+		change(&options)
+	}
+	auditing.Sinks = []audit.SinkOptions{{Sink: i.sink, FailurePolicy: audit.Closed}}
+	running := managertest.Options{CRDPaths: []string{"../../config/crd"}, Objects: before}
+	if len(before) > 0 {
+		running.Manager.Namespace = before[0].GetNamespace()
+	}
+	i.Installation = managertest.Run(t, server, running, func(mgr *manager.Manager) error {
+		fail := admissionregistrationv1.Fail
+		if options.Unrecorded == session.Open {
+			fail = admissionregistrationv1.Ignore
+		}
+		// In the scope of the extension, so that it runs after it.
+		scope := extension.Scope{Name: "sessions", Rules: extension.Connect("pods/exec"), FailurePolicy: &fail, ReinvocationPolicy: new(admissionregistrationv1.NeverReinvocationPolicy)}
+		return errors.Join(mgr.AddExtension(session.New(options)), mgr.AddExtension(audit.New(auditing)), mgr.AddExtension(extension.MutatingFunc(i.after, scope)),
+			mgr.AddExtension(extension.ValidatingFunc(i.observe, extension.Scope{Name: "observe", Rules: extension.Connect("pods/exec")})))
+	})
+	return i
+}
+
+// after is another webhook that changes commands.
+func (i *installation) after(_ context.Context, options *corev1.PodExecOptions, _ *extension.Request) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.tamper != nil {
+		i.tamper(options)
+	}
+	return nil
+}
+
+func (i *installation) observe(_ context.Context, options *corev1.PodExecOptions, _ *extension.Request) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.ran = options.Command
+	return nil
+}
+
+// pod makes a Pod.
+func (i *installation) pod(name string) *corev1.Pod {
+	i.t.Helper()
+	pod := newPod(i.Namespace, name)
+	testkit.Create(i.t, i.Admin, pod)
+	return pod
+}
+
+func newPod(namespace, name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       corev1.PodSpec{ServiceAccountName: "default", Containers: []corev1.Container{{Name: "web", Image: "example.com/web"}}},
+	}
+}
+
+// exec asks for an exec as kubectl does, but for the upgrade: admission comes first. It
+// returns what the API server says, and the command that would have run.
+func (i *installation) exec(pod string, tamper func(*corev1.PodExecOptions), command ...string) (answer testkit.Answer, ran []string) {
+	i.t.Helper()
+	i.mu.Lock()
+	i.tamper, i.ran = tamper, nil
+	i.mu.Unlock()
+	query := url.Values{"command": command, "stdout": {"true"}}
+	answer = testkit.Send(i.t, alice, http.MethodPost, fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/exec?%s", i.Namespace, pod, query.Encode()), "", "")
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return answer, i.ran
+}
+
+func TestACommandIsPutBehindTheRecorderAndAuditSeesTheUsers(t *testing.T) {
+	i := install(t, nil, audit.Options{})
+	pod := i.pod("web")
+	command := []string{"sh", "-c", "echo $SESSION", "--", ""}
+	answer, ran := i.exec("web", nil, command...)
+	text, given, ok := protocol.Split(ran)
+	if !ok || !slices.Equal(given, command) {
+		t.Fatalf("%s: runs %q", answer, ran)
+	}
+	ticket, err := i.key.Verify(text, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ticket.Covers(i.Namespace, "web", "web", "alice", command); err != nil || ticket.PodUID != string(pod.UID) || !ticket.Terms.Closed || ticket.Terms.Wait != 10 {
+		t.Errorf("%+v, %v", ticket, err)
+	}
+	if left := time.Until(time.Unix(ticket.Expires, 0)); left > protocol.Life+time.Second || left < protocol.Life-20*time.Second {
+		t.Errorf("it expires in %s", left)
+	}
+	record := i.sink.last()
+	if record == nil || !slices.Equal(record.Command, command) || record.Session != ticket.ID || record.Container != "web" {
+		t.Errorf("audit has %+v", record)
+	}
+	again, ran := i.exec("web", nil, command...)
+	if other, _, ok := protocol.Split(ran); !ok || other == text {
+		t.Errorf("%s: two sessions have one ticket", again)
+	}
+}
+
+func TestNobodyElseStartsTheRecorder(t *testing.T) {
+	i := install(t, nil, audit.Options{})
+	web := i.pod("web")
+	command := []string{"id"}
+	sign := func(change func(*protocol.Ticket)) string {
+		ticket := &protocol.Ticket{
+			ID: protocol.NewID(), Namespace: i.Namespace, Pod: "web", PodUID: string(web.UID), Container: "web", User: "alice", Command: protocol.Sum(command),
+			Expires: time.Now().Add(time.Minute).Unix(), Terms: protocol.Terms{Collectors: []string{"mine:1"}},
+		}
+		change(ticket)
+		text, err := i.key.Sign(ticket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	set := func(command ...string) func(*corev1.PodExecOptions) {
+		return func(o *corev1.PodExecOptions) { o.Command = command }
+	}
+	_, ran := i.exec("web", nil, command...)
+	valid, _, ok := protocol.Split(ran)
+	if !ok {
+		t.Fatalf("runs %q", ran)
+	}
+	i.sink.last()
+	for what, test := range map[string]struct {
+		command []string
+		tamper  func(*corev1.PodExecOptions)
+		why     string
+	}{
+		"a user, with a valid ticket":    {protocol.Wrap(valid, command), nil, "started by a webhook, and by nobody else"},
+		"a user, without a ticket":       {[]string{"/.admitkit/session", "version"}, nil, "started by a webhook, and by nobody else"},
+		"a user, by another path":        {[]string{"/proc/self/root//.admitkit/./session"}, nil, "started by a webhook, and by nobody else"},
+		"a user, by a relative path":     {[]string{"../../.admitkit/session"}, nil, "started by a webhook, and by nobody else"},
+		"a forged ticket":                {command, func(o *corev1.PodExecOptions) { o.Command[1] = o.Command[1][:len(o.Command[1])-8] + "AAAAAAAA" }, "not signed with the key"},
+		"a ticket that has expired":      {command, set(protocol.Wrap(sign(func(t *protocol.Ticket) { t.Expires -= 70 }), command)...), "has expired"},
+		"a ticket for another Pod":       {command, set(protocol.Wrap(sign(func(t *protocol.Ticket) { t.Pod = "db" }), command)...), "another Pod"},
+		"a ticket of another user":       {command, set(protocol.Wrap(sign(func(t *protocol.Ticket) { t.User = "bob" }), command)...), "another user"},
+		"a ticket for another command":   {command, set(protocol.Wrap(valid, []string{"id", "-u"})...), "another command"},
+		"a ticket for another container": {command, set(protocol.Wrap(sign(func(t *protocol.Ticket) { t.Container = "side" }), command)...), "another container"},
+		"the prefix, and no ticket":      {command, set("/.admitkit/session", "--ticket=", "--", "id"), "malformed"},
+		"no recorder in the end":         {command, set("id"), "another webhook has changed it"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			answer, _ := i.exec("web", test.tamper, test.command...)
+			if answer.Code != http.StatusForbidden || !strings.Contains(answer.Body, test.why) {
+				t.Errorf("got %s", answer)
+			}
+			// Audit takes no prefix off that it cannot trust.
+			if record := i.sink.last(); record != nil && record.Session != "" {
+				t.Errorf("audit has %+v", record)
+			}
+		})
+	}
+}
+
+func TestWhereNothingRecordsThePolicyDecides(t *testing.T) {
+	for policy, refused := range map[session.Policy]bool{session.Closed: true, session.Open: false} {
+		t.Run(string(policy), func(t *testing.T) {
+			namespace := testkit.Namespace(t, testkit.Client(t, server.Admin(), testkit.Scheme()))
+			i := install(t, func(o *session.Options) { o.Unrecorded = policy }, audit.Options{}, newPod(namespace, "old"))
+			exec, ran := i.exec("old", nil, "id")
+			attach := testkit.Send(t, alice, http.MethodPost, fmt.Sprintf("/api/v1/namespaces/%s/pods/old/attach?stdout=true", i.Namespace), "", "")
+			for _, each := range []struct {
+				answer testkit.Answer
+				why    string
+			}{{exec, "kubectl rollout restart"}, {attach, "Use kubectl exec"}} {
+				if is := each.answer.Code == http.StatusForbidden && strings.Contains(each.answer.Body, each.why); is != refused {
+					t.Errorf("got %s", each.answer)
+				}
+			}
+			if !refused && !slices.Equal(ran, []string{"id"}) {
+				t.Errorf("runs %q", ran)
+			}
+			if answer, _ := i.exec("gone", nil, "id"); answer.Code != http.StatusNotFound {
+				t.Errorf("a Pod that is not there: %s", answer)
+			}
+		})
+	}
+}
+
+func TestInvalidOptionsNameTheField(t *testing.T) {
+	valid := session.Options{Image: recorderImage, KeyFolder: "/key", CAFile: "/ca.crt", Collectors: []string{"c:1"}}
+	for want, change := range map[string]func(*session.Options){
+		"Image":     func(o *session.Options) { o.Image = "" },
+		"KeyFolder": func(o *session.Options) { o.KeyFolder = "key" }, "CAFile": func(o *session.Options) { o.CAFile = "" },
+		"Collectors": func(o *session.Options) { o.Collectors = nil }, "Wait": func(o *session.Options) { o.Wait = time.Millisecond },
+		"Unrecorded": func(o *session.Options) { o.Unrecorded = "open" }, "NoCollector": func(o *session.Options) { o.NoCollector = "fail" },
+	} {
+		options := valid
+		change(&options)
+		if _, err := session.New(options).Parts(nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	if _, err := session.New(valid).Parts(nil); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,124 @@
+package session_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/session"
+)
+
+// restricted makes the API server enforce Pod Security's restricted profile in a namespace.
+func (i *installation) restricted() {
+	i.t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: i.Namespace}}
+	patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`))
+	if err := i.Admin.Patch(i.t.Context(), namespace, patch); err != nil {
+		i.t.Fatal(err)
+	}
+}
+
+func TestANewPodHasTheRecorderUnderPodSecurity(t *testing.T) {
+	i := install(t, nil, audit.Options{})
+	i.restricted()
+	pod := newPod(i.Namespace, "web")
+	secure := &corev1.SecurityContext{
+		RunAsNonRoot: new(true), RunAsUser: new(int64(1000)), AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
+		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+	pod.Spec.Containers[0].SecurityContext = secure
+	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "side", Image: "example.com/side", SecurityContext: secure})
+	pod.Spec.InitContainers = []corev1.Container{{Name: "before", Image: "example.com/before", SecurityContext: secure}}
+	if err := i.Admin.Create(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	if first := pod.Spec.InitContainers[0]; len(pod.Spec.InitContainers) != 2 || first.Name != "admitkit-session" || first.Image != recorderImage || !slices.Equal(first.Args, []string{"install", "/.admitkit"}) {
+		t.Errorf("the init containers are %+v", pod.Spec.InitContainers)
+	}
+	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers[1:]) {
+		for name, path := range map[string]string{"admitkit-session": "/.admitkit", "admitkit-session-token": "/.admitkit-token"} {
+			if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == name && m.MountPath == path && m.ReadOnly }) {
+				t.Errorf("container %s has %+v", c.Name, c.VolumeMounts)
+			}
+		}
+	}
+	for _, volume := range pod.Spec.Volumes {
+		if volume.Name == "admitkit-session-token" && volume.Projected.Sources[0].ServiceAccountToken.Audience != session.Audience {
+			t.Errorf("the token is %+v", volume.Projected)
+		}
+	}
+	// What the API server gives back can be created again: a client may have copied it.
+	again := newPod(i.Namespace, "again")
+	again.Spec = *pod.Spec.DeepCopy()
+	if err := i.Admin.Create(t.Context(), again); err != nil || len(again.Spec.InitContainers) != 2 || len(again.Spec.Volumes) != len(pod.Spec.Volumes) {
+		t.Errorf("a copy: %v, %+v", err, again.Spec)
+	}
+}
+
+func TestNothingTakesTheRecordersPlace(t *testing.T) {
+	i := install(t, nil, audit.Options{})
+	mount := func(m corev1.VolumeMount) func(*corev1.PodSpec) {
+		return func(s *corev1.PodSpec) {
+			s.Volumes = append(s.Volumes, corev1.Volume{Name: "mine", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+			s.Containers[0].VolumeMounts = append(s.Containers[0].VolumeMounts, m)
+		}
+	}
+	installer := func(change func(*corev1.Container)) func(*corev1.PodSpec) {
+		return func(s *corev1.PodSpec) {
+			c := corev1.Container{Name: "admitkit-session", Image: recorderImage, Args: []string{"install", "/.admitkit"}, VolumeMounts: []corev1.VolumeMount{{Name: "admitkit-session", MountPath: "/.admitkit"}}}
+			change(&c)
+			s.InitContainers = append(s.InitContainers, c)
+		}
+	}
+	for what, test := range map[string]struct {
+		change func(*corev1.PodSpec)
+		why    string
+	}{
+		"a foreign volume of its name": {func(s *corev1.PodSpec) {
+			s.Volumes = []corev1.Volume{{Name: "admitkit-session", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "x"}}}}}
+		}, "volume admitkit-session is reserved"},
+		"a foreign token": {func(s *corev1.PodSpec) {
+			s.Volumes = []corev1.Volume{{Name: "admitkit-session-token", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		}, "volume admitkit-session-token is reserved"},
+		"a writable mount":        {mount(corev1.VolumeMount{Name: "admitkit-session", MountPath: "/.admitkit"}), "in another way"},
+		"a mount elsewhere":       {mount(corev1.VolumeMount{Name: "admitkit-session", MountPath: "/x", ReadOnly: true}), "in another way"},
+		"a part of it":            {mount(corev1.VolumeMount{Name: "admitkit-session", MountPath: "/.admitkit", SubPath: "x", ReadOnly: true}), "in another way"},
+		"a mount over a file":     {mount(corev1.VolumeMount{Name: "mine", MountPath: "/.admitkit/session"}), "choose another path"},
+		"a mount over the token":  {mount(corev1.VolumeMount{Name: "mine", MountPath: "/.admitkit-token/"}), "choose another path"},
+		"another image":           {installer(func(c *corev1.Container) { c.Image = "example.com/mine" }), "init container admitkit-session is reserved"},
+		"another program":         {installer(func(c *corev1.Container) { c.Command = []string{"sh"} }), "init container admitkit-session is reserved"},
+		"another folder":          {installer(func(c *corev1.Container) { c.Args = []string{"install", "/x"} }), "init container admitkit-session is reserved"},
+		"an environment":          {installer(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "LD_PRELOAD", Value: "x"}} }), "init container admitkit-session is reserved"},
+		"nothing of that":         {mount(corev1.VolumeMount{Name: "mine", MountPath: "/.admitkit2"}), ""},
+		"the installer, as it is": {installer(func(*corev1.Container) {}), ""},
+	} {
+		t.Run(what, func(t *testing.T) {
+			pod := newPod(i.Namespace, strings.ReplaceAll(strings.ReplaceAll(what, " ", "-"), ",", ""))
+			test.change(&pod.Spec)
+			err := i.Admin.Create(t.Context(), pod)
+			if test.why == "" && err != nil || test.why != "" && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), test.why)) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	pod := i.pod("web")
+	pod.Spec.InitContainers[0].Image = "example.com/mine"
+	if err := i.Admin.Update(t.Context(), pod); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "is reserved") {
+		t.Errorf("another image later: %v", err)
+	}
+	if err := i.Admin.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
+		t.Fatal(err)
+	}
+	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+		Name: "debug", Image: "example.com/debug", VolumeMounts: []corev1.VolumeMount{{Name: "admitkit-session", MountPath: "/x"}},
+	}}}
+	if err := i.Admin.SubResource("ephemeralcontainers").Update(t.Context(), pod); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "in another way") {
+		t.Errorf("an ephemeral container that can write: %v", err)
+	}
+}
