@@ -1,10 +1,8 @@
 package cluster
 
 import (
-	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -65,7 +63,10 @@ func New(mgr extension.Manager, options Options) (cluster.Cluster, error) {
 		}
 		o.NewCache = func(config *rest.Config, options cache.Options) (cache.Cache, error) {
 			objects, err := cache.New(config, options)
-			return together{objects}, err
+			if err != nil || len(namespaces) < 2 {
+				return objects, err
+			}
+			return newTogether(objects, o.Logger), nil
 		}
 	})
 	if err != nil {
@@ -75,18 +76,6 @@ func New(mgr extension.Manager, options Options) (cluster.Cluster, error) {
 		return nil, fmt.Errorf("%s: %w", options.Name, err)
 	}
 	return own, nil
-}
-
-// together is a cache whose informers of one kind sync at the same time. That of
-// controller-runtime waits for one namespace after the other, at least 100 ms for each, so that
-// a manager of 200 namespaces would begin its work 20 s after its start.
-type together struct{ cache.Cache }
-
-func (t together) GetInformer(ctx context.Context, obj client.Object, opts ...cache.InformerGetOption) (cache.Informer, error) {
-	if informer, err := t.Cache.GetInformer(ctx, obj, append(slices.Clip(opts), cache.BlockUntilSynced(false))...); err != nil {
-		return informer, err
-	}
-	return t.Cache.GetInformer(ctx, obj, opts...)
 }
 
 // NewClient returns a client that reads from the API server, without the rate limit of
