@@ -26,7 +26,7 @@ func newBrokerCommand() *cobra.Command {
 		}
 		// What is not on record is not issued, so the sink is Closed.
 		return errors.Join(
-			mgr.AddExtension(audit.New(audit.Options{ClusterName: clusterName, Sinks: []audit.SinkOptions{
+			mgr.AddExtension(audit.NewRecorder(audit.Options{ClusterName: clusterName, Sinks: []audit.SinkOptions{
 				{Sink: sink.NewLog()},
 				{Sink: auditevent.New(auditevent.Options{}), FailurePolicy: audit.Closed},
 			}})),

@@ -64,5 +64,6 @@ func (c *controller) addTo(mgr *manager.Manager) error {
 	}
 	return errors.Join(
 		mgr.AddExtension(audit.NewRecorder(audit.Options{Sinks: sinks, ClusterName: c.clusterName})),
-		mgr.AddExtension(sandbox.New(c.options)))
+		mgr.AddExtension(sandbox.New(c.options)),
+		mgr.AddExtension(sandbox.BrokerPolicies{Namespaces: c.options.Namespaces}))
 }

@@ -88,6 +88,7 @@ func (r *policyRules) Validate(ctx context.Context, policy *v1alpha1.BrokerPolic
 			return nil
 		}
 	}
+	req.Warnf("no HarnessRun goes by a BrokerPolicy yet: the controller does not start the proxy, and does not ask the broker")
 	if problem := refusePolicy(&policy.Spec); problem != "" {
 		return extension.Deny(problem)
 	}
