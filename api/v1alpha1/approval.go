@@ -231,14 +231,16 @@ func Verdicts(r Request, decisions []AccessDecision) (verdicts []Verdict) {
 			-cmp.Compare(x.Spec.Decision, y.Spec.Decision), // Deny before Approve
 			cmp.Compare(x.UID, y.UID))
 	})
-	decided := map[string]bool{}
 	for i := range decisions {
 		d := &decisions[i].Spec
 		late := decisions[i].CreationTimestamp.After(until)
-		if d.Request.UID != string(r.GetUID()) || d.Decider == nil || late || decided[strings.ToLower(d.Decider.Username)] || spec.May(d.Decider) != nil {
+		if d.Request.UID != string(r.GetUID()) || d.Decider == nil || late || spec.May(d.Decider) != nil {
 			continue
 		}
-		decided[strings.ToLower(d.Decider.Username)] = true
+		// As in May: strings.ToLower would tell some spellings apart that EqualFold does not.
+		if slices.ContainsFunc(verdicts, func(v Verdict) bool { return strings.EqualFold(v.Username, d.Decider.Username) }) {
+			continue
+		}
 		verdicts = append(verdicts, Verdict{
 			Username: d.Decider.Username, Decision: d.Decision, Reason: d.Reason, Time: decisions[i].CreationTimestamp,
 		})

@@ -70,6 +70,20 @@ func TestVerdictsAreTheSameInWhateverOrderDecisionsCome(t *testing.T) {
 	}
 }
 
+// Whoever can sign in under two spellings of a name is one person all the same. These differ
+// in lower case, and are equal to strings.EqualFold.
+func TestTwoSpellingsOfANameAreOnePerson(t *testing.T) {
+	t.Parallel()
+	made := time.Unix(1_000_000, 0)
+	for _, names := range [][2]string{{"jessica", "jeſſica"}, {"ΝΊΚΟΣ", "νίκος"}, {"kim", "\u212Aim"}, {"sue", "SUE"}} {
+		first := decided(names[0], "sre", v1alpha1.DecisionApprove, made)
+		second := decided(names[1], "sre", v1alpha1.DecisionApprove, made)
+		if got := v1alpha1.Verdicts(approvable(made), []v1alpha1.AccessDecision{first, second}); len(got) != 1 {
+			t.Errorf("%q count as %d people", names, len(got))
+		}
+	}
+}
+
 func TestAccessIsCountedFromTheApprovalAndNotFromLaterThanTheTimeout(t *testing.T) {
 	t.Parallel()
 	made := time.Unix(1_000_000, 0)
