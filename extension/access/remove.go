@@ -113,8 +113,8 @@ type removal struct {
 	// bindings has the metadata of the RoleBindings of requests.
 	bindings map[types.NamespacedName]*rbacv1.RoleBinding
 	warned   map[types.NamespacedName]bool
-	// blocked has those of which only the policy is left, whose deletion a webhook blocks
-	// that no server answers.
+	// blocked has those of which only the policy is left, or a RoleBinding that is being
+	// deleted: a webhook that no server answers blocks their end.
 	blocked map[types.NamespacedName]bool
 }
 
@@ -200,7 +200,7 @@ func (r *removal) round(ctx context.Context) (done bool, err error) {
 // removeOf does for a request what the end of its time does, and reports whether
 // there was nothing left of it.
 func (r *removal) removeOf(ctx context.Context, key types.NamespacedName) (gone bool, err error) {
-	f := &facts{kind: r.kind, key: key}
+	f := &facts{kind: r.kind, key: key, binding: r.bindings[key]}
 	if err := r.readRole(ctx, f); err != nil {
 		return false, err
 	}
@@ -212,7 +212,7 @@ func (r *removal) removeOf(ctx context.Context, key types.NamespacedName) (gone 
 	}
 	delete(r.blocked, key)
 	if _, err := r.apply(ctx, f, decide(f, r.options.Clock.Now())); err != nil {
-		if f.role == nil && f.made == (choice{}) && apierrors.IsInternalError(err) {
+		if (f.isKept() || f.role == nil && f.made == (choice{})) && apierrors.IsInternalError(err) {
 			r.blocked[key] = true
 		}
 		return false, err

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -620,7 +621,21 @@ func TestAnUninstallEndsRolesToo(t *testing.T) {
 	c.keep(t, req)
 	c.manager.stop()
 	mgr, _ := uninstaller(t, c.namespace, freeport.For(t))
-	if errs := removersOf(t, mgr, access.Options{}).remove(t, time.Minute, mgr); len(errs) > 0 {
+	removers := removersOf(t, mgr, access.Options{})
+	// The webhook that guards RoleBindings is registered still, and nobody answers. The
+	// uninstall comes back when it is not.
+	if errs := removers.remove(t, time.Minute, mgr); len(errs) != 1 || !strings.Contains(errs[0].Error(), "failed calling webhook") {
+		t.Fatal(errs)
+	}
+	name := metav1.ObjectMeta{Name: "admitkit." + c.manager.GetWebhookNamespace()}
+	for _, object := range []client.Object{
+		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: name}, &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: name},
+	} {
+		if err := admin.Delete(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if errs := removers.remove(t, time.Minute, mgr); len(errs) > 0 {
 		t.Fatal(errs)
 	}
 	if !gone(t, bindingOf(req)) || !gone(t, roleOf(req)) {

@@ -464,7 +464,11 @@ func (r *Registration) releaseConversion(ctx context.Context, client rest.Interf
 	} else {
 		stays = true
 	}
-	return stays, patch(ctx, client, name, operations...)
+	err = patch(ctx, client, name, operations...)
+	if apierrors.IsNotFound(err) { // somebody has deleted it meanwhile
+		return false, nil
+	}
+	return stays, err
 }
 
 // needsNone reports whether all objects have one version, and are read in no other.

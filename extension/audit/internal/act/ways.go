@@ -62,7 +62,7 @@ func Read(obj runtime.Object, req *extension.Request, commands extension.Unwrapp
 	if way := a.describe(); way != a.Record.Way {
 		return nil, fmt.Errorf("audit: %s of %s with a %T is not a known way in", req.Operation, a.Record.Way, obj)
 	}
-	if options, ok := obj.(*corev1.PodExecOptions); ok {
+	if options, ok := obj.(*corev1.PodExecOptions); ok && commands != nil {
 		if unwrapped := commands.Unwrap(options, req); unwrapped != nil {
 			a.Record.Command, a.Record.Session = unwrapped.Command, unwrapped.Session
 		}
