@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -12,10 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -24,56 +22,26 @@ import (
 	"github.com/admitkit/admitkit/extension/egress"
 )
 
-// annotationAPIServer on a policy has the API server's addresses that it was composed with.
-const annotationAPIServer = "admitkit.dev/api-server"
-
 // egressCache says what of policies, and of the API server's addresses, the cache holds. It needs a kind to be served.
 func (a *shared) egressCache(ours cache.ByObject) map[client.Object]cache.ByObject {
 	held := map[client.Object]cache.ByObject{}
 	for _, kind := range a.policies {
-		held[policyOf(kind)] = ours
-	}
-	apiServer := func(config cache.Config) cache.ByObject {
-		return cache.ByObject{Namespaces: map[string]cache.Config{egress.APIServerNamespace: config}}
+		held[egress.NewPolicy(kind)] = ours
 	}
 	if len(a.policies) > 0 {
-		held[&corev1.Service{}] = apiServer(cache.Config{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, egress.APIServerService)})
-		held[&discoveryv1.EndpointSlice{}] = apiServer(cache.Config{LabelSelector: egress.APIServerSlices()})
+		maps.Copy(held, egress.APIServerCache())
 	}
 	return held
 }
 
-// policyOf returns an empty policy of a kind.
-func policyOf(kind schema.GroupVersionKind) *unstructured.Unstructured {
-	policy := &unstructured.Unstructured{}
-	policy.SetGroupVersionKind(kind)
-	return policy
-}
-
 // findPolicies finds out which kinds of policies there are. New ones are of the first.
 func (a *shared) findPolicies(mgr extension.Manager) error {
-	if !a.options.Egress.On() {
-		return nil
-	}
-	a.policies = []schema.GroupVersionKind{egress.NetworkPolicy}
-	if !a.options.Egress.Cilium {
-		return nil
-	}
-	config, err := mgr.GetKubeConnection()
+	kinds, err := egress.Kinds(&a.options.Egress, mgr.GetKubeConnection)
 	if err != nil {
 		return err
 	}
-	d, err := discovery.NewDiscoveryClientForConfig(config)
-	if err != nil {
-		return err
-	}
-	serves, err := egress.ServesCilium(d)
-	if err != nil {
-		return err
-	}
-	if serves {
-		a.policies = []schema.GroupVersionKind{egress.CiliumNetworkPolicy, egress.NetworkPolicy}
-	} else {
+	a.policies = kinds
+	if a.options.Egress.Cilium && len(kinds) == 1 {
 		a.log.Warn("the API server serves no CiliumNetworkPolicies: NetworkPolicies are made until a restart finds them")
 	}
 	return nil
@@ -87,7 +55,7 @@ func (r *requests) watchPolicies() map[client.Object]func(context.Context, clien
 		return nil
 	}
 	for _, kind := range r.policies {
-		watches[policyOf(kind)] = r.ownerOf
+		watches[egress.NewPolicy(kind)] = r.ownerOf
 	}
 	watches[&discoveryv1.EndpointSlice{}], watches[&corev1.Service{}] = r.reachingAPIServer, r.reachingAPIServer
 	return watches
@@ -101,16 +69,12 @@ func (r *requests) reachingAPIServer(ctx context.Context, _ client.Object) []typ
 	}
 	var keys []types.NamespacedName
 	for i := range list.Items {
-		if e := list.Items[i].Status.Egress; e != nil && e.Policy != "" && namesAPIServer(&e.Egress) {
+		if e := list.Items[i].Status.Egress; e != nil && e.Policy != "" && egress.NamesAPIServer(&e.Egress) {
 			keys = append(keys, client.ObjectKeyFromObject(&list.Items[i]))
 		}
 	}
 	return keys
 }
-
-// namesAPIServer reports whether a policy has the addresses of the API server: to allow
-// them, or to leave them out of the internet.
-func namesAPIServer(e *v1alpha1.Egress) bool { return e.APIServer || e.Internet }
 
 // readEgress reads the policies of a request, its Pod, and what else decides about them.
 func (r *requests) readEgress(ctx context.Context, f *facts) error {
@@ -123,7 +87,7 @@ func (r *requests) readEgress(ctx context.Context, f *facts) error {
 	}
 	key := r.kind.resource(f.key)
 	for _, kind := range r.policies {
-		policy, err := get(ctx, r.cached, key, policyOf(kind))
+		policy, err := get(ctx, r.cached, key, egress.NewPolicy(kind))
 		if err != nil && !meta.IsNoMatchError(err) {
 			return err
 		}
@@ -135,19 +99,8 @@ func (r *requests) readEgress(ctx context.Context, f *facts) error {
 	if f.there, err = get(ctx, r.cached, key, &corev1.Pod{}); err != nil || f.request == nil {
 		return err
 	}
-	f.apiServer, err = r.apiServer(ctx)
+	f.apiServer, err = egress.ReadAPIServer(ctx, r.cached)
 	return err
-}
-
-// apiServer returns the addresses of the API server.
-func (r *requests) apiServer(ctx context.Context) ([]netip.AddrPort, error) {
-	service, err := get(ctx, r.cached, types.NamespacedName{Namespace: egress.APIServerNamespace, Name: egress.APIServerService}, &corev1.Service{})
-	if err != nil {
-		return nil, err
-	}
-	var list discoveryv1.EndpointSliceList
-	err = r.cached.List(ctx, &list, client.InNamespace(egress.APIServerNamespace), client.MatchingLabelsSelector{Selector: egress.APIServerSlices()})
-	return egress.APIServerOf(service, list.Items), err
 }
 
 // readHold decides what is to hold the Pod of a request that has none yet. What was decided
@@ -199,7 +152,7 @@ func (f *facts) decideHold(wanted *v1alpha1.Egress, enforced bool, reason string
 	case !enforced && f.egressOptions.Mode != egress.ModeOff:
 		refused(v1alpha1.ReasonEgressNotEnforced, "the template has spec.egress, which nothing would hold: %s. Let the operator set --access-network-policy to on where network policies are enforced, "+
 			"or to off to have the Pod without", reason)
-	case enforced && namesAPIServer(wanted) && len(f.apiServer) == 0:
+	case enforced && egress.NamesAPIServer(wanted) && len(f.apiServer) == 0:
 		refused(v1alpha1.ReasonEgressNotEnforced, "the addresses of the API server are not known: the Service %s/%s has no ready EndpointSlice", egress.APIServerNamespace, egress.APIServerService)
 	default:
 		f.hold = &v1alpha1.EgressDecision{Reason: cut(reason, maxReason), Egress: *wanted.DeepCopy()}
@@ -252,8 +205,8 @@ func (f *facts) compose(e *v1alpha1.EgressDecision, apiServer []netip.AddrPort, 
 	policy.SetNamespace(of.Namespace)
 	policy.SetName(of.Name)
 	policy.SetLabels(of.Labels)
-	if namesAPIServer(&e.Egress) {
-		of.Annotations[annotationAPIServer] = egress.FormatEndpoints(apiServer)
+	if egress.NamesAPIServer(&e.Egress) {
+		of.Annotations[egress.AnnotationAPIServer] = egress.FormatEndpoints(apiServer)
 	}
 	policy.SetAnnotations(of.Annotations)
 	owners := []metav1.OwnerReference{f.kind.ownedBy(f.request)}
@@ -289,7 +242,7 @@ func (f *facts) restores() (*restoration, error) {
 		return &restoration{want, nil, policyDeleted}, err
 	}
 	current, apiServer := f.policies[i], f.apiServer
-	before, unreadable := egress.ParseEndpoints(current.GetAnnotations()[annotationAPIServer])
+	before, unreadable := egress.ParseEndpoints(current.GetAnnotations()[egress.AnnotationAPIServer])
 	if len(apiServer) == 0 && unreadable == nil { // a moment without any
 		apiServer = before
 	}

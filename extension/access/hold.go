@@ -57,7 +57,7 @@ func (r *requests) ownPolicy(ctx context.Context, f *facts, pod *corev1.Pod) err
 			return refusedPolicy(name, err)
 		}
 	}
-	existing, err := get(ctx, r.live, client.ObjectKeyFromObject(want), policyOf(want.GroupVersionKind()))
+	existing, err := get(ctx, r.live, client.ObjectKeyFromObject(want), egress.NewPolicy(want.GroupVersionKind()))
 	switch {
 	case err != nil:
 		return err
@@ -91,7 +91,7 @@ func (r *requests) writePolicy(ctx context.Context, want, current *unstructured.
 			return made, err
 		}
 		// The cache does not see it without its label.
-		if current, err = get(ctx, r.live, client.ObjectKeyFromObject(want), policyOf(want.GroupVersionKind())); err != nil {
+		if current, err = get(ctx, r.live, client.ObjectKeyFromObject(want), egress.NewPolicy(want.GroupVersionKind())); err != nil {
 			return nil, err
 		}
 		if current == nil {
@@ -230,7 +230,7 @@ func (r *requests) restore(ctx context.Context, f *facts, of *restoration) error
 	if of.what == policyBehind {
 		r.log.Info("policy follows the API server", zap.String("policy", name))
 		r.event(f.request, corev1.EventTypeNormal, "EgressFollowed", "Hold", "%s follows the API server: %s, before %s", name,
-			of.want.GetAnnotations()[annotationAPIServer], of.current.GetAnnotations()[annotationAPIServer])
+			of.want.GetAnnotations()[egress.AnnotationAPIServer], of.current.GetAnnotations()[egress.AnnotationAPIServer])
 		return nil
 	}
 	restoredTotal.WithLabelValues(of.what).Inc()

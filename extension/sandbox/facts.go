@@ -10,7 +10,6 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -149,7 +148,7 @@ func (r *runs) readPolicy(ctx context.Context, f *facts) error {
 		if e := f.run.Status.Egress; e != nil && e.Policy != kind.Kind {
 			continue
 		}
-		policy := policyOf(kind)
+		policy := egress.NewPolicy(kind)
 		err := r.cached.Get(ctx, nameOf(f.run), policy)
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("reading %s %s: %w", kind.Kind, nameOf(f.run), err)
@@ -159,17 +158,8 @@ func (r *runs) readPolicy(ctx context.Context, f *facts) error {
 			break
 		}
 	}
-	service := &corev1.Service{}
-	err := r.cached.Get(ctx, types.NamespacedName{Namespace: egress.APIServerNamespace, Name: egress.APIServerService}, service)
-	if client.IgnoreNotFound(err) != nil {
-		return err
-	}
-	if err != nil {
-		service = nil
-	}
-	var list discoveryv1.EndpointSliceList
-	err = r.cached.List(ctx, &list, client.InNamespace(egress.APIServerNamespace), client.MatchingLabelsSelector{Selector: egress.APIServerSlices()})
-	f.apiServer = egress.APIServerOf(service, list.Items)
+	var err error
+	f.apiServer, err = egress.ReadAPIServer(ctx, r.cached)
 	return err
 }
 
@@ -200,7 +190,7 @@ func (r *runs) readHold(ctx context.Context, f *facts) error {
 	if f.held.Policy == "" {
 		return nil
 	}
-	if namesAPIServer(&f.held.Egress) && len(f.apiServer) == 0 {
+	if egress.NamesAPIServer(&f.held.Egress) && len(f.apiServer) == 0 {
 		unheld(v1alpha1.ReasonEgressNotEnforced, "the addresses of the API server are not known: the Service %s/%s has no ready EndpointSlice", egress.APIServerNamespace, egress.APIServerService)
 		return nil
 	}
@@ -237,7 +227,3 @@ func (r *runs) widening(ctx context.Context, run *v1alpha1.HarnessRun) (*unstruc
 	}
 	return nil, nil //nolint:nilnil // there is none
 }
-
-// namesAPIServer reports whether a policy has the addresses of the API server: to allow
-// them, or to leave them out of the internet.
-func namesAPIServer(e *v1alpha1.Egress) bool { return e.APIServer || e.Internet }

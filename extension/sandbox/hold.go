@@ -11,21 +11,10 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/egress"
 )
-
-// annotationAPIServer on a policy has the API server's addresses that it was composed with.
-const annotationAPIServer = "admitkit.dev/api-server"
-
-// policyOf returns an empty policy of a kind.
-func policyOf(kind schema.GroupVersionKind) *unstructured.Unstructured {
-	policy := &unstructured.Unstructured{}
-	policy.SetGroupVersionKind(kind)
-	return policy
-}
 
 // compose returns the policy of a run.
 func (f *facts) compose(e *v1alpha1.EgressDecision, apiServer []netip.AddrPort) (*unstructured.Unstructured, error) {
@@ -43,8 +32,8 @@ func (f *facts) compose(e *v1alpha1.EgressDecision, apiServer []netip.AddrPort) 
 	policy.SetName(of.Name)
 	policy.SetLabels(of.Labels)
 	policy.SetOwnerReferences(of.OwnerReferences)
-	if namesAPIServer(&e.Egress) {
-		policy.SetAnnotations(map[string]string{annotationAPIServer: egress.FormatEndpoints(apiServer)})
+	if egress.NamesAPIServer(&e.Egress) {
+		policy.SetAnnotations(map[string]string{egress.AnnotationAPIServer: egress.FormatEndpoints(apiServer)})
 	}
 	return policy, nil
 }
@@ -75,7 +64,7 @@ func (f *facts) restores() *restoration {
 		return &restoration{want, nil, policyDeleted, err}
 	}
 	apiServer := f.apiServer
-	before, unreadable := egress.ParseEndpoints(f.policy.GetAnnotations()[annotationAPIServer])
+	before, unreadable := egress.ParseEndpoints(f.policy.GetAnnotations()[egress.AnnotationAPIServer])
 	if len(apiServer) == 0 && unreadable == nil { // a moment without any
 		apiServer = before
 	}
@@ -138,7 +127,7 @@ func (r *runs) writePolicy(ctx context.Context, f *facts, of *restoration) error
 			return err
 		}
 		// Somebody took away what tells that it is ours.
-		of.current = policyOf(of.want.GroupVersionKind())
+		of.current = egress.NewPolicy(of.want.GroupVersionKind())
 		if err := r.live.Get(ctx, nameOf(f.run), of.current); err != nil {
 			return err
 		}
@@ -178,6 +167,6 @@ func (r *runs) hold(ctx context.Context, f *facts, e *v1alpha1.EgressDecision) e
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	there := policyOf(policy.GroupVersionKind())
+	there := egress.NewPolicy(policy.GroupVersionKind())
 	return r.adopt(ctx, f.run, policy.GetKind(), there)
 }

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"go.uber.org/zap"
@@ -10,12 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -139,7 +137,7 @@ func (r *runs) watches() map[client.Object]handler.EventHandler {
 	reaching := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
 		return r.which(ctx, "", func(run *v1alpha1.HarnessRun) bool {
 			e := run.Status.Egress
-			return startable(run) || !run.Status.Phase.Terminal() && e != nil && e.Policy != "" && namesAPIServer(&e.Egress)
+			return startable(run) || !run.Status.Phase.Terminal() && e != nil && e.Policy != "" && egress.NamesAPIServer(&e.Egress)
 		})
 	})
 	watches := map[client.Object]handler.EventHandler{
@@ -147,7 +145,7 @@ func (r *runs) watches() map[client.Object]handler.EventHandler {
 		&batchv1.Job{}: ofLabel, &corev1.Pod{}: ofLabel,
 	}
 	for _, kind := range r.policies {
-		watches[policyOf(kind)] = ofLabel
+		watches[egress.NewPolicy(kind)] = ofLabel
 	}
 	if len(r.policies) > 0 {
 		watches[&discoveryv1.EndpointSlice{}], watches[&corev1.Service{}] = reaching, reaching
@@ -185,11 +183,10 @@ func (r *runs) connect(mgr extension.Manager) error {
 	pods.Transform = trimPod
 	held := map[client.Object]cache.ByObject{&batchv1.Job{}: ours, &corev1.Pod{}: pods}
 	for _, kind := range r.policies {
-		held[policyOf(kind)] = ours
+		held[egress.NewPolicy(kind)] = ours
 	}
 	if len(r.policies) > 0 {
-		held[&corev1.Service{}] = inAPIServerNamespace(cache.Config{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, egress.APIServerService)})
-		held[&discoveryv1.EndpointSlice{}] = inAPIServerNamespace(cache.Config{LabelSelector: egress.APIServerSlices()})
+		maps.Copy(held, egress.APIServerCache())
 	}
 	r.cluster, err = cluster.New(mgr, cluster.Options{Name: "sandbox", Scheme: scheme, Namespaces: r.namespaces, ByObject: held})
 	if err != nil {
@@ -201,34 +198,14 @@ func (r *runs) connect(mgr extension.Manager) error {
 	return nil
 }
 
-func inAPIServerNamespace(config cache.Config) cache.ByObject {
-	return cache.ByObject{Namespaces: map[string]cache.Config{egress.APIServerNamespace: config}}
-}
-
 // findPolicies finds out which kinds of policies there are. New ones are of the first.
 func (r *runs) findPolicies(mgr extension.Manager) error {
-	if !r.options.Egress.On() {
-		return nil
-	}
-	r.policies = []schema.GroupVersionKind{egress.NetworkPolicy}
-	if !r.options.Egress.Cilium {
-		return nil
-	}
-	config, err := mgr.GetKubeConnection()
+	kinds, err := egress.Kinds(&r.options.Egress, mgr.GetKubeConnection)
 	if err != nil {
 		return err
 	}
-	d, err := discovery.NewDiscoveryClientForConfig(config)
-	if err != nil {
-		return err
-	}
-	serves, err := egress.ServesCilium(d)
-	if err != nil {
-		return err
-	}
-	if serves {
-		r.policies = []schema.GroupVersionKind{egress.CiliumNetworkPolicy, egress.NetworkPolicy}
-	} else {
+	r.policies = kinds
+	if r.options.Egress.Cilium && len(kinds) == 1 {
 		r.log.Warn("the API server serves no CiliumNetworkPolicies: NetworkPolicies are made until a restart finds them")
 	}
 	return nil
