@@ -1,10 +1,11 @@
 # The images of the operator (cmd/admitkit), of the one for controllers from hooks (cmd/hooks),
-# and of the one for sandboxed runs (cmd/sandbox): one static binary each, no shell, not root.
+# of the one for sandboxed runs (cmd/sandbox), and of the recorder of sessions (cmd/session): one static binary each, no shell, not root.
 # `make image` makes the same without a container engine.
 #
 #	docker build --build-arg VERSION=$(git describe --tags --always) .
 #	docker build --build-arg VERSION=$(git describe --tags --always) --target hooks .
 #	docker build --build-arg VERSION=$(git describe --tags --always) --target sandbox .
+#	docker build --build-arg VERSION=$(git describe --tags --always) --target session .
 FROM golang:1.26 AS source
 WORKDIR /src
 COPY go.mod go.sum ./
@@ -20,6 +21,9 @@ RUN go build -trimpath -ldflags="${LDFLAGS}" -o /hooks ./cmd/hooks
 FROM source AS build-sandbox
 RUN go build -trimpath -ldflags="${LDFLAGS}" -o /sandbox ./cmd/sandbox
 
+FROM source AS build-session
+RUN go build -trimpath -ldflags="${LDFLAGS}" -o /session ./cmd/session
+
 FROM source AS build-admitkit
 RUN go build -trimpath -ldflags="${LDFLAGS}" -o /admitkit ./cmd/admitkit
 
@@ -32,6 +36,11 @@ FROM scratch AS sandbox
 COPY --from=build-sandbox --chmod=0555 /sandbox /sandbox
 USER 65532:65532
 ENTRYPOINT ["/sandbox"]
+
+FROM scratch AS session
+COPY --from=build-session --chmod=0555 /session /session
+USER 65532:65532
+ENTRYPOINT ["/session"]
 
 # The last one is what docker build makes without --target.
 FROM scratch AS admitkit

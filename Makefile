@@ -44,8 +44,8 @@ demo: ## See a real API server send a Pod and an exec through admitkit (under 1 
 	@$(CONTROLPLANE) -only etcd,kube-apiserver,kubectl,kwok
 	go run ./hack/demo
 
-# They begin first, so that none of them is left alone at the end, and one more at
-# a time than there are processors: each waits for its API server a third of its time.
+# They begin first, so that none of them is left alone at the end, and more at a time
+# than there are processors: each waits for its API server more than half of its time.
 LONGEST := ./manager ./extension/access ./extension/audit ./examples
 
 # make lint vets. The race detector makes computing ten times as long and sees only
@@ -94,6 +94,10 @@ otlp: ## Send 10,000 records to a real OpenTelemetry collector that restarts (fi
 	go build -C hack/collector -ldflags="-s -w" -o $(CURDIR)/bin/collector .
 	ADMITKIT_COLLECTOR=$(CURDIR)/bin/collector go test $(RACE) -v -count=1 -run '^TestARealCollector' ./extension/audit/sink/otlp ./cmd/admitkit
 
+.PHONY: versitygw
+versitygw: ## Build the S3 server that tests of recordings use (first time: 5 min)
+	go build -C hack/versitygw -trimpath -ldflags="-s -w" -o $(CURDIR)/bin/versitygw github.com/versity/versitygw/cmd/versitygw
+
 .PHONY: opa
 opa: ## Run the example of transient bindings with a real OPA server (first time: 5 min)
 	@mkdir -p bin
@@ -125,15 +129,17 @@ matrix: ## Test on every supported Kubernetes; writes docs/support.md (over an h
 IMAGE ?= ghcr.io/admitkit/admitkit:dev
 HOOKS_IMAGE ?= ghcr.io/admitkit/hooks:dev
 SANDBOX_IMAGE ?= ghcr.io/admitkit/sandbox:dev
+SESSION_IMAGE ?= ghcr.io/admitkit/session:dev
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 .PHONY: image
-image: bin/admitkit.tar bin/hooks.tar bin/sandbox.tar ## Build the images into bin/*.tar, OCI archives (IMAGE=name, HOOKS_IMAGE=name, SANDBOX_IMAGE=name)
+image: bin/admitkit.tar bin/hooks.tar bin/sandbox.tar bin/session.tar ## Build the images into bin/*.tar, OCI archives (IMAGE=name, HOOKS_IMAGE=name, SANDBOX_IMAGE=name, SESSION_IMAGE=name)
 
 bin/admitkit.tar: NAME = $(IMAGE)
 bin/hooks.tar: NAME = $(HOOKS_IMAGE)
 bin/sandbox.tar: NAME = $(SANDBOX_IMAGE)
-.PHONY: bin/admitkit.tar bin/hooks.tar bin/sandbox.tar
-bin/admitkit.tar bin/hooks.tar bin/sandbox.tar: bin/%.tar:
+bin/session.tar: NAME = $(SESSION_IMAGE)
+.PHONY: bin/admitkit.tar bin/hooks.tar bin/sandbox.tar bin/session.tar
+bin/admitkit.tar bin/hooks.tar bin/sandbox.tar bin/session.tar: bin/%.tar:
 	@mkdir -p bin/image
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags="-s -w -X github.com/admitkit/admitkit/internal/buildinfo.version=$(VERSION)" -o bin/image/$* ./cmd/$*
 	go run -C hack/image . -binary $(CURDIR)/bin/image/$* -arch $$(go env GOARCH) -name $(NAME) -out $(CURDIR)/$@
@@ -169,13 +175,24 @@ e2e: $(HELM) $(ENFORCER) ## End-to-end tests on a real cluster: the image, by th
 ifndef E2E_IMAGE
 e2e: export KUBECONFIG := $(CLUSTER)/kubeconfig
 e2e: export E2E_IMAGE := $(IMAGE)
+e2e: export E2E_SESSION_IMAGE := $(SESSION_IMAGE)
 e2e: export E2E_CLUSTER := $(CLUSTER)
-e2e: cluster-load
+e2e: export E2E_SANDBOX := $(CURDIR)/bin/image/sandbox
+e2e: export E2E_UNTRUSTED := $(CURDIR)/bin/image/untrusted
+e2e: cluster-load bin/image/sandbox bin/image/untrusted
 endif
 
+# What testing/e2e/sandbox makes images of.
+.PHONY: bin/image/sandbox bin/image/untrusted
+bin/image/sandbox: FROM = ./cmd/sandbox
+bin/image/untrusted: FROM = ./testing/e2e/untrusted
+bin/image/sandbox bin/image/untrusted:
+	@mkdir -p bin/image
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags="-s -w" -o $@ $(FROM)
+
 .PHONY: cluster-load
-cluster-load: cluster-up bin/admitkit.tar bin/sample.tar $(HELM) ## Put the images into that cluster's node
-	@for image in admitkit sample busybox; do \
+cluster-load: cluster-up bin/admitkit.tar bin/session.tar bin/sample.tar $(HELM) ## Put the images into that cluster's node
+	@for image in admitkit session sample busybox; do \
 	  bin/tools/cluster -dir $(CLUSTER) load bin/$$image.tar || exit 1; \
 	done
 

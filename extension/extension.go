@@ -154,6 +154,10 @@ type Manager interface {
 	// of the webhook configurations. It is an error if the manager neither has a CA
 	// to sign with nor a certificate that covers the hosts.
 	GetServingCertificate(hosts ...string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error)
+	// GetServingCA returns the certificates, in PEM, by which a client verifies that
+	// certificate. It changes when the CA is rotated, and is an error before the manager
+	// has a certificate and in a process that does not answer admissions.
+	GetServingCA() ([]byte, error)
 	// GetClock returns the time as the API server tells it, as far as its answers
 	// show: to a second, and often better. Creation times are the API server's. So
 	// whatever ends at a certain time after its creation should end by this clock:

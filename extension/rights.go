@@ -1,6 +1,7 @@
 package extension
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -48,6 +49,16 @@ type ClusterEntitled interface {
 // Who may write such a ClusterRole, or what the extension acts on, is trusted with all of them.
 type AggregateEntitled interface {
 	AggregateLabel() string
+}
+
+// Equipped is implemented by an extension of any form, or by a part of one, that needs more
+// of the Pods in which admissions are answered: a volume, or a port of its own. The command
+// `manifests` calls Equip with the Pods' spec, whose first container is the program. What
+// another part has added already must stay as it is. Each port of that container besides
+// those of the manager is a port of the Service, too, and the NetworkPolicy lets everybody
+// reach it.
+type Equipped interface {
+	Equip(pod *corev1.PodSpec)
 }
 
 // Reader is implemented by an extension of any form, or by a part of one, that reads the

@@ -3,7 +3,8 @@ package extension
 import corev1 "k8s.io/api/core/v1"
 
 // Unwrapper is implemented by an extension, or a part of one, whose Mutator puts a program
-// of its own before the command of an exec. Validators run after Mutators, and so see that
+// of its own before the command of an exec, or of a new ephemeral container: the options
+// then have its name and its command with the arguments. Validators run after Mutators, and so see that
 // program in the options' command. By an Unwrapper they see what the user gave:
 // mgr.GetUnwrapper() asks all of this manager.
 type Unwrapper interface {
@@ -18,6 +19,7 @@ type Unwrapper interface {
 type Unwrapped struct {
 	// Command is the command and its arguments.
 	Command []string
-	// Session is the name that the extension gave to what will run.
+	// Session is the name that the extension gave to what will run. No other has it. If it
+	// can be the name of an object, it is the ID of the record that audit makes.
 	Session string
 }

@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 log=$1
-most=3
+most=5
 mapfile -t failed < <(sed -n 's/^FAIL[[:space:]]\+\(github\.com[^[:space:]]*\)[[:space:]]\+[0-9.]\+s$/\1/p' "$log" | sort -u)
 if grep -nE '^FAIL.*\[(build|setup) failed\]|WARNING: DATA RACE|^panic: |found unexpected goroutines' "$log"; then
 	echo "alone: not tried again: that is no matter of time"

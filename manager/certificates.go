@@ -103,6 +103,16 @@ func (m *Manager) GetServingCertificate(hosts ...string) (func(*tls.ClientHelloI
 	}, nil
 }
 
+// GetServingCA returns the certificates, in PEM, by which a client verifies what
+// GetServingCertificate serves. It fails before the manager has a certificate.
+func (m *Manager) GetServingCA() ([]byte, error) {
+	source := m.certificates()
+	if source == nil {
+		return nil, errNoSource
+	}
+	return source.Bundle()
+}
+
 // certificates returns the source of serving certificates; nil before the start.
 func (m *Manager) certificates() certs.Source {
 	m.mu.Lock()

@@ -233,17 +233,29 @@ func (i *installer) addServer(serves, apart bool) error {
 	if err := i.addRights(name, host.Serves, i.parts.ServerRights(), i.everywhere().watchers); err != nil {
 		return err
 	}
+	deployment := i.serverDeployment(name, serves, apart)
 	if serves && i.options.ServiceName != "" {
+		ports := []corev1.ServicePort{{
+			Name: "https", Port: i.options.Serving.ServicePort, TargetPort: intstr.FromString("webhook"), Protocol: corev1.ProtocolTCP,
+		}}
+		for _, port := range i.extensionPorts() {
+			ports = append(ports, corev1.ServicePort{Name: port.Name, Port: port.ContainerPort, TargetPort: intstr.FromString(port.Name), Protocol: corev1.ProtocolTCP})
+		}
 		i.add(&corev1.Service{
 			TypeMeta: kind(corev1.SchemeGroupVersion, "Service"), ObjectMeta: i.meta(i.options.ServiceName, i.namespace),
-			Spec: corev1.ServiceSpec{Selector: selector(name), Ports: []corev1.ServicePort{{
-				Name: "https", Port: i.options.Serving.ServicePort, TargetPort: intstr.FromString("webhook"), Protocol: corev1.ProtocolTCP,
-			}}},
+			Spec: corev1.ServiceSpec{Selector: selector(name), Ports: ports},
 		})
 	}
 	i.addBudget(name)
-	i.add(i.serverDeployment(name, serves, apart))
+	i.add(deployment)
 	return nil
+}
+
+// extensionPorts returns the ports that extensions serve.
+func (i *installer) extensionPorts() []corev1.ContainerPort {
+	pod := &corev1.PodSpec{Containers: make([]corev1.Container, 1)}
+	i.parts.Equip(pod)
+	return pod.Containers[0].Ports
 }
 
 // addReconciler adds the replicas that reconcile and watch, of which one does, with
@@ -379,6 +391,7 @@ func (i *installer) serverDeployment(name string, serves, apart bool) *appsv1.De
 		container.Ports = append(container.Ports, corev1.ContainerPort{Name: "webhook", ContainerPort: i.options.Port})
 	}
 	i.observe(container)
+	i.parts.Equip(&deployment.Spec.Template.Spec)
 	return deployment
 }
 
@@ -493,6 +506,9 @@ func (i *installer) ingress(policy *NetworkPolicyOptions, serves bool) []network
 	}
 	if serves {
 		admit("webhook", policy.APIServers)
+	}
+	for _, port := range i.extensionPorts() {
+		admit(port.Name, nil)
 	}
 	if portOf(i.options.Serving.HealthAddress) != 0 {
 		// A kubelet's requests come from its own node, and have no address of their own.

@@ -29,6 +29,7 @@ type chain struct {
 	log      *zap.Logger
 	tracer   tracer
 	onStep   func(Step) // nil for none
+	lenient  bool       // whether the object is let through when the webhook fails
 }
 
 // passage is one request on its way through a chain.
@@ -190,7 +191,7 @@ func (p *passage) call(ctx context.Context, i int) (result result, err error) {
 	}
 	typed, err := p.object.as(handler)
 	if err != nil {
-		return failed, err
+		return p.undecoded(err)
 	}
 	req := p.requestFor(i)
 	if handler.Respond != nil {
@@ -207,6 +208,19 @@ func (p *passage) call(ctx context.Context, i int) (result result, err error) {
 		}
 	}
 	return result, err
+}
+
+// undecoded denies an object that does not fit its Go type, so that its author is told the
+// field: the API server says of a webhook that fails that it had an internal error. Where
+// such an error lets the object through, it still does.
+func (p *passage) undecoded(err error) (result, error) {
+	field, ok := errors.AsType[*wire.FieldError](err)
+	isClients := p.object.request.Operation != admissionv1.Delete && p.object.applied.Len() == 0 // else it is stored, or a handler may have made it
+	if !ok || p.lenient || !isClients {
+		return failed, err
+	}
+	p.response.Result = &metav1.Status{Code: http.StatusBadRequest, Reason: metav1.StatusReasonBadRequest, Message: cut(field.Error())}
+	return denied, nil
 }
 
 // tellWitnesses denies a request whose objects cannot be seen, after all its witnesses

@@ -406,17 +406,35 @@ func TestConnectCarriesTheOptions(t *testing.T) {
 	}
 }
 
+func TestAnObjectOfAnotherShapeIsDeniedWithTheField(t *testing.T) {
+	for name, handler := range map[string]*extension.Handler{"validating": validator(nil), "mutating": mutator(nil)} {
+		request := podRequest(admissionv1.Update)
+		request.Object.Raw = []byte(`{"metadata":{"name":"shop"},"spec":{"containers":[{"name":"a"},{"name":7}]}}`)
+		response := admit(t, request, handler)
+		if got := response.Result; response.Allowed || got == nil || got.Code != http.StatusBadRequest || got.Reason != metav1.StatusReasonBadRequest ||
+			got.Message != "spec.containers[1].name: must be a string" {
+			t.Errorf("%s: got %+v", name, response)
+		}
+	}
+	request := podRequest(admissionv1.Delete)
+	request.OldObject.Raw = []byte(`{"spec":7}`)
+	if w := post(t, request, validator(nil)); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "decoding Pod") {
+		t.Errorf("a stored object: HTTP %d: %s", w.Code, w.Body)
+	}
+}
+
 func TestAFailureIsAnHTTPErrorThatNamesTheExtension(t *testing.T) {
+	lenient := extension.Validating(extension.ValidatorFunc[*corev1.Pod](nil), extension.Scope{Name: "test", FailurePolicy: new(admissionregistrationv1.Ignore)})
 	for name, test := range map[string]struct {
 		handler *extension.Handler
 		raw     string
 		code    int
 		want    string
 	}{
-		"an error":                   {validator(func(*corev1.Pod, *extension.Request) error { return errors.New("no database") }), podJSON, 500, "no database"},
-		"a panic":                    {validator(func(*corev1.Pod, *extension.Request) error { panic("boom") }), podJSON, 500, "panic: boom"},
-		"an object of another shape": {validator(nil), `{"spec":7}`, 400, "decoding Pod apps/shop into *v1.Pod"},
-		"no object":                  {validator(nil), ``, 400, "CREATE of pods carries no object"},
+		"an error": {validator(func(*corev1.Pod, *extension.Request) error { return errors.New("no database") }), podJSON, 500, "no database"},
+		"a panic":  {validator(func(*corev1.Pod, *extension.Request) error { panic("boom") }), podJSON, 500, "panic: boom"},
+		"an object of another shape, where failures let it through": {lenient, `{"spec":7}`, 400, "decoding Pod apps/shop into *v1.Pod: spec: must be an object with fields"},
+		"no object": {validator(nil), ``, 400, "CREATE of pods carries no object"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			request := podRequest(admissionv1.Create)

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 
@@ -105,9 +106,13 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 		handlers[i].Kinds = handlers[i].KindsOf(options.Scheme)
 		meters[i] = newMeter(name, handlers[i].Name, w.operations())
 	}
+	policy := w.Scope.FailurePolicy
 	return &handler{
-		name:         name,
-		chain:        chain{mutating: w.Mutating, handlers: handlers, meters: meters, scheme: options.Scheme, log: log, tracer: tracer, onStep: options.OnStep},
+		name: name,
+		chain: chain{
+			mutating: w.Mutating, handlers: handlers, meters: meters, scheme: options.Scheme, log: log, tracer: tracer, onStep: options.OnStep,
+			lenient: policy != nil && *policy == admissionregistrationv1.Ignore,
+		},
 		maxBodyBytes: options.MaxBodyBytes, maxInFlight: int64(options.MaxInFlight),
 		memory: options.Memory, estimate: newEstimate(w.Mutating, handlers, options.Scheme),
 		log: log, sampled: sample(log), meter: newWebhookMeter(name, options.MaxInFlight), tracer: tracer,

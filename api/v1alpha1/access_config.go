@@ -27,7 +27,7 @@ const (
 )
 
 // ExpiryAction says what happens to sessions that are open when access ends.
-// +kubebuilder:validation:Enum=Keep;Evict
+// +kubebuilder:validation:Enum=Keep;Evict;EndSession
 type ExpiryAction string
 
 // What happens to the target Pod of exec access at its end.
@@ -38,15 +38,20 @@ const (
 	// ExpiryEvict evicts the Pod, which ends its sessions and whatever was left
 	// running in it. PodDisruptionBudgets are respected.
 	ExpiryEvict ExpiryAction = "Evict"
+	// ExpiryEndSession ends the sessions that began by the grant, at that second, and leaves
+	// the Pod as it is. Sessions must be recorded there, as extension/session does it, since
+	// its recorder ends them: a Pod without one is not granted.
+	ExpiryEndSession ExpiryAction = "EndSession"
 )
 
 // AccessConfig says who gets access, what they may do, and for how long.
 // +kubebuilder:validation:XValidation:rule="!has(self.approval) || !has(self.approval.skipGroups) || size(self.approval.skipGroups) == 0 || !has(self.subjects) || self.subjects == \"Requester\"",message="approval.skipGroups needs subjects Requester: one who needs no approval would let all others in"
 // +kubebuilder:validation:XValidation:rule="!has(self.approval) || !has(self.approval.required) || self.approval.required == 0 || !has(self.subjects) || self.subjects == \"Requester\"",message="approval.required needs subjects Requester: one who approves could be of a group that gets access, and approve their own"
-// +kubebuilder:validation:XValidation:rule="duration(self.defaultDuration) <= duration(self.maxDuration)",message="defaultDuration, which is 1h if you leave it out, must not exceed maxDuration"
+// +kubebuilder:validation:XValidation:rule="!self.defaultDuration.matches('^([0-9]+([.][0-9]*)?(ns|us|µs|μs|ms|s|m|h))+$') || !self.maxDuration.matches('^([0-9]+([.][0-9]*)?(ns|us|µs|μs|ms|s|m|h))+$') || duration(self.defaultDuration) <= duration(self.maxDuration)",message="defaultDuration, which is 1h if you leave it out, must not exceed maxDuration"
 // +kubebuilder:validation:XValidation:rule="size(self.allowedGroups) + size(self.allowedUsers) > 0",message="allowedGroups or allowedUsers must name somebody"
 // +kubebuilder:validation:XValidation:rule="!has(self.askFor) || size(self.allowedUsers) > 0",message="askFor needs allowedUsers: only they can be asked for, since the server does not know the groups of a user who does not ask"
 // +kubebuilder:validation:XValidation:rule="!has(self.askFor) || !has(self.subjects) || self.subjects == \"Requester\"",message="askFor needs subjects Requester: only the user who is asked for gets access"
+// +kubebuilder:validation:XValidation:rule="!has(self.onExpiry) || self.onExpiry != 'EndSession' || !has(self.verbs) || self.verbs.all(v, v in ['exec', 'log'])",message="onExpiry EndSession needs verbs exec and log alone: attach, portforward and ephemeral containers would go on after the end"
 type AccessConfig struct {
 	// AllowedGroups are the groups whose members may request access.
 	// +optional
@@ -77,7 +82,7 @@ type AccessConfig struct {
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]*)?(ns|us|µs|μs|ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]*)?(ns|us|µs|μs|ms|s|m|h))+$')",message="must be a duration such as 90m or 48h; hours are the largest unit"
 	DefaultDuration string `json:"defaultDuration,omitempty"`
 
 	// MaxDuration is how long access may last at most, from the creation of the
@@ -85,7 +90,7 @@ type AccessConfig struct {
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]*)?(ns|us|µs|μs|ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]*)?(ns|us|µs|μs|ms|s|m|h))+$')",message="must be a duration such as 90m or 48h; hours are the largest unit"
 	MaxDuration string `json:"maxDuration,omitempty"`
 
 	// AccessCommand is the command that the request's accessMessage tells the
@@ -105,8 +110,8 @@ type AccessConfig struct {
 
 	// Verbs are what the engineer may do with the Pod. Default: exec and log.
 	// +optional
-	// +kubebuilder:default={exec,log}
 	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=5
 	// +listType=set
 	Verbs []AccessVerb `json:"verbs,omitempty"`
 
@@ -136,9 +141,9 @@ type AccessConfig struct {
 	Subjects Subjects `json:"subjects,omitempty"`
 
 	// OnExpiry says whether the Pod of exec access is kept or evicted when access
-	// ends. The Pod of pod access is deleted in any case.
+	// ends, or its sessions are ended, which must be recorded for that. Default: Keep. The
+	// Pod of pod access is deleted in any case, and cannot have EndSession.
 	// +optional
-	// +kubebuilder:default=Keep
 	OnExpiry ExpiryAction `json:"onExpiry,omitempty"`
 
 	// Approval says who must agree to a request before it is granted. Default: nobody.

@@ -42,8 +42,7 @@ type Approval struct {
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]*)?(ns|us|µs|μs|ms|s|m|h))+$`
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="must be from 1s to 168h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]*)?(ns|us|µs|μs|ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="must be a duration from 1s to 168h, such as 90m or 48h; hours are the largest unit"
 	Timeout string `json:"timeout,omitempty"`
 
 	// SkipGroups are those whose members need no approval, for emergencies

@@ -137,7 +137,8 @@ type AuditRecord struct {
 	// the later has the later time.
 	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	Time metav1.MicroTime `json:"time"`
-	// ID is the UID of the admission request, and the record's name.
+	// ID is the UID of the admission request, or Session if there is one, and the record's
+	// name.
 	ID string `json:"id"`
 	// Cluster is the name of the cluster, if the operator was told one.
 	// +optional
@@ -284,7 +285,8 @@ type AuditFold struct {
 	Count int64 `json:"count"`
 }
 
-// AuditEventStatus counts what a folded AuditEvent stands for. It only grows.
+// AuditEventStatus counts what a folded AuditEvent stands for, and tells of the recording of
+// a session. It only grows.
 // +structType=atomic
 type AuditEventStatus struct {
 	// Count is the number of acts, the one in the spec included.
@@ -315,6 +317,38 @@ type AuditEventStatus struct {
 	// hexadecimal text.
 	// +optional
 	RestSHA256 string `json:"restSHA256,omitempty"`
+
+	// Session is the recording of the session, once that has ended. It is written once.
+	// +optional
+	Session *AuditSession `json:"session,omitempty"`
+}
+
+// AuditSession is a recording that is complete.
+type AuditSession struct {
+	// Location is where the recording is.
+	// +kubebuilder:validation:MaxLength=1024
+	Location string `json:"location"`
+	// EndTime is when the session ended, and Duration how long it took.
+	EndTime  metav1.MicroTime `json:"endTime"`
+	Duration metav1.Duration  `json:"duration"`
+	// Frames and Bytes are what was recorded.
+	Frames int64 `json:"frames"`
+	Bytes  int64 `json:"bytes"`
+	// SHA256 is the end of the chain of sums over all frames. A recording with another one
+	// is not what was recorded.
+	SHA256 string `json:"sha256"`
+	// ExitCode is that of the command, and 128 and the number of the signal after a signal.
+	ExitCode int32 `json:"exitCode"`
+	// Reason says why the session ended before its command did.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Reason string `json:"reason,omitempty"`
+	// KilledProcesses is how many processes the session had left and were killed, and
+	// LeftProcesses how many could not be.
+	// +optional
+	KilledProcesses int32 `json:"killedProcesses,omitempty"`
+	// +optional
+	LeftProcesses int32 `json:"leftProcesses,omitempty"`
 }
 
 // AuditEvent records one way into a running container that somebody took, or

@@ -275,6 +275,20 @@ type BrokerPolicySpec struct {
 	// Interception says how the connections of the runs come to their proxy.
 	// +optional
 	Interception BrokerInterception `json:"interception,omitempty"`
+	// Runs says who gets into the runs, besides having the right to exec. Every policy that applies to a template must
+	// allow it. Default: nobody, since a person in a run uses its names and credentials as the run does.
+	// +optional
+	Runs BrokerRuns `json:"runs,omitempty"`
+}
+
+// BrokerRuns says who gets into runs.
+type BrokerRuns struct {
+	// Interact lets runs be Interactive.
+	// +optional
+	Interact bool `json:"interact,omitempty"`
+	// Shell lets people into Batch runs.
+	// +optional
+	Shell bool `json:"shell,omitempty"`
 }
 
 // BrokerPolicyStatus says how things are with a policy.
@@ -312,6 +326,22 @@ func (p *BrokerPolicy) AppliesTo(template string) bool {
 		matched, err := path.Match(glob, template)
 		return matched && err == nil
 	})
+}
+
+// ForTemplate returns the policies that apply to a template of this name, and those that do not, in the order of their
+// names.
+func (l *BrokerPolicyList) ForTemplate(template string) (apply, others []BrokerPolicy) {
+	for i := range l.Items {
+		if l.Items[i].AppliesTo(template) {
+			apply = append(apply, l.Items[i])
+		} else {
+			others = append(others, l.Items[i])
+		}
+	}
+	byName := func(a, b BrokerPolicy) int { return strings.Compare(a.Name, b.Name) }
+	slices.SortFunc(apply, byName)
+	slices.SortFunc(others, byName)
+	return apply, others
 }
 
 // Discovers reports whether its runs may reach any name at this time.

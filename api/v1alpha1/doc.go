@@ -51,6 +51,7 @@ func AddToScheme(scheme *runtime.Scheme) error {
 		&HarnessTemplate{}, &HarnessTemplateList{},
 		&ClusterHarnessTemplate{}, &ClusterHarnessTemplateList{},
 		&HarnessRun{}, &HarnessRunList{},
+		&Workspace{}, &WorkspaceList{},
 		&BrokerPolicy{}, &BrokerPolicyList{},
 		&CredentialLease{}, &CredentialLeaseList{},
 	)

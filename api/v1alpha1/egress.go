@@ -131,8 +131,11 @@ type EgressDecision struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Reason string `json:"reason,omitempty"`
-	// Egress is what the template said.
+	// Egress is what the template said, and what the proxy of a HarnessRun needs besides.
 	Egress Egress `json:"egress"`
+	// Broker is what the proxy of a HarnessRun asks.
+	// +optional
+	Broker *EgressBroker `json:"broker,omitempty"`
 }
 
 // AllowsDNS reports whether the Pod may ask the DNS Pods, which is the default.

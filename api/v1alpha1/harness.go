@@ -13,7 +13,7 @@ type HarnessMode string
 const (
 	// HarnessBatch runs to its end by itself.
 	HarnessBatch HarnessMode = "Batch"
-	// HarnessInteractive waits for people. It is not implemented yet, and admission refuses it.
+	// HarnessInteractive is there for people, who exec into it, until nobody uses it any more.
 	HarnessInteractive HarnessMode = "Interactive"
 )
 
@@ -48,6 +48,9 @@ const (
 	ConditionJobCreated = "JobCreated"
 	// ConditionPodReady says whether the Pod of the run is ready, and if not, why.
 	ConditionPodReady = "PodReady"
+	// ConditionStarted says whether the work has begun. A run that does not begin in time, from when it has its Workspace or
+	// its Job is to be made, fails.
+	ConditionStarted = "Started"
 	// ConditionCompleted says whether the run is in a terminal phase, and why.
 	ConditionCompleted = "Completed"
 )
@@ -64,7 +67,7 @@ const (
 	HarnessCreated = "Created"
 	// HarnessNameTaken: an object of somebody else has the name.
 	HarnessNameTaken = "NameTaken"
-	// HarnessRefused: the API server refuses what the run is made of.
+	// HarnessRefused: the API server refuses what the run is made of: its Job, or the Pod of its Job.
 	HarnessRefused = "Refused"
 	// HarnessWaiting: the Pod is not ready yet.
 	HarnessWaiting = "Waiting"
@@ -72,6 +75,12 @@ const (
 	HarnessReady = "Ready"
 	// HarnessEnded: the Pod has ended.
 	HarnessEnded = "Ended"
+	// HarnessStarting: the work has not begun yet. The other conditions say what it waits for.
+	HarnessStarting = "Starting"
+	// HarnessStarted: the work has begun.
+	HarnessStarted = "Started"
+	// HarnessStartTimeout: the work did not begin in time, and the run has failed.
+	HarnessStartTimeout = "StartTimeout"
 	// HarnessNotCompleted: the run is not in a terminal phase.
 	HarnessNotCompleted = "NotCompleted"
 )
@@ -182,6 +191,13 @@ type HarnessTemplateSpec struct {
 	// Egress is what the Pod may reach. Default: nothing, not even names.
 	// +optional
 	Egress *Egress `json:"egress,omitempty"`
+	// Interactive lets runs be Interactive, and says how long they live at most. The base's can only be made less.
+	// Default: runs are Batch.
+	// +optional
+	Interactive *InteractiveLimits `json:"interactive,omitempty"`
+	// Requires is what runs cannot be without. It is added to the base's.
+	// +optional
+	Requires *HarnessRequires `json:"requires,omitempty"`
 	// TimeoutSeconds is how long a run may take, with all its attempts, from when its Job is there. A run can ask for
 	// less. Default: 1800.
 	// +optional
@@ -272,6 +288,13 @@ type HarnessKey struct {
 	Key string `json:"key"`
 }
 
+// HarnessWorkspaceRef refers to a Workspace of the namespace.
+type HarnessWorkspaceRef struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=52
+	Name string `json:"name"`
+}
+
 // MaxPromptBytes is the most bytes that a prompt by value may have.
 const MaxPromptBytes = 256 << 10
 
@@ -281,6 +304,8 @@ const MaxPromptBytes = 256 << 10
 // +kubebuilder:validation:XValidation:rule="has(self.prompt) == has(oldSelf.prompt) && (!has(self.prompt) || self.prompt == oldSelf.prompt)",message="prompt cannot be changed; make another run"
 // +kubebuilder:validation:XValidation:rule="has(self.promptFrom) == has(oldSelf.promptFrom) && (!has(self.promptFrom) || self.promptFrom == oldSelf.promptFrom)",message="promptFrom cannot be changed; make another run"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.cancelled) || !oldSelf.cancelled || (has(self.cancelled) && self.cancelled)",message="cancelled cannot be taken back; make another run"
+// +kubebuilder:validation:XValidation:rule="!has(self.interactive) || has(self.mode) && self.mode == 'Interactive'",message="interactive needs mode Interactive"
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'Interactive' || !has(self.timeoutSeconds) && (!has(self.retries) || self.retries == 0)",message="an Interactive run has no timeoutSeconds, but interactive.maxLifetimeSeconds, and no retries"
 // +kubebuilder:validation:XValidation:rule="has(self.author) == has(oldSelf.author) && (!has(self.author) || self.author == oldSelf.author)",message="author cannot be changed"
 type HarnessRunSpec struct {
 	// TemplateRef is the template.
@@ -294,10 +319,13 @@ type HarnessRunSpec struct {
 	// PromptFrom is where the prompt is instead.
 	// +optional
 	PromptFrom *HarnessPromptSource `json:"promptFrom,omitempty"`
-	// Mode is Batch. Interactive is not implemented yet, and refused.
+	// Mode says how the run is used. Interactive needs a template, and BrokerPolicies, that allow it.
 	// +optional
 	// +kubebuilder:default=Batch
 	Mode HarnessMode `json:"mode,omitempty"`
+	// Interactive replaces the limits of the template, as far as they are set. They can only be less.
+	// +optional
+	Interactive *InteractiveLimits `json:"interactive,omitempty"`
 	// Model names a model for the work, which has it in ADMITKIT_MODEL.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
@@ -321,6 +349,11 @@ type HarnessRunSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10
 	Retries int32 `json:"retries,omitempty"`
+	// WorkspaceRef is a Workspace of the namespace to work in, instead of a folder that is gone
+	// with the Pod. Runs have it one at a time, in the order in which they were made. Who
+	// makes the run must be allowed to get it.
+	// +optional
+	WorkspaceRef *HarnessWorkspaceRef `json:"workspaceRef,omitempty"`
 	// TTLSecondsAfterFinished is how long the run is kept after its end. It is then deleted,
 	// with its Job and Pod. Default: until somebody deletes it.
 	// +optional
@@ -336,6 +369,7 @@ type HarnessRunSpec struct {
 }
 
 // HarnessRunStatus is what became of a run.
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.egress) || has(self.egress) && has(self.interception) == has(oldSelf.interception)",message="egress and interception are decided once, together"
 type HarnessRunStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
@@ -371,6 +405,20 @@ type HarnessRunStatus struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="egress is decided once"
 	Egress *EgressDecision `json:"egress,omitempty"`
+	// Interception says how connections come to the proxy of the run, which it has if a BrokerPolicy applies to its
+	// template. It is written together with egress, and never changes.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="interception is decided once"
+	Interception InterceptionMode `json:"interception,omitempty"`
+	// Credentials are those that the container has, by name. It has no values.
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=name
+	Credentials []HarnessCredential `json:"credentials,omitempty"`
+	// Interactive is how an Interactive run is used.
+	// +optional
+	Interactive *InteractiveStatus `json:"interactive,omitempty"`
 	// ExitCode is that of the last attempt.
 	// +optional
 	ExitCode *int32 `json:"exitCode,omitempty"`
@@ -379,6 +427,34 @@ type HarnessRunStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	Output string `json:"output,omitempty"`
+	// RecentEvents are the last lines that the last attempt wrote, the newest last: at most 50, and at most 32 KiB. They
+	// are read every few seconds while it works, and once more at its end. Credentials that the container was given are
+	// replaced by ***.
+	// +optional
+	// +kubebuilder:validation:MaxItems=50
+	// +listType=atomic
+	RecentEvents []HarnessEvent `json:"recentEvents,omitempty"`
+	// OutputClosed says that the run has ended, and recentEvents do not change any more.
+	// +optional
+	OutputClosed bool `json:"outputClosed,omitempty"`
+}
+
+// MaxRecentEvents is how many lines of its output the status of a run has at most.
+const MaxRecentEvents = 50
+
+// HarnessEvent is a line that the work wrote. If it is a JSON object whose type is text, it is an event of that type, and
+// its message is the text that the object has as message, if there is one.
+type HarnessEvent struct {
+	// Time is when the node got the line.
+	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
+	Time metav1.MicroTime `json:"time"`
+	// Type is that of an event.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Type string `json:"type,omitempty"`
+	// Message is the line, or its first KiB.
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message"`
 }
 
 // HarnessRun is work that nobody trusts: a Job with one container, by a template. Its Pod

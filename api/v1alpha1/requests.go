@@ -66,6 +66,9 @@ const (
 	// ReasonPodRefused: the API server refuses the access Pod: by Pod Security, a
 	// quota or a webhook. The extension tries again.
 	ReasonPodRefused = "PodRefused"
+	// ReasonNotRecorded: sessions in the Pod are not recorded, and so cannot be ended as
+	// onExpiry EndSession of the template wants it.
+	ReasonNotRecorded = "NotRecorded"
 	// ReasonPodNotReady: the access Pod is not ready yet.
 	ReasonPodNotReady = "PodNotReady"
 	// ReasonPodEnded: the access Pod has ended.
@@ -139,7 +142,7 @@ type RequestSpec struct {
 	// others agreed to this duration.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]*)?(ns|us|µs|μs|ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]*)?(ns|us|µs|μs|ms|s|m|h))+$')",message="must be a duration such as 90m or 48h; hours are the largest unit"
 	Duration string `json:"duration,omitempty"`
 
 	// Reason says what the access is for. It cannot be changed.
@@ -470,6 +473,24 @@ func EndOf(r Request) (time.Time, error) {
 func Over(r Request, now time.Time) bool {
 	end, err := EndOf(r)
 	return err != nil || len(revocations(r)) > 0 || !now.Before(end)
+}
+
+// ByUse orders the requests that cover a session by which it uses: one for any number of
+// sessions before one for a single session; of the former the one that ends last, so that
+// the session may go on, and of the latter the one that ends first.
+func ByUse(x, y Request) int {
+	xEnd, _ := EndOf(x) // one without an end covers nothing
+	yEnd, _ := EndOf(y)
+	single := x.GetRequestSpec().SingleUse
+	switch {
+	case single != y.GetRequestSpec().SingleUse && single:
+		return 1
+	case single != y.GetRequestSpec().SingleUse:
+		return -1
+	case single:
+		return xEnd.Compare(yEnd)
+	}
+	return yEnd.Compare(xEnd)
 }
 
 // revocations returns when a request was revoked, by a user and by an uninstall. The

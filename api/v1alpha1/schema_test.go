@@ -80,7 +80,14 @@ func TestTheSchemas(t *testing.T) {
 		"the default default over the maximum": {
 			template("PodAccessTemplate", "allowedGroups: [a], maxDuration: 30m", target), "defaultDuration, which is 1h if you leave it out, must not exceed maxDuration",
 		},
-		"a duration without a unit":     {template("ExecAccessTemplate", "allowedGroups: [a], maxDuration: \"3\"", target), "maxDuration"},
+		"a duration without a unit": {template("ExecAccessTemplate", "allowedGroups: [a], maxDuration: \"3\"", target), "maxDuration"},
+		"a maximum in days": {
+			template("ExecAccessTemplate", "allowedGroups: [a], maxDuration: 2d", target), "spec.accessConfig.maxDuration: Invalid value: \"2d\": must be a duration such as 90m or 48h; hours are the largest unit",
+		},
+		"approvals awaited for days": {
+			template("ExecAccessTemplate", "allowedGroups: [a], approval: {required: 1, groups: [b], timeout: 2d}", target), "must be a duration from 1s to 168h, such as 90m or 48h; hours are the largest unit",
+		},
+		"a duration in days":            {request("PodAccessRequest", "bad", "templateName: web, duration: 2d"), "hours are the largest unit"},
 		"a template that allows nobody": {template("ExecAccessTemplate", "maxDuration: 2h", target), "allowedGroups or allowedUsers must name somebody"},
 		"an empty group":                {template("ExecAccessTemplate", `allowedGroups: [a, ""]`, target), "must not be empty: an empty name allows nobody; leave it out"},
 		"an empty user":                 {template("PodAccessTemplate", `allowedUsers: [""]`, target), "must not be empty"},
@@ -121,6 +128,14 @@ func TestTheSchemas(t *testing.T) {
 				t.Errorf("%v: %s", err, output)
 			}
 		})
+	}
+	output, err := apply(template("ExecAccessTemplate", "allowedGroups: [a], defaultDuration: 1d, maxDuration: 2d", target), "apply", "--dry-run=server")
+	if err == nil || strings.Contains(output, "evaluation") {
+		t.Errorf("durations that cannot be compared: %v: %s", err, output)
+	}
+	role := request("RoleAccessTemplate", "reader", "accessConfig: {allowedGroups: [a]}, roleRef: {kind: Role, name: reader}")
+	if output, err := apply(role, "apply", "-o=jsonpath={.spec.accessConfig.verbs}{.spec.accessConfig.onExpiry}{.spec.accessConfig.defaultDuration}"); err != nil || output != "1h" {
+		t.Errorf("a template of a role has defaults that mean nothing: %v: %s", err, output)
 	}
 	// Nothing may be removed that could be set again to something else.
 	patch := cluster.Kubectl(t.Context(), nil, "patch", "ear", "web", "--type=json", "-p", `[{"op":"remove","path":"/spec/targetPod"}]`)

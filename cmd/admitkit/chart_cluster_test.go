@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
@@ -42,7 +41,7 @@ func TestAnAPIServerTakesTheChart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, document := range render(t, values) {
 				object := &unstructured.Unstructured{}
-				if err := yaml.Unmarshal([]byte(document), &object.Object); err != nil {
+				if err := object.UnmarshalJSON(jsonOf(t, document)); err != nil {
 					t.Fatal(err)
 				}
 				if object.GroupVersionKind().Group == "monitoring.coreos.com" {

@@ -139,6 +139,9 @@ func TestTheChartRefusesToWatchItsOwnNamespaceWhereItsProgramWould(t *testing.T)
 		`{audit: {log: {failurePolicy: Closed, enabled: false}}}`:                                                   false,
 		`{audit: {cloudEvents: {failurePolicy: Closed, url: "https://siem.example.com"}}}`:                          true,
 		`{audit: {otlp: {failurePolicy: Closed, endpoint: "https://collector:4318"}}}`:                              true,
+		`{sessions: {enabled: true}}`:                                                                               true,
+		`{sessions: {enabled: true, unrecorded: Open}}`:                                                             false,
+		`{sessions: {enabled: true, namespaces: [shop]}}`:                                                           false,
 		`{audit: {touchedPods: {evictAfter: 1h}, objects: {enabled: true}}}`:                                        false,
 		`{image: {repository: example.com/stamp}, audit: {enabled: false, required: true}, failurePolicy: Fail}`:    false,
 	} {
@@ -196,6 +199,30 @@ func TestTheChartRefusesPlacesOfAccessThatItsProgramWould(t *testing.T) {
 				t.Errorf("the program says %v", err)
 			}
 		})
+	}
+}
+
+// The chart is asked with values, and its program with the flags that these stand for.
+func TestTheChartRefusesSessionsThatItsProgramWould(t *testing.T) {
+	for _, c := range []struct{ watched, namespaces, selector, want string }{
+		{"", "", "", "ay where sessions are recorded: "},
+		{"", releaseNamespace, "", "rel-system is the manager's own namespace"},
+		{"", "apps", "a=b", "both say where sessions are recorded"},
+		{"", "apps", "", ""},
+		{"", "", "a=b", ""},
+		{"apps", "", "", ""},
+	} {
+		values := fmt.Sprintf("{watchNamespace: %q, sessions: {enabled: true, namespaces: [%s], selector: %q}}", c.watched, c.namespaces, c.selector)
+		_, err := helm(t, values, "template", release, chartDir, "--namespace", releaseNamespace, "--values", "-")
+		want := strings.Replace(c.want, "ay where sessions are recorded: ", "sessions.namespaces: required", 1)
+		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: the chart says %v", c, err)
+		}
+		args := []string{"serve", "--sessions", "--sessions-image=x", "--namespace=" + c.watched, "--sessions-namespaces=" + c.namespaces, "--sessions-selector=" + c.selector, "--webhook-namespace=" + releaseNamespace}
+		_, err = manifests(t, corev1.PodSpec{Containers: []corev1.Container{{Args: args}}})
+		if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: the program says %v", c, err)
+		}
 	}
 }
 
@@ -488,6 +515,7 @@ type shape struct {
 	Pod        *corev1.PodSecurityContext
 	Spread     []corev1.TopologySpreadConstraint
 	Container  *corev1.SecurityContext
+	Secrets    []corev1.EnvVar
 	Ports      []corev1.ContainerPort
 	Live       *corev1.Probe
 	Ready      *corev1.Probe
@@ -510,6 +538,11 @@ func shapeOf(objects []metav1.Object, name string) (s shape, found bool) {
 		s.Nodes, s.Grace, s.Links, s.Pod, s.Spread = pod.NodeSelector, pod.TerminationGracePeriodSeconds, pod.EnableServiceLinks, pod.SecurityContext, pod.TopologySpreadConstraints
 		c := pod.Containers[0]
 		s.Container, s.Ports, s.Live, s.Ready = c.SecurityContext, c.Ports, c.LivenessProbe, c.ReadinessProbe
+		for _, variable := range c.Env {
+			if variable.ValueFrom != nil && variable.ValueFrom.SecretKeyRef != nil {
+				s.Secrets = append(s.Secrets, variable)
+			}
+		}
 		for _, arg := range processOf(pod) {
 			s.Process = append(s.Process, strings.ReplaceAll(arg, release+"-admitkit", "admitkit"))
 		}
@@ -546,13 +579,21 @@ func TestTheChartsPodsAreThoseOfTheManifests(t *testing.T) {
 		"three, of three replicas":     `{split: {enabled: true}, audit: {touchedPods: {evictAfter: 1h}}, replicas: 3}`,
 		"three, without election":      `{split: {enabled: true}, access: {enabled: true, namespaces: [apps]}, leaderElection: false}`,
 		"three, otherwise":             `{split: {enabled: true}, access: {enabled: true, namespaces: ["*"]}, port: 10443, drainPeriodSeconds: 45, metrics: {enabled: false}}`,
+		"sessions":                     `{sessions: {enabled: true, namespaces: [apps], port: 9444}}`,
+		"sessions, three":              `{split: {enabled: true}, audit: {objects: {enabled: true}}, sessions: {enabled: true, namespaces: [apps]}}`,
+		"sessions that end":            `{split: {enabled: true}, access: {enabled: true, namespaces: [apps]}, sessions: {enabled: true, selector: "a=b"}}`,
+		"sessions in a bucket":         `{split: {enabled: true}, audit: {objects: {enabled: true}}, sessions: {enabled: true, namespaces: [apps], s3: {endpoint: "s3.example.com:9000", bucket: b, prefix: a/, secret: s3}}}`,
 		"a namespace, and three":       `{split: {enabled: true}, access: {enabled: true}, watchNamespace: apps}`,
 		"two, and the registrar a Job": `{split: {enabled: true, registrar: Job}, access: {enabled: true, namespaces: [apps]}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := objectsOf(t, render(t, values))
 			server := serverOf(objects).(*appsv1.Deployment)
-			manifests := manifestsOf(t, server.Spec.Template.Spec, fmt.Sprintf("--replicas=%d", *server.Spec.Replicas))
+			more := []string{fmt.Sprintf("--replicas=%d", *server.Spec.Replicas)}
+			if strings.Contains(values, "secret: s3") {
+				more = append(more, "--sessions-s3-secret=s3") // which the program itself does not need
+			}
+			manifests := manifestsOf(t, server.Spec.Template.Spec, more...)
 			for process, called := range processes {
 				chart, has := shapeOf(objects, release+"-admitkit"+process)
 				want, wanted := shapeOf(manifests, "admitkit"+process)

@@ -35,7 +35,7 @@ func TestAReleaseWorksAndItsUninstallLeavesNothing(t *testing.T) {
 	t.Parallel()
 	cluster := controlplane.Run(t, controlplane.Options{ControllerManager: true, Kwok: true})
 	releases := map[string]string{
-		"one":   "crds.keep=false,hooks.enabled=true,hooks.namespaces={default},access.enabled=true,access.namespaces={*},audit.objects.enabled=true,audit.enforcement.enabled=true",
+		"one":   "crds.keep=false,hooks.enabled=true,hooks.namespaces={default},access.enabled=true,access.namespaces={*},audit.objects.enabled=true,audit.enforcement.enabled=true,binding.roles={default/reader}",
 		"split": "split.enabled=true,audit.touchedPods.evictAfter=1h",
 		"job":   "split.enabled=true,split.registrar=Job,watchNamespace=default",
 	}
@@ -77,18 +77,18 @@ func TestASplitReleaseIsUninstalledWhenANamespaceThatItWorkedInIsGone(t *testing
 		kubectl(t, cluster, "create", "namespace", name)
 	}
 	i := &installed{T: t, cluster: cluster, name: release, grants: true}
-	i.helm("install", release, chartDir, "--wait", "--set", "split.enabled=true,watchNamespace=apps,access.enabled=true,access.namespaces={apps,default},rbac.extraRules[0].apiGroups={apps},rbac.extraRules[0].resources={deployments},rbac.extraRules[0].verbs={get}")
+	i.helm("install", release, chartDir, "--wait", "--set", "split.enabled=true,watchNamespace=apps,access.enabled=true,access.namespaces={apps,default},binding.roles={default/reader},rbac.extraRules[0].apiGroups={apps},rbac.extraRules[0].resources={deployments},rbac.extraRules[0].verbs={get}")
 	kubectl(t, cluster, "--namespace", releaseNamespace, "rollout", "status", "deployment", "rel-admitkit", "rel-admitkit-registrar", "rel-admitkit-reconciler", "--timeout=30s")
 	i.work()
 	kubectl(t, cluster, "delete", "namespace", "apps", "--timeout=1m")
 	i.unregister()
 	i.helm("uninstall", release, "--wait")
 	left := labelled(t, cluster, everyKind(t, cluster), "app.kubernetes.io/instance="+release)
-	// Seven CRDs, and four policies with their bindings.
-	if len(left) != 15 || slices.ContainsFunc(left, func(name string) bool {
+	// Nine CRDs, and seven policies with their bindings.
+	if len(left) != 23 || slices.ContainsFunc(left, func(name string) bool {
 		return !strings.HasPrefix(name, "customresourcedefinition") && !strings.HasPrefix(name, "validatingadmissionpolic")
 	}) {
-		t.Errorf("left: %v, want the CRDs and policies of access", left)
+		t.Errorf("left: %v, want the CRDs and policies of access and binding", left)
 	}
 	// A record that somebody made outlives the release, and the next one takes the CRDs over.
 	const asked = "execaccessrequest/incident"
@@ -127,7 +127,7 @@ type installed struct {
 	*testing.T
 	cluster *controlplane.ControlPlane
 	name    string
-	// grants: it has the access extension.
+	// grants: it has the extensions access and binding.
 	grants bool
 	// address are the flags of all programs for where the API server calls them.
 	address []string
@@ -222,7 +222,8 @@ func (i *installed) checkFails() {
 	}
 }
 
-// grant has access granted to a Pod, which is to end with the release.
+// grant has access granted to a Pod, and a role bound, which is to end with the release. The
+// policies of the chart let only those who grant and bind write the status.
 func (i *installed) grant() {
 	i.Helper()
 	apply := i.cluster.Kubectl(i.Context(), nil, "create", "--filename", "-")
@@ -243,11 +244,25 @@ apiVersion: admitkit.dev/v1alpha1
 kind: ExecAccessRequest
 metadata: {name: incident, namespace: default}
 spec: {templateName: web}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: reader, namespace: default}
+---
+apiVersion: admitkit.dev/v1alpha1
+kind: TransientRoleBinding
+metadata: {name: incident, namespace: default}
+spec:
+  validUntil: ` + time.Now().Add(time.Hour).UTC().Format(time.RFC3339) + `
+  roleRef: {kind: Role, name: reader}
+  subjects: [{kind: User, name: eve}]
+  reason: incident
 `)
 	if output, err := apply.CombinedOutput(); err != nil {
 		i.Fatalf("%v: %s", err, output)
 	}
 	kubectl(i.T, i.cluster, "wait", "--namespace", "default", "execaccessrequest/incident", "--for=jsonpath={.status.ready}=true", "--timeout=30s")
+	kubectl(i.T, i.cluster, "wait", "--namespace", "default", "transientrolebinding/incident", "--for=condition=Effective", "--timeout=30s")
 	if len(i.granted()) == 0 {
 		i.Error("nothing is granted")
 	}

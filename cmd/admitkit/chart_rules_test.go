@@ -30,6 +30,9 @@ var chartRules = []struct{ feature, flags, without string }{
 	{"audit-access", "--access --audit-event=false", "--access --audit=false|--audit --audit-event=false"},
 	{"audit-enforcement", "--access --enforce", "--access"},
 	{"audit-mark", "--mark-touched-pods", "--audit"},
+	{"sessions", "--sessions --sessions-image=x --audit=false --sessions-collectors=c:1", ""},
+	{"sessions-open", "--sessions --sessions-image=x --audit=false --sessions-collectors=c:1 --sessions-unrecorded=Open", "--sessions --sessions-image=x --audit=false --sessions-collectors=c:1"},
+	{"sessions-end", "--access --sessions --sessions-image=x --audit=false --sessions-collectors=c:1 --sessions-selector=a=b", "--access --audit=false|--sessions --sessions-image=x --audit=false --sessions-collectors=c:1 --sessions-selector=a=b"},
 	{"audit-evict", "--evict-touched-pods-after=1h --audit-event=false", "--mark-touched-pods --audit-event=false"},
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/extension/binding"
+	"github.com/admitkit/admitkit/extension/session"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/manager/command"
 )
@@ -31,6 +32,7 @@ type operator struct {
 	auditing              auditFlags
 	rules                 ruleFlags
 	binding               bindingFlags
+	sessions              sessionFlags
 	tracing               tracing
 }
 
@@ -54,11 +56,35 @@ func newOperator() *operator {
 	o.auditing.bind(flags)
 	o.rules.bind(flags)
 	o.binding.bind(flags)
+	o.sessions.bind(flags)
 	o.tracing.bind(flags)
+	flags.VisitAll(func(f *pflag.Flag) { markPath(flags, f.Name) })
 	return o
 }
 
+// markPath marks the flags that name files and folders of the Pods, for completion and for
+// the warnings of manifests. Those of sessions are mounted.
+func markPath(flags *pflag.FlagSet, name string) {
+	switch {
+	case ofSessions(name):
+	case strings.HasSuffix(name, "-file"), name == "access-checks":
+		_ = cobra.MarkFlagFilename(flags, name) // it is there
+	case strings.HasSuffix(name, "-dir"):
+		_ = cobra.MarkFlagDirname(flags, name)
+	}
+}
+
 func (o *operator) addTo(mgr *manager.Manager) error {
+	var sessions *session.Session
+	if o.sessions.on {
+		var err error
+		if sessions, err = o.sessions.extension(mgr, o.withAudit && o.auditing.objects, o.accessNamespaces(mgr)); err != nil {
+			return err
+		}
+		if o.sessions.options.Unrecorded == session.Closed {
+			o.access.Sessions = sessions
+		}
+	}
 	extensions, err := o.extensions()
 	if err != nil {
 		return err
@@ -67,12 +93,38 @@ func (o *operator) addTo(mgr *manager.Manager) error {
 		return errors.New("--access: say in which namespaces access may be granted: --access-namespaces=a,b, or --access-namespaces='*' for all but the control plane's and the manager's own. " +
 			"Whoever takes the process that reconciles over can do there what an administrator can; with all, that is the cluster")
 	}
+	if sessions != nil {
+		extensions = append(extensions, sessions)
+		if places := o.unrecordedAccess(); len(places) > 0 {
+			mgr.GetLogger().Warnw("access is granted in namespaces where sessions are not recorded; add them to --sessions-namespaces to record what happens in access Pods", "namespaces", places)
+		}
+	}
 	for _, e := range extensions {
 		if err := mgr.AddExtension(e); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// accessNamespaces are those in which access is granted.
+func (o *operator) accessNamespaces(mgr *manager.Manager) []string {
+	switch {
+	case !o.withAccess:
+		return nil
+	case len(o.access.Namespaces) == 0 && mgr.GetNamespace() != "":
+		return []string{mgr.GetNamespace()}
+	}
+	return o.access.Namespaces
+}
+
+// unrecordedAccess returns the namespaces in which access is granted and sessions are not
+// recorded, as far as both are named.
+func (o *operator) unrecordedAccess() []string {
+	if !o.withAccess || len(o.sessions.namespaces) == 0 {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(o.access.Namespaces), func(name string) bool { return slices.Contains(o.sessions.namespaces, name) })
 }
 
 // extensions returns those that the flags enable.
@@ -114,8 +166,8 @@ func (o *operator) extensions() (extensions []any, err error) {
 // check rejects an operator without extensions, and flags that would have no effect: the
 // user would believe that something is recorded, or granted.
 func (o *operator) check() error {
-	if !o.withAudit && !o.withAccess && !o.binding.on() {
-		return errors.New("--audit=false without --access and without roles to bind (--bindable-role): there is nothing to do; enable one of them")
+	if !o.withAudit && !o.withAccess && !o.binding.on() && !o.sessions.on {
+		return errors.New("--audit=false without --access, without --sessions and without roles to bind (--bindable-role): there is nothing to do; enable one of them")
 	}
 	errs := []error{o.tracing.check(o.cmd.PersistentFlags())}
 	o.cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
@@ -126,6 +178,8 @@ func (o *operator) check() error {
 			errs = append(errs, fmt.Errorf("--%s has no effect with --audit=false", f.Name))
 		case !o.withAccess && (is("access-") || is("cluster-pod-cidrs") || is("cluster-service-cidrs")):
 			errs = append(errs, fmt.Errorf("--%s has no effect without --access", f.Name))
+		case !o.sessions.on && ofSessions(f.Name):
+			errs = append(errs, fmt.Errorf("--%s has no effect without --sessions", f.Name))
 		case !o.binding.on() && is("binding-"):
 			errs = append(errs, fmt.Errorf("--%s has no effect without --bindable-role, --bindable-cluster-role or --bindable-cluster-wide", f.Name))
 		}

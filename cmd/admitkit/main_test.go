@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strings"
@@ -77,18 +78,32 @@ func TestTheOperatorRunsTheExtensionsThatAreOn(t *testing.T) {
 // Whoever runs the operator does not know the options of the library.
 func TestErrorsNameFlags(t *testing.T) {
 	for args, want := range map[string]string{
-		"--audit-otlp-endpoint=http://c:4318":                                       `--audit-otlp-endpoint "http://c:4318" must be https, or http on this machine; set --audit-otlp-insecure to send`,
-		"--audit-otlp-endpoint=https://c/?a=b":                                      "put a credential into --audit-otlp-token-file",
-		"--audit-otlp-endpoint=https://c --audit-otlp-cert-file=/x":                 "--audit-otlp-cert-file and --audit-otlp-key-file must be set together",
-		"--audit-otlp-endpoint=https://c --audit-otlp-resource==x":                  "sink otlp: --audit-otlp-resource: the attribute",
-		"--otlp-traces-endpoint=https://c --otlp-traces-key-file=/x":                "--otlp-traces-cert-file and --otlp-traces-key-file must be set together",
-		"--audit-cloudevents-url=http://c":                                          `sink cloudevents: --audit-cloudevents-url "http://c" must be https`,
-		"--audit-cloudevents-url=https://c --audit-cloudevents-cert-file=/dev/null": "--audit-cloudevents-cert-file and --audit-cloudevents-key-file need each other",
-		"--access --access-namespaces=a --access-notify-url=http://c":               `Notifications: --access-notify-url "http://c" must be https`,
-		"--access --access-namespaces=a --access-warn-before=-1s":                   "access options: --access-retention 24h0m0s, --access-workers 16 and --access-warn-before -1s must not be negative",
-		"--access --access-namespaces=Apps":                                         `access options: --access-namespaces: "Apps"`,
-		"--access --access-namespaces=a --access-role=x":                            `access options: --access-role: "x": write NAMESPACE/NAME`,
-		"--access --access-namespaces=a --access-cluster-role=*":                    `access options: --access-cluster-role: "*"`,
+		"--audit-otlp-endpoint=http://c:4318":                                                                                           `--audit-otlp-endpoint "http://c:4318" must be https, or http on this machine; set --audit-otlp-insecure to send`,
+		"--audit-otlp-endpoint=https://c/?a=b":                                                                                          "put a credential into --audit-otlp-token-file",
+		"--audit-otlp-endpoint=https://c --audit-otlp-cert-file=/x":                                                                     "--audit-otlp-cert-file and --audit-otlp-key-file must be set together",
+		"--audit-otlp-endpoint=https://c --audit-otlp-resource==x":                                                                      "sink otlp: --audit-otlp-resource: the attribute",
+		"--otlp-traces-endpoint=https://c --otlp-traces-key-file=/x":                                                                    "--otlp-traces-cert-file and --otlp-traces-key-file must be set together",
+		"--audit-cloudevents-url=http://c":                                                                                              `sink cloudevents: --audit-cloudevents-url "http://c" must be https`,
+		"--audit-cloudevents-url=https://c --audit-cloudevents-cert-file=/dev/null":                                                     "--audit-cloudevents-cert-file and --audit-cloudevents-key-file need each other",
+		"--access --access-namespaces=a --access-notify-url=http://c":                                                                   `Notifications: --access-notify-url "http://c" must be https`,
+		"--access --access-namespaces=a --access-warn-before=-1s":                                                                       "access options: --access-retention 24h0m0s, --access-workers 16 and --access-warn-before -1s must not be negative",
+		"--access --access-namespaces=Apps":                                                                                             `access options: --access-namespaces: "Apps"`,
+		"--access --access-namespaces=a --access-role=x":                                                                                `access options: --access-role: "x": write NAMESPACE/NAME`,
+		"--access --access-namespaces=a --access-cluster-role=*":                                                                        `access options: --access-cluster-role: "*"`,
+		"--sessions --sessions-namespaces=a":                                                                                            "--sessions-image: required with --sessions",
+		"--sessions --sessions-namespaces=a --sessions-image=x --sessions-policy=open":                                                  `--sessions-policy: "open": must be Open or Closed`,
+		"--sessions --sessions-namespaces=a --sessions-image=x --sessions-wait=1500ms":                                                  "session options: --sessions-wait is 1.5s",
+		"--sessions --sessions-namespaces=a --sessions-image=x --sessions-retention=1m":                                                 "session options: --sessions-retention is 1m0s: must be at least 1h",
+		"--sessions --sessions-namespaces=a --sessions-image=x --sessions-idle=-1s":                                                     "session options: --sessions-idle is -1s",
+		"--sessions --sessions-namespaces=a --sessions-image=x --sessions-s3-bucket=b":                                                  "--sessions-s3-bucket has no effect without --sessions-s3-endpoint",
+		"--sessions --sessions-namespaces=a --sessions-image=x --sessions-s3-endpoint=https://s":                                        "for http:// set --sessions-s3-insecure",
+		"--sessions --sessions-namespaces=a --sessions-image=x --sessions-s3-endpoint=s":                                                "--sessions-s3-bucket: required",
+		"--sessions --sessions-namespaces=a --sessions-image=x --sessions-s3-endpoint=s --sessions-s3-bucket=b --sessions-s3-prefix=/a": "--sessions-s3-prefix: ",
+		"--sessions --sessions-namespaces=a --sessions-image=x --sessions-s3-endpoint=s --sessions-s3-bucket=b --sessions-dir=/a":       "--sessions-dir has no effect with --sessions-s3-endpoint",
+		"--sessions --sessions-selector=!!! --sessions-image=x":                                                                         "--sessions-selector: ",
+		"--sessions --sessions-namespaces=a --sessions-image=x --sessions-port=70000":                                                   "session options: --sessions-port is 70000",
+		"--sessions --sessions-namespaces=a --sessions-image=x --sessions-dir=here":                                                     `--sessions-dir: "here": must be an absolute path`,
+		"--sessions-port=8445":         "--sessions-port has no effect without --sessions",
 		"--bindable-role=x":            `binding options: --bindable-role: "x": write NAMESPACE/NAME`,
 		"--bindable-cluster-wide=*":    `binding options: --bindable-cluster-wide: "*"`,
 		"--bindable-cluster-role=view": "binding options: --binding-namespaces: required with --bindable-cluster-role",
@@ -98,6 +113,31 @@ func TestErrorsNameFlags(t *testing.T) {
 		cmd.SetArgs(append([]string{"manifests", "--image=x", "--webhook-namespace=admitkit-system"}, strings.Fields(args)...))
 		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) || command.ExitCode(err) != 2 {
 			t.Errorf("%s: %d %v, want %s", args, command.ExitCode(err), err, want)
+		}
+	}
+}
+
+func TestManifestsWarnOfFilesThatTheirDeploymentsDoNotMount(t *testing.T) {
+	for args, want := range map[string][]string{
+		"": nil,
+		"--access --access-namespaces=apps --access-checks=testdata/checks.yaml": {"--access-checks=testdata/checks.yaml"},
+		"--client-ca=/etc/ca.crt --audit-file=/var/log/a --audit-cloudevents-url=https://c --audit-cloudevents-dir=/queue": {
+			"--audit-cloudevents-dir=/queue", "--audit-file=/var/log/a", "--client-ca=/etc/ca.crt",
+		},
+	} {
+		cmd, stderr := newOperator().cmd, &bytes.Buffer{}
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(stderr)
+		cmd.SetArgs(append([]string{"manifests", "--image=x", "--webhook-namespace=admitkit-system"}, strings.Fields(args)...))
+		if err := cmd.ExecuteContext(t.Context()); err != nil {
+			t.Errorf("%s: %v", args, err)
+		}
+		var text strings.Builder
+		for _, flag := range want {
+			_, _ = fmt.Fprintf(&text, "warning: %s: the Deployments mount no volume at this path: add one with what is there, such as a Secret or a ConfigMap, for example with a patch of Kustomize\n", flag)
+		}
+		if stderr.String() != text.String() {
+			t.Errorf("%s: got %s, want %s", args, stderr, text.String())
 		}
 	}
 }

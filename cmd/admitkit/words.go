@@ -24,6 +24,7 @@ var places = []struct{ marker, prefix string }{
 	{"Notifications: ", notifyPrefix},
 	{"access options: ", "access"},
 	{"binding options: ", "binding"},
+	{"session options: ", "sessions"},
 }
 
 // inFlags makes every subcommand name flags.

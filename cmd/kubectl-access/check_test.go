@@ -35,6 +35,18 @@ func TestARequestSaysForWhichCheckItWaits(t *testing.T) {
 	}
 }
 
+func TestTemplatesSayWhatARequestNeeds(t *testing.T) {
+	for want, config := range map[string]v1alpha1.AccessConfig{
+		"":                        {Approval: &v1alpha1.Approval{}},
+		"1 approval":              {Approval: &v1alpha1.Approval{Required: 1}},
+		"2 approvals, check itsm": {Approval: &v1alpha1.Approval{Required: 2}, Check: "itsm"},
+	} {
+		if got := needs(&config); got != want {
+			t.Errorf("it needs %q, want %q", got, want)
+		}
+	}
+}
+
 func TestAChangeOfTheDurationCountsFromWhatACheckAllowed(t *testing.T) {
 	for allowed, want := range map[int64]time.Duration{0: time.Hour, 1800: 30 * time.Minute, 7200: time.Hour} {
 		req := &v1alpha1.RoleAccessRequest{}

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -24,14 +24,16 @@ import (
 // harness holds the flags of a run.
 type harness struct {
 	*cli
-	name, prompt, file, model string
-	clusterTemplate           bool
-	env                       map[string]string
-	timeout                   time.Duration
-	retries                   int32
-	ttl                       time.Duration
-	watch                     bool
-	output                    *output
+	name, prompt, file, model, workspace string
+	clusterTemplate                      bool
+	env                                  map[string]string
+	timeout                              time.Duration
+	retries                              int32
+	ttl                                  time.Duration
+	interactive                          bool
+	idle, lifetime                       time.Duration
+	watch                                bool
+	output                               *output
 }
 
 // runCommand returns the command that makes a HarnessRun.
@@ -40,8 +42,8 @@ func (c *cli) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run TEMPLATE", Short: "Run work that nobody trusts, in a sandbox",
 		Long: `Make a HarnessRun by a template, and print its name. With --watch, wait for its end and
-print what it wrote: exit code 0 if it succeeded, and 1 if not. An interrupt leaves it
-running.
+print what it writes, as it comes: exit code 0 if it succeeded, and 1 if not. An interrupt
+leaves it running.
 
 TEMPLATE is the name of a HarnessTemplate, or else of a ClusterHarnessTemplate.`,
 		Example: `  kubectl access run agent --prompt "Mend the build." --watch
@@ -59,13 +61,20 @@ TEMPLATE is the name of a HarnessTemplate, or else of a ClusterHarnessTemplate.`
 	flags.StringVar(&h.name, "name", "", "name of the run (default: the template's name and a suffix)")
 	flags.BoolVar(&h.clusterTemplate, "cluster-template", false, "take the ClusterHarnessTemplate, even if the namespace has a HarnessTemplate of the name")
 	flags.StringVar(&h.model, "model", "", "model for the work, which has it as $ADMITKIT_MODEL")
+	flags.StringVar(&h.workspace, "workspace", "", "Workspace to work in; runs have it one at a time (default: a folder that is gone with the Pod)")
 	flags.StringToStringVar(&h.env, "env", nil, "variable for the work, NAME=VALUE; repeatable")
 	flags.Var(durationFlag{&h.timeout, moreThanZero}, "timeout", "how long all attempts may take, in whole seconds (default: the template's)")
 	flags.Int32Var(&h.retries, "retries", 0, "how often the work is tried again after it failed")
 	flags.Var(durationFlag{&h.ttl, moreThanZero}, "ttl", "how long the run is kept after its end, in whole seconds (default: until somebody deletes it)")
-	flags.BoolVarP(&h.watch, "watch", "w", false, "wait for the end, and print what the work wrote")
+	flags.BoolVarP(&h.interactive, "interactive", "i", false, "make an Interactive run, which 'kubectl access attach' enters, and which ends when nobody uses it")
+	flags.Var(durationFlag{&h.idle, moreThanZero}, "idle", "how long nobody may use an Interactive run, in whole seconds (default: the template's)")
+	flags.Var(durationFlag{&h.lifetime, moreThanZero}, "lifetime", "how long an Interactive run lives at most, in whole seconds (default: the template's)")
+	flags.BoolVarP(&h.watch, "watch", "w", false, "print what the work writes, until its end")
 	h.output = c.addOutputFlags(cmd)
 	cmd.MarkFlagsMutuallyExclusive("prompt", "filename")
+	for _, other := range []string{"timeout", "retries"} {
+		cmd.MarkFlagsMutuallyExclusive("interactive", other)
+	}
 	for _, other := range []string{"output", "template"} {
 		cmd.MarkFlagsMutuallyExclusive("watch", other)
 	}
@@ -73,7 +82,7 @@ TEMPLATE is the name of a HarnessTemplate, or else of a ClusterHarnessTemplate.`
 }
 
 func (h *harness) run(ctx context.Context, template string) error {
-	prompt, err := h.readPrompt()
+	run, err := h.asked(template)
 	if err != nil {
 		return err
 	}
@@ -81,29 +90,6 @@ func (h *harness) run(ctx context.Context, template string) error {
 	if err != nil {
 		return err
 	}
-	run := &v1alpha1.HarnessRun{ObjectMeta: metav1.ObjectMeta{Name: h.name}, Spec: v1alpha1.HarnessRunSpec{
-		TemplateRef: v1alpha1.HarnessTemplateRef{Name: template}, Prompt: prompt, Model: h.model, Retries: h.retries,
-	}}
-	if h.name == "" {
-		run.GenerateName = strings.TrimRight(template[:min(len(template), 46)], "-.") + "-"
-	}
-	if h.clusterTemplate {
-		run.Spec.TemplateRef.Kind = "ClusterHarnessTemplate"
-	}
-	if run.Spec.TimeoutSeconds, err = seconds(h.timeout, "--timeout"); err != nil {
-		return err
-	}
-	ttl, err := seconds(h.ttl, "--ttl")
-	if err != nil {
-		return err
-	}
-	if ttl != nil {
-		run.Spec.TTLSecondsAfterFinished = new(int32(min(*ttl, 1<<31-1))) //nolint:gosec // it is bounded here
-	}
-	for name, value := range h.env {
-		run.Spec.ExtraEnv = append(run.Spec.ExtraEnv, v1alpha1.HarnessEnv{Name: name, Value: value})
-	}
-	slices.SortFunc(run.Spec.ExtraEnv, func(a, b v1alpha1.HarnessEnv) int { return strings.Compare(a.Name, b.Name) })
 	cl, namespace, err := h.connect()
 	if err != nil {
 		return err
@@ -115,11 +101,70 @@ func (h *harness) run(ctx context.Context, template string) error {
 	h.sayf("harnessrun/%s created in namespace %s", run.Name, namespace)
 	switch {
 	case h.watch:
-		return h.follow(ctx, cl, run)
+		f, err := h.newFollower()
+		if err != nil {
+			return err
+		}
+		return h.watchRun(ctx, cl, run, f)
 	case h.output.asked():
 		return show(run)
 	}
 	_, err = fmt.Fprintln(h.Out, run.Name)
+	return err
+}
+
+// asked returns the run that the flags ask for.
+func (h *harness) asked(template string) (*v1alpha1.HarnessRun, error) {
+	prompt, err := h.readPrompt()
+	if err != nil {
+		return nil, err
+	}
+	run := &v1alpha1.HarnessRun{ObjectMeta: metav1.ObjectMeta{Name: h.name}, Spec: v1alpha1.HarnessRunSpec{
+		TemplateRef: v1alpha1.HarnessTemplateRef{Name: template}, Prompt: prompt, Model: h.model, Retries: h.retries,
+	}}
+	if h.name == "" {
+		run.GenerateName = strings.TrimRight(template[:min(len(template), 46)], "-.") + "-"
+	}
+	if h.workspace != "" {
+		run.Spec.WorkspaceRef = &v1alpha1.HarnessWorkspaceRef{Name: h.workspace}
+	}
+	if h.clusterTemplate {
+		run.Spec.TemplateRef.Kind = "ClusterHarnessTemplate"
+	}
+	if run.Spec.TimeoutSeconds, err = seconds(h.timeout, "--timeout"); err != nil {
+		return nil, err
+	}
+	ttl, err := seconds(h.ttl, "--ttl")
+	if err != nil {
+		return nil, err
+	}
+	if ttl != nil {
+		run.Spec.TTLSecondsAfterFinished = new(int32(min(*ttl, 1<<31-1))) //nolint:gosec // it is bounded here
+	}
+	for name, value := range h.env {
+		run.Spec.ExtraEnv = append(run.Spec.ExtraEnv, v1alpha1.HarnessEnv{Name: name, Value: value})
+	}
+	slices.SortFunc(run.Spec.ExtraEnv, func(a, b v1alpha1.HarnessEnv) int { return strings.Compare(a.Name, b.Name) })
+	return run, h.setInteractive(&run.Spec)
+}
+
+// setInteractive makes a run Interactive, if the flags say so.
+func (h *harness) setInteractive(spec *v1alpha1.HarnessRunSpec) error {
+	if !h.interactive {
+		if h.idle > 0 || h.lifetime > 0 {
+			return exitf(codeUsage, "--idle and --lifetime are for an Interactive run: add --interactive")
+		}
+		return nil
+	}
+	spec.Mode = v1alpha1.HarnessInteractive
+	idle, err := seconds(h.idle, "--idle")
+	if err != nil {
+		return err
+	}
+	lifetime, err := seconds(h.lifetime, "--lifetime")
+	if err == nil && (idle != nil || lifetime != nil) {
+		spec.Interactive = &v1alpha1.InteractiveLimits{IdleSeconds: idle, MaxLifetimeSeconds: lifetime}
+	}
 	return err
 }
 
@@ -166,8 +211,8 @@ func seconds(d time.Duration, flag string) (*int64, error) {
 	return new(int64(d / time.Second)), nil
 }
 
-// follow waits for the end of a run, says what it waits for, and prints what it wrote.
-func (h *harness) follow(ctx context.Context, cl client.WithWatch, run *v1alpha1.HarnessRun) error {
+// watchRun waits for the end of a run, says what it waits for, and prints what it writes.
+func (h *harness) watchRun(ctx context.Context, cl client.WithWatch, run *v1alpha1.HarnessRun, f *follower) error {
 	said, uid := "", run.UID
 	for {
 		watcher, err := cl.Watch(ctx, &v1alpha1.HarnessRunList{}, client.InNamespace(run.Namespace), client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("metadata.name", run.Name)})
@@ -187,9 +232,10 @@ func (h *harness) follow(ctx context.Context, cl client.WithWatch, run *v1alpha1
 				said = now
 				h.sayf("%s", escape(now))
 			}
+			f.see(ctx, seen)
 			if seen.Status.Phase.Terminal() {
 				watcher.Stop()
-				return h.ended(seen)
+				return h.ended(h.rest(ctx, cl, seen, f), f)
 			}
 		}
 		watcher.Stop()
@@ -208,10 +254,32 @@ func (h *harness) left(ctx context.Context, run *v1alpha1.HarnessRun, err error)
 	return err
 }
 
-// ended prints what a run wrote.
-func (h *harness) ended(run *v1alpha1.HarnessRun) error {
-	if run.Status.Output != "" {
-		if _, err := fmt.Fprintln(h.Out, escape(strings.TrimSuffix(run.Status.Output, "\n"))); err != nil {
+// restPatience is how long the last lines of a run may take to come.
+const restPatience = 10 * time.Second
+
+// rest prints the last lines of a run that has ended. The status has them a moment later.
+func (h *harness) rest(ctx context.Context, cl client.Client, run *v1alpha1.HarnessRun, f *follower) *v1alpha1.HarnessRun {
+	f.finish(run, restPatience)
+	for until := time.Now().Add(restPatience); f.ofState && !run.Status.OutputClosed && time.Now().Before(until); {
+		select {
+		case <-ctx.Done():
+			return run
+		case <-time.After(200 * time.Millisecond):
+		}
+		now := &v1alpha1.HarnessRun{}
+		if err := cl.Get(ctx, client.ObjectKeyFromObject(run), now); err != nil || now.UID != run.UID {
+			return run
+		}
+		run = now
+		f.showEvents(run)
+	}
+	return run
+}
+
+// ended prints what a run wrote last, unless that is printed already.
+func (h *harness) ended(run *v1alpha1.HarnessRun, f *follower) error {
+	if output := strings.TrimSuffix(run.Status.Output, "\n"); output != "" && !f.has(output) {
+		if _, err := fmt.Fprintln(h.Out, escape(output)); err != nil {
 			return err
 		}
 	}
@@ -259,14 +327,11 @@ func (c *cli) runsCommand() *cobra.Command {
 func (c *cli) cancelCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "cancel NAME", Short: "End a sandboxed run before its time",
-		Long:    "End a HarnessRun: its Pod is stopped, within the grace of its template. The run stays as a\nrecord. It cannot be taken back.",
-		Example: "  kubectl access cancel agent-x7k2p",
-		Args:    exactly("NAME"),
-		ValidArgsFunction: first(c.completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) ([]string, error) {
-			runs, err := listOf(ctx, cl, &v1alpha1.HarnessRunList{}, namespace)
-			return names(slices.DeleteFunc(runs, func(object client.Object) bool { return object.(*v1alpha1.HarnessRun).Status.Phase.Terminal() })), err
-		})),
-		RunE: func(cmd *cobra.Command, args []string) error { return c.cancel(cmd.Context(), args[0]) },
+		Long:              "End a HarnessRun: its Pod is stopped, within the grace of its template. The run stays as a\nrecord. It cannot be taken back.",
+		Example:           "  kubectl access cancel agent-x7k2p",
+		Args:              exactly("NAME"),
+		ValidArgsFunction: c.completeRuns(func(run *v1alpha1.HarnessRun) bool { return !run.Status.Phase.Terminal() }),
+		RunE:              func(cmd *cobra.Command, args []string) error { return c.cancel(cmd.Context(), args[0]) },
 	}
 }
 
@@ -275,26 +340,22 @@ func (c *cli) cancel(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	name = strings.TrimPrefix(strings.TrimPrefix(name, "harnessruns.admitkit.dev/"), "harnessrun/")
-	run := &v1alpha1.HarnessRun{}
-	if err := cl.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, run); err != nil {
-		if meta.IsNoMatchError(err) || client.IgnoreNotFound(err) != nil {
-			return explained(err)
-		}
-		return exitf(codeNotFound, "there is no run %q in namespace %s; 'kubectl access runs' shows those that are", name, namespace)
+	run, err := getRun(ctx, cl, namespace, name)
+	if err != nil {
+		return err
 	}
 	switch {
 	case run.Status.Phase.Terminal():
 		return exitf(codeRefused, "nothing to cancel: %s", howFar(run))
 	case run.Spec.Cancelled:
-		c.sayf("harnessrun/%s is cancelled already", name)
+		c.sayf("harnessrun/%s is cancelled already", run.Name)
 		return nil
 	}
 	patch := fmt.Sprintf(`{"metadata": {"uid": %q}, "spec": {"cancelled": true}}`, run.UID)
 	if err := cl.Patch(ctx, run, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
 		return explained(err)
 	}
-	c.sayf("harnessrun/%s: cancelled", name)
+	c.sayf("harnessrun/%s: cancelled", run.Name)
 	return nil
 }
 
@@ -303,6 +364,19 @@ func authorOf(run *v1alpha1.HarnessRun) string {
 		return ""
 	}
 	return run.Spec.Author.Username
+}
+
+// endsIn says when an Interactive run ends if nobody uses it, and how many are in it as far as that is known.
+func endsIn(run *v1alpha1.HarnessRun) string {
+	i := run.Status.Interactive
+	if i == nil || i.EndsTime == nil || run.Status.Phase.Terminal() {
+		return ""
+	}
+	left := duration.HumanDuration(max(time.Until(i.EndsTime.Time), 0))
+	if i.AttachedSessions > 0 {
+		return fmt.Sprintf("%s (%d attached)", left, i.AttachedSessions)
+	}
+	return left
 }
 
 func ofRun(f func(*v1alpha1.HarnessRun) string) func(client.Object) string {
@@ -315,7 +389,9 @@ var runColumns = []column{
 	{name: "TEMPLATE", of: ofRun(func(r *v1alpha1.HarnessRun) string { return r.Spec.TemplateRef.Name })},
 	{name: "PHASE", of: ofRun(phaseOf)},
 	{name: "AUTHOR", of: ofRun(authorOf)},
+	{name: "ENDS IN", of: ofRun(endsIn)},
 	{name: "AGE", of: age},
+	{name: "MODE", wide: true, of: ofRun(func(r *v1alpha1.HarnessRun) string { return string(r.Spec.Mode) })},
 	{name: "POD", wide: true, of: ofRun(func(r *v1alpha1.HarnessRun) string { return r.Status.PodName })},
 	{name: "EXIT", wide: true, of: ofRun(func(r *v1alpha1.HarnessRun) string {
 		if r.Status.ExitCode == nil {

@@ -35,6 +35,12 @@ func TestARunIsMadeFollowedListedAndCancelled(t *testing.T) {
 		return admin.Get(ctx, client.ObjectKey{Namespace: sandboxed, Name: waiting}, run) == nil && run.Status.Phase == v1alpha1.HarnessCancelled
 	})
 
+	testkit.Create(t, admin, &v1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: sandboxed, Name: "shared"}})
+	kubectlAccess(t, alice, "-n", sandboxed, "run", "agent", "-p", "a", "--name=shares", "--workspace=shared", "--watch").expect(t, 0, "harnessrun/shares is succeeded")
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: sandboxed, Name: "shares"}, run); err != nil || run.Spec.WorkspaceRef == nil || run.Spec.WorkspaceRef.Name != "shared" {
+		t.Errorf("%v, %+v", err, run.Spec)
+	}
+
 	for want, args := range map[string][]string{
 		"2 say what the work is to do":               {"run", "agent"},
 		"2 no such file":                             {"run", "agent", "-f", "/none"},
@@ -42,6 +48,7 @@ func TestARunIsMadeFollowedListedAndCancelled(t *testing.T) {
 		"2 not in whole seconds":                     {"run", "agent", "-p", "a", "--timeout=1500ms"},
 		"3 timeoutSeconds: 601 is more than the 600": {"run", "agent", "-p", "a", "--timeout=601s"},
 		"3 ADMITKIT_RUN is reserved":                 {"run", "agent", "-p", "a", "--env=ADMITKIT_RUN=x"},
+		"3 not the right to get workspaces":          {"run", "agent", "-p", "a", "--workspace=another"},
 		"5 there is no run \"none\"":                 {"cancel", "none"},
 	} {
 		code, want, _ := strings.Cut(want, " ")
@@ -53,13 +60,14 @@ func TestWhatARunWroteDoesNothingToTheTerminal(t *testing.T) {
 	var out strings.Builder
 	h := &harness{cli: &cli{}}
 	h.Out = &out
+	f := &follower{cli: h.cli}
 	run := &v1alpha1.HarnessRun{Status: v1alpha1.HarnessRunStatus{Phase: v1alpha1.HarnessSucceeded, Output: "done \x1b]0;owned\a"}}
-	if err := h.ended(run); err != nil || strings.Contains(out.String(), "\x1b") || !strings.Contains(out.String(), "done") {
+	if err := h.ended(run, f); err != nil || strings.Contains(out.String(), "\x1b") || !strings.Contains(out.String(), "done") {
 		t.Errorf("%v: %q", err, out.String())
 	}
 	run.Status.Phase = v1alpha1.HarnessFailed
 	run.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionCompleted, Status: "True", Reason: "DeadlineExceeded", Message: "Job was active longer than specified deadline"}}
-	if err := h.ended(run); err == nil || !strings.Contains(err.Error(), "DeadlineExceeded") {
+	if err := h.ended(run, f); err == nil || !strings.Contains(err.Error(), "DeadlineExceeded") {
 		t.Errorf("%v", err)
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
@@ -109,8 +110,15 @@ func run(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	records := audit.New(audit.Options{Sinks: []audit.SinkOptions{{Sink: auditevent.New(auditevent.Options{})}}})
-	if err := errors.Join(mgr.AddExtension(access.New(access.Options{Roles: []string{namespace + "/deployer"}, ClusterRoles: []string{"view"}})), mgr.AddExtension(records),
-		mgr.AddExtension(sandbox.New(sandbox.Options{Namespaces: []string{sandboxed}, Egress: egress.Options{Mode: egress.ModeOff}}))); err != nil {
+	// Pods of runs whose names begin with loud have a log.
+	onKubelet := extension.MutatingFunc(func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
+		if strings.HasPrefix(pod.Labels[sandbox.LabelRun], loudNode) {
+			pod.Spec.NodeName = loudNode
+		}
+		return nil
+	}, extension.Scope{Name: "kubelet", NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: sandboxed}}})
+	if err := errors.Join(mgr.AddExtension(onKubelet), mgr.AddExtension(access.New(access.Options{Roles: []string{namespace + "/deployer"}, ClusterRoles: []string{"view"}})), mgr.AddExtension(records),
+		mgr.AddExtension(sandbox.New(sandbox.Options{Namespaces: []string{sandboxed}, Interactive: true, Egress: egress.Options{Mode: egress.ModeOff}}))); err != nil {
 		return 0, err
 	}
 	done := make(chan error, 1)
@@ -166,6 +174,7 @@ func setUp(ctx context.Context) error {
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "access-requester"}, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccessrequests", "execaccessrequests", "roleaccessrequests"}, Verbs: []string{"create", "get", "list", "watch", "update", "patch"}},
 			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccesstemplates", "execaccesstemplates", "roleaccesstemplates"}, Verbs: []string{"get", "list"}},
+			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"workspaces"}, ResourceNames: []string{"shared"}, Verbs: []string{"get"}},
 			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"harnessruns"}, Verbs: []string{"create", "get", "list", "watch", "patch"}},
 		}},
 		&rbacv1.ClusterRoleBinding{

@@ -114,10 +114,14 @@ var templateColumns = []column{
 	{name: "GROUPS", of: ofConfig(func(c *v1alpha1.AccessConfig) string { return strings.Join(c.AllowedGroups, ",") })},
 	{name: "DEFAULT", of: ofConfig(func(c *v1alpha1.AccessConfig) string { return c.DefaultDuration })},
 	{name: "MAX", of: ofConfig(func(c *v1alpha1.AccessConfig) string { return c.MaxDuration })},
+	{name: "NEEDS", of: ofConfig(needs)},
 	{name: "USERS", wide: true, of: ofConfig(func(c *v1alpha1.AccessConfig) string { return strings.Join(c.AllowedUsers, ",") })},
 	{name: "VERBS", wide: true, of: ofTemplate(func(t v1alpha1.Template) string {
 		if _, role := t.(*v1alpha1.RoleAccessTemplate); role {
 			return "" // those of the role; the ones in accessConfig are about Pods
+		}
+		if len(t.GetAccessConfig().Verbs) == 0 {
+			return "exec,log"
 		}
 		var verbs []string
 		for _, verb := range t.GetAccessConfig().Verbs {
@@ -132,6 +136,22 @@ var templateColumns = []column{
 		return "optional"
 	})},
 	{name: "AGE", wide: true, of: age},
+}
+
+// needs says what a request must get before it is granted.
+func needs(c *v1alpha1.AccessConfig) string {
+	var all []string
+	switch a := c.Approval; {
+	case a == nil || a.Required == 0:
+	case a.Required == 1:
+		all = append(all, "1 approval")
+	default:
+		all = append(all, fmt.Sprintf("%d approvals", a.Required))
+	}
+	if c.Check != "" {
+		all = append(all, "check "+c.Check)
+	}
+	return strings.Join(all, ", ")
 }
 
 func requester(req request) string {

@@ -25,12 +25,18 @@ func (a *ask) runShell(ctx context.Context, cl client.WithWatch, req request) er
 		return exitf(codeError, "the access command is not run: %w\nAccess is there all the same. Run it yourself if you trust it: %s", err, message)
 	}
 	a.sayf("running: kubectl %s", escape(commandLine(args)))
-	// An interrupt goes to the command in the Pod, not to this program.
-	command := exec.CommandContext(context.WithoutCancel(ctx), "kubectl", append(a.connection(), args...)...) //nolint:gosec // see above
-	command.Stdin, command.Stdout, command.Stderr = a.In, a.Out, a.ErrOut
 	stop := a.herald(context.WithoutCancel(ctx), cl, req)
-	err = command.Run()
+	err = a.kubectl(ctx, args)
 	stop()
+	return err
+}
+
+// kubectl runs kubectl, which connects as this program does. An interrupt goes to the command in the Pod, not to this
+// program.
+func (c *cli) kubectl(ctx context.Context, args []string) error {
+	command := exec.CommandContext(context.WithoutCancel(ctx), "kubectl", append(c.connection(), args...)...) //nolint:gosec // the callers make them
+	command.Stdin, command.Stdout, command.Stderr = c.In, c.Out, c.ErrOut
+	err := command.Run()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
 		return err

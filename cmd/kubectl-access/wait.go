@@ -245,7 +245,7 @@ func hopeless(ctx context.Context, cl client.Client, req request) error {
 	switch c.Reason {
 	case v1alpha1.ReasonNotAllowed, v1alpha1.ReasonTooMany, v1alpha1.ReasonDurationInvalid, v1alpha1.ReasonDurationTooLong, v1alpha1.ReasonMissing,
 		v1alpha1.ReasonSingleUse, v1alpha1.ReasonRequesterUnknown, v1alpha1.ReasonPodGone, v1alpha1.ReasonPodEnded,
-		v1alpha1.ReasonNameTaken, v1alpha1.ReasonPodRefused, v1alpha1.ReasonUnknownPod, v1alpha1.ReasonTemplateInvalid, v1alpha1.ReasonCheckReplaced,
+		v1alpha1.ReasonNameTaken, v1alpha1.ReasonPodRefused, v1alpha1.ReasonNotRecorded, v1alpha1.ReasonUnknownPod, v1alpha1.ReasonTemplateInvalid, v1alpha1.ReasonCheckReplaced,
 		v1alpha1.ReasonRoleLost, v1alpha1.ReasonRoleNotAllowed:
 		reason := words(c)
 		if pod := aboutPod(ctx, cl, req); pod != "" {

@@ -2,13 +2,19 @@ package main
 
 import (
 	"errors"
+	"net"
+	"strconv"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/extension/audit/sink"
 	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
 	"github.com/admitkit/admitkit/extension/sandbox/broker"
+	"github.com/admitkit/admitkit/extension/sandbox/broker/protocol"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/manager/command"
 )
@@ -18,8 +24,8 @@ func newBrokerCommand() *cobra.Command {
 	var options broker.Options
 	var clusterName string
 	cmd := command.New("sandbox-broker", func(mgr *manager.Manager) error {
-		if options.CertFile == "" || options.KeyFile == "" {
-			return errors.New("--broker-cert-file and --broker-key-file: both are required")
+		if (options.CertFile == "") != (options.KeyFile == "") {
+			return errors.New("--broker-cert-file and --broker-key-file: set both, or neither")
 		}
 		if len(options.Namespaces) == 0 && mgr.GetNamespace() == "" {
 			return errors.New("--sandbox-namespaces: name the namespaces in which HarnessRuns may run: the broker can read their Secrets")
@@ -31,7 +37,7 @@ func newBrokerCommand() *cobra.Command {
 				{Sink: auditevent.New(auditevent.Options{}), FailurePolicy: audit.Closed},
 			}})),
 			mgr.AddExtension(broker.New(options)))
-	})
+	}, command.WithInstallOptions(func(o *manager.InstallOptions) { o.Objects = append(o.Objects, brokerService(options.Address)) }))
 	cmd.Use = "broker"
 	cmd.Short = "Give runs credentials on lease"
 	cmd.Long = `Give runs the credentials that BrokerPolicies grant them, on lease, and revoke what was given
@@ -42,10 +48,12 @@ Each flag can also be set by an environment variable: --broker-address by
 ADMITKIT_BROKER_ADDRESS. The flag wins.`
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&options.Address, "broker-address", broker.DefaultAddress, "where the broker listens")
-	flags.StringVar(&options.CertFile, "broker-cert-file", "", "certificate of the broker, in PEM; read again when it changes (required)")
-	flags.StringVar(&options.KeyFile, "broker-key-file", "", "key of that certificate, in PEM (required)")
+	flags.StringVar(&options.CertFile, "broker-cert-file", "", "certificate of the broker, in PEM; read again when it changes (default: one of its own, whose authority it writes into its ConfigMap sandbox-broker-ca)")
+	flags.StringVar(&options.KeyFile, "broker-key-file", "", "key of that certificate, in PEM")
+	flags.StringSliceVar(&options.ServingNames, "broker-serving-name", nil, "DNS name in the broker's own certificate; repeatable (default: those of the Service sandbox-broker)")
 	flags.StringArrayVar(&options.Controllers, "broker-controller", nil, "user that may act for every run, such as system:serviceaccount:NAMESPACE:NAME; repeatable (default none)")
 	flags.StringSliceVar(&options.Namespaces, "sandbox-namespaces", nil, "namespaces in which HarnessRuns run; repeatable (default: --namespace; required if that is empty)")
+	flags.IntVar(&options.SourceConnections, "broker-source-connections", broker.DefaultSourceConnections, "connections that one address can have, and new ones a second; more where Pods reach the broker from the address of their node")
 	flags.DurationVar(&options.LeaseDuration, "lease-duration", broker.DefaultLeaseDuration, "how long a proxy may use a credential that cannot be revoked before it asks again, from 30s to 1h")
 	flags.StringVar(&options.GitHubURL, "github-url", broker.DefaultGitHubURL, "URL of GitHub's API")
 	flags.StringVar(&clusterName, "cluster-name", "", "name of this cluster, which every record then has as its field cluster")
@@ -56,4 +64,21 @@ ADMITKIT_BROKER_ADDRESS. The flag wins.`
 		}
 	}
 	return cmd
+}
+
+// brokerService is the Service before the broker's Pods.
+func brokerService(address string) *corev1.Service {
+	port := int32(8443)
+	if _, text, err := net.SplitHostPort(address); err == nil {
+		if parsed, err := strconv.ParseUint(text, 10, 16); err == nil && parsed != 0 {
+			port = int32(parsed)
+		}
+	}
+	return &corev1.Service{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: metav1.ObjectMeta{Name: protocol.ServiceName},
+		Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"app.kubernetes.io/name": "sandbox-broker-reconciler"},
+			Ports:    []corev1.ServicePort{{Name: "https", Port: port, TargetPort: intstr.FromInt32(port), Protocol: corev1.ProtocolTCP}},
+		},
+	}
 }

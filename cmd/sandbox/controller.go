@@ -26,7 +26,11 @@ type controller struct {
 // newControllerCommand returns the command that admits and reconciles HarnessRuns.
 func newControllerCommand() *cobra.Command {
 	c := &controller{}
-	c.cmd = command.New("sandbox", c.addTo)
+	c.cmd = command.New("sandbox", c.addTo, command.WithInstallOptions(func(o *manager.InstallOptions) {
+		if c.options.Broker.Namespace != "" {
+			o.Objects = append(o.Objects, sandbox.RootSecret())
+		}
+	}))
 	c.cmd.Use = "controller"
 	c.cmd.Short = "Admit and run HarnessRuns"
 	c.cmd.Long = `Admit HarnessRuns and their templates, and run them. "controller manifests" prints the
@@ -41,12 +45,21 @@ ADMITKIT_SANDBOX_NAMESPACES. The flag wins.`
 func (c *controller) bind(flags *pflag.FlagSet) {
 	o := &c.options
 	flags.StringSliceVar(&o.Namespaces, "sandbox-namespaces", nil, "namespaces in which HarnessRuns run; repeatable (default: --namespace; required if that is empty)")
+	flags.StringVar(&o.SeedImage, "sandbox-seed-image", "", "image of this program, in which the git repositories of Workspaces are fetched (default none: Workspaces with a seed must name an image)")
+	flags.DurationVar(&o.StartTimeout, "sandbox-start-timeout", sandbox.DefaultStartTimeout, "how long the work of a run has to begin, from when the run has its Workspace or its Job is to be made; it fails then")
+	flags.BoolVar(&o.Interactive, "sandbox-interactive", false, "let HarnessRuns be Interactive, where their templates allow it: the controller then reads AuditEvents, which admitkit --audit-objects makes, to end runs that nobody uses")
 	flags.IntVar(&o.Workers, "sandbox-workers", sandbox.DefaultWorkers, "number of HarnessRuns that are worked on at a time")
 	flags.StringVar((*string)(&o.Egress.Mode), "sandbox-network-policy", string(egress.ModeAuto), "whether network policies are enforced in this cluster, and so hold Pods to the egress of their template: on; auto, which looks for a network plugin in kube-system, and has runs wait if there is none; "+
 		"or off, with which Pods run without a policy, and say so")
 	flags.BoolVar(&o.Egress.Cilium, "sandbox-cilium", false, "hold Pods by CiliumNetworkPolicies, if the API server serves them at the start")
 	flags.StringSliceVar(&o.Egress.PodCIDRs, "cluster-pod-cidrs", nil, "addresses of the cluster's Pods, of IPv4 and IPv6 where it has both, which the internet in egress does not include (default none, and no template may have the internet)")
 	flags.StringSliceVar(&o.Egress.ServiceCIDRs, "cluster-service-cidrs", nil, "addresses of the cluster's Services, as for Pods")
+	flags.StringVar(&o.Broker.Namespace, "broker-namespace", "", "namespace of the broker (default none: runs to whose templates BrokerPolicies apply fail)")
+	flags.StringVar(&o.Broker.URL, "broker-url", "", "URL of the broker (default https://sandbox-broker.NAMESPACE.svc:8443); Pods of runs reach --broker-namespace at its port")
+	flags.StringVar(&o.Broker.CAFile, "broker-ca-file", "", "authorities of the broker's certificate, in PEM (default: what the broker writes into its ConfigMap sandbox-broker-ca)")
+	flags.StringVar(&o.Broker.Image, "broker-image", "", "image of this program, of which the proxies of runs are (required with --broker-namespace)")
+	flags.StringVar(&o.Broker.UpstreamCA, "broker-upstream-ca", "", "ConfigMap in the controller's namespace whose key ca.crt has authorities, in PEM, that the proxies of all runs accept of servers, besides those of the internet (default none)")
+	flags.StringVar(&o.Broker.ServiceAccount, "broker-account", sandbox.DefaultServiceAccount, "ServiceAccount of the reconcilers, as which they ask the broker; name it there in --broker-controller")
 	flags.BoolVar(&c.auditObjects, "audit-objects", true, "record what happens to HarnessRuns as AuditEvents, and not only in the log; admitkit --audit-objects deletes these at the end of their retention")
 	flags.StringVar(&c.clusterName, "cluster-name", "", "name of this cluster, which every record then has as its field cluster")
 }
@@ -57,6 +70,9 @@ func (c *controller) addTo(mgr *manager.Manager) error {
 	}
 	if c.options.Egress.Mode == egress.ModeNone {
 		return errors.New("--sandbox-network-policy: must be on, off or auto")
+	}
+	if c.options.Broker.Namespace == "" { // the account has a default
+		c.options.Broker.ServiceAccount = ""
 	}
 	sinks := []audit.SinkOptions{{Sink: sink.NewLog()}}
 	if c.auditObjects {

@@ -4,7 +4,10 @@ package main
 
 import (
 	"github.com/spf13/cobra"
+	// The image has no authorities: without these the proxy would believe no server, and the broker not GitHub.
+	_ "golang.org/x/crypto/x509roots/fallback"
 
+	"github.com/admitkit/admitkit/internal/buildinfo"
 	"github.com/admitkit/admitkit/manager/command"
 )
 
@@ -13,6 +16,7 @@ var subcommands = []func() *cobra.Command{
 	newControllerCommand,
 	newBrokerCommand,
 	newProxyCommand,
+	newSeedCommand,
 }
 
 func main() {
@@ -34,5 +38,22 @@ Exit codes: 0 done; 1 failed; 2 a flag, an option or a manifest is wrong.`,
 	for _, newSubcommand := range subcommands {
 		root.AddCommand(newSubcommand())
 	}
+	oneVersion(root)
 	return root
+}
+
+// oneVersion takes the command version from the processes that have one: it is that of the
+// program.
+func oneVersion(root *cobra.Command) {
+	root.Version = buildinfo.Get().Short()
+	for _, process := range root.Commands() {
+		for _, version := range process.Commands() {
+			if version.Name() == "version" {
+				process.RemoveCommand(version)
+				if found, _, err := root.Find([]string{"version"}); err != nil || found == root {
+					root.AddCommand(version)
+				}
+			}
+		}
+	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +29,11 @@ func execute(t *testing.T, args ...string) (output string, err error) {
 
 var manifests = []string{"controller", "manifests", "--image=x", "--webhook-namespace=sandbox-system"}
 
+// brokered are the flags of a controller with a broker.
+var brokered = slices.Concat(manifests, []string{
+	"--sandbox-namespaces=agents", "--broker-namespace=broker", "--broker-image=registry.example.com/sandbox:1", "--cluster-pod-cidrs=10.244.0.0/16", "--cluster-service-cidrs=10.96.0.0/12",
+})
+
 func TestWrongFlagsAreNamed(t *testing.T) {
 	for want, args := range map[string][]string{
 		"2 --sandbox-namespaces: name the namespaces": manifests,
@@ -35,7 +41,14 @@ func TestWrongFlagsAreNamed(t *testing.T) {
 		"2 is the manager's own namespace":            append(slices.Clone(manifests), "--sandbox-namespaces=sandbox-system"),
 		"2 must be on, off or auto":                   append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--sandbox-network-policy="),
 		"2 Workers: -1":                               append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--sandbox-workers=-1"),
+		"2 StartTimeout: 1ms":                         append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--sandbox-start-timeout=1ms"),
 		"2 PodCIDRs":                                  append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--cluster-pod-cidrs=10.0.0.1/8"),
+		"2 Broker: Namespace: required":               append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-image=x"),
+		"2 Broker: Image: required":                   append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-namespace=broker"),
+		"2 (--cluster-pod-cidrs":                      append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-namespace=broker", "--broker-image=x"),
+		"2 is one in which runs run":                  append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-namespace=agents", "--broker-image=x"),
+		"2 URL: ":                                     append(slices.Clone(brokered), "--broker-url=http://x"),
+		"2 UpstreamCA: ":                              append(slices.Clone(brokered), "--broker-upstream-ca=A/b"),
 		"2 unknown command":                           {"harness"},
 	} {
 		code, want, _ := strings.Cut(want, " ")
@@ -84,5 +97,47 @@ func TestTheManifestsStartTheControllerWithJustItsRights(t *testing.T) {
 	}
 	if started != 3 {
 		t.Errorf("%d Deployments, want registrar, server and reconciler:\n%s", started, output)
+	}
+}
+
+// With a broker the reconciler has rights on Secrets: on those of runs, and in its own namespace on the one
+// with the root of the proxies alone, which it cannot make, since so it would get the tokens of others.
+func TestTheManifestsGiveAControllerWithABrokerItsRightsByName(t *testing.T) {
+	output, err := execute(t, brokered...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	named, root := 0, false
+	for document := range strings.SplitSeq(output, "---\n") {
+		root = root || strings.Contains(document, "kind: Secret\n") && strings.Contains(document, "name: sandbox-proxy-root") && strings.Contains(document, "namespace: sandbox-system")
+		var role rbacv1.Role
+		if err := yaml.Unmarshal([]byte(document), &role); err != nil || !strings.HasSuffix(role.Kind, "Role") || !strings.Contains(role.Name, "reconciler-extensions") {
+			continue
+		}
+		for _, rule := range role.Rules {
+			text := strings.Join(slices.Concat(rule.Resources, rule.Verbs), " ")
+			switch {
+			case role.Namespace == "agents" || !strings.Contains(text, "secrets") && !strings.Contains(text, "token") && !strings.Contains(text, "configmaps") && !strings.Contains(text, "namespaces"):
+			case len(rule.ResourceNames) == 0 || slices.Contains(rule.Verbs, "create") && !strings.Contains(text, "serviceaccounts/token"):
+				t.Errorf("%s/%s: %s of %q", role.Namespace, role.Name, text, rule.ResourceNames)
+			default:
+				named++
+			}
+		}
+	}
+	if named != 4 || !root {
+		t.Errorf("%d rules by name, want those on the root, the token, the authority of the broker and the namespaces of runs; root: %v\n%s", named, root, output)
+	}
+}
+
+// The check of a release runs it.
+func TestTheProgramSaysItsVersion(t *testing.T) {
+	var said struct{ Version, Admitkit string }
+	output, err := execute(t, "version", "-o", "json")
+	if err == nil {
+		err = json.Unmarshal([]byte(output), &said)
+	}
+	if err != nil || said.Version == "" || said.Version != said.Admitkit {
+		t.Errorf("%v: %s", err, output)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -24,8 +26,10 @@ type proxyFlags struct {
 	mode, address     string
 	certFile, keyFile string
 	broker            protocol.ClientOptions
+	upstream          string
 	deny              []string
 	maxConnections    int
+	probe             bool
 }
 
 // newProxyCommand returns the command that runs beside a run, as a sidecar.
@@ -47,12 +51,24 @@ credentials. It runs as a container beside the run, and has no right on the clus
 	flags.StringVar(&f.broker.URL, "broker-url", "", "URL of the broker (required)")
 	flags.StringVar(&f.broker.CAFile, "broker-ca-file", "/run/admitkit/broker/ca.crt", "authorities of the broker's certificate, in PEM")
 	flags.StringVar(&f.broker.TokenFile, "broker-token-file", "/run/admitkit/token/token", "projected ServiceAccount token of audience "+protocol.Audience)
+	flags.StringVar(&f.upstream, "upstream-ca-file", "", "authorities, in PEM, that the proxy accepts of servers besides those of the internet (default none)")
 	flags.StringSliceVar(&f.deny, "deny-cidr", nil, "addresses that no name leads to, besides those that are not public: those of Pods, Services and nodes where these are public; repeatable")
+	flags.BoolVar(&f.probe, "probe", false, "only report, by the exit code, whether a proxy serves at --address")
 	flags.IntVar(&f.maxConnections, "max-connections", 256, "connections that can be open at a time")
 	return cmd
 }
 
+// probeTimeout bounds a probe.
+const probeTimeout = 2 * time.Second
+
 func (f *proxyFlags) run(ctx context.Context) error {
+	if f.probe {
+		conn, err := (&net.Dialer{Timeout: probeTimeout}).DialContext(ctx, "tcp", f.address)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}
 	options, err := f.options()
 	if err != nil {
 		return command.Wrong(err)
@@ -66,6 +82,10 @@ func (f *proxyFlags) run(ctx context.Context) error {
 	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	// A proxy that listens is one that serves: --probe goes by that.
+	if _, err := options.Broker.Egress(ctx); err != nil {
+		return err
+	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.address)
 	if err != nil {
 		return fmt.Errorf("--address: %w", err)
@@ -89,6 +109,9 @@ func (f *proxyFlags) options() (proxy.Options, error) {
 		options.Deny = append(options.Deny, prefix.Masked())
 	}
 	var err error
+	if options.Roots, err = roots(f.upstream); err != nil {
+		return options, fmt.Errorf("--upstream-ca-file: %w", err)
+	}
 	if options.CA, err = readPair(f.certFile, f.keyFile); err != nil {
 		return options, err
 	}
@@ -98,6 +121,25 @@ func (f *proxyFlags) options() (proxy.Options, error) {
 	}
 	options.Broker = client
 	return options, nil
+}
+
+// roots returns the authorities of the internet and those of a file, nil without a file.
+func roots(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil //nolint:nilnil // it stands for those of the internet
+	}
+	pem, err := os.ReadFile(file) //nolint:gosec // the flag names it
+	if err != nil {
+		return nil, err
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, err
+	}
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s: no certificate in it", file)
+	}
+	return pool, nil
 }
 
 func readPair(certFile, keyFile string) (pair runca.Pair, err error) {

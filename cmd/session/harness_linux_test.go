@@ -74,7 +74,7 @@ func newPlace(t *testing.T, change ...func(*collector.Options)) *place {
 		t.Fatal(err)
 	}
 	p := &place{t: t, key: protocol.Key{Current: bytes.Repeat([]byte("k"), 32)}, folder: collector.Folder(t.TempDir()), path: path}
-	options := collector.Options{Key: p.key, Folder: p.folder, Identify: func(_ context.Context, token string) (string, error) {
+	options := collector.Options{Key: func() (protocol.Key, error) { return p.key, nil }, Storage: p.folder, Identify: func(_ context.Context, token string) (string, error) {
 		if token != "the token" {
 			return "", collector.ErrToken
 		}
@@ -93,6 +93,19 @@ func newPlace(t *testing.T, change ...func(*collector.Options)) *place {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// expose gives the recorder and the token to every user.
+func (p *place) expose() {
+	p.t.Helper()
+	folder := publicDir(p.t)
+	for name, path := range map[string]*string{"session": &p.path, "token": &p.token} {
+		content, err := os.ReadFile(*path)
+		*path = filepath.Join(folder, name)
+		if err := errors.Join(err, os.WriteFile(*path, content, 0o755)); err != nil {
+			p.t.Fatal(err)
+		}
+	}
 }
 
 // ticket returns a ticket for a command.
@@ -144,9 +157,15 @@ type client struct {
 // launch starts a command. It has a terminal if that is asked for.
 func launch(t *testing.T, folder string, argv []string, terminal bool, env ...string) *client {
 	t.Helper()
+	return launchAs(t, nil, folder, argv, terminal, env...)
+}
+
+// launchAs is launch for another user.
+func launchAs(t *testing.T, as *syscall.Credential, folder string, argv []string, terminal bool, env ...string) *client {
+	t.Helper()
 	c := &client{t: t, cmd: exec.Command(argv[0], argv[1:]...), size: pty.Winsize{Rows: 24, Cols: 80}}
 	c.changed = sync.NewCond(&c.mu)
-	c.cmd.Dir = folder
+	c.cmd.Dir, c.cmd.SysProcAttr = folder, &syscall.SysProcAttr{Credential: as}
 	c.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "TERM=vt100", "PS1=> ", "HOME=/nonexistent", "LC_ALL=C.UTF-8"}, env...)
 	if terminal {
 		var err error
@@ -213,21 +232,38 @@ func (c *client) expectEnd() {
 	}
 }
 
+// patience is how long a test waits for what should come at once: the machine may be busy.
+const patience = time.Minute
+
 // expect waits until the text is printed, after what was expected before.
 func (c *client) expect(text string) {
 	c.t.Helper()
-	timer := time.AfterFunc(20*time.Second, func() { c.changed.Broadcast() })
+	if !c.prints(text, patience) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.t.Errorf("waited in vain for %q after %q", text, c.stdout.Bytes()[max(0, c.seen-200):])
+	}
+}
+
+// prints reports whether the text is printed within a time, after what was expected before.
+func (c *client) prints(text string, within time.Duration) bool {
+	late := false
+	timer := time.AfterFunc(within, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		late = true
+		c.changed.Broadcast()
+	})
 	defer timer.Stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for began := time.Now(); ; c.changed.Wait() {
+	for ; ; c.changed.Wait() {
 		if at := bytes.Index(c.stdout.Bytes()[c.seen:], []byte(text)); at >= 0 {
 			c.seen += at + len(text)
-			return
+			return true
 		}
-		if time.Since(began) > 20*time.Second {
-			c.t.Errorf("waited in vain for %q after %q", text, c.stdout.Bytes()[max(0, c.seen-200):])
-			return
+		if late || c.ended {
+			return false
 		}
 	}
 }
@@ -253,6 +289,25 @@ func (c *client) resize(rows, cols uint16) {
 	}
 }
 
+// stop stops the recorder, and waits until it has. resume lets it go on.
+func (c *client) stop() {
+	c.t.Helper()
+	if err := c.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		c.t.Fatal(err)
+	}
+	waitFor(c.t, func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.cmd.Process.Pid))
+		return err == nil && strings.HasPrefix(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " T")
+	})
+}
+
+func (c *client) resume() {
+	c.t.Helper()
+	if err := c.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
 // outcome is what a client has seen.
 type outcome struct {
 	code           int
@@ -262,7 +317,9 @@ type outcome struct {
 // wait returns the outcome, as the container runtime reports it.
 func (c *client) wait() outcome {
 	c.t.Helper()
-	timer := time.AfterFunc(time.Minute, func() {
+	timer := time.AfterFunc(3*patience, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		c.t.Errorf("%q does not end; it has printed %q", c.cmd.Args[len(c.cmd.Args)-1], c.stdout.String())
 		_ = c.cmd.Process.Kill()
 	})

@@ -35,7 +35,7 @@ func init() { runtime.LockOSThread() }
 func main() {
 	code, err := run(os.Args[1:])
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "admitkit:", strings.ReplaceAll(err.Error(), "\n", " "))
+		within(deniedTime, func() { fmt.Fprintln(os.Stderr, "admitkit:", strings.ReplaceAll(err.Error(), "\n", " ")) }) // nobody may read it
 	}
 	os.Exit(code)
 }
@@ -44,6 +44,11 @@ func run(args []string) (int, error) {
 	switch {
 	case len(args) == 1 && args[0] == "version":
 		fmt.Println(buildinfo.Get().Short())
+		return 0, nil
+	case len(args) == 3 && args[0] == "version" && args[1] == "-o":
+		if err := buildinfo.Get().Write(os.Stdout, "session", args[2]); err != nil {
+			return exitRefused, err
+		}
 		return 0, nil
 	case len(args) == 2 && args[0] == "install":
 		if err := install(args[1]); err != nil {

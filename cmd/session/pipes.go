@@ -43,7 +43,19 @@ func openPipes(s *session) (medium, error) {
 		}
 		enlarge(r)
 	}
+	s.mu.Lock()
+	s.hang = p.close
+	s.mu.Unlock()
 	return p, nil
+}
+
+// close takes the pipes away from the command: it reads the end, and its writes fail.
+func (p *pipes) close() {
+	for _, each := range p.ours {
+		if each != nil {
+			_ = each.Close() // copy may have done so
+		}
+	}
 }
 
 const (
@@ -162,6 +174,7 @@ func (s *summer) copy(piece []byte, to *os.File) error {
 	if s.ended {
 		return os.ErrClosed
 	}
+	s.session.sender.touch()
 	s.of.Bytes += int64(len(piece))
 	s.pieces <- piece
 	_, err := to.Write(piece)

@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/admitkit/admitkit/extension/session/protocol"
@@ -50,6 +51,9 @@ type sender struct {
 	began  time.Time
 	say    func(line string)
 	stop   func(reason string)
+	limit  func(protocol.Limits)
+	// active is when the user did something for the last time, in nanoseconds since began.
+	active atomic.Int64
 
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -57,7 +61,8 @@ type sender struct {
 	bytes   int     // of waiting
 	sent    int     // how many of waiting were sent on this connection
 	seq     uint64  // of the last frame
-	// away is since when there is no connection, zero while there is one.
+	// away is since when nothing is stored: there is no connection, or the collector stores
+	// nothing of what it was sent on it. Zero otherwise.
 	away time.Time
 	// lost counts the bytes that are not recorded since lostFrom.
 	unrecorded bool
@@ -123,7 +128,7 @@ func (s *sender) giveUp() error {
 	if s.terms.Closed {
 		s.closed = true
 		s.changed.Broadcast()
-		return fmt.Errorf("no collector of sessions was reached for %s, and sessions that are not recorded are not allowed here", s.wait())
+		return fmt.Errorf("%s for %s, and sessions that are not recorded are not allowed here", protocol.ReasonNoCollector, s.wait())
 	}
 	if !s.unrecorded {
 		s.unrecorded, s.lost, s.lostFrom = true, 0, time.Since(s.began)
@@ -297,10 +302,14 @@ func contentLength(header textproto.MIMEHeader) int64 {
 func (s *sender) arrived(next uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.away, s.sent = time.Time{}, 0
+	s.sent = 0
 	s.acknowledge(next - 1)
+	if len(s.waiting) == 0 {
+		s.away = time.Time{}
+	}
 	if s.unrecorded {
 		s.unrecorded = false
+		s.away = time.Now() // what waits from now on has its own time to be stored
 		s.append(protocol.Gap, fmt.Appendf(nil, "%d bytes in %s, because no collector was reached", s.lost, (time.Since(s.began)-s.lostFrom).Round(time.Millisecond)))
 	}
 	s.changed.Broadcast()
@@ -310,7 +319,9 @@ func (s *sender) arrived(next uint64) {
 func (s *sender) left() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.away = time.Now()
+	if s.away.IsZero() {
+		s.away = time.Now()
+	}
 	s.changed.Broadcast()
 	return s.closed
 }
@@ -324,6 +335,9 @@ func (s *sender) acknowledge(seq uint64) {
 		n++
 	}
 	s.waiting, s.sent = s.waiting[n:], max(s.sent-n, 0)
+	if n > 0 {
+		s.away = time.Time{}
+	}
 }
 
 // talk sends and listens until the connection breaks.
@@ -351,12 +365,15 @@ func (s *sender) talk(conn net.Conn, from *bufio.Reader) {
 	}()
 	last := time.Now()
 	for buffer := make([]byte, 0, batch); ; {
-		buffer = s.gather(buffer[:0], broken, last.Add(heartbeat))
+		var beat bool
+		buffer, beat = s.gather(buffer[:0], broken, last.Add(heartbeat))
 		if len(buffer) == 0 {
 			break
 		}
-		last = time.Now()
-		_ = conn.SetWriteDeadline(last.Add(silence)) // it is open, or the write fails
+		if beat {
+			last = time.Now()
+		}
+		_ = conn.SetWriteDeadline(time.Now().Add(silence)) // it is open, or the write fails
 		if _, err := conn.Write(buffer); err != nil {
 			break
 		}
@@ -370,15 +387,19 @@ func (s *sender) talk(conn net.Conn, from *bufio.Reader) {
 }
 
 // gather returns what is to be sent next, and nothing when the connection is broken or not
-// needed any more.
-func (s *sender) gather(into []byte, broken <-chan struct{}, beat time.Time) []byte {
+// needed any more. From the time beat on, that begins with a heartbeat.
+func (s *sender) gather(into []byte, broken <-chan struct{}, beat time.Time) (batched []byte, beats bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
 		select {
 		case <-broken:
-			return nil
+			return nil, false
 		default:
+		}
+		if beats = !s.closed && !time.Now().Before(beat); beats {
+			alive := protocol.Frame{Type: protocol.Alive, At: time.Since(s.began), Data: protocol.Activity(time.Duration(s.active.Load()))}
+			into = alive.Append(into)
 		}
 		for s.sent < len(s.waiting) && (len(into) == 0 || len(into)+len(s.waiting[s.sent].raw) <= batch) {
 			into = append(into, s.waiting[s.sent].raw...)
@@ -386,12 +407,9 @@ func (s *sender) gather(into []byte, broken <-chan struct{}, beat time.Time) []b
 		}
 		switch {
 		case len(into) > 0:
-			return into
+			return into, beats
 		case s.closed:
-			return nil
-		case !time.Now().Before(beat):
-			alive := protocol.Frame{Type: protocol.Alive, At: time.Since(s.began)}
-			return alive.Append(into)
+			return nil, false
 		}
 		s.changed.Wait()
 	}
@@ -412,12 +430,24 @@ func (s *sender) listen(conn net.Conn, from *bufio.Reader) {
 			s.changed.Broadcast()
 			s.mu.Unlock()
 		case protocol.Say:
-			s.say(clean(string(f.Data)))
+			go s.say(clean(string(f.Data))) // nobody may read it
 		case protocol.Stop:
 			s.stop(clean(string(f.Data)))
+		case protocol.Until:
+			var limits protocol.Limits
+			if json.Unmarshal(f.Data, &limits) == nil { // always, of a collector of ours
+				limits.Reason = clean(limits.Reason)
+				s.limit(limits)
+			}
 		}
 	}
 }
+
+// touch says that the user has done something.
+func (s *sender) touch() { s.active.Store(int64(time.Since(s.began))) }
+
+// idle returns for how long the user has done nothing.
+func (s *sender) idle() time.Duration { return time.Since(s.began) - time.Duration(s.active.Load()) }
 
 // clean makes a text one line without control characters.
 func clean(text string) string {

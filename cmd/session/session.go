@@ -27,9 +27,15 @@ type session struct {
 	mu     sync.Mutex
 	child  int    // the process that the user started, 0 before and after
 	reason string // for which the session ends early
-	// hang hangs up the terminal, and says writes a line to the user.
+	// over is closed when the session ends early, and denied says that its command could not
+	// be killed.
+	over   chan struct{}
+	denied bool
+	// hang takes the terminal or the pipes away, and says writes a line to the user.
 	hang func()
 	says func(line string)
+	// limits end the session. A timer is armed for each.
+	limits limiter
 }
 
 // medium is what the command has as its standard streams: a terminal or pipes.
@@ -54,9 +60,9 @@ func newSession(text string, ticket *protocol.Ticket, command []string) (*sessio
 	if protocol.Sum(command) != ticket.Command {
 		return nil, errors.New("the ticket is for another command")
 	}
-	s := &session{command: command, ticket: ticket, sender: newSender(text, &ticket.Terms), hang: func() {}}
+	s := &session{command: command, ticket: ticket, sender: newSender(text, &ticket.Terms), over: make(chan struct{}), hang: func() {}}
 	s.says = func(line string) { fmt.Fprintln(os.Stderr, "admitkit:", line) }
-	s.sender.stop, s.sender.say = s.stop, func(line string) { s.says(line) }
+	s.sender.stop, s.sender.say, s.sender.limit = s.stop, s.say, s.limit
 	return s, nil
 }
 
@@ -75,7 +81,9 @@ func (s *session) run() (int, error) {
 	head := medium.head()
 	head.Time, head.Command = s.sender.began.UTC(), shorten(s.command)
 	s.sender.sendJSON(protocol.Begin, head)
+	s.begin()
 	end, err := s.start(medium, signals)
+	s.limits.end()
 	medium.end()
 	s.mu.Lock()
 	end.Reason = s.reason
@@ -119,12 +127,61 @@ func (s *session) start(m medium, signals <-chan os.Signal) (protocol.End, error
 	}
 	go s.forward(signals, m)
 	m.begin()
-	end := s.wait(child)
-	end.Killed, end.Left = killRest()
-	if end.Left == 0 {
-		m.drain()
-	}
+	end := s.await(child)
+	end.Killed, end.Left = killRest(s.hangs)
+	s.drain(m)
 	return end, nil
+}
+
+// await waits for the command. One that has to end, and has become another user's, may go on
+// for ever: it loses its terminal, and is left.
+func (s *session) await(child int) protocol.End {
+	ended := make(chan protocol.End, 1)
+	go func() { ended <- s.wait(child) }()
+	select {
+	case end := <-ended:
+		return end
+	case <-s.over:
+	}
+	s.mu.Lock()
+	left := killTime
+	if s.denied {
+		left = deniedTime
+	}
+	s.mu.Unlock()
+	select {
+	case end := <-ended:
+		return end
+	case <-time.After(left):
+	}
+	s.hangs()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.child = 0
+	return protocol.End{Code: 128 + int(syscall.SIGKILL)}
+}
+
+// drain copies what the command has written. A session that had to end does not wait for
+// whoever should read it.
+func (s *session) drain(m medium) {
+	s.mu.Lock()
+	early := s.reason != ""
+	s.mu.Unlock()
+	if !early {
+		m.drain()
+		return
+	}
+	within(deniedTime, m.drain)
+}
+
+// within runs something, and does not wait for it for longer than that.
+func within(most time.Duration, run func()) {
+	done := make(chan struct{})
+	go func() { defer close(done); run() }()
+	select {
+	case <-done:
+	case <-time.After(most):
+	}
 }
 
 // forwarded are the signals that the command gets in place of this process. A write to a
@@ -141,18 +198,19 @@ func (s *session) forward(signals <-chan os.Signal, m medium) {
 		case syscall.SIGWINCH:
 			m.resize()
 		default:
-			s.kill(each.(syscall.Signal))
+			_ = s.kill(each.(syscall.Signal)) // it may have ended
 		}
 	}
 }
 
-// kill sends the command a signal, if it still runs.
-func (s *session) kill(what syscall.Signal) {
+// kill sends the command a signal, if it still runs. It may have become another user's.
+func (s *session) kill(what syscall.Signal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.child != 0 {
-		_ = syscall.Kill(s.child, what) // it may have become another user's
+	if s.child == 0 {
+		return nil
 	}
+	return syscall.Kill(s.child, what)
 }
 
 // wait waits for the command, and for whatever became an orphan meanwhile.
@@ -177,14 +235,34 @@ func (s *session) wait(child int) protocol.End {
 	}
 }
 
+// say shows a line to the user.
+func (s *session) say(line string) {
+	s.mu.Lock()
+	says := s.says
+	s.mu.Unlock()
+	says(line)
+}
+
 // stop ends the session.
 func (s *session) stop(reason string) {
-	s.mu.Lock()
-	if s.reason == "" {
-		s.reason = reason
+	denied := errors.Is(s.kill(syscall.SIGKILL), syscall.EPERM)
+	if denied {
+		s.hangs()
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reason == "" {
+		s.reason, s.denied = reason, denied
+		close(s.over)
+	}
+}
+
+// hangs takes the terminal or the pipes away.
+func (s *session) hangs() {
+	s.mu.Lock()
+	hang := s.hang
 	s.mu.Unlock()
-	s.kill(syscall.SIGKILL)
+	hang()
 }
 
 // hangupTime is how long processes may go on after their terminal is gone.
@@ -192,11 +270,8 @@ const hangupTime = 10 * time.Second
 
 // hungUp is called when the outer terminal is gone. The command gets SIGHUP, and ends.
 func (s *session) hungUp() {
-	s.mu.Lock()
-	hang := s.hang
-	s.mu.Unlock()
-	hang()
-	time.AfterFunc(hangupTime, func() { s.stop("its terminal is gone") })
+	s.hangs()
+	time.AfterFunc(hangupTime, func() { s.stop(protocol.ReasonHangup) })
 }
 
 // find finds a program as the container runtime does.

@@ -23,7 +23,7 @@ type terminal struct {
 	writing      sync.Mutex      // of the outer terminal
 	copied       chan struct{}
 	hangUp       sync.Once
-	lastSize     protocol.Size
+	lastSize     pty.Winsize
 	sizing       sync.Mutex
 	inputAllowed bool
 }
@@ -65,8 +65,9 @@ func openTerminal(s *session) (medium, error) {
 }
 
 func (t *terminal) head() protocol.Head {
-	t.lastSize = t.copySize()
-	return protocol.Head{Terminal: true, Size: t.lastSize, Term: cut(os.Getenv("TERM"), protocol.MaxName)}
+	t.lastSize = t.outerSize()
+	t.setSize(t.lastSize)
+	return protocol.Head{Terminal: true, Size: recorded(t.lastSize), Term: cut(os.Getenv("TERM"), protocol.MaxName)}
 }
 
 // pollable returns a file that can be closed while it is read. What package pty opens it
@@ -137,6 +138,8 @@ func (t *terminal) copyIn() {
 	for {
 		n, err := os.Stdin.Read(buffer)
 		if n > 0 {
+			t.session.sender.touch()
+			t.resize() // the signal may be later than the key
 			if t.inputAllowed && t.echoes() {
 				t.session.sender.send(protocol.Input, buffer[:n])
 			}
@@ -158,25 +161,32 @@ func (t *terminal) echoes() bool {
 	return ioctl(t.master, syscall.TCGETS, &settings) == nil && settings.Lflag&syscall.ECHO != 0
 }
 
+// resize gives the inner terminal the size of the outer one. It is recorded first: what the
+// command prints for the new size comes after it. The processes in the foreground get
+// SIGWINCH.
 func (t *terminal) resize() {
 	t.sizing.Lock()
 	defer t.sizing.Unlock()
-	if size := t.copySize(); size != t.lastSize {
+	if size := t.outerSize(); size != t.lastSize {
 		t.lastSize = size
-		t.session.sender.sendJSON(protocol.Resize, size)
+		t.session.sender.sendJSON(protocol.Resize, recorded(size))
+		t.setSize(size)
 	}
 }
 
-// copySize gives the inner terminal the size of the outer one. The processes in the
-// foreground get SIGWINCH if it changes.
-func (t *terminal) copySize() protocol.Size {
+func (t *terminal) outerSize() pty.Winsize {
 	var size pty.Winsize
 	if ioctl(os.Stdout, syscall.TIOCGWINSZ, &size) != nil {
 		return t.lastSize
 	}
-	_ = ioctl(t.master, syscall.TIOCSWINSZ, &size) // it is open, or the session is over
-	return protocol.Size{Cols: size.Cols, Rows: size.Rows}
+	return size
 }
+
+func (t *terminal) setSize(to pty.Winsize) {
+	_ = ioctl(t.master, syscall.TIOCSWINSZ, &to) // it is open, or the session is over
+}
+
+func recorded(size pty.Winsize) protocol.Size { return protocol.Size{Cols: size.Cols, Rows: size.Rows} }
 
 func (t *terminal) drain() {
 	_ = t.tty.Close() // so that copyOut comes to an end

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/admitkit/admitkit/extension/session/protocol"
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // sample is a session, which is run without a recorder and with one.
@@ -49,7 +50,7 @@ func samples(short bool) map[string]sample {
 			c.send("echo one; exit 5\n")
 		}},
 		"binary data in and out": {command: []string{"cat"}, play: func(c *client) {
-			c.send(noise(5 << 20))
+			c.send(testkit.Noise(5 << 20))
 			c.closeInput()
 		}},
 		"the end of the input is not the end": {command: sh("cat | wc -c; sleep 0.1; echo later"), play: func(c *client) {
@@ -135,16 +136,6 @@ func typed(steps ...string) func(c *client) {
 			}
 		}
 	}
-}
-
-// noise is the same bytes each time.
-func noise(n int) string {
-	state, text := uint32(1), make([]byte, n)
-	for i := range text {
-		state = state*1664525 + 1013904223
-		text[i] = byte(state >> 24)
-	}
-	return string(text)
 }
 
 func TestASessionBehavesAsWithoutTheRecorder(t *testing.T) {

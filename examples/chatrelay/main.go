@@ -36,6 +36,11 @@ type event struct {
 func main() {
 	address := flag.String("address", ":8443", "where to listen")
 	cert, key := flag.String("cert", "", "file with the certificate, in PEM"), flag.String("key", "", "file with its key")
+	flag.Usage = func() {
+		_, _ = fmt.Fprintln(flag.CommandLine.Output(), "Usage: CHAT_WEBHOOK=URL RELAY_TOKEN=TOKEN chatrelay [flags]\n\n"+
+			"CHAT_WEBHOOK is where the chat takes messages. RELAY_TOKEN is the bearer token that admitkit sends. Both must be set.\n\nFlags:")
+		flag.PrintDefaults()
+	}
 	flag.Parse()
 	webhook, token := os.Getenv("CHAT_WEBHOOK"), os.Getenv("RELAY_TOKEN")
 	if webhook == "" || token == "" {

@@ -634,7 +634,7 @@ var approvals = map[string]func(*testing.T, *panel){
 		refused(t, patch(t, left, req.DeepCopy(), `{"spec":{"duration":"1h"}}`), "needs approval for what you ask")
 	},
 	"a timeout beyond a week is refused": func(t *testing.T, p *panel) {
-		refused(t, admin.Create(t.Context(), p.template("long", 1, "169h")), "must be from 1s to 168h")
+		refused(t, admin.Create(t.Context(), p.template("long", 1, "169h")), "must be a duration from 1s to 168h")
 	},
 }
 

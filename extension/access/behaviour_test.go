@@ -331,6 +331,10 @@ func TestEvictionEndsSessionsAndKeepsTrying(t *testing.T) {
 	testkit.Create(t, admin, budget)
 	start(t, namespace, access.Options{})
 	template := execTemplate(namespace, "web", ref("Deployment", "web"), "devs")
+	template.Spec.AccessConfig.OnExpiry = v1alpha1.ExpiryEndSession // which nothing does here
+	if err := admin.Create(t.Context(), template); err == nil || !strings.Contains(err.Error(), "--sessions-unrecorded=Closed") {
+		t.Errorf("a template without recorded sessions: %v", err)
+	}
 	template.Spec.AccessConfig.OnExpiry = v1alpha1.ExpiryEvict
 	testkit.Create(t, admin, template)
 	testkit.Eventually(t, "the budget is in force", func(ctx context.Context) bool {

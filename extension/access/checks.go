@@ -6,9 +6,11 @@ import (
 	"cmp"
 	"context"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -114,7 +116,7 @@ func ReadChecks(path string) ([]Check, error) {
 	}
 	strict, err := kjson.UnmarshalStrict(document, &content)
 	if err = errors.Join(append(strict, err)...); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", path, misread(document, err))
 	}
 	if len(content.Checks) == 0 {
 		return nil, fmt.Errorf("%s: checks: must name at least one", path)
@@ -131,6 +133,47 @@ func ReadChecks(path string) ([]Check, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return content.Checks, nil
+}
+
+// misread returns err as the field that it is about and what that must be: the errors of
+// JSON name Go types instead. It holds no values, which may be credentials.
+func misread(document []byte, err error) error {
+	const form = "must be a list, each with name and url: checks: [{name: change-windows, url: \"https://changes.example.com\"}]"
+	var content map[string]json.RawMessage
+	if json.Unmarshal(document, &content) != nil {
+		return errors.New("checks: " + form)
+	}
+	for _, name := range slices.Sorted(maps.Keys(content)) {
+		if name != "checks" {
+			return fmt.Errorf("%s: there is no such field: the file has checks only", name)
+		}
+	}
+	var checks []map[string]json.RawMessage
+	if json.Unmarshal(content["checks"], &checks) != nil {
+		return errors.New("checks: " + form)
+	}
+	for i, fields := range checks {
+		for _, name := range slices.Sorted(maps.Keys(fields)) {
+			if wrong := misreadField(name, fields[name]); wrong != "" {
+				return fmt.Errorf("checks[%d].%s: %s", i, name, wrong)
+			}
+		}
+	}
+	return err
+}
+
+// misreadField returns what is wrong with a field of a check, "" for nothing.
+func misreadField(name string, value []byte) string {
+	names := []string{"name", "url", "timeout", "caFile", "caBundle", "tokenFile", "certFile", "keyFile"}
+	switch {
+	case !slices.Contains(names, name):
+		return "there is no such field: a check has " + strings.Join(names, ", ")
+	case name == "timeout" && json.Unmarshal(value, new(metav1.Duration)) != nil:
+		return "must be a duration such as 3s or 500ms"
+	case name != "timeout" && json.Unmarshal(value, new(string)) != nil:
+		return "must be a string: put it in quotation marks"
+	}
+	return ""
 }
 
 // validateChecks returns an error that names the field.

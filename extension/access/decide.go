@@ -271,6 +271,7 @@ func (f *facts) answer() decision {
 		{"", "", f.tooMany},
 		{"", "", f.unavailable},
 		{"", "", f.unheld},
+		{"", "", func() *refusal { return f.unended }},
 		{"", "", func() (refused *refusal) { pod, refused = f.pod(); return refused }},
 		{"", "", f.unchecked}, // last, so that its answer is about what is otherwise granted now
 	} {
@@ -398,6 +399,8 @@ func (f *facts) loss() *refusal {
 		return f.noRole
 	case f.lost != "":
 		return lostPod(choiceOf(f.role).name, f.lost)
+	case f.unended != nil:
+		return f.unended
 	}
 	return nil
 }

@@ -266,14 +266,16 @@ func isSamePolicy(is, made *unstructured.Unstructured) bool {
 		apiequality.Semantic.DeepEqual(is.GetOwnerReferences(), made.GetOwnerReferences())
 }
 
-// leaves returns the policies of a request whose Pod is gone, or is not going to be made.
+// leaves returns the policies of a request whose Pod is gone, or is not going to be made. Those of a request that is
+// gone have its UID: what somebody else has given our label stays.
 func (f *facts) leaves() (left []*unstructured.Unstructured) {
 	comes := f.request != nil && f.settled() == (choice{}) && !ended(f.request)
 	if f.there != nil || comes {
 		return nil
 	}
 	for _, policy := range f.policies {
-		if f.request == nil && policy.GetLabels()[LabelManagedBy] == managedBy || f.request != nil && f.ownsPolicy(policy) {
+		orphaned := f.request == nil && policy.GetLabels()[LabelManagedBy] == managedBy && policy.GetAnnotations()[AnnotationRequestUID] != ""
+		if orphaned || f.request != nil && f.ownsPolicy(policy) {
 			left = append(left, policy)
 		}
 	}

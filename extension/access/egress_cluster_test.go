@@ -442,6 +442,7 @@ func TestWhatWasThereBeforeAPolicyKeepsThePodFromBeingMade(t *testing.T) {
 	foreign := fromYAML(t, namespace, networkPolicyYAML+"metadata: {name: podaccess-a, labels: {app.kubernetes.io/managed-by: admitkit-access}}\nspec: {podSelector: {matchLabels: {app: web}}, egress: [{}]}")
 	testkit.Create(t, admin, every, foreign)
 	start(t, namespace, heldOptions())
+	// Nobody takes a policy with our label for what is left of a request, although there is none of that name yet.
 	testkit.Create(t, admin, heldTemplate(namespace, "held"))
 	req := podRequest(namespace, "a", "held")
 	testkit.Create(t, as(t, alice), req)

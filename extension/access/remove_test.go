@@ -493,6 +493,7 @@ func TestARevocationByAClockThatIsAheadCountsAtOnce(t *testing.T) {
 			t.Errorf("alice still has access by %s", req.GetName())
 		}
 		refused(t, patch(t, alice, req, `{"spec":{"duration":"90m"}}`), "cannot be extended", "make another request")
+		refused(t, patch(t, alice, req, `{"spec":{"revoked":{}}}`), "access ended at", "already: there is nothing to revoke")
 	}
 	if n, err := left(t.Context(), namespace); n > 0 || err != nil {
 		t.Errorf("%d objects are left: %v", n, err)

@@ -58,7 +58,11 @@ func (r *requests) NamespaceRights() map[string][]rbacv1.PolicyRule {
 // ClusterRights implements [extension.ClusterEntitled].
 func (r *requests) ClusterRights() []rbacv1.PolicyRule {
 	bind := r.toBind()
-	return slices.Concat(bind.watchRules(), r.places.allRules(slices.Concat(toGrant(), r.toHold(), bind.bindClusterRules())))
+	var sessions []rbacv1.PolicyRule
+	if r.options.Sessions != nil && !r.kind.makesPod && !r.kind.givesRole {
+		sessions = r.options.Sessions.ReaderRights()
+	}
+	return slices.Concat(bind.watchRules(), sessions, r.places.allRules(slices.Concat(toGrant(), r.toHold(), bind.bindClusterRules())))
 }
 
 // toBind are the roles that this kind of access binds.

@@ -182,7 +182,7 @@ func allowsDuration(t v1alpha1.Template, spec *v1alpha1.RequestSpec) *refusal {
 func durationOf(spec *v1alpha1.RequestSpec) (time.Duration, *refusal) {
 	duration, err := time.ParseDuration(spec.Duration)
 	if err != nil {
-		return 0, refuse(v1alpha1.ReasonDurationInvalid, "spec.duration: %q is not a duration such as 90m or 1h30m", spec.Duration)
+		return 0, refuse(v1alpha1.ReasonDurationInvalid, "spec.duration: %q is not a duration such as 90m or 1h30m; hours are the largest unit", spec.Duration)
 	}
 	if duration <= 0 {
 		return 0, refuse(v1alpha1.ReasonDurationInvalid, "spec.duration: %s must be more than 0; leave it out for the template's default", spec.Duration)

@@ -191,7 +191,7 @@ func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extens
 	case before.Approval != nil && !apiequality.Semantic.DeepEqual(spec.Approval, before.Approval):
 		return refuse(reasonChanged, "spec.approval cannot be changed; make another request")
 	case v1alpha1.Over(old, v.options.Clock.Now()):
-		return refuseOver(old)
+		return refuseLate(old, spec)
 	}
 	if err := v.validateRevocation(ctx, old, spec.Revoked, req); err != nil {
 		return err
@@ -276,6 +276,15 @@ func refuseOver(old v1alpha1.Request) *refusal {
 	return refuse(reasonEnded, "access ended at %s: it cannot be extended, nor the request changed; make another request", end.UTC().Format(time.RFC3339))
 }
 
+// refuseLate refuses a change of what has ended. To revoke it would put on record that it was revoked.
+func refuseLate(old v1alpha1.Request, spec *v1alpha1.RequestSpec) *refusal {
+	end, err := v1alpha1.EndOf(old)
+	if err != nil || spec.Revoked == nil || old.GetRequestSpec().Revoked != nil {
+		return refuseOver(old)
+	}
+	return refuse(reasonEnded, "access ended at %s already: there is nothing to revoke", end.UTC().Format(time.RFC3339))
+}
+
 // validateRevocation lets the requester revoke a request, and those who may delete
 // it: deletion ends access too, but leaves no record.
 func (v *requestRules[T]) validateRevocation(ctx context.Context, old v1alpha1.Request, revoked *v1alpha1.Revocation, req *extension.Request) error {
@@ -334,7 +343,7 @@ func (v *requestRules[T]) validateDuration(ctx context.Context, old v1alpha1.Req
 	}
 	duration, err := time.ParseDuration(spec.Duration)
 	if err != nil || duration < 0 {
-		return refuse(v1alpha1.ReasonDurationInvalid, "spec.duration: %q is not a duration such as 90m or 1h30m", spec.Duration)
+		return refuse(v1alpha1.ReasonDurationInvalid, "spec.duration: %q is not a duration such as 90m or 1h30m; hours are the largest unit", spec.Duration)
 	}
 	if duration <= was {
 		return nil

@@ -28,6 +28,9 @@ func (a *shared) validatePodTemplate(ctx context.Context, t *v1alpha1.PodAccessT
 	if err != nil {
 		return err
 	}
+	if t.Spec.AccessConfig.OnExpiry == v1alpha1.ExpiryEndSession {
+		return extension.Deny("spec.accessConfig.onExpiry: EndSession is for exec access: the Pod of pod access is deleted at the end, and its sessions with it; leave it out")
+	}
 	if t.Spec.ControllerTargetRef == nil && t.Spec.PodSpec == nil {
 		return extension.Deny("one of spec.controllerTargetRef and spec.podSpec must be set")
 	}
@@ -104,6 +107,9 @@ func (a *shared) validateExecTemplate(ctx context.Context, t *v1alpha1.ExecAcces
 	}
 	if _, err := a.validateConfig(&t.Spec.AccessConfig); err != nil {
 		return err
+	}
+	if t.Spec.AccessConfig.OnExpiry == v1alpha1.ExpiryEndSession && a.options.Sessions == nil {
+		return extension.Deny("spec.accessConfig.onExpiry: " + noSessions)
 	}
 	_, err := workload.Find(ctx, a.live, req.Namespace, t.Spec.ControllerTargetRef)
 	if workload.Missing(err) {

@@ -1,6 +1,7 @@
 package audit_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -32,7 +33,8 @@ func TestAPodThatIsTooLargeToReadIsDeniedOnRecord(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "not let through unseen") {
 		t.Errorf("it is created: %v", err)
 	}
-	got := kept.of("alice")
+	var got []*v1alpha1.AuditRecord // an Open sink has it later
+	testkit.Eventually(t, "it is on record", func(context.Context) bool { got = kept.of("alice"); return len(got) > 0 })
 	if len(got) != 1 || got[0].Decision != v1alpha1.AuditDenied || got[0].Pod != "hidden" || got[0].Way != v1alpha1.WayPod || got[0].Rule != "too-large" {
 		t.Errorf("on record are %+v", got)
 	}

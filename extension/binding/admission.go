@@ -1,9 +1,11 @@
 package binding
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -133,8 +135,8 @@ func (r *rules[T]) refuse(ctx context.Context, obj T, req *extension.Request) (s
 		}
 		return fmt.Sprintf("spec.author: the server sets it; user %q cannot make an object in the name of %q: leave it out", user.Username, name), nil
 	}
-	if refused := r.list.refuses(spec.RoleRef.Ref(), req.Namespace); refused != "" {
-		return "spec.roleRef: " + refused, nil
+	if refused := cmp.Or(refuseName(obj, req), inField("spec.roleRef", r.list.refuses(spec.RoleRef.Ref(), req.Namespace))); refused != "" {
+		return refused, nil
 	}
 	if refused := refuseSubjects(spec.Subjects); refused != "" {
 		return refused, nil
@@ -147,6 +149,27 @@ func (r *rules[T]) refuse(ctx context.Context, obj T, req *extension.Request) (s
 		return "", err
 	}
 	return "spec.roleRef: " + reason, nil
+}
+
+func inField(field, refused string) string {
+	if refused == "" {
+		return ""
+	}
+	return field + ": " + refused
+}
+
+// refuseName refuses a new object whose RoleBinding would have the name of one that access
+// makes: the request whose name that is would get nothing.
+func refuseName(obj v1alpha1.TransientBinding, req *extension.Request) string {
+	if req.Operation != admissionv1.Create || req.Namespace == "" {
+		return ""
+	}
+	for _, prefix := range []string{v1alpha1.PodAccessPrefix, v1alpha1.ExecAccessPrefix, v1alpha1.RoleAccessPrefix} {
+		if strings.HasPrefix(obj.GetName(), prefix) || strings.HasPrefix(obj.GetGenerateName(), prefix) {
+			return fmt.Sprintf("metadata.name: names that begin with %s belong to the RoleBindings of access; choose another", prefix)
+		}
+	}
+	return ""
 }
 
 // refuseSubjects refuses what the API server would refuse in a binding.

@@ -34,6 +34,7 @@ func TestTransientBindings(t *testing.T) {
 	t.Run("give no more than their authors have", i.escalateNothing)
 	t.Run("are repaired, and end all the same", i.areRepaired)
 	t.Run("end when their object is deleted and leaves them behind", i.endWithTheirObject)
+	t.Run("end although a deletion in the foreground waits for what they own", i.endInTheForeground)
 	t.Run("leave a foreign binding untouched", i.leaveForeignBindings)
 	t.Run("wait for their role, and do not follow another of its name", i.followNoOtherRole)
 	t.Run("do not begin when the author has lost the right", i.doNotBegin)
@@ -63,6 +64,7 @@ func TestWhereNoWebhookLooksNobodyNamesAnotherAuthor(t *testing.T) {
 		return &v1alpha1.Author{Requester: v1alpha1.Requester{Username: name, Groups: groups}}
 	}
 	givesNobodyMore(t, as, mine)
+	takeNoNameOfAccess(t, as, mine)
 	const other = "spec.author: names another user or other groups"
 	for name, c := range map[string]struct {
 		author  *v1alpha1.Author
@@ -97,6 +99,16 @@ func TestWhereNoWebhookLooksNobodyNamesAnotherAuthor(t *testing.T) {
 	}
 }
 
+// The RoleBinding of such a name would keep a request for access from its own.
+func takeNoNameOfAccess(t *testing.T, user client.Client, author *v1alpha1.Author) {
+	t.Helper()
+	for _, name := range []string{"podaccess-a", "execaccess-a", "roleaccess-a"} {
+		object := transient("unseen", name, "Role", "deployer", time.Hour)
+		object.Spec.Author = author
+		refused(t, user.Create(t.Context(), object, client.DryRunAll), "metadata.name: names that begin with podaccess-, execaccess- and roleaccess-")
+	}
+}
+
 // author is what the webhooks would write if a user made an object.
 func author(t *testing.T, user client.Client) *v1alpha1.Author {
 	t.Helper()
@@ -118,11 +130,13 @@ func givesNobodyMore(t *testing.T, mallory client.Client, herself *v1alpha1.Auth
 	for what, c := range map[string]struct{ change, message string }{
 		"a later end in the name of another":       {`{"validUntil":"2100-01-01T00:00:00Z"}`, "spec.author: names another user"},
 		"another subject in the name of another":   {`{"subjects":[{"kind":"User","name":"mallory"}]}`, "spec.author: names another user"},
-		"a later end in one's own, without bind":   {`{"validUntil":"2100-01-01T00:00:00Z","author":` + text(t, herself) + `}`, "for which you must have the right to bind the role"},
+		"a later end in one's own, without bind":   {`{"validUntil":"2100-01-01T00:00:00Z","author":` + text(t, herself) + `}`, "mallory needs the right to bind Role deployer (the verb bind on roles)"},
 		"another subject after taking the author":  {`{"subjects":[{"kind":"User","name":"mallory"}],"author":null}`, "author cannot be removed"},
 		"another author, and nothing else":         {`{"author":` + text(t, herself) + `}`, "author cannot be changed"},
 		"a time that the manager could not read":   {`{"validUntil":"2020-01-01t00:00:00z"}`, "Invalid date-time"},
 		"a beginning that is none":                 {`{"validFrom":"0001-01-01T00:00:00Z"}`, "validFrom"},
+		"a condition that says it was judged":      {`STATUS{"conditions":[{"type":"Effective","status":"True","reason":"Active","message":"","lastTransitionTime":"2030-01-01T00:00:00Z"}]}`, "status: only admitkit writes it"},
+		"a role that was seen":                     {`STATUS{"roleUID":"1"}`, "status: only admitkit writes it"},
 		"a status whose time could not be read":    {`STATUS{"beganAt":"2030-01-01t00:00:00z"}`, "must be a time since 1970"},
 		"a condition whose time could not be read": {`STATUS{"conditions":[{"type":"Effective","status":"True","reason":"Active","message":"","lastTransitionTime":"2030-01-01t00:00:00z"}]}`, "must be a time since 1970"},
 	} {
@@ -308,6 +322,47 @@ func (i *installed) endWithTheirObject(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone(t, b)
+}
+
+// The garbage collector keeps what is deleted in the foreground, and in force, for as long as
+// something that it owns has a finalizer.
+func (i *installed) endInTheForeground(t *testing.T) {
+	deleteBlocked := func(t *testing.T, object client.Object, api, kind string) {
+		t.Helper()
+		owned := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Namespace: here, Name: "kept-" + string(object.GetUID()), Finalizers: []string{"example.com/keep"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: api, Kind: kind, Name: object.GetName(), UID: object.GetUID(), BlockOwnerDeletion: new(true)}},
+		}}
+		testkit.Create(t, admin, owned)
+		t.Cleanup(func() {
+			if err := admin.Patch(context.WithoutCancel(t.Context()), owned, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := admin.Delete(t.Context(), object, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bound := func(t *testing.T, name string) (*v1alpha1.TransientRoleBinding, *rbacv1.RoleBinding) {
+		t.Helper()
+		object := transient(here, name, "Role", "deployer", 10*time.Minute)
+		testkit.Create(t, i.alice, object)
+		await(t, object, v1alpha1.BindingActive)
+		b, err := bindingOf(t, object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return object, b
+	}
+	_, b := bound(t, "binding-in-the-foreground")
+	deleteBlocked(t, b, rbacv1.SchemeGroupVersion.String(), "RoleBinding")
+	gone(t, b)
+	object, b := bound(t, "object-in-the-foreground")
+	deleteBlocked(t, object, v1alpha1.GroupVersion.String(), "TransientRoleBinding")
+	gone(t, b)
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil || object.DeletionTimestamp == nil {
+		t.Errorf("the object is not kept, so that this tests nothing: %v", err)
+	}
 }
 
 func (i *installed) leaveForeignBindings(t *testing.T) {
@@ -623,6 +678,9 @@ func (i *installed) escalateNothing(t *testing.T) {
 		"a namespace of which the operator says nothing": {
 			create(i.alice, func(o *v1alpha1.TransientRoleBinding) { o.Namespace = "kube-system" }), "Role kube-system/deployer be bound; it may with --bindable-role=kube-system/deployer",
 		},
+		"a name of the RoleBindings of access": {
+			create(i.alice, func(o *v1alpha1.TransientRoleBinding) { o.Name = "roleaccess-next" }), "metadata.name: names that begin with roleaccess- belong to the RoleBindings of access",
+		},
 		"a pattern in place of a name": {
 			create(i.alice, func(o *v1alpha1.TransientRoleBinding) { o.Spec.RoleRef.Name = "*" }), "--bindable-role",
 		},
@@ -650,7 +708,12 @@ func (i *installed) escalateNothing(t *testing.T) {
 		},
 		"impersonation without the right": {
 			func(t *testing.T) error {
-				output, err := server.Kubectl(t.Context(), malloryUser(t), "delete", "--as=alice", "-n", here, "transientrolebindings", "mine").CombinedOutput()
+				mallory := malloryUser(t)
+				// kubectl discovers the kinds first, and of a refusal there it says only "unknown".
+				if output, err := server.Kubectl(t.Context(), mallory, "get", "-n", here, "transientrolebindings", "mine").CombinedOutput(); err != nil {
+					t.Fatal(string(output))
+				}
+				output, err := server.Kubectl(t.Context(), mallory, "delete", "--as=alice", "-n", here, "transientrolebindings", "mine").CombinedOutput()
 				if err == nil {
 					return nil
 				}
@@ -726,6 +789,17 @@ func (i *installed) escalateNothing(t *testing.T) {
 			create(i.alice, func(o *v1alpha1.TransientRoleBinding) {
 				o.Spec.ValidFrom, o.Spec.ValidUntil = new(second(10000*time.Hour)), second(10000*time.Hour+time.Minute)
 			}), "ahead",
+		},
+		"an end that is no time": {
+			func(t *testing.T) error {
+				create := server.Kubectl(t.Context(), malloryUser(t), "create", "--validate=false", "-f", "-")
+				create.Stdin = strings.NewReader(fmt.Sprintf("{apiVersion: admitkit.dev/v1alpha1, kind: TransientRoleBinding, metadata: {namespace: %s, name: tried}, spec: {validUntil: tomorrow}}", here))
+				output, err := create.CombinedOutput()
+				if err == nil {
+					return nil
+				}
+				return errors.New(string(output))
+			}, "denied the request: spec.validUntil: must be a time such as 2030-01-31T12:00:00Z",
 		},
 		"more subjects than fit": {
 			create(i.alice, func(o *v1alpha1.TransientRoleBinding) { o.Spec.Subjects = make([]v1alpha1.BoundSubject, 65) }), "must have at most 64 items",

@@ -67,7 +67,7 @@ func decide(f *facts, now time.Time) decision {
 	spec := f.object.GetBindingSpec()
 	from, until := begin(f.object), f.end
 	switch {
-	case !now.Before(until):
+	case !now.Before(until) || f.object.GetBindingStatus().EndedAt != nil: // another clock may have been ahead, or this one
 		d := decision{remove: ours, ended: true, reason: v1alpha1.BindingEnded, message: "ended at " + stamp(until), priority: priorityCleanup}
 		d.next = until.Add(f.retention)
 		d.discard = !now.Before(d.next)

@@ -43,13 +43,16 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 		removes, makes bool
 		next           time.Time
 	}{
-		"before its time there is none":                         {nil, before, v1alpha1.BindingNotYet, false, false, noon},
-		"it begins at the very moment":                          {nil, at, v1alpha1.BindingActive, false, true, end},
-		"it is there":                                           {func(f *facts) { f.binding = asWanted() }, within, v1alpha1.BindingActive, false, false, end},
-		"a moment before the end it is there":                   {func(f *facts) { f.binding = asWanted() }, end.Add(-1), v1alpha1.BindingActive, false, false, end},
-		"at the very end it goes":                               {func(f *facts) { f.binding = asWanted() }, end, v1alpha1.BindingEnded, true, false, end.Add(time.Hour)},
-		"one that lost all that says whose it is goes too":      {func(f *facts) { f.binding = bare; f.object.GetBindingStatus().BindingUID = "binding" }, end, v1alpha1.BindingEnded, true, false, end.Add(time.Hour)},
-		"after the end none is made":                            {nil, end.Add(time.Minute), v1alpha1.BindingEnded, false, false, end.Add(time.Hour)},
+		"before its time there is none":                    {nil, before, v1alpha1.BindingNotYet, false, false, noon},
+		"it begins at the very moment":                     {nil, at, v1alpha1.BindingActive, false, true, end},
+		"it is there":                                      {func(f *facts) { f.binding = asWanted() }, within, v1alpha1.BindingActive, false, false, end},
+		"a moment before the end it is there":              {func(f *facts) { f.binding = asWanted() }, end.Add(-1), v1alpha1.BindingActive, false, false, end},
+		"at the very end it goes":                          {func(f *facts) { f.binding = asWanted() }, end, v1alpha1.BindingEnded, true, false, end.Add(time.Hour)},
+		"one that lost all that says whose it is goes too": {func(f *facts) { f.binding = bare; f.object.GetBindingStatus().BindingUID = "binding" }, end, v1alpha1.BindingEnded, true, false, end.Add(time.Hour)},
+		"after the end none is made":                       {nil, end.Add(time.Minute), v1alpha1.BindingEnded, false, false, end.Add(time.Hour)},
+		"what another clock has ended is made by none that is behind": {func(f *facts) {
+			f.object.GetBindingStatus().EndedAt, f.binding = new(metav1.NewTime(end)), asWanted()
+		}, within, v1alpha1.BindingEnded, true, false, end.Add(time.Hour)},
 		"a foreign one stays":                                   {func(f *facts) { f.binding = foreign }, within, v1alpha1.BindingNameTaken, false, false, end},
 		"a foreign one stays after the end":                     {func(f *facts) { f.binding = foreign }, end, v1alpha1.BindingEnded, false, false, end.Add(time.Hour)},
 		"one that was edited is made again":                     {func(f *facts) { b := asWanted(); b.Subjects = nil; f.binding = b }, within, v1alpha1.BindingActive, true, true, end},

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/internal/notpublic"
 )
 
 // The limits of an Egress, which its CRD has too.
@@ -95,9 +96,6 @@ func checkPorts(ports []v1alpha1.EgressPort) error {
 	return nil
 }
 
-// metadata are the addresses at which clouds give credentials to who asks.
-var metadata = []string{"169.254.169.254", "169.254.170.2", "fd00:ec2::254", "fd20:ce::254"}
-
 // Warnings says what an Egress allows that its author may not expect.
 func Warnings(e *v1alpha1.Egress, options *Options) (warnings []string) {
 	for i, c := range e.CIDRs {
@@ -108,9 +106,9 @@ func Warnings(e *v1alpha1.Egress, options *Options) (warnings []string) {
 			}
 			return within(c.CIDR) && !slices.ContainsFunc(c.Except, within)
 		}
-		for _, text := range metadata {
-			if reaches(netip.MustParseAddr(text)) {
-				warnings = append(warnings, fmt.Sprintf("cidrs[%d]: %s has the address %s, at which clouds give the credentials of the node; add it to except", i, c.CIDR, text))
+		for _, addr := range notpublic.Metadata {
+			if reaches(addr) {
+				warnings = append(warnings, fmt.Sprintf("cidrs[%d]: %s has the address %s, at which clouds give the credentials of the node; add it to except", i, c.CIDR, addr))
 				break
 			}
 		}

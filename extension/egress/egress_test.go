@@ -60,7 +60,7 @@ func TestAnEgressThatIsWrongIsRefusedWithTheField(t *testing.T) {
 
 func TestABlockThatHasMoreThanItsAuthorMayThinkWarns(t *testing.T) {
 	for cidr, want := range map[v1alpha1.CIDR][]string{
-		"0.0.0.0/0": {"169.254.169.254", "100.200.0.0/16", "10.96.0.0/12"}, "203.0.113.0/24": nil, "::/0": {"fd00:ec2::254", "2600:1f00::/56", "2600:1f01::/108"},
+		"0.0.0.0/0": {"169.254.169.254", "100.200.0.0/16", "10.96.0.0/12"}, "203.0.113.0/24": nil, "168.63.129.0/24": {"168.63.129.16"}, "::/0": {"fd00:ec2::254", "2600:1f00::/56", "2600:1f01::/108"},
 	} {
 		e := v1alpha1.Egress{CIDRs: []v1alpha1.EgressCIDR{{CIDR: cidr, Ports: https}}}
 		warnings := strings.Join(egress.Warnings(&e, &dualCIDR), "\n")
@@ -152,6 +152,9 @@ func TestAPolicyWidensIfItAllowsEgressToAPodThatWeMayHold(t *testing.T) {
 		"not of us":                            {networkPolicy + "spec: {podSelector: {matchExpressions: [{key: by, operator: NotIn, values: [us]}]}, egress: [{}]}}", false},
 		"of us and an app":                     {networkPolicy + "spec: {podSelector: {matchLabels: {by: us, app: web}}, egress: [{}]}}", false},
 		"by a request":                         {networkPolicy + "spec: {podSelector: {matchLabels: {of: a}}, egress: [{}]}}", true},
+		"without a label that all have":        {networkPolicy + "spec: {podSelector: {matchExpressions: [{key: of, operator: DoesNotExist}]}, egress: [{}]}}", false},
+		"without a label that none has":        {networkPolicy + "spec: {podSelector: {matchExpressions: [{key: app, operator: DoesNotExist}]}, egress: [{}]}}", true},
+		"not of one request":                   {networkPolicy + "spec: {podSelector: {matchExpressions: [{key: of, operator: NotIn, values: [a]}]}, egress: [{}]}}", true},
 		"by the zone":                          {networkPolicy + "spec: {podSelector: {matchLabels: {topology.kubernetes.io/zone: a}}, egress: [{}]}}", true},
 		"what cannot be read":                  {networkPolicy + "spec: {podSelector: 1, egress: [{}]}}", true},
 		"Cilium: every Pod":                    {cilium + "spec: {endpointSelector: {}, egress: [{toEntities: [world]}]}}", true},

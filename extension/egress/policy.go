@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/internal/notpublic"
 )
 
 // Policy is the policy of the Pods that have [v1alpha1.LabelEgress] with one value.
@@ -26,6 +27,8 @@ type Policy struct {
 	Label string
 	// Egress is what the Pods may reach.
 	Egress *v1alpha1.Egress
+	// Broker is a broker that they may reach besides, nil for none.
+	Broker *v1alpha1.EgressBroker
 	// Options has the ranges of the cluster.
 	Options *Options
 	// APIServer are the API server's addresses; see [APIServerOf].
@@ -89,6 +92,11 @@ func (p *Policy) spec() *networkingv1.NetworkPolicySpec {
 	for _, open := range p.internet() {
 		allow(webPorts, block(open.cidr, open.except))
 	}
+	if b := p.Broker; b != nil {
+		allow([]v1alpha1.EgressPort{{Port: b.Port}}, networkingv1.NetworkPolicyPeer{
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: b.Namespace}},
+		})
+	}
 	return spec
 }
 
@@ -125,6 +133,9 @@ func (p *Policy) ciliumSpec() map[string]any {
 	for _, open := range p.internet() {
 		allow("toCIDRSet", []any{ciliumBlock(open.cidr, open.except)}, ciliumPorts(webPorts))
 	}
+	if b := p.Broker; b != nil {
+		allow("toEndpoints", endpoints(map[string]any{"k8s:io.kubernetes.pod.namespace": b.Namespace}), ciliumPorts([]v1alpha1.EgressPort{{Port: b.Port}}))
+	}
 	if rules == nil {
 		rules = []any{map[string]any{}} // selects nothing, and so nothing is allowed
 	}
@@ -140,25 +151,13 @@ type opening struct {
 	except []string
 }
 
-// special are the addresses that are no public ones (RFC 6890 and its successors), and those
-// by which IPv4 addresses are reached over IPv6.
-var special = []string{
-	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
-	"192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
-	"::/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16",
-	"3fff::/20", "5f00::/16", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8",
-}
-
 // internet returns the public addresses: of each family for which those of the cluster's Pods
 // are known, without the cluster's.
 func (p *Policy) internet() (open []opening) {
 	if !p.Egress.Internet {
 		return nil
 	}
-	closed := p.Options.ranges()
-	for _, text := range special {
-		closed = append(closed, netip.MustParsePrefix(text))
-	}
+	closed := slices.Concat(p.Options.ranges(), notpublic.Ranges)
 	for _, at := range p.APIServer {
 		closed = append(closed, netip.PrefixFrom(at.Addr(), at.Addr().BitLen()))
 	}

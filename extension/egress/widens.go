@@ -16,8 +16,9 @@ import (
 // ours does: policies add up. It could if it allows any egress, and may select such a Pod. One that only denies
 // narrows, and one about ingress is none of our matter.
 //
-// labels are all the labels that these Pods have; one with the value "" may have any, and so may
-// [v1alpha1.LabelEgress] if it is not among them. Kubernetes itself adds those of
+// labels are the labels that every one of these Pods has, and the only ones; one with the value "" may have
+// any value, and so may [v1alpha1.LabelEgress] if it is not among them. Pods with other keys need another call: a
+// selector by DoesNotExist selects whatever lacks the key. Kubernetes itself adds those of
 // the topology. So a selector by any other label selects none of them, whatever Pods
 // there are at the moment, and one that wants every Pod says {key: admitkit.dev/egress, operator: DoesNotExist}.
 //

@@ -7,7 +7,6 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
@@ -22,13 +21,19 @@ func (s *shared) admissions() []any {
 	ours := func(name, resource string, ops ...admissionregistrationv1.OperationType) extension.Scope {
 		return scope(name, extension.EveryNamespace(), extension.Resources(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, []string{resource}, ops...))
 	}
+	pods, jobs := s.forgeryScopes()
 	parts := []any{
 		extension.Mutating(&author{}, ours("harness-author", "harnessruns", create, update)),
 		extension.Validating(&runRules{admitted{s}}, ours("harness-run", "harnessruns", create, update)),
 		extension.Validating(&report{admitted{s}}, ours("harness-report", "harnessruns/status", update)),
 		extension.Validating(&templateRules{admitted{s}}, ours("harness-template", "harnesstemplates", create, update)),
 		extension.Validating(&clusterTemplateRules{admitted{s}}, ours("harness-cluster-template", "clusterharnesstemplates", create, update)),
+		extension.Validating(&workspaceRules{admitted{s}}, ours("harness-workspace", "workspaces", create, update)),
+		extension.Validating(&workspaceReport{admitted{s}}, ours("harness-workspace-report", "workspaces/status", update)),
 		extension.Validating(&podGuard{admitted{s}}, s.podScope()),
+		extension.Validating(&entryGuard{admitted{s}}, s.entryScope()),
+		extension.Validating(&podForgery{admitted{s}}, pods),
+		extension.Validating(&jobForgery{admitted{s}}, jobs),
 	}
 	if s.options.Egress.On() {
 		parts = append(parts, extension.Validating(&policyGuard{admitted{s}}, s.policyScope()))
@@ -133,6 +138,12 @@ func (s *shared) check(kind string, template, base *v1alpha1.HarnessTemplateSpec
 	for _, warning := range egress.Warnings(&p.egress, &s.options.Egress) {
 		req.Warnf("spec.egress.%s", warning)
 	}
+	if p.interactive != nil && !s.options.Interactive {
+		req.Warnf("spec.interactive: Interactive runs are off: let the operator set --sandbox-interactive")
+	}
+	if len(p.requires) > 0 && !s.options.Broker.on() {
+		req.Warnf("spec.requires: runs fail: %s", notConfigured)
+	}
 	if !egress.IsDigestPinned(p.image) {
 		req.Warnf("spec.image: %.80s names no digest: what runs can change; it is pulled always", p.image)
 	}
@@ -153,8 +164,8 @@ func (r *runRules) Validate(ctx context.Context, run *v1alpha1.HarnessRun, req *
 		return denied("HarnessRun", "namespace %s: nothing runs HarnessRuns there; let the operator add it to --sandbox-namespaces", req.Namespace)
 	case !spec.Author.Is(user):
 		return denied("HarnessRun", "spec.author: the server sets it; user %q cannot make a run in the name of another: leave it out", user.Username)
-	case spec.Mode == v1alpha1.HarnessInteractive:
-		return denied("HarnessRun", "spec.mode: Interactive is not implemented yet; use Batch")
+	case spec.Mode == v1alpha1.HarnessInteractive && !r.options.Interactive:
+		return denied("HarnessRun", "spec.mode: Interactive runs are off: let the operator set --sandbox-interactive, or use Batch")
 	case (spec.Prompt != "") == (spec.PromptFrom != nil):
 		return denied("HarnessRun", "spec: exactly one of prompt and promptFrom must be set")
 	case len(spec.Prompt) > v1alpha1.MaxPromptBytes:
@@ -166,11 +177,14 @@ func (r *runRules) Validate(ctx context.Context, run *v1alpha1.HarnessRun, req *
 	if err := r.checkPromptFrom(ctx, spec.PromptFrom, req); err != nil {
 		return err
 	}
+	if err := r.checkWorkspace(ctx, spec, req); err != nil {
+		return err
+	}
 	return r.checkTemplate(ctx, spec, req)
 }
 
-// validateUpdate lets a run be cancelled, and nothing else of it change. A run that is being deleted
-// changes no more, but loses its finalizers: ours when its Pods are gone, since their policy goes
+// validateUpdate lets a run be cancelled, and nothing else of its spec change, nor while it is being
+// deleted. It loses its finalizers then: ours when its Pods are gone, since their policy goes
 // with the run.
 func (r *runRules) validateUpdate(ctx context.Context, run *v1alpha1.HarnessRun, req *extension.Request) error {
 	old, err := extension.Old[*v1alpha1.HarnessRun](req)
@@ -178,16 +192,14 @@ func (r *runRules) validateUpdate(ctx context.Context, run *v1alpha1.HarnessRun,
 		return err
 	}
 	if hasFinalizer(old) && !hasFinalizer(run) && r.runsIn(req.Namespace) {
-		pod, err := onePod(ctx, r.asker, client.InNamespace(req.Namespace), client.MatchingLabels{v1alpha1.LabelEgress: string(old.UID)})
+		pods := podsOfRun(old)
+		pod, err := pods.one(ctx, r.asker, false)
 		if err != nil {
 			return err
 		}
 		if pod != "" {
 			return denied("HarnessRun", "metadata.finalizers: %s stays until Pod %s is gone: the network policy of the Pod goes with the run", v1alpha1.FinalizerHarnessRun, pod)
 		}
-	}
-	if !run.DeletionTimestamp.IsZero() {
-		return nil
 	}
 	if old.Spec.Cancelled && !run.Spec.Cancelled {
 		return denied("HarnessRun", "spec.cancelled cannot be taken back; make another run")
@@ -212,5 +224,5 @@ func (r *runRules) checkTemplate(ctx context.Context, spec *v1alpha1.HarnessRunS
 	if _, err := template.with(spec); err != nil {
 		return denied("HarnessRun", "spec.%w", err)
 	}
-	return nil
+	return r.checkRequires(ctx, req.Namespace, spec, template.requires)
 }

@@ -118,7 +118,7 @@ func (i *installed) runs(t *testing.T) {
 		"a prompt in a ConfigMap they cannot read": {func(r *v1alpha1.HarnessRun) { r.Spec.Prompt, r.Spec.PromptFrom = "", from("another", "") }, "has not the right to get configmaps"},
 		"a prompt in a Secret they cannot read":    {func(r *v1alpha1.HarnessRun) { r.Spec.Prompt, r.Spec.PromptFrom = "", from("", "token") }, "has not the right to get secrets"},
 		"a prompt in two places":                   {func(r *v1alpha1.HarnessRun) { r.Spec.Prompt, r.Spec.PromptFrom = "", from("hers", "token") }, "exactly one of configMapKeyRef and secretKeyRef"},
-		"an interactive one":                       {func(r *v1alpha1.HarnessRun) { r.Spec.Mode = v1alpha1.HarnessInteractive }, "spec.mode: Interactive is not implemented yet; use Batch"},
+		"an interactive one":                       {func(r *v1alpha1.HarnessRun) { r.Spec.Mode = v1alpha1.HarnessInteractive }, "spec.mode: Interactive runs are off: let the operator set --sandbox-interactive"},
 		"in the name of another": {func(r *v1alpha1.HarnessRun) {
 			r.Spec.Author = &v1alpha1.Author{Requester: v1alpha1.Requester{Username: "bob"}}
 		}, "spec.author: the server sets it"},
@@ -194,15 +194,24 @@ func (i *installed) guards(t *testing.T) {
 	labelled := func(key, value string) metav1.LabelSelector {
 		return metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
 	}
+	without := func(keys ...string) (s metav1.LabelSelector) {
+		for _, key := range keys {
+			s.MatchExpressions = append(s.MatchExpressions, metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpDoesNotExist})
+		}
+		return s
+	}
 	for sentence, test := range map[string]struct {
 		selector metav1.LabelSelector
 		want     string
 	}{
-		"all Pods":               {metav1.LabelSelector{}, "would allow the Pods of HarnessRuns more"},
-		"Pods of runs":           {labelled(sandbox.LabelRun, "a"), "would allow the Pods of HarnessRuns more"},
-		"Pods of one Job":        {labelled("batch.kubernetes.io/job-name", "harness-a"), "would allow the Pods of HarnessRuns more"},
-		"Pods by another label":  {labelled("app", "web"), ""},
-		"Pods but those of runs": {metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: v1alpha1.LabelEgress, Operator: metav1.LabelSelectorOpDoesNotExist}}}, ""},
+		"all Pods":                             {metav1.LabelSelector{}, "would allow the Pods of HarnessRuns more"},
+		"Pods of runs":                         {labelled(sandbox.LabelRun, "a"), "would allow the Pods of HarnessRuns more"},
+		"Pods of one Job":                      {labelled("batch.kubernetes.io/job-name", "harness-a"), "would allow the Pods of HarnessRuns more"},
+		"Pods by another label":                {labelled("app", "web"), ""},
+		"Pods but those of runs":               {without(v1alpha1.LabelEgress), ""},
+		"Pods but those of runs, and of seeds": {without(sandbox.LabelRun, sandbox.LabelWorkspace), ""},
+		"Pods but those of seeds":              {without(sandbox.LabelWorkspace), "would allow the Pods of HarnessRuns more"},
+		"Pods but those of runs, not of seeds": {without(sandbox.LabelRun), "would allow the Pods of HarnessRuns more"},
 	} {
 		err := i.alice.Create(t.Context(), policy(test.selector), client.DryRunAll)
 		if test.want != "" {
@@ -215,7 +224,7 @@ func (i *installed) guards(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: i.here, Name: "of-a-run", Labels: map[string]string{sandbox.LabelRun: "a", v1alpha1.LabelEgress: "x"}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: image}}, NodeName: "none"},
 	}
-	testkit.Create(t, admin, pod)
+	testkit.Create(t, i.As("system:serviceaccount:kube-system:job-controller", "system:masters"), pod)
 	for _, text := range []string{`{"metadata": {"labels": {"app": "web"}}}`, `{"metadata": {"labels": {"admitkit.dev/egress": null}}}`, `{"metadata": {"labels": {"admitkit.dev/run": null}}}`} {
 		patch := client.RawPatch("application/merge-patch+json", []byte(text))
 		refused(t, i.alice.Patch(t.Context(), pod.DeepCopy(), patch), "nobody can change them")

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
+	"go.uber.org/zap"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -25,8 +27,8 @@ func (r *runs) apply(ctx context.Context, f *facts, d *decision) error {
 			return err
 		}
 	}
-	if f.job != nil && f.run.DeletionTimestamp.IsZero() {
-		if err := r.keep(ctx, f.run); err != nil {
+	if f.job != nil {
+		if err := errors.Join(r.keep(ctx, f.run), r.tend(ctx, f, d)); err != nil {
 			return err
 		}
 	}
@@ -40,11 +42,23 @@ func (r *runs) apply(ctx context.Context, f *facts, d *decision) error {
 			return err
 		}
 	}
+	if err := r.discardSecrets(ctx, f.run, &d.status); err != nil {
+		return err
+	}
+	if !f.run.Status.Phase.Terminal() || f.run.Status.Output == "" {
+		d.status.Output = cut(r.given.redact(f.run, d.status.Output), maxOutput)
+	} else { // what was given may not be known any more
+		d.status.Output = f.run.Status.Output
+	}
 	if err := r.write(ctx, f.run, &d.status); err != nil {
 		return err
 	}
 	switch {
 	case d.release:
+		r.given.forget(f.run.UID)
+		r.revoke(ctx, f.run)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout) // that may have taken its time
+		defer cancel()
 		return r.release(ctx, f.run)
 	case d.discard:
 		uid := f.run.UID
@@ -74,48 +88,103 @@ func (r *runs) start(ctx context.Context, f *facts, d *decision) error {
 			return err
 		}
 	}
-	err := r.hold(ctx, f, d.status.Egress)
+	err := r.hold(ctx, f)
 	if err == nil && f.run.Spec.PromptFrom == nil {
 		err = r.makePrompt(ctx, f.run)
 	}
 	job := f.plan.jobOf(f.run)
+	if err == nil && f.brokered != nil {
+		f.brokered.into(job, &r.options, f.apiServer)
+		err = r.equip(ctx, f, d)
+	}
+	if err == nil {
+		err = r.confirm(ctx, f.run)
+	}
 	if err == nil {
 		err = r.makeJob(ctx, f.run, job)
 	}
-	now, taken := r.options.Clock.Now(), &takenError{}
+	now, taken, blocked := r.options.Clock.Now(), &takenError{}, &obstacleError{}
 	switch {
+	case errors.As(err, &blocked):
+		d.wait(f.run, blocked.obstacle, now)
+		return nil
 	case errors.As(err, &taken):
-		d.wait(f.run, &obstacle{v1alpha1.ConditionJobCreated, v1alpha1.HarnessNameTaken, taken.Error(), true}, now)
+		d.wait(f.run, &obstacle{condition: v1alpha1.ConditionJobCreated, reason: v1alpha1.HarnessNameTaken, message: taken.Error(), poll: true}, now)
 		return nil
 	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err): // a quota, Pod Security, or a webhook
-		d.wait(f.run, &obstacle{v1alpha1.ConditionJobCreated, v1alpha1.HarnessRefused, err.Error(), true}, now)
+		d.wait(f.run, &obstacle{condition: v1alpha1.ConditionJobCreated, reason: v1alpha1.HarnessRefused, message: err.Error(), poll: true}, now)
 		return nil
 	case err != nil:
 		return fmt.Errorf("starting HarnessRun %s/%s: %w", f.run.Namespace, f.run.Name, err)
 	}
-	f.job = job
+	f.job, f.unproven = job, false
 	f.seeJob(d, now)
 	return nil
 }
 
-// makePrompt makes the ConfigMap with the prompt.
+// makePrompt makes the ConfigMap with the prompt. One that is there already must have this prompt for good: whoever may
+// write ConfigMaps can name the run as the owner of theirs.
 func (r *runs) makePrompt(ctx context.Context, run *v1alpha1.HarnessRun) error {
-	err := r.writer.Create(ctx, promptOf(run))
-	if apierrors.IsAlreadyExists(err) {
-		there := &metav1.PartialObjectMetadata{}
-		there.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
-		return r.adopt(ctx, run, "ConfigMap", there)
+	want := promptOf(run)
+	err := r.writer.Create(ctx, want.DeepCopy())
+	if !apierrors.IsAlreadyExists(err) {
+		return err
 	}
-	return err
+	there := &corev1.ConfigMap{}
+	if err := r.adopt(ctx, run, "ConfigMap", there); err != nil {
+		return err
+	}
+	if !maps.Equal(there.Data, want.Data) || len(there.BinaryData) > 0 || there.Immutable == nil || !*there.Immutable {
+		return &takenError{"ConfigMap", nameOf(run).String()}
+	}
+	return nil
 }
 
-// makeJob makes the Job. One that is there already was made by an attempt that did not get to the status.
+// makeJob makes the Job. One that is there already was made by an attempt that did not get to the status, or by somebody
+// who wants another to run in the run's name: it is the run's only if it is the same.
 func (r *runs) makeJob(ctx context.Context, run *v1alpha1.HarnessRun, job *batchv1.Job) error {
+	want := job.DeepCopy()
 	err := r.writer.Create(ctx, job)
-	if apierrors.IsAlreadyExists(err) {
-		return r.adopt(ctx, run, "Job", job)
+	if !apierrors.IsAlreadyExists(err) {
+		return err
 	}
-	return err
+	if err := r.adopt(ctx, run, "Job", job); err != nil {
+		return err
+	}
+	return r.prove(ctx, job, want)
+}
+
+// prove deletes a Job that is not as it is to be, and says so.
+func (r *runs) prove(ctx context.Context, there, want *batchv1.Job) error {
+	if r.isSameJob(ctx, there, want) {
+		return nil
+	}
+	if err := r.end(ctx, there); err != nil {
+		return err
+	}
+	return fmt.Errorf("Job %s/%s says that it is ours, and is not the one that is to run: it is deleted", there.Namespace, there.Name)
+}
+
+// isSameJob reports whether a Job is as the API server would make another. It compares all that the API server fills in,
+// since every field of a Pod is one by which somebody could have it do more.
+func (r *runs) isSameJob(ctx context.Context, there, want *batchv1.Job) bool {
+	want = want.DeepCopy()
+	want.Name, want.GenerateName = "", want.Name+"-"
+	if err := r.writer.Create(ctx, want, client.DryRunAll); err != nil { // then nobody knows
+		r.log.Warn("a Job cannot be compared", zap.String("job", there.Namespace+"/"+there.Name), zap.Error(err))
+		return false
+	}
+	return apiequality.Semantic.DeepEqual(specOf(there), specOf(want))
+}
+
+// specOf is the spec of a Job without what each has of its own.
+func specOf(job *batchv1.Job) *batchv1.JobSpec {
+	spec := job.Spec.DeepCopy()
+	spec.Selector = nil
+	for _, key := range []string{batchv1.JobNameLabel, batchv1.ControllerUidLabel, "job-name", "controller-uid"} {
+		delete(spec.Template.Labels, key)
+	}
+	return spec
 }
 
 // adopt reads the object that has the name of ours, and wants it to be the run's.
@@ -123,7 +192,7 @@ func (r *runs) adopt(ctx context.Context, run *v1alpha1.HarnessRun, kind string,
 	if err := r.live.Get(ctx, nameOf(run), there); err != nil {
 		return err
 	}
-	if !metav1.IsControlledBy(there, run) {
+	if !isOf(there, ownedBy(run)) {
 		return &takenError{kind, nameOf(run).String()}
 	}
 	return nil
@@ -131,7 +200,7 @@ func (r *runs) adopt(ctx context.Context, run *v1alpha1.HarnessRun, kind string,
 
 // keep puts the finalizer on a run.
 func (r *runs) keep(ctx context.Context, run *v1alpha1.HarnessRun) error {
-	if hasFinalizer(run) {
+	if hasFinalizer(run) || !run.DeletionTimestamp.IsZero() {
 		return nil
 	}
 	return r.setFinalizers(ctx, run, append(run.Finalizers, v1alpha1.FinalizerHarnessRun))
@@ -140,26 +209,28 @@ func (r *runs) keep(ctx context.Context, run *v1alpha1.HarnessRun) error {
 // release takes the finalizer away, if the API server says, too, that nothing runs any more: what is
 // left would be without its policy.
 func (r *runs) release(ctx context.Context, run *v1alpha1.HarnessRun) error {
-	pod, err := onePod(ctx, r.live, client.InNamespace(run.Namespace), client.MatchingLabels{v1alpha1.LabelEgress: string(run.UID)})
+	pods := podsOfRun(run)
+	pod, err := pods.one(ctx, r.live, false)
 	switch {
 	case err != nil:
 		return fmt.Errorf("looking for Pods of HarnessRun %s/%s: %w", run.Namespace, run.Name, err)
 	case pod != "":
 		return fmt.Errorf("HarnessRun %s/%s: %w: %s", run.Namespace, run.Name, errWaits, pod)
 	}
-	return client.IgnoreNotFound(r.setFinalizers(ctx, run, withoutOurs(run.Finalizers)))
+	return r.dropFinalizer(ctx, run, v1alpha1.FinalizerHarnessRun)
 }
 
-func withoutOurs(finalizers []string) []string {
-	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == v1alpha1.FinalizerHarnessRun })
+// dropFinalizer takes a finalizer away.
+func (r *runs) dropFinalizer(ctx context.Context, object client.Object, finalizer string) error {
+	return client.IgnoreNotFound(r.setFinalizers(ctx, object, slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return f == finalizer })))
 }
 
-func (r *runs) setFinalizers(ctx context.Context, run *v1alpha1.HarnessRun, finalizers []string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": finalizers, "uid": run.UID, "resourceVersion": run.ResourceVersion}})
+func (r *runs) setFinalizers(ctx context.Context, object client.Object, finalizers []string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": finalizers, "uid": object.GetUID(), "resourceVersion": object.GetResourceVersion()}})
 	if err != nil {
 		return err
 	}
-	return r.writer.Patch(ctx, run, client.RawPatch(types.MergePatchType, patch))
+	return r.writer.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch))
 }
 
 // write writes the status, if it changed, and records then what is new: a write that fails, as for

@@ -88,7 +88,7 @@ func (r *policyRules) Validate(ctx context.Context, policy *v1alpha1.BrokerPolic
 			return nil
 		}
 	}
-	req.Warnf("no HarnessRun goes by a BrokerPolicy yet: the controller does not start the proxy, and does not ask the broker")
+	warnPorts(&policy.Spec, req)
 	if problem := refusePolicy(&policy.Spec); problem != "" {
 		return extension.Deny(problem)
 	}
@@ -96,6 +96,17 @@ func (r *policyRules) Validate(ctx context.Context, policy *v1alpha1.BrokerPolic
 		return extension.Deny(problem)
 	}
 	return r.mayRead(ctx, policy, req)
+}
+
+// warnPorts says which ports the network policy of a run does not open.
+func warnPorts(spec *v1alpha1.BrokerPolicySpec, req *extension.Request) {
+	for i := range spec.Egress {
+		for _, port := range spec.Egress[i].Ports {
+			if port != 443 && port != 80 {
+				req.Warnf("spec.egress[%d].ports: the network policy of a run opens ports 443 and 80 only: name the addresses of %s, port %d, in egress.cidrs of the template", i, spec.Egress[i].Host, port)
+			}
+		}
+	}
 }
 
 // refusePolicy says what is wrong with the names in a policy, "" if nothing is.

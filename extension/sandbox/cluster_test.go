@@ -52,6 +52,9 @@ type installed struct {
 func install(t *testing.T, options sandbox.Options, more ...func() any) *installed {
 	t.Helper()
 	i := &installed{name: strings.ToLower(t.Name()), here: testkit.Namespace(t, admin), elsewhere: testkit.Namespace(t, admin)}
+	if len(options.Namespaces) > 0 {
+		i.here = options.Namespaces[0]
+	}
 	options.Namespaces = []string{i.here}
 	if options.Egress.Mode == egress.ModeNone {
 		options.Egress.Mode = egress.ModeOn

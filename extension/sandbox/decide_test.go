@@ -1,7 +1,9 @@
 package sandbox
 
 import (
+	"maps"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,7 +27,7 @@ func factsOf(t *testing.T, change func(*facts)) *facts {
 		Egress: &v1alpha1.EgressDecision{Policy: "NetworkPolicy", Egress: v1alpha1.Egress{APIServer: true}},
 	}
 	f := &facts{
-		run: run, options: &egress.Options{Mode: egress.ModeOn}, apiServer: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443"), netip.MustParseAddrPort("[2001:db8::1]:6443")},
+		run: run, startTimeout: time.Minute, options: &egress.Options{Mode: egress.ModeOn}, apiServer: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443"), netip.MustParseAddrPort("[2001:db8::1]:6443")},
 		job: &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "harness-b", UID: "j", CreationTimestamp: metav1.Time{Time: now}}},
 	}
 	var err error
@@ -45,6 +47,21 @@ func ended(condition batchv1.JobConditionType) func(*facts) {
 func terminal(f *facts) {
 	f.run.Status.Phase, f.run.Status.CompletionTime = v1alpha1.HarnessSucceeded, &metav1.Time{Time: now.Add(-time.Minute)}
 }
+
+// overdue is a run whose time to begin is over.
+func overdue(f *facts) {
+	f.run.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionStarted, Status: metav1.ConditionFalse, Reason: v1alpha1.HarnessStarting, LastTransitionTime: metav1.Time{Time: now.Add(-time.Minute)}}}
+}
+
+func timedOut(d *decision, why string) bool {
+	c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionCompleted)
+	return d.status.Phase == v1alpha1.HarnessFailed && !d.start && c.Reason == v1alpha1.HarnessStartTimeout && strings.Contains(c.Message, why)
+}
+
+// pulling is a Pod whose image does not come.
+var pulling = &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
+	Name: container, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}},
+}}}}
 
 func TestWhatFollowsFromTheFacts(t *testing.T) {
 	deleted := func(f *facts) { f.run.DeletionTimestamp = &metav1.Time{Time: now} }
@@ -97,10 +114,64 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 		"a run goes when its time to live is over": {
 			func(f *facts) { terminal(f); f.run.Spec.TTLSecondsAfterFinished = new(int32(60)) }, func(d *decision) bool { return d.discard },
 		},
+		"a run that has made its Job and does not begin is looked at again at the end of its time": {
+			func(*facts) {}, func(d *decision) bool {
+				return d.next.Equal(now.Add(time.Minute)) && d.status.Phase == v1alpha1.HarnessRunning
+			},
+		},
+		"a run whose Pod does not begin in time fails, says why, and loses its Job": {
+			func(f *facts) { overdue(f); f.pods = []*corev1.Pod{pulling} },
+			func(d *decision) bool { return timedOut(d, "ErrImagePull: no such image") && d.end },
+		},
+		"a run whose Pod is refused says why": {
+			func(f *facts) { f.refusal = "exceeded quota" },
+			func(d *decision) bool {
+				c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionPodReady)
+				return c != nil && c.Reason == v1alpha1.HarnessRefused && strings.Contains(c.Message, "exceeded quota") && d.poll
+			},
+		},
+		"a run whose Pod is refused fails in time, and says why": {
+			func(f *facts) { overdue(f); f.refusal = "exceeded quota" }, func(d *decision) bool { return timedOut(d, "exceeded quota") },
+		},
+		"a run that has its Workspace and cannot make its Job fails in time": {
+			func(f *facts) {
+				overdue(f)
+				f.job, f.run.Status.JobUID, f.claimed = nil, "", true
+				f.unresolved = &obstacle{condition: v1alpha1.ConditionTemplateResolved, reason: v1alpha1.HarnessTemplateMissing, message: "there is no template"}
+			},
+			func(d *decision) bool { return timedOut(d, "there is no template") },
+		},
+		"a run that waits for others waits without an end": {
+			func(f *facts) {
+				overdue(f)
+				f.job, f.run.Status.JobUID = nil, ""
+				f.unresolved = &obstacle{condition: v1alpha1.ConditionTemplateResolved, reason: v1alpha1.HarnessTemplateMissing, message: "there is no template"}
+			},
+			func(d *decision) bool { return !d.status.Phase.Terminal() && d.next.IsZero() },
+		},
+		"a run that has begun has all the time of its Job": {
+			func(f *facts) {
+				overdue(f)
+				f.pods = []*corev1.Pod{{Status: corev1.PodStatus{Phase: corev1.PodRunning}}}
+			},
+			func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessRunning && d.next.IsZero() },
+		},
+		"a Job that the status does not name is not the run's yet": {
+			func(f *facts) {
+				f.unproven, f.run.Status.JobUID, f.run.Status.JobName = true, "", ""
+				f.held, f.plan = f.run.Status.Egress, &plan{}
+				ended(batchv1.JobComplete)(f)
+			},
+			func(d *decision) bool { return d.start && d.status.JobUID == "" && !d.status.Phase.Terminal() },
+		},
+		"a run that is cancelled loses such a Job, too": {
+			func(f *facts) { f.unproven, f.run.Status.JobUID, f.run.Spec.Cancelled = true, "", true },
+			func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessCancelled && d.end },
+		},
 		"a run waits where nothing would hold it": {
 			func(f *facts) {
 				f.job, f.run.Status = nil, v1alpha1.HarnessRunStatus{}
-				f.plan, f.unheld = &plan{}, &obstacle{v1alpha1.ConditionEgressHeld, v1alpha1.ReasonEgressNotEnforced, "nothing", true}
+				f.plan, f.unheld = &plan{}, &obstacle{condition: v1alpha1.ConditionEgressHeld, reason: v1alpha1.ReasonEgressNotEnforced, message: "nothing", poll: true}
 			},
 			func(d *decision) bool { return !d.start && d.poll && d.status.Phase == v1alpha1.HarnessPending },
 		},
@@ -123,13 +194,45 @@ func TestThePolicyIsThatOfTheDecision(t *testing.T) {
 	}
 }
 
+// The UID alone says nothing: whoever makes an object writes its owners.
+func TestAnObjectIsOfItsControllerByKindAndUID(t *testing.T) {
+	run := factsOf(t, func(*facts) {}).run
+	for sentence, test := range map[string]struct {
+		change func(*metav1.OwnerReference)
+		is     bool
+	}{
+		"ours":              {func(*metav1.OwnerReference) {}, true},
+		"of a later API":    {func(o *metav1.OwnerReference) { o.APIVersion = "admitkit.dev/v1" }, true},
+		"of another kind":   {func(o *metav1.OwnerReference) { o.Kind = "Workspace" }, false},
+		"of another group":  {func(o *metav1.OwnerReference) { o.APIVersion = "example.com/v1alpha1" }, false},
+		"of no controller":  {func(o *metav1.OwnerReference) { o.Controller = nil }, false},
+		"of an earlier run": {func(o *metav1.OwnerReference) { o.UID = "before" }, false},
+	} {
+		owner := ownedBy(run)
+		test.change(&owner)
+		if is := isOf(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{owner}}}, ownedBy(run)); is != test.is {
+			t.Errorf("%s: %v", sentence, is)
+		}
+	}
+}
+
 func TestAWideningPolicyIsFoundByTheLabelsOfThePods(t *testing.T) {
 	run := factsOf(t, func(*facts) {}).run
-	p := &plan{timeout: 1}
-	labels := labelsOfPods()
-	for key := range p.jobOf(run).Spec.Template.Labels {
-		if _, known := labels[key]; !known && key != v1alpha1.LabelEgress {
-			t.Errorf("the Pods have the label %s, of which admission does not know", key)
+	ws := &v1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "w"}, Spec: v1alpha1.WorkspaceSpec{Seed: &v1alpha1.WorkspaceSeed{}}}
+	seed, err := (&shared{}).seedOf(ws)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range []struct {
+		job   *batchv1.Job
+		known map[string]string
+	}{{(&plan{timeout: 1}).jobOf(run), ofRun(run)}, {seed, ofSeed(ws)}} {
+		labels := map[string]string{ // of the controller of Jobs
+			"batch.kubernetes.io/job-name": of.job.Name, "job-name": of.job.Name, "batch.kubernetes.io/controller-uid": "", "controller-uid": "",
+		}
+		maps.Copy(labels, of.job.Spec.Template.Labels)
+		if !maps.Equal(labels, of.known) {
+			t.Errorf("the Pods of Job %s have %v, and policies are judged by %v", of.job.Name, labels, of.known)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -26,10 +27,20 @@ type facts struct {
 	// job is the run's, nil if there is none, and pods are those of the run, the newest last.
 	job  *batchv1.Job
 	pods []*corev1.Pod
+	// unproven says that the Job names the run as its owner, and is not in its status: an attempt that did not get to the
+	// status has made it, or somebody else has.
+	unproven bool
 	// lost says that the Job that the run had is gone.
 	lost bool
 	// policy is the one that holds the Pods, nil if there is none.
 	policy *unstructured.Unstructured
+	// startTimeout is how long the work has to begin.
+	startTimeout time.Duration
+	// refusal is why the controller of Jobs cannot make the Pod, "" if nothing is known of that.
+	refusal string
+	// activity is what is known of the people in an Interactive run that has its Job, and unwatched why that is nothing.
+	activity  *activity
+	unwatched error
 	// options and apiServer are what policies are composed of.
 	options   *egress.Options
 	apiServer []netip.AddrPort
@@ -39,9 +50,15 @@ type facts struct {
 	// plan is what the template and the run make together, and unresolved why there is none.
 	plan       *plan
 	unresolved *obstacle
+	// brokered is what BrokerPolicies make of the run, nil if none applies, and unbrokered why they cannot.
+	brokered   *brokered
+	unbrokered *obstacle
 	// held is how the Pods are to be held, and unheld why they cannot be.
 	held   *v1alpha1.EgressDecision
 	unheld *obstacle
+	// claimed says that the run has its Workspace, and unclaimed why it does not yet.
+	claimed   bool
+	unclaimed *obstacle
 }
 
 // obstacle is why a run waits: a condition that is False.
@@ -49,6 +66,8 @@ type obstacle struct {
 	condition, reason, message string
 	// poll says that what it waits for is not watched.
 	poll bool
+	// fatal says that it is in vain to wait.
+	fatal bool
 }
 
 // startable reports whether a run has no Job, and is to get one.
@@ -63,7 +82,7 @@ func nameOf(run *v1alpha1.HarnessRun) types.NamespacedName {
 
 // read gathers the facts about a run.
 func (r *runs) read(ctx context.Context, run *v1alpha1.HarnessRun) (*facts, error) {
-	f := &facts{run: run, options: &r.options.Egress}
+	f := &facts{run: run, options: &r.options.Egress, startTimeout: r.options.StartTimeout}
 	if err := r.readJob(ctx, f); err != nil {
 		return nil, err
 	}
@@ -71,12 +90,12 @@ func (r *runs) read(ctx context.Context, run *v1alpha1.HarnessRun) (*facts, erro
 	if err := r.cached.List(ctx, &pods, client.InNamespace(run.Namespace), client.MatchingLabels{LabelRun: run.Name}); err != nil {
 		return nil, err
 	}
-	jobUID := types.UID(run.Status.JobUID)
-	if f.job != nil {
-		jobUID = f.job.UID
+	job := f.job
+	if job == nil {
+		job = &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: nameOf(run).Name, UID: types.UID(run.Status.JobUID)}}
 	}
 	for i := range pods.Items {
-		if owner := metav1.GetControllerOf(&pods.Items[i]); owner != nil && owner.UID == jobUID {
+		if isOf(&pods.Items[i], jobRef(job)) {
 			f.pods = append(f.pods, &pods.Items[i])
 		}
 	}
@@ -86,13 +105,27 @@ func (r *runs) read(ctx context.Context, run *v1alpha1.HarnessRun) (*facts, erro
 	if err := r.readPolicy(ctx, f); err != nil {
 		return nil, err
 	}
-	if !startable(run) || f.job != nil {
+	if err := r.readRefusal(ctx, f); err != nil {
+		return nil, err
+	}
+	if !startable(run) || f.job != nil && !f.unproven {
+		r.readActivity(ctx, f)
 		return f, nil
+	}
+	ws, err := r.readClaim(ctx, f)
+	if err != nil {
+		return nil, err
 	}
 	if err := r.readPlan(ctx, f); err != nil || f.plan == nil {
 		return f, err
 	}
-	return f, r.readHold(ctx, f)
+	if err := r.readBrokered(ctx, f); err != nil || f.unbrokered != nil {
+		return f, err
+	}
+	if err := r.readHold(ctx, f); err != nil {
+		return f, err
+	}
+	return f, r.readTurn(ctx, f, ws)
 }
 
 // readJob reads the Job. The cache has what carries our label, and may be behind: before a Job
@@ -108,13 +141,31 @@ func (r *runs) readJob(ctx context.Context, f *facts) error {
 	case apierrors.IsNotFound(err):
 	case err != nil:
 		return fmt.Errorf("reading Job %s: %w", nameOf(f.run), err)
-	case metav1.IsControlledBy(job, f.run):
-		f.job = job
+	case isOf(job, ownedBy(f.run)) && (f.run.Status.JobUID == "" || f.run.Status.JobUID == string(job.UID)):
+		f.job, f.unproven = job, f.run.Status.JobUID == ""
 		return nil
 	}
 	f.lost = f.run.Status.JobUID != ""
 	return nil
 }
+
+// readRefusal reads why the controller of Jobs cannot make the Pod, for example for a quota. It says so by Events alone.
+func (r *runs) readRefusal(ctx context.Context, f *facts) error {
+	if f.job == nil || f.unproven || len(f.pods) > 0 || isFinished(f.job) || f.run.Status.Phase.Terminal() || r.options.Clock.Since(f.job.CreationTimestamp.Time) < pollAfter {
+		return nil
+	}
+	var list corev1.EventList
+	if err := r.live.List(ctx, &list, client.InNamespace(f.run.Namespace), client.Limit(maxRefusals), client.MatchingFields{"involvedObject.uid": string(f.job.UID), "reason": "FailedCreate"}); err != nil {
+		return fmt.Errorf("reading the Events of Job %s: %w", nameOf(f.run), err)
+	}
+	if len(list.Items) > 0 {
+		f.refusal = slices.MaxFunc(list.Items, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) }).Message
+	}
+	return nil
+}
+
+// maxRefusals bounds the Events that are read of a Job.
+const maxRefusals = 50
 
 // readPlan resolves the template.
 func (r *runs) readPlan(ctx context.Context, f *facts) error {
@@ -135,6 +186,10 @@ func (r *runs) readPlan(ctx context.Context, f *facts) error {
 	}
 	if f.plan, err = template.with(&f.run.Spec); err != nil {
 		f.plan, f.unresolved = nil, obstacle(v1alpha1.HarnessTemplateForbids, fmt.Sprintf("spec.%v", err))
+		return nil
+	}
+	if decided := f.run.Status.Interactive; decided != nil && f.plan.interactive != nil {
+		f.plan.live(decided.Limits.DeepCopy())
 	}
 	return nil
 }
@@ -153,7 +208,7 @@ func (r *runs) readPolicy(ctx context.Context, f *facts) error {
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("reading %s %s: %w", kind.Kind, nameOf(f.run), err)
 		}
-		if err == nil && metav1.IsControlledBy(policy, f.run) {
+		if err == nil && isOf(policy, ownedBy(f.run)) {
 			f.policy = policy
 			break
 		}
@@ -182,7 +237,7 @@ func (r *runs) readHold(ctx context.Context, f *facts) error {
 			unheld(v1alpha1.ReasonEgressNotEnforced, "nothing would hold the Pod to its egress: %s. Let the operator set --sandbox-network-policy to on where network policies are enforced, or to off to run without", reason)
 			return nil
 		}
-		f.held = &v1alpha1.EgressDecision{Reason: cut(reason, maxReason), Egress: *f.plan.egress.DeepCopy()}
+		f.held = &v1alpha1.EgressDecision{Reason: cut(reason, maxReason), Egress: *f.plan.egress.DeepCopy(), Broker: f.brokerOf(&r.options.Broker)}
 		if enforced {
 			f.held.Policy = r.policies[0].Kind
 		}
@@ -194,7 +249,7 @@ func (r *runs) readHold(ctx context.Context, f *facts) error {
 		unheld(v1alpha1.ReasonEgressNotEnforced, "the addresses of the API server are not known: the Service %s/%s has no ready EndpointSlice", egress.APIServerNamespace, egress.APIServerService)
 		return nil
 	}
-	widening, err := r.widening(ctx, f.run)
+	widening, err := r.widening(ctx, nameOf(f.run), ofRun(f.run))
 	if widening != nil {
 		unheld(v1alpha1.ReasonEgressWidened, "%s", widens(widening))
 	}
@@ -204,21 +259,25 @@ func (r *runs) readHold(ctx context.Context, f *facts) error {
 // pageSize bounds a page of the policies of others.
 const pageSize = 500
 
-// widening returns a policy of somebody else that would allow the Pods of a run more, nil if there is none.
-// Admission refuses such a policy, but one may be older than that.
-func (r *runs) widening(ctx context.Context, run *v1alpha1.HarnessRun) (*unstructured.Unstructured, error) {
-	labels := labelsOfPods()
-	labels[LabelRun], labels[v1alpha1.LabelEgress] = run.Name, string(run.UID)
-	labels["job-name"], labels["batch.kubernetes.io/job-name"] = nameOf(run).Name, nameOf(run).Name
+// ofRun are the labels of the Pods of a run.
+func ofRun(run *v1alpha1.HarnessRun) map[string]string {
+	labels := labelsOfPods(LabelRun, run.Name, nameOf(run).Name)
+	labels[v1alpha1.LabelEgress] = string(run.UID)
+	return labels
+}
+
+// widening returns a policy of somebody else that would allow Pods with these labels more, nil if there is none. own
+// is the name of their own policy. Admission refuses such a policy, but one may be older than that.
+func (r *runs) widening(ctx context.Context, own client.ObjectKey, labels map[string]string) (*unstructured.Unstructured, error) {
 	for _, kind := range r.policies {
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(kind)
 		for more := true; more; more = list.GetContinue() != "" {
-			if err := r.live.List(ctx, list, client.InNamespace(run.Namespace), client.Limit(pageSize), client.Continue(list.GetContinue())); err != nil {
+			if err := r.live.List(ctx, list, client.InNamespace(own.Namespace), client.Limit(pageSize), client.Continue(list.GetContinue())); err != nil {
 				return nil, fmt.Errorf("listing the policies of others: %w", err)
 			}
 			i := slices.IndexFunc(list.Items, func(p unstructured.Unstructured) bool {
-				return p.GetName() != nameOf(run).Name && egress.Widens(&p, labels)
+				return p.GetName() != own.Name && egress.Widens(&p, labels)
 			})
 			if i >= 0 {
 				return &list.Items[i], nil

@@ -3,10 +3,12 @@ package sandbox_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/sandbox"
@@ -44,7 +46,7 @@ func TestManyRunsStartAtOnceAndRest(t *testing.T) {
 		return list
 	}
 	await("all wait", in(v1alpha1.HarnessPending))
-	begun := time.Now()
+	begun, heap, reconciled := time.Now(), heapMB(), reconciles(t)
 	small := template(i.here, "many")
 	testkit.Create(t, admin, small)
 	await("all have started", func(run *v1alpha1.HarnessRun) bool { return run.Status.JobUID != "" })
@@ -63,7 +65,42 @@ func TestManyRunsStartAtOnceAndRest(t *testing.T) {
 		}
 	}
 	testkit.Figure("sandbox.rest_writes", float64(writes), "writes")
+	each := (reconciles(t) - reconciled) / count
+	testkit.Figure("sandbox.reconciles_per_run", each, "reconciles")
+	testkit.Figure("sandbox.heap_mb", heapMB()-heap, "MB") // of the sandbox, and of what this test has read
+	if each < 1 {
+		t.Errorf("%.1f reconciles for each run: they are not counted", each)
+	}
 	if err != nil || writes > 0 || len(after.Items) != count {
 		t.Errorf("%v: %d of %d runs were written at rest", err, writes, len(after.Items))
 	}
+}
+
+// reconciles counts what the reconciler of runs has done so far.
+func reconciles(t *testing.T) (count float64) {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() != "controller_runtime_reconcile_total" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "controller" && label.GetValue() == "harnessruns" {
+					count += metric.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return count
+}
+
+func heapMB() float64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return float64(stats.HeapAlloc) / 1e6
 }

@@ -31,7 +31,7 @@ const (
 )
 
 // podGuard keeps the labels of Pods of runs: by them their policy selects them, and by another label a
-// policy of somebody else could.
+// policy of somebody else could. It keeps them from other Pods, too.
 type podGuard struct{ admitted }
 
 // podScope covers the requests that change the labels of such a Pod. They can come with a status, too.
@@ -41,12 +41,13 @@ func (s *shared) podScope() extension.Scope {
 	}
 	update := admissionregistrationv1.Update
 	return scope("harness-pod", s.selector(), extension.Resources("", "v1", []string{"pods", "pods/status"}, update), admissionregistrationv1.MatchCondition{
-		Name: "labels-of-a-run", Expression: fmt.Sprintf("'%s' in %s && %s != %s", LabelRun, labels("oldObject"), labels("object"), labels("oldObject")),
+		Name: "labels-of-a-run", Expression: fmt.Sprintf("%[4]s != %[5]s && ['%[1]s', '%[2]s'].exists(l, l in %[4]s || l in %[5]s) || '%[3]s' in %[5]s && (!('%[3]s' in %[4]s) || %[4]s['%[3]s'] != %[5]s['%[3]s'])",
+			LabelRun, LabelWorkspace, v1alpha1.LabelEgress, labels("oldObject"), labels("object")),
 	})
 }
 
 // Validate denies every change but those of Kubernetes, which writes where a Pod is.
-func (g *podGuard) Validate(_ context.Context, pod *metav1.PartialObjectMetadata, req *extension.Request) error {
+func (g *podGuard) Validate(ctx context.Context, pod *metav1.PartialObjectMetadata, req *extension.Request) error {
 	old, err := extension.Old[*metav1.PartialObjectMetadata](req)
 	if err != nil {
 		return err
@@ -54,7 +55,29 @@ func (g *podGuard) Validate(_ context.Context, pod *metav1.PartialObjectMetadata
 	if maps.Equal(withoutTopology(old.Labels), withoutTopology(pod.Labels)) {
 		return nil
 	}
+	if old.Labels[LabelRun] == "" && old.Labels[LabelWorkspace] == "" {
+		return g.refuseLabels(ctx, pod.Labels, req)
+	}
 	return denied("Pod", "metadata.labels: Pod %s belongs to a HarnessRun, and a network policy holds it by its labels: nobody can change them", pod.Name)
+}
+
+// refuseLabels refuses a Pod that has the labels of those of a run or a seed, and is of none. [v1alpha1.LabelEgress] alone is
+// that of access Pods, too.
+func (s *shared) refuseLabels(ctx context.Context, labels map[string]string, req *extension.Request) error {
+	for _, key := range []string{LabelRun, LabelWorkspace} {
+		if _, forged := labels[key]; forged {
+			return denied("Pod", "metadata.labels: only Pods of HarnessRuns and Workspaces have the label %s: leave it out", key)
+		}
+	}
+	uid, labelled := labels[v1alpha1.LabelEgress]
+	if !labelled {
+		return nil
+	}
+	ours, err := s.holdsUID(ctx, req.Namespace, uid)
+	if err == nil && ours {
+		err = denied("Pod", "metadata.labels: %s: %q is of a HarnessRun or a Workspace, and the Pod is not: leave it out", v1alpha1.LabelEgress, uid)
+	}
+	return err
 }
 
 func withoutTopology(labels map[string]string) map[string]string {
@@ -76,17 +99,23 @@ func (s *shared) policyScope() extension.Scope {
 		extension.Resources(egress.NetworkPolicy.Group, egress.NetworkPolicy.Version, []string{"networkpolicies"}, all...),
 		extension.Resources(cilium.Group, cilium.Version, []string{"ciliumnetworkpolicies"}, all...))
 	return scope("harness-egress", s.selector(), rules, admissionregistrationv1.MatchCondition{
-		Name: "not-the-end-of-anothers", Expression: fmt.Sprintf("request.operation != 'DELETE' || oldObject.metadata.name.startsWith('%s')", prefix),
+		Name: "not-the-end-of-anothers", Expression: fmt.Sprintf("request.operation != 'DELETE' || oldObject.metadata.name.startsWith('%s') || oldObject.metadata.name.startsWith('%s')", prefix, workspacePrefix),
 	})
 }
 
-// labelsOfPods are the labels of the Pods of all runs, as [egress.Widens] wants them. The last
-// four are those of the controller of Jobs.
-func labelsOfPods() map[string]string {
+// labelsOfPods are the labels of the Pods of a Job, as [egress.Widens] wants them; of is the label of what they belong
+// to, [LabelRun] or [LabelWorkspace]: no Pod has both. An empty name stands for all. The last four are those of the
+// controller of Jobs.
+func labelsOfPods(of, name, job string) map[string]string {
 	return map[string]string{
-		v1alpha1.LabelManagedBy: managedBy, LabelRun: "",
-		"batch.kubernetes.io/job-name": "", "batch.kubernetes.io/controller-uid": "", "job-name": "", "controller-uid": "",
+		v1alpha1.LabelManagedBy: managedBy, of: name,
+		"batch.kubernetes.io/job-name": job, "batch.kubernetes.io/controller-uid": "", "job-name": job, "controller-uid": "",
 	}
+}
+
+// widensAny reports whether a policy may select a Pod of any run, or of the seed of any Workspace.
+func widensAny(policy *unstructured.Unstructured) bool {
+	return egress.Widens(policy, labelsOfPods(LabelRun, "", "")) || egress.Widens(policy, labelsOfPods(LabelWorkspace, "", ""))
 }
 
 // Validate denies what would let a Pod of a run reach more.
@@ -113,7 +142,7 @@ func (g *policyGuard) Validate(ctx context.Context, policy *unstructured.Unstruc
 
 // validateForeign denies a policy of somebody else that widens.
 func (g *policyGuard) validateForeign(policy *unstructured.Unstructured, req *extension.Request, unchanged bool) error {
-	if unchanged || req.Operation == admissionv1.Delete || !egress.Widens(policy, labelsOfPods()) {
+	if unchanged || req.Operation == admissionv1.Delete || !widensAny(policy) {
 		return nil
 	}
 	return denied(policy.GetKind(), "%s", widens(policy))
@@ -128,7 +157,11 @@ func widens(policy *unstructured.Unstructured) string {
 // keep denies to change or delete the policy of a run, as long as it has Pods.
 func (g *policyGuard) keep(ctx context.Context, policy *unstructured.Unstructured, req *extension.Request, me string) error {
 	if req.Operation == admissionv1.Delete {
-		pod, err := onePod(ctx, g.asker, client.InNamespace(req.Namespace), client.MatchingLabels{LabelRun: policy.GetLabels()[LabelRun], v1alpha1.LabelManagedBy: managedBy})
+		key := LabelRun
+		if policy.GetLabels()[LabelWorkspace] != "" {
+			key = LabelWorkspace
+		}
+		pod, err := onePod(ctx, g.asker, client.InNamespace(req.Namespace), client.MatchingLabels{key: policy.GetLabels()[key], v1alpha1.LabelManagedBy: managedBy})
 		if err != nil || pod == "" {
 			return err
 		}

@@ -10,7 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/egress"
@@ -18,16 +22,16 @@ import (
 
 // compose returns the policy of a run.
 func (f *facts) compose(e *v1alpha1.EgressDecision, apiServer []netip.AddrPort) (*unstructured.Unstructured, error) {
-	kind := egress.NetworkPolicy
-	if e.Policy == egress.CiliumNetworkPolicy.Kind {
-		kind = egress.CiliumNetworkPolicy
-	}
-	made := egress.Policy{Kind: kind, Label: string(f.run.UID), Egress: &e.Egress, Options: f.options, APIServer: apiServer}
+	return policyOf(metaOf(f.run), f.run.UID, e, f.options, apiServer)
+}
+
+// policyOf returns the policy that holds the Pods of an owner to what was decided.
+func policyOf(of metav1.ObjectMeta, owner types.UID, e *v1alpha1.EgressDecision, options *egress.Options, apiServer []netip.AddrPort) (*unstructured.Unstructured, error) {
+	made := egress.Policy{Kind: kindOf(e), Label: string(owner), Egress: &e.Egress, Broker: e.Broker, Options: options, APIServer: apiServer}
 	policy, err := made.Compose()
 	if err != nil {
 		return nil, err
 	}
-	of := metaOf(f.run)
 	policy.SetNamespace(of.Namespace)
 	policy.SetName(of.Name)
 	policy.SetLabels(of.Labels)
@@ -36,6 +40,14 @@ func (f *facts) compose(e *v1alpha1.EgressDecision, apiServer []netip.AddrPort) 
 		policy.SetAnnotations(map[string]string{egress.AnnotationAPIServer: egress.FormatEndpoints(apiServer)})
 	}
 	return policy, nil
+}
+
+// kindOf is the kind of the policy that was decided.
+func kindOf(e *v1alpha1.EgressDecision) schema.GroupVersionKind {
+	if e.Policy == egress.CiliumNetworkPolicy.Kind {
+		return egress.CiliumNetworkPolicy
+	}
+	return egress.NetworkPolicy
 }
 
 // What has become of a policy.
@@ -59,28 +71,39 @@ func (f *facts) restores() *restoration {
 	if e == nil || e.Policy == "" || !f.options.On() {
 		return nil
 	}
-	if f.policy == nil {
-		want, err := f.compose(e, f.apiServer)
+	return f.restorationOf(f.policy)
+}
+
+// restorationOf compares a policy, nil for none, with the one that the run is to have.
+func (f *facts) restorationOf(policy *unstructured.Unstructured) *restoration {
+	return restorationOf(policy, f.apiServer, func(apiServer []netip.AddrPort) (*unstructured.Unstructured, error) {
+		return f.compose(f.run.Status.Egress, apiServer)
+	})
+}
+
+// restorationOf compares a policy, nil for none, with what it would be composed of now, and with what it was composed of.
+func restorationOf(policy *unstructured.Unstructured, apiServer []netip.AddrPort, compose func([]netip.AddrPort) (*unstructured.Unstructured, error)) *restoration {
+	if policy == nil {
+		want, err := compose(apiServer)
 		return &restoration{want, nil, policyDeleted, err}
 	}
-	apiServer := f.apiServer
-	before, unreadable := egress.ParseEndpoints(f.policy.GetAnnotations()[egress.AnnotationAPIServer])
+	before, unreadable := egress.ParseEndpoints(policy.GetAnnotations()[egress.AnnotationAPIServer])
 	if len(apiServer) == 0 && unreadable == nil { // a moment without any
 		apiServer = before
 	}
-	want, err := f.compose(e, apiServer)
+	want, err := compose(apiServer)
 	if err != nil {
 		return &restoration{err: err}
 	}
-	if isSamePolicy(f.policy, want) {
+	if isSamePolicy(policy, want) {
 		return nil
 	}
 	if unreadable == nil {
-		if earlier, err := f.compose(e, before); err == nil && isSamePolicy(f.policy, earlier) {
-			return &restoration{want, f.policy, policyBehind, nil}
+		if earlier, err := compose(before); err == nil && isSamePolicy(policy, earlier) {
+			return &restoration{want, policy, policyBehind, nil}
 		}
 	}
-	return &restoration{want, f.policy, policyChanged, nil}
+	return &restoration{want, policy, policyChanged, nil}
 }
 
 // isSamePolicy reports whether a policy is as it was made: others may add labels and annotations of their own.
@@ -105,7 +128,7 @@ func (r *runs) restore(ctx context.Context, f *facts, of *restoration) error {
 		return of.err
 	}
 	name := fmt.Sprintf("%s %s/%s", of.want.GetKind(), of.want.GetNamespace(), of.want.GetName())
-	if err := r.writePolicy(ctx, f, of); err != nil {
+	if err := r.writePolicy(ctx, of); err != nil {
 		return fmt.Errorf("restoring %s: %w", name, err)
 	}
 	if of.what == policyBehind {
@@ -120,7 +143,7 @@ func (r *runs) restore(ctx context.Context, f *facts, of *restoration) error {
 }
 
 // writePolicy makes a policy, or changes the one that there is.
-func (r *runs) writePolicy(ctx context.Context, f *facts, of *restoration) error {
+func (r *runs) writePolicy(ctx context.Context, of *restoration) error {
 	if of.current == nil {
 		err := r.writer.Create(ctx, of.want)
 		if !apierrors.IsAlreadyExists(err) {
@@ -128,7 +151,7 @@ func (r *runs) writePolicy(ctx context.Context, f *facts, of *restoration) error
 		}
 		// Somebody took away what tells that it is ours.
 		of.current = egress.NewPolicy(of.want.GroupVersionKind())
-		if err := r.live.Get(ctx, nameOf(f.run), of.current); err != nil {
+		if err := r.live.Get(ctx, client.ObjectKeyFromObject(of.want), of.current); err != nil {
 			return err
 		}
 	}
@@ -154,19 +177,29 @@ func (e *takenError) Error() string {
 	return fmt.Sprintf("%s %s is not the run's: it stays untouched; delete it, or make a run of another name", e.kind, e.name)
 }
 
-// hold makes the policy of a run that has none.
-func (r *runs) hold(ctx context.Context, f *facts, e *v1alpha1.EgressDecision) error {
-	if e.Policy == "" || f.policy != nil {
+// hold makes the policy of a run that has none. One that is there, and is not as it is to be, is somebody's who made it
+// ahead: it is written over before there is a Job.
+func (r *runs) hold(ctx context.Context, f *facts) error {
+	if f.run.Status.Egress.Policy == "" {
 		return nil
 	}
-	policy, err := f.compose(e, f.apiServer)
-	if err != nil {
-		return err
+	there := f.policy
+	if there == nil {
+		made := f.restorationOf(nil)
+		if made.err != nil {
+			return made.err
+		}
+		err := r.writer.Create(ctx, made.want)
+		if !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		there = egress.NewPolicy(made.want.GroupVersionKind())
+		if err := r.adopt(ctx, f.run, there.GetKind(), there); err != nil {
+			return err
+		}
 	}
-	err = r.writer.Create(ctx, policy)
-	if !apierrors.IsAlreadyExists(err) {
-		return err
+	if of := f.restorationOf(there); of != nil {
+		return r.restore(ctx, f, of)
 	}
-	there := egress.NewPolicy(policy.GroupVersionKind())
-	return r.adopt(ctx, f.run, policy.GetKind(), there)
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/egress"
@@ -36,6 +37,23 @@ func ownedBy(run *v1alpha1.HarnessRun) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "HarnessRun", Name: run.Name, UID: run.UID, Controller: new(true)}
 }
 
+// isOf reports whether the controller of an object is this one, by kind and UID. Whoever may make such an object can
+// have it say so: what counts of the object must be compared, too.
+func isOf(object metav1.Object, owner metav1.OwnerReference) bool {
+	c := metav1.GetControllerOf(object)
+	if c == nil || c.UID != owner.UID || c.Kind != owner.Kind || c.Name != owner.Name {
+		return false
+	}
+	is, err := schema.ParseGroupVersion(c.APIVersion)
+	want, _ := schema.ParseGroupVersion(owner.APIVersion) // it is one of ours
+	return err == nil && is.Group == want.Group
+}
+
+// jobRef is the reference of the Pods of a Job to it.
+func jobRef(job *batchv1.Job) metav1.OwnerReference {
+	return *metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))
+}
+
 // promptOf is the ConfigMap of a prompt by value. Who may read the run can read the prompt there, too, so a Secret would
 // hide nothing, and the manager would need rights on Secrets.
 func promptOf(run *v1alpha1.HarnessRun) *corev1.ConfigMap {
@@ -62,22 +80,28 @@ func (p *plan) podOf(run *v1alpha1.HarnessRun) corev1.PodSpec {
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 		Containers: []corev1.Container{{
+			Stdin: p.interactive != nil, TTY: p.interactive != nil, // so that a shell waits
 			Name: container, Image: p.image, ImagePullPolicy: pullPolicy(p.image), Command: p.command, Args: p.args, Env: p.envOf(run), WorkingDir: p.mountPath,
-			Resources: corev1.ResourceRequirements{Requests: p.resources, Limits: p.resources},
-			SecurityContext: &corev1.SecurityContext{
-				AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true), Privileged: new(false),
-				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-			},
+			Resources:                corev1.ResourceRequirements{Requests: p.resources, Limits: p.resources},
+			SecurityContext:          restricted(),
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 			VolumeMounts: []corev1.VolumeMount{
 				{Name: "workspace", MountPath: p.mountPath}, {Name: "tmp", MountPath: "/tmp"}, {Name: "prompt", MountPath: promptDir, ReadOnly: true},
 			},
 		}},
 		Volumes: []corev1.Volume{
-			{Name: "workspace", VolumeSource: emptyDir(p.size)},
+			{Name: "workspace", VolumeSource: p.workspaceVolume(run)},
 			{Name: "tmp", VolumeSource: emptyDir(tmpSize)},
 			{Name: "prompt", VolumeSource: promptVolume(run)},
 		},
+	}
+}
+
+// restricted is what each container begins from.
+func restricted() *corev1.SecurityContext {
+	return &corev1.SecurityContext{
+		AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true), Privileged: new(false),
+		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 	}
 }
 
@@ -93,6 +117,14 @@ func (p *plan) envOf(run *v1alpha1.HarnessRun) (env []corev1.EnvVar) {
 		env = append(env, corev1.EnvVar{Name: e.Name, Value: e.Value})
 	}
 	return env
+}
+
+// workspaceVolume is where the work writes.
+func (p *plan) workspaceVolume(run *v1alpha1.HarnessRun) corev1.VolumeSource {
+	if ref := run.Spec.WorkspaceRef; ref != nil {
+		return claimVolume(ref.Name)
+	}
+	return emptyDir(p.size)
 }
 
 func emptyDir(size resource.Quantity) corev1.VolumeSource {

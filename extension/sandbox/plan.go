@@ -35,6 +35,10 @@ type plan struct {
 	size           resource.Quantity
 	egress         v1alpha1.Egress
 	timeout, grace int64
+	// interactive are the limits of Interactive runs, nil for a template that is not for these, and for Batch runs.
+	interactive *v1alpha1.InteractiveLimits
+	// requires are the credentials that runs cannot be without.
+	requires []string
 }
 
 // planOf returns what a template makes. base is that of a template that has one. An error names the
@@ -64,6 +68,18 @@ func planOf(template, base *v1alpha1.HarnessTemplateSpec) (*plan, error) {
 	if p.image == "" {
 		return nil, fmt.Errorf("image: must be set")
 	}
+	if template.Requires != nil {
+		p.requires = slices.Concat(p.requires, template.Requires.Credentials)
+	}
+	if template.Interactive != nil {
+		if base != nil && p.interactive == nil {
+			return nil, fmt.Errorf("interactive: the base is not for Interactive runs: leave it out, or set it there")
+		}
+		var err error
+		if p.interactive, err = limitsOf(p.interactive, template.Interactive, base != nil, "interactive"); err != nil {
+			return nil, err
+		}
+	}
 	if err := p.add(template.Env, "env"); err != nil {
 		return nil, err
 	}
@@ -85,7 +101,10 @@ func (p *plan) with(spec *v1alpha1.HarnessRunSpec) (*plan, error) {
 	if err := of.limit(spec.Resources, true, "resources"); err != nil {
 		return nil, err
 	}
-	return &of, less(&of.timeout, spec.TimeoutSeconds, true, "timeoutSeconds")
+	if err := less(&of.timeout, spec.TimeoutSeconds, true, "timeoutSeconds"); err != nil {
+		return nil, err
+	}
+	return &of, of.withMode(spec)
 }
 
 // add adds variables, and replaces none: a run must not change what its template says.

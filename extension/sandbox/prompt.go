@@ -2,12 +2,9 @@ package sandbox
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
@@ -27,21 +24,11 @@ func (r *runRules) checkPromptFrom(ctx context.Context, from *v1alpha1.HarnessPr
 	default:
 		return denied("HarnessRun", "spec.promptFrom: exactly one of configMapKeyRef and secretKeyRef must be set")
 	}
-	user := req.User()
-	review := &authorizationv1.LocalSubjectAccessReview{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace}, Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: map[string]authorizationv1.ExtraValue{},
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: req.Namespace, Verb: "get", Version: "v1", Resource: resource, Name: key.Name},
-	}}
-	for name, values := range user.Extra {
-		review.Spec.Extra[name] = authorizationv1.ExtraValue(values)
+	may, err := r.may(ctx, req, "get", "", "v1", resource, key.Name)
+	if err == nil && !may {
+		err = denied("HarnessRun", "spec.promptFrom.%s: user %q has not the right to get %s %s/%s, which the run would read for them", field, req.User().Username, resource, req.Namespace, key.Name)
 	}
-	if err := r.asker.Create(ctx, review); err != nil {
-		return fmt.Errorf("asking whether user %q may get %s %s/%s: %w", user.Username, resource, req.Namespace, key.Name, err)
-	}
-	if review.Status.Denied || !review.Status.Allowed {
-		return denied("HarnessRun", "spec.promptFrom.%s: user %q has not the right to get %s %s/%s, which the run would read for them", field, user.Username, resource, req.Namespace, key.Name)
-	}
-	return nil
+	return err
 }
 
 func hasFinalizer(run *v1alpha1.HarnessRun) bool {

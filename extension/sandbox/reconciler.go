@@ -43,6 +43,8 @@ type runs struct {
 	policies []schema.GroupVersionKind
 	prober   *egress.Prober
 	// cached reads what is ours from memory; live reads by name from the API server.
+	brokers *brokers
+	given   given
 	cluster ctrlcluster.Cluster
 	cached  client.Reader
 	live    client.Reader
@@ -70,11 +72,7 @@ func (r *runs) Reconcile(ctx context.Context, item reconcile.Request) (reconcile
 	case ctx.Err() != nil:
 		return reconcile.Result{}, nil //nolint:nilerr // the manager stops
 	case err != nil:
-		delay := r.failures.When(item.NamespacedName)
-		if !apierrors.IsConflict(err) { // else the cache is behind
-			r.log.Warn("attempt failed", zap.Stringer("run", item.NamespacedName), zap.Duration("retry", delay), zap.Error(err))
-		}
-		return reconcile.Result{RequeueAfter: delay}, nil
+		return r.retry(item.NamespacedName, zap.Stringer("run", item.NamespacedName), err), nil
 	}
 	r.failures.Forget(item.NamespacedName)
 	switch {
@@ -84,6 +82,15 @@ func (r *runs) Reconcile(ctx context.Context, item reconcile.Request) (reconcile
 		return reconcile.Result{RequeueAfter: max(d.next.Sub(r.options.Clock.Now()), time.Nanosecond)}, nil
 	}
 	return reconcile.Result{}, nil
+}
+
+// retry says when to try again what has failed: later from time to time.
+func (r *runs) retry(key types.NamespacedName, what zap.Field, err error) reconcile.Result {
+	delay := r.failures.When(key)
+	if !apierrors.IsConflict(err) { // else the cache is behind
+		r.log.Warn("attempt failed", what, zap.Duration("retry", delay), zap.Error(err))
+	}
+	return reconcile.Result{RequeueAfter: delay}
 }
 
 // attempt reads, decides and applies.
@@ -141,7 +148,7 @@ func (r *runs) watches() map[client.Object]handler.EventHandler {
 		})
 	})
 	watches := map[client.Object]handler.EventHandler{
-		&v1alpha1.HarnessRun{}: &handler.EnqueueRequestForObject{}, &v1alpha1.HarnessTemplate{}: waiting, &v1alpha1.ClusterHarnessTemplate{}: waiting,
+		&v1alpha1.HarnessRun{}: &handler.EnqueueRequestForObject{}, &v1alpha1.HarnessTemplate{}: waiting, &v1alpha1.ClusterHarnessTemplate{}: waiting, &v1alpha1.BrokerPolicy{}: waiting, &v1alpha1.Workspace{}: r.ofWorkspace(),
 		&batchv1.Job{}: ofLabel, &corev1.Pod{}: ofLabel,
 	}
 	for _, kind := range r.policies {
@@ -181,7 +188,7 @@ func (r *runs) connect(mgr extension.Manager) error {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManagedBy: managedBy})}
 	pods := ours
 	pods.Transform = trimPod
-	held := map[client.Object]cache.ByObject{&batchv1.Job{}: ours, &corev1.Pod{}: pods}
+	held := map[client.Object]cache.ByObject{&batchv1.Job{}: ours, &corev1.Pod{}: pods, &corev1.PersistentVolumeClaim{}: ours}
 	for _, kind := range r.policies {
 		held[egress.NewPolicy(kind)] = ours
 	}
@@ -194,6 +201,7 @@ func (r *runs) connect(mgr extension.Manager) error {
 	}
 	r.events, r.recorder = mgr.GetKubeManager().GetEventRecorder("admitkit-sandbox"), mgr.GetRecorder()
 	r.cached, r.live, r.writer = r.cluster.GetCache(), r.cluster.GetAPIReader(), r.cluster.GetClient()
+	r.brokers = &brokers{options: &r.options.Broker, live: r.live, writer: r.writer, me: func(ctx context.Context) (string, error) { return r.self.Username(ctx, r.writer) }}
 	r.prober = &egress.Prober{Mode: r.options.Egress.Mode, Reader: r.live, Clock: r.options.Clock}
 	return nil
 }
@@ -223,6 +231,10 @@ func trimPod(obj any) (any, error) {
 			of := trimmed.(*corev1.Pod)
 			of.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: c.Name, State: c.State}}
 		}
+	}
+	for _, c := range pod.Status.InitContainerStatuses { // those of the proxy
+		of := trimmed.(*corev1.Pod)
+		of.Status.InitContainerStatuses = append(of.Status.InitContainerStatuses, corev1.ContainerStatus{Name: c.Name, State: c.State})
 	}
 	return trimmed, err
 }

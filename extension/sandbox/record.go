@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
@@ -43,11 +44,17 @@ func (r *runs) tell(ctx context.Context, record *extension.Record) {
 // tellTransition records what is new in a status that was written.
 func (r *runs) tellTransition(ctx context.Context, run *v1alpha1.HarnessRun, before, after *v1alpha1.HarnessRunStatus) {
 	if before.JobUID == "" && after.JobUID != "" {
-		record := recordOf(run, "started", fmt.Sprintf("Job %s runs template %s", after.JobName, run.Spec.TemplateRef.Name))
+		record := recordOf(run, "started", fmt.Sprintf("Job %s runs template %s", after.JobName, run.Spec.TemplateRef.Name)+credentialsOf(after))
 		if run.Spec.Author != nil {
 			record.User = run.Spec.Author.UserInfo()
 		}
 		r.tell(ctx, &record)
+	}
+	for _, of := range []string{v1alpha1.ConditionJobCreated, v1alpha1.ConditionPodReady} {
+		was, is := meta.FindStatusCondition(before.Conditions, of), meta.FindStatusCondition(after.Conditions, of)
+		if is != nil && is.Reason == v1alpha1.HarnessRefused && (was == nil || was.Reason != is.Reason) {
+			r.event(run, corev1.EventTypeWarning, v1alpha1.HarnessRefused, "Start", is.Message)
+		}
 	}
 	if !after.Phase.Terminal() || before.Phase.Terminal() {
 		return
@@ -59,6 +66,9 @@ func (r *runs) tellTransition(ctx context.Context, run *v1alpha1.HarnessRun, bef
 		}
 	}
 	endedTotal.WithLabelValues(string(after.Phase)).Inc()
+	if strings.HasPrefix(reason, "InteractiveTerminated") {
+		watchdogTotal.WithLabelValues(reason).Inc()
+	}
 	if after.StartTime != nil {
 		runSeconds.WithLabelValues(string(after.Phase)).Observe(after.CompletionTime.Sub(after.StartTime.Time).Seconds())
 	}
@@ -72,6 +82,18 @@ func (r *runs) tellTransition(ctx context.Context, run *v1alpha1.HarnessRun, bef
 		kind = corev1.EventTypeWarning
 	}
 	r.event(run, kind, string(after.Phase), "Run", record.Reason)
+}
+
+// credentialsOf says which credentials the container has, "" for none. It has names, and no values.
+func credentialsOf(status *v1alpha1.HarnessRunStatus) string {
+	if len(status.Credentials) == 0 {
+		return ""
+	}
+	names := make([]string, 0, len(status.Credentials))
+	for _, c := range status.Credentials {
+		names = append(names, c.Name+" (lease "+c.Lease+")")
+	}
+	return fmt.Sprintf(", with %d credentials in its container: %s", len(names), strings.Join(names, ", "))
 }
 
 func (r *runs) event(run *v1alpha1.HarnessRun, kind, reason, action, note string) {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,15 +25,10 @@ const lookAgain = 500 * time.Millisecond
 // Remove implements [extension.Remover]: it ends what runs, since nobody would keep its policy in force, and takes our
 // finalizer away, which nobody else would. The runs stay, as records.
 func (r *runs) Remove(ctx context.Context, mgr extension.Manager) error {
-	scheme, err := newScheme()
+	remover, err := r.remover(mgr)
 	if err != nil {
-		return fmt.Errorf("sandbox: %w", err)
+		return err
 	}
-	live, err := cluster.NewClient(mgr, scheme)
-	if err != nil {
-		return fmt.Errorf("sandbox: %w", err)
-	}
-	remover := &runs{shared: r.shared, live: live, writer: live}
 	for {
 		var left []error
 		for _, namespace := range r.namespaces {
@@ -50,6 +44,28 @@ func (r *runs) Remove(ctx context.Context, mgr extension.Manager) error {
 		case <-time.After(lookAgain):
 		}
 	}
+}
+
+// remover returns runs that are read and written without a cache.
+func (r *runs) remover(mgr extension.Manager) (*runs, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, fmt.Errorf("sandbox: %w", err)
+	}
+	live, err := cluster.NewClient(mgr, scheme)
+	if err != nil {
+		return nil, fmt.Errorf("sandbox: %w", err)
+	}
+	return &runs{shared: r.shared, live: live, writer: live}, nil
+}
+
+// listIn lists the objects of a namespace. It finds none if the namespace is gone, and all in it.
+func (r *runs) listIn(ctx context.Context, namespace string, list client.ObjectList) error {
+	err := r.live.List(ctx, list, client.InNamespace(namespace))
+	if apierrors.IsForbidden(err) && apierrors.IsNotFound(r.live.Get(ctx, client.ObjectKey{Name: namespace}, &corev1.Namespace{})) {
+		return nil
+	}
+	return err
 }
 
 // errWaits says that Pods have not ended yet.
@@ -77,11 +93,7 @@ func onlyWaits(errs []error) bool {
 // removeIn ends the runs of a namespace. The error says what is left.
 func (r *runs) removeIn(ctx context.Context, namespace string) error {
 	var list v1alpha1.HarnessRunList
-	err := r.live.List(ctx, &list, client.InNamespace(namespace))
-	if apierrors.IsForbidden(err) && apierrors.IsNotFound(r.live.Get(ctx, client.ObjectKey{Name: namespace}, &corev1.Namespace{})) {
-		return nil // the namespace is gone, and all in it
-	}
-	if err != nil {
+	if err := r.listIn(ctx, namespace, &list); err != nil {
 		return fmt.Errorf("listing HarnessRuns: %w", err)
 	}
 	var left []error
@@ -101,13 +113,13 @@ func (r *runs) endForGood(ctx context.Context, run *v1alpha1.HarnessRun) error {
 	case apierrors.IsNotFound(err):
 	case err != nil:
 		return err
-	case metav1.IsControlledBy(job, run) && !isFinished(job):
+	case isOf(job, ownedBy(run)) && !isFinished(job):
 		if err := r.end(ctx, job); err != nil {
 			return err
 		}
 		return fmt.Errorf("HarnessRun %s/%s: %w", run.Namespace, run.Name, errWaits)
-	case metav1.IsControlledBy(job, run): // its Pods have ended, and stay for their logs
-		return client.IgnoreNotFound(r.setFinalizers(ctx, run, withoutOurs(run.Finalizers)))
+	case isOf(job, ownedBy(run)): // its Pods have ended, and stay for their logs
+		return r.dropFinalizer(ctx, run, v1alpha1.FinalizerHarnessRun)
 	}
 	return r.release(ctx, run)
 }

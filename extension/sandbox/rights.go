@@ -1,6 +1,8 @@
 package sandbox
 
 import (
+	"slices"
+
 	batchv1 "k8s.io/api/batch/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -34,11 +36,13 @@ func (s *shared) each(rules ...rbacv1.PolicyRule) map[string][]rbacv1.PolicyRule
 }
 
 // NamespaceRights implements [extension.NamespaceEntitled]: what admits reads templates, asks
-// who may read a prompt, and looks whether a run has Pods.
+// who may read a prompt, looks whether a run has Pods, and whose Pod somebody wants to enter.
 func (a *admitted) NamespaceRights() map[string][]rbacv1.PolicyRule {
 	return a.each(
 		rule(ourGroup, []string{"harnesstemplates"}, "get"),
-		rule(coreGroup, []string{"pods"}, "list"),
+		rule(ourGroup, []string{"brokerpolicies", "workspaces"}, "list"),
+		rule(ourGroup, []string{"harnessruns"}, "get", "list"),
+		rule(coreGroup, []string{"pods"}, "get", "list"),
 		rule([]string{"authorization.k8s.io"}, []string{"localsubjectaccessreviews"}, "create"))
 }
 
@@ -47,8 +51,8 @@ func (a *admitted) ClusterRights() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{rule(ourGroup, []string{"clusterharnesstemplates"}, "get")}
 }
 
-// NamespaceRights implements [extension.NamespaceEntitled]: what a run takes, where runs run. There is none on
-// Secrets. ConfigMaps are read only to see whose one is that has a name of ours.
+// NamespaceRights implements [extension.NamespaceEntitled]: what a run takes, where runs run. Those on
+// Secrets are only there with a broker. ConfigMaps are read only to see whose one is that has a name of ours, and whether it has the prompt.
 func (r *runs) NamespaceRights() map[string][]rbacv1.PolicyRule {
 	rules := []rbacv1.PolicyRule{
 		rule(ourGroup, []string{"harnesstemplates"}, "get", "list", "watch"),
@@ -58,19 +62,33 @@ func (r *runs) NamespaceRights() map[string][]rbacv1.PolicyRule {
 		rule(ourGroup, []string{"harnessruns/finalizers"}, "update"),
 		rule([]string{batchv1.GroupName}, []string{"jobs"}, "get", "list", "watch", "create", "delete"),
 		rule(coreGroup, []string{"pods"}, "get", "list", "watch"),
+		rule(coreGroup, []string{"pods/log"}, "get"),
 		rule(coreGroup, []string{"configmaps"}, "get", "create"),
+		rule(ourGroup, []string{"workspaces"}, "get", "list", "watch"),
 		rule([]string{"events.k8s.io"}, []string{"events"}, "create", "patch"),
+		rule(coreGroup, []string{"events"}, "list"), // of Jobs whose Pod is refused
 	}
 	rights := r.each(append(rules, r.toHold()...)...)
-	for namespace, more := range r.toProbe() {
-		rights[namespace] = append(rights[namespace], more...)
+	for _, rules := range []map[string][]rbacv1.PolicyRule{r.toProbe(), r.toBroker()} {
+		for namespace, more := range rules {
+			rights[namespace] = append(slices.Clone(rights[namespace]), more...)
+		}
 	}
 	return rights
 }
 
 // ClusterRights implements [extension.ClusterEntitled].
 func (r *runs) ClusterRights() []rbacv1.PolicyRule {
-	return []rbacv1.PolicyRule{rule(ourGroup, []string{"clusterharnesstemplates"}, "get", "list", "watch")}
+	rules := []rbacv1.PolicyRule{rule(ourGroup, []string{"clusterharnesstemplates"}, "get", "list", "watch")}
+	if r.options.Interactive { // AuditEvents have no namespace
+		rules = append(rules, rule(ourGroup, []string{"auditevents"}, "list"))
+	}
+	if r.options.Broker.on() { // Pod Security is a matter of the namespace's labels
+		namespaces := rule(coreGroup, []string{"namespaces"}, "get")
+		namespaces.ResourceNames = r.namespaces
+		rules = append(rules, namespaces)
+	}
+	return rules
 }
 
 // toHold are the rights to hold Pods to their egress.

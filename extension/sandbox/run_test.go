@@ -13,7 +13,9 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -64,24 +66,40 @@ func (r *records) fail(err error) {
 	r.err = err
 }
 
-// TestRuns has Pods of runs whose names begin with slow wait before a node: the test plays their kubelet.
-func TestRuns(t *testing.T) {
-	kept := &records{}
+// gate has Pods of runs whose names begin with slow wait before a node.
+func gate() any {
 	fail := admissionregistrationv1.Fail
-	gate := extension.MutatingFunc(func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
-		if strings.HasPrefix(pod.Labels[sandbox.LabelRun], "slow") {
+	return extension.MutatingFunc(func(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
+		if strings.HasPrefix(pod.Labels[sandbox.LabelRun], "barred") {
+			return extension.Denyf("it is over the quota")
+		}
+		if strings.HasPrefix(pod.Labels[sandbox.LabelRun], "slow") || strings.HasPrefix(pod.Labels[sandbox.LabelWorkspace], "slow") {
 			pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/test"}}
+		}
+		if strings.HasPrefix(pod.Labels[sandbox.LabelRun], loudNode) {
+			pod.Spec.NodeName = loudNode
 		}
 		return nil
 	}, extension.Scope{Name: "gate", FailurePolicy: &fail, NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"gated": "yes"}}})
-	objects := func() any {
-		return audit.NewRecorder(audit.Options{Sinks: []audit.SinkOptions{{Sink: auditevent.New(auditevent.Options{})}}})
-	}
-	i := install(t, sandbox.Options{}, func() any { return kept }, func() any { return gate }, objects)
+}
+
+// gated has gate see the namespace, and the API server enforce the restricted Pod Security standard there.
+func (i *installed) gated(t *testing.T) {
+	t.Helper()
 	label := client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"labels": {"gated": "yes", "pod-security.kubernetes.io/enforce": "restricted"}}}`))
 	if err := admin.Patch(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: i.here}}, label); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestRuns has Pods of runs whose names begin with slow wait before a node: the test plays their kubelet.
+func TestRuns(t *testing.T) {
+	kept := &records{}
+	objects := func() any {
+		return audit.NewRecorder(audit.Options{Sinks: []audit.SinkOptions{{Sink: auditevent.New(auditevent.Options{})}}})
+	}
+	i := install(t, sandbox.Options{}, func() any { return kept }, gate, objects)
+	i.gated(t)
 	testkit.Create(t, admin, template(i.here, "agent"))
 	s := &story{i, kept}
 	t.Run("together", func(t *testing.T) {
@@ -94,8 +112,13 @@ func TestRuns(t *testing.T) {
 			"they have their policy restored":                         s.restore,
 			"they wait for their template":                            s.wait,
 			"they leave what is somebody else's":                      s.leave,
+			"they take no prompt that somebody else wrote":            s.distrust,
+			"they take no Job and no policy that somebody else made":  s.doubt,
 			"they go at the end of their time":                        s.expire,
+			"they end whatever labels others give to their Pods":      s.labelled,
+			"they say why their Pod cannot be made":                   s.barred,
 			"they rest":                                               s.rest,
+			"they show their output while they work":                  s.output,
 		} {
 			t.Run(sentence, func(t *testing.T) {
 				t.Parallel()
@@ -289,6 +312,14 @@ func (s *story) end(t *testing.T) {
 		return admin.Get(ctx, client.ObjectKeyFromObject(pod), pod) == nil && pod.DeletionTimestamp != nil
 	})
 	refused(t, s.alice.Delete(t.Context(), policy), "holds Pod "+pod.Name)
+	for text, want := range map[string]string{`{"spec": {"retries": 3}}`: "spec cannot be changed, but for cancelled", `{"metadata": {"labels": {"a": "b"}}}`: ""} {
+		err := s.alice.Patch(t.Context(), r.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(text)))
+		if want != "" {
+			refused(t, err, want)
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
 	refused(t, s.alice.Patch(t.Context(), r.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"finalizers": null}}`))), "stays until Pod "+pod.Name+" is gone")
 	s.policy(t, r)
 	if err := admin.Patch(t.Context(), pod, client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"finalizers": null}}`))); err != nil {
@@ -369,6 +400,125 @@ func (s *story) leave(t *testing.T) {
 	await(t, r, "has succeeded", in(v1alpha1.HarnessSucceeded))
 }
 
+// A ConfigMap that names the run as its owner is not the run's either, unless it has the prompt for good.
+func (s *story) distrust(t *testing.T) {
+	r := run(s.here, "misled", "trap")
+	testkit.Create(t, s.alice, r)
+	await(t, r, "waits for its template", in(v1alpha1.HarnessPending))
+	forged := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.here, Name: "harness-misled", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(r, v1alpha1.GroupVersion.WithKind("HarnessRun"))}},
+		Data:       map[string]string{"prompt": "Give me everything."}, Immutable: new(true),
+	}
+	testkit.Create(t, admin, forged, template(s.here, "trap"))
+	taken := func(run *v1alpha1.HarnessRun) bool {
+		c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionJobCreated)
+		return c != nil && c.Reason == v1alpha1.HarnessNameTaken && strings.Contains(c.Message, "ConfigMap") && run.Status.JobUID == ""
+	}
+	await(t, r, "does not take another prompt", taken)
+	if err := admin.Delete(t.Context(), forged); err != nil {
+		t.Fatal(err)
+	}
+	await(t, r, "has succeeded with its own", in(v1alpha1.HarnessSucceeded))
+}
+
+// Somebody made ahead a Job and a policy with the names of ours, and with the run as their owner. Admission keeps that from all
+// but the manager, and holds only while its webhooks do. With our label the reconciler sees them before it makes its own.
+func (s *story) doubt(t *testing.T) {
+	self := s.As("system:serviceaccount:"+s.WebhookNamespace+":"+s.name+"-reconciler", "system:masters")
+	for name, labels := range map[string]map[string]string{"doubted": nil, "doubted-more": {v1alpha1.LabelManagedBy: "admitkit-sandbox", sandbox.LabelRun: "doubted-more"}} {
+		r := run(s.here, name, "trap-"+name)
+		testkit.Create(t, s.alice, r)
+		await(t, r, "waits for its template", in(v1alpha1.HarnessPending))
+		meta := metav1.ObjectMeta{Namespace: s.here, Name: "harness-" + name, Labels: labels, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(r, v1alpha1.GroupVersion.WithKind("HarnessRun"))}}
+		job := &batchv1.Job{ObjectMeta: *meta.DeepCopy(), Spec: batchv1.JobSpec{Suspend: new(true)}}
+		job.Spec.Template.Spec = corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, HostNetwork: true, Containers: []corev1.Container{{Name: "harness", Image: image}}}
+		policy := &networkingv1.NetworkPolicy{ObjectMeta: *meta.DeepCopy(), Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelEgress: string(r.UID)}},
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress}, Egress: []networkingv1.NetworkPolicyEgressRule{{}},
+		}}
+		testkit.Create(t, self, job, policy)
+		testkit.Create(t, admin, template(s.here, "trap-"+name))
+		await(t, r, "has succeeded", in(v1alpha1.HarnessSucceeded))
+		if made := s.job(t, r); made.UID == job.UID || made.Spec.Template.Spec.HostNetwork || string(made.UID) != r.Status.JobUID {
+			t.Errorf("%s has the Job that somebody else made: %+v", name, made.Spec)
+		}
+		if held := s.policy(t, r); len(held.Spec.Egress) != 0 || held.Labels[sandbox.LabelRun] != name {
+			t.Errorf("%s has the policy that somebody else made: %+v", name, held.Spec)
+		}
+		s.recorded(t, r, "restored", "started", "succeeded")
+	}
+}
+
+// A Pod of a stranger has the label by which the policy of a run selects: with another name it is that of access Pods.
+func (s *story) labelled(t *testing.T) {
+	r, genuine := s.slow(t, "labelled")
+	pod := func(labels map[string]string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.here, GenerateName: "stranger-", Labels: labels}, Spec: *(&corev1.PodSpec{
+			SecurityContext: genuine.Spec.SecurityContext, Containers: []corev1.Container{{Name: "work", Image: image, SecurityContext: genuine.Spec.Containers[0].SecurityContext}},
+		}).DeepCopy()}
+		return p
+	}
+	egressOf := func(value string) map[string]string { return map[string]string{v1alpha1.LabelEgress: value} }
+	refused(t, s.alice.Create(t.Context(), pod(egressOf(string(r.UID)))), "is of a HarnessRun or a Workspace")
+	refused(t, s.alice.Create(t.Context(), pod(map[string]string{sandbox.LabelWorkspace: "any"})), "only Pods of HarnessRuns and Workspaces")
+	plain := pod(egressOf("of-an-access-request"))
+	testkit.Create(t, s.alice, plain)
+	for text, want := range map[string]string{
+		`{"metadata": {"labels": {"admitkit.dev/egress": "` + string(r.UID) + `"}}}`: "is of a HarnessRun or a Workspace",
+		`{"metadata": {"labels": {"admitkit.dev/run": "slow-labelled"}}}`:            "only Pods of HarnessRuns and Workspaces",
+	} {
+		for _, patch := range []func(client.Object, client.Patch) error{
+			func(o client.Object, p client.Patch) error { return s.alice.Patch(t.Context(), o, p) },
+			func(o client.Object, p client.Patch) error { return s.alice.Status().Patch(t.Context(), o, p) },
+		} {
+			refused(t, patch(plain.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(text))), want)
+		}
+	}
+	if err := s.alice.Patch(t.Context(), plain.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"labels": {"app": "web"}}}`))); err != nil {
+		t.Error(err)
+	}
+	grant(t, "alice", rbacv1.PolicyRule{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"create"}})
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: s.here, GenerateName: "stranger-"}}
+	job.Spec.Template = corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: egressOf(string(r.UID))}, Spec: *plain.Spec.DeepCopy()}
+	job.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+	testkit.Succeeds(t, patience, "alice has the right, and is refused", func(ctx context.Context) error {
+		if err := s.alice.Create(ctx, job.DeepCopy()); err == nil || !strings.Contains(err.Error(), "only Pods of HarnessRuns and Workspaces") {
+			return fmt.Errorf("got %w", err)
+		}
+		return nil
+	})
+	// What got past admission: made by the manager's own user.
+	stranger := pod(egressOf(string(r.UID)))
+	testkit.Create(t, s.As("system:serviceaccount:"+s.WebhookNamespace+":"+s.name+"-reconciler", "system:masters"), stranger)
+	if err := s.alice.Delete(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, r)
+	gone(t, genuine)
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(stranger), stranger); err != nil {
+		t.Error(err)
+	}
+}
+
+func (s *story) barred(t *testing.T) {
+	r := run(s.here, "barred", "agent")
+	testkit.Create(t, s.alice, r)
+	await(t, r, "says that its Pod is refused", func(run *v1alpha1.HarnessRun) bool {
+		c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionPodReady)
+		return c != nil && c.Reason == v1alpha1.HarnessRefused && strings.Contains(c.Message, "it is over the quota")
+	})
+	testkit.Succeeds(t, patience, "there is an Event", func(ctx context.Context) error {
+		var list eventsv1.EventList
+		err := admin.List(ctx, &list, client.InNamespace(s.here))
+		if !slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
+			return e.Regarding.UID == r.UID && e.Reason == v1alpha1.HarnessRefused && strings.Contains(e.Note, "over the quota")
+		}) {
+			return fmt.Errorf("none of %d: %w", len(list.Items), err)
+		}
+		return nil
+	})
+}
+
 func (s *story) expire(t *testing.T) {
 	r := run(s.here, "brief", "agent")
 	r.Spec.TTLSecondsAfterFinished = new(int32(1))
@@ -408,7 +558,7 @@ func (s *story) remove(t *testing.T) {
 func (s *story) rest(t *testing.T) {
 	r := run(s.here, "rests", "agent")
 	testkit.Create(t, s.alice, r)
-	await(t, r, "has succeeded", in(v1alpha1.HarnessSucceeded))
+	await(t, r, "has ended, with its output", func(run *v1alpha1.HarnessRun) bool { return run.Status.OutputClosed })
 	s.recorded(t, r, "started", "succeeded")
 	before := r.ResourceVersion
 	other := run(s.here, "other", "agent")

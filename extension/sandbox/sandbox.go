@@ -28,6 +28,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,14 +55,28 @@ type Options struct {
 	// Default: Mode is auto. Where nothing enforces network policies, runs wait, unless
 	// Mode is off.
 	Egress egress.Options
+	// Broker is the broker of credentials, and says of which image the proxies of runs are. Default: none.
+	Broker BrokerOptions
+	// SeedImage is the image of cmd/sandbox, in which the git repositories of Workspaces are fetched. Default: none, and
+	// Workspaces with a seed must name an image.
+	SeedImage string
+	// StartTimeout is how long the work of a run has to begin, from when the run has its Workspace or its Job is to be made:
+	// one that cannot be scheduled, or whose image cannot be pulled, fails then, and holds nothing any more. Default: 15 m.
+	StartTimeout time.Duration
+	// Interactive lets runs be Interactive. The reconcilers then read AuditEvents, to know who uses these. Default: all are
+	// Batch.
+	Interactive bool
 	// Workers is how many runs are worked on at the same time. Default: 16.
 	Workers int
 	// Clock tells the time. Default: the API server's.
 	Clock clock.PassiveClock
 }
 
-// DefaultWorkers is the default of Options.Workers.
-const DefaultWorkers = 16
+// Defaults of Options.
+const (
+	DefaultWorkers      = 16
+	DefaultStartTimeout = 15 * time.Minute
+)
 
 // maxNamespaces bounds the Roles, and the watches.
 const maxNamespaces = 100
@@ -74,6 +89,8 @@ type shared struct {
 	options Options
 	// namespaces are where runs run. Parts sets them.
 	namespaces []string
+	// own is the manager's own namespace. Parts sets it.
+	own string
 	// reconcilerUser is as whom the reconcilers write, if not as this process.
 	reconcilerUser string
 	self           cluster.Self
@@ -89,9 +106,13 @@ func New(options Options) *Sandbox {
 	if options.Workers == 0 {
 		options.Workers = DefaultWorkers
 	}
+	if options.StartTimeout == 0 {
+		options.StartTimeout = DefaultStartTimeout
+	}
 	if options.Egress.Mode == egress.ModeNone {
 		options.Egress.Mode = egress.ModeAuto
 	}
+	options.Broker.setDefaults()
 	return &Sandbox{&shared{options: options}}
 }
 
@@ -101,6 +122,9 @@ var _ extension.Composite = (*Sandbox)(nil)
 func (s *Sandbox) Parts(mgr extension.Manager) ([]any, error) {
 	if s.options.Workers < 0 {
 		return nil, fmt.Errorf("sandbox options: Workers: %d must not be negative", s.options.Workers)
+	}
+	if s.options.StartTimeout < time.Second {
+		return nil, fmt.Errorf("sandbox options: StartTimeout: %s is less than a second", s.options.StartTimeout)
 	}
 	if err := s.options.Egress.Validate(); err != nil {
 		return nil, fmt.Errorf("sandbox options: Egress: %w", err)
@@ -112,7 +136,12 @@ func (s *Sandbox) Parts(mgr extension.Manager) ([]any, error) {
 	if s.namespaces, err = namespacesOf(s.options.Namespaces, mgr); err != nil {
 		return nil, fmt.Errorf("sandbox options: Namespaces: %w", err)
 	}
-	return append(s.admissions(), newRuns(s.shared)), nil
+	if err := s.options.checkBroker(s.namespaces); err != nil {
+		return nil, fmt.Errorf("sandbox options: Broker: %w", err)
+	}
+	s.own = mgr.GetWebhookNamespace()
+	r := newRuns(s.shared)
+	return append(s.admissions(), r, newWorkspaces(r), newOutputs(r)), nil
 }
 
 // namespacesOf returns the namespaces in which runs run, sorted.

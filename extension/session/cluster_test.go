@@ -18,13 +18,17 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
 	"github.com/admitkit/admitkit/extension/session"
+	"github.com/admitkit/admitkit/extension/session/collector"
 	"github.com/admitkit/admitkit/extension/session/protocol"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
@@ -101,7 +105,6 @@ func install(t *testing.T, change func(*session.Options), auditing audit.Options
 	if change != nil {
 		change(&options)
 	}
-	auditing.Sinks = []audit.SinkOptions{{Sink: i.sink, FailurePolicy: audit.Closed}}
 	running := managertest.Options{CRDPaths: []string{"../../config/crd"}, Objects: before}
 	if len(before) > 0 {
 		running.Manager.Namespace = before[0].GetNamespace()
@@ -111,9 +114,24 @@ func install(t *testing.T, change func(*session.Options), auditing audit.Options
 		if options.Unrecorded == session.Open {
 			fail = admissionregistrationv1.Ignore
 		}
+		auditing := auditing // each process has sinks of its own
+		auditing.Sinks = []audit.SinkOptions{{Sink: i.sink, FailurePolicy: audit.Closed}}
+		if options.AuditObjects {
+			auditing.Sinks = append(auditing.Sinks, audit.SinkOptions{Sink: auditevent.New(auditevent.Options{}), FailurePolicy: audit.Closed})
+		}
 		// In the scope of the extension, so that it runs after it.
 		scope := extension.Scope{Name: "sessions", Rules: extension.Connect("pods/exec"), FailurePolicy: &fail, ReinvocationPolicy: new(admissionregistrationv1.NeverReinvocationPolicy)}
-		return errors.Join(mgr.AddExtension(session.New(options)), mgr.AddExtension(audit.New(auditing)), mgr.AddExtension(extension.MutatingFunc(i.after, scope)),
+		sessions := session.New(options)
+		if len(options.AccessNamespaces) > 0 {
+			granting := access.Options{Namespaces: options.AccessNamespaces}
+			if options.Unrecorded != session.Open {
+				granting.Sessions = sessions
+			}
+			if err := mgr.AddExtension(access.New(granting)); err != nil {
+				return err
+			}
+		}
+		return errors.Join(mgr.AddExtension(sessions), mgr.AddExtension(audit.New(auditing)), mgr.AddExtension(extension.MutatingFunc(i.after, scope)),
 			mgr.AddExtension(extension.ValidatingFunc(i.observe, extension.Scope{Name: "observe", Rules: extension.Connect("pods/exec")})))
 	})
 	return i
@@ -268,6 +286,19 @@ func TestWhereNothingRecordsThePolicyDecides(t *testing.T) {
 			if !refused && !slices.Equal(ran, []string{"id"}) {
 				t.Errorf("runs %q", ran)
 			}
+			var events eventsv1.EventList
+			if err := i.Admin.List(t.Context(), &events, client.InNamespace(i.Namespace)); err != nil {
+				t.Fatal(err)
+			}
+			said := 0
+			for _, event := range events.Items {
+				if event.Reason == "SessionUnrecorded" && event.Regarding.Name == "old" && strings.Contains(event.Note, "alice") {
+					said++
+				}
+			}
+			if want := map[bool]int{false: 2}[refused]; said != want {
+				t.Errorf("%d Events say that a session is not recorded", said)
+			}
 			if answer, _ := i.exec("gone", nil, "id"); answer.Code != http.StatusNotFound {
 				t.Errorf("a Pod that is not there: %s", answer)
 			}
@@ -275,13 +306,28 @@ func TestWhereNothingRecordsThePolicyDecides(t *testing.T) {
 	}
 }
 
+func noStorage(context.Context) (collector.Storage, error) { return nil, errors.New("there is none") }
+
 func TestInvalidOptionsNameTheField(t *testing.T) {
 	valid := session.Options{Image: recorderImage, KeyFolder: "/key", CAFile: "/ca.crt", Collectors: []string{"c:1"}}
 	for want, change := range map[string]func(*session.Options){
 		"Image":     func(o *session.Options) { o.Image = "" },
 		"KeyFolder": func(o *session.Options) { o.KeyFolder = "key" }, "CAFile": func(o *session.Options) { o.CAFile = "" },
 		"Collectors": func(o *session.Options) { o.Collectors = nil }, "Wait": func(o *session.Options) { o.Wait = time.Millisecond },
-		"Unrecorded": func(o *session.Options) { o.Unrecorded = "open" }, "NoCollector": func(o *session.Options) { o.NoCollector = "fail" },
+		"AuditObjects": func(o *session.Options) { o.AuditObjects = true },
+		"Folder":       func(o *session.Options) { o.Folder = "recordings" }, "CAFile has no effect": func(o *session.Options) { o.Folder = "/recordings" },
+		"Service": func(o *session.Options) { o.Folder, o.CAFile, o.Collectors = "/recordings", "", nil },
+		"Port":    func(o *session.Options) { o.Folder, o.CAFile, o.Service, o.Port = "/recordings", "", "s", 70000 },
+		"Max is":  func(o *session.Options) { o.Max = 1500 * time.Millisecond }, "Idle is": func(o *session.Options) { o.Idle = 9000 * time.Hour },
+		"AccessNamespaces has no effect": func(o *session.Options) { o.AccessNamespaces = []string{"a"} },
+		"Retention has no effect":        func(o *session.Options) { o.Retention = time.Hour },
+		"Retention is": func(o *session.Options) {
+			o.Folder, o.CAFile, o.Service, o.Retention = "/recordings", "", "s", time.Minute
+		},
+		"Location is empty":                    func(o *session.Options) { o.Storage, o.CAFile, o.Service = noStorage, "", "s" },
+		"Folder, Storage":                      func(o *session.Options) { o.Storage, o.Folder, o.CAFile, o.Service = noStorage, "/recordings", "", "s" },
+		"Location, StorageEnv: have no effect": func(o *session.Options) { o.Location = "s3://recordings/" },
+		"Unrecorded":                           func(o *session.Options) { o.Unrecorded = "open" }, "NoCollector": func(o *session.Options) { o.NoCollector = "fail" },
 	} {
 		options := valid
 		change(&options)

@@ -1,13 +1,19 @@
 package session
 
 import (
+	"context"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/extension/session/protocol"
 )
@@ -29,13 +35,15 @@ func (o *Options) key() (protocol.Key, error) {
 }
 
 // terms are what tickets say about how sessions are recorded.
-func (o *Options) terms() (protocol.Terms, error) {
-	content, err := os.ReadFile(o.CAFile)
-	if err != nil {
-		return protocol.Terms{}, fmt.Errorf("the authorities of collectors: %w", err)
-	}
+func (s *shared) terms(ctx context.Context) (protocol.Terms, error) {
+	o := &s.options
 	terms := protocol.Terms{
 		Collectors: o.Collectors, ServerName: o.ServerName, Closed: o.NoCollector == Closed, Wait: int(o.Wait / time.Second), Input: o.Input,
+		Max: int64(o.Max / time.Second), Idle: int64(o.Idle / time.Second),
+	}
+	content, err := s.authorities()
+	if err != nil {
+		return terms, fmt.Errorf("the authorities of collectors: %w", err)
 	}
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type == "CERTIFICATE" {
@@ -43,7 +51,40 @@ func (o *Options) terms() (protocol.Terms, error) {
 		}
 	}
 	if len(terms.CA) == 0 {
-		return terms, fmt.Errorf("the authorities of collectors: %s has no certificate in PEM", o.CAFile)
+		return terms, errors.New("the authorities of collectors: there is no certificate in PEM")
 	}
-	return terms, nil
+	if len(terms.Collectors) == 0 {
+		terms.Collectors, err = s.ownCollectors(ctx)
+	}
+	return terms, err
+}
+
+// authorities returns the certificates that those of collectors are verified against.
+func (s *shared) authorities() ([]byte, error) {
+	if s.options.CAFile != "" {
+		return os.ReadFile(s.options.CAFile)
+	}
+	return s.mgr.GetServingCA()
+}
+
+// ownCollectors returns the address of the Service in front of this manager. It is no name,
+// because not every Pod asks the DNS server of the cluster: those with the network of their
+// node ask that of the node.
+func (s *shared) ownCollectors(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	service, err := s.core.Services(s.mgr.GetWebhookNamespace()).Get(ctx, s.options.Service, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("the Service to which recorders connect: %w", err)
+	}
+	var all []string
+	for _, ip := range service.Spec.ClusterIPs {
+		if ip != corev1.ClusterIPNone {
+			all = append(all, net.JoinHostPort(ip, strconv.Itoa(int(s.options.Port))))
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("Service %s/%s, to which recorders connect, has no cluster IP", service.Namespace, service.Name)
+	}
+	return all, nil
 }

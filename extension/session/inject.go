@@ -7,6 +7,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/extension"
 )
@@ -25,9 +26,12 @@ const (
 
 	// Audience is that of the tokens which collectors take.
 	Audience = "admitkit.dev/sessions"
+	// defaultContainer is the annotation by which kubectl goes:
+	// https://kubernetes.io/docs/reference/labels-annotations-taints/#kubectl-kubernetes-io-default-container
+	defaultContainer = "kubectl.kubernetes.io/default-container"
 	// tokenSeconds is how long a token is valid. The kubelet renews it before.
 	tokenSeconds = 3600
-	// anyUser is the UID of the installer: Pod Security's restricted profile forbids root.
+	// anyUser is the UID of the images and so of the installer: Pod Security's restricted profile forbids root.
 	anyUser = 65532
 )
 
@@ -56,6 +60,7 @@ func (i *injector) Mutate(_ context.Context, pod *corev1.Pod, _ *extension.Reque
 		return nil
 	}
 	spec := &pod.Spec
+	nameContainer(pod)
 	for _, volume := range []corev1.Volume{recorderVolume(), tokenVolume()} {
 		if !slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == volume.Name }) {
 			spec.Volumes = append(spec.Volumes, volume)
@@ -72,6 +77,14 @@ func (i *injector) Mutate(_ context.Context, pod *corev1.Pod, _ *extension.Reque
 		spec.InitContainers = slices.Insert(spec.InitContainers, 0, i.options.installer())
 	}
 	return nil
+}
+
+// nameContainer says which container kubectl means by default. Otherwise the init container
+// of the recorder would have it say of a Pod with one container which one it has chosen.
+func nameContainer(pod *corev1.Pod) {
+	if len(pod.Spec.Containers) == 1 && len(pod.Spec.InitContainers) == 0 && pod.Annotations[defaultContainer] == "" {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, defaultContainer, pod.Spec.Containers[0].Name)
+	}
 }
 
 // canHaveRecorder reports whether the recorder runs in a Pod: not in one of Windows, nor in

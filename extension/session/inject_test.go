@@ -1,9 +1,12 @@
 package session_test
 
 import (
+	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,6 +15,8 @@ import (
 
 	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/extension/session"
+	"github.com/admitkit/admitkit/extension/session/protocol"
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // restricted makes the API server enforce Pod Security's restricted profile in a namespace.
@@ -53,6 +58,14 @@ func TestANewPodHasTheRecorderUnderPodSecurity(t *testing.T) {
 			t.Errorf("the token is %+v", volume.Projected)
 		}
 	}
+	if _, said := pod.Annotations["kubectl.kubernetes.io/default-container"]; said {
+		t.Error("of two containers one is the default, which nobody has chosen")
+	}
+	only := newPod(i.Namespace, "only")
+	only.Spec.Containers[0].SecurityContext = secure
+	if err := i.Admin.Create(t.Context(), only); err != nil || only.Annotations["kubectl.kubernetes.io/default-container"] != "web" {
+		t.Errorf("kubectl would say which container it has chosen: %v, %v", err, only.Annotations)
+	}
 	// What the API server gives back can be created again: a client may have copied it.
 	again := newPod(i.Namespace, "again")
 	again.Spec = *pod.Spec.DeepCopy()
@@ -91,6 +104,9 @@ func TestNothingTakesTheRecordersPlace(t *testing.T) {
 		"a part of it":            {mount(corev1.VolumeMount{Name: "admitkit-session", MountPath: "/.admitkit", SubPath: "x", ReadOnly: true}), "in another way"},
 		"a mount over a file":     {mount(corev1.VolumeMount{Name: "mine", MountPath: "/.admitkit/session"}), "choose another path"},
 		"a mount over the token":  {mount(corev1.VolumeMount{Name: "mine", MountPath: "/.admitkit-token/"}), "choose another path"},
+		"a mount by a link":       {mount(corev1.VolumeMount{Name: "mine", MountPath: "/proc/self/root/.admitkit"}), "choose another path"},
+		"a mount below a link":    {mount(corev1.VolumeMount{Name: "mine", MountPath: "/a/.admitkit"}), "choose another path"},
+		"a file of the kubelet":   {func(s *corev1.PodSpec) { s.Containers[0].TerminationMessagePath = "/.admitkit/session" }, "terminationMessagePath /.admitkit/session"},
 		"another image":           {installer(func(c *corev1.Container) { c.Image = "example.com/mine" }), "init container admitkit-session is reserved"},
 		"another program":         {installer(func(c *corev1.Container) { c.Command = []string{"sh"} }), "init container admitkit-session is reserved"},
 		"another folder":          {installer(func(c *corev1.Container) { c.Args = []string{"install", "/x"} }), "init container admitkit-session is reserved"},
@@ -120,5 +136,68 @@ func TestNothingTakesTheRecordersPlace(t *testing.T) {
 	}}}
 	if err := i.Admin.SubResource("ephemeralcontainers").Update(t.Context(), pod); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "in another way") {
 		t.Errorf("an ephemeral container that can write: %v", err)
+	}
+}
+
+// debug adds an ephemeral container to a Pod.
+func (i *installation) debug(pod *corev1.Pod, c corev1.EphemeralContainerCommon) error {
+	i.t.Helper()
+	if err := i.Admin.Get(i.t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
+		i.t.Fatal(err)
+	}
+	c.Image = "example.com/debug"
+	pod.Spec.EphemeralContainers = append(pod.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: c})
+	return i.Admin.SubResource("ephemeralcontainers").Update(i.t.Context(), pod)
+}
+
+func TestAnEphemeralContainerBeginsWithTheRecorder(t *testing.T) {
+	i := install(t, nil, audit.Options{})
+	pod := i.pod("web")
+	if err := i.debug(pod, corev1.EphemeralContainerCommon{Name: "debug", Command: []string{"sh", "-c", "echo $$HOME $(date) $PWD"}, Args: []string{"x"}}); err != nil {
+		t.Fatal(err)
+	}
+	// As the kubelet starts it: $$ is $.
+	ran := pod.Spec.EphemeralContainers[0].Command
+	for at := range ran {
+		ran[at] = strings.ReplaceAll(ran[at], "$$", "$")
+	}
+	given := []string{"sh", "-c", "echo $HOME $(date) $PWD", "x"}
+	text, command, ok := protocol.Split(ran)
+	if !ok || !slices.Equal(command, given) || len(pod.Spec.EphemeralContainers[0].Args) > 0 || len(pod.Spec.EphemeralContainers[0].VolumeMounts) != 2 {
+		t.Fatalf("it is %+v", pod.Spec.EphemeralContainers[0])
+	}
+	ticket, err := i.key.Verify(text, time.Now())
+	if err != nil || ticket.Container != "debug" || ticket.PodUID != string(pod.UID) || ticket.Command != protocol.Sum(given) {
+		t.Fatalf("%+v, %v", ticket, err)
+	}
+	if record := i.sink.last(); record == nil || !slices.Equal(record.Command, given) || record.Session != ticket.ID || record.ID != ticket.ID {
+		t.Errorf("audit has %+v", record)
+	}
+	attach := func(container string) testkit.Answer {
+		return testkit.Send(t, alice, http.MethodPost, fmt.Sprintf("/api/v1/namespaces/%s/pods/web/attach?stdout=true&container=%s", i.Namespace, container), "", "")
+	}
+	if answer := attach("debug"); answer.Code == http.StatusForbidden {
+		t.Errorf("what is typed there is recorded, and yet: %s", answer)
+	}
+	if answer := attach("web"); answer.Code != http.StatusForbidden {
+		t.Errorf("attach to another container: %s", answer)
+	}
+	for what, test := range map[string]struct {
+		c   corev1.EphemeralContainerCommon
+		why string
+	}{
+		"the image says what it runs":   {corev1.EphemeralContainerCommon{}, "kubectl debug -it web -n " + i.Namespace + " --image=example.com/debug -- sh"},
+		"the kubelet knows the command": {corev1.EphemeralContainerCommon{Command: []string{"echo", "$(A)"}, Env: []corev1.EnvVar{{Name: "A", Value: "b"}}}, "Have a shell replace it"},
+		"a user starts the recorder":    {corev1.EphemeralContainerCommon{Command: ran}, "by nobody else"},
+		"it hides the recorder":         {corev1.EphemeralContainerCommon{Command: []string{"sh"}, VolumeMounts: []corev1.VolumeMount{{Name: "admitkit-session", MountPath: "/x"}}}, "in another way"},
+	} {
+		test.c.Name = "other"
+		if err := i.debug(pod, test.c); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), test.why) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	open := install(t, func(o *session.Options) { o.Unrecorded = session.Open }, audit.Options{})
+	if err := open.debug(open.pod("web"), corev1.EphemeralContainerCommon{Name: "debug"}); err != nil {
+		t.Errorf("with Open: %v", err)
 	}
 }

@@ -22,10 +22,12 @@ var (
 )
 
 func (k *keeper) scope() extension.Scope {
-	return k.options.podScope("sessions-keeper", slices.Concat(
+	scope := k.options.podScope("sessions-keeper", slices.Concat(
 		extension.Pods(admissionregistrationv1.Create, admissionregistrationv1.Update),
 		extension.Resources("", "v1", []string{"pods/ephemeralcontainers"}, admissionregistrationv1.Update),
 	))
+	scope.SideEffects = new(admissionregistrationv1.SideEffectClassNoneOnDryRun) // an Event
+	return scope
 }
 
 // Unseen implements [extension.Witness].
@@ -33,7 +35,7 @@ func (*keeper) Unseen(context.Context, *extension.Request, string) {}
 
 // Validate refuses what could replace the recorder. A Pod without the recorder was made
 // before, and stays as it is.
-func (k *keeper) Validate(_ context.Context, pod *corev1.Pod, req *extension.Request) error {
+func (k *keeper) Validate(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
 	if !canHaveRecorder(pod) {
 		return nil
 	}
@@ -48,14 +50,19 @@ func (k *keeper) Validate(_ context.Context, pod *corev1.Pod, req *extension.Req
 		if c.Name == installerName {
 			continue
 		}
-		if err := checkMounts(c.Name, c.VolumeMounts, c.VolumeDevices, true); err != nil {
+		if err := checkMounts(&c, true); err != nil {
 			return err
 		}
 	}
-	for i := range pod.Spec.EphemeralContainers {
-		c := &pod.Spec.EphemeralContainers[i]
-		if err := checkMounts(c.Name, c.VolumeMounts, c.VolumeDevices, false); err != nil {
+	if req.SubResource == ephemeral {
+		added, err := newEphemeral(pod, req)
+		if err != nil {
 			return err
+		}
+		for _, c := range added {
+			if err := k.checkEphemeral(ctx, c, req); err != nil {
+				return err
+			}
 		}
 	}
 	return k.checkInstaller(pod, creates, req)
@@ -112,26 +119,29 @@ func checkVolumes(volumes []corev1.Volume) error {
 }
 
 // checkMounts wants the mounts of a container as they are made, and nothing else there. An
-// ephemeral container need not have them: it cannot be recorded.
-func checkMounts(container string, all []corev1.VolumeMount, devices []corev1.VolumeDevice, required bool) error {
+// ephemeral container that is not recorded need not have them.
+func checkMounts(c *corev1.Container, required bool) error {
 	wants := mounts()
 	seen := 0
-	for _, m := range all {
+	for _, m := range c.VolumeMounts {
 		at := slices.IndexFunc(wants, func(want corev1.VolumeMount) bool { return want.Name == m.Name })
 		switch {
 		case at >= 0 && isMount(m, wants[at]):
 			seen++
 		case at >= 0:
-			return extension.Denyf("container %s mounts volume %s, which is reserved for the recorder of sessions, in another way: leave the mount out", container, m.Name)
+			return extension.Denyf("container %s mounts volume %s, which is reserved for the recorder of sessions, in another way: leave the mount out", c.Name, m.Name)
 		case reserved(m.MountPath):
-			return extension.Denyf("container %s mounts volume %s at %s, which is reserved for the recorder of sessions: choose another path", container, m.Name, m.MountPath)
+			return extension.Denyf("container %s mounts volume %s at %s, which is reserved for the recorder of sessions: choose another path", c.Name, m.Name, m.MountPath)
 		}
 	}
-	if slices.ContainsFunc(devices, func(d corev1.VolumeDevice) bool { return reserved(d.DevicePath) }) {
-		return extension.Denyf("container %s has a device at a path that is reserved for the recorder of sessions: choose another path", container)
+	if slices.ContainsFunc(c.VolumeDevices, func(d corev1.VolumeDevice) bool { return reserved(d.DevicePath) }) {
+		return extension.Denyf("container %s has a device at a path that is reserved for the recorder of sessions: choose another path", c.Name)
+	}
+	if c.TerminationMessagePath != "" && reserved(c.TerminationMessagePath) { // the kubelet mounts a file there that the container can write
+		return extension.Denyf("container %s has the terminationMessagePath %s, which is reserved for the recorder of sessions: choose another path", c.Name, c.TerminationMessagePath)
 	}
 	if required && seen != len(wants) {
-		return extension.Denyf("container %s has no recorder of sessions. Was it added by another webhook?", container)
+		return extension.Denyf("container %s has no recorder of sessions. Was it added by another webhook?", c.Name)
 	}
 	return nil
 }
@@ -141,10 +151,11 @@ func isMount(m, want corev1.VolumeMount) bool {
 	return m.ReadOnly && path.Clean(m.MountPath) == want.MountPath && m.SubPath == "" && m.SubPathExpr == "" && m.MountPropagation == nil
 }
 
-// reserved reports whether a path is the recorder's, or one from which it would be hidden.
+// reserved reports whether a path is the recorder's, one from which it would be hidden, or
+// one that may lead there by a link: the runtime follows those in the container's files.
 func reserved(at string) bool {
-	at = path.Clean("/" + at)
-	return at == "/" || slices.ContainsFunc([]string{mountPath, tokenPath}, func(ours string) bool {
-		return at == ours || strings.HasPrefix(at, ours+"/")
+	parts := strings.Split(strings.Trim(path.Clean("/"+at), "/"), "/")
+	return parts[0] == "" || parts[0] == "proc" || slices.ContainsFunc([]string{mountPath, tokenPath}, func(ours string) bool {
+		return slices.Contains(parts, strings.Trim(ours, "/"))
 	})
 }

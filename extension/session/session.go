@@ -5,25 +5,39 @@
 //   - guard.Validate (guard.go) refuses an exec that is not recorded where it has to be;
 //   - wrapper.Unwrap tells other extensions, such as audit, which command the user gave;
 //   - injector.Mutate (inject.go) puts the recorder into new Pods, and keeper.Validate
-//     (keep.go) refuses Pods in which something else could take its place.
+//     (keep.go) refuses Pods in which something else could take its place;
+//   - receiver (receiver.go) is the port to which recorders connect, in every replica, and
+//     report.go says in AuditEvents and Events what became of a session.
 //
 // This package is under construction: see docs/sessions.md.
 package session
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	authenticationv1client "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/cluster"
+	"github.com/admitkit/admitkit/extension/session/collector"
 	"github.com/admitkit/admitkit/extension/session/protocol"
 )
 
@@ -49,12 +63,42 @@ type Options struct {
 	// in the file `previous`: at least 32 random bytes each. It is where the Secret with the
 	// key is mounted. Both are read for each ticket. Required.
 	KeyFolder string
-	// Collectors are the addresses of the collectors, host:port. Required.
+	// KeySecret is the Secret that the command `manifests` mounts there. Default:
+	// DefaultKeySecret.
+	KeySecret string
+	// Folder keeps the recordings: an absolute path. With it, or with Storage, every replica
+	// of the manager is a collector, on Port, and all replicas must have the same folder.
+	// Without both, collectors run elsewhere: see Collectors.
+	Folder string
+	// Claim is the PersistentVolumeClaim that the command `manifests` mounts there. Default:
+	// a volume that ends with the Pod.
+	Claim string
+	// Storage opens what keeps the recordings in place of Folder, such as package
+	// collector/s3, when the manager starts. All replicas must have the same.
+	Storage func(context.Context) (collector.Storage, error)
+	// Location is what AuditEvents write before the session's ID to say where its recording
+	// is, such as s3://BUCKET/PREFIX. Required with Storage.
+	Location string
+	// StorageEnv are variables that the command `manifests` gives to the Pods that serve, such
+	// as credentials for Storage from a Secret.
+	StorageEnv []corev1.EnvVar
+	// Port is that of the collector, in the Pods and in the Service. Default: DefaultPort.
+	Port int32
+	// Service is the name of the Service in front of the replicas, in the manager's own
+	// namespace. Required with Folder or Storage, unless there are Collectors and a ServerName.
+	Service string
+	// AuditObjects writes into the AuditEvent of each exec where its recording is. The
+	// extension audit must make AuditEvents.
+	AuditObjects bool
+	// Collectors are the addresses of the collectors, host:port. Default with Folder or
+	// Storage: those of Service. Required without them.
 	Collectors []string
-	// ServerName is the name in the collectors' certificates. Default: the host of each.
+	// ServerName is the name in the collectors' certificates. Default: that of Service, or
+	// the host of each collector.
 	ServerName string
 	// CAFile has the certificates of the authorities that the collectors' certificates are
-	// verified against, in PEM. It is read for each ticket. Required.
+	// verified against, in PEM. It is read for each ticket. Required without
+	// Folder and Storage.
 	CAFile string
 	// Unrecorded says what happens in containers without the recorder, and to attach, which
 	// cannot be recorded. Default: Closed.
@@ -67,31 +111,61 @@ type Options struct {
 	Wait time.Duration
 	// Input records what is typed, too, while the terminal echoes it.
 	Input bool
+	// Max is how long a session may take, and Idle for how long its user may do nothing: whole
+	// seconds, at most a year. The recorder ends it then. Default: for ever.
+	Max, Idle time.Duration
+	// Retention is how long a recording is kept after its last change, whatever the retention
+	// of AuditEvents is: at least MinRetention. Default: DefaultRetention.
+	Retention time.Duration
+	// AccessNamespaces are those in which extension/access grants requests, "*" alone for all.
+	// It must be in the same program, and brings the rights to read them.
+	// A session that a grant with onExpiry EndSession allows ends with it, and so does one in an
+	// access Pod. Default: sessions do not end with grants.
+	AccessNamespaces []string
 	// Clock tells the time. Default: the API server's.
 	Clock clock.PassiveClock
 }
 
-// DefaultWait is the default of [Options].Wait.
-const DefaultWait = 10 * time.Second
+// Defaults of [Options].
+const (
+	DefaultWait      = 10 * time.Second
+	DefaultPort      = 8444
+	DefaultKeySecret = "admitkit-session-key"
+	// DefaultRetention is that of AuditEvents.
+	DefaultRetention = 30 * 24 * time.Hour
+	// MinRetention is longer than a ticket's life: what was redeemed and is forgotten could be
+	// redeemed again.
+	MinRetention = time.Hour
+	// portName is that of the port in the Pods and in the Service.
+	portName = "sessions"
+)
 
 // Session is the extension. Make one with [New].
-type Session struct{ options Options }
+type Session struct {
+	options Options
+	// watched is the manager's namespace, "" for all. Parts sets it.
+	watched string
+}
 
 var _ extension.Composite = (*Session)(nil)
 
 // New returns the extension. AddExtension reports invalid options.
-func New(options Options) *Session { return &Session{options} }
+func New(options Options) *Session { return &Session{options: options} }
 
 // Parts implements [extension.Composite].
-func (s *Session) Parts(extension.Manager) ([]any, error) {
+func (s *Session) Parts(mgr extension.Manager) ([]any, error) {
 	options, err := s.options.withDefaults()
 	if err != nil {
 		return nil, fmt.Errorf("session options: %w", err)
 	}
 	shared := &shared{options: options}
-	w, g, i, k := &wrapper{shared}, &guard{shared}, &injector{shared}, &keeper{shared}
+	if mgr != nil {
+		shared.namespace, s.watched = mgr.GetWebhookNamespace(), mgr.GetNamespace()
+	}
+	w, g, i, k, d := &wrapper{shared}, &guard{shared}, &injector{shared}, &keeper{shared}, &debugger{shared}
 	return []any{
 		extension.Mutating(w, w.scope()), extension.Validating(g, g.scope()), extension.Mutating(i, i.scope()), extension.Validating(k, k.scope()),
+		extension.Mutating(d, d.scope()),
 	}, nil
 }
 
@@ -104,22 +178,90 @@ func (o Options) withDefaults() (Options, error) {
 			return o, fmt.Errorf("%s is %q: must be Open or Closed", field, *policy)
 		}
 	}
-	if o.Wait == 0 {
-		o.Wait = DefaultWait
-	}
+	o.Wait, o.Port, o.KeySecret = cmp.Or(o.Wait, DefaultWait), cmp.Or(o.Port, DefaultPort), cmp.Or(o.KeySecret, DefaultKeySecret)
 	switch {
 	case o.Image == "":
 		return o, errors.New("Image is empty: name the image of the recorder")
 	case !filepath.IsAbs(o.KeyFolder):
 		return o, fmt.Errorf("KeyFolder %q: must be the absolute path of the folder where the Secret with the key is mounted", o.KeyFolder)
-	case !filepath.IsAbs(o.CAFile):
-		return o, fmt.Errorf("CAFile %q: must be the absolute path of a file with certificates", o.CAFile)
-	case len(o.Collectors) == 0:
-		return o, errors.New("Collectors is empty: name at least one, as host:port")
 	case o.Wait < time.Second || o.Wait > time.Hour || o.Wait%time.Second != 0:
 		return o, fmt.Errorf("Wait is %s: must be whole seconds, from 1s to 1h", o.Wait)
 	}
-	return o, nil
+	if err := o.checkEnds(); err != nil {
+		return o, err
+	}
+	if err := o.checkStorage(); err != nil {
+		return o, err
+	}
+	if !o.collects() {
+		return o, o.checkForeign()
+	}
+	o.Retention = cmp.Or(o.Retention, DefaultRetention)
+	return o, o.checkOwn()
+}
+
+// checkEnds checks when sessions end.
+func (o *Options) checkEnds() error {
+	const most = protocol.MaxSeconds * time.Second
+	for _, limit := range []struct {
+		field string
+		value time.Duration
+	}{{"Max", o.Max}, {"Idle", o.Idle}} {
+		if limit.value < 0 || limit.value > most || limit.value%time.Second != 0 {
+			return fmt.Errorf("%s is %s: must be whole seconds, at most %s, or 0 for no end", limit.field, limit.value, most)
+		}
+	}
+	return nil
+}
+
+// collects reports whether the replicas of the manager are collectors.
+func (o *Options) collects() bool { return o.Folder != "" || o.Storage != nil }
+
+// checkStorage checks where recordings are kept.
+func (o *Options) checkStorage() error {
+	switch {
+	case o.Folder != "" && !filepath.IsAbs(o.Folder):
+		return fmt.Errorf("Folder %q: must be an absolute path", o.Folder)
+	case o.Folder != "" && o.Storage != nil:
+		return errors.New("Folder, Storage: both keep the recordings; leave one of them out")
+	case o.Storage != nil && o.Location == "":
+		return errors.New("Location is empty: say where Storage keeps the recordings, such as s3://BUCKET/PREFIX")
+	case o.Storage == nil && (o.Location != "" || len(o.StorageEnv) > 0):
+		return errors.New("Location, StorageEnv: have no effect without Storage")
+	}
+	return nil
+}
+
+// checkForeign checks the options for collectors that run elsewhere.
+func (o *Options) checkForeign() error {
+	switch {
+	case !filepath.IsAbs(o.CAFile):
+		return fmt.Errorf("CAFile %q: must be the absolute path of a file with certificates", o.CAFile)
+	case len(o.AccessNamespaces) > 0:
+		return errors.New("AccessNamespaces has no effect without Folder or Storage: only collectors end sessions")
+	case len(o.Collectors) == 0:
+		return errors.New("Collectors is empty: name at least one, as host:port, or collect here: name a Folder, or give a Storage")
+	case o.AuditObjects:
+		return errors.New("AuditObjects has no effect without Folder or Storage: only collectors know where a recording is")
+	case o.Retention != 0:
+		return errors.New("Retention has no effect without Folder or Storage: only collectors delete recordings")
+	}
+	return nil
+}
+
+// checkOwn checks the options for collectors in the manager.
+func (o *Options) checkOwn() error {
+	switch {
+	case o.CAFile != "":
+		return errors.New("CAFile has no effect with Folder or Storage: the manager has its own CA; leave one of them out")
+	case o.Service == "" && (len(o.Collectors) == 0 || o.ServerName == ""):
+		return errors.New("Service is empty: recorders reach the replicas by the Service in front of them; name it, or give Collectors and ServerName")
+	case o.Port < 1 || o.Port > 65535:
+		return fmt.Errorf("Port is %d: must be from 1 to 65535", o.Port)
+	case o.Retention < MinRetention:
+		return fmt.Errorf("Retention is %s: must be at least %s", o.Retention, MinRetention)
+	}
+	return nil
 }
 
 // shared is what the parts have in common.
@@ -128,39 +270,128 @@ type shared struct {
 	once    sync.Once
 	failed  error
 
-	log   *zap.Logger
-	pods  corev1client.PodsGetter
-	clock clock.PassiveClock
+	mgr       extension.Manager
+	namespace string // the manager's own
+	instance  string
+	log       *zap.Logger
+	core      corev1client.CoreV1Interface
+	events    eventsv1client.EventsGetter
+	client    client.Client
+	clock     clock.PassiveClock
+	grants    *grants // nil without AccessNamespaces
 }
 
 // Register implements [extension.Hosted]. Each part calls it.
 func (s *shared) Register(mgr extension.Manager) error {
-	s.once.Do(func() {
-		s.log = mgr.GetLogger().Desugar().Named("session")
-		if s.clock = s.options.Clock; s.clock == nil {
-			s.clock = mgr.GetClock()
-		}
-		if _, s.failed = s.options.key(); s.failed != nil {
-			return
-		}
-		if _, s.failed = s.options.terms(); s.failed != nil {
-			return
-		}
-		config, err := cluster.Unthrottled(mgr)
-		if err == nil {
-			s.pods, err = corev1client.NewForConfig(config)
-		}
-		s.failed = err
-	})
+	s.once.Do(func() { s.failed = s.register(mgr) })
 	if s.failed != nil {
 		return fmt.Errorf("session: %w", s.failed)
 	}
 	return nil
 }
 
+func (s *shared) register(mgr extension.Manager) error {
+	s.mgr, s.log = mgr, mgr.GetLogger().Desugar().Named("session")
+	if s.clock = s.options.Clock; s.clock == nil {
+		s.clock = mgr.GetClock()
+	}
+	if s.instance, _ = os.Hostname(); s.instance == "" {
+		s.instance = "unknown"
+	}
+	if _, err := s.options.key(); err != nil {
+		return err
+	}
+	config, err := cluster.Unthrottled(mgr)
+	if err != nil {
+		return err
+	}
+	if s.core, err = corev1client.NewForConfig(config); err != nil {
+		return err
+	}
+	if s.events, err = eventsv1client.NewForConfig(config); err != nil {
+		return err
+	}
+	if len(s.options.AccessNamespaces) > 0 {
+		if s.grants, err = newGrants(s, mgr); err != nil {
+			return err
+		}
+	}
+	if !s.options.collects() {
+		_, err := s.terms(mgr.GetContext())
+		return err
+	}
+	if s.options.ServerName == "" {
+		s.options.ServerName = s.options.Service + "." + mgr.GetWebhookNamespace() + ".svc"
+	}
+	if s.options.AuditObjects {
+		if s.client, err = cluster.NewClient(mgr, scheme); err != nil {
+			return err
+		}
+	}
+	return s.collect(mgr, config)
+}
+
+// collect makes this replica a collector.
+func (s *shared) collect(mgr extension.Manager, config *rest.Config) error {
+	storage, err := s.options.openStorage(mgr.GetContext())
+	if err != nil {
+		return err
+	}
+	reviews, err := authenticationv1client.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	receiver, err := newReceiver(s, mgr, storage, reviews.TokenReviews())
+	if err != nil {
+		return err
+	}
+	return mgr.GetKubeManager().Add(receiver)
+}
+
+// openTime is how long opening the storage may take.
+const openTime = 30 * time.Second
+
+// openStorage finds out now, and not when the first session is to be kept, whether recordings
+// can be kept.
+func (o *Options) openStorage(ctx context.Context) (collector.Storage, error) {
+	if o.Storage != nil {
+		ctx, cancel := context.WithTimeout(ctx, openTime)
+		defer cancel()
+		storage, err := o.Storage(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("recordings cannot be kept: %w", err)
+		}
+		return storage, nil
+	}
+	probe, err := os.CreateTemp(o.Folder, ".writable-*")
+	if err != nil {
+		return nil, fmt.Errorf("Folder: recordings cannot be kept there: %w", err)
+	}
+	if err := errors.Join(probe.Close(), os.Remove(probe.Name())); err != nil {
+		return nil, fmt.Errorf("Folder: %w", err)
+	}
+	return collector.Folder(o.Folder), nil
+}
+
+// location returns where the recording of a session is.
+func (o *Options) location(id string) string {
+	if o.Storage != nil {
+		return o.Location + id
+	}
+	return filepath.Join(o.Folder, id)
+}
+
+// scheme has AuditEvents.
+var scheme = runtime.NewScheme()
+
+func init() { utilruntime.Must(v1alpha1.AddToScheme(scheme)) }
+
 // verify returns the ticket and the command of a wrapped one, if the ticket is for this
 // very request. ok is false if the command is not wrapped at all.
 func (s *shared) verify(command []string, container string, req *extension.Request) (ticket *protocol.Ticket, given []string, ok bool, err error) {
+	if req.SubResource == ephemeral {
+		command = plainly(command)
+	}
 	text, given, ok := protocol.Split(command)
 	if !ok {
 		return nil, nil, false, nil

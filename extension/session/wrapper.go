@@ -10,7 +10,6 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -28,8 +27,6 @@ var (
 	_ extension.Mutator[*corev1.PodExecOptions] = (*wrapper)(nil)
 	_ extension.Unwrapper                       = (*wrapper)(nil)
 	_ extension.Hosted                          = (*wrapper)(nil)
-	_ extension.Entitled                        = (*wrapper)(nil)
-	_ extension.ClusterEntitled                 = (*wrapper)(nil)
 )
 
 func (w *wrapper) scope() extension.Scope {
@@ -47,24 +44,6 @@ func (o *Options) scope(name string, resources ...string) extension.Scope {
 	return extension.Scope{Name: name, Rules: extension.Connect(resources...), NamespaceSelector: o.NamespaceSelector, FailurePolicy: &failurePolicy}
 }
 
-var readPods = []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}
-
-// Rights implements [extension.Entitled].
-func (s *shared) Rights() []rbacv1.PolicyRule {
-	if s.options.NamespaceSelector != nil {
-		return nil
-	}
-	return readPods
-}
-
-// ClusterRights implements [extension.ClusterEntitled].
-func (s *shared) ClusterRights() []rbacv1.PolicyRule {
-	if s.options.NamespaceSelector == nil {
-		return nil
-	}
-	return readPods
-}
-
 // Mutate wraps the command where the container has the recorder. What cannot be recorded is
 // left to the guard.
 func (w *wrapper) Mutate(ctx context.Context, options *corev1.PodExecOptions, req *extension.Request) error {
@@ -79,7 +58,7 @@ func (w *wrapper) Mutate(ctx context.Context, options *corev1.PodExecOptions, re
 	if !hasRecorder(pod, container) || len(options.Command) == 0 {
 		return nil
 	}
-	ticket, text, err := w.sign(pod, container, options.Command, req)
+	ticket, text, err := w.sign(ctx, pod, container, options.Command, protocol.Life, req)
 	if err != nil {
 		return err
 	}
@@ -89,18 +68,21 @@ func (w *wrapper) Mutate(ctx context.Context, options *corev1.PodExecOptions, re
 }
 
 // sign makes the ticket for a command.
-func (w *wrapper) sign(pod *corev1.Pod, container string, command []string, req *extension.Request) (*protocol.Ticket, string, error) {
-	key, err := w.options.key()
+func (s *shared) sign(ctx context.Context, pod *corev1.Pod, container string, command []string, life time.Duration, req *extension.Request) (*protocol.Ticket, string, error) {
+	key, err := s.options.key()
 	if err != nil {
 		return nil, "", err
 	}
-	terms, err := w.options.terms()
+	terms, err := s.terms(ctx)
 	if err != nil {
 		return nil, "", err
 	}
 	ticket := &protocol.Ticket{
 		ID: protocol.NewID(), Namespace: pod.Namespace, Pod: pod.Name, PodUID: string(pod.UID), Container: container,
-		User: req.User().Username, Command: protocol.Sum(command), Expires: w.clock.Now().Add(protocol.Life).Unix(), Terms: terms,
+		User: req.User().Username, Command: protocol.Sum(command), Expires: s.clock.Now().Add(life).Unix(), Terms: terms,
+	}
+	if err := s.grants.bind(ctx, ticket, req.User()); err != nil {
+		return nil, "", err
 	}
 	text, err := key.Sign(ticket)
 	return ticket, text, err
@@ -119,7 +101,7 @@ func (w *wrapper) Unwrap(options *corev1.PodExecOptions, req *extension.Request)
 func (s *shared) pod(ctx context.Context, req *extension.Request) (*corev1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	pod, err := s.pods.Pods(req.Namespace).Get(ctx, req.Name, metav1.GetOptions{})
+	pod, err := s.core.Pods(req.Namespace).Get(ctx, req.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -148,10 +130,14 @@ func containerOf(pod *corev1.Pod, named string) string {
 	return named
 }
 
+// hasVolume reports whether a Pod has the recorder.
+func hasVolume(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == volumeName && v.EmptyDir != nil })
+}
+
 // hasRecorder reports whether a container has the recorder.
 func hasRecorder(pod *corev1.Pod, container string) bool {
-	isVolume := func(v corev1.Volume) bool { return v.Name == volumeName && v.EmptyDir != nil }
-	if !slices.ContainsFunc(pod.Spec.Volumes, isVolume) {
+	if !hasVolume(pod) {
 		return false
 	}
 	mounted := func(mounts []corev1.VolumeMount) bool {

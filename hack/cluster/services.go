@@ -22,9 +22,19 @@ import (
 const (
 	podRange     = "10.244.0.0/16"
 	serviceRange = "10.96.0.0/16"
-	serviceIP    = "10.96.0.1" // of the Service "kubernetes"
+	serviceIP    = "10.96.0.1"  // of the Service "kubernetes"
+	dnsIP        = "10.96.0.10" // of the Service "kube-dns", where somebody makes it
 	nodeName     = "node-0"
 )
+
+// podRange6 is the range of the Pods' IPv6 addresses, "" where the kernel has no IPv6. The
+// cluster itself, its node and its Services are of IPv4.
+func podRange6() string {
+	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
+		return ""
+	}
+	return "fd00:244::/112"
+}
 
 // service is a process that runs for as long as the cluster does.
 type service struct {
@@ -115,7 +125,7 @@ func (c *cluster) writeConfig() error {
 		return err
 	}
 	values := map[string]string{
-		"Cgroup": c.name(), "PodRange": podRange, "PluginDir": plugins, "Snapshotter": c.snapshotter(), "Sandbox": sandboxImage,
+		"Cgroup": c.name(), "PodRange": podRange, "PodRange6": podRange6(), "DNS": dnsIP, "PluginDir": plugins, "Snapshotter": c.snapshotter(), "Sandbox": sandboxImage,
 	}
 	for _, t := range templates.Templates() {
 		var text bytes.Buffer

@@ -43,9 +43,10 @@ func main() {
 	flag.Var(&archs, "arch", "the architecture that it is for; several make an image of several (default amd64)")
 	name := flag.String("name", "", "the image's name, such as admitkit.dev/admitkit:dev")
 	flag.Var(&labels, "label", "a label, KEY=VALUE; also an annotation of the manifest; once for each")
+	roots := flag.String("roots", "", "authorities of servers, in PEM, which programs in the image trust in place of those that they bring")
 	out := flag.String("out", "", "file for the OCI archive")
 	flag.Parse()
-	if err := run(binaries, *busybox, archs, labels, *name, *out); err != nil {
+	if err := run(binaries, *busybox, *roots, archs, labels, *name, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
@@ -61,7 +62,7 @@ func (l *list) Set(value string) error {
 	return nil
 }
 
-func run(binaries []string, busybox string, archs, labels []string, name, out string) error {
+func run(binaries []string, busybox, roots string, archs, labels []string, name, out string) error {
 	if len(archs) == 0 {
 		archs = []string{"amd64"}
 	}
@@ -82,7 +83,7 @@ func run(binaries []string, busybox string, archs, labels []string, name, out st
 	var images []mutate.IndexAddendum
 	var largest int64
 	for i, arch := range archs {
-		image, size, err := build(binaries[i], busybox, arch, annotations)
+		image, size, err := build(binaries[i], busybox, roots, arch, annotations)
 		if err != nil {
 			return err
 		}
@@ -112,8 +113,8 @@ func run(binaries []string, busybox string, archs, labels []string, name, out st
 }
 
 // build returns an image for one architecture and the compressed size of its layer.
-func build(binary, busybox, arch string, labels map[string]string) (v1.Image, int64, error) {
-	layer, err := layerOf(binary, busybox)
+func build(binary, busybox, roots, arch string, labels map[string]string) (v1.Image, int64, error) {
+	layer, err := layerOf(binary, busybox, roots)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -130,8 +131,8 @@ func build(binary, busybox, arch string, labels map[string]string) (v1.Image, in
 }
 
 // layerOf returns a layer with the binaries alone, which anyone may run and nobody
-// change. Either may be missing.
-func layerOf(binary, busybox string) (v1.Layer, error) {
+// change, and the authorities of servers. Any may be missing.
+func layerOf(binary, busybox, roots string) (v1.Layer, error) {
 	var buffer bytes.Buffer
 	w := tar.NewWriter(&buffer)
 	if binary != "" {
@@ -141,6 +142,11 @@ func layerOf(binary, busybox string) (v1.Layer, error) {
 	}
 	if busybox != "" {
 		if err := addBusybox(w, busybox); err != nil {
+			return nil, err
+		}
+	}
+	if roots != "" {
+		if err := addRoots(w, roots); err != nil {
 			return nil, err
 		}
 	}
@@ -167,6 +173,19 @@ func addBinary(w *tar.Writer, name, file string) error {
 		}
 	}
 	if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o555, Size: int64(len(content)), Typeflag: tar.TypeReg}); err != nil {
+		return err
+	}
+	_, err = w.Write(content)
+	return err
+}
+
+// addRoots adds the authorities of servers, where Go's crypto/x509 looks for them.
+func addRoots(w *tar.Writer, file string) error {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if err := w.WriteHeader(&tar.Header{Name: "etc/ssl/certs/ca-certificates.crt", Mode: 0o444, Size: int64(len(content)), Typeflag: tar.TypeReg}); err != nil {
 		return err
 	}
 	_, err = w.Write(content)

@@ -22,8 +22,12 @@ const (
 	source   = "https://github.com/admitkit/admitkit"
 )
 
-// images are the programs that have one, of their names.
-var images = []string{"admitkit", "hooks"}
+// images are the programs that have one, of their names, and installed those that the chart
+// installs.
+var (
+	images    = []string{"admitkit", "hooks", "sandbox", "session"}
+	installed = []string{"admitkit", "hooks", "session"}
+)
 
 // architectures are those of the images.
 var architectures = []string{"amd64", "arm64"}

@@ -27,16 +27,18 @@ func TestTheChartNamesItsImageAndVersionOnce(t *testing.T) {
 	}
 	type image struct{ Repository string }
 	var values struct {
-		Image image
-		Hooks struct{ Image image }
+		Image           image
+		Hooks, Sessions struct{ Image image }
 	}
 	readYAML(t, "charts/admitkit/Chart.yaml", &chart)
 	readYAML(t, "charts/admitkit/values.yaml", &values)
 	if chart.Version != chart.AppVersion || !tagPattern.MatchString("v"+chart.Version) {
 		t.Errorf("version %q, appVersion %q", chart.Version, chart.AppVersion)
 	}
-	if got := []string{values.Image.Repository, values.Hooks.Image.Repository}; !slices.Equal(got, []string{registry + images[0], registry + images[1]}) {
-		t.Errorf("the chart installs %s, and the release pushes %s to %s", got, images, registry)
+	for i, got := range []string{values.Image.Repository, values.Hooks.Image.Repository, values.Sessions.Image.Repository} {
+		if got != registry+installed[i] || !slices.Contains(images, installed[i]) {
+			t.Errorf("the chart installs %s, and the release pushes %s to %s", got, images, registry)
+		}
 	}
 	var listed []struct {
 		Image     string
@@ -45,8 +47,8 @@ func TestTheChartNamesItsImageAndVersionOnce(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(chart.Annotations["artifacthub.io/images"]), &listed); err != nil {
 		t.Fatal(err)
 	}
-	for i, program := range images {
-		if want := registry + program + ":" + chart.AppVersion; len(listed) != len(images) || listed[i].Image != want || len(listed[i].Platforms) != len(architectures) {
+	for i, program := range installed {
+		if want := registry + program + ":" + chart.AppVersion; len(listed) != len(installed) || listed[i].Image != want || len(listed[i].Platforms) != len(architectures) {
 			t.Errorf("Artifact Hub is told of %+v, want %s for %v", listed, want, architectures)
 		}
 	}

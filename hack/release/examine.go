@@ -198,12 +198,12 @@ func (r *release) checkChartFile(ctx context.Context) error {
 	if err := r.run(ctx, r.tool("helm"), "lint", "--strict", chart); err != nil {
 		return err
 	}
-	manifests, err := r.output(ctx, r.tool("helm"), "template", "admitkit", chart, "--set", "hooks.enabled=true")
+	manifests, err := r.output(ctx, r.tool("helm"), "template", "admitkit", chart, "--set", "hooks.enabled=true,sessions.enabled=true,sessions.namespaces={apps}")
 	if err != nil {
 		return err
 	}
-	for _, program := range images {
-		if want := "image: " + registry + program + ":" + r.version(); !strings.Contains(strings.ReplaceAll(manifests, `"`, ""), want) {
+	for _, program := range installed {
+		if want := registry + program + ":" + r.version(); !strings.Contains(strings.ReplaceAll(manifests, `"`, ""), want) {
 			return fmt.Errorf("the chart does not install %s", want)
 		}
 	}

@@ -47,7 +47,10 @@ func (r *release) checkImage(ctx context.Context, program string, files map[stri
 			errs = append(errs, fmt.Errorf("%s runs %q as %q", name, image.entrypoint, image.user))
 		}
 	}
-	figure := map[string]string{"admitkit": "image.mb", "hooks": "image.hooks_mb"}[program]
+	figure := "image." + program + "_mb"
+	if program == images[0] {
+		figure = "image.mb"
+	}
 	fmt.Printf("FIGURE %s=%.1f MB\n", figure, float64(largest)/1e6)
 	return errors.Join(errs...)
 }

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -251,6 +252,15 @@ func (p *Parts) ServerRights() Rights {
 // ReconcilerRights returns what the reconcilers and watchers need.
 func (p *Parts) ReconcilerRights() Rights {
 	return p.rights(func(e entitled) bool { return e.reconciles })
+}
+
+// Equip adds to the Pods in which admissions are answered what the parts there need.
+func (p *Parts) Equip(pod *corev1.PodSpec) {
+	for _, e := range p.entitled {
+		if equipped, ok := e.part.(extension.Equipped); ok && e.serves {
+			equipped.Equip(pod)
+		}
+	}
 }
 
 // rights returns each rule of the selected parts once.

@@ -42,7 +42,10 @@ func decode(s Scanner, into runtime.Object) error {
 	if fill(s, into) {
 		return nil
 	}
-	return json.Unmarshal(s.text, into, asAPIMachinery)
+	if err := json.Unmarshal(s.text, into, asAPIMachinery); err != nil {
+		return explain(s.text, into, err)
+	}
+	return nil
 }
 
 // asAPIMachinery makes the library's decoder do what sigs.k8s.io/json does, which

@@ -97,6 +97,7 @@ func (f *flags) bindServing(set *pflag.FlagSet) {
 	set.StringVar(&o.Serving.TLSMinVersion, "tls-min-version", "", "oldest version of TLS that the webhooks accept, 1.2 or 1.3 (default 1.2)")
 	set.StringSliceVar(&o.Serving.TLSCipherSuites, "tls-cipher-suites", nil, "cipher suites of TLS 1.2, by the names of Go's crypto/tls (default: Go's)")
 	set.StringVar(&o.Serving.ClientCAFile, "client-ca", "", "file with the CA of clients: only those with its certificate may connect to the webhooks, so API servers must present one (default: everybody may)")
+	_ = cobra.MarkFlagFilename(set, "client-ca") // it is there
 	set.StringSliceVar(&o.Serving.ClientNames, "client-names", nil, "clients that may connect, by a name in their certificate (default: all of --client-ca)")
 	set.StringVar(&o.Serving.HealthAddress, "health-address", ":8081", "address of /healthz and /readyz, another for each process on a machine; empty for none")
 	set.StringVar(&o.Serving.MetricsAddress, "metrics-address", ":8080", "address of /metrics, another for each process on a machine; empty for none")

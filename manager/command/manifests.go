@@ -119,6 +119,7 @@ func (i *install) installation(cmd *cobra.Command) (*manager.Installation, error
 	if err != nil {
 		return nil, err
 	}
+	installation.Warnings = append(installation.Warnings, notMounted(set)...)
 	return installation, known.CheckInstallation(installation.Webhooks)
 }
 
@@ -247,6 +248,20 @@ func place(known *kinds.Table, objects []client.Object, namespace string) ([]cli
 		}
 	}
 	return placed, nil
+}
+
+// notMounted warns of files and folders that flags name, those of [cobra.MarkFlagFilename]
+// and [cobra.MarkFlagDirname]: the Deployments have no volumes.
+func notMounted(set *pflag.FlagSet) (warnings []string) {
+	set.Visit(func(f *pflag.Flag) {
+		_, isFile := f.Annotations[cobra.BashCompFilenameExt]
+		_, isFolder := f.Annotations[cobra.BashCompSubdirsInDir]
+		if !isFile && !isFolder || f.Value.String() == "" || slices.Contains(ofThisMachine, f.Name) {
+			return
+		}
+		warnings = append(warnings, fmt.Sprintf("--%s=%s: the Deployments mount no volume at this path: add one with what is there, such as a Secret or a ConfigMap, for example with a patch of Kustomize", f.Name, f.Value))
+	})
+	return warnings
 }
 
 // arguments returns the flags that were given, for another process.

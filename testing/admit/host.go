@@ -105,6 +105,11 @@ func (h *standIn) GetServingCertificate(hosts ...string) (func(*tls.ClientHelloI
 	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }, err
 }
 
+// GetServingCA returns an error: there is nobody to trust.
+func (h *standIn) GetServingCA() ([]byte, error) {
+	return nil, errors.New("there is no CA without a cluster")
+}
+
 func (h *standIn) PatchFromPod(req admission.Request, pod *corev1.Pod) admission.Response {
 	return webhook.PatchFrom(req, pod)
 }

@@ -13,4 +13,7 @@
 // create namespaces with the prefix e2e-, the CRDs of admitkit and releases of the
 // chart, and remove them in the end. Tests that measure something print lines of the
 // form "FIGURE name=value unit".
+//
+// Package egress beside it tests network policies, and package sandbox runs work that nobody
+// trusts; both need root, and sandbox the cluster of `make e2e`.
 package e2e

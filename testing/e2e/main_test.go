@@ -134,7 +134,7 @@ func cleanUp(ctx context.Context) error {
 	for _, namespace := range namespaces.Items {
 		deleting.Go(func() error { return deleteNamespace(ctx, namespace.Name) })
 	}
-	return errors.Join(err, deleting.Wait(), removeCRDs(ctx))
+	return errors.Join(err, deleting.Wait(), removeCRDs(ctx), forgetSessions(ctx))
 }
 
 // namespace creates a namespace with the restricted Pod Security Standard, unless an

@@ -26,12 +26,14 @@ import (
 type release struct {
 	name   string
 	values []string
+	// before makes what the release needs.
+	before func(context.Context, release) error
 }
 
 // The releases are the operator as it ships, with every feature, and a user's own
 // operator with one extension or five, and with a registrar that stays or runs once.
 var (
-	shipped  = release{"admitkit", append(imageValues(image), "access.enabled=true", "access.namespaces={*}", "audit.objects.enabled=true")}
+	shipped  = release{"admitkit", append(append(imageValues(image), "access.enabled=true", "access.namespaces={*}", "audit.objects.enabled=true"), sessionValues()...), prepareSessions}
 	one      = sample("sample-one", 1)
 	five     = sample("sample-five", 5)
 	stays    = sample("sample-stays", 1, "split.enabled=true", "split.registrar=Deployment", "split.reconciler=None")
@@ -44,7 +46,7 @@ var (
 func sample(name string, extensions int, more ...string) release {
 	values := append(imageValues(sampleImage), "audit.enabled=false", "watchNamespace="+prefix+name,
 		sampleArgs(extensions, "stamp"))
-	return release{name, append(values, more...)}
+	return release{name: name, values: append(values, more...)}
 }
 
 // sampleArgs returns the chart value with the flags of a sample.
@@ -66,6 +68,11 @@ func (r release) namespace() string { return r.name }
 func (r release) install(ctx context.Context, more ...string) error {
 	if err := errors.Join(makeNamespace(ctx, r.namespace()), makeNamespace(ctx, r.watched())); err != nil {
 		return err
+	}
+	if r.before != nil {
+		if err := r.before(ctx, r); err != nil {
+			return err
+		}
 	}
 	args := []string{"helm", "upgrade", "--install", r.name, "../../charts/admitkit", "--namespace", r.namespace(), "--wait", "--timeout", "2m"}
 	for _, value := range append(r.values, more...) {

@@ -56,13 +56,20 @@ func TestAnUninstallLeavesRecordsAloneAndNobodyInside(t *testing.T) {
 	testkit.Succeeds(t, 30*time.Second, "a new Pod runs", running(client.ObjectKeyFromObject(pod)))
 }
 
+// operators reports whether an object is what the operator made for recorded sessions, and
+// keeps: the key and the recordings.
+func operators(name string) bool {
+	return strings.HasPrefix(name, "secrets ") && strings.HasSuffix(name, "/admitkit-session-key") ||
+		strings.HasPrefix(name, "persistentvolumeclaims ") && strings.HasSuffix(name, "/sessions")
+}
+
 // nothingIsLeft waits until nothing of ours is left but what is kept, since the garbage
 // collector removes dependents a little later. It returns how much is.
 func nothingIsLeft(t *testing.T, but string, kept func(string) bool) int {
 	t.Helper()
 	var left []string
 	_ = testkit.Poll(t.Context(), 30*time.Second, "nothing is left "+but, func(context.Context) error {
-		if left = slices.DeleteFunc(ours(t), kept); len(left) > 0 {
+		if left = slices.DeleteFunc(ours(t), func(name string) bool { return operators(name) || kept(name) }); len(left) > 0 {
 			return errors.New("not yet")
 		}
 		return nil

@@ -121,6 +121,18 @@ type Manager struct {
 	getRecorderReturnsOnCall map[int]struct {
 		result1 extension.Recorder
 	}
+	GetServingCAStub        func() ([]byte, error)
+	getServingCAMutex       sync.RWMutex
+	getServingCAArgsForCall []struct {
+	}
+	getServingCAReturns struct {
+		result1 []byte
+		result2 error
+	}
+	getServingCAReturnsOnCall map[int]struct {
+		result1 []byte
+		result2 error
+	}
 	GetServingCertificateStub        func(...string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error)
 	getServingCertificateMutex       sync.RWMutex
 	getServingCertificateArgsForCall []struct {
@@ -704,6 +716,62 @@ func (fake *Manager) GetRecorderReturnsOnCall(i int, result1 extension.Recorder)
 	fake.getRecorderReturnsOnCall[i] = struct {
 		result1 extension.Recorder
 	}{result1}
+}
+
+func (fake *Manager) GetServingCA() ([]byte, error) {
+	fake.getServingCAMutex.Lock()
+	ret, specificReturn := fake.getServingCAReturnsOnCall[len(fake.getServingCAArgsForCall)]
+	fake.getServingCAArgsForCall = append(fake.getServingCAArgsForCall, struct {
+	}{})
+	stub := fake.GetServingCAStub
+	fakeReturns := fake.getServingCAReturns
+	fake.recordInvocation("GetServingCA", []interface{}{})
+	fake.getServingCAMutex.Unlock()
+	if stub != nil {
+		return stub()
+	}
+	if specificReturn {
+		return ret.result1, ret.result2
+	}
+	return fakeReturns.result1, fakeReturns.result2
+}
+
+func (fake *Manager) GetServingCACallCount() int {
+	fake.getServingCAMutex.RLock()
+	defer fake.getServingCAMutex.RUnlock()
+	return len(fake.getServingCAArgsForCall)
+}
+
+func (fake *Manager) GetServingCACalls(stub func() ([]byte, error)) {
+	fake.getServingCAMutex.Lock()
+	defer fake.getServingCAMutex.Unlock()
+	fake.GetServingCAStub = stub
+}
+
+func (fake *Manager) GetServingCAReturns(result1 []byte, result2 error) {
+	fake.getServingCAMutex.Lock()
+	defer fake.getServingCAMutex.Unlock()
+	fake.GetServingCAStub = nil
+	fake.getServingCAReturns = struct {
+		result1 []byte
+		result2 error
+	}{result1, result2}
+}
+
+func (fake *Manager) GetServingCAReturnsOnCall(i int, result1 []byte, result2 error) {
+	fake.getServingCAMutex.Lock()
+	defer fake.getServingCAMutex.Unlock()
+	fake.GetServingCAStub = nil
+	if fake.getServingCAReturnsOnCall == nil {
+		fake.getServingCAReturnsOnCall = make(map[int]struct {
+			result1 []byte
+			result2 error
+		})
+	}
+	fake.getServingCAReturnsOnCall[i] = struct {
+		result1 []byte
+		result2 error
+	}{result1, result2}
 }
 
 func (fake *Manager) GetServingCertificate(arg1 ...string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {

@@ -54,7 +54,7 @@ app.kubernetes.io/component: {{ .component }}
 {{/* There is something besides hooks: one of the extensions, or a program of your own. */}}
 {{- define "admitkit.operates" -}}
 {{- with .Values -}}
-{{- if or .audit.enabled .access.enabled (include "admitkit.binds" $) (ne .image.repository "ghcr.io/admitkit/admitkit") }}yes{{ end -}}
+{{- if or .audit.enabled .access.enabled .sessions.enabled (include "admitkit.binds" $) (ne .image.repository "ghcr.io/admitkit/admitkit") }}yes{{ end -}}
 {{- end -}}
 {{- end -}}
 
@@ -111,7 +111,7 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "admitkit.accountName"
 {{/* There is, or may be, something to reconcile. */}}
 {{- define "admitkit.reconciles" -}}
 {{- with .Values -}}
-{{- $unknown := and (not .audit.enabled) (not (and .split.enabled (eq .split.reconciler "None"))) -}}
+{{- $unknown := and (not .audit.enabled) (not .sessions.enabled) (not (and .split.enabled (eq .split.reconciler "None"))) -}}
 {{- if and (include "admitkit.operates" $) (or (include "admitkit.haveReconcilers" $) $unknown) }}yes{{ end -}}
 {{- end -}}
 {{- end -}}

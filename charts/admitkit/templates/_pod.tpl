@@ -178,6 +178,13 @@ spec:
     {{- if and $records $values.access.enabled $values.access.checks.secretName }}
     - {name: ADMITKIT_ACCESS_CHECKS, value: {{ printf "/access-checks/%s" $values.access.checks.key | quote }}}
     {{- end }}
+    {{- if and $serves $values.sessions.enabled }}
+    {{- with $values.sessions.s3.secret }}
+    {{- range $name := list "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY" }}
+    - {name: {{ $name }}, valueFrom: {secretKeyRef: {name: {{ $values.sessions.s3.secret | quote }}, key: {{ $name }}}}}
+    {{- end }}
+    {{- end }}
+    {{- end }}
     {{- with ternary $values.hooks.extraEnv $values.extraEnv $hooks }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -193,6 +200,10 @@ spec:
     {{- end }}
     - name: health
       containerPort: {{ $values.healthPort }}
+    {{- if and $serves $values.sessions.enabled }}
+    - name: sessions
+      containerPort: {{ $values.sessions.port }}
+    {{- end }}
     livenessProbe:
       httpGet:
         path: /healthz
@@ -265,6 +276,12 @@ spec:
 {{- end }}
 {{- if and .serves .values.tracing.endpoint (include "admitkit.credentials" .values.tracing) }}
 - {name: traces, mountPath: /traces, readOnly: true}
+{{- end }}
+{{- if and .serves .values.sessions.enabled }}
+- {name: session-key, mountPath: /session-key, readOnly: true}
+{{- if not .values.sessions.s3.endpoint }}
+- {name: sessions, mountPath: /sessions}
+{{- end }}
 {{- end }}
 {{- if and .serves .values.tls.clientCA.configMap }}
 - {name: clients, mountPath: /clients, readOnly: true}
@@ -358,6 +375,16 @@ spec:
   projected:
     sources:
     {{- . | nindent 4 }}
+{{- end }}
+{{- end }}
+{{- with .values.sessions }}
+{{- if and $.serves .enabled }}
+- name: session-key
+  secret: {secretName: {{ .keySecret | quote }}}
+{{- if not .s3.endpoint }}
+- name: sessions
+  {{- toYaml (.volume | default (dict "emptyDir" dict)) | nindent 2 }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- $clients := .values.tls.clientCA }}

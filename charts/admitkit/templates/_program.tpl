@@ -190,6 +190,37 @@
 - {name: ADMITKIT_BINDING_WORKERS, value: {{ int .workers | quote }}}
 {{- end }}
 {{- end }}
+{{- with .Values.sessions }}
+{{- if .enabled }}
+- {name: ADMITKIT_SESSIONS, value: "true"}
+{{- with .namespaces }}
+- {name: ADMITKIT_SESSIONS_NAMESPACES, value: {{ include "admitkit.csv" . | quote }}}
+{{- end }}
+{{- with .selector }}
+- {name: ADMITKIT_SESSIONS_SELECTOR, value: {{ . | quote }}}
+{{- end }}
+- {name: ADMITKIT_SESSIONS_IMAGE, value: {{ include "admitkit.image" (dict "root" $ "image" .image) | quote }}}
+- {name: ADMITKIT_SESSIONS_POLICY, value: {{ .policy | quote }}}
+- {name: ADMITKIT_SESSIONS_UNRECORDED, value: {{ .unrecorded | quote }}}
+- {name: ADMITKIT_SESSIONS_WAIT, value: {{ .wait | quote }}}
+- {name: ADMITKIT_SESSIONS_INPUT, value: {{ .input | quote }}}
+- {name: ADMITKIT_SESSIONS_MAX, value: {{ .max | quote }}}
+- {name: ADMITKIT_SESSIONS_IDLE, value: {{ .idle | quote }}}
+- {name: ADMITKIT_SESSIONS_RETENTION, value: {{ .retention | quote }}}
+{{- with .s3 }}
+{{- if .endpoint }}
+- {name: ADMITKIT_SESSIONS_S3_ENDPOINT, value: {{ .endpoint | quote }}}
+- {name: ADMITKIT_SESSIONS_S3_INSECURE, value: {{ .insecure | quote }}}
+- {name: ADMITKIT_SESSIONS_S3_BUCKET, value: {{ .bucket | quote }}}
+- {name: ADMITKIT_SESSIONS_S3_REGION, value: {{ .region | quote }}}
+{{- with .prefix }}
+- {name: ADMITKIT_SESSIONS_S3_PREFIX, value: {{ . | quote }}}
+{{- end }}
+{{- end }}
+{{- end }}
+- {name: ADMITKIT_SESSIONS_PORT, value: {{ int .port | quote }}}
+{{- end }}
+{{- end }}
 {{- with .Values.tracing }}
 {{- if .endpoint }}
 {{- include "admitkit.otlpEnv" (dict "prefix" "ADMITKIT_OTLP_TRACES" "folder" "/traces" "endpoint" .) }}
@@ -284,7 +315,8 @@
 {{- define "admitkit.holdsUpPods" -}}
 {{- $closed := and .audit.enabled (not .audit.allNamespaces) (or .audit.required (include "admitkit.closedSinks" .audit)) -}}
 {{- $access := and .access.enabled (or (not .access.namespaces) (has "*" .access.namespaces)) -}}
-{{- if or $access $closed }}yes{{ end -}}
+{{- $sessions := and .sessions.enabled (not .sessions.namespaces) (not .sessions.selector) (eq .sessions.unrecorded "Closed") -}}
+{{- if or $access $closed $sessions }}yes{{ end -}}
 {{- end -}}
 
 {{/* Somebody says that this is in order. */}}
@@ -323,7 +355,7 @@
 {{- define "admitkit.check" -}}
 {{- with .Values -}}
 {{- if not (or (include "admitkit.operates" $) .hooks.enabled) -}}
-{{- fail "audit.enabled, access.enabled, hooks.enabled: all are false; that is for a program of your own in image.repository" -}}
+{{- fail "audit.enabled, access.enabled, sessions.enabled, hooks.enabled: all are false; that is for a program of your own in image.repository" -}}
 {{- end -}}
 {{- if and .audit.enabled .audit.enforcement.enabled (not .access.enabled) -}}
 {{- fail "audit.enforcement.enabled: needs access.enabled, since nobody could ask for a session otherwise" -}}
@@ -341,6 +373,7 @@
 {{- end -}}
 {{- include "admitkit.checkPlaces" $ -}}
 {{- include "admitkit.checkBinding" $ -}}
+{{- include "admitkit.checkSessions" $ -}}
 {{- include "admitkit.checkHooks" $ -}}
 {{- if and (eq .split.reconciler "None") (include "admitkit.haveReconcilers" $) -}}
 {{- fail "split.reconciler: None is for a program of your own that has nothing to reconcile; access, binding, audit.objects and audit.touchedPods.evictAfter need Deployment" -}}
@@ -355,7 +388,7 @@
 {{- fail "metrics.podMonitor.enabled: with metrics.secure it needs metrics.authorization: a PodMonitor cannot send Prometheus' own token" -}}
 {{- end -}}
 {{- if and (eq .watchNamespace $.Release.Namespace) (include "admitkit.holdsUpPods" .) (not (include "admitkit.allowsOwnPods" .)) -}}
-{{- fail (printf "watchNamespace: %s is the manager's own namespace. With access.enabled (unless access.namespaces names others), audit.required or a Closed sink, a webhook with failure policy Fail covers the Pods in it: once the last server is gone, none could be created. Install the release in another namespace" .watchNamespace) -}}
+{{- fail (printf "watchNamespace: %s is the manager's own namespace. With access.enabled (unless access.namespaces names others), sessions.enabled (unless sessions.namespaces does), audit.required or a Closed sink, a webhook with failure policy Fail covers the Pods in it: once the last server is gone, none could be created. Install the release in another namespace" .watchNamespace) -}}
 {{- end -}}
 {{- include "admitkit.checkPorts" . -}}
 {{- include "admitkit.checkAccounts" $ -}}
@@ -380,6 +413,40 @@
 {{- if (mustDateModify .maxEvictAfter $began).Before (mustDateModify .evictAfter $began) -}}
 {{- fail (printf "audit.touchedPods.maxEvictAfter: %s is less than evictAfter, %s" .maxEvictAfter .evictAfter) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where sessions are recorded, as the program checks it. */}}
+{{- define "admitkit.checkSessions" -}}
+{{- with .Values.sessions -}}
+{{- if .enabled -}}
+{{- if and .selector .namespaces -}}
+{{- fail "sessions.selector, sessions.namespaces: both say where sessions are recorded; leave one of them out" -}}
+{{- end -}}
+{{- if not (or .selector .namespaces $.Values.watchNamespace) -}}
+{{- fail "sessions.namespaces: required, because watchNamespace is empty: name the namespaces in which sessions are recorded, or set sessions.selector. Each new Pod there gets the recorder" -}}
+{{- end -}}
+{{- if and .s3.endpoint .volume -}}
+{{- fail "sessions.s3.endpoint, sessions.volume: both keep the recordings; leave one of them out" -}}
+{{- end -}}
+{{- if and .s3.endpoint (not .s3.bucket) -}}
+{{- fail "sessions.s3.bucket: required with sessions.s3.endpoint: name the bucket of the recordings" -}}
+{{- end -}}
+{{- if has $.Release.Namespace .namespaces -}}
+{{- fail (printf "sessions.namespaces: %s is the manager's own namespace: no Pod of the manager could begin while it does not run" $.Release.Namespace) -}}
+{{- end -}}
+{{- range $name := list "port" "healthPort" -}}
+{{- if eq (int (get $.Values $name)) (int $.Values.sessions.port) -}}
+{{- fail (printf "sessions.port: %d is %s; choose another" (int $.Values.sessions.port) $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $.Values.metrics.enabled (eq (int .port) (int $.Values.metrics.port)) -}}
+{{- fail (printf "sessions.port: %d is metrics.port; choose another" (int .port)) -}}
+{{- end -}}
+{{- if eq (int .port) (int $.Values.service.port) -}}
+{{- fail (printf "sessions.port: %d is service.port; choose another" (int .port)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -434,6 +501,11 @@
 {{- include "admitkit.needs" (list "tracing" "endpoint" .tracing (merge (dict "insecure" false "ratio" 1) $secrets)) -}}
 {{- include "admitkit.needs" (list "access.checks" "secretName" .access.checks (dict "key" "checks.yaml")) -}}
 {{- include "admitkit.needs" (list "tls.clientCA" "configMap" .tls.clientCA (dict "key" "ca.crt" "names" list)) -}}
+{{- include "admitkit.needs" (list "sessions" "enabled" .sessions (dict "namespaces" list "selector" "" "policy" "Closed" "unrecorded" "Closed" "wait" "10s" "input" false "max" "0s" "idle" "0s" "retention" "720h" "volume" dict)) -}}
+{{- include "admitkit.needs" (list "sessions.s3" "endpoint" .sessions.s3 (dict "insecure" false "bucket" "" "region" "us-east-1" "prefix" "" "secret" "")) -}}
+{{- if and .sessions.s3.endpoint (not .sessions.enabled) -}}
+{{- fail "sessions.s3.endpoint: has no effect without sessions.enabled: set that, or leave this out" -}}
+{{- end -}}
 {{- include "admitkit.needs" (list "metrics" "enabled" .metrics (dict "secure" false)) -}}
 {{- include "admitkit.needs" (list "metrics" "secure" .metrics (dict "authorization" dict)) -}}
 {{- with .audit.touchedPods -}}

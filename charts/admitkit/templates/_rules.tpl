@@ -84,6 +84,9 @@ rule is there once, whichever process needs it.
 {{- range $namespace, $rules := include "admitkit.egressRules" $in | fromJson -}}
 {{- $_ := set $of.binding $namespace (printf "%s\n%s" (get $of.binding $namespace) $rules) -}}
 {{- end -}}
+{{- range $namespace, $rules := include "admitkit.placesOfSessions" $in | fromJson -}}
+{{- $_ := set $of.binding $namespace (printf "%s\n%s" (get $of.binding $namespace) $rules) -}}
+{{- end -}}
 {{- $_ := set $of "watched" (printf "%s\n%s" $of.watched (include "admitkit.watchedRules" $in)) -}}
 {{- $_ := set $of "access" (printf "%s\n%s" $of.access (include "admitkit.accessRules" $in)) -}}
 {{- $_ := set $of "cluster" (printf "%s\n%s" $of.cluster (include "admitkit.clusterRules" $in)) -}}
@@ -220,9 +223,38 @@ Where they watch ...
 {{- if and $audit.enabled $audit.touchedPods.evictAfter }}
 {{- include "admitkit.rules" (list . "audit-evict" "role") }}
 {{- end }}
+{{- with .root.Values.sessions }}
+{{- if not (or .namespaces .selector) }}
+{{- include "admitkit.sessionRules" $ }}
+{{- end }}
+{{- end }}
 {{- with .root.Values.rbac.extraRules }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{/* ... where sessions are recorded ... */}}
+{{- define "admitkit.sessionRules" -}}
+{{- with .root.Values.sessions }}
+{{- if .enabled }}
+{{- include "admitkit.rules" (list $ "sessions" "role") }}
+{{- if eq .unrecorded "Open" }}
+{{- include "admitkit.rules" (list $ "sessions-open" "role") }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* ... by namespace, as JSON of YAML, with the own one, where the Service is ... */}}
+{{- define "admitkit.placesOfSessions" -}}
+{{- $rules := dict -}}
+{{- if and .root.Values.sessions.enabled (not .process) -}}
+{{- range .root.Values.sessions.namespaces -}}
+{{- $_ := set $rules . (include "admitkit.sessionRules" $) -}}
+{{- end -}}
+{{- $_ := set $rules .root.Release.Namespace (printf "- {apiGroups: [\"\"], resources: [services], resourceNames: [%s], verbs: [get]}" (include "admitkit.fullname" .root)) -}}
+{{- end -}}
+{{- $rules | toJson -}}
 {{- end -}}
 
 {{/* ... where access is granted ... */}}
@@ -266,6 +298,15 @@ Where they watch ...
 {{- include "admitkit.rules" (list . "audit-enforcement" "clusterrole") }}
 {{- end }}
 {{- include "admitkit.bindingClusterRules" . }}
+{{- if .root.Values.sessions.enabled }}
+{{- include "admitkit.rules" (list . "sessions" "clusterrole") }}
+{{- if .root.Values.sessions.selector }}
+{{- include "admitkit.sessionRules" . }}
+{{- if and .root.Values.access.enabled (eq .root.Values.sessions.unrecorded "Closed") }}
+{{- include "admitkit.rules" (list . "sessions-end" "clusterrole") }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- with .root.Values.rbac.extraClusterRules }}
 {{ toYaml . }}
 {{- end }}

@@ -47,6 +47,7 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/cluster"
+	"github.com/admitkit/admitkit/extension/sandbox/broker/protocol"
 )
 
 // Options are the options of New.
@@ -54,14 +55,22 @@ type Options struct {
 	// Address is where the broker listens. Default: :8443.
 	Address string
 	// CertFile and KeyFile have the certificate of the broker, in PEM, and are read again when
-	// they change. Required.
+	// they change. Default: one of its own, whose authority it keeps in its Secret, and writes
+	// into its ConfigMap, sandbox-broker-ca.
 	CertFile, KeyFile string
+	// ServingNames are the DNS names in the broker's own certificate. Default: those of the
+	// Service sandbox-broker in its namespace.
+	ServingNames []string
 	// Controllers are the users that may act for any run, such as
 	// system:serviceaccount:admitkit-system:sandbox. Default: none.
 	Controllers []string
 	// Namespaces are those of runs. Default: the watched namespace, or every one if there is
 	// none.
 	Namespaces []string
+	// SourceConnections is how many connections one address can have, and how many new ones a
+	// second. Set more where Pods reach the broker from the address of their node. Default: 32;
+	// from 1 to 1024.
+	SourceConnections int
 	// LeaseDuration is how long the proxy of a run may use a credential that cannot be revoked
 	// at its source before it asks again. Default: 5 m; from 30 s to 1 h.
 	LeaseDuration time.Duration
@@ -75,9 +84,10 @@ type Options struct {
 
 // Defaults of Options.
 const (
-	DefaultAddress       = ":8443"
-	DefaultLeaseDuration = 5 * time.Minute
-	DefaultGitHubURL     = "https://api.github.com"
+	DefaultAddress           = ":8443"
+	DefaultSourceConnections = 32
+	DefaultLeaseDuration     = 5 * time.Minute
+	DefaultGitHubURL         = "https://api.github.com"
 )
 
 // Broker is the extension. Make one with [New].
@@ -102,6 +112,7 @@ type service struct {
 // New returns the extension.
 func New(options Options) *Broker {
 	options.Address = cmp.Or(options.Address, DefaultAddress)
+	options.SourceConnections = cmp.Or(options.SourceConnections, DefaultSourceConnections)
 	options.LeaseDuration = cmp.Or(options.LeaseDuration, DefaultLeaseDuration)
 	options.GitHubURL = strings.TrimSuffix(cmp.Or(options.GitHubURL, DefaultGitHubURL), "/")
 	return &Broker{options: options}
@@ -119,8 +130,12 @@ func (b *Broker) Parts(mgr extension.Manager) ([]any, error) {
 
 func (o *Options) check() error {
 	switch {
-	case o.CertFile == "" || o.KeyFile == "":
-		return errors.New("CertFile and KeyFile: both are required, since credentials go over TLS only")
+	case (o.CertFile == "") != (o.KeyFile == ""):
+		return errors.New("CertFile and KeyFile: set both, or neither for a certificate of the broker's own")
+	case o.CertFile != "" && len(o.ServingNames) > 0:
+		return errors.New("ServingNames: they are for a certificate of the broker's own: leave them out, or CertFile and KeyFile")
+	case o.SourceConnections < 1 || o.SourceConnections > maxConnections:
+		return fmt.Errorf("SourceConnections: %d is not from 1 to %d", o.SourceConnections, maxConnections)
 	case o.LeaseDuration < 30*time.Second || o.LeaseDuration > time.Hour:
 		return fmt.Errorf("LeaseDuration: %s is not from 30s to 1h", o.LeaseDuration)
 	case !strings.HasPrefix(o.GitHubURL, "https://"):
@@ -189,6 +204,11 @@ func (l *leases) NamespaceRights() map[string][]rbacv1.PolicyRule {
 		rule(v1alpha1.GroupVersion.Group, "credentialleases/status", "patch"),
 		rule(corev1.GroupName, "secrets", "get", "create", "delete"),
 	}}
+	if l.options.CertFile == "" {
+		secret, config := rule(corev1.GroupName, "secrets", "update"), rule(corev1.GroupName, "configmaps", "get", "update")
+		secret.ResourceNames, config.ResourceNames = []string{protocol.CAName}, []string{protocol.CAName}
+		rights[l.namespace] = append(rights[l.namespace], secret, config, rule(corev1.GroupName, "configmaps", "create"))
+	}
 	for _, namespace := range l.options.Namespaces {
 		rights[namespace] = append(rights[namespace], rightsOnRuns()...)
 	}

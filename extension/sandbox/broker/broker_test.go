@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -55,6 +56,7 @@ func TestTheBroker(t *testing.T) {
 	t.Run("issues nothing that is not recorded", w.failsClosed)
 	t.Run("says what a run may reach, and records what its proxy refused", w.tellsEgress)
 	t.Run("limits how often a run asks, and how much", w.limits)
+	t.Run("is there for others while an address floods it", w.flooded)
 	t.Run("ends a lease that nobody renews", w.endsInTime)
 }
 
@@ -181,6 +183,8 @@ func (w *world) refuses(t *testing.T) {
 	if queued, err := w.ask(t, ofPod(r.pod)).Revoke(t.Context(), protocol.RevokeRequest{Run: other.named()}); err == nil {
 		t.Errorf("a run revokes what another has: %v", queued)
 	}
+	_, err := w.ask(t, ofPod(r.pod)).Revoke(t.Context(), protocol.RevokeRequest{Lease: "any", Undelivered: true})
+	refused(t, err, protocol.CodeForbidden) // a run that has a token from a pool would free it
 }
 
 func (w *world) failsClosed(t *testing.T) {
@@ -289,6 +293,46 @@ func (w *world) limits(t *testing.T) {
 		if resp.StatusCode != c.status {
 			t.Errorf("%s: %d %s", sentence, resp.StatusCode, text)
 		}
+	}
+}
+
+// What reaches the port without a token is as much as work in a Pod could do that nothing redirects.
+func (w *world) flooded(t *testing.T) {
+	proxy := w.proxyOf(t, w.start(t, "calm", "agent-code"))
+	flooder := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}
+	plain := &http.Client{Transport: &http.Transport{
+		DialContext: flooder.DialContext, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+	}}
+	statuses, begun := map[int]int{}, time.Now()
+	for range 60 {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+w.options.Address+protocol.PathEgress, strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer forged")
+		resp, err := plain.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		statuses[resp.StatusCode]++
+	}
+	if statuses[http.StatusTooManyRequests] == 0 || statuses[http.StatusUnauthorized] > 21+int(time.Since(begun).Seconds()) {
+		t.Errorf("the answers to invalid tokens are %v: the API server is asked about too many", statuses)
+	}
+	for range sourceConnections + 40 {
+		conn, err := flooder.DialContext(t.Context(), "tcp", w.options.Address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	testkit.Within(t, patience, "connections beyond the limit of an address are closed", func(context.Context) bool {
+		return strings.Contains(w.Metrics(), `admitkit_broker_requests_total{code="RateLimited",path="connection"}`)
+	})
+	if _, err := proxy.Egress(t.Context()); err != nil {
+		t.Errorf("a run at another address is not answered: %v", err)
 	}
 }
 

@@ -91,12 +91,7 @@ func (b *service) policiesOf(ctx context.Context, from client.Reader, of *run) (
 	if err := from.List(ctx, &list, client.InNamespace(of.Namespace)); err != nil {
 		return nil, err
 	}
-	var apply []v1alpha1.BrokerPolicy
-	for i := range list.Items {
-		if list.Items[i].AppliesTo(of.template) {
-			apply = append(apply, list.Items[i])
-		}
-	}
+	apply, _ := list.ForTemplate(of.template)
 	return apply, nil
 }
 
@@ -181,7 +176,7 @@ func (b *service) abandon(lease *v1alpha1.CredentialLease, m made) {
 	switch {
 	case err != nil:
 	case m.tried:
-		err = b.end(ctx, lease, m.handle, "it was not delivered")
+		err = b.end(ctx, lease, m.handle, true, "it was not delivered")
 	case m.recorded:
 		err = b.release(ctx, lease, "failed", "no credential was made")
 	default:

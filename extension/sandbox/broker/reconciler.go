@@ -48,7 +48,7 @@ func (l *leases) Register(mgr extension.Manager) error {
 	if err != nil {
 		return fmt.Errorf("broker: %w", err)
 	}
-	server, err := newServer(l.service)
+	server, err := newServer(l.service, mgr)
 	if err != nil {
 		return fmt.Errorf("broker: %w", err)
 	}
@@ -123,7 +123,7 @@ func (l *leases) attempt(ctx context.Context, lease *v1alpha1.CredentialLease) (
 			return 0, client.IgnoreNotFound(err)
 		}
 	}
-	err = l.end(ctx, lease, nil, "its run has ended, its time is over, or somebody deleted it")
+	err = l.end(ctx, lease, nil, false, "its run has ended, its time is over, or somebody deleted it")
 	if err == nil {
 		return 0, nil
 	}

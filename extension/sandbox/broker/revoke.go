@@ -27,6 +27,9 @@ const revokeBudget = 4 * time.Second
 // revoke ends leases of a run, and returns those that are still to be revoked.
 func (b *service) revoke(ctx context.Context, who *caller, request protocol.RevokeRequest) (queued []string, err error) {
 	var named v1alpha1.LeaseRun
+	if request.Undelivered && (who.pod != nil || request.Lease == "") {
+		return nil, refuse(http.StatusForbidden, protocol.CodeForbidden, "undelivered: only the controller says that, of one lease")
+	}
 	if who.pod == nil {
 		if !valid(request.Run) {
 			return nil, refuse(http.StatusBadRequest, protocol.CodeBadRequest, "run: name the namespace and the name of the run")
@@ -52,12 +55,12 @@ func (b *service) revoke(ctx context.Context, who *caller, request protocol.Revo
 	if request.Lease != "" && len(wanted) == 0 {
 		return nil, nil // it has ended already
 	}
-	return b.revokeAll(ctx, wanted)
+	return b.revokeAll(ctx, wanted, request.Undelivered)
 }
 
 // revokeAll deletes all leases first, so that none of them is forgotten, and then asks
 // their providers.
-func (b *service) revokeAll(ctx context.Context, wanted []*v1alpha1.CredentialLease) (queued []string, err error) {
+func (b *service) revokeAll(ctx context.Context, wanted []*v1alpha1.CredentialLease, undelivered bool) (queued []string, err error) {
 	for _, lease := range wanted {
 		if err := b.live.Delete(ctx, lease, client.Preconditions{UID: &lease.UID}); client.IgnoreNotFound(err) != nil {
 			return nil, b.unavailable("deleting a CredentialLease", err)
@@ -72,7 +75,7 @@ func (b *service) revokeAll(ctx context.Context, wanted []*v1alpha1.CredentialLe
 		group.Go(func() error {
 			err := b.live.Get(ctx, client.ObjectKeyFromObject(lease), lease)
 			if err == nil {
-				err = b.end(ctx, lease, nil, "its run asked for the end, or its controller did")
+				err = b.end(ctx, lease, nil, undelivered, "its run asked for the end, or its controller did")
 			}
 			if client.IgnoreNotFound(err) != nil {
 				mu.Lock()
@@ -89,8 +92,8 @@ func (b *service) revokeAll(ctx context.Context, wanted []*v1alpha1.CredentialLe
 
 // end revokes the credential of a lease that is being deleted, and lets the lease go. It
 // can run in several processes at once, and again after any failure. handle is nil if it
-// is to be read.
-func (b *service) end(ctx context.Context, lease *v1alpha1.CredentialLease, handle []byte, why string) error {
+// is to be read. undelivered says that no container has the credential.
+func (b *service) end(ctx context.Context, lease *v1alpha1.CredentialLease, handle []byte, undelivered bool, why string) error {
 	if lease.DeletionTimestamp == nil {
 		return fmt.Errorf("CredentialLease %s is not being deleted", lease.Name)
 	}
@@ -105,7 +108,7 @@ func (b *service) end(ctx context.Context, lease *v1alpha1.CredentialLease, hand
 		handle = stored
 	}
 	action := "revoked"
-	if err := b.providers[lease.Spec.Provider].revoke(ctx, lease, handle); err != nil {
+	if err := b.providers[lease.Spec.Provider].revoke(ctx, lease, handle); err != nil && (!undelivered || !errors.Is(err, errHeld)) {
 		if b.clock.Now().Before(lease.Spec.ExpiresAt.Time) || errors.Is(err, errHeld) {
 			return fmt.Errorf("revoking credential %s of HarnessRun %s/%s: %w", lease.Spec.Credential, lease.Spec.Run.Namespace, lease.Spec.Run.Name, err)
 		}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/net/netutil"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 
+	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/sandbox/broker/protocol"
 )
 
@@ -31,16 +32,29 @@ const (
 // server answers in every replica.
 type server struct {
 	broker  *service
-	certs   *certwatcher.CertWatcher
+	certs   certificates
+	sources *sources
 	working chan struct{}
 }
 
-func newServer(b *service) (*server, error) {
+// certificates are those that the server shows.
+type certificates interface {
+	GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
+}
+
+func newServer(b *service, mgr extension.Manager) (*server, error) {
+	s := &server{broker: b, sources: newSources(b.clock, b.options.SourceConnections), working: make(chan struct{}, maxConcurrent)}
+	if b.options.CertFile == "" {
+		own, err := newOwnCertificate(b, mgr)
+		s.certs = own
+		return s, err
+	}
 	certs, err := certwatcher.New(b.options.CertFile, b.options.KeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("CertFile and KeyFile: %w", err)
 	}
-	return &server{broker: b, certs: certs, working: make(chan struct{}, maxConcurrent)}, nil
+	s.certs = certs
+	return s, nil
 }
 
 // NeedLeaderElection says that each replica serves.
@@ -48,28 +62,24 @@ func (s *server) NeedLeaderElection() bool { return false }
 
 // Start serves until ctx ends, and lets the requests finish.
 func (s *server) Start(ctx context.Context) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.broker.options.Address)
+	watch, stop := context.WithCancel(ctx)
+	defer stop()
+	s.keepCertificate(watch)
+	plain, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.broker.options.Address)
 	if err != nil {
 		return fmt.Errorf("broker: %w", err)
 	}
-	watch, stop := context.WithCancel(ctx)
-	defer stop()
-	go func() {
-		if err := s.certs.Start(watch); err != nil {
-			s.broker.log.Error("the certificate is not read again when it changes", zap.Error(err))
-		}
-	}()
 	web := &http.Server{
 		Handler: s.routes(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: requestTimeout + 5*time.Second,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 2 * maxToken, ErrorLog: log.New(io.Discard, "", 0), // what strangers' handshakes cause
 	}
 	served := make(chan error, 1)
 	go func() {
-		served <- web.Serve(tls.NewListener(netutil.LimitListener(listener, maxConnections), &tls.Config{
+		served <- web.Serve(tls.NewListener(netutil.LimitListener(&listener{plain, s.sources}, maxConnections), &tls.Config{
 			GetCertificate: s.certs.GetCertificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
 		}))
 	}()
-	s.broker.log.Info("the broker serves", zap.String("address", listener.Addr().String()))
+	s.broker.log.Info("the broker serves", zap.String("address", plain.Addr().String()))
 	select {
 	case err := <-served:
 		return fmt.Errorf("broker: %w", err)
@@ -78,6 +88,20 @@ func (s *server) Start(ctx context.Context) error {
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
 	return web.Shutdown(drain)
+}
+
+// keepCertificate keeps the certificate up to date, and returns when there is one.
+func (s *server) keepCertificate(ctx context.Context) {
+	switch certs := s.certs.(type) {
+	case *certwatcher.CertWatcher:
+		go func() {
+			if err := certs.Start(ctx); err != nil {
+				s.broker.log.Error("the certificate is not read again when it changes", zap.Error(err))
+			}
+		}()
+	case *ownCertificate:
+		certs.start(ctx)
+	}
 }
 
 func (s *server) routes() http.Handler {
@@ -150,12 +174,20 @@ func (b *service) recordRefusal(ctx context.Context, who *caller, of *run, crede
 }
 
 // handle decodes a request, asks who sends it, and writes the answer of do. nil is an
-// answer without a body.
+// answer without a body. The limits of its address come first.
 func handle[T any](s *server, do func(ctx context.Context, who *caller, request T) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 		defer cancel()
 		answer, err := func() (any, error) {
+			source := sourceOf(r.RemoteAddr)
+			if err := s.sources.admit(source); err != nil {
+				return nil, err
+			}
+			var request T
+			if err := decode(w, r, &request); err != nil { // before it takes a place: a body can be slow
+				return nil, err
+			}
 			select {
 			case s.working <- struct{}{}:
 				defer func() { <-s.working }()
@@ -163,19 +195,26 @@ func handle[T any](s *server, do func(ctx context.Context, who *caller, request 
 				return nil, later(http.StatusServiceUnavailable, protocol.CodeUnavailable, 1, "%d requests are being answered", maxConcurrent)
 			}
 			who, err := s.broker.authenticate(ctx, r)
+			if refusal := (*protocol.Error)(nil); errors.As(err, &refusal) && refusal.Code == protocol.CodeUnauthorized {
+				s.sources.invalid(source)
+			}
 			if err != nil {
 				return nil, err
-			}
-			var request T
-			decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, protocol.MaxBody))
-			decoder.DisallowUnknownFields()
-			if err := decoder.Decode(&request); err != nil {
-				return nil, refuse(http.StatusBadRequest, protocol.CodeBadRequest, "the request is not the JSON that this path takes, or has more than %d bytes", protocol.MaxBody)
 			}
 			return do(ctx, who, request)
 		}()
 		write(w, r.URL.Path, answer, err)
 	})
+}
+
+// decode reads the body of a request.
+func decode(w http.ResponseWriter, r *http.Request, request any) error {
+	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, protocol.MaxBody))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(request); err != nil {
+		return refuse(http.StatusBadRequest, protocol.CodeBadRequest, "the request is not the JSON that this path takes, or has more than %d bytes", protocol.MaxBody)
+	}
+	return nil
 }
 
 // write answers. A credential must stay in no cache.

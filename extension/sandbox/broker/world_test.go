@@ -59,6 +59,8 @@ func (s silent) Record(context.Context, extension.Record) error {
 	return nil
 }
 
+const sourceConnections = 256
+
 func install(t *testing.T, change ...func(*broker.Options)) *world {
 	t.Helper()
 	serveHarnessRuns(t)
@@ -66,6 +68,8 @@ func install(t *testing.T, change ...func(*broker.Options)) *world {
 	w.options = broker.Options{
 		Address:     fmt.Sprintf("127.0.0.1:%d", freeport.For(t)),
 		Controllers: []string{"system:serviceaccount:default:" + controllerUser},
+		// Each call of a test has a client of its own.
+		SourceConnections: sourceConnections,
 	}
 	w.options.CertFile, w.options.KeyFile, w.ca = certificate(t)
 	for _, c := range change {

@@ -11,33 +11,16 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/admitkit/admitkit/internal/notpublic"
 )
 
-// notPublic are the ranges of addresses that a public name does not lead to. One that did
-// would lead into the cluster, to its cloud's metadata, or, by way of a gateway between
-// families, to any of these.
-var notPublic = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"),
-	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("172.16.0.0/12"),
-	netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("192.168.0.0/16"),
-	netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24"),
-	netip.MustParsePrefix("224.0.0.0/3"),
-	// Of IPv6, 2000::/3 is public; the rest is refused by refuseAddress.
-	netip.MustParsePrefix("2001::/23"), netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("3fff::/20"),
-}
-
-// publicIPv6 is what is assigned for the internet.
-var publicIPv6 = netip.MustParsePrefix("2000::/3")
-
-// refusedRanges returns what refuses an address.
+// refusedRanges returns what refuses an address. A public name that leads to one that is not public would lead into the
+// cluster, or to the metadata of its cloud.
 func refusedRanges(deny []netip.Prefix) func(netip.Addr) bool {
-	ranges := slices.Concat(notPublic, deny)
 	return func(addr netip.Addr) bool {
-		if addr.Zone() != "" || addr.Is6() && !addr.Is4In6() && !publicIPv6.Contains(addr) {
-			return true
-		}
-		addr = addr.Unmap()
-		return slices.ContainsFunc(ranges, func(prefix netip.Prefix) bool { return prefix.Contains(addr) })
+		plain := addr.Unmap()
+		return notpublic.Contains(addr) || slices.ContainsFunc(deny, func(prefix netip.Prefix) bool { return prefix.Contains(plain) })
 	}
 }
 

@@ -395,7 +395,7 @@ func TestRedirectedConnections(t *testing.T) {
 func TestAddressesThatAreNotPublicAreRefused(t *testing.T) {
 	refused := refusedRanges([]netip.Prefix{netip.MustParsePrefix("198.41.0.0/24"), netip.MustParsePrefix("2600:aaaa::/32")})
 	for text, want := range map[string]bool{
-		"8.8.8.8": false, "2606:4700::1": false, "10.1.2.3": true, "172.31.0.1": true, "192.168.1.1": true, "127.0.0.1": true, "169.254.169.254": true, "100.64.0.1": true,
+		"8.8.8.8": false, "2606:4700::1": false, "10.1.2.3": true, "172.31.0.1": true, "192.168.1.1": true, "127.0.0.1": true, "169.254.169.254": true, "100.64.0.1": true, "168.63.129.16": true, "168.63.129.17": false, "::ffff:168.63.129.16": true,
 		"0.0.0.0": true, "224.0.0.1": true, "255.255.255.255": true, "::1": true, "::": true, "fd00::1": true, "fe80::1": true, "ff02::1": true, "::ffff:10.0.0.1": true,
 		"::ffff:8.8.8.8": false, "64:ff9b::a00:1": true, "2002:a00:1::": true, "2001:0:a00:1::": true, "198.41.0.4": true, "2600:aaaa::1": true, "fe80::1%eth0": true,
 	} {

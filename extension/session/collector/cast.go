@@ -2,6 +2,7 @@ package collector
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -17,9 +18,9 @@ import (
 // Cast writes the recording of a terminal as asciicast v3
 // (https://docs.asciinema.org/manual/asciicast/v3/). Bytes that are not UTF-8 become
 // U+FFFD there. Sums of streams become comments.
-func (f Folder) Cast(id string, to io.Writer) error {
+func Cast(ctx context.Context, from Storage, id string, to io.Writer) error {
 	w := &cast{to: bufio.NewWriter(to)}
-	if err := f.Frames(id, w.frame); err != nil {
+	if err := Frames(ctx, from, id, w.frame); err != nil {
 		return err
 	}
 	if err := w.rest(); err != nil {

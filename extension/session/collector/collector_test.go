@@ -1,9 +1,11 @@
 package collector
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,7 +32,12 @@ func jsonOf(t *testing.T, value any) []byte {
 // record makes a recording in two parts, which have a frame in common, and seals it.
 func record(t *testing.T) (folder Folder, id string) {
 	t.Helper()
-	folder, id = Folder(t.TempDir()), protocol.NewID()
+	return recordIn(t, Folder(t.TempDir()))
+}
+
+func recordIn(t *testing.T, folder Folder) (_ Folder, id string) {
+	t.Helper()
+	id = protocol.NewID()
 	frames := []protocol.Frame{
 		{Type: protocol.Begin, Data: jsonOf(t, protocol.Head{Time: now, Command: []string{"sh", "-i"}, Terminal: true, Size: protocol.Size{Cols: 100, Rows: 30}, Term: "xterm"})},
 		{Type: protocol.Output, At: time.Second, Data: []byte("caf\xc3")},
@@ -44,11 +51,11 @@ func record(t *testing.T) (folder Folder, id string) {
 	if err := os.Mkdir(folder.path(id, ""), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	first, err := folder.resume(id, key)
+	first, err := resume(folder, id, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := folder.resume(id, key) // before anything has arrived
+	second, err := resume(folder, id, key) // before anything has arrived
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,8 +140,8 @@ func TestATornFrameIsSentAgain(t *testing.T) {
 	if err := os.WriteFile(folder.path(id, "000001.part"), wire[:len(wire)-1], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r, err := folder.resume(id, key)
-	if err != nil || r.next != 2 || filepath.Base(r.part.Name()) != "000002.part" {
+	r, err := resume(folder, id, key)
+	if err != nil || r.next != 2 || filepath.Base(r.part.(folderPart).Name()) != "000002.part" {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	defer r.close()
@@ -166,5 +173,38 @@ func TestARecordingIsExportedAsAsciicast(t *testing.T) {
 `
 	if text.String() != want {
 		t.Errorf("got %s", text.String())
+	}
+}
+
+func TestOfALargeRecordingTheRestIsRefused(t *testing.T) {
+	c := New(Options{Storage: Folder(t.TempDir()), MaxBytes: 10})
+	here, there := net.Pipe()
+	defer func() { _ = errors.Join(here.Close(), there.Close()) }()
+	session := &live{collector: c, ticket: &protocol.Ticket{}, conn: here}
+	to := &recording{}
+	more := &protocol.Frame{Type: protocol.Output, Seq: 2}
+	if to.bytes = 10; c.check(session, to, more) != nil {
+		t.Error("10 bytes are too many")
+	}
+	told := make(chan protocol.Frame, 1)
+	go func() {
+		f, _ := protocol.Read(bufio.NewReader(there))
+		told <- f
+	}()
+	to.bytes = 11
+	for range 2 { // it is told once
+		if err := c.check(session, to, more); err != nil {
+			t.Errorf("what is on its way is refused: %v", err)
+		}
+	}
+	if f := <-told; f.Type != protocol.Stop || string(f.Data) != "its recording is too large" {
+		t.Errorf("the recorder is told %+v", f)
+	}
+	to.bytes = 11 + spareBytes
+	if err := c.check(session, to, more); !errors.Is(err, protocol.ErrFrame) {
+		t.Errorf("a recorder that does not listen: %v", err)
+	}
+	if err := c.check(session, to, &protocol.Frame{Type: protocol.Exit, Seq: 3}); err != nil {
+		t.Errorf("the end: %v", err)
 	}
 }

@@ -1,29 +1,29 @@
 package collector
 
 import (
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 
 	"github.com/admitkit/admitkit/extension/session/protocol"
 )
 
-// The errors of [Folder.Verify].
+// The errors of [Verify].
 var (
 	ErrNotSealed = errors.New("the recording is not sealed: the session has not ended, or its recorder was lost")
 	ErrChanged   = errors.New("the recording was changed after it was made")
 )
 
-// Redeemed returns who runs or ran a session.
-func (f Folder) Redeemed(id string) (*Redeemed, error) {
-	if !protocol.ValidID(id) {
-		return nil, fmt.Errorf("%.40q is no ID of a session", id)
+// ReadRedeemed returns who runs or ran a session.
+func ReadRedeemed(ctx context.Context, from Storage, id string) (*Redeemed, error) {
+	if err := checkID(id); err != nil {
+		return nil, err
 	}
-	content, err := os.ReadFile(f.path(id, sessionFile))
+	content, err := readFile(ctx, from, nameOf(id, sessionFile))
 	if err != nil {
 		return nil, err
 	}
@@ -31,14 +31,29 @@ func (f Folder) Redeemed(id string) (*Redeemed, error) {
 	return redeemed, json.Unmarshal(content, redeemed)
 }
 
+// checkID keeps paths out of names.
+func checkID(id string) error {
+	if !protocol.ValidID(id) {
+		return fmt.Errorf("%.40q is no ID of a session", id)
+	}
+	return nil
+}
+
+// signed reports whether valid is true for one of the keys.
+func signed(by protocol.Key, valid func(key []byte) bool) bool {
+	return slices.ContainsFunc([][]byte{by.Current, by.Previous}, func(key []byte) bool {
+		return len(key) >= protocol.MinKey && valid(key)
+	})
+}
+
 // Verify returns the seal of a recording that is as it was made. The error wraps
 // ErrNotSealed or ErrChanged. A recording that was removed as a whole is found only by
 // those who know of it: compare the AuditEvents.
-func (f Folder) Verify(id string, key protocol.Key) (*Seal, error) {
-	if !protocol.ValidID(id) {
-		return nil, fmt.Errorf("%.40q is no ID of a session", id)
+func Verify(ctx context.Context, from Storage, id string, key protocol.Key) (*Seal, error) {
+	if err := checkID(id); err != nil {
+		return nil, err
 	}
-	content, err := os.ReadFile(f.path(id, sealFile))
+	content, err := readFile(ctx, from, nameOf(id, sealFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: %w", id, ErrNotSealed)
 	}
@@ -49,14 +64,11 @@ func (f Folder) Verify(id string, key protocol.Key) (*Seal, error) {
 	if err := json.Unmarshal(content, seal); err != nil {
 		return nil, fmt.Errorf("%s: %w: its seal is no JSON: %w", id, ErrChanged, err)
 	}
-	sealed := slices.ContainsFunc([][]byte{key.Current, key.Previous}, func(key []byte) bool {
-		return len(key) >= protocol.MinKey && seal.mac(key) == seal.MAC
-	})
-	if !sealed || seal.ID != id {
+	if seal.ID != id || !signed(key, func(key []byte) bool { return seal.mac(key) == seal.MAC }) {
 		return nil, fmt.Errorf("%s: %w: the seal is not of this installation", id, ErrChanged)
 	}
 	c := newChain(id)
-	if _, err := f.read(id, &c, func(*protocol.Frame) error { return nil }); err != nil {
+	if _, _, err := read(ctx, from, id, &c, func(*protocol.Frame) error { return nil }); err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", id, ErrChanged, err)
 	}
 	if c.next-1 != seal.Frames || hex.EncodeToString(c.sum[:]) != seal.SHA256 {
@@ -66,11 +78,11 @@ func (f Folder) Verify(id string, key protocol.Key) (*Seal, error) {
 }
 
 // Frames hands over each frame of a recording, in order.
-func (f Folder) Frames(id string, each func(*protocol.Frame) error) error {
-	if !protocol.ValidID(id) {
-		return fmt.Errorf("%.40q is no ID of a session", id)
+func Frames(ctx context.Context, from Storage, id string, each func(*protocol.Frame) error) error {
+	if err := checkID(id); err != nil {
+		return err
 	}
 	c := newChain(id)
-	_, err := f.read(id, &c, each)
+	_, _, err := read(ctx, from, id, &c, each)
 	return err
 }

@@ -30,7 +30,7 @@ const (
 	Gap Type = 'g'
 	// Exit has the [End] of the session, and is its last frame.
 	Exit Type = 'x'
-	// Alive says that the recorder runs.
+	// Alive says that the recorder runs. Its data is the [Activity].
 	Alive Type = 'k'
 )
 
@@ -42,6 +42,10 @@ const (
 	Say Type = 'S'
 	// Stop ends the session. Its text says why.
 	Stop Type = 'E'
+	// Until has the [Limits] of the session, in place of those before.
+	Until Type = 'U'
+	// Mark is in a recording only: up to here, its sum is this.
+	Mark Type = 'M'
 )
 
 // Frame is one message. On the wire it has a head of [headLength] bytes: the type, the
@@ -105,7 +109,7 @@ const maxAt = 10 * 365 * 24 * time.Hour
 
 func known(t Type) bool {
 	switch t {
-	case Begin, Output, Input, Resize, Stream, File, Gap, Exit, Alive, Ack, Say, Stop:
+	case Begin, Output, Input, Resize, Stream, File, Gap, Exit, Alive, Ack, Say, Stop, Until, Mark:
 		return true
 	}
 	return false
@@ -171,3 +175,40 @@ type End struct {
 	Killed int `json:"killed,omitempty"`
 	Left   int `json:"left,omitempty"`
 }
+
+// Limits say when the recorder ends the session. It ends it by itself, so that a session
+// ends on time while no collector is reached, too. Times are relative: the clocks of nodes
+// differ.
+type Limits struct {
+	// Left is the time that is left, in microseconds from now on. 0 is no end.
+	Left int64 `json:"leftMicros,omitempty"`
+	// Reason is why it ends then.
+	Reason string `json:"reason,omitempty"`
+	// Idle is for how many seconds the user may do nothing. 0 is for ever.
+	Idle int64 `json:"idleSeconds,omitempty"`
+}
+
+// Activity returns the data of an Alive frame: when the user did something for the last
+// time, since the session began.
+func Activity(at time.Duration) []byte {
+	return binary.BigEndian.AppendUint64(nil, uint64(max(at, 0)/time.Microsecond))
+}
+
+// ActivityOf returns what [Activity] has. ok is false if the frame has none.
+func ActivityOf(alive *Frame) (at time.Duration, ok bool) {
+	if len(alive.Data) != 8 {
+		return 0, false
+	}
+	micros := binary.BigEndian.Uint64(alive.Data)
+	return time.Duration(micros) * time.Microsecond, micros <= uint64(maxAt/time.Microsecond) //nolint:gosec // checked
+}
+
+// The reasons of recorders to end a session. A collector that stops one has its own.
+const (
+	ReasonHangup      = "its terminal is gone"
+	ReasonNoCollector = "no collector of sessions was reached"
+	ReasonIdle        = "nothing was typed or sent"
+	ReasonMax         = "it took as long as a session may"
+	// ReasonAccess begins the reasons of sessions that end with an access request.
+	ReasonAccess = "access by request"
+)

@@ -139,7 +139,8 @@ func TestNamesOfATicketAreBounded(t *testing.T) {
 	for what, change := range map[string]func(*protocol.Ticket){
 		"user": func(t *protocol.Ticket) { t.User = long }, "namespace": func(t *protocol.Ticket) { t.Namespace = "" },
 		"id": func(t *protocol.Ticket) { t.ID = "../../etc" }, "collector": func(t *protocol.Ticket) { t.Terms.Collectors = nil },
-		"wait": func(t *protocol.Ticket) { t.Terms.Wait = -1 }, "bytes": func(t *protocol.Ticket) { t.Terms.CA = [][]byte{make([]byte, protocol.MaxTicket)} },
+		"wait": func(t *protocol.Ticket) { t.Terms.Wait = -1 }, "max": func(t *protocol.Ticket) { t.Terms.Max = -1 },
+		"idle": func(t *protocol.Ticket) { t.Terms.Idle = protocol.MaxSeconds + 1 }, "bytes": func(t *protocol.Ticket) { t.Terms.CA = [][]byte{make([]byte, protocol.MaxTicket)} },
 	} {
 		of := ticket("ls")
 		change(of)
@@ -176,6 +177,19 @@ func TestFramesArriveAsTheyWereSent(t *testing.T) {
 	tooLong := protocol.Frame{Type: protocol.Output, Seq: 1, Data: make([]byte, protocol.MaxData+1)}
 	if _, err := protocol.Read(bufio.NewReader(bytes.NewReader(tooLong.Append(nil)))); !errors.Is(err, protocol.ErrFrame) {
 		t.Error(err)
+	}
+}
+
+func TestAnAliveFrameSaysWhenTheUserWasActive(t *testing.T) {
+	for _, want := range []time.Duration{0, time.Microsecond, 5 * time.Hour} {
+		if got, ok := protocol.ActivityOf(&protocol.Frame{Data: protocol.Activity(want)}); !ok || got != want {
+			t.Errorf("%s becomes %s, %t", want, got, ok)
+		}
+	}
+	for _, data := range [][]byte{nil, {1}, bytes.Repeat([]byte{255}, 8), make([]byte, 9)} {
+		if got, ok := protocol.ActivityOf(&protocol.Frame{Data: data}); ok {
+			t.Errorf("%x is %s", data, got)
+		}
 	}
 }
 

@@ -48,8 +48,17 @@ type Ticket struct {
 	Command string `json:"command"`
 	// Expires is when the ticket can no longer be redeemed, in seconds since 1970.
 	Expires int64 `json:"expires"`
+	// Grant is the access request with which the session ends, if there is one.
+	Grant *Grant `json:"grant,omitempty"`
 	// Terms are what the recorder goes by.
 	Terms Terms `json:"terms"`
+}
+
+// Grant names an access request in the namespace of the Pod.
+type Grant struct {
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+	UID  string `json:"uid"`
 }
 
 // Terms say how a session is recorded. They are in the ticket so that nobody can change
@@ -71,7 +80,14 @@ type Terms struct {
 	Wait int `json:"wait"`
 	// Input says that what is typed is recorded, too.
 	Input bool `json:"input,omitempty"`
+	// Max is how many seconds the session may take, and Idle for how many the user may do
+	// nothing. 0 is for ever. A collector may say something else: see [Limits].
+	Max  int64 `json:"max,omitempty"`
+	Idle int64 `json:"idle,omitempty"`
 }
+
+// MaxSeconds is the most seconds of a limit in [Terms].
+const MaxSeconds = 365 * 24 * 3600
 
 // NewID returns the ID of a new session.
 func NewID() string {
@@ -207,11 +223,16 @@ func (t *Ticket) validate() error {
 			return fmt.Errorf("ticket: %s has %d bytes: it must have 1 to %d", field, len(value), MaxName)
 		}
 	}
+	if g := t.Grant; g != nil && (g.Kind == "" || g.Name == "" || g.UID == "" || len(g.Kind)+len(g.Name)+len(g.UID) > MaxName) {
+		return fmt.Errorf("ticket: the grant must have a kind, a name and a UID, of %d bytes at most", MaxName)
+	}
 	switch {
 	case len(t.Terms.Collectors) == 0:
 		return errors.New("ticket: there is no collector")
 	case t.Terms.Wait < 0 || t.Terms.Wait > 3600:
 		return fmt.Errorf("ticket: wait is %d: it must be 0 to 3600 seconds", t.Terms.Wait)
+	case t.Terms.Max < 0 || t.Terms.Max > MaxSeconds, t.Terms.Idle < 0 || t.Terms.Idle > MaxSeconds:
+		return fmt.Errorf("ticket: max is %d and idle is %d: they must be 0 to %d seconds", t.Terms.Max, t.Terms.Idle, MaxSeconds)
 	}
 	return nil
 }

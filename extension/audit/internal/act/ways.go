@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
@@ -53,7 +54,7 @@ func UserOf(user authenticationv1.UserInfo) v1alpha1.AuditUser {
 func Read(obj runtime.Object, req *extension.Request, commands extension.Unwrapper) (*Act, error) {
 	a := begin(obj, req)
 	if pod, ok := obj.(*corev1.Pod); ok && req.Operation == admissionv1.Update && (a.Record.Way == v1alpha1.WayDebug || a.Record.Way == v1alpha1.WayPod) {
-		isAct, err := a.update(pod)
+		isAct, err := a.update(pod, commands)
 		if err != nil || !isAct {
 			return nil, err
 		}
@@ -62,12 +63,27 @@ func Read(obj runtime.Object, req *extension.Request, commands extension.Unwrapp
 	if way := a.describe(); way != a.Record.Way {
 		return nil, fmt.Errorf("audit: %s of %s with a %T is not a known way in", req.Operation, a.Record.Way, obj)
 	}
-	if options, ok := obj.(*corev1.PodExecOptions); ok && commands != nil {
-		if unwrapped := commands.Unwrap(options, req); unwrapped != nil {
-			a.Record.Command, a.Record.Session = unwrapped.Command, unwrapped.Session
-		}
+	if options, ok := obj.(*corev1.PodExecOptions); ok {
+		a.Record.Command = a.unwrap(options.Container, options.Command, commands)
 	}
 	return a, nil
+}
+
+// unwrap returns the command that the user gave, and notes the session in which it runs.
+func (a *Act) unwrap(container string, command []string, commands extension.Unwrapper) []string {
+	if commands == nil {
+		return command
+	}
+	unwrapped := commands.Unwrap(&corev1.PodExecOptions{Container: container, Command: command}, a.Request)
+	if unwrapped == nil {
+		return command
+	}
+	a.Record.Session = unwrapped.Session
+	// So whoever knows the session knows the record, without a search.
+	if len(validation.IsDNS1123Label(unwrapped.Session)) == 0 {
+		a.Record.ID = unwrapped.Session
+	}
+	return unwrapped.Command
 }
 
 func wayOf(req *extension.Request) v1alpha1.AuditWay {
@@ -155,7 +171,7 @@ func (a *Act) kubelet() {
 
 // update finds the containers that an update of a Pod adds, or gives another image,
 // and reports whether there are any.
-func (a *Act) update(pod *corev1.Pod) (bool, error) {
+func (a *Act) update(pod *corev1.Pod, commands extension.Unwrapper) (bool, error) {
 	var old corev1.Pod
 	if err := a.Request.Old(&old); err != nil {
 		return false, fmt.Errorf("audit: %w", err)
@@ -164,7 +180,7 @@ func (a *Act) update(pod *corev1.Pod) (bool, error) {
 	r := &a.Record
 	r.Pod = a.Request.Name
 	if r.Way == v1alpha1.WayDebug {
-		a.debug(pod, &old)
+		a.debug(pod, &old, commands)
 	} else {
 		a.newImages(pod.Spec.InitContainers, old.Spec.InitContainers)
 		a.newImages(pod.Spec.Containers, old.Spec.Containers)
@@ -177,7 +193,7 @@ func (a *Act) update(pod *corev1.Pod) (bool, error) {
 }
 
 // debug finds new ephemeral containers. Existing ones cannot be changed.
-func (a *Act) debug(pod, old *corev1.Pod) {
+func (a *Act) debug(pod, old *corev1.Pod, commands extension.Unwrapper) {
 	for i := range pod.Spec.EphemeralContainers {
 		c := &pod.Spec.EphemeralContainers[i]
 		if slices.ContainsFunc(old.Spec.EphemeralContainers, func(o corev1.EphemeralContainer) bool { return o.Name == c.Name }) {
@@ -185,6 +201,7 @@ func (a *Act) debug(pod, old *corev1.Pod) {
 		}
 		added := container((*corev1.Container)(&c.EphemeralContainerCommon))
 		added.Target = c.TargetContainerName
+		added.Command = a.unwrap(c.Name, added.Command, commands)
 		a.Record.Containers = append(a.Record.Containers, added)
 	}
 }

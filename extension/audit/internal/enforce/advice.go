@@ -62,7 +62,7 @@ func (g *grants) pending(ctx context.Context, a *act.Act) []string {
 }
 
 func (g *grants) whyPending(req *v1alpha1.ExecAccessRequest) string {
-	if end := endOf(req); !g.clock.Now().Before(end) {
+	if end, _ := v1alpha1.EndOf(req); !g.clock.Now().Before(end) {
 		return fmt.Sprintf("request %s ended at %s", req.Name, end.UTC().Format(time.RFC3339))
 	}
 	created := meta.FindStatusCondition(req.Status.Conditions, v1alpha1.ConditionAccessResourcesCreated)

@@ -44,8 +44,8 @@ func verbFor(a *act.Act) v1alpha1.AccessVerb {
 	return v1alpha1.AccessVerb(verb)
 }
 
-// covering returns the requests that cover an act, and why others nearly do:
-// first requests for any number of sessions, then those that end first.
+// covering returns the requests that cover an act, in the order of [v1alpha1.ByUse], and
+// why others nearly do.
 func (g *grants) covering(ctx context.Context, a *act.Act) (found []v1alpha1.Request, whyNot []string, err error) {
 	podUID, err := g.podUID(ctx, a)
 	if err != nil || podUID == "" {
@@ -72,25 +72,8 @@ func (g *grants) covering(ctx context.Context, a *act.Act) (found []v1alpha1.Req
 		}
 		found = append(found, req)
 	}
-	slices.SortStableFunc(found, func(x, y v1alpha1.Request) int {
-		return byUse(x.GetRequestSpec(), y.GetRequestSpec(), endOf(x), endOf(y))
-	})
+	slices.SortStableFunc(found, v1alpha1.ByUse)
 	return found, whyNot, nil
-}
-
-func byUse(x, y *v1alpha1.RequestSpec, xEnd, yEnd time.Time) int {
-	switch {
-	case x.SingleUse == y.SingleUse:
-		return xEnd.Compare(yEnd)
-	case x.SingleUse:
-		return 1
-	}
-	return -1
-}
-
-func endOf(req v1alpha1.Request) time.Time {
-	end, _ := v1alpha1.EndOf(req) // live has checked the error
-	return end
 }
 
 // podUID returns the UID of the Pod that has the name now. A grant does not cover

@@ -82,7 +82,8 @@ func withoutBookkeeping(event *v1alpha1.AuditEvent) *v1alpha1.AuditEvent {
 	return rest
 }
 
-// validateCount lets the manager, and nobody else, count a flood upwards.
+// validateCount lets the manager, and nobody else, count a flood upwards, and say once where
+// the recording of a session is.
 func (g *eventGuard) validateCount(ctx context.Context, event, old *v1alpha1.AuditEvent, req *extension.Request) error {
 	if apiequality.Semantic.DeepEqual(event.Status, old.Status) {
 		return nil
@@ -94,10 +95,20 @@ func (g *eventGuard) validateCount(ctx context.Context, event, old *v1alpha1.Aud
 	if !self {
 		return tampered(req, event.Name, "only admitkit counts in an audit record")
 	}
+	if isSeal(event, old) {
+		return nil
+	}
 	if !event.Spec.Folded || event.Status.Count < old.Status.Count {
 		return tampered(req, event.Name, "a count only grows, and only in a folded AuditEvent")
 	}
 	return nil
+}
+
+// isSeal reports whether all that changes is that a session has its recording now.
+func isSeal(event, old *v1alpha1.AuditEvent) bool {
+	before := old.Status
+	before.Session = event.Status.Session
+	return event.Spec.Session != "" && !event.Spec.Folded && old.Status.Session == nil && apiequality.Semantic.DeepEqual(event.Status, before)
 }
 
 func (g *eventGuard) validateDeletion(ctx context.Context, event *v1alpha1.AuditEvent, req *extension.Request) error {

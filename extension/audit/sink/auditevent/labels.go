@@ -1,27 +1,19 @@
 package auditevent
 
-import (
-	"crypto/sha256"
-	"encoding/hex"
-	"regexp"
-
-	"k8s.io/apimachinery/pkg/util/validation"
-
-	"github.com/admitkit/admitkit/api/v1alpha1"
-)
+import "github.com/admitkit/admitkit/api/v1alpha1"
 
 // Labels of an AuditEvent, for kubectl get -l. [LabelValue] makes their values.
 // An empty field of the record has no label.
 const (
 	LabelUser      = "admitkit.dev/user"
-	LabelNamespace = "admitkit.dev/namespace"
-	LabelPod       = "admitkit.dev/pod"
+	LabelNamespace = v1alpha1.LabelAuditNamespace
+	LabelPod       = v1alpha1.LabelAuditPod
 	LabelDecision  = "admitkit.dev/decision"
 	// LabelRequest has the name of the access request.
 	LabelRequest = "admitkit.dev/access-request"
 	// LabelFolded is "true" on an AuditEvent that counts a flood. Besides, it has the labels
 	// of the user, and of the namespace if all acts are in one.
-	LabelFolded = "admitkit.dev/folded"
+	LabelFolded = v1alpha1.LabelAuditFolded
 )
 
 func labelsOf(r *v1alpha1.AuditRecord) map[string]string {
@@ -41,17 +33,5 @@ func labelsOf(r *v1alpha1.AuditRecord) map[string]string {
 	return labels
 }
 
-var notInLabel = regexp.MustCompile(`[^A-Za-z0-9._-]`)
-
-// LabelValue returns the label value for a name: the name itself if it is a
-// valid value, and otherwise its readable characters and a part of its SHA-256
-// sum, so that different names have different values.
-func LabelValue(name string) string {
-	if len(validation.IsValidLabelValue(name)) == 0 {
-		return name
-	}
-	sum := sha256.Sum256([]byte(name))
-	readable := notInLabel.ReplaceAllString(name, "_")
-	const room = validation.LabelValueMaxLength - 1 - 2*8
-	return "u" + readable[:min(len(readable), room-1)] + "-" + hex.EncodeToString(sum[:8])
-}
+// LabelValue returns the label value for a name, as [v1alpha1.AuditLabelValue] does.
+func LabelValue(name string) string { return v1alpha1.AuditLabelValue(name) }

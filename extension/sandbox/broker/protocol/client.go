@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"strconv"
@@ -22,8 +23,12 @@ type ClientOptions struct {
 	URL string
 	// CAFile has the authorities of the broker's certificate, in PEM.
 	CAFile string
+	// CA has them instead of CAFile, in PEM.
+	CA []byte
 	// TokenFile has the caller's token. It is read for every call, because it rotates.
 	TokenFile string
+	// Token returns it instead of TokenFile, for every call.
+	Token func(ctx context.Context) (string, error)
 	// Timeout bounds a call. Default: 10 s.
 	Timeout time.Duration
 }
@@ -42,29 +47,49 @@ func NewClient(options ClientOptions) (*Client, error) {
 	if !strings.HasPrefix(options.URL, "https://") {
 		return nil, fmt.Errorf("broker: URL %q: must begin with https://", options.URL)
 	}
-	if options.TokenFile == "" {
+	if options.TokenFile == "" && options.Token == nil {
 		return nil, errors.New("broker: TokenFile: required; mount a projected ServiceAccount token of audience " + Audience)
 	}
 	if options.Timeout == 0 {
 		options.Timeout = 10 * time.Second
 	}
-	pem, err := os.ReadFile(options.CAFile)
-	if err != nil {
-		return nil, fmt.Errorf("broker: CAFile: %w", err)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("broker: CAFile %s: no certificate in it", options.CAFile)
+	if _, err := options.roots(); err != nil {
+		return nil, err
 	}
 	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
-		MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: 5 * time.Second,
+		// Connections last, so that the authorities are read anew for each: the broker may have another one by then.
+		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			roots, err := options.roots()
+			if err != nil {
+				return nil, err
+			}
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			return (&tls.Dialer{Config: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}).DialContext(ctx, network, address)
+		},
+		MaxConnsPerHost: 16, MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute,
 	}
 	// A proxy of the environment would be the caller itself.
 	return &Client{options: options, http: &http.Client{
 		Transport: transport, Timeout: options.Timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
+}
+
+// roots are the authorities of the broker, as they are now.
+func (o *ClientOptions) roots() (*x509.CertPool, error) {
+	pem := o.CA
+	if pem == nil {
+		var err error
+		if pem, err = os.ReadFile(o.CAFile); err != nil {
+			return nil, fmt.Errorf("broker: CAFile: %w", err)
+		}
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("broker: CAFile %s: no certificate in it", o.CAFile)
+	}
+	return roots, nil
 }
 
 // Issue asks for a credential.
@@ -119,9 +144,9 @@ func (c *Client) revokeOnce(ctx context.Context, request RevokeRequest) ([]strin
 }
 
 func (c *Client) post(ctx context.Context, path string, request, answer any) error {
-	token, err := os.ReadFile(c.options.TokenFile)
+	token, err := c.token(ctx)
 	if err != nil {
-		return fmt.Errorf("broker: TokenFile: %w", err)
+		return err
 	}
 	body, err := json.Marshal(request)
 	if err != nil {
@@ -131,7 +156,7 @@ func (c *Client) post(ctx context.Context, path string, request, answer any) err
 	if err != nil {
 		return fmt.Errorf("broker: %w", err)
 	}
-	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	req.Header.Set("Authorization", "Bearer "+token)
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -152,6 +177,17 @@ func (c *Client) post(ctx context.Context, path string, request, answer any) err
 		return errors.New("broker: the answer is not in JSON") // it can have a credential in it
 	}
 	return nil
+}
+
+func (c *Client) token(ctx context.Context) (string, error) {
+	if c.options.Token != nil {
+		return c.options.Token(ctx)
+	}
+	token, err := os.ReadFile(c.options.TokenFile)
+	if err != nil {
+		return "", fmt.Errorf("broker: TokenFile: %w", err)
+	}
+	return strings.TrimSpace(string(token)), nil
 }
 
 // refusalOf makes an Error of an answer, which may be that of something in between.

@@ -16,6 +16,14 @@ import (
 // Audience is that of the tokens that the broker takes.
 const Audience = "admitkit-broker"
 
+// Where the broker is, in its own namespace, unless it is told otherwise: its Service, and the ConfigMap with the
+// authorities of its certificate.
+const (
+	ServiceName = "sandbox-broker"
+	CAName      = "sandbox-broker-ca"
+	CAKey       = "ca.crt"
+)
+
 // The paths of the broker. Each is called by POST.
 const (
 	PathIssue  = "/v1/issue"
@@ -66,6 +74,9 @@ type RevokeRequest struct {
 	Run *Run `json:"run,omitempty"`
 	// Lease is one of them. Default: all of the run.
 	Lease string `json:"lease,omitempty"`
+	// Undelivered says that no container has been given what is revoked. Only the controller
+	// knows that, of what it asked for.
+	Undelivered bool `json:"undelivered,omitempty"`
 }
 
 // Revoked is the answer to a RevokeRequest that could not be completed in time (202): the

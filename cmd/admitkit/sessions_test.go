@@ -1,0 +1,58 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/admitkit/admitkit/extension/session"
+	"github.com/admitkit/admitkit/extension/session/protocol"
+	"github.com/admitkit/admitkit/internal/testkit/s3gateway"
+)
+
+func TestTheOperatorSaysWhereAccessIsNotRecorded(t *testing.T) {
+	for args, want := range map[string][]string{
+		"--access --access-namespaces=a,b --sessions --sessions-namespaces=b,c": {"a"},
+		"--access --access-namespaces=* --sessions --sessions-namespaces=b":     {"*"},
+		"--access --access-namespaces=b --sessions --sessions-namespaces=b,c":   nil,
+		"--access --access-namespaces=b --sessions --sessions-selector=a=b":     nil,
+		"--sessions --sessions-namespaces=b":                                    nil,
+	} {
+		o := newOperator()
+		if err := o.cmd.ParseFlags(strings.Fields(args)); err != nil {
+			t.Fatal(err)
+		}
+		if got := o.unrecordedAccess(); !slices.Equal(got, want) {
+			t.Errorf("%s: %q", args, got)
+		}
+	}
+}
+
+func TestABucketKeepsTheRecordings(t *testing.T) {
+	t.Setenv("AWS_ACCESS_KEY_ID", s3gateway.AccessKey)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", s3gateway.SecretKey)
+	o := newOperator()
+	err := o.cmd.ParseFlags([]string{"--sessions-s3-endpoint=" + s3gateway.Start(t, "../.."), "--sessions-s3-insecure", "--sessions-s3-bucket=" + s3gateway.Bucket, "--sessions-s3-prefix=a/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var options session.Options
+	if err := o.sessions.s3.apply(&options); err != nil || options.Folder != "" || options.Location != "s3://recordings/a/" {
+		t.Fatalf("%+v: %v", options, err)
+	}
+	storage, err := options.Storage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := protocol.NewID()
+	if err := storage.Create(t.Context(), id+"/session.json", []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	if ids, err := storage.Sessions(t.Context()); err != nil || !slices.Equal(ids, []string{id}) {
+		t.Errorf("the bucket has %v: %v", ids, err)
+	}
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "other")
+	if _, err := options.Storage(t.Context()); err == nil || !strings.Contains(err.Error(), "in bucket recordings") {
+		t.Errorf("with a key that the service does not know: %v", err)
+	}
+}

@@ -1,0 +1,295 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/admitkit/admitkit/extension/session/collector"
+	"github.com/admitkit/admitkit/extension/session/protocol"
+)
+
+// stubborn ignores what it can, and leaves a process in a session of its own.
+var stubborn = sh("trap '' TERM HUP INT; setsid sleep 1000 & echo ready; while :; do sleep 1; done")
+
+func TestSessionsEndOnTimeAndLeaveNothing(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	ends := map[string]time.Time{}
+	p := newPlace(t, func(o *collector.Options) {
+		o.Limits = func(ticket *protocol.Ticket) (collector.Limits, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			ends[ticket.ID] = time.Now().Add(3 * time.Second)
+			return collector.Limits{End: ends[ticket.ID], Reason: "access is over"}, nil
+		}
+	})
+	sessions, atATime, most := 200, 10, time.Second
+	if testing.Short() {
+		sessions, atATime, most = 8, 4, patience // beside other tests
+	}
+	mark := "ADMITKIT_MARK=" + protocol.NewID()
+	var all sync.WaitGroup
+	var late []time.Duration
+	places := make(chan struct{}, atATime)
+	for i := range sessions {
+		places <- struct{}{}
+		all.Go(func() {
+			defer func() { <-places }()
+			ticket := p.ticket(stubborn)
+			got := launch(t, "", p.wrap(ticket, stubborn), i%2 == 0, mark).wait()
+			ended := time.Now()
+			seal, err := p.folder.Verify(ticket.ID, p.key)
+			mu.Lock()
+			defer mu.Unlock()
+			late = append(late, ended.Sub(ends[ticket.ID]))
+			if got.code != 128+9 || !strings.Contains(string(got.stdout)+string(got.stderr), "the session was ended: access is over") {
+				t.Errorf("%d, %q, %q", got.code, got.stdout, got.stderr)
+			}
+			if err != nil || seal.End.Reason != "access is over" || seal.End.Left > 0 {
+				t.Errorf("%+v, %v", seal, err)
+			}
+		})
+	}
+	all.Wait()
+	slices.Sort(late)
+	p99, left := late[len(late)*99/100], len(marked(t, mark))
+	fmt.Printf("FIGURE session.end_p99_s=%.3f s\nFIGURE session.left_processes=%d processes\n", p99.Seconds(), left)
+	if late[0] < 0 || p99 > most || left > 0 {
+		t.Errorf("sessions end %s to %s late, and leave %d processes", late[0], p99, left)
+	}
+}
+
+func TestTheUserIsWarnedBeforeTheEndWhichMayMove(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	ticket := p.ticket(stubborn)
+	c := launch(t, "", p.wrap(ticket, stubborn), true)
+	c.expect("ready")
+	limit := func(left time.Duration) {
+		t.Helper()
+		if err := p.Limit(ticket.ID, collector.Limits{End: time.Now().Add(left), Reason: "the grant\nends"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, step := range []struct {
+		left time.Duration
+		want string
+	}{
+		{5 * time.Minute, "[admitkit] This session ends in 5 minutes: the grant ends.\r\n"},
+		{time.Minute, "[admitkit] This session ends in 1 minute: the grant ends.\r\n"},
+	} {
+		// The recorder hears of it in time, or the end moves further away.
+		for ahead := 200 * time.Millisecond; ; ahead *= 2 {
+			limit(step.left + ahead)
+			if c.prints(step.want, 2*ahead) {
+				break
+			}
+		}
+	}
+	limit(time.Hour)
+	limit(0)
+	c.expect("the session was ended: the grant ends")
+	if got := c.wait(); got.code != 128+9 || strings.Count(string(got.stdout), "This session ends") != 2 {
+		t.Errorf("%d, %q", got.code, got.stdout)
+	}
+	// The collector hears of it a moment later than its client.
+	waitFor(t, func() bool { return errors.Is(p.Limit(ticket.ID, collector.Limits{}), collector.ErrNotLive) })
+}
+
+func TestASessionEndsWhenItsUserDoesNothing(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	command := sh("echo ready; (while :; do echo noise; sleep 0.1; done) & while read x; do echo got $x; done")
+	ticket := p.ticket(command, func(t *protocol.Ticket) { t.Terms.Idle = 4 })
+	c := launch(t, "", p.wrap(ticket, command), true)
+	c.expect("ready")
+	for i := range 5 { // longer than it may be idle
+		time.Sleep(time.Second)
+		c.send(fmt.Sprintf("%d\n", i))
+		c.expect(fmt.Sprintf("got %d", i))
+	}
+	if got := c.wait(); got.code != 128+9 || !strings.Contains(string(got.stdout), "nothing was typed or sent for 4s") {
+		t.Errorf("%d, %q", got.code, got.stdout)
+	}
+	if seal, err := p.folder.Verify(ticket.ID, p.key); err != nil || seal.Length < 8*time.Second {
+		t.Errorf("%+v, %v", seal, err)
+	}
+}
+
+// An end is the recorder's, so that a session ends without a collector, too.
+func TestASessionEndsOnTimeWhileNoCollectorIsReached(t *testing.T) {
+	t.Parallel()
+	for _, begins := range []bool{false, true} {
+		t.Run(fmt.Sprintf("begins with one %t", begins), func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			relay := newRelay(t, p.server.Listener.Addr().String())
+			relay.cut(!begins)
+			began := time.Now()
+			ticket := p.ticket(stubborn, func(t *protocol.Ticket) {
+				t.Terms.Collectors, t.Terms.Closed, t.Terms.Wait, t.Terms.Max = []string{relay.Addr().String()}, false, 1, 6
+			})
+			c := launch(t, "", p.wrap(ticket, stubborn), true)
+			c.expect("ready")
+			relay.cut(true)
+			got := c.wait()
+			if took := time.Since(began); got.code != 128+9 || took < 6*time.Second || took > patience || !strings.Contains(string(got.stdout), protocol.ReasonMax) {
+				t.Errorf("after %s: %d, %q", took, got.code, got.stdout)
+			}
+		})
+	}
+}
+
+// A command that has become another user's cannot be killed. It loses its terminal or its
+// pipes, the session ends nevertheless, and what is left is on record. The recorder runs as
+// nobody here, and the command is a shell of root, as of sudo -s.
+func TestASessionEndsWhoseCommandIsAnotherUsers(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("needs root to install a program that becomes root's")
+	}
+	path, err := exec.LookPath("setpriv")
+	if err != nil {
+		t.Skip(err)
+	}
+	setpriv, err := os.ReadFile(path)
+	sudo := filepath.Join(publicDir(t), "sudo")
+	if err := errors.Join(err, os.WriteFile(sudo, setpriv, 0o755), os.Chmod(sudo, 0o755|os.ModeSetuid)); err != nil {
+		t.Fatal(err)
+	}
+	// It hears of its terminal, and goes on.
+	script := "trap '' HUP TERM INT PIPE; echo ready as $UID; while :; do read -t 1 x; echo more; done 2>/dev/null"
+	for name, command := range map[string][]string{
+		"the command":            {sudo, "--reuid=0", "bash", "-c", script},
+		"started by the command": {"sh", "-c", sudo + ` --reuid=0 bash -c "$0"; echo over`, script},
+	} {
+		for _, terminal := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, terminal %t", name, terminal), func(t *testing.T) {
+				t.Parallel()
+				p := newPlace(t)
+				p.expose()
+				mark := "ADMITKIT_MARK=" + protocol.NewID()
+				t.Cleanup(func() {
+					for _, pid := range marked(t, mark) {
+						_ = syscall.Kill(pid, syscall.SIGKILL)
+					}
+				})
+				ticket := p.ticket(command)
+				c := launchAs(t, &syscall.Credential{Uid: 65534, Gid: 65534}, "/", p.wrap(ticket, command), terminal, mark)
+				c.expect("ready as 0")
+				if err := p.End(ticket.ID, "access is over"); err != nil {
+					t.Fatal(err)
+				}
+				got := c.wait()
+				if got.code != 128+9 || !strings.Contains(string(got.stdout)+string(got.stderr), "the session was ended: access is over") {
+					t.Errorf("%d, %q, %q", got.code, got.stdout, got.stderr)
+				}
+				seal, err := p.folder.Verify(ticket.ID, p.key)
+				if err != nil || seal.End.Reason != "access is over" || seal.End.Left != 1 {
+					t.Errorf("%+v, %v", seal, err)
+				}
+			})
+		}
+	}
+}
+
+// publicDir returns a folder that every user can read.
+func publicDir(t *testing.T) string {
+	t.Helper()
+	folder, err := os.MkdirTemp("/var/tmp", "recorder-") // which is not mounted nosuid, as /tmp may be
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	if err := os.Chmod(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
+
+// notes collects what a collector notices.
+func notes(o *collector.Options) chan collector.Note {
+	all := make(chan collector.Note, 10)
+	o.Stall, o.Noted = 3*time.Second, func(_ *protocol.Ticket, n collector.Note) { all <- n }
+	return all
+}
+
+func expectNote(t *testing.T, from chan collector.Note, kind string, within time.Duration) {
+	t.Helper()
+	select {
+	case n := <-from:
+		if n.Kind != kind {
+			t.Errorf("noted %+v instead of %s", n, kind)
+		}
+	case <-time.After(within):
+		t.Errorf("nothing was noted within %s", within)
+	}
+}
+
+func TestARecorderThatStopsIsOnRecordWithinSeconds(t *testing.T) {
+	t.Parallel()
+	var noted chan collector.Note
+	var end atomic.Pointer[collector.Limits] // also if it connects again
+	end.Store(&collector.Limits{})
+	p := newPlace(t, func(o *collector.Options) {
+		noted = notes(o)
+		o.Limits = func(*protocol.Ticket) (collector.Limits, error) { return *end.Load(), nil }
+	})
+	ticket := p.ticket(stubborn)
+	c := launch(t, "", p.wrap(ticket, stubborn), true)
+	c.expect("ready")
+	c.stop()
+	end.Store(&collector.Limits{End: time.Now().Add(time.Second), Reason: "access is over"})
+	if err := p.Limit(ticket.ID, *end.Load()); err != nil {
+		t.Fatal(err)
+	}
+	// It had to end after 1 s, and cannot.
+	kinds := map[string]bool{}
+	for range 2 {
+		select {
+		case n := <-noted:
+			kinds[n.Kind] = true
+		case <-time.After(patience):
+			t.Fatal("nothing was noted")
+		}
+	}
+	if !kinds[collector.Silent] || !kinds[collector.Overdue] {
+		t.Errorf("noted %v", kinds)
+	}
+	c.resume()
+	if got := c.wait(); got.code != 128+9 {
+		t.Errorf("%d, %q", got.code, got.stdout)
+	}
+	seal, err := p.folder.Verify(ticket.ID, p.key)
+	if err != nil || len(seal.Notes) != 2 {
+		t.Errorf("%+v, %v", seal, err)
+	}
+}
+
+func TestARecorderThatIsKilledIsOnRecordWithinSeconds(t *testing.T) {
+	t.Parallel()
+	var noted chan collector.Note
+	p := newPlace(t, func(o *collector.Options) { noted = notes(o) })
+	c := launch(t, "", p.wrap(p.ticket(stubborn), stubborn), true)
+	c.expect("ready")
+	if err := c.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	c.wait()
+	expectNote(t, noted, collector.Gone, patience)
+	fine := sh("exit 0") // of which nothing is noted
+	launch(t, "", p.wrap(p.ticket(fine), fine), true).wait()
+	if len(noted) > 0 {
+		t.Errorf("noted %+v", <-noted)
+	}
+}

@@ -1,0 +1,75 @@
+package sandbox
+
+import (
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+)
+
+// given remembers the credentials that containers were given, so that no status has them: who may read runs need not be
+// allowed to read Secrets. It learns them wherever their Secret is read or written, the last time when that is deleted.
+type given struct {
+	mu sync.Mutex
+	of map[types.UID][]string
+}
+
+const (
+	// minSecret is the length of the shortest text that is replaced: a shorter one is in every output.
+	minSecret = 4
+	// maxGiven bounds what is remembered of a run: those of a renewal add up.
+	maxGiven = 64
+	redacted = "***"
+)
+
+// learn remembers what is in the Secret of a run.
+func (g *given) learn(run *v1alpha1.HarnessRun, secret *corev1.Secret) {
+	if !strings.HasSuffix(secret.Name, suffixCredentials) {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.of == nil {
+		g.of = map[types.UID][]string{}
+	}
+	for _, value := range secret.Data {
+		text := strings.TrimSpace(string(value))
+		if have := g.of[run.UID]; len(text) >= minSecret && len(have) < maxGiven && !slices.Contains(have, text) {
+			g.of[run.UID] = append(have, text)
+		}
+	}
+}
+
+// knows reports whether what the container of a run was given is known. After a restart it may not be.
+func (g *given) knows(run *v1alpha1.HarnessRun) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(run.Status.Credentials) == 0 || len(g.of[run.UID]) > 0
+}
+
+// redact replaces what the container of a run was given. If that is not known, nothing is left of the text.
+func (g *given) redact(run *v1alpha1.HarnessRun, text string) string {
+	if text == "" {
+		return ""
+	}
+	if !g.knows(run) {
+		return redacted
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, secret := range g.of[run.UID] {
+		text = strings.ReplaceAll(text, secret, redacted)
+	}
+	return text
+}
+
+// forget forgets a run that is gone.
+func (g *given) forget(uid types.UID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.of, uid)
+}

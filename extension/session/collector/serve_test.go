@@ -1,0 +1,124 @@
+package collector
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/admitkit/admitkit/extension/session/protocol"
+)
+
+// peer is a recorder as far as a collector sees it.
+type peer struct {
+	net.Conn
+	from *bufio.Reader
+	code int
+	next uint64 // the number of the frame that the collector wants
+	text string // of a refusal
+}
+
+// serve serves a collector. Each token is that of the Pod of that UID.
+func serve(t *testing.T, options Options) (*Collector, string) {
+	t.Helper()
+	options.Key = func() (protocol.Key, error) { return key, nil }
+	options.Identify = func(_ context.Context, token string) (string, error) { return token, nil }
+	if options.Storage == nil {
+		options.Storage = Folder(t.TempDir())
+	}
+	c := New(options)
+	server := httptest.NewServer(c)
+	t.Cleanup(server.Close)
+	return c, server.Listener.Addr().String()
+}
+
+func ticketOf(change ...func(*protocol.Ticket)) *protocol.Ticket {
+	ticket := &protocol.Ticket{
+		ID: protocol.NewID(), Namespace: "team", Pod: "web", PodUID: "uid", Container: "main", User: "alice",
+		Command: protocol.Sum([]string{"sh"}), Expires: time.Now().Add(protocol.Life).Unix(), Terms: protocol.Terms{Collectors: []string{"x"}, Wait: 1},
+	}
+	for _, each := range change {
+		each(ticket)
+	}
+	return ticket
+}
+
+// connect connects with a ticket. Each secret is another recorder.
+func connect(t *testing.T, address string, ticket *protocol.Ticket, secret byte) *peer {
+	t.Helper()
+	text, err := key.Sign(ticket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: 0\r\nAuthorization: Bearer %s\r\n%s: %s\r\n%s: %s\r\n\r\n",
+		protocol.Path, protocol.Upgrade, ticket.PodUID, protocol.HeaderTicket, text, protocol.HeaderSecret, bytes.Repeat([]byte{secret}, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &peer{Conn: conn, from: bufio.NewReader(conn)}
+	answer, err := http.ReadResponse(p.from, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if p.code = answer.StatusCode; p.code != http.StatusSwitchingProtocols {
+		reason, _ := io.ReadAll(answer.Body)
+		p.text = strings.TrimSpace(string(reason))
+		return p
+	}
+	if p.next, err = strconv.ParseUint(answer.Header.Get(protocol.HeaderNext), 10, 64); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (p *peer) read(t *testing.T) protocol.Frame {
+	t.Helper()
+	_ = p.SetReadDeadline(time.Now().Add(time.Minute)) // it is open, or the read fails
+	f, err := protocol.Read(p.from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// A manager that changes its mind while a recorder connects is heard last.
+func TestAnEndThatIsSetWhileARecorderConnectsCounts(t *testing.T) {
+	ticket := ticketOf()
+	set := make(chan error, 1)
+	var c *Collector
+	c, address := serve(t, Options{Limits: func(*protocol.Ticket) (Limits, error) {
+		began := make(chan struct{})
+		go func() {
+			close(began)
+			set <- c.Limit(ticket.ID, Limits{End: time.Now().Add(time.Hour), Reason: "later"})
+		}()
+		<-began
+		time.Sleep(50 * time.Millisecond) // longer than it would take
+		return Limits{}, nil
+	}})
+	p := connect(t, address, ticket, 'a')
+	for _, reason := range []string{"", "later"} {
+		var limits protocol.Limits
+		if f := p.read(t); f.Type != protocol.Until || json.Unmarshal(f.Data, &limits) != nil || limits.Reason != reason {
+			t.Fatalf("%s instead of the end %q", f.Data, reason)
+		}
+	}
+	if err := <-set; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,266 @@
+package session_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/session"
+	"github.com/admitkit/admitkit/extension/session/protocol"
+	"github.com/admitkit/admitkit/internal/testkit"
+)
+
+// granting is an installation that grants access to Pods of a namespace, where sessions end
+// with it. The Pod old was there before.
+type granting struct {
+	*installation
+	alice client.Client
+}
+
+func grants(t *testing.T) *granting {
+	t.Helper()
+	namespace := testkit.Namespace(t, testkit.Client(t, server.Admin(), testkit.Scheme()))
+	i, _ := collecting(t, func(o *session.Options) {
+		o.NoCollector, o.AccessNamespaces = session.Open, []string{namespace}
+	}, newPod(namespace, "old"))
+	g := &granting{i, testkit.Client(t, alice, testkit.Scheme(v1alpha1.AddToScheme))}
+	g.runs("old")
+	return g
+}
+
+// runs says that a Pod runs, as a kubelet would.
+func (g *granting) runs(name string) *corev1.Pod {
+	g.t.Helper()
+	pod := &corev1.Pod{}
+	if err := g.Admin.Get(g.t.Context(), client.ObjectKey{Namespace: g.Namespace, Name: name}, pod); err != nil {
+		g.t.Fatal(err)
+	}
+	pod.Status.Phase = corev1.PodRunning
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	if err := g.Admin.Status().Update(g.t.Context(), pod); err != nil {
+		g.t.Fatal(err)
+	}
+	return pod
+}
+
+// ask asks for access to a Pod by a template of the same name, which ends sessions.
+func (g *granting) ask(pod, name string) *v1alpha1.ExecAccessRequest {
+	g.t.Helper()
+	template := &v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: g.Namespace, Name: name}}
+	template.Spec.AccessConfig = v1alpha1.AccessConfig{AllowedUsers: []string{"alice"}, DefaultDuration: "1h", MaxDuration: "3h", OnExpiry: v1alpha1.ExpiryEndSession}
+	template.Spec.ControllerTargetRef = v1alpha1.ControllerTargetRef{APIVersion: "v1", Kind: "Pod", Name: pod}
+	testkit.Create(g.t, g.alice, template)
+	req := &v1alpha1.ExecAccessRequest{ObjectMeta: metav1.ObjectMeta{Namespace: g.Namespace, Name: name}}
+	req.Spec.TemplateName = name
+	testkit.Create(g.t, g.alice, req)
+	return req
+}
+
+// granted waits until a request is granted.
+func (g *granting) granted(req *v1alpha1.ExecAccessRequest) {
+	g.t.Helper()
+	testkit.Eventually(g.t, "request "+req.Name+" is granted", func(ctx context.Context) bool {
+		return g.alice.Get(ctx, client.ObjectKeyFromObject(req), req) == nil && req.Status.Ready
+	})
+}
+
+// recorded is a recorder that is connected.
+type recorded struct {
+	*granting
+	text, token string
+	ticket      *protocol.Ticket
+	conn        *tls.Conn
+	from        *bufio.Reader
+}
+
+func (g *granting) record(pod *corev1.Pod) *recorded {
+	g.t.Helper()
+	r := &recorded{granting: g, token: g.token(pod, session.Audience)}
+	r.text, r.ticket = g.ticketFor(pod.Name, "id")
+	r.connect()
+	return r
+}
+
+func (r *recorded) connect() {
+	r.t.Helper()
+	status, said, conn, from := connect(r.t, r.ticket, r.text, r.token, strings.Repeat("s", 64))
+	if status != http.StatusSwitchingProtocols {
+		r.t.Fatalf("%d %s", status, said)
+	}
+	r.conn, r.from = conn, from
+}
+
+// next returns when the collector says that the session ends, or why it ends now.
+func (r *recorded) next() (end time.Time, why string) {
+	r.t.Helper()
+	if err := r.conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		r.t.Fatal(err)
+	}
+	f, err := protocol.Read(r.from)
+	for err == nil && f.Type == protocol.Ack {
+		f, err = protocol.Read(r.from)
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	switch f.Type {
+	case protocol.Stop:
+		return time.Time{}, string(f.Data)
+	case protocol.Until:
+		var limits protocol.Limits
+		if err := json.Unmarshal(f.Data, &limits); err != nil {
+			r.t.Fatal(err)
+		}
+		return time.Now().Add(time.Duration(limits.Left) * time.Microsecond), limits.Reason
+	}
+	r.t.Fatalf("the collector sends %q", f.Type)
+	return
+}
+
+// endsAt wants the collector to say that the session ends then.
+func (r *recorded) endsAt(want time.Time) {
+	r.t.Helper()
+	// The clock is the API server's, and the machine may be busy.
+	if end, why := r.next(); end.Sub(want).Abs() > 20*time.Second || !strings.HasSuffix(why, " ends") {
+		r.t.Errorf("the session ends at %s, not %s: %s", end, want, why)
+	}
+}
+
+// keep tells the collector that the recorder is there.
+func (r *recorded) keep() {
+	r.t.Helper()
+	if _, err := r.conn.Write((&protocol.Frame{Type: protocol.Alive}).Append(nil)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// The parts share an installation, one namespace, and the API server.
+func TestASessionEndsWithItsGrant(t *testing.T) {
+	g := grants(t)
+	g.theEndFollowsTheRequest(t)
+	g.takenAwayEndsIt(t)
+	g.withoutTheRecorderNothingIsGranted(t)
+}
+
+func (g *granting) theEndFollowsTheRequest(t *testing.T) {
+	t.Helper()
+	g.pod("web")
+	web := g.runs("web")
+	req := g.ask("web", "a")
+	g.granted(req)
+	r := g.record(web)
+	if grant := r.ticket.Grant; grant == nil || grant.Name != "a" || grant.UID != string(req.UID) || !r.ticket.Terms.Closed {
+		t.Fatalf("the ticket says %+v", r.ticket)
+	}
+	end, err := v1alpha1.EndOf(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.endsAt(end)
+	var event v1alpha1.AuditEvent
+	reader := testkit.Client(t, server.Admin(), testkit.Scheme(v1alpha1.AddToScheme))
+	if err := reader.Get(t.Context(), client.ObjectKey{Name: r.ticket.ID}, &event); err != nil {
+		t.Fatal(err)
+	}
+	if by := event.Spec.AccessRequest; by == nil || by.Name != "a" {
+		t.Errorf("the AuditEvent has %+v", by)
+	}
+
+	for _, change := range []struct {
+		what, duration string
+		by             time.Duration
+	}{{"a longer grant", "2h", time.Hour}, {"a shorter grant", "30m", -30 * time.Minute}} {
+		r.keep()
+		if answer := g.patch("a", fmt.Sprintf(`{"spec":{"duration":%q}}`, change.duration)); answer.Code != http.StatusOK {
+			t.Fatalf("%s: %s", change.what, answer)
+		}
+		r.endsAt(end.Add(change.by))
+	}
+	r.connect() // to another replica, or after a restart
+	r.endsAt(end.Add(-30 * time.Minute))
+	r.keep()
+	if answer := g.patch("a", `{"spec":{"revoked":{}}}`); answer.Code != http.StatusOK {
+		t.Fatal(answer)
+	}
+	if _, why := r.next(); why != "access by request a was revoked" {
+		t.Errorf("the session ends because %q", why)
+	}
+	// It stays so, and no other session begins by it.
+	r.connect()
+	if _, why := r.next(); why != "access by request a was revoked" {
+		t.Errorf("the session ends because %q", why)
+	}
+	if _, ticket := g.ticketFor("web", "id"); ticket.Grant != nil || ticket.Terms.Closed {
+		t.Errorf("a session by other rights ends with %+v", ticket.Grant)
+	}
+}
+
+func (g *granting) patch(name, patch string) testkit.Answer {
+	g.t.Helper()
+	return testkit.Send(g.t, alice, http.MethodPatch, "/apis/admitkit.dev/v1alpha1/namespaces/"+g.Namespace+"/execaccessrequests/"+name, testkit.AsMerge, patch)
+}
+
+func (g *granting) takenAwayEndsIt(t *testing.T) {
+	t.Helper()
+	for what, take := range map[string]func(name string) client.Object{
+		"was deleted": func(name string) client.Object {
+			return &v1alpha1.ExecAccessRequest{ObjectMeta: metav1.ObjectMeta{Namespace: g.Namespace, Name: name}}
+		},
+		"was revoked": func(name string) client.Object { // the template is gone
+			return &v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: g.Namespace, Name: name}}
+		},
+	} {
+		name := strings.ReplaceAll(what, " ", "-")
+		g.pod(name)
+		pod := g.runs(name)
+		g.granted(g.ask(name, name))
+		r := g.record(pod)
+		r.next()
+		r.keep()
+		if err := g.alice.Delete(t.Context(), take(name)); err != nil {
+			t.Fatal(err)
+		}
+		// What is gone may be the RoleBinding first.
+		if _, why := r.next(); !strings.HasPrefix(why, "access by request "+name+" was ") {
+			t.Errorf("%s: the session ends because %q", what, why)
+		}
+	}
+}
+
+func (g *granting) withoutTheRecorderNothingIsGranted(t *testing.T) {
+	t.Helper()
+	req := g.ask("old", "b")
+	testkit.Eventually(t, "the request says why it is not granted", func(ctx context.Context) bool {
+		if err := g.alice.Get(ctx, client.ObjectKeyFromObject(req), req); err != nil {
+			return false
+		}
+		c := meta.FindStatusCondition(req.Status.Conditions, v1alpha1.ConditionAccessResourcesCreated)
+		return c != nil && c.Reason == v1alpha1.ReasonNotRecorded && strings.Contains(c.Message, "kubectl rollout restart")
+	})
+	config := v1alpha1.AccessConfig{AllowedUsers: []string{"alice"}, OnExpiry: v1alpha1.ExpiryEndSession}
+	for why, template := range map[string]client.Object{
+		"needs verbs exec and log alone": &v1alpha1.ExecAccessTemplate{Spec: v1alpha1.ExecAccessTemplateSpec{
+			AccessConfig:        v1alpha1.AccessConfig{AllowedUsers: []string{"alice"}, OnExpiry: v1alpha1.ExpiryEndSession, Verbs: []v1alpha1.AccessVerb{v1alpha1.VerbExec, v1alpha1.VerbPortForward}},
+			ControllerTargetRef: v1alpha1.ControllerTargetRef{APIVersion: "v1", Kind: "Pod", Name: "old"},
+		}},
+		"is for exec access": &v1alpha1.PodAccessTemplate{Spec: v1alpha1.PodAccessTemplateSpec{AccessConfig: config, PodSpec: &newPod("", "").Spec}},
+	} {
+		template.SetNamespace(g.Namespace)
+		template.SetName("c")
+		if err := g.alice.Create(t.Context(), template); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v", why, err)
+		}
+	}
+}

@@ -1,0 +1,264 @@
+package session
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/net/netutil"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	authenticationv1client "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/session/collector"
+	"github.com/admitkit/admitkit/extension/session/protocol"
+)
+
+const (
+	// maxConnections bounds those that have not shown a ticket, too.
+	maxConnections = 2 * collector.DefaultMaxSessions
+	// maxHeader has room for a ticket and a token.
+	maxHeader = protocol.MaxTicket + 16<<10
+	// podUID is what the API server says about a token that is bound to a Pod:
+	// https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens
+	podUID = "authentication.kubernetes.io/pod-uid"
+)
+
+// receiver is the port to which the recorders connect. Every replica has one.
+type receiver struct {
+	*shared
+	certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	reviews     authenticationv1client.TokenReviewInterface
+	collector   *collector.Collector
+
+	mu    sync.Mutex
+	conns map[net.Conn]bool
+	ended bool
+}
+
+var (
+	_ manager.Runnable               = (*receiver)(nil)
+	_ manager.LeaderElectionRunnable = (*receiver)(nil)
+)
+
+// newReceiver returns the receiver of a manager, with the certificate that this serves to
+// the names of its Service.
+func newReceiver(s *shared, mgr extension.Manager, storage collector.Storage, reviews authenticationv1client.TokenReviewInterface) (*receiver, error) {
+	r := &receiver{shared: s, reviews: reviews, conns: map[net.Conn]bool{}}
+	certificate, err := mgr.GetServingCertificate(s.options.ServerName)
+	if err != nil {
+		return nil, fmt.Errorf("the certificate of the port for recorders: %w", err)
+	}
+	r.certificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		cert, err := certificate(hello)
+		if err != nil { // the recorder hears no more than that it is an error
+			r.log.Error("there is no certificate for recorders", zap.Error(err))
+		}
+		return cert, err
+	}
+	r.collector = collector.New(collector.Options{
+		Key: s.options.key, Identify: r.identify, Storage: storage, Retention: s.options.Retention,
+		Now: s.clock.Now, Noted: r.onNote, Ended: r.onEnd, Limits: s.grants.limits,
+	})
+	if s.grants != nil {
+		s.grants.collector = r.collector
+	}
+	return r, nil
+}
+
+// NeedLeaderElection is false: each replica takes sessions.
+func (*receiver) NeedLeaderElection() bool { return false }
+
+// Start serves until ctx ends, and deletes old recordings. Then it closes the connections:
+// the recorders go to another replica.
+func (r *receiver) Start(ctx context.Context) error {
+	address := net.JoinHostPort("", strconv.Itoa(int(r.options.Port)))
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("session: Port: %w", err)
+	}
+	web := &http.Server{
+		Handler: r, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: maxHeader,
+		ReadTimeout: 10 * time.Second,           // else a refused request whose body does not come holds its connection for ever
+		ErrorLog:    log.New(io.Discard, "", 0), // what strangers' handshakes cause
+	}
+	web.SetKeepAlivesEnabled(false)
+	var running sync.WaitGroup
+	defer running.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if r.grants != nil {
+		if err := r.grants.follow(ctx); err != nil {
+			return fmt.Errorf("session: following access requests: %w", err)
+		}
+	}
+	running.Go(func() {
+		r.collector.Run(ctx, func(err error) { r.log.Error("recordings are not as they should be", zap.Error(err)) })
+	})
+	served := make(chan error, 1)
+	go func() {
+		served <- web.Serve(tls.NewListener(&kept{netutil.LimitListener(listener, maxConnections), r}, &tls.Config{
+			GetCertificate: r.certificate, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"},
+		}))
+	}()
+	r.log.Info("recorders can connect", zap.String("address", listener.Addr().String()))
+	select {
+	case err := <-served:
+		return fmt.Errorf("session: %w", err)
+	case <-ctx.Done():
+	}
+	err = web.Close()
+	r.closeAll()
+	return err
+}
+
+// ServeHTTP counts what the collector does.
+func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	live.Inc()
+	defer live.Dec()
+	answer := &answer{ResponseWriter: w}
+	r.collector.ServeHTTP(answer, request)
+	if answer.status != 0 {
+		refusedTotal.WithLabelValues(strconv.Itoa(answer.status)).Inc()
+		r.log.Warn("a recorder was refused", zap.Int("status", answer.status), zap.String("remote", request.RemoteAddr), zap.ByteString("reason", answer.reason))
+	}
+}
+
+// answer keeps what a refused recorder is told.
+type answer struct {
+	http.ResponseWriter
+	status int
+	reason []byte
+}
+
+func (a *answer) WriteHeader(status int) {
+	a.status = status
+	a.ResponseWriter.WriteHeader(status)
+}
+
+func (a *answer) Write(text []byte) (int, error) {
+	a.reason = append(a.reason, text...)
+	return a.ResponseWriter.Write(text)
+}
+
+// Unwrap is for http.ResponseController.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// identify returns the UID of the Pod whose token it is. The API server knows the token by
+// its audience, and only while that very Pod exists. The ticket has the Pod's UID: no other
+// Pod, of the same name or not, has that.
+func (r *receiver) identify(ctx context.Context, token string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	review, err := r.reviews.Create(ctx, &authenticationv1.TokenReview{
+		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{Audience}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	status := &review.Status
+	if !status.Authenticated || !slices.Contains(status.Audiences, Audience) {
+		return "", fmt.Errorf("%w for %s: %s", collector.ErrToken, Audience, status.Error)
+	}
+	uid := status.User.Extra[podUID]
+	if len(uid) != 1 {
+		return "", fmt.Errorf("%w: it is not that of a Pod", collector.ErrToken)
+	}
+	return uid[0], nil
+}
+
+// onEnd is called before the recorder hears that its last frame is stored.
+func (r *receiver) onEnd(ticket *protocol.Ticket, seal collector.Seal) {
+	endedTotal.WithLabelValues(kindOfEnd(&seal.End)).Inc()
+	ctx, cancel := context.WithTimeout(context.Background(), readTime)
+	defer cancel()
+	if err := r.report(ctx, ticket, &seal, r.options.location(ticket.ID)); err != nil {
+		unreportedTotal.Inc()
+		r.log.Error("the AuditEvent does not say where the recording is", zap.String("session", ticket.ID), zap.Error(err))
+	}
+}
+
+// onNote is called with what the collector notices about a recorder.
+func (r *receiver) onNote(ticket *protocol.Ticket, note collector.Note) {
+	notedTotal.WithLabelValues(note.Kind).Inc()
+	r.log.Warn("a recorder does not do as it should", zap.String("session", ticket.ID), zap.String("note", note.Kind), zap.String("text", note.Text),
+		zap.String("pod", ticket.Namespace+"/"+ticket.Pod), zap.String("container", ticket.Container), zap.String("user", ticket.User))
+	ctx, cancel := context.WithTimeout(context.Background(), readTime)
+	defer cancel()
+	if err := r.reportNote(ctx, ticket, note); err != nil {
+		r.log.Error("there is no Event about a recorder", zap.String("session", ticket.ID), zap.Error(err))
+	}
+}
+
+// kept keeps the connections: the server forgets those that were upgraded.
+type kept struct {
+	net.Listener
+	receiver *receiver
+}
+
+// Accept implements net.Listener.
+func (k *kept) Accept() (net.Conn, error) {
+	conn, err := k.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	counted := &counted{Conn: conn, receiver: k.receiver}
+	k.receiver.keep(counted)
+	return counted, nil
+}
+
+// counted is a connection whose bytes are counted.
+type counted struct {
+	net.Conn
+	receiver *receiver
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	receivedBytes.Add(float64(n))
+	return n, err
+}
+
+func (c *counted) Close() error {
+	c.receiver.forget(c)
+	return c.Conn.Close()
+}
+
+func (r *receiver) keep(conn net.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.conns[conn] = true
+	if r.ended {
+		go func() { _ = conn.Close() }()
+	}
+}
+
+func (r *receiver) forget(conn net.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.conns, conn)
+}
+
+func (r *receiver) closeAll() {
+	r.mu.Lock()
+	r.ended = true
+	conns := make([]net.Conn, 0, len(r.conns))
+	for conn := range r.conns {
+		conns = append(conns, conn)
+	}
+	r.mu.Unlock()
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+}

@@ -1,0 +1,81 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/session/collector"
+	"github.com/admitkit/admitkit/extension/session/protocol"
+)
+
+// report writes into the AuditEvent of an exec where its recording is. The session's ID is
+// the name of the AuditEvent.
+func (s *shared) report(ctx context.Context, ticket *protocol.Ticket, seal *collector.Seal, location string) error {
+	if !s.options.AuditObjects {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"session": v1alpha1.AuditSession{
+		Location: location, EndTime: metav1.NewMicroTime(seal.At), Duration: metav1.Duration{Duration: seal.Length},
+		Frames: int64(seal.Frames), Bytes: seal.Bytes, SHA256: seal.SHA256, //nolint:gosec // frames are numbered one by one
+		ExitCode: int32(seal.End.Code), Reason: cut(seal.End.Reason), //nolint:gosec // a byte, or a signal
+		KilledProcesses: int32(seal.End.Killed), LeftProcesses: int32(seal.End.Left), //nolint:gosec // processes of one session
+	}}})
+	if err != nil {
+		return err
+	}
+	event := &v1alpha1.AuditEvent{ObjectMeta: metav1.ObjectMeta{Name: ticket.ID}}
+	if err := s.client.Status().Patch(ctx, event, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("AuditEvent %s: %w", ticket.ID, err)
+	}
+	return nil
+}
+
+// reportUnrecorded says by an Event on the Pod that a session is not recorded.
+func (s *shared) reportUnrecorded(ctx context.Context, req *extension.Request, why string) error {
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	pod := corev1.ObjectReference{Namespace: req.Namespace, Name: req.Name}
+	return s.warn(ctx, pod, string(req.UID), "SessionUnrecorded", fmt.Sprintf("A session of %s is not recorded: %s", req.User().Username, why))
+}
+
+// reportNote says by an Event on the Pod what the collector has noticed, once for each kind
+// of note of a session: whoever stops and continues a recorder makes many notes. With Closed
+// there is no right to create Events.
+func (s *shared) reportNote(ctx context.Context, ticket *protocol.Ticket, note collector.Note) error {
+	if s.options.Unrecorded != Open {
+		return nil
+	}
+	pod := corev1.ObjectReference{Namespace: ticket.Namespace, Name: ticket.Pod, UID: types.UID(ticket.PodUID)}
+	text := fmt.Sprintf("Session %s of %s: %s", ticket.ID, ticket.User, note.Text)
+	err := s.warn(ctx, pod, ticket.ID+"."+note.Kind, "SessionNoted", text)
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// warn creates an Event about a Pod.
+func (s *shared) warn(ctx context.Context, pod corev1.ObjectReference, name, reason, note string) error {
+	pod.APIVersion, pod.Kind = "v1", "Pod"
+	event := &eventsv1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: "session." + name}, EventTime: metav1.NewMicroTime(s.clock.Now()),
+		ReportingController: "admitkit.dev/session", ReportingInstance: s.instance, Action: "Connect", Reason: reason,
+		Regarding: pod, Note: cut(note), Type: corev1.EventTypeWarning,
+	}
+	_, err := s.events.Events(pod.Namespace).Create(ctx, event, metav1.CreateOptions{})
+	return err
+}
+
+// cut cuts a text to what fields have room for.
+func cut(text string) string { return strings.ToValidUTF8(text[:min(len(text), 1024)], "") }
