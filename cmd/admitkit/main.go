@@ -78,7 +78,7 @@ func (o *operator) addTo(mgr *manager.Manager) error {
 	var sessions *session.Session
 	if o.sessions.on {
 		var err error
-		if sessions, err = o.sessions.extension(mgr, o.withAudit && o.auditing.objects, o.accessNamespaces(mgr)); err != nil {
+		if sessions, err = o.sessions.extension(mgr, o.withAudit && o.auditing.objects, o.accessNamespaces(mgr), o.auditing.redact); err != nil {
 			return err
 		}
 		if o.sessions.options.Unrecorded == session.Closed {
@@ -174,6 +174,7 @@ func (o *operator) check() error {
 		is := func(prefix string) bool { return strings.HasPrefix(f.Name, prefix) }
 		switch {
 		case !f.Changed:
+		case o.sessions.on && f.Name == "audit-redact": // recordings go by it, too
 		case !o.withAudit && slices.ContainsFunc(ofAudit, is):
 			errs = append(errs, fmt.Errorf("--%s has no effect with --audit=false", f.Name))
 		case !o.withAccess && (is("access-") || is("cluster-pod-cidrs") || is("cluster-service-cidrs")):

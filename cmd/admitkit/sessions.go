@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/extension/session"
 	"github.com/admitkit/admitkit/manager"
 )
@@ -47,8 +48,13 @@ func (s *sessionFlags) bind(flags *pflag.FlagSet) {
 }
 
 // extension returns the extension.
-func (s *sessionFlags) extension(mgr *manager.Manager, auditObjects bool, accessNamespaces []string) (*session.Session, error) {
+func (s *sessionFlags) extension(mgr *manager.Manager, auditObjects bool, accessNamespaces, redact []string) (*session.Session, error) {
 	o := s.options
+	redactor, err := audit.NewRedactor(redact...)
+	if err != nil {
+		return nil, fmt.Errorf("--audit-redact: %w", err)
+	}
+	o.Redact = redactor
 	o.Service, o.AuditObjects, o.AccessNamespaces = mgr.GetManagerOptions().ServiceName, auditObjects, accessNamespaces
 	if o.Image == "" {
 		return nil, errors.New("--sessions-image: required with --sessions: name the image of the recorder, such as ghcr.io/admitkit/session:VERSION")
@@ -66,7 +72,6 @@ func (s *sessionFlags) extension(mgr *manager.Manager, auditObjects bool, access
 	if err := s.s3.apply(&o); err != nil {
 		return nil, err
 	}
-	var err error
 	if o.NamespaceSelector, err = s.where(mgr); err != nil {
 		return nil, err
 	}

@@ -180,10 +180,19 @@ func TestWhileTheDiskIsFullThePolicyDecides(t *testing.T) {
 	}
 }
 
+// redactor knows one secret.
+type redactor struct{}
+
+func (redactor) Text(text string) string { return strings.ReplaceAll(text, "hunter2", "[redacted]") }
+
+func (r redactor) Command(command []string) []string {
+	return strings.Split(r.Text(strings.Join(command, "\n")), "\n")
+}
+
 func TestSecretsAreTakenOutOfWhatIsStored(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, func(o *collector.Options) {
-		o.Redact = func(text string) string { return strings.ReplaceAll(text, "hunter2", "[redacted]") }
+		o.Redact = redactor{}
 	})
 	command := []string{"echo", "password", "hunter2"}
 	ticket := p.ticket(command)

@@ -69,7 +69,7 @@ func newReceiver(s *shared, mgr extension.Manager, storage collector.Storage, re
 	}
 	r.collector = collector.New(collector.Options{
 		Key: s.options.key, Identify: r.identify, Storage: storage, Retention: s.options.Retention,
-		Now: s.clock.Now, Noted: r.onNote, Ended: r.onEnd, Limits: s.grants.limits,
+		Now: s.clock.Now, Noted: r.onNote, Ended: r.onEnd, Limits: s.grants.limits, Redact: s.options.Redact,
 	})
 	if s.grants != nil {
 		s.grants.collector = r.collector

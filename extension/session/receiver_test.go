@@ -240,13 +240,61 @@ func TestASessionThatGoesOnAfterItsEndIsNotedAndOldRecordingsAreDeleted(t *testi
 	}
 }
 
+func TestARecordingHasNoSecretsThatTheRecordHasNot(t *testing.T) {
+	redactor, err := audit.NewRedactor(audit.DefaultRedact...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, folder := collecting(t, func(o *session.Options) { o.Redact = redactor })
+	web := i.pod("web")
+	command := []string{"mysql", "--password", "hunter2", "-e", "SET PASSWORD='hunter2'", "TOKEN=hunter2"}
+	text, ticket := i.ticketFor("web", command...)
+	status, said, conn, from := connect(t, ticket, text, i.token(web, session.Audience), strings.Repeat("s", 64))
+	if status != http.StatusSwitchingProtocols {
+		t.Fatalf("%d %s", status, said)
+	}
+	sendAll(t, conn, from,
+		protocol.Frame{Type: protocol.Begin, Data: marshal(t, protocol.Head{Time: time.Now(), Command: command, Terminal: true})},
+		protocol.Frame{Type: protocol.Output, Data: []byte("$ export API_KEY=hunter2\r\n")},
+		protocol.Frame{Type: protocol.Input, Data: []byte("curl -H 'Authorization: Bearer hunter2' x\r")},
+		protocol.Frame{Type: protocol.Exit, At: time.Second, Data: marshal(t, protocol.End{})},
+	)
+	var head protocol.Head
+	var seen strings.Builder
+	err = folder.Frames(ticket.ID, func(f *protocol.Frame) error {
+		_, _ = seen.Write(f.Data)
+		if f.Type == protocol.Begin {
+			return json.Unmarshal(f.Data, &head)
+		}
+		return nil
+	})
+	if err != nil || strings.Contains(seen.String(), "hunter2") || !strings.Contains(seen.String(), "API_KEY=REDACTED\r\n") || !strings.Contains(seen.String(), "Bearer REDACTED") {
+		t.Errorf("the recording has %s: %v", seen.String(), err)
+	}
+	if _, err := folder.Verify(ticket.ID, i.key); err != nil {
+		t.Error(err)
+	}
+	var event v1alpha1.AuditEvent
+	if err := testkit.Client(t, server.Admin(), testkit.Scheme(v1alpha1.AddToScheme)).Get(t.Context(), client.ObjectKey{Name: ticket.ID}, &event); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(event.Spec.Command, head.Command) || slices.Equal(head.Command, command) {
+		t.Errorf("the recording is of %q, the record of %q", head.Command, event.Spec.Command)
+	}
+}
+
 // send sends a whole session, and waits until it is stored.
 func send(t *testing.T, conn *tls.Conn, from *bufio.Reader) {
 	t.Helper()
-	for n, f := range []protocol.Frame{
-		{Type: protocol.Begin, Data: marshal(t, protocol.Head{Time: time.Now(), Command: []string{"id"}})},
-		{Type: protocol.Exit, At: time.Second, Data: marshal(t, protocol.End{Code: 3})},
-	} {
+	sendAll(t, conn, from,
+		protocol.Frame{Type: protocol.Begin, Data: marshal(t, protocol.Head{Time: time.Now(), Command: []string{"id"}})},
+		protocol.Frame{Type: protocol.Exit, At: time.Second, Data: marshal(t, protocol.End{Code: 3})},
+	)
+}
+
+func sendAll(t *testing.T, conn *tls.Conn, from *bufio.Reader, frames ...protocol.Frame) {
+	t.Helper()
+	for n, f := range frames {
 		f.Seq = uint64(n + 1)
 		if _, err := conn.Write(f.Append(nil)); err != nil {
 			t.Fatal(err)
@@ -257,7 +305,7 @@ func send(t *testing.T, conn *tls.Conn, from *bufio.Reader) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f.Type == protocol.Ack && f.Seq == 2 {
+		if f.Type == protocol.Ack && f.Seq == uint64(len(frames)) {
 			return
 		}
 	}

@@ -111,6 +111,10 @@ type Options struct {
 	Wait time.Duration
 	// Input records what is typed, too, while the terminal echoes it.
 	Input bool
+	// Redact takes secrets out of recordings before they are stored, such as
+	// extension/audit's Redactor does it, by whose patterns records are without secrets.
+	// Default: nothing is taken out.
+	Redact collector.Redactor
 	// Max is how long a session may take, and Idle for how long its user may do nothing: whole
 	// seconds, at most a year. The recorder ends it then. Default: for ever.
 	Max, Idle time.Duration
@@ -243,6 +247,8 @@ func (o *Options) checkForeign() error {
 		return errors.New("Collectors is empty: name at least one, as host:port, or collect here: name a Folder, or give a Storage")
 	case o.AuditObjects:
 		return errors.New("AuditObjects has no effect without Folder or Storage: only collectors know where a recording is")
+	case o.Redact != nil:
+		return errors.New("Redact has no effect without Folder or Storage: only collectors take secrets out")
 	case o.Retention != 0:
 		return errors.New("Retention has no effect without Folder or Storage: only collectors delete recordings")
 	}

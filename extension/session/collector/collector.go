@@ -45,10 +45,10 @@ type Options struct {
 	// [Collector.Refresh] asks. With an error the recorder tries again. Default: what the
 	// ticket says, [LimitsOf].
 	Limits func(*protocol.Ticket) (Limits, error)
-	// Redact takes secrets out of a text before it is stored: out of an argument of the
-	// command, and of what was printed or typed, as it arrives. A secret that arrives in two
-	// pieces, as one that is typed, is not found. Default: nothing is taken out.
-	Redact func(text string) string
+	// Redact takes secrets out of the command, and of what was printed or typed, before it is
+	// stored. A secret that arrives in two pieces, as one that is typed, is not found.
+	// Default: nothing is taken out.
+	Redact Redactor
 	// Silence is how long a recorder may say nothing until it is disconnected, and Stall
 	// until that is noted. A recorder says something every 2 s. Defaults: DefaultSilence,
 	// DefaultStall.

@@ -177,7 +177,7 @@ func (c *Collector) receive(session *live, from *bufio.Reader, to *recording) er
 			if err := c.check(session, to, &next.frame); err != nil {
 				return flushed(to, err)
 			}
-			c.redact(&next.frame)
+			c.redacted(&next.frame)
 			if err := to.add(&next.frame); err != nil {
 				return flushed(to, err)
 			}

@@ -147,6 +147,14 @@ func expands(c byte) bool { return strings.IndexByte("`$({", c) >= 0 }
 // separates reports whether a command ends here, or a file is written or read.
 func separates(c byte) bool { return strings.IndexByte(";&|<>", c) >= 0 }
 
+// Text returns a text, such as what a terminal prints, without its secrets.
+func (r *Redactor) Text(text string) string {
+	if r.secret == nil {
+		return text
+	}
+	return r.text(text)
+}
+
 // text returns a text, such as that of a shell, without its secrets.
 func (r *Redactor) text(text string) string {
 	var clean strings.Builder
