@@ -288,14 +288,18 @@ const (
 	maxRevoke      = 30 * time.Second
 )
 
+// revokeBudget is how long a run that goes waits for so many leases.
+func revokeBudget(leases int) time.Duration {
+	return min(revokePerLease*time.Duration(max(leases, 1)), maxRevoke)
+}
+
 // revoke has the broker revoke what a run that goes has. What it does not manage within the budget stays in the
 // broker's queue, which survives the run.
 func (r *runs) revoke(ctx context.Context, run *v1alpha1.HarnessRun) {
 	if run.Status.Interception == "" || !r.options.Broker.on() || r.brokers == nil {
 		return
 	}
-	budget := min(revokePerLease*time.Duration(max(len(run.Status.Credentials), 1)), maxRevoke)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), budget)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeBudget(len(run.Status.Credentials)))
 	defer cancel()
 	asker, _, err := r.brokers.client(ctx)
 	var queued []string
