@@ -41,6 +41,8 @@ type receiver struct {
 	certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	reviews     authenticationv1client.TokenReviewInterface
 	collector   *collector.Collector
+	// api is nil unless questions about sessions are answered here, too.
+	api http.Handler
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool
@@ -56,7 +58,7 @@ var (
 // the names of its Service.
 func newReceiver(s *shared, mgr extension.Manager, storage collector.Storage, reviews authenticationv1client.TokenReviewInterface) (*receiver, error) {
 	r := &receiver{shared: s, reviews: reviews, conns: map[net.Conn]bool{}}
-	certificate, err := mgr.GetServingCertificate(s.options.ServerName)
+	certificate, err := s.servingCertificate(mgr)
 	if err != nil {
 		return nil, fmt.Errorf("the certificate of the port for recorders: %w", err)
 	}
@@ -106,11 +108,12 @@ func (r *receiver) Start(ctx context.Context) error {
 	running.Go(func() {
 		r.collector.Run(ctx, func(err error) { r.log.Error("recordings are not as they should be", zap.Error(err)) })
 	})
+	running.Go(func() { r.runAPI(ctx) })
+	secure := &tls.Config{GetCertificate: r.certificate, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}}
+	r.openAPI(web, secure)
 	served := make(chan error, 1)
 	go func() {
-		served <- web.Serve(tls.NewListener(&kept{netutil.LimitListener(listener, maxConnections), r}, &tls.Config{
-			GetCertificate: r.certificate, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"},
-		}))
+		served <- web.Serve(tls.NewListener(&kept{netutil.LimitListener(listener, maxConnections), r}, secure))
 	}()
 	r.log.Info("recorders can connect", zap.String("address", listener.Addr().String()))
 	select {
@@ -125,6 +128,10 @@ func (r *receiver) Start(ctx context.Context) error {
 
 // ServeHTTP counts what the collector does.
 func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	if r.isAPI(request) {
+		r.api.ServeHTTP(w, request)
+		return
+	}
 	live.Inc()
 	defer live.Dec()
 	answer := &answer{ResponseWriter: w}
