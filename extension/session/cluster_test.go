@@ -320,6 +320,7 @@ func TestInvalidOptionsNameTheField(t *testing.T) {
 		"Port":    func(o *session.Options) { o.Folder, o.CAFile, o.Service, o.Port = "/recordings", "", "s", 70000 },
 		"Max is":  func(o *session.Options) { o.Max = 1500 * time.Millisecond }, "Idle is": func(o *session.Options) { o.Idle = 9000 * time.Hour },
 		"AccessNamespaces has no effect": func(o *session.Options) { o.AccessNamespaces = []string{"a"} },
+		"Evict has no effect":            func(o *session.Options) { o.Evict = true },
 		"Redact has no effect":           func(o *session.Options) { o.Redact = &audit.Redactor{} },
 		"Retention has no effect":        func(o *session.Options) { o.Retention = time.Hour },
 		"Retention is": func(o *session.Options) {
