@@ -318,12 +318,17 @@ type AuditEventStatus struct {
 	// +optional
 	RestSHA256 string `json:"restSHA256,omitempty"`
 
-	// Session is the recording of the session, once that has ended. It is written once.
+	// Session is the recording of the session, once that has ended, or says that it never
+	// began. It is written once.
 	// +optional
 	Session *AuditSession `json:"session,omitempty"`
 }
 
-// AuditSession is a recording that is complete.
+// ReasonNeverBegan is what the Reason of an [AuditSession] begins with if the exec was
+// allowed, and no recorder came. It has no Location then.
+const ReasonNeverBegan = "NeverBegan"
+
+// AuditSession is a recording that is complete, or says that there is none.
 type AuditSession struct {
 	// Location is where the recording is.
 	// +kubebuilder:validation:MaxLength=1024
@@ -339,7 +344,8 @@ type AuditSession struct {
 	SHA256 string `json:"sha256"`
 	// ExitCode is that of the command, and 128 and the number of the signal after a signal.
 	ExitCode int32 `json:"exitCode"`
-	// Reason says why the session ended before its command did.
+	// Reason says why the session ended before its command did, or that it never began
+	// (NeverBegan).
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Reason string `json:"reason,omitempty"`

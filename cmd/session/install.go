@@ -12,7 +12,8 @@ import (
 	"github.com/admitkit/admitkit/extension/session/protocol"
 )
 
-// install copies this program into a folder, for any user to run.
+// install copies this program into a folder, for any user to run. Nobody can read it: the
+// kernel makes a process of such a program one that cannot be traced, from its first moment on.
 func install(folder string) error {
 	name := filepath.Join(folder, filepath.Base(protocol.Program))
 	from, err := os.Open("/proc/self/exe")
@@ -25,7 +26,7 @@ func install(folder string) error {
 		return fmt.Errorf("installing the recorder: %w", err)
 	}
 	_, err = io.Copy(to, from)
-	err = errors.Join(err, to.Chmod(0o555), to.Close())
+	err = errors.Join(err, to.Chmod(0o111), to.Close())
 	if err == nil {
 		err = os.Rename(to.Name(), name) //nolint:gosec // our own webhook names the folder
 	}

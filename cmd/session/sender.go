@@ -68,8 +68,9 @@ type sender struct {
 	unrecorded bool
 	lost       int64
 	lostFrom   time.Duration
-	closed     bool // nothing can be sent any more
-	started    bool // start has returned
+	closed     bool   // nothing can be sent any more
+	started    bool   // start has returned
+	answer     string // of the last collector that was busy
 }
 
 type frame struct {
@@ -128,7 +129,7 @@ func (s *sender) giveUp() error {
 	if s.terms.Closed {
 		s.closed = true
 		s.changed.Broadcast()
-		return fmt.Errorf("%s for %s, and sessions that are not recorded are not allowed here", protocol.ReasonNoCollector, s.wait())
+		return fmt.Errorf("%s for %s, and sessions that are not recorded are not allowed here%s", protocol.ReasonNoCollector, s.wait(), s.answer)
 	}
 	if !s.unrecorded {
 		s.unrecorded, s.lost, s.lostFrom = true, 0, time.Since(s.began)
@@ -194,6 +195,11 @@ type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
+// busy is the answer of a collector that may take the session later.
+type busy string
+
+func (b busy) Error() string { return string(b) }
+
 // connect is connected to one collector after the other. first gets the outcome of the
 // first attempt that a collector answered.
 func (s *sender) connect(first chan<- error) {
@@ -205,6 +211,7 @@ func (s *sender) connect(first chan<- error) {
 				return
 			}
 			if err != nil {
+				s.heard(err)
 				continue
 			}
 			s.arrived(next)
@@ -227,6 +234,15 @@ func (s *sender) connect(first chan<- error) {
 			}
 		}
 		time.Sleep(retryTime)
+	}
+}
+
+// heard keeps the answer of a collector, for whoever asks why the session ends.
+func (s *sender) heard(err error) {
+	if answer, is := errors.AsType[busy](err); is {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.answer = ": a collector says " + string(answer)
 	}
 }
 
@@ -289,7 +305,7 @@ func (s *sender) upgrade(conn net.Conn, from *bufio.Reader, address, token strin
 	if strings.HasPrefix(code, "4") && code != "429" {
 		return 0, refusal(clean(string(text)))
 	}
-	return 0, fmt.Errorf("%s: %s", line, text)
+	return 0, busy(clean(line + ": " + string(text)))
 }
 
 func contentLength(header textproto.MIMEHeader) int64 {
@@ -302,7 +318,7 @@ func contentLength(header textproto.MIMEHeader) int64 {
 func (s *sender) arrived(next uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sent = 0
+	s.sent, s.answer = 0, ""
 	s.acknowledge(next - 1)
 	if len(s.waiting) == 0 {
 		s.away = time.Time{}

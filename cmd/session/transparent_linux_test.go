@@ -288,7 +288,10 @@ func TestTheRecorderIsSmall(t *testing.T) {
 		t.Fatalf("%+v", c)
 	}
 	installed, err := os.Stat(filepath.Join(folder, "session"))
-	if err != nil || installed.Mode().Perm() != 0o555 || installed.Size() != info.Size() {
+	if err != nil || installed.Mode().Perm() != 0o111 || installed.Size() != info.Size() {
 		t.Errorf("installed: %v, %v", installed, err)
+	}
+	if c := launch(t, "", []string{filepath.Join(folder, "session"), "version"}, false).wait(); c.code != 0 {
+		t.Errorf("what is installed does not run: %+v", c)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -123,20 +122,19 @@ func (r *receiver) openAPI(web *http.Server, config *tls.Config) {
 	}
 }
 
-// runAPI says which sessions are connected, and keeps the caBundle, until ctx ends.
-func (r *receiver) runAPI(ctx context.Context) {
-	if r.api == nil {
-		return
+// announce says which sessions are connected, until ctx ends.
+func (r *receiver) announce(ctx context.Context) {
+	if r.api != nil {
+		r.collector.Announce(ctx, func(err error) { r.log.Error("others may not see that sessions go on", zap.Error(err)) })
 	}
-	var running sync.WaitGroup
-	running.Go(func() { r.keepBundle(ctx) })
-	r.collector.Announce(ctx, func(err error) { r.log.Error("others may not see that sessions go on", zap.Error(err)) })
-	running.Wait()
 }
 
 // keepBundle keeps the caBundle of the APIService, through each rotation of the CA. Every
 // replica does.
 func (r *receiver) keepBundle(ctx context.Context) {
+	if r.api == nil {
+		return
+	}
 	said := ""
 	for {
 		pause := bundleTime

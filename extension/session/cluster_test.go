@@ -337,6 +337,7 @@ func TestInvalidOptionsNameTheField(t *testing.T) {
 		"API has no effect":              func(o *session.Options) { o.API = true },
 		"Service is empty: with API":     func(o *session.Options) { o.API, o.Folder, o.CAFile, o.ServerName = true, "/recordings", "", "c" },
 		"AccessNamespaces has no effect": func(o *session.Options) { o.AccessNamespaces = []string{"a"} },
+		"Evict has no effect":            func(o *session.Options) { o.Evict = true },
 		"Redact has no effect":           func(o *session.Options) { o.Redact = &audit.Redactor{} },
 		"Retention has no effect":        func(o *session.Options) { o.Retention = time.Hour },
 		"Retention is": func(o *session.Options) {

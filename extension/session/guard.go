@@ -47,11 +47,12 @@ func (g *guard) Validate(ctx context.Context, obj runtime.Object, req *extension
 	if !isExec {
 		return g.unrecorded(ctx, req, "attach", "attach cannot be recorded. Use kubectl exec")
 	}
-	_, _, wrapped, err := g.verify(options.Command, options.Container, req)
+	ticket, _, wrapped, err := g.verify(options.Command, options.Container, req)
 	switch {
 	case err != nil:
 		return extension.Denyf("the session is refused: %w", err)
 	case wrapped:
+		g.given.add(ticket)
 		return nil
 	case namesRecorder(options.Command):
 		return extension.Deny("the recorder is started by a webhook, and by nobody else")

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -27,7 +28,7 @@ import (
 
 const (
 	// maxConnections bounds those that have not shown a ticket, too.
-	maxConnections = 2 * collector.DefaultMaxSessions
+	maxConnections = collector.DefaultMaxSessions + 200
 	// maxHeader has room for a ticket and a token.
 	maxHeader = protocol.MaxTicket + 16<<10
 	// podUID is what the API server says about a token that is bound to a Pod:
@@ -42,7 +43,9 @@ type receiver struct {
 	reviews     authenticationv1client.TokenReviewInterface
 	collector   *collector.Collector
 	// api is nil unless questions about sessions are answered here, too.
-	api http.Handler
+	api       http.Handler
+	storage   *opening
+	evictions *evictions // nil without Evict
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool
@@ -56,8 +59,8 @@ var (
 
 // newReceiver returns the receiver of a manager, with the certificate that this serves to
 // the names of its Service.
-func newReceiver(s *shared, mgr extension.Manager, storage collector.Storage, reviews authenticationv1client.TokenReviewInterface) (*receiver, error) {
-	r := &receiver{shared: s, reviews: reviews, conns: map[net.Conn]bool{}}
+func newReceiver(s *shared, mgr extension.Manager, storage *opening, reviews authenticationv1client.TokenReviewInterface) (*receiver, error) {
+	r := &receiver{shared: s, reviews: reviews, storage: storage, conns: map[net.Conn]bool{}}
 	certificate, err := s.servingCertificate(mgr)
 	if err != nil {
 		return nil, fmt.Errorf("the certificate of the port for recorders: %w", err)
@@ -71,10 +74,14 @@ func newReceiver(s *shared, mgr extension.Manager, storage collector.Storage, re
 	}
 	r.collector = collector.New(collector.Options{
 		Key: s.options.key, Identify: r.identify, Storage: storage, Retention: s.options.Retention,
-		Now: s.clock.Now, Noted: r.onNote, Ended: r.onEnd, Limits: s.grants.limits, Redact: s.options.Redact,
+		Now: s.clock.Now, Noted: r.onNote, Ended: r.onEnd, Limits: s.grants.limits, Redact: s.options.Redact, Observer: observer{},
 	})
 	if s.grants != nil {
 		s.grants.collector = r.collector
+	}
+	s.given = newGiven(s, storage)
+	if s.options.Evict {
+		r.evictions = newEvictions(s)
 	}
 	return r, nil
 }
@@ -85,11 +92,6 @@ func (*receiver) NeedLeaderElection() bool { return false }
 // Start serves until ctx ends, and deletes old recordings. Then it closes the connections:
 // the recorders go to another replica.
 func (r *receiver) Start(ctx context.Context) error {
-	address := net.JoinHostPort("", strconv.Itoa(int(r.options.Port)))
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return fmt.Errorf("session: Port: %w", err)
-	}
 	web := &http.Server{
 		Handler: r, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: maxHeader,
 		ReadTimeout: 10 * time.Second,           // else a refused request whose body does not come holds its connection for ever
@@ -105,25 +107,51 @@ func (r *receiver) Start(ctx context.Context) error {
 			return fmt.Errorf("session: following access requests: %w", err)
 		}
 	}
-	running.Go(func() {
-		r.collector.Run(ctx, func(err error) { r.log.Error("recordings are not as they should be", zap.Error(err)) })
-	})
-	running.Go(func() { r.runAPI(ctx) })
+	served := make(chan error, 2)
+	if err := r.keepRecordings(ctx, &running, served); err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(int(r.options.Port))))
+	if err != nil {
+		return fmt.Errorf("session: Port: %w", err)
+	}
 	secure := &tls.Config{GetCertificate: r.certificate, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}}
 	r.openAPI(web, secure)
-	served := make(chan error, 1)
 	go func() {
 		served <- web.Serve(tls.NewListener(&kept{netutil.LimitListener(listener, maxConnections), r}, secure))
 	}()
 	r.log.Info("recorders can connect", zap.String("address", listener.Addr().String()))
 	select {
-	case err := <-served:
-		return fmt.Errorf("session: %w", err)
+	case err = <-served:
+		err = fmt.Errorf("session: %w", err)
 	case <-ctx.Done():
 	}
-	err = web.Close()
+	err = errors.Join(err, web.Close())
 	r.closeAll()
 	return err
+}
+
+// keepRecordings opens the storage, or goes on to try it, and then does what is to be done
+// about the recordings in it. failed gets an error for which the manager has to end.
+func (r *receiver) keepRecordings(ctx context.Context, running *sync.WaitGroup, failed chan<- error) error {
+	first := r.storage.try(ctx, firstTime)
+	if errors.Is(first, collector.ErrConfiguration) {
+		return fmt.Errorf("session: recordings cannot be kept: %w", first)
+	}
+	running.Go(func() {
+		if err := r.storage.run(ctx, first); err != nil && ctx.Err() == nil {
+			failed <- fmt.Errorf("recordings cannot be kept: %w", err)
+			return
+		}
+		running.Go(func() { r.given.run(ctx) })
+		running.Go(func() { r.announce(ctx) })
+		r.collector.Run(ctx, func(err error) { r.log.Error("recordings are not as they should be", zap.Error(err)) })
+	})
+	running.Go(func() { r.keepBundle(ctx) })
+	if r.evictions != nil {
+		running.Go(func() { r.evictions.run(ctx) })
+	}
+	return nil
 }
 
 // ServeHTTP counts what the collector does.
@@ -205,6 +233,9 @@ func (r *receiver) onNote(ticket *protocol.Ticket, note collector.Note) {
 	defer cancel()
 	if err := r.reportNote(ctx, ticket, note); err != nil {
 		r.log.Error("there is no Event about a recorder", zap.String("session", ticket.ID), zap.Error(err))
+	}
+	if r.evictions != nil && note.Kind != collector.Contested {
+		r.evictions.add(ticket, note)
 	}
 }
 

@@ -25,12 +25,43 @@ func (s *shared) report(ctx context.Context, ticket *protocol.Ticket, seal *coll
 	if !s.options.AuditObjects {
 		return nil
 	}
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"session": v1alpha1.AuditSession{
+	return s.patch(ctx, ticket, v1alpha1.AuditSession{
 		Location: location, EndTime: metav1.NewMicroTime(seal.At), Duration: metav1.Duration{Duration: seal.Length},
 		Frames: int64(seal.Frames), Bytes: seal.Bytes, SHA256: seal.SHA256, //nolint:gosec // frames are numbered one by one
 		ExitCode: int32(seal.End.Code), Reason: cut(seal.End.Reason), //nolint:gosec // a byte, or a signal
 		KilledProcesses: int32(seal.End.Killed), LeftProcesses: int32(seal.End.Left), //nolint:gosec // processes of one session
-	}}})
+	})
+}
+
+// notBegun is the exit code of a recorder whose session may not begin.
+const notBegun = 125
+
+// neverBegan says what is known of a session whose ticket nobody has redeemed.
+const neverBegan = "no recorder came for it. Either the command never started, because the exec was refused or has failed after it was allowed here, or the container did not run; or something ran in the recorder's place"
+
+// reportNeverBegan writes into the AuditEvent of an exec that there is no recording.
+func (s *shared) reportNeverBegan(ctx context.Context, ticket *protocol.Ticket) error {
+	if !s.options.AuditObjects {
+		return nil
+	}
+	return s.patch(ctx, ticket, v1alpha1.AuditSession{EndTime: metav1.NewMicroTime(s.clock.Now()), ExitCode: notBegun, Reason: v1alpha1.ReasonNeverBegan + ": " + neverBegan})
+}
+
+// eventNeverBegan says it by an Event on the Pod. With Closed there is no right to create one.
+func (s *shared) eventNeverBegan(ctx context.Context, ticket *protocol.Ticket) error {
+	if s.options.Unrecorded != Open {
+		return nil
+	}
+	return s.warn(ctx, podOf(ticket), ticket.ID+".never-began", "SessionUnrecorded", fmt.Sprintf("Session %s of %s: %s", ticket.ID, ticket.User, neverBegan))
+}
+
+func podOf(ticket *protocol.Ticket) corev1.ObjectReference {
+	return corev1.ObjectReference{Namespace: ticket.Namespace, Name: ticket.Pod, UID: types.UID(ticket.PodUID)}
+}
+
+// patch writes the status of an AuditEvent.
+func (s *shared) patch(ctx context.Context, ticket *protocol.Ticket, to v1alpha1.AuditSession) error {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"session": to}})
 	if err != nil {
 		return err
 	}
@@ -56,9 +87,8 @@ func (s *shared) reportNote(ctx context.Context, ticket *protocol.Ticket, note c
 	if s.options.Unrecorded != Open {
 		return nil
 	}
-	pod := corev1.ObjectReference{Namespace: ticket.Namespace, Name: ticket.Pod, UID: types.UID(ticket.PodUID)}
 	text := fmt.Sprintf("Session %s of %s: %s", ticket.ID, ticket.User, note.Text)
-	err := s.warn(ctx, pod, ticket.ID+"."+note.Kind, "SessionNoted", text)
+	err := s.warn(ctx, podOf(ticket), ticket.ID+"."+note.Kind, "SessionNoted", text)
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}

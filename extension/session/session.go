@@ -74,7 +74,9 @@ type Options struct {
 	// a volume that ends with the Pod.
 	Claim string
 	// Storage opens what keeps the recordings in place of Folder, such as package
-	// collector/s3, when the manager starts. All replicas must have the same.
+	// collector/s3, when the manager starts. All replicas must have the same. As long as it
+	// fails, it is tried again, and recorders are refused; with an error that wraps
+	// collector.ErrConfiguration the manager ends.
 	Storage func(context.Context) (collector.Storage, error)
 	// Location is what AuditEvents write before the session's ID to say where its recording
 	// is, such as s3://BUCKET/PREFIX. Required with Storage.
@@ -131,6 +133,9 @@ type Options struct {
 	// Service, and in the cluster an [APIService]. An extension that is an
 	// [extension.Recorder], such as audit, keeps who reads what: without one, nobody does.
 	API bool
+	// Evict evicts the Pods of recorders that do not do as they should: that are silent, gone
+	// without an end, or go on after it. Default: they are on record, and stay.
+	Evict bool
 	// Clock tells the time. Default: the API server's.
 	Clock clock.PassiveClock
 }
@@ -252,6 +257,8 @@ func (o *Options) checkForeign() error {
 		return errors.New("Collectors is empty: name at least one, as host:port, or collect here: name a Folder, or give a Storage")
 	case o.AuditObjects:
 		return errors.New("AuditObjects has no effect without Folder or Storage: only collectors know where a recording is")
+	case o.Evict:
+		return errors.New("Evict has no effect without Folder or Storage: only collectors notice recorders")
 	case o.Redact != nil:
 		return errors.New("Redact has no effect without Folder or Storage: only collectors take secrets out")
 	case o.Retention != 0:
@@ -290,6 +297,7 @@ type shared struct {
 	client    client.Client
 	clock     clock.PassiveClock
 	grants    *grants // nil without AccessNamespaces
+	given     *given  // nil without Folder and Storage
 }
 
 // Register implements [extension.Hosted]. Each part calls it.
@@ -344,7 +352,7 @@ func (s *shared) register(mgr extension.Manager) error {
 
 // collect makes this replica a collector.
 func (s *shared) collect(mgr extension.Manager, config *rest.Config) error {
-	storage, err := s.options.openStorage(mgr.GetContext())
+	storage, err := s.storage()
 	if err != nil {
 		return err
 	}
@@ -362,20 +370,12 @@ func (s *shared) collect(mgr extension.Manager, config *rest.Config) error {
 	return mgr.GetKubeManager().Add(receiver)
 }
 
-// openTime is how long opening the storage may take.
-const openTime = 30 * time.Second
-
-// openStorage finds out now, and not when the first session is to be kept, whether recordings
-// can be kept.
-func (o *Options) openStorage(ctx context.Context) (collector.Storage, error) {
+// storage returns what keeps the recordings. A folder is tried now, and not when the first
+// session is to be kept.
+func (s *shared) storage() (*opening, error) {
+	o := &s.options
 	if o.Storage != nil {
-		ctx, cancel := context.WithTimeout(ctx, openTime)
-		defer cancel()
-		storage, err := o.Storage(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("recordings cannot be kept: %w", err)
-		}
-		return storage, nil
+		return &opening{open: o.Storage, log: s.log}, nil
 	}
 	probe, err := os.CreateTemp(o.Folder, ".writable-*")
 	if err != nil {
@@ -384,7 +384,7 @@ func (o *Options) openStorage(ctx context.Context) (collector.Storage, error) {
 	if err := errors.Join(probe.Close(), os.Remove(probe.Name())); err != nil {
 		return nil, fmt.Errorf("Folder: %w", err)
 	}
-	return collector.Folder(o.Folder), nil
+	return &opening{open: func(context.Context) (collector.Storage, error) { return collector.Folder(o.Folder), nil }, log: s.log}, nil
 }
 
 // location returns where the recording of a session is.

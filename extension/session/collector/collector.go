@@ -5,6 +5,7 @@ package collector
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -25,8 +26,13 @@ const (
 	DefaultStall = 5 * time.Second
 	// DefaultMaxBytes is how many bytes a recording may have: one that has more fills the storage of all others.
 	DefaultMaxBytes = 1 << 30
-	// DefaultMaxSessions is how many sessions one collector takes at a time.
-	DefaultMaxSessions = 1000
+	// DefaultMaxSessions is how many sessions one collector takes at a time, of which
+	// DefaultMaxPodSessions may be in one Pod, and DefaultMaxUserSessions of one user.
+	DefaultMaxSessions     = 1000
+	DefaultMaxPodSessions  = 100
+	DefaultMaxUserSessions = 200
+	// DefaultMaxWaiting is how many bytes wait for the storage at a time.
+	DefaultMaxWaiting = 16 << 20
 	// batch is how many bytes of frames are written at a time, at most.
 	batch = 256 << 10
 )
@@ -56,8 +62,14 @@ type Options struct {
 	// Retention is how long recordings are kept after their last change. [Collector.Run]
 	// deletes them. Default: for ever.
 	Retention time.Duration
-	// MaxSessions is how many sessions there may be at a time. Default: DefaultMaxSessions.
-	MaxSessions int
+	// MaxSessions is how many sessions there may be at a time, of which MaxPodSessions may be
+	// in one Pod, and MaxUserSessions of one user. A recorder that is refused tries again, also
+	// with other collectors. Defaults: DefaultMaxSessions, DefaultMaxPodSessions,
+	// DefaultMaxUserSessions.
+	MaxSessions, MaxPodSessions, MaxUserSessions int
+	// MaxWaiting is how many bytes of all sessions may wait for the storage. With more,
+	// sessions wait. Each has 8 KiB of its own besides. Default: DefaultMaxWaiting.
+	MaxWaiting int64
 	// MaxBytes is how many bytes a session may print, and have typed, until it is ended.
 	// Default: DefaultMaxBytes.
 	MaxBytes int64
@@ -69,7 +81,30 @@ type Options struct {
 	// Ended is called after a session has ended and its recording is sealed. Default:
 	// nothing.
 	Ended func(*protocol.Ticket, Seal)
+	// Observer hears what the collector does, for metrics. Default: nobody.
+	Observer Observer
 }
+
+// Observer hears what a collector does. Its methods are called by many goroutines, and return
+// at once.
+type Observer interface {
+	// Waiting is called with 1 when a session begins to wait for the storage, and with -1 when
+	// it does not wait any more.
+	Waiting(change int)
+	// Stored is called with the time that the storage took to begin, extend or seal a
+	// recording, or until it failed.
+	Stored(took time.Duration, err error)
+	// Lost is called with how many bytes of a session are not recorded, once its recorder
+	// says so.
+	Lost(bytes int64)
+}
+
+// nobody is an [Observer].
+type nobody struct{}
+
+func (nobody) Waiting(int)                 {}
+func (nobody) Stored(time.Duration, error) {}
+func (nobody) Lost(int64)                  {}
 
 // ErrToken is wrapped by the error of a token that is not valid.
 var ErrToken = errors.New("the token is not valid")
@@ -77,6 +112,7 @@ var ErrToken = errors.New("the token is not valid")
 // Collector is the handler of the port to which recorders connect.
 type Collector struct {
 	options Options
+	memory  *memory
 
 	mu   sync.Mutex
 	live map[string]*live
@@ -101,8 +137,12 @@ func New(options Options) *Collector {
 	if options.MaxBytes == 0 {
 		options.MaxBytes = DefaultMaxBytes
 	}
-	if options.MaxSessions == 0 {
-		options.MaxSessions = DefaultMaxSessions
+	options.MaxSessions = cmp.Or(options.MaxSessions, DefaultMaxSessions)
+	options.MaxPodSessions = cmp.Or(options.MaxPodSessions, DefaultMaxPodSessions)
+	options.MaxUserSessions = cmp.Or(options.MaxUserSessions, DefaultMaxUserSessions)
+	options.MaxWaiting = max(cmp.Or(options.MaxWaiting, DefaultMaxWaiting), 2*protocol.MaxData) // at least a frame
+	if options.Observer == nil {
+		options.Observer = nobody{}
 	}
 	if options.Now == nil {
 		options.Now = time.Now
@@ -110,7 +150,7 @@ func New(options Options) *Collector {
 	if options.Ended == nil {
 		options.Ended = func(*protocol.Ticket, Seal) {}
 	}
-	return &Collector{options: options, live: map[string]*live{}}
+	return &Collector{options: options, memory: newMemory(options.MaxWaiting), live: map[string]*live{}}
 }
 
 // refusal is an error with its status.
@@ -125,15 +165,18 @@ func refuse(status int, format string, args ...any) error {
 	return &refusal{status, fmt.Sprintf(format, args...)}
 }
 
+func statusOf(err error) int {
+	if refused, ok := errors.AsType[*refusal](err); ok {
+		return refused.status
+	}
+	return http.StatusServiceUnavailable
+}
+
 // ServeHTTP takes the connection of a recorder.
 func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	recording, session, err := c.begin(r)
 	if err != nil {
-		status := http.StatusServiceUnavailable
-		if refused, ok := errors.AsType[*refusal](err); ok {
-			status = refused.status
-		}
-		http.Error(w, err.Error(), status)
+		http.Error(w, err.Error(), statusOf(err))
 		return
 	}
 	defer recording.close()
@@ -162,16 +205,16 @@ func (c *Collector) welcome(session *live, next uint64) bool {
 	session.limiting.Lock()
 	defer session.limiting.Unlock()
 	session.write.Lock()
-	entered := c.enter(session)
+	err := c.enter(session)
 	var limits Limits
-	err := errFull
-	if entered {
+	if err == nil {
 		limits, err = c.options.Limits(session.ticket)
 	}
 	head := fmt.Sprintf("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %d\r\n\r\n",
 		protocol.Upgrade, protocol.HeaderNext, next)
 	if err != nil {
-		head = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+		status := statusOf(err)
+		head = fmt.Sprintf("HTTP/1.1 %d %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", status, http.StatusText(status), len(err.Error()), err)
 	}
 	_, failed := session.conn.Write([]byte(head))
 	session.write.Unlock()
@@ -182,8 +225,6 @@ func (c *Collector) welcome(session *live, next uint64) bool {
 	session.limitLocked(limits)
 	return true
 }
-
-var errFull = errors.New("this collector has as many sessions as it takes")
 
 // readBuffer is how many bytes of memory each connection has.
 const readBuffer = 8 << 10
@@ -217,42 +258,82 @@ func (c *Collector) begin(r *http.Request) (*recording, *live, error) {
 	if len(secret) < 32 || len(secret) > 128 {
 		return nil, nil, refuse(http.StatusBadRequest, "%s must have 32 to 128 bytes", protocol.HeaderSecret)
 	}
-	if c.full(ticket.ID) { // before anything is read or written
-		return nil, nil, refuse(http.StatusServiceUnavailable, "this collector has %d sessions", c.options.MaxSessions)
-	}
-	sum := sha256.Sum256([]byte(secret))
-	redeemed, err := redeem(c.options.Storage, ticket, hex.EncodeToString(sum[:]), c.options.Now())
-	if err != nil {
+	if err := c.room(ticket); err != nil { // before anything is read or written
 		return nil, nil, err
 	}
-	recording, err := resume(c.options.Storage, ticket.ID, key)
-	return recording, &live{collector: c, ticket: ticket, key: key, began: redeemed.At}, err
+	sum := sha256.Sum256([]byte(secret))
+	return c.claim(ticket, key, hex.EncodeToString(sum[:]))
 }
 
-// full reports whether there is no room for a session that is not known.
-func (c *Collector) full(id string) bool {
+// claim redeems a ticket for who has the secret, and opens the recording.
+func (c *Collector) claim(ticket *protocol.Ticket, key protocol.Key, secret string) (opened *recording, session *live, err error) {
+	var redeemed *Redeemed
+	var refused *refusal // which is no failure of the storage
+	err = c.measured(func() error {
+		var err error
+		if redeemed, err = redeem(c.options.Storage, ticket, secret, c.options.Now()); err == nil {
+			opened, err = resume(c.options.Storage, ticket.ID, key)
+		}
+		if errors.As(err, &refused) {
+			return nil
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case refused == nil:
+		return opened, &live{collector: c, ticket: ticket, key: key, began: redeemed.At}, nil
+	case refused.status == http.StatusConflict:
+		c.note(ticket, key, Contested, "somebody else has presented its ticket again")
+	}
+	return nil, nil, refused
+}
+
+// room returns an error if there is no room for a session that is not connected here.
+func (c *Collector) room(ticket *protocol.Ticket) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.isFull(id)
+	return c.roomLocked(ticket)
 }
 
-// isFull is full for who holds mu.
-func (c *Collector) isFull(id string) bool {
-	return c.live[id] == nil && len(c.live) >= c.options.MaxSessions
+func (c *Collector) roomLocked(ticket *protocol.Ticket) error {
+	if c.live[ticket.ID] != nil {
+		return nil
+	}
+	inPod, ofUser := 0, 0
+	for _, session := range c.live {
+		if session.ticket.PodUID == ticket.PodUID {
+			inPod++
+		}
+		if session.ticket.User == ticket.User {
+			ofUser++
+		}
+	}
+	o := &c.options
+	switch {
+	case len(c.live) >= o.MaxSessions:
+		return refuse(http.StatusServiceUnavailable, "this collector has %d sessions, which is as many as it takes", len(c.live))
+	case inPod >= o.MaxPodSessions:
+		return refuse(http.StatusTooManyRequests, "this collector has %d sessions in Pod %s/%s, which is as many as it takes from one Pod", inPod, ticket.Namespace, ticket.Pod)
+	case ofUser >= o.MaxUserSessions:
+		return refuse(http.StatusTooManyRequests, "this collector has %d sessions of %s, which is as many as it takes of one user", ofUser, ticket.User)
+	}
+	return nil
 }
 
 // enter makes the session known. An older connection of it ends.
-func (c *Collector) enter(session *live) bool {
+func (c *Collector) enter(session *live) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.isFull(session.ticket.ID) {
-		return false
+	if err := c.roomLocked(session.ticket); err != nil {
+		return err
 	}
 	if old := c.live[session.ticket.ID]; old != nil {
 		_ = old.conn.Close()
 	}
 	c.live[session.ticket.ID] = session
-	return true
+	return nil
 }
 
 func (c *Collector) leave(session *live) {

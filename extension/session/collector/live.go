@@ -2,6 +2,7 @@ package collector
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -138,17 +139,30 @@ var errSilent = errors.New("the recorder says nothing")
 // arrival is what the connection brings next.
 type arrival struct {
 	frame protocol.Frame
+	hold  hold
 	err   error
 }
 
+// arrives reads the next frame once there is memory for it.
+func arrives(ctx context.Context, from *bufio.Reader, memory *share) (next arrival) {
+	var size int
+	if size, next.err = protocol.Next(from); next.err != nil {
+		return next
+	}
+	if next.hold, next.err = memory.take(ctx, size); next.err != nil {
+		return next
+	}
+	next.frame, next.err = protocol.Read(from)
+	return next
+}
+
 // read reads frames until the connection breaks, or nobody takes them any more.
-func (l *live) read(from *bufio.Reader, to chan<- arrival, done <-chan struct{}) {
+func (l *live) read(ctx context.Context, from *bufio.Reader, to chan<- arrival, memory *share) {
 	for {
-		var next arrival
-		next.frame, next.err = protocol.Read(from)
+		next := arrives(ctx, from, memory)
 		select {
 		case to <- next:
-		case <-done:
+		case <-ctx.Done():
 			return
 		}
 		if next.err != nil {
@@ -160,9 +174,13 @@ func (l *live) read(from *bufio.Reader, to chan<- arrival, done <-chan struct{})
 // receive stores what the recorder sends, and acknowledges it once it is stored. As long as
 // the storage is slow it takes nothing, and the terminal waits.
 func (c *Collector) receive(session *live, from *bufio.Reader, to *recording) error {
-	arrivals, done := make(chan arrival, 8), make(chan struct{})
-	defer close(done)
-	go session.read(from, arrivals, done)
+	memory := c.memory.share(c.options.Observer.Waiting)
+	defer memory.close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	arrivals := make(chan arrival, 8)
+	go session.read(ctx, from, arrivals, memory)
+	var held hold
 	stall, silence := time.NewTimer(c.options.Stall), time.NewTimer(c.options.Silence)
 	defer stall.Stop()
 	defer silence.Stop()
@@ -170,17 +188,10 @@ func (c *Collector) receive(session *live, from *bufio.Reader, to *recording) er
 	for !to.ended() {
 		select {
 		case next := <-arrivals:
-			if next.err != nil {
-				return flushed(to, next.err)
+			if err := c.take(session, to, &next); err != nil {
+				return c.flushed(to, err)
 			}
-			session.heard(&next.frame, c.options.Now())
-			if err := c.check(session, to, &next.frame); err != nil {
-				return flushed(to, err)
-			}
-			c.redacted(&next.frame)
-			if err := to.add(&next.frame); err != nil {
-				return flushed(to, err)
-			}
+			held.add(next.hold)
 			if delay := c.options.Storage.Delay(); gather == nil && delay > 0 {
 				gather = time.After(delay)
 			}
@@ -189,19 +200,45 @@ func (c *Collector) receive(session *live, from *bufio.Reader, to *recording) er
 			}
 		case <-gather:
 		case <-stall.C:
-			go c.note(session.ticket, session.key, Silent, "the recorder has said nothing for %s", c.options.Stall)
+			if !memory.full.Load() && len(arrivals) == 0 { // else it is not heard
+				go c.note(session.ticket, session.key, Silent, "the recorder has said nothing for %s", c.options.Stall)
+			}
 			continue
 		case <-silence.C:
 			return errSilent
 		}
 		gather = nil
-		if err := c.store(session, to); err != nil {
+		memory.wait(1)
+		err := c.store(session, to)
+		memory.wait(-1)
+		if err != nil {
 			return err
 		}
+		memory.give(held)
+		held = hold{}
 		stall.Reset(c.options.Stall)
 		silence.Reset(c.options.Silence)
 	}
 	return nil
+}
+
+// take adds what has arrived to the recording.
+func (c *Collector) take(session *live, to *recording, next *arrival) error {
+	if next.err != nil {
+		return next.err
+	}
+	f := &next.frame
+	session.heard(f, c.options.Now())
+	if err := c.check(session, to, f); err != nil {
+		return err
+	}
+	c.redacted(f)
+	isNew := f.Seq == to.next
+	err := to.add(f)
+	if lost, ok := protocol.LostOf(f); ok && isNew && err == nil {
+		c.options.Observer.Lost(lost)
+	}
+	return err
 }
 
 // check refuses what a recorder does not send: a recording begins with the command of its
@@ -237,18 +274,34 @@ const spareBytes = 4 << 20
 func isShortened(command []string) bool { return len(command) > 0 && command[len(command)-1] == "..." }
 
 // flushed stores what has arrived before an error.
-func flushed(to *recording, err error) error {
-	_ = to.flush() // else it is sent again
+func (c *Collector) flushed(to *recording, err error) error {
+	if to.pending() > 0 {
+		_ = c.measured(to.flush) // else it is sent again
+	}
+	return err
+}
+
+// measured tells the observer what the storage does.
+func (c *Collector) measured(store func() error) error {
+	began := time.Now()
+	err := store()
+	c.options.Observer.Stored(time.Since(began), err)
 	return err
 }
 
 // store stores what has arrived, and acknowledges it.
 func (c *Collector) store(session *live, to *recording) error {
-	if err := to.flush(); err != nil {
-		return err
+	if to.pending() > 0 {
+		if err := c.measured(to.flush); err != nil {
+			return err
+		}
 	}
 	if to.ended() {
-		seal, err := to.seal(c.options.Now())
+		var seal Seal
+		err := c.measured(func() (err error) {
+			seal, err = to.seal(c.options.Now())
+			return err
+		})
 		if err != nil {
 			return err
 		}

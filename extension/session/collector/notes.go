@@ -20,6 +20,9 @@ const (
 	Gone = "gone"
 	// Overdue is a session that goes on although it had to end.
 	Overdue = "overdue"
+	// Contested is a ticket that somebody else presents again, who has it and the token of the
+	// Pod, but not the recorder's secret.
+	Contested = "contested"
 )
 
 // Note is what a collector noticed about a session. It is part of the recording.
@@ -34,8 +37,10 @@ type Note struct {
 
 const (
 	notePrefix = "note-"
-	// maxNotes is how many notes of a session there are at most.
-	maxNotes = 100
+	// maxNotes is how many notes of a session there are at most, and maxKind those of one kind:
+	// whoever causes many of one does not keep others out.
+	maxNotes = 4 * maxKind
+	maxKind  = 25
 )
 
 func (n Note) mac(key []byte, id string) string {
@@ -52,11 +57,11 @@ func (c *Collector) note(ticket *protocol.Ticket, key protocol.Key, kind, format
 	entries, err := c.options.Storage.List(ctx, ticket.ID)
 	count := 0
 	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name, notePrefix) {
+		if strings.HasPrefix(entry.Name, notePrefix+kind+"-") {
 			count++
 		}
 	}
-	if err == nil && count < maxNotes {
+	if err == nil && count < maxKind {
 		name := nameOf(ticket.ID, fmt.Sprintf("%s%s-%d.json", notePrefix, kind, n.At.UnixNano()))
 		_ = createJSON(c.options.Storage, name, n) // the manager hears of it in any case
 	}

@@ -87,7 +87,7 @@ func redeem(to Storage, ticket *protocol.Ticket, secret string, now time.Time) (
 	content, err := readFile(ctx, to, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		if now.Unix() >= ticket.Expires {
-			return nil, refuse(http.StatusForbidden, "%v", protocol.ErrExpired)
+			return nil, refuse(http.StatusForbidden, "%v, and was not redeemed in this storage, which all replicas must share", protocol.ErrExpired)
 		}
 		if err := createJSON(to, name, Redeemed{Ticket: *ticket, Secret: secret, At: now.UTC()}); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err

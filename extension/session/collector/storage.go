@@ -2,6 +2,7 @@ package collector
 
 import (
 	"context"
+	"errors"
 	"io"
 	"time"
 )
@@ -34,6 +35,10 @@ type Storage interface {
 	// Delay is how long frames should gather before they are written.
 	Delay() time.Duration
 }
+
+// ErrConfiguration is wrapped by the error of a storage that cannot be opened because its
+// options are invalid. To try again does not help.
+var ErrConfiguration = errors.New("the configuration of the storage is invalid")
 
 // Part is a part of a recording that is being written.
 type Part interface {

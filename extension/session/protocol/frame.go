@@ -80,6 +80,29 @@ func (f *Frame) Append(to []byte) []byte {
 	return append(to, f.Data...)
 }
 
+// Next waits for the head of the next frame, and returns its bytes on the wire. It reads
+// nothing of it: [Read] does.
+func Next(from *bufio.Reader) (size int, err error) {
+	head, err := from.Peek(headLength)
+	if err != nil {
+		return 0, err
+	}
+	length := binary.BigEndian.Uint32(head[17:])
+	if length > MaxData {
+		return 0, fmt.Errorf("%w: type %q, %d bytes", ErrFrame, head[0], length)
+	}
+	return headLength + int(length), nil
+}
+
+// LostOf returns how many bytes are not recorded, as a [Gap] says.
+func LostOf(f *Frame) (lost int64, ok bool) {
+	if f.Type != Gap {
+		return 0, false
+	}
+	_, err := fmt.Sscanf(string(f.Data), "%d bytes", &lost)
+	return max(lost, 0), err == nil
+}
+
 // Read reads one frame. At the end of the input, between two frames, the error is io.EOF;
 // within a frame it is io.ErrUnexpectedEOF.
 func Read(from *bufio.Reader) (Frame, error) {

@@ -53,16 +53,17 @@ type Storage struct {
 
 var _ collector.Storage = (*Storage)(nil)
 
-// New returns a Storage. It is an error if the service does not refuse to create an object
+// New returns a Storage. If the options are invalid, the error wraps
+// collector.ErrConfiguration; else the service does not do what it should. It is an error if the service does not refuse to create an object
 // that exists (If-None-Match): tickets could be redeemed twice.
 func New(ctx context.Context, options Options) (*Storage, error) {
 	switch {
 	case options.Endpoint == "" || strings.Contains(options.Endpoint, "/"):
-		return nil, fmt.Errorf("s3: Endpoint is %q: must be a host or host:port", options.Endpoint)
+		return nil, fmt.Errorf("s3: %w: Endpoint is %q: must be a host or host:port", collector.ErrConfiguration, options.Endpoint)
 	case options.Bucket == "":
-		return nil, errors.New("s3: Bucket is empty: name the bucket for recordings")
+		return nil, fmt.Errorf("s3: %w: Bucket is empty: name the bucket for recordings", collector.ErrConfiguration)
 	case options.Delay < 0 || options.Delay > 5*time.Second:
-		return nil, fmt.Errorf("s3: Delay is %s: must be at most 5s", options.Delay)
+		return nil, fmt.Errorf("s3: %w: Delay is %s: must be at most 5s", collector.ErrConfiguration, options.Delay)
 	}
 	if options.Delay == 0 {
 		options.Delay = DefaultDelay
@@ -80,7 +81,7 @@ func New(ctx context.Context, options Options) (*Storage, error) {
 		MaxRetries: 4,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("s3: %w", err)
+		return nil, fmt.Errorf("s3: %w: %w", collector.ErrConfiguration, err)
 	}
 	s := &Storage{*client, options}
 	return s, s.probe(ctx)

@@ -1,0 +1,152 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/session"
+	"github.com/admitkit/admitkit/extension/session/collector"
+	"github.com/admitkit/admitkit/extension/session/protocol"
+	"github.com/admitkit/admitkit/internal/testkit"
+)
+
+// hasEvent waits for an Event about a session.
+func (i *installation) hasEvent(name string) (event eventsv1.Event) {
+	i.t.Helper()
+	testkit.Succeeds(i.t, 30*time.Second, "there is the Event "+name, func(ctx context.Context) error {
+		return i.Admin.Get(ctx, client.ObjectKey{Namespace: i.Namespace, Name: "session." + name}, &event)
+	})
+	return event
+}
+
+func TestTheManagerStartsWithoutTheStorageOfRecordings(t *testing.T) {
+	var works atomic.Bool
+	i, _ := collecting(t, func(o *session.Options) {
+		keeps := collector.Folder(o.Folder)
+		o.Folder, o.Location = "", "s3://recordings/"
+		o.Storage = func(context.Context) (collector.Storage, error) {
+			if !works.Load() {
+				return nil, errors.New("the service is not reached")
+			}
+			return keeps, nil
+		}
+	})
+	web := i.pod("web")
+	text, ticket := i.ticketFor("web", "id") // admission works
+	token, secret := i.token(web, session.Audience), strings.Repeat("s", 64)
+	if status, said, _, _ := connect(t, ticket, text, token, secret); status != http.StatusServiceUnavailable || !strings.Contains(said, "recordings cannot be kept at the moment") || strings.Contains(said, "reached") {
+		t.Errorf("%d %s", status, said)
+	}
+	works.Store(true)
+	testkit.Succeeds(t, 30*time.Second, "the storage is tried again", func(context.Context) error {
+		status, said, conn, from := connect(t, ticket, text, token, secret)
+		if status != http.StatusSwitchingProtocols {
+			return fmt.Errorf("%d %s", status, said)
+		}
+		send(t, conn, from)
+		return nil
+	})
+}
+
+func TestATicketThatNobodyRedeemsIsOnRecord(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(time.Now())
+	i, _ := collecting(t, func(o *session.Options) { o.Clock, o.Unrecorded = clock, session.Open })
+	web := i.pod("web")
+	text, begins := i.ticketFor("web", "id")
+	_, never := i.ticketFor("web", "id")
+	status, said, conn, from := connect(t, begins, text, i.token(web, session.Audience), strings.Repeat("s", 64))
+	if status != http.StatusSwitchingProtocols {
+		t.Fatalf("%d %s", status, said)
+	}
+	clock.SetTime(clock.Now().Add(protocol.Life + time.Minute))
+	if event := i.hasEvent(never.ID + ".never-began"); event.Reason != "SessionUnrecorded" || event.Regarding.UID != web.UID || !strings.Contains(event.Note, "alice: no recorder came for it") {
+		t.Errorf("the Event is %+v", event)
+	}
+	reader := testkit.Client(t, server.Admin(), testkit.Scheme(v1alpha1.AddToScheme))
+	reason := func(id string) string {
+		var record v1alpha1.AuditEvent
+		if err := reader.Get(t.Context(), client.ObjectKey{Name: id}, &record); err != nil {
+			t.Fatal(err)
+		}
+		if record.Status.Session == nil {
+			return ""
+		}
+		return record.Status.Session.Reason
+	}
+	if got := reason(never.ID); !strings.HasPrefix(got, v1alpha1.ReasonNeverBegan+": ") {
+		t.Errorf("the AuditEvent says %q", got)
+	}
+	if got := reason(begins.ID); got != "" {
+		t.Errorf("of a session that runs the AuditEvent says %q", got)
+	}
+	send(t, conn, from)
+}
+
+func TestAPodWhoseSessionGoesOnAfterItsEndIsEvicted(t *testing.T) {
+	i, folder := collecting(t, func(o *session.Options) { o.Unrecorded, o.Max, o.Evict = session.Open, time.Second, true })
+	web := newPod(i.Namespace, "web")
+	web.Labels = map[string]string{"app": "web"}
+	testkit.Create(t, i.Admin, web)
+	web.Status.Phase = corev1.PodRunning // the budget does not count others
+	if err := i.Admin.Status().Update(t.Context(), web); err != nil {
+		t.Fatal(err)
+	}
+	one := intstr.FromInt32(1)
+	budget := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: "web"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &one, Selector: &metav1.LabelSelector{MatchLabels: web.Labels}},
+	}
+	testkit.Create(t, i.Admin, budget)
+	text, ticket := i.ticketFor("web", "id")
+	token, secret := i.token(web, session.Audience), strings.Repeat("s", 64)
+	status, said, _, _ := connect(t, ticket, text, token, secret)
+	if status != http.StatusSwitchingProtocols {
+		t.Fatalf("%d %s", status, said)
+	}
+	if status, _, _, _ := connect(t, ticket, text, token, strings.Repeat("x", 64)); status != http.StatusConflict {
+		t.Errorf("the ticket is redeemed twice: %d", status)
+	}
+	if event := i.hasEvent(ticket.ID + ".contested"); event.Reason != "SessionNoted" {
+		t.Errorf("the Event is %+v", event)
+	}
+	if event := i.hasEvent(ticket.ID + ".not-evicted"); event.Reason != "SessionNotEvicted" || !strings.Contains(event.Note, "the session had to end") {
+		t.Errorf("the Event is %+v", event)
+	}
+	if err := i.Admin.Delete(t.Context(), budget); err != nil {
+		t.Fatal(err)
+	}
+	if event := i.hasEvent(ticket.ID + ".evicted"); event.Reason != "SessionEvicted" || event.Regarding.UID != web.UID {
+		t.Errorf("the Event is %+v", event)
+	}
+	testkit.Succeeds(t, 20*time.Second, "the Pod is gone", func(ctx context.Context) error {
+		if err := i.Admin.Get(ctx, client.ObjectKeyFromObject(web), web); client.IgnoreNotFound(err) != nil || err == nil && web.DeletionTimestamp == nil {
+			return fmt.Errorf("it is there: %w", err)
+		}
+		return nil
+	})
+	entries, err := folder.List(t.Context(), ticket.ID)
+	kinds := map[string]bool{}
+	for _, entry := range entries {
+		if kind, ok := strings.CutPrefix(entry.Name, "note-"); ok {
+			kinds[kind[:strings.Index(kind, "-")]] = true
+		}
+	}
+	if err != nil || !kinds[collector.Contested] || !kinds[collector.Overdue] {
+		t.Errorf("the recording has notes of %v: %v", kinds, err)
+	}
+}
