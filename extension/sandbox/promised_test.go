@@ -276,8 +276,8 @@ func TestASecretThatLastsIsLeftAlone(t *testing.T) {
 		"a value that somebody emptied": {time.Hour, "", "A", false},
 		"a lease that nobody noted":     {time.Hour, "v", "B", false},
 	} {
-		status := &v1alpha1.HarnessRunStatus{Credentials: []v1alpha1.HarnessCredential{{Name: test.lease, ExpiresAt: metav1.NewTime(now.Add(test.left))}}}
-		if got := r.lasts(status, &corev1.Secret{Data: map[string][]byte{"A": []byte(test.value)}}, []string{"A"}); got != test.want {
+		leases := []v1alpha1.HarnessCredential{{Name: test.lease, ExpiresAt: metav1.NewTime(now.Add(test.left))}}
+		if got := r.lasts(leases, &corev1.Secret{Data: map[string][]byte{"A": []byte(test.value)}}, []string{"A"}); got != test.want {
 			t.Errorf("%s: %t", sentence, got)
 		}
 	}
