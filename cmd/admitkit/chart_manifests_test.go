@@ -581,6 +581,7 @@ func TestTheChartsPodsAreThoseOfTheManifests(t *testing.T) {
 		"three, otherwise":             `{split: {enabled: true}, access: {enabled: true, namespaces: ["*"]}, port: 10443, drainPeriodSeconds: 45, metrics: {enabled: false}}`,
 		"sessions":                     `{sessions: {enabled: true, namespaces: [apps], port: 9444}}`,
 		"sessions, three":              `{split: {enabled: true}, audit: {objects: {enabled: true}}, sessions: {enabled: true, namespaces: [apps]}}`,
+		"sessions, read":               `{split: {enabled: true}, sessions: {enabled: true, namespaces: [apps], api: {enabled: true}}}`,
 		"sessions that end":            `{split: {enabled: true}, access: {enabled: true, namespaces: [apps]}, sessions: {enabled: true, selector: "a=b"}}`,
 		"sessions in a bucket":         `{split: {enabled: true}, audit: {objects: {enabled: true}}, sessions: {enabled: true, namespaces: [apps], s3: {endpoint: "s3.example.com:9000", bucket: b, prefix: a/, secret: s3}}}`,
 		"a namespace, and three":       `{split: {enabled: true}, access: {enabled: true}, watchNamespace: apps}`,

@@ -33,6 +33,7 @@ var chartRules = []struct{ feature, flags, without string }{
 	{"sessions", "--sessions --sessions-image=x --audit=false --sessions-collectors=c:1", ""},
 	{"sessions-open", "--sessions --sessions-image=x --audit=false --sessions-collectors=c:1 --sessions-unrecorded=Open", "--sessions --sessions-image=x --audit=false --sessions-collectors=c:1"},
 	{"sessions-end", "--access --sessions --sessions-image=x --audit=false --sessions-collectors=c:1 --sessions-selector=a=b", "--access --audit=false|--sessions --sessions-image=x --audit=false --sessions-collectors=c:1 --sessions-selector=a=b"},
+	{"sessions-api", "--sessions --sessions-image=x --audit-event=false --sessions-collectors=c:1 --sessions-api", "--audit-event=false|--sessions --sessions-image=x --audit=false --sessions-collectors=c:1"},
 	{"audit-evict", "--evict-touched-pods-after=1h --audit-event=false", "--mark-touched-pods --audit-event=false"},
 }
 

@@ -69,6 +69,8 @@ tracing: {endpoint: "https://collector:4318", tokenSecret: {name: siem}, caSecre
 	"sessions":                 `{audit: {enabled: false}, sessions: {enabled: true, namespaces: [apps, other]}}`,
 	"sessions, of a label":     `{audit: {objects: {enabled: true}}, sessions: {enabled: true, selector: "a=b,c", unrecorded: Open, policy: Open, wait: 1m, input: true, max: 8h, idle: 15m, retention: 48h}}`,
 	"sessions, in a bucket":    `{sessions: {enabled: true, namespaces: [apps], s3: {endpoint: "s3.example.com:9000", insecure: true, bucket: b, region: eu-1, prefix: a/, secret: s}}, split: {enabled: true}}`,
+	"sessions, read":           `{sessions: {enabled: true, namespaces: [apps, kube-system], api: {enabled: true}}}`,
+	"sessions, read, split":    `{watchNamespace: apps, sessions: {enabled: true, api: {enabled: true}}, split: {enabled: true}}`,
 	"sessions, split":          `{watchNamespace: apps, audit: {objects: {enabled: true}}, sessions: {enabled: true, volume: {persistentVolumeClaim: {claimName: s}}}, split: {enabled: true}}`,
 	"roles":                    `{access: {enabled: true, namespaces: [other, apps], roles: [apps/deployer, other/reader, apps/reader], clusterRoles: [view, "system:monitor"]}, split: {enabled: true}}`,
 	"roles, everywhere":        `{access: {enabled: true, namespaces: ["*"], roles: [apps/deployer], clusterRoles: [view]}}`,
@@ -288,8 +290,26 @@ var typed = map[string]func() metav1.Object{
 	"ServiceAccount":           func() metav1.Object { return &corev1.ServiceAccount{} },
 	"ServiceMonitor":           func() metav1.Object { return &serviceMonitor{} },
 
+	"APIService":                       func() metav1.Object { return &apiService{} },
 	"ValidatingAdmissionPolicy":        func() metav1.Object { return &admissionregistrationv1.ValidatingAdmissionPolicy{} },
 	"ValidatingAdmissionPolicyBinding": func() metav1.Object { return &admissionregistrationv1.ValidatingAdmissionPolicyBinding{} },
+}
+
+// apiService has the fields of an APIService that the chart sets.
+type apiService struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Group                string `json:"group"`
+		Version              string `json:"version"`
+		GroupPriorityMinimum int32  `json:"groupPriorityMinimum"`
+		VersionPriority      int32  `json:"versionPriority"`
+		Service              struct {
+			Namespace string `json:"namespace"`
+			Name      string `json:"name"`
+			Port      int32  `json:"port"`
+		} `json:"service"`
+	} `json:"spec"`
 }
 
 // The fields of the Prometheus Operator's kinds that the chart sets
@@ -444,6 +464,8 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{audit: {cloudEvents: {tokenSecret: {name: t}}}}`:                                                      "audit.cloudEvents.tokenSecret: has no effect without audit.cloudEvents.url",
 		`{access: {notify: {source: a}}}`:                                                                       "access.notify.source: has no effect without access.notify.url",
 		`{access: {checks: {key: a}}}`:                                                                          "access.checks.key: has no effect without access.checks.secretName",
+		`{sessions: {api: {enabled: true}}}`:                                                                    "sessions.api: has no effect without sessions.enabled",
+		`{audit: {enabled: false}, sessions: {enabled: true, namespaces: [apps], api: {enabled: true}}}`:        "sessions.api.enabled: needs audit.enabled",
 		`{sessions: {retention: 24h}}`:                                                                          "sessions.retention: has no effect without sessions.enabled",
 		`{sessions: {enabled: true, namespaces: [apps], s3: {bucket: b}}}`:                                      "sessions.s3.bucket: has no effect without sessions.s3.endpoint",
 		`{sessions: {s3: {endpoint: s, bucket: b}}}`:                                                            "sessions.s3.endpoint: has no effect without sessions.enabled",

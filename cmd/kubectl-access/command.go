@@ -62,14 +62,21 @@ lists them; "exec" asks for access to a Pod that runs, "pod" for a Pod of your o
 		c.listCommand(), c.templatesCommand(), c.describeCommand(), c.extendCommand(), c.revokeCommand(),
 		c.approveCommand(), c.denyCommand(),
 		c.runCommand(), c.runsCommand(), c.logsCommand(), c.attachCommand(), c.cancelCommand(),
-		c.auditCommand(), c.migrateCommand(), c.versionCommand(),
+		c.auditCommand(), c.sessionsCommand(), c.migrateCommand(), c.versionCommand(),
 	)
 	// If no command has run, cobra has rejected the command line.
-	for _, cmd := range root.Commands() {
-		run := cmd.RunE
-		cmd.RunE = func(cmd *cobra.Command, args []string) error { return withCode(run(cmd, args)) }
-	}
+	coded(root)
 	return root
+}
+
+// coded has the errors of all commands below one have an exit code.
+func coded(of *cobra.Command) {
+	for _, cmd := range of.Commands() {
+		if run := cmd.RunE; run != nil {
+			cmd.RunE = func(cmd *cobra.Command, args []string) error { return withCode(run(cmd, args)) }
+		}
+		coded(cmd)
+	}
 }
 
 func (c *cli) versionCommand() *cobra.Command {

@@ -15,6 +15,7 @@
 //	kubectl access runs
 //	kubectl access cancel agent-x7k2p
 //	kubectl access audit --user alice --since 24h
+//	kubectl access sessions list                 recorded sessions; replay, watch, search, end
 //	kubectl access migrate -f oz/                manifests of Oz become ours
 //
 // Results go to standard output and everything else to standard error, for use in

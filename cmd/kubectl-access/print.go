@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -64,6 +65,8 @@ func columnsOf(object client.Object, wide, everywhere bool) []column {
 		all = auditColumns
 	case *v1alpha1.HarnessRun:
 		all = runColumns
+	case *unstructured.Unstructured:
+		all = sessionColumns
 	}
 	var columns []column
 	for _, col := range all {

@@ -219,6 +219,9 @@
 {{- end }}
 {{- end }}
 - {name: ADMITKIT_SESSIONS_PORT, value: {{ int .port | quote }}}
+{{- if .api.enabled }}
+- {name: ADMITKIT_SESSIONS_API, value: "true"}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- with .Values.tracing }}
@@ -434,6 +437,9 @@
 {{- if and .s3.endpoint (not .s3.bucket) -}}
 {{- fail "sessions.s3.bucket: required with sessions.s3.endpoint: name the bucket of the recordings" -}}
 {{- end -}}
+{{- if and .api.enabled (not $.Values.audit.enabled) -}}
+{{- fail "sessions.api.enabled: needs audit.enabled: else nobody would know who has read a recording" -}}
+{{- end -}}
 {{- if has $.Release.Namespace .namespaces -}}
 {{- fail (printf "sessions.namespaces: %s is the manager's own namespace: no Pod of the manager could begin while it does not run" $.Release.Namespace) -}}
 {{- end -}}
@@ -501,7 +507,7 @@
 {{- include "admitkit.needs" (list "tracing" "endpoint" .tracing (merge (dict "insecure" false "ratio" 1) $secrets)) -}}
 {{- include "admitkit.needs" (list "access.checks" "secretName" .access.checks (dict "key" "checks.yaml")) -}}
 {{- include "admitkit.needs" (list "tls.clientCA" "configMap" .tls.clientCA (dict "key" "ca.crt" "names" list)) -}}
-{{- include "admitkit.needs" (list "sessions" "enabled" .sessions (dict "namespaces" list "selector" "" "policy" "Closed" "unrecorded" "Closed" "wait" "10s" "input" false "max" "0s" "idle" "0s" "retention" "720h" "volume" dict)) -}}
+{{- include "admitkit.needs" (list "sessions" "enabled" .sessions (dict "namespaces" list "selector" "" "policy" "Closed" "unrecorded" "Closed" "wait" "10s" "input" false "max" "0s" "idle" "0s" "retention" "720h" "api" (dict "enabled" false) "volume" dict)) -}}
 {{- include "admitkit.needs" (list "sessions.s3" "endpoint" .sessions.s3 (dict "insecure" false "bucket" "" "region" "us-east-1" "prefix" "" "secret" "")) -}}
 {{- if and .sessions.s3.endpoint (not .sessions.enabled) -}}
 {{- fail "sessions.s3.endpoint: has no effect without sessions.enabled: set that, or leave this out" -}}

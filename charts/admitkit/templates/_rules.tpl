@@ -253,6 +253,9 @@ Where they watch ...
 {{- $_ := set $rules . (include "admitkit.sessionRules" $) -}}
 {{- end -}}
 {{- $_ := set $rules .root.Release.Namespace (printf "- {apiGroups: [\"\"], resources: [services], resourceNames: [%s], verbs: [get]}" (include "admitkit.fullname" .root)) -}}
+{{- if .root.Values.sessions.api.enabled -}}
+{{- $_ := set $rules "kube-system" (printf "%s\n%s" (get $rules "kube-system") (include "admitkit.rules" (list . "sessions-api" "kube-system"))) -}}
+{{- end -}}
 {{- end -}}
 {{- $rules | toJson -}}
 {{- end -}}
@@ -300,6 +303,9 @@ Where they watch ...
 {{- include "admitkit.bindingClusterRules" . }}
 {{- if .root.Values.sessions.enabled }}
 {{- include "admitkit.rules" (list . "sessions" "clusterrole") }}
+{{- if .root.Values.sessions.api.enabled }}
+{{- include "admitkit.rules" (list . "sessions-api" "clusterrole") }}
+{{- end }}
 {{- if .root.Values.sessions.selector }}
 {{- include "admitkit.sessionRules" . }}
 {{- if and .root.Values.access.enabled (eq .root.Values.sessions.unrecorded "Closed") }}
@@ -490,6 +496,12 @@ with the label.
   resourceNames: [{{ include "admitkit.configuration" . }}]
   verbs: [get, delete]
 {{- include "admitkit.conversionRules" (list . "get, patch") }}
+{{- if and .Values.sessions.enabled .Values.sessions.api.enabled }}
+- apiGroups: [apiregistration.k8s.io]
+  resources: [apiservices]
+  resourceNames: [v1alpha1.sessions.admitkit.dev]
+  verbs: [get, delete]
+{{- end }}
 {{- with concat (include "admitkit.placesOfAccess" . | fromJsonArray) (include "admitkit.placesOfBinding" . | fromJson | keys) | compact | uniq | sortAlpha }}
 {{- /* Each may be gone, and with it all access and the rights in it. */}}
 - apiGroups: [""]
