@@ -106,7 +106,7 @@ func manifests(t *testing.T, pod corev1.PodSpec, more ...string) (text string, e
 	}
 	// Those of its process are not for the others.
 	shared := slices.DeleteFunc(slices.Clone(container.Args), func(arg string) bool { return slices.Contains(processOf(pod), arg) })
-	args := slices.Concat([]string{"manifests", "--image=x"}, shared, more)
+	args := slices.Concat([]string{"manifests", "--image=x", "--replicas=1"}, shared, more) // several need a volume for sessions
 	if !strings.Contains(strings.Join(args, " "), "--leaf-secret-name=") {
 		args = append(args, "--leaf-secret-name=")
 	}
@@ -139,9 +139,9 @@ func TestTheChartRefusesToWatchItsOwnNamespaceWhereItsProgramWould(t *testing.T)
 		`{audit: {log: {failurePolicy: Closed, enabled: false}}}`:                                                   false,
 		`{audit: {cloudEvents: {failurePolicy: Closed, url: "https://siem.example.com"}}}`:                          true,
 		`{audit: {otlp: {failurePolicy: Closed, endpoint: "https://collector:4318"}}}`:                              true,
-		`{sessions: {enabled: true}}`:                                                                               true,
-		`{sessions: {enabled: true, unrecorded: Open}}`:                                                             false,
-		`{sessions: {enabled: true, namespaces: [shop]}}`:                                                           false,
+		`{replicas: 1, sessions: {enabled: true}}`:                                                                  true,
+		`{replicas: 1, sessions: {enabled: true, unrecorded: Open}}`:                                                false,
+		`{replicas: 1, sessions: {enabled: true, namespaces: [shop]}}`:                                              false,
 		`{audit: {touchedPods: {evictAfter: 1h}, objects: {enabled: true}}}`:                                        false,
 		`{image: {repository: example.com/stamp}, audit: {enabled: false, required: true}, failurePolicy: Fail}`:    false,
 	} {
@@ -212,7 +212,7 @@ func TestTheChartRefusesSessionsThatItsProgramWould(t *testing.T) {
 		{"", "", "a=b", ""},
 		{"apps", "", "", ""},
 	} {
-		values := fmt.Sprintf("{watchNamespace: %q, sessions: {enabled: true, namespaces: [%s], selector: %q}}", c.watched, c.namespaces, c.selector)
+		values := fmt.Sprintf("{watchNamespace: %q, replicas: 1, sessions: {enabled: true, namespaces: [%s], selector: %q}}", c.watched, c.namespaces, c.selector)
 		_, err := helm(t, values, "template", release, chartDir, "--namespace", releaseNamespace, "--values", "-")
 		want := strings.Replace(c.want, "ay where sessions are recorded: ", "sessions.namespaces: required", 1)
 		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
@@ -579,10 +579,10 @@ func TestTheChartsPodsAreThoseOfTheManifests(t *testing.T) {
 		"three, of three replicas":     `{split: {enabled: true}, audit: {touchedPods: {evictAfter: 1h}}, replicas: 3}`,
 		"three, without election":      `{split: {enabled: true}, access: {enabled: true, namespaces: [apps]}, leaderElection: false}`,
 		"three, otherwise":             `{split: {enabled: true}, access: {enabled: true, namespaces: ["*"]}, port: 10443, drainPeriodSeconds: 45, metrics: {enabled: false}}`,
-		"sessions":                     `{sessions: {enabled: true, namespaces: [apps], port: 9444}}`,
-		"sessions, three":              `{split: {enabled: true}, audit: {objects: {enabled: true}}, sessions: {enabled: true, namespaces: [apps]}}`,
-		"sessions, read":               `{split: {enabled: true}, sessions: {enabled: true, namespaces: [apps], api: {enabled: true}}}`,
-		"sessions that end":            `{split: {enabled: true}, access: {enabled: true, namespaces: [apps]}, sessions: {enabled: true, selector: "a=b"}}`,
+		"sessions":                     `{replicas: 1, sessions: {enabled: true, namespaces: [apps], port: 9444}}`,
+		"sessions, three":              `{replicas: 1, split: {enabled: true}, audit: {objects: {enabled: true}}, sessions: {enabled: true, namespaces: [apps]}}`,
+		"sessions, read":               `{replicas: 1, split: {enabled: true}, sessions: {enabled: true, namespaces: [apps], api: {enabled: true}}}`,
+		"sessions that end":            `{replicas: 1, split: {enabled: true}, access: {enabled: true, namespaces: [apps]}, sessions: {enabled: true, selector: "a=b", evict: true}}`,
 		"sessions in a bucket":         `{split: {enabled: true}, audit: {objects: {enabled: true}}, sessions: {enabled: true, namespaces: [apps], s3: {endpoint: "s3.example.com:9000", bucket: b, prefix: a/, secret: s3}}}`,
 		"a namespace, and three":       `{split: {enabled: true}, access: {enabled: true}, watchNamespace: apps}`,
 		"two, and the registrar a Job": `{split: {enabled: true, registrar: Job}, access: {enabled: true, namespaces: [apps]}}`,

@@ -32,6 +32,7 @@ var chartRules = []struct{ feature, flags, without string }{
 	{"audit-mark", "--mark-touched-pods", "--audit"},
 	{"sessions", "--sessions --sessions-image=x --audit=false --sessions-collectors=c:1", ""},
 	{"sessions-open", "--sessions --sessions-image=x --audit=false --sessions-collectors=c:1 --sessions-unrecorded=Open", "--sessions --sessions-image=x --audit=false --sessions-collectors=c:1"},
+	{"sessions-evict", "--sessions --sessions-image=x --audit=false --sessions-collectors=c:1 --sessions-evict", "--sessions --sessions-image=x --audit=false --sessions-collectors=c:1"},
 	{"sessions-end", "--access --sessions --sessions-image=x --audit=false --sessions-collectors=c:1 --sessions-selector=a=b", "--access --audit=false|--sessions --sessions-image=x --audit=false --sessions-collectors=c:1 --sessions-selector=a=b"},
 	{"sessions-api", "--sessions --sessions-image=x --audit-event=false --sessions-collectors=c:1 --sessions-api", "--audit-event=false|--sessions --sessions-image=x --audit=false --sessions-collectors=c:1"},
 	{"audit-evict", "--evict-touched-pods-after=1h --audit-event=false", "--mark-touched-pods --audit-event=false"},
@@ -104,7 +105,7 @@ func rulesOf(t *testing.T, flags string) map[string][]rbacv1.PolicyRule {
 	cmd := newOperator().cmd
 	var out bytes.Buffer
 	cmd.SetOut(&out)
-	cmd.SetArgs(append([]string{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=admitkit-system"}, strings.Fields(flags)...))
+	cmd.SetArgs(append([]string{"manifests", "--image=x", "--replicas=1", "--namespace=apps", "--webhook-namespace=admitkit-system"}, strings.Fields(flags)...))
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
 		t.Fatalf("%s: %v", flags, err)
 	}

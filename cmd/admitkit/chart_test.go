@@ -66,8 +66,8 @@ tracing: {endpoint: "https://collector:4318", tokenSecret: {name: siem}, caSecre
 	"bindings, split":          `{audit: {enabled: false}, binding: {roles: [apps/deployer], clusterRoles: [view], namespaces: [apps, default], clusterWide: [node-reader]}, split: {enabled: true}}`,
 	"bindings and access":      `{access: {enabled: true, namespaces: [apps]}, binding: {roles: [apps/deployer]}, split: {enabled: true}}`,
 	"both, split, everywhere":  `{access: {enabled: true, namespaces: ["*"]}, split: {enabled: true}}`,
-	"sessions":                 `{audit: {enabled: false}, sessions: {enabled: true, namespaces: [apps, other]}}`,
-	"sessions, of a label":     `{audit: {objects: {enabled: true}}, sessions: {enabled: true, selector: "a=b,c", unrecorded: Open, policy: Open, wait: 1m, input: true, max: 8h, idle: 15m, retention: 48h}}`,
+	"sessions":                 `{replicas: 1, audit: {enabled: false}, sessions: {enabled: true, namespaces: [apps, other], evict: true}}`,
+	"sessions, of a label":     `{replicas: 1, audit: {objects: {enabled: true}}, sessions: {enabled: true, selector: "a=b,c", unrecorded: Open, policy: Open, wait: 1m, input: true, max: 8h, idle: 15m, retention: 48h}}`,
 	"sessions, in a bucket":    `{sessions: {enabled: true, namespaces: [apps], s3: {endpoint: "s3.example.com:9000", insecure: true, bucket: b, region: eu-1, prefix: a/, secret: s}}, split: {enabled: true}}`,
 	"sessions, read":           `{sessions: {enabled: true, namespaces: [apps, kube-system], api: {enabled: true}}}`,
 	"sessions, read, split":    `{watchNamespace: apps, sessions: {enabled: true, api: {enabled: true}}, split: {enabled: true}}`,
@@ -467,7 +467,9 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{sessions: {api: {enabled: true}}}`:                                                                    "sessions.api: has no effect without sessions.enabled",
 		`{audit: {enabled: false}, sessions: {enabled: true, namespaces: [apps], api: {enabled: true}}}`:        "sessions.api.enabled: needs audit.enabled",
 		`{sessions: {retention: 24h}}`:                                                                          "sessions.retention: has no effect without sessions.enabled",
-		`{sessions: {enabled: true, namespaces: [apps], s3: {bucket: b}}}`:                                      "sessions.s3.bucket: has no effect without sessions.s3.endpoint",
+		`{replicas: 1, sessions: {enabled: true, namespaces: [apps], s3: {bucket: b}}}`:                         "sessions.s3.bucket: has no effect without sessions.s3.endpoint",
+		`{sessions: {enabled: true, namespaces: [apps]}}`:                                                       "sessions.volume: required with replicas above 1",
+		`{sessions: {enabled: true, namespaces: [apps], volume: {emptyDir: {}}}}`:                               "sessions.volume: required with replicas above 1",
 		`{sessions: {s3: {endpoint: s, bucket: b}}}`:                                                            "sessions.s3.endpoint: has no effect without sessions.enabled",
 		`{sessions: {enabled: true, namespaces: [apps], s3: {endpoint: s}}}`:                                    "sessions.s3.bucket: required",
 		`{sessions: {enabled: true, namespaces: [apps], s3: {endpoint: s, bucket: b}, volume: {emptyDir: {}}}}`: "sessions.s3.endpoint, sessions.volume: both keep the recordings",
@@ -847,6 +849,7 @@ func TestTheDefaultsOfTheChartAreThoseOfTheProgram(t *testing.T) {
 access: {enabled: true, namespaces: [apps]}
 audit: {objects: {enabled: true}, file: {enabled: true}}
 sessions: {enabled: true, namespaces: [apps]}
+replicas: 1
 `)))).Spec
 	flags := newOperator().cmd.PersistentFlags()
 	for _, name := range []string{

@@ -114,7 +114,7 @@ func (o *operator) addTo(mgr *manager.Manager) error {
 			return err
 		}
 	}
-	return nil
+	return o.sessions.checkShared(o.cmd)
 }
 
 // accessNamespaces are those in which access is granted.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,6 +45,7 @@ func (s *sessionFlags) bind(flags *pflag.FlagSet) {
 	flags.Int32Var(&o.Port, "sessions-port", session.DefaultPort, "port to which recorders connect")
 	flags.StringSliceVar(&o.Collectors, "sessions-collectors", nil, "addresses, as HOST:PORT, by which recorders reach that port (default: the cluster IP of --service-name)")
 	flags.BoolVar(&o.API, "sessions-api", false, "serve the API group sessions.admitkit.dev on that port, by which kubectl access sessions reads recordings; needs the APIService that the subcommand manifests prints. One installation of a cluster can")
+	flags.BoolVar(&o.Evict, "sessions-evict", false, "evict the Pods of recorders that are silent, gone without an end, or go on after it")
 	s.s3.bind(flags)
 	flags.StringVar(&o.ServerName, "sessions-server-name", "", "name in the certificate of that port (default: that of --service-name)")
 }
@@ -77,6 +79,23 @@ func (s *sessionFlags) extension(mgr *manager.Manager, auditObjects bool, access
 		return nil, err
 	}
 	return session.New(o), nil
+}
+
+// checkShared refuses manifests by which each of several Pods would keep recordings of its
+// own: a session that another replica goes on with could not be recorded.
+func (s *sessionFlags) checkShared(root *cobra.Command) error {
+	if !s.on || s.options.Claim != "" || s.s3.options.Endpoint != "" {
+		return nil
+	}
+	for _, cmd := range root.Commands() {
+		if cmd.Name() != "manifests" || cmd.CalledAs() == "" {
+			continue
+		}
+		if replicas, err := cmd.Flags().GetInt32("replicas"); err == nil && replicas > 1 {
+			return fmt.Errorf("--sessions-claim: required with --replicas=%d, because all Pods must share the recordings: name a PersistentVolumeClaim to which they can write (ReadWriteMany), or a bucket by --sessions-s3-endpoint, or set --replicas=1", replicas)
+		}
+	}
+	return nil
 }
 
 // where returns which namespaces have sessions recorded, nil for the watched one.

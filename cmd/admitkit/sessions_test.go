@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -24,6 +25,26 @@ func TestTheOperatorSaysWhereAccessIsNotRecorded(t *testing.T) {
 		}
 		if got := o.unrecordedAccess(); !slices.Equal(got, want) {
 			t.Errorf("%s: %q", args, got)
+		}
+	}
+}
+
+func TestReplicasThatShareNoRecordingsAreRefused(t *testing.T) {
+	const sessions = "--image=x --webhook-namespace=s --sessions --sessions-namespaces=a --sessions-image=x "
+	for args, refused := range map[string]bool{
+		sessions:                        true,
+		sessions + "--replicas=3":       true,
+		sessions + "--replicas=1":       false,
+		sessions + "--sessions-claim=c": false,
+		sessions + "--sessions-s3-endpoint=s --sessions-s3-bucket=b": false,
+		"--image=x --webhook-namespace=s":                            false,
+	} {
+		cmd := newOperator().cmd
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		cmd.SetArgs(append([]string{"manifests"}, strings.Fields(args)...))
+		if err := cmd.ExecuteContext(t.Context()); (err != nil) != refused || err != nil && !strings.Contains(err.Error(), "--sessions-claim: required with --replicas=") {
+			t.Errorf("%s: %v", args, err)
 		}
 	}
 }

@@ -69,7 +69,9 @@ func waitFor(t *testing.T, condition func() bool) {
 }
 
 func TestWhatLiveSessionsCostACollector(t *testing.T) {
-	p := newPlace(t)
+	p := newPlace(t, func(o *collector.Options) {
+		o.MaxPodSessions, o.MaxUserSessions = collector.DefaultMaxSessions, collector.DefaultMaxSessions
+	})
 	sessions, most := 500, 0.25
 	if testing.Short() {
 		sessions, most = 20, 1 // the tests before have left something

@@ -207,6 +207,7 @@
 - {name: ADMITKIT_SESSIONS_MAX, value: {{ .max | quote }}}
 - {name: ADMITKIT_SESSIONS_IDLE, value: {{ .idle | quote }}}
 - {name: ADMITKIT_SESSIONS_RETENTION, value: {{ .retention | quote }}}
+- {name: ADMITKIT_SESSIONS_EVICT, value: {{ .evict | quote }}}
 {{- with .s3 }}
 {{- if .endpoint }}
 - {name: ADMITKIT_SESSIONS_S3_ENDPOINT, value: {{ .endpoint | quote }}}
@@ -454,6 +455,9 @@
 {{- if eq (int .port) (int $.Values.service.port) -}}
 {{- fail (printf "sessions.port: %d is service.port; choose another" (int .port)) -}}
 {{- end -}}
+{{- if and (gt (int $.Values.replicas) 1) (not .s3.endpoint) (or (not .volume) (hasKey .volume "emptyDir")) -}}
+{{- fail "sessions.volume: required with replicas above 1, because all servers must share the recordings: name a claim to which they can write (ReadWriteMany), or a bucket by sessions.s3.endpoint, or set replicas to 1" -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -507,7 +511,7 @@
 {{- include "admitkit.needs" (list "tracing" "endpoint" .tracing (merge (dict "insecure" false "ratio" 1) $secrets)) -}}
 {{- include "admitkit.needs" (list "access.checks" "secretName" .access.checks (dict "key" "checks.yaml")) -}}
 {{- include "admitkit.needs" (list "tls.clientCA" "configMap" .tls.clientCA (dict "key" "ca.crt" "names" list)) -}}
-{{- include "admitkit.needs" (list "sessions" "enabled" .sessions (dict "namespaces" list "selector" "" "policy" "Closed" "unrecorded" "Closed" "wait" "10s" "input" false "max" "0s" "idle" "0s" "retention" "720h" "api" (dict "enabled" false) "volume" dict)) -}}
+{{- include "admitkit.needs" (list "sessions" "enabled" .sessions (dict "namespaces" list "selector" "" "policy" "Closed" "unrecorded" "Closed" "wait" "10s" "input" false "max" "0s" "idle" "0s" "retention" "720h" "evict" false "api" (dict "enabled" false) "volume" dict)) -}}
 {{- include "admitkit.needs" (list "sessions.s3" "endpoint" .sessions.s3 (dict "insecure" false "bucket" "" "region" "us-east-1" "prefix" "" "secret" "")) -}}
 {{- if and .sessions.s3.endpoint (not .sessions.enabled) -}}
 {{- fail "sessions.s3.endpoint: has no effect without sessions.enabled: set that, or leave this out" -}}

@@ -241,6 +241,9 @@ Where they watch ...
 {{- if eq .unrecorded "Open" }}
 {{- include "admitkit.rules" (list $ "sessions-open" "role") }}
 {{- end }}
+{{- if .evict }}
+{{- include "admitkit.rules" (list $ "sessions-evict" "role") }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end -}}
