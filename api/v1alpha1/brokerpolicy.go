@@ -116,7 +116,7 @@ type ProxyInjected struct {
 }
 
 // InContainer delivers a credential into the container of the run, as a variable of its
-// environment: whoever controls the run can take it away, and use it until it ends.
+// environment, or of a seed, as a file: whoever controls that can take it away, and use it until it ends.
 type InContainer struct {
 	// Accepted says in words that this is wanted; it must be true.
 	// +kubebuilder:validation:XValidation:rule="self",message="must be true: the run, which nobody trusts, gets the credential itself"
@@ -250,16 +250,30 @@ type BrokerInterception struct {
 	CooperativeAccepted *Acceptance `json:"cooperativeAccepted,omitempty"`
 }
 
-// BrokerPolicySpec says which names and credentials the runs of which templates have.
+// BrokerPolicySpec says which names and credentials the runs of which templates have, and which credentials the seeds of
+// which Workspaces.
+// +kubebuilder:validation:XValidation:rule="has(self.appliesToTemplates) || has(self.appliesToWorkspaces)",message="set appliesToTemplates, appliesToWorkspaces, or both: the policy applies to nothing"
 type BrokerPolicySpec struct {
-	// AppliesToTemplates are the names of templates: * stands for any characters, ? for one.
+	// AppliesToTemplates are the names of templates: * stands for any characters, ? for one. Default: the policy is not
+	// about runs.
+	// +optional
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:Pattern=`^[-a-z0-9.*?]+$`
 	// +listType=set
-	AppliesToTemplates []string `json:"appliesToTemplates"`
+	AppliesToTemplates []string `json:"appliesToTemplates,omitempty"`
+	// AppliesToWorkspaces are the names of Workspaces, as for templates. Their seeds may use the credentials that are
+	// delivered inContainer, and nothing else of the policy concerns them. Default: none.
+	// +optional
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[-a-z0-9.*?]+$`
+	// +listType=set
+	AppliesToWorkspaces []string `json:"appliesToWorkspaces,omitempty"`
 	// Grants is what the runs may use.
 	// +optional
 	Grants BrokerGrants `json:"grants,omitempty"`
@@ -304,7 +318,7 @@ type BrokerPolicyStatus struct {
 }
 
 // BrokerPolicy says which names the runs of templates in its namespace may reach, and which
-// credentials they may use.
+// credentials they, and the seeds of Workspaces, may use.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=bpol,categories={admitkit}
@@ -322,8 +336,17 @@ type BrokerPolicy struct {
 
 // AppliesTo reports whether the policy is about a template of this name.
 func (p *BrokerPolicy) AppliesTo(template string) bool {
-	return slices.ContainsFunc(p.Spec.AppliesToTemplates, func(glob string) bool {
-		matched, err := path.Match(glob, template)
+	return anyMatches(p.Spec.AppliesToTemplates, template)
+}
+
+// AppliesToWorkspace reports whether the policy is about a Workspace of this name.
+func (p *BrokerPolicy) AppliesToWorkspace(workspace string) bool {
+	return anyMatches(p.Spec.AppliesToWorkspaces, workspace)
+}
+
+func anyMatches(globs []string, name string) bool {
+	return slices.ContainsFunc(globs, func(glob string) bool {
+		matched, err := path.Match(glob, name)
 		return matched && err == nil
 	})
 }
@@ -331,8 +354,17 @@ func (p *BrokerPolicy) AppliesTo(template string) bool {
 // ForTemplate returns the policies that apply to a template of this name, and those that do not, in the order of their
 // names.
 func (l *BrokerPolicyList) ForTemplate(template string) (apply, others []BrokerPolicy) {
+	return l.divide(func(p *BrokerPolicy) bool { return p.AppliesTo(template) })
+}
+
+// ForWorkspace is ForTemplate for a Workspace of this name.
+func (l *BrokerPolicyList) ForWorkspace(workspace string) (apply, others []BrokerPolicy) {
+	return l.divide(func(p *BrokerPolicy) bool { return p.AppliesToWorkspace(workspace) })
+}
+
+func (l *BrokerPolicyList) divide(applies func(*BrokerPolicy) bool) (apply, others []BrokerPolicy) {
 	for i := range l.Items {
-		if l.Items[i].AppliesTo(template) {
+		if applies(&l.Items[i]) {
 			apply = append(apply, l.Items[i])
 		} else {
 			others = append(others, l.Items[i])

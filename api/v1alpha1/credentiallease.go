@@ -9,8 +9,22 @@ import (
 // itself.
 const FinalizerLease = "admitkit.dev/credential-lease"
 
-// LeaseRun is the run that a lease is for.
+// LeaseKind is the kind of what a lease is for.
+// +kubebuilder:validation:Enum=HarnessRun;Workspace
+type LeaseKind string
+
+// The kinds.
+const (
+	LeaseOfRun       LeaseKind = "HarnessRun"
+	LeaseOfWorkspace LeaseKind = "Workspace"
+)
+
+// LeaseRun is what a lease is for: a run, or the seed of a Workspace.
 type LeaseRun struct {
+	// Kind is HarnessRun or Workspace.
+	// +optional
+	// +kubebuilder:default=HarnessRun
+	Kind      LeaseKind `json:"kind,omitempty"`
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       types.UID `json:"uid"`
@@ -36,12 +50,12 @@ const (
 // CredentialLeaseSpec says who has which credential. It has no value of any.
 // +kubebuilder:validation:XValidation:rule="self.run == oldSelf.run && self.credential == oldSelf.credential && self.policy == oldSelf.policy && self.provider == oldSelf.provider && has(self.key) == has(oldSelf.key) && (!has(self.key) || self.key == oldSelf.key)",message="only expiresAt and pod of a lease can be changed"
 type CredentialLeaseSpec struct {
-	// Run is the run that it is for.
+	// Run is the run, or the Workspace, that it is for.
 	Run LeaseRun `json:"run"`
 	// Pod is the Pod that asked, if it was one.
 	// +optional
 	Pod *LeasePod `json:"pod,omitempty"`
-	// Policy is the BrokerPolicy, in the namespace of the run, that grants the credential.
+	// Policy is the BrokerPolicy, in the namespace of the run or the Workspace, that grants the credential.
 	Policy string `json:"policy"`
 	// Credential is its name there.
 	Credential string `json:"credential"`
@@ -67,13 +81,14 @@ type CredentialLeaseStatus struct {
 	Message string `json:"message,omitempty"`
 }
 
-// CredentialLease records that a run has a credential. The broker makes it before the
+// CredentialLease records that a run, or the seed of a Workspace, has a credential. The broker makes it before the
 // credential, in its own namespace, so that it outlives the run. To delete it is to revoke
 // the credential: it is gone when that has succeeded, or when the credential has ended.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=clease,categories={admitkit}
 // +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.run.namespace`
+// +kubebuilder:printcolumn:name="Kind",type=string,JSONPath=`.spec.run.kind`
 // +kubebuilder:printcolumn:name="Run",type=string,JSONPath=`.spec.run.name`
 // +kubebuilder:printcolumn:name="Credential",type=string,JSONPath=`.spec.credential`
 // +kubebuilder:printcolumn:name="Provider",type=string,JSONPath=`.spec.provider`

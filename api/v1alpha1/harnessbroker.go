@@ -6,7 +6,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 const (
 	// ConditionBrokerReady says whether the broker has answered the controller.
 	ConditionBrokerReady = "BrokerReady"
-	// ConditionCredentialsReady says whether the run has the credentials that its template requires.
+	// ConditionCredentialsReady says whether the run has the credentials that its template requires, or the seed of a
+	// Workspace those of its repositories.
 	ConditionCredentialsReady = "CredentialsReady"
 	// ConditionInterceptionUnavailable is True if the connections of the run cannot be brought to its proxy, so that the
 	// run fails. Else its reason says how they are.
@@ -23,8 +24,11 @@ const (
 	BrokerNotConfigured = "BrokerNotConfigured"
 	// CredentialsIssued: the run has its credentials, or its proxy gets them when they are used.
 	CredentialsIssued = "Issued"
-	// CredentialsNotGranted: no BrokerPolicy that applies to the template grants what it requires. The run waits.
+	// CredentialsNotGranted: no BrokerPolicy that applies to the template grants what it requires, or none that applies to
+	// the Workspace what its repositories need. The run, or the Workspace, waits.
 	CredentialsNotGranted = "NotGranted"
+	// CredentialsReturned: the seed of the Workspace has ended, and has none any more.
+	CredentialsReturned = "Returned"
 	// InterceptionPodSecurity: the Pod Security standard of the namespace forbids the redirect.
 	InterceptionPodSecurity = "PodSecurity"
 	// InterceptionTooLong: the run may take longer than the certificate authority of its proxy is valid.
@@ -59,7 +63,7 @@ type HarnessRequires struct {
 
 // HarnessCredential is a credential that the container of a run has.
 type HarnessCredential struct {
-	// Name is what the template calls it, and the variable of the environment.
+	// Name is what the template calls it, and the variable of the environment; or the repositories of a Workspace.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`

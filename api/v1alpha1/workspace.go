@@ -75,7 +75,7 @@ type WorkspaceStorage struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.depth) || !has(self.ref) || !self.ref.matches('^[0-9a-f]{40}$')",message="depth cannot be set with a commit in ref: servers give commits with their history only"
 type WorkspaceRepo struct {
 	// URL is https://HOST/PATH, ssh://[USER@]HOST/PATH or [USER@]HOST:PATH. It has no
-	// password, and https no user either: credentials are in credentialsFrom.
+	// password, and https no user either: credentials are in credential or credentialsFrom.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	URL string `json:"url"`
@@ -98,6 +98,12 @@ type WorkspaceRepo struct {
 	// password, for ssh the keys ssh-privatekey and known_hosts. Who makes the Workspace must be allowed to get it.
 	// +optional
 	CredentialsFrom *WorkspaceSecret `json:"credentialsFrom,omitempty"`
+	// Credential is the name of a credential in a BrokerPolicy that applies to the Workspace, instead of credentialsFrom. The
+	// broker leases it to the seed of a https URL, as the password, for as long as that takes.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[A-Za-z_]([-A-Za-z0-9_]*[A-Za-z0-9_])?$`
+	Credential string `json:"credential,omitempty"`
 }
 
 // WorkspaceSecret is a Secret of the namespace.
@@ -176,6 +182,12 @@ type WorkspaceStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	SeedJobUID string `json:"seedJobUID,omitempty"`
+	// Credentials are those that the seed has on lease. There are none when it has ended.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	Credentials []HarnessCredential `json:"credentials,omitempty"`
 	// Egress is what was decided about the egress of the seed, once.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="egress is decided once"

@@ -705,6 +705,11 @@ func (in *BrokerPolicySpec) DeepCopyInto(out *BrokerPolicySpec) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.AppliesToWorkspaces != nil {
+		in, out := &in.AppliesToWorkspaces, &out.AppliesToWorkspaces
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	in.Grants.DeepCopyInto(&out.Grants)
 	if in.Egress != nil {
 		in, out := &in.Egress, &out.Egress
@@ -3067,6 +3072,13 @@ func (in *WorkspaceStatus) DeepCopyInto(out *WorkspaceStatus) {
 	if in.Conditions != nil {
 		in, out := &in.Conditions, &out.Conditions
 		*out = make([]v1.Condition, len(*in))
+		for i := range *in {
+			(*in)[i].DeepCopyInto(&(*out)[i])
+		}
+	}
+	if in.Credentials != nil {
+		in, out := &in.Credentials, &out.Credentials
+		*out = make([]HarnessCredential, len(*in))
 		for i := range *in {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}

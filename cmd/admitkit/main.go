@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/extension/audit"
@@ -34,11 +35,17 @@ type operator struct {
 	binding               bindingFlags
 	sessions              sessionFlags
 	tracing               tracing
+	// apiService is nil unless sessions are read by the API server.
+	apiService client.Object
 }
 
 func newOperator() *operator {
 	o := &operator{}
-	o.cmd = command.New("admitkit", o.addTo, command.WithOptions(o.tracing.start))
+	o.cmd = command.New("admitkit", o.addTo, command.WithOptions(o.tracing.start), command.WithInstallOptions(func(install *manager.InstallOptions) {
+		if o.apiService != nil {
+			install.Objects = append(install.Objects, o.apiService)
+		}
+	}))
 	o.tracing.wrap(o.cmd)
 	inFlags(o.cmd)
 	flags := o.cmd.PersistentFlags()
@@ -80,6 +87,9 @@ func (o *operator) addTo(mgr *manager.Manager) error {
 		var err error
 		if sessions, err = o.sessions.extension(mgr, o.withAudit && o.auditing.objects, o.accessNamespaces(mgr), o.auditing.redact); err != nil {
 			return err
+		}
+		if o.sessions.options.API {
+			o.apiService = session.APIService(mgr.GetWebhookNamespace(), mgr.GetManagerOptions().ServiceName, o.sessions.options.Port)
 		}
 		if o.sessions.options.Unrecorded == session.Closed {
 			o.access.Sessions = sessions
@@ -170,6 +180,9 @@ func (o *operator) check() error {
 		return errors.New("--audit=false without --access, without --sessions and without roles to bind (--bindable-role): there is nothing to do; enable one of them")
 	}
 	errs := []error{o.tracing.check(o.cmd.PersistentFlags())}
+	if o.sessions.on && o.sessions.options.API && !o.withAudit {
+		errs = append(errs, errors.New("--sessions-api needs --audit: else nobody would know who has read a recording"))
+	}
 	o.cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
 		is := func(prefix string) bool { return strings.HasPrefix(f.Name, prefix) }
 		switch {

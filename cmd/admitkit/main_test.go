@@ -104,6 +104,7 @@ func TestErrorsNameFlags(t *testing.T) {
 		"--sessions --sessions-namespaces=a --sessions-image=x --sessions-port=70000":                                                   "session options: --sessions-port is 70000",
 		"--sessions --sessions-namespaces=a --sessions-image=x --sessions-dir=here":                                                     `--sessions-dir: "here": must be an absolute path`,
 		"--sessions --sessions-namespaces=a --sessions-image=x --audit=false --audit-redact=(":                                          `--audit-redact: pattern "("`,
+		"--sessions --sessions-namespaces=a --sessions-image=x --audit=false --sessions-api":                                            "--sessions-api needs --audit",
 		"--sessions-port=8445":         "--sessions-port has no effect without --sessions",
 		"--bindable-role=x":            `binding options: --bindable-role: "x": write NAMESPACE/NAME`,
 		"--bindable-cluster-wide=*":    `binding options: --bindable-cluster-wide: "*"`,

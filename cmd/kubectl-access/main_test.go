@@ -460,7 +460,7 @@ func TestRequestsAndTemplatesAreListedInEveryFormat(t *testing.T) {
 	}
 	kubectlAccess(t, alice, "list", "-A", "--mine").expect(t, 0, name)
 	kubectlAccess(t, alice, "templates", "-n", namespace).expect(t, 0, "Deployment/web", "debug", "devs", "2h")
-	kubectlAccess(t, alice, "templates", "-n", namespace, "-o", "wide").expect(t, 0, "exec,log", "optional")
+	kubectlAccess(t, alice, "templates", "-n", namespace, "-o", "wide").expect(t, 0, "exec,log", "optional", "ON EXPIRY", "Keep")
 	kubectlAccess(t, alice, "describe", name, "-n", namespace).expect(t, 0, "AccessResourcesReady", "alice", "for the list", "kubectl get pod")
 	kubectlAccess(t, nil, "describe", name, "-n", namespace).expect(t, 0, "AccessGranted")
 }

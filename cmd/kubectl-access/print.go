@@ -129,6 +129,12 @@ var templateColumns = []column{
 		}
 		return strings.Join(verbs, ",")
 	})},
+	{name: "ON EXPIRY", wide: true, of: ofTemplate(func(t v1alpha1.Template) string {
+		if _, exec := t.(*v1alpha1.ExecAccessTemplate); exec {
+			return string(cmp.Or(t.GetAccessConfig().OnExpiry, v1alpha1.ExpiryKeep))
+		}
+		return "" // the Pod of a PodAccessTemplate goes, and a role has none
+	})},
 	{name: "REASON", wide: true, of: ofConfig(func(c *v1alpha1.AccessConfig) string {
 		if c.RequireReason {
 			return "required"

@@ -75,6 +75,9 @@ func TestTheManifestsStartTheControllerWithJustItsRights(t *testing.T) {
 			started++
 			args := deployment.Spec.Template.Spec.Containers[0].Args
 			cmd, _, err := newCommand().Find(args)
+			if !slices.Contains(args, "--leader-election=true") {
+				t.Errorf("%s elects no leader: %q", deployment.Name, args)
+			}
 			if err != nil || args[0] != "controller" || cmd.Parent().Name() != "controller" || cmd.RunE == nil {
 				t.Errorf("%s runs %q: %v", deployment.Name, args, err)
 			}
@@ -127,6 +130,23 @@ func TestTheManifestsGiveAControllerWithABrokerItsRightsByName(t *testing.T) {
 	}
 	if named != 4 || !root {
 		t.Errorf("%d rules by name, want those on the root, the token, the authority of the broker and the namespaces of runs; root: %v\n%s", named, root, output)
+	}
+}
+
+// What nobody judged must not run, nor be a rule for what runs.
+func TestAdmissionOfOurKindsFailsClosed(t *testing.T) {
+	output, err := execute(t, append(slices.Clone(manifests), "--sandbox-namespaces=agents")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	webhooks, closed := strings.Count(output, "\n#   sideEffects: None\n"), strings.Count(output, "\n#   failurePolicy: Fail\n")
+	if webhooks == 0 || closed != webhooks {
+		t.Errorf("of %d webhooks %d fail closed", webhooks, closed)
+	}
+	for _, resource := range []string{"harnessruns", "harnesstemplates", "clusterharnesstemplates", "workspaces", "brokerpolicies"} {
+		if !strings.Contains(output, "\n#     - "+resource+"\n") {
+			t.Errorf("nobody judges %s", resource)
+		}
 	}
 }
 

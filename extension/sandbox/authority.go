@@ -103,7 +103,7 @@ func (r *runs) makeAuthority(ctx context.Context, run *v1alpha1.HarnessRun, brok
 	if upstream != "" {
 		data[upstreamKey] = []byte(upstream)
 	}
-	return r.storeSecret(ctx, run, there, secretOf(run, suffixProxy, data))
+	return r.storeSecret(ctx, there, secretOf(run, suffixProxy, data))
 }
 
 // isAuthority reports whether a Secret has what an earlier attempt made, and the run can begin with it.
@@ -122,6 +122,11 @@ func (r *runs) isAuthority(secret *corev1.Secret, root *runca.Pair) bool {
 func (r *runs) readSecret(ctx context.Context, run *v1alpha1.HarnessRun, suffix string) (*corev1.Secret, error) {
 	key := nameOf(run)
 	key.Name += suffix
+	return r.readOwned(ctx, key, ownedBy(run))
+}
+
+// readOwned reads a Secret of an owner, nil if there is none. One of somebody else is an error.
+func (r *runs) readOwned(ctx context.Context, key client.ObjectKey, owner metav1.OwnerReference) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	err := r.live.Get(ctx, key, secret)
 	switch {
@@ -129,21 +134,22 @@ func (r *runs) readSecret(ctx context.Context, run *v1alpha1.HarnessRun, suffix 
 		return nil, nil //nolint:nilnil // there is none
 	case err != nil:
 		return nil, fmt.Errorf("reading Secret %s: %w", key, err)
-	case !isOf(secret, ownedBy(run)):
+	case !isOf(secret, owner):
 		return nil, &takenError{"Secret", key.String()}
 	}
-	r.given.learn(run, secret)
+	r.given.learn(owner.UID, secret)
 	return secret, nil
 }
 
 // storeSecret makes a Secret, or writes over the one that there is. One that cannot be written over, though it says that
-// it is the run's, was made by somebody else.
-func (r *runs) storeSecret(ctx context.Context, run *v1alpha1.HarnessRun, there, want *corev1.Secret) error {
-	r.given.learn(run, want)
+// it is its owner's, was made by somebody else.
+func (r *runs) storeSecret(ctx context.Context, there, want *corev1.Secret) error {
+	owner := want.OwnerReferences[0]
+	r.given.learn(owner.UID, want)
 	if there == nil {
 		err := r.writer.Create(ctx, want)
 		if apierrors.IsAlreadyExists(err) {
-			_, err = r.readSecret(ctx, run, want.Name[len(nameOf(run).Name):])
+			_, err = r.readOwned(ctx, client.ObjectKeyFromObject(want), owner)
 			if err == nil {
 				err = apierrors.NewConflict(corev1.Resource("secrets"), want.Name, fmt.Errorf("it was made a moment ago"))
 			}
@@ -164,16 +170,26 @@ func (r *runs) discardSecrets(ctx context.Context, run *v1alpha1.HarnessRun, sta
 		return nil
 	}
 	for _, suffix := range []string{suffixProxy, suffixCredentials} {
-		there, err := r.readSecret(ctx, run, suffix)
-		if taken := (*takenError)(nil); there == nil && (err == nil || errors.As(err, &taken)) {
-			continue
+		key := nameOf(run)
+		key.Name += suffix
+		if err := r.discardSecret(ctx, key, ownedBy(run)); err != nil {
+			return err
 		}
-		if err == nil {
-			err = r.writer.Delete(ctx, there, client.Preconditions{UID: &there.UID})
-		}
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("deleting the Secrets of HarnessRun %s/%s: %w", run.Namespace, run.Name, err)
-		}
+	}
+	return nil
+}
+
+// discardSecret deletes a Secret, if it is its owner's.
+func (r *runs) discardSecret(ctx context.Context, key client.ObjectKey, owner metav1.OwnerReference) error {
+	there, err := r.readOwned(ctx, key, owner)
+	if taken := (*takenError)(nil); there == nil && (err == nil || errors.As(err, &taken)) {
+		return nil
+	}
+	if err == nil {
+		err = r.writer.Delete(ctx, there, client.Preconditions{UID: &there.UID})
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting a Secret of %s %s/%s: %w", owner.Kind, key.Namespace, owner.Name, err)
 	}
 	return nil
 }

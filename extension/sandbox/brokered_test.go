@@ -61,9 +61,9 @@ func TestBrokeredRuns(t *testing.T) {
 	})
 	l := &leased{broker: testkit.ManagerNamespace(t, admin), port: freeport.For(t)}
 	i := install(t, sandbox.Options{
-		Interactive: true,
-		Egress:      egress.Options{Mode: egress.ModeOn, PodCIDRs: []string{"10.244.0.0/16"}, ServiceCIDRs: []string{"10.96.0.0/12"}},
-		Broker:      sandbox.BrokerOptions{Namespace: l.broker, URL: fmt.Sprintf("https://localhost:%d", l.port), Image: "example.com/sandbox:1", ServiceAccount: "testbrokeredruns-reconciler", UpstreamCA: "upstream"},
+		Interactive: true, SeedImage: pinned,
+		Egress: egress.Options{Mode: egress.ModeOn, PodCIDRs: []string{"10.244.0.0/16"}, ServiceCIDRs: []string{"10.96.0.0/12"}},
+		Broker: sandbox.BrokerOptions{Namespace: l.broker, URL: fmt.Sprintf("https://localhost:%d", l.port), Image: "example.com/sandbox:1", ServiceAccount: "testbrokeredruns-reconciler", UpstreamCA: "upstream"},
 	}, func() any { return kept }, func() any { return gate }, func() any { return sealing }, func() any { return sandbox.BrokerPolicies{} })
 	l.story = &story{i, kept}
 	port := int32(6443)
@@ -102,6 +102,7 @@ func TestBrokeredRuns(t *testing.T) {
 		return run.Status.Phase == v1alpha1.HarnessPending && c != nil && c.Reason == v1alpha1.BrokerUnavailable && run.Status.JobUID == ""
 	})
 	var survivor *v1alpha1.HarnessRun
+	var fetching *v1alpha1.Workspace
 	t.Run("with the broker", func(t *testing.T) {
 		l.serve(t, "broker")
 		await(t, first, "says what the operator has to make", func(run *v1alpha1.HarnessRun) bool {
@@ -121,20 +122,23 @@ func TestBrokeredRuns(t *testing.T) {
 		t.Run("their proxy has what it needs", l.proxied)
 		t.Run("they leave no lease", l.revoked)
 		t.Run("nobody can claim to be one", l.forged)
-		survivor = l.started(t, "survivor", "coder-1")
+		t.Run("the seeds of Workspaces have theirs for as long as they fetch", l.seeded)
+		survivor, fetching = l.started(t, "survivor", "coder-1"), l.fetches(t, "lent-survivor")
 	})
 	t.Run("without the broker they can go", func(t *testing.T) {
-		if err := admin.Delete(t.Context(), survivor); err != nil {
-			t.Fatal(err)
-		}
-		gone(t, survivor)
-		if len(l.leases(t, survivor)) == 0 {
-			t.Error("nobody accounts for the lease of a run that went while the broker was down")
+		for _, object := range []client.Object{survivor, fetching} {
+			if err := admin.Delete(t.Context(), object); err != nil {
+				t.Fatal(err)
+			}
+			gone(t, object)
+			if len(l.leases(t, object)) == 0 {
+				t.Errorf("nobody accounts for the lease of a %T that went while the broker was down", object)
+			}
 		}
 	})
 	t.Run("the broker revokes when it is back", func(t *testing.T) {
 		l.serve(t, "broker-again")
-		testkit.Within(t, patience, "no lease is left", func(context.Context) bool { return len(l.leases(t, survivor)) == 0 })
+		testkit.Within(t, patience, "no lease is left", func(context.Context) bool { return len(l.leases(t, survivor))+len(l.leases(t, fetching)) == 0 })
 	})
 }
 
@@ -165,14 +169,14 @@ func (l *leased) serve(t *testing.T, name string) {
 	})
 }
 
-func (l *leased) leases(t *testing.T, run *v1alpha1.HarnessRun) (found []v1alpha1.CredentialLease) {
+func (l *leased) leases(t *testing.T, of client.Object) (found []v1alpha1.CredentialLease) {
 	t.Helper()
 	var list v1alpha1.CredentialLeaseList
 	if err := admin.List(t.Context(), &list, client.InNamespace(l.broker)); err != nil {
 		t.Error(err)
 	}
 	for _, lease := range list.Items {
-		if lease.Spec.Run.UID == run.UID {
+		if lease.Spec.Run.UID == of.GetUID() {
 			found = append(found, lease)
 		}
 	}

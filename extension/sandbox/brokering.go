@@ -227,8 +227,17 @@ func policiesFor(ctx context.Context, reader client.Reader, namespace, template 
 	return apply, others, nil
 }
 
-// shortfall says what a template requires and no policy grants, and which policy could; "" if nothing is missing.
-func shortfall(namespace, template string, requires []string, apply, others []v1alpha1.BrokerPolicy) string {
+// applicant is what a policy applies to, by a field of its spec.
+type applicant struct{ kind, name, field string }
+
+func ofTemplate(name string) applicant { return applicant{"template", name, "appliesToTemplates"} }
+
+func ofWorkspaceNamed(name string) applicant {
+	return applicant{"Workspace", name, "appliesToWorkspaces"}
+}
+
+// shortfall says what is required and no policy grants, and which policy could; "" if nothing is missing.
+func shortfall(namespace string, of applicant, requires []string, apply, others []v1alpha1.BrokerPolicy) string {
 	var problems []string
 	for _, name := range requires {
 		switch by := granting(name, apply); {
@@ -236,13 +245,13 @@ func shortfall(namespace, template string, requires []string, apply, others []v1
 		case len(by) > 1:
 			problems = append(problems, fmt.Sprintf("%s is granted by several of them (%s): remove all but one", name, strings.Join(by, ", ")))
 		default:
-			problems = append(problems, fmt.Sprintf("%s is granted by none: %s", name, remedy(name, template, apply, others)))
+			problems = append(problems, fmt.Sprintf("%s is granted by none: %s", name, remedy(name, of, apply, others)))
 		}
 	}
 	if len(problems) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("of the BrokerPolicies in namespace %s that apply to template %s, %s", namespace, template, strings.Join(problems, "; "))
+	return fmt.Sprintf("of the BrokerPolicies in namespace %s that apply to %s %s, %s", namespace, of.kind, of.name, strings.Join(problems, "; "))
 }
 
 func granting(name string, policies []v1alpha1.BrokerPolicy) (by []string) {
@@ -254,14 +263,14 @@ func granting(name string, policies []v1alpha1.BrokerPolicy) (by []string) {
 	return by
 }
 
-func remedy(name, template string, apply, others []v1alpha1.BrokerPolicy) string {
+func remedy(name string, of applicant, apply, others []v1alpha1.BrokerPolicy) string {
 	if by := granting(name, others); len(by) > 0 {
-		return fmt.Sprintf("add %s to spec.appliesToTemplates of %s, which grants it", template, by[0])
+		return fmt.Sprintf("add %s to spec.%s of %s, which grants it", of.name, of.field, by[0])
 	}
 	if len(apply) > 0 {
 		return fmt.Sprintf("add it to spec.grants.credentials of %s", apply[0].Name)
 	}
-	return "make a BrokerPolicy with spec.appliesToTemplates and spec.grants.credentials for it"
+	return fmt.Sprintf("make a BrokerPolicy with spec.%s and spec.grants.credentials for it", of.field)
 }
 
 // notConfigured says that there is no broker.
@@ -282,7 +291,7 @@ func (r *runRules) checkRequires(ctx context.Context, namespace string, spec *v1
 	if problem := closedBy(spec.Mode, template, apply); problem != "" && spec.Mode == v1alpha1.HarnessInteractive {
 		return denied("HarnessRun", "spec.mode: %s", problem)
 	}
-	if problem := shortfall(namespace, template, requires, apply, others); problem != "" {
+	if problem := shortfall(namespace, ofTemplate(template), requires, apply, others); problem != "" {
 		return denied("HarnessRun", "spec.templateRef: template %s requires credentials: %s", template, problem)
 	}
 	return nil

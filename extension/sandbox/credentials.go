@@ -85,10 +85,10 @@ func (r *runs) lease(ctx context.Context, run *v1alpha1.HarnessRun, status *v1al
 	if err != nil {
 		return err
 	}
-	if there != nil && len(changed) == 0 && r.lasts(status, there, names) {
+	if there != nil && len(changed) == 0 && r.lasts(status.Credentials, there, names) {
 		return r.prune(ctx, run, there, names)
 	}
-	if there, err = r.reserve(ctx, run, there); err != nil {
+	if there, err = r.reserve(ctx, there, secretOf(run, suffixCredentials, nil)); err != nil {
 		return err
 	}
 	var leases []v1alpha1.HarnessCredential
@@ -98,29 +98,33 @@ func (r *runs) lease(ctx context.Context, run *v1alpha1.HarnessRun, status *v1al
 		err = r.write(ctx, run, status)
 	}
 	if err == nil {
-		err = r.storeSecret(ctx, run, there, secretOf(run, suffixCredentials, values))
+		err = r.storeSecret(ctx, there, secretOf(run, suffixCredentials, values))
 	}
 	switch {
 	case err == nil && len(changed) > 0:
 		r.tellTampered(ctx, run, there, "changed what is in Secret %s, which is as it was again: "+strings.Join(changed, ", "))
 	case err != nil && run.Status.JobUID == "" && !apierrors.IsConflict(err): // else the next attempt has the same leases
-		r.giveBack(ctx, run, asker, leases)
+		r.giveBack(ctx, leaseholder(run), asker, leases)
 	}
 	return err
 }
 
+// leaseholder names a run to the broker.
+func leaseholder(run *v1alpha1.HarnessRun) *protocol.Run {
+	return &protocol.Run{Kind: protocol.KindRun, Namespace: run.Namespace, Name: run.Name}
+}
+
 // reserve makes the Secret, without anything in it, unless it is there and can be written.
-func (r *runs) reserve(ctx context.Context, run *v1alpha1.HarnessRun, there *corev1.Secret) (*corev1.Secret, error) {
-	empty := secretOf(run, suffixCredentials, nil)
+func (r *runs) reserve(ctx context.Context, there, empty *corev1.Secret) (*corev1.Secret, error) {
 	if there != nil && there.Type == empty.Type && (there.Immutable == nil || !*there.Immutable) {
 		return there, nil
 	}
-	if there != nil { // it says that it is the run's, and ours is not like this
+	if there != nil { // it says that it is its owner's, and ours is not like this
 		if err := r.writer.Delete(ctx, there, client.Preconditions{UID: &there.UID}); client.IgnoreNotFound(err) != nil {
 			return nil, err
 		}
 	}
-	return empty, r.storeSecret(ctx, run, nil, empty)
+	return empty, r.storeSecret(ctx, nil, empty)
 }
 
 // issue asks for credentials. leases has those that were issued, also if it fails.
@@ -131,7 +135,7 @@ func (r *runs) issue(ctx context.Context, run *v1alpha1.HarnessRun, asker *proto
 	}
 	values := map[string][]byte{}
 	for _, name := range names {
-		issued, err := asker.Issue(ctx, protocol.IssueRequest{Run: &protocol.Run{Namespace: run.Namespace, Name: run.Name}, Name: name})
+		issued, err := asker.Issue(ctx, protocol.IssueRequest{Run: leaseholder(run), Name: name})
 		if err != nil {
 			return nil, brokerObstacle(fmt.Errorf("credential %s: %w", name, err))
 		}
@@ -143,14 +147,15 @@ func (r *runs) issue(ctx context.Context, run *v1alpha1.HarnessRun, asker *proto
 	return values, nil
 }
 
-// giveBack has the broker revoke what no container was given. What fails here the broker revokes when the run has ended.
-func (r *runs) giveBack(ctx context.Context, run *v1alpha1.HarnessRun, asker *protocol.Client, leases []v1alpha1.HarnessCredential) {
+// giveBack has the broker revoke what no container was given. What fails here the broker revokes when the run, or the seed,
+// has ended.
+func (r *runs) giveBack(ctx context.Context, of *protocol.Run, asker *protocol.Client, leases []v1alpha1.HarnessCredential) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokePerLease)
 	defer cancel()
 	for _, lease := range leases {
-		request := protocol.RevokeRequest{Run: &protocol.Run{Namespace: run.Namespace, Name: run.Name}, Lease: lease.Lease, Undelivered: true}
+		request := protocol.RevokeRequest{Run: of, Lease: lease.Lease, Undelivered: true}
 		if _, err := asker.Revoke(ctx, request); err != nil {
-			r.log.Warn("a lease that nobody was given is not revoked yet", zap.String("run", run.Namespace+"/"+run.Name), zap.String("lease", lease.Lease), zap.Error(err))
+			r.log.Warn("a lease that nobody was given is not revoked yet", zap.String("kind", of.Kind), zap.String("run", of.Namespace+"/"+of.Name), zap.String("lease", lease.Lease), zap.Error(err))
 		}
 	}
 }
@@ -193,11 +198,11 @@ func (r *runs) changed(ctx context.Context, run *v1alpha1.HarnessRun, status *v1
 }
 
 // lasts reports whether a Secret has all credentials, and their leases have not ended.
-func (r *runs) lasts(status *v1alpha1.HarnessRunStatus, there *corev1.Secret, names []string) bool {
+func (r *runs) lasts(leases []v1alpha1.HarnessCredential, there *corev1.Secret, names []string) bool {
 	until := r.options.Clock.Now().Add(leaseLeft)
 	for _, name := range names {
-		i := slices.IndexFunc(status.Credentials, func(c v1alpha1.HarnessCredential) bool { return c.Name == name })
-		if i < 0 || !status.Credentials[i].ExpiresAt.After(until) || len(there.Data[name]) == 0 {
+		i := slices.IndexFunc(leases, func(c v1alpha1.HarnessCredential) bool { return c.Name == name })
+		if i < 0 || !leases[i].ExpiresAt.After(until) || len(there.Data[name]) == 0 {
 			return false
 		}
 	}
@@ -268,7 +273,7 @@ func (r *runs) tendSecret(ctx context.Context, f *facts, status *v1alpha1.Harnes
 	if err != nil {
 		return err
 	}
-	if there != nil && !r.lasts(status, there, names) && len(f.pods) > int(f.run.Spec.Retries) && hasAll(there, names) {
+	if there != nil && !r.lasts(status.Credentials, there, names) && len(f.pods) > int(f.run.Spec.Retries) && hasAll(there, names) {
 		return r.prune(ctx, f.run, there, names) // no attempt follows
 	}
 	asker, _, err := r.brokers.client(ctx)
@@ -288,25 +293,39 @@ const (
 	maxRevoke      = 30 * time.Second
 )
 
+// revokeBudget is how long a run that goes waits for so many leases.
+func revokeBudget(leases int) time.Duration {
+	return min(revokePerLease*time.Duration(max(leases, 1)), maxRevoke)
+}
+
 // revoke has the broker revoke what a run that goes has. What it does not manage within the budget stays in the
 // broker's queue, which survives the run.
 func (r *runs) revoke(ctx context.Context, run *v1alpha1.HarnessRun) {
-	if run.Status.Interception == "" || !r.options.Broker.on() || r.brokers == nil {
+	if run.Status.Interception == "" {
 		return
 	}
-	budget := min(revokePerLease*time.Duration(max(len(run.Status.Credentials), 1)), maxRevoke)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), budget)
+	r.revokeAll(ctx, leaseholder(run), len(run.Status.Credentials), func(reason, note string) {
+		r.event(run, corev1.EventTypeWarning, reason, "Revoke", note)
+	})
+}
+
+// revokeAll has the broker revoke all leases of a run or a seed, so many of which are known, and tells what is left to it.
+func (r *runs) revokeAll(ctx context.Context, of *protocol.Run, known int, tell func(reason, note string)) {
+	if !r.options.Broker.on() || r.brokers == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeBudget(known))
 	defer cancel()
 	asker, _, err := r.brokers.client(ctx)
 	var queued []string
 	if err == nil {
-		queued, err = asker.Revoke(ctx, protocol.RevokeRequest{Run: &protocol.Run{Namespace: run.Namespace, Name: run.Name}})
+		queued, err = asker.Revoke(ctx, protocol.RevokeRequest{Run: of})
 	}
 	switch {
 	case err != nil:
-		r.log.Error("leases are not revoked yet: the broker revokes them by itself when it runs", zap.String("run", run.Namespace+"/"+run.Name), zap.Error(err))
-		r.event(run, corev1.EventTypeWarning, "RevokeFailed", "Revoke", "the broker revokes the leases of the run when it can: "+err.Error())
+		r.log.Error("leases are not revoked yet: the broker revokes them by itself when it runs", zap.String("kind", of.Kind), zap.String("run", of.Namespace+"/"+of.Name), zap.Error(err))
+		tell("RevokeFailed", "the broker revokes the leases when it can: "+err.Error())
 	case len(queued) > 0:
-		r.event(run, corev1.EventTypeWarning, "RevokeQueued", "Revoke", "the broker still revokes CredentialLeases "+strings.Join(queued, ", "))
+		tell("RevokeQueued", "the broker still revokes CredentialLeases "+strings.Join(queued, ", "))
 	}
 }

@@ -85,6 +85,9 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 		"a policy of a run that has ended is restored as long as there is its Job": {
 			func(f *facts) { terminal(f); f.policy = nil }, func(d *decision) bool { return d.restore.what == policyDeleted },
 		},
+		"a policy of a run that has ended is not restored once its Job is gone": {
+			func(f *facts) { terminal(f); f.policy, f.job = nil, nil }, func(d *decision) bool { return d.restore == nil && !d.end && !d.start },
+		},
 		"the operator's options do not change what was decided": {
 			func(f *facts) { f.options = &egress.Options{Mode: egress.ModeOff} },
 			func(d *decision) bool { return d.status.Egress.Policy == "NetworkPolicy" },

@@ -56,7 +56,7 @@ func (r *runs) readBrokered(ctx context.Context, f *facts) error {
 		f.unbrokered = &obstacle{condition: v1alpha1.ConditionTemplateResolved, reason: v1alpha1.HarnessTemplateForbids, message: problem}
 		return nil
 	}
-	if problem := shortfall(run.Namespace, template, f.plan.requires, apply, others); problem != "" {
+	if problem := shortfall(run.Namespace, ofTemplate(template), f.plan.requires, apply, others); problem != "" {
 		f.unbrokered = &obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.CredentialsNotGranted, message: problem}
 		return nil
 	}

@@ -69,8 +69,8 @@ func TestCredentialsAreInNoOutput(t *testing.T) {
 	if got := g.redact(run, "open sesame"); got != redacted {
 		t.Errorf("of what is not known: %q", got)
 	}
-	g.learn(run, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "harness-b" + suffixProxy}, Data: map[string][]byte{"ca.crt": []byte("open")}})
-	g.learn(run, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "harness-b" + suffixCredentials}, Data: map[string][]byte{"A": []byte("sesame\n"), "B": []byte("e")}})
+	g.learn(run.UID, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "harness-b" + suffixProxy}, Data: map[string][]byte{"ca.crt": []byte("open")}})
+	g.learn(run.UID, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "harness-b" + suffixCredentials}, Data: map[string][]byte{"A": []byte("sesame\n"), "B": []byte("e")}})
 	if got := g.redact(run, "open sesame, Sesame"); got != "open ***, Sesame" {
 		t.Errorf("%q", got)
 	}

@@ -182,6 +182,7 @@ func (r *runs) connect(mgr extension.Manager) error {
 		return err
 	}
 	r.log = mgr.GetLogger().Desugar().Named("sandbox")
+	r.warnOfImages(r.log)
 	if err := r.findPolicies(mgr); err != nil {
 		return err
 	}
@@ -204,6 +205,15 @@ func (r *runs) connect(mgr extension.Manager) error {
 	r.brokers = &brokers{options: &r.options.Broker, live: r.live, writer: r.writer, me: func(ctx context.Context) (string, error) { return r.self.Username(ctx, r.writer) }}
 	r.prober = &egress.Prober{Mode: r.options.Egress.Mode, Reader: r.live, Clock: r.options.Clock}
 	return nil
+}
+
+// warnOfImages names the operator's own images that may be others tomorrow.
+func (s *shared) warnOfImages(log *zap.Logger) {
+	for flag, image := range map[string]string{"--sandbox-seed-image": s.options.SeedImage, "--broker-image": s.options.Broker.Image} {
+		if image != "" && !egress.IsDigestPinned(image) {
+			log.Warn("an image names no digest: what runs with credentials can change; it is pulled always", zap.String("flag", flag), zap.String("image", image))
+		}
+	}
 }
 
 // findPolicies finds out which kinds of policies there are. New ones are of the first.

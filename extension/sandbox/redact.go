@@ -11,7 +11,7 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 )
 
-// given remembers the credentials that containers were given, so that no status has them: who may read runs need not be
+// given remembers the credentials that containers, of runs and of seeds, were given, so that no status has them: who may read runs need not be
 // allowed to read Secrets. It learns them wherever their Secret is read or written, the last time when that is deleted.
 type given struct {
 	mu sync.Mutex
@@ -26,8 +26,8 @@ const (
 	redacted = "***"
 )
 
-// learn remembers what is in the Secret of a run.
-func (g *given) learn(run *v1alpha1.HarnessRun, secret *corev1.Secret) {
+// learn remembers what is in the Secret of a run, or of the seed of a Workspace.
+func (g *given) learn(uid types.UID, secret *corev1.Secret) {
 	if !strings.HasSuffix(secret.Name, suffixCredentials) {
 		return
 	}
@@ -38,8 +38,8 @@ func (g *given) learn(run *v1alpha1.HarnessRun, secret *corev1.Secret) {
 	}
 	for _, value := range secret.Data {
 		text := strings.TrimSpace(string(value))
-		if have := g.of[run.UID]; len(text) >= minSecret && len(have) < maxGiven && !slices.Contains(have, text) {
-			g.of[run.UID] = append(have, text)
+		if have := g.of[uid]; len(text) >= minSecret && len(have) < maxGiven && !slices.Contains(have, text) {
+			g.of[uid] = append(have, text)
 		}
 	}
 }

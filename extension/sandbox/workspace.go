@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -74,8 +75,8 @@ func checkSeed(seed *v1alpha1.WorkspaceSeed) error {
 		if problem := refuseHost(host); problem != "" {
 			return fmt.Errorf("seed.repos[%d].url: the host %.80q %s", i, host, problem)
 		}
-		if scheme == repo.SSH && r.CredentialsFrom == nil {
-			return fmt.Errorf("seed.repos[%d].credentialsFrom: ssh needs a Secret with the keys ssh-privatekey and known_hosts", i)
+		if err := checkCredentials(scheme, r); err != nil {
+			return fmt.Errorf("seed.repos[%d].%w", i, err)
 		}
 		path, err := repo.Clean(r.Path)
 		if err != nil {
@@ -87,6 +88,19 @@ func checkSeed(seed *v1alpha1.WorkspaceSeed) error {
 			}
 		}
 		paths = append(paths, path)
+	}
+	return nil
+}
+
+// checkCredentials refuses credentials that the seed could not use.
+func checkCredentials(scheme string, r *v1alpha1.WorkspaceRepo) error {
+	switch {
+	case r.Credential != "" && r.CredentialsFrom != nil:
+		return errors.New("credential: cannot be set with credentialsFrom: leave one of them out")
+	case r.Credential != "" && scheme == repo.SSH:
+		return errors.New("credential: what the broker leases is a password, and ssh needs keys: use a URL that begins with https://, or name a Secret in credentialsFrom")
+	case r.CredentialsFrom == nil && scheme == repo.SSH:
+		return errors.New("credentialsFrom: ssh needs a Secret with the keys ssh-privatekey and known_hosts")
 	}
 	return nil
 }
@@ -122,10 +136,10 @@ func (s *shared) seedPod(ws *v1alpha1.Workspace) (corev1.PodSpec, error) {
 			return corev1.PodSpec{}, err
 		}
 		of := repo.Repo{URL: r.URL, Ref: r.Ref, Path: path, Depth: int(r.Depth)}
-		if c := r.CredentialsFrom; c != nil {
+		if from := credentialsVolume(ws, r); from != nil {
 			of.Credentials = repo.CredentialsDir + "/" + strconv.Itoa(i)
 			name := "credentials-" + strconv.Itoa(i)
-			volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: c.Name, DefaultMode: new(int32(0o440))}}})
+			volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Secret: from}})
 			mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: of.Credentials, ReadOnly: true})
 		}
 		repos = append(repos, of)
@@ -149,6 +163,20 @@ func (s *shared) seedPod(ws *v1alpha1.Workspace) (corev1.PodSpec, error) {
 	c.Env = []corev1.EnvVar{{Name: "HOME", Value: "/tmp"}, {Name: repo.Env, Value: string(text)}}
 	c.VolumeMounts, pod.Volumes = mounts, volumes
 	return pod, nil
+}
+
+// credentialsVolume has the credentials of a repository as files, nil if it has none.
+func credentialsVolume(ws *v1alpha1.Workspace, r *v1alpha1.WorkspaceRepo) *corev1.SecretVolumeSource {
+	mode := new(int32(0o440))
+	switch {
+	case r.CredentialsFrom != nil:
+		return &corev1.SecretVolumeSource{SecretName: r.CredentialsFrom.Name, DefaultMode: mode}
+	case r.Credential != "":
+		return &corev1.SecretVolumeSource{SecretName: credentialsKey(ws).Name, DefaultMode: mode, Items: []corev1.KeyToPath{
+			{Key: r.Credential, Path: "password"}, {Key: r.Credential + suffixUsername, Path: "username"},
+		}}
+	}
+	return nil
 }
 
 func claimVolume(workspace string) corev1.VolumeSource {

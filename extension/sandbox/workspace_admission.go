@@ -49,7 +49,27 @@ func (r *workspaceRules) Validate(ctx context.Context, ws *v1alpha1.Workspace, r
 	case seed.Image != "" && !egress.IsDigestPinned(seed.Image):
 		req.Warnf("spec.seed.image: %.80s names no digest: what fetches can change; it is pulled always", seed.Image)
 	}
+	if err := r.checkLeases(ctx, ws, req); err != nil {
+		return err
+	}
 	return r.checkRights(ctx, seed, req)
+}
+
+// checkLeases refuses what no broker would lease. A Workspace whose credentials nobody grants yet waits for that.
+func (r *workspaceRules) checkLeases(ctx context.Context, ws *v1alpha1.Workspace, req *extension.Request) error {
+	names := seedCredentials(ws.Spec.Seed)
+	if len(names) == 0 {
+		return nil
+	}
+	if !r.options.Broker.on() {
+		i := slices.IndexFunc(ws.Spec.Seed.Repos, func(of v1alpha1.WorkspaceRepo) bool { return of.Credential != "" })
+		return denied("Workspace", "spec.seed.repos[%d].credential: %s; or name a Secret in credentialsFrom", i, notConfigured)
+	}
+	_, problem, err := grantsOfSeed(ctx, r.asker, req.Namespace, ws.Name, names)
+	if problem != "" {
+		req.Warnf("spec.seed: the Workspace waits: %s", problem)
+	}
+	return err
 }
 
 // checkRights refuses a seed that says what runs or reaches out in the name of somebody who may not say so, and

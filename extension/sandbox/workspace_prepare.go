@@ -116,11 +116,20 @@ func (a *workspaceAttempt) seed(ctx context.Context) error {
 	if err != nil || !held {
 		return err
 	}
-	if job.Name != "" {
+	began := job.Name != ""
+	if began {
 		a.status.SeedJobUID = string(job.UID)
-		return nil
 	}
-	if job, err = a.seedOf(a.ws); err != nil {
+	if ready, err := a.equipSeed(ctx, began); err != nil || began || !ready {
+		return err
+	}
+	return a.begin(ctx)
+}
+
+// begin makes the Job that fetches.
+func (a *workspaceAttempt) begin(ctx context.Context) error {
+	job, err := a.seedOf(a.ws)
+	if err != nil {
 		return err
 	}
 	err = a.writer.Create(ctx, job)
@@ -134,7 +143,7 @@ func (a *workspaceAttempt) seed(ctx context.Context) error {
 }
 
 // seeded takes over how the Job ended.
-func (a *workspaceAttempt) seeded(ctx context.Context, job *batchv1.Job) error {
+func (a *workspaceAttempt) seeded(ctx context.Context, job *batchv1.Job) (err error) {
 	for _, c := range job.Status.Conditions {
 		if c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobFailed || c.Type == batchv1.JobComplete) {
 			a.took = max(c.LastTransitionTime.Sub(job.CreationTimestamp.Time), time.Millisecond) // times have no less than seconds
@@ -153,6 +162,9 @@ func (a *workspaceAttempt) seeded(ctx context.Context, job *batchv1.Job) error {
 					message = t.Message
 				}
 			}
+		}
+		if message, err = a.discreet(ctx, message); err != nil {
+			return err
 		}
 		a.failed(v1alpha1.WorkspaceSeedFailed, message)
 		return nil

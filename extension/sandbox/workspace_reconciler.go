@@ -58,7 +58,7 @@ func (w *workspaces) Register(mgr extension.Manager) error {
 	}
 	watches := map[client.Object]handler.EventHandler{
 		&v1alpha1.Workspace{}: &handler.EnqueueRequestForObject{}, &v1alpha1.HarnessRun{}: w.ofRuns(),
-		&batchv1.Job{}: w.ofHolder(), &corev1.Pod{}: w.ofHolder(), &corev1.PersistentVolumeClaim{}: w.ofHolder(),
+		&batchv1.Job{}: w.ofHolder(), &corev1.Pod{}: w.ofHolder(), &corev1.PersistentVolumeClaim{}: w.ofHolder(), &v1alpha1.BrokerPolicy{}: w.ofPolicy(),
 	}
 	for _, kind := range w.policies {
 		watches[egress.NewPolicy(kind)] = w.ofHolder()
@@ -76,7 +76,7 @@ func (w *workspaces) Reconcile(ctx context.Context, item reconcile.Request) (rec
 	of, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	key := types.NamespacedName{Namespace: item.Namespace, Name: LabelWorkspace + "/" + item.Name} // apart from runs
-	poll, err := w.attempt(of, item.NamespacedName)
+	again, err := w.attempt(of, item.NamespacedName)
 	switch {
 	case ctx.Err() != nil:
 		return reconcile.Result{}, nil
@@ -84,40 +84,42 @@ func (w *workspaces) Reconcile(ctx context.Context, item reconcile.Request) (rec
 		return w.retry(key, zap.Stringer("workspace", item.NamespacedName), err), nil
 	}
 	w.failures.Forget(key)
-	if poll {
-		return reconcile.Result{RequeueAfter: pollAfter}, nil
-	}
-	return reconcile.Result{}, nil
+	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-func (w *workspaces) attempt(ctx context.Context, key types.NamespacedName) (poll bool, err error) {
+// attempt returns when to look again if nothing happens, zero is never.
+func (w *workspaces) attempt(ctx context.Context, key types.NamespacedName) (again time.Duration, err error) {
 	ws := &v1alpha1.Workspace{}
 	if err := w.cached.Get(ctx, key, ws); err != nil {
-		return false, client.IgnoreNotFound(err)
+		return 0, client.IgnoreNotFound(err)
 	}
 	mine := slices.Contains(ws.Finalizers, v1alpha1.FinalizerWorkspace)
 	deleted := !ws.DeletionTimestamp.IsZero()
 	if deleted && !mine {
-		return false, nil
+		return 0, nil
 	}
 	if !mine {
 		if err := w.setFinalizers(ctx, ws, append(ws.Finalizers, v1alpha1.FinalizerWorkspace)); err != nil {
-			return false, err
+			return 0, err
 		}
 	}
 	a := &workspaceAttempt{workspaces: w, ws: ws, status: ws.Status.DeepCopy()}
 	a.status.ObservedGeneration = ws.Generation
 	if deleted {
-		return a.end(ctx)
+		err = a.end(ctx)
+		return a.again(), err
 	}
 	err = a.prepare(ctx)
+	if err == nil {
+		err = a.returnCredentials(ctx)
+	}
 	if err == nil {
 		err = a.turn(ctx)
 	}
 	if err != nil {
-		return false, err
+		return 0, err
 	}
-	return a.poll, a.write(ctx)
+	return a.again(), a.write(ctx)
 }
 
 // workspaceAttempt is one attempt.
@@ -125,10 +127,22 @@ type workspaceAttempt struct {
 	*workspaces
 	ws     *v1alpha1.Workspace
 	status *v1alpha1.WorkspaceStatus
-	// poll says that it waits for something that is not watched.
+	// poll says that it waits for something that is not watched, and next is when a lease of its seed is to be renewed.
 	poll bool
+	next time.Time
 	// took is how long the seed took, if it has ended.
 	took time.Duration
+}
+
+// again is when to look again, zero is never.
+func (a *workspaceAttempt) again() time.Duration {
+	switch {
+	case a.poll:
+		return pollAfter
+	case !a.next.IsZero():
+		return max(a.next.Sub(a.options.Clock.Now()), time.Second)
+	}
+	return 0
 }
 
 // ref is how what belongs to the Workspace refers to it.
@@ -204,26 +218,32 @@ func (a *workspaceAttempt) turn(ctx context.Context) error {
 }
 
 // end lets a Workspace go that nothing uses.
-func (a *workspaceAttempt) end(ctx context.Context) (poll bool, err error) {
+func (a *workspaceAttempt) end(ctx context.Context) (err error) {
 	a.status.Phase = v1alpha1.WorkspaceTerminating
 	what := ""
 	if h := a.status.ActiveRun; h != nil {
 		if what, err = a.uses(ctx, a.ws.Namespace, h); err != nil {
-			return false, err
+			return err
 		}
 	}
 	if what == "" {
 		a.status.ActiveRun = nil
 		what, err = a.endSeed(ctx)
 	}
+	if err == nil && what == "" {
+		err = a.revokeSeed(ctx)
+	}
 	if err != nil {
-		return false, err
+		return err
 	}
 	if what == "" {
-		return false, a.dropFinalizer(ctx, a.ws, v1alpha1.FinalizerWorkspace)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout) // that may have taken its time
+		defer cancel()
+		return a.dropFinalizer(ctx, a.ws, v1alpha1.FinalizerWorkspace)
 	}
+	a.poll = true
 	a.set(v1alpha1.ConditionWorkspaceReady, false, v1alpha1.WorkspaceDeletionBlocked, "the Workspace is deleted when "+what+" has ended, which uses it")
-	return true, a.write(ctx)
+	return a.write(ctx)
 }
 
 // endSeed deletes the Job of the seed, and says what is left of it.
@@ -234,6 +254,7 @@ func (a *workspaceAttempt) endSeed(ctx context.Context) (what string, err error)
 		return "", err
 	}
 	if err == nil && isOf(job, a.ref()) {
+		a.status.SeedJobUID = string(job.UID)
 		if job.DeletionTimestamp.IsZero() {
 			if err := a.runs.end(ctx, job); err != nil {
 				return "", err
@@ -270,13 +291,16 @@ func (w *workspaces) removeOne(ctx context.Context, ws *v1alpha1.Workspace) erro
 	if !slices.Contains(ws.Finalizers, v1alpha1.FinalizerWorkspace) {
 		return nil
 	}
-	a := &workspaceAttempt{workspaces: w, ws: ws}
+	a := &workspaceAttempt{workspaces: w, ws: ws, status: ws.Status.DeepCopy()}
 	for {
 		what, err := a.endSeed(ctx)
 		if err != nil {
 			return err
 		}
 		if what == "" {
+			if err := a.discardCredentials(ctx); err != nil {
+				return err
+			}
 			return w.dropFinalizer(ctx, ws, v1alpha1.FinalizerWorkspace)
 		}
 		select {

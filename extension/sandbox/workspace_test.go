@@ -103,6 +103,15 @@ func (s *story) workspaceAdmission(t *testing.T) {
 		"ssh with her key": {with(func(w *ws) {
 			w.Spec.Seed.Repos[0] = repo{URL: "git@git.example.com:a", CredentialsFrom: secret("hers")}
 		}), ""},
+		"a lease and a Secret": {with(func(w *ws) {
+			w.Spec.Seed.Repos[0].Credential, w.Spec.Seed.Repos[0].CredentialsFrom = "git", secret("hers")
+		}), "spec.seed.repos[0].credential: cannot be set with credentialsFrom: leave one of them out"},
+		"a lease for ssh": {with(func(w *ws) {
+			w.Spec.Seed.Repos[0] = repo{URL: "git@git.example.com:a", Credential: "git"}
+		}), "spec.seed.repos[0].credential: what the broker leases is a password"},
+		"a lease without a broker": {with(func(w *ws) {
+			w.Spec.Seed.Repos = []repo{{URL: "https://git.example.com/a", Path: "a"}, {URL: "https://git.example.com/b", Path: "b", Credential: "git"}}
+		}), "spec.seed.repos[1].credential: the controller has no broker: let the operator set --broker-namespace"},
 		"another's Secret":    {with(func(w *ws) { w.Spec.Seed.Repos[0].CredentialsFrom = secret("others") }), `"alice" has not the right to get secrets`},
 		"another's ConfigMap": {with(func(w *ws) { w.Spec.Seed.CAFrom = &v1alpha1.HarnessKey{Name: "others", Key: "ca.crt"} }), `"alice" has not the right to get configmaps`},
 		"a path that climbs":  {with(func(w *ws) { w.Spec.Seed.Repos[0].Path = "a/../.." }), "repos[0].path: must be relative"},
@@ -203,8 +212,16 @@ func (s *story) seeds(t *testing.T) {
 	}
 }
 
+// failedSeeds is how many failed, in this process.
+func failedSeeds(s *story) string {
+	_, after, _ := strings.Cut(s.Metrics(), `admitkit_sandbox_seed_seconds_count{phase="Failed"} `)
+	count, _, _ := strings.Cut(after, "\n")
+	return count
+}
+
 // The Pod of the seed waits for the test, which withdraws its policy, and then has it fail.
 func (s *story) seedFails(t *testing.T) {
+	before := failedSeeds(s)
 	ws := workspace(s.here, "slow-seed", v1alpha1.WorkspaceRepo{URL: "https://git.example.com/a"})
 	ws.Spec.Seed.TimeoutSeconds = new(int64(3600))
 	testkit.Create(t, s.alice, ws)
@@ -234,7 +251,7 @@ func (s *story) seedFails(t *testing.T) {
 	awaitWorkspace(t, ws, "has failed", func(s *v1alpha1.WorkspaceStatus) bool { return s.Phase == v1alpha1.WorkspaceFailed })
 	c := meta.FindStatusCondition(ws.Status.Conditions, v1alpha1.ConditionSeeded)
 	testkit.Within(t, patience, "it is measured", func(context.Context) bool {
-		return strings.Contains(s.Metrics(), `admitkit_sandbox_seed_seconds_count{phase="Failed"} 1`)
+		return failedSeeds(s) != before
 	})
 	if c == nil || c.Reason != v1alpha1.WorkspaceSeedFailed || !strings.Contains(c.Message, "repository not found") {
 		t.Errorf("%+v", c)

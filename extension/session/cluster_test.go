@@ -56,6 +56,14 @@ const recorderImage = "example.com/session:1"
 type memory struct {
 	mu      sync.Mutex
 	records []*v1alpha1.AuditRecord
+	failed  error
+}
+
+// fail has it keep nothing from now on, unless err is nil.
+func (m *memory) fail(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.failed = err
 }
 
 func (*memory) Name() string { return "memory" }
@@ -63,8 +71,10 @@ func (*memory) Name() string { return "memory" }
 func (m *memory) Write(_ context.Context, r *v1alpha1.AuditRecord) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.records = append(m.records, r.DeepCopy())
-	return nil
+	if m.failed == nil {
+		m.records = append(m.records, r.DeepCopy())
+	}
+	return m.failed
 }
 
 // last returns the last record, and forgets all.
@@ -108,6 +118,11 @@ func install(t *testing.T, change func(*session.Options), auditing audit.Options
 	running := managertest.Options{CRDPaths: []string{"../../config/crd"}, Objects: before}
 	if len(before) > 0 {
 		running.Manager.Namespace = before[0].GetNamespace()
+	}
+	for _, object := range before {
+		if own, ok := object.(*corev1.Namespace); ok {
+			running.Manager.WebhookNamespace = own.Name
+		}
 	}
 	i.Installation = managertest.Run(t, server, running, func(mgr *manager.Manager) error {
 		fail := admissionregistrationv1.Fail
@@ -319,6 +334,8 @@ func TestInvalidOptionsNameTheField(t *testing.T) {
 		"Service": func(o *session.Options) { o.Folder, o.CAFile, o.Collectors = "/recordings", "", nil },
 		"Port":    func(o *session.Options) { o.Folder, o.CAFile, o.Service, o.Port = "/recordings", "", "s", 70000 },
 		"Max is":  func(o *session.Options) { o.Max = 1500 * time.Millisecond }, "Idle is": func(o *session.Options) { o.Idle = 9000 * time.Hour },
+		"API has no effect":              func(o *session.Options) { o.API = true },
+		"Service is empty: with API":     func(o *session.Options) { o.API, o.Folder, o.CAFile, o.ServerName = true, "/recordings", "", "c" },
 		"AccessNamespaces has no effect": func(o *session.Options) { o.AccessNamespaces = []string{"a"} },
 		"Evict has no effect":            func(o *session.Options) { o.Evict = true },
 		"Redact has no effect":           func(o *session.Options) { o.Redact = &audit.Redactor{} },

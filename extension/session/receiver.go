@@ -44,6 +44,8 @@ type receiver struct {
 	collector   *collector.Collector
 	storage     *opening
 	evictions   *evictions // nil without Evict
+	// api is nil unless questions about sessions are answered here, too.
+	api http.Handler
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool
@@ -59,7 +61,7 @@ var (
 // the names of its Service.
 func newReceiver(s *shared, mgr extension.Manager, storage *opening, reviews authenticationv1client.TokenReviewInterface) (*receiver, error) {
 	r := &receiver{shared: s, reviews: reviews, storage: storage, conns: map[net.Conn]bool{}}
-	certificate, err := mgr.GetServingCertificate(s.options.ServerName)
+	certificate, err := s.servingCertificate(mgr)
 	if err != nil {
 		return nil, fmt.Errorf("the certificate of the port for recorders: %w", err)
 	}
@@ -105,6 +107,9 @@ func (r *receiver) Start(ctx context.Context) error {
 			return fmt.Errorf("session: following access requests: %w", err)
 		}
 	}
+	running.Go(func() { r.runAPI(ctx) })
+	secure := &tls.Config{GetCertificate: r.certificate, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}}
+	r.openAPI(web, secure)
 	served := make(chan error, 2)
 	if err := r.keepRecordings(ctx, &running, served); err != nil {
 		return err
@@ -114,9 +119,7 @@ func (r *receiver) Start(ctx context.Context) error {
 		return fmt.Errorf("session: Port: %w", err)
 	}
 	go func() {
-		served <- web.Serve(tls.NewListener(&kept{netutil.LimitListener(listener, maxConnections), r}, &tls.Config{
-			GetCertificate: r.certificate, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"},
-		}))
+		served <- web.Serve(tls.NewListener(&kept{netutil.LimitListener(listener, maxConnections), r}, secure))
 	}()
 	r.log.Info("recorders can connect", zap.String("address", listener.Addr().String()))
 	select {
@@ -152,6 +155,10 @@ func (r *receiver) keepRecordings(ctx context.Context, running *sync.WaitGroup, 
 
 // ServeHTTP counts what the collector does.
 func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	if r.isAPI(request) {
+		r.api.ServeHTTP(w, request)
+		return
+	}
 	live.Inc()
 	defer live.Dec()
 	answer := &answer{ResponseWriter: w}

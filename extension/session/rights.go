@@ -50,11 +50,11 @@ func (s *shared) everywhere() bool {
 // into tickets.
 func (s *shared) NamespaceRights() map[string][]rbacv1.PolicyRule {
 	if !s.options.collects() || len(s.options.Collectors) > 0 {
-		return nil
+		return s.apiNamespaceRights(nil)
 	}
-	return map[string][]rbacv1.PolicyRule{s.namespace: {
+	return s.apiNamespaceRights(map[string][]rbacv1.PolicyRule{s.namespace: {
 		{APIGroups: []string{""}, Resources: []string{"services"}, ResourceNames: []string{s.options.Service}, Verbs: []string{"get"}},
-	}}
+	}})
 }
 
 // ClusterRights implements [extension.ClusterEntitled].
@@ -70,7 +70,7 @@ func (s *shared) ClusterRights() []rbacv1.PolicyRule {
 	if s.options.AuditObjects {
 		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{"admitkit.dev"}, Resources: []string{"auditevents/status"}, Verbs: []string{"patch"}})
 	}
-	return rules
+	return append(rules, s.apiClusterRights()...)
 }
 
 // Equip implements [extension.Equipped].

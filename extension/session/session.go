@@ -131,6 +131,11 @@ type Options struct {
 	// Evict evicts the Pods of recorders that do not do as they should: that are silent, gone
 	// without an end, or go on after it. Default: they are on record, and stay.
 	Evict bool
+	// API serves the API group sessions.admitkit.dev on Port, by which users list, read,
+	// follow, search and end sessions: see package sessionsapi. It needs Folder or Storage,
+	// Service, and in the cluster an [APIService]. An extension that is an
+	// [extension.Recorder], such as audit, keeps who reads what: without one, nobody does.
+	API bool
 	// Clock tells the time. Default: the API server's.
 	Clock clock.PassiveClock
 }
@@ -199,7 +204,7 @@ func (o Options) withDefaults() (Options, error) {
 	if err := o.checkEnds(); err != nil {
 		return o, err
 	}
-	if err := o.checkStorage(); err != nil {
+	if err := errors.Join(o.checkStorage(), o.checkAPI()); err != nil {
 		return o, err
 	}
 	if !o.collects() {
@@ -357,6 +362,9 @@ func (s *shared) collect(mgr extension.Manager, config *rest.Config) error {
 	}
 	receiver, err := newReceiver(s, mgr, storage, reviews.TokenReviews())
 	if err != nil {
+		return err
+	}
+	if receiver.api, err = receiver.newAPI(storage, config); err != nil {
 		return err
 	}
 	return mgr.GetKubeManager().Add(receiver)

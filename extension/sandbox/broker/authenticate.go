@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -68,9 +69,9 @@ func (b *service) runOf(ctx context.Context, who *caller, named *protocol.Run) (
 	var err error
 	switch {
 	case who.pod == nil && !valid(named):
-		return nil, refuse(http.StatusBadRequest, protocol.CodeBadRequest, "run: name the namespace and the name of the run")
+		return nil, refuse(http.StatusBadRequest, protocol.CodeBadRequest, badRun)
 	case who.pod == nil:
-		found, err = b.runs.get(ctx, named.Namespace, named.Name)
+		found, err = b.runs.get(ctx, kindOf(named), named.Namespace, named.Name)
 	case named != nil:
 		return nil, refuse(http.StatusForbidden, protocol.CodeForbidden, "run: a Pod asks for its own run, and names none")
 	default:
@@ -87,8 +88,15 @@ func (b *service) runOf(ctx context.Context, who *caller, named *protocol.Run) (
 	return found, nil
 }
 
+const badRun = "run: name the namespace and the name of the run; its kind is HarnessRun, which is the default, or Workspace"
+
 func valid(named *protocol.Run) bool {
-	return named != nil && len(validation.IsDNS1123Label(named.Namespace)) == 0 && len(validation.IsDNS1123Subdomain(named.Name)) == 0
+	return named != nil && len(validation.IsDNS1123Label(named.Namespace)) == 0 && len(validation.IsDNS1123Subdomain(named.Name)) == 0 &&
+		slices.Contains([]string{"", protocol.KindRun, protocol.KindWorkspace}, named.Kind)
+}
+
+func kindOf(named *protocol.Run) v1alpha1.LeaseKind {
+	return v1alpha1.LeaseKind(cmp.Or(named.Kind, protocol.KindRun))
 }
 
 func (b *service) runOfPod(ctx context.Context, who *caller) (*run, error) {

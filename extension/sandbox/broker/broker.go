@@ -1,4 +1,4 @@
-// Package broker gives runs that nobody trusts the credentials that a BrokerPolicy grants
+// Package broker gives runs that nobody trusts, and the seeds of Workspaces, the credentials that a BrokerPolicy grants
 // them, on lease: each is on record before it exists, is revoked when its run has ended, and
 // what cannot be revoked at once stays in a queue until it is, or until it has ended by
 // itself. It is a process of its own, with the only rights on the Secrets.
@@ -161,8 +161,9 @@ func (b *service) connect(mgr extension.Manager) (cache.Cache, error) {
 		namespaces = []string{mgr.GetNamespace()}
 	}
 	own, err := cluster.New(mgr, cluster.Options{Name: "broker", Scheme: scheme, Namespaces: namespaces, ByObject: map[client.Object]cache.ByObject{
-		&v1alpha1.CredentialLease{}: {Namespaces: map[string]cache.Config{b.namespace: {}}},
-		newHarnessRun():             {Transform: trimRun},
+		&v1alpha1.CredentialLease{}:       {Namespaces: map[string]cache.Config{b.namespace: {}}},
+		newRun(v1alpha1.LeaseOfRun):       {Transform: trimRun},
+		newRun(v1alpha1.LeaseOfWorkspace): {Transform: trimRun},
 	}})
 	if err != nil {
 		return nil, err
@@ -223,6 +224,7 @@ func (*leases) ClusterRights() []rbacv1.PolicyRule {
 func rightsOnRuns() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		rule(v1alpha1.GroupVersion.Group, "harnessruns", "get", "list", "watch"),
+		rule(v1alpha1.GroupVersion.Group, "workspaces", "get", "list", "watch"),
 		rule(v1alpha1.GroupVersion.Group, "brokerpolicies", "get", "list", "watch"),
 		rule(corev1.GroupName, "secrets", "get"),
 		rule(corev1.GroupName, "pods", "get"),

@@ -52,6 +52,7 @@ func TestTheBroker(t *testing.T) {
 	t.Run("gives a credential to the proxy of a run, on record and without its value", w.gives)
 	t.Run("revokes when the run has ended, and when it is gone", w.revokesByItself)
 	t.Run("gives what is for the container to the controller alone", w.givesTheController)
+	t.Run("gives the seed of a Workspace what a policy grants that, until it has ended", w.seeds)
 	t.Run("refuses who may not ask, and what is not granted", w.refuses)
 	t.Run("issues nothing that is not recorded", w.failsClosed)
 	t.Run("says what a run may reach, and records what its proxy refused", w.tellsEgress)

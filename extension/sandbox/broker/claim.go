@@ -23,7 +23,12 @@ const labelRun = "admitkit.dev/lease-run"
 // maxLeases is how many leases a run can have at a time.
 const maxLeases = 64
 
-func runKey(namespace, name string) string { return digest(namespace, name) }
+func runKey(kind v1alpha1.LeaseKind, namespace, name string) string {
+	if kind == v1alpha1.LeaseOfRun { // as before there were others
+		return digest(namespace, name)
+	}
+	return digest(string(kind), namespace, name)
+}
 
 // digest is a name for several texts, none of which can have a NUL.
 func digest(texts ...string) string {
@@ -40,13 +45,13 @@ func (b *service) claim(ctx context.Context, of *run, pod *v1alpha1.LeasePod, po
 	if err != nil {
 		return nil, false, b.providerFailed(grant, err)
 	}
-	held, err := b.leasesOf(ctx, of.Namespace, of.Name)
+	held, err := b.leasesOf(ctx, of.Kind, of.Namespace, of.Name)
 	if err != nil {
 		return nil, false, b.unavailable("reading the leases of the run", err)
 	}
 	lease := &v1alpha1.CredentialLease{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: b.namespace, Labels: map[string]string{labelRun: runKey(of.Namespace, of.Name)}, Finalizers: []string{v1alpha1.FinalizerLease},
+			Namespace: b.namespace, Labels: map[string]string{labelRun: runKey(of.Kind, of.Namespace, of.Name)}, Finalizers: []string{v1alpha1.FinalizerLease},
 		},
 		Spec: v1alpha1.CredentialLeaseSpec{
 			Run: of.LeaseRun, Pod: pod, Policy: policy, Credential: grant.Name, Provider: from,
@@ -106,10 +111,10 @@ func (b *service) renew(ctx context.Context, had, fresh *v1alpha1.CredentialLeas
 }
 
 // leasesOf returns the leases of the runs that have or had this name.
-func (b *service) leasesOf(ctx context.Context, namespace, name string) ([]v1alpha1.CredentialLease, error) {
+func (b *service) leasesOf(ctx context.Context, kind v1alpha1.LeaseKind, namespace, name string) ([]v1alpha1.CredentialLease, error) {
 	var list v1alpha1.CredentialLeaseList
-	if err := b.live.List(ctx, &list, client.InNamespace(b.namespace), client.MatchingLabels{labelRun: runKey(namespace, name)}); err != nil {
-		return nil, fmt.Errorf("listing CredentialLeases of HarnessRun %s/%s: %w", namespace, name, err)
+	if err := b.live.List(ctx, &list, client.InNamespace(b.namespace), client.MatchingLabels{labelRun: runKey(kind, namespace, name)}); err != nil {
+		return nil, fmt.Errorf("listing CredentialLeases of %s %s/%s: %w", kind, namespace, name, err)
 	}
 	return list.Items, nil
 }

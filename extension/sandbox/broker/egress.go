@@ -16,9 +16,9 @@ import (
 // egress says what a run may reach now: what the policies that apply to it allow adds up.
 func (b *service) egress(ctx context.Context, of *run) (*protocol.Egress, error) {
 	if of.ended {
-		return nil, refuse(http.StatusForbidden, protocol.CodeRunEnded, "HarnessRun %s has ended", of.Name)
+		return nil, refuse(http.StatusForbidden, protocol.CodeRunEnded, "%s has ended", of)
 	}
-	policies, err := b.policiesOf(ctx, b.cached, of)
+	policies, _, err := b.policiesOf(ctx, b.cached, of)
 	if err != nil {
 		return nil, b.unavailable("reading BrokerPolicies", err)
 	}
@@ -92,7 +92,7 @@ func checkReport(report *protocol.Report) string {
 func runRecord(who *caller, of *run, id, action string) extension.Record {
 	record := extension.Record{
 		ID: id, Action: action, User: who.user,
-		Object: corev1.ObjectReference{Kind: harnessRunKind.Kind, Namespace: of.Namespace, Name: of.Name, UID: of.UID},
+		Object: corev1.ObjectReference{Kind: string(of.Kind), Namespace: of.Namespace, Name: of.Name, UID: of.UID},
 	}
 	if who.pod != nil {
 		record.Pod = corev1.ObjectReference{Name: who.pod.Name, UID: who.pod.UID}

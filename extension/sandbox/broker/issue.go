@@ -24,7 +24,7 @@ import (
 // it is answered, unless the lease was revoked meanwhile.
 func (b *service) issue(ctx context.Context, who *caller, of *run, request protocol.IssueRequest) (*protocol.Issued, error) {
 	if of.ended {
-		return nil, refuse(http.StatusForbidden, protocol.CodeRunEnded, "HarnessRun %s has ended", of.Name)
+		return nil, refuse(http.StatusForbidden, protocol.CodeRunEnded, "%s has ended", of)
 	}
 	policy, grant, err := b.grantOf(ctx, of, request.Name)
 	if err != nil {
@@ -62,12 +62,12 @@ type made struct {
 
 // grantOf returns what the policies of the run's namespace grant by this name.
 func (b *service) grantOf(ctx context.Context, of *run, name string) (policy string, grant *v1alpha1.CredentialGrant, err error) {
-	policies, err := b.policiesOf(ctx, b.live, of)
+	policies, to, err := b.policiesOf(ctx, b.live, of)
 	if err != nil {
 		return "", nil, b.unavailable("reading BrokerPolicies", err)
 	}
 	if len(policies) == 0 {
-		return "", nil, refuse(http.StatusForbidden, protocol.CodePolicyMissing, "no BrokerPolicy in namespace %s applies to template %q", of.Namespace, of.template)
+		return "", nil, refuse(http.StatusForbidden, protocol.CodePolicyMissing, "no BrokerPolicy in namespace %s applies to %s", of.Namespace, to)
 	}
 	for i := range policies {
 		found := policies[i].Credential(name)
@@ -80,19 +80,19 @@ func (b *service) grantOf(ctx context.Context, of *run, name string) (policy str
 		}
 	}
 	if grant == nil {
-		return "", nil, refuse(http.StatusForbidden, protocol.CodeCredentialNotFound, "no BrokerPolicy in namespace %s that applies to template %q grants credential %q", of.Namespace, of.template, name)
+		return "", nil, refuse(http.StatusForbidden, protocol.CodeCredentialNotFound, "no BrokerPolicy in namespace %s that applies to %s grants credential %q", of.Namespace, to, name)
 	}
 	return policy, grant, nil
 }
 
-// policiesOf returns the policies that apply to a run, in the order of their names.
-func (b *service) policiesOf(ctx context.Context, from client.Reader, of *run) ([]v1alpha1.BrokerPolicy, error) {
+// policiesOf returns the policies that apply to a run, in the order of their names, and to what they apply.
+func (b *service) policiesOf(ctx context.Context, from client.Reader, of *run) (apply []v1alpha1.BrokerPolicy, to string, err error) {
 	var list v1alpha1.BrokerPolicyList
 	if err := from.List(ctx, &list, client.InNamespace(of.Namespace)); err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	apply, _ := list.ForTemplate(of.template)
-	return apply, nil
+	apply, to = of.policies(&list)
+	return apply, to, nil
 }
 
 // make puts the lease on record, makes the credential, and stores what revokes it.
@@ -152,7 +152,7 @@ func (b *service) confirm(ctx context.Context, lease *v1alpha1.CredentialLease) 
 	case err != nil:
 		return b.unavailable("reading the run again", err)
 	case ended:
-		return refuse(http.StatusForbidden, protocol.CodeRunEnded, "HarnessRun %s has ended", lease.Spec.Run.Name)
+		return refuse(http.StatusForbidden, protocol.CodeRunEnded, "%s %s has ended", lease.Spec.Run.Kind, lease.Spec.Run.Name)
 	}
 	return nil
 }
@@ -207,7 +207,7 @@ func leaseRecord(who *caller, lease *v1alpha1.CredentialLease, action, why strin
 	spec := &lease.Spec
 	record := extension.Record{
 		ID: string(lease.UID) + "-" + action, Action: action,
-		Object: corev1.ObjectReference{Kind: harnessRunKind.Kind, Namespace: spec.Run.Namespace, Name: spec.Run.Name, UID: spec.Run.UID},
+		Object: corev1.ObjectReference{Kind: string(spec.Run.Kind), Namespace: spec.Run.Namespace, Name: spec.Run.Name, UID: spec.Run.UID},
 		Reason: "credential " + spec.Credential + " of provider " + string(spec.Provider) + " on lease " + lease.Name + ": " + why,
 	}
 	if who != nil {

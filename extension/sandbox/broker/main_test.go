@@ -21,8 +21,8 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	if text := os.Getenv(brokerVariable); text != "" {
-		os.Exit(runBroker(text))
+	if text := os.Getenv(processVariable); text != "" {
+		os.Exit(runProcess(text))
 	}
 	os.Exit(testkit.Main(m, controlplane.Options{CRDPaths: []string{"../../../config/crd"}}, func(c *controlplane.ControlPlane) (err error) {
 		server = c

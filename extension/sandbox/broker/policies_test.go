@@ -91,7 +91,8 @@ func refusals(t *testing.T, namespace string, author client.Client) {
 		change func(*spec)
 		part   string
 	}{
-		"a policy for no template":              {func(s *spec) { s.AppliesToTemplates = nil }, "appliesToTemplates"},
+		"a policy for no template":              {func(s *spec) { s.AppliesToTemplates = nil }, "set appliesToTemplates, appliesToWorkspaces, or both"},
+		"a Workspace's name with a class":       {func(s *spec) { s.AppliesToWorkspaces = []string{"[a-z]"} }, "appliesToWorkspaces"},
 		"a template's name with a class":        {func(s *spec) { s.AppliesToTemplates = []string{"[a-z]"} }, "appliesToTemplates"},
 		"an IPv4 address":                       {egress("192.0.2.1"), "is an address"},
 		"an IPv6 address":                       {egress("2001:db8::1"), "is an address"},
@@ -140,6 +141,11 @@ func refusals(t *testing.T, namespace string, author client.Client) {
 	}
 	if err := author.Create(t.Context(), policy(namespace, "fine", discovering(6*24*time.Hour), egress("*.cdn.example.com"), func(s *spec) {
 		s.Grants.Credentials = append(s.Grants.Credentials, injected("git", "model-key", "a.git.example.com", "*.git.example.com"))
+	}), client.DryRunAll); err != nil {
+		t.Error(err)
+	}
+	if err := author.Create(t.Context(), policy(namespace, "workspaces-alone", func(s *spec) {
+		s.AppliesToTemplates, s.AppliesToWorkspaces = nil, []string{"app-*"}
 	}), client.DryRunAll); err != nil {
 		t.Error(err)
 	}

@@ -95,7 +95,7 @@ func (p *poolProvider) podStays(ctx context.Context, namespace string, of *v1alp
 // runStays reports whether a run is still there and has not come to its end. A run that is
 // being deleted has its container until its finalizer goes.
 func (p *poolProvider) runStays(ctx context.Context, of v1alpha1.LeaseRun) (bool, error) {
-	found, err := p.runs.get(ctx, of.Namespace, of.Name)
+	found, err := p.runs.get(ctx, of.Kind, of.Namespace, of.Name)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}

@@ -39,7 +39,11 @@ type github struct {
 
 	mu   sync.Mutex
 	live map[string]bool
+	// of says for which repository a token is: the first that it was asked for.
+	of   map[string]string
 	made int
+	// slow is how long an answer takes.
+	slow time.Duration
 	// broken makes it answer 500 to revocations.
 	broken bool
 	asked  map[string]any // by the last call for a token
@@ -51,7 +55,7 @@ func newGitHub(t testing.TB) *github {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &github{key: key, live: map[string]bool{}}
+	g := &github{key: key, live: map[string]bool{}, of: map[string]string{}}
 	g.Server = httptest.NewTLSServer(g)
 	t.Cleanup(g.Close)
 	return g
@@ -62,6 +66,7 @@ func (g *github) pem() string {
 }
 
 func (g *github) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer time.Sleep(g.slow)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -80,6 +85,9 @@ func (g *github) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.made++
 		made := fmt.Sprintf("ghs_%d", g.made)
 		g.live[made] = true
+		if repositories, ok := g.asked["repositories"].([]any); ok {
+			g.of[made] = fmt.Sprint(repositories[0])
+		}
 		answer(http.StatusCreated, fmt.Sprintf(`{"token":%q,"expires_at":%q}`, made, time.Now().Add(time.Hour).Format(time.RFC3339)))
 	case "DELETE /installation/token":
 		switch {
@@ -91,6 +99,12 @@ func (g *github) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			delete(g.live, token)
 			answer(http.StatusNoContent, "")
 		}
+	case "GET /installation/repositories": // what a token is for
+		if !g.live[token] {
+			answer(http.StatusUnauthorized, `{"message":"Bad credentials"}`)
+			return
+		}
+		answer(http.StatusOK, `{"repositories":[]}`)
 	default:
 		answer(http.StatusNotFound, `{"message":"Not Found"}`)
 	}
@@ -127,6 +141,33 @@ func (g *github) isLive(token string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.live[token]
+}
+
+// allLive returns the tokens that are live, by their repository.
+func (g *github) allLive() map[string][]string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	live := map[string][]string{}
+	for token := range g.live {
+		live[g.of[token]] = append(live[g.of[token]], token)
+	}
+	return live
+}
+
+func (g *github) liveOf(repository string) []string { return g.allLive()[repository] }
+
+// use reports whether GitHub takes a token.
+func (g *github) use(ctx context.Context, token string) (bool, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.URL+"/installation/repositories", http.NoBody)
+	if err != nil {
+		return false, err
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	response, err := g.Client().Do(request)
+	if err != nil {
+		return false, err
+	}
+	return response.StatusCode == http.StatusOK, response.Body.Close()
 }
 
 func (g *github) breakRevoking(broken bool) {

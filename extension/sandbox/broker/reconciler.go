@@ -59,14 +59,15 @@ func (l *leases) Register(mgr extension.Manager) error {
 		WithOptions(controller.Options{MaxConcurrentReconciles: 16}).
 		WatchesRawSource(source.Kind(own, &v1alpha1.CredentialLease{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.CredentialLease]{},
 			predicate.TypedGenerationChangedPredicate[*v1alpha1.CredentialLease]{})). // a deletion changes it, and note does not
-		WatchesRawSource(source.Kind(own, newHarnessRun(), handler.TypedEnqueueRequestsFromMapFunc(l.ofRun))).
+		WatchesRawSource(source.Kind(own, newRun(v1alpha1.LeaseOfRun), handler.TypedEnqueueRequestsFromMapFunc(l.ofRun))).
+		WatchesRawSource(source.Kind(own, newRun(v1alpha1.LeaseOfWorkspace), handler.TypedEnqueueRequestsFromMapFunc(l.ofRun))).
 		Complete(l)
 }
 
 // ofRun returns the leases of a run that has ended.
 func (l *leases) ofRun(ctx context.Context, object *unstructured.Unstructured) []reconcile.Request {
 	var list v1alpha1.CredentialLeaseList
-	err := l.cached.List(ctx, &list, client.InNamespace(l.namespace), client.MatchingLabels{labelRun: runKey(object.GetNamespace(), object.GetName())})
+	err := l.cached.List(ctx, &list, client.InNamespace(l.namespace), client.MatchingLabels{labelRun: runKey(v1alpha1.LeaseKind(object.GetKind()), object.GetNamespace(), object.GetName())})
 	if err != nil {
 		l.log.Error("cannot list the leases of a run", zap.String("namespace", object.GetNamespace()), zap.String("run", object.GetName()), zap.Error(err))
 	}

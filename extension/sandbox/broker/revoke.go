@@ -32,9 +32,9 @@ func (b *service) revoke(ctx context.Context, who *caller, request protocol.Revo
 	}
 	if who.pod == nil {
 		if !valid(request.Run) {
-			return nil, refuse(http.StatusBadRequest, protocol.CodeBadRequest, "run: name the namespace and the name of the run")
+			return nil, refuse(http.StatusBadRequest, protocol.CodeBadRequest, badRun)
 		}
-		named.Namespace, named.Name = request.Run.Namespace, request.Run.Name // it may be gone
+		named = v1alpha1.LeaseRun{Kind: kindOf(request.Run), Namespace: request.Run.Namespace, Name: request.Run.Name} // it may be gone
 	} else {
 		of, err := b.runOf(ctx, who, request.Run)
 		if err != nil {
@@ -42,7 +42,7 @@ func (b *service) revoke(ctx context.Context, who *caller, request protocol.Revo
 		}
 		named = of.LeaseRun
 	}
-	held, err := b.leasesOf(ctx, named.Namespace, named.Name)
+	held, err := b.leasesOf(ctx, named.Kind, named.Namespace, named.Name)
 	if err != nil {
 		return nil, b.unavailable("reading the leases of the run", err)
 	}
@@ -110,7 +110,7 @@ func (b *service) end(ctx context.Context, lease *v1alpha1.CredentialLease, hand
 	action := "revoked"
 	if err := b.providers[lease.Spec.Provider].revoke(ctx, lease, handle); err != nil && (!undelivered || !errors.Is(err, errHeld)) {
 		if b.clock.Now().Before(lease.Spec.ExpiresAt.Time) || errors.Is(err, errHeld) {
-			return fmt.Errorf("revoking credential %s of HarnessRun %s/%s: %w", lease.Spec.Credential, lease.Spec.Run.Namespace, lease.Spec.Run.Name, err)
+			return fmt.Errorf("revoking credential %s of %s %s/%s: %w", lease.Spec.Credential, lease.Spec.Run.Kind, lease.Spec.Run.Namespace, lease.Spec.Run.Name, err)
 		}
 		action, why = "expired", fmt.Sprintf("it ended by itself at %s, before it could be revoked: %v", lease.Spec.ExpiresAt.UTC().Format(time.RFC3339), err)
 	}

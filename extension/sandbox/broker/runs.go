@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -15,9 +16,10 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 )
 
-// run is what the broker knows of a HarnessRun.
+// run is what the broker knows of a HarnessRun, or of a Workspace, whose seed is like a run.
 type run struct {
 	v1alpha1.LeaseRun
+	// template is that of a HarnessRun.
 	template string
 	// jobUID is that of its Job, once it has one.
 	jobUID string
@@ -29,36 +31,58 @@ type run struct {
 // runs reads runs from the API server.
 type runs struct{ live client.Reader }
 
-var (
-	harnessRunKind = v1alpha1.GroupVersion.WithKind("HarnessRun")
-	runResource    = schema.GroupResource{Group: harnessRunKind.Group, Resource: "harnessruns"}
-)
+var runResource = schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "harnessruns"}
 
-func newHarnessRun() *unstructured.Unstructured {
+// newRun is an object of one of the kinds that have leases.
+func newRun(kind v1alpha1.LeaseKind) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(harnessRunKind)
+	object.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(string(cmp.Or(kind, v1alpha1.LeaseOfRun)))) // of a lease that is older than its kind
 	return object
 }
 
 // get returns a run. The error is NotFound of apierrors if there is none.
-func (r runs) get(ctx context.Context, namespace, name string) (*run, error) {
-	object := newHarnessRun()
+func (r runs) get(ctx context.Context, kind v1alpha1.LeaseKind, namespace, name string) (*run, error) {
+	object := newRun(kind)
 	if err := r.live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, object); err != nil {
-		return nil, fmt.Errorf("reading HarnessRun %s/%s: %w", namespace, name, err)
+		return nil, fmt.Errorf("reading %s %s/%s: %w", kind, namespace, name, err)
 	}
 	return runOf(object), nil
 }
 
+// runFields are what runOf reads of an object of either kind.
+var runFields = [][]string{{"spec", "templateRef", "name"}, {"status", "phase"}, {"status", "jobUID"}, {"status", "seedJobUID"}}
+
 // runOf reads of an object what the broker needs.
 func runOf(object *unstructured.Unstructured) *run {
-	template, _, _ := unstructured.NestedString(object.Object, "spec", "templateRef", "name")
-	phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
-	jobUID, _, _ := unstructured.NestedString(object.Object, "status", "jobUID")
-	finished := phase == "Succeeded" || phase == "Failed" || phase == "Cancelled"
+	of := func(path []string) string {
+		text, _, _ := unstructured.NestedString(object.Object, path...)
+		return text
+	}
+	template, phase, jobUID, seedUID := of(runFields[0]), of(runFields[1]), of(runFields[2]), of(runFields[3])
+	kind := v1alpha1.LeaseKind(object.GetKind())
+	var finished bool
+	if kind == v1alpha1.LeaseOfWorkspace { // one that is being deleted has no seed any more when it has no Job
+		finished = phase == string(v1alpha1.WorkspaceActive) || phase == string(v1alpha1.WorkspaceFailed) || phase == string(v1alpha1.WorkspaceTerminating) && seedUID == ""
+	} else {
+		finished = v1alpha1.HarnessPhase(phase).Terminal()
+	}
 	return &run{
-		LeaseRun: v1alpha1.LeaseRun{Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID()},
+		LeaseRun: v1alpha1.LeaseRun{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID()},
 		template: template, jobUID: jobUID, finished: finished, ended: finished || object.GetDeletionTimestamp() != nil,
 	}
+}
+
+// String names a run, or what else it is.
+func (r *run) String() string { return fmt.Sprintf("%s %s", r.Kind, r.Name) }
+
+// policies returns those of its namespace that apply to it, in the order of their names, and to what they apply.
+func (r *run) policies(all *v1alpha1.BrokerPolicyList) (apply []v1alpha1.BrokerPolicy, to string) {
+	if r.Kind == v1alpha1.LeaseOfWorkspace {
+		apply, _ = all.ForWorkspace(r.Name)
+		return apply, fmt.Sprintf("Workspace %q", r.Name)
+	}
+	apply, _ = all.ForTemplate(r.template)
+	return apply, fmt.Sprintf("template %q", r.template)
 }
 
 // trimRun leaves of a run what runOf reads.
@@ -67,13 +91,13 @@ func trimRun(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
-	trimmed := newHarnessRun()
+	trimmed := newRun(v1alpha1.LeaseKind(full.GetKind()))
 	trimmed.SetNamespace(full.GetNamespace())
 	trimmed.SetName(full.GetName())
 	trimmed.SetUID(full.GetUID())
 	trimmed.SetResourceVersion(full.GetResourceVersion())
 	trimmed.SetDeletionTimestamp(full.GetDeletionTimestamp())
-	for _, path := range [][]string{{"spec", "templateRef", "name"}, {"status", "phase"}} {
+	for _, path := range runFields {
 		if text, found, _ := unstructured.NestedString(full.Object, path...); found {
 			if err := unstructured.SetNestedField(trimmed.Object, text, path...); err != nil {
 				return nil, err
@@ -96,10 +120,10 @@ func (r runs) ofPod(ctx context.Context, pod *corev1.Pod) (*run, error) {
 		return nil, fmt.Errorf("reading Job %s/%s: %w", pod.Namespace, owner.Name, err)
 	}
 	above := metav1.GetControllerOf(job)
-	if job.UID != owner.UID || above == nil || above.Kind != harnessRunKind.Kind || above.APIVersion != v1alpha1.GroupVersion.String() {
+	if job.UID != owner.UID || above == nil || above.Kind != string(v1alpha1.LeaseOfRun) || above.APIVersion != v1alpha1.GroupVersion.String() {
 		return nil, none
 	}
-	found, err := r.get(ctx, pod.Namespace, above.Name)
+	found, err := r.get(ctx, v1alpha1.LeaseOfRun, pod.Namespace, above.Name)
 	if err == nil && (found.UID != above.UID || found.jobUID != "" && found.jobUID != string(job.UID)) {
 		return nil, none // another run had the name, or the Job is not the run's own
 	}
@@ -108,7 +132,7 @@ func (r runs) ofPod(ctx context.Context, pod *corev1.Pod) (*run, error) {
 
 // hasEnded reports whether a run of this UID does nothing any more, or is gone.
 func (r runs) hasEnded(ctx context.Context, of v1alpha1.LeaseRun) (bool, error) {
-	found, err := r.get(ctx, of.Namespace, of.Name)
+	found, err := r.get(ctx, of.Kind, of.Namespace, of.Name)
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}

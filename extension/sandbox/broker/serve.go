@@ -152,7 +152,7 @@ func (b *service) admit(ctx context.Context, who *caller, named *protocol.Run, i
 	if wait == 0 {
 		return of, nil
 	}
-	err = later(http.StatusTooManyRequests, protocol.CodeRateLimited, 1+int(wait/time.Second), "HarnessRun %s asks too often", of.Name)
+	err = later(http.StatusTooManyRequests, protocol.CodeRateLimited, 1+int(wait/time.Second), "%s asks too often", of)
 	return nil, b.recordRefusal(ctx, who, of, "", err)
 }
 

@@ -162,18 +162,6 @@ func (w *world) start(t testing.TB, name, template string) *aRun {
 	return r
 }
 
-// startPatiently is start while the API server can be down.
-func (w *world) startPatiently(t *testing.T, name string) (r *aRun) {
-	t.Helper()
-	n := 0
-	again(t, func() (err error) {
-		n++
-		r, err = w.tryStart(t.Context(), fmt.Sprintf("%s-%d", name, n), "agent-code")
-		return err
-	})
-	return r
-}
-
 func (w *world) tryStart(ctx context.Context, name, template string) (*aRun, error) {
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
 		"templateRef": map[string]any{"kind": "HarnessTemplate", "name": template}, "prompt": "work",
@@ -287,12 +275,17 @@ func (r *aRun) named() *protocol.Run {
 // leases returns those of a run.
 func (w *world) leases(t testing.TB, r *aRun) (found []v1alpha1.CredentialLease) {
 	t.Helper()
+	return w.leasesOf(t, r.object)
+}
+
+func (w *world) leasesOf(t testing.TB, of client.Object) (found []v1alpha1.CredentialLease) {
+	t.Helper()
 	var list v1alpha1.CredentialLeaseList
 	if err := admin.List(context.Background(), &list, client.InNamespace(w.WebhookNamespace)); err != nil {
 		t.Fatal(err)
 	}
 	for _, lease := range list.Items {
-		if lease.Spec.Run.UID == r.object.GetUID() {
+		if lease.Spec.Run.UID == of.GetUID() {
 			found = append(found, lease)
 		}
 	}
@@ -302,12 +295,17 @@ func (w *world) leases(t testing.TB, r *aRun) (found []v1alpha1.CredentialLease)
 // records returns the actions on record of a run, and the text of all of these records.
 func (w *world) records(t testing.TB, r *aRun) (actions []string, text string) {
 	t.Helper()
+	return w.recordsOf(t, r.object)
+}
+
+func (w *world) recordsOf(t testing.TB, of client.Object) (actions []string, text string) {
+	t.Helper()
 	var list v1alpha1.AuditEventList
 	if err := admin.List(context.Background(), &list); err != nil {
 		t.Fatal(err)
 	}
 	for _, event := range list.Items {
-		if event.Spec.Object != nil && event.Spec.Object.UID == r.object.GetUID() {
+		if event.Spec.Object != nil && event.Spec.Object.UID == of.GetUID() {
 			actions = append(actions, event.Spec.Verb+" "+string(event.Spec.Decision))
 			text += fmt.Sprintf("%+v\n", event.Spec)
 		}

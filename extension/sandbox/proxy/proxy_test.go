@@ -446,3 +446,12 @@ func TestWhatTheProxyAdds(t *testing.T) {
 	direct.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: o.options.Roots}
 	testkit.Figure("proxy.added_p50_ms", testkit.Milliseconds(median(o.client(true))-median(direct)), "ms")
 }
+
+func TestAProxyHasBounds(t *testing.T) {
+	if server := newServer(http.NotFoundHandler()); server.IdleTimeout != time.Minute || server.ReadHeaderTimeout == 0 || server.MaxHeaderBytes != 64<<10 {
+		t.Errorf("%+v", server)
+	}
+	if o := newOutside(t, ModeCooperative); o.options.MaxConnections != 256 {
+		t.Errorf("%d connections at a time", o.options.MaxConnections)
+	}
+}

@@ -3,7 +3,7 @@
 //
 // A caller shows a projected ServiceAccount token whose audience is [Audience]. A token that
 // is bound to the Pod of a run speaks for that run, and needs to name nothing. The
-// controller names the run.
+// controller names the run, or the Workspace whose seed needs a credential.
 package protocol
 
 import (
@@ -35,8 +35,16 @@ const (
 // MaxBody is how large a request to the broker can be, in bytes.
 const MaxBody = 64 << 10
 
-// Run names a run.
+// The kinds of what a credential is for.
+const (
+	KindRun       = "HarnessRun"
+	KindWorkspace = "Workspace"
+)
+
+// Run names a run, or a Workspace that is seeded.
 type Run struct {
+	// Kind is HarnessRun or Workspace. Default: HarnessRun.
+	Kind      string `json:"kind,omitempty"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 }

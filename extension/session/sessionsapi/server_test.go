@@ -1,0 +1,229 @@
+package sessionsapi_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	authorizationv1client "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/session/collector"
+	"github.com/admitkit/admitkit/extension/session/protocol"
+	"github.com/admitkit/admitkit/extension/session/sessionsapi"
+	"github.com/admitkit/admitkit/internal/testkit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// yes allows everything.
+type yes struct {
+	authorizationv1client.SubjectAccessReviewInterface
+}
+
+func (yes) Create(_ context.Context, review *authorizationv1.SubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error) {
+	review.Status.Allowed = true
+	return review, nil
+}
+
+type forgets struct{}
+
+func (forgets) Record(context.Context, extension.Record) error { return nil }
+
+// served is a Server without an API server before it.
+type served struct {
+	t      *testing.T
+	folder collector.Folder
+	clock  *testclock.FakeClock
+	ca     *testkit.ClientCA
+	web    *httptest.Server
+	key    protocol.Key
+}
+
+func serve(t *testing.T) *served {
+	s := &served{
+		t: t, folder: collector.Folder(t.TempDir()), clock: testclock.NewFakeClock(time.Now()), ca: testkit.NewClientCA(t),
+		key: protocol.Key{Current: bytes.Repeat([]byte("k"), 32)},
+	}
+	server := sessionsapi.New(sessionsapi.Options{
+		Storage: s.folder, Key: func() (protocol.Key, error) { return s.key, nil }, End: func(context.Context, string, string) error { return nil },
+		Recorder: forgets{}, Reviews: yes{}, Now: s.clock.Now, Log: zap.NewNop(),
+		FrontProxy: func(context.Context) (map[string]string, error) {
+			return map[string]string{
+				"requestheader-client-ca-file":   string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.ca.Certificate.Raw})),
+				"requestheader-username-headers": `["X-Remote-User"]`, "requestheader-allowed-names": "[]",
+			}, nil
+		},
+	})
+	s.web = httptest.NewUnstartedServer(server)
+	s.web.TLS = &tls.Config{ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS13}
+	s.web.StartTLS()
+	t.Cleanup(s.web.Close)
+	return s
+}
+
+// get asks as a user, by a connection of its own.
+func (s *served) get(ctx context.Context, by *testkit.ClientCA, user, path string) *http.Response {
+	s.t.Helper()
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
+		Certificates: []tls.Certificate{*by.Issue(s.t, "front", x509.ExtKeyUsageClientAuth)}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, //nolint:gosec // who asks is tested
+	}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.web.URL+"/apis/sessions.admitkit.dev/v1alpha1"+path, http.NoBody)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	request.Header.Set("X-Remote-User", user)
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = response.Body.Close() })
+	return response
+}
+
+// session stores a session that has not ended.
+func (s *served) session(began time.Time, frames ...protocol.Frame) string {
+	s.t.Helper()
+	id := protocol.NewID()
+	text, err := json.Marshal(collector.Redeemed{At: began, Ticket: protocol.Ticket{ID: id, Namespace: "shop", Pod: "web", PodUID: "u", Container: "c", User: "alice"}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.folder.Create(s.t.Context(), id+"/session.json", text); err != nil {
+		s.t.Fatal(err)
+	}
+	part, err := s.folder.Part(s.t.Context(), id, 1)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	head, _ := json.Marshal(protocol.Head{Time: began, Command: []string{"id"}})
+	content := (&protocol.Frame{Type: protocol.Begin, Seq: 1, Data: head}).Append(nil)
+	for _, frame := range frames {
+		content = frame.Append(content)
+	}
+	if err := part.Append(s.t.Context(), content); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := part.Close(); err != nil {
+		s.t.Fatal(err)
+	}
+	return id
+}
+
+func TestAnAuthorityThatRotatesIsReadAnew(t *testing.T) {
+	s := serve(t)
+	old := s.ca
+	is := func(what string, by *testkit.ClientCA, code int) {
+		t.Helper()
+		if response := s.get(t.Context(), by, "alice", ""); response.StatusCode != code {
+			t.Errorf("%s: %s", what, response.Status)
+		}
+	}
+	is("the authority", old, 200)
+	s.ca = testkit.NewClientCA(t)
+	is("the next one, which is not asked for so soon", s.ca, 401)
+	s.clock.Step(10 * time.Second)
+	is("the one before, which is believed for a minute", old, 200)
+	is("the next one", s.ca, 200)
+	is("the one before", old, 401)
+}
+
+func TestReadersAreBounded(t *testing.T) {
+	s := serve(t)
+	id := s.session(s.clock.Now())
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	watch := "/watch/namespaces/shop/sessions/" + id + "/log"
+	for range 4 {
+		response := s.get(ctx, s.ca, "alice", watch)
+		if line, err := bufio.NewReader(response.Body).ReadString('\n'); err != nil || !strings.Contains(line, `"version":3`) {
+			t.Fatalf("%s %q %v", response.Status, line, err)
+		}
+	}
+	if response := s.get(ctx, s.ca, "alice", watch); response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") == "" {
+		t.Errorf("the fifth of a user: %s", response.Status)
+	}
+	if response := s.get(ctx, s.ca, "bob", watch); response.StatusCode != http.StatusOK {
+		t.Errorf("another user: %s", response.Status)
+	}
+	cancel()
+	testkit.Eventually(t, "who leaves makes room", func(ctx context.Context) bool {
+		return s.get(ctx, s.ca, "alice", "/namespaces/shop/sessions/"+id+"/log").StatusCode == http.StatusOK
+	})
+}
+
+func TestAListHasPagesAndSaysWhatItLacks(t *testing.T) {
+	s := serve(t)
+	want := []string{s.session(s.clock.Now().Add(-time.Hour)), s.session(s.clock.Now().Add(-time.Minute)), s.session(s.clock.Now())}
+	broken := s.session(s.clock.Now())
+	if err := os.WriteFile(filepath.Join(string(s.folder), broken, "session.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for next, pages := "", 0; pages < 5; pages++ {
+		response := s.get(t.Context(), s.ca, "alice", "/sessions?limit=2&continue="+next)
+		if warning := response.Header.Get("Warning"); !strings.Contains(warning, "1 sessions could not be read") {
+			t.Errorf("it warns %q", warning)
+		}
+		var list sessionsapi.SessionList
+		if err := json.NewDecoder(response.Body).Decode(&list); err != nil {
+			t.Fatal(err)
+		}
+		for _, session := range list.Items {
+			got = append(got, session.Name)
+		}
+		if next = list.Continue; next == "" {
+			break
+		}
+	}
+	if fmt.Sprint(got) != fmt.Sprint([]string{want[2], want[1], want[0]}) {
+		t.Errorf("got %q, want %q, the newest first", got, want)
+	}
+}
+
+func TestARecordingThatBreaksOffIsNotTakenForAWholeOne(t *testing.T) {
+	s := serve(t)
+	large := protocol.Frame{Type: protocol.Output, Seq: 2, Data: bytes.Repeat([]byte("x"), 32<<10)}
+	gone := protocol.Frame{Type: protocol.Output, Seq: 9, Data: []byte("y")}
+	response := s.get(t.Context(), s.ca, "alice", "/namespaces/shop/sessions/"+s.session(s.clock.Now(), large, gone)+"/log")
+	if _, err := io.ReadAll(response.Body); err == nil || response.StatusCode != http.StatusOK {
+		t.Errorf("%s, %v", response.Status, err)
+	}
+	response = s.get(t.Context(), s.ca, "alice", "/namespaces/shop/sessions/"+s.session(s.clock.Now(), gone)+"/log")
+	if text, err := io.ReadAll(response.Body); err != nil || response.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(text), "frame 2 is missing") {
+		t.Errorf("%s %s, %v", response.Status, text, err)
+	}
+}
+
+func TestASearchSaysWhatItHasNotSearched(t *testing.T) {
+	s := serve(t)
+	line := []byte(strings.Repeat("secret\n", 20))
+	for range 11 {
+		s.session(s.clock.Now(), protocol.Frame{Type: protocol.Output, Seq: 2, Data: line})
+	}
+	var found sessionsapi.SessionSearch
+	if err := json.NewDecoder(s.get(t.Context(), s.ca, "alice", "/namespaces/shop/sessions?search=secret").Body).Decode(&found); err != nil {
+		t.Fatal(err)
+	}
+	if len(found.Items) != 100 || !strings.Contains(found.Incomplete, "of 11 sessions are not searched") {
+		t.Errorf("%d lines, %q", len(found.Items), found.Incomplete)
+	}
+}
