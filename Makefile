@@ -224,6 +224,7 @@ generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew
 	cp config/crd/metacontroller/*.yaml charts/admitkit/files/crds/metacontroller/
 	cp config/policy/*.yaml charts/admitkit/files/policies/
 	go test -count=1 -run '^TestTheRulesOfTheChart' ./cmd/admitkit -update > /dev/null
+	go test -count=1 -run '^TestTheFilesOfTheChart' ./cmd/sandbox -update > /dev/null
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Vet and lint, the import law included

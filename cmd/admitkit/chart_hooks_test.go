@@ -175,7 +175,7 @@ func TestWithHooksAloneNothingElseIsInstalled(t *testing.T) {
 func TestValuesOfHooksWithoutEffectAreRefused(t *testing.T) {
 	const alone = `audit: {enabled: false}, hooks: {enabled: true}`
 	for values, want := range map[string]string{
-		`{audit: {enabled: false}}`:                                                   "audit.enabled, access.enabled, sessions.enabled, hooks.enabled: all are false",
+		`{audit: {enabled: false}}`:                                                   "audit.enabled, access.enabled, sessions.enabled, hooks.enabled, sandbox.enabled: all are false",
 		`{hooks: {kinds: [pods]}}`:                                                    "hooks.kinds: has no effect",
 		`{hooks: {namespaces: [apps]}}`:                                               "hooks.namespaces: has no effect",
 		`{hooks: {extraArgs: [--zap-devel]}}`:                                         "hooks.extraArgs: has no effect",

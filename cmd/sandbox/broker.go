@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -37,7 +38,13 @@ func newBrokerCommand() *cobra.Command {
 				{Sink: auditevent.New(auditevent.Options{}), FailurePolicy: audit.Closed},
 			}})),
 			mgr.AddExtension(broker.New(options)))
-	}, command.WithInstallOptions(func(o *manager.InstallOptions) { o.Objects = append(o.Objects, brokerService(options.Address)) }))
+	}, command.WithInstallOptions(func(o *manager.InstallOptions) {
+		port := brokerPort(options.Address)
+		o.Objects = append(o.Objects, brokerService(port))
+		if o.NetworkPolicy != nil {
+			o.Objects = append(o.Objects, brokerOpening(port))
+		}
+	}))
 	cmd.Use = "broker"
 	cmd.Short = "Give runs credentials on lease"
 	cmd.Long = `Give runs the credentials that BrokerPolicies grant them, on lease, and revoke what was given
@@ -66,19 +73,39 @@ ADMITKIT_BROKER_ADDRESS. The flag wins.`
 	return cmd
 }
 
-// brokerService is the Service before the broker's Pods.
-func brokerService(address string) *corev1.Service {
-	port := int32(8443)
+// brokerPort is the port at which the broker listens.
+func brokerPort(address string) int32 {
 	if _, text, err := net.SplitHostPort(address); err == nil {
 		if parsed, err := strconv.ParseUint(text, 10, 16); err == nil && parsed != 0 {
-			port = int32(parsed)
+			return int32(parsed)
 		}
 	}
+	return 8443
+}
+
+// brokersPods selects the broker's Pods.
+var brokersPods = map[string]string{"app.kubernetes.io/name": "sandbox-broker-reconciler"}
+
+// brokerService is the Service before the broker's Pods.
+func brokerService(port int32) *corev1.Service {
 	return &corev1.Service{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: metav1.ObjectMeta{Name: protocol.ServiceName},
 		Spec: corev1.ServiceSpec{
-			Selector: map[string]string{"app.kubernetes.io/name": "sandbox-broker-reconciler"},
+			Selector: brokersPods,
 			Ports:    []corev1.ServicePort{{Name: "https", Port: port, TargetPort: intstr.FromInt32(port), Protocol: corev1.ProtocolTCP}},
+		},
+	}
+}
+
+// brokerOpening opens the port of the broker, which the installation's own policy does not know of. Who may connect is for
+// the token to say: Pods of runs come from any namespace, and with some network plugins from the addresses of their nodes.
+func brokerOpening(port int32) *networkingv1.NetworkPolicy {
+	at, tcp := intstr.FromInt32(port), corev1.ProtocolTCP
+	return &networkingv1.NetworkPolicy{
+		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"}, ObjectMeta: metav1.ObjectMeta{Name: protocol.ServiceName + "-port"},
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: brokersPods}, PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+			Ingress: []networkingv1.NetworkPolicyIngressRule{{Ports: []networkingv1.NetworkPolicyPort{{Port: &at, Protocol: &tcp}}}},
 		},
 	}
 }

@@ -83,6 +83,17 @@ func TestTheManifestsOfTheBrokerHaveItsRights(t *testing.T) {
 	}
 }
 
+// The policy of the installation alone would close the port at which runs and their controller ask.
+func TestTheNetworkPolicyOfTheBrokerOpensItsPort(t *testing.T) {
+	output, err := execute(t, strings.Fields("broker manifests --webhook-namespace=broker --sandbox-namespaces=shop --image=x --network-policy --broker-address=:9000")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(output, "name: sandbox-broker-port\n  namespace: broker\nspec:\n  ingress:\n  - ports:\n    - port: 9000\n      protocol: TCP\n  podSelector:\n    matchLabels:\n      app.kubernetes.io/name: sandbox-broker-reconciler\n") {
+		t.Errorf("nobody reaches the broker:\n%s", output)
+	}
+}
+
 // The image is the program alone.
 func TestTheProgramTrustsTheAuthoritiesOfTheInternetWhereTheSystemHasNone(t *testing.T) {
 	const inside = "SANDBOX_TEST_WITHOUT_ROOTS"

@@ -26,7 +26,7 @@ const (
 // installs.
 var (
 	images    = []string{"admitkit", "hooks", "sandbox", "session"}
-	installed = []string{"admitkit", "hooks", "session"}
+	installed = []string{"admitkit", "hooks", "sandbox", "session"}
 )
 
 // architectures are those of the images.

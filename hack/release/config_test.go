@@ -27,15 +27,15 @@ func TestTheChartNamesItsImageAndVersionOnce(t *testing.T) {
 	}
 	type image struct{ Repository string }
 	var values struct {
-		Image           image
-		Hooks, Sessions struct{ Image image }
+		Image                    image
+		Hooks, Sandbox, Sessions struct{ Image image }
 	}
 	readYAML(t, "charts/admitkit/Chart.yaml", &chart)
 	readYAML(t, "charts/admitkit/values.yaml", &values)
 	if chart.Version != chart.AppVersion || !tagPattern.MatchString("v"+chart.Version) {
 		t.Errorf("version %q, appVersion %q", chart.Version, chart.AppVersion)
 	}
-	for i, got := range []string{values.Image.Repository, values.Hooks.Image.Repository, values.Sessions.Image.Repository} {
+	for i, got := range []string{values.Image.Repository, values.Hooks.Image.Repository, values.Sandbox.Image.Repository, values.Sessions.Image.Repository} {
 		if got != registry+installed[i] || !slices.Contains(images, installed[i]) {
 			t.Errorf("the chart installs %s, and the release pushes %s to %s", got, images, registry)
 		}

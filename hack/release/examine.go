@@ -198,7 +198,7 @@ func (r *release) checkChartFile(ctx context.Context) error {
 	if err := r.run(ctx, r.tool("helm"), "lint", "--strict", chart); err != nil {
 		return err
 	}
-	manifests, err := r.output(ctx, r.tool("helm"), "template", "admitkit", chart, "--set", "replicas=1,hooks.enabled=true,sessions.enabled=true,sessions.namespaces={apps}")
+	manifests, err := r.output(ctx, r.tool("helm"), "template", "admitkit", chart, "--set", "replicas=1,hooks.enabled=true,sessions.enabled=true,sessions.namespaces={apps},sandbox.enabled=true,sandbox.namespaces={agents}")
 	if err != nil {
 		return err
 	}

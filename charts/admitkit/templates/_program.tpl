@@ -358,8 +358,8 @@
 {{/* What the schema cannot say. */}}
 {{- define "admitkit.check" -}}
 {{- with .Values -}}
-{{- if not (or (include "admitkit.operates" $) .hooks.enabled) -}}
-{{- fail "audit.enabled, access.enabled, sessions.enabled, hooks.enabled: all are false; that is for a program of your own in image.repository" -}}
+{{- if not (or (include "admitkit.operates" $) .hooks.enabled .sandbox.enabled) -}}
+{{- fail "audit.enabled, access.enabled, sessions.enabled, hooks.enabled, sandbox.enabled: all are false; that is for a program of your own in image.repository" -}}
 {{- end -}}
 {{- if and .audit.enabled .audit.enforcement.enabled (not .access.enabled) -}}
 {{- fail "audit.enforcement.enabled: needs access.enabled, since nobody could ask for a session otherwise" -}}
@@ -379,6 +379,7 @@
 {{- include "admitkit.checkBinding" $ -}}
 {{- include "admitkit.checkSessions" $ -}}
 {{- include "admitkit.checkHooks" $ -}}
+{{- include "admitkit.checkSandbox" $ -}}
 {{- if and (eq .split.reconciler "None") (include "admitkit.haveReconcilers" $) -}}
 {{- fail "split.reconciler: None is for a program of your own that has nothing to reconcile; access, binding, audit.objects and audit.touchedPods.evictAfter need Deployment" -}}
 {{- end -}}
