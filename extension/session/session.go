@@ -9,7 +9,7 @@
 //   - receiver (receiver.go) is the port to which recorders connect, in every replica, and
 //     report.go says in AuditEvents and Events what became of a session.
 //
-// This package is under construction: see docs/sessions.md.
+// docs/sessions.md says what was seen to work, and where.
 package session
 
 import (
