@@ -242,7 +242,7 @@ func TestARecorderThatStopsIsOnRecordWithinSeconds(t *testing.T) {
 	var end atomic.Pointer[collector.Limits] // also if it connects again
 	end.Store(&collector.Limits{})
 	p := newPlace(t, func(o *collector.Options) {
-		noted = notes(o)
+		noted, o.Silence = notes(o), patience // it stays connected until it is overdue
 		o.Limits = func(*protocol.Ticket) (collector.Limits, error) { return *end.Load(), nil }
 	})
 	ticket := p.ticket(stubborn)

@@ -33,7 +33,7 @@ type evictions struct {
 	queue chan eviction
 
 	mu   sync.Mutex
-	pods map[string]bool // by UID, those in the queue or being evicted
+	pods map[string]bool // those in the queue or being evicted, by key
 }
 
 type eviction struct {
@@ -49,7 +49,7 @@ func newEvictions(s *shared) *evictions {
 func (e *evictions) add(ticket *protocol.Ticket, note collector.Note) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.pods[ticket.PodUID] {
+	if e.pods[keyOf(ticket)] {
 		return
 	}
 	if len(e.pods) >= maxEvictions {
@@ -59,9 +59,13 @@ func (e *evictions) add(ticket *protocol.Ticket, note collector.Note) {
 	}
 	asked := eviction{*ticket, note}
 	asked.ticket.Terms = protocol.Terms{}
-	e.pods[ticket.PodUID] = true
+	e.pods[keyOf(ticket)] = true
 	e.queue <- asked // has room for all of pods
 }
+
+// keyOf tells containers apart: while the eviction for one is refused, it may end, and a
+// session of another must still have its Pod evicted.
+func keyOf(ticket *protocol.Ticket) string { return ticket.PodUID + "/" + ticket.Container }
 
 // fields are those of a line in the log about a session.
 func fields(ticket *protocol.Ticket, more ...zap.Field) []zap.Field {
@@ -81,7 +85,7 @@ func (e *evictions) run(ctx context.Context) {
 				e.evict(ctx, &asked)
 				e.mu.Lock()
 				defer e.mu.Unlock()
-				delete(e.pods, asked.ticket.PodUID)
+				delete(e.pods, keyOf(&asked.ticket))
 			})
 		}
 	}

@@ -124,7 +124,7 @@ func TestAPodWhoseSessionGoesOnAfterItsEndIsEvicted(t *testing.T) {
 	if event := i.hasEvent(ticket.ID + ".contested"); event.Reason != "SessionNoted" {
 		t.Errorf("the Event is %+v", event)
 	}
-	if event := i.hasEvent(ticket.ID + ".not-evicted"); event.Reason != "SessionNotEvicted" || !strings.Contains(event.Note, "the session had to end") {
+	if event := i.hasEvent(ticket.ID + ".not-evicted"); event.Reason != "SessionNotEvicted" || !strings.Contains(event.Note, "the recorder has said nothing") {
 		t.Errorf("the Event is %+v", event)
 	}
 	if err := i.Admin.Delete(t.Context(), budget); err != nil {
@@ -146,7 +146,7 @@ func TestAPodWhoseSessionGoesOnAfterItsEndIsEvicted(t *testing.T) {
 			kinds[kind[:strings.Index(kind, "-")]] = true
 		}
 	}
-	if err != nil || !kinds[collector.Contested] || !kinds[collector.Overdue] {
+	if err != nil || !kinds[collector.Contested] || !kinds[collector.Silent] {
 		t.Errorf("the recording has notes of %v: %v", kinds, err)
 	}
 }

@@ -37,8 +37,16 @@ func (l Limits) end(began time.Time) (end time.Time, reason string) {
 	return end, reason
 }
 
-// overdueTime is after how long it is noted that a session has not ended.
-const overdueTime = 2 * time.Second
+const (
+	// overdueTime is after how long it is noted that a session has not ended. A recorder that
+	// does all that it should may take most of it to kill what is left.
+	overdueTime = 10 * time.Second
+	// goneStalls is after how many times Stall it is noted that a recorder has not come back:
+	// it may first try a collector that is gone.
+	goneStalls = 3
+	// maxReason is the most bytes of the reason for which a session has ended.
+	maxReason = 8 << 10
+)
 
 // live is a session with a connection.
 type live struct {
@@ -205,6 +213,10 @@ func (c *Collector) receive(session *live, from *bufio.Reader, to *recording) er
 			}
 			continue
 		case <-silence.C:
+			if memory.full.Load() || len(arrivals) > 0 { // it is not heard
+				silence.Reset(c.options.Silence)
+				continue
+			}
 			return errSilent
 		}
 		gather = nil
@@ -250,6 +262,8 @@ func (c *Collector) check(session *live, to *recording, f *protocol.Frame) error
 		return fmt.Errorf("%w: only a collector sends it", protocol.ErrFrame)
 	case f.Seq == 1 && f.Type != protocol.Begin && (f.Type != protocol.Gap || session.ticket.Terms.Closed), f.Seq > 1 && f.Type == protocol.Begin:
 		return fmt.Errorf("%w: the session begins with it, and only then", protocol.ErrFrame)
+	case f.Type == protocol.Exit:
+		return checkEnd(f.Data)
 	case f.Type == protocol.Begin:
 		head := protocol.Head{}
 		if err := json.Unmarshal(f.Data, &head); err != nil {
@@ -258,11 +272,23 @@ func (c *Collector) check(session *live, to *recording, f *protocol.Frame) error
 		if protocol.Sum(head.Command) != session.ticket.Command && !isShortened(head.Command) {
 			return fmt.Errorf("%w: the command is not that of the ticket", protocol.ErrFrame)
 		}
-	case to.bytes > c.options.MaxBytes+spareBytes && f.Type != protocol.Exit:
+	case to.bytes > c.options.MaxBytes+spareBytes:
 		return fmt.Errorf("%w: the recording is too large", protocol.ErrFrame)
 	case to.bytes > c.options.MaxBytes && !session.told:
 		session.told = true
 		return session.send(&protocol.Frame{Type: protocol.Stop, Data: []byte("its recording is too large")})
+	}
+	return nil
+}
+
+// checkEnd bounds what everybody reads who lists sessions.
+func checkEnd(data []byte) error {
+	var end protocol.End
+	if err := json.Unmarshal(data, &end); err != nil {
+		return fmt.Errorf("%w: an end that is no JSON: %w", protocol.ErrFrame, err)
+	}
+	if len(end.Reason) > maxReason {
+		return fmt.Errorf("%w: the reason of the end has %d bytes, and may have %d", protocol.ErrFrame, len(end.Reason), maxReason)
 	}
 	return nil
 }
@@ -312,7 +338,8 @@ func (c *Collector) store(session *live, to *recording) error {
 
 // lose notes it if the recorder does not come back to any collector.
 func (c *Collector) lose(session *live, part int) {
-	time.AfterFunc(c.options.Stall, func() {
+	within := goneStalls * c.options.Stall
+	time.AfterFunc(within, func() {
 		c.mu.Lock()
 		back := c.live[session.ticket.ID] != nil
 		c.mu.Unlock()
@@ -324,6 +351,6 @@ func (c *Collector) lose(session *live, part int) {
 		if last, sealed, err := lastPart(ctx, c.options.Storage, session.ticket.ID); err != nil || sealed || last != part {
 			return // it is with another collector or deleted, or the storage fails
 		}
-		c.note(session.ticket, session.key, Gone, "the recorder left without an end, and has not come back for %s", c.options.Stall)
+		c.note(session.ticket, session.key, Gone, "the recorder left without an end, and has not come back for %s", within)
 	})
 }

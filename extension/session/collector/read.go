@@ -22,6 +22,9 @@ type Summary struct {
 	Modified time.Time
 }
 
+// maxSummary is how many bytes of the reason of an end a Summary has: many are kept at a time.
+const maxSummary = 1 << 10
+
 // Summarize returns what the storage has about a session. Notes of a session without a seal
 // count only if they were made with the key.
 func Summarize(ctx context.Context, from Storage, id string, key protocol.Key) (*Summary, error) {
@@ -45,6 +48,7 @@ func Summarize(ctx context.Context, from Storage, id string, key protocol.Key) (
 	switch {
 	case sealed:
 		if s.Seal, err = readSeal(ctx, from, id); err == nil {
+			s.Seal.End.Reason = strings.ToValidUTF8(s.Seal.End.Reason[:min(len(s.Seal.End.Reason), maxSummary)], "")
 			s.Notes = s.Seal.Notes
 		}
 	case noted:

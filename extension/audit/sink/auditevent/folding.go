@@ -102,8 +102,8 @@ func same(a, b *v1alpha1.AuditFold) bool {
 		apiequality.Semantic.DeepEqual(a.Containers, b.Containers)
 }
 
-// sumOf is the SHA-256 of a record's command, of the containers that it brings along, or
-// of the path behind a proxy.
+// sumOf is the SHA-256 of a record's command, of the containers that it brings along, of
+// the path behind a proxy, or of what was decided about an object.
 func sumOf(r *v1alpha1.AuditRecord) string {
 	command := r.Command
 	switch {
@@ -113,6 +113,8 @@ func sumOf(r *v1alpha1.AuditRecord) string {
 		return r.CommandSHA256
 	case len(command) == 0 && r.Path != "":
 		command = []string{r.Path}
+	case len(command) == 0 && r.Object != nil:
+		command = []string{r.Verb, r.Object.Kind, r.Object.Name}
 	}
 	_, sum := act.Sum(command)
 	return sum
