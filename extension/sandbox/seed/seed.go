@@ -57,7 +57,8 @@ type fetched struct {
 }
 
 // Run fetches the repositories, and writes which commits these are into .admitkit/repos.json. What
-// an earlier attempt left of them goes first.
+// an earlier attempt left of them goes first. It is for one at a time: the clients of go-git are
+// the process's.
 func Run(ctx context.Context, o Options) error {
 	var repos []repo.Repo
 	if err := json.Unmarshal([]byte(o.Repos), &repos); err != nil || len(repos) == 0 {

@@ -185,7 +185,6 @@ func TestRepositoriesAreFetchedBySSHFromTheServerThatIsKnown(t *testing.T) {
 		"one that is not there":      {repo.Repo{URL: s.url + "/none.git", Credentials: of(string(s.key), known)}, "repository not found"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			t.Parallel()
 			dir := t.TempDir()
 			log, err := run(t, dir, "", test.repo)
 			if test.want != "" {
