@@ -184,21 +184,28 @@ func (o *operator) check() error {
 		errs = append(errs, errors.New("--sessions-api needs --audit: else nobody would know who has read a recording"))
 	}
 	o.cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
-		is := func(prefix string) bool { return strings.HasPrefix(f.Name, prefix) }
-		switch {
-		case !f.Changed:
-		case o.sessions.on && f.Name == "audit-redact": // recordings go by it, too
-		case !o.withAudit && slices.ContainsFunc(ofAudit, is):
-			errs = append(errs, fmt.Errorf("--%s has no effect with --audit=false", f.Name))
-		case !o.withAccess && (is("access-") || is("cluster-pod-cidrs") || is("cluster-service-cidrs")):
-			errs = append(errs, fmt.Errorf("--%s has no effect without --access", f.Name))
-		case !o.sessions.on && ofSessions(f.Name):
-			errs = append(errs, fmt.Errorf("--%s has no effect without --sessions", f.Name))
-		case !o.binding.on() && is("binding-"):
-			errs = append(errs, fmt.Errorf("--%s has no effect without --bindable-role, --bindable-cluster-role or --bindable-cluster-wide", f.Name))
+		if f.Changed {
+			errs = append(errs, o.hasEffect(f.Name))
 		}
 	})
 	return errors.Join(errs...)
+}
+
+// hasEffect returns an error about a flag that is given and has none.
+func (o *operator) hasEffect(flag string) error {
+	is := func(prefix string) bool { return strings.HasPrefix(flag, prefix) }
+	switch {
+	case o.sessions.on && flag == "audit-redact": // recordings go by it, too
+	case !o.withAudit && slices.ContainsFunc(ofAudit, is):
+		return fmt.Errorf("--%s has no effect with --audit=false", flag)
+	case !o.withAccess && (is("access-") || is("cluster-pod-cidrs") || is("cluster-service-cidrs")):
+		return fmt.Errorf("--%s has no effect without --access", flag)
+	case !o.sessions.on && ofSessions(flag):
+		return fmt.Errorf("--%s has no effect without --sessions", flag)
+	case !o.binding.on() && is("binding-"):
+		return fmt.Errorf("--%s has no effect without --bindable-role, --bindable-cluster-role or --bindable-cluster-wide", flag)
+	}
+	return nil
 }
 
 // ofAudit are the prefixes of the audit extension's flags.

@@ -291,7 +291,7 @@ func (c *cli) sessionsExport() *cobra.Command {
 			_, err = io.Copy(c.Out, text)
 			return cut(err)
 		}
-		to, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the user names it
+		to, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
 			return exitf(codeError, "--output: %w", err)
 		}

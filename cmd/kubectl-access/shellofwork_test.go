@@ -12,7 +12,7 @@ func TestAttachRunsBashWhereTheImageHasItAndElseSh(t *testing.T) {
 	for want, shells := range map[string][]string{"sh\n": {"sh"}, "bash\n": {"sh", "bash"}} {
 		path := t.TempDir()
 		for _, name := range shells {
-			if err := os.WriteFile(filepath.Join(path, name), []byte("#!/bin/sh\necho "+name+"\n"), 0o700); err != nil { //nolint:gosec // it is to be run
+			if err := os.WriteFile(filepath.Join(path, name), []byte("#!/bin/sh\necho "+name+"\n"), 0o700); err != nil {
 				t.Fatal(err)
 			}
 		}

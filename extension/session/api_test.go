@@ -315,7 +315,7 @@ func TestOnlyTheFrontProxySaysWhoAsks(t *testing.T) {
 		"the front proxy":             {r.front.Issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth), 200},
 		"the front proxy, for a user": {r.front.Issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth), 403},
 	} {
-		config := &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13} //nolint:gosec // who asks is tested, not who answers
+		config := &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13}
 		if test.certificate != nil {
 			config.Certificates = []tls.Certificate{*test.certificate}
 		}
@@ -345,8 +345,10 @@ func TestALiveSessionIsFollowedAndEndedFromAnotherReplica(t *testing.T) {
 	r := readable(t, true)
 	web := r.pod("web")
 	// The session is with another replica, which shares the folder.
-	away := collector.New(collector.Options{Storage: r.folder, Key: func() (protocol.Key, error) { return r.key, nil },
-		Identify: func(context.Context, string) (string, error) { return string(web.UID), nil }})
+	away := collector.New(collector.Options{
+		Storage: r.folder, Key: func() (protocol.Key, error) { return r.key, nil },
+		Identify: func(context.Context, string) (string, error) { return string(web.UID), nil },
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{}, 2)
 	report := func(err error) { t.Errorf("the other replica: %v", err) }

@@ -143,7 +143,8 @@ func TestAPodWhoseSessionGoesOnAfterItsEndIsEvicted(t *testing.T) {
 	kinds := map[string]bool{}
 	for _, entry := range entries {
 		if kind, ok := strings.CutPrefix(entry.Name, "note-"); ok {
-			kinds[kind[:strings.Index(kind, "-")]] = true
+			kind, _, _ = strings.Cut(kind, "-")
+			kinds[kind] = true
 		}
 	}
 	if err != nil || !kinds[collector.Contested] || !kinds[collector.Silent] {

@@ -26,10 +26,11 @@ const (
 	DefaultStall = 5 * time.Second
 	// DefaultMaxBytes is how many bytes a recording may have: one that has more fills the storage of all others.
 	DefaultMaxBytes = 1 << 30
-	// DefaultMaxSessions is how many sessions one collector takes at a time, of which
-	// DefaultMaxPodSessions may be in one Pod, and DefaultMaxUserSessions of one user.
-	DefaultMaxSessions     = 1000
-	DefaultMaxPodSessions  = 100
+	// DefaultMaxSessions is how many sessions one collector takes at a time.
+	DefaultMaxSessions = 1000
+	// DefaultMaxPodSessions is how many of these may be in one Pod.
+	DefaultMaxPodSessions = 100
+	// DefaultMaxUserSessions is how many of these may be of one user.
 	DefaultMaxUserSessions = 200
 	// DefaultMaxWaiting is how many bytes wait for the storage at a time.
 	DefaultMaxWaiting = 16 << 20

@@ -208,12 +208,12 @@ func (c *Collector) receive(session *live, from *bufio.Reader, to *recording) er
 			}
 		case <-gather:
 		case <-stall.C:
-			if !memory.full.Load() && len(arrivals) == 0 { // else it is not heard
+			if !unheard(memory, arrivals) {
 				go c.note(session.ticket, session.key, Silent, "the recorder has said nothing for %s", c.options.Stall)
 			}
 			continue
 		case <-silence.C:
-			if memory.full.Load() || len(arrivals) > 0 { // it is not heard
+			if unheard(memory, arrivals) {
 				silence.Reset(c.options.Silence)
 				continue
 			}
@@ -232,6 +232,12 @@ func (c *Collector) receive(session *live, from *bufio.Reader, to *recording) er
 		silence.Reset(c.options.Silence)
 	}
 	return nil
+}
+
+// unheard reports whether it is the collector that does not listen, and not the recorder that
+// says nothing.
+func unheard(memory *share, arrivals <-chan arrival) bool {
+	return memory.full.Load() || len(arrivals) > 0
 }
 
 // take adds what has arrived to the recording.

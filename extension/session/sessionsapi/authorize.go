@@ -41,5 +41,5 @@ func (s *Server) authorize(ctx context.Context, user *authenticationv1.UserInfo,
 		where = fmt.Sprintf("in the namespace %q", namespace)
 	}
 	return apierrors.NewForbidden(schema.GroupResource{Group: GroupVersion.Group, Resource: Resource}, name,
-		fmt.Errorf("User %q cannot %s resource %q in API group %q %s", user.Username, verb, resource, GroupVersion.Group, where)) //nolint:staticcheck // as RBAC begins
+		fmt.Errorf("User %q cannot %s resource %q in API group %q %s", user.Username, verb, resource, GroupVersion.Group, where))
 }

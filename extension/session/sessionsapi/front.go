@@ -17,10 +17,11 @@ import (
 )
 
 const (
-	// ConfigMapNamespace and ConfigMapName name the ConfigMap in which kube-apiserver says how
-	// its front proxy shows that it is that, and who asks.
+	// ConfigMapNamespace is that of ConfigMapName.
 	ConfigMapNamespace = "kube-system"
-	ConfigMapName      = "extension-apiserver-authentication"
+	// ConfigMapName names the ConfigMap in which kube-apiserver says how its front proxy shows
+	// that it is that, and who asks.
+	ConfigMapName = "extension-apiserver-authentication"
 
 	// trustTime is how long what it says is believed. It changes when the authority rotates.
 	trustTime = time.Minute
@@ -108,8 +109,11 @@ func parseTrust(data map[string]string) (*trust, error) {
 		key  string
 		into *[]string
 	}{
-		{"requestheader-allowed-names", &t.names}, {"requestheader-username-headers", &t.users}, {"requestheader-uid-headers", &t.uids},
-		{"requestheader-group-headers", &t.groups}, {"requestheader-extra-headers-prefix", &t.extraPrefix},
+		{"requestheader-allowed-names", &t.names},
+		{"requestheader-username-headers", &t.users},
+		{"requestheader-uid-headers", &t.uids},
+		{"requestheader-group-headers", &t.groups},
+		{"requestheader-extra-headers-prefix", &t.extraPrefix},
 	} {
 		text := data[list.key]
 		if text == "" {

@@ -84,7 +84,7 @@ func serve(t *testing.T) *served {
 func (s *served) get(ctx context.Context, by *testkit.ClientCA, user, path string) *http.Response {
 	s.t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
-		Certificates: []tls.Certificate{*by.Issue(s.t, "front", x509.ExtKeyUsageClientAuth)}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, //nolint:gosec // who asks is tested
+		Certificates: []tls.Certificate{*by.Issue(s.t, "front", x509.ExtKeyUsageClientAuth)}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
 	}}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.web.URL+"/apis/sessions.admitkit.dev/v1alpha1"+path, http.NoBody)
 	if err != nil {
@@ -133,7 +133,7 @@ func TestAnAuthorityThatRotatesIsReadAnew(t *testing.T) {
 	old := s.ca
 	is := func(what string, by *testkit.ClientCA, code int) {
 		t.Helper()
-		if response := s.get(t.Context(), by, "alice", ""); response.StatusCode != code {
+		if response := s.get(t.Context(), by, "alice", ""); response.StatusCode != code { //nolint:bodyclose // get has it closed
 			t.Errorf("%s: %s", what, response.Status)
 		}
 	}
@@ -153,20 +153,20 @@ func TestReadersAreBounded(t *testing.T) {
 	defer cancel()
 	watch := "/watch/namespaces/shop/sessions/" + id + "/log"
 	for range 4 {
-		response := s.get(ctx, s.ca, "alice", watch)
+		response := s.get(ctx, s.ca, "alice", watch) //nolint:bodyclose // get has it closed
 		if line, err := bufio.NewReader(response.Body).ReadString('\n'); err != nil || !strings.Contains(line, `"version":3`) {
 			t.Fatalf("%s %q %v", response.Status, line, err)
 		}
 	}
-	if response := s.get(ctx, s.ca, "alice", watch); response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") == "" {
+	if response := s.get(ctx, s.ca, "alice", watch); response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") == "" { //nolint:bodyclose // get has it closed
 		t.Errorf("the fifth of a user: %s", response.Status)
 	}
-	if response := s.get(ctx, s.ca, "bob", watch); response.StatusCode != http.StatusOK {
+	if response := s.get(ctx, s.ca, "bob", watch); response.StatusCode != http.StatusOK { //nolint:bodyclose // get has it closed
 		t.Errorf("another user: %s", response.Status)
 	}
 	cancel()
 	testkit.Eventually(t, "who leaves makes room", func(ctx context.Context) bool {
-		return s.get(ctx, s.ca, "alice", "/namespaces/shop/sessions/"+id+"/log").StatusCode == http.StatusOK
+		return s.get(ctx, s.ca, "alice", "/namespaces/shop/sessions/"+id+"/log").StatusCode == http.StatusOK //nolint:bodyclose // get has it closed
 	})
 }
 
@@ -179,7 +179,7 @@ func TestAListHasPagesAndSaysWhatItLacks(t *testing.T) {
 	}
 	var got []string
 	for next, pages := "", 0; pages < 5; pages++ {
-		response := s.get(t.Context(), s.ca, "alice", "/sessions?limit=2&continue="+next)
+		response := s.get(t.Context(), s.ca, "alice", "/sessions?limit=2&continue="+next) //nolint:bodyclose // get has it closed
 		if warning := response.Header.Get("Warning"); !strings.Contains(warning, "1 sessions could not be read") {
 			t.Errorf("it warns %q", warning)
 		}
@@ -203,11 +203,11 @@ func TestARecordingThatBreaksOffIsNotTakenForAWholeOne(t *testing.T) {
 	s := serve(t)
 	large := protocol.Frame{Type: protocol.Output, Seq: 2, Data: bytes.Repeat([]byte("x"), 32<<10)}
 	gone := protocol.Frame{Type: protocol.Output, Seq: 9, Data: []byte("y")}
-	response := s.get(t.Context(), s.ca, "alice", "/namespaces/shop/sessions/"+s.session(s.clock.Now(), large, gone)+"/log")
+	response := s.get(t.Context(), s.ca, "alice", "/namespaces/shop/sessions/"+s.session(s.clock.Now(), large, gone)+"/log") //nolint:bodyclose // get has it closed
 	if _, err := io.ReadAll(response.Body); err == nil || response.StatusCode != http.StatusOK {
 		t.Errorf("%s, %v", response.Status, err)
 	}
-	response = s.get(t.Context(), s.ca, "alice", "/namespaces/shop/sessions/"+s.session(s.clock.Now(), gone)+"/log")
+	response = s.get(t.Context(), s.ca, "alice", "/namespaces/shop/sessions/"+s.session(s.clock.Now(), gone)+"/log") //nolint:bodyclose // get has it closed
 	if text, err := io.ReadAll(response.Body); err != nil || response.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(text), "frame 2 is missing") {
 		t.Errorf("%s %s, %v", response.Status, text, err)
 	}
@@ -220,7 +220,7 @@ func TestASearchSaysWhatItHasNotSearched(t *testing.T) {
 		s.session(s.clock.Now(), protocol.Frame{Type: protocol.Output, Seq: 2, Data: line})
 	}
 	var found sessionsapi.SessionSearch
-	if err := json.NewDecoder(s.get(t.Context(), s.ca, "alice", "/namespaces/shop/sessions?search=secret").Body).Decode(&found); err != nil {
+	if err := json.NewDecoder(s.get(t.Context(), s.ca, "alice", "/namespaces/shop/sessions?search=secret").Body).Decode(&found); err != nil { //nolint:bodyclose // get has it closed
 		t.Fatal(err)
 	}
 	if len(found.Items) != 100 || !strings.Contains(found.Incomplete, "of 11 sessions are not searched") {
