@@ -204,7 +204,14 @@ func TestOfALargeRecordingTheRestIsRefused(t *testing.T) {
 	if err := c.check(session, to, more); !errors.Is(err, protocol.ErrFrame) {
 		t.Errorf("a recorder that does not listen: %v", err)
 	}
-	if err := c.check(session, to, &protocol.Frame{Type: protocol.Exit, Seq: 3}); err != nil {
+	if err := c.check(session, to, &protocol.Frame{Type: protocol.Exit, Seq: 3, Data: []byte("{}")}); err != nil {
 		t.Errorf("the end: %v", err)
+	}
+	long, err := json.Marshal(protocol.End{Reason: strings.Repeat("<", maxReason+1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.check(session, to, &protocol.Frame{Type: protocol.Exit, Seq: 3, Data: long}); !errors.Is(err, protocol.ErrFrame) {
+		t.Errorf("an end with a reason that is too long: %v", err)
 	}
 }
