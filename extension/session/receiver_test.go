@@ -221,6 +221,9 @@ func TestASessionThatGoesOnAfterItsEndIsNotedAndOldRecordingsAreDeleted(t *testi
 	}
 	var event eventsv1.Event
 	testkit.Succeeds(t, 20*time.Second, "the Pod has an Event", func(ctx context.Context) error {
+		if _, err := conn.Write((&protocol.Frame{Type: protocol.Alive}).Append(nil)); err != nil { // one that is silent is disconnected
+			return err
+		}
 		return i.Admin.Get(ctx, client.ObjectKey{Namespace: i.Namespace, Name: "session." + ticket.ID + ".overdue"}, &event)
 	})
 	if event.Reason != "SessionNoted" || event.Regarding.UID != web.UID || !strings.Contains(event.Note, "alice: the session had to end") {
