@@ -46,7 +46,7 @@ func (r *runs) apply(ctx context.Context, f *facts, d *decision) error {
 		return err
 	}
 	if !f.run.Status.Phase.Terminal() || f.run.Status.Output == "" {
-		d.status.Output = cut(r.given.redact(f.run, d.status.Output), maxOutput)
+		d.status.Output = cut(r.given.redact(f.run.UID, f.run.Status.Credentials, d.status.Output), maxOutput)
 	} else { // what was given may not be known any more
 		d.status.Output = f.run.Status.Output
 	}

@@ -135,16 +135,24 @@ func (r *runs) issue(ctx context.Context, run *v1alpha1.HarnessRun, asker *proto
 	}
 	values := map[string][]byte{}
 	for _, name := range names {
-		issued, err := asker.Issue(ctx, protocol.IssueRequest{Run: leaseholder(run), Name: name})
+		value, lease, err := issueOne(ctx, asker, leaseholder(run), name)
 		if err != nil {
-			return nil, brokerObstacle(fmt.Errorf("credential %s: %w", name, err))
+			return nil, err
 		}
-		values[name] = []byte(issued.Value)
-		*leases = append(*leases, v1alpha1.HarnessCredential{
-			Name: name, Lease: issued.Lease, ExpiresAt: metav1.NewTime(issued.ExpiresAt.Truncate(time.Second)), Digest: digest(key, run, name, values[name]),
-		})
+		lease.Digest = digest(key, run, name, value)
+		values[name], *leases = value, append(*leases, lease)
 	}
 	return values, nil
+}
+
+// issueOne asks for a credential of a run or a seed. An error is an obstacle.
+func issueOne(ctx context.Context, asker *protocol.Client, of *protocol.Run, name string) (value []byte, lease v1alpha1.HarnessCredential, err error) {
+	issued, err := asker.Issue(ctx, protocol.IssueRequest{Run: of, Name: name})
+	if err != nil {
+		return nil, lease, brokerObstacle(fmt.Errorf("credential %s: %w", name, err))
+	}
+	lease = v1alpha1.HarnessCredential{Name: name, Lease: issued.Lease, ExpiresAt: metav1.NewTime(issued.ExpiresAt.Truncate(time.Second))}
+	return []byte(issued.Value), lease, nil
 }
 
 // giveBack has the broker revoke what no container was given. What fails here the broker revokes when the run, or the seed,

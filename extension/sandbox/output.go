@@ -153,7 +153,7 @@ func (o *outputs) forget(key types.NamespacedName) {
 // look reads the last lines of a run. closed says that there will be no other.
 func (o *outputs) look(ctx context.Context, run *v1alpha1.HarnessRun) (events []v1alpha1.HarnessEvent, closed bool, err error) {
 	ended := run.Status.Phase.Terminal()
-	if run.Status.PodName == "" || !o.of.given.knows(run) {
+	if run.Status.PodName == "" || !o.of.given.knows(run.UID, run.Status.Credentials) {
 		return run.Status.RecentEvents, ended, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, outputTimeout)
@@ -175,9 +175,9 @@ func (o *outputs) look(ctx context.Context, run *v1alpha1.HarnessRun) (events []
 		}
 		return nil, false, err
 	}
+	redact := func(text string) string { return o.of.given.redact(run.UID, run.Status.Credentials, text) }
 	for i := range events {
-		events[i].Type, events[i].Message = o.of.given.redact(run, events[i].Type), o.of.given.redact(run, events[i].Message)
-		events[i].Type, events[i].Message = cut(events[i].Type, maxType), cut(events[i].Message, maxEvent)
+		events[i].Type, events[i].Message = cut(redact(events[i].Type), maxType), cut(redact(events[i].Message), maxEvent)
 	}
 	return fit(events), ended, nil
 }

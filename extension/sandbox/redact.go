@@ -44,24 +44,24 @@ func (g *given) learn(uid types.UID, secret *corev1.Secret) {
 	}
 }
 
-// knows reports whether what the container of a run was given is known. After a restart it may not be.
-func (g *given) knows(run *v1alpha1.HarnessRun) bool {
+// knows reports whether what somebody was given by these leases is known. After a restart it may not be.
+func (g *given) knows(uid types.UID, leases []v1alpha1.HarnessCredential) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(run.Status.Credentials) == 0 || len(g.of[run.UID]) > 0
+	return len(leases) == 0 || len(g.of[uid]) > 0
 }
 
-// redact replaces what the container of a run was given. If that is not known, nothing is left of the text.
-func (g *given) redact(run *v1alpha1.HarnessRun, text string) string {
+// redact replaces what a run or a seed was given by its leases. If that is not known, nothing is left of the text.
+func (g *given) redact(uid types.UID, leases []v1alpha1.HarnessCredential, text string) string {
 	if text == "" {
 		return ""
 	}
-	if !g.knows(run) {
+	if !g.knows(uid, leases) {
 		return redacted
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, secret := range g.of[run.UID] {
+	for _, secret := range g.of[uid] {
 		text = strings.ReplaceAll(text, secret, redacted)
 	}
 	return text

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -176,12 +174,12 @@ func (a *workspaceAttempt) seedSecret(values map[string][]byte) *corev1.Secret {
 func (a *workspaceAttempt) issueSeed(ctx context.Context, asker *protocol.Client, grants map[string]*v1alpha1.CredentialGrant, names []string) (values map[string][]byte, leases []v1alpha1.HarnessCredential, err error) {
 	values = map[string][]byte{}
 	for _, name := range names {
-		issued, err := asker.Issue(ctx, protocol.IssueRequest{Run: borrower(a.ws), Name: name})
+		value, lease, err := issueOne(ctx, asker, borrower(a.ws), name)
 		if err != nil {
-			return nil, leases, brokerObstacle(fmt.Errorf("credential %s: %w", name, err))
+			return nil, leases, err
 		}
-		values[name], values[name+suffixUsername] = []byte(issued.Value), []byte(gitUser(grants[name]))
-		leases = append(leases, v1alpha1.HarnessCredential{Name: name, Lease: issued.Lease, ExpiresAt: metav1.NewTime(issued.ExpiresAt.Truncate(time.Second))})
+		values[name], values[name+suffixUsername] = value, []byte(gitUser(grants[name]))
+		leases = append(leases, lease)
 	}
 	return values, leases, nil
 }
@@ -195,9 +193,7 @@ func (a *workspaceAttempt) discreet(ctx context.Context, message string) (string
 	if taken := (*takenError)(nil); err != nil && !errors.As(err, &taken) {
 		return "", err
 	}
-	of := &v1alpha1.HarnessRun{ObjectMeta: a.ws.ObjectMeta}
-	of.Status.Credentials = a.status.Credentials
-	return a.given.redact(of, message), nil
+	return a.given.redact(a.ws.UID, a.status.Credentials, message), nil
 }
 
 // returnCredentials deletes the Secret of a seed that has ended, before the status says so. The broker revokes the leases then.

@@ -171,13 +171,9 @@ func lives(pod *corev1.Pod, ticket *protocol.Ticket) bool {
 
 // say creates an Event on the Pod, once for each kind.
 func (e *evictions) say(ctx context.Context, ticket *protocol.Ticket, kind, reason, text string) {
-	if e.options.Unrecorded != Open {
-		return // there is no right to
-	}
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	err := e.warn(ctx, podOf(ticket), ticket.ID+"."+kind, reason, fmt.Sprintf("Session %s of %s: %s", ticket.ID, ticket.User, text))
-	if err != nil && !apierrors.IsAlreadyExists(err) && !errors.Is(err, context.Canceled) {
+	if err := e.warnOf(ctx, ticket, kind, reason, text); err != nil && !errors.Is(err, context.Canceled) {
 		e.log.Error("there is no Event about an eviction", fields(ticket, zap.Error(err))...)
 	}
 }

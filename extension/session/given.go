@@ -122,7 +122,7 @@ func (g *given) neverBegan(ctx context.Context, ticket *protocol.Ticket) {
 		zap.String("pod", ticket.Namespace+"/"+ticket.Pod), zap.String("container", ticket.Container), zap.String("user", ticket.User))
 	within, cancel := context.WithTimeout(ctx, 2*readTime)
 	defer cancel()
-	if err := errors.Join(g.reportNeverBegan(within, ticket), g.eventNeverBegan(within, ticket)); err != nil {
+	if err := errors.Join(g.reportNeverBegan(within, ticket), g.warnOf(within, ticket, "never-began", "SessionUnrecorded", neverBegan)); err != nil {
 		g.log.Error("it is not on record that a session never began", zap.String("session", ticket.ID), zap.Error(err))
 	}
 }

@@ -231,7 +231,7 @@ func (r *receiver) onNote(ticket *protocol.Ticket, note collector.Note) {
 		zap.String("pod", ticket.Namespace+"/"+ticket.Pod), zap.String("container", ticket.Container), zap.String("user", ticket.User))
 	ctx, cancel := context.WithTimeout(context.Background(), readTime)
 	defer cancel()
-	if err := r.reportNote(ctx, ticket, note); err != nil {
+	if err := r.warnOf(ctx, ticket, note.Kind, "SessionNoted", note.Text); err != nil {
 		r.log.Error("there is no Event about a recorder", zap.String("session", ticket.ID), zap.Error(err))
 	}
 	if r.evictions != nil && note.Kind != collector.Contested {

@@ -47,18 +47,6 @@ func (s *shared) reportNeverBegan(ctx context.Context, ticket *protocol.Ticket) 
 	return s.patch(ctx, ticket, v1alpha1.AuditSession{EndTime: metav1.NewMicroTime(s.clock.Now()), ExitCode: notBegun, Reason: v1alpha1.ReasonNeverBegan + ": " + neverBegan})
 }
 
-// eventNeverBegan says it by an Event on the Pod. With Closed there is no right to create one.
-func (s *shared) eventNeverBegan(ctx context.Context, ticket *protocol.Ticket) error {
-	if s.options.Unrecorded != Open {
-		return nil
-	}
-	return s.warn(ctx, podOf(ticket), ticket.ID+".never-began", "SessionUnrecorded", fmt.Sprintf("Session %s of %s: %s", ticket.ID, ticket.User, neverBegan))
-}
-
-func podOf(ticket *protocol.Ticket) corev1.ObjectReference {
-	return corev1.ObjectReference{Namespace: ticket.Namespace, Name: ticket.Pod, UID: types.UID(ticket.PodUID)}
-}
-
 // patch writes the status of an AuditEvent.
 func (s *shared) patch(ctx context.Context, ticket *protocol.Ticket, to v1alpha1.AuditSession) error {
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"session": to}})
@@ -80,15 +68,15 @@ func (s *shared) reportUnrecorded(ctx context.Context, req *extension.Request, w
 	return s.warn(ctx, pod, string(req.UID), "SessionUnrecorded", fmt.Sprintf("A session of %s is not recorded: %s", req.User().Username, why))
 }
 
-// reportNote says by an Event on the Pod what the collector has noticed, once for each kind
-// of note of a session: whoever stops and continues a recorder makes many notes. With Closed
-// there is no right to create Events.
-func (s *shared) reportNote(ctx context.Context, ticket *protocol.Ticket, note collector.Note) error {
+// warnOf says something about a session by an Event on its Pod, once for each kind: whoever
+// stops and continues a recorder makes many notes. With Closed there is no right to create
+// Events.
+func (s *shared) warnOf(ctx context.Context, ticket *protocol.Ticket, kind, reason, text string) error {
 	if s.options.Unrecorded != Open {
 		return nil
 	}
-	text := fmt.Sprintf("Session %s of %s: %s", ticket.ID, ticket.User, note.Text)
-	err := s.warn(ctx, podOf(ticket), ticket.ID+"."+note.Kind, "SessionNoted", text)
+	pod := corev1.ObjectReference{Namespace: ticket.Namespace, Name: ticket.Pod, UID: types.UID(ticket.PodUID)}
+	err := s.warn(ctx, pod, ticket.ID+"."+kind, reason, fmt.Sprintf("Session %s of %s: %s", ticket.ID, ticket.User, text))
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}

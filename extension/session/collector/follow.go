@@ -99,28 +99,18 @@ func (f *follower) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	from := bufio.NewReaderSize(file, protocol.MaxData)
-	for f.end == nil {
-		frame, err := protocol.Read(from)
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil
-		}
-		if err != nil {
+	size, err := readFrames(file, &f.chain, func(frame *protocol.Frame) error {
+		if err := f.each(frame); err != nil || f.end == nil {
 			return err
 		}
-		f.offset += int64(frame.Size())
-		if frame.Seq < f.next {
-			continue
-		}
-		if frame.Seq > f.next {
-			return fmt.Errorf("frame %d is missing", f.next)
-		}
-		if err := f.extend(&frame, frame.Append(nil)); err != nil {
-			return err
-		}
-		if err := f.each(&frame); err != nil {
-			return err
-		}
+		return errEnd
+	})
+	f.offset += size
+	if errors.Is(err, errEnd) {
+		return nil
 	}
-	return nil
+	return err
 }
+
+// errEnd says that the frame that ends the session was read: nothing follows that is followed.
+var errEnd = errors.New("the session has ended")

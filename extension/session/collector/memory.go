@@ -27,11 +27,10 @@ type share struct {
 	// full says that a frame waits for memory. Its recorder may have much to say.
 	full atomic.Bool
 
-	mu      sync.Mutex
-	held    hold
-	waits   int
-	closed  bool
-	waiting bool
+	mu     sync.Mutex
+	held   hold
+	waits  int
+	closed bool
 }
 
 // hold is memory that was taken.
@@ -104,17 +103,14 @@ func (s *share) close() {
 // wait counts what waits for the storage. The session waits as long as something does.
 func (s *share) wait(by int) {
 	s.mu.Lock()
+	waited := s.waits > 0
 	s.waits += by
-	change := 0
-	switch waits := s.waits > 0; {
-	case waits && !s.waiting:
-		change = 1
-	case !waits && s.waiting:
-		change = -1
-	}
-	s.waiting = s.waits > 0
+	waits := s.waits > 0
 	s.mu.Unlock()
-	if change != 0 {
-		s.changed(change)
+	switch {
+	case waits && !waited:
+		s.changed(1)
+	case !waits && waited:
+		s.changed(-1)
 	}
 }

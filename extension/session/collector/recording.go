@@ -292,26 +292,34 @@ func readPart(ctx context.Context, from Storage, name string, c *chain, each fun
 		return err
 	}
 	defer func() { _ = file.Close() }()
-	buffered := bufio.NewReaderSize(file, protocol.MaxData)
+	_, err = readFrames(file, c, each)
+	return err
+}
+
+// readFrames reads up to the last whole frame, whose end is at size. each gets those that are
+// new to the chain, which has them then.
+func readFrames(from io.Reader, c *chain, each func(*protocol.Frame) error) (size int64, err error) {
+	buffered := bufio.NewReaderSize(from, protocol.MaxData)
 	for {
 		frame, err := protocol.Read(buffered)
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil
+			return size, nil
 		}
 		if err != nil {
-			return err
+			return size, err
 		}
+		size += int64(frame.Size())
 		if frame.Seq < c.next {
 			continue
 		}
 		if frame.Seq > c.next {
-			return fmt.Errorf("frame %d is missing", c.next)
+			return size, fmt.Errorf("frame %d is missing", c.next)
 		}
 		if err := c.extend(&frame, frame.Append(nil)); err != nil {
-			return err
+			return size, err
 		}
 		if err := each(&frame); err != nil {
-			return err
+			return size, err
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // authorize asks the API server whether a user may do it. It has authorized the request
@@ -40,6 +39,6 @@ func (s *Server) authorize(ctx context.Context, user *authenticationv1.UserInfo,
 	if namespace != "" {
 		where = fmt.Sprintf("in the namespace %q", namespace)
 	}
-	return apierrors.NewForbidden(schema.GroupResource{Group: GroupVersion.Group, Resource: Resource}, name,
+	return apierrors.NewForbidden(groupResource, name,
 		fmt.Errorf("User %q cannot %s resource %q in API group %q %s", user.Username, verb, resource, GroupVersion.Group, where))
 }

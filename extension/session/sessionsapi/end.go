@@ -11,7 +11,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // maxBody is the most bytes of DeleteOptions.
@@ -28,7 +27,7 @@ func (s *Server) end(w http.ResponseWriter, r *http.Request, user *authenticatio
 		return err
 	}
 	conflict := func(format string, args ...any) error {
-		return apierrors.NewConflict(schema.GroupResource{Group: GroupVersion.Group, Resource: Resource}, to.name, fmt.Errorf(format, args...))
+		return apierrors.NewConflict(groupResource, to.name, fmt.Errorf(format, args...))
 	}
 	if wanted := options.Preconditions; wanted != nil && wanted.UID != nil && *wanted.UID != uidOf(to.name) {
 		return conflict("its UID is %s", uidOf(to.name))
@@ -64,7 +63,7 @@ func deleteOptions(r *http.Request, to request) (*metav1.DeleteOptions, error) {
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("DeleteOptions may have %d bytes", maxBody))
 	case len(body) > 0:
 		if kind := r.Header.Get("Content-Type"); kind != "" && !strings.HasPrefix(kind, "application/json") {
-			return nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "delete", schema.GroupResource{Group: GroupVersion.Group, Resource: Resource}, to.name, "DeleteOptions must be application/json", 0, true)
+			return nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "delete", groupResource, to.name, "DeleteOptions must be application/json", 0, true)
 		}
 		if err := json.Unmarshal(body, options); err != nil {
 			return nil, apierrors.NewBadRequest("DeleteOptions: " + err.Error())

@@ -13,7 +13,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/admitkit/admitkit/extension/session/collector"
@@ -134,7 +133,7 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request, user *authentica
 		return err
 	}
 	if state, _ := s.index.state(e); state != Live { // else watch would be get
-		return apierrors.NewConflict(schema.GroupResource{Group: GroupVersion.Group, Resource: Resource}, e.id(), fmt.Errorf("the session is %s, and only a live one can be followed: get sessions/log reads it", state))
+		return apierrors.NewConflict(groupResource, e.id(), fmt.Errorf("the session is %s, and only a live one can be followed: get sessions/log reads it", state))
 	}
 	leave, err := s.gate.enter(user.Username)
 	if err != nil {

@@ -91,7 +91,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) error {
 	}
 	handle := s.handlerOf(to)
 	if handle == nil {
-		return apierrors.NewMethodNotSupported(schema.GroupResource{Group: GroupVersion.Group, Resource: Resource}, to.verb)
+		return apierrors.NewMethodNotSupported(groupResource, to.verb)
 	}
 	if err := s.authorize(r.Context(), user, to.verb, to.namespace, to.subresource, to.name); err != nil {
 		return err
@@ -134,7 +134,7 @@ func (s *Server) find(ctx context.Context, to request) (*entry, error) {
 }
 
 func notFound(id string) error {
-	return apierrors.NewNotFound(schema.GroupResource{Group: GroupVersion.Group, Resource: Resource}, id)
+	return apierrors.NewNotFound(groupResource, id)
 }
 
 func notAcceptable() error {

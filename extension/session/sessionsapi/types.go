@@ -9,6 +9,9 @@ import (
 // GroupVersion is that of the API.
 var GroupVersion = schema.GroupVersion{Group: "sessions.admitkit.dev", Version: "v1alpha1"}
 
+// groupResource names sessions in errors.
+var groupResource = GroupVersion.WithResource(Resource).GroupResource()
+
 const (
 	// Resource is that of sessions.
 	Resource = "sessions"
