@@ -123,8 +123,9 @@ func TestAStepThatHangsHoldsNeitherItsWorkerNorTheManager(t *testing.T) {
 	for name, reconcile := range map[string]func() error{
 		"a request": func() error { _, err := r.reconcile(stopped, f.key); return err },
 		"a template": func() error {
-			templates := newTemplates(a, execAccess)
-			templates.cached, templates.targets = live, &workload.Watches{}
+			// One of its own, because the step that was left behind still reads the other.
+			templates := newTemplates(&shared{options: a.options, log: a.log, cached: live, live: live, writer: writer}, execAccess)
+			templates.targets = &workload.Watches{}
 			_, err := templates.Reconcile(stopped, item)
 			return err
 		},

@@ -259,7 +259,8 @@ func TestARequestIsReadyWithinASecond(t *testing.T) {
 	p99 := testkit.Percentile(took, .99)
 	testkit.Figure("ready.p50_ms", testkit.Milliseconds(testkit.Percentile(took, .5)), "ms")
 	testkit.Figure("ready.p99_ms", testkit.Milliseconds(p99), "ms")
-	if p99 > time.Second {
+	// In its short form this is the slowest of 30, beside other packages' tests.
+	if p99 > testkit.Long(time.Second, 5*time.Second) {
 		t.Errorf("p99 from request to Ready is %s", p99)
 	}
 }
