@@ -34,6 +34,8 @@ const (
 	bundleTime, bundleRetry = 10 * time.Second, 2 * time.Second
 	// maxAPIHeader has room for the groups of a user, too.
 	maxAPIHeader = maxHeader + 96<<10
+	// maxAPIBody has room for DeleteOptions.
+	maxAPIBody = sessionsapi.MaxBody
 )
 
 // APIService returns the APIService by which the API server passes questions about sessions
@@ -89,7 +91,7 @@ func (s *shared) servingCertificate(mgr extension.Manager) (func(*tls.ClientHell
 }
 
 // newAPI returns what answers the API server, nil without API.
-func (r *receiver) newAPI(storage collector.Storage, config *rest.Config) (http.Handler, error) {
+func (r *receiver) newAPI(storage collector.Storage, config *rest.Config) (*sessionsapi.Server, error) {
 	if !r.options.API {
 		return nil, nil
 	}
@@ -113,13 +115,6 @@ func (r *receiver) newAPI(storage collector.Storage, config *rest.Config) (http.
 // isAPI reports whether a request is for the API, and not that of a recorder.
 func (r *receiver) isAPI(request *http.Request) bool {
 	return r.api != nil && (request.URL.Path == "/apis" || strings.HasPrefix(request.URL.Path, "/apis/"))
-}
-
-// openAPI lets the front proxy show its certificate. Recorders have none.
-func (r *receiver) openAPI(web *http.Server, config *tls.Config) {
-	if r.api != nil {
-		web.MaxHeaderBytes, config.ClientAuth = maxAPIHeader, tls.RequestClientCert
-	}
 }
 
 // announce says which sessions are connected, until ctx ends.
