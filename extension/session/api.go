@@ -101,6 +101,7 @@ func (r *receiver) newAPI(storage collector.Storage, config *rest.Config) (*sess
 	}
 	return sessionsapi.New(sessionsapi.Options{
 		Storage: storage, Key: r.options.key, End: r.collector.RequestEnd, Recorder: r.mgr.GetRecorder(), Reviews: reviews.SubjectAccessReviews(),
+		Namespaces: r.core.Namespaces(),
 		FrontProxy: func(ctx context.Context) (map[string]string, error) {
 			found, err := r.core.ConfigMaps(sessionsapi.ConfigMapNamespace).Get(ctx, sessionsapi.ConfigMapName, metav1.GetOptions{})
 			if err != nil {

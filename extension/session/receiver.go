@@ -68,7 +68,7 @@ func newReceiver(s *shared, mgr extension.Manager, storage *opening, reviews aut
 		return cert, err
 	}
 	r.collector = collector.New(collector.Options{
-		Key: s.options.key, Identify: r.identify, Storage: storage, Retention: s.options.Retention,
+		Key: s.options.key, Identify: r.identify, NamespaceUID: r.namespaceUID, Storage: storage, Retention: s.options.Retention,
 		Now: s.clock.Now, Noted: r.onNote, Ended: r.onEnd, Limits: s.grants.limits, Redact: s.options.Redact, Observer: observer{},
 	})
 	if s.grants != nil {
@@ -198,6 +198,22 @@ func (r *receiver) identify(ctx context.Context, token string) (string, error) {
 		return "", fmt.Errorf("%w: it is not that of a Pod", collector.ErrToken)
 	}
 	return uid[0], nil
+}
+
+// namespaceUID returns the UID of a namespace, which only the API asks for. A session does not
+// wait for it: without it, the API goes by the time at which the namespace was made.
+func (r *receiver) namespaceUID(ctx context.Context, name string) string {
+	if !r.options.API {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	namespace, err := r.core.Namespaces().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		r.log.Error("a recording does not say which namespace of its name it is from", zap.String("namespace", name), zap.Error(err))
+		return ""
+	}
+	return string(namespace.UID)
 }
 
 // onEnd is called before the recorder hears that its last frame is stored.

@@ -46,6 +46,10 @@ type Options struct {
 	// ErrToken if the token is not valid. Any other error is a failure; the recorder tries
 	// again.
 	Identify func(ctx context.Context, token string) (podUID string, err error)
+	// NamespaceUID returns the UID of the namespace of a session that begins, "" if it is not
+	// known. It becomes part of the recording: a namespace may be deleted, and made again by
+	// somebody else. Default: it is not known.
+	NamespaceUID func(ctx context.Context, namespace string) string
 	// Storage keeps the recordings, such as a [Folder].
 	Storage Storage
 	// Limits returns when a session ends, each time its recorder connects, and when
@@ -128,6 +132,9 @@ func New(options Options) *Collector {
 	}
 	if options.Stall == 0 {
 		options.Stall = DefaultStall
+	}
+	if options.NamespaceUID == nil {
+		options.NamespaceUID = func(context.Context, string) string { return "" }
 	}
 	if options.Limits == nil {
 		options.Limits = func(ticket *protocol.Ticket) (Limits, error) { return LimitsOf(ticket), nil }
@@ -263,16 +270,21 @@ func (c *Collector) begin(r *http.Request) (*recording, *live, error) {
 		return nil, nil, err
 	}
 	sum := sha256.Sum256([]byte(secret))
-	return c.claim(ticket, key, hex.EncodeToString(sum[:]))
+	by := Redeemed{Ticket: *ticket, Secret: hex.EncodeToString(sum[:])}
+	if c.options.Now().Unix() < ticket.Expires { // else it was redeemed before, or is not
+		by.NamespaceUID = c.options.NamespaceUID(r.Context(), ticket.Namespace)
+	}
+	return c.claim(&by, key)
 }
 
 // claim redeems a ticket for who has the secret, and opens the recording.
-func (c *Collector) claim(ticket *protocol.Ticket, key protocol.Key, secret string) (opened *recording, session *live, err error) {
+func (c *Collector) claim(by *Redeemed, key protocol.Key) (opened *recording, session *live, err error) {
+	ticket := &by.Ticket
 	var redeemed *Redeemed
 	var refused *refusal // which is no failure of the storage
 	err = c.measured(func() error {
 		var err error
-		if redeemed, err = redeem(c.options.Storage, ticket, secret, c.options.Now()); err == nil {
+		if redeemed, err = redeem(c.options.Storage, by, c.options.Now()); err == nil {
 			opened, err = resume(c.options.Storage, ticket.ID, key)
 		}
 		if errors.As(err, &refused) {

@@ -22,7 +22,7 @@ func (s *Server) end(w http.ResponseWriter, r *http.Request, user *authenticatio
 	if err != nil {
 		return err
 	}
-	e, err := s.find(r.Context(), to)
+	e, err := s.find(r.Context(), user, to)
 	if err != nil {
 		return err
 	}

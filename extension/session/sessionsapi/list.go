@@ -23,12 +23,12 @@ import (
 const maxList = 500
 
 // get answers with one session.
-func (s *Server) get(w http.ResponseWriter, r *http.Request, _ *authenticationv1.UserInfo, to request) error {
+func (s *Server) get(w http.ResponseWriter, r *http.Request, user *authenticationv1.UserInfo, to request) error {
 	form, ok := formOf(r.Header.Get("Accept"))
 	if !ok {
 		return notAcceptable()
 	}
-	e, err := s.find(r.Context(), to)
+	e, err := s.find(r.Context(), user, to)
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, _ *authenticationv1
 }
 
 // list answers with the sessions of a namespace, or of all.
-func (s *Server) list(w http.ResponseWriter, r *http.Request, _ *authenticationv1.UserInfo, to request) error {
+func (s *Server) list(w http.ResponseWriter, r *http.Request, user *authenticationv1.UserInfo, to request) error {
 	form, ok := formOf(r.Header.Get("Accept"))
 	if !ok {
 		return notAcceptable()
@@ -49,9 +49,9 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, _ *authenticationv
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	entries, unread, err := s.index.of(r.Context(), to.namespace)
+	entries, unread, err := s.sessions(r.Context(), user, to)
 	if err != nil {
-		return apierrors.NewServiceUnavailable("reading the recordings: " + err.Error())
+		return err
 	}
 	if unread != "" {
 		if warning, err := utilnet.NewWarningHeader(299, "-", strings.ToValidUTF8(unread, "")); err == nil {

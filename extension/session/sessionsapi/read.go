@@ -73,7 +73,7 @@ func uidType(uid string) types.UID { return types.UID(uid) }
 
 // read answers with a recording.
 func (s *Server) read(w http.ResponseWriter, r *http.Request, user *authenticationv1.UserInfo, to request) error {
-	e, err := s.find(r.Context(), to)
+	e, err := s.find(r.Context(), user, to)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ var errLost = errors.New("the recorder is not connected any more, and the record
 
 // follow answers with the recording of a session as it grows.
 func (s *Server) follow(w http.ResponseWriter, r *http.Request, user *authenticationv1.UserInfo, to request) error {
-	e, err := s.find(r.Context(), to)
+	e, err := s.find(r.Context(), user, to)
 	if err != nil {
 		return err
 	}

@@ -53,9 +53,9 @@ func (s *Server) search(w http.ResponseWriter, r *http.Request, user *authentica
 	defer leave()
 	ctx, cancel := unhurried(w, r, searchTime)
 	defer cancel()
-	entries, unread, err := s.index.of(ctx, to.namespace)
+	entries, unread, err := s.sessions(ctx, user, to, Log)
 	if err != nil {
-		return apierrors.NewServiceUnavailable("reading the recordings: " + err.Error())
+		return err
 	}
 	where := "all namespaces"
 	if to.namespace != "" {

@@ -8,12 +8,14 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +23,8 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	authorizationv1client "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	testclock "k8s.io/utils/clock/testing"
@@ -34,14 +38,30 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// yes allows everything.
+// yes allows everything, but to users named tenant only in one namespace.
 type yes struct {
 	authorizationv1client.SubjectAccessReviewInterface
 }
 
 func (yes) Create(_ context.Context, review *authorizationv1.SubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error) {
-	review.Status.Allowed = true
+	review.Status.Allowed = !strings.HasPrefix(review.Spec.User, "tenant") || review.Spec.ResourceAttributes.Namespace != ""
 	return review, nil
+}
+
+// shop is the only namespace, unless it is nil or cannot be read.
+type shop struct {
+	*corev1.Namespace
+	failed error
+}
+
+func (s *shop) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Namespace, error) {
+	switch {
+	case s.failed != nil:
+		return nil, s.failed
+	case s.Namespace == nil || name != "shop":
+		return nil, apierrors.NewNotFound(corev1.Resource("namespaces"), name)
+	}
+	return s.Namespace, nil
 }
 
 type forgets struct{}
@@ -56,6 +76,7 @@ type served struct {
 	ca     *testkit.ClientCA
 	web    *httptest.Server
 	key    protocol.Key
+	shop   shop
 }
 
 func serve(t *testing.T) *served {
@@ -63,9 +84,10 @@ func serve(t *testing.T) *served {
 		t: t, folder: collector.Folder(t.TempDir()), clock: testclock.NewFakeClock(time.Now()), ca: testkit.NewClientCA(t),
 		key: protocol.Key{Current: bytes.Repeat([]byte("k"), 32)},
 	}
+	s.shop.Namespace = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{UID: "first", CreationTimestamp: metav1.NewTime(s.clock.Now().Add(-24 * time.Hour))}}
 	server := sessionsapi.New(sessionsapi.Options{
 		Storage: s.folder, Key: func() (protocol.Key, error) { return s.key, nil }, End: func(context.Context, string, string) error { return nil },
-		Recorder: forgets{}, Reviews: yes{}, Now: s.clock.Now, Log: zap.NewNop(),
+		Recorder: forgets{}, Reviews: yes{}, Namespaces: &s.shop, Now: s.clock.Now, Log: zap.NewNop(),
 		FrontProxy: func(context.Context) (map[string]string, error) {
 			return map[string]string{
 				"requestheader-client-ca-file":   string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.ca.Certificate.Raw})),
@@ -102,8 +124,14 @@ func (s *served) get(ctx context.Context, by *testkit.ClientCA, user, path strin
 // session stores a session that has not ended.
 func (s *served) session(began time.Time, frames ...protocol.Frame) string {
 	s.t.Helper()
+	return s.sessionIn("first", began, frames...)
+}
+
+// sessionIn is session in the namespace with a UID.
+func (s *served) sessionIn(uid string, began time.Time, frames ...protocol.Frame) string {
+	s.t.Helper()
 	id := protocol.NewID()
-	text, err := json.Marshal(collector.Redeemed{At: began, Ticket: protocol.Ticket{ID: id, Namespace: "shop", Pod: "web", PodUID: "u", Container: "c", User: "alice"}})
+	text, err := json.Marshal(collector.Redeemed{At: began, NamespaceUID: uid, Ticket: protocol.Ticket{ID: id, Namespace: "shop", Pod: "web", PodUID: "u", Container: "c", User: "alice"}})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -226,4 +254,73 @@ func TestASearchSaysWhatItHasNotSearched(t *testing.T) {
 	if len(found.Items) != 100 || !strings.Contains(found.Incomplete, "of 11 sessions are not searched") {
 		t.Errorf("%d lines, %q", len(found.Items), found.Incomplete)
 	}
+}
+
+func TestANamespaceThatIsMadeAgainDoesNotShowTheSessionsOfTheFirst(t *testing.T) {
+	s := serve(t)
+	now := s.clock.Now()
+	printed := protocol.Frame{Type: protocol.Output, Seq: 2, Data: []byte("secret\n")}
+	second := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{UID: "second", CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}}
+	first := s.sessionIn("first", now.Add(-30*time.Second), printed) // whatever the clocks say
+	before := s.sessionIn("", now.Add(-time.Hour), printed)          // recorded before the UID was kept
+	own, unknown := s.sessionIn("second", now.Add(-2*time.Minute), printed), s.sessionIn("", now, printed)
+	for what, there := range map[string]struct {
+		namespace *corev1.Namespace
+		failed    error
+		shown     []string
+		code      int // of a list in the namespace
+	}{
+		"the namespace was made again": {second, nil, []string{own, unknown}, http.StatusOK},
+		"there is no namespace":        {nil, nil, nil, http.StatusOK},
+		"it cannot be read":            {second, errors.New("forbidden"), nil, http.StatusServiceUnavailable},
+	} {
+		s.shop.Namespace, s.shop.failed = there.namespace, there.failed
+		for _, id := range []string{first, before, own, unknown} {
+			code := there.code
+			if code == http.StatusOK && !slices.Contains(there.shown, id) {
+				code = http.StatusNotFound
+			}
+			for _, path := range []string{"/namespaces/shop/sessions/" + id, "/namespaces/shop/sessions/" + id + "/log", "/namespaces/shop/sessions/" + id + "/log?as=seal"} {
+				if response := s.get(t.Context(), s.ca, "tenant", path); response.StatusCode != code { //nolint:bodyclose // get has it closed
+					t.Errorf("%s: the tenant at %s: %s instead of %d", what, path, response.Status, code)
+				}
+				if response := s.get(t.Context(), s.ca, "auditor", path); response.StatusCode != http.StatusOK { //nolint:bodyclose // get has it closed
+					t.Errorf("%s: the auditor at %s: %s", what, path, response.Status)
+				}
+			}
+		}
+		for user, wanted := range map[string][]string{"tenant": there.shown, "auditor": {first, before, own, unknown}} {
+			list, search := s.ids(user)
+			slices.Sort(wanted)
+			if !slices.Equal(list, wanted) || !slices.Equal(search, wanted) {
+				t.Errorf("%s: %s lists %q and finds %q, want %q", what, user, list, search, wanted)
+			}
+		}
+		if response := s.get(t.Context(), s.ca, "tenant", "/namespaces/shop/sessions"); response.StatusCode != there.code { //nolint:bodyclose // get has it closed
+			t.Errorf("%s: the list of the tenant: %s", what, response.Status)
+		}
+	}
+}
+
+// ids returns the sessions of the namespace that a user lists, and those in which they find
+// something.
+func (s *served) ids(user string) (listed, found []string) {
+	s.t.Helper()
+	var list sessionsapi.SessionList
+	var search sessionsapi.SessionSearch
+	if err := json.NewDecoder(s.get(s.t.Context(), s.ca, user, "/namespaces/shop/sessions").Body).Decode(&list); err != nil { //nolint:bodyclose // get has it closed
+		s.t.Fatal(err)
+	}
+	if err := json.NewDecoder(s.get(s.t.Context(), s.ca, user, "/namespaces/shop/sessions?search=secret").Body).Decode(&search); err != nil { //nolint:bodyclose // get has it closed
+		s.t.Fatal(err)
+	}
+	for _, item := range list.Items {
+		listed = append(listed, item.Name)
+	}
+	for _, item := range search.Items {
+		found = append(found, item.Session)
+	}
+	slices.Sort(listed)
+	slices.Sort(found)
+	return listed, found
 }
