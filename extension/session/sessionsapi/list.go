@@ -18,9 +18,16 @@ import (
 	"github.com/admitkit/admitkit/extension/session/protocol"
 )
 
-// maxList is how many sessions one answer has. The next ones follow by `continue`, for which
-// kubectl asks by itself.
-const maxList = 500
+const (
+	// maxList is how many sessions one answer has. The next ones follow by `continue`, for
+	// which kubectl asks by itself.
+	maxList = 500
+	// maxListers, listersOfUser and listersOfAccounts are how many requests are answered at a
+	// time that say which sessions there are: as maxReaders. They take less time, so the next
+	// one should ask after retryListers seconds.
+	maxListers, listersOfUser, listersOfAccounts = 64, 8, 16
+	retryListers                                 = 1
+)
 
 // get answers with one session.
 func (s *Server) get(w http.ResponseWriter, r *http.Request, user *authenticationv1.UserInfo, to request) error {
@@ -28,6 +35,11 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, user *authenticatio
 	if !ok {
 		return notAcceptable()
 	}
+	leave, err := s.listers.enter(user.Username)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	e, err := s.find(r.Context(), user, to)
 	if err != nil {
 		return err
@@ -49,6 +61,11 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, user *authenticati
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
+	leave, err := s.listers.enter(user.Username)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	entries, unread, err := s.sessions(r.Context(), user, to)
 	if err != nil {
 		return err

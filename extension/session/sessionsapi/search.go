@@ -46,7 +46,7 @@ func (s *Server) search(w http.ResponseWriter, r *http.Request, user *authentica
 	if err := s.authorize(r.Context(), user, "get", to.namespace, Log, ""); err != nil {
 		return err
 	}
-	leave, err := s.gate.enter(user.Username)
+	leave, err := s.readers.enter(user.Username)
 	if err != nil {
 		return err
 	}

@@ -58,7 +58,8 @@ type Server struct {
 	options Options
 	front   *front
 	index   *index
-	gate    gate
+	// readers and listers bound who asks.
+	readers, listers gate
 }
 
 var _ http.Handler = (*Server)(nil)
@@ -67,7 +68,7 @@ var _ http.Handler = (*Server)(nil)
 func New(options Options) *Server {
 	return &Server{
 		options: options, front: &front{read: options.FrontProxy, now: options.Now},
-		index: newIndex(options.Storage, options.Key, options.Now), gate: gate{users: map[string]int{}},
+		index: newIndex(options.Storage, options.Key, options.Now), readers: readersGate(), listers: listersGate(),
 	}
 }
 

@@ -52,9 +52,16 @@ func (yes) Create(_ context.Context, review *authorizationv1.SubjectAccessReview
 type shop struct {
 	*corev1.Namespace
 	failed error
+	// held holds answers up, unless it is nil. asked is called before.
+	held  chan struct{}
+	asked func()
 }
 
 func (s *shop) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Namespace, error) {
+	if s.held != nil {
+		s.asked()
+		<-s.held
+	}
 	switch {
 	case s.failed != nil:
 		return nil, s.failed
@@ -181,14 +188,26 @@ func TestReadersAreBounded(t *testing.T) {
 	defer cancel()
 	watch := "/watch/namespaces/shop/sessions/" + id + "/log"
 	for range 4 {
-		response := s.get(ctx, s.ca, "alice", watch) //nolint:bodyclose // get has it closed
-		if line, err := bufio.NewReader(response.Body).ReadString('\n'); err != nil || !strings.Contains(line, `"version":3`) {
-			t.Fatalf("%s %q %v", response.Status, line, err)
+		s.watch(ctx, "alice", watch)
+	}
+	refused := func(what, user, path, why string) {
+		t.Helper()
+		response := s.get(ctx, s.ca, user, path) //nolint:bodyclose // get has it closed
+		if text, _ := io.ReadAll(response.Body); response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") == "" || !strings.Contains(string(text), why) {
+			t.Errorf("%s: %s %s", what, response.Status, text)
 		}
 	}
-	if response := s.get(ctx, s.ca, "alice", watch); response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") == "" { //nolint:bodyclose // get has it closed
-		t.Errorf("the fifth of a user: %s", response.Status)
+	refused("the fifth of a user", "alice", watch, "4 requests of alice read recordings at a time")
+	refused("a search", "alice", "/namespaces/shop/sessions?search=x", "4 requests of alice read recordings at a time")
+	refused("a seal", "alice", "/namespaces/shop/sessions/"+id+"/log?as=seal", "4 requests of alice read recordings at a time")
+	if response := s.get(ctx, s.ca, "alice", "/namespaces/shop/sessions"); response.StatusCode != http.StatusOK { //nolint:bodyclose // get has it closed
+		t.Errorf("who reads may list: %s", response.Status)
 	}
+	for n := range 8 { // each has two of four
+		s.watch(ctx, fmt.Sprintf("system:serviceaccount:tenant:robot-%d", n/2), watch)
+	}
+	refused("the ninth of a namespace", "system:serviceaccount:tenant:robot-9", watch, "8 requests of the ServiceAccounts of namespace tenant read recordings at a time")
+	s.watch(ctx, "system:serviceaccount:tenant-2:robot", watch)
 	if response := s.get(ctx, s.ca, "bob", watch); response.StatusCode != http.StatusOK { //nolint:bodyclose // get has it closed
 		t.Errorf("another user: %s", response.Status)
 	}
@@ -196,6 +215,51 @@ func TestReadersAreBounded(t *testing.T) {
 	testkit.Eventually(t, "who leaves makes room", func(ctx context.Context) bool {
 		return s.get(ctx, s.ca, "alice", "/namespaces/shop/sessions/"+id+"/log").StatusCode == http.StatusOK //nolint:bodyclose // get has it closed
 	})
+}
+
+// watch follows a session, and returns when that has begun.
+func (s *served) watch(ctx context.Context, user, path string) {
+	s.t.Helper()
+	response := s.get(ctx, s.ca, user, path) //nolint:bodyclose // get has it closed
+	if line, err := bufio.NewReader(response.Body).ReadString('\n'); err != nil || !strings.Contains(line, `"version":3`) {
+		s.t.Fatalf("%s: %s %q %v", user, response.Status, line, err)
+	}
+}
+
+func TestListsAreBounded(t *testing.T) {
+	s := serve(t)
+	id := s.session(s.clock.Now())
+	s.shop.held = make(chan struct{})
+	entered := make(chan struct{}, 100)
+	s.shop.asked = func() { entered <- struct{}{} }
+	answered := make(chan int, 100)
+	ask := func(user, path string) {
+		go func() { answered <- s.get(t.Context(), s.ca, user, path).StatusCode }() //nolint:bodyclose // get has it closed
+		<-entered
+	}
+	for n := range 16 {
+		ask(fmt.Sprintf("system:serviceaccount:tenant:robot-%d", n/4), "/namespaces/shop/sessions"+[]string{"", "/" + id}[n%2])
+	}
+	for range 8 {
+		ask("alice", "/namespaces/shop/sessions")
+	}
+	for user, why := range map[string]string{
+		"system:serviceaccount:tenant:robot-9": "16 requests of the ServiceAccounts of namespace tenant list sessions at a time",
+		"alice":                                "8 requests of alice list sessions at a time",
+	} {
+		for _, path := range []string{"", "/" + id} {
+			response := s.get(t.Context(), s.ca, user, "/namespaces/shop/sessions"+path) //nolint:bodyclose // get has it closed
+			if text, _ := io.ReadAll(response.Body); response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") != "1" || !strings.Contains(string(text), why) {
+				t.Errorf("%s: %s %s", user, response.Status, text)
+			}
+		}
+	}
+	close(s.shop.held)
+	for range 16 + 8 {
+		if code := <-answered; code != http.StatusOK {
+			t.Errorf("who asked in time gets %d", code)
+		}
+	}
 }
 
 func TestAListHasPagesAndSaysWhatItLacks(t *testing.T) {
