@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"strings"
 	"sync"
@@ -118,6 +119,7 @@ var ErrToken = errors.New("the token is not valid")
 type Collector struct {
 	options Options
 	memory  *memory
+	overdue time.Duration // overdueTime, but in tests
 
 	mu   sync.Mutex
 	live map[string]*live
@@ -158,7 +160,7 @@ func New(options Options) *Collector {
 	if options.Ended == nil {
 		options.Ended = func(*protocol.Ticket, Seal) {}
 	}
-	return &Collector{options: options, memory: newMemory(options.MaxWaiting), live: map[string]*live{}}
+	return &Collector{options: options, memory: newMemory(options.MaxWaiting), overdue: overdueTime, live: map[string]*live{}}
 }
 
 // refusal is an error with its status.
@@ -231,6 +233,9 @@ func (c *Collector) welcome(session *live, next uint64) bool {
 		return false
 	}
 	session.limitLocked(limits)
+	if session.stopped != "" {
+		_ = session.stopLocked(session.stopped) // or the connection is broken
+	}
 	return true
 }
 
@@ -281,11 +286,15 @@ func (c *Collector) begin(r *http.Request) (*recording, *live, error) {
 func (c *Collector) claim(by *Redeemed, key protocol.Key) (opened *recording, session *live, err error) {
 	ticket := &by.Ticket
 	var redeemed *Redeemed
+	var stopped []byte
 	var refused *refusal // which is no failure of the storage
 	err = c.measured(func() error {
 		var err error
 		if redeemed, err = redeem(c.options.Storage, by, c.options.Now()); err == nil {
 			opened, err = resume(c.options.Storage, ticket.ID, key)
+		}
+		if err == nil {
+			stopped, err = readStop(c.options.Storage, ticket.ID)
 		}
 		if errors.As(err, &refused) {
 			return nil
@@ -296,7 +305,7 @@ func (c *Collector) claim(by *Redeemed, key protocol.Key) (opened *recording, se
 	case err != nil:
 		return nil, nil, err
 	case refused == nil:
-		return opened, &live{collector: c, ticket: ticket, key: key, began: redeemed.At}, nil
+		return opened, &live{collector: c, ticket: ticket, key: key, began: redeemed.At, stopped: string(stopped)}, nil
 	case refused.status == http.StatusConflict:
 		c.note(ticket, key, Contested, "somebody else has presented its ticket again")
 	}
@@ -361,17 +370,29 @@ func (c *Collector) leave(session *live) {
 var ErrNotLive = errors.New("the session is not connected here")
 
 // Say shows a line to the user of a session.
-func (c *Collector) Say(id, line string) error { return c.tell(id, protocol.Say, line) }
-
-// End ends a session. The user is told the reason.
-func (c *Collector) End(id, reason string) error { return c.tell(id, protocol.Stop, reason) }
-
-func (c *Collector) tell(id string, what protocol.Type, text string) error {
+func (c *Collector) Say(id, line string) error {
 	session, err := c.session(id)
 	if err != nil {
 		return err
 	}
-	return session.send(&protocol.Frame{Type: what, Data: []byte(limited(text))})
+	return session.send(&protocol.Frame{Type: protocol.Say, Data: []byte(limited(line))})
+}
+
+// End ends a session. The user is told the reason. A recorder that comes back is told again,
+// by other collectors, too, and it is noted if the session goes on.
+func (c *Collector) End(id, reason string) error {
+	session, err := c.session(id)
+	if err != nil {
+		return err
+	}
+	reason = cmp.Or(limited(reason), "it was ended")
+	ctx, cancel := stored()
+	defer cancel()
+	kept := c.options.Storage.Create(ctx, nameOf(id, stopFile), []byte(reason))
+	if errors.Is(kept, fs.ErrExist) {
+		kept = nil
+	}
+	return errors.Join(session.stop(reason), kept)
 }
 
 // Limit changes when a session ends.

@@ -51,7 +51,9 @@ type Seal struct {
 const (
 	sessionFile = "session.json"
 	sealFile    = "seal.json"
-	partSuffix  = ".part"
+	// stopFile has the reason for which a session was ended by hand.
+	stopFile   = "stop"
+	partSuffix = ".part"
 	// maxParts is how many connections one session may have.
 	maxParts = 10_000
 	// maxFile is the most bytes of a file that is no part.
@@ -109,6 +111,17 @@ func redeem(to Storage, by *Redeemed, now time.Time) (*Redeemed, error) {
 		return nil, refuse(http.StatusConflict, "the ticket was redeemed at %s", redeemed.At.Format(time.RFC3339))
 	}
 	return redeemed, nil
+}
+
+// readStop returns why a session was ended by hand, nothing if it was not.
+func readStop(from Storage, id string) ([]byte, error) {
+	ctx, cancel := stored()
+	defer cancel()
+	reason, err := readFile(ctx, from, nameOf(id, stopFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return reason, err
 }
 
 // recording is a session whose frames arrive.
