@@ -118,13 +118,6 @@ func (r *receiver) isAPI(request *http.Request) bool {
 	return r.api != nil && (request.URL.Path == "/apis" || strings.HasPrefix(request.URL.Path, "/apis/"))
 }
 
-// announce says which sessions are connected, until ctx ends.
-func (r *receiver) announce(ctx context.Context) {
-	if r.api != nil {
-		r.collector.Announce(ctx, func(err error) { r.log.Error("others may not see that sessions go on", zap.Error(err)) })
-	}
-}
-
 // keepBundle keeps the caBundle of the APIService, through each rotation of the CA. Every
 // replica does.
 func (r *receiver) keepBundle(ctx context.Context) {

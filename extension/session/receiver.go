@@ -76,7 +76,7 @@ func newReceiver(s *shared, mgr extension.Manager, storage *opening, reviews aut
 	}
 	s.given = newGiven(s, storage)
 	if s.options.Evict {
-		r.evictions = newEvictions(s)
+		r.evictions = newEvictions(s, storage)
 	}
 	return r, nil
 }
@@ -130,13 +130,15 @@ func (r *receiver) keepRecordings(ctx context.Context, running *sync.WaitGroup, 
 			return
 		}
 		running.Go(func() { r.given.run(ctx) })
-		running.Go(func() { r.announce(ctx) })
+		running.Go(func() {
+			r.collector.Announce(ctx, func(err error) { r.log.Error("other replicas may not know which sessions go on", zap.Error(err)) })
+		})
+		if r.evictions != nil {
+			running.Go(func() { r.evictions.run(ctx) })
+		}
 		r.collector.Run(ctx, func(err error) { r.log.Error("recordings are not as they should be", zap.Error(err)) })
 	})
 	running.Go(func() { r.keepBundle(ctx) })
-	if r.evictions != nil {
-		running.Go(func() { r.evictions.run(ctx) })
-	}
 	return nil
 }
 

@@ -123,6 +123,7 @@ type Collector struct {
 
 	mu   sync.Mutex
 	live map[string]*live
+	left map[string]int // sessions whose recorders may come back, and how often they left
 }
 
 var _ http.Handler = (*Collector)(nil)
@@ -160,7 +161,7 @@ func New(options Options) *Collector {
 	if options.Ended == nil {
 		options.Ended = func(*protocol.Ticket, Seal) {}
 	}
-	return &Collector{options: options, memory: newMemory(options.MaxWaiting), overdue: overdueTime, live: map[string]*live{}}
+	return &Collector{options: options, memory: newMemory(options.MaxWaiting), overdue: overdueTime, live: map[string]*live{}, left: map[string]int{}}
 }
 
 // refusal is an error with its status.
@@ -290,7 +291,7 @@ func (c *Collector) claim(by *Redeemed, key protocol.Key) (opened *recording, se
 	var refused *refusal // which is no failure of the storage
 	err = c.measured(func() error {
 		var err error
-		if redeemed, err = redeem(c.options.Storage, by, c.options.Now()); err == nil {
+		if redeemed, err = redeem(c.options.Storage, by, key, c.options.Now()); err == nil {
 			opened, err = resume(c.options.Storage, ticket.ID, key)
 		}
 		if err == nil {

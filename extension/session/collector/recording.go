@@ -27,6 +27,13 @@ type Redeemed struct {
 	At     time.Time `json:"at"`
 	// NamespaceUID is that of the namespace at the time, "" if it was not known.
 	NamespaceUID string `json:"namespaceUID,omitempty"`
+	// MAC is that of all the other fields by the key of tickets.
+	MAC string `json:"mac,omitempty"`
+}
+
+func (r Redeemed) mac(key []byte) string {
+	r.MAC = ""
+	return macOf(key, "admitkit.dev/session redeemed 1\n", r)
 }
 
 // Seal says what a whole recording consists of.
@@ -84,7 +91,7 @@ func readFile(ctx context.Context, from Storage, name string) ([]byte, error) {
 }
 
 // redeem takes a ticket. The first recorder to come has it; the same one may come again.
-func redeem(to Storage, by *Redeemed, now time.Time) (*Redeemed, error) {
+func redeem(to Storage, by *Redeemed, key protocol.Key, now time.Time) (*Redeemed, error) {
 	ctx, cancel := stored()
 	defer cancel()
 	name := nameOf(by.Ticket.ID, sessionFile)
@@ -95,6 +102,7 @@ func redeem(to Storage, by *Redeemed, now time.Time) (*Redeemed, error) {
 		}
 		first := *by
 		first.At = now.UTC()
+		first.MAC = first.mac(key.Current)
 		if err := createJSON(to, name, first); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
