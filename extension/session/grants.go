@@ -256,36 +256,48 @@ func (s *Session) CannotEnd(ctx context.Context, reader client.Reader, pod *core
 
 // records reports whether sessions in a namespace are recorded.
 func (s *Session) records(ctx context.Context, reader client.Reader, namespace string) (bool, error) {
-	if s.options.NamespaceSelector == nil {
-		return s.watched == "" || namespace == s.watched, nil
+	return s.options.recordsIn(ctx, s.watched, namespace, func(ctx context.Context, name string) (map[string]string, error) {
+		found := &metav1.PartialObjectMetadata{}
+		found.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+		err := reader.Get(ctx, types.NamespacedName{Name: name}, found)
+		return found.Labels, err
+	})
+}
+
+// recordsIn reports whether sessions in a namespace are recorded. It asks for the labels of
+// the namespace if they decide.
+func (o *Options) recordsIn(ctx context.Context, watched, namespace string, labelsOf func(context.Context, string) (map[string]string, error)) (bool, error) {
+	if o.NamespaceSelector == nil {
+		return watched == "" || namespace == watched, nil
 	}
-	selector, err := metav1.LabelSelectorAsSelector(s.options.NamespaceSelector)
+	selector, err := metav1.LabelSelectorAsSelector(o.NamespaceSelector)
 	if err != nil {
 		return false, err
 	}
-	found := &metav1.PartialObjectMetadata{}
-	found.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	found.SetLabels(map[string]string{corev1.LabelMetadataName: namespace})
-	if s.byLabels() {
-		if err := reader.Get(ctx, types.NamespacedName{Name: namespace}, found); err != nil {
+	found := map[string]string{corev1.LabelMetadataName: namespace}
+	if o.byLabels() {
+		if found, err = labelsOf(ctx, namespace); err != nil {
 			return false, err
 		}
 	}
-	return selector.Matches(labels.Set(found.Labels)), nil
+	return selector.Matches(labels.Set(found)), nil
 }
 
 // byLabels reports whether sessions are recorded by labels of namespaces, and not by names.
-func (s *Session) byLabels() bool {
-	selector := s.options.NamespaceSelector
+func (o *Options) byLabels() bool {
+	selector := o.NamespaceSelector
 	return selector != nil && (len(selector.MatchLabels) > 0 || slices.ContainsFunc(selector.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool {
 		return r.Key != corev1.LabelMetadataName
 	}))
 }
 
-// ReaderRights are the rights in the cluster that the reader of CannotEnd needs.
-func (s *Session) ReaderRights() []rbacv1.PolicyRule {
-	if !s.byLabels() {
+// namespaceRights are those to read the labels of namespaces, if they decide.
+func (o *Options) namespaceRights() []rbacv1.PolicyRule {
+	if !o.byLabels() {
 		return nil
 	}
 	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}}}
 }
+
+// ReaderRights are the rights in the cluster that the reader of CannotEnd needs.
+func (s *Session) ReaderRights() []rbacv1.PolicyRule { return s.options.namespaceRights() }
