@@ -47,6 +47,10 @@ var recorder = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
+	if target := os.Getenv(intruderTarget); target != "" {
+		intrude(target, os.Args[1])
+		os.Exit(0)
+	}
 	code := m.Run()
 	if built != "" {
 		_ = os.RemoveAll(built)
