@@ -84,6 +84,15 @@ func (r *runs) tellTransition(ctx context.Context, run *v1alpha1.HarnessRun, bef
 	r.event(run, kind, string(after.Phase), "Run", record.Reason)
 }
 
+// tellOrphan records that a Pod of a run was deleted whose Job is gone.
+func (r *runs) tellOrphan(ctx context.Context, run *v1alpha1.HarnessRun, pod *corev1.Pod) {
+	record := recordOf(run, "orphan-deleted", orphaned(pod))
+	record.ID += "-" + strings.ToLower(string(pod.UID))
+	record.Pod = corev1.ObjectReference{Name: pod.Name, UID: pod.UID}
+	r.tell(ctx, &record)
+	r.event(run, corev1.EventTypeWarning, "OrphanDeleted", "End", record.Reason)
+}
+
 // credentialsOf says which credentials the container has, "" for none. It has names, and no values.
 func credentialsOf(status *v1alpha1.HarnessRunStatus) string {
 	if len(status.Credentials) == 0 {

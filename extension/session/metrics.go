@@ -53,7 +53,7 @@ var (
 		Name: "admitkit_session_unreported_total", Help: "Recordings whose AuditEvent does not say where they are, because it is missing or could not be written.",
 	})
 	unrecordedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_session_unrecorded_total", Help: "Sessions that could not be recorded, by cause (attach, ephemeral, no-recorder or bypassed) and decision (allowed or denied).",
+		Name: "admitkit_session_unrecorded_total", Help: "Sessions that could not be recorded, by cause (attach, portforward, pod-proxy, service-proxy, node-proxy, ephemeral, no-recorder or bypassed) and decision (allowed or denied).",
 	}, []string{"cause", "decision"})
 )
 

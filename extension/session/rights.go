@@ -66,6 +66,9 @@ func (s *shared) ClusterRights() []rbacv1.PolicyRule {
 	if s.everywhere() {
 		rules = s.inPods()
 	}
+	if !s.options.WithoutNodeProxy {
+		rules = append(rules, s.options.namespaceRights()...)
+	}
 	if !s.options.collects() {
 		return rules
 	}

@@ -314,6 +314,9 @@ Where they watch ...
 {{- end }}
 {{- if .root.Values.sessions.selector }}
 {{- include "admitkit.sessionRules" . }}
+{{- if .root.Values.sessions.nodeProxy }}
+{{- include "admitkit.rules" (list . "sessions-nodes" "clusterrole") }}
+{{- end }}
 {{- if and .root.Values.access.enabled (eq .root.Values.sessions.unrecorded "Closed") }}
 {{- include "admitkit.rules" (list . "sessions-end" "clusterrole") }}
 {{- end }}
