@@ -85,6 +85,8 @@ const (
 	HarnessPodLeft = "PodLeft"
 	// HarnessNotCompleted: the run is not in a terminal phase.
 	HarnessNotCompleted = "NotCompleted"
+	// HarnessUninstalled: the uninstall of the sandbox has ended the run, or the seed of the Workspace.
+	HarnessUninstalled = "Uninstalled"
 )
 
 // LabelHarnessRun has the name of the run on all that belongs to it. Admission keeps it from the Pods of others.

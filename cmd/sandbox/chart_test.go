@@ -407,7 +407,7 @@ func TestTheUninstallRemovesTheWebhooksOfTheSandboxFirst(t *testing.T) {
 	if cmd, _, err := newCommand().Find(texts); err != nil || cmd.Name() != "unregister" || cmd.ParseFlags(texts[2:]) != nil {
 		t.Errorf("the program does not take %q: %v", texts, err)
 	}
-	for _, key := range []string{"ServiceAccount sandbox-system/sandbox-unregister", "Role sandbox-system/sandbox-unregister", "ClusterRole <nil>/sandbox-system-sandbox-unregister", "RoleBinding agents/sandbox-unregister", "RoleBinding others/sandbox-unregister"} {
+	for _, key := range []string{"ServiceAccount sandbox-system/sandbox-unregister", "Role sandbox-system/sandbox-unregister", "ClusterRole <nil>/sandbox-system-sandbox-unregister", "RoleBinding agents/sandbox-unregister", "RoleBinding others/sandbox-unregister", "RoleBinding leases/sandbox-unregister"} {
 		if objects[key] == nil {
 			t.Errorf("there is no %s", key)
 		}

@@ -212,6 +212,14 @@ func (r *runs) keep(ctx context.Context, run *v1alpha1.HarnessRun) error {
 // release takes the finalizer away, if the API server says, too, that nothing runs any more: what is
 // left would be without its policy.
 func (r *runs) release(ctx context.Context, run *v1alpha1.HarnessRun) error {
+	if err := r.isFree(ctx, run); err != nil {
+		return err
+	}
+	return r.dropFinalizer(ctx, run, v1alpha1.FinalizerHarnessRun)
+}
+
+// isFree returns an error while a run has Pods.
+func (r *runs) isFree(ctx context.Context, run *v1alpha1.HarnessRun) error {
 	pods := podsOfRun(run)
 	pod, err := pods.one(ctx, r.live, false)
 	switch {
@@ -220,7 +228,7 @@ func (r *runs) release(ctx context.Context, run *v1alpha1.HarnessRun) error {
 	case pod != "":
 		return fmt.Errorf("HarnessRun %s/%s: %w: %s", run.Namespace, run.Name, errWaits, pod)
 	}
-	return r.dropFinalizer(ctx, run, v1alpha1.FinalizerHarnessRun)
+	return nil
 }
 
 // dropFinalizer takes a finalizer away.

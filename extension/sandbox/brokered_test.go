@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -135,10 +136,40 @@ func TestBrokeredRuns(t *testing.T) {
 				t.Errorf("nobody accounts for the lease of a %T that went while the broker was down", object)
 			}
 		}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := sandbox.EndLeases(short, admin, l.here, l.broker)
+		if err == nil || !strings.Contains(err.Error(), "leases are not revoked yet: see that the broker in namespace "+l.broker+" runs") {
+			t.Errorf("an uninstall leaves leases, and says %v", err)
+		}
 	})
 	t.Run("the broker revokes when it is back", func(t *testing.T) {
 		l.serve(t, "broker-again")
 		testkit.Within(t, patience, "no lease is left", func(context.Context) bool { return len(l.leases(t, survivor))+len(l.leases(t, fetching)) == 0 })
+		t.Run("and an uninstall has it revoke the rest", l.uninstalled)
+	})
+}
+
+func (l *leased) uninstalled(t *testing.T) {
+	works, fetching := l.started(t, "works-still", "coder-1"), l.fetches(t, "lent-still")
+	if len(l.leases(t, works)) == 0 || len(l.leases(t, fetching)) == 0 {
+		t.Fatal("there is no lease that could be left")
+	}
+	l.Stop()
+	var list v1alpha1.CredentialLeaseList
+	if err := admin.List(t.Context(), &list, client.InNamespace(l.broker)); err != nil || len(list.Items) > 0 {
+		t.Errorf("%v: left are %+v", err, list.Items)
+	}
+	for _, suffix := range []string{"-proxy", "-credentials"} {
+		gone(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, Name: "harness-" + works.Name + suffix}})
+	}
+	await(t, works, "says why it has ended", func(run *v1alpha1.HarnessRun) bool {
+		c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionCompleted)
+		return run.Status.Phase == v1alpha1.HarnessCancelled && c.Reason == v1alpha1.HarnessUninstalled && len(run.Finalizers) == 0
+	})
+	awaitWorkspace(t, fetching, "says why it has failed", func(s *v1alpha1.WorkspaceStatus) bool {
+		c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionSeeded)
+		return s.Phase == v1alpha1.WorkspaceFailed && c.Reason == v1alpha1.HarnessUninstalled && len(s.Credentials) == 0
 	})
 }
 

@@ -211,6 +211,8 @@ func (r *runs) toBroker() map[string][]rbacv1.PolicyRule {
 	if b.UpstreamCA != "" {
 		rights[r.own] = append(rights[r.own], named(rule(coreGroup, []string{"configmaps"}, "get"), b.UpstreamCA))
 	}
+	// An uninstall has the broker revoke what is left, as the reconcilers can ask it to at any time.
+	rights[b.Namespace] = append(rights[b.Namespace], rule(ourGroup, []string{"credentialleases"}, "list", "delete"))
 	if b.CAFile == "" {
 		rights[b.Namespace] = append(rights[b.Namespace], named(rule(coreGroup, []string{"configmaps"}, "get"), protocol.CAName))
 	}

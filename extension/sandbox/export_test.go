@@ -16,3 +16,9 @@ func WriteStatus(ctx context.Context, c client.Client, recorder extension.Record
 	r := &runs{shared: &shared{}, writer: c, recorder: recorder, log: zap.NewNop(), events: &events.FakeRecorder{}}
 	return r.write(ctx, run, status)
 }
+
+// EndLeases has the broker revoke the leases of runs in a namespace, as an uninstall does.
+func EndLeases(ctx context.Context, c client.Client, namespace, broker string) error {
+	r := &runs{shared: &shared{namespaces: []string{namespace}, options: Options{Broker: BrokerOptions{Namespace: broker}}}, live: c, writer: c}
+	return r.endLeases(ctx, v1alpha1.LeaseOfRun)
+}

@@ -593,6 +593,9 @@ func (s *story) remove(t *testing.T) {
 			t.Errorf("%s: %v, %q", r.Name, err, r.Finalizers)
 		}
 	}
+	if c := meta.FindStatusCondition(works.Status.Conditions, v1alpha1.ConditionCompleted); ended.Status.Phase != v1alpha1.HarnessSucceeded || works.Status.Phase != v1alpha1.HarnessCancelled || c == nil || c.Reason != v1alpha1.HarnessUninstalled {
+		t.Errorf("they are %s and %s: %+v", ended.Status.Phase, works.Status.Phase, c)
+	}
 	s.job(t, ended) // its Pod stays for its log
 }
 

@@ -288,7 +288,7 @@ func (w *workspaces) Remove(ctx context.Context, mgr extension.Manager) error {
 			}
 		}
 	}
-	return nil
+	return uncached.endLeases(ctx, v1alpha1.LeaseOfWorkspace)
 }
 
 func (w *workspaces) removeOne(ctx context.Context, ws *v1alpha1.Workspace) error {
@@ -305,6 +305,9 @@ func (w *workspaces) removeOne(ctx context.Context, ws *v1alpha1.Workspace) erro
 			if err := a.discardCredentials(ctx); err != nil {
 				return err
 			}
+			if err := a.writeUninstalled(ctx); err != nil {
+				return err
+			}
 			return w.dropFinalizer(ctx, ws, v1alpha1.FinalizerWorkspace)
 		}
 		select {
@@ -313,4 +316,17 @@ func (w *workspaces) removeOne(ctx context.Context, ws *v1alpha1.Workspace) erro
 		case <-time.After(lookAgain):
 		}
 	}
+}
+
+// writeUninstalled says of a seed with leases that the uninstall has ended it: the broker keeps some for as long as a seed
+// may use them. One without leases is fetched again by the next installation.
+func (a *workspaceAttempt) writeUninstalled(ctx context.Context) error {
+	if a.status.Phase != v1alpha1.WorkspaceSeeding || len(a.status.Credentials) == 0 {
+		return nil
+	}
+	before := a.ws.DeepCopy()
+	a.status.Credentials = nil
+	a.failed(v1alpha1.HarnessUninstalled, "admitkit was uninstalled while its seed fetched: delete the Workspace, and make another")
+	a.ws.Status = *a.status.DeepCopy()
+	return client.IgnoreNotFound(a.writer.Status().Patch(ctx, a.ws, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
 }

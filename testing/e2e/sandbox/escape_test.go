@@ -65,7 +65,7 @@ var onRecord = map[string]string{
 func (i *installation) escapes(t *testing.T) {
 	env := i.outside(t)
 	plain := i.control(t, env)
-	i.apply(t, i.template("escape", env)+runOf("escape", "escape", ""))
+	i.apply(t, i.template("escape", "escape", env)+runOf("escape", "escape", ""))
 	pod := i.podOf(t, "escape")
 	tried := map[string]result{}
 	lines := follow(t, pod, "harness")

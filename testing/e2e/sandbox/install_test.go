@@ -51,8 +51,8 @@ type installation struct {
 	sandbox, untrusted string
 }
 
-// install makes it all, and has it removed in the end.
-func install(t *testing.T) *installation {
+// install makes it all, the sandbox in a way of its own, and has it removed in the end.
+func install(t *testing.T, sandbox func(*installation, *testing.T)) *installation {
 	t.Helper()
 	if os.Geteuid() != 0 || clusterDir == "" || program == "" || untrusted == "" || enforcer == "" {
 		t.Skip("it needs root, and what `make e2e` sets: E2E_CLUSTER, E2E_SANDBOX, E2E_UNTRUSTED and E2E_ENFORCER")
@@ -83,7 +83,7 @@ func install(t *testing.T) *installation {
 	}
 	i.loadImages(t)
 	i.startWorld(t)
-	i.installSandbox(t)
+	sandbox(i, t)
 	i.startNames(t)
 	i.enforce(t, nodes.Items[0].Name)
 	must(t, "kubectl", "wait", "--for=condition=Available", "deployments", "--all", "--namespace", controllers, "--timeout=3m")
@@ -129,7 +129,7 @@ func (i *installation) writeKeys(t *testing.T) {
 		write(public, line)
 	}
 	work := t.TempDir()
-	for _, name := range []string{"app", "lib"} {
+	for _, name := range []string{"app", "lib", "private"} {
 		if err := os.WriteFile(filepath.Join(work, "file"), []byte("this is "+name), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -190,8 +190,8 @@ func (i *installation) startWorld(t *testing.T) {
 	testkit.Run(t, cmd).Await(t, "serving")
 }
 
-// installSandbox applies what the program prints.
-func (i *installation) installSandbox(t *testing.T) {
+// applyManifests applies what the program prints.
+func (i *installation) applyManifests(t *testing.T) {
 	t.Helper()
 	must(t, "kubectl", "apply", "--server-side", "-f", "../../../config/crd")
 	common := []string{"--image", "admitkit.dev/e2e-sandbox:dev", "--sandbox-namespaces", agents, "--replicas", "1", "--propagation-delay", "2s", "--drain-period", "0s"}
@@ -296,6 +296,7 @@ func explain(t *testing.T) {
 		{"get", "harnessruns,workspaces", "--namespace", agents, "-o", "yaml"},
 		{"get", "events", "--namespace", agents},
 		{"logs", "--namespace", controllers, "deployment/sandbox-reconciler", "--tail=30"},
+		{"logs", "--namespace", controllers, "deployment/" + release, "--tail=30"},
 		{"logs", "--namespace", brokers, "deployment/sandbox-broker-reconciler", "--tail=30"},
 	} {
 		text, err := run(ctx, nil, append([]string{"kubectl"}, args...)...)

@@ -1,8 +1,8 @@
 //go:build e2e && linux
 
 // Package sandbox_test runs work that tries to get out, on a real node: the image of
-// cmd/sandbox, by the manifests that it prints, in a cluster of `make cluster-up`, whose network
-// policies a real enforcer, kube-network-policies, holds.
+// cmd/sandbox, by the manifests that it prints and by the chart, in a cluster of `make cluster-up`,
+// whose network policies a real enforcer, kube-network-policies, holds.
 //
 // The enforcer gets the packets by iptables' NFQUEUE, because some kernels lack nftables'
 // expression for that; its own rules are then not loaded, which it logs. It gets every packet
@@ -45,15 +45,20 @@ var (
 	program, untrusted = os.Getenv("E2E_SANDBOX"), os.Getenv("E2E_UNTRUSTED")
 	// enforcer is kube-network-policies.
 	enforcer = os.Getenv("E2E_ENFORCER")
+	// image is that of the operator, and sessionImage that of its recorder. The node has both.
+	image, sessionImage = os.Getenv("E2E_IMAGE"), os.Getenv("E2E_SESSION_IMAGE")
 )
 
 var (
 	config    *rest.Config
 	clientset *kubernetes.Clientset
-	admin     client.Client
+	admin     client.WithWatch
 )
 
 const bin = "../../../bin"
+
+// release is the name of the chart's release, which is in the namespace controllers.
+const release = "admitkit"
 
 func TestMain(m *testing.M) {
 	if text := os.Getenv(worldVariable); text != "" {
@@ -77,16 +82,24 @@ func connect() error {
 	if clientset, err = kubernetes.NewForConfig(config); err != nil {
 		return err
 	}
-	admin, err = client.New(config, client.Options{Scheme: testkit.Scheme(v1alpha1.AddToScheme)})
+	admin, err = client.NewWithWatch(config, client.Options{Scheme: testkit.Scheme(v1alpha1.AddToScheme)})
 	return err
+}
+
+// command makes a command. kubectl and helm are those of the clone.
+func command(ctx context.Context, args ...string) *exec.Cmd {
+	switch args[0] {
+	case "kubectl":
+		args[0] = filepath.Join(bin, "k8s", cmp.Or(os.Getenv("K8S"), "current"), "kubectl")
+	case "helm":
+		args[0] = filepath.Join(bin, "tools", "helm")
+	}
+	return exec.CommandContext(ctx, args[0], args[1:]...)
 }
 
 // run runs a command with an input, and returns its standard output. Its error has all.
 func run(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
-	if args[0] == "kubectl" {
-		args[0] = filepath.Join(bin, "k8s", cmp.Or(os.Getenv("K8S"), "current"), "kubectl")
-	}
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd := command(ctx, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
 	if err := cmd.Run(); err != nil {
@@ -137,11 +150,14 @@ func isLeft(ctx context.Context) (bool, error) {
 // holds Pods.
 func cleanUp(ctx context.Context) error {
 	var errs []error
+	if _, err := run(ctx, nil, "helm", "uninstall", release, "--namespace", controllers, "--ignore-not-found", "--wait", "--timeout", "2m"); err != nil {
+		errs = append(errs, err)
+	}
 	for _, args := range [][]string{
 		{"delete", "harnessruns,workspaces", "--all", "--namespace", agents, "--ignore-not-found", "--timeout=1m"},
 		{"delete", "deployments", "--all", "--namespace", controllers, "--cascade=foreground", "--timeout=1m"}, // which would bring the webhooks back
-		{"delete", "validatingwebhookconfigurations,mutatingwebhookconfigurations", "--selector", "admitkit.dev/fingerprint in (sandbox,sandbox-broker)"},
-		{"delete", "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings", "--selector", "app.kubernetes.io/part-of in (sandbox,sandbox-broker)"},
+		{"delete", "validatingwebhookconfigurations,mutatingwebhookconfigurations", "--selector", "admitkit.dev/fingerprint in (sandbox,sandbox-broker," + release + ")"},
+		{"delete", "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings", "--selector", "app.kubernetes.io/part-of in (sandbox,sandbox-broker,admitkit)"},
 		{"delete", "namespaces", agents, elsewhere, controllers, brokers, "--ignore-not-found", "--timeout=2m"},
 		{"delete", "persistentvolumes,clusterrolebindings", "--selector", madeHere},
 		{"delete", "pods,services", "--namespace", "kube-system", "--selector", madeHere},

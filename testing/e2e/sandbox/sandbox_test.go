@@ -25,11 +25,12 @@ import (
 const patience = 2 * time.Minute
 
 func TestRunsOnARealNode(t *testing.T) {
-	i := install(t)
+	i := install(t, (*installation).applyManifests)
 	i.apply(t, policies)
 	for sentence, test := range map[string]func(*testing.T){
-		"they work in what real git servers gave": i.work,
-		"they do not get out":                     i.escapes,
+		"they work in what real git servers gave":                  i.work,
+		"they work in what was fetched with a credential on lease": i.lends,
+		"they do not get out":                                      i.escapes,
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			t.Parallel()
@@ -43,7 +44,7 @@ const policies = `
 apiVersion: v1
 kind: Secret
 metadata: {name: keys, namespace: e2e-agents}
-stringData: {api: open-sesame}
+stringData: {api: open-sesame, git: ` + lentToken + `}
 ---
 apiVersion: admitkit.dev/v1alpha1
 kind: BrokerPolicy
@@ -72,8 +73,8 @@ func (i *installation) apply(t *testing.T, manifests string) {
 	})
 }
 
-// template returns a HarnessTemplate, whose image is the program untrusted.
-func (i *installation) template(name string, env map[string]string) string {
+// template returns a HarnessTemplate, whose image is the program untrusted, and whose command is one of that.
+func (i *installation) template(name, command string, env map[string]string) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, `
 ---
@@ -83,12 +84,12 @@ metadata: {name: %s, namespace: %s}
 spec:
   image: %s
   command: [/untrusted, %s]
-  timeoutSeconds: 300
+  timeoutSeconds: 900
   terminationGracePeriodSeconds: 1
   resources: {cpu: 100m, memory: 128Mi}
   requires: {credentials: [api]}
   env:
-`, name, agents, i.untrusted, name)
+`, name, agents, i.untrusted, command)
 	for key, value := range env {
 		fmt.Fprintf(&text, "  - {name: %s, value: %s}\n", key, quoted(value))
 	}
@@ -123,7 +124,7 @@ func ended(t *testing.T, name string) *v1alpha1.HarnessRun {
 // work has two runs in a Workspace that is seeded from git's own servers.
 func (i *installation) work(t *testing.T) {
 	began := time.Now()
-	i.makeVolume(t)
+	i.makeVolume(t, "app")
 	read := func(name string) string {
 		text, err := os.ReadFile(filepath.Join(i.folder, name))
 		if err != nil {
@@ -159,7 +160,7 @@ spec:
     caFrom: {name: authorities, key: ca.crt}
     egress: {dns: true, cidrs: [{cidr: %[7]s/32, ports: [{port: 443}, {port: 22}]}]}
 `, agents, quoted(password), read("id"), read("known_hosts"), read("ca.crt"), gitName, gitAt)+
-		i.template("work", map[string]string{"FILES": "app/file lib/file"})+runOf("one", "work", "app"))
+		i.template("work", "work", map[string]string{"FILES": "app/file lib/file"})+runOf("one", "work", "app"))
 	i.apply(t, runOf("two", "work", "app")) // which is behind the first one
 	lines := "one"
 	for _, name := range []string{"one", "two"} {
@@ -174,23 +175,25 @@ spec:
 	testkit.Figure("sandbox.seed_work_s", time.Since(began).Seconds(), "s")
 }
 
-// makeVolume makes the volume of the Workspace, on the node.
-func (i *installation) makeVolume(t *testing.T) {
+// makeVolume makes the volume of a Workspace, and returns its folder on the node.
+func (i *installation) makeVolume(t *testing.T, workspace string) (folder string) {
 	t.Helper()
-	folder := filepath.Join(clusterDir, "lib", "e2e-workspace") // which goes with the cluster
+	name := "e2e-workspace-" + workspace
+	folder = filepath.Join(clusterDir, "lib", name) // which goes with the cluster
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	testkit.Create(t, admin, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "e2e-workspace", Labels: map[string]string{madeHere: ""}}, Spec: corev1.PersistentVolumeSpec{
+	testkit.Create(t, admin, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{madeHere: ""}}, Spec: corev1.PersistentVolumeSpec{
 		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("100Mi")}, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		ClaimRef:                      &corev1.ObjectReference{Namespace: agents, Name: "workspace-app"},
+		ClaimRef:                      &corev1.ObjectReference{Namespace: agents, Name: "workspace-" + workspace},
 		PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-		PersistentVolumeSource:        corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/var/lib/e2e-workspace"}},
+		PersistentVolumeSource:        corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/var/lib/" + name}},
 		NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpExists}},
 		}}}},
 	}})
+	return folder
 }
 
 // awaitRecord waits for an AuditEvent about a run.

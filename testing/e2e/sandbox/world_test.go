@@ -32,8 +32,12 @@ const (
 
 	listed, inside, late = "api.example.com", "inside.example.com", "late.example.com"
 	unlisted, gitName    = "other.example.com", "git.example.com"
-	// password is that of alice, to whom the git server gives its repositories.
-	password = "hunter2-is-secret"
+	// password is that of alice, to whom the git server gives its repositories, but for private.git: that is for whoever
+	// has the token, whatever they are called.
+	password  = "hunter2-is-secret"
+	lentToken = "glpat-leased-and-secret"
+	// asked is the file in which the git server keeps who has asked for what.
+	asked = "asked"
 )
 
 // worldVariable says to a process of this binary that it is the world: the folder with its keys, and the address of the node.
@@ -66,7 +70,11 @@ func actAsWorld(text string) error {
 	for _, address := range []string{public + ":80", metadata + ":80"} {
 		serve(address, false, http.HandlerFunc(greet))
 	}
-	serve(gitAt+":443", true, gitServer(folder))
+	git, err := gitServer(folder)
+	if err != nil {
+		return err
+	}
+	serve(gitAt+":443", true, git)
 	for _, address := range []string{plain + ":443", plain + ":80", plain + ":22", "[" + public6 + "]:22", public + ":53"} {
 		go func() { ended <- greetRaw(address) }()
 	}
@@ -138,24 +146,34 @@ func greetDatagrams(address string) error {
 	}
 }
 
-// gitServer is git's own, for alice.
-func gitServer(folder string) http.Handler {
+// gitServer is git's own, for who has the password.
+func gitServer(folder string) (http.Handler, error) {
 	path, err := exec.Command("git", "--exec-path").Output()
 	if err != nil {
-		panic(err)
+		return nil, err
+	}
+	log, err := os.OpenFile(filepath.Join(folder, asked), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
 	}
 	backend := &cgi.Handler{
 		Path: filepath.Join(strings.TrimSpace(string(path)), "git-http-backend"), InheritEnv: []string{"PATH"},
 		Env: []string{"GIT_PROJECT_ROOT=" + folder, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if user, got, _ := r.BasicAuth(); user != "alice" || got != password {
+		user, got, _ := r.BasicAuth()
+		_, _ = fmt.Fprintf(log, "%q asks for %s\n", user, r.URL)
+		may := user == "alice" && got == password
+		if strings.HasPrefix(r.URL.Path, "/private.git/") {
+			may = got == lentToken
+		}
+		if !may {
 			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
 			http.Error(w, "who are you?", http.StatusUnauthorized)
 			return
 		}
 		backend.ServeHTTP(w, r)
-	})
+	}), nil
 }
 
 // serveSSH gives the repositories to whoever has the key, by git's own program.
