@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -91,6 +92,44 @@ func read(name string) (process, bool) {
 	}
 	group, err := strconv.Atoi(fields[2])
 	return process{pid, parent, group}, err == nil
+}
+
+// letGoTime is how long whoever made the terminal of this process may have it open, too.
+const letGoTime = 2 * time.Second
+
+// holder returns who else has the standard output open, "" if there is nobody: a process of
+// another session that was faster may print there what is not recorded. It cannot see those of
+// another user, nor those that hide as this one does.
+func holder() string {
+	own, err := os.Stdout.Stat()
+	if err != nil {
+		return ""
+	}
+	name, err := os.Readlink("/proc/self/fd/1")
+	if err != nil {
+		return ""
+	}
+	for deadline := time.Now().Add(letGoTime); ; time.Sleep(20 * time.Millisecond) {
+		found := holderOf(own, name)
+		if found == "" || time.Now().After(deadline) {
+			return found
+		}
+	}
+}
+
+// holderOf returns another process that has a file open under a name.
+func holderOf(file os.FileInfo, name string) string {
+	links, _ := filepath.Glob("/proc/[0-9]*/fd/*") // of those that may be read
+	self := fmt.Sprintf("/proc/%d/", os.Getpid())
+	for _, link := range links {
+		if to, err := os.Readlink(link); err != nil || to != name || strings.HasPrefix(link, self) {
+			continue
+		}
+		if info, err := os.Stat(link); err == nil && os.SameFile(info, file) {
+			return "process " + strings.Split(link, "/")[2]
+		}
+	}
+	return ""
 }
 
 const (
