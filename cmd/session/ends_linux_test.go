@@ -203,6 +203,25 @@ func TestASessionEndsWhoseCommandIsAnotherUsers(t *testing.T) {
 	}
 }
 
+// Two ticks without a heartbeat are most of the time after which a recorder is silent.
+func TestAHeartbeatIsSentWithTheTickBeforeItIsDue(t *testing.T) {
+	t.Parallel()
+	s := newSender("", &protocol.Terms{})
+	sent := make(chan bool, 1)
+	go func() {
+		_, beats := s.gather(nil, nil, time.Now().Add(early/2))
+		sent <- beats
+	}()
+	select {
+	case beats := <-sent:
+		if !beats {
+			t.Error("something else is sent")
+		}
+	case <-time.After(patience):
+		t.Error("it waits for the next tick")
+	}
+}
+
 // Whoever has the recorder's UID may set its limits. Without a file to open it finds no
 // processes, and must not say that there are none.
 func TestWhatTheRecorderCannotFindIsOnRecordAsLeft(t *testing.T) {
