@@ -50,8 +50,11 @@ var sessionKey = func() protocol.Key {
 	return protocol.Key{Current: []byte(hex.EncodeToString(key))}
 }()
 
-// recordings is the folder of the volume with the recordings, on the node.
-func recordings() collector.Folder { return collector.Folder(filepath.Join(clusterDir, "sessions")) }
+// recordings is the folder of the volume with the recordings, on the node. It goes with the
+// cluster, also if the tests were interrupted.
+func recordings() collector.Folder {
+	return collector.Folder(filepath.Join(clusterDir, "lib", "sessions"))
+}
 
 // sessionValues are the values with which a release records sessions: on a node of this
 // machine, from where the test reads the volume.
