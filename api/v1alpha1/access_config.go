@@ -44,6 +44,25 @@ const (
 	ExpiryEndSession ExpiryAction = "EndSession"
 )
 
+// SessionLimits end the recorded sessions of a grant before access ends. The operator may have
+// set limits for all sessions, too: the smaller ones count.
+// +kubebuilder:validation:XValidation:rule="has(self.idleTimeout) || has(self.maxLength)",message="idleTimeout or maxLength must be set: leave session out for no limits"
+type SessionLimits struct {
+	// IdleTimeout is for how long the user of a session may do nothing before it ends: a
+	// duration of whole seconds such as 15m. Default: as long as the operator allows.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+[hms])+$') && duration(self) >= duration('1s') && duration(self) <= duration('8760h')",message="must be a duration of whole seconds from 1s to 8760h, such as 15m or 1h30m"
+	IdleTimeout string `json:"idleTimeout,omitempty"`
+
+	// MaxLength is how long a session may take, whatever its user does: a duration such as
+	// 2h. Default: as long as the operator allows, and at most as long as access.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+[hms])+$') && duration(self) >= duration('1s') && duration(self) <= duration('8760h')",message="must be a duration of whole seconds from 1s to 8760h, such as 15m or 1h30m"
+	MaxLength string `json:"maxLength,omitempty"`
+}
+
 // AccessConfig says who gets access, what they may do, and for how long.
 // +kubebuilder:validation:XValidation:rule="!has(self.approval) || !has(self.approval.skipGroups) || size(self.approval.skipGroups) == 0 || !has(self.subjects) || self.subjects == \"Requester\"",message="approval.skipGroups needs subjects Requester: one who needs no approval would let all others in"
 // +kubebuilder:validation:XValidation:rule="!has(self.approval) || !has(self.approval.required) || self.approval.required == 0 || !has(self.subjects) || self.subjects == \"Requester\"",message="approval.required needs subjects Requester: one who approves could be of a group that gets access, and approve their own"
@@ -52,6 +71,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.askFor) || size(self.allowedUsers) > 0",message="askFor needs allowedUsers: only they can be asked for, since the server does not know the groups of a user who does not ask"
 // +kubebuilder:validation:XValidation:rule="!has(self.askFor) || !has(self.subjects) || self.subjects == \"Requester\"",message="askFor needs subjects Requester: only the user who is asked for gets access"
 // +kubebuilder:validation:XValidation:rule="!has(self.onExpiry) || self.onExpiry != 'EndSession' || !has(self.verbs) || self.verbs.all(v, v in ['exec', 'log'])",message="onExpiry EndSession needs verbs exec and log alone: attach, portforward and ephemeral containers would go on after the end"
+// +kubebuilder:validation:XValidation:rule="!has(self.session) || !has(self.verbs) || self.verbs.all(v, v in ['exec', 'log'])",message="session needs verbs exec and log alone: attach, portforward and ephemeral containers have no such limits"
 type AccessConfig struct {
 	// AllowedGroups are the groups whose members may request access.
 	// +optional
@@ -146,6 +166,12 @@ type AccessConfig struct {
 	// +optional
 	OnExpiry ExpiryAction `json:"onExpiry,omitempty"`
 
+	// Session limits the sessions that begin by a grant. They must be recorded for that, as
+	// extension/session does it, since its recorder ends them: a Pod without one is not
+	// granted. Default: the operator's limits.
+	// +optional
+	Session *SessionLimits `json:"session,omitempty"`
+
 	// Approval says who must agree to a request before it is granted. Default: nobody.
 	// +optional
 	Approval *Approval `json:"approval,omitempty"`
@@ -197,3 +223,8 @@ type ControllerTargetRef struct {
 
 // String returns kind and name, as kubectl writes them.
 func (r ControllerTargetRef) String() string { return r.Kind + "/" + r.Name }
+
+// NeedsRecording reports whether sessions must be recorded, because something is to end them.
+func (c *AccessConfig) NeedsRecording() bool {
+	return c.OnExpiry == ExpiryEndSession || c.Session != nil
+}

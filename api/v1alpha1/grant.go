@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -29,6 +30,12 @@ const (
 	AnnotationPodUID = "admitkit.dev/pod-uid"
 	// AnnotationSubjects has to whom access is granted, as JSON.
 	AnnotationSubjects = "admitkit.dev/subjects"
+
+	// AnnotationOnExpiry has the [ExpiryAction], if it is not Keep.
+	AnnotationOnExpiry = "admitkit.dev/on-expiry"
+	// AnnotationIdleTimeout and AnnotationMaxLength have the [SessionLimits], if there are any.
+	AnnotationIdleTimeout = "admitkit.dev/session-idle-timeout"
+	AnnotationMaxLength   = "admitkit.dev/session-max-length"
 
 	// PodAccessPrefix, ExecAccessPrefix and RoleAccessPrefix begin the names of what a
 	// request of each kind gets: Role, RoleBinding and access Pod.
@@ -54,6 +61,10 @@ type Grant struct {
 	Verbs []AccessVerb
 	// Subjects are those who may.
 	Subjects []rbacv1.Subject
+	// EndsSessions says that sessions end with access.
+	EndsSessions bool
+	// IdleTimeout and MaxLength limit sessions. 0 is for no limit.
+	IdleTimeout, MaxLength time.Duration
 }
 
 // GrantOf reads a record. A Role that is not one is an error.
@@ -88,7 +99,27 @@ func GrantOf(role *rbacv1.Role) (*Grant, error) {
 	if g.PodName == "" {
 		return nil, errors.New("Role " + role.Namespace + "/" + role.Name + " does not name a Pod")
 	}
+	if err := g.readLimits(role); err != nil {
+		return nil, err
+	}
 	return g, nil
+}
+
+// readLimits reads when sessions end.
+func (g *Grant) readLimits(role *rbacv1.Role) error {
+	g.EndsSessions = role.Annotations[AnnotationOnExpiry] == string(ExpiryEndSession)
+	for annotation, limit := range map[string]*time.Duration{AnnotationIdleTimeout: &g.IdleTimeout, AnnotationMaxLength: &g.MaxLength} {
+		text := role.Annotations[annotation]
+		if text == "" {
+			continue
+		}
+		d, err := time.ParseDuration(text)
+		if err != nil || d <= 0 {
+			return fmt.Errorf("Role %s/%s: annotation %s: %q is not a duration such as 15m", role.Namespace, role.Name, annotation, text)
+		}
+		*limit = d
+	}
+	return nil
 }
 
 // Concerns reports whether a user is one of the subjects.

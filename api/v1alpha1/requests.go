@@ -67,7 +67,7 @@ const (
 	// quota or a webhook. The extension tries again.
 	ReasonPodRefused = "PodRefused"
 	// ReasonNotRecorded: sessions in the Pod are not recorded, and so cannot be ended as
-	// onExpiry EndSession of the template wants it.
+	// onExpiry EndSession or session of the template wants it.
 	ReasonNotRecorded = "NotRecorded"
 	// ReasonPodNotReady: the access Pod is not ready yet.
 	ReasonPodNotReady = "PodNotReady"

@@ -29,10 +29,10 @@ func (r AccessRoleRef) RoleRef() rbacv1.RoleRef {
 }
 
 // RoleAccessTemplateSpec says which role requests get.
-// +kubebuilder:validation:XValidation:rule="!has(self.accessConfig.accessCommand) && (!has(self.accessConfig.singleUse) || !self.accessConfig.singleUse) && (!has(self.accessConfig.onExpiry) || self.accessConfig.onExpiry == 'Keep') && (!has(self.accessConfig.verbs) || (size(self.accessConfig.verbs) == 2 && 'exec' in self.accessConfig.verbs && 'log' in self.accessConfig.verbs))",message="accessConfig.verbs, accessCommand, singleUse and onExpiry are about Pods, and a role has none: leave them out"
+// +kubebuilder:validation:XValidation:rule="!has(self.accessConfig.accessCommand) && (!has(self.accessConfig.singleUse) || !self.accessConfig.singleUse) && (!has(self.accessConfig.onExpiry) || self.accessConfig.onExpiry == 'Keep') && !has(self.accessConfig.session) && (!has(self.accessConfig.verbs) || (size(self.accessConfig.verbs) == 2 && 'exec' in self.accessConfig.verbs && 'log' in self.accessConfig.verbs))",message="accessConfig.verbs, accessCommand, singleUse, onExpiry and session are about Pods, and a role has none: leave them out"
 type RoleAccessTemplateSpec struct {
 	// AccessConfig says who gets access, and for how long. Its verbs, accessCommand,
-	// singleUse and onExpiry are about Pods, and cannot be set here.
+	// singleUse, onExpiry and session are about Pods, and cannot be set here.
 	AccessConfig AccessConfig `json:"accessConfig"`
 
 	// RoleRef is the role, which the operator must name, too. It cannot be changed.

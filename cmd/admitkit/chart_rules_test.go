@@ -34,6 +34,7 @@ var chartRules = []struct{ feature, flags, without string }{
 	{"sessions-open", "--sessions --sessions-image=x --audit=false --sessions-collectors=c:1 --sessions-unrecorded=Open", "--sessions --sessions-image=x --audit=false --sessions-collectors=c:1"},
 	{"sessions-evict", "--sessions --sessions-image=x --audit=false --sessions-collectors=c:1 --sessions-evict", "--sessions --sessions-image=x --audit=false --sessions-collectors=c:1"},
 	{"sessions-end", "--access --sessions --sessions-image=x --audit=false --sessions-collectors=c:1 --sessions-selector=a=b", "--access --audit=false|--sessions --sessions-image=x --audit=false --sessions-collectors=c:1 --sessions-selector=a=b"},
+	{"sessions-nodes", "--sessions --sessions-image=x --audit=false --sessions-collectors=c:1 --sessions-selector=a=b", "--sessions --sessions-image=x --audit=false --sessions-collectors=c:1 --sessions-selector=a=b --sessions-node-proxy=false"},
 	{"sessions-api", "--sessions --sessions-image=x --audit-event=false --sessions-collectors=c:1 --sessions-api", "--audit-event=false|--sessions --sessions-image=x --audit=false --sessions-collectors=c:1"},
 	{"audit-evict", "--evict-touched-pods-after=1h --audit-event=false", "--mark-touched-pods --audit-event=false"},
 }

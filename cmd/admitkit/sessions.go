@@ -21,6 +21,7 @@ type sessionFlags struct {
 	on         bool
 	namespaces []string
 	selector   string
+	nodeProxy  bool
 	options    session.Options
 	s3         s3Flags
 }
@@ -32,7 +33,8 @@ func (s *sessionFlags) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&s.selector, "sessions-selector", "", "label selector of the namespaces in which sessions are recorded, in place of their names")
 	flags.StringVar(&o.Image, "sessions-image", "", "container image of the recorder (required with --sessions)")
 	flags.StringVar((*string)(&o.NoCollector), "sessions-policy", string(session.Closed), "what happens to a session while no collector is reached for --sessions-wait: Closed ends it, Open lets it go on without being recorded")
-	flags.StringVar((*string)(&o.Unrecorded), "sessions-unrecorded", string(session.Closed), "what happens to attach, and to exec in containers without the recorder: Closed refuses them, Open lets them through with a warning and an Event")
+	flags.StringVar((*string)(&o.Unrecorded), "sessions-unrecorded", string(session.Closed), "what happens to attach, port forwarding and proxies, and to exec in containers without the recorder: Closed refuses them, Open lets them through with a warning, and on record as unrecorded")
+	flags.BoolVar(&s.nodeProxy, "sessions-node-proxy", true, "look at sessions through nodes/proxy, too; false for platforms that let no webhook match nodes")
 	flags.DurationVar(&o.Wait, "sessions-wait", session.DefaultWait, "how long a session waits for a collector, in whole seconds")
 	flags.BoolVar(&o.Input, "sessions-input", false, "record what is typed, too, while the terminal echoes it")
 	flags.DurationVar(&o.Max, "sessions-max", 0, "how long a session may take, in whole seconds; 0 for ever")
@@ -53,6 +55,7 @@ func (s *sessionFlags) bind(flags *pflag.FlagSet) {
 // extension returns the extension.
 func (s *sessionFlags) extension(mgr *manager.Manager, auditObjects bool, accessNamespaces, redact []string) (*session.Session, error) {
 	o := s.options
+	o.WithoutNodeProxy = !s.nodeProxy
 	redactor, err := audit.NewRedactor(redact...)
 	if err != nil {
 		return nil, fmt.Errorf("--audit-redact: %w", err)

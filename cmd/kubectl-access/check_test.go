@@ -47,6 +47,16 @@ func TestTemplatesSayWhatARequestNeeds(t *testing.T) {
 	}
 }
 
+func TestTemplatesSayWhenSessionsEnd(t *testing.T) {
+	for want, limited := range map[string]*v1alpha1.SessionLimits{
+		"": nil, "idle 15m": {IdleTimeout: "15m"}, "max 2h": {MaxLength: "2h"}, "idle 15m, max 2h": {IdleTimeout: "15m", MaxLength: "2h"},
+	} {
+		if got := limits(&v1alpha1.AccessConfig{Session: limited}); got != want {
+			t.Errorf("sessions are limited to %q, want %q", got, want)
+		}
+	}
+}
+
 func TestAChangeOfTheDurationCountsFromWhatACheckAllowed(t *testing.T) {
 	for allowed, want := range map[int64]time.Duration{0: time.Hour, 1800: 30 * time.Minute, 7200: time.Hour} {
 		req := &v1alpha1.RoleAccessRequest{}

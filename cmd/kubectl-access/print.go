@@ -138,6 +138,7 @@ var templateColumns = []column{
 		}
 		return "" // the Pod of a PodAccessTemplate goes, and a role has none
 	})},
+	{name: "SESSIONS", wide: true, of: ofConfig(limits)},
 	{name: "REASON", wide: true, of: ofConfig(func(c *v1alpha1.AccessConfig) string {
 		if c.RequireReason {
 			return "required"
@@ -159,6 +160,21 @@ func needs(c *v1alpha1.AccessConfig) string {
 	}
 	if c.Check != "" {
 		all = append(all, "check "+c.Check)
+	}
+	return strings.Join(all, ", ")
+}
+
+// limits says when a recorded session ends before access does.
+func limits(c *v1alpha1.AccessConfig) string {
+	if c.Session == nil {
+		return ""
+	}
+	var all []string
+	if c.Session.IdleTimeout != "" {
+		all = append(all, "idle "+c.Session.IdleTimeout)
+	}
+	if c.Session.MaxLength != "" {
+		all = append(all, "max "+c.Session.MaxLength)
 	}
 	return strings.Join(all, ", ")
 }

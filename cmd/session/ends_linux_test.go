@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -16,56 +17,146 @@ import (
 
 	"github.com/admitkit/admitkit/extension/session/collector"
 	"github.com/admitkit/admitkit/extension/session/protocol"
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // stubborn ignores what it can, and leaves a process in a session of its own.
 var stubborn = sh("trap '' TERM HUP INT; setsid sleep 1000 & echo ready; while :; do sleep 1; done")
 
-func TestSessionsEndOnTimeAndLeaveNothing(t *testing.T) {
-	t.Parallel()
-	var mu sync.Mutex
-	ends := map[string]time.Time{}
-	p := newPlace(t, func(o *collector.Options) {
+// ending is what ends a session, and why.
+type ending struct {
+	reason string
+	// idle is of the ticket, in seconds.
+	idle int64
+	// begins returns what a collector says at the beginning.
+	begins func() collector.Limits
+	// now makes it end, at the moment that is returned.
+	now func(id string, c *client) (time.Time, error)
+}
+
+// ends are the ways in which a session ends early. Its limits are in a map, in place of the
+// grants of a cluster.
+type ends struct {
+	*place
+	other *collector.Collector // of another replica
+	mu    sync.Mutex
+	of    map[string]collector.Limits
+}
+
+func newEnds(t *testing.T) *ends {
+	t.Helper()
+	e := &ends{of: map[string]collector.Limits{}}
+	many := func(o *collector.Options) { o.MaxPodSessions, o.MaxUserSessions = 1000, 1000 }
+	e.place = newPlace(t, many, func(o *collector.Options) {
 		o.Limits = func(ticket *protocol.Ticket) (collector.Limits, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			ends[ticket.ID] = time.Now().Add(3 * time.Second)
-			return collector.Limits{End: ends[ticket.ID], Reason: "access is over"}, nil
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			limits := e.of[ticket.ID]
+			limits.Idle = collector.LimitsOf(ticket).Idle
+			return limits, nil
 		}
 	})
-	sessions, atATime, most := 200, 10, time.Second
-	if testing.Short() {
-		sessions, atATime, most = 8, 4, patience // beside other tests
+	e.other = newPlace(t, func(o *collector.Options) { o.Storage = e.folder }).Collector
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); e.Run(ctx, func(err error) { t.Error(err) }) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return e
+}
+
+func (e *ends) set(id string, limits collector.Limits) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.of[id] = limits
+}
+
+func (e *ends) ways() map[string]ending {
+	const gone, ended = "access is over", "it was ended by root"
+	idle := testkit.Long(3*time.Second, 6*time.Second) // beside other tests a session begins late
+	return map[string]ending{
+		"grant": {reason: gone, begins: func() collector.Limits {
+			return collector.Limits{End: time.Now().Add(3 * time.Second), Reason: gone}
+		}},
+		"revoke": {reason: gone, now: func(id string, _ *client) (time.Time, error) {
+			e.set(id, collector.Limits{End: time.Unix(1, 0), Reason: gone})
+			return time.Now(), e.Refresh(id)
+		}},
+		"end": {reason: ended, now: func(id string, _ *client) (time.Time, error) {
+			return time.Now(), e.RequestEnd(context.Background(), id, ended)
+		}},
+		"end_elsewhere": {reason: ended, now: func(id string, _ *client) (time.Time, error) {
+			return time.Now(), e.other.RequestEnd(context.Background(), id, ended)
+		}},
+		"idle": {reason: fmt.Sprintf("nothing was typed or sent for %s", idle), idle: int64(idle / time.Second), now: func(_ string, c *client) (time.Time, error) {
+			due := time.Now().Add(idle)
+			c.send("x\n")
+			return due, nil
+		}},
 	}
+}
+
+// run returns how late a session ends.
+func (e *ends) run(t *testing.T, how ending, terminal bool, mark string) time.Duration {
+	ticket := e.ticket(stubborn, func(t *protocol.Ticket) { t.Terms.Idle = how.idle })
+	var due time.Time
+	if how.begins != nil {
+		limits := how.begins()
+		due = limits.End
+		e.set(ticket.ID, limits)
+	}
+	c := launch(t, "", e.wrap(ticket, stubborn), terminal, mark)
+	if how.now != nil {
+		c.expect("ready")
+		var err error
+		if due, err = how.now(ticket.ID, c); err != nil {
+			t.Error(err)
+		}
+	}
+	got := c.wait()
+	late := time.Since(due)
+	if got.code != 128+9 || !strings.Contains(string(got.stdout)+string(got.stderr), "the session was ended: "+how.reason) {
+		t.Errorf("%d, %q, %q", got.code, got.stdout, got.stderr)
+	}
+	if seal, err := e.folder.Verify(ticket.ID, e.key); err != nil || seal.End.Reason != how.reason || seal.End.Left > 0 {
+		t.Errorf("%+v, %v", seal, err)
+	}
+	return late
+}
+
+func TestSessionsEndOnTimeAndLeaveNothing(t *testing.T) {
+	t.Parallel()
+	e := newEnds(t)
+	sessions, atATime, most := testkit.Long(200, 4), testkit.Long(20, 4), testkit.Long(2*time.Second, patience) // beside other tests
 	mark := "ADMITKIT_MARK=" + protocol.NewID()
-	var all sync.WaitGroup
-	var late []time.Duration
-	places := make(chan struct{}, atATime)
-	for i := range sessions {
-		places <- struct{}{}
-		all.Go(func() {
-			defer func() { <-places }()
-			ticket := p.ticket(stubborn)
-			got := launch(t, "", p.wrap(ticket, stubborn), i%2 == 0, mark).wait()
-			ended := time.Now()
-			seal, err := p.folder.Verify(ticket.ID, p.key)
-			mu.Lock()
-			defer mu.Unlock()
-			late = append(late, ended.Sub(ends[ticket.ID]))
-			if got.code != 128+9 || !strings.Contains(string(got.stdout)+string(got.stderr), "the session was ended: access is over") {
-				t.Errorf("%d, %q, %q", got.code, got.stdout, got.stderr)
-			}
-			if err != nil || seal.End.Reason != "access is over" || seal.End.Left > 0 {
-				t.Errorf("%+v, %v", seal, err)
-			}
-		})
+	var every []time.Duration
+	for name, how := range e.ways() {
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		var late []time.Duration
+		places := make(chan struct{}, atATime)
+		for i := range sessions {
+			places <- struct{}{}
+			all.Go(func() {
+				defer func() { <-places }()
+				took := e.run(t, how, i%2 == 0, mark)
+				mu.Lock()
+				defer mu.Unlock()
+				late = append(late, took)
+			})
+		}
+		all.Wait()
+		p99 := testkit.Percentile(late, 0.99)
+		testkit.Figure("session.end_p99_s."+name, p99.Seconds(), "s")
+		if first := slices.Min(late); first < 0 || p99 > most {
+			t.Errorf("%s: sessions end %s to %s late", name, first, p99)
+		}
+		every = append(every, late...)
 	}
-	all.Wait()
-	slices.Sort(late)
-	p99, left := late[len(late)*99/100], len(marked(t, mark))
-	fmt.Printf("FIGURE session.end_p99_s=%.3f s\nFIGURE session.left_processes=%d processes\n", p99.Seconds(), left)
-	if late[0] < 0 || p99 > most || left > 0 {
-		t.Errorf("sessions end %s to %s late, and leave %d processes", late[0], p99, left)
+	left := len(marked(t, mark))
+	testkit.Figure("session.end_p99_s", testkit.Percentile(every, 0.99).Seconds(), "s")
+	testkit.Figure("session.left_after_end", float64(left), "processes")
+	if left > 0 {
+		t.Errorf("%d processes are left", left)
 	}
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension/session/collector"
 	"github.com/admitkit/admitkit/extension/session/protocol"
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 func TestAForgedExpiredOrUsedTicketIsRefused(t *testing.T) {
@@ -86,13 +86,15 @@ func TestOfManyRecordersWithOneTicketOneRuns(t *testing.T) {
 	}
 }
 
-// relay is a connection between recorders and a collector that can be cut.
+// relay is a network that can be cut, swallow what is sent, or be slow.
 type relay struct {
 	net.Listener
-	to    string
-	mu    sync.Mutex
-	conns []net.Conn
-	down  bool
+	to        string
+	mu        sync.Mutex
+	conns     []net.Conn
+	down      bool
+	perSecond int           // bytes of each direction of a connection; 0 for any number
+	thawed    chan struct{} // is closed while bytes pass
 }
 
 func newRelay(t *testing.T, to string) *relay {
@@ -101,8 +103,9 @@ func newRelay(t *testing.T, to string) *relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &relay{Listener: listener, to: to}
-	t.Cleanup(func() { _ = listener.Close(); r.cut(true) })
+	r := &relay{Listener: listener, to: to, thawed: make(chan struct{})}
+	close(r.thawed)
+	t.Cleanup(func() { _ = listener.Close(); r.cut(true); r.freeze(false) })
 	go func() {
 		for {
 			from, err := listener.Accept()
@@ -125,9 +128,48 @@ func (r *relay) join(from net.Conn) {
 	}
 	r.conns = append(r.conns, from, to)
 	r.mu.Unlock()
-	go func() { _, _ = io.Copy(to, from); _ = to.Close() }()
-	_, _ = io.Copy(from, to)
-	_ = from.Close()
+	go r.carry(to, from)
+	r.carry(from, to)
+}
+
+func (r *relay) carry(to, from net.Conn) {
+	defer func() { _ = to.Close() }()
+	for buffer := make([]byte, 4<<10); ; {
+		n, err := from.Read(buffer)
+		r.mu.Lock()
+		thawed, perSecond := r.thawed, r.perSecond
+		r.mu.Unlock()
+		<-thawed
+		if perSecond > 0 {
+			time.Sleep(time.Duration(n) * time.Second / time.Duration(perSecond))
+		}
+		if _, failed := to.Write(buffer[:n]); err != nil || failed != nil {
+			return
+		}
+	}
+}
+
+// throttle lets so many bytes pass in a second.
+func (r *relay) throttle(perSecond int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.perSecond = perSecond
+}
+
+// freeze lets no byte pass, and closes nothing, as a network that loses packets does.
+func (r *relay) freeze(on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	select {
+	case <-r.thawed:
+		if on {
+			r.thawed = make(chan struct{})
+		}
+	default:
+		if !on {
+			close(r.thawed)
+		}
+	}
 }
 
 // cut cuts every connection, and with down those that would come.
@@ -168,11 +210,7 @@ func TestNoFrameIsLostOrDoubleWhenConnectionsBreak(t *testing.T) {
 			if err != nil || got.code != 0 || string(r.output) != string(got.stdout) || len(r.gaps) > 0 {
 				t.Errorf("%d, %+v, %v, %v; %d bytes recorded, %d seen", got.code, seal, err, r.gaps, len(r.output), len(got.stdout))
 			}
-			for i, number := range r.numbers {
-				if number != uint64(i+1) {
-					lost++
-				}
-			}
+			lost += misplaced(r.numbers)
 		})
 	}
 	go func() { all.Wait(); close(done) }()
@@ -186,7 +224,7 @@ func TestNoFrameIsLostOrDoubleWhenConnectionsBreak(t *testing.T) {
 		}
 	}
 	<-done
-	fmt.Printf("FIGURE session.lost_frames=%d frames\n", lost)
+	fmt.Printf("FIGURE session.cut_lost_frames=%d frames\n", lost)
 	if lost > 0 {
 		t.Errorf("%d frames are lost or double", lost)
 	}
@@ -239,6 +277,59 @@ func TestWithoutACollectorThePolicyDecides(t *testing.T) {
 			t.Errorf("%d, %q; the recording has %q, %q", got.code, got.stdout, r.gaps, r.output)
 		}
 	})
+}
+
+// A network that refuses is noticed at once, one that swallows what is sent after the
+// recorder's silence.
+func TestWhileTheNetworkIsCutThePolicyDecides(t *testing.T) {
+	t.Parallel()
+	const long = 60 // seconds
+	cut, lines := testkit.Long(30*time.Second, 4*time.Second), testkit.Long(450, 80)
+	command := sh(fmt.Sprintf("echo ready; i=0; while [ $i -lt %d ]; do echo line $i; i=$((i+1)); sleep 0.1; done", lines))
+	for _, test := range []struct {
+		swallows, closed bool
+		wait             int
+		ends, misses     bool
+	}{
+		{false, true, long, false, false},
+		{false, false, long, false, false},
+		{false, true, 2, true, false},
+		{false, false, 2, false, true},
+		{true, true, long, false, false},
+		{true, false, long, false, false},
+		{true, true, 2, true, false},
+		{true, false, 2, false, true},
+	} {
+		t.Run(fmt.Sprintf("swallows %t, closed %t, waits %d s", test.swallows, test.closed, test.wait), func(t *testing.T) {
+			t.Parallel()
+			if test.swallows && test.wait < long && testing.Short() {
+				t.Skip("takes 30 s")
+			}
+			p := newPlace(t)
+			network := newRelay(t, p.server.Listener.Addr().String())
+			ticket := p.ticket(command, func(t *protocol.Ticket) {
+				t.Terms.Collectors, t.Terms.Closed, t.Terms.Wait = []string{network.Addr().String()}, test.closed, test.wait
+			})
+			c := launch(t, "", p.wrap(ticket, command), true)
+			c.expect("line 5")
+			if test.swallows {
+				network.freeze(true)
+			} else {
+				network.cut(true)
+			}
+			over := time.AfterFunc(cut, func() { network.freeze(false); network.cut(false) })
+			defer over.Stop()
+			began := time.Now()
+			got := c.wait()
+			if test.ends {
+				if took := time.Since(began); got.code != 128+9 || !strings.Contains(string(got.stdout), "not recorded are not allowed here") || took > patience {
+					t.Errorf("after %s: %d, %q", took, got.code, got.stdout)
+				}
+				return
+			}
+			p.explained(t, p.folder, ticket, got, !test.misses)
+		})
+	}
 }
 
 func TestACollectorEndsASession(t *testing.T) {

@@ -2,12 +2,12 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // echoes returns how long a terminal takes to echo a key, in order.
@@ -62,22 +62,11 @@ func rss(t *testing.T, p *place, size int) {
 	command := sh(fmt.Sprintf("head -c %d /dev/zero; echo; echo ready; read x", size))
 	c := launch(t, "", p.wrap(p.ticket(command), command), true)
 	c.expect("ready")
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	most := resident(t, c.cmd.Process.Pid, "VmHWM")
 	c.send("\n")
 	c.wait()
-	for line := range strings.Lines(string(status)) {
-		if kib, is := strings.CutPrefix(line, "VmHWM:"); is {
-			n, err := strconv.Atoi(strings.Fields(kib)[0])
-			if err != nil {
-				t.Fatal(err)
-			}
-			fmt.Printf("FIGURE session.recorder_rss_mb=%.1f MiB\n", float64(n)/1024)
-			if n > 64<<10 {
-				t.Errorf("the recorder has had %d KiB", n)
-			}
-		}
+	testkit.Figure("session.recorder_rss_mb", float64(most)/(1<<20), "MiB")
+	if most > 64<<20 {
+		t.Errorf("the recorder has had %d bytes", most)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -47,6 +48,23 @@ var recorder = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
+	if told, is := os.LookupEnv(asCollector); is {
+		if err := collect(told); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
+	if _, is := os.LookupEnv(asAttacker); is {
+		attack()
+		return
+	}
+	// A shell that starts tests in the background has them ignore what the terminals of the
+	// sessions send. Whoever catches a signal does not hand that on.
+	for _, each := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
+		if signal.Ignored(each) {
+			signal.Notify(make(chan os.Signal, 1), each)
+		}
+	}
 	code := m.Run()
 	if built != "" {
 		_ = os.RemoveAll(built)
@@ -73,26 +91,39 @@ func newPlace(t *testing.T, change ...func(*collector.Options)) *place {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &place{t: t, key: protocol.Key{Current: bytes.Repeat([]byte("k"), 32)}, folder: collector.Folder(t.TempDir()), path: path}
-	options := collector.Options{Key: func() (protocol.Key, error) { return p.key, nil }, Storage: p.folder, Identify: func(_ context.Context, token string) (string, error) {
-		if token != "the token" {
-			return "", collector.ErrToken
-		}
-		return podUID, nil
-	}}
+	p := &place{t: t, folder: collector.Folder(t.TempDir()), path: path}
+	p.key, _ = theKey()
+	options := collector.Options{Key: theKey, Storage: p.folder, Identify: identify}
 	for _, each := range change {
 		each(&options)
 	}
 	p.Collector = collector.New(options)
-	p.server = httptest.NewUnstartedServer(p)
-	p.server.Config.ErrorLog = log.New(io.Discard, "", 0) // of connections that a test cuts
-	p.server.StartTLS()
+	p.server = newServer(p.Collector)
 	t.Cleanup(p.server.Close)
 	p.token = filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(p.token, []byte("the token\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// theKey returns the key of all tickets.
+func theKey() (protocol.Key, error) { return protocol.Key{Current: bytes.Repeat([]byte("k"), 32)}, nil }
+
+// identify knows the one token.
+func identify(_ context.Context, token string) (string, error) {
+	if token != "the token" {
+		return "", collector.ErrToken
+	}
+	return podUID, nil
+}
+
+// newServer serves a collector. The certificate is the same for all.
+func newServer(of *collector.Collector) *httptest.Server {
+	server := httptest.NewUnstartedServer(of)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of connections that a test cuts
+	server.StartTLS()
+	return server
 }
 
 // expose gives the recorder and the token to every user.

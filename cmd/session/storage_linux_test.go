@@ -3,8 +3,11 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -177,6 +180,195 @@ func TestWhileTheDiskIsFullThePolicyDecides(t *testing.T) {
 		if _, err := collector.Verify(t.Context(), disk, ticket.ID, p.key); !errors.Is(err, collector.ErrNotSealed) {
 			t.Errorf("closed %t: the recording: %v", closed, err)
 		}
+	}
+}
+
+// prints prints 3 MB, more than waits in a recorder, and then waits for a line.
+var prints = sh("head -c 3000000 /dev/zero | tr '\\0' x | fold -w 99; echo printed; read x; echo $x")
+
+// stores is an observer that says when the storage fails.
+type stores struct {
+	collector.Observer
+	failed chan error
+}
+
+func (s stores) Waiting(int) {}
+func (s stores) Lost(int64)  {}
+func (s stores) Stored(_ time.Duration, err error) {
+	if err != nil {
+		select {
+		case s.failed <- err:
+		default:
+		}
+	}
+}
+
+// smallDisk mounts a file system of a size in MiB, of which so many are taken until free is called.
+func smallDisk(t *testing.T, size, taken int) (folder string, free func()) {
+	t.Helper()
+	folder = t.TempDir()
+	if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, fmt.Sprintf("size=%dm", size)); err != nil {
+		t.Skipf("needs the right to mount: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(folder, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	other := filepath.Join(folder, "other")
+	if err := os.WriteFile(other, make([]byte, taken<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return folder, func() {
+		if err := os.Remove(other); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A disk of 8 MiB on which others have all but 1 MiB, or all.
+func TestOnADiskThatIsFullThePolicyDecides(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name          string
+		taken         int
+		closed        bool
+		wait          int
+		freed         bool // before the session has waited long enough
+		begins, whole bool
+		code          int
+	}{
+		{"Closed pauses until there is room", 7, true, 120, true, true, true, 0},
+		{"Open pauses until there is room", 7, false, 120, true, true, true, 0},
+		{"Closed ends", 7, true, 3, false, true, false, 128 + 9},
+		{"Open goes on, and has a gap", 7, false, 3, false, true, false, 0},
+		{"Closed does not begin", 8, true, 3, false, false, false, exitRefused},
+		{"Open begins, and is not recorded until there is room", 8, false, 3, false, true, false, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			folder, free := smallDisk(t, 8, test.taken)
+			disk, failed := collector.Folder(folder), make(chan error, 1)
+			p := newPlace(t, func(o *collector.Options) { o.Storage, o.Observer = disk, stores{failed: failed} })
+			ticket := p.ticket(prints, func(t *protocol.Ticket) { t.Terms.Closed, t.Terms.Wait = test.closed, test.wait })
+			c := launch(t, "", p.wrap(ticket, prints), true)
+			if err := <-failed; !errors.Is(err, syscall.ENOSPC) {
+				t.Errorf("the storage fails with %v", err)
+			}
+			if test.freed {
+				free()
+			}
+			if test.code == 0 {
+				c.expect("printed")
+			} else {
+				got := c.wait()
+				if got.code != test.code || !strings.Contains(string(got.stdout), protocol.ReasonNoCollector) || strings.Contains(string(got.stdout), "printed") {
+					t.Errorf("%d, %d bytes, %q", got.code, len(got.stdout), got.stdout[max(len(got.stdout)-300, 0):])
+				}
+				if _, err := disk.Verify(ticket.ID, p.key); !errors.Is(err, collector.ErrNotSealed) && test.begins {
+					t.Errorf("the recording: %v", err)
+				}
+				return
+			}
+			if !test.freed {
+				free()
+				waitFor(t, func() bool { return len(recordingOf(t, disk, ticket.ID).gaps) > 0 }) // the recorder is back
+			}
+			c.send("over\n")
+			got := c.wait()
+			p.explained(t, disk, ticket, got, test.whole)
+		})
+	}
+}
+
+// recordingOf returns what a recording in another storage says so far.
+func recordingOf(t *testing.T, in collector.Storage, id string) (r told) {
+	t.Helper()
+	err := collector.Frames(t.Context(), in, id, func(f *protocol.Frame) error {
+		r.numbers = append(r.numbers, f.Seq)
+		switch f.Type {
+		case protocol.Output:
+			r.output = append(r.output, f.Data...)
+		case protocol.Gap:
+			r.gaps = append(r.gaps, string(f.Data))
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	return r
+}
+
+// explained wants a session that has gone on to be recorded, but for what its gap says.
+func (p *place) explained(t *testing.T, in collector.Storage, ticket *protocol.Ticket, got outcome, whole bool) {
+	t.Helper()
+	r, missing := recordingOf(t, in, ticket.ID), int64(0)
+	for _, gap := range r.gaps {
+		lost, _ := protocol.LostOf(&protocol.Frame{Type: protocol.Gap, Data: []byte(gap)})
+		missing += lost
+	}
+	seal, err := collector.Verify(t.Context(), in, ticket.ID, p.key)
+	if err != nil || got.code != 0 || misplaced(r.numbers) > 0 || int64(len(got.stdout)-len(r.output)) > missing {
+		t.Errorf("%d, %+v, %v: of %d bytes %d are recorded, and %v", got.code, seal, err, len(got.stdout), len(r.output), r.gaps)
+	}
+	if whole != (len(r.gaps) == 0) || !whole && (len(r.gaps) != 1 || missing == 0) {
+		t.Errorf("gaps %v", r.gaps)
+	}
+}
+
+func TestWhileTheBucketIsSlowThePolicyDecides(t *testing.T) {
+	t.Parallel()
+	endpoint := s3gateway.Start(t, "../..")
+	for _, test := range []struct {
+		name      string
+		perSecond int
+		closed    bool
+		whole     bool
+		code      int
+	}{
+		{"slow, Closed: the session waits", 400_000, true, true, 0},
+		{"slow, Open: the session waits", 400_000, false, true, 0},
+		{"too slow, Closed: it ends", 1000, true, false, 128 + 9},
+		{"too slow, Open: it goes on, and has a gap", 1000, false, false, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			network := newRelay(t, endpoint)
+			storage, err := s3.New(t.Context(), s3.Options{
+				Endpoint: network.Addr().String(), Insecure: true, Bucket: s3gateway.Bucket, Transport: http.DefaultTransport.(*http.Transport).Clone(), Delay: 300 * time.Millisecond,
+				Credentials: credentials.NewStaticV4(s3gateway.AccessKey, s3gateway.SecretKey, ""),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := newPlace(t, func(o *collector.Options) { o.Storage = storage })
+			command := slices.Clone(prints)
+			command[2] = "echo ready; read x; " + command[2]
+			ticket := p.ticket(command, func(t *protocol.Ticket) { t.Terms.Closed, t.Terms.Wait = test.closed, 10 })
+			c := launch(t, "", p.wrap(ticket, command), true)
+			c.expect("ready")
+			network.throttle(test.perSecond)
+			began := time.Now()
+			c.send("go\n")
+			if test.code != 0 {
+				got := c.wait()
+				if got.code != test.code || !strings.Contains(string(got.stdout), protocol.ReasonNoCollector) || strings.Contains(string(got.stdout), "printed") {
+					t.Errorf("%d, %d bytes, %q", got.code, len(got.stdout), got.stdout[max(len(got.stdout)-300, 0):])
+				}
+				return
+			}
+			c.expect("printed")
+			if took := time.Since(began); took < time.Second {
+				t.Errorf("3 MB are printed after %s, and are in a bucket that takes %d bytes in a second", took, test.perSecond)
+			}
+			network.throttle(0)
+			if !test.whole {
+				waitFor(t, func() bool { return len(recordingOf(t, storage, ticket.ID).gaps) > 0 }) // the recorder is back
+			}
+			c.send("over\n")
+			p.explained(t, storage, ticket, c.wait(), test.whole)
+		})
 	}
 }
 

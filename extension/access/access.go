@@ -88,7 +88,7 @@ type Options struct {
 	// Without a Dir, 1,000 of them are queued in memory; see [Notification]. Default: none.
 	Notifications cloudevents.Options
 	// Sessions says in which Pods sessions can be ended, such as extension/session.
-	// Default: templates with onExpiry EndSession are refused.
+	// Default: templates with onExpiry EndSession, or with session, are refused.
 	Sessions Sessions
 	// Egress says how access Pods are held to the egress of their template; see
 	// [egress.Options]. Default: templates with egress are refused.

@@ -335,7 +335,11 @@ func TestEvictionEndsSessionsAndKeepsTrying(t *testing.T) {
 	if err := admin.Create(t.Context(), template); err == nil || !strings.Contains(err.Error(), "--sessions-unrecorded=Closed") {
 		t.Errorf("a template without recorded sessions: %v", err)
 	}
-	template.Spec.AccessConfig.OnExpiry = v1alpha1.ExpiryEvict
+	template.Spec.AccessConfig.OnExpiry, template.Spec.AccessConfig.Session = v1alpha1.ExpiryEvict, &v1alpha1.SessionLimits{MaxLength: "1h"}
+	if err := admin.Create(t.Context(), template); err == nil || !strings.Contains(err.Error(), "spec.accessConfig.session: session needs recorded sessions") {
+		t.Errorf("a template with limits without recorded sessions: %v", err)
+	}
+	template.Spec.AccessConfig.Session = nil
 	testkit.Create(t, admin, template)
 	testkit.Eventually(t, "the budget is in force", func(ctx context.Context) bool {
 		return admin.Get(ctx, client.ObjectKeyFromObject(budget), budget) == nil && budget.Status.ExpectedPods == 1

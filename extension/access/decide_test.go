@@ -185,8 +185,8 @@ func TestWhatIsDoneAboutARequest(t *testing.T) {
 		"a grant is left alone":                      {about(execAccess, hasRole("1"), hasBinding("1")), early, nil, "ready=true", end},
 		"a lost Pod is not granted again":            {about(execAccess, hasRole("1"), func(f *facts) { f.lost = podGone }), early, nil, "PodGone", end},
 		"a grant whose Pod is lost ends":             {about(podAccess, hasRole("1"), hasBinding("1"), func(f *facts) { f.lost = podReplaced }), early, []string{"unbind"}, "PodGone", end},
-		"a grant whose sessions cannot end any more": {about(execAccess, hasRole("1"), hasBinding("1"), func(f *facts) { f.unended = cannotEnd("web", noSessions) }), early, []string{"unbind"}, "NotRecorded", end},
-		"no grant where sessions cannot end":         {about(execAccess, func(f *facts) { f.unended = cannotEnd("web", noSessions) }), early, nil, "NotRecorded", end},
+		"a grant whose sessions cannot end any more": {about(execAccess, hasRole("1"), hasBinding("1"), func(f *facts) { f.unended = cannotEnd("web", noSessions(v1alpha1.ExpiryEndSession)) }), early, []string{"unbind"}, "NotRecorded", end},
+		"no grant where sessions cannot end":         {about(execAccess, func(f *facts) { f.unended = cannotEnd("web", noSessions(v1alpha1.ExpiryEndSession)) }), early, nil, "NotRecorded", end},
 		"a binding that its Pod does not own goes":   {about(execAccess, hasRole("1"), hasBinding("1"), func(f *facts) { f.binding.OwnerReferences = nil }), early, []string{"unbind"}, "", end},
 		"a binding to somebody else goes": {about(execAccess, hasRole("1"), hasBinding("1"), func(f *facts) {
 			f.binding.Subjects = []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: "mallory"}}

@@ -66,8 +66,8 @@ type facts struct {
 	target   *workload.Workload
 	chosen   *corev1.Pod
 	noTarget error
-	// unended says why sessions in the Pod cannot be ended, if the template, or the record
-	// of the grant, wants that.
+	// unended says why sessions in the Pod cannot be ended or limited, if the template, or
+	// the record of the grant, wants that.
 	unended *refusal
 	// newRole is the role that a request would get; noRole says why it gets none, or
 	// loses the one that it has.
@@ -375,7 +375,7 @@ func (r *requests) readTarget(ctx context.Context, f *facts) error {
 	if noTarget(err) != nil {
 		f.noTarget, err = err, nil
 	}
-	if err == nil && f.chosen != nil {
+	if err == nil && (f.chosen != nil || r.kind.makesPod) {
 		err = r.readEnding(ctx, f)
 	}
 	return err

@@ -182,6 +182,13 @@ func newRole(k kind, req v1alpha1.Request, config *v1alpha1.AccessConfig, to cho
 	if config.OnExpiry != "" && config.OnExpiry != v1alpha1.ExpiryKeep && !k.makesPod {
 		role.Annotations[AnnotationOnExpiry] = string(config.OnExpiry)
 	}
+	if limits := config.Session; limits != nil {
+		for annotation, limit := range map[string]string{v1alpha1.AnnotationIdleTimeout: limits.IdleTimeout, v1alpha1.AnnotationMaxLength: limits.MaxLength} {
+			if limit != "" {
+				role.Annotations[annotation] = limit
+			}
+		}
+	}
 	return role, nil
 }
 

@@ -28,7 +28,7 @@ const (
 	// AnnotationPodUID has the UID of the Pod that was chosen or made.
 	AnnotationPodUID = v1alpha1.AnnotationPodUID
 	// AnnotationOnExpiry has what happens to the Pod at the end.
-	AnnotationOnExpiry = "admitkit.dev/on-expiry"
+	AnnotationOnExpiry = v1alpha1.AnnotationOnExpiry
 	// AnnotationSubjects has to whom access is granted, as JSON.
 	AnnotationSubjects = v1alpha1.AnnotationSubjects
 	// AnnotationTemplate on a Pod names the PodAccessTemplate by which it is

@@ -654,7 +654,7 @@ func TestWithoutRolesTheKindIsOff(t *testing.T) {
 	template := (&castle{namespace: namespace}).template("deployer")
 	refused(t, admin.Create(t.Context(), template), "admitkit grants no roles here", "--access-role=NAMESPACE/NAME")
 	refused(t, as(t, alice).Create(t.Context(), roleRequest(template, "a", "1h")), "admitkit grants no roles here")
-	for _, field := range []string{"verbs: [attach]", "accessCommand: ls", "singleUse: true", "onExpiry: Evict"} {
+	for _, field := range []string{"verbs: [attach]", "accessCommand: ls", "singleUse: true", "onExpiry: Evict", "session: {idleTimeout: 15m}"} {
 		manifest := fmt.Sprintf("{apiVersion: admitkit.dev/v1alpha1, kind: RoleAccessTemplate, metadata: {name: bad, namespace: %s}, "+
 			"spec: {accessConfig: {allowedGroups: [devs], %s}, roleRef: {kind: Role, name: deployer}}}", namespace, field)
 		if err := testkit.Apply(t.Context(), cluster, manifest); err == nil || !strings.Contains(err.Error(), "are about Pods, and a role has none") {

@@ -109,7 +109,7 @@ func (a *shared) validateExecTemplate(ctx context.Context, t *v1alpha1.ExecAcces
 		return err
 	}
 	if t.Spec.AccessConfig.OnExpiry == v1alpha1.ExpiryEndSession && a.options.Sessions == nil {
-		return extension.Deny("spec.accessConfig.onExpiry: " + noSessions)
+		return extension.Deny("spec.accessConfig.onExpiry: " + noSessions(v1alpha1.ExpiryEndSession))
 	}
 	_, err := workload.Find(ctx, a.live, req.Namespace, t.Spec.ControllerTargetRef)
 	if workload.Missing(err) {
@@ -127,6 +127,9 @@ func (a *shared) validateConfig(config *v1alpha1.AccessConfig) (time.Duration, e
 	}
 	if refused := a.noCheck(config.Check); refused != nil {
 		return 0, extension.Deny(refused.message)
+	}
+	if config.Session != nil && a.options.Sessions == nil {
+		return 0, extension.Deny("spec.accessConfig.session: " + noSessions(""))
 	}
 	example := &metav1.ObjectMeta{Namespace: "namespace", Name: "pod", Labels: map[string]string{}, Annotations: map[string]string{}}
 	if _, err := accessCommand(config, example); err != nil {

@@ -57,13 +57,17 @@ type memory struct {
 	mu      sync.Mutex
 	records []*v1alpha1.AuditRecord
 	failed  error
+	failing v1alpha1.AuditWay // "" for all
 }
 
 // fail has it keep nothing from now on, unless err is nil.
-func (m *memory) fail(err error) {
+func (m *memory) fail(err error) { m.failOn("", err) }
+
+// failOn has it keep nothing of a way.
+func (m *memory) failOn(way v1alpha1.AuditWay, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.failed = err
+	m.failed, m.failing = err, way
 }
 
 func (*memory) Name() string { return "memory" }
@@ -71,10 +75,11 @@ func (*memory) Name() string { return "memory" }
 func (m *memory) Write(_ context.Context, r *v1alpha1.AuditRecord) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.failed == nil {
-		m.records = append(m.records, r.DeepCopy())
+	if m.failed != nil && (m.failing == "" || m.failing == r.Way) {
+		return m.failed
 	}
-	return m.failed
+	m.records = append(m.records, r.DeepCopy())
+	return nil
 }
 
 // last returns the last record, and forgets all.
@@ -135,7 +140,7 @@ func install(t *testing.T, change func(*session.Options), auditing audit.Options
 			auditing.Sinks = append(auditing.Sinks, audit.SinkOptions{Sink: auditevent.New(auditevent.Options{}), FailurePolicy: audit.Closed})
 		}
 		// In the scope of the extension, so that it runs after it.
-		scope := extension.Scope{Name: "sessions", Rules: extension.Connect("pods/exec"), FailurePolicy: &fail, ReinvocationPolicy: new(admissionregistrationv1.NeverReinvocationPolicy)}
+		scope := extension.Scope{Name: "sessions", Rules: extension.Connect("pods/exec"), NamespaceSelector: options.NamespaceSelector, FailurePolicy: &fail, ReinvocationPolicy: new(admissionregistrationv1.NeverReinvocationPolicy)}
 		sessions := session.New(options)
 		if len(options.AccessNamespaces) > 0 {
 			granting := access.Options{Namespaces: options.AccessNamespaces}

@@ -125,7 +125,7 @@ func (k *keeper) checkEphemeral(ctx context.Context, c *corev1.EphemeralContaine
 	case expands(c):
 		why = "the command of ephemeral container " + c.Name + " has a variable that the kubelet replaces, $(NAME). Have a shell replace it: sh -c 'echo $NAME'"
 	}
-	return k.unrecorded(ctx, req, "ephemeral", why)
+	return k.unrecorded(ctx, req, objectOf(req), "ephemeral", why)
 }
 
 // named returns how to add the same container with a command.

@@ -30,8 +30,6 @@ import (
 const (
 	// everyNamespace stands for all in Options.AccessNamespaces.
 	everyNamespace = "*"
-	// annotationOnExpiry, on the record of a grant, says what happens at its end.
-	annotationOnExpiry = "admitkit.dev/on-expiry"
 	// refreshTime is after how long the end of a session is asked for anew if that failed.
 	refreshTime = 2 * time.Second
 )
@@ -84,42 +82,83 @@ func followed() []client.Object {
 	return []client.Object{&v1alpha1.ExecAccessRequest{}, &v1alpha1.PodAccessRequest{}, &rbacv1.RoleBinding{}}
 }
 
-// bind writes into a ticket with which grant the session ends, if it has to. Such a session
-// does not go on without a collector, which alone hears that access was revoked.
+// allowance is a grant that allows a session, and ends or limits it.
+type allowance struct {
+	*v1alpha1.Grant
+	request v1alpha1.Request
+	found   *protocol.Grant
+}
+
+// ends reports whether the session ends with access, as all do in access Pods.
+func (a *allowance) ends() bool { return a.EndsSessions || a.Kind == podRequest }
+
+// before reports whether a grant is the one that counts, and not the other: one that ends
+// sessions before one that only limits them, and else the one that audit names.
+func (a *allowance) before(other *allowance) bool {
+	switch {
+	case other == nil:
+		return true
+	case a.ends() != other.ends():
+		return a.ends()
+	}
+	return v1alpha1.ByUse(a.request, other.request) < 0
+}
+
+// bind writes into a ticket what the grant that allows the session says: with which request
+// it ends, and its limits. A session that has to end with access does not go on without a
+// collector, which alone hears that access was revoked.
 func (g *grants) bind(ctx context.Context, ticket *protocol.Ticket, user authenticationv1.UserInfo) error {
 	if g == nil || !slices.Contains(g.namespaces, ticket.Namespace) && !slices.Contains(g.namespaces, metav1.NamespaceAll) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
+	best, err := g.allowing(ctx, ticket, user)
+	if err != nil || best == nil {
+		return err
+	}
+	if best.ends() {
+		ticket.Grant = best.found
+	}
+	ticket.Terms.Closed = ticket.Terms.Closed || best.EndsSessions
+	ticket.Terms.Max, ticket.Terms.Idle = smaller(ticket.Terms.Max, best.MaxLength), smaller(ticket.Terms.Idle, best.IdleTimeout)
+	return nil
+}
+
+// smaller returns the smaller of two limits, of which 0 is none.
+func smaller(seconds int64, than time.Duration) int64 {
+	if other := int64(than / time.Second); other > 0 && (seconds == 0 || other < seconds) {
+		return other
+	}
+	return seconds
+}
+
+// allowing returns the grant that counts, nil if none ends or limits the session.
+func (g *grants) allowing(ctx context.Context, ticket *protocol.Ticket, user authenticationv1.UserInfo) (best *allowance, err error) {
 	var records rbacv1.RoleList // as they are now, and not as a cache knows them
-	err := g.live.List(ctx, &records, client.InNamespace(ticket.Namespace),
+	err = g.live.List(ctx, &records, client.InNamespace(ticket.Namespace),
 		client.MatchingLabels{v1alpha1.LabelManagedBy: v1alpha1.ManagedByAccess, v1alpha1.LabelPodUID: ticket.PodUID})
 	if err != nil {
-		return fmt.Errorf("listing the grants of Pod %s/%s: %w", ticket.Namespace, ticket.Pod, err)
+		return nil, fmt.Errorf("listing the grants of Pod %s/%s: %w", ticket.Namespace, ticket.Pod, err)
 	}
-	var best v1alpha1.Request
 	for i := range records.Items {
-		record := &records.Items[i]
-		grant, err := v1alpha1.GrantOf(record)
+		grant, err := v1alpha1.GrantOf(&records.Items[i])
 		if err != nil || grant.PodName != ticket.Pod || !grant.Concerns(user.Username, user.Groups) || !slices.Contains(grant.Verbs, v1alpha1.VerbExec) {
 			continue
 		}
-		ends := record.Annotations[annotationOnExpiry] == string(v1alpha1.ExpiryEndSession)
-		if !ends && grant.Kind != podRequest {
+		by := &allowance{Grant: grant, found: &protocol.Grant{Kind: grant.Kind, Name: grant.Request.Name, UID: string(grant.RequestUID)}}
+		if !by.ends() && by.MaxLength == 0 && by.IdleTimeout == 0 {
 			continue
 		}
-		found := &protocol.Grant{Kind: grant.Kind, Name: grant.Request.Name, UID: string(grant.RequestUID)}
-		req, over, err := g.read(ctx, g.live, ticket, found)
+		req, over, err := g.read(ctx, g.live, ticket, by.found)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if over == "" && (best == nil || v1alpha1.ByUse(req, best) < 0) {
-			best, ticket.Grant = req, found
-			ticket.Terms.Closed = ticket.Terms.Closed || ends
+		if by.request = req; over == "" && by.before(best) {
+			best = by
 		}
 	}
-	return nil
+	return best, nil
 }
 
 const podRequest = "PodAccessRequest"
@@ -244,7 +283,7 @@ func (s *Session) CannotEnd(ctx context.Context, reader client.Reader, pod *core
 	case err != nil:
 		return "", err
 	case !recorded:
-		return fmt.Sprintf("sessions in namespace %s are not recorded, and so cannot be ended: ask the operator to record them, or use onExpiry Evict", pod.Namespace), nil
+		return fmt.Sprintf("sessions in namespace %s are not recorded, and so cannot be ended or limited: ask the operator to record them, or leave onExpiry EndSession and session out of the template", pod.Namespace), nil
 	}
 	for _, c := range pod.Spec.Containers {
 		if !hasRecorder(pod, c.Name) {
@@ -256,36 +295,48 @@ func (s *Session) CannotEnd(ctx context.Context, reader client.Reader, pod *core
 
 // records reports whether sessions in a namespace are recorded.
 func (s *Session) records(ctx context.Context, reader client.Reader, namespace string) (bool, error) {
-	if s.options.NamespaceSelector == nil {
-		return s.watched == "" || namespace == s.watched, nil
+	return s.options.recordsIn(ctx, s.watched, namespace, func(ctx context.Context, name string) (map[string]string, error) {
+		found := &metav1.PartialObjectMetadata{}
+		found.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+		err := reader.Get(ctx, types.NamespacedName{Name: name}, found)
+		return found.Labels, err
+	})
+}
+
+// recordsIn reports whether sessions in a namespace are recorded. It asks for the labels of
+// the namespace if they decide.
+func (o *Options) recordsIn(ctx context.Context, watched, namespace string, labelsOf func(context.Context, string) (map[string]string, error)) (bool, error) {
+	if o.NamespaceSelector == nil {
+		return watched == "" || namespace == watched, nil
 	}
-	selector, err := metav1.LabelSelectorAsSelector(s.options.NamespaceSelector)
+	selector, err := metav1.LabelSelectorAsSelector(o.NamespaceSelector)
 	if err != nil {
 		return false, err
 	}
-	found := &metav1.PartialObjectMetadata{}
-	found.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	found.SetLabels(map[string]string{corev1.LabelMetadataName: namespace})
-	if s.byLabels() {
-		if err := reader.Get(ctx, types.NamespacedName{Name: namespace}, found); err != nil {
+	found := map[string]string{corev1.LabelMetadataName: namespace}
+	if o.byLabels() {
+		if found, err = labelsOf(ctx, namespace); err != nil {
 			return false, err
 		}
 	}
-	return selector.Matches(labels.Set(found.Labels)), nil
+	return selector.Matches(labels.Set(found)), nil
 }
 
 // byLabels reports whether sessions are recorded by labels of namespaces, and not by names.
-func (s *Session) byLabels() bool {
-	selector := s.options.NamespaceSelector
+func (o *Options) byLabels() bool {
+	selector := o.NamespaceSelector
 	return selector != nil && (len(selector.MatchLabels) > 0 || slices.ContainsFunc(selector.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool {
 		return r.Key != corev1.LabelMetadataName
 	}))
 }
 
-// ReaderRights are the rights in the cluster that the reader of CannotEnd needs.
-func (s *Session) ReaderRights() []rbacv1.PolicyRule {
-	if !s.byLabels() {
+// namespaceRights are those to read the labels of namespaces, if they decide.
+func (o *Options) namespaceRights() []rbacv1.PolicyRule {
+	if !o.byLabels() {
 		return nil
 	}
 	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}}}
 }
+
+// ReaderRights are the rights in the cluster that the reader of CannotEnd needs.
+func (s *Session) ReaderRights() []rbacv1.PolicyRule { return s.options.namespaceRights() }

@@ -34,6 +34,7 @@ func grants(t *testing.T) *granting {
 	namespace := testkit.Namespace(t, testkit.Client(t, server.Admin(), testkit.Scheme()))
 	i, _ := collecting(t, func(o *session.Options) {
 		o.NoCollector, o.AccessNamespaces = session.Open, []string{namespace}
+		o.Max, o.Idle = 8*time.Hour, 30*time.Minute
 	}, newPod(namespace, "old"))
 	g := &granting{i, testkit.Client(t, alice, testkit.Scheme(v1alpha1.AddToScheme))}
 	g.runs("old")
@@ -58,8 +59,15 @@ func (g *granting) runs(name string) *corev1.Pod {
 // ask asks for access to a Pod by a template of the same name, which ends sessions.
 func (g *granting) ask(pod, name string) *v1alpha1.ExecAccessRequest {
 	g.t.Helper()
+	return g.askBy(pod, name, v1alpha1.AccessConfig{OnExpiry: v1alpha1.ExpiryEndSession})
+}
+
+// askBy asks by a template with a config that says nothing of who and how long.
+func (g *granting) askBy(pod, name string, config v1alpha1.AccessConfig) *v1alpha1.ExecAccessRequest {
+	g.t.Helper()
 	template := &v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: g.Namespace, Name: name}}
-	template.Spec.AccessConfig = v1alpha1.AccessConfig{AllowedUsers: []string{"alice"}, DefaultDuration: "1h", MaxDuration: "3h", OnExpiry: v1alpha1.ExpiryEndSession}
+	config.AllowedUsers, config.DefaultDuration, config.MaxDuration = []string{"alice"}, "1h", "3h"
+	template.Spec.AccessConfig = config
 	template.Spec.ControllerTargetRef = v1alpha1.ControllerTargetRef{APIVersion: "v1", Kind: "Pod", Name: pod}
 	testkit.Create(g.t, g.alice, template)
 	req := &v1alpha1.ExecAccessRequest{ObjectMeta: metav1.ObjectMeta{Namespace: g.Namespace, Name: name}}
@@ -152,6 +160,8 @@ func TestASessionEndsWithItsGrant(t *testing.T) {
 	g.theEndFollowsTheRequest(t)
 	g.takenAwayEndsIt(t)
 	g.withoutTheRecorderNothingIsGranted(t)
+	g.theSmallerLimitsCount(t)
+	g.limitsAreDurations(t)
 }
 
 func (g *granting) theEndFollowsTheRequest(t *testing.T) {
@@ -259,6 +269,64 @@ func (g *granting) withoutTheRecorderNothingIsGranted(t *testing.T) {
 	} {
 		template.SetNamespace(g.Namespace)
 		template.SetName("c")
+		if err := g.alice.Create(t.Context(), template); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v", why, err)
+		}
+	}
+}
+
+// The operator's limits are 8h, and 30m without a key.
+func (g *granting) theSmallerLimitsCount(t *testing.T) {
+	t.Helper()
+	for name, test := range map[string]struct {
+		config    v1alpha1.AccessConfig
+		max, idle time.Duration
+	}{
+		"idle":     {v1alpha1.AccessConfig{Session: &v1alpha1.SessionLimits{IdleTimeout: "5m"}}, 8 * time.Hour, 5 * time.Minute},
+		"longer":   {v1alpha1.AccessConfig{Session: &v1alpha1.SessionLimits{IdleTimeout: "1h", MaxLength: "1h30m"}}, 90 * time.Minute, 30 * time.Minute},
+		"and-ends": {v1alpha1.AccessConfig{Session: &v1alpha1.SessionLimits{MaxLength: "20m"}, OnExpiry: v1alpha1.ExpiryEndSession}, 20 * time.Minute, 30 * time.Minute},
+	} {
+		g.pod(name)
+		pod := g.runs(name)
+		req := g.askBy(name, name, test.config)
+		g.granted(req)
+		ends := test.config.OnExpiry == v1alpha1.ExpiryEndSession
+		_, ticket := g.ticketFor(name, "id")
+		if terms := ticket.Terms; terms.Max != int64(test.max.Seconds()) || terms.Idle != int64(test.idle.Seconds()) || terms.Closed != ends || (ticket.Grant != nil) != ends {
+			t.Errorf("%s: the ticket says %+v, %+v", name, terms, ticket.Grant)
+		}
+		if ends { // the collector says so, too
+			r := g.record(pod)
+			if end, why := r.next(); time.Until(end) > test.max || why != protocol.ReasonMax {
+				t.Errorf("the session ends at %s: %s", end, why)
+			}
+			r.keep()
+		}
+		if answer := g.patch(name, `{"spec":{"revoked":{}}}`); answer.Code != http.StatusOK {
+			t.Fatal(answer)
+		}
+		if _, ticket := g.ticketFor(name, "id"); ticket.Terms.Max != 8*3600 || ticket.Terms.Idle != 1800 {
+			t.Errorf("%s: without the grant the ticket says %+v", name, ticket.Terms)
+		}
+	}
+}
+
+func (g *granting) limitsAreDurations(t *testing.T) {
+	t.Helper()
+	for why, config := range map[string]v1alpha1.AccessConfig{
+		"idleTimeout or maxLength must be set": {Session: &v1alpha1.SessionLimits{}},
+		"idleTimeout: Invalid value":           {Session: &v1alpha1.SessionLimits{IdleTimeout: "1.5s"}},
+		"must be a duration of whole seconds":  {Session: &v1alpha1.SessionLimits{IdleTimeout: "0s"}},
+		"from 1s to 8760h":                     {Session: &v1alpha1.SessionLimits{MaxLength: "8761h"}},
+		"maxLength: Invalid value":             {Session: &v1alpha1.SessionLimits{MaxLength: "20"}},
+		"session needs verbs exec and log alone": {
+			Session: &v1alpha1.SessionLimits{MaxLength: "20m"}, Verbs: []v1alpha1.AccessVerb{v1alpha1.VerbExec, v1alpha1.VerbAttach},
+		},
+	} {
+		config.AllowedUsers = []string{"alice"}
+		template := &v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: g.Namespace, Name: "bad"}}
+		template.Spec.AccessConfig = config
+		template.Spec.ControllerTargetRef = v1alpha1.ControllerTargetRef{APIVersion: "v1", Kind: "Pod", Name: "web"}
 		if err := g.alice.Create(t.Context(), template); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v", why, err)
 		}

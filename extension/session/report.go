@@ -60,12 +60,28 @@ func (s *shared) patch(ctx context.Context, ticket *protocol.Ticket, to v1alpha1
 	return nil
 }
 
-// reportUnrecorded says by an Event on the Pod that a session is not recorded.
-func (s *shared) reportUnrecorded(ctx context.Context, req *extension.Request, why string) error {
+// recordUnrecorded has extensions that keep records, such as audit, keep one that says that a
+// session is not recorded. An Event does not last.
+func (s *shared) recordUnrecorded(ctx context.Context, req *extension.Request, of corev1.ObjectReference, why string) error {
+	record := extension.Record{ID: string(req.UID) + ".unrecorded", Action: "unrecorded", User: req.User(), Object: of, Reason: way(req) + " is not recorded: " + why}
+	if of.Kind == "Pod" {
+		record.Pod = of
+	}
+	return s.mgr.GetRecorder().Record(ctx, record)
+}
+
+// way returns the resource of a connection, such as pods/exec.
+func way(req *extension.Request) string { return req.Resource.Resource + "/" + req.SubResource }
+
+// reportUnrecorded says by an Event that a session is not recorded. Events about what has no
+// namespace would be in the namespace default, which is not the extension's to write to.
+func (s *shared) reportUnrecorded(ctx context.Context, req *extension.Request, of corev1.ObjectReference, why string) error {
+	if of.Namespace == "" {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	pod := corev1.ObjectReference{Namespace: req.Namespace, Name: req.Name}
-	return s.warn(ctx, pod, string(req.UID), "SessionUnrecorded", fmt.Sprintf("A session of %s is not recorded: %s", req.User().Username, why))
+	return s.warn(ctx, of, string(req.UID), "SessionUnrecorded", fmt.Sprintf("A session of %s is not recorded: %s", req.User().Username, why))
 }
 
 // warnOf says something about a session by an Event on its Pod, once for each kind: whoever
@@ -75,7 +91,7 @@ func (s *shared) warnOf(ctx context.Context, ticket *protocol.Ticket, kind, reas
 	if s.options.Unrecorded != Open {
 		return nil
 	}
-	pod := corev1.ObjectReference{Namespace: ticket.Namespace, Name: ticket.Pod, UID: types.UID(ticket.PodUID)}
+	pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: ticket.Namespace, Name: ticket.Pod, UID: types.UID(ticket.PodUID)}
 	err := s.warn(ctx, pod, ticket.ID+"."+kind, reason, fmt.Sprintf("Session %s of %s: %s", ticket.ID, ticket.User, text))
 	if apierrors.IsAlreadyExists(err) {
 		return nil
@@ -83,15 +99,14 @@ func (s *shared) warnOf(ctx context.Context, ticket *protocol.Ticket, kind, reas
 	return err
 }
 
-// warn creates an Event about a Pod.
-func (s *shared) warn(ctx context.Context, pod corev1.ObjectReference, name, reason, note string) error {
-	pod.APIVersion, pod.Kind = "v1", "Pod"
+// warn creates an Event about a Pod, or what leads to one.
+func (s *shared) warn(ctx context.Context, about corev1.ObjectReference, name, reason, note string) error {
 	event := &eventsv1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: "session." + name}, EventTime: metav1.NewMicroTime(s.clock.Now()),
+		ObjectMeta: metav1.ObjectMeta{Namespace: about.Namespace, Name: "session." + name}, EventTime: metav1.NewMicroTime(s.clock.Now()),
 		ReportingController: "admitkit.dev/session", ReportingInstance: s.instance, Action: "Connect", Reason: reason,
-		Regarding: pod, Note: cut(note), Type: corev1.EventTypeWarning,
+		Regarding: about, Note: cut(note), Type: corev1.EventTypeWarning,
 	}
-	_, err := s.events.Events(pod.Namespace).Create(ctx, event, metav1.CreateOptions{})
+	_, err := s.events.Events(about.Namespace).Create(ctx, event, metav1.CreateOptions{})
 	return err
 }
 

@@ -2,7 +2,9 @@
 //
 //   - wrapper.Mutate (wrapper.go) puts the recorder, cmd/session, before the command of an
 //     exec, with a ticket for it;
-//   - guard.Validate (guard.go) refuses an exec that is not recorded where it has to be;
+//   - guard.Validate (guard.go) refuses an exec that is not recorded where it has to be, and
+//     other ways into Pods, which cannot be recorded; nodes.Validate (nodes.go) those through
+//     kubelets;
 //   - wrapper.Unwrap tells other extensions, such as audit, which command the user gave;
 //   - injector.Mutate (inject.go) puts the recorder into new Pods, and keeper.Validate
 //     (keep.go) refuses Pods in which something else could take its place;
@@ -102,9 +104,15 @@ type Options struct {
 	// verified against, in PEM. It is read for each ticket. Required without
 	// Folder and Storage.
 	CAFile string
-	// Unrecorded says what happens in containers without the recorder, and to attach, which
-	// cannot be recorded. Default: Closed.
+	// Unrecorded says what happens in containers without the recorder, and to what cannot be
+	// recorded: attach, port forwarding, and the proxies of Pods, of Services, and of nodes as
+	// far as they may lead into a Pod where sessions are recorded. With Open, an
+	// [extension.Recorder] such as audit keeps which session was not recorded, and why.
+	// Default: Closed.
 	Unrecorded Policy
+	// WithoutNodeProxy leaves nodes/proxy out of the webhooks, for platforms that let no
+	// webhook match nodes. Who has the right to it can then exec without being recorded.
+	WithoutNodeProxy bool
 	// NoCollector says what happens to a session while no collector is reached. Default:
 	// Closed.
 	NoCollector Policy
@@ -175,12 +183,18 @@ func (s *Session) Parts(mgr extension.Manager) ([]any, error) {
 	shared := &shared{options: options}
 	if mgr != nil {
 		shared.namespace, s.watched = mgr.GetWebhookNamespace(), mgr.GetNamespace()
+		shared.watched = s.watched
 	}
 	w, g, i, k, d := &wrapper{shared}, &guard{shared}, &injector{shared}, &keeper{shared}, &debugger{shared}
-	return []any{
+	parts := []any{
 		extension.Mutating(w, w.scope()), extension.Validating(g, g.scope()), extension.Mutating(i, i.scope()), extension.Validating(k, k.scope()),
 		extension.Mutating(d, d.scope()),
-	}, nil
+	}
+	if !options.WithoutNodeProxy {
+		n := &nodes{shared}
+		parts = append(parts, extension.Validating(n, n.scope()))
+	}
+	return parts, nil
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -290,6 +304,7 @@ type shared struct {
 
 	mgr       extension.Manager
 	namespace string // the manager's own
+	watched   string // the manager's, "" for all
 	instance  string
 	log       *zap.Logger
 	core      corev1client.CoreV1Interface
@@ -316,6 +331,9 @@ func (s *shared) register(mgr extension.Manager) error {
 	}
 	if s.instance, _ = os.Hostname(); s.instance == "" {
 		s.instance = "unknown"
+	}
+	if s.options.WithoutNodeProxy {
+		s.log.Warn("nodes/proxy is left out: a session through it, which can be an exec in every container of a node, is neither recorded nor refused; give nobody that right")
 	}
 	if _, err := s.options.key(); err != nil {
 		return err

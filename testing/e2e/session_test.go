@@ -50,10 +50,10 @@ var sessionKey = func() protocol.Key {
 	return protocol.Key{Current: []byte(hex.EncodeToString(key))}
 }()
 
-// recordings is the folder of the volume with the recordings, on the node. It goes with the
-// cluster, also if the tests were interrupted.
+// recordings is the folder of the volume with the recordings, on the node. It goes with the cluster:
+// whose folder holds anything else is not taken for another one.
 func recordings() collector.Folder {
-	return collector.Folder(filepath.Join(clusterDir, "lib", "sessions"))
+	return collector.Folder(filepath.Join(clusterDir, "lib", "e2e-sessions"))
 }
 
 // sessionValues are the values with which a release records sessions: on a node of this
@@ -90,7 +90,7 @@ func prepareSessions(ctx context.Context, r release) error {
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace(), Name: "admitkit-session-key"}, Data: map[string][]byte{"key": sessionKey.Current}},
 		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: prefix + "sessions"}, Spec: corev1.PersistentVolumeSpec{
 			Capacity: capacity, AccessModes: modes, ClaimRef: &corev1.ObjectReference{Namespace: r.namespace(), Name: "sessions"},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: string(recordings())}},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/var/lib/e2e-sessions"}},
 			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{host(nodes.Items[0])}}},
 			}}}},

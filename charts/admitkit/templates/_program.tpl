@@ -202,6 +202,9 @@
 - {name: ADMITKIT_SESSIONS_IMAGE, value: {{ include "admitkit.image" (dict "root" $ "image" .image) | quote }}}
 - {name: ADMITKIT_SESSIONS_POLICY, value: {{ .policy | quote }}}
 - {name: ADMITKIT_SESSIONS_UNRECORDED, value: {{ .unrecorded | quote }}}
+{{- if not .nodeProxy }}
+- {name: ADMITKIT_SESSIONS_NODE_PROXY, value: "false"}
+{{- end }}
 - {name: ADMITKIT_SESSIONS_WAIT, value: {{ .wait | quote }}}
 - {name: ADMITKIT_SESSIONS_INPUT, value: {{ .input | quote }}}
 - {name: ADMITKIT_SESSIONS_MAX, value: {{ .max | quote }}}
@@ -512,7 +515,7 @@
 {{- include "admitkit.needs" (list "tracing" "endpoint" .tracing (merge (dict "insecure" false "ratio" 1) $secrets)) -}}
 {{- include "admitkit.needs" (list "access.checks" "secretName" .access.checks (dict "key" "checks.yaml")) -}}
 {{- include "admitkit.needs" (list "tls.clientCA" "configMap" .tls.clientCA (dict "key" "ca.crt" "names" list)) -}}
-{{- include "admitkit.needs" (list "sessions" "enabled" .sessions (dict "namespaces" list "selector" "" "policy" "Closed" "unrecorded" "Closed" "wait" "10s" "input" false "max" "0s" "idle" "0s" "retention" "720h" "evict" false "api" (dict "enabled" false) "volume" dict)) -}}
+{{- include "admitkit.needs" (list "sessions" "enabled" .sessions (dict "namespaces" list "selector" "" "policy" "Closed" "unrecorded" "Closed" "nodeProxy" true "wait" "10s" "input" false "max" "0s" "idle" "0s" "retention" "720h" "evict" false "api" (dict "enabled" false) "volume" dict)) -}}
 {{- include "admitkit.needs" (list "sessions.s3" "endpoint" .sessions.s3 (dict "insecure" false "bucket" "" "region" "us-east-1" "prefix" "" "secret" "")) -}}
 {{- if and .sessions.s3.endpoint (not .sessions.enabled) -}}
 {{- fail "sessions.s3.endpoint: has no effect without sessions.enabled: set that, or leave this out" -}}

@@ -244,6 +244,9 @@ Where they watch ...
 {{- if .evict }}
 {{- include "admitkit.rules" (list $ "sessions-evict" "role") }}
 {{- end }}
+{{- if .api.enabled }}
+{{- include "admitkit.rules" (list $ "sessions-api" "role") }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end -}}
@@ -311,6 +314,9 @@ Where they watch ...
 {{- end }}
 {{- if .root.Values.sessions.selector }}
 {{- include "admitkit.sessionRules" . }}
+{{- if .root.Values.sessions.nodeProxy }}
+{{- include "admitkit.rules" (list . "sessions-nodes" "clusterrole") }}
+{{- end }}
 {{- if and .root.Values.access.enabled (eq .root.Values.sessions.unrecorded "Closed") }}
 {{- include "admitkit.rules" (list . "sessions-end" "clusterrole") }}
 {{- end }}

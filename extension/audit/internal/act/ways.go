@@ -2,7 +2,6 @@ package act
 
 import (
 	"fmt"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/kubelet"
 )
 
 // Unseen returns the act that a request is whose object cannot be read.
@@ -118,7 +118,7 @@ func (a *Act) describe() v1alpha1.AuditWay {
 		return v1alpha1.WayServiceProxy
 	case *corev1.NodeProxyOptions:
 		r.Node = a.proxied(o.Path)
-		a.kubelet()
+		a.kubelet(o.Path)
 		return v1alpha1.WayNodeProxy
 	case *corev1.Pod:
 		if req.Operation == admissionv1.Create {
@@ -146,26 +146,16 @@ func (a *Act) proxied(path string) string {
 	return name
 }
 
-// kubeletSessions are the paths of the kubelet's API that lead into a
-// container (k8s.io/kubernetes/pkg/kubelet/server).
-var kubeletSessions = []string{"exec", "attach", "portForward", "run", "cri"}
-
-// kubelet reads the container from a path of the kubelet's API:
-// /exec/NAMESPACE/POD/CONTAINER or /exec/NAMESPACE/POD/UID/CONTAINER. The
-// command is in the query, which admission does not receive.
-func (a *Act) kubelet() {
+// kubelet reads the container from a path of the kubelet's API.
+func (a *Act) kubelet(path string) {
 	r := &a.Record
-	parts := strings.Split(strings.Trim(path.Clean("/"+r.Path), "/"), "/")
-	if !slices.ContainsFunc(kubeletSessions, func(s string) bool { return strings.EqualFold(s, parts[0]) }) {
+	of, ok := kubelet.SessionOf(path)
+	if !ok {
 		return
 	}
 	flag(r, v1alpha1.FlagKubelet)
-	if len(parts) < 3 || strings.EqualFold(parts[0], "cri") {
-		return
-	}
-	r.Namespace, r.Pod = parts[1], parts[2]
-	if len(parts) > 3 && !strings.EqualFold(parts[0], "portForward") {
-		r.Container = parts[len(parts)-1]
+	if of.Pod != "" {
+		r.Namespace, r.Pod, r.Container = of.Namespace, of.Pod, of.Container
 	}
 }
 

@@ -3,7 +3,6 @@ package enforce
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,22 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/admitkit/admitkit/extension/audit/internal/act"
+	"github.com/admitkit/admitkit/internal/kubelet"
 )
-
-// harmlessPath matches the paths below nodes/proxy that open no session: metrics,
-// logs and status. Every other path counts as a way in, so that a newer kubelet's
-// path, or a path that some server on the way reads differently, is refused
-// rather than let through. It is RE2, which Go and CEL share.
-const harmlessPath = `^/*((metrics|stats|healthz|pods|runningpods|configz|spec|logs|containerLogs|flagz|statusz)(/[A-Za-z0-9_:-][A-Za-z0-9_.:-]*)*/?)?$`
-
-var harmless = regexp.MustCompile(harmlessPath)
 
 // kubeletRule checks a request to a kubelet through nodes/proxy. The command of
 // such a session is in the query, which the admission request does not have, so
 // no session may lead into a namespace where enforcement is on.
 func (e *Enforcer) kubeletRule(ctx context.Context, a *act.Act) *violation {
 	options, ok := a.Object.(*corev1.NodeProxyOptions)
-	if ok && harmless.MatchString(options.Path) {
+	if ok && kubelet.IsHarmless(options.Path) {
 		return nil
 	}
 	r := &a.Record

@@ -10,6 +10,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/kubelet"
 )
 
 // Label on a Namespace turns enforcement on: see audit.LabelEnforce.
@@ -43,7 +44,7 @@ func (o *Options) Entries(sessions extension.Scope) []Entry {
 	on := sessions
 	on.NamespaceSelector = o.selector(all, true)
 	isExempt := o.exemptExpression()
-	isHarmless := fmt.Sprintf("(!has(object.path) || object.path.matches(r'%s'))", harmlessPath)
+	isHarmless := fmt.Sprintf("(!has(object.path) || object.path.matches(r'%s'))", kubelet.HarmlessPath)
 	entries := []Entry{
 		{Scope: off},
 		{Scope: failing(narrow(on, "audit-enforced", "not-exempt", "!("+isExempt+")")), Enforced: true},

@@ -1,8 +1,6 @@
-package enforce
+package kubelet
 
-import (
-	"testing"
-)
+import "testing"
 
 func TestWhatIsAskedOfAKubeletIsHarmlessOnlyIfItIsKnown(t *testing.T) {
 	for path, want := range map[string]bool{
@@ -14,8 +12,29 @@ func TestWhatIsAskedOfAKubeletIsHarmlessOnlyIfItIsKnown(t *testing.T) {
 		"metrics/%2e%2e/exec/shop/web/main": false, "metrics\n/exec": false, "metricsexec": false, "cri/exec/token": false, "unheard-of": false,
 		"metrics/..": false, "metrics?x=/exec": false, "exec/shop/web/main/metrics": false,
 	} {
-		if harmless.MatchString(path) != want {
+		if IsHarmless(path) != want {
 			t.Errorf("%q is harmless: %t", path, !want)
+		}
+	}
+}
+
+func TestAPathOfAKubeletNamesTheContainer(t *testing.T) {
+	for path, want := range map[string]Session{
+		"exec/shop/web/main":            {"shop", "web", "main"},
+		"/EXEC//shop/web/uid/main/":     {"shop", "web", "main"},
+		"metrics/../attach/shop/web/c":  {"shop", "web", "c"},
+		"portForward/shop/web/8080":     {"shop", "web", ""},
+		"run/shop":                      {},
+		"cri/exec/token":                {},
+		"exec/other/../shop/web/main/.": {"shop", "web", "main"},
+	} {
+		if got, ok := SessionOf(path); !ok || got != want {
+			t.Errorf("%q: %+v, %t", path, got, ok)
+		}
+	}
+	for _, path := range []string{"", "metrics", "containerLogs/shop/web/main", "unheard-of/shop/web/main"} {
+		if got, ok := SessionOf(path); ok {
+			t.Errorf("%q: %+v", path, got)
 		}
 	}
 }

@@ -1,0 +1,265 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/admitkit/admitkit/extension/session/collector"
+	"github.com/admitkit/admitkit/extension/session/protocol"
+	"github.com/admitkit/admitkit/internal/testkit"
+)
+
+// asAttacker has the variable by which this program is the command of a session, and attacks
+// the recorder.
+const asAttacker = "ADMITKIT_TEST_ATTACKER"
+
+// nobody is a user without any right, who has the recorder's UID.
+var nobody = &syscall.Credential{Uid: 65534, Gid: 65534}
+
+// attempts are what somebody tries on a process of the same UID. Without an error it works.
+var attempts = []struct {
+	what string
+	try  func(pid int) error
+}{
+	{"trace it", syscall.PtraceAttach},
+	{"read its memory", func(pid int) error { return opens("/proc/%d/mem", pid) }},
+	{"read its memory by a call", func(pid int) error {
+		buffer := make([]byte, 8)
+		local, remote := []unix.Iovec{{Base: &buffer[0], Len: 8}}, []unix.RemoteIovec{{Base: 0x400000, Len: 8}}
+		_, err := unix.ProcessVMReadv(pid, local, remote, 0)
+		return err
+	}},
+	{"read its environment", func(pid int) error { return opens("/proc/%d/environ", pid) }},
+	{"list its files", func(pid int) error { return opens("/proc/%d/fd", pid) }},
+	{"find its terminal", func(pid int) error { _, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/0", pid)); return err }},
+	{"read its program", func(pid int) error { return opens("/proc/%d/exe", pid) }},
+	{"read the file of its program", func(int) error { return opens("%s", os.Getenv(asAttacker)) }},
+	{"have the kernel kill it first", func(pid int) error {
+		return os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("1000"), 0)
+	}},
+	{"take one of its files", func(pid int) error {
+		process, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			return err
+		}
+		for file := range 32 {
+			if _, err = unix.PidfdGetfd(process, file, 0); err == nil || !errors.Is(err, unix.EBADF) && !errors.Is(err, unix.EPERM) {
+				return err
+			}
+		}
+		return err
+	}},
+	{"open its terminal", func(int) error { return opensTerminal() }},
+}
+
+func opens(format string, of any) error {
+	file, err := os.Open(fmt.Sprintf(format, of))
+	if err == nil {
+		_, err = file.Readdirnames(1) // of what is open anybody may know that it is there
+		if errors.Is(err, syscall.ENOTDIR) {
+			err = nil
+		}
+	}
+	return err
+}
+
+// opensTerminal tries every terminal but its own.
+func opensTerminal() error {
+	own, _ := os.Readlink("/proc/self/fd/0")
+	terminals, err := filepath.Glob("/dev/pts/[0-9]*")
+	busy := 0
+	for _, name := range terminals {
+		if name == own {
+			continue
+		}
+		fd, failed := syscall.Open(name, syscall.O_RDWR|syscall.O_NOCTTY, 0)
+		switch {
+		case failed == nil:
+			_ = syscall.Close(fd)
+			return nil
+		case failed == syscall.EBUSY:
+			busy++
+		}
+	}
+	if busy == 0 {
+		return fmt.Errorf("there is none that is reserved: %w", err)
+	}
+	return syscall.EBUSY
+}
+
+// attack tries everything on the recorder as it works, and while it is stopped.
+func attack() {
+	runtime.LockOSThread() // who traces is a thread
+	recorder := os.Getppid()
+	fmt.Println("ready")
+	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+	for _, state := range []string{"working", "stopped"} {
+		if state == "stopped" {
+			fmt.Println("stopping:", syscall.Kill(recorder, syscall.SIGSTOP))
+		}
+		results := make([]string, len(attempts))
+		for i, each := range attempts {
+			results[i] = fmt.Sprintf("%s, to %s: %v", state, each.what, each.try(recorder))
+		}
+		if state == "stopped" {
+			_ = syscall.Kill(recorder, syscall.SIGCONT) // or it is gone, as the test finds
+		}
+		fmt.Println(strings.Join(results, "\n"))
+	}
+	fmt.Println("tried")
+}
+
+// hardened exposes the recorder as it is in a container: it can be run, and not read.
+func (p *place) hardened() {
+	p.t.Helper()
+	p.expose()
+	folder := filepath.Join(filepath.Dir(p.path), "installed")
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	if text, err := exec.Command(p.path, "install", folder).CombinedOutput(); err != nil {
+		p.t.Fatalf("%v: %s", err, text)
+	}
+	p.path = filepath.Join(folder, "session")
+}
+
+func TestTheUserWhoIsRecordedCannotLookIntoTheRecorder(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("needs root to be another user")
+	}
+	p := newPlace(t)
+	p.hardened()
+	attacker := filepath.Join(filepath.Dir(filepath.Dir(p.path)), "attacker")
+	from, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = from.Close() }()
+	to, err := os.OpenFile(attacker, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err == nil {
+		_, err = io.Copy(to, from)
+		err = errors.Join(err, to.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := []string{attacker}
+	ticket := p.ticket(command)
+	c := launchAs(t, nobody, "/", p.wrap(ticket, command), true, asAttacker+"="+p.path)
+	c.expect("ready")
+	number, err := unix.IoctlGetInt(int(c.terminal.Fd()), unix.TIOCGPTN)
+	if err == nil { // a container runtime gives the terminal to the user
+		err = os.Chown("/dev/pts/"+strconv.Itoa(number), int(nobody.Uid), int(nobody.Gid))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.send("go\n")
+	c.expect("tried")
+	got := c.wait()
+	text := string(got.stdout)
+	for _, state := range []string{"working", "stopped"} {
+		for _, each := range attempts {
+			_, result, found := strings.Cut(text, state+", to "+each.what+": ")
+			result, _, _ = strings.Cut(result, "\r\n")
+			refused := false
+			for _, errno := range []error{fs.ErrPermission, syscall.EBUSY, syscall.EPERM, syscall.EACCES} {
+				refused = refused || strings.Contains(result, errno.Error())
+			}
+			if !found || !refused {
+				t.Errorf("%s, somebody can %s: %q", state, each.what, result)
+			}
+		}
+	}
+	if _, err := p.folder.Verify(ticket.ID, p.key); err != nil || got.code != 0 {
+		t.Errorf("%d, %q: %v", got.code, text, err)
+	}
+}
+
+// Who has the recorder's UID can stop and kill it. What that brings is little, and on record.
+func TestWhatItsUserDoesToTheRecorderIsOnRecord(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("needs root to be another user")
+	}
+	for name, test := range map[string]struct {
+		script string
+		code   int
+		note   string // "" for none
+		sealed bool
+		left   int // processes that go on
+		prints string
+	}{
+		"stops and continues it":         {"kill -STOP $PPID; sleep 5; kill -CONT $PPID; echo over", 0, collector.Silent, true, 0, "over"},
+		"kills it":                       {"kill -KILL $PPID; sleep 1000", 128 + 9, collector.Gone, false, 0, ""},
+		"kills it, and leaves a process": {"setsid sleep 1000 & sleep 0.2; kill -KILL $PPID; sleep 1000", 128 + 9, collector.Gone, false, 1, ""},
+		"crashes it":                     {"kill -ABRT $PPID; sleep 1000", 2, collector.Gone, false, 0, ""},
+		"takes its files away":           {"prlimit --pid $PPID --nofile=0:0 && echo taken; echo over", 0, "", true, 0, "taken\r\nover"},
+		"presents its ticket again":      {`xargs -0 sh -c '"$@" 2>&1 | cat' x </proc/$PPID/cmdline; echo over`, 0, collector.Contested, true, 0, "was redeemed"},
+		"prints past it":                 {"setsid sh -c 'echo beside >/proc/self/fd/2'; (echo reopened) >$(tty); echo over", 0, "", true, 0, "beside\r\nreopened\r\nover"},
+		"leaves what forks without end":  {"f() { test $1 = 50000 || f $(($1+1)) & }; f 1; sleep 0.2; exit 4", 4, "", true, 0, ""},
+		"leaves what forks into sessions of their own": {
+			`f='test $1 = 5000 || setsid sh -c "$0" "$0" $(($1+1)) & exit'; sh -c "$f" "$f" 1; sleep 0.2; exit 4`, 4, "", true, 0, "",
+		},
+		"starves it": {"renice -n 19 $PPID >/dev/null; for i in " + strings.Repeat("x ", testkit.Long(30, 4)) + "; do while :; do :; done & done; sleep 2; echo over", 0, "", true, 0, "over"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var noted chan collector.Note
+			p := newPlace(t, func(o *collector.Options) { noted = notes(o) })
+			p.hardened()
+			mark := "ADMITKIT_MARK=" + protocol.NewID()
+			t.Cleanup(func() {
+				for _, pid := range marked(t, mark) {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+				}
+			})
+			command := sh(test.script)
+			ticket := p.ticket(command)
+			c := launchAs(t, nobody, "/", p.wrap(ticket, command), true, mark)
+			got := c.wait()
+			if got.code != test.code || !strings.Contains(string(got.stdout), test.prints) {
+				t.Errorf("%d, %q", got.code, got.stdout)
+			}
+			if left := len(marked(t, mark)); left != test.left {
+				t.Errorf("%d processes are left", left)
+			}
+			seal, err := p.folder.Verify(ticket.ID, p.key)
+			if test.sealed && (err != nil || seal.End.Left > 0) || !test.sealed && !errors.Is(err, collector.ErrNotSealed) {
+				t.Errorf("the recording: %+v, %v", seal, err)
+			}
+			if strings.Contains(name, "forks") && seal != nil && seal.End.Killed == 0 {
+				t.Error("nothing was killed at the end")
+			}
+			if test.sealed && string(p.recording(ticket.ID).output) != string(got.stdout) {
+				t.Errorf("the user saw %q, and %q is on record", got.stdout, p.recording(ticket.ID).output)
+			}
+			if test.note != "" {
+				expectNote(t, noted, test.note, patience)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			select {
+			case n := <-noted:
+				t.Errorf("noted %+v", n)
+			case <-ctx.Done():
+			}
+		})
+	}
+}

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Else it would prove nothing that they fail on the recorder.
+func TestWhatIsTriedOnTheRecorderWorksOnAProcessWithoutGuards(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("needs root to be another user")
+	}
+	if scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope"); !errors.Is(err, fs.ErrNotExist) && strings.TrimSpace(string(scope)) != "0" {
+		t.Skipf("this kernel lets nobody trace a process that is not a child: ptrace_scope is %q", scope)
+	}
+	attacker := filepath.Join(publicDir(t), "attacker")
+	content, err := os.ReadFile(os.Args[0])
+	if err := errors.Join(err, os.WriteFile(attacker, content, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	c := launchAs(t, nobody, "/", sh(attacker+"; exit 0"), true, asAttacker+"="+attacker)
+	c.expect("ready")
+	c.send("go\n")
+	c.expect("tried")
+	text := string(c.wait().stdout)
+	for _, each := range attempts {
+		// Here other processes have reserved their terminals, and a shell's is not.
+		if each.what == "open its terminal" {
+			continue
+		}
+		if !slices.Contains(strings.Split(text, "\r\n"), "working, to "+each.what+": <nil>") {
+			t.Errorf("to %s does not work: %q", each.what, text)
+		}
+	}
+}
