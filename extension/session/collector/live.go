@@ -350,6 +350,9 @@ func (c *Collector) store(session *live, to *recording) error {
 		}
 	}
 	if to.ended() {
+		if left := to.end.Left; left > 0 { // before the seal, which has it
+			c.note(session.ticket, session.key, Left, "the session has ended, and %d of its processes could not be ended", left)
+		}
 		var seal Seal
 		err := c.measured(func() (err error) {
 			seal, err = to.seal(c.options.Now())
