@@ -81,9 +81,14 @@ const (
 	HarnessStarted = "Started"
 	// HarnessStartTimeout: the work did not begin in time, and the run has failed.
 	HarnessStartTimeout = "StartTimeout"
+	// HarnessPodLeft: the Job is gone, and a Pod that somebody kept of it has not ended.
+	HarnessPodLeft = "PodLeft"
 	// HarnessNotCompleted: the run is not in a terminal phase.
 	HarnessNotCompleted = "NotCompleted"
 )
+
+// LabelHarnessRun has the name of the run on all that belongs to it. Admission keeps it from the Pods of others.
+const LabelHarnessRun = "admitkit.dev/run"
 
 // FinalizerHarnessRun is on a run until its Pods are gone. Its network policy, which the run owns, stays as long.
 const FinalizerHarnessRun = "admitkit.dev/harnessrun"

@@ -51,6 +51,9 @@ const (
 	WorkspaceDeletionBlocked = "DeletionBlocked"
 )
 
+// LabelWorkspace has the name of the Workspace on its volume and its seed. Admission keeps it from the Pods of others.
+const LabelWorkspace = "admitkit.dev/workspace"
+
 // FinalizerWorkspace is on a Workspace until neither a run nor its seed uses it.
 const FinalizerWorkspace = "admitkit.dev/workspace"
 

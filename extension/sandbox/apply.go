@@ -27,6 +27,9 @@ func (r *runs) apply(ctx context.Context, f *facts, d *decision) error {
 			return err
 		}
 	}
+	if err := r.deleteOrphans(ctx, f.orphans, func(pod *corev1.Pod) { r.tellOrphan(ctx, f.run, pod) }); err != nil {
+		return err
+	}
 	if f.job != nil {
 		if err := errors.Join(r.keep(ctx, f.run), r.tend(ctx, f, d)); err != nil {
 			return err

@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -84,6 +85,7 @@ func (l *leased) seeded(t *testing.T) {
 	if c := meta.FindStatusCondition(ws.Status.Conditions, v1alpha1.ConditionCredentialsReady); c == nil || c.Reason != v1alpha1.CredentialsReturned || len(ws.Status.Credentials) > 0 {
 		t.Errorf("%+v, %+v", c, ws.Status.Credentials)
 	}
+	l.seedTampered(t)
 	failing := l.fetches(t, "lent-2")
 	l.endSeed(t, failing, corev1.PodFailed, "who are you, git:sesame?")
 	awaitWorkspace(t, failing, "has failed", func(s *v1alpha1.WorkspaceStatus) bool { return s.Phase == v1alpha1.WorkspaceFailed })
@@ -107,6 +109,49 @@ func (l *leased) seeded(t *testing.T) {
 	if leases := l.leases(t, taken); len(leases) > 0 {
 		t.Errorf("it leases what it cannot keep: %+v", leases)
 	}
+}
+
+// seedTampered changes the Secret of a seed that fetches.
+func (l *leased) seedTampered(t *testing.T) {
+	t.Helper()
+	ws := l.fetches(t, "lent-tampered")
+	lease := ws.Status.Credentials[0]
+	for n, text := range []string{`{"stringData": {"LD_PRELOAD": "evil"}}`, `{"stringData": {"MODEL": "evil"}}`, `{"stringData": {"MODEL.username": "evil"}}`} {
+		if err := admin.Patch(t.Context(), l.lent(ws), client.RawPatch("application/merge-patch+json", []byte(text))); err != nil {
+			t.Fatal(err)
+		}
+		touch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata": {"annotations": {"example.com/touched": "%d"}}}`, n))
+		if err := admin.Patch(t.Context(), ws.DeepCopy(), touch); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Succeeds(t, patience, "the Secret is as it was, and that is on record", func(ctx context.Context) error {
+			secret := l.lent(ws)
+			if err := admin.Get(ctx, client.ObjectKeyFromObject(secret), secret); err != nil {
+				return err
+			}
+			if len(secret.Data) != 2 || string(secret.Data["MODEL"]) != "sesame" || string(secret.Data["MODEL.username"]) != "git" {
+				return fmt.Errorf("after %s it has %d keys", text, len(secret.Data))
+			}
+			l.kept.mu.Lock()
+			defer l.kept.mu.Unlock()
+			records := 0
+			for _, record := range l.kept.kept {
+				if record.Object.UID == ws.UID && record.Action == "credentials-tampered" && !strings.Contains(record.Reason, "evil") {
+					records++
+				}
+			}
+			if records != n+1 {
+				return fmt.Errorf("%d records", records)
+			}
+			return nil
+		})
+	}
+	if leases := l.leases(t, ws); len(leases) != 1 || leases[0].Name != lease.Lease || lease.Digest == "" {
+		t.Errorf("%+v, %+v", leases, lease)
+	}
+	l.endSeed(t, ws, corev1.PodSucceeded, "")
+	awaitWorkspace(t, ws, "is active", active)
+	l.returned(t, ws)
 }
 
 // checkLent expects the credential in the Secret, by a lease, and nowhere else.

@@ -2,13 +2,8 @@ package sandbox
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,8 +11,6 @@ import (
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/sandbox/broker/protocol"
@@ -37,7 +30,7 @@ func (e *obstacleError) Error() string { return e.message }
 // equip makes what the proxy of a run needs, and gives the run its credentials. Their leases are in the status before
 // anything uses them.
 func (r *runs) equip(ctx context.Context, f *facts, d *decision) error {
-	asker, ca, err := r.brokers.client(ctx)
+	_, ca, err := r.brokers.client(ctx)
 	if err != nil {
 		return brokerObstacle(err)
 	}
@@ -53,8 +46,10 @@ func (r *runs) equip(ctx context.Context, f *facts, d *decision) error {
 		return err
 	}
 	now := r.options.Clock.Now()
-	if err := r.lease(ctx, f.run, &d.status, asker, f.brokered.inContainer); err != nil {
-		return err
+	if names := f.brokered.inContainer; len(names) > 0 {
+		if err := r.lend(ctx, r.loanOf(f, &d.status, names)); err != nil {
+			return err
+		}
 	}
 	d.set(f.run, v1alpha1.ConditionBrokerReady, true, v1alpha1.BrokerAnswers, "", now)
 	d.set(f.run, v1alpha1.ConditionCredentialsReady, true, v1alpha1.CredentialsIssued, fmt.Sprintf("%d are in the container; the proxy sets the others", len(f.brokered.inContainer)), now)
@@ -70,180 +65,34 @@ func brokerObstacle(err error) error {
 	return &obstacleError{&obstacle{condition: v1alpha1.ConditionBrokerReady, reason: v1alpha1.BrokerUnavailable, message: err.Error(), poll: true}}
 }
 
-// lease brings the Secret with the credentials of a container into being. If all of them are there and last, it asks
-// nobody. The Secret is there before anything is leased, so that a name that is taken, or a quota, leases nothing. What
-// cannot be stored is given back, unless a container may have it already. Somebody who changed the Secret is on record.
-func (r *runs) lease(ctx context.Context, run *v1alpha1.HarnessRun, status *v1alpha1.HarnessRunStatus, asker *protocol.Client, names []string) error {
-	if len(names) == 0 {
-		return nil
+// loanOf is what the container of a run has on lease by these names.
+func (r *runs) loanOf(f *facts, status *v1alpha1.HarnessRunStatus, names []string) *loan {
+	run := f.run
+	return &loan{
+		of: leaseholder(run), owner: ownedBy(run), names: names, leases: &status.Credentials, began: f.job != nil,
+		keys:   func(name string) []string { return []string{name} },
+		fill:   func(name string, value []byte) map[string][]byte { return map[string][]byte{name: value} },
+		secret: func(data map[string][]byte) *corev1.Secret { return secretOf(run, suffixCredentials, data) },
+		write:  func(ctx context.Context) error { return r.write(ctx, run, status) },
+		ask: func(ctx context.Context) (*protocol.Client, error) {
+			asker, _, err := r.brokers.client(ctx)
+			if err != nil {
+				return nil, brokerObstacle(err)
+			}
+			return asker, nil
+		},
+		tampered: func(ctx context.Context, there *corev1.Secret, did string) {
+			record := recordOf(run, "credentials-tampered", "somebody "+did)
+			record.ID = tamperedID(run.UID, there)
+			r.tell(ctx, &record)
+			r.event(run, corev1.EventTypeWarning, "CredentialsTampered", "Issue", record.Reason)
+		},
 	}
-	there, err := r.readSecret(ctx, run, suffixCredentials)
-	if err != nil {
-		return err
-	}
-	changed, err := r.changed(ctx, run, status, there)
-	if err != nil {
-		return err
-	}
-	if there != nil && len(changed) == 0 && r.lasts(status.Credentials, there, names) {
-		return r.prune(ctx, run, there, names)
-	}
-	if there, err = r.reserve(ctx, there, secretOf(run, suffixCredentials, nil)); err != nil {
-		return err
-	}
-	var leases []v1alpha1.HarnessCredential
-	values, err := r.issue(ctx, run, asker, names, &leases)
-	if err == nil {
-		status.Credentials = leases
-		err = r.write(ctx, run, status)
-	}
-	if err == nil {
-		err = r.storeSecret(ctx, there, secretOf(run, suffixCredentials, values))
-	}
-	switch {
-	case err == nil && len(changed) > 0:
-		r.tellTampered(ctx, run, there, "changed what is in Secret %s, which is as it was again: "+strings.Join(changed, ", "))
-	case err != nil && run.Status.JobUID == "" && !apierrors.IsConflict(err): // else the next attempt has the same leases
-		r.giveBack(ctx, leaseholder(run), asker, leases)
-	}
-	return err
 }
 
 // leaseholder names a run to the broker.
 func leaseholder(run *v1alpha1.HarnessRun) *protocol.Run {
 	return &protocol.Run{Kind: protocol.KindRun, Namespace: run.Namespace, Name: run.Name}
-}
-
-// reserve makes the Secret, without anything in it, unless it is there and can be written.
-func (r *runs) reserve(ctx context.Context, there, empty *corev1.Secret) (*corev1.Secret, error) {
-	if there != nil && there.Type == empty.Type && (there.Immutable == nil || !*there.Immutable) {
-		return there, nil
-	}
-	if there != nil { // it says that it is its owner's, and ours is not like this
-		if err := r.writer.Delete(ctx, there, client.Preconditions{UID: &there.UID}); client.IgnoreNotFound(err) != nil {
-			return nil, err
-		}
-	}
-	return empty, r.storeSecret(ctx, nil, empty)
-}
-
-// issue asks for credentials. leases has those that were issued, also if it fails.
-func (r *runs) issue(ctx context.Context, run *v1alpha1.HarnessRun, asker *protocol.Client, names []string, leases *[]v1alpha1.HarnessCredential) (map[string][]byte, error) {
-	key, err := r.digestKey(ctx)
-	if err != nil {
-		return nil, err
-	}
-	values := map[string][]byte{}
-	for _, name := range names {
-		value, lease, err := issueOne(ctx, asker, leaseholder(run), name)
-		if err != nil {
-			return nil, err
-		}
-		lease.Digest = digest(key, run, name, value)
-		values[name], *leases = value, append(*leases, lease)
-	}
-	return values, nil
-}
-
-// issueOne asks for a credential of a run or a seed. An error is an obstacle.
-func issueOne(ctx context.Context, asker *protocol.Client, of *protocol.Run, name string) (value []byte, lease v1alpha1.HarnessCredential, err error) {
-	issued, err := asker.Issue(ctx, protocol.IssueRequest{Run: of, Name: name})
-	if err != nil {
-		return nil, lease, brokerObstacle(fmt.Errorf("credential %s: %w", name, err))
-	}
-	lease = v1alpha1.HarnessCredential{Name: name, Lease: issued.Lease, ExpiresAt: metav1.NewTime(issued.ExpiresAt.Truncate(time.Second))}
-	return []byte(issued.Value), lease, nil
-}
-
-// giveBack has the broker revoke what no container was given. What fails here the broker revokes when the run, or the seed,
-// has ended.
-func (r *runs) giveBack(ctx context.Context, of *protocol.Run, asker *protocol.Client, leases []v1alpha1.HarnessCredential) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokePerLease)
-	defer cancel()
-	for _, lease := range leases {
-		request := protocol.RevokeRequest{Run: of, Lease: lease.Lease, Undelivered: true}
-		if _, err := asker.Revoke(ctx, request); err != nil {
-			r.log.Warn("a lease that nobody was given is not revoked yet", zap.String("kind", of.Kind), zap.String("run", of.Namespace+"/"+of.Name), zap.String("lease", lease.Lease), zap.Error(err))
-		}
-	}
-}
-
-// digestKey is the key of digests: the root of the proxies is the one secret that the reconcilers have, and nobody else. When
-// another root takes its place, once in years, what runs have at that time counts as changed.
-func (r *runs) digestKey(ctx context.Context) ([]byte, error) {
-	root, err := r.root(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return root.Key, nil
-}
-
-// digest tells a value of a run's credential from another.
-func digest(key []byte, run *v1alpha1.HarnessRun, name string, value []byte) string {
-	mac := hmac.New(sha256.New, key)
-	for _, part := range [][]byte{[]byte("credential"), []byte(run.UID), []byte(name), value} {
-		_ = binary.Write(mac, binary.BigEndian, uint64(len(part))) // a hash takes everything
-		_, _ = mac.Write(part)
-	}
-	return hex.EncodeToString(mac.Sum(nil))
-}
-
-// changed returns the names of the credentials that are not in the Secret as they were put there.
-func (r *runs) changed(ctx context.Context, run *v1alpha1.HarnessRun, status *v1alpha1.HarnessRunStatus, there *corev1.Secret) (names []string, err error) {
-	if len(status.Credentials) == 0 || there == nil {
-		return nil, nil
-	}
-	key, err := r.digestKey(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range status.Credentials {
-		if c.Digest != "" && !hmac.Equal([]byte(c.Digest), []byte(digest(key, run, c.Name, there.Data[c.Name]))) {
-			names = append(names, c.Name)
-		}
-	}
-	return names, nil
-}
-
-// lasts reports whether a Secret has all credentials, and their leases have not ended.
-func (r *runs) lasts(leases []v1alpha1.HarnessCredential, there *corev1.Secret, names []string) bool {
-	until := r.options.Clock.Now().Add(leaseLeft)
-	for _, name := range names {
-		i := slices.IndexFunc(leases, func(c v1alpha1.HarnessCredential) bool { return c.Name == name })
-		if i < 0 || !leases[i].ExpiresAt.After(until) || len(there.Data[name]) == 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// prune takes out of a Secret what somebody has put into it. The container would not see it: it gets each credential
-// by its name.
-func (r *runs) prune(ctx context.Context, run *v1alpha1.HarnessRun, there *corev1.Secret, names []string) error {
-	var extra []string
-	for key := range maps.Keys(there.Data) {
-		if !slices.Contains(names, key) {
-			extra = append(extra, key)
-			delete(there.Data, key)
-		}
-	}
-	if len(extra) == 0 {
-		return nil
-	}
-	slices.Sort(extra)
-	if err := r.writer.Update(ctx, there); err != nil {
-		return err
-	}
-	r.tellTampered(ctx, run, there, "put keys into Secret %s, which are out of it again: "+strings.Join(extra, ", "))
-	return nil
-}
-
-// tellTampered records what somebody did to the Secret: names, and no values.
-func (r *runs) tellTampered(ctx context.Context, run *v1alpha1.HarnessRun, there *corev1.Secret, did string) {
-	record := recordOf(run, "credentials-tampered", "somebody "+strings.ReplaceAll(did, "%s", there.Name))
-	record.ID += "-" + there.ResourceVersion
-	r.tell(ctx, &record)
-	r.event(run, corev1.EventTypeWarning, "CredentialsTampered", "Issue", record.Reason)
 }
 
 // tend keeps the credentials of a run that has its Job as they were, and renews them for attempts that follow.
@@ -281,14 +130,11 @@ func (r *runs) tendSecret(ctx context.Context, f *facts, status *v1alpha1.Harnes
 	if err != nil {
 		return err
 	}
+	of := r.loanOf(f, status, names)
 	if there != nil && !r.lasts(status.Credentials, there, names) && len(f.pods) > int(f.run.Spec.Retries) && hasAll(there, names) {
-		return r.prune(ctx, f.run, there, names) // no attempt follows
+		return r.prune(ctx, of, there) // no attempt follows
 	}
-	asker, _, err := r.brokers.client(ctx)
-	if err != nil {
-		return brokerObstacle(err)
-	}
-	return r.lease(ctx, f.run, status, asker, names)
+	return r.lend(ctx, of)
 }
 
 func hasAll(there *corev1.Secret, names []string) bool {

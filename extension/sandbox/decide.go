@@ -37,7 +37,7 @@ func decide(f *facts, now time.Time) decision {
 	run := f.run
 	d := decision{status: *run.Status.DeepCopy()}
 	d.status.ObservedGeneration = run.Generation
-	if len(f.pods) > 0 || f.job != nil {
+	if len(f.pods) > 0 || len(f.orphans) > 0 || f.job != nil {
 		d.restore = f.restores()
 	}
 	f.seeJob(&d, now)
@@ -51,6 +51,8 @@ func decide(f *facts, now time.Time) decision {
 			reason = "Deleted"
 		}
 		d.finish(v1alpha1.HarnessCancelled, reason, "the run was cancelled before it ended", now)
+	case f.lost && f.left != "": // the end of the run says that nothing has its credentials and its Workspace any more
+		d.wait(run, &obstacle{condition: v1alpha1.ConditionJobCreated, reason: v1alpha1.HarnessPodLeft, message: "somebody deleted the Job of the run, which ends when " + f.left + " has", poll: true}, now)
 	case f.lost:
 		d.finish(v1alpha1.HarnessFailed, "JobLost", "somebody deleted the Job of the run", now)
 	case f.job == nil || f.unproven:
@@ -93,6 +95,10 @@ func (f *facts) decideStart(d *decision, now time.Time) {
 	}
 	if f.unclaimed != nil {
 		d.wait(f.run, f.unclaimed, now)
+		return
+	}
+	if len(f.orphans) > 0 { // of a Job that did not get to the status
+		d.wait(f.run, &obstacle{condition: v1alpha1.ConditionJobCreated, reason: v1alpha1.HarnessPodLeft, message: "somebody deleted a Job of the run; its next one is made when Pod " + f.orphans[0].Name + " is gone", poll: true}, now)
 		return
 	}
 	if ref := f.run.Spec.WorkspaceRef; ref != nil {
@@ -156,7 +162,7 @@ func (f *facts) decideEnd(d *decision, now time.Time) {
 	deleted := !f.run.DeletionTimestamp.IsZero()
 	d.end = f.job != nil && f.job.DeletionTimestamp.IsZero() && (deleted || !isFinished(f.job))
 	if deleted {
-		d.release = hasFinalizer(f.run) && f.job == nil && len(f.pods) == 0
+		d.release = hasFinalizer(f.run) && f.job == nil && len(f.pods)+len(f.orphans) == 0
 		return
 	}
 	if ttl := f.run.Spec.TTLSecondsAfterFinished; ttl != nil && d.status.CompletionTime != nil {
@@ -209,6 +215,7 @@ func (f *facts) seePods(d *decision, now time.Time) {
 		}
 	}
 	f.seeContainers(d, pod, &condition)
+	f.seeRecorder(d, pod, now)
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.HarnessEnded, ""
 	}

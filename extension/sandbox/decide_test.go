@@ -99,6 +99,26 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 		}},
 		"a Job that is on its way to fail has not": {ended(batchv1.JobFailureTarget), func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessRunning }},
 		"a Job that is gone is a failure":          {func(f *facts) { f.job, f.lost = nil, true }, func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessFailed }},
+		"a Job that is gone is none as long as somebody keeps a Pod of it": {
+			func(f *facts) { f.job, f.lost, f.left = nil, true, "Pod kept" },
+			func(d *decision) bool {
+				c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionJobCreated)
+				return d.status.Phase == v1alpha1.HarnessRunning && d.poll && c.Reason == v1alpha1.HarnessPodLeft && strings.Contains(c.Message, "Pod kept")
+			},
+		},
+		"a Pod that somebody keeps is held by its policy": {
+			func(f *facts) { terminal(f); f.job, f.policy, f.orphans = nil, nil, []*corev1.Pod{{}} }, func(d *decision) bool { return d.restore.what == policyDeleted },
+		},
+		"a run that is deleted waits for a Pod that somebody keeps": {
+			func(f *facts) { deleted(f); f.job, f.orphans = nil, []*corev1.Pod{{}} }, func(d *decision) bool { return !d.release },
+		},
+		"a run does not begin beside a Pod that somebody keeps": {
+			func(f *facts) {
+				f.job, f.run.Status.JobUID, f.orphans = nil, "", []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}}
+				f.held, f.plan = f.run.Status.Egress, &plan{}
+			},
+			func(d *decision) bool { return !d.start && d.poll && strings.Contains(d.hindrance(), "Pod kept") },
+		},
 		"what has ended cannot be cancelled any more": {
 			func(f *facts) { ended(batchv1.JobComplete)(f); f.run.Spec.Cancelled = true }, func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessSucceeded },
 		},

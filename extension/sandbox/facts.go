@@ -30,8 +30,11 @@ type facts struct {
 	// unproven says that the Job names the run as its owner, and is not in its status: an attempt that did not get to the
 	// status has made it, or somebody else has.
 	unproven bool
-	// lost says that the Job that the run had is gone.
+	// lost says that the Job that the run had is gone, and left names a Pod of that which has not ended, "" for none.
 	lost bool
+	left string
+	// orphans are Pods of the run whose Job somebody deleted without them.
+	orphans []*corev1.Pod
 	// policy is the one that holds the Pods, nil if there is none.
 	policy *unstructured.Unstructured
 	// startTimeout is how long the work has to begin.
@@ -95,9 +98,19 @@ func (r *runs) read(ctx context.Context, run *v1alpha1.HarnessRun) (*facts, erro
 		job = &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: nameOf(run).Name, UID: types.UID(run.Status.JobUID)}}
 	}
 	for i := range pods.Items {
-		if isOf(&pods.Items[i], jobRef(job)) {
-			f.pods = append(f.pods, &pods.Items[i])
+		switch pod := &pods.Items[i]; {
+		case isOf(pod, jobRef(job)):
+			f.pods = append(f.pods, pod)
+		case isOrphan(pod) && pod.Labels[v1alpha1.LabelEgress] == string(run.UID):
+			f.orphans = append(f.orphans, pod)
 		}
+	}
+	if f.lost && !run.Status.Phase.Terminal() {
+		left, err := r.podThatRuns(ctx, podsOfRun(run))
+		if err != nil {
+			return nil, err
+		}
+		f.left = left
 	}
 	slices.SortFunc(f.pods, func(a, b *corev1.Pod) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
@@ -237,7 +250,7 @@ func (r *runs) readHold(ctx context.Context, f *facts) error {
 			unheld(v1alpha1.ReasonEgressNotEnforced, "nothing would hold the Pod to its egress: %s. Let the operator set --sandbox-network-policy to on where network policies are enforced, or to off to run without", reason)
 			return nil
 		}
-		f.held = &v1alpha1.EgressDecision{Reason: cut(reason, maxReason), Egress: *f.plan.egress.DeepCopy(), Broker: f.brokerOf(&r.options.Broker)}
+		f.held = &v1alpha1.EgressDecision{Reason: cut(reason, maxReason), Egress: *f.plan.egress.DeepCopy(), Broker: f.brokerOf(&r.options.Broker), Collector: r.options.collector()}
 		if enforced {
 			f.held.Policy = r.policies[0].Kind
 		}

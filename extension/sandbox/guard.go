@@ -25,7 +25,7 @@ const (
 	// managedBy is the value of [v1alpha1.LabelManagedBy].
 	managedBy = "admitkit-sandbox"
 	// LabelRun has the name of the run.
-	LabelRun = "admitkit.dev/run"
+	LabelRun = v1alpha1.LabelHarnessRun
 	// prefix begins the names of what belongs to a run.
 	prefix = "harness-"
 )

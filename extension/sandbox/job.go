@@ -21,6 +21,10 @@ const (
 	container             = "harness"
 )
 
+// podSlack is how much longer a Pod may run than its Job: the Job ends it first, and says why. Without its Job, which somebody
+// may delete, the Pod ends by itself.
+const podSlack = 60
+
 // tmpSize is how much /tmp holds.
 var tmpSize = resource.MustParse("256Mi")
 
@@ -65,6 +69,7 @@ func promptOf(run *v1alpha1.HarnessRun) *corev1.ConfigMap {
 func (p *plan) jobOf(run *v1alpha1.HarnessRun) *batchv1.Job {
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: metaOf(run).Labels}, Spec: p.podOf(run)}
 	template.Labels[v1alpha1.LabelEgress] = string(run.UID)
+	template.Spec.ActiveDeadlineSeconds = new(p.timeout + podSlack)
 	return &batchv1.Job{ObjectMeta: metaOf(run), Spec: batchv1.JobSpec{
 		BackoffLimit: new(run.Spec.Retries), ActiveDeadlineSeconds: new(p.timeout), PodReplacementPolicy: new(batchv1.Failed), Template: template,
 	}}

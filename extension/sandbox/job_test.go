@@ -41,6 +41,9 @@ func TestTheJobOfARunHasTheLimitsOfItsTemplate(t *testing.T) {
 	batch := v1alpha1.HarnessRunSpec{Prompt: "p"}
 	job := planned(t, &v1alpha1.HarnessTemplateSpec{Image: image}, &batch)
 	pod := job.Spec.Template.Spec
+	if *pod.ActiveDeadlineSeconds != 1860 {
+		t.Errorf("without its Job the Pod runs for %d s", *pod.ActiveDeadlineSeconds)
+	}
 	if job.Name != "harness-b" || *job.Spec.ActiveDeadlineSeconds != 1800 || *job.Spec.BackoffLimit != 0 || *pod.TerminationGracePeriodSeconds != 60 || pod.RestartPolicy != corev1.RestartPolicyNever {
 		t.Errorf("%+v", job.Spec)
 	}
@@ -108,6 +111,9 @@ func TestTheJobThatSeedsHasOneAttemptOfTenMinutes(t *testing.T) {
 		t.Fatal(err)
 	}
 	pod := job.Spec.Template.Spec
+	if *pod.ActiveDeadlineSeconds != 660 {
+		t.Errorf("without its Job the Pod fetches for %d s", *pod.ActiveDeadlineSeconds)
+	}
 	if job.Name != "workspace-w" || *job.Spec.BackoffLimit != 0 || *job.Spec.ActiveDeadlineSeconds != 600 || *job.Spec.TTLSecondsAfterFinished != 3600 || *pod.TerminationGracePeriodSeconds != 30 {
 		t.Errorf("%+v", job.Spec)
 	}

@@ -50,10 +50,12 @@ func (r *runs) tellTransition(ctx context.Context, run *v1alpha1.HarnessRun, bef
 		}
 		r.tell(ctx, &record)
 	}
-	for _, of := range []string{v1alpha1.ConditionJobCreated, v1alpha1.ConditionPodReady} {
+	for of, reason := range map[string]string{
+		v1alpha1.ConditionJobCreated: v1alpha1.HarnessRefused, v1alpha1.ConditionPodReady: v1alpha1.HarnessRefused, v1alpha1.ConditionRecorderConnects: v1alpha1.CollectorRefused,
+	} {
 		was, is := meta.FindStatusCondition(before.Conditions, of), meta.FindStatusCondition(after.Conditions, of)
-		if is != nil && is.Reason == v1alpha1.HarnessRefused && (was == nil || was.Reason != is.Reason) {
-			r.event(run, corev1.EventTypeWarning, v1alpha1.HarnessRefused, "Start", is.Message)
+		if is != nil && is.Reason == reason && (was == nil || was.Reason != is.Reason) {
+			r.event(run, corev1.EventTypeWarning, reason, "Start", is.Message)
 		}
 	}
 	if !after.Phase.Terminal() || before.Phase.Terminal() {
@@ -82,6 +84,15 @@ func (r *runs) tellTransition(ctx context.Context, run *v1alpha1.HarnessRun, bef
 		kind = corev1.EventTypeWarning
 	}
 	r.event(run, kind, string(after.Phase), "Run", record.Reason)
+}
+
+// tellOrphan records that a Pod of a run was deleted whose Job is gone.
+func (r *runs) tellOrphan(ctx context.Context, run *v1alpha1.HarnessRun, pod *corev1.Pod) {
+	record := recordOf(run, "orphan-deleted", orphaned(pod))
+	record.ID += "-" + strings.ToLower(string(pod.UID))
+	record.Pod = corev1.ObjectReference{Name: pod.Name, UID: pod.UID}
+	r.tell(ctx, &record)
+	r.event(run, corev1.EventTypeWarning, "OrphanDeleted", "End", record.Reason)
 }
 
 // credentialsOf says which credentials the container has, "" for none. It has names, and no values.

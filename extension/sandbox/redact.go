@@ -16,6 +16,8 @@ import (
 type given struct {
 	mu sync.Mutex
 	of map[types.UID][]string
+	// unsure has those of which the status names leases that did not get into the Secret, or of which nobody knows that.
+	unsure map[types.UID]bool
 }
 
 const (
@@ -42,6 +44,20 @@ func (g *given) learn(uid types.UID, secret *corev1.Secret) {
 			g.of[uid] = append(have, text)
 		}
 	}
+}
+
+// doubts reports whether it is unsure what the Secret of a run or a seed has, and sets whether it is from now on.
+func (g *given) doubts(uid types.UID, unsure bool) (was bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	was = g.unsure[uid]
+	if g.unsure == nil {
+		g.unsure = map[types.UID]bool{}
+	}
+	if delete(g.unsure, uid); unsure {
+		g.unsure[uid] = true
+	}
+	return was
 }
 
 // knows reports whether what somebody was given by these leases is known. After a restart it may not be.
@@ -72,4 +88,5 @@ func (g *given) forget(uid types.UID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.of, uid)
+	delete(g.unsure, uid)
 }

@@ -121,5 +121,8 @@ func (r *runs) endForGood(ctx context.Context, run *v1alpha1.HarnessRun) error {
 	case isOf(job, ownedBy(run)): // its Pods have ended, and stay for their logs
 		return r.dropFinalizer(ctx, run, v1alpha1.FinalizerHarnessRun)
 	}
+	if _, err := r.clear(ctx, podsOfRun(run), "", func(*corev1.Pod) {}); err != nil { // an orphan ends for nobody else
+		return err
+	}
 	return r.release(ctx, run)
 }

@@ -61,7 +61,7 @@ func (r *runs) NamespaceRights() map[string][]rbacv1.PolicyRule {
 		// OwnerReferencesPermissionEnforcement wants it of who makes what a run owns.
 		rule(ourGroup, []string{"harnessruns/finalizers"}, "update"),
 		rule([]string{batchv1.GroupName}, []string{"jobs"}, "get", "list", "watch", "create", "delete"),
-		rule(coreGroup, []string{"pods"}, "get", "list", "watch"),
+		rule(coreGroup, []string{"pods"}, "get", "list", "watch", "delete"), // whose Job somebody deleted
 		rule(coreGroup, []string{"pods/log"}, "get"),
 		rule(coreGroup, []string{"configmaps"}, "get", "create"),
 		rule(ourGroup, []string{"workspaces"}, "get", "list", "watch"),

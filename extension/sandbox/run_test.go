@@ -115,6 +115,7 @@ func TestRuns(t *testing.T) {
 			"they take no prompt that somebody else wrote":            s.distrust,
 			"they take no Job and no policy that somebody else made":  s.doubt,
 			"they go at the end of their time":                        s.expire,
+			"they do not end before what somebody keeps of them":      s.orphaned,
 			"they end whatever labels others give to their Pods":      s.labelled,
 			"they say why their Pod cannot be made":                   s.barred,
 			"they rest":                                               s.rest,
@@ -328,6 +329,47 @@ func (s *story) end(t *testing.T) {
 	gone(t, r)
 	gone(t, policy)
 	s.recorded(t, r, "started", "cancelled")
+}
+
+// orphan deletes a Job without its Pod, which stays when it is deleted until free is called.
+func (s *story) orphan(t *testing.T, job *batchv1.Job, pod *corev1.Pod) (free func()) {
+	t.Helper()
+	patch := func(text string) {
+		t.Helper()
+		if err := admin.Patch(t.Context(), pod.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(text))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	patch(`{"metadata": {"finalizers": ["example.com/linger"]}}`)
+	if err := admin.Delete(t.Context(), job, client.PropagationPolicy(metav1.DeletePropagationOrphan)); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Within(t, patience, "the Pod that was kept is being deleted", func(ctx context.Context) bool {
+		return admin.Get(ctx, client.ObjectKeyFromObject(pod), pod) == nil && pod.DeletionTimestamp != nil && metav1.GetControllerOf(pod) == nil
+	})
+	return func() { patch(`{"metadata": {"finalizers": null}}`) }
+}
+
+func (s *story) orphaned(t *testing.T) {
+	r, pod := s.slow(t, "orphaned")
+	free := s.orphan(t, s.job(t, r), pod)
+	await(t, r, "says what it waits for", func(run *v1alpha1.HarnessRun) bool {
+		c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionJobCreated)
+		return !run.Status.Phase.Terminal() && c != nil && c.Reason == v1alpha1.HarnessPodLeft && strings.Contains(c.Message, pod.Name)
+	})
+	free()
+	await(t, r, "has failed", in(v1alpha1.HarnessFailed))
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); !apierrors.IsNotFound(err) {
+		t.Errorf("the run has ended before its Pod: %v", err)
+	}
+	s.recorded(t, r, "started", "orphan-deleted", "failed")
+	deleted, pod := s.slow(t, "orphaned-2")
+	free = s.orphan(t, s.job(t, deleted), pod)
+	if err := s.alice.Delete(t.Context(), deleted.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	free()
+	gone(t, deleted)
 }
 
 func (s *story) restore(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 const (
 	// LabelWorkspace has the name of the Workspace to which a volume or a seed belongs. Runs do not have
 	// it, so that what selects seeds selects none of them.
-	LabelWorkspace = "admitkit.dev/workspace"
+	LabelWorkspace = v1alpha1.LabelWorkspace
 	// workspacePrefix begins the names of what belongs to a Workspace.
 	workspacePrefix = "workspace-"
 	defaultSeedTime = 10 * 60
@@ -117,6 +117,7 @@ func (s *shared) seedOf(ws *v1alpha1.Workspace) (*batchv1.Job, error) {
 	}
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: workspaceMeta(ws).Labels}, Spec: pod}
 	template.Labels[v1alpha1.LabelEgress] = string(ws.UID)
+	template.Spec.ActiveDeadlineSeconds = new(timeout + podSlack)
 	return &batchv1.Job{ObjectMeta: workspaceMeta(ws), Spec: batchv1.JobSpec{
 		BackoffLimit: new(int32(0)), ActiveDeadlineSeconds: new(timeout), TTLSecondsAfterFinished: new(int32(seedKept)),
 		PodReplacementPolicy: new(batchv1.Failed), Template: template,

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/sandbox/broker/protocol"
 )
 
@@ -86,9 +87,8 @@ func gitUser(grant *v1alpha1.CredentialGrant) string {
 	return "git"
 }
 
-// equipSeed brings the Secret of a seed into being, and renews its leases while it fetches. As for runs, the Secret is
-// there before anything is leased, and the leases are in the status before the Secret has anything. began says that the
-// Job is there, which goes on with what it has.
+// equipSeed brings the Secret of a seed into being, and keeps it as it was, with leases that last, while it fetches. began
+// says that the Job is there, which goes on with what it has.
 func (a *workspaceAttempt) equipSeed(ctx context.Context, began bool) (ready bool, err error) {
 	names := seedCredentials(a.ws.Spec.Seed)
 	if len(names) == 0 {
@@ -99,6 +99,9 @@ func (a *workspaceAttempt) equipSeed(ctx context.Context, began bool) (ready boo
 		if renew := lease.ExpiresAt.Add(-leaseLeft); a.next.IsZero() || renew.Before(a.next) {
 			a.next = renew
 		}
+	}
+	if again := a.options.Clock.Now().Add(tendAfter); began && (a.next.IsZero() || again.Before(a.next)) {
+		a.next = again
 	}
 	taken, blocked := (*takenError)(nil), &obstacleError{}
 	switch {
@@ -124,44 +127,47 @@ func (a *workspaceAttempt) equipSeed(ctx context.Context, began bool) (ready boo
 }
 
 func (a *workspaceAttempt) leaseSeed(ctx context.Context, names []string, began bool) error {
-	blocked := func(reason, message string) error {
-		return &obstacleError{&obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: reason, message: message}}
-	}
 	if !a.options.Broker.on() {
-		return blocked(v1alpha1.BrokerNotConfigured, notConfigured)
+		return &obstacleError{&obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.BrokerNotConfigured, message: notConfigured}}
 	}
-	there, err := a.readOwned(ctx, credentialsKey(a.ws), a.ref())
-	if err != nil || there != nil && a.lasts(a.status.Credentials, there, names) {
-		return err
+	return a.lend(ctx, a.loan(names, began))
+}
+
+// loan is what the seed has on lease by these names.
+func (a *workspaceAttempt) loan(names []string, began bool) *loan {
+	var grants map[string]*v1alpha1.CredentialGrant
+	return &loan{
+		of: borrower(a.ws), owner: a.ref(), names: names, leases: &a.status.Credentials, began: began, secret: a.seedSecret, tampered: a.tellTampered,
+		keys: func(name string) []string { return []string{name, name + suffixUsername} },
+		fill: func(name string, value []byte) map[string][]byte {
+			return map[string][]byte{name: value, name + suffixUsername: []byte(gitUser(grants[name]))}
+		},
+		ask: func(ctx context.Context) (asker *protocol.Client, err error) {
+			asker, grants, err = a.askForSeed(ctx, names)
+			return asker, err
+		},
+		write: func(ctx context.Context) error {
+			a.set(v1alpha1.ConditionBrokerReady, true, v1alpha1.BrokerAnswers, "")
+			a.set(v1alpha1.ConditionCredentialsReady, true, v1alpha1.CredentialsIssued, fmt.Sprintf("%d are with the seed, until it has ended", len(a.status.Credentials)))
+			return a.write(ctx)
+		},
 	}
+}
+
+// askForSeed returns a client of the broker, and what policies grant by these names.
+func (a *workspaceAttempt) askForSeed(ctx context.Context, names []string) (*protocol.Client, map[string]*v1alpha1.CredentialGrant, error) {
 	grants, problem, err := grantsOfSeed(ctx, a.cached, a.ws.Namespace, a.ws.Name, names)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	if problem != "" {
-		return blocked(v1alpha1.CredentialsNotGranted, problem)
+		return nil, nil, &obstacleError{&obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.CredentialsNotGranted, message: problem}}
 	}
 	asker, _, err := a.brokers.client(ctx)
 	if err != nil {
-		return brokerObstacle(err)
+		return nil, nil, brokerObstacle(err)
 	}
-	if there, err = a.reserve(ctx, there, a.seedSecret(nil)); err != nil {
-		return err
-	}
-	values, leases, err := a.issueSeed(ctx, asker, grants, names)
-	if err == nil {
-		a.status.Credentials = leases
-		a.set(v1alpha1.ConditionBrokerReady, true, v1alpha1.BrokerAnswers, "")
-		a.set(v1alpha1.ConditionCredentialsReady, true, v1alpha1.CredentialsIssued, fmt.Sprintf("%d are with the seed, until it has ended", len(leases)))
-		err = a.write(ctx)
-	}
-	if err == nil {
-		err = a.storeSecret(ctx, there, a.seedSecret(values))
-	}
-	if err != nil && !began && !apierrors.IsConflict(err) {
-		a.giveBack(ctx, borrower(a.ws), asker, leases)
-	}
-	return err
+	return asker, grants, nil
 }
 
 func (a *workspaceAttempt) seedSecret(values map[string][]byte) *corev1.Secret {
@@ -170,18 +176,12 @@ func (a *workspaceAttempt) seedSecret(values map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: meta, Type: corev1.SecretTypeOpaque, Data: values}
 }
 
-// issueSeed asks for credentials. leases has those that were issued, also if it fails.
-func (a *workspaceAttempt) issueSeed(ctx context.Context, asker *protocol.Client, grants map[string]*v1alpha1.CredentialGrant, names []string) (values map[string][]byte, leases []v1alpha1.HarnessCredential, err error) {
-	values = map[string][]byte{}
-	for _, name := range names {
-		value, lease, err := issueOne(ctx, asker, borrower(a.ws), name)
-		if err != nil {
-			return nil, leases, err
-		}
-		values[name], values[name+suffixUsername] = value, []byte(gitUser(grants[name]))
-		leases = append(leases, lease)
-	}
-	return values, leases, nil
+// tellTampered records what somebody did to the Secret of the seed: names, and no values.
+func (a *workspaceAttempt) tellTampered(ctx context.Context, there *corev1.Secret, did string) {
+	object := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Workspace", Namespace: a.ws.Namespace, Name: a.ws.Name, UID: a.ws.UID}
+	record := extension.Record{ID: tamperedID(a.ws.UID, there), Action: "credentials-tampered", Reason: cut("somebody "+did, maxNote), Object: object}
+	a.tell(ctx, &record)
+	a.events.Eventf(&object, nil, corev1.EventTypeWarning, "CredentialsTampered", "Issue", "%s", record.Reason)
 }
 
 // discreet takes out of the last words of a seed what it had on lease: its image may be anybody's.

@@ -97,7 +97,8 @@ func (a *workspaceAttempt) seed(ctx context.Context) error {
 	switch {
 	case err == nil && !isOf(job, a.ref()):
 		a.waits(v1alpha1.ConditionSeeded, v1alpha1.HarnessNameTaken, (&takenError{"Job", workspaceName(a.ws).String()}).Error(), true)
-		return nil
+		_, err := a.clear(ctx, podsOfSeed(a.ws), "", func(pod *corev1.Pod) { a.tellOrphan(ctx, pod) }) // of a Job that was there before
+		return err
 	case client.IgnoreNotFound(err) != nil:
 		return err
 	case err == nil && a.status.SeedJobUID != string(job.UID): // an attempt that did not get to the status made it, or somebody else
@@ -109,16 +110,30 @@ func (a *workspaceAttempt) seed(ctx context.Context) error {
 			return err
 		}
 	}
-	if err == nil && isFinished(job) {
+	return a.follow(ctx, job)
+}
+
+// follow goes on with the Job of the seed, which has no name if there is none. Another Job, and what comes after the seed,
+// wait for the Pods of one that somebody deleted: two would write into the volume, or one that has what is on lease.
+func (a *workspaceAttempt) follow(ctx context.Context, job *batchv1.Job) error {
+	began, ended := job.Name != "", isFinished(job)
+	left, err := a.clear(ctx, podsOfSeed(a.ws), job.UID, func(pod *corev1.Pod) { a.tellOrphan(ctx, pod) })
+	switch {
+	case err != nil:
+		return err
+	case ended && left == "":
 		return a.seeded(ctx, job)
 	}
-	held, err := a.hold(ctx, err == nil)
+	held, err := a.hold(ctx, began || left != "")
 	if err != nil || !held {
 		return err
 	}
-	began := job.Name != ""
 	if began {
 		a.status.SeedJobUID = string(job.UID)
+	}
+	if left != "" && (ended || !began) {
+		a.waits(v1alpha1.ConditionSeeded, v1alpha1.HarnessPodLeft, "somebody deleted a Job of the seed, which goes on when Pod "+left+" has ended", true)
+		return nil
 	}
 	if ready, err := a.equipSeed(ctx, began); err != nil || began || !ready {
 		return err
@@ -226,6 +241,19 @@ func (a *workspaceAttempt) tellRestored(ctx context.Context, of *restoration) {
 		ID: string(a.ws.UID) + "-restored-" + of.want.GetResourceVersion(), Action: "restored", Reason: "the network policy of the seed was " + of.what + ", and holds it again",
 		Object: corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Workspace", Namespace: a.ws.Namespace, Name: a.ws.Name, UID: a.ws.UID},
 	})
+}
+
+// tellOrphan records that a Pod of the seed was deleted whose Job is gone.
+func (a *workspaceAttempt) tellOrphan(ctx context.Context, pod *corev1.Pod) {
+	if a.recorder == nil { // at the removal
+		return
+	}
+	object := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Workspace", Namespace: a.ws.Namespace, Name: a.ws.Name, UID: a.ws.UID}
+	a.tell(ctx, &extension.Record{
+		ID: string(a.ws.UID) + "-orphan-deleted-" + string(pod.UID), Action: "orphan-deleted", Reason: orphaned(pod), Object: object,
+		Pod: corev1.ObjectReference{Name: pod.Name, UID: pod.UID},
+	})
+	a.events.Eventf(&object, nil, corev1.EventTypeWarning, "OrphanDeleted", "Seed", "%s", orphaned(pod))
 }
 
 // decide finds out whether policies hold here.

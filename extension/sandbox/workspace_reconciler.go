@@ -262,7 +262,11 @@ func (a *workspaceAttempt) endSeed(ctx context.Context) (what string, err error)
 		}
 		return "Job " + job.Name, nil
 	}
-	return a.podThatRuns(ctx, podsOfSeed(a.ws))
+	left, err := a.clear(ctx, podsOfSeed(a.ws), "", func(pod *corev1.Pod) { a.tellOrphan(ctx, pod) })
+	if left != "" {
+		left = "Pod " + left
+	}
+	return left, err
 }
 
 // Remove implements [extension.Remover]: nobody else takes our finalizer away. Volumes stay as long as

@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/sandbox"
 	"github.com/admitkit/admitkit/internal/testkit"
 )
@@ -39,7 +41,7 @@ func TestWorkspaces(t *testing.T) {
 	kept, clock, here := &records{}, clocktesting.NewFakePassiveClock(time.Now()), testkit.Namespace(t, admin)
 	older := workspace(here, "older", v1alpha1.WorkspaceRepo{URL: "https://alice:hunter2@git.example.com/a"}) // than the webhooks
 	testkit.Create(t, admin, older)
-	i := install(t, sandbox.Options{SeedImage: pinned, Namespaces: []string{here}, Clock: clock}, func() any { return kept }, gate)
+	i := install(t, sandbox.Options{SeedImage: pinned, Namespaces: []string{here}, Clock: clock, Collector: sandbox.CollectorOptions{Namespace: "sessions-system"}}, func() any { return kept }, gate)
 	i.gated(t)
 	grant(t, "alice",
 		rbacv1.PolicyRule{APIGroups: []string{"admitkit.dev"}, Resources: []string{"workspaces", "workspaces/status"}, Verbs: []string{"create", "get", "update", "patch", "delete"}},
@@ -52,6 +54,7 @@ func TestWorkspaces(t *testing.T) {
 		for sentence, story := range map[string]func(*testing.T){
 			"are seeded by a Job that reaches what they name": s.seeds,
 			"fail with their seed, and say so":                s.seedFails,
+			"have one seed at a time, whatever is deleted":    s.seedOrphaned,
 			"are had by one run at a time, in order":          s.turns,
 			"are not held by a run that is gone":              s.goneHolder,
 		} {
@@ -210,6 +213,11 @@ func (s *story) seeds(t *testing.T) {
 	if v := s.job(t, r).Spec.Template.Spec.Volumes[0]; v.PersistentVolumeClaim == nil || v.PersistentVolumeClaim.ClaimName != "workspace-seeded" {
 		t.Errorf("the run mounts %+v", v)
 	}
+	// The recorder of a run reaches the collector, and nobody gets into a seed.
+	rules := s.policy(t, r).Spec.Egress
+	if len(rules) != 1 || len(rules[0].To) != 1 || rules[0].To[0].NamespaceSelector.MatchLabels[corev1.LabelMetadataName] != "sessions-system" || len(rules[0].Ports) != 1 || rules[0].Ports[0].Port.IntValue() != 8444 {
+		t.Errorf("besides the collector the run reaches %+v", rules)
+	}
 }
 
 // failedSeeds is how many failed, in this process.
@@ -257,6 +265,62 @@ func (s *story) seedFails(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	await(t, r, "says that the seed failed", waitsFor(v1alpha1.WorkspaceNotReady, "repository not found"))
+}
+
+// seedPod returns the Pod of a seed when it has one.
+func (s *story) seedPod(t *testing.T, ws string) *corev1.Pod {
+	t.Helper()
+	var pods corev1.PodList
+	testkit.Within(t, patience, "the seed has its Pod", func(ctx context.Context) bool {
+		return admin.List(ctx, &pods, client.InNamespace(s.here), client.MatchingLabels{sandbox.LabelWorkspace: ws}) == nil && len(pods.Items) == 1
+	})
+	return &pods.Items[0]
+}
+
+// The Pod that somebody keeps from the deletion of its Job has the volume, and what is on lease.
+func (s *story) seedOrphaned(t *testing.T) {
+	ws := workspace(s.here, "slow-orphaned", v1alpha1.WorkspaceRepo{URL: "https://git.example.com/a"})
+	testkit.Create(t, s.alice, ws)
+	waits := func(pod *corev1.Pod) {
+		t.Helper()
+		awaitWorkspace(t, ws, "waits for the Pod that was kept", func(s *v1alpha1.WorkspaceStatus) bool {
+			c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionSeeded)
+			return s.Phase == v1alpha1.WorkspaceSeeding && c != nil && c.Reason == v1alpha1.HarnessPodLeft && strings.Contains(c.Message, pod.Name)
+		})
+	}
+	pod, job := s.seedPod(t, ws.Name), &batchv1.Job{}
+	of := client.ObjectKey{Namespace: s.here, Name: "workspace-slow-orphaned"}
+	if err := admin.Get(t.Context(), of, job); err != nil {
+		t.Fatal(err)
+	}
+	free := s.orphan(t, job.DeepCopy(), pod)
+	waits(pod)
+	if err := admin.Get(t.Context(), of, &batchv1.Job{}); !apierrors.IsNotFound(err) {
+		t.Errorf("another seeds beside Pod %s: %v", pod.Name, err)
+	}
+	free()
+	awaitWorkspace(t, ws, "is seeded by another Job", func(s *v1alpha1.WorkspaceStatus) bool { return s.SeedJobUID != string(job.UID) })
+	testkit.Within(t, patience, "it is on record", func(context.Context) bool {
+		s.kept.mu.Lock()
+		defer s.kept.mu.Unlock()
+		return slices.ContainsFunc(s.kept.kept, func(record extension.Record) bool {
+			return record.Object.UID == ws.UID && record.Action == "orphan-deleted" && record.Pod.UID == pod.UID
+		})
+	})
+	pod = s.seedPod(t, ws.Name)
+	if err := admin.Get(t.Context(), of, job); err != nil {
+		t.Fatal(err)
+	}
+	free = s.orphan(t, job, pod)
+	if err := s.alice.Delete(t.Context(), ws.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	awaitWorkspace(t, ws, "is not deleted before it", func(s *v1alpha1.WorkspaceStatus) bool {
+		c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionWorkspaceReady)
+		return s.Phase == v1alpha1.WorkspaceTerminating && c != nil && strings.Contains(c.Message, pod.Name)
+	})
+	free()
+	gone(t, ws)
 }
 
 func (s *story) inWorkspace(name, workspace string) *v1alpha1.HarnessRun {

@@ -19,7 +19,7 @@ var (
 		Name: "admitkit_session_received_bytes_total", Help: "Bytes that recorders have sent, as they are on the wire.",
 	})
 	refusedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_session_refused_total", Help: "Recorders that were refused, by HTTP status. After 503 and 429 a recorder tries again.",
+		Name: "admitkit_session_refused_total", Help: "Recorders that were refused, by HTTP status, or connection for those of addresses that have too many. After these, 503 and 429 a recorder tries again.",
 	}, []string{"code"})
 	endedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_session_ended_total", Help: "Sessions that have ended with a whole recording, by reason: command, signal, hangup, no-collector or stopped.",

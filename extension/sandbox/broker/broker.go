@@ -227,7 +227,7 @@ func rightsOnRuns() []rbacv1.PolicyRule {
 		rule(v1alpha1.GroupVersion.Group, "workspaces", "get", "list", "watch"),
 		rule(v1alpha1.GroupVersion.Group, "brokerpolicies", "get", "list", "watch"),
 		rule(corev1.GroupName, "secrets", "get"),
-		rule(corev1.GroupName, "pods", "get"),
+		rule(corev1.GroupName, "pods", "get", "list"),
 		rule(batchv1.GroupName, "jobs", "get"),
 	}
 }

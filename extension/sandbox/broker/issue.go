@@ -49,7 +49,9 @@ func (b *service) issue(ctx context.Context, who *caller, of *run, request proto
 		return nil, err
 	}
 	issuedTotal.WithLabelValues(string(lease.Spec.Provider)).Inc()
-	return answer(grant, lease, made.value), nil
+	issued := answer(grant, lease, made.value)
+	issued.Fresh = !renewed
+	return issued, nil
 }
 
 // made is how far make came.

@@ -62,7 +62,7 @@ func (p *poolProvider) issue(ctx context.Context, _ *v1alpha1.CredentialGrant, l
 }
 
 // revoke makes the token free for another run. It is still in the memory of the proxy, which
-// forgets it at the end of the lease, or in the container, until that has ended.
+// forgets it at the end of the lease, or in a container, until that has ended.
 func (p *poolProvider) revoke(ctx context.Context, lease *v1alpha1.CredentialLease, _ []byte) error {
 	var held bool
 	var err error
@@ -92,12 +92,36 @@ func (p *poolProvider) podStays(ctx context.Context, namespace string, of *v1alp
 	return err == nil && pod.UID == of.UID && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed, err
 }
 
-// runStays reports whether a run is still there and has not come to its end. A run that is
-// being deleted has its container until its finalizer goes.
+// runStays reports whether a container of a run can still have its token: the run has not come to its end, or one of its
+// Pods has not. Those of a run that was cancelled have their grace period, and somebody may have kept one from the
+// deletion of its Job.
 func (p *poolProvider) runStays(ctx context.Context, of v1alpha1.LeaseRun) (bool, error) {
 	found, err := p.runs.get(ctx, of.Kind, of.Namespace, of.Name)
-	if apierrors.IsNotFound(err) {
-		return false, nil
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		return false, err
+	case err == nil && found.UID == of.UID && !found.finished:
+		return true, nil
 	}
-	return err == nil && found.UID == of.UID && !found.finished, err
+	var pods corev1.PodList
+	for more := true; more; more = pods.Continue != "" {
+		err := p.live.List(ctx, &pods, client.InNamespace(of.Namespace), client.MatchingLabels{v1alpha1.LabelEgress: string(of.UID)}, client.Limit(podPage), client.Continue(pods.Continue))
+		if err != nil {
+			return false, fmt.Errorf("listing the Pods of %s %s/%s: %w", of.Kind, of.Namespace, of.Name, err)
+		}
+		if slices.ContainsFunc(pods.Items, isOfRun) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// podPage bounds a page of Pods.
+const podPage = 100
+
+// isOfRun reports whether a Pod with the label for policies is one of a run or a seed, and has not ended. Of these two labels
+// admission keeps everybody off, so that nobody holds a token by a Pod of their own.
+func isOfRun(pod corev1.Pod) bool {
+	ours := pod.Labels[v1alpha1.LabelHarnessRun] != "" || pod.Labels[v1alpha1.LabelWorkspace] != ""
+	return ours && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }

@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -269,7 +271,24 @@ func (w *world) pools(t *testing.T) {
 	if queued, err := w.controller(t).Revoke(t.Context(), protocol.RevokeRequest{Run: four.named()}); err != nil || len(queued) != 1 {
 		t.Errorf("%v (%v) are queued", queued, err)
 	}
+	// The run is over, but not what somebody keeps of it: a Pod without its Job.
+	kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "kept", Labels: map[string]string{v1alpha1.LabelHarnessRun: "four", v1alpha1.LabelEgress: string(four.object.GetUID())}}}
+	kept.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "work", Image: "example.com/work:1"}}}
+	stranger := kept.DeepCopy()
+	stranger.Name, stranger.Labels = "stranger", map[string]string{v1alpha1.LabelEgress: string(four.object.GetUID())}
+	testkit.Create(t, admin, kept, stranger)
 	four.become(t, "Failed")
+	attempts := w.leases(t, four)[0].Status.Attempts
+	testkit.Within(t, patience, "the end of the run frees no token", func(context.Context) bool {
+		held := w.leases(t, four)
+		return len(held) == 0 || held[0].Status.Attempts > attempts
+	})
+	if len(w.leases(t, four)) != 1 {
+		t.Error("another run can have the token that Pod kept has")
+	}
+	if err := admin.Delete(t.Context(), kept, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
 	w.gone(t, four)
 }
 

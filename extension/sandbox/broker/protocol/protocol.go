@@ -69,6 +69,8 @@ type Issued struct {
 	Lease string `json:"lease"`
 	// ExpiresAt is when the credential must not be used any more. Ask again before.
 	ExpiresAt time.Time `json:"expiresAt"`
+	// Fresh says that the lease was made for this answer. Another was there before, and what it is for may be in use.
+	Fresh bool `json:"fresh,omitempty"`
 	// Header is what the proxy sets on requests to Hosts.
 	Header *Header  `json:"header,omitempty"`
 	Hosts  []string `json:"hosts,omitempty"`
