@@ -323,6 +323,7 @@ type BrokerPolicyStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=bpol,categories={admitkit}
 // +kubebuilder:printcolumn:name="Templates",type=string,JSONPath=`.spec.appliesToTemplates`
+// +kubebuilder:printcolumn:name="Workspaces",type=string,JSONPath=`.spec.appliesToWorkspaces`
 // +kubebuilder:printcolumn:name="Discovery",type=string,JSONPath=`.status.conditions[?(@.type=="DiscoveryModeActive")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type BrokerPolicy struct {

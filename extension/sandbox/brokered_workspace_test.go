@@ -77,6 +77,9 @@ func (l *leased) seeded(t *testing.T) {
 	lender := policyOf(l.here, "lender", "")
 	lender.Spec.AppliesToTemplates, lender.Spec.AppliesToWorkspaces, lender.Spec.Interception = nil, []string{"lent-*"}, v1alpha1.BrokerInterception{}
 	testkit.Create(t, admin, lender)
+	if out, err := server.Kubectl(t.Context(), nil, "-n", l.here, "get", "bpol", "lender").CombinedOutput(); err != nil || !strings.Contains(string(out), "WORKSPACES") || !strings.Contains(string(out), "lent-*") {
+		t.Errorf("kubectl does not print to which Workspaces it applies: %v: %s", err, out)
+	}
 	awaitWorkspace(t, ws, "fetches", func(s *v1alpha1.WorkspaceStatus) bool { return s.SeedJobUID != "" })
 	l.checkLent(t, ws)
 	l.endSeed(t, ws, corev1.PodSucceeded, "")

@@ -98,11 +98,15 @@ func TestNoLeaseLeaksUnderFaults(t *testing.T) {
 	stop := f.steal()
 	f.load(many/2, testkit.Long(8, 4))
 	leaked := 0
-	settled := testkit.Poll(t.Context(), 3*time.Minute, "what is live waits for its own end", func(ctx context.Context) (err error) {
-		if leaked, err = f.leaked(ctx); err == nil && leaked > 0 {
-			err = fmt.Errorf("%d are not", leaked)
+	settled := testkit.Poll(t.Context(), 3*time.Minute, "what is live waits for its own end", func(ctx context.Context) error {
+		count, err := f.leaked(ctx)
+		if err != nil {
+			return err
 		}
-		return err
+		if leaked = count; leaked > 0 {
+			return fmt.Errorf("%d are not", leaked)
+		}
+		return f.ended(ctx)
 	})
 	if err := errors.Join(settled, stop()); err != nil {
 		t.Error(err)
@@ -159,7 +163,7 @@ const inContainer, byProxy = "TOKEN", "git"
 
 func newFaulty(t *testing.T) *faulty {
 	f := &faulty{t: t, hub: newGitHub(t), processes: map[string]*testkit.Process{}}
-	f.hub.slow = 20 * time.Millisecond // so that it is often in a call that a process is killed
+	f.hub.slow, f.hub.shaky = 50*time.Millisecond, 4
 	f.plane = controlplane.Run(t, controlplane.Options{CRDPaths: []string{"../../../config/crd"}, ControllerManager: true})
 	f.admin = testkit.Client(t, f.plane.Admin(), scheme)
 	f.world = &world{Installation: &managertest.Installation{Namespace: testkit.Namespace(t, f.admin), WebhookNamespace: testkit.ManagerNamespace(t, f.admin)}}
@@ -214,8 +218,13 @@ func (f *faulty) startBroker() {
 	f.awaitServer(f.t)
 }
 
-// fault kills one of the three, and starts it again.
+// fault kills one of the three, and starts it again: at the worst moment, when GitHub has made a token and the broker does
+// not know it yet.
 func (f *faulty) fault() {
+	select {
+	case <-f.hub.issuing:
+	case <-time.After(5 * time.Second): // every run has what it needs
+	}
 	switch f.faults++; f.faults % 3 {
 	case 0:
 		if err := f.plane.RestartAPIServer(f.t.Context()); err != nil {
@@ -428,6 +437,32 @@ func (q *queue) unknown(run string, tokens []string) (count int) {
 	return count
 }
 
+// held are the names of all leases.
+func (q *queue) held() map[string]bool {
+	held := map[string]bool{}
+	for _, leases := range q.leases {
+		for _, lease := range leases {
+			held[lease] = true
+		}
+	}
+	return held
+}
+
+// ended reports a lease of a credential that was given which is still there. It goes a moment after the credential.
+func (f *faulty) ended(ctx context.Context) error {
+	q, err := f.queue(ctx)
+	if err != nil {
+		return err
+	}
+	held := q.held()
+	for _, c := range f.delivered {
+		if held[c.lease] {
+			return fmt.Errorf("CredentialLease %s is still there", c.lease)
+		}
+	}
+	return nil
+}
+
 // account looks whether a run that is gone has left a credential that nobody will revoke.
 // What is live before and after the leases were read was so in between.
 func (f *faulty) account(ctx context.Context, run *v1alpha1.HarnessRun) error {
@@ -501,12 +536,7 @@ func (f *faulty) tryToSteal(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	held := map[string]bool{}
-	for _, leases := range q.leases {
-		for _, lease := range leases {
-			held[lease] = true
-		}
-	}
+	held := q.held()
 	for _, c := range given {
 		if held[c.lease] {
 			continue

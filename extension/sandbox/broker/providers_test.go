@@ -46,9 +46,13 @@ type github struct {
 	made int
 	// slow is how long an answer takes.
 	slow time.Duration
-	// broken makes it answer 500 to revocations.
+	// broken makes it answer 500 to revocations, and shaky to so many of each token.
 	broken bool
-	asked  map[string]any // by the last call for a token
+	shaky  int
+	shaken map[string]int
+	// issuing has something while a token that was just made is on its way.
+	issuing chan struct{}
+	asked   map[string]any // by the last call for a token
 }
 
 func newGitHub(t testing.TB) *github {
@@ -57,7 +61,7 @@ func newGitHub(t testing.TB) *github {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &github{key: key, live: map[string]bool{}, of: map[string]string{}}
+	g := &github{key: key, live: map[string]bool{}, of: map[string]string{}, shaken: map[string]int{}, issuing: make(chan struct{})}
 	g.Server = httptest.NewTLSServer(g)
 	t.Cleanup(g.Close)
 	return g
@@ -90,10 +94,15 @@ func (g *github) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if repositories, ok := g.asked["repositories"].([]any); ok {
 			g.of[made] = fmt.Sprint(repositories[0])
 		}
+		select {
+		case g.issuing <- struct{}{}:
+		default:
+		}
 		answer(http.StatusCreated, fmt.Sprintf(`{"token":%q,"expires_at":%q}`, made, time.Now().Add(time.Hour).Format(time.RFC3339)))
 	case "DELETE /installation/token":
 		switch {
-		case g.broken:
+		case g.broken || g.live[token] && g.shaken[token] < g.shaky:
+			g.shaken[token]++
 			answer(http.StatusInternalServerError, `{"message":"unicorn"}`)
 		case !g.live[token]:
 			answer(http.StatusUnauthorized, `{"message":"Bad credentials"}`)
