@@ -136,6 +136,9 @@ type EgressDecision struct {
 	// Broker is what the proxy of a HarnessRun asks.
 	// +optional
 	Broker *EgressBroker `json:"broker,omitempty"`
+	// Collector is where the recorder of sessions in a HarnessRun sends what it records.
+	// +optional
+	Collector *EgressCollector `json:"collector,omitempty"`
 }
 
 // AllowsDNS reports whether the Pod may ask the DNS Pods, which is the default.

@@ -47,7 +47,7 @@ func (s *sessionFlags) bind(flags *pflag.FlagSet) {
 	flags.Int32Var(&o.Port, "sessions-port", session.DefaultPort, "port to which recorders connect")
 	flags.StringSliceVar(&o.Collectors, "sessions-collectors", nil, "addresses, as HOST:PORT, by which recorders reach that port (default: the cluster IP of --service-name)")
 	flags.BoolVar(&o.API, "sessions-api", false, "serve the API group sessions.admitkit.dev on that port, by which kubectl access sessions reads recordings; needs the APIService that the subcommand manifests prints. One installation of a cluster can")
-	flags.BoolVar(&o.Evict, "sessions-evict", false, "evict the Pods of recorders that are silent, gone without an end, or go on after it")
+	flags.BoolVar(&o.Evict, "sessions-evict", false, "evict the Pods of recorders that are silent, gone without an end, go on after it, or leave processes")
 	s.s3.bind(flags)
 	flags.StringVar(&o.ServerName, "sessions-server-name", "", "name in the certificate of that port (default: that of --service-name)")
 }

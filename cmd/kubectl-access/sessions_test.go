@@ -119,6 +119,18 @@ func (s *sessionsServer) sessions(t *testing.T, args ...string) (stdout, stderr 
 	return out.String(), errOut.String(), code
 }
 
+// completes returns what the shell proposes after a subcommand.
+func (s *sessionsServer) completes(t *testing.T, name string) (out string, err error) {
+	t.Helper()
+	var text bytes.Buffer
+	cmd := newCommand(genericiooptions.IOStreams{In: strings.NewReader(""), Out: &text, ErrOut: io.Discard})
+	cmd.SetOut(&text)
+	cmd.SetArgs([]string{"__complete", "sessions", "--server", s.URL, "-n", "shop", name, ""})
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	err = cmd.ExecuteContext(t.Context())
+	return text.String(), err
+}
+
 func TestSessionsAreListedReplayedSearchedAndEnded(t *testing.T) {
 	s := newSessionsServer(t)
 	for _, test := range []struct {
@@ -151,6 +163,11 @@ func TestSessionsAreListedReplayedSearchedAndEnded(t *testing.T) {
 		}
 		if strings.HasPrefix(test.args, "search") && strings.Contains(out, "\x1b") {
 			t.Errorf("a name controls the terminal: %q", out)
+		}
+	}
+	for _, name := range []string{"watch", "replay", "export", "verify", "end"} {
+		if out, err := s.completes(t, name); err != nil || !strings.Contains(out, liveID+"\talice in web\n") {
+			t.Errorf("%s is completed by %q: %v", name, out, err)
 		}
 	}
 	file := filepath.Join(t.TempDir(), "session.cast")

@@ -231,6 +231,18 @@ var chartVariants = map[string]struct{ values, controller, broker string }{
 		`{sandbox: {enabled: true, namespaces: [default, agents], interactive: true, seed: {enabled: true}, egress: {networkPolicy: "on", cilium: true, podCIDRs: [10.0.0.0/16], serviceCIDRs: [10.1.0.0/16]}}, imagePullSecrets: [{name: registry}], networkPolicy: {enabled: true, apiServers: [192.0.2.1/32]}}`,
 		"--image=ghcr.io/admitkit/sandbox:0.1.0 --sandbox-namespaces=default,agents --sandbox-interactive --sandbox-seed-image=ghcr.io/admitkit/sandbox:0.1.0 --sandbox-network-policy=on --sandbox-cilium --cluster-pod-cidrs=10.0.0.0/16 --cluster-service-cidrs=10.1.0.0/16 --image-pull-secrets=registry --network-policy --api-servers=192.0.2.1/32", "",
 	},
+	"recorded sessions of this release": {
+		`{sessions: {enabled: true, namespaces: [shop, agents], port: 9444}, sandbox: {enabled: true, namespaces: [agents]}, replicas: 1}`,
+		"--image=ghcr.io/admitkit/sandbox:0.1.0 --sandbox-namespaces=agents --sandbox-network-policy=auto --sandbox-collector-namespace=sandbox-system --sandbox-collector-port=9444 --replicas=1", "",
+	},
+	"recorded sessions elsewhere in this release": {
+		`{sessions: {enabled: true, namespaces: [shop]}, sandbox: {enabled: true, namespaces: [agents]}, replicas: 1}`,
+		"--image=ghcr.io/admitkit/sandbox:0.1.0 --sandbox-namespaces=agents --sandbox-network-policy=auto --replicas=1", "",
+	},
+	"recorded sessions of another release": {
+		`{sandbox: {enabled: true, namespaces: [agents], collector: {namespace: admitkit-system}}}`,
+		"--image=ghcr.io/admitkit/sandbox:0.1.0 --sandbox-namespaces=agents --sandbox-network-policy=auto --sandbox-collector-namespace=admitkit-system --sandbox-collector-port=8444", "",
+	},
 	"a broker": {
 		`{sandbox: {enabled: true, namespaces: [agents, others], image: {repository: r.example.com/sandbox, tag: "2"}, seed: {enabled: true, image: "r.example.com/git:1"}, egress: {podCIDRs: [10.0.0.0/16, "fd00::/48"], serviceCIDRs: [10.1.0.0/16]}, broker: {enabled: true, namespace: leases, upstreamCA: private}}, clusterName: blue, logLevel: debug, drainPeriodSeconds: 20, networkPolicy: {enabled: true}}`,
 		"--image=r.example.com/sandbox:2 --sandbox-namespaces=agents,others --sandbox-seed-image=r.example.com/git:1 --sandbox-network-policy=auto --cluster-pod-cidrs=10.0.0.0/16,fd00::/48 --cluster-service-cidrs=10.1.0.0/16 --broker-namespace=leases --broker-image=r.example.com/sandbox:2 --broker-upstream-ca=private --cluster-name=blue --zap-log-level=debug --drain-period=20s --network-policy",
@@ -354,6 +366,8 @@ func TestTheChartRefusesAWrongSandboxAndNamesTheValue(t *testing.T) {
 		enabled(`, seed: {image: a}`):                                                 "sandbox.seed.image: has no effect without sandbox.seed.enabled",
 		enabled(`, egress: {networkPolicy: maybe}`):                                   "networkPolicy",
 		enabled(`, egress: {networkPolicy: "off", cilium: true}`):                     "sandbox.egress.cilium: has no effect",
+		enabled(`, collector: {port: 9444}`):                                          "sandbox.collector.port: has no effect without sandbox.collector.namespace",
+		`{sandbox: {collector: {namespace: a}}}`:                                      "sandbox.collector.namespace: has no effect without sandbox.enabled",
 		enabled(`, startTimeout: soon`):                                               "startTimeout",
 		enabled(`, unknown: 1`):                                                       "unknown",
 		enabled(`, extraArgs: [--sandbox-interactive]`):                               "sandbox.extraArgs: --sandbox-interactive",

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -60,6 +61,8 @@ func (c *controller) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Broker.Image, "broker-image", "", "image of this program, of which the proxies of runs are (required with --broker-namespace)")
 	flags.StringVar(&o.Broker.UpstreamCA, "broker-upstream-ca", "", "ConfigMap in the controller's namespace whose key ca.crt has authorities, in PEM, that the proxies of all runs accept of servers, besides those of the internet (default none)")
 	flags.StringVar(&o.Broker.ServiceAccount, "broker-account", sandbox.DefaultServiceAccount, "ServiceAccount of the reconcilers, as which they ask the broker; name it there in --broker-controller")
+	flags.StringVar(&o.Collector.Namespace, "sandbox-collector-namespace", "", "namespace of admitkit, if it records sessions in HarnessRuns: their network policies let all of them reach its Pods at --sandbox-collector-port (default none, and a recorder reaches what its template names)")
+	flags.Int32Var(&o.Collector.Port, "sandbox-collector-port", 0, fmt.Sprintf("port of admitkit --sessions-port (default %d with --sandbox-collector-namespace)", sandbox.DefaultCollectorPort))
 	flags.BoolVar(&c.auditObjects, "audit-objects", true, "record what happens to HarnessRuns as AuditEvents, and not only in the log; admitkit --audit-objects deletes these at the end of their retention")
 	flags.StringVar(&c.clusterName, "cluster-name", "", "name of this cluster, which every record then has as its field cluster")
 }

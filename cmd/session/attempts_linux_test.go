@@ -5,8 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -34,7 +34,8 @@ func TestWhatIsTriedOnTheRecorderWorksOnAProcessWithoutGuards(t *testing.T) {
 		if each.what == "open its terminal" {
 			continue
 		}
-		if !slices.Contains(strings.Split(text, "\r\n"), "working, to "+each.what+": <nil>") {
+		// Another program may have nothing at the address that is read; it is found out by reading.
+		if _, result, _ := strings.Cut(text, "working, to "+each.what+": "); !strings.HasPrefix(result, "<nil>\r") && !strings.HasPrefix(result, syscall.EFAULT.Error()) {
 			t.Errorf("to %s does not work: %q", each.what, text)
 		}
 	}

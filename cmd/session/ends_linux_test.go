@@ -294,6 +294,53 @@ func TestASessionEndsWhoseCommandIsAnotherUsers(t *testing.T) {
 	}
 }
 
+// Two ticks without a heartbeat are most of the time after which a recorder is silent.
+func TestAHeartbeatIsSentWithTheTickBeforeItIsDue(t *testing.T) {
+	t.Parallel()
+	s := newSender("", &protocol.Terms{})
+	sent := make(chan bool, 1)
+	go func() {
+		_, beats := s.gather(nil, nil, time.Now().Add(early/2))
+		sent <- beats
+	}()
+	select {
+	case beats := <-sent:
+		if !beats {
+			t.Error("something else is sent")
+		}
+	case <-time.After(patience):
+		t.Error("it waits for the next tick")
+	}
+}
+
+// Whoever has the recorder's UID may set its limits. Without a file to open it finds no
+// processes, and must not say that there are none.
+func TestWhatTheRecorderCannotFindIsOnRecordAsLeft(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("prlimit"); err != nil {
+		t.Skip(err)
+	}
+	var noted chan collector.Note
+	p := newPlace(t, func(o *collector.Options) { noted, o.Stall = notes(o), patience })
+	mark := "ADMITKIT_MARK=" + protocol.NewID()
+	t.Cleanup(func() {
+		for _, pid := range marked(t, mark) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	command := sh("setsid sleep 1000 >/dev/null 2>&1 & prlimit --pid $PPID --nofile=0:0 && echo over")
+	ticket := p.ticket(command)
+	c := launch(t, "", p.wrap(ticket, command), true, mark)
+	if got := c.wait(); got.code != 0 || !strings.Contains(string(got.stdout), "over") {
+		t.Errorf("%d, %q", got.code, got.stdout)
+	}
+	expectNote(t, noted, collector.Left, patience)
+	seal, err := p.folder.Verify(ticket.ID, p.key)
+	if err != nil || seal.End.Left != 1 || len(seal.Notes) != 1 || len(marked(t, mark)) != 1 {
+		t.Errorf("%+v, %v, %d are left", seal, err, len(marked(t, mark)))
+	}
+}
+
 // publicDir returns a folder that every user can read.
 func publicDir(t *testing.T) string {
 	t.Helper()

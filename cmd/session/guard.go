@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -48,11 +49,11 @@ func ioctl[T any](file *os.File, request uintptr, argument *T) error {
 }
 
 // process is a process as /proc has it.
-type process struct{ pid, parent int }
+type process struct{ pid, parent, group int }
 
 // descendants returns the processes that this one has started, and those that they have.
-func descendants() []int {
-	children := map[int][]int{}
+func descendants() []process {
+	children := map[int][]process{}
 	folder, err := os.Open("/proc")
 	if err != nil {
 		return nil
@@ -61,12 +62,12 @@ func descendants() []int {
 	names, _ := folder.Readdirnames(-1) // as many as there are
 	for _, name := range names {
 		if p, ok := read(name); ok {
-			children[p.parent] = append(children[p.parent], p.pid)
+			children[p.parent] = append(children[p.parent], p)
 		}
 	}
 	all := children[os.Getpid()]
 	for i := 0; i < len(all); i++ {
-		all = append(all, children[all[i]]...)
+		all = append(all, children[all[i].pid]...)
 	}
 	return all
 }
@@ -82,11 +83,53 @@ func read(name string) (process, bool) {
 		return process{}, false
 	}
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(fields) < 2 {
+	if len(fields) < 3 {
 		return process{}, false
 	}
 	parent, err := strconv.Atoi(fields[1])
-	return process{pid, parent}, err == nil
+	if err != nil {
+		return process{}, false
+	}
+	group, err := strconv.Atoi(fields[2])
+	return process{pid, parent, group}, err == nil
+}
+
+// letGoTime is how long whoever made the terminal of this process may have it open, too.
+const letGoTime = 2 * time.Second
+
+// holder returns who else has the standard output open, "" if there is nobody: a process of
+// another session that was faster may print there what is not recorded. It cannot see those of
+// another user, nor those that hide as this one does.
+func holder() string {
+	own, err := os.Stdout.Stat()
+	if err != nil {
+		return ""
+	}
+	name, err := os.Readlink("/proc/self/fd/1")
+	if err != nil {
+		return ""
+	}
+	for deadline := time.Now().Add(letGoTime); ; time.Sleep(20 * time.Millisecond) {
+		found := holderOf(own, name)
+		if found == "" || time.Now().After(deadline) {
+			return found
+		}
+	}
+}
+
+// holderOf returns another process that has a file open under a name.
+func holderOf(file os.FileInfo, name string) string {
+	links, _ := filepath.Glob("/proc/[0-9]*/fd/*") // of those that may be read
+	self := fmt.Sprintf("/proc/%d/", os.Getpid())
+	for _, link := range links {
+		if to, err := os.Readlink(link); err != nil || to != name || strings.HasPrefix(link, self) {
+			continue
+		}
+		if info, err := os.Stat(link); err == nil && os.SameFile(info, file) {
+			return "process " + strings.Split(link, "/")[2]
+		}
+	}
+	return ""
 }
 
 const (
@@ -97,10 +140,10 @@ const (
 )
 
 // killRest kills everything that the session has left. It returns how many processes it
-// killed, and how many are left nevertheless, because they are another user's. It calls
-// denied when it finds some of these.
+// killed, and how many are left nevertheless: at least one, if they are another user's or
+// cannot be found in time. It calls denied when it finds some that are another user's.
 func killRest(denied func()) (killed, left int) {
-	seen := map[int]bool{}
+	seen, own := map[int]bool{}, syscall.Getpgrp()
 	deadline, told := time.Now().Add(killTime), false
 	for ; ; time.Sleep(time.Millisecond) {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
@@ -112,11 +155,16 @@ func killRest(denied func()) (killed, left int) {
 		}
 		all, foreign := descendants(), 0
 		for _, each := range all {
-			switch syscall.Kill(each, syscall.SIGKILL) {
+			switch syscall.Kill(each.pid, syscall.SIGKILL) {
 			case nil:
-				seen[each] = true
+				seen[each.pid] = true
 			case syscall.EPERM:
 				foreign++
+			}
+			// Who goes from process to process is another one by now, but of the same group. All
+			// of a group are of this session.
+			if each.group != own && each.group > 1 {
+				_ = syscall.Kill(-each.group, syscall.SIGKILL) // or it is gone
 			}
 		}
 		if foreign == len(all) && foreign > 0 && !told {
@@ -124,7 +172,9 @@ func killRest(denied func()) (killed, left int) {
 			deadline, told = time.Now().Add(deniedTime), true
 		}
 		if time.Now().After(deadline) {
-			return len(seen), len(all)
+			// There are children, whether or not /proc has shown any: it cannot be read without a
+			// file to open, and who goes from process to process is gone before it is read.
+			return len(seen), max(len(all), 1)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -56,6 +57,13 @@ func TestMain(m *testing.M) {
 	if _, is := os.LookupEnv(asAttacker); is {
 		attack()
 		return
+	}
+	// A shell that starts tests in the background has them ignore what the terminals of the
+	// sessions send. Whoever catches a signal does not hand that on.
+	for _, each := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
+		if signal.Ignored(each) {
+			signal.Notify(make(chan os.Signal, 1), each)
+		}
 	}
 	code := m.Run()
 	if built != "" {

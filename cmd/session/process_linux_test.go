@@ -24,7 +24,7 @@ type collecting struct {
 	Sessions int
 }
 
-// process is a collector in a process of its own.
+// collectorProcess is a collector in a process of its own.
 type collectorProcess struct {
 	*exec.Cmd
 	address string

@@ -35,6 +35,9 @@ const (
 	pause = 5 * time.Millisecond
 	// heartbeat is how often a collector hears of the recorder.
 	heartbeat = 2 * time.Second
+	// early is how much sooner one may be: a tick that comes a moment before it is due would
+	// otherwise leave it to the next one.
+	early = heartbeat / 4
 	// silence is how long a collector may say nothing while it owes an acknowledgement.
 	silence = 10 * time.Second
 	// dialTime is how long it may take to connect.
@@ -413,7 +416,7 @@ func (s *sender) gather(into []byte, broken <-chan struct{}, beat time.Time) (ba
 			return nil, false
 		default:
 		}
-		if beats = !s.closed && !time.Now().Before(beat); beats {
+		if beats = !s.closed && !time.Now().Before(beat.Add(-early)); beats {
 			alive := protocol.Frame{Type: protocol.Alive, At: time.Since(s.began), Data: protocol.Activity(time.Duration(s.active.Load()))}
 			into = alive.Append(into)
 		}

@@ -57,6 +57,10 @@ func openTerminal(s *session) (medium, error) {
 	if err := ioctl[int](os.Stdout, syscall.TIOCEXCL, nil); err != nil {
 		return nil, fmt.Errorf("reserving the outer terminal: %w", err)
 	}
+	if who := holder(); who != "" {
+		t.end()
+		return nil, fmt.Errorf("%s has this terminal open, and could print what is not recorded", who)
+	}
 	s.mu.Lock()
 	s.hang = func() { t.hangUp.Do(func() { _ = t.master.Close(); _ = t.tty.Close() }) }
 	s.says = func(line string) { _ = t.write([]byte("\r\n[admitkit] " + line + "\r\n")) }

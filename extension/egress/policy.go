@@ -29,6 +29,8 @@ type Policy struct {
 	Egress *v1alpha1.Egress
 	// Broker is a broker that they may reach besides, nil for none.
 	Broker *v1alpha1.EgressBroker
+	// Collector is a collector of recorded sessions that they may reach besides, nil for none.
+	Collector *v1alpha1.EgressCollector
 	// Options has the ranges of the cluster.
 	Options *Options
 	// APIServer are the API server's addresses; see [APIServerOf].
@@ -92,9 +94,9 @@ func (p *Policy) spec() *networkingv1.NetworkPolicySpec {
 	for _, open := range p.internet() {
 		allow(webPorts, block(open.cidr, open.except))
 	}
-	if b := p.Broker; b != nil {
-		allow([]v1alpha1.EgressPort{{Port: b.Port}}, networkingv1.NetworkPolicyPeer{
-			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: b.Namespace}},
+	for _, s := range p.servers() {
+		allow([]v1alpha1.EgressPort{{Port: s.port}}, networkingv1.NetworkPolicyPeer{
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: s.namespace}},
 		})
 	}
 	return spec
@@ -133,8 +135,8 @@ func (p *Policy) ciliumSpec() map[string]any {
 	for _, open := range p.internet() {
 		allow("toCIDRSet", []any{ciliumBlock(open.cidr, open.except)}, ciliumPorts(webPorts))
 	}
-	if b := p.Broker; b != nil {
-		allow("toEndpoints", endpoints(map[string]any{"k8s:io.kubernetes.pod.namespace": b.Namespace}), ciliumPorts([]v1alpha1.EgressPort{{Port: b.Port}}))
+	for _, s := range p.servers() {
+		allow("toEndpoints", endpoints(map[string]any{"k8s:io.kubernetes.pod.namespace": s.namespace}), ciliumPorts([]v1alpha1.EgressPort{{Port: s.port}}))
 	}
 	if rules == nil {
 		rules = []any{map[string]any{}} // selects nothing, and so nothing is allowed
@@ -143,6 +145,23 @@ func (p *Policy) ciliumSpec() map[string]any {
 		"endpointSelector": map[string]any{"matchLabels": map[string]any{"k8s:" + v1alpha1.LabelEgress: p.Label}},
 		"egress":           rules,
 	}
+}
+
+// inNamespace is a port of the Pods of a namespace.
+type inNamespace struct {
+	namespace string
+	port      int32
+}
+
+// servers are those of the operator that the Pods may reach.
+func (p *Policy) servers() (servers []inNamespace) {
+	if b := p.Broker; b != nil {
+		servers = append(servers, inNamespace{b.Namespace, b.Port})
+	}
+	if c := p.Collector; c != nil {
+		servers = append(servers, inNamespace{c.Namespace, c.Port})
+	}
+	return servers
 }
 
 // opening is a block of addresses without some of them.

@@ -154,7 +154,20 @@ func TestThePoliciesInBothForms(t *testing.T) {
 		APIServer: true, CIDRs: []v1alpha1.EgressCIDR{{CIDR: "10.1.0.0/16", Except: []v1alpha1.CIDR{"10.1.2.0/24"}, Ports: []v1alpha1.EgressPort{{Protocol: "UDP", Port: 1, EndPort: 9}}}},
 		Pods: []v1alpha1.EgressPods{{MatchLabels: map[string]v1alpha1.LabelValue{"app": "db"}, Ports: []v1alpha1.EgressPort{{Port: 5432}}}},
 	}
+	broker, collector := &v1alpha1.EgressBroker{Namespace: "leases", Port: 8443}, &v1alpha1.EgressCollector{Namespace: "admitkit-system", Port: 8444}
 	for want, kind := range map[string]egress.Policy{
+		`
+podSelector: {matchLabels: {admitkit.dev/egress: "1"}}
+policyTypes: [Egress]
+egress:
+- {ports: [{port: 8443, protocol: TCP}], to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: leases}}}]}
+- {ports: [{port: 8444, protocol: TCP}], to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: admitkit-system}}}]}
+`: {Kind: egress.NetworkPolicy, Egress: &v1alpha1.Egress{DNS: no}, Broker: broker, Collector: collector},
+		`
+endpointSelector: {matchLabels: {"k8s:admitkit.dev/egress": "1"}}
+egress:
+- {toEndpoints: [{matchLabels: {"k8s:io.kubernetes.pod.namespace": admitkit-system}}], toPorts: [{ports: [{port: "8444", protocol: TCP}]}]}
+`: {Kind: egress.CiliumNetworkPolicy, Egress: &v1alpha1.Egress{DNS: no}, Collector: collector},
 		`
 podSelector: {matchLabels: {admitkit.dev/egress: "1"}}
 policyTypes: [Egress]

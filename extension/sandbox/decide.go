@@ -215,6 +215,7 @@ func (f *facts) seePods(d *decision, now time.Time) {
 		}
 	}
 	f.seeContainers(d, pod, &condition)
+	f.seeRecorder(d, pod, now)
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.HarnessEnded, ""
 	}

@@ -30,7 +30,7 @@ type facts struct {
 	// unproven says that the Job names the run as its owner, and is not in its status: an attempt that did not get to the
 	// status has made it, or somebody else has.
 	unproven bool
-	// lost says that the Job that the run had is gone, and left is a Pod of that which has not ended, "" for none.
+	// lost says that the Job that the run had is gone, and left names a Pod of that which has not ended, "" for none.
 	lost bool
 	left string
 	// orphans are Pods of the run whose Job somebody deleted without them.
@@ -250,7 +250,7 @@ func (r *runs) readHold(ctx context.Context, f *facts) error {
 			unheld(v1alpha1.ReasonEgressNotEnforced, "nothing would hold the Pod to its egress: %s. Let the operator set --sandbox-network-policy to on where network policies are enforced, or to off to run without", reason)
 			return nil
 		}
-		f.held = &v1alpha1.EgressDecision{Reason: cut(reason, maxReason), Egress: *f.plan.egress.DeepCopy(), Broker: f.brokerOf(&r.options.Broker)}
+		f.held = &v1alpha1.EgressDecision{Reason: cut(reason, maxReason), Egress: *f.plan.egress.DeepCopy(), Broker: f.brokerOf(&r.options.Broker), Collector: r.options.collector()}
 		if enforced {
 			f.held.Policy = r.policies[0].Kind
 		}

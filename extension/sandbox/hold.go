@@ -27,7 +27,7 @@ func (f *facts) compose(e *v1alpha1.EgressDecision, apiServer []netip.AddrPort) 
 
 // policyOf returns the policy that holds the Pods of an owner to what was decided.
 func policyOf(of metav1.ObjectMeta, owner types.UID, e *v1alpha1.EgressDecision, options *egress.Options, apiServer []netip.AddrPort) (*unstructured.Unstructured, error) {
-	made := egress.Policy{Kind: kindOf(e), Label: string(owner), Egress: &e.Egress, Broker: e.Broker, Options: options, APIServer: apiServer}
+	made := egress.Policy{Kind: kindOf(e), Label: string(owner), Egress: &e.Egress, Broker: e.Broker, Collector: e.Collector, Options: options, APIServer: apiServer}
 	policy, err := made.Compose()
 	if err != nil {
 		return nil, err

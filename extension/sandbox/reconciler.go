@@ -229,7 +229,7 @@ func (r *runs) findPolicies(mgr extension.Manager) error {
 	return nil
 }
 
-// trimPod is [cluster.TrimPod], with the states of the containers.
+// trimPod is [cluster.TrimPod], with the states of the containers, and whether it has the recorder of sessions.
 func trimPod(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -241,6 +241,10 @@ func trimPod(obj any) (any, error) {
 			of := trimmed.(*corev1.Pod)
 			of.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: c.Name, State: c.State}}
 		}
+	}
+	if hasRecorder(pod) {
+		of := trimmed.(*corev1.Pod)
+		of.Spec.InitContainers = []corev1.Container{{Name: v1alpha1.RecorderContainer}}
 	}
 	for _, c := range pod.Status.InitContainerStatuses { // those of the proxy
 		of := trimmed.(*corev1.Pod)

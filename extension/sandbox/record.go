@@ -50,10 +50,12 @@ func (r *runs) tellTransition(ctx context.Context, run *v1alpha1.HarnessRun, bef
 		}
 		r.tell(ctx, &record)
 	}
-	for _, of := range []string{v1alpha1.ConditionJobCreated, v1alpha1.ConditionPodReady} {
+	for of, reason := range map[string]string{
+		v1alpha1.ConditionJobCreated: v1alpha1.HarnessRefused, v1alpha1.ConditionPodReady: v1alpha1.HarnessRefused, v1alpha1.ConditionRecorderConnects: v1alpha1.CollectorRefused,
+	} {
 		was, is := meta.FindStatusCondition(before.Conditions, of), meta.FindStatusCondition(after.Conditions, of)
-		if is != nil && is.Reason == v1alpha1.HarnessRefused && (was == nil || was.Reason != is.Reason) {
-			r.event(run, corev1.EventTypeWarning, v1alpha1.HarnessRefused, "Start", is.Message)
+		if is != nil && is.Reason == reason && (was == nil || was.Reason != is.Reason) {
+			r.event(run, corev1.EventTypeWarning, reason, "Start", is.Message)
 		}
 	}
 	if !after.Phase.Terminal() || before.Phase.Terminal() {

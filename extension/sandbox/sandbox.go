@@ -57,6 +57,8 @@ type Options struct {
 	Egress egress.Options
 	// Broker is the broker of credentials, and says of which image the proxies of runs are. Default: none.
 	Broker BrokerOptions
+	// Collector is where recorders of sessions in Pods of runs send what they record. Default: nowhere.
+	Collector CollectorOptions
 	// SeedImage is the image of cmd/sandbox, in which the git repositories of Workspaces are fetched. Default: none, and
 	// Workspaces with a seed must name an image.
 	SeedImage string
@@ -113,6 +115,9 @@ func New(options Options) *Sandbox {
 		options.Egress.Mode = egress.ModeAuto
 	}
 	options.Broker.setDefaults()
+	if options.Collector.Namespace != "" && options.Collector.Port == 0 {
+		options.Collector.Port = DefaultCollectorPort
+	}
 	return &Sandbox{&shared{options: options}}
 }
 
@@ -138,6 +143,9 @@ func (s *Sandbox) Parts(mgr extension.Manager) ([]any, error) {
 	}
 	if err := s.options.checkBroker(s.namespaces); err != nil {
 		return nil, fmt.Errorf("sandbox options: Broker: %w", err)
+	}
+	if err := s.options.checkCollector(s.namespaces); err != nil {
+		return nil, fmt.Errorf("sandbox options: Collector: %w", err)
 	}
 	s.own = mgr.GetWebhookNamespace()
 	r := newRuns(s.shared)

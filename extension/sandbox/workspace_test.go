@@ -41,7 +41,7 @@ func TestWorkspaces(t *testing.T) {
 	kept, clock, here := &records{}, clocktesting.NewFakePassiveClock(time.Now()), testkit.Namespace(t, admin)
 	older := workspace(here, "older", v1alpha1.WorkspaceRepo{URL: "https://alice:hunter2@git.example.com/a"}) // than the webhooks
 	testkit.Create(t, admin, older)
-	i := install(t, sandbox.Options{SeedImage: pinned, Namespaces: []string{here}, Clock: clock}, func() any { return kept }, gate)
+	i := install(t, sandbox.Options{SeedImage: pinned, Namespaces: []string{here}, Clock: clock, Collector: sandbox.CollectorOptions{Namespace: "sessions-system"}}, func() any { return kept }, gate)
 	i.gated(t)
 	grant(t, "alice",
 		rbacv1.PolicyRule{APIGroups: []string{"admitkit.dev"}, Resources: []string{"workspaces", "workspaces/status"}, Verbs: []string{"create", "get", "update", "patch", "delete"}},
@@ -212,6 +212,11 @@ func (s *story) seeds(t *testing.T) {
 	await(t, r, "has succeeded", in(v1alpha1.HarnessSucceeded))
 	if v := s.job(t, r).Spec.Template.Spec.Volumes[0]; v.PersistentVolumeClaim == nil || v.PersistentVolumeClaim.ClaimName != "workspace-seeded" {
 		t.Errorf("the run mounts %+v", v)
+	}
+	// The recorder of a run reaches the collector, and nobody gets into a seed.
+	rules := s.policy(t, r).Spec.Egress
+	if len(rules) != 1 || len(rules[0].To) != 1 || rules[0].To[0].NamespaceSelector.MatchLabels[corev1.LabelMetadataName] != "sessions-system" || len(rules[0].Ports) != 1 || rules[0].Ports[0].Port.IntValue() != 8444 {
+		t.Errorf("besides the collector the run reaches %+v", rules)
 	}
 }
 

@@ -34,6 +34,8 @@ const (
 	bundleTime, bundleRetry = 10 * time.Second, 2 * time.Second
 	// maxAPIHeader has room for the groups of a user, too.
 	maxAPIHeader = maxHeader + 96<<10
+	// maxAPIBody has room for DeleteOptions.
+	maxAPIBody = sessionsapi.MaxBody
 )
 
 // APIService returns the APIService by which the API server passes questions about sessions
@@ -89,7 +91,7 @@ func (s *shared) servingCertificate(mgr extension.Manager) (func(*tls.ClientHell
 }
 
 // newAPI returns what answers the API server, nil without API.
-func (r *receiver) newAPI(storage collector.Storage, config *rest.Config) (http.Handler, error) {
+func (r *receiver) newAPI(storage collector.Storage, config *rest.Config) (*sessionsapi.Server, error) {
 	if !r.options.API {
 		return nil, nil
 	}
@@ -99,6 +101,7 @@ func (r *receiver) newAPI(storage collector.Storage, config *rest.Config) (http.
 	}
 	return sessionsapi.New(sessionsapi.Options{
 		Storage: storage, Key: r.options.key, End: r.collector.RequestEnd, Recorder: r.mgr.GetRecorder(), Reviews: reviews.SubjectAccessReviews(),
+		Namespaces: r.core.Namespaces(),
 		FrontProxy: func(ctx context.Context) (map[string]string, error) {
 			found, err := r.core.ConfigMaps(sessionsapi.ConfigMapNamespace).Get(ctx, sessionsapi.ConfigMapName, metav1.GetOptions{})
 			if err != nil {
@@ -113,20 +116,6 @@ func (r *receiver) newAPI(storage collector.Storage, config *rest.Config) (http.
 // isAPI reports whether a request is for the API, and not that of a recorder.
 func (r *receiver) isAPI(request *http.Request) bool {
 	return r.api != nil && (request.URL.Path == "/apis" || strings.HasPrefix(request.URL.Path, "/apis/"))
-}
-
-// openAPI lets the front proxy show its certificate. Recorders have none.
-func (r *receiver) openAPI(web *http.Server, config *tls.Config) {
-	if r.api != nil {
-		web.MaxHeaderBytes, config.ClientAuth = maxAPIHeader, tls.RequestClientCert
-	}
-}
-
-// announce says which sessions are connected, until ctx ends.
-func (r *receiver) announce(ctx context.Context) {
-	if r.api != nil {
-		r.collector.Announce(ctx, func(err error) { r.log.Error("others may not see that sessions go on", zap.Error(err)) })
-	}
 }
 
 // keepBundle keeps the caBundle of the APIService, through each rotation of the CA. Every

@@ -216,6 +216,13 @@ func TestSessionsAreReadByTheAPIServerWithTheRightsOfWhoAsks(t *testing.T) {
 	r := readable(t, true)
 	web := r.pod("web")
 	id := r.printed(web, "the pass\x1b[31mword\x1b[0m is here\r\n")
+	namespace := &corev1.Namespace{}
+	if err := r.Admin.Get(t.Context(), client.ObjectKey{Name: r.Namespace}, namespace); err != nil {
+		t.Fatal(err)
+	}
+	if redeemed, err := r.folder.Redeemed(id); err != nil || redeemed.NamespaceUID != string(namespace.UID) {
+		t.Errorf("the recording is from %+v: %v", redeemed, err)
+	}
 	mine := func(rest ...string) string { return path(r.Namespace, rest...) }
 	sessions, logs := []string{"sessions"}, []string{"sessions/log"}
 	nobody := r.bind("nobody", r.Namespace)

@@ -121,11 +121,23 @@ func (k *keeper) checkEphemeral(ctx context.Context, c *corev1.EphemeralContaine
 	why := "ephemeral container " + c.Name + " was not put behind the recorder: another webhook has changed it, or it was added where no mutating webhook looks"
 	switch {
 	case len(c.Command) == 0:
-		why = "ephemeral container " + c.Name + " runs what its image says. Name the command: kubectl debug -it " + req.Name + " -n " + req.Namespace + " --image=" + c.Image + " -- sh"
+		why = "ephemeral container " + c.Name + " runs what its image says. Name the command: " + named(c, req)
 	case expands(c):
 		why = "the command of ephemeral container " + c.Name + " has a variable that the kubelet replaces, $(NAME). Have a shell replace it: sh -c 'echo $NAME'"
 	}
 	return k.unrecorded(ctx, req, objectOf(req), "ephemeral", why)
+}
+
+// named returns how to add the same container with a command.
+func named(c *corev1.EphemeralContainer, req *extension.Request) string {
+	text := "kubectl debug -it " + req.Name + " -n " + req.Namespace + " --image=" + c.Image
+	if c.TargetContainerName != "" {
+		text += " --target=" + c.TargetContainerName
+	}
+	if s := c.SecurityContext; s != nil && s.AllowPrivilegeEscalation != nil && !*s.AllowPrivilegeEscalation && s.RunAsNonRoot != nil && *s.RunAsNonRoot {
+		text += " --profile=restricted" // which Pod Security may ask for
+	}
+	return text + " -- sh"
 }
 
 // isRecorded reports whether the first process of an ephemeral container is the recorder.

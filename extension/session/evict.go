@@ -19,48 +19,91 @@ import (
 )
 
 const (
-	// maxEvictions is how many Pods wait for their eviction at a time.
-	maxEvictions = 256
-	// evictTries is how often the eviction of a Pod is tried, evictPause apart.
-	evictTries = 30
-	evictPause = 10 * time.Second
+	// maxEvictions is how many Pods wait for their eviction at a time, and evictWorkers how
+	// many are being evicted.
+	maxEvictions, evictWorkers = 4096, 8
+	// evictTries is how often the eviction of a Pod is tried, which takes 5 minutes:
+	// evictPause apart, then twice as much, at most maxEvictPause.
+	evictTries    = 8
+	evictPause    = 10 * time.Second
+	maxEvictPause = time.Minute
+	// idleTime is how often a worker without work looks for some.
+	idleTime = time.Second
 )
 
 // evictions evicts the Pods of recorders that do not do as they should: what such a session
-// does is not recorded.
+// does is not recorded. Who waits for a disruption budget keeps nobody out: a Pod whose
+// eviction was never tried comes first.
 type evictions struct {
 	*shared
-	queue chan eviction
+	journal journal
 
 	mu   sync.Mutex
-	pods map[string]bool // those in the queue or being evicted, by key
+	pods map[string]*eviction // by key
 }
 
 type eviction struct {
-	ticket protocol.Ticket // without its terms
-	note   collector.Note
+	Ticket protocol.Ticket `json:"ticket"` // without its terms
+	Note   collector.Note  `json:"note"`
+
+	tries int
+	due   time.Time
+	busy  bool
 }
 
-func newEvictions(s *shared) *evictions {
-	return &evictions{shared: s, queue: make(chan eviction, maxEvictions), pods: map[string]bool{}}
+func newEvictions(s *shared, storage collector.Storage) *evictions {
+	return &evictions{shared: s, journal: journal{storage, s.options.key}, pods: map[string]*eviction{}}
 }
 
-// add asks for the eviction of a Pod, unless that is under way.
+// add asks for the eviction of a Pod, unless that is under way. After a restart it is asked
+// for again.
 func (e *evictions) add(ticket *protocol.Ticket, note collector.Note) {
+	asked := &eviction{Ticket: *ticket, Note: note}
+	asked.Ticket.Terms = protocol.Terms{}
+	if !e.enter(asked) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), readTime)
+	defer cancel()
+	if err := e.journal.write(ctx, asked); err != nil {
+		e.log.Error("a restart forgets the eviction of a Pod", fields(ticket, zap.Error(err))...)
+	}
+}
+
+// enter gives an eviction a place. Of too many, the one that was tried most makes room: it is
+// in the journal, and asked for again later.
+func (e *evictions) enter(asked *eviction) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.pods[keyOf(ticket)] {
-		return
+	key := keyOf(&asked.Ticket)
+	if e.pods[key] != nil {
+		return false
 	}
 	if len(e.pods) >= maxEvictions {
+		most := e.mostTriedLocked()
+		dropped := asked
+		if most != "" {
+			dropped = e.pods[most]
+			delete(e.pods, most)
+		}
 		evictionsTotal.WithLabelValues("failed").Inc()
-		e.log.Error("a Pod whose session is not recorded is not evicted: too many wait for that", fields(ticket)...)
-		return
+		e.log.Error("a Pod whose session is not recorded is evicted later: too many wait for that", fields(&dropped.Ticket)...)
+		if most == "" {
+			return true // it goes into the journal
+		}
 	}
-	asked := eviction{*ticket, note}
-	asked.ticket.Terms = protocol.Terms{}
-	e.pods[keyOf(ticket)] = true
-	e.queue <- asked // has room for all of pods
+	e.pods[key] = asked
+	return true
+}
+
+func (e *evictions) mostTriedLocked() (key string) {
+	tries := 0
+	for each, asked := range e.pods {
+		if asked.tries > tries && !asked.busy {
+			key, tries = each, asked.tries
+		}
+	}
+	return key
 }
 
 // keyOf tells containers apart: while the eviction for one is refused, it may end, and a
@@ -72,61 +115,103 @@ func fields(ticket *protocol.Ticket, more ...zap.Field) []zap.Field {
 	return append([]zap.Field{zap.String("session", ticket.ID), zap.String("pod", ticket.Namespace+"/"+ticket.Pod), zap.String("user", ticket.User)}, more...)
 }
 
-// run evicts until ctx ends. A Pod that may not be evicted yet does not hold up others.
+// run evicts until ctx ends.
 func (e *evictions) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	for {
+	running.Go(func() { e.adopt(ctx) })
+	for range evictWorkers {
+		running.Go(func() { e.work(ctx) })
+	}
+}
+
+// work takes one Pod after another.
+func (e *evictions) work(ctx context.Context) {
+	for ctx.Err() == nil {
+		if next := e.next(); next != nil {
+			e.settle(ctx, next, e.evict(ctx, next))
+			continue
+		}
 		select {
 		case <-ctx.Done():
-			return
-		case asked := <-e.queue:
-			running.Go(func() {
-				e.evict(ctx, &asked)
-				e.mu.Lock()
-				defer e.mu.Unlock()
-				delete(e.pods, keyOf(&asked.ticket))
-			})
+		case <-time.After(idleTime):
 		}
 	}
 }
 
-// evict tries to evict a Pod until it is gone.
-func (e *evictions) evict(ctx context.Context, asked *eviction) {
-	ticket := &asked.ticket
-	for try := 1; ; try++ {
-		evicted, err := e.try(ctx, asked)
-		switch {
-		case err == nil && evicted:
-			evictionsTotal.WithLabelValues("evicted").Inc()
-			e.log.Warn("evicted a Pod, because a session in it is not recorded", fields(ticket, zap.String("note", asked.note.Kind))...)
-			e.say(ctx, ticket, "evicted", "SessionEvicted", "the Pod was evicted, because "+asked.note.Text)
-			return
-		case err == nil || ctx.Err() != nil:
-			return
+// next takes the Pod whose turn it is: one that was tried less often comes first. nil is none.
+func (e *evictions) next() (next *eviction) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := e.clock.Now()
+	for _, asked := range e.pods {
+		if asked.busy || now.Before(asked.due) {
+			continue
 		}
-		refused := apierrors.IsTooManyRequests(err) // by a PodDisruptionBudget
-		if try == 1 || try == evictTries {
-			e.log.Error("a Pod whose session is not recorded is not evicted", fields(ticket, zap.Bool("again", try < evictTries), zap.Error(err))...)
-			e.say(ctx, ticket, "not-evicted", "SessionNotEvicted", "the Pod should be evicted, because "+asked.note.Text+"; but: "+err.Error())
-		}
-		evictionsTotal.WithLabelValues(map[bool]string{true: "refused", false: "failed"}[refused]).Inc()
-		if try == evictTries {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(evictPause):
+		if next == nil || asked.tries < next.tries || asked.tries == next.tries && asked.due.Before(next.due) {
+			next = asked
 		}
 	}
+	if next != nil {
+		next.busy = true
+		next.tries++
+	}
+	return next
+}
+
+// settle forgets a Pod that is done, or has it wait for its next turn.
+func (e *evictions) settle(ctx context.Context, asked *eviction, done bool) {
+	e.mu.Lock()
+	asked.busy = false
+	asked.due = e.clock.Now().Add(pauseAfter(asked.tries))
+	if done {
+		delete(e.pods, keyOf(&asked.Ticket))
+	}
+	e.mu.Unlock()
+	if !done {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	if err := e.journal.remove(ctx, asked); err != nil && ctx.Err() == nil {
+		e.log.Error("a Pod that is done with is looked at again", fields(&asked.Ticket, zap.Error(err))...)
+	}
+}
+
+// pauseAfter returns how long a Pod waits after so many tries.
+func pauseAfter(tries int) time.Duration {
+	return min(evictPause<<(tries-1), maxEvictPause)
+}
+
+// evict tries to evict a Pod. It is done if the Pod is gone, or was tried often enough.
+func (e *evictions) evict(ctx context.Context, asked *eviction) (done bool) {
+	ticket := &asked.Ticket
+	evicted, err := e.try(ctx, asked)
+	switch {
+	case err == nil && evicted:
+		evictionsTotal.WithLabelValues("evicted").Inc()
+		e.log.Warn("evicted a Pod, because a session in it is not recorded", fields(ticket, zap.String("note", asked.Note.Kind))...)
+		e.say(ctx, ticket, "evicted", "SessionEvicted", "the Pod was evicted, because "+asked.Note.Text)
+		return true
+	case err == nil:
+		return true
+	case ctx.Err() != nil:
+		return false
+	}
+	refused := apierrors.IsTooManyRequests(err) // by a PodDisruptionBudget
+	if asked.tries == 1 || asked.tries == evictTries {
+		e.log.Error("a Pod whose session is not recorded is not evicted", fields(ticket, zap.Bool("again", asked.tries < evictTries), zap.Error(err))...)
+		e.say(ctx, ticket, "not-evicted", "SessionNotEvicted", "the Pod should be evicted, because "+asked.Note.Text+"; but: "+err.Error())
+	}
+	evictionsTotal.WithLabelValues(map[bool]string{true: "refused", false: "failed"}[refused]).Inc()
+	return asked.tries >= evictTries
 }
 
 // try evicts a Pod, if it is that of the session and what the session ran in still runs.
 func (e *evictions) try(ctx context.Context, asked *eviction) (evicted bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	ticket := &asked.ticket
+	ticket := &asked.Ticket
 	pod, err := e.core.Pods(ticket.Namespace).Get(ctx, ticket.Pod, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil

@@ -1,12 +1,27 @@
 package session
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/admitkit/admitkit/extension/session/collector"
 	"github.com/admitkit/admitkit/extension/session/protocol"
 )
 
@@ -43,5 +58,132 @@ func TestOnlyAPodInWhichTheSessionCouldGoOnIsEvicted(t *testing.T) {
 		if got := lives(pod, ticket); got != test.want {
 			t.Errorf("%s: %t", what, got)
 		}
+	}
+}
+
+// pods are Pods that are there. Each has a PodDisruptionBudget that refuses its eviction,
+// unless it is free.
+type pods struct {
+	corev1client.CoreV1Interface
+	corev1client.PodInterface
+
+	mu      sync.Mutex
+	free    map[string]bool
+	evicted []string
+}
+
+func (p *pods) Pods(string) corev1client.PodInterface { return p }
+
+func (*pods) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Pod, error) {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}}, nil
+}
+
+func (p *pods) EvictV1(_ context.Context, eviction *policyv1.Eviction) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.free[eviction.Name] {
+		return apierrors.NewTooManyRequests("the disruption budget needs it", 10)
+	}
+	p.evicted = append(p.evicted, eviction.Name)
+	return nil
+}
+
+// evicting is a replica that evicts Pods.
+func evicting(t *testing.T, clock clock.PassiveClock, storage collector.Storage) (*evictions, *pods) {
+	t.Helper()
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "key"), bytes.Repeat([]byte("k"), protocol.MinKey), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	core := &pods{free: map[string]bool{}}
+	return newEvictions(&shared{options: Options{KeyFolder: folder, Unrecorded: Closed}, core: core, clock: clock, log: zap.NewNop()}, storage), core
+}
+
+func ticketIn(pod string) *protocol.Ticket {
+	return &protocol.Ticket{ID: protocol.NewID(), Namespace: "shop", Pod: pod, PodUID: "uid-" + pod, Container: "web", User: "alice", Expires: time.Now().Unix()}
+}
+
+// turn tries each Pod whose turn it is.
+func (e *evictions) turn(ctx context.Context) (tried int) {
+	for next := e.next(); next != nil; next = e.next() {
+		e.settle(ctx, next, e.evict(ctx, next))
+		tried++
+	}
+	return tried
+}
+
+func files(t *testing.T, storage collector.Storage) int {
+	t.Helper()
+	entries, err := storage.List(t.Context(), journalFolder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func TestPodsWithBudgetsKeepNoOtherFromItsEviction(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(time.Now())
+	e, core := evicting(t, clock, collector.Folder(t.TempDir()))
+	const held = 300
+	for n := range held {
+		e.add(ticketIn(fmt.Sprintf("held-%d", n)), collector.Note{Kind: collector.Silent, Text: "it is silent"})
+	}
+	if tried := e.turn(t.Context()); tried != held || e.count() != held {
+		t.Fatalf("%d are tried, and %d wait", tried, e.count())
+	}
+	core.free["web"] = true
+	web := ticketIn("web")
+	for range 2 { // the second time it is under way
+		e.add(web, collector.Note{Kind: collector.Gone, Text: "it is gone"})
+	}
+	if tried := e.turn(t.Context()); tried != 1 || len(core.evicted) != 1 || core.evicted[0] != "web" {
+		t.Errorf("%d are tried, and %v evicted", tried, core.evicted)
+	}
+	// The others wait longer and longer, and then their notes remain.
+	began, turns := clock.Now(), 1
+	for ; e.count() > 0 && turns < 100; turns++ {
+		clock.SetTime(clock.Now().Add(pauseAfter(turns)))
+		e.turn(t.Context())
+	}
+	if took := clock.Now().Sub(began); turns != evictTries || took < 5*time.Minute || took > 6*time.Minute || files(t, e.journal.storage) != 0 {
+		t.Errorf("they are tried %d times in %s, and %d are left", turns, took, files(t, e.journal.storage))
+	}
+}
+
+func TestOfTooManyEvictionsTheOneTriedMostMakesRoom(t *testing.T) {
+	e, _ := evicting(t, clock.RealClock{}, collector.Folder(t.TempDir()))
+	for n := range maxEvictions {
+		e.enter(&eviction{Ticket: *ticketIn(fmt.Sprintf("held-%d", n)), tries: 1 + n%7})
+	}
+	e.add(ticketIn("web"), collector.Note{Kind: collector.Silent})
+	if next := e.next(); next == nil || next.Ticket.Pod != "web" || e.count() != maxEvictions {
+		t.Errorf("the next of %d is %+v", e.count(), next)
+	}
+}
+
+func TestARestartGoesOnWithEvictions(t *testing.T) {
+	storage := collector.Folder(t.TempDir())
+	before, _ := evicting(t, clock.RealClock{}, storage)
+	web := ticketIn("web")
+	web.Terms = protocol.Terms{Collectors: []string{"c:1"}}
+	before.add(web, collector.Note{Kind: collector.Gone, Text: "it is gone"})
+	before.turn(t.Context()) // which its budget refuses
+	// Who can write the storage has no Pod evicted.
+	stranger, _ := evicting(t, clock.RealClock{}, storage)
+	stranger.journal.key = func() (protocol.Key, error) {
+		return protocol.Key{Current: bytes.Repeat([]byte("x"), protocol.MinKey)}, nil
+	}
+	stranger.add(ticketIn("other"), collector.Note{Kind: collector.Gone})
+	after, core := evicting(t, clock.RealClock{}, storage)
+	core.free["web"], core.free["other"] = true, true
+	if err := after.adoptOlder(t.Context(), adoptAge); err != nil || after.count() != 0 {
+		t.Errorf("what another replica has under way is taken over: %d, %v", after.count(), err)
+	}
+	if err := after.adoptOlder(t.Context(), 0); !errors.Is(err, errJournal) || after.count() != 1 {
+		t.Errorf("%d are adopted, %v", after.count(), err)
+	}
+	after.turn(t.Context())
+	if len(core.evicted) != 1 || core.evicted[0] != "web" || files(t, storage) != 1 {
+		t.Errorf("%v are evicted, and %d files are left", core.evicted, files(t, storage))
 	}
 }

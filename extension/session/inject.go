@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
 )
 
@@ -16,7 +17,7 @@ import (
 // recorded.
 const (
 	// installerName is the init container that copies the recorder.
-	installerName = "admitkit-session"
+	installerName = v1alpha1.RecorderContainer
 	// volumeName is the volume with the recorder, which is mounted at mountPath.
 	volumeName = "admitkit-session"
 	mountPath  = "/.admitkit"

@@ -19,13 +19,13 @@ var (
 		Name: "admitkit_session_received_bytes_total", Help: "Bytes that recorders have sent, as they are on the wire.",
 	})
 	refusedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_session_refused_total", Help: "Recorders that were refused, by HTTP status. After 503 and 429 a recorder tries again.",
+		Name: "admitkit_session_refused_total", Help: "Recorders that were refused, by HTTP status, or connection for those of addresses that have too many. After these, 503 and 429 a recorder tries again.",
 	}, []string{"code"})
 	endedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_session_ended_total", Help: "Sessions that have ended with a whole recording, by reason: command, signal, hangup, no-collector or stopped.",
 	}, []string{"reason"})
 	notedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_session_noted_total", Help: "Recorders that did not do as they should, by note: silent, gone, overdue or contested.",
+		Name: "admitkit_session_noted_total", Help: "Recorders that did not do as they should, by note: silent, gone, overdue, contested or left.",
 	}, []string{"note"})
 	waiting = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "admitkit_session_waiting", Help: "Sessions that wait for the storage at the moment. Their terminals wait, too, if that takes long.",

@@ -5,17 +5,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
-	"log"
 	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"sync"
-	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/net/netutil"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	authenticationv1client "k8s.io/client-go/kubernetes/typed/authentication/v1"
@@ -24,11 +20,10 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/session/collector"
 	"github.com/admitkit/admitkit/extension/session/protocol"
+	"github.com/admitkit/admitkit/extension/session/sessionsapi"
 )
 
 const (
-	// maxConnections bounds those that have not shown a ticket, too.
-	maxConnections = collector.DefaultMaxSessions + 200
 	// maxHeader has room for a ticket and a token.
 	maxHeader = protocol.MaxTicket + 16<<10
 	// podUID is what the API server says about a token that is bound to a Pod:
@@ -43,12 +38,12 @@ type receiver struct {
 	reviews     authenticationv1client.TokenReviewInterface
 	collector   *collector.Collector
 	// api is nil unless questions about sessions are answered here, too.
-	api       http.Handler
+	api       *sessionsapi.Server
 	storage   *opening
 	evictions *evictions // nil without Evict
 
 	mu    sync.Mutex
-	conns map[net.Conn]bool
+	conns map[net.Conn]bool // all that are open: the server forgets those that were upgraded
 	ended bool
 }
 
@@ -73,7 +68,7 @@ func newReceiver(s *shared, mgr extension.Manager, storage *opening, reviews aut
 		return cert, err
 	}
 	r.collector = collector.New(collector.Options{
-		Key: s.options.key, Identify: r.identify, Storage: storage, Retention: s.options.Retention,
+		Key: s.options.key, Identify: r.identify, NamespaceUID: r.namespaceUID, Storage: storage, Retention: s.options.Retention,
 		Now: s.clock.Now, Noted: r.onNote, Ended: r.onEnd, Limits: s.grants.limits, Redact: s.options.Redact, Observer: observer{},
 	})
 	if s.grants != nil {
@@ -81,7 +76,7 @@ func newReceiver(s *shared, mgr extension.Manager, storage *opening, reviews aut
 	}
 	s.given = newGiven(s, storage)
 	if s.options.Evict {
-		r.evictions = newEvictions(s)
+		r.evictions = newEvictions(s, storage)
 	}
 	return r, nil
 }
@@ -92,12 +87,6 @@ func (*receiver) NeedLeaderElection() bool { return false }
 // Start serves until ctx ends, and deletes old recordings. Then it closes the connections:
 // the recorders go to another replica.
 func (r *receiver) Start(ctx context.Context) error {
-	web := &http.Server{
-		Handler: r, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: maxHeader,
-		ReadTimeout: 10 * time.Second,           // else a refused request whose body does not come holds its connection for ever
-		ErrorLog:    log.New(io.Discard, "", 0), // what strangers' handshakes cause
-	}
-	web.SetKeepAlivesEnabled(false)
 	var running sync.WaitGroup
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -115,11 +104,8 @@ func (r *receiver) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("session: Port: %w", err)
 	}
-	secure := &tls.Config{GetCertificate: r.certificate, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}}
-	r.openAPI(web, secure)
-	go func() {
-		served <- web.Serve(tls.NewListener(&kept{netutil.LimitListener(listener, maxConnections), r}, secure))
-	}()
+	web := r.server()
+	go func() { served <- web.Serve(r.listen(listener)) }()
 	r.log.Info("recorders can connect", zap.String("address", listener.Addr().String()))
 	select {
 	case err = <-served:
@@ -144,19 +130,22 @@ func (r *receiver) keepRecordings(ctx context.Context, running *sync.WaitGroup, 
 			return
 		}
 		running.Go(func() { r.given.run(ctx) })
-		running.Go(func() { r.announce(ctx) })
+		running.Go(func() {
+			r.collector.Announce(ctx, func(err error) { r.log.Error("other replicas may not know which sessions go on", zap.Error(err)) })
+		})
+		if r.evictions != nil {
+			running.Go(func() { r.evictions.run(ctx) })
+		}
 		r.collector.Run(ctx, func(err error) { r.log.Error("recordings are not as they should be", zap.Error(err)) })
 	})
 	running.Go(func() { r.keepBundle(ctx) })
-	if r.evictions != nil {
-		running.Go(func() { r.evictions.run(ctx) })
-	}
 	return nil
 }
 
 // ServeHTTP counts what the collector does.
 func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	if r.isAPI(request) {
+		r.knowFront(request)
 		r.api.ServeHTTP(w, request)
 		return
 	}
@@ -213,6 +202,22 @@ func (r *receiver) identify(ctx context.Context, token string) (string, error) {
 	return uid[0], nil
 }
 
+// namespaceUID returns the UID of a namespace, which only the API asks for. A session does not
+// wait for it: without it, the API goes by the time at which the namespace was made.
+func (r *receiver) namespaceUID(ctx context.Context, name string) string {
+	if !r.options.API {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	namespace, err := r.core.Namespaces().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		r.log.Error("a recording does not say which namespace of its name it is from", zap.String("namespace", name), zap.Error(err))
+		return ""
+	}
+	return string(namespace.UID)
+}
+
 // onEnd is called before the recorder hears that its last frame is stored.
 func (r *receiver) onEnd(ticket *protocol.Ticket, seal collector.Seal) {
 	endedTotal.WithLabelValues(kindOfEnd(&seal.End)).Inc()
@@ -236,67 +241,5 @@ func (r *receiver) onNote(ticket *protocol.Ticket, note collector.Note) {
 	}
 	if r.evictions != nil && note.Kind != collector.Contested {
 		r.evictions.add(ticket, note)
-	}
-}
-
-// kept keeps the connections: the server forgets those that were upgraded.
-type kept struct {
-	net.Listener
-	receiver *receiver
-}
-
-// Accept implements net.Listener.
-func (k *kept) Accept() (net.Conn, error) {
-	conn, err := k.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	counted := &counted{Conn: conn, receiver: k.receiver}
-	k.receiver.keep(counted)
-	return counted, nil
-}
-
-// counted is a connection whose bytes are counted.
-type counted struct {
-	net.Conn
-	receiver *receiver
-}
-
-func (c *counted) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	receivedBytes.Add(float64(n))
-	return n, err
-}
-
-func (c *counted) Close() error {
-	c.receiver.forget(c)
-	return c.Conn.Close()
-}
-
-func (r *receiver) keep(conn net.Conn) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.conns[conn] = true
-	if r.ended {
-		go func() { _ = conn.Close() }()
-	}
-}
-
-func (r *receiver) forget(conn net.Conn) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.conns, conn)
-}
-
-func (r *receiver) closeAll() {
-	r.mu.Lock()
-	r.ended = true
-	conns := make([]net.Conn, 0, len(r.conns))
-	for conn := range r.conns {
-		conns = append(conns, conn)
-	}
-	r.mu.Unlock()
-	for _, conn := range conns {
-		_ = conn.Close()
 	}
 }

@@ -23,6 +23,9 @@ func (s *shared) inPods() []rbacv1.PolicyRule {
 	if s.options.Unrecorded == Open {
 		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create"}})
 	}
+	if s.options.API { // which of the namespaces that have had this name it is
+		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}})
+	}
 	if s.options.Evict {
 		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods/eviction"}, Verbs: []string{"create"}})
 	}

@@ -142,7 +142,7 @@ type Options struct {
 	// [extension.Recorder], such as audit, keeps who reads what: without one, nobody does.
 	API bool
 	// Evict evicts the Pods of recorders that do not do as they should: that are silent, gone
-	// without an end, or go on after it. Default: they are on record, and stay.
+	// without an end, go on after it, or leave processes that they could not end. Default: they are on record, and stay.
 	Evict bool
 	// Clock tells the time. Default: the API server's.
 	Clock clock.PassiveClock

@@ -29,21 +29,33 @@ type authority struct {
 	pem         []byte
 }
 
-// writePKI makes the keys, certificates and kubeconfigs of all processes.
-func (c *cluster) writePKI() error {
+// newAuthority makes an authority and writes its certificate and key.
+func (c *cluster) newAuthority(file, name string) (*authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	a := &authority{cluster: c, key: key, certificate: &x509.Certificate{
-		Subject: pkix.Name{CommonName: "kubernetes"}, IsCA: true, BasicConstraintsValid: true,
+		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}}
-	self, err := a.issue("ca", a.certificate, key)
+	self, err := a.issue(file, a.certificate, key)
+	if err != nil {
+		return nil, err
+	}
+	a.pem = self.certificate
+	return a, nil
+}
+
+// writePKI makes the keys, certificates and kubeconfigs of all processes.
+func (c *cluster) writePKI() error {
+	a, err := c.newAuthority("ca", "kubernetes")
 	if err != nil {
 		return err
 	}
-	a.pem = self.certificate
+	if err := c.writeFrontProxy(); err != nil {
+		return err
+	}
 	serviceAccount, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -78,6 +90,17 @@ func (c *cluster) writePKI() error {
 		}
 	}
 	return nil
+}
+
+// writeFrontProxy makes what kube-apiserver shows to aggregated APIs. Its authority is one of
+// its own: that of the cluster signs users, who must not be able to name others.
+func (c *cluster) writeFrontProxy() error {
+	a, err := c.newAuthority("front-proxy-ca", "front-proxy")
+	if err != nil {
+		return err
+	}
+	_, err = a.sign("front-proxy-client", user("front-proxy-client"))
+	return err
 }
 
 // user is a certificate that says who a client is.

@@ -66,7 +66,7 @@ func sessionValues() []string {
 	return []string{
 		"sessions.enabled=true", "sessions.namespaces={" + recorded + "}", "sessions.image.repository=" + sessionImage[:colon], "sessions.image.tag=" + sessionImage[colon+1:],
 		"audit.objects.foldAfter=-1", // a test makes hundreds of sessions in a minute
-		"sessions.volume.persistentVolumeClaim.claimName=sessions",
+		"sessions.volume.persistentVolumeClaim.claimName=sessions", "sessions.api.enabled=true",
 	}
 }
 
@@ -174,30 +174,57 @@ func sessionCases(t *testing.T) map[string]sessionCase {
 // restricted profile and without a writable root.
 func sessionPods(t *testing.T, namespace string) {
 	t.Helper()
-	shell, scratch := restricted("sleep", "86400"), restricted()
-	scratch.Containers[0].Image, scratch.Containers[0].Stdin = image, true
-	scratch.Containers[0].Args = []string{"review", "-f", "-", "--namespace=x"} // which waits for its input
-	for name, spec := range map[string]*corev1.PodSpec{"shell": &shell, "scratch": &scratch} {
+	sessionPod(t, namespace, "shell", func(*corev1.PodSpec) {})
+	sessionPod(t, namespace, "scratch", func(spec *corev1.PodSpec) {
 		c := &spec.Containers[0]
-		c.SecurityContext.ReadOnlyRootFilesystem = new(true)
-		c.WorkingDir, c.VolumeMounts = "/work", []corev1.VolumeMount{{Name: "work", MountPath: "/work"}}
-		spec.SecurityContext.RunAsUser, spec.SecurityContext.FSGroup = new(int64(1234)), new(int64(1234))
-		spec.Volumes = []corev1.Volume{{Name: "work", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: *spec}
-		if err := admin.Create(t.Context(), pod); err != nil {
-			t.Fatal(err)
-		}
+		c.Image, c.Stdin, c.Command = image, true, nil
+		c.Args = []string{"review", "-f", "-", "--namespace=x"} // which waits for its input
+	})
+}
+
+// sessionPod makes a Pod with a shell, unless it is changed, whose one writable folder is
+// /work. It returns when the Pod is ready.
+func sessionPod(t *testing.T, namespace, name string, change func(*corev1.PodSpec)) *corev1.Pod {
+	t.Helper()
+	pod := makeSessionPod(t, namespace, name, change)
+	awaitReady(t, pod)
+	return pod
+}
+
+func makeSessionPod(t *testing.T, namespace, name string, change func(*corev1.PodSpec)) *corev1.Pod {
+	t.Helper()
+	spec := restricted("sleep", "86400")
+	c := &spec.Containers[0]
+	c.SecurityContext.ReadOnlyRootFilesystem = new(true)
+	c.WorkingDir, c.VolumeMounts = "/work", []corev1.VolumeMount{{Name: "work", MountPath: "/work"}}
+	spec.SecurityContext.RunAsUser, spec.SecurityContext.FSGroup = new(int64(1234)), new(int64(1234))
+	spec.Volumes = []corev1.Volume{{Name: "work", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	change(&spec)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: spec}
+	if err := admin.Create(t.Context(), pod); err != nil {
+		t.Fatal(err)
 	}
-	if _, err := command(t.Context(), adminKubeconfig, "kubectl", "wait", "--namespace", namespace, "--for=condition=Ready", "pod/shell", "pod/scratch", "--timeout=1m"); err != nil {
+	return pod
+}
+
+func awaitReady(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	if _, err := command(t.Context(), adminKubeconfig, "kubectl", "wait", "--namespace", pod.Namespace, "--for=condition=Ready", "pod/"+pod.Name, "--timeout=1m"); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestAnExecBehavesAsWithoutTheRecorder(t *testing.T) {
+// needsRecordings skips a test on a cluster whose node is elsewhere, and installs.
+func needsRecordings(t *testing.T) {
+	t.Helper()
 	if clusterDir == "" {
 		t.Skip("the test reads the volume of the recordings on the node: it needs a cluster of make cluster-up")
 	}
 	shipped.installed(t)
+}
+
+func TestAnExecBehavesAsWithoutTheRecorder(t *testing.T) {
+	needsRecordings(t)
 	for _, namespace := range []string{plain, recorded} {
 		sessionPods(t, namespace)
 	}
@@ -223,7 +250,7 @@ func TestAnExecBehavesAsWithoutTheRecorder(t *testing.T) {
 	for _, websocket := range []string{"true", "false"} {
 		run("kubectl cp, WebSockets "+websocket, func(t *testing.T) { compareCopies(t, websocket) })
 	}
-	left := leftProcesses(t)
+	left := leftProcesses(t, "shell")
 	testkit.Figure("session.cases", float64(cases), "cases")
 	testkit.Figure("session.wrong", float64(wrong), "cases")
 	testkit.Figure("session.left_processes", float64(left), "processes")
@@ -232,10 +259,10 @@ func TestAnExecBehavesAsWithoutTheRecorder(t *testing.T) {
 	}
 }
 
-// leftProcesses counts what sessions have left in the Pod.
-func leftProcesses(t *testing.T) int {
+// leftProcesses counts what sessions have left in a Pod.
+func leftProcesses(t *testing.T, pod string) int {
 	t.Helper()
-	out, err := command(t.Context(), adminKubeconfig, "kubectl", "exec", "--namespace", recorded, "shell", "--", "sh", "-c",
+	out, err := command(t.Context(), adminKubeconfig, "kubectl", "exec", "--namespace", recorded, pod, "--", "sh", "-c",
 		`for p in /proc/[0-9]*; do n=${p#/proc/}; [ $n = 1 ] || [ $n = $$ ] || [ $n = $PPID ] || tr '\0' ' ' <$p/cmdline 2>/dev/null && echo; done`)
 	if err != nil {
 		t.Fatal(err)
@@ -444,9 +471,28 @@ type outcome struct {
 }
 
 func kubectl(websocket string, args ...string) *exec.Cmd {
+	return user{adminKubeconfig}.kubectlBy(websocket, args...)
+}
+
+// kubectlBy is kubectl with one transport or the other.
+func (u user) kubectlBy(websocket string, args ...string) *exec.Cmd {
 	cmd := exec.Command("kubectl", args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+adminKubeconfig, "KUBECTL_REMOTE_COMMAND_WEBSOCKETS="+websocket, "TERM=vt100")
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+u.kubeconfig, "KUBECTL_REMOTE_COMMAND_WEBSOCKETS="+websocket, "TERM=vt100")
 	return cmd
+}
+
+// onTerminal begins a kubectl on a terminal.
+func (u user) onTerminal(t *testing.T, args ...string) *kubectlClient {
+	t.Helper()
+	c := newKubectlClient(t, u.kubectlBy("true", args...))
+	c.start(true)
+	return c
+}
+
+// enter begins a session on a terminal in a Pod of the recorded namespace.
+func (u user) enter(t *testing.T, pod string, command ...string) *kubectlClient {
+	t.Helper()
+	return u.onTerminal(t, append([]string{"exec", "-it", "--namespace", recorded, pod, "--"}, command...)...)
 }
 
 func (s *sessionCase) run(t *testing.T, namespace, websocket string) outcome {
@@ -458,21 +504,32 @@ func (s *sessionCase) run(t *testing.T, namespace, websocket string) outcome {
 	case s.stdin:
 		args = append(args, "-i")
 	}
-	c := &kubectlClient{t: t, cmd: kubectl(websocket, append(append(args, "--"), s.command...)...)}
-	c.changed = sync.NewCond(&c.mu)
+	c := newKubectlClient(t, kubectl(websocket, append(append(args, "--"), s.command...)...))
 	c.start(s.terminal)
-	timer := time.AfterFunc(2*time.Minute, func() { _ = c.cmd.Process.Kill() })
-	defer timer.Stop()
 	if s.play != nil {
 		s.play(c)
 	}
+	return c.end()
+}
+
+func newKubectlClient(t *testing.T, cmd *exec.Cmd) *kubectlClient {
+	c := &kubectlClient{t: t, cmd: cmd}
+	c.changed = sync.NewCond(&c.mu)
+	return c
+}
+
+// end waits for the end, at most for a while.
+func (c *kubectlClient) end() outcome {
+	c.t.Helper()
+	timer := time.AfterFunc(2*time.Minute, func() { _ = c.cmd.Process.Kill() })
+	defer timer.Stop()
 	if c.terminal != nil {
 		c.readers.Wait() // the terminal ends with the process
 	}
 	err := c.cmd.Wait()
 	c.readers.Wait()
 	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
-		t.Error(err)
+		c.t.Error(err)
 	}
 	return outcome{c.cmd.ProcessState.ExitCode(), c.stdout.Bytes(), c.stderr.Bytes()}
 }

@@ -244,6 +244,9 @@ Where they watch ...
 {{- if .evict }}
 {{- include "admitkit.rules" (list $ "sessions-evict" "role") }}
 {{- end }}
+{{- if .api.enabled }}
+{{- include "admitkit.rules" (list $ "sessions-api" "role") }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end -}}

@@ -73,6 +73,12 @@
 {{- if ne .startTimeout "15m" }}{{ $flags = append $flags (printf "--sandbox-start-timeout=%s" .startTimeout) }}{{ end -}}
 {{- if ne (int .workers) 16 }}{{ $flags = append $flags (printf "--sandbox-workers=%d" (int .workers)) }}{{ end -}}
 {{- if .seed.enabled }}{{ $flags = append $flags (printf "--sandbox-seed-image=%s" (.seed.image | default $image)) }}{{ end -}}
+{{- $collector := .collector.namespace -}}
+{{- if $.Values.sessions.enabled -}}
+{{- range $.Values.sessions.namespaces }}{{ if and (not $collector) (has . $.Values.sandbox.namespaces) }}{{ $collector = $.Release.Namespace }}{{ end }}{{ end -}}
+{{- end -}}
+{{- with $collector }}{{ $flags = concat $flags (list (printf "--sandbox-collector-namespace=%s" .) (printf "--sandbox-collector-port=%d" (int ($.Values.sandbox.collector.port | default $.Values.sessions.port)))) -}}
+{{- else }}{{ if .collector.port }}{{ fail "sandbox.collector.port: has no effect without sandbox.collector.namespace: set that, or leave this out" }}{{ end }}{{ end -}}
 {{- with .egress.podCIDRs }}{{ $flags = append $flags (printf "--cluster-pod-cidrs=%s" (join "," .)) }}{{ end -}}
 {{- with .egress.serviceCIDRs }}{{ $flags = append $flags (printf "--cluster-service-cidrs=%s" (join "," .)) }}{{ end -}}
 {{- if .broker.enabled }}{{ $flags = concat $flags (list (printf "--broker-namespace=%s" .broker.namespace) (printf "--broker-image=%s" $image)) }}{{ end -}}
@@ -154,7 +160,7 @@ sandbox,sandbox-registrar,sandbox-reconciler
 {{- include "admitkit.needs" (list "sandbox.broker" "enabled" .broker (dict "namespace" "sandbox-broker" "createNamespace" true "upstreamCA" "" "leaseDuration" "5m" "sourceConnections" 32 "extraArgs" list)) -}}
 {{- include "admitkit.needs" (list "sandbox.seed" "enabled" .seed (dict "image" "")) -}}
 {{- if not .enabled -}}
-{{- range $path, $set := dict "sandbox.broker.enabled" .broker.enabled "sandbox.seed.enabled" .seed.enabled "sandbox.egress.cilium" .egress.cilium "sandbox.egress.podCIDRs" .egress.podCIDRs "sandbox.egress.serviceCIDRs" .egress.serviceCIDRs -}}
+{{- range $path, $set := dict "sandbox.broker.enabled" .broker.enabled "sandbox.seed.enabled" .seed.enabled "sandbox.collector.namespace" .collector.namespace "sandbox.egress.cilium" .egress.cilium "sandbox.egress.podCIDRs" .egress.podCIDRs "sandbox.egress.serviceCIDRs" .egress.serviceCIDRs -}}
 {{- if $set }}{{ fail (printf "%s: has no effect without sandbox.enabled: set that, or leave this out" $path) }}{{ end -}}
 {{- end -}}
 {{- else -}}

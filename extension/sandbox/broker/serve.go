@@ -19,6 +19,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/sandbox/broker/protocol"
+	shared "github.com/admitkit/admitkit/internal/sources"
 )
 
 // Limits of the server.
@@ -75,7 +76,7 @@ func (s *server) Start(ctx context.Context) error {
 	}
 	served := make(chan error, 1)
 	go func() {
-		served <- web.Serve(tls.NewListener(netutil.LimitListener(&listener{plain, s.sources}, maxConnections), &tls.Config{
+		served <- web.Serve(tls.NewListener(netutil.LimitListener(s.sources.listener(plain), maxConnections), &tls.Config{
 			GetCertificate: s.certs.GetCertificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
 		}))
 	}()
@@ -180,7 +181,7 @@ func handle[T any](s *server, do func(ctx context.Context, who *caller, request 
 		ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 		defer cancel()
 		answer, err := func() (any, error) {
-			source := sourceOf(r.RemoteAddr)
+			source := shared.Of(r.RemoteAddr)
 			if err := s.sources.admit(source); err != nil {
 				return nil, err
 			}

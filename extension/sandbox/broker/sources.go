@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/admitkit/admitkit/extension/sandbox/broker/protocol"
+	shared "github.com/admitkit/admitkit/internal/sources"
 )
 
 // What one address can take of the broker before anybody knows who asks there.
@@ -27,18 +28,17 @@ const (
 // limits of a run begin only when the API server has said whose a token is. A flood of one address leaves the broker
 // to the others.
 type sources struct {
-	clock          clock.PassiveClock
-	maxConnections int
-	limiters       *lru.Cache
+	*shared.Sources
+	clock clock.PassiveClock
 
-	mu   sync.Mutex
-	open map[netip.Addr]int
+	mu       sync.Mutex
+	limiters *lru.Cache
 }
 
-type sourceLimiters struct{ connections, requests, invalid *rate.Limiter }
+type sourceLimiters struct{ requests, invalid *rate.Limiter }
 
-func newSources(clock clock.PassiveClock, maxConnections int) *sources {
-	return &sources{clock: clock, maxConnections: maxConnections, limiters: lru.New(limitedSources), open: map[netip.Addr]int{}}
+func newSources(clock clock.PassiveClock, connections int) *sources {
+	return &sources{Sources: shared.New(clock, shared.Limits{Each: connections, PerSecond: connections}), clock: clock, limiters: lru.New(limitedSources)}
 }
 
 func (s *sources) of(source netip.Addr) *sourceLimiters {
@@ -47,10 +47,7 @@ func (s *sources) of(source netip.Addr) *sourceLimiters {
 	if found, ok := s.limiters.Get(source); ok {
 		return found.(*sourceLimiters)
 	}
-	made := &sourceLimiters{
-		connections: rate.NewLimiter(rate.Limit(s.maxConnections), 2*s.maxConnections),
-		requests:    rate.NewLimiter(requestsPerSecond, requestBurst), invalid: rate.NewLimiter(invalidPerSecond, invalidBurst),
-	}
+	made := &sourceLimiters{requests: rate.NewLimiter(requestsPerSecond, requestBurst), invalid: rate.NewLimiter(invalidPerSecond, invalidBurst)}
 	s.limiters.Add(source, made)
 	return made
 }
@@ -70,62 +67,7 @@ func (s *sources) admit(source netip.Addr) error {
 // invalid counts a token that is not valid.
 func (s *sources) invalid(source netip.Addr) { s.of(source).invalid.AllowN(s.clock.Now(), 1) }
 
-// connect reports whether an address may have another connection. disconnect ends it.
-func (s *sources) connect(source netip.Addr) bool {
-	if !s.of(source).connections.AllowN(s.clock.Now(), 1) {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.open[source] >= s.maxConnections {
-		return false
-	}
-	s.open[source]++
-	return true
-}
-
-func (s *sources) disconnect(source netip.Addr) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.open[source]--; s.open[source] == 0 {
-		delete(s.open, source)
-	}
-}
-
-// sourceOf is the address of a caller, such as 192.0.2.1:40000.
-func sourceOf(remote string) netip.Addr {
-	at, _ := netip.ParseAddrPort(remote) // what net gives can be parsed
-	return at.Addr().Unmap()
-}
-
 // listener closes connections of an address that has too many, before their TLS.
-type listener struct {
-	net.Listener
-	sources *sources
-}
-
-func (l *listener) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		source := sourceOf(conn.RemoteAddr().String())
-		if l.sources.connect(source) {
-			return &connection{Conn: conn, ended: sync.OnceFunc(func() { l.sources.disconnect(source) })}, nil
-		}
-		requestsTotal.WithLabelValues("connection", string(protocol.CodeRateLimited)).Inc()
-		_ = conn.Close()
-	}
-}
-
-// connection is one that is counted until it is closed.
-type connection struct {
-	net.Conn
-	ended func()
-}
-
-func (c *connection) Close() error {
-	defer c.ended()
-	return c.Conn.Close()
+func (s *sources) listener(plain net.Listener) net.Listener {
+	return s.Listener(plain, func(netip.Addr) { requestsTotal.WithLabelValues("connection", string(protocol.CodeRateLimited)).Inc() })
 }

@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"strings"
 	"sync"
@@ -46,6 +47,10 @@ type Options struct {
 	// ErrToken if the token is not valid. Any other error is a failure; the recorder tries
 	// again.
 	Identify func(ctx context.Context, token string) (podUID string, err error)
+	// NamespaceUID returns the UID of the namespace of a session that begins, "" if it is not
+	// known. It becomes part of the recording: a namespace may be deleted, and made again by
+	// somebody else. Default: it is not known.
+	NamespaceUID func(ctx context.Context, namespace string) string
 	// Storage keeps the recordings, such as a [Folder].
 	Storage Storage
 	// Limits returns when a session ends, each time its recorder connects, and when
@@ -114,9 +119,11 @@ var ErrToken = errors.New("the token is not valid")
 type Collector struct {
 	options Options
 	memory  *memory
+	overdue time.Duration // overdueTime, but in tests
 
 	mu   sync.Mutex
 	live map[string]*live
+	left map[string]int // sessions whose recorders may come back, and how often they left
 }
 
 var _ http.Handler = (*Collector)(nil)
@@ -128,6 +135,9 @@ func New(options Options) *Collector {
 	}
 	if options.Stall == 0 {
 		options.Stall = DefaultStall
+	}
+	if options.NamespaceUID == nil {
+		options.NamespaceUID = func(context.Context, string) string { return "" }
 	}
 	if options.Limits == nil {
 		options.Limits = func(ticket *protocol.Ticket) (Limits, error) { return LimitsOf(ticket), nil }
@@ -151,7 +161,7 @@ func New(options Options) *Collector {
 	if options.Ended == nil {
 		options.Ended = func(*protocol.Ticket, Seal) {}
 	}
-	return &Collector{options: options, memory: newMemory(options.MaxWaiting), live: map[string]*live{}}
+	return &Collector{options: options, memory: newMemory(options.MaxWaiting), overdue: overdueTime, live: map[string]*live{}, left: map[string]int{}}
 }
 
 // refusal is an error with its status.
@@ -224,6 +234,9 @@ func (c *Collector) welcome(session *live, next uint64) bool {
 		return false
 	}
 	session.limitLocked(limits)
+	if session.stopped != "" {
+		_ = session.stopLocked(session.stopped) // or the connection is broken
+	}
 	return true
 }
 
@@ -263,17 +276,26 @@ func (c *Collector) begin(r *http.Request) (*recording, *live, error) {
 		return nil, nil, err
 	}
 	sum := sha256.Sum256([]byte(secret))
-	return c.claim(ticket, key, hex.EncodeToString(sum[:]))
+	by := Redeemed{Ticket: *ticket, Secret: hex.EncodeToString(sum[:])}
+	if c.options.Now().Unix() < ticket.Expires { // else it was redeemed before, or is not
+		by.NamespaceUID = c.options.NamespaceUID(r.Context(), ticket.Namespace)
+	}
+	return c.claim(&by, key)
 }
 
 // claim redeems a ticket for who has the secret, and opens the recording.
-func (c *Collector) claim(ticket *protocol.Ticket, key protocol.Key, secret string) (opened *recording, session *live, err error) {
+func (c *Collector) claim(by *Redeemed, key protocol.Key) (opened *recording, session *live, err error) {
+	ticket := &by.Ticket
 	var redeemed *Redeemed
+	var stopped []byte
 	var refused *refusal // which is no failure of the storage
 	err = c.measured(func() error {
 		var err error
-		if redeemed, err = redeem(c.options.Storage, ticket, secret, c.options.Now()); err == nil {
+		if redeemed, err = redeem(c.options.Storage, by, key, c.options.Now()); err == nil {
 			opened, err = resume(c.options.Storage, ticket.ID, key)
+		}
+		if err == nil {
+			stopped, err = readStop(c.options.Storage, ticket.ID)
 		}
 		if errors.As(err, &refused) {
 			return nil
@@ -284,7 +306,7 @@ func (c *Collector) claim(ticket *protocol.Ticket, key protocol.Key, secret stri
 	case err != nil:
 		return nil, nil, err
 	case refused == nil:
-		return opened, &live{collector: c, ticket: ticket, key: key, began: redeemed.At}, nil
+		return opened, &live{collector: c, ticket: ticket, key: key, began: redeemed.At, stopped: string(stopped)}, nil
 	case refused.status == http.StatusConflict:
 		c.note(ticket, key, Contested, "somebody else has presented its ticket again")
 	}
@@ -349,17 +371,29 @@ func (c *Collector) leave(session *live) {
 var ErrNotLive = errors.New("the session is not connected here")
 
 // Say shows a line to the user of a session.
-func (c *Collector) Say(id, line string) error { return c.tell(id, protocol.Say, line) }
-
-// End ends a session. The user is told the reason.
-func (c *Collector) End(id, reason string) error { return c.tell(id, protocol.Stop, reason) }
-
-func (c *Collector) tell(id string, what protocol.Type, text string) error {
+func (c *Collector) Say(id, line string) error {
 	session, err := c.session(id)
 	if err != nil {
 		return err
 	}
-	return session.send(&protocol.Frame{Type: what, Data: []byte(limited(text))})
+	return session.send(&protocol.Frame{Type: protocol.Say, Data: []byte(limited(line))})
+}
+
+// End ends a session. The user is told the reason. A recorder that comes back is told again,
+// by other collectors, too, and it is noted if the session goes on.
+func (c *Collector) End(id, reason string) error {
+	session, err := c.session(id)
+	if err != nil {
+		return err
+	}
+	reason = cmp.Or(limited(reason), "it was ended")
+	ctx, cancel := stored()
+	defer cancel()
+	kept := c.options.Storage.Create(ctx, nameOf(id, stopFile), []byte(reason))
+	if errors.Is(kept, fs.ErrExist) {
+		kept = nil
+	}
+	return errors.Join(session.stop(reason), kept)
 }
 
 // Limit changes when a session ends.

@@ -181,6 +181,7 @@ func TestOfALargeRecordingTheRestIsRefused(t *testing.T) {
 	here, there := net.Pipe()
 	defer func() { _ = errors.Join(here.Close(), there.Close()) }()
 	session := &live{collector: c, ticket: &protocol.Ticket{}, conn: here}
+	defer session.release()
 	to := &recording{}
 	more := &protocol.Frame{Type: protocol.Output, Seq: 2}
 	if to.bytes = 10; c.check(session, to, more) != nil {

@@ -76,16 +76,20 @@ func TestCollectorsSayWhichSessionsAreConnected(t *testing.T) {
 		}
 	}
 	alive("nobody has said anything", false)
-	last, err := c.announce(t.Context(), "a-1.json", "")
+	announce := func(next, last string) (string, error) {
+		says := c.alive()
+		return c.announce(t.Context(), next, last, &says)
+	}
+	last, err := announce("a-1.json", "")
 	if err != nil || last != "" {
 		t.Errorf("of no session it writes %q, %v", last, err)
 	}
 	c.live[id] = &live{active: clock}
-	if last, err = c.announce(t.Context(), "a-2.json", last); err != nil {
+	if last, err = announce("a-2.json", last); err != nil {
 		t.Fatal(err)
 	}
 	alive("it is connected", true)
-	if last, err = c.announce(t.Context(), "a-3.json", last); err != nil {
+	if last, err = announce("a-3.json", last); err != nil {
 		t.Fatal(err)
 	}
 	if entries, err := folder.List(t.Context(), aliveFolder); err != nil || len(entries) != 1 {
@@ -94,7 +98,7 @@ func TestCollectorsSayWhichSessionsAreConnected(t *testing.T) {
 	clock = clock.Add(AliveLife + time.Second)
 	alive("its collector was killed", false)
 	delete(c.live, id)
-	if last, err = c.announce(t.Context(), "a-4.json", last); err != nil || last != "" {
+	if last, err = announce("a-4.json", last); err != nil || last != "" {
 		t.Errorf("%q, %v", last, err)
 	}
 	alive("it has ended", false)

@@ -59,6 +59,8 @@ type live struct {
 	// limiting is held while the session gets limits, which are the latest.
 	limiting sync.Mutex
 	limits   *Limits
+	// stopped is why the session was ended whatever the limits are, "" if it was not.
+	stopped string
 
 	mu sync.Mutex
 	// active is when the user did something for the last time.
@@ -75,6 +77,9 @@ type live struct {
 // time without a connection, too. The caller holds limiting.
 func (l *live) limitLocked(to Limits) {
 	l.limits = &to
+	if l.stopped != "" { // no limit makes it go on
+		return
+	}
 	now := l.collector.options.Now()
 	end, reason := to.end(l.began)
 	left := end.Sub(now)
@@ -94,6 +99,21 @@ func (l *live) limitLocked(to Limits) {
 	_ = l.send(&protocol.Frame{Type: protocol.Until, Data: text})                                                                    // or the connection is broken
 }
 
+// stop ends the session now.
+func (l *live) stop(reason string) error {
+	l.limiting.Lock()
+	defer l.limiting.Unlock()
+	return l.stopLocked(reason)
+}
+
+// stopLocked tells the recorder to end the session, and watches whether it does. The caller
+// holds limiting.
+func (l *live) stopLocked(reason string) error {
+	l.stopped = reason
+	l.watch(0, true)
+	return l.send(&protocol.Frame{Type: protocol.Stop, Data: []byte(limited(reason))})
+}
+
 // limited cuts a text to what a line may have.
 func limited(text string) string { return text[:min(len(text), 4<<10)] }
 
@@ -106,8 +126,9 @@ func (l *live) watch(left time.Duration, ends bool) {
 		l.overdue = nil
 	}
 	if ends && !l.released {
-		l.overdue = time.AfterFunc(left+overdueTime, func() {
-			l.collector.note(l.ticket, l.key, Overdue, "the session had to end %s ago, and goes on", overdueTime)
+		within := l.collector.overdue
+		l.overdue = time.AfterFunc(left+within, func() {
+			l.collector.note(l.ticket, l.key, Overdue, "the session had to end %s ago, and goes on", within)
 		})
 	}
 }
@@ -282,7 +303,7 @@ func (c *Collector) check(session *live, to *recording, f *protocol.Frame) error
 		return fmt.Errorf("%w: the recording is too large", protocol.ErrFrame)
 	case to.bytes > c.options.MaxBytes && !session.told:
 		session.told = true
-		return session.send(&protocol.Frame{Type: protocol.Stop, Data: []byte("its recording is too large")})
+		return session.stop("its recording is too large")
 	}
 	return nil
 }
@@ -329,6 +350,9 @@ func (c *Collector) store(session *live, to *recording) error {
 		}
 	}
 	if to.ended() {
+		if left := to.end.Left; left > 0 { // before the seal, which has it
+			c.note(session.ticket, session.key, Left, "the session has ended, and %d of its processes could not be ended", left)
+		}
 		var seal Seal
 		err := c.measured(func() (err error) {
 			seal, err = to.seal(c.options.Now())
@@ -345,7 +369,11 @@ func (c *Collector) store(session *live, to *recording) error {
 // lose notes it if the recorder does not come back to any collector.
 func (c *Collector) lose(session *live, part int) {
 	within := goneStalls * c.options.Stall
+	c.mu.Lock()
+	c.left[session.ticket.ID]++
+	c.mu.Unlock()
 	time.AfterFunc(within, func() {
+		defer c.forgetLeft(session.ticket.ID)
 		c.mu.Lock()
 		back := c.live[session.ticket.ID] != nil
 		c.mu.Unlock()
@@ -359,4 +387,12 @@ func (c *Collector) lose(session *live, part int) {
 		}
 		c.note(session.ticket, session.key, Gone, "the recorder left without an end, and has not come back for %s", within)
 	})
+}
+
+func (c *Collector) forgetLeft(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.left[id]--; c.left[id] <= 0 {
+		delete(c.left, id)
+	}
 }

@@ -23,6 +23,9 @@ const (
 	// Contested is a ticket that somebody else presents again, who has it and the token of the
 	// Pod, but not the recorder's secret.
 	Contested = "contested"
+	// Left is a session that has ended, and of whose processes some go on: they have become
+	// another user's, or kept out of the recorder's sight.
+	Left = "left"
 )
 
 // Note is what a collector noticed about a session. It is part of the recording.
@@ -39,7 +42,7 @@ const (
 	notePrefix = "note-"
 	// maxNotes is how many notes of a session there are at most, and maxKind those of one kind:
 	// whoever causes many of one does not keep others out.
-	maxNotes = 4 * maxKind
+	maxNotes = 5 * maxKind
 	maxKind  = 25
 )
 

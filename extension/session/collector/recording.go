@@ -25,6 +25,15 @@ type Redeemed struct {
 	// Secret is the SHA-256 of the secret of the recorder that redeemed the ticket.
 	Secret string    `json:"secretSHA256"`
 	At     time.Time `json:"at"`
+	// NamespaceUID is that of the namespace at the time, "" if it was not known.
+	NamespaceUID string `json:"namespaceUID,omitempty"`
+	// MAC is that of all the other fields by the key of tickets.
+	MAC string `json:"mac,omitempty"`
+}
+
+func (r Redeemed) mac(key []byte) string {
+	r.MAC = ""
+	return macOf(key, "admitkit.dev/session redeemed 1\n", r)
 }
 
 // Seal says what a whole recording consists of.
@@ -49,7 +58,9 @@ type Seal struct {
 const (
 	sessionFile = "session.json"
 	sealFile    = "seal.json"
-	partSuffix  = ".part"
+	// stopFile has the reason for which a session was ended by hand.
+	stopFile   = "stop"
+	partSuffix = ".part"
 	// maxParts is how many connections one session may have.
 	maxParts = 10_000
 	// maxFile is the most bytes of a file that is no part.
@@ -80,16 +91,19 @@ func readFile(ctx context.Context, from Storage, name string) ([]byte, error) {
 }
 
 // redeem takes a ticket. The first recorder to come has it; the same one may come again.
-func redeem(to Storage, ticket *protocol.Ticket, secret string, now time.Time) (*Redeemed, error) {
+func redeem(to Storage, by *Redeemed, key protocol.Key, now time.Time) (*Redeemed, error) {
 	ctx, cancel := stored()
 	defer cancel()
-	name := nameOf(ticket.ID, sessionFile)
+	name := nameOf(by.Ticket.ID, sessionFile)
 	content, err := readFile(ctx, to, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		if now.Unix() >= ticket.Expires {
+		if now.Unix() >= by.Ticket.Expires {
 			return nil, refuse(http.StatusForbidden, "%v, and was not redeemed in this storage, which all replicas must share", protocol.ErrExpired)
 		}
-		if err := createJSON(to, name, Redeemed{Ticket: *ticket, Secret: secret, At: now.UTC()}); err != nil && !errors.Is(err, fs.ErrExist) {
+		first := *by
+		first.At = now.UTC()
+		first.MAC = first.mac(key.Current)
+		if err := createJSON(to, name, first); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
 		content, err = readFile(ctx, to, name)
@@ -101,10 +115,21 @@ func redeem(to Storage, ticket *protocol.Ticket, secret string, now time.Time) (
 	if err := json.Unmarshal(content, redeemed); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	if !hmac.Equal([]byte(redeemed.Secret), []byte(secret)) {
+	if !hmac.Equal([]byte(redeemed.Secret), []byte(by.Secret)) {
 		return nil, refuse(http.StatusConflict, "the ticket was redeemed at %s", redeemed.At.Format(time.RFC3339))
 	}
 	return redeemed, nil
+}
+
+// readStop returns why a session was ended by hand, nothing if it was not.
+func readStop(from Storage, id string) ([]byte, error) {
+	ctx, cancel := stored()
+	defer cancel()
+	reason, err := readFile(ctx, from, nameOf(id, stopFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return reason, err
 }
 
 // recording is a session whose frames arrive.

@@ -122,3 +122,88 @@ func TestAnEndThatIsSetWhileARecorderConnectsCounts(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// noted is what a collector has noted.
+type noted chan Note
+
+func (n noted) is(t *testing.T, kind string) {
+	t.Helper()
+	select {
+	case note := <-n:
+		if note.Kind != kind {
+			t.Errorf("noted is %+v", note)
+		}
+	case <-time.After(time.Minute):
+		t.Fatalf("it is not noted that the session is %s", kind)
+	}
+}
+
+// isStopped reads up to the frame that ends the session.
+func (p *peer) isStopped(t *testing.T, reason string) {
+	t.Helper()
+	for {
+		switch f := p.read(t); f.Type {
+		case protocol.Until:
+		case protocol.Stop:
+			if string(f.Data) != reason {
+				t.Errorf("the user hears %q", f.Data)
+			}
+			return
+		default:
+			t.Fatalf("the recorder gets %+v", f)
+		}
+	}
+}
+
+func TestASessionThatGoesOnAfterAnEndByHandIsNoted(t *testing.T) {
+	notes := make(noted, 100)
+	options := Options{Storage: Folder(t.TempDir()), Noted: func(_ *protocol.Ticket, note Note) { notes <- note }}
+	c, address := serve(t, options)
+	other, otherAddress := serve(t, options)
+	c.overdue, other.overdue = 100*time.Millisecond, 100*time.Millisecond
+	ticket := ticketOf()
+	p := connect(t, address, ticket, 'a')
+	if err := c.End(ticket.ID, "it was ended by bob"); err != nil {
+		t.Fatal(err)
+	}
+	p.isStopped(t, "it was ended by bob")
+	notes.is(t, Overdue)
+	// Neither another limit nor another collector makes it go on.
+	if err := c.Limit(ticket.ID, Limits{End: time.Now().Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []string{address, otherAddress} {
+		_ = p.Close()
+		p = connect(t, at, ticket, 'a')
+		p.isStopped(t, "it was ended by bob")
+		notes.is(t, Overdue)
+	}
+	if err := other.RequestEnd(t.Context(), ticket.ID, "it was ended twice"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestASessionThatGoesOnAfterItsAccessWasRevokedIsNoted(t *testing.T) {
+	notes := make(noted, 100)
+	revoked := make(chan struct{})
+	c, address := serve(t, Options{
+		Noted: func(_ *protocol.Ticket, note Note) { notes <- note },
+		Limits: func(*protocol.Ticket) (Limits, error) {
+			select {
+			case <-revoked:
+				return Limits{End: time.Unix(1, 0), Reason: "access was revoked"}, nil
+			default:
+				return Limits{End: time.Now().Add(time.Hour)}, nil
+			}
+		},
+	})
+	c.overdue = 100 * time.Millisecond
+	ticket := ticketOf()
+	p := connect(t, address, ticket, 'a')
+	close(revoked)
+	if err := c.Refresh(ticket.ID); err != nil {
+		t.Fatal(err)
+	}
+	p.isStopped(t, "access was revoked")
+	notes.is(t, Overdue)
+}

@@ -17,6 +17,7 @@ import (
 //   - 000001.part and so on have the frames, a new one for each connection. A part may
 //     consist of pieces, such as 000001-000001.part. A frame that is there twice counts once;
 //   - note-SOMETHING.json has a [Note];
+//   - stop has why the session was ended by hand, if it was;
 //   - seal.json has the [Seal], once the session has ended.
 type Storage interface {
 	// Create makes a file that is whole from its beginning. If there is one of this name,

@@ -5,8 +5,10 @@
 //
 //   - front.go believes nobody but the API server's front proxy who asks;
 //   - request.go parses a path as the API server does, and authorize.go asks it again
-//     whether the user may do that;
+//     whether the user may do that; namespace.go tells a namespace from an earlier one of its
+//     name;
 //   - index.go knows the sessions of the storage, and objects.go makes objects of them;
+//   - gate.go bounds who asks at a time;
 //   - list.go, read.go, search.go and end.go answer.
 //
 // The paths, below /apis/sessions.admitkit.dev/v1alpha1, and the rights that they need:

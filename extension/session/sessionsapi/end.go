@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxBody is the most bytes of DeleteOptions.
-const maxBody = 64 << 10
+// MaxBody is the most bytes of a request without its header: of DeleteOptions.
+const MaxBody = 64 << 10
 
 // end ends a live session. Its recording stays: only retention deletes it.
 func (s *Server) end(w http.ResponseWriter, r *http.Request, user *authenticationv1.UserInfo, to request) error {
@@ -22,7 +22,7 @@ func (s *Server) end(w http.ResponseWriter, r *http.Request, user *authenticatio
 	if err != nil {
 		return err
 	}
-	e, err := s.find(r.Context(), to)
+	e, err := s.find(r.Context(), user, to)
 	if err != nil {
 		return err
 	}
@@ -55,12 +55,12 @@ func (s *Server) end(w http.ResponseWriter, r *http.Request, user *authenticatio
 // deleteOptions returns those of the body and the query.
 func deleteOptions(r *http.Request, to request) (*metav1.DeleteOptions, error) {
 	options := &metav1.DeleteOptions{DryRun: to.query["dryRun"]}
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+	body, err := io.ReadAll(io.LimitReader(r.Body, MaxBody+1))
 	switch {
 	case err != nil:
 		return nil, apierrors.NewBadRequest("reading DeleteOptions: " + err.Error())
-	case len(body) > maxBody:
-		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("DeleteOptions may have %d bytes", maxBody))
+	case len(body) > MaxBody:
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("DeleteOptions may have %d bytes", MaxBody))
 	case len(body) > 0:
 		if kind := r.Header.Get("Content-Type"); kind != "" && !strings.HasPrefix(kind, "application/json") {
 			return nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "delete", groupResource, to.name, "DeleteOptions must be application/json", 0, true)

@@ -73,6 +73,13 @@ func (f *front) identify(r *http.Request) (*authenticationv1.UserInfo, error) {
 	return by.user(r.Header)
 }
 
+// Trusts reports whether a certificate is that of the API server's front proxy, as far as is
+// known. Who has it must have proved that they have its key.
+func (s *Server) Trusts(ctx context.Context, chain []*x509.Certificate) bool {
+	by, err := s.front.trust(ctx, trustTime)
+	return err == nil && by.verify(chain, s.front.now()) == nil
+}
+
 // trust returns what the ConfigMap said at most so long ago.
 func (f *front) trust(ctx context.Context, life time.Duration) (*trust, error) {
 	f.mu.Lock()

@@ -33,10 +33,12 @@ const (
 
 // entry is a session in the storage.
 type entry struct {
-	ticket  protocol.Ticket
-	began   time.Time
-	summary collector.Summary
-	checked time.Time
+	ticket protocol.Ticket
+	// namespaceUID is that of the namespace when the session began, "" if it was not known.
+	namespaceUID string
+	began        time.Time
+	summary      collector.Summary
+	checked      time.Time
 }
 
 func (e *entry) id() string { return e.ticket.ID }
@@ -141,7 +143,7 @@ func (i *index) look(ctx context.Context) error {
 func (i *index) read(ctx context.Context, id string, known *entry) (*entry, error) {
 	e := &entry{checked: i.now()}
 	if known != nil {
-		e.ticket, e.began = known.ticket, known.began
+		e.ticket, e.began, e.namespaceUID = known.ticket, known.began, known.namespaceUID
 	} else {
 		redeemed, err := collector.ReadRedeemed(ctx, i.storage, id)
 		if err != nil {
@@ -150,7 +152,7 @@ func (i *index) read(ctx context.Context, id string, known *entry) (*entry, erro
 		if redeemed.Ticket.ID != id || redeemed.Ticket.Namespace == "" {
 			return nil, fmt.Errorf("session %s: %w: it is that of another session, or of none", id, collector.ErrChanged)
 		}
-		e.ticket, e.began = redeemed.Ticket, redeemed.At
+		e.ticket, e.began, e.namespaceUID = redeemed.Ticket, redeemed.At, redeemed.NamespaceUID
 		e.ticket.Terms = protocol.Terms{} // it is most of the ticket
 	}
 	key, err := i.key()

@@ -18,17 +18,29 @@ import (
 	"github.com/admitkit/admitkit/extension/session/protocol"
 )
 
-// maxList is how many sessions one answer has. The next ones follow by `continue`, for which
-// kubectl asks by itself.
-const maxList = 500
+const (
+	// maxList is how many sessions one answer has. The next ones follow by `continue`, for
+	// which kubectl asks by itself.
+	maxList = 500
+	// maxListers, listersOfUser and listersOfAccounts are how many requests are answered at a
+	// time that say which sessions there are: as maxReaders. They take less time, so the next
+	// one should ask after retryListers seconds.
+	maxListers, listersOfUser, listersOfAccounts = 64, 8, 16
+	retryListers                                 = 1
+)
 
 // get answers with one session.
-func (s *Server) get(w http.ResponseWriter, r *http.Request, _ *authenticationv1.UserInfo, to request) error {
+func (s *Server) get(w http.ResponseWriter, r *http.Request, user *authenticationv1.UserInfo, to request) error {
 	form, ok := formOf(r.Header.Get("Accept"))
 	if !ok {
 		return notAcceptable()
 	}
-	e, err := s.find(r.Context(), to)
+	leave, err := s.listers.enter(user.Username)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	e, err := s.find(r.Context(), user, to)
 	if err != nil {
 		return err
 	}
@@ -40,7 +52,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, _ *authenticationv1
 }
 
 // list answers with the sessions of a namespace, or of all.
-func (s *Server) list(w http.ResponseWriter, r *http.Request, _ *authenticationv1.UserInfo, to request) error {
+func (s *Server) list(w http.ResponseWriter, r *http.Request, user *authenticationv1.UserInfo, to request) error {
 	form, ok := formOf(r.Header.Get("Accept"))
 	if !ok {
 		return notAcceptable()
@@ -49,9 +61,14 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, _ *authenticationv
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	entries, unread, err := s.index.of(r.Context(), to.namespace)
+	leave, err := s.listers.enter(user.Username)
 	if err != nil {
-		return apierrors.NewServiceUnavailable("reading the recordings: " + err.Error())
+		return err
+	}
+	defer leave()
+	entries, unread, err := s.sessions(r.Context(), user, to)
+	if err != nil {
+		return err
 	}
 	if unread != "" {
 		if warning, err := utilnet.NewWarningHeader(299, "-", strings.ToValidUTF8(unread, "")); err == nil {

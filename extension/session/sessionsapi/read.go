@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -20,9 +19,10 @@ import (
 )
 
 const (
-	// maxReaders is how many requests read recordings at a time, and readersOfUser how many
-	// of them one user has.
-	maxReaders, readersOfUser = 32, 4
+	// maxReaders is how many requests read recordings at a time. readersOfUser and
+	// readersOfAccounts are how many of them one user has, and the ServiceAccounts of one
+	// namespace.
+	maxReaders, readersOfUser, readersOfAccounts = 32, 4, 8
 	// retryReaders is after how many seconds the next one should ask.
 	retryReaders = 5
 	// writeTime is how long a client may take for what is written at a time, a few KiB.
@@ -40,48 +40,19 @@ const (
 	typeFrames = "application/octet-stream"
 )
 
-// gate bounds who reads at a time.
-type gate struct {
-	mu    sync.Mutex
-	all   int
-	users map[string]int
-}
-
-// enter lets a reader in, who must leave.
-func (g *gate) enter(user string) (leave func(), err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	switch {
-	case g.users[user] >= readersOfUser:
-		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%s reads %d recordings at a time, and may read no more", user, readersOfUser), retryReaders)
-	case g.all >= maxReaders:
-		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d recordings are read from this replica at a time, which are as many as it may", maxReaders), retryReaders)
-	}
-	g.all++
-	g.users[user]++
-	return func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.all--
-		if g.users[user]--; g.users[user] == 0 {
-			delete(g.users, user)
-		}
-	}, nil
-}
-
 func uidType(uid string) types.UID { return types.UID(uid) }
 
 // read answers with a recording.
 func (s *Server) read(w http.ResponseWriter, r *http.Request, user *authenticationv1.UserInfo, to request) error {
-	e, err := s.find(r.Context(), to)
-	if err != nil {
-		return err
-	}
-	leave, err := s.gate.enter(user.Username)
+	leave, err := s.readers.enter(user.Username)
 	if err != nil {
 		return err
 	}
 	defer leave()
+	e, err := s.find(r.Context(), user, to)
+	if err != nil {
+		return err
+	}
 	switch as := to.query.Get("as"); as {
 	case "", "cast":
 		return s.stream(w, r, user, e, "read", typeCast, readLimit, func(ctx context.Context, out *stream) error {
@@ -128,18 +99,18 @@ var errLost = errors.New("the recorder is not connected any more, and the record
 
 // follow answers with the recording of a session as it grows.
 func (s *Server) follow(w http.ResponseWriter, r *http.Request, user *authenticationv1.UserInfo, to request) error {
-	e, err := s.find(r.Context(), to)
+	leave, err := s.readers.enter(user.Username)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	e, err := s.find(r.Context(), user, to)
 	if err != nil {
 		return err
 	}
 	if state, _ := s.index.state(e); state != Live { // else watch would be get
 		return apierrors.NewConflict(groupResource, e.id(), fmt.Errorf("the session is %s, and only a live one can be followed: get sessions/log reads it", state))
 	}
-	leave, err := s.gate.enter(user.Username)
-	if err != nil {
-		return err
-	}
-	defer leave()
 	return s.stream(w, r, user, e, "watched", typeCast, followLimit, func(ctx context.Context, out *stream) error {
 		looked := s.options.Now()
 		err := collector.FollowCast(ctx, s.options.Storage, e.id(), out, func(ctx context.Context) error {

@@ -46,16 +46,16 @@ func (s *Server) search(w http.ResponseWriter, r *http.Request, user *authentica
 	if err := s.authorize(r.Context(), user, "get", to.namespace, Log, ""); err != nil {
 		return err
 	}
-	leave, err := s.gate.enter(user.Username)
+	leave, err := s.readers.enter(user.Username)
 	if err != nil {
 		return err
 	}
 	defer leave()
 	ctx, cancel := unhurried(w, r, searchTime)
 	defer cancel()
-	entries, unread, err := s.index.of(ctx, to.namespace)
+	entries, unread, err := s.sessions(ctx, user, to, Log)
 	if err != nil {
-		return apierrors.NewServiceUnavailable("reading the recordings: " + err.Error())
+		return err
 	}
 	where := "all namespaces"
 	if to.namespace != "" {

@@ -40,9 +40,16 @@ type Options struct {
 	FrontProxy func(context.Context) (map[string]string, error)
 	// Reviews asks the API server what users may do.
 	Reviews authorizationv1client.SubjectAccessReviewInterface
+	// Namespaces reads those that there are now.
+	Namespaces NamespaceReader
 	// Now tells the time.
 	Now func() time.Time
 	Log *zap.Logger
+}
+
+// NamespaceReader reads namespaces, as client-go does.
+type NamespaceReader interface {
+	Get(ctx context.Context, name string, options metav1.GetOptions) (*corev1.Namespace, error)
 }
 
 // Server is the handler of the API group. Requests must come by TLS, with the certificate
@@ -51,7 +58,8 @@ type Server struct {
 	options Options
 	front   *front
 	index   *index
-	gate    gate
+	// readers and listers bound who asks.
+	readers, listers gate
 }
 
 var _ http.Handler = (*Server)(nil)
@@ -60,7 +68,7 @@ var _ http.Handler = (*Server)(nil)
 func New(options Options) *Server {
 	return &Server{
 		options: options, front: &front{read: options.FrontProxy, now: options.Now},
-		index: newIndex(options.Storage, options.Key, options.Now), gate: gate{users: map[string]int{}},
+		index: newIndex(options.Storage, options.Key, options.Now), readers: readersGate(), listers: listersGate(),
 	}
 }
 
@@ -121,14 +129,22 @@ func (s *Server) handlerOf(to request) handler {
 	return nil
 }
 
-// find returns the session that a request names. That of another namespace is not there.
-func (s *Server) find(ctx context.Context, to request) (*entry, error) {
+// find returns the session that a request names. That of another namespace is not there, nor
+// is that of an earlier namespace of the name.
+func (s *Server) find(ctx context.Context, user *authenticationv1.UserInfo, to request) (*entry, error) {
 	e, err := s.index.get(ctx, to.name)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && e.ticket.Namespace != to.namespace {
 		return nil, notFound(to.name)
 	}
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("reading session %s: %v", to.name, err))
+	}
+	own, err := s.ofNamespace(ctx, user, to, []*entry{e})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(own) == 0:
+		return nil, notFound(to.name)
 	}
 	return e, nil
 }

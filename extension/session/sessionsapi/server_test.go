@@ -8,12 +8,14 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +23,8 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	authorizationv1client "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	testclock "k8s.io/utils/clock/testing"
@@ -34,14 +38,37 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// yes allows everything.
+// yes allows everything, but to users named tenant only in one namespace.
 type yes struct {
 	authorizationv1client.SubjectAccessReviewInterface
 }
 
 func (yes) Create(_ context.Context, review *authorizationv1.SubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error) {
-	review.Status.Allowed = true
+	review.Status.Allowed = !strings.HasPrefix(review.Spec.User, "tenant") || review.Spec.ResourceAttributes.Namespace != ""
 	return review, nil
+}
+
+// shop is the only namespace, unless it is nil or cannot be read.
+type shop struct {
+	*corev1.Namespace
+	failed error
+	// held holds answers up, unless it is nil. asked is called before.
+	held  chan struct{}
+	asked func()
+}
+
+func (s *shop) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Namespace, error) {
+	if s.held != nil {
+		s.asked()
+		<-s.held
+	}
+	switch {
+	case s.failed != nil:
+		return nil, s.failed
+	case s.Namespace == nil || name != "shop":
+		return nil, apierrors.NewNotFound(corev1.Resource("namespaces"), name)
+	}
+	return s.Namespace, nil
 }
 
 type forgets struct{}
@@ -56,6 +83,7 @@ type served struct {
 	ca     *testkit.ClientCA
 	web    *httptest.Server
 	key    protocol.Key
+	shop   shop
 }
 
 func serve(t *testing.T) *served {
@@ -63,9 +91,10 @@ func serve(t *testing.T) *served {
 		t: t, folder: collector.Folder(t.TempDir()), clock: testclock.NewFakeClock(time.Now()), ca: testkit.NewClientCA(t),
 		key: protocol.Key{Current: bytes.Repeat([]byte("k"), 32)},
 	}
+	s.shop.Namespace = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{UID: "first", CreationTimestamp: metav1.NewTime(s.clock.Now().Add(-24 * time.Hour))}}
 	server := sessionsapi.New(sessionsapi.Options{
 		Storage: s.folder, Key: func() (protocol.Key, error) { return s.key, nil }, End: func(context.Context, string, string) error { return nil },
-		Recorder: forgets{}, Reviews: yes{}, Now: s.clock.Now, Log: zap.NewNop(),
+		Recorder: forgets{}, Reviews: yes{}, Namespaces: &s.shop, Now: s.clock.Now, Log: zap.NewNop(),
 		FrontProxy: func(context.Context) (map[string]string, error) {
 			return map[string]string{
 				"requestheader-client-ca-file":   string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.ca.Certificate.Raw})),
@@ -102,8 +131,14 @@ func (s *served) get(ctx context.Context, by *testkit.ClientCA, user, path strin
 // session stores a session that has not ended.
 func (s *served) session(began time.Time, frames ...protocol.Frame) string {
 	s.t.Helper()
+	return s.sessionIn("first", began, frames...)
+}
+
+// sessionIn is session in the namespace with a UID.
+func (s *served) sessionIn(uid string, began time.Time, frames ...protocol.Frame) string {
+	s.t.Helper()
 	id := protocol.NewID()
-	text, err := json.Marshal(collector.Redeemed{At: began, Ticket: protocol.Ticket{ID: id, Namespace: "shop", Pod: "web", PodUID: "u", Container: "c", User: "alice"}})
+	text, err := json.Marshal(collector.Redeemed{At: began, NamespaceUID: uid, Ticket: protocol.Ticket{ID: id, Namespace: "shop", Pod: "web", PodUID: "u", Container: "c", User: "alice"}})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -153,14 +188,26 @@ func TestReadersAreBounded(t *testing.T) {
 	defer cancel()
 	watch := "/watch/namespaces/shop/sessions/" + id + "/log"
 	for range 4 {
-		response := s.get(ctx, s.ca, "alice", watch) //nolint:bodyclose // get has it closed
-		if line, err := bufio.NewReader(response.Body).ReadString('\n'); err != nil || !strings.Contains(line, `"version":3`) {
-			t.Fatalf("%s %q %v", response.Status, line, err)
+		s.watch(ctx, "alice", watch)
+	}
+	refused := func(what, user, path, why string) {
+		t.Helper()
+		response := s.get(ctx, s.ca, user, path) //nolint:bodyclose // get has it closed
+		if text, _ := io.ReadAll(response.Body); response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") == "" || !strings.Contains(string(text), why) {
+			t.Errorf("%s: %s %s", what, response.Status, text)
 		}
 	}
-	if response := s.get(ctx, s.ca, "alice", watch); response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") == "" { //nolint:bodyclose // get has it closed
-		t.Errorf("the fifth of a user: %s", response.Status)
+	refused("the fifth of a user", "alice", watch, "4 requests of alice read recordings at a time")
+	refused("a search", "alice", "/namespaces/shop/sessions?search=x", "4 requests of alice read recordings at a time")
+	refused("a seal", "alice", "/namespaces/shop/sessions/"+id+"/log?as=seal", "4 requests of alice read recordings at a time")
+	if response := s.get(ctx, s.ca, "alice", "/namespaces/shop/sessions"); response.StatusCode != http.StatusOK { //nolint:bodyclose // get has it closed
+		t.Errorf("who reads may list: %s", response.Status)
 	}
+	for n := range 8 { // each has two of four
+		s.watch(ctx, fmt.Sprintf("system:serviceaccount:tenant:robot-%d", n/2), watch)
+	}
+	refused("the ninth of a namespace", "system:serviceaccount:tenant:robot-9", watch, "8 requests of the ServiceAccounts of namespace tenant read recordings at a time")
+	s.watch(ctx, "system:serviceaccount:tenant-2:robot", watch)
 	if response := s.get(ctx, s.ca, "bob", watch); response.StatusCode != http.StatusOK { //nolint:bodyclose // get has it closed
 		t.Errorf("another user: %s", response.Status)
 	}
@@ -168,6 +215,51 @@ func TestReadersAreBounded(t *testing.T) {
 	testkit.Eventually(t, "who leaves makes room", func(ctx context.Context) bool {
 		return s.get(ctx, s.ca, "alice", "/namespaces/shop/sessions/"+id+"/log").StatusCode == http.StatusOK //nolint:bodyclose // get has it closed
 	})
+}
+
+// watch follows a session, and returns when that has begun.
+func (s *served) watch(ctx context.Context, user, path string) {
+	s.t.Helper()
+	response := s.get(ctx, s.ca, user, path) //nolint:bodyclose // get has it closed
+	if line, err := bufio.NewReader(response.Body).ReadString('\n'); err != nil || !strings.Contains(line, `"version":3`) {
+		s.t.Fatalf("%s: %s %q %v", user, response.Status, line, err)
+	}
+}
+
+func TestListsAreBounded(t *testing.T) {
+	s := serve(t)
+	id := s.session(s.clock.Now())
+	s.shop.held = make(chan struct{})
+	entered := make(chan struct{}, 100)
+	s.shop.asked = func() { entered <- struct{}{} }
+	answered := make(chan int, 100)
+	ask := func(user, path string) {
+		go func() { answered <- s.get(t.Context(), s.ca, user, path).StatusCode }() //nolint:bodyclose // get has it closed
+		<-entered
+	}
+	for n := range 16 {
+		ask(fmt.Sprintf("system:serviceaccount:tenant:robot-%d", n/4), "/namespaces/shop/sessions"+[]string{"", "/" + id}[n%2])
+	}
+	for range 8 {
+		ask("alice", "/namespaces/shop/sessions")
+	}
+	for user, why := range map[string]string{
+		"system:serviceaccount:tenant:robot-9": "16 requests of the ServiceAccounts of namespace tenant list sessions at a time",
+		"alice":                                "8 requests of alice list sessions at a time",
+	} {
+		for _, path := range []string{"", "/" + id} {
+			response := s.get(t.Context(), s.ca, user, "/namespaces/shop/sessions"+path) //nolint:bodyclose // get has it closed
+			if text, _ := io.ReadAll(response.Body); response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") != "1" || !strings.Contains(string(text), why) {
+				t.Errorf("%s: %s %s", user, response.Status, text)
+			}
+		}
+	}
+	close(s.shop.held)
+	for range 16 + 8 {
+		if code := <-answered; code != http.StatusOK {
+			t.Errorf("who asked in time gets %d", code)
+		}
+	}
 }
 
 func TestAListHasPagesAndSaysWhatItLacks(t *testing.T) {
@@ -226,4 +318,73 @@ func TestASearchSaysWhatItHasNotSearched(t *testing.T) {
 	if len(found.Items) != 100 || !strings.Contains(found.Incomplete, "of 11 sessions are not searched") {
 		t.Errorf("%d lines, %q", len(found.Items), found.Incomplete)
 	}
+}
+
+func TestANamespaceThatIsMadeAgainDoesNotShowTheSessionsOfTheFirst(t *testing.T) {
+	s := serve(t)
+	now := s.clock.Now()
+	printed := protocol.Frame{Type: protocol.Output, Seq: 2, Data: []byte("secret\n")}
+	second := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{UID: "second", CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}}
+	first := s.sessionIn("first", now.Add(-30*time.Second), printed) // whatever the clocks say
+	before := s.sessionIn("", now.Add(-time.Hour), printed)          // recorded before the UID was kept
+	own, unknown := s.sessionIn("second", now.Add(-2*time.Minute), printed), s.sessionIn("", now, printed)
+	for what, there := range map[string]struct {
+		namespace *corev1.Namespace
+		failed    error
+		shown     []string
+		code      int // of a list in the namespace
+	}{
+		"the namespace was made again": {second, nil, []string{own, unknown}, http.StatusOK},
+		"there is no namespace":        {nil, nil, nil, http.StatusOK},
+		"it cannot be read":            {second, errors.New("forbidden"), nil, http.StatusServiceUnavailable},
+	} {
+		s.shop.Namespace, s.shop.failed = there.namespace, there.failed
+		for _, id := range []string{first, before, own, unknown} {
+			code := there.code
+			if code == http.StatusOK && !slices.Contains(there.shown, id) {
+				code = http.StatusNotFound
+			}
+			for _, path := range []string{"/namespaces/shop/sessions/" + id, "/namespaces/shop/sessions/" + id + "/log", "/namespaces/shop/sessions/" + id + "/log?as=seal"} {
+				if response := s.get(t.Context(), s.ca, "tenant", path); response.StatusCode != code { //nolint:bodyclose // get has it closed
+					t.Errorf("%s: the tenant at %s: %s instead of %d", what, path, response.Status, code)
+				}
+				if response := s.get(t.Context(), s.ca, "auditor", path); response.StatusCode != http.StatusOK { //nolint:bodyclose // get has it closed
+					t.Errorf("%s: the auditor at %s: %s", what, path, response.Status)
+				}
+			}
+		}
+		for user, wanted := range map[string][]string{"tenant": there.shown, "auditor": {first, before, own, unknown}} {
+			list, search := s.ids(user)
+			slices.Sort(wanted)
+			if !slices.Equal(list, wanted) || !slices.Equal(search, wanted) {
+				t.Errorf("%s: %s lists %q and finds %q, want %q", what, user, list, search, wanted)
+			}
+		}
+		if response := s.get(t.Context(), s.ca, "tenant", "/namespaces/shop/sessions"); response.StatusCode != there.code { //nolint:bodyclose // get has it closed
+			t.Errorf("%s: the list of the tenant: %s", what, response.Status)
+		}
+	}
+}
+
+// ids returns the sessions of the namespace that a user lists, and those in which they find
+// something.
+func (s *served) ids(user string) (listed, found []string) {
+	s.t.Helper()
+	var list sessionsapi.SessionList
+	var search sessionsapi.SessionSearch
+	if err := json.NewDecoder(s.get(s.t.Context(), s.ca, user, "/namespaces/shop/sessions").Body).Decode(&list); err != nil { //nolint:bodyclose // get has it closed
+		s.t.Fatal(err)
+	}
+	if err := json.NewDecoder(s.get(s.t.Context(), s.ca, user, "/namespaces/shop/sessions?search=secret").Body).Decode(&search); err != nil { //nolint:bodyclose // get has it closed
+		s.t.Fatal(err)
+	}
+	for _, item := range list.Items {
+		listed = append(listed, item.Name)
+	}
+	for _, item := range search.Items {
+		found = append(found, item.Session)
+	}
+	slices.Sort(listed)
+	slices.Sort(found)
+	return listed, found
 }
