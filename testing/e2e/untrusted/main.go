@@ -8,6 +8,8 @@
 //	untrusted names NAME=ADDR... answers for names, as the DNS of the cluster
 //	untrusted hello              greets whoever connects, as another Pod
 //	untrusted proxy              lets everything through, as a proxy that holds nothing back
+//	untrusted stay               asks a server, and does not end
+//	untrusted echo               says what it hears, until nobody speaks any more
 package main
 
 import (
@@ -18,10 +20,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 func main() {
-	commands := map[string]func(args []string) error{"work": work, "escape": escape, "dial": dialOut, "names": answerNames, "hello": hello, "proxy": proxy}
+	commands := map[string]func(args []string) error{"work": work, "escape": escape, "dial": dialOut, "names": answerNames, "hello": hello, "proxy": proxy, "stay": stay, "echo": echo}
 	command := (func([]string) error)(nil)
 	if len(os.Args) > 1 {
 		command = commands[os.Args[1]]
@@ -115,4 +118,16 @@ func proxy([]string) error {
 			_, _ = io.Copy(conn, to)
 		}()
 	}
+}
+
+// stay prints what a server answers, and is there until it is killed.
+func stay([]string) error {
+	fmt.Println(get(addressOf(listed), listed, listed, true))
+	time.Sleep(time.Hour)
+	return nil
+}
+
+func echo([]string) error {
+	_, err := io.Copy(os.Stdout, os.Stdin)
+	return err
 }
