@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -146,17 +145,8 @@ func TestTheUserWhoIsRecordedCannotLookIntoTheRecorder(t *testing.T) {
 	p := newPlace(t)
 	p.hardened()
 	attacker := filepath.Join(filepath.Dir(filepath.Dir(p.path)), "attacker")
-	from, err := os.Open("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = from.Close() }()
-	to, err := os.OpenFile(attacker, os.O_CREATE|os.O_WRONLY, 0o755)
-	if err == nil {
-		_, err = io.Copy(to, from)
-		err = errors.Join(err, to.Close())
-	}
-	if err != nil {
+	content, err := os.ReadFile("/proc/self/exe")
+	if err := errors.Join(err, writeProgram(attacker, content)); err != nil {
 		t.Fatal(err)
 	}
 	command := []string{attacker}

@@ -21,7 +21,7 @@ func TestWhatIsTriedOnTheRecorderWorksOnAProcessWithoutGuards(t *testing.T) {
 	}
 	attacker := filepath.Join(publicDir(t), "attacker")
 	content, err := os.ReadFile(os.Args[0])
-	if err := errors.Join(err, os.WriteFile(attacker, content, 0o755)); err != nil {
+	if err := errors.Join(err, writeProgram(attacker, content)); err != nil {
 		t.Fatal(err)
 	}
 	c := launchAs(t, nobody, "/", sh(attacker+"; exit 0"), true, asAttacker+"="+attacker)

@@ -133,10 +133,18 @@ func (p *place) expose() {
 	for name, path := range map[string]*string{"session": &p.path, "token": &p.token} {
 		content, err := os.ReadFile(*path)
 		*path = filepath.Join(folder, name)
-		if err := errors.Join(err, os.WriteFile(*path, content, 0o755)); err != nil {
+		if err := errors.Join(err, writeProgram(*path, content)); err != nil {
 			p.t.Fatal(err)
 		}
 	}
+}
+
+// writeProgram writes a file that can be run at once. Meanwhile nothing forks: a child would
+// have the file open for writing until it runs something else, and nobody can run it then.
+func writeProgram(path string, content []byte) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, content, 0o755)
 }
 
 // ticket returns a ticket for a command.
