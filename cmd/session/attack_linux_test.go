@@ -87,11 +87,11 @@ func opensTerminal() error {
 			continue
 		}
 		fd, failed := syscall.Open(name, syscall.O_RDWR|syscall.O_NOCTTY, 0)
-		switch {
-		case failed == nil:
+		switch failed {
+		case nil:
 			_ = syscall.Close(fd)
 			return nil
-		case failed == syscall.EBUSY:
+		case syscall.EBUSY:
 			busy++
 		}
 	}

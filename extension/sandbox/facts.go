@@ -89,32 +89,9 @@ func (r *runs) read(ctx context.Context, run *v1alpha1.HarnessRun) (*facts, erro
 	if err := r.readJob(ctx, f); err != nil {
 		return nil, err
 	}
-	var pods corev1.PodList
-	if err := r.cached.List(ctx, &pods, client.InNamespace(run.Namespace), client.MatchingLabels{LabelRun: run.Name}); err != nil {
+	if err := r.readPods(ctx, f); err != nil {
 		return nil, err
 	}
-	job := f.job
-	if job == nil {
-		job = &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: nameOf(run).Name, UID: types.UID(run.Status.JobUID)}}
-	}
-	for i := range pods.Items {
-		switch pod := &pods.Items[i]; {
-		case isOf(pod, jobRef(job)):
-			f.pods = append(f.pods, pod)
-		case isOrphan(pod) && pod.Labels[v1alpha1.LabelEgress] == string(run.UID):
-			f.orphans = append(f.orphans, pod)
-		}
-	}
-	if f.lost && !run.Status.Phase.Terminal() {
-		left, err := r.podThatRuns(ctx, podsOfRun(run))
-		if err != nil {
-			return nil, err
-		}
-		f.left = left
-	}
-	slices.SortFunc(f.pods, func(a, b *corev1.Pod) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
 	if err := r.readPolicy(ctx, f); err != nil {
 		return nil, err
 	}
@@ -139,6 +116,35 @@ func (r *runs) read(ctx context.Context, run *v1alpha1.HarnessRun) (*facts, erro
 		return f, err
 	}
 	return f, r.readTurn(ctx, f, ws)
+}
+
+// readPods finds the Pods of the run's Job, and those that somebody keeps of an earlier one.
+func (r *runs) readPods(ctx context.Context, f *facts) error {
+	run, job := f.run, f.job
+	var pods corev1.PodList
+	if err := r.cached.List(ctx, &pods, client.InNamespace(run.Namespace), client.MatchingLabels{LabelRun: run.Name}); err != nil {
+		return err
+	}
+	if job == nil {
+		job = &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: nameOf(run).Name, UID: types.UID(run.Status.JobUID)}}
+	}
+	for i := range pods.Items {
+		switch pod := &pods.Items[i]; {
+		case isOf(pod, jobRef(job)):
+			f.pods = append(f.pods, pod)
+		case isOrphan(pod) && pod.Labels[v1alpha1.LabelEgress] == string(run.UID):
+			f.orphans = append(f.orphans, pod)
+		}
+	}
+	slices.SortFunc(f.pods, func(a, b *corev1.Pod) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	if !f.lost || run.Status.Phase.Terminal() {
+		return nil
+	}
+	var err error
+	f.left, err = r.podThatRuns(ctx, podsOfRun(run))
+	return err
 }
 
 // readJob reads the Job. The cache has what carries our label, and may be behind: before a Job
