@@ -40,6 +40,8 @@ type attack struct {
 	left string
 	// killed and leftOver are the least processes that the seal says were killed, and left.
 	killed, leftOver int
+	// brief says that the short form tries it, too.
+	brief bool
 	// maySilence says that the attack may also be on record as silence.
 	maySilence bool
 }
@@ -54,7 +56,7 @@ func attacks() map[string]*attack {
 	return map[string]*attack{
 		"it kills the recorder": {
 			script: "setsid sleep 7777 >/dev/null 2>&1 & echo ready; sleep 1; kill -KILL $PPID",
-			notes:  []string{collector.Gone}, evicted: true, left: "sleep 7777",
+			notes:  []string{collector.Gone}, evicted: true, left: "sleep 7777", brief: true,
 		},
 		"it crashes the recorder": {
 			script: "echo ready; sleep 1; kill -SEGV $PPID; sleep 600",
@@ -62,16 +64,16 @@ func attacks() map[string]*attack {
 		},
 		"it stops the recorder and opens its terminal": {
 			script: "echo ready; sleep 1; kill -STOP $PPID; for p in /dev/pts/[0-9]*; do (echo GAINED $p >$p); done; exec sh </dev/pts/0 >/dev/pts/0; sleep 600",
-			notes:  []string{collector.Silent}, evicted: true,
+			notes:  []string{collector.Silent}, evicted: true, brief: true,
 		},
 		"it stops the recorder as its terminal does": {script: "kill -TTIN $PPID; kill -TTOU $PPID; sleep 1; echo over", sealed: true, has: "over"},
-		"it traces the recorder":                     {script: "/work/intruder touch $PPID; echo over", sealed: true, has: "to read its memory: refused"},
-		"it opens terminals":                         {script: "/work/intruder terminals; echo over", sealed: true, has: "to open /dev/pts/0: refused: open /dev/pts/0: device or resource busy"},
+		"it traces the recorder":                     {script: "/work/intruder touch $PPID; echo over", sealed: true, has: "to read its memory: refused", brief: true},
+		"it opens terminals":                         {script: "/work/intruder terminals; echo over", sealed: true, has: "to open /dev/pts/0: refused: open /dev/pts/0: device or resource busy", brief: true},
 		"it starves the recorder":                    {script: "renice 19 $PPID; for i in 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0; do (while :; do :; done) & done; sleep 20; echo over", change: limited(corev1.ResourceCPU, "100m"), sealed: true, maySilence: true, has: "over"},
 		"it takes all the memory":                    {script: "tail /dev/zero; echo over", change: limited(corev1.ResourceMemory, "64Mi"), sealed: true, has: "over"},
 		"it leaves processes behind": {
 			script: "setsid sleep 7777 & nohup sleep 7777 >/dev/null 2>&1 & (setsid sh -c 'setsid sleep 7777 & sleep 7777' &) ; (trap '' HUP TERM INT; sleep 7777 &) ; sleep 1; echo over",
-			sealed: true, has: "over", killed: 4,
+			sealed: true, has: "over", killed: 4, brief: true,
 		},
 		"it runs from process to process": {script: "/work/intruder chain 15s; sleep 1; echo over", sealed: true, has: "over", killed: 1},
 		"it takes open files from the recorder": {
@@ -134,7 +136,9 @@ func TestWhatAUserDoesAgainstTheRecorderIsOnRecord(t *testing.T) {
 	mallory := newUserWith(t, "mallory", recorded, mayExec()...)
 	var all []*attacked
 	for name, each := range attacks() {
-		all = append(all, &attacked{attack: each, name: name})
+		if each.brief || !testing.Short() {
+			all = append(all, &attacked{attack: each, name: name})
+		}
 	}
 	slices.SortFunc(all, func(a, b *attacked) int { return strings.Compare(a.name, b.name) })
 	shared := makeSessionPod(t, recorded, "attacked", variables)

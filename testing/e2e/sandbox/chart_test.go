@@ -37,10 +37,11 @@ func TestTheSandboxOfTheChart(t *testing.T) {
 	i.apply(t, chartPolicies)
 	i.apply(t, i.template("work", "work", none)+i.template("stay", "stay", none)+i.shared()+runOf("stays", "stay", ""))
 	t.Run("has runs", func(t *testing.T) {
-		for sentence, test := range map[string]func(*testing.T){
-			"work, with a credential":              i.completes,
-			"go on while they are in recorded use": i.watched,
-		} {
+		ways := map[string]func(*testing.T){"work, with a credential": i.completes}
+		if !testing.Short() {
+			ways["go on while they are in recorded use"] = i.watched
+		}
+		for sentence, test := range ways {
 			t.Run(sentence, func(t *testing.T) {
 				t.Parallel()
 				test(t)
