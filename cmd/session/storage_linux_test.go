@@ -312,7 +312,7 @@ func (p *place) explained(t *testing.T, in collector.Storage, ticket *protocol.T
 	if err != nil || got.code != 0 || misplaced(r.numbers) > 0 || int64(len(got.stdout)-len(r.output)) > missing {
 		t.Errorf("%d, %+v, %v: of %d bytes %d are recorded, and %v", got.code, seal, err, len(got.stdout), len(r.output), r.gaps)
 	}
-	if whole != (len(r.gaps) == 0) || !whole && (len(r.gaps) != 1 || missing == 0) {
+	if whole != (len(r.gaps) == 0) || !whole && missing == 0 { // a little fits between two failures
 		t.Errorf("gaps %v", r.gaps)
 	}
 }

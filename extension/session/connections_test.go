@@ -150,7 +150,11 @@ func TestTheRecordersOfAWholeNodeConnectFromOneAddress(t *testing.T) {
 			conns[n] = p.dial("127.0.0.2")
 		}
 		for n, conn := range conns {
-			if code := ask(conn, nil, p.ticket(round*len(conns)+n)); code != http.StatusSwitchingProtocols {
+			code := ask(conn, nil, p.ticket(round*len(conns)+n))
+			for try := 0; code == 0 && try < 5; try++ { // on a busy machine its turn came too late, and a recorder tries again
+				code = ask(p.dial("127.0.0.2"), nil, p.ticket(round*len(conns)+n))
+			}
+			if code != http.StatusSwitchingProtocols {
 				t.Fatalf("recorder %d is answered %d", n, code)
 			}
 		}

@@ -527,7 +527,8 @@ func TestAPatchOfALongListTakesTheAPIServerLittleTime(t *testing.T) {
 	}
 	began := time.Now()
 	requireSame(t, apply(t, raw, ops), after)
-	if took := time.Since(began); took > 2*time.Second || len(ops) != 1 {
+	// With an operation for each, they would be 20,000.
+	if took := time.Since(began); took > 10*time.Second || len(ops) != 1 {
 		t.Errorf("%d operations, which take %s", len(ops), took)
 	}
 }
