@@ -364,8 +364,8 @@ func compareCopies(t *testing.T, websocket string) {
 			continue
 		}
 		entries := 0
-		for id := range sessionIDs(t) {
-			if before[id] {
+		for id, valid := range sessionIDs(t) {
+			if !valid || before[id] {
 				continue
 			}
 			if _, err := recordings().Verify(id, sessionKey); err != nil {
