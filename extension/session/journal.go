@@ -95,12 +95,10 @@ func (j *journal) read(ctx context.Context, id string) (*eviction, error) {
 	if json.Unmarshal(text, &found) != nil || json.Unmarshal(found.Eviction, asked) != nil || asked.Ticket.ID != id {
 		return nil, errJournal
 	}
-	for _, each := range [][]byte{key.Current, key.Previous} {
-		if len(each) >= protocol.MinKey && hmac.Equal([]byte(found.MAC), []byte(journalMAC(each, found.Eviction))) {
-			return asked, nil
-		}
+	if !key.Signed(func(key []byte) bool { return hmac.Equal([]byte(found.MAC), []byte(journalMAC(key, found.Eviction))) }) {
+		return nil, errJournal
 	}
-	return nil, errJournal
+	return asked, nil
 }
 
 // errJournal is the error about a file that this installation has not written.

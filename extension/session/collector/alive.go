@@ -207,7 +207,7 @@ func (c *Collector) lost(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if redeemed.Ticket.ID == id && signed(key, func(key []byte) bool { return redeemed.mac(key) == redeemed.MAC }) {
+	if redeemed.Ticket.ID == id && key.Signed(func(key []byte) bool { return redeemed.mac(key) == redeemed.MAC }) {
 		c.note(&redeemed.Ticket, key, Gone, "the recorder has not come back since its collector ended")
 	}
 	return nil

@@ -69,7 +69,7 @@ func (r *recording) readMark(ctx context.Context) error {
 		}
 	}
 	sum, err := hex.DecodeString(found.Sum)
-	if err != nil || len(sum) != len(r.sum) || found.ID != r.id || !signed(r.key, func(key []byte) bool { return found.mac(key) == found.MAC }) {
+	if err != nil || len(sum) != len(r.sum) || found.ID != r.id || !r.key.Signed(func(key []byte) bool { return found.mac(key) == found.MAC }) {
 		return fmt.Errorf("%s: %w: the mark is not of this installation", nameOf(r.id, last), ErrChanged)
 	}
 	r.chain = chain{next: found.Next, bytes: found.Bytes, last: found.Last, end: found.End}

@@ -87,7 +87,7 @@ func readNotes(ctx context.Context, from Storage, id string, key protocol.Key) (
 			return nil, err
 		}
 		var n Note
-		if json.Unmarshal(content, &n) == nil && signed(key, func(key []byte) bool { return n.mac(key, id) == n.MAC }) {
+		if json.Unmarshal(content, &n) == nil && key.Signed(func(key []byte) bool { return n.mac(key, id) == n.MAC }) {
 			notes = append(notes, n)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 
 	"github.com/admitkit/admitkit/extension/session/protocol"
 )
@@ -39,13 +38,6 @@ func checkID(id string) error {
 	return nil
 }
 
-// signed reports whether valid is true for one of the keys.
-func signed(by protocol.Key, valid func(key []byte) bool) bool {
-	return slices.ContainsFunc([][]byte{by.Current, by.Previous}, func(key []byte) bool {
-		return len(key) >= protocol.MinKey && valid(key)
-	})
-}
-
 // Verify returns the seal of a recording that is as it was made. The error wraps
 // ErrNotSealed or ErrChanged. A recording that was removed as a whole is found only by
 // those who know of it: compare the AuditEvents.
@@ -64,7 +56,7 @@ func Verify(ctx context.Context, from Storage, id string, key protocol.Key) (*Se
 	if err := json.Unmarshal(content, seal); err != nil {
 		return nil, fmt.Errorf("%s: %w: its seal is no JSON: %w", id, ErrChanged, err)
 	}
-	if seal.ID != id || !signed(key, func(key []byte) bool { return seal.mac(key) == seal.MAC }) {
+	if seal.ID != id || !key.Signed(func(key []byte) bool { return seal.mac(key) == seal.MAC }) {
 		return nil, fmt.Errorf("%s: %w: the seal is not of this installation", id, ErrChanged)
 	}
 	c := newChain(id)

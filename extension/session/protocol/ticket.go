@@ -156,13 +156,17 @@ func (k Key) VerifyExpired(text string) (*Ticket, error) {
 	if err != nil {
 		return nil, err
 	}
-	signed := slices.ContainsFunc([][]byte{k.Current, k.Previous}, func(key []byte) bool {
-		return len(key) >= MinKey && hmac.Equal(sum, mac(key, claims))
-	})
-	if !signed {
+	if !k.Signed(func(key []byte) bool { return hmac.Equal(sum, mac(key, claims)) }) {
 		return nil, ErrForged
 	}
 	return decode(claims)
+}
+
+// Signed reports whether a signature is valid by the key, or by the one before.
+func (k Key) Signed(valid func(key []byte) bool) bool {
+	return slices.ContainsFunc([][]byte{k.Current, k.Previous}, func(key []byte) bool {
+		return len(key) >= MinKey && valid(key)
+	})
 }
 
 // Parse reads a ticket without verifying it.
