@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"io"
 	"log"
 	"net"
@@ -75,7 +76,9 @@ func (r *receiver) listen(plain net.Listener) net.Listener {
 		own := secure.Clone()
 		own.GetConfigForClient = nil
 		own.VerifyConnection = func(state tls.ConnectionState) error {
-			hello.Conn.(*counted).Allow(r.headerOf(state))
+			conn := hello.Conn.(*counted)
+			conn.front = r.isFront(state.PeerCertificates)
+			conn.Allow(conn.header())
 			return nil
 		}
 		return own, nil
@@ -83,24 +86,15 @@ func (r *receiver) listen(plain net.Listener) net.Listener {
 	return tls.NewListener(&kept{bounded, r}, secure)
 }
 
-// headerOf returns how many bytes follow a handshake: the API server sends the groups of a
-// user, and options. Another one's certificate makes no difference.
-func (r *receiver) headerOf(state tls.ConnectionState) int64 {
-	if r.isFront(&state) {
-		return maxAPIHeader + maxAPIBody + spareHeader
-	}
-	return maxHeader + spareHeader
-}
-
 // isFront reports whether a connection has the certificate of the API server's front proxy.
-func (r *receiver) isFront(state *tls.ConnectionState) bool {
-	return r.api != nil && state != nil && len(state.PeerCertificates) > 0 && r.api.Trusts(context.Background(), state.PeerCertificates)
+func (r *receiver) isFront(certificates []*x509.Certificate) bool {
+	return r.api != nil && len(certificates) > 0 && r.api.Trusts(context.Background(), certificates)
 }
 
 // knowFront takes the connections of the API server out of the count: who asks by it has
 // bounds of their own.
 func (r *receiver) knowFront(request *http.Request) {
-	if conn, ok := request.Context().Value(connectionKey{}).(*counted); ok && r.isFront(request.TLS) {
+	if conn, ok := request.Context().Value(connectionKey{}).(*counted); ok && conn.front {
 		conn.Known()
 	}
 }
@@ -129,6 +123,16 @@ func (k *kept) Accept() (net.Conn, error) {
 type counted struct {
 	*sources.Conn
 	receiver *receiver
+	front    bool // it has shown the certificate of the API server's front proxy
+}
+
+// header returns how many bytes follow a handshake: the API server sends the groups of a
+// user, and options. Another one's certificate makes no difference.
+func (c *counted) header() int64 {
+	if c.front {
+		return maxAPIHeader + maxAPIBody + spareHeader
+	}
+	return maxHeader + spareHeader
 }
 
 func (c *counted) Read(p []byte) (int, error) {
