@@ -330,12 +330,14 @@ func (o *Options) byLabels() bool {
 	}))
 }
 
+var getNamespaces = rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}}
+
 // namespaceRights are those to read the labels of namespaces, if they decide.
 func (o *Options) namespaceRights() []rbacv1.PolicyRule {
 	if !o.byLabels() {
 		return nil
 	}
-	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}}}
+	return []rbacv1.PolicyRule{getNamespaces}
 }
 
 // ReaderRights are the rights in the cluster that the reader of CannotEnd needs.
