@@ -216,12 +216,12 @@ func (f *facts) seePods(d *decision, now time.Time) {
 	}
 	f.seeContainers(d, pod, &condition)
 	f.seeRecorder(d, pod, now)
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+	if hasEnded(pod) {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.HarnessEnded, ""
 	}
 	condition.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
 	meta.SetStatusCondition(&d.status.Conditions, condition)
-	if pod.Status.Phase == corev1.PodRunning || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+	if pod.Status.Phase == corev1.PodRunning || hasEnded(pod) {
 		d.set(f.run, v1alpha1.ConditionStarted, true, v1alpha1.HarnessStarted, "", now)
 	}
 	if pod.Status.Phase == corev1.PodRunning && !d.status.Phase.Terminal() {

@@ -178,7 +178,7 @@ func (a *workspaceAttempt) seedSecret(values map[string][]byte) *corev1.Secret {
 
 // tellTampered records what somebody did to the Secret of the seed: names, and no values.
 func (a *workspaceAttempt) tellTampered(ctx context.Context, there *corev1.Secret, did string) {
-	object := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Workspace", Namespace: a.ws.Namespace, Name: a.ws.Name, UID: a.ws.UID}
+	object := a.object()
 	record := extension.Record{ID: tamperedID(a.ws.UID, there), Action: "credentials-tampered", Reason: cut("somebody "+did, maxNote), Object: object}
 	a.tell(ctx, &record)
 	a.events.Eventf(&object, nil, corev1.EventTypeWarning, "CredentialsTampered", "Issue", "%s", record.Reason)
@@ -231,7 +231,7 @@ func (a *workspaceAttempt) revokeSeed(ctx context.Context) error {
 		return err
 	}
 	a.revokeAll(ctx, borrower(a.ws), len(a.status.Credentials), func(reason, note string) {
-		object := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Workspace", Namespace: a.ws.Namespace, Name: a.ws.Name, UID: a.ws.UID}
+		object := a.object()
 		a.events.Eventf(&object, nil, corev1.EventTypeWarning, reason, "Revoke", "%s", cut(note, maxNote))
 	})
 	return nil

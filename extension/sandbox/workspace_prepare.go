@@ -239,7 +239,7 @@ func (a *workspaceAttempt) tellRestored(ctx context.Context, of *restoration) {
 	restoredTotal.WithLabelValues(of.what).Inc()
 	a.tell(ctx, &extension.Record{
 		ID: string(a.ws.UID) + "-restored-" + of.want.GetResourceVersion(), Action: "restored", Reason: "the network policy of the seed was " + of.what + ", and holds it again",
-		Object: corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Workspace", Namespace: a.ws.Namespace, Name: a.ws.Name, UID: a.ws.UID},
+		Object: a.object(),
 	})
 }
 
@@ -248,7 +248,7 @@ func (a *workspaceAttempt) tellOrphan(ctx context.Context, pod *corev1.Pod) {
 	if a.recorder == nil { // at the removal
 		return
 	}
-	object := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Workspace", Namespace: a.ws.Namespace, Name: a.ws.Name, UID: a.ws.UID}
+	object := a.object()
 	a.tell(ctx, &extension.Record{
 		ID: string(a.ws.UID) + "-orphan-deleted-" + string(pod.UID), Action: "orphan-deleted", Reason: orphaned(pod), Object: object,
 		Pod: corev1.ObjectReference{Name: pod.Name, UID: pod.UID},

@@ -148,6 +148,11 @@ func (a *workspaceAttempt) again() time.Duration {
 // ref is how what belongs to the Workspace refers to it.
 func (a *workspaceAttempt) ref() metav1.OwnerReference { return workspaceMeta(a.ws).OwnerReferences[0] }
 
+// object is what records and Events about the Workspace name.
+func (a *workspaceAttempt) object() corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Workspace", Namespace: a.ws.Namespace, Name: a.ws.Name, UID: a.ws.UID}
+}
+
 func (a *workspaceAttempt) set(condition string, is bool, reason, message string) {
 	status := metav1.ConditionFalse
 	if is {
@@ -176,7 +181,7 @@ func (a *workspaceAttempt) write(ctx context.Context) error {
 func (a *workspaceAttempt) tellWorkspace(ctx context.Context, before *v1alpha1.Workspace) {
 	ready, was := meta.FindStatusCondition(a.status.Conditions, v1alpha1.ConditionWorkspaceReady), meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionWorkspaceReady)
 	changed := ready != nil && (was == nil || was.Reason != ready.Reason || was.Message != ready.Message)
-	object := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Workspace", Namespace: a.ws.Namespace, Name: a.ws.Name, UID: a.ws.UID}
+	object := a.object()
 	if changed && ready.Reason == v1alpha1.WorkspaceDeletionBlocked {
 		a.events.Eventf(&object, nil, corev1.EventTypeNormal, ready.Reason, "Delete", "%s", cut(ready.Message, maxNote))
 	}

@@ -89,7 +89,7 @@ func (p *poolProvider) podStays(ctx context.Context, namespace string, of *v1alp
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
-	return err == nil && pod.UID == of.UID && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed, err
+	return err == nil && pod.UID == of.UID && !hasEnded(pod), err
 }
 
 // runStays reports whether a container of a run can still have its token: the run has not come to its end, or one of its
@@ -123,5 +123,10 @@ const podPage = 100
 // admission keeps everybody off, so that nobody holds a token by a Pod of their own.
 func isOfRun(pod corev1.Pod) bool {
 	ours := pod.Labels[v1alpha1.LabelHarnessRun] != "" || pod.Labels[v1alpha1.LabelWorkspace] != ""
-	return ours && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+	return ours && !hasEnded(&pod)
+}
+
+// hasEnded reports whether no container of a Pod runs, or will.
+func hasEnded(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
