@@ -56,7 +56,7 @@ func (m *Manager) checkRegistered(ctx context.Context) error {
 	err = wait.PollUntilContextCancel(ctx, checkInterval, true, func(ctx context.Context) (bool, error) {
 		found := errors.Join(r.Verify(ctx, client), probe(ctx))
 		// The end of the time says nothing; what was found before does.
-		if last == nil || ctx.Err() == nil {
+		if last == nil || !over(ctx) {
 			last = found
 		}
 		if errors.Is(found, registration.ErrForeign) {
@@ -75,4 +75,11 @@ func (m *Manager) checkRegistered(ctx context.Context) error {
 		m.options.Logger.Infow("the webhooks are registered, and answer", "webhooks", len(webhooks), "conversions", len(m.parts.Converters))
 	}
 	return err
+}
+
+// over says that the time of ctx is over. Its deadline tells that before its timer does, and a client with a rate limiter
+// refuses to begin then.
+func over(ctx context.Context) bool {
+	deadline, limited := ctx.Deadline()
+	return ctx.Err() != nil || limited && !time.Now().Before(deadline)
 }

@@ -328,7 +328,7 @@ func TestWhatTheRecorderCannotFindIsOnRecordAsLeft(t *testing.T) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	})
-	command := sh("setsid sleep 1000 >/dev/null 2>&1 & prlimit --pid $PPID --nofile=0:0 && echo over")
+	command := sh("trap '' HUP; setsid sleep 1000 >/dev/null 2>&1 & prlimit --pid $PPID --nofile=0:0 && echo over")
 	ticket := p.ticket(command)
 	c := launch(t, "", p.wrap(ticket, command), true, mark)
 	if got := c.wait(); got.code != 0 || !strings.Contains(string(got.stdout), "over") {

@@ -101,11 +101,7 @@ const letGoTime = 2 * time.Second
 // another session that was faster may print there what is not recorded. It cannot see those of
 // another user, nor those that hide as this one does.
 func holder() string {
-	own, err := os.Stdout.Stat()
-	if err != nil {
-		return ""
-	}
-	name, err := os.Readlink("/proc/self/fd/1")
+	own, name, err := outer()
 	if err != nil {
 		return ""
 	}
@@ -115,6 +111,38 @@ func holder() string {
 			return found
 		}
 	}
+}
+
+// lateTime is for how long lateHolder looks: longer than an open can be under way.
+const lateTime = 5 * time.Second
+
+// lateHolder returns who has turned up since holder found nobody: an open that was let in before
+// the terminal was reserved shows its file a little later. It looks less and less often, and
+// twice at whom it finds: who has just been started has the files of this process for an instant.
+func lateHolder() string {
+	own, name, err := outer()
+	if err != nil {
+		return ""
+	}
+	for pause := 20 * time.Millisecond; pause < lateTime; pause *= 2 {
+		time.Sleep(pause)
+		if holderOf(own, name) == "" {
+			continue
+		}
+		time.Sleep(20 * time.Millisecond)
+		if found := holderOf(own, name); found != "" {
+			return found
+		}
+	}
+	return ""
+}
+
+// outer returns the terminal that the container runtime made, and its name.
+func outer() (own os.FileInfo, name string, err error) {
+	if own, err = os.Stdout.Stat(); err == nil {
+		name, err = os.Readlink("/proc/self/fd/1")
+	}
+	return own, name, err
 }
 
 // holderOf returns another process that has a file open under a name.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -27,6 +28,9 @@ type terminal struct {
 	sizing       sync.Mutex
 	inputAllowed bool
 }
+
+// grabbed says what somebody has done who was faster than this process.
+const grabbed = " has this terminal open, and could print what is not recorded"
 
 func openTerminal(s *session) (medium, error) {
 	master, tty, err := pty.Open()
@@ -59,7 +63,7 @@ func openTerminal(s *session) (medium, error) {
 	}
 	if who := holder(); who != "" {
 		t.end()
-		return nil, fmt.Errorf("%s has this terminal open, and could print what is not recorded", who)
+		return nil, errors.New(who + grabbed)
 	}
 	s.mu.Lock()
 	s.hang = func() { t.hangUp.Do(func() { _ = t.master.Close(); _ = t.tty.Close() }) }
@@ -104,6 +108,11 @@ func (t *terminal) attributes() *syscall.SysProcAttr {
 func (t *terminal) begin() {
 	go t.copyOut()
 	go t.copyIn()
+	go func() {
+		if who := lateHolder(); who != "" {
+			t.session.stop(who + grabbed)
+		}
+	}()
 	t.resize() // which may have changed meanwhile
 }
 

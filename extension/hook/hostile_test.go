@@ -82,7 +82,7 @@ func TestTwoControllersThatUndoEachOtherAreNoLoop(t *testing.T) {
 				names = append(names, name)
 			}
 			create(t, thing(namespace, "a"))
-			testkit.Eventually(t, "one of them is left alone, and says so", func(context.Context) bool {
+			testkit.Within(t, 2*time.Minute, "one of them is left alone, and says so", func(context.Context) bool {
 				text := ""
 				for _, name := range names {
 					text += fmt.Sprint(get(t, "metacontroller.k8s.io/v1alpha1", kind, "", name).Object["status"])

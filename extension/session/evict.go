@@ -234,10 +234,15 @@ func (e *evictions) try(ctx context.Context, asked *eviction) (evicted bool, err
 	return err == nil, err
 }
 
-// lives reports whether what a session has left could still run: its Pod is there, and its
-// container was not started anew since, nor has ended.
+// lives reports whether what a session has left could still run, and nothing ends it yet.
 func lives(pod *corev1.Pod, ticket *protocol.Ticket) bool {
-	if string(pod.UID) != ticket.PodUID || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+	return pod.DeletionTimestamp == nil && runs(pod, ticket)
+}
+
+// runs reports whether what a session has left could still run: its Pod is there, and its
+// container was not started anew since, nor has ended.
+func runs(pod *corev1.Pod, ticket *protocol.Ticket) bool {
+	if string(pod.UID) != ticket.PodUID || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return false
 	}
 	since := time.Unix(ticket.Expires, 0).Add(-protocol.Life)

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	authenticationv1client "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -69,7 +70,7 @@ func newReceiver(s *shared, mgr extension.Manager, storage *opening, reviews aut
 	}
 	r.collector = collector.New(collector.Options{
 		Key: s.options.key, Identify: r.identify, NamespaceUID: r.namespaceUID, Storage: storage, Retention: s.options.Retention,
-		Now: s.clock.Now, Noted: r.onNote, Ended: r.onEnd, Limits: s.grants.limits, Redact: s.options.Redact, Observer: observer{},
+		Now: s.clock.Now, Noted: r.onNote, Ended: r.onEnd, Limits: s.grants.limits, Over: r.over, Redact: s.options.Redact, Observer: observer{},
 	})
 	if s.grants != nil {
 		s.grants.collector = r.collector
@@ -227,6 +228,27 @@ func (r *receiver) onEnd(ticket *protocol.Ticket, seal collector.Seal) {
 		unreportedTotal.Inc()
 		r.log.Error("the AuditEvent does not say where the recording is", zap.String("session", ticket.ID), zap.Error(err))
 	}
+}
+
+// over says why a recorder that has left cannot come back: what it ran in has ended. With access to
+// a Pod of its own, the Pod ends with that.
+func (r *receiver) over(ctx context.Context, ticket *protocol.Ticket) (string, error) {
+	pod, err := r.core.Pods(ticket.Namespace).Get(ctx, ticket.Pod, metav1.GetOptions{})
+	why := ""
+	switch {
+	case apierrors.IsNotFound(err), err == nil && string(pod.UID) != ticket.PodUID:
+		why = "its Pod was deleted"
+	case err != nil:
+		return "", fmt.Errorf("reading Pod %s/%s: %w", ticket.Namespace, ticket.Pod, err)
+	case !runs(pod, ticket):
+		why = "its container has ended"
+	default:
+		return "", nil
+	}
+	if limits, err := r.grants.limits(ticket); err == nil && !limits.End.IsZero() && !limits.End.After(r.clock.Now()) {
+		why = limits.Reason + ", and " + why
+	}
+	return why, nil
 }
 
 // onNote is called with what the collector notices about a recorder.

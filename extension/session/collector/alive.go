@@ -158,8 +158,14 @@ func (c *Collector) noteLost(ctx context.Context) error {
 		}
 		var failed error
 		for _, id := range says.sessions() {
-			if !known[id] && failed == nil {
-				known[id], failed = true, c.lost(ctx, id)
+			if known[id] || failed != nil {
+				continue
+			}
+			known[id] = true
+			if err := c.lost(ctx, id); errors.Is(err, ErrChanged) { // which it stays
+				all = append(all, err)
+			} else {
+				failed = err
 			}
 		}
 		if failed == nil {
@@ -170,7 +176,8 @@ func (c *Collector) noteLost(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// lost notes that a recorder is gone, unless its session has ended or that is noted. What
+// lost seals the recording of a recorder that cannot come back, or notes that it is gone, unless its
+// session has ended or that is noted. What
 // the storage says is signed: else whoever can write there could have any Pod evicted.
 func (c *Collector) lost(ctx context.Context, id string) error {
 	if checkID(id) != nil { // no collector has written it
@@ -193,9 +200,6 @@ func (c *Collector) lost(ctx context.Context, id string) error {
 			stored = entry.Modified
 		}
 	}
-	if noted.After(stored) {
-		return nil
-	}
 	redeemed, err := ReadRedeemed(ctx, c.options.Storage, id)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -207,7 +211,13 @@ func (c *Collector) lost(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if redeemed.Ticket.ID == id && key.Signed(func(key []byte) bool { return redeemed.mac(key) == redeemed.MAC }) {
+	if redeemed.Ticket.ID != id || !key.Signed(func(key []byte) bool { return redeemed.mac(key) == redeemed.MAC }) {
+		return nil
+	}
+	if over, err := c.conclude(ctx, &redeemed.Ticket, key); over || err != nil {
+		return err
+	}
+	if !noted.After(stored) {
 		c.note(&redeemed.Ticket, key, Gone, "the recorder has not come back since its collector ended")
 	}
 	return nil

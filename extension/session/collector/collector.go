@@ -81,6 +81,10 @@ type Options struct {
 	MaxBytes int64
 	// Now tells the time. Default: time.Now.
 	Now func() time.Time
+	// Over returns why the recorder of a session that has left cannot come back, such as that its
+	// Pod was deleted, or "" if it can. The recording is sealed then, with what has arrived and
+	// exit code 137. Default: each can come back, and no such recording is sealed.
+	Over func(context.Context, *protocol.Ticket) (reason string, err error)
 	// Noted is called with what the collector notices about a session. The manager may evict
 	// its Pod then. Default: nothing.
 	Noted func(*protocol.Ticket, Note)
@@ -141,6 +145,9 @@ func New(options Options) *Collector {
 	}
 	if options.Limits == nil {
 		options.Limits = func(ticket *protocol.Ticket) (Limits, error) { return LimitsOf(ticket), nil }
+	}
+	if options.Over == nil {
+		options.Over = func(context.Context, *protocol.Ticket) (string, error) { return "", nil }
 	}
 	if options.Noted == nil {
 		options.Noted = func(*protocol.Ticket, Note) {}

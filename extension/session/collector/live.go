@@ -365,34 +365,3 @@ func (c *Collector) store(session *live, to *recording) error {
 	}
 	return session.send(&protocol.Frame{Type: protocol.Ack, Seq: to.next - 1})
 }
-
-// lose notes it if the recorder does not come back to any collector.
-func (c *Collector) lose(session *live, part int) {
-	within := goneStalls * c.options.Stall
-	c.mu.Lock()
-	c.left[session.ticket.ID]++
-	c.mu.Unlock()
-	time.AfterFunc(within, func() {
-		defer c.forgetLeft(session.ticket.ID)
-		c.mu.Lock()
-		back := c.live[session.ticket.ID] != nil
-		c.mu.Unlock()
-		if back {
-			return
-		}
-		ctx, cancel := stored()
-		defer cancel()
-		if last, sealed, err := lastPart(ctx, c.options.Storage, session.ticket.ID); err != nil || sealed || last != part {
-			return // it is with another collector or deleted, or the storage fails
-		}
-		c.note(session.ticket, session.key, Gone, "the recorder left without an end, and has not come back for %s", within)
-	})
-}
-
-func (c *Collector) forgetLeft(id string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.left[id]--; c.left[id] <= 0 {
-		delete(c.left, id)
-	}
-}

@@ -1,0 +1,81 @@
+package collector
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/admitkit/admitkit/extension/session/protocol"
+)
+
+// A Pod that is deleted takes its recorder with it, before that has sent the end.
+func TestARecordingWhoseRecorderCannotComeBackIsSealed(t *testing.T) {
+	folder := Folder(t.TempDir())
+	ended, noted, may := make(chan Seal, 1), make(chan Note, 9), make(chan string, 9)
+	_, address := serve(t, Options{
+		Storage: folder, Stall: 10 * time.Millisecond, Noted: func(_ *protocol.Ticket, n Note) { noted <- n }, Ended: func(_ *protocol.Ticket, s Seal) { ended <- s },
+		Over: func(context.Context, *protocol.Ticket) (string, error) {
+			select {
+			case reason := <-may:
+				return reason, nil
+			default:
+				return "", errors.New("the API server is down")
+			}
+		},
+	})
+	ticket := ticketOf()
+	p := connect(t, address, ticket, 'a')
+	head := protocol.Frame{Type: protocol.Begin, Seq: 1, Data: jsonOf(t, protocol.Head{Time: now, Command: []string{"sh"}})}
+	if _, err := p.Write(head.Append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	for p.read(t).Type != protocol.Ack {
+	}
+	_ = p.Close()
+	if n := <-noted; n.Kind != Gone { // nobody knows whether it comes back
+		t.Errorf("noted is %+v", n)
+	}
+	may <- ""
+	may <- "its Pod was deleted"
+	seal := <-ended
+	if seal.Frames != 1 || seal.End.Code != 137 || seal.End.Reason != "its Pod was deleted" || len(seal.Notes) != 1 {
+		t.Errorf("the seal is %+v", seal)
+	}
+	if _, err := Verify(t.Context(), folder, ticket.ID, key); err != nil {
+		t.Error(err)
+	}
+	if p := connect(t, address, ticket, 'a'); p.code != 410 {
+		t.Errorf("a recorder that comes nevertheless gets %d, %s", p.code, p.text)
+	}
+	select {
+	case n := <-noted:
+		t.Errorf("noted is also %+v", n)
+	default:
+	}
+}
+
+func TestASessionThatIsLostWithItsCollectorAndItsPodIsSealed(t *testing.T) {
+	folder := Folder(t.TempDir())
+	var seals []Seal
+	c := New(Options{
+		Storage: folder, Key: func() (protocol.Key, error) { return key, nil }, Ended: func(_ *protocol.Ticket, s Seal) { seals = append(seals, s) },
+		Noted: func(_ *protocol.Ticket, n Note) { t.Errorf("noted is %+v", n) },
+		Over:  func(context.Context, *protocol.Ticket) (string, error) { return "its Pod was deleted", nil },
+	})
+	lost, broken := begun(t, folder, key), begun(t, folder, key)
+	if err := folder.Create(t.Context(), nameOf(broken, "000002.part"), []byte(strings.Repeat("x", 100))); err != nil {
+		t.Fatal(err)
+	}
+	said(t, folder, "killed.json", time.Hour, alive{Left: []string{broken, lost}})
+	if err := c.noteLost(t.Context()); !errors.Is(err, ErrChanged) {
+		t.Errorf("of the one that is no recording it says %v", err)
+	}
+	if err := c.noteLost(t.Context()); err != nil {
+		t.Errorf("and says it again: %v", err)
+	}
+	if len(seals) != 1 || seals[0].ID != lost || seals[0].End.Code != 137 {
+		t.Errorf("sealed are %+v", seals)
+	}
+}
