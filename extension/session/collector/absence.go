@@ -95,7 +95,27 @@ func (c *Collector) conclude(ctx context.Context, ticket *protocol.Ticket, key p
 func (c *Collector) forgetLeft(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.left[id]--; c.left[id] <= 0 {
-		delete(c.left, id)
+	if c.left[id]--; c.left[id] > 0 {
+		return
 	}
+	delete(c.left, id)
+	if c.live[id] == nil {
+		delete(c.ends, id)
+	}
+}
+
+// leftUntil returns the time until the end of a session. One that has passed counts from when it
+// was seen first, however often the recorder connects anew.
+func (c *Collector) leftUntil(id string, left time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if left > 0 {
+		delete(c.ends, id)
+		return left
+	}
+	now := time.Now()
+	if c.ends[id].IsZero() {
+		c.ends[id] = now
+	}
+	return c.ends[id].Sub(now)
 }

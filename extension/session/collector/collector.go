@@ -128,6 +128,8 @@ type Collector struct {
 	mu   sync.Mutex
 	live map[string]*live
 	left map[string]int // sessions whose recorders may come back, and how often they left
+	// ends has since when sessions should have ended that have not.
+	ends map[string]time.Time
 }
 
 var _ http.Handler = (*Collector)(nil)
@@ -168,7 +170,7 @@ func New(options Options) *Collector {
 	if options.Ended == nil {
 		options.Ended = func(*protocol.Ticket, Seal) {}
 	}
-	return &Collector{options: options, memory: newMemory(options.MaxWaiting), overdue: overdueTime, live: map[string]*live{}, left: map[string]int{}}
+	return &Collector{options: options, memory: newMemory(options.MaxWaiting), overdue: overdueTime, live: map[string]*live{}, left: map[string]int{}, ends: map[string]time.Time{}}
 }
 
 // refusal is an error with its status.
@@ -212,6 +214,8 @@ func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A recorder sends some frames at a time, and rarely large ones.
 	if err := c.receive(session, bufio.NewReaderSize(buffered.Reader, readBuffer), recording); err != nil {
 		c.lose(session, recording.number) // or the recorder comes back
+	} else {
+		c.forgetEnd(session)
 	}
 	c.leave(session)
 }
@@ -372,6 +376,12 @@ func (c *Collector) leave(session *live) {
 	if c.live[session.ticket.ID] == session {
 		delete(c.live, session.ticket.ID)
 	}
+}
+
+func (c *Collector) forgetEnd(session *live) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.ends, session.ticket.ID)
 }
 
 // ErrNotLive is the error about a session that has no connection to this collector.

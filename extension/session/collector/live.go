@@ -117,8 +117,13 @@ func (l *live) stopLocked(reason string) error {
 // limited cuts a text to what a line may have.
 func limited(text string) string { return text[:min(len(text), 4<<10)] }
 
-// watch notes it if the session is still connected some time after its end.
+// watch notes it if the session is still connected some time after its end. Connecting anew gives
+// no more time.
 func (l *live) watch(left time.Duration, ends bool) {
+	within := l.collector.overdue
+	if ends {
+		left = l.collector.leftUntil(l.ticket.ID, left)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.overdue != nil {
@@ -126,7 +131,6 @@ func (l *live) watch(left time.Duration, ends bool) {
 		l.overdue = nil
 	}
 	if ends && !l.released {
-		within := l.collector.overdue
 		l.overdue = time.AfterFunc(left+within, func() {
 			l.collector.note(l.ticket, l.key, Overdue, "the session had to end %s ago, and goes on", within)
 		})

@@ -207,3 +207,21 @@ func TestASessionThatGoesOnAfterItsAccessWasRevokedIsNoted(t *testing.T) {
 	p.isStopped(t, "access was revoked")
 	notes.is(t, Overdue)
 }
+
+// Whoever controls the recorder may have it connect anew again and again.
+func TestASessionThatGoesOnAfterItsEndIsNotedHoweverOftenItConnects(t *testing.T) {
+	notes := make(noted, 100)
+	c, address := serve(t, Options{
+		Storage: Folder(t.TempDir()), Noted: func(_ *protocol.Ticket, note Note) { notes <- note },
+		Limits: func(*protocol.Ticket) (Limits, error) { return Limits{End: time.Unix(1, 0), Reason: "over"}, nil },
+	})
+	c.overdue = 500 * time.Millisecond
+	ticket := ticketOf()
+	for n := 0; n < 20 && len(notes) == 0; n++ {
+		p := connect(t, address, ticket, 'a')
+		p.isStopped(t, "over")
+		time.Sleep(c.overdue / 4) // it goes on for less than would be noted
+		_ = p.Close()
+	}
+	notes.is(t, Overdue)
+}
