@@ -124,7 +124,7 @@ func lateHolder() string {
 	if err != nil {
 		return ""
 	}
-	for pause := 20 * time.Millisecond; pause < lateTime; pause *= 2 {
+	for pause := 20 * time.Millisecond; pause < lateTime; pause *= 5 {
 		time.Sleep(pause)
 		if holderOf(own, name) == "" {
 			continue
