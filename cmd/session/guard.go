@@ -88,7 +88,7 @@ func read(name string) (process, bool) {
 }
 
 // letGoTime is how long whoever made the terminal of this process may have it open, too.
-const letGoTime = 2 * time.Second
+const letGoTime = 5 * time.Second
 
 // holder returns who else has the standard output open, "" if there is nobody: a process of
 // another session that was faster may print there what is not recorded. It cannot see those of
