@@ -40,7 +40,7 @@ func TestNoFrameIsLostOrDoubleWhenACollectorIsKilled(t *testing.T) {
 				moved++
 			}
 			if err != nil || got.code != 0 || string(r.output) != string(got.stdout) || len(r.gaps) > 0 {
-				t.Errorf("%d, %+v, %v: %d bytes recorded, %d seen, gaps %v", got.code, seal, err, len(r.output), len(got.stdout), r.gaps)
+				t.Errorf("%d, %+v, %v: %d bytes recorded, %d seen, gaps %v: %.200q", got.code, seal, err, len(r.output), len(got.stdout), r.gaps, got.stdout)
 			}
 			lost += misplaced(r.numbers)
 		})
