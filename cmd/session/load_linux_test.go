@@ -21,7 +21,8 @@ func TestNoFrameIsLostOrDoubleWhenACollectorIsKilled(t *testing.T) {
 	p := newPlace(t)
 	sessions := testkit.Long(100, 8)
 	first := p.newCollectorProcess(sessions)
-	command := sh(fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo line $i; i=$((i+1)); sleep 0.01; done", testkit.Long(300, 100)))
+	// Each pause is a process: of a hundred sessions they must not be more than two processors start.
+	command := sh(fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo line $i; i=$((i+1)); sleep %g; done", testkit.Long(50, 100), testkit.Long(0.2, 0.01)))
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	lost, moved := 0, 0
