@@ -225,3 +225,18 @@ func TestASessionThatGoesOnAfterItsEndIsNotedHoweverOftenItConnects(t *testing.T
 	}
 	notes.is(t, Overdue)
 }
+
+// Who ends a session may do that while its recorder is away, for as long as that waits for a collector.
+func TestASessionThatIsEndedWhileItsRecorderIsAwayEndsWhenThatComesBack(t *testing.T) {
+	folder := Folder(t.TempDir())
+	_, address := serve(t, Options{Storage: folder})
+	ticket := ticketOf()
+	_ = connect(t, address, ticket, 'a').Close()
+	if err := New(Options{Storage: folder}).RequestEnd(t.Context(), ticket.ID, "enough"); err != nil { // another replica
+		t.Fatal(err)
+	}
+	if err := folder.Remove(t.Context(), nameOf(endsFolder, ticket.ID)); err != nil { // a minute later
+		t.Fatal(err)
+	}
+	connect(t, address, ticket, 'a').isStopped(t, "enough")
+}
