@@ -181,6 +181,7 @@ func TestASessionThatGoesOnAfterAnEndByHandIsNoted(t *testing.T) {
 	if err := other.RequestEnd(t.Context(), ticket.ID, "it was ended twice"); err != nil {
 		t.Error(err)
 	}
+	notes.is(t, Overdue) // which is in the folder then, that goes with the test
 }
 
 func TestASessionThatGoesOnAfterItsAccessWasRevokedIsNoted(t *testing.T) {
