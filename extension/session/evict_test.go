@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -69,13 +70,18 @@ type pods struct {
 
 	mu      sync.Mutex
 	free    map[string]bool
+	started map[string]time.Time // when the container of each was started anew
 	evicted []string
 }
 
 func (p *pods) Pods(string) corev1client.PodInterface { return p }
 
-func (*pods) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Pod, error) {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}}, nil
+func (p *pods) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Pod, error) {
+	state := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(p.started[name])}}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)},
+		Status:     corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "web", State: state}}},
+	}, nil
 }
 
 func (p *pods) EvictV1(_ context.Context, eviction *policyv1.Eviction) error {
@@ -147,6 +153,28 @@ func TestPodsWithBudgetsKeepNoOtherFromItsEviction(t *testing.T) {
 	}
 	if took := clock.Now().Sub(began); turns != evictTries || took < 5*time.Minute || took > 6*time.Minute || files(t, e.journal.storage) != 0 {
 		t.Errorf("they are tried %d times in %s, and %d are left", turns, took, files(t, e.journal.storage))
+	}
+}
+
+func TestASessionThatBeganLaterHasItsPodEvictedHoweverThatOfAnEarlierOneGoes(t *testing.T) {
+	storage := collector.Folder(t.TempDir())
+	e, core := evicting(t, clock.RealClock{}, storage)
+	early := ticketIn("web")
+	e.add(early, collector.Note{Kind: collector.Gone})
+	e.turn(t.Context()) // which its budget refuses
+	core.started = map[string]time.Time{"web": time.Unix(early.Expires, 0).Add(time.Second - protocol.Life)}
+	for after := range int64(3) { // in the container that was started anew
+		late := ticketIn("web")
+		late.Expires = early.Expires + 2 + after
+		e.add(late, collector.Note{Kind: collector.Gone})
+	}
+	if n := files(t, storage); n != 2 {
+		t.Errorf("the journal has %d: the one under way, and the last one", n)
+	}
+	core.free["web"] = true
+	e.pods[keyOf(early)].due = time.Time{}
+	if e.turn(t.Context()); !slices.Equal(core.evicted, []string{"web"}) || e.count() != 0 || files(t, storage) != 0 {
+		t.Errorf("%v are evicted, %d wait, and %d files are left", core.evicted, e.count(), files(t, storage))
 	}
 }
 
