@@ -252,7 +252,7 @@ func (e *evictions) try(ctx context.Context, asked *eviction) (evicted bool, err
 	uid := pod.UID
 	err = e.core.Pods(ticket.Namespace).EvictV1(ctx, &policyv1.Eviction{
 		ObjectMeta:    metav1.ObjectMeta{Namespace: ticket.Namespace, Name: ticket.Pod},
-		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, GracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds},
 	})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // it is gone, or another one
 		return false, nil
@@ -262,7 +262,14 @@ func (e *evictions) try(ctx context.Context, asked *eviction) (evicted bool, err
 
 // lives reports whether what a session has left could still run, and nothing ends it yet.
 func lives(pod *corev1.Pod, ticket *protocol.Ticket) bool {
-	return pod.DeletionTimestamp == nil && runs(pod, ticket)
+	return (pod.DeletionTimestamp == nil || lingers(pod)) && runs(pod, ticket)
+}
+
+// lingers reports whether somebody has deleted a Pod with a longer grace period than it has
+// itself: until that is over its containers go on.
+func lingers(pod *corev1.Pod) bool {
+	given, own := pod.DeletionGracePeriodSeconds, pod.Spec.TerminationGracePeriodSeconds
+	return given != nil && own != nil && *given > *own
 }
 
 // runs reports whether what a session has left could still run: its Pod is there, and its

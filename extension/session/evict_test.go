@@ -38,10 +38,17 @@ func TestOnlyAPodInWhichTheSessionCouldGoOnIsEvicted(t *testing.T) {
 	}{
 		"a Pod of which nothing is known": {func(*corev1.Pod) {}, true},
 		"another Pod of the name":         {func(p *corev1.Pod) { p.UID = "other" }, false},
-		"a Pod that ends":                 {func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }, false},
-		"a Pod that has ended":            {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
-		"its container runs":              {func(p *corev1.Pod) { p.Status.ContainerStatuses[0].State = started(-time.Hour) }, true},
-		"its container was started anew":  {func(p *corev1.Pod) { p.Status.ContainerStatuses[0].State = started(time.Minute) }, false},
+		"a Pod that ends": {func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = new(metav1.Now()), new(int64(30))
+			p.Status.ContainerStatuses[0].State = started(-time.Hour)
+		}, false},
+		"a Pod that ends much later": {func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = new(metav1.Now()), new(int64(86400))
+			p.Status.ContainerStatuses[0].State = started(-time.Hour)
+		}, true},
+		"a Pod that has ended":           {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
+		"its container runs":             {func(p *corev1.Pod) { p.Status.ContainerStatuses[0].State = started(-time.Hour) }, true},
+		"its container was started anew": {func(p *corev1.Pod) { p.Status.ContainerStatuses[0].State = started(time.Minute) }, false},
 		"its container has ended": {func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0].State.Terminated = &corev1.ContainerStateTerminated{}
 		}, false},
@@ -51,7 +58,7 @@ func TestOnlyAPodInWhichTheSessionCouldGoOnIsEvicted(t *testing.T) {
 			p.Status.EphemeralContainerStatuses[0].State = started(time.Minute)
 		}, true},
 	} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "uid"}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "web"}}}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "uid"}, Spec: corev1.PodSpec{TerminationGracePeriodSeconds: new(int64(30))}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "web"}}}}
 		if what == "a Pod of which nothing is known" {
 			pod.Status.ContainerStatuses = nil
 		}
