@@ -10,6 +10,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -85,7 +86,8 @@ func isOfOurs(pod *corev1.Pod) bool {
 	return pod.Labels[LabelRun] != "" || pod.Labels[LabelWorkspace] != ""
 }
 
-// Validate lets only the manager make Jobs of runs and seeds, and such whose Pods have the labels of these.
+// Validate lets only the manager make Jobs of runs and seeds, and such whose Pods have the labels of these. Nobody else changes
+// what they say: one that is suspended could have its next Pods get a label by which a policy of somebody else selects them.
 func (g *jobForgery) Validate(ctx context.Context, job *batchv1.Job, req *extension.Request) error {
 	old := &batchv1.Job{}
 	if req.Operation == admissionv1.Update {
@@ -101,6 +103,9 @@ func (g *jobForgery) Validate(ctx context.Context, job *batchv1.Job, req *extens
 		return strings.HasPrefix(o.APIVersion, v1alpha1.GroupVersion.Group+"/")
 	}) {
 		return denied("Job", "metadata.ownerReferences: only admitkit makes Jobs of HarnessRuns and Workspaces: leave out %s; make a HarnessRun instead", added)
+	}
+	if isOfOurs(&corev1.Pod{ObjectMeta: old.Spec.Template.ObjectMeta}) && !apiequality.Semantic.DeepEqual(old.Spec, job.Spec) {
+		return denied("Job", "spec: Job %s is that of a HarnessRun or a Workspace, and only admitkit changes it: cancel the run, and make another", job.Name)
 	}
 	for _, key := range ourLabels {
 		value, has := job.Spec.Template.Labels[key]

@@ -117,6 +117,7 @@ func TestRuns(t *testing.T) {
 			"they go at the end of their time":                        s.expire,
 			"they do not end before what somebody keeps of them":      s.orphaned,
 			"they end whatever labels others give to their Pods":      s.labelled,
+			"they have a Job that nobody changes":                     s.pinned,
 			"they say why their Pod cannot be made":                   s.barred,
 			"they rest":                                               s.rest,
 			"they show their output while they work":                  s.output,
@@ -539,6 +540,18 @@ func (s *story) labelled(t *testing.T) {
 	gone(t, genuine)
 	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(stranger), stranger); err != nil {
 		t.Error(err)
+	}
+}
+
+func (s *story) pinned(t *testing.T) {
+	r, _ := s.slow(t, "pinned")
+	grant(t, "alice", rbacv1.PolicyRule{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"create", "patch"}})
+	patch := func(text string) error {
+		return s.alice.Patch(t.Context(), s.job(t, r), client.RawPatch("application/merge-patch+json", []byte(text)))
+	}
+	testkit.Succeeds(t, patience, "alice has the right", func(context.Context) error { return patch(`{"metadata": {"labels": {"app": "web"}}}`) })
+	for _, text := range []string{`{"spec": {"suspend": true}}`, `{"spec": {"activeDeadlineSeconds": 604800}}`, `{"spec": {"backoffLimit": 100}}`} {
+		refused(t, patch(text), "only admitkit changes it")
 	}
 }
 

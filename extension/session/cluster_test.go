@@ -295,10 +295,12 @@ func TestWhereNothingRecordsThePolicyDecides(t *testing.T) {
 			i := install(t, func(o *session.Options) { o.Unrecorded = policy }, audit.Options{}, newPod(namespace, "old"))
 			exec, ran := i.exec("old", nil, "id")
 			attach := testkit.Send(t, alice, http.MethodPost, fmt.Sprintf("/api/v1/namespaces/%s/pods/old/attach?stdout=true", i.Namespace), "", "")
+			debug := testkit.Send(t, alice, http.MethodPatch, fmt.Sprintf("/api/v1/namespaces/%s/pods/old/ephemeralcontainers", i.Namespace), testkit.AsMerge,
+				`{"spec":{"ephemeralContainers":[{"name":"debug","image":"example.com/debug","command":["sh"]}]}}`)
 			for _, each := range []struct {
 				answer testkit.Answer
 				why    string
-			}{{exec, "kubectl rollout restart"}, {attach, "Use kubectl exec"}} {
+			}{{exec, "kubectl rollout restart"}, {attach, "Use kubectl exec"}, {debug, "kubectl rollout restart"}} {
 				if is := each.answer.Code == http.StatusForbidden && strings.Contains(each.answer.Body, each.why); is != refused {
 					t.Errorf("got %s", each.answer)
 				}
@@ -316,7 +318,7 @@ func TestWhereNothingRecordsThePolicyDecides(t *testing.T) {
 					said++
 				}
 			}
-			if want := map[bool]int{false: 2}[refused]; said != want {
+			if want := map[bool]int{false: 3}[refused]; said != want {
 				t.Errorf("%d Events say that a session is not recorded", said)
 			}
 			if answer, _ := i.exec("gone", nil, "id"); answer.Code != http.StatusNotFound {

@@ -128,6 +128,15 @@ func (k *keeper) checkEphemeral(ctx context.Context, c *corev1.EphemeralContaine
 	return k.unrecorded(ctx, req, objectOf(req), "ephemeral", why)
 }
 
+// withoutRecorder decides about what is added to a Pod that has no recorder.
+func (k *keeper) withoutRecorder(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
+	added, err := newEphemeral(pod, req)
+	if err != nil || len(added) == 0 {
+		return err
+	}
+	return k.unrecorded(ctx, req, objectOf(req), "no-recorder", "ephemeral container "+added[0].Name+" has no recorder, because "+madeBefore)
+}
+
 // named returns how to add the same container with a command.
 func named(c *corev1.EphemeralContainer, req *extension.Request) string {
 	text := "kubectl debug -it " + req.Name + " -n " + req.Namespace + " --image=" + c.Image

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,6 +50,8 @@ type eviction struct {
 	tries int
 	due   time.Time
 	busy  bool
+	// later is what was asked for meanwhile, and comes next.
+	later *eviction
 }
 
 func newEvictions(s *shared, storage collector.Storage) *evictions {
@@ -60,7 +63,8 @@ func newEvictions(s *shared, storage collector.Storage) *evictions {
 func (e *evictions) add(ticket *protocol.Ticket, note collector.Note) {
 	asked := &eviction{Ticket: *ticket, Note: note}
 	asked.Ticket.Terms = protocol.Terms{}
-	if !e.enter(asked) {
+	entered, instead := e.enter(asked)
+	if !entered {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), readTime)
@@ -68,16 +72,19 @@ func (e *evictions) add(ticket *protocol.Ticket, note collector.Note) {
 	if err := e.journal.write(ctx, asked); err != nil {
 		e.log.Error("a restart forgets the eviction of a Pod", fields(ticket, zap.Error(err))...)
 	}
+	if instead != nil {
+		e.forget(ctx, instead)
+	}
 }
 
-// enter gives an eviction a place. Of too many, the one that was tried most makes room: it is
-// in the journal, and asked for again later.
-func (e *evictions) enter(asked *eviction) bool {
+// enter gives an eviction a place, in place of another one if that is not nil. Of too many, the
+// one that was tried most makes room: it is in the journal, and asked for again later.
+func (e *evictions) enter(asked *eviction) (entered bool, instead *eviction) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	key := keyOf(&asked.Ticket)
-	if e.pods[key] != nil {
-		return false
+	if under := e.pods[key]; under != nil {
+		return under.followedBy(asked)
 	}
 	if len(e.pods) >= maxEvictions {
 		most := e.mostTriedLocked()
@@ -89,11 +96,23 @@ func (e *evictions) enter(asked *eviction) bool {
 		evictionsTotal.WithLabelValues("failed").Inc()
 		e.log.Error("a Pod whose session is not recorded is evicted later: too many wait for that", fields(&dropped.Ticket)...)
 		if most == "" {
-			return true // it goes into the journal
+			return true, nil // it goes into the journal
 		}
 	}
 	e.pods[key] = asked
-	return true
+	return true, nil
+}
+
+// followedBy keeps what is asked for about a later session until this eviction is done: if the
+// container is started anew meanwhile, nothing is left of the session of this one, and all of
+// the later one.
+func (e *eviction) followedBy(asked *eviction) (entered bool, instead *eviction) {
+	last := cmp.Or(e.later, e)
+	if asked.Ticket.Expires <= last.Ticket.Expires {
+		return false, nil
+	}
+	instead, e.later = e.later, asked
+	return true, instead
 }
 
 func (e *evictions) mostTriedLocked() (key string) {
@@ -164,13 +183,20 @@ func (e *evictions) settle(ctx context.Context, asked *eviction, done bool) {
 	e.mu.Lock()
 	asked.busy = false
 	asked.due = e.clock.Now().Add(pauseAfter(asked.tries))
-	if done {
+	switch {
+	case done && asked.later != nil:
+		e.pods[keyOf(&asked.Ticket)] = asked.later
+	case done:
 		delete(e.pods, keyOf(&asked.Ticket))
 	}
 	e.mu.Unlock()
-	if !done {
-		return
+	if done {
+		e.forget(ctx, asked)
 	}
+}
+
+// forget takes an eviction out of the journal.
+func (e *evictions) forget(ctx context.Context, asked *eviction) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	if err := e.journal.remove(ctx, asked); err != nil && ctx.Err() == nil {
@@ -226,7 +252,7 @@ func (e *evictions) try(ctx context.Context, asked *eviction) (evicted bool, err
 	uid := pod.UID
 	err = e.core.Pods(ticket.Namespace).EvictV1(ctx, &policyv1.Eviction{
 		ObjectMeta:    metav1.ObjectMeta{Namespace: ticket.Namespace, Name: ticket.Pod},
-		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, GracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds},
 	})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // it is gone, or another one
 		return false, nil
@@ -236,7 +262,14 @@ func (e *evictions) try(ctx context.Context, asked *eviction) (evicted bool, err
 
 // lives reports whether what a session has left could still run, and nothing ends it yet.
 func lives(pod *corev1.Pod, ticket *protocol.Ticket) bool {
-	return pod.DeletionTimestamp == nil && runs(pod, ticket, 0)
+	return (pod.DeletionTimestamp == nil || lingers(pod)) && runs(pod, ticket, 0)
+}
+
+// lingers reports whether somebody has deleted a Pod with a longer grace period than it has
+// itself: until that is over its containers go on.
+func lingers(pod *corev1.Pod) bool {
+	given, own := pod.DeletionGracePeriodSeconds, pod.Spec.TerminationGracePeriodSeconds
+	return given != nil && own != nil && *given > *own
 }
 
 // runs reports whether what a session has left could still run: its Pod is there, and its

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -37,10 +38,17 @@ func TestOnlyAPodInWhichTheSessionCouldGoOnIsEvicted(t *testing.T) {
 	}{
 		"a Pod of which nothing is known": {func(*corev1.Pod) {}, true},
 		"another Pod of the name":         {func(p *corev1.Pod) { p.UID = "other" }, false},
-		"a Pod that ends":                 {func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }, false},
-		"a Pod that has ended":            {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
-		"its container runs":              {func(p *corev1.Pod) { p.Status.ContainerStatuses[0].State = started(-time.Hour) }, true},
-		"its container was started anew":  {func(p *corev1.Pod) { p.Status.ContainerStatuses[0].State = started(time.Minute) }, false},
+		"a Pod that ends": {func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = new(metav1.Now()), new(int64(30))
+			p.Status.ContainerStatuses[0].State = started(-time.Hour)
+		}, false},
+		"a Pod that ends much later": {func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = new(metav1.Now()), new(int64(86400))
+			p.Status.ContainerStatuses[0].State = started(-time.Hour)
+		}, true},
+		"a Pod that has ended":           {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
+		"its container runs":             {func(p *corev1.Pod) { p.Status.ContainerStatuses[0].State = started(-time.Hour) }, true},
+		"its container was started anew": {func(p *corev1.Pod) { p.Status.ContainerStatuses[0].State = started(time.Minute) }, false},
 		"its container has ended": {func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0].State.Terminated = &corev1.ContainerStateTerminated{}
 		}, false},
@@ -50,7 +58,7 @@ func TestOnlyAPodInWhichTheSessionCouldGoOnIsEvicted(t *testing.T) {
 			p.Status.EphemeralContainerStatuses[0].State = started(time.Minute)
 		}, true},
 	} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "uid"}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "web"}}}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "uid"}, Spec: corev1.PodSpec{TerminationGracePeriodSeconds: new(int64(30))}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "web"}}}}
 		if what == "a Pod of which nothing is known" {
 			pod.Status.ContainerStatuses = nil
 		}
@@ -120,13 +128,18 @@ type pods struct {
 
 	mu      sync.Mutex
 	free    map[string]bool
+	started map[string]time.Time // when the container of each was started anew
 	evicted []string
 }
 
 func (p *pods) Pods(string) corev1client.PodInterface { return p }
 
-func (*pods) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Pod, error) {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}}, nil
+func (p *pods) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Pod, error) {
+	state := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(p.started[name])}}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)},
+		Status:     corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "web", State: state}}},
+	}, nil
 }
 
 func (p *pods) EvictV1(_ context.Context, eviction *policyv1.Eviction) error {
@@ -198,6 +211,28 @@ func TestPodsWithBudgetsKeepNoOtherFromItsEviction(t *testing.T) {
 	}
 	if took := clock.Now().Sub(began); turns != evictTries || took < 5*time.Minute || took > 6*time.Minute || files(t, e.journal.storage) != 0 {
 		t.Errorf("they are tried %d times in %s, and %d are left", turns, took, files(t, e.journal.storage))
+	}
+}
+
+func TestASessionThatBeganLaterHasItsPodEvictedHoweverThatOfAnEarlierOneGoes(t *testing.T) {
+	storage := collector.Folder(t.TempDir())
+	e, core := evicting(t, clock.RealClock{}, storage)
+	early := ticketIn("web")
+	e.add(early, collector.Note{Kind: collector.Gone})
+	e.turn(t.Context()) // which its budget refuses
+	core.started = map[string]time.Time{"web": time.Unix(early.Expires, 0).Add(time.Second - protocol.Life)}
+	for after := range int64(3) { // in the container that was started anew
+		late := ticketIn("web")
+		late.Expires = early.Expires + 2 + after
+		e.add(late, collector.Note{Kind: collector.Gone})
+	}
+	if n := files(t, storage); n != 2 {
+		t.Errorf("the journal has %d: the one under way, and the last one", n)
+	}
+	core.free["web"] = true
+	e.pods[keyOf(early)].due = time.Time{}
+	if e.turn(t.Context()); !slices.Equal(core.evicted, []string{"web"}) || e.count() != 0 || files(t, storage) != 0 {
+		t.Errorf("%v are evicted, %d wait, and %d files are left", core.evicted, e.count(), files(t, storage))
 	}
 }
 

@@ -151,3 +151,29 @@ func TestAPodWhoseSessionGoesOnAfterItsEndIsEvicted(t *testing.T) {
 		t.Errorf("the recording has notes of %v: %v", kinds, err)
 	}
 }
+
+// Who deletes a Pod says how long it has to end, which can be days.
+func TestAPodThatSomebodyLetsEndMuchLaterIsEvicted(t *testing.T) {
+	i, _ := collecting(t, func(o *session.Options) { o.Unrecorded, o.Evict = session.Open, true })
+	web := newPod(i.Namespace, "web")
+	web.Spec.NodeName = "somewhere" // else it is gone at once
+	testkit.Create(t, i.Admin, web)
+	text, ticket := i.ticketFor("web", "id")
+	status, said, _, _ := connect(t, ticket, text, i.token(web, session.Audience), strings.Repeat("s", 64))
+	if status != http.StatusSwitchingProtocols {
+		t.Fatalf("%d %s", status, said)
+	}
+	if err := i.Admin.Delete(t.Context(), web, client.GracePeriodSeconds(86400)); err != nil {
+		t.Fatal(err)
+	}
+	i.hasEvent(ticket.ID + ".silent")
+	testkit.Succeeds(t, 20*time.Second, "the Pod ends as soon as it would by itself", func(ctx context.Context) error {
+		if err := i.Admin.Get(ctx, client.ObjectKeyFromObject(web), web); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		if grace := *web.DeletionGracePeriodSeconds; grace > *web.Spec.TerminationGracePeriodSeconds {
+			return fmt.Errorf("it has %d s", grace)
+		}
+		return nil
+	})
+}

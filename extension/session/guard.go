@@ -82,10 +82,13 @@ func (g *guard) exec(ctx context.Context, options *corev1.PodExecOptions, req *e
 	}
 	cause, why := "bypassed", "the command was not put behind the recorder: another webhook has changed it, or the API server calls no mutating webhooks for connections"
 	if container := containerOf(pod, options.Container); !hasRecorder(pod, container) {
-		cause, why = "no-recorder", "container "+container+" has no recorder, because its Pod was made before sessions were recorded here. Replace the Pod, for example by kubectl rollout restart"
+		cause, why = "no-recorder", "container "+container+" has no recorder, because "+madeBefore
 	}
 	return g.unrecorded(ctx, req, objectOf(req), cause, why)
 }
+
+// madeBefore is why a Pod has no recorder, and what to do.
+const madeBefore = "its Pod was made before sessions were recorded here. Replace the Pod, for example by kubectl rollout restart"
 
 // objectOf returns what a connection leads to. The name within that of a proxy can be
 // scheme:name:port.

@@ -34,8 +34,11 @@ func (k *keeper) scope() extension.Scope {
 func (*keeper) Unseen(context.Context, *extension.Request, string) {}
 
 // Validate refuses what could replace the recorder. A Pod without the recorder was made
-// before, and stays as it is.
+// before, and stays as it is; what is added to it cannot be recorded.
 func (k *keeper) Validate(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
+	if req.SubResource == ephemeral && !hasVolume(pod) {
+		return k.withoutRecorder(ctx, pod, req)
+	}
 	if !canHaveRecorder(pod) {
 		return nil
 	}

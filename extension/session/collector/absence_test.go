@@ -3,7 +3,9 @@ package collector
 import (
 	"context"
 	"errors"
+	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -77,5 +79,42 @@ func TestASessionThatIsLostWithItsCollectorAndItsPodIsSealed(t *testing.T) {
 	}
 	if len(seals) != 1 || seals[0].ID != lost || seals[0].End.Code != 137 {
 		t.Errorf("sealed are %+v", seals)
+	}
+}
+
+// sealFails is a storage that refuses the seal for the first time.
+type sealFails struct {
+	Folder
+	refused *atomic.Bool
+}
+
+func (s sealFails) Create(ctx context.Context, name string, content []byte) error {
+	if strings.HasSuffix(name, "/"+sealFile) && !s.refused.Swap(true) {
+		return errors.New("the disk is full")
+	}
+	return s.Folder.Create(ctx, name, content)
+}
+
+func TestARecordingThatCouldNotBeSealedIsSealedWhenItsRecorderComesBack(t *testing.T) {
+	storage := sealFails{Folder(t.TempDir()), &atomic.Bool{}}
+	ended := make(chan Seal, 2)
+	_, address := serve(t, Options{Storage: storage, Ended: func(_ *protocol.Ticket, s Seal) { ended <- s }})
+	ticket := ticketOf()
+	p := connect(t, address, ticket, 'a')
+	frames := (&protocol.Frame{Type: protocol.Begin, Seq: 1, Data: jsonOf(t, protocol.Head{Time: now, Command: []string{"sh"}})}).Append(nil)
+	if _, err := p.Write((&protocol.Frame{Type: protocol.Exit, Seq: 2, Data: jsonOf(t, protocol.End{Code: 3})}).Append(frames)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, p); err != nil { // it is disconnected
+		t.Fatal(err)
+	}
+	if p = connect(t, address, ticket, 'a'); p.next != 3 {
+		t.Fatalf("%d %s: frame %d is next", p.code, p.text, p.next)
+	}
+	if _, err := io.Copy(io.Discard, p); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Verify(t.Context(), storage, ticket.ID, key); err != nil || len(ended) != 1 || (<-ended).End.Code != 3 {
+		t.Errorf("%v, and %d ends", err, len(ended))
 	}
 }

@@ -406,11 +406,17 @@ func (c *Collector) End(id, reason string) error {
 	reason = cmp.Or(limited(reason), "it was ended")
 	ctx, cancel := stored()
 	defer cancel()
-	kept := c.options.Storage.Create(ctx, nameOf(id, stopFile), []byte(reason))
-	if errors.Is(kept, fs.ErrExist) {
-		kept = nil
-	}
+	kept := c.keepEnd(ctx, id, reason)
 	return errors.Join(session.stop(reason), kept)
+}
+
+// keepEnd keeps why a session was ended, for the collectors to which its recorder connects.
+func (c *Collector) keepEnd(ctx context.Context, id, reason string) error {
+	err := c.options.Storage.Create(ctx, nameOf(id, stopFile), []byte(reason))
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
 }
 
 // Limit changes when a session ends.

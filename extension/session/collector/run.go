@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,10 @@ func (c *Collector) RequestEnd(ctx context.Context, id, reason string) error {
 		return err
 	}
 	if err := c.End(id, reason); !errors.Is(err, ErrNotLive) {
+		return err
+	}
+	// Its recorder may be away for longer than such a request counts.
+	if err := c.keepEnd(ctx, id, cmp.Or(limited(reason), "it was ended")); err != nil {
 		return err
 	}
 	err := c.options.Storage.Create(ctx, nameOf(endsFolder, id), []byte(reason))

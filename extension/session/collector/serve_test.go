@@ -181,6 +181,7 @@ func TestASessionThatGoesOnAfterAnEndByHandIsNoted(t *testing.T) {
 	if err := other.RequestEnd(t.Context(), ticket.ID, "it was ended twice"); err != nil {
 		t.Error(err)
 	}
+	notes.is(t, Overdue) // which is in the folder then, that goes with the test
 }
 
 func TestASessionThatGoesOnAfterItsAccessWasRevokedIsNoted(t *testing.T) {
@@ -224,4 +225,19 @@ func TestASessionThatGoesOnAfterItsEndIsNotedHoweverOftenItConnects(t *testing.T
 		_ = p.Close()
 	}
 	notes.is(t, Overdue)
+}
+
+// Who ends a session may do that while its recorder is away, for as long as that waits for a collector.
+func TestASessionThatIsEndedWhileItsRecorderIsAwayEndsWhenThatComesBack(t *testing.T) {
+	folder := Folder(t.TempDir())
+	_, address := serve(t, Options{Storage: folder})
+	ticket := ticketOf()
+	_ = connect(t, address, ticket, 'a').Close()
+	if err := New(Options{Storage: folder}).RequestEnd(t.Context(), ticket.ID, "enough"); err != nil { // another replica
+		t.Fatal(err)
+	}
+	if err := folder.Remove(t.Context(), nameOf(endsFolder, ticket.ID)); err != nil { // a minute later
+		t.Fatal(err)
+	}
+	connect(t, address, ticket, 'a').isStopped(t, "enough")
 }
