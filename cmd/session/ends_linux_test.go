@@ -147,7 +147,11 @@ func TestSessionsEndOnTimeAndLeaveNothing(t *testing.T) {
 		all.Wait()
 		p99 := testkit.Percentile(late, 0.99)
 		testkit.Figure("session.end_p99_s."+name, p99.Seconds(), "s")
-		if first := slices.Min(late); first < 0 || p99 > most {
+		limit := most
+		if name == "end_elsewhere" {
+			limit += time.Second // its collector looks once a second
+		}
+		if first := slices.Min(late); first < 0 || p99 > limit {
 			t.Errorf("%s: sessions end %s to %s late", name, first, p99)
 		}
 		every = append(every, late...)

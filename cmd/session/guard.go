@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -54,13 +53,7 @@ type process struct{ pid, parent, group int }
 // descendants returns the processes that this one has started, and those that they have.
 func descendants() []process {
 	children := map[int][]process{}
-	folder, err := os.Open("/proc")
-	if err != nil {
-		return nil
-	}
-	defer func() { _ = folder.Close() }()
-	names, _ := folder.Readdirnames(-1) // as many as there are
-	for _, name := range names {
+	for _, name := range namesIn("/proc") {
 		if p, ok := read(name); ok {
 			children[p.parent] = append(children[p.parent], p)
 		}
@@ -95,7 +88,7 @@ func read(name string) (process, bool) {
 }
 
 // letGoTime is how long whoever made the terminal of this process may have it open, too.
-const letGoTime = 2 * time.Second
+const letGoTime = 5 * time.Second
 
 // holder returns who else has the standard output open, "" if there is nobody: a process of
 // another session that was faster may print there what is not recorded. It cannot see those of
@@ -113,19 +106,19 @@ func holder() string {
 	}
 }
 
-// lateTime is for how long lateHolder looks: longer than an open can be under way.
-const lateTime = 5 * time.Second
+// lateTimes are when lateHolder looks: an open may be under way for as long, on a machine that is busy.
+var lateTimes = []time.Duration{100 * time.Millisecond, 2 * time.Second}
 
 // lateHolder returns who has turned up since holder found nobody: an open that was let in before
-// the terminal was reserved shows its file a little later. It looks less and less often, and
-// twice at whom it finds: who has just been started has the files of this process for an instant.
+// the terminal was reserved shows its file a little later. It looks twice at whom it finds: who has
+// just been started has the files of this process for an instant.
 func lateHolder() string {
 	own, name, err := outer()
 	if err != nil {
 		return ""
 	}
-	for pause := 20 * time.Millisecond; pause < lateTime; pause *= 2 {
-		time.Sleep(pause)
+	for _, after := range lateTimes {
+		time.Sleep(after)
 		if holderOf(own, name) == "" {
 			continue
 		}
@@ -145,19 +138,35 @@ func outer() (own os.FileInfo, name string, err error) {
 	return own, name, err
 }
 
-// holderOf returns another process that has a file open under a name.
+// holderOf returns another process that has a file open under a name. It cannot see all of them.
 func holderOf(file os.FileInfo, name string) string {
-	links, _ := filepath.Glob("/proc/[0-9]*/fd/*") // of those that may be read
-	self := fmt.Sprintf("/proc/%d/", os.Getpid())
-	for _, link := range links {
-		if to, err := os.Readlink(link); err != nil || to != name || strings.HasPrefix(link, self) {
+	self := strconv.Itoa(os.Getpid())
+	for _, pid := range namesIn("/proc") {
+		if pid[0] < '0' || pid[0] > '9' || pid == self {
 			continue
 		}
-		if info, err := os.Stat(link); err == nil && os.SameFile(info, file) {
-			return "process " + strings.Split(link, "/")[2]
+		folder := "/proc/" + pid + "/fd/"
+		for _, fd := range namesIn(folder) {
+			if to, err := os.Readlink(folder + fd); err != nil || to != name {
+				continue
+			}
+			if info, err := os.Stat(folder + fd); err == nil && os.SameFile(info, file) {
+				return "process " + pid
+			}
 		}
 	}
 	return ""
+}
+
+// namesIn lists a folder, as far as it may be read.
+func namesIn(path string) []string {
+	folder, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = folder.Close() }()
+	names, _ := folder.Readdirnames(-1) // a process ends meanwhile
+	return names
 }
 
 const (

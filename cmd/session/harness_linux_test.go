@@ -199,6 +199,10 @@ func launch(t *testing.T, folder string, argv []string, terminal bool, env ...st
 	return launchAs(t, nil, folder, argv, terminal, env...)
 }
 
+// launching is held while a terminal is open here: a process that starts meanwhile has it, too,
+// for an instant, and many of them would look like somebody who has grabbed it.
+var launching sync.Mutex
+
 // launchAs is launch for another user.
 func launchAs(t *testing.T, as *syscall.Credential, folder string, argv []string, terminal bool, env ...string) *client {
 	t.Helper()
@@ -208,7 +212,10 @@ func launchAs(t *testing.T, as *syscall.Credential, folder string, argv []string
 	c.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "TERM=vt100", "PS1=> ", "HOME=/nonexistent", "LC_ALL=C.UTF-8"}, env...)
 	if terminal {
 		var err error
-		if c.terminal, err = pty.StartWithSize(c.cmd, &c.size); err != nil {
+		launching.Lock()
+		c.terminal, err = pty.StartWithSize(c.cmd, &c.size)
+		launching.Unlock()
+		if err != nil {
 			t.Fatal(err)
 		}
 		if c.terminal, err = pollable(c.terminal); err != nil {

@@ -236,16 +236,17 @@ func (e *evictions) try(ctx context.Context, asked *eviction) (evicted bool, err
 
 // lives reports whether what a session has left could still run, and nothing ends it yet.
 func lives(pod *corev1.Pod, ticket *protocol.Ticket) bool {
-	return pod.DeletionTimestamp == nil && runs(pod, ticket)
+	return pod.DeletionTimestamp == nil && runs(pod, ticket, 0)
 }
 
 // runs reports whether what a session has left could still run: its Pod is there, and its
-// container was not started anew since, nor has ended.
-func runs(pod *corev1.Pod, ticket *protocol.Ticket) bool {
+// container has not ended, nor was it started anew since. The clock of the node may be ahead by
+// as much as skew.
+func runs(pod *corev1.Pod, ticket *protocol.Ticket, skew time.Duration) bool {
 	if string(pod.UID) != ticket.PodUID || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return false
 	}
-	since := time.Unix(ticket.Expires, 0).Add(-protocol.Life)
+	since := time.Unix(ticket.Expires, 0).Add(skew - protocol.Life)
 	for _, status := range slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses) {
 		if status.Name == ticket.Container {
 			return status.State.Running != nil && !status.State.Running.StartedAt.After(since)

@@ -61,6 +61,57 @@ func TestOnlyAPodInWhichTheSessionCouldGoOnIsEvicted(t *testing.T) {
 	}
 }
 
+// onePod is a Pod that is there, or an error.
+type onePod struct {
+	corev1client.CoreV1Interface
+	corev1client.PodInterface
+
+	pod corev1.Pod
+	err error
+}
+
+func (p *onePod) Pods(string) corev1client.PodInterface { return p }
+
+func (p *onePod) Get(context.Context, string, metav1.GetOptions) (*corev1.Pod, error) {
+	return &p.pod, p.err
+}
+
+func TestOnlyARecorderWhoseContainerHasEndedCannotComeBack(t *testing.T) {
+	now := time.Now()
+	ticket := &protocol.Ticket{PodUID: "uid", Container: "web", Expires: now.Add(protocol.Life).Unix(), Terms: protocol.Terms{Max: 60}}
+	running := func(since time.Time) func(*onePod) {
+		return func(p *onePod) {
+			p.pod.Status.ContainerStatuses[0].State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(since)}
+		}
+	}
+	for what, test := range map[string]struct {
+		change func(*onePod)
+		want   string
+		fails  bool
+	}{
+		"its container runs": {running(now.Add(-time.Hour)), "", false},
+		"its container had just begun, by the clock of a node that is ahead": {running(now.Add(time.Minute)), "", false},
+		"its container was started anew":                                     {running(now.Add(time.Hour)), "its container has ended", false},
+		"its Pod is told to end, and has not": {func(p *onePod) {
+			running(now.Add(-time.Hour))(p)
+			p.pod.DeletionTimestamp = new(metav1.Now())
+		}, "", false},
+		"its Pod has ended":        {func(p *onePod) { p.pod.Status.Phase = corev1.PodSucceeded }, "its container has ended", false},
+		"its Pod is another":       {func(p *onePod) { p.pod.UID = "other" }, "its Pod was deleted", false},
+		"its Pod is gone":          {func(p *onePod) { p.err = apierrors.NewNotFound(corev1.Resource("pods"), "web") }, "its Pod was deleted", false},
+		"nobody knows of its Pod":  {func(p *onePod) { p.err = apierrors.NewServiceUnavailable("down") }, "", true},
+		"nobody may know of a Pod": {func(p *onePod) { p.err = apierrors.NewForbidden(corev1.Resource("pods"), "web", nil) }, "", true},
+	} {
+		core := &onePod{pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "uid"}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "web"}}}}}
+		test.change(core)
+		r := &receiver{shared: &shared{core: core, clock: clocktesting.NewFakePassiveClock(now)}}
+		got, err := r.over(t.Context(), ticket)
+		if got != test.want || (err != nil) != test.fails {
+			t.Errorf("%s: %q, %v", what, got, err)
+		}
+	}
+}
+
 // pods are Pods that are there. Each has a PodDisruptionBudget that refuses its eviction,
 // unless it is free.
 type pods struct {

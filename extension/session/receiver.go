@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -231,6 +232,10 @@ func (r *receiver) onEnd(ticket *protocol.Ticket, seal collector.Seal) {
 	}
 }
 
+// maxSkew is how far the clock of a node may be ahead, so that a container that had just begun does
+// not look like one that was started anew.
+const maxSkew = 5 * time.Minute
+
 // over says why a recorder that has left cannot come back: what it ran in has ended. With access to
 // a Pod of its own, the Pod ends with that.
 func (r *receiver) over(ctx context.Context, ticket *protocol.Ticket) (string, error) {
@@ -241,7 +246,7 @@ func (r *receiver) over(ctx context.Context, ticket *protocol.Ticket) (string, e
 		why = "its Pod was deleted"
 	case err != nil:
 		return "", fmt.Errorf("reading Pod %s/%s: %w", ticket.Namespace, ticket.Pod, err)
-	case !runs(pod, ticket):
+	case !runs(pod, ticket, maxSkew):
 		why = "its container has ended"
 	default:
 		return "", nil

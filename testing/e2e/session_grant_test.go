@@ -153,15 +153,15 @@ func TestASessionEndsWithItsGrantAndThePodStays(t *testing.T) {
 	}
 }
 
-// endedBecause checks what is on record about the end of a session.
+// endedBecause checks what is on record about the end of a session. Without the name of a request it may be of none.
 func endedBecause(t *testing.T, id, request, why string) {
 	t.Helper()
-	testkit.Succeeds(t, 20*time.Second, "it is on record why the session ended", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "it is on record why the session ended", func(ctx context.Context) error {
 		var event v1alpha1.AuditEvent
 		if err := admin.Get(ctx, client.ObjectKey{Name: id}, &event); err != nil {
 			return err
 		}
-		if by := event.Spec.AccessRequest; by == nil || by.Name != request {
+		if by := event.Spec.AccessRequest; request != "" && (by == nil || by.Name != request) {
 			t.Errorf("the AuditEvent has the request %+v", by)
 		}
 		switch s := event.Status.Session; {
@@ -178,9 +178,6 @@ func endedBecause(t *testing.T, id, request, why string) {
 }
 
 func TestASessionInAnAccessPodEndsWithItsRequest(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes a minute, and the Pod, which goes with its request, may go before it is on record why its session ended")
-	}
 	needsRecordings(t)
 	alice := guest(t)
 	spec := restricted("sleep", "86400")
@@ -201,5 +198,6 @@ func TestASessionInAnAccessPodEndsWithItsRequest(t *testing.T) {
 	if got := session.end(); got.code == 0 {
 		t.Errorf("it ended with 0: %q", got.stdout)
 	}
-	endedBecause(t, id, g.name, "access by request "+g.name+" ends")
+	// The recorder says so, or who sees that its Pod is deleted.
+	endedBecause(t, id, g.name, "access by request "+g.name)
 }

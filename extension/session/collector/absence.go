@@ -32,7 +32,7 @@ func (c *Collector) lose(session *live, part int) {
 
 func (c *Collector) await(a *absence) {
 	time.AfterFunc(goneStalls*c.options.Stall<<a.looks, func() {
-		if a.looks++; a.looks == maxLooks || c.settled(a) {
+		if a.looks++; c.settled(a) || a.looks == maxLooks {
 			c.forgetLeft(a.ticket.ID)
 			return
 		}

@@ -48,7 +48,7 @@ func terminals() {
 }
 
 // holdTime is how long grab has a terminal open, which its client waits for.
-const holdTime = 5 * time.Second
+const holdTime = 10 * time.Second
 
 // grab opens each terminal that it can, and prints on it what nobody records.
 func grab(d time.Duration) {
