@@ -8,8 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 )
 
@@ -27,13 +30,15 @@ func groupsOf(t *testing.T, text []byte) (names []string) {
 }
 
 func TestAlertsAndDashboardsAreThoseOfTheFilesForWhatIsEnabled(t *testing.T) {
+	const runs, recorded = `sandbox: {enabled: true, namespaces: [agents]}`, `sessions: {enabled: true, namespaces: [apps]}, replicas: 1`
 	const enabled = `metrics: {prometheusRule: {enabled: true, namespace: monitoring, labels: {a: b}}, dashboards: {enabled: true, annotations: {folder: x}}}`
 	for values, without := range map[string]string{
-		`access: {enabled: true, namespaces: [apps]}, hooks: {enabled: true}`: "none",
-		`hooks: {enabled: true}`:                                               "access",
-		`access: {enabled: true, namespaces: [apps]}`:                          "hooks",
-		`access: {enabled: true, namespaces: [apps]}, audit: {enabled: false}`: "audit hooks",
-		`audit: {enabled: false}, hooks: {enabled: true}`:                      "access audit certificates webhooks",
+		`access: {enabled: true, namespaces: [apps]}, hooks: {enabled: true}, ` + runs + `, ` + recorded: "none",
+		`hooks: {enabled: true}, ` + runs:                                      "access sessions",
+		`hooks: {enabled: true}, ` + recorded:                                  "access sandbox",
+		`access: {enabled: true, namespaces: [apps]}`:                          "hooks sandbox sessions",
+		`access: {enabled: true, namespaces: [apps]}, audit: {enabled: false}`: "audit hooks sandbox sessions",
+		`audit: {enabled: false}, hooks: {enabled: true}`:                      "access audit certificates webhooks sandbox sessions",
 	} {
 		var groups, want, dashboards, wantDashboards []string
 		for _, object := range objectsOf(t, render(t, strings.TrimSuffix(`{`+enabled+`, `+values, ", ")+`}`)) {
@@ -79,6 +84,32 @@ func TestAlertsAndDashboardsAreThoseOfTheFilesForWhatIsEnabled(t *testing.T) {
 		}
 		if !slices.Equal(dashboards, wantDashboards) || len(groups) == 0 {
 			t.Errorf("%s: %d dashboards, want %d as they are in the files", values, len(dashboards), len(wantDashboards))
+		}
+	}
+}
+
+func TestThePodsOfEveryDeploymentAreScraped(t *testing.T) {
+	objects := objectsOf(t, render(t, `{split: {enabled: true}, metrics: {podMonitor: {enabled: true}}, sandbox: {enabled: true, namespaces: [agents], egress: {podCIDRs: [10.0.0.0/16], serviceCIDRs: [10.1.0.0/16]}, broker: {enabled: true, namespace: leases}}}`))
+	scraped := func(namespace string, of map[string]string) bool {
+		return slices.ContainsFunc(objects, func(object metav1.Object) bool {
+			monitor, ok := object.(*podMonitor)
+			if !ok {
+				return false
+			}
+			selector, err := metav1.LabelSelectorAsSelector(&monitor.Spec.Selector)
+			if err != nil {
+				t.Fatal(err)
+			}
+			namespaces := monitor.Spec.NamespaceSelector.MatchNames
+			if len(namespaces) == 0 {
+				namespaces = []string{monitor.Namespace}
+			}
+			return slices.Contains(namespaces, namespace) && selector.Matches(labels.Set(of))
+		})
+	}
+	for _, object := range objects {
+		if d, ok := object.(*appsv1.Deployment); ok && !scraped(d.Namespace, d.Spec.Template.Labels) {
+			t.Errorf("no PodMonitor has the Pods of Deployment %s/%s", d.Namespace, d.Name)
 		}
 	}
 }

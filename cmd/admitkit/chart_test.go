@@ -286,6 +286,7 @@ var typed = map[string]func() metav1.Object{
 	"ConfigMap":                func() metav1.Object { return &corev1.ConfigMap{} },
 	"Role":                     func() metav1.Object { return &rbacv1.Role{} },
 	"RoleBinding":              func() metav1.Object { return &rbacv1.RoleBinding{} },
+	"Secret":                   func() metav1.Object { return &corev1.Secret{} },
 	"Service":                  func() metav1.Object { return &corev1.Service{} },
 	"ServiceAccount":           func() metav1.Object { return &corev1.ServiceAccount{} },
 	"ServiceMonitor":           func() metav1.Object { return &serviceMonitor{} },
@@ -327,9 +328,13 @@ type (
 		metav1.TypeMeta   `json:",inline"`
 		metav1.ObjectMeta `json:"metadata"`
 		Spec              struct {
+			NamespaceSelector   namespaceSelector    `json:"namespaceSelector"`
 			Selector            metav1.LabelSelector `json:"selector"`
 			PodMetricsEndpoints []endpoint           `json:"podMetricsEndpoints"`
 		} `json:"spec"`
+	}
+	namespaceSelector struct {
+		MatchNames []string `json:"matchNames"`
 	}
 	endpoint struct {
 		Port            string         `json:"port"`

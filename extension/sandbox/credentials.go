@@ -82,7 +82,7 @@ func (r *runs) loanOf(f *facts, status *v1alpha1.HarnessRunStatus, names []strin
 			return asker, nil
 		},
 		tampered: func(ctx context.Context, there *corev1.Secret, did string) {
-			record := recordOf(run, "credentials-tampered", "somebody "+did)
+			record := recordOf(run, actionTampered, "somebody "+did)
 			record.ID = tamperedID(run.UID, there)
 			r.tell(ctx, &record)
 			r.event(run, corev1.EventTypeWarning, "CredentialsTampered", "Issue", record.Reason)

@@ -135,7 +135,7 @@ func (r *runs) restore(ctx context.Context, f *facts, of *restoration) error {
 		return nil
 	}
 	restoredTotal.WithLabelValues(of.what).Inc()
-	record := recordOf(f.run, "restored", fmt.Sprintf("%s was %s, and holds the Pods of the run again: what they reached meanwhile is not known", name, of.what))
+	record := recordOf(f.run, actionRestored, fmt.Sprintf("%s was %s, and holds the Pods of the run again: what they reached meanwhile is not known", name, of.what))
 	record.ID += "-" + strings.ToLower(string(of.want.GetUID())) + "-" + of.want.GetResourceVersion()
 	r.tell(ctx, &record)
 	r.event(f.run, corev1.EventTypeWarning, "EgressRestored", "Hold", record.Reason)

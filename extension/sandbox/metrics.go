@@ -1,8 +1,12 @@
 package sandbox
 
 import (
+	"strings"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
 )
 
 var (
@@ -33,6 +37,32 @@ var (
 		Name: "admitkit_sandbox_unrecorded_total", Help: "Records of what happened to HarnessRuns that nobody kept.",
 	}, []string{"action"})
 )
+
+// Actions of records, beside the phases in which runs end.
+const (
+	actionStarted       = "started"
+	actionRestored      = "restored"
+	actionOrphanDeleted = "orphan-deleted"
+	actionTampered      = "credentials-tampered"
+)
+
+// actionOf is that of the record of a run that ends.
+func actionOf(phase v1alpha1.HarnessPhase) string { return strings.ToLower(string(phase)) }
+
+// beginCounting is for processes that reconcile. Prometheus sees no increase in a counter that
+// begins with its first event, so those that alerts are about begin at zero.
+func beginCounting() {
+	for _, phase := range []v1alpha1.HarnessPhase{v1alpha1.HarnessSucceeded, v1alpha1.HarnessFailed, v1alpha1.HarnessCancelled} {
+		endedTotal.WithLabelValues(string(phase))
+		unrecordedTotal.WithLabelValues(actionOf(phase))
+	}
+	for _, action := range []string{actionStarted, actionRestored, actionOrphanDeleted, actionTampered} {
+		unrecordedTotal.WithLabelValues(action)
+	}
+	for _, was := range []string{policyDeleted, policyChanged} {
+		restoredTotal.WithLabelValues(was)
+	}
+}
 
 func init() {
 	metrics.Registry.MustRegister(deniedTotal, endedTotal, runSeconds, seedSeconds, restoredTotal, outputReadsTotal, watchdogTotal, unrecordedTotal)

@@ -117,9 +117,7 @@ func (r *runs) Register(mgr extension.Manager) error {
 	if err := r.connect(mgr); err != nil {
 		return fmt.Errorf("sandbox: %w", err)
 	}
-	for _, phase := range []v1alpha1.HarnessPhase{v1alpha1.HarnessSucceeded, v1alpha1.HarnessFailed, v1alpha1.HarnessCancelled} {
-		endedTotal.WithLabelValues(string(phase))
-	}
+	beginCounting()
 	warm := true // a replica that waits to lead has its cache, and so loses no time
 	c, err := controller.New("harnessruns", mgr.GetKubeManager(), controller.Options{Reconciler: r, MaxConcurrentReconciles: r.options.Workers, EnableWarmup: &warm})
 	if err != nil {

@@ -44,7 +44,7 @@ func (r *runs) tell(ctx context.Context, record *extension.Record) {
 // tellTransition records what is new in a status that was written.
 func (r *runs) tellTransition(ctx context.Context, run *v1alpha1.HarnessRun, before, after *v1alpha1.HarnessRunStatus) {
 	if before.JobUID == "" && after.JobUID != "" {
-		record := recordOf(run, "started", fmt.Sprintf("Job %s runs template %s", after.JobName, run.Spec.TemplateRef.Name)+credentialsOf(after))
+		record := recordOf(run, actionStarted, fmt.Sprintf("Job %s runs template %s", after.JobName, run.Spec.TemplateRef.Name)+credentialsOf(after))
 		if run.Spec.Author != nil {
 			record.User = run.Spec.Author.UserInfo()
 		}
@@ -74,7 +74,7 @@ func (r *runs) tellTransition(ctx context.Context, run *v1alpha1.HarnessRun, bef
 	if after.StartTime != nil {
 		runSeconds.WithLabelValues(string(after.Phase)).Observe(after.CompletionTime.Sub(after.StartTime.Time).Seconds())
 	}
-	record := recordOf(run, strings.ToLower(string(after.Phase)), reason+": "+message)
+	record := recordOf(run, actionOf(after.Phase), reason+": "+message)
 	if run.Spec.Author != nil && after.Phase != v1alpha1.HarnessCancelled { // which anybody may have done
 		record.User = run.Spec.Author.UserInfo()
 	}
@@ -88,7 +88,7 @@ func (r *runs) tellTransition(ctx context.Context, run *v1alpha1.HarnessRun, bef
 
 // tellOrphan records that a Pod of a run was deleted whose Job is gone.
 func (r *runs) tellOrphan(ctx context.Context, run *v1alpha1.HarnessRun, pod *corev1.Pod) {
-	record := recordOf(run, "orphan-deleted", orphaned(pod))
+	record := recordOf(run, actionOrphanDeleted, orphaned(pod))
 	record.ID += "-" + strings.ToLower(string(pod.UID))
 	record.Pod = corev1.ObjectReference{Name: pod.Name, UID: pod.UID}
 	r.tell(ctx, &record)

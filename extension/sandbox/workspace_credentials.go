@@ -179,7 +179,7 @@ func (a *workspaceAttempt) seedSecret(values map[string][]byte) *corev1.Secret {
 // tellTampered records what somebody did to the Secret of the seed: names, and no values.
 func (a *workspaceAttempt) tellTampered(ctx context.Context, there *corev1.Secret, did string) {
 	object := a.object()
-	record := extension.Record{ID: tamperedID(a.ws.UID, there), Action: "credentials-tampered", Reason: cut("somebody "+did, maxNote), Object: object}
+	record := extension.Record{ID: tamperedID(a.ws.UID, there), Action: actionTampered, Reason: cut("somebody "+did, maxNote), Object: object}
 	a.tell(ctx, &record)
 	a.events.Eventf(&object, nil, corev1.EventTypeWarning, "CredentialsTampered", "Issue", "%s", record.Reason)
 }

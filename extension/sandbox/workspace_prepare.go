@@ -238,7 +238,7 @@ func (a *workspaceAttempt) hold(ctx context.Context, began bool) (held bool, err
 func (a *workspaceAttempt) tellRestored(ctx context.Context, of *restoration) {
 	restoredTotal.WithLabelValues(of.what).Inc()
 	a.tell(ctx, &extension.Record{
-		ID: string(a.ws.UID) + "-restored-" + of.want.GetResourceVersion(), Action: "restored", Reason: "the network policy of the seed was " + of.what + ", and holds it again",
+		ID: string(a.ws.UID) + "-restored-" + of.want.GetResourceVersion(), Action: actionRestored, Reason: "the network policy of the seed was " + of.what + ", and holds it again",
 		Object: a.object(),
 	})
 }
@@ -250,7 +250,7 @@ func (a *workspaceAttempt) tellOrphan(ctx context.Context, pod *corev1.Pod) {
 	}
 	object := a.object()
 	a.tell(ctx, &extension.Record{
-		ID: string(a.ws.UID) + "-orphan-deleted-" + string(pod.UID), Action: "orphan-deleted", Reason: orphaned(pod), Object: object,
+		ID: string(a.ws.UID) + "-orphan-deleted-" + string(pod.UID), Action: actionOrphanDeleted, Reason: orphaned(pod), Object: object,
 		Pod: corev1.ObjectReference{Name: pod.Name, UID: pod.UID},
 	})
 	a.events.Eventf(&object, nil, corev1.EventTypeWarning, "OrphanDeleted", "Seed", "%s", orphaned(pod))

@@ -93,7 +93,7 @@ func (e *evictions) enter(asked *eviction) (entered bool, instead *eviction) {
 			dropped = e.pods[most]
 			delete(e.pods, most)
 		}
-		evictionsTotal.WithLabelValues("failed").Inc()
+		evictionsTotal.WithLabelValues(resultFailed).Inc()
 		e.log.Error("a Pod whose session is not recorded is evicted later: too many wait for that", fields(&dropped.Ticket)...)
 		if most == "" {
 			return true, nil // it goes into the journal
@@ -215,7 +215,7 @@ func (e *evictions) evict(ctx context.Context, asked *eviction) (done bool) {
 	evicted, err := e.try(ctx, asked)
 	switch {
 	case err == nil && evicted:
-		evictionsTotal.WithLabelValues("evicted").Inc()
+		evictionsTotal.WithLabelValues(resultEvicted).Inc()
 		e.log.Warn("evicted a Pod, because a session in it is not recorded", fields(ticket, zap.String("note", asked.Note.Kind))...)
 		e.say(ctx, ticket, "evicted", "SessionEvicted", "the Pod was evicted, because "+asked.Note.Text)
 		return true
@@ -229,7 +229,7 @@ func (e *evictions) evict(ctx context.Context, asked *eviction) (done bool) {
 		e.log.Error("a Pod whose session is not recorded is not evicted", fields(ticket, zap.Bool("again", asked.tries < evictTries), zap.Error(err))...)
 		e.say(ctx, ticket, "not-evicted", "SessionNotEvicted", "the Pod should be evicted, because "+asked.Note.Text+"; but: "+err.Error())
 	}
-	evictionsTotal.WithLabelValues(map[bool]string{true: "refused", false: "failed"}[refused]).Inc()
+	evictionsTotal.WithLabelValues(map[bool]string{true: resultRefused, false: resultFailed}[refused]).Inc()
 	return asked.tries >= evictTries
 }
 

@@ -52,7 +52,7 @@ func (g *given) add(ticket *protocol.Ticket) {
 	watched := givenTicket{ticket: *ticket, due: time.Unix(ticket.Expires, 0).Add(redeemTime)}
 	watched.ticket.Terms = protocol.Terms{}
 	if !g.push(watched) {
-		unredeemedTotal.WithLabelValues("unchecked").Inc()
+		unredeemedTotal.WithLabelValues(resultUnchecked).Inc()
 		g.log.Warn("too many tickets are given to find out whether each is redeemed", zap.String("session", ticket.ID))
 	}
 }
@@ -109,7 +109,7 @@ func (g *given) ask(ctx context.Context, watched givenTicket) {
 		watched.tries++
 		watched.due = g.clock.Now().Add(redeemTime)
 		if watched.tries >= askTries || !g.push(watched) {
-			unredeemedTotal.WithLabelValues("unchecked").Inc()
+			unredeemedTotal.WithLabelValues(resultUnchecked).Inc()
 			g.log.Error("cannot find out whether a session began", zap.String("session", ticket.ID), zap.Error(err))
 		}
 	}
@@ -117,7 +117,7 @@ func (g *given) ask(ctx context.Context, watched givenTicket) {
 
 // neverBegan says that nobody came with a ticket.
 func (g *given) neverBegan(ctx context.Context, ticket *protocol.Ticket) {
-	unredeemedTotal.WithLabelValues("never-began").Inc()
+	unredeemedTotal.WithLabelValues(resultNeverBegan).Inc()
 	g.log.Warn("a session was allowed, and its recorder never came", zap.String("session", ticket.ID),
 		zap.String("pod", ticket.Namespace+"/"+ticket.Pod), zap.String("container", ticket.Container), zap.String("user", ticket.User))
 	within, cancel := context.WithTimeout(ctx, 2*readTime)

@@ -2,6 +2,7 @@ package session
 
 import (
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -58,8 +59,30 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(live, receivedBytes, refusedTotal, endedTotal, notedTotal, waiting, storeSeconds, storeFailuresTotal, lostBytes, storageOpen, unredeemedTotal, evictionsTotal, unreportedTotal, unrecordedTotal)
+	metrics.Registry.MustRegister(live, receivedBytes, refusedTotal, endedTotal, notedTotal, waiting, storeSeconds, storeFailuresTotal, lostBytes, unredeemedTotal, evictionsTotal, unreportedTotal, unrecordedTotal)
 }
+
+// beginCounting is for processes that collect. Only these have a storage that can be open: in
+// others its 0 would look like a failure. Prometheus sees no increase in a counter that begins
+// with its first event, so those that alerts are about begin at zero.
+var beginCounting = sync.OnceFunc(func() {
+	metrics.Registry.MustRegister(storageOpen)
+	for _, note := range []string{collector.Silent, collector.Gone, collector.Overdue, collector.Contested, collector.Left} {
+		notedTotal.WithLabelValues(note)
+	}
+	for _, result := range []string{resultNeverBegan, resultUnchecked} {
+		unredeemedTotal.WithLabelValues(result)
+	}
+	for _, result := range []string{resultEvicted, resultRefused, resultFailed} {
+		evictionsTotal.WithLabelValues(result)
+	}
+})
+
+// Results of tickets that nobody redeemed, and of evictions.
+const (
+	resultNeverBegan, resultUnchecked          = "never-began", "unchecked"
+	resultEvicted, resultRefused, resultFailed = "evicted", "refused", "failed"
+)
 
 // observer counts what the collector does.
 type observer struct{}

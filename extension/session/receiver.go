@@ -89,6 +89,7 @@ func (*receiver) NeedLeaderElection() bool { return false }
 // Start serves until ctx ends, and deletes old recordings. Then it closes the connections:
 // the recorders go to another replica.
 func (r *receiver) Start(ctx context.Context) error {
+	beginCounting()
 	var running sync.WaitGroup
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)

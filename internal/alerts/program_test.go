@@ -46,6 +46,11 @@ type settings struct {
 	Namespace string
 	// Endpoint gets CloudEvents or log records, through a queue in Queue if that is set.
 	Endpoint, Queue string
+	// Folder has what an extension reads, and what makes it fail. Port is one of its own.
+	Folder string
+	Port   int32
+	// Brokered is a namespace for whose runs there is a broker.
+	Brokered string
 }
 
 // extensionsOf returns the extensions of a program.
@@ -55,6 +60,8 @@ var extensionsOf = map[string]func(settings) []any{
 	"unserved":  func(settings) []any { return []any{unserved()} },
 	"access":    func(settings) []any { return []any{access.New(access.Options{})} },
 	"hook":      func(settings) []any { return []any{hook.New(hook.Options{})} },
+	"session":   func(s settings) []any { return []any{recording(s)} },
+	"sandbox":   sandboxed,
 	"audit": func(s settings) []any {
 		return []any{audit.New(audit.Options{
 			Sinks: []audit.SinkOptions{

@@ -90,6 +90,18 @@ var scenes = []scene{
 	},
 	{name: "sessions while a Closed sink is down", fires: []string{"AuditSessionsRefused"}, play: refusals},
 	{name: "sessions while the endpoint behind the queue is down", fires: []string{"AuditUndelivered"}, play: undelivered("audit-queue", "admitkit_cloudevents_undelivered")},
+	{
+		name: "sessions are not recorded, and then their storage is gone",
+		fires: []string{
+			"SessionStorageNotOpen", "SessionStorageFails", "SessionNotRecorded", "SessionRecorderMisbehaves", "SessionPodNotEvicted", "SessionNeverBegan", "SessionUnreported",
+		},
+		play: unrecorded,
+	},
+	{
+		name:  "runs while nobody keeps records and GitHub is down",
+		fires: []string{"SandboxCredentialNotRevoked", "SandboxBrokerFails", "SandboxPolicyRestored", "SandboxRecordLost"},
+		play:  unattendedRuns,
+	},
 	{name: "a hook is down", fires: []string{"HookUnconverged"}, play: hookDown},
 	{name: "sessions while the collector behind the queue is down", fires: []string{"AuditUndelivered"}, play: undelivered("audit-otlp", "admitkit_otlp_undelivered")},
 }

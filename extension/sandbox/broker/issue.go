@@ -180,9 +180,9 @@ func (b *service) abandon(lease *v1alpha1.CredentialLease, m made) {
 	case m.tried:
 		err = b.end(ctx, lease, m.handle, true, "it was not delivered")
 	case m.recorded:
-		err = b.release(ctx, lease, "failed", "no credential was made")
+		err = b.release(ctx, lease, actionFailed, "no credential was made")
 	default:
-		err = b.letGo(ctx, lease, "failed")
+		err = b.letGo(ctx, lease, actionFailed)
 	}
 	if client.IgnoreNotFound(err) != nil {
 		b.log.Warn("a lease that was not delivered is still to be revoked", zap.String("lease", lease.Name), zap.Error(err))

@@ -48,6 +48,7 @@ func (l *leases) Register(mgr extension.Manager) error {
 	if err != nil {
 		return fmt.Errorf("broker: %w", err)
 	}
+	beginCounting()
 	server, err := newServer(l.service, mgr)
 	if err != nil {
 		return fmt.Errorf("broker: %w", err)

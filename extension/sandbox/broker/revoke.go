@@ -107,12 +107,12 @@ func (b *service) end(ctx context.Context, lease *v1alpha1.CredentialLease, hand
 	if handle == nil {
 		handle = stored
 	}
-	action := "revoked"
+	action := actionRevoked
 	if err := b.providers[lease.Spec.Provider].revoke(ctx, lease, handle); err != nil && (!undelivered || !errors.Is(err, errHeld)) {
 		if b.clock.Now().Before(lease.Spec.ExpiresAt.Time) || errors.Is(err, errHeld) {
 			return fmt.Errorf("revoking credential %s of %s %s/%s: %w", lease.Spec.Credential, lease.Spec.Run.Kind, lease.Spec.Run.Namespace, lease.Spec.Run.Name, err)
 		}
-		action, why = "expired", fmt.Sprintf("it ended by itself at %s, before it could be revoked: %v", lease.Spec.ExpiresAt.UTC().Format(time.RFC3339), err)
+		action, why = actionExpired, fmt.Sprintf("it ended by itself at %s, before it could be revoked: %v", lease.Spec.ExpiresAt.UTC().Format(time.RFC3339), err)
 	}
 	if err := b.release(ctx, lease, action, why); err != nil {
 		return err

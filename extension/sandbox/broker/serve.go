@@ -221,7 +221,7 @@ func decode(w http.ResponseWriter, r *http.Request, request any) error {
 // write answers. A credential must stay in no cache.
 func write(w http.ResponseWriter, path string, answer any, err error) {
 	w.Header().Set("Cache-Control", "no-store")
-	status, code := http.StatusOK, "OK"
+	status, code := http.StatusOK, codeOK
 	if err != nil {
 		refusal := (*protocol.Error)(nil)
 		if !errors.As(err, &refusal) {
