@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -158,10 +157,27 @@ func (r *requests) remove(ctx context.Context, f *facts, d decision) error {
 	return err
 }
 
+// doomed reads that very Pod, which is to end; nil if it is gone. Its own grace period counts:
+// somebody who deletes it may give it another, and its sessions would go on for days.
+func (r *requests) doomed(ctx context.Context, f *facts, pod choice) (*corev1.Pod, error) {
+	found, err := get(ctx, r.live, types.NamespacedName{Namespace: f.key.Namespace, Name: pod.name}, &corev1.Pod{})
+	if err != nil {
+		return nil, fmt.Errorf("reading Pod %s/%s: %w", f.key.Namespace, pod.name, err)
+	}
+	if found == nil || found.UID != pod.uid {
+		return nil, nil //nolint:nilnil // it is gone
+	}
+	found.ResourceVersion = "" // whatever has changed since
+	return found, nil
+}
+
 // deletePod deletes that very Pod, and no other of its name.
 func (r *requests) deletePod(ctx context.Context, f *facts, pod choice) error {
-	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: f.key.Namespace, Name: pod.name}}
-	err := r.writer.Delete(ctx, object, client.Preconditions{UID: &pod.uid})
+	object, err := r.doomed(ctx, f, pod)
+	if err != nil || object == nil {
+		return err
+	}
+	err = r.writer.Delete(ctx, object, client.Preconditions{UID: &pod.uid}, &client.DeleteOptions{GracePeriodSeconds: object.Spec.TerminationGracePeriodSeconds})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
@@ -173,8 +189,11 @@ func (r *requests) deletePod(ctx context.Context, f *facts, pod choice) error {
 
 // evict evicts that very Pod. PodDisruptionBudgets may put it off.
 func (r *requests) evict(ctx context.Context, f *facts, d decision) error {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: f.key.Namespace, Name: d.evict.name, UID: d.evict.uid}}
-	err := cluster.Evict(ctx, r.writer, pod)
+	pod, err := r.doomed(ctx, f, d.evict)
+	if err != nil || pod == nil {
+		return err
+	}
+	err = cluster.Evict(ctx, r.writer, pod)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // another Pod has the name, or none
 	}

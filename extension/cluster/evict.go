@@ -19,14 +19,15 @@ var ErrPutOff = errors.New("a PodDisruptionBudget puts off the eviction")
 // Evict evicts the Pod with this UID and, if the resource version is set, in this
 // version: never another one that has its name by now. Errors are those of the API
 // server, or wrap [ErrPutOff]: apierrors.IsNotFound if the Pod is gone,
-// apierrors.IsConflict if it is another one or has changed. It needs the right to
-// create pods/eviction.
+// apierrors.IsConflict if it is another one or has changed. With the grace period in the
+// spec of pod, one that somebody has deleted with a longer one ends with that. It needs
+// the right to create pods/eviction.
 func Evict(ctx context.Context, c client.Client, pod *corev1.Pod) error {
 	preconditions := &metav1.Preconditions{UID: &pod.UID}
 	if pod.ResourceVersion != "" {
 		preconditions.ResourceVersion = &pod.ResourceVersion
 	}
-	eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: preconditions}}
+	eviction := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{Preconditions: preconditions, GracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds}}
 	err := c.SubResource("eviction").Create(ctx, pod, eviction)
 	switch {
 	case err == nil:

@@ -261,17 +261,24 @@ func TestAnOpenSessionEndsWhenAccessDoes(t *testing.T) {
 	for _, way := range []struct {
 		kind, template, figure string
 		limit                  time.Duration
+		deleted                bool // by somebody who lets the Pod end a day later
 	}{
-		{"pod", "debug", "session.end_s", sessionLimit},
-		{"pod", "stubborn", "session.stubborn_end_s", stubbornLimit},
-		{"exec", "evicting", "session.evict_s", stubbornLimit},
+		{"pod", "debug", "session.end_s", sessionLimit, false},
+		{"pod", "stubborn", "session.stubborn_end_s", stubbornLimit, false},
+		{"exec", "evicting", "session.evict_s", stubbornLimit, false},
+		{"pod", "stubborn", "session.deleted_end_s", stubbornLimit, true},
 	} {
-		t.Run(way.kind+" "+way.template, func(t *testing.T) {
+		t.Run(way.figure, func(t *testing.T) {
 			t.Parallel()
 			var slowest time.Duration
 			for range testkit.Long(3, 1) {
 				status := s.access(t, way.kind, way.template, "15s")
 				session := s.enter(t, status.PodName)
+				if way.deleted {
+					if err := clientset.CoreV1().Pods(s.namespace).Delete(t.Context(), status.PodName, metav1.DeleteOptions{GracePeriodSeconds: new(int64(86400))}); err != nil {
+						t.Fatal(err)
+					}
+				}
 				slowest = max(slowest, session.ended(t, status.ExpiresAt.Time))
 				pod := status.PodName
 				if way.kind == "exec" { // the Pod was evicted, and access does not extend to its successor
