@@ -171,7 +171,7 @@ cluster-down: ## End it, and leave nothing but its logs
 .PHONY: e2e
 e2e: export E2E_ENFORCER := $(ENFORCER)
 e2e: $(HELM) $(ENFORCER) ## End-to-end tests on a real cluster: the image, by the chart, with kubectl (Linux, root)
-	go test $(RACE) -v -count=1 -p 1 -timeout 30m -tags e2e $(E2EFLAGS) ./testing/e2e/... $(if $(E2E_CLUSTER),./hack/cluster)
+	go test $(RACE) -v -count=1 -p 1 -timeout 90m -tags e2e $(E2EFLAGS) ./testing/e2e/... $(if $(E2E_CLUSTER),./hack/cluster)
 ifndef E2E_IMAGE
 e2e: export KUBECONFIG := $(CLUSTER)/kubeconfig
 e2e: export E2E_IMAGE := $(IMAGE)

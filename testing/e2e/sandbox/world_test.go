@@ -5,6 +5,7 @@ package sandbox_test
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -46,8 +47,9 @@ const worldVariable = "ADMITKIT_E2E_WORLD"
 // actAsWorld serves in the network of the node until it is killed.
 func actAsWorld(text string) error {
 	folder, node, _ := strings.Cut(text, " ")
-	for _, address := range []string{public + "/32", gitAt + "/32", plain + "/32", metadata + "/32", public6 + "/128"} {
-		if out, err := exec.Command("ip", "address", "replace", address, "dev", "lo").CombinedOutput(); err != nil {
+	for _, address := range [][]string{{public + "/32"}, {gitAt + "/32"}, {plain + "/32"}, {metadata + "/32"}, {public6 + "/128", "nodad"}} {
+		// Without nodad nobody can listen there until the kernel has found out that nobody else has the address.
+		if out, err := exec.Command("ip", append([]string{"address", "replace", "dev", "lo"}, address...)...).CombinedOutput(); err != nil {
 			return fmt.Errorf("adding %s: %w: %s", address, err, out)
 		}
 	}
@@ -55,7 +57,7 @@ func actAsWorld(text string) error {
 	if err != nil {
 		return err
 	}
-	ended := make(chan error)
+	ended := make(chan error, 100) // more than there are servers
 	serve := func(address string, secure bool, handler http.Handler) {
 		server := &http.Server{Addr: address, Handler: handler, TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}}, ReadHeaderTimeout: time.Minute}
 		if secure {
@@ -84,7 +86,12 @@ func actAsWorld(text string) error {
 	go func() { ended <- serveSSH(folder, gitAt+":22") }()
 	for _, address := range []string{public + ":443", gitAt + ":443", gitAt + ":22", plain + ":22", "[" + public6 + "]:443", node + ":443"} {
 		if err := answers(address); err != nil {
-			return err
+			select {
+			case why := <-ended:
+				return errors.Join(err, why)
+			default:
+				return err
+			}
 		}
 	}
 	fmt.Println("serving")
