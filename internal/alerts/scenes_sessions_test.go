@@ -139,7 +139,7 @@ func (r *recorder) record() {
 		{Type: protocol.Exit, At: time.Second, Data: marshal(r, protocol.End{})},
 	}
 	for n := range frames {
-		frames[n].Seq = uint64(n + 1) //nolint:gosec // there are few
+		frames[n].Seq = uint64(n + 1)
 		if _, err := conn.Write(frames[n].Append(nil)); err != nil {
 			r.Fatal(err)
 		}

@@ -211,8 +211,12 @@ func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer session.release()
-	// A recorder sends some frames at a time, and rarely large ones.
-	if err := c.receive(session, bufio.NewReaderSize(buffered.Reader, readBuffer), recording); err != nil {
+	if recording.ended() { // and could not be sealed then
+		err = c.store(session, recording)
+	} else { // a recorder sends some frames at a time, and rarely large ones
+		err = c.receive(session, bufio.NewReaderSize(buffered.Reader, readBuffer), recording)
+	}
+	if err != nil {
 		c.lose(session, recording.number) // or the recorder comes back
 	} else {
 		c.forgetEnd(session)

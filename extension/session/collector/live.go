@@ -207,9 +207,6 @@ func (l *live) read(ctx context.Context, from *bufio.Reader, to chan<- arrival, 
 // receive stores what the recorder sends, and acknowledges it once it is stored. As long as
 // the storage is slow it takes nothing, and the terminal waits.
 func (c *Collector) receive(session *live, from *bufio.Reader, to *recording) error {
-	if to.ended() { // and could not be sealed then
-		return c.store(session, to)
-	}
 	memory := c.memory.share(c.options.Observer.Waiting)
 	defer memory.close()
 	ctx, cancel := context.WithCancel(context.Background())
