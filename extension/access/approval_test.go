@@ -233,7 +233,7 @@ var approvals = map[string]func(*testing.T, *panel){
 		}
 	},
 	"access ends the duration after the approval": func(t *testing.T, p *panel) {
-		req := p.ask(t, alice, "one", lasts("2s"))
+		req := p.ask(t, alice, "one", lasts("8s"))
 		isGranted(t, req, approved(t, req, p.sam))
 		await(t, req, "has ended", func() bool { return fails(req, v1alpha1.ConditionAccessStillValid, v1alpha1.ReasonExpired) })
 		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(bindingOf(req)), &rbacv1.RoleBinding{}); !apierrors.IsNotFound(err) {
