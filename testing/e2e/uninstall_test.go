@@ -43,7 +43,7 @@ func TestAnUninstallLeavesRecordsAloneAndNobodyInside(t *testing.T) {
 		return strings.HasPrefix(object, "customresourcedefinitions ") || strings.HasPrefix(object, "validatingadmissionpolic") || strings.HasPrefix(object, "apiservices ") || strings.HasPrefix(object, "access") || strings.HasPrefix(object, "podaccess") ||
 			strings.HasPrefix(object, "execaccess") || strings.HasPrefix(object, "roleaccess") || strings.HasPrefix(object, "auditevents ")
 	})
-	session.ended(t, began)
+	session.ended(t, began, sessionLimit)
 	if err := removeCRDs(ctx); err != nil {
 		t.Fatal(err)
 	}
