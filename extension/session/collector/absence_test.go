@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,7 +18,12 @@ func TestARecordingWhoseRecorderCannotComeBackIsSealed(t *testing.T) {
 	folder := Folder(t.TempDir())
 	ended, noted, may := make(chan Seal, 1), make(chan Note, 9), make(chan string, 9)
 	_, address := serve(t, Options{
-		Storage: folder, Stall: 10 * time.Millisecond, Noted: func(_ *protocol.Ticket, n Note) { noted <- n }, Ended: func(_ *protocol.Ticket, s Seal) { ended <- s },
+		Storage: folder, Stall: 10 * time.Millisecond, Ended: func(_ *protocol.Ticket, s Seal) { ended <- s },
+		Noted: func(_ *protocol.Ticket, n Note) {
+			if n.Kind != Silent { // which it may be on a busy machine, too
+				noted <- n
+			}
+		},
 		Over: func(context.Context, *protocol.Ticket) (string, error) {
 			select {
 			case reason := <-may:
@@ -42,7 +48,7 @@ func TestARecordingWhoseRecorderCannotComeBackIsSealed(t *testing.T) {
 	may <- ""
 	may <- "its Pod was deleted"
 	seal := <-ended
-	if seal.Frames != 1 || seal.End.Code != 137 || seal.End.Reason != "its Pod was deleted" || len(seal.Notes) != 1 {
+	if seal.Frames != 1 || seal.End.Code != 137 || seal.End.Reason != "its Pod was deleted" || !slices.ContainsFunc(seal.Notes, func(n Note) bool { return n.Kind == Gone }) {
 		t.Errorf("the seal is %+v", seal)
 	}
 	if _, err := Verify(t.Context(), folder, ticket.ID, key); err != nil {
