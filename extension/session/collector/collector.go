@@ -407,16 +407,19 @@ func (c *Collector) End(id, reason string) error {
 	if err != nil {
 		return err
 	}
-	reason = cmp.Or(limited(reason), "it was ended")
+	reason = reasonOf(reason)
 	ctx, cancel := stored()
 	defer cancel()
-	kept := c.keepEnd(ctx, id, reason)
+	kept := c.keep(ctx, nameOf(id, stopFile), reason)
 	return errors.Join(session.stop(reason), kept)
 }
 
-// keepEnd keeps why a session was ended, for the collectors to which its recorder connects.
-func (c *Collector) keepEnd(ctx context.Context, id, reason string) error {
-	err := c.options.Storage.Create(ctx, nameOf(id, stopFile), []byte(reason))
+// reasonOf is what the user of a session hears that was ended by hand.
+func reasonOf(reason string) string { return cmp.Or(limited(reason), "it was ended") }
+
+// keep writes a file, unless it is there.
+func (c *Collector) keep(ctx context.Context, name, text string) error {
+	err := c.options.Storage.Create(ctx, name, []byte(text))
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}

@@ -1,11 +1,9 @@
 package collector
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 	"time"
 
@@ -33,14 +31,10 @@ func (c *Collector) RequestEnd(ctx context.Context, id, reason string) error {
 		return err
 	}
 	// Its recorder may be away for longer than such a request counts.
-	if err := c.keepEnd(ctx, id, cmp.Or(limited(reason), "it was ended")); err != nil {
+	if err := c.keep(ctx, nameOf(id, stopFile), reasonOf(reason)); err != nil {
 		return err
 	}
-	err := c.options.Storage.Create(ctx, nameOf(endsFolder, id), []byte(reason))
-	if errors.Is(err, fs.ErrExist) {
-		err = nil
-	}
-	return err
+	return c.keep(ctx, nameOf(endsFolder, id), reason)
 }
 
 // Run ends the sessions that other collectors ask for, and deletes recordings after their
