@@ -25,6 +25,8 @@ type player struct {
 	text  bool
 	// timed keeps the pauses.
 	timed bool
+	// ended says that the end of the session was in the recording.
+	ended bool
 }
 
 // maxCastLine is longer than any line of a recording: a frame has 64 KiB, each byte of
@@ -77,6 +79,10 @@ func (p *player) play(ctx context.Context, from io.Reader) error {
 	case err != nil && !errors.Is(err, context.Canceled):
 		return cut(err)
 	}
+	if !p.ended {
+		plain.Flush()
+		p.sayf("[the recording has no end: the session goes on, or its recorder was lost; 'kubectl access sessions list' has its state]")
+	}
 	return nil
 }
 
@@ -114,6 +120,7 @@ func (p *player) show(ctx context.Context, e *event, plain *screen.Text) error {
 	case "m":
 		p.sayf("[%s]", escape(e.data))
 	case "x":
+		p.ended = true
 		plain.Flush()
 		p.sayf("[the session ended with exit code %s]", escape(e.data))
 	}

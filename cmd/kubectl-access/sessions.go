@@ -43,6 +43,14 @@ anything.
 
 A recording has the escape sequences that the session printed. replay and watch send
 them to your terminal as they are, as any replay does; with --text you get plain lines.`,
+		// Without it cobra takes a wrong word for a wish for help, and a script believes that
+		// a session has ended.
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return exitf(codeUsage, "unknown command %q for %q\nSee '%s --help'", args[0], cmd.CommandPath(), cmd.CommandPath())
+		},
 	}
 	cmd.AddCommand(c.sessionsList(), c.sessionsReplay(), c.sessionsWatch(), c.sessionsExport(), c.sessionsSearch(), c.sessionsVerify(), c.sessionsEnd())
 	return cmd
@@ -118,6 +126,8 @@ func (s *sessionsOf) explained(err error) error {
 		return exitf(codeNotFound, "%w in namespace %s: 'kubectl access sessions list -A' has all that you may see", err, s.namespace)
 	case apierrors.IsNotFound(err):
 		return exitf(codeNotFound, "this cluster has no API for recorded sessions: it is there with admitkit --sessions --sessions-api, in the chart sessions.api.enabled")
+	case apierrors.IsBadRequest(err):
+		return exitf(codeUsage, "%w", err)
 	case apierrors.IsServiceUnavailable(err):
 		return exitf(codeError, "%w\nIf it stays so: kubectl get apiservice %s.%s says whether the API server reaches admitkit", err, sessionsapi.GroupVersion.Version, sessionsapi.GroupVersion.Group)
 	case apierrors.IsForbidden(err):
@@ -129,10 +139,12 @@ func (s *sessionsOf) explained(err error) error {
 
 func (c *cli) sessionsList() *cobra.Command {
 	var everywhere, live bool
-	var user, pod string
+	var user, pod, since, until string
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List recorded sessions, the newest first",
-		Example: "  # Which sessions go on, anywhere\n  kubectl access sessions list -A --live\n\n  # What alice did in this namespace\n  kubectl access sessions list --user alice",
+		Long: `List recorded sessions, the newest first. --since and --until take a duration such as
+24h or 7d, which is that long ago, or a time such as 2026-11-21T09:00:00Z.`,
+		Example: "  # Which sessions go on, anywhere\n  kubectl access sessions list -A --live\n\n  # What alice did in this namespace in the last week\n  kubectl access sessions list --user alice --since 7d",
 		Args:    exactly(),
 	}
 	flags := cmd.Flags()
@@ -140,10 +152,16 @@ func (c *cli) sessionsList() *cobra.Command {
 	flags.BoolVar(&live, "live", false, "only sessions that go on")
 	flags.StringVar(&user, "user", "", "only sessions of this user")
 	flags.StringVar(&pod, "pod", "", "only sessions in this Pod")
+	flags.StringVar(&since, "since", "", "only sessions that began since this time")
+	flags.StringVar(&until, "until", "", "only sessions that began before this time")
 	_ = cmd.RegisterFlagCompletionFunc("pod", c.completePods)
 	output := c.addOutputFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		show, err := output.listPrinter(everywhere)
+		if err != nil {
+			return err
+		}
+		began, err := between(since, until)
 		if err != nil {
 			return err
 		}
@@ -153,17 +171,36 @@ func (c *cli) sessionsList() *cobra.Command {
 		}
 		var found []client.Object
 		if err := s.each(cmd.Context(), selected(live, user, pod), func(session *unstructured.Unstructured) error {
-			found = append(found, session)
+			if began(session.GetCreationTimestamp().Time) {
+				found = append(found, session)
+			}
 			return nil
 		}); err != nil {
 			return err
 		}
 		if len(found) == 0 {
-			c.sayf("no sessions found%s", in(s.namespace, everywhere))
+			what := "sessions"
+			if live || user+pod+since+until != "" {
+				what = "such sessions"
+			}
+			c.sayf("no %s found%s", what, in(s.namespace, everywhere))
 		}
 		return show(found...)
 	}
 	return cmd
+}
+
+// between returns whether a time is in the range of two flags.
+func between(since, until string) (func(time.Time) bool, error) {
+	from, err := when("--since", since)
+	if err != nil {
+		return nil, err
+	}
+	to, err := when("--until", until)
+	if err != nil {
+		return nil, err
+	}
+	return func(at time.Time) bool { return !at.Before(from) && (to.IsZero() || at.Before(to)) }, nil
 }
 
 // selected returns the field selector of flags.
@@ -224,6 +261,9 @@ func (s *sessionsOf) open(ctx context.Context, id, as string, live bool) (io.Rea
 		request.Param("as", as)
 	}
 	text, err := request.Stream(ctx)
+	if live && apierrors.IsConflict(err) {
+		return nil, exitf(codeError, "session %s does not go on: 'kubectl access sessions replay %s' plays what there is", id, id)
+	}
 	return text, s.explained(err)
 }
 
@@ -437,10 +477,15 @@ func (c *cli) sessionsEnd() *cobra.Command {
 	return cmd
 }
 
-// oneSession requires the ID of a session.
+// oneSession requires the ID of a session, also as `list -o name` prints it.
 func oneSession(cmd *cobra.Command, args []string) error {
 	if err := exactly("ID")(cmd, args); err != nil {
 		return err
+	}
+	for _, kind := range []string{"session." + sessionsapi.GroupVersion.Group, "session", "sessions"} {
+		if id, found := strings.CutPrefix(args[0], kind+"/"); found {
+			args[0] = id // RunE gets these arguments
+		}
 	}
 	if !protocol.ValidID(args[0]) {
 		return exitf(codeUsage, "%q is no ID of a session, which has 32 hexadecimal digits: 'kubectl access sessions list' has them", args[0])

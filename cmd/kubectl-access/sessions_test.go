@@ -25,6 +25,7 @@ import (
 
 const (
 	liveID, endedID = "00000000000000000000000000000001", "00000000000000000000000000000002"
+	cutID           = "00000000000000000000000000000003" // has no end
 	castOfSession   = `{"version":3,"term":{"cols":80,"rows":24},"timestamp":1}
 [0.000000,"o","pass\u001b[31mwo"]
 [30.000000,"o","rd\u001b[0m\r\n"]
@@ -95,6 +96,10 @@ func (s *sessionsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		send(200, sessionsapi.SessionSeal{Valid: strings.Contains(rest, endedID), Reason: "it was changed", SHA256: "abc", Frames: 2})
 	case rest == "namespaces/shop/sessions/"+endedID+"/log", rest == "watch/namespaces/shop/sessions/"+liveID+"/log":
 		_, _ = io.WriteString(w, castOfSession)
+	case rest == "namespaces/shop/sessions/"+cutID+"/log":
+		_, _ = io.WriteString(w, `{"version":3,"term":{"cols":80,"rows":24},"timestamp":1}`+"\n"+`[0.000000,"o","so far\r\n"]`+"\n")
+	case rest == "watch/namespaces/shop/sessions/"+endedID+"/log":
+		refuse(apierrors.NewConflict(resource, endedID, errors.New("the session is Ended")))
 	default:
 		refuse(apierrors.NewNotFound(resource, "x"))
 	}
@@ -141,6 +146,13 @@ func TestSessionsAreListedReplayedSearchedAndEnded(t *testing.T) {
 		{"list", 0, liveID, ""},
 		{"list", 0, endedID, ""}, // of the second page
 		{"list -o json", 0, `"kind": "List"`, ""},
+		{"list --since 2h", 0, liveID, ""},
+		{"list --since 30m", 0, "", "no such sessions found in namespace shop"},
+		{"list --until 30m", 0, liveID, ""},
+		{"list --until 2h", 0, "", "no such sessions found"},
+		{"list --since yesterday", codeUsage, "", "--since"},
+		{"stop " + liveID, codeUsage, "", `unknown command "stop"`},
+		{"", 0, "Available Commands", ""},
 		{"list -A", codeRefused, "", `cannot list resource "sessions"`},
 		{"replay --speed 1000 " + endedID, 0, "pass\x1b[31mword\x1b[0m\r\n", "ended with exit code 3"},
 		{"replay --idle-limit 1ms " + endedID, 0, "rd\x1b[0m", "not castOfSession: 5 bytes"},
@@ -149,6 +161,9 @@ func TestSessionsAreListedReplayedSearchedAndEnded(t *testing.T) {
 		{"replay", codeUsage, "", "ID is missing"},
 		{"replay web", codeUsage, "", "is no ID of a session"},
 		{"replay 0000000000000000000000000000000f", codeNotFound, "", "list -A"},
+		{"replay --text session.sessions.admitkit.dev/" + endedID, 0, "password\n", ""}, // as list -o name has it
+		{"replay --text " + cutID, 0, "so far\n", "the recording has no end"},
+		{"watch " + endedID, codeError, "", "sessions replay " + endedID},
 		{"watch --text " + liveID, 0, "password\n", ""},
 		{"export " + endedID, 0, castOfSession, ""},
 		{"search password", 0, endedID + ` al`, "warning: the 3 oldest"},
