@@ -63,7 +63,7 @@ func (o *Options) checkAPI() error {
 	case o.API && !o.collects():
 		return errors.New("API has no effect without Folder or Storage: only collectors can read recordings")
 	case o.API && o.Service == "":
-		return errors.New("Service is empty: with API, the API server reaches the replicas by it")
+		return errors.New("Service is empty: with API, the front proxy of the cluster reaches the replicas by it")
 	}
 	return nil
 }
@@ -113,9 +113,16 @@ func (r *receiver) newAPI(storage collector.Storage, config *rest.Config) (*sess
 	}), nil
 }
 
-// isAPI reports whether a request is for the API, and not that of a recorder.
+// isAPI reports whether a request is for the API, and not that of a recorder. The API server
+// also asks for what the API has not, such as /openapi/v3 every minute.
 func (r *receiver) isAPI(request *http.Request) bool {
-	return r.api != nil && (request.URL.Path == "/apis" || strings.HasPrefix(request.URL.Path, "/apis/"))
+	if r.api == nil {
+		return false
+	}
+	if conn, ok := request.Context().Value(connectionKey{}).(*counted); ok && conn.front {
+		return true
+	}
+	return request.URL.Path == "/apis" || strings.HasPrefix(request.URL.Path, "/apis/")
 }
 
 // keepBundle keeps the caBundle of the APIService, through each rotation of the CA. Every
@@ -124,17 +131,19 @@ func (r *receiver) keepBundle(ctx context.Context) {
 	if r.api == nil {
 		return
 	}
-	said := ""
+	seen, said := "", ""
 	for {
 		pause := bundleTime
-		err := r.publishBundle(ctx)
-		if err != nil && ctx.Err() == nil {
-			if pause = bundleRetry; err.Error() != said {
+		if err := r.publishBundle(ctx); err != nil && ctx.Err() == nil {
+			pause = bundleRetry
+			// Not at once: a replica that starts has no certificate yet.
+			if text := err.Error(); text == seen && text != said {
 				r.log.Error("sessions cannot be read by kubectl", zap.Error(err))
+				said = text
 			}
-			said = err.Error()
+			seen = err.Error()
 		} else {
-			said = ""
+			seen, said = "", ""
 		}
 		timer := time.NewTimer(pause)
 		select {

@@ -346,6 +346,23 @@ func TestOnlyTheFrontProxySaysWhoAsks(t *testing.T) {
 			t.Errorf("%s: %d %s, %v", what, response.StatusCode, body, err)
 		}
 	}
+	// The API server asks for this each minute, and is no recorder that is refused.
+	front := r.front.Issue(t, "front-proxy-client", x509.ExtKeyUsageClientAuth)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*front}}}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+r.address+"/openapi/v3", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("X-Remote-User", "system:aggregator")
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(response.Body)
+	if _ = response.Body.Close(); err != nil || response.StatusCode != http.StatusNotFound || !strings.Contains(string(body), `"kind":"Status"`) {
+		t.Errorf("the API server asks for what is not there: %d %s, %v", response.StatusCode, body, err)
+	}
 }
 
 func TestALiveSessionIsFollowedAndEndedFromAnotherReplica(t *testing.T) {
