@@ -134,7 +134,7 @@ func (k *keeper) withoutRecorder(ctx context.Context, pod *corev1.Pod, req *exte
 	if err != nil || len(added) == 0 {
 		return err
 	}
-	return k.unrecorded(ctx, req, objectOf(req), "no-recorder", "ephemeral container "+added[0].Name+" has no recorder, because "+madeBefore)
+	return k.unrecorded(ctx, req, objectOf(req), "no-recorder", "ephemeral container "+added[0].Name+" has no recorder, because "+whyNone(pod))
 }
 
 // named returns how to add the same container with a command.

@@ -22,7 +22,7 @@ import (
 func (o *Options) key() (protocol.Key, error) {
 	current, err := os.ReadFile(filepath.Join(o.KeyFolder, "key"))
 	if err != nil {
-		return protocol.Key{}, fmt.Errorf("the key of tickets: %w", err)
+		return protocol.Key{}, fmt.Errorf("the key of tickets: %w: mount the Secret with the key at %s", err, o.KeyFolder)
 	}
 	if len(current) < protocol.MinKey {
 		return protocol.Key{}, fmt.Errorf("the key of tickets in %s has %d bytes: make one of at least %d random bytes", o.KeyFolder, len(current), protocol.MinKey)

@@ -285,6 +285,9 @@ func (s *Session) CannotEnd(ctx context.Context, reader client.Reader, pod *core
 	case !recorded:
 		return fmt.Sprintf("sessions in namespace %s are not recorded, and so cannot be ended or limited: ask the operator to record them, or leave onExpiry EndSession and session out of the template", pod.Namespace), nil
 	}
+	if !canHaveRecorder(pod) {
+		return fmt.Sprintf("Pod %s has no recorder, which static Pods and Pods of Windows cannot have, and so its sessions cannot be ended or limited: leave onExpiry EndSession and session out of the template", pod.Name), nil
+	}
 	for _, c := range pod.Spec.Containers {
 		if !hasRecorder(pod, c.Name) {
 			return fmt.Sprintf("Pod %s was made before sessions were recorded there, and its sessions cannot be ended: replace it, for example by kubectl rollout restart", pod.Name), nil

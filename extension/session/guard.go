@@ -82,13 +82,18 @@ func (g *guard) exec(ctx context.Context, options *corev1.PodExecOptions, req *e
 	}
 	cause, why := "bypassed", "the command was not put behind the recorder: another webhook has changed it, or the API server calls no mutating webhooks for connections"
 	if container := containerOf(pod, options.Container); !hasRecorder(pod, container) {
-		cause, why = "no-recorder", "container "+container+" has no recorder, because "+madeBefore
+		cause, why = "no-recorder", "container "+container+" has no recorder, because "+whyNone(pod)
 	}
 	return g.unrecorded(ctx, req, objectOf(req), cause, why)
 }
 
-// madeBefore is why a Pod has no recorder, and what to do.
-const madeBefore = "its Pod was made before sessions were recorded here. Replace the Pod, for example by kubectl rollout restart"
+// whyNone says why a Pod has no recorder, and what to do.
+func whyNone(pod *corev1.Pod) string {
+	if !canHaveRecorder(pod) {
+		return "there is none for static Pods and Pods of Windows. Run it in another namespace, or have the operator allow what is not recorded"
+	}
+	return "its Pod was made before sessions were recorded here. Replace the Pod, for example by kubectl rollout restart"
+}
 
 // objectOf returns what a connection leads to. The name within that of a proxy can be
 // scheme:name:port.

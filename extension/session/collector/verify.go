@@ -57,7 +57,7 @@ func Verify(ctx context.Context, from Storage, id string, key protocol.Key) (*Se
 		return nil, fmt.Errorf("%s: %w: its seal is no JSON: %w", id, ErrChanged, err)
 	}
 	if seal.ID != id || !key.Signed(func(key []byte) bool { return seal.mac(key) == seal.MAC }) {
-		return nil, fmt.Errorf("%s: %w: the seal is not of this installation", id, ErrChanged)
+		return nil, fmt.Errorf("%s: %w: its seal is by no key that this installation has, neither by that in use nor by the previous one", id, ErrChanged)
 	}
 	c := newChain(id)
 	if _, _, err := read(ctx, from, id, &c, func(*protocol.Frame) error { return nil }); err != nil {
