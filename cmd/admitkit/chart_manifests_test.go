@@ -583,7 +583,7 @@ func TestTheChartsPodsAreThoseOfTheManifests(t *testing.T) {
 		"sessions, three":              `{replicas: 1, split: {enabled: true}, audit: {objects: {enabled: true}}, sessions: {enabled: true, namespaces: [apps]}}`,
 		"sessions, read":               `{replicas: 1, split: {enabled: true}, sessions: {enabled: true, namespaces: [apps], api: {enabled: true}}}`,
 		"sessions that end":            `{replicas: 1, split: {enabled: true}, access: {enabled: true, namespaces: [apps]}, sessions: {enabled: true, selector: "a=b", evict: true}}`,
-		"sessions in a bucket":         `{split: {enabled: true}, audit: {objects: {enabled: true}}, sessions: {enabled: true, namespaces: [apps], s3: {endpoint: "s3.example.com:9000", bucket: b, prefix: a/, secret: s3}}}`,
+		"sessions in a bucket":         `{split: {enabled: true}, audit: {objects: {enabled: true}}, sessions: {enabled: true, namespaces: [apps], s3: {endpoint: "s3.example.com:9000", bucket: bbb, prefix: a/, secret: s3}}}`,
 		"a namespace, and three":       `{split: {enabled: true}, access: {enabled: true}, watchNamespace: apps}`,
 		"two, and the registrar a Job": `{split: {enabled: true, registrar: Job}, access: {enabled: true, namespaces: [apps]}}`,
 	} {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/extension/session"
@@ -75,6 +76,9 @@ func (s *sessionFlags) extension(mgr *manager.Manager, auditObjects bool, access
 			return nil, fmt.Errorf("--%s: %q: must be an absolute path", flag, path)
 		}
 	}
+	if o.Port == mgr.GetManagerOptions().Port {
+		return nil, fmt.Errorf("--sessions-port: %d is --port; choose another", o.Port)
+	}
 	if err := s.s3.apply(&o); err != nil {
 		return nil, err
 	}
@@ -114,6 +118,9 @@ func (s *sessionFlags) where(mgr *manager.Manager) (*metav1.LabelSelector, error
 		return selector, nil
 	case len(s.namespaces) > 0:
 		for _, name := range s.namespaces {
+			if len(validation.IsDNS1123Label(name)) > 0 {
+				return nil, fmt.Errorf("--sessions-namespaces: %q: must be the name of a namespace; --sessions-selector selects several by a label", name)
+			}
 			if name == mgr.GetWebhookNamespace() {
 				return nil, fmt.Errorf("--sessions-namespaces: %s is the manager's own namespace: no Pod of the manager could begin while it does not run", name)
 			}

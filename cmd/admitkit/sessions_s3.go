@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/minio/minio-go/v7/pkg/s3utils"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 
@@ -68,6 +69,8 @@ func (s *s3Flags) check() (err error) {
 		return fmt.Errorf("--sessions-s3-endpoint: %q: must be HOST or HOST:PORT; for http:// set --sessions-s3-insecure", o.Endpoint)
 	case o.Bucket == "":
 		return errors.New("--sessions-s3-bucket: required with --sessions-s3-endpoint: name the bucket of the recordings")
+	case s3utils.CheckValidBucketName(o.Bucket) != nil:
+		return fmt.Errorf("--sessions-s3-bucket: %q: %w", o.Bucket, s3utils.CheckValidBucketName(o.Bucket))
 	case strings.HasPrefix(o.Prefix, "/") || len(o.Prefix) > maxS3Prefix:
 		return fmt.Errorf("--sessions-s3-prefix: %q: must not begin with /, and have at most %d bytes", o.Prefix, maxS3Prefix)
 	}

@@ -36,8 +36,8 @@ func TestReplicasThatShareNoRecordingsAreRefused(t *testing.T) {
 		sessions + "--replicas=3":       true,
 		sessions + "--replicas=1":       false,
 		sessions + "--sessions-claim=c": false,
-		sessions + "--sessions-s3-endpoint=s --sessions-s3-bucket=b": false,
-		"--image=x --webhook-namespace=s":                            false,
+		sessions + "--sessions-s3-endpoint=s --sessions-s3-bucket=bbb": false,
+		"--image=x --webhook-namespace=s":                              false,
 	} {
 		cmd := newOperator().cmd
 		cmd.SetOut(io.Discard)

@@ -336,6 +336,7 @@ func TestInvalidOptionsNameTheField(t *testing.T) {
 		"Image":     func(o *session.Options) { o.Image = "" },
 		"KeyFolder": func(o *session.Options) { o.KeyFolder = "key" }, "CAFile": func(o *session.Options) { o.CAFile = "" },
 		"Collectors": func(o *session.Options) { o.Collectors = nil }, "Wait": func(o *session.Options) { o.Wait = time.Millisecond },
+		`Collectors: "c"`: func(o *session.Options) { o.Collectors = []string{"c:1", "c"} }, `Collectors: "c:0"`: func(o *session.Options) { o.Collectors = []string{"c:0"} },
 		"AuditObjects": func(o *session.Options) { o.AuditObjects = true },
 		"Folder":       func(o *session.Options) { o.Folder = "recordings" }, "CAFile has no effect": func(o *session.Options) { o.Folder = "/recordings" },
 		"Service": func(o *session.Options) { o.Folder, o.CAFile, o.Collectors = "/recordings", "", nil },

@@ -19,8 +19,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -218,7 +220,7 @@ func (o Options) withDefaults() (Options, error) {
 	if err := o.checkEnds(); err != nil {
 		return o, err
 	}
-	if err := errors.Join(o.checkStorage(), o.checkAPI()); err != nil {
+	if err := errors.Join(o.checkStorage(), o.checkAPI(), o.checkCollectors()); err != nil {
 		return o, err
 	}
 	if !o.collects() {
@@ -256,6 +258,20 @@ func (o *Options) checkStorage() error {
 		return errors.New("Location is empty: say where Storage keeps the recordings, such as s3://BUCKET/PREFIX")
 	case o.Storage == nil && (o.Location != "" || len(o.StorageEnv) > 0):
 		return errors.New("Location, StorageEnv: have no effect without Storage")
+	}
+	return nil
+}
+
+// checkCollectors checks their addresses: recorders would try a wrong one in vain.
+func (o *Options) checkCollectors() error {
+	for _, address := range o.Collectors {
+		host, port, err := net.SplitHostPort(address)
+		if err != nil {
+			return fmt.Errorf("Collectors: %q: must be host:port", address)
+		}
+		if number, err := strconv.ParseUint(port, 10, 16); host == "" || number == 0 || err != nil {
+			return fmt.Errorf("Collectors: %q: must be host:port, with a port from 1 to 65535", address)
+		}
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/minio/minio-go/v7/pkg/s3utils"
 
 	"github.com/admitkit/admitkit/extension/session/collector"
 	"github.com/admitkit/admitkit/extension/session/protocol"
@@ -62,6 +63,8 @@ func New(ctx context.Context, options Options) (*Storage, error) {
 		return nil, fmt.Errorf("s3: %w: Endpoint is %q: must be a host or host:port", collector.ErrConfiguration, options.Endpoint)
 	case options.Bucket == "":
 		return nil, fmt.Errorf("s3: %w: Bucket is empty: name the bucket for recordings", collector.ErrConfiguration)
+	case s3utils.CheckValidBucketName(options.Bucket) != nil:
+		return nil, fmt.Errorf("s3: %w: Bucket is %q: %w", collector.ErrConfiguration, options.Bucket, s3utils.CheckValidBucketName(options.Bucket))
 	case options.Delay < 0 || options.Delay > 5*time.Second:
 		return nil, fmt.Errorf("s3: %w: Delay is %s: must be at most 5s", collector.ErrConfiguration, options.Delay)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
+	"github.com/admitkit/admitkit/extension/session/collector"
 	"github.com/admitkit/admitkit/extension/session/collector/s3"
 	"github.com/admitkit/admitkit/extension/session/protocol"
 	"github.com/admitkit/admitkit/internal/testkit/s3gateway"
@@ -87,11 +88,12 @@ func TestOptionsOfABucketAreChecked(t *testing.T) {
 	for field, change := range map[string]func(*s3.Options){
 		"Endpoint": func(o *s3.Options) { o.Endpoint = "https://s3.example.com" },
 		"Bucket":   func(o *s3.Options) { o.Bucket = "" },
+		`"B_"`:     func(o *s3.Options) { o.Bucket = "B_" },
 		"Delay":    func(o *s3.Options) { o.Delay = time.Minute },
 	} {
 		of := options("s3.example.com")
 		change(&of)
-		if _, err := s3.New(t.Context(), of); err == nil || !strings.Contains(err.Error(), field) {
+		if _, err := s3.New(t.Context(), of); !errors.Is(err, collector.ErrConfiguration) || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
