@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/watch"
@@ -18,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension/audit"
-	pods "github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
@@ -111,16 +109,6 @@ func (s *stage) touchedPodsAreEvicted(t *testing.T) {
 		t.Errorf("evicted %s before its time after a restart", early)
 	}
 	s.evictedAt(t, deletions, late)
-
-	// Who deletes the Pod and gives it a day gains nothing.
-	web = touch(s.pod(t, "open"))
-	if err := s.admin.Delete(t.Context(), web, client.GracePeriodSeconds(86400)); err != nil {
-		t.Fatal(err)
-	}
-	testkit.Eventually(t, "the Pod ends as soon as it would by itself", func(ctx context.Context) bool {
-		err := s.admin.Get(ctx, client.ObjectKeyFromObject(web), web)
-		return apierrors.IsNotFound(err) || err == nil && !pods.Lingers(web)
-	})
 }
 
 // nobodyMovesTheMark tries to keep a touched Pod for ever, as somebody who may patch
