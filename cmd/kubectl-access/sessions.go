@@ -285,6 +285,9 @@ have printed some to mislead you. --text prints plain lines instead.`,
 		if player.speed <= 0 || player.idle < 0 {
 			return exitf(codeUsage, "--speed must be more than 0, and --idle-limit not less")
 		}
+		if flags := cmd.Flags(); player.text && (flags.Changed("speed") || flags.Changed("idle-limit")) {
+			return exitf(codeUsage, "--text prints at once: leave out --speed and --idle-limit")
+		}
 		player.timed = !player.text
 		return player.run(cmd.Context(), args[0], false)
 	}

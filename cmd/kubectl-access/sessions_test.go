@@ -158,6 +158,7 @@ func TestSessionsAreListedReplayedSearchedAndEnded(t *testing.T) {
 		{"replay --idle-limit 1ms " + endedID, 0, "rd\x1b[0m", "not castOfSession: 5 bytes"},
 		{"replay --text " + endedID, 0, "password\n", "stdin"},
 		{"replay --speed 0 " + endedID, codeUsage, "", "--speed"},
+		{"replay --text --speed 2 " + endedID, codeUsage, "", "--text prints at once"},
 		{"replay", codeUsage, "", "ID is missing"},
 		{"replay web", codeUsage, "", "is no ID of a session"},
 		{"replay 0000000000000000000000000000000f", codeNotFound, "", "list -A"},
