@@ -27,7 +27,7 @@ func TestARunIsMadeFollowedListedAndCancelled(t *testing.T) {
 	}
 	kubectlAccess(t, alice, "-n", sandboxed, "cancel", "mend").expect(t, 3, "nothing to cancel", "succeeded")
 
-	waiting := strings.TrimSpace(kubectlAccess(t, alice, "-n", sandboxed, "run", "later", "--prompt=Wait.").expect(t, 0, "created").stdout)
+	waiting := strings.TrimSpace(kubectlAccess(t, alice, "-n", sandboxed, "run", "later", "--prompt=Wait.").expect(t, 0, "Warning: spec.templateRef: there is no HarnessTemplate or ClusterHarnessTemplate later: the run waits for it", "created").stdout)
 	kubectlAccess(t, alice, "-n", sandboxed, "runs").expect(t, 0, "NAME", "PHASE", "AUTHOR", "mend", "Succeeded", waiting, "alice")
 	kubectlAccess(t, alice, "-n", sandboxed, "runs", "--mine", "-o", "name").expect(t, 0, "harnessrun.admitkit.dev/"+waiting)
 	kubectlAccess(t, alice, "-n", sandboxed, "cancel", waiting).expect(t, 0, "cancelled")
