@@ -69,6 +69,8 @@ type obstacle struct {
 	condition, reason, message string
 	// poll says that what it waits for is not watched.
 	poll bool
+	// refused says that the broker was asked and answered no: each time is on record, so it is asked again later and later.
+	refused bool
 	// fatal says that it is in vain to wait.
 	fatal bool
 }
