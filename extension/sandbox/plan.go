@@ -180,10 +180,15 @@ var reserved = []string{
 	"HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "HOME",
 }
 
+func isReserved(name string) bool {
+	name = strings.ToUpper(name)
+	return slices.Contains(reserved, name) || strings.HasPrefix(name, "ADMITKIT_")
+}
+
 // checkEnv refuses the variables that the sandbox itself sets.
 func checkEnv(env []v1alpha1.HarnessEnv, field string) error {
 	for i, e := range env {
-		if name := strings.ToUpper(e.Name); slices.Contains(reserved, name) || strings.HasPrefix(name, "ADMITKIT_") {
+		if isReserved(e.Name) {
 			return fmt.Errorf("%s[%d].name: %s is reserved: the sandbox itself sets it; leave it out", field, i, e.Name)
 		}
 	}
