@@ -35,6 +35,8 @@ func TestARunIsMadeFollowedListedAndCancelled(t *testing.T) {
 		return admin.Get(ctx, client.ObjectKey{Namespace: sandboxed, Name: waiting}, run) == nil && run.Status.Phase == v1alpha1.HarnessCancelled
 	})
 
+	kubectlAccess(t, alice, "-n", sandboxed, "run", "agent", "-p", "a", "--name=early", "--workspace=shared").expect(t, 0, "Warning: spec.workspaceRef: there is no Workspace shared: the run waits for it")
+	kubectlAccess(t, alice, "-n", sandboxed, "cancel", "early").expect(t, 0, "cancelled")
 	testkit.Create(t, admin, &v1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: sandboxed, Name: "shared"}})
 	kubectlAccess(t, alice, "-n", sandboxed, "run", "agent", "-p", "a", "--name=shares", "--workspace=shared", "--watch").expect(t, 0, "harnessrun/shares is succeeded")
 	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: sandboxed, Name: "shares"}, run); err != nil || run.Spec.WorkspaceRef == nil || run.Spec.WorkspaceRef.Name != "shared" {
