@@ -43,8 +43,15 @@ func TestARunIsMadeFollowedListedAndCancelled(t *testing.T) {
 		t.Errorf("%v, %+v", err, run.Spec)
 	}
 
+	kubectlAccess(t, nil, "-n", sandboxed, "__complete", "run", "agent", "--workspace", "").expect(t, 0, "shared\n", ":4")
+	kubectlAccess(t, alice, "-n", sandboxed, "__complete", "run", "agent", "--model", "").expect(t, 0, ":4")
+
 	for want, args := range map[string][]string{
 		"2 say what the work is to do":               {"run", "agent"},
+		"2 --prompt and -f: give one of them":        {"run", "agent", "-p", "a", "-f", "/none"},
+		"2 --lifetime says how long the run lives":   {"run", "agent", "-p", "a", "--interactive", "--timeout=1m"},
+		"2 for a run that stays":                     {"run", "agent", "-p", "a", "--ttl=0s"},
+		"3 refused: spec.retries in body":            {"run", "agent", "-p", "a", "--retries=11"},
 		"2 no such file":                             {"run", "agent", "-f", "/none"},
 		"2 TEMPLATE is missing":                      {"run"},
 		"2 not in whole seconds":                     {"run", "agent", "-p", "a", "--timeout=1500ms"},
