@@ -8,6 +8,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
 )
 
 // admissions are the parts of the extension that answer admissions. What decides
@@ -60,5 +61,6 @@ func (a *shared) admissions() []any {
 		extension.Validating(&guard{a}, extension.Scope{
 			Name: "exec-access-session", FailurePolicy: &ignore, NamespaceSelector: a.places.selectorOfPods(), Rules: sessions, MatchConditions: named("!"),
 		}),
+		extension.Validating(&graceGuard{a}, cluster.LingerScope("access-pod-grace", a.places.selectorOfPods())),
 	}
 }

@@ -698,6 +698,22 @@ var attacksOfWriters = map[string]attack{
 		}
 		return s.stays(req)
 	},
+	"by a deletion that gives an access Pod a day to end": func(s siege) string {
+		req := s.own("lingering", "web")
+		path, day := pods+"/podaccess-lingering", `"gracePeriodSeconds":86400`
+		for _, deletion := range []struct{ method, path, body string }{
+			{"DELETE", path, `{"kind":"DeleteOptions","apiVersion":"v1",` + day + `}`},
+			{"DELETE", path + "?gracePeriodSeconds=86400", ""},
+			{"DELETE", path + "?gracePeriodSeconds=2", ""},
+			{"DELETE", pods + "?gracePeriodSeconds=86400&fieldSelector=metadata.name%3Dpodaccess-lingering", ""},
+			{"POST", path + "/eviction", `{"kind":"Eviction","apiVersion":"policy/v1","metadata":{"name":"podaccess-lingering"},"deleteOptions":{` + day + `}}`},
+		} {
+			if through := s.held(s.send(s.peter, deletion.method, deletion.path, testkit.AsJSON, deletion.body), "leave out gracePeriodSeconds"); through != "" {
+				return through
+			}
+		}
+		return s.stays(req)
+	},
 	"by another deadline of an access Pod": func(s siege) string {
 		s.own("deadline", "web")
 		return s.held(s.send(s.peter, "PATCH", pods+"/podaccess-deadline", testkit.AsMerge, `{"spec":{"activeDeadlineSeconds":1}}`), "admitkit alone makes")

@@ -7,12 +7,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
 )
 
 // guard refuses sessions when access is over, in every replica and whatever the
@@ -39,6 +41,29 @@ func (g *guard) Validate(ctx context.Context, _ runtime.Object, req *extension.R
 		return extension.Denyf("%s on Pod %s: %s; make another request", req.SubResource, pod, over)
 	}
 	return nil
+}
+
+// graceGuard refuses deletions that give an access Pod longer than its template does. The reconcilers shorten what was
+// allowed nevertheless, but the kubelet takes minutes to see that.
+type graceGuard struct{ *shared }
+
+var _ extension.Validator[*unstructured.Unstructured] = (*graceGuard)(nil)
+
+// Register connects to the cluster.
+func (g *graceGuard) Register(mgr extension.Manager) error { return g.setup(mgr) }
+
+// Validate denies a deletion or an eviction after which the Pod could outlive access.
+func (g *graceGuard) Validate(ctx context.Context, object *unstructured.Unstructured, req *extension.Request) error {
+	pod, err := cluster.Lingering(ctx, g.live, object, req)
+	if err != nil || pod == nil {
+		return err
+	}
+	if _, ours := podAccess.owner(client.ObjectKeyFromObject(pod)); !ours {
+		return nil
+	}
+	deniedTotal.WithLabelValues("deletion", v1alpha1.ReasonNotAllowed).Inc()
+	return extension.Denyf("Pod %s/%s is an access Pod, and ends within %d s of its deletion, so that it does not outlive access: leave out gracePeriodSeconds (kubectl: --grace-period)",
+		pod.Namespace, pod.Name, *pod.Spec.TerminationGracePeriodSeconds)
 }
 
 // overPod says why access to an access Pod is over. It relies on the request, not on

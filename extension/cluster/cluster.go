@@ -116,8 +116,8 @@ func mapperWithin(limit time.Duration) func(*rest.Config, *http.Client) (meta.RE
 
 // TrimPod is the [cache.ByObject] Transform that leaves of a Pod what tells which
 // one it is, whose, and whether it is ready: its metadata without managed fields,
-// and of its status the phase, the conditions and the reason. The spec, which is
-// most of a Pod, is empty.
+// of its spec the grace period, and of its status the phase, the conditions and the
+// reason. The rest of the spec, which is most of a Pod, is empty.
 func TrimPod(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -127,8 +127,10 @@ func TrimPod(obj any) (any, error) {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
-			Labels: pod.Labels, Annotations: pod.Annotations, OwnerReferences: pod.OwnerReferences,
+			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+			Labels:                     pod.Labels, Annotations: pod.Annotations, OwnerReferences: pod.OwnerReferences,
 		},
+		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds},
 		Status: corev1.PodStatus{
 			Phase: pod.Status.Phase, Conditions: pod.Status.Conditions, Reason: pod.Status.Reason, Message: pod.Status.Message,
 		},

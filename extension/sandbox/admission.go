@@ -10,6 +10,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/extension/egress"
 )
 
@@ -31,6 +32,7 @@ func (s *shared) admissions() []any {
 		extension.Validating(&workspaceRules{admitted{s}}, ours("harness-workspace", "workspaces", create, update)),
 		extension.Validating(&workspaceReport{admitted{s}}, ours("harness-workspace-report", "workspaces/status", update)),
 		extension.Validating(&podGuard{admitted{s}}, s.podScope()),
+		extension.Validating(&graceGuard{admitted{s}}, cluster.LingerScope("harness-pod-grace", s.selector())),
 		extension.Validating(&entryGuard{admitted{s}}, s.entryScope()),
 		extension.Validating(&podForgery{admitted{s}}, pods),
 		extension.Validating(&jobForgery{admitted{s}}, jobs),

@@ -17,6 +17,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/extension/egress"
 )
 
@@ -78,6 +79,20 @@ func (s *shared) refuseLabels(ctx context.Context, labels map[string]string, req
 		err = denied("Pod", "metadata.labels: %s: %q is of a HarnessRun or a Workspace, and the Pod is not: leave it out", v1alpha1.LabelEgress, uid)
 	}
 	return err
+}
+
+// graceGuard refuses deletions that give a Pod of a run or a seed longer than its own grace period: it would go on, with
+// its credentials, after the run has ended.
+type graceGuard struct{ admitted }
+
+// Validate denies what lets such a Pod go on.
+func (g *graceGuard) Validate(ctx context.Context, object *unstructured.Unstructured, req *extension.Request) error {
+	pod, err := cluster.Lingering(ctx, g.asker, object, req)
+	if err != nil || pod == nil || !isOfOurs(pod) {
+		return err
+	}
+	return denied("Pod", "Pod %s/%s belongs to a HarnessRun or a Workspace, and ends within %d s of its deletion: leave out gracePeriodSeconds (kubectl: --grace-period)",
+		pod.Namespace, pod.Name, *pod.Spec.TerminationGracePeriodSeconds)
 }
 
 func withoutTopology(labels map[string]string) map[string]string {

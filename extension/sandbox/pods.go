@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/extension/cluster"
 )
 
 // podsOf are the Pods of a run, or of the seed of a Workspace, which its policy holds.
@@ -105,10 +106,10 @@ func (r *runs) clear(ctx context.Context, pods podsOf, current types.UID, tell f
 
 func (r *runs) deleteOrphans(ctx context.Context, orphans []*corev1.Pod, tell func(*corev1.Pod)) error {
 	for _, pod := range orphans {
-		if !pod.DeletionTimestamp.IsZero() {
+		if !pod.DeletionTimestamp.IsZero() && !cluster.Lingers(pod) {
 			continue
 		}
-		switch err := r.writer.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}); {
+		switch err := r.writer.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}, &client.DeleteOptions{GracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds}); {
 		case err == nil:
 			tell(pod)
 		case !apierrors.IsNotFound(err):

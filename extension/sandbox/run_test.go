@@ -353,6 +353,8 @@ func (s *story) orphan(t *testing.T, job *batchv1.Job, pod *corev1.Pod) (free fu
 
 func (s *story) orphaned(t *testing.T) {
 	r, pod := s.slow(t, "orphaned")
+	late := []client.DeleteAllOfOption{client.InNamespace(s.here), client.MatchingFields{"metadata.name": pod.Name}, client.GracePeriodSeconds(86400)}
+	refused(t, admin.DeleteAllOf(t.Context(), &corev1.Pod{}, late...), "leave out gracePeriodSeconds")
 	free := s.orphan(t, s.job(t, r), pod)
 	await(t, r, "says what it waits for", func(run *v1alpha1.HarnessRun) bool {
 		c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionJobCreated)

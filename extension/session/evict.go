@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/extension/session/collector"
 	"github.com/admitkit/admitkit/extension/session/protocol"
 )
@@ -262,14 +263,7 @@ func (e *evictions) try(ctx context.Context, asked *eviction) (evicted bool, err
 
 // lives reports whether what a session has left could still run, and nothing ends it yet.
 func lives(pod *corev1.Pod, ticket *protocol.Ticket) bool {
-	return (pod.DeletionTimestamp == nil || lingers(pod)) && runs(pod, ticket, 0)
-}
-
-// lingers reports whether somebody has deleted a Pod with a longer grace period than it has
-// itself: until that is over its containers go on.
-func lingers(pod *corev1.Pod) bool {
-	given, own := pod.DeletionGracePeriodSeconds, pod.Spec.TerminationGracePeriodSeconds
-	return given != nil && own != nil && *given > *own
+	return (pod.DeletionTimestamp == nil || cluster.Lingers(pod)) && runs(pod, ticket, 0)
 }
 
 // runs reports whether what a session has left could still run: its Pod is there, and its

@@ -1,0 +1,81 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/extension"
+)
+
+// Who may delete or evict a Pod says how long it may still run: with a grace period of a day its processes go on for a
+// day, since they need not heed the first signal, and a later deletion shortens that only if it says so. Where a Pod has
+// to end on time, a Validator refuses such a deletion. [LingerScope] covers it, and [Lingering] finds it.
+
+// LingerScope covers the deletions and evictions that may give a Pod longer than its
+// terminationGracePeriodSeconds: nothing is asked about those that do not.
+func LingerScope(name string, namespaces *metav1.LabelSelector) extension.Scope {
+	fail := admissionregistrationv1.Fail
+	return extension.Scope{
+		Name: name, FailurePolicy: &fail, NamespaceSelector: namespaces,
+		Rules: append(extension.Resources("", "v1", []string{"pods"}, admissionregistrationv1.Delete),
+			extension.Resources("", "v1", []string{"pods/eviction"}, admissionregistrationv1.Create)...),
+		MatchConditions: []admissionregistrationv1.MatchCondition{{
+			Name: "longer-grace", Expression: "request.operation == 'DELETE'" +
+				" ? has(request.options.gracePeriodSeconds) && request.options.gracePeriodSeconds > oldObject.spec.terminationGracePeriodSeconds" +
+				" : has(object.deleteOptions) && has(object.deleteOptions.gracePeriodSeconds)",
+		}},
+	}
+}
+
+// Lingering returns the Pod that a request in a [LingerScope] gives longer than its terminationGracePeriodSeconds, and
+// nil if there is none. object is that of the request. The Pod of an eviction is read with reader, which needs the
+// right to get Pods.
+func Lingering(ctx context.Context, reader client.Reader, object *unstructured.Unstructured, req *extension.Request) (*corev1.Pod, error) {
+	pod, options := &corev1.Pod{}, &metav1.DeleteOptions{}
+	var err error
+	if req.Operation == admissionv1.Delete {
+		if len(req.Options.Raw) > 0 {
+			err = json.Unmarshal(req.Options.Raw, options)
+		}
+		if err == nil {
+			err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, pod)
+		}
+	} else {
+		var eviction policyv1.Eviction
+		if err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &eviction); err == nil && eviction.DeleteOptions != nil {
+			options = eviction.DeleteOptions
+		}
+		if err == nil && options.GracePeriodSeconds != nil {
+			err = client.IgnoreNotFound(reader.Get(ctx, types.NamespacedName{Namespace: req.Namespace, Name: req.Name}, pod))
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading what a deletion of Pod %s/%s asks for: %w", req.Namespace, req.Name, err)
+	}
+	if !outlasts(options.GracePeriodSeconds, pod) {
+		return nil, nil //nolint:nilnil // it ends as it should
+	}
+	return pod, nil
+}
+
+// Lingers reports whether a Pod that is being deleted has longer for that than its terminationGracePeriodSeconds.
+// [Evict] shortens it.
+func Lingers(pod *corev1.Pod) bool {
+	return !pod.DeletionTimestamp.IsZero() && outlasts(pod.DeletionGracePeriodSeconds, pod)
+}
+
+func outlasts(grace *int64, pod *corev1.Pod) bool {
+	own := pod.Spec.TerminationGracePeriodSeconds
+	return grace != nil && own != nil && *grace > *own
+}
