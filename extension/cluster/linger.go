@@ -42,31 +42,40 @@ func LingerScope(name string, namespaces *metav1.LabelSelector) extension.Scope 
 // nil if there is none. object is that of the request. The Pod of an eviction is read with reader, which needs the
 // right to get Pods.
 func Lingering(ctx context.Context, reader client.Reader, object *unstructured.Unstructured, req *extension.Request) (*corev1.Pod, error) {
-	pod, options := &corev1.Pod{}, &metav1.DeleteOptions{}
-	var err error
-	if req.Operation == admissionv1.Delete {
-		if len(req.Options.Raw) > 0 {
-			err = json.Unmarshal(req.Options.Raw, options)
-		}
-		if err == nil {
-			err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, pod)
-		}
-	} else {
-		var eviction policyv1.Eviction
-		if err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &eviction); err == nil && eviction.DeleteOptions != nil {
-			options = eviction.DeleteOptions
-		}
-		if err == nil && options.GracePeriodSeconds != nil {
-			err = client.IgnoreNotFound(reader.Get(ctx, types.NamespacedName{Namespace: req.Namespace, Name: req.Name}, pod))
-		}
+	grace, err := graceIn(object, req)
+	pod := &corev1.Pod{}
+	switch {
+	case err != nil || grace == nil:
+	case req.Operation == admissionv1.Delete:
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, pod)
+	default:
+		err = client.IgnoreNotFound(reader.Get(ctx, types.NamespacedName{Namespace: req.Namespace, Name: req.Name}, pod))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading what a deletion of Pod %s/%s asks for: %w", req.Namespace, req.Name, err)
+		return nil, fmt.Errorf("how long Pod %s/%s is to have after its deletion: %w", req.Namespace, req.Name, err)
 	}
-	if !outlasts(options.GracePeriodSeconds, pod) {
+	if !outlasts(grace, pod) {
 		return nil, nil //nolint:nilnil // it ends as it should
 	}
 	return pod, nil
+}
+
+// graceIn returns the grace period that a deletion or an eviction asks for, nil for that of the Pod.
+func graceIn(object *unstructured.Unstructured, req *extension.Request) (*int64, error) {
+	if req.Operation != admissionv1.Delete {
+		var eviction policyv1.Eviction
+		err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &eviction)
+		if err != nil || eviction.DeleteOptions == nil {
+			return nil, err
+		}
+		return eviction.DeleteOptions.GracePeriodSeconds, nil
+	}
+	if len(req.Options.Raw) == 0 {
+		return nil, nil //nolint:nilnil // it asks for nothing
+	}
+	var options metav1.DeleteOptions
+	err := json.Unmarshal(req.Options.Raw, &options)
+	return options.GracePeriodSeconds, err
 }
 
 // Lingers reports whether a Pod that is being deleted has longer for that than its terminationGracePeriodSeconds.
