@@ -106,9 +106,20 @@ func (c *cli) connect() (client.WithWatch, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	config.WarningHandler = nil // the default writes them to standard error
+	config.WarningHandler = warner{c}
 	cl, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
 	return cl, namespace, err
+}
+
+// warner prints what the API server warns of to standard error, as kubectl does. Without it controller-runtime's client
+// would log that, and this program has no log.
+type warner struct{ *cli }
+
+// HandleWarningHeader implements [rest.WarningHandler].
+func (w warner) HandleWarningHeader(code int, _, text string) {
+	if code == 299 && text != "" { // the only one of Kubernetes
+		w.sayf("Warning: %s", escape(text))
+	}
 }
 
 // exactly requires an argument for each name.

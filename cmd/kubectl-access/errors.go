@@ -103,7 +103,7 @@ func why(err error) string {
 }
 
 // invalidValue is how the API begins what is wrong with a field.
-var invalidValue = regexp.MustCompile(`^Invalid value: (?:"(?:[^"\\]|\\.)*": )?`)
+var invalidValue = regexp.MustCompile(`^Invalid value: (?:(?:"(?:[^"\\]|\\.)*"|-?[0-9.]+): )?`)
 
 // denial says why something is forbidden, and whether a webhook, a policy or a quota
 // denied it, and not RBAC.

@@ -46,7 +46,7 @@ func (c *cli) newFollower() (*follower, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.WarningHandler = nil
+	config.WarningHandler = warner{c}
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -50,6 +51,10 @@ TEMPLATE is the name of a HarnessTemplate, or else of a ClusterHarnessTemplate.`
   kubectl access run agent -f task.md --env TASK=7 --timeout 10m`,
 		Args: exactly("TEMPLATE"),
 		ValidArgsFunction: first(c.completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) ([]string, error) {
+			if h.clusterTemplate {
+				templates, err := listOf(ctx, cl, &v1alpha1.ClusterHarnessTemplateList{}, "")
+				return names(templates), err
+			}
 			templates, err := listOf(ctx, cl, &v1alpha1.HarnessTemplateList{}, namespace)
 			return names(templates), err
 		})),
@@ -65,20 +70,28 @@ TEMPLATE is the name of a HarnessTemplate, or else of a ClusterHarnessTemplate.`
 	flags.StringToStringVar(&h.env, "env", nil, "variable for the work, NAME=VALUE; repeatable")
 	flags.Var(durationFlag{&h.timeout, moreThanZero}, "timeout", "how long all attempts may take, in whole seconds (default: the template's)")
 	flags.Int32Var(&h.retries, "retries", 0, "how often the work is tried again after it failed")
-	flags.Var(durationFlag{&h.ttl, moreThanZero}, "ttl", "how long the run is kept after its end, in whole seconds (default: until somebody deletes it)")
+	flags.Var(durationFlag{&h.ttl, someTime}, "ttl", "how long the run is kept after its end, in whole seconds (default: until somebody deletes it)")
 	flags.BoolVarP(&h.interactive, "interactive", "i", false, "make an Interactive run, which 'kubectl access attach' enters, and which ends when nobody uses it")
 	flags.Var(durationFlag{&h.idle, moreThanZero}, "idle", "how long nobody may use an Interactive run, in whole seconds (default: the template's)")
 	flags.Var(durationFlag{&h.lifetime, moreThanZero}, "lifetime", "how long an Interactive run lives at most, in whole seconds (default: the template's)")
 	flags.BoolVarP(&h.watch, "watch", "w", false, "print what the work writes, until its end")
 	h.output = c.addOutputFlags(cmd)
-	cmd.MarkFlagsMutuallyExclusive("prompt", "filename")
-	for _, other := range []string{"timeout", "retries"} {
-		cmd.MarkFlagsMutuallyExclusive("interactive", other)
-	}
+	h.completeFlags(cmd)
 	for _, other := range []string{"output", "template"} {
 		cmd.MarkFlagsMutuallyExclusive("watch", other)
 	}
 	return cmd
+}
+
+// completeFlags completes the name of a Workspace, and no file where none is meant.
+func (h *harness) completeFlags(cmd *cobra.Command) {
+	_ = cmd.RegisterFlagCompletionFunc("workspace", h.completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) ([]string, error) {
+		workspaces, err := listOf(ctx, cl, &v1alpha1.WorkspaceList{}, namespace)
+		return names(workspaces), err
+	}))
+	for _, flag := range []string{"prompt", "name", "model", "env", "timeout", "retries", "ttl", "idle", "lifetime"} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions)
+	}
 }
 
 func (h *harness) run(ctx context.Context, template string) error {
@@ -148,6 +161,13 @@ func (h *harness) asked(template string) (*v1alpha1.HarnessRun, error) {
 	return run, h.setInteractive(&run.Spec)
 }
 
+func someTime(d time.Duration) error {
+	if d <= 0 {
+		return errors.New("must be more than 0; leave it out for a run that stays")
+	}
+	return nil
+}
+
 // setInteractive makes a run Interactive, if the flags say so.
 func (h *harness) setInteractive(spec *v1alpha1.HarnessRunSpec) error {
 	if !h.interactive {
@@ -155,6 +175,9 @@ func (h *harness) setInteractive(spec *v1alpha1.HarnessRunSpec) error {
 			return exitf(codeUsage, "--idle and --lifetime are for an Interactive run: add --interactive")
 		}
 		return nil
+	}
+	if h.timeout > 0 || h.retries != 0 {
+		return exitf(codeUsage, "--timeout and --retries are for Batch runs: with --interactive, --lifetime says how long the run lives")
 	}
 	spec.Mode = v1alpha1.HarnessInteractive
 	idle, err := seconds(h.idle, "--idle")
@@ -170,6 +193,9 @@ func (h *harness) setInteractive(spec *v1alpha1.HarnessRunSpec) error {
 
 // readPrompt reads what the work is to do, no further than a run may have it.
 func (h *harness) readPrompt() (string, error) {
+	if h.file != "" && h.prompt != "" {
+		return "", exitf(codeUsage, "--prompt and -f: give one of them")
+	}
 	switch h.file {
 	case "":
 		if h.prompt == "" {

@@ -27,7 +27,7 @@ func TestARunIsMadeFollowedListedAndCancelled(t *testing.T) {
 	}
 	kubectlAccess(t, alice, "-n", sandboxed, "cancel", "mend").expect(t, 3, "nothing to cancel", "succeeded")
 
-	waiting := strings.TrimSpace(kubectlAccess(t, alice, "-n", sandboxed, "run", "later", "--prompt=Wait.").expect(t, 0, "created").stdout)
+	waiting := strings.TrimSpace(kubectlAccess(t, alice, "-n", sandboxed, "run", "later", "--prompt=Wait.").expect(t, 0, "Warning: spec.templateRef: there is no HarnessTemplate or ClusterHarnessTemplate later: the run waits for it", "created").stdout)
 	kubectlAccess(t, alice, "-n", sandboxed, "runs").expect(t, 0, "NAME", "PHASE", "AUTHOR", "mend", "Succeeded", waiting, "alice")
 	kubectlAccess(t, alice, "-n", sandboxed, "runs", "--mine", "-o", "name").expect(t, 0, "harnessrun.admitkit.dev/"+waiting)
 	kubectlAccess(t, alice, "-n", sandboxed, "cancel", waiting).expect(t, 0, "cancelled")
@@ -35,14 +35,23 @@ func TestARunIsMadeFollowedListedAndCancelled(t *testing.T) {
 		return admin.Get(ctx, client.ObjectKey{Namespace: sandboxed, Name: waiting}, run) == nil && run.Status.Phase == v1alpha1.HarnessCancelled
 	})
 
+	kubectlAccess(t, alice, "-n", sandboxed, "run", "agent", "-p", "a", "--name=early", "--workspace=shared").expect(t, 0, "Warning: spec.workspaceRef: there is no Workspace shared: the run waits for it")
+	kubectlAccess(t, alice, "-n", sandboxed, "cancel", "early").expect(t, 0, "cancelled")
 	testkit.Create(t, admin, &v1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: sandboxed, Name: "shared"}})
 	kubectlAccess(t, alice, "-n", sandboxed, "run", "agent", "-p", "a", "--name=shares", "--workspace=shared", "--watch").expect(t, 0, "harnessrun/shares is succeeded")
 	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: sandboxed, Name: "shares"}, run); err != nil || run.Spec.WorkspaceRef == nil || run.Spec.WorkspaceRef.Name != "shared" {
 		t.Errorf("%v, %+v", err, run.Spec)
 	}
 
+	kubectlAccess(t, nil, "-n", sandboxed, "__complete", "run", "agent", "--workspace", "").expect(t, 0, "shared\n", ":4")
+	kubectlAccess(t, alice, "-n", sandboxed, "__complete", "run", "agent", "--model", "").expect(t, 0, ":4")
+
 	for want, args := range map[string][]string{
 		"2 say what the work is to do":               {"run", "agent"},
+		"2 --prompt and -f: give one of them":        {"run", "agent", "-p", "a", "-f", "/none"},
+		"2 --lifetime says how long the run lives":   {"run", "agent", "-p", "a", "--interactive", "--timeout=1m"},
+		"2 for a run that stays":                     {"run", "agent", "-p", "a", "--ttl=0s"},
+		"3 refused: spec.retries in body":            {"run", "agent", "-p", "a", "--retries=11"},
 		"2 no such file":                             {"run", "agent", "-f", "/none"},
 		"2 TEMPLATE is missing":                      {"run"},
 		"2 not in whole seconds":                     {"run", "agent", "-p", "a", "--timeout=1500ms"},

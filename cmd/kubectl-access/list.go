@@ -64,7 +64,7 @@ request.`,
 func (c *cli) listing(cmd *cobra.Command, what string, find func(context.Context, client.Client, client.InNamespace) ([]client.Object, error)) *cobra.Command {
 	var everywhere bool
 	out := c.addOutputFlags(cmd)
-	cmd.Args = exactly()
+	cmd.Args, cmd.ValidArgsFunction = exactly(), cobra.NoFileCompletions
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		show, err := out.listPrinter(everywhere)
 		if err != nil {

@@ -53,6 +53,8 @@ leases are. "broker manifests" prints the manifests: apply the CRDs of config/cr
 
 Each flag can also be set by an environment variable: --broker-address by
 ADMITKIT_BROKER_ADDRESS. The flag wins.`
+	exemplify(cmd, `  sandbox broker manifests --image registry.example.com/sandbox:1.0 --webhook-namespace sandbox-broker \
+    --sandbox-namespaces agents --broker-controller system:serviceaccount:sandbox-system:sandbox-reconciler | kubectl apply -f -`)
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&options.Address, "broker-address", broker.DefaultAddress, "where the broker listens")
 	flags.StringVar(&options.CertFile, "broker-cert-file", "", "certificate of the broker, in PEM; read again when it changes (default: one of its own, whose authority it writes into its ConfigMap sandbox-broker-ca)")

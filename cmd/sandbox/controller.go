@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -39,6 +40,8 @@ manifests of an installation: apply the CRDs of config/crd first.
 
 Each flag can also be set by an environment variable: --sandbox-namespaces by
 ADMITKIT_SANDBOX_NAMESPACES. The flag wins.`
+	exemplify(c.cmd, `  sandbox controller manifests --image registry.example.com/sandbox:1.0 --webhook-namespace sandbox-system \
+    --sandbox-namespaces agents | kubectl apply -f -`)
 	c.bind(c.cmd.PersistentFlags())
 	return c.cmd
 }
@@ -83,6 +86,32 @@ func (c *controller) addTo(mgr *manager.Manager) error {
 	}
 	return errors.Join(
 		mgr.AddExtension(audit.NewRecorder(audit.Options{Sinks: sinks, ClusterName: c.clusterName})),
-		mgr.AddExtension(sandbox.New(c.options)),
+		inFlags(mgr.AddExtension(sandbox.New(c.options))),
 		mgr.AddExtension(sandbox.BrokerPolicies{Namespaces: c.options.Namespaces}))
 }
+
+// options has the flags of the options that an error names.
+var options = strings.NewReplacer(
+	"sandbox options: Namespaces: ", "--sandbox-namespaces: ", "sandbox options: Workers: ", "--sandbox-workers: ", "sandbox options: StartTimeout: ", "--sandbox-start-timeout: ",
+	"sandbox options: Egress: PodCIDRs", "--cluster-pod-cidrs", "sandbox options: Egress: ServiceCIDRs", "--cluster-service-cidrs",
+	"sandbox options: Broker: Namespace: ", "--broker-namespace: ", "sandbox options: Broker: URL: ", "--broker-url: ", "sandbox options: Broker: Image: ", "--broker-image: ",
+	"sandbox options: Broker: UpstreamCA: ", "--broker-upstream-ca: ", "sandbox options: Broker: the addresses", "the addresses",
+	"sandbox options: Collector: Namespace: ", "--sandbox-collector-namespace: ", "sandbox options: Collector: Port: ", "--sandbox-collector-port: ",
+)
+
+// inFlags names flags in an error about options.
+func inFlags(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &translated{options.Replace(err.Error()), err}
+}
+
+// translated is an error with another text.
+type translated struct {
+	text string
+	err  error
+}
+
+func (e *translated) Error() string { return e.text }
+func (e *translated) Unwrap() error { return e.err }

@@ -3,6 +3,9 @@
 package main
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/spf13/cobra"
 	// The image has no authorities: without these the proxy would believe no server, and the broker not GitHub.
 	_ "golang.org/x/crypto/x509roots/fallback"
@@ -36,7 +39,9 @@ Exit codes: 0 done; 1 failed; 2 a flag, an option or a manifest is wrong.`,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return command.Wrong(err) })
 	for _, newSubcommand := range subcommands {
-		root.AddCommand(newSubcommand())
+		process := newSubcommand()
+		root.AddCommand(process)
+		named(process)
 	}
 	oneVersion(root)
 	return root
@@ -54,6 +59,34 @@ func oneVersion(root *cobra.Command) {
 					root.AddCommand(version)
 				}
 			}
+		}
+	}
+}
+
+// named has the subcommands of a process be called as what they are: cobra answers an unknown one with the help and
+// exit code 0, so that a Deployment with a typing error would end as if all were well.
+func named(process *cobra.Command) {
+	if !process.HasSubCommands() {
+		return
+	}
+	process.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return command.Wrong(fmt.Errorf("unknown command %q for %q\nSee '%s --help'", args[0], cmd.CommandPath(), cmd.CommandPath()))
+		}
+		return cmd.Help()
+	}
+	for _, sub := range process.Commands() {
+		if sub.Name() == "review" {
+			sub.Example = strings.ReplaceAll(sub.Example, "sandbox review", process.CommandPath()+" review")
+		}
+	}
+}
+
+// exemplify gives the command manifests of a process an example of its own.
+func exemplify(process *cobra.Command, example string) {
+	for _, sub := range process.Commands() {
+		if sub.Name() == "manifests" {
+			sub.Example = example
 		}
 	}
 }

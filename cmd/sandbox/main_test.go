@@ -36,24 +36,39 @@ var brokered = slices.Concat(manifests, []string{
 
 func TestWrongFlagsAreNamed(t *testing.T) {
 	for want, args := range map[string][]string{
-		"2 --sandbox-namespaces: name the namespaces": manifests,
-		"2 is a namespace of the control plane":       append(slices.Clone(manifests), "--sandbox-namespaces=kube-system"),
-		"2 is the manager's own namespace":            append(slices.Clone(manifests), "--sandbox-namespaces=sandbox-system"),
-		"2 must be on, off or auto":                   append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--sandbox-network-policy="),
-		"2 Workers: -1":                               append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--sandbox-workers=-1"),
-		"2 StartTimeout: 1ms":                         append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--sandbox-start-timeout=1ms"),
-		"2 PodCIDRs":                                  append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--cluster-pod-cidrs=10.0.0.1/8"),
-		"2 Broker: Namespace: required":               append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-image=x"),
-		"2 Broker: Image: required":                   append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-namespace=broker"),
-		"2 (--cluster-pod-cidrs":                      append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-namespace=broker", "--broker-image=x"),
-		"2 is one in which runs run":                  append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-namespace=agents", "--broker-image=x"),
-		"2 URL: ":                                     append(slices.Clone(brokered), "--broker-url=http://x"),
-		"2 UpstreamCA: ":                              append(slices.Clone(brokered), "--broker-upstream-ca=A/b"),
-		"2 unknown command":                           {"harness"},
+		"2 --sandbox-namespaces: name the namespaces":               manifests,
+		"2 is a namespace of the control plane":                     append(slices.Clone(manifests), "--sandbox-namespaces=kube-system"),
+		"2 is the manager's own namespace":                          append(slices.Clone(manifests), "--sandbox-namespaces=sandbox-system"),
+		"2 must be on, off or auto":                                 append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--sandbox-network-policy="),
+		"2 --sandbox-workers: -1":                                   append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--sandbox-workers=-1"),
+		"2 --sandbox-start-timeout: 1ms":                            append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--sandbox-start-timeout=1ms"),
+		"2 --cluster-pod-cidrs":                                     append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--cluster-pod-cidrs=10.0.0.1/8"),
+		"2 --broker-namespace: required":                            append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-image=x"),
+		"2 --broker-image: required":                                append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-namespace=broker"),
+		"2 (--cluster-pod-cidrs":                                    append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-namespace=broker", "--broker-image=x"),
+		"2 is one in which runs run":                                append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-namespace=agents", "--broker-image=x"),
+		"2 --broker-url: ":                                          append(slices.Clone(brokered), "--broker-url=http://x"),
+		"2 --broker-upstream-ca: ":                                  append(slices.Clone(brokered), "--broker-upstream-ca=A/b"),
+		"2 unknown command":                                         {"harness"},
+		"2 unknown command \"reconile\" for \"sandbox controller\"": {"controller", "reconile"},
+		"2 unknown command \"serve\" for \"sandbox broker\"":        {"broker", "serve"},
 	} {
 		code, want, _ := strings.Cut(want, " ")
 		if output, err := execute(t, args...); err == nil || !strings.Contains(err.Error()+output, want) || strconv.Itoa(command.ExitCode(err)) != code {
 			t.Errorf("%q: %d %v, want %s %q", args, command.ExitCode(err), err, code, want)
+		}
+	}
+}
+
+// Each line of an example is a command of the program, as somebody would copy it.
+func TestTheExamplesOfTheHelpAreCommandsOfTheProgram(t *testing.T) {
+	for _, process := range newCommand().Commands() {
+		for _, sub := range process.Commands() {
+			for line := range strings.Lines(sub.Example) {
+				if _, call, ok := strings.Cut(line, "sandbox"); ok && !strings.HasPrefix(line, "    ") && !strings.HasPrefix(call, " "+process.Name()+" "+sub.Name()+" ") {
+					t.Errorf("%s: %s", sub.CommandPath(), line)
+				}
+			}
 		}
 	}
 }

@@ -66,6 +66,7 @@ func (i *installed) templates(t *testing.T) {
 		},
 		"no CPU at all":                                 {with(func(s *spec) { s.Resources = &v1alpha1.HarnessResources{CPU: amount(t, "0")} }), "spec.resources.cpu: \"0\" is not an amount above 0"},
 		"less than no CPU":                              {with(func(s *spec) { s.Resources = &v1alpha1.HarnessResources{CPU: amount(t, "-1")} }), "spec.resources.cpu: \"-1\" is not an amount above 0"},
+		"memory in thousandths":                         {with(func(s *spec) { s.Resources = &v1alpha1.HarnessResources{Memory: amount(t, `"512m"`)} }), "spec.resources.memory: \"512m\" is in thousandths of a byte: write Mi for m"},
 		"an absurd amount":                              {with(func(s *spec) { s.Resources = &v1alpha1.HarnessResources{CPU: amount(t, `"1e999999999"`)} }), "spec.resources.cpu"},
 		"a reserved variable":                           {with(func(s *spec) { s.Env = []v1alpha1.HarnessEnv{{Name: "https_proxy", Value: "x"}} }), "spec.env[0].name: https_proxy is reserved"},
 		"a grace of 301 s":                              {with(func(s *spec) { s.TerminationGracePeriodSeconds = new(int64(301)) }), "terminationGracePeriodSeconds"},

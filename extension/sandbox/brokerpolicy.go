@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"net/textproto"
 	"slices"
 	"strings"
 	"time"
@@ -88,7 +89,9 @@ func (r *policyRules) Validate(ctx context.Context, policy *v1alpha1.BrokerPolic
 			return nil
 		}
 	}
-	warnPorts(&policy.Spec, req)
+	for _, warning := range policyWarnings(&policy.Spec) {
+		req.Warnf("%s", warning)
+	}
 	if problem := refusePolicy(&policy.Spec); problem != "" {
 		return extension.Deny(problem)
 	}
@@ -96,17 +99,6 @@ func (r *policyRules) Validate(ctx context.Context, policy *v1alpha1.BrokerPolic
 		return extension.Deny(problem)
 	}
 	return r.mayRead(ctx, policy, req)
-}
-
-// warnPorts says which ports the network policy of a run does not open.
-func warnPorts(spec *v1alpha1.BrokerPolicySpec, req *extension.Request) {
-	for i := range spec.Egress {
-		for _, port := range spec.Egress[i].Ports {
-			if port != 443 && port != 80 {
-				req.Warnf("spec.egress[%d].ports: the network policy of a run opens ports 443 and 80 only: name the addresses of %s, port %d, in egress.cidrs of the template", i, spec.Egress[i].Host, port)
-			}
-		}
-	}
 }
 
 // refusePolicy says what is wrong with the names in a policy, "" if nothing is.
@@ -117,21 +109,55 @@ func refusePolicy(spec *v1alpha1.BrokerPolicySpec) string {
 		}
 	}
 	for i := range spec.Grants.Credentials {
-		inject := spec.Grants.Credentials[i].Delivery.ProxyInjected
-		if inject == nil {
-			continue
-		}
-		for j, host := range inject.Hosts {
-			field := fmt.Sprintf("spec.grants.credentials[%d].delivery.proxyInjected.hosts[%d]: %q", i, j, host)
-			if problem := refuseHost(host); problem != "" {
-				return field + " " + problem
-			}
-			if !slices.ContainsFunc(spec.Egress, func(e v1alpha1.EgressName) bool { return v1alpha1.CoversHost(e.Host, host) }) {
-				return field + " is not allowed by spec.egress of this policy: add it there, since the credential would never be used"
-			}
+		if problem := refuseGrant(spec, i); problem != "" {
+			return fmt.Sprintf("spec.grants.credentials[%d].%s", i, problem)
 		}
 	}
 	return ""
+}
+
+// refuseGrant says what is wrong with a credential, with the field in it, "" if nothing is.
+func refuseGrant(spec *v1alpha1.BrokerPolicySpec, i int) string {
+	grant := &spec.Grants.Credentials[i]
+	inject := grant.Delivery.ProxyInjected
+	if inject == nil {
+		if len(spec.AppliesToTemplates) > 0 && isReserved(grant.Name) {
+			return fmt.Sprintf("name: %s is reserved: the container would have the credential in place of what the sandbox itself sets; choose another name", grant.Name)
+		}
+		return ""
+	}
+	if isOfHTTP(inject.Header) {
+		return fmt.Sprintf("delivery.proxyInjected.header: HTTP itself uses %s, and the server would not get the credential: choose another, such as Authorization", inject.Header)
+	}
+	for j, host := range inject.Hosts {
+		field := fmt.Sprintf("delivery.proxyInjected.hosts[%d]: %q", j, host)
+		if problem := refuseHost(host); problem != "" {
+			return field + " " + problem
+		}
+		if !slices.ContainsFunc(spec.Egress, func(e v1alpha1.EgressName) bool { return v1alpha1.CoversHost(e.Host, host) }) {
+			return field + " is not allowed by spec.egress of this policy: add it there, since the credential would never be used"
+		}
+		if k := rival(spec.Grants.Credentials[:i], inject.Header, host); k >= 0 {
+			return fmt.Sprintf("%s gets the header %s of spec.grants.credentials[%d], too, and one would replace the other: give them hosts or headers of their own", field, inject.Header, k)
+		}
+	}
+	return ""
+}
+
+// rival is which of these credentials is set in the same header at a host, -1 for none.
+func rival(before []v1alpha1.CredentialGrant, header, host string) int {
+	return slices.IndexFunc(before, func(other v1alpha1.CredentialGrant) bool {
+		inject := other.Delivery.ProxyInjected
+		return inject != nil && strings.EqualFold(inject.Header, header) && slices.ContainsFunc(inject.Hosts, func(of string) bool {
+			return v1alpha1.CoversHost(of, host) || v1alpha1.CoversHost(host, of)
+		})
+	})
+}
+
+// isOfHTTP reports whether a header says how a request is sent, so that a proxy replaces or removes it.
+func isOfHTTP(header string) bool {
+	header = textproto.CanonicalMIMEHeaderKey(header)
+	return strings.HasPrefix(header, "Proxy-") || slices.Contains([]string{"Host", "Connection", "Content-Length", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}, header)
 }
 
 // internalSuffixes are those of names that lead into the cluster or its network.

@@ -62,7 +62,7 @@ func brokerObstacle(err error) error {
 	if errors.As(err, &refused) && refused.Code.Fatal() {
 		return &obstacleError{&obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: string(refused.Code), message: err.Error(), fatal: true}}
 	}
-	return &obstacleError{&obstacle{condition: v1alpha1.ConditionBrokerReady, reason: v1alpha1.BrokerUnavailable, message: err.Error(), poll: true}}
+	return &obstacleError{&obstacle{condition: v1alpha1.ConditionBrokerReady, reason: v1alpha1.BrokerUnavailable, message: err.Error(), poll: true, refused: refused != nil}}
 }
 
 // loanOf is what the container of a run has on lease by these names.

@@ -27,9 +27,9 @@ type decision struct {
 	// discard deletes the run.
 	discard bool
 	// next is when to look again if nothing happens, zero is never. poll says that the
-	// run waits for something that is not watched.
-	next time.Time
-	poll bool
+	// run waits for something that is not watched, and refused that it is the broker that said no.
+	next          time.Time
+	poll, refused bool
 }
 
 // decide says what follows from the facts. It does not fail, and does nothing.
@@ -282,7 +282,7 @@ func (d *decision) wait(run *v1alpha1.HarnessRun, of *obstacle, now time.Time) {
 		d.finish(v1alpha1.HarnessFailed, of.reason, of.message, now)
 		return
 	}
-	d.poll = of.poll
+	d.poll, d.refused = of.poll, of.refused
 }
 
 func (d *decision) set(run *v1alpha1.HarnessRun, condition string, is bool, reason, message string, now time.Time) {

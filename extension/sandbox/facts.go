@@ -69,6 +69,8 @@ type obstacle struct {
 	condition, reason, message string
 	// poll says that what it waits for is not watched.
 	poll bool
+	// refused says that the broker was asked and answered no: each time is on record, so it is asked again later and later.
+	refused bool
 	// fatal says that it is in vain to wait.
 	fatal bool
 }
@@ -253,7 +255,7 @@ func (r *runs) readHold(ctx context.Context, f *facts) error {
 		case err != nil:
 			return err
 		case !enforced && f.options.Mode != egress.ModeOff:
-			unheld(v1alpha1.ReasonEgressNotEnforced, "nothing would hold the Pod to its egress: %s. Let the operator set --sandbox-network-policy to on where network policies are enforced, or to off to run without", reason)
+			unheld(v1alpha1.ReasonEgressNotEnforced, "nothing would hold the Pod to its egress: %s (sandbox controller --sandbox-network-policy; with off, runs run without a policy)", reason)
 			return nil
 		}
 		f.held = &v1alpha1.EgressDecision{Reason: cut(reason, maxReason), Egress: *f.plan.egress.DeepCopy(), Broker: f.brokerOf(&r.options.Broker), Collector: r.options.collector()}

@@ -153,13 +153,23 @@ func replace(value *resource.Quantity, with *v1alpha1.HarnessQuantity, most *res
 	}
 	quantity, err := resource.ParseQuantity(with.String())
 	if err != nil || quantity.Sign() <= 0 {
-		return fmt.Errorf("%s: %.30q is not an amount above 0, such as 500m or 4Gi", field, with.String())
+		return fmt.Errorf("%s: %.30q is not an amount above 0, such as %s", field, with.String(), exampleOf(field))
+	}
+	if strings.HasSuffix(with.String(), "m") && !strings.HasSuffix(field, ".cpu") {
+		return fmt.Errorf("%s: %.30q is in thousandths of a byte: write Mi for m", field, with.String())
 	}
 	if most != nil && quantity.Cmp(*most) > 0 {
 		return fmt.Errorf("%s: %s is more than the %s of the template", field, quantity.String(), most.String())
 	}
 	*value = quantity
 	return nil
+}
+
+func exampleOf(field string) string {
+	if strings.HasSuffix(field, ".cpu") {
+		return "500m or 2"
+	}
+	return "512Mi or 4Gi"
 }
 
 // less sets a number of seconds, if bounded to no more than it is.
@@ -180,10 +190,15 @@ var reserved = []string{
 	"HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "HOME",
 }
 
+func isReserved(name string) bool {
+	name = strings.ToUpper(name)
+	return slices.Contains(reserved, name) || strings.HasPrefix(name, "ADMITKIT_")
+}
+
 // checkEnv refuses the variables that the sandbox itself sets.
 func checkEnv(env []v1alpha1.HarnessEnv, field string) error {
 	for i, e := range env {
-		if name := strings.ToUpper(e.Name); slices.Contains(reserved, name) || strings.HasPrefix(name, "ADMITKIT_") {
+		if isReserved(e.Name) {
 			return fmt.Errorf("%s[%d].name: %s is reserved: the sandbox itself sets it; leave it out", field, i, e.Name)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -130,6 +131,39 @@ func TestARunWaitsForABrokerThatFailsAndFailsIfItIsRefused(t *testing.T) {
 	}
 	if pollAfter > 10*time.Second {
 		t.Errorf("a broker is asked again only after %s", pollAfter)
+	}
+}
+
+// Each time that the broker says no is on record, with what it leased before and took back.
+func TestABrokerThatSaysNoIsAskedLaterAndLater(t *testing.T) {
+	for sentence, test := range map[string]struct {
+		err     error
+		refused bool
+	}{
+		"nobody answers":    {errors.New("connection refused"), false},
+		"the pool is empty": {&protocol.Error{Code: protocol.CodePoolExhausted}, true},
+		"a key is wrong":    {fmt.Errorf("credential a: %w", &protocol.Error{Code: protocol.CodeProviderFailed}), true},
+	} {
+		of := &obstacleError{}
+		if !errors.As(brokerObstacle(test.err), &of) || of.refused != test.refused {
+			t.Errorf("%s: %+v", sentence, of.obstacle)
+			continue
+		}
+		d := decision{}
+		if d.wait(&v1alpha1.HarnessRun{}, of.obstacle, now); d.refused != test.refused || !d.poll {
+			t.Errorf("%s: %+v", sentence, d)
+		}
+	}
+	r, key := newRuns(&shared{}), types.NamespacedName{Namespace: "agents", Name: "a"}
+	var after []time.Duration
+	for range 6 {
+		after = append(after, r.pollsAfter(key, true))
+	}
+	if want := []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, time.Minute, time.Minute}; !slices.Equal(after, want) {
+		t.Errorf("it is asked again after %s, want %s", after, want)
+	}
+	if again := r.pollsAfter(key, false); again != pollAfter {
+		t.Errorf("a broker that does not answer is asked after %s", again)
 	}
 }
 
@@ -331,5 +365,23 @@ func TestASeedIsHeldAsWasDecided(t *testing.T) {
 	a := &workspaceAttempt{ws: ws, status: &v1alpha1.WorkspaceStatus{Egress: &v1alpha1.EgressDecision{Reason: "it was off"}}, workspaces: newWorkspaces(newRuns(&shared{options: Options{Egress: egress.Options{Mode: egress.ModeOn}}}))}
 	if held, err := a.hold(t.Context(), false); !held || err != nil || a.status.Egress.Reason != "it was off" {
 		t.Errorf("%t, %v, %+v", held, err, a.status.Egress)
+	}
+}
+
+func TestASeedThatReachesNoServerIsSaidToBeInVain(t *testing.T) {
+	for sentence, test := range map[string]struct {
+		egress *v1alpha1.Egress
+		want   string
+	}{
+		"without egress":       {nil, "cidrs: without egress"},
+		"without names":        {&v1alpha1.Egress{DNS: new(false), Internet: true}, "dns: false"},
+		"without a server":     {&v1alpha1.Egress{}, "cidrs: the seed reaches no server"},
+		"with the internet":    {&v1alpha1.Egress{Internet: true}, ""},
+		"with some addresses":  {&v1alpha1.Egress{DNS: new(true), CIDRs: []v1alpha1.EgressCIDR{{CIDR: "192.0.2.0/24"}}}, ""},
+		"with Pods of its own": {&v1alpha1.Egress{Pods: []v1alpha1.EgressPods{{}}}, ""},
+	} {
+		if got := strings.Join(unreached(test.egress), "; "); (got == "") != (test.want == "") || !strings.HasPrefix(got, test.want) {
+			t.Errorf("%s: %q, want %q", sentence, got, test.want)
+		}
 	}
 }

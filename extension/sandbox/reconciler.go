@@ -34,6 +34,8 @@ import (
 type runs struct {
 	*shared
 	failures workqueue.TypedRateLimiter[types.NamespacedName]
+	// refusals says when the broker is asked again that has said no.
+	refusals workqueue.TypedRateLimiter[types.NamespacedName]
 
 	// The following are set by Register.
 	log      *zap.Logger
@@ -54,7 +56,11 @@ type runs struct {
 var _ extension.Reconciler = (*runs)(nil)
 
 func newRuns(s *shared) *runs {
-	return &runs{shared: s, failures: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](20*time.Millisecond, 10*time.Second)}
+	return &runs{
+		shared:   s,
+		failures: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](20*time.Millisecond, 10*time.Second),
+		refusals: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](pollAfter, askAtLeast),
+	}
 }
 
 const (
@@ -63,6 +69,9 @@ const (
 	attemptTimeout = 20 * time.Second
 	// pollAfter is when to look again for what is not watched.
 	pollAfter = 5 * time.Second
+	// askAtLeast is how often a broker that says no is asked at least. Each time it may lease what comes before, and
+	// take that back, on record: every 5 seconds a run that waits would fill the records, and use up GitHub's limits.
+	askAtLeast = time.Minute
 )
 
 // Reconcile brings a run into the state that it should be in now, and returns when that changes.
@@ -75,13 +84,24 @@ func (r *runs) Reconcile(ctx context.Context, item reconcile.Request) (reconcile
 		return r.retry(item.NamespacedName, zap.Stringer("run", item.NamespacedName), err), nil
 	}
 	r.failures.Forget(item.NamespacedName)
+	if !d.refused {
+		r.refusals.Forget(item.NamespacedName)
+	}
 	switch {
 	case d.poll:
-		return reconcile.Result{RequeueAfter: pollAfter}, nil
+		return reconcile.Result{RequeueAfter: r.pollsAfter(item.NamespacedName, d.refused)}, nil
 	case !d.next.IsZero() && !d.discard:
 		return reconcile.Result{RequeueAfter: max(d.next.Sub(r.options.Clock.Now()), time.Nanosecond)}, nil
 	}
 	return reconcile.Result{}, nil
+}
+
+// pollsAfter says when to look again for what is not watched: for the broker that has refused, later from time to time.
+func (r *runs) pollsAfter(key types.NamespacedName, refused bool) time.Duration {
+	if refused {
+		return r.refusals.When(key)
+	}
+	return pollAfter
 }
 
 // retry says when to try again what has failed: later from time to time.

@@ -40,7 +40,7 @@ func (r *workspaceRules) Validate(ctx context.Context, ws *v1alpha1.Workspace, r
 	if err := egress.Check(egressOf(seed), &r.options.Egress); err != nil {
 		return denied("Workspace", "spec.seed.egress.%w", err)
 	}
-	for _, warning := range egress.Warnings(egressOf(seed), &r.options.Egress) {
+	for _, warning := range append(egress.Warnings(egressOf(seed), &r.options.Egress), unreached(seed.Egress)...) {
 		req.Warnf("spec.seed.egress.%s", warning)
 	}
 	switch {
@@ -53,6 +53,19 @@ func (r *workspaceRules) Validate(ctx context.Context, ws *v1alpha1.Workspace, r
 		return err
 	}
 	return r.checkRights(ctx, seed, req)
+}
+
+// unreached says why a seed cannot reach its servers: they have names.
+func unreached(e *v1alpha1.Egress) []string {
+	switch {
+	case e == nil:
+		return []string{"cidrs: without egress the seed reaches no server: name the addresses of yours, or set internet"}
+	case e.DNS != nil && !*e.DNS:
+		return []string{"dns: false: the seed cannot look up the names of its servers, unless its image has other means"}
+	case len(e.CIDRs) == 0 && len(e.Pods) == 0 && !e.Internet:
+		return []string{"cidrs: the seed reaches no server: name the addresses of yours, or set internet"}
+	}
+	return nil
 }
 
 // checkLeases refuses what no broker would lease. A Workspace whose credentials nobody grants yet waits for that.
@@ -151,7 +164,7 @@ func (a *admitted) may(ctx context.Context, req *extension.Request, verb, group,
 	return review.Status.Allowed && !review.Status.Denied, nil
 }
 
-// checkWorkspace refuses a run in a Workspace that its author may not get.
+// checkWorkspace refuses a run in a Workspace that its author may not get. One that is not there yet is waited for.
 func (r *runRules) checkWorkspace(ctx context.Context, spec *v1alpha1.HarnessRunSpec, req *extension.Request) error {
 	if spec.WorkspaceRef == nil {
 		return nil
@@ -160,7 +173,17 @@ func (r *runRules) checkWorkspace(ctx context.Context, spec *v1alpha1.HarnessRun
 	if err == nil && !may {
 		err = denied("HarnessRun", "spec.workspaceRef: user %q has not the right to get workspaces %s/%s, which the run would read and write for them", req.User().Username, req.Namespace, spec.WorkspaceRef.Name)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	var list v1alpha1.WorkspaceList // by its name: a server may list Workspaces, and not get one
+	if err := r.asker.List(ctx, &list, client.InNamespace(req.Namespace), client.MatchingFields{metav1.ObjectNameField: spec.WorkspaceRef.Name}); err != nil {
+		return fmt.Errorf("reading Workspace %s/%s: %w", req.Namespace, spec.WorkspaceRef.Name, err)
+	}
+	if len(list.Items) == 0 {
+		req.Warnf("spec.workspaceRef: there is no Workspace %s: the run waits for it", spec.WorkspaceRef.Name)
+	}
+	return nil
 }
 
 // workspaceReport lets only the manager write the status, in which it is who has the Workspace.

@@ -108,6 +108,7 @@ func (a *workspaceAttempt) equipSeed(ctx context.Context, began bool) (ready boo
 	case err == nil:
 		return true, nil
 	case errors.As(err, &blocked):
+		a.refused = blocked.refused || blocked.fatal
 	case errors.As(err, &taken):
 		blocked.obstacle = &obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.HarnessNameTaken, message: taken.Error(), poll: true}
 	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err): // a quota, or a webhook

@@ -76,7 +76,7 @@ func (w *workspaces) Reconcile(ctx context.Context, item reconcile.Request) (rec
 	of, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	key := types.NamespacedName{Namespace: item.Namespace, Name: LabelWorkspace + "/" + item.Name} // apart from runs
-	again, err := w.attempt(of, item.NamespacedName)
+	again, refused, err := w.attempt(of, item.NamespacedName)
 	switch {
 	case ctx.Err() != nil:
 		return reconcile.Result{}, nil
@@ -84,30 +84,34 @@ func (w *workspaces) Reconcile(ctx context.Context, item reconcile.Request) (rec
 		return w.retry(key, zap.Stringer("workspace", item.NamespacedName), err), nil
 	}
 	w.failures.Forget(key)
+	if refused {
+		return reconcile.Result{RequeueAfter: w.pollsAfter(key, refused)}, nil
+	}
+	w.refusals.Forget(key)
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// attempt returns when to look again if nothing happens, zero is never.
-func (w *workspaces) attempt(ctx context.Context, key types.NamespacedName) (again time.Duration, err error) {
+// attempt returns when to look again if nothing happens, zero is never, and whether the broker has refused something.
+func (w *workspaces) attempt(ctx context.Context, key types.NamespacedName) (again time.Duration, refused bool, err error) {
 	ws := &v1alpha1.Workspace{}
 	if err := w.cached.Get(ctx, key, ws); err != nil {
-		return 0, client.IgnoreNotFound(err)
+		return 0, false, client.IgnoreNotFound(err)
 	}
 	mine := slices.Contains(ws.Finalizers, v1alpha1.FinalizerWorkspace)
 	deleted := !ws.DeletionTimestamp.IsZero()
 	if deleted && !mine {
-		return 0, nil
+		return 0, false, nil
 	}
 	if !mine {
 		if err := w.setFinalizers(ctx, ws, append(ws.Finalizers, v1alpha1.FinalizerWorkspace)); err != nil {
-			return 0, err
+			return 0, false, err
 		}
 	}
 	a := &workspaceAttempt{workspaces: w, ws: ws, status: ws.Status.DeepCopy()}
 	a.status.ObservedGeneration = ws.Generation
 	if deleted {
 		err = a.end(ctx)
-		return a.again(), err
+		return a.again(), a.refused, err
 	}
 	err = a.prepare(ctx)
 	if err == nil {
@@ -117,9 +121,9 @@ func (w *workspaces) attempt(ctx context.Context, key types.NamespacedName) (aga
 		err = a.turn(ctx)
 	}
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	return a.again(), a.write(ctx)
+	return a.again(), a.refused, a.write(ctx)
 }
 
 // workspaceAttempt is one attempt.
@@ -128,8 +132,9 @@ type workspaceAttempt struct {
 	ws     *v1alpha1.Workspace
 	status *v1alpha1.WorkspaceStatus
 	// poll says that it waits for something that is not watched, and next is when a lease of its seed is to be renewed.
-	poll bool
-	next time.Time
+	// refused says that the broker said no.
+	poll, refused bool
+	next          time.Time
 	// took is how long the seed took, if it has ended.
 	took time.Duration
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -74,7 +75,11 @@ func (p *Proxy) inject(ctx context.Context, host string, header http.Header) err
 	if err != nil {
 		return err
 	}
-	for _, credential := range credentials {
+	for i, credential := range credentials {
+		if j := slices.IndexFunc(credentials[:i], func(c protocol.Injected) bool { return strings.EqualFold(c.Header, credential.Header) }); j >= 0 {
+			// Of several policies: admission judges each alone. Which of the two it is must not be chance.
+			return fmt.Errorf("credentials %s and %s of BrokerPolicies are both set in the header %s at %s: give them hosts or headers of their own", credentials[j].Name, credential.Name, credential.Header, host)
+		}
 		issued, err := p.leases.get(ctx, credential.Name)
 		if err != nil {
 			return fmt.Errorf("credential %s: %w", credential.Name, err)

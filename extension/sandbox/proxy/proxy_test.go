@@ -447,6 +447,25 @@ func TestWhatTheProxyAdds(t *testing.T) {
 	testkit.Figure("proxy.added_p50_ms", testkit.Milliseconds(median(o.client(true))-median(direct)), "ms")
 }
 
+// Two policies can do that, and the server would take the one credential for the other.
+func TestTwoCredentialsInOneHeaderAreNeitherOfThemSet(t *testing.T) {
+	p := &Proxy{leases: &leases{broker: &answers{}, held: map[string]*held{}}}
+	for sentence, test := range map[string]struct {
+		second protocol.Injected
+		want   string
+	}{
+		"the same header":            {protocol.Injected{Name: "other", Header: "authorization", Hosts: []string{"*.example.com"}}, "credentials model and other of BrokerPolicies are both set in the header authorization at api.example.com"},
+		"the same header, elsewhere": {protocol.Injected{Name: "other", Header: "Authorization", Hosts: []string{"a.example.org"}}, ""},
+	} {
+		p.policy = &policy{at: time.Now(), last: &protocol.Egress{Credentials: []protocol.Injected{{Name: "model", Header: "Authorization", Hosts: []string{"api.example.com"}}, test.second}}}
+		header := http.Header{}
+		err := p.inject(t.Context(), "api.example.com", header)
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", sentence, err, test.want)
+		}
+	}
+}
+
 func TestAProxyHasBounds(t *testing.T) {
 	if server := newServer(http.NotFoundHandler()); server.IdleTimeout != time.Minute || server.ReadHeaderTimeout == 0 || server.MaxHeaderBytes != 64<<10 {
 		t.Errorf("%+v", server)
