@@ -100,7 +100,7 @@ func (i *installation) writeKeys(t *testing.T) {
 		}
 	}
 	block := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
-	pair := i.ca.Issue(t, listed, x509.ExtKeyUsageServerAuth, listed, unlisted, inside, late, gitName)
+	pair := i.ca.Issue(t, listed, x509.ExtKeyUsageServerAuth, listed, unlisted, inside, late, gitName, modelName)
 	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
 	if err != nil {
 		t.Fatal(err)
@@ -145,38 +145,48 @@ func (i *installation) writeKeys(t *testing.T) {
 // authority of the world, as one does that is built for a company's own servers.
 func (i *installation) loadImages(t *testing.T) {
 	t.Helper()
-	builder := filepath.Join(i.folder, "image")
+	builder := i.builder()
 	must(t, "go", "build", "-C", "../../../hack/image", "-o", builder, ".")
 	var group errgroup.Group
 	for into, args := range map[*string][]string{
 		&i.sandbox:   {"-binary", program, "-roots", filepath.Join(i.folder, "ca.crt"), "-name", "admitkit.dev/e2e-sandbox:dev"},
 		&i.untrusted: {"-binary", untrusted, "-name", "admitkit.dev/untrusted:dev"},
 	} {
-		group.Go(func() error {
-			archive := filepath.Join(i.folder, filepath.Base(args[1])+".tar")
-			text, err := run(t.Context(), nil, append([]string{builder, "-out", archive}, args...)...)
-			if err != nil {
-				return err
-			}
-			named, _, _ := strings.Cut(text, "\n") // NAME:dev@DIGEST
-			file, err := os.Open(archive)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = file.Close() }()
-			ctr := append(inNode(t, "--mount"), "ctr", "--namespace", "k8s.io", "images")
-			name, digest, _ := strings.Cut(named, ":dev@")
-			*into = name + "@" + digest
-			_, err = run(t.Context(), file, append(ctr, "import", "-")...)
-			if err == nil {
-				_, err = run(t.Context(), nil, append(ctr, "tag", "--force", name+":dev", *into)...)
-			}
+		group.Go(func() (err error) {
+			*into, err = i.loadImage(t, builder, args...)
 			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// builder is the program that builds images.
+func (i *installation) builder() string { return filepath.Join(i.folder, "image") }
+
+// loadImage builds an image of a binary, and brings it to the node. It returns its name with its digest.
+func (i *installation) loadImage(t *testing.T, builder string, args ...string) (named string, err error) {
+	t.Helper()
+	archive := filepath.Join(i.folder, filepath.Base(args[1])+".tar")
+	text, err := run(t.Context(), nil, append([]string{builder, "-out", archive}, args...)...)
+	if err != nil {
+		return "", err
+	}
+	line, _, _ := strings.Cut(text, "\n") // NAME:dev@DIGEST
+	file, err := os.Open(archive)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }()
+	ctr := append(inNode(t, "--mount"), "ctr", "--namespace", "k8s.io", "images")
+	name, digest, _ := strings.Cut(line, ":dev@")
+	named = name + "@" + digest
+	if _, err := run(t.Context(), file, append(ctr, "import", "-")...); err != nil {
+		return "", err
+	}
+	_, err = run(t.Context(), nil, append(ctr, "tag", "--force", name+":dev", named)...)
+	return named, err
 }
 
 // startWorld starts the servers outside of the cluster.

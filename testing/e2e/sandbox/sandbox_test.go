@@ -28,9 +28,10 @@ func TestRunsOnARealNode(t *testing.T) {
 	i := install(t, (*installation).applyManifests)
 	i.apply(t, policies)
 	for sentence, test := range map[string]func(*testing.T){
-		"they work in what real git servers gave":                  i.work,
-		"they work in what was fetched with a credential on lease": i.lends,
-		"they do not get out":                                      i.escapes,
+		"they work in what real git servers gave":                   i.work,
+		"they work in what was fetched with a credential on lease":  i.lends,
+		"they do what a model says, with a key that they never see": i.asksModel,
+		"they do not get out":                                       i.escapes,
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			t.Parallel()

@@ -27,12 +27,15 @@ const (
 	public   = "11.22.33.44"
 	gitAt    = "11.22.33.55"
 	plain    = "11.22.33.66"
+	modelAt  = "11.22.33.77"
 	public6  = "2606:4700::1111"
 	metadata = "169.254.169.254"
 	greeting = "HELLO"
 
 	listed, inside, late = "api.example.com", "inside.example.com", "late.example.com"
 	unlisted, gitName    = "other.example.com", "git.example.com"
+	// modelName is that of examples/agent.
+	modelName = "model.example.com"
 	// password is that of alice, to whom the git server gives its repositories, but for private.git: that is for whoever
 	// has the token, whatever they are called.
 	password  = "hunter2-is-secret"
@@ -47,7 +50,7 @@ const worldVariable = "ADMITKIT_E2E_WORLD"
 // actAsWorld serves in the network of the node until it is killed.
 func actAsWorld(text string) error {
 	folder, node, _ := strings.Cut(text, " ")
-	for _, address := range [][]string{{public + "/32"}, {gitAt + "/32"}, {plain + "/32"}, {metadata + "/32"}, {public6 + "/128", "nodad"}} {
+	for _, address := range [][]string{{public + "/32"}, {gitAt + "/32"}, {plain + "/32"}, {modelAt + "/32"}, {metadata + "/32"}, {public6 + "/128", "nodad"}} {
 		// Without nodad nobody can listen there until the kernel has found out that nobody else has the address.
 		if out, err := exec.Command("ip", append([]string{"address", "replace", "dev", "lo"}, address...)...).CombinedOutput(); err != nil {
 			return fmt.Errorf("adding %s: %w: %s", address, err, out)

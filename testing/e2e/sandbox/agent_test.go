@@ -1,0 +1,56 @@
+//go:build e2e && linux
+
+package sandbox_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/admitkit/admitkit/api/v1alpha1"
+	"github.com/admitkit/admitkit/internal/testkit"
+)
+
+// asksModel runs examples/agent as its README says, with its model server in the world.
+func (i *installation) asksModel(t *testing.T) {
+	const example, key = "../../../examples/agent", "open-sesame"
+	agent := filepath.Join(i.folder, "agent")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", agent, example)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	image, err := i.loadImage(t, i.builder(), "-binary", agent, "-name", "admitkit.dev/agent:dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append(inNode(t, "--net"), agent, "model", "--address", modelAt+":443", "--cert", filepath.Join(i.folder, "tls.crt"), "--key", filepath.Join(i.folder, "tls.key"))
+	model := exec.Command(args[0], args[1:]...)
+	model.Env = append(os.Environ(), "MODEL_KEY="+key)
+	model.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	testkit.Run(t, model).Await(t, "serving")
+
+	manifest := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(example, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.NewReplacer("namespace: agents", "namespace: "+agents, "registry.example.com/agent:1", image).Replace(string(text))
+	}
+	i.apply(t, manifest("agent.yaml"))
+	i.apply(t, manifest("run.yaml"))
+	pod := i.podOf(t, "first")
+	seen := must(t, "kubectl", "get", "pod", pod.Name, "--namespace", agents, "--output", "yaml")
+	if strings.Contains(seen, key) {
+		t.Errorf("the Pod of the agent has the key: %s", seen)
+	}
+	first := ended(t, "first")
+	if want := "> reads notes.md\nnotes.md has 25 bytes. I am done."; first.Status.Phase != v1alpha1.HarnessSucceeded || !strings.Contains(first.Status.Output, want) {
+		t.Errorf("the agent has %s, and printed %q, want %q", first.Status.Phase, first.Status.Output, want)
+	}
+	awaitRecord(t, "first", "issued", "credential model of provider Secret")
+	awaitRecord(t, "first", "succeeded", "")
+}
