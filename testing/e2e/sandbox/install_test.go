@@ -252,7 +252,7 @@ func (i *installation) startNames(t *testing.T) {
 	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: brokers, Name: "sandbox-broker"}, broker); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"names", gitName + "=" + gitAt, inside + "=" + i.node}
+	args := []string{"names", gitName + "=" + gitAt, modelName + "=" + modelAt, inside + "=" + i.node}
 	for _, name := range []string{listed, unlisted, late} {
 		args = append(args, name+"="+public)
 	}
