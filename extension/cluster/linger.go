@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -23,18 +24,25 @@ import (
 // to end on time, a Validator refuses such a deletion. [LingerScope] covers it, and [Lingering] finds it.
 
 // LingerScope covers the deletions and evictions that may give a Pod longer than its
-// terminationGracePeriodSeconds: nothing is asked about those that do not.
-func LingerScope(name string, namespaces *metav1.LabelSelector) extension.Scope {
+// terminationGracePeriodSeconds, and asks about no others. The Pods are those whose names begin with one of the prefixes,
+// or all without any. An eviction counts if it names a period at all, as [Evict] does: with prefixes, evictions of other
+// Pods do not need the webhook.
+func LingerScope(name string, namespaces *metav1.LabelSelector, prefixes ...string) extension.Scope {
 	fail := admissionregistrationv1.Fail
+	conditions := []admissionregistrationv1.MatchCondition{{
+		Name: "longer-grace", Expression: "request.operation == 'DELETE'" +
+			" ? has(request.options.gracePeriodSeconds) && request.options.gracePeriodSeconds > oldObject.spec.terminationGracePeriodSeconds" +
+			" : has(object.deleteOptions) && has(object.deleteOptions.gracePeriodSeconds)",
+	}}
+	if len(prefixes) > 0 { // the deletion of a collection has no name
+		conditions = append(conditions, admissionregistrationv1.MatchCondition{
+			Name: "its-name", Expression: fmt.Sprintf("['%s'].exists(p, (request.operation == 'DELETE' ? oldObject.metadata.name : request.name).startsWith(p))", strings.Join(prefixes, "', '")),
+		})
+	}
 	return extension.Scope{
-		Name: name, FailurePolicy: &fail, NamespaceSelector: namespaces,
+		Name: name, FailurePolicy: &fail, NamespaceSelector: namespaces, MatchConditions: conditions,
 		Rules: append(extension.Resources("", "v1", []string{"pods"}, admissionregistrationv1.Delete),
 			extension.Resources("", "v1", []string{"pods/eviction"}, admissionregistrationv1.Create)...),
-		MatchConditions: []admissionregistrationv1.MatchCondition{{
-			Name: "longer-grace", Expression: "request.operation == 'DELETE'" +
-				" ? has(request.options.gracePeriodSeconds) && request.options.gracePeriodSeconds > oldObject.spec.terminationGracePeriodSeconds" +
-				" : has(object.deleteOptions) && has(object.deleteOptions.gracePeriodSeconds)",
-		}},
 	}
 }
 

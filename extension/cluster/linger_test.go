@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -35,7 +36,7 @@ func TestADeletionThatGivesAPodLongerIsFoundAndNoOtherIsAskedAbout(t *testing.T)
 	namespace, p := testkit.Namespace(t, admin), &punctual{}
 	mgr, err := manager.New(manager.Options{OperatorFingerprint: "punctual", Namespace: namespace, Host: "127.0.0.1", RESTConfig: server.Config()})
 	if err == nil {
-		err = mgr.AddExtension(extension.Validating(p, cluster.LingerScope("punctual", nil)))
+		err = mgr.AddExtension(extension.Validating(p, cluster.LingerScope("punctual", nil, "other-", "lingers-")))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +85,14 @@ func TestADeletionThatGivesAPodLongerIsFoundAndNoOtherIsAskedAbout(t *testing.T)
 			}
 		})
 	}
-	err = eviction(&metav1.DeleteOptions{GracePeriodSeconds: &day})(t.Context(), pod(namespace, "nobody", "no"))
+	p.asked.Store(0)
+	foreign := pod(namespace, "foreign", "no")
+	foreign.Spec.NodeName = "somewhere"
+	testkit.Create(t, admin, foreign)
+	if err := errors.Join(collection(client.GracePeriodSeconds(day))(t.Context(), foreign), eviction(&metav1.DeleteOptions{GracePeriodSeconds: &day})(t.Context(), foreign)); err != nil || p.asked.Load() > 0 {
+		t.Errorf("of another Pod, asked %d times: %v", p.asked.Load(), err)
+	}
+	err = eviction(&metav1.DeleteOptions{GracePeriodSeconds: &day})(t.Context(), pod(namespace, "lingers-nobody", "no"))
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("an eviction of a Pod that is not there: %v", err)
 	}

@@ -32,7 +32,7 @@ func (s *shared) admissions() []any {
 		extension.Validating(&workspaceRules{admitted{s}}, ours("harness-workspace", "workspaces", create, update)),
 		extension.Validating(&workspaceReport{admitted{s}}, ours("harness-workspace-report", "workspaces/status", update)),
 		extension.Validating(&podGuard{admitted{s}}, s.podScope()),
-		extension.Validating(&graceGuard{admitted{s}}, cluster.LingerScope("harness-pod-grace", s.selector())),
+		extension.Validating(&graceGuard{admitted{s}}, cluster.LingerScope("harness-pod-grace", s.selector(), prefix, workspacePrefix)),
 		extension.Validating(&entryGuard{admitted{s}}, s.entryScope()),
 		extension.Validating(&podForgery{admitted{s}}, pods),
 		extension.Validating(&jobForgery{admitted{s}}, jobs),
