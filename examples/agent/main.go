@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"os"
 	"os/signal"
@@ -55,20 +56,21 @@ type done struct {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	work := func() error { return run(ctx, os.Stdout) }
+	work := func() error { return run(ctx, log.New(os.Stdout, "", 0)) }
 	if len(os.Args) > 1 && os.Args[1] == "model" {
 		work = func() error { return serve(ctx, os.Args[2:]) }
 	}
-	if err := work(); err != nil {
+	err := work()
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "agent:", err)
 		os.Exit(1)
 	}
 }
 
 // run works on the prompt, and prints what it does.
-func run(ctx context.Context, out io.Writer) error {
-	prompt, err := os.ReadFile(os.Getenv("ADMITKIT_PROMPT_FILE"))
+func run(ctx context.Context, out *log.Logger) error {
+	prompt, err := os.ReadFile(os.Getenv("ADMITKIT_PROMPT_FILE")) //nolint:gosec // whoever starts an agent says where its prompt is
 	if err != nil {
 		return fmt.Errorf("ADMITKIT_PROMPT_FILE: %w", err)
 	}
@@ -84,7 +86,7 @@ func run(ctx context.Context, out io.Writer) error {
 			return fmt.Errorf("the model: %w", err)
 		}
 		if next.Say != "" {
-			fmt.Fprintln(out, next.Say)
+			out.Print(next.Say)
 		}
 		if next.End {
 			return nil
@@ -95,16 +97,16 @@ func run(ctx context.Context, out io.Writer) error {
 }
 
 // do does a step, and returns what came of it: the model is to know what failed.
-func do(folder *os.Root, next *step, out io.Writer) string {
+func do(folder *os.Root, next *step, out *log.Logger) string {
 	switch {
 	case next.Write != nil:
-		fmt.Fprintf(out, "> writes %s, %d bytes\n", next.Write.Name, len(next.Write.Text))
+		out.Printf("> writes %s, %d bytes", next.Write.Name, len(next.Write.Text))
 		if err := folder.WriteFile(next.Write.Name, []byte(next.Write.Text), 0o600); err != nil {
 			return "error: " + err.Error()
 		}
 		return "written"
 	case next.Read != "":
-		fmt.Fprintf(out, "> reads %s\n", next.Read)
+		out.Printf("> reads %s", next.Read)
 		opened, err := folder.Open(next.Read)
 		if err != nil {
 			return "error: " + err.Error()
@@ -128,11 +130,11 @@ func ask(ctx context.Context, url string, talk *conversation) (*step, error) {
 	if err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/steps", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/steps", bytes.NewReader(body)) //nolint:gosec // and where its model is
 	if err != nil {
 		return nil, err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := http.DefaultClient.Do(req) //nolint:gosec // as above
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -30,7 +31,7 @@ func works(t *testing.T, model http.Handler, key string) (printed string, err er
 	t.Setenv("ADMITKIT_PROMPT_FILE", prompt)
 	t.Setenv("MODEL_URL", proxy.URL)
 	var out strings.Builder
-	err = run(context.Background(), &out)
+	err = run(context.Background(), log.New(&out, "", 0))
 	return out.String(), err
 }
 

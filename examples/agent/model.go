@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/subtle"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"net/http"
@@ -29,7 +30,7 @@ func serve(ctx context.Context, args []string) error {
 	} else {
 		err = server.ListenAndServe()
 	}
-	if ctx.Err() != nil {
+	if errors.Is(err, http.ErrServerClosed) { // as was asked for
 		return nil
 	}
 	return err

@@ -31,7 +31,7 @@ func TestRunsOnARealNode(t *testing.T) {
 		"they work in what real git servers gave":                   i.work,
 		"they work in what was fetched with a credential on lease":  i.lends,
 		"they do what a model says, with a key that they never see": i.asksModel,
-		"they do not get out":                                       i.escapes,
+		"they do not get out, whatever they try":                    i.escapes,
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			t.Parallel()
