@@ -31,18 +31,19 @@ type dialer struct {
 }
 
 const (
-	resolveTimeout = 5 * time.Second
-	dialTimeout    = 5 * time.Second
-	maxAddresses   = 4
+	// resolveTimeout is for each of resolveAttempts: of what is lost on the way to the DNS, a resolver hears only when its
+	// time is over.
+	resolveTimeout  = 2 * time.Second
+	resolveAttempts = 4
+	dialTimeout     = 5 * time.Second
+	maxAddresses    = 4
 )
 
 // errRange says that a name leads where no run may go.
 var errRange = errors.New("the name leads to an address that is private, or the cluster's")
 
 func (d *dialer) dial(ctx context.Context, host string, port int32) (net.Conn, error) {
-	looking, cancel := context.WithTimeout(ctx, resolveTimeout)
-	defer cancel()
-	addresses, err := d.resolver.LookupNetIP(looking, "ip", host)
+	addresses, err := d.resolve(ctx, host)
 	if err != nil {
 		return nil, fmt.Errorf("resolving %s: %w", host, err)
 	}
@@ -59,6 +60,19 @@ func (d *dialer) dial(ctx context.Context, host string, port int32) (net.Conn, e
 		errs = append(errs, err)
 	}
 	return nil, errors.Join(errs...)
+}
+
+// resolve asks for the addresses of a name, and again if there is no answer.
+func (d *dialer) resolve(ctx context.Context, host string) (addresses []netip.Addr, err error) {
+	for range resolveAttempts {
+		looking, cancel := context.WithTimeout(ctx, resolveTimeout)
+		addresses, err = d.resolver.LookupNetIP(looking, "ip", host)
+		cancel()
+		if late, is := errors.AsType[net.Error](err); !is || !late.Timeout() || ctx.Err() != nil {
+			break
+		}
+	}
+	return addresses, err
 }
 
 // newTransport connects to servers. It keeps connections by name, so that one of them
