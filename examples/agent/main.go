@@ -89,11 +89,19 @@ func run(ctx context.Context, out *log.Logger) error {
 			out.Print(next.Say)
 		}
 		if next.End {
-			return nil
+			return conclude(next.Say)
 		}
 		talk.Done = append(talk.Done, done{*next, do(folder, next, out)})
 	}
 	return fmt.Errorf("the model is not done after %d steps", maxSteps)
+}
+
+// conclude writes the output of a run, which is what its container leaves there.
+func conclude(text string) error {
+	if os.Getenv("ADMITKIT_RUN") == "" {
+		return nil // outside of a sandbox
+	}
+	return os.WriteFile("/dev/termination-log", []byte(text), 0o600)
 }
 
 // do does a step, and returns what came of it: the model is to know what failed.
