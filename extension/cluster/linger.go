@@ -86,10 +86,10 @@ func graceIn(object *unstructured.Unstructured, req *extension.Request) (*int64,
 	return options.GracePeriodSeconds, err
 }
 
-// Lingers reports whether a Pod that is being deleted has longer for that than its terminationGracePeriodSeconds.
-// [Evict] shortens it.
-func Lingers(pod *corev1.Pod) bool {
-	return !pod.DeletionTimestamp.IsZero() && outlasts(pod.DeletionGracePeriodSeconds, pod)
+// Ends reports whether a Pod is being deleted, and within its terminationGracePeriodSeconds. One that has longer for it
+// goes on: [Evict] shortens that.
+func Ends(pod *corev1.Pod) bool {
+	return !pod.DeletionTimestamp.IsZero() && !outlasts(pod.DeletionGracePeriodSeconds, pod)
 }
 
 func outlasts(grace *int64, pod *corev1.Pod) bool {

@@ -106,7 +106,7 @@ func (r *runs) clear(ctx context.Context, pods podsOf, current types.UID, tell f
 
 func (r *runs) deleteOrphans(ctx context.Context, orphans []*corev1.Pod, tell func(*corev1.Pod)) error {
 	for _, pod := range orphans {
-		if !pod.DeletionTimestamp.IsZero() && !cluster.Lingers(pod) {
+		if cluster.Ends(pod) {
 			continue
 		}
 		switch err := r.writer.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}, &client.DeleteOptions{GracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds}); {

@@ -263,7 +263,7 @@ func (e *evictions) try(ctx context.Context, asked *eviction) (evicted bool, err
 
 // lives reports whether what a session has left could still run, and nothing ends it yet.
 func lives(pod *corev1.Pod, ticket *protocol.Ticket) bool {
-	return (pod.DeletionTimestamp == nil || cluster.Lingers(pod)) && runs(pod, ticket, 0)
+	return !cluster.Ends(pod) && runs(pod, ticket, 0)
 }
 
 // runs reports whether what a session has left could still run: its Pod is there, and its

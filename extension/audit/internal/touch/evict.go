@@ -95,8 +95,7 @@ func (e *Evictor) Reconcile(ctx context.Context, key reconcile.Request) (reconci
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-	going := !pod.DeletionTimestamp.IsZero() && !cluster.Lingers(&pod)
-	if going || ended || !e.evicts(&pod) {
+	if cluster.Ends(&pod) || ended || !e.evicts(&pod) {
 		return reconcile.Result{}, nil
 	}
 	due, problem := e.options.due(&pod.ObjectMeta, e.clock.Now())
