@@ -31,7 +31,7 @@ type query struct {
 	file                         string
 	output                       *output
 
-	from, to time.Time
+	span
 }
 
 func (c *cli) auditCommand() *cobra.Command {
@@ -69,10 +69,7 @@ pods/ephemeralcontainers at level Metadata. It exits with 1 if something is miss
 
 func (q *query) run(ctx context.Context) error {
 	var err error
-	if q.from, err = when("--since", q.since); err != nil {
-		return err
-	}
-	if q.to, err = when("--until", q.until); err != nil {
+	if q.span, err = newSpan(q.since, q.until); err != nil {
 		return err
 	}
 	if d := v1alpha1.AuditDecision(q.decision); d != "" && d != v1alpha1.AuditAllowed && d != v1alpha1.AuditDenied {

@@ -132,7 +132,7 @@ func (q *query) selects(act *serverAct, namespace string) bool {
 	_, pod := act.target()
 	at := act.Received.Time
 	return (q.everywhere || act.ObjectRef.Namespace == namespace) && (q.user == "" || q.user == act.user().Username) && (q.pod == "" || q.pod == pod) &&
-		(q.from.IsZero() || !at.Before(q.from)) && (q.to.IsZero() || at.Before(q.to))
+		q.has(at)
 }
 
 // way returns the way in that an event is about, or "". The creation of a Pod is one only

@@ -161,7 +161,7 @@ func (c *cli) sessionsList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		began, err := between(since, until)
+		began, err := newSpan(since, until)
 		if err != nil {
 			return err
 		}
@@ -171,7 +171,7 @@ func (c *cli) sessionsList() *cobra.Command {
 		}
 		var found []client.Object
 		if err := s.each(cmd.Context(), selected(live, user, pod), func(session *unstructured.Unstructured) error {
-			if began(session.GetCreationTimestamp().Time) {
+			if began.has(session.GetCreationTimestamp().Time) {
 				found = append(found, session)
 			}
 			return nil
@@ -190,17 +190,18 @@ func (c *cli) sessionsList() *cobra.Command {
 	return cmd
 }
 
-// between returns whether a time is in the range of two flags.
-func between(since, until string) (func(time.Time) bool, error) {
-	from, err := when("--since", since)
-	if err != nil {
-		return nil, err
+// span is the range of time that --since and --until give. A zero time is no bound.
+type span struct{ from, to time.Time }
+
+func newSpan(since, until string) (s span, err error) {
+	if s.from, err = when("--since", since); err == nil {
+		s.to, err = when("--until", until)
 	}
-	to, err := when("--until", until)
-	if err != nil {
-		return nil, err
-	}
-	return func(at time.Time) bool { return !at.Before(from) && (to.IsZero() || at.Before(to)) }, nil
+	return s, err
+}
+
+func (s span) has(at time.Time) bool {
+	return !at.Before(s.from) && (s.to.IsZero() || at.Before(s.to))
 }
 
 // selected returns the field selector of flags.
