@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,11 +54,23 @@ func Scheme(add ...func(*runtime.Scheme) error) *runtime.Scheme {
 	return scheme
 }
 
-// NewClient returns a client that acts as a user and has no rate limit of its own.
+// clients has a function for each user and scheme, since a new client asks the API
+// server anew which kinds it has.
+var clients sync.Map
+
+type clientKey struct {
+	user   *controlplane.User
+	scheme *runtime.Scheme
+}
+
+// NewClient returns the client that acts as a user and has no rate limit of its own.
 func NewClient(user *controlplane.User, scheme *runtime.Scheme) (client.WithWatch, error) {
-	config := rest.CopyConfig(user.Config)
-	config.QPS = -1
-	return client.NewWithWatch(config, client.Options{Scheme: scheme})
+	made, _ := clients.LoadOrStore(clientKey{user, scheme}, sync.OnceValues(func() (client.WithWatch, error) {
+		config := rest.CopyConfig(user.Config)
+		config.QPS = -1
+		return client.NewWithWatch(config, client.Options{Scheme: scheme})
+	}))
+	return made.(func() (client.WithWatch, error))()
 }
 
 // Client is NewClient in a test.

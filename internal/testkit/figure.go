@@ -23,6 +23,14 @@ func Long[T any](inLong, inShort T) T {
 	return inLong
 }
 
+// OnlyLong skips a test of endurance, or one that measures, in the short form.
+func OnlyLong(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("make figures runs it")
+	}
+}
+
 // Percentile returns the value below which the share p of the durations lies.
 func Percentile(of []time.Duration, p float64) time.Duration {
 	sorted := slices.Sorted(slices.Values(of))

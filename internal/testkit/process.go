@@ -117,7 +117,7 @@ func (p *Process) Await(t testing.TB, prefix string) string {
 			}
 		}
 		select {
-		case <-time.After(pause):
+		case <-time.After(20 * time.Millisecond):
 		case <-p.exited:
 			if len(p.Output.String()) == len(text) {
 				t.Fatalf("%s ended (%v) before it printed %q", p.Path, p.err, prefix)
