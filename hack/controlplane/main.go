@@ -73,6 +73,8 @@ type options struct {
 	download, index, kwok string
 	kwokSums              map[string]string
 	limits                limits
+	// compile is the folder of a command to compile, too.
+	compile string
 }
 
 func main() {
@@ -85,6 +87,7 @@ func main() {
 	flag.StringVar(&o.download, "download", o.download, "yes or no: take what is published, or build everything (K8S_DOWNLOAD; default yes)")
 	flag.StringVar(&o.index, "index", o.index, "the URL of the index of what is published (K8S_INDEX; default: envtest's)")
 	flag.StringVar(&o.kwok, "kwok", o.kwok, "the URL of the folder that has kwok's binaries (K8S_KWOK; default: that of its release)")
+	flag.StringVar(&o.compile, "compile", "", "the folder of a command to compile into Go's build cache, so that go run has only to run it")
 	list := flag.Bool("list", false, "print the supported versions, and do nothing")
 	flag.Parse()
 	if *list {
@@ -122,5 +125,8 @@ func run(ctx context.Context, o options) error {
 		}
 	}
 	fmt.Printf("controlplane: %s is complete (%s)\n", p.dir, time.Since(began).Round(time.Second))
-	return nil
+	if o.compile == "" {
+		return nil
+	}
+	return goBuild{name: filepath.Base(o.compile), dir: o.compile, pkg: ".", env: os.Environ(), log: filepath.Join(p.out, downloads)}.run(ctx, "true", "")
 }
