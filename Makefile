@@ -2,12 +2,14 @@
 SHELL := /usr/bin/env bash -o pipefail
 .DEFAULT_GOAL := help
 
-# The race detector needs cgo, and that a C compiler.
-CC_GO := $(shell go env CC)
-RACE := $(shell command -v $(CC_GO) >/dev/null 2>&1 && echo -race)
-
-# What one clone has compiled serves the next, wherever that is.
+# All targets compile alike, so what one has compiled serves the others, and the next
+# clone, wherever that is.
 export GOFLAGS += -trimpath
+export CGO_ENABLED ?= 0
+
+# The race detector needs cgo, and that a C compiler.
+RACE := $(shell command -v "$$(go env CC)" >/dev/null 2>&1 && echo -race)
+otlp opa: export CGO_ENABLED = $(if $(RACE),1,0)
 
 # K8S=1.35 make test: the tests run on that version. Whoever sets both is told.
 ifneq ($(K8S),)
@@ -25,6 +27,7 @@ TOOLS := $(CURDIR)/bin/tools
 GOLANGCI_LINT := $(TOOLS)/golangci-lint
 COUNTERFEITER := $(TOOLS)/counterfeiter
 BENCHSTAT := $(TOOLS)/benchstat
+GOTESTSUM := $(TOOLS)/gotestsum
 CONTROLLER_GEN := $(TOOLS)/controller-gen
 HELM := $(TOOLS)/helm
 ENFORCER := $(TOOLS)/kube-network-policies
@@ -34,6 +37,7 @@ RELEASE_TOOLS := $(TOOLS)/goreleaser $(TOOLS)/syft $(TOOLS)/validate-krew-manife
 MODULES = $(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod'))
 # One cannot be tidied: the tests of its tools import packages that are no more.
 TIDIED = $(filter-out hack/release/tools,$(MODULES))
+TESTED = $(foreach module,$(MODULES),$(if $(shell git ls-files '$(module)/*_test.go'),$(module)))
 
 # What make generate writes.
 GENERATED := testing/fakes config/crd api examples/preview/v1 examples/preview/crd examples/alarm/v1 examples/alarm/v2 examples/alarm/crd docs/api.txt docs/options.md docs/metrics.md docs/security.md docs/access.md docs/audit/rights.md charts/admitkit/README.md charts/admitkit/files
@@ -49,46 +53,24 @@ demo: ## See a real API server send a Pod and an exec through admitkit (under 1 
 # As the control plane is built: what both import is compiled once.
 demo: export CGO_ENABLED = 0
 
-# They begin first, so that none of them is left alone at the end, and more at a time
-# than there are processors: each waits for its API server more than half of its time.
-LONGEST := ./manager ./extension/access ./extension/audit ./examples
+test race steady: export MODULES := $(TESTED)
 
-# make lint vets. The race detector makes computing ten times as long and sees only
-# goroutines: the patches of random objects, which have one, are compared without it.
 .PHONY: test
-test: test-packages test-engine ## Unit and integration tests on a real API server, with the race detector
+test: controlplane $(HELM) $(GOTESTSUM) ## Unit and integration tests on a real API server (8 min; TESTFLAGS=-count=1)
+	hack/test.sh $(TESTFLAGS)
 
-TEST := $(RACE) -short -vet=off -timeout 20m
+.PHONY: race
+race: controlplane $(HELM) $(GOTESTSUM) ## The same, all of them with the race detector (30 min)
+	RACE=all hack/test.sh $(TESTFLAGS)
 
-.PHONY: test-packages
-test-packages: controlplane $(HELM)
-	$(if $(RACE),,@echo "no C compiler ($(CC_GO)): the tests run without the race detector")
-	go test $(TEST) -p 3 $(LONGEST) ./...
-
-.PHONY: test-engine
-test-engine:
-	go test -short -vet=off -timeout 20m ./webhook/internal/patch
-	go -C hack/controlplane test -short -vet=off -timeout 20m ./...
-	go -C testing/differential test -short -vet=off -timeout 20m ./...
-	go -C hack/image test -short -vet=off ./...
-
-# CI's form: what failed runs once more, alone. hack/alone.sh says why, and what does not.
-.PHONY: test-ci
-test-ci:
-	@mkdir -p bin
-	$(MAKE) test-packages 2>&1 | tee bin/test.log || hack/alone.sh bin/test.log $(TEST)
-	$(MAKE) test-engine
-
-.PHONY: chart
-chart: controlplane $(HELM) ## Lint and test the Helm chart
-	$(HELM) lint --strict charts/admitkit
-	go test $(RACE) -short -vet=off -timeout 20m ./cmd/admitkit
+.PHONY: steady
+steady: controlplane $(HELM) $(GOTESTSUM) ## The same as test three times, beside two busy loops a core (1 h)
+	hack/steady.sh
 
 .PHONY: figures
 figures: controlplane $(HELM) ## Every test in its long form; the figures go to bin/figures.txt
 	@status=0; \
-	{ failed=0; go test -v -count=1 -p 1 -timeout 2h ./... || failed=1; \
-	  go -C testing/differential test -v -count=1 -p 1 -timeout 2h ./... || failed=1; exit $$failed; } | \
+	{ failed=0; for module in . $(TESTED); do go -C $$module test -v -count=1 -p 1 -timeout 2h ./... || failed=1; done; exit $$failed; } | \
 	  tee bin/figures.log | grep --line-buffered -E '^(FIGURE|--- FAIL|FAIL|ok)' || status=$$?; \
 	{ echo "# $$(git describe --always --dirty --abbrev=12) $$(date -u +%Y-%m-%dT%H:%M:%SZ)"; grep '^FIGURE' bin/figures.log; } > bin/figures.txt; \
 	exit $$status
@@ -268,7 +250,7 @@ $(GOLANGCI_LINT): hack/tools/go.mod
 	@echo "building golangci-lint (3 to 5 min the first time)"
 	$(call tool,tools)
 
-$(COUNTERFEITER) $(BENCHSTAT) $(CONTROLLER_GEN): hack/tools/go.mod
+$(COUNTERFEITER) $(BENCHSTAT) $(CONTROLLER_GEN) $(GOTESTSUM): hack/tools/go.mod
 	$(call tool,tools)
 
 $(RELEASE_TOOLS): hack/release/tools/go.mod

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Runs the short form of every test but those of real nodes, and says which were the
+# slowest and what all of them cost. Its arguments go to go test. MODULES are those
+# beside the root that have tests. With RACE=all, every test runs with the race detector.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=$PWD/bin/test gotestsum=$PWD/bin/tools/gotestsum
+rm -rf "$out"
+mkdir -p "$out"
+
+# The race detector makes computing ten times as long, and buys nothing in kube-apiserver,
+# Helm and golden files. So it is for the tests that need no control plane, and for the
+# packages in which goroutines of ours meet. One goroutine patches random objects.
+meet='/(webhook|extension/cluster)$' alone='/webhook/internal/patch$'
+[ "${RACE:-}" != all ] || meet=. alone='^$'
+packages=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.TestImports}} {{.XTestImports}}{{end}}' ./...)
+raced=$(awk -v meet="$meet" -v alone="$alone" '$1 !~ alone && ($1 ~ meet || !/testing\/(controlplane|managertest)/) {print $1}' <<<"$packages")
+plain=$(awk '{print $1}' <<<"$packages" | grep -vxF "$raced" || true)
+# They begin first, so that none of them is left over at the end.
+longest=$(grep -E '/(manager|examples|extension/(access|audit))$' <<<"$plain" || true)
+race=-race
+if ! command -v "$(go env CC)" >/dev/null; then
+	echo "no C compiler ($(go env CC)): the tests run without the race detector"
+	race=
+fi
+
+# run FOLDER NAME ARGUMENT... runs go test. A test that waits for its API server leaves the
+# processors to others: so many run at a time, whatever the machine has.
+run() (
+	cd "$1"
+	"$gotestsum" --format standard-quiet --hide-summary=output,skipped --jsonfile "$out/$2.json" -- \
+		-short -vet=off -timeout 20m -parallel 8 "${@:3}"
+)
+
+# What the tests cost is told apart from what compiling costs, which a warm cache saves.
+# shellcheck disable=SC2086 # names of packages are words
+{
+	[ -z "$plain" ] || go list -export -deps -test $plain >/dev/null
+	CGO_ENABLED=${race:+1} go list $race -export -deps -test $raced >/dev/null
+}
+times >"$out/before"
+began=$SECONDS failed=0
+# shellcheck disable=SC2086
+{
+	[ -z "$plain" ] || run . plain -p 3 "$@" $longest $plain &
+	CGO_ENABLED=${race:+1} run . raced -p 1 $race "$@" $raced || failed=1
+	for module in $MODULES; do
+		run "$module" "${module//\//-}" "$@" ./... || failed=1
+	done
+	wait $! || failed=1
+}
+times >"$out/after"
+
+echo "the ten slowest tests:"
+cat "$out"/*.json | "$gotestsum" tool slowest --threshold 1s --num 10
+awk -F '[ms ]+' -v wall=$((SECONDS - began)) '
+	FNR == 2 { sum[FILENAME] = 60*$1 + $2 + 60*$3 + $4 }
+	END {
+		printf "FIGURE test.compile_cpu_s=%d s\n", sum[ARGV[1]]
+		printf "FIGURE test.cpu_s=%d s\nFIGURE test.warm_s=%d s\n", sum[ARGV[2]] - sum[ARGV[1]], wall
+	}' "$out/before" "$out/after" | tee "$out/figures.txt"
+exit $failed
