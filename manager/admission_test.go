@@ -41,6 +41,7 @@ func (f extensionFunc) Handle(_ context.Context, _ extension.Manager, pod *corev
 }
 
 func TestAPodInTheNamespaceIsMutatedAndOneOutsideIsNot(t *testing.T) {
+	t.Parallel()
 	inside, outside := newNamespace(t), newNamespace(t)
 	start(t, manager.Options{Namespace: inside}, mark("a", extension.Scope{}))
 	eventuallyCalled(t, inside, "marked")
@@ -53,7 +54,7 @@ func TestAPodInTheNamespaceIsMutatedAndOneOutsideIsNot(t *testing.T) {
 	}
 }
 
-func TestWithoutANamespaceEveryNamespaceIsInScopeButTheManagersOwn(t *testing.T) {
+func TestWithoutANamespaceEveryNamespaceIsInScopeButTheManagersOwn(t *testing.T) { // alone: it is called for the Pods of all tests
 	home, other := newNamespace(t), newNamespace(t)
 	start(t, manager.Options{WebhookNamespace: home}, mark("a", extension.Scope{}))
 	eventuallyCalled(t, other, "marked")
@@ -67,6 +68,7 @@ func TestWithoutANamespaceEveryNamespaceIsInScopeButTheManagersOwn(t *testing.T)
 }
 
 func TestExtensionsWithTheSameScopeShareOneWebhookAndRunInOrder(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	start(t, manager.Options{Namespace: namespace, Registration: manager.RegistrationOptions{Probe: new(bool)}},
 		mark("a", extension.Scope{}), markExtension{"b"}, mark("c", extension.Scope{}), markExtension{"d"}, markExtension{"e"})
@@ -85,6 +87,7 @@ func TestExtensionsWithTheSameScopeShareOneWebhookAndRunInOrder(t *testing.T) {
 }
 
 func TestAnExtensionThatReturnsAnEmptyResponseAllowsThePod(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	start(t, manager.Options{Namespace: namespace},
 		extensionFunc(func(*corev1.Pod, admission.Request) admission.Response { return admission.Response{} }),
@@ -94,6 +97,7 @@ func TestAnExtensionThatReturnsAnEmptyResponseAllowsThePod(t *testing.T) {
 }
 
 func TestADenialReachesKubectlWithItsText(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	start(t, manager.Options{Namespace: namespace},
 		mark("a", extension.Scope{}),
@@ -127,6 +131,7 @@ func TestADenialReachesKubectlWithItsText(t *testing.T) {
 }
 
 func TestServerSideDryRunPasses(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	dryRuns := make(chan bool, 1000)
 	start(t, manager.Options{Namespace: namespace},
@@ -142,6 +147,7 @@ func TestServerSideDryRunPasses(t *testing.T) {
 }
 
 func TestADeletedPodReachesTheExtension(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	deleted := make(chan string, 10)
 	start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}),
@@ -165,6 +171,7 @@ func TestADeletedPodReachesTheExtension(t *testing.T) {
 }
 
 func TestAPanickingExtensionFailsItsOwnRequestOnly(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	r := start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}),
 		extensionFunc(func(pod *corev1.Pod, _ admission.Request) admission.Response {
@@ -186,6 +193,7 @@ func TestAPanickingExtensionFailsItsOwnRequestOnly(t *testing.T) {
 }
 
 func TestTheFailurePolicyDecidesWhenAnExtensionFails(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	ignore := admissionregistrationv1.Ignore
 	start(t, manager.Options{Namespace: namespace, FailurePolicy: &ignore}, mark("a", extension.Scope{Name: "mark"}),

@@ -113,10 +113,6 @@ func (m *Manager) newElected(kube ctrlmanager.Manager, b background) (ctrlmanage
 	options.LeaderElectionID = m.options.configurationName()
 	options.LeaderElectionNamespace = m.options.WebhookNamespace
 	options.LeaderElectionReleaseOnCancel = true
-	if lease := m.options.Watching.lease; lease > 0 {
-		renew, retry := lease*2/3, lease/8 // in the proportions of the defaults
-		options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = &lease, &renew, &retry
-	}
 	options.Metrics = metricsserver.Options{BindAddress: "0"}
 	options.NewCache = func(*rest.Config, cache.Options) (cache.Cache, error) { return sharedCache{kube.GetCache()}, nil }
 	elected, err := ctrlmanager.New(m.options.RESTConfig, options)

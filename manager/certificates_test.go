@@ -19,6 +19,7 @@ import (
 )
 
 func TestACertificateOfSomebodyElseIsServedAndNoSecretMade(t *testing.T) {
+	t.Parallel()
 	namespace, dir := newNamespace(t), filesOf(t, "127.0.0.1")
 	start(t, manager.Options{Namespace: namespace, Certificates: manager.CertificateOptions{Dir: dir}}, mark("a", extension.Scope{}))
 	eventuallyCalled(t, namespace, "marked")
@@ -69,6 +70,7 @@ func (s *server) Register(mgr extension.Manager) (err error) {
 }
 
 func TestAnExtensionServesItsOwnPortWithACertificateOfTheSameCA(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	own := &server{markExtension: markExtension{"a"}, host: "proxy." + namespace + ".svc"}
 	r := newManager(t, manager.Options{Namespace: namespace}, own)
@@ -99,6 +101,7 @@ func TestAnExtensionServesItsOwnPortWithACertificateOfTheSameCA(t *testing.T) {
 }
 
 func TestACertificateFromFilesServesAnExtensionOnlyIfItHasTheName(t *testing.T) {
+	t.Parallel()
 	dir := filesOf(t, "127.0.0.1", "proxy.svc")
 	namespace := newNamespace(t)
 	port := freeport.For(t)

@@ -82,6 +82,7 @@ func (r *registeredOnce) fails(want string, extensions ...any) {
 }
 
 func TestACheckSaysWhatIsWrongAndThatTheWebhooksDoNotAnswer(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	r := registerOnce(t, namespace)
 	client, name := clientset.AdmissionregistrationV1(), "admitkit."+namespace
@@ -147,6 +148,7 @@ func TestACheckSaysWhatIsWrongAndThatTheWebhooksDoNotAnswer(t *testing.T) {
 }
 
 func TestACheckNeedsOnlyToReadTheConfigurationsAndToTryAConfigMap(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	r := registerOnce(t, namespace)
 	name := "admitkit." + namespace
@@ -202,6 +204,7 @@ subjects: [%[2]s]
 }
 
 func TestACheckOfWhatCannotBeCheckedFails(t *testing.T) {
+	t.Parallel()
 	off := false
 	for want, options := range map[string]manager.Options{
 		"there is no extension": {Namespace: "default"},

@@ -59,6 +59,7 @@ func ask(address string) error {
 }
 
 func TestAnAPIServerIsVerifiedByItsClientCertificate(t *testing.T) {
+	t.Parallel()
 	ca := testkit.NewClientCA(t)
 	file := filepath.Join(t.TempDir(), "client-ca.crt")
 	ca.Write(t, file)
@@ -99,6 +100,7 @@ func TestAnAPIServerIsVerifiedByItsClientCertificate(t *testing.T) {
 }
 
 func TestAnAPIServerWithoutAClientCertificateMakesTheManagerNotReadyAndSaysWhy(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	file := filepath.Join(t.TempDir(), "client-ca.crt")
 	testkit.NewClientCA(t).Write(t, file)
@@ -127,6 +129,7 @@ func alerted(t *testing.T, call func(context.Context) error) {
 }
 
 func TestAFileWithoutACAOfClientsEndsTheStartByItsFlag(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	r := newManager(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{ClientCAFile: "/does/not/exist"}}, mark("a", extension.Scope{}))
 	if err := r.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "Serving.ClientCAFile: ") || !strings.Contains(err.Error(), "name a file with the CA") {

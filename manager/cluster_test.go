@@ -1,24 +1,26 @@
 package manager_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
+	"regexp"
+	"runtime/pprof"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -28,7 +30,8 @@ import (
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
-// The tests of this package share one real API server. Each has its own namespaces.
+// The tests of this package share one real API server, and run in parallel: each has namespaces of its own. Those that
+// restart the API server have another (controlplane.Run), and those that could disturb the others come before them, alone.
 var (
 	cluster   *controlplane.ControlPlane
 	clientset *kubernetes.Clientset
@@ -39,22 +42,17 @@ func TestMain(m *testing.M) {
 		replicaMain()
 		return
 	}
-	os.Exit(func() int {
-		var err error
-		if cluster, err = controlplane.Start(context.Background(), controlplane.Options{}); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer func() {
-			if err := cluster.Stop(); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-			}
-		}()
-		config := cluster.Config()
-		config.QPS = -1
-		clientset = kubernetes.NewForConfigOrDie(config)
-		return m.Run()
-	}())
+	os.Exit(testkit.Main(m, controlplane.Options{}, func(c *controlplane.ControlPlane) error {
+		cluster, clientset = c, clientsetOf(c)
+		return nil
+	}))
+}
+
+// clientsetOf returns clients of an administrator, without a rate limit.
+func clientsetOf(c *controlplane.ControlPlane) *kubernetes.Clientset {
+	config := c.Config()
+	config.QPS = -1
+	return kubernetes.NewForConfigOrDie(config)
 }
 
 // running is a manager between start and stop.
@@ -63,9 +61,8 @@ type running struct {
 	address string
 	logs    *observer.ObservedLogs
 	done    chan error
-	// outage means that the test restarts the API server, after which clients of the
-	// control plane itself have new connections.
-	outage bool
+	// stop stops the manager and waits; a second call does nothing.
+	stop func() error
 }
 
 // start runs a manager with the extensions until the test ends, and returns when it
@@ -85,6 +82,7 @@ func (r *running) await(t *testing.T) {
 	select {
 	case <-r.Ready():
 	case err := <-r.done:
+		r.done <- err
 		t.Fatalf("the manager stopped at start: %v", err)
 	case <-time.After(time.Minute):
 		t.Fatal("the manager is not ready after a minute")
@@ -97,9 +95,6 @@ func newManager(t *testing.T, options manager.Options, extensions ...any) *runni
 	options.Logger = zap.New(core).Sugar()
 	if options.RESTConfig == nil && options.KubeConfig == "" {
 		options.RESTConfig = cluster.Config()
-	}
-	if watch := onRequest; watch != nil {
-		options.RESTConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return requestWatcher{next, watch} })
 	}
 	if options.OperatorFingerprint == "" {
 		options.OperatorFingerprint = "admitkit"
@@ -122,12 +117,25 @@ func newManager(t *testing.T, options manager.Options, extensions ...any) *runni
 			t.Fatal(err)
 		}
 	}
-	address := net.JoinHostPort(options.Host, strconv.Itoa(int(options.Port)))
-	return &running{Manager: mgr, address: address, logs: logs, done: make(chan error, 1)}
+	r := &running{Manager: mgr, address: net.JoinHostPort(options.Host, strconv.Itoa(int(options.Port))), logs: logs, done: make(chan error, 1)}
+	r.stop = sync.OnceValue(func() error {
+		r.Stop()
+		select {
+		case err := <-r.done:
+			return err
+		case <-time.After(time.Minute):
+			return errors.New("not stopped after a minute")
+		}
+	})
+	return r
 }
 
-// onRequest, if set, is called for every request of new managers.
-var onRequest func(*http.Request)
+// watched returns a connection to the API server that calls watch for every request.
+func watched(watch func(*http.Request)) *rest.Config {
+	config := cluster.Config()
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return requestWatcher{next, watch} })
+	return config
+}
 
 type requestWatcher struct {
 	next  http.RoundTripper
@@ -145,46 +153,39 @@ func (w requestWatcher) RoundTrip(r *http.Request) (*http.Response, error) {
 // registered, and fails the test on an error or a goroutine that is left behind.
 func (r *running) run(t *testing.T) {
 	t.Helper()
-	before := goleak.IgnoreCurrent()
-	go func() { r.done <- r.Start(context.WithoutCancel(t.Context())) }()
+	label := fmt.Sprintf("%p", r)
+	go pprof.Do(context.WithoutCancel(t.Context()), pprof.Labels("manager", label), func(ctx context.Context) { r.done <- r.Start(ctx) })
 	t.Cleanup(func() {
 		if err := r.stop(); err != nil {
 			t.Errorf("the manager stopped with an error: %v", err)
 		}
-		if err := r.UnregisterExtensions(context.WithoutCancel(t.Context())); err != nil {
+		ctx := context.WithoutCancel(t.Context())
+		if err := r.UnregisterExtensions(ctx); err != nil {
 			t.Error(err)
 		}
-		clientset.RESTClient().(*rest.RESTClient).Client.CloseIdleConnections()
-		if own, err := r.GetKubeConnection(); err == nil { // as another user
-			if client, err := rest.HTTPClientFor(own); err == nil {
-				utilnet.CloseIdleConnectionsFor(client.Transport)
-			}
-		}
-		// Of a watch of metadata, which has an event that nobody waits for any more.
-		filter := goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop")
-		if err := goleak.Find(before, filter); err != nil && !r.outage {
-			t.Errorf("goroutines are left after Stop: %v", err)
+		if err := testkit.Poll(ctx, time.Minute, "every goroutine of the manager ends", func(context.Context) error { return left(label) }); err != nil {
+			t.Error(err)
 		}
 	})
 }
 
-var stopping sync.Mutex
+// shared are goroutines of connections, which managers of one user share, and of a watch of
+// metadata, which has an event that nobody waits for any more.
+var shared = regexp.MustCompile(`(?i)clientConnReadLoop\)\.run|persistConn\)\.(read|write)Loop|watch\.\(\*filteredWatch\)\.loop`)
 
-// stop stops the manager and waits; a second call does nothing.
-func (r *running) stop() error {
-	stopping.Lock()
-	defer stopping.Unlock()
-	if r.done == nil {
-		return nil
-	}
-	r.Stop()
-	select {
-	case err := <-r.done:
-		r.done = nil
+// left reports the goroutines with a label: a goroutine has those of the one that began it.
+func left(manager string) error {
+	var profile bytes.Buffer
+	if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
 		return err
-	case <-time.After(time.Minute):
-		return errors.New("not stopped after a minute")
 	}
+	var errs []error
+	for stack := range strings.SplitSeq(profile.String(), "\n\n") {
+		if strings.Contains(stack, fmt.Sprintf("%q:%q", "manager", manager)) && !shared.MatchString(stack) {
+			errs = append(errs, errors.New(stack))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // newNamespace makes a namespace for one test.
@@ -217,6 +218,10 @@ func createPod(t *testing.T, namespace string, pod *corev1.Pod) *corev1.Pod {
 
 // dryRunPod creates a Pod by a dry run.
 func dryRunPod(ctx context.Context, namespace string) (*corev1.Pod, error) {
+	return dryRunPodAt(ctx, clientset, namespace)
+}
+
+func dryRunPodAt(ctx context.Context, clientset *kubernetes.Clientset, namespace string) (*corev1.Pod, error) {
 	return clientset.CoreV1().Pods(namespace).Create(ctx, newPod("probe"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 }
 

@@ -180,13 +180,14 @@ func (a *alarms) reviews(result string) float64 {
 }
 
 func TestObjectsAreWrittenAndReadInBothVersionsWhileTheCAIsRotated(t *testing.T) {
+	t.Parallel()
 	a, namespace := newAlarms(t), newNamespace(t)
 	a.install()
 	start(t, manager.Options{Namespace: namespace, Certificates: manager.CertificateOptions{
 		CALifetime: time.Hour, LeafLifetime: 6 * time.Second, PropagationDelay: time.Second,
 	}}, a.converter())
 	a.isConverted()
-	objects := testkit.Long(10_000, 300)
+	objects := testkit.Long(10_000, 100)
 	var failed, calls atomic.Int64
 	attempt := func(what string, err error) {
 		calls.Add(1)
@@ -226,7 +227,7 @@ func TestObjectsAreWrittenAndReadInBothVersionsWhileTheCAIsRotated(t *testing.T)
 				select {
 				case <-rotated:
 					return
-				default:
+				case <-time.After(testkit.Long(0, 50*time.Millisecond)):
 				}
 			}
 		})
@@ -254,6 +255,7 @@ func TestObjectsAreWrittenAndReadInBothVersionsWhileTheCAIsRotated(t *testing.T)
 }
 
 func TestAConversionThatFailsIsToldToItsUser(t *testing.T) {
+	t.Parallel()
 	a := newAlarms(t)
 	a.install()
 	r := start(t, manager.Options{Namespace: newNamespace(t)}, a.converter())
@@ -279,6 +281,7 @@ func TestAConversionThatFailsIsToldToItsUser(t *testing.T) {
 }
 
 func TestAConversionWaitsForItsDefinitionAndIsRepaired(t *testing.T) {
+	t.Parallel()
 	a, namespace, health := newAlarms(t), newNamespace(t), fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	r := newManager(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{HealthAddress: health}}, a.converter(), mark("a", extension.Scope{}))
 	r.run(t)
@@ -322,6 +325,7 @@ func TestAConversionWaitsForItsDefinitionAndIsRepaired(t *testing.T) {
 }
 
 func TestAConversionOfAnotherInstallationIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	a := newAlarms(t)
 	a.install()
 	first := start(t, manager.Options{Namespace: newNamespace(t)}, a.converter())
@@ -350,6 +354,7 @@ func TestAConversionOfAnotherInstallationIsLeftAlone(t *testing.T) {
 }
 
 func TestARegistrarWritesTheStanzaForServersThatMayNot(t *testing.T) {
+	t.Parallel()
 	a, namespace := newAlarms(t), newNamespace(t)
 	no, port := false, freeport.For(t)
 	options := manager.Options{Namespace: namespace, Port: port, Certificates: manager.CertificateOptions{LeafSecretName: "leaf"}}
@@ -373,6 +378,7 @@ func TestARegistrarWritesTheStanzaForServersThatMayNot(t *testing.T) {
 }
 
 func TestACheckOfAProgramThatOnlyConvertsComparesItsStanzas(t *testing.T) {
+	t.Parallel()
 	a, namespace := newAlarms(t), newNamespace(t)
 	options := manager.Options{Namespace: namespace, Port: freeport.For(t)}
 	check := func(limit time.Duration) error {
@@ -412,6 +418,7 @@ func TestACheckOfAProgramThatOnlyConvertsComparesItsStanzas(t *testing.T) {
 }
 
 func TestTwoConvertersOfOneKindAreRefused(t *testing.T) {
+	t.Parallel()
 	mgr := newManager(t, manager.Options{Namespace: "apps"}, newAlarms(t).converter())
 	a := &alarms{group: "x.example.com"}
 	if err := mgr.AddExtension(a.converter()); err != nil {

@@ -24,6 +24,7 @@ type idleWatcher struct{}
 func (idleWatcher) Handle(context.Context, extension.Manager, watch.Event) {}
 
 func TestTheShortFormsOfEiriniXAddAndListExtensions(t *testing.T) {
+	t.Parallel()
 	r := newManager(t, manager.Options{Namespace: newNamespace(t)})
 	r.AddWatcher(idleWatcher{})
 	r.AddReconciler(stubborn{})
@@ -33,6 +34,7 @@ func TestTheShortFormsOfEiriniXAddAndListExtensions(t *testing.T) {
 }
 
 func TestAConfigurationThatEiriniXHasLeftIsReportedAtTheStart(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	old := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "eirini-x-mutating-hook"}}
 	configurations := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations()
@@ -58,6 +60,7 @@ func (scopedExtension) Scope() extension.Scope {
 }
 
 func TestAnExtensionOfEiriniXIsAskedOnUpdatesOnlyIfItsScopeSaysSo(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	start(t, manager.Options{Namespace: namespace}, markExtension{"a"}, scopedExtension{markExtension{"b"}})
 	eventuallyCalled(t, namespace, "marked")
@@ -70,6 +73,7 @@ func TestAnExtensionOfEiriniXIsAskedOnUpdatesOnlyIfItsScopeSaysSo(t *testing.T) 
 }
 
 func TestUnderIgnoreTheErrorsOfAnExtensionDenyBelow500AndAdmitFrom500On(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	start(t, manager.Options{Namespace: namespace, FailurePolicy: new(admissionregistrationv1.Ignore)}, markExtension{"a"},
 		extensionFunc(func(pod *corev1.Pod, _ admission.Request) admission.Response {
@@ -91,6 +95,7 @@ func TestUnderIgnoreTheErrorsOfAnExtensionDenyBelow500AndAdmitFrom500On(t *testi
 }
 
 func TestAPatchThatAnExtensionMakesItselfKeepsTheChangesOfTheOnesBefore(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	start(t, manager.Options{Namespace: namespace}, markExtension{"a"},
 		extensionFunc(func(pod *corev1.Pod, req admission.Request) admission.Response {
@@ -108,6 +113,7 @@ func TestAPatchThatAnExtensionMakesItselfKeepsTheChangesOfTheOnesBefore(t *testi
 }
 
 func TestTheDefaultsOfARegistrationAreThoseOfTheMigrationPage(t *testing.T) {
+	t.Parallel()
 	apps, home := newNamespace(t), newNamespace(t)
 	r := newManager(t, manager.Options{Namespace: apps, WebhookNamespace: home, ServiceName: "my-ext", Port: freeport.For(t)}, markExtension{"a"})
 	if err := r.RegisterExtensions(t.Context()); err != nil {
@@ -130,6 +136,7 @@ func TestTheDefaultsOfARegistrationAreThoseOfTheMigrationPage(t *testing.T) {
 }
 
 func TestBehindAServiceTheWatchedNamespaceIsNotTheManagersOwnUnlessAllowed(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	options := manager.Options{Namespace: namespace, ServiceName: "my-ext"}
 	err := newManager(t, options, markExtension{"a"}).RegisterExtensions(t.Context())
@@ -144,6 +151,7 @@ func TestBehindAServiceTheWatchedNamespaceIsNotTheManagersOwnUnlessAllowed(t *te
 }
 
 func TestWatchBesideStartIsAnErrorSinceStartWatches(t *testing.T) {
+	t.Parallel()
 	r := start(t, manager.Options{Namespace: newNamespace(t)}, idleWatcher{})
 	if err := r.Watch(t.Context()); err == nil || !strings.Contains(err.Error(), "runs only once") {
 		t.Errorf("got %v", err)
@@ -156,6 +164,7 @@ type oldWatcher struct{}
 func (oldWatcher) Handle(extension.Manager, watch.Event) {}
 
 func TestAWatcherWithoutAContextIsRefusedWithTheSignatureThatIsWanted(t *testing.T) {
+	t.Parallel()
 	r := newManager(t, manager.Options{Namespace: newNamespace(t)})
 	if err := r.AddExtension(oldWatcher{}); err == nil || !strings.Contains(err.Error(), "a Watcher has Handle(context.Context, extension.Manager, watch.Event)") {
 		t.Errorf("got %v", err)

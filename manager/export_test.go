@@ -2,7 +2,6 @@ package manager
 
 import (
 	"net/http"
-	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -17,6 +16,3 @@ func GuardMetrics(config *rest.Config, next http.Handler, now clock.PassiveClock
 	guard.clock = now
 	return guard.around(next), nil
 }
-
-// Lease sets how long a Lease is valid without a renewal.
-func (o *WatchingOptions) Lease(lease time.Duration) { o.lease = lease }

@@ -17,6 +17,7 @@ func onFreePort(namespace string) manager.Options {
 }
 
 func TestManagersTakeFreePortsAndRegisterThem(t *testing.T) {
+	t.Parallel()
 	ports := map[int32]bool{}
 	for range 2 {
 		namespace := newNamespace(t)
@@ -38,6 +39,7 @@ func TestManagersTakeFreePortsAndRegisterThem(t *testing.T) {
 }
 
 func TestAStartWithAFreePortComesAfterAnother(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	for range 2 {
 		r := start(t, onFreePort(namespace), mark("a", extension.Scope{}))
@@ -49,6 +51,7 @@ func TestAStartWithAFreePortComesAfterAnother(t *testing.T) {
 }
 
 func TestWhatNeedsThePortBeforeTheStartRefusesAFreeOne(t *testing.T) {
+	t.Parallel()
 	r := newManager(t, onFreePort("apps"), mark("a", extension.Scope{}))
 	_, manifests := r.Manifests(manager.InstallOptions{Name: "my-ext", Image: "my-ext"})
 	for what, err := range map[string]error{

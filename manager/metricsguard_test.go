@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -79,6 +80,7 @@ func fetch(t *testing.T, url, token string, roots *x509.CertPool) (int, string) 
 }
 
 func TestSecureMetricsAreForThoseWhomRBACLetsGetThem(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	address := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{MetricsAddress: address, MetricsSecure: true}}, mark("a", extension.Scope{}))
@@ -109,6 +111,7 @@ func TestSecureMetricsAreForThoseWhomRBACLetsGetThem(t *testing.T) {
 }
 
 func TestSecureMetricsAreNotThereWithoutTLS(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	address := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{MetricsAddress: address, MetricsSecure: true}}, mark("a", extension.Scope{}))
@@ -118,6 +121,7 @@ func TestSecureMetricsAreNotThereWithoutTLS(t *testing.T) {
 }
 
 func TestAManagerThatMayNotAskSaysSo(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	address := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	r := start(t, manager.Options{
@@ -141,56 +145,71 @@ func TestAManagerThatMayNotAskSaysSo(t *testing.T) {
 	}
 }
 
+// answers are those of an API server.
+type answers func(*http.Request) string
+
+func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(a(r)))}, nil
+}
+
 // TestMadeUpTokensKeepNobodyFromTheMetrics has an API server that answers when it is told
 // to, because a real one is too fast to show who waits.
 func TestMadeUpTokensKeepNobodyFromTheMetrics(t *testing.T) {
-	var asked, most atomic.Int64
-	release := make(chan struct{})
-	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		w.Header().Set("Content-Type", "application/json")
-		switch {
-		case strings.Contains(r.URL.Path, "subjectaccessreviews"):
-			_, _ = io.WriteString(w, `{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","status":{"allowed":true}}`)
-		case strings.Contains(string(body), "good"):
-			_, _ = io.WriteString(w, `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{"authenticated":true,"user":{"username":"prometheus"}}}`)
-		default:
-			n := asked.Add(1)
-			for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		asked, most := 0, 0
+		var mu sync.Mutex
+		count := func(n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked += n
+			most = max(most, asked)
+		}
+		release := make(chan struct{})
+		api := answers(func(r *http.Request) string {
+			body, _ := io.ReadAll(r.Body)
+			switch {
+			case strings.Contains(r.URL.Path, "subjectaccessreviews"):
+				return `{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","status":{"allowed":true}}`
+			case strings.Contains(string(body), "good"):
+				return `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{"authenticated":true,"user":{"username":"prometheus"}}}`
 			}
+			count(1)
+			defer count(-1)
 			select {
 			case <-release:
 			case <-r.Context().Done():
 			}
-			asked.Add(-1)
-			_, _ = io.WriteString(w, `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{}}`)
+			return `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{}}`
+		})
+		now := clocktesting.NewFakePassiveClock(time.Now())
+		get := guardedMetrics(t, &rest.Config{Host: "http://api", Transport: api, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, now)
+		if code := get(t.Context(), "192.0.2.100", "good"); code != http.StatusOK {
+			t.Fatalf("got %d", code)
 		}
-	}))
-	t.Cleanup(api.Close)
-	now := clocktesting.NewFakePassiveClock(time.Now())
-	get := guardedMetrics(t, &rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, now)
-	if code := get(t.Context(), "192.0.2.100", "good"); code != http.StatusOK {
-		t.Fatalf("got %d", code)
-	}
-	var wait sync.WaitGroup
-	for i := range 20 {
-		wait.Go(func() { get(t.Context(), fmt.Sprint("192.0.2.", i%5), fmt.Sprint("made-up-", i)) })
-	}
-	testkit.Within(t, time.Minute, "the API server is asked", func(context.Context) bool { return asked.Load() == 4 })
-	if code := get(t.Context(), "192.0.2.100", "good"); code != http.StatusOK {
-		t.Errorf("who was known got %d while others wait", code)
-	}
-	now.SetTime(now.Now().Add(2 * time.Minute))
-	soon, cancel := context.WithTimeout(t.Context(), 3*time.Second) // those that wait give up after five
-	defer cancel()
-	if code := get(soon, "192.0.2.100", "good"); code != http.StatusOK {
-		t.Errorf("who was known long ago got %d while others wait", code)
-	}
-	close(release)
-	wait.Wait()
-	if most.Load() > 4 {
-		t.Errorf("the API server was asked %d times at once", most.Load())
-	}
+		var wait sync.WaitGroup
+		for i := range 20 {
+			wait.Go(func() { get(t.Context(), fmt.Sprint("192.0.2.", i%5), fmt.Sprint("made-up-", i)) })
+		}
+		synctest.Wait()
+		if asked != 4 {
+			t.Errorf("the API server is asked %d times at once", asked)
+		}
+		if code := get(t.Context(), "192.0.2.100", "good"); code != http.StatusOK {
+			t.Errorf("who was known got %d while others wait", code)
+		}
+		now.SetTime(now.Now().Add(2 * time.Minute))
+		soon, cancel := context.WithTimeout(t.Context(), 3*time.Second) // those that wait give up after five
+		defer cancel()
+		if code := get(soon, "192.0.2.100", "good"); code != http.StatusOK {
+			t.Errorf("who was known long ago got %d while others wait", code)
+		}
+		close(release)
+		wait.Wait()
+		if most > 4 {
+			t.Errorf("the API server was asked %d times at once", most)
+		}
+	})
 }
 
 // guardedMetrics returns what gets metrics from an address with a token.
@@ -212,6 +231,7 @@ func guardedMetrics(t *testing.T, config *rest.Config, now clock.PassiveClock) f
 
 // Each made-up token is a question to the API server, of which there are only so many a second.
 func TestAFloodOfMadeUpTokensDoesNotDelayANewScraper(t *testing.T) {
+	t.Parallel()
 	token := scraper(t, newNamespace(t), "prometheus", true)
 	get := guardedMetrics(t, cluster.Config(), clock.RealClock{})
 	ctx, stop := context.WithCancel(t.Context())

@@ -280,7 +280,4 @@ type WatchingOptions struct {
 	// watchers that ask to run in every replica, and what guards the objects of the
 	// reconcilers lets that user write them. Default: none, Start runs them all.
 	ReconcilerUser string
-	// lease is how long the Lease is valid without a renewal. Only tests set it.
-	// Default: that of controller-runtime, 15 s.
-	lease time.Duration
 }

@@ -2,13 +2,15 @@ package manager_test
 
 import (
 	"context"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
@@ -27,6 +29,7 @@ func serving(options manager.ServingOptions) manager.Options {
 }
 
 func TestAnOptionThatIsMissingOrContradictoryIsNamed(t *testing.T) {
+	t.Parallel()
 	always := admissionregistrationv1.FailurePolicyType("Always")
 	negative, yes := -time.Second, true
 	connection := &rest.Config{Host: "https://127.0.0.1:1"}
@@ -93,6 +96,7 @@ func TestAnOptionThatIsMissingOrContradictoryIsNamed(t *testing.T) {
 }
 
 func TestWhatIsNoExtensionIsRefused(t *testing.T) {
+	t.Parallel()
 	mgr, err := manager.New(manager.Options{OperatorFingerprint: "test", Namespace: "apps", RESTConfig: &rest.Config{}})
 	if err != nil {
 		t.Fatal(err)
@@ -109,6 +113,7 @@ func TestWhatIsNoExtensionIsRefused(t *testing.T) {
 }
 
 func TestAManagerRunsOnlyWithAllThatWasAdded(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	newManager := func() *manager.Manager {
 		mgr, err := manager.New(manager.Options{Namespace: namespace, ServiceName: "x", RESTConfig: cluster.Config()})
@@ -147,6 +152,7 @@ func TestAManagerRunsOnlyWithAllThatWasAdded(t *testing.T) {
 }
 
 func TestAScopeThatTheAPIServerWouldRefuseIsNamedBeforeAnythingIsRegistered(t *testing.T) {
+	t.Parallel()
 	unknown := admissionregistrationv1.SideEffectClassUnknown
 	for name, test := range map[string]struct {
 		extensions []any
@@ -177,34 +183,36 @@ func (connectExtension) Scope() extension.Scope {
 }
 
 func TestAnAPIServerThatIsNotThereIsReportedWithinTenSeconds(t *testing.T) {
-	// This server accepts connections but never responds.
-	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	var group sync.WaitGroup // each waits for as long
-	for name, host := range map[string]string{
-		"nobody listens":   "https://127.0.0.1:1",
-		"nobody answers":   "https://" + silent.Addr().String(),
-		"there is no name": "https://admitkit.invalid:6443",
+	t.Parallel()
+	const host = "https://api.example.com:6443"
+	for name, dial := range map[string]func(context.Context, string, string) (net.Conn, error){
+		"nobody listens":   func(context.Context, string, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED },
+		"there is no name": func(context.Context, string, string) (net.Conn, error) { return nil, &net.DNSError{IsNotFound: true} },
+		"nobody answers": func(context.Context, string, string) (net.Conn, error) {
+			conn, silent := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, silent) }()
+			return conn, nil
+		},
 	} {
-		r := newManager(t, manager.Options{Namespace: "apps", RESTConfig: &rest.Config{Host: host}}, mark("a", extension.Scope{}))
-		group.Go(func() {
-			began := time.Now()
-			err := r.Start(t.Context())
-			if err == nil || !strings.Contains(err.Error(), "no API server answers at "+host) {
-				t.Errorf("%s: got %v", name, err)
-			}
-			if took := time.Since(began); took > 10*time.Second {
-				t.Errorf("%s: said so after %s", name, took)
-			}
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newManager(t, manager.Options{Namespace: "apps", RESTConfig: &rest.Config{Host: host, Dial: dial}}, mark("a", extension.Scope{}))
+				began := time.Now()
+				err := r.Start(t.Context())
+				if err == nil || !strings.Contains(err.Error(), "no API server answers at "+host) {
+					t.Errorf("got %v", err)
+				}
+				if took := time.Since(began); took > 10*time.Second {
+					t.Errorf("said so after %s", took)
+				}
+				time.Sleep(time.Minute) // until the connection is given up
+			})
 		})
 	}
-	group.Wait()
 }
 
 func TestAPortInUseIsReportedAndNothingRegistered(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	other, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -222,6 +230,7 @@ func TestAPortInUseIsReportedAndNothingRegistered(t *testing.T) {
 }
 
 func TestARightThatIsMissingIsReportedAtOnce(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	nobody, err := cluster.AddUser("nobody")
 	if err != nil {
@@ -256,6 +265,7 @@ func TestARightThatIsMissingIsReportedAtOnce(t *testing.T) {
 }
 
 func TestTheManagerIsTheHostThatItsExtensionsSee(t *testing.T) {
+	t.Parallel()
 	log := zap.NewNop().Sugar()
 	mgr, err := manager.New(manager.Options{OperatorFingerprint: "test", Namespace: "apps", RESTConfig: &rest.Config{Host: "https://127.0.0.1:1"}, Logger: log})
 	if err != nil {

@@ -147,40 +147,41 @@ func (e enforcer) enforced(t *testing.T) bool {
 	return mutating.Labels[enforcerLabel] == "true" && validating.Labels[enforcerLabel] == "true"
 }
 
-// writes are when one manager wrote a webhook configuration.
+// writes are those of webhook configurations by one manager, which reads the mutating one before the validating one.
 type writes struct {
-	mu sync.Mutex
-	at map[string][]time.Time // by resource
+	mu                sync.Mutex
+	mutating          []time.Time
+	validating, looks int
 }
 
 // options returns options whose connection notes the writes.
 func (w *writes) options(namespace string) manager.Options {
-	config := cluster.Config()
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return requestWatcher{next, func(r *http.Request) {
-			for _, resource := range []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"} {
-				if r.Method != http.MethodGet && strings.Contains(r.URL.Path, "/"+resource) {
-					w.mu.Lock()
-					if w.at == nil {
-						w.at = map[string][]time.Time{}
-					}
-					w.at[resource] = append(w.at[resource], time.Now())
-					w.mu.Unlock()
-				}
-			}
-		}}
-	})
-	return manager.Options{Namespace: namespace, RESTConfig: config}
+	return manager.Options{Namespace: namespace, RESTConfig: watched(func(r *http.Request) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		switch validating := strings.Contains(r.URL.Path, "/validatingwebhookconfigurations"); {
+		case validating && r.Method == http.MethodGet:
+			w.looks++
+		case validating:
+			w.validating++
+		case r.Method != http.MethodGet && strings.Contains(r.URL.Path, "/mutatingwebhookconfigurations"):
+			w.mutating = append(w.mutating, time.Now())
+		}
+	})}
 }
 
-func (w *writes) of(resource string) []time.Time {
+// ofMutating returns when the mutating configuration was written.
+func (w *writes) ofMutating() []time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Clone(w.at[resource])
+	return slices.Clone(w.mutating)
 }
 
-func (w *writes) count() int {
-	return len(w.of("mutatingwebhookconfigurations")) + len(w.of("validatingwebhookconfigurations"))
+// counts returns how often a configuration was written, and how often both were read.
+func (w *writes) counts() (written, looks int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.mutating) + w.validating, w.looks
 }
 
 // allowAll is a validating webhook.
@@ -204,6 +205,7 @@ func damage(t *testing.T, name string, change func(*admissionregistrationv1.Muta
 }
 
 func TestTermsOfAPlatformThatMayStayMakeNoWrites(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	var written writes
 	options := written.options(namespace)
@@ -219,30 +221,27 @@ func TestTermsOfAPlatformThatMayStayMakeNoWrites(t *testing.T) {
 	testkit.Eventually(t, "the platform has changed both configurations", func(context.Context) bool { return platform.enforced(t) })
 	eventuallyCalled(t, namespace, "marked")
 
-	before := written.count()
-	end := time.After(testkit.Long(time.Minute, 10*time.Second)) // what must not happen has no event
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for i, over := 0, false; !over; i++ {
-		// Each change makes the manager look at the configurations.
+	before, _ := written.counts()
+	for i := range testkit.Long(60, 6) {
+		_, looks := written.counts()
 		damage(t, platform.name, func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
 			metav1.SetMetaDataAnnotation(&c.ObjectMeta, "test.admitkit.dev/touched", fmt.Sprint(i))
 		})
-		select {
-		case <-ticker.C:
-		case <-end:
-			over = true
-		}
+		testkit.Eventually(t, "the manager looks at the configurations after a change", func(context.Context) bool {
+			_, now := written.counts()
+			return now > looks
+		})
 	}
-	testkit.Figure("enforcer.writes", float64(written.count()-before), "writes")
-	if writes := written.count() - before; writes != 0 {
-		t.Errorf("%d writes, although all terms may stay", writes)
+	after, _ := written.counts()
+	testkit.Figure("enforcer.writes", float64(after-before), "writes")
+	if after != before {
+		t.Errorf("%d writes, although all terms may stay", after-before)
 	}
 	if !platform.enforced(t) {
 		t.Error("the terms or the label of the platform are gone")
 	}
 	repairedWithTheTerms(t, platform)
-	if written.count() == before {
+	if repaired, _ := written.counts(); repaired == before {
 		t.Error("no repair was counted, so the count of writes above says nothing")
 	}
 }
@@ -310,17 +309,17 @@ func repairedWithTheTerms(t *testing.T, platform enforcer) {
 }
 
 func TestAPlatformWhoseTermsMayNotStayIsRepairedMoreAndMoreSeldom(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	var written writes
 	r := start(t, written.options(namespace), mark("a", extension.Scope{Name: "one"}))
 	eventuallyCalled(t, namespace, "marked")
-	const mutating = "mutatingwebhookconfigurations"
-	before := len(written.of(mutating))
+	before := len(written.ofMutating())
 	began := time.Now()
 	enforcer{"admitkit." + namespace, []metav1.LabelSelectorRequirement{
 		{Key: "control-plane", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"true"}},
 	}}.run(t)
-	testkit.Eventually(t, "the second repair", func(context.Context) bool { return len(written.of(mutating)) >= before+2 })
+	testkit.Eventually(t, "the second repair", func(context.Context) bool { return len(written.ofMutating()) >= before+2 })
 	// The war over selectors does not delay the repair of anything else.
 	broken := time.Now()
 	damage(t, "admitkit."+namespace, func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
@@ -332,8 +331,8 @@ func TestAPlatformWhoseTermsMayNotStayIsRepairedMoreAndMoreSeldom(t *testing.T) 
 	if took := time.Since(broken); took > 10*time.Second {
 		t.Errorf("in a war over selectors a rule is repaired after %s only", took)
 	}
-	testkit.Eventually(t, "five repairs", func(context.Context) bool { return len(written.of(mutating)) >= before+5 })
-	at := written.of(mutating)[before:]
+	testkit.Eventually(t, "five repairs", func(context.Context) bool { return len(written.ofMutating()) >= before+5 })
+	at := written.ofMutating()[before:]
 	// Of five, one may be that of the rule: the other four are 1, 2 and 4 s apart.
 	if took := at[4].Sub(at[0]); took < 6*time.Second {
 		t.Errorf("five repairs within %s", took)

@@ -29,8 +29,10 @@ func (stubborn) Reconcile(context.Context, ctrl.Request) (ctrl.Result, error) {
 }
 
 func TestAReconcilerThatCannotRegisterEndsTheStartWithItsName(t *testing.T) {
+	t.Parallel()
 	for name, election := range map[string]bool{"alone": false, "elected": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := newManager(t, manager.Options{Namespace: newNamespace(t), Watching: manager.WatchingOptions{LeaderElection: election}, OperatorFingerprint: name}, stubborn{}, mark("a", extension.Scope{}))
 			err := r.Start(t.Context())
 			if err == nil || !strings.Contains(err.Error(), "manager_test.stubborn: the CRD is missing") {
@@ -89,6 +91,7 @@ func (r *teller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 }
 
 func TestAReconcilerHasClientCacheRecorderAndSchemeAndIsElected(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
@@ -126,6 +129,7 @@ func TestAReconcilerHasClientCacheRecorderAndSchemeAndIsElected(t *testing.T) {
 }
 
 func TestAProcessThatReconcilesIsTheUserThatTheServersBelieve(t *testing.T) {
+	t.Parallel()
 	r := newManager(t, manager.Options{Namespace: newNamespace(t), Watching: manager.WatchingOptions{ReconcilerUser: "system:serviceaccount:other:reconciler"}}, stubborn{})
 	err := r.Reconcile(t.Context())
 	if err == nil || !strings.Contains(err.Error(), `Watching.ReconcilerUser: this process is the user`) {
@@ -134,6 +138,7 @@ func TestAProcessThatReconcilesIsTheUserThatTheServersBelieve(t *testing.T) {
 }
 
 func TestAProcessWithoutAReconcilerDoesNotPretendToReconcile(t *testing.T) {
+	t.Parallel()
 	r := newManager(t, manager.Options{Namespace: newNamespace(t)}, mark("a", extension.Scope{}))
 	if err := r.Reconcile(t.Context()); err == nil || !strings.Contains(err.Error(), "there is nothing to reconcile") {
 		t.Errorf("it ends with %v", err)
@@ -141,6 +146,7 @@ func TestAProcessWithoutAReconcilerDoesNotPretendToReconcile(t *testing.T) {
 }
 
 func TestAServerWhoseReconcilersRunElsewhereRunsNone(t *testing.T) {
+	t.Parallel()
 	options := manager.Options{Namespace: newNamespace(t), Watching: manager.WatchingOptions{ReconcilerUser: "jane"}}
 	start(t, options, stubborn{}, mark("a", extension.Scope{})) // the stubborn one would end the start
 }

@@ -81,6 +81,7 @@ func deletePod(t *testing.T, namespace, name string) {
 }
 
 func TestScalingDownWaitsForTheLastPodAndNeedsNoMoreRightsThanItSays(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	deployed(t, namespace, namespace, 2)
 	deployed(t, namespace, namespace+"-registrar", 1)
@@ -138,13 +139,32 @@ func TestScalingDownWaitsForTheLastPodAndNeedsNoMoreRightsThanItSays(t *testing.
 	refused.check(t, "uninstaller")
 }
 
+// timeIsOver is a context whose end is that of its time.
+type timeIsOver struct{ context.Context }
+
+func (c timeIsOver) Err() error {
+	if c.Context.Err() != nil {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
 func TestScalingDownThatTakesTooLongNamesThePodsThatAreLeft(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	deployed(t, namespace, namespace, 2)
 	r, _ := uninstaller(t, namespace)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	err := r.ScaleDown(ctx, namespace, namespace+"-registrar")
+	ctx, end := context.WithCancel(t.Context())
+	go func() {
+		defer end()
+		_ = testkit.Poll(ctx, time.Minute, "it waits", func(context.Context) error {
+			if r.logs.FilterMessage("waiting for Pods to end").Len() == 0 {
+				return errors.New("it does not")
+			}
+			return nil
+		})
+	}()
+	err := r.ScaleDown(timeIsOver{ctx}, namespace, namespace+"-registrar")
 	for _, want := range []string{"Pod " + namespace + "-a", "Pod " + namespace + "-b", "in namespace " + namespace} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %q", err, want)

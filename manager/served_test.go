@@ -24,6 +24,7 @@ func judge(name, group, version string, resources []string, operations ...admiss
 }
 
 func TestAMatchConditionThatDoesNotCompileNamesItsExtensionAndField(t *testing.T) {
+	t.Parallel()
 	r := newManager(t, manager.Options{Namespace: newNamespace(t), OperatorFingerprint: "typo"},
 		mark("a", extension.Scope{Name: "right"}),
 		extension.MutatingFunc(func(context.Context, *unstructured.Unstructured, *extension.Request) error { return nil }, extension.Scope{
@@ -52,7 +53,7 @@ func toldUnserved(r *running) map[string]string {
 	return told
 }
 
-func TestAScopeThatTheAPIServerNeverServesIsToldAtTheStart(t *testing.T) {
+func TestAScopeThatTheAPIServerNeverServesIsToldAtTheStart(t *testing.T) { // alone: it is called for every update
 	create, update, remove, connect := admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete, admissionregistrationv1.Connect
 	rules := extension.Resources("", "v1", []string{"configmaps"}, create)
 	scope := admissionregistrationv1.ClusterScope
@@ -62,15 +63,14 @@ func TestAScopeThatTheAPIServerNeverServesIsToldAtTheStart(t *testing.T) {
 	namespace := newNamespace(t)
 	var mu sync.Mutex
 	discoveries := 0
-	onRequest = func(req *http.Request) {
+	config := watched(func(req *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
 		if req.URL.Path == "/apis" {
 			discoveries++
 		}
-	}
-	t.Cleanup(func() { onRequest = nil })
-	r := start(t, manager.Options{Namespace: namespace, OperatorFingerprint: "unserved"},
+	})
+	r := start(t, manager.Options{Namespace: namespace, OperatorFingerprint: "unserved", RESTConfig: config},
 		judge("kind", "example.com", "v1", []string{"gadgets"}, create),
 		judge("version", "apps", "v7", []string{"deployments"}, create),
 		judge("subresource", "", "v1", []string{"pods/scale"}, update),
@@ -108,6 +108,7 @@ func TestAScopeThatTheAPIServerNeverServesIsToldAtTheStart(t *testing.T) {
 }
 
 func TestAResourceThatIsServedLaterIsToldAndItsMetricEnds(t *testing.T) {
+	t.Parallel()
 	r := start(t, manager.Options{Namespace: newNamespace(t), OperatorFingerprint: "later"}, judge("chassis", "later.example.com", "v1", []string{"chassis"}, admissionregistrationv1.Create))
 	testkit.Eventually(t, "the metric is there", func(context.Context) bool { return hasUnserved(t, "later.example.com/chassis") })
 	if err := testkit.Apply(t.Context(), cluster, `

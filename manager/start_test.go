@@ -11,16 +11,20 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/extension"
@@ -30,6 +34,7 @@ import (
 )
 
 func TestTheAPIServerReachesTheWebhookThroughAService(t *testing.T) {
+	t.Parallel()
 	home, apps := newNamespace(t), newNamespace(t)
 	port := freeport.For(t)
 	// An ExternalName Service stands in for kube-proxy: the API server dials its
@@ -53,6 +58,7 @@ func TestTheAPIServerReachesTheWebhookThroughAService(t *testing.T) {
 }
 
 func TestTheAPIServerReachesTheWebhookByURL(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	port := freeport.For(t)
 	start(t, manager.Options{Namespace: namespace, Host: "127.0.0.1", Serving: manager.ServingOptions{AdvertiseHost: "localhost"}, Port: port}, mark("a", extension.Scope{}))
@@ -67,6 +73,7 @@ func TestTheAPIServerReachesTheWebhookByURL(t *testing.T) {
 }
 
 func TestAnUpgradeThatChangesScopesAndAddsExtensionsIsNoOutage(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	options := manager.Options{Namespace: namespace, Port: freeport.For(t)}
 	old := start(t, options, mark("a", extension.Scope{}))
@@ -168,6 +175,7 @@ func serviceAccount(t *testing.T, namespace, name string) *rest.Config {
 }
 
 func TestRegisteringAndServingAreSplitBetweenTwoUsersWithTheRolesOfTheREADME(t *testing.T) {
+	t.Parallel()
 	apps := newNamespace(t)
 	if _, err := clientset.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "my-system"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -216,9 +224,9 @@ func TestRegisteringAndServingAreSplitBetweenTwoUsersWithTheRolesOfTheREADME(t *
 	registrarSeen.check(t, "registrar")
 }
 
-// startTogether starts replicas of one manager at the same moment in a new namespace.
+// startTogether starts replicas of one manager at the same moment in a new namespace. Each calls request for its requests.
 // It returns how many different CAs they use, of which one must be the Secret's.
-func startTogether(t *testing.T, replicas int) int {
+func startTogether(t *testing.T, replicas int, request func(*http.Request)) int {
 	t.Helper()
 	namespace, home := newNamespace(t), newNamespace(t)
 	gate := make(chan struct{})
@@ -229,6 +237,7 @@ func startTogether(t *testing.T, replicas int) int {
 		// Behind one Service, like real replicas.
 		managers[i] = newManager(t, manager.Options{
 			Namespace: namespace, WebhookNamespace: home, ServiceName: "my-ext", Serving: manager.ServingOptions{AdvertiseHost: "127.0.0.1"},
+			RESTConfig: watched(request),
 		}, mark("a", extension.Scope{}))
 		group.Go(func() {
 			<-gate
@@ -290,10 +299,18 @@ func issuerOf(t *testing.T, r *running, bundle []byte) string {
 }
 
 func TestTwoReplicasThatStartAtTheSameMomentShareOneCA(t *testing.T) {
-	rounds, most := testkit.Long(20, 6), 0
-	for range rounds {
-		most = max(most, startTogether(t, 2))
-	}
+	t.Parallel()
+	rounds := testkit.Long(20, 6)
+	cas := make([]int, rounds)
+	t.Run("in each round", func(t *testing.T) {
+		for i := range rounds {
+			t.Run(fmt.Sprint(i+1), func(t *testing.T) {
+				t.Parallel()
+				cas[i] = startTogether(t, 2, func(*http.Request) {})
+			})
+		}
+	})
+	most := slices.Max(cas)
 	if most != 1 {
 		t.Errorf("two replicas came to %d CAs", most)
 	}
@@ -304,6 +321,7 @@ func TestTwoReplicasThatStartAtTheSameMomentShareOneCA(t *testing.T) {
 const secretName = "admitkit-setupcertificate"
 
 func TestTheCAOfAnExistingSecretIsUsed(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	options := manager.Options{Namespace: namespace, Port: freeport.For(t)}
 	first := start(t, options, mark("a", extension.Scope{}))
@@ -326,6 +344,7 @@ func TestTheCAOfAnExistingSecretIsUsed(t *testing.T) {
 }
 
 func TestAMalformedSecretIsRepairedAndTheReasonLogged(t *testing.T) {
+	t.Parallel()
 	other, err := certs.NewCA(time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -357,6 +376,7 @@ func TestAMalformedSecretIsRepairedAndTheReasonLogged(t *testing.T) {
 		"an expired CA":                        {map[string][]byte{certs.CertKey: expired.Bundle(), certs.KeyKey: expiredKey}, "the CA has expired"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			namespace := newNamespace(t)
 			data := map[string][]byte{"other": []byte("kept")}
 			maps.Copy(data, test.data)
@@ -390,6 +410,7 @@ func refuses(r *running) bool {
 }
 
 func TestStopIsGracefulAndMayBeCalledTwice(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	entered, release := make(chan struct{}, 100), make(chan struct{})
 	drain := 100 * time.Millisecond
@@ -443,7 +464,34 @@ func TestStopIsGracefulAndMayBeCalledTwice(t *testing.T) {
 	}
 }
 
+func TestAManagerThatHasStoppedLeavesNoGoroutineAndNoConnectionInUse(t *testing.T) { // alone: every new goroutine is its own
+	own, err := cluster.AddUser("leaves-nothing", "system:masters") // and so are its connections
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace, before := newNamespace(t), goleak.IgnoreCurrent()
+	address := func() string { return fmt.Sprintf("127.0.0.1:%d", freeport.For(t)) }
+	r := start(t, manager.Options{
+		Namespace: namespace, RESTConfig: own.Config, Watching: manager.WatchingOptions{LeaderElection: true},
+		Serving: manager.ServingOptions{HealthAddress: address(), MetricsAddress: address(), MetricsSecure: true},
+	}, mark("a", extension.Scope{}), allowAll("b"), &annotator{}, newRecorder(), everywhere{newRecorder()},
+		extension.Mutating(&library{read: team, reads: []client.Object{&corev1.Namespace{}}}, extension.Scope{Name: "library"}))
+	eventuallyCalled(t, namespace, "marked")
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	connections, err := rest.HTTPClientFor(own.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Succeeds(t, time.Minute, "nothing is left", func(context.Context) error {
+		utilnet.CloseIdleConnectionsFor(connections.Transport)
+		return goleak.Find(before, goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop"))
+	})
+}
+
 func TestAManagerThatComesAndGoesUnregistersWhenItStops(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	r := start(t, manager.Options{Namespace: namespace, Registration: manager.RegistrationOptions{UnregisterOnStop: true}}, mark("a", extension.Scope{}))
 	eventuallyCalled(t, namespace, "marked")
@@ -459,10 +507,11 @@ func TestAManagerThatComesAndGoesUnregistersWhenItStops(t *testing.T) {
 }
 
 func TestHealthReadinessAndMetricsAreServedWhereAsked(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	metrics := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	drain := time.Second
+	drain := 10 * time.Second
 	r := start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{HealthAddress: health, MetricsAddress: metrics, DrainPeriod: &drain}}, mark("a", extension.Scope{}))
 	status := func(url string) int {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)

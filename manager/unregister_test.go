@@ -47,6 +47,7 @@ func registered(t *testing.T, namespace string) bool {
 }
 
 func TestUnregisterCallsEachRemoverOnceWhileTheWebhooksStillStand(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	var calls atomic.Int32
 	met := make(chan struct{})
@@ -87,6 +88,7 @@ func TestUnregisterCallsEachRemoverOnceWhileTheWebhooksStillStand(t *testing.T) 
 }
 
 func TestRemoversAloneLeaveTheRegistrationAsItIs(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	var calls atomic.Int32
 	failure := errors.New("the Pod does not end")
@@ -109,6 +111,7 @@ func TestRemoversAloneLeaveTheRegistrationAsItIs(t *testing.T) {
 }
 
 func TestUnregisterRemovesWhatItKnowsWhenAnExtensionCouldNotBeAdded(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	removed := 0
 	r := newManager(t, manager.Options{Namespace: namespace}, &leaver{markExtension: markExtension{"a"}, remove: func(context.Context, extension.Manager) error {
@@ -133,6 +136,7 @@ func TestUnregisterRemovesWhatItKnowsWhenAnExtensionCouldNotBeAdded(t *testing.T
 }
 
 func TestARemoverThatFailsIsTriedAgainWithoutWebhooksAndLeavesNoneBehind(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		fails func(registered bool) bool
 		want  string
@@ -141,6 +145,7 @@ func TestARemoverThatFailsIsTriedAgainWithoutWebhooksAndLeavesNoneBehind(t *test
 		"for good":                              {func(bool) bool { return true }, "RoleBinding x is left"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			namespace := newNamespace(t)
 			var calls []bool
 			failing := &leaver{markExtension: markExtension{"a"}, remove: func(context.Context, extension.Manager) error {

@@ -19,6 +19,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/admitkit/admitkit/certs"
@@ -26,10 +30,16 @@ import (
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/testing/controlplane"
 	"github.com/admitkit/admitkit/webhook/registration"
 )
 
 func liveConfiguration(t *testing.T, namespace string) *admissionregistrationv1.MutatingWebhookConfiguration {
+	t.Helper()
+	return liveConfigurationAt(t, clientset, namespace)
+}
+
+func liveConfigurationAt(t *testing.T, clientset *kubernetes.Clientset, namespace string) *admissionregistrationv1.MutatingWebhookConfiguration {
 	t.Helper()
 	config, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "admitkit."+namespace, metav1.GetOptions{})
 	if err != nil {
@@ -39,6 +49,7 @@ func liveConfiguration(t *testing.T, namespace string) *admissionregistrationv1.
 }
 
 func TestEveryDriftOfTheRegistrationIsRepairedWithinTenSeconds(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{Name: "one"}), mark("b", extension.Scope{Name: "two", Timeout: time.Second}))
 	eventuallyCalled(t, namespace, "marked")
@@ -118,6 +129,7 @@ func TestEveryDriftOfTheRegistrationIsRepairedWithinTenSeconds(t *testing.T) {
 }
 
 func TestASecondInstallationOfTheSameNameSaysWhoseItIs(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}))
 	before := liveConfiguration(t, namespace).ResourceVersion
@@ -135,6 +147,7 @@ func TestASecondInstallationOfTheSameNameSaysWhoseItIs(t *testing.T) {
 }
 
 func TestABundleThatSomeoneElseInjectsIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	ca, err := certs.NewCA(time.Now(), time.Hour)
 	if err != nil {
@@ -180,8 +193,9 @@ func jsonBytes(t *testing.T, b []byte) string {
 }
 
 func TestManyReplicasThatStartTogetherMakeOneCAWithFewWrites(t *testing.T) {
+	t.Parallel()
 	var writes, probes atomic.Int64
-	onRequest = func(r *http.Request) {
+	count := func(r *http.Request) {
 		switch {
 		case r.Method == http.MethodGet || strings.Contains(r.URL.Path, "/leases"):
 		// What a user may or is asks the API server, which stores nothing.
@@ -192,12 +206,11 @@ func TestManyReplicasThatStartTogetherMakeOneCAWithFewWrites(t *testing.T) {
 			writes.Add(1)
 		}
 	}
-	defer func() { onRequest = nil }()
 	replicas, most := 50, int64(60)
 	if testing.Short() {
 		replicas, most = 20, 100 // beside other packages' tests, fifty are late by seconds, and conflict more often
 	}
-	cas := startTogether(t, replicas)
+	cas := startTogether(t, replicas, count)
 	fmt.Printf("FIGURE startup%d.cas=%d CAs\n", replicas, cas)
 	fmt.Printf("FIGURE startup%d.writes=%d writes\n", replicas, writes.Load())
 	t.Logf("%d dry-run probes", probes.Load())
@@ -207,6 +220,7 @@ func TestManyReplicasThatStartTogetherMakeOneCAWithFewWrites(t *testing.T) {
 }
 
 func TestASecretThatIsDamagedWhileItRunsIsHealedWithAReasonAndAnEvent(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	r := start(t, manager.Options{Namespace: namespace, Certificates: manager.CertificateOptions{PropagationDelay: time.Second}}, mark("a", extension.Scope{}))
 	eventuallyCalled(t, namespace, "marked")
@@ -298,21 +312,19 @@ func body(t *testing.T, url string) (int, string) {
 }
 
 func TestTheManagerComesBackByItselfAfterTheAPIServerAndEtcdWereAway(t *testing.T) {
-	away := 20 * time.Second
-	if testing.Short() {
-		away = 5 * time.Second
-	}
-	namespace := newNamespace(t)
+	t.Parallel()
+	away := testkit.Long(20*time.Second, 5*time.Second)
+	cluster := controlplane.Run(t, controlplane.Options{})
+	clientset, namespace := clientsetOf(cluster), metav1.NamespaceDefault
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	r := start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{HealthAddress: health}}, mark("a", extension.Scope{}), &recorder{events: make(chan string, 100)})
-	eventuallyCalled(t, namespace, "marked")
-	r.outage = true
-	before := liveConfiguration(t, namespace)
-	recovered := func(context.Context) bool {
+	r := start(t, manager.Options{Namespace: namespace, RESTConfig: cluster.Config(), Serving: manager.ServingOptions{HealthAddress: health}}, mark("a", extension.Scope{}), newRecorder())
+	works := func(ctx context.Context) bool {
 		status, _ := body(t, "http://"+health+"/readyz")
-		pod, err := dryRunPod(t.Context(), namespace)
+		pod, err := dryRunPodAt(ctx, clientset, namespace)
 		return status == http.StatusOK && err == nil && pod.Annotations["marked"] != ""
 	}
+	testkit.Eventually(t, "it works", works)
+	before := liveConfigurationAt(t, clientset, namespace)
 	if err := cluster.StopEtcd(); err != nil {
 		t.Fatal(err)
 	}
@@ -322,25 +334,24 @@ func TestTheManagerComesBackByItselfAfterTheAPIServerAndEtcdWereAway(t *testing.
 		t.Fatal(err)
 	}
 	began := time.Now()
-	testkit.Eventually(t, "it works after etcd's outage", recovered)
+	testkit.Eventually(t, "it works after etcd's outage", works)
 	fmt.Printf("FIGURE etcd.recovery_s=%.2f s\n", time.Since(began).Seconds())
 	if err := cluster.RestartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	began = time.Now()
-	testkit.Eventually(t, "it works after kube-apiserver's restart", recovered)
+	testkit.Eventually(t, "it works after kube-apiserver's restart", works)
 	fmt.Printf("FIGURE apiserver.recovery_s=%.2f s\n", time.Since(began).Seconds())
-	if after := liveConfiguration(t, namespace); after.UID != before.UID || string(after.Webhooks[0].ClientConfig.CABundle) != string(before.Webhooks[0].ClientConfig.CABundle) {
+	if after := liveConfigurationAt(t, clientset, namespace); after.UID != before.UID || string(after.Webhooks[0].ClientConfig.CABundle) != string(before.Webhooks[0].ClientConfig.CABundle) {
 		t.Error("the registration was lost")
 	}
-	select {
-	case err := <-r.done:
+	if err := r.GetContext().Err(); err != nil {
 		t.Fatalf("the manager ended: %v", err)
-	default:
 	}
 }
 
 func TestReadinessSaysWhyAManagerIsNotReady(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	// Nobody listens at the address that the API server calls.
@@ -354,6 +365,7 @@ func TestReadinessSaysWhyAManagerIsNotReady(t *testing.T) {
 }
 
 func TestTheFailurePolicyTurnsFromIgnoreToFailOnceAProbeCameBack(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	policy := func() admissionregistrationv1.FailurePolicyType {
 		return *liveConfiguration(t, namespace).Webhooks[0].FailurePolicy
@@ -383,6 +395,7 @@ func TestTheFailurePolicyTurnsFromIgnoreToFailOnceAProbeCameBack(t *testing.T) {
 }
 
 func TestUnregisterLeavesNothingWithOurLabel(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	options := manager.Options{Namespace: namespace, Certificates: manager.CertificateOptions{LeafSecretName: "leaf"}, Watching: manager.WatchingOptions{LeaderElection: true}}
 	r := start(t, options, mark("a", extension.Scope{}), &recorder{events: make(chan string, 100)})
@@ -410,26 +423,32 @@ func TestUnregisterLeavesNothingWithOurLabel(t *testing.T) {
 // the Lease, which client-go creates without it.
 func labelled(t *testing.T, namespace string) []string {
 	t.Helper()
-	resources := cluster.Kubectl(t.Context(), nil, "api-resources", "--verbs=list", "-o", "name")
-	output, err := resources.Output()
+	lists, err := clientset.Discovery().ServerPreferredResources()
+	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) { // other tests remove their kinds meanwhile
+		t.Fatal(err)
+	}
+	all, err := metadata.NewForConfigAndClient(cluster.Config(), clientset.RESTClient().(*rest.RESTClient).Client)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var kinds []string
-	for kind := range strings.FieldsSeq(string(output)) {
-		if kind != "componentstatuses" {
-			kinds = append(kinds, kind)
-		}
-	}
-	output, err = cluster.Kubectl(t.Context(), nil, "get", strings.Join(kinds, ","), "-n", namespace, "-l", "admitkit.dev/fingerprint", "-o", "name", "--ignore-not-found").Output()
+	resources, err := discovery.GroupVersionResources(discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "delete"}}, lists))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var left []string
-	for object := range strings.FieldsSeq(string(output)) {
-		// Only the cluster-scoped objects of the installation in this namespace.
-		if strings.Contains(object, "secret/") || strings.Contains(object, namespace) {
-			left = append(left, object)
+	for resource := range resources {
+		list, err := all.Resource(resource).List(t.Context(), metav1.ListOptions{LabelSelector: "admitkit.dev/fingerprint"})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, object := range list.Items {
+			// Only those of the installation in this namespace.
+			if object.Namespace == namespace || object.Namespace == "" && strings.Contains(object.Name, namespace) {
+				left = append(left, resource.Resource+"/"+object.Name)
+			}
 		}
 	}
 	leases, err := clientset.CoordinationV1().Leases(namespace).List(t.Context(), metav1.ListOptions{})
@@ -443,6 +462,7 @@ func labelled(t *testing.T, namespace string) []string {
 }
 
 func TestAServerMayReadNothingButItsLeaf(t *testing.T) {
+	t.Parallel()
 	apps, home := newNamespace(t), newNamespace(t)
 	for _, args := range [][]string{
 		{"create", "role", "leaf-only", "--verb=get,watch", "--resource=secrets", "--resource-name=leaf", "-n", home},
@@ -493,6 +513,7 @@ func TestAServerMayReadNothingButItsLeaf(t *testing.T) {
 }
 
 func TestAWebhookThatCouldKeepTheManagersOwnPodsAwayIsRefused(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	options := manager.Options{Namespace: namespace, ServiceName: "my-ext"}
 	r := newManager(t, options, mark("a", extension.Scope{Name: "guarded"}))
@@ -512,17 +533,11 @@ func TestAWebhookThatCouldKeepTheManagersOwnPodsAwayIsRefused(t *testing.T) {
 	}
 }
 
-// shortLease is a Lease that a replica loses soon.
-func shortLease() manager.WatchingOptions {
-	options := manager.WatchingOptions{LeaderElection: true}
-	options.Lease(4 * time.Second)
-	return options
-}
-
 func TestAReplicaThatLosesTheLeaseGoesOnAnswering(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	seen := newRecorder()
-	r := start(t, manager.Options{Namespace: namespace, Watching: shortLease()}, mark("a", extension.Scope{}), seen)
+	r := start(t, manager.Options{Namespace: namespace, Watching: manager.WatchingOptions{LeaderElection: true}}, mark("a", extension.Scope{}), seen)
 	eventuallyCalled(t, namespace, "marked")
 	createPod(t, namespace, newPod("first"))
 	seen.expect(t, "ADDED first")
@@ -601,11 +616,12 @@ func (asking) Reconcile(context.Context, ctrl.Request) (ctrl.Result, error) {
 }
 
 func TestAReplicaThatLosesTheLeaseWithItsAPIServerWatchesAgainWhenItIsBack(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	config, down := cluster.Config(), &atomic.Bool{}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return line{next, down} })
 	seen, reconciler := newRecorder(), asking{&atomic.Int32{}}
-	r := start(t, manager.Options{Namespace: namespace, RESTConfig: config, Watching: shortLease()}, mark("a", extension.Scope{}), seen, reconciler)
+	r := start(t, manager.Options{Namespace: namespace, RESTConfig: config, Watching: manager.WatchingOptions{LeaderElection: true}}, mark("a", extension.Scope{}), seen, reconciler)
 	eventuallyCalled(t, namespace, "marked")
 	createPod(t, namespace, newPod("first"))
 	seen.expect(t, "ADDED first")
@@ -638,6 +654,7 @@ func (d datedBefore) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func TestValidityGoesByTheClockOfTheAPIServer(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	config := cluster.Config()
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return datedBefore{next} })
@@ -657,6 +674,7 @@ func TestValidityGoesByTheClockOfTheAPIServer(t *testing.T) {
 }
 
 func TestTheMetricsTellOfCertificatesAndRepairs(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	metrics := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{MetricsAddress: metrics}}, mark("a", extension.Scope{}))
@@ -676,6 +694,7 @@ func TestTheMetricsTellOfCertificatesAndRepairs(t *testing.T) {
 }
 
 func TestAProcessThatIsSupersededSaysSoAndIsNotReady(t *testing.T) {
+	t.Parallel()
 	namespace, health := newNamespace(t), fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	r := start(t, manager.Options{Namespace: namespace, Serving: manager.ServingOptions{HealthAddress: health}}, mark("a", extension.Scope{}))
 	// What an older program, which does not ask, does at its start.
@@ -697,6 +716,7 @@ func TestAProcessThatIsSupersededSaysSoAndIsNotReady(t *testing.T) {
 }
 
 func TestASecondProgramOnOneHostDoesNotDisplaceTheFirst(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	start(t, manager.Options{Namespace: namespace}, mark("a", extension.Scope{}))
 	second := newManager(t, manager.Options{Namespace: namespace}, mark("b", extension.Scope{}))

@@ -18,74 +18,82 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
-// ledger is a Watcher that keeps the Pods of its events, and counts impossible events.
-type ledger struct {
+// ledger is a WatcherOf that keeps the objects of its events, and counts impossible events.
+type ledger[T client.Object] struct {
 	slow time.Duration // for each event
 
 	mu         sync.Mutex
 	events     int
-	pods       map[string]*corev1.Pod
+	known      map[string]client.Object
 	last       map[string]uint64
 	outOfOrder []string
 }
 
-func newLedger(slow time.Duration) *ledger {
-	return &ledger{slow: slow, pods: map[string]*corev1.Pod{}, last: map[string]uint64{}}
+func newLedger[T client.Object](slow time.Duration) *ledger[T] {
+	return &ledger[T]{slow: slow, known: map[string]client.Object{}, last: map[string]uint64{}}
 }
 
-func (l *ledger) Handle(_ context.Context, _ extension.Manager, event watch.Event) {
+func (l *ledger[T]) Watch(_ context.Context, _ extension.Manager, event watch.EventType, object T) {
 	if l.slow > 0 {
 		time.Sleep(l.slow) // this is what the watcher is about
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	pod := event.Object.(*corev1.Pod)
-	version, err := strconv.ParseUint(pod.ResourceVersion, 10, 64)
-	known := l.pods[pod.Name]
-	if err != nil || version < l.last[pod.Name] || (event.Type == watch.Added) != (known == nil) || known != nil && known.UID != pod.UID {
-		l.outOfOrder = append(l.outOfOrder, fmt.Sprintf("%s of %s (%s) at %s after %d", event.Type, pod.Name, pod.UID, pod.ResourceVersion, l.last[pod.Name]))
+	name := object.GetName()
+	version, err := strconv.ParseUint(object.GetResourceVersion(), 10, 64)
+	known := l.known[name]
+	if err != nil || version < l.last[name] || (event == watch.Added) != (known == nil) || known != nil && known.GetUID() != object.GetUID() {
+		l.outOfOrder = append(l.outOfOrder, fmt.Sprintf("%s of %s (%s) at %s after %d", event, name, object.GetUID(), object.GetResourceVersion(), l.last[name]))
 	}
 	l.events++
-	l.last[pod.Name] = version
-	l.pods[pod.Name] = pod
-	if event.Type == watch.Deleted {
-		delete(l.pods, pod.Name)
+	l.last[name], l.known[name] = version, object
+	if event == watch.Deleted {
+		delete(l.known, name)
 	}
 }
 
-// lost returns the Pods that the watcher and the API server know differently.
-func (l *ledger) lost(list []corev1.Pod) []string {
+// lost returns the objects that the watcher and the API server know differently.
+func (l *ledger[T]) lost(list map[string]client.Object) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var lost []string
-	there := map[string]bool{}
-	for _, pod := range list {
-		there[pod.Name] = true
-		if known := l.pods[pod.Name]; known == nil || known.ResourceVersion != pod.ResourceVersion || known.UID != pod.UID {
-			lost = append(lost, pod.Name)
+	for name, object := range list {
+		if known := l.known[name]; known == nil || known.GetResourceVersion() != object.GetResourceVersion() || known.GetUID() != object.GetUID() {
+			lost = append(lost, name)
 		}
 	}
-	for name := range l.pods {
-		if !there[name] {
+	for name := range l.known {
+		if list[name] == nil {
 			lost = append(lost, name)
 		}
 	}
 	return lost
 }
 
-func (l *ledger) count() int {
+func (l *ledger[T]) count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.events
+}
+
+// podLedger is a Watcher.
+type podLedger struct{ *ledger[*corev1.Pod] }
+
+func (l podLedger) Handle(ctx context.Context, mgr extension.Manager, event watch.Event) {
+	l.Watch(ctx, mgr, event.Type, event.Object.(*corev1.Pod))
 }
 
 // panicker is a Watcher that always panics.
@@ -133,41 +141,40 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// turmoil creates, changes and deletes Pods at random.
+// turmoil creates, changes and deletes Pods and ConfigMaps of a namespace at random.
 type turmoil struct {
-	pods  corev1client.PodInterface
+	client.WithWatch
 	names int
 	done  atomic.Int64 // operations that succeeded
 }
 
-// all works on every Pod, by several workers with Pods of their own.
-func (u *turmoil) all(work func(worker int, name string) error) error {
-	const workers = 16
-	errs := make([]error, workers)
-	var group sync.WaitGroup
-	for worker := range workers {
-		group.Go(func() {
-			for i := worker; i < u.names && errs[worker] == nil; i += workers {
-				errs[worker] = work(worker, fmt.Sprint("pod-", i))
-			}
-		})
+// of returns the Pod, or the ConfigMap, of a number.
+func (u *turmoil) of(n int, pods bool) client.Object {
+	if pods {
+		pod := newPod(fmt.Sprint("pod-", n))
+		pod.Namespace = metav1.NamespaceDefault
+		return pod
 	}
-	group.Wait()
-	return errors.Join(errs...)
+	object := configMap(fmt.Sprint("map-", n), "a")
+	object.Namespace = metav1.NamespaceDefault
+	return object
 }
 
-// random creates, changes or deletes a Pod. The API server may be down meanwhile.
-func (u *turmoil) random(ctx context.Context, name string) {
+// random creates, changes or deletes one, or takes it out of the selector. The API server may be down meanwhile.
+func (u *turmoil) random(ctx context.Context) {
+	object := u.of(rand.IntN(u.names), rand.IntN(2) == 0)
 	var err error
-	switch rand.IntN(10) {
+	switch team := "a"; rand.IntN(10) {
 	case 0, 1:
-		now := int64(0)
-		err = u.pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+		err = u.Delete(ctx, object)
 	case 2, 3:
-		_, err = u.pods.Create(ctx, newPod(name), metav1.CreateOptions{})
+		err = u.Create(ctx, object)
+	case 4:
+		team = "b"
+		fallthrough
 	default:
-		patch := fmt.Sprintf(`{"metadata":{"labels":{"n":"%d"}}}`, rand.Int32())
-		_, err = u.pods.Patch(ctx, name, "application/merge-patch+json", []byte(patch), metav1.PatchOptions{})
+		patch := fmt.Sprintf(`{"metadata":{"labels":{"team":%q,"n":"%d"}}}`, team, rand.Int32())
+		err = u.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(patch)))
 	}
 	if err == nil {
 		u.done.Add(1)
@@ -182,49 +189,113 @@ func (u *turmoil) run(ctx context.Context) *sync.WaitGroup {
 	for range 8 {
 		group.Go(func() {
 			for ctx.Err() == nil {
-				u.random(ctx, fmt.Sprint("pod-", rand.IntN(u.names)))
+				u.random(ctx)
 			}
 		})
 	}
 	return &group
 }
 
-func TestWatchersLoseNothingWhileTheAPIServerRestartsAndVersionsExpire(t *testing.T) {
-	names, period, slow := 5000, time.Minute, 10*time.Millisecond
-	if testing.Short() {
-		names, period, slow = 300, 6*time.Second, 5*time.Millisecond
+// goesOn returns after so many more operations.
+func (u *turmoil) goesOn(t *testing.T, operations int) {
+	t.Helper()
+	before := u.done.Load()
+	testkit.Within(t, 10*time.Minute, "the turmoil goes on", func(context.Context) bool { return u.done.Load() >= before+int64(operations) })
+}
+
+// list returns the Pods, or the ConfigMaps of the team.
+func (u *turmoil) list(ctx context.Context, pods bool) (map[string]client.Object, error) {
+	var list client.ObjectList = &corev1.PodList{}
+	options := []client.ListOption{client.InNamespace(metav1.NamespaceDefault)}
+	if !pods {
+		list, options = &corev1.ConfigMapList{}, append(options, client.MatchingLabels{"team": "a"})
 	}
-	namespace := newNamespace(t)
-	u := &turmoil{pods: clientset.CoreV1().Pods(namespace), names: names}
-	if err := u.all(func(_ int, name string) error {
-		_, err := u.pods.Create(t.Context(), newPod(name), metav1.CreateOptions{})
-		return err
-	}); err != nil {
-		t.Fatal(err)
+	if err := u.List(ctx, list, options...); err != nil {
+		return nil, err
+	}
+	found := map[string]client.Object{}
+	err := meta.EachListItem(list, func(item runtime.Object) error {
+		found[item.(client.Object).GetName()] = item.(client.Object)
+		return nil
+	})
+	return found, err
+}
+
+// ledgers are those of the same objects, one of them slow.
+type ledgers[T client.Object] struct{ quick, slow *ledger[T] }
+
+func newLedgers[T client.Object](slow time.Duration) ledgers[T] {
+	return ledgers[T]{newLedger[T](0), newLedger[T](slow)}
+}
+
+// know waits until both know what the API server has. That may still carry out a write whose request ended with the
+// turmoil, so what it has is listed again each time.
+func (l ledgers[T]) know(t *testing.T, list func(context.Context) (map[string]client.Object, error)) (objects, lost int) {
+	t.Helper()
+	for _, one := range []*ledger[T]{l.quick, l.slow} {
+		testkit.Succeeds(t, 2*time.Minute, "the watcher knows what the API server has", func(ctx context.Context) error {
+			found, err := list(ctx)
+			if err != nil {
+				return err
+			}
+			if differ := one.lost(found); len(differ) > 0 {
+				lost = len(differ)
+				return fmt.Errorf("of %d objects it knows %d differently, the first is %s", len(found), lost, differ[0])
+			}
+			objects, lost = len(found), 0
+			return nil
+		})
+	}
+	return objects, lost
+}
+
+// check looks at the events, when there are no more. It returns how many were out of order.
+func (l ledgers[T]) check(t *testing.T) int {
+	t.Helper()
+	if l.quick.events <= l.slow.events {
+		t.Errorf("the slow watcher had time for everything, %d events: its queue was never full", l.slow.events)
+	}
+	outOfOrder := slices.Concat(l.quick.outOfOrder, l.slow.outOfOrder)
+	if len(outOfOrder) > 0 {
+		t.Errorf("%d events are out of order, the first is %s", len(outOfOrder), outOfOrder[0])
+	}
+	return len(outOfOrder)
+}
+
+func TestWatchersLoseNothingWhileTheAPIServerRestartsAndVersionsExpire(t *testing.T) {
+	t.Parallel()
+	cluster := controlplane.Run(t, controlplane.Options{})
+	u := &turmoil{WithWatch: testkit.Client(t, cluster.Admin(), nil), names: testkit.Long(3000, 40)}
+	operations := testkit.Long(10_000, 100)
+	for n := range 2 * u.names {
+		testkit.Create(t, u, u.of(n/2, n%2 == 0))
 	}
 
 	var cut atomic.Bool
 	var expired atomic.Int64
-	watched := cluster.Config()
-	watched.Wrap(func(next http.RoundTripper) http.RoundTripper { return network{next, &cut, &expired} })
-	quick, slowOne, panics := newLedger(0), newLedger(slow), &panicker{}
-	r := newManager(t, manager.Options{Namespace: namespace, RESTConfig: watched, Watching: manager.WatchingOptions{QueueLength: 50}}, panics, slowOne, quick)
+	connection := cluster.Config()
+	connection.Wrap(func(next http.RoundTripper) http.RoundTripper { return network{next, &cut, &expired} })
+	pods, maps, panics := newLedgers[*corev1.Pod](10*time.Millisecond), newLedgers[*corev1.ConfigMap](10*time.Millisecond), &panicker{}
+	scope := extension.WatchScope{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}}
+	r := newManager(t, manager.Options{Namespace: metav1.NamespaceDefault, RESTConfig: connection, Watching: manager.WatchingOptions{QueueLength: testkit.Long(50, 5)}},
+		panics, podLedger{pods.slow}, podLedger{pods.quick}, extension.Watching(maps.slow, scope), extension.Watching(maps.quick, scope))
 	done := make(chan error, 1)
 	go func() { done <- r.Watch(t.Context()) }()
-	testkit.Within(t, time.Minute, "the watcher got the Pods that exist", func(context.Context) bool { return quick.count() >= names })
+	testkit.Eventually(t, "the watchers got what exists", func(context.Context) bool { return min(pods.quick.count(), maps.quick.count()) >= u.names })
 
-	// The restarts of the API server do not count for the period.
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	group := u.run(ctx)
-	time.Sleep(period / 3)
-	if err := cluster.RestartAPIServer(t.Context()); err != nil {
-		t.Fatal(err)
+	u.goesOn(t, operations)
+	if !testing.Short() {
+		if err := cluster.RestartAPIServer(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		u.goesOn(t, operations)
 	}
-	time.Sleep(period / 3)
 	// While the watch is cut off, its resource version expires.
 	cut.Store(true)
-	time.Sleep(period / 3)
+	u.goesOn(t, operations)
 	if err := errors.Join(cluster.CompactEtcd(t.Context()), cluster.RestartAPIServer(t.Context())); err != nil {
 		t.Fatal(err)
 	}
@@ -232,16 +303,8 @@ func TestWatchersLoseNothingWhileTheAPIServerRestartsAndVersionsExpire(t *testin
 	stop()
 	group.Wait()
 
-	// The API server may still carry out a write whose request ended with the turmoil, so
-	// what it has is listed again each time.
-	var list *corev1.PodList
-	for _, l := range []*ledger{quick, slowOne} {
-		testkit.Within(t, 2*time.Minute, "the watcher knows what the API server has", func(ctx context.Context) bool {
-			var err error
-			list, err = u.pods.List(ctx, metav1.ListOptions{})
-			return err == nil && len(l.lost(list.Items)) == 0
-		})
-	}
+	podsLeft, podsLost := pods.know(t, func(ctx context.Context) (map[string]client.Object, error) { return u.list(ctx, true) })
+	_, mapsLost := maps.know(t, func(ctx context.Context) (map[string]client.Object, error) { return u.list(ctx, false) })
 	r.Stop()
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -249,22 +312,15 @@ func TestWatchersLoseNothingWhileTheAPIServerRestartsAndVersionsExpire(t *testin
 	if expired.Load() == 0 {
 		t.Error("no resource version expired: the test shows nothing")
 	}
-	if events := panics.events.Load(); events < int64(names) {
+	if events := panics.events.Load(); events < int64(u.names) {
 		t.Errorf("the watcher that panics was handed %d events", events)
 	}
-	if missed := quick.events - slowOne.events; missed <= 0 {
-		t.Errorf("the slow watcher had time for everything, %d events: its queue was never full", slowOne.events)
-	}
-	outOfOrder := slices.Concat(quick.outOfOrder, slowOne.outOfOrder)
-	if len(outOfOrder) > 0 {
-		t.Errorf("%d events are out of order, the first is %s", len(outOfOrder), outOfOrder[0])
-	}
-	fmt.Printf("FIGURE watch.operations=%d count\n", u.done.Load())
-	fmt.Printf("FIGURE watch.events=%d count\n", quick.events)
-	fmt.Printf("FIGURE watch.expired=%d count\n", expired.Load())
-	fmt.Printf("FIGURE watch.lost=%d count\n", len(quick.lost(list.Items))+len(slowOne.lost(list.Items)))
-	fmt.Printf("FIGURE watch.out_of_order=%d count\n", len(outOfOrder))
-	fmt.Printf("FIGURE watch.pods=%d count\n", len(list.Items))
+	testkit.Figure("watch.operations", float64(u.done.Load()), "count")
+	testkit.Figure("watch.events", float64(pods.quick.events), "count")
+	testkit.Figure("watch.expired", float64(expired.Load()), "count")
+	testkit.Figure("watch.lost", float64(podsLost+mapsLost), "count")
+	testkit.Figure("watch.out_of_order", float64(pods.check(t)+maps.check(t)), "count")
+	testkit.Figure("watch.pods", float64(podsLeft), "count")
 }
 
 // everywhere is a recorder that runs in every replica.
@@ -273,6 +329,7 @@ type everywhere struct{ *recorder }
 func (everywhere) NeedLeaderElection() bool { return false }
 
 func TestOneReplicaWatchesUnlessTheWatcherWantsAll(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	createPod(t, namespace, newPod("existing"))
 	options := manager.Options{Namespace: namespace, Watching: manager.WatchingOptions{LeaderElection: true}}
@@ -300,6 +357,7 @@ func TestOneReplicaWatchesUnlessTheWatcherWantsAll(t *testing.T) {
 }
 
 func TestWatchIsElectedToo(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	createPod(t, namespace, newPod("existing"))
 	watch := func() (w *recorder, r *running, done chan error) {

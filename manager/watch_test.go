@@ -61,6 +61,7 @@ func (r *recorder) expectLast(t *testing.T, other, want string) {
 }
 
 func TestAWatcherSeesThePodsThatExistAndThoseThatCome(t *testing.T) {
+	t.Parallel()
 	namespace, other := newNamespace(t), newNamespace(t)
 	createPod(t, namespace, newPod("existing"))
 	createPod(t, other, newPod("elsewhere"))
@@ -88,6 +89,7 @@ func TestAWatcherSeesThePodsThatExistAndThoseThatCome(t *testing.T) {
 }
 
 func TestAWatcherIsSparedThePodsBeforeItsStartAndThoseNotSelected(t *testing.T) {
+	t.Parallel()
 	namespace := newNamespace(t)
 	labelled := func(name string) *corev1.Pod {
 		pod := newPod(name)
@@ -132,6 +134,7 @@ func (a *annotator) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 }
 
 func TestAReconcilerReconcilesInTheNamespaceOnly(t *testing.T) {
+	t.Parallel()
 	namespace, other := newNamespace(t), newNamespace(t)
 	createPod(t, namespace, newPod("existing"))
 	createPod(t, other, newPod("elsewhere"))

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -21,6 +21,7 @@ import (
 
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -95,9 +96,13 @@ func waitUntilRefused(address string) {
 	}
 }
 
+// lameDuck is long enough for a request on a busy machine.
+const lameDuck = 10 * time.Second
+
 func TestTheServerGoesOnInItsLameDuckTimeAndLetsRequestsFinish(t *testing.T) {
+	t.Parallel()
 	entered, release := make(chan struct{}), make(chan struct{})
-	server, client, url, cancel, done := serve(t, 2*time.Second, func(w http.ResponseWriter, r *http.Request) {
+	server, client, url, cancel, done := serve(t, lameDuck, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.RawQuery == "slow" {
 			entered <- struct{}{}
 			<-release
@@ -164,7 +169,8 @@ func TestAClientThatPrefersHTTP2IsAnsweredByHTTP1(t *testing.T) {
 }
 
 func TestEachAnswerInTheLameDuckTimeIsTheLastOfItsConnection(t *testing.T) {
-	server, client, url, cancel, done := serve(t, 4*time.Second, func(http.ResponseWriter, *http.Request) {})
+	t.Parallel()
+	server, client, url, cancel, done := serve(t, lameDuck, func(http.ResponseWriter, *http.Request) {})
 	reused := func() bool {
 		var info httptrace.GotConnInfo
 		ctx := httptrace.WithClientTrace(context.WithoutCancel(t.Context()), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { info = i }})
@@ -313,10 +319,8 @@ func (e *endpoints) pick() *target {
 }
 
 func TestNoRequestFailsWhileOneOfTwoServersRestarts(t *testing.T) {
-	requests, lameDuck, every := 10_000, 2*time.Second, 500*time.Millisecond
-	if testing.Short() {
-		requests, lameDuck, every = 2000, time.Second, 100*time.Millisecond
-	}
+	t.Parallel()
+	requests, work := testkit.Long(10_000, 2000), testkit.Long(5*time.Millisecond, 50*time.Millisecond)
 	certificate, roots := issued(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var background sync.WaitGroup
@@ -331,7 +335,7 @@ func TestNoRequestFailsWhileOneOfTwoServersRestarts(t *testing.T) {
 			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil },
 		})
 		server.Register("/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			time.Sleep(time.Duration(rand.Intn(5)) * time.Millisecond) // some work
+			time.Sleep(rand.N(work))
 			if err := r.Context().Err(); err != nil {
 				http.Error(w, err.Error(), http.StatusInternalServerError)
 			}
@@ -348,7 +352,7 @@ func TestNoRequestFailsWhileOneOfTwoServersRestarts(t *testing.T) {
 	stopFirst := run(e.targets[0])
 	run(e.targets[1])
 	e.ready = e.targets
-	background.Go(func() { e.follow(ctx, every) })
+	background.Go(func() { e.follow(ctx, 100*time.Millisecond) })
 
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, MaxIdleConnsPerHost: 25}
 	defer transport.CloseIdleConnections()

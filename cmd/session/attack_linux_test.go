@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -153,11 +152,7 @@ func TestTheUserWhoIsRecordedCannotLookIntoTheRecorder(t *testing.T) {
 	ticket := p.ticket(command)
 	c := launchAs(t, nobody, "/", p.wrap(ticket, command), true, asAttacker+"="+p.path)
 	c.expect("ready")
-	number, err := unix.IoctlGetInt(int(c.terminal.Fd()), unix.TIOCGPTN)
-	if err == nil { // a container runtime gives the terminal to the user
-		err = os.Chown("/dev/pts/"+strconv.Itoa(number), int(nobody.Uid), int(nobody.Gid))
-	}
-	if err != nil {
+	if err := os.Chown(c.tty(), int(nobody.Uid), int(nobody.Gid)); err != nil { // as a container runtime does
 		t.Fatal(err)
 	}
 	c.send("go\n")
@@ -179,6 +174,58 @@ func TestTheUserWhoIsRecordedCannotLookIntoTheRecorder(t *testing.T) {
 	}
 	if _, err := p.folder.Verify(ticket.ID, p.key); err != nil || got.code != 0 {
 		t.Errorf("%d, %q: %v", got.code, text, err)
+	}
+}
+
+// A process of the container that opens the terminal once the session has ended could print what
+// the user sees and the recording has not.
+func TestNobodyCanOpenTheTerminalUntilTheRecorderHasGone(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	command := sh("echo ready; read x; echo over")
+	ticket := p.ticket(command)
+	c := launch(t, "", p.wrap(ticket, command), true)
+	c.expect("ready")
+	terminal, gone, tried := c.tty(), make(chan struct{}), make(chan error, 1)
+	go func() { tried <- grab(terminal, gone) }()
+	c.send("\n")
+	_ = c.cmd.Wait() // the state says it
+	close(gone)
+	if err := <-tried; err != syscall.EBUSY {
+		t.Errorf("opening the terminal: %v", err)
+	}
+	got := c.wait()
+	if output := p.recording(ticket.ID).output; got.code != 0 || string(output) != string(got.stdout) {
+		t.Errorf("%d: the user saw %q, and %q is on record", got.code, got.stdout, output)
+	}
+}
+
+// grab tries to open a terminal, again and again while it is reserved, for the last time when the
+// recorder has gone, and prints there. It returns why it could not.
+func grab(terminal string, gone <-chan struct{}) error {
+	runtime.LockOSThread() // for ever: nobody else gets a thread without the right
+	header, data := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return err
+	}
+	data[0].Effective &^= 1 << unix.CAP_SYS_ADMIN // by which a terminal opens nevertheless
+	if err := unix.Capset(&header, &data[0]); err != nil {
+		return err
+	}
+	for last := false; ; {
+		file, err := syscall.Open(terminal, syscall.O_WRONLY|syscall.O_NOCTTY, 0)
+		if err == nil {
+			_, _ = syscall.Write(file, []byte("beside\n")) // it is open, which fails the test
+			return syscall.Close(file)
+		}
+		if err != syscall.EBUSY || last {
+			return err
+		}
+		select {
+		case <-gone:
+			last = true
+		default:
+		}
 	}
 }
 

@@ -328,6 +328,16 @@ func (c *client) closeInput() { _ = c.stdin.Close() }
 // hangUp goes away, as kubectl does when it is killed.
 func (c *client) hangUp() { _ = c.terminal.Close() }
 
+// tty returns the name of its terminal.
+func (c *client) tty() string {
+	c.t.Helper()
+	var number uint32
+	if err := ioctl(c.terminal, syscall.TIOCGPTN, &number); err != nil {
+		c.t.Fatal(err)
+	}
+	return fmt.Sprintf("/dev/pts/%d", number)
+}
+
 func (c *client) resize(rows, cols uint16) {
 	c.t.Helper()
 	if err := pty.Setsize(c.terminal, &pty.Winsize{Rows: rows, Cols: cols}); err != nil {

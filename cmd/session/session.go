@@ -52,7 +52,7 @@ type medium interface {
 	resize()
 	// drain waits until what the command has written is read, when it has ended.
 	drain()
-	// end restores what was there before.
+	// end restores the settings that were there before.
 	end()
 }
 

@@ -206,7 +206,8 @@ func (t *terminal) drain() {
 	<-t.copied
 }
 
+// end leaves the outer terminal reserved until the container runtime takes it away, which it does
+// once this process has gone: what somebody prints there meanwhile is shown, and not recorded.
 func (t *terminal) end() {
-	_ = ioctl[int](os.Stdout, syscall.TIOCNXCL, nil) // it may be gone
-	_ = ioctl(os.Stdout, syscall.TCSETS, &t.before)  // it may be gone
+	_ = ioctl(os.Stdout, syscall.TCSETS, &t.before) // it may be gone
 }

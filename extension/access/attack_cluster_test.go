@@ -3,6 +3,7 @@ package access_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -32,6 +33,7 @@ type siege struct {
 	*testing.T
 	namespace                      string
 	peter, nora, tom, gustav, stan *controlplane.User
+	engineers                      *atomic.Int32
 }
 
 // attack is what somebody tries. It returns what went through, "" if nothing did.
@@ -56,7 +58,7 @@ func allowed(group string, resources ...string) rbacv1.PolicyRule {
 // beleaguer makes a siege with a manager and with templates of both kinds.
 func beleaguer(t *testing.T) siege {
 	t.Helper()
-	s := siege{T: t, namespace: testkit.ManagerNamespace(t, admin)}
+	s := siege{T: t, namespace: testkit.ManagerNamespace(t, admin), engineers: &atomic.Int32{}}
 	for name, into := range map[string]**controlplane.User{"peter": &s.peter, "nora": &s.nora, "tom": &s.tom, "gustav": &s.gustav, "stan": &s.stan} {
 		var err error
 		if *into, err = cluster.AddUser(name); err != nil {
@@ -68,24 +70,27 @@ func beleaguer(t *testing.T) siege {
 			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}},
 		})
 	}
-	store, one := map[string]string{"app": "store"}, int32(1)
-	testkit.Create(t, admin, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "store"}, Spec: appsv1.StatefulSetSpec{
-		Replicas: &one, Selector: &metav1.LabelSelector{MatchLabels: store},
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: store}, Spec: plainPod("", "").Spec},
-	}})
+	for _, name := range []string{"store", "depot"} { // each for one attack: the Pod of depot is deleted
+		labels := map[string]string{"app": name}
+		testkit.Create(t, admin, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}, Spec: appsv1.StatefulSetSpec{
+			Replicas: new(int32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: plainPod("", "").Spec},
+		}})
+	}
 	deployment(t, s.namespace, "web", 2)
 	for _, name := range []string{"vault", "safe", "victim"} { // no template leads there
 		deployment(t, s.namespace, name, 1)
 	}
 	start(t, s.namespace, access.Options{})
-	web, stores, few, strict := s.template("web", ref("Deployment", "web")), s.template("store", ref("StatefulSet", "store")), s.template("few", ref("Deployment", "web")), s.template("strict", ref("Deployment", "web"))
-	stores.Spec.AccessConfig.Verbs = []v1alpha1.AccessVerb{"exec", "ephemeralcontainers"}
+	web, few, strict := s.template("web", ref("Deployment", "web")), s.template("few", ref("Deployment", "web")), s.template("strict", ref("Deployment", "web"))
+	store, depot := s.template("store", ref("StatefulSet", "store")), s.template("depot", ref("StatefulSet", "depot"))
+	depot.Spec.AccessConfig.Verbs = []v1alpha1.AccessVerb{"exec", "ephemeralcontainers"}
 	few.Spec.AccessConfig.MaxConcurrent = 1
 	strict.Spec.AccessConfig.AllowedGroups, strict.Spec.AccessConfig.AllowedUsers, strict.Spec.AccessConfig.RequireReason = nil, []string{"root"}, true
 	own, pending := podTemplate(s.namespace, "web", ref("Deployment", "web"), "devs"), podTemplate(s.namespace, "pending", ref("Deployment", "web"), "devs")
 	pending.Spec.ControllerTargetRef, pending.Spec.MaxCPU = nil, quantity("1")
 	pending.Spec.PodSpec = &corev1.PodSpec{SchedulerName: "nobody", Containers: []corev1.Container{{Name: "main", Image: "example.com/main"}}}
-	testkit.Create(t, admin, web, stores, few, strict, own, pending)
+	testkit.Create(t, admin, web, store, depot, few, strict, own, pending)
 	return s
 }
 
@@ -299,7 +304,7 @@ var attacksOfEngineers = map[string]attack{
 		return ""
 	},
 	"by a template of another kind": func(s siege) string {
-		req := s.made(s.send(alice, "POST", requests, testkit.AsJSON, ask("kind", `{"templateName":"pending"}`)))
+		req := s.made(s.send(s.engineer("devs"), "POST", requests, testkit.AsJSON, ask("kind", `{"templateName":"pending"}`)))
 		await(s.T, req, "waits for one of its kind", func() bool { return fails(req, "TargetTemplateExists", "TemplateMissing") })
 		if !gone(s.T, roleOf(req)) {
 			return fmt.Sprintf("%+v", req.Status)
@@ -639,7 +644,7 @@ func fmtEqual(a, b any) bool { return fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v"
 // nextPodsContainers keeps the RoleBinding from going with its Pod, as a garbage
 // collector that is slow would, and adds a container to the next Pod of the name.
 func nextPodsContainers(s siege) string {
-	req := s.exec("next", "store")
+	req := s.exec("next", "depot")
 	keep := cluster.Kubectl(s.Context(), nil, "patch", "rolebinding", "-n", s.namespace, "execaccess-next", "--as="+managerUser.Name, "--as-group=system:masters",
 		"--type=merge", "-p", `{"metadata":{"finalizers":["example.com/keep"]}}`)
 	if output, err := keep.CombinedOutput(); err != nil {
@@ -649,17 +654,17 @@ func nextPodsContainers(s siege) string {
 		s.send(s.nora, "PATCH", bindings+"/execaccess-next", testkit.AsMerge, `{"metadata":{"finalizers":null}}`)
 		isGone(s.T, bindingOf(req))
 	}()
-	if err := admin.Delete(s.Context(), s.pod("store-0")); err != nil {
+	if err := admin.Delete(s.Context(), s.pod("depot-0")); err != nil {
 		s.Fatal(err)
 	}
 	testkit.Eventually(s.T, "the next Pod is there", func(ctx context.Context) bool {
 		var next corev1.Pod
-		return admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: "store-0"}, &next) == nil && string(next.UID) != req.Status.PodUID && next.DeletionTimestamp.IsZero()
+		return admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: "depot-0"}, &next) == nil && string(next.UID) != req.Status.PodUID && next.DeletionTimestamp.IsZero()
 	})
-	if !can(s.T, alice, s.namespace, "store-0", "patch", "ephemeralcontainers") {
+	if !can(s.T, alice, s.namespace, "depot-0", "patch", "ephemeralcontainers") {
 		s.Fatal("RBAC refuses already: this would prove nothing")
 	}
-	return s.held(s.send(alice, "PATCH", pods+"/store-0/ephemeralcontainers", testkit.AsDetails, `{"spec":{"ephemeralContainers":[{"name":"evil","image":"example.com/evil"}]}}`), "an earlier Pod of this name")
+	return s.held(s.send(alice, "PATCH", pods+"/depot-0/ephemeralcontainers", testkit.AsDetails, `{"spec":{"ephemeralContainers":[{"name":"evil","image":"example.com/evil"}]}}`), "an earlier Pod of this name")
 }
 
 // attacksOfWriters are of those who may write Pods, Roles, templates, or parts of requests.
@@ -972,9 +977,14 @@ func deletedBeforeTheEnd(s siege) string {
 		s.Fatal(a)
 	}
 	await(s.T, req, "has ended", func() bool { return fails(req, "AccessStillValid", "Revoked") })
-	var pod corev1.Pod
-	err := admin.Get(s.Context(), client.ObjectKey{Namespace: s.namespace, Name: req.Status.PodName}, &pod)
-	if err == nil && string(pod.UID) == req.Status.PodUID && pod.DeletionTimestamp.IsZero() {
+	if testkit.Poll(s.Context(), 30*time.Second, "the Pod is evicted", func(ctx context.Context) error {
+		var pod corev1.Pod
+		err := admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: req.Status.PodName}, &pod)
+		if err == nil && string(pod.UID) == req.Status.PodUID && pod.DeletionTimestamp.IsZero() {
+			return errors.New("it is there")
+		}
+		return client.IgnoreNotFound(err)
+	}) != nil {
 		return "the Pod is not evicted, and its sessions go on"
 	}
 	return ""

@@ -2,9 +2,11 @@ package access_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -47,6 +49,48 @@ func install(t *testing.T, namespaces ...string) {
 	}
 }
 
+// tried is what somebody tries, and the text of the refusal: none if it is allowed.
+type tried struct {
+	refusal string
+	try     func(context.Context) error
+}
+
+// eventually wants that each of these is refused, or allowed. An API server takes a policy up
+// within seconds, and refuses meanwhile what has parameters that it has not read. What is
+// allowed comes last: before the policies are in force it would prove nothing.
+func eventually(t *testing.T, cases map[string]tried) {
+	t.Helper()
+	for _, allowed := range []bool{false, true} {
+		for name, c := range cases {
+			if (c.refusal == "") != allowed {
+				continue
+			}
+			testkit.Succeeds(t, time.Minute, name, func(ctx context.Context) error {
+				err := c.try(ctx)
+				switch {
+				case allowed:
+					return err
+				case err == nil:
+					return fmt.Errorf("it is allowed, and is to be refused with %q", c.refusal)
+				case !strings.Contains(err.Error(), c.refusal):
+					return err
+				}
+				return nil
+			})
+		}
+	}
+}
+
+// changes tries a change of a request's spec.
+func changes(t *testing.T, user *controlplane.User, req *v1alpha1.ExecAccessRequest, spec, refusal string) tried {
+	return tried{refusal, func(ctx context.Context) error {
+		return as(t, user).Patch(ctx, req.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec":`+spec+`}`)), client.DryRunAll)
+	}}
+}
+
+// What the policies say.
+const person, approval = "names another user or other groups", "spec.approval: is not what the template says"
+
 // One object that cannot be decoded keeps the manager from reading any of its kind.
 func (p *panel) writesNoTimeThatTheManagerCannotRead(t *testing.T) {
 	t.Helper()
@@ -69,7 +113,6 @@ func (p *panel) writesNoTimeThatTheManagerCannotRead(t *testing.T) {
 func TestWhereNoWebhookLooksNobodyWritesWhatTheServerWrites(t *testing.T) {
 	t.Parallel()
 	p := &panel{namespace: testkit.Namespace(t, admin)}
-	install(t, p.namespace)
 	testkit.Create(t, admin, &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "deciders"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "access-decider"},
@@ -78,6 +121,7 @@ func TestWhereNoWebhookLooksNobodyWritesWhatTheServerWrites(t *testing.T) {
 	template := p.template("two", 2, "1h")
 	testkit.Create(t, admin, template)
 	p.writesNoTimeThatTheManagerCannotRead(t)
+	install(t, p.namespace)
 	groups := []string{"devs", "engineers", "system:authenticated"}
 	self := &v1alpha1.Requester{Username: "alice", Groups: groups}
 	terms := func(change func(*v1alpha1.ApprovalTerms)) *v1alpha1.ApprovalTerms {
@@ -101,44 +145,29 @@ func TestWhereNoWebhookLooksNobodyWritesWhatTheServerWrites(t *testing.T) {
 		r.Spec.AccessConfig, r.Spec.RoleRef, r.Spec.Author = config("devs"), v1alpha1.AccessRoleRef{Kind: "Role", Name: "reader"}, who
 		return r
 	}
-	const person, approval = "names another user or other groups", "spec.approval: is not what the template says"
-	for name, c := range map[string]struct {
-		user   *controlplane.User
-		object client.Object
-		want   string
-	}{
-		"nothing of it":                   {alice, request(nil, nil), ""},
-		"what the server would write":     {alice, request(self, terms(func(*v1alpha1.ApprovalTerms) {})), ""},
-		"another name":                    {alice, request(&v1alpha1.Requester{Username: "bob", Groups: groups}, nil), person},
-		"another group":                   {alice, request(&v1alpha1.Requester{Username: "alice", Groups: append([]string{"oncall"}, groups...)}, nil), person},
-		"no group":                        {alice, request(&v1alpha1.Requester{Username: "alice"}, nil), person},
-		"another UID":                     {alice, request(&v1alpha1.Requester{Username: "alice", UID: "7", Groups: groups}, nil), person},
-		"fewer approvals":                 {alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Required = 1 })), approval},
-		"an accomplice who may approve":   {alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Users = []string{"mallory"} })), approval},
-		"other groups that approve":       {alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Groups = nil })), approval},
-		"a longer wait":                   {alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Timeout = "100h" })), approval},
-		"no approval as of another group": {alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.SkippedFor = "oncall" })), approval},
-		"a decision of one's own":         {bob, decided(&v1alpha1.Requester{Username: "bob", Groups: groups}), ""},
-		"a decision in another's name":    {bob, decided(&v1alpha1.Requester{Username: "carol", Groups: groups}), person},
-		"a template of one's own":         {cluster.Admin(), roles(nil), ""},
-		"a template in another's name":    {cluster.Admin(), roles(&v1alpha1.Author{Requester: v1alpha1.Requester{Username: "carol"}}), person},
-		"a decision as of another group":  {bob, decided(&v1alpha1.Requester{Username: "bob", Groups: []string{"sre"}}), person},
-	} {
-		try := func(ctx context.Context) string {
-			if err := as(t, c.user).Create(ctx, c.object.DeepCopyObject().(client.Object), client.DryRunAll); err != nil {
-				return err.Error()
-			}
-			return ""
-		}
-		if c.want == "" {
-			if said := try(t.Context()); said != "" {
-				t.Errorf("%s: %s", name, said)
-			}
-			continue
-		}
-		// API servers take a policy up within seconds.
-		testkit.Eventually(t, name+" is refused", func(ctx context.Context) bool { return strings.Contains(try(ctx), c.want) })
+	creates := func(user *controlplane.User, object client.Object, refusal string) tried {
+		return tried{refusal, func(ctx context.Context) error {
+			return as(t, user).Create(ctx, object.DeepCopyObject().(client.Object), client.DryRunAll)
+		}}
 	}
+	eventually(t, map[string]tried{
+		"nothing of it":                   creates(alice, request(nil, nil), ""),
+		"what the server would write":     creates(alice, request(self, terms(func(*v1alpha1.ApprovalTerms) {})), ""),
+		"another name":                    creates(alice, request(&v1alpha1.Requester{Username: "bob", Groups: groups}, nil), person),
+		"another group":                   creates(alice, request(&v1alpha1.Requester{Username: "alice", Groups: append([]string{"oncall"}, groups...)}, nil), person),
+		"no group":                        creates(alice, request(&v1alpha1.Requester{Username: "alice"}, nil), person),
+		"another UID":                     creates(alice, request(&v1alpha1.Requester{Username: "alice", UID: "7", Groups: groups}, nil), person),
+		"fewer approvals":                 creates(alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Required = 1 })), approval),
+		"an accomplice who may approve":   creates(alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Users = []string{"mallory"} })), approval),
+		"other groups that approve":       creates(alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Groups = nil })), approval),
+		"a longer wait":                   creates(alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Timeout = "100h" })), approval),
+		"no approval as of another group": creates(alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.SkippedFor = "oncall" })), approval),
+		"a decision of one's own":         creates(bob, decided(&v1alpha1.Requester{Username: "bob", Groups: groups}), ""),
+		"a decision in another's name":    creates(bob, decided(&v1alpha1.Requester{Username: "carol", Groups: groups}), person),
+		"a template of one's own":         creates(cluster.Admin(), roles(nil), ""),
+		"a template in another's name":    creates(cluster.Admin(), roles(&v1alpha1.Author{Requester: v1alpha1.Requester{Username: "carol"}}), person),
+		"a decision as of another group":  creates(bob, decided(&v1alpha1.Requester{Username: "bob", Groups: []string{"sre"}}), person),
+	})
 	mine := execRequest(p.namespace, "mine", "two")
 	testkit.Create(t, as(t, alice), mine)
 	for what, spec := range map[string]string{
@@ -155,14 +184,14 @@ func TestWhereNoWebhookLooksNobodyWritesWhatTheServerWrites(t *testing.T) {
 func TestWhereWebhooksLookThePoliciesAreNotInTheWay(t *testing.T) {
 	t.Parallel()
 	p := newPanel(t)
-	install(t, p.namespace)
-	forged := execRequest(p.namespace, "forged", "two")
-	forged.Spec.Requester = &v1alpha1.Requester{Username: "bob"}
-	testkit.Eventually(t, "the policies are in force", func(ctx context.Context) bool {
-		err := as(t, alice).Create(ctx, forged.DeepCopy(), client.DryRunAll)
-		return err != nil && strings.Contains(err.Error(), "ValidatingAdmissionPolicy")
-	})
 	req := p.ask(t, alice, "two")
+	install(t, p.namespace)
+	eventually(t, map[string]tried{ // the policies are asked before the webhooks
+		"another name":    changes(t, alice, req, `{"requester":{"username":"bob"}}`, person),
+		"fewer approvals": changes(t, alice, req, `{"approval":{"required":1}}`, approval),
+		"nothing":         changes(t, alice, req, `{}`, ""),
+	})
+	req = p.ask(t, alice, "two")
 	isGranted(t, req, approved(t, req, p.sam, p.sue))
 	for _, quick := range []request{p.ask(t, p.oncall, "two", lasts("2s")), p.ask(t, p.bot, "one", inNameOf("alice"))} {
 		await(t, quick, "is decided about", func() bool { return len(quick.GetRequestStatus().Conditions) > 0 })
@@ -191,17 +220,15 @@ func TestWhereNoWebhookLooksNobodyChangesAnothersTemplate(t *testing.T) {
 	authored := c.template("deployer")
 	authored.Spec.Author = v1alpha1.AuthorOf(self.Status.UserInfo)
 	testkit.Create(t, admin, authored)
-	// A policy is taken up within seconds.
 	const message = "names another user or other groups than yours"
 	change := func(t *testing.T, template *v1alpha1.RoleAccessTemplate, spec string) error {
 		return patch(t, mallory, template.DeepCopy(), spec)
 	}
-	testkit.Eventually(t, "the policy is in force", func(ctx context.Context) bool {
+	eventually(t, map[string]tried{"in another's name": {message, func(ctx context.Context) error {
 		forged := c.template("deployer")
 		forged.Spec.Author = &v1alpha1.Author{Requester: v1alpha1.Requester{Username: "carol"}}
-		err := as(t, mallory).Create(ctx, forged, client.DryRunAll)
-		return err != nil && strings.Contains(err.Error(), message)
-	})
+		return as(t, mallory).Create(ctx, forged, client.DryRunAll)
+	}}})
 	for what, spec := range map[string]string{
 		"who may ask": `{"spec":{"accessConfig":{"allowedUsers":["mallory"]}}}`,
 		"how long":    `{"spec":{"accessConfig":{"maxDuration":"160h"}}}`,

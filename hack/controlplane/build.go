@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -49,8 +48,7 @@ func (p *plan) moduleOf(ctx context.Context) (string, error) {
 }
 
 // buildOne makes one binary beside its final place and renames it, so that an
-// interrupted build leaves no half of one. It is go run that builds it, since that
-// keeps what it has linked in Go's build cache, for the next clone of this repository.
+// interrupted build leaves no half of one.
 func (p *plan) buildOne(ctx context.Context, module string, b binary) error {
 	temp, err := os.MkdirTemp(p.dir, leftover)
 	if err != nil {
@@ -62,33 +60,16 @@ func (p *plan) buildOne(ctx context.Context, module string, b binary) error {
 	minor := strings.TrimPrefix(p.release.minor, "1.")
 	set := " -X k8s.io/component-base/version."
 	ldflags := "-s -w" + set + "gitVersion=" + p.release.version + set + "gitMajor=1" + set + "gitMinor=" + minor
-	cmd := exec.CommandContext(ctx, "go", "run", "-trimpath", "-ldflags", ldflags, "-exec", `sh -c 'cp "$0" "$BUILT"'`, b.pkg)
-	cmd.Dir = module
-	flags := "-buildvcs=false"
+	flags := "-trimpath -buildvcs=false"
 	if !p.release.main() {
 		flags += " -mod=mod" // its go.sum is made on the way, and checked with the checksum database
 	}
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS="+flags, "BUILT="+built)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = 10 * time.Second
-	if err := cmd.Start(); err != nil {
+	build := goBuild{
+		name: b.name, dir: module, pkg: b.pkg, log: filepath.Join(p.out, downloads),
+		env: append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS="+flags, "BUILT="+built),
+	}
+	if err := build.run(ctx, `sh -c 'cp "$0" "$BUILT"'`, ldflags); err != nil {
 		return err
 	}
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
-	began := time.Now()
-	progress := time.NewTicker(time.Minute)
-	defer progress.Stop()
-	for {
-		select {
-		case err := <-done:
-			if err != nil {
-				return err
-			}
-			return os.Rename(built, filepath.Join(p.dir, b.name))
-		case <-progress.C:
-			fmt.Printf("controlplane: still building %s, %s\n", b.name, time.Since(began).Round(time.Second))
-		}
-	}
+	return os.Rename(built, filepath.Join(p.dir, b.name))
 }

@@ -28,7 +28,7 @@ type limits struct {
 	// index is how long the index may take: a machine that does not reach it within
 	// that time counts as offline.
 	index time.Duration
-	// archive is how long the download may take; a build takes about twice as long.
+	// archive is how long a download may take; a build takes about twice as long.
 	archive time.Duration
 	// The sizes in bytes of the index (150 KB today), an archive (75 to 90 MB) and a
 	// binary in it (up to 130 MB).
@@ -55,7 +55,7 @@ func newFetcher(index string, limits limits) *fetcher {
 	// setup-envtest has no client of its own, and so neither a time nor a size limit.
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DialContext = (&net.Dialer{Timeout: limits.index}).DialContext
-	transport.TLSHandshakeTimeout = limits.index
+	transport.TLSHandshakeTimeout, transport.ResponseHeaderTimeout = limits.index, limits.index
 	http.DefaultClient = &http.Client{Transport: bounded{transport, index, limits.indexBytes, limits.archiveBytes}}
 	return &fetcher{client: &remote.HTTPClient{Log: logr.Discard(), IndexURL: index}, limits: limits}
 }

@@ -5,8 +5,10 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -63,6 +65,13 @@ func (m *mirror) publish(version, sum string, archive []byte) {
 	name := fmt.Sprintf("envtest-%s-%s-%s.tar.gz", version, runtime.GOOS, runtime.GOARCH)
 	m.archives[name] = archive
 	fmt.Fprintf(&m.index, "  %s:\n    %s:\n      hash: %s\n      selfLink: %s/%s\n", version, name, sum, m.URL, name)
+}
+
+// publishKwok adds kwok for this machine, and returns its sums.
+func (m *mirror) publishKwok(content string) map[string]string {
+	m.archives["kwok-"+runtime.GOOS+"-"+runtime.GOARCH] = []byte(content)
+	sum := sha256.Sum256([]byte(content))
+	return map[string]string{runtime.GOOS + "/" + runtime.GOARCH: hex.EncodeToString(sum[:])}
 }
 
 // packed is a .tar.gz as envtest packs it, with binaries that say what they are.
@@ -190,6 +199,59 @@ func TestADownloadThatFailsSaysWhyAndLeavesNothing(t *testing.T) {
 	}
 }
 
+func TestKwokIsTakenFromItsReleaseWhenItsChecksumIsRight(t *testing.T) {
+	m := newMirror(t)
+	dir := t.TempDir()
+	sums := m.publishKwok("#!/bin/sh\n")
+	if err := newFetcher("", testLimits()).fetchKwok(t.Context(), dir, m.URL, sums); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, kwok)
+	if content, err := os.ReadFile(path); err != nil || string(content) != "#!/bin/sh\n" || !executable(path) {
+		t.Errorf("%q, %v", content, err)
+	}
+	if left := entries(t, dir); len(left) != 1 {
+		t.Errorf("the folder has %q", left)
+	}
+}
+
+func TestADownloadOfKwokThatFailsSaysWhyAndLeavesNothing(t *testing.T) {
+	for name, test := range map[string]struct {
+		prepare func(*mirror, *limits, map[string]string)
+		want    string
+	}{
+		"the checksum is another one": {func(m *mirror, _ *limits, _ map[string]string) {
+			m.publishKwok("another")
+		}, "has the SHA-256 sum"},
+		"no checksum is known": {func(_ *mirror, _ *limits, sums map[string]string) {
+			clear(sums)
+		}, "no checksum of kwok " + kwokVersion + " is known for " + runtime.GOOS + "/" + runtime.GOARCH},
+		"the release is absent": {func(m *mirror, _ *limits, _ map[string]string) { clear(m.archives) }, "404 Not Found"},
+		"the server is down":    {func(m *mirror, _ *limits, _ map[string]string) { m.Close() }, "connection refused"},
+		"it is too long":        {func(_ *mirror, l *limits, _ map[string]string) { l.archiveBytes = 2 }, "request body too large"},
+		"the server is silent": {func(m *mirror, l *limits, _ map[string]string) {
+			m.slow, l.index = true, 10*time.Millisecond
+		}, "timeout awaiting response headers"},
+		"it never arrives": {func(m *mirror, l *limits, _ map[string]string) {
+			m.slow, l.archive = true, 10*time.Millisecond
+		}, context.DeadlineExceeded.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, l := newMirror(t), testLimits()
+			sums := m.publishKwok("kwok")
+			test.prepare(m, &l, sums)
+			dir := t.TempDir()
+			err := newFetcher("", l).fetchKwok(t.Context(), dir, m.URL, sums)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("want an error with %q, got: %v", test.want, err)
+			}
+			if left := entries(t, dir); len(left) > 0 {
+				t.Errorf("it leaves %q", left)
+			}
+		})
+	}
+}
+
 // A server that accepts a connection and then is silent is what many firewalls look like.
 func TestASilentIndexCountsAsOfflineSoon(t *testing.T) {
 	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
@@ -197,7 +259,8 @@ func TestASilentIndexCountsAsOfflineSoon(t *testing.T) {
 	l := testLimits()
 	l.index = 10 * time.Millisecond
 	_, err := newFetcher(silent.URL, l).fetch(t.Context(), t.TempDir(), "v1.37.2", published)
-	if err == nil || !strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
+	var timeout interface{ Timeout() bool }
+	if !errors.As(err, &timeout) || !timeout.Timeout() {
 		t.Errorf("got: %v", err)
 	}
 	if defaultLimits.index > 10*time.Second {

@@ -3,8 +3,8 @@
 // kubectl and kwok, and with -node what a real node runs: kubelet, kube-proxy
 // and kube-scheduler. A binary that KUBEBUILDER_ASSETS holds is linked from
 // there. On a machine that reaches the internet, etcd, kube-apiserver and kubectl
-// are those that envtest publishes. Every other one is built from its Go module,
-// once.
+// are those that envtest publishes, and kwok is that of its release. Every other one
+// is built once, all of them in one module graph, so that they share what they import.
 //
 // With -k8s it does so for an older Kubernetes, which shares etcd and kwok with
 // the default one.
@@ -26,9 +26,6 @@ import (
 	"time"
 )
 
-// kwok has a module graph of its own.
-const kwokVersion = "v0.8.0"
-
 // current is a link beside the version folders to the one last made of the default
 // version or from KUBEBUILDER_ASSETS, which is where testing/controlplane looks.
 const current = "current"
@@ -38,7 +35,7 @@ const leftover = ".building-"
 
 type binary struct {
 	name string
-	// pkg is the package to build; with @version, outside this module.
+	// pkg is the package to build.
 	pkg string
 	// first is how long the first build takes on two cores with nothing cached.
 	first time.Duration
@@ -49,7 +46,7 @@ var binaries = []binary{
 	{"kubectl", "k8s.io/kubernetes/cmd/kubectl", 60 * time.Second},
 	{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", 8*time.Minute + 30*time.Second},
 	{"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager", 2*time.Minute + 30*time.Second},
-	{"kwok", "sigs.k8s.io/kwok/cmd/kwok@" + kwokVersion, 2*time.Minute + 30*time.Second},
+	{kwok, "sigs.k8s.io/kwok/cmd/kwok", 50 * time.Second},
 }
 
 // versioned says whether a binary is part of Kubernetes.
@@ -71,20 +68,26 @@ type options struct {
 	node bool
 	// only names the binaries to get; empty means all.
 	only string
-	// download is yes (or empty) or no, index the URL of another index than envtest's.
-	download, index string
-	limits          limits
+	// download is yes (or empty) or no, index the URL of another index than envtest's,
+	// and kwok that of another folder than the one of kwok's release.
+	download, index, kwok string
+	kwokSums              map[string]string
+	limits                limits
+	// compile is the folder of a command to compile, too.
+	compile string
 }
 
 func main() {
-	o := options{k8s: os.Getenv("K8S"), download: os.Getenv("K8S_DOWNLOAD"), index: os.Getenv("K8S_INDEX"), limits: defaultLimits}
+	o := options{k8s: os.Getenv("K8S"), download: os.Getenv("K8S_DOWNLOAD"), index: os.Getenv("K8S_INDEX"), kwok: os.Getenv("K8S_KWOK"), kwokSums: kwokSums, limits: defaultLimits}
 	flag.StringVar(&o.module, "module", ".", "the folder of this module, where go build is run")
 	flag.StringVar(&o.out, "out", "", "the folder that gets <version>/ and the link "+current+" (required)")
 	flag.StringVar(&o.k8s, "k8s", o.k8s, "the Kubernetes version, for example 1.35; the link "+current+" is left alone if it is not the default one (K8S)")
 	flag.BoolVar(&o.node, "node", false, "get the binaries of a real node, too")
 	flag.StringVar(&o.only, "only", "", "the binaries to get, separated by commas (default: all)")
-	flag.StringVar(&o.download, "download", o.download, "yes or no: take what envtest publishes, or build everything (K8S_DOWNLOAD; default yes)")
+	flag.StringVar(&o.download, "download", o.download, "yes or no: take what is published, or build everything (K8S_DOWNLOAD; default yes)")
 	flag.StringVar(&o.index, "index", o.index, "the URL of the index of what is published (K8S_INDEX; default: envtest's)")
+	flag.StringVar(&o.kwok, "kwok", o.kwok, "the URL of the folder that has kwok's binaries (K8S_KWOK; default: that of its release)")
+	flag.StringVar(&o.compile, "compile", "", "the folder of a command to compile into Go's build cache, so that go run has only to run it")
 	list := flag.Bool("list", false, "print the supported versions, and do nothing")
 	flag.Parse()
 	if *list {
@@ -122,5 +125,8 @@ func run(ctx context.Context, o options) error {
 		}
 	}
 	fmt.Printf("controlplane: %s is complete (%s)\n", p.dir, time.Since(began).Round(time.Second))
-	return nil
+	if o.compile == "" {
+		return nil
+	}
+	return goBuild{name: filepath.Base(o.compile), dir: o.compile, pkg: ".", env: os.Environ(), log: filepath.Join(p.out, downloads)}.run(ctx, "true", "")
 }

@@ -8,11 +8,12 @@ import (
 	"testing"
 
 	"golang.org/x/mod/modfile"
+	"golang.org/x/mod/semver"
 )
 
 func TestMain(m *testing.M) {
 	// A developer's own settings decide about no test.
-	for _, variable := range []string{"K8S", "K8S_DOWNLOAD", "K8S_INDEX", "KUBEBUILDER_ASSETS"} {
+	for _, variable := range []string{"K8S", "K8S_DOWNLOAD", "K8S_INDEX", "K8S_KWOK", "KUBEBUILDER_ASSETS"} {
 		_ = os.Unsetenv(variable)
 	}
 	os.Exit(m.Run())
@@ -68,12 +69,14 @@ func TestTheFirstRunDownloadsAndTheSecondDoesNothing(t *testing.T) {
 	version := supported[0].version
 	m.publish(version, "", packed(t, binariesOf(version)))
 	out := t.TempDir()
-	with(t, filepath.Join(out, version), "kwok")
-	o := options{out: out, index: m.URL + "/index.yaml", limits: testLimits(), only: "etcd,kube-apiserver,kubectl,kwok"}
+	o := options{
+		out: out, index: m.URL + "/index.yaml", kwok: m.URL, kwokSums: m.publishKwok("#!/bin/sh\n"), limits: testLimits(),
+		only: "etcd,kube-apiserver,kubectl,kwok",
+	}
 	if err := run(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range published {
+	for _, name := range append(slices.Clone(published), kwok) {
 		if !executable(filepath.Join(out, current, name)) {
 			t.Errorf("%s is missing", name)
 		}
@@ -88,22 +91,30 @@ func TestTheFirstRunDownloadsAndTheSecondDoesNothing(t *testing.T) {
 // is the build that was tried.
 func TestWhatCannotBeDownloadedIsBuilt(t *testing.T) {
 	version := supported[0].version
-	for name, change := range map[string]func(*mirror, *options){
-		"the index is down":     func(m *mirror, _ *options) { m.Close() },
-		"the version is absent": func(*mirror, *options) {},
-		"the checksum is wrong": func(m *mirror, _ *options) { m.publish(version, strings.Repeat("f", 128), []byte("x")) },
-		"downloads are turned off": func(m *mirror, o *options) {
+	for name, test := range map[string]struct {
+		binary string
+		change func(*mirror, *options)
+	}{
+		"the index is down":     {"etcd", func(m *mirror, _ *options) { m.Close() }},
+		"the version is absent": {"etcd", func(*mirror, *options) {}},
+		"the checksum is wrong": {"etcd", func(m *mirror, _ *options) { m.publish(version, strings.Repeat("f", 128), []byte("x")) }},
+		"downloads are turned off": {"etcd", func(m *mirror, o *options) {
 			m.publish(version, "", packed(t, binariesOf(version)))
 			o.download = "no"
-		},
+		}},
+		"kwok's release is absent": {kwok, func(m *mirror, o *options) { o.kwokSums = kwokSums }},
+		"kwok's checksum is wrong": {kwok, func(m *mirror, o *options) { m.publishKwok("x"); o.kwokSums = kwokSums }},
+		"kwok's download is turned off": {kwok, func(m *mirror, o *options) {
+			o.kwokSums, o.download = m.publishKwok("x"), "no"
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMirror(t)
 			out := t.TempDir()
-			o := options{module: t.TempDir(), out: out, index: m.URL + "/index.yaml", limits: testLimits(), only: "etcd"}
-			change(m, &o)
+			o := options{module: t.TempDir(), out: out, index: m.URL + "/index.yaml", kwok: m.URL, limits: testLimits(), only: test.binary}
+			test.change(m, &o)
 			err := run(t.Context(), o)
-			if err == nil || !strings.Contains(err.Error(), "building etcd") {
+			if err == nil || !strings.Contains(err.Error(), "building "+test.binary) {
 				t.Errorf("got: %v", err)
 			}
 			if left := entries(t, filepath.Join(out, version)); !slices.Equal(left, []string{".lock"}) {
@@ -183,21 +194,42 @@ func TestAVersionIsNamedByItsMinorOrInFull(t *testing.T) {
 	}
 }
 
-func TestTheFirstVersionIsThatOfThisModule(t *testing.T) {
-	text, err := os.ReadFile("go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := modfile.Parse("go.mod", text, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, require := range file.Require {
-		if require.Mod.Path == "k8s.io/kubernetes" && require.Mod.Version == supported[0].version {
-			return
+func TestThePinnedVersionsAreThoseOfThisModule(t *testing.T) {
+	own := requirements(t, "go.mod")
+	for path, want := range map[string]string{"k8s.io/kubernetes": supported[0].version, "sigs.k8s.io/kwok": kwokVersion} {
+		if own[path] != want {
+			t.Errorf("go.mod requires %s %s, want %s", path, own[path], want)
 		}
 	}
-	t.Errorf("go.mod does not require k8s.io/kubernetes %s", supported[0].version)
+}
+
+// requirements returns the versions that a go.mod requires.
+func requirements(t *testing.T, path string) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := modfile.Parse(path, text, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	required := map[string]string{}
+	for _, require := range file.Require {
+		required[require.Mod.Path] = require.Mod.Version
+	}
+	return required
+}
+
+// What the library and Kubernetes both import is compiled once only if its version is
+// one. Kubernetes may need a newer one than the library.
+func TestNoVersionIsOlderThanThatOfTheLibrary(t *testing.T) {
+	library, own := requirements(t, "../../go.mod"), requirements(t, "go.mod")
+	for path, version := range library {
+		if own[path] != "" && semver.Compare(own[path], version) < 0 {
+			t.Errorf("%s is required in %s, and in %s by the library: go -C hack/controlplane get %[1]s@%[3]s", path, own[path], version)
+		}
+	}
 }
 
 func TestTheModuleOfAnOlderVersionIsUpstreams(t *testing.T) {

@@ -163,32 +163,50 @@ func (p *plan) get(ctx context.Context) error {
 
 // fetch takes what is published. That nothing can be had is no error: it is built.
 func (p *plan) fetch(ctx context.Context) error {
-	var names []string
+	f := newFetcher(p.index, p.limits)
+	taken := p.version
+	err := p.fetchFrom(ctx, published, func(names []string) (publisher string, err error) {
+		if taken, err = f.fetch(ctx, p.dir, p.version, names); err != nil {
+			taken = p.version
+		}
+		return "envtest, for Kubernetes " + taken, err
+	})
+	if err != nil {
+		return err
+	}
+	if taken != p.version {
+		fmt.Printf("controlplane: note: Kubernetes %s is not published; %s is the nearest patch. K8S_DOWNLOAD=no builds %s in its place.\n", p.version, taken, p.version)
+	}
+	return p.fetchFrom(ctx, []string{kwok}, func([]string) (publisher string, err error) {
+		return "its project, as " + kwokVersion, f.fetchKwok(ctx, p.dir, p.kwok, p.kwokSums)
+	})
+}
+
+// fetchFrom takes those of the named binaries that are missing.
+func (p *plan) fetchFrom(ctx context.Context, names []string, fetch func(names []string) (publisher string, err error)) error {
+	var wanted []string
 	for _, b := range p.missing() {
-		if slices.Contains(published, b.name) {
-			names = append(names, b.name)
+		if slices.Contains(names, b.name) {
+			wanted = append(wanted, b.name)
 		}
 	}
-	if len(names) == 0 {
+	list := strings.Join(wanted, ", ")
+	if len(wanted) == 0 {
 		return nil
 	}
-	list := strings.Join(names, ", ")
 	if p.download == "no" {
 		fmt.Printf("controlplane: %s: not downloaded, but built (K8S_DOWNLOAD=no)\n", list)
 		return nil
 	}
 	began := time.Now()
-	taken, err := newFetcher(p.index, p.limits).fetch(ctx, p.dir, p.version, names)
+	publisher, err := fetch(wanted)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
 		fmt.Printf("controlplane: %s: built, since the download fails: %v\n", list, err)
-		return nil
-	}
-	fmt.Printf("controlplane: %s: downloaded and verified as envtest published them, for Kubernetes %s, in %s\n", list, taken, time.Since(began).Round(100*time.Millisecond))
-	if taken != p.version {
-		fmt.Printf("controlplane: note: Kubernetes %s is not published; %s is the nearest patch. K8S_DOWNLOAD=no builds %s in its place.\n", p.version, taken, p.version)
+	default:
+		fmt.Printf("controlplane: %s: downloaded and verified as published by %s, in %s\n", list, publisher, time.Since(began).Round(100*time.Millisecond))
 	}
 	return nil
 }

@@ -13,14 +13,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/admitkit/admitkit/extension"
@@ -62,6 +60,11 @@ func build(mgr *manager.Manager) error {
 
 func newCommand() *cobra.Command { return command.New("stamp", build) }
 
+func newNamespace(t *testing.T) string {
+	t.Helper()
+	return testkit.Namespace(t, testkit.Client(t, cluster.Admin(), nil))
+}
+
 // program runs a subcommand in a process of its own.
 func program(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
@@ -76,9 +79,23 @@ func program(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	return cmd, &log
 }
 
+// eventuallyStamped waits until the API server calls the program.
+func eventuallyStamped(t *testing.T, namespace string) {
+	t.Helper()
+	testkit.Eventually(t, "a Pod is stamped", func(ctx context.Context) bool {
+		pod, err := clientset.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "pod"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/main:1"}}},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err == nil && pod.Annotations["stamped"] == "yes"
+	})
+}
+
 func TestRegisterServeAndUnregisterAreThreeProcesses(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
 	flags := []string{
-		"--namespace=default", "--host=127.0.0.1", fmt.Sprintf("--port=%d", freeport.For(t)), "--kubeconfig=" + cluster.Admin().KubeConfig,
+		"--namespace=" + namespace, "--host=127.0.0.1", fmt.Sprintf("--port=%d", freeport.For(t)), "--kubeconfig=" + cluster.Admin().KubeConfig,
 		"--health-address=", "--metrics-address=", "--drain-period=10ms", "--zap-log-level=debug",
 	}
 	server, serverLog := program(t, append([]string{"serve"}, flags...)...)
@@ -89,15 +106,7 @@ func TestRegisterServeAndUnregisterAreThreeProcesses(t *testing.T) {
 	if err := register.Run(); err != nil {
 		t.Fatalf("%v: %s", err, log)
 	}
-	if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
-		pod, err := clientset.CoreV1().Pods(metav1.NamespaceDefault).Create(ctx, &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: "pod"},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/main:1"}}},
-		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return err == nil && pod.Annotations["stamped"] == "yes", nil
-	}); err != nil {
-		t.Fatal("no Pod is stamped within 30 s")
-	}
+	eventuallyStamped(t, namespace)
 	// A registrar that still runs repairs what is removed.
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
 	stay, _ := program(t, append(append([]string{"register", "--stay"}, flags...), "--health-address="+health)...)
@@ -105,7 +114,7 @@ func TestRegisterServeAndUnregisterAreThreeProcesses(t *testing.T) {
 	testkit.Eventually(t, "the registrar is ready", func(ctx context.Context) bool { return testkit.IsReady(ctx, health) })
 	unregister, log := program(t, append([]string{"unregister"}, flags...)...)
 	var exit *exec.ExitError
-	if err := unregister.Run(); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(log.String(), "MutatingWebhookConfiguration stamp.default is there again: a manager that still runs has repaired it: stop it") {
+	if err := unregister.Run(); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(log.String(), "MutatingWebhookConfiguration stamp."+namespace+" is there again: a manager that still runs has repaired it: stop it") {
 		t.Errorf("while a registrar runs: %v: %s", err, log)
 	}
 	registrar.Stop(t)
@@ -113,7 +122,7 @@ func TestRegisterServeAndUnregisterAreThreeProcesses(t *testing.T) {
 	if err := unregister.Run(); err != nil {
 		t.Fatalf("%v: %s", err, log)
 	}
-	if _, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "stamp.default", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "stamp."+namespace, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("unregister leaves the configuration: %v", err)
 	}
 	if err := server.Process.Signal(syscall.SIGTERM); err != nil {
@@ -128,9 +137,11 @@ func TestRegisterServeAndUnregisterAreThreeProcesses(t *testing.T) {
 }
 
 func TestUnregisterScalesDownFirstAndRemovesNothingWhileAPodIsLeft(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
 	labels := map[string]string{"app": "stamp"}
 	containers := corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/stamp:1"}}}
-	if _, err := clientset.AppsV1().Deployments(metav1.NamespaceDefault).Create(t.Context(), &appsv1.Deployment{
+	if _, err := clientset.AppsV1().Deployments(namespace).Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "stamp"},
 		Spec: appsv1.DeploymentSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
@@ -140,39 +151,39 @@ func TestUnregisterScalesDownFirstAndRemovesNothingWhileAPodIsLeft(t *testing.T)
 		t.Fatal(err)
 	}
 	controls := true
-	pods := clientset.CoreV1().Pods(metav1.NamespaceDefault)
+	pods := clientset.CoreV1().Pods(namespace)
 	if _, err := pods.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "stamp-1", Labels: labels, OwnerReferences: []metav1.OwnerReference{
 		{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "stamp", UID: "1", Controller: &controls},
 	}}, Spec: containers}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	run := func(args ...string) (string, error) {
-		cmd, log := program(t, append(args, "--namespace=default", "--advertise-host=127.0.0.1", "--kubeconfig="+cluster.Admin().KubeConfig)...)
+		cmd, log := program(t, append(args, "--namespace="+namespace, "--advertise-host=127.0.0.1", "--kubeconfig="+cluster.Admin().KubeConfig)...)
 		err := cmd.Run()
 		return log.String(), err
 	}
 	registered := func() bool {
-		_, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "stamp.default", metav1.GetOptions{})
+		_, err := clientset.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "stamp."+namespace, metav1.GetOptions{})
 		return !apierrors.IsNotFound(err)
 	}
 	if log, err := run("register"); err != nil || !registered() {
 		t.Fatalf("%v: %s", err, log)
 	}
 	log, err := run("unregister", "--scale-down=stamp", "--port=9999")
-	deployment, getErr := clientset.AppsV1().Deployments(metav1.NamespaceDefault).Get(t.Context(), "stamp", metav1.GetOptions{})
+	deployment, getErr := clientset.AppsV1().Deployments(namespace).Get(t.Context(), "stamp", metav1.GetOptions{})
 	if err == nil || !strings.Contains(log, "another installation's") || getErr != nil || *deployment.Spec.Replicas != 1 {
 		t.Errorf("another installation's Deployments are stopped: %v, %v: %s", err, getErr, log)
 	}
 	log, err = run("unregister", "--scale-down=stamp,other")
-	if deployment, getErr = clientset.AppsV1().Deployments(metav1.NamespaceDefault).Get(t.Context(), "stamp", metav1.GetOptions{}); getErr != nil {
+	if deployment, getErr = clientset.AppsV1().Deployments(namespace).Get(t.Context(), "stamp", metav1.GetOptions{}); getErr != nil {
 		t.Fatal(getErr)
 	}
-	if err == nil || !strings.Contains(log, "--scale-down: there is no Deployment default/other: correct the name, or leave it out (--ignore-not-found)") || *deployment.Spec.Replicas != 1 || !registered() {
+	if err == nil || !strings.Contains(log, "--scale-down: there is no Deployment "+namespace+"/other: correct the name, or leave it out (--ignore-not-found)") || *deployment.Spec.Replicas != 1 || !registered() {
 		t.Errorf("with a name that is wrong: %v: %s", err, log)
 	}
-	log, err = run("unregister", "--scale-down=stamp,other", "--scale-down-timeout=1s", "--ignore-not-found")
+	log, err = run("unregister", "--scale-down=stamp,other", "--scale-down-timeout=10s", "--ignore-not-found")
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(log, "left: Pod stamp-1") || !strings.Contains(log, "default/other") {
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(log, "left: Pod stamp-1") || !strings.Contains(log, namespace+"/other") {
 		t.Errorf("with a Pod that is left: %v: %s", err, log)
 	}
 	if !registered() {
@@ -226,16 +237,20 @@ func TestWhatIsWrongWithTheFlagsIsSaidOnStandardErrorWithExitCode2(t *testing.T)
 			for i := range test.args {
 				test.args[i] = strings.ReplaceAll(test.args[i], "KUBECONFIG", kubeConfig)
 			}
-			cmd, log := program(t, test.args...)
-			err := cmd.Run()
-			var exit *exec.ExitError
-			if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(log.String(), test.want) {
-				t.Errorf("%v: %s", err, log)
+			stdout, stderr, code := execute(t, newCommand(), "", test.args...)
+			if code != 2 || !strings.Contains(stderr, test.want) {
+				t.Errorf("%d: %s", code, stderr)
 			}
-			if lines := strings.Count(log.String(), "\n"); lines > 2 {
-				t.Errorf("it says so in %d lines: %s", lines, log)
+			if lines := strings.Count(stdout+stderr, "\n"); lines > 2 {
+				t.Errorf("it says so in %d lines: %s%s", lines, stdout, stderr)
 			}
 		})
+	}
+	cmd, log := program(t, "start", "--nonsense")
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 2 || log.String() != "stamp: unknown flag: --nonsense\n" {
+		t.Errorf("the program ends with %v, and says %q", err, log)
 	}
 }
 

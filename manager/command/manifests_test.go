@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/yaml"
 
@@ -298,15 +297,7 @@ func TestAnInstallationRunsWithTheRightsOfItsManifests(t *testing.T) {
 		}
 		t.Cleanup(func() { end(t, process, log) })
 	}
-	if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
-		pod, err := clientset.CoreV1().Pods("apps").Create(ctx, &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: "pod"},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/main:1"}}},
-		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return err == nil && pod.Annotations["stamped"] == "yes", nil
-	}); err != nil {
-		t.Error("no Pod is stamped within 30 s")
-	}
+	eventuallyStamped(t, "apps")
 }
 
 // end stops a program and fails the test if it was forbidden anything.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -74,7 +75,12 @@ func run(t *testing.T, stdin string, args ...string) (stdout, stderr string, cod
 
 func runBuilt(t *testing.T, build command.Build, stdin string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	cmd := command.New("reviewed", build)
+	return execute(t, command.New("reviewed", build), stdin, args...)
+}
+
+// execute runs a command in the process of the test.
+func execute(t *testing.T, cmd *cobra.Command, stdin string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
 	var out, messages bytes.Buffer
 	cmd.SetIn(strings.NewReader(stdin))
 	cmd.SetOut(&out)

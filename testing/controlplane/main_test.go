@@ -31,11 +31,11 @@ func ownTemp(t *testing.T) string {
 	return dir
 }
 
-// nothingLeft fails the test if, after a few seconds, dir still has a file or a
+// nothingLeft fails the test if, after a minute, dir still has a file or a
 // process still has a file in dir among its arguments.
 func nothingLeft(t *testing.T, dir string) {
 	t.Helper()
-	if err := testkit.Poll(t.Context(), 5*time.Second, "nothing is left in "+dir, func(context.Context) error {
+	if err := testkit.Poll(t.Context(), time.Minute, "nothing is left in "+dir, func(context.Context) error {
 		left := processes(t, dir)
 		files, err := filepath.Glob(filepath.Join(dir, "*"))
 		if left = append(left, files...); len(left) > 0 {

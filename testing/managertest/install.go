@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -19,6 +20,8 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // pollInterval is the pause where there is no event to wait for.
@@ -29,34 +32,72 @@ func (i *Installation) createFirst(ctx context.Context) error {
 	if err := i.createAll(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: i.Namespace}}); err != nil {
 		return err
 	}
-	if err := i.installCRDs(i.options.CRDPaths); err != nil {
+	if err := i.installCRDs(ctx, i.options.CRDPaths); err != nil {
 		return err
 	}
 	return i.createAll(ctx, i.options.Objects...)
 }
 
 // installCRDs installs CRDs, those of files and folders too, and returns when they are
-// served.
-func (i *Installation) installCRDs(paths []string, crds ...*apiextensionsv1.CustomResourceDefinition) error {
+// served. It writes only what differs from those that exist: the API server compiles the
+// rules of all versions anew after each write.
+func (i *Installation) installCRDs(ctx context.Context, paths []string, crds ...*apiextensionsv1.CustomResourceDefinition) error {
 	if len(paths)+len(crds) == 0 {
 		return nil
 	}
-	var installed []*apiextensionsv1.CustomResourceDefinition
-	// Tests that run in parallel may install the same one at the same moment.
-	raced := func(err error) bool { return apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) }
-	err := retry.OnError(retry.DefaultBackoff, raced, func() (err error) {
-		installed, err = envtest.InstallCRDs(i.cluster.Config(), envtest.CRDInstallOptions{
-			Paths: paths, CRDs: crds, ErrorIfPathMissing: true, PollInterval: pollInterval, MaxTime: patience,
-		})
-		return err
-	})
-	if err != nil {
+	options := envtest.CRDInstallOptions{Paths: paths, CRDs: crds, ErrorIfPathMissing: true, PollInterval: pollInterval, MaxTime: patience}
+	if err := i.writeCRDs(ctx, &options); err != nil {
 		return fmt.Errorf("installing CRDs: %w", err)
 	}
-	for _, crd := range installed {
+	for _, crd := range options.CRDs {
 		i.crds = append(i.crds, crd)
 	}
 	return nil
+}
+
+func (i *Installation) writeCRDs(ctx context.Context, options *envtest.CRDInstallOptions) error {
+	if err := envtest.ReadCRDFiles(options); err != nil {
+		return err
+	}
+	config := i.cluster.Config()
+	// Tests that run in parallel may install the same one at the same moment.
+	raced := func(err error) bool { return apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) }
+	if err := retry.OnError(retry.DefaultBackoff, raced, func() error {
+		changed, err := i.changed(ctx, options.CRDs)
+		if err != nil {
+			return err
+		}
+		return envtest.CreateCRDs(config, changed)
+	}); err != nil {
+		return err
+	}
+	return envtest.WaitForCRDs(config, options.CRDs, *options)
+}
+
+// changed returns the CRDs that do not exist as they should be. The others become what exists.
+func (i *Installation) changed(ctx context.Context, crds []*apiextensionsv1.CustomResourceDefinition) (changed []*apiextensionsv1.CustomResourceDefinition, err error) {
+	admin, err := testkit.NewClient(i.cluster.Admin(), nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, crd := range crds {
+		live, want := &apiextensionsv1.CustomResourceDefinition{}, crd.DeepCopy()
+		if err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
+			*live = apiextensionsv1.CustomResourceDefinition{}
+			err := admin.Get(ctx, client.ObjectKeyFromObject(crd), live)
+			return live.DeletionTimestamp == nil, client.IgnoreNotFound(err) // what is being deleted goes first
+		}); err != nil {
+			return nil, err
+		}
+		apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(want) // as the API server does
+		same := equality.Semantic.DeepEqual
+		if live.UID != "" && same(live.Spec, want.Spec) && same(live.Labels, want.Labels) && same(live.Annotations, want.Annotations) {
+			live.DeepCopyInto(crd)
+		} else {
+			changed = append(changed, crd)
+		}
+	}
+	return changed, nil
 }
 
 // createAll creates objects in their order. A Namespace may be there already.
@@ -70,7 +111,7 @@ func (i *Installation) createAll(ctx context.Context, objects ...client.Object) 
 			}
 		}
 		if ok {
-			if err := i.installCRDs(nil, crd); err != nil {
+			if err := i.installCRDs(ctx, nil, crd); err != nil {
 				return err
 			}
 			continue

@@ -2,7 +2,9 @@ package managertest_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -216,6 +218,49 @@ func TestWhatTheExtensionsNeedIsThereBeforeThem(t *testing.T) {
 	}
 	if err := installed.Admin.Create(t.Context(), newWidget(installed.Namespace, "late")); err == nil || !strings.Contains(err.Error(), "no widget late") {
 		t.Errorf("the answer is %v", err)
+	}
+}
+
+func TestCRDsAreWrittenOnlyIfTheyAreNotAsTheyShouldBe(t *testing.T) {
+	t.Parallel()
+	const changed, deleted = "execaccesstemplates.admitkit.dev", "execaccessrequests.admitkit.dev"
+	options := managertest.Options{CRDPaths: []string{"../../config/crd"}}
+	var mu sync.Mutex
+	written := map[string]bool{}
+	installed := managertest.Run(t, cluster, options, func(mgr *manager.Manager) error {
+		return mgr.AddExtension(extension.ValidatingFunc(func(_ context.Context, crd *metav1.PartialObjectMetadata, req *extension.Request) error {
+			mu.Lock()
+			defer mu.Unlock()
+			written[string(req.Operation)+" "+crd.Name] = true
+			return nil
+		}, extension.Scope{Rules: extension.Resources("apiextensions.k8s.io", "v1", []string{"customresourcedefinitions"}, admissionregistrationv1.Create, admissionregistrationv1.Update)}))
+	})
+	admin := testkit.Client(t, cluster.Admin(), nil)
+	var crd apiextensionsv1.CustomResourceDefinition
+	testkit.Succeeds(t, time.Minute, "one is changed, and the webhook is called", func(ctx context.Context) error {
+		if err := admin.Get(ctx, client.ObjectKey{Name: changed}, &crd); err != nil {
+			return err
+		}
+		crd.Spec.Names.ShortNames = []string{"of-somebody-else"}
+		if err := admin.Update(ctx, &crd); err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if !written["UPDATE "+changed] {
+			return errors.New("it is not called")
+		}
+		clear(written)
+		return nil
+	})
+	if err := admin.Delete(t.Context(), &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: deleted}}); err != nil {
+		t.Fatal(err)
+	}
+	managertest.Run(t, cluster, options, addByWhom)
+	installed.Stop()
+	maps.DeleteFunc(written, func(name string, _ bool) bool { return !strings.HasSuffix(name, ".admitkit.dev") }) // other tests run in parallel
+	if want := map[string]bool{"CREATE " + deleted: true, "UPDATE " + changed: true}; !maps.Equal(written, want) {
+		t.Errorf("written are %v, want %v", written, want)
 	}
 }
 
