@@ -19,7 +19,7 @@ endif
 endif
 
 # It says itself how far it is. What Go says of its downloads goes to a log.
-CONTROLPLANE = mkdir -p bin/k8s; export CGO_ENABLED=0; \
+CONTROLPLANE = mkdir -p bin/k8s; \
 	go list -C hack/controlplane -deps . >/dev/null 2>>bin/k8s/downloads.log; \
 	go run -C hack/controlplane . -module . -out $(CURDIR)/bin/k8s
 
@@ -50,8 +50,6 @@ help: ## List the targets
 demo: ## See a real API server send a Pod and an exec through admitkit (under 1 min)
 	@$(CONTROLPLANE) -only etcd,kube-apiserver,kubectl,kwok -compile $(CURDIR)/hack/demo
 	go run ./hack/demo
-# As the control plane is built: what both import is compiled once.
-demo: export CGO_ENABLED = 0
 
 test race steady: export MODULES := $(TESTED)
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"golang.org/x/mod/modfile"
+	"golang.org/x/mod/semver"
 )
 
 func TestMain(m *testing.M) {
@@ -218,6 +219,17 @@ func requirements(t *testing.T, path string) map[string]string {
 		required[require.Mod.Path] = require.Mod.Version
 	}
 	return required
+}
+
+// What the library and Kubernetes both import is compiled once only if its version is
+// one. Kubernetes may need a newer one than the library.
+func TestNoVersionIsOlderThanThatOfTheLibrary(t *testing.T) {
+	library, own := requirements(t, "../../go.mod"), requirements(t, "go.mod")
+	for path, version := range library {
+		if own[path] != "" && semver.Compare(own[path], version) < 0 {
+			t.Errorf("%s is required in %s, and in %s by the library: go -C hack/controlplane get %[1]s@%[3]s", path, own[path], version)
+		}
+	}
 }
 
 func TestTheModuleOfAnOlderVersionIsUpstreams(t *testing.T) {

@@ -49,6 +49,34 @@ func TestTheDemoEndsWithinAMinuteAndLeavesNothing(t *testing.T) {
 	fmt.Printf("FIGURE demo.s=%.1f s\n", took.Seconds())
 }
 
+// TestADemoFromNothingIsAffordable runs make demo as a newcomer without a network for
+// anything but modules does: in a new clone of the last commit, with nothing compiled.
+func TestADemoFromNothingIsAffordable(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it compiles kube-apiserver; `make figures` measures it")
+	}
+	dir := t.TempDir()
+	clone := filepath.Join(dir, "clone")
+	if output, err := exec.CommandContext(t.Context(), "git", "clone", "--quiet", "../..", clone).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	demo := exec.CommandContext(t.Context(), "make", "-C", clone, "demo")
+	demo.Env = append(os.Environ(), "GOCACHE="+filepath.Join(dir, "cache"), "K8S_DOWNLOAD=no", "K8S=", "KUBEBUILDER_ASSETS=", "MAKEFLAGS=")
+	output, err := demo.CombinedOutput()
+	if err != nil || !strings.Contains(string(output), "demo: ok") {
+		t.Fatalf("%v: %s", err, output)
+	}
+	if !strings.Contains(string(output), "packages are left to compile, now ") {
+		t.Errorf("it does not say what it compiles: %s", output)
+	}
+	// Those of all processes that it waited for, and that these waited for.
+	took := demo.ProcessState.UserTime() + demo.ProcessState.SystemTime()
+	if took > 620*time.Second {
+		t.Errorf("it took %s of processor time", took)
+	}
+	fmt.Printf("FIGURE demo.cold_cpu_s=%.0f s\n", took.Seconds())
+}
+
 // processesWith returns the command lines that name a path: each process of a
 // control plane names its folder.
 func processesWith(t *testing.T, path string) []string {

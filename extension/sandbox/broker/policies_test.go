@@ -175,17 +175,7 @@ func conditions(t *testing.T, namespace string) {
 	p := policy(namespace, "discovery")
 	testkit.Create(t, admin, p)
 	becomes(p, v1alpha1.DiscoveryNone)
-	discovering(3 * time.Second)(&p.Spec)
-	if err := admin.Update(t.Context(), p); err != nil {
-		// The status was written meanwhile.
-		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(p), p); err != nil {
-			t.Fatal(err)
-		}
-		discovering(3 * time.Second)(&p.Spec)
-		if err := admin.Update(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
-	}
+	testkit.Change(t, admin, p, func(p *v1alpha1.BrokerPolicy) { discovering(3 * time.Second)(&p.Spec) })
 	becomes(p, v1alpha1.DiscoveryActive)
 	becomes(p, v1alpha1.DiscoveryExpired)
 }
