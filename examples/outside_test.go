@@ -86,12 +86,15 @@ func modules(t *testing.T, dir, program string) []string {
 	return slices.DeleteFunc(paths, func(path string) bool { return path == "example.com/stamp" })
 }
 
+// outside is the environment of a module of its own. Its flags are the Makefile's, so that
+// what it requires is not compiled once more.
+func outside() []string { return append(os.Environ(), "GOFLAGS=-trimpath", "GOWORK=off") }
+
 // goIn runs the go command in a folder.
 func goIn(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "go", args...)
-	command.Dir = dir
-	command.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+	command.Dir, command.Env = dir, outside()
 	var complaints strings.Builder
 	command.Stderr = &complaints
 	output, err := command.Output()
@@ -100,6 +103,9 @@ func goIn(t *testing.T, dir string, args ...string) string {
 	}
 	return string(output)
 }
+
+// built is a command line with the program that `go run .` would link once more.
+func built(line, binary string) string { return strings.Replace(line, "go run . ", binary+" ", 1) }
 
 func TestAModuleOfItsOwnBuildsTestsAndRuns(t *testing.T) {
 	dir := outsideModule(t)
@@ -111,9 +117,7 @@ func TestAModuleOfItsOwnBuildsTestsAndRuns(t *testing.T) {
 
 	session := readmeBlock(t, "console", 0)
 	first, want, _ := strings.Cut(session, "\n")
-	review := exec.CommandContext(t.Context(), "sh", "-c", strings.TrimPrefix(first, "$ "))
-	review.Dir = dir
-	review.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+	review := exec.CommandContext(t.Context(), "sh", "-c", built(strings.TrimPrefix(first, "$ "), binary))
 	if got, err := review.CombinedOutput(); err != nil || string(got) != want {
 		t.Errorf("the review of the README prints (%v)\n%s", err, got)
 	}

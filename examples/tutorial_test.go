@@ -31,9 +31,9 @@ func readSteps(t *testing.T, path string) (steps []step) {
 }
 
 // TestTheTutorialDoesWhatItSays writes its files and runs its commands, in order,
-// and compares what they print where the page says so. Four things are other than
-// with its reader: the library is this one, the ports are free ones, HOST is
-// 127.0.0.1, and the cluster has neither nodes nor controllers.
+// and compares what they print where the page says so. Five things are other than
+// with its reader: the library is this one, the program is built once, the ports are
+// free ones, HOST is 127.0.0.1, and the cluster has neither nodes nor controllers.
 func TestTheTutorialDoesWhatItSays(t *testing.T) {
 	dir := t.TempDir()
 	kubectl, err := filepath.Abs("../bin/k8s/current")
@@ -44,14 +44,18 @@ func TestTheTutorialDoesWhatItSays(t *testing.T) {
 		kubectl = assets
 	}
 	health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
-	env := append(os.Environ(), "KUBECONFIG="+cluster.Admin().KubeConfig, "PATH="+kubectl+":"+os.Getenv("PATH"), "KUBEBUILDER_ASSETS="+kubectl, "GOFLAGS=", "GOWORK=off",
+	env := append(outside(), "KUBECONFIG="+cluster.Admin().KubeConfig, "PATH="+kubectl+":"+os.Getenv("PATH"), "KUBEBUILDER_ASSETS="+kubectl,
 		fmt.Sprintf("ADMITKIT_PORT=%d", freeport.For(t)), "ADMITKIT_DRAIN_PERIOD=10ms")
 	stop := func() {}
-	commands := 0
+	commands, program := 0, filepath.Join(dir, "contact")
+	var build func()
 	for _, step := range readSteps(t, "../docs/first-extension.md") {
 		if step.file != "" {
 			if err := os.WriteFile(filepath.Join(dir, step.file), []byte(step.text), 0o600); err != nil {
 				t.Fatal(err)
+			}
+			if step.file == "main.go" {
+				build = sync.OnceFunc(func() { goIn(t, dir, "build", "-o", program, ".") })
 			}
 			continue
 		}
@@ -66,12 +70,16 @@ func TestTheTutorialDoesWhatItSays(t *testing.T) {
 			case line == "go get "+library:
 				continue
 			case strings.HasPrefix(line, "go run . start "):
-				stop = startTutorial(t, dir, append(env, "ADMITKIT_HEALTH_ADDRESS="+health, "ADMITKIT_METRICS_ADDRESS="), health, strings.Fields(strings.Replace(line, " HOST ", " 127.0.0.1 ", 1))[3:])
+				build()
+				stop = startTutorial(t, program, append(env, "ADMITKIT_HEALTH_ADDRESS="+health, "ADMITKIT_METRICS_ADDRESS="), health, strings.Fields(strings.Replace(line, " HOST ", " 127.0.0.1 ", 1))[3:])
 				continue
 			case strings.HasPrefix(line, "go run . manifests "):
 				stop() // the page says so
 			}
-			cmd := exec.CommandContext(t.Context(), "bash", "-c", line)
+			if strings.HasPrefix(line, "go run . ") {
+				build()
+			}
+			cmd := exec.CommandContext(t.Context(), "bash", "-c", built(line, program))
 			cmd.Dir, cmd.Env = dir, env
 			if strings.Contains(line, " manifests ") {
 				// The manifests hold the flags that are given.
@@ -92,13 +100,12 @@ func TestTheTutorialDoesWhatItSays(t *testing.T) {
 }
 
 // startTutorial starts the program and waits until it is ready.
-func startTutorial(t *testing.T, dir string, env []string, health string, args []string) (stop func()) {
+func startTutorial(t *testing.T, program string, env []string, health string, args []string) (stop func()) {
 	t.Helper()
-	goIn(t, dir, "build", "-o", "contact", ".")
-	cmd := exec.Command(filepath.Join(dir, "contact"), args...)
+	cmd := exec.Command(program, args...)
 	cmd.Env = env
-	program := testkit.Run(t, cmd)
-	stop = sync.OnceFunc(func() { program.Stop(t) })
+	process := testkit.Run(t, cmd)
+	stop = sync.OnceFunc(func() { process.Stop(t) })
 	t.Cleanup(stop)
 	testkit.Eventually(t, "the program is ready", func(ctx context.Context) bool { return testkit.IsReady(ctx, health) })
 	return stop

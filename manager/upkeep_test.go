@@ -438,7 +438,10 @@ func labelled(t *testing.T, namespace string) []string {
 	var left []string
 	for resource := range resources {
 		list, err := all.Resource(resource).List(t.Context(), metav1.ListOptions{LabelSelector: "admitkit.dev/fingerprint"})
-		if err != nil && !apierrors.IsNotFound(err) {
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		for _, object := range list.Items {

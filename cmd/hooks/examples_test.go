@@ -130,7 +130,7 @@ func conditionOf(ctx context.Context, kind, name, condition string) string {
 
 func hasCondition(t *testing.T, kind, name, condition string, want ...string) {
 	t.Helper()
-	testkit.Succeeds(t, 20*time.Second, name+" is "+condition+" "+strings.Join(want, " "), func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, name+" is "+condition+" "+strings.Join(want, " "), func(ctx context.Context) error {
 		got := conditionOf(ctx, kind, name, condition)
 		for _, part := range want {
 			if !strings.Contains(got, part) {
@@ -145,7 +145,7 @@ func hasCondition(t *testing.T, kind, name, condition string, want ...string) {
 func getsItsRights(t *testing.T, manifests string) {
 	apply(t, exampleOf(t, "hooks-go", "crd.yaml", "")[0])
 	controller := exampleOf(t, "hooks-go", "controller.yaml", "http://127.0.0.1:1")
-	testkit.Within(t, 20*time.Second, "the kind is served", func(ctx context.Context) bool {
+	testkit.Within(t, time.Minute, "the kind is served", func(ctx context.Context) bool {
 		return cluster.Kubectl(ctx, nil, "get", "websites").Run() == nil
 	})
 	apply(t, controller[0])
@@ -211,7 +211,7 @@ func makesWebsites(t *testing.T) {
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "hello"}}
 	pages := &corev1.ConfigMap{ObjectMeta: deployment.ObjectMeta}
 	service := &corev1.Service{ObjectMeta: deployment.ObjectMeta}
-	testkit.Succeeds(t, 20*time.Second, "its children are there", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "its children are there", func(ctx context.Context) error {
 		for _, child := range []client.Object{deployment, pages, service} {
 			if err := admin.Get(ctx, client.ObjectKeyFromObject(child), child); err != nil {
 				return err
@@ -228,7 +228,7 @@ func makesWebsites(t *testing.T) {
 	if err := admin.Patch(t.Context(), site, change); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Succeeds(t, 20*time.Second, "other pages roll out", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "other pages roll out", func(ctx context.Context) error {
 		err := errors.Join(admin.Get(ctx, client.ObjectKeyFromObject(deployment), deployment), admin.Get(ctx, client.ObjectKeyFromObject(site), site))
 		if now := deployment.Spec.Template.Annotations["example.com/pages"]; err == nil && now == digest {
 			return fmt.Errorf("they are still %s", now)
@@ -239,7 +239,7 @@ func makesWebsites(t *testing.T) {
 		return err
 	})
 	isReady := corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
-	testkit.Succeeds(t, 40*time.Second, "it counts the Pods that are ready", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "it counts the Pods that are ready", func(ctx context.Context) error {
 		var pods corev1.PodList
 		if err := admin.List(ctx, &pods, client.InNamespace("default"), client.MatchingLabels{"website": "hello"}); err != nil {
 			return err
@@ -280,7 +280,7 @@ func decoratesStatefulSets(t *testing.T) {
 	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db"}}
 	has := func(annotation string, names ...string) {
 		t.Helper()
-		testkit.Succeeds(t, 30*time.Second, fmt.Sprintf("it has the Services %q", names), func(ctx context.Context) error {
+		testkit.Succeeds(t, time.Minute, fmt.Sprintf("it has the Services %q", names), func(ctx context.Context) error {
 			var services corev1.ServiceList
 			if err := errors.Join(admin.List(ctx, &services, client.InNamespace("default")), admin.Get(ctx, client.ObjectKeyFromObject(set), set)); err != nil {
 				return err
@@ -312,7 +312,7 @@ func decoratesStatefulSets(t *testing.T) {
 	change(`{"metadata": {"annotations": {"example.com/service-per-pod": null}}}`)
 	has("")
 	if len(set.Finalizers) > 0 {
-		testkit.Succeeds(t, 20*time.Second, "its finalizer goes", func(ctx context.Context) error {
+		testkit.Succeeds(t, time.Minute, "its finalizer goes", func(ctx context.Context) error {
 			err := admin.Get(ctx, client.ObjectKeyFromObject(set), set)
 			if err == nil && len(set.Finalizers) > 0 {
 				return fmt.Errorf("%q", set.Finalizers)
@@ -338,7 +338,7 @@ func bindsForAWhile(t *testing.T) {
 	object := parent("TransientRoleBinding", "apps", "installed", time.Now().Add(-time.Minute), time.Now().Add(time.Hour), user("eve"))
 	testkit.Create(t, admin, object)
 	binding := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "installed"}}
-	testkit.Succeeds(t, 30*time.Second, "it is bound", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "it is bound", func(ctx context.Context) error {
 		if err := admin.Get(ctx, client.ObjectKeyFromObject(binding), binding); err != nil {
 			return fmt.Errorf("%w: %s", err, conditionOf(ctx, "CompositeController", "transient-rolebinding", "Converged"))
 		}

@@ -51,6 +51,7 @@ spec:
 `
 
 func TestTheProgramNeedsLittleMemoryForThousandsOfChildren(t *testing.T) {
+	testkit.OnlyLong(t)
 	hook := httptest.NewServer(http.HandlerFunc(threeConfigMaps))
 	t.Cleanup(hook.Close)
 	apply(t, fmt.Sprintf(remembers, hook.URL))
@@ -59,20 +60,16 @@ func TestTheProgramNeedsLittleMemoryForThousandsOfChildren(t *testing.T) {
 			t.Errorf("%v: %s", err, text)
 		}
 	})
-	args := []string{
-		"reconcile", "--kubeconfig=" + operator.KubeConfig, "--webhook-namespace=hooks-system", "--leader-election=false", "--health-address=", "--metrics-address=",
+	// The test's own binary has tests, and the race detector.
+	binary := filepath.Join(t.TempDir(), "hooks")
+	if err := testkit.Build(t.Context(), binary, "-ldflags=-s -w", "."); err != nil {
+		t.Fatal(err)
+	}
+	process := testkit.Run(t, exec.Command(binary,
+		"reconcile", "--kubeconfig="+operator.KubeConfig, "--webhook-namespace=hooks-system", "--leader-election=false", "--health-address=", "--metrics-address=",
 		"--drain-period=0s", "--hooks-kinds=transientrolebindings.example.com,configmaps",
-	}
-	program := testkit.Again(t, asProgram, "yes", args...)
-	if !testing.Short() { // the test's own binary has tests, and the race detector
-		binary := filepath.Join(t.TempDir(), "hooks")
-		if err := testkit.Build(t.Context(), binary, "-ldflags=-s -w", "."); err != nil {
-			t.Fatal(err)
-		}
-		program = exec.Command(binary, args...)
-	}
-	process := testkit.Run(t, program)
-	count := testkit.Long(1000, 5)
+	))
+	const count = 1000
 	for n := range count {
 		object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "TransientRoleBinding"}}
 		object.SetNamespace("memory")
@@ -84,12 +81,11 @@ func TestTheProgramNeedsLittleMemoryForThousandsOfChildren(t *testing.T) {
 		var children corev1.ConfigMapList
 		return admin.List(ctx, &children, client.InNamespace("memory"), client.HasLabels{"controller-uid"}) == nil && len(children.Items) == 3*count
 	})
-	if now, peak := memoryOf(t, process, "VmRSS"), memoryOf(t, process, "VmHWM"); !testing.Short() {
-		testkit.Figure("hook.rss_mb", now, "MiB")
-		testkit.Figure("hook.rss_peak_mb", peak, "MiB")
-		if peak > maxMemory {
-			t.Errorf("it has had %.0f MiB, more than %d", peak, maxMemory)
-		}
+	peak := memoryOf(t, process, "VmHWM")
+	testkit.Figure("hook.rss_mb", memoryOf(t, process, "VmRSS"), "MiB")
+	testkit.Figure("hook.rss_peak_mb", peak, "MiB")
+	if peak > maxMemory {
+		t.Errorf("it has had %.0f MiB, more than %d", peak, maxMemory)
 	}
 	process.Stop(t)
 }

@@ -28,10 +28,7 @@ apiVersion: example.com/v1
 kind: TransientRoleBinding
 metadata: {name: stops, namespace: apps, labels: {test: stops}}
 `)
-		testkit.Eventually(t, "the policy has been called", func(ctx context.Context) bool {
-			output, err := cluster.Kubectl(ctx, nil, "get", "transientrolebinding", "stops", "-n", "apps", "-o", "jsonpath={.status.called}").Output()
-			return err == nil && string(output) == "true"
-		})
+		testkit.Eventually(t, "the policy has been called", func(ctx context.Context) bool { return called(ctx, t, "stops") == 1 })
 	})
 	// Connections are shared by who has the same certificate, and end when they have been idle.
 	idle := goleak.IgnoreAnyFunction("golang.org/x/net/http2.(*clientConnReadLoop).run")

@@ -8,6 +8,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -16,6 +17,7 @@ import (
 
 // kwok runs the command on this machine.
 func TestAnInteractiveRunIsEnteredWithOnesOwnRights(t *testing.T) {
+	t.Parallel()
 	testkit.Create(t, admin,
 		&v1alpha1.HarnessTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: sandboxed, Name: "pair"}, Spec: v1alpha1.HarnessTemplateSpec{Image: "example.com/agent", Interactive: &v1alpha1.InteractiveLimits{}}},
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "enter"}, Rules: []rbacv1.PolicyRule{
@@ -38,9 +40,9 @@ func TestAnInteractiveRunIsEnteredWithOnesOwnRights(t *testing.T) {
 	if o.stdout != "two words\n" {
 		t.Errorf("%q", o.stdout)
 	}
-	shell := cluster.Kubectl(t.Context(), alice, append([]string{"access"}, in("attach", "pair")...)...)
-	shell.Stdin = strings.NewReader("echo from $0\nexit\n")
-	ran(t, shell, shell.Run).expect(t, 0, "from ")
+	shell := &invocation{}
+	shell.begin(t, alice, genericiooptions.IOStreams{In: strings.NewReader("echo from $0\nexit\n"), Out: &shell.stdout, ErrOut: &shell.stderr}, in("attach", "pair")...)
+	shell.wait().expect(t, 0, "from ")
 	kubectlAccess(t, mallory, in("attach", "pair")...).expect(t, codeRefused, "you have not the right to create pods/exec for pod/harness-pair-")
 	kubectlAccess(t, alice, in("attach", "none")...).expect(t, codeNotFound, `there is no run "none"`)
 	kubectlAccess(t, alice, in("attach")...).expect(t, codeUsage, "NAME is missing")

@@ -166,11 +166,8 @@ func TestTextOfOtherUsersForgesNoRow(t *testing.T) {
 
 // A script whose variable is empty must not ask for itself.
 func TestAskingForNobodyIsNotAskingForOneself(t *testing.T) {
-	cmd := newCommand(genericiooptions.NewTestIOStreamsDiscard())
-	cmd.SetArgs([]string{"exec", "web", "--for", ""})
-	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "--for: must name a user") {
-		t.Errorf("got %v", err)
-	}
+	t.Parallel()
+	kubectlAccess(t, nobody, "exec", "web", "--for", "").expect(t, codeUsage, "--for: must name a user")
 }
 
 func TestManifestsOfAnAttackerAreMigratedWithoutHarm(t *testing.T) {

@@ -35,6 +35,7 @@ func runningPod(t *testing.T, namespace string) string {
 }
 
 func TestTheAuditLogOfTheAPIServerShowsWhatHasNoRecord(t *testing.T) {
+	t.Parallel()
 	since := time.Now().Add(-time.Second).UTC().Format(time.RFC3339)
 	execIn := func(namespace, pod, word string) {
 		t.Helper()

@@ -40,20 +40,22 @@ var panel = sync.OnceValues(func() (users [2]*controlplane.User, err error) {
 	return users, nil
 })
 
-func guarded(t *testing.T) (sam, sue *controlplane.User) {
+// guarded opens a shop with that template.
+func guarded(t *testing.T) (namespace string, sam, sue *controlplane.User) {
 	t.Helper()
 	users, err := panel()
 	if err != nil {
 		t.Fatal(err)
 	}
-	anotherTemplate(t, "guarded", func(config *v1alpha1.AccessConfig) {
+	namespace = newShop(t)
+	anotherTemplate(t, namespace, "guarded", func(config *v1alpha1.AccessConfig) {
 		config.Approval = &v1alpha1.Approval{Required: 2, Groups: []string{"sre"}}
 	})
-	return users[0], users[1]
+	return namespace, users[0], users[1]
 }
 
 // waiting asks for access by "guarded", and returns the name of the request, which waits.
-func waiting(t *testing.T, args ...string) string {
+func waiting(t *testing.T, namespace string, args ...string) string {
 	t.Helper()
 	o := kubectlAccess(t, alice, append([]string{"exec", "guarded", "-n", namespace, "--timeout", "0"}, args...)...).
 		expect(t, 0, "it needs 2 approvals (groups: sre): ask them for 'kubectl access approve guarded-")
@@ -61,9 +63,12 @@ func waiting(t *testing.T, args ...string) string {
 }
 
 func TestARequestIsApprovedByThoseWhoMay(t *testing.T) {
-	sam, sue := guarded(t)
-	name := waiting(t, "--reason", "orders are stuck")
-	kubectlAccess(t, sam, "list", "--for-me", "-n", namespace).expect(t, 0, name, "Waiting")
+	t.Parallel()
+	namespace, sam, sue := guarded(t)
+	name := waiting(t, namespace, "--reason", "orders are stuck")
+	testkit.Eventually(t, "sam sees that it waits", func(context.Context) bool {
+		return strings.Contains(kubectlAccess(t, sam, "list", "--for-me", "-n", namespace).expect(t, 0, name).stdout, "Waiting")
+	})
 	kubectlAccess(t, alice, "list", "--pending", "-n", namespace).expect(t, 0, name)
 	kubectlAccess(t, alice, "list", "--for-me", "-n", namespace).expect(t, 0, "no requests found")
 	kubectlAccess(t, alice, "approve", name, "-n", namespace).expect(t, 3, "cannot create resource \"accessdecisions\"")
@@ -91,8 +96,9 @@ func TestARequestIsApprovedByThoseWhoMay(t *testing.T) {
 }
 
 func TestADenialSaysWhy(t *testing.T) {
-	sam, _ := guarded(t)
-	name := waiting(t)
+	t.Parallel()
+	namespace, sam, _ := guarded(t)
+	name := waiting(t, namespace)
 	kubectlAccess(t, sam, "deny", name, "-n", namespace).expect(t, 2, "--reason is missing")
 	kubectlAccess(t, nil, "deny", name, "-n", namespace, "--reason", "x").expect(t, 3, "alice asks for access by template guarded (Deployment/web) for 30m") // who may read the template
 	kubectlAccess(t, sam, "deny", name, "-n", namespace, "--reason", "use the replica\n  2001-01-01 00:00:00  sue approved").expect(t, 0, name+": denied")
@@ -109,29 +115,27 @@ func TestADenialSaysWhy(t *testing.T) {
 }
 
 func TestOneWaitsForApprovalAsLongAsItTakes(t *testing.T) {
-	sam, sue := guarded(t)
-	kubectlAccess(t, alice, "exec", "guarded", "-n", namespace, "--timeout", "2s").
-		expect(t, 4, "not ready after 2s: waiting for approval: it has 0 of 2 approvals (groups: sre)", "The request is kept")
+	t.Parallel()
+	namespace, sam, sue := guarded(t)
+	kubectlAccess(t, alice, "exec", "guarded", "-n", namespace, "--timeout", "10s").
+		expect(t, 4, "not ready after 10s: waiting for approval: it has 0 of 2 approvals (groups: sre)", "The request is kept")
 	kubectlAccess(t, alice, "exec", "guarded", "-n", namespace, "--timeout", "0", "--wait-approval").expect(t, 2, "--timeout must be more than 0")
-	asked := cluster.Kubectl(t.Context(), alice, "access", "exec", "guarded", "-n", namespace, "--name", "patient", "--wait-approval", "--timeout", "1m")
-	ended := make(chan outcome, 1)
-	go func() { ended <- ran(t, asked, asked.Run) }()
+	asked := begin(t, alice, "exec", "guarded", "-n", namespace, "--name", "patient", "--wait-approval", "--timeout", "1m")
 	testkit.Eventually(t, "it waits", func(context.Context) bool {
 		return strings.Contains(kubectlAccess(t, sam, "list", "--for-me", "-n", namespace).stdout, "patient")
 	})
 	kubectlAccess(t, sam, "approve", "patient", "-n", namespace).expect(t, 0)
 	kubectlAccess(t, sue, "approve", "patient", "-n", namespace).expect(t, 0)
-	(<-ended).expect(t, 0, "waiting for approval: it has 1 of 2 approvals (groups: sre)", "patient: access until", "kubectl get pod")
+	asked.wait().expect(t, 0, "waiting for approval: it has 1 of 2 approvals (groups: sre)", "patient: access until", "kubectl get pod")
 }
 
 func TestOneWhoWaitsLearnsOfADenial(t *testing.T) {
-	sam, _ := guarded(t)
-	asked := cluster.Kubectl(t.Context(), alice, "access", "exec", "guarded", "-n", namespace, "--name", "hopeful", "--wait-approval")
-	ended := make(chan outcome, 1)
-	go func() { ended <- ran(t, asked, asked.Run) }()
+	t.Parallel()
+	namespace, sam, _ := guarded(t)
+	asked := begin(t, alice, "exec", "guarded", "-n", namespace, "--name", "hopeful", "--wait-approval")
 	testkit.Eventually(t, "it waits", func(context.Context) bool {
 		return strings.Contains(kubectlAccess(t, sam, "list", "--for-me", "-n", namespace).stdout, "hopeful")
 	})
 	kubectlAccess(t, sam, "deny", "hopeful", "-n", namespace, "--reason", "not today").expect(t, 0)
-	(<-ended).expect(t, 3, "access has ended: denied by sam: not today")
+	asked.wait().expect(t, 3, "access has ended: denied by sam: not today")
 }

@@ -40,6 +40,7 @@ func played(t *testing.T, name string, phase corev1.PodPhase) *corev1.Pod {
 
 // What a run writes is printed while it works: to who may read logs from the log, and else from the status of the run.
 func TestTheOutputOfARunIsPrintedAsItComes(t *testing.T) {
+	t.Parallel()
 	log := testkit.NewKubelet(t, admin, loudNode)
 	testkit.Create(t, admin,
 		&v1alpha1.HarnessTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: sandboxed, Name: "loud"}, Spec: v1alpha1.HarnessTemplateSpec{Image: "example.com/agent"}},

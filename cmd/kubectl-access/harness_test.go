@@ -14,6 +14,7 @@ import (
 )
 
 func TestARunIsMadeFollowedListedAndCancelled(t *testing.T) {
+	t.Parallel()
 	agent := &v1alpha1.HarnessTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: sandboxed, Name: "agent"}, Spec: v1alpha1.HarnessTemplateSpec{Image: "example.com/agent", TimeoutSeconds: new(int64(600))}}
 	testkit.Create(t, admin, agent)
 

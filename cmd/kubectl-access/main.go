@@ -48,11 +48,16 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	cmd := newCommand(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
-	cmd.SetArgs(negativeLast(cmd, os.Args[1:]))
+	os.Exit(run(ctx, genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}, os.Args[1:]))
+}
+
+// run runs a command line, and returns its exit code.
+func run(ctx context.Context, streams genericiooptions.IOStreams, args []string) int {
+	cmd := newCommand(streams)
+	cmd.SetArgs(negativeLast(cmd, args))
 	ran, err := cmd.ExecuteContextC(ctx)
 	if err == nil {
-		return
+		return 0
 	}
 	var exit *exitError
 	if !errors.As(err, &exit) {
@@ -61,7 +66,7 @@ func main() {
 	}
 	if exit.err != nil {
 		// Text of other users, such as reasons, must not control the terminal.
-		fmt.Fprintf(os.Stderr, "error: %s\n", escape(exit.err.Error()))
+		fmt.Fprintf(streams.ErrOut, "error: %s\n", escape(exit.err.Error()))
 	}
-	os.Exit(exit.code)
+	return exit.code
 }

@@ -25,6 +25,7 @@ func migrated(t *testing.T, manifest string, args ...string) (out, said string, 
 }
 
 func TestManifestsOfOzAreTakenByTheAPIServer(t *testing.T) {
+	t.Parallel()
 	for _, subjects := range []string{"Requester", "Groups"} {
 		out, said, err := migrated(t, "", "-f", "testdata/oz", "--subjects", subjects)
 		if err != nil {
@@ -32,7 +33,7 @@ func TestManifestsOfOzAreTakenByTheAPIServer(t *testing.T) {
 		}
 		create := cluster.Kubectl(t.Context(), nil, "create", "--dry-run=server", "--validate=strict", "-o", "yaml", "-f", "-")
 		create.Stdin = strings.NewReader(out)
-		taken := ran(t, create, create.Run).expect(t, 0, "subjects: "+subjects)
+		taken := ran(t, create).expect(t, 0, "subjects: "+subjects)
 		if n := strings.Count(taken.stdout, "\nkind: "); n < 5 {
 			t.Errorf("%d objects are taken, want 5:\n%s", n, taken.stdout)
 		}

@@ -3,23 +3,15 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"io"
-	"net"
-	"net/http"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -27,8 +19,8 @@ import (
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
-// anotherTemplate makes a template of Deployment/web for the time of a test.
-func anotherTemplate(t *testing.T, name string, change func(*v1alpha1.AccessConfig)) {
+// anotherTemplate makes a template of Deployment/web in a shop.
+func anotherTemplate(t *testing.T, namespace, name string, change func(*v1alpha1.AccessConfig)) {
 	t.Helper()
 	made := &v1alpha1.ExecAccessTemplate{}
 	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "web"}, made); err != nil {
@@ -36,17 +28,11 @@ func anotherTemplate(t *testing.T, name string, change func(*v1alpha1.AccessConf
 	}
 	made.ObjectMeta = metav1.ObjectMeta{Namespace: namespace, Name: name}
 	change(&made.Spec.AccessConfig)
-	if err := admin.Create(t.Context(), made); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := admin.Delete(context.WithoutCancel(t.Context()), made); err != nil {
-			t.Error(err)
-		}
-	})
+	testkit.Create(t, admin, made)
 }
 
 func TestTheNameOfTheRequestIsSaidForOtherCommands(t *testing.T) {
+	t.Parallel()
 	for _, wait := range []string{"0", "1m"} {
 		o := kubectlAccess(t, alice, "exec", "web", "-n", namespace, "--timeout", wait).expect(t, 0)
 		name := regexp.MustCompile(`execaccessrequests/web-\w+`).FindString(o.stderr)
@@ -59,6 +45,8 @@ func TestTheNameOfTheRequestIsSaidForOtherCommands(t *testing.T) {
 }
 
 func TestATemplateOfAnyNameGivesARequestAValidName(t *testing.T) {
+	t.Parallel()
+	namespace := newShop(t)
 	for sentence, name := range map[string]string{
 		"46 characters":                 "web-" + strings.Repeat("a", 42),
 		"47 characters":                 "web-" + strings.Repeat("a", 43),
@@ -67,24 +55,28 @@ func TestATemplateOfAnyNameGivesARequestAValidName(t *testing.T) {
 		"a hyphen where the name is it": "web-" + strings.Repeat("a", 41) + "-test",
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			anotherTemplate(t, name, func(*v1alpha1.AccessConfig) {})
+			anotherTemplate(t, namespace, name, func(*v1alpha1.AccessConfig) {})
 			kubectlAccess(t, alice, "exec", name, "-n", namespace, "-o", "name").expect(t, 0, "execaccessrequest.admitkit.dev/web-aaaa")
 		})
 	}
 }
 
 func TestAWorkloadStandsForTheOneTemplateThatFits(t *testing.T) {
+	t.Parallel()
+	namespace := newShop(t)
 	for _, workload := range []string{"Deployment/asleep", "deploy/asleep", "deployments.apps/asleep"} {
 		kubectlAccess(t, alice, "exec", workload, "-n", namespace, "--timeout", "0").expect(t, 0, "execaccessrequests/asleep-")
 	}
 	kubectlAccess(t, alice, "pod", "deploy/web", "-n", namespace, "--timeout", "0").expect(t, 0, "podaccessrequests/debug-")
-	anotherTemplate(t, "web-for-sales", func(config *v1alpha1.AccessConfig) { config.AllowedGroups = []string{"sales"} })
+	anotherTemplate(t, namespace, "web-for-sales", func(config *v1alpha1.AccessConfig) { config.AllowedGroups = []string{"sales"} })
 	kubectlAccess(t, mallory, "exec", "deployment/web", "-n", namespace).expect(t, 0, "execaccessrequests/web-for-sales-")
 }
 
 func TestTemplatesOfMineAreThoseThatIMayUse(t *testing.T) {
-	anotherTemplate(t, "web-for-sales", func(config *v1alpha1.AccessConfig) { config.AllowedGroups = []string{"sales"} })
-	anotherTemplate(t, "web-for-ann", func(config *v1alpha1.AccessConfig) {
+	t.Parallel()
+	namespace := newShop(t)
+	anotherTemplate(t, namespace, "web-for-pilots", func(config *v1alpha1.AccessConfig) { config.AllowedGroups = []string{"pilots"} })
+	anotherTemplate(t, namespace, "web-for-ann", func(config *v1alpha1.AccessConfig) {
 		config.AllowedGroups, config.AllowedUsers = nil, []string{"alice", "frank"}
 	})
 	mine := func(user string, groups ...string) []string {
@@ -96,11 +88,11 @@ func TestTemplatesOfMineAreThoseThatIMayUse(t *testing.T) {
 		o := kubectlAccess(t, nil, args...)
 		return strings.Fields(regexp.MustCompile(`(?m)^.*/`).ReplaceAllString(o.stdout, ""))
 	}
-	if got := mine("alice", "devs"); !slices.Contains(got, "web") || !slices.Contains(got, "debug") || !slices.Contains(got, "web-for-ann") || slices.Contains(got, "web-for-sales") {
-		t.Errorf("alice may use %q, want web, debug and web-for-ann, and not web-for-sales", got)
+	if got := mine("alice", "devs"); !slices.Contains(got, "web") || !slices.Contains(got, "debug") || !slices.Contains(got, "web-for-ann") || slices.Contains(got, "web-for-pilots") {
+		t.Errorf("alice may use %q, want web, debug and web-for-ann, and not web-for-pilots", got)
 	}
-	if got := mine("mallory", "sales"); !slices.Equal(got, []string{"web-for-sales"}) {
-		t.Errorf("mallory may use %q, want web-for-sales alone", got)
+	if got := mine("nina", "pilots"); !slices.Equal(got, []string{"web-for-pilots"}) {
+		t.Errorf("nina may use %q, want web-for-pilots alone", got)
 	}
 	// The template names frank, but RBAC does not let him make requests.
 	if got := mine("frank"); len(got) > 0 {
@@ -110,7 +102,9 @@ func TestTemplatesOfMineAreThoseThatIMayUse(t *testing.T) {
 }
 
 func TestAskingForAnotherUserSaysForWhom(t *testing.T) {
-	anotherTemplate(t, "by-sales", func(config *v1alpha1.AccessConfig) {
+	t.Parallel()
+	namespace := newShop(t)
+	anotherTemplate(t, namespace, "by-sales", func(config *v1alpha1.AccessConfig) {
 		config.AllowedUsers, config.AskFor = []string{"alice"}, &v1alpha1.AskFor{Groups: []string{"sales"}}
 	})
 	o := kubectlAccess(t, mallory, "exec", "by-sales", "-n", namespace, "--for", "alice", "-o", "jsonpath={.metadata.name} {.spec.requester.username} {.spec.onBehalfOf}").expect(t, 0, " mallory alice")
@@ -128,20 +122,27 @@ func TestAskingForAnotherUserSaysForWhom(t *testing.T) {
 }
 
 func TestAnEndOnAnotherDayHasItsDateAndZone(t *testing.T) {
-	anotherTemplate(t, "web-for-days", func(config *v1alpha1.AccessConfig) { config.MaxDuration = "72h" })
-	command := cluster.Kubectl(t.Context(), alice, "access", "exec", "web-for-days", "-n", namespace, "-d", "1d12h", "--name", "for-days")
-	command.Env = append(command.Env, "TZ=UTC")
-	o := ran(t, command, command.Run).expect(t, 0)
-	if !regexp.MustCompile(`for-days: access until ` + time.Now().UTC().Add(36*time.Hour).Format(time.DateOnly) + ` \d\d:\d\d:\d\d UTC, for 35h`).MatchString(o.stderr) {
-		t.Errorf("no date and zone in:\n%s", o.stderr)
+	t.Parallel()
+	namespace := newShop(t)
+	anotherTemplate(t, namespace, "web-for-days", func(config *v1alpha1.AccessConfig) { config.MaxDuration = "72h" })
+	ends := func() time.Time {
+		t.Helper()
+		req := &v1alpha1.ExecAccessRequest{}
+		if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "for-days"}, req); err != nil {
+			t.Fatal(err)
+		}
+		end, _ := v1alpha1.EndOf(req)
+		return end.Local()
 	}
-	command = cluster.Kubectl(t.Context(), alice, "access", "extend", "for-days", "1d", "-n", namespace)
-	command.Env = append(command.Env, "TZ=UTC")
-	ran(t, command, command.Run).expect(t, 0, time.Now().UTC().Add(60*time.Hour).Format(time.DateOnly), " UTC")
+	const withZone = time.DateTime + " MST"
+	kubectlAccess(t, alice, "exec", "web-for-days", "-n", namespace, "-d", "1d12h", "--name", "for-days").expect(t, 0, "for-days: access until "+ends().Format(withZone)+", for 35h")
+	kubectlAccess(t, alice, "extend", "for-days", "1d", "-n", namespace).expect(t, 0, ends().Format(withZone))
 }
 
 func TestARefusalIsSaidOnceAndInPlainWords(t *testing.T) {
-	anotherTemplate(t, "web-with-reason", func(config *v1alpha1.AccessConfig) { config.RequireReason, config.AllowedUsers = true, nil })
+	t.Parallel()
+	namespace := newShop(t)
+	anotherTemplate(t, namespace, "web-with-reason", func(config *v1alpha1.AccessConfig) { config.RequireReason, config.AllowedUsers = true, nil })
 	for sentence, c := range map[string]struct {
 		user       *controlplane.User
 		args, want string
@@ -155,7 +156,7 @@ func TestARefusalIsSaidOnceAndInPlainWords(t *testing.T) {
 		},
 		"by RBAC": {
 			nil, "exec web --as nobody",
-			`you have no right to do this: User "nobody" cannot create resource "execaccessrequests" in API group "admitkit.dev" in the namespace "shop"`,
+			`you have no right to do this: User "nobody" cannot create resource "execaccessrequests" in API group "admitkit.dev" in the namespace "` + namespace + `"`,
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
@@ -172,6 +173,7 @@ func TestARefusalIsSaidOnceAndInPlainWords(t *testing.T) {
 }
 
 func TestAQuotaRefusesAndIsNoMissingRight(t *testing.T) {
+	t.Parallel()
 	const full = "full"
 	target := v1alpha1.ControllerTargetRef{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 	testkit.Create(t, admin,
@@ -191,65 +193,8 @@ func TestAQuotaRefusesAndIsNoMissingRight(t *testing.T) {
 	o.expect(t, codeRefused, "error: refused: exceeded quota: none")
 }
 
-// A kubectl of the tests' own shows what the real one would get.
-func TestTheShellConnectsAsTheCommandLineSays(t *testing.T) {
-	bin := t.TempDir()
-	if err := os.WriteFile(filepath.Join(bin, "kubectl"), []byte("#!/bin/sh\nprintf '%s\\n' \"$@\"\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	proxy, used := connectProxy(t)
-	config, err := clientcmd.LoadFromFile(cluster.Admin().KubeConfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	flags := []string{
-		"--as=alice", "--as-uid=42", "--as-group=devs", "--as-group=system:authenticated", "--as-user-extra=team=a", "--as-user-extra=team=b",
-		"--request-timeout=2m", "--proxy-url=" + proxy, "--context=" + config.CurrentContext, "--kubeconfig=" + cluster.Admin().KubeConfig,
-		"--disable-compression=true", "--cache-dir=" + t.TempDir(),
-	}
-	command := cluster.Kubectl(t.Context(), nil, slices.Concat([]string{"access", "exec", "web", "-n", namespace, "--shell"}, flags)...)
-	command.Env = append(command.Env, "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
-	got := strings.Split(ran(t, command, command.Run).expect(t, 0).stdout, "\n")
-	for _, flag := range flags {
-		if !slices.Contains(got, flag) {
-			t.Errorf("kubectl does not get %s, but %q", flag, got)
-		}
-	}
-	if slices.ContainsFunc(got, func(arg string) bool { return strings.HasPrefix(arg, "--tls-server-name") }) {
-		t.Errorf("kubectl gets flags that nobody gave: %q", got)
-	}
-	if used.Load() == 0 {
-		t.Error("the request itself does not go through the proxy")
-	}
-}
-
-// connectProxy runs a proxy, and counts its connections.
-func connectProxy(t *testing.T) (url string, used *atomic.Int32) {
-	t.Helper()
-	used = &atomic.Int32{}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		used.Add(1)
-		to, err := net.Dial("tcp", r.Host)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadGateway)
-			return
-		}
-		defer func() { _ = to.Close() }()
-		w.WriteHeader(http.StatusOK)
-		from, buffered, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		go func() { _, _ = io.Copy(to, buffered) }()
-		_, _ = io.Copy(from, to)
-		_ = from.Close()
-	}))
-	t.Cleanup(server.Close)
-	return server.URL, used
-}
-
 func TestResultsArePrintedInTheFormatsOfKubectl(t *testing.T) {
+	t.Parallel()
 	name := requested(t, "-d", "10m")
 	for format, want := range map[string]string{
 		`jsonpath={.items[?(@.metadata.name=="` + name + `")].spec.duration}`:                                    "10m",

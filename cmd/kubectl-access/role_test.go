@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	rbacv1 "k8s.io/api/rbac/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -16,15 +16,9 @@ import (
 	"github.com/admitkit/admitkit/internal/testkit"
 )
 
-// roleTemplate makes a template for a role, which is there.
-func roleTemplate(t *testing.T, name string, ref v1alpha1.AccessRoleRef, change func(*v1alpha1.AccessConfig)) {
+// roleTemplate makes a template for a role in a shop.
+func roleTemplate(t *testing.T, namespace, name string, ref v1alpha1.AccessRoleRef, change func(*v1alpha1.AccessConfig)) {
 	t.Helper()
-	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "deployer"}, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get"}},
-	}}
-	if err := admin.Create(t.Context(), role); err != nil && !apierrors.IsAlreadyExists(err) {
-		t.Fatal(err)
-	}
 	template := &v1alpha1.RoleAccessTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1alpha1.RoleAccessTemplateSpec{
 		AccessConfig: v1alpha1.AccessConfig{AllowedGroups: []string{"devs"}, AllowedUsers: []string{"carol"}, DefaultDuration: "30m", MaxDuration: "2h", MaxConcurrent: 100},
 		RoleRef:      ref,
@@ -33,22 +27,24 @@ func roleTemplate(t *testing.T, name string, ref v1alpha1.AccessRoleRef, change 
 		change(&template.Spec.AccessConfig)
 	}
 	testkit.Create(t, admin, template)
-	t.Cleanup(func() { _ = admin.Delete(context.Background(), template) })
 }
 
 var deployer = v1alpha1.AccessRoleRef{Kind: "Role", Name: "deployer"}
 
 func TestOneGetsARoleAndReadsWhatItIs(t *testing.T) {
-	roleTemplate(t, "deploy", deployer, nil)
+	t.Parallel()
+	namespace := newShop(t)
+	roleTemplate(t, namespace, "deploy", deployer, nil)
 	kubectlAccess(t, mallory, "role", "deploy", "-n", namespace).expect(t, 3, "is not allowed by template")
 	o := kubectlAccess(t, alice, "role", "deploy", "-n", namespace, "--name", "rollback", "--duration", "10m", "--reason", "roll back").
 		expect(t, 0, "roleaccessrequests/rollback created in namespace "+namespace, "rollback: access until")
 	if !regexp.MustCompile(`^Role/deployer in namespace ` + namespace + ` until \d{4}-\S+, for alice\n$`).MatchString(o.stdout) {
 		t.Errorf("it prints %q", o.stdout)
 	}
-	if output, err := cluster.Kubectl(t.Context(), alice, "auth", "can-i", "get", "configmaps", "-n", namespace).CombinedOutput(); err != nil {
-		t.Errorf("alice has no right: %s", output)
+	reads := func(ctx context.Context) error {
+		return testkit.Client(t, alice, scheme).Get(ctx, client.ObjectKey{Namespace: namespace, Name: "none"}, &corev1.ConfigMap{})
 	}
+	testkit.Eventually(t, "alice has the right", func(ctx context.Context) bool { return apierrors.IsNotFound(reads(ctx)) })
 	kubectlAccess(t, alice, "list", "-n", namespace).expect(t, 0, "rollback", "role", "Role/deployer")
 	kubectlAccess(t, alice, "templates", "-n", namespace).expect(t, 0, "deploy", "Role/deployer")
 	if row := regexp.MustCompile(`(?m)^deploy .*`).FindString(kubectlAccess(t, alice, "templates", "-n", namespace, "-o", "wide").stdout); row == "" || strings.Contains(row, "exec") {
@@ -57,17 +53,16 @@ func TestOneGetsARoleAndReadsWhatItIs(t *testing.T) {
 	kubectlAccess(t, alice, "describe", "role/rollback", "-n", namespace).expect(t, 0, "Role/deployer", "access was granted", "alice asked  roll back")
 	kubectlAccess(t, alice, "extend", "rollback", "5m", "-n", namespace).expect(t, 0, "rollback: access until")
 	kubectlAccess(t, alice, "revoke", "role/rollback", "-n", namespace).expect(t, 0, "rollback: revoked")
-	testkit.Eventually(t, "alice has the right no more", func(ctx context.Context) bool {
-		output, _ := cluster.Kubectl(ctx, alice, "auth", "can-i", "get", "configmaps", "-n", namespace).CombinedOutput()
-		return strings.HasPrefix(string(output), "no")
-	})
+	testkit.Eventually(t, "alice has the right no more", func(ctx context.Context) bool { return apierrors.IsForbidden(reads(ctx)) })
 	kubectlAccess(t, alice, "role", "deploy", "-n", namespace, "--shell").expect(t, 2, "unknown flag: --shell")
 	kubectlAccess(t, alice, "role", "none", "-n", namespace).expect(t, 5, "there is no RoleAccessTemplate", "deploy")
 	kubectlAccess(t, alice, "role", "-n", namespace).expect(t, 2, "TEMPLATE is missing; those that you may use in namespace "+namespace+": deploy")
 }
 
 func TestATemplateIsFoundByItsRole(t *testing.T) {
-	roleTemplate(t, "reader", v1alpha1.AccessRoleRef{Kind: "ClusterRole", Name: "view"}, nil)
+	t.Parallel()
+	namespace := newShop(t)
+	roleTemplate(t, namespace, "reader", v1alpha1.AccessRoleRef{Kind: "ClusterRole", Name: "view"}, nil)
 	o := kubectlAccess(t, alice, "role", "clusterrole/view", "-n", namespace, "--name", "by-role").expect(t, 0, "by-role: access until")
 	if !strings.HasPrefix(o.stdout, "ClusterRole/view in namespace "+namespace+" until ") {
 		t.Errorf("it prints %q", o.stdout)
@@ -76,7 +71,9 @@ func TestATemplateIsFoundByItsRole(t *testing.T) {
 }
 
 func TestARoleIsAskedForOnBehalfOfAnother(t *testing.T) {
-	roleTemplate(t, "for-others", deployer, func(config *v1alpha1.AccessConfig) { config.AskFor = &v1alpha1.AskFor{Users: []string{"alice"}} })
+	t.Parallel()
+	namespace := newShop(t)
+	roleTemplate(t, namespace, "for-others", deployer, func(config *v1alpha1.AccessConfig) { config.AskFor = &v1alpha1.AskFor{Users: []string{"alice"}} })
 	o := kubectlAccess(t, alice, "role", "for-others", "-n", namespace, "--for", "carol").expect(t, 0)
 	if !strings.HasSuffix(o.stdout, ", for carol\n") {
 		t.Errorf("it prints %q", o.stdout)
@@ -84,19 +81,18 @@ func TestARoleIsAskedForOnBehalfOfAnother(t *testing.T) {
 }
 
 func TestOneWaitsForTheApprovalOfARole(t *testing.T) {
-	sam, sue := guarded(t)
-	roleTemplate(t, "guarded-role", deployer, func(config *v1alpha1.AccessConfig) {
+	t.Parallel()
+	namespace, sam, sue := guarded(t)
+	roleTemplate(t, namespace, "guarded-role", deployer, func(config *v1alpha1.AccessConfig) {
 		config.Approval = &v1alpha1.Approval{Required: 2, Groups: []string{"sre"}}
 	})
-	asked := cluster.Kubectl(t.Context(), alice, "access", "role", "guarded-role", "-n", namespace, "--name", "patient-role", "--wait-approval", "--timeout", "1m")
-	ended := make(chan outcome, 1)
-	go func() { ended <- ran(t, asked, asked.Run) }()
+	asked := begin(t, alice, "role", "guarded-role", "-n", namespace, "--name", "patient-role", "--wait-approval", "--timeout", "1m")
 	testkit.Eventually(t, "it waits", func(context.Context) bool {
 		return strings.Contains(kubectlAccess(t, sam, "list", "--for-me", "-n", namespace).stdout, "patient-role")
 	})
 	kubectlAccess(t, sam, "approve", "role/patient-role", "-n", namespace).expect(t, 0, "it has 1 of 2 approvals (groups: sre)")
 	kubectlAccess(t, sue, "approve", "patient-role", "-n", namespace).expect(t, 0)
-	(<-ended).expect(t, 0, "it needs 2 approvals (groups: sre)", "waiting for approval: it has 1 of 2 approvals (groups: sre)", "patient-role: access until", "Role/deployer in namespace "+namespace)
+	asked.wait().expect(t, 0, "it needs 2 approvals (groups: sre)", "waiting for approval: it has 1 of 2 approvals (groups: sre)", "patient-role: access until", "Role/deployer in namespace "+namespace)
 
 	denied := kubectlAccess(t, alice, "role", "guarded-role", "-n", namespace, "--name", "hopeless-role", "--timeout", "0").expect(t, 0, "it needs 2 approvals")
 	if denied.stdout != "" {
@@ -106,7 +102,9 @@ func TestOneWaitsForTheApprovalOfARole(t *testing.T) {
 }
 
 func TestTheNamesOfTemplatesForRolesAreCompleted(t *testing.T) {
-	roleTemplate(t, "complete-me", deployer, nil)
+	t.Parallel()
+	namespace := newShop(t)
+	roleTemplate(t, namespace, "complete-me", deployer, nil)
 	o := kubectlAccess(t, alice, "__complete", "role", "-n", namespace, "")
 	if !slices.Contains(strings.Split(o.stdout, "\n"), "complete-me") {
 		t.Errorf("it completes %q", o.stdout)
@@ -114,6 +112,7 @@ func TestTheNamesOfTemplatesForRolesAreCompleted(t *testing.T) {
 }
 
 func TestWhoHasNoRightsOnRequestsForRolesSeesTheOthers(t *testing.T) {
+	t.Parallel()
 	user, err := cluster.AddUser("olga", "old")
 	if err != nil {
 		t.Fatal(err)

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -18,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/admitkit/admitkit/extension/session/sessionsapi"
 )
@@ -108,35 +105,12 @@ func (s *sessionsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // sessions runs the plugin.
 func (s *sessionsServer) sessions(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
-	var out, errOut bytes.Buffer
-	cmd := newCommand(genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut})
-	cmd.SetArgs(append([]string{"sessions", "--server", s.URL, "-n", "shop"}, args...))
-	err := cmd.ExecuteContext(t.Context())
-	if exit, ok := errors.AsType[*exitError](err); ok {
-		code = exit.code
-		if exit.err != nil {
-			fmt.Fprintln(&errOut, exit.err)
-		}
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	return out.String(), errOut.String(), code
-}
-
-// completes returns what the shell proposes after a subcommand.
-func (s *sessionsServer) completes(t *testing.T, name string) (out string, err error) {
-	t.Helper()
-	var text bytes.Buffer
-	cmd := newCommand(genericiooptions.IOStreams{In: strings.NewReader(""), Out: &text, ErrOut: io.Discard})
-	cmd.SetOut(&text)
-	cmd.SetArgs([]string{"__complete", "sessions", "--server", s.URL, "-n", "shop", name, ""})
-	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
-	err = cmd.ExecuteContext(t.Context())
-	return text.String(), err
+	o := kubectlAccess(t, nobody, append([]string{"sessions", "--server", s.URL, "-n", "shop"}, args...)...)
+	return o.stdout, o.stderr, o.code
 }
 
 func TestSessionsAreListedReplayedSearchedAndEnded(t *testing.T) {
+	t.Parallel()
 	s := newSessionsServer(t)
 	for _, test := range []struct {
 		args     string
@@ -182,9 +156,7 @@ func TestSessionsAreListedReplayedSearchedAndEnded(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"watch", "replay", "export", "verify", "end"} {
-		if out, err := s.completes(t, name); err != nil || !strings.Contains(out, liveID+"\talice in web\n") {
-			t.Errorf("%s is completed by %q: %v", name, out, err)
-		}
+		kubectlAccess(t, nobody, "__complete", "sessions", "--server", s.URL, "-n", "shop", name, "").expect(t, 0, liveID+"\talice in web\n")
 	}
 	file := filepath.Join(t.TempDir(), "session.cast")
 	for _, want := range []int{0, codeError} { // the second time it is there

@@ -4,7 +4,6 @@ import (
 	"context"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,8 +16,9 @@ import (
 
 // unscheduled makes a template whose access Pods stay without a node, so that the test
 // says how they are.
-func unscheduled(t *testing.T) {
+func unscheduled(t *testing.T) (namespace string) {
 	t.Helper()
+	namespace = newShop(t)
 	made := &v1alpha1.PodAccessTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "unscheduled"},
 		Spec: v1alpha1.PodAccessTemplateSpec{
@@ -26,18 +26,12 @@ func unscheduled(t *testing.T) {
 			PodSpec:      &corev1.PodSpec{SchedulerName: "nobody", Containers: []corev1.Container{{Name: "app", Image: "example.com/app"}}},
 		},
 	}
-	if err := admin.Create(t.Context(), made); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := admin.Delete(context.WithoutCancel(t.Context()), made); err != nil {
-			t.Error(err)
-		}
-	})
+	testkit.Create(t, admin, made)
+	return namespace
 }
 
 // becomes writes the status of a request's access Pod, when the Pod is there.
-func becomes(t *testing.T, request string, status corev1.PodStatus) {
+func becomes(t *testing.T, namespace, request string, status corev1.PodStatus) {
 	t.Helper()
 	pod := &corev1.Pod{}
 	testkit.Eventually(t, "the Pod is there", func(ctx context.Context) bool {
@@ -55,13 +49,9 @@ func waitingFor(reason, message string) corev1.ContainerState {
 }
 
 func TestAPodThatIsNotReadySaysWhyInItsOwnWords(t *testing.T) {
-	unscheduled(t)
-	command := cluster.Kubectl(t.Context(), alice, "access", "pod", "unscheduled", "-n", namespace, "--name", "words")
-	shown := &testkit.Output{}
-	command.Stderr = shown
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	t.Parallel()
+	namespace := unscheduled(t)
+	asked := begin(t, alice, "pod", "unscheduled", "-n", namespace, "--name", "words")
 	container := func(state corev1.ContainerState) corev1.PodStatus {
 		return corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "app", State: state}}}
 	}
@@ -78,26 +68,25 @@ func TestAPodThatIsNotReadySaysWhyInItsOwnWords(t *testing.T) {
 		{container(waitingFor("ImagePullBackOff", `Back-off pulling image "example.com/app"`)), `container app: ImagePullBackOff: Back-off pulling image "example.com/app"`},
 		{crashing, "container app: CrashLoopBackOff: back-off 5m0s restarting failed container; it ended with exit code 3: Error"},
 	} {
-		becomes(t, "words", c.status)
-		testkit.Eventually(t, c.want, func(context.Context) bool { return strings.Contains(shown.String(), c.want) })
+		becomes(t, namespace, "words", c.status)
+		testkit.Eventually(t, c.want, func(context.Context) bool { return strings.Contains(asked.stderr.String(), c.want) })
 	}
 	kubectlAccess(t, alice, "describe", "words", "-n", namespace).expect(t, 0, "Pod not ready:", "CrashLoopBackOff")
-	if err := command.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	_ = command.Wait() // as it is told to
-	if n := strings.Count(shown.String(), "CrashLoopBackOff"); n != 1 {
-		t.Errorf("the same words are said %d times, want once:\n%s", n, shown)
+	asked.interrupt()
+	if said := asked.wait().expect(t, codeInterrupted).stderr; strings.Count(said, "CrashLoopBackOff") != 1 {
+		t.Errorf("the same words are not said once:\n%s", said)
 	}
 }
 
 func TestAWaitThatIsTooLongEndsWithTheWordsOfThePod(t *testing.T) {
-	waitsWhile(t, "too-long", "5s", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
+	t.Parallel()
+	waitsWhile(t, "too-long", "10s", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
 		Name: "app", State: waitingFor("ErrImagePull", "no such host"),
-	}}}).expect(t, codeTimeout, "not ready after 5s: Pod podaccess-too-long: container app: ErrImagePull: no such host")
+	}}}).expect(t, codeTimeout, "not ready after 10s: Pod podaccess-too-long: container app: ErrImagePull: no such host")
 }
 
 func TestAPodThatEndedSaysItsExitCode(t *testing.T) {
+	t.Parallel()
 	waitsWhile(t, "ended", "1m", corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{
 		Name: "app", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}},
 	}}}).expect(t, codeRefused, "PodEnded", "container app ended with exit code 137: OOMKilled")
@@ -106,18 +95,15 @@ func TestAPodThatEndedSaysItsExitCode(t *testing.T) {
 // waitsWhile asks for a Pod that becomes as the status says.
 func waitsWhile(t *testing.T, name, timeout string, status corev1.PodStatus) outcome {
 	t.Helper()
-	unscheduled(t)
-	command := cluster.Kubectl(t.Context(), alice, "access", "pod", "unscheduled", "-n", namespace, "--name", name, "--timeout", timeout)
-	return ran(t, command, func() error {
-		if err := command.Start(); err != nil {
-			return err
-		}
-		becomes(t, name, status)
-		return command.Wait()
-	})
+	namespace := unscheduled(t)
+	asked := begin(t, alice, "pod", "unscheduled", "-n", namespace, "--name", name, "--timeout", timeout)
+	becomes(t, namespace, name, status)
+	return asked.wait()
 }
 
 func TestTheListShowsAPodThatIsGone(t *testing.T) {
+	t.Parallel()
+	namespace := newShop(t)
 	listed := func(name, status string) {
 		t.Helper()
 		line := regexp.MustCompile(`(?m)^` + name + ` .*\b` + status + `\b.*$`)
@@ -125,7 +111,7 @@ func TestTheListShowsAPodThatIsGone(t *testing.T) {
 			return line.MatchString(kubectlAccess(t, alice, "list", "-n", namespace).expect(t, 0).stdout)
 		})
 	}
-	name := requested(t)
+	name := requestedIn(t, namespace)
 	kubectlAccess(t, alice, "pod", "debug", "-n", namespace, "--name", "gone").expect(t, 0)
 	kubectlAccess(t, alice, "exec", "asleep", "-n", namespace, "--name", "no-pod", "--timeout", "0").expect(t, 0)
 	listed(name, "Ready")
@@ -148,7 +134,9 @@ func TestTheListShowsAPodThatIsGone(t *testing.T) {
 
 // A Pod that access is granted to can fail later.
 func TestDescribeSaysWhatBecameOfThePod(t *testing.T) {
-	name := requested(t)
+	t.Parallel()
+	namespace := newShop(t)
+	name := requestedIn(t, namespace)
 	req, pod := &v1alpha1.ExecAccessRequest{}, &corev1.Pod{}
 	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, req); err != nil {
 		t.Fatal(err)
@@ -164,9 +152,6 @@ func TestDescribeSaysWhatBecameOfThePod(t *testing.T) {
 		t.Fatal(err)
 	}
 	kubectlAccess(t, alice, "describe", name, "-n", namespace).expect(t, 0, "Pod not ready:", "container web: CrashLoopBackOff: back-off")
-	if err := admin.Delete(t.Context(), pod); err != nil { // the Deployment makes another
-		t.Fatal(err)
-	}
 }
 
 func TestThePodOfARequestSaysNoMoreThanFits(t *testing.T) {

@@ -133,16 +133,16 @@ func requested(r *corev1.ResourceRequirements) float64 {
 	return cpu.AsApproximateFloat64()
 }
 
-func (g *guard) addTo(mgr *manager.Manager) error {
+func (g *guard) handler() *extension.Handler {
 	own, writes := *g, []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update}
 	rules := append(extension.Resources("batch", "v1", []string{"jobs"}, writes...),
 		extension.Resources("apps", "v1", []string{"deployments", "deployments/scale", "statefulsets", "statefulsets/scale"}, writes...)...)
-	return mgr.AddExtension(extension.Validating(&own, extension.Scope{Name: "costguard", Rules: rules}))
+	return extension.Validating(&own, extension.Scope{Name: "costguard", Rules: rules})
 }
 
 func main() {
 	g := &guard{}
-	cmd := command.New("costguard", g.addTo)
+	cmd := command.New("costguard", func(mgr *manager.Manager) error { return mgr.AddExtension(g.handler()) })
 	cmd.PersistentFlags().Float64Var(&g.budget, "budget", 8, "CPUs of a workload above which its user is warned")
 	cmd.PersistentFlags().Float64Var(&g.limit, "limit", 32, "CPUs of a workload above which it takes an override")
 	command.Main(cmd)

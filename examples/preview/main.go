@@ -89,11 +89,14 @@ func (p *previews) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: left}, err
 }
 
+func admissions() (defaults, rules *extension.Handler) {
+	scope := extension.Scope{Name: "preview", Rules: extension.Resources(group, "v1", []string{"previewenvironments"}, admissionregistrationv1.Create, admissionregistrationv1.Update)}
+	return extension.MutatingFunc(setDefaults, scope), extension.ValidatingFunc(validate, scope)
+}
+
 func build(mgr *manager.Manager) error {
-	rules := extension.Resources(group, "v1", []string{"previewenvironments"}, admissionregistrationv1.Create, admissionregistrationv1.Update)
-	scope := extension.Scope{Name: "preview", Rules: rules}
-	return errors.Join(mgr.AddExtension(extension.MutatingFunc(setDefaults, scope)),
-		mgr.AddExtension(extension.ValidatingFunc(validate, scope)), mgr.AddExtension(&previews{}))
+	defaults, rules := admissions()
+	return errors.Join(mgr.AddExtension(defaults), mgr.AddExtension(rules), mgr.AddExtension(&previews{}))
 }
 
 // The manager's default scheme is client-go's, which has the built-in kinds.

@@ -123,16 +123,19 @@ func (c *counter) Handle(_ context.Context, _ extension.Manager, event watch.Eve
 
 var register = sync.OnceValue(func() error { return metrics.Registry.Register(running) })
 
-func build(mgr *manager.Manager) error {
+func admissions() (ofPods, ofClaims *extension.Handler) {
 	fail, ignore := admissionregistrationv1.Fail, admissionregistrationv1.Ignore
 	t := &tenants{}
-	return errors.Join(register(),
-		mgr.AddExtension(extension.Mutating(pods{t}, extension.Scope{Name: "pods", FailurePolicy: &fail})),
-		mgr.AddExtension(extension.Mutating(claims{t}, extension.Scope{
+	return extension.Mutating(pods{t}, extension.Scope{Name: "pods", FailurePolicy: &fail}),
+		extension.Mutating(claims{t}, extension.Scope{
 			Name: "claims", FailurePolicy: &ignore,
 			Rules: extension.Resources("", "v1", []string{"persistentvolumeclaims"}, admissionregistrationv1.Create),
-		})),
-		mgr.AddExtension(&counter{tenantOf: map[types.UID]string{}}))
+		})
+}
+
+func build(mgr *manager.Manager) error {
+	ofPods, ofClaims := admissions()
+	return errors.Join(register(), mgr.AddExtension(ofPods), mgr.AddExtension(ofClaims), mgr.AddExtension(&counter{tenantOf: map[types.UID]string{}}))
 }
 
 func main() { command.Main(command.New("tenant", build)) }

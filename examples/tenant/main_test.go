@@ -9,10 +9,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/testing/admit"
 	"github.com/admitkit/admitkit/testing/controlplane"
 	"github.com/admitkit/admitkit/testing/managertest"
 )
@@ -32,13 +34,31 @@ func claim(namespace string) *corev1.PersistentVolumeClaim {
 	}}
 }
 
+var shop = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{tenant: "shop"}, Annotations: map[string]string{costCentre: "4711"}}}
+
+// What is marked and what is denied needs no cluster.
+func TestAPodOfNobodyIsDeniedAndAClaimIsNot(t *testing.T) {
+	ofPods, ofClaims := admissions()
+	client := admit.New(t, ofPods, ofClaims).With(shop.DeepCopy(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "nobodys"}})
+	for _, object := range []runtime.Object{pod("shop", "web"), claim("shop")} {
+		marked := client.Create(object).Object.(metav1.Object)
+		if marked.GetLabels()[tenant] != "shop" || marked.GetAnnotations()[costCentre] != "4711" {
+			t.Errorf("%T: the labels are %v, the annotations %v", object, marked.GetLabels(), marked.GetAnnotations())
+		}
+	}
+	if result := client.Create(pod("nobodys", "web")); result.Allowed || !strings.Contains(result.Reason, "namespace nobodys has no tenant") {
+		t.Errorf("a Pod of nobody: %t, %q", result.Allowed, result.Reason)
+	}
+	if result := client.Create(claim("nobodys")); !result.Allowed || len(result.Warnings) != 1 {
+		t.Errorf("a claim of nobody: %t, %q, %q", result.Allowed, result.Reason, result.Warnings)
+	}
+}
+
 // TestATenantPaysForItsObjects runs the registrar, the server and the watcher with the
 // rights that `tenant manifests` prints.
 func TestATenantPaysForItsObjects(t *testing.T) {
-	shop := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{tenant: "shop"}, Annotations: map[string]string{costCentre: "4711"}}}
-	nobodys := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "nobodys"}}
 	installed := managertest.Run(t, controlplane.Run(t, controlplane.Options{}), managertest.Options{
-		Name: "tenant", AllNamespaces: true, Objects: []client.Object{shop, nobodys},
+		Name: "tenant", AllNamespaces: true, Objects: []client.Object{shop.DeepCopy()},
 	}, build)
 	create := func(object client.Object) error { return installed.Admin.Create(t.Context(), object) }
 
@@ -49,12 +69,6 @@ func TestATenantPaysForItsObjects(t *testing.T) {
 		if object.GetLabels()[tenant] != "shop" || object.GetAnnotations()[costCentre] != "4711" {
 			t.Errorf("%T: the labels are %v, the annotations %v", object, object.GetLabels(), object.GetAnnotations())
 		}
-	}
-	if err := create(pod("nobodys", "web")); err == nil || !strings.Contains(err.Error(), "namespace nobodys has no tenant") {
-		t.Errorf("a Pod of nobody: %v", err)
-	}
-	if err := create(claim("nobodys")); err != nil {
-		t.Errorf("a claim of nobody: %v", err)
 	}
 
 	// Whatever the cache knows by then.

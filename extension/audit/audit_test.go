@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,20 +23,25 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/extension/audit/internal/audittest"
 	"github.com/admitkit/admitkit/extension/audit/sink"
+	"github.com/admitkit/admitkit/extension/audit/sink/auditevent"
 	"github.com/admitkit/admitkit/extension/audit/sink/cloudevents"
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/testing/fakes"
 )
 
@@ -187,6 +193,48 @@ func TestNothingRunsOnWhenTheManagerHasStopped(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
+func TestAnExecDoesNotWaitForTheRateLimitOfTheManagersConnection(t *testing.T) {
+	config := offline.Config(inMemory(t))
+	config.QPS, config.Burst = .001, 1 // a quarter of an hour for each request
+	a := newAloneAt(t, config, audit.Options{Sinks: []audit.SinkOptions{
+		{Sink: auditevent.New(auditevent.Options{}), FailurePolicy: audit.Closed}, {Sink: sink.NewEvent(), FailurePolicy: audit.Closed},
+	}}, zap.NewNop())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for i := range 5 { // each reads the Pod and writes two records
+		if err := a.sessions.Admit(ctx, &corev1.PodExecOptions{Command: []string{"true"}}, a.request(fmt.Sprint(i), "shop")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestADryRunIsLoggedAndHasNoEffect(t *testing.T) {
+	server, kept := inMemory(t), &memory{}
+	core, logs := observer.New(zap.InfoLevel)
+	var sinks []audit.SinkOptions
+	for _, each := range []sink.Sink{sink.NewLog(), auditevent.New(auditevent.Options{}), sink.NewEvent(), kept} {
+		sinks = append(sinks, audit.SinkOptions{Sink: each, FailurePolicy: audit.Closed})
+	}
+	a := newAloneAt(t, offline.Config(server), audit.Options{Sinks: sinks}, zap.New(core))
+	for _, dryRun := range []bool{true, false} {
+		server.TakeWrites()
+		req := a.request(fmt.Sprintf("dry-run-%t", dryRun), "shop")
+		req.AdmissionRequest.DryRun = &dryRun
+		if err := a.sessions.Admit(t.Context(), &corev1.PodExecOptions{Command: []string{"true"}}, req); err != nil {
+			t.Fatal(err)
+		}
+		if writes := server.TakeWrites(); (len(writes) == 0) != dryRun {
+			t.Errorf("dry run %t: it writes %q", dryRun, writes)
+		}
+	}
+	if got := kept.of("alice"); len(got) != 2 || !got[0].DryRun || got[1].DryRun {
+		t.Errorf("recorded %+v", got)
+	}
+	if logs.FilterMessage("session").FilterFieldKey("dryRun").Len() != 1 {
+		t.Error("it is not logged")
+	}
+}
+
 func TestASinkThatPanicsFailsAndEndsNothing(t *testing.T) {
 	panics := sinkFunc{name: "panics", do: func(context.Context, *v1alpha1.AuditRecord) error { panic("oh") }}
 	for _, policy := range []audit.FailurePolicy{audit.Open, audit.Closed} {
@@ -213,6 +261,30 @@ func TestACommandTooLongForARecordIsCutAndSaysSo(t *testing.T) {
 	}
 }
 
+// TestNobodyMakesARecordLong asks for a container whose name has 900 KiB.
+func TestNobodyMakesARecordLong(t *testing.T) {
+	server := inMemory(t)
+	a := newAloneAt(t, offline.Config(server), objectsOnly(auditevent.Options{}), zap.NewNop())
+	options := &corev1.PodExecOptions{Command: []string{"true"}, Container: strings.Repeat("c", 900<<10)}
+	if err := a.sessions.Admit(t.Context(), options, a.request("long", "shop")); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(offline.Config(server), client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var event v1alpha1.AuditEvent
+	if err := c.Get(t.Context(), client.ObjectKey{Name: "long"}, &event); err != nil {
+		t.Fatal(err)
+	}
+	if r := event.Spec; len(r.Container) > 1<<10 || !strings.Contains(r.Container, "SHA-256") || len(r.Flags) != 1 || r.Flags[0] != v1alpha1.FlagTruncated {
+		t.Errorf("the container has %d bytes, %v", len(r.Container), r.Flags)
+	}
+	if text, err := json.Marshal(&event); err != nil || len(text) > 4<<10 {
+		t.Errorf("the AuditEvent has %d bytes: %v", len(text), err)
+	}
+}
+
 func TestWhatIsNoKnownWayInIsAnErrorAndNotPassedOver(t *testing.T) {
 	a := newAlone(t, audit.Options{})
 	req := a.request("1", "shop")
@@ -235,13 +307,18 @@ func newAlone(t *testing.T, options audit.Options) *alone {
 
 func newAloneWith(t *testing.T, options audit.Options, log *zap.Logger) *alone {
 	t.Helper()
-	config := &rest.Config{Host: "https://127.0.0.1:1"}
+	return newAloneAt(t, &rest.Config{Host: "https://127.0.0.1:1"}, options, log)
+}
+
+// newAloneAt makes an auditor whose host has this connection.
+func newAloneAt(t *testing.T, config *rest.Config, options audit.Options, log *zap.Logger) *alone {
+	t.Helper()
 	kube, err := ctrlmanager.New(config, ctrlmanager.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	mgr := &fakes.Manager{}
-	mgr.GetKubeConnectionReturns(config, nil)
+	mgr.GetKubeConnectionCalls(func() (*rest.Config, error) { return rest.CopyConfig(config), nil })
 	mgr.GetKubeClientReturns(kubernetes.NewForConfigOrDie(config).CoreV1(), nil)
 	mgr.GetLoggerReturns(log.Sugar())
 	mgr.GetKubeManagerReturns(kube)
@@ -254,6 +331,24 @@ func newAloneWith(t *testing.T, options audit.Options, log *zap.Logger) *alone {
 		t.Fatal(err)
 	}
 	return a
+}
+
+// inMemory is an API server that has no objects but the CRD of AuditEvents.
+func inMemory(t *testing.T) *offline.Cluster {
+	t.Helper()
+	text, err := os.ReadFile("../../config/crd/admitkit.dev_auditevents.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal(text, &crd.Object); err != nil {
+		t.Fatal(err)
+	}
+	server := offline.NewCluster(scheme)
+	if err := server.Add(crd); err != nil {
+		t.Fatal(err)
+	}
+	return server
 }
 
 // run runs what the sinks run in the background, until stop has returned.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +18,9 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -33,6 +37,8 @@ var (
 	auditLog string
 	scheme   = testkit.Scheme(v1alpha1.AddToScheme)
 	admin    client.WithWatch
+	// prober sends requests of an admin that no client would make.
+	prober rest.Interface
 	// managerUser has the documented rights of the manager.
 	managerUser *controlplane.User
 	// alice has every right on Pods in every namespace, and on the proxies of
@@ -64,6 +70,13 @@ func setUp(c *controlplane.ControlPlane) (err error) {
 	if admin, err = testkit.NewClient(c.Admin(), scheme); err != nil {
 		return err
 	}
+	config := rest.CopyConfig(c.Config())
+	config.QPS = -1
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	prober = kube.CoreV1().RESTClient()
 	documented, err := testkit.Manifest(rightsPage)
 	if err != nil {
 		return err
@@ -81,7 +94,7 @@ func setUp(c *controlplane.ControlPlane) (err error) {
 // rightsPage documents the rights that the manager needs.
 const rightsPage = "../../docs/audit/rights.md"
 
-// rights are the rights of alice.
+// rights are the rights of developers, alice among them.
 const rights = `
 ---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -97,7 +110,7 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: developer}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: developer}
-subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: developers}]
 `
 
 // runPod makes a Pod with two containers and waits until it runs.
@@ -142,10 +155,11 @@ func startUntil(t *testing.T, user *controlplane.User, namespace string, options
 	return logs, startWith(t, managerOptions, options)
 }
 
-// startWith starts a manager that serves what another one has registered.
+// startWith starts a manager that serves what another one has registered, until the test
+// ends or calls stop.
 func startWith(t *testing.T, managerOptions manager.Options, options audit.Options) (stop func()) {
 	t.Helper()
-	register(t, managerOptions, options)
+	unregister := register(t, managerOptions, options)
 	mgr, err := manager.New(managerOptions)
 	if err != nil {
 		t.Fatal(err)
@@ -154,13 +168,15 @@ func startWith(t *testing.T, managerOptions manager.Options, options audit.Optio
 		t.Fatal(err)
 	}
 	stop = testkit.Start(t, mgr)
-	awaitWebhook(t, managerOptions.Namespace)
+	// Webhooks that nobody serves would refuse what other tests do.
+	t.Cleanup(unregister)
+	testkit.Eventually(t, "the API server calls the webhook", func(ctx context.Context) bool { return isCalled(ctx, t, managerOptions.Namespace) })
 	return stop
 }
 
-// register registers the webhooks of a manager, with the rights of an admin,
-// until the test ends.
-func register(t *testing.T, options manager.Options, auditOptions audit.Options) {
+// register registers the webhooks of a manager, with the rights of an admin.
+// unregister returns when the API server calls none of them any longer.
+func register(t *testing.T, options manager.Options, auditOptions audit.Options) (unregister func()) {
 	t.Helper()
 	options.RESTConfig, options.RegisterWebHook = cluster.Config(), nil
 	registrar, err := manager.New(options)
@@ -173,27 +189,40 @@ func register(t *testing.T, options manager.Options, auditOptions audit.Options)
 	if err := registrar.RegisterExtensions(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := registrar.UnregisterExtensions(context.WithoutCancel(t.Context())); err != nil {
+	return func() {
+		ctx := context.WithoutCancel(t.Context())
+		err := registrar.UnregisterExtensions(ctx)
+		if err == nil {
+			err = testkit.Poll(ctx, time.Minute, "the API server calls the webhook no longer", func(ctx context.Context) error {
+				if isCalled(ctx, t, options.Namespace) {
+					return errors.New("it calls it")
+				}
+				return nil
+			})
+		}
+		if err != nil {
 			t.Error(err)
 		}
-	})
+	}
 }
 
-// awaitWebhook waits until the API server calls the webhooks, of which it learns
-// by a watch of its own. The probe is an exec in a missing Pod.
-func awaitWebhook(t *testing.T, namespace string) {
+// isCalled reports whether the API server, which learns of webhooks by a watch of its own,
+// calls those of a namespace. The probe is an exec in a missing Pod.
+func isCalled(ctx context.Context, t *testing.T, namespace string) bool {
 	t.Helper()
-	testkit.Eventually(t, "the API server calls the webhook", func(ctx context.Context) bool {
-		probe := fmt.Sprint("probe-", time.Now().UnixNano())
-		_ = cluster.Kubectl(ctx, nil, "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/exec?command=true", namespace, probe)).Run()
+	probe := "probe-" + utilrand.String(10)
+	_ = prober.Get().Namespace(namespace).Resource("pods").Name(probe).SubResource("exec").Param("command", "true").Do(ctx)
+	var answer *serverEvent
+	_ = testkit.Poll(ctx, 10*time.Second, "the API server has logged the probe", func(context.Context) error {
 		for _, e := range serverEvents(t) {
 			if e.ObjectRef.Name == probe {
-				return e.record() != ""
+				answer = &e
+				return nil
 			}
 		}
-		return false
+		return errors.New("it has not")
 	})
+	return answer != nil && answer.record() != ""
 }
 
 // serverEvent is an event of the API server's own audit log (audit.k8s.io/v1).

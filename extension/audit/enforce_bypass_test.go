@@ -7,8 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/audit/internal/enforce"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
@@ -43,7 +42,7 @@ func (s *stage) raw(t *testing.T, user *controlplane.User, request string) (int,
 		t.Fatal(err)
 	}
 	defer connection.Close()
-	if err := connection.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := connection.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	head, body, _ := strings.Cut(request, "\n\n")
@@ -64,8 +63,7 @@ func (s *stage) raw(t *testing.T, user *controlplane.User, request string) (int,
 }
 
 func (s *stage) nobodyPassesByHTTP(t *testing.T, pod string) {
-	s.apply(t, podNamed("shop", pod))
-	s.running(t, pod)
+	s.create(t, "shop", pod)
 	exec := "/api/v1/namespaces/shop/pods/" + pod + "/exec?command=true&stdout=true"
 	// The same requests pass for who is exempt: they are refused for no other
 	// reason.
@@ -140,51 +138,48 @@ func (s *stage) nobodyPassesByHTTP(t *testing.T, pod string) {
 }
 
 func (s *stage) nobodyPassesByCreating(t *testing.T, pod string) {
-	run := func(args ...string) (string, error) { return s.kubectl(t, s.mallory, args...) }
-	create := func(manifest string) (string, error) {
-		file := filepath.Join(t.TempDir(), "manifest.yaml")
-		if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
-			t.Fatal(err)
+	create := func(path, manifest string) testkit.Answer {
+		return s.send(t, s.mallory, "POST", path, "application/yaml", manifest)
+	}
+	const (
+		pods     = "/api/v1/namespaces/shop/pods"
+		roles    = "/apis/rbac.authorization.k8s.io/v1/namespaces/shop/roles"
+		requests = "/apis/admitkit.dev/v1alpha1/namespaces/shop/execaccessrequests"
+	)
+	refused := func(what string, a testkit.Answer) {
+		t.Helper()
+		if a.Code < 300 || !strings.Contains(a.Body, "admitkit alone makes") {
+			t.Errorf("%s: %s", what, a)
 		}
-		return run("create", "-f", file)
 	}
 	// A Pod that looks like an access Pod.
 	fake := `{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: %s, labels: {app.kubernetes.io/managed-by: admitkit-access,
   admitkit.dev/access-request: mine}, annotations: {admitkit.dev/request-uid: "1"}}, spec: {containers: [{name: main, image: example.com/main}]}}`
-	if output, err := create(fmt.Sprintf(fake, "podaccess-mine")); err == nil || !strings.Contains(output, "admitkit alone makes") {
-		t.Errorf("a Pod with the name of an access Pod: %v: %s", err, output)
-	}
-	if output, err := create(fmt.Sprintf(fake, "mine")); err != nil {
-		t.Fatalf("%v: %s", err, output)
+	refused("a Pod with the name of an access Pod", create(pods, fmt.Sprintf(fake, "podaccess-mine")))
+	if a := create(pods, fmt.Sprintf(fake, "mine")); a.Code != http.StatusCreated {
+		t.Fatal(a)
 	}
 	s.running(t, "mine")
-	if output, err := run("exec", "-n", "shop", "mine", "--", "true"); err == nil {
-		t.Errorf("exec in a Pod that looks like an access Pod: %s", output)
-	}
+	refusedBy(t, enforce.RuleRequest, s.exec(t, s.mallory, "shop", "mine", "command=true"))
 	// A record of a grant.
 	role := `{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {namespace: shop, %s, labels: {app.kubernetes.io/managed-by: admitkit-access},
   annotations: {admitkit.dev/request-uid: "1", admitkit.dev/pod-uid: "2", admitkit.dev/subjects: '[{"kind":"User","name":"mallory"}]'}},
   rules: [{apiGroups: [""], resources: [pods/exec], resourceNames: [` + pod + `], verbs: [create, get]}]}`
 	for _, name := range []string{"name: execaccess-mine", "name: podaccess-mine", "generateName: execaccess-"} {
-		if output, err := create(fmt.Sprintf(role, name)); err == nil || !strings.Contains(output, "admitkit alone makes") {
-			t.Errorf("a Role with %s: %v: %s", name, err, output)
-		}
+		refused("a Role with "+name, create(roles, fmt.Sprintf(role, name)))
 	}
-	if output, err := create(fmt.Sprintf(role, "name: mine")); err != nil {
-		t.Errorf("a Role of another name: %v: %s", err, output)
-	}
+	passes(t, "a Role of another name", create(roles, fmt.Sprintf(role, "name: mine")))
 	// The record of another's grant, turned to oneself.
 	s.request(t, "theirs", "web", nil)
 	patch := `{"metadata":{"annotations":{"admitkit.dev/subjects":"[{\"kind\":\"User\",\"name\":\"mallory\"}]"}}}`
-	if output, err := run("patch", "role", "-n", "shop", "execaccess-theirs", "--type=merge", "-p", patch); err == nil {
-		t.Errorf("the record of a grant was changed: %s", output)
+	if a := s.send(t, s.mallory, "PATCH", roles+"/execaccess-theirs", testkit.AsMerge, patch); a.Code < 300 {
+		t.Errorf("the record of a grant was changed: %s", a)
 	}
 	// A request in another's name, and one whose status says that it is granted.
 	request := `{apiVersion: admitkit.dev/v1alpha1, kind: ExecAccessRequest, metadata: {namespace: shop, name: mine},
   spec: {templateName: web, requester: {username: alice, groups: [devs]}}, status: {ready: true, podName: ` + pod + `}}`
-	if output, err := create(request); err == nil {
-		t.Errorf("a request that the template does not allow was made: %s", output)
+	if a := create(requests, request); a.Code < 300 {
+		t.Errorf("a request that the template does not allow was made: %s", a)
 	}
-	output, err := run("exec", "-n", "shop", pod, "--", "true")
-	refusedBy(t, enforce.RuleRequest, output, err)
+	refusedBy(t, enforce.RuleRequest, s.exec(t, s.mallory, "shop", pod, "command=true"))
 }

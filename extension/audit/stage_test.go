@@ -2,11 +2,13 @@ package audit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,7 +20,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,6 +27,7 @@ import (
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/extension/audit"
+	"github.com/admitkit/admitkit/extension/audit/internal/enforce"
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
@@ -178,16 +180,38 @@ func (s *stage) podOf(t *testing.T, namespace, deployment string) *corev1.Pod {
 	return found
 }
 
-// kubectl runs a command for a while at most, and returns what it prints.
-func (s *stage) kubectl(t *testing.T, user *controlplane.User, args ...string) (string, error) {
+// send sends a request as a user. A JSON text in its answer is as if it was not escaped.
+func (*stage) send(t *testing.T, user *controlplane.User, method, path, contentType, body string, headers ...string) testkit.Answer {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	output, err := s.Kubectl(ctx, user, args...).CombinedOutput()
-	if ctx.Err() != nil {
-		err = fmt.Errorf("not refused: kubectl %q still ran after 20 s", args)
+	a := testkit.Send(t, user, method, path, contentType, body, headers...)
+	a.Body = strings.ReplaceAll(a.Body, `\"`, `"`)
+	return a
+}
+
+// exec asks for a session in a Pod, without an upgrade: admission comes first. The
+// container is main unless the query names one.
+func (s *stage) exec(t *testing.T, user *controlplane.User, namespace, pod, query string) testkit.Answer {
+	t.Helper()
+	if !strings.Contains(query, "container=") {
+		query += "&container=main"
 	}
-	return string(output), err
+	return s.send(t, user, "POST", "/api/v1/namespaces/"+namespace+"/pods/"+pod+"/exec?stdout=true&"+query, testkit.AsJSON, "")
+}
+
+// passes wants a request to pass admission. What is not upgraded to a session ends there.
+func passes(t *testing.T, what string, a testkit.Answer) {
+	t.Helper()
+	if a.Code >= 300 && !strings.Contains(a.Body, "Upgrade request required") {
+		t.Errorf("%s is refused: %s", what, a)
+	}
+}
+
+// refusedBy wants a refusal that names a rule and says all of the hints.
+func refusedBy(t *testing.T, rule enforce.Rule, a testkit.Answer, hints ...string) {
+	t.Helper()
+	if through := a.Held(t, append(hints, "rule "+string(rule)+":")...); through != "" {
+		t.Errorf("not refused by the rule %s: %s", rule, through)
+	}
 }
 
 // start registers access and audit, runs replicas of a manager with them, and
@@ -254,17 +278,17 @@ func (s *stage) start(t *testing.T, options audit.Options, replicas int) (stop f
 	for _, mgr := range managers {
 		select {
 		case <-mgr.Ready():
-		case <-time.After(time.Minute):
-			t.Fatal("a manager is not ready after a minute")
+		case <-time.After(2 * time.Minute):
+			t.Fatal("a manager is not ready after two minutes")
 		}
 	}
 	// The API server sees new webhook configurations by a watch.
-	testkit.Eventually(t, "the API server calls the webhooks", func(ctx context.Context) bool {
+	testkit.Eventually(t, "the API server calls the webhooks", func(context.Context) bool {
 		before := s.records.count()
 		for _, namespace := range []string{"shop", "open"} {
-			_ = s.Kubectl(ctx, s.mallory, "exec", "-n", namespace, s.pod(t, namespace).Name, "--", "true").Run()
+			s.exec(t, s.mallory, namespace, "probe", "")
 		}
-		_ = s.Kubectl(ctx, s.mallory, "get", "--raw", "/api/v1/nodes/none/proxy/run/shop/a/b").Run()
+		s.send(t, s.mallory, "GET", "/api/v1/nodes/none/proxy/run/shop/a/b", testkit.AsJSON, "")
 		return s.records.count() >= before+3
 	})
 	return stop
@@ -366,13 +390,7 @@ func (s *stage) request(t *testing.T, name, template string, change func(*v1alph
 	if change != nil {
 		change(req)
 	}
-	alice, err := client.New(s.alice.Config, client.Options{Scheme: s.admin.Scheme()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := alice.Create(t.Context(), req); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Create(t, testkit.Client(t, s.alice, scheme), req)
 	t.Cleanup(func() { s.withdraw(t, req) })
 	testkit.Eventually(t, "the request is granted", func(ctx context.Context) bool {
 		return s.admin.Get(ctx, client.ObjectKeyFromObject(req), req) == nil && req.Status.Ready
@@ -385,13 +403,15 @@ func (s *stage) withdraw(t *testing.T, req *v1alpha1.ExecAccessRequest) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
 	_ = s.admin.Delete(ctx, req)
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		role := &rbacv1.Role{}
-		if apierrors.IsNotFound(s.admin.Get(ctx, client.ObjectKey{Namespace: "shop", Name: "execaccess-" + req.Name}, role)) {
-			return
+	if err := testkit.Poll(ctx, time.Minute, "the grant is gone", func(ctx context.Context) error {
+		err := s.admin.Get(ctx, client.ObjectKey{Namespace: "shop", Name: "execaccess-" + req.Name}, &rbacv1.Role{})
+		if err == nil {
+			return errors.New("it is still there")
 		}
+		return client.IgnoreNotFound(err)
+	}); err != nil {
+		t.Error(err)
 	}
-	t.Error("the grant is still there")
 }
 
 // running waits for a Pod of the namespace shop.
@@ -412,8 +432,14 @@ func (s *stage) node(t *testing.T) string {
 	return "/api/v1/nodes/" + nodes.Items[0].Name
 }
 
-func podNamed(namespace, name string) string {
-	return fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {namespace: %s, name: %s}, spec: {containers: [{name: main, image: example.com/main}]}}\n", namespace, name)
+// create makes a Pod that nobody controls, and waits until it runs.
+func (s *stage) create(t *testing.T, namespace, name string) {
+	t.Helper()
+	testkit.Create(t, s.admin, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/main"}}},
+	})
+	s.running(t, name)
 }
 
 var asksWith = regexp.MustCompile(`echo '[^']*' \| kubectl create -f -`)

@@ -2,12 +2,14 @@ package audit_test
 
 import (
 	"context"
-	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,36 +34,31 @@ func (s *stage) touchedPodsAreEvicted(t *testing.T) {
 	for _, name := range []string{"late", "budget"} {
 		s.deployment(t, "open", name)
 	}
-	s.apply(t, podNamed("shop", "bare"))
-	s.running(t, "bare")
+	s.create(t, "shop", "bare")
 	one := intstr.FromInt32(1)
 	budget := &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "open", Name: "budget"},
 		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "budget"}}},
 	}
-	if err := s.admin.Create(t.Context(), budget); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Create(t, s.admin, budget)
 	testkit.Eventually(t, "the budget counts its Pod", func(ctx context.Context) bool {
 		return s.admin.Get(ctx, client.ObjectKeyFromObject(budget), budget) == nil && budget.Status.CurrentHealthy == 1
 	})
 	web, late, limited := s.pod(t, "open"), s.podOf(t, "open", "late"), s.podOf(t, "open", "budget")
 
 	// What only looks touches nothing.
-	if output, err := s.kubectl(t, eve, "exec", "-n", "open", web.Name, "-c", "main", "--", "true"); err != nil {
-		t.Fatal(output)
-	}
+	passes(t, "a look", s.exec(t, eve, "open", web.Name, "command=true"))
 	if _, touched := s.get(t, web).Labels[audit.LabelTouchedBy]; touched {
 		t.Error("an exec without terminal and standard input touched its Pod")
 	}
-	if output, err := s.kubectl(t, eve, "annotate", "pod", "-n", "open", late.Name, audit.AnnotationEvictAfter+"=1h"); err != nil {
-		t.Fatal(output)
+	putOff := func(user *controlplane.User, after string) {
+		t.Helper()
+		passes(t, "to put the eviction off", s.send(t, user, "PATCH", "/api/v1/namespaces/open/pods/"+late.Name, testkit.AsMerge, `{"metadata":{"annotations":{"`+audit.AnnotationEvictAfter+`":"`+after+`"}}}`))
 	}
+	putOff(eve, "1h")
 	touch := func(pod *corev1.Pod) *corev1.Pod {
 		t.Helper()
-		if output, err := s.kubectl(t, eve, "exec", "-i", "-n", pod.Namespace, pod.Name, "-c", "main", "--", "true"); err != nil {
-			t.Fatal(output)
-		}
+		passes(t, "a session", s.exec(t, eve, pod.Namespace, pod.Name, "stdin=true&command=true"))
 		return s.get(t, pod)
 	}
 	s.nobodyMovesTheMark(t, eve, touch(late))
@@ -76,13 +73,14 @@ func (s *stage) touchedPodsAreEvicted(t *testing.T) {
 	if !apiequality.Semantic.DeepEqual(touched.Spec, web.Spec) || !apiequality.Semantic.DeepEqual(touched.Status, web.Status) {
 		t.Error("the mark changed more than labels and annotations")
 	}
-	if output, err := s.kubectl(t, nil, "get", "pods", "-A", "-l", audit.LabelTouchedBy, "-o", "name"); err != nil || !strings.Contains(output, web.Name) {
-		t.Errorf("the label finds nothing: %v: %s", err, output)
+	var marked corev1.PodList
+	if err := s.admin.List(t.Context(), &marked, client.HasLabels{audit.LabelTouchedBy}); err != nil || !slices.ContainsFunc(marked.Items, func(p corev1.Pod) bool { return p.UID == web.UID }) {
+		t.Errorf("the label finds %d Pods: %v", len(marked.Items), err)
 	}
 
 	lateness := s.evictedAt(t, deletions, web).Sub(dueAt(t, touched, delay))
-	fmt.Printf("FIGURE audit.eviction_lateness_ms=%d ms\n", lateness.Milliseconds())
-	if lateness < 0 || lateness > 3*time.Second {
+	testkit.Figure("audit.eviction_lateness_ms", testkit.Milliseconds(lateness), "ms")
+	if lateness < 0 || !testing.Short() && lateness > 3*time.Second {
 		t.Errorf("evicted %s after its time", lateness)
 	}
 	for _, pod := range []*corev1.Pod{late, bare, limited} {
@@ -101,9 +99,7 @@ func (s *stage) touchedPodsAreEvicted(t *testing.T) {
 	web = s.pod(t, "open")
 	touched = touch(web)
 	stop()
-	if _, err := s.kubectl(t, nil, "annotate", "pod", "-n", "open", late.Name, audit.AnnotationEvictAfter+"=1s", "--overwrite"); err != nil {
-		t.Fatal(err)
-	}
+	putOff(s.Admin(), "1s")
 	s.start(t, options, 1)
 	if early := dueAt(t, touched, delay).Sub(s.evictedAt(t, deletions, web)); early > 0 {
 		t.Errorf("evicted %s before its time after a restart", early)
@@ -115,26 +111,24 @@ func (s *stage) touchedPodsAreEvicted(t *testing.T) {
 // Pods, and their status.
 func (s *stage) nobodyMovesTheMark(t *testing.T, eve *controlplane.User, touched *corev1.Pod) {
 	t.Helper()
-	in := func(args ...string) []string { return append(args, "-n", touched.Namespace, touched.Name) }
-	later := time.Now().Add(time.Second).UTC().Format(time.RFC3339Nano)
-	for attempt, args := range map[string][]string{
-		"to move its time":         append(in("annotate", "--overwrite", "pod"), audit.AnnotationTouchedAt+"="+later),
-		"to remove its time":       append(in("annotate", "pod"), audit.AnnotationTouchedAt+"-"),
-		"to blame somebody else":   append(in("annotate", "--overwrite", "pod"), audit.AnnotationTouchedBy+"=bob"),
-		"to remove the mark":       append(in("label", "pod"), audit.LabelTouchedBy+"-"),
-		"to move it by the status": append(in("patch", "pod"), "--subresource=status", "-p", `{"metadata":{"annotations":{"`+audit.AnnotationTouchedAt+`":"`+later+`"}}}`),
+	path := "/api/v1/namespaces/" + touched.Namespace + "/pods/" + touched.Name
+	annotation := func(key, value string) string { return `{"metadata":{"annotations":{"` + key + `":` + value + `}}}` }
+	later := strconv.Quote(time.Now().Add(time.Second).UTC().Format(time.RFC3339Nano))
+	for attempt, test := range map[string]struct {
+		user        *controlplane.User
+		path, patch string
+	}{
+		"to move its time":         {eve, path, annotation(audit.AnnotationTouchedAt, later)},
+		"to remove its time":       {eve, path, annotation(audit.AnnotationTouchedAt, "null")},
+		"to blame somebody else":   {eve, path, annotation(audit.AnnotationTouchedBy, `"bob"`)},
+		"to remove the mark":       {eve, path, `{"metadata":{"labels":{"` + audit.LabelTouchedBy + `":null}}}`},
+		"to move it by the status": {s.Admin(), path + "/status", annotation(audit.AnnotationTouchedAt, later)},
 	} {
-		user := eve
-		if strings.Contains(attempt, "status") {
-			user = nil
-		}
-		if output, err := s.kubectl(t, user, args...); err == nil || !strings.Contains(output, "was touched") {
-			t.Errorf("somebody wants %s: %v: %s", attempt, err, output)
+		if a := s.send(t, test.user, "PATCH", test.path, testkit.AsMerge, test.patch); a.Code < 300 || !strings.Contains(a.Body, "was touched") {
+			t.Errorf("somebody wants %s: %s", attempt, a)
 		}
 	}
-	if output, err := s.kubectl(t, eve, "exec", "-i", "-n", touched.Namespace, touched.Name, "-c", "main", "--", "true"); err != nil {
-		t.Fatal(output)
-	}
+	passes(t, "another session", s.exec(t, eve, touched.Namespace, touched.Name, "stdin=true&command=true"))
 	if at := s.get(t, touched).Annotations[audit.AnnotationTouchedAt]; at != touched.Annotations[audit.AnnotationTouchedAt] {
 		t.Errorf("another session moves the time of the first from %s to %s", touched.Annotations[audit.AnnotationTouchedAt], at)
 	}
@@ -196,7 +190,8 @@ func (s *stage) evictedAt(t *testing.T, d *deletions, pod *corev1.Pod) time.Time
 func (s *stage) event(t *testing.T, pod *corev1.Pod, reason string) {
 	t.Helper()
 	testkit.Eventually(t, "there is an Event "+reason, func(ctx context.Context) bool {
-		output, err := s.Kubectl(ctx, nil, "get", "events", "-n", pod.Namespace, "--field-selector", "reason="+reason+",involvedObject.name="+pod.Name, "-o", "name").CombinedOutput()
-		return err == nil && len(output) > 0 && !strings.Contains(string(output), "No resources")
+		var list eventsv1.EventList
+		return s.admin.List(ctx, &list, client.InNamespace(pod.Namespace)) == nil &&
+			slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool { return e.Reason == reason && e.Regarding.Name == pod.Name })
 	})
 }

@@ -16,9 +16,10 @@ import (
 // TestAPodThatIsTooLargeToReadIsDeniedOnRecord has somebody hide a privileged Pod behind
 // 1.45 MB that become more than 8 MiB on their way to the webhook.
 func TestAPodThatIsTooLargeToReadIsDeniedOnRecord(t *testing.T) {
+	t.Parallel()
 	ns := testkit.ManagerNamespace(t, admin)
 	kept := &memory{}
-	start(t, ns, audit.Options{Sinks: []audit.SinkOptions{{Sink: kept, FailurePolicy: audit.Open}}})
+	start(t, ns, audit.Options{WithoutNodeProxy: true, Sinks: []audit.SinkOptions{{Sink: kept, FailurePolicy: audit.Open}}})
 	user, err := testkit.NewClient(alice, scheme)
 	if err != nil {
 		t.Fatal(err)

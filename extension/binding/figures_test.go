@@ -188,10 +188,10 @@ func measure(t *testing.T, namespace string, count int, lead, span, window time.
 }
 
 func TestTheFiguresOfTransientBindings(t *testing.T) {
-	// The short form's leads and windows leave room for a machine that does much else.
-	count, span, lead := testkit.Long(2000, 50), testkit.Long(time.Minute, 3*time.Second), testkit.Long(time.Minute, 10*time.Second)
+	testkit.OnlyLong(t) // TestTransientBindings and the tests of two managers are short
+	const count, span, lead = 2000, time.Minute, time.Minute
 	var namespaces, roles []string
-	for n := range testkit.Long(200, 4) {
+	for n := range 200 {
 		name := fmt.Sprintf("figures-%d", n)
 		testkit.Create(t, admin, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, role(name, "deployer"))
 		namespaces, roles = append(namespaces, name), append(roles, name+"/deployer")
@@ -199,14 +199,14 @@ func TestTheFiguresOfTransientBindings(t *testing.T) {
 	testkit.Create(t, admin, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "figures"}})
 	k := startKillable(t, binding.Options{BindableRoles: roles, BindableClusterWide: []string{"figures"}}, nil)
 
-	seen := measure(t, namespaces[0], count, lead, span, testkit.Long(30*time.Second, 10*time.Second), func() {})
+	seen := measure(t, namespaces[0], count, lead, span, 30*time.Second, func() {})
 	testkit.Figure("binding.start_p50_ms", testkit.Milliseconds(testkit.Percentile(seen.starts, .5)), "ms")
 	testkit.Figure("binding.start_p99_ms", testkit.Milliseconds(testkit.Percentile(seen.starts, .99)), "ms")
 	testkit.Figure("binding.end_p50_ms", testkit.Milliseconds(testkit.Percentile(seen.ends, .5)), "ms")
 	testkit.Figure("binding.end_p99_ms", testkit.Milliseconds(testkit.Percentile(seen.ends, .99)), "ms")
 
 	restarted := make(chan struct{})
-	seen = measure(t, namespaces[1], count, lead, span, testkit.Long(time.Minute, 20*time.Second), func() {
+	seen = measure(t, namespaces[1], count, lead, span, time.Minute, func() {
 		defer close(restarted)
 		k.kill()
 		k.start(t)
@@ -231,7 +231,7 @@ func heap() float64 {
 // atRest makes many bindings that live for long, and counts what is written about them.
 func atRest(t *testing.T, namespaces []string) {
 	t.Helper()
-	inEach, across := testkit.Long(95, 20), testkit.Long(1000, 20)
+	const inEach, across = 95, 1000
 	var objects []client.Object
 	for _, namespace := range namespaces {
 		for n := range inEach {
@@ -284,7 +284,7 @@ func atRest(t *testing.T, namespaces []string) {
 			}
 		}()
 	}
-	<-time.After(testkit.Long(time.Minute, 3*time.Second))
+	<-time.After(time.Minute)
 	written := len(writes)
 	for range written {
 		t.Error(<-writes)

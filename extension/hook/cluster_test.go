@@ -157,6 +157,7 @@ type request struct {
 	path, host                 string
 	header                     http.Header
 	raw                        []byte
+	ended                      <-chan struct{} // closed when the caller waits no longer
 }
 
 // hooks is a web server that notes what it is asked.
@@ -180,7 +181,7 @@ func serve(t *testing.T, answer func(http.ResponseWriter, *request) any) *hooks 
 func (h *hooks) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		asked := &request{path: r.URL.Path, host: r.Host, header: r.Header, raw: body}
+		asked := &request{path: r.URL.Path, host: r.Host, header: r.Header, raw: body, ended: r.Context().Done()}
 		if err == nil {
 			err = json.Unmarshal(body, asked)
 		}

@@ -383,11 +383,7 @@ func (l *leased) discreet(t *testing.T) {
 	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
 		t.Fatal(err)
 	}
-	pod.Status.Phase = corev1.PodFailed
-	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "harness", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "it said sesame"}}}}
-	if err := admin.Status().Update(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
+	ends(t, pod, corev1.PodFailed, 1, "it said sesame")
 	await(t, r, "has failed", in(v1alpha1.HarnessFailed))
 	if r.Status.Output != "it said ***" {
 		t.Errorf("%q", r.Status.Output)

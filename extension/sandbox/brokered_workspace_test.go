@@ -42,12 +42,7 @@ func (l *leased) endSeed(t *testing.T, ws *v1alpha1.Workspace, phase corev1.PodP
 	testkit.Within(t, patience, "the seed has its Pod", func(ctx context.Context) bool {
 		return admin.List(ctx, &pods, client.InNamespace(l.here), client.MatchingLabels{sandbox.LabelWorkspace: ws.Name}) == nil && len(pods.Items) == 1
 	})
-	pod := &pods.Items[0]
-	pod.Status.Phase = phase
-	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "harness", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: words}}}}
-	if err := admin.Status().Update(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
+	ends(t, &pods.Items[0], phase, 1, words)
 }
 
 func (l *leased) lent(ws *v1alpha1.Workspace) *corev1.Secret {

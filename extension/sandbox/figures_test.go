@@ -52,7 +52,10 @@ func TestManyRunsStartAtOnceAndRest(t *testing.T) {
 	await("all have started", func(run *v1alpha1.HarnessRun) bool { return run.Status.JobUID != "" })
 	testkit.Figure("sandbox.start300_s", time.Since(begun).Seconds(), "s")
 	before := map[string]string{}
-	ended := await("all have succeeded", in(v1alpha1.HarnessSucceeded))
+	// The output is closed by another reconciler, after the run has ended.
+	ended := await("all have succeeded, and show their output", func(run *v1alpha1.HarnessRun) bool {
+		return run.Status.Phase == v1alpha1.HarnessSucceeded && run.Status.OutputClosed
+	})
 	for n := range ended.Items {
 		before[ended.Items[n].Name] = ended.Items[n].ResourceVersion
 	}

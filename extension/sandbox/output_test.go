@@ -1,14 +1,12 @@
 package sandbox_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/internal/testkit"
@@ -49,11 +47,14 @@ func (s *story) output(t *testing.T) {
 // phase plays the kubelet.
 func (s *story) phase(t *testing.T, pod *corev1.Pod, phase corev1.PodPhase) {
 	t.Helper()
-	testkit.Succeeds(t, patience, pod.Name+" is "+string(phase), func(ctx context.Context) error {
-		if err := admin.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
-			return err
-		}
+	testkit.ChangeStatus(t, admin, pod, func(pod *corev1.Pod) { pod.Status.Phase = phase })
+}
+
+// ends plays the kubelet: the work has ended, with these last words.
+func ends(t *testing.T, pod *corev1.Pod, phase corev1.PodPhase, code int32, words string) {
+	t.Helper()
+	testkit.ChangeStatus(t, admin, pod, func(pod *corev1.Pod) {
 		pod.Status.Phase = phase
-		return admin.Status().Update(ctx, pod)
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "harness", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: words}}}}
 	})
 }

@@ -267,18 +267,9 @@ func (s *story) hold(t *testing.T) {
 
 func (s *story) fail(t *testing.T) {
 	r, pod := s.slow(t, "fails")
-	pod.Status.Phase = corev1.PodRunning
-	if err := admin.Status().Update(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
+	s.phase(t, pod, corev1.PodRunning)
 	await(t, r, "runs", in(v1alpha1.HarnessRunning))
-	pod.Status.Phase = corev1.PodFailed
-	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "harness", State: corev1.ContainerState{
-		Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Message: "it did not compile"},
-	}}}
-	if err := admin.Status().Update(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
+	ends(t, pod, corev1.PodFailed, 3, "it did not compile")
 	await(t, r, "has failed", in(v1alpha1.HarnessFailed))
 	if r.Status.ExitCode == nil || *r.Status.ExitCode != 3 || r.Status.Output != "it did not compile" {
 		t.Errorf("%+v", r.Status)

@@ -250,12 +250,7 @@ func (s *story) seedFails(t *testing.T) {
 	testkit.Within(t, patience, "the policy is back", func(ctx context.Context) bool {
 		return admin.Get(ctx, client.ObjectKeyFromObject(policy), policy) == nil
 	})
-	pod := &pods.Items[0]
-	pod.Status.Phase = corev1.PodFailed
-	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "harness", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "repos[0]: repository not found"}}}}
-	if err := admin.Status().Update(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
+	ends(t, &pods.Items[0], corev1.PodFailed, 1, "repos[0]: repository not found")
 	awaitWorkspace(t, ws, "has failed", func(s *v1alpha1.WorkspaceStatus) bool { return s.Phase == v1alpha1.WorkspaceFailed })
 	c := meta.FindStatusCondition(ws.Status.Conditions, v1alpha1.ConditionSeeded)
 	testkit.Within(t, patience, "it is measured", func(context.Context) bool {
@@ -436,10 +431,9 @@ func (s *story) restarted(t *testing.T) {
 	}
 	s.cancelRun(t, first)
 	awaitWorkspace(t, ws, "is free", func(s *v1alpha1.WorkspaceStatus) bool { return s.ActiveRun == nil })
-	ws.Status.ActiveRun = &v1alpha1.WorkspaceHolder{Name: "never-was", UID: "3"}
-	if err := self.Status().Update(t.Context(), unstructuredOf(t, ws)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.ChangeStatus(t, self, unstructuredOf(t, ws), func(ws *unstructured.Unstructured) {
+		ws.Object["status"].(map[string]any)["activeRun"] = map[string]any{"name": "never-was", "uid": "3"}
+	})
 	awaitWorkspace(t, ws, "is taken back", func(s *v1alpha1.WorkspaceStatus) bool { return s.ActiveRun == nil })
 }
 

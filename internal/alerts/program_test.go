@@ -51,6 +51,8 @@ type settings struct {
 	Port   int32
 	// Brokered is a namespace for whose runs there is a broker.
 	Brokered string
+	// Retention is that of AuditEvents, by a clock that is Ahead.
+	Retention, Ahead time.Duration
 }
 
 // extensionsOf returns the extensions of a program.
@@ -65,8 +67,8 @@ var extensionsOf = map[string]func(settings) []any{
 	"audit": func(s settings) []any {
 		return []any{audit.New(audit.Options{
 			Sinks: []audit.SinkOptions{
-				{Sink: cloudevents.New(cloudevents.Options{URL: s.Endpoint, Backoff: time.Millisecond, MaxBackoff: 100 * time.Millisecond})},
-				{Sink: auditevent.New(auditevent.Options{FoldAfter: 3, Retention: 20 * time.Second})},
+				{Sink: cloudevents.New(cloudevents.Options{URL: s.Endpoint, Backoff: time.Millisecond, MaxBackoff: 100 * time.Millisecond}), Timeout: audit.MaxTimeout},
+				{Sink: auditevent.New(auditevent.Options{FoldAfter: 3, Retention: s.Retention, Clock: ahead(s.Ahead)})},
 			},
 			Enforcement: &audit.Enforcement{Namespaces: []string{s.Namespace}, ExemptGroups: []string{"system:masters"}},
 			TouchedPods: &audit.TouchedPods{},
@@ -86,6 +88,12 @@ var extensionsOf = map[string]func(settings) []any{
 		})}}})}
 	},
 }
+
+// ahead is a clock that is ahead.
+type ahead time.Duration
+
+func (a ahead) Now() time.Time                  { return time.Now().Add(time.Duration(a)) }
+func (a ahead) Since(t time.Time) time.Duration { return a.Now().Sub(t) }
 
 // runProgram is the program.
 func runProgram(text string) {

@@ -39,8 +39,11 @@ func Succeeds(t testing.TB, limit time.Duration, what string, check func(context
 func Poll(ctx context.Context, limit time.Duration, what string, check func(context.Context) error) error {
 	var last error
 	if until(ctx, limit, func(ctx context.Context) bool {
-		last = check(ctx)
-		return last == nil
+		err := check(ctx)
+		if err == nil || last == nil || ctx.Err() == nil { // what is cut off at the end says nothing
+			last = err
+		}
+		return err == nil
 	}) {
 		return nil
 	}

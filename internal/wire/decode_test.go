@@ -426,7 +426,7 @@ func TestAQuantityThatTakesMinutesToReadIsRefused(t *testing.T) {
 	for _, quantity := range []string{`"1e-999999999"`, `1e-999999999`, `"1E+99999999"`, `"1e-9\u0039999"`, `"` + strings.Repeat("9", 1<<20) + `"`} {
 		began := time.Now()
 		err := wire.Decode([]byte(`{"spec":{"containers":[{"resources":{"limits":{"cpu":`+quantity+`}}}]}}`), &corev1.Pod{})
-		if err == nil || time.Since(began) > time.Second {
+		if err == nil || time.Since(began) > 10*time.Second {
 			t.Errorf("%.40s: %v after %s", quantity, err, time.Since(began))
 		}
 	}

@@ -74,7 +74,8 @@ type Options struct {
 	// empty of a new namespace.
 	AllNamespaces bool
 
-	// CRDPaths are files and folders with CustomResourceDefinitions to install.
+	// CRDPaths are files and folders with CustomResourceDefinitions to install. Those that
+	// exist are replaced if they differ.
 	CRDPaths []string
 	// Objects are created, in this order, before the extensions run: namespaces,
 	// CustomResourceDefinitions, and what the extensions find.

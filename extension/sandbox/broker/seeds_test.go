@@ -24,10 +24,7 @@ func (w *world) seeding(t *testing.T, name string) (*v1alpha1.Workspace, *protoc
 
 func (w *world) phase(t *testing.T, ws *v1alpha1.Workspace, phase v1alpha1.WorkspacePhase) {
 	t.Helper()
-	ws.Status.Phase = phase
-	if err := admin.Status().Update(t.Context(), ws); err != nil {
-		t.Fatal(err)
-	}
+	testkit.ChangeStatus(t, admin, ws, func(ws *v1alpha1.Workspace) { ws.Status.Phase = phase })
 }
 
 func (w *world) seeds(t *testing.T) {
