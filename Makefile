@@ -30,6 +30,8 @@ BENCHSTAT := $(TOOLS)/benchstat
 GOTESTSUM := $(TOOLS)/gotestsum
 CONTROLLER_GEN := $(TOOLS)/controller-gen
 HELM := $(TOOLS)/helm
+# The tests of the chart render it by Helm's library, in one process.
+CHARTRENDER := $(TOOLS)/chartrender
 ENFORCER := $(TOOLS)/kube-network-policies
 RELEASE_TOOLS := $(TOOLS)/goreleaser $(TOOLS)/syft $(TOOLS)/validate-krew-manifest
 
@@ -54,19 +56,19 @@ demo: ## See a real API server send a Pod and an exec through admitkit (under 1 
 test race steady: export MODULES := $(TESTED)
 
 .PHONY: test
-test: controlplane $(HELM) $(GOTESTSUM) ## Unit and integration tests on a real API server (8 min; TESTFLAGS=-count=1)
+test: controlplane $(HELM) $(CHARTRENDER) $(GOTESTSUM) ## Unit and integration tests on a real API server (8 min; TESTFLAGS=-count=1)
 	hack/test.sh $(TESTFLAGS)
 
 .PHONY: race
-race: controlplane $(HELM) $(GOTESTSUM) ## The same, all of them with the race detector (30 min)
+race: controlplane $(HELM) $(CHARTRENDER) $(GOTESTSUM) ## The same, all of them with the race detector (30 min)
 	RACE=all hack/test.sh $(TESTFLAGS)
 
 .PHONY: steady
-steady: controlplane $(HELM) $(GOTESTSUM) ## The same as test three times, beside two busy loops a core (1 h)
+steady: controlplane $(HELM) $(CHARTRENDER) $(GOTESTSUM) ## The same as test three times, beside two busy loops a core (1 h)
 	hack/steady.sh
 
 .PHONY: figures
-figures: controlplane $(HELM) ## Every test in its long form; the figures go to bin/figures.txt
+figures: controlplane $(HELM) $(CHARTRENDER) ## Every test in its long form; the figures go to bin/figures.txt
 	@status=0; \
 	{ failed=0; for module in . $(TESTED); do go -C $$module test -v -count=1 -p 1 -timeout 2h ./... || failed=1; done; exit $$failed; } | \
 	  tee bin/figures.log | grep --line-buffered -E '^(FIGURE|--- FAIL|FAIL|ok)' || status=$$?; \
@@ -258,6 +260,7 @@ $(ENFORCER): hack/netpol/go.mod
 	@echo "building kube-network-policies (3 min the first time)"
 	@mkdir -p $(TOOLS) && cp "$$(go -C hack/netpol tool -n standard)" $@
 
-$(HELM): hack/helm/go.mod
-	@echo "building Helm (2 min the first time)"
+$(CHARTRENDER): $(wildcard hack/helm/chartrender/*.go)
+$(HELM) $(CHARTRENDER): hack/helm/go.mod
+	@echo "building $(notdir $@), with Helm's library (2 min the first time)"
 	$(call tool,helm)

@@ -18,9 +18,8 @@ import (
 
 func TestAnEngineerGetsExecAccessToOnePodAndLosesItAtTheEnd(t *testing.T) {
 	t.Parallel()
-	namespace := testkit.ManagerNamespace(t, admin)
+	namespace := common(t)
 	deployment(t, namespace, "web", 2)
-	start(t, namespace, access.Options{})
 	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	var pods corev1.PodList
 	if err := admin.List(t.Context(), &pods, client.InNamespace(namespace)); err != nil {
@@ -31,11 +30,9 @@ func TestAnEngineerGetsExecAccessToOnePodAndLosesItAtTheEnd(t *testing.T) {
 		t.Fatal("alice can exec before she asks")
 	}
 	req := execRequest(namespace, "a", "web")
-	req.Spec.TargetPod, req.Spec.Duration = target, "4s"
+	req.Spec.TargetPod, req.Spec.Duration = target, "1h"
 	granted(t, alice, req)
-	ready := time.Now()
-	testkit.Within(t, time.Second, "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, target) })
-	t.Logf("can-i said yes %s after Ready", time.Since(ready))
+	testkit.Eventually(t, "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, target) })
 	if !can(t, alice, namespace, target, "get", "log") {
 		t.Error("alice cannot read the log")
 	}
@@ -54,15 +51,12 @@ func TestAnEngineerGetsExecAccessToOnePodAndLosesItAtTheEnd(t *testing.T) {
 	if err != nil {
 		t.Errorf("the access message %q does not work: %v: %s", req.Status.AccessMessage, err, output)
 	}
-	end := req.CreationTimestamp.Add(4 * time.Second)
-	if !req.Status.ExpiresAt.Time.Equal(end) {
-		t.Errorf("it expires at %s, want %s", req.Status.ExpiresAt, end)
-	}
-	testkit.Within(t, time.Until(end)+time.Second, "alice cannot exec any more", func(context.Context) bool { return !canExec(t, alice, namespace, target) })
-	if early := time.Until(end); early > 0 {
-		t.Errorf("access ended %s early", early)
-	}
+	end := endsIn(t, alice, req, 3*time.Second)
+	notBefore(t, end, "alice cannot exec any more", func() bool { return !canExec(t, alice, namespace, target) })
 	await(t, req, "says that it ended", func() bool { return fails(req, "AccessStillValid", "Expired") && !req.Status.Ready })
+	if !req.Status.ExpiresAt.Time.Equal(end) {
+		t.Errorf("it expired at %s, want %s", req.Status.ExpiresAt, end)
+	}
 	for _, reason := range []string{"AccessGranted", "AccessReady", "AccessEnded"} {
 		testkit.Eventually(t, "there is an Event "+reason, func(ctx context.Context) bool {
 			var events eventsv1.EventList
@@ -78,18 +72,16 @@ func TestAnEngineerGetsAnAccessPodAndLosesItAtTheEnd(t *testing.T) {
 	deployment(t, namespace, "web", 1)
 	start(t, namespace, access.Options{Retention: 2 * time.Second})
 	testkit.Create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
-	req := podRequest(namespace, "a", "web")
-	req.Spec.Duration = "4s"
-	granted(t, alice, req)
-	testkit.Within(t, time.Second, "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, "podaccess-a") })
+	req := granted(t, alice, podRequest(namespace, "a", "web"))
+	testkit.Eventually(t, "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, "podaccess-a") })
 	if output, err := cluster.Kubectl(t.Context(), alice, "exec", "-n", namespace, "podaccess-a", "--", "true").CombinedOutput(); err != nil {
 		t.Errorf("kubectl exec: %v: %s", err, output)
 	}
 	if canExec(t, bob, namespace, "podaccess-a") {
 		t.Error("bob can exec into alice's Pod")
 	}
-	end := req.CreationTimestamp.Add(4 * time.Second)
-	testkit.Within(t, time.Until(end)+time.Second, "alice cannot exec any more", func(context.Context) bool { return !canExec(t, alice, namespace, "podaccess-a") })
+	end := endsIn(t, alice, req, 3*time.Second)
+	notBefore(t, end, "alice cannot exec any more", func() bool { return !canExec(t, alice, namespace, "podaccess-a") })
 	testkit.Eventually(t, "the Pod is gone", func(ctx context.Context) bool {
 		return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "podaccess-a"}, &corev1.Pod{}))
 	})

@@ -3,33 +3,29 @@ package access_test
 import (
 	"context"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
-	"github.com/admitkit/admitkit/extension/access"
-	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
 // chat returns a namespace with a template by which bot may ask for alice, for carol and for
-// users whom nobody may ask for, bot itself, and what was recorded.
-func chat(t *testing.T, limit int32) (namespace string, bot *controlplane.User, told *chronicle) {
+// users whom nobody may ask for, and bot itself.
+func chat(t *testing.T, limit int32) (namespace string, bot *controlplane.User) {
 	t.Helper()
 	bot, err := cluster.AddUser("bot", "engineers", "bots")
 	if err != nil {
 		t.Fatal(err)
 	}
-	namespace, told = testkit.ManagerNamespace(t, admin), &chronicle{}
+	namespace = common(t)
 	deployment(t, namespace, "web", 1)
-	startOn(t, namespace, freeport.For(t), access.Options{}, nil, told)
 	template := execTemplate(namespace, "chat", ref("Deployment", "web"), "devs")
 	template.Spec.AccessConfig.AllowedUsers = []string{"alice", "carol", "system:admin", "system:serviceaccount:" + namespace + ":default"}
 	template.Spec.AccessConfig.AskFor = &v1alpha1.AskFor{Users: []string{"someone"}, Groups: []string{"bots"}}
 	template.Spec.AccessConfig.MaxConcurrent = limit
 	testkit.Create(t, admin, template, execTemplate(namespace, "quiet", ref("Deployment", "web"), "devs"))
-	return namespace, bot, told
+	return namespace, bot
 }
 
 func forUser(namespace, name, user string) *v1alpha1.ExecAccessRequest {
@@ -40,7 +36,7 @@ func forUser(namespace, name, user string) *v1alpha1.ExecAccessRequest {
 
 func TestABotAsksForAnEngineerWhoAloneGetsAccess(t *testing.T) {
 	t.Parallel()
-	namespace, bot, told := chat(t, 100)
+	namespace, bot := chat(t, 100)
 	req := granted(t, bot, forUser(namespace, "for-alice", "alice"))
 	pod := req.Status.PodName
 	if !canExec(t, alice, namespace, pod) || canExec(t, bot, namespace, pod) || canExec(t, bob, namespace, pod) {
@@ -62,17 +58,12 @@ func TestABotAsksForAnEngineerWhoAloneGetsAccess(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "access has ended, and the story says who asked for whom", func(context.Context) bool {
-		story := told.of(req)
+		story := commons.told.of(req)
 		return !canExec(t, alice, namespace, pod) && slices.Contains(story, "asked bot") && slices.Contains(story, "granted alice") && slices.Contains(story, "revoked alice") && slices.Contains(story, "ended alice")
 	})
-	told.mu.Lock()
-	defer told.mu.Unlock()
-	for _, record := range told.records {
-		if record.Object.UID == req.UID && record.Action == "granted" && !strings.Contains(record.Reason, "alice may access Pod "+pod) || record.Action == "granted" && !strings.Contains(record.Reason, "as asked by bot") {
-			t.Errorf("the record of the grant says %q", record.Reason)
-		}
-		if record.Object.UID == req.UID && record.Action == "asked" && !strings.Contains(record.Reason, "on behalf of alice") {
-			t.Errorf("the record of the request says %q", record.Reason)
+	for _, want := range [][]string{{"granted", "alice may access Pod " + pod}, {"granted", "as asked by bot"}, {"asked", "on behalf of alice"}} {
+		if !commons.told.says(req, want[0], want[1]) {
+			t.Errorf("the record %q does not say %q", want[0], want[1])
 		}
 	}
 }
@@ -80,7 +71,7 @@ func TestABotAsksForAnEngineerWhoAloneGetsAccess(t *testing.T) {
 // An engineer who wants more than they may have tries it by way of a bot.
 func TestAskingForOthersGivesNobodyMoreThanTheTemplateAllows(t *testing.T) {
 	t.Parallel()
-	namespace, bot, _ := chat(t, 100)
+	namespace, bot := chat(t, 100)
 	for sentence, test := range map[string]struct {
 		user  *controlplane.User
 		other string
@@ -126,7 +117,7 @@ func TestAskingForOthersGivesNobodyMoreThanTheTemplateAllows(t *testing.T) {
 
 func TestRequestsForOthersCountForBoth(t *testing.T) {
 	t.Parallel()
-	namespace, bot, _ := chat(t, 2)
+	namespace, bot := chat(t, 2)
 	granted(t, bot, forUser(namespace, "one", "alice"))
 	granted(t, bot, forUser(namespace, "two", "carol"))
 	refused(t, as(t, bot).Create(t.Context(), forUser(namespace, "three", "carol")), `a user 2 open requests, and "bot" has 2: one until`)

@@ -162,7 +162,7 @@ var attacksOfAskers = map[string]attack{
 		return ""
 	},
 	"by a Role that goes together with the template": func(s siege) string {
-		for i := range 12 {
+		for i := range testkit.Long(12, 3) {
 			name := fmt.Sprint("twin-", i)
 			if a := s.newTemplate(name, nil); a.Code != http.StatusCreated {
 				s.Fatal(a)
@@ -188,7 +188,7 @@ var attacksOfAskers = map[string]attack{
 		return ""
 	},
 	"by a template that is deleted and at once made again": func(s siege) string {
-		for i := range 12 {
+		for i := range testkit.Long(12, 3) {
 			name := fmt.Sprint("again-", i)
 			if a := s.newTemplate(name, nil); a.Code != http.StatusCreated {
 				s.Fatal(a)

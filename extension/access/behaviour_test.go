@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -29,7 +30,7 @@ import (
 
 func TestAnAccessPodTakesNoTrafficOfItsTarget(t *testing.T) {
 	t.Parallel()
-	namespace := testkit.ManagerNamespace(t, admin)
+	namespace := common(t)
 	web := deployment(t, namespace, "web", 1)
 	selector := web.Spec.Selector.MatchLabels
 	testkit.Create(t, admin, &corev1.Service{
@@ -42,7 +43,6 @@ func TestAnAccessPodTakesNoTrafficOfItsTarget(t *testing.T) {
 		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &one, Selector: web.Spec.Selector},
 	}
 	testkit.Create(t, admin, budget)
-	start(t, namespace, access.Options{})
 	testkit.Create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	granted(t, alice, podRequest(namespace, "a", "web"))
 	var pod corev1.Pod
@@ -91,9 +91,9 @@ func TestAnAccessPodTakesNoTrafficOfItsTarget(t *testing.T) {
 }
 
 func TestAPodThatNamesATemplateIsTreatedLikeAnAccessPod(t *testing.T) {
-	namespace := testkit.ManagerNamespace(t, admin)
+	t.Parallel()
+	namespace := common(t)
 	deployment(t, namespace, "web", 1)
-	start(t, namespace, access.Options{})
 	template := podTemplate(namespace, "web", ref("Deployment", "web"), "devs")
 	template.Spec.MaxCPU = quantity("1")
 	template.Spec.ControllerTargetMutationConfig = &v1alpha1.PodTemplateSpecMutationConfig{Command: &[]string{"sleep"}, PurgeAnnotations: true}
@@ -177,11 +177,7 @@ func aLostPodIsNotReplaced(t *testing.T, req *v1alpha1.ExecAccessRequest) {
 // whatNoWebhookSawIsNotGranted makes requests that webhooks would have refused.
 func whatNoWebhookSawIsNotGranted(t *testing.T, namespace string) {
 	t.Helper()
-	bypass := func(req *v1alpha1.ExecAccessRequest) *v1alpha1.ExecAccessRequest {
-		withoutWebhooks(t, namespace, func() { testkit.Create(t, admin, req) })
-		return req
-	}
-	for _, test := range []struct {
+	tests := []struct {
 		condition, reason string
 		change            func(*v1alpha1.ExecAccessRequest)
 	}{
@@ -191,14 +187,20 @@ func whatNoWebhookSawIsNotGranted(t *testing.T, namespace string) {
 		{"AccessResourcesCreated", "NotAllowed", func(r *v1alpha1.ExecAccessRequest) { r.Spec.Requester = &v1alpha1.Requester{Username: "mallory"} }},
 		{"AccessResourcesCreated", "RequesterUnknown", func(r *v1alpha1.ExecAccessRequest) { r.Spec.Requester = nil }},
 		{"AccessResourcesCreated", "UnknownPod", func(r *v1alpha1.ExecAccessRequest) { r.Spec.TargetPod = "none" }},
-	} {
-		req := execRequest(namespace, strings.ToLower(test.reason), "web")
-		req.Spec.Duration, req.Spec.Requester = "1h", &v1alpha1.Requester{Username: "alice", Groups: []string{"devs"}}
-		test.change(req)
-		bypass(req)
+	}
+	withoutWebhooks(t, namespace, func() {
+		for _, test := range tests {
+			req := execRequest(namespace, strings.ToLower(test.reason), "web")
+			req.Spec.Duration, req.Spec.Requester = "1h", &v1alpha1.Requester{Username: "alice", Groups: []string{"devs"}}
+			test.change(req)
+			testkit.Create(t, admin, req)
+		}
+	})
+	for _, test := range tests {
+		req := execRequest(namespace, strings.ToLower(test.reason), "")
 		await(t, req, "says "+test.reason, func() bool { return fails(req, test.condition, test.reason) && !req.Status.Ready })
-		if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "execaccess-" + req.Name}, roleOf(req)); !apierrors.IsNotFound(err) {
-			t.Errorf("%s: there is a Role: %v", test.reason, err)
+		if !gone(t, roleOf(req)) {
+			t.Errorf("%s: there is a Role", test.reason)
 		}
 	}
 	testkit.Create(t, admin, execTemplate(namespace, "none", ref("Deployment", "web"), "devs"))
@@ -242,16 +244,15 @@ func aMendedTemplateGrants(t *testing.T, template *v1alpha1.ExecAccessTemplate) 
 // withoutWebhooks does something while no webhook of a namespace is registered.
 func withoutWebhooks(t *testing.T, namespace string, do func()) {
 	t.Helper()
-	configurations := []string{"mutatingwebhookconfiguration", "validatingwebhookconfiguration"}
-	saved := map[string][]byte{}
-	for _, kind := range configurations {
-		output, err := cluster.Kubectl(t.Context(), nil, "get", kind, "admitkit."+namespace, "-o", "yaml").Output()
+	named := metav1.ObjectMeta{Name: "admitkit." + namespace}
+	configurations := []client.Object{&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: named}, &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: named}}
+	for _, c := range configurations {
+		err := admin.Get(t.Context(), client.ObjectKeyFromObject(c), c)
+		if err == nil {
+			err = admin.Delete(t.Context(), c)
+		}
 		if err != nil {
 			t.Fatal(err)
-		}
-		saved[kind] = output
-		if output, err := cluster.Kubectl(t.Context(), nil, "delete", kind, "admitkit."+namespace).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, output)
 		}
 	}
 	testkit.Eventually(t, "the API server calls no webhook", func(ctx context.Context) bool {
@@ -260,17 +261,15 @@ func withoutWebhooks(t *testing.T, namespace string, do func()) {
 		return admin.Create(ctx, probe, client.DryRunAll) == nil
 	})
 	do()
-	for _, kind := range configurations {
-		apply := cluster.Kubectl(t.Context(), nil, "create", "-f", "-")
-		apply.Stdin = strings.NewReader(string(saved[kind]))
-		if output, err := apply.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, output)
-		}
+	for _, c := range configurations {
+		c.SetResourceVersion("")
+		testkit.Create(t, admin, c)
 	}
 	awaitWebhooks(t, namespace)
 }
 
 func TestAnyReplicaRefusesASessionPastItsEnd(t *testing.T) {
+	t.Parallel()
 	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 1)
 	// The replica that leads cannot end anything: it may not delete.
@@ -321,7 +320,7 @@ func (a ahead) Since(t time.Time) time.Duration { return a.Now().Sub(t) }
 
 func TestEvictionEndsSessionsAndKeepsTrying(t *testing.T) {
 	t.Parallel()
-	namespace := testkit.ManagerNamespace(t, admin)
+	namespace := common(t)
 	web := deployment(t, namespace, "web", 1)
 	all := intstr.FromString("100%")
 	budget := &policyv1.PodDisruptionBudget{
@@ -329,7 +328,6 @@ func TestEvictionEndsSessionsAndKeepsTrying(t *testing.T) {
 		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &all, Selector: web.Spec.Selector},
 	}
 	testkit.Create(t, admin, budget)
-	start(t, namespace, access.Options{})
 	template := execTemplate(namespace, "web", ref("Deployment", "web"), "devs")
 	template.Spec.AccessConfig.OnExpiry = v1alpha1.ExpiryEndSession // which nothing does here
 	if err := admin.Create(t.Context(), template); err == nil || !strings.Contains(err.Error(), "--sessions-unrecorded=Closed") {
@@ -344,9 +342,8 @@ func TestEvictionEndsSessionsAndKeepsTrying(t *testing.T) {
 	testkit.Eventually(t, "the budget is in force", func(ctx context.Context) bool {
 		return admin.Get(ctx, client.ObjectKeyFromObject(budget), budget) == nil && budget.Status.ExpectedPods == 1
 	})
-	req := execRequest(namespace, "a", "web")
-	req.Spec.Duration = "3s"
-	granted(t, alice, req)
+	req := granted(t, alice, execRequest(namespace, "a", "web"))
+	endsIn(t, alice, req, time.Second)
 	pod := &corev1.Pod{}
 	key := client.ObjectKey{Namespace: namespace, Name: req.Status.PodName}
 	await(t, req, "has ended, though the budget puts the eviction off", func() bool { return fails(req, "AccessStillValid", "Expired") })
@@ -370,9 +367,9 @@ func TestEvictionEndsSessionsAndKeepsTrying(t *testing.T) {
 }
 
 func TestGroupsGetAccessWhereTheTemplateSaysSo(t *testing.T) {
-	namespace := testkit.ManagerNamespace(t, admin)
+	t.Parallel()
+	namespace := common(t)
 	deployment(t, namespace, "web", 1)
-	start(t, namespace, access.Options{})
 	template := execTemplate(namespace, "web", ref("Deployment", "web"), "devs")
 	template.Spec.AccessConfig.Subjects = v1alpha1.SubjectsGroups
 	template.Spec.AccessConfig.AllowedUsers = []string{"carol"}
@@ -393,7 +390,7 @@ func TestGroupsGetAccessWhereTheTemplateSaysSo(t *testing.T) {
 		{"delete", "", false},
 		{"create", "proxy", false},
 	} {
-		testkit.Within(t, time.Second, fmt.Sprintf("bob's right to %s %s is %t", verb.verb, verb.subresource, verb.want), func(context.Context) bool {
+		testkit.Eventually(t, fmt.Sprintf("bob's right to %s %s is %t", verb.verb, verb.subresource, verb.want), func(context.Context) bool {
 			return can(t, bob, namespace, pod, verb.verb, verb.subresource) == verb.want
 		})
 	}
@@ -403,8 +400,8 @@ func TestGroupsGetAccessWhereTheTemplateSaysSo(t *testing.T) {
 }
 
 func TestEveryKindOfTargetGivesAccess(t *testing.T) {
-	namespace := testkit.ManagerNamespace(t, admin)
-	start(t, namespace, access.Options{})
+	t.Parallel()
+	namespace := common(t)
 	labels := map[string]string{"app": "store"}
 	spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/store", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}}}}
 	plain := corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/plain"}}}
@@ -460,7 +457,7 @@ func TestEveryKindOfTargetGivesAccess(t *testing.T) {
 		t.Run("exec into a Pod of a "+target.String(), func(t *testing.T) {
 			testkit.Create(t, admin, execTemplate(namespace, target.Name, target, "devs"))
 			req := granted(t, alice, execRequest(namespace, target.Name, target.Name))
-			testkit.Within(t, time.Second, "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, req.Status.PodName) })
+			testkit.Eventually(t, "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, req.Status.PodName) })
 		})
 	}
 	t.Run("an access Pod of a template of its own", func(t *testing.T) {

@@ -2,11 +2,17 @@ package access_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -25,8 +31,8 @@ import (
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
-// The tests share one real control plane; each has a namespace and a manager of
-// its own, confined to it.
+// The tests share one real control plane; each has a namespace of its own, and a manager that
+// is confined to it, or to those of several tests.
 var (
 	cluster *controlplane.ControlPlane
 	scheme  = testkit.Scheme(v1alpha1.AddToScheme)
@@ -99,6 +105,64 @@ func as(t *testing.T, user *controlplane.User) client.Client {
 	return testkit.Client(t, user, scheme)
 }
 
+// commons has the namespaces that managers with default options watch and no test has taken
+// yet. Such a manager costs as much as the test that uses it.
+var commons struct {
+	sync.Mutex
+	free []string
+	logs []*observer.ObservedLogs
+	told chronicle
+}
+
+// common returns a namespace for one test, in which a manager with default options grants
+// access until the last test has ended. What it records is in commons.told. Tests that give
+// options, stop the manager, or take its webhooks away start one of their own. Only parallel
+// tests use it, so that those that are not have the process to themselves.
+func common(t *testing.T) (namespace string) {
+	t.Helper()
+	commons.Lock()
+	defer commons.Unlock()
+	if len(commons.free) == 0 {
+		commons.free = startCommon(t)
+	}
+	namespace, commons.free = commons.free[0], commons.free[1:]
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		for _, logs := range commons.logs {
+			for _, entry := range logs.FilterLevelExact(zapcore.WarnLevel).All() {
+				if text := fmt.Sprint(entry.Message, entry.ContextMap()); strings.Contains(text, namespace) {
+					t.Log(text)
+				}
+			}
+		}
+	})
+	return namespace
+}
+
+func startCommon(t *testing.T) (namespaces []string) {
+	t.Helper()
+	for range 20 {
+		namespaces = append(namespaces, testkit.Namespace(t, admin))
+	}
+	core, logs := observer.New(zapcore.WarnLevel)
+	commons.logs = append(commons.logs, logs)
+	options := manager.Options{
+		OperatorFingerprint: "admitkit", Namespace: testkit.ManagerNamespace(t, admin), Host: "127.0.0.1", Port: freeport.For(t), Logger: zap.New(core).Sugar(),
+	}
+	mgr, _ := registered(t, options, access.Options{Namespaces: namespaces}, nil, &commons.told)
+	failed := make(chan error, 1)
+	go func() { failed <- mgr.Start(context.Background()) }() //nolint:usetesting // it outlives the test
+	select {
+	case <-mgr.Ready():
+	case err := <-failed:
+		t.Fatal(err)
+	}
+	awaitWebhooks(t, namespaces[0])
+	return namespaces
+}
+
 // running is a manager between start and stop.
 type running struct {
 	*manager.Manager
@@ -117,19 +181,10 @@ func startOn(t *testing.T, namespace string, port int32, options access.Options,
 	logger, _ := testkit.Logger(t)
 	managerOptions := manager.Options{
 		OperatorFingerprint: "admitkit", Namespace: namespace, Host: "127.0.0.1", Port: port, Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
-		Logger: logger, RESTConfig: cluster.Config(),
+		Logger: logger,
 	}
-	// The registrar's rights are apart from the server's.
-	registrar := newManager(t, managerOptions, options)
-	if err := registrar.RegisterExtensions(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	managerOptions.RESTConfig = managerUser.Config
-	managerOptions.RegisterWebHook = new(bool)
-	if tweak != nil {
-		tweak(&managerOptions)
-	}
-	r := &running{Manager: newManager(t, managerOptions, options, more...)}
+	mgr, registrar := registered(t, managerOptions, options, tweak, more...)
+	r := &running{Manager: mgr}
 	t.Cleanup(func() {
 		if err := registrar.UnregisterExtensions(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
@@ -138,6 +193,22 @@ func startOn(t *testing.T, namespace string, port int32, options access.Options,
 	r.stop = testkit.Start(t, r.Manager)
 	awaitWebhooks(t, append(options.Namespaces, namespace)[0])
 	return r
+}
+
+// registered returns a manager whose webhooks are registered, and who registered them: the
+// registrar's rights are apart from the server's.
+func registered(t *testing.T, managerOptions manager.Options, options access.Options, tweak func(*manager.Options), more ...any) (mgr, registrar *manager.Manager) {
+	t.Helper()
+	managerOptions.RESTConfig = cluster.Config()
+	registrar = newManager(t, managerOptions, options)
+	if err := registrar.RegisterExtensions(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	managerOptions.RESTConfig, managerOptions.RegisterWebHook = managerUser.Config, new(bool)
+	if tweak != nil {
+		tweak(&managerOptions)
+	}
+	return newManager(t, managerOptions, options, more...), registrar
 }
 
 func newManager(t *testing.T, managerOptions manager.Options, options access.Options, more ...any) *manager.Manager {
@@ -257,6 +328,37 @@ func await[R request](t *testing.T, req R, what string, condition func() bool) {
 	testkit.Eventually(t, req.GetName()+" "+what, func(ctx context.Context) bool {
 		return admin.Get(ctx, client.ObjectKeyFromObject(req), req) == nil && condition()
 	})
+}
+
+// endsIn has a user shorten a request that is granted, so that access ends in so long, and
+// returns when. A test that asks for a few seconds only fails where it takes longer to be
+// granted.
+func endsIn(t *testing.T, user *controlplane.User, req request, rest time.Duration) (end time.Time) {
+	t.Helper()
+	begin, _ := v1alpha1.BeginOf(req)
+	duration := time.Since(begin).Truncate(time.Second) + rest
+	err := patch(t, user, req, `{"spec":{"duration":"`+duration.String()+`"}}`)
+	if err == nil {
+		end, err = v1alpha1.EndOf(req) // later, if the machine is so busy that the end has passed
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return end
+}
+
+// notBefore wants that something has ended, and not before its time.
+func notBefore(t *testing.T, end time.Time, what string, ended func() bool) {
+	t.Helper()
+	testkit.Succeeds(t, time.Until(end)+time.Minute, what, func(context.Context) error {
+		if !ended() {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if early := time.Until(end); early > 0 {
+		t.Errorf("%s, %s early", what, early)
+	}
 }
 
 func holds(req request, condition string) bool {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
@@ -76,6 +77,23 @@ func TestAFailureAfterTheRetentionIsRetriedEverMoreSlowly(t *testing.T) {
 	}
 }
 
+// What begins or ends a grant does so at the moment for which decide has planned it.
+func TestARequestComesBackAtTheVeryMomentOfItsSchedule(t *testing.T) {
+	end := created.Add(time.Hour)
+	for ago, want := range map[time.Duration]time.Duration{
+		time.Hour: time.Hour, 1500 * time.Millisecond: 1500 * time.Millisecond, 1: 1,
+		0: 1, -time.Minute: 1, // at once: 0 would be never
+	} {
+		r := newRequests(&shared{options: Options{Clock: clocktesting.NewFakePassiveClock(end.Add(-ago))}}, execAccess)
+		if result := r.result(schedule{end, priorityEnd}); result.RequeueAfter != want || *result.Priority != priorityEnd {
+			t.Errorf("%s before the end it comes back after %+v", ago, result)
+		}
+	}
+	if result := newRequests(&shared{}, execAccess).result(schedule{}); result.RequeueAfter != 0 || result.Priority != nil {
+		t.Errorf("without a schedule it comes back after %+v", result)
+	}
+}
+
 // hung is an API server that answers no read, not even when the context ends.
 type hung struct {
 	client.Reader
@@ -88,6 +106,10 @@ func (h hung) Get(context.Context, client.ObjectKey, client.Object, ...client.Ge
 }
 
 func TestAStepThatHangsHoldsNeitherItsWorkerNorTheManager(t *testing.T) {
+	synctest.Test(t, aStepHangs)
+}
+
+func aStepHangs(t *testing.T) {
 	scheme, err := newScheme()
 	if err != nil {
 		t.Fatal(err)
@@ -108,10 +130,10 @@ func TestAStepThatHangsHoldsNeitherItsWorkerNorTheManager(t *testing.T) {
 	item := reconcile.Request{NamespacedName: f.key}
 
 	result, err := r.Reconcile(t.Context(), item)
-	if end := f.request.GetCreationTimestamp().Add(3 * time.Second); err != nil || time.Now().Before(end) || time.Since(end) > time.Second {
+	if end := f.request.GetCreationTimestamp().Add(3 * time.Second); err != nil || time.Since(end) != leaveAfter {
 		t.Errorf("the worker was free %s after the end: %v", time.Since(end), err)
 	}
-	if result.RequeueAfter > time.Second || result.Priority == nil || *result.Priority != priorityEnd {
+	if result.RequeueAfter > 20*time.Millisecond || result.Priority == nil || *result.Priority != priorityEnd {
 		t.Errorf("the end comes after %+v", result)
 	}
 	if _, err := r.Reconcile(t.Context(), item); err != nil || !apierrors.IsNotFound(writer.Get(t.Context(), client.ObjectKeyFromObject(binding), binding)) {
@@ -131,7 +153,7 @@ func TestAStepThatHangsHoldsNeitherItsWorkerNorTheManager(t *testing.T) {
 		},
 	} {
 		began := time.Now()
-		if err := reconcile(); err == nil || time.Since(began) > time.Second {
+		if err := reconcile(); err == nil || time.Since(began) > leaveAfter {
 			t.Errorf("the manager stops %s after %s: %v", name, time.Since(began), err)
 		}
 	}

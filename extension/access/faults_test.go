@@ -37,21 +37,15 @@ func left(ctx context.Context, namespace string) (int, error) {
 }
 
 // faults are what breaks while access is granted.
-var faults = []struct {
-	name string
-	// forAll says that the fault is one for all tests.
-	forAll bool
-	do     func(t *testing.T, namespace string, p *process) *process
-}{
-	{"the templates are deleted", false, func(t *testing.T, namespace string, p *process) *process {
+var faults = map[string]func(t *testing.T, namespace string, p *process){
+	"the templates are deleted": func(t *testing.T, namespace string, _ *process) {
 		for _, object := range []client.Object{podTemplate(namespace, "web", ref("", "")), execTemplate(namespace, "web", ref("", ""))} {
 			if err := admin.Delete(t.Context(), object); err != nil {
 				t.Fatal(err)
 			}
 		}
-		return p
-	}},
-	{"the templates are broken", false, func(t *testing.T, namespace string, p *process) *process {
+	},
+	"the templates are broken": func(t *testing.T, namespace string, _ *process) {
 		withoutWebhooks(t, namespace, func() {
 			for _, object := range []client.Object{podTemplate(namespace, "web", ref("", "")), execTemplate(namespace, "web", ref("", ""))} {
 				if err := patch(t, cluster.Admin(), object, `{"spec":{"accessConfig":{"accessCommand":"{{","defaultDuration":"0s"},"controllerTargetRef":{"name":"nonsense"}}}`); err != nil {
@@ -59,77 +53,82 @@ var faults = []struct {
 				}
 			}
 		})
-		return p
-	}},
-	{"the target is deleted", false, func(t *testing.T, namespace string, p *process) *process {
+	},
+	"the target is deleted": func(t *testing.T, namespace string, _ *process) {
 		if err := admin.Delete(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}); err != nil {
 			t.Fatal(err)
 		}
-		return p
-	}},
-	{"the API server restarts", true, func(t *testing.T, _ string, p *process) *process {
-		if err := cluster.RestartAPIServer(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}},
-	{"the manager is killed while it grants", false, func(t *testing.T, _ string, p *process) *process {
+	},
+	"the manager is killed while it grants": func(t *testing.T, _ string, p *process) {
 		p.kill()
 		options := p.options
-		options.Metrics, options.LeaderElection = "", false
-		return startProcess(t, options)
-	}},
+		options.Metrics = ""
+		startProcess(t, options) // it leads when the lease of the one that was killed is over
+	},
 }
 
 // Whatever breaks while access is granted, or while it lasts: none outlives its
 // end, and of none is something left.
 func TestNoAccessOutlivesItsEndWhateverBreaks(t *testing.T) {
-	var overstayed atomic.Int32
+	t.Parallel()
 	t.Cleanup(func() { testkit.Figure("faults.overstayed", float64(overstayed.Load()), "grants") })
-	n := testkit.Long(20, 4)
-	for _, fault := range faults {
-		t.Run(fault.name, func(t *testing.T) {
-			if !fault.forAll {
-				t.Parallel()
-			}
-			namespace := testkit.ManagerNamespace(t, admin)
-			deployment(t, namespace, "web", 2)
-			p := startManagerProcess(t, namespace)
-			testkit.Create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
-			testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
-			c := as(t, alice)
-			var requests []request
-			var end time.Time
-			for i := range n {
-				for _, req := range []request{podRequest(namespace, fmt.Sprintf("r-%d", i), "web"), execRequest(namespace, fmt.Sprintf("r-%d", i), "web")} {
-					req.GetRequestSpec().Duration = "12s"
-					testkit.Create(t, c, req)
-					requests = append(requests, req)
-					end = req.GetCreationTimestamp().Add(12 * time.Second)
-				}
-			}
-			// Some are granted by now and some are about to be.
-			fault.do(t, namespace, p)
-			testkit.Within(t, time.Until(end)+5*time.Second, "the last end has come", func(context.Context) bool { return time.Now().After(end) })
-			// The lateness has a test of its own; this one allows for what was
-			// broken at that moment.
-			testkit.Within(t, 10*time.Second, "nothing is left", func(ctx context.Context) bool {
-				remaining, err := left(ctx, namespace)
-				return err == nil && remaining == 0
-			})
-			for _, req := range requests {
-				await(t, req, "says that it ended", func() bool {
-					return (fails(req, "AccessStillValid", "Expired") || fails(req, "AccessStillValid", "TemplateMissing")) && !req.GetRequestStatus().Ready
-				})
-				pod := "podaccess-" + req.GetName()
-				if name := req.GetRequestStatus().PodName; name != "" {
-					pod = name
-				}
-				if canExec(t, alice, namespace, pod) {
-					overstayed.Add(1)
-					t.Errorf("alice can still exec into %s", pod)
-				}
-			}
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			nothingOutlives(t, fault)
 		})
+	}
+}
+
+// It restarts for all tests, so that this one is alone, and before the others.
+func TestNoAccessOutlivesItsEndWhenTheAPIServerRestarts(t *testing.T) {
+	nothingOutlives(t, func(t *testing.T, _ string, _ *process) {
+		if err := cluster.RestartAPIServer(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// overstayed are the grants of either test that outlived their end.
+var overstayed atomic.Int32
+
+func nothingOutlives(t *testing.T, fault func(*testing.T, string, *process)) {
+	t.Helper()
+	n := testkit.Long(20, 4)
+	namespace := testkit.ManagerNamespace(t, admin)
+	deployment(t, namespace, "web", 2)
+	p := startManagerProcess(t, namespace)
+	testkit.Create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
+	c := as(t, alice)
+	var requests []request
+	var end time.Time
+	for i := range n {
+		for _, req := range []request{podRequest(namespace, fmt.Sprintf("r-%d", i), "web"), execRequest(namespace, fmt.Sprintf("r-%d", i), "web")} {
+			req.GetRequestSpec().Duration = "12s"
+			testkit.Create(t, c, req)
+			requests = append(requests, req)
+			end = req.GetCreationTimestamp().Add(12 * time.Second)
+		}
+	}
+	// Some are granted by now and some are about to be.
+	fault(t, namespace, p)
+	// The lateness has a test of its own.
+	notBefore(t, end, "nothing is left", func() bool {
+		remaining, err := left(t.Context(), namespace)
+		return err == nil && remaining == 0 && time.Now().After(end)
+	})
+	for _, req := range requests {
+		await(t, req, "says that it ended", func() bool {
+			return (fails(req, "AccessStillValid", "Expired") || fails(req, "AccessStillValid", "TemplateMissing")) && !req.GetRequestStatus().Ready
+		})
+		pod := "podaccess-" + req.GetName()
+		if name := req.GetRequestStatus().PodName; name != "" {
+			pod = name
+		}
+		if canExec(t, alice, namespace, pod) {
+			overstayed.Add(1)
+			t.Errorf("alice can still exec into %s", pod)
+		}
 	}
 }

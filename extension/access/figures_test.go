@@ -21,13 +21,6 @@ import (
 	"github.com/admitkit/admitkit/internal/testkit"
 )
 
-// together lets the short forms run side by side; the long ones measure.
-func together(t *testing.T) {
-	if testing.Short() {
-		t.Parallel()
-	}
-}
-
 // endings notes when RoleBindings come and go.
 type endings struct {
 	mu       sync.Mutex
@@ -144,15 +137,12 @@ func (e *endings) lateness(t *testing.T, since time.Time) []time.Duration {
 }
 
 func TestAccessEndsOnTime(t *testing.T) {
-	together(t)
+	testkit.OnlyLong(t) // TestNoAccessOutlivesItsEndWhateverBreaks is short
 	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 2)
 	startManagerProcess(t, namespace)
 	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
-	n, lead, window := testkit.Long(2000, 50), 3*time.Minute, time.Minute
-	if testing.Short() {
-		lead, window = 45*time.Second, 2*time.Second
-	}
+	const n, lead, window = 2000, 3 * time.Minute, time.Minute
 	e := watchEndings(t, namespace)
 	from := time.Now().Add(lead).Truncate(time.Second)
 	e.ask(t, namespace, n, from, window)
@@ -166,26 +156,22 @@ func TestAccessEndsOnTime(t *testing.T) {
 	})
 	late := e.lateness(t, time.Time{})
 	p99 := testkit.Percentile(late, .99)
-	testkit.Figure("expiry.grants", float64(n), "grants")
+	testkit.Figure("expiry.grants", n, "grants")
 	testkit.Figure("expiry.p50_ms", testkit.Milliseconds(testkit.Percentile(late, .5)), "ms")
 	testkit.Figure("expiry.p99_ms", testkit.Milliseconds(p99), "ms")
 	testkit.Figure("expiry.max_ms", testkit.Milliseconds(slices.Max(late)), "ms")
-	// Beside other packages' tests, which the short form runs, nothing is measured.
-	if limit := time.Duration(testkit.Long(500, 3000)) * time.Millisecond; p99 > limit {
+	if p99 > 500*time.Millisecond {
 		t.Errorf("p99 of the lateness is %s", p99)
 	}
 }
 
 func TestAccessEndsSoonAfterTheManagerLeadsAgain(t *testing.T) {
-	together(t)
+	testkit.OnlyLong(t) // TestNoAccessOutlivesItsEndWhateverBreaks is short
 	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 2)
 	killed := startManagerProcess(t, namespace)
 	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
-	n, lead, window := testkit.Long(2000, 40), 3*time.Minute, time.Minute
-	if testing.Short() {
-		lead, window = 45*time.Second, 6*time.Second
-	}
+	const n, lead, window = 2000, 3 * time.Minute, time.Minute
 	e := watchEndings(t, namespace)
 	from := time.Now().Add(lead).Truncate(time.Second)
 	e.ask(t, namespace, n, from, window)
@@ -209,18 +195,18 @@ func TestAccessEndsSoonAfterTheManagerLeadsAgain(t *testing.T) {
 	})
 	latest := slices.Max(e.lateness(t, again.leads))
 	testkit.Figure("expiry.restart_max_s", latest.Seconds(), "s")
-	// As above, nothing is measured beside other packages' tests.
-	if latest > testkit.Long(2*time.Second, 10*time.Second) {
+	if latest > 2*time.Second {
 		t.Errorf("the last ended %s after the manager led again, or after its end", latest)
 	}
 }
 
 func TestARequestIsReadyWithinASecond(t *testing.T) {
+	testkit.OnlyLong(t) // all others wait until requests are ready
 	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 2)
 	startManagerProcess(t, namespace)
 	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
-	n := testkit.Long(500, 30)
+	const n = 500
 	var mu sync.Mutex
 	ready := map[string]time.Time{}
 	w, err := admin.Watch(t.Context(), &v1alpha1.ExecAccessRequestList{}, client.InNamespace(namespace))
@@ -259,23 +245,22 @@ func TestARequestIsReadyWithinASecond(t *testing.T) {
 	p99 := testkit.Percentile(took, .99)
 	testkit.Figure("ready.p50_ms", testkit.Milliseconds(testkit.Percentile(took, .5)), "ms")
 	testkit.Figure("ready.p99_ms", testkit.Milliseconds(p99), "ms")
-	// In its short form this is the slowest of 30, beside other packages' tests.
-	if p99 > testkit.Long(time.Second, 5*time.Second) {
+	if p99 > time.Second {
 		t.Errorf("p99 from request to Ready is %s", p99)
 	}
 }
 
+// The short form, beside other tests, shows that nothing is done; the long form measures.
 func TestLiveGrantsCostNothingWhileNothingChanges(t *testing.T) {
-	together(t)
+	if testing.Short() {
+		t.Parallel()
+	}
 	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 2)
 	p := startManagerProcess(t, namespace)
 	template := execTemplate(namespace, "web", ref("Deployment", "web"), "devs")
 	testkit.Create(t, admin, template)
-	n, period := testkit.Long(5000, 100), time.Minute
-	if testing.Short() {
-		period = 5 * time.Second
-	}
+	n, period := testkit.Long(5000, 8), testkit.Long(time.Minute, 2*time.Second)
 	empty := p.resident(t)
 	e := watchEndings(t, namespace)
 	e.ask(t, namespace, n, time.Now().Add(time.Hour), time.Minute)
@@ -309,13 +294,14 @@ func TestLiveGrantsCostNothingWhileNothingChanges(t *testing.T) {
 }
 
 func TestMemoryDoesNotGrowWithTheCluster(t *testing.T) {
+	testkit.OnlyLong(t) // few Pods take less than the noise
 	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 1)
 	p := startManagerProcess(t, namespace)
 	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	granted(t, alice, execRequest(namespace, "warm-up", "web"))
 	before := p.resident(t)
-	n := testkit.Long(20000, 500)
+	const n = 20000
 	group, ctx := errgroup.WithContext(t.Context())
 	group.SetLimit(16)
 	for i := range n {

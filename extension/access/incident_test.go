@@ -12,15 +12,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
-	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 func TestDeletingATemplateEndsWhatItGaveForGood(t *testing.T) {
 	t.Parallel()
-	namespace := testkit.ManagerNamespace(t, admin)
+	namespace := common(t)
 	deployment(t, namespace, "web", 1)
-	start(t, namespace, access.Options{})
 	template := execTemplate(namespace, "web", ref("Deployment", "web"), "devs")
 	testkit.Create(t, admin, template)
 	req := execRequest(namespace, "a", "web")
@@ -49,9 +47,8 @@ func TestDeletingATemplateEndsWhatItGaveForGood(t *testing.T) {
 
 func TestAPodThatRunsButIsNotReadyIsWhatAnIncidentIsAbout(t *testing.T) {
 	t.Parallel()
-	namespace := testkit.ManagerNamespace(t, admin)
+	namespace := common(t)
 	deployment(t, namespace, "web", 2)
-	start(t, namespace, access.Options{})
 	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	var pods corev1.PodList
 	if err := admin.List(t.Context(), &pods, client.InNamespace(namespace)); err != nil {
@@ -94,9 +91,8 @@ func TestAPodThatRunsButIsNotReadyIsWhatAnIncidentIsAbout(t *testing.T) {
 
 func TestARequestOfSomebodyElseIsNotMadeNorRestoredFromABackup(t *testing.T) {
 	t.Parallel()
-	namespace := testkit.ManagerNamespace(t, admin)
+	namespace := common(t)
 	deployment(t, namespace, "web", 1)
-	start(t, namespace, access.Options{})
 	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	req := execRequest(namespace, "a", "web")
 	req.Spec.Requester = &v1alpha1.Requester{Username: "alice", Groups: []string{"devs"}}

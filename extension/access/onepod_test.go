@@ -38,18 +38,29 @@ func (s shop) kubectl(args ...string) error {
 	return nil
 }
 
-func (s shop) must(args ...string) {
+func (s shop) must(err error) {
 	s.Helper()
-	if err := s.kubectl(args...); err != nil {
+	if err != nil {
 		s.Fatal(err)
 	}
+}
+
+// patch changes a Pod as alice.
+func (s shop) patch(pod, change string) error {
+	s.Helper()
+	return patch(s.T, alice, plainPod(s.namespace, pod), change)
+}
+
+// delete deletes an object as alice.
+func (s shop) delete(object client.Object, options ...client.DeleteOption) {
+	s.Helper()
+	s.must(client.IgnoreNotFound(as(s.T, alice).Delete(s.Context(), object, options...)))
 }
 
 // own patches the labels and owner of a Pod.
 func (s shop) own(pod, labels string, owner metav1.OwnerReference) error {
 	s.Helper()
-	return s.kubectl("patch", "pod", pod, "--type=merge", "-p", fmt.Sprintf(
-		`{"metadata":{"labels":%s,"ownerReferences":[{"apiVersion":%q,"kind":%q,"name":%q,"uid":%q,"controller":true}]}}`,
+	return s.patch(pod, fmt.Sprintf(`{"metadata":{"labels":%s,"ownerReferences":[{"apiVersion":%q,"kind":%q,"name":%q,"uid":%q,"controller":true}]}}`,
 		labels, owner.APIVersion, owner.Kind, owner.Name, owner.UID))
 }
 
@@ -69,6 +80,7 @@ func isGone(t *testing.T, object client.Object) {
 }
 
 func TestARequestGivesAccessToOnePodThatTheTemplateMeans(t *testing.T) {
+	t.Parallel()
 	namespace := testkit.ManagerNamespace(t, admin)
 	testkit.Create(t, admin,
 		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pods"}, Rules: []rbacv1.PolicyRule{
@@ -166,18 +178,17 @@ func foreignPods(s shop) {
 
 func changedPods(s shop) {
 	granted(s.T, alice, podRequest(s.namespace, "b", "web"))
-	for _, args := range [][]string{
-		{"set", "image", "pod/podaccess-b", "web=example.com/other"},
-		{"label", "pod", "podaccess-b", access.LabelManagedBy + "-"},
-		{"annotate", "pod", "podaccess-b", access.AnnotationRequestUID + "=1", "--overwrite"},
-		{"patch", "pod", "podaccess-b", "--type=merge", "-p", `{"metadata":{"finalizers":["example.com/keep"]}}`},
+	image := client.RawPatch(types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/containers/0/image","value":"example.com/other"}]`))
+	refused(s.T, as(s.T, alice).Patch(s.Context(), plainPod(s.namespace, "podaccess-b"), image), "admitkit alone makes")
+	for _, change := range []string{
+		`{"metadata":{"labels":{"` + access.LabelManagedBy + `":null}}}`,
+		`{"metadata":{"annotations":{"` + access.AnnotationRequestUID + `":"1"}}}`,
+		`{"metadata":{"finalizers":["example.com/keep"]}}`,
 	} {
-		if err := s.kubectl(args...); err == nil || !strings.Contains(err.Error(), "admitkit alone makes") {
-			s.Errorf("kubectl %v: %v", args, err)
-		}
+		refused(s.T, s.patch("podaccess-b", change), "admitkit alone makes")
 	}
-	s.must("annotate", "pod", "podaccess-b", "example.com/ip=10.0.0.1")
-	s.must("patch", "pod", "podaccess-b", "--type=merge", "-p", `{"metadata":{"ownerReferences":null}}`)
+	s.must(s.patch("podaccess-b", `{"metadata":{"annotations":{"example.com/ip":"10.0.0.1"}}}`))
+	s.must(s.patch("podaccess-b", `{"metadata":{"ownerReferences":null}}`))
 }
 
 // deletedRoles deletes the record of a choice.
@@ -189,8 +200,8 @@ func deletedRoles(s shop) {
 		if err := admin.Get(s.Context(), client.ObjectKeyFromObject(role), role); err != nil {
 			s.Fatal(err)
 		}
-		s.must("delete", "role", role.Name, "--wait=false")
-		s.must("delete", "rolebinding", role.Name, "--wait=false")
+		s.delete(roleOf(exec))
+		s.delete(bindingOf(exec))
 		testkit.Eventually(s.T, "the grant is complete again", func(ctx context.Context) bool {
 			return admin.Get(ctx, client.ObjectKeyFromObject(role), again) == nil && again.UID != role.UID && admin.Get(ctx, client.ObjectKeyFromObject(role), binding) == nil
 		})
@@ -204,9 +215,9 @@ func deletedRoles(s shop) {
 	}
 	own := granted(s.T, alice, podRequest(s.namespace, "c", "web"))
 	for _, req := range []request{exec, own} {
-		s.must("delete", "pod", req.GetRequestStatus().PodName, "--wait=false")
+		s.delete(plainPod(s.namespace, req.GetRequestStatus().PodName))
 		await(s.T, req, "says that its Pod is gone", func() bool { return fails(req, "AccessResourcesReady", "PodGone") })
-		s.must("delete", "role", roleOf(req).Name, "--wait=false")
+		s.delete(roleOf(req))
 		if err := patch(s.T, alice, req, `{"spec":{"duration":"30m"}}`); err != nil {
 			s.Fatal(err)
 		}
@@ -231,12 +242,8 @@ func nextPods(s shop) {
 	req := granted(s.T, alice, execRequest(s.namespace, "d", "store"))
 	exec := []string{"exec", "store-0", "--", "true"}
 	testkit.Eventually(s.T, "alice can exec", func(context.Context) bool { return s.kubectl(exec...) == nil })
-	keep := cluster.Kubectl(s.Context(), nil, "patch", "rolebinding", "-n", s.namespace, "execaccess-d", "--as="+managerUser.Name, "--as-group=system:masters",
-		"--type=merge", "-p", `{"metadata":{"finalizers":["example.com/keep"]}}`)
-	if output, err := keep.CombinedOutput(); err != nil {
-		s.Fatalf("%v: %s", err, output)
-	}
-	s.must("delete", "pod", "store-0", "--wait=false")
+	s.must(pastTheWebhooks(s.T).Patch(s.Context(), bindingOf(req), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/keep"]}}`))))
+	s.delete(plainPod(s.namespace, "store-0"))
 	testkit.Eventually(s.T, "the next Pod runs", func(ctx context.Context) bool {
 		var next corev1.Pod
 		return admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: "store-0"}, &next) == nil && string(next.UID) != req.Status.PodUID && next.Status.Phase == corev1.PodRunning
@@ -245,7 +252,7 @@ func nextPods(s shop) {
 		s.Fatal("RBAC refuses already: this would prove nothing")
 	}
 	refused(s.T, s.kubectl(exec...), "an earlier Pod of this name", "make another request")
-	s.must("patch", "rolebinding", "execaccess-d", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	s.must(patch(s.T, alice, bindingOf(req), `{"metadata":{"finalizers":null}}`))
 	isGone(s.T, bindingOf(req))
 }
 
@@ -254,7 +261,7 @@ func orphans(s shop) {
 		testkit.Create(s.T, as(s.T, alice), req)
 		await(s.T, req, "is ready", func() bool { return req.GetRequestStatus().Ready })
 		pod := plainPod(s.namespace, req.GetRequestStatus().PodName)
-		s.must("delete", "pod", pod.Name, "--cascade=orphan", "--wait=false")
+		s.delete(plainPod(s.namespace, pod.Name), client.PropagationPolicy(metav1.DeletePropagationOrphan))
 		isGone(s.T, pod)
 		isGone(s.T, bindingOf(req))
 		await(s.T, req, "says that its Pod is gone", func() bool { return fails(req, "AccessResourcesReady", "PodGone") })

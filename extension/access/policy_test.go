@@ -1,10 +1,14 @@
 package access_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,31 +25,46 @@ import (
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
-// install applies config/policy, for these namespaces alone: the API server is shared.
-func install(t *testing.T, namespaces ...string) {
-	t.Helper()
+// underPolicies is the label of the namespaces for which config/policy is applied: the API
+// server is shared, and takes a while for each policy.
+const underPolicies = "test.admitkit.dev/policies"
+
+// policies applies config/policy, once for all tests.
+var policies = sync.OnceValue(func() error {
 	text, err := os.ReadFile("../../config/policy/access.yaml")
 	if err != nil {
+		return err
+	}
+	here := &admissionregistrationv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{underPolicies: "yes"}}}
+	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
+	for {
+		policy, binding := &admissionregistrationv1.ValidatingAdmissionPolicy{}, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
+		if err := decoder.Decode(policy); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := decoder.Decode(binding); err != nil {
+			return err
+		}
+		binding.Spec.MatchResources = here
+		if err := errors.Join(admin.Create(context.Background(), policy), admin.Create(context.Background(), binding)); err != nil {
+			return err
+		}
+	}
+})
+
+// install puts namespaces under the policies, which are in force soon: see eventually.
+func install(t *testing.T, namespaces ...string) {
+	t.Helper()
+	if err := policies(); err != nil {
 		t.Fatal(err)
 	}
-	here := &admissionregistrationv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: namespaces},
-	}}}
-	decoder := utilyaml.NewYAMLOrJSONDecoder(strings.NewReader(strings.ReplaceAll(string(text), "access.admitkit.dev", namespaces[0])), 4096)
-	policy, binding := &admissionregistrationv1.ValidatingAdmissionPolicy{}, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
-	for decoder.Decode(policy) == nil && decoder.Decode(binding) == nil {
-		binding.Spec.MatchResources = here
-		testkit.Create(t, admin, policy, binding)
-		t.Cleanup(func(objects ...client.Object) func() {
-			return func() {
-				for _, object := range objects {
-					if err := admin.Delete(context.WithoutCancel(t.Context()), object); err != nil {
-						t.Error(err)
-					}
-				}
-			}
-		}(policy, binding))
-		policy, binding = &admissionregistrationv1.ValidatingAdmissionPolicy{}, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
+	for _, name := range namespaces {
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if err := patch(t, cluster.Admin(), namespace, `{"metadata":{"labels":{"`+underPolicies+`":"yes"}}}`); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -79,6 +98,13 @@ func eventually(t *testing.T, cases map[string]tried) {
 			})
 		}
 	}
+}
+
+// creates tries to create an object, which is not stored.
+func creates(t *testing.T, user *controlplane.User, object client.Object, refusal string) tried {
+	return tried{refusal, func(ctx context.Context) error {
+		return as(t, user).Create(ctx, object.DeepCopyObject().(client.Object), client.DryRunAll)
+	}}
 }
 
 // changes tries a change of a request's spec.
@@ -145,28 +171,23 @@ func TestWhereNoWebhookLooksNobodyWritesWhatTheServerWrites(t *testing.T) {
 		r.Spec.AccessConfig, r.Spec.RoleRef, r.Spec.Author = config("devs"), v1alpha1.AccessRoleRef{Kind: "Role", Name: "reader"}, who
 		return r
 	}
-	creates := func(user *controlplane.User, object client.Object, refusal string) tried {
-		return tried{refusal, func(ctx context.Context) error {
-			return as(t, user).Create(ctx, object.DeepCopyObject().(client.Object), client.DryRunAll)
-		}}
-	}
 	eventually(t, map[string]tried{
-		"nothing of it":                   creates(alice, request(nil, nil), ""),
-		"what the server would write":     creates(alice, request(self, terms(func(*v1alpha1.ApprovalTerms) {})), ""),
-		"another name":                    creates(alice, request(&v1alpha1.Requester{Username: "bob", Groups: groups}, nil), person),
-		"another group":                   creates(alice, request(&v1alpha1.Requester{Username: "alice", Groups: append([]string{"oncall"}, groups...)}, nil), person),
-		"no group":                        creates(alice, request(&v1alpha1.Requester{Username: "alice"}, nil), person),
-		"another UID":                     creates(alice, request(&v1alpha1.Requester{Username: "alice", UID: "7", Groups: groups}, nil), person),
-		"fewer approvals":                 creates(alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Required = 1 })), approval),
-		"an accomplice who may approve":   creates(alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Users = []string{"mallory"} })), approval),
-		"other groups that approve":       creates(alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Groups = nil })), approval),
-		"a longer wait":                   creates(alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Timeout = "100h" })), approval),
-		"no approval as of another group": creates(alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.SkippedFor = "oncall" })), approval),
-		"a decision of one's own":         creates(bob, decided(&v1alpha1.Requester{Username: "bob", Groups: groups}), ""),
-		"a decision in another's name":    creates(bob, decided(&v1alpha1.Requester{Username: "carol", Groups: groups}), person),
-		"a template of one's own":         creates(cluster.Admin(), roles(nil), ""),
-		"a template in another's name":    creates(cluster.Admin(), roles(&v1alpha1.Author{Requester: v1alpha1.Requester{Username: "carol"}}), person),
-		"a decision as of another group":  creates(bob, decided(&v1alpha1.Requester{Username: "bob", Groups: []string{"sre"}}), person),
+		"nothing of it":                   creates(t, alice, request(nil, nil), ""),
+		"what the server would write":     creates(t, alice, request(self, terms(func(*v1alpha1.ApprovalTerms) {})), ""),
+		"another name":                    creates(t, alice, request(&v1alpha1.Requester{Username: "bob", Groups: groups}, nil), person),
+		"another group":                   creates(t, alice, request(&v1alpha1.Requester{Username: "alice", Groups: append([]string{"oncall"}, groups...)}, nil), person),
+		"no group":                        creates(t, alice, request(&v1alpha1.Requester{Username: "alice"}, nil), person),
+		"another UID":                     creates(t, alice, request(&v1alpha1.Requester{Username: "alice", UID: "7", Groups: groups}, nil), person),
+		"fewer approvals":                 creates(t, alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Required = 1 })), approval),
+		"an accomplice who may approve":   creates(t, alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Users = []string{"mallory"} })), approval),
+		"other groups that approve":       creates(t, alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Groups = nil })), approval),
+		"a longer wait":                   creates(t, alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.Timeout = "100h" })), approval),
+		"no approval as of another group": creates(t, alice, request(self, terms(func(x *v1alpha1.ApprovalTerms) { x.SkippedFor = "oncall" })), approval),
+		"a decision of one's own":         creates(t, bob, decided(&v1alpha1.Requester{Username: "bob", Groups: groups}), ""),
+		"a decision in another's name":    creates(t, bob, decided(&v1alpha1.Requester{Username: "carol", Groups: groups}), person),
+		"a template of one's own":         creates(t, cluster.Admin(), roles(nil), ""),
+		"a template in another's name":    creates(t, cluster.Admin(), roles(&v1alpha1.Author{Requester: v1alpha1.Requester{Username: "carol"}}), person),
+		"a decision as of another group":  creates(t, bob, decided(&v1alpha1.Requester{Username: "bob", Groups: []string{"sre"}}), person),
 	})
 	mine := execRequest(p.namespace, "mine", "two")
 	testkit.Create(t, as(t, alice), mine)
@@ -183,15 +204,19 @@ func TestWhereNoWebhookLooksNobodyWritesWhatTheServerWrites(t *testing.T) {
 
 func TestWhereWebhooksLookThePoliciesAreNotInTheWay(t *testing.T) {
 	t.Parallel()
-	p := newPanel(t)
-	req := p.ask(t, alice, "two")
-	install(t, p.namespace)
-	eventually(t, map[string]tried{ // the policies are asked before the webhooks
-		"another name":    changes(t, alice, req, `{"requester":{"username":"bob"}}`, person),
-		"fewer approvals": changes(t, alice, req, `{"approval":{"required":1}}`, approval),
-		"nothing":         changes(t, alice, req, `{}`, ""),
+	p, bare := newPanel(t), &panel{namespace: testkit.Namespace(t, admin)}
+	install(t, p.namespace, bare.namespace)
+	// Where no webhook looks it shows that they are in force.
+	template, named, eased := bare.template("two", 2, "1h"), execRequest(bare.namespace, "named", "two"), execRequest(bare.namespace, "eased", "two")
+	testkit.Create(t, admin, template)
+	named.Spec.Requester = &v1alpha1.Requester{Username: "bob"}
+	eased.Spec.Approval = &v1alpha1.ApprovalTerms{TemplateUID: string(template.UID), Required: 1, Timeout: "1h"}
+	eventually(t, map[string]tried{
+		"another name":    creates(t, alice, named, person),
+		"fewer approvals": creates(t, alice, eased, approval),
+		"a request":       creates(t, alice, execRequest(p.namespace, "allowed", "two"), ""),
 	})
-	req = p.ask(t, alice, "two")
+	req := p.ask(t, alice, "two")
 	isGranted(t, req, approved(t, req, p.sam, p.sue))
 	for _, quick := range []request{p.ask(t, p.oncall, "two", lasts("2s")), p.ask(t, p.bot, "one", inNameOf("alice"))} {
 		await(t, quick, "is decided about", func() bool { return len(quick.GetRequestStatus().Conditions) > 0 })
@@ -224,11 +249,9 @@ func TestWhereNoWebhookLooksNobodyChangesAnothersTemplate(t *testing.T) {
 	change := func(t *testing.T, template *v1alpha1.RoleAccessTemplate, spec string) error {
 		return patch(t, mallory, template.DeepCopy(), spec)
 	}
-	eventually(t, map[string]tried{"in another's name": {message, func(ctx context.Context) error {
-		forged := c.template("deployer")
-		forged.Spec.Author = &v1alpha1.Author{Requester: v1alpha1.Requester{Username: "carol"}}
-		return as(t, mallory).Create(ctx, forged, client.DryRunAll)
-	}}})
+	forged := c.template("deployer")
+	forged.Spec.Author = &v1alpha1.Author{Requester: v1alpha1.Requester{Username: "carol"}}
+	eventually(t, map[string]tried{"in another's name": creates(t, mallory, forged, message)})
 	for what, spec := range map[string]string{
 		"who may ask": `{"spec":{"accessConfig":{"allowedUsers":["mallory"]}}}`,
 		"how long":    `{"spec":{"accessConfig":{"maxDuration":"160h"}}}`,

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -31,13 +31,16 @@ type chronicle struct {
 	records []extension.Record
 	refuses string // records with this action
 	refused int
-	made    atomic.Int64
+	made    map[types.UID]int // about each object, those that were refused and repeated too
 }
 
 func (c *chronicle) Record(_ context.Context, record extension.Record) error {
-	c.made.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.made == nil {
+		c.made = map[types.UID]int{}
+	}
+	c.made[record.Object.UID]++
 	if record.Action == c.refuses {
 		c.refused++
 		return errors.New("the disk is full")
@@ -83,10 +86,8 @@ func (c *chronicle) hasRefused() bool {
 
 func TestTheStoryOfARequestIsTold(t *testing.T) {
 	t.Parallel()
-	namespace := testkit.ManagerNamespace(t, admin)
+	namespace, records := common(t), &commons.told
 	deployment(t, namespace, "web", 1)
-	records := &chronicle{}
-	startOn(t, namespace, freeport.For(t), access.Options{}, nil, records)
 	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 
 	t.Run("to its deletion", func(t *testing.T) {
@@ -130,7 +131,7 @@ func TestTheStoryOfARequestIsTold(t *testing.T) {
 		}
 		records.mu.Lock()
 		defer records.mu.Unlock()
-		last := records.records[len(records.records)-1]
+		last := records.records[slices.IndexFunc(records.records, func(r extension.Record) bool { return r.Object.UID == req.UID && r.Action == "ended" })]
 		if !strings.Contains(last.Reason, "revoked by "+cluster.Admin().Name) || !strings.Contains(last.Reason, "she left") || last.Pod.Name == "" {
 			t.Errorf("the last record is %+v", last)
 		}
@@ -180,10 +181,8 @@ func noMoreBindings(t *testing.T, namespace string) *corev1.ResourceQuota {
 
 func TestAGrantThatTheAPIServerRefusesSaysWhyAndIsToldOnce(t *testing.T) {
 	t.Parallel()
-	namespace := testkit.ManagerNamespace(t, admin)
+	namespace := common(t)
 	deployment(t, namespace, "web", 1)
-	records := &chronicle{}
-	startOn(t, namespace, freeport.For(t), access.Options{}, nil, records)
 	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	quota := noMoreBindings(t, namespace)
 	req := execRequest(namespace, "a", "web")
@@ -198,7 +197,9 @@ func TestAGrantThatTheAPIServerRefusesSaysWhyAndIsToldOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, req, "is granted", func() bool { return req.Status.Ready })
-	if made := records.made.Load(); made != 2 {
+	commons.told.mu.Lock()
+	defer commons.told.mu.Unlock()
+	if made := commons.told.made[req.UID]; made != 2 {
 		t.Errorf("%d records were made, want that it was asked for and granted", made)
 	}
 }

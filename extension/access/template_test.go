@@ -11,14 +11,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
-	"github.com/admitkit/admitkit/extension/access"
 	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 func TestATemplateWhoseWorkloadOutgrewItsCapIsNotReady(t *testing.T) {
-	namespace := testkit.ManagerNamespace(t, admin)
+	t.Parallel()
+	namespace := common(t)
 	web := deployment(t, namespace, "web", 1)
-	start(t, namespace, access.Options{})
 	template := podTemplate(namespace, "web", ref("Deployment", "web"), "devs")
 	template.Spec.MaxMemory = quantity("1Gi")
 	testkit.Create(t, admin, template)

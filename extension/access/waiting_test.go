@@ -37,9 +37,8 @@ func manifestOf(namespace, name, spec string) string {
 
 func TestARequestThatIsAppliedBeforeItsTemplateWaitsForIt(t *testing.T) {
 	t.Parallel()
-	namespace := testkit.ManagerNamespace(t, admin)
+	namespace := common(t)
 	deployment(t, namespace, "web", 1)
-	start(t, namespace, access.Options{})
 	if says := apply(t, alice, manifestOf(namespace, "early", "templateName: later")); !strings.Contains(says, "Warning: ExecAccessTemplate "+namespace+"/later does not exist: the request waits for it until") {
 		t.Errorf("kubectl says %q", says)
 	}
@@ -82,8 +81,7 @@ func TestARequestThatIsAppliedBeforeItsTemplateWaitsForIt(t *testing.T) {
 
 func TestAUserHasOnlySoManyRequestsThatWait(t *testing.T) {
 	t.Parallel()
-	namespace := testkit.ManagerNamespace(t, admin)
-	start(t, namespace, access.Options{})
+	namespace := common(t)
 	for i := range 5 {
 		req := execRequest(namespace, fmt.Sprint("wait-", i), fmt.Sprint("none-", i))
 		testkit.Create(t, as(t, alice), req)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -34,7 +35,10 @@ func (p *punctual) Validate(ctx context.Context, object *unstructured.Unstructur
 
 func TestADeletionThatGivesAPodLongerIsFoundAndNoOtherIsAskedAbout(t *testing.T) {
 	namespace, p := testkit.Namespace(t, admin), &punctual{}
-	mgr, err := manager.New(manager.Options{OperatorFingerprint: "punctual", Namespace: namespace, Host: "127.0.0.1", RESTConfig: server.Config()})
+	mgr, err := manager.New(manager.Options{
+		OperatorFingerprint: "punctual", Namespace: namespace, Host: "127.0.0.1", RESTConfig: server.Config(),
+		Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
+	})
 	if err == nil {
 		err = mgr.AddExtension(extension.Validating(p, cluster.LingerScope("punctual", nil, "other-", "lingers-")))
 	}
@@ -56,6 +60,12 @@ func TestADeletionThatGivesAPodLongerIsFoundAndNoOtherIsAskedAbout(t *testing.T)
 		}
 	}
 	day := int64(86400)
+	first := pod(namespace, "lingers-first", "no")
+	first.Spec.NodeName = "somewhere"
+	testkit.Create(t, admin, first)
+	testkit.Eventually(t, "the API server calls the webhook", func(ctx context.Context) bool {
+		return apierrors.IsForbidden(deletion(client.GracePeriodSeconds(day), client.DryRunAll)(ctx, first))
+	})
 	for i, test := range []struct {
 		name   string
 		do     func(context.Context, *corev1.Pod) error
