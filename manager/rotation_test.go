@@ -230,21 +230,22 @@ func (b *balancer) proxy(client net.Conn) {
 		if err != nil {
 			continue
 		}
-		done := make(chan struct{})
+		defer server.Close()
+		clientEnded := make(chan error, 1)
 		go func() {
-			defer close(done)
-			_, _ = io.Copy(server, client)
+			_, err := io.Copy(server, client)
 			_ = server.(*net.TCPConn).CloseWrite()
+			clientEnded <- err
 		}()
 		_, _ = io.Copy(client, server)
 		select {
-		case <-done:
+		case err := <-clientEnded:
+			if err == nil {
+				return
+			}
 		default:
-			b.ended.Add(1)
 		}
-		_ = client.Close()
-		_ = server.Close()
-		<-done
+		b.ended.Add(1)
 		return
 	}
 }

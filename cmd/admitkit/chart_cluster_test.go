@@ -35,11 +35,16 @@ func TestAnAPIServerTakesTheChart(t *testing.T) {
 	if err := admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "nodes"}}); err != nil {
 		t.Fatal(err)
 	}
+	tried := map[string]bool{} // most documents of one variant are those of another
 	all := maps.Clone(variants)
 	maps.Copy(all, hooksVariants)
 	for name, values := range all {
 		t.Run(name, func(t *testing.T) {
 			for _, document := range render(t, values) {
+				if tried[document] {
+					continue
+				}
+				tried[document] = true
 				object := &unstructured.Unstructured{}
 				if err := object.UnmarshalJSON(jsonOf(t, document)); err != nil {
 					t.Fatal(err)
@@ -78,7 +83,7 @@ func TestAnAPIServerTakesTheChart(t *testing.T) {
 			t.Fatal(err)
 		}
 		// A client tries again for minutes what a budget refuses.
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		if err := admin.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{}); err != nil {
 			t.Error(err)

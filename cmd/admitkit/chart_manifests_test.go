@@ -151,8 +151,7 @@ func TestTheChartRefusesToWatchItsOwnNamespaceWhereItsProgramWould(t *testing.T)
 			if _, err := manifests(t, pod, "--webhook-namespace=apps"); (err != nil) != refused && !strings.Contains(values, "stamp") {
 				t.Errorf("the program: %v", err)
 			}
-			_, err := helm(t, watched, "template", release, chartDir, "--namespace", "apps", "--values", "-")
-			if (err != nil) != refused || err != nil && !strings.Contains(err.Error(), "watchNamespace: apps is the manager's own namespace") {
+			if err := refusal(t, "apps", watched); (err != nil) != refused || err != nil && !strings.Contains(err.Error(), "watchNamespace: apps is the manager's own namespace") {
 				t.Errorf("the chart: %v", err)
 			}
 		})
@@ -185,15 +184,15 @@ func TestTheChartRefusesPlacesOfAccessThatItsProgramWould(t *testing.T) {
 				t.Fatal(err)
 			}
 			values := fmt.Sprintf("{watchNamespace: %q, access: {enabled: true, namespaces: %s}}", c.watched, places)
-			text, err := helm(t, values, "template", release, chartDir, "--namespace", releaseNamespace, "--values", "-")
+			made, err := rendering(t, releaseNamespace, values)
 			if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
 				t.Errorf("the chart says %v, want %q", err, c.want)
 			}
 			pod := corev1.PodSpec{Containers: []corev1.Container{{Args: []string{
 				"serve", "--access", "--namespace=" + c.watched, "--access-namespaces=" + strings.Join(c.places, ","), "--webhook-namespace=" + releaseNamespace,
 			}}}}
-			if text != "" {
-				pod = podOf(serverOf(objectsOf(t, documentsOf(t, text)))).Spec
+			if err == nil {
+				pod = podOf(serverOf(objectsOf(t, documentsOf(t, made.Documents())))).Spec
 			}
 			if _, err := manifests(t, pod); (err != nil) != (c.want != "") {
 				t.Errorf("the program says %v", err)
@@ -213,7 +212,7 @@ func TestTheChartRefusesSessionsThatItsProgramWould(t *testing.T) {
 		{"apps", "", "", ""},
 	} {
 		values := fmt.Sprintf("{watchNamespace: %q, replicas: 1, sessions: {enabled: true, namespaces: [%s], selector: %q}}", c.watched, c.namespaces, c.selector)
-		_, err := helm(t, values, "template", release, chartDir, "--namespace", releaseNamespace, "--values", "-")
+		err := refusal(t, releaseNamespace, values)
 		want := strings.Replace(c.want, "ay where sessions are recorded: ", "sessions.namespaces: required", 1)
 		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: the chart says %v", c, err)
@@ -278,6 +277,7 @@ func TestTheChartGivesTheRightsOfTheManifestsAndNoOther(t *testing.T) {
 
 // A right to bind is a right to give away whatever is in the role.
 func TestNoProcessMayBindMoreThanTheRolesThatAreNamed(t *testing.T) {
+	t.Parallel()
 	want := map[string][]string{
 		"roles": {
 			"apps: bind clusterroles.rbac.authorization.k8s.io system:monitor", "apps: bind clusterroles.rbac.authorization.k8s.io view",
@@ -339,7 +339,7 @@ func TestTheChartRefusesRolesThatItsProgramWould(t *testing.T) {
 			return fmt.Sprintf("[%q]", item)
 		}
 		values := fmt.Sprintf("{access: {enabled: true, namespaces: [%q], roles: %s, clusterRoles: %s}}", c.places, list(c.roles), list(c.clusterRoles))
-		if _, err := helm(t, values, "template", release, chartDir, "--namespace", releaseNamespace, "--values", "-"); (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), "oles") {
+		if err := refusal(t, releaseNamespace, values); (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), "oles") {
 			t.Errorf("%+v: the chart says %v", c, err)
 		}
 		args := []string{"serve", "--access", "--access-namespaces=" + c.places, "--webhook-namespace=" + releaseNamespace, "--access-role=" + c.roles, "--access-cluster-role=" + c.clusterRoles}
@@ -389,6 +389,7 @@ func TestTheChartKeepsWhatRegistersToItsOwnSecretsAsTheManifestsDo(t *testing.T)
 // What the manifests give is what the extensions ask for. This says it of what would
 // matter most if somebody took over a process.
 func TestEachProcessOfASplitReleaseLacksTheRightsOfTheOthers(t *testing.T) {
+	t.Parallel()
 	const (
 		registers = `: (create|patch|update|delete) (mutatingwebhookconfigurations|validatingwebhookconfigurations)\.`
 		certifies = `: (create|patch|update|delete) secrets\.`
@@ -435,6 +436,7 @@ func TestEachProcessOfASplitReleaseLacksTheRightsOfTheOthers(t *testing.T) {
 
 // Rights that stay wait for the one who makes the ServiceAccount that only a hook makes.
 func TestWhatStaysForTheHookOfTheUninstallIsNothingThatTheReconcilerMayNotDo(t *testing.T) {
+	t.Parallel()
 	for name, values := range variants {
 		objects := objectsOf(t, render(t, values))
 		all := rightsOf(t, objects)
@@ -456,6 +458,7 @@ func TestWhatStaysForTheHookOfTheUninstallIsNothingThatTheReconcilerMayNotDo(t *
 }
 
 func TestTheUninstallEndsAccessWhereverItIsGranted(t *testing.T) {
+	t.Parallel()
 	for name, values := range variants {
 		objects := objectsOf(t, render(t, values))
 		all := rightsOf(t, objects)
@@ -622,6 +625,7 @@ func serverOf(objects []metav1.Object) metav1.Object {
 
 // Roles that Kubernetes adds to its own give no editor a say in who gets access.
 func TestUsersHaveRolesAndEditorsWriteNoTemplates(t *testing.T) {
+	t.Parallel()
 	rolesOf := func(values string) map[string]*rbacv1.ClusterRole {
 		found := map[string]*rbacv1.ClusterRole{}
 		for _, object := range objectsOf(t, render(t, values)) {

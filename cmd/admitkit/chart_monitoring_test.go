@@ -30,6 +30,7 @@ func groupsOf(t *testing.T, text []byte) (names []string) {
 }
 
 func TestAlertsAndDashboardsAreThoseOfTheFilesForWhatIsEnabled(t *testing.T) {
+	t.Parallel()
 	const runs, recorded = `sandbox: {enabled: true, namespaces: [agents]}`, `sessions: {enabled: true, namespaces: [apps]}, replicas: 1`
 	const enabled = `metrics: {prometheusRule: {enabled: true, namespace: monitoring, labels: {a: b}}, dashboards: {enabled: true, annotations: {folder: x}}}`
 	for values, without := range map[string]string{
@@ -89,6 +90,7 @@ func TestAlertsAndDashboardsAreThoseOfTheFilesForWhatIsEnabled(t *testing.T) {
 }
 
 func TestThePodsOfEveryDeploymentAreScraped(t *testing.T) {
+	t.Parallel()
 	objects := objectsOf(t, render(t, `{split: {enabled: true}, metrics: {podMonitor: {enabled: true}}, sandbox: {enabled: true, namespaces: [agents], egress: {podCIDRs: [10.0.0.0/16], serviceCIDRs: [10.1.0.0/16]}, broker: {enabled: true, namespace: leases}}}`))
 	scraped := func(namespace string, of map[string]string) bool {
 		return slices.ContainsFunc(objects, func(object metav1.Object) bool {
@@ -115,6 +117,7 @@ func TestThePodsOfEveryDeploymentAreScraped(t *testing.T) {
 }
 
 func TestSecureMetricsAreScrapedByWhomRBACLets(t *testing.T) {
+	t.Parallel()
 	const split = `split: {enabled: true}, access: {enabled: true, namespaces: [apps]}, `
 	objects := objectsOf(t, render(t, `{`+split+`metrics: {secure: true, serviceMonitor: {enabled: true}}}`))
 	for _, name := range []string{release + "-admitkit", release + "-admitkit-registrar", release + "-admitkit-reconciler"} {

@@ -35,6 +35,7 @@ func podsOf(t *testing.T, values string) map[string]*corev1.PodTemplateSpec {
 const everyPod = `split: {enabled: true}, access: {enabled: true, namespaces: [apps]}, audit: {file: {enabled: true}}`
 
 func TestEveryPodRunsOnLinuxAndWhereTheUserWants(t *testing.T) {
+	t.Parallel()
 	for values, want := range map[string]map[string]string{
 		``:                               {"kubernetes.io/os": "linux"},
 		`, nodeSelector: {pool: system}`: {"kubernetes.io/os": "linux", "pool": "system"},
@@ -54,6 +55,7 @@ func TestEveryPodRunsOnLinuxAndWhereTheUserWants(t *testing.T) {
 
 // OpenShift assigns users and groups of its own to the Pods of a namespace.
 func TestNullUnsetsAFieldOfASecurityContext(t *testing.T) {
+	t.Parallel()
 	for values, want := range map[string]string{
 		``:                                      `{"runAsNonRoot":true,"fsGroup":65532,"seccompProfile":{"type":"RuntimeDefault"}} {"capabilities":{"drop":["ALL"]},"readOnlyRootFilesystem":true,"allowPrivilegeEscalation":false}`,
 		`, podSecurityContext: {fsGroup: null}`: `{"runAsNonRoot":true,"seccompProfile":{"type":"RuntimeDefault"}} {"capabilities":{"drop":["ALL"]},"readOnlyRootFilesystem":true,"allowPrivilegeEscalation":false}`,
@@ -75,6 +77,7 @@ func TestNullUnsetsAFieldOfASecurityContext(t *testing.T) {
 }
 
 func TestOnlyServersAreInTheNetworkOfTheirNodes(t *testing.T) {
+	t.Parallel()
 	for values, want := range map[string]corev1.DNSPolicy{
 		``: "", `, hostNetwork: true`: corev1.DNSClusterFirstWithHostNet,
 		`, hostNetwork: true, dnsPolicy: Default`: corev1.DNSDefault, `, dnsPolicy: Default`: corev1.DNSDefault,
@@ -102,6 +105,7 @@ func TestOnlyServersAreInTheNetworkOfTheirNodes(t *testing.T) {
 }
 
 func TestEveryServiceHasTheIPFamiliesOfTheValues(t *testing.T) {
+	t.Parallel()
 	count := 0
 	for _, object := range objectsOf(t, render(t, `{service: {ipFamilies: [IPv6, IPv4], ipFamilyPolicy: RequireDualStack}, metrics: {serviceMonitor: {enabled: true}}}`)) {
 		service, ok := object.(*corev1.Service)
@@ -120,6 +124,7 @@ func TestEveryServiceHasTheIPFamiliesOfTheValues(t *testing.T) {
 
 // Whoever names accounts changes who has the rights, and nothing else about them.
 func TestServiceAccountsOfTheUserGetTheRightsOfThoseThatTheChartMakes(t *testing.T) {
+	t.Parallel()
 	const names = `, serviceAccount: {create: %s, name: web.hooks, registrarName: registrar, reconcilerName: grants}`
 	for _, registrar := range []string{"Deployment", "Job"} {
 		for _, create := range []string{"true", "false"} {
@@ -166,6 +171,7 @@ func TestServiceAccountsOfTheUserGetTheRightsOfThoseThatTheChartMakes(t *testing
 }
 
 func TestExtraObjectsAreTakenAsTheyAreAndTextIsATemplateOfTheRelease(t *testing.T) {
+	t.Parallel()
 	documents := render(t, `
 watchNamespace: apps
 extraObjects:
@@ -195,6 +201,7 @@ extraObjects:
 }
 
 func TestWhatRegistersMayPatchTheDefinitionsThatAProgramConverts(t *testing.T) {
+	t.Parallel()
 	const values = `{image: {repository: example.com/x}, audit: {enabled: false}, rbac: {conversions: [alarms.example.com]}, split: {enabled: true}}`
 	rights := rightsOf(t, objectsOf(t, render(t, values)))
 	for account, want := range map[string]string{"": "", "-registrar": "get watch patch", "-test": "get", "-unregister": "get patch"} {
@@ -211,6 +218,7 @@ func TestWhatRegistersMayPatchTheDefinitionsThatAProgramConverts(t *testing.T) {
 }
 
 func TestTheCRDsAndTheirPoliciesAloneAreKeptUnlessTheValuesSayOtherwise(t *testing.T) {
+	t.Parallel()
 	for name, values := range variants {
 		keep := !strings.Contains(values, "crds: {keep: false}")
 		for _, object := range objectsOf(t, render(t, values)) {
@@ -230,11 +238,7 @@ func TestTheCRDsAndTheirPoliciesAloneAreKeptUnlessTheValuesSayOtherwise(t *testi
 		"{audit: {objects: {enabled: true}}, crds: {keep: false}}":                         "The uninstall deletes the AuditEvents",
 		"{access: {enabled: true, namespaces: [apps]}, crds: {enabled: false}}":            "",
 	} {
-		notes, err := helm(t, values, "install", release, chartDir, "--dry-run=client", "--namespace", releaseNamespace, "--values", "-")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, notes, _ = strings.Cut(notes, "NOTES:")
+		notes := notesOf(t, values)
 		if says := strings.Contains(notes, "keeps the CRDs") || strings.Contains(notes, "deletes the AuditEvents"); says != (want != "") || !strings.Contains(notes, want) {
 			t.Errorf("%s: want %q: %s", values, want, notes)
 		}

@@ -78,7 +78,7 @@ func TestASplitReleaseIsUninstalledWhenANamespaceThatItWorkedInIsGone(t *testing
 	}
 	i := &installed{T: t, cluster: cluster, name: release, grants: true}
 	i.helm("install", release, chartDir, "--wait", "--set", "split.enabled=true,watchNamespace=apps,access.enabled=true,access.namespaces={apps,default},binding.roles={default/reader},rbac.extraRules[0].apiGroups={apps},rbac.extraRules[0].resources={deployments},rbac.extraRules[0].verbs={get}")
-	kubectl(t, cluster, "--namespace", releaseNamespace, "rollout", "status", "deployment", "rel-admitkit", "rel-admitkit-registrar", "rel-admitkit-reconciler", "--timeout=30s")
+	kubectl(t, cluster, "--namespace", releaseNamespace, "rollout", "status", "deployment", "rel-admitkit", "rel-admitkit-registrar", "rel-admitkit-reconciler", "--timeout=2m")
 	i.work()
 	kubectl(t, cluster, "delete", "namespace", "apps", "--timeout=1m")
 	i.unregister()
@@ -131,15 +131,22 @@ type installed struct {
 	grants bool
 	// address are the flags of all programs for where the API server calls them.
 	address []string
+	// ofHelm are the hooks of the release.
+	ofHelm []string
 }
 
 func (i *installed) helm(args ...string) string {
 	i.Helper()
-	text, err := helm(i.T, "", append(args, "--kubeconfig", i.cluster.Admin().KubeConfig, "--namespace", releaseNamespace)...)
+	home := i.TempDir() // no repositories, plugins or caches of who runs the test
+	var problems bytes.Buffer
+	cmd := exec.CommandContext(i.Context(), testkit.Chart{Dir: chartDir}.Tool(i, "helm"), append(args, "--kubeconfig", i.cluster.Admin().KubeConfig, "--namespace", releaseNamespace)...)
+	cmd.Env = append(os.Environ(), "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "HELM_CACHE_HOME="+home)
+	cmd.Stderr = &problems
+	text, err := cmd.Output()
 	if err != nil {
-		i.Fatal(err)
+		i.Fatalf("helm %q: %v: %s%s", args, err, text, problems.String())
 	}
-	return text
+	return string(text)
 }
 
 // run starts a program of a Pod, as its ServiceAccount.
@@ -226,8 +233,7 @@ func (i *installed) checkFails() {
 // policies of the chart let only those who grant and bind write the status.
 func (i *installed) grant() {
 	i.Helper()
-	apply := i.cluster.Kubectl(i.Context(), nil, "create", "--filename", "-")
-	apply.Stdin = strings.NewReader(`
+	objects := `
 apiVersion: v1
 kind: Pod
 metadata: {name: web, namespace: default}
@@ -257,12 +263,19 @@ spec:
   roleRef: {kind: Role, name: reader}
   subjects: [{kind: User, name: eve}]
   reason: incident
-`)
-	if output, err := apply.CombinedOutput(); err != nil {
-		i.Fatalf("%v: %s", err, output)
-	}
-	kubectl(i.T, i.cluster, "wait", "--namespace", "default", "execaccessrequest/incident", "--for=jsonpath={.status.ready}=true", "--timeout=30s")
-	kubectl(i.T, i.cluster, "wait", "--namespace", "default", "transientrolebinding/incident", "--for=condition=Effective", "--timeout=30s")
+`
+	// An API server takes up a new kind only some time later as the parameter of a policy.
+	testkit.Succeeds(i, time.Minute, "the request and the binding are taken", func(ctx context.Context) error {
+		apply := i.cluster.Kubectl(ctx, nil, "apply", "--filename", "-")
+		apply.Stdin = strings.NewReader(objects)
+		output, err := apply.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, output)
+		}
+		return nil
+	})
+	kubectl(i.T, i.cluster, "wait", "--namespace", "default", "execaccessrequest/incident", "--for=jsonpath={.status.ready}=true", "--timeout=2m")
+	kubectl(i.T, i.cluster, "wait", "--namespace", "default", "transientrolebinding/incident", "--for=condition=Effective", "--timeout=2m")
 	if len(i.granted()) == 0 {
 		i.Error("nothing is granted")
 	}
@@ -277,8 +290,11 @@ func (i *installed) granted() []string {
 // kwok would only say to have run, and returns the Job's Pod.
 func (i *installed) hooks(verb, component string) []corev1.PodSpec {
 	i.Helper()
+	if i.ofHelm == nil {
+		i.ofHelm = documentsOf(i.T, i.helm("get", "hooks", i.name))
+	}
 	var pods []corev1.PodSpec
-	for _, document := range documentsOf(i.T, i.helm("get", "hooks", i.name)) {
+	for _, document := range i.ofHelm {
 		object := decode(i.T, document)
 		if !strings.HasSuffix(object.GetName(), "-"+component) {
 			continue

@@ -5,9 +5,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -27,6 +25,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
+
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 const (
@@ -179,66 +179,38 @@ rbac: {extraRules: [{apiGroups: [""], resources: [configmaps], verbs: [get]}]}
 `,
 }
 
-// helm runs Helm on the chart.
-func helm(t *testing.T, stdin string, args ...string) (stdout string, err error) {
+// rendering is what Helm makes of the chart with values in a namespace.
+func rendering(t *testing.T, namespace, values string) (testkit.Rendered, error) {
 	t.Helper()
-	path, err := filepath.Abs("../../bin/tools/helm")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("Helm is not built: run `make bin/tools/helm`: %v", err)
-	}
-	seen(t)
-	var out, problems bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), path, args...)
-	home := t.TempDir() // no repositories, plugins or caches of who runs the test
-	cmd.Env = append(os.Environ(), "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "HELM_CACHE_HOME="+home)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &problems
-	if err := cmd.Run(); err != nil {
-		return "", &helmError{err, out.String() + problems.String()}
-	}
-	return out.String(), nil
+	return testkit.Chart{Dir: chartDir, Release: release, Namespace: namespace, Values: values}.Render(t)
 }
 
-// helmError has what Helm said.
-type helmError struct {
-	error
-	output string
-}
-
-func (e *helmError) Error() string { return e.error.Error() + ": " + e.output }
-
-// seen opens every file of the chart, for go test to know that the result
-// depends on them, which it would cache.
-func seen(t *testing.T) {
+// refusal returns why the chart does not take values.
+func refusal(t *testing.T, namespace, values string) error {
 	t.Helper()
-	if err := filepath.WalkDir(chartDir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		_, err = os.ReadFile(path)
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := rendering(t, namespace, values)
+	return err
 }
-
-// rendered are what render has returned, by the values.
-var rendered sync.Map
 
 // render returns the documents of the chart, hooks included.
 func render(t *testing.T, values string) []string {
 	t.Helper()
-	if text, ok := rendered.Load(values); ok {
-		return documentsOf(t, text.(string))
-	}
-	text, err := helm(t, values, "template", release, chartDir, "--namespace", releaseNamespace, "--values", "-")
+	return documentsOf(t, rendered(t, values).Documents())
+}
+
+// notesOf returns what the chart tells who has installed it.
+func notesOf(t *testing.T, values string) string {
+	t.Helper()
+	return rendered(t, values).Notes
+}
+
+func rendered(t *testing.T, values string) testkit.Rendered {
+	t.Helper()
+	made, err := rendering(t, releaseNamespace, values)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rendered.Store(values, text)
-	return documentsOf(t, text)
+	return made
 }
 
 // inJSON has what jsonOf has returned: most documents of one rendering are those of
@@ -395,14 +367,16 @@ func podOf(object metav1.Object) *corev1.PodTemplateSpec {
 }
 
 func TestTheChartIsLintedStrictly(t *testing.T) {
+	t.Parallel()
 	for name, values := range variants {
-		if _, err := helm(t, values, "lint", "--strict", chartDir, "--values", "-"); err != nil {
+		if err := (testkit.Chart{Dir: chartDir, Namespace: releaseNamespace, Values: values}).Lint(t); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
 func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
+	t.Parallel()
 	for values, want := range map[string]string{
 		`{audti: {enabled: false}}`:                                         "'audti' not allowed",
 		`{audit: {enabeld: false}}`:                                         "at '/audit': additional properties 'enabeld' not allowed",
@@ -516,14 +490,15 @@ func TestTheChartRefusesWrongValuesAndNamesThem(t *testing.T) {
 		`{split: {reconciler: Job}}`:                                                                            "at '/split/reconciler'",
 		`{audit: {objects: {enabled: true}}, split: {reconciler: None}}`:                                        "split.reconciler: None is for a program of your own",
 	} {
-		if text, err := helm(t, values, "template", release, chartDir, "--values", "-"); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v%s, want %s", values, err, text, want)
+		if err := refusal(t, metav1.NamespaceDefault, values); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %s", values, err, want)
 		}
 	}
 }
 
 // The program's tests say what it refuses. What it would refuse must not become a Pod that crashes.
 func TestTheChartKnowsTheCipherSuitesOfTheProgram(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(chartDir, "values.schema.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -576,6 +551,7 @@ func TestTheChartTakesWhatOnlyLooksLikeAClashOfValues(t *testing.T) {
 }
 
 func TestNamesThatYAMLHasAnotherMeaningForStayNames(t *testing.T) {
+	t.Parallel()
 	const everything = `
 split: {enabled: true}
 access: {enabled: true, namespaces: ["off", "2e3"]}
@@ -586,12 +562,12 @@ audit: {cloudEvents: {url: "https://siem.example.com", tokenSecret: {name: "1e3"
 `
 	// A Service's name begins with a letter; names of releases and namespaces need not.
 	for name, fullname := range map[string]string{"on": "on", "no": "no", "true": "true", "null": "null", "123": "n", "1e3": "n", "0x10": "n"} {
-		text, err := helm(t, everything, "template", name, chartDir, "--namespace", name, "--values", "-",
-			"--set-string", "nameOverride="+name+",watchNamespace="+name+",fullnameOverride="+fullname)
+		named := fmt.Sprintf("%snameOverride: %q\nwatchNamespace: %q\nfullnameOverride: %q\n", everything, name, name, fullname)
+		made, err := testkit.Chart{Dir: chartDir, Release: name, Namespace: name, Values: named}.Render(t)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, object := range objectsOf(t, documentsOf(t, text)) {
+		for _, object := range objectsOf(t, documentsOf(t, made.Documents())) {
 			if instance := object.GetLabels()["app.kubernetes.io/instance"]; instance != name {
 				t.Errorf("%T %s is of the release %q, not %q", object, object.GetName(), instance, name)
 			}
@@ -600,6 +576,7 @@ audit: {cloudEvents: {url: "https://siem.example.com", tokenSecret: {name: "1e3"
 }
 
 func TestAProgramOfOnesOwnRunsByTheChart(t *testing.T) {
+	t.Parallel()
 	const program = `
 image: {repository: example.com/stamp}
 audit: {enabled: false}
@@ -657,6 +634,7 @@ func processOf(pod corev1.PodSpec) []string {
 }
 
 func TestTheSchemaKnowsEveryValueAndNoOther(t *testing.T) {
+	t.Parallel()
 	read := func(name string) map[string]any {
 		text, err := os.ReadFile(filepath.Join(chartDir, name))
 		if err != nil {
@@ -702,6 +680,7 @@ func TestTheSchemaKnowsEveryValueAndNoOther(t *testing.T) {
 }
 
 func TestOnlyTheAPIServersReachTheWebhooks(t *testing.T) {
+	t.Parallel()
 	const warning = "every Pod of the cluster can reach the webhooks"
 	const servers = `apiServers: [10.0.0.10/32, "fd00::10/128", {podSelector: {matchLabels: {app: konnectivity-agent}}}]`
 	for values, want := range map[string][]networkingv1.NetworkPolicyPeer{
@@ -728,14 +707,14 @@ func TestOnlyTheAPIServersReachTheWebhooks(t *testing.T) {
 		if !reflect.DeepEqual(from["webhook"], want) || from["health"] != nil || from["metrics"] != nil {
 			t.Errorf("%s: the ports admit %v", values, from)
 		}
-		notes, err := helm(t, values, "install", release, chartDir, "--dry-run=client", "--namespace", releaseNamespace, "--values", "-")
-		if err != nil || strings.Contains(notes, warning) == (want != nil) {
-			t.Errorf("%s: the notes: %v: %s", values, err, notes)
+		if notes := notesOf(t, values); strings.Contains(notes, warning) == (want != nil) {
+			t.Errorf("%s: the notes: %s", values, notes)
 		}
 	}
 }
 
 func TestOnlyServersAdmitCallsOfTheirWebhooks(t *testing.T) {
+	t.Parallel()
 	objects := objectsOf(t, render(t, `{split: {enabled: true}, access: {enabled: true, namespaces: [apps]}, networkPolicy: {enabled: true}}`))
 	admitted := map[string][]string{}
 	for _, object := range objects {
@@ -771,6 +750,7 @@ func TestOnlyServersAdmitCallsOfTheirWebhooks(t *testing.T) {
 }
 
 func TestWhatRecordsHasTheVolumesAndTheTokenOfTheSinksAndNothingElseHas(t *testing.T) {
+	t.Parallel()
 	for _, object := range objectsOf(t, render(t, variants["every sink, split"])) {
 		pod := podOf(object)
 		if pod == nil {
@@ -803,6 +783,7 @@ func TestWhatRecordsHasTheVolumesAndTheTokenOfTheSinksAndNothingElseHas(t *testi
 }
 
 func TestOnlyWhatGrantsNotifies(t *testing.T) {
+	t.Parallel()
 	got := map[string]string{}
 	for _, object := range objectsOf(t, render(t, variants["both, split"])) {
 		pod := podOf(object)
@@ -826,6 +807,7 @@ func TestOnlyWhatGrantsNotifies(t *testing.T) {
 }
 
 func TestOnlyWhatGrantsHasTheCredentialsOfTheChecks(t *testing.T) {
+	t.Parallel()
 	got := map[string]string{}
 	for _, split := range []string{"true", "false"} {
 		for _, object := range objectsOf(t, render(t, `{access: {enabled: true, namespaces: [apps], checks: {secretName: checks, key: all.yaml}}, split: {enabled: `+split+`}}`)) {
@@ -889,6 +871,7 @@ replicas: 1
 }
 
 func TestTheNotesSayWhatToDoAboutAccess(t *testing.T) {
+	t.Parallel()
 	for values, want := range map[string][]string{
 		"": nil,
 		"access: {enabled: true, namespaces: [other, apps]}": {"rollout status deployment rel-admitkit ", "set split.enabled"},
@@ -897,11 +880,7 @@ func TestTheNotesSayWhatToDoAboutAccess(t *testing.T) {
 		},
 		"{watchNamespace: apps, access: {enabled: true}, split: {enabled: true}}": nil,
 	} {
-		notes, err := helm(t, values, "install", release, chartDir, "--dry-run=client", "--namespace", releaseNamespace, "--values", "-")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, notes, _ = strings.Cut(notes, "NOTES:")
+		notes := notesOf(t, values)
 		for _, text := range want {
 			if !strings.Contains(strings.Join(strings.Fields(notes), " "), text) {
 				t.Errorf("%s: the notes do not say %q: %s", values, text, notes)
@@ -914,15 +893,16 @@ func TestTheNotesSayWhatToDoAboutAccess(t *testing.T) {
 }
 
 func TestTwoReleasesDoNotMeet(t *testing.T) {
+	t.Parallel()
 	const values = `{audit: {touchedPods: {evictAfter: 1h}}, split: {enabled: true}, networkPolicy: {enabled: true}}`
 	seen := map[string]string{}
 	selectors := map[string]map[string]string{}
 	for _, where := range [][2]string{{"one", "a"}, {"two", "a"}, {"one", "b"}} {
-		text, err := helm(t, values, "template", where[0], chartDir, "--namespace", where[1], "--values", "-")
+		made, err := testkit.Chart{Dir: chartDir, Release: where[0], Namespace: where[1], Values: values}.Render(t)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, object := range objectsOf(t, documentsOf(t, text)) {
+		for _, object := range objectsOf(t, documentsOf(t, made.Documents())) {
 			id := fmt.Sprintf("%T %s/%s", object, object.GetNamespace(), object.GetName())
 			if before := seen[id]; before != "" {
 				t.Errorf("%s is in %s and %v", id, before, where)
@@ -939,6 +919,7 @@ func TestTwoReleasesDoNotMeet(t *testing.T) {
 }
 
 func TestTheServiceReachesServersAloneAndMetricsOfEveryDeploymentAreScraped(t *testing.T) {
+	t.Parallel()
 	for name, values := range variants {
 		objects := objectsOf(t, render(t, values))
 		var stay []string
@@ -990,6 +971,7 @@ func hasPort(pod *corev1.PodTemplateSpec, name string) bool {
 }
 
 func TestEveryObjectOfTheChartSaysWhoseItIs(t *testing.T) {
+	t.Parallel()
 	for name, values := range variants {
 		for _, object := range objectsOf(t, render(t, values)) {
 			for _, key := range []string{"name", "instance", "version", "part-of", "managed-by"} {
@@ -1005,6 +987,7 @@ func TestEveryObjectOfTheChartSaysWhoseItIs(t *testing.T) {
 }
 
 func TestEveryServiceAccountHasTheAnnotationsOfTheValues(t *testing.T) {
+	t.Parallel()
 	for _, registrar := range []string{"Deployment", "Job"} {
 		count := 0
 		for _, object := range objectsOf(t, render(t, `
@@ -1026,6 +1009,7 @@ split: {enabled: true, registrar: `+registrar+`}
 }
 
 func TestTheCRDsComeWithWhatNeedsThem(t *testing.T) {
+	t.Parallel()
 	for values, want := range map[string]struct{ crds, policies int }{
 		"":                                  {0, 0},
 		"binding: {roles: [shop/deployer]}": {2, 4},
@@ -1056,6 +1040,7 @@ func TestTheCRDsComeWithWhatNeedsThem(t *testing.T) {
 }
 
 func TestTheHooksOfTheChartComeInOrderAndGo(t *testing.T) {
+	t.Parallel()
 	for name, values := range variants {
 		objects := objectsOf(t, render(t, values))
 		for _, object := range objects {
@@ -1103,6 +1088,7 @@ func weight(t *testing.T, object metav1.Object) int {
 
 // The others listen for nobody whose certificate these settings are about.
 func TestOnlyServersHaveTheTLSSettingsOfTheValues(t *testing.T) {
+	t.Parallel()
 	for name, pod := range podsOf(t, variants["TLS of its own"]) {
 		container := &pod.Spec.Containers[0]
 		var got []string

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"testing"
+
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // rootsVariable has the endpoint for a process that is to say what it trusts.
@@ -21,7 +23,9 @@ func TestMain(m *testing.M) {
 		fmt.Println(trusts(endpoint))
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	testkit.EndRenderer()
+	os.Exit(code)
 }
 
 // trusts says how many roots there are, and whether the endpoint has one of them.

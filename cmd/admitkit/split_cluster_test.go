@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -26,6 +24,7 @@ import (
 // TestThreeProcessesWithRightsOfTheirOwnGrantAndEndAccess runs registrar, server and
 // reconciler under just the rights that `admitkit manifests` gives them.
 func TestThreeProcessesWithRightsOfTheirOwnGrantAndEndAccess(t *testing.T) {
+	t.Parallel()
 	cluster := controlplane.Run(t, controlplane.Options{CRDPaths: []string{"../../config/crd"}, ControllerManager: true, Kwok: true})
 	admin := testkit.Client(t, cluster.Admin(), testkit.Scheme(v1alpha1.AddToScheme))
 	for _, name := range []string{"admitkit-system", "apps", "other"} {
@@ -36,12 +35,8 @@ func TestThreeProcessesWithRightsOfTheirOwnGrantAndEndAccess(t *testing.T) {
 		"--host=127.0.0.1", "--advertise-host=127.0.0.1", fmt.Sprintf("--port=%d", freeport.For(t)), "--leaf-secret-name=leaf", "--leader-election",
 		"--drain-period=10ms", "--metrics-address=",
 	}
-	binary := filepath.Join(t.TempDir(), "admitkit")
-	if err := testkit.Build(t.Context(), binary, "."); err != nil {
-		t.Fatal(err)
-	}
 	arguments := map[string][]string{} // by the ServiceAccount
-	for _, object := range installationOf(t, binary, flags) {
+	for _, object := range installationOf(t, flags) {
 		switch object := object.(type) {
 		case *appsv1.Deployment:
 			pod := object.Spec.Template.Spec
@@ -62,7 +57,7 @@ func TestThreeProcessesWithRightsOfTheirOwnGrantAndEndAccess(t *testing.T) {
 	for account, user := range users {
 		args := slices.Clone(arguments[account])
 		args = append(args, "--kubeconfig="+user.KubeConfig, fmt.Sprintf("--health-address=127.0.0.1:%d", freeport.For(t)))
-		running := testkit.Run(t, exec.Command(binary, args...))
+		running := testkit.Run(t, testkit.Again(t, asProgram, "yes", args...))
 		t.Cleanup(func() { running.Stop(t) })
 	}
 
@@ -191,9 +186,10 @@ func TestThreeProcessesWithRightsOfTheirOwnGrantAndEndAccess(t *testing.T) {
 }
 
 // installationOf returns the objects that `admitkit manifests` prints.
-func installationOf(t *testing.T, binary string, flags []string) []client.Object {
+func installationOf(t *testing.T, flags []string) []client.Object {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), binary, append([]string{"manifests", "--image=x"}, flags...)...).Output()
+	// Not in this process: commands set loggers that parallel tests use.
+	out, err := testkit.Again(t, asProgram, "yes", append([]string{"manifests", "--image=x"}, flags...)...).Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -15,6 +14,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 // update writes the files of the chart anew: make generate sets it.
@@ -190,34 +191,28 @@ func TestTheFilesOfTheChartAreTheManifests(t *testing.T) {
 	}
 }
 
-// helm renders the sandbox of the chart, in the namespace sandbox-system.
-func helm(t *testing.T, values string, args ...string) (string, error) {
+func TestMain(m *testing.M) {
+	code := m.Run()
+	testkit.EndRenderer()
+	os.Exit(code)
+}
+
+// rendered is what Helm makes of the chart in the namespace sandbox-system.
+func rendered(t *testing.T, values string) (testkit.Rendered, error) {
 	t.Helper()
-	path, err := filepath.Abs("../../bin/tools/helm")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("Helm is not built: run `make bin/tools/helm`: %v", err)
-	}
-	err = filepath.WalkDir(chartDir, func(path string, entry os.DirEntry, err error) error { // for go test to know of them
-		if err == nil && !entry.IsDir() {
-			_, err = os.ReadFile(path)
+	return testkit.Chart{Dir: chartDir, Release: "rel", Namespace: "sandbox-system", Values: values}.Render(t)
+}
+
+// ofSandbox are the documents that a template of the chart makes for the sandbox.
+func ofSandbox(text string) string {
+	const source = "---\n# Source: "
+	var own strings.Builder
+	for document := range strings.SplitSeq(text, source) {
+		if strings.HasPrefix(document, "admitkit/templates/sandbox.yaml\n") {
+			own.WriteString(source + document)
 		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
-	var out, problems bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), path, append([]string{"template", "rel", chartDir, "--namespace=sandbox-system", "--values=-"}, args...)...)
-	home := t.TempDir()
-	cmd.Env = append(os.Environ(), "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "HELM_CACHE_HOME="+home)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(values), &out, &problems
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, problems.String())
-	}
-	return out.String(), nil
+	return own.String()
 }
 
 // chartVariants are values, and the commands that print the same.
@@ -258,7 +253,7 @@ var chartVariants = map[string]struct{ values, controller, broker string }{
 func TestTheChartInstallsWhatTheManifestsDo(t *testing.T) {
 	for sentence, test := range chartVariants {
 		t.Run(sentence, func(t *testing.T) {
-			text, err := helm(t, test.values, "--show-only=templates/sandbox.yaml", "--no-hooks")
+			made, err := rendered(t, test.values)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -267,7 +262,7 @@ func TestTheChartInstallsWhatTheManifestsDo(t *testing.T) {
 			if test.broker != "" {
 				maps.Copy(want, printed(t, "broker manifests "+test.broker))
 			}
-			got := objectsOf(t, text)
+			got := objectsOf(t, ofSandbox(made.Manifest))
 			for key := range got {
 				if strings.HasSuffix(key, "sandbox-unregister") {
 					delete(got, key) // the manifests leave the uninstall to their user
@@ -376,7 +371,7 @@ func TestTheChartRefusesAWrongSandboxAndNamesTheValue(t *testing.T) {
 		`{sandbox: {enabled: true, namespaces: [agents], egress: {podCIDRs: [10.0.0.0/16], serviceCIDRs: [10.1.0.0/16]}, broker: {enabled: true, namespace: agents}}}`:         "sandbox.broker.namespace: agents",
 		`{sandbox: {enabled: true, namespaces: [agents], egress: {podCIDRs: [10.0.0.0/16], serviceCIDRs: [10.1.0.0/16]}, broker: {enabled: true, namespace: sandbox-system}}}`: "sandbox.broker.namespace: sandbox-system",
 	} {
-		if _, err := helm(t, values); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := rendered(t, values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", values, err, want)
 		}
 	}
@@ -384,11 +379,11 @@ func TestTheChartRefusesAWrongSandboxAndNamesTheValue(t *testing.T) {
 
 // Without it the webhooks would refuse every Pod and every exec where runs ran, and runs keep their finalizers.
 func TestTheUninstallRemovesTheWebhooksOfTheSandboxFirst(t *testing.T) {
-	text, err := helm(t, chartVariants["a broker"].values, "--show-only=templates/sandbox.yaml")
+	made, err := rendered(t, chartVariants["a broker"].values)
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects := objectsOf(t, text)
+	objects := objectsOf(t, ofSandbox(made.Documents()))
 	job := objects["Job sandbox-system/sandbox-unregister"]
 	containers, _ := nested(job, "spec", "template", "spec", "containers").([]any)
 	if len(containers) != 1 || nested(job, "metadata", "annotations", "helm.sh/hook") != "pre-delete" {
@@ -419,11 +414,11 @@ func TestTheUninstallRemovesTheWebhooksOfTheSandboxFirst(t *testing.T) {
 
 func TestTheCRDsOfTheSandboxComeWithIt(t *testing.T) {
 	for values, want := range map[string]bool{"{}": false, `{sandbox: {enabled: true, namespaces: [agents]}}`: true, `{sandbox: {enabled: true, namespaces: [agents]}, crds: {enabled: false}}`: false} {
-		text, err := helm(t, values)
+		made, err := rendered(t, values)
 		if err != nil {
 			t.Fatal(err)
 		}
-		objects := objectsOf(t, text)
+		objects := objectsOf(t, made.Documents())
 		for _, name := range []string{"harnessruns", "harnesstemplates", "clusterharnesstemplates", "workspaces", "brokerpolicies", "credentialleases", "auditevents"} {
 			if got := objects["CustomResourceDefinition <nil>/"+name+".admitkit.dev"] != nil; got != want {
 				t.Errorf("%s: %s is there: %t", values, name, got)

@@ -85,11 +85,7 @@ func TestASparseFileCostsNothing(t *testing.T) {
 		sum += int(b)
 	}
 	copy(block[148:], fmt.Sprintf("%06o\x00 ", sum))
-	began := time.Now()
-	all := found(block, 4096)
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("it took %s", took)
-	}
+	all := found(block, 4096) // to read the zeros would take centuries
 	if len(all) != 1 || all[0].SHA256 != "" || all[0].Bytes != size {
 		t.Errorf("found %+v", all)
 	}

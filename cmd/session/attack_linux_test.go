@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/admitkit/admitkit/extension/session/collector"
-	"github.com/admitkit/admitkit/extension/session/protocol"
 	"github.com/admitkit/admitkit/internal/testkit"
 )
 
@@ -261,12 +260,7 @@ func TestWhatItsUserDoesToTheRecorderIsOnRecord(t *testing.T) {
 			var noted chan collector.Note
 			p := newPlace(t, func(o *collector.Options) { noted = notes(o) })
 			p.hardened()
-			mark := "ADMITKIT_MARK=" + protocol.NewID()
-			t.Cleanup(func() {
-				for _, pid := range marked(t, mark) {
-					_ = syscall.Kill(pid, syscall.SIGKILL)
-				}
-			})
+			mark := newMark(t)
 			command := sh(test.script)
 			ticket := p.ticket(command)
 			c := launchAs(t, nobody, "/", p.wrap(ticket, command), true, mark)

@@ -72,10 +72,10 @@ func (e *ends) set(id string, limits collector.Limits) {
 
 func (e *ends) ways() map[string]ending {
 	const gone, ended = "access is over", "it was ended by root"
-	const idle = 6 * time.Second // beside others a session begins late
+	late := testkit.Long(6*time.Second, 12*time.Second) // beside others a session begins so late
 	return map[string]ending{
 		"grant": {reason: gone, begins: func() collector.Limits {
-			return collector.Limits{End: time.Now().Add(3 * time.Second), Reason: gone}
+			return collector.Limits{End: time.Now().Add(late), Reason: gone}
 		}},
 		"revoke": {reason: gone, now: func(id string, _ *client) (time.Time, error) {
 			e.set(id, collector.Limits{End: time.Unix(1, 0), Reason: gone})
@@ -87,8 +87,8 @@ func (e *ends) ways() map[string]ending {
 		"end_elsewhere": {reason: ended, now: func(id string, _ *client) (time.Time, error) {
 			return time.Now(), e.other.RequestEnd(context.Background(), id, ended)
 		}},
-		"idle": {reason: fmt.Sprintf("nothing was typed or sent for %s", idle), idle: int64(idle / time.Second), now: func(_ string, c *client) (time.Time, error) {
-			due := time.Now().Add(idle)
+		"idle": {reason: fmt.Sprintf("nothing was typed or sent for %s", late), idle: int64(late / time.Second), now: func(_ string, c *client) (time.Time, error) {
+			due := time.Now().Add(late)
 			c.send("x\n")
 			return due, nil
 		}},
@@ -127,35 +127,41 @@ func TestSessionsEndOnTimeAndLeaveNothing(t *testing.T) {
 	t.Parallel()
 	e := newEnds(t)
 	sessions, atATime, most := testkit.Long(200, 4), testkit.Long(20, 4), testkit.Long(2*time.Second, patience) // beside other tests
-	mark := "ADMITKIT_MARK=" + protocol.NewID()
+	mark := newMark(t)
+	var mu sync.Mutex
 	var every []time.Duration
-	for name, how := range e.ways() {
-		var all sync.WaitGroup
-		var mu sync.Mutex
-		var late []time.Duration
-		places := make(chan struct{}, atATime)
-		for i := range sessions {
-			places <- struct{}{}
-			all.Go(func() {
-				defer func() { <-places }()
-				took := e.run(t, how, i%2 == 0, mark)
-				mu.Lock()
-				defer mu.Unlock()
-				late = append(late, took)
+	t.Run("by each way", func(t *testing.T) {
+		for name, how := range e.ways() {
+			t.Run(name, func(t *testing.T) {
+				if testing.Short() { // else it is measured
+					t.Parallel()
+				}
+				var all sync.WaitGroup
+				var late []time.Duration
+				places := make(chan struct{}, atATime)
+				for i := range sessions {
+					places <- struct{}{}
+					all.Go(func() {
+						defer func() { <-places }()
+						took := e.run(t, how, i%2 == 0, mark)
+						mu.Lock()
+						defer mu.Unlock()
+						late, every = append(late, took), append(every, took)
+					})
+				}
+				all.Wait()
+				p99 := testkit.Percentile(late, 0.99)
+				testkit.Figure("session.end_p99_s."+name, p99.Seconds(), "s")
+				limit := most
+				if name == "end_elsewhere" {
+					limit += time.Second // its collector looks once a second
+				}
+				if first := slices.Min(late); first < 0 || p99 > limit {
+					t.Errorf("sessions end %s to %s late", first, p99)
+				}
 			})
 		}
-		all.Wait()
-		p99 := testkit.Percentile(late, 0.99)
-		testkit.Figure("session.end_p99_s."+name, p99.Seconds(), "s")
-		limit := most
-		if name == "end_elsewhere" {
-			limit += time.Second // its collector looks once a second
-		}
-		if first := slices.Min(late); first < 0 || p99 > limit {
-			t.Errorf("%s: sessions end %s to %s late", name, first, p99)
-		}
-		every = append(every, late...)
-	}
+	})
 	left := len(marked(t, mark))
 	testkit.Figure("session.end_p99_s", testkit.Percentile(every, 0.99).Seconds(), "s")
 	testkit.Figure("session.left_after_end", float64(left), "processes")
@@ -205,18 +211,19 @@ func TestASessionEndsWhenItsUserDoesNothing(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	command := sh("echo ready; (while :; do echo noise; sleep 0.1; done) & while read x; do echo got $x; done")
-	ticket := p.ticket(command, func(t *protocol.Ticket) { t.Terms.Idle = 4 })
+	const idle = 12 * time.Second // on a busy machine a key comes late
+	ticket := p.ticket(command, func(t *protocol.Ticket) { t.Terms.Idle = int64(idle / time.Second) })
 	c := launch(t, "", p.wrap(ticket, command), true)
 	c.expect("ready")
-	for i := range 5 { // longer than it may be idle
-		time.Sleep(time.Second)
+	for i := range 3 { // longer than it may be idle
+		time.Sleep(idle * 2 / 5)
 		c.send(fmt.Sprintf("%d\n", i))
 		c.expect(fmt.Sprintf("got %d", i))
 	}
-	if got := c.wait(); got.code != 128+9 || !strings.Contains(string(got.stdout), "nothing was typed or sent for 4s") {
+	if got := c.wait(); got.code != 128+9 || !strings.Contains(string(got.stdout), "nothing was typed or sent for 12s") {
 		t.Errorf("%d, %q", got.code, got.stdout)
 	}
-	if seal, err := p.folder.Verify(ticket.ID, p.key); err != nil || seal.Length < 8*time.Second {
+	if seal, err := p.folder.Verify(ticket.ID, p.key); err != nil || seal.Length < 2*idle {
 		t.Errorf("%+v, %v", seal, err)
 	}
 }
@@ -230,15 +237,16 @@ func TestASessionEndsOnTimeWhileNoCollectorIsReached(t *testing.T) {
 			p := newPlace(t)
 			relay := newRelay(t, p.server.Listener.Addr().String())
 			relay.cut(!begins)
+			const most = 12 * time.Second // on a busy machine it begins late
 			began := time.Now()
 			ticket := p.ticket(stubborn, func(t *protocol.Ticket) {
-				t.Terms.Collectors, t.Terms.Closed, t.Terms.Wait, t.Terms.Max = []string{relay.Addr().String()}, false, 1, 6
+				t.Terms.Collectors, t.Terms.Closed, t.Terms.Wait, t.Terms.Max = []string{relay.Addr().String()}, false, 1, int64(most/time.Second)
 			})
 			c := launch(t, "", p.wrap(ticket, stubborn), true)
 			c.expect("ready")
 			relay.cut(true)
 			got := c.wait()
-			if took := time.Since(began); got.code != 128+9 || took < 6*time.Second || took > patience || !strings.Contains(string(got.stdout), protocol.ReasonMax) {
+			if took := time.Since(began); got.code != 128+9 || took < most || took > patience || !strings.Contains(string(got.stdout), protocol.ReasonMax) {
 				t.Errorf("after %s: %d, %q", took, got.code, got.stdout)
 			}
 		})
@@ -273,12 +281,7 @@ func TestASessionEndsWhoseCommandIsAnotherUsers(t *testing.T) {
 				t.Parallel()
 				p := newPlace(t)
 				p.expose()
-				mark := "ADMITKIT_MARK=" + protocol.NewID()
-				t.Cleanup(func() {
-					for _, pid := range marked(t, mark) {
-						_ = syscall.Kill(pid, syscall.SIGKILL)
-					}
-				})
+				mark := newMark(t)
 				ticket := p.ticket(command)
 				c := launchAs(t, &syscall.Credential{Uid: 65534, Gid: 65534}, "/", p.wrap(ticket, command), terminal, mark)
 				c.expect("ready as 0")
@@ -326,12 +329,7 @@ func TestWhatTheRecorderCannotFindIsOnRecordAsLeft(t *testing.T) {
 	}
 	var noted chan collector.Note
 	p := newPlace(t, func(o *collector.Options) { noted, o.Stall = notes(o), patience })
-	mark := "ADMITKIT_MARK=" + protocol.NewID()
-	t.Cleanup(func() {
-		for _, pid := range marked(t, mark) {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-	})
+	mark := newMark(t)
 	command := sh("trap '' HUP; setsid sleep 1000 >/dev/null 2>&1 & prlimit --pid $PPID --nofile=0:0 && echo over")
 	ticket := p.ticket(command)
 	c := launch(t, "", p.wrap(ticket, command), true, mark)
@@ -422,7 +420,7 @@ func TestARecorderThatIsKilledIsOnRecordWithinSeconds(t *testing.T) {
 	t.Parallel()
 	var noted chan collector.Note
 	p := newPlace(t, func(o *collector.Options) { noted = notes(o) })
-	c := launch(t, "", p.wrap(p.ticket(stubborn), stubborn), true)
+	c := launch(t, "", p.wrap(p.ticket(stubborn), stubborn), true, newMark(t)) // what it leaves ends with the test
 	c.expect("ready")
 	if err := c.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)

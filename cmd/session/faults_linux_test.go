@@ -18,6 +18,7 @@ import (
 )
 
 func TestAForgedExpiredOrUsedTicketIsRefused(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	command := sh("echo ran")
 	used := p.ticket(command)
@@ -62,6 +63,7 @@ func TestAForgedExpiredOrUsedTicketIsRefused(t *testing.T) {
 
 // A ticket is redeemed once, however many recorders come at the same moment.
 func TestOfManyRecordersWithOneTicketOneRuns(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	command := sh("echo ran")
 	argv := p.wrap(p.ticket(command), command)
@@ -184,6 +186,7 @@ func (r *relay) cut(down bool) {
 }
 
 func TestNoFrameIsLostOrDoubleWhenConnectionsBreak(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	second := newPlace(t, func(o *collector.Options) { o.Storage = p.folder })
 	relays := []*relay{newRelay(t, p.server.Listener.Addr().String()), newRelay(t, second.server.Listener.Addr().String())}
@@ -231,6 +234,7 @@ func TestNoFrameIsLostOrDoubleWhenConnectionsBreak(t *testing.T) {
 }
 
 func TestWithoutACollectorThePolicyDecides(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	relay := newRelay(t, p.server.Listener.Addr().String())
 	command := sh("echo ready; read x; echo $x; read y; echo $y")
@@ -333,9 +337,10 @@ func TestWhileTheNetworkIsCutThePolicyDecides(t *testing.T) {
 }
 
 func TestACollectorEndsASession(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	command := sh("trap '' TERM HUP INT; setsid sleep 1000 & echo ready; while :; do sleep 1; done")
-	mark := "ADMITKIT_MARK=" + protocol.NewID()
+	mark := newMark(t)
 	ticket := p.ticket(command)
 	c := launch(t, "", p.wrap(ticket, command), true, mark)
 	c.expect("ready")
@@ -362,6 +367,7 @@ func TestACollectorEndsASession(t *testing.T) {
 }
 
 func TestWhatIsTypedIsRecordedIfTheTermsSaySoButPasswords(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	command := sh("echo ready; read name; stty -echo; printf 'Password: '; read x; stty echo; echo; echo done")
 	for _, input := range []bool{false, true} {
@@ -383,7 +389,7 @@ func TestWhatIsTypedIsRecordedIfTheTermsSaySoButPasswords(t *testing.T) {
 func TestTheRecorderGuardsItself(t *testing.T) {
 	p := newPlace(t)
 	command := sh("echo ready; sleep 1000")
-	mark := "ADMITKIT_MARK=" + protocol.NewID()
+	mark := newMark(t)
 	ticket := p.ticket(command)
 	c := launch(t, "", p.wrap(ticket, command), true, mark)
 	c.expect("ready")

@@ -29,15 +29,12 @@ func echoes(t *testing.T, argv []string, n int) []time.Duration {
 }
 
 func TestWhatTheRecorderCosts(t *testing.T) {
+	testkit.OnlyLong(t)
+	const keys, size, most = 2000, 100_000_000, 5.0
 	p := newPlace(t)
-	keys, size, most := 2000, 100_000_000, 5.0
-	if testing.Short() {
-		keys, size, most = 100, 10_000_000, 200 // beside other tests
-	}
 	command := sh("stty -icanon; echo ready; exec cat >/dev/null")
 	plain, recorded := echoes(t, command, keys), echoes(t, p.wrap(p.ticket(command), command), keys)
-	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-	p50, p99 := ms(recorded[keys/2]-plain[keys/2]), ms(recorded[keys*99/100]-plain[keys*99/100])
+	p50, p99 := testkit.Milliseconds(recorded[keys/2]-plain[keys/2]), testkit.Milliseconds(recorded[keys*99/100]-plain[keys*99/100])
 	fmt.Printf("FIGURE session.echo_added_ms=%.3f ms\nFIGURE session.echo_added_p99_ms=%.3f ms\n", p50, p99)
 	if p50 > most {
 		t.Errorf("a key is echoed %.3f ms later", p50)
@@ -54,12 +51,12 @@ func TestWhatTheRecorderCosts(t *testing.T) {
 		plain, recorded := speed(command), speed(p.wrap(p.ticket(command), command))
 		fmt.Printf("FIGURE session.%s_ratio=%.2f ratio\nFIGURE session.%s_mb_s=%.0f MB/s\n", name, recorded/plain, name, recorded)
 	}
-	rss(t, p, size)
 }
 
-// rss measures a recorder after it has recorded much.
-func rss(t *testing.T, p *place, size int) {
-	command := sh(fmt.Sprintf("head -c %d /dev/zero; echo; echo ready; read x", size))
+func TestARecorderThatHasRecordedMuchIsSmall(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	command := sh(fmt.Sprintf("head -c %d /dev/zero; echo; echo ready; read x", testkit.Long(100_000_000, 10_000_000)))
 	c := launch(t, "", p.wrap(p.ticket(command), command), true)
 	c.expect("ready")
 	most := resident(t, c.cmd.Process.Pid, "VmHWM")

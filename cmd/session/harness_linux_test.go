@@ -396,6 +396,17 @@ func (c *client) wait() outcome {
 	return outcome{code, c.stdout.Bytes(), c.stderr.Bytes()}
 }
 
+// newMark returns a variable for the environment of a session. What is left of that ends with the test.
+func newMark(t *testing.T) string {
+	mark := "ADMITKIT_MARK=" + protocol.NewID()
+	t.Cleanup(func() {
+		for _, pid := range marked(t, mark) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	return mark
+}
+
 // marked returns the processes with a variable in their environment.
 func marked(t *testing.T, variable string) []int {
 	t.Helper()

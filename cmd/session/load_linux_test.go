@@ -18,6 +18,7 @@ import (
 // A collector that is killed has acknowledged what it has stored, and nothing else. Another
 // one, of the same folder, takes its sessions.
 func TestNoFrameIsLostOrDoubleWhenACollectorIsKilled(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	sessions := testkit.Long(100, 8)
 	first := p.newCollectorProcess(sessions)
@@ -132,6 +133,7 @@ func TestWhatLiveSessionsCost(t *testing.T) {
 }
 
 func TestWhatAMinuteOfTypingTakes(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	command := sh("stty -icanon; echo ready; exec cat >/dev/null")
 	ticket := p.ticket(command)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -139,15 +140,24 @@ func typed(steps ...string) func(c *client) {
 }
 
 func TestASessionBehavesAsWithoutTheRecorder(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
-	cases, wrong, left := 0, 0, 0
-	for name, sample := range samples(testing.Short()) {
-		cases++
-		if !t.Run(name, func(t *testing.T) { left += compare(t, p, sample) }) {
-			wrong++
+	var wrong, left atomic.Int64
+	all := samples(testing.Short())
+	t.Run("together", func(t *testing.T) {
+		for name, sample := range all {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				t.Cleanup(func() {
+					if t.Failed() {
+						wrong.Add(1)
+					}
+				})
+				left.Add(int64(compare(t, p, sample)))
+			})
 		}
-	}
-	fmt.Printf("FIGURE session.cases=%d cases\nFIGURE session.wrong=%d cases\nFIGURE session.left_processes=%d processes\n", cases, wrong, left)
+	})
+	fmt.Printf("FIGURE session.cases=%d cases\nFIGURE session.wrong=%d cases\nFIGURE session.left_processes=%d processes\n", len(all), wrong.Load(), left.Load())
 }
 
 // compare returns how many processes the recorder has left.
@@ -228,6 +238,7 @@ func (p *place) check(t *testing.T, ticket *protocol.Ticket, s sample, seen outc
 }
 
 func TestEveryExitCodeArrives(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	step := 1
 	if testing.Short() {
@@ -242,6 +253,7 @@ func TestEveryExitCodeArrives(t *testing.T) {
 }
 
 func TestACommandThatIsNotThereSaysSo(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	for code, command := range map[int][]string{127: {"no-such-command"}, 126: {"/etc/passwd"}} {
 		ticket := p.ticket(command)

@@ -133,7 +133,7 @@ func requested(r *corev1.ResourceRequirements) float64 {
 	return cpu.AsApproximateFloat64()
 }
 
-func (g *guard) handler() extension.Handler {
+func (g *guard) handler() *extension.Handler {
 	own, writes := *g, []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update}
 	rules := append(extension.Resources("batch", "v1", []string{"jobs"}, writes...),
 		extension.Resources("apps", "v1", []string{"deployments", "deployments/scale", "statefulsets", "statefulsets/scale"}, writes...)...)

@@ -89,7 +89,7 @@ func (p *previews) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: left}, err
 }
 
-func admissions() (defaults, rules extension.Handler) {
+func admissions() (defaults, rules *extension.Handler) {
 	scope := extension.Scope{Name: "preview", Rules: extension.Resources(group, "v1", []string{"previewenvironments"}, admissionregistrationv1.Create, admissionregistrationv1.Update)}
 	return extension.MutatingFunc(setDefaults, scope), extension.ValidatingFunc(validate, scope)
 }

@@ -123,7 +123,7 @@ func (c *counter) Handle(_ context.Context, _ extension.Manager, event watch.Eve
 
 var register = sync.OnceValue(func() error { return metrics.Registry.Register(running) })
 
-func admissions() (ofPods, ofClaims extension.Handler) {
+func admissions() (ofPods, ofClaims *extension.Handler) {
 	fail, ignore := admissionregistrationv1.Fail, admissionregistrationv1.Ignore
 	t := &tenants{}
 	return extension.Mutating(pods{t}, extension.Scope{Name: "pods", FailurePolicy: &fail}),

@@ -252,7 +252,7 @@ var attemptsOnRecords = map[string]attempt{
 	},
 	"access to the node behind very many volumes": func(s siege) string {
 		var volumes strings.Builder
-		for i := range 40_000 {
+		for i := range testkit.Long(40_000, 4_000) {
 			fmt.Fprintf(&volumes, `{"name":"v%d"},`, i)
 		}
 		defer func() { _ = admin.Delete(s.Context(), plain(s.ns, "volumes")) }() // it costs everybody memory
@@ -265,7 +265,7 @@ var attemptsOnRecords = map[string]attempt{
 	},
 	"a new image behind very many containers": func(s siege) string {
 		var containers strings.Builder
-		const n = 9000
+		n := testkit.Long(9000, 900)
 		for i := range n {
 			fmt.Fprintf(&containers, `{"name":"c%d","image":"a"},`, i)
 		}

@@ -382,12 +382,13 @@ func TestOnlyUpdatesOfImagesBySomebodyElseReachTheManager(t *testing.T) {
 			t.Fatalf("%s: %s", change, a)
 		}
 	}
-	got := kept.of("alice")
-	if len(got) != 2 || got[0].Container != "c1499" || got[1].Container != "first" || got[1].Image != "example.com/mine:1" {
-		for _, r := range got {
-			t.Logf("%+v", r)
-		}
-		t.Fatalf("%d records of two new images", len(got))
+	var images []string
+	for _, r := range kept.of("alice") {
+		images = append(images, r.Container+" "+r.Image)
+	}
+	// The API server asks again if what it patches was not the latest.
+	if images = slices.Compact(images); !slices.Equal(images, []string{"c1499 example.com/mine:1", "first example.com/mine:1"}) {
+		t.Fatalf("recorded %q", images)
 	}
 
 	stop()

@@ -57,26 +57,22 @@ type reading struct {
 	address string
 }
 
-// readable starts an API server with an aggregation layer, and makes it that of the tests
-// until this one ends.
+// readable starts an API server with an aggregation layer.
 //
 // The managers of managertest have a certificate for 127.0.0.1 alone, which is not the name
 // that the API server asks for. If they are to be reached, it does not verify that.
 func readable(t *testing.T, reached bool) *reading {
 	t.Helper()
 	front, flags := aggregating(t)
-	before, beforeAlice := server, alice
-	t.Cleanup(func() { server, alice = before, beforeAlice })
-	server = controlplane.Run(t, controlplane.Options{APIServerArgs: flags})
-	var err error
-	if alice, err = server.AddUser("alice", "system:masters"); err != nil {
+	c, err := newCluster(controlplane.Run(t, controlplane.Options{APIServerArgs: flags}))
+	if err != nil {
 		t.Fatal(err)
 	}
-	admin := testkit.Client(t, server.Admin(), testkit.Scheme())
+	admin := testkit.Client(t, c.Admin(), scheme)
 	r := &reading{front: front}
 	namespace, home := testkit.Namespace(t, admin), testkit.Namespace(t, admin)
-	i, folder := collecting(t, func(o *session.Options) {
-		o.API, o.Service = true, "sessions"
+	i, folder := c.collecting(t, func(o *session.Options) {
+		o.API, o.AuditObjects, o.Service = true, true, "sessions"
 		r.address = o.Collectors[0]
 		// No kube-proxy runs here.
 		registered := session.APIService(home, o.Service, o.Port)
@@ -92,7 +88,7 @@ func readable(t *testing.T, reached bool) *reading {
 		return r
 	}
 	testkit.Succeeds(t, time.Minute, "the API server reaches the replicas", func(context.Context) error {
-		if answer := r.ask(alice, http.MethodGet, "/apis/sessions.admitkit.dev/v1alpha1"); answer.Code != http.StatusOK {
+		if answer := r.ask(r.alice, http.MethodGet, "/apis/sessions.admitkit.dev/v1alpha1"); answer.Code != http.StatusOK {
 			return errors.New(answer.String())
 		}
 		return nil
@@ -113,7 +109,7 @@ func path(namespace string, rest ...string) string {
 // bind lets a user do something with sessions of a namespace.
 func (r *reading) bind(name, namespace string, rules ...rbacv1.PolicyRule) *controlplane.User {
 	r.t.Helper()
-	user, err := server.AddUser(name)
+	user, err := r.AddUser(name)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -212,8 +208,17 @@ func (r *reading) only(action string) *v1alpha1.AuditRecord {
 	return nil
 }
 
-func TestSessionsAreReadByTheAPIServerWithTheRightsOfWhoAsks(t *testing.T) {
+// The parts share an API server, which has one APIService of sessions.
+func TestSessionsAreReadByTheAPIServer(t *testing.T) {
+	t.Parallel()
 	r := readable(t, true)
+	r.rightsCount(t)
+	r.onlyTheFrontProxySaysWhoAsks(t)
+	r.followedFromAnotherReplica(t)
+}
+
+func (r *reading) rightsCount(t *testing.T) {
+	t.Helper()
 	web := r.pod("web")
 	id := r.printed(web, "the pass\x1b[31mword\x1b[0m is here\r\n")
 	namespace := &corev1.Namespace{}
@@ -265,14 +270,14 @@ func TestSessionsAreReadByTheAPIServerWithTheRightsOfWhoAsks(t *testing.T) {
 		{"nor its recording", other, "GET", path(elsewhere, "/", id, "/log"), 404, "not found"},
 		{"nor can it be ended from there", other, "DELETE", path(elsewhere, "/", id), 404, "not found"},
 		{"one that is not there", other, "GET", path(elsewhere, "/", protocol.NewID()), 404, "not found"},
-		{"an ID that is none", alice, "GET", mine("/..%2f", id), 404, "nothing at this path"},
-		{"one that has ended", alice, "DELETE", mine("/", id), 409, "deleted by retention only"},
-		{"all at once", alice, "DELETE", mine(), 405, ""},
-		{"a change", alice, "PUT", mine("/", id), 405, ""},
-		{"a watch of all", alice, "GET", mine("?watch=true"), 405, ""},
-		{"a selector that there is not", alice, "GET", mine("?fieldSelector=spec.color%3Dred"), 400, "must be one of"},
-		{"a page", alice, "GET", mine("?limit=1"), 200, `"continue":"`},
-		{"sessions of a user", alice, "GET", mine("?fieldSelector=spec.user%3Dbob"), 200, `"items":[]`},
+		{"an ID that is none", r.alice, "GET", mine("/..%2f", id), 404, "nothing at this path"},
+		{"one that has ended", r.alice, "DELETE", mine("/", id), 409, "deleted by retention only"},
+		{"all at once", r.alice, "DELETE", mine(), 405, ""},
+		{"a change", r.alice, "PUT", mine("/", id), 405, ""},
+		{"a watch of all", r.alice, "GET", mine("?watch=true"), 405, ""},
+		{"a selector that there is not", r.alice, "GET", mine("?fieldSelector=spec.color%3Dred"), 400, "must be one of"},
+		{"a page", r.alice, "GET", mine("?limit=1"), 200, `"continue":"`},
+		{"sessions of a user", r.alice, "GET", mine("?fieldSelector=spec.user%3Dbob"), 200, `"items":[]`},
 	} {
 		if answer := r.ask(test.user, test.method, test.path); answer.Code != test.code || !strings.Contains(answer.Body, test.has) {
 			t.Errorf("%s: %s", test.what, answer)
@@ -284,7 +289,7 @@ func TestSessionsAreReadByTheAPIServerWithTheRightsOfWhoAsks(t *testing.T) {
 		t.Errorf("the table: %v, %s", err, answer)
 	}
 	testkit.Succeeds(t, time.Minute, "kubectl get sessions prints them", func(ctx context.Context) error { // discovery follows within seconds
-		kubectl, err := server.Kubectl(ctx, lists, "get", "sessions", "-n", r.Namespace).CombinedOutput()
+		kubectl, err := r.Kubectl(ctx, lists, "get", "sessions", "-n", r.Namespace).CombinedOutput()
 		if err != nil || !strings.Contains(string(kubectl), id) || !strings.Contains(string(kubectl), "STATE") {
 			return fmt.Errorf("%w: %s", err, kubectl)
 		}
@@ -301,15 +306,15 @@ func TestSessionsAreReadByTheAPIServerWithTheRightsOfWhoAsks(t *testing.T) {
 		t.Errorf("nobody records who reads: %s", answer)
 	}
 	r.sink.fail(nil)
-	discovered := r.ask(alice, http.MethodGet, "/apis/sessions.admitkit.dev/v1alpha1")
+	discovered := r.ask(r.alice, http.MethodGet, "/apis/sessions.admitkit.dev/v1alpha1")
 	if strings.Contains(discovered.Body, `"delete`) {
 		t.Errorf("whoever deletes a namespace would end its sessions, and wait for ever: %s", discovered)
 	}
 }
 
-func TestOnlyTheFrontProxySaysWhoAsks(t *testing.T) {
-	r := readable(t, true)
-	id := r.printed(r.pod("web"), "secret\r\n")
+func (r *reading) onlyTheFrontProxySaysWhoAsks(t *testing.T) {
+	t.Helper()
+	id := r.printed(r.pod("proxied"), "secret\r\n")
 	stranger := testkit.NewClientCA(t)
 	for what, test := range map[string]struct {
 		certificate *tls.Certificate
@@ -365,9 +370,9 @@ func TestOnlyTheFrontProxySaysWhoAsks(t *testing.T) {
 	}
 }
 
-func TestALiveSessionIsFollowedAndEndedFromAnotherReplica(t *testing.T) {
-	r := readable(t, true)
-	web := r.pod("web")
+func (r *reading) followedFromAnotherReplica(t *testing.T) {
+	t.Helper()
+	web := r.pod("followed")
 	// The session is with another replica, which shares the folder.
 	away := collector.New(collector.Options{
 		Storage: r.folder, Key: func() (protocol.Key, error) { return r.key, nil },
@@ -384,7 +389,7 @@ func TestALiveSessionIsFollowedAndEndedFromAnotherReplica(t *testing.T) {
 	testkit.Eventually(t, "the session is live", func(context.Context) bool {
 		return strings.Contains(r.ask(follows, http.MethodGet, path(r.Namespace, "/", ticket.ID)).Body, `"state":"Live"`)
 	})
-	watch := server.Kubectl(t.Context(), follows, "get", "--raw", strings.Replace(path(r.Namespace, "/", ticket.ID, "/log"), "/namespaces/", "/watch/namespaces/", 1))
+	watch := r.Kubectl(t.Context(), follows, "get", "--raw", strings.Replace(path(r.Namespace, "/", ticket.ID, "/log"), "/namespaces/", "/watch/namespaces/", 1))
 	watched := testkit.Run(t, watch)
 	watched.Await(t, `{"version":3`)
 	frames(t, conn, 2, protocol.Frame{Type: protocol.Output, At: time.Second, Data: []byte("one more\r\n")})
@@ -428,6 +433,7 @@ func TestALiveSessionIsFollowedAndEndedFromAnotherReplica(t *testing.T) {
 }
 
 func TestTheAPIServiceHasTheCAAndGoesWithTheInstallation(t *testing.T) {
+	t.Parallel()
 	r := readable(t, false)
 	service := session.APIService("", "", 0)
 	key := client.ObjectKeyFromObject(service)
@@ -439,12 +445,11 @@ func TestTheAPIServiceHasTheCAAndGoesWithTheInstallation(t *testing.T) {
 		}
 		return err
 	})
-	if err := unstructured.SetNestedField(service.Object, "", "spec", "caBundle"); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Admin.Update(t.Context(), service); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Change(t, r.Admin, service, func(service *unstructured.Unstructured) {
+		if err := unstructured.SetNestedField(service.Object, "", "spec", "caBundle"); err != nil {
+			t.Fatal(err)
+		}
+	})
 	testkit.Succeeds(t, time.Minute, "the caBundle is there again", func(ctx context.Context) error {
 		if err := r.Admin.Get(ctx, key, service); err != nil {
 			return err

@@ -36,16 +36,28 @@ import (
 	"github.com/admitkit/admitkit/testing/managertest"
 )
 
-// The tests share one real control plane.
+// cluster is an API server, and alice, who may do everything there.
+type cluster struct {
+	*controlplane.ControlPlane
+	alice *controlplane.User
+}
+
+func newCluster(of *controlplane.ControlPlane) (*cluster, error) {
+	alice, err := of.AddUser("alice", "system:masters")
+	return &cluster{of, alice}, err
+}
+
+// The tests share a real control plane, except those of its aggregation layer. They run in parallel, except those
+// of what has no namespace, and so meets the webhooks of all installations: paths of kubelets, and the status of
+// AuditEvents.
 var (
-	server *controlplane.ControlPlane
-	alice  *controlplane.User
+	server *cluster
+	scheme = testkit.Scheme(v1alpha1.AddToScheme)
 )
 
 func TestMain(m *testing.M) {
 	os.Exit(testkit.Main(m, controlplane.Options{}, func(c *controlplane.ControlPlane) (err error) {
-		server = c
-		alice, err = c.AddUser("alice", "system:masters")
+		server, err = newCluster(c)
 		return err
 	}))
 }
@@ -97,6 +109,7 @@ func (m *memory) last() *v1alpha1.AuditRecord {
 // installation is the extension with audit beside it, on a real API server.
 type installation struct {
 	*managertest.Installation
+	*cluster
 	t    *testing.T
 	key  protocol.Key
 	sink *memory
@@ -109,8 +122,13 @@ type installation struct {
 
 func install(t *testing.T, change func(*session.Options), auditing audit.Options, before ...client.Object) *installation {
 	t.Helper()
+	return server.install(t, change, auditing, before...)
+}
+
+func (c *cluster) install(t *testing.T, change func(*session.Options), auditing audit.Options, before ...client.Object) *installation {
+	t.Helper()
 	folder := t.TempDir()
-	i := &installation{t: t, key: protocol.Key{Current: bytes.Repeat([]byte("k"), 32)}, sink: &memory{}}
+	i := &installation{cluster: c, t: t, key: protocol.Key{Current: bytes.Repeat([]byte("k"), 32)}, sink: &memory{}}
 	for name, content := range map[string][]byte{"key": i.key.Current, "ca.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("DER")})} {
 		if err := os.WriteFile(filepath.Join(folder, name), content, 0o600); err != nil {
 			t.Fatal(err)
@@ -129,7 +147,7 @@ func install(t *testing.T, change func(*session.Options), auditing audit.Options
 			running.Manager.WebhookNamespace = own.Name
 		}
 	}
-	i.Installation = managertest.Run(t, server, running, func(mgr *manager.Manager) error {
+	i.Installation = managertest.Run(t, c.ControlPlane, running, func(mgr *manager.Manager) error {
 		fail := admissionregistrationv1.Fail
 		if options.Unrecorded == session.Open {
 			fail = admissionregistrationv1.Ignore
@@ -197,13 +215,14 @@ func (i *installation) exec(pod string, tamper func(*corev1.PodExecOptions), com
 	i.tamper, i.ran = tamper, nil
 	i.mu.Unlock()
 	query := url.Values{"command": command, "stdout": {"true"}}
-	answer = testkit.Send(i.t, alice, http.MethodPost, fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/exec?%s", i.Namespace, pod, query.Encode()), "", "")
+	answer = testkit.Send(i.t, i.alice, http.MethodPost, fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/exec?%s", i.Namespace, pod, query.Encode()), "", "")
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return answer, i.ran
 }
 
 func TestACommandIsPutBehindTheRecorderAndAuditSeesTheUsers(t *testing.T) {
+	t.Parallel()
 	i := install(t, nil, audit.Options{})
 	pod := i.pod("web")
 	command := []string{"sh", "-c", "echo $SESSION", "--", ""}
@@ -233,6 +252,7 @@ func TestACommandIsPutBehindTheRecorderAndAuditSeesTheUsers(t *testing.T) {
 }
 
 func TestNobodyElseStartsTheRecorder(t *testing.T) {
+	t.Parallel()
 	i := install(t, nil, audit.Options{})
 	web := i.pod("web")
 	command := []string{"id"}
@@ -289,13 +309,15 @@ func TestNobodyElseStartsTheRecorder(t *testing.T) {
 }
 
 func TestWhereNothingRecordsThePolicyDecides(t *testing.T) {
+	t.Parallel()
 	for policy, refused := range map[session.Policy]bool{session.Closed: true, session.Open: false} {
 		t.Run(string(policy), func(t *testing.T) {
-			namespace := testkit.Namespace(t, testkit.Client(t, server.Admin(), testkit.Scheme()))
+			t.Parallel()
+			namespace := testkit.Namespace(t, testkit.Client(t, server.Admin(), scheme))
 			i := install(t, func(o *session.Options) { o.Unrecorded = policy }, audit.Options{}, newPod(namespace, "old"))
 			exec, ran := i.exec("old", nil, "id")
-			attach := testkit.Send(t, alice, http.MethodPost, fmt.Sprintf("/api/v1/namespaces/%s/pods/old/attach?stdout=true", i.Namespace), "", "")
-			debug := testkit.Send(t, alice, http.MethodPatch, fmt.Sprintf("/api/v1/namespaces/%s/pods/old/ephemeralcontainers", i.Namespace), testkit.AsMerge,
+			attach := testkit.Send(t, i.alice, http.MethodPost, fmt.Sprintf("/api/v1/namespaces/%s/pods/old/attach?stdout=true", i.Namespace), "", "")
+			debug := testkit.Send(t, i.alice, http.MethodPatch, fmt.Sprintf("/api/v1/namespaces/%s/pods/old/ephemeralcontainers", i.Namespace), testkit.AsMerge,
 				`{"spec":{"ephemeralContainers":[{"name":"debug","image":"example.com/debug","command":["sh"]}]}}`)
 			for _, each := range []struct {
 				answer testkit.Answer
@@ -330,8 +352,10 @@ func TestWhereNothingRecordsThePolicyDecides(t *testing.T) {
 
 func noStorage(context.Context) (collector.Storage, error) { return nil, errors.New("there is none") }
 
+// valid are options of an installation whose files nobody reads.
+var valid = session.Options{Image: recorderImage, KeyFolder: "/key", CAFile: "/ca.crt", Collectors: []string{"c:1"}}
+
 func TestInvalidOptionsNameTheField(t *testing.T) {
-	valid := session.Options{Image: recorderImage, KeyFolder: "/key", CAFile: "/ca.crt", Collectors: []string{"c:1"}}
 	for want, change := range map[string]func(*session.Options){
 		"Image":     func(o *session.Options) { o.Image = "" },
 		"KeyFolder": func(o *session.Options) { o.KeyFolder = "key" }, "CAFile": func(o *session.Options) { o.CAFile = "" },

@@ -199,6 +199,7 @@ func TestAStrangerSendsLittleBeforeTheyAreKnown(t *testing.T) {
 }
 
 func TestWhoDoesNotShakeHandsIsDisconnected(t *testing.T) {
+	t.Parallel()
 	p := open(t, nil)
 	conn := p.dial("127.0.0.1")
 	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))

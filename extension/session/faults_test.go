@@ -28,13 +28,14 @@ import (
 // hasEvent waits for an Event about a session.
 func (i *installation) hasEvent(name string) (event eventsv1.Event) {
 	i.t.Helper()
-	testkit.Succeeds(i.t, 30*time.Second, "there is the Event "+name, func(ctx context.Context) error {
+	testkit.Succeeds(i.t, time.Minute, "there is the Event "+name, func(ctx context.Context) error {
 		return i.Admin.Get(ctx, client.ObjectKey{Namespace: i.Namespace, Name: "session." + name}, &event)
 	})
 	return event
 }
 
 func TestTheManagerStartsWithoutTheStorageOfRecordings(t *testing.T) {
+	t.Parallel()
 	var works atomic.Bool
 	i, _ := collecting(t, func(o *session.Options) {
 		keeps := collector.Folder(o.Folder)
@@ -53,7 +54,7 @@ func TestTheManagerStartsWithoutTheStorageOfRecordings(t *testing.T) {
 		t.Errorf("%d %s", status, said)
 	}
 	works.Store(true)
-	testkit.Succeeds(t, 30*time.Second, "the storage is tried again", func(context.Context) error {
+	testkit.Succeeds(t, time.Minute, "the storage is tried again", func(context.Context) error {
 		status, said, conn, from := connect(t, ticket, text, token, secret)
 		if status != http.StatusSwitchingProtocols {
 			return fmt.Errorf("%d %s", status, said)
@@ -65,7 +66,7 @@ func TestTheManagerStartsWithoutTheStorageOfRecordings(t *testing.T) {
 
 func TestATicketThatNobodyRedeemsIsOnRecord(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(time.Now())
-	i, _ := collecting(t, func(o *session.Options) { o.Clock, o.Unrecorded = clock, session.Open })
+	i, _ := collecting(t, func(o *session.Options) { o.AuditObjects, o.Clock, o.Unrecorded = true, clock, session.Open })
 	web := i.pod("web")
 	text, begins := i.ticketFor("web", "id")
 	_, never := i.ticketFor("web", "id")
@@ -77,7 +78,7 @@ func TestATicketThatNobodyRedeemsIsOnRecord(t *testing.T) {
 	if event := i.hasEvent(never.ID + ".never-began"); event.Reason != "SessionUnrecorded" || event.Regarding.UID != web.UID || !strings.Contains(event.Note, "alice: no recorder came for it") {
 		t.Errorf("the Event is %+v", event)
 	}
-	reader := testkit.Client(t, server.Admin(), testkit.Scheme(v1alpha1.AddToScheme))
+	reader := testkit.Client(t, server.Admin(), scheme)
 	reason := func(id string) string {
 		var record v1alpha1.AuditEvent
 		if err := reader.Get(t.Context(), client.ObjectKey{Name: id}, &record); err != nil {
@@ -98,14 +99,16 @@ func TestATicketThatNobodyRedeemsIsOnRecord(t *testing.T) {
 }
 
 func TestAPodWhoseSessionGoesOnAfterItsEndIsEvicted(t *testing.T) {
-	i, folder := collecting(t, func(o *session.Options) { o.Unrecorded, o.Max, o.Evict = session.Open, time.Second, true })
+	t.Parallel()
+	clock := clocktesting.NewFakePassiveClock(time.Now())
+	i, folder := collecting(t, func(o *session.Options) {
+		o.Clock, o.Unrecorded, o.Max, o.Evict = clock, session.Open, time.Second, true
+	})
 	web := newPod(i.Namespace, "web")
 	web.Labels = map[string]string{"app": "web"}
 	testkit.Create(t, i.Admin, web)
-	web.Status.Phase = corev1.PodRunning // the budget does not count others
-	if err := i.Admin.Status().Update(t.Context(), web); err != nil {
-		t.Fatal(err)
-	}
+	// The budget does not count others.
+	testkit.ChangeStatus(t, i.Admin, web, func(web *corev1.Pod) { web.Status.Phase = corev1.PodRunning })
 	one := intstr.FromInt32(1)
 	budget := &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: "web"},
@@ -130,10 +133,11 @@ func TestAPodWhoseSessionGoesOnAfterItsEndIsEvicted(t *testing.T) {
 	if err := i.Admin.Delete(t.Context(), budget); err != nil {
 		t.Fatal(err)
 	}
+	clock.SetTime(clock.Now().Add(time.Minute)) // when it is tried again
 	if event := i.hasEvent(ticket.ID + ".evicted"); event.Reason != "SessionEvicted" || event.Regarding.UID != web.UID {
 		t.Errorf("the Event is %+v", event)
 	}
-	testkit.Succeeds(t, 20*time.Second, "the Pod is gone", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "the Pod is gone", func(ctx context.Context) error {
 		if err := i.Admin.Get(ctx, client.ObjectKeyFromObject(web), web); client.IgnoreNotFound(err) != nil || err == nil && web.DeletionTimestamp == nil {
 			return fmt.Errorf("it is there: %w", err)
 		}
@@ -154,6 +158,7 @@ func TestAPodWhoseSessionGoesOnAfterItsEndIsEvicted(t *testing.T) {
 
 // Who deletes a Pod says how long it has to end, which can be days.
 func TestAPodThatSomebodyLetsEndMuchLaterIsEvicted(t *testing.T) {
+	t.Parallel()
 	i, _ := collecting(t, func(o *session.Options) { o.Unrecorded, o.Evict = session.Open, true })
 	web := newPod(i.Namespace, "web")
 	web.Spec.NodeName = "somewhere" // else it is gone at once
@@ -167,7 +172,7 @@ func TestAPodThatSomebodyLetsEndMuchLaterIsEvicted(t *testing.T) {
 		t.Fatal(err)
 	}
 	i.hasEvent(ticket.ID + ".silent")
-	testkit.Succeeds(t, 20*time.Second, "the Pod ends as soon as it would by itself", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "the Pod ends as soon as it would by itself", func(ctx context.Context) error {
 		if err := i.Admin.Get(ctx, client.ObjectKeyFromObject(web), web); err != nil {
 			return client.IgnoreNotFound(err)
 		}

@@ -26,17 +26,17 @@ import (
 // with it. The Pod old was there before.
 type granting struct {
 	*installation
-	alice client.Client
+	asAlice client.Client
 }
 
 func grants(t *testing.T) *granting {
 	t.Helper()
-	namespace := testkit.Namespace(t, testkit.Client(t, server.Admin(), testkit.Scheme()))
+	namespace := testkit.Namespace(t, testkit.Client(t, server.Admin(), scheme))
 	i, _ := collecting(t, func(o *session.Options) {
-		o.NoCollector, o.AccessNamespaces = session.Open, []string{namespace}
+		o.AuditObjects, o.NoCollector, o.AccessNamespaces = true, session.Open, []string{namespace}
 		o.Max, o.Idle = 8*time.Hour, 30*time.Minute
 	}, newPod(namespace, "old"))
-	g := &granting{i, testkit.Client(t, alice, testkit.Scheme(v1alpha1.AddToScheme))}
+	g := &granting{i, testkit.Client(t, i.alice, scheme)}
 	g.runs("old")
 	return g
 }
@@ -69,10 +69,10 @@ func (g *granting) askBy(pod, name string, config v1alpha1.AccessConfig) *v1alph
 	config.AllowedUsers, config.DefaultDuration, config.MaxDuration = []string{"alice"}, "1h", "3h"
 	template.Spec.AccessConfig = config
 	template.Spec.ControllerTargetRef = v1alpha1.ControllerTargetRef{APIVersion: "v1", Kind: "Pod", Name: pod}
-	testkit.Create(g.t, g.alice, template)
+	testkit.Create(g.t, g.asAlice, template)
 	req := &v1alpha1.ExecAccessRequest{ObjectMeta: metav1.ObjectMeta{Namespace: g.Namespace, Name: name}}
 	req.Spec.TemplateName = name
-	testkit.Create(g.t, g.alice, req)
+	testkit.Create(g.t, g.asAlice, req)
 	return req
 }
 
@@ -80,7 +80,7 @@ func (g *granting) askBy(pod, name string, config v1alpha1.AccessConfig) *v1alph
 func (g *granting) granted(req *v1alpha1.ExecAccessRequest) {
 	g.t.Helper()
 	testkit.Eventually(g.t, "request "+req.Name+" is granted", func(ctx context.Context) bool {
-		return g.alice.Get(ctx, client.ObjectKeyFromObject(req), req) == nil && req.Status.Ready
+		return g.asAlice.Get(ctx, client.ObjectKeyFromObject(req), req) == nil && req.Status.Ready
 	})
 }
 
@@ -156,6 +156,7 @@ func (r *recorded) keep() {
 
 // The parts share an installation, one namespace, and the API server.
 func TestASessionEndsWithItsGrant(t *testing.T) {
+	t.Parallel()
 	g := grants(t)
 	g.theEndFollowsTheRequest(t)
 	g.takenAwayEndsIt(t)
@@ -180,7 +181,7 @@ func (g *granting) theEndFollowsTheRequest(t *testing.T) {
 	}
 	r.endsAt(end)
 	var event v1alpha1.AuditEvent
-	reader := testkit.Client(t, server.Admin(), testkit.Scheme(v1alpha1.AddToScheme))
+	reader := testkit.Client(t, server.Admin(), scheme)
 	if err := reader.Get(t.Context(), client.ObjectKey{Name: r.ticket.ID}, &event); err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +220,7 @@ func (g *granting) theEndFollowsTheRequest(t *testing.T) {
 
 func (g *granting) patch(name, patch string) testkit.Answer {
 	g.t.Helper()
-	return testkit.Send(g.t, alice, http.MethodPatch, "/apis/admitkit.dev/v1alpha1/namespaces/"+g.Namespace+"/execaccessrequests/"+name, testkit.AsMerge, patch)
+	return testkit.Send(g.t, g.alice, http.MethodPatch, "/apis/admitkit.dev/v1alpha1/namespaces/"+g.Namespace+"/execaccessrequests/"+name, testkit.AsMerge, patch)
 }
 
 func (g *granting) takenAwayEndsIt(t *testing.T) {
@@ -239,7 +240,7 @@ func (g *granting) takenAwayEndsIt(t *testing.T) {
 		r := g.record(pod)
 		r.next()
 		r.keep()
-		if err := g.alice.Delete(t.Context(), take(name)); err != nil {
+		if err := g.asAlice.Delete(t.Context(), take(name)); err != nil {
 			t.Fatal(err)
 		}
 		// What is gone may be the RoleBinding first.
@@ -253,7 +254,7 @@ func (g *granting) withoutTheRecorderNothingIsGranted(t *testing.T) {
 	t.Helper()
 	req := g.ask("old", "b")
 	testkit.Eventually(t, "the request says why it is not granted", func(ctx context.Context) bool {
-		if err := g.alice.Get(ctx, client.ObjectKeyFromObject(req), req); err != nil {
+		if err := g.asAlice.Get(ctx, client.ObjectKeyFromObject(req), req); err != nil {
 			return false
 		}
 		c := meta.FindStatusCondition(req.Status.Conditions, v1alpha1.ConditionAccessResourcesCreated)
@@ -269,7 +270,7 @@ func (g *granting) withoutTheRecorderNothingIsGranted(t *testing.T) {
 	} {
 		template.SetNamespace(g.Namespace)
 		template.SetName("c")
-		if err := g.alice.Create(t.Context(), template); err == nil || !strings.Contains(err.Error(), why) {
+		if err := g.asAlice.Create(t.Context(), template); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v", why, err)
 		}
 	}
@@ -327,7 +328,7 @@ func (g *granting) limitsAreDurations(t *testing.T) {
 		template := &v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: g.Namespace, Name: "bad"}}
 		template.Spec.AccessConfig = config
 		template.Spec.ControllerTargetRef = v1alpha1.ControllerTargetRef{APIVersion: "v1", Kind: "Pod", Name: "web"}
-		if err := g.alice.Create(t.Context(), template); err == nil || !strings.Contains(err.Error(), why) {
+		if err := g.asAlice.Create(t.Context(), template); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v", why, err)
 		}
 	}

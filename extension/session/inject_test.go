@@ -17,6 +17,7 @@ import (
 	"github.com/admitkit/admitkit/extension/session"
 	"github.com/admitkit/admitkit/extension/session/protocol"
 	"github.com/admitkit/admitkit/internal/testkit"
+	"github.com/admitkit/admitkit/testing/admit"
 )
 
 // restricted makes the API server enforce Pod Security's restricted profile in a namespace.
@@ -30,6 +31,7 @@ func (i *installation) restricted() {
 }
 
 func TestANewPodHasTheRecorderUnderPodSecurity(t *testing.T) {
+	t.Parallel()
 	i := install(t, nil, audit.Options{})
 	i.restricted()
 	pod := newPod(i.Namespace, "web")
@@ -75,7 +77,7 @@ func TestANewPodHasTheRecorderUnderPodSecurity(t *testing.T) {
 }
 
 func TestNothingTakesTheRecordersPlace(t *testing.T) {
-	i := install(t, nil, audit.Options{})
+	t.Parallel()
 	mount := func(m corev1.VolumeMount) func(*corev1.PodSpec) {
 		return func(s *corev1.PodSpec) {
 			s.Volumes = append(s.Volumes, corev1.Volume{Name: "mine", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
@@ -115,27 +117,28 @@ func TestNothingTakesTheRecordersPlace(t *testing.T) {
 		"the installer, as it is": {installer(func(*corev1.Container) {}), ""},
 	} {
 		t.Run(what, func(t *testing.T) {
-			pod := newPod(i.Namespace, strings.ReplaceAll(strings.ReplaceAll(what, " ", "-"), ",", ""))
+			pod := newPod("", "web")
 			test.change(&pod.Spec)
-			err := i.Admin.Create(t.Context(), pod)
-			if test.why == "" && err != nil || test.why != "" && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), test.why)) {
-				t.Errorf("got %v", err)
+			result := admit.New(t, session.New(valid)).Strict().Create(pod)
+			if result.Allowed != (test.why == "") || !strings.Contains(result.Reason, test.why) {
+				t.Errorf("got %t, %q, %v", result.Allowed, result.Reason, result.Err)
 			}
 		})
 	}
-	pod := i.pod("web")
-	pod.Spec.InitContainers[0].Image = "example.com/mine"
-	if err := i.Admin.Update(t.Context(), pod); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "is reserved") {
+}
+
+// takesItsPlace has the API server ask about Pods; TestNothingTakesTheRecordersPlace has what is refused.
+func (i *installation) takesItsPlace(t *testing.T) {
+	t.Helper()
+	pod := newPod(i.Namespace, "mine")
+	pod.Spec.Containers[0].TerminationMessagePath = "/.admitkit/session"
+	if err := i.Admin.Create(t.Context(), pod); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "terminationMessagePath /.admitkit/session") {
+		t.Errorf("a file of the kubelet: %v", err)
+	}
+	web := i.pod("changed")
+	web.Spec.InitContainers[0].Image = "example.com/mine"
+	if err := i.Admin.Update(t.Context(), web); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "is reserved") {
 		t.Errorf("another image later: %v", err)
-	}
-	if err := i.Admin.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
-		t.Fatal(err)
-	}
-	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
-		Name: "debug", Image: "example.com/debug", VolumeMounts: []corev1.VolumeMount{{Name: "admitkit-session", MountPath: "/x"}},
-	}}}
-	if err := i.Admin.SubResource("ephemeralcontainers").Update(t.Context(), pod); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "in another way") {
-		t.Errorf("an ephemeral container that can write: %v", err)
 	}
 }
 
@@ -151,6 +154,7 @@ func (i *installation) debug(pod *corev1.Pod, c corev1.EphemeralContainerCommon)
 }
 
 func TestAnEphemeralContainerBeginsWithTheRecorder(t *testing.T) {
+	t.Parallel()
 	i := install(t, nil, audit.Options{})
 	pod := i.pod("web")
 	if err := i.debug(pod, corev1.EphemeralContainerCommon{Name: "debug", Command: []string{"sh", "-c", "echo $$HOME $(date) $PWD"}, Args: []string{"x"}}); err != nil {
@@ -174,7 +178,7 @@ func TestAnEphemeralContainerBeginsWithTheRecorder(t *testing.T) {
 		t.Errorf("audit has %+v", record)
 	}
 	attach := func(container string) testkit.Answer {
-		return testkit.Send(t, alice, http.MethodPost, fmt.Sprintf("/api/v1/namespaces/%s/pods/web/attach?stdout=true&container=%s", i.Namespace, container), "", "")
+		return testkit.Send(t, i.alice, http.MethodPost, fmt.Sprintf("/api/v1/namespaces/%s/pods/web/attach?stdout=true&container=%s", i.Namespace, container), "", "")
 	}
 	if answer := attach("debug"); answer.Code == http.StatusForbidden {
 		t.Errorf("what is typed there is recorded, and yet: %s", answer)
@@ -196,6 +200,7 @@ func TestAnEphemeralContainerBeginsWithTheRecorder(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	i.takesItsPlace(t)
 	open := install(t, func(o *session.Options) { o.Unrecorded = session.Open }, audit.Options{})
 	if err := open.debug(open.pod("web"), corev1.EphemeralContainerCommon{Name: "debug"}); err != nil {
 		t.Errorf("with Open: %v", err)

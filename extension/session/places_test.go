@@ -37,19 +37,20 @@ func hasRecorder(pod *corev1.Pod) string {
 
 // The parts share an installation, whose namespace gets the label after the first of them.
 func TestSessionsAreRecordedWhereTheLabelSaysSo(t *testing.T) {
-	namespace := testkit.Namespace(t, testkit.Client(t, server.Admin(), testkit.Scheme()))
+	t.Parallel()
+	namespace := testkit.Namespace(t, testkit.Client(t, server.Admin(), scheme))
 	i, _ := collecting(t, func(o *session.Options) {
 		o.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"admitkit.dev/sessions": "true"}}
 		o.AccessNamespaces = []string{namespace}
 	}, newPod(namespace, "old"))
-	g := &granting{i, testkit.Client(t, alice, testkit.Scheme(v1alpha1.AddToScheme))}
+	g := &granting{i, testkit.Client(t, i.alice, scheme)}
 	g.withoutTheLabel(t)
 	patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"admitkit.dev/sessions":"true"}}}`))
 	if err := i.Admin.Patch(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, patch); err != nil {
 		t.Fatal(err)
 	}
 	pods := 0
-	testkit.Succeeds(t, 30*time.Second, "a new Pod has the recorder", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "a new Pod has the recorder", func(ctx context.Context) error {
 		pods++ // the API server may not have heard of the label yet
 		pod := newPod(namespace, fmt.Sprintf("new-%d", pods))
 		if err := i.Admin.Create(ctx, pod); err != nil {
@@ -72,7 +73,7 @@ func (g *granting) podTemplate(name string, change func(*v1alpha1.PodAccessTempl
 	template := &v1alpha1.PodAccessTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: g.Namespace, Name: name}}
 	template.Spec.AccessConfig = v1alpha1.AccessConfig{AllowedUsers: []string{"alice"}, Session: &v1alpha1.SessionLimits{IdleTimeout: "5m"}}
 	change(&template.Spec)
-	testkit.Create(g.t, g.alice, template)
+	testkit.Create(g.t, g.asAlice, template)
 }
 
 // askForPod asks for an access Pod.
@@ -80,7 +81,7 @@ func (g *granting) askForPod(name, template string) *v1alpha1.PodAccessRequest {
 	g.t.Helper()
 	req := &v1alpha1.PodAccessRequest{ObjectMeta: metav1.ObjectMeta{Namespace: g.Namespace, Name: name}}
 	req.Spec.TemplateName = template
-	testkit.Create(g.t, g.alice, req)
+	testkit.Create(g.t, g.asAlice, req)
 	return req
 }
 
@@ -91,19 +92,19 @@ func (g *granting) withoutTheLabel(t *testing.T) {
 	if answer, ran := g.exec("plain", nil, "id"); !slices.Equal(ran, []string{"id"}) {
 		t.Errorf("%s: runs %q", answer, ran)
 	}
-	if answer := testkit.Send(t, alice, http.MethodGet, "/api/v1/namespaces/"+g.Namespace+"/pods/plain/proxy", "", ""); answer.Code == http.StatusForbidden {
+	if answer := testkit.Send(t, g.alice, http.MethodGet, "/api/v1/namespaces/"+g.Namespace+"/pods/plain/proxy", "", ""); answer.Code == http.StatusForbidden {
 		t.Error(answer)
 	}
 	g.podTemplate("made", func(spec *v1alpha1.PodAccessTemplateSpec) { spec.PodSpec = &newPod("", "").Spec })
 	req := g.askForPod("early", "made")
 	testkit.Eventually(t, "the request says why it is not granted", func(ctx context.Context) bool {
-		if err := g.alice.Get(ctx, client.ObjectKeyFromObject(req), req); err != nil {
+		if err := g.asAlice.Get(ctx, client.ObjectKeyFromObject(req), req); err != nil {
 			return false
 		}
 		c := meta.FindStatusCondition(req.Status.Conditions, v1alpha1.ConditionAccessResourcesCreated)
 		return c != nil && c.Reason == v1alpha1.ReasonNotRecorded && strings.Contains(c.Message, "ask the operator to record them")
 	})
-	if err := g.alice.Delete(t.Context(), req); err != nil {
+	if err := g.asAlice.Delete(t.Context(), req); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -120,7 +121,7 @@ func (g *granting) everyAccessPodHasIt(t *testing.T, recorded string) {
 		req := g.askForPod(template, template)
 		name := v1alpha1.PodAccessPrefix + template
 		pod := &corev1.Pod{}
-		testkit.Succeeds(t, 30*time.Second, "there is the access Pod of "+template, func(ctx context.Context) error {
+		testkit.Succeeds(t, time.Minute, "there is the access Pod of "+template, func(ctx context.Context) error {
 			return g.Admin.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: name}, pod)
 		})
 		if lacks := hasRecorder(pod); lacks != "" {
@@ -129,7 +130,7 @@ func (g *granting) everyAccessPodHasIt(t *testing.T, recorded string) {
 		}
 		pod = g.runs(name)
 		testkit.Eventually(t, "request "+template+" is granted", func(ctx context.Context) bool {
-			return g.alice.Get(ctx, client.ObjectKeyFromObject(req), req) == nil && req.Status.Ready
+			return g.asAlice.Get(ctx, client.ObjectKeyFromObject(req), req) == nil && req.Status.Ready
 		})
 		_, ticket := g.ticketFor(name, "id")
 		if want := (&protocol.Grant{Kind: "PodAccessRequest", Name: template, UID: string(req.UID)}); ticket.Grant == nil || *ticket.Grant != *want || ticket.Terms.Idle != 300 || ticket.PodUID != string(pod.UID) {

@@ -60,11 +60,11 @@ var everywhere = audit.Options{NamespaceSelector: extension.EveryNamespace()}
 func TestPortsAndProxiesAreRefusedOrOnRecord(t *testing.T) {
 	for policy, refused := range map[session.Policy]bool{session.Closed: true, session.Open: false} {
 		t.Run(string(policy), func(t *testing.T) {
-			namespace := testkit.Namespace(t, testkit.Client(t, server.Admin(), testkit.Scheme()))
+			namespace := testkit.Namespace(t, testkit.Client(t, server.Admin(), scheme))
 			i := install(t, func(o *session.Options) { o.Unrecorded = policy }, everywhere, newPod(namespace, "old"))
 			ways := waysIn(namespace)
 			for _, way := range ways {
-				answer := testkit.Send(t, alice, way.method, way.path, "", "")
+				answer := testkit.Send(t, i.alice, way.method, way.path, "", "")
 				if answer.Code == http.StatusForbidden != refused || refused && way.method != http.MethodHead && !strings.Contains(answer.Body, way.why) {
 					t.Errorf("%s %s: %s", way.method, way.path, answer)
 				}
@@ -73,7 +73,7 @@ func TestPortsAndProxiesAreRefusedOrOnRecord(t *testing.T) {
 				}
 			}
 			for _, path := range []string{"nodes/n/proxy/metrics", "nodes/n/proxy/containerLogs/" + namespace + "/old/web", "nodes/n/proxy/exec/default/old/web", "namespaces/default/pods/old/proxy", "namespaces/default/services/web/proxy"} {
-				if answer := testkit.Send(t, alice, http.MethodGet, "/api/v1/"+path, "", ""); answer.Code == http.StatusForbidden {
+				if answer := testkit.Send(t, i.alice, http.MethodGet, "/api/v1/"+path, "", ""); answer.Code == http.StatusForbidden {
 					t.Errorf("%s: %s", path, answer)
 				}
 				if record := i.sink.decided("unrecorded"); record != nil {
@@ -137,7 +137,7 @@ func TestThePathOfAKubeletLeadsIntoANamespaceThatIsRecordedOrNot(t *testing.T) {
 	recorded := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "recorded-", Labels: map[string]string{"admitkit.dev/sessions": "true"}}}
 	testkit.Create(t, i.Admin, recorded)
 	for namespace, refused := range map[string]bool{recorded.Name: true, "gone": true, i.Namespace: false} {
-		answer := testkit.Send(t, alice, http.MethodPost, "/api/v1/nodes/n/proxy/exec/"+namespace+"/web/web?command=id", "", "")
+		answer := testkit.Send(t, i.alice, http.MethodPost, "/api/v1/nodes/n/proxy/exec/"+namespace+"/web/web?command=id", "", "")
 		if answer.Code == http.StatusForbidden != refused {
 			t.Errorf("%s: %s", namespace, answer)
 		}
@@ -145,10 +145,11 @@ func TestThePathOfAKubeletLeadsIntoANamespaceThatIsRecordedOrNot(t *testing.T) {
 }
 
 func TestNothingIsUnrecordedIfThatCannotBeOnRecord(t *testing.T) {
+	t.Parallel()
 	i := install(t, func(o *session.Options) { o.Unrecorded = session.Open }, audit.Options{})
 	i.pod("web")
 	i.sink.failOn(v1alpha1.WayDecision, errors.New("full"))
-	answer := testkit.Send(t, alice, http.MethodGet, "/api/v1/namespaces/"+i.Namespace+"/pods/web/proxy", "", "")
+	answer := testkit.Send(t, i.alice, http.MethodGet, "/api/v1/namespaces/"+i.Namespace+"/pods/web/proxy", "", "")
 	if answer.Code != http.StatusForbidden || !strings.Contains(answer.Body, "cannot be put on record") {
 		t.Errorf("got %s", answer)
 	}
@@ -156,7 +157,8 @@ func TestNothingIsUnrecordedIfThatCannotBeOnRecord(t *testing.T) {
 
 func TestTheWebhookOfNodesCanBeLeftOut(t *testing.T) {
 	for _, without := range []bool{false, true} {
-		options := session.Options{Image: recorderImage, KeyFolder: "/key", CAFile: "/ca.crt", Collectors: []string{"c:1"}, WithoutNodeProxy: without}
+		options := valid
+		options.WithoutNodeProxy = without
 		parts, err := host.PartsOf(session.New(options), &fakes.Manager{})
 		if err != nil {
 			t.Fatal(err)

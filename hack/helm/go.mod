@@ -1,12 +1,18 @@
-// Helm, pinned, and what writes the chart's README. A module of its own, so that
-// nothing of Helm reaches the library's go.mod.
+// Helm, pinned, and what renders the chart for tests and writes its README. A module of
+// its own, so that nothing of Helm reaches the library's go.mod.
 module github.com/admitkit/admitkit/hack/helm
 
 go 1.26.0
 
-tool helm.sh/helm/v4/cmd/helm
+tool (
+	github.com/admitkit/admitkit/hack/helm/chartrender
+	helm.sh/helm/v4/cmd/helm
+)
 
-require go.yaml.in/yaml/v3 v3.0.5
+require (
+	go.yaml.in/yaml/v3 v3.0.5
+	helm.sh/helm/v4 v4.3.1
+)
 
 require (
 	dario.cat/mergo v1.0.1 // indirect
@@ -111,7 +117,6 @@ require (
 	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
-	helm.sh/helm/v4 v4.3.1 // indirect
 	k8s.io/api v0.37.1 // indirect
 	k8s.io/apiextensions-apiserver v0.37.1 // indirect
 	k8s.io/apimachinery v0.37.1 // indirect

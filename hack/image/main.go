@@ -45,8 +45,13 @@ func main() {
 	flag.Var(&labels, "label", "a label, KEY=VALUE; also an annotation of the manifest; once for each")
 	roots := flag.String("roots", "", "authorities of servers, in PEM, which programs in the image trust in place of those that they bring")
 	out := flag.String("out", "", "file for the OCI archive")
+	fast := flag.Bool("fast", false, "compress little, for an image that goes no further than this machine")
 	flag.Parse()
-	if err := run(binaries, *busybox, *roots, archs, labels, *name, *out); err != nil {
+	level := gzip.BestCompression
+	if *fast {
+		level = gzip.BestSpeed
+	}
+	if err := run(binaries, *busybox, *roots, archs, labels, *name, *out, level); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
@@ -62,7 +67,7 @@ func (l *list) Set(value string) error {
 	return nil
 }
 
-func run(binaries []string, busybox, roots string, archs, labels []string, name, out string) error {
+func run(binaries []string, busybox, roots string, archs, labels []string, name, out string, level int) error {
 	if len(archs) == 0 {
 		archs = []string{"amd64"}
 	}
@@ -83,7 +88,7 @@ func run(binaries []string, busybox, roots string, archs, labels []string, name,
 	var images []mutate.IndexAddendum
 	var largest int64
 	for i, arch := range archs {
-		image, size, err := build(binaries[i], busybox, roots, arch, annotations)
+		image, size, err := build(binaries[i], busybox, roots, arch, annotations, level)
 		if err != nil {
 			return err
 		}
@@ -108,13 +113,16 @@ func run(binaries []string, busybox, roots string, archs, labels []string, name,
 	default:
 		figure = "image." + program + "_mb"
 	}
-	fmt.Printf("%s@%s\nFIGURE %s=%.1f MB\n", name, digest, figure, float64(largest)/1e6)
+	fmt.Printf("%s@%s\n", name, digest)
+	if level == gzip.BestCompression {
+		fmt.Printf("FIGURE %s=%.1f MB\n", figure, float64(largest)/1e6)
+	}
 	return nil
 }
 
 // build returns an image for one architecture and the compressed size of its layer.
-func build(binary, busybox, roots, arch string, labels map[string]string) (v1.Image, int64, error) {
-	layer, err := layerOf(binary, busybox, roots)
+func build(binary, busybox, roots, arch string, labels map[string]string, level int) (v1.Image, int64, error) {
+	layer, err := layerOf(binary, busybox, roots, level)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -132,7 +140,7 @@ func build(binary, busybox, roots, arch string, labels map[string]string) (v1.Im
 
 // layerOf returns a layer with the binaries alone, which anyone may run and nobody
 // change, and the authorities of servers. Any may be missing.
-func layerOf(binary, busybox, roots string) (v1.Layer, error) {
+func layerOf(binary, busybox, roots string, level int) (v1.Layer, error) {
 	var buffer bytes.Buffer
 	w := tar.NewWriter(&buffer)
 	if binary != "" {
@@ -154,7 +162,7 @@ func layerOf(binary, busybox, roots string) (v1.Layer, error) {
 		return nil, err
 	}
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buffer.Bytes())), nil }
-	return tarball.LayerFromOpener(open, tarball.WithCompressionLevel(gzip.BestCompression), tarball.WithMediaType(types.OCILayer))
+	return tarball.LayerFromOpener(open, tarball.WithCompressionLevel(level), tarball.WithMediaType(types.OCILayer))
 }
 
 func addBinary(w *tar.Writer, name, file string) error {

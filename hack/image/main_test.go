@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,7 +35,7 @@ func TestAnImageOfTwoArchitecturesIsOneIndexWithTheSameBytesEachTime(t *testing.
 	var archives [][]byte
 	for _, dir := range []string{t.TempDir(), t.TempDir()} {
 		out := filepath.Join(dir, "image.tar")
-		if err := run(binaries, "", "", archs, labels, "example.com/program:1.2.3", out); err != nil {
+		if err := run(binaries, "", "", archs, labels, "example.com/program:1.2.3", out, gzip.BestSpeed); err != nil {
 			t.Fatal(err)
 		}
 		content, err := os.ReadFile(out)
@@ -104,7 +105,7 @@ func TestAnImageThatCannotBeMadeSaysWhy(t *testing.T) {
 		"no file":                        {[]string{"/none"}, nil, nil, "/none"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := run(c.binaries, "", "", c.archs, c.labels, "a:b", filepath.Join(t.TempDir(), "out"))
+			err := run(c.binaries, "", "", c.archs, c.labels, "a:b", filepath.Join(t.TempDir(), "out"), gzip.BestSpeed)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want %q", err, c.want)
 			}

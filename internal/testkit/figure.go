@@ -27,7 +27,7 @@ func Long[T any](inLong, inShort T) T {
 func OnlyLong(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("make figures runs it")
+		t.Skip("the long form runs it")
 	}
 }
 

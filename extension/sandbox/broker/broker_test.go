@@ -33,6 +33,7 @@ func secret(namespace, name string, data map[string]string) *corev1.Secret {
 const topSecret = "sk-do-not-tell"
 
 func TestTheBroker(t *testing.T) {
+	t.Parallel()
 	w := install(t)
 	container := injected("env", "model-key")
 	container.Delivery = v1alpha1.CredentialDelivery{InContainer: &v1alpha1.InContainer{Accepted: true, Reason: why}}

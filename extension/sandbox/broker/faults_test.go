@@ -93,8 +93,9 @@ func (o *processOptions) run() error {
 // turn, in the middle of issues and revokes. Each run has a credential in its container,
 // which the controller asks for, and one that its proxy asks for. GitHub keeps the book.
 func TestNoLeaseLeaksUnderFaults(t *testing.T) {
+	t.Parallel()
 	f := newFaulty(t)
-	many := testkit.Long(500, 16)
+	many := testkit.Long(500, 8)
 	stop := f.steal()
 	f.load(many/2, testkit.Long(8, 4))
 	leaked := 0
@@ -250,7 +251,7 @@ func (f *faulty) load(runs, workers int) {
 			}
 		})
 	}
-	wanted := testkit.Long(30, 6)
+	wanted := testkit.Long(30, 3) // one of each
 	for n := range runs {
 		next <- n
 		for f.faults < wanted*(n+1)/runs {

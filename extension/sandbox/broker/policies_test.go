@@ -51,7 +51,7 @@ func discovering(d time.Duration) func(*v1alpha1.BrokerPolicySpec) {
 }
 
 func TestBrokerPolicies(t *testing.T) {
-	// They run one after the other: webhooks are for every namespace.
+	// Not in parallel: the webhooks are for every namespace.
 	run := managertest.Run(t, server, managertest.Options{AllNamespaces: true}, func(mgr *manager.Manager) error {
 		return mgr.AddExtension(sandbox.BrokerPolicies{})
 	})
@@ -60,17 +60,21 @@ func TestBrokerPolicies(t *testing.T) {
 		rbacv1.PolicyRule{APIGroups: []string{"admitkit.dev"}, Resources: []string{"brokerpolicies"}, Verbs: []string{"create", "update", "get"}},
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"model-key"}, Verbs: []string{"get"}})
 	author := user(t, "author")
-	testkit.Succeeds(t, 20*time.Second, "the author gets their rights", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "the author gets their rights", func(ctx context.Context) error {
 		return author.Create(ctx, policy(namespace, "probe"), client.DryRunAll)
 	})
+	const brief = 12 * time.Second // on a busy machine it takes a while to be seen
+	changes, over := policy(namespace, "changes"), policy(namespace, "over", discovering(brief))
+	testkit.Create(t, admin, changes, over)
+	t.Run("say in conditions whether runs discover names", func(t *testing.T) {
+		becomes(t, changes, v1alpha1.DiscoveryNone)
+		testkit.Change(t, admin, changes, func(p *v1alpha1.BrokerPolicy) { discovering(brief)(&p.Spec) })
+		becomes(t, changes, v1alpha1.DiscoveryActive)
+	})
 	t.Run("are refused with the field and the remedy", func(t *testing.T) { refusals(t, namespace, author) })
-	t.Run("say in conditions whether runs discover names", func(t *testing.T) { conditions(t, namespace) })
+	t.Run("say in conditions that a discovery is over", func(t *testing.T) { becomes(t, changes, v1alpha1.DiscoveryExpired) })
 	t.Run("keep a discovery that is over while the rest changes", func(t *testing.T) {
-		over := policy(namespace, "over", discovering(2*time.Second))
-		testkit.Create(t, admin, over)
-		testkit.Within(t, time.Minute, "it is over", func(ctx context.Context) bool {
-			return reason(ctx, t, over) == v1alpha1.DiscoveryExpired
-		})
+		becomes(t, over, v1alpha1.DiscoveryExpired)
 		over.Spec.Egress = over.Spec.Egress[:1]
 		over.ResourceVersion = ""
 		if err := admin.Patch(t.Context(), over, client.Merge); err != nil {
@@ -167,15 +171,7 @@ func reason(ctx context.Context, t *testing.T, of *v1alpha1.BrokerPolicy) string
 	return active.Reason
 }
 
-func conditions(t *testing.T, namespace string) {
-	becomes := func(p *v1alpha1.BrokerPolicy, want string) {
-		t.Helper()
-		testkit.Within(t, time.Minute, want, func(ctx context.Context) bool { return reason(ctx, t, p) == want })
-	}
-	p := policy(namespace, "discovery")
-	testkit.Create(t, admin, p)
-	becomes(p, v1alpha1.DiscoveryNone)
-	testkit.Change(t, admin, p, func(p *v1alpha1.BrokerPolicy) { discovering(3 * time.Second)(&p.Spec) })
-	becomes(p, v1alpha1.DiscoveryActive)
-	becomes(p, v1alpha1.DiscoveryExpired)
+func becomes(t *testing.T, p *v1alpha1.BrokerPolicy, want string) {
+	t.Helper()
+	testkit.Eventually(t, p.Name+" becomes "+want, func(ctx context.Context) bool { return reason(ctx, t, p) == want })
 }

@@ -205,6 +205,7 @@ func (g *github) grant(name string) v1alpha1.CredentialGrant {
 }
 
 func TestProviders(t *testing.T) {
+	t.Parallel()
 	hub := newGitHub(t)
 	w := install(t, hub.through, func(o *broker.Options) { o.LeaseDuration = 30 * time.Second })
 	pool := injected("pool", "", "api.example.com")

@@ -193,7 +193,7 @@ func (i *installation) control(t *testing.T, env map[string]string) *corev1.Pod 
 	main := &pod.Spec.Containers[0]
 	main.SecurityContext.Capabilities = &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN", "SYS_PTRACE"}}
 	main.VolumeMounts = []corev1.VolumeMount{{Name: "files", MountPath: "/run/admitkit"}}
-	main.Env = []corev1.EnvVar{{Name: "SSL_CERT_FILE", Value: "/run/admitkit/ca.crt"}, {Name: "PATIENCE", Value: "2s"}}
+	main.Env = []corev1.EnvVar{{Name: "SSL_CERT_FILE", Value: "/run/admitkit/ca.crt"}, {Name: "PATIENCE", Value: "2s"}, {Name: "DIAL_TIMEOUT", Value: "1m"}}
 	for key, value := range env {
 		main.Env = append(main.Env, corev1.EnvVar{Name: key, Value: value})
 	}

@@ -146,7 +146,7 @@ func (i *installation) writeKeys(t *testing.T) {
 func (i *installation) loadImages(t *testing.T) {
 	t.Helper()
 	builder := i.builder()
-	must(t, "go", "build", "-C", "../../../hack/image", "-o", builder, ".")
+	must(t, "go", "build", "-C", "../../../hack/image", "-buildvcs=false", "-o", builder, ".")
 	var group errgroup.Group
 	for into, args := range map[*string][]string{
 		&i.sandbox:   {"-binary", program, "-roots", filepath.Join(i.folder, "ca.crt"), "-name", "admitkit.dev/e2e-sandbox:dev"},
@@ -169,7 +169,7 @@ func (i *installation) builder() string { return filepath.Join(i.folder, "image"
 func (i *installation) loadImage(t *testing.T, builder string, args ...string) (named string, err error) {
 	t.Helper()
 	archive := filepath.Join(i.folder, filepath.Base(args[1])+".tar")
-	text, err := run(t.Context(), nil, append([]string{builder, "-out", archive}, args...)...)
+	text, err := run(t.Context(), nil, append([]string{builder, "-fast", "-out", archive}, args...)...)
 	if err != nil {
 		return "", err
 	}

@@ -65,11 +65,14 @@ func brief(text string) string {
 }
 
 // patience is how long the test may take.
-func patience() time.Duration {
-	if d, err := time.ParseDuration(os.Getenv("PATIENCE")); err == nil {
+var patience = duration("PATIENCE", 2*time.Minute)
+
+// duration returns a variable of the environment, or what it is without that.
+func duration(name string, without time.Duration) time.Duration {
+	if d, err := time.ParseDuration(os.Getenv(name)); err == nil {
 		return d
 	}
-	return 2 * time.Minute
+	return without
 }
 
 // openConnection opens a connection to a name that the test takes out of the policies once it reads the line OPEN: what is
@@ -86,7 +89,7 @@ func openConnection() try {
 			return "it was of no use: " + answer
 		}
 		fmt.Println("OPEN")
-		for deadline := time.Now().Add(patience()); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
 			if answer := ask(conn, from, late); !strings.Contains(answer, greeting) {
 				return "closed: " + answer
 			}
@@ -101,7 +104,7 @@ func deadProxy() try {
 	return try{"while the proxy is dead", func() string {
 		fmt.Println("KILL")
 		was, attempts := "alive", 0
-		for deadline := time.Now().Add(patience()); time.Now().Before(deadline); attempts++ {
+		for deadline := time.Now().Add(patience); time.Now().Before(deadline); attempts++ {
 			for _, answer := range []string{get(public+":443", "dead."+unlisted, unlisted, false), raw("tcp", public+":443", "x")} {
 				if strings.Contains(answer, greeting) {
 					return answer

@@ -20,7 +20,12 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-const dialTimeout = 4 * time.Second
+// dialTimeout is how long the answer to a packet may take on a busy machine, and datagramTimeout
+// that to a datagram, which is sent three times. Where every way leads out, nothing waits for them.
+var (
+	dialTimeout     = duration("DIAL_TIMEOUT", 10*time.Second)
+	datagramTimeout = dialTimeout / 3
+)
 
 // networkTries are the ways by the network.
 func networkTries() []try {
@@ -140,7 +145,7 @@ func overTLSAt(address, name, text string) string {
 	if err != nil {
 		return err.Error()
 	}
-	return exchange(conn, text)
+	return exchange(conn, text, dialTimeout)
 }
 
 // insisting tries three times: on a loaded machine a datagram can be lost where nothing holds it back.
@@ -161,12 +166,15 @@ func raw(network, address, text string) string {
 	if err != nil {
 		return err.Error()
 	}
-	return exchange(conn, text)
+	if network == "udp" {
+		return exchange(conn, text, datagramTimeout)
+	}
+	return exchange(conn, text, dialTimeout)
 }
 
-func exchange(conn net.Conn, text string) string {
+func exchange(conn net.Conn, text string, timeout time.Duration) string {
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(dialTimeout))
+	_ = conn.SetDeadline(time.Now().Add(timeout))
 	if _, err := io.WriteString(conn, text); err != nil {
 		return err.Error()
 	}
@@ -211,7 +219,7 @@ func ping() string {
 	if _, err := conn.WriteTo(text, to); err != nil {
 		return err.Error()
 	}
-	_ = conn.SetDeadline(time.Now().Add(dialTimeout))
+	_ = conn.SetDeadline(time.Now().Add(datagramTimeout))
 	buffer := make([]byte, 1500)
 	n, _, err := conn.ReadFrom(buffer)
 	return fmt.Sprintf("%s %v", buffer[:n], err)
@@ -247,5 +255,5 @@ func byConnect() string {
 		return fmt.Sprintf("%s %v", buffer[:n], err)
 	}
 	secure := tls.Client(conn, &tls.Config{ServerName: unlisted, InsecureSkipVerify: true})
-	return exchange(secure, "GET / HTTP/1.1\r\nHost: "+unlisted+"\r\n\r\n")
+	return exchange(secure, "GET / HTTP/1.1\r\nHost: "+unlisted+"\r\n\r\n", dialTimeout)
 }
