@@ -125,11 +125,17 @@ bin/admitkit.tar: NAME = $(IMAGE)
 bin/hooks.tar: NAME = $(HOOKS_IMAGE)
 bin/sandbox.tar: NAME = $(SANDBOX_IMAGE)
 bin/session.tar: NAME = $(SESSION_IMAGE)
-.PHONY: bin/admitkit.tar bin/hooks.tar bin/sandbox.tar bin/session.tar
-bin/admitkit.tar bin/hooks.tar bin/sandbox.tar bin/session.tar: bin/%.tar:
+bin/sample.tar: NAME = admitkit.dev/sample:dev
+.PHONY: bin/admitkit.tar bin/hooks.tar bin/sandbox.tar bin/session.tar bin/sample.tar
+bin/admitkit.tar bin/hooks.tar bin/sandbox.tar bin/session.tar bin/sample.tar: bin/%.tar: programs
+	go run -C hack/image . $(SPEED) -binary $(CURDIR)/bin/image/$* -arch $$(go env GOARCH) -name $(NAME) -out $(CURDIR)/$@
+
+# The programs of the images, static and linked side by side.
+PROGRAMS := ./cmd/admitkit ./cmd/hooks ./cmd/sandbox ./cmd/session
+.PHONY: programs
+programs:
 	@mkdir -p bin/image
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags="-s -w -X github.com/admitkit/admitkit/internal/buildinfo.version=$(VERSION)" -o bin/image/$* ./cmd/$*
-	go run -C hack/image . -binary $(CURDIR)/bin/image/$* -arch $$(go env GOARCH) -name $(NAME) -out $(CURDIR)/$@
+	CGO_ENABLED=0 go build -buildvcs=false -ldflags="-s -w -X github.com/admitkit/admitkit/internal/buildinfo.version=$(VERSION)" -o bin/image/ $(PROGRAMS)
 
 .PHONY: release
 release: $(RELEASE_TOOLS) $(HELM) ## Build the release of the tag at HEAD into bin/release; uploads nothing
@@ -145,20 +151,26 @@ CLUSTER := $(CURDIR)/bin/cluster
 .PHONY: cluster-up
 cluster-up: bin/busybox.tar ## Start a real cluster on this machine, with one node (Linux, root)
 	@$(CONTROLPLANE) -node
-	@go build -o bin/tools/cluster ./hack/cluster
+	@go build -buildvcs=false -o bin/tools/cluster ./hack/cluster
 	@bin/tools/cluster -dir $(CLUSTER) -binaries $(CURDIR)/bin/k8s/$(or $(K8S),current) -sandbox bin/busybox.tar up
 
 .PHONY: cluster-down
 cluster-down: ## End it, and leave nothing but its logs
-	@go build -o bin/tools/cluster ./hack/cluster
+	@go build -buildvcs=false -o bin/tools/cluster ./hack/cluster
 	@bin/tools/cluster -dir $(CLUSTER) down
 
-# With E2E_IMAGE and KUBECONFIG it runs on that cluster: see testing/e2e.
-# E2EFLAGS=-short is the short form.
+# With E2E_IMAGE and KUBECONFIG it runs on that cluster: see testing/e2e. E2EFLAGS=-short is
+# the short form, which .ci/run runs: its tests wait for the node, and run beside each other,
+# though only one of the packages that need the cluster. The long one, of the nightly workflow, measures.
 .PHONY: e2e
 e2e: export E2E_ENFORCER := $(ENFORCER)
-e2e: $(HELM) $(ENFORCER) ## End-to-end tests on a real cluster: the image, by the chart, with kubectl (Linux, root)
-	go test $(RACE) -v -count=1 -p 1 -timeout 90m -tags e2e $(E2EFLAGS) ./testing/e2e/... $(if $(E2E_CLUSTER),./hack/cluster)
+e2e: BEGAN := $(shell date +%s)
+e2e: $(HELM) $(ENFORCER) $(GOTESTSUM) ## End-to-end tests on a real cluster: the image, by the chart, with kubectl (Linux, root)
+	@mkdir -p bin; status=0; \
+	$(GOTESTSUM) --format standard-verbose --hide-summary=output,skipped --jsonfile bin/e2e.json -- \
+	  -vet=off -count=1 -p $(if $(findstring -short,$(E2EFLAGS)),2,1) -parallel 8 -timeout 90m -tags e2e $(E2EFLAGS) ./testing/e2e/... $(if $(E2E_CLUSTER),./hack/cluster) || status=$$?; \
+	echo "the ten slowest tests:"; $(GOTESTSUM) tool slowest --jsonfile bin/e2e.json --threshold 1s --num 10; \
+	echo "FIGURE e2e.s=$$(($$(date +%s) - $(BEGAN))) s"; exit $$status
 ifndef E2E_IMAGE
 e2e: export KUBECONFIG := $(CLUSTER)/kubeconfig
 e2e: export E2E_IMAGE := $(IMAGE)
@@ -166,29 +178,15 @@ e2e: export E2E_SESSION_IMAGE := $(SESSION_IMAGE)
 e2e: export E2E_CLUSTER := $(CLUSTER)
 e2e: export E2E_SANDBOX := $(CURDIR)/bin/image/sandbox
 e2e: export E2E_UNTRUSTED := $(CURDIR)/bin/image/untrusted
-e2e: cluster-load bin/image/sandbox bin/image/untrusted
+e2e: cluster-load
 endif
 
-# What testing/e2e/sandbox makes images of.
-.PHONY: bin/image/sandbox bin/image/untrusted
-bin/image/sandbox: FROM = ./cmd/sandbox
-bin/image/untrusted: FROM = ./testing/e2e/untrusted
-bin/image/sandbox bin/image/untrusted:
-	@mkdir -p bin/image
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags="-s -w" -o $@ $(FROM)
-
+# They have one version for all commits, so that none of them is linked in vain.
 .PHONY: cluster-load
-cluster-load: cluster-up bin/admitkit.tar bin/session.tar bin/sample.tar $(HELM) ## Put the images into that cluster's node
-	@for image in admitkit session sample busybox; do \
-	  bin/tools/cluster -dir $(CLUSTER) load bin/$$image.tar || exit 1; \
-	done
-
-# An operator of a user's own.
-.PHONY: bin/sample.tar
-bin/sample.tar:
-	@mkdir -p bin/image
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags="-s -w" -o bin/image/sample ./testing/e2e/sample
-	@go run -C hack/image . -binary $(CURDIR)/bin/image/sample -arch $$(go env GOARCH) -name admitkit.dev/sample:dev -out $(CURDIR)/$@
+cluster-load: $(HELM) ## Put the images into that cluster's node
+	@$(MAKE) --no-print-directory -j4 cluster-up bin/admitkit.tar bin/session.tar bin/sample.tar VERSION=e2e SPEED=-fast \
+	  PROGRAMS="./cmd/admitkit ./cmd/sandbox ./cmd/session ./testing/e2e/sample ./testing/e2e/untrusted"
+	@for image in admitkit session sample; do bin/tools/cluster -dir $(CLUSTER) load bin/$$image.tar || exit 1; done
 
 # What Pods of tests run. The machine's own busybox may need libraries, for which
 # ldd succeeds.

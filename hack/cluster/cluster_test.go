@@ -28,6 +28,9 @@ func TestMain(m *testing.M) {
 
 // It runs beside the cluster of `make cluster-up`, whose binaries it uses.
 func TestAClusterThatWentDownLeavesNothingBehind(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts a second cluster; the long form does")
+	}
 	if os.Geteuid() != 0 {
 		t.Skip("a cluster needs root")
 	}

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,6 +36,13 @@ const (
 	stubbornLimit = 4 * time.Second
 )
 
+// looseLimit is the limit of the short form, which does not measure. shortAccess is long enough
+// for a session to begin meanwhile on a busy machine.
+const (
+	looseLimit  = 30 * time.Second
+	shortAccess = "40s"
+)
+
 // shop is a namespace with a running workload and with templates of both kinds of
 // access. The engineer alice may request access there, and nothing else.
 type shop struct {
@@ -42,11 +50,16 @@ type shop struct {
 	alice     user
 }
 
-var opened *shop
+var (
+	opened  *shop
+	opening sync.Mutex
+)
 
 // openShop returns the shop. The first test that needs the shop creates it.
 func openShop(t *testing.T) shop {
 	t.Helper()
+	opening.Lock()
+	defer opening.Unlock()
 	if opened == nil {
 		s := newShop(t)
 		opened = &s
@@ -145,6 +158,7 @@ func (s shop) podOfWorkload(t *testing.T) (name string) {
 }
 
 func TestAnExecIsRecordedWithItsCommandAndItsAccess(t *testing.T) {
+	parallel(t)
 	s := openShop(t)
 	s.mayNotExec(t, s.podOfWorkload(t))
 	pod := s.access(t, "exec", "web", "5m").PodName
@@ -156,7 +170,7 @@ func TestAnExecIsRecordedWithItsCommandAndItsAccess(t *testing.T) {
 	if want := "42 in " + pod + "\n"; output != want {
 		t.Errorf("the command in the container printed %q, want %q", output, want)
 	}
-	testkit.Succeeds(t, 10*time.Second, "the session is on record", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "the session is on record", func(ctx context.Context) error {
 		var records v1alpha1.AuditEventList
 		if err := admin.List(ctx, &records); err != nil {
 			return err
@@ -169,7 +183,7 @@ func TestAnExecIsRecordedWithItsCommandAndItsAccess(t *testing.T) {
 		}
 		return fmt.Errorf("none of %d records", len(records.Items))
 	})
-	testkit.Succeeds(t, 10*time.Second, "the Event is on the Pod", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "the Event is on the Pod", func(ctx context.Context) error {
 		var events eventsv1.EventList
 		if err := admin.List(ctx, &events, client.InNamespace(s.namespace)); err != nil {
 			return err
@@ -188,6 +202,7 @@ func TestAnExecIsRecordedWithItsCommandAndItsAccess(t *testing.T) {
 }
 
 func TestAPodThatNamesATemplateIsMutatedAndRuns(t *testing.T) {
+	parallel(t)
 	s := openShop(t)
 	spec := restricted("sleep", "86400")
 	spec.TerminationGracePeriodSeconds = new(int64(60))
@@ -198,23 +213,24 @@ func TestAPodThatNamesATemplateIsMutatedAndRuns(t *testing.T) {
 	if pod.Spec.RestartPolicy != corev1.RestartPolicyNever || *pod.Spec.TerminationGracePeriodSeconds != 1 || pod.Spec.ActiveDeadlineSeconds == nil {
 		t.Errorf("the Pod is not an access Pod: restartPolicy %s, grace period %d s, deadline %v", pod.Spec.RestartPolicy, *pod.Spec.TerminationGracePeriodSeconds, pod.Spec.ActiveDeadlineSeconds)
 	}
-	testkit.Succeeds(t, 30*time.Second, "the Pod runs", running(client.ObjectKeyFromObject(pod)))
+	testkit.Succeeds(t, time.Minute, "the Pod runs", running(client.ObjectKeyFromObject(pod)))
 }
 
 func TestAPodOfAUsersOwnIsStampedInItsNamespaceAndNowhereElse(t *testing.T) {
+	parallel(t)
 	watched := namespace(t, one.name)
-	one.installed(t)
+	one.alone(t)
 	for _, in := range []string{watched, namespace(t, "elsewhere")} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "printer", Namespace: in}, Spec: restricted("sh", "-c", "echo STAMP_1=$STAMP_1; sleep 86400")}
 		if err := admin.Create(t.Context(), pod); err != nil {
 			t.Fatal(err)
 		}
-		testkit.Succeeds(t, 30*time.Second, "the Pod runs", running(client.ObjectKeyFromObject(pod)))
+		testkit.Succeeds(t, time.Minute, "the Pod runs", running(client.ObjectKeyFromObject(pod)))
 		want := "STAMP_1=\n"
 		if in == watched {
 			want = "STAMP_1=stamped\n"
 		}
-		testkit.Succeeds(t, 10*time.Second, "the container has printed its variable", func(ctx context.Context) error {
+		testkit.Succeeds(t, time.Minute, "the container has printed its variable", func(ctx context.Context) error {
 			log, err := clientset.CoreV1().Pods(in).GetLogs("printer", &corev1.PodLogOptions{}).DoRaw(ctx)
 			if err == nil && string(log) != want {
 				err = fmt.Errorf("in %s it printed %q, want %q", in, log, want)
@@ -225,6 +241,7 @@ func TestAPodOfAUsersOwnIsStampedInItsNamespaceAndNowhereElse(t *testing.T) {
 }
 
 func TestARegistrarApartFromTheServersRegistersForThem(t *testing.T) {
+	testkit.OnlyLong(t)
 	for _, r := range []release{stays, runsOnce} {
 		watched := r.watched()
 		r.installed(t)
@@ -258,6 +275,7 @@ func TestARegistrarApartFromTheServersRegistersForThem(t *testing.T) {
 }
 
 func TestAnOpenSessionEndsWhenAccessDoes(t *testing.T) {
+	parallel(t)
 	s := openShop(t)
 	for _, way := range []struct {
 		kind, template, figure string
@@ -271,7 +289,7 @@ func TestAnOpenSessionEndsWhenAccessDoes(t *testing.T) {
 			t.Parallel()
 			var slowest time.Duration
 			for range testkit.Long(3, 1) {
-				status := s.access(t, way.kind, way.template, "15s")
+				status := s.access(t, way.kind, way.template, shortAccess)
 				session := s.enter(t, status.PodName)
 				if way.kind == "pod" { // whose kubelet would not shorten that time for minutes
 					err := clientset.CoreV1().Pods(s.namespace).Delete(t.Context(), status.PodName, metav1.DeleteOptions{GracePeriodSeconds: new(int64(86400))})
@@ -279,7 +297,7 @@ func TestAnOpenSessionEndsWhenAccessDoes(t *testing.T) {
 						t.Errorf("somebody lets the Pod end a day later: %v", err)
 					}
 				}
-				slowest = max(slowest, session.ended(t, status.ExpiresAt.Time, way.limit))
+				slowest = max(slowest, session.ended(t, status.ExpiresAt.Time))
 				pod := status.PodName
 				if way.kind == "exec" { // the Pod was evicted, and access does not extend to its successor
 					pod = s.podOfWorkload(t)
@@ -287,8 +305,8 @@ func TestAnOpenSessionEndsWhenAccessDoes(t *testing.T) {
 				s.mayNotExec(t, pod)
 			}
 			testkit.Figure(way.figure, slowest.Seconds(), "s")
-			if slowest > way.limit {
-				t.Errorf("a session outlived its access by %s, want at most %s", slowest, way.limit)
+			if limit := testkit.Long(way.limit, looseLimit); slowest > limit {
+				t.Errorf("a session outlived its access by %s, want at most %s", slowest, limit)
 			}
 		})
 	}
@@ -323,8 +341,8 @@ func (s shop) enter(t *testing.T, pod string) session {
 }
 
 // ended waits for the end of the session and returns how long after the end of
-// access it came. It must not come before, nor a minute after what it may take.
-func (s session) ended(t *testing.T, end time.Time, limit time.Duration) time.Duration {
+// access it came. It must not come before.
+func (s session) ended(t *testing.T, end time.Time) time.Duration {
 	t.Helper()
 	select {
 	case at := <-s.done:
@@ -332,7 +350,7 @@ func (s session) ended(t *testing.T, end time.Time, limit time.Duration) time.Du
 			t.Fatalf("the session ended %s before access did", end.Sub(at))
 		}
 		return at.Sub(end)
-	case <-time.After(max(time.Until(end), 0) + limit + time.Minute):
+	case <-time.After(max(time.Until(end), 0) + 2*time.Minute):
 		t.Fatal("the session still runs long after the end of access")
 		return 0
 	}

@@ -17,12 +17,13 @@ import (
 )
 
 func TestAReplicaAtRestCostsLittle(t *testing.T) {
+	testkit.OnlyLong(t)
 	shipped.installed(t)
 	pods, err := shipped.replicas(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	rest := testkit.Long(60*time.Second, 5*time.Second)
+	const rest = time.Minute
 	before := metricsOf(t, pods[0])
 	// The CPU time of this interval is the measurement.
 	time.Sleep(rest)
@@ -38,6 +39,7 @@ func TestAReplicaAtRestCostsLittle(t *testing.T) {
 
 // One replica starts with neither a CA nor a webhook configuration.
 func TestTheFirstAdmissionComesSoonAfterTheContainerStarts(t *testing.T) {
+	testkit.OnlyLong(t)
 	watched := namespace(t, one.name)
 	one.installed(t)
 	ctx := t.Context()

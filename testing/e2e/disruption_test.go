@@ -24,9 +24,10 @@ import (
 )
 
 func TestNoPodFailsOrIsMissedWhateverHappensToTheWebhook(t *testing.T) {
-	one.installed(t)
+	parallel(t)
+	one.alone(t)
 	var all counts
-	for _, disruption := range []struct {
+	disruptions := []struct {
 		name string
 		run  func(*testing.T)
 	}{
@@ -48,7 +49,8 @@ func TestNoPodFailsOrIsMissedWhateverHappensToTheWebhook(t *testing.T) {
 		}},
 		{"kubelet restart", restartKubelet},
 		{"certificate rotation", rotate},
-	} {
+	}
+	for _, disruption := range disruptions[:testkit.Long(len(disruptions), 1)] {
 		t.Run(disruption.name, func(t *testing.T) {
 			began := time.Now()
 			l := startLoad(t)
@@ -81,6 +83,7 @@ func TestNoPodFailsOrIsMissedWhateverHappensToTheWebhook(t *testing.T) {
 // Pods, and their controllers create them again. It must not admit any of them
 // unmutated.
 func TestAReplicaThatIsKilledWithoutWarningCostsAFewRefusalsAndNoPodIsMissed(t *testing.T) {
+	testkit.OnlyLong(t)
 	if clusterDir == "" {
 		t.Skip("E2E_CLUSTER is not set: this test kills processes only on a cluster of `make cluster-up`")
 	}
@@ -90,7 +93,7 @@ func TestAReplicaThatIsKilledWithoutWarningCostsAFewRefusalsAndNoPodIsMissed(t *
 		t.Fatal(err)
 	}
 	l := startLoad(t)
-	for _, pod := range pods[:testkit.Long(2, 1)] {
+	for _, pod := range pods {
 		kill(t, pod)
 		testkit.Succeeds(t, time.Minute, "kubelet has restarted the container", func(ctx context.Context) error {
 			now, err := clientset.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
@@ -227,8 +230,9 @@ func configurationOf(ctx context.Context, r release) (*admissionregistrationv1.M
 }
 
 func TestTheWebhookNeverBlocksItsOwnRecovery(t *testing.T) {
+	parallel(t)
 	watched := namespace(t, one.name)
-	one.installed(t)
+	one.alone(t)
 	configuration, err := configurationOf(t.Context(), one)
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,11 @@
 // chart, and remove them in the end. Tests that measure something print lines of the
 // form "FIGURE name=value unit".
 //
+// The short form has what only a node shows: that Pods run, that a session is recorded
+// and ends, that an attack in a container fails, that an upgrade fails no Pod, and that
+// an uninstall leaves nothing. The long form measures, disturbs what is installed, and
+// tries every variant.
+//
 // Package egress beside it tests network policies, and package sandbox runs work that nobody
 // trusts; both need root, and sandbox the cluster of `make e2e`.
 package e2e

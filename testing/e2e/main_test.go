@@ -7,11 +7,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -71,14 +73,21 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) (code int, err error) {
 	ctx := context.Background()
+	flag.Parse() // the form says what is installed
 	if err := connect(); err != nil {
 		return 0, err
 	}
+	unlock, err := testkit.Lock(adminKubeconfig)
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
 	if files, err = os.MkdirTemp("", "e2e-"); err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(files)) }()
-	if err := testkit.Build(ctx, filepath.Join(files, "kubectl-access"), "../../cmd/kubectl-access"); err != nil {
+	// The intruder runs in Pods, which have no libraries.
+	if err := errors.Join(os.Setenv("CGO_ENABLED", "0"), testkit.Build(ctx, files+"/", "-ldflags=-s -w", "../../cmd/kubectl-access", "./intruder")); err != nil {
 		return 0, err
 	}
 	path := files
@@ -99,6 +108,20 @@ func run(m *testing.M) (code int, err error) {
 	}
 	defer func() { err = errors.Join(err, cleanUp(ctx)) }()
 	return m.Run(), nil
+}
+
+// others are the tests that use what is installed, beside that which uninstalls it.
+var others sync.WaitGroup
+
+// parallel has the tests of the short form run together, since each of them waits for the
+// node most of its time. Those of the long form measure, and run one by one.
+func parallel(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		others.Add(1)
+		t.Cleanup(others.Done)
+		t.Parallel()
+	}
 }
 
 func connect() error {

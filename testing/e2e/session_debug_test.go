@@ -19,6 +19,7 @@ import (
 )
 
 func TestAnEphemeralContainerIsRecordedWhoeverAttaches(t *testing.T) {
+	parallel(t)
 	needsRecordings(t)
 	pod := sessionPod(t, recorded, "debugged", func(*corev1.PodSpec) {})
 	mayDebug := append(mayExec(), rule("", "pods", "list", "watch"), rule("", "pods/ephemeralcontainers", "patch"), rule("", "pods/attach", "create"), rule("", "pods/log", "get"))
@@ -55,7 +56,7 @@ func TestAnEphemeralContainerIsRecordedWhoeverAttaches(t *testing.T) {
 // debugIsOnRecord checks the recording of who added an ephemeral container.
 func debugIsOnRecord(t *testing.T, id string) {
 	t.Helper()
-	testkit.Succeeds(t, 20*time.Second, "the ephemeral container has ended", func(context.Context) error {
+	testkit.Succeeds(t, time.Minute, "the ephemeral container has ended", func(context.Context) error {
 		_, err := recordings().Verify(id, sessionKey)
 		return err
 	})
@@ -69,7 +70,7 @@ func debugIsOnRecord(t *testing.T, id string) {
 	if err != nil || redeemed.Ticket.User != "erin" || redeemed.Ticket.Container != "shell" {
 		t.Errorf("the ticket is %+v, %v", redeemed, err)
 	}
-	testkit.Succeeds(t, 20*time.Second, "the AuditEvent says where the recording is", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, "the AuditEvent says where the recording is", func(ctx context.Context) error {
 		var event v1alpha1.AuditEvent
 		if err := admin.Get(ctx, client.ObjectKey{Name: id}, &event); err != nil {
 			return err

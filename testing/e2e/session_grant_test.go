@@ -83,6 +83,7 @@ func (g granted) shorten(t *testing.T, left time.Duration) {
 }
 
 func TestASessionEndsWithItsGrantAndThePodStays(t *testing.T) {
+	parallel(t)
 	needsRecordings(t)
 	alice := guest(t)
 	pod := sessionPod(t, recorded, "granted", func(*corev1.PodSpec) {})
@@ -127,15 +128,15 @@ func TestASessionEndsWithItsGrantAndThePodStays(t *testing.T) {
 			end := way.end(t, g, session)
 			got := session.end()
 			late := time.Since(end)
-			if slowest = max(slowest, late); late < 0 || late > endLimit {
-				t.Errorf("the session ended %s after its access, want at most %s", late, endLimit)
+			if slowest = max(slowest, late); late < 0 || late > testkit.Long(endLimit, looseLimit) {
+				t.Errorf("the session ended %s after its access", late)
 			}
 			why := "access by request " + g.name + way.why
 			if said := string(got.stdout) + string(got.stderr); got.code != 137 || !strings.Contains(said, "the session was ended: access by request "+g.name) {
 				t.Errorf("it ended with %d: %q", got.code, said)
 			}
 			endedBecause(t, id, g.name, why)
-			testkit.Succeeds(t, 10*time.Second, "no other session begins", func(ctx context.Context) error {
+			testkit.Succeeds(t, time.Minute, "no other session begins", func(ctx context.Context) error {
 				if out, err := alice.kubectl(ctx, "exec", "--namespace", recorded, g.pod, "--", "id"); err == nil || !strings.Contains(err.Error(), "forbidden") {
 					return errors.Join(errors.New(out), err)
 				}
@@ -178,6 +179,7 @@ func endedBecause(t *testing.T, id, request, why string) {
 }
 
 func TestASessionInAnAccessPodEndsWithItsRequest(t *testing.T) {
+	parallel(t)
 	needsRecordings(t)
 	alice := guest(t)
 	spec := restricted("sleep", "86400")
@@ -186,7 +188,7 @@ func TestASessionInAnAccessPodEndsWithItsRequest(t *testing.T) {
 	}}); err != nil {
 		t.Fatal(err)
 	}
-	g := alice.ask(t, "pod", "debug", "20s")
+	g := alice.ask(t, "pod", "debug", shortAccess)
 	pod, err := clientset.CoreV1().Pods(recorded).Get(t.Context(), g.pod, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -66,6 +67,7 @@ func sessionValues() []string {
 	return []string{
 		"sessions.enabled=true", "sessions.namespaces={" + recorded + "}", "sessions.image.repository=" + sessionImage[:colon], "sessions.image.tag=" + sessionImage[colon+1:],
 		"audit.objects.foldAfter=-1", // a test makes hundreds of sessions in a minute
+		"sessions.evict=true",
 		"sessions.volume.persistentVolumeClaim.claimName=sessions", "sessions.api.enabled=true",
 	}
 }
@@ -122,6 +124,8 @@ type sessionCase struct {
 	// on timing.
 	after string
 	pod   string
+	// spdy says that the short form tries it by SPDY, too.
+	spdy bool
 }
 
 func script(text string) []string { return []string{"sh", "-c", text} }
@@ -130,23 +134,23 @@ func sessionCases(t *testing.T) map[string]sessionCase {
 	t.Helper()
 	big := testkit.Long(100, 5)
 	cases := map[string]sessionCase{
-		"it prints to both":                   {command: script("echo out; echo err >&2; exit 3")},
+		"it prints to both":                   {spdy: true, command: script("echo out; echo err >&2; exit 3")},
 		"it is killed":                        {command: script("kill -KILL $$")},
 		"arguments":                           {command: []string{"sh", "-c", `echo "$0" "$@" $#; id -u; pwd`, "zero", "b c", "", "--", "-x", "*"}},
 		"a script from standard input":        {stdin: true, command: []string{"sh"}, play: func(c *kubectlClient) { c.send("echo one; exit 5\n"); c.closeInput() }},
-		"binary data in and out":              {stdin: true, command: []string{"cat"}, play: func(c *kubectlClient) { c.send(testkit.Noise(5 << 20)); c.closeInput() }},
+		"binary data in and out":              {spdy: true, stdin: true, command: []string{"cat"}, play: func(c *kubectlClient) { c.send(testkit.Noise(5 << 20)); c.closeInput() }},
 		"the end of the input is not the end": {stdin: true, command: script("cat | wc -c; sleep 0.1; echo later"), play: func(c *kubectlClient) { c.send("12345"); c.closeInput() }},
 		"much output":                         {command: script(fmt.Sprintf("head -c %d000000 /dev/zero", big))},
 		"much output on a terminal":           {terminal: true, command: script(fmt.Sprintf("head -c %d000000 /dev/zero | tr '\\0' x | fold -w 99", big))},
 		"it is on a terminal":                 {terminal: true, command: script("test -t 0 && test -t 1 && test -t 2 && echo yes >/dev/tty; echo $TERM")},
-		"it exits on a terminal":              {terminal: true, command: script("exit 42")},
+		"it exits on a terminal":              {terminal: true, command: script("exit 43")},
 		"the window has its size, and changes": {
-			terminal: true, after: "ready", command: script(`until [ "$(stty size 2>/dev/null)" = "24 80" ]; do sleep 0.02; done; echo ready; until [ "$(stty size 2>/dev/null)" = "50 132" ]; do sleep 0.02; done; stty size; exit 9`),
+			spdy: true, terminal: true, after: "ready", command: script(`until [ "$(stty size 2>/dev/null)" = "24 80" ]; do sleep 0.02; done; echo ready; until [ "$(stty size 2>/dev/null)" = "50 132" ]; do sleep 0.02; done; stty size; exit 9`),
 			play: func(c *kubectlClient) { c.expect("ready"); c.resize(50, 132); c.expect("50 132") },
 		},
 		"Ctrl-C":                   {terminal: true, command: script("trap 'echo got; exit 3' INT; echo ready; while :; do sleep 0.02; done"), play: typed("ready", "\x03")},
 		"Ctrl-C without a handler": {terminal: true, command: script("echo ready; exec sleep 1000"), play: typed("ready", "\x03")},
-		"Ctrl-D":                   {terminal: true, command: script("echo ready; exec cat"), play: typed("ready", "hello\n", "hello\r\nhello\r\n", "\x04")},
+		"Ctrl-D":                   {spdy: true, terminal: true, command: script("echo ready; exec cat"), play: typed("ready", "hello\n", "hello\r\nhello\r\n", "\x04")},
 		"Ctrl-Z and job control": {
 			terminal: true, command: script(`set -m; sh -c 'echo ready; exec cat'; echo status $?; fg; echo end $?; exit 11`),
 			play: typed("ready", "hello\n", "hello\r\nhello\r\n", "\x1a", "exec cat\"\r\n", "there\n", "there\r\nthere\r\n", "\x04", "end"),
@@ -170,16 +174,19 @@ func sessionCases(t *testing.T) map[string]sessionCase {
 	return cases
 }
 
-// sessionPods makes a Pod with a shell and one without anything, under Pod Security's
+// sessionPods makes two Pods with a shell and one without anything, under Pod Security's
 // restricted profile and without a writable root.
-func sessionPods(t *testing.T, namespace string) {
+func sessionPods(t *testing.T, namespace string) map[string]*corev1.Pod {
 	t.Helper()
-	sessionPod(t, namespace, "shell", func(*corev1.PodSpec) {})
-	sessionPod(t, namespace, "scratch", func(spec *corev1.PodSpec) {
-		c := &spec.Containers[0]
-		c.Image, c.Stdin, c.Command = image, true, nil
-		c.Args = []string{"review", "-f", "-", "--namespace=x"} // which waits for its input
-	})
+	return map[string]*corev1.Pod{
+		"shell":  sessionPod(t, namespace, "shell", func(*corev1.PodSpec) {}),
+		"copies": sessionPod(t, namespace, "copies", func(*corev1.PodSpec) {}),
+		"scratch": sessionPod(t, namespace, "scratch", func(spec *corev1.PodSpec) {
+			c := &spec.Containers[0]
+			c.Image, c.Stdin, c.Command = image, true, nil
+			c.Args = []string{"review", "-f", "-", "--namespace=x"} // which waits for its input
+		}),
+	}
 }
 
 // sessionPod makes a Pod with a shell, unless it is changed, whose one writable folder is
@@ -224,35 +231,45 @@ func needsRecordings(t *testing.T) {
 }
 
 func TestAnExecBehavesAsWithoutTheRecorder(t *testing.T) {
+	parallel(t)
 	needsRecordings(t)
-	for _, namespace := range []string{plain, recorded} {
-		sessionPods(t, namespace)
-	}
-	cases, wrong := 0, 0
-	run := func(name string, test func(*testing.T)) {
-		passed := t.Run(name, func(t *testing.T) {
-			cases++ // those that -run leaves out do not count
-			test(t)
+	sessionPods(t, plain)
+	pods := sessionPods(t, recorded)
+	var cases, wrong atomic.Int64
+	t.Run("in each case", func(t *testing.T) {
+		run := func(name string, test func(*testing.T)) {
+			t.Run(name, func(t *testing.T) {
+				parallel(t)
+				cases.Add(1) // those that -run leaves out do not count
+				defer func() {
+					if t.Failed() {
+						wrong.Add(1)
+					}
+				}()
+				test(t)
+			})
+		}
+		for name, c := range sessionCases(t) {
+			transports := []string{"true", "false"}
+			// The API server makes one of the other, so the short form tries SPDY by a few cases.
+			if strings.HasPrefix(name, "it exits with ") || testing.Short() && !c.spdy {
+				transports = transports[:1]
+			}
+			run(name, func(t *testing.T) {
+				for _, websocket := range transports {
+					compareSessions(t, pods[cmp.Or(c.pod, "shell")], &c, websocket)
+				}
+			})
+		}
+		run("kubectl cp", func(t *testing.T) {
+			for _, websocket := range []string{"true", "false"}[:testkit.Long(2, 1)] {
+				compareCopies(t, pods["copies"], websocket)
+			}
 		})
-		if !passed {
-			wrong++
-		}
-	}
-	for name, c := range sessionCases(t) {
-		transports := []string{"true", "false"}
-		if strings.HasPrefix(name, "it exits with ") {
-			transports = transports[:1]
-		}
-		for _, websocket := range transports {
-			run(name+map[string]string{"true": ", by WebSocket", "false": ", by SPDY"}[websocket], func(t *testing.T) { compareSessions(t, &c, websocket) })
-		}
-	}
-	for _, websocket := range []string{"true", "false"} {
-		run("kubectl cp, WebSockets "+websocket, func(t *testing.T) { compareCopies(t, websocket) })
-	}
-	left := leftProcesses(t, "shell")
-	testkit.Figure("session.cases", float64(cases), "cases")
-	testkit.Figure("session.wrong", float64(wrong), "cases")
+	})
+	left := leftProcesses(t, "shell") + leftProcesses(t, "copies")
+	testkit.Figure("session.cases", float64(cases.Load()), "cases")
+	testkit.Figure("session.wrong", float64(wrong.Load()), "cases")
 	testkit.Figure("session.left_processes", float64(left), "processes")
 	if left > 0 {
 		t.Errorf("%d processes are left", left)
@@ -276,12 +293,12 @@ func leftProcesses(t *testing.T, pod string) int {
 }
 
 // compareSessions runs a case without the recorder and with it.
-func compareSessions(t *testing.T, c *sessionCase, websocket string) {
+func compareSessions(t *testing.T, pod *corev1.Pod, c *sessionCase, websocket string) {
 	without := c.run(t, plain, websocket)
-	before := sessionIDs(t)
+	before := sessionsOf(t, pod, c.command...)
 	with := c.run(t, recorded, websocket)
 	if with.code != without.code {
-		t.Errorf("the exit code is %d, and %d without the recorder", with.code, without.code)
+		t.Errorf("WebSockets %s: the exit code is %d, and %d without the recorder", websocket, with.code, without.code)
 	}
 	got, want := with.stdout, without.stdout
 	if c.after != "" {
@@ -289,12 +306,16 @@ func compareSessions(t *testing.T, c *sessionCase, websocket string) {
 		_, want, _ = bytes.Cut(want, []byte(c.after))
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("printed %s, and without the recorder %s", brief(got), brief(want))
+		t.Errorf("WebSockets %s: printed %s, and without the recorder %s", websocket, brief(got), brief(want))
 	}
 	if !bytes.Equal(with.stderr, without.stderr) {
-		t.Errorf("stderr is %s, and without the recorder %s", brief(with.stderr), brief(without.stderr))
+		t.Errorf("WebSockets %s: stderr is %s, and without the recorder %s", websocket, brief(with.stderr), brief(without.stderr))
 	}
-	checkRecording(t, newSession(t, before), c, with)
+	now := slices.DeleteFunc(sessionsOf(t, pod, c.command...), func(id string) bool { return slices.Contains(before, id) })
+	if len(now) != 1 {
+		t.Fatalf("%d sessions are recorded", len(now))
+	}
+	checkRecording(t, now[0], c, with)
 }
 
 // checkRecording compares a recording with what the client saw, and with its AuditEvent.
@@ -341,7 +362,7 @@ func checkRecording(t *testing.T, id string, c *sessionCase, seen outcome) {
 }
 
 // compareCopies copies a file into the Pod and back.
-func compareCopies(t *testing.T, websocket string) {
+func compareCopies(t *testing.T, pod *corev1.Pod, websocket string) {
 	size := testkit.Long[int64](1<<30, 20<<20)
 	folder := t.TempDir()
 	from := filepath.Join(folder, "from")
@@ -349,7 +370,7 @@ func compareCopies(t *testing.T, websocket string) {
 	for _, namespace := range []string{plain, recorded} {
 		before := sessionIDs(t)
 		to := filepath.Join(folder, namespace)
-		for _, args := range [][]string{{from, "shell:/work/copy"}, {"shell:/work/copy", to}} {
+		for _, args := range [][]string{{from, pod.Name + ":/work/copy"}, {pod.Name + ":/work/copy", to}} {
 			cmd := kubectl(websocket, append([]string{"cp", "--namespace", namespace, "--retries=0"}, args...)...)
 			began := time.Now()
 			if out, err := cmd.CombinedOutput(); err != nil {
@@ -365,13 +386,15 @@ func compareCopies(t *testing.T, websocket string) {
 		}
 		entries := 0
 		for id, valid := range sessionIDs(t) {
-			if !valid || before[id] {
+			redeemed, err := collector.ReadRedeemed(t.Context(), recordings(), id)
+			if !valid || before[id] || err != nil || redeemed.Ticket.PodUID != string(pod.UID) {
 				continue
 			}
-			if _, err := recordings().Verify(id, sessionKey); err != nil {
-				t.Error(err)
-			}
-			err := recordings().Frames(id, func(f *protocol.Frame) error {
+			testkit.Succeeds(t, time.Minute, "the recording is sealed", func(context.Context) error { // tar may end after kubectl
+				_, err := recordings().Verify(id, sessionKey)
+				return err
+			})
+			err = recordings().Frames(id, func(f *protocol.Frame) error {
 				var file protocol.FileSum
 				if f.Type != protocol.File {
 					return nil
@@ -432,21 +455,6 @@ func sessionIDs(t *testing.T) map[string]bool {
 		ids[e.Name()] = protocol.ValidID(e.Name())
 	}
 	return ids
-}
-
-// newSession returns the one session that was not there before.
-func newSession(t *testing.T, before map[string]bool) string {
-	t.Helper()
-	var found []string
-	for id, valid := range sessionIDs(t) {
-		if valid && !before[id] {
-			found = append(found, id)
-		}
-	}
-	if len(found) != 1 {
-		t.Fatalf("%d sessions are recorded", len(found))
-	}
-	return found[0]
 }
 
 // kubectlClient is a kubectl exec, on a terminal or on pipes.
@@ -576,7 +584,7 @@ func (c *kubectlClient) read(from io.Reader, into *bytes.Buffer) {
 // expect waits until the text is printed on the terminal, after what was expected before.
 func (c *kubectlClient) expect(text string) {
 	c.t.Helper()
-	const limit = 20 * time.Second
+	const limit = time.Minute
 	timer := time.AfterFunc(limit, c.changed.Broadcast)
 	defer timer.Stop()
 	c.mu.Lock()

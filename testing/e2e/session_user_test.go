@@ -130,9 +130,8 @@ func (a *attacked) begin(t *testing.T, by user) {
 }
 
 func TestWhatAUserDoesAgainstTheRecorderIsOnRecord(t *testing.T) {
+	parallel(t)
 	needsRecordings(t)
-	intruder := buildIntruder(t)
-	evicts(t)
 	mallory := newUserWith(t, "mallory", recorded, mayExec()...)
 	var all []*attacked
 	for name, each := range attacks() {
@@ -152,13 +151,13 @@ func TestWhatAUserDoesAgainstTheRecorderIsOnRecord(t *testing.T) {
 		}
 	}
 	awaitReady(t, shared)
-	mallory.brings(t, intruder, shared)
+	mallory.brings(t, shared)
 	// Those with a Pod of their own take their time.
 	for _, a := range all {
 		if a.alone() {
 			awaitReady(t, a.pod)
 			if strings.Contains(a.script, "intruder") {
-				mallory.brings(t, intruder, a.pod)
+				mallory.brings(t, a.pod)
 			}
 			a.begin(t, mallory)
 		}
@@ -180,33 +179,10 @@ func TestWhatAUserDoesAgainstTheRecorderIsOnRecord(t *testing.T) {
 	testkit.Figure("session.attacks_unnoticed", float64(unnoticed), "attacks")
 }
 
-// buildIntruder returns the program of an attacker. It needs nothing of an image.
-func buildIntruder(t *testing.T) string {
-	t.Helper()
-	t.Setenv("CGO_ENABLED", "0")
-	path := filepath.Join(files, "intruder")
-	if err := testkit.Build(t.Context(), path, "-ldflags=-s -w", "./intruder"); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-// evicts has the release evict Pods whose recorders do not do as they should. It stays so:
-// these tests are the last ones of sessions.
-func evicts(t *testing.T) {
-	t.Helper()
-	if err := shipped.install(t.Context(), "sessions.evict=true"); err != nil {
-		t.Fatal(err)
-	}
-	if err := shipped.settled(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // goesOn waits until what the attack has left is all that runs of it.
 func (a *attacked) goesOn(t *testing.T) {
 	t.Helper()
-	testkit.Succeeds(t, 10*time.Second, a.name+": what is left goes on", func(ctx context.Context) error {
+	testkit.Succeeds(t, time.Minute, a.name+": what is left goes on", func(ctx context.Context) error {
 		out, err := command(ctx, adminKubeconfig, "kubectl", "exec", "--namespace", recorded, a.pod.Name, "--", "sh", "-c", `for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline; echo; done`)
 		if err == nil && (!strings.Contains("\n"+out, "\n"+a.left) || strings.Contains(out, a.script)) {
 			err = errors.New(out)
@@ -223,7 +199,7 @@ func (a *attacked) judge(t *testing.T) {
 		t.Errorf("it gains something: %s", brief(a.outcome.stdout))
 	}
 	var got *collector.Summary
-	err := testkit.Poll(t.Context(), 45*time.Second, "it is on record", func(ctx context.Context) (err error) {
+	err := testkit.Poll(t.Context(), time.Minute, "it is on record", func(ctx context.Context) (err error) {
 		if got, err = collector.Summarize(ctx, recordings(), a.id, sessionKey); err != nil {
 			return err
 		}
@@ -314,14 +290,14 @@ func recordedOutput(t *testing.T, id string) []byte {
 }
 
 func TestTicketsTokensAndTheRecordersPathAreOfNoUseToItsUser(t *testing.T) {
+	parallel(t)
 	needsRecordings(t)
-	intruder := buildIntruder(t)
 	mallory := newUserWith(t, "mallory", recorded, mayExec()...)
 	pod := sessionPod(t, recorded, "replayed", func(*corev1.PodSpec) {})
 	run := func(args ...string) (string, error) {
 		return mallory.kubectl(t.Context(), append([]string{"exec", "--namespace", recorded, pod.Name, "--"}, args...)...)
 	}
-	mallory.brings(t, intruder, pod)
+	mallory.brings(t, pod)
 	others := ticketsOfOthers(t, pod)
 	replay := script("/work/intruder replay $PPID " + strings.Join(others, " "))
 	out, err := run(replay...)
@@ -386,12 +362,12 @@ func ticketsOfOthers(t *testing.T, pod *corev1.Pod) []string {
 
 // A process of another session may be faster than the recorder.
 func TestATerminalThatAnotherSessionHasOpenIsNotASessions(t *testing.T) {
+	parallel(t)
 	needsRecordings(t)
-	intruder := buildIntruder(t)
 	mallory := newUserWith(t, "mallory", recorded, mayExec()...)
 	pod := sessionPod(t, recorded, "grabbed", func(*corev1.PodSpec) {})
-	mallory.brings(t, intruder, pod)
-	grabber := mallory.enter(t, pod.Name, "/work/intruder", "grab", "60s")
+	mallory.brings(t, pod)
+	grabber := mallory.enter(t, pod.Name, "/work/intruder", "grab", "10m")
 	grabber.expect("grabbing")
 	faster := 0
 	for i := range testkit.Long(20, 5) {
@@ -416,10 +392,10 @@ func TestATerminalThatAnotherSessionHasOpenIsNotASessions(t *testing.T) {
 	grabber.end()
 }
 
-// brings copies the intruder into a Pod.
-func (u user) brings(t *testing.T, intruder string, pod *corev1.Pod) {
+// brings copies the intruder into a Pod. It needs nothing of an image.
+func (u user) brings(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
-	if _, err := u.kubectl(t.Context(), "cp", "--namespace", recorded, intruder, pod.Name+":/work/intruder"); err != nil {
+	if _, err := u.kubectl(t.Context(), "cp", "--namespace", recorded, filepath.Join(files, "intruder"), pod.Name+":/work/intruder"); err != nil {
 		t.Fatal(err)
 	}
 }

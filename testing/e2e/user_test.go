@@ -11,7 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
-	"path/filepath"
+	"os"
 	"testing"
 	"time"
 
@@ -56,11 +56,14 @@ func newUser(t *testing.T, name string, groups ...string) user {
 	}
 	kubeconfig.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
 	kubeconfig.CurrentContext = "c"
-	file := filepath.Join(files, name+".kubeconfig")
-	if err := clientcmd.WriteToFile(*kubeconfig, file); err != nil {
+	file, err := os.CreateTemp(files, name+"-*.kubeconfig") // tests share names
+	if err == nil {
+		err = errors.Join(file.Close(), clientcmd.WriteToFile(*kubeconfig, file.Name()))
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
-	return user{file}
+	return user{file.Name()}
 }
 
 // signed approves a certificate request and returns the certificate.

@@ -20,7 +20,7 @@ import (
 func (i *installation) asksModel(t *testing.T) {
 	const example, key = "../../../examples/agent", "open-sesame"
 	agent := filepath.Join(i.folder, "agent")
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", agent, example)
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", agent, example)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, text)

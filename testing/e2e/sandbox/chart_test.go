@@ -28,6 +28,7 @@ import (
 // TestTheSandboxOfTheChart installs it as docs/sandbox.md, docs/sandbox-broker.md and docs/sessions.md say, uses it, and
 // uninstalls it while a run works.
 func TestTheSandboxOfTheChart(t *testing.T) {
+	testkit.OnlyLong(t)
 	var before map[string]bool
 	i := install(t, func(i *installation, t *testing.T) {
 		before = everything(t)
@@ -37,11 +38,10 @@ func TestTheSandboxOfTheChart(t *testing.T) {
 	i.apply(t, chartPolicies)
 	i.apply(t, i.template("work", "work", none)+i.template("stay", "stay", none)+i.shared()+runOf("stays", "stay", ""))
 	t.Run("has runs", func(t *testing.T) {
-		ways := map[string]func(*testing.T){"work, with a credential": i.completes}
-		if !testing.Short() {
-			ways["go on while they are in recorded use"] = i.watched
-		}
-		for sentence, test := range ways {
+		for sentence, test := range map[string]func(*testing.T){
+			"work, with a credential":              i.completes,
+			"go on while they are in recorded use": i.watched,
+		} {
 			t.Run(sentence, func(t *testing.T) {
 				t.Parallel()
 				test(t)

@@ -65,7 +65,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, actAsWorld(text))
 		os.Exit(1)
 	}
-	if err := connect(); err != nil {
+	err := connect()
+	if err == nil {
+		_, err = testkit.Lock(os.Getenv("KUBECONFIG")) // until this process ends
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		os.Exit(1)
 	}
