@@ -134,7 +134,13 @@ func (s *stage) noRequestCoversMore(t *testing.T, pod string) {
 	if a := s.send(t, s.alice, "PATCH", requestPath+"covers", testkit.AsMerge, `{"spec":{"duration":"1s"}}`); a.Code != http.StatusOK {
 		t.Fatal(a)
 	}
-	refusedBy(t, enforce.RuleRequest, exec(s.alice, pod), "Request covers ended at")
+	// The webhook of access refuses it, too, and the API server says what the first one says.
+	if a := exec(s.alice, pod); a.Code != http.StatusForbidden || !strings.Contains(a.Body, "equest covers ended at") {
+		t.Errorf("exec after its end: %s", a)
+	}
+	s.records.await(t, "the session after the end", func(r *v1alpha1.AuditRecord) bool {
+		return r.Decision == v1alpha1.AuditDenied && r.Rule == string(enforce.RuleRequest) && strings.Contains(r.Reason, "Request covers ended at")
+	})
 	s.withdraw(t, req)
 	refusedBy(t, enforce.RuleRequest, exec(s.alice, pod))
 }
