@@ -64,7 +64,8 @@ func (s *stage) everyWayInNeedsARequest(t *testing.T, pod string) {
 		"port-forward": {"POST", pods + pod + "/portforward?ports=80", testkit.AsJSON, "", enforce.RuleRequest, []string{"portforward"}},
 		"debug": {
 			"PATCH", pods + pod + "/ephemeralcontainers", testkit.AsDetails, `{"spec":{"ephemeralContainers":[{"name":"a","image":"example.com/debug"}]}}`,
-			enforce.RuleRequest, []string{"ephemeralcontainers"},
+			enforce.RuleRequest,
+			[]string{"ephemeralcontainers"},
 		},
 		"a new image":       {"PATCH", pods + pod, testkit.AsDetails, newImage, enforce.RuleRequest, []string{"image update of Pod shop/" + pod, "ephemeralcontainers"}},
 		"a Pod's proxy":     {"GET", pods + "http:" + pod + ":80/proxy/", testkit.AsJSON, "", enforce.RuleRequest, []string{"portforward"}},
