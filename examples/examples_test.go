@@ -104,34 +104,34 @@ func TestExamples(t *testing.T) {
 func buildExamples(t *testing.T) (bin string) {
 	t.Helper()
 	bin = t.TempDir()
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
 	var imports, names strings.Builder
 	replaced := map[string]string{}
-	replace := func(path, text string) {
+	replace := func(file, text string) {
 		t.Helper()
-		original, err := filepath.Abs(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		replaced[original] = filepath.Join(bin, fmt.Sprintf("%d.go", len(replaced)))
-		if err := os.WriteFile(replaced[original], []byte(text), 0o600); err != nil {
+		replaced[file] = filepath.Join(bin, fmt.Sprintf("%d.go", len(replaced)))
+		if err := os.WriteFile(replaced[file], []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, folder := range append(slices.Sorted(maps.Keys(programs)), "split/server") {
-		files, err := filepath.Glob(folder + "/*.go")
+		files, err := filepath.Glob(filepath.Join(here, folder, "*.go"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				replaced[file] = "" // it is not there
+				continue
+			}
 			text, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
 			replace(file, mainPackage.ReplaceAllString(mainFunction.ReplaceAllString(string(text), "func Main()"), "package "+notMain))
-			if strings.HasSuffix(file, "_test.go") {
-				original, _ := filepath.Abs(file)
-				replaced[original] = "" // it is not there
-			}
 		}
 		name := filepath.Base(folder)
 		fmt.Fprintf(&imports, "%s %q\n", name, library+"/examples/"+folder)
@@ -140,7 +140,7 @@ func buildExamples(t *testing.T) (bin string) {
 			t.Fatal(err)
 		}
 	}
-	replace("all/main.go", "package main\nimport (\n\"os\"\n\"path/filepath\"\n"+imports.String()+")\nfunc main() { map[string]func(){\n"+names.String()+"}[filepath.Base(os.Args[0])]() }\n")
+	replace(filepath.Join(here, "all", "main.go"), "package main\nimport (\n\"os\"\n\"path/filepath\"\n"+imports.String()+")\nfunc main() { map[string]func(){\n"+names.String()+"}[filepath.Base(os.Args[0])]() }\n")
 	overlay, err := json.Marshal(map[string]any{"Replace": replaced})
 	if err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ func TestAnEngineerGetsExecAccessToOnePodAndLosesItAtTheEnd(t *testing.T) {
 	req := execRequest(namespace, "a", "web")
 	req.Spec.TargetPod, req.Spec.Duration = target, "1h"
 	granted(t, alice, req)
-	testkit.Eventually(t, "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, target) })
+	testkit.Within(t, soon(), "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, target) })
 	if !can(t, alice, namespace, target, "get", "log") {
 		t.Error("alice cannot read the log")
 	}
@@ -73,7 +73,7 @@ func TestAnEngineerGetsAnAccessPodAndLosesItAtTheEnd(t *testing.T) {
 	start(t, namespace, access.Options{Retention: 2 * time.Second})
 	testkit.Create(t, admin, podTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	req := granted(t, alice, podRequest(namespace, "a", "web"))
-	testkit.Eventually(t, "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, "podaccess-a") })
+	testkit.Within(t, soon(), "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, "podaccess-a") })
 	if output, err := cluster.Kubectl(t.Context(), alice, "exec", "-n", namespace, "podaccess-a", "--", "true").CombinedOutput(); err != nil {
 		t.Errorf("kubectl exec: %v: %s", err, output)
 	}

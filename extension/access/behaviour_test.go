@@ -390,7 +390,7 @@ func TestGroupsGetAccessWhereTheTemplateSaysSo(t *testing.T) {
 		{"delete", "", false},
 		{"create", "proxy", false},
 	} {
-		testkit.Eventually(t, fmt.Sprintf("bob's right to %s %s is %t", verb.verb, verb.subresource, verb.want), func(context.Context) bool {
+		testkit.Within(t, soon(), fmt.Sprintf("bob's right to %s %s is %t", verb.verb, verb.subresource, verb.want), func(context.Context) bool {
 			return can(t, bob, namespace, pod, verb.verb, verb.subresource) == verb.want
 		})
 	}
@@ -457,7 +457,7 @@ func TestEveryKindOfTargetGivesAccess(t *testing.T) {
 		t.Run("exec into a Pod of a "+target.String(), func(t *testing.T) {
 			testkit.Create(t, admin, execTemplate(namespace, target.Name, target, "devs"))
 			req := granted(t, alice, execRequest(namespace, target.Name, target.Name))
-			testkit.Eventually(t, "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, req.Status.PodName) })
+			testkit.Within(t, soon(), "alice can exec", func(context.Context) bool { return canExec(t, alice, namespace, req.Status.PodName) })
 		})
 	}
 	t.Run("an access Pod of a template of its own", func(t *testing.T) {

@@ -302,7 +302,7 @@ func (h held) isRestored(t *testing.T) {
 			if err := attack(h.policy.DeepCopy()); err != nil {
 				t.Fatal(err)
 			}
-			testkit.Eventually(t, "it is as it was", func(ctx context.Context) bool {
+			testkit.Within(t, soon(), "it is as it was", func(ctx context.Context) bool {
 				p := policyOf(h.req)
 				return admin.Get(ctx, client.ObjectKeyFromObject(p), p) == nil && p.ResourceVersion != before && equal(p.Spec, *spec) && equal(p.Labels, labels) && equal(p.OwnerReferences, owners)
 			})
@@ -331,7 +331,7 @@ func (h held) restorations() (count int) {
 func (h held) follows(t *testing.T) {
 	told := h.restorations()
 	apiServerAt(t, discoveryv1.AddressTypeIPv4, "192.0.2.2")
-	testkit.Eventually(t, "the policy has the new address", func(ctx context.Context) bool { return has(ctx, policyOf(h.req), "cidr: 192.0.2.2/32") })
+	testkit.Within(t, soon(), "the policy has the new address", func(ctx context.Context) bool { return has(ctx, policyOf(h.req), "cidr: 192.0.2.2/32") })
 	if has(t.Context(), policyOf(h.req), "cidr: 192.0.2.1/32") || !has(t.Context(), policyOf(h.req), "cidr: 2001:db8::1/128") {
 		t.Error("the old address is still there, or that of IPv6 is not")
 	}
@@ -481,6 +481,6 @@ func TestAPodIsHeldByAPolicyOfCilium(t *testing.T) {
 	if err := as(t, managerUser).Delete(t.Context(), policy.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "it is there again", func(ctx context.Context) bool { return has(ctx, policy, "kube-apiserver") && policy.GetUID() != before })
+	testkit.Within(t, soon(), "it is there again", func(ctx context.Context) bool { return has(ctx, policy, "kube-apiserver") && policy.GetUID() != before })
 	r.stop()
 }

@@ -120,6 +120,21 @@ type installation struct {
 	ran []string
 }
 
+// theKey is that of all tickets.
+var theKey = protocol.Key{Current: bytes.Repeat([]byte("k"), 32)}
+
+// newOptions returns options with the files that they name.
+func newOptions(t *testing.T) session.Options {
+	t.Helper()
+	folder := t.TempDir()
+	for name, content := range map[string][]byte{"key": theKey.Current, "ca.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("DER")})} {
+		if err := os.WriteFile(filepath.Join(folder, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return session.Options{Image: recorderImage, KeyFolder: folder, CAFile: filepath.Join(folder, "ca.crt"), Collectors: []string{"collector.test:8444"}}
+}
+
 func install(t *testing.T, change func(*session.Options), auditing audit.Options, before ...client.Object) *installation {
 	t.Helper()
 	return server.install(t, change, auditing, before...)
@@ -127,14 +142,8 @@ func install(t *testing.T, change func(*session.Options), auditing audit.Options
 
 func (c *cluster) install(t *testing.T, change func(*session.Options), auditing audit.Options, before ...client.Object) *installation {
 	t.Helper()
-	folder := t.TempDir()
-	i := &installation{cluster: c, t: t, key: protocol.Key{Current: bytes.Repeat([]byte("k"), 32)}, sink: &memory{}}
-	for name, content := range map[string][]byte{"key": i.key.Current, "ca.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("DER")})} {
-		if err := os.WriteFile(filepath.Join(folder, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	options := session.Options{Image: recorderImage, KeyFolder: folder, CAFile: filepath.Join(folder, "ca.crt"), Collectors: []string{"collector.test:8444"}}
+	i := &installation{cluster: c, t: t, key: theKey, sink: &memory{}}
+	options := newOptions(t)
 	if change != nil {
 		change(&options)
 	}

@@ -119,7 +119,7 @@ func TestNothingTakesTheRecordersPlace(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			pod := newPod("", "web")
 			test.change(&pod.Spec)
-			result := admit.New(t, session.New(valid)).Strict().Create(pod)
+			result := admit.New(t, session.New(newOptions(t))).Strict().Create(pod)
 			if result.Allowed != (test.why == "") || !strings.Contains(result.Reason, test.why) {
 				t.Errorf("got %t, %q, %v", result.Allowed, result.Reason, result.Err)
 			}

@@ -32,7 +32,7 @@ func (g goBuild) run(ctx context.Context, program, ldflags string) error {
 	if err != nil {
 		return err
 	}
-	p := newProgress(g.name, stale, os.Stdout, os.Stderr)
+	p := newProgress(g.name, stale, os.Stderr)
 	defer p.report(10 * time.Second)()
 	cmd := g.command(ctx, "run", "-v", "-ldflags", ldflags, "-exec", program, g.pkg)
 	cmd.Stdout, cmd.Stderr = os.Stdout, p
@@ -70,10 +70,10 @@ func (g goBuild) command(ctx context.Context, args ...string) *exec.Cmd {
 
 // progress reads what go run -v says. It names each package when it begins to compile it.
 type progress struct {
-	name           string
-	stdout, stderr io.Writer
-	began          time.Time
-	total          int
+	name   string
+	stderr io.Writer
+	began  time.Time
+	total  int
 
 	mu   sync.Mutex
 	left map[string]bool
@@ -82,8 +82,8 @@ type progress struct {
 	partial []byte
 }
 
-func newProgress(name string, stale []string, stdout, stderr io.Writer) *progress {
-	p := &progress{name: name, stdout: stdout, stderr: stderr, began: time.Now(), total: len(stale) - 1, left: map[string]bool{}}
+func newProgress(name string, stale []string, stderr io.Writer) *progress {
+	p := &progress{name: name, stderr: stderr, began: time.Now(), total: len(stale) - 1, left: map[string]bool{}}
 	for _, pkg := range stale {
 		p.left[pkg] = true
 		p.now = cmp.Or(p.now, pkg) // go lists what is imported before what imports it
@@ -104,7 +104,7 @@ func (p *progress) report(every time.Duration) (stop func()) {
 			case <-ended:
 				return
 			case <-ticker.C:
-				p.say()
+				fmt.Println("controlplane:", p.state())
 			}
 		}
 	}()
@@ -114,16 +114,15 @@ func (p *progress) report(every time.Duration) (stop func()) {
 	}
 }
 
-func (p *progress) say() {
+func (p *progress) state() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	took := time.Since(p.began).Round(time.Second)
 	left := len(p.left) - 1
 	if left <= 0 {
-		fmt.Fprintf(p.stdout, "controlplane: %s: linking (%s)\n", p.name, took)
-		return
+		return fmt.Sprintf("%s: linking (%s)", p.name, took)
 	}
-	fmt.Fprintf(p.stdout, "controlplane: %s: %d of %d packages are left to compile, now %s (%s)\n", p.name, left, p.total, p.now, took)
+	return fmt.Sprintf("%s: %d of %d packages are left to compile, now %s (%s)", p.name, left, p.total, p.now, took)
 }
 
 // Write takes what go writes to its standard error. What names no package is an

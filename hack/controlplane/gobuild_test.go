@@ -60,22 +60,20 @@ func TestABuildThatCannotBeginSaysWhy(t *testing.T) {
 }
 
 func TestProgressNamesWhatIsCompiledAndHowMuchIsLeft(t *testing.T) {
-	var stdout, stderr bytes.Buffer
-	p := newProgress("kwok", []string{"a", "b/c", "main"}, &stdout, &stderr)
-	for _, step := range []struct{ written, stdout, stderr string }{
+	var stderr bytes.Buffer
+	p := newProgress("kwok", []string{"a", "b/c", "main"}, &stderr)
+	for _, step := range []struct{ written, state, stderr string }{
 		{"", "2 of 2 packages are left to compile, now a (0s)", ""},
 		{"a\nb/", "1 of 2 packages are left to compile, now a (0s)", ""},
 		{"c\n# b/c\nc.go:1: a mistake\n", "linking (0s)", "# b/c\nc.go:1: a mistake\n"},
 		{"main\n", "linking (0s)", ""},
 	} {
-		stdout.Reset()
 		stderr.Reset()
 		if _, err := p.Write([]byte(step.written)); err != nil {
 			t.Fatal(err)
 		}
-		p.say()
-		if want := "controlplane: kwok: " + step.stdout + "\n"; stdout.String() != want || stderr.String() != step.stderr {
-			t.Errorf("after %q: %q and %q, want %q and %q", step.written, stdout.String(), stderr.String(), want, step.stderr)
+		if got, want := p.state(), "kwok: "+step.state; got != want || stderr.String() != step.stderr {
+			t.Errorf("after %q: %q and %q, want %q and %q", step.written, got, stderr.String(), want, step.stderr)
 		}
 	}
 }

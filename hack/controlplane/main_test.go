@@ -102,7 +102,7 @@ func TestWhatCannotBeDownloadedIsBuilt(t *testing.T) {
 			m.publish(version, "", packed(t, binariesOf(version)))
 			o.download = "no"
 		}},
-		"kwok's release is absent": {kwok, func(m *mirror, o *options) { o.kwokSums = kwokSums }},
+		"kwok's release is absent": {kwok, func(_ *mirror, o *options) { o.kwokSums = kwokSums }},
 		"kwok's checksum is wrong": {kwok, func(m *mirror, o *options) { m.publishKwok("x"); o.kwokSums = kwokSums }},
 		"kwok's download is turned off": {kwok, func(m *mirror, o *options) {
 			o.kwokSums, o.download = m.publishKwok("x"), "no"

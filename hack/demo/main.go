@@ -66,7 +66,7 @@ type demo struct {
 func run(ctx context.Context) (err error) {
 	d := &demo{asked: make(chan *corev1.Pod, 1)}
 
-	// Without kube-controller-manager, which nobody publishes as a binary: a newcomer
+	// Without kube-controller-manager, which envtest does not publish: a newcomer
 	// would wait until it is built.
 	heading("A control plane: etcd, kube-apiserver, kwok")
 	if d.cluster, err = controlplane.Start(ctx, controlplane.Options{Kwok: true}); err != nil {
