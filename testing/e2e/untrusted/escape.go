@@ -105,7 +105,7 @@ func deadProxy() try {
 		fmt.Println("KILL")
 		was, attempts := "alive", 0
 		for deadline := time.Now().Add(patience); time.Now().Before(deadline); attempts++ {
-			for _, answer := range []string{get(public+":443", "dead."+unlisted, unlisted, false), raw("tcp", public+":443", "x")} {
+			for _, answer := range []string{get(public+":443", "dead."+unlisted, unlisted, false), rawWithin(againTimeout, "tcp", public+":443", "x")} {
 				if strings.Contains(answer, greeting) {
 					return answer
 				}

@@ -20,11 +20,11 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// dialTimeout is how long the answer to a packet may take on a busy machine, and datagramTimeout
-// that to a datagram, which is sent three times. Where every way leads out, nothing waits for them.
+// dialTimeout is how long the answer to a packet may take on a busy machine, and againTimeout
+// that to what is sent several times. Where every way leads out, nothing waits for them.
 var (
-	dialTimeout     = duration("DIAL_TIMEOUT", 10*time.Second)
-	datagramTimeout = dialTimeout / 3
+	dialTimeout  = duration("DIAL_TIMEOUT", 10*time.Second)
+	againTimeout = dialTimeout / 3
 )
 
 // networkTries are the ways by the network.
@@ -162,14 +162,18 @@ func insisting(try func() string) func() string {
 
 // raw sends what it is given, and returns all that comes back.
 func raw(network, address, text string) string {
-	conn, err := net.DialTimeout(network, address, dialTimeout)
+	if network == "udp" {
+		return rawWithin(againTimeout, network, address, text)
+	}
+	return rawWithin(dialTimeout, network, address, text)
+}
+
+func rawWithin(timeout time.Duration, network, address, text string) string {
+	conn, err := net.DialTimeout(network, address, timeout)
 	if err != nil {
 		return err.Error()
 	}
-	if network == "udp" {
-		return exchange(conn, text, datagramTimeout)
-	}
-	return exchange(conn, text, dialTimeout)
+	return exchange(conn, text, timeout)
 }
 
 func exchange(conn net.Conn, text string, timeout time.Duration) string {
@@ -219,7 +223,7 @@ func ping() string {
 	if _, err := conn.WriteTo(text, to); err != nil {
 		return err.Error()
 	}
-	_ = conn.SetDeadline(time.Now().Add(datagramTimeout))
+	_ = conn.SetDeadline(time.Now().Add(againTimeout))
 	buffer := make([]byte, 1500)
 	n, _, err := conn.ReadFrom(buffer)
 	return fmt.Sprintf("%s %v", buffer[:n], err)
