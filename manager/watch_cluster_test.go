@@ -33,7 +33,9 @@ import (
 
 // ledger is a WatcherOf that keeps the objects of its events, and counts impossible events.
 type ledger[T client.Object] struct {
-	slow time.Duration // for each event
+	// held and slow make it slow: no event is over before held is closed, and each takes as long.
+	held <-chan struct{}
+	slow time.Duration
 
 	mu         sync.Mutex
 	events     int
@@ -42,13 +44,14 @@ type ledger[T client.Object] struct {
 	outOfOrder []string
 }
 
-func newLedger[T client.Object](slow time.Duration) *ledger[T] {
-	return &ledger[T]{slow: slow, known: map[string]client.Object{}, last: map[string]uint64{}}
+func newLedger[T client.Object]() *ledger[T] {
+	return &ledger[T]{known: map[string]client.Object{}, last: map[string]uint64{}}
 }
 
 func (l *ledger[T]) Watch(_ context.Context, _ extension.Manager, event watch.EventType, object T) {
-	if l.slow > 0 {
-		time.Sleep(l.slow) // this is what the watcher is about
+	if l.held != nil {
+		<-l.held
+		time.Sleep(l.slow)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -224,8 +227,10 @@ func (u *turmoil) list(ctx context.Context, pods bool) (map[string]client.Object
 // ledgers are those of the same objects, one of them slow.
 type ledgers[T client.Object] struct{ quick, slow *ledger[T] }
 
-func newLedgers[T client.Object](slow time.Duration) ledgers[T] {
-	return ledgers[T]{newLedger[T](0), newLedger[T](slow)}
+func newLedgers[T client.Object](held <-chan struct{}) ledgers[T] {
+	l := ledgers[T]{newLedger[T](), newLedger[T]()}
+	l.slow.held, l.slow.slow = held, 10*time.Millisecond
+	return l
 }
 
 // know waits until both know what the API server has. That may still carry out a write whose request ended with the
@@ -275,7 +280,8 @@ func TestWatchersLoseNothingWhileTheAPIServerRestartsAndVersionsExpire(t *testin
 	var expired atomic.Int64
 	connection := cluster.Config()
 	connection.Wrap(func(next http.RoundTripper) http.RoundTripper { return network{next, &cut, &expired} })
-	pods, maps, panics := newLedgers[*corev1.Pod](10*time.Millisecond), newLedgers[*corev1.ConfigMap](10*time.Millisecond), &panicker{}
+	held := make(chan struct{}) // until the queues have been full
+	pods, maps, panics := newLedgers[*corev1.Pod](held), newLedgers[*corev1.ConfigMap](held), &panicker{}
 	scope := extension.WatchScope{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}}
 	r := newManager(t, manager.Options{Namespace: metav1.NamespaceDefault, RESTConfig: connection, Watching: manager.WatchingOptions{QueueLength: testkit.Long(50, 5)}},
 		panics, podLedger{pods.slow}, podLedger{pods.quick}, extension.Watching(maps.slow, scope), extension.Watching(maps.quick, scope))
@@ -287,6 +293,7 @@ func TestWatchersLoseNothingWhileTheAPIServerRestartsAndVersionsExpire(t *testin
 	defer stop()
 	group := u.run(ctx)
 	u.goesOn(t, operations)
+	close(held)
 	if !testing.Short() {
 		if err := cluster.RestartAPIServer(t.Context()); err != nil {
 			t.Fatal(err)

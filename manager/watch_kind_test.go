@@ -121,7 +121,7 @@ func TestAWatcherOfThatCannotWatchEndsTheStart(t *testing.T) {
 		"a wrong selector":     {extension.Watching(seeing[*corev1.Secret](), extension.WatchScope{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "is"}}}}), "WatchScope.Selector"},
 		"no watcher":           {extension.Watching[*corev1.Secret](nil, extension.WatchScope{}), "is nil"},
 		"an interface":         {extension.Watching(seeing[client.Object](), extension.WatchScope{}), "must be a pointer"},
-		"one that is not made": {newLedger[*corev1.Secret](0), "add extension.Watching(x, scope)"},
+		"one that is not made": {newLedger[*corev1.Secret](), "add extension.Watching(x, scope)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mgr := newManager(t, manager.Options{Namespace: "apps"})

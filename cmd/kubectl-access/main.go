@@ -66,7 +66,7 @@ func run(ctx context.Context, streams genericiooptions.IOStreams, args []string)
 	}
 	if exit.err != nil {
 		// Text of other users, such as reasons, must not control the terminal.
-		fmt.Fprintf(streams.ErrOut, "error: %s\n", escape(exit.err.Error()))
+		_, _ = fmt.Fprintf(streams.ErrOut, "error: %s\n", escape(exit.err.Error()))
 	}
 	return exit.code
 }

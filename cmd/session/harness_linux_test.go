@@ -338,6 +338,14 @@ func (c *client) tty() string {
 	return fmt.Sprintf("/dev/pts/%d", number)
 }
 
+// handTo gives the terminal to a user, as a container runtime does.
+func (c *client) handTo(user *syscall.Credential) {
+	c.t.Helper()
+	if err := os.Chown(c.tty(), int(user.Uid), int(user.Gid)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
 func (c *client) resize(rows, cols uint16) {
 	c.t.Helper()
 	if err := pty.Setsize(c.terminal, &pty.Winsize{Rows: rows, Cols: cols}); err != nil {
