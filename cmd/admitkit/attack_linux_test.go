@@ -102,6 +102,7 @@ func TestNoExecPassesUnrecordedWhileThePortIsAttacked(t *testing.T) {
 	execs.Wait()
 	stop()
 	attack.Wait()
+	server.Stop(t) // and writes what waits for the file
 	records, unrecorded := recorded(t, file), 0
 	for i := range sent {
 		if records[fmt.Sprintf("real-%d", i)] == 0 {
@@ -118,7 +119,6 @@ func TestNoExecPassesUnrecordedWhileThePortIsAttacked(t *testing.T) {
 	if kills := limit.Killed(t); kills > 0 {
 		t.Errorf("the kernel killed the operator, which ran out of memory: %d times", kills)
 	}
-	server.Stop(t)
 }
 
 // recorded counts the records of each Pod in a file of the audit.
