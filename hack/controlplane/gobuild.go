@@ -60,9 +60,7 @@ func (g goBuild) stale(ctx context.Context) ([]string, error) {
 
 func (g goBuild) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = g.dir
-	// By default the compiler spends a quarter of its time on collecting garbage.
-	cmd.Env = append([]string{"GOGC=400", "GOMEMLIMIT=2GiB"}, g.env...)
+	cmd.Dir, cmd.Env = g.dir, g.env
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	return cmd
