@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -224,6 +225,13 @@ func (s *stage) now() map[string]string {
 		s.Fatal(err)
 	}
 	return values
+}
+
+// count returns the value of a counter or a gauge that is a whole number, 0 if there is none.
+func (s *stage) count(name string) int {
+	s.Helper()
+	count, _ := strconv.Atoi(s.now()[name])
+	return count
 }
 
 // scrape keeps what the program says now.

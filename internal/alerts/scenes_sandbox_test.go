@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -61,8 +60,7 @@ func unattendedRuns(s *stage) {
 	}
 	s.until(`admitkit_sandbox_policies_restored_total`)
 	testkit.Within(s, time.Minute, "a lease could not be ended five times", func(context.Context) bool {
-		failed, err := strconv.Atoi(s.now()[`admitkit_broker_revocations_failed_total{provider="GitHubApp"}`])
-		return err == nil && failed >= 5
+		return s.count(`admitkit_broker_revocations_failed_total{provider="GitHubApp"}`) >= 5
 	})
 	s.scrape()
 }

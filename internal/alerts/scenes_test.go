@@ -16,7 +16,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -422,8 +421,7 @@ func sessions(s *stage) {
 			wait.Go(func() { s.exec(pod) })
 		}
 		wait.Wait()
-		depth, err := strconv.Atoi(s.now()[`admitkit_audit_queue_depth{sink="cloudevents"}`])
-		return err == nil && depth > 500
+		return s.count(`admitkit_audit_queue_depth{sink="cloudevents"}`) > 500
 	})
 	last := time.Now()
 	s.until(`admitkit_audit_folded_total`)
@@ -466,7 +464,7 @@ func undelivered(extensions, metric string) func(*stage) {
 			s.exec("web")
 		}
 		testkit.Within(s, 3*time.Minute, "more than 100 records wait", func(context.Context) bool {
-			return len(s.now()[metric+`{sender="audit"}`]) == 3
+			return s.count(metric+`{sender="audit"}`) > 100
 		})
 		s.scrape()
 	}
