@@ -22,7 +22,7 @@ endif
 # would spend a third of its time on collecting garbage, which few packages need.
 CONTROLPLANE = mkdir -p bin/k8s; \
 	go list -C hack/controlplane -deps . >/dev/null 2>>bin/k8s/downloads.log; \
-	GOGC=off GOMEMLIMIT=2GiB go run -C hack/controlplane . -module . -out $(CURDIR)/bin/k8s
+	GOGC=off GOMEMLIMIT=1GiB go run -C hack/controlplane . -module . -out $(CURDIR)/bin/k8s
 
 TOOLS := $(CURDIR)/bin/tools
 GOLANGCI_LINT := $(TOOLS)/golangci-lint
