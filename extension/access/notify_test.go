@@ -102,7 +102,7 @@ func TestEachStepOfARequestIsNotifiedOnce(t *testing.T) {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "access-decider"},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "deciders"}},
 	})
-	for name, timeout := range map[string]string{"web": "1h", "quick": "2s"} {
+	for name, timeout := range map[string]string{"web": "1h", "quick": "15s"} {
 		template := execTemplate(namespace, name, ref("Deployment", "web"), "devs")
 		template.Spec.AccessConfig.Approval = &v1alpha1.Approval{Required: 1, Groups: []string{"sre"}, Timeout: timeout}
 		testkit.Create(t, admin, template)
