@@ -18,7 +18,7 @@ packages=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Te
 raced=$(awk -v meet="$meet" -v alone="$alone" '$1 !~ alone && ($1 ~ meet || !/testing\/(controlplane|managertest)/) {print $1}' <<<"$packages")
 plain=$(awk '{print $1}' <<<"$packages" | grep -vxF "$raced" || true)
 # They begin first, so that none of them is left over at the end.
-longest=$(grep -E '/(manager|examples|extension/(access|audit))$' <<<"$plain" || true)
+longest=$(grep -E '/(manager|examples|cmd/admitkit|extension/(access|audit|binding|sandbox|session))$' <<<"$plain" || true)
 race=-race
 if ! command -v "$(go env CC)" >/dev/null; then
 	echo "no C compiler ($(go env CC)): the tests run without the race detector"
@@ -43,7 +43,7 @@ times >"$out/before"
 began=$SECONDS failed=0
 # shellcheck disable=SC2086
 {
-	[ -z "$plain" ] || run . plain -p 3 "$@" $longest $plain &
+	[ -z "$plain" ] || run . plain -p 4 "$@" $longest $plain &
 	CGO_ENABLED=${race:+1} run . raced -p 1 $race "$@" $raced || failed=1
 	for module in $MODULES; do
 		run "$module" "${module//\//-}" "$@" ./... || failed=1
