@@ -43,7 +43,7 @@ times >"$out/before"
 began=$SECONDS failed=0
 # shellcheck disable=SC2086
 {
-	[ -z "$plain" ] || run . plain -p 3 "$@" $longest $plain &
+	[ -z "$plain" ] || run . plain -p 2 "$@" $longest $plain &
 	CGO_ENABLED=${race:+1} run . raced -p 1 $race "$@" $raced || failed=1
 	for module in $MODULES; do
 		run "$module" "${module//\//-}" "$@" ./... || failed=1
