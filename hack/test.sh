@@ -38,6 +38,9 @@ run() (
 {
 	[ -z "$plain" ] || go list -export -deps -test $plain >/dev/null
 	CGO_ENABLED=${race:+1} go list $race -export -deps -test $raced >/dev/null
+	for module in $MODULES; do
+		go -C "$module" list -export -deps -test ./... >/dev/null
+	done
 }
 times >"$out/before"
 began=$SECONDS failed=0
