@@ -61,7 +61,7 @@ var attempts = []struct {
 		}
 		return err
 	}},
-	{"open its terminal", func(int) error { return opensTerminal() }},
+	{"open its terminal", opensTerminal},
 }
 
 func opens(format string, of any) error {
@@ -78,7 +78,7 @@ func opens(format string, of any) error {
 // outerTerminal is the name of that of the recorder. Other tests have terminals that are not reserved.
 var outerTerminal string
 
-func opensTerminal() error {
+func opensTerminal(int) error {
 	fd, err := syscall.Open(outerTerminal, syscall.O_RDWR|syscall.O_NOCTTY, 0)
 	if err == nil {
 		_ = syscall.Close(fd)
