@@ -53,7 +53,7 @@ func begin(t *testing.T, user *controlplane.User, args ...string) *invocation {
 	return i
 }
 
-// begin begins with streams of the test's. What goes to others than its own is not in the
+// begin begins with streams of the test's. Output to any other stream is not in the
 // outcome.
 func (i *invocation) begin(t *testing.T, user *controlplane.User, streams genericiooptions.IOStreams, args ...string) {
 	t.Helper()

@@ -37,7 +37,7 @@ import (
 )
 
 // The tests run the plugin's command lines in their own process, against one real control
-// plane with one manager. What only a process shows is in process_test.go.
+// plane with one manager. process_test.go has the claims that need a process.
 var (
 	cluster *controlplane.ControlPlane
 	admin   client.Client

@@ -100,7 +100,7 @@ func TestAnInterruptLeavesTheRequestAndSaysHowToRevokeIt(t *testing.T) {
 	kubectlAccess(t, alice, "revoke", "interrupted", "-n", namespace).expect(t, 0)
 }
 
-// What the informer logs goes to the standard error of the process.
+// The informer logs to the standard error of the process.
 func TestWhoMayNotWatchIsToldSoAtOnce(t *testing.T) {
 	t.Parallel()
 	for user, may := range map[string]string{"dave": "who may list", "erin": "who may read alone"} {

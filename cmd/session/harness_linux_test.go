@@ -404,7 +404,7 @@ func (c *client) wait() outcome {
 	return outcome{code, c.stdout.Bytes(), c.stderr.Bytes()}
 }
 
-// newMark returns a variable for the environment of a session. What is left of that ends with the test.
+// newMark returns a variable for the environment of a session. Processes that the session leaves end with the test.
 func newMark(t *testing.T) string {
 	mark := "ADMITKIT_MARK=" + protocol.NewID()
 	t.Cleanup(func() {

@@ -53,7 +53,7 @@ func refused(t *testing.T, what string, err error, words string) {
 
 var small = guard{budget: 2, limit: 4}
 
-// What costs how much is a table, and needs no cluster.
+// A table of costs, which needs no cluster.
 func TestWhatCostsMoreThanTheLimitIsDenied(t *testing.T) {
 	web, mine := deployment("shop", "web", 2), deployment("shop", "mine", 5)
 	mine.Annotations = map[string]string{override: "for the sale"}

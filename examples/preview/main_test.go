@@ -34,7 +34,7 @@ func eventually(t *testing.T, what string, holds func(context.Context) (bool, er
 	}
 }
 
-// What is admitted, and how, needs no cluster.
+// Admission needs no cluster.
 func TestAnEnvironmentHasItsCreatorAndATimeToLive(t *testing.T) {
 	defaults, rules := admissions()
 	alice := admit.New(t, defaults, rules).As("alice")

@@ -36,7 +36,7 @@ func claim(namespace string) *corev1.PersistentVolumeClaim {
 
 var shop = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{tenant: "shop"}, Annotations: map[string]string{costCentre: "4711"}}}
 
-// What is marked and what is denied needs no cluster.
+// Marking and denying need no cluster.
 func TestAPodOfNobodyIsDeniedAndAClaimIsNot(t *testing.T) {
 	ofPods, ofClaims := admissions()
 	client := admit.New(t, ofPods, ofClaims).With(shop.DeepCopy(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "nobodys"}})

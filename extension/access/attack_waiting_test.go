@@ -296,7 +296,7 @@ var attacksOfAskers = map[string]attack{
 		return ""
 	},
 	"by a request of another for oneself, taken over": func(s siege) string {
-		// Somebody asks for bob, before the template, so bob is a party. What bob lengthens is still the other's to have asked for.
+		// Somebody asks for bob, before the template, so bob is a party. The other must have asked for whatever bob lengthens.
 		s.made(s.send(s.engineer(), "POST", requests, testkit.AsJSON, ask("taken", `{"templateName":"taken","onBehalfOf":"bob"}`)))
 		req := s.later("taken")
 		s.newTemplate("taken", nil)

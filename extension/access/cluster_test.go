@@ -115,7 +115,7 @@ var commons struct {
 }
 
 // common returns a namespace for one test, in which a manager with default options grants
-// access until the last test has ended. What it records is in commons.told. Tests that give
+// access until the last test has ended. commons.told has its records. Tests that give
 // options, stop the manager, or take its webhooks away start one of their own. Only parallel
 // tests use it, so that those that are not have the process to themselves.
 func common(t *testing.T) (namespace string) {

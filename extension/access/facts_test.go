@@ -77,7 +77,7 @@ func TestAFailureAfterTheRetentionIsRetriedEverMoreSlowly(t *testing.T) {
 	}
 }
 
-// What begins or ends a grant does so at the moment for which decide has planned it.
+// A grant begins and ends at the moment for which decide has planned it.
 func TestARequestComesBackAtTheVeryMomentOfItsSchedule(t *testing.T) {
 	end := created.Add(time.Hour)
 	for ago, want := range map[time.Duration]time.Duration{

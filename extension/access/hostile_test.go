@@ -182,7 +182,7 @@ func TestNoTemplateCostsMuch(t *testing.T) {
 	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 1)
 	p := startManagerProcess(t, namespace)
-	// The short form runs beside others. What grows without bound takes more than that, too.
+	// The short form runs beside others. Unbounded growth takes more than that, too.
 	mostTime, mostMemory := testkit.Long(50*time.Millisecond, 10*time.Second), testkit.Long(10.0*(1<<20), 40*(1<<20))
 	var tried, accepted int
 	var slowest time.Duration

@@ -114,7 +114,7 @@ func changes(t *testing.T, user *controlplane.User, req *v1alpha1.ExecAccessRequ
 	}}
 }
 
-// What the policies say.
+// The words of the policies.
 const person, approval = "names another user or other groups", "spec.approval: is not what the template says"
 
 // One object that cannot be decoded keeps the manager from reading any of its kind.
