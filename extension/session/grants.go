@@ -180,7 +180,7 @@ func (g *grants) read(ctx context.Context, from client.Reader, ticket *protocol.
 	case req.GetRequestSpec().Revoked != nil || req.GetRequestStatus().RevokedAt != nil:
 		return nil, "was revoked", nil
 	case v1alpha1.Over(req, g.clock.Now()):
-		return nil, "has ended", nil
+		return nil, "ends", nil // as the clock would have said, had it been first
 	case used != nil && used.UID == ticket.ID:
 		return req, "", nil // its RoleBinding is gone, so that no other session begins
 	case used != nil:
