@@ -86,9 +86,9 @@ func modules(t *testing.T, dir, program string) []string {
 	return slices.DeleteFunc(paths, func(path string) bool { return path == "example.com/stamp" })
 }
 
-// outside is the environment of a module of its own. Its flags are the Makefile's, so that
-// what it requires is not compiled once more.
-func outside() []string { return append(os.Environ(), "GOFLAGS=-trimpath", "GOWORK=off") }
+// outside is the environment of a module of its own. Its flags are those of this test, so
+// that what it requires is not compiled once more.
+func outside() []string { return append(os.Environ(), "GOWORK=off") }
 
 // goIn runs the go command in a folder.
 func goIn(t *testing.T, dir string, args ...string) string {

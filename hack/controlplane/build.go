@@ -60,7 +60,7 @@ func (p *plan) buildOne(ctx context.Context, module string, b binary) error {
 	minor := strings.TrimPrefix(p.release.minor, "1.")
 	set := " -X k8s.io/component-base/version."
 	ldflags := "-s -w" + set + "gitVersion=" + p.release.version + set + "gitMajor=1" + set + "gitMinor=" + minor
-	flags := "-trimpath -buildvcs=false"
+	flags := "-trimpath -gcflags=all=-dwarf=false -buildvcs=false" // the Makefile's, for the packages that both compile
 	if !p.release.main() {
 		flags += " -mod=mod" // its go.sum is made on the way, and checked with the checksum database
 	}
