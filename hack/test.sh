@@ -10,15 +10,17 @@ mkdir -p "$out"
 
 # The race detector makes computing ten times as long, and buys nothing in kube-apiserver,
 # Helm and golden files. So it is for the tests that need no control plane, and for the
-# packages in which goroutines of ours meet. In two packages that need none, nothing meets:
-# random objects are patched, and charts rendered.
-meet='/(webhook|extension/cluster)$' alone='/(webhook/internal/patch|cmd/sandbox)$'
+# packages in which goroutines of ours meet. Some that need none only compute: random
+# objects, schemas, charts. What meets in them, caches, meets in the tests of webhook too.
+meet='/(webhook|manager|extension/cluster)$'
+alone='/(webhook/internal/patch|internal/(jsonpatch|wire)|api/v1alpha1|extension/hook/review|cmd/sandbox)$'
 [ "${RACE:-}" != all ] || meet=. alone='^$'
 packages=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.TestImports}} {{.XTestImports}}{{end}}' ./...)
 raced=$(awk -v meet="$meet" -v alone="$alone" '$1 !~ alone && ($1 ~ meet || !/testing\/(controlplane|managertest)/) {print $1}' <<<"$packages")
 plain=$(awk '{print $1}' <<<"$packages" | grep -vxF "$raced" || true)
 # They begin first, so that none of them is left over at the end.
-longest=$(grep -E '/(manager|examples|cmd/admitkit|extension/(access|audit|binding|sandbox|session))$' <<<"$plain" || true)
+longest='/(manager|webhook|examples|cmd/admitkit|extension/(access|audit|binding|sandbox|session))$'
+first() { grep -E "$longest" <<<"$1" || true; printf '%s\n' "$1"; }
 race=-race
 if ! command -v "$(go env CC)" >/dev/null; then
 	echo "no C compiler ($(go env CC)): the tests run without the race detector"
@@ -46,8 +48,8 @@ times >"$out/before"
 began=$SECONDS failed=0
 # shellcheck disable=SC2086
 {
-	[ -z "$plain" ] || run . plain -p 2 "$@" $longest $plain &
-	CGO_ENABLED=${race:+1} run . raced -p 1 $race "$@" $raced || failed=1
+	[ -z "$plain" ] || run . plain -p 2 "$@" $(first "$plain") &
+	CGO_ENABLED=${race:+1} run . raced -p 2 $race "$@" $(first "$raced") || failed=1
 	for module in $MODULES; do
 		run "$module" "${module//\//-}" "$@" ./... || failed=1
 	done
