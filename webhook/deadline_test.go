@@ -28,9 +28,10 @@ func TestARequestContextIsAContextWithADeadline(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					parent, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
 					defer cancel()
-					overran := make(chan struct{}, 1)
+					overran := make(chan time.Time, 1)
 					c := &requestContext{}
-					c.begin(parent, time.Now().Add(time.Second), func() { c.expire(); overran <- struct{}{} })
+					deadline := time.Now().Add(time.Second)
+					c.begin(parent, deadline, func() { c.expire(); overran <- time.Now() })
 					if at, ok := c.Deadline(); !ok || time.Until(at) != time.Second || c.Err() != nil || c.Value(key{}) != "value" {
 						t.Errorf("at first: %v, %v, %v", at, c.Err(), c.Value(key{}))
 					}
@@ -55,6 +56,11 @@ func TestARequestContextIsAContextWithADeadline(t *testing.T) {
 					c.stop()
 					if (len(overran) == 1) != test.overran {
 						t.Errorf("overran was called %d times", len(overran))
+					}
+					if test.overran {
+						if at := <-overran; !at.Equal(deadline) {
+							t.Errorf("overran was called %s after the deadline", at.Sub(deadline))
+						}
 					}
 				})
 			})
