@@ -229,13 +229,13 @@ func opensAndCloses(t *testing.T, kind, namespace string) {
 	object := parent(kind, namespace, "oncall", from, from.Add(time.Hour), user(eve))
 	testkit.Create(t, admin, object)
 	can := func(ctx context.Context) bool {
-		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		may, err := testkit.May(ctx, admin, authorizationv1.SubjectAccessReviewSpec{
 			User: eve, ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "apps", Verb: "list", Resource: "pods"},
-		}}
-		if err := admin.Create(ctx, review); err != nil {
+		})
+		if err != nil {
 			t.Error(err)
 		}
-		return review.Status.Allowed
+		return may
 	}
 	testkit.Eventually(t, eve+" can", func(ctx context.Context) bool {
 		may := can(ctx)

@@ -841,7 +841,7 @@ func (i *installed) escalateNothing(t *testing.T) {
 			{Verb: "get", Resource: "secrets"},
 			{Verb: "get", Resource: "nodes"},
 		} {
-			if can, err := may(t.Context(), who, what); err != nil || can {
+			if can, err := testkit.May(t.Context(), admin, authorizationv1.SubjectAccessReviewSpec{User: who, ResourceAttributes: &what}); err != nil || can {
 				escalated++
 				t.Errorf("%s may %+v: %v", who, what, err)
 			}

@@ -145,21 +145,9 @@ func grant(namespace, name, to string, rules ...rbacv1.PolicyRule) []client.Obje
 	}
 }
 
-// may asks the API server's authorizers about a user.
-func may(ctx context.Context, name string, what authorizationv1.ResourceAttributes) (bool, error) {
-	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: name, ResourceAttributes: &what}}
-	err := admin.Create(ctx, review)
-	return review.Status.Allowed, err
-}
-
 func awaitRight(t *testing.T, name string, what authorizationv1.ResourceAttributes, want bool) {
 	t.Helper()
-	testkit.Succeeds(t, patience, fmt.Sprintf("%s: %+v is %t", name, what, want), func(ctx context.Context) error {
-		if got, err := may(ctx, name, what); err != nil || got != want {
-			return fmt.Errorf("it is %t: %w", got, err)
-		}
-		return nil
-	})
+	testkit.AwaitRight(t, admin, authorizationv1.SubjectAccessReviewSpec{User: name, ResourceAttributes: &what}, want)
 }
 
 var eve = []v1alpha1.BoundSubject{{Kind: rbacv1.UserKind, Name: "eve"}}

@@ -1,13 +1,11 @@
 package sandbox_test
 
 import (
-	"context"
 	"errors"
 	"os"
 	"strings"
 	"testing"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -93,15 +91,7 @@ func grant(t *testing.T, user string, rules ...rbacv1.PolicyRule) {
 	}
 	testkit.Create(t, admin, binding)
 	for _, rule := range rules {
-		resource, subresource, _ := strings.Cut(rule.Resources[0], "/")
-		attributes := &authorizationv1.ResourceAttributes{Group: rule.APIGroups[0], Resource: resource, Subresource: subresource, Verb: rule.Verbs[0]}
-		if len(rule.ResourceNames) > 0 {
-			attributes.Name = rule.ResourceNames[0]
-		}
-		testkit.Eventually(t, "the API server knows of the right", func(ctx context.Context) bool {
-			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: attributes}}
-			return admin.Create(ctx, review) == nil && review.Status.Allowed
-		})
+		testkit.AwaitRight(t, admin, testkit.Question(user, "", rule), true)
 	}
 }
 

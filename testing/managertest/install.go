@@ -3,7 +3,6 @@ package managertest
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -153,11 +152,13 @@ func (i *Installation) install(ctx context.Context, objects []client.Object) err
 // waitForRights waits until the API server, which learns of roles by a watch, says yes to
 // every question. A process that begins before would be refused what it may do.
 func (i *Installation) waitForRights(ctx context.Context, questions []authorizationv1.SubjectAccessReviewSpec) error {
+	admin, err := testkit.NewClient(i.cluster.Admin(), nil) // the scheme of the program need not have reviews
+	if err != nil {
+		return err
+	}
 	for _, question := range questions {
-		review := &authorizationv1.SubjectAccessReview{Spec: question}
 		if err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
-			answer, err := i.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
-			return err == nil && answer.Status.Allowed, err
+			return testkit.May(ctx, admin, question)
 		}); err != nil {
 			return fmt.Errorf("waiting until RBAC allows %+v: %w", question, err)
 		}
@@ -184,7 +185,7 @@ func questions(objects []client.Object) []authorizationv1.SubjectAccessReviewSpe
 			roleIn = ""
 		}
 		for _, rule := range rules[key(ref.Kind, roleIn, ref.Name)] {
-			asked = append(asked, questionOf(rule, namespace, subject))
+			asked = append(asked, testkit.Question(userOf(subject.Namespace, subject.Name), namespace, rule))
 		}
 	}
 	for _, object := range objects {
@@ -196,24 +197,6 @@ func questions(objects []client.Object) []authorizationv1.SubjectAccessReviewSpe
 		}
 	}
 	return asked
-}
-
-// questionOf asks for the first right of a rule.
-func questionOf(rule rbacv1.PolicyRule, namespace string, account rbacv1.Subject) authorizationv1.SubjectAccessReviewSpec {
-	question := authorizationv1.SubjectAccessReviewSpec{User: userOf(account.Namespace, account.Name)}
-	if len(rule.NonResourceURLs) > 0 {
-		question.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Path: rule.NonResourceURLs[0], Verb: rule.Verbs[0]}
-		return question
-	}
-	resource, subresource, _ := strings.Cut(rule.Resources[0], "/")
-	attributes := &authorizationv1.ResourceAttributes{
-		Namespace: namespace, Verb: rule.Verbs[0], Group: rule.APIGroups[0], Resource: resource, Subresource: subresource,
-	}
-	if len(rule.ResourceNames) > 0 {
-		attributes.Name = rule.ResourceNames[0]
-	}
-	question.ResourceAttributes = attributes
-	return question
 }
 
 // userOf returns the user name of a ServiceAccount.
