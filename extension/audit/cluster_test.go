@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/zap/zaptest/observer"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/kubernetes"
@@ -122,12 +123,26 @@ func runPod(t *testing.T, namespace, name string) *corev1.Pod {
 			{Name: "web", Image: "example.com/web:1", Ports: []corev1.ContainerPort{{ContainerPort: 8080}}}, {Name: "log", Image: "example.com/log:1"},
 		}},
 	}
-	testkit.Create(t, admin, pod)
-	testkit.Eventually(t, "the Pod runs", func(ctx context.Context) bool {
-		err := admin.Get(ctx, client.ObjectKeyFromObject(pod), pod)
-		return err == nil && pod.Status.Phase == corev1.PodRunning
+	return runThe(t, admin, pod)
+}
+
+// runThe makes a Pod, waits until it runs, and returns it. It makes it again if kwok deletes it
+// by the name of the Pod before it.
+func runThe(t *testing.T, c client.Client, pod *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	running := &corev1.Pod{}
+	testkit.Succeeds(t, time.Minute, "Pod "+pod.Name+" runs", func(ctx context.Context) error {
+		err := c.Get(ctx, client.ObjectKeyFromObject(pod), running)
+		if apierrors.IsNotFound(err) {
+			running = pod.DeepCopy()
+			err = c.Create(ctx, running)
+		}
+		if err == nil && running.Status.Phase != corev1.PodRunning {
+			err = fmt.Errorf("it is %s", running.Status.Phase)
+		}
+		return err
 	})
-	return pod
+	return running
 }
 
 // start runs a manager with the documented rights in a namespace until the test

@@ -20,7 +20,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -436,16 +435,9 @@ func (s *stage) node(t *testing.T) string {
 // create makes a Pod that nobody controls, and waits until it runs.
 func (s *stage) create(t *testing.T, namespace, name string) {
 	t.Helper()
-	testkit.Eventually(t, "the Pod runs", func(ctx context.Context) bool {
-		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/main"}}},
-		}
-		err := s.admin.Get(ctx, client.ObjectKeyFromObject(pod), pod)
-		if apierrors.IsNotFound(err) { // or kwok has deleted it by the name of the Pod before it
-			_ = s.admin.Create(ctx, pod)
-		}
-		return err == nil && pod.Status.Phase == corev1.PodRunning
+	runThe(t, s.admin, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/main"}}},
 	})
 }
 
