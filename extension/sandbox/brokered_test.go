@@ -106,24 +106,41 @@ func TestBrokeredRuns(t *testing.T) {
 	var fetching *v1alpha1.Workspace
 	t.Run("with the broker", func(t *testing.T) {
 		l.serve(t, "broker")
+		touched := 0
 		await(t, first, "says what the operator has to make", func(run *v1alpha1.HarnessRun) bool {
+			touched++ // so that it asks now
+			testkit.Change(t, admin, run.DeepCopy(), func(r *v1alpha1.HarnessRun) {
+				r.Annotations = map[string]string{"example.com/touched": fmt.Sprint(touched)}
+			})
 			c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionBrokerReady)
 			return c != nil && strings.Contains(c.Message, "kubectl create secret generic sandbox-proxy-root") && run.Status.JobUID == ""
 		})
 		testkit.Create(t, admin, root)
-		await(t, first, "has its Job", func(run *v1alpha1.HarnessRun) bool { return run.Status.JobUID != "" })
-		t.Run("they are refused if nobody grants what they require", l.requires)
+		// These change Pod Security in the namespace of all.
 		t.Run("they have a proxy, and the credentials that were accepted", l.equipped)
 		t.Run("they are redirected", l.redirected)
-		t.Run("they heed an acceptance that is withdrawn while they wait", l.withdrawn)
-		t.Run("they keep their credentials as they were", l.tampered)
-		t.Run("their output has no credential", l.discreet)
-		t.Run("they lease nothing that they cannot keep", l.unkept)
-		t.Run("nobody gets into them unless every policy says so", l.closed)
-		t.Run("their proxy has what it needs", l.proxied)
-		t.Run("they leave no lease", l.revoked)
-		t.Run("nobody can claim to be one", l.forged)
-		t.Run("the seeds of Workspaces have theirs for as long as they fetch", l.seeded)
+		t.Run("together", func(t *testing.T) {
+			for sentence, story := range map[string]func(*testing.T){
+				"they ask again by themselves": func(t *testing.T) {
+					await(t, first, "has its Job", func(run *v1alpha1.HarnessRun) bool { return run.Status.JobUID != "" })
+				},
+				"they are refused if nobody grants what they require":           l.requires,
+				"they heed an acceptance that is withdrawn while they wait":     l.withdrawn,
+				"they keep their credentials as they were":                      l.tampered,
+				"their output has no credential":                                l.discreet,
+				"they lease nothing that they cannot keep":                      l.unkept,
+				"nobody gets into them unless every policy says so":             l.closed,
+				"their proxy has what it needs":                                 l.proxied,
+				"they leave no lease":                                           l.revoked,
+				"nobody can claim to be one":                                    l.forged,
+				"the seeds of Workspaces have theirs for as long as they fetch": l.seeded,
+			} {
+				t.Run(sentence, func(t *testing.T) {
+					t.Parallel()
+					story(t)
+				})
+			}
+		})
 		survivor, fetching = l.started(t, "survivor", "coder-1"), l.fetches(t, "lent-survivor")
 	})
 	t.Run("without the broker they can go", func(t *testing.T) {
@@ -131,6 +148,8 @@ func TestBrokeredRuns(t *testing.T) {
 			if err := admin.Delete(t.Context(), object); err != nil {
 				t.Fatal(err)
 			}
+		}
+		for _, object := range []client.Object{survivor, fetching} {
 			gone(t, object)
 			if len(l.leases(t, object)) == 0 {
 				t.Errorf("nobody accounts for the lease of a %T that went while the broker was down", object)
@@ -236,12 +255,10 @@ func (l *leased) requires(t *testing.T) {
 	err := l.alice.Create(t.Context(), run(l.here, "short", "other"))
 	refused(t, err, "MODEL is granted by none: add other to spec.appliesToTemplates of coders")
 	refused(t, err, "ghost is granted by none: make a BrokerPolicy")
-	twice := policyOf(l.here, "twice", "coder-*")
-	testkit.Create(t, admin, twice)
-	refused(t, l.alice.Create(t.Context(), run(l.here, "twice", "coder-1")), "MODEL is granted by several of them (coders, twice)")
-	if err := admin.Delete(t.Context(), twice); err != nil {
-		t.Fatal(err)
-	}
+	twice := template(l.here, "twice")
+	twice.Spec.Requires = &v1alpha1.HarnessRequires{Credentials: []string{"MODEL"}}
+	testkit.Create(t, admin, twice, policyOf(l.here, "one", "twice"), policyOf(l.here, "two", "twice"))
+	refused(t, l.alice.Create(t.Context(), run(l.here, "twice", "twice")), "MODEL is granted by several of them (one, two)")
 }
 
 func (l *leased) equipped(t *testing.T) {

@@ -37,6 +37,7 @@ func TestInteractiveRuns(t *testing.T) {
 	shared := template(i.here, "shared")
 	shared.Spec.Interactive = &v1alpha1.InteractiveLimits{IdleSeconds: new(int64(1200)), DetachIdleSeconds: new(int64(600))}
 	testkit.Create(t, admin, template(i.here, "agent"), shared)
+	// One clock is for all of them, so each begins when the one before has ended.
 	t.Run("are admitted where their template allows it", p.admitted)
 	t.Run("are entered by nobody but into the work", p.entered)
 	t.Run("go on while they are used, and end when they are not", p.used)
