@@ -515,10 +515,9 @@ func crdStatus(operation string) attempt {
 				s.Fatal(err)
 			}
 			s.send("PATCH", crdPath+"/status", testkit.AsMerge, `{"status":`+string(crd.Status)+`}`)
+			n := len(s.events())
 			testkit.Eventually(s.T, "AuditEvents can be written again", func(context.Context) bool {
-				n := len(s.events())
 				s.command("true")
-				time.Sleep(50 * time.Millisecond)
 				return len(s.events()) > n
 			})
 		}()
