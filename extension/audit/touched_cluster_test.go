@@ -93,6 +93,11 @@ func (s *stage) touchedPodsAreEvicted(t *testing.T) {
 	if err := s.admin.Delete(t.Context(), budget); err != nil {
 		t.Fatal(err)
 	}
+	// It is tried again after a while, or when the Pod changes.
+	change := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"example.com/changed":"yes"}}}`))
+	if err := s.admin.Patch(t.Context(), limited, change); err != nil {
+		t.Fatal(err)
+	}
 	s.evictedAt(t, deletions, limited)
 
 	// A restart loses nothing: the next manager reads the mark on the Pod.
