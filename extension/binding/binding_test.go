@@ -31,17 +31,26 @@ import (
 // would fail the test.
 func TestTransientBindings(t *testing.T) {
 	i := install(t)
-	t.Run("exist exactly in their time", i.existInTheirTime)
-	t.Run("give no more than their authors have", i.escalateNothing)
-	t.Run("are repaired, and end all the same", i.areRepaired)
-	t.Run("end when their object is deleted and leaves them behind", i.endWithTheirObject)
-	t.Run("end although a deletion in the foreground waits for what they own", i.endInTheForeground)
-	t.Run("leave a foreign binding untouched", i.leaveForeignBindings)
-	t.Run("wait for their role, and do not follow another of its name", i.followNoOtherRole)
-	t.Run("do not begin when the author has lost the right", i.doNotBegin)
-	t.Run("can be shortened, are a record for a while, and go", i.areShortened)
-	t.Run("get more from whoever may bind their role", i.getMore)
-	t.Run("rest with subjects of one name", i.rest)
+	t.Run("give no more than their authors have", i.escalateNothing) // while nobody else gives eve anything
+	t.Run("together", func(t *testing.T) {
+		for sentence, story := range map[string]func(*testing.T){
+			"exist exactly in their time":                                       i.existInTheirTime,
+			"are repaired, and end all the same":                                i.areRepaired,
+			"end when their object is deleted and leaves them behind":           i.endWithTheirObject,
+			"end although a deletion in the foreground waits for what they own": i.endInTheForeground,
+			"leave a foreign binding untouched":                                 i.leaveForeignBindings,
+			"wait for their role, and do not follow another of its name":        i.followNoOtherRole,
+			"do not begin when the author has lost the right":                   i.doNotBegin,
+			"can be shortened, are a record for a while, and go":                i.areShortened,
+			"get more from whoever may bind their role":                         i.getMore,
+			"rest with subjects of one name":                                    i.rest,
+		} {
+			t.Run(sentence, func(t *testing.T) {
+				t.Parallel()
+				story(t)
+			})
+		}
+	})
 	t.Run("are removed by an uninstall", i.areRemoved)
 }
 
@@ -208,6 +217,7 @@ func (i *installed) existInTheirTime(t *testing.T) {
 	inNamespace, inCluster := transient(here, "window", "Role", "deployer", 0), wide("window", "wide", 0)
 	for _, spec := range []*v1alpha1.TransientBindingSpec{&inNamespace.Spec, &inCluster.Spec} {
 		spec.ValidFrom, spec.ValidUntil = &from, until
+		spec.Subjects[0].Name = "ivan" // whom nobody else binds
 	}
 	testkit.Create(t, i.alice, inNamespace, inCluster)
 	refused(t, i.alice.Create(t.Context(), transient(here, "past", "Role", "deployer", -time.Minute)), "is over; it is 20") // not that it is before a validFrom that nobody wrote
@@ -224,21 +234,21 @@ func (i *installed) existInTheirTime(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			canI := func(ctx context.Context) (can bool, answered time.Time) {
-				answer, err := server.Kubectl(ctx, nil, append([]string{"auth", "can-i", "--as=eve"}, c.what...)...).Output()
+				answer, err := server.Kubectl(ctx, nil, append([]string{"auth", "can-i", "--as=ivan"}, c.what...)...).Output()
 				if text := strings.TrimSpace(string(answer)); text != "yes" && text != "no" {
 					t.Fatalf("kubectl auth can-i: %q, %v", text, err)
 				}
 				return strings.TrimSpace(string(answer)) == "yes", time.Now()
 			}
-			testkit.Eventually(t, "eve can", func(ctx context.Context) bool {
+			testkit.Eventually(t, "ivan can", func(ctx context.Context) bool {
 				can, answered := canI(ctx)
 				if can && answered.Before(from.Time) {
-					t.Errorf("eve can %s before the time", from.Sub(answered))
+					t.Errorf("ivan can %s before the time", from.Sub(answered))
 				}
 				return can
 			})
 			until := endsIn(t, i.alice, c.object, 3*time.Second)
-			testkit.Eventually(t, "eve cannot any more", func(ctx context.Context) bool {
+			testkit.Eventually(t, "ivan cannot any more", func(ctx context.Context) bool {
 				can, _ := canI(ctx)
 				return !can
 			})
