@@ -55,7 +55,7 @@ func read(ctx context.Context, address string) (map[string]string, error) {
 // has run for long, and so does the last.
 const (
 	interval = 30 * time.Second
-	before   = 40
+	before   = 60
 	after    = 60
 )
 
@@ -137,16 +137,22 @@ type sample struct {
 }
 
 // fires has promtool evaluate all rules on the scrapes. Of the alerts that match the
-// pattern, those of want must fire, and no other.
-func fires(t *testing.T, scrapes []scrape, pattern string, want ...string) {
+// pattern, those of want must fire, and no other. If quiet is set, none may fire before
+// the second scrape, whether it matches or not.
+func fires(t *testing.T, scrapes []scrape, quiet bool, pattern string, want ...string) {
 	t.Helper()
-	end := time.Duration(before+len(scrapes)+after) * interval
-	query := promQL{
-		Expr:     fmt.Sprintf(`count by (alertname) (max_over_time(ALERTS{alertstate="firing", alertname=~%q}[6h])) > bool 0`, pattern),
-		EvalTime: end.String(),
+	firing := func(pattern string, steps int) promQL {
+		return promQL{
+			Expr:     fmt.Sprintf(`count by (alertname) (max_over_time(ALERTS{alertstate="firing", alertname=~%q}[6h])) > bool 0`, pattern),
+			EvalTime: (time.Duration(steps) * interval).String(),
+		}
 	}
+	queries := []promQL{firing(pattern, before+len(scrapes)+after)}
 	for _, alert := range want {
-		query.ExpSamples = append(query.ExpSamples, sample{fmt.Sprintf("{alertname=%q}", alert), 1})
+		queries[0].ExpSamples = append(queries[0].ExpSamples, sample{fmt.Sprintf("{alertname=%q}", alert), 1})
+	}
+	if quiet {
+		queries = append(queries, firing(".*", before))
 	}
 	files, err := filepath.Glob(ruleFiles)
 	if err != nil || len(files) == 0 {
@@ -157,7 +163,7 @@ func fires(t *testing.T, scrapes []scrape, pattern string, want ...string) {
 			t.Fatal(err)
 		}
 	}
-	text, err := yaml.Marshal(promtoolTest{files, interval.String(), []evaluation{{interval.String(), series(scrapes), []promQL{query}}}})
+	text, err := yaml.Marshal(promtoolTest{files, interval.String(), []evaluation{{interval.String(), series(scrapes), queries}}})
 	if err != nil {
 		t.Fatal(err)
 	}
