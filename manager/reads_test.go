@@ -225,7 +225,7 @@ func TestAManagerIsReadyWhenWhatItsExtensionsReadIsThere(t *testing.T) {
 	select {
 	case <-r.Ready():
 		t.Error("it is ready without the objects")
-	case <-time.After(time.Second):
+	case <-time.After(time.Second): // that nothing happens takes time to see
 	}
 	began := time.Now()
 	if conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(t.Context(), "tcp", r.address); err == nil {

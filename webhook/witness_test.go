@@ -117,7 +117,7 @@ func TestHoweverAWitnessEndsTheRequestIsDenied(t *testing.T) {
 		"by a panic":                   func(context.Context) { panic("no words") },
 		"by the end of its goroutine":  func(context.Context) { runtime.Goexit() },
 		"by the end of its time":       func(ctx context.Context) { <-ctx.Done() },
-		"after the end of its request": func(ctx context.Context) { <-ctx.Done(); time.Sleep(100 * time.Millisecond) },
+		"after the end of its request": func(ctx context.Context) { <-ctx.Done(); time.Sleep(100 * time.Millisecond) }, // how late it is
 	} {
 		for protocol, http2 := range map[string]bool{"HTTP1": false, "HTTP2": true} {
 			t.Run(name+" "+protocol, func(t *testing.T) {

@@ -326,7 +326,7 @@ func rests(t *testing.T) {
 	select {
 	case what := <-wrote:
 		t.Errorf("written at rest: %s", what)
-	case <-time.After(testkit.Long(10*time.Minute, 3*time.Second)):
+	case <-time.After(testkit.Long(10*time.Minute, 3*time.Second)): // that nothing happens takes time to see
 	}
 }
 

@@ -220,7 +220,7 @@ func TestNoFrameIsLostOrDoubleWhenConnectionsBreak(t *testing.T) {
 	for range cuts {
 		select {
 		case <-done:
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(50 * time.Millisecond): // a connection lasts so long
 		}
 		for _, each := range relays {
 			each.cut(false)

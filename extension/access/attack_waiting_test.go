@@ -175,7 +175,7 @@ var attacksOfAskers = map[string]attack{
 				}
 			})
 			both.Go(func() {
-				time.Sleep(time.Duration(i) * 2 * time.Millisecond)
+				time.Sleep(time.Duration(i) * 2 * time.Millisecond) // another moment each time
 				s.send(s.tom, "DELETE", templates+"/"+name, testkit.AsJSON, "")
 			})
 			both.Wait()
@@ -197,7 +197,7 @@ var attacksOfAskers = map[string]attack{
 				s.Fatal(a)
 			}
 			req := s.exec(name, name)
-			time.Sleep(time.Duration(i%3) * 500 * time.Millisecond)
+			time.Sleep(time.Duration(i%3) * 500 * time.Millisecond) // within the second of the request, and after it
 			s.send(s.tom, "DELETE", templates+"/"+name, testkit.AsJSON, "")
 			s.newTemplate(name, func(c *v1alpha1.AccessConfig) { c.AllowedGroups = []string{"others"} })
 			if !s.isRevoked(req) {

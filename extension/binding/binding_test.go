@@ -599,7 +599,7 @@ func (i *installed) rest(t *testing.T) {
 	bindings := quiet(t, &rbacv1.RoleBindingList{}, b.ResourceVersion)
 	objects := quiet(t, &v1alpha1.TransientRoleBindingList{}, object.ResourceVersion)
 	select {
-	case <-time.After(testkit.Long(10*time.Minute, 3*time.Second)):
+	case <-time.After(testkit.Long(10*time.Minute, 3*time.Second)): // that nothing happens takes time to see
 	case what := <-bindings:
 		t.Errorf("the binding: %s", what)
 	case what := <-objects:

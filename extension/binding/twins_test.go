@@ -64,6 +64,7 @@ func TestTwoManagersThatBothLeadGrantOnceAndRest(t *testing.T) {
 		}
 	}
 	never := func() bool { return false }
+	// Both have done what there was to do if neither writes for a while.
 	for was := int64(-1); was != first.writes.Load(); {
 		was = first.writes.Load()
 		follow(time.After(500*time.Millisecond), never)
@@ -84,7 +85,7 @@ func TestTwoManagersThatBothLeadGrantOnceAndRest(t *testing.T) {
 	follow(time.After(patience), func() bool {
 		return slices.Contains(seen[object.Name], watch.Deleted) && slices.Contains(seen["roleaccess-once"], watch.Deleted)
 	})
-	follow(time.After(time.Second), never)
+	follow(time.After(time.Second), never) // the same
 	for name := range ends {
 		if got := seen[name]; len(got) != 2 || got[0] != watch.Added || got[1] != watch.Deleted {
 			t.Errorf("RoleBinding %s: %v, want one that was added and deleted", name, got)

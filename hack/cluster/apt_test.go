@@ -29,7 +29,7 @@ func TestAptGetWaitsForTheLockThatAnotherHolds(t *testing.T) {
 	select {
 	case err := <-done:
 		t.Fatalf("while another holds the lock: %v", err)
-	case <-time.After(time.Second):
+	case <-time.After(time.Second): // that nothing happens takes time to see
 	}
 	if err := lock.Close(); err != nil { // which releases it
 		t.Fatal(err)
