@@ -37,6 +37,9 @@ type Options struct {
 // the namespace; this one holds what ByObject selects, without managed fields, in
 // the watched namespace. The manager starts it and waits until it is synced, so
 // New is to be called in Register.
+//
+// A manager that starts nothing, such as that of testing/admit, has a method
+// NewCache(*rest.Config, cache.Options) (cache.Cache, error), and the cluster has its cache.
 func New(mgr extension.Manager, options Options) (cluster.Cluster, error) {
 	config, err := mgr.GetKubeConnection()
 	if err != nil {
@@ -62,6 +65,9 @@ func New(mgr extension.Manager, options Options) (cluster.Cluster, error) {
 			o.Cache.DefaultNamespaces[namespace] = cache.Config{}
 		}
 		o.NewCache = func(config *rest.Config, options cache.Options) (cache.Cache, error) {
+			if host, ok := mgr.(cacher); ok {
+				return host.NewCache(config, options)
+			}
 			objects, err := cache.New(config, options)
 			if err != nil || len(namespaces) < 2 {
 				return objects, err
@@ -76,6 +82,11 @@ func New(mgr extension.Manager, options Options) (cluster.Cluster, error) {
 		return nil, fmt.Errorf("%s: %w", options.Name, err)
 	}
 	return own, nil
+}
+
+// cacher is a manager with caches of its own.
+type cacher interface {
+	NewCache(config *rest.Config, options cache.Options) (cache.Cache, error)
 }
 
 // NewClient returns a client that reads from the API server, without the rate limit of

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -155,6 +156,8 @@ type call struct {
 	subresource      string
 	namespace        string
 	resource         schema.GroupVersionResource
+	labels           labels.Selector
+	fields           fields.Selector
 	dryRun           bool
 	body             []byte
 }
@@ -184,6 +187,12 @@ func parse(req *http.Request) (*call, error) {
 		p.subresource = rest[2]
 	}
 	var err error
+	if p.labels, err = labels.Parse(req.URL.Query().Get("labelSelector")); err != nil {
+		return nil, err
+	}
+	if p.fields, err = fields.ParseSelector(req.URL.Query().Get("fieldSelector")); err != nil {
+		return nil, err
+	}
 	if req.Body != nil {
 		p.body, err = io.ReadAll(req.Body)
 	}
@@ -264,14 +273,9 @@ func (c *Cluster) answer(p *call) (any, error) {
 }
 
 func (c *Cluster) list(p *call) (any, error) {
-	query := p.URL.Query()
-	selector, err := labels.Parse(query.Get("labelSelector"))
-	if err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
 	items := []any{}
 	for _, path := range slices.Sorted(maps.Keys(c.objects)) {
-		if object := c.objects[path]; c.isIn(p, path, object) && selector.Matches(labels.Set(object.GetLabels())) {
+		if object := c.objects[path]; c.isIn(p, path, object) {
 			items = append(items, object.Object)
 		}
 	}
@@ -287,10 +291,9 @@ func (c *Cluster) list(p *call) (any, error) {
 	return list, nil
 }
 
-// isIn reports whether an object is in the collection of a call.
+// isIn reports whether an object is in the collection of a call, and selected by it.
 func (c *Cluster) isIn(p *call, path string, object *unstructured.Unstructured) bool {
-	name := p.nameInSelector()
-	if name != "" && object.GetName() != name {
+	if !p.labels.Matches(labels.Set(object.GetLabels())) || !p.fields.Matches(fieldsOf{object}) {
 		return false
 	}
 	if p.namespace == "" { // all namespaces
@@ -301,8 +304,21 @@ func (c *Cluster) isIn(p *call, path string, object *unstructured.Unstructured) 
 
 // nameInSelector returns the name that a field selector asks for.
 func (p *call) nameInSelector() string {
-	name, _ := strings.CutPrefix(p.URL.Query().Get("fieldSelector"), "metadata.name=")
+	name, _ := p.fields.RequiresExactMatch(metav1.ObjectNameField)
 	return name
+}
+
+// fieldsOf are the fields of an object by their paths. An API server has only some of them.
+type fieldsOf struct{ object *unstructured.Unstructured }
+
+func (f fieldsOf) Has(path string) bool { return f.Get(path) != "" }
+
+func (f fieldsOf) Get(path string) string {
+	value, found, err := unstructured.NestedFieldNoCopy(f.object.Object, strings.Split(path, ".")...)
+	if err != nil || !found {
+		return ""
+	}
+	return fmt.Sprint(value)
 }
 
 func (p *call) isWatch() bool {

@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
@@ -31,11 +30,7 @@ func (c *Cluster) watch(p *call) (*http.Response, error) {
 	if query.Get("sendInitialEvents") != "" { // client-go lists instead
 		return c.refuse(p, apierrors.NewMethodNotSupported(p.resource.GroupResource(), "watch list"))
 	}
-	selector, err := labels.Parse(query.Get("labelSelector"))
-	if err != nil {
-		return c.refuse(p, apierrors.NewBadRequest(err.Error()))
-	}
-	s := &stream{cluster: c, call: p, selector: selector, closed: make(chan struct{})}
+	s := &stream{cluster: c, call: p, closed: make(chan struct{})}
 	version, err := strconv.Atoi(query.Get("resourceVersion"))
 	if err != nil || version == 0 {
 		for _, path := range slices.Sorted(maps.Keys(c.objects)) {
@@ -60,13 +55,12 @@ func (c *Cluster) refuse(p *call, err *apierrors.StatusError) (*http.Response, e
 
 // stream is the body of the answer to a watch.
 type stream struct {
-	cluster  *Cluster
-	call     *call
-	selector labels.Selector
-	next     int // in the history, which has one entry for each version
-	unread   []byte
-	closed   chan struct{}
-	once     sync.Once
+	cluster *Cluster
+	call    *call
+	next    int // in the history, which has one entry for each version
+	unread  []byte
+	closed  chan struct{}
+	once    sync.Once
 }
 
 // Read implements io.Reader.
@@ -105,7 +99,7 @@ func (s *stream) catchUp() (<-chan struct{}, error) {
 
 // add adds a change to what is to be read, if the watch is about its object.
 func (s *stream) add(c change) error {
-	if !s.cluster.isIn(s.call, c.path, c.object) || !s.selector.Matches(labels.Set(c.object.GetLabels())) {
+	if !s.cluster.isIn(s.call, c.path, c.object) {
 		return nil
 	}
 	text, err := json.Marshal(map[string]any{"type": c.what, "object": c.object.Object})

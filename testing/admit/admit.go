@@ -41,7 +41,16 @@
 // the others were not. If nobody is called, the log of the test says why; after
 // [Client.Strict] it is a failure. A scope that no request can ever match ends the test.
 //
+// # Caches
+//
+// A cache that an extension makes with extension/cluster.New returns what is in the
+// cluster when it is read, so no test waits for it. It holds what its options select, has
+// the indexes that the extension adds, and fails without an index as a cache does in a
+// cluster. Reading it needs the rights list and watch.
+//
 // # What is missing
+//
+// No event handler of a cache is called, because no controller runs.
 //
 // admit sets no defaults: a Pod without a restartPolicy stays without one. It cannot
 // determine everything by which an API server decides whether to call an extension,
