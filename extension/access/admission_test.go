@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -63,44 +64,48 @@ func requestable(t *testing.T) string {
 
 func TestRequestsAreRefusedUnlessTheTemplateAllowsThem(t *testing.T) {
 	t.Parallel()
-	namespace := requestable(t)
+	strict := execTemplate(inShop, "strict", ref("Deployment", "web"))
+	strict.Spec.AccessConfig.AllowedUsers, strict.Spec.AccessConfig.RequireReason = []string{"mallory"}, true
+	w := webhooks(t, strict, execTemplate(inShop, "web", ref("Deployment", "web"), "devs"), podTemplate(inShop, "web", ref("Deployment", "web"), "devs"),
+		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: inShop, Name: "web"}}, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: inShop, Name: "stray"}})
 	for sentence, test := range map[string]struct {
-		user  *controlplane.User
+		user  string
 		req   func(*v1alpha1.ExecAccessRequest)
 		parts []string
 	}{
-		"a user in no allowed group":         {mallory, func(*v1alpha1.ExecAccessRequest) {}, []string{`user "mallory" is not allowed`, `"devs"`}},
-		"a duration over the maximum":        {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.Duration = "3h" }, []string{"3h", "2h", "exceeds the maximum"}},
-		"a duration that cannot be parsed":   {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.Duration = "soon" }, []string{"spec.duration"}},
-		"a duration of nothing":              {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.Duration = "0s" }, []string{"spec.duration: 0s must be more than 0; leave it out for the template's default"}},
-		"a Pod that does not exist":          {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TargetPod = "none" }, []string{"Pod " + namespace + "/none does not exist"}},
-		"a Pod's name that is none":          {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TargetPod = "a/b" }, []string{"spec.targetPod", "is not the name of an object"}},
-		"a template's name that is none":     {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TemplateName = "../web" }, []string{"spec.templateName", "is not the name of an object"}},
-		"a Pod of nobody":                    {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TargetPod = "stray" }, []string{"is not one of Deployment"}},
-		"no reason where one is required":    {mallory, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TemplateName = "strict" }, []string{"requires spec.reason"}},
-		"a reason that is none":              {mallory, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TemplateName, r.Spec.Reason = "strict", "  " }, []string{"requires spec.reason"}},
-		"a group where only a user is named": {alice, func(r *v1alpha1.ExecAccessRequest) { r.Spec.TemplateName, r.Spec.Reason = "strict", "why" }, []string{`user "alice" is not allowed`}},
-		"somebody else's name as the requester": {mallory, func(r *v1alpha1.ExecAccessRequest) {
+		"a user in no allowed group":         {"mallory", func(*v1alpha1.ExecAccessRequest) {}, []string{`user "mallory" is not allowed`, `"devs"`}},
+		"a duration over the maximum":        {"alice", func(r *v1alpha1.ExecAccessRequest) { r.Spec.Duration = "3h" }, []string{"3h", "2h", "exceeds the maximum"}},
+		"a duration that cannot be parsed":   {"alice", func(r *v1alpha1.ExecAccessRequest) { r.Spec.Duration = "soon" }, []string{"spec.duration"}},
+		"a duration of nothing":              {"alice", func(r *v1alpha1.ExecAccessRequest) { r.Spec.Duration = "0s" }, []string{"spec.duration: 0s must be more than 0; leave it out for the template's default"}},
+		"a Pod that does not exist":          {"alice", func(r *v1alpha1.ExecAccessRequest) { r.Spec.TargetPod = "none" }, []string{"Pod shop/none does not exist"}},
+		"a Pod's name that is none":          {"alice", func(r *v1alpha1.ExecAccessRequest) { r.Spec.TargetPod = "a/b" }, []string{"spec.targetPod", "is not the name of an object"}},
+		"a template's name that is none":     {"alice", func(r *v1alpha1.ExecAccessRequest) { r.Spec.TemplateName = "../web" }, []string{"spec.templateName", "is not the name of an object"}},
+		"a Pod of nobody":                    {"alice", func(r *v1alpha1.ExecAccessRequest) { r.Spec.TargetPod = "stray" }, []string{"is not one of Deployment"}},
+		"no reason where one is required":    {"mallory", func(r *v1alpha1.ExecAccessRequest) { r.Spec.TemplateName = "strict" }, []string{"requires spec.reason"}},
+		"a reason that is none":              {"mallory", func(r *v1alpha1.ExecAccessRequest) { r.Spec.TemplateName, r.Spec.Reason = "strict", "  " }, []string{"requires spec.reason"}},
+		"a group where only a user is named": {"alice", func(r *v1alpha1.ExecAccessRequest) { r.Spec.TemplateName, r.Spec.Reason = "strict", "why" }, []string{`user "alice" is not allowed`}},
+		"somebody else's name as the requester": {"mallory", func(r *v1alpha1.ExecAccessRequest) {
 			r.Spec.Requester = &v1alpha1.Requester{Username: "alice", Groups: []string{"devs"}}
 		}, []string{`spec.requester does not name the user who makes the request, "mallory": leave it out`}},
+		"a revocation before it is made": {"alice", func(r *v1alpha1.ExecAccessRequest) { r.Spec.Revoked = &v1alpha1.Revocation{} }, []string{"spec.revoked: a request cannot be revoked before it is made"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			req := execRequest(namespace, "refused", "web")
+			req := execRequest(inShop, "refused", "web")
 			test.req(req)
-			refused(t, as(t, test.user).Create(t.Context(), req), test.parts...)
+			denied(t, by(w, test.user).Create(req), test.parts...)
 		})
 	}
 	t.Run("a user who is named", func(t *testing.T) {
-		req := execRequest(namespace, "named", "strict")
+		req := execRequest(inShop, "named", "strict")
 		req.Spec.Reason = "incident 7"
-		if err := as(t, mallory).Create(t.Context(), req); err != nil {
-			t.Error(err)
+		if result := by(w, "mallory").Create(req); !result.Allowed {
+			t.Error(result.Reason)
 		}
 	})
 	t.Run("the requester is stamped, whatever the client says", func(t *testing.T) {
-		req := podRequest(namespace, "stamped", "web")
+		req := podRequest(inShop, "stamped", "web")
 		req.Spec.Requester = &v1alpha1.Requester{Username: "alice", UID: "forged", Groups: []string{"system:masters"}}
-		testkit.Create(t, as(t, alice), req)
+		req = stored(t, w, "alice", req)
 		if who := req.Spec.Requester; who.Username != "alice" || who.UID == "forged" || fmt.Sprint(who.Groups) != "[devs engineers system:authenticated]" {
 			t.Errorf("the requester is %+v", who)
 		}
@@ -123,6 +128,7 @@ func TestOnlyTheRequesterChangesARequestAndOnlyHowLongItLasts(t *testing.T) {
 	}{
 		"another template":                 {alice, `{"spec":{"templateName":"strict"}}`, []string{"templateName cannot be changed"}},
 		"a Pod, where there was none":      {alice, `{"spec":{"targetPod":"stray"}}`, []string{"targetPod cannot be changed"}},
+		"a user to ask for":                {alice, `{"spec":{"onBehalfOf":"carol"}}`, []string{"onBehalfOf cannot be changed"}},
 		"another requester":                {alice, `{"spec":{"requester":{"username":"bob"}}}`, []string{"requester cannot be changed"}},
 		"more groups of the requester":     {alice, `{"spec":{"requester":{"groups":["admins"]}}}`, []string{"requester cannot be changed"}},
 		"another requester, by bob":        {bob, `{"spec":{"requester":{"username":"bob"}}}`, []string{"requester cannot be changed"}},
@@ -237,11 +243,6 @@ func anotherEndsItOnRecord(t *testing.T, namespace string) {
 			}
 		})
 	}
-	t.Run("a request is not made revoked", func(t *testing.T) {
-		dead := execRequest(namespace, "dead", "web")
-		dead.Spec.Revoked = &v1alpha1.Revocation{}
-		refused(t, as(t, alice).Create(t.Context(), dead), "spec.revoked: a request cannot be revoked before it is made")
-	})
 }
 
 // nobodyForgesWhatIsRun writes into a status, as who may write it, what kubectl access
@@ -480,6 +481,9 @@ func TestASingleUseIsRefusedWhereNobodyHoldsToIt(t *testing.T) {
 	testkit.Create(t, admin, once)
 	asked := execRequest(namespace, "asked", "web")
 	asked.Spec.SingleUse = true
+	pod := podRequest(namespace, "asked", "web")
+	pod.Spec.SingleUse = true
+	refused(t, as(t, alice).Create(t.Context(), pod), "spec.singleUse", "does not run here")
 	refused(t, as(t, alice).Create(t.Context(), asked), "spec.singleUse", "does not run here")
 	refused(t, as(t, alice).Create(t.Context(), execRequest(namespace, "demanded", "once")), "spec.singleUse", "does not run here")
 	granted(t, alice, execRequest(namespace, "any", "web"))
