@@ -14,8 +14,8 @@ import (
 	"github.com/admitkit/admitkit/internal/testkit"
 )
 
-func TestAdmission(t *testing.T) {
-	i := install(t, sandbox.Options{})
+// admitted is part of TestRuns.
+func (i *installed) admitted(t *testing.T) {
 	base := &v1alpha1.ClusterHarnessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "base"}, Spec: v1alpha1.HarnessTemplateSpec{
 		Image: image, TimeoutSeconds: new(int64(600)), Env: []v1alpha1.HarnessEnv{{Name: "REGION", Value: "eu"}},
 		Resources: &v1alpha1.HarnessResources{CPU: amount(t, "2")},
@@ -232,6 +232,9 @@ func (i *installed) guards(t *testing.T) {
 		refused(t, i.alice.Status().Patch(t.Context(), pod.DeepCopy(), patch), "nobody can change them")
 	}
 	if err := i.alice.Patch(t.Context(), pod.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"annotations": {"a": "b"}}}`))); err != nil {
+		t.Error(err)
+	}
+	if err := admin.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
 		t.Error(err)
 	}
 }

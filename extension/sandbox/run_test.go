@@ -97,6 +97,7 @@ func TestRuns(t *testing.T) {
 		return audit.NewRecorder(audit.Options{Sinks: []audit.SinkOptions{{Sink: auditevent.New(auditevent.Options{})}}})
 	}
 	i := install(t, sandbox.Options{}, func() any { return kept }, gate, objects)
+	t.Run("they are admitted, or refused", i.admitted) // Pod Security would refuse its Pod
 	i.gated(t)
 	testkit.Create(t, admin, template(i.here, "agent"))
 	s := &story{i, kept}
