@@ -18,6 +18,7 @@ import (
 	"github.com/admitkit/admitkit/extension/session"
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/internal/testkit"
+	"github.com/admitkit/admitkit/testing/admit"
 	"github.com/admitkit/admitkit/testing/fakes"
 )
 
@@ -131,15 +132,13 @@ func (i *installation) hasEvents(ways []wayIn, refused bool) {
 }
 
 func TestThePathOfAKubeletLeadsIntoANamespaceThatIsRecordedOrNot(t *testing.T) {
-	i := install(t, func(o *session.Options) {
-		o.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"admitkit.dev/sessions": "true"}}
-	}, everywhere)
-	recorded := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "recorded-", Labels: map[string]string{"admitkit.dev/sessions": "true"}}}
-	testkit.Create(t, i.Admin, recorded)
-	for namespace, refused := range map[string]bool{recorded.Name: true, "gone": true, i.Namespace: false} {
-		answer := testkit.Send(t, i.alice, http.MethodPost, "/api/v1/nodes/n/proxy/exec/"+namespace+"/web/web?command=id", "", "")
-		if answer.Code == http.StatusForbidden != refused {
-			t.Errorf("%s: %s", namespace, answer)
+	options := newOptions(t)
+	options.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"admitkit.dev/sessions": "true"}}
+	w := admit.New(t, session.New(options)).Strict().MatchConditions(map[string]bool{"may-open-a-session": true}).With(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other"}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "recorded", Labels: options.NamespaceSelector.MatchLabels}})
+	for namespace, refused := range map[string]bool{"recorded": true, "gone": true, "other": false} {
+		if result := w.As("alice").Connect("n", &corev1.NodeProxyOptions{Path: "exec/" + namespace + "/web/web"}); result.Allowed == refused || result.Err != nil {
+			t.Errorf("%s: %+v", namespace, result)
 		}
 	}
 }
