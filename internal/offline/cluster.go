@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	mergepatch "gopkg.in/evanphx/json-patch.v4"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -39,15 +40,19 @@ type Cluster struct {
 	// CustomResourceDefinitions.
 	Kinds *Kinds
 
-	mu        sync.Mutex
-	scheme    *runtime.Scheme
-	objects   map[string]*unstructured.Unstructured // by path
-	version   int
-	history   []change
-	changed   chan struct{} // closed by the next change
-	writes    []string
-	forbidden []string
+	mu         sync.Mutex
+	scheme     *runtime.Scheme
+	authorizer func(authorizationv1.SubjectAccessReviewSpec) bool
+	objects    map[string]*unstructured.Unstructured // by path
+	version    int
+	history    []change
+	changed    chan struct{} // closed by the next change
+	writes     []string
+	forbidden  []string
 }
+
+// username is who an [Account] is.
+const username = "system:serviceaccount:admitkit-system:admitkit"
 
 // NewCluster returns a cluster without objects, which serves the kinds of a scheme.
 func NewCluster(scheme *runtime.Scheme) *Cluster {
@@ -59,6 +64,13 @@ func (c *Cluster) SetScheme(scheme *runtime.Scheme) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.scheme = scheme
+}
+
+// SetAuthorizer sets who may do what. Without one, nobody may do anything.
+func (c *Cluster) SetAuthorizer(may func(authorizationv1.SubjectAccessReviewSpec) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.authorizer = may
 }
 
 // Config returns the configuration of clients that talk to a Cluster by this transport,
@@ -242,7 +254,7 @@ func (c *Cluster) serve(req *http.Request, rights *Rights, refusal string) (*htt
 
 func (c *Cluster) answer(p *call) (any, error) {
 	if strings.HasSuffix(p.resource.Resource, "reviews") {
-		return p.object() // a review, such as a SubjectAccessReview, stays unanswered: not allowed
+		return c.review(p)
 	}
 	if p.Method != http.MethodGet && !p.dryRun {
 		c.writes = append(c.writes, fmt.Sprintf("%s %s", p.Method, p.URL.Path))
@@ -270,6 +282,26 @@ func (c *Cluster) answer(p *call) (any, error) {
 		return metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess}, nil
 	}
 	return nil, apierrors.NewMethodNotSupported(p.resource.GroupResource(), p.Method)
+}
+
+// review answers a SelfSubjectReview, and by the authorizer the reviews of what others may
+// do. Other reviews, such as a TokenReview, stay unanswered, which means no.
+func (c *Cluster) review(p *call) (any, error) {
+	object, err := p.object()
+	if err != nil {
+		return nil, err
+	}
+	switch p.resource.Resource {
+	case "selfsubjectreviews":
+		err = unstructured.SetNestedField(object.Object, username, "status", "userInfo", "username")
+	case "subjectaccessreviews", "localsubjectaccessreviews":
+		var spec authorizationv1.SubjectAccessReviewSpec
+		if err := convert(object.Object["spec"], &spec); err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+		err = unstructured.SetNestedField(object.Object, c.authorizer != nil && c.authorizer(spec), "status", "allowed")
+	}
+	return object, err
 }
 
 func (c *Cluster) list(p *call) (any, error) {

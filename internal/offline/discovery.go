@@ -75,8 +75,12 @@ func resourcesOf(scheme *runtime.Scheme, kinds *Kinds, version schema.GroupVersi
 		}
 	}
 	for kind := range known {
-		// Only objects have a list kind. The other kinds are lists and options.
-		if _, listed := known[kind+"List"]; listed && !slices.Contains(all, kind) {
+		// Only objects have a list kind, and reviews, which have none, are resources, too. The other kinds are lists and options.
+		_, listed := known[kind+"List"]
+		if !listed && strings.HasSuffix(kind, "Review") {
+			_, listed = kinds.Find(version.WithKind(kind).GroupKind())
+		}
+		if listed && !slices.Contains(all, kind) {
 			all = append(all, kind)
 		}
 	}

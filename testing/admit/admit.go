@@ -76,6 +76,7 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -211,6 +212,14 @@ func (c *Client) With(objects ...runtime.Object) *Client {
 func (c *Client) WithScheme(scheme *runtime.Scheme) *Client {
 	c.scheme = scheme
 	c.cluster.SetScheme(scheme)
+	return c
+}
+
+// Authorize sets who may do what, for the SubjectAccessReviews and
+// LocalSubjectAccessReviews that extensions make. The function must not use the cluster.
+// Default: nobody may do anything. The clients of one New share it. Authorize returns c.
+func (c *Client) Authorize(may func(authorizationv1.SubjectAccessReviewSpec) bool) *Client {
+	c.cluster.SetAuthorizer(may)
 	return c
 }
 

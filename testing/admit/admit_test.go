@@ -12,6 +12,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -23,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/testing/admit"
 	"github.com/admitkit/admitkit/testing/fakes"
 )
@@ -231,6 +233,72 @@ func TestAnExtensionFindsACluster(t *testing.T) {
 	patched, err := core.Secrets("default").Patch(t.Context(), "web", "application/merge-patch+json", []byte(`{"stringData":{"a":"b"}}`), metav1.PatchOptions{})
 	if err != nil || patched.StringData["a"] != "b" {
 		t.Errorf("%v, %v", patched, err)
+	}
+}
+
+// selfish denies Pods of others than its manager.
+type selfish struct {
+	kube client.Client
+	self cluster.Self
+}
+
+func (s *selfish) Register(mgr extension.Manager) (err error) {
+	s.kube, err = cluster.NewClient(mgr, nil)
+	return err
+}
+
+func (s *selfish) Validate(ctx context.Context, _ *corev1.Pod, req *extension.Request) error {
+	me, err := s.self.Username(ctx, s.kube)
+	if err == nil && req.User().Username != me {
+		err = extension.Denyf("you are not %s", me)
+	}
+	return err
+}
+
+func TestAnExtensionMayAskWhoItIs(t *testing.T) {
+	client := admit.New(t, extension.Validating(&selfish{}, extension.Scope{}))
+	const me = "system:serviceaccount:admitkit-system:admitkit"
+	if result := client.As("alice").Create(pod("web")); result.Reason != "you are not "+me {
+		t.Errorf("%+v", result)
+	}
+	if result := client.As(me).Create(pod("web")); !result.Allowed {
+		t.Errorf("%+v", result)
+	}
+}
+
+// binder denies Pods of users who may not bind the role view.
+type binder struct{ kube client.Client }
+
+func (*binder) Rights() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{{APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"localsubjectaccessreviews"}, Verbs: []string{"create"}}}
+}
+
+func (b *binder) Register(mgr extension.Manager) (err error) {
+	b.kube, err = cluster.NewClient(mgr, nil)
+	return err
+}
+
+func (b *binder) Validate(ctx context.Context, _ *corev1.Pod, req *extension.Request) error {
+	view := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"}
+	allowed, reason, err := cluster.MayBind(ctx, b.kube, req.User(), view, req.Namespace)
+	if err == nil && !allowed {
+		err = extension.Deny(reason)
+	}
+	return err
+}
+
+func TestTheTestSaysWhoMayDoWhat(t *testing.T) {
+	client := admit.New(t, extension.Validating(&binder{}, extension.Scope{}))
+	if result := client.As("ada").Create(pod("web")); !strings.Contains(result.Reason, "has not the right to bind ClusterRole view") {
+		t.Errorf("without an answer: %+v", result)
+	}
+	client.Authorize(func(spec authorizationv1.SubjectAccessReviewSpec) bool {
+		return spec.User == "ada" && spec.ResourceAttributes.Verb == "bind" && spec.ResourceAttributes.Name == "view"
+	})
+	for user, allowed := range map[string]bool{"ada": true, "eve": false} {
+		if result := client.As(user).Create(pod("web")); result.Allowed != allowed || result.Err != nil {
+			t.Errorf("%s: %+v", user, result)
+		}
 	}
 }
 
