@@ -42,7 +42,8 @@ func TestABotAsksForAnEngineerWhoAloneGetsAccess(t *testing.T) {
 	}
 	req := granted(t, bot, forUser(namespace, "for-alice", "alice"))
 	pod := req.Status.PodName
-	if !canExec(t, alice, namespace, pod) || canExec(t, bot, namespace, pod) || canExec(t, bob, namespace, pod) {
+	soonCanExec(t, alice, namespace, pod)
+	if canExec(t, bot, namespace, pod) || canExec(t, bob, namespace, pod) {
 		t.Error("not alice alone has access")
 	}
 	if req.Spec.Requester.Username != "bot" {

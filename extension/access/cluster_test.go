@@ -243,6 +243,13 @@ func canExec(t *testing.T, user *controlplane.User, namespace, pod string) bool 
 	return can(t, user, namespace, pod, "create", "exec")
 }
 
+// soonCanExec waits until the API server's authorizer, which learns of a Role a moment after it
+// is made, lets a user exec.
+func soonCanExec(t *testing.T, user *controlplane.User, namespace, pod string) {
+	t.Helper()
+	testkit.Eventually(t, user.Name+" can exec into Pod "+pod, func(context.Context) bool { return canExec(t, user, namespace, pod) })
+}
+
 func podRequest(namespace, name, template string) *v1alpha1.PodAccessRequest {
 	r := &v1alpha1.PodAccessRequest{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	r.Spec.TemplateName = template
