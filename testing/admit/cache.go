@@ -24,7 +24,7 @@ func (h *standIn) NewCache(config *rest.Config, options cache.Options) (cache.Ca
 	live := &liveCache{}
 	options.NewInformer = func(lw toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 		informer := toolscache.NewSharedIndexInformer(lw, object, resync, indexers)
-		return &liveInformer{informer, &liveIndexer{Indexer: informer.GetIndexer(), cluster: lw, of: live}}
+		return &liveInformer{informer, &liveIndexer{informer.GetIndexer(), h.ctx, toolscache.ToListerWatcherWithContext(lw), nil, live}}
 	}
 	var err error
 	if live.Cache, err = cache.New(config, options); err != nil {
@@ -129,7 +129,8 @@ func (synced) Done() <-chan struct{} {
 // functions of the indexes, and no objects.
 type liveIndexer struct {
 	toolscache.Indexer
-	cluster   toolscache.ListerWatcher
+	ctx       context.Context // of the test
+	cluster   toolscache.ListerWatcherWithContext
 	transform toolscache.TransformFunc
 	of        *liveCache
 }
@@ -137,7 +138,7 @@ type liveIndexer struct {
 // read lists the objects, and watches them as well, because an informer without that right
 // would not work.
 func (i *liveIndexer) read() (toolscache.Indexer, error) {
-	list, err := i.cluster.List(metav1.ListOptions{})
+	list, err := i.cluster.ListWithContext(i.ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +146,7 @@ func (i *liveIndexer) read() (toolscache.Indexer, error) {
 	if err != nil {
 		return nil, err
 	}
-	watching, err := i.cluster.Watch(metav1.ListOptions{ResourceVersion: version})
+	watching, err := i.cluster.WatchWithContext(i.ctx, metav1.ListOptions{ResourceVersion: version})
 	if err != nil {
 		return nil, err
 	}
