@@ -54,11 +54,16 @@ func TestThreeProcessesWithRightsOfTheirOwnGrantAndEndAccess(t *testing.T) {
 		}
 		users[name] = user
 	}
+	var healths []string
 	for account, user := range users {
-		args := slices.Clone(arguments[account])
-		args = append(args, "--kubeconfig="+user.KubeConfig, fmt.Sprintf("--health-address=127.0.0.1:%d", freeport.For(t)))
+		health := fmt.Sprintf("127.0.0.1:%d", freeport.For(t))
+		args := append(slices.Clone(arguments[account]), "--kubeconfig="+user.KubeConfig, "--health-address="+health)
 		running := testkit.Run(t, testkit.Again(t, asProgram, "yes", args...))
 		t.Cleanup(func() { running.Stop(t) })
+		healths = append(healths, health)
+	}
+	for _, health := range healths { // the webhooks are registered before their server has its certificate
+		testkit.Eventually(t, "a process is ready", func(ctx context.Context) bool { return testkit.IsReady(ctx, health) })
 	}
 
 	template := &v1alpha1.ExecAccessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "apps"}, Spec: v1alpha1.ExecAccessTemplateSpec{
