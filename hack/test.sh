@@ -48,8 +48,8 @@ times >"$out/before"
 began=$SECONDS failed=0
 # shellcheck disable=SC2086
 {
-	[ -z "$plain" ] || run . plain -p 2 "$@" $(first "$plain") &
-	CGO_ENABLED=${race:+1} run . raced -p 2 $race "$@" $(first "$raced") || failed=1
+	[ -z "$plain" ] || run . plain -p 3 "$@" $(first "$plain") &
+	CGO_ENABLED=${race:+1} run . raced -p 1 $race "$@" $(first "$raced") || failed=1
 	for module in $MODULES; do
 		run "$module" "${module//\//-}" "$@" ./... || failed=1
 	done
