@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
@@ -63,7 +64,7 @@ func (i *invocation) begin(t *testing.T, user *controlplane.User, streams generi
 	if user.KubeConfig != "" {
 		args = append([]string{"--kubeconfig=" + user.KubeConfig}, args...)
 	}
-	ctx, interrupt := context.WithCancel(t.Context())
+	ctx, interrupt := context.WithTimeout(t.Context(), 5*time.Minute) // none waits longer
 	i.interrupt, i.ended = interrupt, make(chan struct{})
 	go func() {
 		defer close(i.ended)
