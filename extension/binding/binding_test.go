@@ -32,24 +32,17 @@ import (
 func TestTransientBindings(t *testing.T) {
 	i := install(t)
 	t.Run("give no more than their authors have", i.escalateNothing) // while nobody else gives eve anything
-	t.Run("together", func(t *testing.T) {
-		for sentence, story := range map[string]func(*testing.T){
-			"exist exactly in their time":                                       i.existInTheirTime,
-			"are repaired, and end all the same":                                i.areRepaired,
-			"end when their object is deleted and leaves them behind":           i.endWithTheirObject,
-			"end although a deletion in the foreground waits for what they own": i.endInTheForeground,
-			"leave a foreign binding untouched":                                 i.leaveForeignBindings,
-			"wait for their role, and do not follow another of its name":        i.followNoOtherRole,
-			"do not begin when the author has lost the right":                   i.doNotBegin,
-			"can be shortened, are a record for a while, and go":                i.areShortened,
-			"get more from whoever may bind their role":                         i.getMore,
-			"rest with subjects of one name":                                    i.rest,
-		} {
-			t.Run(sentence, func(t *testing.T) {
-				t.Parallel()
-				story(t)
-			})
-		}
+	testkit.Together(t, map[string]func(*testing.T){
+		"exist exactly in their time":                                       i.existInTheirTime,
+		"are repaired, and end all the same":                                i.areRepaired,
+		"end when their object is deleted and leaves them behind":           i.endWithTheirObject,
+		"end although a deletion in the foreground waits for what they own": i.endInTheForeground,
+		"leave a foreign binding untouched":                                 i.leaveForeignBindings,
+		"wait for their role, and do not follow another of its name":        i.followNoOtherRole,
+		"do not begin when the author has lost the right":                   i.doNotBegin,
+		"can be shortened, are a record for a while, and go":                i.areShortened,
+		"get more from whoever may bind their role":                         i.getMore,
+		"rest with subjects of one name":                                    i.rest,
 	})
 	t.Run("are removed by an uninstall", i.areRemoved)
 }

@@ -119,27 +119,20 @@ func TestBrokeredRuns(t *testing.T) {
 		// These change Pod Security in the namespace of all.
 		t.Run("they have a proxy, and the credentials that were accepted", l.equipped)
 		t.Run("they are redirected", l.redirected)
-		t.Run("together", func(t *testing.T) {
-			for sentence, story := range map[string]func(*testing.T){
-				"they ask again by themselves": func(t *testing.T) {
-					await(t, first, "has its Job", func(run *v1alpha1.HarnessRun) bool { return run.Status.JobUID != "" })
-				},
-				"they are refused if nobody grants what they require":           l.requires,
-				"they heed an acceptance that is withdrawn while they wait":     l.withdrawn,
-				"they keep their credentials as they were":                      l.tampered,
-				"their output has no credential":                                l.discreet,
-				"they lease nothing that they cannot keep":                      l.unkept,
-				"nobody gets into them unless every policy says so":             l.closed,
-				"their proxy has what it needs":                                 l.proxied,
-				"they leave no lease":                                           l.revoked,
-				"nobody can claim to be one":                                    l.forged,
-				"the seeds of Workspaces have theirs for as long as they fetch": l.seeded,
-			} {
-				t.Run(sentence, func(t *testing.T) {
-					t.Parallel()
-					story(t)
-				})
-			}
+		testkit.Together(t, map[string]func(*testing.T){
+			"they ask again by themselves": func(t *testing.T) {
+				await(t, first, "has its Job", func(run *v1alpha1.HarnessRun) bool { return run.Status.JobUID != "" })
+			},
+			"they are refused if nobody grants what they require":           l.requires,
+			"they heed an acceptance that is withdrawn while they wait":     l.withdrawn,
+			"they keep their credentials as they were":                      l.tampered,
+			"their output has no credential":                                l.discreet,
+			"they lease nothing that they cannot keep":                      l.unkept,
+			"nobody gets into them unless every policy says so":             l.closed,
+			"their proxy has what it needs":                                 l.proxied,
+			"they leave no lease":                                           l.revoked,
+			"nobody can claim to be one":                                    l.forged,
+			"the seeds of Workspaces have theirs for as long as they fetch": l.seeded,
 		})
 		survivor, fetching = l.started(t, "survivor", "coder-1"), l.fetches(t, "lent-survivor")
 	})

@@ -101,32 +101,25 @@ func TestRuns(t *testing.T) {
 	i.gated(t)
 	testkit.Create(t, admin, template(i.here, "agent"))
 	s := &story{i, kept}
-	t.Run("together", func(t *testing.T) {
-		for sentence, story := range map[string]func(*testing.T){
-			"they go to their end, and are recorded once":             s.succeed,
-			"they have a Pod with no more than it needs":              s.hold,
-			"they take over what the Pod says":                        s.fail,
-			"they can be cancelled":                                   s.cancel,
-			"they end before they are deleted, and their policy last": s.end,
-			"they have their policy restored":                         s.restore,
-			"they wait for their template":                            s.wait,
-			"they leave what is somebody else's":                      s.leave,
-			"they take no prompt that somebody else wrote":            s.distrust,
-			"they take no Job and no policy that somebody else made":  s.doubt,
-			"they go at the end of their time":                        s.expire,
-			"they do not end before what somebody keeps of them":      s.orphaned,
-			"they end whatever labels others give to their Pods":      s.labelled,
-			"they have a Job that nobody changes":                     s.pinned,
-			"they say why their Pod cannot be made":                   s.barred,
-			"they rest":                                               s.rest,
-			"they show their output while they work":                  s.output,
-			"they do not depend on who keeps records":                 s.failOpen,
-		} {
-			t.Run(sentence, func(t *testing.T) {
-				t.Parallel()
-				story(t)
-			})
-		}
+	testkit.Together(t, map[string]func(*testing.T){
+		"they go to their end, and are recorded once":             s.succeed,
+		"they have a Pod with no more than it needs":              s.hold,
+		"they take over what the Pod says":                        s.fail,
+		"they can be cancelled":                                   s.cancel,
+		"they end before they are deleted, and their policy last": s.end,
+		"they have their policy restored":                         s.restore,
+		"they wait for their template":                            s.wait,
+		"they leave what is somebody else's":                      s.leave,
+		"they take no prompt that somebody else wrote":            s.distrust,
+		"they take no Job and no policy that somebody else made":  s.doubt,
+		"they go at the end of their time":                        s.expire,
+		"they do not end before what somebody keeps of them":      s.orphaned,
+		"they end whatever labels others give to their Pods":      s.labelled,
+		"they have a Job that nobody changes":                     s.pinned,
+		"they say why their Pod cannot be made":                   s.barred,
+		"they rest":                                               s.rest,
+		"they show their output while they work":                  s.output,
+		"they do not depend on who keeps records":                 s.failOpen,
 	})
 	t.Run("an uninstall ends them, and leaves no finalizer", s.remove)
 }

@@ -48,22 +48,15 @@ func TestWorkspaces(t *testing.T) {
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"hers"}, Verbs: []string{"get"}})
 	testkit.Create(t, admin, template(i.here, "agent"))
 	s := &story{i, kept}
-	t.Run("together", func(t *testing.T) {
-		for sentence, story := range map[string]func(*testing.T){
-			"are seeded by a Job that reaches what they name":   s.seeds,
-			"fail with their seed, and say so":                  s.seedFails,
-			"have one seed at a time, whatever is deleted":      s.seedOrphaned,
-			"are had by one run at a time, in order":            s.turns,
-			"are not held by a run that is gone":                s.goneHolder,
-			"are judged again if they are older than the rules": func(t *testing.T) { s.older(t, older) },
-			"are admitted":                     s.workspaceAdmission,
-			"keep who has them over a restart": s.restarted,
-		} {
-			t.Run(sentence, func(t *testing.T) {
-				t.Parallel()
-				story(t)
-			})
-		}
+	testkit.Together(t, map[string]func(*testing.T){
+		"are seeded by a Job that reaches what they name":   s.seeds,
+		"fail with their seed, and say so":                  s.seedFails,
+		"have one seed at a time, whatever is deleted":      s.seedOrphaned,
+		"are had by one run at a time, in order":            s.turns,
+		"are not held by a run that is gone":                s.goneHolder,
+		"are judged again if they are older than the rules": func(t *testing.T) { s.older(t, older) },
+		"are admitted":                     s.workspaceAdmission,
+		"keep who has them over a restart": s.restarted,
 	})
 	// The time of all runs passes.
 	t.Run("are not held by a run that does not begin", func(t *testing.T) { s.overdue(t, clock) })
