@@ -31,9 +31,9 @@ import (
 )
 
 // noExecIsMissing execs from many clients, over SPDY and WebSocket, while the manager is
-// killed and started again. What the API server let through, by its own audit log, is
-// what must be recorded, once, in each of two Closed sinks. While the manager is down every exec is refused, and the
-// client tries again with another command.
+// killed and started again. Each exec that the API server's own audit log has as let through
+// must be recorded once in each of two Closed sinks. While the manager is down every exec is
+// refused, and the client tries again with another command.
 func noExecIsMissing(t *testing.T) {
 	clients, total := testkit.Long(32, 8), testkit.Long(20_000, 128)
 	ns := testkit.ManagerNamespace(t, admin)
