@@ -75,12 +75,9 @@ func TestThreeProcessesWithRightsOfTheirOwnGrantAndEndAccess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.Create(t, admin, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "ask", Namespace: "apps"}, Rules: []rbacv1.PolicyRule{
+	testkit.Grant(t, admin, "apps", "ask", []rbacv1.PolicyRule{
 		{APIGroups: []string{"admitkit.dev"}, Resources: []string{"execaccessrequests"}, Verbs: []string{"create", "get", "delete"}},
-	}}, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "ask", Namespace: "apps"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "ask"},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "alice"}},
-	})
+	}, "alice")
 	asAlice := testkit.Client(t, alice, testkit.Scheme(v1alpha1.AddToScheme))
 	request := &v1alpha1.ExecAccessRequest{ObjectMeta: metav1.ObjectMeta{Name: "night", Namespace: "apps"}, Spec: v1alpha1.ExecAccessRequestSpec{
 		RequestSpec: v1alpha1.RequestSpec{TemplateName: "web", Reason: "a page"},

@@ -197,11 +197,7 @@ func oncall(t *testing.T, namespace string) *controlplane.User {
 		t.Fatal(err)
 	}
 	rule := rbacv1.PolicyRule{APIGroups: []string{"admitkit.dev"}, Resources: []string{"execaccessrequests"}, Verbs: []string{"get", "patch", "delete"}}
-	meta := metav1.ObjectMeta{Namespace: namespace, Name: "oncall"}
-	testkit.Create(t, admin, &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{rule}}, &rbacv1.RoleBinding{
-		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user.Name}},
-	})
+	testkit.Grant(t, admin, namespace, user.Name, []rbacv1.PolicyRule{rule}, user.Name)
 	return user
 }
 

@@ -50,20 +50,29 @@ func newPanel(t *testing.T) *panel {
 		}
 		*user.into = added
 	}
-	testkit.Create(t, admin, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "deciders"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "access-decider"},
-		Subjects: []rbacv1.Subject{
-			{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "deciders"},
-			{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" + p.namespace},
-		},
-	})
+	letDecide(t, p.namespace, "deciders", "system:serviceaccounts:"+p.namespace)
 	deployment(t, p.namespace, "web", 1)
 	testkit.Create(t, admin, p.template("two", 2, "1h"), p.template("one", 1, "1h"), p.template("quick", 1, "4s"))
 	pods := podTemplate(p.namespace, "two", ref("Deployment", "web"), "devs")
 	pods.Spec.AccessConfig.Approval = p.approval(2, "1h")
 	testkit.Create(t, admin, pods)
 	return p
+}
+
+// letDecide lets members of groups create decisions.
+func letDecide(t *testing.T, namespace string, groups ...string) {
+	t.Helper()
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "deciders"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "access-decider"},
+	}
+	for _, group := range groups {
+		binding.Subjects = append(binding.Subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: group})
+	}
+	testkit.Create(t, admin, binding)
+	question := testkit.Question("", namespace, rule("admitkit.dev", "create", "accessdecisions"))
+	question.Groups = groups[:1]
+	testkit.AwaitRight(t, admin, question, true)
 }
 
 func (p *panel) approval(required int32, timeout string) *v1alpha1.Approval {

@@ -65,11 +65,7 @@ func beleaguer(t *testing.T) siege {
 		if *into, err = cluster.AddUser(name); err != nil {
 			t.Fatal(err)
 		}
-		meta := metav1.ObjectMeta{Namespace: s.namespace, Name: name}
-		testkit.Create(t, admin, &rbacv1.Role{ObjectMeta: meta, Rules: rightsOf[name]}, &rbacv1.RoleBinding{
-			ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
-			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}},
-		})
+		testkit.Grant(t, admin, s.namespace, name, rightsOf[name], name)
 	}
 	for _, name := range []string{"store", "depot"} { // each for one attack: the Pod of depot is deleted
 		labels := map[string]string{"app": name}

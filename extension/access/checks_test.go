@@ -334,11 +334,7 @@ func TestACheckIsAskedAfterApprovalAndNotAgainByAnotherManager(t *testing.T) {
 	port := freeport.For(t)
 	d.told.refuse("granted")
 	r := startOn(t, d.namespace, port, d.options, nil, d.told)
-	testkit.Create(t, admin, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: d.namespace, Name: "deciders"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "access-decider"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "deciders"}},
-	})
+	letDecide(t, d.namespace, "deciders")
 	d.template(t, "allow", func(c *v1alpha1.AccessConfig) { c.Approval = &v1alpha1.Approval{Required: 1, Groups: []string{"sre"}} })
 	d.template(t, "deny")
 	req, other := execRequest(d.namespace, "a", "allow"), execRequest(d.namespace, "b", "deny")

@@ -14,8 +14,6 @@ import (
 
 	"go.uber.org/zap/zapcore"
 	eventsv1 "k8s.io/api/events/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -97,11 +95,7 @@ func TestEachStepOfARequestIsNotifiedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.Create(t, admin, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "deciders"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "access-decider"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "deciders"}},
-	})
+	letDecide(t, namespace, "deciders")
 	for name, timeout := range map[string]string{"web": "1h", "quick": "15s"} {
 		template := execTemplate(namespace, name, ref("Deployment", "web"), "devs")
 		template.Spec.AccessConfig.Approval = &v1alpha1.Approval{Required: 1, Groups: []string{"sre"}, Timeout: timeout}

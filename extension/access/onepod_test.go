@@ -82,16 +82,11 @@ func isGone(t *testing.T, object client.Object) {
 func TestARequestGivesAccessToOnePodThatTheTemplateMeans(t *testing.T) {
 	t.Parallel()
 	namespace := testkit.ManagerNamespace(t, admin)
-	testkit.Create(t, admin,
-		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pods"}, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "create", "patch", "update", "delete"}},
-			{APIGroups: []string{rbacv1.GroupName}, Resources: []string{"roles", "rolebindings"}, Verbs: []string{"get", "delete", "patch"}},
-		}},
-		&rbacv1.RoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pods"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "pods"},
-			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "alice"}},
-		},
-		plainPod(namespace, "plain"), plainPod(namespace, "vault"), plainPod(namespace, "podaccess-early"))
+	testkit.Grant(t, admin, namespace, "pods", []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "create", "patch", "update", "delete"}},
+		{APIGroups: []string{rbacv1.GroupName}, Resources: []string{"roles", "rolebindings"}, Verbs: []string{"get", "delete", "patch"}},
+	}, "alice")
+	testkit.Create(t, admin, plainPod(namespace, "plain"), plainPod(namespace, "vault"), plainPod(namespace, "podaccess-early"))
 	// Nobody can read it. It was made before the webhooks were registered.
 	costly := &unstructured.Unstructured{Object: map[string]any{"spec": own("resources", map[string]any{"limits": map[string]any{"cpu": "1e-999999999"}})}}
 	costly.SetAPIVersion("admitkit.dev/v1alpha1")

@@ -139,11 +139,7 @@ func (p *panel) writesNoTimeThatTheManagerCannotRead(t *testing.T) {
 func TestWhereNoWebhookLooksNobodyWritesWhatTheServerWrites(t *testing.T) {
 	t.Parallel()
 	p := &panel{namespace: testkit.Namespace(t, admin)}
-	testkit.Create(t, admin, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "deciders"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "access-decider"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "bob"}},
-	})
+	testkit.Grant(t, admin, p.namespace, "deciders", []rbacv1.PolicyRule{rule("admitkit.dev", "create", "accessdecisions")}, "bob")
 	template := p.template("two", 2, "1h")
 	testkit.Create(t, admin, template)
 	p.writesNoTimeThatTheManagerCannotRead(t)

@@ -95,14 +95,7 @@ func (c *castle) letManagerBind(t *testing.T) {
 		c.let(t, namespace, "admitkit-roles", rule("rbac.authorization.k8s.io", "bind", "roles", "deployer", "doomed", "fixed"), managerUser.Name)
 		c.let(t, namespace, "admitkit-clusterroles", rule("rbac.authorization.k8s.io", "bind", "clusterroles", c.wide), managerUser.Name)
 	}
-	name := metav1.ObjectMeta{Name: "watch-" + c.wide}
-	watch, bound := &rbacv1.ClusterRole{ObjectMeta: name, Rules: []rbacv1.PolicyRule{rule("rbac.authorization.k8s.io", "get list watch", "clusterroles", c.wide)}},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: name, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name.Name}, Subjects: users(managerUser.Name)}
-	testkit.Create(t, admin, watch, bound)
-	t.Cleanup(func() {
-		_ = admin.Delete(context.Background(), watch)
-		_ = admin.Delete(context.Background(), bound)
-	})
+	c.let(t, "", "watch-"+c.wide, rule("rbac.authorization.k8s.io", "get list watch", "clusterroles", c.wide), managerUser.Name)
 }
 
 func rule(group, verbs, resource string, names ...string) rbacv1.PolicyRule {
@@ -123,9 +116,7 @@ func users(names ...string) (subjects []rbacv1.Subject) {
 // let gives users a right in a namespace.
 func (c *castle) let(t *testing.T, namespace, name string, right rbacv1.PolicyRule, names ...string) {
 	t.Helper()
-	named := metav1.ObjectMeta{Namespace: namespace, Name: name}
-	testkit.Create(t, admin, &rbacv1.Role{ObjectMeta: named, Rules: []rbacv1.PolicyRule{right}},
-		&rbacv1.RoleBinding{ObjectMeta: named, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name}, Subjects: users(names...)})
+	testkit.Grant(t, admin, namespace, name, []rbacv1.PolicyRule{right}, names...)
 }
 
 // template returns a template of a name of its own.

@@ -13,7 +13,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/extension/audit"
 	"github.com/admitkit/admitkit/extension/audit/internal/audittest"
@@ -107,16 +106,10 @@ func TestAnExecWithoutARecordIsRefusedToWhoeverUsesKubectl(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := metav1.ObjectMeta{Name: "poor-manager"}
-	testkit.Create(t, admin,
-		&rbacv1.ClusterRole{ObjectMeta: named, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"pods", "secrets"}, Verbs: []string{"get"}},
-			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"}},
-		}},
-		&rbacv1.ClusterRoleBinding{
-			ObjectMeta: named, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: named.Name},
-			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: poor.Name}},
-		})
+	testkit.Grant(t, admin, "", poor.Name, []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"pods", "secrets"}, Verbs: []string{"get"}},
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"}},
+	}, poor.Name)
 	ns, good := testkit.ManagerNamespace(t, admin), &memory{}
 	startAs(t, poor, ns, audit.Options{WithoutNodeProxy: true, Sinks: []audit.SinkOptions{{Sink: sink.NewEvent(), FailurePolicy: audit.Closed}, {Sink: good}}})
 	runPod(t, ns, "shop")

@@ -8,6 +8,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -80,19 +81,10 @@ func install(t *testing.T, options sandbox.Options, more ...func() any) *install
 	return i
 }
 
-// grant gives a user rights everywhere, until the test ends.
+// grant gives a user rights everywhere.
 func grant(t *testing.T, user string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{GenerateName: user + "-"}, Rules: rules}
-	testkit.Create(t, admin, role)
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: role.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
-	}
-	testkit.Create(t, admin, binding)
-	for _, rule := range rules {
-		testkit.AwaitRight(t, admin, testkit.Question(user, "", rule), true)
-	}
+	testkit.Grant(t, admin, "", user+"-"+rand.String(5), rules, user)
 }
 
 func template(namespace, name string) *v1alpha1.HarnessTemplate {

@@ -113,14 +113,10 @@ func (r *reading) bind(name, namespace string, rules ...rbacv1.PolicyRule) *cont
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
 	for i := range rules {
 		rules[i].APIGroups = []string{"sessions.admitkit.dev"}
 	}
-	testkit.Create(r.t, r.Admin, &rbacv1.Role{ObjectMeta: meta, Rules: rules}, &rbacv1.RoleBinding{
-		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: name},
-		Subjects: []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "User", Name: name}},
-	})
+	testkit.Grant(r.t, r.Admin, namespace, name, rules, name)
 	return user
 }
 

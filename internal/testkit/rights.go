@@ -9,8 +9,30 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
+
+// Grant gives users a role of this name in a namespace, or with "" everywhere, and waits until
+// the API server knows.
+func Grant(t testing.TB, admin client.Client, namespace, name string, rules []rbacv1.PolicyRule, users ...string) {
+	t.Helper()
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
+	var subjects []rbacv1.Subject
+	for _, user := range users {
+		subjects = append(subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user})
+	}
+	if namespace == "" {
+		Create(t, admin, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules},
+			&rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}, Subjects: subjects})
+	} else {
+		Create(t, admin, &rbacv1.Role{ObjectMeta: meta, Rules: rules},
+			&rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name}, Subjects: subjects})
+	}
+	for _, rule := range rules {
+		AwaitRight(t, admin, Question(users[0], namespace, rule), true)
+	}
+}
 
 // Question asks whether a user has the first right of a rule in a namespace, or with "" everywhere.
 func Question(user, namespace string, rule rbacv1.PolicyRule) authorizationv1.SubjectAccessReviewSpec {

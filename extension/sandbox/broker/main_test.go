@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/api/v1alpha1"
@@ -43,9 +42,5 @@ func user(t testing.TB, name string) client.Client {
 // grant gives a user rights in a namespace.
 func grant(t testing.TB, namespace, name, user string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
-	meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
-	testkit.Create(t, admin, &rbacv1.Role{ObjectMeta: meta, Rules: rules}, &rbacv1.RoleBinding{
-		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
-	})
+	testkit.Grant(t, admin, namespace, name, rules, user)
 }
