@@ -60,7 +60,7 @@ func many(kind, before, each string, n int, after string) string {
 }
 
 func TestTheEstimateIsNotBelowWhatARequestOccupies(t *testing.T) {
-	const n = 20_000
+	const n = 5_000
 	worst := 0.
 	for name, test := range map[string]struct {
 		body     string

@@ -81,6 +81,7 @@ func TestTwoControllersThatUndoEachOtherAreNoLoop(t *testing.T) {
 				names = append(names, name)
 			}
 			create(t, thing(namespace, "a"))
+			began := time.Now()
 			testkit.Within(t, 2*time.Minute, "one of them is left alone, and says so", func(context.Context) bool {
 				text := ""
 				for _, name := range names {
@@ -88,8 +89,9 @@ func TestTwoControllersThatUndoEachOtherAreNoLoop(t *testing.T) {
 				}
 				return strings.Contains(text, "DoesNotConverge") && strings.Contains(text, "somebody else undoes what it wants")
 			})
-			if n := calls.Load(); n > 60 {
-				t.Errorf("the hooks were called %d times", n)
+			// A controller is left alone after 20 changes within ten seconds. A busy machine needs longer for them.
+			if n, most := calls.Load(), 60+6*time.Since(began).Seconds(); float64(n) > most {
+				t.Errorf("the hooks were called %d times, more than %.0f", n, most)
 			}
 		})
 	}

@@ -500,7 +500,7 @@ func (l *leased) tampered(t *testing.T) {
 	l.recorded(t, r, "started", "credentials-tampered")
 	l.kept.mu.Lock()
 	for _, record := range l.kept.kept {
-		if record.Action == "credentials-tampered" && (!strings.Contains(record.Reason, "LD_PRELOAD") || strings.Contains(record.Reason, "evil")) {
+		if record.Object.UID == r.UID && record.Action == "credentials-tampered" && (!strings.Contains(record.Reason, "LD_PRELOAD") || strings.Contains(record.Reason, "evil")) {
 			t.Errorf("%+v", record)
 		}
 	}
