@@ -93,6 +93,9 @@ func outside() []string { return append(os.Environ(), "GOWORK=off") }
 // goIn runs the go command in a folder.
 func goIn(t *testing.T, dir string, args ...string) string {
 	t.Helper()
+	if err := testkit.OpenSources(); err != nil {
+		t.Fatal(err)
+	}
 	command := exec.CommandContext(t.Context(), "go", args...)
 	command.Dir, command.Env = dir, outside()
 	var complaints strings.Builder

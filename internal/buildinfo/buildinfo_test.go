@@ -11,6 +11,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+
+	"github.com/admitkit/admitkit/internal/testkit"
 )
 
 func TestABinaryReportsWhatItWasBuiltFrom(t *testing.T) {
@@ -56,6 +58,9 @@ func TestAnUnknownFormatIsRefusedWithThoseThatExist(t *testing.T) {
 // have no version.
 func TestEveryBuildStampsVariablesThatExist(t *testing.T) {
 	const root = "../.."
+	if err := testkit.OpenSources(); err != nil {
+		t.Fatal(err)
+	}
 	variable := regexp.MustCompile(`-X[ =](\S+?)=`)
 	for file, want := range map[string]int{".goreleaser.yaml": 3, "Makefile": 1, "Dockerfile": 1} {
 		content, err := os.ReadFile(filepath.Join(root, file))

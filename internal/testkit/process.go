@@ -3,17 +3,51 @@ package testkit
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 )
 
+// OpenSources is for tests that run the go command. go test keeps a result until a file of
+// the module changes that the test has opened, and does not see what other programs open.
+var OpenSources = sync.OnceValue(func() error {
+	root, err := filepath.Abs(".")
+	for err == nil {
+		if _, err := os.Stat(filepath.Join(root, "Makefile")); err == nil {
+			break
+		}
+		if filepath.Dir(root) == root {
+			return errors.New("no folder above this one has a Makefile")
+		}
+		root = filepath.Dir(root)
+	}
+	return errors.Join(err, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && (entry.Name() == "bin" || entry.Name() == ".git") {
+			return fs.SkipDir
+		}
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		return file.Close()
+	}))
+})
+
 // Build runs `go build -o output` with more arguments.
 func Build(ctx context.Context, output string, args ...string) error {
+	if err := OpenSources(); err != nil {
+		return err
+	}
 	build := exec.CommandContext(ctx, "go", append([]string{"build", "-o", output}, args...)...)
 	if text, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build: %w: %s", err, text)
