@@ -2,6 +2,10 @@
 SHELL := /usr/bin/env bash -o pipefail
 .DEFAULT_GOAL := help
 
+ifneq ($(words $(CURDIR)),1)
+$(error the folder of this clone has a space in its name, with which make cannot work: $(CURDIR))
+endif
+
 # All targets compile alike, so what one has compiled serves the others, and the next
 # clone, wherever that is. What only debuggers read is a tenth of the compiler's work.
 export GOFLAGS += -trimpath -gcflags=all=-dwarf=false
@@ -37,7 +41,7 @@ ENFORCER := $(TOOLS)/kube-network-policies
 RELEASE_TOOLS := $(TOOLS)/goreleaser $(TOOLS)/syft $(TOOLS)/validate-krew-manifest
 
 # The modules beside that of the root, from git, so that a new one is linted and tidied.
-MODULES = $(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod'))
+MODULES = $(or $(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod')),$(error git ls-files finds no module: this needs a clone that git trusts))
 # One cannot be tidied: the tests of its tools import packages that are no more.
 TIDIED = $(filter-out hack/release/tools,$(MODULES))
 TESTED = $(foreach module,$(MODULES),$(if $(shell git ls-files '$(module)/*_test.go'),$(module)))
@@ -54,19 +58,17 @@ demo: ## See a real API server send a Pod and an exec through admitkit (under 1 
 	@$(CONTROLPLANE) -only etcd,kube-apiserver,kubectl,kwok -compile $(CURDIR)/hack/demo
 	go run ./hack/demo
 
-test race steady: export MODULES := $(TESTED)
-
 .PHONY: test
 test: controlplane $(HELM) $(CHARTRENDER) $(GOTESTSUM) ## Unit and integration tests on a real API server (8 min; TESTFLAGS=-count=1)
-	hack/test.sh $(TESTFLAGS)
+	MODULES="$(TESTED)" hack/test.sh $(TESTFLAGS)
 
 .PHONY: race
 race: controlplane $(HELM) $(CHARTRENDER) $(GOTESTSUM) ## The same, all of them with the race detector (30 min)
-	RACE=all hack/test.sh $(TESTFLAGS)
+	RACE=all MODULES="$(TESTED)" hack/test.sh $(TESTFLAGS)
 
 .PHONY: steady
 steady: controlplane $(HELM) $(CHARTRENDER) $(GOTESTSUM) ## The same as test three times, beside two busy loops a core (1 h)
-	hack/steady.sh
+	MODULES="$(TESTED)" hack/steady.sh
 
 .PHONY: figures
 figures: controlplane $(HELM) $(CHARTRENDER) ## Every test in its long form; the figures go to bin/figures.txt

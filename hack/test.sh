@@ -4,6 +4,10 @@
 # beside the root that have tests. With RACE=all, every test runs with the race detector.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+if [ -z "$MODULES" ]; then
+	echo "MODULES names no module that has tests: git ls-files finds none" >&2
+	exit 1
+fi
 out=$PWD/bin/test gotestsum=$PWD/bin/tools/gotestsum
 rm -rf "$out"
 mkdir -p "$out"
@@ -31,7 +35,7 @@ fi
 # processors to others: so many run at a time, whatever the machine has.
 run() (
 	cd "$1"
-	"$gotestsum" --format standard-quiet --hide-summary=output,skipped --jsonfile "$out/$2.json" -- \
+	"$gotestsum" --format standard-quiet --hide-summary=skipped --jsonfile "$out/$2.json" -- \
 		-short -vet=off -timeout 20m -parallel 8 "${@:3}"
 )
 
