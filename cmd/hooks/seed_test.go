@@ -224,10 +224,31 @@ func runsTheSeed(t *testing.T, controllers string) {
 }
 
 func opensAndCloses(t *testing.T, kind, namespace string) {
-	from := time.Now().Add(4 * time.Second).Truncate(time.Second)
 	eve := "eve-of-" + strings.ToLower(kind)
-	object := parent(kind, namespace, "oncall", from, from.Add(time.Hour), user(eve))
+	object := parent(kind, namespace, "oncall", time.Now().Add(time.Hour), time.Now().Add(2*time.Hour), user(eve))
 	testkit.Create(t, admin, object)
+	// An hour is longer than any machine takes to see it. Only then the beginning is brought forward.
+	testkit.Succeeds(t, time.Minute, "the hook has answered", func(ctx context.Context) error {
+		if err := admin.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
+			return err
+		}
+		if observed, _, err := unstructured.NestedInt64(object.Object, "status", "observedGeneration"); err != nil || observed != object.GetGeneration() {
+			return fmt.Errorf("generation %d is observed: %w", observed, err)
+		}
+		return nil
+	})
+	var binding client.Object = &rbacv1.RoleBinding{}
+	if namespace == "" {
+		binding = &rbacv1.ClusterRoleBinding{}
+	}
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(object), binding); !apierrors.IsNotFound(err) {
+		t.Errorf("there is a binding an hour before the time: %v", err)
+	}
+	from := time.Now().Add(2 * time.Second).Truncate(time.Second)
+	begins := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"validFrom": %q}`, from.UTC().Format(time.RFC3339)))
+	if err := admin.Patch(t.Context(), object, begins); err != nil {
+		t.Fatal(err)
+	}
 	can := func(ctx context.Context) bool {
 		may, err := testkit.May(ctx, admin, authorizationv1.SubjectAccessReviewSpec{
 			User: eve, ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "apps", Verb: "list", Resource: "pods"},
@@ -237,13 +258,13 @@ func opensAndCloses(t *testing.T, kind, namespace string) {
 		}
 		return may
 	}
-	testkit.Eventually(t, eve+" can", func(ctx context.Context) bool {
-		may := can(ctx)
-		if may && time.Now().Before(from) {
-			t.Errorf("%s can before the time", eve)
-		}
-		return may
-	})
+	testkit.Eventually(t, eve+" can", can)
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(object), binding); err != nil {
+		t.Fatal(err)
+	}
+	if early := from.Sub(binding.GetCreationTimestamp().Time); early > 0 {
+		t.Errorf("it is bound %s before the time", early)
+	}
 	// Said only now, so that it has not passed on a busy machine before anybody could.
 	until := time.Now().Add(3 * time.Second).Truncate(time.Second)
 	ends := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"validUntil": %q}`, until.UTC().Format(time.RFC3339)))

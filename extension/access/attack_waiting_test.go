@@ -184,7 +184,8 @@ var attacksOfAskers = map[string]attack{
 				return fmt.Sprintf("attempt %d: the template was deleted, and the grant is %+v", i, req.Status)
 			}
 			s.newTemplate(name, nil)
-			if !s.isRevoked(req) {
+			s.exec(name+"-next", name) // by then the manager knows the new one
+			if s.is(req); req.Status.Ready || !gone(s.T, roleOf(req)) {
 				return fmt.Sprintf("attempt %d: the template was deleted and made again, and the grant is %+v", i, req.Status)
 			}
 		}

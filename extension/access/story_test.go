@@ -131,8 +131,11 @@ func TestTheStoryOfARequestIsTold(t *testing.T) {
 		}
 		records.mu.Lock()
 		defer records.mu.Unlock()
-		last := records.records[slices.IndexFunc(records.records, func(r extension.Record) bool { return r.Object.UID == req.UID && r.Action == "ended" })]
-		if !strings.Contains(last.Reason, "revoked by "+cluster.Admin().Name) || !strings.Contains(last.Reason, "she left") || last.Pod.Name == "" {
+		i := slices.IndexFunc(records.records, func(r extension.Record) bool { return r.Object.UID == req.UID && r.Action == "ended" })
+		if i < 0 {
+			t.Fatalf("there is no record of ExecAccessRequest %s/%s with the action ended", namespace, req.Name)
+		}
+		if last := records.records[i]; !strings.Contains(last.Reason, "revoked by "+cluster.Admin().Name) || !strings.Contains(last.Reason, "she left") || last.Pod.Name == "" {
 			t.Errorf("the last record is %+v", last)
 		}
 	})

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,8 +30,16 @@ func executable(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
 }
 
-// replaceLink points name at target in one step.
+// unwritable reports whether an error is that of a disk that is full or read-only.
+func unwritable(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS)
+}
+
+// replaceLink points name at target in one step. A link that is right stays, since the disk may be read-only.
 func replaceLink(target, name string) error {
+	if is, err := os.Readlink(name); err == nil && is == target {
+		return nil
+	}
 	temp := fmt.Sprintf("%s.%d", name, os.Getpid())
 	if err := os.Symlink(target, temp); err != nil {
 		return err

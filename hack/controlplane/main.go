@@ -75,6 +75,10 @@ type options struct {
 	limits                limits
 	// compile is the folder of a command to compile, too.
 	compile string
+	// list prints the supported versions, and does nothing else.
+	list bool
+	// args are the arguments that are no options.
+	args []string
 }
 
 func main() {
@@ -88,14 +92,9 @@ func main() {
 	flag.StringVar(&o.index, "index", o.index, "the URL of the index of what is published (K8S_INDEX; default: envtest's)")
 	flag.StringVar(&o.kwok, "kwok", o.kwok, "the URL of the folder that has kwok's binaries (K8S_KWOK; default: that of its release)")
 	flag.StringVar(&o.compile, "compile", "", "the folder of a command to compile into Go's build cache, so that go run has only to run it")
-	list := flag.Bool("list", false, "print the supported versions, and do nothing")
+	flag.BoolVar(&o.list, "list", false, "print the supported versions, and do nothing")
 	flag.Parse()
-	if *list {
-		for _, r := range supported {
-			fmt.Println(r.minor, r.version)
-		}
-		return
-	}
+	o.args = flag.Args()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, o); err != nil {
@@ -106,6 +105,15 @@ func main() {
 }
 
 func run(ctx context.Context, o options) error {
+	if len(o.args) > 0 {
+		return fmt.Errorf("the arguments %q are left over: each option begins with -, for example -k8s 1.35", o.args)
+	}
+	if o.list {
+		for _, r := range supported {
+			fmt.Println(r.minor, r.version)
+		}
+		return nil
+	}
 	p, err := newPlan(ctx, o)
 	if err != nil {
 		return err

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/mod/modfile"
@@ -155,6 +159,7 @@ func TestAWrongOptionIsNamedWithItsRemedy(t *testing.T) {
 		"another patch":           {options{out: t.TempDir(), k8s: "v1.35.1"}, []string{`"v1.35.1"`, "1.35 (v1.35.8)"}},
 		"neither yes nor no":      {options{out: t.TempDir(), download: "false"}, []string{"K8S_DOWNLOAD", `"false"`, "yes or no"}},
 		"no binary of ours":       {options{out: t.TempDir(), only: "etcd,docker"}, []string{"-only", `"docker"`}},
+		"arguments left over":     {options{module: t.TempDir(), out: t.TempDir(), only: "etcd", download: "no", args: []string{"1.35", "-node"}}, []string{`["1.35" "-node"]`, "left over", "-k8s 1.35"}},
 		"a node's, without -node": {options{out: t.TempDir(), only: "kubelet"}, []string{"-only", `"kubelet"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -168,6 +173,80 @@ func TestAWrongOptionIsNamedWithItsRemedy(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestAWrongFolderOfAssetsIsAnErrorAndNotIgnored(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	with(t, filepath.Join(dir, "assets"), "etcd", "kube-apiserver")
+	with(t, filepath.Join(dir, "parent", "v1.33.1"), "etcd", "kube-apiserver")
+	for name, assets := range map[string]string{
+		"a folder that does not exist":  filepath.Join(dir, "absent"),
+		"a file":                        filepath.Join(dir, "assets", "etcd"),
+		"a relative path":               "assets",
+		"a folder without any binaries": filepath.Join(dir, "parent"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("KUBEBUILDER_ASSETS", assets)
+			out := t.TempDir()
+			with(t, filepath.Join(out, supported[0].version), "etcd")
+			err := run(t.Context(), options{out: out, only: "etcd", download: "no"})
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("KUBEBUILDER_ASSETS is %q", assets)) || !strings.Contains(err.Error(), "unset KUBEBUILDER_ASSETS") {
+				t.Errorf("got: %v", err)
+			}
+			if got := linkIn(t, out, current); got != "" {
+				t.Errorf("current is a link to %q", got)
+			}
+		})
+	}
+}
+
+func TestADownloadThatTheDiskRefusesIsNotBuilt(t *testing.T) {
+	for name, test := range map[string]struct {
+		err   error
+		stops bool
+	}{
+		"a full disk":          {&os.PathError{Op: "write", Path: "archive.tar.gz", Err: syscall.ENOSPC}, true},
+		"a full quota":         {&os.PathError{Op: "write", Path: "archive.tar.gz", Err: syscall.EDQUOT}, true},
+		"a read-only disk":     {&os.LinkError{Op: "rename", Old: "a", New: "b", Err: syscall.EROFS}, true},
+		"an unreachable index": {&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ENETUNREACH)}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &plan{dir: t.TempDir(), binaries: binaries}
+			err := p.fetchFrom(t.Context(), []string{"etcd"}, func([]string) (string, error) { return "", fmt.Errorf("unable write next chunk: %w", test.err) })
+			if test.stops != (err != nil) || test.stops && (!errors.Is(err, test.err) || !strings.Contains(err.Error(), "downloading etcd")) {
+				t.Errorf("got: %v", err)
+			}
+		})
+	}
+}
+
+// A link that is made anew has another inode. root may write where others may not, so that no mode tells.
+func TestALinkThatIsRightIsLeftAlone(t *testing.T) {
+	out, version := t.TempDir(), supported[0].version
+	with(t, filepath.Join(out, version), "etcd")
+	o := options{out: out, only: "etcd", download: "no"}
+	var before []os.FileInfo
+	for n := range 2 {
+		if err := run(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		for i, name := range []string{current, supported[0].minor} {
+			info, err := os.Lstat(filepath.Join(out, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n == 0 {
+				before = append(before, info)
+			} else if !os.SameFile(before[i], info) || !before[i].ModTime().Equal(info.ModTime()) {
+				t.Errorf("%s is replaced", name)
+			}
+		}
+	}
+	// One that is wrong is not.
+	if err := replaceLink("elsewhere", filepath.Join(out, current)); err != nil || linkIn(t, out, current) != "elsewhere" {
+		t.Errorf("%q, %v", linkIn(t, out, current), err)
 	}
 }
 

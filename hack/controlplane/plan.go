@@ -48,6 +48,9 @@ func newPlan(ctx context.Context, o options) (*plan, error) {
 			return nil, fmt.Errorf("K8S (-k8s) is %s and KUBEBUILDER_ASSETS is %s: each chooses a version, so unset one of them", o.k8s, assets)
 		}
 	} else if p.assets = assets; assets != "" {
+		if err = checkAssets(assets); err != nil {
+			return nil, err
+		}
 		if p.version, err = versionOf(ctx, p.assets); err != nil {
 			return nil, err
 		}
@@ -75,6 +78,19 @@ func choose(only string, node bool) ([]binary, error) {
 		chosen = append(chosen, all[i])
 	}
 	return chosen, nil
+}
+
+// checkAssets reports a folder that would be ignored, so that the tests would run on another Kubernetes.
+func checkAssets(assets string) error {
+	const remedy = "name the absolute path of a folder that has binaries of Kubernetes, or unset KUBEBUILDER_ASSETS to get the default version"
+	if info, err := os.Stat(assets); !filepath.IsAbs(assets) || err != nil || !info.IsDir() {
+		return fmt.Errorf("KUBEBUILDER_ASSETS is %q, which is not an absolute path of a folder that exists: %s", assets, remedy)
+	}
+	holds := func(b binary) bool { return executable(filepath.Join(assets, b.name)) }
+	if !slices.ContainsFunc(binaries, holds) && !slices.ContainsFunc(nodeBinaries, holds) {
+		return fmt.Errorf("KUBEBUILDER_ASSETS is %q, which holds none of the binaries: %s", assets, remedy)
+	}
+	return nil
 }
 
 var versionPattern = regexp.MustCompile(`v\d+\.\d+\.\d+\S*`)
@@ -161,7 +177,8 @@ func (p *plan) get(ctx context.Context) error {
 	return p.build(ctx)
 }
 
-// fetch takes what is published. That nothing can be had is no error: it is built.
+// fetch takes what is published. That nothing can be had is no error: it is built. A disk that
+// cannot be written is one, since a build would end with it as well, minutes later.
 func (p *plan) fetch(ctx context.Context) error {
 	f := newFetcher(p.index, p.limits)
 	taken := p.version
@@ -203,6 +220,8 @@ func (p *plan) fetchFrom(ctx context.Context, names []string, fetch func(names [
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case unwritable(err):
+		return fmt.Errorf("downloading %s: %w", list, err)
 	case err != nil:
 		fmt.Printf("controlplane: %s: built, since the download fails: %v\n", list, err)
 	default:

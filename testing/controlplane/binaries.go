@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -54,6 +55,9 @@ func findBinaries(dir string, names ...string) (map[string]string, error) {
 func defaultPlaces() ([]string, error) {
 	var places []string
 	if assets := os.Getenv(assetsVariable); assets != "" {
+		if err := checkAssets(assets); err != nil {
+			return nil, err
+		}
 		places = append(places, assets)
 	}
 	folder, err := os.Getwd()
@@ -68,6 +72,21 @@ func defaultPlaces() ([]string, error) {
 		}
 		folder = parent
 	}
+}
+
+// checkAssets reports a folder that would be ignored, so that the tests would run on another Kubernetes.
+func checkAssets(assets string) error {
+	remedy := fmt.Sprintf("name the absolute path of a folder that has binaries of Kubernetes, or unset %s to use %s", assetsVariable, builtDir)
+	entries, err := os.ReadDir(assets)
+	if err != nil || !filepath.IsAbs(assets) {
+		return fmt.Errorf("%s is %q, which is not an absolute path of a folder that exists: %s", assetsVariable, assets, remedy)
+	}
+	for _, entry := range entries {
+		if slices.Contains([]string{"etcd", "kube-apiserver", "kubectl", controllerManager, kwok}, entry.Name()) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is %q, which holds none of the binaries: %s", assetsVariable, assets, remedy)
 }
 
 func executable(path string) bool {

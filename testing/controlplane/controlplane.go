@@ -79,7 +79,8 @@ type Options struct {
 	// BinaryDir is the folder of the binaries. If it is empty, each binary comes from
 	// the first of these folders that has it: KUBEBUILDER_ASSETS, then
 	// bin/k8s/current in the working directory and in each of its parents, where
-	// `make controlplane` puts them.
+	// `make controlplane` puts them. Start returns an error if KUBEBUILDER_ASSETS is set
+	// to anything but the absolute path of a folder with at least one of the binaries.
 	BinaryDir string
 	// CRDPaths are files and folders of files with CustomResourceDefinitions to
 	// install. The garbage collector of kube-controller-manager knows them from the

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -152,6 +153,36 @@ func TestAMissingBinaryIsNamedWithTheCommandThatMakesIt(t *testing.T) {
 			}
 			if first, _, _ := strings.Cut(err.Error(), "In admitkit's repository"); strings.Contains(first, test.not) {
 				t.Errorf("want an error without %q, got: %v", test.not, err)
+			}
+		})
+	}
+}
+
+// A folder that were ignored would let the tests run on another Kubernetes than their author means.
+func TestAWrongFolderOfAssetsIsAnErrorAndNotIgnored(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	for _, folder := range []string{"assets", "parent/v1.33.1", "bin/k8s/current"} {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"etcd", "kube-apiserver", "kubectl"} {
+			if err := os.WriteFile(filepath.Join(folder, name), []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, assets := range map[string]string{
+		"a folder that does not exist":  filepath.Join(dir, "absent"),
+		"a file":                        filepath.Join(dir, "assets", "etcd"),
+		"a relative path":               "assets",
+		"a folder without any binaries": filepath.Join(dir, "parent"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("KUBEBUILDER_ASSETS", assets)
+			_, err := controlplane.Start(t.Context(), controlplane.Options{})
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("KUBEBUILDER_ASSETS is %q", assets)) || !strings.Contains(err.Error(), "unset KUBEBUILDER_ASSETS") {
+				t.Errorf("got: %v", err)
 			}
 		})
 	}
