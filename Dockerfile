@@ -1,5 +1,5 @@
-# The images of the operator (cmd/admitkit), of the one for controllers from hooks (cmd/hooks),
-# of the one for sandboxed runs (cmd/sandbox), and of the recorder of sessions (cmd/session): one static binary each, no shell, not root.
+# The images of the operator (operator/cmd/admitkit), of the one for controllers from hooks (operator/cmd/hooks),
+# of the one for sandboxed runs (operator/cmd/sandbox), and of the recorder of sessions (operator/cmd/session): one static binary each, no shell, not root.
 # `make image` makes the same without a container engine.
 #
 #	docker build --build-arg VERSION=$(git describe --tags --always) .
@@ -9,11 +9,13 @@
 FROM golang:1.26 AS source
 WORKDIR /src
 COPY go.mod go.sum ./
-RUN go mod download
+COPY operator/go.mod operator/go.sum operator/go.work operator/go.work.sum ./operator/
+RUN go -C operator mod download
 COPY . .
+WORKDIR /src/operator
 # .git is not part of what Docker copies, so Go cannot tell the version.
 ARG VERSION=
-ENV CGO_ENABLED=0 LDFLAGS="-s -w -X github.com/admitkit/admitkit/internal/buildinfo.version=${VERSION}"
+ENV CGO_ENABLED=0 LDFLAGS="-s -w -X github.com/admitkit/admitkit/manager/buildinfo.version=${VERSION}"
 
 FROM source AS build-hooks
 RUN go build -trimpath -ldflags="${LDFLAGS}" -o /hooks ./cmd/hooks

@@ -44,10 +44,11 @@ RELEASE_TOOLS := $(TOOLS)/goreleaser $(TOOLS)/syft $(TOOLS)/validate-krew-manife
 MODULES = $(or $(patsubst %/go.mod,%,$(shell git ls-files '*/go.mod')),$(error git ls-files finds no module: this needs a clone that git trusts))
 # One cannot be tidied: the tests of its tools import packages that are no more.
 TIDIED = $(filter-out hack/release/tools,$(MODULES))
-TESTED = $(foreach module,$(MODULES),$(if $(shell git ls-files '$(module)/*_test.go'),$(module)))
+# hack/test.sh tests the operator with the library.
+TESTED = $(foreach module,$(filter-out operator,$(MODULES)),$(if $(shell git ls-files '$(module)/*_test.go'),$(module)))
 
 # What make generate writes.
-GENERATED := testing/fakes config/crd api examples/preview/v1 examples/preview/crd examples/alarm/v1 examples/alarm/v2 examples/alarm/crd docs/api.txt docs/options.md docs/metrics.md docs/security.md docs/access.md docs/audit/rights.md charts/admitkit/README.md charts/admitkit/files
+GENERATED := testing/fakes operator/config/crd operator/api examples/preview/v1 examples/preview/crd examples/alarm/v1 examples/alarm/v2 examples/alarm/crd docs/api.txt operator/docs/api.txt docs/options.md docs/metrics.md operator/docs/metrics.md docs/security.md operator/docs/access.md operator/docs/audit/rights.md operator/charts/admitkit/README.md operator/charts/admitkit/files
 
 .PHONY: help
 help: ## List the targets
@@ -55,8 +56,8 @@ help: ## List the targets
 
 .PHONY: demo
 demo: ## See a real API server send a Pod and an exec through admitkit (under 1 min)
-	@$(CONTROLPLANE) -only etcd,kube-apiserver,kubectl,kwok -compile $(CURDIR)/hack/demo
-	go run ./hack/demo
+	@$(CONTROLPLANE) -only etcd,kube-apiserver,kubectl,kwok -compile $(CURDIR)/operator/hack/demo
+	go -C operator run ./hack/demo
 
 .PHONY: test
 test: controlplane $(HELM) $(CHARTRENDER) $(GOTESTSUM) ## Unit and integration tests on a real API server (8 min; TESTFLAGS=-count=1)
@@ -73,7 +74,7 @@ steady: controlplane $(HELM) $(CHARTRENDER) $(GOTESTSUM) ## The same as test thr
 .PHONY: figures
 figures: controlplane $(HELM) $(CHARTRENDER) ## Every test in its long form; the figures go to bin/figures.txt
 	@status=0; \
-	{ failed=0; for module in . $(TESTED); do go -C $$module test -v -count=1 -p 1 -timeout 2h ./... || failed=1; done; exit $$failed; } | \
+	{ failed=0; for module in . operator $(TESTED); do go -C $$module test -v -count=1 -p 1 -timeout 2h ./... || failed=1; done; exit $$failed; } | \
 	  tee bin/figures.log | grep --line-buffered -E '^(FIGURE|--- FAIL|FAIL|ok)' || status=$$?; \
 	{ echo "# $$(git describe --always --dirty --abbrev=12) $$(date -u +%Y-%m-%dT%H:%M:%SZ)"; grep '^FIGURE' bin/figures.log; } > bin/figures.txt; \
 	exit $$status
@@ -82,7 +83,7 @@ figures: controlplane $(HELM) $(CHARTRENDER) ## Every test in its long form; the
 otlp: ## Send 10,000 records to a real OpenTelemetry collector that restarts (first time: 5 min)
 	@mkdir -p bin
 	go build -C hack/collector -ldflags="-s -w" -o $(CURDIR)/bin/collector .
-	ADMITKIT_COLLECTOR=$(CURDIR)/bin/collector go test $(RACE) -v -count=1 -run '^TestARealCollector' ./extension/audit/sink/otlp ./cmd/admitkit
+	ADMITKIT_COLLECTOR=$(CURDIR)/bin/collector go -C operator test $(RACE) -v -count=1 -run '^TestARealCollector' ./audit/sink/otlp ./cmd/admitkit
 
 .PHONY: versitygw
 versitygw: ## Build the S3 server that tests of recordings use (first time: 5 min)
@@ -92,7 +93,7 @@ versitygw: ## Build the S3 server that tests of recordings use (first time: 5 mi
 opa: ## Run the example of transient bindings with a real OPA server (first time: 5 min)
 	@mkdir -p bin
 	go build -C hack/opa -ldflags="-s -w" -o $(CURDIR)/bin/opa github.com/open-policy-agent/opa
-	ADMITKIT_OPA=$(CURDIR)/bin/opa go test $(RACE) -short -v -count=1 -run '^TestTheSeedRunsWithARealOPAServer' ./cmd/hooks
+	ADMITKIT_OPA=$(CURDIR)/bin/opa go -C operator test $(RACE) -short -v -count=1 -run '^TestTheSeedRunsWithARealOPAServer' ./cmd/hooks
 
 .PHONY: bench
 bench: $(BENCHSTAT) ## Compare with controller-runtime, side by side; writes docs/benchmarks.md (10 min)
@@ -138,7 +139,7 @@ PROGRAMS := ./cmd/admitkit ./cmd/hooks ./cmd/sandbox ./cmd/session
 .PHONY: programs
 programs:
 	@mkdir -p bin/image
-	CGO_ENABLED=0 go build -buildvcs=false -ldflags="-s -w -X github.com/admitkit/admitkit/internal/buildinfo.version=$(VERSION)" -o bin/image/ $(PROGRAMS)
+	CGO_ENABLED=0 go -C operator build -buildvcs=false -ldflags="-s -w -X github.com/admitkit/admitkit/manager/buildinfo.version=$(VERSION)" -o $(CURDIR)/bin/image/ $(PROGRAMS)
 
 .PHONY: release
 release: $(RELEASE_TOOLS) $(HELM) ## Build the release of the tag at HEAD into bin/release; uploads nothing
@@ -162,7 +163,7 @@ cluster-down: ## End it, and leave nothing but its logs
 	@go build -buildvcs=false -o bin/tools/cluster ./hack/cluster
 	@bin/tools/cluster -dir $(CLUSTER) down
 
-# With E2E_IMAGE and KUBECONFIG it runs on that cluster: see testing/e2e. E2EFLAGS=-short is
+# With E2E_IMAGE and KUBECONFIG it runs on that cluster: see operator/e2e. E2EFLAGS=-short is
 # the short form, which .ci/run runs: its tests wait for the node, and run beside each other,
 # though only one of the packages that need the cluster. The long one, of the nightly workflow, measures.
 .PHONY: e2e
@@ -170,8 +171,8 @@ e2e: export E2E_ENFORCER := $(ENFORCER)
 e2e: BEGAN := $(shell date +%s)
 e2e: $(HELM) $(ENFORCER) $(GOTESTSUM) ## End-to-end tests on a real cluster: the image, by the chart, with kubectl (Linux, root)
 	@mkdir -p bin; status=0; \
-	$(GOTESTSUM) --format standard-verbose --hide-summary=output,skipped --jsonfile bin/e2e.json -- \
-	  -vet=off -count=1 -p $(if $(findstring -short,$(E2EFLAGS)),2,1) -parallel 8 -timeout 90m -tags e2e $(E2EFLAGS) ./testing/e2e/... $(if $(E2E_CLUSTER),./hack/cluster) || status=$$?; \
+	(cd operator && $(GOTESTSUM) --format standard-verbose --hide-summary=output,skipped --jsonfile $(CURDIR)/bin/e2e.json -- \
+	  -vet=off -count=1 -p $(if $(findstring -short,$(E2EFLAGS)),2,1) -parallel 8 -timeout 90m -tags e2e $(E2EFLAGS) ./e2e/... $(if $(E2E_CLUSTER),../hack/cluster)) || status=$$?; \
 	echo "the ten slowest tests:"; $(GOTESTSUM) tool slowest --jsonfile bin/e2e.json --threshold 1s --num 10; \
 	echo "FIGURE e2e.s=$$(($$(date +%s) - $(BEGAN))) s"; exit $$status
 ifndef E2E_IMAGE
@@ -188,7 +189,7 @@ endif
 .PHONY: cluster-load
 cluster-load: $(HELM) ## Put the images into that cluster's node
 	@$(MAKE) --no-print-directory -j4 cluster-up bin/admitkit.tar bin/session.tar bin/sample.tar VERSION=e2e SPEED=-fast \
-	  PROGRAMS="./cmd/admitkit ./cmd/sandbox ./cmd/session ./testing/e2e/sample ./testing/e2e/untrusted"
+	  PROGRAMS="./cmd/admitkit ./cmd/sandbox ./cmd/session github.com/admitkit/admitkit/internal/testkit/sample ./e2e/untrusted"
 	@for image in admitkit session sample; do bin/tools/cluster -dir $(CLUSTER) load bin/$$image.tar || exit 1; done
 
 # What Pods of tests run. The machine's own busybox may need libraries, for which
@@ -203,16 +204,19 @@ bin/busybox.tar: hack/image/main.go
 .PHONY: generate
 generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew
 	PATH=$(TOOLS):$$PATH go generate ./...
+	PATH=$(TOOLS):$$PATH go -C operator generate ./...
 	go run -C hack/tools ./apilist -dir $(CURDIR) > docs/api.txt
+	go run -C hack/tools ./apilist -dir $(CURDIR)/operator > operator/docs/api.txt
 	go run -C hack/tools ./optiondoc -dir $(CURDIR) > docs/options.md
-	go run -C hack/tools ./metricdoc -dir $(CURDIR) > docs/metrics.md
+	go run -C hack/tools ./metricdoc -dir $(CURDIR) webhook certs manager extension > docs/metrics.md
+	go run -C hack/tools ./metricdoc -dir $(CURDIR)/operator -operations ../../docs access audit binding hook sandbox session > operator/docs/metrics.md
 	go run -C hack/helm ./chartdoc -dir $(CURDIR)
-	go run ./hack/rbacdoc
-	cp config/crd/*.yaml charts/admitkit/files/crds/
-	cp config/crd/metacontroller/*.yaml charts/admitkit/files/crds/metacontroller/
-	cp config/policy/*.yaml charts/admitkit/files/policies/
-	go test -count=1 -run '^TestTheRulesOfTheChart' ./cmd/admitkit -update > /dev/null
-	go test -count=1 -run '^TestTheFilesOfTheChart' ./cmd/sandbox -update > /dev/null
+	go -C operator run ./hack/rbacdoc -dir $(CURDIR)
+	cp operator/config/crd/*.yaml operator/charts/admitkit/files/crds/
+	cp operator/config/crd/metacontroller/*.yaml operator/charts/admitkit/files/crds/metacontroller/
+	cp operator/config/policy/*.yaml operator/charts/admitkit/files/policies/
+	go -C operator test -count=1 -run '^TestTheRulesOfTheChart' ./cmd/admitkit -update > /dev/null
+	go -C operator test -count=1 -run '^TestTheFilesOfTheChart' ./cmd/sandbox -update > /dev/null
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Vet and lint, the import law included
@@ -225,6 +229,7 @@ lint: $(GOLANGCI_LINT) ## Vet and lint, the import law included
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the code
 	$(GOLANGCI_LINT) fmt ./...
+	cd operator && $(GOLANGCI_LINT) fmt --config $(CURDIR)/.golangci.yml ./...
 
 .PHONY: apidiff
 apidiff: ## Compare the public API with that of the last release
@@ -233,8 +238,7 @@ apidiff: ## Compare the public API with that of the last release
 
 .PHONY: verify
 verify: generate apidiff ## Check that generated files are current, modules tidy and incompatible changes named
-	go mod tidy -diff
-	@for module in $(TIDIED); do echo "tidying $$module"; go -C $$module mod tidy -diff || exit 1; done
+	hack/tidy.sh -diff . $(TIDIED)
 	git diff --exit-code -- $(GENERATED)
 	@untracked=$$(git ls-files --others --exclude-standard -- $(GENERATED)); \
 	if [ -n "$$untracked" ]; then echo "generated, but not in git: $$untracked"; exit 1; fi

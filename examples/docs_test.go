@@ -35,7 +35,7 @@ func pages(t *testing.T) map[string]string {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	for _, must := range []string{"../README.md", "../docs/operations.md", "../extension/audit/README.md"} {
+	for _, must := range []string{"../README.md", "../docs/operations.md", "../operator/audit/README.md"} {
 		if found[must] == "" {
 			t.Fatalf("%s is not found", must)
 		}

@@ -47,7 +47,7 @@ func (r *Record) Validate() error {
 }
 
 // Recorder is implemented by an extension, or a part of one, that keeps the records of
-// other extensions; extension/audit does. It runs in every process that answers
+// other extensions; operator/audit does. It runs in every process that answers
 // admissions or reconciles, and its rights ([Entitled]) are granted to all of them.
 type Recorder interface {
 	// Record returns nil when the record is kept, or is sure to be tried. An error means

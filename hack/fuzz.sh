@@ -12,7 +12,7 @@ git grep -oE '^func Fuzz\w+' -- '*_test.go' | while IFS=: read -r file target; d
 	# Each run begins with the seeds alone: to go through what long runs before it
 	# have found, as go test does, takes longer than that. And minimizing what is
 	# merely interesting would take most of the time.
-	go test -c -fuzz "^$target\$" -o "$work/fuzz.test" "./$package"
+	go -C "$package" test -c -fuzz "^$target\$" -o "$work/fuzz.test" .
 	if ! (cd "$package" && "$work/fuzz.test" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "${1:-6s}" \
 		-test.fuzzminimizetime 1x -test.fuzzcachedir "$work/$target" -test.timeout 0 </dev/null) 2>&1 | tee "$work/output"; then
 		# A worker that is still busy when the time is over fails the test

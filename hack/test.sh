@@ -17,13 +17,14 @@ mkdir -p "$out"
 # packages in which goroutines of ours meet. Some that need none only compute: random
 # objects, schemas, charts. What meets in them, caches, meets in the tests of webhook too.
 meet='/(webhook|manager|extension/cluster)$'
-alone='/(webhook/internal/patch|internal/(jsonpatch|wire)|api/v1alpha1|extension/hook/review|cmd/sandbox)$'
+alone='/(webhook/internal/patch|internal/(jsonpatch|wire)|operator/api/v1alpha1|operator/hook/review|operator/cmd/sandbox)$'
 [ "${RACE:-}" != all ] || meet=. alone='^$'
-packages=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.TestImports}} {{.XTestImports}}{{end}}' ./...)
+# By operator/go.work, library and operator are tested together, so that no processor waits.
+packages=$(go -C operator list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.TestImports}} {{.XTestImports}}{{end}}' ./... ../...)
 raced=$(awk -v meet="$meet" -v alone="$alone" '$1 !~ alone && ($1 ~ meet || !/testing\/(controlplane|managertest)/) {print $1}' <<<"$packages")
 plain=$(awk '{print $1}' <<<"$packages" | grep -vxF "$raced" || true)
 # They begin first, so that none of them is left over at the end.
-longest='/(manager|webhook|examples|cmd/admitkit|extension/(access|audit|binding|sandbox|session))$'
+longest='/(manager|webhook|examples|cmd/admitkit|operator/(access|audit|binding|sandbox|session))$'
 first() { grep -E "$longest" <<<"$1" || true; printf '%s\n' "$1"; }
 race=-race
 if ! command -v "$(go env CC)" >/dev/null; then
@@ -42,8 +43,8 @@ run() (
 # What the tests cost is told apart from what compiling costs, which a warm cache saves.
 # shellcheck disable=SC2086 # names of packages are words
 {
-	[ -z "$plain" ] || go list -export -deps -test $plain >/dev/null
-	CGO_ENABLED=${race:+1} go list $race -export -deps -test $raced >/dev/null
+	[ -z "$plain" ] || go -C operator list -export -deps -test $plain >/dev/null
+	CGO_ENABLED=${race:+1} go -C operator list $race -export -deps -test $raced >/dev/null
 	for module in $MODULES; do
 		go -C "$module" list -export -deps -test ./... >/dev/null
 	done
@@ -52,8 +53,8 @@ times >"$out/before"
 began=$SECONDS failed=0
 # shellcheck disable=SC2086
 {
-	[ -z "$plain" ] || run . plain -p 3 "$@" $(first "$plain") &
-	CGO_ENABLED=${race:+1} run . raced -p 1 $race "$@" $(first "$raced") || failed=1
+	[ -z "$plain" ] || run operator plain -p 3 "$@" $(first "$plain") &
+	CGO_ENABLED=${race:+1} run operator raced -p 1 $race "$@" $(first "$raced") || failed=1
 	for module in $MODULES; do
 		run "$module" "${module//\//-}" "$@" ./... || failed=1
 	done

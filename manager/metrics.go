@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/admitkit/admitkit/internal/buildinfo"
+	"github.com/admitkit/admitkit/manager/buildinfo"
 )
 
 // Metrics of the registration and of watchers, in controller-runtime's registry.

@@ -39,7 +39,7 @@ func newAttacked(t *testing.T) *attacked {
 	binary := os.Getenv("ADMITKIT_ATTACKED") // another version, to compare
 	if binary == "" {
 		binary = filepath.Join(t.TempDir(), "sample")
-		if err := testkit.Build(t.Context(), binary, "../testing/e2e/sample"); err != nil {
+		if err := testkit.Build(t.Context(), binary, "../internal/testkit/sample"); err != nil {
 			t.Fatal(err)
 		}
 	}

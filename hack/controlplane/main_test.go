@@ -302,11 +302,23 @@ func requirements(t *testing.T, path string) map[string]string {
 
 // What the library and Kubernetes both import is compiled once only if its version is
 // one. Kubernetes may need a newer one than the library.
-func TestNoVersionIsOlderThanThatOfTheLibrary(t *testing.T) {
-	library, own := requirements(t, "../../go.mod"), requirements(t, "go.mod")
-	for path, version := range library {
-		if own[path] != "" && semver.Compare(own[path], version) < 0 {
-			t.Errorf("%s is required in %s, and in %s by the library: go -C hack/controlplane get %[1]s@%[3]s", path, own[path], version)
+func TestNoVersionIsOlderThanThatOfOurModules(t *testing.T) {
+	own := requirements(t, "go.mod")
+	for _, module := range []string{"../../go.mod", "../../operator/go.mod"} {
+		for path, version := range requirements(t, module) {
+			if own[path] != "" && semver.Compare(own[path], version) < 0 {
+				t.Errorf("%s is required in %s, and in %s by %s: go -C hack/controlplane get %[1]s@%[3]s", path, own[path], version, module)
+			}
+		}
+	}
+}
+
+// What the library and the operator both import is compiled once only if its version is one.
+func TestTheLibraryAndTheOperatorRequireTheSameVersions(t *testing.T) {
+	library := requirements(t, "../../go.mod")
+	for path, version := range requirements(t, "../../operator/go.mod") {
+		if library[path] != "" && library[path] != version {
+			t.Errorf("%s is required in %s by the operator, and in %s by the library", path, version, library[path])
 		}
 	}
 }

@@ -53,7 +53,7 @@ func check(ctx context.Context, root, tools string) error {
 
 // clone makes a clean clone of HEAD with a tag that no release has.
 func (r *release) clone(ctx context.Context, dir string) error {
-	content, err := os.ReadFile(filepath.Join(r.root, "charts/admitkit/Chart.yaml"))
+	content, err := os.ReadFile(filepath.Join(r.root, "operator/charts/admitkit/Chart.yaml"))
 	if err != nil {
 		return err
 	}

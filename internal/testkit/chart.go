@@ -42,7 +42,7 @@ func (c Chart) Lint(t testing.TB) error {
 // chart's files: go test caches a result until a file changes that the test has opened.
 func (c Chart) Tool(t testing.TB, name string) string {
 	t.Helper()
-	program, err := filepath.Abs(filepath.Join(c.Dir, "../../bin/tools", name))
+	program, err := filepath.Abs(filepath.Join(c.Dir, "../../../bin/tools", name))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/admitkit/admitkit/api/v1alpha1"
 	"github.com/admitkit/admitkit/internal/wire"
 )
 
@@ -17,11 +16,11 @@ func TestAnErrorNamesTheFieldAndWhatItWants(t *testing.T) {
 		into runtime.Object
 		want string
 	}{
-		`{"spec":{"validUntil":"tomorrow"}}`:              {&v1alpha1.TransientRoleBinding{}, "spec.validUntil: " + time},
-		`{"spec":{"validFrom":7}}`:                        {&v1alpha1.TransientRoleBinding{}, "spec.validFrom: " + time},
+		`{"firstTimestamp":"tomorrow"}`:                   {&corev1.Event{}, "firstTimestamp: " + time},
+		`{"status":{"startTime":7}}`:                      {&corev1.Pod{}, "status.startTime: " + time},
 		`{"metadata":{"creationTimestamp":"now"}}`:        {&corev1.Pod{}, "metadata.creationTimestamp: " + time},
-		`{"spec":{"subjects":[{"name":"a"},{"name":7}]}}`: {&v1alpha1.TransientRoleBinding{}, "spec.subjects[1].name: must be a string"},
-		`{"spec":{"subjects":{}}}`:                        {&v1alpha1.TransientRoleBinding{}, "spec.subjects: must be a list"},
+		`{"spec":{"volumes":[{"name":"a"},{"name":7}]}}`:  {&corev1.Pod{}, "spec.volumes[1].name: must be a string"},
+		`{"spec":{"volumes":{}}}`:                         {&corev1.Pod{}, "spec.volumes: must be a list"},
 		`{"spec":7}`:                                      {&corev1.Pod{}, "spec: must be an object with fields"},
 		`{"spec":{"hostNetwork":"yes"}}`:                  {&corev1.Pod{}, "spec.hostNetwork: must be true or false"},
 		`{"spec":{"priority":"high"}}`:                    {&corev1.Pod{}, "spec.priority: " + whole + "int32"},

@@ -52,8 +52,8 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
-	"github.com/admitkit/admitkit/internal/buildinfo"
 	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/manager/buildinfo"
 )
 
 // Build adds the extensions to a manager. Every subcommand that needs them calls

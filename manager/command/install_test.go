@@ -14,11 +14,11 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/admitkit/admitkit/api/v1alpha1"
+	previewv1 "github.com/admitkit/admitkit/examples/preview/v1"
 	"github.com/admitkit/admitkit/extension"
-	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/manager/command"
 )
@@ -239,7 +239,7 @@ func TestAReviewKnowsTheKindsOfTheInstallationsOwnObjects(t *testing.T) {
 // typed reads a kind of its author's scheme.
 type typed struct{}
 
-func (typed) Reads() []client.Object { return []client.Object{&v1alpha1.PodAccessTemplate{}} }
+func (typed) Reads() []client.Object { return []client.Object{&previewv1.PreviewEnvironment{}} }
 
 func (typed) Mutate(context.Context, *corev1.Pod, *extension.Request) error {
 	return nil
@@ -249,10 +249,12 @@ func TestTheTypesOfTheAuthorsSchemeAreKnownWithoutACluster(t *testing.T) {
 	add := func(mgr *manager.Manager) error {
 		return mgr.AddExtension(extension.Mutating(typed{}, extension.Scope{}))
 	}
-	withScheme := command.WithOptions(func(o *manager.Options) { o.Scheme = testkit.Scheme(v1alpha1.AddToScheme) })
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(previewv1.GroupVersion, &previewv1.PreviewEnvironment{}, &previewv1.PreviewEnvironmentList{})
+	withScheme := command.WithOptions(func(o *manager.Options) { o.Scheme = scheme })
 	for _, args := range [][]string{
-		{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=my-system", "--with=../../config/crd/admitkit.dev_podaccesstemplates.yaml"},
-		{"review", "--with=../../config/crd/admitkit.dev_podaccesstemplates.yaml", "-f", "-"},
+		{"manifests", "--image=x", "--namespace=apps", "--webhook-namespace=my-system", "--with=../../examples/preview/crd/preview.example.com_previewenvironments.yaml"},
+		{"review", "--with=../../examples/preview/crd/preview.example.com_previewenvironments.yaml", "-f", "-"},
 	} {
 		cmd := command.New("stamp", add, withScheme)
 		var out bytes.Buffer
@@ -262,7 +264,7 @@ func TestTheTypesOfTheAuthorsSchemeAreKnownWithoutACluster(t *testing.T) {
 		if err := cmd.ExecuteContext(t.Context()); err != nil {
 			t.Errorf("%s: %v", args[0], err)
 		}
-		if args[0] == "manifests" && !strings.Contains(out.String(), "- podaccesstemplates\n  verbs:\n  - get\n  - list\n  - watch\n") {
+		if args[0] == "manifests" && !strings.Contains(out.String(), "- previewenvironments\n  verbs:\n  - get\n  - list\n  - watch\n") {
 			t.Errorf("no right to read them:\n%s", out.String())
 		}
 	}

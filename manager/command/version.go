@@ -3,7 +3,7 @@ package command
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/admitkit/admitkit/internal/buildinfo"
+	"github.com/admitkit/admitkit/manager/buildinfo"
 )
 
 // newVersion returns the subcommand that says what the binary was built from.

@@ -5,7 +5,7 @@
 // +groupName=alarm.example.com
 package v2
 
-//go:generate controller-gen object crd:crdVersions=v1 paths=../v1;../v2 output:crd:dir=../crd
+//go:generate controller-gen object crd:crdVersions=v1 paths=../v1;. output:crd:dir=../crd
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"

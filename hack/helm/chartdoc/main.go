@@ -26,7 +26,7 @@ const head = heading + `
 func main() {
 	dir := flag.String("dir", ".", "root of the repository")
 	flag.Parse()
-	if err := write(filepath.Join(*dir, "charts/admitkit")); err != nil {
+	if err := write(filepath.Join(*dir, "operator/charts/admitkit")); err != nil {
 		fmt.Fprintln(os.Stderr, "chartdoc:", err)
 		os.Exit(1)
 	}

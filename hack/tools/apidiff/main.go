@@ -30,7 +30,7 @@ import (
 )
 
 func main() {
-	dir := flag.String("dir", ".", "folder of the module")
+	dir := flag.String("dir", ".", "root of the repository")
 	flag.Parse()
 	text, err := compare(*dir)
 	fmt.Print(text)
@@ -57,15 +57,22 @@ func compare(dir string) (string, error) {
 	if _, err := git(dir, "clone", "--quiet", "--shared", "--branch", tag, ".", released); err != nil {
 		return "", err
 	}
-	was, err := load(released)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", tag, err)
+	var changes []change
+	for _, module := range []string{".", "operator"} {
+		_, before := os.Stat(filepath.Join(released, module))
+		if _, now := os.Stat(filepath.Join(dir, module)); before != nil && now != nil {
+			continue // as in the tests, whose repository has one module
+		}
+		was, err := load(filepath.Join(released, module))
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", tag, err)
+		}
+		is, err := load(filepath.Join(dir, module))
+		if err != nil {
+			return "", err
+		}
+		changes = append(changes, changesOf(was, is)...)
 	}
-	is, err := load(dir)
-	if err != nil {
-		return "", err
-	}
-	changes := changesOf(was, is)
 	changelog, err := os.ReadFile(filepath.Join(dir, "CHANGELOG.md"))
 	if err != nil {
 		return "", err
@@ -130,8 +137,8 @@ func git(dir string, args ...string) (string, error) {
 
 // load returns the public packages of a module.
 func load(dir string) (*apidiff.Module, error) {
-	// Of a workspace, only the module itself counts.
-	config := &packages.Config{Dir: dir, Mode: packages.NeedName | packages.NeedTypes | packages.NeedModule, Env: append(os.Environ(), "GOWORK=off")}
+	// Of a workspace, only that of the module itself counts.
+	config := &packages.Config{Dir: dir, Mode: packages.NeedName | packages.NeedTypes | packages.NeedModule, Env: append(os.Environ(), "GOWORK=")}
 	loaded, err := packages.Load(config, "./...")
 	if err != nil {
 		return nil, err

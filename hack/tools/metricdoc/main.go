@@ -1,6 +1,6 @@
-// Command metricdoc prints docs/metrics.md: every metric that a package of the
-// library or a shipped extension registers, with its labels and its help. It
-// reads the Go source, so that the page and the metrics cannot differ.
+// Command metricdoc prints the page docs/metrics.md of a module: every metric that a package
+// in the folders that are its arguments registers, with its labels and its help. It reads the
+// Go source, so that the page and the metrics cannot differ.
 package main
 
 import (
@@ -23,15 +23,13 @@ const head = `# Metrics
 <!-- Written by make generate from the metrics in the code: their names, labels and help. -->
 
 ` + "`/metrics` is at `--metrics-address`, with the metrics of controller-runtime, of the Go runtime and of the process beside these.\n" +
-	"[Operations](operations.md#metrics) says which of them to alert on.\n"
-
-// folders are those in which metrics may be, in the order of the page.
-var folders = []string{"webhook", "certs", "manager", "extension"}
+	"[Operations](%s/operations.md#metrics) says which of them to alert on.\n"
 
 func main() {
-	dir := flag.String("dir", ".", "root of the repository")
+	dir := flag.String("dir", ".", "folder of the module")
+	operations := flag.String("operations", ".", "folder of operations.md, as the page sees it")
 	flag.Parse()
-	page, err := write(*dir)
+	page, err := write(*dir, *operations, flag.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "metricdoc:", err)
 		os.Exit(1)
@@ -39,9 +37,9 @@ func main() {
 	fmt.Print(page)
 }
 
-func write(dir string) (string, error) {
+func write(dir, operations string, folders []string) (string, error) {
 	var page strings.Builder
-	page.WriteString(head)
+	fmt.Fprintf(&page, head, operations)
 	for _, folder := range folders {
 		sections, err := sectionsOf(dir, folder)
 		if err != nil {

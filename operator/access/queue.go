@@ -1,0 +1,123 @@
+package access
+
+import (
+	"context"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+)
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// enqueue puts the requests that an object concerns into the queue: first those
+// whose time is over, then those that something happens to, and last those that a
+// start or restart finds.
+func (r *requests) enqueue(keys func(context.Context, client.Object) []types.NamespacedName) handler.EventHandler {
+	add := func(ctx context.Context, q queue, object client.Object, priority int) {
+		if _, isPolicy := object.(*unstructured.Unstructured); isPolicy && priority != priorityInitial {
+			priority = priorityEnd // something may be open until it is back
+		}
+		if req, ok := object.(v1alpha1.Request); ok {
+			switch {
+			case ended(req):
+				priority = priorityCleanup
+			case v1alpha1.Over(req, r.options.Clock.Now()):
+				priority = priorityEnd
+			}
+		}
+		for _, key := range keys(ctx, object) {
+			item := reconcile.Request{NamespacedName: key}
+			if prioritized, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+				prioritized.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, item)
+			} else {
+				q.Add(item)
+			}
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			priority := priorityNormal
+			if e.IsInInitialList {
+				priority = priorityInitial
+			}
+			add(ctx, q, e.Object, priority)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			if e.ObjectOld.GetResourceVersion() != e.ObjectNew.GetResourceVersion() {
+				add(ctx, q, e.ObjectNew, priorityNormal)
+			}
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+			if _, ok := e.Object.(v1alpha1.Request); ok {
+				add(ctx, q, e.Object, priorityNormal)
+				return
+			}
+			if template, ok := e.Object.(v1alpha1.Template); ok {
+				for _, key := range r.askingBy(ctx, template, func(req v1alpha1.Request) bool { return !ended(req) }) {
+					q.Add(reconcile.Request{NamespacedName: key})
+				}
+				return
+			}
+			if r.isNews(e.Object, keys(ctx, e.Object)) {
+				add(ctx, q, e.Object, priorityCleanup)
+			}
+		},
+	}
+}
+
+// isNews reports whether the deletion of what requests get is news, and not what this
+// process did at the end, after which it comes back for the rest. It keeps a Role.
+func (r *requests) isNews(object client.Object, keys []types.NamespacedName) bool {
+	for _, key := range keys {
+		if _, ours := r.unbound.Load(key); ours {
+			return false
+		}
+		if role, ok := object.(*rbacv1.Role); ok {
+			r.lastRoles.Store(key, role)
+		}
+	}
+	return true
+}
+
+func (r *requests) keyOf(_ context.Context, object client.Object) []types.NamespacedName {
+	return []types.NamespacedName{client.ObjectKeyFromObject(object)}
+}
+
+// ownerOf finds the request by the name of what it got, since labels and owner
+// references can be removed.
+func (r *requests) ownerOf(_ context.Context, object client.Object) []types.NamespacedName {
+	if key, ok := r.kind.owner(client.ObjectKeyFromObject(object)); ok {
+		return []types.NamespacedName{key}
+	}
+	return nil
+}
+
+// waitingFor finds the requests that are not granted and refer to a template; for roles
+// also those that are, because the status of the template tells that its role was made anew.
+func (r *requests) waitingFor(ctx context.Context, template client.Object) []types.NamespacedName {
+	return r.askingBy(ctx, template, func(req v1alpha1.Request) bool { return !ended(req) && (r.kind.givesRole || !wasGranted(req)) })
+}
+
+// askingBy finds the requests that refer to a template and that which selects.
+func (r *requests) askingBy(ctx context.Context, template client.Object, which func(v1alpha1.Request) bool) []types.NamespacedName {
+	list := r.kind.requests()
+	if err := r.cached.List(ctx, list, client.InNamespace(template.GetNamespace())); err != nil {
+		return nil
+	}
+	var keys []types.NamespacedName
+	eachRequest(list, func(req v1alpha1.Request) {
+		if req.GetRequestSpec().TemplateName == template.GetName() && which(req) {
+			keys = append(keys, client.ObjectKeyFromObject(req))
+		}
+	})
+	return keys
+}

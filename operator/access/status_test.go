@@ -1,0 +1,78 @@
+package access
+
+import (
+	"testing"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+)
+
+func TestAStatusThatSaysTheSameStaysTheSame(t *testing.T) {
+	end := time.Now().Truncate(time.Second)
+	for sentence, say := range map[string]func(*state){
+		"ended":        func(s *state) { s.ended(end, end, nil) },
+		"the Pod gone": func(s *state) { s.granted("run"); s.refused(lostPod("pod", podGone)) },
+		"granted":      func(s *state) { s.choose(choice{name: "pod", uid: "1"}); s.granted("run") },
+		"refused": func(s *state) {
+			s.refused(refuse(v1alpha1.ReasonDurationTooLong, "too long").about(v1alpha1.ConditionAccessDurationsValid))
+		},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			req := &v1alpha1.ExecAccessRequest{}
+			first := newState(req, end)
+			say(first)
+			first.settle()
+			req.Status = first.RequestStatus
+			for i := range req.Status.Conditions { // as the API server stores times
+				c := &req.Status.Conditions[i]
+				c.LastTransitionTime = c.LastTransitionTime.Rfc3339Copy()
+			}
+			again := newState(req, end)
+			say(again)
+			again.settle()
+			if !apiequality.Semantic.DeepEqual(req.Status, again.RequestStatus) {
+				t.Errorf("it was %+v and is %+v", req.Status, again.RequestStatus)
+			}
+			if sentence == "ended" && !meta.IsStatusConditionFalse(again.Conditions, v1alpha1.ConditionAccessStillValid) {
+				t.Error("it has not ended")
+			}
+		})
+	}
+}
+
+func TestAGrantWhoseRoleOrPodIsGoneHasEnded(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		granted bool
+		refusal *refusal
+		ends    bool
+	}{
+		"the role was deleted":                  {true, lostRole(choice{role: "Role", name: "deployer"}, "is gone"), true},
+		"the Pod was deleted":                   {true, lostPod("pod", podGone), true},
+		"the author may get the right back":     {true, refuse(v1alpha1.ReasonRoleNotAllowed, "no bind"), false},
+		"what was never granted ends in no way": {false, lostRole(choice{role: "Role", name: "deployer"}, "is gone"), false},
+	} {
+		f := about(roleAccess)
+		before := newState(f.request, f.end)
+		if c.granted {
+			before.granted("run")
+		} else {
+			before.refused(refuse(v1alpha1.ReasonRoleNotAllowed, "no bind"))
+		}
+		before.settle()
+		*f.request.GetRequestStatus() = before.RequestStatus
+		now := newState(f.request, f.end)
+		now.refused(c.refusal)
+		records := f.story(decision{status: now})
+		now.settle()
+		steps := f.kind.steps(f.request, f.request.GetRequestStatus(), now)
+		if told := len(records) == 1 && records[0].Action == storyEnded && records[0].Reason == c.refusal.message; told != c.ends {
+			t.Errorf("%s: recorded are %+v", sentence, records)
+		}
+		if told := len(steps) == 1 && steps[0].Step == storyEnded; told != c.ends {
+			t.Errorf("%s: notified is %+v", sentence, steps)
+		}
+	}
+}

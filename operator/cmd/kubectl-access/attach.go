@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+)
+
+// shellOfWork is what attach runs: bash where the image has it, and else sh.
+var shellOfWork = []string{"/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh"}
+
+// attachCommand returns the command that enters the container of a run.
+func (c *cli) attachCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "attach NAME [-- COMMAND]", Short: "Open a shell in a sandboxed run",
+		Long: `Run a command in the container of a HarnessRun that runs, by default a shell, with your own
+right to exec. Only an Interactive run waits for you; a Batch run ends when its work does.`,
+		Example: `  kubectl access attach pair-x7k2p
+  kubectl access attach pair-x7k2p -- git status`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+				args = args[:dash]
+			}
+			return exactly("NAME")(cmd, args)
+		},
+		ValidArgsFunction: c.completeRuns(func(run *v1alpha1.HarnessRun) bool { return run.Status.Phase == v1alpha1.HarnessRunning }),
+		RunE:              func(cmd *cobra.Command, args []string) error { return c.attach(cmd.Context(), args[0], args[1:]) },
+	}
+}
+
+func (c *cli) attach(ctx context.Context, name string, command []string) error {
+	cl, namespace, err := c.connect()
+	if err != nil {
+		return err
+	}
+	run, err := getRun(ctx, cl, namespace, name)
+	if err != nil {
+		return err
+	}
+	if run.Status.Phase != v1alpha1.HarnessRunning || run.Status.PodName == "" {
+		return exitf(codeRefused, "nobody can enter it: %s", howFar(run))
+	}
+	if err := mayExec(ctx, cl, namespace, run.Status.PodName); err != nil {
+		return err
+	}
+	if i := run.Status.Interactive; i != nil && i.EndsTime != nil {
+		c.sayf("harnessrun/%s ends at %s if nobody uses it until then (%s)", run.Name, moment(i.EndsTime), i.EndsReason)
+	}
+	args := []string{"exec", "--namespace=" + namespace, "--stdin=true"}
+	if in, ok := c.In.(*os.File); ok && term.IsTerminal(int(in.Fd())) {
+		args = append(args, "--tty=true")
+	}
+	if len(command) == 0 {
+		command = shellOfWork
+	}
+	args = append(args, "--container="+workContainer, "pod/"+run.Status.PodName, "--")
+	return c.kubectl(ctx, append(args, command...))
+}
+
+// mayExec says which right is missing to exec into a Pod.
+func mayExec(ctx context.Context, cl client.Client, namespace, pod string) error {
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+		Namespace: namespace, Verb: "create", Version: "v1", Resource: "pods", Subresource: "exec", Name: pod,
+	}}}
+	if err := cl.Create(ctx, review); err != nil {
+		return explained(err)
+	}
+	if !review.Status.Allowed {
+		return exitf(codeRefused, "you have not the right to create pods/exec for pod/%s in namespace %s: let somebody grant it to you, together with get on pods", pod, namespace)
+	}
+	return nil
+}

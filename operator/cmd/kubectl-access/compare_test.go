@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/internal/testkit"
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/audit/sink/auditevent"
+)
+
+// runningPod makes a Pod that alice may exec into.
+func runningPod(t *testing.T, namespace string) string {
+	t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "web-", Namespace: namespace},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "example.com/web"}}},
+	}
+	if err := admin.Create(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "the Pod runs", func(ctx context.Context) bool {
+		return admin.Get(ctx, client.ObjectKeyFromObject(pod), pod) == nil && pod.Status.Phase == corev1.PodRunning
+	})
+	return pod.Name
+}
+
+func TestTheAuditLogOfTheAPIServerShowsWhatHasNoRecord(t *testing.T) {
+	t.Parallel()
+	since := time.Now().Add(-time.Second).UTC().Format(time.RFC3339)
+	execIn := func(namespace, pod, word string) {
+		t.Helper()
+		if output, err := cluster.Kubectl(t.Context(), nil, "exec", "-n", namespace, pod, "--", "true", word).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, output)
+		}
+	}
+	compare := func(file, namespace, pod string, code int, words ...string) outcome {
+		t.Helper()
+		return kubectlAccess(t, nil, "audit", "--compare", file, "-n", namespace, "--pod", pod, "--since", since).expect(t, code, words...)
+	}
+	seen, unseen := runningPod(t, namespace), runningPod(t, metav1.NamespaceDefault)
+	execIn(namespace, seen, "seen")
+	testkit.Eventually(t, "the sink, which is Open, has the record", func(context.Context) bool {
+		return strings.Contains(kubectlAccess(t, nil, "audit", "-n", namespace, "--pod", seen).stdout, "true seen")
+	})
+	compare(auditLog, namespace, seen, 0, "1 acts in namespace "+namespace+", and each has a record")
+
+	// No webhook is registered there.
+	execIn(metav1.NamespaceDefault, unseen, "unseen")
+	o := compare(auditLog, metav1.NamespaceDefault, unseen, codeError, "1 of 1 acts", "no record")
+	if !strings.Contains(o.stdout, "true unseen") || !strings.Contains(o.stdout, "the API server did not ask admitkit") {
+		t.Errorf("the list has %s", o.stdout)
+	}
+
+	// The record of the first exec is lost.
+	log, err := os.ReadFile(auditLog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := filepath.Join(t.TempDir(), "audit.log")
+	if err := os.WriteFile(lost, append(regexp.MustCompile(`record":"[0-9a-f-]+"`).ReplaceAll(log, []byte(`record":"lost"`)), "{"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o = compare(lost, namespace, seen, codeError, "1 of 1 acts", "is not complete yet")
+	if !strings.Contains(o.stdout, "its record is lost, or was deleted") {
+		t.Errorf("the list has %s", o.stdout)
+	}
+	if err := os.WriteFile(lost, []byte("{}\nno event\n{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	compare(lost, namespace, seen, codeUsage, "line 2 is not an event")
+	compare("/no/such/file", namespace, seen, codeUsage, "/no/such/file")
+	kubectlAccess(t, nil, "audit", "--compare", auditLog, "-w").expect(t, codeUsage, "--watch")
+}
+
+func TestAFoldStandsForAsManyActsAsItCounts(t *testing.T) {
+	at := time.Now()
+	act := func(user, namespace string) *serverAct {
+		return &serverAct{
+			User: v1alpha1.AuditUser{Username: user}, ObjectRef: &serverRef{Resource: "pods", Subresource: "exec", Namespace: namespace, Name: "web"},
+			Received: metav1.NewMicroTime(at), Annotations: map[string]string{"audit.admitkit.dev/audit.record": "folded"},
+		}
+	}
+	event := &v1alpha1.AuditEvent{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{auditevent.LabelNamespace: "shop"}}}
+	event.Spec.ID, event.Spec.Folded, event.Spec.Namespace, event.Spec.User.Username = "first", true, "shop", "alice"
+	event.Spec.Time, event.Status.Count = metav1.NewMicroTime(at), 3
+	k := &recorded{ids: map[string]bool{}}
+	k.add(event)
+	for i, want := range []struct {
+		user, namespace string
+		missing         bool
+	}{{"bob", "shop", true}, {"alice", "bank", true}, {"alice", "shop", false}, {"alice", "shop", false}, {"alice", "shop", true}} {
+		if got := k.lack(act(want.user, want.namespace)); (got != "") != want.missing {
+			t.Errorf("%d: the act of %s in %s: %q", i, want.user, want.namespace, got)
+		}
+	}
+}

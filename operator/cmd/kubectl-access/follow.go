@@ -1,0 +1,221 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+)
+
+// workContainer is the container in the Pod of a run that does the work.
+const workContainer = "harness"
+
+// follower prints what the work of a run writes, as it comes: its log, with the rights of the user, or else the lines that
+// the status of the run has.
+type follower struct {
+	*cli
+	logs func(ctx context.Context, namespace, pod string, follow bool) (io.ReadCloser, error)
+
+	pod     string           // whose log is printed
+	printed chan error       // when that has ended
+	shown   metav1.MicroTime // the time of the newest line of the status that was printed
+	ofState bool             // whether the lines are those of the status
+
+	mu   sync.Mutex
+	tail string // the end of what was printed
+}
+
+// maxTail is how much output is remembered, so that the same is not printed again: as much as a status has.
+const maxTail = 8 << 10
+
+func (c *cli) newFollower() (*follower, error) {
+	config, err := c.flags.ToRESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	config.WarningHandler = warner{c}
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return &follower{cli: c, logs: func(ctx context.Context, namespace, pod string, follow bool) (io.ReadCloser, error) {
+		return clients.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Container: workContainer, Follow: follow}).Stream(ctx)
+	}}, nil
+}
+
+// see prints what is new of a run.
+func (f *follower) see(ctx context.Context, run *v1alpha1.HarnessRun) {
+	if f.printed != nil {
+		select {
+		case err := <-f.printed:
+			f.ended(run, err)
+		default:
+		}
+	}
+	if begun := run.Status.Phase == v1alpha1.HarnessRunning || run.Status.Phase.Terminal(); begun && !f.ofState && f.printed == nil && run.Status.PodName != "" && run.Status.PodName != f.pod {
+		f.pod, f.printed = run.Status.PodName, make(chan error, 1)
+		go func(pod string) { f.printed <- f.print(ctx, run.Namespace, pod, true) }(f.pod)
+	}
+	if f.ofState {
+		f.showEvents(run)
+	}
+}
+
+// finish waits for the rest of the log of a run that has ended.
+func (f *follower) finish(run *v1alpha1.HarnessRun, within time.Duration) {
+	if f.printed != nil {
+		select {
+		case err := <-f.printed:
+			f.ended(run, err)
+		case <-time.After(within):
+			f.sayf("the rest of the log does not come; 'kubectl access logs %s' shows it", run.Name)
+		}
+	}
+	if f.ofState {
+		f.showEvents(run)
+	}
+}
+
+// ended says why a log cannot be read, and goes on with the status.
+func (f *follower) ended(run *v1alpha1.HarnessRun, err error) {
+	f.printed = nil
+	switch {
+	case err == nil || errors.Is(err, context.Canceled):
+		return
+	case apierrors.IsForbidden(err):
+		f.sayf("you have not the right to get pods/log in namespace %s: every ten seconds, the last lines follow that harnessrun/%s has", run.Namespace, run.Name)
+	default:
+		f.sayf("the log of pod/%s cannot be read: %s: the last lines follow that harnessrun/%s has", f.pod, escape(err.Error()), run.Name)
+	}
+	f.ofState = true
+}
+
+// print prints the log of a Pod.
+func (f *follower) print(ctx context.Context, namespace, pod string, follow bool) error {
+	log, err := f.logs(ctx, namespace, pod, follow)
+	if err != nil {
+		return err
+	}
+	defer log.Close() //nolint:errcheck // it was only read
+	lines := bufio.NewReaderSize(log, 64<<10)
+	for {
+		line, err := lines.ReadSlice('\n')
+		if len(line) > 0 {
+			f.put(string(line))
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return err
+		}
+	}
+}
+
+// showEvents prints the lines of the status that are new.
+func (f *follower) showEvents(run *v1alpha1.HarnessRun) {
+	for _, event := range run.Status.RecentEvents {
+		if event.Time.After(f.shown.Time) {
+			f.shown = event.Time
+			f.put(strings.TrimPrefix(event.Type+": "+event.Message, ": ") + "\n")
+		}
+	}
+}
+
+// put prints what the work wrote.
+func (f *follower) put(text string) {
+	_, _ = fmt.Fprint(f.Out, escape(text)) // nobody reads it any more
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tail += text
+	f.tail = f.tail[max(len(f.tail)-maxTail, 0):]
+}
+
+// has reports whether a text was printed a moment ago.
+func (f *follower) has(text string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return strings.Contains(f.tail, text)
+}
+
+// logsCommand returns the command that prints what a run writes.
+func (c *cli) logsCommand() *cobra.Command {
+	var follow bool
+	cmd := &cobra.Command{
+		Use: "logs NAME", Short: "Print what a sandboxed run writes",
+		Long: `Print the log of a HarnessRun, with your own right to get pods/log. Without it, or when the
+Pod is gone, print the last lines, which the run itself has: at most 50.`,
+		Example:           "  kubectl access logs agent-x7k2p --follow",
+		Args:              exactly("NAME"),
+		ValidArgsFunction: c.completeRuns(func(*v1alpha1.HarnessRun) bool { return true }),
+		RunE:              func(cmd *cobra.Command, args []string) error { return c.printLogs(cmd.Context(), args[0], follow) },
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "print what it writes until it has ended")
+	return cmd
+}
+
+func (c *cli) printLogs(ctx context.Context, name string, follow bool) error {
+	cl, namespace, err := c.connect()
+	if err != nil {
+		return err
+	}
+	run, err := getRun(ctx, cl, namespace, name)
+	if err != nil {
+		return err
+	}
+	f, err := c.newFollower()
+	if err != nil {
+		return err
+	}
+	if follow && !run.Status.Phase.Terminal() {
+		return (&harness{cli: c}).watchRun(ctx, cl, run, f)
+	}
+	if run.Status.PodName == "" {
+		return exitf(codeError, "it has written nothing: %s", howFar(run))
+	}
+	f.pod = run.Status.PodName
+	err = f.print(ctx, namespace, f.pod, false)
+	if ctx.Err() != nil {
+		return explained(ctx.Err())
+	}
+	f.ended(run, err)
+	f.finish(run, 0)
+	return nil
+}
+
+// getRun reads the run that somebody names.
+func getRun(ctx context.Context, cl client.Client, namespace, name string) (*v1alpha1.HarnessRun, error) {
+	name = strings.TrimPrefix(strings.TrimPrefix(name, "harnessruns.admitkit.dev/"), "harnessrun/")
+	run := &v1alpha1.HarnessRun{}
+	err := cl.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, run)
+	if apierrors.IsNotFound(err) {
+		return nil, exitf(codeNotFound, "there is no run %q in namespace %s; 'kubectl access runs' shows those that are", name, namespace)
+	}
+	return run, explained(err)
+}
+
+// completeRuns completes the name of a run.
+func (c *cli) completeRuns(which func(*v1alpha1.HarnessRun) bool) cobra.CompletionFunc {
+	return first(c.completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) (found []string, err error) {
+		runs, err := listOf(ctx, cl, &v1alpha1.HarnessRunList{}, namespace)
+		for _, object := range runs {
+			if which(object.(*v1alpha1.HarnessRun)) {
+				found = append(found, object.GetName())
+			}
+		}
+		return found, err
+	}))
+}

@@ -1,0 +1,293 @@
+// Package hook runs controllers that are made of hooks: CompositeControllers and
+// DecoratorControllers in Metacontroller's protocol. A hook is a web server, or a policy
+// in Rego that runs in this process.
+//
+//	err := mgr.AddExtension(hook.New(hook.Options{}))
+//
+// # How a parent is synced
+//
+// Read the code in this order. definition.go makes of a controller's object what runs:
+// its kinds, its hooks, and what of it has no effect. watches.go has the informers, which
+// controllers share and which go with the last of them. controller.go has the queue of one
+// controller and its workers, so that a hook that hangs holds up nobody else's. sync.go asks
+// the hook about one parent and does what it says, by the packages compose, which decides,
+// and apply, which writes. report.go writes the conditions of the controller's object.
+//
+// # What is trusted
+//
+// A hook acts with the rights of this process, on the kinds that its controller lists,
+// [Options].Kinds allows, and RBAC grants. Who may write a controller, or what it refers
+// to, acts with these rights, too.
+package hook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"go.uber.org/zap"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlcluster "sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
+	"github.com/admitkit/admitkit/operator/api/metacontroller/v1alpha1"
+	"github.com/admitkit/admitkit/operator/hook/protocol"
+)
+
+// Options are the options of [New]. The zero value runs webhooks about any kind, reads no
+// Secret and no ConfigMap, and has no Rego.
+type Options struct {
+	// Kinds are the resources that hooks may be about, as parents, children or related
+	// objects: pods, or rolebindings.rbac.authorization.k8s.io. Default: any that RBAC
+	// grants.
+	Kinds []string
+	// Namespaces are those from which Secrets and ConfigMaps are read that a controller
+	// refers to. Default: none.
+	Namespaces []string
+	// Workers is how many parents of a controller are worked on at a time. Default: 5.
+	Workers int
+	// Compiler compiles policies, as that of operator/hook/rego. Without one a hook in
+	// rego is an error of its controller.
+	Compiler protocol.Compiler
+}
+
+// DefaultWorkers is the default of Options.Workers.
+const DefaultWorkers = 5
+
+// MaxWorkers is the most that Options.Workers can be.
+const MaxWorkers = 1000
+
+// Hooks is the extension. Make one with [New].
+type Hooks struct{ *engine }
+
+var (
+	_ extension.Composite       = (*Hooks)(nil)
+	_ extension.ClusterEntitled = (*reconciler)(nil)
+)
+
+// New returns the extension. AddExtension reports invalid options.
+func New(options Options) *Hooks {
+	if options.Workers == 0 {
+		options.Workers = DefaultWorkers
+	}
+	anew := map[string]chan event.GenericEvent{"CompositeController": make(chan event.GenericEvent), "DecoratorController": make(chan event.GenericEvent)}
+	return &Hooks{&engine{options: options, running: map[string]*running{}, refused: map[string]string{}, anew: anew}}
+}
+
+// Parts implements [extension.Composite].
+func (h *Hooks) Parts(extension.Manager) ([]any, error) {
+	if h.options.Workers < 0 || h.options.Workers > MaxWorkers {
+		return nil, fmt.Errorf("hook options: Workers: %d is not from 1 to %d", h.options.Workers, MaxWorkers)
+	}
+	for field, all := range map[string][]string{"Kinds": h.options.Kinds, "Namespaces": h.options.Namespaces} {
+		for _, each := range all {
+			if each == "" || strings.ContainsAny(each, "*/ ") {
+				return nil, fmt.Errorf("hook options: %s: %q: must be a name, without wildcards", field, each)
+			}
+		}
+	}
+	return []any{&reconciler{h.engine, "CompositeController"}, &reconciler{h.engine, "DecoratorController"}}, nil
+}
+
+// engine is what the parts have in common.
+type engine struct {
+	options Options
+
+	once sync.Once
+	err  error
+
+	// The following are set by setup.
+	ctx       context.Context
+	log       *zap.Logger
+	events    events.EventRecorder
+	dynamic   dynamic.Interface
+	discovery discovery.DiscoveryInterface
+	cluster   ctrlcluster.Cluster
+	watches   *watches
+
+	// anew has the controllers that are to begin anew, by their kind.
+	anew map[string]chan event.GenericEvent
+
+	mu      sync.Mutex
+	running map[string]*running
+	// refused are the digests of controllers that cannot run before their objects change.
+	refused map[string]string
+}
+
+// running is a controller that runs.
+type running struct {
+	hash string
+	*parents
+}
+
+func (e *engine) setup(mgr extension.Manager) error {
+	e.once.Do(func() { e.err = e.connect(mgr) })
+	return e.err
+}
+
+func (e *engine) connect(mgr extension.Manager) error {
+	config, err := cluster.Unthrottled(mgr)
+	if err != nil {
+		return err
+	}
+	if e.dynamic, err = dynamic.NewForConfig(config); err != nil {
+		return fmt.Errorf("hook: %w", err)
+	}
+	if e.discovery, err = discovery.NewDiscoveryClientForConfig(config); err != nil {
+		return fmt.Errorf("hook: %w", err)
+	}
+	if e.cluster, err = cluster.New(mgr, cluster.Options{Name: "hook", Namespaces: []string{""}}); err != nil {
+		return err
+	}
+	e.ctx, e.log = mgr.GetContext(), mgr.GetLogger().Desugar().Named("hook")
+	e.events = mgr.GetKubeManager().GetEventRecorder("admitkit-hooks")
+	e.watches = newWatches(e.dynamic)
+	return mgr.GetKubeManager().Add(e)
+}
+
+// Start implements manager.Runnable: what the reconcilers have started ends with it.
+func (e *engine) Start(ctx context.Context) error {
+	e.watchKinds(ctx)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for key, r := range e.running {
+		r.stop()
+		delete(e.running, key)
+	}
+	e.running = nil
+	return nil
+}
+
+// reconciler starts and ends the controllers of one kind.
+type reconciler struct {
+	*engine
+	kind string
+}
+
+// Register implements [extension.Reconciler].
+func (r *reconciler) Register(mgr extension.Manager) error {
+	if err := r.setup(mgr); err != nil {
+		return err
+	}
+	skip := true // of two managers in one process
+	return ctrl.NewControllerManagedBy(mgr.GetKubeManager()).
+		Named("hook-" + strings.ToLower(r.kind)).
+		WithOptions(controller.Options{
+			SkipNameValidation: &skip,
+			RateLimiter:        workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstDelay, checkEvery),
+		}).
+		WatchesRawSource(source.Kind(r.cluster.GetCache(), client.Object(r.object()), &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Channel(r.anew[r.kind], &handler.EnqueueRequestForObject{})).
+		Complete(r)
+}
+
+func (r *reconciler) object() *unstructured.Unstructured {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(r.kind))
+	return object
+}
+
+// ClusterRights implements [extension.ClusterEntitled]: the controllers' own objects. What
+// hooks are about, their authors grant.
+func (r *reconciler) ClusterRights() []rbacv1.PolicyRule {
+	resource := strings.ToLower(r.kind) + "s"
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{resource}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{resource + "/status"}, Verbs: []string{"patch"}},
+		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"controllerrevisions"}, Verbs: []string{"get", "list", "watch", "create", "update", "delete"}},
+		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+	}
+}
+
+// Reconcile implements [extension.Reconciler]: the controller of this name runs as its
+// object says now.
+func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	key := r.kind + "/" + req.Name
+	object := r.object()
+	if err := r.cluster.GetCache().Get(ctx, req.NamespacedName, object); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.end(key).leaves(nil)
+			return reconcile.Result{}, nil
+		}
+		return reconcile.Result{}, err
+	}
+	if object.GetDeletionTimestamp() != nil {
+		r.end(key).leaves(nil)
+		return reconcile.Result{}, nil
+	}
+	hash := digest(object.Object["spec"], object.GetUID(), object.GetLabels(), object.GetAnnotations())
+	r.mu.Lock()
+	same := r.running[key] != nil && r.running[key].hash == hash || r.refused[key] == hash
+	r.mu.Unlock()
+	if same {
+		return reconcile.Result{}, nil
+	}
+	old := r.end(key)
+	report := newReport(r.engine, object)
+	definition, err := r.define(ctx, object, report)
+	if err != nil {
+		if err = report.notReady(ctx, err); err == nil {
+			r.mu.Lock()
+			r.refused[key] = hash
+			r.mu.Unlock()
+		}
+		return reconcile.Result{}, err
+	}
+	old.leaves(definition.parentKinds)
+	return reconcile.Result{}, r.begin(key, hash, definition, report)
+}
+
+// begin starts a controller. After the end of the engine it starts none.
+func (e *engine) begin(key, hash string, d *definition, report *report) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.running == nil {
+		d.close()
+		return errors.New("the manager is stopping")
+	}
+	e.running[key] = &running{hash, startParents(e, d, report)}
+	return nil
+}
+
+// end ends a controller, and returns what it was, or nil.
+func (e *engine) end(key string) *parents {
+	e.mu.Lock()
+	r := e.running[key]
+	delete(e.running, key)
+	delete(e.refused, key)
+	e.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	r.stop()
+	return r.parents
+}
+
+// allows says why the operator does not want hooks to be about a resource.
+func (e *engine) allows(resource, group string) error {
+	name := resource
+	if group != "" {
+		name += "." + group
+	}
+	if len(e.options.Kinds) > 0 && !slices.Contains(e.options.Kinds, name) {
+		return fault("KindNotAllowed", fmt.Sprintf("hooks may not be about %s: it is not in --hooks-kinds (hooks.kinds of the chart), which has plurals such as deployments.apps", name))
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+package hook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/operator/hook/apply"
+	"github.com/admitkit/admitkit/operator/hook/compose"
+)
+
+// manage makes the children what the hook wants: deletes first, then creates and updates.
+// What fails holds up no other child.
+func (p *parents) manage(ctx context.Context, v *view, wanted []*compose.Object) error {
+	plan := compose.Plan(p.kinds(), v.children, wanted)
+	var errs []error
+	for _, child := range plan.Delete {
+		id := compose.IDOf(child)
+		if err := apply.Delete(ctx, p.client(child), child); err != nil {
+			errs = append(errs, fmt.Errorf("deleting %s: %w", id, err))
+			continue
+		}
+		delete(v.state.applied, id)
+		p.wrote(v, id, child, "delete")
+	}
+	for _, child := range plan.Create {
+		errs = append(errs, p.create(ctx, v, child))
+	}
+	for _, update := range plan.Update {
+		if v.left[compose.IDOf(update.Wanted)] {
+			continue
+		}
+		_, err := p.update(ctx, v, update, true)
+		errs = append(errs, err)
+	}
+	for _, w := range wanted {
+		if there := p.cached(compose.IDOf(w)); there != nil && metav1.IsControlledBy(there, v.parent) {
+			errs = append(errs, terminating(there))
+		}
+	}
+	p.prune(v, wanted)
+	return errors.Join(errs...)
+}
+
+// prune forgets what nobody wants any more.
+func (p *parents) prune(v *view, wanted []*compose.Object) {
+	ids := make(map[compose.ID]bool, len(wanted))
+	for _, w := range wanted {
+		ids[compose.IDOf(w)] = true
+	}
+	maps.DeleteFunc(v.state.tries, func(id compose.ID, _ *apply.Tries) bool { return !ids[id] })
+	maps.DeleteFunc(v.state.applied, func(id compose.ID, _ applied) bool { return !ids[id] })
+}
+
+func (p *parents) create(ctx context.Context, v *view, wanted *compose.Object) error {
+	id := compose.IDOf(wanted)
+	foreign := fault("Foreign", fmt.Sprintf("%s: %s; delete it, or have the hook use another name", id, apply.ErrForeign))
+	if there := p.cached(id); there != nil {
+		if owner := metav1.GetControllerOfNoCopy(there); owner != nil && owner.UID == v.parent.GetUID() && there.GetDeletionTimestamp() == nil {
+			return nil // released or adopted just now
+		}
+		if there.GetDeletionTimestamp() == nil {
+			return foreign
+		}
+		return terminating(there)
+	}
+	made, err := apply.Create(ctx, p.client(wanted), wanted)
+	switch {
+	case errors.Is(err, apply.ErrForeign):
+		return foreign
+	case err != nil:
+		return fmt.Errorf("creating %s: %w", id, err)
+	}
+	p.wrote(v, id, nil, "create")
+	v.state.applied[id] = applied{digest(wanted.Object), contentOf(made)}
+	return nil
+}
+
+// terminating says that a child that is wanted is being deleted, if it has finalizers that
+// keep it. Otherwise its end is an event.
+func terminating(child *compose.Object) error {
+	finalizers := child.GetFinalizers()
+	if child.GetDeletionTimestamp() == nil || len(finalizers) == 0 {
+		return nil
+	}
+	return fault("Terminating", fmt.Sprintf("%s is being deleted, and cannot be made anew before its finalizers are gone: %s", compose.IDOf(child), strings.Join(finalizers, ", ")), errLeftAlone)
+}
+
+// try counts a write of a child, or says why there is to be none.
+func (p *parents) try(v *view, wanted *compose.Object, field string) error {
+	id, wish := compose.IDOf(wanted), digest(wanted.Object)
+	tries := v.state.tries[id]
+	if tries == nil {
+		tries = &apply.Tries{}
+		v.state.tries[id] = tries
+	}
+	now := time.Now()
+	if wait := tries.Wait(wish, now); wait > 0 {
+		return fault("DoesNotConverge", fmt.Sprintf("%s: the field %s has been written %d times for the same wish of the hook, and somebody else changes it each time; it is left alone for %s",
+			id, tries.Field, apply.MaxTries, wait.Round(time.Second)), errLeftAlone)
+	}
+	tries.Wrote(wish, field, now)
+	return nil
+}
+
+var errLeftAlone = errors.New("left alone")
+
+// contentOf tells what of a child a hook can want: not its status, nor what is counted.
+func contentOf(o *compose.Object) string {
+	rest := maps.Clone(o.Object)
+	delete(rest, "status")
+	delete(rest, "metadata")
+	return digest(rest, o.GetLabels(), o.GetAnnotations(), o.GetOwnerReferences(), o.GetFinalizers())
+}
+
+// update makes a child what it should be, if it is not. If may is false it only says
+// whether it is.
+func (p *parents) update(ctx context.Context, v *view, u compose.Update, may bool) (done bool, err error) {
+	id, wish := compose.IDOf(u.Wanted), digest(u.Wanted.Object)
+	if v.state.applied[id] == (applied{wish, contentOf(u.Observed)}) {
+		return true, nil
+	}
+	c := p.client(u.Wanted)
+	if tries := v.state.tries[id]; tries != nil && tries.Wait(wish, time.Now()) > 0 {
+		// Whoever changed it may have changed it back.
+		if field, err := apply.WouldChange(ctx, c, u.Observed, u.Wanted); err == nil && field == "" {
+			v.state.applied[id] = applied{wish, contentOf(u.Observed)}
+			return true, nil
+		}
+		return false, p.try(v, u.Wanted, "")
+	}
+	if compose.Recreates(u.Kind.Method) || !may {
+		field, err := apply.WouldChange(ctx, c, u.Observed, u.Wanted)
+		if err != nil {
+			return false, fmt.Errorf("comparing %s: %w", id, ignoreGone(err))
+		}
+		if field == "" {
+			v.state.applied[id] = applied{wish, contentOf(u.Observed)}
+			return true, nil
+		}
+		if !may {
+			return false, nil
+		}
+		return false, p.recreate(ctx, v, u, field)
+	}
+	after, err := apply.InPlace(ctx, c, u.Observed, u.Wanted)
+	if err != nil {
+		return false, fmt.Errorf("updating %s: %w", id, ignoreGone(err))
+	}
+	if after.GetResourceVersion() != u.Observed.GetResourceVersion() {
+		p.wrote(v, id, u.Observed, "update")
+		v.updated = true
+		if field := compose.Difference(u.Observed, after); field != "" {
+			if err := p.try(v, u.Wanted, field); err != nil {
+				return false, err
+			}
+		}
+	}
+	v.state.applied[id] = applied{wish, contentOf(after)}
+	return true, nil
+}
+
+// recreate deletes a child. It is made anew when it is gone.
+func (p *parents) recreate(ctx context.Context, v *view, u compose.Update, field string) error {
+	if err := p.try(v, u.Wanted, field); err != nil {
+		return err
+	}
+	id := compose.IDOf(u.Observed)
+	if err := apply.Delete(ctx, p.client(u.Observed), u.Observed); err != nil {
+		return fmt.Errorf("deleting %s to make it anew: %w", id, err)
+	}
+	delete(v.state.applied, id)
+	p.wrote(v, id, u.Observed, "recreate")
+	v.updated = true
+	return nil
+}
+
+// ignoreGone hides that a child has gone or changed since it was seen: that is an event.
+func ignoreGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("it has gone meanwhile: %w", err)
+	}
+	return err
+}

@@ -1,0 +1,589 @@
+package hook
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/admitkit/admitkit/operator/hook/apply"
+	"github.com/admitkit/admitkit/operator/hook/compose"
+	"github.com/admitkit/admitkit/operator/hook/protocol"
+)
+
+// afterTime is how long after a time the hook is called: a policy may ask whether the time
+// is before now, with a clock of its own.
+const afterTime = 20 * time.Millisecond
+
+const (
+	// wakeEvery is how often times in a parent wake its hook up: a user may write thousands.
+	wakeEvery = time.Second
+	// minResyncAfter keeps a hook from asking for a loop without a pause.
+	minResyncAfter = 100 * time.Millisecond
+)
+
+// view is what a hook is asked about.
+type view struct {
+	key        parentKey
+	kind       *parentKind
+	parent     *compose.Object
+	state      *state
+	children   []*compose.Object
+	finalizing bool
+	hook       *boundHook
+	related    protocol.Objects
+	// revisions are the parent's ControllerRevisions, and left the children that a rollout
+	// leaves as they are.
+	revisions []*compose.Object
+	left      map[compose.ID]bool
+	// moved says that somebody else has changed the parent since the hook was asked.
+	moved bool
+	// updated says that a child, or a label or an annotation, has been changed, and contested
+	// that the status was, after somebody else had changed it.
+	updated, contested bool
+}
+
+// errBehind says that the cache does not have the last writes yet: nothing is known to have
+// become better or worse.
+var errBehind = errors.New("the cache is behind")
+
+// syncParent asks the hook about one parent, if there is anything to ask, and does what it says.
+func (p *parents) syncParent(ctx context.Context, key parentKey) error {
+	v := &view{key: key, kind: &p.parentKinds[key.kind], parent: p.parentOf(key)}
+	if v.parent == nil {
+		p.drop(key)
+		return nil
+	}
+	v.state = p.stateOf(key, v.parent.GetUID())
+	if wait := behind - time.Since(v.state.stale[v.parent.GetResourceVersion()]); wait > 0 {
+		p.queue.AddAfter(key, wait) // or when the event comes
+		return errBehind
+	}
+	clear(v.state.stale)
+	if proceed, err := p.enter(ctx, v); err != nil || !proceed {
+		return err
+	}
+	if wait := p.behindFor(v.state); wait > 0 {
+		p.queue.AddAfter(key, wait) // or when the event comes
+		return errBehind
+	}
+	if err := p.claim(ctx, v); err != nil {
+		return err
+	}
+	if v.hook == nil {
+		return nil
+	}
+	if err := p.customizeFor(ctx, v); err != nil {
+		return err
+	}
+	if !p.mustAsk(v) {
+		return nil
+	}
+	p.note(v, "")
+	began := time.Now()
+	v.state.wake(began)
+	answer, err := p.askNow(ctx, v, began)
+	if err != nil {
+		return err
+	}
+	if err := p.follow(ctx, v, answer); err != nil {
+		return err
+	}
+	if v.moved {
+		p.queue.Add(key)
+	} else {
+		p.note(v, p.digestOf(v))
+	}
+	p.schedule(v, answer, began)
+	return nil
+}
+
+// mustAsk reports whether anything has changed since the hook was asked, or its time has come.
+func (p *parents) mustAsk(v *view) bool {
+	asked, due := p.digestOf(v), v.state.due
+	p.mu.Lock()
+	same := v.state.asked == asked
+	p.mu.Unlock()
+	if !same || !due.IsZero() && !time.Now().Before(due) {
+		return true
+	}
+	if !due.IsZero() {
+		// The queue keeps the earliest time of a key, which may have been an older one.
+		p.queue.AddAfter(v.key, time.Until(due))
+	}
+	return false
+}
+
+// askNow asks the hook about a parent as it is, unless it has changed too much too often.
+func (p *parents) askNow(ctx context.Context, v *view, now time.Time) (*protocol.Answer, error) {
+	if wait := v.state.churn.wait(v.parent.GetGeneration(), now); wait > 0 {
+		return nil, fault("DoesNotConverge", fmt.Sprintf("the hook wants something else at each call, or somebody else undoes what it wants: it has made %d changes within %s, while the parent stayed the same; it is called again in %s",
+			maxChurn, churnWithin, wait.Round(time.Second)), &protocol.RetryAfterError{After: wait})
+	}
+	return p.ask(ctx, v, v.parent, "")
+}
+
+// note notes what the hook has been asked about; "" has it called again in any case.
+func (p *parents) note(v *view, asked string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	v.state.asked = asked
+}
+
+// enter says whether the parent is to be synced, and adds or removes the finalizer.
+func (p *parents) enter(ctx context.Context, v *view) (proceed bool, err error) {
+	deleting, selected := v.parent.GetDeletionTimestamp() != nil, v.kind.selects(v.parent)
+	has := slices.Contains(v.parent.GetFinalizers(), p.finalizer())
+	v.finalizing = deleting || !selected
+	switch {
+	case p.finalize == nil && has:
+		if err := p.setFinalizer(ctx, v, false); err != nil {
+			return false, err
+		}
+		return selected && !deleting, nil
+	case v.finalizing && !has:
+		p.drop(v.key)
+		return false, nil
+	case v.finalizing:
+		v.hook = p.finalize
+		return true, nil
+	case p.finalize != nil && !has:
+		if err := p.setFinalizer(ctx, v, true); err != nil {
+			return false, err
+		}
+	}
+	v.hook = p.sync
+	return true, nil
+}
+
+func (p *parents) setFinalizer(ctx context.Context, v *view, want bool) error {
+	finalizers := slices.DeleteFunc(v.parent.GetFinalizers(), func(f string) bool { return f == p.finalizer() })
+	if want {
+		finalizers = append(finalizers, p.finalizer())
+	}
+	if finalizers == nil {
+		finalizers = []string{}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": v.parent.GetUID(), "resourceVersion": v.parent.GetResourceVersion(), "finalizers": finalizers,
+	}})
+	if err != nil {
+		return err
+	}
+	fresh, err := p.parentClient(v.key).Patch(ctx, v.parent.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: apply.FieldManager})
+	if err != nil {
+		return fmt.Errorf("the finalizer of the parent: %w", err)
+	}
+	expected := v.parent.DeepCopy()
+	expected.SetFinalizers(fresh.GetFinalizers())
+	p.replace(v, expected, fresh)
+	return nil
+}
+
+// replace notes that the parent is another since it was written: what the cache had is old.
+// What is not as expected, somebody else has changed meanwhile.
+func (p *parents) replace(v *view, expected, after *compose.Object) {
+	v.moved = v.moved || written(expected) != written(after)
+	if v.parent.GetResourceVersion() != after.GetResourceVersion() {
+		v.state.stale[v.parent.GetResourceVersion()] = time.Now()
+	}
+	after.SetManagedFields(nil)
+	v.parent = after
+}
+
+// written tells an object from what it was, but for what the API server counts and dates.
+func written(o *compose.Object) string {
+	rest := maps.Clone(o.Object)
+	delete(rest, "metadata")
+	return digest(rest, o.GetLabels(), o.GetAnnotations(), o.GetOwnerReferences(), o.GetFinalizers(), o.GetDeletionTimestamp())
+}
+
+// behindFor returns how long to wait for the cache to have what was last written.
+func (p *parents) behindFor(s *state) time.Duration {
+	var wait time.Duration
+	for id, w := range s.writes {
+		version := ""
+		if object := p.cached(id); object != nil {
+			version = object.GetResourceVersion()
+		}
+		left := behind - time.Since(w.at)
+		if version != w.before || left <= 0 {
+			delete(s.writes, id)
+			continue
+		}
+		wait = max(wait, left)
+	}
+	return wait
+}
+
+// cached returns a child, or a revision, as the cache has it, or nil.
+func (p *parents) cached(id compose.ID) *compose.Object {
+	if id.GroupVersionKind == revisionKind && p.revisionLease != nil {
+		return p.revisionLease.get(id.Namespace, id.Name)
+	}
+	i := slices.IndexFunc(p.children, func(k childKind) bool { return k.GroupVersionKind == id.GroupVersionKind })
+	if i < 0 {
+		return nil
+	}
+	return p.childLeases[i].get(id.Namespace, id.Name)
+}
+
+// claim finds the children, and adopts and releases.
+func (p *parents) claim(ctx context.Context, v *view) error {
+	uid := string(v.parent.GetUID())
+	// A selector may select the parent itself, which must not be its own child. An object of
+	// another namespace may only say that it is the parent's.
+	other := func(o *compose.Object) bool {
+		return o.GetUID() == v.parent.GetUID() || v.parent.GetNamespace() != "" && o.GetNamespace() != v.parent.GetNamespace()
+	}
+	if !p.composite {
+		for _, l := range p.childLeases {
+			for _, object := range l.indexed(byOwner, uid) {
+				if object.GetAnnotations()[compose.AnnotationDecorator] == p.name && !other(object) {
+					v.children = append(v.children, object)
+				}
+			}
+		}
+		return nil
+	}
+	selector, err := compose.Selector(v.parent, p.generate)
+	if err != nil {
+		return fault("NoSelector", err.Error())
+	}
+	var candidates []*compose.Object
+	for _, l := range p.childLeases {
+		candidates = append(candidates, l.indexed(byOwner, uid)...)
+		switch {
+		case p.generate:
+			candidates = append(candidates, l.indexed(byOrphanUID, uid)...)
+		case v.parent.GetNamespace() != "":
+			candidates = append(candidates, l.indexed(byOrphan, v.parent.GetNamespace())...)
+		default:
+			candidates = append(candidates, slices.DeleteFunc(l.list(), func(o *compose.Object) bool { return metav1.GetControllerOfNoCopy(o) != nil })...)
+		}
+	}
+	claimed := compose.Claim(v.parent, selector, slices.DeleteFunc(candidates, other))
+	v.children = claimed.Owned
+	if v.finalizing {
+		return nil
+	}
+	if p.revisionLease != nil {
+		v.revisions = p.revisionLease.indexed(byOwner, uid)
+	}
+	return p.own(ctx, v, claimed)
+}
+
+func (p *parents) own(ctx context.Context, v *view, claimed compose.Claimed) error {
+	if len(claimed.Adopt) > 0 {
+		// A parent that has just been deleted, and made anew, adopts nothing of the old one.
+		live, err := p.parentClient(v.key).Get(ctx, v.parent.GetName(), metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("reading the parent before it adopts: %w", err)
+		}
+		if live.GetUID() != v.parent.GetUID() || live.GetDeletionTimestamp() != nil {
+			return nil
+		}
+	}
+	for _, object := range claimed.Adopt {
+		adopted, err := apply.Adopt(ctx, p.client(object), v.parent, object)
+		if err != nil {
+			return fmt.Errorf("adopting %s: %w", compose.IDOf(object), err)
+		}
+		adopted.SetManagedFields(nil)
+		p.wrote(v, compose.IDOf(object), object, "adopt")
+		v.children = append(v.children, adopted)
+	}
+	for _, object := range claimed.Release {
+		if _, err := apply.Release(ctx, p.client(object), v.parent, object); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("releasing %s: %w", compose.IDOf(object), err)
+		}
+		p.wrote(v, compose.IDOf(object), object, "release")
+	}
+	return nil
+}
+
+// wrote remembers a write until the cache has it.
+func (p *parents) wrote(v *view, id compose.ID, before *compose.Object, verb string) {
+	version := ""
+	if before != nil {
+		version = before.GetResourceVersion()
+	}
+	v.state.writes[id] = write{version, time.Now()}
+	writesTotal.WithLabelValues(p.metricName(), verb).Inc()
+}
+
+// digestOf tells whether the hook has been asked about all that there is now. The status
+// that it has returned itself is nothing new, and neither are counters.
+func (p *parents) digestOf(v *view) string {
+	metadata := maps.Clone(v.parent.Object["metadata"].(map[string]any))
+	for _, field := range []string{"resourceVersion", "managedFields"} {
+		delete(metadata, field)
+	}
+	if v.kind.ignoringStatus {
+		delete(metadata, "generation")
+	}
+	rest := maps.Clone(v.parent.Object)
+	delete(rest, "metadata")
+	status := digest(rest["status"])
+	delete(rest, "status")
+	if v.kind.ignoringStatus || status == v.state.status {
+		status = ""
+	}
+	var versions []string
+	for _, child := range v.children {
+		versions = append(versions, string(child.GetUID())+"/"+child.GetResourceVersion())
+	}
+	for _, revision := range v.revisions {
+		versions = append(versions, string(revision.GetUID())+"/"+revision.GetResourceVersion())
+	}
+	slices.Sort(versions)
+	related := map[string]map[string]string{}
+	for kind, all := range v.related {
+		related[kind] = map[string]string{}
+		for name, object := range all {
+			related[kind][name] = (&compose.Object{Object: object}).GetResourceVersion()
+		}
+	}
+	return digest(metadata, rest, status, versions, related, v.finalizing)
+}
+
+// ask calls the hook about the parent, or about what it was at a revision, and reads its
+// response.
+func (p *parents) ask(ctx context.Context, v *view, parent *compose.Object, revision string) (*protocol.Answer, error) {
+	children := compose.Group(v.hook.version, v.parent, p.kinds(), v.children)
+	related := v.related
+	if related == nil {
+		related = protocol.Objects{}
+	}
+	var request any = protocol.SyncRequest{Controller: p.object, Parent: parent.Object, Children: children, Related: related, Finalizing: v.finalizing}
+	read := protocol.ReadSync
+	if !p.composite {
+		request = protocol.DecorateRequest{Controller: p.object, Object: v.parent.Object, Attachments: children, Related: related, Finalizing: v.finalizing}
+		read = protocol.ReadDecorate
+	}
+	response, err := p.call(ctx, v.hook, string(parent.GetUID())+revision, request)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := read(response, v.hook.version, v.hook.strict)
+	if err != nil {
+		return nil, fault("HookFailed", "hooks."+v.hook.name+": "+err.Error())
+	}
+	return answer, nil
+}
+
+func (p *parents) call(ctx context.Context, hook *boundHook, key string, request any) ([]byte, error) {
+	body, err := protocol.Marshal(request)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	response, err := hook.Call(ctx, protocol.Request{Key: key + "/" + hook.name, Body: body})
+	result := "ok"
+	if err != nil {
+		result = "error"
+	}
+	callsTotal.WithLabelValues(p.metricName(), hook.name, result).Inc()
+	callSeconds.WithLabelValues(p.metricName(), hook.name).Observe(time.Since(began).Seconds())
+	var known *problem
+	if err == nil || errors.As(err, &known) {
+		return response, err
+	}
+	return nil, fault("HookFailed", "hooks."+hook.name+": "+err.Error(), err)
+}
+
+// prepare completes the children that the hook returned.
+func (p *parents) prepare(v *view, answer *protocol.Answer) ([]*compose.Object, error) {
+	rules := compose.Rules{Kinds: p.kinds(), Absent: p.absent}
+	if p.composite {
+		rules.Selector, _ = compose.Selector(v.parent, p.generate)
+		if p.generate {
+			rules.Labels = map[string]string{compose.LabelControllerUID: string(v.parent.GetUID())}
+		}
+	} else {
+		rules.Annotations = map[string]string{compose.AnnotationDecorator: p.name}
+	}
+	wanted, err := compose.Prepare(v.parent, rules, answer.Children)
+	if err != nil {
+		return nil, fault("HookFailed", err.Error())
+	}
+	return wanted, nil
+}
+
+// follow does what the hook said. The status is written even if a child could not be.
+func (p *parents) follow(ctx context.Context, v *view, answer *protocol.Answer) error {
+	wanted, err := p.prepare(v, answer)
+	if err != nil {
+		return err
+	}
+	var problems error
+	if p.revisionLease != nil && !v.finalizing {
+		if wanted, problems = p.roll(ctx, v, answer, wanted); wanted == nil {
+			return problems
+		}
+	}
+	if !collected(v.parent) {
+		problems = errors.Join(problems, p.manage(ctx, v, wanted))
+	}
+	if p.composite {
+		problems = errors.Join(problems, p.writeStatus(ctx, v, answer.Status))
+	} else {
+		problems = errors.Join(problems, p.decorate(ctx, v, answer))
+	}
+	if v.contested || v.updated && !p.rolls() {
+		v.state.churn.add(v.parent.GetGeneration(), time.Now())
+	}
+	if v.finalizing && answer.Finalized && problems == nil {
+		return p.setFinalizer(ctx, v, false)
+	}
+	return problems
+}
+
+// collected says whether the API server's garbage collector has the children: it deletes
+// them before their parent, or makes them orphans.
+func collected(parent *compose.Object) bool {
+	return parent.GetDeletionTimestamp() != nil &&
+		(slices.Contains(parent.GetFinalizers(), metav1.FinalizerDeleteDependents) || slices.Contains(parent.GetFinalizers(), metav1.FinalizerOrphanDependents))
+}
+
+// schedule has the hook called again when it wants, when the period is over, or when a
+// time in the parent has come.
+func (p *parents) schedule(v *view, answer *protocol.Answer, began time.Time) {
+	var due time.Time
+	sooner := func(at time.Time) {
+		if due.IsZero() || at.Before(due) {
+			due = at
+		}
+	}
+	if answer.ResyncAfter > 0 {
+		sooner(time.Now().Add(max(answer.ResyncAfter, minResyncAfter)))
+	}
+	if p.resync > 0 {
+		sooner(time.Now().Add(p.resync))
+	}
+	if p.wakeUps {
+		// Since the call began: a time that came during it may not have been seen.
+		if at, ok := compose.NextTime(v.parent, began); ok {
+			at = at.Add(afterTime)
+			if next := v.state.woke.Add(wakeEvery); next.After(at) {
+				at = next
+			}
+			sooner(at)
+		}
+	}
+	v.state.due = due
+	if !due.IsZero() {
+		p.queue.AddAfter(v.key, max(0, time.Until(due)))
+	}
+}
+
+// writeStatus replaces the parent's status, if it is another.
+func (p *parents) writeStatus(ctx context.Context, v *view, status map[string]any) error {
+	status = maps.Clone(status)
+	if status == nil {
+		status = map[string]any{}
+	}
+	status["observedGeneration"] = v.parent.GetGeneration()
+	return p.putStatus(ctx, v, status)
+}
+
+func (p *parents) putStatus(ctx context.Context, v *view, status map[string]any) error {
+	last := v.state.status
+	v.state.status = digest(status)
+	fresh := v.parent
+	for range 5 {
+		if now, _ := fresh.Object["status"].(map[string]any); equalJSON(now, status) {
+			return nil
+		}
+		update := fresh.DeepCopy()
+		update.Object["status"] = status
+		after, err := p.parentClient(v.key).UpdateStatus(ctx, update, metav1.UpdateOptions{FieldManager: apply.FieldManager})
+		if err == nil {
+			writesTotal.WithLabelValues(p.metricName(), "status").Inc()
+			v.contested = last != "" && last != digest(fresh.Object["status"])
+			// As the API server keeps it, without the fields that its schema does not have.
+			v.state.status = digest(after.Object["status"])
+			expected := v.parent.DeepCopy()
+			expected.Object["status"] = after.Object["status"]
+			p.replace(v, expected, after)
+			return nil
+		}
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if !apierrors.IsConflict(err) {
+			return fmt.Errorf("the status of the parent: %w", err)
+		}
+		if fresh, err = p.parentClient(v.key).Get(ctx, v.parent.GetName(), metav1.GetOptions{}); err != nil {
+			return fmt.Errorf("the status of the parent: %w", err)
+		}
+		if fresh.GetUID() != v.parent.GetUID() {
+			return nil
+		}
+	}
+	return errors.New("the status of the parent: somebody else writes it all the time")
+}
+
+func equalJSON(a, b map[string]any) bool {
+	return reflect.DeepEqual(a, b) || digest(a) == digest(b)
+}
+
+// decorate sets the labels, annotations and status that a decorator wants.
+func (p *parents) decorate(ctx context.Context, v *view, answer *protocol.Answer) error {
+	expected := v.parent.DeepCopy()
+	labels, want := changed(v.parent.GetLabels(), answer.Labels)
+	expected.SetLabels(want)
+	annotations, want := changed(v.parent.GetAnnotations(), answer.Annotations)
+	expected.SetAnnotations(want)
+	if len(labels)+len(annotations) > 0 {
+		body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": v.parent.GetUID(), "labels": labels, "annotations": annotations}})
+		if err != nil {
+			return err
+		}
+		after, err := p.parentClient(v.key).Patch(ctx, v.parent.GetName(), types.MergePatchType, body, metav1.PatchOptions{FieldManager: apply.FieldManager})
+		if err != nil {
+			return fmt.Errorf("labels and annotations of the object: %w", err)
+		}
+		writesTotal.WithLabelValues(p.metricName(), "decorate").Inc()
+		v.updated = true
+		p.replace(v, expected, after)
+	}
+	if answer.Status == nil {
+		return nil
+	}
+	if !v.kind.hasStatus {
+		return fault("NoStatus", fmt.Sprintf("the hook returned a status, and %s has no status subresource", v.kind.Kind))
+	}
+	return p.putStatus(ctx, v, answer.Status)
+}
+
+// changed returns the patch that makes labels or annotations what a decorator wants, and
+// what they are then.
+func changed(have map[string]string, want map[string]*string) (patch map[string]any, after map[string]string) {
+	patch, after = map[string]any{}, maps.Clone(have)
+	for key, value := range want {
+		now, has := have[key]
+		switch {
+		case value == nil && has:
+			patch[key] = nil
+			delete(after, key)
+		case value != nil && (!has || now != *value):
+			if after == nil {
+				after = map[string]string{}
+			}
+			patch[key], after[key] = *value, *value
+		}
+	}
+	if len(after) == 0 {
+		after = nil
+	}
+	return patch, after
+}

@@ -1,0 +1,209 @@
+package alerts
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	ruleFiles      = "../../charts/admitkit/files/alerts/*.yaml"
+	dashboardFiles = "../../charts/admitkit/files/dashboards/*.json"
+	runbook        = "../../../docs/operations.md"
+)
+
+// rule is an alert.
+type rule struct {
+	Alert, Expr string
+	Labels      map[string]string
+	Annotations map[string]string
+}
+
+// rules returns the alerts of all files.
+func rules(t *testing.T) []rule {
+	t.Helper()
+	files, err := filepath.Glob(ruleFiles)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%v: no rule files at %s", err, ruleFiles)
+	}
+	var all []rule
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var content struct{ Groups []struct{ Rules []rule } }
+		if err := yaml.UnmarshalStrict(text, &content); err != nil && !strings.Contains(err.Error(), "unknown field") {
+			t.Fatalf("%s: %v", file, err)
+		}
+		for _, group := range content.Groups {
+			all = append(all, group.Rules...)
+		}
+	}
+	return all
+}
+
+func TestEveryAlertHasACase(t *testing.T) {
+	cases := map[string]bool{}
+	for _, s := range scenes {
+		for _, alert := range s.fires {
+			cases[alert] = true
+		}
+	}
+	for _, r := range rules(t) {
+		if !cases[r.Alert] {
+			t.Errorf("no scene makes %s fire: add one", r.Alert)
+		}
+		delete(cases, r.Alert)
+	}
+	for alert := range cases {
+		t.Errorf("a scene wants %s to fire, which is no alert", alert)
+	}
+}
+
+func TestEveryAlertSaysWhatToDo(t *testing.T) {
+	page, err := os.ReadFile(runbook)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rules(t) {
+		if r.Annotations["summary"] == "" || r.Annotations["description"] == "" || !slices.Contains([]string{"critical", "warning"}, r.Labels["severity"]) {
+			t.Errorf("%s needs a summary, a description and a severity: %+v", r.Alert, r)
+		}
+		if want := "https://github.com/admitkit/admitkit/blob/main/docs/operations.md#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
+			t.Errorf("the runbook_url of %s is %q, want %s", r.Alert, r.Annotations["runbook_url"], want)
+		}
+		if !strings.Contains(string(page), "\n### "+r.Alert+"\n") {
+			t.Errorf("%s has no section %s", runbook, r.Alert)
+		}
+	}
+}
+
+func TestPromtoolAcceptsTheRules(t *testing.T) {
+	files, err := filepath.Glob(ruleFiles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if output, err := exec.CommandContext(t.Context(), promtool(t), append([]string{"check", "rules", "--lint-fatal"}, files...)...).CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, output)
+	}
+}
+
+// What a dashboard asks is taken for the rule of a recording, with Grafana's variable replaced.
+func TestPromtoolAcceptsWhatTheDashboardsAsk(t *testing.T) {
+	type recording struct {
+		Record string `json:"record"`
+		Expr   string `json:"expr"`
+	}
+	var asked []recording
+	for _, d := range dashboards(t) {
+		for _, panel := range d.Panels {
+			for _, target := range panel.Targets {
+				asked = append(asked, recording{fmt.Sprintf("asked:%d", len(asked)), strings.ReplaceAll(target.Expr, "$__rate_interval", "5m")})
+			}
+		}
+	}
+	text, err := json.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboards", "rules": asked}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "asked.yaml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if output, err := exec.CommandContext(t.Context(), promtool(t), "check", "rules", "--lint-fatal", file).CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, output)
+	}
+}
+
+var metricName = regexp.MustCompile(`admitkit_[a-z_]+`)
+
+// TestRulesAndDashboardsKnowTheMetrics compares them with the pages that are made from the code.
+func TestRulesAndDashboardsKnowTheMetrics(t *testing.T) {
+	known := map[string]bool{}
+	for _, path := range []string{"../../docs/metrics.md", "../../../docs/metrics.md"} {
+		page, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows := regexp.MustCompile("(?m)^\\| `([a-z_]+)`").FindAllStringSubmatch(string(page), -1)
+		if len(rows) == 0 {
+			t.Fatalf("%s has no metrics", path)
+		}
+		for _, row := range rows {
+			known[row[1]] = true
+		}
+	}
+	check := func(where, expr string) {
+		for _, name := range metricName.FindAllString(expr, -1) {
+			name = regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
+			if !known[name] {
+				t.Errorf("%s has %s, which is no metric", where, name)
+			}
+		}
+	}
+	for _, r := range rules(t) {
+		check(r.Alert, r.Expr)
+	}
+	for _, d := range dashboards(t) {
+		for _, panel := range d.Panels {
+			for _, target := range panel.Targets {
+				check(d.UID, target.Expr)
+			}
+		}
+	}
+}
+
+// dashboard is what the test reads of a Grafana dashboard.
+type dashboard struct {
+	Title, UID string
+	Panels     []struct {
+		ID      int
+		Type    string
+		Targets []struct{ Expr string }
+	}
+}
+
+func dashboards(t *testing.T) []dashboard {
+	t.Helper()
+	files, err := filepath.Glob(dashboardFiles)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%v: no dashboards at %s", err, dashboardFiles)
+	}
+	all := make([]dashboard, len(files))
+	for i, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(text, &all[i]); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+	}
+	return all
+}
+
+func TestDashboardsAreSuchThatGrafanaReadsThem(t *testing.T) {
+	uids := map[string]bool{}
+	for _, d := range dashboards(t) {
+		ids := map[int]bool{}
+		for _, panel := range d.Panels {
+			if ids[panel.ID] || panel.Type == "" || len(panel.Targets) == 0 {
+				t.Errorf("%s: panel %+v", d.UID, panel)
+			}
+			ids[panel.ID] = true
+		}
+		if d.Title == "" || d.UID == "" || uids[d.UID] || len(ids) == 0 {
+			t.Errorf("the dashboard is %+v", d)
+		}
+		uids[d.UID] = true
+	}
+}

@@ -1,0 +1,230 @@
+package sandbox
+
+import (
+	"context"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/egress"
+)
+
+// admissions are the parts that answer admissions. All have failure policy Fail. Those about
+// our own kinds are for every namespace: a run where nothing would run it is refused, and
+// not ignored.
+func (s *shared) admissions() []any {
+	create, update := admissionregistrationv1.Create, admissionregistrationv1.Update
+	ours := func(name, resource string, ops ...admissionregistrationv1.OperationType) extension.Scope {
+		return scope(name, extension.EveryNamespace(), extension.Resources(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, []string{resource}, ops...))
+	}
+	pods, jobs := s.forgeryScopes()
+	parts := []any{
+		extension.Mutating(&author{}, ours("harness-author", "harnessruns", create, update)),
+		extension.Validating(&runRules{admitted{s}}, ours("harness-run", "harnessruns", create, update)),
+		extension.Validating(&report{admitted{s}}, ours("harness-report", "harnessruns/status", update)),
+		extension.Validating(&templateRules{admitted{s}}, ours("harness-template", "harnesstemplates", create, update)),
+		extension.Validating(&clusterTemplateRules{admitted{s}}, ours("harness-cluster-template", "clusterharnesstemplates", create, update)),
+		extension.Validating(&workspaceRules{admitted{s}}, ours("harness-workspace", "workspaces", create, update)),
+		extension.Validating(&workspaceReport{admitted{s}}, ours("harness-workspace-report", "workspaces/status", update)),
+		extension.Validating(&podGuard{admitted{s}}, s.podScope()),
+		extension.Validating(&graceGuard{admitted{s}}, cluster.LingerScope("harness-pod-grace", s.selector(), prefix, workspacePrefix)),
+		extension.Validating(&entryGuard{admitted{s}}, s.entryScope()),
+		extension.Validating(&podForgery{admitted{s}}, pods),
+		extension.Validating(&jobForgery{admitted{s}}, jobs),
+	}
+	if s.options.Egress.On() {
+		parts = append(parts, extension.Validating(&policyGuard{admitted{s}}, s.policyScope()))
+	}
+	return parts
+}
+
+func scope(name string, namespaces *metav1.LabelSelector, rules []admissionregistrationv1.RuleWithOperations, conditions ...admissionregistrationv1.MatchCondition) extension.Scope {
+	fail := admissionregistrationv1.Fail
+	return extension.Scope{Name: name, FailurePolicy: &fail, NamespaceSelector: namespaces, Rules: rules, MatchConditions: conditions}
+}
+
+// selector selects the namespaces in which runs run.
+func (s *shared) selector() *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+		Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: s.namespaces,
+	}}}
+}
+
+// admitted is what a part that asks the API server embeds.
+type admitted struct{ *shared }
+
+// Register connects to the cluster.
+func (a *admitted) Register(mgr extension.Manager) error { return a.ask(mgr) }
+
+// denied counts a denial.
+func denied(kind string, format string, args ...any) error {
+	deniedTotal.WithLabelValues(kind).Inc()
+	return extension.Denyf(format, args...)
+}
+
+// author writes into a run who makes it. What names somebody else stays, and runRules refuses it:
+// a backup that is restored would otherwise run in the name of whoever restores it.
+type author struct{}
+
+// Mutate stamps a new run, and puts back what was stamped: a manifest that is applied again lacks it.
+func (*author) Mutate(_ context.Context, run *v1alpha1.HarnessRun, req *extension.Request) error {
+	if req.Operation == admissionv1.Update {
+		old, err := extension.Old[*v1alpha1.HarnessRun](req)
+		if err == nil && run.Spec.Author == nil {
+			run.Spec.Author = old.Spec.Author
+		}
+		return err
+	}
+	if a := run.Spec.Author; a == nil || a.Username == "" || a.Username == req.User().Username {
+		run.Spec.Author = v1alpha1.AuthorOf(req.User())
+	}
+	return nil
+}
+
+// report lets only the manager write the status, in which the decision about egress is.
+type report struct{ admitted }
+
+// Validate denies what the manager does not write.
+func (r *report) Validate(ctx context.Context, _ *v1alpha1.HarnessRun, req *extension.Request) error {
+	me, err := r.reconciler(ctx)
+	if err == nil && req.User().Username != me {
+		err = denied("HarnessRun", "status: only admitkit writes it, as %s", me)
+	}
+	return err
+}
+
+// templateRules judges templates of a namespace.
+type templateRules struct{ admitted }
+
+// Validate refuses what no run could use.
+func (r *templateRules) Validate(ctx context.Context, template *v1alpha1.HarnessTemplate, req *extension.Request) error {
+	base, err := r.base(ctx, &template.Spec)
+	if err != nil {
+		return err
+	}
+	if ref := template.Spec.BaseTemplateRef; ref != nil && base == nil {
+		req.Warnf("spec.baseTemplateRef: there is no ClusterHarnessTemplate %s: runs wait for it", ref.Name)
+		return r.check("HarnessTemplate", &template.Spec, nil, req)
+	}
+	return r.check("HarnessTemplate", &template.Spec, base, req)
+}
+
+// clusterTemplateRules judges those of the cluster.
+type clusterTemplateRules struct{ admitted }
+
+// Validate refuses what no run could use.
+func (r *clusterTemplateRules) Validate(_ context.Context, template *v1alpha1.ClusterHarnessTemplate, req *extension.Request) error {
+	return r.check("ClusterHarnessTemplate", &template.Spec, nil, req)
+}
+
+// check judges a template.
+func (s *shared) check(kind string, template, base *v1alpha1.HarnessTemplateSpec, req *extension.Request) error {
+	if base == nil && template.BaseTemplateRef != nil {
+		if err := checkEnv(template.Env, "env"); err != nil {
+			return denied(kind, "spec.%w", err)
+		}
+		return nil
+	}
+	p, err := planOf(template, base)
+	if err != nil {
+		return denied(kind, "spec.%w", err)
+	}
+	if err := egress.Check(&p.egress, &s.options.Egress); err != nil {
+		return denied(kind, "spec.egress.%w", err)
+	}
+	for _, warning := range egress.Warnings(&p.egress, &s.options.Egress) {
+		req.Warnf("spec.egress.%s", warning)
+	}
+	if p.interactive != nil && !s.options.Interactive {
+		req.Warnf("spec.interactive: Interactive runs are off: let the operator set --sandbox-interactive")
+	}
+	if len(p.requires) > 0 && !s.options.Broker.on() {
+		req.Warnf("spec.requires: runs fail: %s", notConfigured)
+	}
+	if !egress.IsDigestPinned(p.image) {
+		req.Warnf("spec.image: %.80s names no digest: what runs can change; it is pulled always", p.image)
+	}
+	return nil
+}
+
+// runRules judges runs.
+type runRules struct{ admitted }
+
+// Validate refuses a run that could not run, and changes.
+func (r *runRules) Validate(ctx context.Context, run *v1alpha1.HarnessRun, req *extension.Request) error {
+	if req.Operation == admissionv1.Update {
+		return r.validateUpdate(ctx, run, req)
+	}
+	spec, user := &run.Spec, req.User()
+	switch {
+	case !r.runsIn(req.Namespace):
+		return denied("HarnessRun", "namespace %s: nothing runs HarnessRuns there; let the operator add it to --sandbox-namespaces", req.Namespace)
+	case !spec.Author.Is(user):
+		return denied("HarnessRun", "spec.author: the server sets it; user %q cannot make a run in the name of another: leave it out", user.Username)
+	case spec.Mode == v1alpha1.HarnessInteractive && !r.options.Interactive:
+		return denied("HarnessRun", "spec.mode: Interactive runs are off: let the operator set --sandbox-interactive, or use Batch")
+	case (spec.Prompt != "") == (spec.PromptFrom != nil):
+		return denied("HarnessRun", "spec: exactly one of prompt and promptFrom must be set")
+	case len(spec.Prompt) > v1alpha1.MaxPromptBytes:
+		return denied("HarnessRun", "spec.prompt: %d bytes, at most %d are allowed; put it into a ConfigMap, and name that in promptFrom", len(spec.Prompt), v1alpha1.MaxPromptBytes)
+	}
+	if err := checkEnv(spec.ExtraEnv, "extraEnv"); err != nil {
+		return denied("HarnessRun", "spec.%w", err)
+	}
+	if err := r.checkPromptFrom(ctx, spec.PromptFrom, req); err != nil {
+		return err
+	}
+	if err := r.checkWorkspace(ctx, spec, req); err != nil {
+		return err
+	}
+	return r.checkTemplate(ctx, spec, req)
+}
+
+// validateUpdate lets a run be cancelled, and nothing else of its spec change, nor while it is being
+// deleted. It loses its finalizers then: ours when its Pods are gone, since their policy goes
+// with the run.
+func (r *runRules) validateUpdate(ctx context.Context, run *v1alpha1.HarnessRun, req *extension.Request) error {
+	old, err := extension.Old[*v1alpha1.HarnessRun](req)
+	if err != nil {
+		return err
+	}
+	if hasFinalizer(old) && !hasFinalizer(run) && r.runsIn(req.Namespace) {
+		pods := podsOfRun(old)
+		pod, err := pods.one(ctx, r.asker, false)
+		if err != nil {
+			return err
+		}
+		if pod != "" {
+			return denied("HarnessRun", "metadata.finalizers: %s stays until Pod %s is gone: the network policy of the Pod goes with the run", v1alpha1.FinalizerHarnessRun, pod)
+		}
+	}
+	if old.Spec.Cancelled && !run.Spec.Cancelled {
+		return denied("HarnessRun", "spec.cancelled cannot be taken back; make another run")
+	}
+	if !sameButCancelled(&old.Spec, &run.Spec) {
+		return denied("HarnessRun", "spec cannot be changed, but for cancelled; make another run")
+	}
+	return nil
+}
+
+// checkTemplate refuses a run that asks for more than its template allows. One that has no template yet
+// waits for it, and is judged then.
+func (r *runRules) checkTemplate(ctx context.Context, spec *v1alpha1.HarnessRunSpec, req *extension.Request) error {
+	template, missing, err := r.template(ctx, r.asker, req.Namespace, spec.TemplateRef)
+	if err != nil {
+		return err
+	}
+	if missing != "" {
+		req.Warnf("spec.templateRef: %s: the run waits for it", missing)
+		return nil
+	}
+	if _, err := template.with(spec); err != nil {
+		return denied("HarnessRun", "spec.%w", err)
+	}
+	return r.checkRequires(ctx, req.Namespace, spec, template.requires)
+}

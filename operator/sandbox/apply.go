@@ -1,0 +1,260 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"go.uber.org/zap"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+)
+
+// apply does what was decided. A policy that was withdrawn comes back first.
+func (r *runs) apply(ctx context.Context, f *facts, d *decision) error {
+	if d.restore != nil {
+		if err := r.restore(ctx, f, d.restore); err != nil {
+			return err
+		}
+	}
+	if err := r.deleteOrphans(ctx, f.orphans, func(pod *corev1.Pod) { r.tellOrphan(ctx, f.run, pod) }); err != nil {
+		return err
+	}
+	if f.job != nil {
+		if err := errors.Join(r.keep(ctx, f.run), r.tend(ctx, f, d)); err != nil {
+			return err
+		}
+	}
+	if d.end {
+		if err := r.end(ctx, f.job); err != nil {
+			return err
+		}
+	}
+	if d.start {
+		if err := r.start(ctx, f, d); err != nil {
+			return err
+		}
+	}
+	if err := r.discardSecrets(ctx, f.run, &d.status); err != nil {
+		return err
+	}
+	if !f.run.Status.Phase.Terminal() || f.run.Status.Output == "" {
+		d.status.Output = cut(r.given.redact(f.run.UID, f.run.Status.Credentials, d.status.Output), maxOutput)
+	} else { // what was given may not be known any more
+		d.status.Output = f.run.Status.Output
+	}
+	if err := r.write(ctx, f.run, &d.status); err != nil {
+		return err
+	}
+	switch {
+	case d.release:
+		r.given.forget(f.run.UID)
+		r.revoke(ctx, f.run)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout) // that may have taken its time
+		defer cancel()
+		return r.release(ctx, f.run)
+	case d.discard:
+		uid := f.run.UID
+		return client.IgnoreNotFound(r.writer.Delete(ctx, f.run, client.Preconditions{UID: &uid}))
+	}
+	return nil
+}
+
+// end deletes a Job. It stays until its Pods are gone, so that it makes no more.
+func (r *runs) end(ctx context.Context, job *batchv1.Job) error {
+	uid := job.UID
+	err := r.writer.Delete(ctx, job, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationForeground))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting Job %s/%s: %w", job.Namespace, job.Name, err)
+	}
+	return nil
+}
+
+// start makes the Job of a run, and before it what must be there: the finalizer, the decision about
+// its egress, the policy, and the prompt.
+func (r *runs) start(ctx context.Context, f *facts, d *decision) error {
+	if err := r.keep(ctx, f.run); err != nil {
+		return err
+	}
+	if f.run.Status.Egress == nil {
+		if err := r.write(ctx, f.run, &d.status); err != nil {
+			return err
+		}
+	}
+	err := r.hold(ctx, f)
+	if err == nil && f.run.Spec.PromptFrom == nil {
+		err = r.makePrompt(ctx, f.run)
+	}
+	job := f.plan.jobOf(f.run)
+	if err == nil && f.brokered != nil {
+		f.brokered.into(job, &r.options, f.apiServer)
+		err = r.equip(ctx, f, d)
+	}
+	if err == nil {
+		err = r.confirm(ctx, f.run)
+	}
+	if err == nil {
+		err = r.makeJob(ctx, f.run, job)
+	}
+	now, taken, blocked := r.options.Clock.Now(), &takenError{}, &obstacleError{}
+	switch {
+	case errors.As(err, &blocked):
+		d.wait(f.run, blocked.obstacle, now)
+		return nil
+	case errors.As(err, &taken):
+		d.wait(f.run, &obstacle{condition: v1alpha1.ConditionJobCreated, reason: v1alpha1.HarnessNameTaken, message: taken.Error(), poll: true}, now)
+		return nil
+	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err): // a quota, Pod Security, or a webhook
+		d.wait(f.run, &obstacle{condition: v1alpha1.ConditionJobCreated, reason: v1alpha1.HarnessRefused, message: err.Error(), poll: true}, now)
+		return nil
+	case err != nil:
+		return fmt.Errorf("starting HarnessRun %s/%s: %w", f.run.Namespace, f.run.Name, err)
+	}
+	f.job, f.unproven = job, false
+	f.seeJob(d, now)
+	return nil
+}
+
+// makePrompt makes the ConfigMap with the prompt. One that is there already must have this prompt for good: whoever may
+// write ConfigMaps can name the run as the owner of theirs.
+func (r *runs) makePrompt(ctx context.Context, run *v1alpha1.HarnessRun) error {
+	want := promptOf(run)
+	err := r.writer.Create(ctx, want.DeepCopy())
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	there := &corev1.ConfigMap{}
+	if err := r.adopt(ctx, run, "ConfigMap", there); err != nil {
+		return err
+	}
+	if !maps.Equal(there.Data, want.Data) || len(there.BinaryData) > 0 || there.Immutable == nil || !*there.Immutable {
+		return &takenError{"ConfigMap", nameOf(run).String()}
+	}
+	return nil
+}
+
+// makeJob makes the Job. One that is there already was made by an attempt that did not get to the status, or by somebody
+// who wants another to run in the run's name: it is the run's only if it is the same.
+func (r *runs) makeJob(ctx context.Context, run *v1alpha1.HarnessRun, job *batchv1.Job) error {
+	want := job.DeepCopy()
+	err := r.writer.Create(ctx, job)
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	if err := r.adopt(ctx, run, "Job", job); err != nil {
+		return err
+	}
+	return r.prove(ctx, job, want)
+}
+
+// prove deletes a Job that is not as it is to be, and says so.
+func (r *runs) prove(ctx context.Context, there, want *batchv1.Job) error {
+	if r.isSameJob(ctx, there, want) {
+		return nil
+	}
+	if err := r.end(ctx, there); err != nil {
+		return err
+	}
+	return fmt.Errorf("Job %s/%s says that it is ours, and is not the one that is to run: it is deleted", there.Namespace, there.Name)
+}
+
+// isSameJob reports whether a Job is as the API server would make another. It compares all that the API server fills in,
+// since every field of a Pod is one by which somebody could have it do more.
+func (r *runs) isSameJob(ctx context.Context, there, want *batchv1.Job) bool {
+	want = want.DeepCopy()
+	want.Name, want.GenerateName = "", want.Name+"-"
+	if err := r.writer.Create(ctx, want, client.DryRunAll); err != nil { // then nobody knows
+		r.log.Warn("a Job cannot be compared", zap.String("job", there.Namespace+"/"+there.Name), zap.Error(err))
+		return false
+	}
+	return apiequality.Semantic.DeepEqual(specOf(there), specOf(want))
+}
+
+// specOf is the spec of a Job without what each has of its own.
+func specOf(job *batchv1.Job) *batchv1.JobSpec {
+	spec := job.Spec.DeepCopy()
+	spec.Selector = nil
+	for _, key := range []string{batchv1.JobNameLabel, batchv1.ControllerUidLabel, "job-name", "controller-uid"} {
+		delete(spec.Template.Labels, key)
+	}
+	return spec
+}
+
+// adopt reads the object that has the name of ours, and wants it to be the run's.
+func (r *runs) adopt(ctx context.Context, run *v1alpha1.HarnessRun, kind string, there client.Object) error {
+	if err := r.live.Get(ctx, nameOf(run), there); err != nil {
+		return err
+	}
+	if !isOf(there, ownedBy(run)) {
+		return &takenError{kind, nameOf(run).String()}
+	}
+	return nil
+}
+
+// keep puts the finalizer on a run.
+func (r *runs) keep(ctx context.Context, run *v1alpha1.HarnessRun) error {
+	if hasFinalizer(run) || !run.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	return r.setFinalizers(ctx, run, append(run.Finalizers, v1alpha1.FinalizerHarnessRun))
+}
+
+// release takes the finalizer away, if the API server says, too, that nothing runs any more: what is
+// left would be without its policy.
+func (r *runs) release(ctx context.Context, run *v1alpha1.HarnessRun) error {
+	if err := r.isFree(ctx, run); err != nil {
+		return err
+	}
+	return r.dropFinalizer(ctx, run, v1alpha1.FinalizerHarnessRun)
+}
+
+// isFree returns an error while a run has Pods.
+func (r *runs) isFree(ctx context.Context, run *v1alpha1.HarnessRun) error {
+	pods := podsOfRun(run)
+	pod, err := pods.one(ctx, r.live, false)
+	switch {
+	case err != nil:
+		return fmt.Errorf("looking for Pods of HarnessRun %s/%s: %w", run.Namespace, run.Name, err)
+	case pod != "":
+		return fmt.Errorf("HarnessRun %s/%s: %w: %s", run.Namespace, run.Name, errWaits, pod)
+	}
+	return nil
+}
+
+// dropFinalizer takes a finalizer away.
+func (r *runs) dropFinalizer(ctx context.Context, object client.Object, finalizer string) error {
+	return client.IgnoreNotFound(r.setFinalizers(ctx, object, slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return f == finalizer })))
+}
+
+func (r *runs) setFinalizers(ctx context.Context, object client.Object, finalizers []string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": finalizers, "uid": object.GetUID(), "resourceVersion": object.GetResourceVersion()}})
+	if err != nil {
+		return err
+	}
+	return r.writer.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch))
+}
+
+// write writes the status, if it changed, and records then what is new: a write that fails, as for
+// a conflict, records nothing.
+func (r *runs) write(ctx context.Context, run *v1alpha1.HarnessRun, status *v1alpha1.HarnessRunStatus) error {
+	before := run.DeepCopy()
+	if apiequality.Semantic.DeepEqual(&before.Status, status) {
+		return nil
+	}
+	run.Status = *status.DeepCopy()
+	if err := r.writer.Status().Patch(ctx, run, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	r.tellTransition(ctx, run, &before.Status, status)
+	return nil
+}

@@ -1,0 +1,195 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/sandbox/runca"
+)
+
+const (
+	// rootName is the Secret with the root of the proxies, in the manager's own namespace. No caBundle has it: what a
+	// proxy signs must count for nobody but its own run.
+	rootName = "sandbox-proxy-root"
+	// renewRoot is how long before its end the root is replaced. Runs keep the one that they began with.
+	renewRoot = 365 * 24 * time.Hour
+	// caKey has what the work trusts, brokerCAKey what the proxy trusts the broker by, and upstreamKey what it trusts servers
+	// by, besides the authorities of the internet.
+	caKey, brokerCAKey, upstreamKey = "ca.crt", "broker-ca.crt", "upstream-ca.crt"
+)
+
+// RootSecret is the empty Secret into which the reconcilers write the root of the proxies: make it in the manager's own
+// namespace. They have no right to make Secrets there, by which they would get the token of every ServiceAccount in it.
+func RootSecret() *corev1.Secret {
+	return &corev1.Secret{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, Type: corev1.SecretTypeOpaque,
+		ObjectMeta: metav1.ObjectMeta{Name: rootName, Labels: map[string]string{v1alpha1.LabelManagedBy: managedBy}},
+	}
+}
+
+// root returns the root of the proxies, and makes it if there is none, or it ends soon.
+func (r *runs) root(ctx context.Context) (*runca.Pair, error) {
+	secret := &corev1.Secret{}
+	key := client.ObjectKey{Namespace: r.own, Name: rootName}
+	if err := r.live.Get(ctx, key, secret); err != nil {
+		return nil, fmt.Errorf("the root of the proxies: %w: make it: kubectl create secret generic %s --namespace %s", err, key.Name, key.Namespace)
+	}
+	now := r.options.Clock.Now()
+	if len(secret.Data) > 0 {
+		found := &runca.Pair{Certificate: secret.Data[corev1.TLSCertKey], Key: secret.Data[corev1.TLSPrivateKeyKey]}
+		certificate, _, err := found.Parse()
+		if err != nil {
+			return nil, fmt.Errorf("the root of the proxies, Secret %s: %w: empty it, and another is made", key, err)
+		}
+		if certificate.NotAfter.After(now.Add(renewRoot)) {
+			return found, nil
+		}
+	}
+	made, err := runca.NewRoot(now)
+	if err != nil {
+		return nil, err
+	}
+	secret.Data = map[string][]byte{corev1.TLSCertKey: made.Certificate, corev1.TLSPrivateKeyKey: made.Key}
+	if err := r.writer.Update(ctx, secret); err != nil { // another may have been first: the next attempt reads its root
+		return nil, fmt.Errorf("storing the root of the proxies: %w", err)
+	}
+	return made, nil
+}
+
+// secretOf is a Secret of a run.
+func secretOf(run *v1alpha1.HarnessRun, suffix string, data map[string][]byte) *corev1.Secret {
+	meta := metaOf(run)
+	meta.Name += suffix
+	return &corev1.Secret{ObjectMeta: meta, Type: corev1.SecretTypeOpaque, Data: data}
+}
+
+// The suffixes of the names of a run's Secrets.
+const (
+	suffixProxy       = "-proxy"
+	suffixCredentials = "-credentials"
+)
+
+// makeAuthority makes the Secret with the authority of the run's proxy. Only the proxy mounts its key. Old clients
+// want the root in the bundle, too.
+func (r *runs) makeAuthority(ctx context.Context, run *v1alpha1.HarnessRun, brokerCA, upstream string) error {
+	root, err := r.root(ctx)
+	if err != nil {
+		return err
+	}
+	there, err := r.readSecret(ctx, run, suffixProxy)
+	if err != nil {
+		return err
+	}
+	if there != nil && r.isAuthority(there, root) && string(there.Data[brokerCAKey]) == brokerCA && string(there.Data[upstreamKey]) == upstream {
+		return nil
+	}
+	pair, err := runca.NewRun(root, run.Namespace, run.Name, r.options.Clock.Now())
+	if err != nil {
+		return err
+	}
+	data := map[string][]byte{
+		corev1.TLSCertKey: pair.Certificate, corev1.TLSPrivateKeyKey: pair.Key,
+		caKey: bytes.Join([][]byte{pair.Certificate, root.Certificate}, nil), brokerCAKey: []byte(brokerCA),
+	}
+	if upstream != "" {
+		data[upstreamKey] = []byte(upstream)
+	}
+	return r.storeSecret(ctx, there, secretOf(run, suffixProxy, data))
+}
+
+// isAuthority reports whether a Secret has what an earlier attempt made, and the run can begin with it.
+func (r *runs) isAuthority(secret *corev1.Secret, root *runca.Pair) bool {
+	pair := &runca.Pair{Certificate: secret.Data[corev1.TLSCertKey], Key: secret.Data[corev1.TLSPrivateKeyKey]}
+	certificate, _, err := pair.Parse()
+	if err != nil {
+		return false
+	}
+	above, _, err := root.Parse()
+	return err == nil && certificate.CheckSignatureFrom(above) == nil && certificate.NotAfter.After(r.options.Clock.Now().Add(maxBrokered)) &&
+		bytes.Equal(secret.Data[caKey], bytes.Join([][]byte{pair.Certificate, root.Certificate}, nil))
+}
+
+// readSecret reads a Secret of a run, nil if there is none. One of somebody else is an error.
+func (r *runs) readSecret(ctx context.Context, run *v1alpha1.HarnessRun, suffix string) (*corev1.Secret, error) {
+	key := nameOf(run)
+	key.Name += suffix
+	return r.readOwned(ctx, key, ownedBy(run))
+}
+
+// readOwned reads a Secret of an owner, nil if there is none. One of somebody else is an error.
+func (r *runs) readOwned(ctx context.Context, key client.ObjectKey, owner metav1.OwnerReference) (*corev1.Secret, error) {
+	secret := &corev1.Secret{}
+	err := r.live.Get(ctx, key, secret)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // there is none
+	case err != nil:
+		return nil, fmt.Errorf("reading Secret %s: %w", key, err)
+	case !isOf(secret, owner):
+		return nil, &takenError{"Secret", key.String()}
+	}
+	r.given.learn(owner.UID, secret)
+	return secret, nil
+}
+
+// storeSecret makes a Secret, or writes over the one that there is. One that cannot be written over, though it says that
+// it is its owner's, was made by somebody else.
+func (r *runs) storeSecret(ctx context.Context, there, want *corev1.Secret) error {
+	owner := want.OwnerReferences[0]
+	r.given.learn(owner.UID, want)
+	if there == nil {
+		err := r.writer.Create(ctx, want)
+		if apierrors.IsAlreadyExists(err) {
+			_, err = r.readOwned(ctx, client.ObjectKeyFromObject(want), owner)
+			if err == nil {
+				err = apierrors.NewConflict(corev1.Resource("secrets"), want.Name, fmt.Errorf("it was made a moment ago"))
+			}
+		}
+		return err
+	}
+	want.ResourceVersion = there.ResourceVersion
+	err := r.writer.Update(ctx, want)
+	if apierrors.IsInvalid(err) { // it is immutable, or of another type
+		return &takenError{"Secret", client.ObjectKeyFromObject(want).String()}
+	}
+	return err
+}
+
+// discardSecrets deletes the Secrets of a run that is about to have ended: nobody uses them any more.
+func (r *runs) discardSecrets(ctx context.Context, run *v1alpha1.HarnessRun, status *v1alpha1.HarnessRunStatus) error {
+	if !status.Phase.Terminal() || run.Status.Phase.Terminal() || run.Status.Interception == "" {
+		return nil
+	}
+	for _, suffix := range []string{suffixProxy, suffixCredentials} {
+		key := nameOf(run)
+		key.Name += suffix
+		if err := r.discardSecret(ctx, key, ownedBy(run)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// discardSecret deletes a Secret, if it is its owner's.
+func (r *runs) discardSecret(ctx context.Context, key client.ObjectKey, owner metav1.OwnerReference) error {
+	there, err := r.readOwned(ctx, key, owner)
+	if taken := (*takenError)(nil); there == nil && (err == nil || errors.As(err, &taken)) {
+		return nil
+	}
+	if err == nil {
+		err = r.writer.Delete(ctx, there, client.Preconditions{UID: &there.UID})
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting a Secret of %s %s/%s: %w", owner.Kind, key.Namespace, owner.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,300 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/util/cert"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/sandbox/broker/protocol"
+)
+
+// BrokerOptions say where the broker of credentials is, which package broker is. The zero value is none: a run to whose
+// template a BrokerPolicy applies, or that requires credentials, fails then.
+type BrokerOptions struct {
+	// Namespace is the broker's own. Pods of runs with a proxy reach it at the port of URL. Required with the others.
+	Namespace string
+	// URL is the broker's. Default: https://sandbox-broker.NAMESPACE.svc:8443.
+	URL string
+	// CAFile has the authorities of the broker's certificate, in PEM, and is read again when it is used. Default: what
+	// the broker writes into its ConfigMap sandbox-broker-ca.
+	CAFile string
+	// Image is that of the command sandbox, for the proxies of runs. Required.
+	Image string
+	// UpstreamCA is a ConfigMap in the manager's own namespace. Its key ca.crt has authorities, in PEM, that the proxies of
+	// all runs accept of servers, besides those of the internet. Default: none.
+	UpstreamCA string
+	// ServiceAccount is the one as which the reconcilers run, in the manager's own namespace. They ask the API server
+	// for its tokens, which the broker takes. Default: sandbox-reconciler.
+	ServiceAccount string
+}
+
+// DefaultServiceAccount is the default of BrokerOptions.ServiceAccount.
+const DefaultServiceAccount = "sandbox-reconciler"
+
+func (o *BrokerOptions) on() bool { return o.Namespace != "" }
+
+func (o *BrokerOptions) setDefaults() {
+	if o.on() {
+		o.URL = strings.TrimSuffix(cmp.Or(o.URL, fmt.Sprintf("https://%s.%s.svc:8443", protocol.ServiceName, o.Namespace)), "/")
+		o.ServiceAccount = cmp.Or(o.ServiceAccount, DefaultServiceAccount)
+	}
+}
+
+// check says what is wrong with the options.
+func (o *Options) checkBroker(namespaces []string) error {
+	b := &o.Broker
+	switch {
+	case !b.on() && *b != BrokerOptions{}:
+		return errors.New("Namespace: required with the others: name the namespace of the broker")
+	case !b.on():
+		return nil
+	case len(validation.IsDNS1123Label(b.Namespace)) > 0:
+		return fmt.Errorf("Namespace: %q is not the name of a namespace", b.Namespace)
+	case slices.Contains(namespaces, b.Namespace):
+		return fmt.Errorf("Namespace: %q is one in which runs run: what runs there is too near to the leases", b.Namespace)
+	case b.Image == "":
+		return errors.New("Image: required: name the image of the command sandbox, of which the proxies of runs are made")
+	case b.UpstreamCA != "" && len(validation.IsDNS1123Subdomain(b.UpstreamCA)) > 0:
+		return fmt.Errorf("UpstreamCA: %q is not the name of a ConfigMap", b.UpstreamCA)
+	case len(o.Egress.PodCIDRs) == 0 || len(o.Egress.ServiceCIDRs) == 0:
+		return errors.New("the addresses of the cluster's Pods and Services are required (--cluster-pod-cidrs, --cluster-service-cidrs): a proxy reaches the internet, and these are not part of it")
+	}
+	if _, err := b.port(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// port is that of the broker.
+func (o *BrokerOptions) port() (int32, error) {
+	parsed, err := url.Parse(o.URL)
+	if err != nil || parsed.Scheme != "https" || parsed.Hostname() == "" || strings.Trim(parsed.Path, "/") != "" {
+		return 0, fmt.Errorf("URL: %q is not like https://sandbox-broker.sandbox-broker.svc:8443", o.URL)
+	}
+	port, err := strconv.ParseUint(cmp.Or(parsed.Port(), "443"), 10, 16)
+	if err != nil || port == 0 {
+		return 0, fmt.Errorf("URL: %q has no port from 1 to 65535", o.URL)
+	}
+	return int32(port), nil
+}
+
+// brokers asks the broker on behalf of runs. Its client is made anew when the authorities change.
+type brokers struct {
+	options *BrokerOptions
+	live    client.Reader
+	writer  client.Client
+	me      func(context.Context) (string, error)
+
+	mu    sync.Mutex
+	ca    string
+	asker *protocol.Client
+}
+
+// client returns a client, and the authorities of the broker in PEM.
+func (b *brokers) client(ctx context.Context) (*protocol.Client, string, error) {
+	ca, err := b.authorities(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.asker == nil || b.ca != ca {
+		asker, err := protocol.NewClient(protocol.ClientOptions{URL: b.options.URL, CA: []byte(ca), Token: b.token})
+		if err != nil {
+			return nil, "", err
+		}
+		b.asker, b.ca = asker, ca
+	}
+	return b.asker, ca, nil
+}
+
+func (b *brokers) authorities(ctx context.Context) (string, error) {
+	var ca, from string
+	if file := b.options.CAFile; file != "" {
+		read, err := os.ReadFile(file) //nolint:gosec // the option names it
+		if err != nil {
+			return "", fmt.Errorf("the authorities of the broker: %w", err)
+		}
+		ca, from = string(read), file
+	} else {
+		config := &corev1.ConfigMap{}
+		key := client.ObjectKey{Namespace: b.options.Namespace, Name: protocol.CAName}
+		if err := b.live.Get(ctx, key, config); err != nil {
+			return "", fmt.Errorf("the authorities of the broker, which it writes into ConfigMap %s: %w", key, err)
+		}
+		ca, from = config.Data[protocol.CAKey], "ConfigMap "+key.String()
+	}
+	if _, err := cert.ParseCertsPEM([]byte(ca)); err != nil {
+		return "", fmt.Errorf("the authorities of the broker: %s: %w", from, err)
+	}
+	return ca, nil
+}
+
+// maxUpstream bounds the authorities that each run has a copy of.
+const maxUpstream = 128 << 10
+
+// upstream reads the authorities that proxies accept of servers besides those of the internet, "" for none.
+func (r *runs) upstream(ctx context.Context) (string, error) {
+	if r.options.Broker.UpstreamCA == "" {
+		return "", nil
+	}
+	key := client.ObjectKey{Namespace: r.own, Name: r.options.Broker.UpstreamCA}
+	config := &corev1.ConfigMap{}
+	if err := r.live.Get(ctx, key, config); err != nil {
+		return "", fmt.Errorf("the authorities of servers: %w", err)
+	}
+	ca := config.Data[caKey]
+	if len(ca) > maxUpstream {
+		return "", fmt.Errorf("the authorities of servers: ConfigMap %s: its key %s has %d bytes, at most %d are allowed", key, caKey, len(ca), maxUpstream)
+	}
+	if _, err := cert.ParseCertsPEM([]byte(ca)); err != nil {
+		return "", fmt.Errorf("the authorities of servers: ConfigMap %s, key %s: %w", key, caKey, err)
+	}
+	return ca, nil
+}
+
+// tokenSeconds is how long a token for the broker is valid: the shortest that the API server gives.
+const tokenSeconds = 600
+
+// token asks the API server for a token of its own ServiceAccount. One that is mounted would be for the API
+// server, and nobody else should see that.
+func (b *brokers) token(ctx context.Context) (string, error) {
+	me, err := b.me(ctx)
+	if err != nil {
+		return "", err
+	}
+	namespace, name, ok := strings.Cut(strings.TrimPrefix(me, "system:serviceaccount:"), ":")
+	if !ok || me == namespace+":"+name {
+		return "", fmt.Errorf("the broker takes tokens of ServiceAccounts, and this process is user %q: run it in the cluster", me)
+	}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{protocol.Audience}, ExpirationSeconds: new(int64(tokenSeconds))}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	if err := b.writer.SubResource("token").Create(ctx, account, request); err != nil {
+		return "", fmt.Errorf("a token for the broker, of ServiceAccount %s/%s: %w", namespace, name, err)
+	}
+	return request.Status.Token, nil
+}
+
+// toBroker are the rights to have runs with proxies and credentials.
+func (r *runs) toBroker() map[string][]rbacv1.PolicyRule {
+	b := &r.options.Broker
+	rights := r.each(rule(ourGroup, []string{"brokerpolicies"}, "get", "list", "watch"))
+	if !b.on() {
+		return rights
+	}
+	named := func(rule rbacv1.PolicyRule, names ...string) rbacv1.PolicyRule {
+		rule.ResourceNames = names
+		return rule
+	}
+	for namespace := range rights {
+		rights[namespace] = append(rights[namespace], rule(coreGroup, []string{"secrets"}, "get", "create", "update", "delete"))
+	}
+	rights[r.own] = append(rights[r.own],
+		named(rule(coreGroup, []string{"secrets"}, "get", "update"), rootName),
+		named(rule(coreGroup, []string{"serviceaccounts/token"}, "create"), b.ServiceAccount))
+	if b.UpstreamCA != "" {
+		rights[r.own] = append(rights[r.own], named(rule(coreGroup, []string{"configmaps"}, "get"), b.UpstreamCA))
+	}
+	// An uninstall has the broker revoke what is left, as the reconcilers can ask it to at any time.
+	rights[b.Namespace] = append(rights[b.Namespace], rule(ourGroup, []string{"credentialleases"}, "list", "delete"))
+	if b.CAFile == "" {
+		rights[b.Namespace] = append(rights[b.Namespace], named(rule(coreGroup, []string{"configmaps"}, "get"), protocol.CAName))
+	}
+	return rights
+}
+
+// policiesFor returns the BrokerPolicies that apply to a template, and those that do not, by name.
+func policiesFor(ctx context.Context, reader client.Reader, namespace, template string) (apply, others []v1alpha1.BrokerPolicy, err error) {
+	var list v1alpha1.BrokerPolicyList
+	if err := reader.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		return nil, nil, fmt.Errorf("listing BrokerPolicies in namespace %s: %w", namespace, err)
+	}
+	apply, others = list.ForTemplate(template)
+	return apply, others, nil
+}
+
+// applicant is what a policy applies to, by a field of its spec.
+type applicant struct{ kind, name, field string }
+
+func ofTemplate(name string) applicant { return applicant{"template", name, "appliesToTemplates"} }
+
+func ofWorkspaceNamed(name string) applicant {
+	return applicant{"Workspace", name, "appliesToWorkspaces"}
+}
+
+// shortfall says what is required and no policy grants, and which policy could; "" if nothing is missing.
+func shortfall(namespace string, of applicant, requires []string, apply, others []v1alpha1.BrokerPolicy) string {
+	var problems []string
+	for _, name := range requires {
+		switch by := granting(name, apply); {
+		case len(by) == 1:
+		case len(by) > 1:
+			problems = append(problems, fmt.Sprintf("%s is granted by several of them (%s): remove all but one", name, strings.Join(by, ", ")))
+		default:
+			problems = append(problems, fmt.Sprintf("%s is granted by none: %s", name, remedy(name, of, apply, others)))
+		}
+	}
+	if len(problems) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("of the BrokerPolicies in namespace %s that apply to %s %s, %s", namespace, of.kind, of.name, strings.Join(problems, "; "))
+}
+
+func granting(name string, policies []v1alpha1.BrokerPolicy) (by []string) {
+	for i := range policies {
+		if policies[i].Credential(name) != nil {
+			by = append(by, policies[i].Name)
+		}
+	}
+	return by
+}
+
+func remedy(name string, of applicant, apply, others []v1alpha1.BrokerPolicy) string {
+	if by := granting(name, others); len(by) > 0 {
+		return fmt.Sprintf("add %s to spec.%s of %s, which grants it", of.name, of.field, by[0])
+	}
+	if len(apply) > 0 {
+		return fmt.Sprintf("add it to spec.grants.credentials of %s", apply[0].Name)
+	}
+	return fmt.Sprintf("make a BrokerPolicy with spec.%s and spec.grants.credentials for it", of.field)
+}
+
+// notConfigured says that there is no broker.
+const notConfigured = "the controller has no broker: let the operator set --broker-namespace and --broker-image"
+
+// checkRequires refuses a run whose template requires what nobody grants, or that no broker would serve.
+func (r *runRules) checkRequires(ctx context.Context, namespace string, spec *v1alpha1.HarnessRunSpec, requires []string) error {
+	template := spec.TemplateRef.Name
+	apply, others, err := policiesFor(ctx, r.asker, namespace, template)
+	switch {
+	case err != nil:
+		return err
+	case len(apply) == 0 && len(requires) == 0:
+		return nil
+	case !r.options.Broker.on():
+		return denied("HarnessRun", "spec.templateRef: template %s requires credentials, or a BrokerPolicy applies to it, and %s", template, notConfigured)
+	}
+	if problem := closedBy(spec.Mode, template, apply); problem != "" && spec.Mode == v1alpha1.HarnessInteractive {
+		return denied("HarnessRun", "spec.mode: %s", problem)
+	}
+	if problem := shortfall(namespace, ofTemplate(template), requires, apply, others); problem != "" {
+		return denied("HarnessRun", "spec.templateRef: template %s requires credentials: %s", template, problem)
+	}
+	return nil
+}

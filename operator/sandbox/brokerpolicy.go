@@ -1,0 +1,256 @@
+// Package sandbox runs work that nobody trusts. This part has the policies that say which
+// names and credentials such work gets.
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"net/textproto"
+	"slices"
+	"strings"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+)
+
+// BrokerPolicies admits BrokerPolicies, and keeps their conditions.
+type BrokerPolicies struct {
+	// Namespaces are those in which conditions are kept. Default: the watched namespace, or
+	// every one if there is none.
+	Namespaces []string
+}
+
+var _ extension.Composite = BrokerPolicies{}
+
+// Parts implements [extension.Composite].
+func (b BrokerPolicies) Parts(mgr extension.Manager) ([]any, error) {
+	fail := admissionregistrationv1.Fail
+	scope := extension.Scope{
+		Name: "broker-policy", FailurePolicy: &fail, NamespaceSelector: extension.EveryNamespace(),
+		Rules: extension.Resources(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, []string{"brokerpolicies"},
+			admissionregistrationv1.Create, admissionregistrationv1.Update),
+	}
+	return []any{
+		extension.Validating(&policyRules{clock: mgr.GetClock()}, scope),
+		&policyConditions{clock: mgr.GetClock(), namespaces: b.Namespaces},
+	}, nil
+}
+
+// policyRules judges BrokerPolicies by what their schema cannot express.
+type policyRules struct {
+	clock clock.PassiveClock
+	// asker asks the API server who may read Secrets. Register sets it.
+	asker client.Client
+}
+
+var (
+	_ extension.Validator[*v1alpha1.BrokerPolicy] = (*policyRules)(nil)
+	_ extension.Hosted                            = (*policyRules)(nil)
+	_ extension.ClusterEntitled                   = (*policyRules)(nil)
+)
+
+// Register connects to the cluster.
+func (r *policyRules) Register(mgr extension.Manager) (err error) {
+	r.asker, err = cluster.NewClient(mgr, nil)
+	return err
+}
+
+// ClusterRights implements [extension.ClusterEntitled]: a policy can be in any namespace.
+func (*policyRules) ClusterRights() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{{APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"subjectaccessreviews"}, Verbs: []string{"create"}}}
+}
+
+// Validate refuses names that no run can be held to, a discovery without a near end, and
+// credentials that the author may not read.
+func (r *policyRules) Validate(ctx context.Context, policy *v1alpha1.BrokerPolicy, req *extension.Request) error {
+	var old *v1alpha1.BrokerPolicy
+	if req.Operation == admissionv1.Update {
+		if policy.DeletionTimestamp != nil {
+			return nil // what takes finalizers away must pass
+		}
+		var err error
+		if old, err = extension.Old[*v1alpha1.BrokerPolicy](req); err != nil {
+			return err
+		}
+		if apiequality.Semantic.DeepEqual(policy.Spec, old.Spec) {
+			return nil
+		}
+	}
+	for _, warning := range policyWarnings(&policy.Spec) {
+		req.Warnf("%s", warning)
+	}
+	if problem := refusePolicy(&policy.Spec); problem != "" {
+		return extension.Deny(problem)
+	}
+	if problem := r.refuseDiscovery(policy, old); problem != "" {
+		return extension.Deny(problem)
+	}
+	return r.mayRead(ctx, policy, req)
+}
+
+// refusePolicy says what is wrong with the names in a policy, "" if nothing is.
+func refusePolicy(spec *v1alpha1.BrokerPolicySpec) string {
+	for i := range spec.Egress {
+		if problem := refuseHost(spec.Egress[i].Host); problem != "" {
+			return fmt.Sprintf("spec.egress[%d].host: %q %s", i, spec.Egress[i].Host, problem)
+		}
+	}
+	for i := range spec.Grants.Credentials {
+		if problem := refuseGrant(spec, i); problem != "" {
+			return fmt.Sprintf("spec.grants.credentials[%d].%s", i, problem)
+		}
+	}
+	return ""
+}
+
+// refuseGrant says what is wrong with a credential, with the field in it, "" if nothing is.
+func refuseGrant(spec *v1alpha1.BrokerPolicySpec, i int) string {
+	grant := &spec.Grants.Credentials[i]
+	inject := grant.Delivery.ProxyInjected
+	if inject == nil {
+		if len(spec.AppliesToTemplates) > 0 && isReserved(grant.Name) {
+			return fmt.Sprintf("name: %s is reserved: the container would have the credential in place of what the sandbox itself sets; choose another name", grant.Name)
+		}
+		return ""
+	}
+	if isOfHTTP(inject.Header) {
+		return fmt.Sprintf("delivery.proxyInjected.header: HTTP itself uses %s, and the server would not get the credential: choose another, such as Authorization", inject.Header)
+	}
+	for j, host := range inject.Hosts {
+		field := fmt.Sprintf("delivery.proxyInjected.hosts[%d]: %q", j, host)
+		if problem := refuseHost(host); problem != "" {
+			return field + " " + problem
+		}
+		if !slices.ContainsFunc(spec.Egress, func(e v1alpha1.EgressName) bool { return v1alpha1.CoversHost(e.Host, host) }) {
+			return field + " is not allowed by spec.egress of this policy: add it there, since the credential would never be used"
+		}
+		if k := rival(spec.Grants.Credentials[:i], inject.Header, host); k >= 0 {
+			return fmt.Sprintf("%s gets the header %s of spec.grants.credentials[%d], too, and one would replace the other: give them hosts or headers of their own", field, inject.Header, k)
+		}
+	}
+	return ""
+}
+
+// rival is which of these credentials is set in the same header at a host, -1 for none.
+func rival(before []v1alpha1.CredentialGrant, header, host string) int {
+	return slices.IndexFunc(before, func(other v1alpha1.CredentialGrant) bool {
+		inject := other.Delivery.ProxyInjected
+		return inject != nil && strings.EqualFold(inject.Header, header) && slices.ContainsFunc(inject.Hosts, func(of string) bool {
+			return v1alpha1.CoversHost(of, host) || v1alpha1.CoversHost(host, of)
+		})
+	})
+}
+
+// isOfHTTP reports whether a header says how a request is sent, so that a proxy replaces or removes it.
+func isOfHTTP(header string) bool {
+	header = textproto.CanonicalMIMEHeaderKey(header)
+	return strings.HasPrefix(header, "Proxy-") || slices.Contains([]string{"Host", "Connection", "Content-Length", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}, header)
+}
+
+// internalSuffixes are those of names that lead into the cluster or its network.
+var internalSuffixes = []string{".svc", ".local", ".internal", ".localhost", ".localdomain", ".home.arpa", ".in-addr.arpa", ".ip6.arpa"}
+
+// refuseHost says why a host cannot be a name in a policy, "" if it can.
+func refuseHost(host string) string {
+	name, wildcard := strings.CutPrefix(host, "*.")
+	switch {
+	case host == "*" || name == "":
+		return "would allow every name: list those that the runs need"
+	case isAddress(host):
+		return "is an address: name the server, since a policy holds names"
+	case strings.ContainsAny(host, ":/@"):
+		return "has more than a name in it: leave out scheme and path, and write ports into the field ports"
+	case len(validation.IsDNS1123Subdomain(name)) > 0:
+		return "is not a DNS name in lower case, such as api.example.com or *.example.com"
+	case !strings.Contains(name, ".") && wildcard:
+		return "would allow a whole top-level domain: write at least two labels after the *"
+	case !strings.Contains(name, "."):
+		return "has only one label, so that it would lead into the cluster: write the full name"
+	}
+	for _, suffix := range internalSuffixes {
+		if strings.HasSuffix("."+name, suffix) {
+			return "ends with " + suffix + ": such names are internal to a cluster or a network, and runs cannot reach these"
+		}
+	}
+	if last := name[strings.LastIndexByte(name, '.')+1:]; strings.Trim(last, "0123456789") == "" {
+		return "ends with a number: some clients would take it for an address"
+	}
+	return ""
+}
+
+func isAddress(host string) bool {
+	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	if err != nil {
+		_, err = netip.ParseAddrPort(host)
+	}
+	return err == nil
+}
+
+// refuseDiscovery refuses an end that is over or far away. One that has passed can stay
+// while the rest of a policy changes.
+func (r *policyRules) refuseDiscovery(policy, old *v1alpha1.BrokerPolicy) string {
+	discovery := policy.Spec.EgressDiscovery
+	if discovery == nil || old != nil && apiequality.Semantic.DeepEqual(discovery, old.Spec.EgressDiscovery) {
+		return ""
+	}
+	now, end := r.clock.Now(), discovery.ExpiresAt.Time
+	switch {
+	case !end.After(now):
+		return fmt.Sprintf("spec.egressDiscovery.expiresAt: %s is over; it is %s", stamp(end), stamp(now))
+	case end.Sub(now) > v1alpha1.MaxDiscovery:
+		return fmt.Sprintf("spec.egressDiscovery.expiresAt: %s is more than %s ahead; it is %s", stamp(end), v1alpha1.MaxDiscovery, stamp(now))
+	}
+	return ""
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// mayRead refuses a policy whose author may not read the Secrets that it names: they would
+// get them by a run of their own.
+func (r *policyRules) mayRead(ctx context.Context, policy *v1alpha1.BrokerPolicy, req *extension.Request) error {
+	asked := map[string]bool{}
+	for i := range policy.Spec.Grants.Credentials {
+		grant := &policy.Spec.Grants.Credentials[i]
+		name := grant.SecretName()
+		if name == "" || asked[name] {
+			continue
+		}
+		asked[name] = true
+		allowed, err := r.mayGet(ctx, req.User(), req.Namespace, name)
+		if err != nil {
+			return err
+		}
+		if !allowed {
+			return extension.Denyf("spec.grants.credentials[%d]: user %q may not read Secret %s/%s, and so cannot give it to runs: grant them the verb get on secrets with resourceNames [%q]",
+				i, req.User().Username, req.Namespace, name, name)
+		}
+	}
+	return nil
+}
+
+func (r *policyRules) mayGet(ctx context.Context, user authenticationv1.UserInfo, namespace, secret string) (bool, error) {
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: make(map[string]authorizationv1.ExtraValue, len(user.Extra)),
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "get", Version: "v1", Resource: "secrets", Name: secret},
+	}}
+	for key, value := range user.Extra {
+		review.Spec.Extra[key] = authorizationv1.ExtraValue(value)
+	}
+	if err := r.asker.Create(ctx, review); err != nil {
+		return false, fmt.Errorf("asking whether user %q may read Secret %s/%s: %w", user.Username, namespace, secret, err)
+	}
+	return review.Status.Allowed && !review.Status.Denied, nil
+}

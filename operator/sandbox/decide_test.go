@@ -1,0 +1,261 @@
+package sandbox
+
+import (
+	"maps"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/egress"
+)
+
+var now = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// factsOf are those of a run with a Job, held by a policy as it was made.
+func factsOf(t *testing.T, change func(*facts)) *facts {
+	t.Helper()
+	run := &v1alpha1.HarnessRun{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "u", Finalizers: []string{v1alpha1.FinalizerHarnessRun}}}
+	run.Status = v1alpha1.HarnessRunStatus{
+		Phase: v1alpha1.HarnessRunning, JobName: "harness-b", JobUID: "j", StartTime: &metav1.Time{Time: now},
+		Egress: &v1alpha1.EgressDecision{Policy: "NetworkPolicy", Egress: v1alpha1.Egress{APIServer: true}},
+	}
+	f := &facts{
+		run: run, startTimeout: time.Minute, options: &egress.Options{Mode: egress.ModeOn}, apiServer: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443"), netip.MustParseAddrPort("[2001:db8::1]:6443")},
+		job: &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "harness-b", UID: "j", CreationTimestamp: metav1.Time{Time: now}}},
+	}
+	var err error
+	if f.policy, err = f.compose(run.Status.Egress, f.apiServer); err != nil {
+		t.Fatal(err)
+	}
+	change(f)
+	return f
+}
+
+func ended(condition batchv1.JobConditionType) func(*facts) {
+	return func(f *facts) {
+		f.job.Status.Conditions = []batchv1.JobCondition{{Type: condition, Status: corev1.ConditionTrue, Reason: "BackoffLimitExceeded"}}
+	}
+}
+
+func terminal(f *facts) {
+	f.run.Status.Phase, f.run.Status.CompletionTime = v1alpha1.HarnessSucceeded, &metav1.Time{Time: now.Add(-time.Minute)}
+}
+
+// overdue is a run whose time to begin is over.
+func overdue(f *facts) {
+	f.run.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionStarted, Status: metav1.ConditionFalse, Reason: v1alpha1.HarnessStarting, LastTransitionTime: metav1.Time{Time: now.Add(-time.Minute)}}}
+}
+
+func timedOut(d *decision, why string) bool {
+	c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionCompleted)
+	return d.status.Phase == v1alpha1.HarnessFailed && !d.start && c.Reason == v1alpha1.HarnessStartTimeout && strings.Contains(c.Message, why)
+}
+
+// pulling is a Pod whose image does not come.
+var pulling = &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
+	Name: container, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}},
+}}}}
+
+func TestWhatFollowsFromTheFacts(t *testing.T) {
+	deleted := func(f *facts) { f.run.DeletionTimestamp = &metav1.Time{Time: now} }
+	for sentence, test := range map[string]struct {
+		change func(*facts)
+		is     func(*decision) bool
+	}{
+		"a run whose policy is in force needs nothing": {func(*facts) {}, func(d *decision) bool { return d.restore == nil && !d.end && !d.start && !d.release }},
+		"a policy that is gone was withdrawn":          {func(f *facts) { f.policy = nil }, func(d *decision) bool { return d.restore.what == policyDeleted }},
+		"a policy that is not made yet was not": {
+			func(f *facts) {
+				f.policy, f.job, f.run.Status.JobUID = nil, nil, ""
+				f.held, f.plan = f.run.Status.Egress, &plan{}
+			},
+			func(d *decision) bool { return d.restore == nil && d.start },
+		},
+		"a policy follows the API server": {
+			func(f *facts) { f.apiServer = f.apiServer[:1] }, func(d *decision) bool { return d.restore.what == policyBehind },
+		},
+		"a policy stays while the API server has no address": {func(f *facts) { f.apiServer = nil }, func(d *decision) bool { return d.restore == nil }},
+		"a policy of a run that has ended is restored as long as there is its Job": {
+			func(f *facts) { terminal(f); f.policy = nil }, func(d *decision) bool { return d.restore.what == policyDeleted },
+		},
+		"a policy of a run that has ended is not restored once its Job is gone": {
+			func(f *facts) { terminal(f); f.policy, f.job = nil, nil }, func(d *decision) bool { return d.restore == nil && !d.end && !d.start },
+		},
+		"the operator's options do not change what was decided": {
+			func(f *facts) { f.options = &egress.Options{Mode: egress.ModeOff} },
+			func(d *decision) bool { return d.status.Egress.Policy == "NetworkPolicy" },
+		},
+		"a Job that is complete is a success": {ended(batchv1.JobComplete), func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessSucceeded && !d.end }},
+		"a Job that failed is a failure": {ended(batchv1.JobFailed), func(d *decision) bool {
+			c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionCompleted)
+			return d.status.Phase == v1alpha1.HarnessFailed && c.Reason == "BackoffLimitExceeded"
+		}},
+		"a Job that is on its way to fail has not": {ended(batchv1.JobFailureTarget), func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessRunning }},
+		"a Job that is gone is a failure":          {func(f *facts) { f.job, f.lost = nil, true }, func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessFailed }},
+		"a Job that is gone is none as long as somebody keeps a Pod of it": {
+			func(f *facts) { f.job, f.lost, f.left = nil, true, "Pod kept" },
+			func(d *decision) bool {
+				c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionJobCreated)
+				return d.status.Phase == v1alpha1.HarnessRunning && d.poll && c.Reason == v1alpha1.HarnessPodLeft && strings.Contains(c.Message, "Pod kept")
+			},
+		},
+		"a Pod that somebody keeps is held by its policy": {
+			func(f *facts) { terminal(f); f.job, f.policy, f.orphans = nil, nil, []*corev1.Pod{{}} }, func(d *decision) bool { return d.restore.what == policyDeleted },
+		},
+		"a run that is deleted waits for a Pod that somebody keeps": {
+			func(f *facts) { deleted(f); f.job, f.orphans = nil, []*corev1.Pod{{}} }, func(d *decision) bool { return !d.release },
+		},
+		"a run does not begin beside a Pod that somebody keeps": {
+			func(f *facts) {
+				f.job, f.run.Status.JobUID, f.orphans = nil, "", []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}}
+				f.held, f.plan = f.run.Status.Egress, &plan{}
+			},
+			func(d *decision) bool { return !d.start && d.poll && strings.Contains(d.hindrance(), "Pod kept") },
+		},
+		"what has ended cannot be cancelled any more": {
+			func(f *facts) { ended(batchv1.JobComplete)(f); f.run.Spec.Cancelled = true }, func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessSucceeded },
+		},
+		"what is cancelled loses its Job": {func(f *facts) { f.run.Spec.Cancelled = true }, func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessCancelled && d.end }},
+		"a Job that is being deleted is not deleted again": {
+			func(f *facts) { f.run.Spec.Cancelled = true; f.job.DeletionTimestamp = &metav1.Time{Time: now} }, func(d *decision) bool { return !d.end },
+		},
+		"a run that is deleted waits for its Job": {deleted, func(d *decision) bool { return d.end && !d.release }},
+		"a run that is deleted waits for its Pods": {
+			func(f *facts) { deleted(f); f.job = nil; f.pods = []*corev1.Pod{{}} }, func(d *decision) bool { return !d.release },
+		},
+		"a run that is deleted goes after its Pods": {func(f *facts) { deleted(f); f.job = nil }, func(d *decision) bool { return d.release }},
+		"a run is kept until its time to live is over": {
+			func(f *facts) { terminal(f); f.run.Spec.TTLSecondsAfterFinished = new(int32(61)) }, func(d *decision) bool { return !d.discard && d.next.Equal(now.Add(time.Second)) },
+		},
+		"a run goes when its time to live is over": {
+			func(f *facts) { terminal(f); f.run.Spec.TTLSecondsAfterFinished = new(int32(60)) }, func(d *decision) bool { return d.discard },
+		},
+		"a run that has made its Job and does not begin is looked at again at the end of its time": {
+			func(*facts) {}, func(d *decision) bool {
+				return d.next.Equal(now.Add(time.Minute)) && d.status.Phase == v1alpha1.HarnessRunning
+			},
+		},
+		"a run whose Pod does not begin in time fails, says why, and loses its Job": {
+			func(f *facts) { overdue(f); f.pods = []*corev1.Pod{pulling} },
+			func(d *decision) bool { return timedOut(d, "ErrImagePull: no such image") && d.end },
+		},
+		"a run whose Pod is refused says why": {
+			func(f *facts) { f.refusal = "exceeded quota" },
+			func(d *decision) bool {
+				c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionPodReady)
+				return c != nil && c.Reason == v1alpha1.HarnessRefused && strings.Contains(c.Message, "exceeded quota") && d.poll
+			},
+		},
+		"a run whose Pod is refused fails in time, and says why": {
+			func(f *facts) { overdue(f); f.refusal = "exceeded quota" }, func(d *decision) bool { return timedOut(d, "exceeded quota") },
+		},
+		"a run that has its Workspace and cannot make its Job fails in time": {
+			func(f *facts) {
+				overdue(f)
+				f.job, f.run.Status.JobUID, f.claimed = nil, "", true
+				f.unresolved = &obstacle{condition: v1alpha1.ConditionTemplateResolved, reason: v1alpha1.HarnessTemplateMissing, message: "there is no template"}
+			},
+			func(d *decision) bool { return timedOut(d, "there is no template") },
+		},
+		"a run that waits for others waits without an end": {
+			func(f *facts) {
+				overdue(f)
+				f.job, f.run.Status.JobUID = nil, ""
+				f.unresolved = &obstacle{condition: v1alpha1.ConditionTemplateResolved, reason: v1alpha1.HarnessTemplateMissing, message: "there is no template"}
+			},
+			func(d *decision) bool { return !d.status.Phase.Terminal() && d.next.IsZero() },
+		},
+		"a run that has begun has all the time of its Job": {
+			func(f *facts) {
+				overdue(f)
+				f.pods = []*corev1.Pod{{Status: corev1.PodStatus{Phase: corev1.PodRunning}}}
+			},
+			func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessRunning && d.next.IsZero() },
+		},
+		"a Job that the status does not name is not the run's yet": {
+			func(f *facts) {
+				f.unproven, f.run.Status.JobUID, f.run.Status.JobName = true, "", ""
+				f.held, f.plan = f.run.Status.Egress, &plan{}
+				ended(batchv1.JobComplete)(f)
+			},
+			func(d *decision) bool { return d.start && d.status.JobUID == "" && !d.status.Phase.Terminal() },
+		},
+		"a run that is cancelled loses such a Job, too": {
+			func(f *facts) { f.unproven, f.run.Status.JobUID, f.run.Spec.Cancelled = true, "", true },
+			func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessCancelled && d.end },
+		},
+		"a run waits where nothing would hold it": {
+			func(f *facts) {
+				f.job, f.run.Status = nil, v1alpha1.HarnessRunStatus{}
+				f.plan, f.unheld = &plan{}, &obstacle{condition: v1alpha1.ConditionEgressHeld, reason: v1alpha1.ReasonEgressNotEnforced, message: "nothing", poll: true}
+			},
+			func(d *decision) bool { return !d.start && d.poll && d.status.Phase == v1alpha1.HarnessPending },
+		},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			if d := decide(factsOf(t, test.change), now); !test.is(&d) {
+				t.Errorf("%+v", d)
+			}
+		})
+	}
+}
+
+// A template that changes changes nothing of a run that has begun.
+func TestThePolicyIsThatOfTheDecision(t *testing.T) {
+	f := factsOf(t, func(f *facts) { f.plan = &plan{egress: v1alpha1.Egress{Internet: true}}; f.policy = nil })
+	want := decide(f, now).restore.want
+	rules := want.Object["spec"].(map[string]any)["egress"].([]any)
+	if len(rules) != 3 { // names, and both addresses of the API server
+		t.Errorf("%v", rules)
+	}
+}
+
+// The UID alone says nothing: whoever makes an object writes its owners.
+func TestAnObjectIsOfItsControllerByKindAndUID(t *testing.T) {
+	run := factsOf(t, func(*facts) {}).run
+	for sentence, test := range map[string]struct {
+		change func(*metav1.OwnerReference)
+		is     bool
+	}{
+		"ours":              {func(*metav1.OwnerReference) {}, true},
+		"of a later API":    {func(o *metav1.OwnerReference) { o.APIVersion = "admitkit.dev/v1" }, true},
+		"of another kind":   {func(o *metav1.OwnerReference) { o.Kind = "Workspace" }, false},
+		"of another group":  {func(o *metav1.OwnerReference) { o.APIVersion = "example.com/v1alpha1" }, false},
+		"of no controller":  {func(o *metav1.OwnerReference) { o.Controller = nil }, false},
+		"of an earlier run": {func(o *metav1.OwnerReference) { o.UID = "before" }, false},
+	} {
+		owner := ownedBy(run)
+		test.change(&owner)
+		if is := isOf(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{owner}}}, ownedBy(run)); is != test.is {
+			t.Errorf("%s: %v", sentence, is)
+		}
+	}
+}
+
+func TestAWideningPolicyIsFoundByTheLabelsOfThePods(t *testing.T) {
+	run := factsOf(t, func(*facts) {}).run
+	ws := &v1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "w"}, Spec: v1alpha1.WorkspaceSpec{Seed: &v1alpha1.WorkspaceSeed{}}}
+	seed, err := (&shared{}).seedOf(ws)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range []struct {
+		job   *batchv1.Job
+		known map[string]string
+	}{{(&plan{timeout: 1}).jobOf(run), ofRun(run)}, {seed, ofSeed(ws)}} {
+		labels := map[string]string{ // of the controller of Jobs
+			"batch.kubernetes.io/job-name": of.job.Name, "job-name": of.job.Name, "batch.kubernetes.io/controller-uid": "", "controller-uid": "",
+		}
+		maps.Copy(labels, of.job.Spec.Template.Labels)
+		if !maps.Equal(labels, of.known) {
+			t.Errorf("the Pods of Job %s have %v, and policies are judged by %v", of.job.Name, labels, of.known)
+		}
+	}
+}

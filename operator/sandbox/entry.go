@@ -1,0 +1,91 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+)
+
+// entryGuard says who gets into Pods of runs, besides having the right to: into the container that does the work, of runs
+// that may be entered, and nowhere else. The proxy beside it has a token and an authority, and whoever reaches its port
+// uses the credentials of the run.
+type entryGuard struct{ admitted }
+
+// entryScope covers the ways into Pods where runs run. The requests say nothing of the Pod but its name.
+func (s *shared) entryScope() extension.Scope {
+	return scope("harness-entry", s.selector(), extension.Connect("pods/exec", "pods/attach", "pods/portforward", "pods/proxy"))
+}
+
+// Validate refuses a way into a Pod of a run.
+func (g *entryGuard) Validate(ctx context.Context, options runtime.Object, req *extension.Request) error {
+	pod := &corev1.Pod{}
+	if err := g.asker.Get(ctx, client.ObjectKey{Namespace: req.Namespace, Name: req.Name}, pod); err != nil {
+		return client.IgnoreNotFound(err) // the API server says that it is not there
+	}
+	run, of := pod.Labels[LabelRun]
+	if _, seed := pod.Labels[LabelWorkspace]; seed && isOurs(pod) {
+		return denied("Pod", "Pod %s fetches the repositories of a Workspace: nobody gets in, since it has their credentials; look at its log", pod.Name)
+	}
+	if !of || !isOurs(pod) {
+		return nil
+	}
+	in := ""
+	switch o := options.(type) {
+	case *corev1.PodExecOptions:
+		in = o.Container
+	case *corev1.PodAttachOptions:
+		in = o.Container
+	default:
+		return denied("Pod", "Pod %s belongs to HarnessRun %s: what can connect to it could use its proxy, and so the credentials of the run: exec into an Interactive run instead", pod.Name, run)
+	}
+	if in != "" && in != container {
+		return denied("Pod", "container: %.63s of Pod %s belongs to the sandbox itself: only container %s of HarnessRun %s can be entered", in, pod.Name, container, run)
+	}
+	return g.enter(ctx, req, run)
+}
+
+// enter refuses a run that its mode, or a policy, lets nobody enter.
+func (g *entryGuard) enter(ctx context.Context, req *extension.Request, name string) error {
+	run := &v1alpha1.HarnessRun{}
+	err := g.asker.Get(ctx, client.ObjectKey{Namespace: req.Namespace, Name: name}, run)
+	if apierrors.IsNotFound(err) {
+		return denied("Pod", "there is no HarnessRun %s any more", name)
+	}
+	if err != nil {
+		return err
+	}
+	apply, _, err := policiesFor(ctx, g.asker, req.Namespace, run.Spec.TemplateRef.Name)
+	if err != nil {
+		return err
+	}
+	if problem := closedBy(run.Spec.Mode, run.Spec.TemplateRef.Name, apply); problem != "" {
+		return denied("Pod", "HarnessRun %s: %s", name, problem)
+	}
+	return nil
+}
+
+// closedBy says which policies let nobody into runs of a mode by a template, and the remedy; "" if none does.
+func closedBy(mode v1alpha1.HarnessMode, template string, apply []v1alpha1.BrokerPolicy) string {
+	field, open := "shell", func(r *v1alpha1.BrokerRuns) bool { return r.Shell }
+	if mode == v1alpha1.HarnessInteractive {
+		field, open = "interact", func(r *v1alpha1.BrokerRuns) bool { return r.Interact }
+	}
+	var closed []string
+	for i := range apply {
+		if !open(&apply[i].Spec.Runs) {
+			closed = append(closed, apply[i].Name)
+		}
+	}
+	if len(closed) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("BrokerPolicies apply to template %s that let nobody in, since a person there would use its credentials: set spec.runs.%s in %s", template, field, strings.Join(closed, ", "))
+}

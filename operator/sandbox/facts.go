@@ -1,0 +1,309 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/egress"
+)
+
+// facts are what a decision depends on.
+type facts struct {
+	run *v1alpha1.HarnessRun
+	// job is the run's, nil if there is none, and pods are those of the run, the newest last.
+	job  *batchv1.Job
+	pods []*corev1.Pod
+	// unproven says that the Job names the run as its owner, and is not in its status: an attempt that did not get to the
+	// status has made it, or somebody else has.
+	unproven bool
+	// lost says that the Job that the run had is gone, and left names a Pod of that which has not ended, "" for none.
+	lost bool
+	left string
+	// orphans are Pods of the run whose Job somebody deleted without them.
+	orphans []*corev1.Pod
+	// policy is the one that holds the Pods, nil if there is none.
+	policy *unstructured.Unstructured
+	// startTimeout is how long the work has to begin.
+	startTimeout time.Duration
+	// refusal is why the controller of Jobs cannot make the Pod, "" if nothing is known of that.
+	refusal string
+	// activity is what is known of the people in an Interactive run that has its Job, and unwatched why that is nothing.
+	activity  *activity
+	unwatched error
+	// options and apiServer are what policies are composed of.
+	options   *egress.Options
+	apiServer []netip.AddrPort
+
+	// The following are read only for a run that is to be started.
+
+	// plan is what the template and the run make together, and unresolved why there is none.
+	plan       *plan
+	unresolved *obstacle
+	// brokered is what BrokerPolicies make of the run, nil if none applies, and unbrokered why they cannot.
+	brokered   *brokered
+	unbrokered *obstacle
+	// held is how the Pods are to be held, and unheld why they cannot be.
+	held   *v1alpha1.EgressDecision
+	unheld *obstacle
+	// claimed says that the run has its Workspace, and unclaimed why it does not yet.
+	claimed   bool
+	unclaimed *obstacle
+}
+
+// obstacle is why a run waits: a condition that is False.
+type obstacle struct {
+	condition, reason, message string
+	// poll says that what it waits for is not watched.
+	poll bool
+	// refused says that the broker was asked and answered no: each time is on record, so it is asked again later and later.
+	refused bool
+	// fatal says that it is in vain to wait.
+	fatal bool
+}
+
+// startable reports whether a run has no Job, and is to get one.
+func startable(run *v1alpha1.HarnessRun) bool {
+	return !run.Status.Phase.Terminal() && run.DeletionTimestamp.IsZero() && !run.Spec.Cancelled && run.Status.JobUID == ""
+}
+
+// nameOf is the name of all that belongs to a run.
+func nameOf(run *v1alpha1.HarnessRun) types.NamespacedName {
+	return types.NamespacedName{Namespace: run.Namespace, Name: prefix + run.Name}
+}
+
+// read gathers the facts about a run.
+func (r *runs) read(ctx context.Context, run *v1alpha1.HarnessRun) (*facts, error) {
+	f := &facts{run: run, options: &r.options.Egress, startTimeout: r.options.StartTimeout}
+	if err := r.readJob(ctx, f); err != nil {
+		return nil, err
+	}
+	if err := r.readPods(ctx, f); err != nil {
+		return nil, err
+	}
+	if err := r.readPolicy(ctx, f); err != nil {
+		return nil, err
+	}
+	if err := r.readRefusal(ctx, f); err != nil {
+		return nil, err
+	}
+	if !startable(run) || f.job != nil && !f.unproven {
+		r.readActivity(ctx, f)
+		return f, nil
+	}
+	ws, err := r.readClaim(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.readPlan(ctx, f); err != nil || f.plan == nil {
+		return f, err
+	}
+	if err := r.readBrokered(ctx, f); err != nil || f.unbrokered != nil {
+		return f, err
+	}
+	if err := r.readHold(ctx, f); err != nil {
+		return f, err
+	}
+	return f, r.readTurn(ctx, f, ws)
+}
+
+// readPods finds the Pods of the run's Job, and those that somebody keeps of an earlier one.
+func (r *runs) readPods(ctx context.Context, f *facts) error {
+	run, job := f.run, f.job
+	var pods corev1.PodList
+	if err := r.cached.List(ctx, &pods, client.InNamespace(run.Namespace), client.MatchingLabels{LabelRun: run.Name}); err != nil {
+		return err
+	}
+	if job == nil {
+		job = &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: nameOf(run).Name, UID: types.UID(run.Status.JobUID)}}
+	}
+	for i := range pods.Items {
+		switch pod := &pods.Items[i]; {
+		case isOf(pod, jobRef(job)):
+			f.pods = append(f.pods, pod)
+		case isOrphan(pod) && pod.Labels[v1alpha1.LabelEgress] == string(run.UID):
+			f.orphans = append(f.orphans, pod)
+		}
+	}
+	slices.SortFunc(f.pods, func(a, b *corev1.Pod) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	if !f.lost || run.Status.Phase.Terminal() {
+		return nil
+	}
+	var err error
+	f.left, err = r.podThatRuns(ctx, podsOfRun(run))
+	return err
+}
+
+// readJob reads the Job. The cache has what carries our label, and may be behind: before a Job
+// counts as lost the API server is asked.
+func (r *runs) readJob(ctx context.Context, f *facts) error {
+	job := &batchv1.Job{}
+	err := r.cached.Get(ctx, nameOf(f.run), job)
+	if apierrors.IsNotFound(err) && f.run.Status.JobUID != "" {
+		job = &batchv1.Job{}
+		err = r.live.Get(ctx, nameOf(f.run), job)
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return fmt.Errorf("reading Job %s: %w", nameOf(f.run), err)
+	case isOf(job, ownedBy(f.run)) && (f.run.Status.JobUID == "" || f.run.Status.JobUID == string(job.UID)):
+		f.job, f.unproven = job, f.run.Status.JobUID == ""
+		return nil
+	}
+	f.lost = f.run.Status.JobUID != ""
+	return nil
+}
+
+// readRefusal reads why the controller of Jobs cannot make the Pod, for example for a quota. It says so by Events alone.
+func (r *runs) readRefusal(ctx context.Context, f *facts) error {
+	if f.job == nil || f.unproven || len(f.pods) > 0 || isFinished(f.job) || f.run.Status.Phase.Terminal() || r.options.Clock.Since(f.job.CreationTimestamp.Time) < pollAfter {
+		return nil
+	}
+	var list corev1.EventList
+	if err := r.live.List(ctx, &list, client.InNamespace(f.run.Namespace), client.Limit(maxRefusals), client.MatchingFields{"involvedObject.uid": string(f.job.UID), "reason": "FailedCreate"}); err != nil {
+		return fmt.Errorf("reading the Events of Job %s: %w", nameOf(f.run), err)
+	}
+	if len(list.Items) > 0 {
+		f.refusal = slices.MaxFunc(list.Items, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) }).Message
+	}
+	return nil
+}
+
+// maxRefusals bounds the Events that are read of a Job.
+const maxRefusals = 50
+
+// readPlan resolves the template.
+func (r *runs) readPlan(ctx context.Context, f *facts) error {
+	obstacle := func(reason, message string) *obstacle {
+		return &obstacle{condition: v1alpha1.ConditionTemplateResolved, reason: reason, message: message}
+	}
+	template, missing, err := r.template(ctx, r.cached, f.run.Namespace, f.run.Spec.TemplateRef)
+	var unfit *unfitError
+	switch {
+	case errors.As(err, &unfit):
+		f.unresolved = obstacle(v1alpha1.HarnessTemplateForbids, unfit.Error())
+		return nil
+	case err != nil:
+		return err
+	case missing != "":
+		f.unresolved = obstacle(v1alpha1.HarnessTemplateMissing, missing)
+		return nil
+	}
+	if f.plan, err = template.with(&f.run.Spec); err != nil {
+		f.plan, f.unresolved = nil, obstacle(v1alpha1.HarnessTemplateForbids, fmt.Sprintf("spec.%v", err))
+		return nil
+	}
+	if decided := f.run.Status.Interactive; decided != nil && f.plan.interactive != nil {
+		f.plan.live(decided.Limits.DeepCopy())
+	}
+	return nil
+}
+
+// readPolicy reads the policy that holds the Pods, and the addresses of the API server.
+func (r *runs) readPolicy(ctx context.Context, f *facts) error {
+	if len(r.policies) == 0 {
+		return nil
+	}
+	for _, kind := range r.policies {
+		if e := f.run.Status.Egress; e != nil && e.Policy != kind.Kind {
+			continue
+		}
+		policy := egress.NewPolicy(kind)
+		err := r.cached.Get(ctx, nameOf(f.run), policy)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("reading %s %s: %w", kind.Kind, nameOf(f.run), err)
+		}
+		if err == nil && isOf(policy, ownedBy(f.run)) {
+			f.policy = policy
+			break
+		}
+	}
+	var err error
+	f.apiServer, err = egress.ReadAPIServer(ctx, r.cached)
+	return err
+}
+
+// readHold decides how the Pods of a run are to be held. What was decided before stays.
+func (r *runs) readHold(ctx context.Context, f *facts) error {
+	unheld := func(reason, format string, args ...any) {
+		f.unheld = &obstacle{condition: v1alpha1.ConditionEgressHeld, reason: reason, message: fmt.Sprintf(format, args...), poll: true}
+	}
+	if err := egress.Check(&f.plan.egress, f.options); err != nil {
+		unheld(v1alpha1.ReasonEgressInvalid, "the template's egress.%v", err)
+		return nil
+	}
+	f.held = f.run.Status.Egress
+	if f.held == nil {
+		enforced, reason, err := r.prober.Enforced(ctx)
+		switch {
+		case err != nil:
+			return err
+		case !enforced && f.options.Mode != egress.ModeOff:
+			unheld(v1alpha1.ReasonEgressNotEnforced, "nothing would hold the Pod to its egress: %s (sandbox controller --sandbox-network-policy; with off, runs run without a policy)", reason)
+			return nil
+		}
+		f.held = &v1alpha1.EgressDecision{Reason: cut(reason, maxReason), Egress: *f.plan.egress.DeepCopy(), Broker: f.brokerOf(&r.options.Broker), Collector: r.options.collector()}
+		if enforced {
+			f.held.Policy = r.policies[0].Kind
+		}
+	}
+	if f.held.Policy == "" {
+		return nil
+	}
+	if egress.NamesAPIServer(&f.held.Egress) && len(f.apiServer) == 0 {
+		unheld(v1alpha1.ReasonEgressNotEnforced, "the addresses of the API server are not known: the Service %s/%s has no ready EndpointSlice", egress.APIServerNamespace, egress.APIServerService)
+		return nil
+	}
+	widening, err := r.widening(ctx, nameOf(f.run), ofRun(f.run))
+	if widening != nil {
+		unheld(v1alpha1.ReasonEgressWidened, "%s", widens(widening))
+	}
+	return err
+}
+
+// pageSize bounds a page of the policies of others.
+const pageSize = 500
+
+// ofRun are the labels of the Pods of a run.
+func ofRun(run *v1alpha1.HarnessRun) map[string]string {
+	labels := labelsOfPods(LabelRun, run.Name, nameOf(run).Name)
+	labels[v1alpha1.LabelEgress] = string(run.UID)
+	return labels
+}
+
+// widening returns a policy of somebody else that would allow Pods with these labels more, nil if there is none. own
+// is the name of their own policy. Admission refuses such a policy, but one may be older than that.
+func (r *runs) widening(ctx context.Context, own client.ObjectKey, labels map[string]string) (*unstructured.Unstructured, error) {
+	for _, kind := range r.policies {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(kind)
+		for more := true; more; more = list.GetContinue() != "" {
+			if err := r.live.List(ctx, list, client.InNamespace(own.Namespace), client.Limit(pageSize), client.Continue(list.GetContinue())); err != nil {
+				return nil, fmt.Errorf("listing the policies of others: %w", err)
+			}
+			i := slices.IndexFunc(list.Items, func(p unstructured.Unstructured) bool {
+				return p.GetName() != own.Name && egress.Widens(&p, labels)
+			})
+			if i >= 0 {
+				return &list.Items[i], nil
+			}
+		}
+	}
+	return nil, nil //nolint:nilnil // there is none
+}

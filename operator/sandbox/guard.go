@@ -1,0 +1,205 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/egress"
+)
+
+// Labels of what belongs to a run.
+const (
+	// managedBy is the value of [v1alpha1.LabelManagedBy].
+	managedBy = "admitkit-sandbox"
+	// LabelRun has the name of the run.
+	LabelRun = v1alpha1.LabelHarnessRun
+	// prefix begins the names of what belongs to a run.
+	prefix = "harness-"
+)
+
+// podGuard keeps the labels of Pods of runs: by them their policy selects them, and by another label a
+// policy of somebody else could. It keeps them from other Pods, too.
+type podGuard struct{ admitted }
+
+// podScope covers the requests that change the labels of such a Pod. They can come with a status, too.
+func (s *shared) podScope() extension.Scope {
+	labels := func(object string) string {
+		return fmt.Sprintf("(has(%[1]s.metadata.labels) ? %[1]s.metadata.labels : {})", object)
+	}
+	update := admissionregistrationv1.Update
+	return scope("harness-pod", s.selector(), extension.Resources("", "v1", []string{"pods", "pods/status"}, update), admissionregistrationv1.MatchCondition{
+		Name: "labels-of-a-run", Expression: fmt.Sprintf("%[4]s != %[5]s && ['%[1]s', '%[2]s'].exists(l, l in %[4]s || l in %[5]s) || '%[3]s' in %[5]s && (!('%[3]s' in %[4]s) || %[4]s['%[3]s'] != %[5]s['%[3]s'])",
+			LabelRun, LabelWorkspace, v1alpha1.LabelEgress, labels("oldObject"), labels("object")),
+	})
+}
+
+// Validate denies every change but those of Kubernetes, which writes where a Pod is.
+func (g *podGuard) Validate(ctx context.Context, pod *metav1.PartialObjectMetadata, req *extension.Request) error {
+	old, err := extension.Old[*metav1.PartialObjectMetadata](req)
+	if err != nil {
+		return err
+	}
+	if maps.Equal(withoutTopology(old.Labels), withoutTopology(pod.Labels)) {
+		return nil
+	}
+	if old.Labels[LabelRun] == "" && old.Labels[LabelWorkspace] == "" {
+		return g.refuseLabels(ctx, pod.Labels, req)
+	}
+	return denied("Pod", "metadata.labels: Pod %s belongs to a HarnessRun, and a network policy holds it by its labels: nobody can change them", pod.Name)
+}
+
+// refuseLabels refuses a Pod that has the labels of those of a run or a seed, and is of none. [v1alpha1.LabelEgress] alone is
+// that of access Pods, too.
+func (s *shared) refuseLabels(ctx context.Context, labels map[string]string, req *extension.Request) error {
+	for _, key := range []string{LabelRun, LabelWorkspace} {
+		if _, forged := labels[key]; forged {
+			return denied("Pod", "metadata.labels: only Pods of HarnessRuns and Workspaces have the label %s: leave it out", key)
+		}
+	}
+	uid, labelled := labels[v1alpha1.LabelEgress]
+	if !labelled {
+		return nil
+	}
+	ours, err := s.holdsUID(ctx, req.Namespace, uid)
+	if err == nil && ours {
+		err = denied("Pod", "metadata.labels: %s: %q is of a HarnessRun or a Workspace, and the Pod is not: leave it out", v1alpha1.LabelEgress, uid)
+	}
+	return err
+}
+
+// graceGuard refuses deletions that give a Pod of a run or a seed longer than its own grace period: it would go on, with
+// its credentials, after the run has ended.
+type graceGuard struct{ admitted }
+
+// Validate denies what lets such a Pod go on.
+func (g *graceGuard) Validate(ctx context.Context, object *unstructured.Unstructured, req *extension.Request) error {
+	pod, err := cluster.Lingering(ctx, g.asker, object, req)
+	if err != nil || pod == nil || !isOfOurs(pod) {
+		return err
+	}
+	return denied("Pod", "Pod %s/%s belongs to a HarnessRun or a Workspace, and ends within %d s of its deletion: leave out gracePeriodSeconds (kubectl: --grace-period)",
+		pod.Namespace, pod.Name, *pod.Spec.TerminationGracePeriodSeconds)
+}
+
+func withoutTopology(labels map[string]string) map[string]string {
+	labels = maps.Clone(labels)
+	maps.DeleteFunc(labels, func(key, _ string) bool { return egress.IsOfTopology(key) })
+	return labels
+}
+
+// policyGuard keeps the policies of runs as the manager made them, as long as there are Pods, and refuses
+// policies of others that would allow these Pods more. Reconcilers restore a policy within
+// moments, but a connection that was opened meanwhile stays open.
+type policyGuard struct{ admitted }
+
+// policyScope covers all policies where runs run, since any could select their Pods, and the deletion of ours.
+func (s *shared) policyScope() extension.Scope {
+	all := []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete}
+	cilium := egress.CiliumNetworkPolicy.GroupVersion()
+	rules := slices.Concat(
+		extension.Resources(egress.NetworkPolicy.Group, egress.NetworkPolicy.Version, []string{"networkpolicies"}, all...),
+		extension.Resources(cilium.Group, cilium.Version, []string{"ciliumnetworkpolicies"}, all...))
+	return scope("harness-egress", s.selector(), rules, admissionregistrationv1.MatchCondition{
+		Name: "not-the-end-of-anothers", Expression: fmt.Sprintf("request.operation != 'DELETE' || oldObject.metadata.name.startsWith('%s') || oldObject.metadata.name.startsWith('%s')", prefix, workspacePrefix),
+	})
+}
+
+// labelsOfPods are the labels of the Pods of a Job, as [egress.Widens] wants them; of is the label of what they belong
+// to, [LabelRun] or [LabelWorkspace]: no Pod has both. An empty name stands for all. The last four are those of the
+// controller of Jobs.
+func labelsOfPods(of, name, job string) map[string]string {
+	return map[string]string{
+		v1alpha1.LabelManagedBy: managedBy, of: name,
+		"batch.kubernetes.io/job-name": job, "batch.kubernetes.io/controller-uid": "", "job-name": job, "controller-uid": "",
+	}
+}
+
+// widensAny reports whether a policy may select a Pod of any run, or of the seed of any Workspace.
+func widensAny(policy *unstructured.Unstructured) bool {
+	return egress.Widens(policy, labelsOfPods(LabelRun, "", "")) || egress.Widens(policy, labelsOfPods(LabelWorkspace, "", ""))
+}
+
+// Validate denies what would let a Pod of a run reach more.
+func (g *policyGuard) Validate(ctx context.Context, policy *unstructured.Unstructured, req *extension.Request) error {
+	me, err := g.reconciler(ctx)
+	if err != nil || req.User().Username == me {
+		return err
+	}
+	old := &unstructured.Unstructured{}
+	if req.Operation == admissionv1.Update {
+		if err := req.Old(old); err != nil {
+			return err
+		}
+	}
+	unchanged := req.Operation == admissionv1.Update && sameSpec(old, policy)
+	if isOurs(policy) || isOurs(old) {
+		if unchanged && maps.Equal(old.GetLabels(), policy.GetLabels()) || req.Operation == admissionv1.Create {
+			return g.validateForeign(policy, req, unchanged)
+		}
+		return g.keep(ctx, policy, req, me)
+	}
+	return g.validateForeign(policy, req, unchanged)
+}
+
+// validateForeign denies a policy of somebody else that widens.
+func (g *policyGuard) validateForeign(policy *unstructured.Unstructured, req *extension.Request, unchanged bool) error {
+	if unchanged || req.Operation == admissionv1.Delete || !widensAny(policy) {
+		return nil
+	}
+	return denied(policy.GetKind(), "%s", widens(policy))
+}
+
+// widens says what is wrong with a policy of somebody else, and what to do.
+func widens(policy *unstructured.Unstructured) string {
+	return fmt.Sprintf("%s %s/%s would allow the Pods of HarnessRuns more than their templates do, since policies add up: exclude them, by {key: %s, operator: DoesNotExist} in the matchExpressions of its podSelector",
+		policy.GetKind(), policy.GetNamespace(), policy.GetName(), v1alpha1.LabelEgress)
+}
+
+// keep denies to change or delete the policy of a run, as long as it has Pods.
+func (g *policyGuard) keep(ctx context.Context, policy *unstructured.Unstructured, req *extension.Request, me string) error {
+	if req.Operation == admissionv1.Delete {
+		key := LabelRun
+		if policy.GetLabels()[LabelWorkspace] != "" {
+			key = LabelWorkspace
+		}
+		pod, err := onePod(ctx, g.asker, client.InNamespace(req.Namespace), client.MatchingLabels{key: policy.GetLabels()[key], v1alpha1.LabelManagedBy: managedBy})
+		if err != nil || pod == "" {
+			return err
+		}
+		return denied(policy.GetKind(), "%s %s/%s holds Pod %s, and goes when that is gone: delete its HarnessRun", policy.GetKind(), req.Namespace, policy.GetName(), pod)
+	}
+	return denied(policy.GetKind(), "%s %s/%s belongs to a HarnessRun: only admitkit changes it, as %s", policy.GetKind(), req.Namespace, policy.GetName(), me)
+}
+
+// onePod returns the name of a Pod that is selected, "" if there is none.
+func onePod(ctx context.Context, reader client.Reader, selection ...client.ListOption) (string, error) {
+	var pods metav1.PartialObjectMetadataList
+	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	if err := reader.List(ctx, &pods, append(selection, client.Limit(1))...); err != nil || len(pods.Items) == 0 {
+		return "", err
+	}
+	return pods.Items[0].Name, nil
+}
+
+// isOurs reports whether an object has our label. Who gives it to an object of their own gains nothing.
+func isOurs(object client.Object) bool {
+	return object.GetLabels()[v1alpha1.LabelManagedBy] == managedBy
+}
+
+func sameSpec(old, policy *unstructured.Unstructured) bool {
+	return apiequality.Semantic.DeepEqual(old.Object["spec"], policy.Object["spec"]) && apiequality.Semantic.DeepEqual(old.Object["specs"], policy.Object["specs"])
+}

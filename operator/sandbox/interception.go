@@ -1,0 +1,141 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/sandbox/runca"
+)
+
+// brokered is what BrokerPolicies make of a run: it has a proxy, and credentials.
+type brokered struct {
+	mode v1alpha1.InterceptionMode
+	// how says how connections come to the proxy, and what that does not hold.
+	how string
+	// inContainer are the credentials that the container gets, sorted.
+	inContainer []string
+}
+
+// labelPodSecurity is the label of a namespace by which Pod Security refuses Pods.
+const labelPodSecurity = "pod-security.kubernetes.io/enforce"
+
+// maxBrokered is how long a run with a proxy may take: the authority of its proxy ends an hour later.
+const maxBrokered = runca.RunLife - time.Hour
+
+// readBrokered reads what applies to the template, and what that makes of the run.
+func (r *runs) readBrokered(ctx context.Context, f *facts) error {
+	run, template := f.run, f.run.Spec.TemplateRef.Name
+	apply, others, err := policiesFor(ctx, r.cached, run.Namespace, template)
+	if err != nil {
+		return err
+	}
+	decided := run.Status.Egress != nil
+	if run.Status.Interception == "" && len(apply) == 0 && len(f.plan.requires) == 0 {
+		return nil
+	}
+	switch {
+	case !r.options.Broker.on():
+		f.unbrokered = &obstacle{condition: v1alpha1.ConditionBrokerReady, reason: v1alpha1.BrokerNotConfigured, message: notConfigured, fatal: true}
+		return nil
+	case decided && run.Status.Interception == "":
+		f.unbrokered = unavailable(v1alpha1.InterceptionChanged, "BrokerPolicies or the template have changed since the egress of the run was decided: make another run")
+		return nil
+	case time.Duration(f.plan.timeout)*time.Second > maxBrokered:
+		f.unbrokered = unavailable(v1alpha1.InterceptionTooLong, fmt.Sprintf("timeoutSeconds, or maxLifetimeSeconds, is %d, and a run with a proxy has at most %.0f, since its certificate authority lives for %s",
+			f.plan.timeout, maxBrokered.Seconds(), runca.RunLife))
+		return nil
+	}
+	if problem := closedBy(run.Spec.Mode, template, apply); problem != "" && run.Spec.Mode == v1alpha1.HarnessInteractive {
+		f.unbrokered = &obstacle{condition: v1alpha1.ConditionTemplateResolved, reason: v1alpha1.HarnessTemplateForbids, message: problem}
+		return nil
+	}
+	if problem := shortfall(run.Namespace, ofTemplate(template), f.plan.requires, apply, others); problem != "" {
+		f.unbrokered = &obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.CredentialsNotGranted, message: problem}
+		return nil
+	}
+	b := &brokered{mode: run.Status.Interception, inContainer: delivered(f.plan.requires, apply)}
+	if !decided {
+		b.mode = modeOf(apply)
+		if f.unbrokered, err = r.permits(ctx, run.Namespace, b.mode); err != nil || f.unbrokered != nil {
+			return err
+		}
+	}
+	b.how = howOf(b.mode, apply)
+	f.brokered = b
+	f.plan.egress.DNS, f.plan.egress.Internet = new(true), true // for the proxy
+	return nil
+}
+
+// brokerOf is the broker that the Pods of a run may reach, nil if they have no proxy.
+func (f *facts) brokerOf(options *BrokerOptions) *v1alpha1.EgressBroker {
+	if f.brokered == nil {
+		return nil
+	}
+	port, _ := options.port() // Parts has checked it
+	return &v1alpha1.EgressBroker{Namespace: options.Namespace, Port: port}
+}
+
+func unavailable(reason, message string) *obstacle {
+	return &obstacle{condition: v1alpha1.ConditionInterceptionUnavailable, reason: reason, message: message, fatal: true}
+}
+
+// delivered returns which of the credentials the container gets. Each is granted by one policy.
+func delivered(requires []string, apply []v1alpha1.BrokerPolicy) (names []string) {
+	for _, name := range requires {
+		for i := range apply {
+			if grant := apply[i].Credential(name); grant != nil && grant.Delivery.InContainer != nil {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// modeOf is transparent, unless every policy accepts in words that it is not.
+func modeOf(apply []v1alpha1.BrokerPolicy) v1alpha1.InterceptionMode {
+	if len(apply) == 0 || slices.ContainsFunc(apply, func(p v1alpha1.BrokerPolicy) bool {
+		accepted := p.Spec.Interception.CooperativeAccepted
+		return accepted == nil || !accepted.Accepted
+	}) {
+		return v1alpha1.InterceptionTransparent
+	}
+	return v1alpha1.InterceptionCooperative
+}
+
+// permits says what keeps the namespace from a mode, nil if nothing does: the redirect takes a container with
+// NET_ADMIN, which Pod Security refuses but for privileged.
+func (r *runs) permits(ctx context.Context, name string, mode v1alpha1.InterceptionMode) (*obstacle, error) {
+	if mode == v1alpha1.InterceptionCooperative {
+		return nil, nil //nolint:nilnil // nothing does
+	}
+	namespace := &corev1.Namespace{}
+	if err := r.live.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
+		return nil, fmt.Errorf("reading namespace %s: %w", name, err)
+	}
+	level := namespace.Labels[labelPodSecurity]
+	if level == "" || level == "privileged" {
+		return nil, nil //nolint:nilnil // nothing does
+	}
+	return unavailable(v1alpha1.InterceptionPodSecurity, fmt.Sprintf("namespace %s has %s=%s, which forbids the init container with NET_ADMIN that redirects connections to the proxy: "+
+		"have runs in a namespace of their own with privileged, or let every BrokerPolicy that applies set spec.interception.cooperativeAccepted", name, labelPodSecurity, level)), nil
+}
+
+// howOf says how connections come to the proxy.
+func howOf(mode v1alpha1.InterceptionMode, apply []v1alpha1.BrokerPolicy) string {
+	if mode == v1alpha1.InterceptionTransparent {
+		return "the kernel redirects connections to ports 443 and 80 to the proxy, and refuses those to the port of the broker"
+	}
+	var names []string
+	for i := range apply {
+		names = append(names, apply[i].Name)
+	}
+	return "work that ignores HTTPS_PROXY reaches every public address at ports 443 and 80 without the proxy, which is accepted by BrokerPolicies: " + strings.Join(names, ", ")
+}

@@ -1,0 +1,158 @@
+package sandbox
+
+import (
+	"slices"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/egress"
+)
+
+const (
+	// nobody is as whom the work runs.
+	nobody = 65532
+	// promptDir is where the prompt is, in the file promptFile.
+	promptDir, promptFile = "/admitkit/prompt", "prompt"
+	container             = "harness"
+)
+
+// podSlack is how much longer a Pod may run than its Job: the Job ends it first, and says why. Without its Job, which somebody
+// may delete, the Pod ends by itself.
+const podSlack = 60
+
+// tmpSize is how much /tmp holds.
+var tmpSize = resource.MustParse("256Mi")
+
+// metaOf is the metadata of what belongs to a run.
+func metaOf(run *v1alpha1.HarnessRun) metav1.ObjectMeta {
+	of := nameOf(run)
+	return metav1.ObjectMeta{
+		Namespace: of.Namespace, Name: of.Name, OwnerReferences: []metav1.OwnerReference{ownedBy(run)},
+		Labels: map[string]string{v1alpha1.LabelManagedBy: managedBy, LabelRun: run.Name},
+	}
+}
+
+func ownedBy(run *v1alpha1.HarnessRun) metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "HarnessRun", Name: run.Name, UID: run.UID, Controller: new(true)}
+}
+
+// isOf reports whether the controller of an object is this one, by kind and UID. Whoever may make such an object can
+// have it say so: what counts of the object must be compared, too.
+func isOf(object metav1.Object, owner metav1.OwnerReference) bool {
+	c := metav1.GetControllerOf(object)
+	if c == nil || c.UID != owner.UID || c.Kind != owner.Kind || c.Name != owner.Name {
+		return false
+	}
+	is, err := schema.ParseGroupVersion(c.APIVersion)
+	want, _ := schema.ParseGroupVersion(owner.APIVersion) // it is one of ours
+	return err == nil && is.Group == want.Group
+}
+
+// jobRef is the reference of the Pods of a Job to it.
+func jobRef(job *batchv1.Job) metav1.OwnerReference {
+	return *metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))
+}
+
+// promptOf is the ConfigMap of a prompt by value. Who may read the run can read the prompt there, too, so a Secret would
+// hide nothing, and the manager would need rights on Secrets.
+func promptOf(run *v1alpha1.HarnessRun) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metaOf(run), Immutable: new(true), Data: map[string]string{promptFile: run.Spec.Prompt}}
+}
+
+// jobOf is the Job of a run. A Pod replaces another only when that has ended, so that two never
+// work at a time.
+func (p *plan) jobOf(run *v1alpha1.HarnessRun) *batchv1.Job {
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: metaOf(run).Labels}, Spec: p.podOf(run)}
+	template.Labels[v1alpha1.LabelEgress] = string(run.UID)
+	template.Spec.ActiveDeadlineSeconds = new(p.timeout + podSlack)
+	return &batchv1.Job{ObjectMeta: metaOf(run), Spec: batchv1.JobSpec{
+		BackoffLimit: new(run.Spec.Retries), ActiveDeadlineSeconds: new(p.timeout), PodReplacementPolicy: new(batchv1.Failed), Template: template,
+	}}
+}
+
+// podOf is the Pod. It meets the restricted Pod Security standard, and has no token of a ServiceAccount.
+func (p *plan) podOf(run *v1alpha1.HarnessRun) corev1.PodSpec {
+	return corev1.PodSpec{
+		RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: new(p.grace),
+		AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
+		SecurityContext: &corev1.PodSecurityContext{
+			RunAsNonRoot: new(true), RunAsUser: new(int64(nobody)), RunAsGroup: new(int64(nobody)), FSGroup: new(int64(nobody)),
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+		Containers: []corev1.Container{{
+			Stdin: p.interactive != nil, TTY: p.interactive != nil, // so that a shell waits
+			Name: container, Image: p.image, ImagePullPolicy: pullPolicy(p.image), Command: p.command, Args: p.args, Env: p.envOf(run), WorkingDir: p.mountPath,
+			Resources:                corev1.ResourceRequirements{Requests: p.resources, Limits: p.resources},
+			SecurityContext:          restricted(),
+			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+			VolumeMounts: []corev1.VolumeMount{
+				{Name: "workspace", MountPath: p.mountPath}, {Name: "tmp", MountPath: "/tmp"}, {Name: "prompt", MountPath: promptDir, ReadOnly: true},
+			},
+		}},
+		Volumes: []corev1.Volume{
+			{Name: "workspace", VolumeSource: p.workspaceVolume(run)},
+			{Name: "tmp", VolumeSource: emptyDir(tmpSize)},
+			{Name: "prompt", VolumeSource: promptVolume(run)},
+		},
+	}
+}
+
+// restricted is what each container begins from.
+func restricted() *corev1.SecurityContext {
+	return &corev1.SecurityContext{
+		AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true), Privileged: new(false),
+		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+	}
+}
+
+// envOf is the environment. What the sandbox sets comes last: of two variables of a name, the later counts.
+func (p *plan) envOf(run *v1alpha1.HarnessRun) (env []corev1.EnvVar) {
+	ours := []v1alpha1.HarnessEnv{
+		{Name: "HOME", Value: p.mountPath}, {Name: "ADMITKIT_RUN", Value: run.Name}, {Name: "ADMITKIT_PROMPT_FILE", Value: promptDir + "/" + promptFile},
+	}
+	if run.Spec.Model != "" {
+		ours = append(ours, v1alpha1.HarnessEnv{Name: "ADMITKIT_MODEL", Value: run.Spec.Model})
+	}
+	for _, e := range slices.Concat(p.env, ours) {
+		env = append(env, corev1.EnvVar{Name: e.Name, Value: e.Value})
+	}
+	return env
+}
+
+// workspaceVolume is where the work writes.
+func (p *plan) workspaceVolume(run *v1alpha1.HarnessRun) corev1.VolumeSource {
+	if ref := run.Spec.WorkspaceRef; ref != nil {
+		return claimVolume(ref.Name)
+	}
+	return emptyDir(p.size)
+}
+
+func emptyDir(size resource.Quantity) corev1.VolumeSource {
+	return corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &size}}
+}
+
+// promptVolume has the kubelet read the prompt: the manager needs no right to.
+func promptVolume(run *v1alpha1.HarnessRun) corev1.VolumeSource {
+	of := func(key string) []corev1.KeyToPath { return []corev1.KeyToPath{{Key: key, Path: promptFile}} }
+	name, key := nameOf(run).Name, promptFile
+	if from := run.Spec.PromptFrom; from != nil {
+		if s := from.SecretKeyRef; s != nil {
+			return corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: s.Name, Items: of(s.Key)}}
+		}
+		name, key = from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef.Key
+	}
+	return corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: of(key)}}
+}
+
+// pullPolicy pulls always what names no digest: it may be another image tomorrow.
+func pullPolicy(image string) corev1.PullPolicy {
+	if egress.IsDigestPinned(image) {
+		return corev1.PullIfNotPresent
+	}
+	return corev1.PullAlways
+}

@@ -1,0 +1,206 @@
+package sandbox
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/egress"
+)
+
+const pinnedImage = "example.com/agent@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+// planned returns the Job of a run by a template.
+func planned(t *testing.T, template *v1alpha1.HarnessTemplateSpec, spec *v1alpha1.HarnessRunSpec) *batchv1.Job {
+	t.Helper()
+	p, err := planOf(template, nil)
+	if err == nil {
+		p, err = p.with(spec)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.jobOf(&v1alpha1.HarnessRun{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "u"}, Spec: *spec})
+}
+
+// envOf is the environment of a container, of two variables of a name the last.
+func envOf(c *corev1.Container) map[string]string {
+	env := map[string]string{}
+	for _, e := range c.Env {
+		env[e.Name] = e.Value
+	}
+	return env
+}
+
+func TestTheJobOfARunHasTheLimitsOfItsTemplate(t *testing.T) {
+	batch := v1alpha1.HarnessRunSpec{Prompt: "p"}
+	job := planned(t, &v1alpha1.HarnessTemplateSpec{Image: image}, &batch)
+	pod := job.Spec.Template.Spec
+	if *pod.ActiveDeadlineSeconds != 1860 {
+		t.Errorf("without its Job the Pod runs for %d s", *pod.ActiveDeadlineSeconds)
+	}
+	if job.Name != "harness-b" || *job.Spec.ActiveDeadlineSeconds != 1800 || *job.Spec.BackoffLimit != 0 || *pod.TerminationGracePeriodSeconds != 60 || pod.RestartPolicy != corev1.RestartPolicyNever {
+		t.Errorf("%+v", job.Spec)
+	}
+	if v := pod.Volumes[0]; v.Name != "workspace" || v.EmptyDir == nil || v.EmptyDir.SizeLimit.String() != "1Gi" {
+		t.Errorf("%+v", v)
+	}
+	job = planned(t, &v1alpha1.HarnessTemplateSpec{Image: image, TimeoutSeconds: new(int64(60)), TerminationGracePeriodSeconds: new(int64(300))}, &v1alpha1.HarnessRunSpec{TimeoutSeconds: new(int64(30)), Retries: 3})
+	if pod := job.Spec.Template.Spec; *job.Spec.ActiveDeadlineSeconds != 30 || *job.Spec.BackoffLimit != 3 || *pod.TerminationGracePeriodSeconds != 300 {
+		t.Errorf("%+v", job.Spec)
+	}
+	job = planned(t, &v1alpha1.HarnessTemplateSpec{Image: image, Interactive: &v1alpha1.InteractiveLimits{}}, &v1alpha1.HarnessRunSpec{Mode: v1alpha1.HarnessInteractive})
+	if *job.Spec.ActiveDeadlineSeconds != 24*3600 {
+		t.Errorf("an Interactive run ends after %d s", *job.Spec.ActiveDeadlineSeconds)
+	}
+}
+
+func TestThePodOfARunIsNobodyAndHasNoToken(t *testing.T) {
+	pod := planned(t, &v1alpha1.HarnessTemplateSpec{Image: image}, &v1alpha1.HarnessRunSpec{}).Spec.Template.Spec
+	context, c := pod.SecurityContext, pod.Containers[0].SecurityContext
+	if *pod.AutomountServiceAccountToken || pod.ServiceAccountName != "" || len(pod.InitContainers) > 0 {
+		t.Errorf("%+v", pod)
+	}
+	if *context.RunAsUser != 65532 || *context.FSGroup != 65532 || !*context.RunAsNonRoot || context.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		t.Errorf("%+v", context)
+	}
+	if *c.AllowPrivilegeEscalation || !*c.ReadOnlyRootFilesystem || *c.Privileged || !slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(c.Capabilities.Add) > 0 {
+		t.Errorf("%+v", c)
+	}
+	for _, v := range pod.Volumes {
+		if v.Projected != nil || v.HostPath != nil {
+			t.Errorf("%+v", v)
+		}
+	}
+}
+
+func TestWhatTheSandboxSetsWinsOverTheRunsVariables(t *testing.T) {
+	p := &plan{image: image, mountPath: "/w", env: []v1alpha1.HarnessEnv{{Name: "HOME", Value: "/theirs"}, {Name: "ADMITKIT_RUN", Value: "theirs"}, {Name: "A", Value: "b"}}}
+	pod := p.podOf(&v1alpha1.HarnessRun{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: v1alpha1.HarnessRunSpec{Model: "m"}})
+	if env := envOf(&pod.Containers[0]); env["HOME"] != "/w" || env["ADMITKIT_RUN"] != "b" || env["ADMITKIT_MODEL"] != "m" || env["A"] != "b" {
+		t.Errorf("%v", env)
+	}
+}
+
+func TestAnImageWithoutADigestIsPulledAlways(t *testing.T) {
+	for of, want := range map[string]corev1.PullPolicy{image: corev1.PullAlways, pinnedImage: corev1.PullIfNotPresent} {
+		pod := planned(t, &v1alpha1.HarnessTemplateSpec{Image: of}, &v1alpha1.HarnessRunSpec{}).Spec.Template.Spec
+		seed, err := (&shared{options: Options{SeedImage: of}}).seedOf(seeded())
+		if err != nil || pod.Containers[0].ImagePullPolicy != want || seed.Spec.Template.Spec.Containers[0].ImagePullPolicy != want {
+			t.Errorf("%s: %s, of a seed %+v, %v", of, pod.Containers[0].ImagePullPolicy, seed, err)
+		}
+	}
+}
+
+const image = "example.com/agent:1"
+
+func seeded() *v1alpha1.Workspace {
+	return &v1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "w", UID: "v"}, Spec: v1alpha1.WorkspaceSpec{Seed: &v1alpha1.WorkspaceSeed{
+		Repos: []v1alpha1.WorkspaceRepo{{URL: "https://git.example.com/a", CredentialsFrom: &v1alpha1.WorkspaceSecret{Name: "git"}}},
+	}}}
+}
+
+func TestTheJobThatSeedsHasOneAttemptOfTenMinutes(t *testing.T) {
+	job, err := (&shared{options: Options{SeedImage: pinnedImage}}).seedOf(seeded())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := job.Spec.Template.Spec
+	if *pod.ActiveDeadlineSeconds != 660 {
+		t.Errorf("without its Job the Pod fetches for %d s", *pod.ActiveDeadlineSeconds)
+	}
+	if job.Name != "workspace-w" || *job.Spec.BackoffLimit != 0 || *job.Spec.ActiveDeadlineSeconds != 600 || *job.Spec.TTLSecondsAfterFinished != 3600 || *pod.TerminationGracePeriodSeconds != 30 {
+		t.Errorf("%+v", job.Spec)
+	}
+	if *pod.SecurityContext.RunAsUser != 65532 || *pod.SecurityContext.RunAsGroup != 65532 || *pod.AutomountServiceAccountToken || pod.ServiceAccountName != "" {
+		t.Errorf("%+v", pod)
+	}
+	if labels := job.Spec.Template.Labels; labels[LabelRun] != "" || labels[LabelWorkspace] != "w" || labels[v1alpha1.LabelEgress] != "v" {
+		t.Errorf("%v", labels)
+	}
+	claim, err := claimOf(seeded())
+	if err != nil || claim.Name != "workspace-w" || claim.Spec.Resources.Requests.Storage().String() != "1Gi" {
+		t.Errorf("%+v, %v", claim, err)
+	}
+}
+
+// withProxy is the Job of a run in a mode of interception.
+func withProxy(t *testing.T, mode v1alpha1.InterceptionMode) corev1.PodSpec {
+	t.Helper()
+	options := &Options{
+		Egress: egress.Options{PodCIDRs: []string{"10.244.0.0/16"}, ServiceCIDRs: []string{"10.96.0.0/12"}},
+		Broker: BrokerOptions{Namespace: "broker", Image: pinnedImage},
+	}
+	options.Broker.setDefaults()
+	job := planned(t, &v1alpha1.HarnessTemplateSpec{Image: image}, &v1alpha1.HarnessRunSpec{})
+	(&brokered{mode: mode, inContainer: []string{"MODEL"}}).into(job, options, factsOf(t, func(*facts) {}).apiServer)
+	return job.Spec.Template.Spec
+}
+
+func TestTheProxyBeginsBeforeTheWorkAndAloneHasAToken(t *testing.T) {
+	pod := withProxy(t, v1alpha1.InterceptionTransparent)
+	var names []string
+	for _, c := range pod.InitContainers {
+		names = append(names, c.Name)
+	}
+	if !slices.Equal(names, []string{"egress-redirect", "egress-proxy"}) {
+		t.Fatalf("%q", names)
+	}
+	redirect, proxy := pod.InitContainers[0], pod.InitContainers[1]
+	if redirect.RestartPolicy != nil || *redirect.SecurityContext.RunAsUser != 0 || !slices.Equal(redirect.SecurityContext.Capabilities.Add, []corev1.Capability{"NET_ADMIN"}) {
+		t.Errorf("%+v", redirect)
+	}
+	if *proxy.RestartPolicy != corev1.ContainerRestartPolicyAlways || *proxy.SecurityContext.RunAsUser != 1337 || !*proxy.SecurityContext.ReadOnlyRootFilesystem || len(proxy.SecurityContext.Capabilities.Add) > 0 {
+		t.Errorf("%+v", proxy)
+	}
+	if r := proxy.Resources; r.Requests.Cpu().String() != "10m" || r.Requests.Memory().String() != "32Mi" || r.Limits.Memory().String() != "128Mi" {
+		t.Errorf("%+v", r)
+	}
+	args := strings.Join(proxy.Args, " ")
+	for _, want := range []string{"--mode=transparent", "--address=127.0.0.1:15001", "--deny-cidr=10.244.0.0/16", "--deny-cidr=10.96.0.0/12", "--deny-cidr=10.0.0.1/32", "--deny-cidr=2001:db8::1/128", "--broker-url=https://sandbox-broker.broker.svc:8443"} {
+		if !strings.Contains(args, want) {
+			t.Errorf("%s lacks %s", args, want)
+		}
+	}
+	tokens := 0
+	for _, v := range pod.Volumes {
+		if v.Projected == nil {
+			continue
+		}
+		for _, source := range v.Projected.Sources {
+			if token := source.ServiceAccountToken; token != nil && token.Audience == "admitkit-broker" && v.Name == "proxy" {
+				tokens++
+			}
+		}
+	}
+	if tokens != 1 || *pod.AutomountServiceAccountToken || slices.ContainsFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "proxy" }) {
+		t.Errorf("%d tokens: %+v", tokens, pod.Containers[0].VolumeMounts)
+	}
+}
+
+func TestTheWorkIsToldOfTheAuthorityAndInCooperationOfTheProxy(t *testing.T) {
+	for mode, told := range map[v1alpha1.InterceptionMode]bool{v1alpha1.InterceptionTransparent: false, v1alpha1.InterceptionCooperative: true} {
+		pod := withProxy(t, mode)
+		env := envOf(&pod.Containers[0])
+		for _, name := range []string{"SSL_CERT_FILE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO"} {
+			if env[name] != "/admitkit/ca/ca.crt" {
+				t.Errorf("%s: %s is %q", mode, name, env[name])
+			}
+		}
+		for _, name := range []string{"HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy"} {
+			if (env[name] != "") != told {
+				t.Errorf("%s: %s is %q", mode, name, env[name])
+			}
+		}
+		for name := range env {
+			if err := checkEnv([]v1alpha1.HarnessEnv{{Name: name}}, "extraEnv"); err == nil && name != "MODEL" {
+				t.Errorf("%s: a run can set %s, too", mode, name)
+			}
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package sandbox
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+)
+
+// Defaults of templates.
+const (
+	defaultTimeout   = 30 * 60
+	defaultGrace     = 60
+	defaultMountPath = "/workspace"
+)
+
+var (
+	defaultSize      = resource.MustParse("1Gi")
+	defaultResources = corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("512Mi"), corev1.ResourceEphemeralStorage: resource.MustParse("1Gi"),
+	}
+)
+
+// plan is what a template, its base and a run make together.
+type plan struct {
+	image          string
+	command, args  []string
+	env            []v1alpha1.HarnessEnv
+	resources      corev1.ResourceList
+	mountPath      string
+	size           resource.Quantity
+	egress         v1alpha1.Egress
+	timeout, grace int64
+	// interactive are the limits of Interactive runs, nil for a template that is not for these, and for Batch runs.
+	interactive *v1alpha1.InteractiveLimits
+	// requires are the credentials that runs cannot be without.
+	requires []string
+}
+
+// planOf returns what a template makes. base is that of a template that has one. An error names the
+// field of the template that is wrong.
+func planOf(template, base *v1alpha1.HarnessTemplateSpec) (*plan, error) {
+	p := &plan{mountPath: defaultMountPath, size: defaultSize, resources: defaultResources, timeout: defaultTimeout, grace: defaultGrace, egress: v1alpha1.Egress{DNS: new(false)}}
+	if base != nil {
+		var err error
+		if p, err = planOf(base, nil); err != nil {
+			return nil, fmt.Errorf("its base: %w", err)
+		}
+	}
+	if template.BaseTemplateRef == nil {
+		p.image, p.command, p.args = template.Image, template.Command, template.Args
+		if w := template.Workspace; w != nil {
+			if w.MountPath != "" {
+				p.mountPath = w.MountPath
+			}
+			if err := replace(&p.size, w.Size, nil, "workspace.size"); err != nil {
+				return nil, err
+			}
+		}
+		if template.Egress != nil {
+			p.egress = *template.Egress
+		}
+	}
+	if p.image == "" {
+		return nil, fmt.Errorf("image: must be set")
+	}
+	if template.Requires != nil {
+		p.requires = slices.Concat(p.requires, template.Requires.Credentials)
+	}
+	if template.Interactive != nil {
+		if base != nil && p.interactive == nil {
+			return nil, fmt.Errorf("interactive: the base is not for Interactive runs: leave it out, or set it there")
+		}
+		var err error
+		if p.interactive, err = limitsOf(p.interactive, template.Interactive, base != nil, "interactive"); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.add(template.Env, "env"); err != nil {
+		return nil, err
+	}
+	if err := p.limit(template.Resources, base != nil, "resources"); err != nil {
+		return nil, err
+	}
+	if err := less(&p.timeout, template.TimeoutSeconds, base != nil, "timeoutSeconds"); err != nil {
+		return nil, err
+	}
+	return p, less(&p.grace, template.TerminationGracePeriodSeconds, base != nil, "terminationGracePeriodSeconds")
+}
+
+// with returns what a run by the template makes. An error names the field of the run that is wrong.
+func (p *plan) with(spec *v1alpha1.HarnessRunSpec) (*plan, error) {
+	of := *p
+	if err := of.add(spec.ExtraEnv, "extraEnv"); err != nil {
+		return nil, err
+	}
+	if err := of.limit(spec.Resources, true, "resources"); err != nil {
+		return nil, err
+	}
+	if err := less(&of.timeout, spec.TimeoutSeconds, true, "timeoutSeconds"); err != nil {
+		return nil, err
+	}
+	return &of, of.withMode(spec)
+}
+
+// add adds variables, and replaces none: a run must not change what its template says.
+func (p *plan) add(env []v1alpha1.HarnessEnv, field string) error {
+	if err := checkEnv(env, field); err != nil {
+		return err
+	}
+	for i, e := range env {
+		if slices.ContainsFunc(p.env, func(have v1alpha1.HarnessEnv) bool { return have.Name == e.Name }) {
+			return fmt.Errorf("%s[%d].name: the template sets %s already, and it cannot be replaced", field, i, e.Name)
+		}
+	}
+	p.env = slices.Concat(p.env, env)
+	return nil
+}
+
+// limit sets resources, if bounded no higher than they are.
+func (p *plan) limit(r *v1alpha1.HarnessResources, bounded bool, field string) error {
+	if r == nil {
+		return nil
+	}
+	p.resources = p.resources.DeepCopy()
+	for name, of := range map[corev1.ResourceName]struct {
+		quantity *v1alpha1.HarnessQuantity
+		field    string
+	}{
+		corev1.ResourceCPU: {r.CPU, ".cpu"}, corev1.ResourceMemory: {r.Memory, ".memory"}, corev1.ResourceEphemeralStorage: {r.EphemeralStorage, ".ephemeralStorage"},
+	} {
+		value := p.resources[name]
+		var most *resource.Quantity
+		if bounded {
+			most = new(value)
+		}
+		if err := replace(&value, of.quantity, most, field+of.field); err != nil {
+			return err
+		}
+		p.resources[name] = value
+	}
+	return nil
+}
+
+// replace sets a quantity, if most is not nil to no more than that.
+func replace(value *resource.Quantity, with *v1alpha1.HarnessQuantity, most *resource.Quantity, field string) error {
+	if with == nil {
+		return nil
+	}
+	quantity, err := resource.ParseQuantity(with.String())
+	if err != nil || quantity.Sign() <= 0 {
+		return fmt.Errorf("%s: %.30q is not an amount above 0, such as %s", field, with.String(), exampleOf(field))
+	}
+	if strings.HasSuffix(with.String(), "m") && !strings.HasSuffix(field, ".cpu") {
+		return fmt.Errorf("%s: %.30q is in thousandths of a byte: write Mi for m", field, with.String())
+	}
+	if most != nil && quantity.Cmp(*most) > 0 {
+		return fmt.Errorf("%s: %s is more than the %s of the template", field, quantity.String(), most.String())
+	}
+	*value = quantity
+	return nil
+}
+
+func exampleOf(field string) string {
+	if strings.HasSuffix(field, ".cpu") {
+		return "500m or 2"
+	}
+	return "512Mi or 4Gi"
+}
+
+// less sets a number of seconds, if bounded to no more than it is.
+func less(value, with *int64, bounded bool, field string) error {
+	if with == nil {
+		return nil
+	}
+	if bounded && *with > *value {
+		return fmt.Errorf("%s: %d is more than the %d of the template", field, *with, *value)
+	}
+	*value = *with
+	return nil
+}
+
+// reserved are the variables by which the sandbox says how to reach the outside. Programs read
+// some of them in lower case, too.
+var reserved = []string{
+	"HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "HOME",
+}
+
+func isReserved(name string) bool {
+	name = strings.ToUpper(name)
+	return slices.Contains(reserved, name) || strings.HasPrefix(name, "ADMITKIT_")
+}
+
+// checkEnv refuses the variables that the sandbox itself sets.
+func checkEnv(env []v1alpha1.HarnessEnv, field string) error {
+	for i, e := range env {
+		if isReserved(e.Name) {
+			return fmt.Errorf("%s[%d].name: %s is reserved: the sandbox itself sets it; leave it out", field, i, e.Name)
+		}
+	}
+	return nil
+}

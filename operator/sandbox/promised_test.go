@@ -1,0 +1,387 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/sandbox/broker/protocol"
+)
+
+func TestInterceptionIsTransparentUnlessEveryPolicyAcceptsOther(t *testing.T) {
+	accepts := func(a *v1alpha1.Acceptance) v1alpha1.BrokerPolicy {
+		return v1alpha1.BrokerPolicy{Spec: v1alpha1.BrokerPolicySpec{Interception: v1alpha1.BrokerInterception{CooperativeAccepted: a}}}
+	}
+	yes, no, silent := accepts(&v1alpha1.Acceptance{Accepted: true}), accepts(&v1alpha1.Acceptance{}), accepts(nil)
+	for sentence, test := range map[string]struct {
+		of   []v1alpha1.BrokerPolicy
+		want v1alpha1.InterceptionMode
+	}{
+		"no policy":     {nil, v1alpha1.InterceptionTransparent},
+		"all accept":    {[]v1alpha1.BrokerPolicy{yes, yes}, v1alpha1.InterceptionCooperative},
+		"one is silent": {[]v1alpha1.BrokerPolicy{yes, silent}, v1alpha1.InterceptionTransparent},
+		"one says no":   {[]v1alpha1.BrokerPolicy{no, yes}, v1alpha1.InterceptionTransparent},
+		"the only one":  {[]v1alpha1.BrokerPolicy{silent}, v1alpha1.InterceptionTransparent},
+		"one that does": {[]v1alpha1.BrokerPolicy{yes}, v1alpha1.InterceptionCooperative},
+	} {
+		if got := modeOf(test.of); got != test.want {
+			t.Errorf("%s: %s", sentence, got)
+		}
+	}
+}
+
+func TestPodSecurityForbidsTheRedirectAndTheRunFails(t *testing.T) {
+	scheme, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for level, permits := range map[string]bool{"": true, "privileged": true, "baseline": false, "restricted": false, "of a later Kubernetes": false} {
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{labelPodSecurity: level}}}
+		r := &runs{live: fake.NewClientBuilder().WithScheme(scheme).WithObjects(namespace).Build()}
+		for mode, want := range map[v1alpha1.InterceptionMode]bool{v1alpha1.InterceptionTransparent: permits, v1alpha1.InterceptionCooperative: true} {
+			of, err := r.permits(t.Context(), "a", mode)
+			if err != nil || (of == nil) != want || of != nil && (!of.fatal || of.condition != v1alpha1.ConditionInterceptionUnavailable) {
+				t.Errorf("%q, %s: %+v, %v", level, mode, of, err)
+			}
+		}
+	}
+}
+
+// A controller without a broker fails the run at once: no time brings it one.
+func TestWithoutABrokerARunThatRequiresCredentialsFails(t *testing.T) {
+	scheme, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := &v1alpha1.BrokerPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p"}, Spec: v1alpha1.BrokerPolicySpec{AppliesToTemplates: []string{"governed"}}}
+	r := &runs{shared: &shared{}, cached: fake.NewClientBuilder().WithScheme(scheme).WithObjects(policy).Build()}
+	for sentence, test := range map[string]struct {
+		template string
+		requires []string
+		fails    bool
+	}{
+		"one that requires a credential":   {"plain", []string{"MODEL"}, true},
+		"one to which a policy applies":    {"governed", nil, true},
+		"one that has nothing of a broker": {"plain", nil, false},
+	} {
+		f := factsOf(t, func(f *facts) {
+			f.job, f.run.Status, f.plan = nil, v1alpha1.HarnessRunStatus{}, &plan{requires: test.requires}
+			f.run.Spec.TemplateRef.Name = test.template
+		})
+		if err := r.readBrokered(t.Context(), f); err != nil {
+			t.Fatal(err)
+		}
+		if !test.fails {
+			if f.unbrokered != nil {
+				t.Errorf("%s: %+v", sentence, f.unbrokered)
+			}
+			continue
+		}
+		d := decide(f, now)
+		if c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionCompleted); d.status.Phase != v1alpha1.HarnessFailed || c == nil || c.Reason != v1alpha1.BrokerNotConfigured {
+			t.Errorf("%s: %+v", sentence, d.status)
+		}
+	}
+}
+
+func TestARunWaitsForABrokerThatFailsAndFailsIfItIsRefused(t *testing.T) {
+	for sentence, test := range map[string]struct {
+		err       error
+		condition string
+		fatal     bool
+	}{
+		"nobody answers":              {errors.New("connection refused"), v1alpha1.ConditionBrokerReady, false},
+		"the broker cannot record":    {&protocol.Error{Code: protocol.CodeAuditUnavailable}, v1alpha1.ConditionBrokerReady, false},
+		"the pool is empty":           {&protocol.Error{Code: protocol.CodePoolExhausted}, v1alpha1.ConditionBrokerReady, false},
+		"there is no such credential": {fmt.Errorf("credential a: %w", &protocol.Error{Code: protocol.CodeCredentialNotFound}), v1alpha1.ConditionCredentialsReady, true},
+		"no policy applies any more":  {&protocol.Error{Code: protocol.CodePolicyMissing}, v1alpha1.ConditionCredentialsReady, true},
+	} {
+		of := &obstacleError{}
+		if !errors.As(brokerObstacle(test.err), &of) || of.condition != test.condition || of.fatal != test.fatal || of.poll == test.fatal {
+			t.Errorf("%s: %+v", sentence, of.obstacle)
+			continue
+		}
+		f := factsOf(t, func(f *facts) { f.job, f.run.Status.JobUID, f.plan, f.unbrokered = nil, "", &plan{}, of.obstacle })
+		f.run.Status.Phase = ""
+		if d := decide(f, now); (d.status.Phase == v1alpha1.HarnessFailed) != test.fatal || !test.fatal && (!d.poll || d.status.Phase != v1alpha1.HarnessPending) {
+			t.Errorf("%s: %+v", sentence, d.status)
+		}
+	}
+	if pollAfter > 10*time.Second {
+		t.Errorf("a broker is asked again only after %s", pollAfter)
+	}
+}
+
+// Each time that the broker says no is on record, with what it leased before and took back.
+func TestABrokerThatSaysNoIsAskedLaterAndLater(t *testing.T) {
+	for sentence, test := range map[string]struct {
+		err     error
+		refused bool
+	}{
+		"nobody answers":    {errors.New("connection refused"), false},
+		"the pool is empty": {&protocol.Error{Code: protocol.CodePoolExhausted}, true},
+		"a key is wrong":    {fmt.Errorf("credential a: %w", &protocol.Error{Code: protocol.CodeProviderFailed}), true},
+	} {
+		of := &obstacleError{}
+		if !errors.As(brokerObstacle(test.err), &of) || of.refused != test.refused {
+			t.Errorf("%s: %+v", sentence, of.obstacle)
+			continue
+		}
+		d := decision{}
+		if d.wait(&v1alpha1.HarnessRun{}, of.obstacle, now); d.refused != test.refused || !d.poll {
+			t.Errorf("%s: %+v", sentence, d)
+		}
+	}
+	r, key := newRuns(&shared{}), types.NamespacedName{Namespace: "agents", Name: "a"}
+	var after []time.Duration
+	for range 6 {
+		after = append(after, r.pollsAfter(key, true))
+	}
+	if want := []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, time.Minute, time.Minute}; !slices.Equal(after, want) {
+		t.Errorf("it is asked again after %s, want %s", after, want)
+	}
+	if again := r.pollsAfter(key, false); again != pollAfter {
+		t.Errorf("a broker that does not answer is asked after %s", again)
+	}
+}
+
+func TestARunGoesThoughItsLeasesAreNotRevokedAndSaysSo(t *testing.T) {
+	for leases, want := range map[int]time.Duration{0: 5 * time.Second, 1: 5 * time.Second, 3: 15 * time.Second, 6: 30 * time.Second, 32: 30 * time.Second} {
+		if got := revokeBudget(leases); got != want {
+			t.Errorf("%d leases have %s", leases, got)
+		}
+	}
+	options, told := Options{Broker: BrokerOptions{Namespace: "broker", CAFile: "nowhere"}}, events.NewFakeRecorder(1)
+	core, logs := observer.New(zap.ErrorLevel)
+	r := &runs{shared: &shared{options: options}, brokers: &brokers{options: &options.Broker}, events: told, log: zap.New(core)}
+	r.revoke(t.Context(), &v1alpha1.HarnessRun{Status: v1alpha1.HarnessRunStatus{Interception: v1alpha1.InterceptionTransparent}})
+	select {
+	case event := <-told.Events:
+		if !strings.HasPrefix(event, "Warning RevokeFailed ") {
+			t.Error(event)
+		}
+	default:
+		t.Error("there is no Event")
+	}
+	if logs.Len() != 1 {
+		t.Errorf("%d lines in the log", logs.Len())
+	}
+}
+
+// What probes may look at, and nothing else of the control plane.
+func TestKubeSystemIsReadByTheProbeAlone(t *testing.T) {
+	for mode, want := range map[egress.Mode]string{egress.ModeAuto: "pods list", egress.ModeOn: "", egress.ModeOff: ""} {
+		s := &shared{options: Options{Egress: egress.Options{Mode: mode}}, namespaces: []string{"agents"}, own: "own"}
+		var texts []string
+		for _, rights := range []map[string][]string{textsOf(&admitted{s}), textsOf(newRuns(s)), textsOf(newWorkspaces(newRuns(s)))} {
+			texts = append(texts, rights[metav1.NamespaceSystem]...)
+		}
+		if got := strings.Join(texts, ", "); got != want {
+			t.Errorf("%s: %q", mode, got)
+		}
+	}
+}
+
+func textsOf(of extension.NamespaceEntitled) map[string][]string {
+	texts := map[string][]string{}
+	for namespace, rules := range of.NamespaceRights() {
+		for _, rule := range rules {
+			texts[namespace] = append(texts[namespace], strings.Join(append(rule.Resources, rule.Verbs...), " "))
+		}
+	}
+	return texts
+}
+
+func TestADiscoveryIsLookedAtASecondAfterItsEnd(t *testing.T) {
+	for sentence, test := range map[string]struct {
+		end    time.Duration
+		reason string
+		again  time.Duration
+	}{
+		"none":              {0, v1alpha1.DiscoveryNone, 0},
+		"one that lasts":    {time.Hour, v1alpha1.DiscoveryActive, time.Hour + time.Second},
+		"one that is over":  {-time.Second, v1alpha1.DiscoveryExpired, 0},
+		"one that ends now": {time.Nanosecond, v1alpha1.DiscoveryActive, time.Second + time.Nanosecond},
+	} {
+		policy := &v1alpha1.BrokerPolicy{}
+		if test.end != 0 {
+			policy.Spec.EgressDiscovery = &v1alpha1.EgressDiscovery{ExpiresAt: metav1.NewTime(now.Add(test.end))}
+		}
+		again := setDiscovery(policy, now)
+		active, expired := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionDiscoveryModeActive), meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionDiscoveryExpired)
+		if again != test.again || active.Reason != test.reason || expired.Reason != test.reason ||
+			(active.Status == metav1.ConditionTrue) != (test.reason == v1alpha1.DiscoveryActive) || (expired.Status == metav1.ConditionTrue) != (test.reason == v1alpha1.DiscoveryExpired) {
+			t.Errorf("%s: again after %s, %+v, %+v", sentence, again, active, expired)
+		}
+	}
+}
+
+func TestAConflictIsTriedAgainAndNoError(t *testing.T) {
+	core, logs := observer.New(zapcore.WarnLevel)
+	r := newRuns(&shared{})
+	r.log = zap.New(core)
+	key := types.NamespacedName{Name: "a"}
+	conflict := fmt.Errorf("writing: %w", apierrors.NewConflict(corev1.Resource("runs"), "a", errors.New("it was changed")))
+	if result := r.retry(key, zap.Skip(), conflict); result.RequeueAfter <= 0 || logs.Len() > 0 {
+		t.Errorf("%+v, %d lines in the log", result, logs.Len())
+	}
+	if result := r.retry(key, zap.Skip(), errors.New("refused")); result.RequeueAfter <= 0 || logs.Len() != 1 {
+		t.Errorf("%+v, %d lines in the log", result, logs.Len())
+	}
+}
+
+// noted keeps records.
+type noted []extension.Record
+
+func (n *noted) Record(_ context.Context, record extension.Record) error {
+	*n = append(*n, record)
+	return record.Validate()
+}
+
+func TestTheEndOfASeedIsOnRecordOnceAndOfTheWorkspace(t *testing.T) {
+	kept := &noted{}
+	a := &workspaceAttempt{ws: seeded(), status: &v1alpha1.WorkspaceStatus{}, workspaces: newWorkspaces(newRuns(&shared{options: Options{Clock: clocktesting.NewFakePassiveClock(now)}}))}
+	a.recorder, a.events, a.log = kept, &events.FakeRecorder{}, zap.NewNop()
+	before := a.ws.DeepCopy()
+	a.failed(v1alpha1.WorkspaceSeedFailed, "repository not found")
+	a.tellWorkspace(t.Context(), before)
+	before.Status.Phase = a.status.Phase
+	a.tellWorkspace(t.Context(), before)
+	if len(*kept) != 1 || (*kept)[0].Action != "workspace-failed" || (*kept)[0].Object.Kind != "Workspace" || (*kept)[0].Object.Name != "w" || !strings.Contains((*kept)[0].Reason, "repository not found") {
+		t.Errorf("%+v", *kept)
+	}
+}
+
+func TestTheRecordOfAStartNamesTheCredentialsOfAContainerThatHasAny(t *testing.T) {
+	if got := credentialsOf(&v1alpha1.HarnessRunStatus{}); got != "" {
+		t.Errorf("%q", got)
+	}
+	if got := credentialsOf(&v1alpha1.HarnessRunStatus{Credentials: []v1alpha1.HarnessCredential{{Name: "A", Lease: "x"}, {Name: "B", Lease: "y"}}}); got != ", with 2 credentials in its container: A (lease x), B (lease y)" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestCredentialsForTheContainerAreSortedAndAloneThere(t *testing.T) {
+	into, injected := v1alpha1.CredentialDelivery{InContainer: &v1alpha1.InContainer{Accepted: true}}, v1alpha1.CredentialDelivery{ProxyInjected: &v1alpha1.ProxyInjected{}}
+	policy := func(grants ...v1alpha1.CredentialGrant) v1alpha1.BrokerPolicy {
+		return v1alpha1.BrokerPolicy{Spec: v1alpha1.BrokerPolicySpec{Grants: v1alpha1.BrokerGrants{Credentials: grants}}}
+	}
+	apply := []v1alpha1.BrokerPolicy{
+		policy(v1alpha1.CredentialGrant{Name: "B", Delivery: into}, v1alpha1.CredentialGrant{Name: "git", Delivery: injected}),
+		policy(v1alpha1.CredentialGrant{Name: "A", Delivery: into}, v1alpha1.CredentialGrant{Name: "unasked", Delivery: into}),
+	}
+	if got := delivered([]string{"B", "git", "A", "B"}, apply); strings.Join(got, " ") != "A B" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestASecretThatLastsIsLeftAlone(t *testing.T) {
+	r := &runs{shared: &shared{options: Options{Clock: clocktesting.NewFakePassiveClock(now)}}}
+	for sentence, test := range map[string]struct {
+		left  time.Duration
+		value string
+		lease string
+		want  bool
+	}{
+		"all is there and lasts":        {leaseLeft + time.Second, "v", "A", true},
+		"a lease that ends in 30 s":     {leaseLeft, "v", "A", false},
+		"a value that somebody emptied": {time.Hour, "", "A", false},
+		"a lease that nobody noted":     {time.Hour, "v", "B", false},
+	} {
+		leases := []v1alpha1.HarnessCredential{{Name: test.lease, ExpiresAt: metav1.NewTime(now.Add(test.left))}}
+		if got := r.lasts(leases, &corev1.Secret{Data: map[string][]byte{"A": []byte(test.value)}}, []string{"A"}); got != test.want {
+			t.Errorf("%s: %t", sentence, got)
+		}
+	}
+}
+
+func TestASeedImageWithoutADigestIsSaidAtTheStart(t *testing.T) {
+	for image, want := range map[string]int{"example.com/sandbox:1": 1, pinnedImage: 0, "": 0} {
+		core, logs := observer.New(zap.WarnLevel)
+		(&shared{options: Options{SeedImage: image}}).warnOfImages(zap.New(core))
+		if logs.Len() != want {
+			t.Errorf("%q: %d lines in the log", image, logs.Len())
+		}
+	}
+}
+
+// written is what a metric says.
+func written(t *testing.T, of any) *dto.Metric {
+	t.Helper()
+	m := &dto.Metric{}
+	if err := of.(prometheus.Metric).Write(m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestWhatEndsIsCountedAndMeasured(t *testing.T) {
+	r := &runs{shared: &shared{}, recorder: &noted{}, events: &events.FakeRecorder{}, log: zap.NewNop()}
+	ended, took := endedTotal.WithLabelValues("Failed"), runSeconds.WithLabelValues("Failed")
+	count, sum := written(t, ended).Counter.GetValue(), written(t, took).Histogram.GetSampleSum()
+	began, end := metav1.NewTime(now), metav1.NewTime(now.Add(time.Minute))
+	after := &v1alpha1.HarnessRunStatus{Phase: v1alpha1.HarnessFailed, StartTime: &began, CompletionTime: &end}
+	run := &v1alpha1.HarnessRun{ObjectMeta: metav1.ObjectMeta{UID: "counted"}}
+	r.tellTransition(t.Context(), run, &v1alpha1.HarnessRunStatus{Phase: v1alpha1.HarnessRunning}, after)
+	r.tellTransition(t.Context(), run, after, after)
+	if n, s := written(t, ended).Counter.GetValue()-count, written(t, took).Histogram.GetSampleSum()-sum; n != 1 || s != 60 {
+		t.Errorf("it is counted %v times, and took %v s", n, s)
+	}
+}
+
+// A Secret comes into the environment on lease alone.
+func TestAVariableHasAValueAndNothingElse(t *testing.T) {
+	of := reflect.TypeFor[v1alpha1.HarnessEnv]()
+	if of.NumField() != 2 || of.Field(0).Name != "Name" || of.Field(1).Name != "Value" || of.Field(1).Type.Kind() != reflect.String {
+		t.Errorf("%v", of)
+	}
+}
+
+// The prober would fail: there is none.
+func TestASeedIsHeldAsWasDecided(t *testing.T) {
+	ws := seeded()
+	a := &workspaceAttempt{ws: ws, status: &v1alpha1.WorkspaceStatus{Egress: &v1alpha1.EgressDecision{Reason: "it was off"}}, workspaces: newWorkspaces(newRuns(&shared{options: Options{Egress: egress.Options{Mode: egress.ModeOn}}}))}
+	if held, err := a.hold(t.Context(), false); !held || err != nil || a.status.Egress.Reason != "it was off" {
+		t.Errorf("%t, %v, %+v", held, err, a.status.Egress)
+	}
+}
+
+func TestASeedThatReachesNoServerIsSaidToBeInVain(t *testing.T) {
+	for sentence, test := range map[string]struct {
+		egress *v1alpha1.Egress
+		want   string
+	}{
+		"without egress":       {nil, "cidrs: without egress"},
+		"without names":        {&v1alpha1.Egress{DNS: new(false), Internet: true}, "dns: false"},
+		"without a server":     {&v1alpha1.Egress{}, "cidrs: the seed reaches no server"},
+		"with the internet":    {&v1alpha1.Egress{Internet: true}, ""},
+		"with some addresses":  {&v1alpha1.Egress{DNS: new(true), CIDRs: []v1alpha1.EgressCIDR{{CIDR: "192.0.2.0/24"}}}, ""},
+		"with Pods of its own": {&v1alpha1.Egress{Pods: []v1alpha1.EgressPods{{}}}, ""},
+	} {
+		if got := strings.Join(unreached(test.egress), "; "); (got == "") != (test.want == "") || !strings.HasPrefix(got, test.want) {
+			t.Errorf("%s: %q, want %q", sentence, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,272 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	"go.uber.org/zap"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlcluster "sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/extension/cluster"
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/egress"
+)
+
+// runs reconciles HarnessRuns: it reads the facts about one, decides, and applies the decision.
+type runs struct {
+	*shared
+	failures workqueue.TypedRateLimiter[types.NamespacedName]
+	// refusals says when the broker is asked again that has said no.
+	refusals workqueue.TypedRateLimiter[types.NamespacedName]
+
+	// The following are set by Register.
+	log      *zap.Logger
+	events   events.EventRecorder
+	recorder extension.Recorder
+	// policies are the kinds of policies that hold Pods: new ones are of the first.
+	policies []schema.GroupVersionKind
+	prober   *egress.Prober
+	// cached reads what is ours from memory; live reads by name from the API server.
+	brokers *brokers
+	given   given
+	cluster ctrlcluster.Cluster
+	cached  client.Reader
+	live    client.Reader
+	writer  client.Client
+}
+
+var _ extension.Reconciler = (*runs)(nil)
+
+func newRuns(s *shared) *runs {
+	return &runs{
+		shared:   s,
+		failures: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](20*time.Millisecond, 10*time.Second),
+		refusals: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](pollAfter, askAtLeast),
+	}
+}
+
+const (
+	// attemptTimeout bounds one attempt, so that an API server that does not answer holds a
+	// worker no longer than that.
+	attemptTimeout = 20 * time.Second
+	// pollAfter is when to look again for what is not watched.
+	pollAfter = 5 * time.Second
+	// askAtLeast is how often a broker that says no is asked at least. Each time it may lease what comes before, and
+	// take that back, on record: every 5 seconds a run that waits would fill the records, and use up GitHub's limits.
+	askAtLeast = time.Minute
+)
+
+// Reconcile brings a run into the state that it should be in now, and returns when that changes.
+func (r *runs) Reconcile(ctx context.Context, item reconcile.Request) (reconcile.Result, error) {
+	d, err := r.attempt(ctx, item.NamespacedName)
+	switch {
+	case ctx.Err() != nil:
+		return reconcile.Result{}, nil //nolint:nilerr // the manager stops
+	case err != nil:
+		return r.retry(item.NamespacedName, zap.Stringer("run", item.NamespacedName), err), nil
+	}
+	r.failures.Forget(item.NamespacedName)
+	if !d.refused {
+		r.refusals.Forget(item.NamespacedName)
+	}
+	switch {
+	case d.poll:
+		return reconcile.Result{RequeueAfter: r.pollsAfter(item.NamespacedName, d.refused)}, nil
+	case !d.next.IsZero() && !d.discard:
+		return reconcile.Result{RequeueAfter: max(d.next.Sub(r.options.Clock.Now()), time.Nanosecond)}, nil
+	}
+	return reconcile.Result{}, nil
+}
+
+// pollsAfter says when to look again for what is not watched: for the broker that has refused, later from time to time.
+func (r *runs) pollsAfter(key types.NamespacedName, refused bool) time.Duration {
+	if refused {
+		return r.refusals.When(key)
+	}
+	return pollAfter
+}
+
+// retry says when to try again what has failed: later from time to time.
+func (r *runs) retry(key types.NamespacedName, what zap.Field, err error) reconcile.Result {
+	delay := r.failures.When(key)
+	if !apierrors.IsConflict(err) { // else the cache is behind
+		r.log.Warn("attempt failed", what, zap.Duration("retry", delay), zap.Error(err))
+	}
+	return reconcile.Result{RequeueAfter: delay}
+}
+
+// attempt reads, decides and applies.
+func (r *runs) attempt(ctx context.Context, key types.NamespacedName) (decision, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	run := &v1alpha1.HarnessRun{}
+	if err := r.cached.Get(ctx, key, run); err != nil {
+		return decision{}, client.IgnoreNotFound(err)
+	}
+	if !run.DeletionTimestamp.IsZero() && !hasFinalizer(run) {
+		return decision{}, nil // only somebody else's finalizer keeps it
+	}
+	f, err := r.read(ctx, run)
+	if err != nil {
+		return decision{}, err
+	}
+	d := decide(f, r.options.Clock.Now())
+	return d, r.apply(ctx, f, &d)
+}
+
+// Register makes the controller.
+func (r *runs) Register(mgr extension.Manager) error {
+	if err := r.connect(mgr); err != nil {
+		return fmt.Errorf("sandbox: %w", err)
+	}
+	beginCounting()
+	warm := true // a replica that waits to lead has its cache, and so loses no time
+	c, err := controller.New("harnessruns", mgr.GetKubeManager(), controller.Options{Reconciler: r, MaxConcurrentReconciles: r.options.Workers, EnableWarmup: &warm})
+	if err != nil {
+		return fmt.Errorf("sandbox: %w", err)
+	}
+	for object, handler := range r.watches() {
+		if err := c.Watch(source.Kind(r.cluster.GetCache(), object, handler)); err != nil {
+			return fmt.Errorf("sandbox: %w", err)
+		}
+	}
+	return nil
+}
+
+// watches returns what is watched, and which runs that concerns.
+func (r *runs) watches() map[client.Object]handler.EventHandler {
+	ofLabel := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetLabels()[LabelRun]}}}
+	})
+	waiting := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, template client.Object) []reconcile.Request {
+		return r.which(ctx, template.GetNamespace(), startable)
+	})
+	reaching := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
+		return r.which(ctx, "", func(run *v1alpha1.HarnessRun) bool {
+			e := run.Status.Egress
+			return startable(run) || !run.Status.Phase.Terminal() && e != nil && e.Policy != "" && egress.NamesAPIServer(&e.Egress)
+		})
+	})
+	watches := map[client.Object]handler.EventHandler{
+		&v1alpha1.HarnessRun{}: &handler.EnqueueRequestForObject{}, &v1alpha1.HarnessTemplate{}: waiting, &v1alpha1.ClusterHarnessTemplate{}: waiting, &v1alpha1.BrokerPolicy{}: waiting, &v1alpha1.Workspace{}: r.ofWorkspace(),
+		&batchv1.Job{}: ofLabel, &corev1.Pod{}: ofLabel,
+	}
+	for _, kind := range r.policies {
+		watches[egress.NewPolicy(kind)] = ofLabel
+	}
+	if len(r.policies) > 0 {
+		watches[&discoveryv1.EndpointSlice{}], watches[&corev1.Service{}] = reaching, reaching
+	}
+	return watches
+}
+
+// which finds runs in a namespace, "" for all.
+func (r *runs) which(ctx context.Context, namespace string, which func(*v1alpha1.HarnessRun) bool) (found []reconcile.Request) {
+	var list v1alpha1.HarnessRunList
+	if err := r.cached.List(ctx, &list, &client.ListOptions{Namespace: namespace, UnsafeDisableDeepCopy: new(true)}); err != nil {
+		r.log.Warn("runs were not found", zap.Error(err))
+		return nil
+	}
+	for i := range list.Items {
+		if which(&list.Items[i]) {
+			found = append(found, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return found
+}
+
+// connect makes a cache that holds runs, templates, and what carries our label.
+func (r *runs) connect(mgr extension.Manager) error {
+	scheme, err := newScheme()
+	if err != nil {
+		return err
+	}
+	r.log = mgr.GetLogger().Desugar().Named("sandbox")
+	r.warnOfImages(r.log)
+	if err := r.findPolicies(mgr); err != nil {
+		return err
+	}
+	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManagedBy: managedBy})}
+	pods := ours
+	pods.Transform = trimPod
+	held := map[client.Object]cache.ByObject{&batchv1.Job{}: ours, &corev1.Pod{}: pods, &corev1.PersistentVolumeClaim{}: ours}
+	for _, kind := range r.policies {
+		held[egress.NewPolicy(kind)] = ours
+	}
+	if len(r.policies) > 0 {
+		maps.Copy(held, egress.APIServerCache())
+	}
+	r.cluster, err = cluster.New(mgr, cluster.Options{Name: "sandbox", Scheme: scheme, Namespaces: r.namespaces, ByObject: held})
+	if err != nil {
+		return err
+	}
+	r.events, r.recorder = mgr.GetKubeManager().GetEventRecorder("admitkit-sandbox"), mgr.GetRecorder()
+	r.cached, r.live, r.writer = r.cluster.GetCache(), r.cluster.GetAPIReader(), r.cluster.GetClient()
+	r.brokers = &brokers{options: &r.options.Broker, live: r.live, writer: r.writer, me: func(ctx context.Context) (string, error) { return r.self.Username(ctx, r.writer) }}
+	r.prober = &egress.Prober{Mode: r.options.Egress.Mode, Reader: r.live, Clock: r.options.Clock}
+	return nil
+}
+
+// warnOfImages names the operator's own images that may be others tomorrow.
+func (s *shared) warnOfImages(log *zap.Logger) {
+	for flag, image := range map[string]string{"--sandbox-seed-image": s.options.SeedImage, "--broker-image": s.options.Broker.Image} {
+		if image != "" && !egress.IsDigestPinned(image) {
+			log.Warn("an image names no digest: what runs with credentials can change; it is pulled always", zap.String("flag", flag), zap.String("image", image))
+		}
+	}
+}
+
+// findPolicies finds out which kinds of policies there are. New ones are of the first.
+func (r *runs) findPolicies(mgr extension.Manager) error {
+	kinds, err := egress.Kinds(&r.options.Egress, mgr.GetKubeConnection)
+	if err != nil {
+		return err
+	}
+	r.policies = kinds
+	if r.options.Egress.Cilium && len(kinds) == 1 {
+		r.log.Warn("the API server serves no CiliumNetworkPolicies: NetworkPolicies are made until a restart finds them")
+	}
+	return nil
+}
+
+// trimPod is [cluster.TrimPod], with the states of the containers, and whether it has the recorder of sessions.
+func trimPod(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	trimmed, err := cluster.TrimPod(pod)
+	for _, c := range pod.Status.ContainerStatuses {
+		if c.Name == container {
+			of := trimmed.(*corev1.Pod)
+			of.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: c.Name, State: c.State}}
+		}
+	}
+	if hasRecorder(pod) {
+		of := trimmed.(*corev1.Pod)
+		of.Spec.InitContainers = []corev1.Container{{Name: v1alpha1.RecorderContainer}}
+	}
+	for _, c := range pod.Status.InitContainerStatuses { // those of the proxy
+		of := trimmed.(*corev1.Pod)
+		of.Status.InitContainerStatuses = append(of.Status.InitContainerStatuses, corev1.ContainerStatus{Name: c.Name, State: c.State})
+	}
+	return trimmed, err
+}

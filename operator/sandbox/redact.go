@@ -1,0 +1,92 @@
+package sandbox
+
+import (
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+)
+
+// given remembers the credentials that containers, of runs and of seeds, were given, so that no status has them: who may read runs need not be
+// allowed to read Secrets. It learns them wherever their Secret is read or written, the last time when that is deleted.
+type given struct {
+	mu sync.Mutex
+	of map[types.UID][]string
+	// unsure has those of which the status names leases that did not get into the Secret, or of which nobody knows that.
+	unsure map[types.UID]bool
+}
+
+const (
+	// minSecret is the length of the shortest text that is replaced: a shorter one is in every output.
+	minSecret = 4
+	// maxGiven bounds what is remembered of a run: those of a renewal add up.
+	maxGiven = 64
+	redacted = "***"
+)
+
+// learn remembers what is in the Secret of a run, or of the seed of a Workspace.
+func (g *given) learn(uid types.UID, secret *corev1.Secret) {
+	if !strings.HasSuffix(secret.Name, suffixCredentials) {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.of == nil {
+		g.of = map[types.UID][]string{}
+	}
+	for _, value := range secret.Data {
+		text := strings.TrimSpace(string(value))
+		if have := g.of[uid]; len(text) >= minSecret && len(have) < maxGiven && !slices.Contains(have, text) {
+			g.of[uid] = append(have, text)
+		}
+	}
+}
+
+// doubts reports whether it is unsure what the Secret of a run or a seed has, and sets whether it is from now on.
+func (g *given) doubts(uid types.UID, unsure bool) (was bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	was = g.unsure[uid]
+	if g.unsure == nil {
+		g.unsure = map[types.UID]bool{}
+	}
+	if delete(g.unsure, uid); unsure {
+		g.unsure[uid] = true
+	}
+	return was
+}
+
+// knows reports whether what somebody was given by these leases is known. After a restart it may not be.
+func (g *given) knows(uid types.UID, leases []v1alpha1.HarnessCredential) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(leases) == 0 || len(g.of[uid]) > 0
+}
+
+// redact replaces what a run or a seed was given by its leases. If that is not known, nothing is left of the text.
+func (g *given) redact(uid types.UID, leases []v1alpha1.HarnessCredential, text string) string {
+	if text == "" {
+		return ""
+	}
+	if !g.knows(uid, leases) {
+		return redacted
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, secret := range g.of[uid] {
+		text = strings.ReplaceAll(text, secret, redacted)
+	}
+	return text
+}
+
+// forget forgets a run that is gone.
+func (g *given) forget(uid types.UID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.of, uid)
+	delete(g.unsure, uid)
+}

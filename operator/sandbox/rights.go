@@ -1,0 +1,122 @@
+package sandbox
+
+import (
+	"slices"
+
+	batchv1 "k8s.io/api/batch/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/egress"
+)
+
+var (
+	_ extension.NamespaceEntitled = (*admitted)(nil)
+	_ extension.ClusterEntitled   = (*admitted)(nil)
+	_ extension.NamespaceEntitled = (*runs)(nil)
+	_ extension.ClusterEntitled   = (*runs)(nil)
+)
+
+var coreGroup, ourGroup = []string{""}, []string{v1alpha1.GroupVersion.Group}
+
+func rule(groups, resources []string, verbs ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: groups, Resources: resources, Verbs: verbs}
+}
+
+// each returns the rules in each namespace in which runs run.
+func (s *shared) each(rules ...rbacv1.PolicyRule) map[string][]rbacv1.PolicyRule {
+	rights := make(map[string][]rbacv1.PolicyRule, len(s.namespaces))
+	for _, namespace := range s.namespaces {
+		rights[namespace] = rules
+	}
+	return rights
+}
+
+// NamespaceRights implements [extension.NamespaceEntitled]: what admits reads templates, asks
+// who may read a prompt, looks whether a run has Pods, and whose Pod somebody wants to enter.
+func (a *admitted) NamespaceRights() map[string][]rbacv1.PolicyRule {
+	return a.each(
+		rule(ourGroup, []string{"harnesstemplates"}, "get"),
+		rule(ourGroup, []string{"brokerpolicies", "workspaces"}, "list"),
+		rule(ourGroup, []string{"harnessruns"}, "get", "list"),
+		rule(coreGroup, []string{"pods"}, "get", "list"),
+		rule([]string{"authorization.k8s.io"}, []string{"localsubjectaccessreviews"}, "create"))
+}
+
+// ClusterRights implements [extension.ClusterEntitled].
+func (a *admitted) ClusterRights() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{rule(ourGroup, []string{"clusterharnesstemplates"}, "get")}
+}
+
+// NamespaceRights implements [extension.NamespaceEntitled]: what a run takes, where runs run. Those on
+// Secrets are only there with a broker. ConfigMaps are read only to see whose one is that has a name of ours, and whether it has the prompt.
+func (r *runs) NamespaceRights() map[string][]rbacv1.PolicyRule {
+	rules := []rbacv1.PolicyRule{
+		rule(ourGroup, []string{"harnesstemplates"}, "get", "list", "watch"),
+		rule(ourGroup, []string{"harnessruns"}, "get", "list", "watch", "patch", "delete"),
+		rule(ourGroup, []string{"harnessruns/status"}, "patch"),
+		// OwnerReferencesPermissionEnforcement wants it of who makes what a run owns.
+		rule(ourGroup, []string{"harnessruns/finalizers"}, "update"),
+		rule([]string{batchv1.GroupName}, []string{"jobs"}, "get", "list", "watch", "create", "delete"),
+		rule(coreGroup, []string{"pods"}, "get", "list", "watch", "delete"), // whose Job somebody deleted
+		rule(coreGroup, []string{"pods/log"}, "get"),
+		rule(coreGroup, []string{"configmaps"}, "get", "create"),
+		rule(ourGroup, []string{"workspaces"}, "get", "list", "watch"),
+		rule([]string{"events.k8s.io"}, []string{"events"}, "create", "patch"),
+		rule(coreGroup, []string{"events"}, "list"), // of Jobs whose Pod is refused
+	}
+	rights := r.each(append(rules, r.toHold()...)...)
+	for _, rules := range []map[string][]rbacv1.PolicyRule{r.toProbe(), r.toBroker()} {
+		for namespace, more := range rules {
+			rights[namespace] = append(slices.Clone(rights[namespace]), more...)
+		}
+	}
+	return rights
+}
+
+// ClusterRights implements [extension.ClusterEntitled].
+func (r *runs) ClusterRights() []rbacv1.PolicyRule {
+	rules := []rbacv1.PolicyRule{rule(ourGroup, []string{"clusterharnesstemplates"}, "get", "list", "watch")}
+	if r.options.Interactive { // AuditEvents have no namespace
+		rules = append(rules, rule(ourGroup, []string{"auditevents"}, "list"))
+	}
+	if r.options.Broker.on() { // Pod Security is a matter of the namespace's labels
+		namespaces := rule(coreGroup, []string{"namespaces"}, "get")
+		namespaces.ResourceNames = r.namespaces
+		rules = append(rules, namespaces)
+	}
+	return rules
+}
+
+// toHold are the rights to hold Pods to their egress.
+func (r *runs) toHold() []rbacv1.PolicyRule {
+	if !r.options.Egress.On() {
+		return nil
+	}
+	verbs := []string{"get", "list", "watch", "create", "update"}
+	rules := []rbacv1.PolicyRule{rule([]string{egress.NetworkPolicy.Group}, []string{"networkpolicies"}, verbs...)}
+	if r.options.Egress.Cilium {
+		rules = append(rules, rule([]string{egress.CiliumNetworkPolicy.Group}, []string{"ciliumnetworkpolicies"}, verbs...))
+	}
+	return rules
+}
+
+// toProbe are the rights elsewhere: to follow the API server's addresses, and to look for a
+// network plugin.
+func (r *runs) toProbe() map[string][]rbacv1.PolicyRule {
+	if !r.options.Egress.On() {
+		return nil
+	}
+	service := rule(coreGroup, []string{"services"}, "get", "list", "watch")
+	service.ResourceNames = []string{egress.APIServerService}
+	rules := map[string][]rbacv1.PolicyRule{
+		egress.APIServerNamespace: {rule([]string{discoveryv1.GroupName}, []string{"endpointslices"}, "list", "watch"), service},
+	}
+	if r.options.Egress.Mode == egress.ModeAuto {
+		rules[metav1.NamespaceSystem] = []rbacv1.PolicyRule{rule(coreGroup, []string{"pods"}, "list")}
+	}
+	return rules
+}

@@ -1,0 +1,81 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+)
+
+// Kinds of templates.
+const (
+	kindTemplate        = "HarnessTemplate"
+	kindClusterTemplate = "ClusterHarnessTemplate"
+)
+
+// template returns what the template of a reference makes. missing says what there is not, if
+// anything. A template that cannot run is an [unfit] error.
+func (s *shared) template(ctx context.Context, reader client.Reader, namespace string, ref v1alpha1.HarnessTemplateRef) (p *plan, missing string, err error) {
+	spec, base := (*v1alpha1.HarnessTemplateSpec)(nil), (*v1alpha1.HarnessTemplateSpec)(nil)
+	if ref.Kind != kindClusterTemplate {
+		template := &v1alpha1.HarnessTemplate{}
+		switch err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, template); {
+		case err == nil:
+			spec = &template.Spec
+		case !apierrors.IsNotFound(err):
+			return nil, "", fmt.Errorf("reading HarnessTemplate %s/%s: %w", namespace, ref.Name, err)
+		}
+	}
+	if spec == nil && ref.Kind != kindTemplate {
+		if spec, err = clusterTemplate(ctx, reader, ref.Name); err != nil {
+			return nil, "", err
+		}
+	}
+	if spec == nil {
+		kind := ref.Kind
+		if kind == "" {
+			kind = kindTemplate + " or " + kindClusterTemplate
+		}
+		return nil, fmt.Sprintf("there is no %s %s", kind, ref.Name), nil
+	}
+	if spec.BaseTemplateRef != nil {
+		if base, err = clusterTemplate(ctx, reader, spec.BaseTemplateRef.Name); err != nil {
+			return nil, "", err
+		}
+		if base == nil {
+			return nil, fmt.Sprintf("there is no ClusterHarnessTemplate %s, the base of template %s", spec.BaseTemplateRef.Name, ref.Name), nil
+		}
+	}
+	if p, err = planOf(spec, base); err != nil {
+		return nil, "", &unfitError{fmt.Errorf("template %s: spec.%w", ref.Name, err)}
+	}
+	return p, "", nil
+}
+
+// unfitError says that a template cannot run as it is.
+type unfitError struct{ error }
+
+func (e *unfitError) Unwrap() error { return e.error }
+
+// base returns the base of a template, nil if it has none, or it does not exist.
+func (s *shared) base(ctx context.Context, spec *v1alpha1.HarnessTemplateSpec) (*v1alpha1.HarnessTemplateSpec, error) {
+	if spec.BaseTemplateRef == nil {
+		return nil, nil //nolint:nilnil // most have none
+	}
+	return clusterTemplate(ctx, s.asker, spec.BaseTemplateRef.Name)
+}
+
+func clusterTemplate(ctx context.Context, reader client.Reader, name string) (*v1alpha1.HarnessTemplateSpec, error) {
+	template := &v1alpha1.ClusterHarnessTemplate{}
+	err := reader.Get(ctx, client.ObjectKey{Name: name}, template)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // it does not exist, which is no error
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading ClusterHarnessTemplate %s: %w", name, err)
+	}
+	return &template.Spec, nil
+}

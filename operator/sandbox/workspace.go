@@ -1,0 +1,193 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/repo"
+)
+
+const (
+	// LabelWorkspace has the name of the Workspace to which a volume or a seed belongs. Runs do not have
+	// it, so that what selects seeds selects none of them.
+	LabelWorkspace = v1alpha1.LabelWorkspace
+	// workspacePrefix begins the names of what belongs to a Workspace.
+	workspacePrefix = "workspace-"
+	defaultSeedTime = 10 * 60
+	seedGrace       = 30
+	// seedKept is how long the Pod of a seed stays for its log.
+	seedKept = 3600
+)
+
+// workspaceName is the name of all that belongs to a Workspace.
+func workspaceName(ws *v1alpha1.Workspace) types.NamespacedName {
+	return types.NamespacedName{Namespace: ws.Namespace, Name: workspacePrefix + ws.Name}
+}
+
+func workspaceMeta(ws *v1alpha1.Workspace) metav1.ObjectMeta {
+	of := workspaceName(ws)
+	return metav1.ObjectMeta{
+		Namespace: of.Namespace, Name: of.Name,
+		Labels: map[string]string{v1alpha1.LabelManagedBy: managedBy, LabelWorkspace: ws.Name},
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: "Workspace", Name: ws.Name, UID: ws.UID, Controller: new(true),
+		}},
+	}
+}
+
+// ofSeed are the labels of the Pod that seeds a Workspace.
+func ofSeed(ws *v1alpha1.Workspace) map[string]string {
+	labels := labelsOfPods(LabelWorkspace, ws.Name, workspaceName(ws).Name)
+	labels[v1alpha1.LabelEgress] = string(ws.UID)
+	return labels
+}
+
+// claimOf is the PersistentVolumeClaim.
+func claimOf(ws *v1alpha1.Workspace) (*corev1.PersistentVolumeClaim, error) {
+	size := defaultSize.DeepCopy()
+	if err := replace(&size, ws.Spec.Storage.Size, nil, "storage.size"); err != nil {
+		return nil, err
+	}
+	return &corev1.PersistentVolumeClaim{ObjectMeta: workspaceMeta(ws), Spec: corev1.PersistentVolumeClaimSpec{
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.PersistentVolumeAccessMode(ws.Spec.Storage.AccessMode)}, StorageClassName: ws.Spec.Storage.Class,
+		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: size}},
+	}}, nil
+}
+
+// checkSeed refuses what cannot be fetched. Admission asks it, and the reconciler again: a
+// Workspace may be older than the rules.
+func checkSeed(seed *v1alpha1.WorkspaceSeed) error {
+	paths := []string{}
+	for i := range seed.Repos {
+		r := &seed.Repos[i]
+		scheme, host, err := repo.Parse(r.URL)
+		if err != nil {
+			return fmt.Errorf("seed.repos[%d].url: %w", i, err)
+		}
+		if problem := refuseHost(host); problem != "" {
+			return fmt.Errorf("seed.repos[%d].url: the host %.80q %s", i, host, problem)
+		}
+		if err := checkCredentials(scheme, r); err != nil {
+			return fmt.Errorf("seed.repos[%d].%w", i, err)
+		}
+		path, err := repo.Clean(r.Path)
+		if err != nil {
+			return fmt.Errorf("seed.repos[%d].path: %w", i, err)
+		}
+		for j, other := range paths {
+			if repo.Within(path, other) {
+				return fmt.Errorf("seed.repos[%d].path: %s and %s of repos[%d] lie in each other", i, path, other, j)
+			}
+		}
+		paths = append(paths, path)
+	}
+	return nil
+}
+
+// checkCredentials refuses credentials that the seed could not use.
+func checkCredentials(scheme string, r *v1alpha1.WorkspaceRepo) error {
+	switch {
+	case r.Credential != "" && r.CredentialsFrom != nil:
+		return errors.New("credential: cannot be set with credentialsFrom: leave one of them out")
+	case r.Credential != "" && scheme == repo.SSH:
+		return errors.New("credential: what the broker leases is a password, and ssh needs keys: use a URL that begins with https://, or name a Secret in credentialsFrom")
+	case r.CredentialsFrom == nil && scheme == repo.SSH:
+		return errors.New("credentialsFrom: ssh needs a Secret with the keys ssh-privatekey and known_hosts")
+	}
+	return nil
+}
+
+// seedOf is the Job that seeds. It makes one Pod: our program tries again by itself, where that may help.
+func (s *shared) seedOf(ws *v1alpha1.Workspace) (*batchv1.Job, error) {
+	pod, err := s.seedPod(ws)
+	if err != nil {
+		return nil, err
+	}
+	timeout := int64(defaultSeedTime)
+	if t := ws.Spec.Seed.TimeoutSeconds; t != nil {
+		timeout = *t
+	}
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: workspaceMeta(ws).Labels}, Spec: pod}
+	template.Labels[v1alpha1.LabelEgress] = string(ws.UID)
+	template.Spec.ActiveDeadlineSeconds = new(timeout + podSlack)
+	return &batchv1.Job{ObjectMeta: workspaceMeta(ws), Spec: batchv1.JobSpec{
+		BackoffLimit: new(int32(0)), ActiveDeadlineSeconds: new(timeout), TTLSecondsAfterFinished: new(int32(seedKept)),
+		PodReplacementPolicy: new(batchv1.Failed), Template: template,
+	}}, nil
+}
+
+// seedPod is the Pod that fetches: as restricted as that of a run.
+func (s *shared) seedPod(ws *v1alpha1.Workspace) (corev1.PodSpec, error) {
+	seed := ws.Spec.Seed
+	volumes := []corev1.Volume{{Name: "workspace", VolumeSource: claimVolume(ws.Name)}, {Name: "tmp", VolumeSource: emptyDir(tmpSize)}}
+	mounts := []corev1.VolumeMount{{Name: "workspace", MountPath: repo.Dir}, {Name: "tmp", MountPath: "/tmp"}}
+	repos := make([]repo.Repo, 0, len(seed.Repos))
+	for i := range seed.Repos {
+		r := &seed.Repos[i]
+		path, err := repo.Clean(r.Path)
+		if err != nil {
+			return corev1.PodSpec{}, err
+		}
+		of := repo.Repo{URL: r.URL, Ref: r.Ref, Path: path, Depth: int(r.Depth)}
+		if from := credentialsVolume(ws, r); from != nil {
+			of.Credentials = repo.CredentialsDir + "/" + strconv.Itoa(i)
+			name := "credentials-" + strconv.Itoa(i)
+			volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Secret: from}})
+			mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: of.Credentials, ReadOnly: true})
+		}
+		repos = append(repos, of)
+	}
+	if ca := seed.CAFrom; ca != nil {
+		volumes = append(volumes, corev1.Volume{Name: "ca", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: ca.Name}, Items: []corev1.KeyToPath{{Key: ca.Key, Path: "ca.crt"}},
+		}}})
+		mounts = append(mounts, corev1.VolumeMount{Name: "ca", MountPath: "/admitkit/ca", ReadOnly: true})
+	}
+	text, err := json.Marshal(repos)
+	if err != nil {
+		return corev1.PodSpec{}, err
+	}
+	p := plan{image: seed.Image, mountPath: repo.Dir, resources: defaultResources, grace: seedGrace}
+	if p.image == "" {
+		p.image, p.args = s.options.SeedImage, []string{"seed"}
+	}
+	pod := p.podOf(&v1alpha1.HarnessRun{ObjectMeta: ws.ObjectMeta})
+	c := &pod.Containers[0]
+	c.Env = []corev1.EnvVar{{Name: "HOME", Value: "/tmp"}, {Name: repo.Env, Value: string(text)}}
+	c.VolumeMounts, pod.Volumes = mounts, volumes
+	return pod, nil
+}
+
+// credentialsVolume has the credentials of a repository as files, nil if it has none.
+func credentialsVolume(ws *v1alpha1.Workspace, r *v1alpha1.WorkspaceRepo) *corev1.SecretVolumeSource {
+	mode := new(int32(0o440))
+	switch {
+	case r.CredentialsFrom != nil:
+		return &corev1.SecretVolumeSource{SecretName: r.CredentialsFrom.Name, DefaultMode: mode}
+	case r.Credential != "":
+		return &corev1.SecretVolumeSource{SecretName: credentialsKey(ws).Name, DefaultMode: mode, Items: []corev1.KeyToPath{
+			{Key: r.Credential, Path: "password"}, {Key: r.Credential + suffixUsername, Path: "username"},
+		}}
+	}
+	return nil
+}
+
+func claimVolume(workspace string) corev1.VolumeSource {
+	return corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: workspacePrefix + workspace}}
+}
+
+// egressOf is what a seed may reach.
+func egressOf(seed *v1alpha1.WorkspaceSeed) *v1alpha1.Egress {
+	if seed.Egress == nil {
+		return &v1alpha1.Egress{DNS: new(false)}
+	}
+	return seed.Egress
+}

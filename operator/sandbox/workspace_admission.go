@@ -1,0 +1,199 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/egress"
+)
+
+// workspaceRules judges Workspaces.
+type workspaceRules struct{ admitted }
+
+// Validate refuses a Workspace that could not be seeded, and changes.
+func (r *workspaceRules) Validate(ctx context.Context, ws *v1alpha1.Workspace, req *extension.Request) error {
+	if req.Operation == admissionv1.Update {
+		return r.validateUpdate(ctx, ws, req)
+	}
+	if !r.runsIn(req.Namespace) {
+		return denied("Workspace", "namespace %s: nothing runs HarnessRuns there; let the operator add it to --sandbox-namespaces", req.Namespace)
+	}
+	if _, err := claimOf(ws); err != nil {
+		return denied("Workspace", "spec.%w", err)
+	}
+	seed := ws.Spec.Seed
+	if seed == nil {
+		return nil
+	}
+	if err := checkSeed(seed); err != nil {
+		return denied("Workspace", "spec.%w", err)
+	}
+	if err := egress.Check(egressOf(seed), &r.options.Egress); err != nil {
+		return denied("Workspace", "spec.seed.egress.%w", err)
+	}
+	for _, warning := range append(egress.Warnings(egressOf(seed), &r.options.Egress), unreached(seed.Egress)...) {
+		req.Warnf("spec.seed.egress.%s", warning)
+	}
+	switch {
+	case seed.Image == "" && r.options.SeedImage == "":
+		return denied("Workspace", "spec.seed.image: must be set, because the operator has no --sandbox-seed-image")
+	case seed.Image != "" && !egress.IsDigestPinned(seed.Image):
+		req.Warnf("spec.seed.image: %.80s names no digest: what fetches can change; it is pulled always", seed.Image)
+	}
+	if err := r.checkLeases(ctx, ws, req); err != nil {
+		return err
+	}
+	return r.checkRights(ctx, seed, req)
+}
+
+// unreached says why a seed cannot reach its servers: they have names.
+func unreached(e *v1alpha1.Egress) []string {
+	switch {
+	case e == nil:
+		return []string{"cidrs: without egress the seed reaches no server: name the addresses of yours, or set internet"}
+	case e.DNS != nil && !*e.DNS:
+		return []string{"dns: false: the seed cannot look up the names of its servers, unless its image has other means"}
+	case len(e.CIDRs) == 0 && len(e.Pods) == 0 && !e.Internet:
+		return []string{"cidrs: the seed reaches no server: name the addresses of yours, or set internet"}
+	}
+	return nil
+}
+
+// checkLeases refuses what no broker would lease. A Workspace whose credentials nobody grants yet waits for that.
+func (r *workspaceRules) checkLeases(ctx context.Context, ws *v1alpha1.Workspace, req *extension.Request) error {
+	names := seedCredentials(ws.Spec.Seed)
+	if len(names) == 0 {
+		return nil
+	}
+	if !r.options.Broker.on() {
+		i := slices.IndexFunc(ws.Spec.Seed.Repos, func(of v1alpha1.WorkspaceRepo) bool { return of.Credential != "" })
+		return denied("Workspace", "spec.seed.repos[%d].credential: %s; or name a Secret in credentialsFrom", i, notConfigured)
+	}
+	_, problem, err := grantsOfSeed(ctx, r.asker, req.Namespace, ws.Name, names)
+	if problem != "" {
+		req.Warnf("spec.seed: the Workspace waits: %s", problem)
+	}
+	return err
+}
+
+// checkRights refuses a seed that says what runs or reaches out in the name of somebody who may not say so, and
+// what its author may not read.
+func (r *workspaceRules) checkRights(ctx context.Context, seed *v1alpha1.WorkspaceSeed, req *extension.Request) error {
+	may, err := r.may(ctx, req, "create", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "harnesstemplates", "")
+	if err != nil {
+		return err
+	}
+	if !may {
+		return denied("Workspace", "spec.seed: user %q has not the right to create harnesstemplates in namespace %s, which a seed needs, too: it says what runs, and what that reaches", req.User().Username, req.Namespace)
+	}
+	asked := map[string]bool{}
+	get := func(field, resource, name string) error {
+		if asked[resource+name] {
+			return nil
+		}
+		asked[resource+name] = true
+		may, err := r.may(ctx, req, "get", "", "v1", resource, name)
+		if err == nil && !may {
+			err = denied("Workspace", "spec.seed.%s: user %q has not the right to get %s %s/%s, which the seed would read for them", field, req.User().Username, resource, req.Namespace, name)
+		}
+		return err
+	}
+	for i := range seed.Repos {
+		if c := seed.Repos[i].CredentialsFrom; c != nil {
+			if err := get(fmt.Sprintf("repos[%d].credentialsFrom", i), "secrets", c.Name); err != nil {
+				return err
+			}
+		}
+	}
+	if ca := seed.CAFrom; ca != nil {
+		return get("caFrom", "configmaps", ca.Name)
+	}
+	return nil
+}
+
+// validateUpdate lets nothing of the spec change, and the finalizer go only when nothing uses the Workspace.
+func (r *workspaceRules) validateUpdate(ctx context.Context, ws *v1alpha1.Workspace, req *extension.Request) error {
+	old, err := extension.Old[*v1alpha1.Workspace](req)
+	if err != nil {
+		return err
+	}
+	if !apiequality.Semantic.DeepEqual(old.Spec, ws.Spec) {
+		return denied("Workspace", "spec cannot be changed; make another Workspace")
+	}
+	loses := slices.Contains(old.Finalizers, v1alpha1.FinalizerWorkspace) && !slices.Contains(ws.Finalizers, v1alpha1.FinalizerWorkspace)
+	if !loses || !r.runsIn(req.Namespace) {
+		return nil
+	}
+	for _, uid := range []string{string(old.UID), holderUID(old)} {
+		if uid == "" {
+			continue
+		}
+		pod, err := onePod(ctx, r.asker, client.InNamespace(req.Namespace), client.MatchingLabels{v1alpha1.LabelEgress: uid})
+		if err != nil {
+			return err
+		}
+		if pod != "" {
+			return denied("Workspace", "metadata.finalizers: %s stays until Pod %s is gone, which uses the Workspace", v1alpha1.FinalizerWorkspace, pod)
+		}
+	}
+	return nil
+}
+
+// may asks the API server what the user of a request may do.
+func (a *admitted) may(ctx context.Context, req *extension.Request, verb, group, version, resource, name string) (bool, error) {
+	user := req.User()
+	review := &authorizationv1.LocalSubjectAccessReview{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace}, Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: map[string]authorizationv1.ExtraValue{},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: req.Namespace, Verb: verb, Group: group, Version: version, Resource: resource, Name: name},
+	}}
+	for name, values := range user.Extra {
+		review.Spec.Extra[name] = authorizationv1.ExtraValue(values)
+	}
+	if err := a.asker.Create(ctx, review); err != nil {
+		return false, fmt.Errorf("asking whether user %q may %s %s %s/%s: %w", user.Username, verb, resource, req.Namespace, name, err)
+	}
+	return review.Status.Allowed && !review.Status.Denied, nil
+}
+
+// checkWorkspace refuses a run in a Workspace that its author may not get. One that is not there yet is waited for.
+func (r *runRules) checkWorkspace(ctx context.Context, spec *v1alpha1.HarnessRunSpec, req *extension.Request) error {
+	if spec.WorkspaceRef == nil {
+		return nil
+	}
+	may, err := r.may(ctx, req, "get", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "workspaces", spec.WorkspaceRef.Name)
+	if err == nil && !may {
+		err = denied("HarnessRun", "spec.workspaceRef: user %q has not the right to get workspaces %s/%s, which the run would read and write for them", req.User().Username, req.Namespace, spec.WorkspaceRef.Name)
+	}
+	if err != nil {
+		return err
+	}
+	var list v1alpha1.WorkspaceList // by its name: a server may list Workspaces, and not get one
+	if err := r.asker.List(ctx, &list, client.InNamespace(req.Namespace), client.MatchingFields{metav1.ObjectNameField: spec.WorkspaceRef.Name}); err != nil {
+		return fmt.Errorf("reading Workspace %s/%s: %w", req.Namespace, spec.WorkspaceRef.Name, err)
+	}
+	if len(list.Items) == 0 {
+		req.Warnf("spec.workspaceRef: there is no Workspace %s: the run waits for it", spec.WorkspaceRef.Name)
+	}
+	return nil
+}
+
+// workspaceReport lets only the manager write the status, in which it is who has the Workspace.
+type workspaceReport struct{ admitted }
+
+// Validate denies what the manager does not write.
+func (r *workspaceReport) Validate(ctx context.Context, _ *v1alpha1.Workspace, req *extension.Request) error {
+	me, err := r.reconciler(ctx)
+	if err == nil && req.User().Username != me {
+		err = denied("Workspace", "status: only admitkit writes it, as %s", me)
+	}
+	return err
+}

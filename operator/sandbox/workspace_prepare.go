@@ -1,0 +1,286 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/egress"
+)
+
+// prepare makes the volume, and seeds it.
+func (a *workspaceAttempt) prepare(ctx context.Context) error {
+	if a.status.Phase == "" {
+		a.status.Phase = v1alpha1.WorkspaceSeeding
+	}
+	bound, err := a.claim(ctx)
+	if err != nil || bound == "" {
+		return err
+	}
+	a.status.ClaimName = bound
+	switch {
+	case a.status.Phase != v1alpha1.WorkspaceSeeding:
+		return nil
+	case a.ws.Spec.Seed == nil:
+		a.ready("there is nothing to fetch")
+		return nil
+	}
+	return a.seed(ctx)
+}
+
+func (a *workspaceAttempt) ready(message string) {
+	a.status.Phase = v1alpha1.WorkspaceActive
+	a.set(v1alpha1.ConditionSeeded, true, "Seeded", message)
+	a.set(v1alpha1.ConditionWorkspaceReady, true, "Ready", "")
+}
+
+// waits says what a Workspace waits for, and failed that it is in vain.
+func (a *workspaceAttempt) waits(condition, reason, message string, poll bool) {
+	a.set(condition, false, reason, message)
+	a.set(v1alpha1.ConditionWorkspaceReady, false, reason, message)
+	a.poll = a.poll || poll
+}
+
+func (a *workspaceAttempt) failed(reason, message string) {
+	a.status.Phase = v1alpha1.WorkspaceFailed
+	a.waits(v1alpha1.ConditionSeeded, reason, message, false)
+}
+
+// claim makes the PersistentVolumeClaim, and returns its name. It need not be bound: many classes bind only when a Pod
+// mounts it.
+func (a *workspaceAttempt) claim(ctx context.Context) (name string, err error) {
+	there := &corev1.PersistentVolumeClaim{}
+	err = a.cached.Get(ctx, workspaceName(a.ws), there)
+	if apierrors.IsNotFound(err) {
+		if there, err = claimOf(a.ws); err != nil {
+			a.failed(v1alpha1.WorkspaceSeedRejected, "spec."+err.Error())
+			return "", nil //nolint:nilerr // the status says it
+		}
+		err = a.writer.Create(ctx, there)
+		if apierrors.IsAlreadyExists(err) {
+			err = a.live.Get(ctx, workspaceName(a.ws), there)
+		}
+		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) { // a quota, or a webhook
+			a.waits(v1alpha1.ConditionPVCBound, v1alpha1.HarnessRefused, err.Error(), true)
+			return "", nil
+		}
+	}
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("PersistentVolumeClaim %s: %w", workspaceName(a.ws), err)
+	case !isOf(there, a.ref()):
+		taken := &takenError{"PersistentVolumeClaim", workspaceName(a.ws).String()}
+		a.waits(v1alpha1.ConditionPVCBound, v1alpha1.HarnessNameTaken, taken.Error(), true)
+		return "", nil
+	}
+	a.set(v1alpha1.ConditionPVCBound, there.Status.Phase == corev1.ClaimBound, "Claim", "the PersistentVolumeClaim is "+string(there.Status.Phase))
+	return there.Name, nil
+}
+
+// seed runs the Job that fetches, behind its policy.
+func (a *workspaceAttempt) seed(ctx context.Context) error {
+	if err := checkSeed(a.ws.Spec.Seed); err != nil {
+		a.failed(v1alpha1.WorkspaceSeedRejected, "spec."+err.Error())
+		return nil //nolint:nilerr // the status says it
+	}
+	job := &batchv1.Job{}
+	err := a.live.Get(ctx, workspaceName(a.ws), job)
+	switch {
+	case err == nil && !isOf(job, a.ref()):
+		a.waits(v1alpha1.ConditionSeeded, v1alpha1.HarnessNameTaken, (&takenError{"Job", workspaceName(a.ws).String()}).Error(), true)
+		_, err := a.clear(ctx, podsOfSeed(a.ws), "", func(pod *corev1.Pod) { a.tellOrphan(ctx, pod) }) // of a Job that was there before
+		return err
+	case client.IgnoreNotFound(err) != nil:
+		return err
+	case err == nil && a.status.SeedJobUID != string(job.UID): // an attempt that did not get to the status made it, or somebody else
+		want, err := a.seedOf(a.ws)
+		if err == nil {
+			err = a.prove(ctx, job, want)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return a.follow(ctx, job)
+}
+
+// follow goes on with the Job of the seed, which has no name if there is none. Another Job, and what comes after the seed,
+// wait for the Pods of one that somebody deleted: two would write into the volume, or one that has what is on lease.
+func (a *workspaceAttempt) follow(ctx context.Context, job *batchv1.Job) error {
+	began, ended := job.Name != "", isFinished(job)
+	left, err := a.clear(ctx, podsOfSeed(a.ws), job.UID, func(pod *corev1.Pod) { a.tellOrphan(ctx, pod) })
+	switch {
+	case err != nil:
+		return err
+	case ended && left == "":
+		return a.seeded(ctx, job)
+	}
+	held, err := a.hold(ctx, began || left != "")
+	if err != nil || !held {
+		return err
+	}
+	if began {
+		a.status.SeedJobUID = string(job.UID)
+	}
+	if left != "" && (ended || !began) {
+		a.waits(v1alpha1.ConditionSeeded, v1alpha1.HarnessPodLeft, "somebody deleted a Job of the seed, which goes on when Pod "+left+" has ended", true)
+		return nil
+	}
+	if ready, err := a.equipSeed(ctx, began); err != nil || began || !ready {
+		return err
+	}
+	return a.begin(ctx)
+}
+
+// begin makes the Job that fetches.
+func (a *workspaceAttempt) begin(ctx context.Context) error {
+	job, err := a.seedOf(a.ws)
+	if err != nil {
+		return err
+	}
+	err = a.writer.Create(ctx, job)
+	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
+		a.waits(v1alpha1.ConditionSeeded, v1alpha1.HarnessRefused, err.Error(), true)
+		return nil
+	}
+	a.status.SeedJobUID = string(job.UID)
+	a.waits(v1alpha1.ConditionSeeded, "Seeding", fmt.Sprintf("Job %s fetches %d repositories", job.Name, len(a.ws.Spec.Seed.Repos)), false)
+	return err
+}
+
+// seeded takes over how the Job ended.
+func (a *workspaceAttempt) seeded(ctx context.Context, job *batchv1.Job) (err error) {
+	for _, c := range job.Status.Conditions {
+		if c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobFailed || c.Type == batchv1.JobComplete) {
+			a.took = max(c.LastTransitionTime.Sub(job.CreationTimestamp.Time), time.Millisecond) // times have no less than seconds
+		}
+		if c.Status != corev1.ConditionTrue || c.Type != batchv1.JobFailed {
+			continue
+		}
+		message := c.Reason + ": " + c.Message
+		var pods corev1.PodList
+		if err := a.cached.List(ctx, &pods, client.InNamespace(a.ws.Namespace), client.MatchingLabels{LabelWorkspace: a.ws.Name}); err != nil {
+			return err
+		}
+		for i := range pods.Items {
+			for _, c := range pods.Items[i].Status.ContainerStatuses {
+				if t := c.State.Terminated; t != nil && t.Message != "" && isOf(&pods.Items[i], jobRef(job)) {
+					message = t.Message
+				}
+			}
+		}
+		if message, err = a.discreet(ctx, message); err != nil {
+			return err
+		}
+		a.failed(v1alpha1.WorkspaceSeedFailed, message)
+		return nil
+	}
+	a.ready(fmt.Sprintf("%d repositories were fetched", len(a.ws.Spec.Seed.Repos)))
+	return nil
+}
+
+// hold decides once how the seed is held to its egress, and keeps the policy as it was made. began says
+// that there is a Job: a policy that is gone then was withdrawn.
+func (a *workspaceAttempt) hold(ctx context.Context, began bool) (held bool, err error) {
+	if a.status.Egress == nil {
+		if held, err = a.decide(ctx); err != nil || !held {
+			return false, err
+		}
+		if err := a.write(ctx); err != nil { // before there is a Job
+			return false, err
+		}
+	}
+	if a.status.Egress.Policy == "" {
+		return true, nil
+	}
+	apiServer, err := egress.ReadAPIServer(ctx, a.cached)
+	if err != nil {
+		return false, err
+	}
+	there := egress.NewPolicy(kindOf(a.status.Egress))
+	err = a.live.Get(ctx, workspaceName(a.ws), there)
+	switch {
+	case apierrors.IsNotFound(err):
+		there = nil
+	case err != nil:
+		return false, err
+	case !isOf(there, a.ref()) && !began:
+		a.waits(v1alpha1.ConditionSeeded, v1alpha1.HarnessNameTaken, (&takenError{there.GetKind(), workspaceName(a.ws).String()}).Error(), true)
+		return false, nil
+	}
+	of := restorationOf(there, apiServer, func(apiServer []netip.AddrPort) (*unstructured.Unstructured, error) {
+		return policyOf(workspaceMeta(a.ws), a.ws.UID, a.status.Egress, &a.options.Egress, apiServer)
+	})
+	if of == nil {
+		return true, nil
+	}
+	if of.err != nil {
+		return false, of.err
+	}
+	if err := a.writePolicy(ctx, of); err != nil {
+		return false, err
+	}
+	if (began || there != nil) && of.what != policyBehind {
+		a.tellRestored(ctx, of)
+	}
+	return true, nil
+}
+
+func (a *workspaceAttempt) tellRestored(ctx context.Context, of *restoration) {
+	restoredTotal.WithLabelValues(of.what).Inc()
+	a.tell(ctx, &extension.Record{
+		ID: string(a.ws.UID) + "-restored-" + of.want.GetResourceVersion(), Action: actionRestored, Reason: "the network policy of the seed was " + of.what + ", and holds it again",
+		Object: a.object(),
+	})
+}
+
+// tellOrphan records that a Pod of the seed was deleted whose Job is gone.
+func (a *workspaceAttempt) tellOrphan(ctx context.Context, pod *corev1.Pod) {
+	if a.recorder == nil { // at the removal
+		return
+	}
+	object := a.object()
+	a.tell(ctx, &extension.Record{
+		ID: string(a.ws.UID) + "-orphan-deleted-" + string(pod.UID), Action: actionOrphanDeleted, Reason: orphaned(pod), Object: object,
+		Pod: corev1.ObjectReference{Name: pod.Name, UID: pod.UID},
+	})
+	a.events.Eventf(&object, nil, corev1.EventTypeWarning, "OrphanDeleted", "Seed", "%s", orphaned(pod))
+}
+
+// decide finds out whether policies hold here.
+func (a *workspaceAttempt) decide(ctx context.Context) (held bool, err error) {
+	e := egressOf(a.ws.Spec.Seed)
+	if err := egress.Check(e, &a.options.Egress); err != nil {
+		a.failed(v1alpha1.ReasonEgressInvalid, "spec.seed.egress."+err.Error())
+		return false, nil //nolint:nilerr // the status says it
+	}
+	enforced, reason, err := a.prober.Enforced(ctx)
+	switch {
+	case err != nil:
+		return false, err
+	case !enforced && a.options.Egress.Mode != egress.ModeOff:
+		a.waits(v1alpha1.ConditionSeeded, v1alpha1.ReasonEgressNotEnforced, "nothing would hold the seed to its egress: "+reason, true)
+		return false, nil
+	}
+	a.status.Egress = &v1alpha1.EgressDecision{Reason: cut(reason, maxReason), Egress: *e.DeepCopy()}
+	if !enforced {
+		return true, nil
+	}
+	a.status.Egress.Policy = a.policies[0].Kind
+	widening, err := a.widening(ctx, workspaceName(a.ws), ofSeed(a.ws))
+	if err == nil && widening != nil {
+		a.status.Egress = nil
+		a.waits(v1alpha1.ConditionSeeded, v1alpha1.ReasonEgressWidened, widens(widening), true)
+		return false, nil
+	}
+	return err == nil, err
+}
