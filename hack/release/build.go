@@ -59,7 +59,7 @@ func build(ctx context.Context, root, tools string) (*release, error) {
 	if err := r.readTag(ctx); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(r.checkChart(), os.RemoveAll(r.out()), os.MkdirAll(r.out(), 0o755)); err != nil {
+	if err := errors.Join(r.checkChart(), r.checkLibrary(), os.RemoveAll(r.out()), os.MkdirAll(r.out(), 0o755)); err != nil {
 		return nil, err
 	}
 	changelog, err := os.ReadFile(filepath.Join(root, "CHANGELOG.md"))
@@ -102,7 +102,7 @@ func (r *release) readTag(ctx context.Context) error {
 
 // checkChart rejects a tag that is not the version that the chart in it has.
 func (r *release) checkChart() error {
-	content, err := os.ReadFile(filepath.Join(r.root, "charts/admitkit/Chart.yaml"))
+	content, err := os.ReadFile(filepath.Join(r.root, "operator/charts/admitkit/Chart.yaml"))
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,26 @@ func (r *release) checkChart() error {
 		return nil
 	}
 	if chart.Version != r.version() || chart.AppVersion != r.version() {
-		return fmt.Errorf("charts/admitkit/Chart.yaml: version %s and appVersion %s, but the tag is %s: set both to %s, and the images in the annotations, before you tag", chart.Version, chart.AppVersion, r.tag, r.version())
+		return fmt.Errorf("operator/charts/admitkit/Chart.yaml: version %s and appVersion %s, but the tag is %s: set both to %s, and the images in the annotations, before you tag", chart.Version, chart.AppVersion, r.tag, r.version())
+	}
+	return nil
+}
+
+// checkLibrary rejects a tag that is not the version of the library that the operator requires.
+func (r *release) checkLibrary() error {
+	if strings.HasSuffix(r.tag, snapshot) {
+		return nil
+	}
+	for file, want := range map[string]string{
+		"operator/go.mod": "github.com/admitkit/admitkit " + r.tag + "\n", "operator/go.work": "github.com/admitkit/admitkit " + r.tag + " => ..\n",
+	} {
+		content, err := os.ReadFile(filepath.Join(r.root, file))
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(string(content), want) {
+			return fmt.Errorf("%s does not have %q: the operator must require the library of its own release; see docs/releasing.md", file, strings.TrimSpace(want))
+		}
 	}
 	return nil
 }
@@ -230,7 +249,7 @@ func (r *release) chartFile() string { return "admitkit-" + r.version() + ".tgz"
 
 // chart packages it. Helm writes the time of the run into the archive.
 func (r *release) chart(ctx context.Context) error {
-	if err := r.run(ctx, r.tool("helm"), "package", "charts/admitkit", "--version", r.version(), "--app-version", r.version(), "--destination", r.out()); err != nil {
+	if err := r.run(ctx, r.tool("helm"), "package", "operator/charts/admitkit", "--version", r.version(), "--app-version", r.version(), "--destination", r.out()); err != nil {
 		return err
 	}
 	return repack(r.out(r.chartFile()), r.date)

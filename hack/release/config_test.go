@@ -30,8 +30,8 @@ func TestTheChartNamesItsImageAndVersionOnce(t *testing.T) {
 		Image                    image
 		Hooks, Sandbox, Sessions struct{ Image image }
 	}
-	readYAML(t, "charts/admitkit/Chart.yaml", &chart)
-	readYAML(t, "charts/admitkit/values.yaml", &values)
+	readYAML(t, "operator/charts/admitkit/Chart.yaml", &chart)
+	readYAML(t, "operator/charts/admitkit/values.yaml", &values)
 	if chart.Version != chart.AppVersion || !tagPattern.MatchString("v"+chart.Version) {
 		t.Errorf("version %q, appVersion %q", chart.Version, chart.AppVersion)
 	}
@@ -143,7 +143,7 @@ func TestAPathOfTheBuilderIsFound(t *testing.T) {
 func TestEveryProgramWithAnImageIsBuiltForLinuxAndPublished(t *testing.T) {
 	var config struct {
 		Builds []struct {
-			ID, Main, Binary string
+			ID, Dir, Main, Binary string
 			Goos             []string
 		}
 		Archives []struct{ ID string }
@@ -160,7 +160,7 @@ func TestEveryProgramWithAnImageIsBuiltForLinuxAndPublished(t *testing.T) {
 	for _, program := range images {
 		built := false
 		for _, b := range config.Builds {
-			built = built || b.ID == program && b.Main == "./cmd/"+program && b.Binary == program && slices.Contains(b.Goos, "linux")
+			built = built || b.ID == program && b.Dir == "operator" && b.Main == "./cmd/"+program && b.Binary == program && slices.Contains(b.Goos, "linux")
 		}
 		if !built {
 			t.Errorf("goreleaser does not build %s for Linux: %+v", program, config.Builds)
@@ -174,5 +174,20 @@ func TestEveryProgramWithAnImageIsBuiltForLinuxAndPublished(t *testing.T) {
 	}
 	if !strings.HasSuffix(string(dockerfile), "ENTRYPOINT [\"/"+images[0]+"\"]\n") {
 		t.Errorf("without --target, docker build does not make %s", images[0])
+	}
+}
+
+func TestATagOfAnotherVersionThanTheLibrarysIsRefused(t *testing.T) {
+	r := &release{root: "../..", tag: "v0.0.0"} // what is required between releases
+	if err := r.checkLibrary(); err != nil {
+		t.Error(err)
+	}
+	r.tag = "v7.0.0"
+	if err := r.checkLibrary(); err == nil || !strings.Contains(err.Error(), "v7.0.0") || !strings.Contains(err.Error(), "docs/releasing.md") {
+		t.Errorf("got %v", err)
+	}
+	r.tag = "v7.0.0" + snapshot
+	if err := r.checkLibrary(); err != nil {
+		t.Error(err)
 	}
 }
