@@ -144,7 +144,7 @@ func TestEveryProgramWithAnImageIsBuiltForLinuxAndPublished(t *testing.T) {
 	var config struct {
 		Builds []struct {
 			ID, Dir, Main, Binary string
-			Goos             []string
+			Goos                  []string
 		}
 		Archives []struct{ ID string }
 	}

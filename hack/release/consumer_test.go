@@ -44,7 +44,7 @@ func newProxy(t *testing.T) proxy {
 			t.Fatal(err)
 		}
 		files[module] = append(files[module], name)
-		fmt.Fprintf(sum, "%s %d\n%s", name, len(content), content)
+		_, _ = fmt.Fprintf(sum, "%s %d\n%s", name, len(content), content)
 	}
 	p := proxy{t.TempDir(), fmt.Sprintf("v0.0.0-20260101000000-%.6x", sum.Sum(nil))}
 	for module, names := range files {
