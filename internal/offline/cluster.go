@@ -232,6 +232,9 @@ func (c *Cluster) serve(req *http.Request, rights *Rights, refusal string) (*htt
 	if err == nil && refusal != "" {
 		return nil, fmt.Errorf("cannot answer %s %s: %s", req.Method, req.URL.Path, refusal)
 	}
+	if kind, known := c.Kinds.Of(p.resource.GroupResource()); err == nil && known {
+		err = c.Kinds.Selectable(p.resource.GroupVersion().WithKind(kind.Kind), p.fields)
+	}
 	if err == nil && p.isWatch() {
 		return c.watch(p)
 	}
@@ -338,19 +341,6 @@ func (c *Cluster) isIn(p *call, path string, object *unstructured.Unstructured) 
 func (p *call) nameInSelector() string {
 	name, _ := p.fields.RequiresExactMatch(metav1.ObjectNameField)
 	return name
-}
-
-// fieldsOf are the fields of an object by their paths. An API server has only some of them.
-type fieldsOf struct{ object *unstructured.Unstructured }
-
-func (f fieldsOf) Has(path string) bool { return f.Get(path) != "" }
-
-func (f fieldsOf) Get(path string) string {
-	value, found, err := unstructured.NestedFieldNoCopy(f.object.Object, strings.Split(path, ".")...)
-	if err != nil || !found {
-		return ""
-	}
-	return fmt.Sprint(value)
 }
 
 func (p *call) isWatch() bool {

@@ -1,0 +1,201 @@
+package admit_test
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/internal/testkit"
+	"github.com/admitkit/admitkit/testing/admit"
+	"github.com/admitkit/admitkit/testing/controlplane"
+)
+
+// server is an API server: a real one, or that in memory.
+type server struct {
+	client.WithWatch
+	ctx context.Context
+}
+
+// shop is the namespace of the objects.
+const shop = "shop"
+
+// likeness has what is asked of both API servers. Each function returns the answer.
+var likeness = map[string]map[string]func(*server) string{
+	"a field selector": fieldSelectors(),
+}
+
+func TestTheClusterInMemoryAnswersAsAnAPIServer(t *testing.T) {
+	memory := admit.New(t, owner).With(gadgets()).Manager()
+	memoryConfig, err := memory.GetKubeConnection()
+	if err != nil {
+		t.Fatal(err)
+	}
+	apiServer := newServer(t, controlplane.Run(t, controlplane.Options{}).Config())
+	inMemory := newServer(t, memoryConfig)
+	if err := apiServer.Create(t.Context(), gadgets()); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*server{apiServer, inMemory} {
+		for _, object := range shopObjects() {
+			if err := testkit.Poll(t.Context(), 30*time.Second, "the object is there", func(ctx context.Context) error { return s.Create(ctx, object) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for subject, all := range likeness {
+		t.Run(subject, func(t *testing.T) {
+			for sentence, ask := range all {
+				t.Run(sentence, func(t *testing.T) {
+					if want, got := ask(apiServer), ask(inMemory); got != want {
+						t.Errorf("the API server says\n%s\nthe cluster in memory says\n%s", want, got)
+					} else {
+						t.Log(got)
+					}
+				})
+			}
+		})
+	}
+}
+
+func newServer(t *testing.T, config *rest.Config) *server {
+	t.Helper()
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &server{c, t.Context()}
+}
+
+// gadgets is a kind with a status and with a field to select by.
+func gadgets() *unstructured.Unstructured {
+	text := map[string]any{"type": "string"}
+	part := map[string]any{"type": "object", "properties": map[string]any{"color": text, "size": text}}
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "gadgets.example.com"},
+		"spec": map[string]any{
+			"group": "example.com", "scope": "Namespaced", "names": map[string]any{"kind": "Gadget", "listKind": "GadgetList", "plural": "gadgets", "singular": "gadget"},
+			"versions": []any{map[string]any{
+				"name": "v1", "served": true, "storage": true, "subresources": map[string]any{"status": map[string]any{}},
+				"selectableFields": []any{map[string]any{"jsonPath": ".spec.color"}},
+				"schema":           map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{"spec": part, "status": part}}},
+			}},
+		},
+	}}
+}
+
+func gadget(name string) *unstructured.Unstructured {
+	g := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Gadget", "spec": map[string]any{"color": "red"}}}
+	g.SetNamespace(shop)
+	g.SetName(name)
+	return g
+}
+
+// shopObjects are on both servers from the start.
+func shopObjects() []client.Object {
+	a, b := shopPod("a"), shopPod("b")
+	a.Spec.NodeName, a.Spec.RestartPolicy, a.Spec.SchedulerName, a.Spec.Hostname = "node", corev1.RestartPolicyNever, "mine", "h"
+	b.Spec.HostNetwork = true
+	return []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}}, a, b, gadget("red"),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "basic"}, Type: corev1.SecretTypeBasicAuth, Data: map[string][]byte{"password": []byte("x")}},
+	}
+}
+
+func shopPod(name string) *corev1.Pod {
+	p := pod(name)
+	p.Namespace = shop
+	return p
+}
+
+// said returns an error as it reads on both servers.
+func said(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return fmt.Sprintf("%s: %s", apierrors.ReasonForError(err), ofOneServer.ReplaceAllString(err.Error(), ""))
+}
+
+// ofOneServer are UIDs, and what etcd adds.
+var ofOneServer = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}|StorageError: .* AdditionalErrorMsg: `)
+
+// listed returns the names of the objects in the shop.
+func (s *server) listed(list client.ObjectList, options ...client.ListOption) string {
+	if err := s.List(s.ctx, list, append(options, client.InNamespace(shop))...); err != nil {
+		return said(err)
+	}
+	items, err := meta.ExtractList(list)
+	names := []string{}
+	for _, item := range items {
+		names = append(names, item.(client.Object).GetName())
+	}
+	slices.Sort(names)
+	return fmt.Sprint(names, err)
+}
+
+func listOf(kind string) client.ObjectList {
+	apiVersion, name, _ := strings.Cut(kind, " ")
+	list := &unstructured.UnstructuredList{}
+	list.SetAPIVersion(apiVersion)
+	list.SetKind(name + "List")
+	return list
+}
+
+func fieldSelectors() map[string]func(*server) string {
+	all := map[string]func(*server) string{}
+	for kind, selectors := range map[string][]string{
+		"v1 Pod": {
+			"metadata.name=a", "metadata.name!=a", "metadata.namespace=shop", "spec.nodeName=node", "spec.nodeName=", "spec.host=node", "spec.restartPolicy=Never",
+			"spec.schedulerName=mine", "spec.serviceAccountName=x", "spec.hostNetwork=false", "spec.hostNetwork=true", "status.podIP=", "status.podIPs=",
+			"status.podIPs=1.2.3.4", "status.nominatedNodeName=", "metadata.name=a,spec.nodeName=node", "metadata.name=a,spec.hostname=h",
+			"spec.hostname=h", "spec.priorityClassName=x", "metadata.uid=x", "nothing!=x", "metadata.labels=x", "status.hostIP=1.2.3.4",
+		},
+		"v1 Secret":                {"type=kubernetes.io/basic-auth", "type!=kubernetes.io/basic-auth", "immutable=true"},
+		"v1 ConfigMap":             {"metadata.name=none", "data.a=b"},
+		"v1 Namespace":             {"name=shop", "metadata.namespace=", "metadata.name=none"},
+		"v1 Node":                  {"spec.unschedulable=true", "metadata.namespace=", "spec.podCIDR=x"},
+		"v1 Service":               {"spec.type=ClusterIP", "spec.clusterIP=None", "spec.externalName=x"},
+		"v1 Event":                 {"involvedObject.uid=x", "reason=x", "source=x", "reportingComponent=x", "regarding.uid=x", "reportingController=x", "action=x"},
+		"events.k8s.io/v1 Event":   {"regarding.uid=x", "reportingController=x", "involvedObject.uid=x", "source=x"},
+		"v1 ReplicationController": {"status.replicas=0", "spec.replicas=0"},
+		"apps/v1 Deployment":       {"metadata.name=x", "spec.replicas=1"},
+		"apps/v1 ReplicaSet":       {"status.replicas=1"},
+		"batch/v1 Job":             {"status.successful=1", "status.failed=1"},
+		"batch/v1 CronJob":         {"spec.suspend=true"},
+		"certificates.k8s.io/v1 CertificateSigningRequest": {"spec.signerName=x", "metadata.namespace=x"},
+		"resource.k8s.io/v1 ResourceSlice":                 {"spec.nodeName=x", "spec.driver=x", "spec.pool.name=x", "spec.allNodes=true"},
+		"storage.k8s.io/v1 StorageClass":                   {"metadata.namespace=x", "provisioner=x"},
+		"example.com/v1 Gadget":                            {"metadata.name=red", "metadata.namespace=shop", "spec.color=red", "spec.color!=red", "spec.size=x"},
+	} {
+		for _, selector := range selectors {
+			all[fmt.Sprintf("of a %s by %s", kind, selector)] = func(s *server) string {
+				by := client.MatchingFieldsSelector{Selector: fields.ParseSelectorOrDie(selector)}
+				return s.listed(listOf(kind), by)
+			}
+		}
+	}
+	all["of a watch"] = func(s *server) string {
+		_, err := s.Watch(s.ctx, &corev1.PodList{}, client.MatchingFields{"spec.hostname": "h"})
+		return said(err)
+	}
+	all["of a Job that counts what succeeded"] = func(s *server) string {
+		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "counts"}, Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: shopPod("x").Spec}}}
+		job.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+		return said(s.Create(s.ctx, job)) + s.listed(&batchv1.JobList{}, client.MatchingFields{"status.successful": "0"})
+	}
+	return all
+}
