@@ -43,10 +43,12 @@
 //
 // # Caches
 //
-// A cache that an extension makes with extension/cluster.New returns what is in the
-// cluster when it is read, so no test waits for it. It holds what its options select, has
-// the indexes that the extension adds, and fails without an index as a cache does in a
-// cluster. Reading it needs the rights list and watch.
+// The client of the manager, and a cache that an extension makes with
+// extension/cluster.New, return what is in the cluster when they are read, so no test
+// waits for them. Such a cache holds what its options select, has the indexes that the
+// extension adds, and fails without an index as a cache does in a cluster. Reading it
+// needs the rights list and watch. A selection by a field by which an API server does not
+// select ends the test.
 //
 // # What is missing
 //
@@ -372,10 +374,10 @@ func (s *server) start() {
 		s.t.Helper()
 		var err error
 		account := s.cluster.NewAccount()
-		if s.host, err = newHost(s.t, account, s.scheme); err != nil {
+		if s.host, err = newHost(s.t, account, s.cluster.Kinds, s.scheme); err != nil {
 			s.t.Fatalf("admit: %v", err)
 		}
-		if s.tests, err = newHost(s.t, s.cluster, s.scheme); err != nil {
+		if s.tests, err = newHost(s.t, s.cluster, s.cluster.Kinds, s.scheme); err != nil {
 			s.t.Fatalf("admit: %v", err)
 		}
 		var parts host.Parts

@@ -20,9 +20,12 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/testkit"
+	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/testing/admit"
 	"github.com/admitkit/admitkit/testing/controlplane"
+	"github.com/admitkit/admitkit/testing/managertest"
 )
 
 // server is an API server: a real one, or that in memory.
@@ -45,7 +48,8 @@ func TestTheClusterInMemoryAnswersAsAnAPIServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	apiServer := newServer(t, controlplane.Run(t, controlplane.Options{}).Config())
+	cluster := controlplane.Run(t, controlplane.Options{})
+	apiServer := newServer(t, cluster.Config())
 	inMemory := newServer(t, memoryConfig)
 	if err := apiServer.Create(t.Context(), gadgets()); err != nil {
 		t.Fatal(err)
@@ -70,6 +74,7 @@ func TestTheClusterInMemoryAnswersAsAnAPIServer(t *testing.T) {
 			}
 		})
 	}
+	t.Run("the manager's client", func(t *testing.T) { testFinder(t, cluster) })
 }
 
 func newServer(t *testing.T, config *rest.Config) *server {
@@ -198,4 +203,57 @@ func fieldSelectors() map[string]func(*server) string {
 		return said(s.Create(s.ctx, job)) + s.listed(&batchv1.JobList{}, client.MatchingFields{"status.successful": "0"})
 	}
 	return all
+}
+
+// finder denies each ConfigMap with the Pods that the manager's client finds.
+type finder struct{ kube client.Client }
+
+func (*finder) Reads() []client.Object { return []client.Object{&corev1.Pod{}} }
+
+func (f *finder) Register(mgr extension.Manager) error {
+	f.kube = mgr.GetKubeManager().GetClient()
+	return mgr.GetKubeManager().GetFieldIndexer().IndexField(mgr.GetContext(), &corev1.Pod{}, "image", func(object client.Object) []string {
+		return []string{object.(*corev1.Pod).Spec.Containers[0].Image}
+	})
+}
+
+// finds has what is found, by the name of the ConfigMap.
+var finds = map[string]client.MatchingFields{
+	"by-a-field-without-an-index": {"spec.nodeName": "node"}, "by-an-index": {"image": "example.com/main:1"}, "by-the-name": {"metadata.name": "a"}, "by-nothing": nil,
+}
+
+func (f *finder) Validate(ctx context.Context, object *corev1.ConfigMap, _ *extension.Request) error {
+	by, ours := finds[object.Name]
+	if !ours {
+		return nil // kube-root-ca.crt
+	}
+	var found corev1.PodList
+	if err := f.kube.List(ctx, &found, client.InNamespace(shop), by); err != nil {
+		return extension.Denyf("it fails: %v", err)
+	}
+	return extension.Denyf("it finds %d", len(found.Items))
+}
+
+func testFinder(t *testing.T, cluster *controlplane.ControlPlane) {
+	add := func() *extension.Handler {
+		return extension.Validating(&finder{}, extension.Scope{Name: "finder", Rules: extension.Resources("", "v1", []string{"configmaps"}, "CREATE")})
+	}
+	memory := admit.New(t, add()).In(shop, nil)
+	for _, object := range shopObjects() {
+		memory.With(object)
+	}
+	installed := managertest.Run(t, cluster, managertest.Options{Manager: manager.Options{Namespace: shop}}, func(mgr *manager.Manager) error {
+		return mgr.AddExtension(add())
+	})
+	for name := range finds {
+		t.Run(name, func(t *testing.T) {
+			err := installed.Admin.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: name}})
+			_, want, _ := strings.Cut(fmt.Sprint(err), "denied the request: ")
+			if got := memory.Create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}).Reason; got != want || want == "" {
+				t.Errorf("in a cluster %q (%v), in memory %q", want, err, got)
+			} else {
+				t.Log(got)
+			}
+		})
+	}
 }
