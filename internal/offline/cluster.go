@@ -172,6 +172,7 @@ type call struct {
 	fields           fields.Selector
 	dryRun           bool
 	body             []byte
+	deletion         metav1.DeleteOptions
 }
 
 func parse(req *http.Request) (*call, error) {
@@ -206,7 +207,13 @@ func parse(req *http.Request) (*call, error) {
 		return nil, err
 	}
 	if req.Body != nil {
-		p.body, err = io.ReadAll(req.Body)
+		if p.body, err = io.ReadAll(req.Body); err != nil {
+			return nil, err
+		}
+	}
+	if req.Method == http.MethodDelete && len(p.body) > 0 {
+		err = json.Unmarshal(p.body, &p.deletion)
+		p.dryRun = p.dryRun || len(p.deletion.DryRun) > 0
 	}
 	return p, err
 }
@@ -278,11 +285,7 @@ func (c *Cluster) answer(p *call) (any, error) {
 	case http.MethodPut, http.MethodPatch:
 		return c.update(p, path, live)
 	case http.MethodDelete:
-		if !p.dryRun && live != nil {
-			delete(c.objects, path)
-			c.note(watch.Deleted, path, live)
-		}
-		return metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess}, nil
+		return c.delete(p, path, live)
 	}
 	return nil, apierrors.NewMethodNotSupported(p.resource.GroupResource(), p.Method)
 }
@@ -386,7 +389,15 @@ func (c *Cluster) update(p *call, path string, live *unstructured.Unstructured) 
 	}
 	object.SetName(p.name)
 	object.SetNamespace(p.namespace)
-	if !p.dryRun {
+	if live != nil && live.GetDeletionTimestamp() != nil { // nothing takes a deletion back
+		object.SetDeletionTimestamp(live.GetDeletionTimestamp())
+		object.SetDeletionGracePeriodSeconds(live.GetDeletionGracePeriodSeconds())
+	}
+	switch {
+	case p.dryRun:
+	case live != nil && isReleased(live, object):
+		c.remove(path)
+	default:
 		c.put(path, object)
 	}
 	return object.Object, nil

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,6 +41,7 @@ const shop = "shop"
 // likeness has what is asked of both API servers. Each function returns the answer.
 var likeness = map[string]map[string]func(*server) string{
 	"a field selector": fieldSelectors(),
+	"a deletion":       deletions,
 }
 
 func TestTheClusterInMemoryAnswersAsAnAPIServer(t *testing.T) {
@@ -125,6 +127,27 @@ func shopPod(name string) *corev1.Pod {
 	p := pod(name)
 	p.Namespace = shop
 	return p
+}
+
+// configMap is an object in a namespace that fieldSelectors does not list.
+func configMap(name string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+}
+
+// made creates an object.
+func made[T client.Object](s *server, object T) T {
+	if err := s.Create(s.ctx, object); err != nil {
+		panic(err)
+	}
+	return object
+}
+
+// state says what is there of an object.
+func (s *server) state(object client.Object) string {
+	if err := s.Get(s.ctx, client.ObjectKeyFromObject(object), object); err != nil {
+		return said(err)
+	}
+	return fmt.Sprintf("there, deleted %t %v, finalizers %v", object.GetDeletionTimestamp() != nil, object.GetDeletionGracePeriodSeconds() != nil, object.GetFinalizers())
 }
 
 // said returns an error as it reads on both servers.
@@ -256,4 +279,97 @@ func testFinder(t *testing.T, cluster *controlplane.ControlPlane) {
 			}
 		})
 	}
+}
+
+var deletions = map[string]func(*server) string{
+	"of an object": func(s *server) string {
+		o := made(s, configMap("plain"))
+		return said(s.Delete(s.ctx, o)) + s.state(o) + said(s.Delete(s.ctx, o))
+	},
+	"that is a dry run": func(s *server) string {
+		o := made(s, configMap("dry"))
+		return said(s.Delete(s.ctx, o, client.DryRunAll)) + s.state(o)
+	},
+	"of another UID": func(s *server) string {
+		o := made(s, configMap("uid"))
+		return said(s.Delete(s.ctx, o, client.Preconditions{UID: new(types.UID("x"))})) + s.state(o)
+	},
+	"of its own UID": func(s *server) string {
+		o := made(s, configMap("own-uid"))
+		return said(s.Delete(s.ctx, o, client.Preconditions{UID: new(o.UID)})) + s.state(o)
+	},
+	"of another resource version": func(s *server) string {
+		o := made(s, configMap("version"))
+		err := s.Delete(s.ctx, o, client.Preconditions{ResourceVersion: new("1")})
+		return string(apierrors.ReasonForError(err)) + s.state(o)
+	},
+	"of its own resource version": func(s *server) string {
+		o := made(s, configMap("own-version"))
+		return said(s.Delete(s.ctx, o, client.Preconditions{ResourceVersion: new(o.ResourceVersion)})) + s.state(o)
+	},
+	"of an object with finalizers": func(s *server) string {
+		o := configMap("finalizers")
+		o.Finalizers = []string{"example.com/a", "example.com/b"}
+		made(s, o)
+		steps := []string{said(s.Delete(s.ctx, o)), s.state(o), said(s.Delete(s.ctx, o)), s.state(o)}
+		o.Finalizers = []string{"example.com/b"}
+		steps = append(steps, said(s.Update(s.ctx, o)), s.state(o))
+		o.Finalizers, o.DeletionTimestamp = nil, nil
+		return strings.Join(append(steps, said(s.Update(s.ctx, o)), s.state(o)), "\n")
+	},
+	"with finalizers that a dry run takes away": func(s *server) string {
+		o := configMap("dry-finalizers")
+		o.Finalizers = []string{"example.com/a"}
+		made(s, o)
+		steps := []string{said(s.Delete(s.ctx, o)), s.state(o)}
+		o.Finalizers = nil
+		return strings.Join(append(steps, said(s.Update(s.ctx, o, client.DryRunAll)), s.state(o)), "\n")
+	},
+	"with a finalizer that a patch takes away": func(s *server) string {
+		o := configMap("patched")
+		o.Finalizers = []string{"example.com/a"}
+		made(s, o)
+		err := s.Delete(s.ctx, o)
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+		return said(err) + said(s.Patch(s.ctx, o, patch)) + s.state(o)
+	},
+	"of a collection by labels": func(s *server) string {
+		return s.deleteAll("labels", client.MatchingLabels{"of": "labels-a"})
+	},
+	"of a collection by a field": func(s *server) string {
+		return s.deleteAll("field", client.MatchingFields{"metadata.name": "field-b"})
+	},
+	"of a collection by another field": func(s *server) string {
+		return s.deleteAll("other", client.MatchingFields{"data.a": "b"})
+	},
+	"of a collection as a dry run": func(s *server) string {
+		return s.deleteAll("run", client.MatchingLabels{"all": "run"}, client.DryRunAll)
+	},
+	"of a collection in every namespace": func(s *server) string {
+		return said(s.DeleteAllOf(s.ctx, &corev1.ConfigMap{}, client.MatchingLabels{"a": "b"}))
+	},
+	"of a collection of Namespaces": func(s *server) string {
+		return said(s.DeleteAllOf(s.ctx, &corev1.Namespace{}, client.MatchingLabels{"a": "b"}))
+	},
+	"of a collection of Gadgets": func(s *server) string {
+		made(s, gadget("blue"))
+		return said(s.DeleteAllOf(s.ctx, gadget(""), client.InNamespace(shop), client.MatchingFields{"metadata.name": "blue"})) + s.state(gadget("blue"))
+	},
+	"of a Pod that is not scheduled": func(s *server) string {
+		p := pod("pending")
+		p.Namespace = "default"
+		made(s, p)
+		return said(s.Delete(s.ctx, p)) + s.state(p)
+	},
+}
+
+// deleteAll deletes of two ConfigMaps, NAME-a and NAME-b, and returns what is left.
+func (s *server) deleteAll(name string, options ...client.DeleteAllOfOption) string {
+	for _, suffix := range []string{"-a", "-b"} {
+		o := configMap(name + suffix)
+		o.Labels = map[string]string{"of": o.Name, "all": name}
+		made(s, o)
+	}
+	err := s.DeleteAllOf(s.ctx, &corev1.ConfigMap{}, append(options, client.InNamespace("default"))...)
+	return said(err) + s.state(configMap(name+"-a")) + s.state(configMap(name+"-b"))
 }
