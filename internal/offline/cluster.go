@@ -247,7 +247,7 @@ func (c *Cluster) serve(req *http.Request, rights *Rights, refusal string) (*htt
 	}
 	var object any
 	if err == nil {
-		object, err = c.answer(p)
+		object, err = c.answer(p, rights)
 	}
 	code := http.StatusOK
 	if err != nil {
@@ -262,9 +262,9 @@ func (c *Cluster) serve(req *http.Request, rights *Rights, refusal string) (*htt
 	return Respond(req, code, object)
 }
 
-func (c *Cluster) answer(p *call) (any, error) {
+func (c *Cluster) answer(p *call, rights *Rights) (any, error) {
 	if strings.HasSuffix(p.resource.Resource, "reviews") {
-		return c.review(p)
+		return c.review(p, rights)
 	}
 	if p.Method != http.MethodGet && !p.dryRun {
 		c.writes = append(c.writes, fmt.Sprintf("%s %s", p.Method, p.URL.Path))
@@ -288,26 +288,6 @@ func (c *Cluster) answer(p *call) (any, error) {
 		return c.delete(p, path, live)
 	}
 	return nil, apierrors.NewMethodNotSupported(p.resource.GroupResource(), p.Method)
-}
-
-// review answers a SelfSubjectReview, and by the authorizer the reviews of what others may
-// do. Other reviews, such as a TokenReview, stay unanswered, which means no.
-func (c *Cluster) review(p *call) (any, error) {
-	object, err := p.object()
-	if err != nil {
-		return nil, err
-	}
-	switch p.resource.Resource {
-	case "selfsubjectreviews":
-		err = unstructured.SetNestedField(object.Object, username, "status", "userInfo", "username")
-	case "subjectaccessreviews", "localsubjectaccessreviews":
-		var spec authorizationv1.SubjectAccessReviewSpec
-		if err := convert(object.Object["spec"], &spec); err != nil {
-			return nil, apierrors.NewBadRequest(err.Error())
-		}
-		err = unstructured.SetNestedField(object.Object, c.authorizer != nil && c.authorizer(spec), "status", "allowed")
-	}
-	return object, err
 }
 
 func (c *Cluster) list(p *call) (any, error) {

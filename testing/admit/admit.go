@@ -218,8 +218,9 @@ func (c *Client) WithScheme(scheme *runtime.Scheme) *Client {
 }
 
 // Authorize sets who may do what, for the SubjectAccessReviews and
-// LocalSubjectAccessReviews that extensions make. The function must not use the cluster.
-// Default: nobody may do anything. The clients of one New share it. Authorize returns c.
+// LocalSubjectAccessReviews that extensions make. A SelfSubjectAccessReview is answered by
+// the rights of the extensions. The function must not use the cluster. Default: nobody may
+// do anything. The clients of one New share it. Authorize returns c.
 func (c *Client) Authorize(may func(authorizationv1.SubjectAccessReviewSpec) bool) *Client {
 	c.cluster.SetAuthorizer(may)
 	return c

@@ -302,6 +302,51 @@ func TestTheTestSaysWhoMayDoWhat(t *testing.T) {
 	}
 }
 
+// introspective denies every Pod with what it may do itself.
+type introspective struct{ kube client.Client }
+
+func (*introspective) ClusterRights() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"pods"}, ResourceNames: []string{"a"}, Verbs: []string{"get"}}, {NonResourceURLs: []string{"/logs/*"}, Verbs: []string{"get"}},
+	}
+}
+
+func (i *introspective) Register(mgr extension.Manager) (err error) {
+	i.kube, err = cluster.NewClient(mgr, nil)
+	return err
+}
+
+func (i *introspective) Validate(ctx context.Context, _ *corev1.Pod, _ *extension.Request) error {
+	var may []string
+	for name, spec := range map[string]authorizationv1.SelfSubjectAccessReviewSpec{
+		"get a":     {ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "shop", Verb: "get", Resource: "pods", Name: "a"}},
+		"get b":     {ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "shop", Verb: "get", Resource: "pods", Name: "b"}},
+		"get log":   {NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: "/logs/x", Verb: "get"}},
+		"get other": {NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: "/metrics", Verb: "get"}},
+	} {
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: spec}
+		if err := i.kube.Create(ctx, review); err != nil {
+			return err
+		}
+		if review.Status.Allowed {
+			may = append(may, name)
+		}
+	}
+	rules := &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "shop"}}
+	if err := i.kube.Create(ctx, rules); err != nil {
+		return err
+	}
+	slices.Sort(may)
+	return extension.Denyf("it may %q by %d rules", may, len(rules.Status.ResourceRules)+len(rules.Status.NonResourceRules))
+}
+
+func TestAnExtensionMayAskWhatItMayDo(t *testing.T) {
+	client := admit.New(t, extension.Validating(&introspective{}, extension.Scope{}))
+	if result := client.Create(pod("web")); result.Reason != `it may ["get a" "get log"] by 2 rules` {
+		t.Errorf("%+v", result)
+	}
+}
+
 // team lets Pods into namespaces that have a team.
 type team struct {
 	reads []client.Object

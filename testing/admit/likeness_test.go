@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -42,10 +43,13 @@ const shop = "shop"
 var likeness = map[string]map[string]func(*server) string{
 	"a field selector": fieldSelectors(),
 	"a deletion":       deletions,
+	"a review":         reviews(),
 }
 
 func TestTheClusterInMemoryAnswersAsAnAPIServer(t *testing.T) {
-	memory := admit.New(t, owner).With(gadgets()).Manager()
+	memory := admit.New(t, owner).With(gadgets()).Authorize(func(spec authorizationv1.SubjectAccessReviewSpec) bool {
+		return slices.Contains(spec.Groups, "system:masters")
+	}).Manager()
 	memoryConfig, err := memory.GetKubeConnection()
 	if err != nil {
 		t.Fatal(err)
@@ -372,4 +376,59 @@ func (s *server) deleteAll(name string, options ...client.DeleteAllOfOption) str
 	}
 	err := s.DeleteAllOf(s.ctx, &corev1.ConfigMap{}, append(options, client.InNamespace("default"))...)
 	return said(err) + s.state(configMap(name+"-a")) + s.state(configMap(name+"-b"))
+}
+
+// reviews are asked about masters, who may do everything, and about others, who may do nothing.
+func reviews() map[string]func(*server) string {
+	pods := &authorizationv1.ResourceAttributes{Namespace: "default", Verb: "get", Resource: "pods"}
+	path := &authorizationv1.NonResourceAttributes{Path: "/x", Verb: "get"}
+	all := map[string]func(*server) string{
+		"of the rights of the client": func(s *server) string {
+			r := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: pods}}
+			return said(s.Create(s.ctx, r)) + fmt.Sprint(r.Status.Allowed)
+		},
+		"of the rights of the client, of nothing": func(s *server) string {
+			return said(s.Create(s.ctx, &authorizationv1.SelfSubjectAccessReview{}))
+		},
+		"of the rules of the client": func(s *server) string {
+			r := &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"}}
+			err := s.Create(s.ctx, r)
+			everything := slices.ContainsFunc(r.Status.ResourceRules, func(r authorizationv1.ResourceRule) bool { return slices.Equal(r.Resources, []string{"*"}) })
+			return said(err) + fmt.Sprint(everything, r.Status.Incomplete)
+		},
+		"of the rules of the client, in no namespace": func(s *server) string {
+			return said(s.Create(s.ctx, &authorizationv1.SelfSubjectRulesReview{}))
+		},
+		"with a name": func(s *server) string {
+			r := &authorizationv1.SubjectAccessReview{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: authorizationv1.SubjectAccessReviewSpec{User: "ada", ResourceAttributes: pods}}
+			err := s.Create(s.ctx, r)
+			return string(apierrors.ReasonForError(err)) + fmt.Sprint(strings.Contains(fmt.Sprint(err), "must be empty"))
+		},
+	}
+	for sentence, spec := range map[string]authorizationv1.SubjectAccessReviewSpec{
+		"of masters":          {User: "root", Groups: []string{"system:masters"}, ResourceAttributes: pods},
+		"of a group":          {Groups: []string{"system:masters"}, ResourceAttributes: pods},
+		"of somebody else":    {User: "ada", ResourceAttributes: pods},
+		"of a path":           {User: "root", Groups: []string{"system:masters"}, NonResourceAttributes: path},
+		"of nobody":           {ResourceAttributes: pods},
+		"of nothing":          {User: "ada"},
+		"of both":             {User: "ada", ResourceAttributes: pods, NonResourceAttributes: path},
+		"of neither":          {},
+		"of every namespace":  {User: "ada", ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Resource: "pods"}},
+		"of a namespace else": {User: "root", Groups: []string{"system:masters"}, ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: shop, Verb: "get", Resource: "pods"}},
+	} {
+		all[sentence] = func(s *server) string {
+			r := &authorizationv1.SubjectAccessReview{Spec: spec}
+			return said(s.Create(s.ctx, r)) + fmt.Sprint(r.Status.Allowed)
+		}
+		all[sentence+", in a namespace"] = func(s *server) string {
+			r := &authorizationv1.LocalSubjectAccessReview{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}, Spec: spec}
+			return said(s.Create(s.ctx, r)) + fmt.Sprint(r.Status.Allowed)
+		}
+		all[sentence+", as a dry run"] = func(s *server) string {
+			r := &authorizationv1.SubjectAccessReview{Spec: spec}
+			return said(s.Create(s.ctx, r, client.DryRunAll)) + fmt.Sprint(r.Status.Allowed)
+		}
+	}
+	return all
 }
