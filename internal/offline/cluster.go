@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 
-	mergepatch "gopkg.in/evanphx/json-patch.v4"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,14 +20,12 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
-	"github.com/admitkit/admitkit/internal/jsonpatch"
 	"github.com/admitkit/admitkit/internal/kinds"
 )
 
@@ -140,23 +137,30 @@ func (c *Cluster) NamespaceLabels(name string) map[string]string {
 	return labels
 }
 
+// put stores an object with what every object of an API server has.
 func (c *Cluster) put(path string, object *unstructured.Unstructured) {
-	what := watch.Modified
-	if c.objects[path] == nil {
+	what, before := watch.Modified, c.objects[path]
+	if before == nil {
 		what = watch.Added
 	}
 	if object.GetUID() == "" {
 		object.SetUID(uuid.NewUUID())
 	}
+	if created := object.GetCreationTimestamp(); created.IsZero() {
+		object.SetCreationTimestamp(metav1.Now())
+	}
+	if object.GetGeneration() == 0 && c.Kinds.hasGeneration(object.GroupVersionKind().GroupKind()) {
+		object.SetGeneration(1)
+	}
 	c.objects[path] = object
-	c.note(what, path, object)
+	c.note(what, path, before, object)
 }
 
 // note gives an object the next version, and tells those who watch it.
-func (c *Cluster) note(what watch.EventType, path string, object *unstructured.Unstructured) {
+func (c *Cluster) note(what watch.EventType, path string, before, object *unstructured.Unstructured) {
 	c.version++
 	object.SetResourceVersion(strconv.Itoa(c.version))
-	c.history = append(c.history, change{what, path, object.DeepCopy()})
+	c.history = append(c.history, change{what, path, before, object.DeepCopy()})
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
@@ -271,7 +275,10 @@ func (c *Cluster) answer(p *call, rights *Rights) (any, error) {
 	}
 	path := p.collection + "/" + p.name
 	live := c.objects[path]
-	if p.name != "" && live == nil && (p.Method != http.MethodPatch || !isApply(p)) {
+	if err := c.findSubresource(p); err != nil {
+		return nil, err
+	}
+	if p.name != "" && live == nil && !c.mayCreate(p) {
 		return nil, apierrors.NewNotFound(p.resource.GroupResource(), p.name)
 	}
 	switch p.Method {
@@ -281,6 +288,9 @@ func (c *Cluster) answer(p *call, rights *Rights) (any, error) {
 		}
 		return c.list(p)
 	case http.MethodPost:
+		if p.subresource == "eviction" {
+			return c.evict(p, path, live)
+		}
 		return c.create(p)
 	case http.MethodPut, http.MethodPatch:
 		return c.update(p, path, live)
@@ -330,102 +340,6 @@ func (p *call) isWatch() bool {
 	return p.Method == http.MethodGet && p.name == "" && slices.Contains([]string{"true", "1"}, p.URL.Query().Get("watch"))
 }
 
-func (c *Cluster) create(p *call) (any, error) {
-	object, err := p.object()
-	if err != nil {
-		return nil, err
-	}
-	if object.GetName() == "" && object.GetGenerateName() != "" {
-		object.SetName(object.GetGenerateName() + strconv.Itoa(c.version+1))
-	}
-	if object.GetName() == "" {
-		return nil, apierrors.NewBadRequest("name or generateName is required")
-	}
-	path := p.collection + "/" + object.GetName()
-	if c.objects[path] != nil {
-		return nil, apierrors.NewAlreadyExists(p.resource.GroupResource(), object.GetName())
-	}
-	object.SetNamespace(p.namespace)
-	if !p.dryRun {
-		c.put(path, object)
-	}
-	return object.Object, nil
-}
-
-func (c *Cluster) update(p *call, path string, live *unstructured.Unstructured) (any, error) {
-	var object *unstructured.Unstructured
-	var err error
-	switch {
-	case p.Method == http.MethodPut || live == nil:
-		object, err = p.object()
-	default:
-		object, err = c.patched(p, live)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if version := object.GetResourceVersion(); version != "" && live != nil && version != live.GetResourceVersion() {
-		return nil, apierrors.NewConflict(p.resource.GroupResource(), p.name, errors.New("the object has been modified"))
-	}
-	object.SetName(p.name)
-	object.SetNamespace(p.namespace)
-	if live != nil && live.GetDeletionTimestamp() != nil { // nothing takes a deletion back
-		object.SetDeletionTimestamp(live.GetDeletionTimestamp())
-		object.SetDeletionGracePeriodSeconds(live.GetDeletionGracePeriodSeconds())
-	}
-	switch {
-	case p.dryRun:
-	case live != nil && isReleased(live, object):
-		c.remove(path)
-	default:
-		c.put(path, object)
-	}
-	return object.Object, nil
-}
-
-func isApply(p *call) bool {
-	return strings.HasPrefix(p.Header.Get("Content-Type"), string(types.ApplyPatchType))
-}
-
-// patched applies a patch. A server-side apply is a merge patch here: field owners
-// do not exist.
-func (c *Cluster) patched(p *call, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	before, err := json.Marshal(live.Object)
-	if err != nil {
-		return nil, err
-	}
-	var after []byte
-	switch kind := types.PatchType(p.Header.Get("Content-Type")); {
-	case kind == types.JSONPatchType:
-		decoded, err := jsonpatch.Decode(p.body)
-		if err != nil {
-			return nil, err
-		}
-		after, err = decoded.Apply(before)
-		if err != nil {
-			return nil, err
-		}
-	case kind == types.StrategicMergePatchType && c.scheme.Recognizes(live.GroupVersionKind()):
-		typed, err := c.scheme.New(live.GroupVersionKind())
-		if err != nil {
-			return nil, err
-		}
-		if after, err = strategicpatch.StrategicMergePatch(before, p.body, typed); err != nil {
-			return nil, err
-		}
-	default:
-		patch, err := yaml.YAMLToJSON(p.body)
-		if err != nil {
-			return nil, err
-		}
-		if after, err = mergepatch.MergePatch(before, patch); err != nil {
-			return nil, err
-		}
-	}
-	object := &unstructured.Unstructured{}
-	return object, json.Unmarshal(after, &object.Object)
-}
-
 // object returns the object in the request's body.
 func (p *call) object() (*unstructured.Unstructured, error) {
 	object := &unstructured.Unstructured{}
@@ -433,7 +347,7 @@ func (p *call) object() (*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	if err := json.Unmarshal(body, &object.Object); err != nil {
+	if err := utiljson.Unmarshal(body, &object.Object); err != nil { // with whole numbers as such
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	return object, nil

@@ -1,11 +1,13 @@
 package offline
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
 	"slices"
 
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -53,16 +55,32 @@ func (c *Cluster) deleteOne(p *call, path string, live *unstructured.Unstructure
 		marked := live.DeepCopy()
 		marked.SetDeletionTimestamp(new(metav1.Now().Rfc3339Copy()))
 		marked.SetDeletionGracePeriodSeconds(new(int64))
+		if marked.GetGeneration() > 0 {
+			marked.SetGeneration(marked.GetGeneration() + 1)
+		}
 		c.put(path, marked)
 	}
 	return nil
 }
 
+// evict answers a POST of an Eviction. No disruption budget keeps the Pod.
+func (c *Cluster) evict(p *call, path string, live *unstructured.Unstructured) (any, error) {
+	var eviction policyv1.Eviction
+	if err := json.Unmarshal(p.body, &eviction); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	if eviction.DeleteOptions != nil {
+		p.deletion = *eviction.DeleteOptions
+		p.dryRun = p.dryRun || len(p.deletion.DryRun) > 0
+	}
+	return success(p, nil), c.deleteOne(p, path, live)
+}
+
 // remove removes an object.
 func (c *Cluster) remove(path string) {
-	gone := c.objects[path].DeepCopy()
+	before := c.objects[path]
 	delete(c.objects, path)
-	c.note(watch.Deleted, path, gone)
+	c.note(watch.Deleted, path, before, before.DeepCopy())
 }
 
 // isReleased reports whether an update takes the last finalizer from a deleted object. A

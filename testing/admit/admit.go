@@ -50,9 +50,31 @@
 // needs the rights list and watch. A selection by a field by which an API server does not
 // select ends the test.
 //
+// # The cluster
+//
+// The API of the cluster answers as an API server does, which a test of this package
+// compares: the fields that a list, a watch or a deletion may select by, deletions with
+// preconditions and finalizers, dry runs, conflicts of UIDs and resource versions, the
+// metadata that the API server sets, names and labels that it refuses, a status that only
+// the subresource status changes, the events of a watch with a selector, and reviews of
+// rights.
+//
 // # What is missing
 //
 // No event handler of a cache is called, because no controller runs.
+//
+// The cluster stores what it gets: an object may be in a namespace that does not exist, and
+// its spec may be invalid. Nothing has a default, so a selection by spec.restartPolicy
+// finds a Pod only if the object sets that. The phase of an object given by
+// [Client.With] is what the test sets. A Secret keeps its stringData.
+//
+// A deleted Pod is gone at once, without a grace period, and an eviction minds no
+// disruption budget. A deletion ignores its propagation policy and takes no dependents
+// with it, nor the objects of a Namespace. There are no field owners: a server-side apply
+// is a merge patch, which replaces lists. Objects are not converted to other versions, and
+// Events of v1 and of events.k8s.io are different ones. A list ignores its limit and its
+// resource version. A request for the subresources scale, binding, log and token fails.
+// No admission plugin and no extension sees the calls of extensions.
 //
 // admit sets no defaults: a Pod without a restartPolicy stays without one. It cannot
 // determine everything by which an API server decides whether to call an extension,

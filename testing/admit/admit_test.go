@@ -347,6 +347,14 @@ func TestAnExtensionMayAskWhatItMayDo(t *testing.T) {
 	}
 }
 
+func TestTheClusterInMemorySaysWhatItDoesNotServe(t *testing.T) {
+	kube := admit.New(t, owner).With(deployment("web")).Manager().GetKubeManager().GetClient()
+	err := kube.SubResource("scale").Update(t.Context(), deployment("web"), client.WithSubResourceBody(&autoscalingv1.Scale{}))
+	if err == nil || !strings.Contains(err.Error(), "the cluster in memory does not serve deployments/scale") {
+		t.Error(err)
+	}
+}
+
 // team lets Pods into namespaces that have a team.
 type team struct {
 	reads []client.Object

@@ -9,15 +9,25 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,6 +54,9 @@ var likeness = map[string]map[string]func(*server) string{
 	"a field selector": fieldSelectors(),
 	"a deletion":       deletions,
 	"a review":         reviews(),
+	"a creation":       creations,
+	"an update":        updates,
+	"a watch":          watches,
 }
 
 func TestTheClusterInMemoryAnswersAsAnAPIServer(t *testing.T) {
@@ -431,4 +444,282 @@ func reviews() map[string]func(*server) string {
 		}
 	}
 	return all
+}
+
+// added says what the API server adds to an object.
+func added(o client.Object) string {
+	return fmt.Sprintf("uid %t version %t generation %d created %t", o.GetUID() != "" && o.GetUID() != "x", o.GetResourceVersion() != "", o.GetGeneration(), time.Since(o.GetCreationTimestamp().Time) < time.Hour)
+}
+
+func deployment(name string) *appsv1.Deployment {
+	labels := map[string]string{"app": name}
+	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: appsv1.DeploymentSpec{
+		Replicas: new(int32(1)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod("x").Spec},
+	}}
+}
+
+func lease(name string) *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+}
+
+func defaultPod(name string) *corev1.Pod {
+	p := pod(name)
+	p.Namespace = "default"
+	return p
+}
+
+var creations = map[string]func(*server) string{
+	"of a Pod": func(s *server) string {
+		p := defaultPod("created")
+		return said(s.Create(s.ctx, p)) + added(p) + string(p.Status.Phase)
+	},
+	"of a Deployment": func(s *server) string {
+		d := deployment("created")
+		return said(s.Create(s.ctx, d)) + added(d)
+	},
+	"of a ConfigMap": func(s *server) string {
+		o := configMap("created")
+		return said(s.Create(s.ctx, o)) + added(o)
+	},
+	"of a Gadget": func(s *server) string {
+		g := gadget("created")
+		return said(s.Create(s.ctx, g)) + added(g)
+	},
+	"of a kind that counts changes": func(s *server) string {
+		all := []client.Object{
+			&networkingv1.NetworkPolicy{}, &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1))}},
+			&schedulingv1.PriorityClass{Value: 1}, &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4},
+			&autoscalingv2.HorizontalPodAutoscaler{Spec: autoscalingv2.HorizontalPodAutoscalerSpec{ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "x"}, MaxReplicas: 2}},
+			&corev1.ServiceAccount{}, &corev1.Secret{}, &corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: "None"}}, &corev1.LimitRange{}, &corev1.ResourceQuota{},
+			&rbacv1.Role{}, &corev1.PodTemplate{Template: corev1.PodTemplateSpec{Spec: pod("x").Spec}}, &corev1.Node{}, lease(""),
+		}
+		var got []string
+		for _, o := range all {
+			o.SetNamespace("default")
+			o.SetName("counts")
+			got = append(got, fmt.Sprintf("%T %s %d", o, said(s.Create(s.ctx, o)), o.GetGeneration()))
+		}
+		return strings.Join(got, "\n")
+	},
+	"with a resource version": func(s *server) string {
+		o := configMap("with-version")
+		o.ResourceVersion = "5"
+		return said(s.Create(s.ctx, o))
+	},
+	"with a UID, a deletion and an age": func(s *server) string {
+		o := configMap("with-uid")
+		o.UID, o.Generation, o.DeletionTimestamp, o.CreationTimestamp = "x", 7, new(metav1.Now()), metav1.Unix(1, 0)
+		return said(s.Create(s.ctx, o)) + added(o) + fmt.Sprint(o.DeletionTimestamp)
+	},
+	"with a status": func(s *server) string {
+		p, d, g := defaultPod("with-status"), deployment("with-status"), gadget("with-status")
+		p.Status.Phase, d.Status.Replicas, g.Object["status"] = corev1.PodRunning, 3, map[string]any{"size": "big"}
+		return said(s.Create(s.ctx, p)) + said(s.Create(s.ctx, d)) + said(s.Create(s.ctx, g)) + fmt.Sprint(p.Status.Phase, d.Status.Replicas, g.Object["status"])
+	},
+	"as a dry run": func(s *server) string {
+		o := configMap("dry-creation")
+		return said(s.Create(s.ctx, o, client.DryRunAll)) + added(o) + s.state(configMap("dry-creation"))
+	},
+	"with generateName": func(s *server) string {
+		o := configMap("")
+		o.GenerateName = "generated-"
+		return said(s.Create(s.ctx, o)) + fmt.Sprint(len(o.Name))
+	},
+	"without a name":    func(s *server) string { return said(s.Create(s.ctx, configMap(""))) },
+	"with a wrong name": func(s *server) string { return said(s.Create(s.ctx, configMap("alice@example.com"))) },
+	"with a wrong label": func(s *server) string {
+		o := configMap("wrong-label")
+		o.Labels = map[string]string{"team": "system:masters"}
+		return said(s.Create(s.ctx, o))
+	},
+	"with a wrong finalizer": func(s *server) string {
+		o := configMap("wrong-finalizer")
+		o.Finalizers = []string{"example.com/a b"}
+		return said(s.Create(s.ctx, o))
+	},
+	"of what exists": func(s *server) string {
+		made(s, configMap("exists"))
+		return said(s.Create(s.ctx, configMap("exists")))
+	},
+	"of a role with colons": func(s *server) string {
+		return said(s.Create(s.ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "example:reader"}}))
+	},
+	"by an update": func(s *server) string {
+		return said(s.Update(s.ctx, configMap("put"))) + said(s.Update(s.ctx, lease("put"))) + s.state(lease("put"))
+	},
+	"by an update of what is gone": func(s *server) string {
+		l := made(s, lease("gone"))
+		return said(s.Delete(s.ctx, l)) + said(s.Update(s.ctx, l))
+	},
+}
+
+// change changes a ConfigMap and returns what an update says and leaves.
+func (s *server) change(name string, change func(*corev1.ConfigMap), options ...client.UpdateOption) string {
+	o := configMap(name)
+	o.Data, o.Labels = map[string]string{"a": "b"}, map[string]string{"l": "1"}
+	made(s, o)
+	before := o.DeepCopy()
+	change(o)
+	err := s.Update(s.ctx, o, options...)
+	after := configMap(name)
+	if err := s.Get(s.ctx, client.ObjectKeyFromObject(after), after); err != nil {
+		return said(err)
+	}
+	return fmt.Sprintln(said(err), added(after), before.UID == after.UID, before.ResourceVersion == after.ResourceVersion, before.CreationTimestamp.Equal(&after.CreationTimestamp), after.Data, after.Labels)
+}
+
+var updates = map[string]func(*server) string{
+	"without a change": func(s *server) string { return s.change("same", func(*corev1.ConfigMap) {}) },
+	"of the data": func(s *server) string {
+		return s.change("data", func(o *corev1.ConfigMap) { o.Data["a"] = "c" })
+	},
+	"as a dry run": func(s *server) string {
+		return s.change("dry-update", func(o *corev1.ConfigMap) { o.Data["a"] = "c" }, client.DryRunAll)
+	},
+	"without metadata": func(s *server) string {
+		return s.change("bare", func(o *corev1.ConfigMap) { *o = *configMap("bare") })
+	},
+	"with another UID": func(s *server) string {
+		return s.change("other-uid", func(o *corev1.ConfigMap) { o.UID = "x" })
+	},
+	"with a stale resource version": func(s *server) string {
+		return s.change("stale", func(o *corev1.ConfigMap) { o.ResourceVersion = "1" })
+	},
+	"with another age": func(s *server) string {
+		return s.change("age", func(o *corev1.ConfigMap) { o.CreationTimestamp = metav1.Unix(1, 0) })
+	},
+	"with a deletion": func(s *server) string {
+		o := configMap("with-deletion")
+		made(s, o)
+		o.DeletionTimestamp = new(metav1.Unix(1, 0))
+		return string(apierrors.ReasonForError(s.Update(s.ctx, o))) + s.state(configMap("with-deletion"))
+	},
+	"with a wrong label": func(s *server) string {
+		return s.change("label", func(o *corev1.ConfigMap) { o.Labels["l"] = "/" })
+	},
+	"that adds a finalizer to what is deleted": func(s *server) string {
+		o := configMap("late")
+		o.Finalizers = []string{"example.com/a"}
+		made(s, o)
+		err := s.Delete(s.ctx, o)
+		return said(err) + said(s.Get(s.ctx, client.ObjectKeyFromObject(o), o)) + said(s.Patch(s.ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/a","example.com/b"]}}`))))
+	},
+	"of a Lease without a resource version": func(s *server) string {
+		made(s, lease("unversioned"))
+		return said(s.Update(s.ctx, lease("unversioned")))
+	},
+	"of a Gadget without a resource version": func(s *server) string {
+		made(s, gadget("unversioned"))
+		return said(s.Update(s.ctx, gadget("unversioned")))
+	},
+	"by a patch of the UID": func(s *server) string {
+		return said(s.Patch(s.ctx, made(s, configMap("patched-uid")), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"uid":"x"}}`))))
+	},
+	"by a patch of the name": func(s *server) string {
+		return said(s.Patch(s.ctx, made(s, configMap("patched-name")), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"name":"x"}}`))))
+	},
+	"by a patch that is stale": func(s *server) string {
+		return said(s.Patch(s.ctx, made(s, configMap("patched-stale")), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"resourceVersion":"1"}}`))))
+	},
+	"by a patch whose test fails": func(s *server) string {
+		return said(s.Patch(s.ctx, made(s, configMap("patched-test")), client.RawPatch(types.JSONPatchType, []byte(`[{"op":"test","path":"/metadata/name","value":"x"}]`))))
+	},
+	"by a patch of nothing": func(s *server) string {
+		o := made(s, configMap("patched-not"))
+		before := o.ResourceVersion
+		return said(s.Patch(s.ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"x":null}}}`)))) + fmt.Sprint(before == o.ResourceVersion)
+	},
+	"of spec and status": func(s *server) string {
+		d, p, g := made(s, deployment("both")), made(s, defaultPod("both")), made(s, gadget("both"))
+		d.Spec.Replicas, d.Status.Replicas = new(int32(2)), 9
+		p.Spec.Containers[0].Image, p.Status.Phase = "example.com/other", corev1.PodRunning
+		g.Object["spec"], g.Object["status"] = map[string]any{"color": "green"}, map[string]any{"size": "big"}
+		return strings.Join([]string{said(s.Update(s.ctx, d)), said(s.Update(s.ctx, p)), said(s.Update(s.ctx, g)), both(d, p, g)}, "\n")
+	},
+	"of spec and status, by status": func(s *server) string {
+		d, p, g := made(s, deployment("status")), made(s, defaultPod("status")), made(s, gadget("status"))
+		d.Spec.Replicas, d.Status.Replicas, d.Labels, d.Annotations = new(int32(2)), 9, map[string]string{"a": "b"}, map[string]string{"a": "b"}
+		p.Spec.Containers[0].Image, p.Status.Phase, p.Labels, p.Annotations = "example.com/other", corev1.PodRunning, map[string]string{"a": "b"}, map[string]string{"a": "b"}
+		g.Object["spec"], g.Object["status"] = map[string]any{"color": "green"}, map[string]any{"size": "big"}
+		g.SetLabels(map[string]string{"a": "b"})
+		return strings.Join([]string{said(s.Status().Update(s.ctx, d)), said(s.Status().Update(s.ctx, p)), said(s.Status().Update(s.ctx, g)), both(d, p, g)}, "\n")
+	},
+	"of the status by a patch": func(s *server) string {
+		p := made(s, defaultPod("status-patch"))
+		patch := client.RawPatch(types.StrategicMergePatchType, []byte(`{"metadata":{"labels":{"x":"y"}},"spec":{"nodeName":"n"},"status":{"message":"m"}}`))
+		return said(s.Status().Patch(s.ctx, p, patch)) + fmt.Sprint(p.Labels, p.Spec.NodeName, p.Status.Message, p.Status.Phase)
+	},
+	"of the annotations": func(s *server) string {
+		d, g := made(s, deployment("annotated")), made(s, gadget("annotated"))
+		d.Annotations = map[string]string{"a": "b"}
+		g.SetAnnotations(d.Annotations)
+		return said(s.Update(s.ctx, d)) + said(s.Update(s.ctx, g)) + fmt.Sprint(d.Generation, g.GetGeneration())
+	},
+	"of the status of a kind that has none": func(s *server) string {
+		return said(s.Status().Update(s.ctx, made(s, configMap("no-status"))))
+	},
+	"of a Deployment that is deleted": func(s *server) string {
+		d := deployment("terminating")
+		d.Finalizers = []string{"example.com/a"}
+		made(s, d)
+		err := s.Delete(s.ctx, d)
+		return said(err) + s.state(d) + fmt.Sprint(d.Generation)
+	},
+	"by an eviction": func(s *server) string {
+		p := made(s, defaultPod("evicted"))
+		return said(s.SubResource("eviction").Create(s.ctx, p, &policyv1.Eviction{})) + s.state(p)
+	},
+}
+
+func both(d *appsv1.Deployment, p *corev1.Pod, g *unstructured.Unstructured) string {
+	return fmt.Sprintln(*d.Spec.Replicas, d.Status.Replicas, d.Generation, d.Labels, d.Annotations) + fmt.Sprintln(p.Spec.Containers[0].Image, p.Status.Phase, p.Generation, p.Labels, p.Annotations) +
+		fmt.Sprintln(g.Object["spec"], g.Object["status"], g.GetGeneration(), g.GetLabels())
+}
+
+var watches = map[string]func(*server) string{
+	"by labels": func(s *server) string {
+		return s.watch("labels", client.MatchingLabels{"watched": "labels"})
+	},
+	"by a field": func(s *server) string {
+		return s.watch("field", client.MatchingFields{"metadata.name": "watched-field"})
+	},
+	"by nothing": func(s *server) string { return s.watch("nothing", client.MatchingLabels{}) },
+}
+
+// watch returns the events of a ConfigMap whose label comes and goes.
+func (s *server) watch(name string, options ...client.ListOption) string {
+	w, err := s.Watch(s.ctx, &corev1.ConfigMapList{}, append(options, client.InNamespace("kube-public"))...)
+	if err != nil {
+		return said(err)
+	}
+	defer w.Stop()
+	o := configMap("watched-" + name)
+	o.Namespace, o.Labels = "kube-public", map[string]string{"watched": name}
+	steps := []func() error{
+		func() error { return s.Create(s.ctx, o) },
+		func() error { o.Data = map[string]string{"a": "b"}; return s.Update(s.ctx, o) },
+		func() error { o.Labels = nil; return s.Update(s.ctx, o) },
+		func() error { o.Data = nil; return s.Update(s.ctx, o) },
+		func() error { o.Labels = map[string]string{"watched": name}; return s.Update(s.ctx, o) },
+		func() error { return s.Delete(s.ctx, o) },
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return said(err)
+		}
+	}
+	// The last event is that of the deletion.
+	var got []string
+	for e := range w.ResultChan() {
+		seen := e.Object.(*corev1.ConfigMap)
+		if seen.Name != o.Name {
+			continue
+		}
+		got = append(got, fmt.Sprint(e.Type, seen.Labels, seen.Data))
+		if e.Type == watch.Deleted && seen.Data == nil {
+			break
+		}
+	}
+	return strings.Join(got, "\n")
 }
