@@ -1,6 +1,7 @@
 package offline
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -119,6 +120,7 @@ func (c *Cluster) Add(object *unstructured.Unstructured) error {
 	if object.GetName() == "" {
 		return fmt.Errorf("the %s needs a name", kind.Kind)
 	}
+	mergeStringData(object)
 	c.put(path+"/"+resource.Resource+"/"+object.GetName(), object)
 	return nil
 }
@@ -301,13 +303,24 @@ func (c *Cluster) answer(p *call, rights *Rights) (any, error) {
 }
 
 func (c *Cluster) list(p *call) (any, error) {
-	items := []any{}
-	for _, path := range slices.Sorted(maps.Keys(c.objects)) {
-		if object := c.objects[path]; c.isIn(p, path, object) {
-			items = append(items, object.Object)
-		}
+	items, metadata := []any{}, map[string]any{"resourceVersion": strconv.Itoa(c.version)}
+	limit, _ := strconv.Atoi(p.URL.Query().Get("limit"))
+	last, err := base64.RawURLEncoding.DecodeString(p.URL.Query().Get("continue"))
+	if err != nil {
+		return nil, apierrors.NewBadRequest("continue key is not valid: " + err.Error())
 	}
-	list := map[string]any{"apiVersion": p.resource.GroupVersion().String(), "metadata": map[string]any{"resourceVersion": strconv.Itoa(c.version)}, "items": items}
+	for _, path := range slices.Sorted(maps.Keys(c.objects)) {
+		object := c.objects[path]
+		if path <= string(last) || !c.isIn(p, path, object) {
+			continue
+		}
+		if limit > 0 && len(items) == limit {
+			metadata["continue"] = base64.RawURLEncoding.EncodeToString(last)
+			break
+		}
+		items, last = append(items, object.Object), []byte(path)
+	}
+	list := map[string]any{"apiVersion": p.resource.GroupVersion().String(), "metadata": metadata, "items": items}
 	for kind := range c.scheme.KnownTypes(p.resource.GroupVersion()) {
 		if c.Kinds.Resource(p.resource.GroupVersion().WithKind(kind)) == p.resource {
 			list["kind"] = kind + "List"

@@ -1,6 +1,7 @@
 package offline
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -152,6 +153,7 @@ func (c *Cluster) insert(p *call, object *unstructured.Unstructured) (any, error
 	if object.GetResourceVersion() != "" && !p.dryRun {
 		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: "resourceVersion should not be set on objects to be created"}}
 	}
+	mergeStringData(object)
 	object.SetUID(uuid.NewUUID())
 	object.SetCreationTimestamp(metav1.Now())
 	object.SetDeletionTimestamp(nil)
@@ -293,6 +295,7 @@ func (c *Cluster) prepared(p *call, kind schema.GroupKind, object, live *unstruc
 	case c.Kinds.hasStatus(kind):
 		object = with(object, live, "status")
 	}
+	mergeStringData(object)
 	if len(object.GetLabels()) == 0 { // as typed objects have them
 		object.SetLabels(nil)
 	}
@@ -315,6 +318,23 @@ func (c *Cluster) prepared(p *call, kind schema.GroupKind, object, live *unstruc
 		object.SetGeneration(live.GetGeneration() + 1)
 	}
 	return object
+}
+
+// mergeStringData puts the stringData of a Secret, which nobody can read, into its data.
+func mergeStringData(object *unstructured.Unstructured) {
+	if object.GroupVersionKind() != corev1.SchemeGroupVersion.WithKind("Secret") {
+		return
+	}
+	texts, _, _ := unstructured.NestedStringMap(object.Object, "stringData")
+	for key, text := range texts {
+		data, _ := object.Object["data"].(map[string]any)
+		if data == nil {
+			data = map[string]any{}
+		}
+		data[key] = base64.StdEncoding.EncodeToString([]byte(text))
+		object.Object["data"] = data
+	}
+	delete(object.Object, "stringData")
 }
 
 // with returns an object with these fields of another one.

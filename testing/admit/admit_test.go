@@ -231,7 +231,7 @@ func TestAnExtensionFindsACluster(t *testing.T) {
 		t.Error(err)
 	}
 	patched, err := core.Secrets("default").Patch(t.Context(), "web", "application/merge-patch+json", []byte(`{"stringData":{"a":"b"}}`), metav1.PatchOptions{})
-	if err != nil || patched.StringData["a"] != "b" {
+	if err != nil || string(patched.Data["a"]) != "b" {
 		t.Errorf("%v, %v", patched, err)
 	}
 }

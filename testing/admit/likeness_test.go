@@ -57,6 +57,7 @@ var likeness = map[string]map[string]func(*server) string{
 	"a creation":       creations,
 	"an update":        updates,
 	"a watch":          watches,
+	"a list":           {"in pages": pages},
 }
 
 func TestTheClusterInMemoryAnswersAsAnAPIServer(t *testing.T) {
@@ -613,6 +614,14 @@ var updates = map[string]func(*server) string{
 		made(s, gadget("unversioned"))
 		return said(s.Update(s.ctx, gadget("unversioned")))
 	},
+	"of the stringData of a Secret": func(s *server) string {
+		o := made(s, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "texts"}, StringData: map[string]string{"a": "b"}})
+		created := fmt.Sprint(o.StringData, o.Data)
+		o.StringData = map[string]string{"c": "d"}
+		err := s.Update(s.ctx, o)
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"stringData":{"a":"e"}}`))
+		return created + said(err) + fmt.Sprint(o.StringData, o.Data) + said(s.Patch(s.ctx, o, patch)) + fmt.Sprint(o.StringData, o.Data)
+	},
 	"by a patch of the UID": func(s *server) string {
 		return said(s.Patch(s.ctx, made(s, configMap("patched-uid")), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"uid":"x"}}`))))
 	},
@@ -693,7 +702,11 @@ func (s *server) watch(name string, options ...client.ListOption) string {
 	if err != nil {
 		return said(err)
 	}
-	defer w.Stop()
+	defer func() {
+		w.Stop()
+		for range w.ResultChan() { // lets its goroutine end
+		}
+	}()
 	o := configMap("watched-" + name)
 	o.Namespace, o.Labels = "kube-public", map[string]string{"watched": name}
 	steps := []func() error{
@@ -722,4 +735,25 @@ func (s *server) watch(name string, options ...client.ListOption) string {
 		}
 	}
 	return strings.Join(got, "\n")
+}
+
+// pages returns the pages of a list.
+func pages(s *server) string {
+	for _, name := range []string{"page-a", "page-b", "page-c"} {
+		o := configMap(name)
+		o.Labels = map[string]string{"of": "pages"}
+		made(s, o)
+	}
+	var got []string
+	for next := ""; ; {
+		var page corev1.ConfigMapList
+		err := s.List(s.ctx, &page, client.InNamespace("default"), client.MatchingLabels{"of": "pages"}, client.Limit(2), client.Continue(next))
+		for _, item := range page.Items {
+			got = append(got, item.Name)
+		}
+		if next = page.Continue; next == "" {
+			return fmt.Sprint(got, said(err))
+		}
+		got = append(got, "next")
+	}
 }
