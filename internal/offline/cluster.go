@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -212,16 +213,25 @@ func parse(req *http.Request) (*call, error) {
 	if p.fields, err = fields.ParseSelector(req.URL.Query().Get("fieldSelector")); err != nil {
 		return nil, err
 	}
-	if req.Body != nil {
-		if p.body, err = io.ReadAll(req.Body); err != nil {
-			return nil, err
-		}
+	return p, p.read()
+}
+
+// read reads the body, in which a deletion and an eviction have their options.
+func (p *call) read() (err error) {
+	if p.Body == nil {
+		return nil
 	}
-	if req.Method == http.MethodDelete && len(p.body) > 0 {
+	if p.body, err = io.ReadAll(p.Body); err != nil {
+		return err
+	}
+	switch {
+	case p.Method == http.MethodDelete && len(p.body) > 0:
 		err = json.Unmarshal(p.body, &p.deletion)
-		p.dryRun = p.dryRun || len(p.deletion.DryRun) > 0
+	case p.subresource == "eviction":
+		err = json.Unmarshal(p.body, &policyv1.Eviction{DeleteOptions: &p.deletion})
 	}
-	return p, err
+	p.dryRun = p.dryRun || len(p.deletion.DryRun) > 0
+	return err
 }
 
 // RoundTrip implements http.RoundTripper, with all rights.
@@ -290,8 +300,8 @@ func (c *Cluster) answer(p *call, rights *Rights) (any, error) {
 		}
 		return c.list(p)
 	case http.MethodPost:
-		if p.subresource == "eviction" {
-			return c.evict(p, path, live)
+		if p.subresource == "eviction" { // no disruption budget keeps the Pod
+			return success(p, nil), c.deleteOne(p, path, live)
 		}
 		return c.create(p)
 	case http.MethodPut, http.MethodPatch:

@@ -1,13 +1,11 @@
 package offline
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
 	"slices"
 
-	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -61,19 +59,6 @@ func (c *Cluster) deleteOne(p *call, path string, live *unstructured.Unstructure
 		c.put(path, marked)
 	}
 	return nil
-}
-
-// evict answers a POST of an Eviction. No disruption budget keeps the Pod.
-func (c *Cluster) evict(p *call, path string, live *unstructured.Unstructured) (any, error) {
-	var eviction policyv1.Eviction
-	if err := json.Unmarshal(p.body, &eviction); err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
-	if eviction.DeleteOptions != nil {
-		p.deletion = *eviction.DeleteOptions
-		p.dryRun = p.dryRun || len(p.deletion.DryRun) > 0
-	}
-	return success(p, nil), c.deleteOne(p, path, live)
 }
 
 // remove removes an object.

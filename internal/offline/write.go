@@ -258,9 +258,6 @@ func (c *Cluster) checkVersion(p *call, kind schema.GroupKind, object, live *uns
 
 // checkName returns the API server's error for an object of another name than the path has.
 func (p *call) checkName(object *unstructured.Unstructured) error {
-	if object.GetName() == "" && p.Method == http.MethodPatch && isApply(p) {
-		object.SetName(p.name)
-	}
 	switch namespace := object.GetNamespace(); {
 	case object.GetName() == "":
 		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", p.name))

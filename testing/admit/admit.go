@@ -65,16 +65,17 @@
 //
 // The cluster stores what it gets: an object may be in a namespace that does not exist, and
 // its spec may be invalid. Nothing has a default, so a selection by spec.restartPolicy
-// finds a Pod only if the object sets that. The phase of an object given by
-// [Client.With] is what the test sets.
+// finds a Pod only if the object sets that. The phase of an object given by [Client.With]
+// is what the test sets. Whether a custom kind has the subresource status, and by what it
+// can be selected, is known once [Client.With] gets its CustomResourceDefinition.
 //
 // A deleted Pod is gone at once, without a grace period, and an eviction minds no
 // disruption budget. A deletion ignores its propagation policy and takes no dependents
 // with it, nor the objects of a Namespace. There are no field owners: a server-side apply
 // is a merge patch, which replaces lists. Objects are not converted to other versions, and
-// Events of v1 and of events.k8s.io are different ones. A list ignores its
-// resource version. A request for the subresources scale, binding, log and token fails.
-// No admission plugin and no extension sees the calls of extensions.
+// Events of v1 and of events.k8s.io are different ones. A list ignores its resource
+// version. A request for the subresources scale, binding, log and token fails. No admission
+// plugin and no extension sees the calls of extensions.
 //
 // admit sets no defaults: a Pod without a restartPolicy stays without one. It cannot
 // determine everything by which an API server decides whether to call an extension,

@@ -546,6 +546,15 @@ var creations = map[string]func(*server) string{
 	"of a role with colons": func(s *server) string {
 		return said(s.Create(s.ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "example:reader"}}))
 	},
+	"by a server-side apply": func(s *server) string {
+		var got []string
+		for _, metadata := range []string{"{}", `{"name":"applied"}`, `{"name":"applied","labels":{"a":"b"}}`, `{"name":"other"}`} {
+			o := configMap("applied")
+			patch := client.RawPatch(types.ApplyPatchType, []byte(`{"apiVersion":"v1","kind":"ConfigMap","data":{"a":"b"},"metadata":`+metadata+`}`))
+			got = append(got, said(s.Patch(s.ctx, o, patch, client.FieldOwner("x"))), added(o), fmt.Sprint(o.Data, o.Labels))
+		}
+		return strings.Join(got, "\n")
+	},
 	"by an update": func(s *server) string {
 		return said(s.Update(s.ctx, configMap("put"))) + said(s.Update(s.ctx, lease("put"))) + s.state(lease("put"))
 	},
@@ -677,7 +686,8 @@ var updates = map[string]func(*server) string{
 	},
 	"by an eviction": func(s *server) string {
 		p := made(s, defaultPod("evicted"))
-		return said(s.SubResource("eviction").Create(s.ctx, p, &policyv1.Eviction{})) + s.state(p)
+		dry := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}}
+		return said(s.SubResource("eviction").Create(s.ctx, p, dry)) + s.state(p) + said(s.SubResource("eviction").Create(s.ctx, p, &policyv1.Eviction{})) + s.state(p)
 	},
 }
 
