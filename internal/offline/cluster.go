@@ -1,6 +1,7 @@
 package offline
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,8 +13,8 @@ import (
 	"strings"
 	"sync"
 
-	mergepatch "gopkg.in/evanphx/json-patch.v4"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -21,14 +22,12 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
-	"github.com/admitkit/admitkit/internal/jsonpatch"
 	"github.com/admitkit/admitkit/internal/kinds"
 )
 
@@ -122,6 +121,7 @@ func (c *Cluster) Add(object *unstructured.Unstructured) error {
 	if object.GetName() == "" {
 		return fmt.Errorf("the %s needs a name", kind.Kind)
 	}
+	mergeStringData(object)
 	c.put(path+"/"+resource.Resource+"/"+object.GetName(), object)
 	return nil
 }
@@ -140,23 +140,30 @@ func (c *Cluster) NamespaceLabels(name string) map[string]string {
 	return labels
 }
 
+// put stores an object with what every object of an API server has.
 func (c *Cluster) put(path string, object *unstructured.Unstructured) {
-	what := watch.Modified
-	if c.objects[path] == nil {
+	what, before := watch.Modified, c.objects[path]
+	if before == nil {
 		what = watch.Added
 	}
 	if object.GetUID() == "" {
 		object.SetUID(uuid.NewUUID())
 	}
+	if created := object.GetCreationTimestamp(); created.IsZero() {
+		object.SetCreationTimestamp(metav1.Now())
+	}
+	if object.GetGeneration() == 0 && c.Kinds.hasGeneration(object.GroupVersionKind().GroupKind()) {
+		object.SetGeneration(1)
+	}
 	c.objects[path] = object
-	c.note(what, path, object)
+	c.note(what, path, before, object)
 }
 
 // note gives an object the next version, and tells those who watch it.
-func (c *Cluster) note(what watch.EventType, path string, object *unstructured.Unstructured) {
+func (c *Cluster) note(what watch.EventType, path string, before, object *unstructured.Unstructured) {
 	c.version++
 	object.SetResourceVersion(strconv.Itoa(c.version))
-	c.history = append(c.history, change{what, path, object.DeepCopy()})
+	c.history = append(c.history, change{what, path, before, object.DeepCopy()})
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
@@ -172,6 +179,7 @@ type call struct {
 	fields           fields.Selector
 	dryRun           bool
 	body             []byte
+	deletion         metav1.DeleteOptions
 }
 
 func parse(req *http.Request) (*call, error) {
@@ -205,10 +213,25 @@ func parse(req *http.Request) (*call, error) {
 	if p.fields, err = fields.ParseSelector(req.URL.Query().Get("fieldSelector")); err != nil {
 		return nil, err
 	}
-	if req.Body != nil {
-		p.body, err = io.ReadAll(req.Body)
+	return p, p.read()
+}
+
+// read reads the body, in which a deletion and an eviction have their options.
+func (p *call) read() (err error) {
+	if p.Body == nil {
+		return nil
 	}
-	return p, err
+	if p.body, err = io.ReadAll(p.Body); err != nil {
+		return err
+	}
+	switch {
+	case p.Method == http.MethodDelete && len(p.body) > 0:
+		err = json.Unmarshal(p.body, &p.deletion)
+	case p.subresource == "eviction":
+		err = json.Unmarshal(p.body, &policyv1.Eviction{DeleteOptions: &p.deletion})
+	}
+	p.dryRun = p.dryRun || len(p.deletion.DryRun) > 0
+	return err
 }
 
 // RoundTrip implements http.RoundTripper, with all rights.
@@ -232,12 +255,15 @@ func (c *Cluster) serve(req *http.Request, rights *Rights, refusal string) (*htt
 	if err == nil && refusal != "" {
 		return nil, fmt.Errorf("cannot answer %s %s: %s", req.Method, req.URL.Path, refusal)
 	}
+	if kind, known := c.Kinds.Of(p.resource.GroupResource()); err == nil && known {
+		err = c.Kinds.Selectable(p.resource.GroupVersion().WithKind(kind.Kind), p.fields)
+	}
 	if err == nil && p.isWatch() {
 		return c.watch(p)
 	}
 	var object any
 	if err == nil {
-		object, err = c.answer(p)
+		object, err = c.answer(p, rights)
 	}
 	code := http.StatusOK
 	if err != nil {
@@ -252,16 +278,19 @@ func (c *Cluster) serve(req *http.Request, rights *Rights, refusal string) (*htt
 	return Respond(req, code, object)
 }
 
-func (c *Cluster) answer(p *call) (any, error) {
+func (c *Cluster) answer(p *call, rights *Rights) (any, error) {
 	if strings.HasSuffix(p.resource.Resource, "reviews") {
-		return c.review(p)
+		return c.review(p, rights)
 	}
 	if p.Method != http.MethodGet && !p.dryRun {
 		c.writes = append(c.writes, fmt.Sprintf("%s %s", p.Method, p.URL.Path))
 	}
 	path := p.collection + "/" + p.name
 	live := c.objects[path]
-	if p.name != "" && live == nil && (p.Method != http.MethodPatch || !isApply(p)) {
+	if err := c.findSubresource(p); err != nil {
+		return nil, err
+	}
+	if p.name != "" && live == nil && !c.mayCreate(p) {
 		return nil, apierrors.NewNotFound(p.resource.GroupResource(), p.name)
 	}
 	switch p.Method {
@@ -271,47 +300,37 @@ func (c *Cluster) answer(p *call) (any, error) {
 		}
 		return c.list(p)
 	case http.MethodPost:
+		if p.subresource == "eviction" { // no disruption budget keeps the Pod
+			return success(p, nil), c.deleteOne(p, path, live)
+		}
 		return c.create(p)
 	case http.MethodPut, http.MethodPatch:
 		return c.update(p, path, live)
 	case http.MethodDelete:
-		if !p.dryRun && live != nil {
-			delete(c.objects, path)
-			c.note(watch.Deleted, path, live)
-		}
-		return metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess}, nil
+		return c.delete(p, path, live)
 	}
 	return nil, apierrors.NewMethodNotSupported(p.resource.GroupResource(), p.Method)
 }
 
-// review answers a SelfSubjectReview, and by the authorizer the reviews of what others may
-// do. Other reviews, such as a TokenReview, stay unanswered, which means no.
-func (c *Cluster) review(p *call) (any, error) {
-	object, err := p.object()
-	if err != nil {
-		return nil, err
-	}
-	switch p.resource.Resource {
-	case "selfsubjectreviews":
-		err = unstructured.SetNestedField(object.Object, username, "status", "userInfo", "username")
-	case "subjectaccessreviews", "localsubjectaccessreviews":
-		var spec authorizationv1.SubjectAccessReviewSpec
-		if err := convert(object.Object["spec"], &spec); err != nil {
-			return nil, apierrors.NewBadRequest(err.Error())
-		}
-		err = unstructured.SetNestedField(object.Object, c.authorizer != nil && c.authorizer(spec), "status", "allowed")
-	}
-	return object, err
-}
-
 func (c *Cluster) list(p *call) (any, error) {
-	items := []any{}
-	for _, path := range slices.Sorted(maps.Keys(c.objects)) {
-		if object := c.objects[path]; c.isIn(p, path, object) {
-			items = append(items, object.Object)
-		}
+	items, metadata := []any{}, map[string]any{"resourceVersion": strconv.Itoa(c.version)}
+	limit, _ := strconv.Atoi(p.URL.Query().Get("limit"))
+	last, err := base64.RawURLEncoding.DecodeString(p.URL.Query().Get("continue"))
+	if err != nil {
+		return nil, apierrors.NewBadRequest("continue key is not valid: " + err.Error())
 	}
-	list := map[string]any{"apiVersion": p.resource.GroupVersion().String(), "metadata": map[string]any{"resourceVersion": strconv.Itoa(c.version)}, "items": items}
+	for _, path := range slices.Sorted(maps.Keys(c.objects)) {
+		object := c.objects[path]
+		if path <= string(last) || !c.isIn(p, path, object) {
+			continue
+		}
+		if limit > 0 && len(items) == limit {
+			metadata["continue"] = base64.RawURLEncoding.EncodeToString(last)
+			break
+		}
+		items, last = append(items, object.Object), []byte(path)
+	}
+	list := map[string]any{"apiVersion": p.resource.GroupVersion().String(), "metadata": metadata, "items": items}
 	for kind := range c.scheme.KnownTypes(p.resource.GroupVersion()) {
 		if c.Kinds.Resource(p.resource.GroupVersion().WithKind(kind)) == p.resource {
 			list["kind"] = kind + "List"
@@ -340,109 +359,8 @@ func (p *call) nameInSelector() string {
 	return name
 }
 
-// fieldsOf are the fields of an object by their paths. An API server has only some of them.
-type fieldsOf struct{ object *unstructured.Unstructured }
-
-func (f fieldsOf) Has(path string) bool { return f.Get(path) != "" }
-
-func (f fieldsOf) Get(path string) string {
-	value, found, err := unstructured.NestedFieldNoCopy(f.object.Object, strings.Split(path, ".")...)
-	if err != nil || !found {
-		return ""
-	}
-	return fmt.Sprint(value)
-}
-
 func (p *call) isWatch() bool {
 	return p.Method == http.MethodGet && p.name == "" && slices.Contains([]string{"true", "1"}, p.URL.Query().Get("watch"))
-}
-
-func (c *Cluster) create(p *call) (any, error) {
-	object, err := p.object()
-	if err != nil {
-		return nil, err
-	}
-	if object.GetName() == "" && object.GetGenerateName() != "" {
-		object.SetName(object.GetGenerateName() + strconv.Itoa(c.version+1))
-	}
-	if object.GetName() == "" {
-		return nil, apierrors.NewBadRequest("name or generateName is required")
-	}
-	path := p.collection + "/" + object.GetName()
-	if c.objects[path] != nil {
-		return nil, apierrors.NewAlreadyExists(p.resource.GroupResource(), object.GetName())
-	}
-	object.SetNamespace(p.namespace)
-	if !p.dryRun {
-		c.put(path, object)
-	}
-	return object.Object, nil
-}
-
-func (c *Cluster) update(p *call, path string, live *unstructured.Unstructured) (any, error) {
-	var object *unstructured.Unstructured
-	var err error
-	switch {
-	case p.Method == http.MethodPut || live == nil:
-		object, err = p.object()
-	default:
-		object, err = c.patched(p, live)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if version := object.GetResourceVersion(); version != "" && live != nil && version != live.GetResourceVersion() {
-		return nil, apierrors.NewConflict(p.resource.GroupResource(), p.name, errors.New("the object has been modified"))
-	}
-	object.SetName(p.name)
-	object.SetNamespace(p.namespace)
-	if !p.dryRun {
-		c.put(path, object)
-	}
-	return object.Object, nil
-}
-
-func isApply(p *call) bool {
-	return strings.HasPrefix(p.Header.Get("Content-Type"), string(types.ApplyPatchType))
-}
-
-// patched applies a patch. A server-side apply is a merge patch here: field owners
-// do not exist.
-func (c *Cluster) patched(p *call, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	before, err := json.Marshal(live.Object)
-	if err != nil {
-		return nil, err
-	}
-	var after []byte
-	switch kind := types.PatchType(p.Header.Get("Content-Type")); {
-	case kind == types.JSONPatchType:
-		decoded, err := jsonpatch.Decode(p.body)
-		if err != nil {
-			return nil, err
-		}
-		after, err = decoded.Apply(before)
-		if err != nil {
-			return nil, err
-		}
-	case kind == types.StrategicMergePatchType && c.scheme.Recognizes(live.GroupVersionKind()):
-		typed, err := c.scheme.New(live.GroupVersionKind())
-		if err != nil {
-			return nil, err
-		}
-		if after, err = strategicpatch.StrategicMergePatch(before, p.body, typed); err != nil {
-			return nil, err
-		}
-	default:
-		patch, err := yaml.YAMLToJSON(p.body)
-		if err != nil {
-			return nil, err
-		}
-		if after, err = mergepatch.MergePatch(before, patch); err != nil {
-			return nil, err
-		}
-	}
-	object := &unstructured.Unstructured{}
-	return object, json.Unmarshal(after, &object.Object)
 }
 
 // object returns the object in the request's body.
@@ -452,7 +370,7 @@ func (p *call) object() (*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	if err := json.Unmarshal(body, &object.Object); err != nil {
+	if err := utiljson.Unmarshal(body, &object.Object); err != nil { // with whole numbers as such
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	return object, nil

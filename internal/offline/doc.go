@@ -20,6 +20,6 @@
 // [Cluster] is what the extensions reach by the clients of their manager: objects in
 // memory, behind the HTTP of the Kubernetes API. An [Account] has the rights of a program.
 //
-// The rest of an API server is missing: offline sets no defaults, and runs no other
-// admission plugins and no validation.
+// The rest of an API server is missing: offline sets no defaults, runs no other admission
+// plugins, and validates no object but its metadata.
 package offline

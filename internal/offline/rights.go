@@ -82,7 +82,7 @@ func (c *Cluster) needs(p *call) []right {
 		}
 	}
 	all := []right{need}
-	if isApply(p) && c.objects[p.collection+"/"+p.name] == nil {
+	if c.mayCreate(p) && c.objects[p.collection+"/"+p.name] == nil {
 		created := need
 		created.verb = "create"
 		all = append(all, created)

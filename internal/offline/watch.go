@@ -16,11 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// change is an event of an object.
+// change is an event of an object, with what it was before, or nil.
 type change struct {
-	what   watch.EventType
-	path   string
-	object *unstructured.Unstructured
+	what           watch.EventType
+	path           string
+	before, object *unstructured.Unstructured
 }
 
 // watch answers a watch, with a body that goes on until it is closed or the context of
@@ -34,7 +34,7 @@ func (c *Cluster) watch(p *call) (*http.Response, error) {
 	version, err := strconv.Atoi(query.Get("resourceVersion"))
 	if err != nil || version == 0 {
 		for _, path := range slices.Sorted(maps.Keys(c.objects)) {
-			if err := s.add(change{watch.Added, path, c.objects[path]}); err != nil {
+			if err := s.add(change{watch.Added, path, nil, c.objects[path]}); err != nil {
 				return nil, err
 			}
 		}
@@ -97,10 +97,20 @@ func (s *stream) catchUp() (<-chan struct{}, error) {
 	return s.cluster.changed, errors.Join(errs...)
 }
 
-// add adds a change to what is to be read, if the watch is about its object.
+// add adds a change to what is to be read, if the watch is about its object. An object that
+// is no longer selected is deleted for the watch, and one that is again is added.
 func (s *stream) add(c change) error {
-	if !s.cluster.isIn(s.call, c.path, c.object) {
+	was := c.before != nil && s.cluster.isIn(s.call, c.path, c.before)
+	is := c.what != watch.Deleted && s.cluster.isIn(s.call, c.path, c.object)
+	switch {
+	case !was && !is:
 		return nil
+	case !was:
+		c.what = watch.Added
+	case !is && c.what != watch.Deleted:
+		last := c.before.DeepCopy()
+		last.SetResourceVersion(c.object.GetResourceVersion())
+		c.what, c.object = watch.Deleted, last
 	}
 	text, err := json.Marshal(map[string]any{"type": c.what, "object": c.object.Object})
 	s.unread = append(append(s.unread, text...), '\n')

@@ -43,14 +43,39 @@
 //
 // # Caches
 //
-// A cache that an extension makes with extension/cluster.New returns what is in the
-// cluster when it is read, so no test waits for it. It holds what its options select, has
-// the indexes that the extension adds, and fails without an index as a cache does in a
-// cluster. Reading it needs the rights list and watch.
+// The client of the manager, and a cache that an extension makes with
+// extension/cluster.New, return what is in the cluster when they are read, so no test
+// waits for them. Such a cache holds what its options select, has the indexes that the
+// extension adds, and fails without an index as a cache does in a cluster. Reading it
+// needs the rights list and watch. A selection by a field by which an API server does not
+// select ends the test.
+//
+// # The cluster
+//
+// The API of the cluster answers as an API server does, which a test of this package
+// compares: the fields that a list, a watch or a deletion may select by, deletions with
+// preconditions and finalizers, dry runs, conflicts of UIDs and resource versions, the
+// metadata that the API server sets, names and labels that it refuses, a status that only
+// the subresource status changes, the events of a watch with a selector, and reviews of
+// rights.
 //
 // # What is missing
 //
 // No event handler of a cache is called, because no controller runs.
+//
+// The cluster stores what it gets: an object may be in a namespace that does not exist, and
+// its spec may be invalid. Nothing has a default, so a selection by spec.restartPolicy
+// finds a Pod only if the object sets that. The phase of an object given by [Client.With]
+// is what the test sets. Whether a custom kind has the subresource status, and by what it
+// can be selected, is known once [Client.With] gets its CustomResourceDefinition.
+//
+// A deleted Pod is gone at once, without a grace period, and an eviction minds no
+// disruption budget. A deletion ignores its propagation policy and takes no dependents
+// with it, nor the objects of a Namespace. There are no field owners: a server-side apply
+// is a merge patch, which replaces lists. Objects are not converted to other versions, and
+// Events of v1 and of events.k8s.io are different ones. A list ignores its resource
+// version. A request for the subresources scale, binding, log and token fails. No admission
+// plugin and no extension sees the calls of extensions.
 //
 // admit sets no defaults: a Pod without a restartPolicy stays without one. It cannot
 // determine everything by which an API server decides whether to call an extension,
@@ -216,8 +241,9 @@ func (c *Client) WithScheme(scheme *runtime.Scheme) *Client {
 }
 
 // Authorize sets who may do what, for the SubjectAccessReviews and
-// LocalSubjectAccessReviews that extensions make. The function must not use the cluster.
-// Default: nobody may do anything. The clients of one New share it. Authorize returns c.
+// LocalSubjectAccessReviews that extensions make. A SelfSubjectAccessReview is answered by
+// the rights of the extensions. The function must not use the cluster. Default: nobody may
+// do anything. The clients of one New share it. Authorize returns c.
 func (c *Client) Authorize(may func(authorizationv1.SubjectAccessReviewSpec) bool) *Client {
 	c.cluster.SetAuthorizer(may)
 	return c
@@ -372,10 +398,10 @@ func (s *server) start() {
 		s.t.Helper()
 		var err error
 		account := s.cluster.NewAccount()
-		if s.host, err = newHost(s.t, account, s.scheme); err != nil {
+		if s.host, err = newHost(s.t, account, s.cluster.Kinds, s.scheme); err != nil {
 			s.t.Fatalf("admit: %v", err)
 		}
-		if s.tests, err = newHost(s.t, s.cluster, s.scheme); err != nil {
+		if s.tests, err = newHost(s.t, s.cluster, s.cluster.Kinds, s.scheme); err != nil {
 			s.t.Fatalf("admit: %v", err)
 		}
 		var parts host.Parts

@@ -231,7 +231,7 @@ func TestAnExtensionFindsACluster(t *testing.T) {
 		t.Error(err)
 	}
 	patched, err := core.Secrets("default").Patch(t.Context(), "web", "application/merge-patch+json", []byte(`{"stringData":{"a":"b"}}`), metav1.PatchOptions{})
-	if err != nil || patched.StringData["a"] != "b" {
+	if err != nil || string(patched.Data["a"]) != "b" {
 		t.Errorf("%v, %v", patched, err)
 	}
 }
@@ -299,6 +299,59 @@ func TestTheTestSaysWhoMayDoWhat(t *testing.T) {
 		if result := client.As(user).Create(pod("web")); result.Allowed != allowed || result.Err != nil {
 			t.Errorf("%s: %+v", user, result)
 		}
+	}
+}
+
+// introspective denies every Pod with what it may do itself.
+type introspective struct{ kube client.Client }
+
+func (*introspective) ClusterRights() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"pods"}, ResourceNames: []string{"a"}, Verbs: []string{"get"}}, {NonResourceURLs: []string{"/logs/*"}, Verbs: []string{"get"}},
+	}
+}
+
+func (i *introspective) Register(mgr extension.Manager) (err error) {
+	i.kube, err = cluster.NewClient(mgr, nil)
+	return err
+}
+
+func (i *introspective) Validate(ctx context.Context, _ *corev1.Pod, _ *extension.Request) error {
+	var may []string
+	for name, spec := range map[string]authorizationv1.SelfSubjectAccessReviewSpec{
+		"get a":     {ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "shop", Verb: "get", Resource: "pods", Name: "a"}},
+		"get b":     {ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "shop", Verb: "get", Resource: "pods", Name: "b"}},
+		"get log":   {NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: "/logs/x", Verb: "get"}},
+		"get other": {NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: "/metrics", Verb: "get"}},
+	} {
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: spec}
+		if err := i.kube.Create(ctx, review); err != nil {
+			return err
+		}
+		if review.Status.Allowed {
+			may = append(may, name)
+		}
+	}
+	rules := &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "shop"}}
+	if err := i.kube.Create(ctx, rules); err != nil {
+		return err
+	}
+	slices.Sort(may)
+	return extension.Denyf("it may %q by %d rules", may, len(rules.Status.ResourceRules)+len(rules.Status.NonResourceRules))
+}
+
+func TestAnExtensionMayAskWhatItMayDo(t *testing.T) {
+	client := admit.New(t, extension.Validating(&introspective{}, extension.Scope{}))
+	if result := client.Create(pod("web")); result.Reason != `it may ["get a" "get log"] by 2 rules` {
+		t.Errorf("%+v", result)
+	}
+}
+
+func TestTheClusterInMemorySaysWhatItDoesNotServe(t *testing.T) {
+	kube := admit.New(t, owner).With(deployment("web")).Manager().GetKubeManager().GetClient()
+	err := kube.SubResource("scale").Update(t.Context(), deployment("web"), client.WithSubResourceBody(&autoscalingv1.Scale{}))
+	if err == nil || !strings.Contains(err.Error(), "the cluster in memory does not serve deployments/scale") {
+		t.Error(err)
 	}
 }
 

@@ -4,23 +4,29 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
-// NewCache returns a cache for cluster.New, which asks its manager for one. It is
-// controller-runtime's, with informers that hold what is in the cluster at this moment:
-// nothing starts, and no test waits.
+// NewCache returns a cache for the manager's client, and for cluster.New, which asks its
+// manager for one. It is controller-runtime's, with informers that hold what is in the
+// cluster at this moment: nothing starts, and no test waits.
 func (h *standIn) NewCache(config *rest.Config, options cache.Options) (cache.Cache, error) {
+	if err := h.selectable(options); err != nil {
+		return nil, err
+	}
 	live := &liveCache{}
 	options.NewInformer = func(lw toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 		informer := toolscache.NewSharedIndexInformer(lw, object, resync, indexers)
@@ -38,6 +44,30 @@ func (h *standIn) NewCache(config *rest.Config, options cache.Options) (cache.Ca
 	}
 	live.WaitForCacheSync(h.ctx)
 	return live, nil
+}
+
+// selectable returns an error for a selection that the API server refuses. In a cluster,
+// such a cache would never be synced.
+func (h *standIn) selectable(options cache.Options) error {
+	for object, by := range options.ByObject {
+		kind, err := apiutil.GVKForObject(object, options.Scheme)
+		if err != nil {
+			return err
+		}
+		selectors := []fields.Selector{by.Field}
+		for _, in := range by.Namespaces {
+			selectors = append(selectors, in.FieldSelector)
+		}
+		for _, selector := range selectors {
+			if selector == nil {
+				continue
+			}
+			if err := h.kinds.Selectable(kind, selector); err != nil {
+				return fmt.Errorf("a cache cannot select a %s by %s: %w", kind.Kind, selector, err)
+			}
+		}
+	}
+	return nil
 }
 
 // liveCache is a cache of liveInformers.

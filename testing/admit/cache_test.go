@@ -156,6 +156,14 @@ func TestACacheIsNeverStale(t *testing.T) {
 	}
 }
 
+func TestACacheThatTheAPIServerRefusesEndsTheTest(t *testing.T) {
+	x := extension.Validating(&lister{pods: cache.ByObject{Field: fields.OneTermEqualSelector("spec.hostname", "h")}, find: list()}, extension.Scope{})
+	const want = "lister: a cache cannot select a Pod by spec.hostname=h: field label not supported: spec.hostname"
+	if said := ended(t, x, func(c *admit.Client) { c.Create(pod("web")) }); !strings.Contains(said, want) {
+		t.Errorf("it says %q", said)
+	}
+}
+
 func TestACacheNeedsTheRightsOfAnInformer(t *testing.T) {
 	for verbs, missing := range map[string]string{"": "list", "get watch": "list", "list": "watch"} {
 		for name, find := range map[string]func(context.Context, client.Reader) (string, error){

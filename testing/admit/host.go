@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
@@ -33,6 +34,7 @@ import (
 // rights of the transport. Its controller-runtime manager never starts.
 type standIn struct {
 	ctx    context.Context
+	kinds  *offline.Kinds
 	config *rest.Config
 	core   corev1client.CoreV1Interface
 	kube   ctrlmanager.Manager
@@ -42,9 +44,9 @@ type standIn struct {
 
 var _ extension.Manager = (*standIn)(nil)
 
-func newHost(t testing.TB, transport http.RoundTripper, scheme *runtime.Scheme) (*standIn, error) {
+func newHost(t testing.TB, transport http.RoundTripper, kinds *offline.Kinds, scheme *runtime.Scheme) (*standIn, error) {
 	h := &standIn{
-		ctx: t.Context(), logger: zaptest.NewLogger(t),
+		ctx: t.Context(), kinds: kinds, logger: zaptest.NewLogger(t),
 		config: offline.Config(transport), guard: host.NewGuard(scheme),
 	}
 	var err error
@@ -55,10 +57,15 @@ func newHost(t testing.TB, transport http.RoundTripper, scheme *runtime.Scheme) 
 		Scheme: scheme, Logger: zapr.NewLogger(h.logger),
 		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Controller: config.Controller{SkipNameValidation: new(true)}, // other tests have managers, too
+		// As in manager: a client that reads through the cache needs an index for each field.
+		NewCache: func(config *rest.Config, options cache.Options) (cache.Cache, error) {
+			options.DefaultTransform = cache.TransformStripManagedFields()
+			objects, err := h.NewCache(config, options)
+			return h.guard.Cache(objects), err
+		},
 		NewClient: func(config *rest.Config, options client.Options) (client.Client, error) {
-			options.Cache = nil // the cache would have to be started
-			live, err := client.New(config, options)
-			return h.guard.Client(live, live), err
+			kube, err := client.New(config, options)
+			return h.guard.Client(kube, options.Cache.Reader), err
 		},
 	})
 	return h, err
