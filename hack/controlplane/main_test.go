@@ -313,7 +313,8 @@ func TestNoVersionIsOlderThanThatOfOurModules(t *testing.T) {
 	}
 }
 
-// What the library and the operator both import is compiled once only if its version is one.
+// A module that the library and the operator both require is compiled once only if they
+// require the same version.
 func TestTheLibraryAndTheOperatorRequireTheSameVersions(t *testing.T) {
 	library := requirements(t, "../../go.mod")
 	for path, version := range requirements(t, "../../operator/go.mod") {
