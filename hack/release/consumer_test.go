@@ -20,6 +20,7 @@ const library, operator = "github.com/admitkit/admitkit", "github.com/admitkit/a
 // proxy serves both modules from the working tree, as a proxy does after their release.
 type proxy struct {
 	folder, version string
+	env             []string // of the go command
 }
 
 // newProxy names the version after what it is made of: Go keeps what it got from a proxy.
@@ -33,24 +34,42 @@ func newProxy(t *testing.T) proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, sum := map[string][]string{}, sha256.New()
+	files, sum := map[string]map[string][]byte{library: {}, operator: {}}, sha256.New()
 	for name := range strings.SplitSeq(strings.TrimRight(string(out), "\x00"), "\x00") {
 		module := moduleOf(name)
 		content, err := os.ReadFile(filepath.Join("../..", name))
-		if module == "" || errors.Is(err, fs.ErrNotExist) || strings.Contains(name, "/vendor/") {
+		if module == "" || errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		files[module] = append(files[module], name)
+		files[module][name] = content
 		_, _ = fmt.Fprintf(sum, "%s %d\n%s", name, len(content), content)
 	}
-	p := proxy{t.TempDir(), fmt.Sprintf("v0.0.0-20260101000000-%.6x", sum.Sum(nil))}
-	for module, names := range files {
-		p.add(t, module, names)
+	p := proxy{folder: t.TempDir(), version: fmt.Sprintf("v0.0.0-20260101000000-%.6x", sum.Sum(nil))}
+	for module, contents := range files {
+		p.add(t, module, contents)
 	}
+	// Most of it is compiled already, without cgo, which only the race detector's tests have.
+	proxies := "file://" + p.folder + "," + strings.TrimSpace(output(t, "go", "env", "GOPROXY"))
+	p.env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOSUMDB=off", "GOBIN="+p.folder, "GOPROXY="+proxies)
+	t.Cleanup(func() { p.forget(t) })
 	return p
+}
+
+// forget removes from Go's cache what it got from the proxy.
+func (p proxy) forget(t *testing.T) {
+	cache := strings.TrimSpace(output(t, "go", "env", "GOMODCACHE"))
+	for _, module := range []string{library, operator} {
+		left, _ := filepath.Glob(filepath.Join(cache, "cache/download", module, "@v", p.version+".*"))
+		for _, path := range append(left, filepath.Join(cache, module+"@"+p.version)) {
+			_ = filepath.WalkDir(path, func(path string, _ fs.DirEntry, _ error) error { return os.Chmod(path, 0o700) })
+			if err := os.RemoveAll(path); err != nil {
+				t.Error(err)
+			}
+		}
+	}
 }
 
 // moduleOf returns the module that a file of this repository is in, "" if that is a tool.
@@ -68,7 +87,7 @@ func moduleOf(name string) string {
 }
 
 // add writes the files by which a proxy serves a version of a module.
-func (p proxy) add(t *testing.T, module string, names []string) {
+func (p proxy) add(t *testing.T, module string, contents map[string][]byte) {
 	t.Helper()
 	dir := filepath.Join(p.folder, module, "@v")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -81,11 +100,7 @@ func (p proxy) add(t *testing.T, module string, names []string) {
 	defer file.Close()
 	archive := zip.NewWriter(file)
 	root := strings.TrimPrefix(strings.TrimPrefix(module, library)+"/", "/")
-	for _, name := range names {
-		content, err := os.ReadFile(filepath.Join("../..", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+	for name, content := range contents {
 		path := strings.TrimPrefix(name, root)
 		if path == "go.mod" {
 			content = []byte(strings.Replace(string(content), library+" v0.0.0\n", library+" "+p.version+"\n", 1))
@@ -111,24 +126,8 @@ func (p proxy) add(t *testing.T, module string, names []string) {
 // run runs the go command as a user does: with the proxy, without a workspace.
 func (p proxy) run(t *testing.T, dir string, args ...string) string {
 	t.Helper()
-	cache := strings.TrimSpace(output(t, "go", "env", "GOMODCACHE"))
-	t.Cleanup(func() {
-		for _, module := range []string{library, operator} {
-			versions := filepath.Join(cache, "cache/download", module, "@v")
-			left, _ := filepath.Glob(filepath.Join(versions, p.version+".*"))
-			for _, path := range append(left, filepath.Join(cache, module+"@"+p.version)) {
-				_ = filepath.WalkDir(path, func(path string, _ fs.DirEntry, _ error) error { return os.Chmod(path, 0o700) })
-				if err := os.RemoveAll(path); err != nil {
-					t.Error(err)
-				}
-			}
-		}
-	})
 	command := exec.CommandContext(t.Context(), "go", args...)
-	command.Dir = dir
-	proxies := "file://" + p.folder + "," + strings.TrimSpace(output(t, "go", "env", "GOPROXY"))
-	// Most of it is compiled already, without cgo, which only the race detector's tests have.
-	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOSUMDB=off", "GOBIN="+p.folder, "GOPROXY="+proxies)
+	command.Dir, command.Env = dir, p.env
 	text, err := command.CombinedOutput()
 	if err != nil {
 		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, text)
@@ -138,7 +137,7 @@ func (p proxy) run(t *testing.T, dir string, args ...string) string {
 
 func output(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	text, err := exec.CommandContext(t.Context(), name, args...).Output()
+	text, err := exec.Command(name, args...).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
