@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -180,9 +179,16 @@ func nameOf(kind schema.GroupKind) validation.ValidateNameFunc {
 	case kind.Kind == "Namespace":
 		return validation.NameIsDNSLabel
 	case kind.Group == "rbac.authorization.k8s.io", kind.Kind == "APIService", kind.Kind == "ClusterTrustBundle", kind.Kind == "IPAddress":
-		return path.ValidatePathSegmentName
+		return nameIsPathSegment
 	}
 	return validation.NameIsDNSSubdomain
+}
+
+func nameIsPathSegment(name string, _ bool) []string {
+	if name == "." || name == ".." || strings.ContainsAny(name, "/%") {
+		return []string{"must be a segment of a path"}
+	}
+	return nil
 }
 
 func (c *Cluster) update(p *call, key string, live *unstructured.Unstructured) (any, error) {
