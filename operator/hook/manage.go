@@ -78,6 +78,7 @@ func (p *parents) create(ctx context.Context, v *view, wanted *compose.Object) e
 		return fmt.Errorf("creating %s: %w", id, err)
 	}
 	p.wrote(v, id, nil, "create")
+	v.made = true
 	v.state.applied[id] = applied{digest(wanted.Object), contentOf(made)}
 	return nil
 }

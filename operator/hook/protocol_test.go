@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/internal/testkit"
+	"github.com/admitkit/admitkit/operator/hook"
 )
 
 // secretOf refers to a Secret that the engine may read.
@@ -139,6 +141,52 @@ func TestAResponseThatIsTheSameIsNotSentAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestAChildThatIsGoneBeforeItWasSeenComesBack(t *testing.T) {
+	t.Parallel()
+	running(t)
+	namespace, other := testkit.Namespace(t, admin), testkit.Namespace(t, admin)
+	first, release := make(chan struct{}), make(chan struct{})
+	name := func(r *request) string { return (&unstructured.Unstructured{Object: r.Parent}).GetName() }
+	h := serve(t, func(_ http.ResponseWriter, r *request) any {
+		if name(r) == "a" {
+			<-first
+		} else {
+			<-release
+		}
+		return object{"children": []any{configMap(name(r), object{"a": "b"})}, "status": object{"made": "yes"}}
+	})
+	begin, finish := sync.OnceFunc(func() { close(first) }), sync.OnceFunc(func() { close(release) })
+	t.Cleanup(func() { begin(); finish() })
+	asked := func(count int) {
+		t.Helper()
+		testkit.Eventually(t, fmt.Sprint(count, " hooks wait"), func(context.Context) bool { return len(h.asked("")) == count })
+	}
+	create(t, composite(namespace, object{"sync": at(h.URL)}, "InPlace"))
+	create(t, thing(namespace, "a"))
+	asked(1)
+	for i := range hook.DefaultWorkers {
+		create(t, thing(namespace, fmt.Sprint("b", i))) // the last one waits for the worker of a
+	}
+	asked(hook.DefaultWorkers)
+	// What another controller has seen, this one has in its cache: they share their watches.
+	seen := serve(t, func(http.ResponseWriter, *request) any { return object{"children": []any{configMap("x", nil)}} })
+	create(t, composite(other, object{"sync": at(seen.URL)}, "InPlace"))
+	create(t, thing(other, "a"))
+	testkit.Eventually(t, "the other child is seen", func(context.Context) bool {
+		return slices.ContainsFunc(seen.asked(""), func(r *request) bool { return len(r.Children["ConfigMap.v1"]) > 0 })
+	})
+	begin()
+	status(t, namespace, "a", "made", "yes")
+	for _, child := range []*unstructured.Unstructured{get(t, "v1", "ConfigMap", namespace, "a"), get(t, "v1", "ConfigMap", other, "x")} {
+		if err := admin.Delete(t.Context(), child); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testkit.Eventually(t, "the other child comes back", func(context.Context) bool { return get(t, "v1", "ConfigMap", other, "x") != nil })
+	finish()
+	testkit.Eventually(t, "the child comes back", func(context.Context) bool { return data(t, namespace, "a")["a"] == "b" })
 }
 
 func TestAHookThatIsTooSlowIsACondition(t *testing.T) {

@@ -46,6 +46,8 @@ type view struct {
 	left      map[compose.ID]bool
 	// moved says that somebody else has changed the parent since the hook was asked.
 	moved bool
+	// made says that a child has been created.
+	made bool
 	// updated says that a child, or a label or an annotation, has been changed, and contested
 	// that the status was, after somebody else had changed it.
 	updated, contested bool
@@ -97,9 +99,11 @@ func (p *parents) syncParent(ctx context.Context, key parentKey) error {
 	if err := p.follow(ctx, v, answer); err != nil {
 		return err
 	}
-	if v.moved {
+	switch {
+	case v.moved:
 		p.queue.Add(key)
-	} else {
+	case v.made: // the event of a child calls the hook, even if that is gone again by then
+	default:
 		p.note(v, p.digestOf(v))
 	}
 	p.schedule(v, answer, began)
