@@ -31,6 +31,8 @@ type facts struct {
 	// how long the request is kept after that.
 	end, keepUntil time.Time
 	invalid        error
+	// lastMove is the last move of the end that this process has told.
+	lastMove move
 
 	// role, the record of the grant, and binding are nil if they do not exist.
 	role    *rbacv1.Role

@@ -6,6 +6,7 @@ import (
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
@@ -73,6 +74,32 @@ func TestAGrantWhoseRoleOrPodIsGoneHasEnded(t *testing.T) {
 		}
 		if told := len(steps) == 1 && steps[0].Step == storyEnded; told != c.ends {
 			t.Errorf("%s: notified is %+v", sentence, steps)
+		}
+	}
+}
+
+func TestAMoveOfTheEndIsToldAlthoughTheStatusMissedTheOneBefore(t *testing.T) {
+	half := time.Now().Truncate(time.Second)
+	threeQuarters := half.Add(15 * time.Minute)
+	for sentence, c := range map[string]struct {
+		last       move
+		status, to time.Time
+		told       bool
+	}{
+		"the first":                     {move{}, half, threeQuarters, true},
+		"none":                          {move{}, half, half, false},
+		"back, and the status was late": {move{half, threeQuarters}, half, half, true},
+		"the same, and it was late":     {move{half, threeQuarters}, half, threeQuarters, false},
+		"back, after the status":        {move{half, threeQuarters}, threeQuarters, half, true},
+		"none, after the status":        {move{half, threeQuarters}, threeQuarters, threeQuarters, false},
+	} {
+		f := about(execAccess)
+		f.lastMove = c.last
+		f.request.GetRequestStatus().ExpiresAt = &metav1.Time{Time: c.status}
+		s := newState(f.request, f.end)
+		s.ExpiresAt = &metav1.Time{Time: c.to}
+		if told := len(f.moved(s)) == 1; told != c.told {
+			t.Errorf("%s: told: %v", sentence, told)
 		}
 	}
 }

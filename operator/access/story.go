@@ -97,9 +97,16 @@ func (r *requests) tell(ctx context.Context, f *facts, d decision) error {
 	if r.recorder == nil {
 		return nil // an uninstall
 	}
+	if f.request != nil {
+		last, _ := r.told.Get(moveKey(f.request))
+		f.lastMove, _ = last.(move)
+	}
 	for _, record := range f.story(d) {
 		if err := r.tellOnce(ctx, record); err != nil {
 			return err
+		}
+		if record.Action == storyMoved {
+			r.told.Add(moveKey(f.request), move{f.request.GetRequestStatus().ExpiresAt.Time, d.status.ExpiresAt.Time})
 		}
 		if f.request == nil { // else the status says so
 			r.notify([]step{stepOf(record)})
@@ -196,9 +203,19 @@ func (f *facts) checkedNow(s *state) []extension.Record {
 	return []extension.Record{record}
 }
 
+// move is a move of the end of access that was told.
+type move struct{ from, to time.Time }
+
+// moveKey is where the last move of a request is kept among what was told.
+func moveKey(req v1alpha1.Request) string { return string(req.GetUID()) + "-last-move" }
+
 // moved tells that the end of access is another than before.
 func (f *facts) moved(s *state) []extension.Record {
 	before := f.request.GetRequestStatus().ExpiresAt
+	if before != nil && before.Time.Equal(f.lastMove.from) {
+		// It was told, and the request changed before the status could say so.
+		before = &metav1.Time{Time: f.lastMove.to}
+	}
 	if before == nil || s.ExpiresAt == nil || before.Equal(s.ExpiresAt) {
 		return nil
 	}
