@@ -1,11 +1,11 @@
 # The images of the operator (operator/cmd/admitkit), of the one for controllers from hooks (operator/cmd/hooks),
-# of the one for sandboxed runs (operator/cmd/sandbox), and of the recorder of sessions (operator/cmd/session): one static binary each, no shell, not root.
+# of the one for sandboxed runs (operator/cmd/sandbox), and of the recorder of sessions (operator/cmd/recorder): one static binary each, no shell, not root.
 # `make image` makes the same without a container engine.
 #
 #	docker build --build-arg VERSION=$(git describe --tags --always) .
 #	docker build --build-arg VERSION=$(git describe --tags --always) --target hooks .
 #	docker build --build-arg VERSION=$(git describe --tags --always) --target sandbox .
-#	docker build --build-arg VERSION=$(git describe --tags --always) --target session .
+#	docker build --build-arg VERSION=$(git describe --tags --always) --target recorder .
 FROM golang:1.26 AS source
 WORKDIR /src
 COPY go.mod go.sum ./
@@ -23,8 +23,8 @@ RUN go build -trimpath -ldflags="${LDFLAGS}" -o /hooks ./cmd/hooks
 FROM source AS build-sandbox
 RUN go build -trimpath -ldflags="${LDFLAGS}" -o /sandbox ./cmd/sandbox
 
-FROM source AS build-session
-RUN go build -trimpath -ldflags="${LDFLAGS}" -o /session ./cmd/session
+FROM source AS build-recorder
+RUN go build -trimpath -ldflags="${LDFLAGS}" -o /recorder ./cmd/recorder
 
 FROM source AS build-admitkit
 RUN go build -trimpath -ldflags="${LDFLAGS}" -o /admitkit ./cmd/admitkit
@@ -39,10 +39,10 @@ COPY --from=build-sandbox --chmod=0555 /sandbox /sandbox
 USER 65532:65532
 ENTRYPOINT ["/sandbox"]
 
-FROM scratch AS session
-COPY --from=build-session --chmod=0555 /session /session
+FROM scratch AS recorder
+COPY --from=build-recorder --chmod=0555 /recorder /recorder
 USER 65532:65532
-ENTRYPOINT ["/session"]
+ENTRYPOINT ["/recorder"]
 
 # The last one is what docker build makes without --target.
 FROM scratch AS admitkit

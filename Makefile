@@ -120,22 +120,22 @@ matrix: ## Test on every supported Kubernetes; writes docs/support.md (over an h
 IMAGE ?= ghcr.io/admitkit/admitkit:dev
 HOOKS_IMAGE ?= ghcr.io/admitkit/hooks:dev
 SANDBOX_IMAGE ?= ghcr.io/admitkit/sandbox:dev
-SESSION_IMAGE ?= ghcr.io/admitkit/session:dev
+RECORDER_IMAGE ?= ghcr.io/admitkit/recorder:dev
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 .PHONY: image
-image: bin/admitkit.tar bin/hooks.tar bin/sandbox.tar bin/session.tar ## Build the images into bin/*.tar, OCI archives (IMAGE=name, HOOKS_IMAGE=name, SANDBOX_IMAGE=name, SESSION_IMAGE=name)
+image: bin/admitkit.tar bin/hooks.tar bin/sandbox.tar bin/recorder.tar ## Build the images into bin/*.tar, OCI archives (IMAGE=name, HOOKS_IMAGE=name, SANDBOX_IMAGE=name, RECORDER_IMAGE=name)
 
 bin/admitkit.tar: NAME = $(IMAGE)
 bin/hooks.tar: NAME = $(HOOKS_IMAGE)
 bin/sandbox.tar: NAME = $(SANDBOX_IMAGE)
-bin/session.tar: NAME = $(SESSION_IMAGE)
+bin/recorder.tar: NAME = $(RECORDER_IMAGE)
 bin/sample.tar: NAME = admitkit.dev/sample:dev
-.PHONY: bin/admitkit.tar bin/hooks.tar bin/sandbox.tar bin/session.tar bin/sample.tar
-bin/admitkit.tar bin/hooks.tar bin/sandbox.tar bin/session.tar bin/sample.tar: bin/%.tar: programs
+.PHONY: bin/admitkit.tar bin/hooks.tar bin/sandbox.tar bin/recorder.tar bin/sample.tar
+bin/admitkit.tar bin/hooks.tar bin/sandbox.tar bin/recorder.tar bin/sample.tar: bin/%.tar: programs
 	go run -C hack/image . $(SPEED) -binary $(CURDIR)/bin/image/$* -arch $$(go env GOARCH) -name $(NAME) -out $(CURDIR)/$@
 
 # The programs of the images, static and linked side by side.
-PROGRAMS := ./cmd/admitkit ./cmd/hooks ./cmd/sandbox ./cmd/session
+PROGRAMS := ./cmd/admitkit ./cmd/hooks ./cmd/sandbox ./cmd/recorder
 .PHONY: programs
 programs:
 	@mkdir -p bin/image
@@ -178,7 +178,7 @@ e2e: $(HELM) $(ENFORCER) $(GOTESTSUM) ## End-to-end tests on a real cluster: the
 ifndef E2E_IMAGE
 e2e: export KUBECONFIG := $(CLUSTER)/kubeconfig
 e2e: export E2E_IMAGE := $(IMAGE)
-e2e: export E2E_SESSION_IMAGE := $(SESSION_IMAGE)
+e2e: export E2E_RECORDER_IMAGE := $(RECORDER_IMAGE)
 e2e: export E2E_CLUSTER := $(CLUSTER)
 e2e: export E2E_SANDBOX := $(CURDIR)/bin/image/sandbox
 e2e: export E2E_UNTRUSTED := $(CURDIR)/bin/image/untrusted
@@ -188,9 +188,9 @@ endif
 # They have one version for all commits, so that none of them is linked in vain.
 .PHONY: cluster-load
 cluster-load: $(HELM) ## Put the images into that cluster's node
-	@$(MAKE) --no-print-directory -j4 cluster-up bin/admitkit.tar bin/session.tar bin/sample.tar VERSION=e2e SPEED=-fast \
-	  PROGRAMS="./cmd/admitkit ./cmd/sandbox ./cmd/session github.com/admitkit/admitkit/internal/testkit/sample ./e2e/untrusted"
-	@for image in admitkit session sample; do bin/tools/cluster -dir $(CLUSTER) load bin/$$image.tar || exit 1; done
+	@$(MAKE) --no-print-directory -j4 cluster-up bin/admitkit.tar bin/recorder.tar bin/sample.tar VERSION=e2e SPEED=-fast \
+	  PROGRAMS="./cmd/admitkit ./cmd/sandbox ./cmd/recorder github.com/admitkit/admitkit/internal/testkit/sample ./e2e/untrusted"
+	@for image in admitkit recorder sample; do bin/tools/cluster -dir $(CLUSTER) load bin/$$image.tar || exit 1; done
 
 # What Pods of tests run. The machine's own busybox may need libraries, for which
 # ldd succeeds.

@@ -25,8 +25,8 @@ const (
 // images are the programs that have one, of their names, and installed those that the chart
 // installs.
 var (
-	images    = []string{"admitkit", "hooks", "sandbox", "session"}
-	installed = []string{"admitkit", "hooks", "sandbox", "session"}
+	images    = []string{"admitkit", "hooks", "sandbox", "recorder"}
+	installed = []string{"admitkit", "hooks", "sandbox", "recorder"}
 )
 
 // architectures are those of the images.

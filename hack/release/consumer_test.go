@@ -147,7 +147,7 @@ func output(t *testing.T, name string, args ...string) string {
 func TestBothModulesAreUsedAsTheirUsersWillUseThem(t *testing.T) {
 	p := newProxy(t)
 	t.Run("a program of the operator is installed by its version", func(t *testing.T) {
-		program := testkit.Long("kubectl-access", "session") // the recorder is compiled in a second
+		program := testkit.Long("kubectl-access", "recorder") // the recorder is compiled in a second
 		p.run(t, t.TempDir(), "install", operator+"/cmd/"+program+"@"+p.version)
 		if text := output(t, filepath.Join(p.folder, program), "version"); !strings.Contains(text, p.version) {
 			t.Errorf("version says %s, want %s", text, p.version)

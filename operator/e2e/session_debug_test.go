@@ -91,7 +91,7 @@ func refusedDebug(t *testing.T, erin user, debug func(...string) []string) {
 		why  string
 	}{
 		{"a variable that the kubelet replaces", debug("--env=NAME=x", "--", "sh", "-c", "echo $(NAME)"), "Have a shell replace it"},
-		{"the recorder's path", debug("--", "/.admitkit/session", "--ticket=x", "--", "sh"), "by nobody else"},
+		{"the recorder's path", debug("--", "/.admitkit/recorder", "--ticket=x", "--", "sh"), "by nobody else"},
 	} {
 		if out, err := erin.kubectl(t.Context(), test.args...); err == nil || !strings.Contains(err.Error(), test.why) {
 			t.Errorf("%s: %v: %s", test.what, err, out)

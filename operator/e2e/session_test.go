@@ -35,7 +35,7 @@ import (
 	"github.com/admitkit/admitkit/operator/session/protocol"
 )
 
-var sessionImage = cmp.Or(os.Getenv("E2E_SESSION_IMAGE"), "ghcr.io/admitkit/session:dev")
+var sessionImage = cmp.Or(os.Getenv("E2E_RECORDER_IMAGE"), "ghcr.io/admitkit/recorder:dev")
 
 // recorded is the namespace in which the shipped release records sessions. plain has the
 // same Pods without the recorder.

@@ -81,8 +81,8 @@ func attacks() map[string]*attack {
 			notes: []string{collector.Left}, leftOver: 1, evicted: true,
 		},
 		"it changes the recorder's program": {
-			script: "for f in /.admitkit/session /.admitkit/x /.admitkit-token/x; do echo GAINED >$f && cat $f; done; rm -f /.admitkit/session; mv /.admitkit /work/x; mount -t tmpfs x /.admitkit && echo GAINED; " +
-				"unshare -Urm true && echo GAINED; ln -sf /bin/true /.admitkit/session && echo GAINED; echo over",
+			script: "for f in /.admitkit/recorder /.admitkit/x /.admitkit-token/x; do echo GAINED >$f && cat $f; done; rm -f /.admitkit/recorder; mv /.admitkit /work/x; mount -t tmpfs x /.admitkit && echo GAINED; " +
+				"unshare -Urm true && echo GAINED; ln -sf /bin/true /.admitkit/recorder && echo GAINED; echo over",
 			sealed: true, has: "Read-only file system",
 		},
 		"its Pod has variables for it": {script: "echo $LD_PRELOAD; ls /work", sealed: true, has: "/work/evil.so"},
@@ -324,12 +324,12 @@ func TestTicketsTokensAndTheRecordersPathAreOfNoUseToItsUser(t *testing.T) {
 	}
 
 	// The recorder, as the user starts it: by exec it is refused, and in a session it refuses.
-	for _, path := range []string{"/.admitkit/session", "//.admitkit/./session", "/proc/self/root/.admitkit/session", "/work/../.admitkit/session"} {
+	for _, path := range []string{"/.admitkit/recorder", "//.admitkit/./recorder", "/proc/self/root/.admitkit/recorder", "/work/../.admitkit/recorder"} {
 		if out, err := run(path, "--ticket="+others[0], "--", "id"); err == nil || !strings.Contains(err.Error(), "by nobody else") {
 			t.Errorf("%s: %v: %s", path, err, out)
 		}
 	}
-	inside := `t=$(tr '\0' '\n' </proc/$PPID/cmdline | grep ^--ticket=); /.admitkit/session $t -- id; echo code $?; /.admitkit/session --ticket=x -- id; echo code $?; cp /.admitkit/session /work/session; echo code $?`
+	inside := `t=$(tr '\0' '\n' </proc/$PPID/cmdline | grep ^--ticket=); /.admitkit/recorder $t -- id; echo code $?; /.admitkit/recorder --ticket=x -- id; echo code $?; cp /.admitkit/recorder /work/session; echo code $?`
 	out, err = run("sh", "-c", inside+" 2>&1")
 	if err != nil || strings.Contains(out, "uid=") || strings.Count(out, "code 125") != 2 || !strings.Contains(out, "code 1\n") {
 		t.Errorf("in a session: %v: %s", err, out)

@@ -24,15 +24,15 @@ func (s *shared) admissions() []any {
 	}
 	pods, jobs := s.forgeryScopes()
 	parts := []any{
-		extension.Mutating(&author{}, ours("harness-author", "harnessruns", create, update)),
-		extension.Validating(&runRules{admitted{s}}, ours("harness-run", "harnessruns", create, update)),
-		extension.Validating(&report{admitted{s}}, ours("harness-report", "harnessruns/status", update)),
-		extension.Validating(&templateRules{admitted{s}}, ours("harness-template", "harnesstemplates", create, update)),
-		extension.Validating(&clusterTemplateRules{admitted{s}}, ours("harness-cluster-template", "clusterharnesstemplates", create, update)),
-		extension.Validating(&workspaceRules{admitted{s}}, ours("harness-workspace", "workspaces", create, update)),
-		extension.Validating(&workspaceReport{admitted{s}}, ours("harness-workspace-report", "workspaces/status", update)),
+		extension.Mutating(&author{}, ours("sandbox-author", "sandboxruns", create, update)),
+		extension.Validating(&runRules{admitted{s}}, ours("sandbox-run", "sandboxruns", create, update)),
+		extension.Validating(&report{admitted{s}}, ours("sandbox-report", "sandboxruns/status", update)),
+		extension.Validating(&templateRules{admitted{s}}, ours("sandbox-template", "sandboxruntemplates", create, update)),
+		extension.Validating(&clusterTemplateRules{admitted{s}}, ours("sandbox-cluster-template", "clustersandboxruntemplates", create, update)),
+		extension.Validating(&workspaceRules{admitted{s}}, ours("sandbox-workspace", "workspaces", create, update)),
+		extension.Validating(&workspaceReport{admitted{s}}, ours("sandbox-workspace-report", "workspaces/status", update)),
 		extension.Validating(&podGuard{admitted{s}}, s.podScope()),
-		extension.Validating(&graceGuard{admitted{s}}, cluster.LingerScope("harness-pod-grace", s.selector(), prefix, workspacePrefix)),
+		extension.Validating(&graceGuard{admitted{s}}, cluster.LingerScope("sandbox-pod-grace", s.selector(), prefix, workspacePrefix)),
 		extension.Validating(&entryGuard{admitted{s}}, s.entryScope()),
 		extension.Validating(&podForgery{admitted{s}}, pods),
 		extension.Validating(&jobForgery{admitted{s}}, jobs),
@@ -72,9 +72,9 @@ func denied(kind string, format string, args ...any) error {
 type author struct{}
 
 // Mutate stamps a new run, and puts back what was stamped: a manifest that is applied again lacks it.
-func (*author) Mutate(_ context.Context, run *v1alpha1.HarnessRun, req *extension.Request) error {
+func (*author) Mutate(_ context.Context, run *v1alpha1.SandboxRun, req *extension.Request) error {
 	if req.Operation == admissionv1.Update {
-		old, err := extension.Old[*v1alpha1.HarnessRun](req)
+		old, err := extension.Old[*v1alpha1.SandboxRun](req)
 		if err == nil && run.Spec.Author == nil {
 			run.Spec.Author = old.Spec.Author
 		}
@@ -90,10 +90,10 @@ func (*author) Mutate(_ context.Context, run *v1alpha1.HarnessRun, req *extensio
 type report struct{ admitted }
 
 // Validate denies what the manager does not write.
-func (r *report) Validate(ctx context.Context, _ *v1alpha1.HarnessRun, req *extension.Request) error {
+func (r *report) Validate(ctx context.Context, _ *v1alpha1.SandboxRun, req *extension.Request) error {
 	me, err := r.reconciler(ctx)
 	if err == nil && req.User().Username != me {
-		err = denied("HarnessRun", "status: only admitkit writes it, as %s", me)
+		err = denied("SandboxRun", "status: only admitkit writes it, as %s", me)
 	}
 	return err
 }
@@ -102,28 +102,28 @@ func (r *report) Validate(ctx context.Context, _ *v1alpha1.HarnessRun, req *exte
 type templateRules struct{ admitted }
 
 // Validate refuses what no run could use.
-func (r *templateRules) Validate(ctx context.Context, template *v1alpha1.HarnessTemplate, req *extension.Request) error {
+func (r *templateRules) Validate(ctx context.Context, template *v1alpha1.SandboxRunTemplate, req *extension.Request) error {
 	base, err := r.base(ctx, &template.Spec)
 	if err != nil {
 		return err
 	}
 	if ref := template.Spec.BaseTemplateRef; ref != nil && base == nil {
-		req.Warnf("spec.baseTemplateRef: there is no ClusterHarnessTemplate %s: runs wait for it", ref.Name)
-		return r.check("HarnessTemplate", &template.Spec, nil, req)
+		req.Warnf("spec.baseTemplateRef: there is no ClusterSandboxRunTemplate %s: runs wait for it", ref.Name)
+		return r.check("SandboxRunTemplate", &template.Spec, nil, req)
 	}
-	return r.check("HarnessTemplate", &template.Spec, base, req)
+	return r.check("SandboxRunTemplate", &template.Spec, base, req)
 }
 
 // clusterTemplateRules judges those of the cluster.
 type clusterTemplateRules struct{ admitted }
 
 // Validate refuses what no run could use.
-func (r *clusterTemplateRules) Validate(_ context.Context, template *v1alpha1.ClusterHarnessTemplate, req *extension.Request) error {
-	return r.check("ClusterHarnessTemplate", &template.Spec, nil, req)
+func (r *clusterTemplateRules) Validate(_ context.Context, template *v1alpha1.ClusterSandboxRunTemplate, req *extension.Request) error {
+	return r.check("ClusterSandboxRunTemplate", &template.Spec, nil, req)
 }
 
 // check judges a template.
-func (s *shared) check(kind string, template, base *v1alpha1.HarnessTemplateSpec, req *extension.Request) error {
+func (s *shared) check(kind string, template, base *v1alpha1.SandboxRunTemplateSpec, req *extension.Request) error {
 	if base == nil && template.BaseTemplateRef != nil {
 		if err := checkEnv(template.Env, "env"); err != nil {
 			return denied(kind, "spec.%w", err)
@@ -156,25 +156,25 @@ func (s *shared) check(kind string, template, base *v1alpha1.HarnessTemplateSpec
 type runRules struct{ admitted }
 
 // Validate refuses a run that could not run, and changes.
-func (r *runRules) Validate(ctx context.Context, run *v1alpha1.HarnessRun, req *extension.Request) error {
+func (r *runRules) Validate(ctx context.Context, run *v1alpha1.SandboxRun, req *extension.Request) error {
 	if req.Operation == admissionv1.Update {
 		return r.validateUpdate(ctx, run, req)
 	}
 	spec, user := &run.Spec, req.User()
 	switch {
 	case !r.runsIn(req.Namespace):
-		return denied("HarnessRun", "namespace %s: nothing runs HarnessRuns there; let the operator add it to --sandbox-namespaces", req.Namespace)
+		return denied("SandboxRun", "namespace %s: nothing runs SandboxRuns there; let the operator add it to --sandbox-namespaces", req.Namespace)
 	case !spec.Author.Is(user):
-		return denied("HarnessRun", "spec.author: the server sets it; user %q cannot make a run in the name of another: leave it out", user.Username)
-	case spec.Mode == v1alpha1.HarnessInteractive && !r.options.Interactive:
-		return denied("HarnessRun", "spec.mode: Interactive runs are off: let the operator set --sandbox-interactive, or use Batch")
+		return denied("SandboxRun", "spec.author: the server sets it; user %q cannot make a run in the name of another: leave it out", user.Username)
+	case spec.Mode == v1alpha1.SandboxInteractive && !r.options.Interactive:
+		return denied("SandboxRun", "spec.mode: Interactive runs are off: let the operator set --sandbox-interactive, or use Batch")
 	case (spec.Prompt != "") == (spec.PromptFrom != nil):
-		return denied("HarnessRun", "spec: exactly one of prompt and promptFrom must be set")
+		return denied("SandboxRun", "spec: exactly one of prompt and promptFrom must be set")
 	case len(spec.Prompt) > v1alpha1.MaxPromptBytes:
-		return denied("HarnessRun", "spec.prompt: %d bytes, at most %d are allowed; put it into a ConfigMap, and name that in promptFrom", len(spec.Prompt), v1alpha1.MaxPromptBytes)
+		return denied("SandboxRun", "spec.prompt: %d bytes, at most %d are allowed; put it into a ConfigMap, and name that in promptFrom", len(spec.Prompt), v1alpha1.MaxPromptBytes)
 	}
 	if err := checkEnv(spec.ExtraEnv, "extraEnv"); err != nil {
-		return denied("HarnessRun", "spec.%w", err)
+		return denied("SandboxRun", "spec.%w", err)
 	}
 	if err := r.checkPromptFrom(ctx, spec.PromptFrom, req); err != nil {
 		return err
@@ -188,8 +188,8 @@ func (r *runRules) Validate(ctx context.Context, run *v1alpha1.HarnessRun, req *
 // validateUpdate lets a run be cancelled, and nothing else of its spec change, nor while it is being
 // deleted. It loses its finalizers then: ours when its Pods are gone, since their policy goes
 // with the run.
-func (r *runRules) validateUpdate(ctx context.Context, run *v1alpha1.HarnessRun, req *extension.Request) error {
-	old, err := extension.Old[*v1alpha1.HarnessRun](req)
+func (r *runRules) validateUpdate(ctx context.Context, run *v1alpha1.SandboxRun, req *extension.Request) error {
+	old, err := extension.Old[*v1alpha1.SandboxRun](req)
 	if err != nil {
 		return err
 	}
@@ -200,21 +200,21 @@ func (r *runRules) validateUpdate(ctx context.Context, run *v1alpha1.HarnessRun,
 			return err
 		}
 		if pod != "" {
-			return denied("HarnessRun", "metadata.finalizers: %s stays until Pod %s is gone: the network policy of the Pod goes with the run", v1alpha1.FinalizerHarnessRun, pod)
+			return denied("SandboxRun", "metadata.finalizers: %s stays until Pod %s is gone: the network policy of the Pod goes with the run", v1alpha1.FinalizerSandboxRun, pod)
 		}
 	}
 	if old.Spec.Cancelled && !run.Spec.Cancelled {
-		return denied("HarnessRun", "spec.cancelled cannot be taken back; make another run")
+		return denied("SandboxRun", "spec.cancelled cannot be taken back; make another run")
 	}
 	if !sameButCancelled(&old.Spec, &run.Spec) {
-		return denied("HarnessRun", "spec cannot be changed, but for cancelled; make another run")
+		return denied("SandboxRun", "spec cannot be changed, but for cancelled; make another run")
 	}
 	return nil
 }
 
 // checkTemplate refuses a run that asks for more than its template allows. One that has no template yet
 // waits for it, and is judged then.
-func (r *runRules) checkTemplate(ctx context.Context, spec *v1alpha1.HarnessRunSpec, req *extension.Request) error {
+func (r *runRules) checkTemplate(ctx context.Context, spec *v1alpha1.SandboxRunSpec, req *extension.Request) error {
 	template, missing, err := r.template(ctx, r.asker, req.Namespace, spec.TemplateRef)
 	if err != nil {
 		return err
@@ -224,7 +224,7 @@ func (r *runRules) checkTemplate(ctx context.Context, spec *v1alpha1.HarnessRunS
 		return nil
 	}
 	if _, err := template.with(spec); err != nil {
-		return denied("HarnessRun", "spec.%w", err)
+		return denied("SandboxRun", "spec.%w", err)
 	}
 	return r.checkRequires(ctx, req.Namespace, spec, template.requires)
 }

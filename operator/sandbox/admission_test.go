@@ -16,12 +16,12 @@ import (
 
 // admitted is part of TestRuns.
 func (i *installed) admitted(t *testing.T) {
-	base := &v1alpha1.ClusterHarnessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "base"}, Spec: v1alpha1.HarnessTemplateSpec{
-		Image: image, TimeoutSeconds: new(int64(600)), Env: []v1alpha1.HarnessEnv{{Name: "REGION", Value: "eu"}},
-		Resources: &v1alpha1.HarnessResources{CPU: amount(t, "2")},
+	base := &v1alpha1.ClusterSandboxRunTemplate{ObjectMeta: metav1.ObjectMeta{Name: "base"}, Spec: v1alpha1.SandboxRunTemplateSpec{
+		Image: image, TimeoutSeconds: new(int64(600)), Env: []v1alpha1.SandboxEnv{{Name: "REGION", Value: "eu"}},
+		Resources: &v1alpha1.SandboxResources{CPU: amount(t, "2")},
 	}}
 	limited := template(i.here, "limited")
-	limited.Spec.TimeoutSeconds, limited.Spec.Env = new(int64(60)), []v1alpha1.HarnessEnv{{Name: "FIXED", Value: "yes"}}
+	limited.Spec.TimeoutSeconds, limited.Spec.Env = new(int64(60)), []v1alpha1.SandboxEnv{{Name: "FIXED", Value: "yes"}}
 	testkit.Create(t, admin, base, limited)
 	t.Cleanup(func() { _ = admin.Delete(t.Context(), base) })
 	t.Run("of templates", func(t *testing.T) { i.templates(t) })
@@ -31,18 +31,18 @@ func (i *installed) admitted(t *testing.T) {
 }
 
 func (i *installed) templates(t *testing.T) {
-	derived := func(change func(*v1alpha1.HarnessTemplateSpec)) client.Object {
+	derived := func(change func(*v1alpha1.SandboxRunTemplateSpec)) client.Object {
 		d := template(i.here, "derived")
-		d.Spec.Image, d.Spec.BaseTemplateRef = "", &v1alpha1.HarnessBase{Name: "base"}
+		d.Spec.Image, d.Spec.BaseTemplateRef = "", &v1alpha1.SandboxBase{Name: "base"}
 		change(&d.Spec)
 		return d
 	}
-	with := func(change func(*v1alpha1.HarnessTemplateSpec)) client.Object {
+	with := func(change func(*v1alpha1.SandboxRunTemplateSpec)) client.Object {
 		d := template(i.here, "plain")
 		change(&d.Spec)
 		return d
 	}
-	type spec = v1alpha1.HarnessTemplateSpec
+	type spec = v1alpha1.SandboxRunTemplateSpec
 	for sentence, test := range map[string]struct {
 		object client.Object
 		want   string
@@ -56,29 +56,29 @@ func (i *installed) templates(t *testing.T) {
 		"another egress":                  {derived(func(s *spec) { s.Egress = &v1alpha1.Egress{Internet: true} }), "baseTemplateRef locks"},
 		"a longer time than the base's":   {derived(func(s *spec) { s.TimeoutSeconds = new(int64(601)) }), "spec.timeoutSeconds: 601 is more than the 600 of the template"},
 		"more CPU than the base's": {
-			derived(func(s *spec) { s.Resources = &v1alpha1.HarnessResources{CPU: amount(t, `"2500m"`)} }),
+			derived(func(s *spec) { s.Resources = &v1alpha1.SandboxResources{CPU: amount(t, `"2500m"`)} }),
 			"spec.resources.cpu: 2500m is more than the 2 of the template",
 		},
-		"less CPU than the base's": {derived(func(s *spec) { s.Resources = &v1alpha1.HarnessResources{CPU: amount(t, `"500m"`)} }), ""},
+		"less CPU than the base's": {derived(func(s *spec) { s.Resources = &v1alpha1.SandboxResources{CPU: amount(t, `"500m"`)} }), ""},
 		"a variable of the base": {
-			derived(func(s *spec) { s.Env = []v1alpha1.HarnessEnv{{Name: "REGION", Value: "us"}} }),
+			derived(func(s *spec) { s.Env = []v1alpha1.SandboxEnv{{Name: "REGION", Value: "us"}} }),
 			"spec.env[0].name: the template sets REGION already",
 		},
-		"no CPU at all":                                 {with(func(s *spec) { s.Resources = &v1alpha1.HarnessResources{CPU: amount(t, "0")} }), "spec.resources.cpu: \"0\" is not an amount above 0"},
-		"less than no CPU":                              {with(func(s *spec) { s.Resources = &v1alpha1.HarnessResources{CPU: amount(t, "-1")} }), "spec.resources.cpu: \"-1\" is not an amount above 0"},
-		"memory in thousandths":                         {with(func(s *spec) { s.Resources = &v1alpha1.HarnessResources{Memory: amount(t, `"512m"`)} }), "spec.resources.memory: \"512m\" is in thousandths of a byte: write Mi for m"},
-		"an absurd amount":                              {with(func(s *spec) { s.Resources = &v1alpha1.HarnessResources{CPU: amount(t, `"1e999999999"`)} }), "spec.resources.cpu"},
-		"a reserved variable":                           {with(func(s *spec) { s.Env = []v1alpha1.HarnessEnv{{Name: "https_proxy", Value: "x"}} }), "spec.env[0].name: https_proxy is reserved"},
+		"no CPU at all":                                 {with(func(s *spec) { s.Resources = &v1alpha1.SandboxResources{CPU: amount(t, "0")} }), "spec.resources.cpu: \"0\" is not an amount above 0"},
+		"less than no CPU":                              {with(func(s *spec) { s.Resources = &v1alpha1.SandboxResources{CPU: amount(t, "-1")} }), "spec.resources.cpu: \"-1\" is not an amount above 0"},
+		"memory in thousandths":                         {with(func(s *spec) { s.Resources = &v1alpha1.SandboxResources{Memory: amount(t, `"512m"`)} }), "spec.resources.memory: \"512m\" is in thousandths of a byte: write Mi for m"},
+		"an absurd amount":                              {with(func(s *spec) { s.Resources = &v1alpha1.SandboxResources{CPU: amount(t, `"1e999999999"`)} }), "spec.resources.cpu"},
+		"a reserved variable":                           {with(func(s *spec) { s.Env = []v1alpha1.SandboxEnv{{Name: "https_proxy", Value: "x"}} }), "spec.env[0].name: https_proxy is reserved"},
 		"a grace of 301 s":                              {with(func(s *spec) { s.TerminationGracePeriodSeconds = new(int64(301)) }), "terminationGracePeriodSeconds"},
 		"a grace below 0":                               {with(func(s *spec) { s.TerminationGracePeriodSeconds = new(int64(-1)) }), "terminationGracePeriodSeconds"},
 		"a time of a week and a second":                 {with(func(s *spec) { s.TimeoutSeconds = new(int64(604801)) }), "timeoutSeconds"},
-		"a workspace over the prompt":                   {with(func(s *spec) { s.Workspace = &v1alpha1.HarnessWorkspace{MountPath: "/admitkit/prompt"} }), "must be an absolute path"},
-		"a workspace over everything":                   {with(func(s *spec) { s.Workspace = &v1alpha1.HarnessWorkspace{MountPath: "/var"} }), "must be an absolute path"},
-		"a workspace that climbs":                       {with(func(s *spec) { s.Workspace = &v1alpha1.HarnessWorkspace{MountPath: "/a/../tmp"} }), "must be an absolute path"},
+		"a workspace over the prompt":                   {with(func(s *spec) { s.Workspace = &v1alpha1.SandboxWorkspace{MountPath: "/admitkit/prompt"} }), "must be an absolute path"},
+		"a workspace over everything":                   {with(func(s *spec) { s.Workspace = &v1alpha1.SandboxWorkspace{MountPath: "/var"} }), "must be an absolute path"},
+		"a workspace that climbs":                       {with(func(s *spec) { s.Workspace = &v1alpha1.SandboxWorkspace{MountPath: "/a/../tmp"} }), "must be an absolute path"},
 		"the internet, without the cluster's addresses": {with(func(s *spec) { s.Egress = &v1alpha1.Egress{Internet: true} }), "spec.egress.internet: the addresses of the cluster are not known"},
 		"a base of a base": {
-			&v1alpha1.ClusterHarnessTemplate{ObjectMeta: metav1.ObjectMeta{Name: "chain"}, Spec: spec{BaseTemplateRef: &v1alpha1.HarnessBase{Name: "base"}}},
-			"a ClusterHarnessTemplate has no base",
+			&v1alpha1.ClusterSandboxRunTemplate{ObjectMeta: metav1.ObjectMeta{Name: "chain"}, Spec: spec{BaseTemplateRef: &v1alpha1.SandboxBase{Name: "base"}}},
+			"a ClusterSandboxRunTemplate has no base",
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
@@ -93,51 +93,51 @@ func (i *installed) templates(t *testing.T) {
 }
 
 func (i *installed) runs(t *testing.T) {
-	from := func(configMap, secret string) *v1alpha1.HarnessPromptSource {
-		s := &v1alpha1.HarnessPromptSource{}
+	from := func(configMap, secret string) *v1alpha1.SandboxPromptSource {
+		s := &v1alpha1.SandboxPromptSource{}
 		if configMap != "" {
-			s.ConfigMapKeyRef = &v1alpha1.HarnessKey{Name: configMap, Key: "prompt"}
+			s.ConfigMapKeyRef = &v1alpha1.SandboxKey{Name: configMap, Key: "prompt"}
 		}
 		if secret != "" {
-			s.SecretKeyRef = &v1alpha1.HarnessKey{Name: secret, Key: "prompt"}
+			s.SecretKeyRef = &v1alpha1.SandboxKey{Name: secret, Key: "prompt"}
 		}
 		return s
 	}
 	for sentence, test := range map[string]struct {
-		change func(*v1alpha1.HarnessRun)
+		change func(*v1alpha1.SandboxRun)
 		want   string
 	}{
-		"one that its template allows":             {func(*v1alpha1.HarnessRun) {}, ""},
-		"one whose template is not there yet":      {func(r *v1alpha1.HarnessRun) { r.Spec.TemplateRef.Name = "later" }, ""},
-		"where nothing runs them":                  {func(r *v1alpha1.HarnessRun) { r.Namespace = i.elsewhere }, "nothing runs HarnessRuns there"},
-		"no prompt":                                {func(r *v1alpha1.HarnessRun) { r.Spec.Prompt = "" }, "exactly one of prompt and promptFrom must be set"},
-		"two prompts":                              {func(r *v1alpha1.HarnessRun) { r.Spec.PromptFrom = from("hers", "") }, "exactly one of prompt and promptFrom must be set"},
-		"a prompt of 256 KiB":                      {func(r *v1alpha1.HarnessRun) { r.Spec.Prompt = strings.Repeat("a", 256<<10) }, ""},
-		"a prompt of 256 KiB and a byte":           {func(r *v1alpha1.HarnessRun) { r.Spec.Prompt = strings.Repeat("a", 256<<10+1) }, "spec.prompt"},
-		"as many letters, but more bytes":          {func(r *v1alpha1.HarnessRun) { r.Spec.Prompt = strings.Repeat("ü", 200<<10) }, "spec.prompt: 409600 bytes, at most 262144 are allowed"},
-		"a prompt in a ConfigMap of theirs":        {func(r *v1alpha1.HarnessRun) { r.Spec.Prompt, r.Spec.PromptFrom = "", from("hers", "") }, ""},
-		"a prompt in a ConfigMap they cannot read": {func(r *v1alpha1.HarnessRun) { r.Spec.Prompt, r.Spec.PromptFrom = "", from("another", "") }, "has not the right to get configmaps"},
-		"a prompt in a Secret they cannot read":    {func(r *v1alpha1.HarnessRun) { r.Spec.Prompt, r.Spec.PromptFrom = "", from("", "token") }, "has not the right to get secrets"},
-		"a prompt in two places":                   {func(r *v1alpha1.HarnessRun) { r.Spec.Prompt, r.Spec.PromptFrom = "", from("hers", "token") }, "exactly one of configMapKeyRef and secretKeyRef"},
-		"an interactive one":                       {func(r *v1alpha1.HarnessRun) { r.Spec.Mode = v1alpha1.HarnessInteractive }, "spec.mode: Interactive runs are off: let the operator set --sandbox-interactive"},
-		"in the name of another": {func(r *v1alpha1.HarnessRun) {
+		"one that its template allows":             {func(*v1alpha1.SandboxRun) {}, ""},
+		"one whose template is not there yet":      {func(r *v1alpha1.SandboxRun) { r.Spec.TemplateRef.Name = "later" }, ""},
+		"where nothing runs them":                  {func(r *v1alpha1.SandboxRun) { r.Namespace = i.elsewhere }, "nothing runs SandboxRuns there"},
+		"no prompt":                                {func(r *v1alpha1.SandboxRun) { r.Spec.Prompt = "" }, "exactly one of prompt and promptFrom must be set"},
+		"two prompts":                              {func(r *v1alpha1.SandboxRun) { r.Spec.PromptFrom = from("hers", "") }, "exactly one of prompt and promptFrom must be set"},
+		"a prompt of 256 KiB":                      {func(r *v1alpha1.SandboxRun) { r.Spec.Prompt = strings.Repeat("a", 256<<10) }, ""},
+		"a prompt of 256 KiB and a byte":           {func(r *v1alpha1.SandboxRun) { r.Spec.Prompt = strings.Repeat("a", 256<<10+1) }, "spec.prompt"},
+		"as many letters, but more bytes":          {func(r *v1alpha1.SandboxRun) { r.Spec.Prompt = strings.Repeat("ü", 200<<10) }, "spec.prompt: 409600 bytes, at most 262144 are allowed"},
+		"a prompt in a ConfigMap of theirs":        {func(r *v1alpha1.SandboxRun) { r.Spec.Prompt, r.Spec.PromptFrom = "", from("hers", "") }, ""},
+		"a prompt in a ConfigMap they cannot read": {func(r *v1alpha1.SandboxRun) { r.Spec.Prompt, r.Spec.PromptFrom = "", from("another", "") }, "has not the right to get configmaps"},
+		"a prompt in a Secret they cannot read":    {func(r *v1alpha1.SandboxRun) { r.Spec.Prompt, r.Spec.PromptFrom = "", from("", "token") }, "has not the right to get secrets"},
+		"a prompt in two places":                   {func(r *v1alpha1.SandboxRun) { r.Spec.Prompt, r.Spec.PromptFrom = "", from("hers", "token") }, "exactly one of configMapKeyRef and secretKeyRef"},
+		"an interactive one":                       {func(r *v1alpha1.SandboxRun) { r.Spec.Mode = v1alpha1.SandboxInteractive }, "spec.mode: Interactive runs are off: let the operator set --sandbox-interactive"},
+		"in the name of another": {func(r *v1alpha1.SandboxRun) {
 			r.Spec.Author = &v1alpha1.Author{Requester: v1alpha1.Requester{Username: "bob"}}
 		}, "spec.author: the server sets it"},
-		"a variable of the proxy": {func(r *v1alpha1.HarnessRun) { r.Spec.ExtraEnv = []v1alpha1.HarnessEnv{{Name: "NO_PROXY", Value: "*"}} }, "spec.extraEnv[0].name: NO_PROXY is reserved"},
-		"a variable of ours": {func(r *v1alpha1.HarnessRun) {
-			r.Spec.ExtraEnv = []v1alpha1.HarnessEnv{{Name: "ADMITKIT_RUN", Value: "x"}}
+		"a variable of the proxy": {func(r *v1alpha1.SandboxRun) { r.Spec.ExtraEnv = []v1alpha1.SandboxEnv{{Name: "NO_PROXY", Value: "*"}} }, "spec.extraEnv[0].name: NO_PROXY is reserved"},
+		"a variable of ours": {func(r *v1alpha1.SandboxRun) {
+			r.Spec.ExtraEnv = []v1alpha1.SandboxEnv{{Name: "ADMITKIT_RUN", Value: "x"}}
 		}, "ADMITKIT_RUN is reserved"},
-		"a variable of the template":        {func(r *v1alpha1.HarnessRun) { r.Spec.ExtraEnv = []v1alpha1.HarnessEnv{{Name: "FIXED", Value: "no"}} }, "the template sets FIXED already"},
-		"a longer time than the template's": {func(r *v1alpha1.HarnessRun) { r.Spec.TimeoutSeconds = new(int64(61)) }, "spec.timeoutSeconds: 61 is more than the 60 of the template"},
+		"a variable of the template":        {func(r *v1alpha1.SandboxRun) { r.Spec.ExtraEnv = []v1alpha1.SandboxEnv{{Name: "FIXED", Value: "no"}} }, "the template sets FIXED already"},
+		"a longer time than the template's": {func(r *v1alpha1.SandboxRun) { r.Spec.TimeoutSeconds = new(int64(61)) }, "spec.timeoutSeconds: 61 is more than the 60 of the template"},
 		"more memory than the template's": {
-			func(r *v1alpha1.HarnessRun) {
-				r.Spec.Resources = &v1alpha1.HarnessResources{Memory: amount(t, `"1Gi"`)}
+			func(r *v1alpha1.SandboxRun) {
+				r.Spec.Resources = &v1alpha1.SandboxResources{Memory: amount(t, `"1Gi"`)}
 			},
 			"spec.resources.memory: 1Gi is more than the 512Mi of the template",
 		},
-		"11 retries":     {func(r *v1alpha1.HarnessRun) { r.Spec.Retries = 11 }, "retries"},
-		"a long name":    {func(r *v1alpha1.HarnessRun) { r.Name = strings.Repeat("a", 53) }, "metadata.name must have at most 52 characters"},
-		"a kind unknown": {func(r *v1alpha1.HarnessRun) { r.Spec.TemplateRef.Kind = "Pod" }, "templateRef.kind"},
+		"11 retries":     {func(r *v1alpha1.SandboxRun) { r.Spec.Retries = 11 }, "retries"},
+		"a long name":    {func(r *v1alpha1.SandboxRun) { r.Name = strings.Repeat("a", 53) }, "metadata.name must have at most 52 characters"},
+		"a kind unknown": {func(r *v1alpha1.SandboxRun) { r.Spec.TemplateRef.Kind = "Pod" }, "templateRef.kind"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			r := run(i.here, "asked", "limited")
@@ -158,7 +158,7 @@ func (i *installed) runs(t *testing.T) {
 func (i *installed) changes(t *testing.T) {
 	r := run(i.here, "changes", "later")
 	testkit.Create(t, i.alice, r)
-	await(t, r, "waits for its template", in(v1alpha1.HarnessPending))
+	await(t, r, "waits for its template", in(v1alpha1.SandboxPending))
 	patch := func(text string) error {
 		return i.alice.Patch(t.Context(), r.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(text)))
 	}
@@ -172,7 +172,7 @@ func (i *installed) changes(t *testing.T) {
 		refused(t, patch(text), want)
 	}
 	status := r.DeepCopy()
-	status.Status.Phase = v1alpha1.HarnessSucceeded
+	status.Status.Phase = v1alpha1.SandboxSucceeded
 	refused(t, i.alice.Status().Update(t.Context(), status), "status: only admitkit writes it")
 	// A manifest that is applied again has no author.
 	again := r.DeepCopy()
@@ -205,14 +205,14 @@ func (i *installed) guards(t *testing.T) {
 		selector metav1.LabelSelector
 		want     string
 	}{
-		"all Pods":                             {metav1.LabelSelector{}, "would allow the Pods of HarnessRuns more"},
-		"Pods of runs":                         {labelled(sandbox.LabelRun, "a"), "would allow the Pods of HarnessRuns more"},
-		"Pods of one Job":                      {labelled("batch.kubernetes.io/job-name", "harness-a"), "would allow the Pods of HarnessRuns more"},
+		"all Pods":                             {metav1.LabelSelector{}, "would allow the Pods of SandboxRuns more"},
+		"Pods of runs":                         {labelled(sandbox.LabelRun, "a"), "would allow the Pods of SandboxRuns more"},
+		"Pods of one Job":                      {labelled("batch.kubernetes.io/job-name", "sandbox-a"), "would allow the Pods of SandboxRuns more"},
 		"Pods by another label":                {labelled("app", "web"), ""},
 		"Pods but those of runs":               {without(v1alpha1.LabelEgress), ""},
 		"Pods but those of runs, and of seeds": {without(sandbox.LabelRun, sandbox.LabelWorkspace), ""},
-		"Pods but those of seeds":              {without(sandbox.LabelWorkspace), "would allow the Pods of HarnessRuns more"},
-		"Pods but those of runs, not of seeds": {without(sandbox.LabelRun), "would allow the Pods of HarnessRuns more"},
+		"Pods but those of seeds":              {without(sandbox.LabelWorkspace), "would allow the Pods of SandboxRuns more"},
+		"Pods but those of runs, not of seeds": {without(sandbox.LabelRun), "would allow the Pods of SandboxRuns more"},
 	} {
 		err := i.alice.Create(t.Context(), policy(test.selector), client.DryRunAll)
 		if test.want != "" {

@@ -112,13 +112,13 @@ func (r *runs) start(ctx context.Context, f *facts, d *decision) error {
 		d.wait(f.run, blocked.obstacle, now)
 		return nil
 	case errors.As(err, &taken):
-		d.wait(f.run, &obstacle{condition: v1alpha1.ConditionJobCreated, reason: v1alpha1.HarnessNameTaken, message: taken.Error(), poll: true}, now)
+		d.wait(f.run, &obstacle{condition: v1alpha1.ConditionJobCreated, reason: v1alpha1.SandboxNameTaken, message: taken.Error(), poll: true}, now)
 		return nil
 	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err): // a quota, Pod Security, or a webhook
-		d.wait(f.run, &obstacle{condition: v1alpha1.ConditionJobCreated, reason: v1alpha1.HarnessRefused, message: err.Error(), poll: true}, now)
+		d.wait(f.run, &obstacle{condition: v1alpha1.ConditionJobCreated, reason: v1alpha1.SandboxRefused, message: err.Error(), poll: true}, now)
 		return nil
 	case err != nil:
-		return fmt.Errorf("starting HarnessRun %s/%s: %w", f.run.Namespace, f.run.Name, err)
+		return fmt.Errorf("starting SandboxRun %s/%s: %w", f.run.Namespace, f.run.Name, err)
 	}
 	f.job, f.unproven = job, false
 	f.seeJob(d, now)
@@ -127,7 +127,7 @@ func (r *runs) start(ctx context.Context, f *facts, d *decision) error {
 
 // makePrompt makes the ConfigMap with the prompt. One that is there already must have this prompt for good: whoever may
 // write ConfigMaps can name the run as the owner of theirs.
-func (r *runs) makePrompt(ctx context.Context, run *v1alpha1.HarnessRun) error {
+func (r *runs) makePrompt(ctx context.Context, run *v1alpha1.SandboxRun) error {
 	want := promptOf(run)
 	err := r.writer.Create(ctx, want.DeepCopy())
 	if !apierrors.IsAlreadyExists(err) {
@@ -145,7 +145,7 @@ func (r *runs) makePrompt(ctx context.Context, run *v1alpha1.HarnessRun) error {
 
 // makeJob makes the Job. One that is there already was made by an attempt that did not get to the status, or by somebody
 // who wants another to run in the run's name: it is the run's only if it is the same.
-func (r *runs) makeJob(ctx context.Context, run *v1alpha1.HarnessRun, job *batchv1.Job) error {
+func (r *runs) makeJob(ctx context.Context, run *v1alpha1.SandboxRun, job *batchv1.Job) error {
 	want := job.DeepCopy()
 	err := r.writer.Create(ctx, job)
 	if !apierrors.IsAlreadyExists(err) {
@@ -191,7 +191,7 @@ func specOf(job *batchv1.Job) *batchv1.JobSpec {
 }
 
 // adopt reads the object that has the name of ours, and wants it to be the run's.
-func (r *runs) adopt(ctx context.Context, run *v1alpha1.HarnessRun, kind string, there client.Object) error {
+func (r *runs) adopt(ctx context.Context, run *v1alpha1.SandboxRun, kind string, there client.Object) error {
 	if err := r.live.Get(ctx, nameOf(run), there); err != nil {
 		return err
 	}
@@ -202,31 +202,31 @@ func (r *runs) adopt(ctx context.Context, run *v1alpha1.HarnessRun, kind string,
 }
 
 // keep puts the finalizer on a run.
-func (r *runs) keep(ctx context.Context, run *v1alpha1.HarnessRun) error {
+func (r *runs) keep(ctx context.Context, run *v1alpha1.SandboxRun) error {
 	if hasFinalizer(run) || !run.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	return r.setFinalizers(ctx, run, append(run.Finalizers, v1alpha1.FinalizerHarnessRun))
+	return r.setFinalizers(ctx, run, append(run.Finalizers, v1alpha1.FinalizerSandboxRun))
 }
 
 // release takes the finalizer away, if the API server says, too, that nothing runs any more: what is
 // left would be without its policy.
-func (r *runs) release(ctx context.Context, run *v1alpha1.HarnessRun) error {
+func (r *runs) release(ctx context.Context, run *v1alpha1.SandboxRun) error {
 	if err := r.isFree(ctx, run); err != nil {
 		return err
 	}
-	return r.dropFinalizer(ctx, run, v1alpha1.FinalizerHarnessRun)
+	return r.dropFinalizer(ctx, run, v1alpha1.FinalizerSandboxRun)
 }
 
 // isFree returns an error while a run has Pods.
-func (r *runs) isFree(ctx context.Context, run *v1alpha1.HarnessRun) error {
+func (r *runs) isFree(ctx context.Context, run *v1alpha1.SandboxRun) error {
 	pods := podsOfRun(run)
 	pod, err := pods.one(ctx, r.live, false)
 	switch {
 	case err != nil:
-		return fmt.Errorf("looking for Pods of HarnessRun %s/%s: %w", run.Namespace, run.Name, err)
+		return fmt.Errorf("looking for Pods of SandboxRun %s/%s: %w", run.Namespace, run.Name, err)
 	case pod != "":
-		return fmt.Errorf("HarnessRun %s/%s: %w: %s", run.Namespace, run.Name, errWaits, pod)
+		return fmt.Errorf("SandboxRun %s/%s: %w: %s", run.Namespace, run.Name, errWaits, pod)
 	}
 	return nil
 }
@@ -246,7 +246,7 @@ func (r *runs) setFinalizers(ctx context.Context, object client.Object, finalize
 
 // write writes the status, if it changed, and records then what is new: a write that fails, as for
 // a conflict, records nothing.
-func (r *runs) write(ctx context.Context, run *v1alpha1.HarnessRun, status *v1alpha1.HarnessRunStatus) error {
+func (r *runs) write(ctx context.Context, run *v1alpha1.SandboxRun, status *v1alpha1.SandboxRunStatus) error {
 	before := run.DeepCopy()
 	if apiequality.Semantic.DeepEqual(&before.Status, status) {
 		return nil

@@ -66,7 +66,7 @@ func (r *runs) root(ctx context.Context) (*runca.Pair, error) {
 }
 
 // secretOf is a Secret of a run.
-func secretOf(run *v1alpha1.HarnessRun, suffix string, data map[string][]byte) *corev1.Secret {
+func secretOf(run *v1alpha1.SandboxRun, suffix string, data map[string][]byte) *corev1.Secret {
 	meta := metaOf(run)
 	meta.Name += suffix
 	return &corev1.Secret{ObjectMeta: meta, Type: corev1.SecretTypeOpaque, Data: data}
@@ -80,7 +80,7 @@ const (
 
 // makeAuthority makes the Secret with the authority of the run's proxy. Only the proxy mounts its key. Old clients
 // want the root in the bundle, too.
-func (r *runs) makeAuthority(ctx context.Context, run *v1alpha1.HarnessRun, brokerCA, upstream string) error {
+func (r *runs) makeAuthority(ctx context.Context, run *v1alpha1.SandboxRun, brokerCA, upstream string) error {
 	root, err := r.root(ctx)
 	if err != nil {
 		return err
@@ -119,7 +119,7 @@ func (r *runs) isAuthority(secret *corev1.Secret, root *runca.Pair) bool {
 }
 
 // readSecret reads a Secret of a run, nil if there is none. One of somebody else is an error.
-func (r *runs) readSecret(ctx context.Context, run *v1alpha1.HarnessRun, suffix string) (*corev1.Secret, error) {
+func (r *runs) readSecret(ctx context.Context, run *v1alpha1.SandboxRun, suffix string) (*corev1.Secret, error) {
 	key := nameOf(run)
 	key.Name += suffix
 	return r.readOwned(ctx, key, ownedBy(run))
@@ -165,7 +165,7 @@ func (r *runs) storeSecret(ctx context.Context, there, want *corev1.Secret) erro
 }
 
 // discardSecrets deletes the Secrets of a run that is about to have ended: nobody uses them any more.
-func (r *runs) discardSecrets(ctx context.Context, run *v1alpha1.HarnessRun, status *v1alpha1.HarnessRunStatus) error {
+func (r *runs) discardSecrets(ctx context.Context, run *v1alpha1.SandboxRun, status *v1alpha1.SandboxRunStatus) error {
 	if !status.Phase.Terminal() || run.Status.Phase.Terminal() || run.Status.Interception == "" {
 		return nil
 	}

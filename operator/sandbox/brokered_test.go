@@ -58,7 +58,7 @@ func TestBrokeredRuns(t *testing.T) {
 	}, extension.Scope{
 		Name: "sealing", FailurePolicy: &fail, NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"gated": "yes"}},
 		Rules:           extension.Resources("", "v1", []string{"secrets"}, admissionregistrationv1.Update),
-		MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "sealed", Expression: "request.name == 'harness-sealed-credentials'"}},
+		MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "sealed", Expression: "request.name == 'sandbox-sealed-credentials'"}},
 	})
 	l := &leased{broker: testkit.ManagerNamespace(t, admin), port: freeport.For(t)}
 	i := install(t, sandbox.Options{
@@ -91,25 +91,25 @@ func TestBrokeredRuns(t *testing.T) {
 	}
 	l.enforce(t, "privileged")
 	plain, coded, other := template(i.here, "plain-1"), template(i.here, "coder-1"), template(i.here, "other")
-	coded.Spec.Requires = &v1alpha1.HarnessRequires{Credentials: []string{"MODEL", "git"}}
-	other.Spec.Requires = &v1alpha1.HarnessRequires{Credentials: []string{"MODEL", "ghost"}}
+	coded.Spec.Requires = &v1alpha1.SandboxRequires{Credentials: []string{"MODEL", "git"}}
+	other.Spec.Requires = &v1alpha1.SandboxRequires{Credentials: []string{"MODEL", "ghost"}}
 	testkit.Create(t, admin, plain, coded, other,
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: i.here, Name: "keys"}, StringData: map[string]string{"model": "sesame", "git": "open"}},
 		policyOf(i.here, "coders", "coder-*"), policyOf(i.here, "plains", "plain-*"))
 	first := run(i.here, "waits", "coder-1")
 	testkit.Create(t, i.alice, first)
-	await(t, first, "waits for the broker", func(run *v1alpha1.HarnessRun) bool {
+	await(t, first, "waits for the broker", func(run *v1alpha1.SandboxRun) bool {
 		c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionBrokerReady)
-		return run.Status.Phase == v1alpha1.HarnessPending && c != nil && c.Reason == v1alpha1.BrokerUnavailable && run.Status.JobUID == ""
+		return run.Status.Phase == v1alpha1.SandboxPending && c != nil && c.Reason == v1alpha1.BrokerUnavailable && run.Status.JobUID == ""
 	})
-	var survivor *v1alpha1.HarnessRun
+	var survivor *v1alpha1.SandboxRun
 	var fetching *v1alpha1.Workspace
 	t.Run("with the broker", func(t *testing.T) {
 		l.serve(t, "broker")
 		touched := 0
-		await(t, first, "says what the operator has to make", func(run *v1alpha1.HarnessRun) bool {
+		await(t, first, "says what the operator has to make", func(run *v1alpha1.SandboxRun) bool {
 			touched++ // so that it asks now
-			testkit.Change(t, admin, run.DeepCopy(), func(r *v1alpha1.HarnessRun) {
+			testkit.Change(t, admin, run.DeepCopy(), func(r *v1alpha1.SandboxRun) {
 				r.Annotations = map[string]string{"example.com/touched": fmt.Sprint(touched)}
 			})
 			c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionBrokerReady)
@@ -121,7 +121,7 @@ func TestBrokeredRuns(t *testing.T) {
 		t.Run("they are redirected", l.redirected)
 		testkit.Together(t, map[string]func(*testing.T){
 			"they ask again by themselves": func(t *testing.T) {
-				await(t, first, "has its Job", func(run *v1alpha1.HarnessRun) bool { return run.Status.JobUID != "" })
+				await(t, first, "has its Job", func(run *v1alpha1.SandboxRun) bool { return run.Status.JobUID != "" })
 			},
 			"they are refused if nobody grants what they require":           l.requires,
 			"they heed an acceptance that is withdrawn while they wait":     l.withdrawn,
@@ -173,15 +173,15 @@ func (l *leased) uninstalled(t *testing.T) {
 		t.Errorf("%v: left are %+v", err, list.Items)
 	}
 	for _, suffix := range []string{"-proxy", "-credentials"} {
-		gone(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, Name: "harness-" + works.Name + suffix}})
+		gone(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, Name: "sandbox-" + works.Name + suffix}})
 	}
-	await(t, works, "says why it has ended", func(run *v1alpha1.HarnessRun) bool {
+	await(t, works, "says why it has ended", func(run *v1alpha1.SandboxRun) bool {
 		c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionCompleted)
-		return run.Status.Phase == v1alpha1.HarnessCancelled && c.Reason == v1alpha1.HarnessUninstalled && len(run.Finalizers) == 0
+		return run.Status.Phase == v1alpha1.SandboxCancelled && c.Reason == v1alpha1.SandboxUninstalled && len(run.Finalizers) == 0
 	})
 	awaitWorkspace(t, fetching, "says why it has failed", func(s *v1alpha1.WorkspaceStatus) bool {
 		c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionSeeded)
-		return s.Phase == v1alpha1.WorkspaceFailed && c.Reason == v1alpha1.HarnessUninstalled && len(s.Credentials) == 0
+		return s.Phase == v1alpha1.WorkspaceFailed && c.Reason == v1alpha1.SandboxUninstalled && len(s.Credentials) == 0
 	})
 }
 
@@ -227,18 +227,18 @@ func (l *leased) leases(t *testing.T, of client.Object) (found []v1alpha1.Creden
 }
 
 // started makes a run, whose Pod waits.
-func (l *leased) started(t *testing.T, name, template string) *v1alpha1.HarnessRun {
+func (l *leased) started(t *testing.T, name, template string) *v1alpha1.SandboxRun {
 	t.Helper()
 	r := run(l.here, name, template)
 	testkit.Create(t, l.alice, r)
-	await(t, r, "has its Pod", func(run *v1alpha1.HarnessRun) bool { return run.Status.PodName != "" })
+	await(t, r, "has its Pod", func(run *v1alpha1.SandboxRun) bool { return run.Status.PodName != "" })
 	return r
 }
 
-func (l *leased) secret(t *testing.T, run *v1alpha1.HarnessRun, suffix string) *corev1.Secret {
+func (l *leased) secret(t *testing.T, run *v1alpha1.SandboxRun, suffix string) *corev1.Secret {
 	t.Helper()
 	secret := &corev1.Secret{}
-	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: l.here, Name: "harness-" + run.Name + suffix}, secret); err != nil {
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: l.here, Name: "sandbox-" + run.Name + suffix}, secret); err != nil {
 		t.Fatal(err)
 	}
 	return secret
@@ -249,7 +249,7 @@ func (l *leased) requires(t *testing.T) {
 	refused(t, err, "MODEL is granted by none: add other to spec.appliesToTemplates of coders")
 	refused(t, err, "ghost is granted by none: make a BrokerPolicy")
 	twice := template(l.here, "twice")
-	twice.Spec.Requires = &v1alpha1.HarnessRequires{Credentials: []string{"MODEL"}}
+	twice.Spec.Requires = &v1alpha1.SandboxRequires{Credentials: []string{"MODEL"}}
 	testkit.Create(t, admin, twice, policyOf(l.here, "one", "twice"), policyOf(l.here, "two", "twice"))
 	refused(t, l.alice.Create(t.Context(), run(l.here, "twice", "twice")), "MODEL is granted by several of them (one, two)")
 }
@@ -292,7 +292,7 @@ func (l *leased) equipped(t *testing.T) {
 			mounts[m.Name] = append(mounts[m.Name], c.Name)
 		}
 	}
-	if !slices.Equal(mounts["proxy"], []string{"egress-proxy"}) || !slices.Equal(mounts["ca"], []string{"harness"}) {
+	if !slices.Equal(mounts["proxy"], []string{"egress-proxy"}) || !slices.Equal(mounts["ca"], []string{"sandbox"}) {
 		t.Errorf("%v", mounts)
 	}
 	env := map[string]string{}
@@ -302,7 +302,7 @@ func (l *leased) equipped(t *testing.T) {
 			env[e.Name] = e.ValueFrom.SecretKeyRef.Name + "/" + e.ValueFrom.SecretKeyRef.Key
 		}
 	}
-	if env["MODEL"] != "harness-equipped-credentials/MODEL" || env["git"] != "" || env["HTTPS_PROXY"] != "http://127.0.0.1:15001" || env["GIT_SSL_CAINFO"] != "/admitkit/ca/ca.crt" {
+	if env["MODEL"] != "sandbox-equipped-credentials/MODEL" || env["git"] != "" || env["HTTPS_PROXY"] != "http://127.0.0.1:15001" || env["GIT_SSL_CAINFO"] != "/admitkit/ca/ca.crt" {
 		t.Errorf("%v", env)
 	}
 	for _, v := range pod.Volumes {
@@ -335,7 +335,7 @@ func (l *leased) checkAuthority(t *testing.T, secret *corev1.Secret) {
 	}
 }
 
-func (l *leased) checkPolicy(t *testing.T, r *v1alpha1.HarnessRun) {
+func (l *leased) checkPolicy(t *testing.T, r *v1alpha1.SandboxRun) {
 	t.Helper()
 	var peers []string
 	for _, rule := range l.policy(t, r).Spec.Egress {
@@ -380,7 +380,7 @@ func (l *leased) redirected(t *testing.T) {
 	defer l.enforce(t, "privileged")
 	unable := run(l.here, "unable", "plain-1")
 	testkit.Create(t, l.alice, unable)
-	await(t, unable, "has failed", in(v1alpha1.HarnessFailed))
+	await(t, unable, "has failed", in(v1alpha1.SandboxFailed))
 	c := meta.FindStatusCondition(unable.Status.Conditions, v1alpha1.ConditionInterceptionUnavailable)
 	if c == nil || c.Status != metav1.ConditionTrue || !strings.Contains(c.Message, "enforce=baseline") || unable.Status.JobUID != "" {
 		t.Errorf("%+v", unable.Status)
@@ -394,7 +394,7 @@ func (l *leased) discreet(t *testing.T) {
 		t.Fatal(err)
 	}
 	ends(t, pod, corev1.PodFailed, 1, "it said sesame")
-	await(t, r, "has failed", in(v1alpha1.HarnessFailed))
+	await(t, r, "has failed", in(v1alpha1.SandboxFailed))
 	if r.Status.Output != "it said ***" {
 		t.Errorf("%q", r.Status.Output)
 	}
@@ -402,10 +402,10 @@ func (l *leased) discreet(t *testing.T) {
 
 func (l *leased) withdrawn(t *testing.T) {
 	policy, r := policyOf(l.here, "fickle", "fickle-*"), run(l.here, "fickle", "fickle-1")
-	r.Spec.WorkspaceRef = &v1alpha1.HarnessWorkspaceRef{Name: "none"} // so that it waits
+	r.Spec.WorkspaceRef = &v1alpha1.SandboxWorkspaceRef{Name: "none"} // so that it waits
 	testkit.Create(t, admin, policy, template(l.here, "fickle-1"), r)
-	is := func(mode string) func(*v1alpha1.HarnessRun) bool {
-		return func(run *v1alpha1.HarnessRun) bool {
+	is := func(mode string) func(*v1alpha1.SandboxRun) bool {
+		return func(run *v1alpha1.SandboxRun) bool {
 			c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionInterceptionUnavailable)
 			return run.Status.Interception == "" && run.Status.Egress == nil && (c == nil && mode == "" || c != nil && c.Reason == mode)
 		}
@@ -425,12 +425,12 @@ func (l *leased) withdrawn(t *testing.T) {
 		t.Fatal(err)
 	}
 	self := l.As("system:serviceaccount:"+l.WebhookNamespace+":"+l.name+"-reconciler", "system:masters")
-	for text, started := range map[string]*v1alpha1.HarnessRun{
+	for text, started := range map[string]*v1alpha1.SandboxRun{
 		`{"status": {"interception": null}}`:          l.started(t, "settled", "coder-1"),
 		`{"status": {"interception": "Transparent"}}`: l.started(t, "settled-2", "coder-1"),
 	} {
 		of := &unstructured.Unstructured{}
-		of.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("HarnessRun"))
+		of.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("SandboxRun"))
 		of.SetNamespace(started.Namespace)
 		of.SetName(started.Name)
 		refused(t, self.Status().Patch(t.Context(), of, client.RawPatch("application/merge-patch+json", []byte(text))), "decided once")
@@ -457,7 +457,7 @@ func (l *leased) closed(t *testing.T) {
 	shared.Spec.Interactive = &v1alpha1.InteractiveLimits{}
 	testkit.Create(t, admin, shared)
 	live := run(l.here, "live", "coder-shared")
-	live.Spec.Mode = v1alpha1.HarnessInteractive
+	live.Spec.Mode = v1alpha1.SandboxInteractive
 	refused(t, l.alice.Create(t.Context(), live.DeepCopy()), "spec.mode: BrokerPolicies apply to template coder-shared that let nobody in, since a person there would use its credentials: set spec.runs.interact in coders")
 	policy := &v1alpha1.BrokerPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, Name: "coders"}}
 	open := func(text string) {
@@ -486,7 +486,7 @@ func (l *leased) tampered(t *testing.T) {
 			t.Fatal(err)
 		}
 		touch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata": {"annotations": {"example.com/touched": "%d"}}}`, changes))
-		if err := admin.Patch(t.Context(), &v1alpha1.HarnessRun{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name}}, touch); err != nil {
+		if err := admin.Patch(t.Context(), &v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name}}, touch); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -538,23 +538,23 @@ func (l *leased) unkept(t *testing.T) {
 	pool.Spec.Grants.Credentials[0].Name, pool.Spec.Grants.Credentials[0].Secret, pool.Spec.Grants.Credentials[0].TokenPool = "TOKEN", nil, &v1alpha1.TokenPool{SecretName: "pool"}
 	pool.Spec.Grants.Credentials = pool.Spec.Grants.Credentials[:1]
 	pooled := template(l.here, "pooled")
-	pooled.Spec.Requires = &v1alpha1.HarnessRequires{Credentials: []string{"TOKEN"}}
+	pooled.Spec.Requires = &v1alpha1.SandboxRequires{Credentials: []string{"TOKEN"}}
 	made := func(name string) *corev1.Secret {
-		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, Name: "harness-" + name + "-credentials"}, StringData: map[string]string{"TOKEN": "theirs"}}
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, Name: "sandbox-" + name + "-credentials"}, StringData: map[string]string{"TOKEN": "theirs"}}
 	}
 	testkit.Create(t, admin, pool, pooled, made("robbed"), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, Name: "pool"}, StringData: map[string]string{"one": "only"}})
-	waits := func(reason, text string) func(*v1alpha1.HarnessRun) bool {
-		return func(run *v1alpha1.HarnessRun) bool {
+	waits := func(reason, text string) func(*v1alpha1.SandboxRun) bool {
+		return func(run *v1alpha1.SandboxRun) bool {
 			c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionJobCreated)
 			return c != nil && c.Reason == reason && strings.Contains(c.Message, text) && run.Status.JobUID == ""
 		}
 	}
 	robbed, sealed, misled := run(l.here, "robbed", "pooled"), run(l.here, "sealed", "pooled"), run(l.here, "misled", "pooled")
 	testkit.Create(t, l.alice, robbed, sealed)
-	await(t, robbed, "says that the name is taken", waits(v1alpha1.HarnessNameTaken, "Secret"))
-	await(t, sealed, "says that its Secret is refused", waits(v1alpha1.HarnessRefused, "nobody fills this"))
+	await(t, robbed, "says that the name is taken", waits(v1alpha1.SandboxNameTaken, "Secret"))
+	await(t, sealed, "says that its Secret is refused", waits(v1alpha1.SandboxRefused, "nobody fills this"))
 	testkit.Within(t, patience, "neither has the token", func(context.Context) bool { return len(l.leases(t, robbed))+len(l.leases(t, sealed)) == 0 })
-	for _, r := range []*v1alpha1.HarnessRun{robbed, sealed} {
+	for _, r := range []*v1alpha1.SandboxRun{robbed, sealed} {
 		if err := admin.Delete(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
@@ -562,9 +562,9 @@ func (l *leased) unkept(t *testing.T) {
 	// One that names the run as its owner, and cannot be written.
 	misled.Spec.TemplateRef.Name = "pooled-later"
 	testkit.Create(t, l.alice, misled)
-	await(t, misled, "waits for its template", in(v1alpha1.HarnessPending))
+	await(t, misled, "waits for its template", in(v1alpha1.SandboxPending))
 	forged := made("misled")
-	forged.Immutable, forged.OwnerReferences = new(true), []metav1.OwnerReference{*metav1.NewControllerRef(misled, v1alpha1.GroupVersion.WithKind("HarnessRun"))}
+	forged.Immutable, forged.OwnerReferences = new(true), []metav1.OwnerReference{*metav1.NewControllerRef(misled, v1alpha1.GroupVersion.WithKind("SandboxRun"))}
 	pool.Spec.AppliesToTemplates = []string{"pooled*"}
 	later := pooled.DeepCopy()
 	later.ObjectMeta = metav1.ObjectMeta{Namespace: l.here, Name: "pooled-later"}
@@ -572,7 +572,7 @@ func (l *leased) unkept(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Create(t, admin, forged, later)
-	await(t, misled, "has its Pod", func(run *v1alpha1.HarnessRun) bool { return run.Status.PodName != "" })
+	await(t, misled, "has its Pod", func(run *v1alpha1.SandboxRun) bool { return run.Status.PodName != "" })
 	if data := l.secret(t, misled, "-credentials").Data; string(data["TOKEN"]) != "only" {
 		t.Errorf("the Secret has %d keys, and another's token", len(data))
 	}
@@ -602,7 +602,7 @@ func (l *leased) revoked(t *testing.T) {
 		t.Errorf("the run is gone, and %+v is left", left)
 	}
 	for _, suffix := range []string{"-proxy", "-credentials"} {
-		gone(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, Name: "harness-revoked" + suffix}})
+		gone(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, Name: "sandbox-revoked" + suffix}})
 	}
 }
 
@@ -617,15 +617,15 @@ func (l *leased) forged(t *testing.T) {
 		return p
 	}
 	owner := *metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))
-	refused(t, l.alice.Create(t.Context(), pod(func(p *corev1.Pod) { p.OwnerReferences = []metav1.OwnerReference{owner} })), "claims to be of a HarnessRun")
-	refused(t, l.alice.Create(t.Context(), pod(func(p *corev1.Pod) { p.Labels = map[string]string{sandbox.LabelRun: r.Name} })), "only Pods of HarnessRuns and Workspaces")
+	refused(t, l.alice.Create(t.Context(), pod(func(p *corev1.Pod) { p.OwnerReferences = []metav1.OwnerReference{owner} })), "claims to be of a SandboxRun")
+	refused(t, l.alice.Create(t.Context(), pod(func(p *corev1.Pod) { p.Labels = map[string]string{sandbox.LabelRun: r.Name} })), "only Pods of SandboxRuns and Workspaces")
 	plain := pod(func(*corev1.Pod) {})
 	testkit.Create(t, l.alice, plain)
 	plain.OwnerReferences = []metav1.OwnerReference{owner}
 	refused(t, l.alice.Update(t.Context(), plain), "only the controller of Jobs makes Pods")
-	forged := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, Name: "forged", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(r, v1alpha1.GroupVersion.WithKind("HarnessRun"))}}}
+	forged := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, Name: "forged", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(r, v1alpha1.GroupVersion.WithKind("SandboxRun"))}}}
 	forged.Spec.Template.Spec = corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "work", Image: image}}}
-	refused(t, l.alice.Create(t.Context(), forged), "only admitkit makes Jobs of HarnessRuns")
+	refused(t, l.alice.Create(t.Context(), forged), "only admitkit makes Jobs of SandboxRuns")
 	genuine := &corev1.Pod{}
 	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: l.here, Name: r.Status.PodName}, genuine); err != nil {
 		t.Fatal(err)

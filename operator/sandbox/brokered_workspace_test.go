@@ -102,7 +102,7 @@ func (l *leased) seeded(t *testing.T) {
 	taken = l.borrows(t, "lent-4")
 	awaitWorkspace(t, taken, "says that the name of its Secret is taken", func(s *v1alpha1.WorkspaceStatus) bool {
 		c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionCredentialsReady)
-		return c != nil && c.Reason == v1alpha1.HarnessNameTaken && s.SeedJobUID == ""
+		return c != nil && c.Reason == v1alpha1.SandboxNameTaken && s.SeedJobUID == ""
 	})
 	if leases := l.leases(t, taken); len(leases) > 0 {
 		t.Errorf("it leases what it cannot keep: %+v", leases)

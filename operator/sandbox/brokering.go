@@ -279,7 +279,7 @@ func remedy(name string, of applicant, apply, others []v1alpha1.BrokerPolicy) st
 const notConfigured = "the controller has no broker: let the operator set --broker-namespace and --broker-image"
 
 // checkRequires refuses a run whose template requires what nobody grants, or that no broker would serve.
-func (r *runRules) checkRequires(ctx context.Context, namespace string, spec *v1alpha1.HarnessRunSpec, requires []string) error {
+func (r *runRules) checkRequires(ctx context.Context, namespace string, spec *v1alpha1.SandboxRunSpec, requires []string) error {
 	template := spec.TemplateRef.Name
 	apply, others, err := policiesFor(ctx, r.asker, namespace, template)
 	switch {
@@ -288,13 +288,13 @@ func (r *runRules) checkRequires(ctx context.Context, namespace string, spec *v1
 	case len(apply) == 0 && len(requires) == 0:
 		return nil
 	case !r.options.Broker.on():
-		return denied("HarnessRun", "spec.templateRef: template %s requires credentials, or a BrokerPolicy applies to it, and %s", template, notConfigured)
+		return denied("SandboxRun", "spec.templateRef: template %s requires credentials, or a BrokerPolicy applies to it, and %s", template, notConfigured)
 	}
-	if problem := closedBy(spec.Mode, template, apply); problem != "" && spec.Mode == v1alpha1.HarnessInteractive {
-		return denied("HarnessRun", "spec.mode: %s", problem)
+	if problem := closedBy(spec.Mode, template, apply); problem != "" && spec.Mode == v1alpha1.SandboxInteractive {
+		return denied("SandboxRun", "spec.mode: %s", problem)
 	}
 	if problem := shortfall(namespace, ofTemplate(template), requires, apply, others); problem != "" {
-		return denied("HarnessRun", "spec.templateRef: template %s requires credentials: %s", template, problem)
+		return denied("SandboxRun", "spec.templateRef: template %s requires credentials: %s", template, problem)
 	}
 	return nil
 }

@@ -69,7 +69,7 @@ func install(t *testing.T, options sandbox.Options, more ...func() any) *install
 		return errors.Join(append(errs, mgr.AddExtension(sandbox.New(options)))...)
 	})
 	grant(t, "alice",
-		rbacv1.PolicyRule{APIGroups: []string{"admitkit.dev"}, Resources: []string{"harnessruns", "harnesstemplates", "harnessruns/status"}, Verbs: write},
+		rbacv1.PolicyRule{APIGroups: []string{"admitkit.dev"}, Resources: []string{"sandboxruns", "sandboxruntemplates", "sandboxruns/status"}, Verbs: write},
 		rbacv1.PolicyRule{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: write},
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods", "pods/status"}, Verbs: write},
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{"hers"}, Verbs: []string{"get"}})
@@ -87,14 +87,14 @@ func grant(t *testing.T, user string, rules ...rbacv1.PolicyRule) {
 	testkit.Grant(t, admin, "", user+"-"+rand.String(5), rules, user)
 }
 
-func template(namespace, name string) *v1alpha1.HarnessTemplate {
-	return &v1alpha1.HarnessTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1alpha1.HarnessTemplateSpec{Image: image}}
+func template(namespace, name string) *v1alpha1.SandboxRunTemplate {
+	return &v1alpha1.SandboxRunTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1alpha1.SandboxRunTemplateSpec{Image: image}}
 }
 
-func run(namespace, name, template string) *v1alpha1.HarnessRun {
-	return &v1alpha1.HarnessRun{
+func run(namespace, name, template string) *v1alpha1.SandboxRun {
+	return &v1alpha1.SandboxRun{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec:       v1alpha1.HarnessRunSpec{TemplateRef: v1alpha1.HarnessTemplateRef{Name: template}, Prompt: "Say hello."},
+		Spec:       v1alpha1.SandboxRunSpec{TemplateRef: v1alpha1.SandboxRunTemplateRef{Name: template}, Prompt: "Say hello."},
 	}
 }
 
@@ -106,9 +106,9 @@ func refused(t *testing.T, err error, text string) {
 	}
 }
 
-func amount(t *testing.T, text string) *v1alpha1.HarnessQuantity {
+func amount(t *testing.T, text string) *v1alpha1.SandboxQuantity {
 	t.Helper()
-	q := &v1alpha1.HarnessQuantity{}
+	q := &v1alpha1.SandboxQuantity{}
 	if err := q.UnmarshalJSON([]byte(text)); err != nil {
 		t.Fatal(err)
 	}

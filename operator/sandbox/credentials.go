@@ -66,7 +66,7 @@ func brokerObstacle(err error) error {
 }
 
 // loanOf is what the container of a run has on lease by these names.
-func (r *runs) loanOf(f *facts, status *v1alpha1.HarnessRunStatus, names []string) *loan {
+func (r *runs) loanOf(f *facts, status *v1alpha1.SandboxRunStatus, names []string) *loan {
 	run := f.run
 	return &loan{
 		of: leaseholder(run), owner: ownedBy(run), names: names, leases: &status.Credentials, began: f.job != nil,
@@ -91,7 +91,7 @@ func (r *runs) loanOf(f *facts, status *v1alpha1.HarnessRunStatus, names []strin
 }
 
 // leaseholder names a run to the broker.
-func leaseholder(run *v1alpha1.HarnessRun) *protocol.Run {
+func leaseholder(run *v1alpha1.SandboxRun) *protocol.Run {
 	return &protocol.Run{Kind: protocol.KindRun, Namespace: run.Namespace, Name: run.Name}
 }
 
@@ -114,9 +114,9 @@ func (r *runs) tend(ctx context.Context, f *facts, d *decision) error {
 		return err
 	case errors.As(err, &blocked):
 	case errors.As(err, &taken): // ours was deleted, and somebody made another
-		blocked.obstacle = &obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.HarnessNameTaken, message: err.Error(), poll: true}
+		blocked.obstacle = &obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.SandboxNameTaken, message: err.Error(), poll: true}
 	default:
-		blocked.obstacle = &obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.HarnessRefused, message: err.Error(), poll: true}
+		blocked.obstacle = &obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.SandboxRefused, message: err.Error(), poll: true}
 	}
 	// The work goes on with what it has, and the run can end.
 	r.log.Warn("the credentials of a run are not kept", zap.String("run", f.run.Namespace+"/"+f.run.Name), zap.Error(err))
@@ -125,7 +125,7 @@ func (r *runs) tend(ctx context.Context, f *facts, d *decision) error {
 	return nil
 }
 
-func (r *runs) tendSecret(ctx context.Context, f *facts, status *v1alpha1.HarnessRunStatus, names []string) error {
+func (r *runs) tendSecret(ctx context.Context, f *facts, status *v1alpha1.SandboxRunStatus, names []string) error {
 	there, err := r.readSecret(ctx, f.run, suffixCredentials)
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func revokeBudget(leases int) time.Duration {
 
 // revoke has the broker revoke what a run that goes has. What it does not manage within the budget stays in the
 // broker's queue, which survives the run.
-func (r *runs) revoke(ctx context.Context, run *v1alpha1.HarnessRun) {
+func (r *runs) revoke(ctx context.Context, run *v1alpha1.SandboxRun) {
 	if run.Status.Interception == "" {
 		return
 	}

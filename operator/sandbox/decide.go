@@ -21,7 +21,7 @@ type decision struct {
 	// start makes the Job, and before it what the Job needs.
 	start bool
 	// status is what the run's is to be.
-	status v1alpha1.HarnessRunStatus
+	status v1alpha1.SandboxRunStatus
 	// release takes the finalizer away, once the API server says that the Pods are gone.
 	release bool
 	// discard deletes the run.
@@ -50,11 +50,11 @@ func decide(f *facts, now time.Time) decision {
 		if !run.Spec.Cancelled {
 			reason = "Deleted"
 		}
-		d.finish(v1alpha1.HarnessCancelled, reason, "the run was cancelled before it ended", now)
+		d.finish(v1alpha1.SandboxCancelled, reason, "the run was cancelled before it ended", now)
 	case f.lost && f.left != "": // the end of the run says that nothing has its credentials and its Workspace any more
-		d.wait(run, &obstacle{condition: v1alpha1.ConditionJobCreated, reason: v1alpha1.HarnessPodLeft, message: "somebody deleted the Job of the run, which ends when " + f.left + " has", poll: true}, now)
+		d.wait(run, &obstacle{condition: v1alpha1.ConditionJobCreated, reason: v1alpha1.SandboxPodLeft, message: "somebody deleted the Job of the run, which ends when " + f.left + " has", poll: true}, now)
 	case f.lost:
-		d.finish(v1alpha1.HarnessFailed, "JobLost", "somebody deleted the Job of the run", now)
+		d.finish(v1alpha1.SandboxFailed, "JobLost", "somebody deleted the Job of the run", now)
 	case f.job == nil || f.unproven:
 		f.decideStart(&d, now)
 	default:
@@ -72,14 +72,14 @@ func decide(f *facts, now time.Time) decision {
 // decideStart starts a run, unless something is in its way.
 func (f *facts) decideStart(d *decision, now time.Time) {
 	if d.status.Phase == "" {
-		d.status.Phase = v1alpha1.HarnessPending
+		d.status.Phase = v1alpha1.SandboxPending
 	}
-	d.set(f.run, v1alpha1.ConditionCompleted, false, v1alpha1.HarnessNotCompleted, "", now)
+	d.set(f.run, v1alpha1.ConditionCompleted, false, v1alpha1.SandboxNotCompleted, "", now)
 	if f.unresolved != nil {
 		d.wait(f.run, f.unresolved, now)
 		return
 	}
-	d.set(f.run, v1alpha1.ConditionTemplateResolved, true, v1alpha1.HarnessResolved, "", now)
+	d.set(f.run, v1alpha1.ConditionTemplateResolved, true, v1alpha1.SandboxResolved, "", now)
 	if f.unbrokered != nil {
 		d.wait(f.run, f.unbrokered, now)
 		return
@@ -98,7 +98,7 @@ func (f *facts) decideStart(d *decision, now time.Time) {
 		return
 	}
 	if len(f.orphans) > 0 { // of a Job that did not get to the status
-		d.wait(f.run, &obstacle{condition: v1alpha1.ConditionJobCreated, reason: v1alpha1.HarnessPodLeft, message: "somebody deleted a Job of the run; its next one is made when Pod " + f.orphans[0].Name + " is gone", poll: true}, now)
+		d.wait(f.run, &obstacle{condition: v1alpha1.ConditionJobCreated, reason: v1alpha1.SandboxPodLeft, message: "somebody deleted a Job of the run; its next one is made when Pod " + f.orphans[0].Name + " is gone", poll: true}, now)
 		return
 	}
 	if ref := f.run.Spec.WorkspaceRef; ref != nil {
@@ -128,7 +128,7 @@ func (f *facts) boundStart(d *decision, now time.Time) {
 		meta.RemoveStatusCondition(&d.status.Conditions, v1alpha1.ConditionStarted)
 		return
 	case c == nil:
-		d.set(f.run, v1alpha1.ConditionStarted, false, v1alpha1.HarnessStarting, "", now)
+		d.set(f.run, v1alpha1.ConditionStarted, false, v1alpha1.SandboxStarting, "", now)
 		c = meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionStarted)
 	}
 	deadline := c.LastTransitionTime.Add(f.startTimeout)
@@ -140,8 +140,8 @@ func (f *facts) boundStart(d *decision, now time.Time) {
 	}
 	message := fmt.Sprintf("the work did not begin within %s: %s", f.startTimeout, d.hindrance())
 	d.start = false
-	d.set(f.run, v1alpha1.ConditionStarted, false, v1alpha1.HarnessStartTimeout, message, now)
-	d.finish(v1alpha1.HarnessFailed, v1alpha1.HarnessStartTimeout, message, now)
+	d.set(f.run, v1alpha1.ConditionStarted, false, v1alpha1.SandboxStartTimeout, message, now)
+	d.finish(v1alpha1.SandboxFailed, v1alpha1.SandboxStartTimeout, message, now)
 }
 
 // hindrance is what a run waits for, as its conditions say it.
@@ -180,16 +180,16 @@ func (f *facts) seeJob(d *decision, now time.Time) {
 	if d.status.StartTime == nil {
 		d.status.StartTime = f.job.CreationTimestamp.DeepCopy()
 	}
-	d.set(f.run, v1alpha1.ConditionJobCreated, true, v1alpha1.HarnessCreated, "", now)
+	d.set(f.run, v1alpha1.ConditionJobCreated, true, v1alpha1.SandboxCreated, "", now)
 	for _, c := range f.job.Status.Conditions {
 		switch {
 		case c.Status != corev1.ConditionTrue:
 		case c.Type == batchv1.JobComplete:
-			d.finish(v1alpha1.HarnessSucceeded, "Succeeded", "the work ended with exit code 0", now)
+			d.finish(v1alpha1.SandboxSucceeded, "Succeeded", "the work ended with exit code 0", now)
 		case c.Type == batchv1.JobFailed && c.Reason == batchv1.JobReasonDeadlineExceeded && f.run.Status.Interactive != nil: // nobody had been there to end it
-			d.finish(v1alpha1.HarnessCancelled, v1alpha1.InteractiveTerminatedMaxLifetime, "its life is over", now)
+			d.finish(v1alpha1.SandboxCancelled, v1alpha1.InteractiveTerminatedMaxLifetime, "its life is over", now)
 		case c.Type == batchv1.JobFailed:
-			d.finish(v1alpha1.HarnessFailed, c.Reason, c.Message, now)
+			d.finish(v1alpha1.SandboxFailed, c.Reason, c.Message, now)
 		}
 	}
 }
@@ -205,11 +205,11 @@ func (f *facts) seePods(d *decision, now time.Time) {
 	}
 	pod := f.pods[len(f.pods)-1]
 	d.status.PodName = pod.Name
-	condition := metav1.Condition{Type: v1alpha1.ConditionPodReady, Status: metav1.ConditionFalse, Reason: v1alpha1.HarnessWaiting, ObservedGeneration: f.run.Generation, Message: "the Pod is " + string(pod.Status.Phase)}
+	condition := metav1.Condition{Type: v1alpha1.ConditionPodReady, Status: metav1.ConditionFalse, Reason: v1alpha1.SandboxWaiting, ObservedGeneration: f.run.Generation, Message: "the Pod is " + string(pod.Status.Phase)}
 	for _, c := range pod.Status.Conditions {
 		switch {
 		case c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue:
-			condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, v1alpha1.HarnessReady, ""
+			condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, v1alpha1.SandboxReady, ""
 		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse:
 			condition.Message = cut("it is not scheduled: "+c.Message, maxReason)
 		}
@@ -217,15 +217,15 @@ func (f *facts) seePods(d *decision, now time.Time) {
 	f.seeContainers(d, pod, &condition)
 	f.seeRecorder(d, pod, now)
 	if hasEnded(pod) {
-		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.HarnessEnded, ""
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.SandboxEnded, ""
 	}
 	condition.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
 	meta.SetStatusCondition(&d.status.Conditions, condition)
 	if pod.Status.Phase == corev1.PodRunning || hasEnded(pod) {
-		d.set(f.run, v1alpha1.ConditionStarted, true, v1alpha1.HarnessStarted, "", now)
+		d.set(f.run, v1alpha1.ConditionStarted, true, v1alpha1.SandboxStarted, "", now)
 	}
 	if pod.Status.Phase == corev1.PodRunning && !d.status.Phase.Terminal() {
-		d.status.Phase = v1alpha1.HarnessRunning
+		d.status.Phase = v1alpha1.SandboxRunning
 	}
 }
 
@@ -236,7 +236,7 @@ func (f *facts) seeNoPod(d *decision, now time.Time) {
 	}
 	d.poll = true // Events are not watched
 	if f.refusal != "" {
-		d.set(f.run, v1alpha1.ConditionPodReady, false, v1alpha1.HarnessRefused, "the controller of Jobs cannot make the Pod: "+f.refusal, now)
+		d.set(f.run, v1alpha1.ConditionPodReady, false, v1alpha1.SandboxRefused, "the controller of Jobs cannot make the Pod: "+f.refusal, now)
 	}
 }
 
@@ -264,7 +264,7 @@ func (f *facts) seeContainers(d *decision, pod *corev1.Pod, condition *metav1.Co
 const podInitializing = "PodInitializing"
 
 // finish ends a run.
-func (d *decision) finish(phase v1alpha1.HarnessPhase, reason, message string, now time.Time) {
+func (d *decision) finish(phase v1alpha1.SandboxPhase, reason, message string, now time.Time) {
 	at := metav1.NewTime(now.Truncate(time.Second))
 	d.status.Phase, d.status.CompletionTime = phase, &at
 	if reason == "" {
@@ -276,16 +276,16 @@ func (d *decision) finish(phase v1alpha1.HarnessPhase, reason, message string, n
 }
 
 // wait has a run wait for what is in its way.
-func (d *decision) wait(run *v1alpha1.HarnessRun, of *obstacle, now time.Time) {
+func (d *decision) wait(run *v1alpha1.SandboxRun, of *obstacle, now time.Time) {
 	d.set(run, of.condition, of.condition == v1alpha1.ConditionInterceptionUnavailable, of.reason, of.message, now)
 	if of.fatal {
-		d.finish(v1alpha1.HarnessFailed, of.reason, of.message, now)
+		d.finish(v1alpha1.SandboxFailed, of.reason, of.message, now)
 		return
 	}
 	d.poll, d.refused = of.poll, of.refused
 }
 
-func (d *decision) set(run *v1alpha1.HarnessRun, condition string, is bool, reason, message string, now time.Time) {
+func (d *decision) set(run *v1alpha1.SandboxRun, condition string, is bool, reason, message string, now time.Time) {
 	status := metav1.ConditionFalse
 	if is {
 		status = metav1.ConditionTrue

@@ -21,14 +21,14 @@ var now = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 // factsOf are those of a run with a Job, held by a policy as it was made.
 func factsOf(t *testing.T, change func(*facts)) *facts {
 	t.Helper()
-	run := &v1alpha1.HarnessRun{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "u", Finalizers: []string{v1alpha1.FinalizerHarnessRun}}}
-	run.Status = v1alpha1.HarnessRunStatus{
-		Phase: v1alpha1.HarnessRunning, JobName: "harness-b", JobUID: "j", StartTime: &metav1.Time{Time: now},
+	run := &v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "u", Finalizers: []string{v1alpha1.FinalizerSandboxRun}}}
+	run.Status = v1alpha1.SandboxRunStatus{
+		Phase: v1alpha1.SandboxRunning, JobName: "sandbox-b", JobUID: "j", StartTime: &metav1.Time{Time: now},
 		Egress: &v1alpha1.EgressDecision{Policy: "NetworkPolicy", Egress: v1alpha1.Egress{APIServer: true}},
 	}
 	f := &facts{
 		run: run, startTimeout: time.Minute, options: &egress.Options{Mode: egress.ModeOn}, apiServer: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443"), netip.MustParseAddrPort("[2001:db8::1]:6443")},
-		job: &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "harness-b", UID: "j", CreationTimestamp: metav1.Time{Time: now}}},
+		job: &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "sandbox-b", UID: "j", CreationTimestamp: metav1.Time{Time: now}}},
 	}
 	var err error
 	if f.policy, err = f.compose(run.Status.Egress, f.apiServer); err != nil {
@@ -45,17 +45,17 @@ func ended(condition batchv1.JobConditionType) func(*facts) {
 }
 
 func terminal(f *facts) {
-	f.run.Status.Phase, f.run.Status.CompletionTime = v1alpha1.HarnessSucceeded, &metav1.Time{Time: now.Add(-time.Minute)}
+	f.run.Status.Phase, f.run.Status.CompletionTime = v1alpha1.SandboxSucceeded, &metav1.Time{Time: now.Add(-time.Minute)}
 }
 
 // overdue is a run whose time to begin is over.
 func overdue(f *facts) {
-	f.run.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionStarted, Status: metav1.ConditionFalse, Reason: v1alpha1.HarnessStarting, LastTransitionTime: metav1.Time{Time: now.Add(-time.Minute)}}}
+	f.run.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionStarted, Status: metav1.ConditionFalse, Reason: v1alpha1.SandboxStarting, LastTransitionTime: metav1.Time{Time: now.Add(-time.Minute)}}}
 }
 
 func timedOut(d *decision, why string) bool {
 	c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionCompleted)
-	return d.status.Phase == v1alpha1.HarnessFailed && !d.start && c.Reason == v1alpha1.HarnessStartTimeout && strings.Contains(c.Message, why)
+	return d.status.Phase == v1alpha1.SandboxFailed && !d.start && c.Reason == v1alpha1.SandboxStartTimeout && strings.Contains(c.Message, why)
 }
 
 // pulling is a Pod whose image does not come.
@@ -92,18 +92,18 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 			func(f *facts) { f.options = &egress.Options{Mode: egress.ModeOff} },
 			func(d *decision) bool { return d.status.Egress.Policy == "NetworkPolicy" },
 		},
-		"a Job that is complete is a success": {ended(batchv1.JobComplete), func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessSucceeded && !d.end }},
+		"a Job that is complete is a success": {ended(batchv1.JobComplete), func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxSucceeded && !d.end }},
 		"a Job that failed is a failure": {ended(batchv1.JobFailed), func(d *decision) bool {
 			c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionCompleted)
-			return d.status.Phase == v1alpha1.HarnessFailed && c.Reason == "BackoffLimitExceeded"
+			return d.status.Phase == v1alpha1.SandboxFailed && c.Reason == "BackoffLimitExceeded"
 		}},
-		"a Job that is on its way to fail has not": {ended(batchv1.JobFailureTarget), func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessRunning }},
-		"a Job that is gone is a failure":          {func(f *facts) { f.job, f.lost = nil, true }, func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessFailed }},
+		"a Job that is on its way to fail has not": {ended(batchv1.JobFailureTarget), func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxRunning }},
+		"a Job that is gone is a failure":          {func(f *facts) { f.job, f.lost = nil, true }, func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxFailed }},
 		"a Job that is gone is none as long as somebody keeps a Pod of it": {
 			func(f *facts) { f.job, f.lost, f.left = nil, true, "Pod kept" },
 			func(d *decision) bool {
 				c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionJobCreated)
-				return d.status.Phase == v1alpha1.HarnessRunning && d.poll && c.Reason == v1alpha1.HarnessPodLeft && strings.Contains(c.Message, "Pod kept")
+				return d.status.Phase == v1alpha1.SandboxRunning && d.poll && c.Reason == v1alpha1.SandboxPodLeft && strings.Contains(c.Message, "Pod kept")
 			},
 		},
 		"a Pod that somebody keeps is held by its policy": {
@@ -120,9 +120,9 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 			func(d *decision) bool { return !d.start && d.poll && strings.Contains(d.hindrance(), "Pod kept") },
 		},
 		"what has ended cannot be cancelled any more": {
-			func(f *facts) { ended(batchv1.JobComplete)(f); f.run.Spec.Cancelled = true }, func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessSucceeded },
+			func(f *facts) { ended(batchv1.JobComplete)(f); f.run.Spec.Cancelled = true }, func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxSucceeded },
 		},
-		"what is cancelled loses its Job": {func(f *facts) { f.run.Spec.Cancelled = true }, func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessCancelled && d.end }},
+		"what is cancelled loses its Job": {func(f *facts) { f.run.Spec.Cancelled = true }, func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxCancelled && d.end }},
 		"a Job that is being deleted is not deleted again": {
 			func(f *facts) { f.run.Spec.Cancelled = true; f.job.DeletionTimestamp = &metav1.Time{Time: now} }, func(d *decision) bool { return !d.end },
 		},
@@ -139,7 +139,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 		},
 		"a run that has made its Job and does not begin is looked at again at the end of its time": {
 			func(*facts) {}, func(d *decision) bool {
-				return d.next.Equal(now.Add(time.Minute)) && d.status.Phase == v1alpha1.HarnessRunning
+				return d.next.Equal(now.Add(time.Minute)) && d.status.Phase == v1alpha1.SandboxRunning
 			},
 		},
 		"a run whose Pod does not begin in time fails, says why, and loses its Job": {
@@ -150,7 +150,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 			func(f *facts) { f.refusal = "exceeded quota" },
 			func(d *decision) bool {
 				c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionPodReady)
-				return c != nil && c.Reason == v1alpha1.HarnessRefused && strings.Contains(c.Message, "exceeded quota") && d.poll
+				return c != nil && c.Reason == v1alpha1.SandboxRefused && strings.Contains(c.Message, "exceeded quota") && d.poll
 			},
 		},
 		"a run whose Pod is refused fails in time, and says why": {
@@ -160,7 +160,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 			func(f *facts) {
 				overdue(f)
 				f.job, f.run.Status.JobUID, f.claimed = nil, "", true
-				f.unresolved = &obstacle{condition: v1alpha1.ConditionTemplateResolved, reason: v1alpha1.HarnessTemplateMissing, message: "there is no template"}
+				f.unresolved = &obstacle{condition: v1alpha1.ConditionTemplateResolved, reason: v1alpha1.SandboxRunTemplateMissing, message: "there is no template"}
 			},
 			func(d *decision) bool { return timedOut(d, "there is no template") },
 		},
@@ -168,7 +168,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 			func(f *facts) {
 				overdue(f)
 				f.job, f.run.Status.JobUID = nil, ""
-				f.unresolved = &obstacle{condition: v1alpha1.ConditionTemplateResolved, reason: v1alpha1.HarnessTemplateMissing, message: "there is no template"}
+				f.unresolved = &obstacle{condition: v1alpha1.ConditionTemplateResolved, reason: v1alpha1.SandboxRunTemplateMissing, message: "there is no template"}
 			},
 			func(d *decision) bool { return !d.status.Phase.Terminal() && d.next.IsZero() },
 		},
@@ -177,7 +177,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 				overdue(f)
 				f.pods = []*corev1.Pod{{Status: corev1.PodStatus{Phase: corev1.PodRunning}}}
 			},
-			func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessRunning && d.next.IsZero() },
+			func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxRunning && d.next.IsZero() },
 		},
 		"a Job that the status does not name is not the run's yet": {
 			func(f *facts) {
@@ -189,14 +189,14 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 		},
 		"a run that is cancelled loses such a Job, too": {
 			func(f *facts) { f.unproven, f.run.Status.JobUID, f.run.Spec.Cancelled = true, "", true },
-			func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessCancelled && d.end },
+			func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxCancelled && d.end },
 		},
 		"a run waits where nothing would hold it": {
 			func(f *facts) {
-				f.job, f.run.Status = nil, v1alpha1.HarnessRunStatus{}
+				f.job, f.run.Status = nil, v1alpha1.SandboxRunStatus{}
 				f.plan, f.unheld = &plan{}, &obstacle{condition: v1alpha1.ConditionEgressHeld, reason: v1alpha1.ReasonEgressNotEnforced, message: "nothing", poll: true}
 			},
-			func(d *decision) bool { return !d.start && d.poll && d.status.Phase == v1alpha1.HarnessPending },
+			func(d *decision) bool { return !d.start && d.poll && d.status.Phase == v1alpha1.SandboxPending },
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {

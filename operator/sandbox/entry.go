@@ -21,7 +21,7 @@ type entryGuard struct{ admitted }
 
 // entryScope covers the ways into Pods where runs run. The requests say nothing of the Pod but its name.
 func (s *shared) entryScope() extension.Scope {
-	return scope("harness-entry", s.selector(), extension.Connect("pods/exec", "pods/attach", "pods/portforward", "pods/proxy"))
+	return scope("sandbox-entry", s.selector(), extension.Connect("pods/exec", "pods/attach", "pods/portforward", "pods/proxy"))
 }
 
 // Validate refuses a way into a Pod of a run.
@@ -44,20 +44,20 @@ func (g *entryGuard) Validate(ctx context.Context, options runtime.Object, req *
 	case *corev1.PodAttachOptions:
 		in = o.Container
 	default:
-		return denied("Pod", "Pod %s belongs to HarnessRun %s: what can connect to it could use its proxy, and so the credentials of the run: exec into an Interactive run instead", pod.Name, run)
+		return denied("Pod", "Pod %s belongs to SandboxRun %s: what can connect to it could use its proxy, and so the credentials of the run: exec into an Interactive run instead", pod.Name, run)
 	}
 	if in != "" && in != container {
-		return denied("Pod", "container: %.63s of Pod %s belongs to the sandbox itself: only container %s of HarnessRun %s can be entered", in, pod.Name, container, run)
+		return denied("Pod", "container: %.63s of Pod %s belongs to the sandbox itself: only container %s of SandboxRun %s can be entered", in, pod.Name, container, run)
 	}
 	return g.enter(ctx, req, run)
 }
 
 // enter refuses a run that its mode, or a policy, lets nobody enter.
 func (g *entryGuard) enter(ctx context.Context, req *extension.Request, name string) error {
-	run := &v1alpha1.HarnessRun{}
+	run := &v1alpha1.SandboxRun{}
 	err := g.asker.Get(ctx, client.ObjectKey{Namespace: req.Namespace, Name: name}, run)
 	if apierrors.IsNotFound(err) {
-		return denied("Pod", "there is no HarnessRun %s any more", name)
+		return denied("Pod", "there is no SandboxRun %s any more", name)
 	}
 	if err != nil {
 		return err
@@ -67,15 +67,15 @@ func (g *entryGuard) enter(ctx context.Context, req *extension.Request, name str
 		return err
 	}
 	if problem := closedBy(run.Spec.Mode, run.Spec.TemplateRef.Name, apply); problem != "" {
-		return denied("Pod", "HarnessRun %s: %s", name, problem)
+		return denied("Pod", "SandboxRun %s: %s", name, problem)
 	}
 	return nil
 }
 
 // closedBy says which policies let nobody into runs of a mode by a template, and the remedy; "" if none does.
-func closedBy(mode v1alpha1.HarnessMode, template string, apply []v1alpha1.BrokerPolicy) string {
+func closedBy(mode v1alpha1.SandboxMode, template string, apply []v1alpha1.BrokerPolicy) string {
 	field, open := "shell", func(r *v1alpha1.BrokerRuns) bool { return r.Shell }
-	if mode == v1alpha1.HarnessInteractive {
+	if mode == v1alpha1.SandboxInteractive {
 		field, open = "interact", func(r *v1alpha1.BrokerRuns) bool { return r.Interact }
 	}
 	var closed []string

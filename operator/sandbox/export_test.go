@@ -12,7 +12,7 @@ import (
 )
 
 // WriteStatus writes the status of a run as the reconciler does, and records what is new in it.
-func WriteStatus(ctx context.Context, c client.Client, recorder extension.Recorder, run *v1alpha1.HarnessRun, status *v1alpha1.HarnessRunStatus) error {
+func WriteStatus(ctx context.Context, c client.Client, recorder extension.Recorder, run *v1alpha1.SandboxRun, status *v1alpha1.SandboxRunStatus) error {
 	r := &runs{shared: &shared{}, writer: c, recorder: recorder, log: zap.NewNop(), events: &events.FakeRecorder{}}
 	return r.write(ctx, run, status)
 }

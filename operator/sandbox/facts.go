@@ -23,7 +23,7 @@ import (
 
 // facts are what a decision depends on.
 type facts struct {
-	run *v1alpha1.HarnessRun
+	run *v1alpha1.SandboxRun
 	// job is the run's, nil if there is none, and pods are those of the run, the newest last.
 	job  *batchv1.Job
 	pods []*corev1.Pod
@@ -76,17 +76,17 @@ type obstacle struct {
 }
 
 // startable reports whether a run has no Job, and is to get one.
-func startable(run *v1alpha1.HarnessRun) bool {
+func startable(run *v1alpha1.SandboxRun) bool {
 	return !run.Status.Phase.Terminal() && run.DeletionTimestamp.IsZero() && !run.Spec.Cancelled && run.Status.JobUID == ""
 }
 
 // nameOf is the name of all that belongs to a run.
-func nameOf(run *v1alpha1.HarnessRun) types.NamespacedName {
+func nameOf(run *v1alpha1.SandboxRun) types.NamespacedName {
 	return types.NamespacedName{Namespace: run.Namespace, Name: prefix + run.Name}
 }
 
 // read gathers the facts about a run.
-func (r *runs) read(ctx context.Context, run *v1alpha1.HarnessRun) (*facts, error) {
+func (r *runs) read(ctx context.Context, run *v1alpha1.SandboxRun) (*facts, error) {
 	f := &facts{run: run, options: &r.options.Egress, startTimeout: r.options.StartTimeout}
 	if err := r.readJob(ctx, f); err != nil {
 		return nil, err
@@ -197,16 +197,16 @@ func (r *runs) readPlan(ctx context.Context, f *facts) error {
 	var unfit *unfitError
 	switch {
 	case errors.As(err, &unfit):
-		f.unresolved = obstacle(v1alpha1.HarnessTemplateForbids, unfit.Error())
+		f.unresolved = obstacle(v1alpha1.SandboxRunTemplateForbids, unfit.Error())
 		return nil
 	case err != nil:
 		return err
 	case missing != "":
-		f.unresolved = obstacle(v1alpha1.HarnessTemplateMissing, missing)
+		f.unresolved = obstacle(v1alpha1.SandboxRunTemplateMissing, missing)
 		return nil
 	}
 	if f.plan, err = template.with(&f.run.Spec); err != nil {
-		f.plan, f.unresolved = nil, obstacle(v1alpha1.HarnessTemplateForbids, fmt.Sprintf("spec.%v", err))
+		f.plan, f.unresolved = nil, obstacle(v1alpha1.SandboxRunTemplateForbids, fmt.Sprintf("spec.%v", err))
 		return nil
 	}
 	if decided := f.run.Status.Interactive; decided != nil && f.plan.interactive != nil {
@@ -281,7 +281,7 @@ func (r *runs) readHold(ctx context.Context, f *facts) error {
 const pageSize = 500
 
 // ofRun are the labels of the Pods of a run.
-func ofRun(run *v1alpha1.HarnessRun) map[string]string {
+func ofRun(run *v1alpha1.SandboxRun) map[string]string {
 	labels := labelsOfPods(LabelRun, run.Name, nameOf(run).Name)
 	labels[v1alpha1.LabelEgress] = string(run.UID)
 	return labels

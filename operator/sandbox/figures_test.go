@@ -25,7 +25,7 @@ func TestManyRunsStartAtOnceAndRest(t *testing.T) {
 	for n := range count {
 		testkit.Create(t, admin, run(i.here, fmt.Sprintf("many-%d", n), "many"))
 	}
-	phases := func(ctx context.Context, is func(*v1alpha1.HarnessRun) bool) (missing int, list v1alpha1.HarnessRunList, err error) {
+	phases := func(ctx context.Context, is func(*v1alpha1.SandboxRun) bool) (missing int, list v1alpha1.SandboxRunList, err error) {
 		err = admin.List(ctx, &list, client.InNamespace(i.here))
 		for n := range list.Items {
 			if !is(&list.Items[n]) {
@@ -34,7 +34,7 @@ func TestManyRunsStartAtOnceAndRest(t *testing.T) {
 		}
 		return missing, list, err
 	}
-	await := func(what string, is func(*v1alpha1.HarnessRun) bool) (list v1alpha1.HarnessRunList) {
+	await := func(what string, is func(*v1alpha1.SandboxRun) bool) (list v1alpha1.SandboxRunList) {
 		t.Helper()
 		testkit.Succeeds(t, 5*time.Minute, what, func(ctx context.Context) error {
 			missing, now, err := phases(ctx, is)
@@ -45,23 +45,23 @@ func TestManyRunsStartAtOnceAndRest(t *testing.T) {
 		})
 		return list
 	}
-	await("all wait", in(v1alpha1.HarnessPending))
+	await("all wait", in(v1alpha1.SandboxPending))
 	begun, heap, reconciled := time.Now(), heapMB(), reconciles(t)
 	small := template(i.here, "many")
 	testkit.Create(t, admin, small)
-	await("all have started", func(run *v1alpha1.HarnessRun) bool { return run.Status.JobUID != "" })
+	await("all have started", func(run *v1alpha1.SandboxRun) bool { return run.Status.JobUID != "" })
 	testkit.Figure("sandbox.start300_s", time.Since(begun).Seconds(), "s")
 	before := map[string]string{}
 	// The output is closed by another reconciler, after the run has ended.
-	ended := await("all have succeeded, and show their output", func(run *v1alpha1.HarnessRun) bool {
-		return run.Status.Phase == v1alpha1.HarnessSucceeded && run.Status.OutputClosed
+	ended := await("all have succeeded, and show their output", func(run *v1alpha1.SandboxRun) bool {
+		return run.Status.Phase == v1alpha1.SandboxSucceeded && run.Status.OutputClosed
 	})
 	for n := range ended.Items {
 		before[ended.Items[n].Name] = ended.Items[n].ResourceVersion
 	}
 	time.Sleep(10 * time.Second) // at rest nothing happens, for which there is no event to wait
 	writes := 0
-	_, after, err := phases(t.Context(), in(v1alpha1.HarnessSucceeded))
+	_, after, err := phases(t.Context(), in(v1alpha1.SandboxSucceeded))
 	for n := range after.Items {
 		if before[after.Items[n].Name] != after.Items[n].ResourceVersion {
 			writes++
@@ -92,7 +92,7 @@ func reconciles(t *testing.T) (count float64) {
 		}
 		for _, metric := range family.GetMetric() {
 			for _, label := range metric.GetLabel() {
-				if label.GetName() == "controller" && label.GetValue() == "harnessruns" {
+				if label.GetName() == "controller" && label.GetValue() == "sandboxruns" {
 					count += metric.GetCounter().GetValue()
 				}
 			}

@@ -17,7 +17,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
 
-// The broker gives credentials to a Pod whose controller is a Job whose controller is a HarnessRun. Whoever may write
+// The broker gives credentials to a Pod whose controller is a Job whose controller is a SandboxRun. Whoever may write
 // Pods or Jobs could claim that of their own: podForgery and jobForgery refuse it.
 
 // jobControllers are the users as which the controller of Jobs makes Pods: with credentials of its own, as clusters
@@ -35,13 +35,13 @@ func (s *shared) forgeryScopes() (pods, jobs extension.Scope) {
 	create, update := admissionregistrationv1.Create, admissionregistrationv1.Update
 	labelled := "(has(%[1]s.labels) && ['" + strings.Join(ourLabels, "', '") + "'].exists(l, l in %[1]s.labels))"
 	owned := "(has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, %s))"
-	pods = scope("harness-pod-forgery", s.selector(),
+	pods = scope("sandbox-pod-forgery", s.selector(),
 		append(extension.Resources("", "v1", []string{"pods"}, create, update), extension.Resources("", "v1", []string{"pods/ephemeralcontainers"}, update)...),
 		admissionregistrationv1.MatchCondition{Name: "of-a-run", Expression: fmt.Sprintf(labelled, "object.metadata") + " || " +
 			fmt.Sprintf(owned, fmt.Sprintf("o.kind == 'Job' && (o.name.startsWith('%s') || o.name.startsWith('%s'))", prefix, workspacePrefix))})
-	jobs = scope("harness-job-forgery", s.selector(), extension.Resources(batchv1.GroupName, "v1", []string{"jobs"}, create, update),
+	jobs = scope("sandbox-job-forgery", s.selector(), extension.Resources(batchv1.GroupName, "v1", []string{"jobs"}, create, update),
 		admissionregistrationv1.MatchCondition{Name: "of-a-run", Expression: fmt.Sprintf(labelled, "object.spec.template.metadata") + " || " +
-			fmt.Sprintf(owned, fmt.Sprintf("o.kind in ['HarnessRun', 'Workspace'] && o.apiVersion.startsWith('%s/')", v1alpha1.GroupVersion.Group))})
+			fmt.Sprintf(owned, fmt.Sprintf("o.kind in ['SandboxRun', 'Workspace'] && o.apiVersion.startsWith('%s/')", v1alpha1.GroupVersion.Group))})
 	return pods, jobs
 }
 
@@ -51,7 +51,7 @@ var ourLabels = []string{LabelRun, LabelWorkspace, v1alpha1.LabelEgress}
 // Validate lets the controller of Jobs make Pods, and nobody change what runs in them.
 func (g *podForgery) Validate(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
 	if req.SubResource == "ephemeralcontainers" {
-		return denied("Pod", "Pod %s belongs to a HarnessRun: a container that is added to it could read what its proxy has; look at its log, or run another", pod.Name)
+		return denied("Pod", "Pod %s belongs to a SandboxRun: a container that is added to it could read what its proxy has; look at its log, or run another", pod.Name)
 	}
 	if req.Operation == admissionv1.Create {
 		me, err := g.reconciler(ctx)
@@ -61,17 +61,17 @@ func (g *podForgery) Validate(ctx context.Context, pod *corev1.Pod, req *extensi
 		if !slices.ContainsFunc(pod.OwnerReferences, isOurJob) {
 			return g.refuseLabels(ctx, pod.Labels, req)
 		}
-		return denied("Pod", "metadata: the Pod claims to be of a HarnessRun or a Workspace, and only the controller of Jobs makes such Pods: leave out owners that are Jobs named %s* or %s*; make a HarnessRun instead", prefix, workspacePrefix)
+		return denied("Pod", "metadata: the Pod claims to be of a SandboxRun or a Workspace, and only the controller of Jobs makes such Pods: leave out owners that are Jobs named %s* or %s*; make a SandboxRun instead", prefix, workspacePrefix)
 	}
 	old, err := extension.Old[*corev1.Pod](req)
 	if err != nil {
 		return err
 	}
 	if added := addedOwner(old.OwnerReferences, pod.OwnerReferences); added != "" && (isOfOurs(old) || slices.ContainsFunc(pod.OwnerReferences, isOurJob)) {
-		return denied("Pod", "metadata.ownerReferences: only the controller of Jobs makes Pods of HarnessRuns: leave out %s", added)
+		return denied("Pod", "metadata.ownerReferences: only the controller of Jobs makes Pods of SandboxRuns: leave out %s", added)
 	}
 	if isOfOurs(old) && !slices.Equal(imagesOf(old), imagesOf(pod)) {
-		return denied("Pod", "spec: Pod %s belongs to a HarnessRun: its images cannot be changed; run another", pod.Name)
+		return denied("Pod", "spec: Pod %s belongs to a SandboxRun: its images cannot be changed; run another", pod.Name)
 	}
 	return nil
 }
@@ -102,15 +102,15 @@ func (g *jobForgery) Validate(ctx context.Context, job *batchv1.Job, req *extens
 	if added := addedOwner(old.OwnerReferences, job.OwnerReferences); added != "" && slices.ContainsFunc(job.OwnerReferences, func(o metav1.OwnerReference) bool {
 		return strings.HasPrefix(o.APIVersion, v1alpha1.GroupVersion.Group+"/")
 	}) {
-		return denied("Job", "metadata.ownerReferences: only admitkit makes Jobs of HarnessRuns and Workspaces: leave out %s; make a HarnessRun instead", added)
+		return denied("Job", "metadata.ownerReferences: only admitkit makes Jobs of SandboxRuns and Workspaces: leave out %s; make a SandboxRun instead", added)
 	}
 	if isOfOurs(&corev1.Pod{ObjectMeta: old.Spec.Template.ObjectMeta}) && !apiequality.Semantic.DeepEqual(old.Spec, job.Spec) {
-		return denied("Job", "spec: Job %s is that of a HarnessRun or a Workspace, and only admitkit changes it: cancel the run, and make another", job.Name)
+		return denied("Job", "spec: Job %s is that of a SandboxRun or a Workspace, and only admitkit changes it: cancel the run, and make another", job.Name)
 	}
 	for _, key := range ourLabels {
 		value, has := job.Spec.Template.Labels[key]
 		if before, had := old.Spec.Template.Labels[key]; has && (!had || before != value) {
-			return denied("Job", "spec.template.metadata.labels: only Pods of HarnessRuns and Workspaces have the label %s: leave it out", key)
+			return denied("Job", "spec.template.metadata.labels: only Pods of SandboxRuns and Workspaces have the label %s: leave it out", key)
 		}
 	}
 	return nil

@@ -26,9 +26,9 @@ const (
 	// managedBy is the value of [v1alpha1.LabelManagedBy].
 	managedBy = "admitkit-sandbox"
 	// LabelRun has the name of the run.
-	LabelRun = v1alpha1.LabelHarnessRun
+	LabelRun = v1alpha1.LabelSandboxRun
 	// prefix begins the names of what belongs to a run.
-	prefix = "harness-"
+	prefix = "sandbox-"
 )
 
 // podGuard keeps the labels of Pods of runs: by them their policy selects them, and by another label a
@@ -41,7 +41,7 @@ func (s *shared) podScope() extension.Scope {
 		return fmt.Sprintf("(has(%[1]s.metadata.labels) ? %[1]s.metadata.labels : {})", object)
 	}
 	update := admissionregistrationv1.Update
-	return scope("harness-pod", s.selector(), extension.Resources("", "v1", []string{"pods", "pods/status"}, update), admissionregistrationv1.MatchCondition{
+	return scope("sandbox-pod", s.selector(), extension.Resources("", "v1", []string{"pods", "pods/status"}, update), admissionregistrationv1.MatchCondition{
 		Name: "labels-of-a-run", Expression: fmt.Sprintf("%[4]s != %[5]s && ['%[1]s', '%[2]s'].exists(l, l in %[4]s || l in %[5]s) || '%[3]s' in %[5]s && (!('%[3]s' in %[4]s) || %[4]s['%[3]s'] != %[5]s['%[3]s'])",
 			LabelRun, LabelWorkspace, v1alpha1.LabelEgress, labels("oldObject"), labels("object")),
 	})
@@ -59,7 +59,7 @@ func (g *podGuard) Validate(ctx context.Context, pod *metav1.PartialObjectMetada
 	if old.Labels[LabelRun] == "" && old.Labels[LabelWorkspace] == "" {
 		return g.refuseLabels(ctx, pod.Labels, req)
 	}
-	return denied("Pod", "metadata.labels: Pod %s belongs to a HarnessRun, and a network policy holds it by its labels: nobody can change them", pod.Name)
+	return denied("Pod", "metadata.labels: Pod %s belongs to a SandboxRun, and a network policy holds it by its labels: nobody can change them", pod.Name)
 }
 
 // refuseLabels refuses a Pod that has the labels of those of a run or a seed, and is of none. [v1alpha1.LabelEgress] alone is
@@ -67,7 +67,7 @@ func (g *podGuard) Validate(ctx context.Context, pod *metav1.PartialObjectMetada
 func (s *shared) refuseLabels(ctx context.Context, labels map[string]string, req *extension.Request) error {
 	for _, key := range []string{LabelRun, LabelWorkspace} {
 		if _, forged := labels[key]; forged {
-			return denied("Pod", "metadata.labels: only Pods of HarnessRuns and Workspaces have the label %s: leave it out", key)
+			return denied("Pod", "metadata.labels: only Pods of SandboxRuns and Workspaces have the label %s: leave it out", key)
 		}
 	}
 	uid, labelled := labels[v1alpha1.LabelEgress]
@@ -76,7 +76,7 @@ func (s *shared) refuseLabels(ctx context.Context, labels map[string]string, req
 	}
 	ours, err := s.holdsUID(ctx, req.Namespace, uid)
 	if err == nil && ours {
-		err = denied("Pod", "metadata.labels: %s: %q is of a HarnessRun or a Workspace, and the Pod is not: leave it out", v1alpha1.LabelEgress, uid)
+		err = denied("Pod", "metadata.labels: %s: %q is of a SandboxRun or a Workspace, and the Pod is not: leave it out", v1alpha1.LabelEgress, uid)
 	}
 	return err
 }
@@ -91,7 +91,7 @@ func (g *graceGuard) Validate(ctx context.Context, object *unstructured.Unstruct
 	if err != nil || pod == nil || !isOfOurs(pod) {
 		return err
 	}
-	return denied("Pod", "Pod %s/%s belongs to a HarnessRun or a Workspace, and ends within %d s of its deletion: leave out gracePeriodSeconds (kubectl: --grace-period)",
+	return denied("Pod", "Pod %s/%s belongs to a SandboxRun or a Workspace, and ends within %d s of its deletion: leave out gracePeriodSeconds (kubectl: --grace-period)",
 		pod.Namespace, pod.Name, *pod.Spec.TerminationGracePeriodSeconds)
 }
 
@@ -113,7 +113,7 @@ func (s *shared) policyScope() extension.Scope {
 	rules := slices.Concat(
 		extension.Resources(egress.NetworkPolicy.Group, egress.NetworkPolicy.Version, []string{"networkpolicies"}, all...),
 		extension.Resources(cilium.Group, cilium.Version, []string{"ciliumnetworkpolicies"}, all...))
-	return scope("harness-egress", s.selector(), rules, admissionregistrationv1.MatchCondition{
+	return scope("sandbox-egress", s.selector(), rules, admissionregistrationv1.MatchCondition{
 		Name: "not-the-end-of-anothers", Expression: fmt.Sprintf("request.operation != 'DELETE' || oldObject.metadata.name.startsWith('%s') || oldObject.metadata.name.startsWith('%s')", prefix, workspacePrefix),
 	})
 }
@@ -165,7 +165,7 @@ func (g *policyGuard) validateForeign(policy *unstructured.Unstructured, req *ex
 
 // widens says what is wrong with a policy of somebody else, and what to do.
 func widens(policy *unstructured.Unstructured) string {
-	return fmt.Sprintf("%s %s/%s would allow the Pods of HarnessRuns more than their templates do, since policies add up: exclude them, by {key: %s, operator: DoesNotExist} in the matchExpressions of its podSelector",
+	return fmt.Sprintf("%s %s/%s would allow the Pods of SandboxRuns more than their templates do, since policies add up: exclude them, by {key: %s, operator: DoesNotExist} in the matchExpressions of its podSelector",
 		policy.GetKind(), policy.GetNamespace(), policy.GetName(), v1alpha1.LabelEgress)
 }
 
@@ -180,9 +180,9 @@ func (g *policyGuard) keep(ctx context.Context, policy *unstructured.Unstructure
 		if err != nil || pod == "" {
 			return err
 		}
-		return denied(policy.GetKind(), "%s %s/%s holds Pod %s, and goes when that is gone: delete its HarnessRun", policy.GetKind(), req.Namespace, policy.GetName(), pod)
+		return denied(policy.GetKind(), "%s %s/%s holds Pod %s, and goes when that is gone: delete its SandboxRun", policy.GetKind(), req.Namespace, policy.GetName(), pod)
 	}
-	return denied(policy.GetKind(), "%s %s/%s belongs to a HarnessRun: only admitkit changes it, as %s", policy.GetKind(), req.Namespace, policy.GetName(), me)
+	return denied(policy.GetKind(), "%s %s/%s belongs to a SandboxRun: only admitkit changes it, as %s", policy.GetKind(), req.Namespace, policy.GetName(), me)
 }
 
 // onePod returns the name of a Pod that is selected, "" if there is none.

@@ -61,8 +61,8 @@ func (p *plan) live(limits *v1alpha1.InteractiveLimits) {
 }
 
 // withMode makes the plan that of the mode of a run.
-func (p *plan) withMode(spec *v1alpha1.HarnessRunSpec) error {
-	if spec.Mode != v1alpha1.HarnessInteractive {
+func (p *plan) withMode(spec *v1alpha1.SandboxRunSpec) error {
+	if spec.Mode != v1alpha1.SandboxInteractive {
 		p.interactive = nil
 		if spec.Interactive != nil {
 			return fmt.Errorf("interactive: needs mode Interactive")
@@ -234,7 +234,7 @@ func (f *facts) decideLife(d *decision, now time.Time) {
 	next, fired := nextEnd(f.activity.ends(d.status.StartTime.Time, &status.Limits), now)
 	status.EndsTime, status.EndsReason = timeOf(next.at), next.reason
 	if fired {
-		d.finish(v1alpha1.HarnessCancelled, next.reason, next.message, now)
+		d.finish(v1alpha1.SandboxCancelled, next.reason, next.message, now)
 		return
 	}
 	d.next = next.at

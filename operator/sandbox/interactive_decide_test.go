@@ -64,7 +64,7 @@ func TestWhenAnInteractiveRunEnds(t *testing.T) {
 func live(change func(*facts)) func(*facts) {
 	return func(f *facts) {
 		of, _ := limitsOf(nil, nil, false, "") // the defaults are no error
-		f.run.Spec.Mode = v1alpha1.HarnessInteractive
+		f.run.Spec.Mode = v1alpha1.SandboxInteractive
 		f.run.Status.Interactive = &v1alpha1.InteractiveStatus{Limits: *of}
 		f.activity = &activity{}
 		change(f)
@@ -81,36 +81,36 @@ func TestWhatFollowsForAnInteractiveRun(t *testing.T) {
 		is     func(*decision) bool
 	}{
 		"one that is young is looked at again": {func(*facts) {}, now, func(d *decision) bool {
-			return d.next.Equal(now.Add(lookEvery)) && d.status.Interactive.EndsTime.Equal(&metav1.Time{Time: now.Add(15 * time.Minute)}) && d.status.Phase == v1alpha1.HarnessRunning
+			return d.next.Equal(now.Add(lookEvery)) && d.status.Interactive.EndsTime.Equal(&metav1.Time{Time: now.Add(15 * time.Minute)}) && d.status.Phase == v1alpha1.SandboxRunning
 		}},
 		"one that is about to end is looked at then": {func(*facts) {}, now.Add(15*time.Minute - time.Second), func(d *decision) bool { return d.next.Equal(now.Add(15 * time.Minute)) }},
 		"one that is idle is cancelled, and its Job ends": {func(*facts) {}, now.Add(15 * time.Minute), func(d *decision) bool {
-			return d.status.Phase == v1alpha1.HarnessCancelled && d.end && reason(d) == v1alpha1.InteractiveTerminatedIdle
+			return d.status.Phase == v1alpha1.SandboxCancelled && d.end && reason(d) == v1alpha1.InteractiveTerminatedIdle
 		}},
 		"what was seen before a restart counts": {
 			func(f *facts) {
 				at := metav1.NewTime(now.Add(10 * time.Minute))
 				f.run.Status.Interactive.LastActivityTime = &at
 				f.activity.last, f.activity.unrecorded = at.Time, at.Time
-			}, now.Add(39 * time.Minute), func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessRunning },
+			}, now.Add(39 * time.Minute), func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxRunning },
 		},
-		"an outage of the manager does not lengthen a life": {func(*facts) {}, now.Add(100 * time.Hour), func(d *decision) bool { return d.status.Phase == v1alpha1.HarnessCancelled }},
+		"an outage of the manager does not lengthen a life": {func(*facts) {}, now.Add(100 * time.Hour), func(d *decision) bool { return d.status.Phase == v1alpha1.SandboxCancelled }},
 		"a Job that has lived too long is no failure": {
 			func(f *facts) {
 				f.job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, Reason: batchv1.JobReasonDeadlineExceeded}}
 			}, now, func(d *decision) bool {
-				return d.status.Phase == v1alpha1.HarnessCancelled && reason(d) == v1alpha1.InteractiveTerminatedMaxLifetime
+				return d.status.Phase == v1alpha1.SandboxCancelled && reason(d) == v1alpha1.InteractiveTerminatedMaxLifetime
 			},
 		},
 		"one whose use is not known goes on, and says so": {
 			func(f *facts) { f.activity, f.unwatched = nil, errors.New("forbidden") }, now.Add(time.Hour), func(d *decision) bool {
 				c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionActivityKnown)
-				return d.status.Phase == v1alpha1.HarnessRunning && c.Status == metav1.ConditionFalse && strings.Contains(c.Message, "forbidden")
+				return d.status.Phase == v1alpha1.SandboxRunning && c.Status == metav1.ConditionFalse && strings.Contains(c.Message, "forbidden")
 			},
 		},
 		"a Batch run is left alone": {
 			func(f *facts) { f.run.Status.Interactive, f.activity = nil, nil }, now.Add(100 * time.Hour), func(d *decision) bool {
-				return d.status.Phase == v1alpha1.HarnessRunning && d.status.Interactive == nil
+				return d.status.Phase == v1alpha1.SandboxRunning && d.status.Interactive == nil
 			},
 		},
 	} {
@@ -125,32 +125,32 @@ func TestWhatFollowsForAnInteractiveRun(t *testing.T) {
 func TestLimitsAreDecidedOnceAndOnlyMadeLess(t *testing.T) {
 	template := limits(t, &v1alpha1.InteractiveLimits{IdleSeconds: new(int64(600)), MaxLifetimeSeconds: new(int64(3600))})
 	p := &plan{interactive: template, timeout: 5}
-	of, err := p.with(&v1alpha1.HarnessRunSpec{Mode: v1alpha1.HarnessInteractive, Interactive: &v1alpha1.InteractiveLimits{IdleSeconds: new(int64(60))}})
+	of, err := p.with(&v1alpha1.SandboxRunSpec{Mode: v1alpha1.SandboxInteractive, Interactive: &v1alpha1.InteractiveLimits{IdleSeconds: new(int64(60))}})
 	if err != nil || *of.interactive.IdleSeconds != 60 || of.timeout != 3600 || *template.IdleSeconds != 600 {
 		t.Errorf("%v: %+v, %+v", err, of, template)
 	}
-	if pod := of.podOf(&v1alpha1.HarnessRun{}); !pod.Containers[0].Stdin || !pod.Containers[0].TTY {
+	if pod := of.podOf(&v1alpha1.SandboxRun{}); !pod.Containers[0].Stdin || !pod.Containers[0].TTY {
 		t.Error("nothing waits in an Interactive run")
 	}
-	if of, err = p.with(&v1alpha1.HarnessRunSpec{}); err != nil || of.interactive != nil || of.timeout != 5 {
+	if of, err = p.with(&v1alpha1.SandboxRunSpec{}); err != nil || of.interactive != nil || of.timeout != 5 {
 		t.Errorf("Batch: %v: %+v", err, of)
 	}
-	for want, spec := range map[string]v1alpha1.HarnessRunSpec{
+	for want, spec := range map[string]v1alpha1.SandboxRunSpec{
 		"interactive.idleSeconds: 601 is more than the 600": {Interactive: &v1alpha1.InteractiveLimits{IdleSeconds: new(int64(601))}},
 		"timeoutSeconds: an Interactive run has none":       {TimeoutSeconds: new(int64(1))},
 		"retries: an Interactive run is not tried again":    {Retries: 1},
 	} {
-		spec.Mode = v1alpha1.HarnessInteractive
+		spec.Mode = v1alpha1.SandboxInteractive
 		if _, err := p.with(&spec); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
 	decided := factsOf(t, live(func(f *facts) { f.run.Status.Interactive.Limits.IdleSeconds = new(int64(7)) }))
-	if d := decide(decided, now.Add(7*time.Second)); d.status.Phase != v1alpha1.HarnessCancelled {
+	if d := decide(decided, now.Add(7*time.Second)); d.status.Phase != v1alpha1.SandboxCancelled {
 		t.Errorf("not by what was decided: %+v", d.status)
 	}
-	base := &v1alpha1.HarnessTemplateSpec{Image: "a"}
-	if _, err := planOf(&v1alpha1.HarnessTemplateSpec{BaseTemplateRef: &v1alpha1.HarnessBase{}, Interactive: &v1alpha1.InteractiveLimits{}}, base); err == nil {
+	base := &v1alpha1.SandboxRunTemplateSpec{Image: "a"}
+	if _, err := planOf(&v1alpha1.SandboxRunTemplateSpec{BaseTemplateRef: &v1alpha1.SandboxBase{}, Interactive: &v1alpha1.InteractiveLimits{}}, base); err == nil {
 		t.Error("a template is for Interactive runs, and its base is not")
 	}
 }
@@ -210,14 +210,14 @@ func TestPoliciesSayWhoGetsIntoRuns(t *testing.T) {
 	}
 	open, shell, shut := policy("open", v1alpha1.BrokerRuns{Interact: true, Shell: true}), policy("shell", v1alpha1.BrokerRuns{Shell: true}), policy("shut", v1alpha1.BrokerRuns{})
 	for sentence, test := range map[string]struct {
-		mode v1alpha1.HarnessMode
+		mode v1alpha1.SandboxMode
 		of   []v1alpha1.BrokerPolicy
 		want string
 	}{
-		"no policy, anybody":           {v1alpha1.HarnessInteractive, nil, ""},
-		"all of them must":             {v1alpha1.HarnessInteractive, []v1alpha1.BrokerPolicy{open, shut, shell}, "set spec.runs.interact in shut, shell"},
-		"all of them do":               {v1alpha1.HarnessInteractive, []v1alpha1.BrokerPolicy{open}, ""},
-		"Batch runs have another word": {v1alpha1.HarnessBatch, []v1alpha1.BrokerPolicy{shell, shut}, "set spec.runs.shell in shut"},
+		"no policy, anybody":           {v1alpha1.SandboxInteractive, nil, ""},
+		"all of them must":             {v1alpha1.SandboxInteractive, []v1alpha1.BrokerPolicy{open, shut, shell}, "set spec.runs.interact in shut, shell"},
+		"all of them do":               {v1alpha1.SandboxInteractive, []v1alpha1.BrokerPolicy{open}, ""},
+		"Batch runs have another word": {v1alpha1.SandboxBatch, []v1alpha1.BrokerPolicy{shell, shut}, "set spec.runs.shell in shut"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			if got := closedBy(test.mode, "t", test.of); (test.want == "") != (got == "") || !strings.Contains(got, test.want) {

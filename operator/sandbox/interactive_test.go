@@ -44,26 +44,26 @@ func TestInteractiveRuns(t *testing.T) {
 	t.Run("end when their life is over", p.old)
 }
 
-func (p *people) interactive(name string) *v1alpha1.HarnessRun {
+func (p *people) interactive(name string) *v1alpha1.SandboxRun {
 	r := run(p.here, name, "shared")
-	r.Spec.Mode = v1alpha1.HarnessInteractive
+	r.Spec.Mode = v1alpha1.SandboxInteractive
 	return r
 }
 
 func (p *people) admitted(t *testing.T) {
-	for want, change := range map[string]func(*v1alpha1.HarnessRun){
-		"spec.mode: the template is not for Interactive runs: let its author set spec.interactive there": func(r *v1alpha1.HarnessRun) { r.Spec.TemplateRef.Name = "agent" },
-		"spec.interactive.idleSeconds: 1201 is more than the 1200 of the template": func(r *v1alpha1.HarnessRun) {
+	for want, change := range map[string]func(*v1alpha1.SandboxRun){
+		"spec.mode: the template is not for Interactive runs: let its author set spec.interactive there": func(r *v1alpha1.SandboxRun) { r.Spec.TemplateRef.Name = "agent" },
+		"spec.interactive.idleSeconds: 1201 is more than the 1200 of the template": func(r *v1alpha1.SandboxRun) {
 			r.Spec.Interactive = &v1alpha1.InteractiveLimits{IdleSeconds: new(int64(1201))}
 		},
-		"interactive needs mode Interactive": func(r *v1alpha1.HarnessRun) {
-			r.Spec.Mode, r.Spec.Interactive = v1alpha1.HarnessBatch, &v1alpha1.InteractiveLimits{}
+		"interactive needs mode Interactive": func(r *v1alpha1.SandboxRun) {
+			r.Spec.Mode, r.Spec.Interactive = v1alpha1.SandboxBatch, &v1alpha1.InteractiveLimits{}
 		},
-		"an Interactive run has no timeoutSeconds": func(r *v1alpha1.HarnessRun) { r.Spec.TimeoutSeconds = new(int64(60)) },
-		"detachIdleSeconds must not be more than idleSeconds": func(r *v1alpha1.HarnessRun) {
+		"an Interactive run has no timeoutSeconds": func(r *v1alpha1.SandboxRun) { r.Spec.TimeoutSeconds = new(int64(60)) },
+		"detachIdleSeconds must not be more than idleSeconds": func(r *v1alpha1.SandboxRun) {
 			r.Spec.Interactive = &v1alpha1.InteractiveLimits{IdleSeconds: new(int64(60)), DetachIdleSeconds: new(int64(61))}
 		},
-		"idleSeconds and detachSeconds must not be more than maxLifetimeSeconds": func(r *v1alpha1.HarnessRun) {
+		"idleSeconds and detachSeconds must not be more than maxLifetimeSeconds": func(r *v1alpha1.SandboxRun) {
 			r.Spec.Interactive = &v1alpha1.InteractiveLimits{IdleSeconds: new(int64(61)), MaxLifetimeSeconds: new(int64(60))}
 		},
 	} {
@@ -74,11 +74,11 @@ func (p *people) admitted(t *testing.T) {
 }
 
 // begun makes a run, and waits until it has its Pod.
-func (p *people) begun(t *testing.T, r *v1alpha1.HarnessRun) {
+func (p *people) begun(t *testing.T, r *v1alpha1.SandboxRun) {
 	t.Helper()
 	p.clock.SetTime(time.Now())
 	testkit.Create(t, p.alice, r)
-	await(t, r, "runs", in(v1alpha1.HarnessRunning))
+	await(t, r, "runs", in(v1alpha1.SandboxRunning))
 }
 
 func (p *people) kubectl(t *testing.T, args ...string) (string, error) {
@@ -97,11 +97,11 @@ func (p *people) entered(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 	p.cancelRun(t, r)
-	await(t, r, "is cancelled", in(v1alpha1.HarnessCancelled))
+	await(t, r, "is cancelled", in(v1alpha1.SandboxCancelled))
 }
 
 // at sets the clock to a time after the start of a run, and has the run looked at.
-func (p *people) at(t *testing.T, r *v1alpha1.HarnessRun, after time.Duration) {
+func (p *people) at(t *testing.T, r *v1alpha1.SandboxRun, after time.Duration) {
 	t.Helper()
 	p.clock.SetTime(r.Status.StartTime.Add(after))
 	touch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata": {"annotations": {"example.com/at": %q}}}`, after))
@@ -110,8 +110,8 @@ func (p *people) at(t *testing.T, r *v1alpha1.HarnessRun, after time.Duration) {
 	}
 }
 
-func endsAfter(after time.Duration, reason string) func(*v1alpha1.HarnessRun) bool {
-	return func(run *v1alpha1.HarnessRun) bool {
+func endsAfter(after time.Duration, reason string) func(*v1alpha1.SandboxRun) bool {
+	return func(run *v1alpha1.SandboxRun) bool {
 		i := run.Status.Interactive
 		return i != nil && i.EndsTime != nil && i.EndsReason == reason && i.EndsTime.Sub(run.Status.StartTime.Time) == after
 	}
@@ -131,12 +131,12 @@ func (p *people) used(t *testing.T) {
 		t.Fatal(err, out)
 	}
 	p.at(t, r, 10*time.Minute+30*time.Second) // after its end, had nobody used it
-	await(t, r, "knows of the exec", func(run *v1alpha1.HarnessRun) bool { return run.Status.Interactive.LastActivityTime != nil })
+	await(t, r, "knows of the exec", func(run *v1alpha1.SandboxRun) bool { return run.Status.Interactive.LastActivityTime != nil })
 	last := r.Status.Interactive.LastActivityTime.Time
 	if start := r.Status.StartTime.Time; last.Before(start) { // by the test's clock; the Job's is the API server's
 		last = start
 	}
-	if r.Status.Phase != v1alpha1.HarnessRunning || !r.Status.Interactive.EndsTime.Time.Equal(last.Add(20*time.Minute)) {
+	if r.Status.Phase != v1alpha1.SandboxRunning || !r.Status.Interactive.EndsTime.Time.Equal(last.Add(20*time.Minute)) {
 		t.Errorf("%s, %+v", r.Status.Phase, r.Status.Interactive)
 	}
 	if c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionActivityKnown); c == nil || c.Status != metav1.ConditionTrue {
@@ -168,9 +168,9 @@ func (p *people) old(t *testing.T) {
 }
 
 // ended expects the end of a run, on record with its reason, and that its Pod is gone.
-func (p *people) ended(t *testing.T, r *v1alpha1.HarnessRun, reason, message string) {
+func (p *people) ended(t *testing.T, r *v1alpha1.SandboxRun, reason, message string) {
 	t.Helper()
-	await(t, r, "is cancelled", in(v1alpha1.HarnessCancelled))
+	await(t, r, "is cancelled", in(v1alpha1.SandboxCancelled))
 	if c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionCompleted); c.Reason != reason || c.Message != message {
 		t.Errorf("%+v", c)
 	}

@@ -52,8 +52,8 @@ func (r *runs) readBrokered(ctx context.Context, f *facts) error {
 			f.plan.timeout, maxBrokered.Seconds(), runca.RunLife))
 		return nil
 	}
-	if problem := closedBy(run.Spec.Mode, template, apply); problem != "" && run.Spec.Mode == v1alpha1.HarnessInteractive {
-		f.unbrokered = &obstacle{condition: v1alpha1.ConditionTemplateResolved, reason: v1alpha1.HarnessTemplateForbids, message: problem}
+	if problem := closedBy(run.Spec.Mode, template, apply); problem != "" && run.Spec.Mode == v1alpha1.SandboxInteractive {
+		f.unbrokered = &obstacle{condition: v1alpha1.ConditionTemplateResolved, reason: v1alpha1.SandboxRunTemplateForbids, message: problem}
 		return nil
 	}
 	if problem := shortfall(run.Namespace, ofTemplate(template), f.plan.requires, apply, others); problem != "" {

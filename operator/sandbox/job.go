@@ -18,7 +18,7 @@ const (
 	nobody = 65532
 	// promptDir is where the prompt is, in the file promptFile.
 	promptDir, promptFile = "/admitkit/prompt", "prompt"
-	container             = "harness"
+	container             = "sandbox"
 )
 
 // podSlack is how much longer a Pod may run than its Job: the Job ends it first, and says why. Without its Job, which somebody
@@ -29,7 +29,7 @@ const podSlack = 60
 var tmpSize = resource.MustParse("256Mi")
 
 // metaOf is the metadata of what belongs to a run.
-func metaOf(run *v1alpha1.HarnessRun) metav1.ObjectMeta {
+func metaOf(run *v1alpha1.SandboxRun) metav1.ObjectMeta {
 	of := nameOf(run)
 	return metav1.ObjectMeta{
 		Namespace: of.Namespace, Name: of.Name, OwnerReferences: []metav1.OwnerReference{ownedBy(run)},
@@ -37,8 +37,8 @@ func metaOf(run *v1alpha1.HarnessRun) metav1.ObjectMeta {
 	}
 }
 
-func ownedBy(run *v1alpha1.HarnessRun) metav1.OwnerReference {
-	return metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "HarnessRun", Name: run.Name, UID: run.UID, Controller: new(true)}
+func ownedBy(run *v1alpha1.SandboxRun) metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "SandboxRun", Name: run.Name, UID: run.UID, Controller: new(true)}
 }
 
 // isOf reports whether the controller of an object is this one, by kind and UID. Whoever may make such an object can
@@ -60,13 +60,13 @@ func jobRef(job *batchv1.Job) metav1.OwnerReference {
 
 // promptOf is the ConfigMap of a prompt by value. Who may read the run can read the prompt there, too, so a Secret would
 // hide nothing, and the manager would need rights on Secrets.
-func promptOf(run *v1alpha1.HarnessRun) *corev1.ConfigMap {
+func promptOf(run *v1alpha1.SandboxRun) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metaOf(run), Immutable: new(true), Data: map[string]string{promptFile: run.Spec.Prompt}}
 }
 
 // jobOf is the Job of a run. A Pod replaces another only when that has ended, so that two never
 // work at a time.
-func (p *plan) jobOf(run *v1alpha1.HarnessRun) *batchv1.Job {
+func (p *plan) jobOf(run *v1alpha1.SandboxRun) *batchv1.Job {
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: metaOf(run).Labels}, Spec: p.podOf(run)}
 	template.Labels[v1alpha1.LabelEgress] = string(run.UID)
 	template.Spec.ActiveDeadlineSeconds = new(p.timeout + podSlack)
@@ -76,7 +76,7 @@ func (p *plan) jobOf(run *v1alpha1.HarnessRun) *batchv1.Job {
 }
 
 // podOf is the Pod. It meets the restricted Pod Security standard, and has no token of a ServiceAccount.
-func (p *plan) podOf(run *v1alpha1.HarnessRun) corev1.PodSpec {
+func (p *plan) podOf(run *v1alpha1.SandboxRun) corev1.PodSpec {
 	return corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: new(p.grace),
 		AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
@@ -111,12 +111,12 @@ func restricted() *corev1.SecurityContext {
 }
 
 // envOf is the environment. What the sandbox sets comes last: of two variables of a name, the later counts.
-func (p *plan) envOf(run *v1alpha1.HarnessRun) (env []corev1.EnvVar) {
-	ours := []v1alpha1.HarnessEnv{
+func (p *plan) envOf(run *v1alpha1.SandboxRun) (env []corev1.EnvVar) {
+	ours := []v1alpha1.SandboxEnv{
 		{Name: "HOME", Value: p.mountPath}, {Name: "ADMITKIT_RUN", Value: run.Name}, {Name: "ADMITKIT_PROMPT_FILE", Value: promptDir + "/" + promptFile},
 	}
 	if run.Spec.Model != "" {
-		ours = append(ours, v1alpha1.HarnessEnv{Name: "ADMITKIT_MODEL", Value: run.Spec.Model})
+		ours = append(ours, v1alpha1.SandboxEnv{Name: "ADMITKIT_MODEL", Value: run.Spec.Model})
 	}
 	for _, e := range slices.Concat(p.env, ours) {
 		env = append(env, corev1.EnvVar{Name: e.Name, Value: e.Value})
@@ -125,7 +125,7 @@ func (p *plan) envOf(run *v1alpha1.HarnessRun) (env []corev1.EnvVar) {
 }
 
 // workspaceVolume is where the work writes.
-func (p *plan) workspaceVolume(run *v1alpha1.HarnessRun) corev1.VolumeSource {
+func (p *plan) workspaceVolume(run *v1alpha1.SandboxRun) corev1.VolumeSource {
 	if ref := run.Spec.WorkspaceRef; ref != nil {
 		return claimVolume(ref.Name)
 	}
@@ -137,7 +137,7 @@ func emptyDir(size resource.Quantity) corev1.VolumeSource {
 }
 
 // promptVolume has the kubelet read the prompt: the manager needs no right to.
-func promptVolume(run *v1alpha1.HarnessRun) corev1.VolumeSource {
+func promptVolume(run *v1alpha1.SandboxRun) corev1.VolumeSource {
 	of := func(key string) []corev1.KeyToPath { return []corev1.KeyToPath{{Key: key, Path: promptFile}} }
 	name, key := nameOf(run).Name, promptFile
 	if from := run.Spec.PromptFrom; from != nil {

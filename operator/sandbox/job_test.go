@@ -16,7 +16,7 @@ import (
 const pinnedImage = "example.com/agent@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
 // planned returns the Job of a run by a template.
-func planned(t *testing.T, template *v1alpha1.HarnessTemplateSpec, spec *v1alpha1.HarnessRunSpec) *batchv1.Job {
+func planned(t *testing.T, template *v1alpha1.SandboxRunTemplateSpec, spec *v1alpha1.SandboxRunSpec) *batchv1.Job {
 	t.Helper()
 	p, err := planOf(template, nil)
 	if err == nil {
@@ -25,7 +25,7 @@ func planned(t *testing.T, template *v1alpha1.HarnessTemplateSpec, spec *v1alpha
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p.jobOf(&v1alpha1.HarnessRun{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "u"}, Spec: *spec})
+	return p.jobOf(&v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "u"}, Spec: *spec})
 }
 
 // envOf is the environment of a container, of two variables of a name the last.
@@ -38,30 +38,30 @@ func envOf(c *corev1.Container) map[string]string {
 }
 
 func TestTheJobOfARunHasTheLimitsOfItsTemplate(t *testing.T) {
-	batch := v1alpha1.HarnessRunSpec{Prompt: "p"}
-	job := planned(t, &v1alpha1.HarnessTemplateSpec{Image: image}, &batch)
+	batch := v1alpha1.SandboxRunSpec{Prompt: "p"}
+	job := planned(t, &v1alpha1.SandboxRunTemplateSpec{Image: image}, &batch)
 	pod := job.Spec.Template.Spec
 	if *pod.ActiveDeadlineSeconds != 1860 {
 		t.Errorf("without its Job the Pod runs for %d s", *pod.ActiveDeadlineSeconds)
 	}
-	if job.Name != "harness-b" || *job.Spec.ActiveDeadlineSeconds != 1800 || *job.Spec.BackoffLimit != 0 || *pod.TerminationGracePeriodSeconds != 60 || pod.RestartPolicy != corev1.RestartPolicyNever {
+	if job.Name != "sandbox-b" || *job.Spec.ActiveDeadlineSeconds != 1800 || *job.Spec.BackoffLimit != 0 || *pod.TerminationGracePeriodSeconds != 60 || pod.RestartPolicy != corev1.RestartPolicyNever {
 		t.Errorf("%+v", job.Spec)
 	}
 	if v := pod.Volumes[0]; v.Name != "workspace" || v.EmptyDir == nil || v.EmptyDir.SizeLimit.String() != "1Gi" {
 		t.Errorf("%+v", v)
 	}
-	job = planned(t, &v1alpha1.HarnessTemplateSpec{Image: image, TimeoutSeconds: new(int64(60)), TerminationGracePeriodSeconds: new(int64(300))}, &v1alpha1.HarnessRunSpec{TimeoutSeconds: new(int64(30)), Retries: 3})
+	job = planned(t, &v1alpha1.SandboxRunTemplateSpec{Image: image, TimeoutSeconds: new(int64(60)), TerminationGracePeriodSeconds: new(int64(300))}, &v1alpha1.SandboxRunSpec{TimeoutSeconds: new(int64(30)), Retries: 3})
 	if pod := job.Spec.Template.Spec; *job.Spec.ActiveDeadlineSeconds != 30 || *job.Spec.BackoffLimit != 3 || *pod.TerminationGracePeriodSeconds != 300 {
 		t.Errorf("%+v", job.Spec)
 	}
-	job = planned(t, &v1alpha1.HarnessTemplateSpec{Image: image, Interactive: &v1alpha1.InteractiveLimits{}}, &v1alpha1.HarnessRunSpec{Mode: v1alpha1.HarnessInteractive})
+	job = planned(t, &v1alpha1.SandboxRunTemplateSpec{Image: image, Interactive: &v1alpha1.InteractiveLimits{}}, &v1alpha1.SandboxRunSpec{Mode: v1alpha1.SandboxInteractive})
 	if *job.Spec.ActiveDeadlineSeconds != 24*3600 {
 		t.Errorf("an Interactive run ends after %d s", *job.Spec.ActiveDeadlineSeconds)
 	}
 }
 
 func TestThePodOfARunIsNobodyAndHasNoToken(t *testing.T) {
-	pod := planned(t, &v1alpha1.HarnessTemplateSpec{Image: image}, &v1alpha1.HarnessRunSpec{}).Spec.Template.Spec
+	pod := planned(t, &v1alpha1.SandboxRunTemplateSpec{Image: image}, &v1alpha1.SandboxRunSpec{}).Spec.Template.Spec
 	context, c := pod.SecurityContext, pod.Containers[0].SecurityContext
 	if *pod.AutomountServiceAccountToken || pod.ServiceAccountName != "" || len(pod.InitContainers) > 0 {
 		t.Errorf("%+v", pod)
@@ -80,8 +80,8 @@ func TestThePodOfARunIsNobodyAndHasNoToken(t *testing.T) {
 }
 
 func TestWhatTheSandboxSetsWinsOverTheRunsVariables(t *testing.T) {
-	p := &plan{image: image, mountPath: "/w", env: []v1alpha1.HarnessEnv{{Name: "HOME", Value: "/theirs"}, {Name: "ADMITKIT_RUN", Value: "theirs"}, {Name: "A", Value: "b"}}}
-	pod := p.podOf(&v1alpha1.HarnessRun{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: v1alpha1.HarnessRunSpec{Model: "m"}})
+	p := &plan{image: image, mountPath: "/w", env: []v1alpha1.SandboxEnv{{Name: "HOME", Value: "/theirs"}, {Name: "ADMITKIT_RUN", Value: "theirs"}, {Name: "A", Value: "b"}}}
+	pod := p.podOf(&v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: v1alpha1.SandboxRunSpec{Model: "m"}})
 	if env := envOf(&pod.Containers[0]); env["HOME"] != "/w" || env["ADMITKIT_RUN"] != "b" || env["ADMITKIT_MODEL"] != "m" || env["A"] != "b" {
 		t.Errorf("%v", env)
 	}
@@ -89,7 +89,7 @@ func TestWhatTheSandboxSetsWinsOverTheRunsVariables(t *testing.T) {
 
 func TestAnImageWithoutADigestIsPulledAlways(t *testing.T) {
 	for of, want := range map[string]corev1.PullPolicy{image: corev1.PullAlways, pinnedImage: corev1.PullIfNotPresent} {
-		pod := planned(t, &v1alpha1.HarnessTemplateSpec{Image: of}, &v1alpha1.HarnessRunSpec{}).Spec.Template.Spec
+		pod := planned(t, &v1alpha1.SandboxRunTemplateSpec{Image: of}, &v1alpha1.SandboxRunSpec{}).Spec.Template.Spec
 		seed, err := (&shared{options: Options{SeedImage: of}}).seedOf(seeded())
 		if err != nil || pod.Containers[0].ImagePullPolicy != want || seed.Spec.Template.Spec.Containers[0].ImagePullPolicy != want {
 			t.Errorf("%s: %s, of a seed %+v, %v", of, pod.Containers[0].ImagePullPolicy, seed, err)
@@ -137,7 +137,7 @@ func withProxy(t *testing.T, mode v1alpha1.InterceptionMode) corev1.PodSpec {
 		Broker: BrokerOptions{Namespace: "broker", Image: pinnedImage},
 	}
 	options.Broker.setDefaults()
-	job := planned(t, &v1alpha1.HarnessTemplateSpec{Image: image}, &v1alpha1.HarnessRunSpec{})
+	job := planned(t, &v1alpha1.SandboxRunTemplateSpec{Image: image}, &v1alpha1.SandboxRunSpec{})
 	(&brokered{mode: mode, inContainer: []string{"MODEL"}}).into(job, options, factsOf(t, func(*facts) {}).apiServer)
 	return job.Spec.Template.Spec
 }
@@ -198,7 +198,7 @@ func TestTheWorkIsToldOfTheAuthorityAndInCooperationOfTheProxy(t *testing.T) {
 			}
 		}
 		for name := range env {
-			if err := checkEnv([]v1alpha1.HarnessEnv{{Name: name}}, "extraEnv"); err == nil && name != "MODEL" {
+			if err := checkEnv([]v1alpha1.SandboxEnv{{Name: name}}, "extraEnv"); err == nil && name != "MODEL" {
 				t.Errorf("%s: a run can set %s, too", mode, name)
 			}
 		}

@@ -37,7 +37,7 @@ type loan struct {
 	// secret is the Secret, with this data.
 	secret func(data map[string][]byte) *corev1.Secret
 	// leases are those in the status, and write writes that.
-	leases *[]v1alpha1.HarnessCredential
+	leases *[]v1alpha1.SandboxCredential
 	write  func(ctx context.Context) error
 	// ask returns a client of the broker, if there is something to ask for.
 	ask func(ctx context.Context) (*protocol.Client, error)
@@ -139,14 +139,14 @@ func isRefusal(err error) bool {
 }
 
 // replaced returns the leases that are not among the new ones.
-func replaced(before, after []v1alpha1.HarnessCredential) []v1alpha1.HarnessCredential {
-	return slices.DeleteFunc(slices.Clone(before), func(had v1alpha1.HarnessCredential) bool {
-		return slices.ContainsFunc(after, func(has v1alpha1.HarnessCredential) bool { return has.Lease == had.Lease })
+func replaced(before, after []v1alpha1.SandboxCredential) []v1alpha1.SandboxCredential {
+	return slices.DeleteFunc(slices.Clone(before), func(had v1alpha1.SandboxCredential) bool {
+		return slices.ContainsFunc(after, func(has v1alpha1.SandboxCredential) bool { return has.Lease == had.Lease })
 	})
 }
 
 // issue asks for the credentials. fresh are the leases that were made for that, also if it fails.
-func (r *runs) issue(ctx context.Context, l *loan, asker *protocol.Client, key []byte) (data map[string][]byte, leases, fresh []v1alpha1.HarnessCredential, err error) {
+func (r *runs) issue(ctx context.Context, l *loan, asker *protocol.Client, key []byte) (data map[string][]byte, leases, fresh []v1alpha1.SandboxCredential, err error) {
 	data = map[string][]byte{}
 	for _, name := range l.names {
 		issued, err := asker.Issue(ctx, protocol.IssueRequest{Run: l.of, Name: name})
@@ -154,7 +154,7 @@ func (r *runs) issue(ctx context.Context, l *loan, asker *protocol.Client, key [
 			return nil, nil, fresh, brokerObstacle(fmt.Errorf("credential %s: %w", name, err))
 		}
 		maps.Copy(data, l.fill(name, []byte(issued.Value)))
-		lease := v1alpha1.HarnessCredential{
+		lease := v1alpha1.SandboxCredential{
 			Name: name, Lease: issued.Lease, ExpiresAt: metav1.NewTime(issued.ExpiresAt.Truncate(time.Second)), Digest: l.digest(key, name, data),
 		}
 		leases = append(leases, lease)
@@ -167,7 +167,7 @@ func (r *runs) issue(ctx context.Context, l *loan, asker *protocol.Client, key [
 
 // revokeSome has the broker revoke some leases. undelivered says that nobody was given what they are for. What fails here
 // the broker revokes when the run, or the seed, has ended.
-func (r *runs) revokeSome(ctx context.Context, of *protocol.Run, asker *protocol.Client, leases []v1alpha1.HarnessCredential, undelivered bool) {
+func (r *runs) revokeSome(ctx context.Context, of *protocol.Run, asker *protocol.Client, leases []v1alpha1.SandboxCredential, undelivered bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokePerLease)
 	defer cancel()
 	for _, lease := range leases {
@@ -220,10 +220,10 @@ func (l *loan) changed(key []byte, there *corev1.Secret) (names []string) {
 }
 
 // lasts reports whether a Secret has all credentials, and their leases have not ended.
-func (r *runs) lasts(leases []v1alpha1.HarnessCredential, there *corev1.Secret, names []string) bool {
+func (r *runs) lasts(leases []v1alpha1.SandboxCredential, there *corev1.Secret, names []string) bool {
 	until := r.options.Clock.Now().Add(leaseLeft)
 	for _, name := range names {
-		i := slices.IndexFunc(leases, func(c v1alpha1.HarnessCredential) bool { return c.Name == name })
+		i := slices.IndexFunc(leases, func(c v1alpha1.SandboxCredential) bool { return c.Name == name })
 		if i < 0 || !leases[i].ExpiresAt.After(until) || len(there.Data[name]) == 0 {
 			return false
 		}

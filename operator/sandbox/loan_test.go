@@ -107,7 +107,7 @@ func newLender(t *testing.T, objects ...client.Object) *lender {
 		t.Fatal(err)
 	}
 	objects = append(objects, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: rootName}, Data: map[string][]byte{corev1.TLSCertKey: root.Certificate, corev1.TLSPrivateKeyKey: root.Key}})
-	cluster := interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.HarnessRun{}, &v1alpha1.Workspace{}).Build(), interceptor.Funcs{
+	cluster := interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.SandboxRun{}, &v1alpha1.Workspace{}).Build(), interceptor.Funcs{
 		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
 			return l.fails(l.storing, func() error { return c.Update(ctx, object, options...) })
 		},
@@ -127,7 +127,7 @@ func newLender(t *testing.T, objects ...client.Object) *lender {
 func (l *lender) lends(t *testing.T, seed, began bool) (*corev1.Secret, error) {
 	t.Helper()
 	key := client.ObjectKey{Namespace: "a", Name: "b"}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "harness-b-credentials"}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "sandbox-b-credentials"}}
 	var lent error
 	if seed {
 		secret.Name = "workspace-b-credentials"
@@ -138,7 +138,7 @@ func (l *lender) lends(t *testing.T, seed, began bool) (*corev1.Secret, error) {
 		a := &workspaceAttempt{workspaces: newWorkspaces(l.runs), ws: ws, status: ws.Status.DeepCopy()}
 		lent = a.leaseSeed(t.Context(), []string{"TOKEN"}, began)
 	} else {
-		f := &facts{run: &v1alpha1.HarnessRun{}}
+		f := &facts{run: &v1alpha1.SandboxRun{}}
 		if err := l.cached.Get(t.Context(), key, f.run); err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +160,7 @@ func both(t *testing.T, do func(t *testing.T, l *lender, seed bool)) {
 	policy := &v1alpha1.BrokerPolicy{ObjectMeta: meta, Spec: v1alpha1.BrokerPolicySpec{AppliesToWorkspaces: []string{"b"}}}
 	policy.Spec.Grants.Credentials = []v1alpha1.CredentialGrant{{Name: "TOKEN", GitHubApp: &v1alpha1.GitHubApp{}, Delivery: v1alpha1.CredentialDelivery{InContainer: &v1alpha1.InContainer{}}}}
 	for sentence, object := range map[string]client.Object{
-		"of a run":  &v1alpha1.HarnessRun{ObjectMeta: meta},
+		"of a run":  &v1alpha1.SandboxRun{ObjectMeta: meta},
 		"of a seed": &v1alpha1.Workspace{ObjectMeta: meta, Spec: v1alpha1.WorkspaceSpec{Seed: &v1alpha1.WorkspaceSeed{Repos: []v1alpha1.WorkspaceRepo{{Credential: "TOKEN"}}}}},
 	} {
 		_, seed := object.(*v1alpha1.Workspace)

@@ -14,10 +14,10 @@ var (
 		Name: "admitkit_sandbox_denied_total", Help: "What the sandbox denied at admission.",
 	}, []string{"kind"})
 	endedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_sandbox_ended_total", Help: "HarnessRuns that ended, by their terminal phase.",
+		Name: "admitkit_sandbox_ended_total", Help: "SandboxRuns that ended, by their terminal phase.",
 	}, []string{"phase"})
 	runSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "admitkit_sandbox_run_seconds", Help: "How long HarnessRuns took, from when their Job was made.",
+		Name: "admitkit_sandbox_run_seconds", Help: "How long SandboxRuns took, from when their Job was made.",
 		Buckets: []float64{1, 5, 15, 60, 300, 900, 1800, 3600, 14400, 86400},
 	}, []string{"phase"})
 	seedSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -25,16 +25,16 @@ var (
 		Buckets: []float64{1, 5, 15, 60, 300, 600, 3600, 86400},
 	}, []string{"phase"})
 	restoredTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_sandbox_policies_restored_total", Help: "Network policies of HarnessRuns that somebody deleted or changed, and that were restored.",
+		Name: "admitkit_sandbox_policies_restored_total", Help: "Network policies of SandboxRuns that somebody deleted or changed, and that were restored.",
 	}, []string{"was"})
 	outputReadsTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_sandbox_output_reads_total", Help: "How often the output of HarnessRuns was read, by whether that succeeded.",
+		Name: "admitkit_sandbox_output_reads_total", Help: "How often the output of SandboxRuns was read, by whether that succeeded.",
 	}, []string{"result"})
 	watchdogTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_sandbox_watchdog_total", Help: "Interactive HarnessRuns that were ended because nobody used them, or their life was over.",
+		Name: "admitkit_sandbox_watchdog_total", Help: "Interactive SandboxRuns that were ended because nobody used them, or their life was over.",
 	}, []string{"reason"})
 	unrecordedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_sandbox_unrecorded_total", Help: "Records of what happened to HarnessRuns that nobody kept.",
+		Name: "admitkit_sandbox_unrecorded_total", Help: "Records of what happened to SandboxRuns that nobody kept.",
 	}, []string{"action"})
 )
 
@@ -47,12 +47,12 @@ const (
 )
 
 // actionOf is that of the record of a run that ends.
-func actionOf(phase v1alpha1.HarnessPhase) string { return strings.ToLower(string(phase)) }
+func actionOf(phase v1alpha1.SandboxPhase) string { return strings.ToLower(string(phase)) }
 
 // beginCounting is for processes that reconcile. Prometheus sees no increase in a counter that
 // begins with its first event, so those that alerts are about begin at zero.
 func beginCounting() {
-	for _, phase := range []v1alpha1.HarnessPhase{v1alpha1.HarnessSucceeded, v1alpha1.HarnessFailed, v1alpha1.HarnessCancelled} {
+	for _, phase := range []v1alpha1.SandboxPhase{v1alpha1.SandboxSucceeded, v1alpha1.SandboxFailed, v1alpha1.SandboxCancelled} {
 		endedTotal.WithLabelValues(string(phase))
 		unrecordedTotal.WithLabelValues(actionOf(phase))
 	}

@@ -80,11 +80,11 @@ func (o *outputs) Register(mgr extension.Manager) error {
 		return fmt.Errorf("sandbox: %w", err)
 	}
 	warm := true
-	c, err := controller.New("harnessrun-outputs", mgr.GetKubeManager(), controller.Options{Reconciler: o, MaxConcurrentReconciles: outputWorkers, EnableWarmup: &warm})
+	c, err := controller.New("sandboxrun-outputs", mgr.GetKubeManager(), controller.Options{Reconciler: o, MaxConcurrentReconciles: outputWorkers, EnableWarmup: &warm})
 	if err != nil {
 		return fmt.Errorf("sandbox: %w", err)
 	}
-	if err := c.Watch(source.Kind[client.Object](o.of.cluster.GetCache(), &v1alpha1.HarnessRun{}, &handler.EnqueueRequestForObject{})); err != nil {
+	if err := c.Watch(source.Kind[client.Object](o.of.cluster.GetCache(), &v1alpha1.SandboxRun{}, &handler.EnqueueRequestForObject{})); err != nil {
 		return fmt.Errorf("sandbox: %w", err)
 	}
 	return nil
@@ -105,13 +105,13 @@ func logsOf(config *rest.Config) (func(context.Context, types.NamespacedName) (i
 
 // Reconcile reads the output of a run, unless it was read a moment ago.
 func (o *outputs) Reconcile(ctx context.Context, item reconcile.Request) (reconcile.Result, error) {
-	run := &v1alpha1.HarnessRun{}
+	run := &v1alpha1.SandboxRun{}
 	err := o.of.cached.Get(ctx, item.NamespacedName, run)
 	ended := run.Status.Phase.Terminal()
 	if run.Status.OutputClosed {
 		o.of.given.forget(run.UID)
 	}
-	if err != nil || run.Status.OutputClosed || !ended && run.Status.Phase != v1alpha1.HarnessRunning {
+	if err != nil || run.Status.OutputClosed || !ended && run.Status.Phase != v1alpha1.SandboxRunning {
 		o.forget(item.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -133,7 +133,7 @@ func (o *outputs) Reconcile(ctx context.Context, item reconcile.Request) (reconc
 
 // wait says how long to wait until the output of a run is read again, and else notes that it is read now. One that has ended
 // is read at once, the first time.
-func (o *outputs) wait(key types.NamespacedName, run *v1alpha1.HarnessRun) time.Duration {
+func (o *outputs) wait(key types.NamespacedName, run *v1alpha1.SandboxRun) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now, ended := o.of.options.Clock.Now(), run.Status.Phase.Terminal()
@@ -151,7 +151,7 @@ func (o *outputs) forget(key types.NamespacedName) {
 }
 
 // look reads the last lines of a run. closed says that there will be no other.
-func (o *outputs) look(ctx context.Context, run *v1alpha1.HarnessRun) (events []v1alpha1.HarnessEvent, closed bool, err error) {
+func (o *outputs) look(ctx context.Context, run *v1alpha1.SandboxRun) (events []v1alpha1.SandboxEvent, closed bool, err error) {
 	ended := run.Status.Phase.Terminal()
 	if run.Status.PodName == "" || !o.of.given.knows(run.UID, run.Status.Credentials) {
 		return run.Status.RecentEvents, ended, nil
@@ -183,7 +183,7 @@ func (o *outputs) look(ctx context.Context, run *v1alpha1.HarnessRun) (events []
 }
 
 // write writes what is new, and nothing else of the status: another reconciler writes that.
-func (o *outputs) write(ctx context.Context, run *v1alpha1.HarnessRun, events []v1alpha1.HarnessEvent, closed bool) error {
+func (o *outputs) write(ctx context.Context, run *v1alpha1.SandboxRun, events []v1alpha1.SandboxEvent, closed bool) error {
 	if closed == run.Status.OutputClosed && apiequality.Semantic.DeepEqual(events, run.Status.RecentEvents) {
 		return nil
 	}
@@ -195,7 +195,7 @@ func (o *outputs) write(ctx context.Context, run *v1alpha1.HarnessRun, events []
 }
 
 // parseLog reads a log with times, of which it keeps the beginning of each line.
-func parseLog(log io.Reader) (events []v1alpha1.HarnessEvent, err error) {
+func parseLog(log io.Reader) (events []v1alpha1.SandboxEvent, err error) {
 	lines := bufio.NewReaderSize(io.LimitReader(log, maxLog), 4*maxEvent)
 	for {
 		line, more, err := lines.ReadLine()
@@ -215,13 +215,13 @@ func parseLog(log io.Reader) (events []v1alpha1.HarnessEvent, err error) {
 }
 
 // eventOf reads a line that begins with its time.
-func eventOf(line []byte) (event v1alpha1.HarnessEvent, ok bool) {
+func eventOf(line []byte) (event v1alpha1.SandboxEvent, ok bool) {
 	stamp, text, _ := bytes.Cut(line, []byte(" "))
 	at, err := time.Parse(time.RFC3339Nano, string(stamp))
 	if err != nil || at.Unix() <= 0 {
 		return event, false
 	}
-	event = v1alpha1.HarnessEvent{Time: metav1.NewMicroTime(at.UTC().Truncate(time.Microsecond)), Message: clean(text)}
+	event = v1alpha1.SandboxEvent{Time: metav1.NewMicroTime(at.UTC().Truncate(time.Microsecond)), Message: clean(text)}
 	typed := struct{ Type, Message string }{}
 	if bytes.HasPrefix(text, []byte("{")) && json.Unmarshal(text, &typed) == nil && typed.Type != "" {
 		event.Type, event.Message = clean([]byte(typed.Type)), clean([]byte(cmp.Or(typed.Message, string(text))))
@@ -235,7 +235,7 @@ func clean(text []byte) string {
 }
 
 // fit leaves the newest lines that fit a status.
-func fit(events []v1alpha1.HarnessEvent) []v1alpha1.HarnessEvent {
+func fit(events []v1alpha1.SandboxEvent) []v1alpha1.SandboxEvent {
 	size := 0
 	for i, event := range slices.Backward(events) {
 		if size += len(event.Type) + len(event.Message); size > maxEvents {

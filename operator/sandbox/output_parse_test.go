@@ -40,7 +40,7 @@ func TestLinesOfALogAreBounded(t *testing.T) {
 			o := &outputs{of: &runs{shared: &shared{}}, logs: func(context.Context, types.NamespacedName) (io.ReadCloser, error) {
 				return io.NopCloser(strings.NewReader(test.log)), nil
 			}}
-			events, closed, err := o.look(t.Context(), &v1alpha1.HarnessRun{Status: v1alpha1.HarnessRunStatus{Phase: v1alpha1.HarnessRunning, PodName: "p"}})
+			events, closed, err := o.look(t.Context(), &v1alpha1.SandboxRun{Status: v1alpha1.SandboxRunStatus{Phase: v1alpha1.SandboxRunning, PodName: "p"}})
 			if err != nil || closed {
 				t.Fatal(closed, err)
 			}
@@ -64,13 +64,13 @@ func lines(text string, n int) (all []string) {
 
 // What a container was given is in no output, also if it is not known any more.
 func TestCredentialsAreInNoOutput(t *testing.T) {
-	run := &v1alpha1.HarnessRun{ObjectMeta: metav1.ObjectMeta{UID: "u"}, Status: v1alpha1.HarnessRunStatus{Credentials: []v1alpha1.HarnessCredential{{Name: "a"}}}}
+	run := &v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{UID: "u"}, Status: v1alpha1.SandboxRunStatus{Credentials: []v1alpha1.SandboxCredential{{Name: "a"}}}}
 	g := &given{}
 	if got := g.redact(run.UID, run.Status.Credentials, "open sesame"); got != redacted {
 		t.Errorf("of what is not known: %q", got)
 	}
-	g.learn(run.UID, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "harness-b" + suffixProxy}, Data: map[string][]byte{"ca.crt": []byte("open")}})
-	g.learn(run.UID, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "harness-b" + suffixCredentials}, Data: map[string][]byte{"A": []byte("sesame\n"), "B": []byte("e")}})
+	g.learn(run.UID, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sandbox-b" + suffixProxy}, Data: map[string][]byte{"ca.crt": []byte("open")}})
+	g.learn(run.UID, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sandbox-b" + suffixCredentials}, Data: map[string][]byte{"A": []byte("sesame\n"), "B": []byte("e")}})
 	if got := g.redact(run.UID, run.Status.Credentials, "open sesame, Sesame"); got != "open ***, Sesame" {
 		t.Errorf("%q", got)
 	}
@@ -87,7 +87,7 @@ func TestCredentialsAreInNoOutput(t *testing.T) {
 func TestHowOftenOutputIsRead(t *testing.T) {
 	at := clocktesting.NewFakePassiveClock(now)
 	o := newOutputs(&runs{shared: &shared{options: Options{Clock: at}}})
-	key, run := types.NamespacedName{Name: "b"}, &v1alpha1.HarnessRun{Status: v1alpha1.HarnessRunStatus{Phase: v1alpha1.HarnessRunning, PodName: "p"}}
+	key, run := types.NamespacedName{Name: "b"}, &v1alpha1.SandboxRun{Status: v1alpha1.SandboxRunStatus{Phase: v1alpha1.SandboxRunning, PodName: "p"}}
 	expect := func(sentence string, want time.Duration) {
 		t.Helper()
 		if got := o.wait(key, run); got != want {
@@ -99,7 +99,7 @@ func TestHowOftenOutputIsRead(t *testing.T) {
 	at.SetTime(now.Add(outputPeriod))
 	expect("later", 0)
 	at.SetTime(now.Add(outputPeriod + time.Second))
-	run.Status.Phase, run.Status.CompletionTime = v1alpha1.HarnessFailed, &metav1.Time{Time: at.Now()}
+	run.Status.Phase, run.Status.CompletionTime = v1alpha1.SandboxFailed, &metav1.Time{Time: at.Now()}
 	expect("at its end", 0)
 	at.SetTime(at.Now().Add(time.Second))
 	expect("after its end", outputPeriod-time.Second)
@@ -108,7 +108,7 @@ func TestHowOftenOutputIsRead(t *testing.T) {
 	if _, closed, err := o.look(t.Context(), run); closed || err == nil {
 		t.Errorf("soon after the end: %t, %v", closed, err)
 	}
-	run.Status.RecentEvents = []v1alpha1.HarnessEvent{{Message: "kept"}}
+	run.Status.RecentEvents = []v1alpha1.SandboxEvent{{Message: "kept"}}
 	at.SetTime(at.Now().Add(outputPatience))
 	if events, closed, err := o.look(t.Context(), run); !closed || err != nil || len(events) != 1 {
 		t.Errorf("long after the end: %v, %t, %v", events, closed, err)

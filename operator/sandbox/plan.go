@@ -29,7 +29,7 @@ var (
 type plan struct {
 	image          string
 	command, args  []string
-	env            []v1alpha1.HarnessEnv
+	env            []v1alpha1.SandboxEnv
 	resources      corev1.ResourceList
 	mountPath      string
 	size           resource.Quantity
@@ -43,7 +43,7 @@ type plan struct {
 
 // planOf returns what a template makes. base is that of a template that has one. An error names the
 // field of the template that is wrong.
-func planOf(template, base *v1alpha1.HarnessTemplateSpec) (*plan, error) {
+func planOf(template, base *v1alpha1.SandboxRunTemplateSpec) (*plan, error) {
 	p := &plan{mountPath: defaultMountPath, size: defaultSize, resources: defaultResources, timeout: defaultTimeout, grace: defaultGrace, egress: v1alpha1.Egress{DNS: new(false)}}
 	if base != nil {
 		var err error
@@ -93,7 +93,7 @@ func planOf(template, base *v1alpha1.HarnessTemplateSpec) (*plan, error) {
 }
 
 // with returns what a run by the template makes. An error names the field of the run that is wrong.
-func (p *plan) with(spec *v1alpha1.HarnessRunSpec) (*plan, error) {
+func (p *plan) with(spec *v1alpha1.SandboxRunSpec) (*plan, error) {
 	of := *p
 	if err := of.add(spec.ExtraEnv, "extraEnv"); err != nil {
 		return nil, err
@@ -108,12 +108,12 @@ func (p *plan) with(spec *v1alpha1.HarnessRunSpec) (*plan, error) {
 }
 
 // add adds variables, and replaces none: a run must not change what its template says.
-func (p *plan) add(env []v1alpha1.HarnessEnv, field string) error {
+func (p *plan) add(env []v1alpha1.SandboxEnv, field string) error {
 	if err := checkEnv(env, field); err != nil {
 		return err
 	}
 	for i, e := range env {
-		if slices.ContainsFunc(p.env, func(have v1alpha1.HarnessEnv) bool { return have.Name == e.Name }) {
+		if slices.ContainsFunc(p.env, func(have v1alpha1.SandboxEnv) bool { return have.Name == e.Name }) {
 			return fmt.Errorf("%s[%d].name: the template sets %s already, and it cannot be replaced", field, i, e.Name)
 		}
 	}
@@ -122,13 +122,13 @@ func (p *plan) add(env []v1alpha1.HarnessEnv, field string) error {
 }
 
 // limit sets resources, if bounded no higher than they are.
-func (p *plan) limit(r *v1alpha1.HarnessResources, bounded bool, field string) error {
+func (p *plan) limit(r *v1alpha1.SandboxResources, bounded bool, field string) error {
 	if r == nil {
 		return nil
 	}
 	p.resources = p.resources.DeepCopy()
 	for name, of := range map[corev1.ResourceName]struct {
-		quantity *v1alpha1.HarnessQuantity
+		quantity *v1alpha1.SandboxQuantity
 		field    string
 	}{
 		corev1.ResourceCPU: {r.CPU, ".cpu"}, corev1.ResourceMemory: {r.Memory, ".memory"}, corev1.ResourceEphemeralStorage: {r.EphemeralStorage, ".ephemeralStorage"},
@@ -147,7 +147,7 @@ func (p *plan) limit(r *v1alpha1.HarnessResources, bounded bool, field string) e
 }
 
 // replace sets a quantity, if most is not nil to no more than that.
-func replace(value *resource.Quantity, with *v1alpha1.HarnessQuantity, most *resource.Quantity, field string) error {
+func replace(value *resource.Quantity, with *v1alpha1.SandboxQuantity, most *resource.Quantity, field string) error {
 	if with == nil {
 		return nil
 	}
@@ -196,7 +196,7 @@ func isReserved(name string) bool {
 }
 
 // checkEnv refuses the variables that the sandbox itself sets.
-func checkEnv(env []v1alpha1.HarnessEnv, field string) error {
+func checkEnv(env []v1alpha1.SandboxEnv, field string) error {
 	for i, e := range env {
 		if isReserved(e.Name) {
 			return fmt.Errorf("%s[%d].name: %s is reserved: the sandbox itself sets it; leave it out", field, i, e.Name)

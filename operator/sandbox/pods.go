@@ -27,7 +27,7 @@ type podsOf struct {
 	jobUID types.UID
 }
 
-func podsOfRun(run *v1alpha1.HarnessRun) podsOf {
+func podsOfRun(run *v1alpha1.SandboxRun) podsOf {
 	return podsOf{run.Namespace, run.UID, LabelRun, run.Name, nameOf(run).Name, types.UID(run.Status.JobUID)}
 }
 
@@ -126,7 +126,7 @@ func orphaned(pod *corev1.Pod) string {
 
 // holdsUID reports whether a run or a Workspace of a namespace has this UID.
 func (s *shared) holdsUID(ctx context.Context, namespace, uid string) (bool, error) {
-	for _, kind := range []string{"HarnessRunList", "WorkspaceList"} {
+	for _, kind := range []string{"SandboxRunList", "WorkspaceList"} {
 		var list metav1.PartialObjectMetadataList
 		list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
 		for more := true; more; more = list.Continue != "" {

@@ -87,7 +87,7 @@ func TestWithoutABrokerARunThatRequiresCredentialsFails(t *testing.T) {
 		"one that has nothing of a broker": {"plain", nil, false},
 	} {
 		f := factsOf(t, func(f *facts) {
-			f.job, f.run.Status, f.plan = nil, v1alpha1.HarnessRunStatus{}, &plan{requires: test.requires}
+			f.job, f.run.Status, f.plan = nil, v1alpha1.SandboxRunStatus{}, &plan{requires: test.requires}
 			f.run.Spec.TemplateRef.Name = test.template
 		})
 		if err := r.readBrokered(t.Context(), f); err != nil {
@@ -100,7 +100,7 @@ func TestWithoutABrokerARunThatRequiresCredentialsFails(t *testing.T) {
 			continue
 		}
 		d := decide(f, now)
-		if c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionCompleted); d.status.Phase != v1alpha1.HarnessFailed || c == nil || c.Reason != v1alpha1.BrokerNotConfigured {
+		if c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionCompleted); d.status.Phase != v1alpha1.SandboxFailed || c == nil || c.Reason != v1alpha1.BrokerNotConfigured {
 			t.Errorf("%s: %+v", sentence, d.status)
 		}
 	}
@@ -125,7 +125,7 @@ func TestARunWaitsForABrokerThatFailsAndFailsIfItIsRefused(t *testing.T) {
 		}
 		f := factsOf(t, func(f *facts) { f.job, f.run.Status.JobUID, f.plan, f.unbrokered = nil, "", &plan{}, of.obstacle })
 		f.run.Status.Phase = ""
-		if d := decide(f, now); (d.status.Phase == v1alpha1.HarnessFailed) != test.fatal || !test.fatal && (!d.poll || d.status.Phase != v1alpha1.HarnessPending) {
+		if d := decide(f, now); (d.status.Phase == v1alpha1.SandboxFailed) != test.fatal || !test.fatal && (!d.poll || d.status.Phase != v1alpha1.SandboxPending) {
 			t.Errorf("%s: %+v", sentence, d.status)
 		}
 	}
@@ -150,7 +150,7 @@ func TestABrokerThatSaysNoIsAskedLaterAndLater(t *testing.T) {
 			continue
 		}
 		d := decision{}
-		if d.wait(&v1alpha1.HarnessRun{}, of.obstacle, now); d.refused != test.refused || !d.poll {
+		if d.wait(&v1alpha1.SandboxRun{}, of.obstacle, now); d.refused != test.refused || !d.poll {
 			t.Errorf("%s: %+v", sentence, d)
 		}
 	}
@@ -176,7 +176,7 @@ func TestARunGoesThoughItsLeasesAreNotRevokedAndSaysSo(t *testing.T) {
 	options, told := Options{Broker: BrokerOptions{Namespace: "broker", CAFile: "nowhere"}}, events.NewFakeRecorder(1)
 	core, logs := observer.New(zap.ErrorLevel)
 	r := &runs{shared: &shared{options: options}, brokers: &brokers{options: &options.Broker}, events: told, log: zap.New(core)}
-	r.revoke(t.Context(), &v1alpha1.HarnessRun{Status: v1alpha1.HarnessRunStatus{Interception: v1alpha1.InterceptionTransparent}})
+	r.revoke(t.Context(), &v1alpha1.SandboxRun{Status: v1alpha1.SandboxRunStatus{Interception: v1alpha1.InterceptionTransparent}})
 	select {
 	case event := <-told.Events:
 		if !strings.HasPrefix(event, "Warning RevokeFailed ") {
@@ -275,10 +275,10 @@ func TestTheEndOfASeedIsOnRecordOnceAndOfTheWorkspace(t *testing.T) {
 }
 
 func TestTheRecordOfAStartNamesTheCredentialsOfAContainerThatHasAny(t *testing.T) {
-	if got := credentialsOf(&v1alpha1.HarnessRunStatus{}); got != "" {
+	if got := credentialsOf(&v1alpha1.SandboxRunStatus{}); got != "" {
 		t.Errorf("%q", got)
 	}
-	if got := credentialsOf(&v1alpha1.HarnessRunStatus{Credentials: []v1alpha1.HarnessCredential{{Name: "A", Lease: "x"}, {Name: "B", Lease: "y"}}}); got != ", with 2 credentials in its container: A (lease x), B (lease y)" {
+	if got := credentialsOf(&v1alpha1.SandboxRunStatus{Credentials: []v1alpha1.SandboxCredential{{Name: "A", Lease: "x"}, {Name: "B", Lease: "y"}}}); got != ", with 2 credentials in its container: A (lease x), B (lease y)" {
 		t.Errorf("%q", got)
 	}
 }
@@ -310,7 +310,7 @@ func TestASecretThatLastsIsLeftAlone(t *testing.T) {
 		"a value that somebody emptied": {time.Hour, "", "A", false},
 		"a lease that nobody noted":     {time.Hour, "v", "B", false},
 	} {
-		leases := []v1alpha1.HarnessCredential{{Name: test.lease, ExpiresAt: metav1.NewTime(now.Add(test.left))}}
+		leases := []v1alpha1.SandboxCredential{{Name: test.lease, ExpiresAt: metav1.NewTime(now.Add(test.left))}}
 		if got := r.lasts(leases, &corev1.Secret{Data: map[string][]byte{"A": []byte(test.value)}}, []string{"A"}); got != test.want {
 			t.Errorf("%s: %t", sentence, got)
 		}
@@ -342,9 +342,9 @@ func TestWhatEndsIsCountedAndMeasured(t *testing.T) {
 	ended, took := endedTotal.WithLabelValues("Failed"), runSeconds.WithLabelValues("Failed")
 	count, sum := written(t, ended).Counter.GetValue(), written(t, took).Histogram.GetSampleSum()
 	began, end := metav1.NewTime(now), metav1.NewTime(now.Add(time.Minute))
-	after := &v1alpha1.HarnessRunStatus{Phase: v1alpha1.HarnessFailed, StartTime: &began, CompletionTime: &end}
-	run := &v1alpha1.HarnessRun{ObjectMeta: metav1.ObjectMeta{UID: "counted"}}
-	r.tellTransition(t.Context(), run, &v1alpha1.HarnessRunStatus{Phase: v1alpha1.HarnessRunning}, after)
+	after := &v1alpha1.SandboxRunStatus{Phase: v1alpha1.SandboxFailed, StartTime: &began, CompletionTime: &end}
+	run := &v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{UID: "counted"}}
+	r.tellTransition(t.Context(), run, &v1alpha1.SandboxRunStatus{Phase: v1alpha1.SandboxRunning}, after)
 	r.tellTransition(t.Context(), run, after, after)
 	if n, s := written(t, ended).Counter.GetValue()-count, written(t, took).Histogram.GetSampleSum()-sum; n != 1 || s != 60 {
 		t.Errorf("it is counted %v times, and took %v s", n, s)
@@ -353,7 +353,7 @@ func TestWhatEndsIsCountedAndMeasured(t *testing.T) {
 
 // A Secret comes into the environment on lease alone.
 func TestAVariableHasAValueAndNothingElse(t *testing.T) {
-	of := reflect.TypeFor[v1alpha1.HarnessEnv]()
+	of := reflect.TypeFor[v1alpha1.SandboxEnv]()
 	if of.NumField() != 2 || of.Field(0).Name != "Name" || of.Field(1).Name != "Value" || of.Field(1).Type.Kind() != reflect.String {
 		t.Errorf("%v", of)
 	}

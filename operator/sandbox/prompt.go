@@ -12,8 +12,8 @@ import (
 
 // checkPromptFrom refuses a prompt that its author may not read: the run would read it for
 // them. Nobody here reads it: the kubelet mounts it.
-func (r *runRules) checkPromptFrom(ctx context.Context, from *v1alpha1.HarnessPromptSource, req *extension.Request) error {
-	resource, field, key := "secrets", "secretKeyRef", (*v1alpha1.HarnessKey)(nil)
+func (r *runRules) checkPromptFrom(ctx context.Context, from *v1alpha1.SandboxPromptSource, req *extension.Request) error {
+	resource, field, key := "secrets", "secretKeyRef", (*v1alpha1.SandboxKey)(nil)
 	switch {
 	case from == nil:
 		return nil
@@ -22,20 +22,20 @@ func (r *runRules) checkPromptFrom(ctx context.Context, from *v1alpha1.HarnessPr
 	case from.SecretKeyRef != nil:
 		key = from.SecretKeyRef
 	default:
-		return denied("HarnessRun", "spec.promptFrom: exactly one of configMapKeyRef and secretKeyRef must be set")
+		return denied("SandboxRun", "spec.promptFrom: exactly one of configMapKeyRef and secretKeyRef must be set")
 	}
 	may, err := r.may(ctx, req, "get", "", "v1", resource, key.Name)
 	if err == nil && !may {
-		err = denied("HarnessRun", "spec.promptFrom.%s: user %q has not the right to get %s %s/%s, which the run would read for them", field, req.User().Username, resource, req.Namespace, key.Name)
+		err = denied("SandboxRun", "spec.promptFrom.%s: user %q has not the right to get %s %s/%s, which the run would read for them", field, req.User().Username, resource, req.Namespace, key.Name)
 	}
 	return err
 }
 
-func hasFinalizer(run *v1alpha1.HarnessRun) bool {
-	return slices.Contains(run.Finalizers, v1alpha1.FinalizerHarnessRun)
+func hasFinalizer(run *v1alpha1.SandboxRun) bool {
+	return slices.Contains(run.Finalizers, v1alpha1.FinalizerSandboxRun)
 }
 
-func sameButCancelled(old, spec *v1alpha1.HarnessRunSpec) bool {
+func sameButCancelled(old, spec *v1alpha1.SandboxRunSpec) bool {
 	before, after := *old, *spec
 	before.Cancelled, after.Cancelled = false, false
 	return apiequality.Semantic.DeepEqual(before, after)

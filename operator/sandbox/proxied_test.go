@@ -33,7 +33,7 @@ func (inward) LookupNetIP(context.Context, string, string) ([]netip.Addr, error)
 
 // ask returns a client of the broker that shows what a volume of the run's Pod would have: the token, and the
 // authorities of the broker.
-func (l *leased) ask(t *testing.T, run *v1alpha1.HarnessRun) *protocol.Client {
+func (l *leased) ask(t *testing.T, run *v1alpha1.SandboxRun) *protocol.Client {
 	t.Helper()
 	_ = admin.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: l.here, Name: "default"}}) // unless a controller did
 	pod := &corev1.Pod{}

@@ -30,7 +30,7 @@ import (
 	"github.com/admitkit/admitkit/operator/egress"
 )
 
-// runs reconciles HarnessRuns: it reads the facts about one, decides, and applies the decision.
+// runs reconciles SandboxRuns: it reads the facts about one, decides, and applies the decision.
 type runs struct {
 	*shared
 	failures workqueue.TypedRateLimiter[types.NamespacedName]
@@ -117,7 +117,7 @@ func (r *runs) retry(key types.NamespacedName, what zap.Field, err error) reconc
 func (r *runs) attempt(ctx context.Context, key types.NamespacedName) (decision, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	run := &v1alpha1.HarnessRun{}
+	run := &v1alpha1.SandboxRun{}
 	if err := r.cached.Get(ctx, key, run); err != nil {
 		return decision{}, client.IgnoreNotFound(err)
 	}
@@ -139,7 +139,7 @@ func (r *runs) Register(mgr extension.Manager) error {
 	}
 	beginCounting()
 	warm := true // a replica that waits to lead has its cache, and so loses no time
-	c, err := controller.New("harnessruns", mgr.GetKubeManager(), controller.Options{Reconciler: r, MaxConcurrentReconciles: r.options.Workers, EnableWarmup: &warm})
+	c, err := controller.New("sandboxruns", mgr.GetKubeManager(), controller.Options{Reconciler: r, MaxConcurrentReconciles: r.options.Workers, EnableWarmup: &warm})
 	if err != nil {
 		return fmt.Errorf("sandbox: %w", err)
 	}
@@ -160,13 +160,13 @@ func (r *runs) watches() map[client.Object]handler.EventHandler {
 		return r.which(ctx, template.GetNamespace(), startable)
 	})
 	reaching := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
-		return r.which(ctx, "", func(run *v1alpha1.HarnessRun) bool {
+		return r.which(ctx, "", func(run *v1alpha1.SandboxRun) bool {
 			e := run.Status.Egress
 			return startable(run) || !run.Status.Phase.Terminal() && e != nil && e.Policy != "" && egress.NamesAPIServer(&e.Egress)
 		})
 	})
 	watches := map[client.Object]handler.EventHandler{
-		&v1alpha1.HarnessRun{}: &handler.EnqueueRequestForObject{}, &v1alpha1.HarnessTemplate{}: waiting, &v1alpha1.ClusterHarnessTemplate{}: waiting, &v1alpha1.BrokerPolicy{}: waiting, &v1alpha1.Workspace{}: r.ofWorkspace(),
+		&v1alpha1.SandboxRun{}: &handler.EnqueueRequestForObject{}, &v1alpha1.SandboxRunTemplate{}: waiting, &v1alpha1.ClusterSandboxRunTemplate{}: waiting, &v1alpha1.BrokerPolicy{}: waiting, &v1alpha1.Workspace{}: r.ofWorkspace(),
 		&batchv1.Job{}: ofLabel, &corev1.Pod{}: ofLabel,
 	}
 	for _, kind := range r.policies {
@@ -179,8 +179,8 @@ func (r *runs) watches() map[client.Object]handler.EventHandler {
 }
 
 // which finds runs in a namespace, "" for all.
-func (r *runs) which(ctx context.Context, namespace string, which func(*v1alpha1.HarnessRun) bool) (found []reconcile.Request) {
-	var list v1alpha1.HarnessRunList
+func (r *runs) which(ctx context.Context, namespace string, which func(*v1alpha1.SandboxRun) bool) (found []reconcile.Request) {
+	var list v1alpha1.SandboxRunList
 	if err := r.cached.List(ctx, &list, &client.ListOptions{Namespace: namespace, UnsafeDisableDeepCopy: new(true)}); err != nil {
 		r.log.Warn("runs were not found", zap.Error(err))
 		return nil

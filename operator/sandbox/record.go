@@ -23,10 +23,10 @@ const (
 )
 
 // recordOf is a record of what happened to a run, by nobody that is known.
-func recordOf(run *v1alpha1.HarnessRun, action, reason string) extension.Record {
+func recordOf(run *v1alpha1.SandboxRun, action, reason string) extension.Record {
 	return extension.Record{
 		ID: strings.ToLower(string(run.UID)) + "-" + action, Action: action, Reason: cut(reason, maxNote),
-		Object: corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "HarnessRun", Namespace: run.Namespace, Name: run.Name, UID: run.UID},
+		Object: corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "SandboxRun", Namespace: run.Namespace, Name: run.Name, UID: run.UID},
 	}
 }
 
@@ -42,7 +42,7 @@ func (r *runs) tell(ctx context.Context, record *extension.Record) {
 }
 
 // tellTransition records what is new in a status that was written.
-func (r *runs) tellTransition(ctx context.Context, run *v1alpha1.HarnessRun, before, after *v1alpha1.HarnessRunStatus) {
+func (r *runs) tellTransition(ctx context.Context, run *v1alpha1.SandboxRun, before, after *v1alpha1.SandboxRunStatus) {
 	if before.JobUID == "" && after.JobUID != "" {
 		record := recordOf(run, actionStarted, fmt.Sprintf("Job %s runs template %s", after.JobName, run.Spec.TemplateRef.Name)+credentialsOf(after))
 		if run.Spec.Author != nil {
@@ -51,7 +51,7 @@ func (r *runs) tellTransition(ctx context.Context, run *v1alpha1.HarnessRun, bef
 		r.tell(ctx, &record)
 	}
 	for of, reason := range map[string]string{
-		v1alpha1.ConditionJobCreated: v1alpha1.HarnessRefused, v1alpha1.ConditionPodReady: v1alpha1.HarnessRefused, v1alpha1.ConditionRecorderConnects: v1alpha1.CollectorRefused,
+		v1alpha1.ConditionJobCreated: v1alpha1.SandboxRefused, v1alpha1.ConditionPodReady: v1alpha1.SandboxRefused, v1alpha1.ConditionRecorderConnects: v1alpha1.CollectorRefused,
 	} {
 		was, is := meta.FindStatusCondition(before.Conditions, of), meta.FindStatusCondition(after.Conditions, of)
 		if is != nil && is.Reason == reason && (was == nil || was.Reason != is.Reason) {
@@ -75,19 +75,19 @@ func (r *runs) tellTransition(ctx context.Context, run *v1alpha1.HarnessRun, bef
 		runSeconds.WithLabelValues(string(after.Phase)).Observe(after.CompletionTime.Sub(after.StartTime.Time).Seconds())
 	}
 	record := recordOf(run, actionOf(after.Phase), reason+": "+message)
-	if run.Spec.Author != nil && after.Phase != v1alpha1.HarnessCancelled { // which anybody may have done
+	if run.Spec.Author != nil && after.Phase != v1alpha1.SandboxCancelled { // which anybody may have done
 		record.User = run.Spec.Author.UserInfo()
 	}
 	r.tell(ctx, &record)
 	kind := corev1.EventTypeNormal
-	if after.Phase == v1alpha1.HarnessFailed {
+	if after.Phase == v1alpha1.SandboxFailed {
 		kind = corev1.EventTypeWarning
 	}
 	r.event(run, kind, string(after.Phase), "Run", record.Reason)
 }
 
 // tellOrphan records that a Pod of a run was deleted whose Job is gone.
-func (r *runs) tellOrphan(ctx context.Context, run *v1alpha1.HarnessRun, pod *corev1.Pod) {
+func (r *runs) tellOrphan(ctx context.Context, run *v1alpha1.SandboxRun, pod *corev1.Pod) {
 	record := recordOf(run, actionOrphanDeleted, orphaned(pod))
 	record.ID += "-" + strings.ToLower(string(pod.UID))
 	record.Pod = corev1.ObjectReference{Name: pod.Name, UID: pod.UID}
@@ -96,7 +96,7 @@ func (r *runs) tellOrphan(ctx context.Context, run *v1alpha1.HarnessRun, pod *co
 }
 
 // credentialsOf says which credentials the container has, "" for none. It has names, and no values.
-func credentialsOf(status *v1alpha1.HarnessRunStatus) string {
+func credentialsOf(status *v1alpha1.SandboxRunStatus) string {
 	if len(status.Credentials) == 0 {
 		return ""
 	}
@@ -107,9 +107,9 @@ func credentialsOf(status *v1alpha1.HarnessRunStatus) string {
 	return fmt.Sprintf(", with %d credentials in its container: %s", len(names), strings.Join(names, ", "))
 }
 
-func (r *runs) event(run *v1alpha1.HarnessRun, kind, reason, action, note string) {
+func (r *runs) event(run *v1alpha1.SandboxRun, kind, reason, action, note string) {
 	r.events.Eventf(&corev1.ObjectReference{
-		APIVersion: v1alpha1.GroupVersion.String(), Kind: "HarnessRun", Namespace: run.Namespace, Name: run.Name, UID: run.UID, ResourceVersion: run.ResourceVersion,
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "SandboxRun", Namespace: run.Namespace, Name: run.Name, UID: run.UID, ResourceVersion: run.ResourceVersion,
 	}, nil, kind, reason, action, "%s", cut(note, maxNote))
 }
 

@@ -22,7 +22,7 @@ func TestARunSaysWhetherItsRecorderReachesACollector(t *testing.T) {
 		text   string
 	}{
 		"the operator has named it":           {func(f *facts) { f.run.Status.Egress.Collector = collector }, metav1.ConditionTrue, "port 8444 of the Pods in namespace admitkit-system"},
-		"nobody has":                          {func(*facts) {}, metav1.ConditionFalse, "NetworkPolicy harness-b keeps the recorder from it, and each session ends. Let the operator set --sandbox-collector-namespace"},
+		"nobody has":                          {func(*facts) {}, metav1.ConditionFalse, "NetworkPolicy sandbox-b keeps the recorder from it, and each session ends. Let the operator set --sandbox-collector-namespace"},
 		"it may be where the template leads":  {func(f *facts) { f.run.Status.Egress.Egress = cidrs }, metav1.ConditionUnknown, "it may be where"},
 		"nothing holds the Pod":               {func(f *facts) { f.run.Status.Egress.Policy = "" }, "", ""},
 		"there is no recorder":                {func(f *facts) { f.pods = []*corev1.Pod{{}} }, "", ""},

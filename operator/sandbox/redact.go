@@ -61,14 +61,14 @@ func (g *given) doubts(uid types.UID, unsure bool) (was bool) {
 }
 
 // knows reports whether what somebody was given by these leases is known. After a restart it may not be.
-func (g *given) knows(uid types.UID, leases []v1alpha1.HarnessCredential) bool {
+func (g *given) knows(uid types.UID, leases []v1alpha1.SandboxCredential) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(leases) == 0 || len(g.of[uid]) > 0
 }
 
 // redact replaces what a run or a seed was given by its leases. If that is not known, nothing is left of the text.
-func (g *given) redact(uid types.UID, leases []v1alpha1.HarnessCredential, text string) string {
+func (g *given) redact(uid types.UID, leases []v1alpha1.SandboxCredential, text string) string {
 	if text == "" {
 		return ""
 	}

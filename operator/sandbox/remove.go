@@ -97,9 +97,9 @@ func onlyWaits(errs []error) bool {
 
 // removeIn ends the runs of a namespace. The error says what is left.
 func (r *runs) removeIn(ctx context.Context, namespace string) error {
-	var list v1alpha1.HarnessRunList
+	var list v1alpha1.SandboxRunList
 	if err := r.listIn(ctx, namespace, &list); err != nil {
-		return fmt.Errorf("listing HarnessRuns: %w", err)
+		return fmt.Errorf("listing SandboxRuns: %w", err)
 	}
 	var left []error
 	for i := range list.Items {
@@ -111,7 +111,7 @@ func (r *runs) removeIn(ctx context.Context, namespace string) error {
 }
 
 // endForGood deletes the Job of a run that has not ended, and releases a run without Pods that run.
-func (r *runs) endForGood(ctx context.Context, run *v1alpha1.HarnessRun) error {
+func (r *runs) endForGood(ctx context.Context, run *v1alpha1.SandboxRun) error {
 	job := &batchv1.Job{}
 	err := r.live.Get(ctx, nameOf(run), job)
 	switch {
@@ -122,7 +122,7 @@ func (r *runs) endForGood(ctx context.Context, run *v1alpha1.HarnessRun) error {
 		if err := r.end(ctx, job); err != nil {
 			return err
 		}
-		return fmt.Errorf("HarnessRun %s/%s: %w", run.Namespace, run.Name, errWaits)
+		return fmt.Errorf("SandboxRun %s/%s: %w", run.Namespace, run.Name, errWaits)
 	}
 	if !isOf(job, ownedBy(run)) { // else its Pods have ended, and stay for their logs
 		_, err := r.clear(ctx, podsOfRun(run), "", func(*corev1.Pod) {}) // an orphan ends for nobody else
@@ -136,17 +136,17 @@ func (r *runs) endForGood(ctx context.Context, run *v1alpha1.HarnessRun) error {
 	if err := r.writeUninstalled(ctx, run); err != nil {
 		return err
 	}
-	return r.dropFinalizer(ctx, run, v1alpha1.FinalizerHarnessRun)
+	return r.dropFinalizer(ctx, run, v1alpha1.FinalizerSandboxRun)
 }
 
 // writeUninstalled says of a run that has begun that the uninstall has ended it, and deletes its Secrets: a record that it
 // runs would be wrong, and the broker keeps some leases for as long as their run may use them.
-func (r *runs) writeUninstalled(ctx context.Context, run *v1alpha1.HarnessRun) error {
+func (r *runs) writeUninstalled(ctx context.Context, run *v1alpha1.SandboxRun) error {
 	if run.Status.Phase.Terminal() || run.Status.JobUID == "" && len(run.Status.Credentials) == 0 {
 		return nil
 	}
 	d := decision{status: *run.Status.DeepCopy()}
-	d.finish(v1alpha1.HarnessCancelled, v1alpha1.HarnessUninstalled, "admitkit was uninstalled before the end of the run was known", r.options.Clock.Now())
+	d.finish(v1alpha1.SandboxCancelled, v1alpha1.SandboxUninstalled, "admitkit was uninstalled before the end of the run was known", r.options.Clock.Now())
 	if err := r.discardSecrets(ctx, run, &d.status); err != nil {
 		return err
 	}

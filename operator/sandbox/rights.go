@@ -39,27 +39,27 @@ func (s *shared) each(rules ...rbacv1.PolicyRule) map[string][]rbacv1.PolicyRule
 // who may read a prompt, looks whether a run has Pods, and whose Pod somebody wants to enter.
 func (a *admitted) NamespaceRights() map[string][]rbacv1.PolicyRule {
 	return a.each(
-		rule(ourGroup, []string{"harnesstemplates"}, "get"),
+		rule(ourGroup, []string{"sandboxruntemplates"}, "get"),
 		rule(ourGroup, []string{"brokerpolicies", "workspaces"}, "list"),
-		rule(ourGroup, []string{"harnessruns"}, "get", "list"),
+		rule(ourGroup, []string{"sandboxruns"}, "get", "list"),
 		rule(coreGroup, []string{"pods"}, "get", "list"),
 		rule([]string{"authorization.k8s.io"}, []string{"localsubjectaccessreviews"}, "create"))
 }
 
 // ClusterRights implements [extension.ClusterEntitled].
 func (a *admitted) ClusterRights() []rbacv1.PolicyRule {
-	return []rbacv1.PolicyRule{rule(ourGroup, []string{"clusterharnesstemplates"}, "get")}
+	return []rbacv1.PolicyRule{rule(ourGroup, []string{"clustersandboxruntemplates"}, "get")}
 }
 
 // NamespaceRights implements [extension.NamespaceEntitled]: what a run takes, where runs run. Those on
 // Secrets are only there with a broker. ConfigMaps are read only to see whose one is that has a name of ours, and whether it has the prompt.
 func (r *runs) NamespaceRights() map[string][]rbacv1.PolicyRule {
 	rules := []rbacv1.PolicyRule{
-		rule(ourGroup, []string{"harnesstemplates"}, "get", "list", "watch"),
-		rule(ourGroup, []string{"harnessruns"}, "get", "list", "watch", "patch", "delete"),
-		rule(ourGroup, []string{"harnessruns/status"}, "patch"),
+		rule(ourGroup, []string{"sandboxruntemplates"}, "get", "list", "watch"),
+		rule(ourGroup, []string{"sandboxruns"}, "get", "list", "watch", "patch", "delete"),
+		rule(ourGroup, []string{"sandboxruns/status"}, "patch"),
 		// OwnerReferencesPermissionEnforcement wants it of who makes what a run owns.
-		rule(ourGroup, []string{"harnessruns/finalizers"}, "update"),
+		rule(ourGroup, []string{"sandboxruns/finalizers"}, "update"),
 		rule([]string{batchv1.GroupName}, []string{"jobs"}, "get", "list", "watch", "create", "delete"),
 		rule(coreGroup, []string{"pods"}, "get", "list", "watch", "delete"), // whose Job somebody deleted
 		rule(coreGroup, []string{"pods/log"}, "get"),
@@ -79,7 +79,7 @@ func (r *runs) NamespaceRights() map[string][]rbacv1.PolicyRule {
 
 // ClusterRights implements [extension.ClusterEntitled].
 func (r *runs) ClusterRights() []rbacv1.PolicyRule {
-	rules := []rbacv1.PolicyRule{rule(ourGroup, []string{"clusterharnesstemplates"}, "get", "list", "watch")}
+	rules := []rbacv1.PolicyRule{rule(ourGroup, []string{"clustersandboxruntemplates"}, "get", "list", "watch")}
 	if r.options.Interactive { // AuditEvents have no namespace
 		rules = append(rules, rule(ourGroup, []string{"auditevents"}, "list"))
 	}

@@ -53,7 +53,7 @@ func (r *records) Record(_ context.Context, record extension.Record) error {
 }
 
 // of returns what was recorded about a run: the actions, in order.
-func (r *records) of(run *v1alpha1.HarnessRun) (actions []string) {
+func (r *records) of(run *v1alpha1.SandboxRun) (actions []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, record := range r.kept {
@@ -130,7 +130,7 @@ type story struct {
 }
 
 // await polls until a run is as wanted.
-func await(t *testing.T, run *v1alpha1.HarnessRun, what string, is func(*v1alpha1.HarnessRun) bool) {
+func await(t *testing.T, run *v1alpha1.SandboxRun, what string, is func(*v1alpha1.SandboxRun) bool) {
 	t.Helper()
 	testkit.Succeeds(t, patience, run.Name+" "+what, func(ctx context.Context) error {
 		if err := admin.Get(ctx, client.ObjectKeyFromObject(run), run); err != nil {
@@ -143,8 +143,8 @@ func await(t *testing.T, run *v1alpha1.HarnessRun, what string, is func(*v1alpha
 	})
 }
 
-func in(phase v1alpha1.HarnessPhase) func(*v1alpha1.HarnessRun) bool {
-	return func(run *v1alpha1.HarnessRun) bool { return run.Status.Phase == phase }
+func in(phase v1alpha1.SandboxPhase) func(*v1alpha1.SandboxRun) bool {
+	return func(run *v1alpha1.SandboxRun) bool { return run.Status.Phase == phase }
 }
 
 func gone(t *testing.T, object client.Object) {
@@ -155,11 +155,11 @@ func gone(t *testing.T, object client.Object) {
 }
 
 // slow makes a run whose Pod waits for the test, and returns the Pod.
-func (s *story) slow(t *testing.T, name string) (*v1alpha1.HarnessRun, *corev1.Pod) {
+func (s *story) slow(t *testing.T, name string) (*v1alpha1.SandboxRun, *corev1.Pod) {
 	t.Helper()
 	r := run(s.here, "slow-"+name, "agent")
 	testkit.Create(t, s.alice, r)
-	await(t, r, "has its Pod", func(run *v1alpha1.HarnessRun) bool { return run.Status.PodName != "" })
+	await(t, r, "has its Pod", func(run *v1alpha1.SandboxRun) bool { return run.Status.PodName != "" })
 	pod := &corev1.Pod{}
 	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.here, Name: r.Status.PodName}, pod); err != nil {
 		t.Fatal(err)
@@ -167,25 +167,25 @@ func (s *story) slow(t *testing.T, name string) (*v1alpha1.HarnessRun, *corev1.P
 	return r, pod
 }
 
-func (s *story) job(t *testing.T, run *v1alpha1.HarnessRun) *batchv1.Job {
+func (s *story) job(t *testing.T, run *v1alpha1.SandboxRun) *batchv1.Job {
 	t.Helper()
 	job := &batchv1.Job{}
-	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.here, Name: "harness-" + run.Name}, job); err != nil {
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.here, Name: "sandbox-" + run.Name}, job); err != nil {
 		t.Fatal(err)
 	}
 	return job
 }
 
-func (s *story) policy(t *testing.T, run *v1alpha1.HarnessRun) *networkingv1.NetworkPolicy {
+func (s *story) policy(t *testing.T, run *v1alpha1.SandboxRun) *networkingv1.NetworkPolicy {
 	t.Helper()
 	policy := &networkingv1.NetworkPolicy{}
-	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.here, Name: "harness-" + run.Name}, policy); err != nil {
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.here, Name: "sandbox-" + run.Name}, policy); err != nil {
 		t.Fatal(err)
 	}
 	return policy
 }
 
-func (s *story) recorded(t *testing.T, run *v1alpha1.HarnessRun, want ...string) {
+func (s *story) recorded(t *testing.T, run *v1alpha1.SandboxRun, want ...string) {
 	t.Helper()
 	testkit.Succeeds(t, patience, "it is recorded", func(context.Context) error {
 		if got := s.kept.of(run); !slices.Equal(got, want) {
@@ -199,7 +199,7 @@ func (s *story) recorded(t *testing.T, run *v1alpha1.HarnessRun, want ...string)
 func (s *story) succeed(t *testing.T) {
 	r := run(s.here, "quick", "agent")
 	testkit.Create(t, s.alice, r)
-	await(t, r, "has succeeded", in(v1alpha1.HarnessSucceeded))
+	await(t, r, "has succeeded", in(v1alpha1.SandboxSucceeded))
 	s.recorded(t, r, "started", "succeeded")
 	testkit.Succeeds(t, patience, "it is recorded as an AuditEvent", func(ctx context.Context) error {
 		event := &v1alpha1.AuditEvent{}
@@ -209,7 +209,7 @@ func (s *story) succeed(t *testing.T) {
 		}
 		return err
 	})
-	if !slices.Contains(r.Finalizers, v1alpha1.FinalizerHarnessRun) || r.Status.CompletionTime == nil || r.Status.StartTime == nil || r.Status.JobName != "harness-quick" {
+	if !slices.Contains(r.Finalizers, v1alpha1.FinalizerSandboxRun) || r.Status.CompletionTime == nil || r.Status.StartTime == nil || r.Status.JobName != "sandbox-quick" {
 		t.Errorf("%q, %+v", r.Finalizers, r.Status)
 	}
 	for condition, want := range map[string]metav1.ConditionStatus{
@@ -229,9 +229,9 @@ func (s *story) succeed(t *testing.T) {
 // judges the Pod.
 func (s *story) hold(t *testing.T) {
 	r := run(s.here, "slow-shape", "agent")
-	r.Spec.Model, r.Spec.Retries, r.Spec.ExtraEnv = "small", 2, []v1alpha1.HarnessEnv{{Name: "TASK", Value: "7"}}
+	r.Spec.Model, r.Spec.Retries, r.Spec.ExtraEnv = "small", 2, []v1alpha1.SandboxEnv{{Name: "TASK", Value: "7"}}
 	testkit.Create(t, s.alice, r)
-	await(t, r, "has its Pod", func(run *v1alpha1.HarnessRun) bool { return run.Status.PodName != "" })
+	await(t, r, "has its Pod", func(run *v1alpha1.SandboxRun) bool { return run.Status.PodName != "" })
 	job, policy := s.job(t, r), s.policy(t, r)
 	pod := job.Spec.Template.Spec
 	if *pod.AutomountServiceAccountToken || *pod.EnableServiceLinks || *job.Spec.ActiveDeadlineSeconds != 1800 || *job.Spec.BackoffLimit != 2 || *pod.TerminationGracePeriodSeconds != 60 {
@@ -246,7 +246,7 @@ func (s *story) hold(t *testing.T) {
 		t.Errorf("%v, %s", env, c.ImagePullPolicy)
 	}
 	prompt := &corev1.ConfigMap{}
-	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.here, Name: "harness-slow-shape"}, prompt); err != nil || prompt.Data["prompt"] != "Say hello." {
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.here, Name: "sandbox-slow-shape"}, prompt); err != nil || prompt.Data["prompt"] != "Say hello." {
 		t.Errorf("%v, %q", err, prompt.Data)
 	}
 	if len(policy.Spec.Egress) != 0 || policy.Spec.PodSelector.MatchLabels[v1alpha1.LabelEgress] != string(r.UID) || job.Spec.Template.Labels[v1alpha1.LabelEgress] != string(r.UID) {
@@ -260,9 +260,9 @@ func (s *story) hold(t *testing.T) {
 func (s *story) fail(t *testing.T) {
 	r, pod := s.slow(t, "fails")
 	s.phase(t, pod, corev1.PodRunning)
-	await(t, r, "runs", in(v1alpha1.HarnessRunning))
+	await(t, r, "runs", in(v1alpha1.SandboxRunning))
 	ends(t, pod, corev1.PodFailed, 3, "it did not compile")
-	await(t, r, "has failed", in(v1alpha1.HarnessFailed))
+	await(t, r, "has failed", in(v1alpha1.SandboxFailed))
 	if r.Status.ExitCode == nil || *r.Status.ExitCode != 3 || r.Status.Output != "it did not compile" {
 		t.Errorf("%+v", r.Status)
 	}
@@ -274,7 +274,7 @@ func (s *story) cancel(t *testing.T) {
 	if err := s.alice.Patch(t.Context(), r.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec": {"cancelled": true}}`))); err != nil {
 		t.Fatal(err)
 	}
-	await(t, r, "is cancelled", in(v1alpha1.HarnessCancelled))
+	await(t, r, "is cancelled", in(v1alpha1.SandboxCancelled))
 	gone(t, pod)
 	s.recorded(t, r, "started", "cancelled")
 	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(r), r); err != nil {
@@ -292,7 +292,7 @@ func (s *story) end(t *testing.T) {
 	if err := s.alice.Delete(t.Context(), r.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, r, "is cancelled", in(v1alpha1.HarnessCancelled))
+	await(t, r, "is cancelled", in(v1alpha1.SandboxCancelled))
 	testkit.Within(t, patience, "the Pod is being deleted", func(ctx context.Context) bool {
 		return admin.Get(ctx, client.ObjectKeyFromObject(pod), pod) == nil && pod.DeletionTimestamp != nil
 	})
@@ -339,12 +339,12 @@ func (s *story) orphaned(t *testing.T) {
 	late := []client.DeleteAllOfOption{client.InNamespace(s.here), client.MatchingFields{"metadata.name": pod.Name}, client.GracePeriodSeconds(86400)}
 	refused(t, admin.DeleteAllOf(t.Context(), &corev1.Pod{}, late...), "leave out gracePeriodSeconds")
 	free := s.orphan(t, s.job(t, r), pod)
-	await(t, r, "says what it waits for", func(run *v1alpha1.HarnessRun) bool {
+	await(t, r, "says what it waits for", func(run *v1alpha1.SandboxRun) bool {
 		c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionJobCreated)
-		return !run.Status.Phase.Terminal() && c != nil && c.Reason == v1alpha1.HarnessPodLeft && strings.Contains(c.Message, pod.Name)
+		return !run.Status.Phase.Terminal() && c != nil && c.Reason == v1alpha1.SandboxPodLeft && strings.Contains(c.Message, pod.Name)
 	})
 	free()
-	await(t, r, "has failed", in(v1alpha1.HarnessFailed))
+	await(t, r, "has failed", in(v1alpha1.SandboxFailed))
 	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); !apierrors.IsNotFound(err) {
 		t.Errorf("the run has ended before its Pod: %v", err)
 	}
@@ -389,35 +389,35 @@ func (s *story) wait(t *testing.T) {
 	r := run(s.here, "early", "later")
 	r.Spec.TimeoutSeconds = new(int64(100))
 	testkit.Create(t, s.alice, r)
-	condition := func(reason string) func(*v1alpha1.HarnessRun) bool {
-		return func(run *v1alpha1.HarnessRun) bool {
+	condition := func(reason string) func(*v1alpha1.SandboxRun) bool {
+		return func(run *v1alpha1.SandboxRun) bool {
 			c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionTemplateResolved)
-			return c != nil && c.Reason == reason && run.Status.Phase == v1alpha1.HarnessPending && run.Status.JobUID == ""
+			return c != nil && c.Reason == reason && run.Status.Phase == v1alpha1.SandboxPending && run.Status.JobUID == ""
 		}
 	}
-	await(t, r, "waits for its template", condition(v1alpha1.HarnessTemplateMissing))
+	await(t, r, "waits for its template", condition(v1alpha1.SandboxRunTemplateMissing))
 	later := template(s.here, "later")
 	later.Spec.TimeoutSeconds = new(int64(99))
 	testkit.Create(t, admin, later)
-	await(t, r, "waits for a template that allows it", condition(v1alpha1.HarnessTemplateForbids))
+	await(t, r, "waits for a template that allows it", condition(v1alpha1.SandboxRunTemplateForbids))
 	later.Spec.TimeoutSeconds = new(int64(100))
 	if err := admin.Update(t.Context(), later); err != nil {
 		t.Fatal(err)
 	}
-	await(t, r, "has succeeded", in(v1alpha1.HarnessSucceeded))
+	await(t, r, "has succeeded", in(v1alpha1.SandboxSucceeded))
 	if job := s.job(t, r); *job.Spec.ActiveDeadlineSeconds != 100 {
 		t.Errorf("%+v", job.Spec)
 	}
 }
 
 func (s *story) leave(t *testing.T) {
-	foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.here, Name: "harness-taken"}, Data: map[string]string{"prompt": "Give me everything."}}
+	foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.here, Name: "sandbox-taken"}, Data: map[string]string{"prompt": "Give me everything."}}
 	testkit.Create(t, admin, foreign)
 	r := run(s.here, "taken", "agent")
 	testkit.Create(t, s.alice, r)
-	await(t, r, "says whose it is", func(run *v1alpha1.HarnessRun) bool {
+	await(t, r, "says whose it is", func(run *v1alpha1.SandboxRun) bool {
 		c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionJobCreated)
-		return c != nil && c.Reason == v1alpha1.HarnessNameTaken && strings.Contains(c.Message, "ConfigMap")
+		return c != nil && c.Reason == v1alpha1.SandboxNameTaken && strings.Contains(c.Message, "ConfigMap")
 	})
 	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(foreign), foreign); err != nil || foreign.Data["prompt"] != "Give me everything." {
 		t.Errorf("%v, %q", err, foreign.Data)
@@ -425,28 +425,28 @@ func (s *story) leave(t *testing.T) {
 	if err := admin.Delete(t.Context(), foreign); err != nil {
 		t.Fatal(err)
 	}
-	await(t, r, "has succeeded", in(v1alpha1.HarnessSucceeded))
+	await(t, r, "has succeeded", in(v1alpha1.SandboxSucceeded))
 }
 
 // A ConfigMap that names the run as its owner is not the run's either, unless it has the prompt for good.
 func (s *story) distrust(t *testing.T) {
 	r := run(s.here, "misled", "trap")
 	testkit.Create(t, s.alice, r)
-	await(t, r, "waits for its template", in(v1alpha1.HarnessPending))
+	await(t, r, "waits for its template", in(v1alpha1.SandboxPending))
 	forged := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.here, Name: "harness-misled", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(r, v1alpha1.GroupVersion.WithKind("HarnessRun"))}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.here, Name: "sandbox-misled", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(r, v1alpha1.GroupVersion.WithKind("SandboxRun"))}},
 		Data:       map[string]string{"prompt": "Give me everything."}, Immutable: new(true),
 	}
 	testkit.Create(t, admin, forged, template(s.here, "trap"))
-	taken := func(run *v1alpha1.HarnessRun) bool {
+	taken := func(run *v1alpha1.SandboxRun) bool {
 		c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionJobCreated)
-		return c != nil && c.Reason == v1alpha1.HarnessNameTaken && strings.Contains(c.Message, "ConfigMap") && run.Status.JobUID == ""
+		return c != nil && c.Reason == v1alpha1.SandboxNameTaken && strings.Contains(c.Message, "ConfigMap") && run.Status.JobUID == ""
 	}
 	await(t, r, "does not take another prompt", taken)
 	if err := admin.Delete(t.Context(), forged); err != nil {
 		t.Fatal(err)
 	}
-	await(t, r, "has succeeded with its own", in(v1alpha1.HarnessSucceeded))
+	await(t, r, "has succeeded with its own", in(v1alpha1.SandboxSucceeded))
 }
 
 // Somebody made ahead a Job and a policy with the names of ours, and with the run as their owner. Admission keeps that from all
@@ -456,17 +456,17 @@ func (s *story) doubt(t *testing.T) {
 	for name, labels := range map[string]map[string]string{"doubted": nil, "doubted-more": {v1alpha1.LabelManagedBy: "admitkit-sandbox", sandbox.LabelRun: "doubted-more"}} {
 		r := run(s.here, name, "trap-"+name)
 		testkit.Create(t, s.alice, r)
-		await(t, r, "waits for its template", in(v1alpha1.HarnessPending))
-		meta := metav1.ObjectMeta{Namespace: s.here, Name: "harness-" + name, Labels: labels, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(r, v1alpha1.GroupVersion.WithKind("HarnessRun"))}}
+		await(t, r, "waits for its template", in(v1alpha1.SandboxPending))
+		meta := metav1.ObjectMeta{Namespace: s.here, Name: "sandbox-" + name, Labels: labels, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(r, v1alpha1.GroupVersion.WithKind("SandboxRun"))}}
 		job := &batchv1.Job{ObjectMeta: *meta.DeepCopy(), Spec: batchv1.JobSpec{Suspend: new(true)}}
-		job.Spec.Template.Spec = corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, HostNetwork: true, Containers: []corev1.Container{{Name: "harness", Image: image}}}
+		job.Spec.Template.Spec = corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, HostNetwork: true, Containers: []corev1.Container{{Name: "sandbox", Image: image}}}
 		policy := &networkingv1.NetworkPolicy{ObjectMeta: *meta.DeepCopy(), Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelEgress: string(r.UID)}},
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress}, Egress: []networkingv1.NetworkPolicyEgressRule{{}},
 		}}
 		testkit.Create(t, self, job, policy)
 		testkit.Create(t, admin, template(s.here, "trap-"+name))
-		await(t, r, "has succeeded", in(v1alpha1.HarnessSucceeded))
+		await(t, r, "has succeeded", in(v1alpha1.SandboxSucceeded))
 		if made := s.job(t, r); made.UID == job.UID || made.Spec.Template.Spec.HostNetwork || string(made.UID) != r.Status.JobUID {
 			t.Errorf("%s has the Job that somebody else made: %+v", name, made.Spec)
 		}
@@ -487,13 +487,13 @@ func (s *story) labelled(t *testing.T) {
 		return p
 	}
 	egressOf := func(value string) map[string]string { return map[string]string{v1alpha1.LabelEgress: value} }
-	refused(t, s.alice.Create(t.Context(), pod(egressOf(string(r.UID)))), "is of a HarnessRun or a Workspace")
-	refused(t, s.alice.Create(t.Context(), pod(map[string]string{sandbox.LabelWorkspace: "any"})), "only Pods of HarnessRuns and Workspaces")
+	refused(t, s.alice.Create(t.Context(), pod(egressOf(string(r.UID)))), "is of a SandboxRun or a Workspace")
+	refused(t, s.alice.Create(t.Context(), pod(map[string]string{sandbox.LabelWorkspace: "any"})), "only Pods of SandboxRuns and Workspaces")
 	plain := pod(egressOf("of-an-access-request"))
 	testkit.Create(t, s.alice, plain)
 	for text, want := range map[string]string{
-		`{"metadata": {"labels": {"admitkit.dev/egress": "` + string(r.UID) + `"}}}`: "is of a HarnessRun or a Workspace",
-		`{"metadata": {"labels": {"admitkit.dev/run": "slow-labelled"}}}`:            "only Pods of HarnessRuns and Workspaces",
+		`{"metadata": {"labels": {"admitkit.dev/egress": "` + string(r.UID) + `"}}}`: "is of a SandboxRun or a Workspace",
+		`{"metadata": {"labels": {"admitkit.dev/run": "slow-labelled"}}}`:            "only Pods of SandboxRuns and Workspaces",
 	} {
 		for _, patch := range []func(client.Object, client.Patch) error{
 			func(o client.Object, p client.Patch) error { return s.alice.Patch(t.Context(), o, p) },
@@ -510,7 +510,7 @@ func (s *story) labelled(t *testing.T) {
 	job.Spec.Template = corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: egressOf(string(r.UID))}, Spec: *plain.Spec.DeepCopy()}
 	job.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
 	testkit.Succeeds(t, patience, "alice has the right, and is refused", func(ctx context.Context) error {
-		if err := s.alice.Create(ctx, job.DeepCopy()); err == nil || !strings.Contains(err.Error(), "only Pods of HarnessRuns and Workspaces") {
+		if err := s.alice.Create(ctx, job.DeepCopy()); err == nil || !strings.Contains(err.Error(), "only Pods of SandboxRuns and Workspaces") {
 			return fmt.Errorf("got %w", err)
 		}
 		return nil
@@ -543,15 +543,15 @@ func (s *story) pinned(t *testing.T) {
 func (s *story) barred(t *testing.T) {
 	r := run(s.here, "barred", "agent")
 	testkit.Create(t, s.alice, r)
-	await(t, r, "says that its Pod is refused", func(run *v1alpha1.HarnessRun) bool {
+	await(t, r, "says that its Pod is refused", func(run *v1alpha1.SandboxRun) bool {
 		c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionPodReady)
-		return c != nil && c.Reason == v1alpha1.HarnessRefused && strings.Contains(c.Message, "it is over the quota")
+		return c != nil && c.Reason == v1alpha1.SandboxRefused && strings.Contains(c.Message, "it is over the quota")
 	})
 	testkit.Succeeds(t, patience, "there is an Event", func(ctx context.Context) error {
 		var list eventsv1.EventList
 		err := admin.List(ctx, &list, client.InNamespace(s.here))
 		if !slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
-			return e.Regarding.UID == r.UID && e.Reason == v1alpha1.HarnessRefused && strings.Contains(e.Note, "over the quota")
+			return e.Regarding.UID == r.UID && e.Reason == v1alpha1.SandboxRefused && strings.Contains(e.Note, "over the quota")
 		}) {
 			return fmt.Errorf("none of %d: %w", len(list.Items), err)
 		}
@@ -564,32 +564,32 @@ func (s *story) expire(t *testing.T) {
 	r.Spec.TTLSecondsAfterFinished = new(int32(1))
 	testkit.Create(t, s.alice, r)
 	gone(t, r)
-	gone(t, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: s.here, Name: "harness-brief"}})
+	gone(t, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: s.here, Name: "sandbox-brief"}})
 	s.recorded(t, r, "started", "succeeded")
 }
 
 func (s *story) failOpen(t *testing.T) {
 	r := run(s.here, "unrecorded", "agent")
 	testkit.Create(t, s.alice, r)
-	await(t, r, "has succeeded", in(v1alpha1.HarnessSucceeded))
+	await(t, r, "has succeeded", in(v1alpha1.SandboxSucceeded))
 	testkit.Within(t, patience, "it is counted", func(context.Context) bool {
 		return strings.Contains(s.Metrics(), `admitkit_sandbox_unrecorded_total{action="succeeded"} 1`)
 	})
 }
 
 func (s *story) remove(t *testing.T) {
-	ended, works := run(s.here, "has-ended", "agent"), (*v1alpha1.HarnessRun)(nil)
+	ended, works := run(s.here, "has-ended", "agent"), (*v1alpha1.SandboxRun)(nil)
 	testkit.Create(t, s.alice, ended)
-	await(t, ended, "has succeeded", in(v1alpha1.HarnessSucceeded))
+	await(t, ended, "has succeeded", in(v1alpha1.SandboxSucceeded))
 	works, pod := s.slow(t, "works")
 	s.Stop()
 	gone(t, pod)
-	for _, r := range []*v1alpha1.HarnessRun{ended, works} {
+	for _, r := range []*v1alpha1.SandboxRun{ended, works} {
 		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(r), r); err != nil || len(r.Finalizers) > 0 {
 			t.Errorf("%s: %v, %q", r.Name, err, r.Finalizers)
 		}
 	}
-	if c := meta.FindStatusCondition(works.Status.Conditions, v1alpha1.ConditionCompleted); ended.Status.Phase != v1alpha1.HarnessSucceeded || works.Status.Phase != v1alpha1.HarnessCancelled || c == nil || c.Reason != v1alpha1.HarnessUninstalled {
+	if c := meta.FindStatusCondition(works.Status.Conditions, v1alpha1.ConditionCompleted); ended.Status.Phase != v1alpha1.SandboxSucceeded || works.Status.Phase != v1alpha1.SandboxCancelled || c == nil || c.Reason != v1alpha1.SandboxUninstalled {
 		t.Errorf("they are %s and %s: %+v", ended.Status.Phase, works.Status.Phase, c)
 	}
 	s.job(t, ended) // its Pod stays for its log
@@ -599,17 +599,17 @@ func (s *story) remove(t *testing.T) {
 func (s *story) rest(t *testing.T) {
 	r := run(s.here, "rests", "agent")
 	testkit.Create(t, s.alice, r)
-	await(t, r, "has ended, with its output", func(run *v1alpha1.HarnessRun) bool { return run.Status.OutputClosed })
+	await(t, r, "has ended, with its output", func(run *v1alpha1.SandboxRun) bool { return run.Status.OutputClosed })
 	s.recorded(t, r, "started", "succeeded")
 	before := r.ResourceVersion
 	other := run(s.here, "other", "agent")
 	testkit.Create(t, s.alice, other)
-	await(t, other, "has succeeded", in(v1alpha1.HarnessSucceeded))
+	await(t, other, "has succeeded", in(v1alpha1.SandboxSucceeded))
 	touched := client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"annotations": {"touched": "yes"}}}`))
 	if err := admin.Patch(t.Context(), s.job(t, r), touched); err != nil {
 		t.Fatal(err)
 	}
-	await(t, other, "rests, too", in(v1alpha1.HarnessSucceeded))
+	await(t, other, "rests, too", in(v1alpha1.SandboxSucceeded))
 	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(r), r); err != nil || r.ResourceVersion != before {
 		t.Errorf("%v: it was written again: %s, before %s", err, r.ResourceVersion, before)
 	}
@@ -624,7 +624,7 @@ func TestWhatWasNotWrittenIsNotRecorded(t *testing.T) {
 	if err := admin.Patch(t.Context(), fresh, client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"annotations": {"a": "b"}}}`))); err != nil {
 		t.Fatal(err)
 	}
-	status := &v1alpha1.HarnessRunStatus{Phase: v1alpha1.HarnessFailed, CompletionTime: &ended}
+	status := &v1alpha1.SandboxRunStatus{Phase: v1alpha1.SandboxFailed, CompletionTime: &ended}
 	if err := sandbox.WriteStatus(t.Context(), admin, kept, stale, status); !apierrors.IsConflict(err) {
 		t.Fatalf("got %v, want a conflict", err)
 	}

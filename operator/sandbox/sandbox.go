@@ -1,4 +1,4 @@
-// Package sandbox runs work that nobody trusts: a HarnessRun becomes a Job whose Pod reaches
+// Package sandbox runs work that nobody trusts: a SandboxRun becomes a Job whose Pod reaches
 // only what its template names. The kinds are those of operator/api/v1alpha1.
 //
 //	err := mgr.AddExtension(sandbox.New(sandbox.Options{Namespaces: []string{"agents"}}))
@@ -47,7 +47,7 @@ import (
 // Options are the options of [New]; the zero value is useful in a manager that watches one
 // namespace.
 type Options struct {
-	// Namespaces are those in which HarnessRuns run. They cannot be the manager's own, nor
+	// Namespaces are those in which SandboxRuns run. They cannot be the manager's own, nor
 	// the control plane's. Default: the watched namespace; required if every namespace is
 	// watched.
 	Namespaces []string

@@ -12,21 +12,21 @@ import (
 
 // Kinds of templates.
 const (
-	kindTemplate        = "HarnessTemplate"
-	kindClusterTemplate = "ClusterHarnessTemplate"
+	kindTemplate        = "SandboxRunTemplate"
+	kindClusterTemplate = "ClusterSandboxRunTemplate"
 )
 
 // template returns what the template of a reference makes. missing says what there is not, if
 // anything. A template that cannot run is an [unfit] error.
-func (s *shared) template(ctx context.Context, reader client.Reader, namespace string, ref v1alpha1.HarnessTemplateRef) (p *plan, missing string, err error) {
-	spec, base := (*v1alpha1.HarnessTemplateSpec)(nil), (*v1alpha1.HarnessTemplateSpec)(nil)
+func (s *shared) template(ctx context.Context, reader client.Reader, namespace string, ref v1alpha1.SandboxRunTemplateRef) (p *plan, missing string, err error) {
+	spec, base := (*v1alpha1.SandboxRunTemplateSpec)(nil), (*v1alpha1.SandboxRunTemplateSpec)(nil)
 	if ref.Kind != kindClusterTemplate {
-		template := &v1alpha1.HarnessTemplate{}
+		template := &v1alpha1.SandboxRunTemplate{}
 		switch err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, template); {
 		case err == nil:
 			spec = &template.Spec
 		case !apierrors.IsNotFound(err):
-			return nil, "", fmt.Errorf("reading HarnessTemplate %s/%s: %w", namespace, ref.Name, err)
+			return nil, "", fmt.Errorf("reading SandboxRunTemplate %s/%s: %w", namespace, ref.Name, err)
 		}
 	}
 	if spec == nil && ref.Kind != kindTemplate {
@@ -46,7 +46,7 @@ func (s *shared) template(ctx context.Context, reader client.Reader, namespace s
 			return nil, "", err
 		}
 		if base == nil {
-			return nil, fmt.Sprintf("there is no ClusterHarnessTemplate %s, the base of template %s", spec.BaseTemplateRef.Name, ref.Name), nil
+			return nil, fmt.Sprintf("there is no ClusterSandboxRunTemplate %s, the base of template %s", spec.BaseTemplateRef.Name, ref.Name), nil
 		}
 	}
 	if p, err = planOf(spec, base); err != nil {
@@ -61,21 +61,21 @@ type unfitError struct{ error }
 func (e *unfitError) Unwrap() error { return e.error }
 
 // base returns the base of a template, nil if it has none, or it does not exist.
-func (s *shared) base(ctx context.Context, spec *v1alpha1.HarnessTemplateSpec) (*v1alpha1.HarnessTemplateSpec, error) {
+func (s *shared) base(ctx context.Context, spec *v1alpha1.SandboxRunTemplateSpec) (*v1alpha1.SandboxRunTemplateSpec, error) {
 	if spec.BaseTemplateRef == nil {
 		return nil, nil //nolint:nilnil // most have none
 	}
 	return clusterTemplate(ctx, s.asker, spec.BaseTemplateRef.Name)
 }
 
-func clusterTemplate(ctx context.Context, reader client.Reader, name string) (*v1alpha1.HarnessTemplateSpec, error) {
-	template := &v1alpha1.ClusterHarnessTemplate{}
+func clusterTemplate(ctx context.Context, reader client.Reader, name string) (*v1alpha1.SandboxRunTemplateSpec, error) {
+	template := &v1alpha1.ClusterSandboxRunTemplate{}
 	err := reader.Get(ctx, client.ObjectKey{Name: name}, template)
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // it does not exist, which is no error
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading ClusterHarnessTemplate %s: %w", name, err)
+		return nil, fmt.Errorf("reading ClusterSandboxRunTemplate %s: %w", name, err)
 	}
 	return &template.Spec, nil
 }

@@ -159,7 +159,7 @@ func (s *shared) seedPod(ws *v1alpha1.Workspace) (corev1.PodSpec, error) {
 	if p.image == "" {
 		p.image, p.args = s.options.SeedImage, []string{"seed"}
 	}
-	pod := p.podOf(&v1alpha1.HarnessRun{ObjectMeta: ws.ObjectMeta})
+	pod := p.podOf(&v1alpha1.SandboxRun{ObjectMeta: ws.ObjectMeta})
 	c := &pod.Containers[0]
 	c.Env = []corev1.EnvVar{{Name: "HOME", Value: "/tmp"}, {Name: repo.Env, Value: string(text)}}
 	c.VolumeMounts, pod.Volumes = mounts, volumes

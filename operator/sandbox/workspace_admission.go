@@ -25,7 +25,7 @@ func (r *workspaceRules) Validate(ctx context.Context, ws *v1alpha1.Workspace, r
 		return r.validateUpdate(ctx, ws, req)
 	}
 	if !r.runsIn(req.Namespace) {
-		return denied("Workspace", "namespace %s: nothing runs HarnessRuns there; let the operator add it to --sandbox-namespaces", req.Namespace)
+		return denied("Workspace", "namespace %s: nothing runs SandboxRuns there; let the operator add it to --sandbox-namespaces", req.Namespace)
 	}
 	if _, err := claimOf(ws); err != nil {
 		return denied("Workspace", "spec.%w", err)
@@ -88,12 +88,12 @@ func (r *workspaceRules) checkLeases(ctx context.Context, ws *v1alpha1.Workspace
 // checkRights refuses a seed that says what runs or reaches out in the name of somebody who may not say so, and
 // what its author may not read.
 func (r *workspaceRules) checkRights(ctx context.Context, seed *v1alpha1.WorkspaceSeed, req *extension.Request) error {
-	may, err := r.may(ctx, req, "create", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "harnesstemplates", "")
+	may, err := r.may(ctx, req, "create", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "sandboxruntemplates", "")
 	if err != nil {
 		return err
 	}
 	if !may {
-		return denied("Workspace", "spec.seed: user %q has not the right to create harnesstemplates in namespace %s, which a seed needs, too: it says what runs, and what that reaches", req.User().Username, req.Namespace)
+		return denied("Workspace", "spec.seed: user %q has not the right to create sandboxruntemplates in namespace %s, which a seed needs, too: it says what runs, and what that reaches", req.User().Username, req.Namespace)
 	}
 	asked := map[string]bool{}
 	get := func(field, resource, name string) error {
@@ -165,13 +165,13 @@ func (a *admitted) may(ctx context.Context, req *extension.Request, verb, group,
 }
 
 // checkWorkspace refuses a run in a Workspace that its author may not get. One that is not there yet is waited for.
-func (r *runRules) checkWorkspace(ctx context.Context, spec *v1alpha1.HarnessRunSpec, req *extension.Request) error {
+func (r *runRules) checkWorkspace(ctx context.Context, spec *v1alpha1.SandboxRunSpec, req *extension.Request) error {
 	if spec.WorkspaceRef == nil {
 		return nil
 	}
 	may, err := r.may(ctx, req, "get", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "workspaces", spec.WorkspaceRef.Name)
 	if err == nil && !may {
-		err = denied("HarnessRun", "spec.workspaceRef: user %q has not the right to get workspaces %s/%s, which the run would read and write for them", req.User().Username, req.Namespace, spec.WorkspaceRef.Name)
+		err = denied("SandboxRun", "spec.workspaceRef: user %q has not the right to get workspaces %s/%s, which the run would read and write for them", req.User().Username, req.Namespace, spec.WorkspaceRef.Name)
 	}
 	if err != nil {
 		return err

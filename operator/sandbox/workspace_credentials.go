@@ -110,9 +110,9 @@ func (a *workspaceAttempt) equipSeed(ctx context.Context, began bool) (ready boo
 	case errors.As(err, &blocked):
 		a.refused = blocked.refused || blocked.fatal
 	case errors.As(err, &taken):
-		blocked.obstacle = &obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.HarnessNameTaken, message: taken.Error(), poll: true}
+		blocked.obstacle = &obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.SandboxNameTaken, message: taken.Error(), poll: true}
 	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err): // a quota, or a webhook
-		blocked.obstacle = &obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.HarnessRefused, message: err.Error(), poll: true}
+		blocked.obstacle = &obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.SandboxRefused, message: err.Error(), poll: true}
 	default:
 		return false, err
 	}

@@ -70,7 +70,7 @@ func (a *workspaceAttempt) claim(ctx context.Context) (name string, err error) {
 			err = a.live.Get(ctx, workspaceName(a.ws), there)
 		}
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) { // a quota, or a webhook
-			a.waits(v1alpha1.ConditionPVCBound, v1alpha1.HarnessRefused, err.Error(), true)
+			a.waits(v1alpha1.ConditionPVCBound, v1alpha1.SandboxRefused, err.Error(), true)
 			return "", nil
 		}
 	}
@@ -79,7 +79,7 @@ func (a *workspaceAttempt) claim(ctx context.Context) (name string, err error) {
 		return "", fmt.Errorf("PersistentVolumeClaim %s: %w", workspaceName(a.ws), err)
 	case !isOf(there, a.ref()):
 		taken := &takenError{"PersistentVolumeClaim", workspaceName(a.ws).String()}
-		a.waits(v1alpha1.ConditionPVCBound, v1alpha1.HarnessNameTaken, taken.Error(), true)
+		a.waits(v1alpha1.ConditionPVCBound, v1alpha1.SandboxNameTaken, taken.Error(), true)
 		return "", nil
 	}
 	a.set(v1alpha1.ConditionPVCBound, there.Status.Phase == corev1.ClaimBound, "Claim", "the PersistentVolumeClaim is "+string(there.Status.Phase))
@@ -96,7 +96,7 @@ func (a *workspaceAttempt) seed(ctx context.Context) error {
 	err := a.live.Get(ctx, workspaceName(a.ws), job)
 	switch {
 	case err == nil && !isOf(job, a.ref()):
-		a.waits(v1alpha1.ConditionSeeded, v1alpha1.HarnessNameTaken, (&takenError{"Job", workspaceName(a.ws).String()}).Error(), true)
+		a.waits(v1alpha1.ConditionSeeded, v1alpha1.SandboxNameTaken, (&takenError{"Job", workspaceName(a.ws).String()}).Error(), true)
 		_, err := a.clear(ctx, podsOfSeed(a.ws), "", func(pod *corev1.Pod) { a.tellOrphan(ctx, pod) }) // of a Job that was there before
 		return err
 	case client.IgnoreNotFound(err) != nil:
@@ -132,7 +132,7 @@ func (a *workspaceAttempt) follow(ctx context.Context, job *batchv1.Job) error {
 		a.status.SeedJobUID = string(job.UID)
 	}
 	if left != "" && (ended || !began) {
-		a.waits(v1alpha1.ConditionSeeded, v1alpha1.HarnessPodLeft, "somebody deleted a Job of the seed, which goes on when Pod "+left+" has ended", true)
+		a.waits(v1alpha1.ConditionSeeded, v1alpha1.SandboxPodLeft, "somebody deleted a Job of the seed, which goes on when Pod "+left+" has ended", true)
 		return nil
 	}
 	if ready, err := a.equipSeed(ctx, began); err != nil || began || !ready {
@@ -149,7 +149,7 @@ func (a *workspaceAttempt) begin(ctx context.Context) error {
 	}
 	err = a.writer.Create(ctx, job)
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
-		a.waits(v1alpha1.ConditionSeeded, v1alpha1.HarnessRefused, err.Error(), true)
+		a.waits(v1alpha1.ConditionSeeded, v1alpha1.SandboxRefused, err.Error(), true)
 		return nil
 	}
 	a.status.SeedJobUID = string(job.UID)
@@ -214,7 +214,7 @@ func (a *workspaceAttempt) hold(ctx context.Context, began bool) (held bool, err
 	case err != nil:
 		return false, err
 	case !isOf(there, a.ref()) && !began:
-		a.waits(v1alpha1.ConditionSeeded, v1alpha1.HarnessNameTaken, (&takenError{there.GetKind(), workspaceName(a.ws).String()}).Error(), true)
+		a.waits(v1alpha1.ConditionSeeded, v1alpha1.SandboxNameTaken, (&takenError{there.GetKind(), workspaceName(a.ws).String()}).Error(), true)
 		return false, nil
 	}
 	of := restorationOf(there, apiServer, func(apiServer []netip.AddrPort) (*unstructured.Unstructured, error) {

@@ -57,7 +57,7 @@ func (w *workspaces) Register(mgr extension.Manager) error {
 		return fmt.Errorf("sandbox: %w", err)
 	}
 	watches := map[client.Object]handler.EventHandler{
-		&v1alpha1.Workspace{}: &handler.EnqueueRequestForObject{}, &v1alpha1.HarnessRun{}: w.ofRuns(),
+		&v1alpha1.Workspace{}: &handler.EnqueueRequestForObject{}, &v1alpha1.SandboxRun{}: w.ofRuns(),
 		&batchv1.Job{}: w.ofHolder(), &corev1.Pod{}: w.ofHolder(), &corev1.PersistentVolumeClaim{}: w.ofHolder(), &v1alpha1.BrokerPolicy{}: w.ofPolicy(),
 	}
 	for _, kind := range w.policies {
@@ -336,7 +336,7 @@ func (a *workspaceAttempt) writeUninstalled(ctx context.Context) error {
 	}
 	before := a.ws.DeepCopy()
 	a.status.Credentials = nil
-	a.failed(v1alpha1.HarnessUninstalled, "admitkit was uninstalled while its seed fetched: delete the Workspace, and make another")
+	a.failed(v1alpha1.SandboxUninstalled, "admitkit was uninstalled while its seed fetched: delete the Workspace, and make another")
 	a.ws.Status = *a.status.DeepCopy()
 	return client.IgnoreNotFound(a.writer.Status().Patch(ctx, a.ws, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
 }

@@ -110,7 +110,7 @@ func (s *story) workspaceAdmission(t *testing.T) {
 			w.Spec.Seed.Repos = []repo{{URL: "https://git.example.com/a", Path: "a"}, {URL: "https://git.example.com/b", Path: "b", Credential: "git"}}
 		}), "spec.seed.repos[1].credential: the controller has no broker: let the operator set --broker-namespace"},
 		"another's Secret":    {with(func(w *ws) { w.Spec.Seed.Repos[0].CredentialsFrom = secret("others") }), `"alice" has not the right to get secrets`},
-		"another's ConfigMap": {with(func(w *ws) { w.Spec.Seed.CAFrom = &v1alpha1.HarnessKey{Name: "others", Key: "ca.crt"} }), `"alice" has not the right to get configmaps`},
+		"another's ConfigMap": {with(func(w *ws) { w.Spec.Seed.CAFrom = &v1alpha1.SandboxKey{Name: "others", Key: "ca.crt"} }), `"alice" has not the right to get configmaps`},
 		"a path that climbs":  {with(func(w *ws) { w.Spec.Seed.Repos[0].Path = "a/../.." }), "repos[0].path: must be relative"},
 		"paths in each other": {with(func(w *ws) {
 			w.Spec.Seed.Repos = []repo{{URL: "https://git.example.com/a", Path: "a"}, {URL: "https://git.example.com/b", Path: "a/b/"}}
@@ -128,7 +128,7 @@ func (s *story) workspaceAdmission(t *testing.T) {
 		"a depth below a commit":         {with(func(w *ws) { w.Spec.Seed.Repos[0].Ref, w.Spec.Seed.Repos[0].Depth = strings.Repeat("a", 40), 1 }), "depth cannot be set with a commit"},
 		"an option for a ref":            {with(func(w *ws) { w.Spec.Seed.Repos[0].Ref = "--upload-pack=x" }), "ref"},
 		"the internet, without ranges":   {with(func(w *ws) { w.Spec.Seed.Egress = &v1alpha1.Egress{Internet: true} }), "spec.seed.egress.internet"},
-		"where nothing runs HarnessRuns": {with(func(w *ws) { w.Namespace = s.elsewhere }), "nothing runs HarnessRuns there"},
+		"where nothing runs SandboxRuns": {with(func(w *ws) { w.Namespace = s.elsewhere }), "nothing runs SandboxRuns there"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			err := s.alice.Create(t.Context(), test.object, client.DryRunAll)
@@ -145,15 +145,15 @@ func (s *story) workspaceAdmission(t *testing.T) {
 	// bob may make Workspaces and runs, but no templates.
 	write := []string{"create", "get", "patch"}
 	grant(t, "bob", rbacv1.PolicyRule{APIGroups: []string{"admitkit.dev"}, Resources: []string{"workspaces"}, ResourceNames: []string{"bobs"}, Verbs: write},
-		rbacv1.PolicyRule{APIGroups: []string{"admitkit.dev"}, Resources: []string{"workspaces", "harnessruns"}, Verbs: []string{"create"}})
+		rbacv1.PolicyRule{APIGroups: []string{"admitkit.dev"}, Resources: []string{"workspaces", "sandboxruns"}, Verbs: []string{"create"}})
 	added, err := server.AddUser("bob")
 	if err != nil {
 		t.Fatal(err)
 	}
 	bob := testkit.Client(t, added, scheme)
-	refused(t, bob.Create(t.Context(), of("https://git.example.com/a"), client.DryRunAll), `"bob" has not the right to create harnesstemplates`)
+	refused(t, bob.Create(t.Context(), of("https://git.example.com/a"), client.DryRunAll), `"bob" has not the right to create sandboxruntemplates`)
 	r := run(s.here, "asked", "agent")
-	r.Spec.WorkspaceRef = &v1alpha1.HarnessWorkspaceRef{Name: "alices"}
+	r.Spec.WorkspaceRef = &v1alpha1.SandboxWorkspaceRef{Name: "alices"}
 	refused(t, bob.Create(t.Context(), r, client.DryRunAll), `"bob" has not the right to get workspaces`)
 }
 
@@ -203,7 +203,7 @@ func (s *story) seeds(t *testing.T) {
 	refused(t, s.alice.Status().Update(t.Context(), status), "only admitkit writes it")
 	testkit.Create(t, s.alice, s.inWorkspace("in-seeded", "seeded"))
 	r := run(s.here, "in-seeded", "agent")
-	await(t, r, "has succeeded", in(v1alpha1.HarnessSucceeded))
+	await(t, r, "has succeeded", in(v1alpha1.SandboxSucceeded))
 	if v := s.job(t, r).Spec.Template.Spec.Volumes[0]; v.PersistentVolumeClaim == nil || v.PersistentVolumeClaim.ClaimName != "workspace-seeded" {
 		t.Errorf("the run mounts %+v", v)
 	}
@@ -274,7 +274,7 @@ func (s *story) seedOrphaned(t *testing.T) {
 		t.Helper()
 		awaitWorkspace(t, ws, "waits for the Pod that was kept", func(s *v1alpha1.WorkspaceStatus) bool {
 			c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionSeeded)
-			return s.Phase == v1alpha1.WorkspaceSeeding && c != nil && c.Reason == v1alpha1.HarnessPodLeft && strings.Contains(c.Message, pod.Name)
+			return s.Phase == v1alpha1.WorkspaceSeeding && c != nil && c.Reason == v1alpha1.SandboxPodLeft && strings.Contains(c.Message, pod.Name)
 		})
 	}
 	pod, job := s.seedPod(t, ws.Name), &batchv1.Job{}
@@ -312,20 +312,20 @@ func (s *story) seedOrphaned(t *testing.T) {
 	gone(t, ws)
 }
 
-func (s *story) inWorkspace(name, workspace string) *v1alpha1.HarnessRun {
+func (s *story) inWorkspace(name, workspace string) *v1alpha1.SandboxRun {
 	r := run(s.here, name, "agent")
-	r.Spec.WorkspaceRef = &v1alpha1.HarnessWorkspaceRef{Name: workspace}
+	r.Spec.WorkspaceRef = &v1alpha1.SandboxWorkspaceRef{Name: workspace}
 	return r
 }
 
-func waitsFor(reason, text string) func(*v1alpha1.HarnessRun) bool {
-	return func(run *v1alpha1.HarnessRun) bool {
+func waitsFor(reason, text string) func(*v1alpha1.SandboxRun) bool {
+	return func(run *v1alpha1.SandboxRun) bool {
 		c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionWorkspaceBound)
 		return c != nil && c.Status == metav1.ConditionFalse && c.Reason == reason && strings.Contains(c.Message, text) && run.Status.JobUID == ""
 	}
 }
 
-func (s *story) cancelRun(t *testing.T, r *v1alpha1.HarnessRun) {
+func (s *story) cancelRun(t *testing.T, r *v1alpha1.SandboxRun) {
 	t.Helper()
 	if err := s.alice.Patch(t.Context(), r.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec": {"cancelled": true}}`))); err != nil {
 		t.Fatal(err)
@@ -338,7 +338,7 @@ func (s *story) turns(t *testing.T) {
 	await(t, first, "waits for its Workspace", waitsFor(v1alpha1.WorkspaceMissing, "there is no Workspace shared"))
 	ws := workspace(s.here, "shared")
 	testkit.Create(t, s.alice, ws)
-	started := func(run *v1alpha1.HarnessRun) bool { return run.Status.PodName != "" }
+	started := func(run *v1alpha1.SandboxRun) bool { return run.Status.PodName != "" }
 	await(t, first, "has its turn", started)
 	testkit.Create(t, s.alice, second)
 	await(t, second, "waits", waitsFor(v1alpha1.WorkspaceBusy, "run slow-1 has Workspace shared; this one is number 1"))
@@ -381,7 +381,7 @@ func (s *story) goneHolder(t *testing.T) {
 	for range 2 { // another run of the same name, too
 		r := s.inWorkspace("slow-gone", "abandoned")
 		testkit.Create(t, s.alice, r)
-		await(t, r, "has its turn", func(run *v1alpha1.HarnessRun) bool { return run.Status.PodName != "" })
+		await(t, r, "has its turn", func(run *v1alpha1.SandboxRun) bool { return run.Status.PodName != "" })
 		if err := s.alice.Delete(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
@@ -393,7 +393,7 @@ func (s *story) goneHolder(t *testing.T) {
 func (s *story) overdue(t *testing.T, clock *clocktesting.FakePassiveClock) {
 	ws, first, second := workspace(s.here, "awaited"), s.inWorkspace("slow-overdue", "awaited"), s.inWorkspace("in-time", "awaited")
 	testkit.Create(t, s.alice, ws, first)
-	await(t, first, "has its turn, and a Pod that is not scheduled", func(run *v1alpha1.HarnessRun) bool { return run.Status.PodName != "" })
+	await(t, first, "has its turn, and a Pod that is not scheduled", func(run *v1alpha1.SandboxRun) bool { return run.Status.PodName != "" })
 	testkit.Create(t, s.alice, second)
 	await(t, second, "waits", waitsFor(v1alpha1.WorkspaceBusy, "run slow-overdue has Workspace awaited"))
 	clock.SetTime(clock.Now().Add(sandbox.DefaultStartTimeout))
@@ -401,11 +401,11 @@ func (s *story) overdue(t *testing.T, clock *clocktesting.FakePassiveClock) {
 	if err := admin.Patch(t.Context(), first.DeepCopy(), touch); err != nil {
 		t.Fatal(err)
 	}
-	await(t, first, "has failed", in(v1alpha1.HarnessFailed))
-	if c := meta.FindStatusCondition(first.Status.Conditions, v1alpha1.ConditionCompleted); c.Reason != v1alpha1.HarnessStartTimeout || !strings.Contains(c.Message, "did not begin within 15m0s") {
+	await(t, first, "has failed", in(v1alpha1.SandboxFailed))
+	if c := meta.FindStatusCondition(first.Status.Conditions, v1alpha1.ConditionCompleted); c.Reason != v1alpha1.SandboxStartTimeout || !strings.Contains(c.Message, "did not begin within 15m0s") {
 		t.Errorf("%+v", c)
 	}
-	await(t, second, "has its turn, and succeeds", in(v1alpha1.HarnessSucceeded))
+	await(t, second, "has its turn, and succeeds", in(v1alpha1.SandboxSucceeded))
 }
 
 // What the reconciler would find after a restart at the worst moment: a Workspace that a run has which is gone.
@@ -416,7 +416,7 @@ func (s *story) restarted(t *testing.T) {
 	self := s.As("system:serviceaccount:"+s.WebhookNamespace+":"+s.name+"-reconciler", "system:masters")
 	first := s.inWorkspace("slow-kept", "kept")
 	testkit.Create(t, s.alice, first)
-	await(t, first, "has its turn", func(run *v1alpha1.HarnessRun) bool { return run.Status.PodName != "" })
+	await(t, first, "has its turn", func(run *v1alpha1.SandboxRun) bool { return run.Status.PodName != "" })
 	before := unstructuredOf(t, ws) // older than the turn: what a manager writes that has not seen it
 	stolen := before.DeepCopy()
 	stolen.Object["status"].(map[string]any)["activeRun"] = map[string]any{"name": "thief", "uid": "2"}

@@ -59,7 +59,7 @@ func (r *runs) readTurn(ctx context.Context, f *facts, ws *v1alpha1.Workspace) e
 	if err != nil {
 		return err
 	}
-	place := slices.IndexFunc(waiting, func(run *v1alpha1.HarnessRun) bool { return run.UID == f.run.UID })
+	place := slices.IndexFunc(waiting, func(run *v1alpha1.SandboxRun) bool { return run.UID == f.run.UID })
 	f.unclaimed.reason = v1alpha1.WorkspaceBusy
 	f.unclaimed.message = fmt.Sprintf("Workspace %s: the run is number %d of those that wait", ws.Name, max(place, 0)+1)
 	if h := ws.Status.ActiveRun; h != nil {
@@ -77,7 +77,7 @@ func notReady(ws *v1alpha1.Workspace) string {
 }
 
 // confirm asks the API server whether a run still has its Workspace, before its Job is made.
-func (r *runs) confirm(ctx context.Context, run *v1alpha1.HarnessRun) error {
+func (r *runs) confirm(ctx context.Context, run *v1alpha1.SandboxRun) error {
 	if run.Spec.WorkspaceRef == nil {
 		return nil
 	}
@@ -100,8 +100,8 @@ func holderUID(ws *v1alpha1.Workspace) string {
 
 // waiting returns the runs that wait for a Workspace, in the order in which they were made: to the
 // second, since Kubernetes keeps no more, and then by name. Those that wait for something else do not count.
-func (r *runs) waiting(ctx context.Context, ws *v1alpha1.Workspace) (waiting []*v1alpha1.HarnessRun, err error) {
-	var list v1alpha1.HarnessRunList
+func (r *runs) waiting(ctx context.Context, ws *v1alpha1.Workspace) (waiting []*v1alpha1.SandboxRun, err error) {
+	var list v1alpha1.SandboxRunList
 	if err := r.cached.List(ctx, &list, &client.ListOptions{Namespace: ws.Namespace, UnsafeDisableDeepCopy: new(true)}); err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (r *runs) waiting(ctx context.Context, ws *v1alpha1.Workspace) (waiting []*
 			waiting = append(waiting, run)
 		}
 	}
-	slices.SortFunc(waiting, func(a, b *v1alpha1.HarnessRun) int {
+	slices.SortFunc(waiting, func(a, b *v1alpha1.SandboxRun) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
 	return waiting, nil
@@ -124,13 +124,13 @@ func (r *runs) waiting(ctx context.Context, ws *v1alpha1.Workspace) (waiting []*
 
 // uses asks the API server what still uses a Workspace in the name of a run, "" if nothing does.
 func (r *runs) uses(ctx context.Context, namespace string, holder *v1alpha1.WorkspaceHolder) (what string, err error) {
-	run := &v1alpha1.HarnessRun{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: holder.Name}}
+	run := &v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: holder.Name}}
 	err = r.live.Get(ctx, client.ObjectKeyFromObject(run), run)
 	switch {
 	case client.IgnoreNotFound(err) != nil:
 		return "", err
 	case err == nil && string(run.UID) == holder.UID && !run.Status.Phase.Terminal():
-		return "HarnessRun " + holder.Name, nil
+		return "SandboxRun " + holder.Name, nil
 	}
 	job := &batchv1.Job{}
 	err = r.live.Get(ctx, nameOf(run), job)
@@ -138,7 +138,7 @@ func (r *runs) uses(ctx context.Context, namespace string, holder *v1alpha1.Work
 		return "", err
 	}
 	if owner := metav1.GetControllerOf(job); err == nil && owner != nil && string(owner.UID) == holder.UID && !isFinished(job) {
-		return "Job " + job.Name + " of HarnessRun " + holder.Name, nil
+		return "Job " + job.Name + " of SandboxRun " + holder.Name, nil
 	}
 	run.UID, run.Status.JobUID = types.UID(holder.UID), "" // the run may be gone, or another of its name
 	return r.podThatRuns(ctx, podsOfRun(run))
@@ -156,7 +156,7 @@ func (r *runs) podThatRuns(ctx context.Context, pods podsOf) (string, error) {
 // ofWorkspace finds the runs that wait for a Workspace.
 func (r *runs) ofWorkspace() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, ws client.Object) []reconcile.Request {
-		return r.which(ctx, ws.GetNamespace(), func(run *v1alpha1.HarnessRun) bool {
+		return r.which(ctx, ws.GetNamespace(), func(run *v1alpha1.SandboxRun) bool {
 			return startable(run) && run.Spec.WorkspaceRef != nil && run.Spec.WorkspaceRef.Name == ws.GetName()
 		})
 	})
@@ -165,7 +165,7 @@ func (r *runs) ofWorkspace() handler.EventHandler {
 // ofRuns finds the Workspace of a run, and ofHolder that which the run of a Job or Pod has.
 func (w *workspaces) ofRuns() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
-		run, ok := object.(*v1alpha1.HarnessRun)
+		run, ok := object.(*v1alpha1.SandboxRun)
 		if !ok || run.Spec.WorkspaceRef == nil {
 			return nil
 		}

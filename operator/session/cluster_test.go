@@ -292,16 +292,16 @@ func TestNobodyElseStartsTheRecorder(t *testing.T) {
 		why     string
 	}{
 		"a user, with a valid ticket":    {protocol.Wrap(valid, command), nil, "started by a webhook, and by nobody else"},
-		"a user, without a ticket":       {[]string{"/.admitkit/session", "version"}, nil, "started by a webhook, and by nobody else"},
-		"a user, by another path":        {[]string{"/proc/self/root//.admitkit/./session"}, nil, "started by a webhook, and by nobody else"},
-		"a user, by a relative path":     {[]string{"../../.admitkit/session"}, nil, "started by a webhook, and by nobody else"},
+		"a user, without a ticket":       {[]string{"/.admitkit/recorder", "version"}, nil, "started by a webhook, and by nobody else"},
+		"a user, by another path":        {[]string{"/proc/self/root//.admitkit/./recorder"}, nil, "started by a webhook, and by nobody else"},
+		"a user, by a relative path":     {[]string{"../../.admitkit/recorder"}, nil, "started by a webhook, and by nobody else"},
 		"a forged ticket":                {command, func(o *corev1.PodExecOptions) { o.Command[1] = o.Command[1][:len(o.Command[1])-8] + "AAAAAAAA" }, "not signed with the key"},
 		"a ticket that has expired":      {command, set(protocol.Wrap(sign(func(t *protocol.Ticket) { t.Expires -= 70 }), command)...), "has expired"},
 		"a ticket for another Pod":       {command, set(protocol.Wrap(sign(func(t *protocol.Ticket) { t.Pod = "db" }), command)...), "another Pod"},
 		"a ticket of another user":       {command, set(protocol.Wrap(sign(func(t *protocol.Ticket) { t.User = "bob" }), command)...), "another user"},
 		"a ticket for another command":   {command, set(protocol.Wrap(valid, []string{"id", "-u"})...), "another command"},
 		"a ticket for another container": {command, set(protocol.Wrap(sign(func(t *protocol.Ticket) { t.Container = "side" }), command)...), "another container"},
-		"the prefix, and no ticket":      {command, set("/.admitkit/session", "--ticket=", "--", "id"), "malformed"},
+		"the prefix, and no ticket":      {command, set("/.admitkit/recorder", "--ticket=", "--", "id"), "malformed"},
 		"no recorder in the end":         {command, set("id"), "another webhook has changed it"},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 func Example() {
 	command.Main(command.New("sessions", func(mgr *manager.Manager) error {
 		sessions := session.New(session.Options{
-			Image: "ghcr.io/admitkit/session:v1", KeyFolder: "/session-key",
+			Image: "ghcr.io/admitkit/recorder:v1", KeyFolder: "/session-key",
 			Folder: "/sessions", Claim: "sessions", Service: mgr.GetManagerOptions().ServiceName,
 			Max: 8 * time.Hour,
 		})

@@ -104,11 +104,11 @@ func TestNothingTakesTheRecordersPlace(t *testing.T) {
 		"a writable mount":        {mount(corev1.VolumeMount{Name: "admitkit-session", MountPath: "/.admitkit"}), "in another way"},
 		"a mount elsewhere":       {mount(corev1.VolumeMount{Name: "admitkit-session", MountPath: "/x", ReadOnly: true}), "in another way"},
 		"a part of it":            {mount(corev1.VolumeMount{Name: "admitkit-session", MountPath: "/.admitkit", SubPath: "x", ReadOnly: true}), "in another way"},
-		"a mount over a file":     {mount(corev1.VolumeMount{Name: "mine", MountPath: "/.admitkit/session"}), "choose another path"},
+		"a mount over a file":     {mount(corev1.VolumeMount{Name: "mine", MountPath: "/.admitkit/recorder"}), "choose another path"},
 		"a mount over the token":  {mount(corev1.VolumeMount{Name: "mine", MountPath: "/.admitkit-token/"}), "choose another path"},
 		"a mount by a link":       {mount(corev1.VolumeMount{Name: "mine", MountPath: "/proc/self/root/.admitkit"}), "choose another path"},
 		"a mount below a link":    {mount(corev1.VolumeMount{Name: "mine", MountPath: "/a/.admitkit"}), "choose another path"},
-		"a file of the kubelet":   {func(s *corev1.PodSpec) { s.Containers[0].TerminationMessagePath = "/.admitkit/session" }, "terminationMessagePath /.admitkit/session"},
+		"a file of the kubelet":   {func(s *corev1.PodSpec) { s.Containers[0].TerminationMessagePath = "/.admitkit/recorder" }, "terminationMessagePath /.admitkit/recorder"},
 		"another image":           {installer(func(c *corev1.Container) { c.Image = "example.com/mine" }), "init container admitkit-session is reserved"},
 		"another program":         {installer(func(c *corev1.Container) { c.Command = []string{"sh"} }), "init container admitkit-session is reserved"},
 		"another folder":          {installer(func(c *corev1.Container) { c.Args = []string{"install", "/x"} }), "init container admitkit-session is reserved"},
@@ -131,8 +131,8 @@ func TestNothingTakesTheRecordersPlace(t *testing.T) {
 func (i *installation) takesItsPlace(t *testing.T) {
 	t.Helper()
 	pod := newPod(i.Namespace, "mine")
-	pod.Spec.Containers[0].TerminationMessagePath = "/.admitkit/session"
-	if err := i.Admin.Create(t.Context(), pod); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "terminationMessagePath /.admitkit/session") {
+	pod.Spec.Containers[0].TerminationMessagePath = "/.admitkit/recorder"
+	if err := i.Admin.Create(t.Context(), pod); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "terminationMessagePath /.admitkit/recorder") {
 		t.Errorf("a file of the kubelet: %v", err)
 	}
 	web := i.pod("changed")

@@ -1,6 +1,6 @@
 // Package session records what users do in containers by plain kubectl exec.
 //
-//   - wrapper.Mutate (wrapper.go) puts the recorder, operator/cmd/session, before the command of an
+//   - wrapper.Mutate (wrapper.go) puts the recorder, operator/cmd/recorder, before the command of an
 //     exec, with a ticket for it;
 //   - guard.Validate (guard.go) refuses an exec that is not recorded where it has to be, and
 //     other ways into Pods, which cannot be recorded; nodes.Validate (nodes.go) those through

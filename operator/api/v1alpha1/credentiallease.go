@@ -10,20 +10,20 @@ import (
 const FinalizerLease = "admitkit.dev/credential-lease"
 
 // LeaseKind is the kind of what a lease is for.
-// +kubebuilder:validation:Enum=HarnessRun;Workspace
+// +kubebuilder:validation:Enum=SandboxRun;Workspace
 type LeaseKind string
 
 // The kinds.
 const (
-	LeaseOfRun       LeaseKind = "HarnessRun"
+	LeaseOfRun       LeaseKind = "SandboxRun"
 	LeaseOfWorkspace LeaseKind = "Workspace"
 )
 
 // LeaseRun is what a lease is for: a run, or the seed of a Workspace.
 type LeaseRun struct {
-	// Kind is HarnessRun or Workspace.
+	// Kind is SandboxRun or Workspace.
 	// +optional
-	// +kubebuilder:default=HarnessRun
+	// +kubebuilder:default=SandboxRun
 	Kind      LeaseKind `json:"kind,omitempty"`
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`

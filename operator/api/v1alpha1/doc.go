@@ -10,8 +10,8 @@
 //     access is ready, how to use it, and when it ends.
 //   - An [AccessDecision] approves or denies a request, where its template wants that.
 //   - An [AuditEvent] records who took which way into a container.
-//   - A [HarnessRun] is work that nobody trusts, in a Pod that reaches only what its
-//     [HarnessTemplate] or [ClusterHarnessTemplate] names.
+//   - A [SandboxRun] is work that nobody trusts, in a Pod that reaches only what its
+//     [SandboxRunTemplate] or [ClusterSandboxRunTemplate] names.
 //   - A [BrokerPolicy] says which names and credentials sandboxed runs have, and a
 //     [CredentialLease] records that a run has a credential.
 //
@@ -48,9 +48,9 @@ func AddToScheme(scheme *runtime.Scheme) error {
 		&AuditEvent{}, &AuditEventList{},
 		&TransientRoleBinding{}, &TransientRoleBindingList{},
 		&TransientClusterRoleBinding{}, &TransientClusterRoleBindingList{},
-		&HarnessTemplate{}, &HarnessTemplateList{},
-		&ClusterHarnessTemplate{}, &ClusterHarnessTemplateList{},
-		&HarnessRun{}, &HarnessRunList{},
+		&SandboxRunTemplate{}, &SandboxRunTemplateList{},
+		&ClusterSandboxRunTemplate{}, &ClusterSandboxRunTemplateList{},
+		&SandboxRun{}, &SandboxRunList{},
 		&Workspace{}, &WorkspaceList{},
 		&BrokerPolicy{}, &BrokerPolicyList{},
 		&CredentialLease{}, &CredentialLeaseList{},

@@ -131,12 +131,12 @@ type EgressDecision struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Reason string `json:"reason,omitempty"`
-	// Egress is what the template said, and what the proxy of a HarnessRun needs besides.
+	// Egress is what the template said, and what the proxy of a SandboxRun needs besides.
 	Egress Egress `json:"egress"`
-	// Broker is what the proxy of a HarnessRun asks.
+	// Broker is what the proxy of a SandboxRun asks.
 	// +optional
 	Broker *EgressBroker `json:"broker,omitempty"`
-	// Collector is where the recorder of sessions in a HarnessRun sends what it records.
+	// Collector is where the recorder of sessions in a SandboxRun sends what it records.
 	// +optional
 	Collector *EgressCollector `json:"collector,omitempty"`
 }

@@ -4,7 +4,7 @@ package v1alpha1
 // others where sessions are recorded.
 const RecorderContainer = "admitkit-session"
 
-// ConditionRecorderConnects says of a HarnessRun whether the egress of its Pod lets the recorder of sessions connect to a
+// ConditionRecorderConnects says of a SandboxRun whether the egress of its Pod lets the recorder of sessions connect to a
 // collector. A Pod without the recorder, or without a policy, does not have it.
 const ConditionRecorderConnects = "RecorderConnects"
 

@@ -20,7 +20,7 @@ const (
 	WorkspaceTerminating WorkspacePhase = "Terminating"
 )
 
-// Conditions of a Workspace, and that of a HarnessRun that uses one.
+// Conditions of a Workspace, and that of a SandboxRun that uses one.
 const (
 	// ConditionPVCBound says whether the PersistentVolumeClaim has its volume.
 	ConditionPVCBound = "PVCBound"
@@ -62,7 +62,7 @@ type WorkspaceStorage struct {
 	// Size is how much it holds.
 	// +optional
 	// +kubebuilder:default="1Gi"
-	Size *HarnessQuantity `json:"size,omitempty"`
+	Size *SandboxQuantity `json:"size,omitempty"`
 	// Class is the StorageClass. Default: that of the cluster.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
@@ -117,7 +117,7 @@ type WorkspaceSecret struct {
 }
 
 // WorkspaceSeed is what is in a Workspace at the beginning. Who makes a Workspace with a seed must be allowed to
-// create HarnessTemplates: it says what runs, and what that reaches.
+// create SandboxRunTemplates: it says what runs, and what that reaches.
 // +kubebuilder:validation:XValidation:rule="size(self.repos) == 1 || self.repos.all(r, has(r.path) && size(r.path) > 0)",message="each of several repos needs a path"
 type WorkspaceSeed struct {
 	// Repos are what to fetch.
@@ -133,7 +133,7 @@ type WorkspaceSeed struct {
 	// CAFrom is a key of a ConfigMap with the authorities, in PEM, of servers whose
 	// certificates are of none that everybody knows. Who makes the Workspace must be allowed to get it.
 	// +optional
-	CAFrom *HarnessKey `json:"caFrom,omitempty"`
+	CAFrom *SandboxKey `json:"caFrom,omitempty"`
 	// Egress is what the seed may reach: the servers, by address, and the names. Default: nothing.
 	// +optional
 	Egress *Egress `json:"egress,omitempty"`
@@ -190,7 +190,7 @@ type WorkspaceStatus struct {
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
-	Credentials []HarnessCredential `json:"credentials,omitempty"`
+	Credentials []SandboxCredential `json:"credentials,omitempty"`
 	// Egress is what was decided about the egress of the seed, once.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="egress is decided once"
@@ -206,7 +206,7 @@ type WorkspaceStatus struct {
 // Workspace is a volume that outlives the runs that use it, one at a time.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:shortName=hws,categories={admitkit}
+// +kubebuilder:resource:shortName=sws,categories={admitkit}
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 52",message="metadata.name must have at most 52 characters, because the name of a Job is made of it; choose a shorter one"
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Run",type=string,JSONPath=`.status.activeRun.name`

@@ -64,7 +64,7 @@ func (s *sessionFlags) extension(mgr *manager.Manager, auditObjects bool, access
 	o.Redact = redactor
 	o.Service, o.AuditObjects, o.AccessNamespaces = mgr.GetManagerOptions().ServiceName, auditObjects, accessNamespaces
 	if o.Image == "" {
-		return nil, errors.New("--sessions-image: required with --sessions: name the image of the recorder, such as ghcr.io/admitkit/session:VERSION")
+		return nil, errors.New("--sessions-image: required with --sessions: name the image of the recorder, such as ghcr.io/admitkit/recorder:VERSION")
 	}
 	for flag, policy := range map[string]session.Policy{"sessions-policy": o.NoCollector, "sessions-unrecorded": o.Unrecorded} {
 		if policy != session.Open && policy != session.Closed {

@@ -15,21 +15,20 @@ import (
 // shellOfWork is what attach runs: bash where the image has it, and else sh.
 var shellOfWork = []string{"/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh"}
 
-// attachCommand returns the command that enters the container of a run.
-func (c *cli) attachCommand() *cobra.Command {
+func (c *cli) runsAttach() *cobra.Command {
 	return &cobra.Command{
 		Use: "attach NAME [-- COMMAND]", Short: "Open a shell in a sandboxed run",
-		Long: `Run a command in the container of a HarnessRun that runs, by default a shell, with your own
+		Long: `Run a command in the container of a SandboxRun that runs, by default a shell, with your own
 right to exec. Only an Interactive run waits for you; a Batch run ends when its work does.`,
-		Example: `  kubectl access attach pair-x7k2p
-  kubectl access attach pair-x7k2p -- git status`,
+		Example: `  kubectl access runs attach pair-x7k2p
+  kubectl access runs attach pair-x7k2p -- git status`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 				args = args[:dash]
 			}
 			return exactly("NAME")(cmd, args)
 		},
-		ValidArgsFunction: c.completeRuns(func(run *v1alpha1.HarnessRun) bool { return run.Status.Phase == v1alpha1.HarnessRunning }),
+		ValidArgsFunction: c.completeRuns(func(run *v1alpha1.SandboxRun) bool { return run.Status.Phase == v1alpha1.SandboxRunning }),
 		RunE:              func(cmd *cobra.Command, args []string) error { return c.attach(cmd.Context(), args[0], args[1:]) },
 	}
 }
@@ -43,14 +42,14 @@ func (c *cli) attach(ctx context.Context, name string, command []string) error {
 	if err != nil {
 		return err
 	}
-	if run.Status.Phase != v1alpha1.HarnessRunning || run.Status.PodName == "" {
+	if run.Status.Phase != v1alpha1.SandboxRunning || run.Status.PodName == "" {
 		return exitf(codeRefused, "nobody can enter it: %s", howFar(run))
 	}
 	if err := mayExec(ctx, cl, namespace, run.Status.PodName); err != nil {
 		return err
 	}
 	if i := run.Status.Interactive; i != nil && i.EndsTime != nil {
-		c.sayf("harnessrun/%s ends at %s if nobody uses it until then (%s)", run.Name, moment(i.EndsTime), i.EndsReason)
+		c.sayf("sandboxrun/%s ends at %s if nobody uses it until then (%s)", run.Name, moment(i.EndsTime), i.EndsReason)
 	}
 	args := []string{"exec", "--namespace=" + namespace, "--stdin=true"}
 	if in, ok := c.In.(*os.File); ok && term.IsTerminal(int(in.Fd())) {

@@ -12,6 +12,7 @@ import (
 	"gomodules.xyz/jsonpatch/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -187,15 +188,19 @@ func (c *cli) describeCommand() *cobra.Command {
 		if err := lines(c.Out, append([]string{"Story", " "}, story(req)...)...); err != nil {
 			return err
 		}
-		conditions := []string{"Conditions", " "}
-		for _, condition := range status.Conditions {
-			conditions = append(conditions, "  "+condition.Type, strings.TrimSpace(string(condition.Status)+"  "+condition.Reason+"  "+condition.Message))
-		}
-		if err := lines(c.Out, conditions...); err != nil {
+		if err := lines(c.Out, conditionsOf(status.Conditions)...); err != nil {
 			return err
 		}
 		return c.describeEvents(ctx, cl, req)
 	})
+}
+
+func conditionsOf(conditions []metav1.Condition) []string {
+	text := []string{"Conditions", " "}
+	for _, condition := range conditions {
+		text = append(text, "  "+condition.Type, strings.TrimSpace(string(condition.Status)+"  "+condition.Reason+"  "+condition.Message))
+	}
+	return text
 }
 
 // roleOf names the role that a request got, "" if it got none.
@@ -215,10 +220,10 @@ func revocation(by *v1alpha1.Revocation) string {
 }
 
 // describeEvents shows the events that the engineer may see.
-func (c *cli) describeEvents(ctx context.Context, cl client.Client, req request) error {
+func (c *cli) describeEvents(ctx context.Context, cl client.Client, of client.Object) error {
 	var events corev1.EventList
-	err := cl.List(ctx, &events, client.InNamespace(req.GetNamespace()), client.MatchingFieldsSelector{
-		Selector: fields.OneTermEqualSelector("involvedObject.uid", string(req.GetUID())),
+	err := cl.List(ctx, &events, client.InNamespace(of.GetNamespace()), client.MatchingFieldsSelector{
+		Selector: fields.OneTermEqualSelector("involvedObject.uid", string(of.GetUID())),
 	})
 	if apierrors.IsForbidden(err) {
 		return nil

@@ -21,7 +21,7 @@ import (
 )
 
 // workContainer is the container in the Pod of a run that does the work.
-const workContainer = "harness"
+const workContainer = "sandbox"
 
 // follower prints what the work of a run writes, as it comes: its log, with the rights of the user, or else the lines that
 // the status of the run has.
@@ -57,7 +57,7 @@ func (c *cli) newFollower() (*follower, error) {
 }
 
 // see prints what is new of a run.
-func (f *follower) see(ctx context.Context, run *v1alpha1.HarnessRun) {
+func (f *follower) see(ctx context.Context, run *v1alpha1.SandboxRun) {
 	if f.printed != nil {
 		select {
 		case err := <-f.printed:
@@ -65,7 +65,7 @@ func (f *follower) see(ctx context.Context, run *v1alpha1.HarnessRun) {
 		default:
 		}
 	}
-	if begun := run.Status.Phase == v1alpha1.HarnessRunning || run.Status.Phase.Terminal(); begun && !f.ofState && f.printed == nil && run.Status.PodName != "" && run.Status.PodName != f.pod {
+	if begun := run.Status.Phase == v1alpha1.SandboxRunning || run.Status.Phase.Terminal(); begun && !f.ofState && f.printed == nil && run.Status.PodName != "" && run.Status.PodName != f.pod {
 		f.pod, f.printed = run.Status.PodName, make(chan error, 1)
 		go func(pod string) { f.printed <- f.print(ctx, run.Namespace, pod, true) }(f.pod)
 	}
@@ -75,13 +75,13 @@ func (f *follower) see(ctx context.Context, run *v1alpha1.HarnessRun) {
 }
 
 // finish waits for the rest of the log of a run that has ended.
-func (f *follower) finish(run *v1alpha1.HarnessRun, within time.Duration) {
+func (f *follower) finish(run *v1alpha1.SandboxRun, within time.Duration) {
 	if f.printed != nil {
 		select {
 		case err := <-f.printed:
 			f.ended(run, err)
 		case <-time.After(within):
-			f.sayf("the rest of the log does not come; 'kubectl access logs %s' shows it", run.Name)
+			f.sayf("the rest of the log does not come; 'kubectl access runs logs %s' shows it", run.Name)
 		}
 	}
 	if f.ofState {
@@ -90,15 +90,15 @@ func (f *follower) finish(run *v1alpha1.HarnessRun, within time.Duration) {
 }
 
 // ended says why a log cannot be read, and goes on with the status.
-func (f *follower) ended(run *v1alpha1.HarnessRun, err error) {
+func (f *follower) ended(run *v1alpha1.SandboxRun, err error) {
 	f.printed = nil
 	switch {
 	case err == nil || errors.Is(err, context.Canceled):
 		return
 	case apierrors.IsForbidden(err):
-		f.sayf("you have not the right to get pods/log in namespace %s: every ten seconds, the last lines follow that harnessrun/%s has", run.Namespace, run.Name)
+		f.sayf("you have not the right to get pods/log in namespace %s: every ten seconds, the last lines follow that sandboxrun/%s has", run.Namespace, run.Name)
 	default:
-		f.sayf("the log of pod/%s cannot be read: %s: the last lines follow that harnessrun/%s has", f.pod, escape(err.Error()), run.Name)
+		f.sayf("the log of pod/%s cannot be read: %s: the last lines follow that sandboxrun/%s has", f.pod, escape(err.Error()), run.Name)
 	}
 	f.ofState = true
 }
@@ -126,7 +126,7 @@ func (f *follower) print(ctx context.Context, namespace, pod string, follow bool
 }
 
 // showEvents prints the lines of the status that are new.
-func (f *follower) showEvents(run *v1alpha1.HarnessRun) {
+func (f *follower) showEvents(run *v1alpha1.SandboxRun) {
 	for _, event := range run.Status.RecentEvents {
 		if event.Time.After(f.shown.Time) {
 			f.shown = event.Time
@@ -151,16 +151,15 @@ func (f *follower) has(text string) bool {
 	return strings.Contains(f.tail, text)
 }
 
-// logsCommand returns the command that prints what a run writes.
-func (c *cli) logsCommand() *cobra.Command {
+func (c *cli) runsLogs() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
 		Use: "logs NAME", Short: "Print what a sandboxed run writes",
-		Long: `Print the log of a HarnessRun, with your own right to get pods/log. Without it, or when the
+		Long: `Print the log of a SandboxRun, with your own right to get pods/log. Without it, or when the
 Pod is gone, print the last lines, which the run itself has: at most 50.`,
-		Example:           "  kubectl access logs agent-x7k2p --follow",
+		Example:           "  kubectl access runs logs agent-x7k2p --follow",
 		Args:              exactly("NAME"),
-		ValidArgsFunction: c.completeRuns(func(*v1alpha1.HarnessRun) bool { return true }),
+		ValidArgsFunction: c.completeRuns(func(*v1alpha1.SandboxRun) bool { return true }),
 		RunE:              func(cmd *cobra.Command, args []string) error { return c.printLogs(cmd.Context(), args[0], follow) },
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "print what it writes until it has ended")
@@ -181,7 +180,7 @@ func (c *cli) printLogs(ctx context.Context, name string, follow bool) error {
 		return err
 	}
 	if follow && !run.Status.Phase.Terminal() {
-		return (&harness{cli: c}).watchRun(ctx, cl, run, f)
+		return (&runFlags{cli: c}).watchRun(ctx, cl, run, f)
 	}
 	if run.Status.PodName == "" {
 		return exitf(codeError, "it has written nothing: %s", howFar(run))
@@ -197,22 +196,22 @@ func (c *cli) printLogs(ctx context.Context, name string, follow bool) error {
 }
 
 // getRun reads the run that somebody names.
-func getRun(ctx context.Context, cl client.Client, namespace, name string) (*v1alpha1.HarnessRun, error) {
-	name = strings.TrimPrefix(strings.TrimPrefix(name, "harnessruns.admitkit.dev/"), "harnessrun/")
-	run := &v1alpha1.HarnessRun{}
+func getRun(ctx context.Context, cl client.Client, namespace, name string) (*v1alpha1.SandboxRun, error) {
+	name = strings.TrimPrefix(strings.TrimPrefix(name, "sandboxruns.admitkit.dev/"), "sandboxrun/")
+	run := &v1alpha1.SandboxRun{}
 	err := cl.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, run)
 	if apierrors.IsNotFound(err) {
-		return nil, exitf(codeNotFound, "there is no run %q in namespace %s; 'kubectl access runs' shows those that are", name, namespace)
+		return nil, exitf(codeNotFound, "there is no run %q in namespace %s; 'kubectl access runs list' shows those that are", name, namespace)
 	}
 	return run, explained(err)
 }
 
 // completeRuns completes the name of a run.
-func (c *cli) completeRuns(which func(*v1alpha1.HarnessRun) bool) cobra.CompletionFunc {
+func (c *cli) completeRuns(which func(*v1alpha1.SandboxRun) bool) cobra.CompletionFunc {
 	return first(c.completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) (found []string, err error) {
-		runs, err := listOf(ctx, cl, &v1alpha1.HarnessRunList{}, namespace)
+		runs, err := listOf(ctx, cl, &v1alpha1.SandboxRunList{}, namespace)
 		for _, object := range runs {
-			if which(object.(*v1alpha1.HarnessRun)) {
+			if which(object.(*v1alpha1.SandboxRun)) {
 				found = append(found, object.GetName())
 			}
 		}

@@ -21,7 +21,7 @@ const loudNode = "loud"
 // played has the Pod of a run in a phase, as its kubelet would.
 func played(t *testing.T, name string, phase corev1.PodPhase) *corev1.Pod {
 	t.Helper()
-	run, pod := &v1alpha1.HarnessRun{}, &corev1.Pod{}
+	run, pod := &v1alpha1.SandboxRun{}, &corev1.Pod{}
 	testkit.Succeeds(t, time.Minute, name+" is "+string(phase), func(ctx context.Context) error {
 		if err := admin.Get(ctx, client.ObjectKey{Namespace: sandboxed, Name: name}, run); err != nil {
 			return err
@@ -43,13 +43,13 @@ func TestTheOutputOfARunIsPrintedAsItComes(t *testing.T) {
 	t.Parallel()
 	log := testkit.NewKubelet(t, admin, loudNode)
 	testkit.Create(t, admin,
-		&v1alpha1.HarnessTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: sandboxed, Name: "loud"}, Spec: v1alpha1.HarnessTemplateSpec{Image: "example.com/agent"}},
+		&v1alpha1.SandboxRunTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: sandboxed, Name: "loud"}, Spec: v1alpha1.SandboxRunTemplateSpec{Image: "example.com/agent"}},
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "logs"}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods/log"}, Verbs: []string{"get"}}}},
 		boundTo("logs", "alice"))
 	log.Write("line 1 \x1b[2J")
 	made := func(o outcome) outcome { return o.expect(t, 0, "created") }
 	made(kubectlAccess(t, alice, "-n", sandboxed, "run", "loud", "-p", "a", "--name=loud"))
-	kubectlAccess(t, alice, "-n", sandboxed, "logs", "none").expect(t, codeNotFound, `there is no run "none"`)
+	kubectlAccess(t, alice, "-n", sandboxed, "runs", "logs", "none").expect(t, codeNotFound, `there is no run "none"`)
 
 	played(t, "loud", corev1.PodRunning)
 	var asAlice, asMallory outcome
@@ -60,7 +60,7 @@ func TestTheOutputOfARunIsPrintedAsItComes(t *testing.T) {
 			if user {
 				who = alice
 			}
-			*to = kubectlAccess(t, who, "-n", sandboxed, "logs", "loud", "-f")
+			*to = kubectlAccess(t, who, "-n", sandboxed, "runs", "logs", "loud", "-f")
 			done <- struct{}{}
 		}()
 	}
@@ -78,7 +78,7 @@ func TestTheOutputOfARunIsPrintedAsItComes(t *testing.T) {
 	<-done
 	<-done
 	for who, o := range map[string]outcome{"alice": asAlice, "mallory": asMallory} {
-		o.expect(t, codeError, "harnessrun/loud is failed")
+		o.expect(t, codeError, "sandboxrun/loud is failed")
 		if !strings.HasPrefix(o.stdout, "line 1 ") || strings.Count(o.stdout, "line 2") != 1 || strings.Contains(o.stdout, "\x1b") {
 			t.Errorf("%s: %q", who, o.stdout)
 		}
@@ -88,13 +88,13 @@ func TestTheOutputOfARunIsPrintedAsItComes(t *testing.T) {
 		t.Error(asAlice.stderr)
 	}
 
-	kubectlAccess(t, alice, "-n", sandboxed, "logs", "loud").expect(t, 0, "line 1", "line 2")
+	kubectlAccess(t, alice, "-n", sandboxed, "runs", "logs", "loud").expect(t, 0, "line 1", "line 2")
 	if err := admin.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}
-	kubectlAccess(t, alice, "-n", sandboxed, "logs", "loud").expect(t, 0, "cannot be read", "line 1", "line 2")
-	kubectlAccess(t, alice, "-n", sandboxed, "__complete", "logs", "").expect(t, 0, "loud")
-	if o := kubectlAccess(t, alice, "-n", sandboxed, "__complete", "cancel", "").expect(t, 0); strings.Contains(o.stdout, "loud") {
+	kubectlAccess(t, alice, "-n", sandboxed, "runs", "logs", "loud").expect(t, 0, "cannot be read", "line 1", "line 2")
+	kubectlAccess(t, alice, "-n", sandboxed, "__complete", "runs", "logs", "").expect(t, 0, "loud")
+	if o := kubectlAccess(t, alice, "-n", sandboxed, "__complete", "runs", "cancel", "").expect(t, 0); strings.Contains(o.stdout, "loud") {
 		t.Errorf("%q has ended, and is offered", o.stdout)
 	}
 }

@@ -12,8 +12,8 @@
 //	kubectl access approve web-x7k2p
 //	kubectl access deny web-x7k2p --reason "use the replica"
 //	kubectl access run agent --prompt "Mend the build." --watch
-//	kubectl access runs
-//	kubectl access cancel agent-x7k2p
+//	kubectl access runs list
+//	kubectl access runs cancel agent-x7k2p
 //	kubectl access audit --user alice --since 24h
 //	kubectl access sessions list                 recorded sessions; replay, watch, search, end
 //	kubectl access migrate -f oz/                manifests of Oz become ours

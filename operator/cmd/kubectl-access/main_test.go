@@ -52,7 +52,7 @@ var (
 const (
 	// namespace is a shop whose templates and Pods stay as they are; see newShop.
 	namespace = "shop"
-	// sandboxed is where HarnessRuns run.
+	// sandboxed is where SandboxRuns run.
 	sandboxed = "agents"
 	// system is the manager's own namespace.
 	system = "admitkit"
@@ -149,7 +149,7 @@ func setUp(ctx context.Context) error {
 			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccessrequests", "execaccessrequests", "roleaccessrequests"}, Verbs: []string{"create", "get", "list", "watch", "update", "patch"}},
 			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"podaccesstemplates", "execaccesstemplates", "roleaccesstemplates"}, Verbs: []string{"get", "list"}},
 			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"workspaces"}, ResourceNames: []string{"shared"}, Verbs: []string{"get"}},
-			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"harnessruns"}, Verbs: []string{"create", "get", "list", "watch", "patch"}},
+			{APIGroups: []string{"admitkit.dev"}, Resources: []string{"sandboxruns"}, Verbs: []string{"create", "get", "list", "watch", "patch"}},
 		}},
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: "engineers"},

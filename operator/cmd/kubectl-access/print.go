@@ -63,7 +63,7 @@ func columnsOf(object client.Object, wide, everywhere bool) []column {
 		all = requestColumns
 	case *v1alpha1.AuditEvent:
 		all = auditColumns
-	case *v1alpha1.HarnessRun:
+	case *v1alpha1.SandboxRun:
 		all = runColumns
 	case *unstructured.Unstructured:
 		all = sessionColumns

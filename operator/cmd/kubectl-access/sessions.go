@@ -32,7 +32,7 @@ type sessionsOf struct {
 }
 
 func (c *cli) sessionsCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use: "sessions", Short: "List, replay, follow, search and end recorded sessions",
 		Long: `List, replay, follow, search and end sessions that admitkit has recorded.
 
@@ -43,17 +43,7 @@ anything.
 
 A recording has the escape sequences that the session printed. replay and watch send
 them to your terminal as they are, as any replay does; with --text you get plain lines.`,
-		// Without it cobra takes a wrong word for a wish for help, and a script believes that
-		// a session has ended.
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			return exitf(codeUsage, "unknown command %q for %q\nSee '%s --help'", args[0], cmd.CommandPath(), cmd.CommandPath())
-		},
-	}
-	cmd.AddCommand(c.sessionsList(), c.sessionsReplay(), c.sessionsWatch(), c.sessionsExport(), c.sessionsSearch(), c.sessionsVerify(), c.sessionsEnd())
-	return cmd
+	}, c.sessionsList(), c.sessionsReplay(), c.sessionsWatch(), c.sessionsExport(), c.sessionsSearch(), c.sessionsVerify(), c.sessionsEnd())
 }
 
 // sessions connects.

@@ -29,7 +29,7 @@ func newBrokerCommand() *cobra.Command {
 			return errors.New("--broker-cert-file and --broker-key-file: set both, or neither")
 		}
 		if len(options.Namespaces) == 0 && mgr.GetNamespace() == "" {
-			return errors.New("--sandbox-namespaces: name the namespaces in which HarnessRuns may run: the broker can read their Secrets")
+			return errors.New("--sandbox-namespaces: name the namespaces in which SandboxRuns may run: the broker can read their Secrets")
 		}
 		// What is not on record is not issued, so the sink is Closed.
 		return errors.Join(
@@ -61,7 +61,7 @@ ADMITKIT_BROKER_ADDRESS. The flag wins.`
 	flags.StringVar(&options.KeyFile, "broker-key-file", "", "key of that certificate, in PEM")
 	flags.StringSliceVar(&options.ServingNames, "broker-serving-name", nil, "DNS name in the broker's own certificate; repeatable (default: those of the Service sandbox-broker)")
 	flags.StringArrayVar(&options.Controllers, "broker-controller", nil, "user that may act for every run, such as system:serviceaccount:NAMESPACE:NAME; repeatable (default none)")
-	flags.StringSliceVar(&options.Namespaces, "sandbox-namespaces", nil, "namespaces in which HarnessRuns run; repeatable (default: --namespace; required if that is empty)")
+	flags.StringSliceVar(&options.Namespaces, "sandbox-namespaces", nil, "namespaces in which SandboxRuns run; repeatable (default: --namespace; required if that is empty)")
 	flags.IntVar(&options.SourceConnections, "broker-source-connections", broker.DefaultSourceConnections, "connections that one address can have, and new ones a second; more where Pods reach the broker from the address of their node")
 	flags.DurationVar(&options.LeaseDuration, "lease-duration", broker.DefaultLeaseDuration, "how long a proxy may use a credential that cannot be revoked before it asks again, from 30s to 1h")
 	flags.StringVar(&options.GitHubURL, "github-url", broker.DefaultGitHubURL, "URL of GitHub's API")

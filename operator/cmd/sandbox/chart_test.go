@@ -419,7 +419,7 @@ func TestTheCRDsOfTheSandboxComeWithIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		objects := objectsOf(t, made.Documents())
-		for _, name := range []string{"harnessruns", "harnesstemplates", "clusterharnesstemplates", "workspaces", "brokerpolicies", "credentialleases", "auditevents"} {
+		for _, name := range []string{"sandboxruns", "sandboxruntemplates", "clustersandboxruntemplates", "workspaces", "brokerpolicies", "credentialleases", "auditevents"} {
 			if got := objects["CustomResourceDefinition <nil>/"+name+".admitkit.dev"] != nil; got != want {
 				t.Errorf("%s: %s is there: %t", values, name, got)
 			}

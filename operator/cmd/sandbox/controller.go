@@ -25,7 +25,7 @@ type controller struct {
 	clusterName  string
 }
 
-// newControllerCommand returns the command that admits and reconciles HarnessRuns.
+// newControllerCommand returns the command that admits and reconciles SandboxRuns.
 func newControllerCommand() *cobra.Command {
 	c := &controller{}
 	c.cmd = command.New("sandbox", c.addTo, command.WithInstallOptions(func(o *manager.InstallOptions) {
@@ -34,8 +34,8 @@ func newControllerCommand() *cobra.Command {
 		}
 	}))
 	c.cmd.Use = "controller"
-	c.cmd.Short = "Admit and run HarnessRuns"
-	c.cmd.Long = `Admit HarnessRuns and their templates, and run them. "controller manifests" prints the
+	c.cmd.Short = "Admit and run SandboxRuns"
+	c.cmd.Long = `Admit SandboxRuns and their templates, and run them. "controller manifests" prints the
 manifests of an installation: apply the CRDs of operator/config/crd first.
 
 Each flag can also be set by an environment variable: --sandbox-namespaces by
@@ -48,11 +48,11 @@ ADMITKIT_SANDBOX_NAMESPACES. The flag wins.`
 
 func (c *controller) bind(flags *pflag.FlagSet) {
 	o := &c.options
-	flags.StringSliceVar(&o.Namespaces, "sandbox-namespaces", nil, "namespaces in which HarnessRuns run; repeatable (default: --namespace; required if that is empty)")
+	flags.StringSliceVar(&o.Namespaces, "sandbox-namespaces", nil, "namespaces in which SandboxRuns run; repeatable (default: --namespace; required if that is empty)")
 	flags.StringVar(&o.SeedImage, "sandbox-seed-image", "", "image of this program, in which the git repositories of Workspaces are fetched (default none: Workspaces with a seed must name an image)")
 	flags.DurationVar(&o.StartTimeout, "sandbox-start-timeout", sandbox.DefaultStartTimeout, "how long the work of a run has to begin, from when the run has its Workspace or its Job is to be made; it fails then")
-	flags.BoolVar(&o.Interactive, "sandbox-interactive", false, "let HarnessRuns be Interactive, where their templates allow it: the controller then reads AuditEvents, which admitkit --audit-objects makes, to end runs that nobody uses")
-	flags.IntVar(&o.Workers, "sandbox-workers", sandbox.DefaultWorkers, "number of HarnessRuns that are worked on at a time")
+	flags.BoolVar(&o.Interactive, "sandbox-interactive", false, "let SandboxRuns be Interactive, where their templates allow it: the controller then reads AuditEvents, which admitkit --audit-objects makes, to end runs that nobody uses")
+	flags.IntVar(&o.Workers, "sandbox-workers", sandbox.DefaultWorkers, "number of SandboxRuns that are worked on at a time")
 	flags.StringVar((*string)(&o.Egress.Mode), "sandbox-network-policy", string(egress.ModeAuto), "whether network policies are enforced in this cluster, and so hold Pods to the egress of their template: on; auto, which looks for a network plugin in kube-system, and has runs wait if there is none; "+
 		"or off, with which Pods run without a policy, and say so")
 	flags.BoolVar(&o.Egress.Cilium, "sandbox-cilium", false, "hold Pods by CiliumNetworkPolicies, if the API server serves them at the start")
@@ -64,15 +64,15 @@ func (c *controller) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Broker.Image, "broker-image", "", "image of this program, of which the proxies of runs are (required with --broker-namespace)")
 	flags.StringVar(&o.Broker.UpstreamCA, "broker-upstream-ca", "", "ConfigMap in the controller's namespace whose key ca.crt has authorities, in PEM, that the proxies of all runs accept of servers, besides those of the internet (default none)")
 	flags.StringVar(&o.Broker.ServiceAccount, "broker-account", sandbox.DefaultServiceAccount, "ServiceAccount of the reconcilers, as which they ask the broker; name it there in --broker-controller")
-	flags.StringVar(&o.Collector.Namespace, "sandbox-collector-namespace", "", "namespace of admitkit, if it records sessions in HarnessRuns: their network policies let all of them reach its Pods at --sandbox-collector-port (default none, and a recorder reaches what its template names)")
+	flags.StringVar(&o.Collector.Namespace, "sandbox-collector-namespace", "", "namespace of admitkit, if it records sessions in SandboxRuns: their network policies let all of them reach its Pods at --sandbox-collector-port (default none, and a recorder reaches what its template names)")
 	flags.Int32Var(&o.Collector.Port, "sandbox-collector-port", 0, fmt.Sprintf("port of admitkit --sessions-port (default %d with --sandbox-collector-namespace)", sandbox.DefaultCollectorPort))
-	flags.BoolVar(&c.auditObjects, "audit-objects", true, "record what happens to HarnessRuns as AuditEvents, and not only in the log; admitkit --audit-objects deletes these at the end of their retention")
+	flags.BoolVar(&c.auditObjects, "audit-objects", true, "record what happens to SandboxRuns as AuditEvents, and not only in the log; admitkit --audit-objects deletes these at the end of their retention")
 	flags.StringVar(&c.clusterName, "cluster-name", "", "name of this cluster, which every record then has as its field cluster")
 }
 
 func (c *controller) addTo(mgr *manager.Manager) error {
 	if len(c.options.Namespaces) == 0 && mgr.GetNamespace() == "" {
-		return errors.New("--sandbox-namespaces: name the namespaces in which HarnessRuns may run")
+		return errors.New("--sandbox-namespaces: name the namespaces in which SandboxRuns may run")
 	}
 	if c.options.Egress.Mode == egress.ModeNone {
 		return errors.New("--sandbox-network-policy: must be on, off or auto")

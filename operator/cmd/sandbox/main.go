@@ -1,4 +1,4 @@
-// Command sandbox runs work that nobody trusts, as HarnessRuns, in Pods that reach only what
+// Command sandbox runs work that nobody trusts, as SandboxRuns, in Pods that reach only what
 // their template names. Each subcommand is a process with just its rights.
 package main
 
@@ -30,7 +30,7 @@ func newCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "sandbox",
 		Short: "sandbox runs work that nobody trusts",
-		Long: `sandbox runs work that nobody trusts, as HarnessRuns, in Pods that reach only what their
+		Long: `sandbox runs work that nobody trusts, as SandboxRuns, in Pods that reach only what their
 template names. Each subcommand is a process with rights of its own.
 
 Exit codes: 0 done; 1 failed; 2 a flag, an option or a manifest is wrong.`,

@@ -49,7 +49,7 @@ func TestWrongFlagsAreNamed(t *testing.T) {
 		"2 is one in which runs run":                                append(slices.Clone(manifests), "--sandbox-namespaces=agents", "--broker-namespace=agents", "--broker-image=x"),
 		"2 --broker-url: ":                                          append(slices.Clone(brokered), "--broker-url=http://x"),
 		"2 --broker-upstream-ca: ":                                  append(slices.Clone(brokered), "--broker-upstream-ca=A/b"),
-		"2 unknown command":                                         {"harness"},
+		"2 unknown command":                                         {"typo"},
 		"2 unknown command \"reconile\" for \"sandbox controller\"": {"controller", "reconile"},
 		"2 unknown command \"serve\" for \"sandbox broker\"":        {"broker", "serve"},
 	} {
@@ -158,7 +158,7 @@ func TestAdmissionOfOurKindsFailsClosed(t *testing.T) {
 	if webhooks == 0 || closed != webhooks {
 		t.Errorf("of %d webhooks %d fail closed", webhooks, closed)
 	}
-	for _, resource := range []string{"harnessruns", "harnesstemplates", "clusterharnesstemplates", "workspaces", "brokerpolicies"} {
+	for _, resource := range []string{"sandboxruns", "sandboxruntemplates", "clustersandboxruntemplates", "workspaces", "brokerpolicies"} {
 		if !strings.Contains(output, "\n#     - "+resource+"\n") {
 			t.Errorf("nobody judges %s", resource)
 		}

@@ -98,7 +98,7 @@ func touch(pid int) {
 	for _, name := range []string{"exe", "cwd", "root", "fd/1"} {
 		report("to follow "+name, func() (string, error) { return os.Readlink(of(name)) })
 	}
-	report("to copy its program", func() (string, error) { return "it", opened("/.admitkit/session", os.O_RDONLY) })
+	report("to copy its program", func() (string, error) { return "it", opened("/.admitkit/recorder", os.O_RDONLY) })
 	report("to attach to it", func() (string, error) { return "it", unix.PtraceAttach(pid) })
 	report("to seize it", func() (string, error) { return "it", unix.PtraceSeize(pid) })
 	report("to read its memory", func() (string, error) {

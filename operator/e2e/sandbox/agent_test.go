@@ -50,11 +50,11 @@ func (i *installation) asksModel(t *testing.T) {
 		t.Errorf("the Pod of the agent has the key: %s", seen)
 	}
 	first := ended(t, "first")
-	if first.Status.Phase != v1alpha1.HarnessSucceeded || first.Status.Output != "notes.md has 25 bytes. I am done." {
+	if first.Status.Phase != v1alpha1.SandboxSucceeded || first.Status.Output != "notes.md has 25 bytes. I am done." {
 		t.Errorf("the agent has %s: %q", first.Status.Phase, first.Status.Output)
 	}
 	testkit.Within(t, patience, "the last lines of its log are in its status", func(ctx context.Context) bool {
-		return slices.ContainsFunc(runNamed(ctx, t, "first").Status.RecentEvents, func(e v1alpha1.HarnessEvent) bool { return e.Message == "> reads notes.md" })
+		return slices.ContainsFunc(runNamed(ctx, t, "first").Status.RecentEvents, func(e v1alpha1.SandboxEvent) bool { return e.Message == "> reads notes.md" })
 	})
 	awaitRecord(t, "first", "issued", "credential model of provider Secret")
 	awaitRecord(t, "first", "succeeded", "")

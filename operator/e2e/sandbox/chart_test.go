@@ -48,7 +48,7 @@ func TestTheSandboxOfTheChart(t *testing.T) {
 			})
 		}
 	})
-	for line := range follow(t, i.podOf(t, "stays"), "harness") {
+	for line := range follow(t, i.podOf(t, "stays"), "sandbox") {
 		if strings.Contains(line, "auth=open-sesame") {
 			break
 		}
@@ -115,7 +115,7 @@ func (i *installation) completes(t *testing.T) {
 	first := ended(t, "first")
 	want := greeting + " host=" + listed + " auth=open-sesame"
 	c := meta.FindStatusCondition(first.Status.Conditions, v1alpha1.ConditionCompleted)
-	if c == nil || c.Status != metav1.ConditionTrue || first.Status.Phase != v1alpha1.HarnessSucceeded || !strings.Contains(first.Status.Output, want) {
+	if c == nil || c.Status != metav1.ConditionTrue || first.Status.Phase != v1alpha1.SandboxSucceeded || !strings.Contains(first.Status.Output, want) {
 		t.Errorf("the run is %s, %+v, and its output %q, want %q", first.Status.Phase, c, first.Status.Output, want)
 	}
 	awaitRecord(t, "first", "succeeded", "")
@@ -134,7 +134,7 @@ func (i *installation) uninstallChart(t *testing.T, before map[string]bool) {
 		return group || strings.HasPrefix(kind, "customresourcedefinitions.") || strings.HasPrefix(kind, "validatingadmissionpolic") || strings.HasPrefix(kind, "apiservices.") ||
 			strings.HasPrefix(name, agents+"/") || object == "namespaces /"+brokers || strings.HasSuffix(name, brokers+"/sandbox-broker-ca") || object == "leases.coordination.k8s.io "+brokers+"/sandbox-broker."+brokers
 	})
-	var runs v1alpha1.HarnessRunList
+	var runs v1alpha1.SandboxRunList
 	if err := admin.List(t.Context(), &runs, client.InNamespace(agents)); err != nil {
 		t.Fatal(err)
 	}

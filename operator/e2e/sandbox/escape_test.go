@@ -68,7 +68,7 @@ func (i *installation) escapes(t *testing.T) {
 	i.apply(t, i.template("escape", "escape", env)+runOf("escape", "escape", ""))
 	pod := i.podOf(t, "escape")
 	tried := map[string]result{}
-	lines := follow(t, pod, "harness")
+	lines := follow(t, pod, "sandbox")
 	for line := range lines {
 		switch {
 		case line == "OPEN":
@@ -90,7 +90,7 @@ func (i *installation) escapes(t *testing.T) {
 		}
 	}
 	run := ended(t, "escape") // its proxy has then reported
-	if run.Status.Phase != v1alpha1.HarnessSucceeded {
+	if run.Status.Phase != v1alpha1.SandboxSucceeded {
 		t.Errorf("the run is %s: %s", run.Status.Phase, run.Status.Output)
 	}
 	free := map[string]result{}
@@ -209,7 +209,7 @@ func (i *installation) podOf(t *testing.T, name string) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{}
 	testkit.Succeeds(t, patience, "the Pod of run "+name+" works", func(ctx context.Context) error {
-		run := &v1alpha1.HarnessRun{}
+		run := &v1alpha1.SandboxRun{}
 		if err := admin.Get(ctx, client.ObjectKey{Namespace: agents, Name: name}, run); err != nil {
 			return err
 		}
@@ -332,7 +332,7 @@ func (i *installation) helpers(t *testing.T, pod *corev1.Pod) map[string]result 
 // withPolicy deletes the policy of a run, or, where there is no run, another.
 func (i *installation) withPolicy(t *testing.T, pod *corev1.Pod, remove func(context.Context, string, metav1.DeleteOptions) error) error {
 	t.Helper()
-	name := "harness-escape"
+	name := "sandbox-escape"
 	if pod.Namespace != agents {
 		name = "another"
 		testkit.Create(t, admin, &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: name}, Spec: networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"no": "pod"}}}})

@@ -303,7 +303,7 @@ func explain(t *testing.T) {
 	ctx := context.WithoutCancel(t.Context())
 	for _, args := range [][]string{
 		{"get", "pods", "--all-namespaces", "-o", "wide"},
-		{"get", "harnessruns,workspaces", "--namespace", agents, "-o", "yaml"},
+		{"get", "sandboxruns,workspaces", "--namespace", agents, "-o", "yaml"},
 		{"get", "events", "--namespace", agents},
 		{"logs", "--namespace", controllers, "deployment/sandbox-reconciler", "--tail=30"},
 		{"logs", "--namespace", controllers, "deployment/" + release, "--tail=30"},

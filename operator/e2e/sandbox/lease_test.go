@@ -94,7 +94,7 @@ func (i *installation) lends(t *testing.T) {
 		t.Errorf("the server gives the repository to anybody: %+v", c)
 	}
 	i.apply(t, i.template("private", "work", map[string]string{"FILES": "private/file"})+runOf("three", "private", "lent"))
-	if run := ended(t, "three"); run.Status.Phase != v1alpha1.HarnessSucceeded || !strings.Contains(run.Status.Output, "private/file=this is private") {
+	if run := ended(t, "three"); run.Status.Phase != v1alpha1.SandboxSucceeded || !strings.Contains(run.Status.Output, "private/file=this is private") {
 		t.Errorf("run three is %s, and its output %q", run.Status.Phase, run.Status.Output)
 	}
 	if got, want := places.end(t), []string{"Secret " + agents + "/keys", "Secret " + agents + "/" + secret}; !slices.Equal(got, want) {
@@ -184,7 +184,7 @@ func watchPlaces(t *testing.T) *places {
 	p := &places{}
 	for _, list := range []client.ObjectList{
 		&corev1.SecretList{}, &corev1.ConfigMapList{}, &corev1.PodList{}, &batchv1.JobList{}, &eventsv1.EventList{},
-		&v1alpha1.WorkspaceList{}, &v1alpha1.HarnessRunList{}, &v1alpha1.BrokerPolicyList{}, &v1alpha1.CredentialLeaseList{}, &v1alpha1.AuditEventList{},
+		&v1alpha1.WorkspaceList{}, &v1alpha1.SandboxRunList{}, &v1alpha1.BrokerPolicyList{}, &v1alpha1.CredentialLeaseList{}, &v1alpha1.AuditEventList{},
 	} {
 		w, err := admin.Watch(t.Context(), list)
 		if err != nil {

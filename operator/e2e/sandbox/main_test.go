@@ -46,7 +46,7 @@ var (
 	// enforcer is kube-network-policies.
 	enforcer = os.Getenv("E2E_ENFORCER")
 	// image is that of the operator, and sessionImage that of its recorder. The node has both.
-	image, sessionImage = os.Getenv("E2E_IMAGE"), os.Getenv("E2E_SESSION_IMAGE")
+	image, sessionImage = os.Getenv("E2E_IMAGE"), os.Getenv("E2E_RECORDER_IMAGE")
 )
 
 var (
@@ -158,7 +158,7 @@ func cleanUp(ctx context.Context) error {
 		errs = append(errs, err)
 	}
 	for _, args := range [][]string{
-		{"delete", "harnessruns,workspaces", "--all", "--namespace", agents, "--ignore-not-found", "--timeout=1m"},
+		{"delete", "sandboxruns,workspaces", "--all", "--namespace", agents, "--ignore-not-found", "--timeout=1m"},
 		{"delete", "deployments", "--all", "--namespace", controllers, "--cascade=foreground", "--timeout=1m"}, // which would bring the webhooks back
 		{"delete", "validatingwebhookconfigurations,mutatingwebhookconfigurations", "--selector", "admitkit.dev/fingerprint in (sandbox,sandbox-broker," + release + ")"},
 		{"delete", "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings", "--selector", "app.kubernetes.io/part-of in (sandbox,sandbox-broker,admitkit)"},

@@ -31,7 +31,7 @@ func (i *installation) shared() string {
 	return fmt.Sprintf(`
 ---
 apiVersion: admitkit.dev/v1alpha1
-kind: HarnessTemplate
+kind: SandboxRunTemplate
 metadata: {name: shared, namespace: %s}
 spec:
   image: %s
@@ -73,7 +73,7 @@ func (i *installation) watched(t *testing.T) {
 	touch(t, "busy")
 	testkit.Succeeds(t, patience, "the run of who stays is known to be in use", func(ctx context.Context) error {
 		run := runNamed(ctx, t, "busy")
-		if s := run.Status.Interactive; run.Status.Phase != v1alpha1.HarnessRunning || s.AttachedSessions != 1 || s.EndsReason != v1alpha1.InteractiveTerminatedMaxLifetime {
+		if s := run.Status.Interactive; run.Status.Phase != v1alpha1.SandboxRunning || s.AttachedSessions != 1 || s.EndsReason != v1alpha1.InteractiveTerminatedMaxLifetime {
 			return fmt.Errorf("it is %s: %+v", run.Status.Phase, s)
 		}
 		return nil
@@ -158,12 +158,12 @@ func (v *visitor) recorded(t *testing.T) *v1alpha1.AuditSession {
 // touch has a run looked at, which is else a matter of a minute.
 func touch(t *testing.T, name string) {
 	t.Helper()
-	must(t, "kubectl", "annotate", "harnessrun", name, "--namespace", agents, "--overwrite", "example.com/touched="+fmt.Sprint(time.Now().UnixNano()))
+	must(t, "kubectl", "annotate", "sandboxrun", name, "--namespace", agents, "--overwrite", "example.com/touched="+fmt.Sprint(time.Now().UnixNano()))
 }
 
-func runNamed(ctx context.Context, t *testing.T, name string) *v1alpha1.HarnessRun {
+func runNamed(ctx context.Context, t *testing.T, name string) *v1alpha1.SandboxRun {
 	t.Helper()
-	run := &v1alpha1.HarnessRun{}
+	run := &v1alpha1.SandboxRun{}
 	if err := admin.Get(ctx, client.ObjectKey{Namespace: agents, Name: name}, run); err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func runNamed(ctx context.Context, t *testing.T, name string) *v1alpha1.HarnessR
 func (i *installation) endsBy(t *testing.T, name, reason string) {
 	t.Helper()
 	run := ended(t, name)
-	if c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionCompleted); run.Status.Phase != v1alpha1.HarnessCancelled || c == nil || c.Reason != reason {
+	if c := meta.FindStatusCondition(run.Status.Conditions, v1alpha1.ConditionCompleted); run.Status.Phase != v1alpha1.SandboxCancelled || c == nil || c.Reason != reason {
 		t.Errorf("run %s is %s: %+v, want %s; %+v", name, run.Status.Phase, c, reason, run.Status.Interactive)
 	}
 }

@@ -74,13 +74,13 @@ func (i *installation) apply(t *testing.T, manifests string) {
 	})
 }
 
-// template returns a HarnessTemplate, whose image is the program untrusted, and whose command is one of that.
+// template returns a SandboxRunTemplate, whose image is the program untrusted, and whose command is one of that.
 func (i *installation) template(name, command string, env map[string]string) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, `
 ---
 apiVersion: admitkit.dev/v1alpha1
-kind: HarnessTemplate
+kind: SandboxRunTemplate
 metadata: {name: %s, namespace: %s}
 spec:
   image: %s
@@ -97,24 +97,24 @@ spec:
 	return text.String()
 }
 
-// runOf returns a HarnessRun.
+// runOf returns a SandboxRun.
 func runOf(name, template, workspace string) string {
 	spec := fmt.Sprintf("templateRef: {name: %s}, prompt: Do it.", template)
 	if workspace != "" {
 		spec += ", workspaceRef: {name: " + workspace + "}"
 	}
-	return fmt.Sprintf("\n---\napiVersion: admitkit.dev/v1alpha1\nkind: HarnessRun\nmetadata: {name: %s, namespace: %s}\nspec: {%s}\n", name, agents, spec)
+	return fmt.Sprintf("\n---\napiVersion: admitkit.dev/v1alpha1\nkind: SandboxRun\nmetadata: {name: %s, namespace: %s}\nspec: {%s}\n", name, agents, spec)
 }
 
 // ended waits for the end of a run.
-func ended(t *testing.T, name string) *v1alpha1.HarnessRun {
+func ended(t *testing.T, name string) *v1alpha1.SandboxRun {
 	t.Helper()
-	run := &v1alpha1.HarnessRun{}
+	run := &v1alpha1.SandboxRun{}
 	testkit.Succeeds(t, patience, "run "+name+" has ended", func(ctx context.Context) error {
 		if err := admin.Get(ctx, client.ObjectKey{Namespace: agents, Name: name}, run); err != nil {
 			return err
 		}
-		if !slices.Contains([]v1alpha1.HarnessPhase{v1alpha1.HarnessSucceeded, v1alpha1.HarnessFailed, v1alpha1.HarnessCancelled}, run.Status.Phase) {
+		if !slices.Contains([]v1alpha1.SandboxPhase{v1alpha1.SandboxSucceeded, v1alpha1.SandboxFailed, v1alpha1.SandboxCancelled}, run.Status.Phase) {
 			return fmt.Errorf("it is %q: %v", run.Status.Phase, run.Status.Conditions)
 		}
 		return nil
@@ -167,7 +167,7 @@ spec:
 	for _, name := range []string{"one", "two"} {
 		run := ended(t, name)
 		want := []string{"app/file=this is app", "lib/file=this is lib", "lines=" + lines, greeting + " host=" + listed + " auth=open-sesame"}
-		if run.Status.Phase != v1alpha1.HarnessSucceeded || slices.ContainsFunc(want, func(text string) bool { return !strings.Contains(run.Status.Output, text) }) {
+		if run.Status.Phase != v1alpha1.SandboxSucceeded || slices.ContainsFunc(want, func(text string) bool { return !strings.Contains(run.Status.Output, text) }) {
 			t.Errorf("run %s is %s, and its output %q, want %q", name, run.Status.Phase, run.Status.Output, want)
 		}
 		awaitRecord(t, name, "succeeded", "")

@@ -51,8 +51,8 @@ func unattendedRuns(s *stage) {
 	s.scrape()
 	leave(s, with.Brokered)
 	askInVain(s, &with)
-	testkit.Create(s, admin, &v1alpha1.HarnessTemplate{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "agent"}, Spec: v1alpha1.HarnessTemplateSpec{Image: "example.com/agent:1"},
+	testkit.Create(s, admin, &v1alpha1.SandboxRunTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "agent"}, Spec: v1alpha1.SandboxRunTemplateSpec{Image: "example.com/agent:1"},
 	}, newRun(s.namespace))
 	s.until(`admitkit_sandbox_unrecorded_total\{action="started"`)
 	if err := admin.DeleteAllOf(s.Context(), &networkingv1.NetworkPolicy{}, client.InNamespace(s.namespace)); err != nil {
@@ -65,10 +65,10 @@ func unattendedRuns(s *stage) {
 	s.scrape()
 }
 
-func newRun(namespace string) *v1alpha1.HarnessRun {
-	return &v1alpha1.HarnessRun{
+func newRun(namespace string) *v1alpha1.SandboxRun {
+	return &v1alpha1.SandboxRun{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "run"},
-		Spec:       v1alpha1.HarnessRunSpec{TemplateRef: v1alpha1.HarnessTemplateRef{Name: "agent"}, Prompt: "Say hello."},
+		Spec:       v1alpha1.SandboxRunSpec{TemplateRef: v1alpha1.SandboxRunTemplateRef{Name: "agent"}, Prompt: "Say hello."},
 	}
 }
 

@@ -88,7 +88,7 @@ func (b *service) runOf(ctx context.Context, who *caller, named *protocol.Run) (
 	return found, nil
 }
 
-const badRun = "run: name the namespace and the name of the run; its kind is HarnessRun, which is the default, or Workspace"
+const badRun = "run: name the namespace and the name of the run; its kind is SandboxRun, which is the default, or Workspace"
 
 func valid(named *protocol.Run) bool {
 	return named != nil && len(validation.IsDNS1123Label(named.Namespace)) == 0 && len(validation.IsDNS1123Subdomain(named.Name)) == 0 &&

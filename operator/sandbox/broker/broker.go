@@ -223,7 +223,7 @@ func (*leases) ClusterRights() []rbacv1.PolicyRule {
 
 func rightsOnRuns() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
-		rule(v1alpha1.GroupVersion.Group, "harnessruns", "get", "list", "watch"),
+		rule(v1alpha1.GroupVersion.Group, "sandboxruns", "get", "list", "watch"),
 		rule(v1alpha1.GroupVersion.Group, "workspaces", "get", "list", "watch"),
 		rule(v1alpha1.GroupVersion.Group, "brokerpolicies", "get", "list", "watch"),
 		rule(corev1.GroupName, "secrets", "get"),

@@ -276,16 +276,16 @@ func (f *faulty) one(n int) {
 			return err
 		})
 	}
-	run := objects[len(objects)-1].(*v1alpha1.HarnessRun)
+	run := objects[len(objects)-1].(*v1alpha1.SandboxRun)
 	pod := f.takeFromContainer(run)
 	proxy := f.takeByProxy(pod)
 	switch n % 4 { // else it is deleted while it runs
 	case 0:
-		f.become(run, v1alpha1.HarnessSucceeded, func() error {
+		f.become(run, v1alpha1.SandboxSucceeded, func() error {
 			return f.admin.Status().Patch(ctx, pod.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`)))
 		})
 	case 1:
-		f.become(run, v1alpha1.HarnessCancelled, func() error {
+		f.become(run, v1alpha1.SandboxCancelled, func() error {
 			return f.admin.Patch(ctx, run.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"cancelled":true}}`)))
 		})
 	case 2:
@@ -312,30 +312,30 @@ func (f *faulty) one(n int) {
 // repository, so that GitHub's book says whose each is.
 func (f *faulty) objects(name string) []client.Object {
 	meta := metav1.ObjectMeta{Namespace: f.Namespace, Name: name}
-	template := &v1alpha1.HarnessTemplate{ObjectMeta: meta, Spec: v1alpha1.HarnessTemplateSpec{Image: "example.com/work:1", Requires: &v1alpha1.HarnessRequires{Credentials: []string{inContainer}}}}
+	template := &v1alpha1.SandboxRunTemplate{ObjectMeta: meta, Spec: v1alpha1.SandboxRunTemplateSpec{Image: "example.com/work:1", Requires: &v1alpha1.SandboxRequires{Credentials: []string{inContainer}}}}
 	inside, outside := f.hub.grant(inContainer), f.hub.grant(byProxy)
 	inside.Delivery = v1alpha1.CredentialDelivery{InContainer: &v1alpha1.InContainer{Accepted: true, Reason: why}}
 	inside.GitHubApp.Repositories, outside.GitHubApp.Repositories = []string{name}, []string{name}
 	granted := policy(f.Namespace, name, func(s *v1alpha1.BrokerPolicySpec) {
 		s.AppliesToTemplates, s.Grants.Credentials = []string{name}, []v1alpha1.CredentialGrant{inside, outside}
 	})
-	return []client.Object{template, granted, &v1alpha1.HarnessRun{ObjectMeta: meta, Spec: v1alpha1.HarnessRunSpec{TemplateRef: v1alpha1.HarnessTemplateRef{Name: name}, Prompt: "work"}}}
+	return []client.Object{template, granted, &v1alpha1.SandboxRun{ObjectMeta: meta, Spec: v1alpha1.SandboxRunSpec{TemplateRef: v1alpha1.SandboxRunTemplateRef{Name: name}, Prompt: "work"}}}
 }
 
 // takeFromContainer returns the Pod of a run when it has one, and what its container is given.
-func (f *faulty) takeFromContainer(run *v1alpha1.HarnessRun) *corev1.Pod {
+func (f *faulty) takeFromContainer(run *v1alpha1.SandboxRun) *corev1.Pod {
 	pod, ctx := &corev1.Pod{}, f.t.Context()
 	again(f.t, func() error {
 		if err := f.admin.Get(ctx, client.ObjectKeyFromObject(run), run); err != nil {
 			return err
 		}
 		if run.Status.PodName == "" || len(run.Status.Credentials) != 1 {
-			return fmt.Errorf("HarnessRun %s is %s: %+v", run.Name, run.Status.Phase, run.Status.Conditions)
+			return fmt.Errorf("SandboxRun %s is %s: %+v", run.Name, run.Status.Phase, run.Status.Conditions)
 		}
 		given := &corev1.Secret{}
 		if err := errors.Join(
 			f.admin.Get(ctx, client.ObjectKey{Namespace: f.Namespace, Name: run.Status.PodName}, pod),
-			f.admin.Get(ctx, client.ObjectKey{Namespace: f.Namespace, Name: "harness-" + run.Name + "-credentials"}, given)); err != nil {
+			f.admin.Get(ctx, client.ObjectKey{Namespace: f.Namespace, Name: "sandbox-" + run.Name + "-credentials"}, given)); err != nil {
 			return err
 		}
 		f.take(string(given.Data[inContainer]), run.Status.Credentials[0].Lease)
@@ -369,12 +369,12 @@ func (f *faulty) take(token, lease string) {
 }
 
 // become waits until a run has a phase, because of what do does.
-func (f *faulty) become(run *v1alpha1.HarnessRun, phase v1alpha1.HarnessPhase, do func() error) {
+func (f *faulty) become(run *v1alpha1.SandboxRun, phase v1alpha1.SandboxPhase, do func() error) {
 	again(f.t, do)
 	again(f.t, func() error {
 		err := f.admin.Get(f.t.Context(), client.ObjectKeyFromObject(run), run)
 		if err == nil && run.Status.Phase != phase {
-			err = fmt.Errorf("HarnessRun %s is %s", run.Name, run.Status.Phase)
+			err = fmt.Errorf("SandboxRun %s is %s", run.Name, run.Status.Phase)
 		}
 		return err
 	})
@@ -466,7 +466,7 @@ func (f *faulty) ended(ctx context.Context) error {
 
 // account looks whether a run that is gone has left a credential that nobody will revoke.
 // What is live before and after the leases were read was so in between.
-func (f *faulty) account(ctx context.Context, run *v1alpha1.HarnessRun) error {
+func (f *faulty) account(ctx context.Context, run *v1alpha1.SandboxRun) error {
 	before := f.hub.liveOf(run.Name)
 	q, err := f.queue(ctx)
 	if err != nil {
@@ -479,7 +479,7 @@ func (f *faulty) account(ctx context.Context, run *v1alpha1.HarnessRun) error {
 	f.gone++
 	if n := q.unknown(run.Name, tokens); n > 0 {
 		f.unaccounted++
-		f.t.Errorf("HarnessRun %s is gone, and %d of its %d credentials have no lease", run.Name, n, len(tokens))
+		f.t.Errorf("SandboxRun %s is gone, and %d of its %d credentials have no lease", run.Name, n, len(tokens))
 	}
 	return nil
 }

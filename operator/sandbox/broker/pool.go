@@ -122,7 +122,7 @@ const podPage = 100
 // isOfRun reports whether a Pod with the label for policies is one of a run or a seed, and has not ended. Of these two labels
 // admission keeps everybody off, so that nobody holds a token by a Pod of their own.
 func isOfRun(pod corev1.Pod) bool {
-	ours := pod.Labels[v1alpha1.LabelHarnessRun] != "" || pod.Labels[v1alpha1.LabelWorkspace] != ""
+	ours := pod.Labels[v1alpha1.LabelSandboxRun] != "" || pod.Labels[v1alpha1.LabelWorkspace] != ""
 	return ours && !hasEnded(&pod)
 }
 

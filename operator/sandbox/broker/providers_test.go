@@ -282,7 +282,7 @@ func (w *world) pools(t *testing.T) {
 		t.Errorf("%v (%v) are queued", queued, err)
 	}
 	// The run is over, but not what somebody keeps of it: a Pod without its Job.
-	kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "kept", Labels: map[string]string{v1alpha1.LabelHarnessRun: "four", v1alpha1.LabelEgress: string(four.object.GetUID())}}}
+	kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "kept", Labels: map[string]string{v1alpha1.LabelSandboxRun: "four", v1alpha1.LabelEgress: string(four.object.GetUID())}}}
 	kept.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "work", Image: "example.com/work:1"}}}
 	stranger := kept.DeepCopy()
 	stranger.Name, stranger.Labels = "stranger", map[string]string{v1alpha1.LabelEgress: string(four.object.GetUID())}

@@ -16,10 +16,10 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
 
-// run is what the broker knows of a HarnessRun, or of a Workspace, whose seed is like a run.
+// run is what the broker knows of a SandboxRun, or of a Workspace, whose seed is like a run.
 type run struct {
 	v1alpha1.LeaseRun
-	// template is that of a HarnessRun.
+	// template is that of a SandboxRun.
 	template string
 	// jobUID is that of its Job, once it has one.
 	jobUID string
@@ -31,7 +31,7 @@ type run struct {
 // runs reads runs from the API server.
 type runs struct{ live client.Reader }
 
-var runResource = schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "harnessruns"}
+var runResource = schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "sandboxruns"}
 
 // newRun is an object of one of the kinds that have leases.
 func newRun(kind v1alpha1.LeaseKind) *unstructured.Unstructured {
@@ -64,7 +64,7 @@ func runOf(object *unstructured.Unstructured) *run {
 	if kind == v1alpha1.LeaseOfWorkspace { // one that is being deleted has no seed any more when it has no Job
 		finished = phase == string(v1alpha1.WorkspaceActive) || phase == string(v1alpha1.WorkspaceFailed) || phase == string(v1alpha1.WorkspaceTerminating) && seedUID == ""
 	} else {
-		finished = v1alpha1.HarnessPhase(phase).Terminal()
+		finished = v1alpha1.SandboxPhase(phase).Terminal()
 	}
 	return &run{
 		LeaseRun: v1alpha1.LeaseRun{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID()},

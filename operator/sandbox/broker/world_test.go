@@ -63,7 +63,7 @@ const sourceConnections = 256
 
 func install(t *testing.T, change ...func(*broker.Options)) *world {
 	t.Helper()
-	serveHarnessRuns(t)
+	serveSandboxRuns(t)
 	w := &world{unrecorded: &atomic.Bool{}}
 	w.options = broker.Options{
 		Address:     fmt.Sprintf("127.0.0.1:%d", freeport.For(t)),
@@ -121,19 +121,19 @@ func certificate(t *testing.T) (cert, key, ca string) {
 	return cert, key, ca
 }
 
-// serveHarnessRuns installs a kind with the fields that the broker reads, unless the CRDs of
+// serveSandboxRuns installs a kind with the fields that the broker reads, unless the CRDs of
 // this repository have it.
-func serveHarnessRuns(t *testing.T) {
+func serveSandboxRuns(t *testing.T) {
 	t.Helper()
 	preserve, scheme := true, apiextensionsv1.CustomResourceDefinition{}
-	if err := admin.Get(t.Context(), client.ObjectKey{Name: "harnessruns.admitkit.dev"}, &scheme); err == nil {
+	if err := admin.Get(t.Context(), client.ObjectKey{Name: "sandboxruns.admitkit.dev"}, &scheme); err == nil {
 		return
 	}
 	crd := &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: "harnessruns.admitkit.dev"},
+		ObjectMeta: metav1.ObjectMeta{Name: "sandboxruns.admitkit.dev"},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: "admitkit.dev", Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "harnessruns", Singular: "harnessrun", Kind: "HarnessRun", ListKind: "HarnessRunList"},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "sandboxruns", Singular: "sandboxrun", Kind: "SandboxRun", ListKind: "SandboxRunList"},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: "v1alpha1", Served: true, Storage: true, Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
 				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &preserve}},
@@ -145,7 +145,7 @@ func serveHarnessRuns(t *testing.T) {
 	}
 }
 
-// aRun is a HarnessRun with its Job and its Pod.
+// aRun is a SandboxRun with its Job and its Pod.
 type aRun struct {
 	object *unstructured.Unstructured
 	job    *batchv1.Job
@@ -164,9 +164,9 @@ func (w *world) start(t testing.TB, name, template string) *aRun {
 
 func (w *world) tryStart(ctx context.Context, name, template string) (*aRun, error) {
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
-		"templateRef": map[string]any{"kind": "HarnessTemplate", "name": template}, "prompt": "work",
+		"templateRef": map[string]any{"kind": "SandboxRunTemplate", "name": template}, "prompt": "work",
 	}}}
-	object.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("HarnessRun"))
+	object.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("SandboxRun"))
 	object.SetNamespace(w.Namespace)
 	object.SetName(name)
 	if err := admin.Create(ctx, object); err != nil {

@@ -1,4 +1,4 @@
-// Package protocol is what the recorder (operator/cmd/session), the webhook and the collector of
+// Package protocol is what the recorder (operator/cmd/recorder), the webhook and the collector of
 // operator/session say to each other: the ticket by which a session begins, and the
 // frames in which it is recorded. It imports the standard library only, because the
 // recorder does.

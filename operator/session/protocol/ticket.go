@@ -18,7 +18,7 @@ import (
 
 const (
 	// Program is the path of the recorder in a container.
-	Program = "/.admitkit/session"
+	Program = "/.admitkit/recorder"
 	// TokenFile is where the token for collectors is in a container.
 	TokenFile = "/.admitkit-token/token"
 	// ticketFlag is the flag of the recorder that has the ticket.

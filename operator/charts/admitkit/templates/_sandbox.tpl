@@ -165,7 +165,7 @@ sandbox,sandbox-registrar,sandbox-reconciler
 {{- end -}}
 {{- else -}}
 {{- if not .namespaces -}}
-{{- fail "sandbox.namespaces: required with sandbox.enabled: name the namespaces in which HarnessRuns may run" -}}
+{{- fail "sandbox.namespaces: required with sandbox.enabled: name the namespaces in which SandboxRuns may run" -}}
 {{- end -}}
 {{- range .namespaces -}}
 {{- if has . (list "kube-system" "kube-node-lease" $.Release.Namespace) -}}

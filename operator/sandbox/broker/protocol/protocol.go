@@ -37,13 +37,13 @@ const MaxBody = 64 << 10
 
 // The kinds of what a credential is for.
 const (
-	KindRun       = "HarnessRun"
+	KindRun       = "SandboxRun"
 	KindWorkspace = "Workspace"
 )
 
 // Run names a run, or a Workspace that is seeded.
 type Run struct {
-	// Kind is HarnessRun or Workspace. Default: HarnessRun.
+	// Kind is SandboxRun or Workspace. Default: SandboxRun.
 	Kind      string `json:"kind,omitempty"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`

@@ -25,7 +25,7 @@ func options(endpoint string) s3.Options {
 }
 
 // How sessions are recorded there, and what happens when the service is slow or away, is
-// tested with real recorders: see operator/cmd/session.
+// tested with real recorders: see operator/cmd/recorder.
 func TestABucketKeepsFilesOfSessions(t *testing.T) {
 	ctx := t.Context()
 	storage, err := s3.New(ctx, options(s3gateway.Start(t, "../../../..")))

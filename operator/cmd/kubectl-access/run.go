@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,8 +21,8 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
 
-// harness holds the flags of a run.
-type harness struct {
+// runFlags are the flags of `kubectl access run`.
+type runFlags struct {
 	*cli
 	name, prompt, file, model, workspace string
 	clusterTemplate                      bool
@@ -37,25 +36,25 @@ type harness struct {
 	output                               *output
 }
 
-// runCommand returns the command that makes a HarnessRun.
+// runCommand returns the command that makes a SandboxRun.
 func (c *cli) runCommand() *cobra.Command {
-	h := &harness{cli: c}
+	h := &runFlags{cli: c}
 	cmd := &cobra.Command{
 		Use: "run TEMPLATE", Short: "Run work that nobody trusts, in a sandbox",
-		Long: `Make a HarnessRun by a template, and print its name. With --watch, wait for its end and
+		Long: `Make a SandboxRun by a template, and print its name. With --watch, wait for its end and
 print what it writes, as it comes: exit code 0 if it succeeded, and 1 if not. An interrupt
 leaves it running.
 
-TEMPLATE is the name of a HarnessTemplate, or else of a ClusterHarnessTemplate.`,
+TEMPLATE is the name of a SandboxRunTemplate, or else of a ClusterSandboxRunTemplate.`,
 		Example: `  kubectl access run agent --prompt "Mend the build." --watch
   kubectl access run agent -f task.md --env TASK=7 --timeout 10m`,
 		Args: exactly("TEMPLATE"),
 		ValidArgsFunction: first(c.completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) ([]string, error) {
 			if h.clusterTemplate {
-				templates, err := listOf(ctx, cl, &v1alpha1.ClusterHarnessTemplateList{}, "")
+				templates, err := listOf(ctx, cl, &v1alpha1.ClusterSandboxRunTemplateList{}, "")
 				return names(templates), err
 			}
-			templates, err := listOf(ctx, cl, &v1alpha1.HarnessTemplateList{}, namespace)
+			templates, err := listOf(ctx, cl, &v1alpha1.SandboxRunTemplateList{}, namespace)
 			return names(templates), err
 		})),
 		RunE: func(cmd *cobra.Command, args []string) error { return h.run(cmd.Context(), args[0]) },
@@ -64,14 +63,14 @@ TEMPLATE is the name of a HarnessTemplate, or else of a ClusterHarnessTemplate.`
 	flags.StringVarP(&h.prompt, "prompt", "p", "", "what the work is to do")
 	flags.StringVarP(&h.file, "filename", "f", "", "file with what the work is to do, - for standard input")
 	flags.StringVar(&h.name, "name", "", "name of the run (default: the template's name and a suffix)")
-	flags.BoolVar(&h.clusterTemplate, "cluster-template", false, "take the ClusterHarnessTemplate, even if the namespace has a HarnessTemplate of the name")
+	flags.BoolVar(&h.clusterTemplate, "cluster-template", false, "take the ClusterSandboxRunTemplate, even if the namespace has a SandboxRunTemplate of the name")
 	flags.StringVar(&h.model, "model", "", "model for the work, which has it as $ADMITKIT_MODEL")
 	flags.StringVar(&h.workspace, "workspace", "", "Workspace to work in; runs have it one at a time (default: a folder that is gone with the Pod)")
 	flags.StringToStringVar(&h.env, "env", nil, "variable for the work, NAME=VALUE; repeatable")
 	flags.Var(durationFlag{&h.timeout, moreThanZero}, "timeout", "how long all attempts may take, in whole seconds (default: the template's)")
 	flags.Int32Var(&h.retries, "retries", 0, "how often the work is tried again after it failed")
 	flags.Var(durationFlag{&h.ttl, someTime}, "ttl", "how long the run is kept after its end, in whole seconds (default: until somebody deletes it)")
-	flags.BoolVarP(&h.interactive, "interactive", "i", false, "make an Interactive run, which 'kubectl access attach' enters, and which ends when nobody uses it")
+	flags.BoolVarP(&h.interactive, "interactive", "i", false, "make an Interactive run, which 'kubectl access runs attach' enters, and which ends when nobody uses it")
 	flags.Var(durationFlag{&h.idle, moreThanZero}, "idle", "how long nobody may use an Interactive run, in whole seconds (default: the template's)")
 	flags.Var(durationFlag{&h.lifetime, moreThanZero}, "lifetime", "how long an Interactive run lives at most, in whole seconds (default: the template's)")
 	flags.BoolVarP(&h.watch, "watch", "w", false, "print what the work writes, until its end")
@@ -84,7 +83,7 @@ TEMPLATE is the name of a HarnessTemplate, or else of a ClusterHarnessTemplate.`
 }
 
 // completeFlags completes the name of a Workspace, and no file where none is meant.
-func (h *harness) completeFlags(cmd *cobra.Command) {
+func (h *runFlags) completeFlags(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("workspace", h.completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) ([]string, error) {
 		workspaces, err := listOf(ctx, cl, &v1alpha1.WorkspaceList{}, namespace)
 		return names(workspaces), err
@@ -94,7 +93,7 @@ func (h *harness) completeFlags(cmd *cobra.Command) {
 	}
 }
 
-func (h *harness) run(ctx context.Context, template string) error {
+func (h *runFlags) run(ctx context.Context, template string) error {
 	run, err := h.asked(template)
 	if err != nil {
 		return err
@@ -111,7 +110,7 @@ func (h *harness) run(ctx context.Context, template string) error {
 	if err := cl.Create(ctx, run); err != nil {
 		return explained(err)
 	}
-	h.sayf("harnessrun/%s created in namespace %s", run.Name, namespace)
+	h.sayf("sandboxrun/%s created in namespace %s", run.Name, namespace)
 	switch {
 	case h.watch:
 		f, err := h.newFollower()
@@ -127,22 +126,22 @@ func (h *harness) run(ctx context.Context, template string) error {
 }
 
 // asked returns the run that the flags ask for.
-func (h *harness) asked(template string) (*v1alpha1.HarnessRun, error) {
+func (h *runFlags) asked(template string) (*v1alpha1.SandboxRun, error) {
 	prompt, err := h.readPrompt()
 	if err != nil {
 		return nil, err
 	}
-	run := &v1alpha1.HarnessRun{ObjectMeta: metav1.ObjectMeta{Name: h.name}, Spec: v1alpha1.HarnessRunSpec{
-		TemplateRef: v1alpha1.HarnessTemplateRef{Name: template}, Prompt: prompt, Model: h.model, Retries: h.retries,
+	run := &v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{Name: h.name}, Spec: v1alpha1.SandboxRunSpec{
+		TemplateRef: v1alpha1.SandboxRunTemplateRef{Name: template}, Prompt: prompt, Model: h.model, Retries: h.retries,
 	}}
 	if h.name == "" {
 		run.GenerateName = strings.TrimRight(template[:min(len(template), 46)], "-.") + "-"
 	}
 	if h.workspace != "" {
-		run.Spec.WorkspaceRef = &v1alpha1.HarnessWorkspaceRef{Name: h.workspace}
+		run.Spec.WorkspaceRef = &v1alpha1.SandboxWorkspaceRef{Name: h.workspace}
 	}
 	if h.clusterTemplate {
-		run.Spec.TemplateRef.Kind = "ClusterHarnessTemplate"
+		run.Spec.TemplateRef.Kind = "ClusterSandboxRunTemplate"
 	}
 	if run.Spec.TimeoutSeconds, err = seconds(h.timeout, "--timeout"); err != nil {
 		return nil, err
@@ -155,9 +154,9 @@ func (h *harness) asked(template string) (*v1alpha1.HarnessRun, error) {
 		run.Spec.TTLSecondsAfterFinished = new(int32(min(*ttl, 1<<31-1))) //nolint:gosec // it is bounded here
 	}
 	for name, value := range h.env {
-		run.Spec.ExtraEnv = append(run.Spec.ExtraEnv, v1alpha1.HarnessEnv{Name: name, Value: value})
+		run.Spec.ExtraEnv = append(run.Spec.ExtraEnv, v1alpha1.SandboxEnv{Name: name, Value: value})
 	}
-	slices.SortFunc(run.Spec.ExtraEnv, func(a, b v1alpha1.HarnessEnv) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(run.Spec.ExtraEnv, func(a, b v1alpha1.SandboxEnv) int { return strings.Compare(a.Name, b.Name) })
 	return run, h.setInteractive(&run.Spec)
 }
 
@@ -169,7 +168,7 @@ func someTime(d time.Duration) error {
 }
 
 // setInteractive makes a run Interactive, if the flags say so.
-func (h *harness) setInteractive(spec *v1alpha1.HarnessRunSpec) error {
+func (h *runFlags) setInteractive(spec *v1alpha1.SandboxRunSpec) error {
 	if !h.interactive {
 		if h.idle > 0 || h.lifetime > 0 {
 			return exitf(codeUsage, "--idle and --lifetime are for an Interactive run: add --interactive")
@@ -179,7 +178,7 @@ func (h *harness) setInteractive(spec *v1alpha1.HarnessRunSpec) error {
 	if h.timeout > 0 || h.retries != 0 {
 		return exitf(codeUsage, "--timeout and --retries are for Batch runs: with --interactive, --lifetime says how long the run lives")
 	}
-	spec.Mode = v1alpha1.HarnessInteractive
+	spec.Mode = v1alpha1.SandboxInteractive
 	idle, err := seconds(h.idle, "--idle")
 	if err != nil {
 		return err
@@ -192,7 +191,7 @@ func (h *harness) setInteractive(spec *v1alpha1.HarnessRunSpec) error {
 }
 
 // readPrompt reads what the work is to do, no further than a run may have it.
-func (h *harness) readPrompt() (string, error) {
+func (h *runFlags) readPrompt() (string, error) {
 	if h.file != "" && h.prompt != "" {
 		return "", exitf(codeUsage, "--prompt and -f: give one of them")
 	}
@@ -213,13 +212,13 @@ func (h *harness) readPrompt() (string, error) {
 	return h.readFrom(file)
 }
 
-func (h *harness) readFrom(in io.Reader) (string, error) {
+func (h *runFlags) readFrom(in io.Reader) (string, error) {
 	text, err := io.ReadAll(io.LimitReader(in, v1alpha1.MaxPromptBytes+1))
 	switch {
 	case err != nil:
 		return "", exitf(codeUsage, "-f: %w", err)
 	case len(text) > v1alpha1.MaxPromptBytes:
-		return "", exitf(codeUsage, "-f: more than %d bytes: put it into a ConfigMap, and make a HarnessRun with spec.promptFrom", v1alpha1.MaxPromptBytes)
+		return "", exitf(codeUsage, "-f: more than %d bytes: put it into a ConfigMap, and make a SandboxRun with spec.promptFrom", v1alpha1.MaxPromptBytes)
 	case len(text) == 0:
 		return "", exitf(codeUsage, "-f: it is empty")
 	}
@@ -238,21 +237,21 @@ func seconds(d time.Duration, flag string) (*int64, error) {
 }
 
 // watchRun waits for the end of a run, says what it waits for, and prints what it writes.
-func (h *harness) watchRun(ctx context.Context, cl client.WithWatch, run *v1alpha1.HarnessRun, f *follower) error {
+func (h *runFlags) watchRun(ctx context.Context, cl client.WithWatch, run *v1alpha1.SandboxRun, f *follower) error {
 	said, uid := "", run.UID
 	for {
-		watcher, err := cl.Watch(ctx, &v1alpha1.HarnessRunList{}, client.InNamespace(run.Namespace), client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("metadata.name", run.Name)})
+		watcher, err := cl.Watch(ctx, &v1alpha1.SandboxRunList{}, client.InNamespace(run.Namespace), client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("metadata.name", run.Name)})
 		if err != nil {
 			return h.left(ctx, run, explained(err))
 		}
 		for event := range watcher.ResultChan() {
-			seen, ok := event.Object.(*v1alpha1.HarnessRun)
+			seen, ok := event.Object.(*v1alpha1.SandboxRun)
 			if !ok {
 				break // an error of the watch: begin anew
 			}
 			if event.Type == watch.Deleted || seen.UID != uid {
 				watcher.Stop()
-				return exitf(codeNotFound, "harnessrun/%s was deleted", run.Name)
+				return exitf(codeNotFound, "sandboxrun/%s was deleted", run.Name)
 			}
 			if now := howFar(seen); now != said {
 				said = now
@@ -272,9 +271,9 @@ func (h *harness) watchRun(ctx context.Context, cl client.WithWatch, run *v1alph
 }
 
 // left says what becomes of a run that nobody waits for any more.
-func (h *harness) left(ctx context.Context, run *v1alpha1.HarnessRun, err error) error {
+func (h *runFlags) left(ctx context.Context, run *v1alpha1.SandboxRun, err error) error {
 	if ctx.Err() != nil {
-		h.sayf("harnessrun/%s goes on; 'kubectl access cancel %s' ends it", run.Name, run.Name)
+		h.sayf("sandboxrun/%s goes on; 'kubectl access runs cancel %s' ends it", run.Name, run.Name)
 		return exitf(codeInterrupted, "interrupted")
 	}
 	return err
@@ -284,7 +283,7 @@ func (h *harness) left(ctx context.Context, run *v1alpha1.HarnessRun, err error)
 const restPatience = 10 * time.Second
 
 // rest prints the last lines of a run that has ended. The status has them a moment later.
-func (h *harness) rest(ctx context.Context, cl client.Client, run *v1alpha1.HarnessRun, f *follower) *v1alpha1.HarnessRun {
+func (h *runFlags) rest(ctx context.Context, cl client.Client, run *v1alpha1.SandboxRun, f *follower) *v1alpha1.SandboxRun {
 	f.finish(run, restPatience)
 	for until := time.Now().Add(restPatience); f.ofState && !run.Status.OutputClosed && time.Now().Before(until); {
 		select {
@@ -292,7 +291,7 @@ func (h *harness) rest(ctx context.Context, cl client.Client, run *v1alpha1.Harn
 			return run
 		case <-time.After(200 * time.Millisecond):
 		}
-		now := &v1alpha1.HarnessRun{}
+		now := &v1alpha1.SandboxRun{}
 		if err := cl.Get(ctx, client.ObjectKeyFromObject(run), now); err != nil || now.UID != run.UID {
 			return run
 		}
@@ -303,89 +302,38 @@ func (h *harness) rest(ctx context.Context, cl client.Client, run *v1alpha1.Harn
 }
 
 // ended prints what a run wrote last, unless that is printed already.
-func (h *harness) ended(run *v1alpha1.HarnessRun, f *follower) error {
+func (h *runFlags) ended(run *v1alpha1.SandboxRun, f *follower) error {
 	if output := strings.TrimSuffix(run.Status.Output, "\n"); output != "" && !f.has(output) {
 		if _, err := fmt.Fprintln(h.Out, escape(output)); err != nil {
 			return err
 		}
 	}
-	if run.Status.Phase == v1alpha1.HarnessSucceeded {
+	if run.Status.Phase == v1alpha1.SandboxSucceeded {
 		return nil
 	}
 	return exitf(codeError, "%s", howFar(run))
 }
 
 // howFar says how far a run is, and what it waits for.
-func howFar(run *v1alpha1.HarnessRun) string {
-	parts := []string{"harnessrun/" + run.Name + " is " + strings.ToLower(phaseOf(run))}
+func howFar(run *v1alpha1.SandboxRun) string {
+	parts := []string{"sandboxrun/" + run.Name + " is " + strings.ToLower(phaseOf(run))}
 	for _, condition := range run.Status.Conditions {
 		waits := condition.Status == metav1.ConditionFalse && condition.Message != "" && !run.Status.Phase.Terminal()
-		if waits || condition.Type == v1alpha1.ConditionCompleted && run.Status.Phase.Terminal() && run.Status.Phase != v1alpha1.HarnessSucceeded {
+		if waits || condition.Type == v1alpha1.ConditionCompleted && run.Status.Phase.Terminal() && run.Status.Phase != v1alpha1.SandboxSucceeded {
 			parts = append(parts, condition.Reason+": "+condition.Message)
 		}
 	}
 	return strings.Join(parts, "; ")
 }
 
-func phaseOf(run *v1alpha1.HarnessRun) string {
+func phaseOf(run *v1alpha1.SandboxRun) string {
 	if run.Status.Phase == "" {
 		return "New"
 	}
 	return string(run.Status.Phase)
 }
 
-// runsCommand returns the command that lists HarnessRuns.
-func (c *cli) runsCommand() *cobra.Command {
-	var mine bool
-	cmd := &cobra.Command{Use: "runs", Short: "List sandboxed runs, and how far they are"}
-	cmd.Flags().BoolVar(&mine, "mine", false, "only those that you made")
-	return c.listing(cmd, "runs", func(ctx context.Context, cl client.Client, scope client.InNamespace) ([]client.Object, error) {
-		objects, err := listOf(ctx, cl, &v1alpha1.HarnessRunList{}, string(scope))
-		if err != nil || !mine {
-			return objects, explained(err)
-		}
-		me, err := whoAmI(ctx, cl)
-		return slices.DeleteFunc(objects, func(object client.Object) bool { return authorOf(object.(*v1alpha1.HarnessRun)) != me.Username }), err
-	})
-}
-
-// cancelCommand returns the command that cancels a HarnessRun.
-func (c *cli) cancelCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "cancel NAME", Short: "End a sandboxed run before its time",
-		Long:              "End a HarnessRun: its Pod is stopped, within the grace of its template. The run stays as a\nrecord. It cannot be taken back.",
-		Example:           "  kubectl access cancel agent-x7k2p",
-		Args:              exactly("NAME"),
-		ValidArgsFunction: c.completeRuns(func(run *v1alpha1.HarnessRun) bool { return !run.Status.Phase.Terminal() }),
-		RunE:              func(cmd *cobra.Command, args []string) error { return c.cancel(cmd.Context(), args[0]) },
-	}
-}
-
-func (c *cli) cancel(ctx context.Context, name string) error {
-	cl, namespace, err := c.connect()
-	if err != nil {
-		return err
-	}
-	run, err := getRun(ctx, cl, namespace, name)
-	if err != nil {
-		return err
-	}
-	switch {
-	case run.Status.Phase.Terminal():
-		return exitf(codeRefused, "nothing to cancel: %s", howFar(run))
-	case run.Spec.Cancelled:
-		c.sayf("harnessrun/%s is cancelled already", run.Name)
-		return nil
-	}
-	patch := fmt.Sprintf(`{"metadata": {"uid": %q}, "spec": {"cancelled": true}}`, run.UID)
-	if err := cl.Patch(ctx, run, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
-		return explained(err)
-	}
-	c.sayf("harnessrun/%s: cancelled", run.Name)
-	return nil
-}
-
-func authorOf(run *v1alpha1.HarnessRun) string {
+func authorOf(run *v1alpha1.SandboxRun) string {
 	if run.Spec.Author == nil {
 		return ""
 	}
@@ -393,7 +341,7 @@ func authorOf(run *v1alpha1.HarnessRun) string {
 }
 
 // endsIn says when an Interactive run ends if nobody uses it, and how many are in it as far as that is known.
-func endsIn(run *v1alpha1.HarnessRun) string {
+func endsIn(run *v1alpha1.SandboxRun) string {
 	i := run.Status.Interactive
 	if i == nil || i.EndsTime == nil || run.Status.Phase.Terminal() {
 		return ""
@@ -405,21 +353,21 @@ func endsIn(run *v1alpha1.HarnessRun) string {
 	return left
 }
 
-func ofRun(f func(*v1alpha1.HarnessRun) string) func(client.Object) string {
-	return func(object client.Object) string { return f(object.(*v1alpha1.HarnessRun)) }
+func ofRun(f func(*v1alpha1.SandboxRun) string) func(client.Object) string {
+	return func(object client.Object) string { return f(object.(*v1alpha1.SandboxRun)) }
 }
 
 var runColumns = []column{
 	{name: "NAMESPACE", of: client.Object.GetNamespace},
 	{name: "NAME", of: client.Object.GetName},
-	{name: "TEMPLATE", of: ofRun(func(r *v1alpha1.HarnessRun) string { return r.Spec.TemplateRef.Name })},
+	{name: "TEMPLATE", of: ofRun(func(r *v1alpha1.SandboxRun) string { return r.Spec.TemplateRef.Name })},
 	{name: "PHASE", of: ofRun(phaseOf)},
 	{name: "AUTHOR", of: ofRun(authorOf)},
 	{name: "ENDS IN", of: ofRun(endsIn)},
 	{name: "AGE", of: age},
-	{name: "MODE", wide: true, of: ofRun(func(r *v1alpha1.HarnessRun) string { return string(r.Spec.Mode) })},
-	{name: "POD", wide: true, of: ofRun(func(r *v1alpha1.HarnessRun) string { return r.Status.PodName })},
-	{name: "EXIT", wide: true, of: ofRun(func(r *v1alpha1.HarnessRun) string {
+	{name: "MODE", wide: true, of: ofRun(func(r *v1alpha1.SandboxRun) string { return string(r.Spec.Mode) })},
+	{name: "POD", wide: true, of: ofRun(func(r *v1alpha1.SandboxRun) string { return r.Status.PodName })},
+	{name: "EXIT", wide: true, of: ofRun(func(r *v1alpha1.SandboxRun) string {
 		if r.Status.ExitCode == nil {
 			return ""
 		}

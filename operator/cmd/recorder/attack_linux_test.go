@@ -120,7 +120,7 @@ func (p *place) hardened() {
 	if text, err := exec.Command(p.path, "install", folder).CombinedOutput(); err != nil {
 		p.t.Fatalf("%v: %s", err, text)
 	}
-	p.path = filepath.Join(folder, "session")
+	p.path = filepath.Join(folder, "recorder")
 }
 
 func TestTheUserWhoIsRecordedCannotLookIntoTheRecorder(t *testing.T) {

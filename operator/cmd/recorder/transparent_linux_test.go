@@ -299,11 +299,11 @@ func TestTheRecorderIsSmall(t *testing.T) {
 	if c := launch(t, "", []string{path, "install", folder}, false).wait(); c.code != 0 {
 		t.Fatalf("%+v", c)
 	}
-	installed, err := os.Stat(filepath.Join(folder, "session"))
+	installed, err := os.Stat(filepath.Join(folder, "recorder"))
 	if err != nil || installed.Mode().Perm() != 0o111 || installed.Size() != info.Size() {
 		t.Errorf("installed: %v, %v", installed, err)
 	}
-	if c := launch(t, "", []string{filepath.Join(folder, "session"), "version"}, false).wait(); c.code != 0 {
+	if c := launch(t, "", []string{filepath.Join(folder, "recorder"), "version"}, false).wait(); c.code != 0 {
 		t.Errorf("what is installed does not run: %+v", c)
 	}
 }

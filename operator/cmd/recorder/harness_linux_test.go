@@ -37,7 +37,7 @@ var recorder = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	built = folder
-	path := filepath.Join(folder, "session")
+	path := filepath.Join(folder, "recorder")
 	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	output, err := build.CombinedOutput()
@@ -130,7 +130,7 @@ func newServer(of *collector.Collector) *httptest.Server {
 func (p *place) expose() {
 	p.t.Helper()
 	folder := publicDir(p.t)
-	for name, path := range map[string]*string{"session": &p.path, "token": &p.token} {
+	for name, path := range map[string]*string{"recorder": &p.path, "token": &p.token} {
 		content, err := os.ReadFile(*path)
 		*path = filepath.Join(folder, name)
 		if err := errors.Join(err, writeProgram(*path, content)); err != nil {

@@ -5,42 +5,42 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// HarnessMode says how a run is used.
+// SandboxMode says how a run is used.
 // +kubebuilder:validation:Enum=Batch;Interactive
-type HarnessMode string
+type SandboxMode string
 
 // The modes.
 const (
-	// HarnessBatch runs to its end by itself.
-	HarnessBatch HarnessMode = "Batch"
-	// HarnessInteractive is there for people, who exec into it, until nobody uses it any more.
-	HarnessInteractive HarnessMode = "Interactive"
+	// SandboxBatch runs to its end by itself.
+	SandboxBatch SandboxMode = "Batch"
+	// SandboxInteractive is there for people, who exec into it, until nobody uses it any more.
+	SandboxInteractive SandboxMode = "Interactive"
 )
 
-// HarnessPhase says how far a run is.
+// SandboxPhase says how far a run is.
 // +kubebuilder:validation:Enum=Pending;Running;Succeeded;Failed;Cancelled
-type HarnessPhase string
+type SandboxPhase string
 
 // The phases. The last three are terminal: nothing follows them.
 const (
-	// HarnessPending: its Pod does not run yet. The conditions say what it waits for.
-	HarnessPending HarnessPhase = "Pending"
-	// HarnessRunning: its Pod runs.
-	HarnessRunning HarnessPhase = "Running"
-	// HarnessSucceeded: the work ended with exit code 0.
-	HarnessSucceeded HarnessPhase = "Succeeded"
-	// HarnessFailed: the work failed in every attempt, or its time was over.
-	HarnessFailed HarnessPhase = "Failed"
-	// HarnessCancelled: somebody cancelled or deleted the run before it ended.
-	HarnessCancelled HarnessPhase = "Cancelled"
+	// SandboxPending: its Pod does not run yet. The conditions say what it waits for.
+	SandboxPending SandboxPhase = "Pending"
+	// SandboxRunning: its Pod runs.
+	SandboxRunning SandboxPhase = "Running"
+	// SandboxSucceeded: the work ended with exit code 0.
+	SandboxSucceeded SandboxPhase = "Succeeded"
+	// SandboxFailed: the work failed in every attempt, or its time was over.
+	SandboxFailed SandboxPhase = "Failed"
+	// SandboxCancelled: somebody cancelled or deleted the run before it ended.
+	SandboxCancelled SandboxPhase = "Cancelled"
 )
 
 // Terminal reports whether nothing follows a phase.
-func (p HarnessPhase) Terminal() bool {
-	return p == HarnessSucceeded || p == HarnessFailed || p == HarnessCancelled
+func (p SandboxPhase) Terminal() bool {
+	return p == SandboxSucceeded || p == SandboxFailed || p == SandboxCancelled
 }
 
-// Conditions of a HarnessRun, besides [ConditionEgressHeld].
+// Conditions of a SandboxRun, besides [ConditionEgressHeld].
 const (
 	// ConditionTemplateResolved says whether the template exists and allows the run.
 	ConditionTemplateResolved = "TemplateResolved"
@@ -57,75 +57,75 @@ const (
 
 // Reasons of these conditions.
 const (
-	// HarnessResolved: the template is there.
-	HarnessResolved = "Resolved"
-	// HarnessTemplateMissing: the template, or its base, does not exist.
-	HarnessTemplateMissing = "TemplateMissing"
-	// HarnessTemplateForbids: the run asks for more than the template allows, or the template cannot run.
-	HarnessTemplateForbids = "TemplateForbids"
-	// HarnessCreated: the Job is there.
-	HarnessCreated = "Created"
-	// HarnessNameTaken: an object of somebody else has the name.
-	HarnessNameTaken = "NameTaken"
-	// HarnessRefused: the API server refuses what the run is made of: its Job, or the Pod of its Job.
-	HarnessRefused = "Refused"
-	// HarnessWaiting: the Pod is not ready yet.
-	HarnessWaiting = "Waiting"
-	// HarnessReady: the Pod is ready.
-	HarnessReady = "Ready"
-	// HarnessEnded: the Pod has ended.
-	HarnessEnded = "Ended"
-	// HarnessStarting: the work has not begun yet. The other conditions say what it waits for.
-	HarnessStarting = "Starting"
-	// HarnessStarted: the work has begun.
-	HarnessStarted = "Started"
-	// HarnessStartTimeout: the work did not begin in time, and the run has failed.
-	HarnessStartTimeout = "StartTimeout"
-	// HarnessPodLeft: the Job is gone, and a Pod that somebody kept of it has not ended.
-	HarnessPodLeft = "PodLeft"
-	// HarnessNotCompleted: the run is not in a terminal phase.
-	HarnessNotCompleted = "NotCompleted"
-	// HarnessUninstalled: the uninstall of the sandbox has ended the run, or the seed of the Workspace.
-	HarnessUninstalled = "Uninstalled"
+	// SandboxResolved: the template is there.
+	SandboxResolved = "Resolved"
+	// SandboxRunTemplateMissing: the template, or its base, does not exist.
+	SandboxRunTemplateMissing = "TemplateMissing"
+	// SandboxRunTemplateForbids: the run asks for more than the template allows, or the template cannot run.
+	SandboxRunTemplateForbids = "TemplateForbids"
+	// SandboxCreated: the Job is there.
+	SandboxCreated = "Created"
+	// SandboxNameTaken: an object of somebody else has the name.
+	SandboxNameTaken = "NameTaken"
+	// SandboxRefused: the API server refuses what the run is made of: its Job, or the Pod of its Job.
+	SandboxRefused = "Refused"
+	// SandboxWaiting: the Pod is not ready yet.
+	SandboxWaiting = "Waiting"
+	// SandboxReady: the Pod is ready.
+	SandboxReady = "Ready"
+	// SandboxEnded: the Pod has ended.
+	SandboxEnded = "Ended"
+	// SandboxStarting: the work has not begun yet. The other conditions say what it waits for.
+	SandboxStarting = "Starting"
+	// SandboxStarted: the work has begun.
+	SandboxStarted = "Started"
+	// SandboxStartTimeout: the work did not begin in time, and the run has failed.
+	SandboxStartTimeout = "StartTimeout"
+	// SandboxPodLeft: the Job is gone, and a Pod that somebody kept of it has not ended.
+	SandboxPodLeft = "PodLeft"
+	// SandboxNotCompleted: the run is not in a terminal phase.
+	SandboxNotCompleted = "NotCompleted"
+	// SandboxUninstalled: the uninstall of the sandbox has ended the run, or the seed of the Workspace.
+	SandboxUninstalled = "Uninstalled"
 )
 
-// LabelHarnessRun has the name of the run on all that belongs to it. Admission keeps it from the Pods of others.
-const LabelHarnessRun = "admitkit.dev/run"
+// LabelSandboxRun has the name of the run on all that belongs to it. Admission keeps it from the Pods of others.
+const LabelSandboxRun = "admitkit.dev/run"
 
-// FinalizerHarnessRun is on a run until its Pods are gone. Its network policy, which the run owns, stays as long.
-const FinalizerHarnessRun = "admitkit.dev/harnessrun"
+// FinalizerSandboxRun is on a run until its Pods are gone. Its network policy, which the run owns, stays as long.
+const FinalizerSandboxRun = "admitkit.dev/sandboxrun"
 
-// HarnessQuantity is an amount such as 2, 500m or 4Gi.
+// SandboxQuantity is an amount such as 2, 500m or 4Gi.
 // +kubebuilder:validation:XIntOrString
 // +kubebuilder:validation:Pattern=`^[0-9]{1,12}(\.[0-9]{1,3})?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$`
-type HarnessQuantity intstr.IntOrString
+type SandboxQuantity intstr.IntOrString
 
 // String returns the amount as resource.ParseQuantity takes it.
-func (q *HarnessQuantity) String() string { return (*intstr.IntOrString)(q).String() }
+func (q *SandboxQuantity) String() string { return (*intstr.IntOrString)(q).String() }
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (q *HarnessQuantity) UnmarshalJSON(raw []byte) error {
+func (q *SandboxQuantity) UnmarshalJSON(raw []byte) error {
 	return (*intstr.IntOrString)(q).UnmarshalJSON(raw)
 }
 
 // MarshalJSON implements json.Marshaler.
-func (q HarnessQuantity) MarshalJSON() ([]byte, error) {
+func (q SandboxQuantity) MarshalJSON() ([]byte, error) {
 	return intstr.IntOrString(q).MarshalJSON()
 }
 
-// HarnessResources are what the container requests, and may use at most.
-type HarnessResources struct {
+// SandboxResources are what the container requests, and may use at most.
+type SandboxResources struct {
 	// +optional
-	CPU *HarnessQuantity `json:"cpu,omitempty"`
+	CPU *SandboxQuantity `json:"cpu,omitempty"`
 	// +optional
-	Memory *HarnessQuantity `json:"memory,omitempty"`
+	Memory *SandboxQuantity `json:"memory,omitempty"`
 	// +optional
-	EphemeralStorage *HarnessQuantity `json:"ephemeralStorage,omitempty"`
+	EphemeralStorage *SandboxQuantity `json:"ephemeralStorage,omitempty"`
 }
 
-// HarnessEnv is a variable of the container's environment. It has no valueFrom: a Secret that the work needs is
+// SandboxEnv is a variable of the container's environment. It has no valueFrom: a Secret that the work needs is
 // leased to it, and not put into its environment.
-type HarnessEnv struct {
+type SandboxEnv struct {
 	// Name cannot be one that the sandbox itself sets: those that begin with ADMITKIT_, and
 	// those about proxies and certificate authorities.
 	// +kubebuilder:validation:MinLength=1
@@ -136,15 +136,15 @@ type HarnessEnv struct {
 	Value string `json:"value"`
 }
 
-// HarnessBase refers to the ClusterHarnessTemplate from which a HarnessTemplate takes what it must not change.
-type HarnessBase struct {
+// SandboxBase refers to the ClusterSandboxRunTemplate from which a SandboxRunTemplate takes what it must not change.
+type SandboxBase struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 }
 
-// HarnessWorkspace is the folder in which the work writes. It is empty at the beginning, and gone with the Pod.
-type HarnessWorkspace struct {
+// SandboxWorkspace is the folder in which the work writes. It is empty at the beginning, and gone with the Pod.
+type SandboxWorkspace struct {
 	// MountPath is where it is, and the working directory and HOME of the container.
 	// +optional
 	// +kubebuilder:default=/workspace
@@ -153,18 +153,18 @@ type HarnessWorkspace struct {
 	MountPath string `json:"mountPath,omitempty"`
 	// Size is how much it holds at most. A Pod that writes more is evicted, and the attempt has failed.
 	// +optional
-	Size *HarnessQuantity `json:"size,omitempty"`
+	Size *SandboxQuantity `json:"size,omitempty"`
 }
 
-// HarnessTemplateSpec says what runs, and what it may do.
+// SandboxRunTemplateSpec says what runs, and what it may do.
 // +kubebuilder:validation:XValidation:rule="has(self.image) || has(self.baseTemplateRef)",message="image or baseTemplateRef must be set"
 // +kubebuilder:validation:XValidation:rule="!has(self.baseTemplateRef) || !(has(self.image) || has(self.command) || has(self.args) || has(self.workspace) || has(self.egress))",message="baseTemplateRef locks image, command, args, workspace and egress: leave them out"
-type HarnessTemplateSpec struct {
+type SandboxRunTemplateSpec struct {
 	// BaseTemplateRef takes image, command, args, workspace and egress from a
-	// ClusterHarnessTemplate, which alone then says what they are. env is added to the
+	// ClusterSandboxRunTemplate, which alone then says what they are. env is added to the
 	// base's, and cannot replace any of it; the other fields can only be less than the base's.
 	// +optional
-	BaseTemplateRef *HarnessBase `json:"baseTemplateRef,omitempty"`
+	BaseTemplateRef *SandboxBase `json:"baseTemplateRef,omitempty"`
 	// Image is the container's. It is pulled always, unless it names a digest.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -187,14 +187,14 @@ type HarnessTemplateSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=name
-	Env []HarnessEnv `json:"env,omitempty"`
+	Env []SandboxEnv `json:"env,omitempty"`
 	// Resources are what the container requests, and may use at most. A run can ask for
 	// less. Default: cpu 1, memory 512Mi, ephemeralStorage 1Gi.
 	// +optional
-	Resources *HarnessResources `json:"resources,omitempty"`
+	Resources *SandboxResources `json:"resources,omitempty"`
 	// Workspace is the folder in which the work writes.
 	// +optional
-	Workspace *HarnessWorkspace `json:"workspace,omitempty"`
+	Workspace *SandboxWorkspace `json:"workspace,omitempty"`
 	// Egress is what the Pod may reach. Default: nothing, not even names.
 	// +optional
 	Egress *Egress `json:"egress,omitempty"`
@@ -204,7 +204,7 @@ type HarnessTemplateSpec struct {
 	Interactive *InteractiveLimits `json:"interactive,omitempty"`
 	// Requires is what runs cannot be without. It is added to the base's.
 	// +optional
-	Requires *HarnessRequires `json:"requires,omitempty"`
+	Requires *SandboxRequires `json:"requires,omitempty"`
 	// TimeoutSeconds is how long a run may take, with all its attempts, from when its Job is there. A run can ask for
 	// less. Default: 1800.
 	// +optional
@@ -219,73 +219,73 @@ type HarnessTemplateSpec struct {
 	TerminationGracePeriodSeconds *int64 `json:"terminationGracePeriodSeconds,omitempty"`
 }
 
-// HarnessTemplate says what runs by it do, in its namespace.
+// SandboxRunTemplate says what runs by it do, in its namespace.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:shortName=ht,categories={admitkit}
+// +kubebuilder:resource:shortName=srt,categories={admitkit}
 // +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.image`
 // +kubebuilder:printcolumn:name="Base",type=string,JSONPath=`.spec.baseTemplateRef.name`
 // +kubebuilder:printcolumn:name="Timeout",type=integer,JSONPath=`.spec.timeoutSeconds`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-type HarnessTemplate struct {
+type SandboxRunTemplate struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec HarnessTemplateSpec `json:"spec"`
+	Spec SandboxRunTemplateSpec `json:"spec"`
 }
 
-// HarnessTemplateList is a list of HarnessTemplates.
+// SandboxRunTemplateList is a list of SandboxRunTemplates.
 // +kubebuilder:object:root=true
-type HarnessTemplateList struct {
+type SandboxRunTemplateList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
-	Items           []HarnessTemplate `json:"items"`
+	Items           []SandboxRunTemplate `json:"items"`
 }
 
-// ClusterHarnessTemplate is a HarnessTemplate for every namespace.
+// ClusterSandboxRunTemplate is a SandboxRunTemplate for every namespace.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:scope=Cluster,shortName=cht,categories={admitkit}
-// +kubebuilder:validation:XValidation:rule="!has(self.spec.baseTemplateRef)",message="spec.baseTemplateRef: a ClusterHarnessTemplate has no base"
+// +kubebuilder:resource:scope=Cluster,shortName=csrt,categories={admitkit}
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.baseTemplateRef)",message="spec.baseTemplateRef: a ClusterSandboxRunTemplate has no base"
 // +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.image`
 // +kubebuilder:printcolumn:name="Timeout",type=integer,JSONPath=`.spec.timeoutSeconds`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-type ClusterHarnessTemplate struct {
+type ClusterSandboxRunTemplate struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec HarnessTemplateSpec `json:"spec"`
+	Spec SandboxRunTemplateSpec `json:"spec"`
 }
 
-// ClusterHarnessTemplateList is a list of ClusterHarnessTemplates.
+// ClusterSandboxRunTemplateList is a list of ClusterSandboxRunTemplates.
 // +kubebuilder:object:root=true
-type ClusterHarnessTemplateList struct {
+type ClusterSandboxRunTemplateList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
-	Items           []ClusterHarnessTemplate `json:"items"`
+	Items           []ClusterSandboxRunTemplate `json:"items"`
 }
 
-// HarnessTemplateRef refers to a template.
-type HarnessTemplateRef struct {
-	// Kind is HarnessTemplate or ClusterHarnessTemplate. Default: the HarnessTemplate of the
-	// name if the namespace has it, and else the ClusterHarnessTemplate.
+// SandboxRunTemplateRef refers to a template.
+type SandboxRunTemplateRef struct {
+	// Kind is SandboxRunTemplate or ClusterSandboxRunTemplate. Default: the SandboxRunTemplate of the
+	// name if the namespace has it, and else the ClusterSandboxRunTemplate.
 	// +optional
-	// +kubebuilder:validation:Enum=HarnessTemplate;ClusterHarnessTemplate
+	// +kubebuilder:validation:Enum=SandboxRunTemplate;ClusterSandboxRunTemplate
 	Kind string `json:"kind,omitempty"`
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 }
 
-// HarnessPromptSource is where the prompt is. Who makes the run must be allowed to get the object.
+// SandboxPromptSource is where the prompt is. Who makes the run must be allowed to get the object.
 // +kubebuilder:validation:XValidation:rule="has(self.configMapKeyRef) != has(self.secretKeyRef)",message="exactly one of configMapKeyRef and secretKeyRef must be set"
-type HarnessPromptSource struct {
+type SandboxPromptSource struct {
 	// +optional
-	ConfigMapKeyRef *HarnessKey `json:"configMapKeyRef,omitempty"`
+	ConfigMapKeyRef *SandboxKey `json:"configMapKeyRef,omitempty"`
 	// +optional
-	SecretKeyRef *HarnessKey `json:"secretKeyRef,omitempty"`
+	SecretKeyRef *SandboxKey `json:"secretKeyRef,omitempty"`
 }
 
-// HarnessKey is a key of a ConfigMap or Secret in the namespace.
-type HarnessKey struct {
+// SandboxKey is a key of a ConfigMap or Secret in the namespace.
+type SandboxKey struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
@@ -295,8 +295,8 @@ type HarnessKey struct {
 	Key string `json:"key"`
 }
 
-// HarnessWorkspaceRef refers to a Workspace of the namespace.
-type HarnessWorkspaceRef struct {
+// SandboxWorkspaceRef refers to a Workspace of the namespace.
+type SandboxWorkspaceRef struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=52
 	Name string `json:"name"`
@@ -305,7 +305,7 @@ type HarnessWorkspaceRef struct {
 // MaxPromptBytes is the most bytes that a prompt by value may have.
 const MaxPromptBytes = 256 << 10
 
-// HarnessRunSpec is what a run asks for. It cannot be changed, but for cancelled.
+// SandboxRunSpec is what a run asks for. It cannot be changed, but for cancelled.
 // +kubebuilder:validation:XValidation:rule="has(self.prompt) != has(self.promptFrom)",message="exactly one of prompt and promptFrom must be set"
 // +kubebuilder:validation:XValidation:rule="self.templateRef == oldSelf.templateRef",message="templateRef cannot be changed; make another run"
 // +kubebuilder:validation:XValidation:rule="has(self.prompt) == has(oldSelf.prompt) && (!has(self.prompt) || self.prompt == oldSelf.prompt)",message="prompt cannot be changed; make another run"
@@ -314,9 +314,9 @@ const MaxPromptBytes = 256 << 10
 // +kubebuilder:validation:XValidation:rule="!has(self.interactive) || has(self.mode) && self.mode == 'Interactive'",message="interactive needs mode Interactive"
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'Interactive' || !has(self.timeoutSeconds) && (!has(self.retries) || self.retries == 0)",message="an Interactive run has no timeoutSeconds, but interactive.maxLifetimeSeconds, and no retries"
 // +kubebuilder:validation:XValidation:rule="has(self.author) == has(oldSelf.author) && (!has(self.author) || self.author == oldSelf.author)",message="author cannot be changed"
-type HarnessRunSpec struct {
+type SandboxRunSpec struct {
 	// TemplateRef is the template.
-	TemplateRef HarnessTemplateRef `json:"templateRef"`
+	TemplateRef SandboxRunTemplateRef `json:"templateRef"`
 	// Prompt is what the work is to do. The container has it as a file, whose path is in
 	// ADMITKIT_PROMPT_FILE. It has at most 256 KiB.
 	// +optional
@@ -325,11 +325,11 @@ type HarnessRunSpec struct {
 	Prompt string `json:"prompt,omitempty"`
 	// PromptFrom is where the prompt is instead.
 	// +optional
-	PromptFrom *HarnessPromptSource `json:"promptFrom,omitempty"`
+	PromptFrom *SandboxPromptSource `json:"promptFrom,omitempty"`
 	// Mode says how the run is used. Interactive needs a template, and BrokerPolicies, that allow it.
 	// +optional
 	// +kubebuilder:default=Batch
-	Mode HarnessMode `json:"mode,omitempty"`
+	Mode SandboxMode `json:"mode,omitempty"`
 	// Interactive replaces the limits of the template, as far as they are set. They can only be less.
 	// +optional
 	Interactive *InteractiveLimits `json:"interactive,omitempty"`
@@ -342,10 +342,10 @@ type HarnessRunSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=name
-	ExtraEnv []HarnessEnv `json:"extraEnv,omitempty"`
+	ExtraEnv []SandboxEnv `json:"extraEnv,omitempty"`
 	// Resources replace the template's, as far as they are set. They can only be less.
 	// +optional
-	Resources *HarnessResources `json:"resources,omitempty"`
+	Resources *SandboxResources `json:"resources,omitempty"`
 	// TimeoutSeconds replaces the template's. It can only be less.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
@@ -360,7 +360,7 @@ type HarnessRunSpec struct {
 	// with the Pod. Runs have it one at a time, in the order in which they were made. Who
 	// makes the run must be allowed to get it.
 	// +optional
-	WorkspaceRef *HarnessWorkspaceRef `json:"workspaceRef,omitempty"`
+	WorkspaceRef *SandboxWorkspaceRef `json:"workspaceRef,omitempty"`
 	// TTLSecondsAfterFinished is how long the run is kept after its end. It is then deleted,
 	// with its Job and Pod. Default: until somebody deletes it.
 	// +optional
@@ -375,13 +375,13 @@ type HarnessRunSpec struct {
 	Author *Author `json:"author,omitempty"`
 }
 
-// HarnessRunStatus is what became of a run.
+// SandboxRunStatus is what became of a run.
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.egress) || has(self.egress) && has(self.interception) == has(oldSelf.interception)",message="egress and interception are decided once, together"
-type HarnessRunStatus struct {
+type SandboxRunStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// +optional
-	Phase HarnessPhase `json:"phase,omitempty"`
+	Phase SandboxPhase `json:"phase,omitempty"`
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -422,7 +422,7 @@ type HarnessRunStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
 	// +listMapKey=name
-	Credentials []HarnessCredential `json:"credentials,omitempty"`
+	Credentials []SandboxCredential `json:"credentials,omitempty"`
 	// Interactive is how an Interactive run is used.
 	// +optional
 	Interactive *InteractiveStatus `json:"interactive,omitempty"`
@@ -440,7 +440,7 @@ type HarnessRunStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=50
 	// +listType=atomic
-	RecentEvents []HarnessEvent `json:"recentEvents,omitempty"`
+	RecentEvents []SandboxEvent `json:"recentEvents,omitempty"`
 	// OutputClosed says that the run has ended, and recentEvents do not change any more.
 	// +optional
 	OutputClosed bool `json:"outputClosed,omitempty"`
@@ -449,9 +449,9 @@ type HarnessRunStatus struct {
 // MaxRecentEvents is how many lines of its output the status of a run has at most.
 const MaxRecentEvents = 50
 
-// HarnessEvent is a line that the work wrote. If it is a JSON object whose type is text, it is an event of that type, and
+// SandboxEvent is a line that the work wrote. If it is a JSON object whose type is text, it is an event of that type, and
 // its message is the text that the object has as message, if there is one.
-type HarnessEvent struct {
+type SandboxEvent struct {
 	// Time is when the node got the line.
 	// +kubebuilder:validation:XValidation:rule="self > timestamp('1970-01-01T00:00:00Z')",message="must be a time since 1970, such as 2030-01-31T12:00:00Z"
 	Time metav1.MicroTime `json:"time"`
@@ -464,30 +464,30 @@ type HarnessEvent struct {
 	Message string `json:"message"`
 }
 
-// HarnessRun is work that nobody trusts: a Job with one container, by a template. Its Pod
+// SandboxRun is work that nobody trusts: a Job with one container, by a template. Its Pod
 // reaches only what the template names.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:shortName=hr,categories={admitkit}
+// +kubebuilder:resource:shortName=srun,categories={admitkit}
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 52",message="metadata.name must have at most 52 characters, because the name of the Job is made of it; choose a shorter one"
 // +kubebuilder:printcolumn:name="Template",type=string,JSONPath=`.spec.templateRef.name`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Author",type=string,JSONPath=`.spec.author.username`
 // +kubebuilder:printcolumn:name="Exit",type=integer,JSONPath=`.status.exitCode`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-type HarnessRun struct {
+type SandboxRun struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec HarnessRunSpec `json:"spec"`
+	Spec SandboxRunSpec `json:"spec"`
 	// +optional
-	Status HarnessRunStatus `json:"status,omitempty"`
+	Status SandboxRunStatus `json:"status,omitempty"`
 }
 
-// HarnessRunList is a list of HarnessRuns.
+// SandboxRunList is a list of SandboxRuns.
 // +kubebuilder:object:root=true
-type HarnessRunList struct {
+type SandboxRunList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
-	Items           []HarnessRun `json:"items"`
+	Items           []SandboxRun `json:"items"`
 }

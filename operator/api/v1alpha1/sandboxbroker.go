@@ -2,7 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Conditions of a HarnessRun to whose template a BrokerPolicy applies.
+// Conditions of a SandboxRun to whose template a BrokerPolicy applies.
 const (
 	// ConditionBrokerReady says whether the broker has answered the controller.
 	ConditionBrokerReady = "BrokerReady"
@@ -49,8 +49,8 @@ const (
 	InterceptionCooperative InterceptionMode = "Cooperative"
 )
 
-// HarnessRequires is what runs cannot be without.
-type HarnessRequires struct {
+// SandboxRequires is what runs cannot be without.
+type SandboxRequires struct {
 	// Credentials are the names of credentials that BrokerPolicies grant.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
@@ -61,8 +61,8 @@ type HarnessRequires struct {
 	Credentials []string `json:"credentials,omitempty"`
 }
 
-// HarnessCredential is a credential that the container of a run has.
-type HarnessCredential struct {
+// SandboxCredential is a credential that the container of a run has.
+type SandboxCredential struct {
 	// Name is what the template calls it, and the variable of the environment; or the repositories of a Workspace.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63

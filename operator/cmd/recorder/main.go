@@ -1,15 +1,15 @@
 //go:build linux
 
-// Command session is the recorder of operator/session. The webhook puts it before the
+// Command recorder is the recorder of operator/session. The webhook puts it before the
 // command of an exec:
 //
-//	/.admitkit/session --ticket=TICKET -- COMMAND [ARGUMENT...]
+//	/.admitkit/recorder --ticket=TICKET -- COMMAND [ARGUMENT...]
 //
 // It runs the command on a terminal or on pipes of its own, as if it was not there, and
 // sends what it sees to a collector. In an init container it copies itself to where the
 // other containers find it:
 //
-//	session install DIRECTORY
+//	recorder install DIRECTORY
 package main
 
 import (
@@ -46,7 +46,7 @@ func run(args []string) (int, error) {
 		fmt.Println(buildinfo.Get().Short())
 		return 0, nil
 	case len(args) == 3 && args[0] == "version" && args[1] == "-o":
-		if err := buildinfo.Get().Write(os.Stdout, "session", args[2]); err != nil {
+		if err := buildinfo.Get().Write(os.Stdout, "recorder", args[2]); err != nil {
 			return exitRefused, err
 		}
 		return 0, nil

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+)
+
+// runsCommand returns the commands about SandboxRuns.
+func (c *cli) runsCommand() *cobra.Command {
+	return group(&cobra.Command{Use: "runs", Short: "List, describe, follow, enter and cancel sandboxed runs"},
+		c.runsList(), c.runsDescribe(), c.runsLogs(), c.runsAttach(), c.runsCancel())
+}
+
+// group returns a command that only has others. Without its RunE cobra takes a wrong word for a
+// wish for help, and a script believes that something has been done.
+func group(cmd *cobra.Command, others ...*cobra.Command) *cobra.Command {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		return exitf(codeUsage, "unknown command %q for %q\nSee '%s --help'", args[0], cmd.CommandPath(), cmd.CommandPath())
+	}
+	cmd.AddCommand(others...)
+	return cmd
+}
+
+func (c *cli) runsList() *cobra.Command {
+	var mine bool
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls", "get"}, Short: "List sandboxed runs, and how far they are"}
+	cmd.Flags().BoolVar(&mine, "mine", false, "only those that you made")
+	return c.listing(cmd, "runs", func(ctx context.Context, cl client.Client, scope client.InNamespace) ([]client.Object, error) {
+		objects, err := listOf(ctx, cl, &v1alpha1.SandboxRunList{}, string(scope))
+		if err != nil || !mine {
+			return objects, explained(err)
+		}
+		me, err := whoAmI(ctx, cl)
+		return slices.DeleteFunc(objects, func(object client.Object) bool { return authorOf(object.(*v1alpha1.SandboxRun)) != me.Username }), err
+	})
+}
+
+func (c *cli) runsDescribe() *cobra.Command {
+	return &cobra.Command{
+		Use: "describe NAME", Short: "Show what a sandboxed run asks for, and what became of it",
+		Example:           "  kubectl access runs describe agent-x7k2p",
+		Args:              exactly("NAME"),
+		ValidArgsFunction: c.completeRuns(func(*v1alpha1.SandboxRun) bool { return true }),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cl, namespace, err := c.connect()
+			if err != nil {
+				return err
+			}
+			run, err := getRun(cmd.Context(), cl, namespace, args[0])
+			if err != nil {
+				return err
+			}
+			return c.describeRun(cmd.Context(), cl, run)
+		},
+	}
+}
+
+func (c *cli) describeRun(ctx context.Context, cl client.Client, run *v1alpha1.SandboxRun) error {
+	spec, status := &run.Spec, &run.Status
+	var workspace, exitCode string
+	if spec.WorkspaceRef != nil {
+		workspace = spec.WorkspaceRef.Name
+	}
+	if status.ExitCode != nil {
+		exitCode = fmt.Sprint(*status.ExitCode)
+	}
+	if err := lines(c.Out,
+		"Name", run.Name, "Namespace", run.Namespace, "Template", cmp.Or(spec.TemplateRef.Kind, "SandboxRunTemplate")+"/"+spec.TemplateRef.Name,
+		"Author", authorOf(run), "Mode", string(spec.Mode), "Model", spec.Model, "Workspace", workspace, "Phase", phaseOf(run), "Pod", status.PodName,
+		"Started", moment(status.StartTime), "Completed", moment(status.CompletionTime), "Ends in", endsIn(run), "Exit code", exitCode,
+	); err != nil {
+		return err
+	}
+	credentials := []string{"Credentials", " "}
+	for _, credential := range status.Credentials {
+		credentials = append(credentials, "  "+credential.Name, "until "+moment(&credential.ExpiresAt))
+	}
+	if err := lines(c.Out, credentials...); err != nil {
+		return err
+	}
+	if err := lines(c.Out, conditionsOf(status.Conditions)...); err != nil {
+		return err
+	}
+	return c.describeEvents(ctx, cl, run)
+}
+
+func (c *cli) runsCancel() *cobra.Command {
+	return &cobra.Command{
+		Use: "cancel NAME", Short: "End a sandboxed run before its time",
+		Long:              "End a SandboxRun: its Pod is stopped, within the grace of its template. The run stays as a\nrecord. It cannot be taken back.",
+		Example:           "  kubectl access runs cancel agent-x7k2p",
+		Args:              exactly("NAME"),
+		ValidArgsFunction: c.completeRuns(func(run *v1alpha1.SandboxRun) bool { return !run.Status.Phase.Terminal() }),
+		RunE:              func(cmd *cobra.Command, args []string) error { return c.cancel(cmd.Context(), args[0]) },
+	}
+}
+
+func (c *cli) cancel(ctx context.Context, name string) error {
+	cl, namespace, err := c.connect()
+	if err != nil {
+		return err
+	}
+	run, err := getRun(ctx, cl, namespace, name)
+	if err != nil {
+		return err
+	}
+	switch {
+	case run.Status.Phase.Terminal():
+		return exitf(codeRefused, "nothing to cancel: %s", howFar(run))
+	case run.Spec.Cancelled:
+		c.sayf("sandboxrun/%s is cancelled already", run.Name)
+		return nil
+	}
+	patch := fmt.Sprintf(`{"metadata": {"uid": %q}, "spec": {"cancelled": true}}`, run.UID)
+	if err := cl.Patch(ctx, run, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+		return explained(err)
+	}
+	c.sayf("sandboxrun/%s: cancelled", run.Name)
+	return nil
+}
