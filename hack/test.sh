@@ -17,7 +17,7 @@ mkdir -p "$out"
 # packages in which goroutines of ours meet. Some that need none only compute: random
 # objects, schemas, charts. What meets in them, caches, meets in the tests of webhook too.
 meet='/(webhook|manager|extension/cluster)$'
-alone='/(webhook/internal/patch|internal/(jsonpatch|wire)|operator/api/v1alpha1|operator/hook/review|operator/cmd/sandbox)$'
+alone='/(webhook/internal/patch|internal/(jsonpatch|wire)|operator/api/v1alpha1|operator/internal/hook/review|operator/cmd/sandbox)$'
 [ "${RACE:-}" != all ] || meet=. alone='^$'
 # By operator/go.work, library and operator are tested together, so that no processor waits.
 packages=$(go -C operator list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.TestImports}} {{.XTestImports}}{{end}}' ./... ../...)

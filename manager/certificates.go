@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/admitkit/admitkit/certs"
-	"github.com/admitkit/admitkit/webhook/registration"
+	"github.com/admitkit/admitkit/internal/registration"
 )
 
 // newSource returns the source of serving certificates that the options choose. It

@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/admitkit/admitkit/webhook/registration"
+	"github.com/admitkit/admitkit/internal/registration"
 )
 
 // checkInterval is the pause after a check that failed.

@@ -17,7 +17,7 @@ import (
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/admitkit/admitkit/certs"
-	"github.com/admitkit/admitkit/webhook/registration"
+	"github.com/admitkit/admitkit/internal/registration"
 )
 
 // health serves /healthz and /readyz. Unlike controller-runtime's, its response says

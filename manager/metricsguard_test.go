@@ -25,9 +25,9 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/registration"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
-	"github.com/admitkit/admitkit/webhook/registration"
 )
 
 // scraper makes a ServiceAccount and returns its token.

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/admitkit/admitkit/certs"
-	"github.com/admitkit/admitkit/webhook/registration"
+	"github.com/admitkit/admitkit/internal/registration"
 )
 
 // Defaults of Options.

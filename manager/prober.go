@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/admitkit/admitkit/webhook/registration"
+	"github.com/admitkit/admitkit/internal/registration"
 )
 
 // probeInterval is the pause after a failed probe.

@@ -10,8 +10,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/admitkit/admitkit/internal/registration"
 	"github.com/admitkit/admitkit/webhook"
-	"github.com/admitkit/admitkit/webhook/registration"
 )
 
 // webhooks groups the handlers: those of the same scope share a webhook.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/admitkit/admitkit/webhook/registration"
+	"github.com/admitkit/admitkit/internal/registration"
 )
 
 func TestTheRepairsOfOneCauseAreToldOnceAMinuteWithTheirNumber(t *testing.T) {

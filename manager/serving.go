@@ -11,8 +11,8 @@ import (
 
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/admitkit/admitkit/internal/registration"
 	"github.com/admitkit/admitkit/webhook"
-	"github.com/admitkit/admitkit/webhook/registration"
 )
 
 // serving answers admissions in one process: newServing, listen, run.

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/admitkit/admitkit/extension"
-	"github.com/admitkit/admitkit/webhook/registration"
+	"github.com/admitkit/admitkit/internal/registration"
 )
 
 // UnregisterExtensions removes what RegisterExtensions made and what the extensions

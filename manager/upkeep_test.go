@@ -28,10 +28,10 @@ import (
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/freeport"
+	"github.com/admitkit/admitkit/internal/registration"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/testing/controlplane"
-	"github.com/admitkit/admitkit/webhook/registration"
 )
 
 func liveConfiguration(t *testing.T, namespace string) *admissionregistrationv1.MutatingWebhookConfiguration {

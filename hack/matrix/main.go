@@ -20,7 +20,7 @@ import (
 )
 
 // packages have the tests that depend on what the API server does.
-var packages = []string{"./webhook", "./webhook/registration", "./certs", "./manager", "./operator/access/...", "./operator/audit/..."}
+var packages = []string{"./webhook", "./internal/registration", "./certs", "./manager", "./operator/access/...", "./operator/audit/..."}
 
 func main() {
 	m := &matrix{}

@@ -1,4 +1,4 @@
-// An S3 server, as a program: the test of operator/session/collector/s3 keeps recordings
+// An S3 server, as a program: the test of operator/internal/session/collector/s3 keeps recordings
 // in it. Nothing that admitkit ships is built from it.
 module github.com/admitkit/admitkit/hack/versitygw
 

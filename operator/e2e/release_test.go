@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/admitkit/admitkit/internal/registration"
 	"github.com/admitkit/admitkit/internal/testkit"
-	"github.com/admitkit/admitkit/webhook/registration"
 )
 
 // release is a release of the chart, in a namespace with the same name.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
-	"github.com/admitkit/admitkit/operator/session/collector"
+	"github.com/admitkit/admitkit/operator/internal/session/collector"
 )
 
 func TestAnEphemeralContainerIsRecordedWhoeverAttaches(t *testing.T) {

@@ -31,8 +31,8 @@ import (
 
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
-	"github.com/admitkit/admitkit/operator/session/collector"
-	"github.com/admitkit/admitkit/operator/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/collector"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
 var sessionImage = cmp.Or(os.Getenv("E2E_RECORDER_IMAGE"), "ghcr.io/admitkit/recorder:dev")

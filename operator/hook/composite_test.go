@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/admitkit/admitkit/internal/testkit"
-	"github.com/admitkit/admitkit/operator/hook/apply"
+	"github.com/admitkit/admitkit/operator/internal/hook/apply"
 )
 
 // update writes spec and annotations, whatever the engine has written since p was read.

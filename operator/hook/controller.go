@@ -19,9 +19,9 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/admitkit/admitkit/operator/hook/apply"
-	"github.com/admitkit/admitkit/operator/hook/compose"
 	"github.com/admitkit/admitkit/operator/hook/protocol"
+	"github.com/admitkit/admitkit/operator/internal/hook/apply"
+	"github.com/admitkit/admitkit/operator/internal/hook/compose"
 )
 
 // The delays of what fails.

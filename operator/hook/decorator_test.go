@@ -19,7 +19,7 @@ import (
 
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/hook"
-	"github.com/admitkit/admitkit/operator/hook/compose"
+	"github.com/admitkit/admitkit/operator/internal/hook/compose"
 )
 
 func decorator(namespace string, spec object) object {

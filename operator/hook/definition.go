@@ -18,8 +18,8 @@ import (
 	sigsjson "sigs.k8s.io/json"
 
 	"github.com/admitkit/admitkit/operator/api/metacontroller/v1alpha1"
-	"github.com/admitkit/admitkit/operator/hook/compose"
 	"github.com/admitkit/admitkit/operator/hook/protocol"
+	"github.com/admitkit/admitkit/operator/internal/hook/compose"
 )
 
 // definition is a controller as its object says.

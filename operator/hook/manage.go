@@ -11,8 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/admitkit/admitkit/operator/hook/apply"
-	"github.com/admitkit/admitkit/operator/hook/compose"
+	"github.com/admitkit/admitkit/operator/internal/hook/apply"
+	"github.com/admitkit/admitkit/operator/internal/hook/compose"
 )
 
 // manage makes the children what the hook wants: deletes first, then creates and updates.

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/admitkit/admitkit/operator/api/metacontroller/v1alpha1"
-	"github.com/admitkit/admitkit/operator/hook/compose"
 	"github.com/admitkit/admitkit/operator/hook/protocol"
+	"github.com/admitkit/admitkit/operator/internal/hook/compose"
 )
 
 // customizeFor is how long the answer of the hook customize is used, unless the parent's

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/admitkit/admitkit/operator/api/metacontroller/v1alpha1"
-	"github.com/admitkit/admitkit/operator/hook/compose"
+	"github.com/admitkit/admitkit/operator/internal/hook/compose"
 )
 
 // problem is what keeps a controller, or a parent, from being as it should be.

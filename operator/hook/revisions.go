@@ -19,9 +19,9 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/admitkit/admitkit/operator/api/metacontroller/v1alpha1"
-	"github.com/admitkit/admitkit/operator/hook/apply"
-	"github.com/admitkit/admitkit/operator/hook/compose"
 	"github.com/admitkit/admitkit/operator/hook/protocol"
+	"github.com/admitkit/admitkit/operator/internal/hook/apply"
+	"github.com/admitkit/admitkit/operator/internal/hook/compose"
 )
 
 // maxRevisions is how many old revisions of a parent are kept: each is a call of the hook

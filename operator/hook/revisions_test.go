@@ -16,7 +16,7 @@ import (
 
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/api/metacontroller/v1alpha1"
-	"github.com/admitkit/admitkit/operator/hook/compose"
+	"github.com/admitkit/admitkit/operator/internal/hook/compose"
 )
 
 // rollout is a parent whose children are Things that have what the parent has.

@@ -14,9 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/admitkit/admitkit/operator/hook/apply"
-	"github.com/admitkit/admitkit/operator/hook/compose"
 	"github.com/admitkit/admitkit/operator/hook/protocol"
+	"github.com/admitkit/admitkit/operator/internal/hook/apply"
+	"github.com/admitkit/admitkit/operator/internal/hook/compose"
 )
 
 // afterTime is how long after a time the hook is called: a policy may ask whether the time

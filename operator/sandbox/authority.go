@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
-	"github.com/admitkit/admitkit/operator/sandbox/runca"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/runca"
 )
 
 const (

@@ -30,8 +30,8 @@ import (
 	"github.com/admitkit/admitkit/manager"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/broker"
 	"github.com/admitkit/admitkit/operator/sandbox"
-	"github.com/admitkit/admitkit/operator/sandbox/broker"
 	"github.com/admitkit/admitkit/testing/managertest"
 )
 

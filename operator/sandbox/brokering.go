@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
-	"github.com/admitkit/admitkit/operator/sandbox/broker/protocol"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 )
 
 // BrokerOptions say where the broker of credentials is, which package broker is. The zero value is none: a run to whose

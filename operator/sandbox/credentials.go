@@ -13,7 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
-	"github.com/admitkit/admitkit/operator/sandbox/broker/protocol"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 )
 
 // tendAfter is how often the Secret of a run is looked at: it is not watched, since that takes the right to read all Secrets.

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
-	"github.com/admitkit/admitkit/operator/sandbox/broker/protocol"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 )
 
 // loan is what the container of a run, or of the seed of a Workspace, has on lease, in a Secret. Both are kept alike.

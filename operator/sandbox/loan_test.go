@@ -29,8 +29,8 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
-	"github.com/admitkit/admitkit/operator/sandbox/broker/protocol"
-	"github.com/admitkit/admitkit/operator/sandbox/runca"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/runca"
 )
 
 // lender is a broker, and an API server that can fail.

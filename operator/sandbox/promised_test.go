@@ -27,7 +27,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
-	"github.com/admitkit/admitkit/operator/sandbox/broker/protocol"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 )
 
 func TestInterceptionIsTransparentUnlessEveryPolicyAcceptsOther(t *testing.T) {

@@ -19,9 +19,9 @@ import (
 
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
-	"github.com/admitkit/admitkit/operator/sandbox/broker/protocol"
-	"github.com/admitkit/admitkit/operator/sandbox/proxy"
-	"github.com/admitkit/admitkit/operator/sandbox/runca"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/proxy"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/runca"
 )
 
 // inward resolves every name to a private address: the proxy gets as far as to refuse that.

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
-	"github.com/admitkit/admitkit/operator/sandbox/internal/repo"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/repo"
 )
 
 const (

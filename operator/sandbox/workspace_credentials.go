@@ -16,7 +16,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
-	"github.com/admitkit/admitkit/operator/sandbox/broker/protocol"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 )
 
 // The seed of a Workspace has credentials on lease as the container of a run has: they are in a Secret of the Workspace

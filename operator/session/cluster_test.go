@@ -29,9 +29,9 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/audit"
 	"github.com/admitkit/admitkit/operator/audit/sink/auditevent"
+	"github.com/admitkit/admitkit/operator/internal/session/collector"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 	"github.com/admitkit/admitkit/operator/session"
-	"github.com/admitkit/admitkit/operator/session/collector"
-	"github.com/admitkit/admitkit/operator/session/protocol"
 	"github.com/admitkit/admitkit/testing/controlplane"
 	"github.com/admitkit/admitkit/testing/managertest"
 )

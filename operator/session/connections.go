@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/net/netutil"
 
+	"github.com/admitkit/admitkit/operator/internal/session/collector"
 	"github.com/admitkit/admitkit/operator/internal/sources"
-	"github.com/admitkit/admitkit/operator/session/collector"
 )
 
 const (

@@ -19,9 +19,9 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/admitkit/admitkit/internal/testkit"
-	"github.com/admitkit/admitkit/operator/session/collector"
-	"github.com/admitkit/admitkit/operator/session/protocol"
-	"github.com/admitkit/admitkit/operator/session/sessionsapi"
+	"github.com/admitkit/admitkit/operator/internal/session/collector"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/sessionsapi"
 )
 
 // port is the port of recorders alone, whose tokens name their Pods.

@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/admitkit/admitkit/operator/session/collector"
-	"github.com/admitkit/admitkit/operator/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/collector"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
 var (

@@ -3,7 +3,7 @@ package session
 import (
 	"testing"
 
-	"github.com/admitkit/admitkit/operator/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
 // A label of a metric has few values, whatever recorders and users write into a reason.

@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/admitkit/admitkit/operator/session/collector"
+	"github.com/admitkit/admitkit/operator/internal/session/collector"
 )
 
 const (

@@ -16,8 +16,8 @@ import (
 
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 	"github.com/admitkit/admitkit/operator/session"
-	"github.com/admitkit/admitkit/operator/session/protocol"
 )
 
 // hasRecorder says what a Pod lacks of the recorder, "" if it has it.

@@ -41,8 +41,8 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
-	"github.com/admitkit/admitkit/operator/session/collector"
-	"github.com/admitkit/admitkit/operator/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/collector"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
 // Policy says what happens where a session cannot be recorded.
@@ -55,6 +55,21 @@ const (
 	// Closed refuses it, or ends it.
 	Closed Policy = "Closed"
 )
+
+type (
+	// Storage is what keeps recordings in place of a folder.
+	Storage = collector.Storage
+	// Entry is a file of a session in a [Storage].
+	Entry = collector.Entry
+	// Part is a part of a recording that is being written to a [Storage].
+	Part = collector.Part
+	// Redactor takes secrets out of recordings.
+	Redactor = collector.Redactor
+)
+
+// ErrConfiguration is wrapped by the error of a storage that cannot be opened because its
+// options are invalid. To try again does not help.
+var ErrConfiguration = collector.ErrConfiguration
 
 // Options of [New].
 type Options struct {
@@ -77,11 +92,10 @@ type Options struct {
 	// Claim is the PersistentVolumeClaim that the command `manifests` mounts there. Default:
 	// a volume that ends with the Pod.
 	Claim string
-	// Storage opens what keeps the recordings in place of Folder, such as package
-	// collector/s3, when the manager starts. All replicas must have the same. As long as it
-	// fails, it is tried again, and recorders are refused; with an error that wraps
-	// collector.ErrConfiguration the manager ends.
-	Storage func(context.Context) (collector.Storage, error)
+	// Storage opens what keeps the recordings in place of Folder, when the manager starts.
+	// All replicas must have the same. As long as it fails, it is tried again, and recorders
+	// are refused; with an error that wraps [ErrConfiguration] the manager ends.
+	Storage func(context.Context) (Storage, error)
 	// Location is what AuditEvents write before the session's ID to say where its recording
 	// is, such as s3://BUCKET/PREFIX. Required with Storage.
 	Location string
@@ -126,7 +140,7 @@ type Options struct {
 	// Redact takes secrets out of recordings before they are stored, such as
 	// operator/audit's Redactor does it, by whose patterns records are without secrets.
 	// Default: nothing is taken out.
-	Redact collector.Redactor
+	Redact Redactor
 	// Max is how long a session may take, and Idle for how long its user may do nothing: whole
 	// seconds, at most a year. The recorder ends it then. Default: for ever.
 	Max, Idle time.Duration

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/extension"
-	"github.com/admitkit/admitkit/operator/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
 // readTime is how long reading a Pod may take.

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/admitkit/admitkit/operator/internal/s3gateway"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 	"github.com/admitkit/admitkit/operator/session"
-	"github.com/admitkit/admitkit/operator/session/protocol"
 )
 
 func TestTheOperatorSaysWhereAccessIsNotRecorded(t *testing.T) {

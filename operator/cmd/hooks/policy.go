@@ -12,7 +12,7 @@ import (
 
 	"github.com/admitkit/admitkit/manager/command"
 	"github.com/admitkit/admitkit/operator/hook/rego"
-	"github.com/admitkit/admitkit/operator/hook/review"
+	"github.com/admitkit/admitkit/operator/internal/hook/review"
 )
 
 // now is the clock of policies.

@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/admitkit/admitkit/operator/session/protocol"
-	"github.com/admitkit/admitkit/operator/session/sessionsapi"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/sessionsapi"
 )
 
 // sessionsOf asks about recorded sessions.

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/admitkit/admitkit/operator/session/sessionsapi"
+	"github.com/admitkit/admitkit/operator/internal/session/sessionsapi"
 )
 
 const (

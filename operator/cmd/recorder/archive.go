@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/admitkit/admitkit/operator/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
 const (

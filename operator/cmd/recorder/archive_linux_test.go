@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/admitkit/admitkit/internal/testkit"
-	"github.com/admitkit/admitkit/operator/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
 // archiveOf returns a tar file of n files of a size.

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/admitkit/admitkit/internal/testkit"
-	"github.com/admitkit/admitkit/operator/session/collector"
+	"github.com/admitkit/admitkit/operator/internal/session/collector"
 )
 
 // asAttacker has the variable by which this program is the command of a session, and attacks

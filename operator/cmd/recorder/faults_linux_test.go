@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/admitkit/admitkit/internal/testkit"
-	"github.com/admitkit/admitkit/operator/session/collector"
-	"github.com/admitkit/admitkit/operator/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/collector"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
 func TestAForgedExpiredOrUsedTicketIsRefused(t *testing.T) {

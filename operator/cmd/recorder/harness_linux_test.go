@@ -23,8 +23,8 @@ import (
 
 	"github.com/creack/pty"
 
-	"github.com/admitkit/admitkit/operator/session/collector"
-	"github.com/admitkit/admitkit/operator/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/collector"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
 // built is the folder of the recorder, once that is needed.

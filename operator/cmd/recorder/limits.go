@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/admitkit/admitkit/operator/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
 // warnings are when the user hears that the session will end.

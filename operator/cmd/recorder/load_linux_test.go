@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/admitkit/admitkit/internal/testkit"
-	"github.com/admitkit/admitkit/operator/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
 // A collector that is killed has acknowledged what it has stored, and nothing else. Another

@@ -21,7 +21,7 @@ import (
 	"strings"
 
 	"github.com/admitkit/admitkit/manager/buildinfo"
-	"github.com/admitkit/admitkit/operator/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
 // exitRefused is the exit code of a session that does not begin. Nothing else that a

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/admitkit/admitkit/operator/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
 // pipes is a session without a terminal. The command has pipes, whose other ends are this

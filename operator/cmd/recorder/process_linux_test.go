@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/admitkit/admitkit/operator/session/collector"
+	"github.com/admitkit/admitkit/operator/internal/session/collector"
 )
 
 // asCollector has the variable by which this program is a collector, for a test that kills

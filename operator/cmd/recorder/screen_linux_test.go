@@ -10,7 +10,7 @@ import (
 
 	"github.com/hinshun/vt10x"
 
-	"github.com/admitkit/admitkit/operator/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
 // screen returns what a terminal shows: each cell with its colours, and the cursor.

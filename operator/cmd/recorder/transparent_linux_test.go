@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/admitkit/admitkit/internal/testkit"
-	"github.com/admitkit/admitkit/operator/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
 // sample is a session, which is run without a recorder and with one.

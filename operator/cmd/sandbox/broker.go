@@ -16,8 +16,8 @@ import (
 	"github.com/admitkit/admitkit/operator/audit"
 	"github.com/admitkit/admitkit/operator/audit/sink"
 	"github.com/admitkit/admitkit/operator/audit/sink/auditevent"
-	"github.com/admitkit/admitkit/operator/sandbox/broker"
-	"github.com/admitkit/admitkit/operator/sandbox/broker/protocol"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/broker"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 )
 
 // newBrokerCommand returns the command that gives credentials on lease.

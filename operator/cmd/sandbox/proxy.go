@@ -16,9 +16,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/admitkit/admitkit/manager/command"
-	"github.com/admitkit/admitkit/operator/sandbox/broker/protocol"
-	"github.com/admitkit/admitkit/operator/sandbox/proxy"
-	"github.com/admitkit/admitkit/operator/sandbox/runca"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/proxy"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/runca"
 )
 
 // proxyFlags are those of the proxy of a run.

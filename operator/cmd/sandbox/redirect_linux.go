@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/admitkit/admitkit/manager/command"
-	"github.com/admitkit/admitkit/operator/sandbox/proxy/redirect"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/proxy/redirect"
 )
 
 func init() { subcommands = append(subcommands, newRedirectCommand) }

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/admitkit/admitkit/manager/command"
-	"github.com/admitkit/admitkit/operator/sandbox/seed"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/seed"
 )
 
 // newSeedCommand returns the command that fills a Workspace.

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/admitkit/admitkit/operator/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
 // replay presents the ticket of the recorder to its collector, and tokens where they do not

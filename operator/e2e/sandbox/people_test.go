@@ -17,7 +17,7 @@ import (
 
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
-	"github.com/admitkit/admitkit/operator/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
 // The limits of the test: mayDoze is how long the user of a session may do nothing, and mayBeEmpty how long a run waits for somebody.

@@ -19,9 +19,9 @@ import (
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/broker"
+	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 	"github.com/admitkit/admitkit/operator/sandbox"
-	"github.com/admitkit/admitkit/operator/sandbox/broker"
-	"github.com/admitkit/admitkit/operator/sandbox/broker/protocol"
 )
 
 // sandboxed are the controller of runs, and a broker for runs of another namespace. Nobody

@@ -24,9 +24,9 @@ import (
 
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/testkit"
+	"github.com/admitkit/admitkit/operator/internal/session/collector"
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 	"github.com/admitkit/admitkit/operator/session"
-	"github.com/admitkit/admitkit/operator/session/collector"
-	"github.com/admitkit/admitkit/operator/session/protocol"
 )
 
 // What is in the folder of a program: recordings, and files that make something fail, or have

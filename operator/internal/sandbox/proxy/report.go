@@ -1,0 +1,119 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
+)
+
+const (
+	// reportEvery is how long what is refused is folded before it is reported.
+	reportEvery = 10 * time.Second
+	// otherNames stands for those beyond what a report can have.
+	otherNames = "(other names)"
+)
+
+// reports folds what is refused, and tells the broker.
+type reports struct {
+	broker Broker
+	log    *zap.Logger
+	id     string // of this process
+	number int    // of the report
+
+	mu      sync.Mutex
+	entries map[kind]*protocol.Reported
+	// failing says that the last report was not taken.
+	failing atomic.Bool
+}
+
+// kind is what is folded into one entry.
+type kind struct {
+	host    string
+	port    int32
+	allowed bool
+	reason  string
+}
+
+func newReports(broker Broker, log *zap.Logger) *reports {
+	return &reports{broker: broker, log: log, id: rand.Text(), entries: map[kind]*protocol.Reported{}}
+}
+
+// add counts a connection.
+func (r *reports) add(host string, port int32, allowed bool, reason string) {
+	now, k := time.Now().UTC(), kind{cut(cmp.Or(host, "(no name)")), port, allowed, cut(reason)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.entries[k] == nil && len(r.entries) >= protocol.MaxReported-2 { // two are left for others, by allowed
+		k = kind{otherNames, 0, allowed, "more different names than a report can have"}
+	}
+	entry := r.entries[k]
+	if entry == nil {
+		entry = &protocol.Reported{Host: k.host, Port: k.port, Allowed: k.allowed, Reason: k.reason, First: now}
+		r.entries[k] = entry
+	}
+	entry.Count++
+	entry.Last = now
+}
+
+func cut(text string) string { return text[:min(len(text), protocol.MaxDetail)] }
+
+// follow reports until ctx ends, and then what is left.
+func (r *reports) follow(ctx context.Context) {
+	tick := time.NewTicker(reportEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+			defer cancel()
+			r.send(last)
+			return
+		}
+		r.send(ctx)
+	}
+}
+
+// send reports what has come together. What the broker does not take is sent again with what
+// has come since.
+func (r *reports) send(ctx context.Context) {
+	r.mu.Lock()
+	entries := r.entries
+	r.entries = map[kind]*protocol.Reported{}
+	r.mu.Unlock()
+	if len(entries) == 0 {
+		return
+	}
+	r.number++
+	report := protocol.Report{ID: fmt.Sprintf("%s-%d", r.id, r.number)}
+	for _, entry := range entries {
+		report.Entries = append(report.Entries, *entry)
+	}
+	err := r.broker.Report(ctx, report)
+	r.failing.Store(err != nil)
+	if err == nil {
+		return
+	}
+	r.log.Warn("the broker does not take a report of what was refused", zap.Int("kinds", len(entries)), zap.Error(err))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for k, old := range entries {
+		if r.entries[k] == nil && len(r.entries) >= protocol.MaxReported-2 {
+			k = kind{otherNames, 0, old.Allowed, "more different names than a report can have"}
+			old.Host, old.Port, old.Reason = k.host, k.port, k.reason
+		}
+		if now := r.entries[k]; now != nil {
+			now.Count, now.First = now.Count+old.Count, old.First
+		} else {
+			r.entries[k] = old
+		}
+	}
+}

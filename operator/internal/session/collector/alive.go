@@ -1,0 +1,285 @@
+package collector
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
+)
+
+const (
+	// aliveFolder has which sessions are connected, a file for each collector.
+	aliveFolder = "alive"
+	// aliveTime is how often a collector says it.
+	aliveTime = 5 * time.Second
+	// AliveLife is how long that counts.
+	AliveLife = 20 * time.Second
+	// maxAlive is how many such files are read.
+	maxAlive = 100
+	// returnTime is how long a recorder has to find another collector, once its own has ended
+	// and there is another one. It tries five times a second.
+	returnTime = 30 * time.Second
+)
+
+// alive is what a collector says about its sessions.
+type alive struct {
+	At time.Time `json:"at"`
+	// Active is when the user of each did something for the last time.
+	Active map[string]time.Time `json:"active"`
+	// Left are the sessions whose recorders have left without an end, and may come back.
+	Left []string `json:"left,omitempty"`
+}
+
+// sessions returns the IDs of all.
+func (a *alive) sessions() []string {
+	return slices.Concat(slices.Collect(maps.Keys(a.Active)), a.Left)
+}
+
+// Announce says in the storage which sessions are connected here, every few seconds until
+// ctx ends. It looks for those of collectors that have ended, too: a recorder that has gone
+// with its collector is noted. report is called with errors.
+func (c *Collector) Announce(ctx context.Context, report func(error)) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { c.searchLost(ctx, report) })
+	collector, last, tick := protocol.NewID(), "", time.NewTicker(aliveTime)
+	defer tick.Stop()
+	says := alive{}
+	for n := 0; ; n++ {
+		said := says
+		says = c.alive()
+		next, err := c.announce(ctx, fmt.Sprintf("%s-%d.json", collector, n), last, &says)
+		if last = next; err != nil && ctx.Err() == nil {
+			report(fmt.Errorf("saying which sessions are connected: %w", err))
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			c.leaveBehind(fmt.Sprintf("%s-end.json", collector), last, &said, &says)
+			return
+		}
+	}
+}
+
+// leaveBehind says which sessions this collector had, which none has any more: another one
+// looks for them. Connections may have ended already because the collector ends.
+func (c *Collector) leaveBehind(next, last string, said ...*alive) {
+	ctx, cancel := stored()
+	defer cancel()
+	end := alive{Active: map[string]time.Time{}}
+	now := c.alive()
+	for _, each := range append(said, &now) {
+		for _, id := range each.sessions() {
+			end.Active[id] = time.Time{}
+		}
+	}
+	_, _ = c.announce(ctx, next, last, &end) // or the last file is out of date soon
+}
+
+// announce makes the next file, and removes the last one.
+func (c *Collector) announce(ctx context.Context, next, last string, says *alive) (made string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTime)
+	defer cancel()
+	if len(says.Active)+len(says.Left) > 0 {
+		text, _ := json.Marshal(says) // it always marshals
+		if err := c.options.Storage.Create(ctx, nameOf(aliveFolder, next), text); err != nil {
+			return last, err
+		}
+		made = next
+	}
+	if last != "" {
+		err = c.options.Storage.Remove(ctx, nameOf(aliveFolder, last))
+	}
+	return made, err
+}
+
+// alive returns when the user of each session did something for the last time, and which
+// sessions may come back.
+func (c *Collector) alive() alive {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	says := alive{At: c.options.Now().UTC(), Active: make(map[string]time.Time, len(c.live)), Left: slices.Collect(maps.Keys(c.left))}
+	for id, session := range c.live {
+		session.mu.Lock()
+		says.Active[id] = session.active.UTC().Truncate(time.Second)
+		session.mu.Unlock()
+	}
+	return says
+}
+
+// searchLost looks for the sessions of collectors that have ended, until ctx ends. The first
+// look is some time after the beginning: recorders find this collector, too.
+func (c *Collector) searchLost(ctx context.Context, report func(error)) {
+	tick := time.NewTicker(returnTime)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if err := c.noteLost(ctx); err != nil && ctx.Err() == nil {
+			report(fmt.Errorf("looking for the sessions of collectors that have ended: %w", err))
+		}
+	}
+}
+
+// noteLost notes the sessions of collectors that have ended which no collector has, and
+// removes what those have said.
+func (c *Collector) noteLost(ctx context.Context) error {
+	files, err := readAlive(ctx, c.options.Storage)
+	if err != nil {
+		return err
+	}
+	known, now := map[string]bool{}, c.options.Now()
+	counts := func(says *aliveFile) bool {
+		return now.Sub(says.At) <= AliveLife || now.Sub(says.modified) < returnTime
+	}
+	for _, says := range append(files, aliveFile{alive: c.alive()}) {
+		if !counts(&says) {
+			continue
+		}
+		for _, id := range says.sessions() {
+			known[id] = true
+		}
+	}
+	var all []error
+	for _, says := range files {
+		if counts(&says) {
+			continue
+		}
+		var failed error
+		for _, id := range says.sessions() {
+			if known[id] || failed != nil {
+				continue
+			}
+			known[id] = true
+			if err := c.lost(ctx, id); errors.Is(err, ErrChanged) { // which it stays
+				all = append(all, err)
+			} else {
+				failed = err
+			}
+		}
+		if failed == nil {
+			failed = c.options.Storage.Remove(ctx, nameOf(aliveFolder, says.name))
+		}
+		all = append(all, failed, says.broken)
+	}
+	return errors.Join(all...)
+}
+
+// lost seals the recording of a recorder that cannot come back, or notes that it is gone, unless its
+// session has ended or that is noted. What
+// the storage says is signed: else whoever can write there could have any Pod evicted.
+func (c *Collector) lost(ctx context.Context, id string) error {
+	if checkID(id) != nil { // no collector has written it
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTime)
+	defer cancel()
+	entries, err := c.options.Storage.List(ctx, id)
+	if err != nil {
+		return err
+	}
+	var noted, stored time.Time
+	for _, entry := range entries {
+		switch {
+		case entry.Name == sealFile:
+			return nil
+		case strings.HasPrefix(entry.Name, notePrefix+Gone+"-"):
+			noted = entry.Modified
+		case strings.HasSuffix(entry.Name, partSuffix) && entry.Modified.After(stored):
+			stored = entry.Modified
+		}
+	}
+	redeemed, err := ReadRedeemed(ctx, c.options.Storage, id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	key, err := c.options.Key()
+	if err != nil {
+		return err
+	}
+	if redeemed.Ticket.ID != id || !key.Signed(func(key []byte) bool { return redeemed.mac(key) == redeemed.MAC }) {
+		return nil
+	}
+	if over, err := c.conclude(ctx, &redeemed.Ticket, key); over || err != nil {
+		return err
+	}
+	if !noted.After(stored) {
+		c.note(&redeemed.Ticket, key, Gone, "the recorder has not come back since its collector ended")
+	}
+	return nil
+}
+
+// Alive returns the sessions that are connected to any collector that [Collector.Announce]s
+// them in this storage, with the time at which their users did something last; the zero time
+// is not yet. It is seconds old.
+func Alive(ctx context.Context, from Storage, now time.Time) (map[string]time.Time, error) {
+	files, err := readAlive(ctx, from)
+	if err != nil {
+		return nil, err
+	}
+	active := map[string]time.Time{}
+	for _, says := range files {
+		if now.Sub(says.At) > AliveLife {
+			continue
+		}
+		for id, at := range says.Active {
+			if at.After(active[id]) || active[id].IsZero() {
+				active[id] = at
+			}
+		}
+	}
+	return active, nil
+}
+
+// aliveFile is a file of aliveFolder.
+type aliveFile struct {
+	alive
+
+	name     string
+	modified time.Time
+	broken   error // if it says nothing
+}
+
+// readAlive returns what all collectors have said last.
+func readAlive(ctx context.Context, from Storage) ([]aliveFile, error) {
+	entries, err := from.List(ctx, aliveFolder)
+	if err != nil {
+		return nil, err
+	}
+	var files []aliveFile
+	for n, entry := range entries {
+		if n == maxAlive {
+			return nil, fmt.Errorf("%s has more than %d files: remove the old ones", aliveFolder, maxAlive)
+		}
+		if !strings.HasSuffix(entry.Name, ".json") {
+			continue
+		}
+		content, err := readFile(ctx, from, nameOf(aliveFolder, entry.Name))
+		if errors.Is(err, fs.ErrNotExist) { // there is a newer one
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", nameOf(aliveFolder, entry.Name), err)
+		}
+		says := aliveFile{name: entry.Name, modified: entry.Modified}
+		if err := json.Unmarshal(content, &says.alive); err != nil {
+			says.alive, says.broken = alive{}, fmt.Errorf("%s: %w", nameOf(aliveFolder, entry.Name), err)
+		}
+		files = append(files, says)
+	}
+	return files, nil
+}

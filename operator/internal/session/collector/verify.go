@@ -1,0 +1,80 @@
+package collector
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/admitkit/admitkit/operator/internal/session/protocol"
+)
+
+// The errors of [Verify].
+var (
+	ErrNotSealed = errors.New("the recording is not sealed: the session has not ended, or its recorder was lost")
+	ErrChanged   = errors.New("the recording was changed after it was made")
+)
+
+// ReadRedeemed returns who runs or ran a session.
+func ReadRedeemed(ctx context.Context, from Storage, id string) (*Redeemed, error) {
+	if err := checkID(id); err != nil {
+		return nil, err
+	}
+	content, err := readFile(ctx, from, nameOf(id, sessionFile))
+	if err != nil {
+		return nil, err
+	}
+	redeemed := &Redeemed{}
+	return redeemed, json.Unmarshal(content, redeemed)
+}
+
+// checkID keeps paths out of names.
+func checkID(id string) error {
+	if !protocol.ValidID(id) {
+		return fmt.Errorf("%.40q is no ID of a session", id)
+	}
+	return nil
+}
+
+// Verify returns the seal of a recording that is as it was made. The error wraps
+// ErrNotSealed or ErrChanged. A recording that was removed as a whole is found only by
+// those who know of it: compare the AuditEvents.
+func Verify(ctx context.Context, from Storage, id string, key protocol.Key) (*Seal, error) {
+	if err := checkID(id); err != nil {
+		return nil, err
+	}
+	content, err := readFile(ctx, from, nameOf(id, sealFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w", id, ErrNotSealed)
+	}
+	if err != nil {
+		return nil, err
+	}
+	seal := &Seal{}
+	if err := json.Unmarshal(content, seal); err != nil {
+		return nil, fmt.Errorf("%s: %w: its seal is no JSON: %w", id, ErrChanged, err)
+	}
+	if seal.ID != id || !key.Signed(func(key []byte) bool { return seal.mac(key) == seal.MAC }) {
+		return nil, fmt.Errorf("%s: %w: its seal is by no key that this installation has, neither by that in use nor by the previous one", id, ErrChanged)
+	}
+	c := newChain(id)
+	if _, _, err := read(ctx, from, id, &c, func(*protocol.Frame) error { return nil }); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", id, ErrChanged, err)
+	}
+	if c.next-1 != seal.Frames || hex.EncodeToString(c.sum[:]) != seal.SHA256 {
+		return nil, fmt.Errorf("%s: %w: it has %d frames with the sum %x, and had %d with the sum %s", id, ErrChanged, c.next-1, c.sum, seal.Frames, seal.SHA256)
+	}
+	return seal, nil
+}
+
+// Frames hands over each frame of a recording, in order.
+func Frames(ctx context.Context, from Storage, id string, each func(*protocol.Frame) error) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	c := newChain(id)
+	_, _, err := read(ctx, from, id, &c, each)
+	return err
+}
