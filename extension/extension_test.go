@@ -103,7 +103,7 @@ func TestAHandlerIsNamedByItsTypeAndToldItsHost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := parts.Register(&fakes.Manager{}); !errors.Is(err, want) {
+		if err := parts.Register(fakes.NewManager()); !errors.Is(err, want) {
 			t.Errorf("got %v, want %v", err, want)
 		}
 	}

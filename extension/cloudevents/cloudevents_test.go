@@ -104,7 +104,7 @@ func runWith(t *testing.T, s *cloudevents.Sender, log *zap.Logger) (stop func())
 	if err != nil {
 		t.Fatal(err)
 	}
-	mgr := &fakes.Manager{}
+	mgr := fakes.NewManager()
 	mgr.GetLoggerReturns(log.Sugar())
 	mgr.GetKubeManagerReturns(kube)
 	if err := s.Register(mgr); err != nil {

@@ -91,8 +91,7 @@ func failed(t *testing.T, sender, reason string) float64 {
 
 func register(t *testing.T, s *cloudevents.Sender) error {
 	t.Helper()
-	mgr := &fakes.Manager{}
-	mgr.GetLoggerReturns(zap.NewNop().Sugar())
+	mgr := fakes.NewManager()
 	return s.Register(mgr)
 }
 

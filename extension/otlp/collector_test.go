@@ -174,7 +174,7 @@ func host(t *testing.T) (*fakes.Manager, ctrlmanager.Manager, *observer.Observed
 		t.Fatal(err)
 	}
 	core, lines := observer.New(zap.InfoLevel)
-	mgr := &fakes.Manager{}
+	mgr := fakes.NewManager()
 	mgr.GetLoggerReturns(zap.New(core).Sugar())
 	mgr.GetKubeManagerReturns(kube)
 	return mgr, kube, lines

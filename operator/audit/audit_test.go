@@ -317,7 +317,7 @@ func newAloneAt(t *testing.T, config *rest.Config, options audit.Options, log *z
 	if err != nil {
 		t.Fatal(err)
 	}
-	mgr := &fakes.Manager{}
+	mgr := fakes.NewManager()
 	mgr.GetKubeConnectionCalls(func() (*rest.Config, error) { return rest.CopyConfig(config), nil })
 	mgr.GetKubeClientReturns(kubernetes.NewForConfigOrDie(config).CoreV1(), nil)
 	mgr.GetLoggerReturns(log.Sugar())

@@ -43,7 +43,7 @@ func TestWrongOptionsAreNamed(t *testing.T) {
 		"must be https":                 of(audit.SinkOptions{Sink: cloudevents.New(cloudevents.Options{URL: "http://collector.example.com"})}),
 		"sink auditevent: Retention":    of(audit.SinkOptions{Sink: auditevent.New(auditevent.Options{Retention: -1})}),
 	} {
-		if _, err := audit.New(options).Parts(&fakes.Manager{}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := audit.New(options).Parts(fakes.NewManager()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
@@ -59,7 +59,7 @@ func TestOptionsThatCannotBeMeantAreRefusedByName(t *testing.T) {
 		"TouchedPods.EvictAfter":     {TouchedPods: &audit.TouchedPods{EvictAfter: -1}},
 		"TouchedPods.MaxEvictAfter":  {TouchedPods: &audit.TouchedPods{EvictAfter: 2, MaxEvictAfter: 1}},
 	} {
-		if _, err := audit.New(options).Parts(&fakes.Manager{}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := audit.New(options).Parts(fakes.NewManager()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want an error that names %s, got %v", want, err)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 func TestNodesProxyIsLeftOutAloneAndAServerSaysSo(t *testing.T) {
 	for name, enforcement := range map[string]*audit.Enforcement{"recorded": nil, "enforced": {Namespaces: []string{"shop"}, ExemptGroups: []string{"oncall"}}} {
 		covered := func(without bool) (resources, scopes []string) {
-			mgr := &fakes.Manager{}
+			mgr := fakes.NewManager()
 			parts, err := host.PartsOf(audit.New(audit.Options{Enforcement: enforcement, WithoutNodeProxy: without}), mgr)
 			if err != nil {
 				t.Fatal(err)

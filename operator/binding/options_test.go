@@ -14,7 +14,7 @@ import (
 )
 
 func host(namespace string) *fakes.Manager {
-	mgr := &fakes.Manager{}
+	mgr := fakes.NewManager()
 	mgr.GetNamespaceReturns(namespace)
 	mgr.GetWebhookNamespaceReturns("my-system")
 	return mgr

@@ -158,7 +158,7 @@ func TestTheWebhookOfNodesCanBeLeftOut(t *testing.T) {
 	for _, without := range []bool{false, true} {
 		options := valid
 		options.WithoutNodeProxy = without
-		parts, err := host.PartsOf(session.New(options), &fakes.Manager{})
+		parts, err := host.PartsOf(session.New(options), fakes.NewManager())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,12 +2,15 @@ package fakes_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
-	"go.uber.org/zap"
+	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/testing/fakes"
@@ -28,8 +31,7 @@ func (c *Counter) Handle(_ context.Context, mgr extension.Manager, event watch.E
 
 // A fake Manager lets a test call an extension.
 func ExampleManager() {
-	mgr := &fakes.Manager{}
-	mgr.GetLoggerReturns(zap.NewNop().Sugar())
+	mgr := fakes.NewManager()
 	var counter Counter
 	for _, event := range []watch.EventType{watch.Added, watch.Modified, watch.Added, watch.Deleted} {
 		counter.Handle(context.Background(), mgr, watch.Event{Type: event, Object: &corev1.Pod{}})
@@ -49,4 +51,23 @@ func ExampleMutator() {
 	_, called, _ := mutator.MutateArgsForCall(0)
 	fmt.Println(called.Name, err)
 	// Output: web not now
+}
+
+// Sidecar is an Extension that adds a label.
+type Sidecar struct{}
+
+func (Sidecar) Handle(_ context.Context, mgr extension.Manager, pod *corev1.Pod, req admission.Request) admission.Response {
+	pod.Labels = map[string]string{"sidecar": "yes"}
+	return mgr.PatchFromPod(req, pod)
+}
+
+// The fake Manager makes the patch that a manager would make.
+func ExampleNewManager() {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
+	raw, _ := json.Marshal(pod)
+	req := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Object: runtime.RawExtension{Raw: raw}}}
+
+	response := Sidecar{}.Handle(context.Background(), fakes.NewManager(), pod, req)
+	fmt.Println(response.Allowed, response.Patches[0].Json())
+	// Output: true {"op":"add","path":"/metadata/labels","value":{"sidecar":"yes"}}
 }

@@ -48,7 +48,7 @@ func TestAuditFlagsSayWhichSinksThereAreAndWhichAreClosed(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", args, said, want)
 		}
 		if err == nil {
-			if _, err := audit.New(options).Parts(&fakes.Manager{}); err != nil {
+			if _, err := audit.New(options).Parts(fakes.NewManager()); err != nil {
 				t.Errorf("%s: %v", args, err)
 			}
 		}

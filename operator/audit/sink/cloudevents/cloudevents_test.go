@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/zap"
 	"k8s.io/client-go/rest"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -63,8 +62,7 @@ func TestARecordThatTheEndpointRejectsIsCountedAsLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mgr := &fakes.Manager{}
-	mgr.GetLoggerReturns(zap.NewNop().Sugar())
+	mgr := fakes.NewManager()
 	mgr.GetKubeManagerReturns(kube)
 	if err := events.(extension.Hosted).Register(mgr); err != nil {
 		t.Fatal(err)

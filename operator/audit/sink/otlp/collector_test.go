@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
@@ -31,8 +30,7 @@ func run(t *testing.T, logs sink.Sink) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mgr := &fakes.Manager{}
-	mgr.GetLoggerReturns(zap.NewNop().Sugar())
+	mgr := fakes.NewManager()
 	mgr.GetKubeManagerReturns(kube)
 	if err := logs.(extension.Hosted).Register(mgr); err != nil {
 		t.Fatal(err)
