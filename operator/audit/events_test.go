@@ -219,7 +219,7 @@ func anAuditEventGoesInTime(t *testing.T) {
 	const retention = 3 * time.Second
 	n := testkit.Long(200, 20)
 	ns := testkit.ManagerNamespace(t, admin)
-	start(t, ns, objectsOnly(auditevent.Options{Retention: retention, FoldAfter: -1, DeletionsPerSecond: 1000}))
+	start(t, ns, objectsOnly(auditevent.Options{Retention: retention, FoldAfter: -1}))
 	w, err := admin.Watch(t.Context(), &v1alpha1.AuditEventList{})
 	if err != nil {
 		t.Fatal(err)

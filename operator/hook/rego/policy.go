@@ -57,10 +57,6 @@ type Source struct {
 type Options struct {
 	// Timeout is how long an evaluation can take. Default: 1s; at most 10s.
 	Timeout time.Duration
-	// MaxInputBytes is how long the input can be. Default and maximum: 10 MiB.
-	MaxInputBytes int
-	// MaxOutputBytes is how long the response can be. Default and maximum: 10 MiB.
-	MaxOutputBytes int
 	// MaxMemoryBytes is how much an evaluation may build, before anything is
 	// collected as garbage: each step, and each builtin whose result can be larger than its
 	// operands, is charged before it runs. It is an estimate. Default: 256 MiB; at most 1 GiB.
@@ -135,8 +131,8 @@ func newCompiler(version string) *ast.Compiler {
 // Evaluate returns the value of the query, as JSON, for an input that is JSON. The policy's
 // clock stands at now. The same input and clock give the same bytes.
 func (p *Policy) Evaluate(ctx context.Context, input []byte, now time.Time) (output []byte, err error) {
-	if len(input) > p.options.MaxInputBytes {
-		return nil, fmt.Errorf("%s: the input has %d bytes, of at most %d: %w", p.query, len(input), p.options.MaxInputBytes, ErrLimit)
+	if len(input) > MaxBytes {
+		return nil, fmt.Errorf("%s: the input has %d bytes, of at most %d: %w", p.query, len(input), MaxBytes, ErrLimit)
 	}
 	value, err := parseInput(input)
 	if err != nil {
@@ -164,7 +160,7 @@ func (p *Policy) evaluate(ctx context.Context, input ast.Value, now time.Time) (
 		opa.EvalExternalCancel(m),
 		opa.EvalQueryTracer(m),
 		opa.EvalGenerateJSON(func(term *ast.Term, _ *opa.EvalContext) (any, error) {
-			return encode(ctx, term.Value, p.options.MaxOutputBytes)
+			return encode(ctx, term.Value, MaxBytes)
 		}),
 	)
 	switch {
@@ -211,22 +207,12 @@ func (o *Options) setDefaults() error {
 	if o.Timeout == 0 {
 		o.Timeout = defaultTime
 	}
-	if o.MaxInputBytes == 0 {
-		o.MaxInputBytes = MaxBytes
-	}
-	if o.MaxOutputBytes == 0 {
-		o.MaxOutputBytes = MaxBytes
-	}
 	if o.MaxMemoryBytes == 0 {
 		o.MaxMemoryBytes = defaultMem
 	}
 	switch {
 	case o.Timeout < 0 || o.Timeout > MaxTimeout:
 		return fmt.Errorf("timeout: %s is not between 0s and %s", o.Timeout, MaxTimeout)
-	case o.MaxInputBytes < 0 || o.MaxInputBytes > MaxBytes:
-		return fmt.Errorf("maxInputBytes: %d is not between 0 and %d", o.MaxInputBytes, MaxBytes)
-	case o.MaxOutputBytes < 0 || o.MaxOutputBytes > MaxBytes:
-		return fmt.Errorf("maxOutputBytes: %d is not between 0 and %d", o.MaxOutputBytes, MaxBytes)
 	case o.MaxMemoryBytes < 0 || o.MaxMemoryBytes > MaxMemory:
 		return fmt.Errorf("maxMemoryBytes: %d is not between 0 and %d", o.MaxMemoryBytes, MaxMemory)
 	}

@@ -49,20 +49,16 @@ type Options struct {
 	// the retention, and change or delete their CRD. What they delete is recorded, and
 	// nobody can delete these records before their time. Default: nobody.
 	DeletableBy []string
-	// DeletionsPerSecond bounds the load of deletions at the end of the
-	// retention. Default: 50.
-	DeletionsPerSecond int
 	// Clock tells the time. Default: the real clock.
 	Clock clock.PassiveClock
 }
 
 // Defaults of [Options].
 const (
-	DefaultRetention          = 30 * 24 * time.Hour
-	DefaultFoldAfter          = 100
-	DefaultFoldUserAfter      = 1000
-	DefaultFoldAllAfter       = 10_000
-	DefaultDeletionsPerSecond = 50
+	DefaultRetention     = 30 * 24 * time.Hour
+	DefaultFoldAfter     = 100
+	DefaultFoldUserAfter = 1000
+	DefaultFoldAllAfter  = 10_000
 )
 
 // scheme has AuditEvents, and the SelfSubjectReview by which the manager learns
@@ -111,9 +107,6 @@ func New(options Options) sink.Sink {
 	if options.FoldAllAfter == 0 {
 		options.FoldAllAfter = DefaultFoldAllAfter
 	}
-	if options.DeletionsPerSecond == 0 {
-		options.DeletionsPerSecond = DefaultDeletionsPerSecond
-	}
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
 	}
@@ -134,8 +127,6 @@ func (e *events) Validate() error {
 		return fmt.Errorf("FoldUserAfter %d must be positive", e.options.FoldUserAfter)
 	case e.options.FoldAllAfter < 0:
 		return fmt.Errorf("FoldAllAfter %d must be positive", e.options.FoldAllAfter)
-	case e.options.DeletionsPerSecond < 0:
-		return fmt.Errorf("DeletionsPerSecond %d must be positive", e.options.DeletionsPerSecond)
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ func newReaper(t *testing.T, options Options, cached []client.Object, stored []c
 	core, logs := observer.New(zap.InfoLevel)
 	return &reaper{
 		events: e, cached: fake.NewClientBuilder().WithScheme(scheme).WithObjects(cached...).Build(), log: zap.New(core),
-		pace: rate.NewLimiter(rate.Limit(e.options.DeletionsPerSecond), e.options.DeletionsPerSecond),
+		pace: rate.NewLimiter(deletionsPerSecond, deletionsPerSecond),
 	}, server, logs
 }
 
@@ -100,20 +100,20 @@ func TestAnAuditEventIsDeletedWhenItsTimeIsOverAndTheClocksAgree(t *testing.T) {
 }
 
 func TestManyAuditEventsAreDeletedAtABoundedRate(t *testing.T) {
-	const n, perSecond = 60, 20
+	const n = 3 * deletionsPerSecond
 	synctest.Test(t, func(t *testing.T) {
 		var all []client.Object
 		for i := range n {
 			all = append(all, event(fmt.Sprint("old-", i), time.Now().Add(-time.Hour)))
 		}
-		r, _, _ := newReaper(t, Options{Retention: time.Millisecond, DeletionsPerSecond: perSecond}, all, all)
+		r, _, _ := newReaper(t, Options{Retention: time.Millisecond}, all, all)
 		r.events.server.ahead.Store(new(time.Duration))
 		began := time.Now()
 		for _, each := range all {
 			r.reconcile(t, each.GetName())
 		}
-		// The first perSecond may go at once.
-		if took, want := time.Since(began), time.Second*(n-perSecond)/perSecond; took.Round(time.Millisecond) != want {
+		// The first deletionsPerSecond may go at once.
+		if took, want := time.Since(began), time.Second*(n-deletionsPerSecond)/deletionsPerSecond; took.Round(time.Millisecond) != want {
 			t.Errorf("%d are gone within %s, want %s", n, took, want)
 		}
 	})

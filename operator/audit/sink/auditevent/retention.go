@@ -21,6 +21,10 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
 
+// deletionsPerSecond bounds the load of deletions at the end of the retention. It is far more
+// than AuditEvents can come in, since more than DefaultFoldAllAfter a day are folded.
+const deletionsPerSecond = 50
+
 // reaper deletes each AuditEvent at the end of its retention, in the replica
 // that leads.
 type reaper struct {
@@ -54,8 +58,7 @@ func (r *reaper) Register(mgr extension.Manager) error {
 		return err
 	}
 	r.cached, r.log = own.GetCache(), mgr.GetLogger().Desugar().Named("audit")
-	perSecond := r.events.options.DeletionsPerSecond
-	r.pace = rate.NewLimiter(rate.Limit(perSecond), perSecond)
+	r.pace = rate.NewLimiter(deletionsPerSecond, deletionsPerSecond)
 	return builder.ControllerManagedBy(mgr.GetKubeManager()).Named("audit-retention").
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
 		WatchesRawSource(source.Kind(own.GetCache(), &v1alpha1.AuditEvent{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.AuditEvent]{})).
