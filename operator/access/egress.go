@@ -20,6 +20,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
 // egressCache says what of policies, and of the API server's addresses, the cache holds. It needs a kind to be served.
@@ -155,7 +156,7 @@ func (f *facts) decideHold(wanted *v1alpha1.Egress, enforced bool, reason string
 	case enforced && egress.NamesAPIServer(wanted) && len(f.apiServer) == 0:
 		refused(v1alpha1.ReasonEgressNotEnforced, "the addresses of the API server are not known: the Service %s/%s has no ready EndpointSlice", egress.APIServerNamespace, egress.APIServerService)
 	default:
-		f.hold = &v1alpha1.EgressDecision{Reason: cut(reason, maxReason), Egress: *wanted.DeepCopy()}
+		f.hold = &v1alpha1.EgressDecision{Reason: truncate.Text(reason, maxReason), Egress: *wanted.DeepCopy()}
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/access/internal/workload"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
 // state is the status that a request is to have.
@@ -53,7 +53,7 @@ func (s *state) set(condition string, holds bool, reason, message string) {
 		status = metav1.ConditionTrue
 	}
 	s.wanted[condition] = metav1.Condition{
-		Type: condition, Status: status, Reason: reason, Message: cut(message, maxMessage), ObservedGeneration: s.ObservedGeneration,
+		Type: condition, Status: status, Reason: reason, Message: truncate.Text(message, maxMessage), ObservedGeneration: s.ObservedGeneration,
 	}
 }
 
@@ -275,11 +275,7 @@ const maxNote = 1024
 const maxMessage = 32768
 
 // noteOf cuts a note to what the API server accepts.
-func noteOf(note string) string { return cut(note, maxNote) }
-
-func cut(text string, length int) string {
-	return strings.ToValidUTF8(text[:min(len(text), length)], "")
-}
+func noteOf(note string) string { return truncate.Text(note, maxNote) }
 
 func (r *requests) event(req v1alpha1.Request, kind, reason, action, format string, args ...any) {
 	note := noteOf(fmt.Sprintf(format, args...))

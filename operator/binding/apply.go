@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
 // apply does what was decided. What must not be goes first, and while it cannot be removed
@@ -146,7 +146,7 @@ func (r *bindings) write(ctx context.Context, f *facts, d *decision, made client
 		status.EndedAt = &now
 	}
 	condition := metav1.Condition{
-		Type: v1alpha1.ConditionEffective, Status: metav1.ConditionFalse, Reason: d.reason, Message: cut(d.message, maxMessage),
+		Type: v1alpha1.ConditionEffective, Status: metav1.ConditionFalse, Reason: d.reason, Message: truncate.Text(d.message, maxMessage),
 		ObservedGeneration: f.object.GetGeneration(), LastTransitionTime: now,
 	}
 	if d.reason == v1alpha1.BindingActive {
@@ -195,9 +195,5 @@ func (r *bindings) event(object v1alpha1.TransientBinding, kind, reason, action,
 	r.events.Eventf(&corev1.ObjectReference{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: r.kind.object,
 		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
-	}, nil, kind, reason, action, "%s", cut(fmt.Sprintf(format, args...), maxNote))
-}
-
-func cut(text string, length int) string {
-	return strings.ToValidUTF8(text[:min(len(text), length)], "")
+	}, nil, kind, reason, action, "%s", truncate.Text(fmt.Sprintf(format, args...), maxNote))
 }

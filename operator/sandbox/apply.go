@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
 // apply does what was decided. A policy that was withdrawn comes back first.
@@ -49,7 +50,7 @@ func (r *runs) apply(ctx context.Context, f *facts, d *decision) error {
 		return err
 	}
 	if !f.run.Status.Phase.Terminal() || f.run.Status.Output == "" {
-		d.status.Output = cut(r.given.redact(f.run.UID, f.run.Status.Credentials, d.status.Output), maxOutput)
+		d.status.Output = truncate.Text(r.given.redact(f.run.UID, f.run.Status.Credentials, d.status.Output), maxOutput)
 	} else { // what was given may not be known any more
 		d.status.Output = f.run.Status.Output
 	}

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
 // decision is what to do. apply does it in the order of the fields.
@@ -211,7 +212,7 @@ func (f *facts) seePods(d *decision, now time.Time) {
 		case c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue:
 			condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, v1alpha1.SandboxReady, ""
 		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse:
-			condition.Message = cut("it is not scheduled: "+c.Message, maxReason)
+			condition.Message = truncate.Text("it is not scheduled: "+c.Message, maxReason)
 		}
 	}
 	f.seeContainers(d, pod, &condition)
@@ -244,18 +245,18 @@ func (f *facts) seeNoPod(d *decision, now time.Time) {
 func (f *facts) seeContainers(d *decision, pod *corev1.Pod, condition *metav1.Condition) {
 	for _, c := range pod.Status.InitContainerStatuses {
 		if w := c.State.Waiting; w != nil && w.Reason != podInitializing {
-			condition.Message = cut(c.Name+": "+w.Reason+": "+w.Message, maxReason)
+			condition.Message = truncate.Text(c.Name+": "+w.Reason+": "+w.Message, maxReason)
 		}
 		if t := c.State.Terminated; t != nil && t.ExitCode != 0 && pod.Status.Phase == corev1.PodFailed {
-			d.status.Output = cut(c.Name+": "+t.Message, maxOutput)
+			d.status.Output = truncate.Text(c.Name+": "+t.Message, maxOutput)
 		}
 	}
 	for _, c := range pod.Status.ContainerStatuses {
 		if w := c.State.Waiting; w != nil && w.Reason != podInitializing {
-			condition.Message = cut(w.Reason+": "+w.Message, maxReason)
+			condition.Message = truncate.Text(w.Reason+": "+w.Message, maxReason)
 		}
 		if t := c.State.Terminated; t != nil {
-			d.status.ExitCode, d.status.Output = new(t.ExitCode), cut(t.Message, maxOutput)
+			d.status.ExitCode, d.status.Output = new(t.ExitCode), truncate.Text(t.Message, maxOutput)
 		}
 	}
 }
@@ -271,7 +272,7 @@ func (d *decision) finish(phase v1alpha1.SandboxPhase, reason, message string, n
 		reason = string(phase)
 	}
 	meta.SetStatusCondition(&d.status.Conditions, metav1.Condition{
-		Type: v1alpha1.ConditionCompleted, Status: metav1.ConditionTrue, Reason: reason, Message: cut(message, maxReason), LastTransitionTime: at, ObservedGeneration: d.status.ObservedGeneration,
+		Type: v1alpha1.ConditionCompleted, Status: metav1.ConditionTrue, Reason: reason, Message: truncate.Text(message, maxReason), LastTransitionTime: at, ObservedGeneration: d.status.ObservedGeneration,
 	})
 }
 
@@ -291,7 +292,7 @@ func (d *decision) set(run *v1alpha1.SandboxRun, condition string, is bool, reas
 		status = metav1.ConditionTrue
 	}
 	meta.SetStatusCondition(&d.status.Conditions, metav1.Condition{
-		Type: condition, Status: status, Reason: reason, Message: cut(message, maxReason), ObservedGeneration: run.Generation, LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
+		Type: condition, Status: status, Reason: reason, Message: truncate.Text(message, maxReason), ObservedGeneration: run.Generation, LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
 	})
 }
 

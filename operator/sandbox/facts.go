@@ -19,6 +19,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
 // facts are what a decision depends on.
@@ -258,7 +259,7 @@ func (r *runs) readHold(ctx context.Context, f *facts) error {
 			unheld(v1alpha1.ReasonEgressNotEnforced, "nothing would hold the Pod to its egress: %s (sandbox controller --sandbox-network-policy; with off, runs run without a policy)", reason)
 			return nil
 		}
-		f.held = &v1alpha1.EgressDecision{Reason: cut(reason, maxReason), Egress: *f.plan.egress.DeepCopy(), Broker: f.brokerOf(&r.options.Broker), Collector: r.options.collector()}
+		f.held = &v1alpha1.EgressDecision{Reason: truncate.Text(reason, maxReason), Egress: *f.plan.egress.DeepCopy(), Broker: f.brokerOf(&r.options.Broker), Collector: r.options.collector()}
 		if enforced {
 			f.held.Policy = r.policies[0].Kind
 		}

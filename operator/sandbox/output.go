@@ -31,6 +31,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
 // outputs reads what the work writes, while it does, into the status of its run. It asks the API server for the last lines
@@ -177,7 +178,7 @@ func (o *outputs) look(ctx context.Context, run *v1alpha1.SandboxRun) (events []
 	}
 	redact := func(text string) string { return o.of.given.redact(run.UID, run.Status.Credentials, text) }
 	for i := range events {
-		events[i].Type, events[i].Message = cut(redact(events[i].Type), maxType), cut(redact(events[i].Message), maxEvent)
+		events[i].Type, events[i].Message = truncate.Text(redact(events[i].Type), maxType), truncate.Text(redact(events[i].Message), maxEvent)
 	}
 	return fit(events), ended, nil
 }

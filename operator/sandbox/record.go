@@ -12,6 +12,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
 const (
@@ -25,7 +26,7 @@ const (
 // recordOf is a record of what happened to a run, by nobody that is known.
 func recordOf(run *v1alpha1.SandboxRun, action, reason string) extension.Record {
 	return extension.Record{
-		ID: strings.ToLower(string(run.UID)) + "-" + action, Action: action, Reason: cut(reason, maxNote),
+		ID: strings.ToLower(string(run.UID)) + "-" + action, Action: action, Reason: truncate.Text(reason, maxNote),
 		Object: corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "SandboxRun", Namespace: run.Namespace, Name: run.Name, UID: run.UID},
 	}
 }
@@ -110,10 +111,5 @@ func credentialsOf(status *v1alpha1.SandboxRunStatus) string {
 func (r *runs) event(run *v1alpha1.SandboxRun, kind, reason, action, note string) {
 	r.events.Eventf(&corev1.ObjectReference{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: "SandboxRun", Namespace: run.Namespace, Name: run.Name, UID: run.UID, ResourceVersion: run.ResourceVersion,
-	}, nil, kind, reason, action, "%s", cut(note, maxNote))
-}
-
-// cut bounds a text.
-func cut(text string, length int) string {
-	return strings.ToValidUTF8(text[:min(len(text), length)], "")
+	}, nil, kind, reason, action, "%s", truncate.Text(note, maxNote))
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
+	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
 // The seed of a Workspace has credentials on lease as the container of a run has: they are in a Secret of the Workspace
@@ -180,7 +181,7 @@ func (a *workspaceAttempt) seedSecret(values map[string][]byte) *corev1.Secret {
 // tellTampered records what somebody did to the Secret of the seed: names, and no values.
 func (a *workspaceAttempt) tellTampered(ctx context.Context, there *corev1.Secret, did string) {
 	object := a.object()
-	record := extension.Record{ID: tamperedID(a.ws.UID, there), Action: actionTampered, Reason: cut("somebody "+did, maxNote), Object: object}
+	record := extension.Record{ID: tamperedID(a.ws.UID, there), Action: actionTampered, Reason: truncate.Text("somebody "+did, maxNote), Object: object}
 	a.tell(ctx, &record)
 	a.events.Eventf(&object, nil, corev1.EventTypeWarning, "CredentialsTampered", "Issue", "%s", record.Reason)
 }
@@ -233,7 +234,7 @@ func (a *workspaceAttempt) revokeSeed(ctx context.Context) error {
 	}
 	a.revokeAll(ctx, borrower(a.ws), len(a.status.Credentials), func(reason, note string) {
 		object := a.object()
-		a.events.Eventf(&object, nil, corev1.EventTypeWarning, reason, "Revoke", "%s", cut(note, maxNote))
+		a.events.Eventf(&object, nil, corev1.EventTypeWarning, reason, "Revoke", "%s", truncate.Text(note, maxNote))
 	})
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
 // prepare makes the volume, and seeds it.
@@ -271,7 +272,7 @@ func (a *workspaceAttempt) decide(ctx context.Context) (held bool, err error) {
 		a.waits(v1alpha1.ConditionSeeded, v1alpha1.ReasonEgressNotEnforced, "nothing would hold the seed to its egress: "+reason, true)
 		return false, nil
 	}
-	a.status.Egress = &v1alpha1.EgressDecision{Reason: cut(reason, maxReason), Egress: *e.DeepCopy()}
+	a.status.Egress = &v1alpha1.EgressDecision{Reason: truncate.Text(reason, maxReason), Egress: *e.DeepCopy()}
 	if !enforced {
 		return true, nil
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
 // workspaces reconciles Workspaces: their volume, their seed, and whose turn it is. It
@@ -164,7 +165,7 @@ func (a *workspaceAttempt) set(condition string, is bool, reason, message string
 		status = metav1.ConditionTrue
 	}
 	meta.SetStatusCondition(&a.status.Conditions, metav1.Condition{
-		Type: condition, Status: status, Reason: reason, Message: cut(message, maxReason), ObservedGeneration: a.ws.Generation, LastTransitionTime: metav1.NewTime(a.options.Clock.Now().Truncate(time.Second)),
+		Type: condition, Status: status, Reason: reason, Message: truncate.Text(message, maxReason), ObservedGeneration: a.ws.Generation, LastTransitionTime: metav1.NewTime(a.options.Clock.Now().Truncate(time.Second)),
 	})
 }
 
@@ -188,7 +189,7 @@ func (a *workspaceAttempt) tellWorkspace(ctx context.Context, before *v1alpha1.W
 	changed := ready != nil && (was == nil || was.Reason != ready.Reason || was.Message != ready.Message)
 	object := a.object()
 	if changed && ready.Reason == v1alpha1.WorkspaceDeletionBlocked {
-		a.events.Eventf(&object, nil, corev1.EventTypeNormal, ready.Reason, "Delete", "%s", cut(ready.Message, maxNote))
+		a.events.Eventf(&object, nil, corev1.EventTypeNormal, ready.Reason, "Delete", "%s", truncate.Text(ready.Message, maxNote))
 	}
 	if before.Status.Phase == a.status.Phase || a.status.Phase != v1alpha1.WorkspaceActive && a.status.Phase != v1alpha1.WorkspaceFailed {
 		return
@@ -200,7 +201,7 @@ func (a *workspaceAttempt) tellWorkspace(ctx context.Context, before *v1alpha1.W
 	if a.status.Phase == v1alpha1.WorkspaceFailed {
 		action, kind = "workspace-failed", corev1.EventTypeWarning
 	}
-	record := extension.Record{ID: string(a.ws.UID) + "-" + action, Action: action, Reason: cut(ready.Reason+": "+ready.Message, maxNote), Object: object}
+	record := extension.Record{ID: string(a.ws.UID) + "-" + action, Action: action, Reason: truncate.Text(ready.Reason+": "+ready.Message, maxNote), Object: object}
 	a.tell(ctx, &record)
 	a.events.Eventf(&object, nil, kind, string(a.status.Phase), "Seed", "%s", record.Reason)
 }

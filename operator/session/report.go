@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -17,6 +16,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/session/collector"
 	"github.com/admitkit/admitkit/operator/internal/session/protocol"
+	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
 // report writes into the AuditEvent of an exec where its recording is. The session's ID is
@@ -28,7 +28,7 @@ func (s *shared) report(ctx context.Context, ticket *protocol.Ticket, seal *coll
 	return s.patch(ctx, ticket, v1alpha1.AuditSession{
 		Location: location, EndTime: metav1.NewMicroTime(seal.At), Duration: metav1.Duration{Duration: seal.Length},
 		Frames: int64(seal.Frames), Bytes: seal.Bytes, SHA256: seal.SHA256, //nolint:gosec // frames are numbered one by one
-		ExitCode: int32(seal.End.Code), Reason: cut(seal.End.Reason), //nolint:gosec // a byte, or a signal
+		ExitCode: int32(seal.End.Code), Reason: truncate.Text(seal.End.Reason, maxText), //nolint:gosec // a byte, or a signal
 		KilledProcesses: int32(seal.End.Killed), LeftProcesses: int32(seal.End.Left), //nolint:gosec // processes of one session
 	})
 }
@@ -99,16 +99,16 @@ func (s *shared) warnOf(ctx context.Context, ticket *protocol.Ticket, kind, reas
 	return err
 }
 
+// maxText is how long the note of an Event, and the reason of an end, may be.
+const maxText = 1024
+
 // warn creates an Event about a Pod, or what leads to one.
 func (s *shared) warn(ctx context.Context, about corev1.ObjectReference, name, reason, note string) error {
 	event := &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: about.Namespace, Name: "session." + name}, EventTime: metav1.NewMicroTime(s.clock.Now()),
 		ReportingController: "admitkit.dev/session", ReportingInstance: s.instance, Action: "Connect", Reason: reason,
-		Regarding: about, Note: cut(note), Type: corev1.EventTypeWarning,
+		Regarding: about, Note: truncate.Text(note, maxText), Type: corev1.EventTypeWarning,
 	}
 	_, err := s.events.Events(about.Namespace).Create(ctx, event, metav1.CreateOptions{})
 	return err
 }
-
-// cut cuts a text to what fields have room for.
-func cut(text string) string { return strings.ToValidUTF8(text[:min(len(text), 1024)], "") }

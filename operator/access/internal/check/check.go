@@ -13,13 +13,13 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	kjson "sigs.k8s.io/json"
 
 	"github.com/admitkit/admitkit/extension/remote"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
 // Limits of what a check sends.
@@ -196,16 +196,12 @@ func parse(text []byte) (Answer, error) {
 	}
 	switch {
 	case err != nil:
-		return Answer{}, failure(Invalid, "its answer is not valid: %s", cut(err.Error(), 200))
+		return Answer{}, failure(Invalid, "its answer is not valid: %s", truncate.Text(err.Error(), 200))
 	case a.Decision != v1alpha1.CheckAllow && a.Decision != v1alpha1.CheckDeny:
 		return Answer{}, failure(Invalid, "its answer is not valid: decision must be Allow or Deny, not %.40q", a.Decision)
 	case a.MaxDurationSeconds != nil && *a.MaxDurationSeconds < 1:
 		return Answer{}, failure(Invalid, "its answer is not valid: maxDurationSeconds must be at least 1, not %d", *a.MaxDurationSeconds)
 	}
-	a.Message = cut(a.Message, MaxMessage)
+	a.Message = truncate.Text(a.Message, MaxMessage)
 	return a, nil
-}
-
-func cut(text string, length int) string {
-	return strings.ToValidUTF8(text[:min(len(text), length)], "")
 }
