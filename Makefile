@@ -208,8 +208,8 @@ generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew
 	go run -C hack/tools ./apilist -dir $(CURDIR) > docs/api.txt
 	go run -C hack/tools ./apilist -dir $(CURDIR)/operator > operator/docs/api.txt
 	go run -C hack/tools ./optiondoc -dir $(CURDIR) > docs/options.md
-	go run -C hack/tools ./metricdoc -dir $(CURDIR) webhook certs manager extension > docs/metrics.md
-	go run -C hack/tools ./metricdoc -dir $(CURDIR)/operator -operations ../../docs access audit binding hook sandbox session > operator/docs/metrics.md
+	go run -C hack/tools ./metricdoc -dir $(CURDIR) webhook certs manager extension internal > docs/metrics.md
+	go run -C hack/tools ./metricdoc -dir $(CURDIR)/operator -operations ../../docs access audit binding hook sandbox session internal > operator/docs/metrics.md
 	go run -C hack/helm ./chartdoc -dir $(CURDIR)
 	go -C operator run ./hack/rbacdoc -dir $(CURDIR)
 	cp operator/config/crd/*.yaml operator/charts/admitkit/files/crds/
