@@ -231,6 +231,13 @@ fmt: $(GOLANGCI_LINT) ## Format the code
 	$(GOLANGCI_LINT) fmt ./...
 	cd operator && $(GOLANGCI_LINT) fmt --config $(CURDIR)/.golangci.yml ./...
 
+GOVULNCHECK := go run golang.org/x/vuln/cmd/govulncheck@v1.9.0
+
+.PHONY: vulnerabilities
+vulnerabilities: ## Look for known vulnerabilities in what is called; needs vuln.go.dev
+	$(GOVULNCHECK) ./...
+	cd operator && $(GOVULNCHECK) ./...
+
 .PHONY: apidiff
 apidiff: ## Compare the public API with that of the last release
 	go -C hack/tools test ./apidiff
