@@ -60,7 +60,7 @@ var faults = map[string]func(t *testing.T, namespace string, p *process){
 		}
 	},
 	"the manager is killed while it grants": func(t *testing.T, _ string, p *process) {
-		p.kill()
+		p.Kill()
 		options := p.options
 		options.Metrics = ""
 		startProcess(t, options) // it leads when the lease of the one that was killed is over

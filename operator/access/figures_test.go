@@ -183,7 +183,7 @@ func TestAccessEndsSoonAfterTheManagerLeadsAgain(t *testing.T) {
 		_, gone := e.counts()
 		return gone >= n/2
 	})
-	killed.kill()
+	killed.Kill()
 	// The lease of a killed manager lasts for some seconds more.
 	options := killed.options
 	options.Metrics = ""

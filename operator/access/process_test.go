@@ -1,14 +1,12 @@
 package access_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"os/signal"
 	"runtime/debug"
 	"strconv"
@@ -85,11 +83,9 @@ func runProcess(text string) int {
 
 // process is a running manager process.
 type process struct {
-	cmd     *exec.Cmd
+	*testkit.Process
 	options processOptions
-	lines   chan string
 	leads   time.Time
-	ended   bool
 }
 
 // startProcess runs a manager process for a namespace in which start has
@@ -101,87 +97,33 @@ func startProcess(t *testing.T, options processOptions) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	binary, err := os.Executable()
-	if err != nil {
+	cmd := testkit.Again(t, managerVariable, string(text))
+	if _, err := cmd.StdinPipe(); err != nil { // it stays open until the process is killed
 		t.Fatal(err)
 	}
-	p := &process{cmd: exec.Command(binary), options: options, lines: make(chan string, 10)}
-	p.cmd.Env = append(os.Environ(), managerVariable+"="+string(text))
-	log, err := os.CreateTemp(t.TempDir(), "manager-*.log")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.cmd.Stderr = log
-	if _, err := p.cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		scanner := bufio.NewScanner(out)
-		for scanner.Scan() {
-			p.lines <- scanner.Text()
-		}
-		close(p.lines)
-	}()
-	t.Cleanup(func() {
-		p.kill()
-		if t.Failed() {
-			text, _ := os.ReadFile(log.Name())
-			t.Logf("the manager's log ends with:\n%s", text[max(0, len(text)-4000):])
-		}
-	})
-	p.expect(t, "ready")
+	p := &process{Process: testkit.Run(t, cmd), options: options}
+	p.Await(t, "ready")
 	return p
-}
-
-func (p *process) expect(t *testing.T, want string) string {
-	t.Helper()
-	select {
-	case line, open := <-p.lines:
-		if !open || !strings.HasPrefix(line, want) {
-			t.Fatalf("the manager process says %q, want %q", line, want)
-		}
-		return line
-	case <-time.After(time.Minute):
-		t.Fatalf("the manager process does not say %q", want)
-	}
-	return ""
 }
 
 // awaitLead waits until the process leads.
 func (p *process) awaitLead(t *testing.T) {
 	t.Helper()
-	nanos, err := strconv.ParseInt(strings.TrimPrefix(p.expect(t, "leads"), "leads "), 10, 64)
+	nanos, err := strconv.ParseInt(strings.TrimPrefix(p.Await(t, "leads"), "leads "), 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.leads = time.Unix(0, nanos)
 }
 
-// kill ends the process as the kernel does when memory runs out.
-func (p *process) kill() {
-	if p.ended {
-		return
-	}
-	p.ended = true
-	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait()
-}
-
 // resident returns the resident memory in MB after a garbage collection.
 func (p *process) resident(t *testing.T) float64 {
 	t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+	if err := p.Process.Process.Signal(syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
-	p.expect(t, "collected")
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	p.Await(t, "collected")
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}
