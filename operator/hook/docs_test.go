@@ -18,7 +18,7 @@ func TestTheTableOfTheProtocolNamesTestsThatExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	exist := map[string]bool{}
-	for _, dir := range []string{".", "../cmd/hooks"} {
+	for _, dir := range []string{".", "../internal/hook", "../cmd/hooks"} {
 		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, "_test.go") {
 				return err
