@@ -63,6 +63,11 @@ type (
 	Entry = collector.Entry
 	// Part is a part of a recording that is being written to a [Storage].
 	Part = collector.Part
+	// Folder is the [Storage] of Options.Folder. Its methods Verify and Cast read recordings
+	// where admitkit no longer runs.
+	Folder = collector.Folder
+	// Key verifies recordings: it is what is in Options.KeyFolder.
+	Key = protocol.Key
 	// Redactor takes secrets out of recordings.
 	Redactor = collector.Redactor
 )
