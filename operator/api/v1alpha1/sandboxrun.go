@@ -275,7 +275,7 @@ type SandboxRunTemplateRef struct {
 	Name string `json:"name"`
 }
 
-// SandboxPromptSource is where the prompt is. Who makes the run must be allowed to get the object.
+// SandboxPromptSource is where the prompt is. Whoever makes the run must be allowed to get the object.
 // +kubebuilder:validation:XValidation:rule="has(self.configMapKeyRef) != has(self.secretKeyRef)",message="exactly one of configMapKeyRef and secretKeyRef must be set"
 type SandboxPromptSource struct {
 	// +optional
