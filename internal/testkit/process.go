@@ -3,8 +3,10 @@ package testkit
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -160,6 +162,32 @@ func (p *Process) Await(t testing.TB, prefix string) string {
 			t.Fatalf("%s has not printed %q within %s", p.Path, prefix, deadline)
 		}
 	}
+}
+
+// RunAgain starts the test's own binary as a program, with options, as JSON, in the variable of
+// [Again]. Its standard input ends with this process: see [UntilParentEnds].
+func RunAgain(t testing.TB, variable string, options any, args ...string) *Process {
+	t.Helper()
+	text, err := json.Marshal(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := Again(t, variable, string(text), args...)
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	return Run(t, cmd)
+}
+
+// UntilParentEnds returns the context of a program that [RunAgain] has started: it ends when
+// the test's process does.
+func UntilParentEnds() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	return ctx
 }
 
 // Stop interrupts the program, which must then end without an error.

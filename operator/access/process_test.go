@@ -44,11 +44,6 @@ func runProcess(text string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
 	collect := make(chan os.Signal, 1)
 	signal.Notify(collect, syscall.SIGUSR1)
 	go func() {
@@ -72,7 +67,7 @@ func runProcess(text string) int {
 			<-mgr.GetKubeManager().Elected()
 			fmt.Println("leads", time.Now().UnixNano())
 		}()
-		err = mgr.Start(ctx)
+		err = mgr.Start(testkit.UntilParentEnds())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -93,15 +88,7 @@ type process struct {
 func startProcess(t *testing.T, options processOptions) *process {
 	t.Helper()
 	options.KubeConfig = managerUser.KubeConfig
-	text, err := json.Marshal(options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := testkit.Again(t, managerVariable, string(text))
-	if _, err := cmd.StdinPipe(); err != nil { // it stays open until the process is killed
-		t.Fatal(err)
-	}
-	p := &process{Process: testkit.Run(t, cmd), options: options}
+	p := &process{Process: testkit.RunAgain(t, managerVariable, options), options: options}
 	p.Await(t, "ready")
 	return p
 }
@@ -119,11 +106,11 @@ func (p *process) awaitLead(t *testing.T) {
 // resident returns the resident memory in MB after a garbage collection.
 func (p *process) resident(t *testing.T) float64 {
 	t.Helper()
-	if err := p.Process.Process.Signal(syscall.SIGUSR1); err != nil {
+	if err := p.Cmd.Process.Signal(syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
 	p.Await(t, "collected")
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Process.Pid))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}

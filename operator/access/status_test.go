@@ -93,13 +93,15 @@ func TestAMoveOfTheEndIsToldAlthoughTheStatusMissedTheOneBefore(t *testing.T) {
 		"back, after the status":        {move{half, threeQuarters}, threeQuarters, half, true},
 		"none, after the status":        {move{half, threeQuarters}, threeQuarters, threeQuarters, false},
 	} {
-		f := about(execAccess)
-		f.lastMove = c.last
-		f.request.GetRequestStatus().ExpiresAt = &metav1.Time{Time: c.status}
-		s := newState(f.request, f.end)
-		s.ExpiresAt = &metav1.Time{Time: c.to}
-		if told := len(f.moved(s)) == 1; told != c.told {
-			t.Errorf("%s: told: %v", sentence, told)
-		}
+		t.Run(sentence, func(t *testing.T) {
+			f := about(execAccess)
+			f.lastMove = c.last
+			f.request.GetRequestStatus().ExpiresAt = &metav1.Time{Time: c.status}
+			s := newState(f.request, f.end)
+			s.ExpiresAt = &metav1.Time{Time: c.to}
+			if told := len(f.moved(s)) == 1; told != c.told {
+				t.Errorf("told: %v", told)
+			}
+		})
 	}
 }

@@ -1,10 +1,8 @@
 package audit_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"testing"
 	"time"
@@ -42,11 +40,6 @@ func runProcess(text string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
 	mgr, err := manager.New(manager.Options{
 		OperatorFingerprint: "admitkit", Namespace: options.Namespace, Host: "127.0.0.1", Port: options.Port, KubeConfig: options.KubeConfig,
 		RegisterWebHook: new(bool), Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
@@ -59,7 +52,7 @@ func runProcess(text string) int {
 			<-mgr.Ready()
 			fmt.Println("ready")
 		}()
-		err = mgr.Start(ctx)
+		err = mgr.Start(testkit.UntilParentEnds())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -72,15 +65,7 @@ func runProcess(text string) int {
 func startProcess(t *testing.T, options processOptions) *testkit.Process {
 	t.Helper()
 	options.KubeConfig = managerUser.KubeConfig
-	text, err := json.Marshal(options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := testkit.Again(t, managerVariable, string(text))
-	if _, err := cmd.StdinPipe(); err != nil { // it stays open until the process is killed
-		t.Fatal(err)
-	}
-	p := testkit.Run(t, cmd)
+	p := testkit.RunAgain(t, managerVariable, options)
 	p.Await(t, "ready")
 	return p
 }

@@ -170,7 +170,7 @@ func TestAChildThatIsGoneBeforeItWasSeenComesBack(t *testing.T) {
 		create(t, thing(namespace, fmt.Sprint("b", i))) // the last one waits for the worker of a
 	}
 	asked(hook.DefaultWorkers)
-	// What another controller has seen, this one has in its cache: they share their watches.
+	// Controllers share their watches, so this one has in its cache what another has seen.
 	seen := serve(t, func(http.ResponseWriter, *request) any { return object{"children": []any{configMap("x", nil)}} })
 	create(t, composite(other, object{"sync": at(seen.URL)}, "InPlace"))
 	create(t, thing(other, "a"))

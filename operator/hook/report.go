@@ -21,6 +21,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/metacontroller/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/hook/compose"
+	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
 // problem is what keeps a controller, or a parent, from being as it should be.
@@ -66,7 +67,7 @@ func shorten(text string, most int) string {
 	if len(text) <= most {
 		return text
 	}
-	return strings.ToValidUTF8(text[:most], "") + "..."
+	return truncate.Text(text, most) + "..."
 }
 
 // LabelAggregate is the label of ClusterRoles whose rules the operator for hooks gets.

@@ -34,24 +34,20 @@ right to exec. Only an Interactive run waits for you; a Batch run ends when its 
 }
 
 func (c *cli) attach(ctx context.Context, name string, command []string) error {
-	cl, namespace, err := c.connect()
-	if err != nil {
-		return err
-	}
-	run, err := getRun(ctx, cl, namespace, name)
+	cl, run, err := c.namedRun(ctx, name)
 	if err != nil {
 		return err
 	}
 	if run.Status.Phase != v1alpha1.SandboxRunning || run.Status.PodName == "" {
 		return exitf(codeRefused, "nobody can enter it: %s", howFar(run))
 	}
-	if err := mayExec(ctx, cl, namespace, run.Status.PodName); err != nil {
+	if err := mayExec(ctx, cl, run.Namespace, run.Status.PodName); err != nil {
 		return err
 	}
 	if i := run.Status.Interactive; i != nil && i.EndsTime != nil {
 		c.sayf("sandboxrun/%s ends at %s if nobody uses it until then (%s)", run.Name, moment(i.EndsTime), i.EndsReason)
 	}
-	args := []string{"exec", "--namespace=" + namespace, "--stdin=true"}
+	args := []string{"exec", "--namespace=" + run.Namespace, "--stdin=true"}
 	if in, ok := c.In.(*os.File); ok && term.IsTerminal(int(in.Fd())) {
 		args = append(args, "--tty=true")
 	}

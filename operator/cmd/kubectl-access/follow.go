@@ -167,11 +167,7 @@ Pod is gone, print the last lines, which the run itself has: at most 50.`,
 }
 
 func (c *cli) printLogs(ctx context.Context, name string, follow bool) error {
-	cl, namespace, err := c.connect()
-	if err != nil {
-		return err
-	}
-	run, err := getRun(ctx, cl, namespace, name)
+	cl, run, err := c.namedRun(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -186,7 +182,7 @@ func (c *cli) printLogs(ctx context.Context, name string, follow bool) error {
 		return exitf(codeError, "it has written nothing: %s", howFar(run))
 	}
 	f.pod = run.Status.PodName
-	err = f.print(ctx, namespace, f.pod, false)
+	err = f.print(ctx, run.Namespace, f.pod, false)
 	if ctx.Err() != nil {
 		return explained(ctx.Err())
 	}
@@ -195,15 +191,19 @@ func (c *cli) printLogs(ctx context.Context, name string, follow bool) error {
 	return nil
 }
 
-// getRun reads the run that somebody names.
-func getRun(ctx context.Context, cl client.Client, namespace, name string) (*v1alpha1.SandboxRun, error) {
+// namedRun connects, and reads the run that somebody names.
+func (c *cli) namedRun(ctx context.Context, name string) (client.WithWatch, *v1alpha1.SandboxRun, error) {
+	cl, namespace, err := c.connect()
+	if err != nil {
+		return nil, nil, err
+	}
 	name = strings.TrimPrefix(strings.TrimPrefix(name, "sandboxruns.admitkit.dev/"), "sandboxrun/")
 	run := &v1alpha1.SandboxRun{}
-	err := cl.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, run)
+	err = cl.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, run)
 	if apierrors.IsNotFound(err) {
-		return nil, exitf(codeNotFound, "there is no run %q in namespace %s; 'kubectl access runs list' shows those that are", name, namespace)
+		return nil, nil, exitf(codeNotFound, "there is no run %q in namespace %s; 'kubectl access runs list' shows those that are", name, namespace)
 	}
-	return run, explained(err)
+	return cl, run, explained(err)
 }
 
 // completeRuns completes the name of a run.

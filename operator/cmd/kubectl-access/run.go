@@ -38,7 +38,7 @@ type runFlags struct {
 
 // runCommand returns the command that makes a SandboxRun.
 func (c *cli) runCommand() *cobra.Command {
-	h := &runFlags{cli: c}
+	r := &runFlags{cli: c}
 	cmd := &cobra.Command{
 		Use: "run TEMPLATE", Short: "Run work that nobody trusts, in a sandbox",
 		Long: `Make a SandboxRun by a template, and print its name. With --watch, wait for its end and
@@ -50,32 +50,32 @@ TEMPLATE is the name of a SandboxRunTemplate, or else of a ClusterSandboxRunTemp
   kubectl access run agent -f task.md --env TASK=7 --timeout 10m`,
 		Args: exactly("TEMPLATE"),
 		ValidArgsFunction: first(c.completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) ([]string, error) {
-			if h.clusterTemplate {
+			if r.clusterTemplate {
 				templates, err := listOf(ctx, cl, &v1alpha1.ClusterSandboxRunTemplateList{}, "")
 				return names(templates), err
 			}
 			templates, err := listOf(ctx, cl, &v1alpha1.SandboxRunTemplateList{}, namespace)
 			return names(templates), err
 		})),
-		RunE: func(cmd *cobra.Command, args []string) error { return h.run(cmd.Context(), args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error { return r.run(cmd.Context(), args[0]) },
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&h.prompt, "prompt", "p", "", "what the work is to do")
-	flags.StringVarP(&h.file, "filename", "f", "", "file with what the work is to do, - for standard input")
-	flags.StringVar(&h.name, "name", "", "name of the run (default: the template's name and a suffix)")
-	flags.BoolVar(&h.clusterTemplate, "cluster-template", false, "take the ClusterSandboxRunTemplate, even if the namespace has a SandboxRunTemplate of the name")
-	flags.StringVar(&h.model, "model", "", "model for the work, which has it as $ADMITKIT_MODEL")
-	flags.StringVar(&h.workspace, "workspace", "", "Workspace to work in; runs have it one at a time (default: a folder that is gone with the Pod)")
-	flags.StringToStringVar(&h.env, "env", nil, "variable for the work, NAME=VALUE; repeatable")
-	flags.Var(durationFlag{&h.timeout, moreThanZero}, "timeout", "how long all attempts may take, in whole seconds (default: the template's)")
-	flags.Int32Var(&h.retries, "retries", 0, "how often the work is tried again after it failed")
-	flags.Var(durationFlag{&h.ttl, someTime}, "ttl", "how long the run is kept after its end, in whole seconds (default: until somebody deletes it)")
-	flags.BoolVarP(&h.interactive, "interactive", "i", false, "make an Interactive run, which 'kubectl access runs attach' enters, and which ends when nobody uses it")
-	flags.Var(durationFlag{&h.idle, moreThanZero}, "idle", "how long nobody may use an Interactive run, in whole seconds (default: the template's)")
-	flags.Var(durationFlag{&h.lifetime, moreThanZero}, "lifetime", "how long an Interactive run lives at most, in whole seconds (default: the template's)")
-	flags.BoolVarP(&h.watch, "watch", "w", false, "print what the work writes, until its end")
-	h.output = c.addOutputFlags(cmd)
-	h.completeFlags(cmd)
+	flags.StringVarP(&r.prompt, "prompt", "p", "", "what the work is to do")
+	flags.StringVarP(&r.file, "filename", "f", "", "file with what the work is to do, - for standard input")
+	flags.StringVar(&r.name, "name", "", "name of the run (default: the template's name and a suffix)")
+	flags.BoolVar(&r.clusterTemplate, "cluster-template", false, "take the ClusterSandboxRunTemplate, even if the namespace has a SandboxRunTemplate of the name")
+	flags.StringVar(&r.model, "model", "", "model for the work, which has it as $ADMITKIT_MODEL")
+	flags.StringVar(&r.workspace, "workspace", "", "Workspace to work in; runs have it one at a time (default: a folder that is gone with the Pod)")
+	flags.StringToStringVar(&r.env, "env", nil, "variable for the work, NAME=VALUE; repeatable")
+	flags.Var(durationFlag{&r.timeout, moreThanZero}, "timeout", "how long all attempts may take, in whole seconds (default: the template's)")
+	flags.Int32Var(&r.retries, "retries", 0, "how often the work is tried again after it failed")
+	flags.Var(durationFlag{&r.ttl, someTime}, "ttl", "how long the run is kept after its end, in whole seconds (default: until somebody deletes it)")
+	flags.BoolVarP(&r.interactive, "interactive", "i", false, "make an Interactive run, which 'kubectl access runs attach' enters, and which ends when nobody uses it")
+	flags.Var(durationFlag{&r.idle, moreThanZero}, "idle", "how long nobody may use an Interactive run, in whole seconds (default: the template's)")
+	flags.Var(durationFlag{&r.lifetime, moreThanZero}, "lifetime", "how long an Interactive run lives at most, in whole seconds (default: the template's)")
+	flags.BoolVarP(&r.watch, "watch", "w", false, "print what the work writes, until its end")
+	r.output = c.addOutputFlags(cmd)
+	r.completeFlags(cmd)
 	for _, other := range []string{"output", "template"} {
 		cmd.MarkFlagsMutuallyExclusive("watch", other)
 	}
@@ -83,8 +83,8 @@ TEMPLATE is the name of a SandboxRunTemplate, or else of a ClusterSandboxRunTemp
 }
 
 // completeFlags completes the name of a Workspace, and no file where none is meant.
-func (h *runFlags) completeFlags(cmd *cobra.Command) {
-	_ = cmd.RegisterFlagCompletionFunc("workspace", h.completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) ([]string, error) {
+func (r *runFlags) completeFlags(cmd *cobra.Command) {
+	_ = cmd.RegisterFlagCompletionFunc("workspace", r.completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) ([]string, error) {
 		workspaces, err := listOf(ctx, cl, &v1alpha1.WorkspaceList{}, namespace)
 		return names(workspaces), err
 	}))
@@ -93,16 +93,16 @@ func (h *runFlags) completeFlags(cmd *cobra.Command) {
 	}
 }
 
-func (h *runFlags) run(ctx context.Context, template string) error {
-	run, err := h.asked(template)
+func (r *runFlags) run(ctx context.Context, template string) error {
+	run, err := r.asked(template)
 	if err != nil {
 		return err
 	}
-	show, err := h.output.printer(false)
+	show, err := r.output.printer(false)
 	if err != nil {
 		return err
 	}
-	cl, namespace, err := h.connect()
+	cl, namespace, err := r.connect()
 	if err != nil {
 		return err
 	}
@@ -110,54 +110,54 @@ func (h *runFlags) run(ctx context.Context, template string) error {
 	if err := cl.Create(ctx, run); err != nil {
 		return explained(err)
 	}
-	h.sayf("sandboxrun/%s created in namespace %s", run.Name, namespace)
+	r.sayf("sandboxrun/%s created in namespace %s", run.Name, namespace)
 	switch {
-	case h.watch:
-		f, err := h.newFollower()
+	case r.watch:
+		f, err := r.newFollower()
 		if err != nil {
 			return err
 		}
-		return h.watchRun(ctx, cl, run, f)
-	case h.output.asked():
+		return r.watchRun(ctx, cl, run, f)
+	case r.output.asked():
 		return show(run)
 	}
-	_, err = fmt.Fprintln(h.Out, run.Name)
+	_, err = fmt.Fprintln(r.Out, run.Name)
 	return err
 }
 
 // asked returns the run that the flags ask for.
-func (h *runFlags) asked(template string) (*v1alpha1.SandboxRun, error) {
-	prompt, err := h.readPrompt()
+func (r *runFlags) asked(template string) (*v1alpha1.SandboxRun, error) {
+	prompt, err := r.readPrompt()
 	if err != nil {
 		return nil, err
 	}
-	run := &v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{Name: h.name}, Spec: v1alpha1.SandboxRunSpec{
-		TemplateRef: v1alpha1.SandboxRunTemplateRef{Name: template}, Prompt: prompt, Model: h.model, Retries: h.retries,
+	run := &v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{Name: r.name}, Spec: v1alpha1.SandboxRunSpec{
+		TemplateRef: v1alpha1.SandboxRunTemplateRef{Name: template}, Prompt: prompt, Model: r.model, Retries: r.retries,
 	}}
-	if h.name == "" {
+	if r.name == "" {
 		run.GenerateName = strings.TrimRight(template[:min(len(template), 46)], "-.") + "-"
 	}
-	if h.workspace != "" {
-		run.Spec.WorkspaceRef = &v1alpha1.SandboxWorkspaceRef{Name: h.workspace}
+	if r.workspace != "" {
+		run.Spec.WorkspaceRef = &v1alpha1.SandboxWorkspaceRef{Name: r.workspace}
 	}
-	if h.clusterTemplate {
+	if r.clusterTemplate {
 		run.Spec.TemplateRef.Kind = "ClusterSandboxRunTemplate"
 	}
-	if run.Spec.TimeoutSeconds, err = seconds(h.timeout, "--timeout"); err != nil {
+	if run.Spec.TimeoutSeconds, err = seconds(r.timeout, "--timeout"); err != nil {
 		return nil, err
 	}
-	ttl, err := seconds(h.ttl, "--ttl")
+	ttl, err := seconds(r.ttl, "--ttl")
 	if err != nil {
 		return nil, err
 	}
 	if ttl != nil {
 		run.Spec.TTLSecondsAfterFinished = new(int32(min(*ttl, 1<<31-1))) //nolint:gosec // it is bounded here
 	}
-	for name, value := range h.env {
+	for name, value := range r.env {
 		run.Spec.ExtraEnv = append(run.Spec.ExtraEnv, v1alpha1.SandboxEnv{Name: name, Value: value})
 	}
 	slices.SortFunc(run.Spec.ExtraEnv, func(a, b v1alpha1.SandboxEnv) int { return strings.Compare(a.Name, b.Name) })
-	return run, h.setInteractive(&run.Spec)
+	return run, r.setInteractive(&run.Spec)
 }
 
 func someTime(d time.Duration) error {
@@ -168,22 +168,22 @@ func someTime(d time.Duration) error {
 }
 
 // setInteractive makes a run Interactive, if the flags say so.
-func (h *runFlags) setInteractive(spec *v1alpha1.SandboxRunSpec) error {
-	if !h.interactive {
-		if h.idle > 0 || h.lifetime > 0 {
+func (r *runFlags) setInteractive(spec *v1alpha1.SandboxRunSpec) error {
+	if !r.interactive {
+		if r.idle > 0 || r.lifetime > 0 {
 			return exitf(codeUsage, "--idle and --lifetime are for an Interactive run: add --interactive")
 		}
 		return nil
 	}
-	if h.timeout > 0 || h.retries != 0 {
+	if r.timeout > 0 || r.retries != 0 {
 		return exitf(codeUsage, "--timeout and --retries are for Batch runs: with --interactive, --lifetime says how long the run lives")
 	}
 	spec.Mode = v1alpha1.SandboxInteractive
-	idle, err := seconds(h.idle, "--idle")
+	idle, err := seconds(r.idle, "--idle")
 	if err != nil {
 		return err
 	}
-	lifetime, err := seconds(h.lifetime, "--lifetime")
+	lifetime, err := seconds(r.lifetime, "--lifetime")
 	if err == nil && (idle != nil || lifetime != nil) {
 		spec.Interactive = &v1alpha1.InteractiveLimits{IdleSeconds: idle, MaxLifetimeSeconds: lifetime}
 	}
@@ -191,28 +191,28 @@ func (h *runFlags) setInteractive(spec *v1alpha1.SandboxRunSpec) error {
 }
 
 // readPrompt reads what the work is to do, no further than a run may have it.
-func (h *runFlags) readPrompt() (string, error) {
-	if h.file != "" && h.prompt != "" {
+func (r *runFlags) readPrompt() (string, error) {
+	if r.file != "" && r.prompt != "" {
 		return "", exitf(codeUsage, "--prompt and -f: give one of them")
 	}
-	switch h.file {
+	switch r.file {
 	case "":
-		if h.prompt == "" {
+		if r.prompt == "" {
 			return "", exitf(codeUsage, "--prompt or -f: say what the work is to do")
 		}
-		return h.prompt, nil
+		return r.prompt, nil
 	case "-":
-		return h.readFrom(h.In)
+		return r.readFrom(r.In)
 	}
-	file, err := os.Open(h.file)
+	file, err := os.Open(r.file)
 	if err != nil {
 		return "", exitf(codeUsage, "-f: %w", err)
 	}
 	defer file.Close() //nolint:errcheck // it was only read
-	return h.readFrom(file)
+	return r.readFrom(file)
 }
 
-func (h *runFlags) readFrom(in io.Reader) (string, error) {
+func (r *runFlags) readFrom(in io.Reader) (string, error) {
 	text, err := io.ReadAll(io.LimitReader(in, v1alpha1.MaxPromptBytes+1))
 	switch {
 	case err != nil:
@@ -237,12 +237,12 @@ func seconds(d time.Duration, flag string) (*int64, error) {
 }
 
 // watchRun waits for the end of a run, says what it waits for, and prints what it writes.
-func (h *runFlags) watchRun(ctx context.Context, cl client.WithWatch, run *v1alpha1.SandboxRun, f *follower) error {
+func (r *runFlags) watchRun(ctx context.Context, cl client.WithWatch, run *v1alpha1.SandboxRun, f *follower) error {
 	said, uid := "", run.UID
 	for {
 		watcher, err := cl.Watch(ctx, &v1alpha1.SandboxRunList{}, client.InNamespace(run.Namespace), client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("metadata.name", run.Name)})
 		if err != nil {
-			return h.left(ctx, run, explained(err))
+			return r.left(ctx, run, explained(err))
 		}
 		for event := range watcher.ResultChan() {
 			seen, ok := event.Object.(*v1alpha1.SandboxRun)
@@ -255,25 +255,25 @@ func (h *runFlags) watchRun(ctx context.Context, cl client.WithWatch, run *v1alp
 			}
 			if now := howFar(seen); now != said {
 				said = now
-				h.sayf("%s", escape(now))
+				r.sayf("%s", escape(now))
 			}
 			f.see(ctx, seen)
 			if seen.Status.Phase.Terminal() {
 				watcher.Stop()
-				return h.ended(h.rest(ctx, cl, seen, f), f)
+				return r.ended(r.rest(ctx, cl, seen, f), f)
 			}
 		}
 		watcher.Stop()
 		if ctx.Err() != nil {
-			return h.left(ctx, run, explained(ctx.Err()))
+			return r.left(ctx, run, explained(ctx.Err()))
 		}
 	}
 }
 
 // left says what becomes of a run that nobody waits for any more.
-func (h *runFlags) left(ctx context.Context, run *v1alpha1.SandboxRun, err error) error {
+func (r *runFlags) left(ctx context.Context, run *v1alpha1.SandboxRun, err error) error {
 	if ctx.Err() != nil {
-		h.sayf("sandboxrun/%s goes on; 'kubectl access runs cancel %s' ends it", run.Name, run.Name)
+		r.sayf("sandboxrun/%s goes on; 'kubectl access runs cancel %s' ends it", run.Name, run.Name)
 		return exitf(codeInterrupted, "interrupted")
 	}
 	return err
@@ -283,7 +283,7 @@ func (h *runFlags) left(ctx context.Context, run *v1alpha1.SandboxRun, err error
 const restPatience = 10 * time.Second
 
 // rest prints the last lines of a run that has ended. The status has them a moment later.
-func (h *runFlags) rest(ctx context.Context, cl client.Client, run *v1alpha1.SandboxRun, f *follower) *v1alpha1.SandboxRun {
+func (r *runFlags) rest(ctx context.Context, cl client.Client, run *v1alpha1.SandboxRun, f *follower) *v1alpha1.SandboxRun {
 	f.finish(run, restPatience)
 	for until := time.Now().Add(restPatience); f.ofState && !run.Status.OutputClosed && time.Now().Before(until); {
 		select {
@@ -302,9 +302,9 @@ func (h *runFlags) rest(ctx context.Context, cl client.Client, run *v1alpha1.San
 }
 
 // ended prints what a run wrote last, unless that is printed already.
-func (h *runFlags) ended(run *v1alpha1.SandboxRun, f *follower) error {
+func (r *runFlags) ended(run *v1alpha1.SandboxRun, f *follower) error {
 	if output := strings.TrimSuffix(run.Status.Output, "\n"); output != "" && !f.has(output) {
-		if _, err := fmt.Fprintln(h.Out, escape(output)); err != nil {
+		if _, err := fmt.Fprintln(r.Out, escape(output)); err != nil {
 			return err
 		}
 	}

@@ -53,11 +53,7 @@ func (c *cli) runsDescribe() *cobra.Command {
 		Args:              exactly("NAME"),
 		ValidArgsFunction: c.completeRuns(func(*v1alpha1.SandboxRun) bool { return true }),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, namespace, err := c.connect()
-			if err != nil {
-				return err
-			}
-			run, err := getRun(cmd.Context(), cl, namespace, args[0])
+			cl, run, err := c.namedRun(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -107,11 +103,7 @@ func (c *cli) runsCancel() *cobra.Command {
 }
 
 func (c *cli) cancel(ctx context.Context, name string) error {
-	cl, namespace, err := c.connect()
-	if err != nil {
-		return err
-	}
-	run, err := getRun(ctx, cl, namespace, name)
+	cl, run, err := c.namedRun(ctx, name)
 	if err != nil {
 		return err
 	}

@@ -63,10 +63,12 @@ type Options struct {
 	MaxMemoryBytes int64
 }
 
-// The largest values of Options.
+// MaxBytes is how long the input, and how long the response of an evaluation can be.
+const MaxBytes = 10 << 20
+
+// The largest values of Options, and their defaults.
 const (
 	MaxTimeout  = 10 * time.Second
-	MaxBytes    = 10 << 20
 	MaxMemory   = 1 << 30
 	defaultTime = time.Second
 	defaultMem  = 256 << 20

@@ -191,10 +191,6 @@ func (s *stage) start(with settings, flags ...string) {
 func (s *stage) launch(with settings, flags ...string) {
 	s.Helper()
 	with.Namespace = s.namespace
-	text, err := json.Marshal(with)
-	if err != nil {
-		s.Fatal(err)
-	}
 	// Again at the same addresses: by another port it would be another installation.
 	for _, address := range []*string{&s.metrics, &s.health, &s.port} {
 		if *address == "" {
@@ -205,7 +201,7 @@ func (s *stage) launch(with settings, flags ...string) {
 		"start", "--kubeconfig", cluster.Admin().KubeConfig, "--namespace", s.namespace, "--webhook-namespace", programs, "--fingerprint", s.namespace,
 		"--host", "127.0.0.1", "--port", strings.TrimPrefix(s.port, "127.0.0.1:"), "--metrics-address", s.metrics, "--health-address", s.health, "--drain-period", "0s",
 	}
-	s.program = testkit.Run(s, testkit.Again(s.T, programVariable, string(text), append(args, flags...)...))
+	s.program = testkit.RunAgain(s, programVariable, with, append(args, flags...)...)
 }
 
 // kill ends the program without a word.

@@ -206,11 +206,7 @@ func newFaulty(t *testing.T) *faulty {
 func (f *faulty) start(name string, o processOptions) {
 	f.t.Helper()
 	o.Namespace, o.Port = f.Namespace, freeport.For(f.t)
-	text, err := json.Marshal(o)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.processes[name] = testkit.Run(f.t, testkit.Again(f.t, processVariable, string(text)))
+	f.processes[name] = testkit.RunAgain(f.t, processVariable, o)
 }
 
 func (f *faulty) startBroker() {
