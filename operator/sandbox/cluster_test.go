@@ -1,11 +1,13 @@
 package sandbox_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
@@ -32,8 +34,10 @@ func TestMain(m *testing.M) {
 	options := controlplane.Options{CRDPaths: []string{"../config/crd"}, ControllerManager: true, Kwok: true}
 	os.Exit(testkit.Main(m, options, func(c *controlplane.ControlPlane) (err error) {
 		server = c
-		admin, err = testkit.NewClient(c.Admin(), scheme)
-		return err
+		if admin, err = testkit.NewClient(c.Admin(), scheme); err != nil {
+			return err
+		}
+		return admin.Create(context.Background(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: orphanNode}})
 	}))
 }
 

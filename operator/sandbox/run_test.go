@@ -64,6 +64,10 @@ func (r *records) of(run *v1alpha1.SandboxRun) (actions []string) {
 	return actions
 }
 
+// orphanNode is where Pods are that a test keeps. Nobody plays its kubelet, but it is there: kube-controller-manager makes
+// Pods Failed that are to be deleted and have no node.
+const orphanNode = "orphaned"
+
 // gate has Pods of runs whose names begin with slow wait before a node.
 func gate() any {
 	fail := admissionregistrationv1.Fail
@@ -71,10 +75,12 @@ func gate() any {
 		if strings.HasPrefix(pod.Labels[sandbox.LabelRun], "barred") {
 			return extension.Denyf("it is over the quota")
 		}
-		if strings.HasPrefix(pod.Labels[sandbox.LabelRun], "slow") || strings.HasPrefix(pod.Labels[sandbox.LabelWorkspace], "slow") {
+		switch of := pod.Labels[sandbox.LabelRun] + pod.Labels[sandbox.LabelWorkspace]; {
+		case strings.HasPrefix(of, "slow-"+orphanNode):
+			pod.Spec.NodeName = orphanNode
+		case strings.HasPrefix(of, "slow"):
 			pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/test"}}
-		}
-		if strings.HasPrefix(pod.Labels[sandbox.LabelRun], loudNode) {
+		case strings.HasPrefix(of, loudNode):
 			pod.Spec.NodeName = loudNode
 		}
 		return nil
@@ -331,7 +337,13 @@ func (s *story) orphan(t *testing.T, job *batchv1.Job, pod *corev1.Pod) (free fu
 	testkit.Within(t, patience, "the Pod that was kept is being deleted", func(ctx context.Context) bool {
 		return admin.Get(ctx, client.ObjectKeyFromObject(pod), pod) == nil && pod.DeletionTimestamp != nil && metav1.GetControllerOf(pod) == nil
 	})
-	return func() { patch(`{"metadata": {"finalizers": null}}`) }
+	return func() {
+		t.Helper()
+		patch(`{"metadata": {"finalizers": null}}`)
+		if err := client.IgnoreNotFound(admin.Delete(t.Context(), pod, client.GracePeriodSeconds(0))); err != nil { // as its kubelet does in the end
+			t.Fatal(err)
+		}
+	}
 }
 
 func (s *story) orphaned(t *testing.T) {
