@@ -2,6 +2,7 @@ package manager
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
@@ -27,10 +28,11 @@ func (m *Manager) run(ctx context.Context, do func(context.Context) error) error
 	}
 	defer m.cancel()
 	defer m.httpClient.CloseIdleConnections()
-	if err := do(ctx); err != nil {
-		return fmt.Errorf("manager: %w", err)
+	err = do(ctx)
+	if err == nil || ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil // stopped at whatever step: not a failure
 	}
-	return nil
+	return fmt.Errorf("manager: %w", err)
 }
 
 // start takes every address and finds every error that it can before anything is

@@ -724,3 +724,26 @@ func TestASecondProgramOnOneHostDoesNotDisplaceTheFirst(t *testing.T) {
 		t.Errorf("the second ends with %v", err)
 	}
 }
+
+// A process that is stopped has not failed, at whatever step that finds it.
+func TestAManagerThatIsStoppedWhileItStartsEndsWithoutAnError(t *testing.T) {
+	t.Parallel()
+	for step, path := range map[string]string{"reaching the API server": "/", "reading the CA": "/secrets/", "registering": "/mutatingwebhookconfigurations"} {
+		for way, run := range map[string]func(*manager.Manager, context.Context) error{"start": (*manager.Manager).Start, "register": (*manager.Manager).KeepRegistered} {
+			t.Run(way+", "+step, func(t *testing.T) {
+				t.Parallel()
+				ctx, cancel := context.WithCancel(t.Context())
+				var reached atomic.Bool
+				r := newManager(t, manager.Options{Namespace: newNamespace(t), RESTConfig: watched(func(req *http.Request) {
+					if strings.Contains(req.URL.Path, path) {
+						reached.Store(true)
+						cancel()
+					}
+				})}, mark("a", extension.Scope{}))
+				if err := run(r.Manager, ctx); err != nil || !reached.Load() {
+					t.Errorf("it reached this step: %t, and returned %v", reached.Load(), err)
+				}
+			})
+		}
+	}
+}
