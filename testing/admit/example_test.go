@@ -61,12 +61,14 @@ func ExampleClient_Create() {
 	admit.New(t, grows).Create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
 	// Output:
 	// FAIL: CREATE Pod web: extension extension.MutatorFunc is not idempotent; called again, it changes the object again:
-	// @@ -8,4 +8,6 @@
+	// @@ -6,6 +6,8 @@
+	//  spec:
+	//    containers: null
 	//    tolerations:
-	//    - key: spot
-	//      operator: Exists
 	// +  - key: spot
 	// +    operator: Exists
+	//    - key: spot
+	//      operator: Exists
 	//  status: {}
 }
 

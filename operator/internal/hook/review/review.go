@@ -18,7 +18,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pmezard/go-difflib/difflib"
+	"github.com/aymanbagabas/go-udiff"
+
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
@@ -333,12 +334,9 @@ func change(text *strings.Builder, what string, from, to map[string]any, note st
 		verb = "delete"
 	}
 	fmt.Fprintf(text, "%s: %s%s\n", verb, what, note)
-	return difflib.WriteUnifiedDiff(text, difflib.UnifiedDiff{
-		A: lines(before), B: lines(after), FromFile: "is", ToFile: "would be", Context: 3,
-	})
+	text.WriteString(udiff.Unified("is", "would be", before, after))
+	return nil
 }
-
-func lines(text string) []string { return slices.Collect(strings.Lines(text)) }
 
 func written(object map[string]any) (string, error) {
 	if object == nil {
