@@ -11,14 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/time/rate"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/lru"
 )
-
-// limited bounds the addresses whose new connections are counted. One that is forgotten
-// begins anew.
-const limited = 4096
 
 // Limits of the connections to a port. They count until they are closed, or until it is known
 // whose they are ([Conn.Known]).
@@ -39,7 +33,7 @@ type Limits struct {
 type Sources struct {
 	clock  clock.PassiveClock
 	limits Limits
-	rates  *lru.Cache
+	rates  *Rates[netip.Addr]
 
 	mu    sync.Mutex
 	open  map[netip.Addr][]*Conn // the newest last
@@ -48,7 +42,7 @@ type Sources struct {
 
 // New returns what counts by these limits.
 func New(clock clock.PassiveClock, limits Limits) *Sources {
-	return &Sources{clock: clock, limits: limits, rates: lru.New(limited), open: map[netip.Addr][]*Conn{}}
+	return &Sources{clock: clock, limits: limits, rates: NewRates[netip.Addr](limits.PerSecond, 2*limits.PerSecond), open: map[netip.Addr][]*Conn{}}
 }
 
 // Of is the address of a caller, such as 192.0.2.1:40000. The same one has one form.
@@ -103,7 +97,7 @@ func (s *Sources) enter(conn *Conn) (closed *Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	mine := len(s.open[conn.source])
-	if mine >= s.limits.Each || !s.rateLocked(conn.source).AllowN(s.clock.Now(), 1) {
+	if mine >= s.limits.Each || !s.rates.Of(conn.source).AllowN(s.clock.Now(), 1) {
 		return conn
 	}
 	if s.limits.Total > 0 && s.total >= s.limits.Total {
@@ -115,15 +109,6 @@ func (s *Sources) enter(conn *Conn) (closed *Conn) {
 	s.open[conn.source] = append(s.open[conn.source], conn)
 	s.total++
 	return closed
-}
-
-func (s *Sources) rateLocked(source netip.Addr) *rate.Limiter {
-	if found, ok := s.rates.Get(source); ok {
-		return found.(*rate.Limiter)
-	}
-	made := rate.NewLimiter(rate.Limit(s.limits.PerSecond), 2*s.limits.PerSecond)
-	s.rates.Add(source, made)
-	return made
 }
 
 // newestOfMostLocked returns the newest connection of the address that has the most, and more

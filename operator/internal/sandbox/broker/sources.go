@@ -4,11 +4,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"sync"
 
-	"golang.org/x/time/rate"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/lru"
 
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 	shared "github.com/admitkit/admitkit/operator/internal/sources"
@@ -20,8 +17,6 @@ const (
 	requestsPerSecond, requestBurst = 200, 400
 	// Each token that is not valid costs a question to the API server.
 	invalidPerSecond, invalidBurst = 1, 20
-	// limitedSources bounds the addresses that are remembered.
-	limitedSources = 4096
 )
 
 // sources limit what comes from one address: work can reach the port of the broker where nothing redirects it, and the
@@ -30,42 +25,31 @@ const (
 type sources struct {
 	*shared.Sources
 	clock clock.PassiveClock
-
-	mu       sync.Mutex
-	limiters *lru.Cache
+	// requests and tokens limit what is asked, and with tokens that are not valid.
+	requests, tokens *shared.Rates[netip.Addr]
 }
-
-type sourceLimiters struct{ requests, invalid *rate.Limiter }
 
 func newSources(clock clock.PassiveClock, connections int) *sources {
-	return &sources{Sources: shared.New(clock, shared.Limits{Each: connections, PerSecond: connections}), clock: clock, limiters: lru.New(limitedSources)}
-}
-
-func (s *sources) of(source netip.Addr) *sourceLimiters {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if found, ok := s.limiters.Get(source); ok {
-		return found.(*sourceLimiters)
+	return &sources{
+		Sources: shared.New(clock, shared.Limits{Each: connections, PerSecond: connections}), clock: clock,
+		requests: shared.NewRates[netip.Addr](requestsPerSecond, requestBurst), tokens: shared.NewRates[netip.Addr](invalidPerSecond, invalidBurst),
 	}
-	made := &sourceLimiters{requests: rate.NewLimiter(requestsPerSecond, requestBurst), invalid: rate.NewLimiter(invalidPerSecond, invalidBurst)}
-	s.limiters.Add(source, made)
-	return made
 }
 
 // admit returns why a request is not looked at, nil if it is.
 func (s *sources) admit(source netip.Addr) error {
-	now, of := s.clock.Now(), s.of(source)
-	if of.invalid.TokensAt(now) < 1 {
+	now := s.clock.Now()
+	if s.tokens.Of(source).TokensAt(now) < 1 {
 		return later(http.StatusTooManyRequests, protocol.CodeRateLimited, 1, "too many tokens that are not valid come from address %s", source)
 	}
-	if !of.requests.AllowN(now, 1) {
+	if !s.requests.Of(source).AllowN(now, 1) {
 		return later(http.StatusTooManyRequests, protocol.CodeRateLimited, 1, "address %s asks too often", source)
 	}
 	return nil
 }
 
 // invalid counts a token that is not valid.
-func (s *sources) invalid(source netip.Addr) { s.of(source).invalid.AllowN(s.clock.Now(), 1) }
+func (s *sources) invalid(source netip.Addr) { s.tokens.Of(source).AllowN(s.clock.Now(), 1) }
 
 // listener closes connections of an address that has too many, before their TLS.
 func (s *sources) listener(plain net.Listener) net.Listener {
