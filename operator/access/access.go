@@ -33,7 +33,6 @@
 package access
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -43,9 +42,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
@@ -56,8 +52,8 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/cloudevents"
 	"github.com/admitkit/admitkit/extension/cluster"
-	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 // Options are the options of New; the zero value is useful in a manager that watches one
@@ -117,21 +113,16 @@ type shared struct {
 	places places
 	// roles are those that requests can get. Parts sets them.
 	roles grantable
-	// reconcilerUser is as whom the reconcilers write, if not as this process. Register
-	// sets it.
-	reconcilerUser string
-	self           cluster.Self
-
-	once sync.Once
-	err  error
+	once  sync.Once
+	err   error
 
 	// The following are set by setup.
 	log    *zap.Logger
 	checks *checks
-	// policies are the kinds of policies that hold access Pods: new ones are of the first.
-	policies []schema.GroupVersionKind
-	// prober decides whether policies hold access Pods.
-	prober *egress.Prober
+	// self knows as whom the reconcilers write.
+	self *controller.Asker
+	// holder holds access Pods to their egress.
+	holder egress.Holder
 	// notifier is nil without Notifications.
 	notifier *notifier
 	events   events.EventRecorder
@@ -204,7 +195,7 @@ func (a *shared) setup(mgr extension.Manager) error {
 
 // connect makes a cache that holds templates, requests, and what carries our label.
 func (a *shared) connect(mgr extension.Manager) error {
-	scheme, err := newScheme()
+	scheme, err := controller.Scheme()
 	if err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
@@ -212,36 +203,24 @@ func (a *shared) connect(mgr extension.Manager) error {
 	pods := ours
 	pods.Transform = cluster.TrimPod
 	a.log = mgr.GetLogger().Desugar().Named("access")
-	if err := a.findPolicies(mgr); err != nil {
+	a.holder = egress.Holder{Options: &a.options.Egress, Flag: "--access-network-policy"}
+	if err := a.holder.Connect(mgr, a.log); err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
-	held := a.egressCache(ours)
+	held := a.holder.Cache(ours)
 	held[&corev1.Pod{}], held[&rbacv1.Role{}], held[&rbacv1.RoleBinding{}] = pods, ours, ours
 	a.cluster, err = cluster.New(mgr, cluster.Options{Name: "access", Scheme: scheme, Namespaces: a.places.each(), ByObject: held})
 	if err != nil {
 		return err
 	}
-	a.reconcilerUser, a.recorder, a.told = mgr.GetReconcilerUser(), mgr.GetRecorder(), lru.New(toldRecords)
+	a.recorder, a.told = mgr.GetRecorder(), lru.New(toldRecords)
 	a.checks = newChecks(a)
 	a.events = mgr.GetKubeManager().GetEventRecorder("admitkit-access")
 	a.cached, a.live, a.writer = a.cluster.GetCache(), a.cluster.GetAPIReader(), a.cluster.GetClient()
-	a.prober = &egress.Prober{Mode: a.options.Egress.Mode, Reader: a.live, Clock: a.options.Clock}
+	a.self = controller.NewAsker(mgr, a.writer)
+	a.holder.Use(a.live, a.writer, a.options.Clock)
 	if err := errors.Join(a.indexRoles(mgr.GetContext()), a.indexRequests(mgr.GetContext()), a.indexDecisions(mgr.GetContext())); err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
 	return nil
-}
-
-// reconciler returns as whom the reconcilers write.
-func (a *shared) reconciler(ctx context.Context) (string, error) {
-	if a.reconcilerUser != "" {
-		return a.reconcilerUser, nil
-	}
-	return a.self.Username(ctx, a.writer)
-}
-
-// newScheme has the kinds that are read and written.
-func newScheme() (*runtime.Scheme, error) {
-	scheme := runtime.NewScheme()
-	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))
 }

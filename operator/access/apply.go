@@ -15,6 +15,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 // apply does what was decided, and returns when to look at the request again. The
@@ -27,7 +28,7 @@ func (r *requests) apply(ctx context.Context, f *facts, d decision) (schedule, e
 		r.promises.forget(f.key)
 	}
 	if err := r.unbind(ctx, f, d); err != nil {
-		return schedule{priority: priorityEnd}, err
+		return schedule{priority: controller.PriorityEnd}, err
 	}
 	held := r.holdOn(ctx, f) // whatever the rest: until its Pod is gone
 	if err := r.tell(ctx, f, d); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/access/internal/pod"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 // decision is what to do about a request. apply does it in the order of the fields.
@@ -64,16 +65,6 @@ type schedule struct {
 	priority int
 }
 
-// Priorities of requests in the queue: those whose access must end go first, and the
-// clean-up after those that have ended comes last. Otherwise the clean-up after the
-// first would delay the end of the last.
-const (
-	priorityEnd     = 100
-	priorityNormal  = 0
-	priorityInitial = -50
-	priorityCleanup = -100
-)
-
 // cleanupDelay keeps the clean-up out of the way of others' ends. Creation times
 // are whole seconds and durations mostly are, so that access ends at whole seconds;
 // half a second later there is time for the rest.
@@ -87,9 +78,9 @@ func (f *facts) next(now time.Time) schedule {
 		return schedule{}
 	case over:
 		if f.mayBeBound() {
-			return schedule{now.Add(cleanupDelay), priorityCleanup}
+			return schedule{now.Add(cleanupDelay), controller.PriorityCleanup}
 		}
-		return schedule{f.keepUntil, priorityCleanup}
+		return schedule{f.keepUntil, controller.PriorityCleanup}
 	case granted:
 		if at, warns := v1alpha1.WarnAt(f.request, f.warnBefore); warns && now.Before(at) {
 			return schedule{at: at}
@@ -99,7 +90,7 @@ func (f *facts) next(now time.Time) schedule {
 			return schedule{at: late}
 		}
 	}
-	return schedule{f.end, priorityEnd}
+	return schedule{f.end, controller.PriorityEnd}
 }
 
 // decide decides what to do about a request. It reads nothing and changes nothing.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/access/internal/workload"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 var created = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -171,7 +172,7 @@ func (d decision) says(condition string) string {
 
 func TestWhatIsDoneAboutARequest(t *testing.T) {
 	early, late, kept := created.Add(time.Minute), created.Add(time.Hour), created.Add(25*time.Hour)
-	end := schedule{created.Add(time.Hour), priorityEnd}
+	end := schedule{created.Add(time.Hour), controller.PriorityEnd}
 	for sentence, test := range map[string]struct {
 		facts *facts
 		now   time.Time
@@ -202,29 +203,29 @@ func TestWhatIsDoneAboutARequest(t *testing.T) {
 		"a request that is gone and had nothing":           {about(execAccess, isGone), early, nil, "", schedule{}},
 		"a request that is gone has its Pod evicted":       {about(execAccess, hasRole("1"), evicts, isGone), early, []string{"evict web-0", "unrecord"}, "", schedule{}},
 		"an invalid request loses all":                     {about(execAccess, hasRole("1"), hasBinding("1"), isInvalid), early, []string{"unbind", "unrecord"}, "DurationInvalid", schedule{}},
-		"the end takes RoleBinding and Pod, and no more":   {about(podAccess, hasRole("1"), hasBinding("1")), late, []string{"unbind", "late", "remove podaccess-a"}, "", schedule{late.Add(cleanupDelay), priorityCleanup}},
-		"the end evicts nothing before the clean-up":       {about(execAccess, hasRole("1"), evicts, hasBinding("1")), late, []string{"unbind", "late"}, "", schedule{late.Add(cleanupDelay), priorityCleanup}},
+		"the end takes RoleBinding and Pod, and no more":   {about(podAccess, hasRole("1"), hasBinding("1")), late, []string{"unbind", "late", "remove podaccess-a"}, "", schedule{late.Add(cleanupDelay), controller.PriorityCleanup}},
+		"the end evicts nothing before the clean-up":       {about(execAccess, hasRole("1"), evicts, hasBinding("1")), late, []string{"unbind", "late"}, "", schedule{late.Add(cleanupDelay), controller.PriorityCleanup}},
 		"a nanosecond before the end nothing ends":         {about(execAccess, hasRole("1"), hasBinding("1")), late.Add(-1), nil, "ready=true", end},
-		"the clean-up evicts":                              {about(execAccess, hasRole("1"), evicts, func(f *facts) { f.unbound = true }), late, []string{"evict web-0", "unrecord"}, "Expired", schedule{kept, priorityCleanup}},
-		"a cache that is behind keeps no clean-up waiting": {about(execAccess, hasRole("1"), hasBinding("1"), func(f *facts) { f.unbound = true }), late, []string{"unrecord"}, "Expired", schedule{kept, priorityCleanup}},
-		"the end believes no cache":                        {about(execAccess), late, []string{"unbind", "late"}, "", schedule{late.Add(cleanupDelay), priorityCleanup}},
-		"the first clean-up believes no cache":             {about(execAccess, func(f *facts) { f.unbound = true }), late, []string{"unrecord"}, "Expired", schedule{kept, priorityCleanup}},
-		"a request that says it ended has nothing to lose": {about(execAccess, saysEnded), late, nil, "Expired", schedule{kept, priorityCleanup}},
-		"a request that says it ended, but has a Role":     {about(execAccess, saysEnded, hasRole("1")), late, []string{"unrecord"}, "Expired", schedule{kept, priorityCleanup}},
+		"the clean-up evicts":                              {about(execAccess, hasRole("1"), evicts, func(f *facts) { f.unbound = true }), late, []string{"evict web-0", "unrecord"}, "Expired", schedule{kept, controller.PriorityCleanup}},
+		"a cache that is behind keeps no clean-up waiting": {about(execAccess, hasRole("1"), hasBinding("1"), func(f *facts) { f.unbound = true }), late, []string{"unrecord"}, "Expired", schedule{kept, controller.PriorityCleanup}},
+		"the end believes no cache":                        {about(execAccess), late, []string{"unbind", "late"}, "", schedule{late.Add(cleanupDelay), controller.PriorityCleanup}},
+		"the first clean-up believes no cache":             {about(execAccess, func(f *facts) { f.unbound = true }), late, []string{"unrecord"}, "Expired", schedule{kept, controller.PriorityCleanup}},
+		"a request that says it ended has nothing to lose": {about(execAccess, saysEnded), late, nil, "Expired", schedule{kept, controller.PriorityCleanup}},
+		"a request that says it ended, but has a Role":     {about(execAccess, saysEnded, hasRole("1")), late, []string{"unrecord"}, "Expired", schedule{kept, controller.PriorityCleanup}},
 		"a request that says it ended before its time":     {about(execAccess, saysEnded, hasRole("1"), hasBinding("1")), early, nil, "ready=true", end},
-		"a request that was kept long enough goes":         {about(execAccess, saysEnded), kept, []string{"discard"}, "Expired", schedule{kept, priorityCleanup}},
-		"a revoked request is over":                        {about(execAccess, saysEnded, revokedAt(created)), early, nil, "Revoked", schedule{kept, priorityCleanup}},
-		"a request revoked by a clock that is ahead":       {about(podAccess, hasRole("1"), hasBinding("1"), revokedAt(late.Add(time.Hour))), early, []string{"unbind", "late", "remove podaccess-a"}, "", schedule{early.Add(cleanupDelay), priorityCleanup}},
-		"a revocation before it was made discards nothing": {about(execAccess, saysEnded, revokedAt(time.Time{})), early, nil, "Revoked", schedule{kept, priorityCleanup}},
-		"a request that a user revoked is over":            {about(execAccess, hasRole("1"), hasBinding("1"), revokedBy("bob")), early, []string{"unbind", "late"}, "", schedule{early.Add(cleanupDelay), priorityCleanup}},
-		"a request that a user revoked says so":            {about(execAccess, hasRole("1"), revokedBy("bob"), func(f *facts) { f.unbound = true }), early, []string{"unrecord"}, "Revoked", schedule{kept, priorityCleanup}},
+		"a request that was kept long enough goes":         {about(execAccess, saysEnded), kept, []string{"discard"}, "Expired", schedule{kept, controller.PriorityCleanup}},
+		"a revoked request is over":                        {about(execAccess, saysEnded, revokedAt(created)), early, nil, "Revoked", schedule{kept, controller.PriorityCleanup}},
+		"a request revoked by a clock that is ahead":       {about(podAccess, hasRole("1"), hasBinding("1"), revokedAt(late.Add(time.Hour))), early, []string{"unbind", "late", "remove podaccess-a"}, "", schedule{early.Add(cleanupDelay), controller.PriorityCleanup}},
+		"a revocation before it was made discards nothing": {about(execAccess, saysEnded, revokedAt(time.Time{})), early, nil, "Revoked", schedule{kept, controller.PriorityCleanup}},
+		"a request that a user revoked is over":            {about(execAccess, hasRole("1"), hasBinding("1"), revokedBy("bob")), early, []string{"unbind", "late"}, "", schedule{early.Add(cleanupDelay), controller.PriorityCleanup}},
+		"a request that a user revoked says so":            {about(execAccess, hasRole("1"), revokedBy("bob"), func(f *facts) { f.unbound = true }), early, []string{"unrecord"}, "Revoked", schedule{kept, controller.PriorityCleanup}},
 		"a request waits for its template":                 {about(execAccess, noTemplate), early, nil, "TemplateMissing", schedule{at: created.Add(v1alpha1.TemplateWait)}},
 		"a request whose template has not come ends":       {about(execAccess, noTemplate, func(f *facts) { f.templateGone = true }), created.Add(v1alpha1.TemplateWait), nil, "TemplateMissing", end},
 		"a template that came too late gives nothing":      {about(execAccess, templateAt(created.Add(v1alpha1.TemplateWait+time.Second))), created.Add(20 * time.Minute), nil, "TemplateMissing", end},
-		"a template that came gives the duration":          {about(execAccess, templateAt(early), noDuration), early, []string{"complete"}, "", schedule{created.Add(v1alpha1.TemplateWait), priorityEnd}},
+		"a template that came gives the duration":          {about(execAccess, templateAt(early), noDuration), early, []string{"complete"}, "", schedule{created.Add(v1alpha1.TemplateWait), controller.PriorityEnd}},
 		"a template that came narrows to a single use":     {about(execAccess, templateAt(early), oneUse), early, []string{"complete"}, "", end},
 		"a single use that nothing limits is refused":      {about(execAccess, oneUse, func(f *facts) { f.request.GetRequestSpec().SingleUse = true }), early, nil, "SingleUse", end},
-		"a request revoked after its end had expired":      {about(execAccess, saysEnded, revokedAt(late.Add(time.Hour))), late, nil, "Expired", schedule{kept, priorityCleanup}},
+		"a request revoked after its end had expired":      {about(execAccess, saysEnded, revokedAt(late.Add(time.Hour))), late, nil, "Expired", schedule{kept, controller.PriorityCleanup}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			d := decide(test.facts, test.now)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/access/internal/workload"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 // broken is an API server that answers no read.
@@ -30,7 +31,7 @@ func (broken) Get(context.Context, client.ObjectKey, client.Object, ...client.Ge
 }
 
 func TestTheEndOfAccessWaitsForNoReadFromTheAPIServer(t *testing.T) {
-	scheme, err := newScheme()
+	scheme, err := controller.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,7 @@ func TestTheEndOfAccessWaitsForNoReadFromTheAPIServer(t *testing.T) {
 }
 
 func TestAFailureAfterTheRetentionIsRetriedEverMoreSlowly(t *testing.T) {
-	scheme, err := newScheme()
+	scheme, err := controller.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +86,7 @@ func TestARequestComesBackAtTheVeryMomentOfItsSchedule(t *testing.T) {
 		0: 1, -time.Minute: 1, // at once: 0 would be never
 	} {
 		r := newRequests(&shared{options: Options{Clock: clocktesting.NewFakePassiveClock(end.Add(-ago))}}, execAccess)
-		if result := r.result(schedule{end, priorityEnd}); result.RequeueAfter != want || *result.Priority != priorityEnd {
+		if result := r.result(schedule{end, controller.PriorityEnd}); result.RequeueAfter != want || *result.Priority != controller.PriorityEnd {
 			t.Errorf("%s before the end it comes back after %+v", ago, result)
 		}
 	}
@@ -110,7 +111,7 @@ func TestAStepThatHangsHoldsNeitherItsWorkerNorTheManager(t *testing.T) {
 }
 
 func aStepHangs(t *testing.T) {
-	scheme, err := newScheme()
+	scheme, err := controller.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +134,7 @@ func aStepHangs(t *testing.T) {
 	if end := f.request.GetCreationTimestamp().Add(3 * time.Second); err != nil || time.Since(end) != leaveAfter {
 		t.Errorf("the worker was free %s after the end: %v", time.Since(end), err)
 	}
-	if result.RequeueAfter > 20*time.Millisecond || result.Priority == nil || *result.Priority != priorityEnd {
+	if result.RequeueAfter > 20*time.Millisecond || result.Priority == nil || *result.Priority != controller.PriorityEnd {
 		t.Errorf("the end comes after %+v", result)
 	}
 	if _, err := r.Reconcile(t.Context(), item); err != nil || !apierrors.IsNotFound(writer.Get(t.Context(), client.ObjectKeyFromObject(binding), binding)) {

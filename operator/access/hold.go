@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"go.uber.org/zap"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -34,12 +33,13 @@ func (r *requests) holdFirst(ctx context.Context, f *facts) error {
 	if f.hold.Policy == "" || f.settled() != (choice{}) { // then it is kept
 		return nil
 	}
-	refused, err := r.widened(ctx, f)
-	switch {
-	case err != nil:
+	labels := map[string]string{LabelManagedBy: managedBy, LabelRequest: f.key.Name, v1alpha1.LabelEgress: string(f.request.GetUID())}
+	err := r.holder.CheckOthers(ctx, r.kind.resource(f.key), labels, whose)
+	if u, ok := errors.AsType[*egress.Unheld](err); ok {
+		return unheld(u)
+	}
+	if err != nil {
 		return err
-	case refused != nil:
-		return refused
 	}
 	return r.ownPolicy(ctx, f, nil)
 }
@@ -47,14 +47,14 @@ func (r *requests) holdFirst(ctx context.Context, f *facts) error {
 // ownPolicy makes the policy of a request, or makes the one that an earlier attempt made as it is
 // to be. The Pod, if there is one, owns it from now on.
 func (r *requests) ownPolicy(ctx context.Context, f *facts, pod *corev1.Pod) error {
-	want, err := f.compose(f.hold, f.apiServer, pod)
+	want, err := f.policyOf(f.hold, pod).Compose(f.apiServer)
 	if err != nil {
 		return err
 	}
-	name := fmt.Sprintf("%s %s/%s", want.GetKind(), want.GetNamespace(), want.GetName())
+	of := &egress.Restoration{Want: want}
 	if pod == nil {
 		if err := r.writer.Create(ctx, want.DeepCopy()); !apierrors.IsAlreadyExists(err) {
-			return refusedPolicy(name, err)
+			return refusedPolicy(of.Name(), err)
 		}
 	}
 	existing, err := get(ctx, r.live, client.ObjectKeyFromObject(want), egress.NewPolicy(want.GroupVersionKind()))
@@ -62,14 +62,15 @@ func (r *requests) ownPolicy(ctx context.Context, f *facts, pod *corev1.Pod) err
 	case err != nil:
 		return err
 	case existing == nil:
-		return fmt.Errorf("%s was deleted while it was made", name)
+		return fmt.Errorf("%s was deleted while it was made", of.Name())
 	case !f.ownsPolicy(existing):
-		return refuse(v1alpha1.ReasonNameTaken, "%s exists and does not belong to this request: no Pod is made while it does", name).about(v1alpha1.ConditionEgressHeld).forNow()
-	case isSamePolicy(existing, want):
+		return refuse(v1alpha1.ReasonNameTaken, "%s exists and does not belong to this request: no Pod is made while it does", of.Name()).about(v1alpha1.ConditionEgressHeld).forNow()
+	case egress.IsAsMade(existing, want):
 		return nil
 	}
-	_, err = r.writePolicy(ctx, want, existing)
-	return refusedPolicy(name, err)
+	of.Current = existing
+	_, err = r.holder.Write(ctx, of)
+	return refusedPolicy(of.Name(), err)
 }
 
 // refusedPolicy refuses a request whose policy the API server refuses, as a quota or a
@@ -81,72 +82,13 @@ func refusedPolicy(name string, err error) error {
 	return err
 }
 
-// writePolicy writes a policy as it is to be over what there is, whoever wrote that: labels and annotations of
-// others stay. current is nil if the cache has none.
-func (r *requests) writePolicy(ctx context.Context, want, current *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	made := want.DeepCopy()
-	if current == nil {
-		err := r.writer.Create(ctx, made)
-		if !apierrors.IsAlreadyExists(err) {
-			return made, err
-		}
-		// The cache does not see it without its label.
-		if current, err = get(ctx, r.live, client.ObjectKeyFromObject(want), egress.NewPolicy(want.GroupVersionKind())); err != nil {
-			return nil, err
-		}
-		if current == nil {
-			return nil, fmt.Errorf("%s %s was deleted meanwhile", want.GetKind(), want.GetName())
-		}
-		made = want.DeepCopy()
-	}
-	made.SetLabels(withOthers(made.GetLabels(), current.GetLabels()))
-	made.SetAnnotations(withOthers(made.GetAnnotations(), current.GetAnnotations()))
-	made.SetFinalizers(current.GetFinalizers())
-	made.SetUID(current.GetUID())
-	made.SetResourceVersion(current.GetResourceVersion())
-	return made, r.writer.Update(ctx, made)
-}
-
-// withOthers returns labels or annotations with those of others.
-func withOthers(own, there map[string]string) map[string]string {
-	for key, value := range there {
-		if ours(map[string]string{key: value}) == nil {
-			own[key] = value
-		}
-	}
-	return own
-}
-
 // labelsOfHeld are the labels of a Pod that a policy holds, as [egress.Widens] wants them.
 func labelsOfHeld() map[string]string {
 	return map[string]string{LabelManagedBy: managedBy, LabelRequest: ""}
 }
 
-// widened refuses a request whose Pod a policy of somebody else would allow more. Admission
-// refuses such a policy, but one may be older than that.
-func (r *requests) widened(ctx context.Context, f *facts) (*refusal, error) {
-	own, labels := r.kind.resource(f.key).Name, map[string]string{LabelManagedBy: managedBy, LabelRequest: f.key.Name, v1alpha1.LabelEgress: string(f.request.GetUID())}
-	for _, kind := range r.policies {
-		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(kind)
-		for more := true; more; more = list.GetContinue() != "" {
-			if err := r.live.List(ctx, list, client.InNamespace(f.key.Namespace), client.Limit(pageSize), client.Continue(list.GetContinue())); err != nil {
-				return nil, fmt.Errorf("listing the policies of others: %w", err)
-			}
-			i := slices.IndexFunc(list.Items, func(p unstructured.Unstructured) bool { return p.GetName() != own && egress.Widens(&p, labels) })
-			if i >= 0 {
-				return refuse(v1alpha1.ReasonEgressWidened, "%s %s", kind.Kind, widens(f.key.Namespace, list.Items[i].GetName())).about(v1alpha1.ConditionEgressHeld).forNow(), nil
-			}
-		}
-	}
-	return nil, nil
-}
-
-// widens says what is wrong with a policy that widens, and what to do.
-func widens(namespace, name string) string {
-	return fmt.Sprintf("%s/%s allows egress and may select access Pods, which it would allow more than their template does, since policies add up: "+
-		"add {key: %s, operator: DoesNotExist} to the matchExpressions of its selector", namespace, name, v1alpha1.LabelEgress)
-}
+// whose are the Pods that policies of others must not select.
+const whose = "access Pods"
 
 // heldPod makes sure that the policy holds the Pod that the API server made: a webhook may have changed it.
 // Otherwise the Pod goes. The policy is then the Pod's, too.
@@ -200,7 +142,7 @@ func fitsEgress(options *egress.Options, t *v1alpha1.PodAccessTemplate, made *co
 
 // holdOn keeps the policy of a request in force as long as there is its Pod, and deletes it then.
 func (r *requests) holdOn(ctx context.Context, f *facts) error {
-	if !r.kind.makesPod || len(r.policies) == 0 {
+	if !r.kind.makesPod || len(r.holder.Kinds) == 0 {
 		return nil
 	}
 	restored, err := f.restores()
@@ -221,21 +163,21 @@ func (r *requests) holdOn(ctx context.Context, f *facts) error {
 }
 
 // restore writes a policy as it was, and says so.
-func (r *requests) restore(ctx context.Context, f *facts, of *restoration) error {
-	name := fmt.Sprintf("%s %s/%s", of.want.GetKind(), of.want.GetNamespace(), of.want.GetName())
-	written, err := r.writePolicy(ctx, of.want, of.current)
+func (r *requests) restore(ctx context.Context, f *facts, of *egress.Restoration) error {
+	name := of.Name()
+	written, err := r.holder.Write(ctx, of)
 	if err != nil {
 		return fmt.Errorf("restoring %s: %w", name, err)
 	}
-	if of.what == policyBehind {
+	if of.Was == egress.Behind {
 		r.log.Info("policy follows the API server", zap.String("policy", name))
 		r.event(f.request, corev1.EventTypeNormal, "EgressFollowed", "Hold", "%s follows the API server: %s, before %s", name,
-			of.want.GetAnnotations()[egress.AnnotationAPIServer], of.current.GetAnnotations()[egress.AnnotationAPIServer])
+			of.Want.GetAnnotations()[egress.AnnotationAPIServer], of.Current.GetAnnotations()[egress.AnnotationAPIServer])
 		return nil
 	}
-	restoredTotal.WithLabelValues(of.what).Inc()
-	r.log.Warn("policy restored", zap.String("policy", name), zap.String("was", of.what))
-	record := f.kind.about(f.request, storyRestored, "%s was %s, and holds the access Pod again: what the Pod reached meanwhile is not known", name, of.what)
+	restoredTotal.WithLabelValues(of.Was).Inc()
+	r.log.Warn("policy restored", zap.String("policy", name), zap.String("was", of.Was))
+	record := f.kind.about(f.request, storyRestored, "%s was %s, and holds the access Pod again: what the Pod reached meanwhile is not known", name, of.Was)
 	record.ID += "-" + shortHash(string(written.GetUID())+"/"+written.GetResourceVersion())
 	record.User = authenticationv1.UserInfo{} // nobody knows
 	r.event(f.request, corev1.EventTypeWarning, "EgressRestored", "Hold", "%s", record.Reason)

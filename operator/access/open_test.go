@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 // Admission takes its time, so that a request that was made earlier may come later.
@@ -74,7 +75,7 @@ func made(name string, at time.Time) *facts {
 // promising returns what promises access, and its cache.
 func promising(t *testing.T) (*requests, client.Client) {
 	t.Helper()
-	scheme, err := newScheme()
+	scheme, err := controller.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,11 +3,9 @@ package access
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -28,13 +26,9 @@ var _ extension.Validator[*unstructured.Unstructured] = (*policyGuard)(nil)
 // collection is deleted.
 func (a *shared) policyScope() extension.Scope {
 	fail := admissionregistrationv1.Fail
-	operations := []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete}
-	cilium := egress.CiliumNetworkPolicy.GroupVersion()
 	return extension.Scope{
 		Name: "access-egress", FailurePolicy: &fail, NamespaceSelector: a.places.selectorOfPods(),
-		Rules: slices.Concat(
-			extension.Resources(egress.NetworkPolicy.Group, egress.NetworkPolicy.Version, []string{"networkpolicies"}, operations...),
-			extension.Resources(cilium.Group, cilium.Version, []string{"ciliumnetworkpolicies"}, operations...)),
+		Rules: egress.Rules(),
 		MatchConditions: []admissionregistrationv1.MatchCondition{{
 			Name: "not-the-end-of-anothers", Expression: fmt.Sprintf("request.operation != 'DELETE' || oldObject.metadata.name.startsWith('%s')", podAccess.prefix),
 		}},
@@ -46,7 +40,7 @@ func (g *policyGuard) Register(mgr extension.Manager) error { return g.setup(mgr
 
 // Validate denies what would let an access Pod reach more.
 func (g *policyGuard) Validate(ctx context.Context, policy *unstructured.Unstructured, req *extension.Request) error {
-	me, err := g.reconciler(ctx)
+	me, err := g.self.Reconciler(ctx)
 	if err != nil || req.User().Username == me {
 		return err
 	}
@@ -62,16 +56,12 @@ func (g *policyGuard) Validate(ctx context.Context, policy *unstructured.Unstruc
 		if err := req.Old(old); err != nil {
 			return err
 		}
-		if isUnchanged(old, policy, "spec") && isUnchanged(old, policy, "specs") {
+		if egress.AllowsTheSame(old, policy) {
 			return nil // it was there before
 		}
 	}
 	deniedTotal.WithLabelValues("egress", v1alpha1.ReasonEgressWidened).Inc()
-	return extension.Denyf("%s %s", req.Kind.Kind, widens(req.Namespace, policy.GetName()))
-}
-
-func isUnchanged(before, after *unstructured.Unstructured, field string) bool {
-	return apiequality.Semantic.DeepEqual(before.Object[field], after.Object[field])
+	return extension.Denyf("%s", egress.WidensMessage(policy, whose))
 }
 
 // keep denies to make, change or delete a policy whose name is ours. One whose Pod is gone may go: the garbage

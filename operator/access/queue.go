@@ -6,59 +6,51 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
-
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // enqueue puts the requests that an object concerns into the queue: first those
 // whose time is over, then those that something happens to, and last those that a
 // start or restart finds.
 func (r *requests) enqueue(keys func(context.Context, client.Object) []types.NamespacedName) handler.EventHandler {
-	add := func(ctx context.Context, q queue, object client.Object, priority int) {
-		if _, isPolicy := object.(*unstructured.Unstructured); isPolicy && priority != priorityInitial {
-			priority = priorityEnd // something may be open until it is back
+	add := func(ctx context.Context, q controller.Queue, object client.Object, priority int) {
+		if _, isPolicy := object.(*unstructured.Unstructured); isPolicy && priority != controller.PriorityInitial {
+			priority = controller.PriorityEnd // something may be open until it is back
 		}
 		if req, ok := object.(v1alpha1.Request); ok {
 			switch {
 			case ended(req):
-				priority = priorityCleanup
+				priority = controller.PriorityCleanup
 			case v1alpha1.Over(req, r.options.Clock.Now()):
-				priority = priorityEnd
+				priority = controller.PriorityEnd
 			}
 		}
 		for _, key := range keys(ctx, object) {
-			item := reconcile.Request{NamespacedName: key}
-			if prioritized, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
-				prioritized.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, item)
-			} else {
-				q.Add(item)
-			}
+			controller.Put(q, key, priority)
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
-			priority := priorityNormal
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q controller.Queue) {
+			priority := controller.PriorityNormal
 			if e.IsInInitialList {
-				priority = priorityInitial
+				priority = controller.PriorityInitial
 			}
 			add(ctx, q, e.Object, priority)
 		},
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q controller.Queue) {
 			if e.ObjectOld.GetResourceVersion() != e.ObjectNew.GetResourceVersion() {
-				add(ctx, q, e.ObjectNew, priorityNormal)
+				add(ctx, q, e.ObjectNew, controller.PriorityNormal)
 			}
 		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q controller.Queue) {
 			if _, ok := e.Object.(v1alpha1.Request); ok {
-				add(ctx, q, e.Object, priorityNormal)
+				add(ctx, q, e.Object, controller.PriorityNormal)
 				return
 			}
 			if template, ok := e.Object.(v1alpha1.Template); ok {
@@ -68,7 +60,7 @@ func (r *requests) enqueue(keys func(context.Context, client.Object) []types.Nam
 				return
 			}
 			if r.isNews(e.Object, keys(ctx, e.Object)) {
-				add(ctx, q, e.Object, priorityCleanup)
+				add(ctx, q, e.Object, controller.PriorityCleanup)
 			}
 		},
 	}

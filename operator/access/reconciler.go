@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -24,6 +23,8 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 // requests reconciles the requests of one kind: it reads the facts about a request,
@@ -70,17 +71,10 @@ func (r *requests) Register(mgr extension.Manager) error {
 	// Alerts watch these from zero on. Only a process that reconciles has them.
 	lateness.WithLabelValues(r.kind.name)
 	grants.WithLabelValues(r.kind.name)
-	for _, what := range []string{policyDeleted, policyChanged} {
+	for _, what := range []string{egress.Deleted, egress.Changed} {
 		restoredTotal.WithLabelValues(what)
 	}
-	warm := true // a replica that waits to lead has its cache, and so loses no time
-	c, err := controller.New("access-"+r.kind.name+"-requests", mgr.GetKubeManager(), controller.Options{
-		Reconciler: r, MaxConcurrentReconciles: r.options.Workers, EnableWarmup: &warm,
-	})
-	if err != nil {
-		return fmt.Errorf("access: %w", err)
-	}
-	watches := map[client.Object]func(context.Context, client.Object) []types.NamespacedName{
+	keys := map[client.Object]func(context.Context, client.Object) []types.NamespacedName{
 		r.kind.newRequest():        r.keyOf,
 		r.kind.newTemplate():       r.waitingFor,
 		&v1alpha1.AccessDecision{}: r.decidedBy,
@@ -88,13 +82,16 @@ func (r *requests) Register(mgr extension.Manager) error {
 		&rbacv1.RoleBinding{}:      r.ownerOf,
 	}
 	if r.kind.makesPod {
-		watches[&corev1.Pod{}] = r.ownerOf
+		keys[&corev1.Pod{}] = r.ownerOf
 	}
-	maps.Copy(watches, r.watchPolicies())
-	for object, keys := range watches {
-		if err := c.Watch(source.Kind(r.cluster.GetCache(), object, r.enqueue(keys))); err != nil {
-			return fmt.Errorf("access: %w", err)
-		}
+	maps.Copy(keys, r.watchPolicies())
+	watches := map[client.Object]handler.EventHandler{}
+	for object, keys := range keys {
+		watches[object] = r.enqueue(keys)
+	}
+	c, err := controller.New(mgr, "access-"+r.kind.name+"-requests", r, r.options.Workers, r.cluster.GetCache(), watches)
+	if err != nil {
+		return fmt.Errorf("access: %w", err)
 	}
 	if err := c.Watch(source.Channel(r.woken, &handler.EnqueueRequestForObject{})); err != nil {
 		return fmt.Errorf("access: %w", err)
@@ -144,7 +141,7 @@ func (r *requests) reconcile(ctx context.Context, key types.NamespacedName) (sch
 		return r.apply(ctx, facts, decide(facts, now))
 	})
 	if errors.Is(err, errLeft) {
-		next.priority = priorityEnd // it may be due by now
+		next.priority = controller.PriorityEnd // it may be due by now
 	}
 	return next, err
 }

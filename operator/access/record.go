@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -69,7 +68,7 @@ func (g *recordGuard) Register(mgr extension.Manager) error { return g.setup(mgr
 
 // Validate denies what the manager does not write.
 func (g *recordGuard) Validate(ctx context.Context, obj *unstructured.Unstructured, req *extension.Request) error {
-	me, err := g.reconciler(ctx)
+	me, err := g.self.Reconciler(ctx)
 	if err != nil {
 		return err
 	}
@@ -118,25 +117,12 @@ func guarded(object *unstructured.Unstructured) map[string]any {
 	if _, held := labels[v1alpha1.LabelEgress]; held {
 		maps.DeleteFunc(labels, func(key, _ string) bool { return egress.IsOfTopology(key) })
 	} else {
-		labels = ours(labels)
+		labels = v1alpha1.Ours(labels)
 	}
 	object.SetLabels(labels)
-	object.SetAnnotations(ours(object.GetAnnotations()))
+	object.SetAnnotations(v1alpha1.Ours(object.GetAnnotations()))
 	for _, field := range []string{"ownerReferences", "finalizers", "managedFields", "resourceVersion", "generation"} {
 		unstructured.RemoveNestedField(object.Object, "metadata", field)
 	}
 	return object.Object
-}
-
-// ours returns the labels or annotations that are ours, nil if there are none.
-func ours(entries map[string]string) (found map[string]string) {
-	for key, value := range entries {
-		if key == LabelManagedBy || strings.HasPrefix(key, v1alpha1.GroupVersion.Group+"/") {
-			if found == nil {
-				found = map[string]string{}
-			}
-			found[key] = value
-		}
-	}
-	return found
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 var _ extension.Remover = (*requests)(nil)
@@ -67,7 +68,7 @@ func (r *requests) removeIn(ctx context.Context, namespace string) error {
 
 // uncached returns the same without a cache, which nobody would start.
 func (r *requests) uncached(mgr extension.Manager) (*requests, error) {
-	scheme, err := newScheme()
+	scheme, err := controller.Scheme()
 	if err != nil {
 		return nil, err
 	}
@@ -77,12 +78,7 @@ func (r *requests) uncached(mgr extension.Manager) (*requests, error) {
 	}
 	log := mgr.GetLogger().Desugar().Named("access")
 	made := newRequests(&shared{options: r.options, places: r.places, roles: r.roles, log: log, cached: live, live: live, writer: live}, r.kind)
-	if made.options.Egress.On() {
-		made.policies = []schema.GroupVersionKind{egress.NetworkPolicy}
-		if made.options.Egress.Cilium {
-			made.policies = append(made.policies, egress.CiliumNetworkPolicy)
-		}
-	}
+	made.holder = egress.Holder{Kinds: r.options.Egress.Kinds()}
 	return made, nil
 }
 
@@ -173,7 +169,7 @@ func (r *removal) round(ctx context.Context) (done bool, err error) {
 	errs = append(errs, err)
 	kinds := []schema.GroupVersionKind{roles, pods}
 	if r.kind.makesPod {
-		kinds = append(kinds, r.policies...)
+		kinds = append(kinds, r.holder.Kinds...)
 	}
 	for _, kind := range kinds {
 		keys, err := r.list(ctx, kind)

@@ -48,7 +48,7 @@ func (g *reportGuard[T]) Validate(ctx context.Context, obj T, req *extension.Req
 		deniedTotal.WithLabelValues("report", reasonChanged).Inc()
 		return extension.Deny("status.revokedAt lies before the request was made; to revoke it set spec.revoked")
 	}
-	me, err := g.reconciler(ctx)
+	me, err := g.self.Reconciler(ctx)
 	if err != nil {
 		return err
 	}

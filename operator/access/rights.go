@@ -3,13 +3,11 @@ package access
 import (
 	"slices"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
-	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 var (
@@ -46,7 +44,10 @@ func (r *requests) NamespaceRights() map[string][]rbacv1.PolicyRule {
 	if r.places.all() {
 		rules = bind.namespaced()
 	}
-	for namespace, more := range r.toProbe() {
+	if !r.kind.makesPod {
+		return rules
+	}
+	for namespace, more := range r.options.Egress.RightsElsewhere() {
 		if rules == nil {
 			rules = map[string][]rbacv1.PolicyRule{}
 		}
@@ -75,39 +76,15 @@ func (r *requests) toBind() grantable {
 
 // toHold are the rights to hold access Pods to their egress, where they are.
 func (r *requests) toHold() []rbacv1.PolicyRule {
-	if !r.kind.makesPod || !r.options.Egress.On() {
+	if !r.kind.makesPod {
 		return nil
 	}
-	verbs := []string{"get", "list", "watch", "create", "update", "delete"}
-	rules := []rbacv1.PolicyRule{rule([]string{egress.NetworkPolicy.Group}, []string{"networkpolicies"}, verbs...)}
-	if r.options.Egress.Cilium {
-		rules = append(rules, rule([]string{egress.CiliumNetworkPolicy.Group}, []string{"ciliumnetworkpolicies"}, verbs...))
-	}
-	return rules
-}
-
-// toProbe are the rights elsewhere: to follow the API server's addresses, and to look for a
-// network plugin.
-func (r *requests) toProbe() map[string][]rbacv1.PolicyRule {
-	if !r.kind.makesPod || !r.options.Egress.On() {
-		return nil
-	}
-	service := rule(coreGroup, []string{"services"}, "get", "list", "watch")
-	service.ResourceNames = []string{egress.APIServerService}
-	rules := map[string][]rbacv1.PolicyRule{
-		egress.APIServerNamespace: {rule([]string{discoveryv1.GroupName}, []string{"endpointslices"}, "list", "watch"), service},
-	}
-	if r.options.Egress.Mode == egress.ModeAuto {
-		rules[metav1.NamespaceSystem] = []rbacv1.PolicyRule{rule(coreGroup, []string{"pods"}, "list")}
-	}
-	return rules
+	return r.options.Egress.Rights("delete")
 }
 
 var coreGroup, ourGroup = []string{""}, []string{v1alpha1.GroupVersion.Group}
 
-func rule(groups, resources []string, verbs ...string) rbacv1.PolicyRule {
-	return rbacv1.PolicyRule{APIGroups: groups, Resources: resources, Verbs: verbs}
-}
+var rule = controller.Rule
 
 // toRead are the rights to admit requests and sessions.
 func toRead() []rbacv1.PolicyRule {

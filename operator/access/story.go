@@ -287,7 +287,7 @@ func (d *deletions) Validate(ctx context.Context, obj *unstructured.Unstructured
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, request); err != nil {
 		return err
 	}
-	if me, err := d.reconciler(ctx); req.DryRun() || err == nil && user.Username == me {
+	if me, err := d.self.Reconciler(ctx); req.DryRun() || err == nil && user.Username == me {
 		return nil // at the end of the retention nothing is lost
 	}
 	record := k.about(request, storyDeleted, "%s deletes the request of %s, which ends access", user.Username, requesterOf(request))

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -21,6 +20,7 @@ import (
 	"github.com/admitkit/admitkit/operator/access/internal/workload"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 // templates reconciles the templates of one kind: it keeps their status.
@@ -40,20 +40,16 @@ func (r *templates) Register(mgr extension.Manager) error {
 	if err := r.setup(mgr); err != nil {
 		return err
 	}
-	c, err := controller.New("access-"+r.kind.name+"-templates", mgr.GetKubeManager(), controller.Options{Reconciler: r})
+	c, err := controller.New(mgr, "access-"+r.kind.name+"-templates", r, 1, r.cluster.GetCache(),
+		map[client.Object]handler.EventHandler{r.kind.newTemplate(): &handler.EnqueueRequestForObject{}})
 	if err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
 	if r.targets, err = workload.NewWatches(r.cluster); err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
-	for _, s := range []source.Source{
-		source.Kind(r.cluster.GetCache(), client.Object(r.kind.newTemplate()), &handler.EnqueueRequestForObject{}),
-		source.Channel(r.targets.Changed(), &handler.EnqueueRequestForObject{}),
-	} {
-		if err := c.Watch(s); err != nil {
-			return fmt.Errorf("access: %w", err)
-		}
+	if err := c.Watch(source.Channel(r.targets.Changed(), &handler.EnqueueRequestForObject{})); err != nil {
+		return fmt.Errorf("access: %w", err)
 	}
 	return mgr.GetKubeManager().Add(r.targets)
 }

@@ -206,7 +206,7 @@ func (v *requestRules[T]) validateUpdate(ctx context.Context, obj T, req *extens
 func (v *requestRules[T]) validateTerms(ctx context.Context, old v1alpha1.Request, spec *v1alpha1.RequestSpec, req *extension.Request) error {
 	before := old.GetRequestSpec()
 	if user := req.User(); !isParty(before, user) {
-		if me, err := v.reconciler(ctx); err != nil || user.Username == me {
+		if me, err := v.self.Reconciler(ctx); err != nil || user.Username == me {
 			return errors.Join(err, v.validateCompletion(ctx, spec, before, req))
 		}
 		return refuse(v1alpha1.ReasonNotAllowed, "spec.duration and spec.singleUse can be changed by the requester only, not by %q; "+

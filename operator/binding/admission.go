@@ -103,7 +103,7 @@ type admitted struct {
 type rules[T v1alpha1.TransientBinding] struct{ admitted }
 
 // Register connects to the cluster.
-func (r *rules[T]) Register(mgr extension.Manager) error { return r.ask(mgr) }
+func (r *rules[T]) Register(mgr extension.Manager) error { return r.asker.Connect(mgr) }
 
 // Validate refuses what the operator does not let be bound, and what its author may not.
 func (r *rules[T]) Validate(ctx context.Context, obj T, req *extension.Request) error {
@@ -213,16 +213,13 @@ func over(until, now time.Time) string {
 type report[T v1alpha1.TransientBinding] struct{ *shared }
 
 // Register connects to the cluster.
-func (r *report[T]) Register(mgr extension.Manager) error { return r.ask(mgr) }
+func (r *report[T]) Register(mgr extension.Manager) error { return r.asker.Connect(mgr) }
 
 // Validate denies what the manager does not write.
 func (r *report[T]) Validate(ctx context.Context, _ T, req *extension.Request) error {
-	me := r.reconcilerUser
-	if me == "" {
-		var err error
-		if me, err = r.self.Username(ctx, r.asker); err != nil {
-			return err
-		}
+	me, err := r.asker.Reconciler(ctx)
+	if err != nil {
+		return err
 	}
 	if req.User().Username != me {
 		return extension.Denyf("status: only admitkit writes it, as %s", me)

@@ -25,7 +25,6 @@
 package binding
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -34,8 +33,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -45,6 +42,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 // Options are the options of New. At least one role must be bindable.
@@ -91,14 +89,8 @@ type shared struct {
 	options Options
 	// list has what may be bound. Parts sets it.
 	list bindable
-	// reconcilerUser is as whom the reconcilers write, if not as this process.
-	reconcilerUser string
-	self           cluster.Self
-
-	// asker asks the API server on behalf of admissions. Register sets it.
-	asking sync.Once
-	asker  client.Client
-	asked  error
+	// asker asks the API server on behalf of admissions.
+	asker *controller.Asker
 
 	// The following are set by connect, in the process that reconciles.
 	once    sync.Once
@@ -122,7 +114,7 @@ func New(options Options) *Binding {
 	if options.Workers == 0 {
 		options.Workers = DefaultWorkers
 	}
-	return &Binding{&shared{options: options}}
+	return &Binding{&shared{options: options, asker: &controller.Asker{}}}
 }
 
 var _ extension.Composite = (*Binding)(nil)
@@ -163,18 +155,6 @@ func (o *Options) check() error {
 	return nil
 }
 
-// ask connects to the cluster, for questions that an admission waits for.
-func (s *shared) ask(mgr extension.Manager) error {
-	s.asking.Do(func() {
-		var scheme *runtime.Scheme
-		if scheme, s.asked = newScheme(); s.asked == nil {
-			s.reconcilerUser = mgr.GetReconcilerUser()
-			s.asker, s.asked = cluster.NewClient(mgr, scheme)
-		}
-	})
-	return s.asked
-}
-
 // connect makes a cache that holds transient bindings, the bindings that carry our label,
 // and of the roles their names and UIDs.
 func (s *shared) connect(mgr extension.Manager) error {
@@ -183,7 +163,7 @@ func (s *shared) connect(mgr extension.Manager) error {
 }
 
 func (s *shared) open(mgr extension.Manager) error {
-	scheme, err := newScheme()
+	scheme, err := controller.Scheme()
 	if err != nil {
 		return fmt.Errorf("binding: %w", err)
 	}
@@ -221,10 +201,4 @@ func roleMeta(kind string) *metav1.PartialObjectMetadata {
 	role := &metav1.PartialObjectMetadata{}
 	role.SetGroupVersionKind(rbacv1.SchemeGroupVersion.WithKind(kind))
 	return role
-}
-
-// newScheme has the kinds that are read and written.
-func newScheme() (*runtime.Scheme, error) {
-	scheme := runtime.NewScheme()
-	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))
 }

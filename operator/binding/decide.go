@@ -10,6 +10,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 // facts are what a decision depends on.
@@ -68,14 +69,14 @@ func decide(f *facts, now time.Time) decision {
 	from, until := begin(f.object), f.end
 	switch {
 	case !now.Before(until) || f.object.GetBindingStatus().EndedAt != nil: // another clock may have been ahead, or this one
-		d := decision{remove: ours, ended: true, reason: v1alpha1.BindingEnded, message: "ended at " + stamp(until), priority: priorityCleanup}
+		d := decision{remove: ours, ended: true, reason: v1alpha1.BindingEnded, message: "ended at " + stamp(until), priority: controller.PriorityCleanup}
 		d.next = until.Add(f.retention)
 		d.discard = !now.Before(d.next)
 		return d
 	case now.Before(from):
-		return decision{remove: ours, reason: v1alpha1.BindingNotYet, message: "begins at " + stamp(from), next: from, priority: priorityBegin}
+		return decision{remove: ours, reason: v1alpha1.BindingNotYet, message: "begins at " + stamp(from), next: from, priority: controller.PriorityBegin}
 	}
-	d := decision{remove: ours, next: until, priority: priorityEnd}
+	d := decision{remove: ours, next: until, priority: controller.PriorityEnd}
 	if d.reason, d.message = f.obstacle(); d.reason != "" {
 		return d
 	}

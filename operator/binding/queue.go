@@ -4,63 +4,40 @@ import (
 	"context"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
-
-// Priorities in the queue: ends first, then beginnings, then what happens, and last what a
-// start finds, and the clean-up.
-const (
-	priorityEnd     = 100
-	priorityBegin   = 50
-	priorityNormal  = 0
-	priorityInitial = -50
-	priorityCleanup = -100
-)
-
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-
-func put(q queue, key types.NamespacedName, priority int) {
-	item := reconcile.Request{NamespacedName: key}
-	if prioritized, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
-		prioritized.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, item)
-		return
-	}
-	q.Add(item)
-}
 
 // ofObjects puts objects into the queue, unless it was only their status that changed.
 func (r *bindings) ofObjects() handler.EventHandler {
-	add := func(q queue, object client.Object, priority int) {
+	add := func(q controller.Queue, object client.Object, priority int) {
 		if o, ok := object.(v1alpha1.TransientBinding); ok && !r.options.Clock.Now().Before(o.GetBindingSpec().ValidUntil.Time) {
-			priority = priorityEnd
+			priority = controller.PriorityEnd
 			if o.GetBindingStatus().EndedAt != nil {
-				priority = priorityCleanup
+				priority = controller.PriorityCleanup
 			}
 		}
-		put(q, client.ObjectKeyFromObject(object), priority)
+		controller.Put(q, client.ObjectKeyFromObject(object), priority)
 	}
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
-			priority := priorityNormal
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q controller.Queue) {
+			priority := controller.PriorityNormal
 			if e.IsInInitialList {
-				priority = priorityInitial
+				priority = controller.PriorityInitial
 			}
 			add(q, e.Object, priority)
 		},
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q controller.Queue) {
 			if e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || e.ObjectOld.GetUID() != e.ObjectNew.GetUID() {
-				add(q, e.ObjectNew, priorityNormal)
+				add(q, e.ObjectNew, controller.PriorityNormal)
 			}
 		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
-			put(q, client.ObjectKeyFromObject(e.Object), priorityEnd) // its binding must go
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q controller.Queue) {
+			controller.Put(q, client.ObjectKeyFromObject(e.Object), controller.PriorityEnd) // its binding must go
 		},
 	}
 }
@@ -69,22 +46,22 @@ func (r *bindings) ofObjects() handler.EventHandler {
 // this process did itself is no news.
 func (r *bindings) ofBindings() handler.EventHandler {
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q controller.Queue) {
 			key := client.ObjectKeyFromObject(e.Object)
 			if e.IsInInitialList {
-				put(q, key, priorityInitial)
+				controller.Put(q, key, controller.PriorityInitial)
 			} else if !r.own.made(key, e.Object.GetUID()) {
-				put(q, key, priorityEnd)
+				controller.Put(q, key, controller.PriorityEnd)
 			}
 		},
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q controller.Queue) {
 			if e.ObjectOld.GetResourceVersion() != e.ObjectNew.GetResourceVersion() {
-				put(q, client.ObjectKeyFromObject(e.ObjectNew), priorityEnd)
+				controller.Put(q, client.ObjectKeyFromObject(e.ObjectNew), controller.PriorityEnd)
 			}
 		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q controller.Queue) {
 			if key := client.ObjectKeyFromObject(e.Object); !r.own.removed(key, e.Object.GetUID()) {
-				put(q, key, priorityEnd)
+				controller.Put(q, key, controller.PriorityEnd)
 			}
 		},
 	}
@@ -92,23 +69,25 @@ func (r *bindings) ofBindings() handler.EventHandler {
 
 // ofRoles puts the objects that refer to a role into the queue when it comes or goes.
 func (r *bindings) ofRoles(kind string) handler.EventHandler {
-	add := func(ctx context.Context, role client.Object, q queue, priority int) {
+	add := func(ctx context.Context, role client.Object, q controller.Queue, priority int) {
 		for _, key := range r.referring(ctx, kind, role) {
-			put(q, key, priority)
+			controller.Put(q, key, priority)
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q controller.Queue) {
 			if !e.IsInInitialList { // else the objects come by themselves
-				add(ctx, e.Object, q, priorityBegin)
+				add(ctx, e.Object, q, controller.PriorityBegin)
 			}
 		},
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q controller.Queue) {
 			if e.ObjectOld.GetUID() != e.ObjectNew.GetUID() {
-				add(ctx, e.ObjectNew, q, priorityEnd)
+				add(ctx, e.ObjectNew, q, controller.PriorityEnd)
 			}
 		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, e.Object, q, priorityEnd) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q controller.Queue) {
+			add(ctx, e.Object, q, controller.PriorityEnd)
+		},
 	}
 }
 

@@ -10,14 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 // bindings reconciles the transient bindings of a kind: it reads the facts about one,
@@ -53,13 +52,6 @@ func (r *bindings) Register(mgr extension.Manager) error {
 	startedTotal.WithLabelValues(r.kind.name)
 	endedTotal.WithLabelValues(r.kind.name)
 	repairedTotal.WithLabelValues(r.kind.name)
-	warm := true // a replica that waits to lead has its cache, and so loses no time
-	c, err := controller.New("transient-"+r.kind.resource, mgr.GetKubeManager(), controller.Options{
-		Reconciler: r, MaxConcurrentReconciles: r.options.Workers, EnableWarmup: &warm,
-	})
-	if err != nil {
-		return fmt.Errorf("binding: %w", err)
-	}
 	watches := map[client.Object]handler.EventHandler{r.kind.newObject(): r.ofObjects(), r.kind.newBinding(): r.ofBindings()}
 	if r.kind.name == inNamespace.name {
 		watches[roleMeta("Role")] = r.ofRoles("Role")
@@ -67,10 +59,8 @@ func (r *bindings) Register(mgr extension.Manager) error {
 	if r.list.hasClusterRoles() {
 		watches[roleMeta("ClusterRole")] = r.ofRoles("ClusterRole")
 	}
-	for object, handler := range watches {
-		if err := c.Watch(source.Kind(r.cluster.GetCache(), object, handler)); err != nil {
-			return fmt.Errorf("binding: %w", err)
-		}
+	if _, err := controller.New(mgr, "transient-"+r.kind.resource, r, r.options.Workers, r.cluster.GetCache(), watches); err != nil {
+		return fmt.Errorf("binding: %w", err)
 	}
 	return nil
 }
@@ -119,7 +109,7 @@ func (r *bindings) Reconcile(ctx context.Context, item reconcile.Request) (recon
 // attempt reads, decides and applies. It never goes on beyond the end, for which the next
 // one is due.
 func (r *bindings) attempt(ctx context.Context, key types.NamespacedName, now time.Time) (decision, error) {
-	again := decision{priority: priorityEnd}
+	again := decision{priority: controller.PriorityEnd}
 	object, err := r.find(ctx, key)
 	if err != nil {
 		return again, err

@@ -15,6 +15,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 var _ extension.Remover = (*bindings)(nil)
@@ -23,7 +24,7 @@ var _ extension.Remover = (*bindings)(nil)
 // would end them. The objects stay. An installation that comes later makes the bindings
 // again whose time is not over, if their authors may bind the roles still.
 func (r *bindings) Remove(ctx context.Context, mgr extension.Manager) error {
-	scheme, err := newScheme()
+	scheme, err := controller.Scheme()
 	if err != nil {
 		return fmt.Errorf("binding: %w", err)
 	}

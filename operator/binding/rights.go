@@ -8,6 +8,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 // The rights of a kind in the places where it binds: bind on exactly the roles that may be
@@ -21,9 +22,7 @@ var (
 
 var ourGroup, rbacGroup, authorizationGroup = []string{v1alpha1.GroupVersion.Group}, []string{rbacv1.GroupName}, []string{"authorization.k8s.io"}
 
-func rule(groups, resources []string, verbs ...string) rbacv1.PolicyRule {
-	return rbacv1.PolicyRule{APIGroups: groups, Resources: resources, Verbs: verbs}
-}
+var rule = controller.Rule
 
 func bind(resource string, names []string) []rbacv1.PolicyRule {
 	if len(names) == 0 {

@@ -80,8 +80,8 @@ func isPlace(addr netip.Addr) bool {
 	return !addr.IsUnspecified() && !addr.IsMulticast() && !addr.IsLoopback() && addr.Zone() == ""
 }
 
-// FormatEndpoints writes addresses into an annotation, and ParseEndpoints reads them.
-func FormatEndpoints(endpoints []netip.AddrPort) string {
+// formatEndpoints writes addresses into an annotation, and parseEndpoints reads them.
+func formatEndpoints(endpoints []netip.AddrPort) string {
 	var texts []string
 	for _, e := range endpoints {
 		texts = append(texts, e.String())
@@ -89,8 +89,8 @@ func FormatEndpoints(endpoints []netip.AddrPort) string {
 	return strings.Join(texts, ",")
 }
 
-// ParseEndpoints reads what FormatEndpoints has written.
-func ParseEndpoints(text string) (endpoints []netip.AddrPort, err error) {
+// parseEndpoints reads what formatEndpoints has written.
+func parseEndpoints(text string) (endpoints []netip.AddrPort, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		if part == "" {
 			continue

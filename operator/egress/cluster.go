@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 
+	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,15 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
 
 // AnnotationAPIServer on a policy has the API server's addresses that it was composed with,
-// as [FormatEndpoints] writes them.
+// separated by commas.
 const AnnotationAPIServer = "admitkit.dev/api-server"
 
 // NewPolicy returns an empty policy of a kind.
@@ -29,49 +30,58 @@ func NewPolicy(kind schema.GroupVersionKind) *unstructured.Unstructured {
 	return policy
 }
 
-// Kinds returns the kinds of policies that there are, none if nothing holds Pods. New policies
-// are of the first. Without CiliumNetworkPolicy, although the options want it, the API server
-// does not serve that kind. connect is asked only if they want it.
-func Kinds(o *Options, connect func() (*rest.Config, error)) ([]schema.GroupVersionKind, error) {
-	if !o.On() {
-		return nil, nil
+// Kinds returns the kinds that policies may be of, whether the API server serves them or not.
+func (o *Options) Kinds() []schema.GroupVersionKind {
+	switch {
+	case !o.On():
+		return nil
+	case o.Cilium:
+		return []schema.GroupVersionKind{CiliumNetworkPolicy, NetworkPolicy}
 	}
-	kinds := []schema.GroupVersionKind{NetworkPolicy}
-	if !o.Cilium {
-		return kinds, nil
+	return []schema.GroupVersionKind{NetworkPolicy}
+}
+
+// Connect finds out which kinds of policies there are, and says if the API server does not serve one that the options want.
+func (h *Holder) Connect(mgr extension.Manager, log *zap.Logger) error {
+	h.Kinds = h.Options.Kinds()
+	if len(h.Kinds) < 2 {
+		return nil
 	}
-	config, err := connect()
+	config, err := mgr.GetKubeConnection()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	d, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	serves, err := ServesCilium(d)
-	if err != nil {
-		return nil, err
+	if err == nil && !serves {
+		h.Kinds = []schema.GroupVersionKind{NetworkPolicy}
+		log.Warn("the API server serves no CiliumNetworkPolicies: NetworkPolicies are made until a restart finds them")
 	}
-	if serves {
-		kinds = []schema.GroupVersionKind{CiliumNetworkPolicy, NetworkPolicy}
+	return err
+}
+
+// Cache says what of policies, and of the API server's addresses, a cache is to hold: ours are the policies.
+func (h *Holder) Cache(ours cache.ByObject) map[client.Object]cache.ByObject {
+	held := map[client.Object]cache.ByObject{}
+	if len(h.Kinds) > 0 {
+		in := func(config cache.Config) cache.ByObject {
+			return cache.ByObject{Namespaces: map[string]cache.Config{APIServerNamespace: config}}
+		}
+		held[&corev1.Service{}] = in(cache.Config{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, APIServerService)})
+		held[&discoveryv1.EndpointSlice{}] = in(cache.Config{LabelSelector: APIServerSlices()})
 	}
-	return kinds, nil
+	for _, kind := range h.Kinds {
+		held[NewPolicy(kind)] = ours
+	}
+	return held
 }
 
 // NamesAPIServer reports whether a policy has the addresses of the API server: to allow
 // them, or to leave them out of the internet.
 func NamesAPIServer(e *v1alpha1.Egress) bool { return e.APIServer || e.Internet }
-
-// APIServerCache says what a cache holds for [ReadAPIServer].
-func APIServerCache() map[client.Object]cache.ByObject {
-	in := func(config cache.Config) cache.ByObject {
-		return cache.ByObject{Namespaces: map[string]cache.Config{APIServerNamespace: config}}
-	}
-	return map[client.Object]cache.ByObject{
-		&corev1.Service{}:            in(cache.Config{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, APIServerService)}),
-		&discoveryv1.EndpointSlice{}: in(cache.Config{LabelSelector: APIServerSlices()}),
-	}
-}
 
 // ReadAPIServer returns where Pods reach the API server now: see [APIServerOf].
 func ReadAPIServer(ctx context.Context, reader client.Reader) ([]netip.AddrPort, error) {

@@ -59,7 +59,7 @@ func (s *shared) selector() *metav1.LabelSelector {
 type admitted struct{ *shared }
 
 // Register connects to the cluster.
-func (a *admitted) Register(mgr extension.Manager) error { return a.ask(mgr) }
+func (a *admitted) Register(mgr extension.Manager) error { return a.asker.Connect(mgr) }
 
 // denied counts a denial.
 func denied(kind string, format string, args ...any) error {
@@ -91,7 +91,7 @@ type report struct{ admitted }
 
 // Validate denies what the manager does not write.
 func (r *report) Validate(ctx context.Context, _ *v1alpha1.SandboxRun, req *extension.Request) error {
-	me, err := r.reconciler(ctx)
+	me, err := r.asker.Reconciler(ctx)
 	if err == nil && req.User().Username != me {
 		err = denied("SandboxRun", "status: only admitkit writes it, as %s", me)
 	}

@@ -205,14 +205,14 @@ func (i *installed) guards(t *testing.T) {
 		selector metav1.LabelSelector
 		want     string
 	}{
-		"all Pods":                             {metav1.LabelSelector{}, "would allow the Pods of SandboxRuns more"},
-		"Pods of runs":                         {labelled(sandbox.LabelRun, "a"), "would allow the Pods of SandboxRuns more"},
-		"Pods of one Job":                      {labelled("batch.kubernetes.io/job-name", "sandbox-a"), "would allow the Pods of SandboxRuns more"},
+		"all Pods":                             {metav1.LabelSelector{}, "may select Pods of SandboxRuns"},
+		"Pods of runs":                         {labelled(sandbox.LabelRun, "a"), "may select Pods of SandboxRuns"},
+		"Pods of one Job":                      {labelled("batch.kubernetes.io/job-name", "sandbox-a"), "may select Pods of SandboxRuns"},
 		"Pods by another label":                {labelled("app", "web"), ""},
 		"Pods but those of runs":               {without(v1alpha1.LabelEgress), ""},
 		"Pods but those of runs, and of seeds": {without(sandbox.LabelRun, sandbox.LabelWorkspace), ""},
-		"Pods but those of seeds":              {without(sandbox.LabelWorkspace), "would allow the Pods of SandboxRuns more"},
-		"Pods but those of runs, not of seeds": {without(sandbox.LabelRun), "would allow the Pods of SandboxRuns more"},
+		"Pods but those of seeds":              {without(sandbox.LabelWorkspace), "may select Pods of SandboxRuns"},
+		"Pods but those of runs, not of seeds": {without(sandbox.LabelRun), "may select Pods of SandboxRuns"},
 	} {
 		err := i.alice.Create(t.Context(), policy(test.selector), client.DryRunAll)
 		if test.want != "" {

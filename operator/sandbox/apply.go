@@ -23,6 +23,9 @@ import (
 
 // apply does what was decided. A policy that was withdrawn comes back first.
 func (r *runs) apply(ctx context.Context, f *facts, d *decision) error {
+	if d.unrestored != nil {
+		return d.unrestored
+	}
 	if d.restore != nil {
 		if err := r.restore(ctx, f, d.restore); err != nil {
 			return err

@@ -10,13 +10,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
 // decision is what to do. apply does it in the order of the fields.
 type decision struct {
-	// restore is how the policy is to be again, nil if it is as it was made.
-	restore *restoration
+	// restore is how the policy is to be again, nil if it is as it was made, and unrestored why that is not known.
+	restore    *egress.Restoration
+	unrestored error
 	// end deletes the Job, and its Pods with it.
 	end bool
 	// start makes the Job, and before it what the Job needs.
@@ -39,7 +41,7 @@ func decide(f *facts, now time.Time) decision {
 	d := decision{status: *run.Status.DeepCopy()}
 	d.status.ObservedGeneration = run.Generation
 	if len(f.pods) > 0 || len(f.orphans) > 0 || f.job != nil {
-		d.restore = f.restores()
+		d.restore, d.unrestored = f.restores()
 	}
 	f.seeJob(&d, now)
 	f.seePods(&d, now)

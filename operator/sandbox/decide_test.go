@@ -31,7 +31,7 @@ func factsOf(t *testing.T, change func(*facts)) *facts {
 		job: &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "sandbox-b", UID: "j", CreationTimestamp: metav1.Time{Time: now}}},
 	}
 	var err error
-	if f.policy, err = f.compose(run.Status.Egress, f.apiServer); err != nil {
+	if f.policy, err = f.policyOf().Compose(f.apiServer); err != nil {
 		t.Fatal(err)
 	}
 	change(f)
@@ -70,7 +70,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 		is     func(*decision) bool
 	}{
 		"a run whose policy is in force needs nothing": {func(*facts) {}, func(d *decision) bool { return d.restore == nil && !d.end && !d.start && !d.release }},
-		"a policy that is gone was withdrawn":          {func(f *facts) { f.policy = nil }, func(d *decision) bool { return d.restore.what == policyDeleted }},
+		"a policy that is gone was withdrawn":          {func(f *facts) { f.policy = nil }, func(d *decision) bool { return d.restore.Was == egress.Deleted }},
 		"a policy that is not made yet was not": {
 			func(f *facts) {
 				f.policy, f.job, f.run.Status.JobUID = nil, nil, ""
@@ -79,11 +79,11 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 			func(d *decision) bool { return d.restore == nil && d.start },
 		},
 		"a policy follows the API server": {
-			func(f *facts) { f.apiServer = f.apiServer[:1] }, func(d *decision) bool { return d.restore.what == policyBehind },
+			func(f *facts) { f.apiServer = f.apiServer[:1] }, func(d *decision) bool { return d.restore.Was == egress.Behind },
 		},
 		"a policy stays while the API server has no address": {func(f *facts) { f.apiServer = nil }, func(d *decision) bool { return d.restore == nil }},
 		"a policy of a run that has ended is restored as long as there is its Job": {
-			func(f *facts) { terminal(f); f.policy = nil }, func(d *decision) bool { return d.restore.what == policyDeleted },
+			func(f *facts) { terminal(f); f.policy = nil }, func(d *decision) bool { return d.restore.Was == egress.Deleted },
 		},
 		"a policy of a run that has ended is not restored once its Job is gone": {
 			func(f *facts) { terminal(f); f.policy, f.job = nil, nil }, func(d *decision) bool { return d.restore == nil && !d.end && !d.start },
@@ -107,7 +107,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 			},
 		},
 		"a Pod that somebody keeps is held by its policy": {
-			func(f *facts) { terminal(f); f.job, f.policy, f.orphans = nil, nil, []*corev1.Pod{{}} }, func(d *decision) bool { return d.restore.what == policyDeleted },
+			func(f *facts) { terminal(f); f.job, f.policy, f.orphans = nil, nil, []*corev1.Pod{{}} }, func(d *decision) bool { return d.restore.Was == egress.Deleted },
 		},
 		"a run that is deleted waits for a Pod that somebody keeps": {
 			func(f *facts) { deleted(f); f.job, f.orphans = nil, []*corev1.Pod{{}} }, func(d *decision) bool { return !d.release },
@@ -210,7 +210,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 // A template that changes changes nothing of a run that has begun.
 func TestThePolicyIsThatOfTheDecision(t *testing.T) {
 	f := factsOf(t, func(f *facts) { f.plan = &plan{egress: v1alpha1.Egress{Internet: true}}; f.policy = nil })
-	want := decide(f, now).restore.want
+	want := decide(f, now).restore.Want
 	rules := want.Object["spec"].(map[string]any)["egress"].([]any)
 	if len(rules) != 3 { // names, and both addresses of the API server
 		t.Errorf("%v", rules)

@@ -19,7 +19,6 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
-	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
 // facts are what a decision depends on.
@@ -218,10 +217,10 @@ func (r *runs) readPlan(ctx context.Context, f *facts) error {
 
 // readPolicy reads the policy that holds the Pods, and the addresses of the API server.
 func (r *runs) readPolicy(ctx context.Context, f *facts) error {
-	if len(r.policies) == 0 {
+	if len(r.holder.Kinds) == 0 {
 		return nil
 	}
-	for _, kind := range r.policies {
+	for _, kind := range r.holder.Kinds {
 		if e := f.run.Status.Egress; e != nil && e.Policy != kind.Kind {
 			continue
 		}
@@ -249,37 +248,33 @@ func (r *runs) readHold(ctx context.Context, f *facts) error {
 		unheld(v1alpha1.ReasonEgressInvalid, "the template's egress.%v", err)
 		return nil
 	}
-	f.held = f.run.Status.Egress
-	if f.held == nil {
-		enforced, reason, err := r.prober.Enforced(ctx)
-		switch {
-		case err != nil:
-			return err
-		case !enforced && f.options.Mode != egress.ModeOff:
-			unheld(v1alpha1.ReasonEgressNotEnforced, "nothing would hold the Pod to its egress: %s (sandbox controller --sandbox-network-policy; with off, runs run without a policy)", reason)
-			return nil
-		}
-		f.held = &v1alpha1.EgressDecision{Reason: truncate.Text(reason, maxReason), Egress: *f.plan.egress.DeepCopy(), Broker: f.brokerOf(&r.options.Broker), Collector: r.options.collector()}
-		if enforced {
-			f.held.Policy = r.policies[0].Kind
-		}
-	}
-	if f.held.Policy == "" {
+	err := r.checkHold(ctx, f)
+	if u, ok := errors.AsType[*egress.Unheld](err); ok {
+		unheld(u.Reason, "%s", u.Message)
 		return nil
-	}
-	if egress.NamesAPIServer(&f.held.Egress) && len(f.apiServer) == 0 {
-		unheld(v1alpha1.ReasonEgressNotEnforced, "the addresses of the API server are not known: the Service %s/%s has no ready EndpointSlice", egress.APIServerNamespace, egress.APIServerService)
-		return nil
-	}
-	widening, err := r.widening(ctx, nameOf(f.run), ofRun(f.run))
-	if widening != nil {
-		unheld(v1alpha1.ReasonEgressWidened, "%s", widens(widening))
 	}
 	return err
 }
 
-// pageSize bounds a page of the policies of others.
-const pageSize = 500
+// checkHold decides how the Pods of a run are to be held, once, and each time whether the policy would hold them.
+func (r *runs) checkHold(ctx context.Context, f *facts) (err error) {
+	f.held = f.run.Status.Egress
+	if f.held == nil {
+		if f.held, err = r.holder.Decide(ctx, &f.plan.egress, f.apiServer); err != nil {
+			return err
+		}
+		f.held.Broker, f.held.Collector = f.brokerOf(&r.options.Broker), r.options.collector()
+	} else if err := egress.CheckAPIServer(f.held, f.apiServer); err != nil {
+		return err
+	}
+	if f.held.Policy == "" {
+		return nil
+	}
+	return r.holder.CheckOthers(ctx, nameOf(f.run), ofRun(f.run), whose)
+}
+
+// whose are the Pods that policies of others must not select.
+const whose = "Pods of SandboxRuns and Workspaces"
 
 // ofRun are the labels of the Pods of a run.
 func ofRun(run *v1alpha1.SandboxRun) map[string]string {
@@ -288,23 +283,5 @@ func ofRun(run *v1alpha1.SandboxRun) map[string]string {
 	return labels
 }
 
-// widening returns a policy of somebody else that would allow Pods with these labels more, nil if there is none. own
-// is the name of their own policy. Admission refuses such a policy, but one may be older than that.
-func (r *runs) widening(ctx context.Context, own client.ObjectKey, labels map[string]string) (*unstructured.Unstructured, error) {
-	for _, kind := range r.policies {
-		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(kind)
-		for more := true; more; more = list.GetContinue() != "" {
-			if err := r.live.List(ctx, list, client.InNamespace(own.Namespace), client.Limit(pageSize), client.Continue(list.GetContinue())); err != nil {
-				return nil, fmt.Errorf("listing the policies of others: %w", err)
-			}
-			i := slices.IndexFunc(list.Items, func(p unstructured.Unstructured) bool {
-				return p.GetName() != own.Name && egress.Widens(&p, labels)
-			})
-			if i >= 0 {
-				return &list.Items[i], nil
-			}
-		}
-	}
-	return nil, nil //nolint:nilnil // there is none
-}
+// pageSize bounds a page of what is listed.
+const pageSize = 500

@@ -54,7 +54,7 @@ func (g *podForgery) Validate(ctx context.Context, pod *corev1.Pod, req *extensi
 		return denied("Pod", "Pod %s belongs to a SandboxRun: a container that is added to it could read what its proxy has; look at its log, or run another", pod.Name)
 	}
 	if req.Operation == admissionv1.Create {
-		me, err := g.reconciler(ctx)
+		me, err := g.asker.Reconciler(ctx)
 		if err != nil || req.User().Username == me || slices.Contains(jobControllers, req.User().Username) {
 			return err
 		}
@@ -95,7 +95,7 @@ func (g *jobForgery) Validate(ctx context.Context, job *batchv1.Job, req *extens
 			return err
 		}
 	}
-	me, err := g.reconciler(ctx)
+	me, err := g.asker.Reconciler(ctx)
 	if err != nil || req.User().Username == me {
 		return err
 	}

@@ -4,11 +4,9 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -108,12 +106,7 @@ type policyGuard struct{ admitted }
 
 // policyScope covers all policies where runs run, since any could select their Pods, and the deletion of ours.
 func (s *shared) policyScope() extension.Scope {
-	all := []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete}
-	cilium := egress.CiliumNetworkPolicy.GroupVersion()
-	rules := slices.Concat(
-		extension.Resources(egress.NetworkPolicy.Group, egress.NetworkPolicy.Version, []string{"networkpolicies"}, all...),
-		extension.Resources(cilium.Group, cilium.Version, []string{"ciliumnetworkpolicies"}, all...))
-	return scope("sandbox-egress", s.selector(), rules, admissionregistrationv1.MatchCondition{
+	return scope("sandbox-egress", s.selector(), egress.Rules(), admissionregistrationv1.MatchCondition{
 		Name: "not-the-end-of-anothers", Expression: fmt.Sprintf("request.operation != 'DELETE' || oldObject.metadata.name.startsWith('%s') || oldObject.metadata.name.startsWith('%s')", prefix, workspacePrefix),
 	})
 }
@@ -135,7 +128,7 @@ func widensAny(policy *unstructured.Unstructured) bool {
 
 // Validate denies what would let a Pod of a run reach more.
 func (g *policyGuard) Validate(ctx context.Context, policy *unstructured.Unstructured, req *extension.Request) error {
-	me, err := g.reconciler(ctx)
+	me, err := g.asker.Reconciler(ctx)
 	if err != nil || req.User().Username == me {
 		return err
 	}
@@ -145,7 +138,7 @@ func (g *policyGuard) Validate(ctx context.Context, policy *unstructured.Unstruc
 			return err
 		}
 	}
-	unchanged := req.Operation == admissionv1.Update && sameSpec(old, policy)
+	unchanged := req.Operation == admissionv1.Update && egress.AllowsTheSame(old, policy)
 	if isOurs(policy) || isOurs(old) {
 		if unchanged && maps.Equal(old.GetLabels(), policy.GetLabels()) || req.Operation == admissionv1.Create {
 			return g.validateForeign(policy, req, unchanged)
@@ -160,13 +153,7 @@ func (g *policyGuard) validateForeign(policy *unstructured.Unstructured, req *ex
 	if unchanged || req.Operation == admissionv1.Delete || !widensAny(policy) {
 		return nil
 	}
-	return denied(policy.GetKind(), "%s", widens(policy))
-}
-
-// widens says what is wrong with a policy of somebody else, and what to do.
-func widens(policy *unstructured.Unstructured) string {
-	return fmt.Sprintf("%s %s/%s would allow the Pods of SandboxRuns more than their templates do, since policies add up: exclude them, by {key: %s, operator: DoesNotExist} in the matchExpressions of its podSelector",
-		policy.GetKind(), policy.GetNamespace(), policy.GetName(), v1alpha1.LabelEgress)
+	return denied(policy.GetKind(), "%s", egress.WidensMessage(policy, whose))
 }
 
 // keep denies to change or delete the policy of a run, as long as it has Pods.
@@ -198,8 +185,4 @@ func onePod(ctx context.Context, reader client.Reader, selection ...client.ListO
 // isOurs reports whether an object has our label. Who gives it to an object of their own gains nothing.
 func isOurs(object client.Object) bool {
 	return object.GetLabels()[v1alpha1.LabelManagedBy] == managedBy
-}
-
-func sameSpec(old, policy *unstructured.Unstructured) bool {
-	return apiequality.Semantic.DeepEqual(old.Object["spec"], policy.Object["spec"]) && apiequality.Semantic.DeepEqual(old.Object["specs"], policy.Object["specs"])
 }

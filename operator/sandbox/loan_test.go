@@ -29,6 +29,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/runca"
 )
@@ -86,7 +87,7 @@ func (l *lender) fails(with error, write func() error) error {
 
 func newLender(t *testing.T, objects ...client.Object) *lender {
 	t.Helper()
-	scheme, err := newScheme()
+	scheme, err := controller.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}

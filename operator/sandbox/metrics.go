@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/egress"
 )
 
 var (
@@ -59,7 +60,7 @@ func beginCounting() {
 	for _, action := range []string{actionStarted, actionRestored, actionOrphanDeleted, actionTampered} {
 		unrecordedTotal.WithLabelValues(action)
 	}
-	for _, was := range []string{policyDeleted, policyChanged} {
+	for _, was := range []string{egress.Deleted, egress.Changed} {
 		restoredTotal.WithLabelValues(was)
 	}
 }

@@ -23,14 +23,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
@@ -80,12 +79,8 @@ func (o *outputs) Register(mgr extension.Manager) error {
 	if o.logs, err = logsOf(config); err != nil {
 		return fmt.Errorf("sandbox: %w", err)
 	}
-	warm := true
-	c, err := controller.New("sandboxrun-outputs", mgr.GetKubeManager(), controller.Options{Reconciler: o, MaxConcurrentReconciles: outputWorkers, EnableWarmup: &warm})
-	if err != nil {
-		return fmt.Errorf("sandbox: %w", err)
-	}
-	if err := c.Watch(source.Kind[client.Object](o.of.cluster.GetCache(), &v1alpha1.SandboxRun{}, &handler.EnqueueRequestForObject{})); err != nil {
+	watches := map[client.Object]handler.EventHandler{&v1alpha1.SandboxRun{}: &handler.EnqueueRequestForObject{}}
+	if _, err := controller.New(mgr, "sandboxrun-outputs", o, outputWorkers, o.of.cluster.GetCache(), watches); err != nil {
 		return fmt.Errorf("sandbox: %w", err)
 	}
 	return nil

@@ -27,6 +27,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 )
 
@@ -53,7 +54,7 @@ func TestInterceptionIsTransparentUnlessEveryPolicyAcceptsOther(t *testing.T) {
 }
 
 func TestPodSecurityForbidsTheRedirectAndTheRunFails(t *testing.T) {
-	scheme, err := newScheme()
+	scheme, err := controller.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +72,7 @@ func TestPodSecurityForbidsTheRedirectAndTheRunFails(t *testing.T) {
 
 // A controller without a broker fails the run at once: no time brings it one.
 func TestWithoutABrokerARunThatRequiresCredentialsFails(t *testing.T) {
-	scheme, err := newScheme()
+	scheme, err := controller.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}

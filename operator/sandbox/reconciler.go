@@ -3,7 +3,6 @@ package sandbox
 import (
 	"context"
 	"fmt"
-	"maps"
 	"time"
 
 	"go.uber.org/zap"
@@ -12,22 +11,20 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlcluster "sigs.k8s.io/controller-runtime/pkg/cluster"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 // runs reconciles SandboxRuns: it reads the facts about one, decides, and applies the decision.
@@ -41,9 +38,8 @@ type runs struct {
 	log      *zap.Logger
 	events   events.EventRecorder
 	recorder extension.Recorder
-	// policies are the kinds of policies that hold Pods: new ones are of the first.
-	policies []schema.GroupVersionKind
-	prober   *egress.Prober
+	// holder holds Pods to their egress.
+	holder egress.Holder
 	// cached reads what is ours from memory; live reads by name from the API server.
 	brokers *brokers
 	given   given
@@ -138,15 +134,8 @@ func (r *runs) Register(mgr extension.Manager) error {
 		return fmt.Errorf("sandbox: %w", err)
 	}
 	beginCounting()
-	warm := true // a replica that waits to lead has its cache, and so loses no time
-	c, err := controller.New("sandboxruns", mgr.GetKubeManager(), controller.Options{Reconciler: r, MaxConcurrentReconciles: r.options.Workers, EnableWarmup: &warm})
-	if err != nil {
+	if _, err := controller.New(mgr, "sandboxruns", r, r.options.Workers, r.cluster.GetCache(), r.watches()); err != nil {
 		return fmt.Errorf("sandbox: %w", err)
-	}
-	for object, handler := range r.watches() {
-		if err := c.Watch(source.Kind(r.cluster.GetCache(), object, handler)); err != nil {
-			return fmt.Errorf("sandbox: %w", err)
-		}
 	}
 	return nil
 }
@@ -169,10 +158,10 @@ func (r *runs) watches() map[client.Object]handler.EventHandler {
 		&v1alpha1.SandboxRun{}: &handler.EnqueueRequestForObject{}, &v1alpha1.SandboxRunTemplate{}: waiting, &v1alpha1.ClusterSandboxRunTemplate{}: waiting, &v1alpha1.BrokerPolicy{}: waiting, &v1alpha1.Workspace{}: r.ofWorkspace(),
 		&batchv1.Job{}: ofLabel, &corev1.Pod{}: ofLabel,
 	}
-	for _, kind := range r.policies {
+	for _, kind := range r.holder.Kinds {
 		watches[egress.NewPolicy(kind)] = ofLabel
 	}
-	if len(r.policies) > 0 {
+	if len(r.holder.Kinds) > 0 {
 		watches[&discoveryv1.EndpointSlice{}], watches[&corev1.Service{}] = reaching, reaching
 	}
 	return watches
@@ -195,33 +184,30 @@ func (r *runs) which(ctx context.Context, namespace string, which func(*v1alpha1
 
 // connect makes a cache that holds runs, templates, and what carries our label.
 func (r *runs) connect(mgr extension.Manager) error {
-	scheme, err := newScheme()
+	scheme, err := controller.Scheme()
 	if err != nil {
 		return err
 	}
 	r.log = mgr.GetLogger().Desugar().Named("sandbox")
 	r.warnOfImages(r.log)
-	if err := r.findPolicies(mgr); err != nil {
+	r.holder = egress.Holder{Options: &r.options.Egress, Flag: "--sandbox-network-policy"}
+	if err := r.holder.Connect(mgr, r.log); err != nil {
 		return err
 	}
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManagedBy: managedBy})}
 	pods := ours
 	pods.Transform = trimPod
-	held := map[client.Object]cache.ByObject{&batchv1.Job{}: ours, &corev1.Pod{}: pods, &corev1.PersistentVolumeClaim{}: ours}
-	for _, kind := range r.policies {
-		held[egress.NewPolicy(kind)] = ours
-	}
-	if len(r.policies) > 0 {
-		maps.Copy(held, egress.APIServerCache())
-	}
+	held := r.holder.Cache(ours)
+	held[&batchv1.Job{}], held[&corev1.Pod{}], held[&corev1.PersistentVolumeClaim{}] = ours, pods, ours
 	r.cluster, err = cluster.New(mgr, cluster.Options{Name: "sandbox", Scheme: scheme, Namespaces: r.namespaces, ByObject: held})
 	if err != nil {
 		return err
 	}
 	r.events, r.recorder = mgr.GetKubeManager().GetEventRecorder("admitkit-sandbox"), mgr.GetRecorder()
 	r.cached, r.live, r.writer = r.cluster.GetCache(), r.cluster.GetAPIReader(), r.cluster.GetClient()
-	r.brokers = &brokers{options: &r.options.Broker, live: r.live, writer: r.writer, me: func(ctx context.Context) (string, error) { return r.self.Username(ctx, r.writer) }}
-	r.prober = &egress.Prober{Mode: r.options.Egress.Mode, Reader: r.live, Clock: r.options.Clock}
+	self := &cluster.Self{}
+	r.brokers = &brokers{options: &r.options.Broker, live: r.live, writer: r.writer, me: func(ctx context.Context) (string, error) { return self.Username(ctx, r.writer) }}
+	r.holder.Use(r.live, r.writer, r.options.Clock)
 	return nil
 }
 
@@ -232,19 +218,6 @@ func (s *shared) warnOfImages(log *zap.Logger) {
 			log.Warn("an image names no digest: what runs with credentials can change; it is pulled always", zap.String("flag", flag), zap.String("image", image))
 		}
 	}
-}
-
-// findPolicies finds out which kinds of policies there are. New ones are of the first.
-func (r *runs) findPolicies(mgr extension.Manager) error {
-	kinds, err := egress.Kinds(&r.options.Egress, mgr.GetKubeConnection)
-	if err != nil {
-		return err
-	}
-	r.policies = kinds
-	if r.options.Egress.Cilium && len(kinds) == 1 {
-		r.log.Warn("the API server serves no CiliumNetworkPolicies: NetworkPolicies are made until a restart finds them")
-	}
-	return nil
 }
 
 // trimPod is [cluster.TrimPod], with the states of the containers, and whether it has the recorder of sessions.

@@ -17,6 +17,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 var _ extension.Remover = (*runs)(nil)
@@ -53,7 +54,7 @@ func (r *runs) Remove(ctx context.Context, mgr extension.Manager) error {
 
 // remover returns runs that are read and written without a cache.
 func (r *runs) remover(mgr extension.Manager) (*runs, error) {
-	scheme, err := newScheme()
+	scheme, err := controller.Scheme()
 	if err != nil {
 		return nil, fmt.Errorf("sandbox: %w", err)
 	}

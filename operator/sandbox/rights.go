@@ -4,13 +4,11 @@ import (
 	"slices"
 
 	batchv1 "k8s.io/api/batch/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
-	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 var (
@@ -22,9 +20,7 @@ var (
 
 var coreGroup, ourGroup = []string{""}, []string{v1alpha1.GroupVersion.Group}
 
-func rule(groups, resources []string, verbs ...string) rbacv1.PolicyRule {
-	return rbacv1.PolicyRule{APIGroups: groups, Resources: resources, Verbs: verbs}
-}
+var rule = controller.Rule
 
 // each returns the rules in each namespace in which runs run.
 func (s *shared) each(rules ...rbacv1.PolicyRule) map[string][]rbacv1.PolicyRule {
@@ -68,8 +64,8 @@ func (r *runs) NamespaceRights() map[string][]rbacv1.PolicyRule {
 		rule([]string{"events.k8s.io"}, []string{"events"}, "create", "patch"),
 		rule(coreGroup, []string{"events"}, "list"), // of Jobs whose Pod is refused
 	}
-	rights := r.each(append(rules, r.toHold()...)...)
-	for _, rules := range []map[string][]rbacv1.PolicyRule{r.toProbe(), r.toBroker()} {
+	rights := r.each(append(rules, r.options.Egress.Rights()...)...)
+	for _, rules := range []map[string][]rbacv1.PolicyRule{r.options.Egress.RightsElsewhere(), r.toBroker()} {
 		for namespace, more := range rules {
 			rights[namespace] = append(slices.Clone(rights[namespace]), more...)
 		}
@@ -87,36 +83,6 @@ func (r *runs) ClusterRights() []rbacv1.PolicyRule {
 		namespaces := rule(coreGroup, []string{"namespaces"}, "get")
 		namespaces.ResourceNames = r.namespaces
 		rules = append(rules, namespaces)
-	}
-	return rules
-}
-
-// toHold are the rights to hold Pods to their egress.
-func (r *runs) toHold() []rbacv1.PolicyRule {
-	if !r.options.Egress.On() {
-		return nil
-	}
-	verbs := []string{"get", "list", "watch", "create", "update"}
-	rules := []rbacv1.PolicyRule{rule([]string{egress.NetworkPolicy.Group}, []string{"networkpolicies"}, verbs...)}
-	if r.options.Egress.Cilium {
-		rules = append(rules, rule([]string{egress.CiliumNetworkPolicy.Group}, []string{"ciliumnetworkpolicies"}, verbs...))
-	}
-	return rules
-}
-
-// toProbe are the rights elsewhere: to follow the API server's addresses, and to look for a
-// network plugin.
-func (r *runs) toProbe() map[string][]rbacv1.PolicyRule {
-	if !r.options.Egress.On() {
-		return nil
-	}
-	service := rule(coreGroup, []string{"services"}, "get", "list", "watch")
-	service.ResourceNames = []string{egress.APIServerService}
-	rules := map[string][]rbacv1.PolicyRule{
-		egress.APIServerNamespace: {rule([]string{discoveryv1.GroupName}, []string{"endpointslices"}, "list", "watch"), service},
-	}
-	if r.options.Egress.Mode == egress.ModeAuto {
-		rules[metav1.NamespaceSystem] = []rbacv1.PolicyRule{rule(coreGroup, []string{"pods"}, "list")}
 	}
 	return rules
 }

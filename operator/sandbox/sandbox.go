@@ -22,26 +22,20 @@
 package sandbox
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension"
-	"github.com/admitkit/admitkit/extension/cluster"
-	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 // Options are the options of [New]; the zero value is useful in a manager that watches one
@@ -93,14 +87,8 @@ type shared struct {
 	namespaces []string
 	// own is the manager's own namespace. Parts sets it.
 	own string
-	// reconcilerUser is as whom the reconcilers write, if not as this process.
-	reconcilerUser string
-	self           cluster.Self
-
-	// asker asks the API server on behalf of admissions. Register sets it.
-	asking sync.Once
-	asker  client.Client
-	asked  error
+	// asker asks the API server on behalf of admissions.
+	asker *controller.Asker
 }
 
 // New returns the extension.
@@ -118,7 +106,7 @@ func New(options Options) *Sandbox {
 	if options.Collector.Namespace != "" && options.Collector.Port == 0 {
 		options.Collector.Port = DefaultCollectorPort
 	}
-	return &Sandbox{&shared{options: options}}
+	return &Sandbox{&shared{options: options, asker: &controller.Asker{}}}
 }
 
 var _ extension.Composite = (*Sandbox)(nil)
@@ -176,31 +164,5 @@ func namespacesOf(named []string, mgr extension.Manager) ([]string, error) {
 	return slices.Compact(slices.Sorted(slices.Values(named))), nil
 }
 
-// ask connects to the cluster, for questions that an admission waits for.
-func (s *shared) ask(mgr extension.Manager) error {
-	s.asking.Do(func() {
-		var scheme *runtime.Scheme
-		if scheme, s.asked = newScheme(); s.asked == nil {
-			s.reconcilerUser = mgr.GetReconcilerUser()
-			s.asker, s.asked = cluster.NewClient(mgr, scheme)
-		}
-	})
-	return s.asked
-}
-
-// reconciler returns as whom the reconcilers write.
-func (s *shared) reconciler(ctx context.Context) (string, error) {
-	if s.reconcilerUser != "" {
-		return s.reconcilerUser, nil
-	}
-	return s.self.Username(ctx, s.asker)
-}
-
 // runsIn reports whether runs run in a namespace.
 func (s *shared) runsIn(namespace string) bool { return slices.Contains(s.namespaces, namespace) }
-
-// newScheme has the kinds that are read and written.
-func newScheme() (*runtime.Scheme, error) {
-	scheme := runtime.NewScheme()
-	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))
-}

@@ -191,7 +191,7 @@ type workspaceReport struct{ admitted }
 
 // Validate denies what the manager does not write.
 func (r *workspaceReport) Validate(ctx context.Context, _ *v1alpha1.Workspace, req *extension.Request) error {
-	me, err := r.reconciler(ctx)
+	me, err := r.asker.Reconciler(ctx)
 	if err == nil && req.User().Username != me {
 		err = denied("Workspace", "status: only admitkit writes it, as %s", me)
 	}

@@ -2,20 +2,18 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
-	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
 // prepare makes the volume, and seeds it.
@@ -207,7 +205,8 @@ func (a *workspaceAttempt) hold(ctx context.Context, began bool) (held bool, err
 	if err != nil {
 		return false, err
 	}
-	there := egress.NewPolicy(kindOf(a.status.Egress))
+	of := egress.Held{ObjectMeta: workspaceMeta(a.ws), Label: a.ws.UID, Decision: a.status.Egress, Options: &a.options.Egress}
+	there := egress.NewPolicy(of.Kind())
 	err = a.live.Get(ctx, workspaceName(a.ws), there)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -218,28 +217,24 @@ func (a *workspaceAttempt) hold(ctx context.Context, began bool) (held bool, err
 		a.waits(v1alpha1.ConditionSeeded, v1alpha1.SandboxNameTaken, (&takenError{there.GetKind(), workspaceName(a.ws).String()}).Error(), true)
 		return false, nil
 	}
-	of := restorationOf(there, apiServer, func(apiServer []netip.AddrPort) (*unstructured.Unstructured, error) {
-		return policyOf(workspaceMeta(a.ws), a.ws.UID, a.status.Egress, &a.options.Egress, apiServer)
-	})
-	if of == nil {
-		return true, nil
+	restoration, err := of.Restore(there, apiServer)
+	if err != nil || restoration == nil {
+		return err == nil, err
 	}
-	if of.err != nil {
-		return false, of.err
-	}
-	if err := a.writePolicy(ctx, of); err != nil {
+	written, err := a.holder.Write(ctx, restoration)
+	if err != nil {
 		return false, err
 	}
-	if (began || there != nil) && of.what != policyBehind {
-		a.tellRestored(ctx, of)
+	if (began || there != nil) && restoration.Was != egress.Behind {
+		a.tellRestored(ctx, restoration.Was, written.GetResourceVersion())
 	}
 	return true, nil
 }
 
-func (a *workspaceAttempt) tellRestored(ctx context.Context, of *restoration) {
-	restoredTotal.WithLabelValues(of.what).Inc()
+func (a *workspaceAttempt) tellRestored(ctx context.Context, was, version string) {
+	restoredTotal.WithLabelValues(was).Inc()
 	a.tell(ctx, &extension.Record{
-		ID: string(a.ws.UID) + "-restored-" + of.want.GetResourceVersion(), Action: actionRestored, Reason: "the network policy of the seed was " + of.what + ", and holds it again",
+		ID: string(a.ws.UID) + "-restored-" + version, Action: actionRestored, Reason: "the network policy of the seed was " + was + ", and holds it again",
 		Object: a.object(),
 	})
 }
@@ -264,24 +259,20 @@ func (a *workspaceAttempt) decide(ctx context.Context) (held bool, err error) {
 		a.failed(v1alpha1.ReasonEgressInvalid, "spec.seed.egress."+err.Error())
 		return false, nil //nolint:nilerr // the status says it
 	}
-	enforced, reason, err := a.prober.Enforced(ctx)
-	switch {
-	case err != nil:
+	apiServer, err := egress.ReadAPIServer(ctx, a.cached)
+	if err != nil {
 		return false, err
-	case !enforced && a.options.Egress.Mode != egress.ModeOff:
-		a.waits(v1alpha1.ConditionSeeded, v1alpha1.ReasonEgressNotEnforced, "nothing would hold the seed to its egress: "+reason, true)
+	}
+	decided, err := a.holder.Decide(ctx, e, apiServer)
+	if err == nil && decided.Policy != "" {
+		err = a.holder.CheckOthers(ctx, workspaceName(a.ws), ofSeed(a.ws), whose)
+	}
+	if u, ok := errors.AsType[*egress.Unheld](err); ok {
+		a.waits(v1alpha1.ConditionSeeded, u.Reason, u.Message, true)
 		return false, nil
 	}
-	a.status.Egress = &v1alpha1.EgressDecision{Reason: truncate.Text(reason, maxReason), Egress: *e.DeepCopy()}
-	if !enforced {
-		return true, nil
-	}
-	a.status.Egress.Policy = a.policies[0].Kind
-	widening, err := a.widening(ctx, workspaceName(a.ws), ofSeed(a.ws))
-	if err == nil && widening != nil {
-		a.status.Egress = nil
-		a.waits(v1alpha1.ConditionSeeded, v1alpha1.ReasonEgressWidened, widens(widening), true)
-		return false, nil
+	if err == nil {
+		a.status.Egress = decided
 	}
 	return err == nil, err
 }

@@ -15,14 +15,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/internal/controller"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
 )
 
@@ -52,22 +51,15 @@ func (w *workspaces) ClusterRights() []rbacv1.PolicyRule { return nil }
 
 // Register makes the controller.
 func (w *workspaces) Register(mgr extension.Manager) error {
-	warm := true
-	c, err := controller.New("workspaces", mgr.GetKubeManager(), controller.Options{Reconciler: w, MaxConcurrentReconciles: w.options.Workers, EnableWarmup: &warm})
-	if err != nil {
-		return fmt.Errorf("sandbox: %w", err)
-	}
 	watches := map[client.Object]handler.EventHandler{
 		&v1alpha1.Workspace{}: &handler.EnqueueRequestForObject{}, &v1alpha1.SandboxRun{}: w.ofRuns(),
 		&batchv1.Job{}: w.ofHolder(), &corev1.Pod{}: w.ofHolder(), &corev1.PersistentVolumeClaim{}: w.ofHolder(), &v1alpha1.BrokerPolicy{}: w.ofPolicy(),
 	}
-	for _, kind := range w.policies {
+	for _, kind := range w.holder.Kinds {
 		watches[egress.NewPolicy(kind)] = w.ofHolder()
 	}
-	for object, handler := range watches {
-		if err := c.Watch(source.Kind(w.cluster.GetCache(), object, handler)); err != nil {
-			return fmt.Errorf("sandbox: %w", err)
-		}
+	if _, err := controller.New(mgr, "workspaces", w, w.options.Workers, w.cluster.GetCache(), watches); err != nil {
+		return fmt.Errorf("sandbox: %w", err)
 	}
 	return nil
 }

@@ -134,3 +134,16 @@ func Concerns(subjects []rbacv1.Subject, username string, groups []string) bool 
 			s.Kind == rbacv1.GroupKind && slices.Contains(groups, s.Name)
 	})
 }
+
+// Ours returns the labels or annotations that only admitkit writes, nil if there are none.
+func Ours(entries map[string]string) (found map[string]string) {
+	for key, value := range entries {
+		if key == LabelManagedBy || strings.HasPrefix(key, GroupVersion.Group+"/") {
+			if found == nil {
+				found = map[string]string{}
+			}
+			found[key] = value
+		}
+	}
+	return found
+}
