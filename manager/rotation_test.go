@@ -53,6 +53,9 @@ const (
 	rotationService = "my-ext"
 	replicaLeaf     = 6 * time.Second
 	watchDelay      = 5 * time.Second
+	// propagation is how long the API server has to learn of a new CA, and drain how long the balancer has to see that
+	// a replica is not ready. On a busy machine both have taken more than 2 s.
+	propagation, drainPeriod = 4 * time.Second, 6 * time.Second
 )
 
 func replicaMain() {
@@ -67,11 +70,11 @@ func replicaMain() {
 	connection, err := clientcmd.BuildConfigFromFlags("", config.KubeConfig)
 	fail(err)
 	connection.Wrap(func(next http.RoundTripper) http.RoundTripper { return lateWatches{next} })
-	drain := 2 * time.Second
+	drain := drainPeriod
 	mgr, err := manager.New(manager.Options{
 		OperatorFingerprint: "admitkit", RESTConfig: connection, Namespace: config.Apps, WebhookNamespace: config.Home,
 		ServiceName: rotationService, Serving: manager.ServingOptions{ServicePort: config.ServicePort, HealthAddress: config.Health, DrainPeriod: &drain}, Host: "127.0.0.1", Port: config.Port,
-		Certificates: manager.CertificateOptions{CALifetime: time.Hour, LeafLifetime: replicaLeaf, PropagationDelay: time.Second, OnChange: func(c certs.Change) {
+		Certificates: manager.CertificateOptions{CALifetime: time.Hour, LeafLifetime: replicaLeaf, PropagationDelay: propagation, OnChange: func(c certs.Change) {
 			fmt.Printf("STEP %s\n", c.Step)
 			if step, err := os.ReadFile(config.CrashFile); err == nil && certs.Step(step) == c.Step && os.Remove(config.CrashFile) == nil {
 				// Like a crash: no deferred calls, no flush.
