@@ -26,7 +26,7 @@
 //
 // # How a request is granted
 //
-// Read the code in this order. stamp and requestRules admit a request. enqueue
+// Read the code in this order. defaulter and requestRules admit a request. enqueue
 // gives it its place in the queue, from which Reconcile takes it. read gathers the
 // facts, decide says what follows from them, and apply does it: the end as well as
 // the grant. Remove, which an uninstall calls, decides and applies in the same way.
@@ -110,7 +110,7 @@ type Access struct{ *shared }
 type shared struct {
 	options Options
 	// places are where requests are granted. Parts sets them.
-	places places
+	places namespaceSet
 	// roles are those that requests can get. Parts sets them.
 	roles grantable
 	once  sync.Once
@@ -171,7 +171,7 @@ func (a *Access) Parts(mgr extension.Manager) ([]any, error) {
 		a.options.Clock = mgr.GetClock()
 	}
 	var err error
-	if a.places, err = newPlaces(a.options.Namespaces, mgr); err != nil {
+	if a.places, err = newNamespaceSet(a.options.Namespaces, mgr); err != nil {
 		return nil, fmt.Errorf("access options: %w", err)
 	}
 	if a.roles, err = newGrantable(a.options.Roles, a.options.ClusterRoles, a.places); err != nil {

@@ -88,7 +88,7 @@ func (r *requests) await(f *facts, d *decision) {
 }
 
 // complete writes what the template says into a request that was made before it, as
-// [stamp] does with others. The request comes back when it is written.
+// [defaulter] does with others. The request comes back when it is written.
 func (r *requests) complete(ctx context.Context, f *facts) error {
 	config, before := f.template.GetAccessConfig(), f.request.DeepCopyObject().(v1alpha1.Request)
 	spec := f.request.GetRequestSpec()

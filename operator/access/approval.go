@@ -189,7 +189,7 @@ func (r *requests) decidedBy(_ context.Context, object client.Object) []types.Na
 // decisions stamps and admits decisions. Their CRD keeps them from being changed.
 type decisions struct {
 	*shared
-	claims claims
+	claims pendingDecisions
 }
 
 // Register connects to the cluster.
@@ -271,9 +271,9 @@ func (v *decisions) validate(ctx context.Context, d *v1alpha1.AccessDecision, re
 				by.Username, d.Spec.Request.Kind, d.Spec.Request.Name, before[i].Name)
 		}
 	}
-	if !req.DryRun() && !v.claims.take(claim{d.Spec.Request.UID, strings.ToLower(d.Spec.Decider.Username)}, v.options.Clock.Now()) {
+	if !req.DryRun() && !v.claims.take(pendingDecision{d.Spec.Request.UID, strings.ToLower(d.Spec.Decider.Username)}, v.options.Clock.Now()) {
 		return refuse(reasonChanged, "user %q is deciding about %s %q at this moment: each person decides once; if that decision was not stored, try again in %s",
-			d.Spec.Decider.Username, d.Spec.Request.Kind, d.Spec.Request.Name, claimFor)
+			d.Spec.Decider.Username, d.Spec.Request.Kind, d.Spec.Request.Name, pendingFor)
 	}
 	return nil
 }

@@ -12,9 +12,9 @@ import (
 )
 
 func TestOnlyRolesThatAreNamedCanBeGranted(t *testing.T) {
-	here, all := places{named: []string{"apps", "shop"}}, places{own: "admitkit-system"}
+	here, all := namespaceSet{named: []string{"apps", "shop"}}, namespaceSet{own: "admitkit-system"}
 	for sentence, test := range map[string]struct {
-		places              places
+		places              namespaceSet
 		roles, clusterRoles []string
 		want                string
 	}{

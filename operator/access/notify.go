@@ -65,7 +65,7 @@ type NotifiedApproval struct {
 	Users     []string `json:"users,omitempty"`
 }
 
-// Steps that are no records; see the story of a request for the others.
+// Steps that are no records; see the actions of records for the others.
 const (
 	stepWaiting = "waiting"
 	stepEnding  = "ending"
@@ -84,7 +84,7 @@ func (k kind) steps(req v1alpha1.Request, before *v1alpha1.RequestStatus, s *sta
 		steps = append(steps, k.step(req, s, name, suffix, by, fmt.Sprintf(format, args...)))
 	}
 	if len(before.Conditions) == 0 {
-		tell(storyAsked, "", "", "%s", askedFor(req))
+		tell(actionAsked, "", "", "%s", askedFor(req))
 	}
 	approved, checked := s.wanted[v1alpha1.ConditionApproved], s.wanted[v1alpha1.ConditionChecked]
 	if approved.Reason == v1alpha1.ReasonWaiting && meta.FindStatusCondition(before.Conditions, approved.Type) == nil {
@@ -92,9 +92,9 @@ func (k kind) steps(req v1alpha1.Request, before *v1alpha1.RequestStatus, s *sta
 	}
 	for _, v := range newVerdicts(before.Verdicts, s.Verdicts) {
 		if v.Decision == v1alpha1.DecisionDeny {
-			tell(storyDenied, "-"+shortHash(v.Username), v.Username, "%s denies the request of %s: %s", v.Username, requesterOf(req), said(v.Reason))
+			tell(actionDenied, "-"+shortHash(v.Username), v.Username, "%s denies the request of %s: %s", v.Username, requesterOf(req), said(v.Reason))
 		} else {
-			tell(storyApproved, "-"+shortHash(v.Username), v.Username, "%s approves the request of %s: %s", v.Username, requesterOf(req), said(v.Reason))
+			tell(actionApproved, "-"+shortHash(v.Username), v.Username, "%s approves the request of %s: %s", v.Username, requesterOf(req), said(v.Reason))
 		}
 	}
 	valid := s.wanted[v1alpha1.ConditionAccessStillValid]
@@ -102,19 +102,19 @@ func (k kind) steps(req v1alpha1.Request, before *v1alpha1.RequestStatus, s *sta
 	created := meta.IsStatusConditionTrue(before.Conditions, v1alpha1.ConditionAccessResourcesCreated)
 	switch {
 	case over && checked.Reason == v1alpha1.ReasonDenied:
-		tell(storyDenied, "", "check "+s.Check.Name, "the request of %s was %s", requesterOf(req), checked.Message)
+		tell(actionDenied, "", "check "+s.Check.Name, "the request of %s was %s", requesterOf(req), checked.Message)
 	case over && valid.Reason == v1alpha1.ReasonTimedOut || over && approved.Reason == v1alpha1.ReasonTimedOut:
-		tell(storyTimedOut, "", "", "the request of %s is over: %s", requesterOf(req), valid.Message)
+		tell(actionTimedOut, "", "", "the request of %s is over: %s", requesterOf(req), valid.Message)
 	case over && spec.Revoked != nil:
-		tell(storyRevoked, "", spec.Revoked.By, "%s revokes the request of %s: %s", spec.Revoked.By, requesterOf(req), said(spec.Revoked.Reason))
+		tell(actionRevoked, "", spec.Revoked.By, "%s revokes the request of %s: %s", spec.Revoked.By, requesterOf(req), said(spec.Revoked.Reason))
 	}
 	switch {
 	case over && created:
-		tell(storyEnded, "", "", "access of %s has ended: %s", spec.Grantee(), valid.Message)
+		tell(actionEnded, "", "", "access of %s has ended: %s", spec.Grantee(), valid.Message)
 	case created && s.lost():
-		tell(storyEnded, "", "", "access of %s has ended: %s", spec.Grantee(), s.wanted[v1alpha1.ConditionAccessResourcesCreated].Message)
+		tell(actionEnded, "", "", "access of %s has ended: %s", spec.Grantee(), s.wanted[v1alpha1.ConditionAccessResourcesCreated].Message)
 	case !over && !created && meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionAccessResourcesCreated):
-		tell(storyGranted, "", "", "%s", s.mayAccess(spec))
+		tell(actionGranted, "", "", "%s", s.mayAccess(spec))
 	}
 	if announced(before, s) {
 		tell(stepEnding, fmt.Sprintf("-%d", s.EndAnnounced.Unix()), "", "access of %s ends at %s", spec.Grantee(), s.EndAnnounced.UTC().Format(time.RFC3339))

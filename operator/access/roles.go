@@ -33,7 +33,7 @@ type grantable struct {
 const maxGrantable = 1000
 
 // newGrantable returns the roles of the options.
-func newGrantable(roles, clusterRoles []string, places places) (grantable, error) {
+func newGrantable(roles, clusterRoles []string, places namespaceSet) (grantable, error) {
 	g := grantable{roles: map[string][]string{}}
 	if len(roles)+len(clusterRoles) > maxGrantable {
 		return g, fmt.Errorf("Roles, ClusterRoles: %d roles, of at most %d", len(roles)+len(clusterRoles), maxGrantable)

@@ -66,13 +66,13 @@ func TestAGrantWhoseRoleOrPodIsGoneHasEnded(t *testing.T) {
 		*f.request.GetRequestStatus() = before.RequestStatus
 		now := newState(f.request, f.end)
 		now.refused(c.refusal)
-		records := f.story(decision{status: now})
+		records := f.records(decision{status: now})
 		now.settle()
 		steps := f.kind.steps(f.request, f.request.GetRequestStatus(), now)
-		if told := len(records) == 1 && records[0].Action == storyEnded && records[0].Reason == c.refusal.message; told != c.ends {
+		if told := len(records) == 1 && records[0].Action == actionEnded && records[0].Reason == c.refusal.message; told != c.ends {
 			t.Errorf("%s: recorded are %+v", sentence, records)
 		}
-		if told := len(steps) == 1 && steps[0].Step == storyEnded; told != c.ends {
+		if told := len(steps) == 1 && steps[0].Step == actionEnded; told != c.ends {
 			t.Errorf("%s: notified is %+v", sentence, steps)
 		}
 	}

@@ -151,7 +151,7 @@ func TestARecordGoesAfterItsRetention(t *testing.T) {
 }
 
 func TestRepairsSlowDown(t *testing.T) {
-	own, key, now := newOwnWrites(), types.NamespacedName{Name: "a"}, noon
+	own, key, now := newExpectations(), types.NamespacedName{Name: "a"}, noon
 	var last time.Duration
 	for range 40 {
 		if err := own.make(key, now, func() (types.UID, error) { return "1", nil }); err != nil {

@@ -24,7 +24,7 @@ import (
 type bindings struct {
 	*shared
 	kind kind
-	own  *ownWrites
+	own  *expectations
 	// failures and waits delay the next attempt. The queue's own limiter would not do:
 	// the end must not wait for it.
 	failures, waits workqueue.TypedRateLimiter[types.NamespacedName]
@@ -34,7 +34,7 @@ var _ extension.Reconciler = (*bindings)(nil)
 
 func newBindings(s *shared, k kind) *bindings {
 	return &bindings{
-		shared: s, kind: k, own: newOwnWrites(),
+		shared: s, kind: k, own: newExpectations(),
 		failures: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](20*time.Millisecond, time.Second),
 		waits:    workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](250*time.Millisecond, 10*time.Second),
 	}

@@ -22,7 +22,7 @@ func (s *shared) admissions() []any {
 	ours := func(name, resource string, ops ...admissionregistrationv1.OperationType) extension.Scope {
 		return scope(name, extension.EveryNamespace(), extension.Resources(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, []string{resource}, ops...))
 	}
-	pods, jobs := s.forgeryScopes()
+	pods, jobs := s.ownerScopes()
 	parts := []any{
 		extension.Mutating(&author{}, ours("sandbox-author", "sandboxruns", create, update)),
 		extension.Validating(&runRules{admitted{s}}, ours("sandbox-run", "sandboxruns", create, update)),
@@ -33,9 +33,9 @@ func (s *shared) admissions() []any {
 		extension.Validating(&workspaceReport{admitted{s}}, ours("sandbox-workspace-report", "workspaces/status", update)),
 		extension.Validating(&podGuard{admitted{s}}, s.podScope()),
 		extension.Validating(&graceGuard{admitted{s}}, cluster.LingerScope("sandbox-pod-grace", s.selector(), prefix, workspacePrefix)),
-		extension.Validating(&entryGuard{admitted{s}}, s.entryScope()),
-		extension.Validating(&podForgery{admitted{s}}, pods),
-		extension.Validating(&jobForgery{admitted{s}}, jobs),
+		extension.Validating(&execGuard{admitted{s}}, s.execScope()),
+		extension.Validating(&podOwnerGuard{admitted{s}}, pods),
+		extension.Validating(&jobOwnerGuard{admitted{s}}, jobs),
 	}
 	if s.options.Egress.On() {
 		parts = append(parts, extension.Validating(&policyGuard{admitted{s}}, s.policyScope()))

@@ -66,9 +66,9 @@ func brokerObstacle(err error) error {
 }
 
 // loanOf is what the container of a run has on lease by these names.
-func (r *runs) loanOf(f *facts, status *v1alpha1.SandboxRunStatus, names []string) *loan {
+func (r *runs) loanOf(f *facts, status *v1alpha1.SandboxRunStatus, names []string) *leasedSecret {
 	run := f.run
-	return &loan{
+	return &leasedSecret{
 		of: leaseholder(run), owner: ownedBy(run), names: names, leases: &status.Credentials, began: f.job != nil,
 		keys:   func(name string) []string { return []string{name} },
 		fill:   func(name string, value []byte) map[string][]byte { return map[string][]byte{name: value} },

@@ -117,7 +117,7 @@ func (r *runs) read(ctx context.Context, run *v1alpha1.SandboxRun) (*facts, erro
 	if err := r.readHold(ctx, f); err != nil {
 		return f, err
 	}
-	return f, r.readTurn(ctx, f, ws)
+	return f, r.readQueue(ctx, f, ws)
 }
 
 // readPods finds the Pods of the run's Job, and those that somebody keeps of an earlier one.

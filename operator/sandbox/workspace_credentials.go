@@ -136,9 +136,9 @@ func (a *workspaceAttempt) leaseSeed(ctx context.Context, names []string, began 
 }
 
 // loan is what the seed has on lease by these names.
-func (a *workspaceAttempt) loan(names []string, began bool) *loan {
+func (a *workspaceAttempt) loan(names []string, began bool) *leasedSecret {
 	var grants map[string]*v1alpha1.CredentialGrant
-	return &loan{
+	return &leasedSecret{
 		of: borrower(a.ws), owner: a.ref(), names: names, leases: &a.status.Credentials, began: began, secret: a.seedSecret, tampered: a.tellTampered,
 		keys: func(name string) []string { return []string{name, name + suffixUsername} },
 		fill: func(name string, value []byte) map[string][]byte {

@@ -34,7 +34,7 @@ func (d *debugger) scope() extension.Scope {
 }
 
 // Mutate wraps the commands of new ephemeral containers. What cannot be wrapped is left to
-// the keeper.
+// podGuard.
 func (d *debugger) Mutate(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
 	added, err := newEphemeral(pod, req)
 	if err != nil || !hasVolume(pod) {
@@ -105,7 +105,7 @@ func expands(c *corev1.EphemeralContainer) bool {
 }
 
 // checkEphemeral decides about a new ephemeral container of a Pod with the recorder.
-func (k *keeper) checkEphemeral(ctx context.Context, c *corev1.EphemeralContainer, req *extension.Request) error {
+func (k *podGuard) checkEphemeral(ctx context.Context, c *corev1.EphemeralContainer, req *extension.Request) error {
 	_, _, wrapped, err := k.verify(slices.Concat(c.Command, c.Args), c.Name, req)
 	switch {
 	case err != nil:
@@ -129,7 +129,7 @@ func (k *keeper) checkEphemeral(ctx context.Context, c *corev1.EphemeralContaine
 }
 
 // withoutRecorder decides about what is added to a Pod that has no recorder.
-func (k *keeper) withoutRecorder(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
+func (k *podGuard) withoutRecorder(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
 	added, err := newEphemeral(pod, req)
 	if err != nil || len(added) == 0 {
 		return err

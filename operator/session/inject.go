@@ -55,7 +55,7 @@ func (o *Options) podScope(name string, rules []admissionregistrationv1.RuleWith
 }
 
 // Mutate puts the recorder into every container of a Pod. What has a reserved name already
-// stays as it is, for the keeper to judge.
+// stays as it is, for podGuard to judge.
 func (i *injector) Mutate(_ context.Context, pod *corev1.Pod, _ *extension.Request) error {
 	if !canHaveRecorder(pod) {
 		return nil

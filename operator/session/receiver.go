@@ -41,7 +41,7 @@ type receiver struct {
 	collector   *collector.Collector
 	// api is nil unless questions about sessions are answered here, too.
 	api       *sessionsapi.Server
-	storage   *opening
+	storage   *lazyStorage
 	evictions *evictions // nil without Evict
 
 	mu    sync.Mutex
@@ -56,7 +56,7 @@ var (
 
 // newReceiver returns the receiver of a manager, with the certificate that this serves to
 // the names of its Service.
-func newReceiver(s *shared, mgr extension.Manager, storage *opening, reviews authenticationv1client.TokenReviewInterface) (*receiver, error) {
+func newReceiver(s *shared, mgr extension.Manager, storage *lazyStorage, reviews authenticationv1client.TokenReviewInterface) (*receiver, error) {
 	r := &receiver{shared: s, reviews: reviews, storage: storage, conns: map[net.Conn]bool{}}
 	certificate, err := s.servingCertificate(mgr)
 	if err != nil {
@@ -76,7 +76,7 @@ func newReceiver(s *shared, mgr extension.Manager, storage *opening, reviews aut
 	if s.grants != nil {
 		s.grants.collector = r.collector
 	}
-	s.given = newGiven(s, storage)
+	s.given = newIssuedTickets(s, storage)
 	if s.options.Evict {
 		r.evictions = newEvictions(s, storage)
 	}

@@ -6,8 +6,8 @@
 //     other ways into Pods, which cannot be recorded; nodes.Validate (nodes.go) those through
 //     kubelets;
 //   - wrapper.Unwrap tells other extensions, such as audit, which command the user gave;
-//   - injector.Mutate (inject.go) puts the recorder into new Pods, and keeper.Validate
-//     (keep.go) refuses Pods in which something else could take its place;
+//   - injector.Mutate (inject.go) puts the recorder into new Pods, and podGuard.Validate
+//     (pod_guard.go) refuses Pods in which something else could take its place;
 //   - receiver (receiver.go) is the port to which recorders connect, in every replica, and
 //     report.go says in AuditEvents and Events what became of a session.
 //
@@ -206,7 +206,7 @@ func (s *Session) Parts(mgr extension.Manager) ([]any, error) {
 		shared.namespace, s.watched = mgr.GetWebhookNamespace(), mgr.GetNamespace()
 		shared.watched = s.watched
 	}
-	w, g, i, k, d := &wrapper{shared}, &guard{shared}, &injector{shared}, &keeper{shared}, &debugger{shared}
+	w, g, i, k, d := &wrapper{shared}, &guard{shared}, &injector{shared}, &podGuard{shared}, &debugger{shared}
 	parts := []any{
 		extension.Mutating(w, w.scope()), extension.Validating(g, g.scope()), extension.Mutating(i, i.scope()), extension.Validating(k, k.scope()),
 		extension.Mutating(d, d.scope()),
@@ -346,8 +346,8 @@ type shared struct {
 	events    eventsv1client.EventsGetter
 	client    client.Client
 	clock     clock.PassiveClock
-	grants    *grants // nil without AccessNamespaces
-	given     *given  // nil without Folder and Storage
+	grants    *grants        // nil without AccessNamespaces
+	given     *issuedTickets // nil without Folder and Storage
 }
 
 // Register implements [extension.Hosted]. Each part calls it.
@@ -425,10 +425,10 @@ func (s *shared) collect(mgr extension.Manager, config *rest.Config) error {
 
 // storage returns what keeps the recordings. A folder is tried now, and not when the first
 // session is to be kept.
-func (s *shared) storage() (*opening, error) {
+func (s *shared) storage() (*lazyStorage, error) {
 	o := &s.options
 	if o.Storage != nil {
-		return &opening{open: o.Storage, log: s.log}, nil
+		return &lazyStorage{open: o.Storage, log: s.log}, nil
 	}
 	probe, err := os.CreateTemp(o.Folder, ".writable-*")
 	if err != nil {
@@ -437,7 +437,7 @@ func (s *shared) storage() (*opening, error) {
 	if err := errors.Join(probe.Close(), os.Remove(probe.Name())); err != nil {
 		return nil, fmt.Errorf("Folder: %w", err)
 	}
-	return &opening{open: func(context.Context) (collector.Storage, error) { return collector.Folder(o.Folder), nil }, log: s.log}, nil
+	return &lazyStorage{open: func(context.Context) (collector.Storage, error) { return collector.Folder(o.Folder), nil }, log: s.log}, nil
 }
 
 // location returns where the recording of a session is.

@@ -25,7 +25,7 @@ func (a *ask) runShell(ctx context.Context, cl client.WithWatch, req request) er
 		return exitf(codeError, "the access command is not run: %w\nAccess is there all the same. Run it yourself if you trust it: %s", err, message)
 	}
 	a.sayf("running: kubectl %s", escape(commandLine(args)))
-	stop := a.herald(context.WithoutCancel(ctx), cl, req)
+	stop := a.expiryNotice(context.WithoutCancel(ctx), cl, req)
 	err = a.kubectl(ctx, args)
 	stop()
 	return err

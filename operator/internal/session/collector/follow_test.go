@@ -71,13 +71,13 @@ func TestCollectorsSayWhichSessionsAreConnected(t *testing.T) {
 	id := protocol.NewID()
 	alive := func(what string, want bool) {
 		t.Helper()
-		if found, err := Alive(t.Context(), folder, clock); err != nil || len(found) != map[bool]int{true: 1}[want] {
+		if found, err := Heartbeats(t.Context(), folder, clock); err != nil || len(found) != map[bool]int{true: 1}[want] {
 			t.Errorf("%s: %v, %v", what, found, err)
 		}
 	}
 	alive("nobody has said anything", false)
 	announce := func(next, last string) (string, error) {
-		says := c.alive()
+		says := c.heartbeat()
 		return c.announce(t.Context(), next, last, &says)
 	}
 	last, err := announce("a-1.json", "")
@@ -92,10 +92,10 @@ func TestCollectorsSayWhichSessionsAreConnected(t *testing.T) {
 	if last, err = announce("a-3.json", last); err != nil {
 		t.Fatal(err)
 	}
-	if entries, err := folder.List(t.Context(), aliveFolder); err != nil || len(entries) != 1 {
+	if entries, err := folder.List(t.Context(), heartbeatFolder); err != nil || len(entries) != 1 {
 		t.Errorf("there are %v, %v", entries, err)
 	}
-	clock = clock.Add(AliveLife + time.Second)
+	clock = clock.Add(HeartbeatLife + time.Second)
 	alive("its collector was killed", false)
 	delete(c.live, id)
 	if last, err = announce("a-4.json", last); err != nil || last != "" {

@@ -204,7 +204,7 @@ func (r *recording) read() (parts int, sealed bool, err error) {
 	if parts, sealed, err = lastPart(ctx, r.storage, r.id); err != nil || sealed {
 		return parts, sealed, err
 	}
-	return parts, false, r.readMark(ctx)
+	return parts, false, r.readCheckpoint(ctx)
 }
 
 // add takes a frame. One that is there already counts once.
@@ -229,7 +229,7 @@ func (r *recording) flush() error {
 		return nil
 	}
 	if r.storage.Delay() > 0 {
-		m := r.mark(r.id)
+		m := r.checkpoint(r.id)
 		m.MAC = m.mac(r.key.Current)
 		data, _ := json.Marshal(m) // it always marshals
 		_, _ = r.waiting.Write((&protocol.Frame{Type: protocol.Mark, Data: data}).Append(nil))

@@ -115,7 +115,7 @@ func (i *index) state(e *entry) (state State, active time.Time) {
 	switch {
 	case e.summary.Seal != nil:
 		return Ended, time.Time{}
-	case connected, i.now().Sub(e.began) < collector.AliveLife, i.now().Sub(e.summary.Modified) < collector.AliveLife:
+	case connected, i.now().Sub(e.began) < collector.HeartbeatLife, i.now().Sub(e.summary.Modified) < collector.HeartbeatLife:
 		return Live, active
 	}
 	return Lost, time.Time{}
@@ -129,7 +129,7 @@ func (i *index) look(ctx context.Context) error {
 	if looked {
 		return nil
 	}
-	alive, err := collector.Alive(ctx, i.storage, i.now())
+	alive, err := collector.Heartbeats(ctx, i.storage, i.now())
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func TestTheTerminalIsToldBeforeAccessEnds(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			out, fake := &testkit.Output{}, clocktesting.NewFakeClock(began)
-			h := &herald{out: out, newline: "\r\n", before: c.before, clock: fake}
+			h := &expiryNotice{out: out, newline: "\r\n", before: c.before, clock: fake}
 			states, done := make(chan request), make(chan struct{})
 			go func() {
 				defer close(done)

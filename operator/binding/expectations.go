@@ -7,13 +7,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ownWrites tells what this process did from what others do, and slows repairs down.
-type ownWrites struct {
+// expectations tell what this process did from what others do, and slows repairs down.
+type expectations struct {
 	mu sync.Mutex
-	of map[types.NamespacedName]*ownWrite
+	of map[types.NamespacedName]*expectation
 }
 
-type ownWrite struct {
+type expectation struct {
 	making    bool
 	uid       types.UID // that was made
 	gone      types.UID // that was removed
@@ -28,24 +28,26 @@ const (
 	slowestRepair = 10 * time.Second
 )
 
-func newOwnWrites() *ownWrites { return &ownWrites{of: map[types.NamespacedName]*ownWrite{}} }
+func newExpectations() *expectations {
+	return &expectations{of: map[types.NamespacedName]*expectation{}}
+}
 
-func (o *ownWrites) with(key types.NamespacedName, change func(*ownWrite)) {
+func (o *expectations) with(key types.NamespacedName, change func(*expectation)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	w := o.of[key]
 	if w == nil {
-		w = &ownWrite{}
+		w = &expectation{}
 		o.of[key] = w
 	}
 	change(w)
 }
 
 // make runs a function that makes a binding and returns its UID.
-func (o *ownWrites) make(key types.NamespacedName, now time.Time, create func() (types.UID, error)) error {
-	o.with(key, func(w *ownWrite) { w.making = true })
+func (o *expectations) make(key types.NamespacedName, now time.Time, create func() (types.UID, error)) error {
+	o.with(key, func(w *expectation) { w.making = true })
 	uid, err := create()
-	o.with(key, func(w *ownWrite) {
+	o.with(key, func(w *expectation) {
 		w.making = false
 		if err == nil {
 			w.uid = uid
@@ -57,7 +59,7 @@ func (o *ownWrites) make(key types.NamespacedName, now time.Time, create func() 
 }
 
 // made reports whether it was this process that made the binding.
-func (o *ownWrites) made(key types.NamespacedName, uid types.UID) bool {
+func (o *expectations) made(key types.NamespacedName, uid types.UID) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	w := o.of[key]
@@ -65,12 +67,12 @@ func (o *ownWrites) made(key types.NamespacedName, uid types.UID) bool {
 }
 
 // removing remembers that this process removes a binding.
-func (o *ownWrites) removing(key types.NamespacedName, uid types.UID) {
-	o.with(key, func(w *ownWrite) { w.gone = uid })
+func (o *expectations) removing(key types.NamespacedName, uid types.UID) {
+	o.with(key, func(w *expectation) { w.gone = uid })
 }
 
 // removed reports whether it was this process that removed the binding.
-func (o *ownWrites) removed(key types.NamespacedName, uid types.UID) bool {
+func (o *expectations) removed(key types.NamespacedName, uid types.UID) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	w := o.of[key]
@@ -78,7 +80,7 @@ func (o *ownWrites) removed(key types.NamespacedName, uid types.UID) bool {
 }
 
 // notBefore returns when a binding may be made again.
-func (o *ownWrites) notBefore(key types.NamespacedName) time.Time {
+func (o *expectations) notBefore(key types.NamespacedName) time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if w := o.of[key]; w != nil {
@@ -88,7 +90,7 @@ func (o *ownWrites) notBefore(key types.NamespacedName) time.Time {
 }
 
 // forget drops what is known of an object that is gone.
-func (o *ownWrites) forget(key types.NamespacedName) {
+func (o *expectations) forget(key types.NamespacedName) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.of, key)

@@ -19,8 +19,8 @@ import (
 // the control plane and of admitkit itself.
 const AllNamespaces = "*"
 
-// places are the namespaces in which access is granted.
-type places struct {
+// namespaceSet has the namespaces in which access is granted.
+type namespaceSet struct {
 	// watched is the manager's, named are others by their names. Neither means all.
 	watched string
 	named   []string
@@ -28,9 +28,9 @@ type places struct {
 	own string
 }
 
-// newPlaces returns the places of the options.
-func newPlaces(namespaces []string, mgr extension.Manager) (places, error) {
-	p := places{own: mgr.GetWebhookNamespace()}
+// newNamespaceSet returns the namespaces of the options.
+func newNamespaceSet(namespaces []string, mgr extension.Manager) (namespaceSet, error) {
+	p := namespaceSet{own: mgr.GetWebhookNamespace()}
 	switch {
 	case len(namespaces) == 0 && mgr.GetNamespace() == "":
 		return p, errors.New("Namespaces: required, because the manager watches every namespace: name those in which access may be granted, or say " +
@@ -62,7 +62,7 @@ func newPlaces(namespaces []string, mgr extension.Manager) (places, error) {
 // ofControlPlane are namespaces in whose Pods one could take the cluster over.
 var ofControlPlane = []string{metav1.NamespaceSystem, corev1.NamespaceNodeLease}
 
-func (p *places) check(name string) error {
+func (p *namespaceSet) check(name string) error {
 	if slices.Contains(ofControlPlane, name) {
 		return fmt.Errorf("Namespaces: %q is a namespace of the control plane: who gets into its Pods could grant themselves anything", name)
 	}
@@ -70,10 +70,10 @@ func (p *places) check(name string) error {
 }
 
 // all reports whether access is granted in every namespace that is not closed.
-func (p *places) all() bool { return p.watched == "" && len(p.named) == 0 }
+func (p *namespaceSet) all() bool { return p.watched == "" && len(p.named) == 0 }
 
 // each returns the namespaces for a client or a cache, which take "" for all.
-func (p *places) each() []string {
+func (p *namespaceSet) each() []string {
 	if len(p.named) > 0 {
 		return p.named
 	}
@@ -81,7 +81,7 @@ func (p *places) each() []string {
 }
 
 // include reports whether access is granted in a namespace.
-func (p *places) include(namespace string) bool {
+func (p *namespaceSet) include(namespace string) bool {
 	if p.all() {
 		return p.closed(namespace) == nil
 	}
@@ -89,7 +89,7 @@ func (p *places) include(namespace string) bool {
 }
 
 // closed refuses to grant access in a namespace that AllNamespaces does not stand for.
-func (p *places) closed(namespace string) *refusal {
+func (p *namespaceSet) closed(namespace string) *refusal {
 	if p.all() && (namespace == p.own || p.check(namespace) != nil) {
 		return refuse(v1alpha1.ReasonNotAllowed, "no access is granted in namespace %s, which is the control plane's or the manager's own: who gets into its Pods could grant themselves anything", namespace)
 	}
@@ -100,7 +100,7 @@ func (p *places) closed(namespace string) *refusal {
 // those that webhooks with Fail leave out by default: a request that no webhook has seen
 // could name anybody as its requester. No Pod waits for these webhooks, so nothing can
 // lock itself out. The watched namespace needs no selector.
-func (p *places) selector() *metav1.LabelSelector {
+func (p *namespaceSet) selector() *metav1.LabelSelector {
 	if p.all() {
 		return extension.EveryNamespace()
 	}
@@ -109,7 +109,7 @@ func (p *places) selector() *metav1.LabelSelector {
 
 // selectorOfPods is the same for webhooks for which Pods wait: if that is all, the
 // manager's default leaves out what could lock itself out.
-func (p *places) selectorOfPods() *metav1.LabelSelector {
+func (p *namespaceSet) selectorOfPods() *metav1.LabelSelector {
 	if len(p.named) == 0 {
 		return nil
 	}
@@ -119,15 +119,15 @@ func (p *places) selectorOfPods() *metav1.LabelSelector {
 }
 
 // watchedRules, namedRules and allRules return the rules for the one of them that the
-// places are.
-func (p *places) watchedRules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+// namespaces are.
+func (p *namespaceSet) watchedRules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	if p.watched == "" {
 		return nil
 	}
 	return rules
 }
 
-func (p *places) namedRules(rules []rbacv1.PolicyRule) map[string][]rbacv1.PolicyRule {
+func (p *namespaceSet) namedRules(rules []rbacv1.PolicyRule) map[string][]rbacv1.PolicyRule {
 	each := make(map[string][]rbacv1.PolicyRule, len(p.named))
 	for _, name := range p.named {
 		each[name] = rules
@@ -135,7 +135,7 @@ func (p *places) namedRules(rules []rbacv1.PolicyRule) map[string][]rbacv1.Polic
 	return each
 }
 
-func (p *places) allRules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+func (p *namespaceSet) allRules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	if !p.all() {
 		return nil
 	}

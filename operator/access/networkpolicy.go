@@ -177,7 +177,7 @@ func (r *requests) restore(ctx context.Context, f *facts, of *egress.Restoration
 	}
 	restoredTotal.WithLabelValues(of.Was).Inc()
 	r.log.Warn("policy restored", zap.String("policy", name), zap.String("was", of.Was))
-	record := f.kind.about(f.request, storyRestored, "%s was %s, and holds the access Pod again: what the Pod reached meanwhile is not known", name, of.Was)
+	record := f.kind.about(f.request, actionRestored, "%s was %s, and holds the access Pod again: what the Pod reached meanwhile is not known", name, of.Was)
 	record.ID += "-" + shortHash(string(written.GetUID())+"/"+written.GetResourceVersion())
 	record.User = authenticationv1.UserInfo{} // nobody knows
 	r.event(f.request, corev1.EventTypeWarning, "EgressRestored", "Hold", "%s", record.Reason)

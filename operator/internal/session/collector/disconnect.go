@@ -13,8 +13,8 @@ import (
 // after it left, and then each time after twice the pause. With defaults that is for 15 minutes.
 const maxLooks = 6
 
-// absence is a recorder that has left without an end.
-type absence struct {
+// disconnect is a recorder that has left without an end.
+type disconnect struct {
 	ticket *protocol.Ticket
 	key    protocol.Key
 	part   int // the last one that it has begun
@@ -27,10 +27,10 @@ func (c *Collector) lose(session *live, part int) {
 	c.mu.Lock()
 	c.left[session.ticket.ID]++
 	c.mu.Unlock()
-	c.await(&absence{ticket: session.ticket, key: session.key, part: part})
+	c.await(&disconnect{ticket: session.ticket, key: session.key, part: part})
 }
 
-func (c *Collector) await(a *absence) {
+func (c *Collector) await(a *disconnect) {
 	time.AfterFunc(goneStalls*c.options.Stall<<a.looks, func() {
 		if a.looks++; c.settled(a) || a.looks == maxLooks {
 			c.forgetLeft(a.ticket.ID)
@@ -42,7 +42,7 @@ func (c *Collector) await(a *absence) {
 
 // settled reports whether a recorder has come back, or cannot: its recording is sealed then. One
 // that could come back and does not is noted.
-func (c *Collector) settled(a *absence) bool {
+func (c *Collector) settled(a *disconnect) bool {
 	c.mu.Lock()
 	back := c.live[a.ticket.ID] != nil
 	c.mu.Unlock()

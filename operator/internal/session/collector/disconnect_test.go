@@ -76,7 +76,7 @@ func TestASessionThatIsLostWithItsCollectorAndItsPodIsSealed(t *testing.T) {
 	if err := folder.Create(t.Context(), nameOf(broken, "000002.part"), []byte(strings.Repeat("x", 100))); err != nil {
 		t.Fatal(err)
 	}
-	said(t, folder, "killed.json", time.Hour, alive{Left: []string{broken, lost}})
+	said(t, folder, "killed.json", time.Hour, heartbeat{Left: []string{broken, lost}})
 	if err := c.noteLost(t.Context()); !errors.Is(err, ErrChanged) {
 		t.Errorf("of the one that is no recording it says %v", err)
 	}

@@ -25,8 +25,8 @@ import (
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 )
 
-// loan is what the container of a run, or of the seed of a Workspace, has on lease, in a Secret. Both are kept alike.
-type loan struct {
+// leasedSecret is what the container of a run, or of the seed of a Workspace, has on lease, in a Secret. Both are kept alike.
+type leasedSecret struct {
 	of    *protocol.Run
 	owner metav1.OwnerReference
 	// names are those of the credentials.
@@ -47,10 +47,10 @@ type loan struct {
 	tampered func(ctx context.Context, there *corev1.Secret, did string)
 }
 
-// lend brings the Secret of a loan into being. If all of it is there, as it was put there, and lasts, it asks nobody. The
+// lend brings the Secret into being. If all of it is there, as it was put there, and lasts, it asks nobody. The
 // Secret is there before anything is leased, so that a name that is taken, or a quota, leases nothing, and the leases are
 // in the status before the Secret has anything. Somebody who changed the Secret is on record.
-func (r *runs) lend(ctx context.Context, l *loan) error {
+func (r *runs) lend(ctx context.Context, l *leasedSecret) error {
 	there, err := r.readOwned(ctx, client.ObjectKeyFromObject(l.secret(nil)), l.owner)
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ func (r *runs) reserve(ctx context.Context, there, empty *corev1.Secret) (*corev
 // deliver has the credentials issued, and puts them into the Secret. A lease goes back only if surely nobody has seen its
 // value: it was made for this attempt, which has put it nowhere. If nobody knows whether the Secret has it, as after a
 // timeout, it stays: the next attempt finds the value there, or takes the lease over, or replaces and revokes it.
-func (r *runs) deliver(ctx context.Context, l *loan, asker *protocol.Client, key []byte, there *corev1.Secret) error {
+func (r *runs) deliver(ctx context.Context, l *leasedSecret, asker *protocol.Client, key []byte, there *corev1.Secret) error {
 	before := *l.leases
 	data, leases, fresh, err := r.issue(ctx, l, asker, key)
 	if err == nil {
@@ -146,7 +146,7 @@ func replaced(before, after []v1alpha1.SandboxCredential) []v1alpha1.SandboxCred
 }
 
 // issue asks for the credentials. fresh are the leases that were made for that, also if it fails.
-func (r *runs) issue(ctx context.Context, l *loan, asker *protocol.Client, key []byte) (data map[string][]byte, leases, fresh []v1alpha1.SandboxCredential, err error) {
+func (r *runs) issue(ctx context.Context, l *leasedSecret, asker *protocol.Client, key []byte) (data map[string][]byte, leases, fresh []v1alpha1.SandboxCredential, err error) {
 	data = map[string][]byte{}
 	for _, name := range l.names {
 		issued, err := asker.Issue(ctx, protocol.IssueRequest{Run: l.of, Name: name})
@@ -189,7 +189,7 @@ func (r *runs) digestKey(ctx context.Context) ([]byte, error) {
 }
 
 // digest tells what the Secret has of a credential from what somebody puts into its place.
-func (l *loan) digest(key []byte, name string, data map[string][]byte) string {
+func (l *leasedSecret) digest(key []byte, name string, data map[string][]byte) string {
 	parts := [][]byte{[]byte("credential"), []byte(l.owner.UID), []byte(name)}
 	for _, key := range l.keys(name) {
 		parts = append(parts, data[key])
@@ -204,7 +204,7 @@ func (l *loan) digest(key []byte, name string, data map[string][]byte) string {
 
 // changed returns the names of the credentials that are not in the Secret as they were put there. Before there is a Job, one
 // that is not there at all was not put there yet.
-func (l *loan) changed(key []byte, there *corev1.Secret) (names []string) {
+func (l *leasedSecret) changed(key []byte, there *corev1.Secret) (names []string) {
 	if there == nil {
 		return nil
 	}
@@ -233,7 +233,7 @@ func (r *runs) lasts(leases []v1alpha1.SandboxCredential, there *corev1.Secret, 
 
 // prune takes out of a Secret what somebody has put into it. The container would not see it: it gets each credential
 // by its name.
-func (r *runs) prune(ctx context.Context, l *loan, there *corev1.Secret) error {
+func (r *runs) prune(ctx context.Context, l *leasedSecret, there *corev1.Secret) error {
 	var ours, extra []string
 	for _, name := range l.names {
 		ours = append(ours, l.keys(name)...)

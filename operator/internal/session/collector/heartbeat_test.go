@@ -28,14 +28,14 @@ func begun(t *testing.T, folder Folder, by protocol.Key) string {
 }
 
 // said has a collector say something some time ago.
-func said(t *testing.T, folder Folder, name string, ago time.Duration, says alive) {
+func said(t *testing.T, folder Folder, name string, ago time.Duration, says heartbeat) {
 	t.Helper()
 	at := time.Now().Add(-ago)
 	says.At = at
-	if err := folder.Create(t.Context(), nameOf(aliveFolder, name), jsonOf(t, says)); err != nil {
+	if err := folder.Create(t.Context(), nameOf(heartbeatFolder, name), jsonOf(t, says)); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chtimes(folder.path(aliveFolder, name), at, at); err != nil {
+	if err := os.Chtimes(folder.path(heartbeatFolder, name), at, at); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -57,9 +57,9 @@ func TestASessionThatIsLostWithItsCollectorIsNoted(t *testing.T) {
 		return all
 	}
 	c.live[mine] = &live{}
-	said(t, folder, "killed.json", time.Hour, alive{Active: active(lost, away, watched, mine, ended, forged, protocol.NewID(), "../x"), Left: []string{leaving}})
-	said(t, folder, "other.json", 0, alive{Active: active(away), Left: []string{watched}})
-	said(t, folder, "just-now.json", AliveLife+time.Second, alive{Active: active(begun(t, folder, key))})
+	said(t, folder, "killed.json", time.Hour, heartbeat{Active: active(lost, away, watched, mine, ended, forged, protocol.NewID(), "../x"), Left: []string{leaving}})
+	said(t, folder, "other.json", 0, heartbeat{Active: active(away), Left: []string{watched}})
+	said(t, folder, "just-now.json", HeartbeatLife+time.Second, heartbeat{Active: active(begun(t, folder, key))})
 	for range 2 {
 		if err := c.noteLost(t.Context()); err != nil {
 			t.Fatal(err)
@@ -68,12 +68,12 @@ func TestASessionThatIsLostWithItsCollectorIsNoted(t *testing.T) {
 	if len(notes) != 2 || len(notes[lost]) != 1 || len(notes[leaving]) != 1 || notes[lost][0] != Gone {
 		t.Errorf("noted are %v of %s and %s", notes, lost, leaving)
 	}
-	entries, err := folder.List(t.Context(), aliveFolder)
+	entries, err := folder.List(t.Context(), heartbeatFolder)
 	if err != nil || len(entries) != 2 {
 		t.Errorf("there are %v, %v", entries, err)
 	}
 	// The recorder came back and was lost again, or it did not.
-	said(t, folder, "again.json", time.Hour, alive{Active: active(lost, leaving)})
+	said(t, folder, "again.json", time.Hour, heartbeat{Active: active(lost, leaving)})
 	later := time.Now().Add(time.Minute)
 	if err := os.Chtimes(folder.path(lost, "000001.part"), later, later); err != nil {
 		t.Fatal(err)
@@ -91,21 +91,21 @@ func TestACollectorThatEndsSaysWhichSessionsItHad(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	c.Announce(ctx, func(err error) { t.Error(err) })
-	files, err := readAlive(t.Context(), folder)
+	files, err := readHeartbeats(t.Context(), folder)
 	if err != nil || len(files) != 1 || len(files[0].Active) != 2 || !files[0].At.IsZero() {
 		t.Errorf("it leaves %+v, %v", files, err)
 	}
-	if found, err := Alive(t.Context(), folder, time.Now()); err != nil || len(found) != 0 {
+	if found, err := Heartbeats(t.Context(), folder, time.Now()); err != nil || len(found) != 0 {
 		t.Errorf("%v are connected, %v", found, err)
 	}
 	// One that says nothing that can be read does not keep others from being found.
-	if err := folder.Create(t.Context(), nameOf(aliveFolder, "broken.json"), []byte("{")); err != nil {
+	if err := folder.Create(t.Context(), nameOf(heartbeatFolder, "broken.json"), []byte("{")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Alive(t.Context(), folder, time.Now()); err != nil {
+	if _, err := Heartbeats(t.Context(), folder, time.Now()); err != nil {
 		t.Error(err)
 	}
-	if err := os.Chtimes(folder.path(aliveFolder, "broken.json"), now, now); err != nil {
+	if err := os.Chtimes(folder.path(heartbeatFolder, "broken.json"), now, now); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.noteLost(t.Context()); err == nil || !strings.Contains(err.Error(), "broken.json") {

@@ -19,37 +19,37 @@ const (
 	// redeemTime is longer than to redeem a ticket may take that a collector has seen in time.
 	redeemTime = 15 * time.Second
 	// givenTime is between two looks, and askTries how often the storage is asked.
-	givenTime = time.Second
-	askTries  = 5
+	issuedTime = time.Second
+	askTries   = 5
 )
 
-// given are the tickets that the guard has let through. Each should be redeemed while it is
+// issuedTickets are the tickets that the guard has let through. Each should be redeemed while it is
 // valid. Who can replace the recorder in a Pod can run a command without it; this finds that
 // out. A nil one watches nothing.
-type given struct {
+type issuedTickets struct {
 	*shared
 	storage collector.Storage
 
 	mu      sync.Mutex
-	waiting []givenTicket // in the order of due
+	waiting []issuedTicket // in the order of due
 }
 
-type givenTicket struct {
+type issuedTicket struct {
 	ticket protocol.Ticket // without its terms
 	due    time.Time
 	tries  int
 }
 
-func newGiven(s *shared, storage collector.Storage) *given {
-	return &given{shared: s, storage: storage}
+func newIssuedTickets(s *shared, storage collector.Storage) *issuedTickets {
+	return &issuedTickets{shared: s, storage: storage}
 }
 
 // add watches a ticket.
-func (g *given) add(ticket *protocol.Ticket) {
+func (g *issuedTickets) add(ticket *protocol.Ticket) {
 	if g == nil {
 		return
 	}
-	watched := givenTicket{ticket: *ticket, due: time.Unix(ticket.Expires, 0).Add(redeemTime)}
+	watched := issuedTicket{ticket: *ticket, due: time.Unix(ticket.Expires, 0).Add(redeemTime)}
 	watched.ticket.Terms = protocol.Terms{}
 	if !g.push(watched) {
 		unredeemedTotal.WithLabelValues(resultUnchecked).Inc()
@@ -57,7 +57,7 @@ func (g *given) add(ticket *protocol.Ticket) {
 	}
 }
 
-func (g *given) push(watched givenTicket) bool {
+func (g *issuedTickets) push(watched issuedTicket) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.waiting) >= maxGiven {
@@ -68,7 +68,7 @@ func (g *given) push(watched givenTicket) bool {
 }
 
 // due takes the next ticket that must be redeemed by now.
-func (g *given) due() (watched givenTicket, ok bool) {
+func (g *issuedTickets) due() (watched issuedTicket, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.waiting) == 0 || g.clock.Now().Before(g.waiting[0].due) {
@@ -80,8 +80,8 @@ func (g *given) due() (watched givenTicket, ok bool) {
 }
 
 // run asks the storage until ctx ends.
-func (g *given) run(ctx context.Context) {
-	ticker := time.NewTicker(givenTime)
+func (g *issuedTickets) run(ctx context.Context) {
+	ticker := time.NewTicker(issuedTime)
 	defer ticker.Stop()
 	for {
 		select {
@@ -96,7 +96,7 @@ func (g *given) run(ctx context.Context) {
 }
 
 // ask finds out whether a ticket was redeemed.
-func (g *given) ask(ctx context.Context, watched givenTicket) {
+func (g *issuedTickets) ask(ctx context.Context, watched issuedTicket) {
 	within, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	ticket := &watched.ticket
@@ -116,7 +116,7 @@ func (g *given) ask(ctx context.Context, watched givenTicket) {
 }
 
 // neverBegan says that nobody came with a ticket.
-func (g *given) neverBegan(ctx context.Context, ticket *protocol.Ticket) {
+func (g *issuedTickets) neverBegan(ctx context.Context, ticket *protocol.Ticket) {
 	unredeemedTotal.WithLabelValues(resultNeverBegan).Inc()
 	g.log.Warn("a session was allowed, and its recorder never came", zap.String("session", ticket.ID),
 		zap.String("pod", ticket.Namespace+"/"+ticket.Pod), zap.String("container", ticket.Container), zap.String("user", ticket.User))

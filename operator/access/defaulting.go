@@ -14,20 +14,20 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
 
-// stamp writes into a request who made it, and how long it lasts.
-type stamp[T v1alpha1.Request] struct {
+// defaulter writes into a request who made it, and how long it lasts.
+type defaulter[T v1alpha1.Request] struct {
 	*shared
 	kind kind
 }
 
 // Register connects to the cluster.
-func (s *stamp[T]) Register(mgr extension.Manager) error { return s.setup(mgr) }
+func (s *defaulter[T]) Register(mgr extension.Manager) error { return s.setup(mgr) }
 
 // Mutate writes who the requester is. A client that names somebody else is refused: a
 // backup that is restored would otherwise make requests of whoever restores it. The
 // template's default duration, that it wants a single use, and who must approve become part
 // of the request, so that no later change of the template prolongs or eases it.
-func (s *stamp[T]) Mutate(ctx context.Context, obj T, req *extension.Request) error {
+func (s *defaulter[T]) Mutate(ctx context.Context, obj T, req *extension.Request) error {
 	if req.Operation == admissionv1.Update {
 		return s.keep(obj.GetRequestSpec(), req)
 	}
@@ -58,7 +58,7 @@ func (s *stamp[T]) Mutate(ctx context.Context, obj T, req *extension.Request) er
 
 // keep puts back what was stamped: a manifest that is applied again lacks it. It
 // stamps a revocation in its turn.
-func (s *stamp[T]) keep(spec *v1alpha1.RequestSpec, req *extension.Request) error {
+func (s *defaulter[T]) keep(spec *v1alpha1.RequestSpec, req *extension.Request) error {
 	old := s.kind.newRequest()
 	if err := req.Old(old); err != nil {
 		return err

@@ -25,18 +25,18 @@ const (
 // errNotOpen is what recorders hear while the storage is not open. The log says why.
 var errNotOpen = errors.New("recordings cannot be kept at the moment: the storage of sessions does not work; the log of admitkit says why")
 
-// opening is a storage that may not be open yet. A service that is not reached when the
+// lazyStorage is a storage that may not be open yet. A service that is not reached when the
 // manager starts must not keep it from answering admissions.
-type opening struct {
+type lazyStorage struct {
 	open   func(context.Context) (collector.Storage, error)
 	log    *zap.Logger
 	opened atomic.Pointer[collector.Storage]
 }
 
-var _ collector.Storage = (*opening)(nil)
+var _ collector.Storage = (*lazyStorage)(nil)
 
 // try opens the storage.
-func (o *opening) try(ctx context.Context, within time.Duration) error {
+func (o *lazyStorage) try(ctx context.Context, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	storage, err := o.open(ctx)
@@ -50,7 +50,7 @@ func (o *opening) try(ctx context.Context, within time.Duration) error {
 
 // run tries until the storage is open or ctx ends. The error is one of the configuration,
 // which does not go away.
-func (o *opening) run(ctx context.Context, err error) error {
+func (o *lazyStorage) run(ctx context.Context, err error) error {
 	for pause := openPause; err != nil; pause = min(2*pause, maxOpenPause) {
 		if errors.Is(err, collector.ErrConfiguration) || ctx.Err() != nil {
 			return err
@@ -68,7 +68,7 @@ func (o *opening) run(ctx context.Context, err error) error {
 	return nil
 }
 
-func (o *opening) get() (collector.Storage, error) {
+func (o *lazyStorage) get() (collector.Storage, error) {
 	if storage := o.opened.Load(); storage != nil {
 		return *storage, nil
 	}
@@ -76,7 +76,7 @@ func (o *opening) get() (collector.Storage, error) {
 }
 
 // Create implements [collector.Storage].
-func (o *opening) Create(ctx context.Context, name string, content []byte) error {
+func (o *lazyStorage) Create(ctx context.Context, name string, content []byte) error {
 	storage, err := o.get()
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func (o *opening) Create(ctx context.Context, name string, content []byte) error
 }
 
 // Open implements [collector.Storage].
-func (o *opening) Open(ctx context.Context, name string) (io.ReadCloser, error) {
+func (o *lazyStorage) Open(ctx context.Context, name string) (io.ReadCloser, error) {
 	storage, err := o.get()
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (o *opening) Open(ctx context.Context, name string) (io.ReadCloser, error) 
 }
 
 // Sessions implements [collector.Storage].
-func (o *opening) Sessions(ctx context.Context) ([]string, error) {
+func (o *lazyStorage) Sessions(ctx context.Context) ([]string, error) {
 	storage, err := o.get()
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (o *opening) Sessions(ctx context.Context) ([]string, error) {
 }
 
 // List implements [collector.Storage].
-func (o *opening) List(ctx context.Context, id string) ([]collector.Entry, error) {
+func (o *lazyStorage) List(ctx context.Context, id string) ([]collector.Entry, error) {
 	storage, err := o.get()
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func (o *opening) List(ctx context.Context, id string) ([]collector.Entry, error
 }
 
 // Remove implements [collector.Storage].
-func (o *opening) Remove(ctx context.Context, name string) error {
+func (o *lazyStorage) Remove(ctx context.Context, name string) error {
 	storage, err := o.get()
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func (o *opening) Remove(ctx context.Context, name string) error {
 }
 
 // Part implements [collector.Storage].
-func (o *opening) Part(ctx context.Context, id string, number int) (collector.Part, error) {
+func (o *lazyStorage) Part(ctx context.Context, id string, number int) (collector.Part, error) {
 	storage, err := o.get()
 	if err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (o *opening) Part(ctx context.Context, id string, number int) (collector.Pa
 }
 
 // Delay implements [collector.Storage]. No session has begun before the storage is open.
-func (o *opening) Delay() time.Duration {
+func (o *lazyStorage) Delay() time.Duration {
 	storage, err := o.get()
 	if err != nil {
 		return 0

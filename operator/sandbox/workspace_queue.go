@@ -41,8 +41,8 @@ func (r *runs) readClaim(ctx context.Context, f *facts) (*v1alpha1.Workspace, er
 	return ws, nil
 }
 
-// readTurn says why a run does not have its Workspace yet.
-func (r *runs) readTurn(ctx context.Context, f *facts, ws *v1alpha1.Workspace) error {
+// readQueue says why a run does not have its Workspace yet.
+func (r *runs) readQueue(ctx context.Context, f *facts, ws *v1alpha1.Workspace) error {
 	if f.claimed || f.run.Spec.WorkspaceRef == nil {
 		return nil
 	}

@@ -13,15 +13,15 @@ import (
 	"github.com/admitkit/admitkit/extension"
 )
 
-// keeper refuses Pods in which something else could be run in the recorder's place.
-type keeper struct{ *shared }
+// podGuard refuses Pods in which something else could be run in the recorder's place.
+type podGuard struct{ *shared }
 
 var (
-	_ extension.Validator[*corev1.Pod] = (*keeper)(nil)
-	_ extension.Witness                = (*keeper)(nil)
+	_ extension.Validator[*corev1.Pod] = (*podGuard)(nil)
+	_ extension.Witness                = (*podGuard)(nil)
 )
 
-func (k *keeper) scope() extension.Scope {
+func (k *podGuard) scope() extension.Scope {
 	scope := k.options.podScope("sessions-keeper", slices.Concat(
 		extension.Pods(admissionregistrationv1.Create, admissionregistrationv1.Update),
 		extension.Resources("", "v1", []string{"pods/ephemeralcontainers"}, admissionregistrationv1.Update),
@@ -31,11 +31,11 @@ func (k *keeper) scope() extension.Scope {
 }
 
 // Unseen implements [extension.Witness].
-func (*keeper) Unseen(context.Context, *extension.Request, string) {}
+func (*podGuard) Unseen(context.Context, *extension.Request, string) {}
 
 // Validate refuses what could replace the recorder. A Pod without the recorder was made
 // before, and stays as it is; what is added to it cannot be recorded.
-func (k *keeper) Validate(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
+func (k *podGuard) Validate(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
 	if req.SubResource == ephemeral && !hasVolume(pod) {
 		return k.withoutRecorder(ctx, pod, req)
 	}
@@ -72,7 +72,7 @@ func (k *keeper) Validate(ctx context.Context, pod *corev1.Pod, req *extension.R
 }
 
 // checkInstaller wants the installer as it is made, and its image to stay.
-func (k *keeper) checkInstaller(pod *corev1.Pod, creates bool, req *extension.Request) error {
+func (k *podGuard) checkInstaller(pod *corev1.Pod, creates bool, req *extension.Request) error {
 	found := installerOf(pod)
 	if found == nil {
 		return extension.Denyf("init container %s is missing: it brings the recorder of sessions. Does another webhook remove it?", installerName)

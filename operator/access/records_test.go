@@ -51,7 +51,7 @@ func (c *chronicle) Record(_ context.Context, record extension.Record) error {
 	return nil
 }
 
-// of returns the story of a request: what happened, and whose doing it was.
+// of returns the records of a request: what happened, and whose doing it was.
 func (c *chronicle) of(req v1alpha1.Request) (story []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

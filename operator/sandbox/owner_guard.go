@@ -18,20 +18,20 @@ import (
 )
 
 // The broker gives credentials to a Pod whose controller is a Job whose controller is a SandboxRun. Whoever may write
-// Pods or Jobs could claim that of their own: podForgery and jobForgery refuse it.
+// Pods or Jobs could claim that of their own: podOwnerGuard and jobOwnerGuard refuse it.
 
 // jobControllers are the users as which the controller of Jobs makes Pods: with credentials of its own, as clusters
 // have it, or with those of all controllers.
 var jobControllers = []string{"system:serviceaccount:kube-system:job-controller", "system:kube-controller-manager"}
 
-// podForgery refuses Pods that claim to be of a run, and changes of those that are.
-type podForgery struct{ admitted }
+// podOwnerGuard refuses Pods that claim to be of a run, and changes of those that are.
+type podOwnerGuard struct{ admitted }
 
-// jobForgery refuses Jobs that claim to be of a run.
-type jobForgery struct{ admitted }
+// jobOwnerGuard refuses Jobs that claim to be of a run.
+type jobOwnerGuard struct{ admitted }
 
-// forgeryScopes cover what claims to be of a run.
-func (s *shared) forgeryScopes() (pods, jobs extension.Scope) {
+// ownerScopes cover what claims to be of a run.
+func (s *shared) ownerScopes() (pods, jobs extension.Scope) {
 	create, update := admissionregistrationv1.Create, admissionregistrationv1.Update
 	labelled := "(has(%[1]s.labels) && ['" + strings.Join(ourLabels, "', '") + "'].exists(l, l in %[1]s.labels))"
 	owned := "(has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, %s))"
@@ -49,7 +49,7 @@ func (s *shared) forgeryScopes() (pods, jobs extension.Scope) {
 var ourLabels = []string{LabelRun, LabelWorkspace, v1alpha1.LabelEgress}
 
 // Validate lets the controller of Jobs make Pods, and nobody change what runs in them.
-func (g *podForgery) Validate(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
+func (g *podOwnerGuard) Validate(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
 	if req.SubResource == "ephemeralcontainers" {
 		return denied("Pod", "Pod %s belongs to a SandboxRun: a container that is added to it could read what its proxy has; look at its log, or run another", pod.Name)
 	}
@@ -88,7 +88,7 @@ func isOfOurs(pod *corev1.Pod) bool {
 
 // Validate lets only the manager make Jobs of runs and seeds, and such whose Pods have the labels of these. Nobody else changes
 // what they say: one that is suspended could have its next Pods get a label by which a policy of somebody else selects them.
-func (g *jobForgery) Validate(ctx context.Context, job *batchv1.Job, req *extension.Request) error {
+func (g *jobOwnerGuard) Validate(ctx context.Context, job *batchv1.Job, req *extension.Request) error {
 	old := &batchv1.Job{}
 	if req.Operation == admissionv1.Update {
 		if err := req.Old(old); err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 )
 
-// mark is the state of a recording at the end of a piece. By it a collector goes on without
+// checkpoint is the state of a recording at the end of a piece. By it a collector goes on without
 // reading all pieces. Who reads the recording makes the sum anew.
-type mark struct {
+type checkpoint struct {
 	ID    string        `json:"id"`
 	Next  uint64        `json:"next"`
 	Bytes int64         `json:"bytes"`
@@ -26,17 +26,17 @@ type mark struct {
 	MAC   string        `json:"mac,omitempty"`
 }
 
-func (c *chain) mark(id string) mark {
-	return mark{ID: id, Next: c.next, Bytes: c.bytes, Sum: hex.EncodeToString(c.sum[:]), Last: c.last, End: c.end}
+func (c *chain) checkpoint(id string) checkpoint {
+	return checkpoint{ID: id, Next: c.next, Bytes: c.bytes, Sum: hex.EncodeToString(c.sum[:]), Last: c.last, End: c.end}
 }
 
-func (m mark) mac(key []byte) string {
+func (m checkpoint) mac(key []byte) string {
 	m.MAC = ""
 	return macOf(key, "admitkit.dev/session mark 1\n", m)
 }
 
-// readMark sets the chain to that of the last piece.
-func (r *recording) readMark(ctx context.Context) error {
+// readCheckpoint sets the chain to that of the last piece.
+func (r *recording) readCheckpoint(ctx context.Context) error {
 	entries, err := r.storage.List(ctx, r.id)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (r *recording) readMark(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = file.Close() }()
-	var found mark
+	var found checkpoint
 	for from := bufio.NewReader(file); ; {
 		frame, err := protocol.Read(from)
 		if errors.Is(err, io.EOF) {

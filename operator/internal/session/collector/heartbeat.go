@@ -17,20 +17,20 @@ import (
 
 const (
 	// aliveFolder has which sessions are connected, a file for each collector.
-	aliveFolder = "alive"
-	// aliveTime is how often a collector says it.
-	aliveTime = 5 * time.Second
-	// AliveLife is how long that counts.
-	AliveLife = 20 * time.Second
-	// maxAlive is how many such files are read.
-	maxAlive = 100
+	heartbeatFolder = "alive"
+	// heartbeatTime is how often a collector says it.
+	heartbeatTime = 5 * time.Second
+	// HeartbeatLife is how long that counts.
+	HeartbeatLife = 20 * time.Second
+	// maxHeartbeats is how many such files are read.
+	maxHeartbeats = 100
 	// returnTime is how long a recorder has to find another collector, once its own has ended
 	// and there is another one. It tries five times a second.
 	returnTime = 30 * time.Second
 )
 
-// alive is what a collector says about its sessions.
-type alive struct {
+// heartbeat is what a collector says about its sessions.
+type heartbeat struct {
 	At time.Time `json:"at"`
 	// Active is when the user of each did something for the last time.
 	Active map[string]time.Time `json:"active"`
@@ -39,7 +39,7 @@ type alive struct {
 }
 
 // sessions returns the IDs of all.
-func (a *alive) sessions() []string {
+func (a *heartbeat) sessions() []string {
 	return slices.Concat(slices.Collect(maps.Keys(a.Active)), a.Left)
 }
 
@@ -50,12 +50,12 @@ func (c *Collector) Announce(ctx context.Context, report func(error)) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { c.searchLost(ctx, report) })
-	collector, last, tick := protocol.NewID(), "", time.NewTicker(aliveTime)
+	collector, last, tick := protocol.NewID(), "", time.NewTicker(heartbeatTime)
 	defer tick.Stop()
-	says := alive{}
+	says := heartbeat{}
 	for n := 0; ; n++ {
 		said := says
-		says = c.alive()
+		says = c.heartbeat()
 		next, err := c.announce(ctx, fmt.Sprintf("%s-%d.json", collector, n), last, &says)
 		if last = next; err != nil && ctx.Err() == nil {
 			report(fmt.Errorf("saying which sessions are connected: %w", err))
@@ -71,11 +71,11 @@ func (c *Collector) Announce(ctx context.Context, report func(error)) {
 
 // leaveBehind says which sessions this collector had, which none has any more: another one
 // looks for them. Connections may have ended already because the collector ends.
-func (c *Collector) leaveBehind(next, last string, said ...*alive) {
+func (c *Collector) leaveBehind(next, last string, said ...*heartbeat) {
 	ctx, cancel := stored()
 	defer cancel()
-	end := alive{Active: map[string]time.Time{}}
-	now := c.alive()
+	end := heartbeat{Active: map[string]time.Time{}}
+	now := c.heartbeat()
 	for _, each := range append(said, &now) {
 		for _, id := range each.sessions() {
 			end.Active[id] = time.Time{}
@@ -85,28 +85,28 @@ func (c *Collector) leaveBehind(next, last string, said ...*alive) {
 }
 
 // announce makes the next file, and removes the last one.
-func (c *Collector) announce(ctx context.Context, next, last string, says *alive) (made string, err error) {
+func (c *Collector) announce(ctx context.Context, next, last string, says *heartbeat) (made string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
 	if len(says.Active)+len(says.Left) > 0 {
 		text, _ := json.Marshal(says) // it always marshals
-		if err := c.options.Storage.Create(ctx, nameOf(aliveFolder, next), text); err != nil {
+		if err := c.options.Storage.Create(ctx, nameOf(heartbeatFolder, next), text); err != nil {
 			return last, err
 		}
 		made = next
 	}
 	if last != "" {
-		err = c.options.Storage.Remove(ctx, nameOf(aliveFolder, last))
+		err = c.options.Storage.Remove(ctx, nameOf(heartbeatFolder, last))
 	}
 	return made, err
 }
 
-// alive returns when the user of each session did something for the last time, and which
+// heartbeat returns when the user of each session did something for the last time, and which
 // sessions may come back.
-func (c *Collector) alive() alive {
+func (c *Collector) heartbeat() heartbeat {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	says := alive{At: c.options.Now().UTC(), Active: make(map[string]time.Time, len(c.live)), Left: slices.Collect(maps.Keys(c.left))}
+	says := heartbeat{At: c.options.Now().UTC(), Active: make(map[string]time.Time, len(c.live)), Left: slices.Collect(maps.Keys(c.left))}
 	for id, session := range c.live {
 		session.mu.Lock()
 		says.Active[id] = session.active.UTC().Truncate(time.Second)
@@ -135,15 +135,15 @@ func (c *Collector) searchLost(ctx context.Context, report func(error)) {
 // noteLost notes the sessions of collectors that have ended which no collector has, and
 // removes what those have said.
 func (c *Collector) noteLost(ctx context.Context) error {
-	files, err := readAlive(ctx, c.options.Storage)
+	files, err := readHeartbeats(ctx, c.options.Storage)
 	if err != nil {
 		return err
 	}
 	known, now := map[string]bool{}, c.options.Now()
-	counts := func(says *aliveFile) bool {
-		return now.Sub(says.At) <= AliveLife || now.Sub(says.modified) < returnTime
+	counts := func(says *heartbeatFile) bool {
+		return now.Sub(says.At) <= HeartbeatLife || now.Sub(says.modified) < returnTime
 	}
-	for _, says := range append(files, aliveFile{alive: c.alive()}) {
+	for _, says := range append(files, heartbeatFile{heartbeat: c.heartbeat()}) {
 		if !counts(&says) {
 			continue
 		}
@@ -169,7 +169,7 @@ func (c *Collector) noteLost(ctx context.Context) error {
 			}
 		}
 		if failed == nil {
-			failed = c.options.Storage.Remove(ctx, nameOf(aliveFolder, says.name))
+			failed = c.options.Storage.Remove(ctx, nameOf(heartbeatFolder, says.name))
 		}
 		all = append(all, failed, says.broken)
 	}
@@ -223,17 +223,17 @@ func (c *Collector) lost(ctx context.Context, id string) error {
 	return nil
 }
 
-// Alive returns the sessions that are connected to any collector that [Collector.Announce]s
+// Heartbeats returns the sessions that are connected to any collector that [Collector.Announce]s
 // them in this storage, with the time at which their users did something last; the zero time
 // is not yet. It is seconds old.
-func Alive(ctx context.Context, from Storage, now time.Time) (map[string]time.Time, error) {
-	files, err := readAlive(ctx, from)
+func Heartbeats(ctx context.Context, from Storage, now time.Time) (map[string]time.Time, error) {
+	files, err := readHeartbeats(ctx, from)
 	if err != nil {
 		return nil, err
 	}
 	active := map[string]time.Time{}
 	for _, says := range files {
-		if now.Sub(says.At) > AliveLife {
+		if now.Sub(says.At) > HeartbeatLife {
 			continue
 		}
 		for id, at := range says.Active {
@@ -245,39 +245,39 @@ func Alive(ctx context.Context, from Storage, now time.Time) (map[string]time.Ti
 	return active, nil
 }
 
-// aliveFile is a file of aliveFolder.
-type aliveFile struct {
-	alive
+// heartbeatFile is a file of heartbeatFolder.
+type heartbeatFile struct {
+	heartbeat
 
 	name     string
 	modified time.Time
 	broken   error // if it says nothing
 }
 
-// readAlive returns what all collectors have said last.
-func readAlive(ctx context.Context, from Storage) ([]aliveFile, error) {
-	entries, err := from.List(ctx, aliveFolder)
+// readHeartbeats returns what all collectors have said last.
+func readHeartbeats(ctx context.Context, from Storage) ([]heartbeatFile, error) {
+	entries, err := from.List(ctx, heartbeatFolder)
 	if err != nil {
 		return nil, err
 	}
-	var files []aliveFile
+	var files []heartbeatFile
 	for n, entry := range entries {
-		if n == maxAlive {
-			return nil, fmt.Errorf("%s has more than %d files: remove the old ones", aliveFolder, maxAlive)
+		if n == maxHeartbeats {
+			return nil, fmt.Errorf("%s has more than %d files: remove the old ones", heartbeatFolder, maxHeartbeats)
 		}
 		if !strings.HasSuffix(entry.Name, ".json") {
 			continue
 		}
-		content, err := readFile(ctx, from, nameOf(aliveFolder, entry.Name))
+		content, err := readFile(ctx, from, nameOf(heartbeatFolder, entry.Name))
 		if errors.Is(err, fs.ErrNotExist) { // there is a newer one
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", nameOf(aliveFolder, entry.Name), err)
+			return nil, fmt.Errorf("%s: %w", nameOf(heartbeatFolder, entry.Name), err)
 		}
-		says := aliveFile{name: entry.Name, modified: entry.Modified}
-		if err := json.Unmarshal(content, &says.alive); err != nil {
-			says.alive, says.broken = alive{}, fmt.Errorf("%s: %w", nameOf(aliveFolder, entry.Name), err)
+		says := heartbeatFile{name: entry.Name, modified: entry.Modified}
+		if err := json.Unmarshal(content, &says.heartbeat); err != nil {
+			says.heartbeat, says.broken = heartbeat{}, fmt.Errorf("%s: %w", nameOf(heartbeatFolder, entry.Name), err)
 		}
 		files = append(files, says)
 	}

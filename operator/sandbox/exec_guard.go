@@ -14,18 +14,18 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
 
-// entryGuard says who gets into Pods of runs, besides having the right to: into the container that does the work, of runs
+// execGuard says who gets into Pods of runs, besides having the right to: into the container that does the work, of runs
 // that may be entered, and nowhere else. The proxy beside it has a token and an authority, and whoever reaches its port
 // uses the credentials of the run.
-type entryGuard struct{ admitted }
+type execGuard struct{ admitted }
 
 // entryScope covers the ways into Pods where runs run. The requests say nothing of the Pod but its name.
-func (s *shared) entryScope() extension.Scope {
+func (s *shared) execScope() extension.Scope {
 	return scope("sandbox-entry", s.selector(), extension.Connect("pods/exec", "pods/attach", "pods/portforward", "pods/proxy"))
 }
 
 // Validate refuses a way into a Pod of a run.
-func (g *entryGuard) Validate(ctx context.Context, options runtime.Object, req *extension.Request) error {
+func (g *execGuard) Validate(ctx context.Context, options runtime.Object, req *extension.Request) error {
 	pod := &corev1.Pod{}
 	if err := g.asker.Get(ctx, client.ObjectKey{Namespace: req.Namespace, Name: req.Name}, pod); err != nil {
 		return client.IgnoreNotFound(err) // the API server says that it is not there
@@ -53,7 +53,7 @@ func (g *entryGuard) Validate(ctx context.Context, options runtime.Object, req *
 }
 
 // enter refuses a run that its mode, or a policy, lets nobody enter.
-func (g *entryGuard) enter(ctx context.Context, req *extension.Request, name string) error {
+func (g *execGuard) enter(ctx context.Context, req *extension.Request, name string) error {
 	run := &v1alpha1.SandboxRun{}
 	err := g.asker.Get(ctx, client.ObjectKey{Namespace: req.Namespace, Name: name}, run)
 	if apierrors.IsNotFound(err) {

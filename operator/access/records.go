@@ -23,23 +23,23 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
 
-// The story of a request, as records tell it; see [extension.Record]. It outlives the
+// The actions of the records about a request; see [extension.Record]. It outlives the
 // request. Each record is made before what it is about, so that nothing is granted
 // without one where the recorder demands it, and once: its ID is the request's UID with
 // the word.
 const (
-	storyAsked    = "asked"
-	storyApproved = "approved"
-	storyChecked  = "checked"
-	storyDenied   = "denied"
-	storyTimedOut = "timed-out"
-	storyGranted  = "granted"
-	storyMoved    = "end-moved"
-	storyUsed     = "used"
-	storyRevoked  = "revoked"
-	storyEnded    = "ended"
-	storyDeleted  = "deleted"
-	storyRestored = "restored"
+	actionAsked    = "asked"
+	actionApproved = "approved"
+	actionChecked  = "checked"
+	actionDenied   = "denied"
+	actionTimedOut = "timed-out"
+	actionGranted  = "granted"
+	actionMoved    = "end-moved"
+	actionUsed     = "used"
+	actionRevoked  = "revoked"
+	actionEnded    = "ended"
+	actionDeleted  = "deleted"
+	actionRestored = "restored"
 )
 
 // about returns a record about a request.
@@ -51,7 +51,7 @@ func (k kind) about(req v1alpha1.Request, action, format string, args ...any) ex
 	if who := req.GetRequestSpec().Requester; who != nil {
 		record.User = authenticationv1.UserInfo{Username: who.Username, UID: who.UID, Groups: who.Groups}
 	}
-	if other := req.GetRequestSpec().OnBehalfOf; other != "" && action != storyAsked {
+	if other := req.GetRequestSpec().OnBehalfOf; other != "" && action != actionAsked {
 		record.User = authenticationv1.UserInfo{Username: other} // whose access it is
 	}
 	if status := req.GetRequestStatus(); status.PodName != "" {
@@ -91,7 +91,7 @@ func (a *shared) tellOnce(ctx context.Context, record extension.Record) error {
 	return nil
 }
 
-// tell records what a decision adds to the story, but for the grant itself, which
+// tell records what a decision adds to the records, but for the grant itself, which
 // [requests.grant] records.
 func (r *requests) tell(ctx context.Context, f *facts, d decision) error {
 	if r.recorder == nil {
@@ -101,11 +101,11 @@ func (r *requests) tell(ctx context.Context, f *facts, d decision) error {
 		last, _ := r.told.Get(moveKey(f.request))
 		f.lastMove, _ = last.(move)
 	}
-	for _, record := range f.story(d) {
+	for _, record := range f.records(d) {
 		if err := r.tellOnce(ctx, record); err != nil {
 			return err
 		}
-		if record.Action == storyMoved {
+		if record.Action == actionMoved {
 			r.told.Add(moveKey(f.request), move{f.request.GetRequestStatus().ExpiresAt.Time, d.status.ExpiresAt.Time})
 		}
 		if f.request == nil { // else the status says so
@@ -115,8 +115,8 @@ func (r *requests) tell(ctx context.Context, f *facts, d decision) error {
 	return nil
 }
 
-// story returns the records of a decision, in the order in which it happened.
-func (f *facts) story(d decision) (records []extension.Record) {
+// records returns the records of a decision, in the order in which it happened.
+func (f *facts) records(d decision) (records []extension.Record) {
 	if f.request != nil {
 		records = f.asked()
 	}
@@ -134,12 +134,12 @@ func (f *facts) story(d decision) (records []extension.Record) {
 	switch {
 	case valid.Status == metav1.ConditionFalse:
 		if f.role == nil && wasGranted(f.request) && !ended(f.request) {
-			records = append(records, f.kind.about(f.request, storyEnded, "%s", valid.Message))
+			records = append(records, f.kind.about(f.request, actionEnded, "%s", valid.Message))
 		}
 	case wasGranted(f.request) && d.status.lost():
-		records = append(records, f.kind.about(f.request, storyEnded, "%s", d.status.wanted[v1alpha1.ConditionAccessResourcesCreated].Message))
+		records = append(records, f.kind.about(f.request, actionEnded, "%s", d.status.wanted[v1alpha1.ConditionAccessResourcesCreated].Message))
 	case f.request.GetRequestStatus().Ready && used != nil:
-		records = append(records, f.kind.about(f.request, storyUsed, "%s used the request up with %s", used.Username, used.Verb))
+		records = append(records, f.kind.about(f.request, actionUsed, "%s used the request up with %s", used.Username, used.Verb))
 	default:
 		records = append(records, f.moved(d.status)...)
 	}
@@ -150,10 +150,10 @@ func (f *facts) story(d decision) (records []extension.Record) {
 func (f *facts) asked() (records []extension.Record) {
 	spec := f.request.GetRequestSpec()
 	if len(f.request.GetRequestStatus().Conditions) == 0 {
-		records = append(records, f.kind.about(f.request, storyAsked, "%s", asks(spec)))
+		records = append(records, f.kind.about(f.request, actionAsked, "%s", asks(spec)))
 	}
 	if by := spec.Revoked; by != nil && !ended(f.request) {
-		revoked := f.kind.about(f.request, storyRevoked, "%s revokes the request of %s: %s", by.By, requesterOf(f.request), said(by.Reason))
+		revoked := f.kind.about(f.request, actionRevoked, "%s revokes the request of %s: %s", by.By, requesterOf(f.request), said(by.Reason))
 		revoked.User = authenticationv1.UserInfo{Username: by.By}
 		records = append(records, revoked)
 	}
@@ -168,9 +168,9 @@ func asks(spec *v1alpha1.RequestSpec) string {
 // decided tells who approved or denied the request, and that nobody did in time.
 func (f *facts) decided(s *state) (records []extension.Record) {
 	for _, v := range newVerdicts(f.request.GetRequestStatus().Verdicts, s.Verdicts) {
-		action, word := storyApproved, "approves"
+		action, word := actionApproved, "approves"
 		if v.Decision == v1alpha1.DecisionDeny {
-			action, word = storyDenied, "denies"
+			action, word = actionDenied, "denies"
 		}
 		record := f.kind.about(f.request, action, "%s %s the request of %s: %s", v.Username, word, requesterOf(f.request), said(v.Reason))
 		record.ID += "-" + shortHash(v.Username)
@@ -179,7 +179,7 @@ func (f *facts) decided(s *state) (records []extension.Record) {
 	}
 	for _, condition := range []string{v1alpha1.ConditionApproved, v1alpha1.ConditionChecked} {
 		if c := s.wanted[condition]; c.Reason == v1alpha1.ReasonTimedOut && !ended(f.request) {
-			record := f.kind.about(f.request, storyTimedOut, "%s", c.Message)
+			record := f.kind.about(f.request, actionTimedOut, "%s", c.Message)
 			record.Denied = true
 			records = append(records, record)
 		}
@@ -194,9 +194,9 @@ func (f *facts) checkedNow(s *state) []extension.Record {
 	if ended(f.request) || !denied && (c.Status != metav1.ConditionTrue || meta.IsStatusConditionTrue(f.request.GetRequestStatus().Conditions, c.Type)) {
 		return nil
 	}
-	action := storyChecked
+	action := actionChecked
 	if denied {
-		action = storyDenied
+		action = actionDenied
 	}
 	record := f.kind.about(f.request, action, "the request of %s was %s", requesterOf(f.request), c.Message)
 	record.User, record.Denied = authenticationv1.UserInfo{}, denied
@@ -219,7 +219,7 @@ func (f *facts) moved(s *state) []extension.Record {
 	if before == nil || s.ExpiresAt == nil || before.Equal(s.ExpiresAt) {
 		return nil
 	}
-	moved := f.kind.about(f.request, storyMoved, "access ends at %s, not at %s", s.ExpiresAt.UTC().Format(time.RFC3339), before.UTC().Format(time.RFC3339))
+	moved := f.kind.about(f.request, actionMoved, "access ends at %s, not at %s", s.ExpiresAt.UTC().Format(time.RFC3339), before.UTC().Format(time.RFC3339))
 	moved.ID += fmt.Sprintf("-%d", f.request.GetGeneration()) // the end may move to and fro
 	return []extension.Record{moved}
 }
@@ -233,7 +233,7 @@ func (f *facts) ended(role *rbacv1.Role, d decision) extension.Record {
 		grant.Subjects, _ = recordedSubjects(role) // without them the record is about nobody
 	}
 	record := extension.Record{
-		ID: string(grant.RequestUID) + "-" + storyEnded, Action: storyEnded, Reason: "access ended: the request is gone or was changed",
+		ID: string(grant.RequestUID) + "-" + actionEnded, Action: actionEnded, Reason: "access ended: the request is gone or was changed",
 		Object: corev1.ObjectReference{Kind: f.kind.request, Namespace: f.key.Namespace, Name: f.key.Name, UID: grant.RequestUID},
 		Pod:    corev1.ObjectReference{Name: grant.PodName, UID: grant.PodUID},
 	}
@@ -251,7 +251,7 @@ func (f *facts) ended(role *rbacv1.Role, d decision) extension.Record {
 // granted returns the record of a grant that is about to be made.
 func (f *facts) granted(to choice) extension.Record {
 	spec := f.request.GetRequestSpec()
-	record := f.kind.about(f.request, storyGranted, "%s may access %s until %s by template %s%s%s",
+	record := f.kind.about(f.request, actionGranted, "%s may access %s until %s by template %s%s%s",
 		spec.Grantee(), to, f.end.UTC().Format(time.RFC3339), spec.TemplateName, askedBy(spec), withoutApproval(spec))
 	if to.role == "" {
 		record.Pod = corev1.ObjectReference{Name: to.name, UID: to.uid}
@@ -290,7 +290,7 @@ func (d *deletions) Validate(ctx context.Context, obj *unstructured.Unstructured
 	if me, err := d.self.Reconciler(ctx); req.DryRun() || err == nil && user.Username == me {
 		return nil // at the end of the retention nothing is lost
 	}
-	record := k.about(request, storyDeleted, "%s deletes the request of %s, which ends access", user.Username, requesterOf(request))
+	record := k.about(request, actionDeleted, "%s deletes the request of %s, which ends access", user.Username, requesterOf(request))
 	if ended(request) {
 		record.Reason = fmt.Sprintf("%s deletes the request of %s, whose access has ended", user.Username, requesterOf(request))
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
 
-// herald says on the terminal of a session when access is about to end, when its end moves,
+// expiryNotice says on the terminal of a session when access is about to end, when its end moves,
 // and that it has ended, which may come as a surprise to who types.
-type herald struct {
+type expiryNotice struct {
 	out io.Writer
 	// newline is that of a terminal that may be in raw mode, where a line feed alone leaves
 	// the cursor where it is.
@@ -26,10 +26,10 @@ type herald struct {
 	clock   clock.Clock
 }
 
-// herald begins to follow a request, until stop is called.
-func (a *ask) herald(ctx context.Context, cl client.WithWatch, req request) (stop func()) {
+// expiryNotice begins to follow a request, until stop is called.
+func (a *ask) expiryNotice(ctx context.Context, cl client.WithWatch, req request) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	h := &herald{out: a.ErrOut, newline: "\n", before: a.warnBefore, clock: clock.RealClock{}}
+	h := &expiryNotice{out: a.ErrOut, newline: "\n", before: a.warnBefore, clock: clock.RealClock{}}
 	if isTerminal(a.ErrOut) {
 		h.newline = "\r\n"
 	}
@@ -63,7 +63,7 @@ func copyOf(req request) request { return req.DeepCopyObject().(request) }
 
 // run speaks until access has ended. A nil state is that of a request that was deleted;
 // without further states, as for users who may not watch, the end stays as it is.
-func (h *herald) run(ctx context.Context, req request, states <-chan request) {
+func (h *expiryNotice) run(ctx context.Context, req request, states <-chan request) {
 	end, _ := v1alpha1.EndOf(req)
 	warned := false
 	for {
@@ -101,14 +101,14 @@ func (h *herald) run(ctx context.Context, req request, states <-chan request) {
 }
 
 // next returns what is due next: the warning, or the end.
-func (h *herald) next(req request, end time.Time, warned bool) (due time.Time, warning bool) {
+func (h *expiryNotice) next(req request, end time.Time, warned bool) (due time.Time, warning bool) {
 	if at, warns := v1alpha1.WarnAt(req, h.before); warns && !warned {
 		return at, true
 	}
 	return end, false
 }
 
-func (h *herald) say(format string, args ...any) {
+func (h *expiryNotice) say(format string, args ...any) {
 	_, _ = fmt.Fprint(h.out, h.newline, "kubectl access: ", escapeLine(fmt.Sprintf(format, args...)), h.newline)
 }
 
