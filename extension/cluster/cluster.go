@@ -72,7 +72,7 @@ func New(mgr extension.Manager, options Options) (cluster.Cluster, error) {
 			if err != nil || len(namespaces) < 2 {
 				return objects, err
 			}
-			return newTogether(objects, o.Logger), nil
+			return newParallelCache(objects, o.Logger), nil
 		}
 	})
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package cluster has what extensions that reconcile need of a cluster, beyond
 // the clients that package extension offers: a cache of their own ([New]) of
 // trimmed Pods ([TrimPod]), the eviction of one very Pod ([Evict]), deletions that keep a Pod
-// ([Lingering]), who may bind a role ([MayBind]), and who the manager is to the API
+// ([Lengthened]), who may bind a role ([MayBind]), and who the manager is to the API
 // server ([Self]).
 //
 // A cache of your own feeds a controller through a source, because the builder's

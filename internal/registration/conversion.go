@@ -321,7 +321,7 @@ func (r *Registration) reconcileCRD(ctx context.Context, client rest.Interface, 
 	}
 	c.note(conversion.CRD, func(s *conversionState) {
 		if s.once {
-			r.fights().repaired(conversion.CRD, []string{what}, string(content), time.Now())
+			r.repairs().repaired(conversion.CRD, []string{what}, string(content), time.Now())
 		}
 		s.Registered, s.bundle, s.once = true, bundle, true
 	})
@@ -383,7 +383,7 @@ func (c *Conversions) tellApplied() {
 // mayRepair returns an error while it is too early to repair what somebody changes again and
 // again.
 func (r *Registration) mayRepair(name, what string, live *crd, wanted string) error {
-	left, times := r.fights().wait(dispute{name, what}, wanted, time.Now())
+	left, times := r.repairs().wait(repairKey{name, what}, wanted, time.Now())
 	if left == 0 {
 		return nil
 	}

@@ -15,7 +15,7 @@
 //
 // Read registration.go first; then desired.go, difference.go and client.go: what the
 // objects should be, what is wrong with them, and how they are written; selector.go and
-// patience.go: what others may add, and how often to repair what they may not. probe.go
+// backoff.go: what others may add, and how often to repair what they may not. probe.go
 // asks whether API servers call the webhooks. conversion.go registers what converts custom
 // resources, in the objects that define them.
 package registration
@@ -117,7 +117,7 @@ type Registration struct {
 	// once.
 	Spread time.Duration
 
-	patience *patience // nil until something was repaired
+	backoff *repairBackoff // nil until something was repaired
 }
 
 // Objects returns both objects as they are registered in a cluster that has neither,
@@ -230,7 +230,7 @@ func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface,
 			// The repairs before it were made all the same.
 			return repairs[:len(repairs)-1], err
 		}
-		r.fights().repaired(res.kind, kinds(causes), wanted, time.Now())
+		r.repairs().repaired(res.kind, kinds(causes), wanted, time.Now())
 	}
 	if later > 0 && r.Later != nil {
 		r.Later(later)
@@ -246,7 +246,7 @@ func (r *Registration) reconcileOnce(ctx context.Context, client rest.Interface,
 func (r *Registration) due(res resource, causes []cause, wanted string) (first cause, wait time.Duration) {
 	now := time.Now()
 	for _, c := range causes {
-		left, _ := r.fights().wait(dispute{res.kind, c.kind}, wanted, now)
+		left, _ := r.repairs().wait(repairKey{res.kind, c.kind}, wanted, now)
 		if left == 0 {
 			return c, 0
 		}

@@ -61,6 +61,6 @@ func (a *shared) admissions() []any {
 		extension.Validating(&guard{a}, extension.Scope{
 			Name: "exec-access-session", FailurePolicy: &ignore, NamespaceSelector: a.places.selectorOfPods(), Rules: sessions, MatchConditions: named("!"),
 		}),
-		extension.Validating(&graceGuard{a}, cluster.LingerScope("access-pod-grace", a.places.selectorOfPods(), podAccess.prefix)),
+		extension.Validating(&graceGuard{a}, cluster.GracePeriodScope("access-pod-grace", a.places.selectorOfPods(), podAccess.prefix)),
 	}
 }

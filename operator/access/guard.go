@@ -54,7 +54,7 @@ func (g *graceGuard) Register(mgr extension.Manager) error { return g.setup(mgr)
 
 // Validate denies a deletion or an eviction after which the Pod could outlive access.
 func (g *graceGuard) Validate(ctx context.Context, object *unstructured.Unstructured, req *extension.Request) error {
-	pod, err := cluster.Lingering(ctx, g.live, object, req)
+	pod, err := cluster.Lengthened(ctx, g.live, object, req)
 	if err != nil || pod == nil {
 		return err
 	}

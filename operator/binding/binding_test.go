@@ -32,7 +32,7 @@ import (
 func TestTransientBindings(t *testing.T) {
 	i := install(t)
 	t.Run("give no more than their authors have", i.escalateNothing) // while nobody else gives eve anything
-	testkit.Together(t, map[string]func(*testing.T){
+	testkit.Parallel(t, map[string]func(*testing.T){
 		"exist exactly in their time":                                       i.existInTheirTime,
 		"are repaired, and end all the same":                                i.areRepaired,
 		"end when their object is deleted and leaves them behind":           i.endWithTheirObject,

@@ -32,7 +32,7 @@ func (s *shared) admissions() []any {
 		extension.Validating(&workspaceRules{admitted{s}}, ours("sandbox-workspace", "workspaces", create, update)),
 		extension.Validating(&workspaceReport{admitted{s}}, ours("sandbox-workspace-report", "workspaces/status", update)),
 		extension.Validating(&podGuard{admitted{s}}, s.podScope()),
-		extension.Validating(&graceGuard{admitted{s}}, cluster.LingerScope("sandbox-pod-grace", s.selector(), prefix, workspacePrefix)),
+		extension.Validating(&graceGuard{admitted{s}}, cluster.GracePeriodScope("sandbox-pod-grace", s.selector(), prefix, workspacePrefix)),
 		extension.Validating(&execGuard{admitted{s}}, s.execScope()),
 		extension.Validating(&podOwnerGuard{admitted{s}}, pods),
 		extension.Validating(&jobOwnerGuard{admitted{s}}, jobs),

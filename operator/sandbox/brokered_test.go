@@ -119,7 +119,7 @@ func TestBrokeredRuns(t *testing.T) {
 		// These change Pod Security in the namespace of all.
 		t.Run("they have a proxy, and the credentials that were accepted", l.equipped)
 		t.Run("they are redirected", l.redirected)
-		testkit.Together(t, map[string]func(*testing.T){
+		testkit.Parallel(t, map[string]func(*testing.T){
 			"they ask again by themselves": func(t *testing.T) {
 				await(t, first, "has its Job", func(run *v1alpha1.SandboxRun) bool { return run.Status.JobUID != "" })
 			},

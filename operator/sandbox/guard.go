@@ -85,7 +85,7 @@ type graceGuard struct{ admitted }
 
 // Validate denies what lets such a Pod go on.
 func (g *graceGuard) Validate(ctx context.Context, object *unstructured.Unstructured, req *extension.Request) error {
-	pod, err := cluster.Lingering(ctx, g.asker, object, req)
+	pod, err := cluster.Lengthened(ctx, g.asker, object, req)
 	if err != nil || pod == nil || !isOfOurs(pod) {
 		return err
 	}

@@ -107,7 +107,7 @@ func TestRuns(t *testing.T) {
 	i.gated(t)
 	testkit.Create(t, admin, template(i.here, "agent"))
 	s := &story{i, kept}
-	testkit.Together(t, map[string]func(*testing.T){
+	testkit.Parallel(t, map[string]func(*testing.T){
 		"they go to their end, and are recorded once":             s.succeed,
 		"they have a Pod with no more than it needs":              s.hold,
 		"they take over what the Pod says":                        s.fail,

@@ -48,7 +48,7 @@ func TestWorkspaces(t *testing.T) {
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"hers"}, Verbs: []string{"get"}})
 	testkit.Create(t, admin, template(i.here, "agent"))
 	s := &story{i, kept}
-	testkit.Together(t, map[string]func(*testing.T){
+	testkit.Parallel(t, map[string]func(*testing.T){
 		"are seeded by a Job that reaches what they name":   s.seeds,
 		"fail with their seed, and say so":                  s.seedFails,
 		"have one seed at a time, whatever is deleted":      s.seedOrphaned,

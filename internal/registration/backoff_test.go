@@ -6,10 +6,10 @@ import (
 )
 
 func TestRepairsOfTheSameThingPauseTwiceAsLongEachTimeUpToAMinute(t *testing.T) {
-	var p patience
+	var p repairBackoff
 	now := time.Now()
-	over, other := []string{"selectors", "selectors"}, dispute{mutating.kind, "rules"}
-	of := dispute{mutating.kind, "selectors"}
+	over, other := []string{"selectors", "selectors"}, repairKey{mutating.kind, "rules"}
+	of := repairKey{mutating.kind, "selectors"}
 	if wait, _ := p.wait(of, "v1", now); wait != 0 {
 		t.Errorf("the first repair waits for %s", wait)
 	}
@@ -22,7 +22,7 @@ func TestRepairsOfTheSameThingPauseTwiceAsLongEachTimeUpToAMinute(t *testing.T) 
 		if wait, _ := p.wait(other, "v1", now); wait != 0 {
 			t.Errorf("the repair of something else waits for %s", wait)
 		}
-		if wait, _ := p.wait(dispute{"ValidatingWebhookConfiguration", "selectors"}, "v1", now); wait != 0 {
+		if wait, _ := p.wait(repairKey{"ValidatingWebhookConfiguration", "selectors"}, "v1", now); wait != 0 {
 			t.Errorf("the repair of the other object waits for %s", wait)
 		}
 		if wait, _ := p.wait(of, "v2", now); wait != 0 {

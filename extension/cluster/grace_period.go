@@ -21,13 +21,13 @@ import (
 
 // Who may delete or evict a Pod says how long it may still run: with a grace period of a day its processes go on for a
 // day, since they need not heed the first signal, and a later deletion shortens that only if it says so. Where a Pod has
-// to end on time, a Validator refuses such a deletion. [LingerScope] covers it, and [Lingering] finds it.
+// to end on time, a Validator refuses such a deletion. [GracePeriodScope] covers it, and [Lengthened] finds it.
 
-// LingerScope covers the deletions and evictions that may give a Pod longer than its
+// GracePeriodScope covers the deletions and evictions that may give a Pod longer than its
 // terminationGracePeriodSeconds, and asks about no others. The Pods are those whose names begin with one of the prefixes,
 // or all without any. An eviction counts if it names a period at all, as [Evict] does: with prefixes, evictions of other
 // Pods do not need the webhook.
-func LingerScope(name string, namespaces *metav1.LabelSelector, prefixes ...string) extension.Scope {
+func GracePeriodScope(name string, namespaces *metav1.LabelSelector, prefixes ...string) extension.Scope {
 	fail := admissionregistrationv1.Fail
 	conditions := []admissionregistrationv1.MatchCondition{{
 		Name: "longer-grace", Expression: "request.operation == 'DELETE'" +
@@ -46,10 +46,10 @@ func LingerScope(name string, namespaces *metav1.LabelSelector, prefixes ...stri
 	}
 }
 
-// Lingering returns the Pod that a request in a [LingerScope] gives longer than its terminationGracePeriodSeconds, and
+// Lengthened returns the Pod that a request in a [GracePeriodScope] gives longer than its terminationGracePeriodSeconds, and
 // nil if there is none. object is that of the request. The Pod of an eviction is read with reader, which needs the
 // right to get Pods.
-func Lingering(ctx context.Context, reader client.Reader, object *unstructured.Unstructured, req *extension.Request) (*corev1.Pod, error) {
+func Lengthened(ctx context.Context, reader client.Reader, object *unstructured.Unstructured, req *extension.Request) (*corev1.Pod, error) {
 	grace, err := graceIn(object, req)
 	pod := &corev1.Pod{}
 	switch {

@@ -26,7 +26,7 @@ type punctual struct{ asked atomic.Int32 }
 
 func (p *punctual) Validate(ctx context.Context, object *unstructured.Unstructured, req *extension.Request) error {
 	p.asked.Add(1)
-	pod, err := cluster.Lingering(ctx, admin, object, req)
+	pod, err := cluster.Lengthened(ctx, admin, object, req)
 	if err != nil || pod == nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func TestADeletionThatGivesAPodLongerIsFoundAndNoOtherIsAskedAbout(t *testing.T)
 		Serving: manager.ServingOptions{DrainPeriod: new(time.Duration)},
 	})
 	if err == nil {
-		err = mgr.AddExtension(extension.Validating(p, cluster.LingerScope("punctual", nil, "other-", "lingers-")))
+		err = mgr.AddExtension(extension.Validating(p, cluster.GracePeriodScope("punctual", nil, "other-", "lingers-")))
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -1,5 +1,5 @@
-// Package house measures the size of the code itself.
-package house
+// Package layout measures the size of the code itself.
+package layout
 
 import (
 	"bytes"

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// together is a cache of several namespaces that are filled at the same time, and do not
+// parallelCache is a cache of several namespaces that are filled at the same time, and do not
 // wait for each other for ever.
 //
 // That of controller-runtime fills one after the other, in at least 100 ms for each, so that
@@ -22,35 +22,35 @@ import (
 // Role there, would keep it from ending access in all others once it starts again. So
 // controllers start after a while with what there is. Nothing is decided without what is
 // missing: a read of it fails until it is there.
-type together struct {
+type parallelCache struct {
 	cache.Cache
-	log      logr.Logger
-	patience time.Duration
+	log         logr.Logger
+	syncTimeout time.Duration
 
 	start   sync.Once
 	started chan struct{}
-	// over is closed when patience is over.
+	// over is closed when syncTimeout is over.
 	over chan struct{}
 }
 
-// patience is how long controllers wait for namespaces that cannot be read. Only tests change it.
-var patience = 10 * time.Second
+// syncTimeout is how long controllers wait for namespaces that cannot be read. Only tests change it.
+var syncTimeout = 10 * time.Second
 
-func newTogether(inner cache.Cache, log logr.Logger) *together {
-	return &together{Cache: inner, log: log, patience: patience, started: make(chan struct{}), over: make(chan struct{})}
+func newParallelCache(inner cache.Cache, log logr.Logger) *parallelCache {
+	return &parallelCache{Cache: inner, log: log, syncTimeout: syncTimeout, started: make(chan struct{}), over: make(chan struct{})}
 }
 
 // Start fills the cache until ctx ends.
-func (t *together) Start(ctx context.Context) error {
+func (t *parallelCache) Start(ctx context.Context) error {
 	t.start.Do(func() {
-		timer := time.AfterFunc(t.patience, func() { close(t.over) })
+		timer := time.AfterFunc(t.syncTimeout, func() { close(t.over) })
 		context.AfterFunc(ctx, func() { timer.Stop() })
 		close(t.started)
 	})
 	return t.Cache.Start(ctx)
 }
 
-func (t *together) isOver() bool {
+func (t *parallelCache) isOver() bool {
 	select {
 	case <-t.over:
 		return true
@@ -59,8 +59,8 @@ func (t *together) isOver() bool {
 	}
 }
 
-// WaitForCacheSync waits until the cache is filled, or patience is over.
-func (t *together) WaitForCacheSync(ctx context.Context) bool {
+// WaitForCacheSync waits until the cache is filled, or syncTimeout is over.
+func (t *parallelCache) WaitForCacheSync(ctx context.Context) bool {
 	select {
 	case <-t.started:
 	case <-ctx.Done():
@@ -78,13 +78,13 @@ func (t *together) WaitForCacheSync(ctx context.Context) bool {
 	return t.Cache.WaitForCacheSync(waiting) || ctx.Err() == nil
 }
 
-// GetInformer returns the informer of a kind when it is filled, or patience is over.
-func (t *together) GetInformer(ctx context.Context, obj client.Object, opts ...cache.InformerGetOption) (cache.Informer, error) {
+// GetInformer returns the informer of a kind when it is filled, or syncTimeout is over.
+func (t *parallelCache) GetInformer(ctx context.Context, obj client.Object, opts ...cache.InformerGetOption) (cache.Informer, error) {
 	informer, err := t.Cache.GetInformer(ctx, obj, append(slices.Clip(opts), cache.BlockUntilSynced(false))...)
 	if err != nil {
 		return nil, err
 	}
-	patient := &patientInformer{informer, t}
+	patient := &lenientInformer{informer, t}
 	var options cache.InformerGetOptions
 	for _, opt := range opts {
 		opt(&options)
@@ -100,62 +100,62 @@ func (t *together) GetInformer(ctx context.Context, obj client.Object, opts ...c
 	}
 	if block && !informer.HasSynced() {
 		t.log.Error(nil, "some namespaces cannot be read, and nothing is done in them until they can: give the manager its rights there again, or take them off its list",
-			"kind", fmt.Sprintf("%T", obj), "waited", t.patience.String())
+			"kind", fmt.Sprintf("%T", obj), "waited", t.syncTimeout.String())
 	}
 	return patient, nil
 }
 
 // Get reads an object.
-func (t *together) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+func (t *parallelCache) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
 	ctx, cancel := t.impatient(ctx)
 	defer cancel()
 	return t.Cache.Get(ctx, key, obj, opts...)
 }
 
 // List reads objects.
-func (t *together) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+func (t *parallelCache) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	ctx, cancel := t.impatient(ctx)
 	defer cancel()
 	return t.Cache.List(ctx, list, opts...)
 }
 
-// impatient bounds a read once patience is over. A read of what is there takes no time; one
+// impatient bounds a read once syncTimeout is over. A read of what is there takes no time; one
 // of a namespace that cannot be read would hold up a worker, and with it all others.
-func (t *together) impatient(ctx context.Context) (context.Context, context.CancelFunc) {
+func (t *parallelCache) impatient(ctx context.Context) (context.Context, context.CancelFunc) {
 	if !t.isOver() {
 		return ctx, func() {}
 	}
 	return context.WithTimeout(ctx, 5*time.Millisecond)
 }
 
-// patientInformer has synced when patience is over, too.
-type patientInformer struct {
+// lenientInformer has synced when syncTimeout is over, too.
+type lenientInformer struct {
 	cache.Informer
-	of *together
+	of *parallelCache
 }
 
-func (i *patientInformer) HasSynced() bool { return i.Informer.HasSynced() || i.of.isOver() }
+func (i *lenientInformer) HasSynced() bool { return i.Informer.HasSynced() || i.of.isOver() }
 
-func (i *patientInformer) AddEventHandler(handler toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i *lenientInformer) AddEventHandler(handler toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.patient(i.Informer.AddEventHandler(handler))
 }
 
-func (i *patientInformer) AddEventHandlerWithResyncPeriod(handler toolscache.ResourceEventHandler, period time.Duration) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i *lenientInformer) AddEventHandlerWithResyncPeriod(handler toolscache.ResourceEventHandler, period time.Duration) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.patient(i.Informer.AddEventHandlerWithResyncPeriod(handler, period))
 }
 
-func (i *patientInformer) AddEventHandlerWithOptions(handler toolscache.ResourceEventHandler, options toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i *lenientInformer) AddEventHandlerWithOptions(handler toolscache.ResourceEventHandler, options toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.patient(i.Informer.AddEventHandlerWithOptions(handler, options))
 }
 
-func (i *patientInformer) patient(registration toolscache.ResourceEventHandlerRegistration, err error) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i *lenientInformer) patient(registration toolscache.ResourceEventHandlerRegistration, err error) (toolscache.ResourceEventHandlerRegistration, error) {
 	if err != nil {
 		return nil, err
 	}
 	return &patientRegistration{registration, i.of}, nil
 }
 
-func (i *patientInformer) RemoveEventHandler(registration toolscache.ResourceEventHandlerRegistration) error {
+func (i *lenientInformer) RemoveEventHandler(registration toolscache.ResourceEventHandlerRegistration) error {
 	if patient, ok := registration.(*patientRegistration); ok {
 		registration = patient.ResourceEventHandlerRegistration
 	}
@@ -164,7 +164,7 @@ func (i *patientInformer) RemoveEventHandler(registration toolscache.ResourceEve
 
 type patientRegistration struct {
 	toolscache.ResourceEventHandlerRegistration
-	of *together
+	of *parallelCache
 }
 
 func (r *patientRegistration) HasSynced() bool {

@@ -17,43 +17,43 @@ const (
 	quiet    = 2 * MaxPause
 )
 
-// patience puts off the repair of what somebody changes again and again.
-type patience struct {
-	mu     sync.Mutex
-	fights map[dispute]fight
+// repairBackoff puts off the repair of what somebody changes again and again.
+type repairBackoff struct {
+	mu      sync.Mutex
+	repairs map[repairKey]repair
 }
 
-// dispute is what is changed: an object, and the kind of repair.
-type dispute struct{ object, kind string }
+// repairKey is what is changed: an object, and the kind of repair.
+type repairKey struct{ object, kind string }
 
-// fight is the last repair of it, of so many without a quiet time in between.
-type fight struct {
+// repair is the last repair of it, of so many without a quiet time in between.
+type repair struct {
 	at    time.Time
 	pause time.Duration
 	times int
 	// wanted identifies what was written. When that changes, it is written at once:
-	// otherwise a fight would hold up the rotation of certificates.
+	// otherwise a dispute would hold up the rotation of certificates.
 	wanted string
 }
 
-// beginning guards the first use of a registration's patience, which is no part of a copy
+// beginning guards the first use of a registration's backoff, which is no part of a copy
 // that only verifies.
 var beginning sync.Mutex
 
-func (r *Registration) fights() *patience {
+func (r *Registration) repairs() *repairBackoff {
 	beginning.Lock()
 	defer beginning.Unlock()
-	if r.patience == nil {
-		r.patience = &patience{}
+	if r.backoff == nil {
+		r.backoff = &repairBackoff{}
 	}
-	return r.patience
+	return r.backoff
 }
 
 // wait returns how long to put off a repair, 0 for not at all, and how often it was made.
-func (p *patience) wait(of dispute, wanted string, now time.Time) (left time.Duration, times int) {
+func (p *repairBackoff) wait(of repairKey, wanted string, now time.Time) (left time.Duration, times int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	last, fought := p.fights[of]
+	last, fought := p.repairs[of]
 	if !fought || last.wanted != wanted {
 		return 0, 0
 	}
@@ -61,21 +61,21 @@ func (p *patience) wait(of dispute, wanted string, now time.Time) (left time.Dur
 }
 
 // repaired notes a repair, which is one of all that was wrong with the object.
-func (p *patience) repaired(object string, kinds []string, wanted string, now time.Time) {
+func (p *repairBackoff) repaired(object string, kinds []string, wanted string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.fights == nil {
-		p.fights = map[dispute]fight{}
+	if p.repairs == nil {
+		p.repairs = map[repairKey]repair{}
 	}
 	for _, kind := range kinds {
-		of, next := dispute{object, kind}, fight{at: now, pause: firstPause, times: 1, wanted: wanted}
-		last, fought := p.fights[of]
+		of, next := repairKey{object, kind}, repair{at: now, pause: firstPause, times: 1, wanted: wanted}
+		last, fought := p.repairs[of]
 		switch {
 		case fought && last.at.Equal(now): // the same thing of two entries
 			continue
 		case fought && now.Sub(last.at) < quiet:
 			next.pause, next.times = min(2*last.pause, MaxPause), last.times+1
 		}
-		p.fights[of] = next
+		p.repairs[of] = next
 	}
 }

@@ -2,8 +2,8 @@ package testkit
 
 import "testing"
 
-// Together runs subtests by their sentences beside each other, and returns when all have ended.
-func Together(t *testing.T, stories map[string]func(*testing.T)) {
+// Parallel runs subtests by their sentences beside each other, and returns when all have ended.
+func Parallel(t *testing.T, stories map[string]func(*testing.T)) {
 	t.Run("together", func(t *testing.T) {
 		for sentence, story := range stories {
 			t.Run(sentence, func(t *testing.T) {
