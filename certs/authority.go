@@ -36,7 +36,7 @@ type Authority struct {
 	leaf  *tls.Certificate
 }
 
-// NewAuthority returns an authority that holds nothing until Ensure, Wait or Check
+// NewAuthority returns an authority that holds nothing until Wait or Check
 // is called.
 func NewAuthority(options Options) *Authority {
 	options.setDefaults()
@@ -51,7 +51,7 @@ func (a *Authority) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, erro
 		return nil, errNoCertificate
 	}
 	if now := a.options.Clock.Now(); a.options.LeafName == "" && !now.Before(leaf.Leaf.NotAfter) {
-		if usable, _ := s.current.Usable(now); usable {
+		if usable, _ := s.current.usable(now); usable {
 			return a.issue(s, "the leaf has expired")
 		}
 	}
@@ -70,8 +70,8 @@ func (a *Authority) ForHosts(hosts ...string) (func(*tls.ClientHelloInfo) (*tls.
 		mu.Lock()
 		defer mu.Unlock()
 		now := a.options.Clock.Now()
-		usable, _ := s.current.Usable(now)
-		if due, reason := s.current.LeafDue(certOf(leaf), now); due && (usable || leaf == nil) {
+		usable, _ := s.current.usable(now)
+		if due, reason := s.current.leafDue(certOf(leaf), now); due && (usable || leaf == nil) {
 			signed, err := s.current.IssueLeaf(hosts, now, a.options.LeafLifetime)
 			if err != nil {
 				return nil, err
@@ -97,7 +97,7 @@ func certOf(leaf *tls.Certificate) *x509.Certificate {
 }
 
 // Bundle returns the certificates, in PEM, that a client should trust. It fails
-// before the first Ensure.
+// before the first certificate.
 func (a *Authority) Bundle() ([]byte, error) {
 	s, _ := a.known()
 	if s == nil {
@@ -109,15 +109,15 @@ func (a *Authority) Bundle() ([]byte, error) {
 // SecretName returns the name of the CA's Secret.
 func (a *Authority) SecretName() string { return a.options.Name }
 
-// Wait calls Ensure until it succeeds. A read-only authority waits for another
+// Wait reads the CA until it succeeds. A read-only authority waits for another
 // process to write the Secret; every other error ends the wait.
 func (a *Authority) Wait(ctx context.Context) error {
-	return waitFor(ctx, a.options.Clock, a.options.Logger, "no CA yet", a.Ensure)
+	return waitFor(ctx, a.options.Clock, a.options.Logger, "no CA yet", a.ensure)
 }
 
-// Ensure makes sure that the Secret holds a usable CA and that there is a leaf
+// ensure makes sure that the Secret holds a usable CA and that there is a leaf
 // signed by it. It creates or repairs the Secret if necessary.
-func (a *Authority) Ensure(ctx context.Context) error {
+func (a *Authority) ensure(ctx context.Context) error {
 	s, _, err := a.read(ctx)
 	if err != nil {
 		return err
@@ -270,7 +270,7 @@ func (a *Authority) adopt(ctx context.Context, s *state) error {
 	if a.options.LeafName != "" {
 		return a.ensureLeafSecret(ctx, s)
 	}
-	if due, reason := s.current.LeafDue(certOf(leaf), a.options.Clock.Now()); due {
+	if due, reason := s.current.leafDue(certOf(leaf), a.options.Clock.Now()); due {
 		_, err := a.issue(s, reason)
 		return err
 	}

@@ -57,8 +57,8 @@ func NewCA(now time.Time, lifetime time.Duration) (*CA, error) {
 	return &CA{cert: cert, key: key}, nil
 }
 
-// ParseCA reads a CA from PEM. Its error names the part that is wrong.
-func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
+// parseCA reads a CA from PEM. Its error names the part that is wrong.
+func parseCA(certPEM, keyPEM []byte) (*CA, error) {
 	certDER, err := decodePEM("the CA's certificate", certPEM)
 	if err != nil {
 		return nil, err
@@ -96,8 +96,8 @@ func decodePEM(what string, data []byte) ([]byte, error) {
 	return block.Bytes, nil
 }
 
-// Usable reports whether the CA can sign leaves now, and if not, the reason.
-func (ca *CA) Usable(now time.Time) (usable bool, reason string) {
+// usable reports whether the CA can sign leaves now, and if not, the reason.
+func (ca *CA) usable(now time.Time) (usable bool, reason string) {
 	switch {
 	case !ca.cert.IsCA:
 		return false, "the certificate is not that of a CA"
@@ -109,9 +109,9 @@ func (ca *CA) Usable(now time.Time) (usable bool, reason string) {
 	return true, ""
 }
 
-// RenewalDue reports whether the CA needs a successor, and the reason: at most a third
+// renewalDue reports whether the CA needs a successor, and the reason: at most a third
 // of its life is left.
-func (ca *CA) RenewalDue(now time.Time) (due bool, reason string) {
+func (ca *CA) renewalDue(now time.Time) (due bool, reason string) {
 	if now.Before(renewal(ca.cert)) {
 		return false, ""
 	}
@@ -128,8 +128,8 @@ func renewal(cert *x509.Certificate) time.Time {
 	return cert.NotAfter.Add(-life / 3)
 }
 
-// NotAfter returns the end of the CA's validity.
-func (ca *CA) NotAfter() time.Time { return ca.cert.NotAfter }
+// notAfter returns the end of the CA's validity.
+func (ca *CA) notAfter() time.Time { return ca.cert.NotAfter }
 
 // Bundle returns the CA's certificate in PEM, for clients to trust.
 func (ca *CA) Bundle() []byte {
@@ -183,9 +183,9 @@ func (ca *CA) IssueLeaf(hosts []string, now time.Time, lifetime time.Duration) (
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, nil
 }
 
-// LeafDue reports whether a leaf needs to be replaced, and the reason: two thirds of
+// leafDue reports whether a leaf needs to be replaced, and the reason: two thirds of
 // its life are over, for example, or this CA did not sign it.
-func (ca *CA) LeafDue(leaf *x509.Certificate, now time.Time) (due bool, reason string) {
+func (ca *CA) leafDue(leaf *x509.Certificate, now time.Time) (due bool, reason string) {
 	if leaf == nil {
 		return true, "there is no leaf yet"
 	}

@@ -10,8 +10,7 @@
 //   - [Files] serve a certificate from a folder, and reload it when any part of its
 //     chain changes.
 //
-// A [CA] is a certificate and its key. [NewCA] makes one, [ParseCA] reads one,
-// [CA.Usable] checks it, and [CA.IssueLeaf] signs with it.
+// A [CA] is a certificate and its key. [NewCA] makes one, and [CA.IssueLeaf] signs with it.
 //
 // # The Secret
 //

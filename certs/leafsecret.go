@@ -45,7 +45,7 @@ func (a *Authority) usableLeaf(s *state, secret *corev1.Secret) (leaf *tls.Certi
 	if err != nil {
 		return nil, "the leaf is malformed: " + err.Error()
 	}
-	if due, reason := s.current.LeafDue(pair.Leaf, a.options.Clock.Now()); due {
+	if due, reason := s.current.leafDue(pair.Leaf, a.options.Clock.Now()); due {
 		return nil, reason
 	}
 	for _, host := range a.options.Hosts {
@@ -66,7 +66,7 @@ func (a *Authority) renewLeafSecret(ctx context.Context, s *state, secret *corev
 	if err != nil {
 		return fmt.Errorf("encoding the leaf's key: %w", err)
 	}
-	metav1.SetMetaDataAnnotation(&secret.ObjectMeta, ReasonAnnotation, reason)
+	metav1.SetMetaDataAnnotation(&secret.ObjectMeta, reasonAnnotation, reason)
 	metav1.SetMetaDataAnnotation(&secret.ObjectMeta, NotBeforeAnnotation, leaf.Leaf.NotBefore.Format(time.RFC3339))
 	metav1.SetMetaDataAnnotation(&secret.ObjectMeta, NotAfterAnnotation, leaf.Leaf.NotAfter.Format(time.RFC3339))
 	if secret.Data == nil {

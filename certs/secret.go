@@ -59,7 +59,7 @@ func (a *Authority) parse(secret *corev1.Secret) (s *state, problem string) {
 	if err != nil {
 		return nil, err.Error()
 	}
-	if usable, reason := s.current.Usable(a.options.Clock.Now()); !usable {
+	if usable, reason := s.current.usable(a.options.Clock.Now()); !usable {
 		return nil, reason
 	}
 	return s, ""
@@ -76,7 +76,7 @@ func (a *Authority) heal(secret *corev1.Secret) (Step, *state, error) {
 		return "", nil, err
 	}
 	if known, _ := a.known(); known != nil {
-		if usable, _ := known.current.Usable(now); usable {
+		if usable, _ := known.current.usable(now); usable {
 			return Restored, known.withNext(fresh), nil
 		}
 	}
@@ -91,8 +91,8 @@ func (a *Authority) heal(secret *corev1.Secret) (Step, *state, error) {
 			previous = append(previous, cert)
 		}
 	}
-	if next, err := ParseCA(secret.Data[NextCertKey], secret.Data[NextKeyKey]); err == nil {
-		if usable, _ := next.Usable(now); usable {
+	if next, err := parseCA(secret.Data[NextCertKey], secret.Data[NextKeyKey]); err == nil {
+		if usable, _ := next.usable(now); usable {
 			return Promoted, &state{current: next, previous: previous, promoted: now}, nil
 		}
 	}

@@ -26,17 +26,17 @@ const (
 
 // The annotations of the CA Secret. Times are RFC 3339.
 const (
-	// ReasonAnnotation says why the Secret was last written.
-	ReasonAnnotation = "admitkit.dev/reason"
+	// reasonAnnotation says why the Secret was last written.
+	reasonAnnotation = "admitkit.dev/reason"
 	// NotBeforeAnnotation and NotAfterAnnotation are the validity of the CA that
 	// signs.
 	NotBeforeAnnotation = "admitkit.dev/not-before"
 	NotAfterAnnotation  = "admitkit.dev/not-after"
-	// PublishedAnnotation is the time since which every client trusts the next CA.
-	PublishedAnnotation = "admitkit.dev/published"
-	// PromotedAnnotation is the time since which the CA signs, if it has
+	// publishedAnnotation is the time since which every client trusts the next CA.
+	publishedAnnotation = "admitkit.dev/published"
+	// promotedAnnotation is the time since which the CA signs, if it has
 	// predecessors.
-	PromotedAnnotation = "admitkit.dev/promoted"
+	promotedAnnotation = "admitkit.dev/promoted"
 	// RotateAnnotation, with any value, requests a rotation now:
 	//
 	//	kubectl annotate secret NAME admitkit.dev/rotate=now
@@ -60,20 +60,20 @@ type state struct {
 // parseState reads a Secret. It fails if the current CA is malformed. It ignores a next
 // CA and predecessors that are.
 func parseState(secret *corev1.Secret) (*state, error) {
-	current, err := ParseCA(secret.Data[CertKey], secret.Data[KeyKey])
+	current, err := parseCA(secret.Data[CertKey], secret.Data[KeyKey])
 	if err != nil {
 		return nil, err
 	}
 	_, rotate := secret.Annotations[RotateAnnotation]
 	s := &state{current: current, previous: parseCerts(secret.Data[PreviousCertKey]), rotate: rotate}
 	if len(secret.Data[NextCertKey])+len(secret.Data[NextKeyKey]) > 0 {
-		if s.next, err = ParseCA(secret.Data[NextCertKey], secret.Data[NextKeyKey]); err != nil {
+		if s.next, err = parseCA(secret.Data[NextCertKey], secret.Data[NextKeyKey]); err != nil {
 			s.problem = "the next CA is malformed"
 		}
 	}
 	// A malformed time is zero, which means unknown to every decision.
-	s.published, _ = time.Parse(time.RFC3339Nano, secret.Annotations[PublishedAnnotation])
-	s.promoted, _ = time.Parse(time.RFC3339Nano, secret.Annotations[PromotedAnnotation])
+	s.published, _ = time.Parse(time.RFC3339Nano, secret.Annotations[publishedAnnotation])
+	s.promoted, _ = time.Parse(time.RFC3339Nano, secret.Annotations[promotedAnnotation])
 	return s, nil
 }
 
@@ -114,11 +114,11 @@ func (s *state) writeTo(secret *corev1.Secret, reason string) error {
 	} {
 		set(secret.Data, name, value, len(value) > 0)
 	}
-	set(secret.Annotations, ReasonAnnotation, reason, true)
+	set(secret.Annotations, reasonAnnotation, reason, true)
 	set(secret.Annotations, NotBeforeAnnotation, s.current.cert.NotBefore.Format(time.RFC3339), true)
 	set(secret.Annotations, NotAfterAnnotation, s.current.cert.NotAfter.Format(time.RFC3339), true)
-	set(secret.Annotations, PublishedAnnotation, s.published.Format(time.RFC3339Nano), !s.published.IsZero())
-	set(secret.Annotations, PromotedAnnotation, s.promoted.Format(time.RFC3339Nano), !s.promoted.IsZero())
+	set(secret.Annotations, publishedAnnotation, s.published.Format(time.RFC3339Nano), !s.published.IsZero())
+	set(secret.Annotations, promotedAnnotation, s.promoted.Format(time.RFC3339Nano), !s.promoted.IsZero())
 	set(secret.Annotations, RotateAnnotation, "", s.rotate)
 	return nil
 }
@@ -155,7 +155,7 @@ func (s *state) nextDue(now time.Time) (due bool, reason string) {
 	case s.problem != "":
 		return true, s.problem
 	case s.next != nil:
-		if usable, reason := s.next.Usable(now); !usable {
+		if usable, reason := s.next.usable(now); !usable {
 			return true, "the next CA cannot be used: " + reason
 		}
 		return false, ""
@@ -164,7 +164,7 @@ func (s *state) nextDue(now time.Time) (due bool, reason string) {
 	case s.rotate:
 		return true, "the annotation " + RotateAnnotation + " requests it"
 	}
-	return s.current.RenewalDue(now)
+	return s.current.renewalDue(now)
 }
 
 // publishedDue decides whether to record that every client trusts the next CA. The
@@ -187,7 +187,7 @@ func (s *state) promoteDue(now time.Time, delay time.Duration) (due bool, reason
 	if s.next == nil || s.published.IsZero() || now.Before(s.published.Add(delay)) {
 		return false, ""
 	}
-	if usable, _ := s.next.Usable(now); !usable {
+	if usable, _ := s.next.usable(now); !usable {
 		return false, ""
 	}
 	return true, fmt.Sprintf("every client has trusted the next CA for %s", delay)
