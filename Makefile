@@ -205,11 +205,11 @@ bin/busybox.tar: hack/image/main.go
 generate: $(COUNTERFEITER) $(CONTROLLER_GEN) ## Write generated code anew
 	PATH=$(TOOLS):$$PATH go generate ./...
 	PATH=$(TOOLS):$$PATH go -C operator generate ./...
-	go run -C hack/tools ./apilist -dir $(CURDIR) > docs/api.txt
-	go run -C hack/tools ./apilist -dir $(CURDIR)/operator > operator/docs/api.txt
-	go run -C hack/tools ./optiondoc -dir $(CURDIR) > docs/options.md
-	go run -C hack/tools ./metricdoc -dir $(CURDIR) webhook certs manager extension internal > docs/metrics.md
-	go run -C hack/tools ./metricdoc -dir $(CURDIR)/operator -operations ../../docs access audit binding hook sandbox session internal > operator/docs/metrics.md
+	go run -C hack/tools ./apilist -dir $(CURDIR) > bin/generated && mv bin/generated docs/api.txt
+	go run -C hack/tools ./apilist -dir $(CURDIR)/operator > bin/generated && mv bin/generated operator/docs/api.txt
+	go run -C hack/tools ./optiondoc -dir $(CURDIR) > bin/generated && mv bin/generated docs/options.md
+	go run -C hack/tools ./metricdoc -dir $(CURDIR) webhook certs manager extension internal > bin/generated && mv bin/generated docs/metrics.md
+	go run -C hack/tools ./metricdoc -dir $(CURDIR)/operator -operations ../../docs access audit binding hook sandbox session internal > bin/generated && mv bin/generated operator/docs/metrics.md
 	go run -C hack/helm ./chartdoc -dir $(CURDIR)
 	go -C operator run ./hack/rbacdoc -dir $(CURDIR)
 	cp operator/config/crd/*.yaml operator/charts/admitkit/files/crds/

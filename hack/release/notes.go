@@ -9,6 +9,8 @@ import (
 var (
 	tagPattern = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?$`)
 	heading    = regexp.MustCompile(`(?m)^## \[([^\]]+)\].*\n`)
+	// links are those to files, which a page of a release does not resolve.
+	links = regexp.MustCompile(`\]\(([^):#]+(?:#[^)]*)?)\)`)
 )
 
 // snapshot is the pre-release of a release that is only checked. It needs no section
@@ -16,7 +18,7 @@ var (
 const snapshot = "-snapshot"
 
 // notes returns the section of the changelog for a tag. A release without one is an
-// error: nobody would know what changed.
+// error: nobody would know what changed. Links to files lead to those of the tag.
 func notes(changelog, tag string) (string, error) {
 	if !tagPattern.MatchString(tag) {
 		return "", fmt.Errorf("the tag %q is not a version such as v0.2.0 or v0.2.0-rc.1", tag)
@@ -37,7 +39,7 @@ func notes(changelog, tag string) (string, error) {
 		if text := strings.TrimSpace(withoutHeadings(changelog[section[1]:end])); text == "" {
 			return "", fmt.Errorf("CHANGELOG.md: the section [%s] is empty: say what changed", want)
 		}
-		return strings.TrimSpace(changelog[section[1]:end]) + "\n", nil
+		return links.ReplaceAllString(strings.TrimSpace(changelog[section[1]:end]), "](https://github.com/admitkit/admitkit/blob/"+tag+"/$1)") + "\n", nil
 	}
 	return "", fmt.Errorf("CHANGELOG.md has no section [%s]: rename [Unreleased] to it, with the date, and begin a new one", want)
 }

@@ -28,13 +28,13 @@ const changelog = `# Changelog
 
 ## [0.1.0] - 2026-11-01
 
-- The first.
+- The [first](docs/a.md#b), [here](#c) and [there](https://example.com/d.md).
 `
 
 func TestTheNotesAreTheSectionOfTheTag(t *testing.T) {
 	for name, c := range map[string]struct{ tag, want, wrong string }{
 		"a release":                      {"v0.2.0", "### Added\n\n- Releases.\n\n### Fixed\n", ""},
-		"the last section":               {"v0.1.0", "- The first.\n", ""},
+		"the last section":               {"v0.1.0", "- The [first](https://github.com/admitkit/admitkit/blob/v0.1.0/docs/a.md#b), [here](#c) and [there](https://example.com/d.md).\n", ""},
 		"a snapshot has what is to come": {"v0.3.0-snapshot", "### Added\n\n- Something new.\n", ""},
 		"no section":                     {"v0.3.0", "", "CHANGELOG.md has no section [0.3.0]: rename [Unreleased] to it"},
 		"headings alone say nothing":     {"v0.2.0-rc.1", "", "the section [0.2.0-rc.1] is empty: say what changed"},
