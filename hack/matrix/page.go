@@ -35,7 +35,7 @@ func support(rows []row, commit string, when time.Time) []byte {
 	p("## How to read it")
 	p("")
 	p("`make matrix` writes this page. For each version it builds the control plane from its Go modules and runs the tests of webhooks, their registration,")
-	p("certificates, the manager, access and audit (in their short form) on a real kube-apiserver, kube-controller-manager and kubectl of that version.")
+	p("certificates, the manager and the extensions that ship (in their short form) on a real kube-apiserver, kube-controller-manager and kubectl of that version.")
 	p("\"Tested on\" is what that kube-apiserver says about itself. etcd and kwok are the same for all versions, and the library is always compiled with the")
 	p("client of the version in its go.mod. Nodes are fake ones: the end-to-end tests on a real node run on %s only.", rows[0].minor)
 	p("")
