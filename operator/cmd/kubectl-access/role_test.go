@@ -91,6 +91,7 @@ func TestOneWaitsForTheApprovalOfARole(t *testing.T) {
 		return strings.Contains(kubectlAccess(t, sam, "list", "--for-me", "-n", namespace).stdout, "patient-role")
 	})
 	kubectlAccess(t, sam, "approve", "role/patient-role", "-n", namespace).expect(t, 0, "it has 1 of 2 approvals (groups: sre)")
+	isCounted(t, "patient-role", namespace)
 	kubectlAccess(t, sue, "approve", "patient-role", "-n", namespace).expect(t, 0)
 	asked.wait().expect(t, 0, "it needs 2 approvals (groups: sre)", "waiting for approval: it has 1 of 2 approvals (groups: sre)", "patient-role: access until", "Role/deployer in namespace "+namespace)
 
