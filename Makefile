@@ -83,7 +83,7 @@ figures: controlplane $(HELM) $(CHARTRENDER) ## Every test in its long form; the
 otlp: ## Send 10,000 records to a real OpenTelemetry collector that restarts (first time: 5 min)
 	@mkdir -p bin
 	go build -C hack/collector -ldflags="-s -w" -o $(CURDIR)/bin/collector .
-	ADMITKIT_COLLECTOR=$(CURDIR)/bin/collector go -C operator test $(RACE) -v -count=1 -run '^TestARealCollector' ./audit/sink/otlp ./cmd/admitkit
+	ADMITKIT_COLLECTOR=$(CURDIR)/bin/collector go -C operator test $(RACE) -v -count=1 -run '^TestARealCollector' ./audit/sink/deliver ./cmd/admitkit
 
 .PHONY: versitygw
 versitygw: ## Build the S3 server that tests of recordings use (first time: 5 min)

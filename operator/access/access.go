@@ -50,8 +50,8 @@ import (
 	ctrlcluster "sigs.k8s.io/controller-runtime/pkg/cluster"
 
 	"github.com/admitkit/admitkit/extension"
-	"github.com/admitkit/admitkit/extension/cloudevents"
 	"github.com/admitkit/admitkit/extension/cluster"
+	"github.com/admitkit/admitkit/extension/deliver"
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/internal/controller"
 )
@@ -82,7 +82,7 @@ type Options struct {
 	Checks []Check
 	// Notifications are sent as CloudEvents about each step of a request, to the URL.
 	// Without a Dir, 1,000 of them are queued in memory; see [Notification]. Default: none.
-	Notifications cloudevents.Options
+	Notifications deliver.EventOptions
 	// Sessions says in which Pods sessions can be ended, such as operator/session.
 	// Default: templates with onExpiry EndSession, or with session, are refused.
 	Sessions Sessions

@@ -1,8 +1,8 @@
 package access
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/admitkit/admitkit/extension"
-	"github.com/admitkit/admitkit/extension/cloudevents"
+	"github.com/admitkit/admitkit/extension/deliver"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
 
@@ -191,7 +191,7 @@ func (a *shared) notify(steps []step) {
 			continue
 		}
 		a.told.Add(key, nil)
-		a.notifier.enqueue(cloudevents.Event{
+		a.notifier.enqueue(deliver.Event{
 			ID: s.id, Type: NotificationType + s.Step, Subject: strings.Join([]string{s.Kind, s.Namespace, s.Name}, "/"), Time: a.options.Clock.Now(), Data: s.Notification,
 		})
 	}
@@ -209,8 +209,8 @@ const maxNotifications = 1000
 // notifier queues notifications apart from the reconcilers, which must wait neither for a
 // receiver nor for a disk.
 type notifier struct {
-	sender *cloudevents.Sender
-	queue  chan cloudevents.Event
+	sender *deliver.Events
+	queue  chan deliver.Event
 	// losing says that the log has said so.
 	losing atomic.Bool
 	log    *zap.Logger
@@ -221,28 +221,22 @@ type notifier struct {
 
 var _ manager.LeaderElectionRunnable = (*notifier)(nil)
 
-func newNotifier(options cloudevents.Options) *notifier {
-	n := &notifier{queue: make(chan cloudevents.Event, maxNotifications), log: zap.NewNop()}
-	if options.Name == "" {
-		options.Name = "access"
-	}
-	if options.Source == "" {
-		options.Source = "admitkit.dev/access"
-	}
+func newNotifier(options deliver.EventOptions) *notifier {
+	n := &notifier{queue: make(chan deliver.Event, maxNotifications), log: zap.NewNop()}
+	options.Name = cmp.Or(options.Name, "access")
+	options.Source = cmp.Or(options.Source, "admitkit.dev/access")
 	if options.Dir == "" {
 		options.Memory = true
-		if options.MaxQueued == 0 {
-			options.MaxQueued = maxNotifications
-		}
+		options.MaxQueued = cmp.Or(options.MaxQueued, maxNotifications)
 	}
 	rejected := options.Rejected
-	options.Rejected = func(event json.RawMessage) {
+	options.Rejected = func(event []byte) {
 		notificationsLost.Inc()
 		if rejected != nil {
 			rejected(event)
 		}
 	}
-	n.sender = cloudevents.New(options)
+	n.sender = deliver.NewEvents(options)
 	return n
 }
 
@@ -260,7 +254,7 @@ func (n *notifier) register(mgr extension.Manager) error {
 // NeedLeaderElection is false: what waits when a leader steps down is still sent.
 func (*notifier) NeedLeaderElection() bool { return false }
 
-func (n *notifier) enqueue(event cloudevents.Event) {
+func (n *notifier) enqueue(event deliver.Event) {
 	select {
 	case n.queue <- event:
 	default:
@@ -269,7 +263,7 @@ func (n *notifier) enqueue(event cloudevents.Event) {
 }
 
 // lost counts a notification that is lost, and logs the first of several.
-func (n *notifier) lost(event cloudevents.Event, err error) {
+func (n *notifier) lost(event deliver.Event, err error) {
 	notificationsLost.Inc()
 	if n.losing.CompareAndSwap(false, true) {
 		n.log.Error("notifications about access requests are lost, from this one on", zap.String("id", event.ID), zap.Error(err))
@@ -298,7 +292,7 @@ func (n *notifier) Start(ctx context.Context) error {
 	}
 }
 
-func (n *notifier) push(ctx context.Context, event cloudevents.Event) {
+func (n *notifier) push(ctx context.Context, event deliver.Event) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), queueTimeout)
 	defer cancel()
 	if err := n.sender.Send(ctx, event); err != nil {

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/admitkit/admitkit/extension/cloudevents"
+	"github.com/admitkit/admitkit/extension/deliver"
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
@@ -88,7 +88,7 @@ func TestEachStepOfARequestIsNotifiedOnce(t *testing.T) {
 	namespace := testkit.ManagerNamespace(t, admin)
 	deployment(t, namespace, "web", 1)
 	to := newReceiver(t)
-	options := access.Options{Notifications: cloudevents.Options{URL: to.URL, Source: "test"}, WarnBefore: 5 * time.Minute}
+	options := access.Options{Notifications: deliver.EventOptions{Options: deliver.Options{URL: to.URL}, Source: "test"}, WarnBefore: 5 * time.Minute}
 	port := freeport.For(t)
 	r := startOn(t, namespace, port, options, nil)
 	decider, err := cluster.AddUser("nina", "sre", "deciders")
@@ -210,7 +210,7 @@ func TestAReceiverThatIsDownDelaysNoGrant(t *testing.T) {
 	deployment(t, namespace, "web", 1)
 	logger, logs := testkit.Logger(t)
 	startOn(t, namespace, freeport.For(t), access.Options{
-		Notifications: cloudevents.Options{URL: fmt.Sprintf("http://127.0.0.1:%d", freeport.For(t)), MaxQueued: 3},
+		Notifications: deliver.EventOptions{Options: deliver.Options{URL: fmt.Sprintf("http://127.0.0.1:%d", freeport.For(t)), MaxQueued: 3}},
 	}, func(o *manager.Options) { o.Logger = logger })
 	testkit.Create(t, admin, execTemplate(namespace, "web", ref("Deployment", "web"), "devs"))
 	for i := range 5 {

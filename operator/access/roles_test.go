@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/admitkit/admitkit/extension/cloudevents"
+	"github.com/admitkit/admitkit/extension/deliver"
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/access"
@@ -79,7 +79,7 @@ func newCastle(t *testing.T) *castle {
 	c.let(t, c.namespace, "held", rule("", "get", "configmaps"), c.eve.Name)
 	c.let(t, c.namespace, "status", rule("admitkit.dev", "get update patch", "roleaccessrequests/status"), c.stan.Name)
 	c.let(t, c.namespace, "decisions", rule("admitkit.dev", "create", "accessdecisions"), "alice", "bob")
-	options := access.Options{Namespaces: []string{c.namespace, c.elsewhere}, ClusterRoles: []string{c.wide}, Notifications: cloudevents.Options{URL: c.notes.URL, Source: "test"}}
+	options := access.Options{Namespaces: []string{c.namespace, c.elsewhere}, ClusterRoles: []string{c.wide}, Notifications: deliver.EventOptions{Options: deliver.Options{URL: c.notes.URL}, Source: "test"}}
 	for _, name := range named {
 		options.Roles = append(options.Roles, c.namespace+"/"+name, c.elsewhere+"/"+name)
 	}

@@ -41,7 +41,7 @@ import (
 	"github.com/admitkit/admitkit/operator/audit/internal/audittest"
 	"github.com/admitkit/admitkit/operator/audit/sink"
 	"github.com/admitkit/admitkit/operator/audit/sink/auditevent"
-	"github.com/admitkit/admitkit/operator/audit/sink/cloudevents"
+	"github.com/admitkit/admitkit/operator/audit/sink/deliver"
 	"github.com/admitkit/admitkit/testing/fakes"
 )
 
@@ -177,7 +177,7 @@ func TestNothingRunsOnWhenTheManagerHasStopped(t *testing.T) {
 	a := newAlone(t, audit.Options{Sinks: []audit.SinkOptions{
 		{Sink: &memory{}},
 		{Sink: sink.NewFile(sink.FileOptions{Path: filepath.Join(t.TempDir(), "audit.jsonl")}), FailurePolicy: audit.Closed},
-		{Sink: cloudevents.New(cloudevents.Options{URL: endpoint.URL, Dir: t.TempDir(), Client: endpoint.Client()}), FailurePolicy: audit.Closed},
+		{Sink: deliver.NewCloudEvents(deliver.EventOptions{Options: deliver.Options{URL: endpoint.URL, Dir: t.TempDir(), Client: endpoint.Client()}}), FailurePolicy: audit.Closed},
 	}})
 	stop := a.run(t)
 	if err := a.exec(t, "1", "shop", "true"); err != nil {

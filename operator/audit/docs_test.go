@@ -28,7 +28,7 @@ var metricName = regexp.MustCompile(`admitkit_(audit|cloudevents)_[a-z_]+`)
 
 func TestDashboardAlertsAndReferenceKnowTheMetrics(t *testing.T) {
 	source := ""
-	for _, dir := range []string{".", "../../extension/cloudevents"} {
+	for _, dir := range []string{".", "../../extension/deliver"} {
 		if err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err

@@ -20,7 +20,7 @@ import (
 	"github.com/admitkit/admitkit/operator/audit/internal/audittest"
 	"github.com/admitkit/admitkit/operator/audit/sink"
 	"github.com/admitkit/admitkit/operator/audit/sink/auditevent"
-	"github.com/admitkit/admitkit/operator/audit/sink/cloudevents"
+	"github.com/admitkit/admitkit/operator/audit/sink/deliver"
 )
 
 // TestASinkThatFailsDoesWhatItsPolicySays breaks each sink in each way, and looks
@@ -34,7 +34,9 @@ func TestASinkThatFailsDoesWhatItsPolicySays(t *testing.T) {
 	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }))
 	t.Cleanup(broken.Close)
 	cloudEvents := func(url string) func(*testing.T) sink.Sink {
-		return func(*testing.T) sink.Sink { return cloudevents.New(cloudevents.Options{URL: url}) }
+		return func(*testing.T) sink.Sink {
+			return deliver.NewCloudEvents(deliver.EventOptions{Options: deliver.Options{URL: url}})
+		}
 	}
 	for name, test := range map[string]struct {
 		sink    func(*testing.T) sink.Sink
@@ -48,7 +50,7 @@ func TestASinkThatFailsDoesWhatItsPolicySays(t *testing.T) {
 		"the endpoint is broken":      {cloudEvents(broken.URL), 0, "500 Internal Server Error"},
 		"the endpoint is slow":        {cloudEvents(slow.URL), 200 * time.Millisecond, "did not take the record within 200ms"},
 		"the endpoint is down and the queue full": {func(t *testing.T) sink.Sink {
-			queue := cloudevents.New(cloudevents.Options{URL: "http://127.0.0.1:1", Dir: filepath.Join(t.TempDir(), "queue"), MaxQueued: 1})
+			queue := deliver.NewCloudEvents(deliver.EventOptions{Options: deliver.Options{URL: "http://127.0.0.1:1", Dir: filepath.Join(t.TempDir(), "queue"), MaxQueued: 1}})
 			if err := queue.Write(t.Context(), audittest.Record("1", time.Now())); err != nil {
 				t.Fatal(err)
 			}

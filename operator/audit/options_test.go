@@ -10,7 +10,7 @@ import (
 	"github.com/admitkit/admitkit/operator/audit"
 	"github.com/admitkit/admitkit/operator/audit/sink"
 	"github.com/admitkit/admitkit/operator/audit/sink/auditevent"
-	"github.com/admitkit/admitkit/operator/audit/sink/cloudevents"
+	"github.com/admitkit/admitkit/operator/audit/sink/deliver"
 	"github.com/admitkit/admitkit/testing/fakes"
 )
 
@@ -40,7 +40,7 @@ func TestWrongOptionsAreNamed(t *testing.T) {
 		"QueueLength of sink log is -1": of(audit.SinkOptions{Sink: log, QueueLength: -1}),
 		`the sink's name "a b"`:         of(audit.SinkOptions{Sink: sinkFunc{name: "a b"}}),
 		"sink file: Path is missing":    of(audit.SinkOptions{Sink: sink.NewFile(sink.FileOptions{})}),
-		"must be https":                 of(audit.SinkOptions{Sink: cloudevents.New(cloudevents.Options{URL: "http://collector.example.com"})}),
+		"must be https":                 of(audit.SinkOptions{Sink: deliver.NewCloudEvents(deliver.EventOptions{Options: deliver.Options{URL: "http://collector.example.com"}})}),
 		"sink auditevent: Retention":    of(audit.SinkOptions{Sink: auditevent.New(auditevent.Options{Retention: -1})}),
 	} {
 		if _, err := audit.New(options).Parts(fakes.NewManager()); err == nil || !strings.Contains(err.Error(), want) {

@@ -2,7 +2,7 @@
 // sinks: the manager's log ([NewLog]), Events on the Pods ([NewEvent]) and a file
 // ([NewFile]).
 //
-// Packages sink/auditevent, sink/cloudevents and sink/otlp are sinks too. Your own sink
+// Packages sink/auditevent and sink/deliver have sinks too. Your own sink
 // stands where they stand. Besides Sink it may implement
 //
 //   - [Batching], to keep many records at once;

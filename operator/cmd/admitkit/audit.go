@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -11,8 +10,7 @@ import (
 	"github.com/admitkit/admitkit/operator/audit"
 	"github.com/admitkit/admitkit/operator/audit/sink"
 	"github.com/admitkit/admitkit/operator/audit/sink/auditevent"
-	"github.com/admitkit/admitkit/operator/audit/sink/cloudevents"
-	"github.com/admitkit/admitkit/operator/audit/sink/otlp"
+	"github.com/admitkit/admitkit/operator/audit/sink/deliver"
 )
 
 // auditFlags are the flags of the audit extension.
@@ -24,8 +22,8 @@ type auditFlags struct {
 	objects       bool
 	object        auditevent.Options
 	file          sink.FileOptions
-	cloudEvents   cloudevents.Options
-	otlp          otlp.Options
+	cloudEvents   deliver.EventOptions
+	otlp          deliver.OTLPOptions
 	flags         *pflag.FlagSet
 	redact        []string
 	clusterName   string
@@ -50,22 +48,14 @@ func (f *auditFlags) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&f.file.Path, "audit-file", "", "record sessions in this file, as JSON Lines")
 	flags.Int64Var(&f.file.MaxSize, "audit-file-max-size", sink.DefaultMaxSize, "rotate the file at this size, in bytes")
 	flags.DurationVar(&f.file.MaxAge, "audit-file-max-age", sink.DefaultMaxAge, "rotate the file at this age")
-	flags.StringVar(&f.cloudEvents.URL, "audit-cloudevents-url", "", "send records to this HTTPS endpoint as CloudEvents")
-	flags.StringVar(&f.cloudEvents.Dir, "audit-cloudevents-dir", "", "folder of the queue on disk; by default records are sent at once")
-	flags.StringVar(&f.cloudEvents.Source, "audit-cloudevents-source", "", "source of the CloudEvents, such as a name of the cluster (default admitkit.dev/audit)")
-	flags.StringVar(&f.cloudEvents.TokenFile, "audit-cloudevents-token-file", "", "file with the bearer token for the endpoint; like the other files it is read again when it is replaced")
-	flags.StringVar(&f.cloudEvents.CertFile, "audit-cloudevents-cert-file", "", "file with the client certificate for the endpoint, in PEM")
-	flags.StringVar(&f.cloudEvents.KeyFile, "audit-cloudevents-key-file", "", "file with the key of that certificate, in PEM")
-	flags.StringVar(&f.cloudEvents.CAFile, "audit-cloudevents-ca-file", "", "file with the authorities of the endpoint's certificate, in PEM (default: those of the system)")
+	bindCloudEvents(flags, cloudEventsPrefix, "records to this HTTPS endpoint as CloudEvents", deliver.DefaultSource, "records are sent at once", &f.cloudEvents)
 	flags.BoolVar(&f.nodeProxy, "audit-node-proxy", true, "record sessions through nodes/proxy, and with --enforce refuse them; false for platforms that let no webhook match nodes")
-	bindEndpoint(flags, otlpPrefix, "records", &f.otlp.Endpoint)
+	bindCollector(flags, otlpPrefix, "records", &f.otlp)
 	flags.StringVar(&f.otlp.Dir, otlpPrefix+"-dir", "", "folder of the queue on disk; by default records are sent at once")
 	flags.StringToStringVar(&f.otlp.Resource, otlpPrefix+"-resource", nil, "attributes of every record, such as deployment.environment.name=prod")
 	flags.StringArrayVar(&f.imageUpdaters, "audit-image-updater", nil, "a user who may change the images of running Pods without a record or an access request, such as system:serviceaccount:NAMESPACE:NAME; repeatable")
 	flags.StringSliceVar(&f.redact, "audit-redact", audit.DefaultRedact, "patterns for the names of flags and variables whose values are redacted; empty for none")
 }
-
-const otlpPrefix = "audit-otlp"
 
 // options returns the options of the extension.
 func (f *auditFlags) options(cmd *cobra.Command) (audit.Options, error) {
@@ -88,16 +78,16 @@ func (f *auditFlags) options(cmd *cobra.Command) (audit.Options, error) {
 		sinks = append(sinks, sink.NewFile(f.file))
 	}
 	if f.cloudEvents.URL != "" {
-		if err := f.checkFiles(); err != nil {
+		if err := checkFiles(cloudEventsPrefix, &f.cloudEvents.Options); err != nil {
 			return options, err
 		}
-		sinks = append(sinks, cloudevents.New(f.cloudEvents))
+		sinks = append(sinks, deliver.NewCloudEvents(f.cloudEvents))
 	}
-	if err := checkEndpoint(f.flags, otlpPrefix, &f.otlp.Endpoint, "dir", "resource"); err != nil {
+	if err := checkCollector(f.flags, otlpPrefix, &f.otlp, "dir", "resource"); err != nil {
 		return options, err
 	}
-	if f.otlp.Endpoint.URL != "" {
-		sinks = append(sinks, otlp.New(f.otlp))
+	if f.otlp.URL != "" {
+		sinks = append(sinks, deliver.NewOTLP(f.otlp))
 	}
 	if len(sinks) == 0 {
 		return options, fmt.Errorf("%s: every audit sink is off; enable one", cmd.Name())
@@ -118,19 +108,4 @@ func (f *auditFlags) options(cmd *cobra.Command) (audit.Options, error) {
 		return options, fmt.Errorf("--audit-closed: the sink %q is not on", name)
 	}
 	return options, nil
-}
-
-// checkFiles names the flag of a file that is not there.
-func (f *auditFlags) checkFiles() error {
-	for flag, path := range map[string]string{
-		"token-file": f.cloudEvents.TokenFile, "cert-file": f.cloudEvents.CertFile, "key-file": f.cloudEvents.KeyFile, "ca-file": f.cloudEvents.CAFile,
-	} {
-		if path == "" {
-			continue
-		}
-		if _, err := os.Stat(path); err != nil {
-			return fmt.Errorf("--audit-cloudevents-%s: %w", flag, err)
-		}
-	}
-	return nil
 }

@@ -18,7 +18,7 @@ var (
 // inner ones first.
 var places = []struct{ marker, prefix string }{
 	{"sink otlp: ", otlpPrefix},
-	{"sink cloudevents: ", "audit-cloudevents"},
+	{"sink cloudevents: ", cloudEventsPrefix},
 	{"sink file: ", "audit-file"},
 	{"sink auditevent: ", "audit"},
 	{"Notifications: ", notifyPrefix},
@@ -48,7 +48,7 @@ func inFlags(root *cobra.Command) {
 
 // words returns a text with flags for the names of options, whose flags have a prefix.
 func words(flags *pflag.FlagSet, prefix, text string) string {
-	text = strings.NewReplacer("Header or TokenFile", "TokenFile", "Endpoint.", "", "Service is empty", "--service-name is empty").Replace(text)
+	text = strings.NewReplacer("Header or TokenFile", "TokenFile", "Service is empty", "--service-name is empty").Replace(text)
 	return optionName.ReplaceAllStringFunc(text, func(name string) string {
 		kebab := strings.ToLower(hump.ReplaceAllString(name, "$1$3-$2$4"))
 		if kebab == "url" && flags.Lookup(prefix+"-url") == nil {

@@ -59,7 +59,7 @@ func newOperator() *operator {
 	flags.StringVar(&o.accessChecks, "access-checks", "", "file with the checks that templates may name in accessConfig.check, in YAML or JSON: which endpoints decide about requests")
 	flags.DurationVar(&o.access.WarnBefore, "access-warn-before", 5*time.Minute, "how long before its end a grant is announced to end, but not sooner than in the last quarter of its time; 0 for never")
 	bindEgress(flags, &o.access.Egress)
-	bindNotify(flags, &o.access.Notifications)
+	bindCloudEvents(flags, notifyPrefix, "each step of an access request to this HTTPS endpoint as a CloudEvent", "admitkit.dev/access", "1000 notifications are queued in memory", &o.access.Notifications)
 	o.auditing.bind(flags)
 	o.rules.bind(flags)
 	o.binding.bind(flags)

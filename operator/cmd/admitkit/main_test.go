@@ -84,7 +84,7 @@ func TestErrorsNameFlags(t *testing.T) {
 		"--audit-otlp-endpoint=https://c --audit-otlp-resource==x":                                                                        "sink otlp: --audit-otlp-resource: the attribute",
 		"--otlp-traces-endpoint=https://c --otlp-traces-key-file=/x":                                                                      "--otlp-traces-cert-file and --otlp-traces-key-file must be set together",
 		"--audit-cloudevents-url=http://c":                                                                                                `sink cloudevents: --audit-cloudevents-url "http://c" must be https`,
-		"--audit-cloudevents-url=https://c --audit-cloudevents-cert-file=/dev/null":                                                       "--audit-cloudevents-cert-file and --audit-cloudevents-key-file need each other",
+		"--audit-cloudevents-url=https://c --audit-cloudevents-cert-file=/dev/null":                                                       "--audit-cloudevents-cert-file and --audit-cloudevents-key-file must be set together",
 		"--access --access-namespaces=a --access-notify-url=http://c":                                                                     `Notifications: --access-notify-url "http://c" must be https`,
 		"--access --access-namespaces=a --access-warn-before=-1s":                                                                         "access options: --access-retention 24h0m0s, --access-workers 16 and --access-warn-before -1s must not be negative",
 		"--access --access-namespaces=Apps":                                                                                               `access options: --access-namespaces: "Apps"`,

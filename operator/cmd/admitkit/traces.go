@@ -14,18 +14,16 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"go.uber.org/zap"
-	"google.golang.org/protobuf/proto"
 
-	"github.com/admitkit/admitkit/extension/otlp"
+	"github.com/admitkit/admitkit/extension/deliver"
 	"github.com/admitkit/admitkit/manager"
 )
 
 // tracing sends spans to a collector, if the flags name one.
 type tracing struct {
-	endpoint otlp.Endpoint
-	ratio    float64
+	collector deliver.OTLPOptions
+	ratio     float64
 	// serves is set for the subcommands that answer admissions. The others have no spans, and
 	// may not have the files of the endpoint.
 	serves bool
@@ -37,17 +35,15 @@ type tracing struct {
 	provider *sdktrace.TracerProvider
 }
 
-const tracesPrefix = "otlp-traces"
-
 func (t *tracing) bind(flags *pflag.FlagSet) {
 	t.flags = flags
-	bindEndpoint(flags, tracesPrefix, "a span of each admission and of each extension in it", &t.endpoint)
+	bindCollector(flags, tracesPrefix, "a span of each admission and of each extension in it", &t.collector)
 	flags.Float64Var(&t.ratio, tracesPrefix+"-ratio", 1, "share of the admissions with spans, from 0 to 1, where the API server does not say which to trace")
 }
 
 // check names the flag that is wrong.
 func (t *tracing) check(flags *pflag.FlagSet) error {
-	if err := checkEndpoint(flags, tracesPrefix, &t.endpoint, "ratio"); err != nil {
+	if err := checkCollector(flags, tracesPrefix, &t.collector, "ratio"); err != nil {
 		return err
 	}
 	if !(t.ratio >= 0 && t.ratio <= 1) {
@@ -59,11 +55,12 @@ func (t *tracing) check(flags *pflag.FlagSet) error {
 // start is called with the options of the manager, before they are used. check reports
 // what goes wrong.
 func (t *tracing) start(options *manager.Options) {
-	if !t.serves || t.endpoint.URL == "" || t.endpoint.Validate() != nil || t.provider != nil {
+	if !t.serves || t.collector.URL == "" || t.collector.Validate() != nil || t.provider != nil {
 		return
 	}
-	client := &spanClient{otlp.NewClient("traces", otlp.SignalTraces, t.endpoint)}
-	if err := client.Open(); err != nil {
+	t.collector.Name = "traces"
+	exporter, err := otlptrace.New(context.Background(), deliver.NewSpans(t.collector))
+	if err != nil {
 		t.err = &translated{words(t.flags, tracesPrefix, err.Error()), err}
 		return
 	}
@@ -75,7 +72,7 @@ func (t *tracing) start(options *manager.Options) {
 		}
 	}))
 	t.provider = sdktrace.NewTracerProvider(
-		sdktrace.WithBatcher(otlptrace.NewUnstarted(client)),
+		sdktrace.WithBatcher(exporter),
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(t.ratio))),
 		sdktrace.WithResource(ofThisProcess()),
 	)
@@ -124,32 +121,4 @@ func (t *tracing) wrap(root *cobra.Command) {
 			return run(cmd, args)
 		}
 	}
-}
-
-// spanClient is a client of otlptrace. Those of opentelemetry-go link gRPC, with which the
-// operator is twice as large.
-type spanClient struct{ *otlp.Client }
-
-var _ otlptrace.Client = (*spanClient)(nil)
-
-// Start has nothing to do.
-func (*spanClient) Start(context.Context) error { return nil }
-
-// Stop closes the connections.
-func (c *spanClient) Stop(context.Context) error {
-	c.Close()
-	return nil
-}
-
-// UploadTraces sends spans. TracesData is ExportTraceServiceRequest on the wire.
-func (c *spanClient) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error {
-	request, err := proto.Marshal(&tracepb.TracesData{ResourceSpans: spans})
-	if err != nil {
-		return err
-	}
-	partial, err := c.Post(ctx, request)
-	if err == nil && (partial.Rejected > 0 || partial.Message != "") {
-		err = fmt.Errorf("the collector rejected %d spans: %s", partial.Rejected, partial.Message)
-	}
-	return err
 }

@@ -21,7 +21,6 @@ import (
 	alarmv1 "github.com/admitkit/admitkit/examples/alarm/v1"
 	alarmv2 "github.com/admitkit/admitkit/examples/alarm/v2"
 	"github.com/admitkit/admitkit/extension"
-	otlpsender "github.com/admitkit/admitkit/extension/otlp"
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
@@ -29,8 +28,7 @@ import (
 	"github.com/admitkit/admitkit/operator/access"
 	"github.com/admitkit/admitkit/operator/audit"
 	"github.com/admitkit/admitkit/operator/audit/sink/auditevent"
-	"github.com/admitkit/admitkit/operator/audit/sink/cloudevents"
-	"github.com/admitkit/admitkit/operator/audit/sink/otlp"
+	"github.com/admitkit/admitkit/operator/audit/sink/deliver"
 	"github.com/admitkit/admitkit/operator/hook"
 )
 
@@ -68,7 +66,7 @@ var extensionsOf = map[string]func(settings) []any{
 	"audit": func(s settings) []any {
 		return []any{audit.New(audit.Options{
 			Sinks: []audit.SinkOptions{
-				{Sink: cloudevents.New(cloudevents.Options{URL: s.Endpoint, Backoff: time.Millisecond, MaxBackoff: 100 * time.Millisecond}), Timeout: audit.MaxTimeout},
+				{Sink: deliver.NewCloudEvents(deliver.EventOptions{Options: deliver.Options{URL: s.Endpoint, Backoff: time.Millisecond, MaxBackoff: 100 * time.Millisecond}}), Timeout: audit.MaxTimeout},
 				{Sink: auditevent.New(auditevent.Options{FoldAfter: 3, Retention: s.Retention, Clock: ahead(s.Ahead)})},
 			},
 			Enforcement: &audit.Enforcement{Namespaces: []string{s.Namespace}, ExemptGroups: []string{"system:masters"}},
@@ -76,17 +74,17 @@ var extensionsOf = map[string]func(settings) []any{
 		})}
 	},
 	"audit-closed": func(s settings) []any {
-		return []any{audit.New(audit.Options{Sinks: []audit.SinkOptions{{Sink: cloudevents.New(cloudevents.Options{URL: s.Endpoint}), FailurePolicy: audit.Closed}}})}
+		return []any{audit.New(audit.Options{Sinks: []audit.SinkOptions{{Sink: deliver.NewCloudEvents(deliver.EventOptions{Options: deliver.Options{URL: s.Endpoint}}), FailurePolicy: audit.Closed}}})}
 	},
 	"audit-queue": func(s settings) []any {
-		return []any{audit.New(audit.Options{Sinks: []audit.SinkOptions{{Sink: cloudevents.New(cloudevents.Options{
+		return []any{audit.New(audit.Options{Sinks: []audit.SinkOptions{{Sink: deliver.NewCloudEvents(deliver.EventOptions{Options: deliver.Options{
 			URL: s.Endpoint, Dir: s.Queue, Backoff: time.Millisecond, MaxBackoff: 100 * time.Millisecond,
-		})}}})}
+		}})}}})}
 	},
 	"audit-otlp": func(s settings) []any {
-		return []any{audit.New(audit.Options{Sinks: []audit.SinkOptions{{Sink: otlp.New(otlp.Options{
-			Endpoint: otlpsender.Endpoint{URL: s.Endpoint}, Dir: s.Queue, Backoff: time.Millisecond, MaxBackoff: 100 * time.Millisecond,
-		})}}})}
+		return []any{audit.New(audit.Options{Sinks: []audit.SinkOptions{{Sink: deliver.NewOTLP(deliver.OTLPOptions{Options: deliver.Options{
+			URL: s.Endpoint, Dir: s.Queue, Backoff: time.Millisecond, MaxBackoff: 100 * time.Millisecond,
+		}})}}})}
 	},
 }
 

@@ -1,6 +1,4 @@
-// Package outbox is what the senders of records and events have in common: a bounded
-// queue on disk, what empties it, and how a receiver may fail.
-package outbox
+package deliver
 
 import (
 	"context"
@@ -19,9 +17,9 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Queue is a bounded queue on disk, with a file for each item. It survives
+// queue is a bounded queue on disk, with a file for each item. It survives
 // crashes: a file gets its name only when it is complete and on disk.
-type Queue struct {
+type queue struct {
 	fs   afero.Fs
 	dir  string
 	most int
@@ -33,12 +31,13 @@ type Queue struct {
 	// names are the names of the files, in order.
 	names []string
 	next  uint64
-	wake  chan struct{}
+	// wake receives a value when the queue may have items.
+	wake chan struct{}
 }
 
-// NewQueue returns a queue of at most so many items in a folder.
-func NewQueue(fs afero.Fs, dir string, most int) *Queue {
-	return &Queue{fs: fs, dir: dir, most: most, disk: semaphore.NewWeighted(1), wake: make(chan struct{}, 1)}
+// newQueue returns a queue of at most so many items in a folder.
+func newQueue(fs afero.Fs, dir string, most int) *queue {
+	return &queue{fs: fs, dir: dir, most: most, disk: semaphore.NewWeighted(1), wake: make(chan struct{}, 1)}
 }
 
 const (
@@ -46,8 +45,8 @@ const (
 	partialSuffix = ".partial"
 )
 
-// Open finds the items that the last run left, once.
-func (q *Queue) Open() error {
+// open finds the items that the last run left, once.
+func (q *queue) open() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.opened {
@@ -80,9 +79,9 @@ func (q *Queue) Open() error {
 	return nil
 }
 
-// Push adds an item unless the queue has its ID already. While the disk hangs, Push
+// push adds an item unless the queue has its ID already. While the disk hangs, push
 // returns when ctx ends.
-func (q *Queue) Push(ctx context.Context, id string, item []byte) error {
+func (q *queue) push(ctx context.Context, id string, item []byte) error {
 	if err := q.disk.Acquire(ctx, 1); err != nil {
 		return err
 	}
@@ -100,8 +99,8 @@ func (q *Queue) Push(ctx context.Context, id string, item []byte) error {
 }
 
 // add writes an item to a file: a number, and the name made from its ID.
-func (q *Queue) add(id string, item []byte) error {
-	if err := q.Open(); err != nil {
+func (q *queue) add(id string, item []byte) error {
+	if err := q.open(); err != nil {
 		return fmt.Errorf("the queue on disk: %w", err)
 	}
 	q.mu.Lock()
@@ -130,7 +129,7 @@ func (q *Queue) add(id string, item []byte) error {
 	return nil
 }
 
-func (q *Queue) write(name string, item []byte) error {
+func (q *queue) write(name string, item []byte) error {
 	path := filepath.Join(q.dir, name)
 	partial := path + partialSuffix
 	file, err := q.fs.OpenFile(partial, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
@@ -155,7 +154,7 @@ func (q *Queue) write(name string, item []byte) error {
 }
 
 // syncDir makes a new name durable: see fsync(2).
-func (q *Queue) syncDir() error {
+func (q *queue) syncDir() error {
 	dir, err := q.fs.Open(q.dir)
 	if err != nil {
 		return err
@@ -163,10 +162,7 @@ func (q *Queue) syncDir() error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// Ready receives a value when the queue may have items.
-func (q *Queue) Ready() <-chan struct{} { return q.wake }
-
-func (q *Queue) signal() {
+func (q *queue) signal() {
 	if len(q.names) == 0 {
 		return
 	}
@@ -176,16 +172,16 @@ func (q *Queue) signal() {
 	}
 }
 
-// Len returns how many items wait.
-func (q *Queue) Len() int {
+// len returns how many items wait.
+func (q *queue) len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.names)
 }
 
-// First reads the first items, and leaves them in the queue: at most so many, and, beyond
+// first reads the first items, and leaves them in the queue: at most so many, and, beyond
 // the first of them, so many bytes.
-func (q *Queue) First(most, size int) (names []string, items [][]byte, err error) {
+func (q *queue) first(most, size int) (names []string, items [][]byte, err error) {
 	q.mu.Lock()
 	names = slices.Clone(q.names[:min(most, len(q.names))])
 	q.signal()
@@ -203,8 +199,8 @@ func (q *Queue) First(most, size int) (names []string, items [][]byte, err error
 	return names, items, nil
 }
 
-// Remove removes items that were delivered.
-func (q *Queue) Remove(names []string) error {
+// remove removes items that were delivered.
+func (q *queue) remove(names []string) error {
 	for _, name := range names {
 		if err := q.fs.Remove(filepath.Join(q.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

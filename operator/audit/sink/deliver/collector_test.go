@@ -1,52 +1,20 @@
-package otlp_test
+package deliver_test
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"k8s.io/client-go/rest"
-	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/admitkit/admitkit/extension"
-	otlpsender "github.com/admitkit/admitkit/extension/otlp"
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/audit/internal/audittest"
 	"github.com/admitkit/admitkit/operator/audit/sink"
-	"github.com/admitkit/admitkit/operator/audit/sink/otlp"
-	"github.com/admitkit/admitkit/testing/fakes"
+	"github.com/admitkit/admitkit/operator/audit/sink/deliver"
 )
-
-// run registers a sink and runs what it starts, until stop is called.
-func run(t *testing.T, logs sink.Sink) (stop func()) {
-	t.Helper()
-	kube, err := ctrlmanager.New(&rest.Config{Host: "https://127.0.0.1:1"}, ctrlmanager.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	mgr := fakes.NewManager()
-	mgr.GetKubeManagerReturns(kube)
-	if err := logs.(extension.Hosted).Register(mgr); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- kube.Start(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(stop)
-	return stop
-}
 
 // received returns how often each record is in the collector's file.
 func received(t *testing.T, c *testkit.Collector) map[string]int {
@@ -72,7 +40,7 @@ func received(t *testing.T, c *testkit.Collector) map[string]int {
 		for _, resource := range request.ResourceLogs {
 			for _, scope := range resource.ScopeLogs {
 				for _, record := range scope.LogRecords {
-					if first := record.Attributes[0]; first.Key == "log.record.uid" && record.EventName == otlp.Event {
+					if first := record.Attributes[0]; first.Key == "log.record.uid" && record.EventName == deliver.Event {
 						ids[first.Value.StringValue]++
 					}
 				}
@@ -91,8 +59,8 @@ func TestARealCollectorGetsEveryRecordWhileItRestarts(t *testing.T) {
 	}
 	collector := testkit.NewCollector(t, fmt.Sprintf("127.0.0.1:%d", port))
 	collector.Start(t)
-	options := otlp.Options{Endpoint: otlpsender.Endpoint{URL: "http://" + collector.Address}, Dir: t.TempDir(), MaxBackoff: 2 * time.Second}
-	logs := otlp.New(options)
+	options := deliver.OTLPOptions{Options: deliver.Options{URL: "http://" + collector.Address, Dir: t.TempDir(), MaxBackoff: 2 * time.Second}}
+	logs := deliver.NewOTLP(options)
 	stop := run(t, logs)
 	lost := audittest.Metric(t, "admitkit_audit_lost_total", "otlp")
 	busy := audittest.Metric(t, "admitkit_otlp_failures_total", "audit")
@@ -108,7 +76,7 @@ func TestARealCollectorGetsEveryRecordWhileItRestarts(t *testing.T) {
 		}
 		if part == restarts/2 {
 			stop()
-			logs = otlp.New(options)
+			logs = deliver.NewOTLP(options)
 			stop = run(t, logs)
 		}
 	}

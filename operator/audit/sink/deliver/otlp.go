@@ -1,6 +1,4 @@
-// Package otlp is the audit sink "otlp": records go to an OpenTelemetry collector as log
-// records, through package extension/otlp.
-package otlp
+package deliver
 
 import (
 	"context"
@@ -10,51 +8,34 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/log"
 
-	"github.com/admitkit/admitkit/extension/otlp"
+	"github.com/admitkit/admitkit/extension/deliver"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/audit/sink"
 )
 
-const (
-	// Event is the event name of the records.
-	Event = "admitkit.audit.record"
+// Event is the event name of the log records.
+const Event = "admitkit.audit.record"
 
-	name = "otlp"
-)
-
-// Options are the options of [New]. Only Endpoint.URL is required here.
-type Options = otlp.LogOptions
-
-// adapter turns records into log records. It is also extension.Hosted and
+// otlp turns records into log records. It is also extension.Hosted and
 // [sink.Validated], as the sender is.
-type adapter struct{ *otlp.Logs }
+type otlp struct{ *deliver.Logs }
 
-var _ sink.Validated = adapter{}
+var _ sink.Validated = otlp{}
 
-// New returns the sink "otlp": each record becomes a log record, with the record as JSON
-// in its body and the attributes of operator/docs/audit/sinks.md. With Options.Dir a record counts
-// as kept once it is in the queue. Dry runs are not sent.
-func New(options Options) sink.Sink {
-	if options.Name == "" {
-		options.Name = "audit"
-	}
-	told := options.Rejected
-	options.Rejected = func(records int64) {
-		for range records {
-			sink.CountLost(name)
-		}
-		if told != nil {
-			told(records)
-		}
-	}
-	return adapter{otlp.NewLogs(options)}
+// NewOTLP returns the sink "otlp": each record becomes a log record, with the record as JSON
+// in its body and the attributes of operator/docs/audit/sinks.md.
+func NewOTLP(options OTLPOptions) sink.Sink {
+	s := otlp{}
+	options.Options = counted(s, options.Options)
+	s.Logs = deliver.NewLogs(options)
+	return s
 }
 
 // Name is "otlp".
-func (adapter) Name() string { return name }
+func (otlp) Name() string { return "otlp" }
 
 // Write sends the record, or puts it into the queue.
-func (a adapter) Write(ctx context.Context, r *v1alpha1.AuditRecord) error {
+func (s otlp) Write(ctx context.Context, r *v1alpha1.AuditRecord) error {
 	if r.DryRun {
 		return nil
 	}
@@ -73,7 +54,7 @@ func (a adapter) Write(ctx context.Context, r *v1alpha1.AuditRecord) error {
 	}
 	of.SetBody(attribute.StringValue(string(body)))
 	of.AddAttributes(attributes(r)...)
-	return a.Send(ctx, r.ID, of)
+	return s.Send(ctx, r.ID, of)
 }
 
 // attributes returns what one searches by: OpenTelemetry's semantic conventions where they

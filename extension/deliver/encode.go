@@ -1,4 +1,4 @@
-package otlp
+package deliver
 
 import (
 	"strings"
@@ -88,20 +88,14 @@ func listOf[T any](values []T, value func(T) attribute.Value) *commonpb.AnyValue
 	return &commonpb.AnyValue{Value: &commonpb.AnyValue_ArrayValue{ArrayValue: list}}
 }
 
-// idOf and bodyOf say in the log which record it is.
-func idOf(item []byte) string {
-	var record logspb.LogRecord
-	_ = proto.Unmarshal(item, &record) // as far as it can be read
-	for _, attribute := range record.Attributes {
-		if attribute.Key == uid {
-			return attribute.Value.GetStringValue()
-		}
-	}
-	return ""
-}
-
-func bodyOf(item []byte) string {
+// describeRecord says in the log which record it is, as far as it can be read.
+func describeRecord(item []byte) (id, text string) {
 	var record logspb.LogRecord
 	_ = proto.Unmarshal(item, &record)
-	return record.Body.GetStringValue()
+	for _, attribute := range record.Attributes {
+		if attribute.Key == uid && id == "" {
+			id = attribute.Value.GetStringValue()
+		}
+	}
+	return id, record.Body.GetStringValue()
 }

@@ -1,4 +1,4 @@
-package otlp_test
+package deliver_test
 
 import (
 	"encoding/json"
@@ -13,11 +13,10 @@ import (
 	logspb "go.opentelemetry.io/proto/otlp/logs/v1"
 	"google.golang.org/protobuf/proto"
 
-	otlpsender "github.com/admitkit/admitkit/extension/otlp"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/audit/internal/audittest"
 	"github.com/admitkit/admitkit/operator/audit/sink"
-	"github.com/admitkit/admitkit/operator/audit/sink/otlp"
+	"github.com/admitkit/admitkit/operator/audit/sink/deliver"
 )
 
 func TestARecordBecomesALogRecord(t *testing.T) {
@@ -34,7 +33,7 @@ func TestARecordBecomesALogRecord(t *testing.T) {
 		got = request.ResourceLogs[0].ScopeLogs[0].LogRecords
 	}))
 	t.Cleanup(endpoint.Close)
-	logs := otlp.New(otlp.Options{Endpoint: otlpsender.Endpoint{URL: endpoint.URL}})
+	logs := deliver.NewOTLP(deliver.OTLPOptions{Options: deliver.Options{URL: endpoint.URL}})
 	if err := logs.(sink.Validated).Validate(); err != nil {
 		t.Error(err)
 	}
@@ -72,25 +71,5 @@ func TestARecordBecomesALogRecord(t *testing.T) {
 	}
 	if got[0].EventName != "admitkit.audit.record" || got[0].SeverityText != "WARN" || got[0].TimeUnixNano != uint64(record.Time.UnixNano()) {
 		t.Errorf("sent %v", got[0])
-	}
-}
-
-func TestARecordThatTheCollectorRejectsIsCountedAsLost(t *testing.T) {
-	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) }))
-	t.Cleanup(endpoint.Close)
-	rejected := make(chan int64, 1)
-	options := otlp.Options{Endpoint: otlpsender.Endpoint{URL: endpoint.URL}, Dir: t.TempDir(), Rejected: func(n int64) { rejected <- n }}
-	before := audittest.Metric(t, "admitkit_audit_lost_total", "otlp")
-	logs := otlp.New(options)
-	if err := logs.Write(t.Context(), audittest.Record("1", time.Now())); err != nil {
-		t.Fatal(err)
-	}
-	stop := run(t, logs)
-	if got := <-rejected; got != 1 {
-		t.Errorf("%d records are rejected, want 1", got)
-	}
-	stop()
-	if got := audittest.Metric(t, "admitkit_audit_lost_total", "otlp") - before; got != 1 {
-		t.Errorf("%v are counted as lost, want 1", got)
 	}
 }
