@@ -11,12 +11,12 @@ const PublishedAnnotation = publishedAnnotation
 
 var ParseCA = parseCA
 
-func (c *CA) Usable(now time.Time) (usable bool, reason string) { return c.usable(now) }
+func (ca *CA) Usable(now time.Time) (usable bool, reason string) { return ca.usable(now) }
 
-func (c *CA) LeafDue(leaf *x509.Certificate, now time.Time) (due bool, reason string) {
-	return c.leafDue(leaf, now)
+func (ca *CA) LeafDue(leaf *x509.Certificate, now time.Time) (due bool, reason string) {
+	return ca.leafDue(leaf, now)
 }
 
-func (c *CA) NotAfter() time.Time { return c.notAfter() }
+func (ca *CA) NotAfter() time.Time { return ca.notAfter() }
 
 func (a *Authority) Ensure(ctx context.Context) error { return a.ensure(ctx) }
