@@ -71,7 +71,7 @@ func (r *requests) readEgress(ctx context.Context, f *facts) error {
 	if f.there, err = get(ctx, r.cached, key, &corev1.Pod{}); err != nil || f.request == nil {
 		return err
 	}
-	f.apiServer, err = egress.ReadAPIServer(ctx, r.cached)
+	f.apiServer, err = r.holder.APIServer(ctx, r.cached)
 	return err
 }
 

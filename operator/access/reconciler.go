@@ -86,8 +86,8 @@ func (r *requests) Register(mgr extension.Manager) error {
 	}
 	maps.Copy(keys, r.watchPolicies())
 	watches := map[client.Object]handler.EventHandler{}
-	for object, keys := range keys {
-		watches[object] = r.enqueue(keys)
+	for object, of := range keys {
+		watches[object] = r.enqueue(of)
 	}
 	c, err := controller.New(mgr, "access-"+r.kind.name+"-requests", r, r.options.Workers, r.cluster.GetCache(), watches)
 	if err != nil {

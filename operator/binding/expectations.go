@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// expectations tell what this process did from what others do, and slows repairs down.
+// expectations tell what this process did from what others do, and slow repairs down.
 type expectations struct {
 	mu sync.Mutex
 	of map[types.NamespacedName]*expectation

@@ -83,8 +83,12 @@ func (h *Holder) Cache(ours cache.ByObject) map[client.Object]cache.ByObject {
 // them, or to leave them out of the internet.
 func NamesAPIServer(e *v1alpha1.Egress) bool { return e.APIServer || e.Internet }
 
-// ReadAPIServer returns where Pods reach the API server now: see [APIServerOf].
-func ReadAPIServer(ctx context.Context, reader client.Reader) ([]netip.AddrPort, error) {
+// APIServer returns where Pods reach the API server now: see [APIServerOf]. Where nothing holds Pods, a cache has nothing of
+// that ([Holder.Cache]), and nobody is asked.
+func (h *Holder) APIServer(ctx context.Context, reader client.Reader) ([]netip.AddrPort, error) {
+	if len(h.Kinds) == 0 {
+		return nil, nil
+	}
 	service := &corev1.Service{}
 	err := reader.Get(ctx, client.ObjectKey{Namespace: APIServerNamespace, Name: APIServerService}, service)
 	if client.IgnoreNotFound(err) != nil {

@@ -235,7 +235,7 @@ func (r *runs) readPolicy(ctx context.Context, f *facts) error {
 		}
 	}
 	var err error
-	f.apiServer, err = egress.ReadAPIServer(ctx, r.cached)
+	f.apiServer, err = r.holder.APIServer(ctx, r.cached)
 	return err
 }
 

@@ -21,7 +21,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/admitkit/admitkit/extension"
@@ -366,6 +368,29 @@ func TestASeedIsHeldAsWasDecided(t *testing.T) {
 	a := &workspaceAttempt{ws: ws, status: &v1alpha1.WorkspaceStatus{Egress: &v1alpha1.EgressDecision{Reason: "it was off"}}, workspaces: newWorkspaces(newRuns(&shared{options: Options{Egress: egress.Options{Mode: egress.ModeOn}}}))}
 	if held, err := a.hold(t.Context(), false); !held || err != nil || a.status.Egress.Reason != "it was off" {
 		t.Errorf("%t, %v, %+v", held, err, a.status.Egress)
+	}
+}
+
+// A cache of the namespaces of runs refuses to read the addresses of the API server: there is none to ask.
+func TestASeedIsNotHeldWhereTheOperatorSaysSo(t *testing.T) {
+	ws := seeded()
+	ws.Spec.Seed.Egress = &v1alpha1.Egress{Internet: true}
+	off := egress.Options{Mode: egress.ModeOff, PodCIDRs: []string{"10.0.0.0/8"}, ServiceCIDRs: []string{"10.1.0.0/16"}}
+	scheme, err := controller.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRuns(&shared{options: Options{Egress: off}})
+	r.holder = egress.Holder{Options: &off, Kinds: off.Kinds()}
+	r.holder.Use(nil, nil, clock.RealClock{})
+	r.writer = fake.NewClientBuilder().WithScheme(scheme).WithObjects(ws).WithStatusSubresource(ws).Build()
+	if err := r.writer.Get(t.Context(), client.ObjectKeyFromObject(ws), ws); err != nil {
+		t.Fatal(err)
+	}
+	a := &workspaceAttempt{ws: ws, status: ws.Status.DeepCopy(), workspaces: newWorkspaces(r)}
+	held, err := a.hold(t.Context(), false)
+	if e := a.status.Egress; !held || err != nil || e == nil || e.Policy != "" {
+		t.Errorf("%t, %v, %+v", held, err, e)
 	}
 }
 

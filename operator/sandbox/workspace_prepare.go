@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -190,8 +191,12 @@ func (a *workspaceAttempt) seeded(ctx context.Context, job *batchv1.Job) (err er
 // hold decides once how the seed is held to its egress, and keeps the policy as it was made. began says
 // that there is a Job: a policy that is gone then was withdrawn.
 func (a *workspaceAttempt) hold(ctx context.Context, began bool) (held bool, err error) {
+	apiServer, err := a.holder.APIServer(ctx, a.cached)
+	if err != nil {
+		return false, err
+	}
 	if a.status.Egress == nil {
-		if held, err = a.decide(ctx); err != nil || !held {
+		if held, err = a.decide(ctx, apiServer); err != nil || !held {
 			return false, err
 		}
 		if err := a.write(ctx); err != nil { // before there is a Job
@@ -200,10 +205,6 @@ func (a *workspaceAttempt) hold(ctx context.Context, began bool) (held bool, err
 	}
 	if a.status.Egress.Policy == "" {
 		return true, nil
-	}
-	apiServer, err := egress.ReadAPIServer(ctx, a.cached)
-	if err != nil {
-		return false, err
 	}
 	of := egress.Held{ObjectMeta: workspaceMeta(a.ws), Label: a.ws.UID, Decision: a.status.Egress, Options: &a.options.Egress}
 	there := egress.NewPolicy(of.Kind())
@@ -253,15 +254,11 @@ func (a *workspaceAttempt) tellOrphan(ctx context.Context, pod *corev1.Pod) {
 }
 
 // decide finds out whether policies hold here.
-func (a *workspaceAttempt) decide(ctx context.Context) (held bool, err error) {
+func (a *workspaceAttempt) decide(ctx context.Context, apiServer []netip.AddrPort) (held bool, err error) {
 	e := egressOf(a.ws.Spec.Seed)
 	if err := egress.Check(e, &a.options.Egress); err != nil {
 		a.failed(v1alpha1.ReasonEgressInvalid, "spec.seed.egress."+err.Error())
 		return false, nil //nolint:nilerr // the status says it
-	}
-	apiServer, err := egress.ReadAPIServer(ctx, a.cached)
-	if err != nil {
-		return false, err
 	}
 	decided, err := a.holder.Decide(ctx, e, apiServer)
 	if err == nil && decided.Policy != "" {
