@@ -29,13 +29,11 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
-	"k8s.io/client-go/rest"
-	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/deliver"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/testing/fakes"
 )
 
@@ -253,10 +251,7 @@ func (c *receiver) awaitAll(t *testing.T, n int) {
 // run registers a sender and runs what it starts, until stop is called.
 func run(t *testing.T, s sender) (stop func(), lines *observer.ObservedLogs) {
 	t.Helper()
-	kube, err := ctrlmanager.New(&rest.Config{Host: "https://127.0.0.1:1"}, ctrlmanager.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kube, start := testkit.Alone(t)
 	core, lines := observer.New(zap.InfoLevel)
 	mgr := fakes.NewManager()
 	mgr.GetLoggerReturns(zap.New(core).Sugar())
@@ -264,17 +259,7 @@ func run(t *testing.T, s sender) (stop func(), lines *observer.ObservedLogs) {
 	if err := s.Register(mgr); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- kube.Start(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(stop)
-	return stop, lines
+	return start(), lines
 }
 
 // metric returns the value of a counter or gauge with these label values.

@@ -1,19 +1,14 @@
 package deliver_test
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"k8s.io/client-go/rest"
-	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/audit/internal/audittest"
 	"github.com/admitkit/admitkit/operator/audit/sink"
 	"github.com/admitkit/admitkit/operator/audit/sink/deliver"
@@ -23,26 +18,13 @@ import (
 // run registers a sink and runs what it starts, until stop is called.
 func run(t *testing.T, s sink.Sink) (stop func()) {
 	t.Helper()
-	kube, err := ctrlmanager.New(&rest.Config{Host: "https://127.0.0.1:1"}, ctrlmanager.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kube, start := testkit.Alone(t)
 	mgr := fakes.NewManager()
 	mgr.GetKubeManagerReturns(kube)
 	if err := s.(extension.Hosted).Register(mgr); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- kube.Start(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(stop)
-	return stop
+	return start()
 }
 
 func TestARecordThatTheServerRejectsIsCountedAsLost(t *testing.T) {
