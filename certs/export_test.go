@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What tests look into.
+// PublishedAnnotation and ParseCA are exported for the tests alone.
 const PublishedAnnotation = publishedAnnotation
 
 var ParseCA = parseCA

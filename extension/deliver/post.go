@@ -67,9 +67,9 @@ func (s *Sender) try(ctx context.Context, body []byte) (answer, error) {
 	return answer{}, f
 }
 
-// unended returns an error unless the answer of a server that takes a request has ended in
-// time, and is no longer than it may be. What it rejects is said there, and one that drips
-// would hold up all that follows for the whole timeout, as if it were in order.
+// unended returns an error if a server takes a request, but its answer does not end in time or
+// is too long. The answer says what the server rejects. If a slow answer were taken as it is, each
+// batch would wait for the whole timeout without a failure.
 func (s *Sender) unended(response *http.Response, text []byte, broken error) error {
 	begins := fmt.Sprintf("the %s answered %.*s", s.encoding.receiver, maxMessage, response.Status)
 	switch {

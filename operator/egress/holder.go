@@ -158,7 +158,7 @@ func (h *Held) Compose(apiServer []netip.AddrPort) (*unstructured.Unstructured, 
 	return policy, nil
 }
 
-// What has become of a policy.
+// The changes of a policy that [Held.Restore] finds.
 const (
 	Deleted = "deleted"
 	Changed = "changed"

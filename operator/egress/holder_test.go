@@ -27,7 +27,7 @@ var held = egress.Held{
 
 var apiServer = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:6443")}
 
-// Whoever changed a policy may have put labels, annotations and finalizers of their own there; a controller waits for the last of these.
+// Others may have added labels, annotations and finalizers. A finalizer must stay: some controller waits for it.
 func TestAPolicyIsWrittenOverWhatOthersMadeOfIt(t *testing.T) {
 	want, err := held.Compose(apiServer)
 	if err != nil {
