@@ -28,6 +28,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/wire"
+	"github.com/admitkit/admitkit/webhook/internal/review"
 )
 
 // The benchmarks that `make bench` compares: the same recorded AdmissionReview,
@@ -163,7 +164,7 @@ func caseNames() []string {
 
 // floor reads a body and decodes its object.
 func floor(t testing.TB, body []byte) http.Handler {
-	request, _, err := parseReview(body)
+	request, _, err := review.Parse(body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +202,7 @@ func TestTheContestantsOfTheBenchmarkDoTheSameWork(t *testing.T) {
 	for name, c := range cases() {
 		t.Run(name, func(t *testing.T) {
 			body := recorded(t, c.file)
-			request, _, err := parseReview(body)
+			request, _, err := review.Parse(body)
 			if err != nil {
 				t.Fatal(err)
 			}

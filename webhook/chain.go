@@ -18,6 +18,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/internal/wire"
+	"github.com/admitkit/admitkit/webhook/internal/failure"
 )
 
 // chain is the handlers of one webhook. They run on an object one after the other.
@@ -107,7 +108,7 @@ func unfinished(err error) error { return gaveUp(err, err) }
 // with err.
 func gaveUp(ended, err error) error {
 	if errors.Is(ended, context.DeadlineExceeded) {
-		return badRequest(http.StatusGatewayTimeout, "did not finish in time: %w", err)
+		return failure.New(http.StatusGatewayTimeout, "did not finish in time: %w", err)
 	}
 	return fmt.Errorf("the client is gone: %w", err)
 }
@@ -174,7 +175,7 @@ func (p *passage) call(ctx context.Context, i int) (result result, err error) {
 	handler := p.handlers[i]
 	defer func() {
 		if reason := recover(); reason != nil {
-			text := panicText(reason)
+			text := failure.PanicText(reason)
 			p.log.Error("extension panicked", zap.String("extension", handler.Name), zap.String("uid", string(p.object.request.UID)),
 				zap.String("panic", text), zap.ByteString("stack", debug.Stack()))
 			result, err = panicked, errors.New("panic: "+text)
@@ -219,7 +220,7 @@ func (p *passage) undecoded(err error) (result, error) {
 	if !ok || p.lenient || !isClients {
 		return failed, err
 	}
-	p.response.Result = &metav1.Status{Code: http.StatusBadRequest, Reason: metav1.StatusReasonBadRequest, Message: cut(field.Error())}
+	p.response.Result = &metav1.Status{Code: http.StatusBadRequest, Reason: metav1.StatusReasonBadRequest, Message: failure.Cut(field.Error())}
 	return denied, nil
 }
 
@@ -252,21 +253,21 @@ func unseenReason(why error) string { return "the request is not let through uns
 func (p *passage) admitted(ctx context.Context, err error) (result, error) {
 	if err != nil {
 		if reason, isDenial := host.DenialReason(err); isDenial {
-			p.response.Result = &metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: cut(reason)}
+			p.response.Result = &metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: failure.Cut(reason)}
 			return denied, nil
 		}
 		// The handler gave up because its time was over.
 		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-			return resultOf(ctx.Err()), gaveUp(ctx.Err(), ownError(err))
+			return resultOf(ctx.Err()), gaveUp(ctx.Err(), failure.OfHandler(err))
 		}
-		return failed, ownError(err)
+		return failed, failure.OfHandler(err)
 	}
 	if !p.mutating {
 		return allowed, nil
 	}
 	changed, err := p.object.note()
 	if err != nil {
-		return failed, ownError(err) // the object's own types may have made it
+		return failed, failure.OfHandler(err) // the object's own types may have made it
 	}
 	return outcome(changed), nil
 }
@@ -276,7 +277,7 @@ func (p *passage) responded(handler *host.Handler, response *admission.Response)
 	p.report(handler, response.Warnings, response.AuditAnnotations)
 	if !response.Allowed && response.Result != nil {
 		if response.Result.Code >= http.StatusInternalServerError {
-			return failed, errors.New(cut(response.Result.Message))
+			return failed, errors.New(failure.Cut(response.Result.Message))
 		}
 		p.response.Result = response.Result.DeepCopy() // handlers may share one
 		if p.response.Result.Code == 0 {

@@ -16,6 +16,8 @@ import (
 
 	"go.uber.org/zap"
 	"k8s.io/utils/clock"
+
+	"github.com/admitkit/admitkit/webhook/internal/limits"
 )
 
 // The limits of what ClientsOptions name.
@@ -144,7 +146,7 @@ func (c *Clients) refuse(err error) error {
 // certificate may end, or its CA leave the file.
 func (c *Clients) around(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := c.stillMay(connectionFrom(r.Context()), r.TLS); err != nil {
+		if err := c.stillMay(limits.ConnectionFrom(r.Context()), r.TLS); err != nil {
 			w.Header().Set("Connection", "close") // the next one begins with a handshake
 			http.Error(w, "the client certificate: "+c.refuse(err).Error(), http.StatusForbidden)
 			return
@@ -154,21 +156,15 @@ func (c *Clients) around(next http.Handler) http.Handler {
 }
 
 // stillMay verifies the certificate of a connection again if that could have changed.
-func (c *Clients) stillMay(of *connection, state *tls.ConnectionState) error {
-	if last := of.verified.Load(); last != nil && last.by == c.roots() && !c.options.Clock.Now().After(last.until) {
+func (c *Clients) stillMay(of *limits.Connection, state *tls.ConnectionState) error {
+	if last := of.Verified.Load(); last != nil && last.By == c.roots() && !c.options.Clock.Now().After(last.Until) {
 		return nil
 	}
 	by, until, err := c.check(state.PeerCertificates)
 	if err == nil {
-		of.verified.Store(&verified{by, until})
+		of.Verified.Store(&limits.Verified{By: by, Until: until})
 	}
 	return err
-}
-
-// verified says by which roots a certificate was verified, and until when that holds.
-type verified struct {
-	by    *x509.CertPool
-	until time.Time
 }
 
 // check returns the roots by which the certificate verifies, and until when it does.

@@ -10,21 +10,21 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"go.opentelemetry.io/otel/attribute"
 	"go.uber.org/zap"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/internal/host"
-	"github.com/admitkit/admitkit/internal/wire"
+	"github.com/admitkit/admitkit/webhook/internal/convert"
+	"github.com/admitkit/admitkit/webhook/internal/failure"
+	"github.com/admitkit/admitkit/webhook/internal/limits"
+	"github.com/admitkit/admitkit/webhook/internal/review"
 )
 
 // MaxConvertedObjects is the most objects in one ConversionReview. API servers ask for the
 // objects of a list one by one when they read them from storage, and for those of a whole
 // list at most when they encode it.
-const MaxConvertedObjects = 10_000
+const MaxConvertedObjects = review.MaxObjects
 
 // ConversionPath returns the path at which to serve the converter of a
 // CustomResourceDefinition.
@@ -41,7 +41,7 @@ func ConversionHandler(c *host.Converter, options HandlerOptions) http.Handler {
 	name := strings.TrimPrefix(ConversionPath(c.CRD), "/")
 	log := options.Logger.With(zap.String("crd", c.CRD))
 	return &conversionHandler{
-		converter: c, name: name, maxBodyBytes: options.MaxBodyBytes, maxInFlight: int64(options.MaxInFlight), memory: options.Memory,
+		converter: c, name: name, maxBodyBytes: options.MaxBodyBytes, maxInFlight: int64(options.MaxInFlight), memory: (*limits.Memory)(options.Memory),
 		log: log, sampled: sample(log), meter: newConversionMeter(c, name, options.MaxInFlight), tracer: newTracer(options.TracerProvider),
 	}
 }
@@ -52,32 +52,21 @@ type conversionHandler struct {
 	maxBodyBytes int64
 	maxInFlight  int64
 	inFlight     atomic.Int64
-	memory       *Memory
+	memory       *limits.Memory
 	log, sampled *zap.Logger
 	meter        *conversionMeter
 	tracer       tracer
 }
 
-// conversionRequest is what is read of a ConversionReview. The types of
-// apiextensions-apiserver are not used: with them come packages of half a megabyte.
-type conversionRequest struct {
-	uid     string
-	desired string
-	// objects are parts of the body, not copies.
-	objects [][]byte
-}
-
-const conversionVersion = "apiextensions.k8s.io/v1"
-
 // converted is a review and what became of it.
 type converted struct {
 	*conversionHandler
 	w          http.ResponseWriter
-	share      share
-	connection *connection
+	share      limits.Share
+	connection *limits.Connection
 	span       span
 	began      time.Time
-	request    *conversionRequest
+	request    *review.Conversion
 	// ended counts the two that end last, in either order: the conversion and the answer.
 	ended atomic.Int32
 
@@ -90,27 +79,27 @@ type converted struct {
 // ServeHTTP answers a review.
 func (h *conversionHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, span := h.tracer.receive(r.Context(), r, "conversion "+h.converter.CRD)
-	c := &converted{conversionHandler: h, w: w, span: span, began: time.Now(), connection: connectionFrom(ctx), result: conversionRefused}
-	c.share = share{memory: h.memory, owner: c, stranger: c.connection.isStranger()}
-	body, err := readJSON(w, r, "a ConversionReview", h.maxBodyBytes, &c.share)
+	c := &converted{conversionHandler: h, w: w, span: span, began: time.Now(), connection: limits.ConnectionFrom(ctx), result: conversionRefused}
+	c.share = limits.Share{Memory: h.memory, Owner: c, Stranger: c.connection.IsStranger()}
+	body, err := review.Read(w, r, "a ConversionReview", h.maxBodyBytes, &c.share)
 	h.meter.bodySize.Observe(float64(len(body)))
 	if err == nil {
-		c.request, err = parseConversion(body)
+		c.request, err = review.ParseConversion(body)
 	}
 	if err == nil {
 		err = c.takePlace()
 	}
 	if err != nil {
-		c.share.done()
+		c.share.Done()
 		c.fail(err)
 		return
 	}
 	known := false
-	c.connection.answer()
-	defer func() { c.connection.answered(known) }()
+	c.connection.Answer()
+	defer func() { c.connection.Answered(known) }()
 	defer c.end()
 	deadline := c.began.Add(timeLeft(r.URL.RawQuery))
-	if err := c.share.admit(ctx, conversionCost(h.converter, body, c.request.objects), deadline); err != nil {
+	if err := c.share.Admit(ctx, conversionCost(h.converter, body, c.request.Objects), deadline); err != nil {
 		c.leave()
 		c.end()
 		c.fail(err)
@@ -135,23 +124,23 @@ func (h *conversionHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// cutOff ends the reading of the body; see exchange.
-func (c *converted) cutOff() {
-	if !c.connection.closeStranger() {
-		_ = http.NewResponseController(c.w).SetReadDeadline(time.Unix(1, 0)) // see exchange.cutOff
+// CutOff ends the reading of the body; see exchange.
+func (c *converted) CutOff() {
+	if !c.connection.CloseStranger() {
+		_ = http.NewResponseController(c.w).SetReadDeadline(time.Unix(1, 0)) // see exchange.CutOff
 	}
 }
 
 func (c *converted) end() {
 	if c.ended.Add(1) == 2 {
-		c.share.done()
+		c.share.Done()
 	}
 }
 
 func (h *conversionHandler) takePlace() error {
 	if h.inFlight.Add(1) > h.maxInFlight {
 		h.inFlight.Add(-1)
-		return badRequest(http.StatusTooManyRequests, "already answering %d conversions; try again in 1 s", h.maxInFlight)
+		return failure.New(http.StatusTooManyRequests, "already answering %d conversions; try again in 1 s", h.maxInFlight)
 	}
 	h.meter.inFlight.Inc()
 	return nil
@@ -162,94 +151,6 @@ func (h *conversionHandler) leave() {
 	h.meter.inFlight.Dec()
 }
 
-// The fields that are read of a ConversionReview.
-var conversionFields = newFields("uid", "desiredAPIVersion", "objects")
-
-// parseConversion returns the request in a ConversionReview. Its objects are valid JSON.
-func parseConversion(body []byte) (*conversionRequest, error) {
-	if !utf8.Valid(body) {
-		return nil, badRequest(http.StatusBadRequest, "the body is not valid UTF-8")
-	}
-	var review metav1.TypeMeta
-	var request *conversionRequest
-	e := &envelope{Scanner: wire.NewScanner(body), into: &envelopeContent{}}
-	err := e.object(reviewFields, func(field string) error {
-		switch {
-		case field == "kind":
-			return readShort(e, &review.Kind)
-		case field == "apiVersion":
-			return readShort(e, &review.APIVersion)
-		case e.Peek() == 'n':
-			return e.Skip()
-		}
-		request = &conversionRequest{}
-		return request.read(e)
-	})
-	if err == nil {
-		err = e.End()
-	}
-	switch {
-	case errors.Is(err, errTooManyObjects) || errors.Is(err, errTooLong) || errors.Is(err, wire.ErrTooDeep):
-		return nil, badRequest(http.StatusRequestEntityTooLarge, "decoding the ConversionReview: %w", err)
-	case err != nil:
-		return nil, badRequest(http.StatusBadRequest, "decoding the ConversionReview: %w", err)
-	case review.APIVersion != conversionVersion || review.Kind != "ConversionReview":
-		return nil, badRequest(http.StatusBadRequest, "got apiVersion %q, kind %q; this webhook speaks %s ConversionReview only: list v1 alone in conversionReviewVersions",
-			cut(review.APIVersion), cut(review.Kind), conversionVersion)
-	case request == nil || request.uid == "":
-		return nil, badRequest(http.StatusBadRequest, "the ConversionReview has no request with a uid")
-	}
-	return request, nil
-}
-
-var errTooManyObjects = fmt.Errorf("it has more than %d objects: read fewer at a time (limit)", MaxConvertedObjects)
-
-func (r *conversionRequest) read(e *envelope) error {
-	return e.object(conversionFields, func(field string) error {
-		switch field {
-		case "uid":
-			return readShort(e, &r.uid)
-		case "desiredAPIVersion":
-			return readShort(e, &r.desired)
-		}
-		item, err := e.Open(']')
-		for ; item && err == nil; item, err = e.More(']') {
-			if len(r.objects) == MaxConvertedObjects {
-				return errTooManyObjects
-			}
-			object, err := e.Value()
-			if err != nil {
-				return err
-			}
-			r.objects = append(r.objects, object)
-		}
-		return err
-	})
-}
-
-// maxShort bounds the strings of a review besides its objects. They are copied before
-// anything is known of what the review takes; API servers write less than 400 bytes.
-const maxShort = 1 << 10
-
-var errTooLong = fmt.Errorf("the string has more than %d bytes (limit)", maxShort)
-
-// readShort is readString for what is short.
-func readShort(e *envelope, into *string) error {
-	if e.Peek() != '"' {
-		return readString(e, into)
-	}
-	value, err := e.Quoted()
-	if err != nil {
-		return err
-	}
-	if value.Size() > maxShort {
-		return errTooLong
-	}
-	content, err := e.Content(value)
-	*into = e.keep(content)
-	return err
-}
-
 // conversionCost estimates what a review occupies. An object is decoded into the type of
 // its version, and becomes one or two others and text; with unknown fields two trees, too.
 // Objects are converted one after the other, and leave nothing but text.
@@ -258,11 +159,11 @@ func conversionCost(c *host.Converter, body []byte, objects [][]byte) int64 {
 	for _, object := range objects {
 		var typed int64
 		for _, v := range c.Versions {
-			typed = max(typed, weigh(object, v.Type))
+			typed = max(typed, limits.Weigh(object, v.Type))
 		}
-		most = max(most, 3*typed+2*weigh(object, reflect.TypeFor[any]()))
+		most = max(most, 3*typed+2*limits.Weigh(object, reflect.TypeFor[any]()))
 	}
-	return perRequest + 6*int64(len(body)) + most
+	return limits.PerRequest + 6*int64(len(body)) + most
 }
 
 // run converts the objects.
@@ -270,19 +171,19 @@ func (c *converted) run(ctx context.Context) {
 	at := 0
 	defer func() {
 		if reason := recover(); reason != nil {
-			text := panicText(reason)
-			c.log.Error("converter panicked", zap.String("object", nameIn(c.request.objects[at])), zap.String("uid", cut(c.request.uid)),
+			text := failure.PanicText(reason)
+			c.log.Error("converter panicked", zap.String("object", convert.NameIn(c.request.Objects[at])), zap.String("uid", failure.Cut(c.request.UID)),
 				zap.String("panic", text), zap.ByteString("stack", debug.Stack()))
 			c.result, c.err = conversionPanicked, c.failed(at, errors.New("panic: "+text))
 		}
 	}()
 	c.err = errEnded // unless it returns
-	for ; at < len(c.request.objects); at++ {
+	for ; at < len(c.request.Objects); at++ {
 		if ctx.Err() != nil {
 			c.result, c.err = cutResult(ctx.Err()), unfinished(ctx.Err())
 			return
 		}
-		object, from, err := convert(c.converter, c.request.objects[at], c.request.desired)
+		object, from, err := convert.Object(c.converter, c.request.Objects[at], c.request.Desired)
 		if err != nil {
 			c.result, c.err = conversionFailed, c.failed(at, err)
 			return
@@ -295,7 +196,7 @@ func (c *converted) run(ctx context.Context) {
 // failed says which object could not be converted. The API server takes all of a review or
 // nothing, so the first failure ends it.
 func (c *converted) failed(at int, err error) error {
-	return fmt.Errorf("%s %s: %w", c.converter.CRD, nameIn(c.request.objects[at]), err)
+	return fmt.Errorf("%s %s: %w", c.converter.CRD, convert.NameIn(c.request.Objects[at]), err)
 }
 
 // answer sends the objects, or why there are none.
@@ -305,8 +206,8 @@ func (c *converted) answer() {
 		return
 	}
 	fields := []zap.Field{
-		zap.String("uid", cut(c.request.uid)), zap.String("to", cut(c.request.desired)),
-		zap.Int("objects", len(c.request.objects)), zap.Duration("took", time.Since(c.began)),
+		zap.String("uid", failure.Cut(c.request.UID)), zap.String("to", failure.Cut(c.request.Desired)),
+		zap.Int("objects", len(c.request.Objects)), zap.Duration("took", time.Since(c.began)),
 	}
 	if c.err != nil {
 		c.sampled.Error("conversion failed", append(fields, zap.Error(c.err))...)
@@ -314,36 +215,12 @@ func (c *converted) answer() {
 		c.log.Debug("converted", fields...)
 	}
 	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(answerTimeout)) // as for a large patch
-	c.sent(http.StatusOK, c.err, write(c.w, http.StatusOK, c.appendReview))
-}
-
-func (c *converted) appendReview(dst []byte) ([]byte, error) {
-	dst = append(dst, `{"kind":"ConversionReview","apiVersion":"`+conversionVersion+`","response":{"uid":`...)
-	dst, err := jsontext.AppendQuote(dst, c.request.uid)
-	if err != nil {
-		return nil, err
-	}
-	dst = append(dst, `,"convertedObjects":[`...)
-	result := metav1.Status{Status: metav1.StatusSuccess}
-	if c.err != nil {
-		result = metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Code: http.StatusInternalServerError, Message: c.err.Error()}
-	} else {
-		for i, object := range c.objects {
-			if i > 0 {
-				dst = append(dst, ',')
-			}
-			dst = append(dst, object...)
-		}
-	}
-	if dst, err = appendJSON(append(dst, `],"result":`...), &result); err != nil {
-		return nil, err
-	}
-	return append(dst, "}}"...), nil
+	c.sent(http.StatusOK, c.err, review.WriteConversion(c.w, c.request.UID, c.objects, c.err))
 }
 
 // fail answers what cannot be answered with a review.
 func (c *converted) fail(err error) {
-	code := codeOf(err)
+	code := failure.Code(err)
 	if code == http.StatusTooManyRequests {
 		c.w.Header().Set("Retry-After", "1")
 	}
@@ -352,7 +229,7 @@ func (c *converted) fail(err error) {
 	}
 	countRefusal(c.name, code, err)
 	c.sampled.Warn("conversion not answered", zap.Int("code", code), zap.Error(err), zap.Duration("took", time.Since(c.began)))
-	c.sent(code, err, writeFailure(c.w, code, err))
+	c.sent(code, err, review.WriteFailure(c.w, code, err))
 }
 
 // sent counts an answer, whether or not it could be sent.
@@ -362,13 +239,13 @@ func (c *converted) sent(code int, err, notSent error) {
 	}
 	to := ""
 	if c.request != nil {
-		_, to, _ = strings.Cut(c.request.desired, "/")
+		_, to, _ = strings.Cut(c.request.Desired, "/")
 	}
 	c.meter.observe(c.result, c.from, to, time.Since(c.began))
 	if c.span.Span != nil {
 		c.span.SetAttributes(attribute.String("conversion.crd", c.converter.CRD), attribute.String("conversion.result", string(c.result)))
 		if c.request != nil {
-			c.span.SetAttributes(attribute.String("conversion.desired", cut(c.request.desired)), attribute.Int("conversion.objects", len(c.request.objects)))
+			c.span.SetAttributes(attribute.String("conversion.desired", failure.Cut(c.request.Desired)), attribute.Int("conversion.objects", len(c.request.Objects)))
 		}
 	}
 	c.span.answer(code, errors.Join(err, notSent))

@@ -206,13 +206,13 @@ func TestWhatIsNoConversionReviewIsRefused(t *testing.T) {
 		code       int
 	}{
 		"no JSON":           {`{`, "decoding the ConversionReview", http.StatusBadRequest},
-		"another kind":      {review(``), "this webhook speaks apiextensions.k8s.io/v1 ConversionReview only", http.StatusBadRequest},
+		"another kind":      {reviewOf(``), "this webhook speaks apiextensions.k8s.io/v1 ConversionReview only", http.StatusBadRequest},
 		"v1beta1":           {strings.Replace(conversionOf("example.com/v2", door), ".io/v1", ".io/v1beta1", 1), "list v1 alone in conversionReviewVersions", http.StatusBadRequest},
 		"no request":        {`{"kind":"ConversionReview","apiVersion":"apiextensions.k8s.io/v1"}`, "no request with a uid", http.StatusBadRequest},
 		"invalid UTF-8":     {"{\"\xff\"}", "not valid UTF-8", http.StatusBadRequest},
 		"too many objects":  {conversionOf("example.com/v2", strings.Repeat("1,", MaxConvertedObjects)+"1"), "more than 10000 objects", http.StatusRequestEntityTooLarge},
 		"too large a body":  {conversionOf("example.com/v2", strings.Repeat(" ", 2<<20)+door), "larger than 1048576 bytes, see MaxBodyBytes", http.StatusRequestEntityTooLarge},
-		"too deep a object": {conversionOf("example.com/v2", nested(20_000)), "decoding the ConversionReview", http.StatusRequestEntityTooLarge},
+		"too deep a object": {conversionOf("example.com/v2", strings.Repeat("[", 20_000)+strings.Repeat("]", 20_000)), "decoding the ConversionReview", http.StatusRequestEntityTooLarge},
 		"a long kind":       {strings.Replace(conversionOf("example.com/v2", door), "ConversionReview", strings.Repeat("C", 2000), 1), "kind: the string has more than 1024 bytes (limit)", http.StatusRequestEntityTooLarge},
 		"a long version":    {conversionOf(strings.Repeat("v", 2000), door), "desiredAPIVersion: the string has more than 1024 bytes (limit)", http.StatusRequestEntityTooLarge},
 		"a long UID":        {strings.Replace(conversionOf("example.com/v2", door), `"u"`, `"`+strings.Repeat("u", 2000)+`"`, 1), "uid: the string has more than 1024 bytes (limit)", http.StatusRequestEntityTooLarge},

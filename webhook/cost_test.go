@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"reflect"
 	"runtime"
 	"strings"
 	"testing"
@@ -14,6 +13,9 @@ import (
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/webhook/internal/limits"
+	"github.com/admitkit/admitkit/webhook/internal/review"
 )
 
 // occupied sends a body through a webhook and returns what the request occupies while
@@ -39,11 +41,11 @@ func occupied[T k8sruntime.Object](t *testing.T, body string) (truth, near, quic
 	if recorder := client.send(h); recorder.Code != http.StatusOK {
 		t.Fatalf("%d: %s", recorder.Code, recorder.Body)
 	}
-	request, _, err := parseReview([]byte(body))
+	request, _, err := review.Parse([]byte(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return int64(inside.HeapAlloc) - int64(before.HeapAlloc), h.estimate.closely([]byte(body), &request.AdmissionRequest), h.estimate.quickly([]byte(body), &request.AdmissionRequest)
+	return int64(inside.HeapAlloc) - int64(before.HeapAlloc), h.estimate.Closely([]byte(body), &request.AdmissionRequest), h.estimate.Quickly([]byte(body), &request.AdmissionRequest)
 }
 
 // many returns a review of an object with so many of a text at a place.
@@ -55,7 +57,7 @@ func many(kind, before, each string, n int, after string) string {
 		}
 		object.WriteString(strings.ReplaceAll(each, "#", fmt.Sprint(i)))
 	}
-	return review(`,"kind":{"group":"","version":"v1","kind":"` + kind + `"},"resource":{"group":"","version":"v1","resource":"pods"},"operation":"CREATE",` +
+	return reviewOf(`,"kind":{"group":"","version":"v1","kind":"` + kind + `"},"resource":{"group":"","version":"v1","resource":"pods"},"operation":"CREATE",` +
 		`"object":{"apiVersion":"v1","kind":"` + kind + `",` + before + object.String() + after + `}`)
 }
 
@@ -105,39 +107,23 @@ func TestTheEstimateOfAnOrdinaryRequestIsAFewTimesTheTruth(t *testing.T) {
 	}
 }
 
-func TestAUserHasABoundedNumberOfGroupsAndExtraFields(t *testing.T) {
-	for name, each := range map[string]string{"groups": `"groups":[%s]`, "extra": `"extra":{%s}`} {
-		for n, bad := range map[int]bool{maxListed: false, maxListed + 1: true} {
-			entries := make([]string, n)
-			for i := range entries {
-				if entries[i] = `""`; name == "extra" {
-					entries[i] = fmt.Sprintf(`"%d":[]`, i)
-				}
-			}
-			_, _, err := parseReview([]byte(review(`,"userInfo":{` + fmt.Sprintf(each, strings.Join(entries, ",")) + `}`)))
-			if bad != (err != nil && strings.Contains(err.Error(), "more than 10000 entries")) {
-				t.Errorf("%d of %s: %v", n, name, err)
-			}
-		}
-	}
-}
-
 func BenchmarkEstimate(b *testing.B) {
 	for _, file := range []string{"create-pod-5k.json", "create-pod-64k.json"} {
 		body := recorded(b, file)
-		request, _, err := parseReview(body)
+		request, _, err := review.Parse(body)
 		if err != nil {
 			b.Fatal(err)
 		}
-		e := estimate{types: []reflect.Type{reflect.TypeFor[*corev1.Pod]()}, copies: 2}
+		handler := extension.Mutating(extension.MutatorFunc[*corev1.Pod](nil), extension.Scope{})
+		e := limits.NewEstimate(true, []*host.Handler{host.Open(handler)}, nil)
 		b.Run(file+"/quickly", func(b *testing.B) {
 			for b.Loop() {
-				e.quickly(body, &request.AdmissionRequest)
+				e.Quickly(body, &request.AdmissionRequest)
 			}
 		})
 		b.Run(file+"/closely", func(b *testing.B) {
 			for b.Loop() {
-				e.closely(body, &request.AdmissionRequest)
+				e.Closely(body, &request.AdmissionRequest)
 			}
 		})
 	}

@@ -12,6 +12,14 @@
 // Package registration makes the cluster's configuration objects from the same
 // webhooks, so that paths and names agree, also between two processes.
 //
+// # Reading the code
+//
+// Begin with handler.go, which takes a request from its first byte to its answer, and
+// chain.go, in which its handlers run. server.go is in front of both. They use parts that
+// run no handler: internal/limits bounds memory and connections,
+// internal/review reads and writes reviews, internal/patch makes the patch,
+// internal/convert converts objects, and internal/failure makes the errors of all.
+//
 // # Errors
 //
 // A denial is an answer: HTTP 200, allowed false, the handler's code and

@@ -25,6 +25,9 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/internal/wire"
+	"github.com/admitkit/admitkit/webhook/internal/failure"
+	"github.com/admitkit/admitkit/webhook/internal/limits"
+	"github.com/admitkit/admitkit/webhook/internal/review"
 )
 
 // DefaultMaxBodyBytes is the default limit of a request body. API servers store
@@ -114,7 +117,7 @@ func (w *Webhook) Handler(options HandlerOptions) http.Handler {
 			lenient: policy != nil && *policy == admissionregistrationv1.Ignore,
 		},
 		maxBodyBytes: options.MaxBodyBytes, maxInFlight: int64(options.MaxInFlight),
-		memory: options.Memory, estimate: newEstimate(w.Mutating, handlers, options.Scheme),
+		memory: (*limits.Memory)(options.Memory), estimate: limits.NewEstimate(w.Mutating, handlers, options.Scheme),
 		log: log, sampled: sample(log), meter: newWebhookMeter(name, options.MaxInFlight), tracer: tracer,
 	}
 }
@@ -125,8 +128,8 @@ type handler struct {
 	maxBodyBytes int64
 	maxInFlight  int64
 	inFlight     atomic.Int64
-	memory       *Memory
-	estimate     estimate
+	memory       *limits.Memory
+	estimate     limits.Estimate
 	log          *zap.Logger
 	sampled      *zap.Logger // for what clients cause
 	meter        *webhookMeter
@@ -138,9 +141,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.serve(w,
 // serve answers a request by a chain.
 func (h *handler) serve(w http.ResponseWriter, r *http.Request, chain *chain) {
 	ctx, span := h.tracer.receive(r.Context(), r, "admission "+h.name)
-	e := &exchange{handler: h, chain: chain, w: w, request: unread, span: span, began: time.Now(), connection: connectionFrom(ctx)}
-	e.share = share{memory: h.memory, owner: e, stranger: e.connection.isStranger()}
-	body, err := readReview(w, r, h.maxBodyBytes, &e.share)
+	e := &exchange{handler: h, chain: chain, w: w, request: unread, span: span, began: time.Now(), connection: limits.ConnectionFrom(ctx)}
+	e.share = limits.Share{Memory: h.memory, Owner: e, Stranger: e.connection.IsStranger()}
+	body, err := review.Read(w, r, "an AdmissionReview", h.maxBodyBytes, &e.share)
 	h.meter.bodySize.Observe(float64(len(body)))
 	var beginning *extension.Request
 	tooLarge := err
@@ -148,12 +151,12 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, chain *chain) {
 		beginning, err = beginningOf(r.Body, body, tooLarge)
 	}
 	if err != nil {
-		e.share.done()
+		e.share.Done()
 		e.fail(err)
 		return
 	}
-	e.connection.answer()
-	defer func() { e.connection.answered(e.admitted) }()
+	e.connection.Answer()
+	defer func() { e.connection.Answered(e.admitted) }()
 	// Only now, so that nobody occupies a place by a body that does not come.
 	deadline := e.began.Add(timeLeft(r.URL.RawQuery))
 	if beginning != nil {
@@ -162,7 +165,7 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, chain *chain) {
 		err = e.enter(ctx, body, deadline)
 	}
 	if err != nil {
-		e.share.done()
+		e.share.Done()
 		e.fail(err)
 		return
 	}
@@ -180,8 +183,8 @@ type exchange struct {
 	*handler
 	chain      *chain
 	w          http.ResponseWriter
-	connection *connection
-	share      share
+	connection *limits.Connection
+	share      limits.Share
 	request    *admissionv1.AdmissionRequest // unread until it is read
 	received   admissionv1.AdmissionRequest  // what request points to then
 	passage    passage
@@ -203,9 +206,9 @@ var unread = &admissionv1.AdmissionRequest{}
 // enter reads the review in a body, takes a place and memory for it, and begins its
 // passage.
 func (e *exchange) enter(ctx context.Context, body []byte, deadline time.Time) error {
-	request, object, err := parseReview(body)
+	request, object, err := review.Parse(body)
 	if err != nil && e.mustBeSeen(err) {
-		if beginning, _ := parseBeginning(body); beginning != nil {
+		if beginning, _ := review.ParseBeginning(body); beginning != nil {
 			return e.enterUnseen(ctx, beginning, err, deadline)
 		}
 	}
@@ -217,11 +220,11 @@ func (e *exchange) enter(ctx context.Context, body []byte, deadline time.Time) e
 	if err := e.takePlace(); err != nil {
 		return err
 	}
-	cost := e.estimate.quickly(body, e.request)
-	if !e.memory.hasPlenty(cost) {
-		cost = min(cost, e.estimate.closely(body, e.request))
+	cost := e.estimate.Quickly(body, e.request)
+	if !e.memory.HasPlenty(cost) {
+		cost = min(cost, e.estimate.Closely(body, e.request))
 	}
-	if err := e.share.admit(ctx, cost, deadline); err != nil {
+	if err := e.share.Admit(ctx, cost, deadline); err != nil {
 		e.leave()
 		if e.mustBeSeen(err) {
 			return e.enterUnseen(ctx, request, err, deadline)
@@ -235,17 +238,17 @@ func (e *exchange) enter(ctx context.Context, body []byte, deadline time.Time) e
 // mustBeSeen reports whether a handler must know of a request that failed because it
 // is too large.
 func (e *exchange) mustBeSeen(err error) bool {
-	return codeOf(err) == http.StatusRequestEntityTooLarge &&
+	return failure.Code(err) == http.StatusRequestEntityTooLarge &&
 		slices.ContainsFunc(e.chain.handlers, func(h *host.Handler) bool { return h.Witness != nil })
 }
 
 // beginningOf returns the request in the beginning of a body that is too large.
 func beginningOf(body io.Reader, read []byte, tooLarge error) (*extension.Request, error) {
-	beginning, err := readBeginning(body, read)
+	beginning, err := limits.ReadBeginning(body, read)
 	if err != nil {
 		return nil, fmt.Errorf("%w; and reading the rest: %w", tooLarge, err)
 	}
-	request, err := parseBeginning(beginning)
+	request, err := review.ParseBeginning(beginning)
 	if err != nil {
 		return nil, fmt.Errorf("%w; %w", tooLarge, err)
 	}
@@ -261,20 +264,20 @@ func (e *exchange) enterUnseen(ctx context.Context, request *extension.Request, 
 	if err := e.takePlace(); err != nil {
 		return err
 	}
-	if err := e.share.admit(ctx, perRequest+beginningBytes, deadline); err != nil {
+	if err := e.share.Admit(ctx, limits.PerRequest+limits.BeginningBytes, deadline); err != nil {
 		e.leave()
 		return err
 	}
-	countRefusal(e.name, codeOf(tooLarge), tooLarge)
+	countRefusal(e.name, failure.Code(tooLarge), tooLarge)
 	e.passage.begin(e.chain, request, e.request, wire.Text{})
 	e.passage.unseen = tooLarge
 	return nil
 }
 
-// cutOff ends the reading of the body, because others need the memory: by the end of
+// CutOff ends the reading of the body, because others need the memory: by the end of
 // the connection, unless it has completed an admission.
-func (e *exchange) cutOff() {
-	if !e.connection.closeStranger() {
+func (e *exchange) CutOff() {
+	if !e.connection.CloseStranger() {
 		// An error means that the server is not one of net/http; then its own deadline
 		// for the body has to do.
 		_ = http.NewResponseController(e.w).SetReadDeadline(time.Unix(1, 0))
@@ -319,7 +322,7 @@ func (e *exchange) run() {
 // end gives the memory back when both the chain and the answer have ended.
 func (e *exchange) end() {
 	if e.ended.Add(1) == 2 {
-		e.share.done()
+		e.share.Done()
 	}
 }
 
@@ -366,7 +369,7 @@ func (e *exchange) failCut(err error) {
 	// Its witness knows of it too late, or not at all; that lets nobody through.
 	e.logFailure(http.StatusGatewayTimeout, err)
 	denial := unseen(&e.received, e.passage.unseen)
-	e.sent(http.StatusOK, err, writeResponse(e.w, &denial))
+	e.sent(http.StatusOK, err, review.WriteResponse(e.w, &denial))
 }
 
 // answer sends the result of the chain.
@@ -385,18 +388,18 @@ func (e *exchange) answer() {
 		_ = http.NewResponseController(e.w).SetWriteDeadline(time.Now().Add(answerTimeout))
 	}
 	e.admitted = true
-	e.sent(http.StatusOK, nil, writeResponse(e.w, response))
+	e.sent(http.StatusOK, nil, review.WriteResponse(e.w, response))
 }
 
 // fail answers a request that has no decision.
 func (e *exchange) fail(err error) {
-	code := codeOf(err)
+	code := failure.Code(err)
 	if code == http.StatusTooManyRequests {
 		e.w.Header().Set("Retry-After", "1")
 	}
 	countRefusal(e.name, code, err)
 	e.logFailure(code, err)
-	e.sent(code, err, writeFailure(e.w, code, err))
+	e.sent(code, err, review.WriteFailure(e.w, code, err))
 }
 
 // sent counts an answer, whether or not it could be sent.
@@ -412,7 +415,7 @@ func (e *exchange) sent(code int, err, notSent error) {
 func (h *handler) takePlace() error {
 	if h.inFlight.Add(1) > h.maxInFlight {
 		h.inFlight.Add(-1)
-		return badRequest(http.StatusTooManyRequests, "already answering %d requests; try again in 1 s", h.maxInFlight)
+		return failure.New(http.StatusTooManyRequests, "already answering %d requests; try again in 1 s", h.maxInFlight)
 	}
 	h.meter.inFlight.Inc()
 	return nil
@@ -437,14 +440,6 @@ func timeLeft(query string) time.Duration {
 	}
 	timeout = min(timeout, maxTimeout)
 	return timeout - min(timeout/10, 500*time.Millisecond)
-}
-
-// codeOf returns the HTTP status of a failure.
-func codeOf(err error) int {
-	if bad, ok := errors.AsType[*requestError](err); ok {
-		return bad.code
-	}
-	return http.StatusInternalServerError
 }
 
 // logFailure logs what went wrong. Nothing is known about a request that could not

@@ -13,6 +13,8 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/admitkit/admitkit/webhook/internal/limits"
 )
 
 // The metrics of admission, on controller-runtime's registry. webhook is its kind
@@ -64,14 +66,6 @@ var (
 		Name: "admitkit_webhook_refused_total",
 		Help: "Requests beyond a limit. reason is slow (the body did not arrive in time), stalled (others needed its memory), memory (there was none left), in_flight (too many requests), too_large or too_costly (to decode); those two also if a Witness had them denied.",
 	}, []string{"webhook", "reason"})
-	connectionsOpen = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "admitkit_webhook_connections",
-		Help: "Open connections, of all webhooks.",
-	})
-	connectionsClosed = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "admitkit_webhook_connections_closed_total",
-		Help: "Connections that were closed because there were too many.",
-	})
 	clientsRefused = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "admitkit_webhook_clients_refused_total",
 		Help: "Handshakes with clients whose certificate is missing or does not verify, and requests by a connection whose certificate does not verify any more.",
@@ -82,7 +76,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(admissionRequests, admissionDuration, panics, webhookDuration, inFlight, inFlightLimit, bodyBytes, patchBytes, refused, connectionsOpen, connectionsClosed, clientsRefused)
+	metrics.Registry.MustRegister(admissionRequests, admissionDuration, panics, webhookDuration, inFlight, inFlightLimit, bodyBytes, patchBytes, refused, clientsRefused)
 }
 
 // result is the result of one handler's admission.
@@ -126,11 +120,11 @@ var refusalReasons = []string{"slow", "stalled", "memory", "in_flight", "too_lar
 func countRefusal(webhook string, code int, err error) {
 	reason := ""
 	switch {
-	case errors.Is(err, errStalled):
+	case errors.Is(err, limits.ErrStalled):
 		reason = "stalled"
-	case errors.Is(err, errNoMemory):
+	case errors.Is(err, limits.ErrNoMemory):
 		reason = "memory"
-	case errors.Is(err, errTooCostly):
+	case errors.Is(err, limits.ErrTooCostly):
 		reason = "too_costly"
 	case code == http.StatusTooManyRequests:
 		reason = "in_flight"

@@ -20,6 +20,7 @@ import (
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/internal/jsonpatch"
 	"github.com/admitkit/admitkit/internal/wire"
+	"github.com/admitkit/admitkit/webhook/internal/failure"
 	"github.com/admitkit/admitkit/webhook/internal/patch"
 )
 
@@ -126,10 +127,10 @@ func (o *object) ofKind() runtime.Object {
 
 func (o *object) decode(into runtime.Object) error {
 	if len(o.document.Raw) == 0 {
-		return badRequest(http.StatusBadRequest, "%s of %s carries no object", o.request.Operation, o.request.Resource.Resource)
+		return failure.New(http.StatusBadRequest, "%s of %s carries no object", o.request.Operation, o.request.Resource.Resource)
 	}
 	if err := o.document.Decode(into); err != nil {
-		return badRequest(http.StatusBadRequest, "decoding %s %s/%s into %T: %w", o.request.Kind.Kind, o.request.Namespace, o.request.Name, into, err)
+		return failure.New(http.StatusBadRequest, "decoding %s %s/%s into %T: %w", o.request.Kind.Kind, o.request.Namespace, o.request.Name, into, err)
 	}
 	o.typed = into
 	o.remember()

@@ -2,11 +2,8 @@ package webhook
 
 import (
 	"bytes"
-	"fmt"
 	"maps"
-	"reflect"
 	"slices"
-	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -81,53 +78,4 @@ func copyRaw(objects ...*runtime.RawExtension) {
 			object.Raw = room[begin:len(room):len(room)]
 		}
 	}
-}
-
-// handlerError is the text of an error that a handler returned.
-type handlerError struct {
-	text  string
-	cause error
-}
-
-func (e *handlerError) Error() string { return e.text }
-
-// ownError returns the text of a handler's error as an error. It panics if the
-// methods of err do.
-func ownError(err error) error {
-	if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && v.IsNil() {
-		return fmt.Errorf("the error is a nil %T, which is not nil as an error; return nil itself", err)
-	}
-	return &handlerError{cut(err.Error()), err}
-}
-
-// authorsError is a handlerError for the authors of the handler, who can look for the
-// error that it returned (errors.Is).
-type authorsError struct{ *handlerError }
-
-func (e authorsError) Unwrap() error { return e.cause }
-
-// panicText returns the text of the reason for a panic, which may be of any type.
-// Package fmt survives methods that panic; of a value without methods for its text it
-// would print the content, which need not end.
-func panicText(reason any) string {
-	switch reason.(type) {
-	case error, fmt.Stringer, string:
-		return cut(fmt.Sprint(reason))
-	}
-	switch reflect.TypeOf(reason).Kind() {
-	case reflect.Array, reflect.Chan, reflect.Func, reflect.Interface, reflect.Map, reflect.Pointer, reflect.Slice, reflect.Struct, reflect.UnsafePointer:
-		return fmt.Sprintf("a value of type %T", reason)
-	}
-	return fmt.Sprint(reason)
-}
-
-// maxErrorText is the most of an error's text that goes into answers and logs.
-const maxErrorText = 8 << 10
-
-// cut returns at most maxErrorText of a text.
-func cut(text string) string {
-	if len(text) <= maxErrorText {
-		return text
-	}
-	return fmt.Sprintf("%s... (%d bytes more)", strings.ToValidUTF8(text[:maxErrorText], ""), len(text)-maxErrorText)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/admitkit/admitkit/internal/jsonpatch"
 	"github.com/admitkit/admitkit/internal/wire"
+	"github.com/admitkit/admitkit/webhook/internal/failure"
 	"github.com/admitkit/admitkit/webhook/internal/patch"
 )
 
@@ -70,7 +71,7 @@ func patchOf(response *admission.Response) (jsonpatch.Patch, error) {
 	case len(response.Patches) > 0:
 		encoded, err := json.Marshal(response.Patches)
 		if err != nil {
-			return jsonpatch.Patch{}, fmt.Errorf("encoding the patch of the response: %w", ownError(err))
+			return jsonpatch.Patch{}, fmt.Errorf("encoding the patch of the response: %w", failure.OfHandler(err))
 		}
 		text = encoded
 	case len(text) == 0 && response.PatchType == nil:

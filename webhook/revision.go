@@ -13,6 +13,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/webhook/internal/review"
 )
 
 // OtherRevisions returns the handler for paths under [MutatingPath] and
@@ -68,7 +69,7 @@ func (o *otherRevisions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	name, segments, err := parsePath(r.URL.Path, kindPath(webhooks.handler.chain.mutating))
 	if err != nil {
-		_ = writeFailure(w, http.StatusNotFound, err) // the client is gone
+		_ = review.WriteFailure(w, http.StatusNotFound, err) // the client is gone
 		return
 	}
 	found, missing := webhooks.find(name, segments)

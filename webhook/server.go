@@ -15,7 +15,13 @@ import (
 	"go.uber.org/zap/zapcore"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/admitkit/admitkit/webhook/internal/limits"
 )
+
+// DefaultMaxConnections is the default limit of connections. An API server opens one
+// for each hundred requests that it sends at a time, and closes it after 90 s of idleness.
+const DefaultMaxConnections = 512
 
 // ServerOptions are the options of [NewServer].
 type ServerOptions struct {
@@ -53,8 +59,7 @@ type ServerOptions struct {
 // closed it first, a request could meet a closing connection.
 const (
 	readHeaderTimeout = 5 * time.Second // and of a handshake
-	readTimeout       = 10 * time.Second
-	writeTimeout      = readTimeout + maxTimeout + answerTimeout
+	writeTimeout      = limits.ReadTimeout + maxTimeout + answerTimeout
 	idleTimeout       = 120 * time.Second
 	// API servers send less than 4 KiB.
 	maxHeaderBytes = 16 << 10
@@ -84,7 +89,7 @@ type Server struct {
 	mux     *http.ServeMux
 
 	mu       sync.Mutex
-	listener *connections
+	listener *limits.Connections
 	// accepts ends refuse, and refused is closed when it has ended.
 	accepts context.CancelFunc
 	refused chan struct{}
@@ -151,7 +156,7 @@ func (s *Server) Listen(ctx context.Context) error {
 			return fmt.Errorf("webhook server: %w", err)
 		}
 	}
-	s.listener = newConnections(listener, s.options.MaxConnections, sample(s.options.Logger))
+	s.listener = limits.NewConnections(listener, s.options.MaxConnections, sample(s.options.Logger))
 	refusing, accepts := context.WithCancel(context.WithoutCancel(ctx))
 	s.accepts, s.refused = accepts, make(chan struct{})
 	go s.refuse(refusing, s.listener.Listener)
@@ -183,7 +188,7 @@ func (s *Server) refuse(ctx context.Context, listener net.Listener) {
 }
 
 // accept ends refuse, and returns the listener.
-func (s *Server) accept() (*connections, error) {
+func (s *Server) accept() (*limits.Connections, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	socket, ok := s.listener.Listener.(*net.TCPListener)
@@ -246,7 +251,7 @@ func (s *Server) Start(ctx context.Context) error {
 
 // httpServer makes the server of net/http. The drain begins when ctx ends; requests
 // is the context of every request.
-func (s *Server) httpServer(ctx, requests context.Context, listener *connections) (*http.Server, error) {
+func (s *Server) httpServer(ctx, requests context.Context, listener *limits.Connections) (*http.Server, error) {
 	errorLog, err := zap.NewStdLogAt(s.options.Logger.WithOptions(zap.AddCallerSkip(1)), zapcore.DebugLevel)
 	if err != nil {
 		return nil, err
@@ -267,13 +272,13 @@ func (s *Server) httpServer(ctx, requests context.Context, listener *connections
 		}),
 		TLSConfig:         s.tlsConfig(),
 		ReadHeaderTimeout: readHeaderTimeout,
-		ReadTimeout:       readTimeout,
+		ReadTimeout:       limits.ReadTimeout,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		Protocols:         onlyHTTP1(),
-		ConnContext:       withConnection,
-		ConnState:         listener.state,
+		ConnContext:       limits.WithConnection,
+		ConnState:         listener.State,
 		BaseContext:       func(net.Listener) context.Context { return requests },
 		ErrorLog:          errorLog,
 	}, nil

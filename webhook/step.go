@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/webhook/internal/failure"
 )
 
 // Step is one handler's part in an admission. Programs that explain admissions, such
@@ -36,14 +37,11 @@ type Step struct {
 func (p *passage) tell(ctx context.Context, handler *host.Handler, result result, err error, took time.Duration) (told error) {
 	defer func() {
 		if reason := recover(); reason != nil {
-			told = errors.New("OnStep panicked: " + panicText(reason))
+			told = errors.New("OnStep panicked: " + failure.PanicText(reason))
 			p.log.Error("OnStep panicked", zap.String("extension", handler.Name), zap.Error(told), zap.ByteString("stack", debug.Stack()))
 		}
 	}()
-	step := Step{Extension: handler.Name, Result: result.String(), Object: slices.Clone(p.object.document.Raw), Err: err, Took: took, Undeclared: host.TakeUndeclared(ctx)}
-	if failure, ok := errors.AsType[*handlerError](err); ok {
-		step.Err = authorsError{failure}
-	}
+	step := Step{Extension: handler.Name, Result: result.String(), Object: slices.Clone(p.object.document.Raw), Err: failure.ForAuthors(err), Took: took, Undeclared: host.TakeUndeclared(ctx)}
 	p.onStep(step)
 	return err
 }

@@ -1,4 +1,4 @@
-package webhook
+package limits
 
 import (
 	"context"
@@ -9,25 +9,27 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/admitkit/admitkit/webhook/internal/failure"
 )
 
 // newShare returns a request that has begun to read its body, and notes when it is cut
 // off.
 func newShare(m *Memory, stranger bool, bytes int64) *cuttable {
 	c := &cuttable{}
-	c.share = share{memory: m, owner: c, stranger: stranger}
+	c.Share = Share{Memory: m, Owner: c, Stranger: stranger}
 	c.begin(bytes)
 	return c
 }
 
 type cuttable struct {
-	share
+	Share
 	cut bool
 }
 
-func (c *cuttable) cutOff() { c.cut = true }
+func (c *cuttable) CutOff() { c.cut = true }
 
-func codeIs(err error, code int) bool { return err != nil && codeOf(err) == code }
+func codeIs(err error, code int) bool { return err != nil && failure.Code(err) == code }
 
 // empty reports what is still occupied of a memory in which nothing runs.
 func empty(t *testing.T, m *Memory) {
@@ -45,7 +47,7 @@ func TestTheBodyThatHasNotGrownForLongestMakesRoom(t *testing.T) {
 	if err := first.grow(10); err != nil { // so the second one is the oldest
 		t.Fatal(err)
 	}
-	for grown := int64(0); grown < m.reading-perRequest-20_000; grown += 10_000 {
+	for grown := int64(0); grown < m.reading-PerRequest-20_000; grown += 10_000 {
 		if err := steady.grow(10_000); err != nil {
 			if first.cut && second.cut && codeIs(err, http.StatusTooManyRequests) {
 				t.Fatalf("cut off after %d bytes: %v", grown, err)
@@ -59,11 +61,11 @@ func TestTheBodyThatHasNotGrownForLongestMakesRoom(t *testing.T) {
 	if !first.cut || !second.cut || steady.cut {
 		t.Errorf("of the bodies that stalled %v and %v were cut off, of the one that grew %v", first.cut, second.cut, steady.cut)
 	}
-	if err := first.grow(1); !errors.Is(err, errStalled) {
+	if err := first.grow(1); !errors.Is(err, ErrStalled) {
 		t.Errorf("a body that was cut off grows: %v", err)
 	}
 	for _, c := range []*cuttable{first, second, steady} {
-		c.done()
+		c.Done()
 	}
 	empty(t, m)
 }
@@ -118,7 +120,7 @@ func TestABodyLargerThanItsPartOfTheMemoryIsTooLarge(t *testing.T) {
 // admitted calls admit, and returns where its result comes.
 func admitted(ctx context.Context, c *cuttable, cost int64, patience time.Duration) <-chan error {
 	result := make(chan error, 1)
-	go func() { result <- c.admit(ctx, cost, time.Now().Add(patience)) }()
+	go func() { result <- c.Admit(ctx, cost, time.Now().Add(patience)) }()
 	return result
 }
 
@@ -144,7 +146,7 @@ func TestRequestsWaitInOrderAndLargeOnesDoNotDelaySmallOnes(t *testing.T) {
 	var large []*cuttable
 	for range 2 {
 		c := newShare(m, false, 1)
-		if err := c.admit(t.Context(), 12<<20, time.Now()); err != nil {
+		if err := c.Admit(t.Context(), 12<<20, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		large = append(large, c)
@@ -155,7 +157,7 @@ func TestRequestsWaitInOrderAndLargeOnesDoNotDelaySmallOnes(t *testing.T) {
 	var beside []*cuttable
 	for range 8 { // these fill the rest
 		c := newShare(m, false, 1)
-		if err := c.admit(t.Context(), 1<<20, time.Now()); err != nil {
+		if err := c.Admit(t.Context(), 1<<20, time.Now()); err != nil {
 			t.Fatalf("a small request had no room beside large ones: %v", err)
 		}
 		beside = append(beside, c)
@@ -163,39 +165,39 @@ func TestRequestsWaitInOrderAndLargeOnesDoNotDelaySmallOnes(t *testing.T) {
 	small := newShare(m, false, 1)
 	granted := admitted(t.Context(), small, 1<<20, time.Minute)
 	settle(t, m, 1, 1)
-	large[0].done()
+	large[0].Done()
 	if err := <-granted; err != nil {
 		t.Fatal(err)
 	}
 	settle(t, m, 0, 1) // an eighth of the memory is for small ones only
 	for _, c := range append(beside, small, large[1]) {
-		c.done()
+		c.Done()
 	}
 	if err := <-third; err != nil {
 		t.Error(err)
 	}
-	large[2].done()
+	large[2].Done()
 	empty(t, m)
 }
 
 func TestARequestThatFindsNoMemoryByItsDeadlineIsAskedToComeBack(t *testing.T) {
 	m := NewMemory(64 << 20)
 	running := newShare(m, false, 1)
-	if err := running.admit(t.Context(), 24<<20, time.Now()); err != nil {
+	if err := running.Admit(t.Context(), 24<<20, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	late := newShare(m, false, 1)
-	if err := late.admit(t.Context(), 24<<20, time.Now().Add(10*time.Millisecond)); !codeIs(err, http.StatusTooManyRequests) {
+	if err := late.Admit(t.Context(), 24<<20, time.Now().Add(10*time.Millisecond)); !codeIs(err, http.StatusTooManyRequests) {
 		t.Error(err)
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	left := newShare(m, false, 1)
-	if err := left.admit(gone, 24<<20, time.Now().Add(time.Minute)); !codeIs(err, http.StatusTooManyRequests) {
+	if err := left.Admit(gone, 24<<20, time.Now().Add(time.Minute)); !codeIs(err, http.StatusTooManyRequests) {
 		t.Error(err)
 	}
 	for _, c := range []*cuttable{running, late, left} {
-		c.done()
+		c.Done()
 	}
 	empty(t, m)
 }
@@ -203,7 +205,7 @@ func TestARequestThatFindsNoMemoryByItsDeadlineIsAskedToComeBack(t *testing.T) {
 func TestNoMoreBodiesWaitThanTheirPartOfTheMemoryHolds(t *testing.T) {
 	m := NewMemory(64 << 20) // 8 MiB of bodies of large requests
 	running := newShare(m, false, 1)
-	if err := running.admit(t.Context(), 24<<20, time.Now()); err != nil {
+	if err := running.Admit(t.Context(), 24<<20, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	grow := func() *cuttable {
@@ -216,7 +218,7 @@ func TestNoMoreBodiesWaitThanTheirPartOfTheMemoryHolds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	first := admitted(ctx, grow(), 20<<20, time.Minute)
 	settle(t, m, 0, 1)
-	if err := grow().admit(ctx, 20<<20, time.Now().Add(time.Minute)); !codeIs(err, http.StatusTooManyRequests) {
+	if err := grow().Admit(ctx, 20<<20, time.Now().Add(time.Minute)); !codeIs(err, http.StatusTooManyRequests) {
 		t.Error(err)
 	}
 	cancel()
@@ -228,7 +230,7 @@ func TestNoMoreBodiesWaitThanTheirPartOfTheMemoryHolds(t *testing.T) {
 func TestARequestLargerThanItsPartOfTheMemoryIsTooLarge(t *testing.T) {
 	m := NewMemory(64 << 20)
 	c := newShare(m, false, 1)
-	if err := c.admit(t.Context(), 25<<20, time.Now()); !codeIs(err, http.StatusRequestEntityTooLarge) {
+	if err := c.Admit(t.Context(), 25<<20, time.Now()); !codeIs(err, http.StatusRequestEntityTooLarge) {
 		t.Error(err)
 	}
 	empty(t, m)
@@ -248,7 +250,7 @@ func TestMemoryIsNeverExceededAndAllOfItComesBack(t *testing.T) {
 					err = errors.Join(err, c.grow(random.Int63n(200<<10)))
 				}
 				if err == nil {
-					err = c.admit(t.Context(), random.Int63n(6<<20), time.Now().Add(time.Duration(random.Intn(3))*time.Millisecond))
+					err = c.Admit(t.Context(), random.Int63n(6<<20), time.Now().Add(time.Duration(random.Intn(3))*time.Millisecond))
 				}
 				if code := http.StatusTooManyRequests; err != nil && !codeIs(err, code) {
 					if _, several := err.(interface{ Unwrap() []error }); !several {
@@ -258,7 +260,7 @@ func TestMemoryIsNeverExceededAndAllOfItComesBack(t *testing.T) {
 				m.mu.Lock()
 				most = [3]int64{max(most[0], m.isReading), max(most[1], m.isWaiting), max(most[2], m.isRunning)}
 				m.mu.Unlock()
-				c.done()
+				c.Done()
 			}
 		})
 	}
@@ -273,14 +275,14 @@ func TestGarbageOfALargeRequestCountsUntilItIsCollected(t *testing.T) {
 	m := NewMemory(64 << 20)
 	large := func() *cuttable {
 		c := newShare(m, false, 1)
-		if err := c.admit(t.Context(), m.largeRunning, time.Now().Add(10*time.Second)); err != nil {
+		if err := c.Admit(t.Context(), m.largeRunning, time.Now().Add(10*time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		return c
 	}
-	large().done()
+	large().Done()
 	if m.garbage != m.largeRunning || m.fits(m.large+1) {
 		t.Fatalf("another one runs beside garbage of %d bytes", m.garbage)
 	}
-	large().done() // it waits for the collection, which it has caused
+	large().Done() // it waits for the collection, which it has caused
 }

@@ -1,4 +1,4 @@
-package webhook
+package review
 
 import (
 	"bytes"
@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -20,6 +19,8 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/webhook/internal/failure"
+	"github.com/admitkit/admitkit/webhook/internal/limits"
 )
 
 // recordings are AdmissionReviews as a kube-apiserver 1.37 sent them.
@@ -27,7 +28,7 @@ var recordings = []string{"create-pod-5k.json", "create-pod-64k.json", "update-p
 
 func recorded(t testing.TB, file string) []byte {
 	t.Helper()
-	body, err := os.ReadFile(filepath.Join("testdata", file))
+	body, err := os.ReadFile(filepath.Join("../../testdata", file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +118,7 @@ func TestReviewIsReadAsTheAPIMachineryReadsIt(t *testing.T) {
 		t.Run(file, func(t *testing.T) {
 			body := recorded(t, file)
 			compareReviews(t, body)
-			request, _, err := parseReview(body)
+			request, _, err := Parse(body)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -129,7 +130,7 @@ func TestReviewIsReadAsTheAPIMachineryReadsIt(t *testing.T) {
 	for name, body := range unusual {
 		t.Run(name, func(t *testing.T) {
 			compareReviews(t, []byte(body))
-			if _, _, err := parseReview([]byte(body)); err != nil {
+			if _, _, err := Parse([]byte(body)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -141,10 +142,10 @@ func compareReviews(t *testing.T, body []byte) {
 	t.Helper()
 	var want admissionv1.AdmissionReview
 	wantErr := kjson.UnmarshalCaseSensitivePreserveInts(body, &want)
-	got, _, err := parseReview(body)
+	got, _, err := Parse(body)
 	if err != nil {
-		var bad *requestError
-		if !errors.As(err, &bad) || bad.code != http.StatusBadRequest && bad.code != http.StatusRequestEntityTooLarge {
+		var bad *failure.Error
+		if !errors.As(err, &bad) || bad.Code != http.StatusBadRequest && bad.Code != http.StatusRequestEntityTooLarge {
 			t.Errorf("not a bad request: %v", err)
 		}
 		if wantErr == nil && want.Request != nil && !refusedOnPurpose(err) {
@@ -170,7 +171,7 @@ func compareReviews(t *testing.T, body []byte) {
 // of the body says. Fields may be missing, if they come after an object.
 func compareBeginnings(t *testing.T, body []byte, all *extension.Request) {
 	t.Helper()
-	beginning, err := parseBeginning(body)
+	beginning, err := ParseBeginning(body)
 	if err != nil {
 		return
 	}
@@ -193,7 +194,7 @@ func refusedOnPurpose(err error) bool {
 }
 
 func TestPartsOfTheBodyDoNotReachIntoEachOther(t *testing.T) {
-	request, _, err := parseReview([]byte(review(`,"object":{"a":1},"oldObject":{"b":2}`)))
+	request, _, err := Parse([]byte(review(`,"object":{"a":1},"oldObject":{"b":2}`)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,28 +204,9 @@ func TestPartsOfTheBodyDoNotReachIntoEachOther(t *testing.T) {
 	}
 }
 
-func TestTheObjectOfARequestIsTheOneThatWasCheckedWithIt(t *testing.T) {
-	for name, c := range map[string]struct{ members, want string }{
-		"an object":                         {`,"object":{"a":1},"oldObject":{"b":2}`, `{"a":1}`},
-		"an old object in front":            {`,"oldObject":{"b":2},"object":{"a":1}`, `{"a":1}`},
-		"an object that is deleted":         {`,"object":null,"oldObject":{"b":2},"operation":"DELETE"`, `{"b":2}`},
-		"one that is deleted, and another":  {`,"object":{"a":1},"oldObject":{"b":2},"operation":"DELETE"`, `{"b":2}`},
-		"no object":                         {``, ``},
-		"an old object, but no object here": {`,"oldObject":{"b":2}`, ``},
-	} {
-		request, checked, err := parseReview([]byte(review(c.members)))
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if object := newObject(&request.AdmissionRequest, checked, nil, false); string(object.document.Raw) != c.want {
-			t.Errorf("%s: got %s, want %s", name, object.document.Raw, c.want)
-		}
-	}
-}
-
 func TestStringsOfTheRequestDoNotAliasTheBody(t *testing.T) {
 	body := []byte(review(`,"name":"pod","userInfo":{"username":"alice","groups":["a","b\n"],"extra":{"k":["v"]}}`))
-	request, _, err := parseReview(body)
+	request, _, err := Parse(body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,115 +232,36 @@ func TestMalformedReviewGetsAStatusWithAMessage(t *testing.T) {
 	}
 }
 
-func TestObjectIsNotDecodedWhenNoHandlerNeedsIt(t *testing.T) {
-	recorder := post([]byte(review(`,"operation":"CREATE","kind":{"version":"v1","kind":"Pod"},"object":"not a Pod"`)))
-	var review admissionv1.AdmissionReview
-	if err := json.Unmarshal(recorder.Body.Bytes(), &review); err != nil {
-		t.Fatal(err)
-	}
-	if recorder.Code != http.StatusOK || review.Response == nil || !review.Response.Allowed {
-		t.Errorf("got %d: %s", recorder.Code, recorder.Body)
-	}
-}
-
 func TestTruncatedReviewIsRefusedWhereverItEnds(t *testing.T) {
 	body := bytes.TrimSpace(recorded(t, "update-pod.json"))
 	for end := range len(body) {
-		if _, _, err := parseReview(body[:end]); err == nil {
+		if _, _, err := Parse(body[:end]); err == nil {
 			t.Fatalf("cut to %d bytes of %d, the review is accepted", end, len(body))
 		}
 	}
 }
 
-func TestRequestThatIsNoReviewGetsItsHTTPStatus(t *testing.T) {
-	valid := review(``)
-	for name, test := range map[string]struct {
-		request *http.Request
-		code    int
-		reason  metav1.StatusReason
-		message string
-	}{
-		"another method": {
-			httptest.NewRequest(http.MethodGet, "/", nil),
-			http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "method GET",
-		},
-		"no content type": {
-			httptest.NewRequest(http.MethodPost, "/", strings.NewReader(valid)),
-			http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, `content type ""`,
-		},
-		"another content type": {
-			withContentType(httptest.NewRequest(http.MethodPost, "/", strings.NewReader(valid)), "application/yaml"),
-			http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, `content type "application/yaml"`,
-		},
-		"a body that is announced as too large": {
-			withContentType(httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat(" ", 2000))), "application/json"),
-			http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge, "larger than 1000 bytes",
-		},
-		"a body that turns out too large": {
-			withContentType(httptest.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader(strings.Repeat(" ", 2000)))), "application/json"),
-			http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge, "larger than 1000 bytes",
-		},
-		"a body that ends too early": {
-			withContentType(httptest.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader(valid), broken{})), "application/json"),
-			http.StatusBadRequest, metav1.StatusReasonBadRequest, "reading the body: unexpected EOF",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			recorder := httptest.NewRecorder()
-			(&Webhook{Name: "test"}).Handler(HandlerOptions{MaxBodyBytes: 1000}).ServeHTTP(recorder, test.request)
-			expectStatus(t, recorder, test.code, test.reason, test.message)
-		})
-	}
-}
-
-type broken struct{}
-
-func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
-
 func TestContentTypeMayHaveParameters(t *testing.T) {
 	request := withContentType(httptest.NewRequest(http.MethodPost, "/", strings.NewReader(review(``))), "application/json; charset=utf-8")
-	if _, err := readReview(httptest.NewRecorder(), request, DefaultMaxBodyBytes, &share{}); err != nil {
+	if _, err := Read(httptest.NewRecorder(), request, "an AdmissionReview", maxBody, &limits.Share{}); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestBodyIsReadWhateverLengthIsAnnounced(t *testing.T) {
-	for _, size := range []int{0, 1, unknownLength, firstRead - 1, firstRead, firstRead + 1, 3 * firstRead} {
-		body := bytes.Repeat([]byte("x"), size)
-		for _, announced := range []int64{-1, 0, 1, int64(size), int64(size) + 1, 4 * firstRead} {
-			request := httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(body))
-			request.ContentLength = announced
-			got, err := readBody(httptest.NewRecorder(), request, 4*firstRead, &share{})
-			if err != nil || !bytes.Equal(got, body) {
-				t.Errorf("of %d bytes, announced as %d, %d were read: %v", size, announced, len(got), err)
+func TestAUserHasABoundedNumberOfGroupsAndExtraFields(t *testing.T) {
+	for name, each := range map[string]string{"groups": `"groups":[%s]`, "extra": `"extra":{%s}`} {
+		for n, bad := range map[int]bool{maxListed: false, maxListed + 1: true} {
+			entries := make([]string, n)
+			for i := range entries {
+				if entries[i] = `""`; name == "extra" {
+					entries[i] = fmt.Sprintf(`"%d":[]`, i)
+				}
+			}
+			_, _, err := Parse([]byte(review(`,"userInfo":{` + fmt.Sprintf(each, strings.Join(entries, ",")) + `}`)))
+			if bad != (err != nil && strings.Contains(err.Error(), "more than 10000 entries")) {
+				t.Errorf("%d of %s: %v", n, name, err)
 			}
 		}
-	}
-}
-
-func TestBodyOfExactlyTheLimitIsRead(t *testing.T) {
-	for _, announced := range []int64{-1, 5000} {
-		request := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 5000)))
-		request.ContentLength = announced
-		if body, err := readBody(httptest.NewRecorder(), request, 5000, &share{}); err != nil || len(body) != 5000 {
-			t.Errorf("announced as %d, %d bytes were read: %v", announced, len(body), err)
-		}
-	}
-}
-
-func TestClaimOfALargeBodyTakesLittleMemory(t *testing.T) {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	for range 100 {
-		request := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("x"))
-		request.ContentLength = DefaultMaxBodyBytes
-		if _, err := readBody(httptest.NewRecorder(), request, DefaultMaxBodyBytes, &share{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	runtime.ReadMemStats(&after)
-	if each := (after.TotalAlloc - before.TotalAlloc) / 100; each > 2*firstRead {
-		t.Errorf("a claim takes %d bytes", each)
 	}
 }
 
@@ -389,11 +292,11 @@ func TestReadingAReviewKeepsToItsBudgetOfAllocations(t *testing.T) {
 			request := newRequest(body)
 			allocs := testing.AllocsPerRun(100, func() {
 				request.Body = io.NopCloser(bytes.NewReader(body))
-				read, err := readReview(recorder, request, DefaultMaxBodyBytes, &share{})
+				body, err := Read(recorder, request, "an AdmissionReview", maxBody, &limits.Share{})
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, _, err := parseReview(read); err != nil {
+				if _, _, err := Parse(body); err != nil {
 					t.Fatal(err)
 				}
 			})
@@ -413,12 +316,22 @@ func withContentType(request *http.Request, contentType string) *http.Request {
 	return request
 }
 
-// post sends a body to a webhook without handlers.
+// post reads a body as the server does, and answers what is no review.
 func post(body []byte) *httptest.ResponseRecorder {
 	recorder := httptest.NewRecorder()
-	(&Webhook{Name: "test"}).Handler(HandlerOptions{}).ServeHTTP(recorder, newRequest(body))
+	request := newRequest(body)
+	body, err := Read(recorder, request, "an AdmissionReview", maxBody, &limits.Share{})
+	if err == nil {
+		_, _, err = Parse(body)
+	}
+	if err != nil && WriteFailure(recorder, failure.Code(err), err) != nil {
+		panic(err)
+	}
 	return recorder
 }
+
+// maxBody is the default of MaxBodyBytes.
+const maxBody = 8 << 20
 
 func expectStatus(t *testing.T, recorder *httptest.ResponseRecorder, code int, reason metav1.StatusReason, message string) {
 	t.Helper()

@@ -1,4 +1,4 @@
-package webhook
+package review
 
 import (
 	"errors"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/wire"
+	"github.com/admitkit/admitkit/webhook/internal/failure"
 )
 
 // envelope reads an AdmissionReview in one pass. Each field of its request gets the
@@ -236,19 +237,19 @@ func (e *envelope) extra(into *map[string]authenticationv1.ExtraValue) error {
 	}
 }
 
-// parseBeginning returns the request of a review whose body was cut off, without
+// ParseBeginning returns the request of a review whose body was cut off, without
 // objects. API servers write them behind everything that says what the request is about.
 // If the beginning ends within the user, who may be large too, the rest of the user is
 // missing.
-func parseBeginning(body []byte) (*extension.Request, error) {
+func ParseBeginning(body []byte) (*extension.Request, error) {
 	into := &envelopeContent{}
 	e := envelope{Scanner: wire.NewScanner(body), lists: into.lists[:0], into: into, beginning: true}
 	review, request, err := e.review()
 	switch {
 	case request == nil || request.UID == "" || request.Operation == "":
-		return nil, badRequest(http.StatusBadRequest, "its beginning is not that of an AdmissionReview: %w", err)
+		return nil, failure.New(http.StatusBadRequest, "its beginning is not that of an AdmissionReview: %w", err)
 	case review.APIVersion != apiVersion || review.Kind != "AdmissionReview" || !utf8.ValidString(e.strings.String()):
-		return nil, badRequest(http.StatusBadRequest, "its beginning is not that of an AdmissionReview of %s", apiVersion)
+		return nil, failure.New(http.StatusBadRequest, "its beginning is not that of an AdmissionReview of %s", apiVersion)
 	}
 	return request, nil
 }

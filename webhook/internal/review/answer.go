@@ -1,4 +1,4 @@
-package webhook
+package review
 
 import (
 	"encoding/base64"
@@ -13,14 +13,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// writeResponse answers a request with its decision.
-func writeResponse(w http.ResponseWriter, response *admissionv1.AdmissionResponse) error {
+// WriteResponse answers a request with its decision.
+func WriteResponse(w http.ResponseWriter, response *admissionv1.AdmissionResponse) error {
 	return write(w, http.StatusOK, func(dst []byte) ([]byte, error) { return appendReview(dst, response) })
 }
 
-// writeFailure answers a request that has no decision. The package comment says why
+// WriteFailure answers a request that has no decision. The package comment says why
 // the answer is a Status.
-func writeFailure(w http.ResponseWriter, code int, err error) error {
+func WriteFailure(w http.ResponseWriter, code int, err error) error {
 	return write(w, code, func(dst []byte) ([]byte, error) {
 		return appendJSON(dst, &metav1.Status{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},

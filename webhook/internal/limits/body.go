@@ -1,11 +1,17 @@
-package webhook
+package limits
 
 import (
 	"errors"
 	"io"
 	"net/http"
 	"os"
+	"time"
+
+	"github.com/admitkit/admitkit/webhook/internal/failure"
 )
+
+// ReadTimeout is how long the server waits for a request with its body.
+const ReadTimeout = 10 * time.Second
 
 // firstRead is the most memory that is allocated for the announcement of a large
 // body, and the size of the pieces in which the rest of it is read.
@@ -15,7 +21,7 @@ const firstRead = 256 << 10
 // API servers always announce the length.
 const unknownLength = 8 << 10
 
-// readBody reads a request's body of at most limit bytes, into one allocation
+// ReadBody reads a request's body of at most limit bytes, into one allocation
 // of its length when it is of usual size.
 //
 // There is deliberately no pool of whole bodies. The objects in a handler's
@@ -24,9 +30,9 @@ const unknownLength = 8 << 10
 // a cache, or because it overran its time and still runs after the answer was sent.
 // So no buffer is used twice.
 //
-// The share takes what the body occupies while it grows. With an error readBody returns
+// The share takes what the body occupies while it grows. With an error ReadBody returns
 // the beginning, as far as it was read.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64, share *share) ([]byte, error) {
+func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, share *Share) ([]byte, error) {
 	if r.ContentLength > limit {
 		return nil, tooLarge(limit)
 	}
@@ -57,7 +63,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64, share *share)
 	if err == nil {
 		return body, nil
 	}
-	if _, ok := errors.AsType[*requestError](err); ok {
+	if _, ok := errors.AsType[*failure.Error](err); ok {
 		return body, err
 	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
@@ -65,17 +71,17 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64, share *share)
 	}
 	switch {
 	case share.wasCutOff():
-		return nil, errStalled
+		return nil, ErrStalled
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, badRequest(http.StatusRequestTimeout, "the body did not arrive within %s", readTimeout)
+		return nil, failure.New(http.StatusRequestTimeout, "the body did not arrive within %s", ReadTimeout)
 	}
-	return nil, badRequest(http.StatusBadRequest, "reading the body: %w", err)
+	return nil, failure.New(http.StatusBadRequest, "reading the body: %w", err)
 }
 
 // readLarge reads the rest of a body in pieces, and puts them together when the body is
 // complete. Unlike whole bodies, pieces can be used again: bodies that never become
 // complete leave no garbage.
-func readLarge(reader io.Reader, first []byte, share *share) ([]byte, error) {
+func readLarge(reader io.Reader, first []byte, share *Share) ([]byte, error) {
 	pieces, length := [][]byte{first}, len(first)
 	defer func() { share.giveBack(pieces) }()
 	for {
@@ -98,7 +104,7 @@ func readLarge(reader io.Reader, first []byte, share *share) ([]byte, error) {
 }
 
 // fill reads until the buffer is full or the end is found.
-func fill(reader io.Reader, share *share, buffer []byte) (read []byte, end bool, err error) {
+func fill(reader io.Reader, share *Share, buffer []byte) (read []byte, end bool, err error) {
 	for len(buffer) < cap(buffer) {
 		share.awaited.Store(true)
 		n, err := reader.Read(buffer[len(buffer):cap(buffer)])
@@ -115,18 +121,18 @@ func fill(reader io.Reader, share *share, buffer []byte) (read []byte, end bool,
 }
 
 func tooLarge(limit int64) error {
-	return badRequest(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes, see MaxBodyBytes", limit)
+	return failure.New(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes, see MaxBodyBytes", limit)
 }
 
-// beginningBytes is how much is read of a body that is too large: its objects begin
+// BeginningBytes is how much is read of a body that is too large: its objects begin
 // behind the user, who may have many groups.
-const beginningBytes = 256 << 10
+const BeginningBytes = 256 << 10
 
-// readBeginning returns at least the beginning of a body that is too large, of which
+// ReadBeginning returns at least the beginning of a body that is too large, of which
 // some was read. It drops the rest, because clients take the answer only when they have
 // sent everything. That takes no memory, and no longer than the deadline for the body.
-func readBeginning(body io.Reader, read []byte) ([]byte, error) {
-	rest, err := io.ReadAll(io.LimitReader(body, int64(max(0, beginningBytes-len(read)))))
+func ReadBeginning(body io.Reader, read []byte) ([]byte, error) {
+	rest, err := io.ReadAll(io.LimitReader(body, int64(max(0, BeginningBytes-len(read)))))
 	if err == nil {
 		_, err = io.Copy(io.Discard, body)
 	}

@@ -1,4 +1,4 @@
-package webhook
+package review
 
 import (
 	"encoding/json"
@@ -38,7 +38,7 @@ func TestAnswerSaysWhatTheResponseSays(t *testing.T) {
 		for name, response := range responses {
 			t.Run(name, func(t *testing.T) {
 				recorder := httptest.NewRecorder()
-				if err := writeResponse(recorder, response); err != nil {
+				if err := WriteResponse(recorder, response); err != nil {
 					t.Fatal(err)
 				}
 				var review admissionv1.AdmissionReview

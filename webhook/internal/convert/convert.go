@@ -1,4 +1,4 @@
-package webhook
+package convert
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/webhook/internal/failure"
 )
 
 // header is what a converter does not decide.
@@ -35,8 +36,8 @@ func versionOf(c *host.Converter, apiVersion string) (*host.ConverterVersion, er
 		name, c.CRD, strings.Join(c.Names(), ", "))
 }
 
-// convert converts the JSON of one object. It also returns the version that it had.
-func convert(c *host.Converter, raw []byte, desired string) (object []byte, version string, err error) {
+// Object converts the JSON of one object. It also returns the version that it had.
+func Object(c *host.Converter, raw []byte, desired string) (object []byte, version string, err error) {
 	var had header
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &had); err != nil {
 		return nil, "", fmt.Errorf("decoding it: %w", err)
@@ -94,7 +95,7 @@ func through(c *host.Converter, had header, source ctrlclient.Object, from, to *
 			return nil, err
 		}
 		if err := next.call(at, into); err != nil {
-			return nil, ownError(err)
+			return nil, failure.OfHandler(err)
 		}
 		if err := sameObject(source, into); err != nil {
 			return nil, err
@@ -186,8 +187,8 @@ func setMap(members map[string]json.RawMessage, name string, value map[string]st
 	return set(members, name, value)
 }
 
-// nameIn returns the namespace and name of an object, for messages.
-func nameIn(raw []byte) string {
+// NameIn returns the namespace and name of an object, for messages.
+func NameIn(raw []byte) string {
 	var object struct {
 		Metadata struct {
 			Namespace string `json:"namespace"`
@@ -198,9 +199,9 @@ func nameIn(raw []byte) string {
 		return "an object without a name"
 	}
 	if object.Metadata.Namespace == "" {
-		return cut(object.Metadata.Name)
+		return failure.Cut(object.Metadata.Name)
 	}
-	return cut(object.Metadata.Namespace + "/" + object.Metadata.Name)
+	return failure.Cut(object.Metadata.Namespace + "/" + object.Metadata.Name)
 }
 
 // decodeTree decodes JSON without a Go type, and keeps integers.

@@ -1,4 +1,4 @@
-package webhook
+package limits
 
 import (
 	"bytes"
@@ -16,8 +16,8 @@ import (
 	"github.com/admitkit/admitkit/internal/wire"
 )
 
-// estimate is what is known of the cost of a webhook's requests before they come.
-type estimate struct {
+// Estimate is what is known of the cost of a webhook's requests before they come.
+type Estimate struct {
 	types []reflect.Type // of the handlers
 	// byKind is set if a handler takes every kind, so that the request's decides.
 	byKind bool
@@ -28,8 +28,9 @@ type estimate struct {
 	trees int64
 }
 
-func newEstimate(mutating bool, handlers []*host.Handler, scheme *runtime.Scheme) estimate {
-	e := estimate{scheme: scheme, copies: 1}
+// NewEstimate returns what is known of a webhook with these handlers.
+func NewEstimate(mutating bool, handlers []*host.Handler, scheme *runtime.Scheme) Estimate {
+	e := Estimate{scheme: scheme, copies: 1}
 	if mutating {
 		e.copies = 2
 	}
@@ -50,7 +51,7 @@ func newEstimate(mutating bool, handlers []*host.Handler, scheme *runtime.Scheme
 	return e
 }
 
-// quickly estimates what a request occupies while it is decoded and answered, from
+// Quickly estimates what a request occupies while it is decoded and answered, from
 // its size and from its numbers of objects and lists, and of their members. Each of
 // them counts as much as the most expensive one that the handlers' types have: a Pod's
 // "{}," of three bytes can become a corev1.Container of about a kilobyte. That is ten
@@ -58,7 +59,7 @@ func newEstimate(mutating bool, handlers []*host.Handler, scheme *runtime.Scheme
 // admission. It is enough while there is room.
 //
 // It counts brackets in strings, too.
-func (e *estimate) quickly(body []byte, request *admissionv1.AdmissionRequest) int64 {
+func (e *Estimate) Quickly(body []byte, request *admissionv1.AdmissionRequest) int64 {
 	opened, members := count(body)
 	var each elements
 	for _, t := range e.typesFor(request) {
@@ -67,13 +68,13 @@ func (e *estimate) quickly(body []byte, request *admissionv1.AdmissionRequest) i
 	return e.fixed(body) + e.copies*each.of(opened, members) + e.trees*anything.of(opened, members)
 }
 
-// closely does the same in a quarter of the time of an admission, by what the types have
+// Closely does the same in a quarter of the time of an admission, by what the types have
 // for each member. It is a few times the truth for an ordinary object, and
 // TestTheEstimateIsNotBelowWhatARequestOccupies shows that it is not below it.
-func (e *estimate) closely(body []byte, request *admissionv1.AdmissionRequest) int64 {
+func (e *Estimate) Closely(body []byte, request *admissionv1.AdmissionRequest) int64 {
 	var decoded int64
 	for _, t := range e.typesFor(request) {
-		both := weigh(request.Object.Raw, t) + weigh(request.OldObject.Raw, t)
+		both := Weigh(request.Object.Raw, t) + Weigh(request.OldObject.Raw, t)
 		decoded = max(decoded, e.copies*both)
 	}
 	opened, members := count(body)
@@ -81,8 +82,8 @@ func (e *estimate) closely(body []byte, request *admissionv1.AdmissionRequest) i
 }
 
 // fixed is the body, the strings in the copies of the object, and the answer.
-func (e *estimate) fixed(body []byte) int64 {
-	return perRequest + (2+e.copies+2*e.trees)*int64(len(body))
+func (e *Estimate) fixed(body []byte) int64 {
+	return PerRequest + (2+e.copies+2*e.trees)*int64(len(body))
 }
 
 func count(body []byte) (opened, members int64) {
@@ -92,7 +93,7 @@ func count(body []byte) (opened, members int64) {
 
 // typesFor returns the types to which the object of a request is decoded, one after
 // the other.
-func (e *estimate) typesFor(request *admissionv1.AdmissionRequest) []reflect.Type {
+func (e *Estimate) typesFor(request *admissionv1.AdmissionRequest) []reflect.Type {
 	if !e.byKind {
 		return e.types
 	}
@@ -196,7 +197,7 @@ var (
 	unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 )
 
-// shape is a type as weigh sees it.
+// shape is a type as Weigh sees it.
 type shape struct {
 	kind
 	size   int64             // of a value where it stands: in a struct, list or map
@@ -264,9 +265,9 @@ func makeShape(t reflect.Type) *shape {
 	return made
 }
 
-// weigh returns what a valid JSON value occupies as a value of a type, apart from its
+// Weigh returns what a valid JSON value occupies as a value of a type, apart from its
 // strings.
-func weigh(raw []byte, t reflect.Type) int64 {
+func Weigh(raw []byte, t reflect.Type) int64 {
 	if len(raw) == 0 {
 		return 0
 	}

@@ -1,4 +1,4 @@
-package webhook
+package limits
 
 // line is a queue from whose middle entries may leave, too. Each entry has a spot,
 // which is part of it, so that to join and to leave take no memory.

@@ -1,4 +1,4 @@
-package webhook
+package review
 
 import (
 	"bytes"
@@ -9,6 +9,8 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/admitkit/admitkit/webhook/internal/limits"
 )
 
 // BenchmarkReview reads an AdmissionReview: the codec, and what it replaces.
@@ -20,11 +22,11 @@ func BenchmarkReview(b *testing.B) {
 			recorder := httptest.NewRecorder()
 			measure(b, body, func() error {
 				request.Body = io.NopCloser(bytes.NewReader(body))
-				read, err := readReview(recorder, request, DefaultMaxBodyBytes, &share{})
+				body, err := Read(recorder, request, "an AdmissionReview", maxBody, &limits.Share{})
 				if err != nil {
 					return err
 				}
-				_, _, err = parseReview(read)
+				_, _, err = Parse(body)
 				return err
 			})
 		})

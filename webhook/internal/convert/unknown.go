@@ -1,4 +1,4 @@
-package webhook
+package convert
 
 import (
 	"encoding/json"
@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/admitkit/admitkit/internal/wire"
+	"github.com/admitkit/admitkit/webhook/internal/failure"
 )
 
 // This file keeps, through a conversion, the fields that the Go type of an object does not
@@ -17,6 +18,8 @@ import (
 // fields. No function of the program can know such a field, so it stays in its place, as
 // it would with the conversion strategy None. The API server drops it if the schema of the
 // other version does not have it.
+
+var decoder = reflect.TypeFor[json.Unmarshaler]()
 
 // unknownField is a field that a type does not know.
 type unknownField struct {
@@ -38,7 +41,7 @@ func (f *unknownField) String() string {
 			text.WriteString(step)
 		}
 	}
-	return cut(text.String())
+	return failure.Cut(text.String())
 }
 
 // keepUnknown returns the JSON of a converted object with the fields of raw that the type
@@ -71,10 +74,10 @@ type unknownFinder struct {
 
 // look looks for unknown fields of a type in a value.
 func (u *unknownFinder) look(value any, t reflect.Type, at unknownField) {
-	for t.Kind() == reflect.Pointer && !t.Implements(unmarshaler) {
+	for t.Kind() == reflect.Pointer && !t.Implements(decoder) {
 		t = t.Elem()
 	}
-	if t.Implements(unmarshaler) || reflect.PointerTo(t).Implements(unmarshaler) {
+	if t.Implements(decoder) || reflect.PointerTo(t).Implements(decoder) {
 		return // it keeps what it wants
 	}
 	switch value := value.(type) {

@@ -1,21 +1,21 @@
-package webhook
+package limits
 
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// DefaultMaxConnections is the default limit of connections. An API server opens one
-// for each hundred requests that it sends at a time, and closes it after 90 s of idleness.
-const DefaultMaxConnections = 512
-
-// connections is the listener of a server. It bounds the number of connections: when
+// Connections is the listener of a server. It bounds the number of connections: when
 // there are too many, it closes the one that has been of least use for longest.
 //
 // One from which the server waits for something goes before one that waits for the
@@ -34,31 +34,31 @@ const DefaultMaxConnections = 512
 // has noticed. When an eighth of all are in that state, the next one waits for them in
 // the kernel, so that nobody fills the memory by opening connections faster than they
 // end.
-type connections struct {
+type Connections struct {
 	net.Listener
 	max int
 	log *zap.Logger
 
 	mu        sync.Mutex
-	strangers line[connection] // the next to go comes first
-	known     line[connection]
+	strangers line[Connection] // the next to go comes first
+	known     line[Connection]
 	ending    int       // how many were closed and are still served
 	ended     sync.Cond // there are fewer of those, or the listener is closed
 	closed    bool
 }
 
-// newConnections returns a listener of at most max connections.
-func newConnections(listener net.Listener, most int, log *zap.Logger) *connections {
-	c := &connections{Listener: listener, max: most, log: log}
+// NewConnections returns a listener of at most max connections.
+func NewConnections(listener net.Listener, most int, log *zap.Logger) *Connections {
+	c := &Connections{Listener: listener, max: most, log: log}
 	c.ended.L = &c.mu
 	return c
 }
 
-// connection is one connection of a server. A nil one is one of somebody else's server.
-type connection struct {
+// Connection is one connection of a server. A nil one is one of somebody else's server.
+type Connection struct {
 	net.Conn
-	all  *connections
-	spot spot[connection]
+	all  *Connections
+	spot spot[Connection]
 	// known is true while it stands in that line.
 	known atomic.Bool
 	// shaken is true when the handshake is complete.
@@ -67,19 +67,39 @@ type connection struct {
 	answering int
 	// awaited is true while the server waits for what the client sends.
 	awaited atomic.Bool
-	// verified is what Clients found out about its certificate, nil for nothing.
-	verified atomic.Pointer[verified]
+	// Verified is what Clients found out about its certificate, nil for nothing.
+	Verified atomic.Pointer[Verified]
 	// closed is true when it does not count any more, ended when it is not served any
 	// more.
 	closed, ended bool
 }
+
+// Verified says by which roots a certificate was verified, and until when that holds.
+type Verified struct {
+	By    *x509.CertPool
+	Until time.Time
+}
+
+// The metrics of connections, on controller-runtime's registry.
+var (
+	connectionsOpen = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "admitkit_webhook_connections",
+		Help: "Open connections, of all webhooks.",
+	})
+	connectionsClosed = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "admitkit_webhook_connections_closed_total",
+		Help: "Connections that were closed because there were too many.",
+	})
+)
+
+func init() { metrics.Registry.MustRegister(connectionsOpen, connectionsClosed) }
 
 // receiveBuffer bounds what the kernel keeps of what nobody has read yet, which counts
 // as the process's memory. It would be up to 32 MiB for each connection otherwise.
 const receiveBuffer = 128 << 10
 
 // Accept returns the next connection. It closes another one if there are too many.
-func (c *connections) Accept() (net.Conn, error) {
+func (c *Connections) Accept() (net.Conn, error) {
 	for {
 		conn, err := c.Listener.Accept()
 		if err != nil {
@@ -95,8 +115,8 @@ func (c *connections) Accept() (net.Conn, error) {
 }
 
 // add returns nil if there is no room.
-func (c *connections) add(conn net.Conn) net.Conn {
-	added := &connection{Conn: conn, all: c}
+func (c *Connections) add(conn net.Conn) net.Conn {
+	added := &Connection{Conn: conn, all: c}
 	first, known := c.enter(added)
 	switch {
 	case first == added:
@@ -115,7 +135,7 @@ func (c *connections) add(conn net.Conn) net.Conn {
 
 // enter takes a place for a connection. It returns the one that is to be closed for
 // it, and whether that one was known; nil for none, and the new one if there is no room.
-func (c *connections) enter(added *connection) (first *connection, known bool) {
+func (c *Connections) enter(added *Connection) (first *Connection, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for c.ending > c.max/8 && !c.closed {
@@ -134,13 +154,13 @@ func (c *connections) enter(added *connection) (first *connection, known bool) {
 }
 
 // first returns the connection that goes first, and whether it is known.
-func (c *connections) first() (first *connection, known bool) {
+func (c *Connections) first() (first *Connection, known bool) {
 	for at := c.strangers.first; at != nil; at = at.after {
 		if at.who.answering == 0 && at.who.awaited.Load() {
 			return at.who, false
 		}
 	}
-	for _, line := range []*line[connection]{&c.strangers, &c.known} {
+	for _, line := range []*line[Connection]{&c.strangers, &c.known} {
 		for at := line.first; at != nil; at = at.after {
 			if at.who.answering == 0 {
 				return at.who, line == &c.known
@@ -151,14 +171,14 @@ func (c *connections) first() (first *connection, known bool) {
 }
 
 // Read reads what the client sends.
-func (c *connection) Read(into []byte) (int, error) {
+func (c *Connection) Read(into []byte) (int, error) {
 	c.awaited.Store(true)
 	defer c.awaited.Store(false)
 	return c.Conn.Read(into)
 }
 
 // Close stops listening.
-func (c *connections) Close() error {
+func (c *Connections) Close() error {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
@@ -167,7 +187,7 @@ func (c *connections) Close() error {
 }
 
 // Close closes the connection. The server calls it when it has stopped serving it.
-func (c *connection) Close() error {
+func (c *Connection) Close() error {
 	c.all.mu.Lock()
 	switch {
 	case !c.closed:
@@ -182,15 +202,15 @@ func (c *connection) Close() error {
 }
 
 // leave ends the place of a connection.
-func (c *connection) leave() {
+func (c *Connection) leave() {
 	c.closed = true
 	c.spot.leave()
 	connectionsOpen.Dec()
 }
 
-// closeStranger closes a connection that has completed no admission and answers
+// CloseStranger closes a connection that has completed no admission and answers
 // none. It reports whether it did.
-func (c *connection) closeStranger() bool {
+func (c *Connection) CloseStranger() bool {
 	if c == nil || !c.leaveAsStranger() {
 		return false
 	}
@@ -198,7 +218,7 @@ func (c *connection) closeStranger() bool {
 	return true
 }
 
-func (c *connection) leaveAsStranger() bool {
+func (c *Connection) leaveAsStranger() bool {
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()
 	if c.known.Load() || c.answering > 0 {
@@ -211,14 +231,14 @@ func (c *connection) leaveAsStranger() bool {
 	return true
 }
 
-// isStranger reports whether it has not completed an admission recently.
-func (c *connection) isStranger() bool {
+// IsStranger reports whether it has not completed an admission recently.
+func (c *Connection) IsStranger() bool {
 	return c != nil && !c.known.Load()
 }
 
-// answer marks the connection while a request that has arrived completely is being
+// Answer marks the connection while a request that has arrived completely is being
 // answered.
-func (c *connection) answer() {
+func (c *Connection) Answer() {
 	if c == nil {
 		return
 	}
@@ -227,8 +247,8 @@ func (c *connection) answer() {
 	c.answering++
 }
 
-// answered ends answer. An admission makes the connection known.
-func (c *connection) answered(admission bool) {
+// Answered ends answer. An admission makes the connection known.
+func (c *Connection) Answered(admission bool) {
 	if c == nil {
 		return
 	}
@@ -247,8 +267,8 @@ func (c *connection) answered(admission bool) {
 	}
 }
 
-// state is the ConnState of a server: it notes that a handshake is complete.
-func (c *connections) state(conn net.Conn, state http.ConnState) {
+// State is the ConnState of a server: it notes that a handshake is complete.
+func (c *Connections) State(conn net.Conn, state http.ConnState) {
 	if state != http.StateActive {
 		return
 	}
@@ -262,23 +282,23 @@ func (c *connections) state(conn net.Conn, state http.ConnState) {
 	}
 }
 
-func connectionOf(conn net.Conn) *connection {
+func connectionOf(conn net.Conn) *Connection {
 	if secure, ok := conn.(*tls.Conn); ok {
 		conn = secure.NetConn()
 	}
-	of, _ := conn.(*connection)
+	of, _ := conn.(*Connection)
 	return of
 }
 
 type connectionKey struct{}
 
-// withConnection is the ConnContext of a server.
-func withConnection(ctx context.Context, conn net.Conn) context.Context {
+// WithConnection is the ConnContext of a server.
+func WithConnection(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, connectionOf(conn))
 }
 
-// connectionFrom returns the connection of a request, nil if the server is not ours.
-func connectionFrom(ctx context.Context) *connection {
-	c, _ := ctx.Value(connectionKey{}).(*connection)
+// ConnectionFrom returns the connection of a request, nil if the server is not ours.
+func ConnectionFrom(ctx context.Context) *Connection {
+	c, _ := ctx.Value(connectionKey{}).(*Connection)
 	return c
 }

@@ -1,4 +1,4 @@
-package webhook
+package limits
 
 import (
 	"net"
@@ -25,7 +25,7 @@ func (addressed) RemoteAddr() net.Addr { return &net.TCPAddr{} }
 
 func TestAConnectionWaitsUntilOthersThatWereClosedForItHaveEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		listener := newConnections(pipes{}, 8, zap.NewNop())
+		listener := NewConnections(pipes{}, 8, zap.NewNop())
 		var served []net.Conn
 		accept := func() {
 			conn, err := listener.Accept()
