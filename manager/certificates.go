@@ -17,7 +17,7 @@ import (
 func (m *Manager) newSource(r *registration.Registration) (certs.Source, error) {
 	o := &m.options
 	log := o.Logger.Desugar()
-	secrets := m.clients.core.Secrets(o.WebhookNamespace)
+	secrets := m.clients.Core.Secrets(o.WebhookNamespace)
 	var publish certs.Publish
 	if r != nil {
 		publish = func(ctx context.Context, bundle func(context.Context) ([]byte, error)) (bool, error) {

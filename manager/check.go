@@ -48,7 +48,7 @@ func (m *Manager) checkRegistered(ctx context.Context) error {
 		return err
 	}
 	r := m.registration(webhooks)
-	client, probe := m.clients.admissionregistration.RESTClient(), m.probe(r)
+	client, probe := m.clients.Admissionregistration.RESTClient(), m.probe(r)
 	if len(webhooks) == 0 {
 		probe = func(context.Context) error { return nil }
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/metadata"
 
 	"github.com/admitkit/admitkit/internal/registration"
+	"github.com/admitkit/admitkit/manager/internal/apiserver"
 )
 
 // conversions returns the stanzas of the converters.
@@ -65,9 +66,9 @@ func (m *Manager) releaseConversions(ctx context.Context) error {
 	if len(m.parts.Converters) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	ctx, cancel := context.WithTimeout(ctx, apiserver.Timeout)
 	defer cancel()
-	stay, err := m.registration(nil).ReleaseConversions(ctx, m.clients.admissionregistration.RESTClient())
+	stay, err := m.registration(nil).ReleaseConversions(ctx, m.clients.Admissionregistration.RESTClient())
 	for _, name := range stay {
 		m.options.Logger.Warnw("spec.conversion stays in the CustomResourceDefinition, and nobody answers it any more: until another installation converts, its objects are read and written in the stored version alone; "+
 			"with the strategy None, fields would be lost", "crd", name)

@@ -44,7 +44,7 @@ func (m *Manager) GetManagerOptions() Options {
 // serves it, that refuses every Pod. A process that may not read it does not try.
 func (m *Manager) warnOfEiriniX(ctx context.Context) {
 	name := m.options.OperatorFingerprint + "-mutating-hook"
-	may, err := m.clients.authorization.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+	may, err := m.clients.Authorization.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
 			Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations", Name: name, Verb: "get",
 		}},
@@ -52,7 +52,7 @@ func (m *Manager) warnOfEiriniX(ctx context.Context) {
 	if err != nil || !may.Status.Allowed {
 		return
 	}
-	if _, err := m.clients.admissionregistration.MutatingWebhookConfigurations().Get(ctx, name, metav1.GetOptions{}); err == nil {
+	if _, err := m.clients.Admissionregistration.MutatingWebhookConfigurations().Get(ctx, name, metav1.GetOptions{}); err == nil {
 		m.options.Logger.Warnw("EiriniX has left a webhook configuration, which refuses Pods that nobody answers: delete it once nothing serves it",
 			"MutatingWebhookConfiguration", name)
 	}

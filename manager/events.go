@@ -18,7 +18,7 @@ func (m *Manager) event(reason, message string) {
 	defer cancel()
 	namespace, now := m.options.WebhookNamespace, metav1.Now()
 	name := m.options.SetupCertificateName
-	if _, err := m.clients.core.Events(namespace).Create(ctx, &corev1.Event{
+	if _, err := m.clients.Core.Events(namespace).Create(ctx, &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{GenerateName: name + ".", Namespace: namespace},
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Secret", Namespace: namespace, Name: name},
 		Type:           corev1.EventTypeNormal, Reason: reason, Message: message,

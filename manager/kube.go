@@ -2,14 +2,10 @@ package manager
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/go-logr/zapr"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,29 +15,12 @@ import (
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/manager/internal/apiserver"
+	"github.com/admitkit/admitkit/manager/internal/health"
 )
 
-// reachTimeout is how long a start waits for an API server that does not answer: long
-// enough for a restart, short enough to wait for the reason.
-const reachTimeout = 8 * time.Second
-
-// reach makes sure that an API server answers. A wrong address is then not reported
-// as something else later.
 func (m *Manager) reach(ctx context.Context) error {
-	var last error
-	err := wait.PollUntilContextTimeout(ctx, time.Second, reachTimeout, true, func(ctx context.Context) (bool, error) {
-		last = m.clients.discovery.RESTClient().Get().AbsPath("/version").Do(ctx).Error()
-		var status apierrors.APIStatus
-		// Any response below 500 will do; what follows reports a 401.
-		return last == nil || errors.As(last, &status) && status.Status().Code < 500, nil
-	})
-	if err == nil {
-		return nil
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return fmt.Errorf("no API server answers at %s within %s: %w", m.options.RESTConfig.Host, reachTimeout, last)
+	return apiserver.Reach(ctx, &m.clients, m.options.RESTConfig.Host)
 }
 
 // setLogger guards controller-runtime's SetLogger, which is not safe for managers that
@@ -51,7 +30,7 @@ var setLogger sync.Once
 // newKubeManager makes the controller-runtime manager that runs reconcilers and
 // watchers. Its cache is limited to Options.Namespace and trimmed, so that memory
 // grows only with the objects that the extensions read.
-func (m *Manager) newKubeManager(health *health) (ctrlmanager.Manager, error) {
+func (m *Manager) newKubeManager(health *health.Health) (ctrlmanager.Manager, error) {
 	if err := addProcessMetrics(); err != nil {
 		return nil, err
 	}
@@ -63,7 +42,7 @@ func (m *Manager) newKubeManager(health *health) (ctrlmanager.Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("Serving.MetricsAddress: %w", err)
 	}
-	health.ready["caches"] = m.cachesSynced(kube)
+	health.AddReady("caches", m.cachesSynced(kube))
 	made := kubeManager{Manager: kube, health: health}
 	if m.options.Watching.LeaderElection {
 		made.elected = make(chan struct{})
@@ -108,18 +87,10 @@ func (m *Manager) kubeOptions() (ctrlmanager.Options, error) {
 	return options, nil
 }
 
-// off returns the address in controller-runtime's form, in which "0" means none.
-func off(address string) string {
-	if address == "" {
-		return "0"
-	}
-	return address
-}
-
 // kubeManager is a controller-runtime manager whose checks our health serves.
 type kubeManager struct {
 	ctrlmanager.Manager
-	health *health
+	health *health.Health
 	// elected is closed when this replica leads for the first time. It is set if
 	// another manager takes part in the election; see newBackground.
 	elected chan struct{}
@@ -133,15 +104,11 @@ func (k kubeManager) Elected() <-chan struct{} {
 }
 
 func (k kubeManager) AddHealthzCheck(name string, check healthz.Checker) error {
-	k.health.mu.Lock()
-	defer k.health.mu.Unlock()
-	k.health.alive[name] = check
+	k.health.AddAlive(name, check)
 	return nil
 }
 
 func (k kubeManager) AddReadyzCheck(name string, check healthz.Checker) error {
-	k.health.mu.Lock()
-	defer k.health.mu.Unlock()
-	k.health.ready[name] = check
+	k.health.AddReady(name, check)
 	return nil
 }

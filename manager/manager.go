@@ -19,6 +19,8 @@ import (
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/manager/internal/apiserver"
+	"github.com/admitkit/admitkit/manager/internal/health"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -26,18 +28,18 @@ import (
 type Manager struct {
 	options    Options
 	httpClient *http.Client
-	clients    clients
+	clients    apiserver.Clients
 
 	// parts is what was added, problem why some of it could not be added.
 	parts   host.Parts
 	problem error
 
 	ready  chan struct{}
-	prober prober
+	prober health.Prober
 	// superseded is why this installation is not called any more, nil if it is.
 	superseded atomic.Pointer[error]
 	repairs    repairsTold
-	clock      *serverClock
+	clock      *apiserver.Clock
 	// podsSynced holds a *func() bool for each running watch of Pods.
 	podsSynced sync.Map
 
@@ -57,13 +59,13 @@ func New(options Options) (*Manager, error) {
 	if err := options.complete(); err != nil {
 		return nil, fmt.Errorf("manager options: %w", err)
 	}
-	server := newServerClock(clock.RealClock{})
-	options.RESTConfig.Wrap(server.wrap)
+	server := apiserver.NewClock(clock.RealClock{})
+	options.RESTConfig.Wrap(server.Wrap)
 	httpClient, err := rest.HTTPClientFor(options.RESTConfig)
 	if err != nil {
 		return nil, fmt.Errorf("manager options: RESTConfig: %w", err)
 	}
-	clients, err := newClients(options.RESTConfig, httpClient)
+	clients, err := apiserver.NewClients(options.RESTConfig, httpClient)
 	if err != nil {
 		return nil, fmt.Errorf("manager options: RESTConfig: %w", err)
 	}
@@ -96,7 +98,7 @@ func (m *Manager) GetKubeConnection() (*rest.Config, error) {
 // GetKubeClient returns an uncached client. The error is always nil; it is there
 // because EiriniX has it.
 func (m *Manager) GetKubeClient() (corev1client.CoreV1Interface, error) {
-	return m.clients.core, nil
+	return m.clients.Core, nil
 }
 
 // GetLogger returns the manager's logger.

@@ -1,16 +1,28 @@
 package manager
 
 import (
+	"crypto/tls"
 	"errors"
+	"net/http"
+	"os"
+	"sync"
+	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/manager/buildinfo"
+	"github.com/admitkit/admitkit/manager/internal/metricsguard"
 )
 
-// Metrics of the registration and of watchers, in controller-runtime's registry.
+// Metrics of the registration, in controller-runtime's registry.
 var (
 	buildInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "admitkit_build_info",
@@ -32,33 +44,12 @@ var (
 		Name: "admitkit_last_error_timestamp_seconds",
 		Help: "Time of the last failure of the upkeep, in seconds since the epoch, by part.",
 	}, []string{"part"})
-
-	watcherEvents = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_watcher_events_total",
-		Help: "Events passed to a watcher, by type: ADDED, MODIFIED or DELETED.",
-	}, []string{"watcher", "type"})
-	watcherDropped = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_watcher_dropped_events_total",
-		Help: "Events that found the queue of a slow watcher full. The next relist tells it the resulting state.",
-	}, []string{"watcher"})
-	watcherRelists = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_watcher_relists_total",
-		Help: "Comparisons of the objects that a watcher knows with those that exist: one at the start, one after dropped events.",
-	}, []string{"watcher"})
-	watcherPanics = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_watcher_panics_total",
-		Help: "Panics of a watcher.",
-	}, []string{"watcher"})
-	watcherQueue = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "admitkit_watcher_queue_length",
-		Help: "Events waiting for a watcher.",
-	}, []string{"watcher"})
 )
 
 func init() {
 	info := buildinfo.Get()
 	buildInfo.WithLabelValues(info.Admitkit, info.Program, info.Version, info.Commit, info.GoVersion).Set(1)
-	metrics.Registry.MustRegister(buildInfo, registrationRepairs, scopeUnserved, conversionRegistered, lastError, watcherEvents, watcherDropped, watcherRelists, watcherPanics, watcherQueue)
+	metrics.Registry.MustRegister(buildInfo, registrationRepairs, scopeUnserved, conversionRegistered, lastError)
 }
 
 // addProcessMetrics adds the metrics of the process and of the Go runtime, unless
@@ -75,4 +66,64 @@ func addProcessMetrics() error {
 func (m *Manager) logError(part string, err error) {
 	lastError.WithLabelValues(part).SetToCurrentTime()
 	m.options.Logger.Errorw(part+" failed", "error", err)
+}
+
+// metricsOptions are the options of the server of /metrics.
+func (m *Manager) metricsOptions() metricsserver.Options {
+	s := &m.options.Serving
+	options := metricsserver.Options{BindAddress: off(s.MetricsAddress)}
+	if !s.MetricsSecure {
+		return options
+	}
+	options.SecureServing = true
+	options.TLSOpts = []func(*tls.Config){func(config *tls.Config) {
+		config.MinVersion, config.NextProtos, config.GetCertificate = tls.VersionTLS12, []string{"http/1.1"}, m.metricsCertificate()
+	}}
+	options.FilterProvider = func(config *rest.Config, _ *http.Client) (metricsserver.Filter, error) {
+		guard, err := metricsguard.New(config, func(err error) { m.logError("metrics", err) }, clock.RealClock{})
+		return func(_ logr.Logger, next http.Handler) (http.Handler, error) { return guard.Around(next), nil }, err
+	}
+	return options
+}
+
+// metricsCertificate serves the webhooks' certificate, which is renewed and of a known
+// authority. A process without webhooks signs one for itself.
+func (m *Manager) metricsCertificate() func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	const lifetime = 10 * 365 * 24 * time.Hour
+	own := sync.OnceValues(func() (*tls.Certificate, error) {
+		ca, err := certs.NewCA(time.Now(), lifetime)
+		if err != nil {
+			return nil, err
+		}
+		host, err := os.Hostname()
+		if err != nil {
+			host = "localhost"
+		}
+		return ca.IssueLeaf([]string{host}, time.Now(), lifetime)
+	})
+	return func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		m.mu.Lock()
+		source := m.source
+		m.mu.Unlock()
+		if source == nil {
+			return own()
+		}
+		return source.GetCertificate(hello)
+	}
+}
+
+// off returns the address in controller-runtime's form, in which "0" means none.
+func off(address string) string {
+	if address == "" {
+		return "0"
+	}
+	return address
+}
+
+// metricsRights are what the guard needs.
+func metricsRights() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		rule("authentication.k8s.io", []string{"tokenreviews"}, []string{"create"}),
+		rule("authorization.k8s.io", []string{"subjectaccessreviews"}, []string{"create"}),
+	}
 }

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -21,13 +20,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/freeport"
 	"github.com/admitkit/admitkit/internal/registration"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/manager"
+	"github.com/admitkit/admitkit/manager/internal/metricsguard"
 )
 
 // scraper makes a ServiceAccount and returns its token.
@@ -145,80 +144,14 @@ func TestAManagerThatMayNotAskSaysSo(t *testing.T) {
 	}
 }
 
-// answers are those of an API server.
-type answers func(*http.Request) string
-
-func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(a(r)))}, nil
-}
-
-// TestMadeUpTokensKeepNobodyFromTheMetrics has an API server that answers when it is told
-// to, because a real one is too fast to show who waits.
-func TestMadeUpTokensKeepNobodyFromTheMetrics(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		asked, most := 0, 0
-		var mu sync.Mutex
-		count := func(n int) {
-			mu.Lock()
-			defer mu.Unlock()
-			asked += n
-			most = max(most, asked)
-		}
-		release := make(chan struct{})
-		api := answers(func(r *http.Request) string {
-			body, _ := io.ReadAll(r.Body)
-			switch {
-			case strings.Contains(r.URL.Path, "subjectaccessreviews"):
-				return `{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","status":{"allowed":true}}`
-			case strings.Contains(string(body), "good"):
-				return `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{"authenticated":true,"user":{"username":"prometheus"}}}`
-			}
-			count(1)
-			defer count(-1)
-			select {
-			case <-release:
-			case <-r.Context().Done():
-			}
-			return `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{}}`
-		})
-		now := clocktesting.NewFakePassiveClock(time.Now())
-		get := guardedMetrics(t, &rest.Config{Host: "http://api", Transport: api, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, now)
-		if code := get(t.Context(), "192.0.2.100", "good"); code != http.StatusOK {
-			t.Fatalf("got %d", code)
-		}
-		var wait sync.WaitGroup
-		for i := range 20 {
-			wait.Go(func() { get(t.Context(), fmt.Sprint("192.0.2.", i%5), fmt.Sprint("made-up-", i)) })
-		}
-		synctest.Wait()
-		if asked != 4 {
-			t.Errorf("the API server is asked %d times at once", asked)
-		}
-		if code := get(t.Context(), "192.0.2.100", "good"); code != http.StatusOK {
-			t.Errorf("who was known got %d while others wait", code)
-		}
-		now.SetTime(now.Now().Add(2 * time.Minute))
-		soon, cancel := context.WithTimeout(t.Context(), 3*time.Second) // those that wait give up after five
-		defer cancel()
-		if code := get(soon, "192.0.2.100", "good"); code != http.StatusOK {
-			t.Errorf("who was known long ago got %d while others wait", code)
-		}
-		close(release)
-		wait.Wait()
-		if most > 4 {
-			t.Errorf("the API server was asked %d times at once", most)
-		}
-	})
-}
-
 // guardedMetrics returns what gets metrics from an address with a token.
 func guardedMetrics(t *testing.T, config *rest.Config, now clock.PassiveClock) func(ctx context.Context, address, token string) int {
 	t.Helper()
-	guarded, err := manager.GuardMetrics(config, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), now)
+	guard, err := metricsguard.New(config, func(error) {}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
+	guarded := guard.Around(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	return func(ctx context.Context, address, token string) int {
 		request := httptest.NewRequestWithContext(ctx, http.MethodGet, "/metrics", http.NoBody)
 		request.Header.Set("Authorization", "Bearer "+token)

@@ -14,6 +14,7 @@ import (
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/manager/internal/apiserver"
 )
 
 // startReads makes the informers of what extensions read in this process, which run as soon
@@ -41,7 +42,7 @@ func (m *Manager) startReads(ctx context.Context, kube ctrlmanager.Manager, proc
 // checkRead makes sure that the API server has a kind, and lets this process list and watch
 // it.
 func (m *Manager) checkRead(ctx context.Context, mapper meta.RESTMapper, read host.Read) error {
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	ctx, cancel := context.WithTimeout(ctx, apiserver.Timeout)
 	defer cancel()
 	mapping, err := mapper.RESTMapping(read.Kind.GroupKind(), read.Kind.Version)
 	if meta.IsNoMatchError(err) {

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/manager/internal/apiserver"
+	"github.com/admitkit/admitkit/manager/internal/health"
 )
 
 // Reconcile runs only the reconcilers, and the watchers that do not ask to run in every
@@ -35,7 +37,7 @@ func (m *Manager) runBackground(ctx context.Context, everywhere, once background
 	if err := m.checkReconcilerUser(ctx); err != nil {
 		return err
 	}
-	health := newHealth()
+	health := health.New()
 	kube, err := m.newKubeManager(health)
 	if err != nil {
 		return err
@@ -67,9 +69,9 @@ func (m *Manager) checkReconcilerUser(ctx context.Context) error {
 	if want == "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	ctx, cancel := context.WithTimeout(ctx, apiserver.Timeout)
 	defer cancel()
-	review, err := m.clients.authentication.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	review, err := m.clients.Authentication.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("asking the API server who this process is: %w", err)
 	}

@@ -8,6 +8,9 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/admitkit/admitkit/manager/internal/apiserver"
+	"github.com/admitkit/admitkit/manager/internal/health"
 )
 
 // RegisterExtensions registers the extensions, creates the CA Secret if it does not
@@ -22,7 +25,7 @@ func (m *Manager) RegisterExtensions(ctx context.Context) error {
 		return fmt.Errorf("manager: %w; or keep the registrar running (KeepRegistered, `register --stay`), which waits for it", err)
 	}
 	// What it finds is logged; it is no reason not to have registered.
-	_, _ = m.tellUnserved(ctx, u.registration.Webhooks, map[unserved]bool{})
+	_, _ = m.tellUnserved(ctx, u.registration.Webhooks, map[apiserver.Unserved]bool{})
 	return nil
 }
 
@@ -35,7 +38,7 @@ func (m *Manager) KeepRegistered(ctx context.Context) error {
 }
 
 func (m *Manager) keepRegistered(ctx context.Context) error {
-	health := newHealth()
+	health := health.New()
 	kube, err := m.newKubeManager(health)
 	if err != nil {
 		return err

@@ -54,7 +54,7 @@ func (m *Manager) registration(webhooks []*webhook.Webhook) *registration.Regist
 		},
 		ForeignBundle:     o.Registration.ForeignCABundle,
 		IgnoreUntilProbed: o.Registration.IgnoreUntilProbed,
-		Probed:            m.prober.hasPassed,
+		Probed:            m.prober.HasPassed,
 		Tolerated:         o.Registration.tolerated,
 		Started:           m.clock.Now(),
 	}
@@ -75,7 +75,7 @@ func (m *Manager) labels() map[string]string {
 // checkOwner reports another installation of the same name. Any other problem is
 // reported by a later step.
 func (m *Manager) checkOwner(ctx context.Context, r *registration.Registration) error {
-	if err := r.Check(ctx, m.clients.admissionregistration.RESTClient()); errors.Is(err, registration.ErrForeign) {
+	if err := r.Check(ctx, m.clients.Admissionregistration.RESTClient()); errors.Is(err, registration.ErrForeign) {
 		return err
 	}
 	return nil
@@ -85,7 +85,7 @@ func (m *Manager) checkOwner(ctx context.Context, r *registration.Registration) 
 // what it repaired.
 func (m *Manager) reconcileRegistration(ctx context.Context, r *registration.Registration, bundle func(context.Context) ([]byte, error)) (changed bool, err error) {
 	before := r.Conversions.States()
-	repairs, err := r.Reconcile(ctx, m.clients.admissionregistration.RESTClient(), bundle)
+	repairs, err := r.Reconcile(ctx, m.clients.Admissionregistration.RESTClient(), bundle)
 	for _, repair := range repairs {
 		registrationRepairs.WithLabelValues(repair.Kind).Inc()
 		times := m.repairs.tell(repair, time.Now())

@@ -52,7 +52,7 @@ func (m *Manager) MissingDeployments(ctx context.Context, deployments ...string)
 		return nil, fmt.Errorf("manager: %w", err)
 	}
 	for _, name := range deployments {
-		_, err := m.clients.apps.Deployments(m.options.WebhookNamespace).Get(ctx, name, metav1.GetOptions{})
+		_, err := m.clients.Apps.Deployments(m.options.WebhookNamespace).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			missing = append(missing, m.options.WebhookNamespace+"/"+name)
 		} else if err != nil {
@@ -65,7 +65,7 @@ func (m *Manager) MissingDeployments(ctx context.Context, deployments ...string)
 func (m *Manager) scaleToZero(ctx context.Context, name string) (found bool, err error) {
 	object := m.options.WebhookNamespace + "/" + name
 	// Not by the typed client, which expects a Deployment in response: this is a Scale.
-	err = m.clients.apps.RESTClient().Patch(types.MergePatchType).
+	err = m.clients.Apps.RESTClient().Patch(types.MergePatchType).
 		Namespace(m.options.WebhookNamespace).Resource("deployments").Name(name).SubResource("scale").
 		Body([]byte(`{"spec":{"replicas":0}}`)).Do(ctx).Error()
 	if apierrors.IsNotFound(err) {
@@ -121,7 +121,7 @@ func (m *Manager) awaitGone(ctx context.Context, deployments []string) error {
 // podsOf returns what is left of a Deployment that is scaled down: its running Pods,
 // or the Deployment itself while its controller has not seen the change.
 func (m *Manager) podsOf(ctx context.Context, name string) ([]string, error) {
-	deployment, err := m.clients.apps.Deployments(m.options.WebhookNamespace).Get(ctx, name, metav1.GetOptions{})
+	deployment, err := m.clients.Apps.Deployments(m.options.WebhookNamespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -132,7 +132,7 @@ func (m *Manager) podsOf(ctx context.Context, name string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	pods, err := m.clients.core.Pods(m.options.WebhookNamespace).List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
+	pods, err := m.clients.Core.Pods(m.options.WebhookNamespace).List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/manager/internal/health"
 )
 
 // Start registers the extensions (unless RegisterWebHook is false), serves
@@ -49,7 +50,7 @@ func (m *Manager) start(ctx context.Context) error {
 	if err := m.reach(ctx); err != nil {
 		return err
 	}
-	health := newHealth()
+	health := health.New()
 	kube, err := m.newKubeManager(health)
 	if err != nil {
 		return err
@@ -101,11 +102,11 @@ func (m *Manager) enter(run context.Context, kube ctrlmanager.Manager, source ce
 
 // serveHealth takes the address of the health checks, if there is one, and serves
 // them in the group until run ends.
-func (m *Manager) serveHealth(ctx, run context.Context, health *health, group *errgroup.Group) error {
+func (m *Manager) serveHealth(ctx, run context.Context, health *health.Health, group *errgroup.Group) error {
 	if m.options.Serving.HealthAddress == "" {
 		return nil
 	}
-	serve, err := health.listen(ctx, m.options.Serving.HealthAddress)
+	serve, err := health.Listen(ctx, m.options.Serving.HealthAddress)
 	if err != nil {
 		return err
 	}

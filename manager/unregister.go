@@ -16,6 +16,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/registration"
+	"github.com/admitkit/admitkit/manager/internal/apiserver"
 )
 
 // UnregisterExtensions removes what RegisterExtensions made and what the extensions
@@ -92,7 +93,7 @@ func (m *Manager) CheckUnregistered(ctx context.Context) error {
 		return nil //nolint:nilerr // it has no webhooks
 	}
 	name := m.options.configurationName()
-	client := m.clients.admissionregistration
+	client := m.clients.Admissionregistration
 	var back []string
 	err := wait.PollUntilContextTimeout(ctx, scaleDownInterval, repairTime, true, func(ctx context.Context) (bool, error) {
 		_, mutating := client.MutatingWebhookConfigurations().Get(ctx, name, metav1.GetOptions{})
@@ -163,7 +164,7 @@ func (m *Manager) removeObjects(ctx context.Context) error {
 		return nil
 	}
 	var errs []error
-	secrets := m.clients.core.Secrets(namespace)
+	secrets := m.clients.Core.Secrets(namespace)
 	if *m.options.SetupCertificate && m.options.Certificates.Dir == "" && !m.options.Registration.ForeignCABundle {
 		errs = append(errs, remove("Secret", m.options.SetupCertificateName, secrets.Delete))
 		if m.options.Certificates.LeafSecretName != "" {
@@ -171,16 +172,16 @@ func (m *Manager) removeObjects(ctx context.Context) error {
 		}
 	}
 	if m.options.Watching.LeaderElection {
-		errs = append(errs, remove("Lease", m.options.configurationName(), m.clients.coordination.Leases(namespace).Delete))
+		errs = append(errs, remove("Lease", m.options.configurationName(), m.clients.Coordination.Leases(namespace).Delete))
 	}
 	return errors.Join(errs...)
 }
 
 func (m *Manager) removeRegistration(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	ctx, cancel := context.WithTimeout(ctx, apiserver.Timeout)
 	defer cancel()
 	name := m.options.configurationName()
-	removed, err := registration.Remove(ctx, m.clients.admissionregistration.RESTClient(), name)
+	removed, err := registration.Remove(ctx, m.clients.Admissionregistration.RESTClient(), name)
 	for _, kind := range removed {
 		m.options.Logger.Infow("removed", "kind", kind, "name", name)
 	}

@@ -39,7 +39,7 @@ func (u *upkeep) run(ctx context.Context) error {
 	})
 	if u.registration != nil && u.probes() {
 		group.Go(func() error {
-			u.prober.run(ctx, u.probe(u.registration), func() { notify(trigger) }, u.probeFailed())
+			u.prober.Run(ctx, u.probe(u.registration), func() { notify(trigger) }, u.probeFailed())
 			return nil
 		})
 	}
@@ -100,10 +100,10 @@ type watched struct {
 func (u *upkeep) watches() []watched {
 	var all []watched
 	if name := u.source.SecretName(); name != "" {
-		all = append(all, watched{name, u.clients.core.Secrets(u.options.WebhookNamespace).Watch})
+		all = append(all, watched{name, u.clients.Core.Secrets(u.options.WebhookNamespace).Watch})
 	}
 	if u.registration != nil {
-		client, name := u.clients.admissionregistration, u.options.configurationName()
+		client, name := u.clients.Admissionregistration, u.options.configurationName()
 		all = append(all, watched{name, client.MutatingWebhookConfigurations().Watch}, watched{name, client.ValidatingWebhookConfigurations().Watch})
 		for _, crd := range u.registration.Conversions.Names() {
 			all = append(all, watched{crd, u.watchCRD})

@@ -19,6 +19,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/manager/internal/feed"
 )
 
 // Watch runs only the watchers, until ctx ends or Stop is called.
@@ -68,7 +69,7 @@ func (m *Manager) watch(ctx context.Context, as extension.Manager, mapper meta.R
 
 // listPods lists and watches the Pods that Watchers see.
 func (m *Manager) listPods() *clientgocache.ListWatch {
-	pods := m.clients.core.Pods(m.options.Namespace)
+	pods := m.clients.Core.Pods(m.options.Namespace)
 	selects := func(options *metav1.ListOptions) {
 		if m.options.PodSelector != nil {
 			options.LabelSelector = metav1.FormatLabelSelector(m.options.PodSelector)
@@ -149,12 +150,12 @@ func (m *Manager) feed(ctx context.Context, as extension.Manager, what string, l
 	}
 	var feeds sync.WaitGroup
 	for _, watcher := range watchers {
-		f := newFeed(watcher, as, m.options.Watching.QueueLength, startRV)
+		f := feed.New(watcher, as, m.options.Watching.QueueLength, startRV)
 		handler, err := informer.AddEventHandler(f)
 		if err != nil {
 			return err
 		}
-		feeds.Go(func() { f.run(ctx, handler.HasSynced) })
+		feeds.Go(func() { f.Run(ctx, handler.HasSynced) })
 	}
 	synced := informer.HasSynced
 	m.podsSynced.Store(&synced, struct{}{})

@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 
+	"github.com/admitkit/admitkit/manager/internal/health"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -18,7 +19,7 @@ func (m *Manager) Webhooks(ctx context.Context) ([]*webhook.Webhook, error) {
 	if err != nil {
 		return nil, err
 	}
-	kube, err := m.newKubeManager(newHealth())
+	kube, err := m.newKubeManager(health.New())
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package manager
+package apiserver
 
 import (
 	"net/http"
@@ -8,29 +8,32 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// serverClock follows the clock of the API server, which checks the certificates and
+// Clock follows the clock of the API server, which checks the certificates and
 // gives every object its creation time. If this machine's clock is wrong or jumps, the
 // manager must neither make certificates that the API server rejects nor replace good
 // ones, and what an extension gives for a while must end when it says.
-type serverClock struct {
+type Clock struct {
 	clock.RealClock // for timers
 	machine         clock.PassiveClock
 	ahead           atomic.Int64 // how far the API server is ahead, in nanoseconds
 }
 
-func newServerClock(machine clock.PassiveClock) *serverClock { return &serverClock{machine: machine} }
+// NewClock returns a Clock that is the machine's until the API server has answered.
+func NewClock(machine clock.PassiveClock) *Clock { return &Clock{machine: machine} }
 
-func (c *serverClock) Now() time.Time {
+// Now returns the time of the API server.
+func (c *Clock) Now() time.Time {
 	return c.machine.Now().Add(time.Duration(c.ahead.Load()))
 }
 
-func (c *serverClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+// Since returns the time since t.
+func (c *Clock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
 // observe learns from an answer that the API server dated between two moments of this
 // machine. A date has whole seconds, so that it only bounds the difference. What was
 // learned from earlier answers changes no more than the bounds demand: it comes ever
 // closer to the truth, and a slow answer does no harm.
-func (c *serverClock) observe(date, sent, received time.Time) {
+func (c *Clock) observe(date, sent, received time.Time) {
 	least, most := int64(date.Sub(received)), int64(date.Add(time.Second).Sub(sent))
 	for {
 		ahead := c.ahead.Load()
@@ -40,14 +43,14 @@ func (c *serverClock) observe(date, sent, received time.Time) {
 	}
 }
 
-// wrap reads the time from each response.
-func (c *serverClock) wrap(next http.RoundTripper) http.RoundTripper {
+// Wrap reads the time from each response.
+func (c *Clock) Wrap(next http.RoundTripper) http.RoundTripper {
 	return &clockReader{next: next, clock: c}
 }
 
 type clockReader struct {
 	next  http.RoundTripper
-	clock *serverClock
+	clock *Clock
 }
 
 // WrappedRoundTripper lets client-go find the transport underneath.

@@ -1,81 +1,30 @@
-package manager
+package metricsguard
 
 import (
 	"context"
 	"crypto/sha256"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	authenticationv1client "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	authorizationv1client "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-
-	"github.com/admitkit/admitkit/certs"
 )
 
-// metricsOptions are the options of the server of /metrics.
-func (m *Manager) metricsOptions() metricsserver.Options {
-	s := &m.options.Serving
-	options := metricsserver.Options{BindAddress: off(s.MetricsAddress)}
-	if !s.MetricsSecure {
-		return options
-	}
-	options.SecureServing = true
-	options.TLSOpts = []func(*tls.Config){func(config *tls.Config) {
-		config.MinVersion, config.NextProtos, config.GetCertificate = tls.VersionTLS12, []string{"http/1.1"}, m.metricsCertificate()
-	}}
-	options.FilterProvider = func(config *rest.Config, _ *http.Client) (metricsserver.Filter, error) {
-		guard, err := newMetricsGuard(config, func(err error) { m.logError("metrics", err) })
-		return func(_ logr.Logger, next http.Handler) (http.Handler, error) { return guard.around(next), nil }, err
-	}
-	return options
-}
-
-// metricsCertificate serves the webhooks' certificate, which is renewed and of a known
-// authority. A process without webhooks signs one for itself.
-func (m *Manager) metricsCertificate() func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	const lifetime = 10 * 365 * 24 * time.Hour
-	own := sync.OnceValues(func() (*tls.Certificate, error) {
-		ca, err := certs.NewCA(time.Now(), lifetime)
-		if err != nil {
-			return nil, err
-		}
-		host, err := os.Hostname()
-		if err != nil {
-			host = "localhost"
-		}
-		return ca.IssueLeaf([]string{host}, time.Now(), lifetime)
-	})
-	return func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-		m.mu.Lock()
-		source := m.source
-		m.mu.Unlock()
-		if source == nil {
-			return own()
-		}
-		return source.GetCertificate(hello)
-	}
-}
-
-// metricsGuard asks the API server who sends a request and whether they may read the
+// Guard asks the API server who sends a request and whether they may read the
 // metrics, as controller-runtime's package filters does. That package needs k8s.io/apiserver,
 // with gRPC and OpenTelemetry, which every program of a library's user would have to link.
-type metricsGuard struct {
+type Guard struct {
 	// strangers asks about tokens that were not good before, and renewals about those that
 	// were: whoever makes up tokens must not hold up the monitoring.
 	strangers, renewals *asker
@@ -162,16 +111,17 @@ const (
 	deniedFor     = 10 * time.Second
 )
 
-func newMetricsGuard(config *rest.Config, failed func(error)) (*metricsGuard, error) {
-	g := &metricsGuard{turns: turns{of: map[string]*turn{}}, failed: failed, clock: clock.RealClock{}, known: lru.New(knownTokens)}
+// New returns a Guard that asks by config, and calls failed when that fails.
+func New(config *rest.Config, failed func(error), now clock.PassiveClock) (*Guard, error) {
+	g := &Guard{turns: turns{of: map[string]*turn{}}, failed: failed, clock: now, known: lru.New(knownTokens)}
 	var errs [2]error
 	g.strangers, errs[0] = newAsker(config)
 	g.renewals, errs[1] = newAsker(config)
 	return g, errors.Join(errs[:]...)
 }
 
-// around lets only those through who may read what next serves.
-func (g *metricsGuard) around(next http.Handler) http.Handler {
+// Around lets only those through who may read what next serves.
+func (g *Guard) Around(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		code, err := g.judge(r)
 		switch {
@@ -189,7 +139,7 @@ func (g *metricsGuard) around(next http.Handler) http.Handler {
 	})
 }
 
-func (g *metricsGuard) judge(r *http.Request) (code int, err error) {
+func (g *Guard) judge(r *http.Request) (code int, err error) {
 	token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !found || token == "" || len(token) > maxToken {
 		return http.StatusUnauthorized, nil
@@ -258,12 +208,4 @@ func (a *asker) ask(ctx context.Context, token, verb, path string) (code int, er
 		return http.StatusForbidden, nil
 	}
 	return http.StatusOK, nil
-}
-
-// metricsRights are what the guard needs.
-func metricsRights() []rbacv1.PolicyRule {
-	return []rbacv1.PolicyRule{
-		rule("authentication.k8s.io", []string{"tokenreviews"}, []string{"create"}),
-		rule("authorization.k8s.io", []string{"subjectaccessreviews"}, []string{"create"}),
-	}
 }

@@ -1,4 +1,4 @@
-package manager
+package health
 
 import (
 	"errors"
@@ -16,15 +16,15 @@ func TestAReplicaDoesNotWaitForItselfThroughItsService(t *testing.T) {
 		call + "tls: failed to verify certificate: x509: certificate signed by unknown authority":                    true,
 		`configmaps is forbidden: User "x" cannot create resource "configmaps" in API group "" in the namespace "y"`: true,
 	} {
-		probed := &prober{err: errors.New(text)}
-		if err := probed.ready(true); (err != nil) != reached {
+		probed := &Prober{err: errors.New(text)}
+		if err := probed.Ready(true); (err != nil) != reached {
 			t.Errorf("through a Service, after %q: got %v", text, err)
 		}
-		if err := probed.ready(false); err == nil {
+		if err := probed.Ready(false); err == nil {
 			t.Errorf("without a Service nothing is to be waited for, and it is ready after %q", text)
 		}
 	}
-	if err := new(prober).ready(true); err == nil {
+	if err := new(Prober).Ready(true); err == nil {
 		t.Error("it is ready before the first probe")
 	}
 }

@@ -1,4 +1,4 @@
-package manager
+package feed
 
 import (
 	"context"
@@ -49,13 +49,18 @@ func (v *view) Handle(_ context.Context, _ extension.Manager, event watch.Event)
 // world holds the Pods of an informer and passes their changes to a feed.
 type world struct {
 	store   clientgocache.Store
-	feed    *feed
+	feed    *Feed
 	version int
 }
 
+// quiet is a host without a log.
+type quiet struct{ extension.Manager }
+
+func (quiet) GetLogger() *zap.SugaredLogger { return zap.NewNop().Sugar() }
+
 func newWorld(watcher extension.Watcher, limit int, startRV string) *world {
 	w := &world{store: clientgocache.NewStore(clientgocache.MetaNamespaceKeyFunc)}
-	w.feed = newFeed(watcher, &Manager{options: Options{Logger: zap.NewNop().Sugar()}}, limit, startRV)
+	w.feed = New(watcher, quiet{}, limit, startRV)
 	return w
 }
 
@@ -194,7 +199,7 @@ func TestAPanicOfAWatcherEndsNothing(t *testing.T) {
 			panic("boom")
 		}), 10, "")
 		w.set("a")
-		go w.feed.run(ctx, func() bool { return true })
+		go w.feed.Run(ctx, func() bool { return true })
 		synctest.Wait()
 		w.set("a")
 		synctest.Wait()
@@ -215,8 +220,8 @@ func TestAWatcherThatDoesNotEndHoldsNobodyUp(t *testing.T) {
 		stuck := newWorld(watcherFunc(func(watch.Event) { <-hang }), 2, "")
 		told := 0
 		other := newWorld(watcherFunc(func(watch.Event) { told++ }), 2, "")
-		go stuck.feed.run(ctx, func() bool { return true })
-		go other.feed.run(ctx, func() bool { return true })
+		go stuck.feed.Run(ctx, func() bool { return true })
+		go other.feed.Run(ctx, func() bool { return true })
 		synctest.Wait()
 		for range 10 {
 			stuck.set("a") // does not block

@@ -1,4 +1,4 @@
-package manager
+package health
 
 import (
 	"context"
@@ -7,18 +7,14 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"go.uber.org/zap"
-
-	"github.com/admitkit/admitkit/internal/registration"
 )
 
 // probeInterval is the pause after a failed probe.
 const probeInterval = time.Second
 
-// prober sends requests to the API server until one has come back through a webhook
+// Prober sends requests to the API server until one has come back through a webhook
 // of this installation. From then on it has passed, for good.
-type prober struct {
+type Prober struct {
 	mu     sync.Mutex
 	passed bool
 	err    error
@@ -26,8 +22,8 @@ type prober struct {
 
 var errNotProbed = errors.New("no probe has come back through the API server yet")
 
-// run probes until one has passed, and then calls told.
-func (p *prober) run(ctx context.Context, probe func(context.Context) error, told func(), failed func(error)) {
+// Run probes until one has passed, and then calls told.
+func (p *Prober) Run(ctx context.Context, probe func(context.Context) error, told func(), failed func(error)) {
 	ticker := time.NewTicker(probeInterval)
 	defer ticker.Stop()
 	for {
@@ -51,17 +47,18 @@ func (p *prober) run(ctx context.Context, probe func(context.Context) error, tol
 	}
 }
 
-func (p *prober) hasPassed() bool {
+// HasPassed reports whether a probe has come back.
+func (p *Prober) HasPassed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.passed
 }
 
-// ready returns nil if a probe has passed, or if it reached nobody through the Service.
+// Ready returns nil if a probe has passed, or if it reached nobody through the Service.
 // A Service has only ready endpoints, so the first replica would otherwise wait for
 // itself forever. A network policy that blocks the API server looks the same. A probe
 // that reached a webhook and failed is an error.
-func (p *prober) ready(throughService bool) error {
+func (p *Prober) Ready(throughService bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -80,30 +77,4 @@ func unreached(err error) bool {
 	return err != nil && slices.ContainsFunc([]string{
 		"no endpoints available for service", "dial tcp", "context deadline exceeded", "Client.Timeout exceeded",
 	}, func(text string) bool { return strings.Contains(err.Error(), text) })
-}
-
-// probeFailed returns a function that reports failed probes: each one in the metric,
-// and in the log only if the error differs from the last one.
-func (m *Manager) probeFailed() func(error) {
-	var said string
-	return func(err error) {
-		lastError.WithLabelValues("probe").SetToCurrentTime()
-		if text := err.Error(); text != said {
-			said = text
-			m.options.Logger.Warnw("no probe has come back through the API server yet; trying again", zap.Error(err))
-		}
-	}
-}
-
-// probes reports whether this process probes: the one that registers webhooks does.
-func (m *Manager) probes() bool {
-	return *m.options.RegisterWebHook && *m.options.Registration.Probe && len(m.parts.Handlers) > 0
-}
-
-func (m *Manager) probe(r *registration.Registration) func(context.Context) error {
-	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, reachTimeout)
-		defer cancel()
-		return r.Probe(ctx, m.clients.core.ConfigMaps(m.options.WebhookNamespace))
-	}
 }

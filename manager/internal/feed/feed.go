@@ -1,4 +1,4 @@
-package manager
+package feed
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	"github.com/admitkit/admitkit/internal/host"
 )
 
-// feed passes events to one watcher, one at a time, and remembers them.
+// Feed passes events to one watcher, one at a time, and remembers them.
 //
 // Changes of objects wait in a queue of limited length. A change that finds the queue
 // full is dropped, and the feed is behind: when the queue is empty, it compares the
@@ -29,7 +29,7 @@ import (
 // The feed learns from the changes themselves which objects exist. The informer's store
 // would be ahead of the changes, and an event from there could be followed by an
 // earlier one.
-type feed struct {
+type Feed struct {
 	watcher extension.Watcher
 	name    string
 	host    extension.Manager
@@ -55,34 +55,36 @@ type change struct {
 	deleted bool
 }
 
-var _ clientgocache.ResourceEventHandler = (*feed)(nil)
+var _ clientgocache.ResourceEventHandler = (*Feed)(nil)
 
-func newFeed(watcher extension.Watcher, as extension.Manager, limit int, startRV string) *feed {
+// New returns a Feed for a watcher, whose host is as. Its queue has at most limit changes, and
+// objects that have not changed since startRV are not told.
+func New(watcher extension.Watcher, as extension.Manager, limit int, startRV string) *Feed {
 	name := host.WatcherName(watcher)
 	// Alerts watch these from zero on.
 	watcherPanics.WithLabelValues(name)
 	watcherDropped.WithLabelValues(name)
-	return &feed{
+	return &Feed{
 		watcher: watcher, name: name, host: as, limit: limit, startRV: startRV,
 		behind: true, wake: make(chan struct{}, 1), present: map[types.NamespacedName]client.Object{}, told: map[types.NamespacedName]client.Object{},
 	}
 }
 
 // OnAdd takes a new object from the informer. Like the others, it does not block.
-func (f *feed) OnAdd(obj any, _ bool) { f.push(obj, false) }
+func (f *Feed) OnAdd(obj any, _ bool) { f.push(obj, false) }
 
 // OnUpdate takes a changed object.
-func (f *feed) OnUpdate(_, obj any) { f.push(obj, false) }
+func (f *Feed) OnUpdate(_, obj any) { f.push(obj, false) }
 
 // OnDelete takes a deleted object.
-func (f *feed) OnDelete(obj any) {
+func (f *Feed) OnDelete(obj any) {
 	if missed, ok := obj.(clientgocache.DeletedFinalStateUnknown); ok {
 		obj = missed.Obj
 	}
 	f.push(obj, true)
 }
 
-func (f *feed) push(obj any, deleted bool) {
+func (f *Feed) push(obj any, deleted bool) {
 	object, ok := obj.(client.Object)
 	if !ok {
 		return
@@ -103,11 +105,14 @@ func (f *feed) push(obj any, deleted bool) {
 		f.queue = append(f.queue, change{object, deleted})
 		watcherQueue.WithLabelValues(f.name).Set(float64(len(f.queue)))
 	}
-	notify(f.wake)
+	select {
+	case f.wake <- struct{}{}:
+	default: // one entry is enough
+	}
 }
 
-// run passes events on until ctx ends.
-func (f *feed) run(ctx context.Context, synced func() bool) {
+// Run passes events on until ctx ends.
+func (f *Feed) Run(ctx context.Context, synced func() bool) {
 	defer watcherQueue.DeletePartialMatch(prometheus.Labels{"watcher": f.name})
 	if !clientgocache.WaitForCacheSync(ctx.Done(), synced) {
 		return
@@ -134,7 +139,7 @@ func (f *feed) run(ctx context.Context, synced func() bool) {
 
 // next takes the next change from the queue. If the queue is empty and the feed is
 // behind, it returns everything that the watcher missed.
-func (f *feed) next() []change {
+func (f *Feed) next() []change {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.queue) > 0 {
@@ -154,7 +159,7 @@ func (f *feed) next() []change {
 
 // missed returns the changes from the objects that the watcher knows to those that
 // exist: deletions first, then the others in the order in which they changed.
-func (f *feed) missed() []change {
+func (f *Feed) missed() []change {
 	var changes []change
 	for key, known := range f.told {
 		if f.present[key] == nil {
@@ -173,7 +178,7 @@ func (f *feed) missed() []change {
 
 // tell passes on the events that lead from the state of an object that the watcher knows
 // to a change: none if the watcher knows it already.
-func (f *feed) tell(ctx context.Context, c change) {
+func (f *Feed) tell(ctx context.Context, c change) {
 	key := keyOf(c.object)
 	known := f.told[key]
 	same := known != nil && known.GetUID() == c.object.GetUID()
@@ -199,7 +204,7 @@ func (f *feed) tell(ctx context.Context, c change) {
 }
 
 // handle calls the watcher. A panic ends only that call.
-func (f *feed) handle(ctx context.Context, kind watch.EventType, object client.Object) {
+func (f *Feed) handle(ctx context.Context, kind watch.EventType, object client.Object) {
 	defer func() {
 		if reason := recover(); reason != nil {
 			watcherPanics.WithLabelValues(f.name).Inc()

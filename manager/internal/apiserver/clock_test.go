@@ -1,4 +1,4 @@
-package manager
+package apiserver
 
 import (
 	"net/http"
@@ -34,8 +34,8 @@ func TestTheClockIsTheAPIServersWhateverThisMachinesSays(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			server := &answers{machine: clocktesting.NewFakePassiveClock(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)), ahead: test.ahead, takes: test.takes}
-			clock := newServerClock(server.machine)
-			transport := clock.wrap(server)
+			clock := NewClock(server.machine)
+			transport := clock.Wrap(server)
 			ask := func() (wrong time.Duration) {
 				server.machine.SetTime(server.machine.Now().Add(130 * time.Millisecond))
 				answer, err := transport.RoundTrip(nil)

@@ -1,0 +1,9 @@
+// Package apiserver is what the manager knows of the API server that it talks to.
+//
+// Read the files in this order:
+//
+//   - clients.go: [Clients], one for each group that the manager uses, by one connection.
+//   - reach.go: whether an API server answers.
+//   - clock.go: [Clock], the time of the API server.
+//   - unserved.go: the resources of scopes that it does not serve.
+package apiserver
