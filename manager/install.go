@@ -10,7 +10,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -169,17 +168,4 @@ func withKind(object client.Object, scheme *runtime.Scheme) (client.Object, erro
 		return nil, fmt.Errorf("the %s needs a name", made.GetObjectKind().GroupVersionKind().Kind)
 	}
 	return made, nil
-}
-
-// identity tells an object of an installation from the others.
-func identity(object client.Object) string {
-	kind, place := object.GetObjectKind().GroupVersionKind().GroupKind(), object.GetNamespace()
-	if place != "" {
-		place += "/"
-	}
-	return kind.String() + " " + place + object.GetName()
-}
-
-func definesKind(object client.Object) bool {
-	return object.GetObjectKind().GroupVersionKind().GroupKind() == schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -118,12 +117,4 @@ func off(address string) string {
 		return "0"
 	}
 	return address
-}
-
-// metricsRights are what the guard needs.
-func metricsRights() []rbacv1.PolicyRule {
-	return []rbacv1.PolicyRule{
-		rule("authentication.k8s.io", []string{"tokenreviews"}, []string{"create"}),
-		rule("authorization.k8s.io", []string{"subjectaccessreviews"}, []string{"create"}),
-	}
 }

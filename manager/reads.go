@@ -6,11 +6,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/metadata"
 	clientgocache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/admitkit/admitkit/internal/host"
@@ -72,51 +69,4 @@ func (m *Manager) checkRead(ctx context.Context, mapper meta.RESTMapper, read ho
 	for range watch.ResultChan() { // until it is closed: whoever fills it waits
 	}
 	return nil
-}
-
-// addKinds makes the kinds of CustomResourceDefinitions known.
-func (i *installer) addKinds(crds []client.Object) error {
-	for _, crd := range crds {
-		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(crd)
-		if err == nil {
-			err = i.kinds.Add(&unstructured.Unstructured{Object: content})
-		}
-		if err != nil {
-			return fmt.Errorf("install options: Objects, CRDs: %w", err)
-		}
-	}
-	return nil
-}
-
-// addReads adds the rights to read what extensions read in a process.
-func (i *installer) addReads(process host.Process, rights *host.Rights) error {
-	reads, err := i.parts.Reads(i.options.Scheme, process)
-	if err != nil {
-		return err
-	}
-	for _, read := range reads {
-		rule, namespaced, known := i.kinds.ReadRule(read.Kind.GroupKind())
-		switch {
-		case !known:
-			return fmt.Errorf("Reads of %s: the plural of %s, for the rights to read it, is not known without the cluster: give its CustomResourceDefinition: manifests --with, InstallOptions.Objects, or InstallOptions.CRDs if others install it",
-				read.Part, read.Kind.GroupKind())
-		case namespaced:
-			rights.Watched = host.AppendNew(rights.Watched, rule)
-			i.warnOfReads(read)
-		default:
-			rights.Cluster = host.AppendNew(rights.Cluster, rule)
-		}
-	}
-	return nil
-}
-
-// warnOfReads says whose admissions come from namespaces that the cache does not hold.
-func (i *installer) warnOfReads(read host.Read) {
-	if i.options.Namespace == "" {
-		return
-	}
-	for _, selector := range host.Beyond(i.options.Namespace, read.Selectors) {
-		i.warn(fmt.Sprintf("extension %s gets admissions from the namespaces of its own NamespaceSelector (%s), but reads %s from a cache that holds %q alone, the watched namespace: "+
-			"leave the watched namespace empty, or read by GetAPIReader, with Rights", read.Part, metav1.FormatLabelSelector(selector), read.Kind.Kind, i.options.Namespace))
-	}
 }
