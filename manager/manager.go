@@ -1,3 +1,42 @@
+// Package manager runs extensions: it generates certificates, registers webhook
+// configurations, serves admissions, and runs watchers and reconcilers, from the
+// start to a drained stop.
+//
+//	mgr, err := manager.New(manager.Options{
+//		Namespace:        "apps",      // whose Pods
+//		WebhookNamespace: "my-system", // where we are
+//		ServiceName:      "my-ext",    // and how the API server reaches us
+//	})
+//	err = mgr.AddExtension(myExtension)
+//	err = mgr.Start(ctrl.SetupSignalHandler())
+//
+// # One process or two
+//
+// [Manager.Start] registers and serves. To keep the right to write webhook
+// configurations away from the process that serves, run two: one calls
+// [Manager.RegisterExtensions] and ends, the other sets RegisterWebHook to false and
+// calls Start. Give both the same options and the same extensions in the same order,
+// because names and paths follow from these. docs/security.md lists the rights of
+// each.
+//
+// # Failure
+//
+// New reports invalid options. Start reports what the API server rejects before it
+// registers anything: registration comes last, when the server listens. A stop goes
+// the other way round; see ServingOptions.
+//
+// # Reading the code
+//
+// start.go is the way through. It makes a serving, whose upkeep
+// (upkeep.go) keeps the registration (registration.go) and the certificates
+// (certificates.go) right. registrar.go runs the upkeep alone. reconcile.go and
+// watch.go run what does not answer admissions, on the controller-runtime manager of
+// kube.go. manifests.go and unregister.go are for the time before and after.
+//
+// What needs no Manager is in the folder internal: apiserver has the clients and the
+// clock, health the health checks and the probe, feed the events for one watcher,
+// metricsguard the guard of the metrics, manifests the manifests of an installation,
+// scaledown the end of its Pods.
 package manager
 
 import (
@@ -19,6 +58,7 @@ import (
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/internal/registration"
 	"github.com/admitkit/admitkit/manager/internal/apiserver"
 	"github.com/admitkit/admitkit/manager/internal/health"
 	"github.com/admitkit/admitkit/webhook"
@@ -38,7 +78,7 @@ type Manager struct {
 	prober health.Prober
 	// superseded is why this installation is not called any more, nil if it is.
 	superseded atomic.Pointer[error]
-	repairs    repairsTold
+	repairs    registration.RepairsTold
 	clock      *apiserver.Clock
 	// podsSynced holds a *func() bool for each running watch of Pods.
 	podsSynced sync.Map
@@ -161,5 +201,14 @@ func (m *Manager) Stop() {
 	m.stopped = true
 	if m.cancel != nil {
 		m.cancel()
+	}
+}
+
+// event writes an Event about the CA's Secret. Failing, for lack of the right for example,
+// is not an error.
+func (m *Manager) event(reason, message string) {
+	namespace := m.options.WebhookNamespace
+	if err := apiserver.Event(m.GetContext(), m.clients.Core.Events(namespace), namespace, m.options.SetupCertificateName, reason, message); err != nil {
+		m.options.Logger.Debugw("Event not written", "reason", reason, "message", message, "error", err)
 	}
 }

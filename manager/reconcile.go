@@ -4,11 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/manager/internal/apiserver"
 	"github.com/admitkit/admitkit/manager/internal/health"
@@ -79,4 +87,137 @@ func (m *Manager) checkReconcilerUser(ctx context.Context) error {
 		return fmt.Errorf("Watching.ReconcilerUser: this process is the user %q, not %q: the servers would refuse what it writes", user, want)
 	}
 	return nil
+}
+
+// background is what does not answer admissions.
+type background struct {
+	reconcilers []extension.Reconciler
+	watchers    []extension.Watcher
+}
+
+func (b background) empty() bool { return len(b.reconcilers)+len(b.watchers) == 0 }
+
+// everywhere returns the watchers that run in every replica.
+func (m *Manager) everywhere() background {
+	return background{watchers: slices.DeleteFunc(slices.Clone(m.parts.Watchers), func(w extension.Watcher) bool { return !host.EveryReplica(w) })}
+}
+
+// once returns what runs in one replica at a time.
+func (m *Manager) once() background {
+	return background{m.parts.Reconcilers, slices.DeleteFunc(slices.Clone(m.parts.Watchers), host.EveryReplica)}
+}
+
+// newBackground returns a function that runs both until its context ends, what runs in
+// one replica only while this one leads. That has then a controller-runtime manager of
+// its own, because a manager that loses its Lease ends, while every replica keeps
+// answering admissions. again says to wait for the Lease once more, and not to end.
+func (m *Manager) newBackground(kube ctrlmanager.Manager, everywhere, once background, again bool) (func(context.Context) error, error) {
+	if !m.options.Watching.LeaderElection {
+		everywhere = background{once.reconcilers, slices.Concat(once.watchers, everywhere.watchers)}
+		once = background{}
+	}
+	if err := m.addBackground(m, kube, everywhere); err != nil {
+		return nil, err
+	}
+	if once.empty() {
+		return func(context.Context) error { return nil }, nil
+	}
+	// Made here, so that a failure to register ends the start.
+	elected, err := m.newElected(kube, once)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		first := elected.Elected()
+		go func() {
+			select {
+			case <-first:
+				close(kube.(kubeManager).elected)
+			case <-ctx.Done():
+			}
+		}()
+		for {
+			err := elected.Start(ctx)
+			if !again || ctx.Err() != nil || err != nil && !strings.Contains(err.Error(), "leader election lost") {
+				return err
+			}
+			m.logError("leader election", fmt.Errorf("lost the Lease, reconcilers and watchers wait to get it back: %w", err))
+			if elected = m.electAgain(ctx, kube, once); elected == nil {
+				return nil
+			}
+		}
+	}, nil
+}
+
+// electAgain makes another manager for what lost the Lease. It needs the API server,
+// which may be why the Lease was lost: it tries until ctx ends, and then returns nil,
+// while admissions are answered.
+func (m *Manager) electAgain(ctx context.Context, kube ctrlmanager.Manager, b background) ctrlmanager.Manager {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(rewatchInterval):
+		}
+		elected, err := m.newElected(kube, b)
+		if err == nil {
+			return elected
+		}
+		m.logError("leader election", err)
+	}
+}
+
+// electedManager is the manager that is passed to what runs only in the elected
+// replica.
+type electedManager struct {
+	*Manager
+	kube ctrlmanager.Manager
+}
+
+func (h electedManager) GetKubeManager() ctrlmanager.Manager { return h.kube }
+
+// newElected makes a controller-runtime manager that runs while it holds the Lease.
+func (m *Manager) newElected(kube ctrlmanager.Manager, b background) (ctrlmanager.Manager, error) {
+	options, err := m.kubeOptions()
+	if err != nil {
+		return nil, err
+	}
+	options.LeaderElection = true
+	options.LeaderElectionID = m.options.configurationName()
+	options.LeaderElectionNamespace = m.options.WebhookNamespace
+	options.LeaderElectionReleaseOnCancel = true
+	options.Metrics = metricsserver.Options{BindAddress: "0"}
+	options.NewCache = func(*rest.Config, cache.Options) (cache.Cache, error) { return sharedCache{kube.GetCache()}, nil }
+	elected, err := ctrlmanager.New(m.options.RESTConfig, options)
+	if err != nil {
+		return nil, fmt.Errorf("leader election: %w", err)
+	}
+	withChecks := kube.(kubeManager)
+	withChecks.Manager, withChecks.elected = elected, nil
+	return withChecks, m.addBackground(electedManager{m, withChecks}, withChecks, b)
+}
+
+// sharedCache is a cache that another manager starts and stops.
+type sharedCache struct{ cache.Cache }
+
+func (sharedCache) Start(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (m *Manager) addBackground(as extension.Manager, kube ctrlmanager.Manager, b background) error {
+	for _, r := range b.reconcilers {
+		if err := r.Register(as); err != nil {
+			return fmt.Errorf("registering %T: %w", r, err)
+		}
+	}
+	if len(b.watchers) == 0 {
+		return nil
+	}
+	for _, w := range b.watchers {
+		if err := m.parts.RegisterWatcher(as, w); err != nil {
+			return err
+		}
+	}
+	return kube.Add(ctrlmanager.RunnableFunc(func(ctx context.Context) error { return m.watch(ctx, as, kube.GetRESTMapper(), b.watchers) }))
 }

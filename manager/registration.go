@@ -4,35 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
-	"sync"
+	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/metadata"
 
 	"github.com/admitkit/admitkit/internal/registration"
+	"github.com/admitkit/admitkit/manager/internal/apiserver"
 	"github.com/admitkit/admitkit/webhook"
 )
-
-// webhooks groups the handlers: those of the same scope share a webhook.
-func (m *Manager) webhooks() ([]*webhook.Webhook, error) {
-	return webhook.Group(m.parts.Handlers, webhook.Defaults{
-		Namespace:     m.options.Namespace,
-		PodSelector:   m.options.PodSelector,
-		FailurePolicy: *m.options.FailurePolicy,
-		Protected:     m.protected(),
-	})
-}
-
-// answers reports whether a server is needed: for webhooks or for conversions.
-func (m *Manager) answers(webhooks []*webhook.Webhook) bool {
-	return len(webhooks)+len(m.parts.Converters) > 0
-}
-
-// protected returns the namespaces without which there is no cluster or no manager.
-func (m *Manager) protected() []string {
-	return []string{m.options.WebhookNamespace, metav1.NamespaceSystem, "kube-node-lease"}
-}
 
 // registration describes the webhook configurations of this installation.
 func (m *Manager) registration(webhooks []*webhook.Webhook) *registration.Registration {
@@ -88,13 +74,13 @@ func (m *Manager) reconcileRegistration(ctx context.Context, r *registration.Reg
 	repairs, err := r.Reconcile(ctx, m.clients.Admissionregistration.RESTClient(), bundle)
 	for _, repair := range repairs {
 		registrationRepairs.WithLabelValues(repair.Kind).Inc()
-		times := m.repairs.tell(repair, time.Now())
+		times := m.repairs.Tell(repair, time.Now())
 		if times == 0 {
 			m.options.Logger.Debugw("webhooks registered again", "object", repair.Object, "reason", repair.Kind, "detail", repair.Detail)
 			continue
 		}
 		m.options.Logger.Infow("webhooks registered", "object", repair.Object, "reason", repair.Kind, "detail", repair.Detail, "times", times, "webhooks", len(r.Webhooks))
-		m.event("Registered", repairText(repair, times))
+		m.event("Registered", registration.RepairText(repair, times))
 	}
 	m.tellConversions(before, r.Conversions.States())
 	m.tellSuperseded(err)
@@ -102,55 +88,6 @@ func (m *Manager) reconcileRegistration(ctx context.Context, r *registration.Reg
 		lastError.WithLabelValues("registration").SetToCurrentTime()
 	}
 	return len(repairs) > 0, err
-}
-
-// repairsTold says what was repaired, once in a while for each cause.
-type repairsTold struct {
-	mu   sync.Mutex
-	told map[cause]told
-}
-
-// cause is an object, and what was wrong with it.
-type cause struct{ object, kind string }
-
-// told is when it was last said, and how often it was repaired since.
-type told struct {
-	at    time.Time
-	since int
-}
-
-// tellEvery is the time between two Events, and two log lines, of the same cause.
-const tellEvery = time.Minute
-
-// tell returns how often the cause was repaired, this time included, since that was last
-// said; 0 if it is too early to say it again.
-func (r *repairsTold) tell(repair registration.Repair, now time.Time) (times int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.told == nil {
-		r.told = map[cause]told{}
-	}
-	of := cause{repair.Object, repair.Kind}
-	last, before := r.told[of]
-	if before && now.Sub(last.at) < tellEvery {
-		last.since++
-		r.told[of] = last
-		return 0
-	}
-	r.told[of] = told{at: now}
-	return last.since + 1
-}
-
-// repairText is the message of an Event.
-func repairText(repair registration.Repair, times int) string {
-	text := fmt.Sprintf("%s written: %s was not as it should be", repair.Object, repair.Kind)
-	if repair.Detail != "" {
-		text += ": " + repair.Detail
-	}
-	if times > 1 {
-		text += fmt.Sprintf(" (%d times since the last Event: somebody changes it again and again, and repairs are put off by up to %s)", times, registration.MaxPause)
-	}
-	return text
 }
 
 // tellSuperseded says so when another installation has taken the webhook configurations:
@@ -174,4 +111,64 @@ func (m *Manager) notSuperseded(*http.Request) error {
 		return *err
 	}
 	return nil
+}
+
+// conversions returns the stanzas of the converters.
+func (m *Manager) conversions() *registration.Conversions {
+	all := make([]registration.Conversion, len(m.parts.Converters))
+	for i, c := range m.parts.Converters {
+		all[i] = registration.Conversion{CRD: c.CRD, Versions: c.Names()}
+		conversionRegistered.WithLabelValues(c.CRD).Add(0)
+	}
+	return registration.NewConversions(all)
+}
+
+// tellConversions says what has changed about the conversions since before.
+func (m *Manager) tellConversions(before, after map[string]registration.ConversionState) {
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		was, is := before[name], after[name]
+		registered := 0.0
+		if is.Registered {
+			registered = 1
+		}
+		conversionRegistered.WithLabelValues(name).Set(registered)
+		if is.Missing && !was.Missing {
+			message := fmt.Sprintf("CustomResourceDefinition %s does not exist: its conversion is registered when it does", name)
+			m.options.Logger.Warnw(message, "crd", name)
+			m.event("NoCustomResourceDefinition", message)
+		}
+		if len(is.Unconverted) > 0 && !slices.Equal(was.Unconverted, is.Unconverted) {
+			message := fmt.Sprintf("CustomResourceDefinition %s has versions that the converter does not know, so requests for them fail: %s", name, strings.Join(is.Unconverted, ", "))
+			m.options.Logger.Warnw(message, "crd", name)
+			m.event("VersionNotConverted", message)
+		}
+	}
+}
+
+// crdResource is the resource of CustomResourceDefinitions.
+var crdResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+// watchCRD watches the metadata of CustomResourceDefinitions, which can be large themselves.
+func (m *Manager) watchCRD(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	client, err := metadata.NewForConfigAndClient(metadata.ConfigFor(m.options.RESTConfig), m.httpClient)
+	if err != nil {
+		return nil, err
+	}
+	return client.Resource(crdResource).Watch(ctx, options)
+}
+
+// releaseConversions gives the CustomResourceDefinitions up; see
+// [registration.Registration.ReleaseConversions].
+func (m *Manager) releaseConversions(ctx context.Context) error {
+	if len(m.parts.Converters) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, apiserver.Timeout)
+	defer cancel()
+	stay, err := m.registration(nil).ReleaseConversions(ctx, m.clients.Admissionregistration.RESTClient())
+	for _, name := range stay {
+		m.options.Logger.Warnw("spec.conversion stays in the CustomResourceDefinition, and nobody answers it any more: until another installation converts, its objects are read and written in the stored version alone; "+
+			"with the strategy None, fields would be lost", "crd", name)
+	}
+	return err
 }

@@ -1,16 +1,22 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/admitkit/admitkit/certs"
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/internal/registration"
 	"github.com/admitkit/admitkit/manager/internal/health"
+	"github.com/admitkit/admitkit/webhook"
 )
 
 // Start registers the extensions (unless RegisterWebHook is false), serves
@@ -111,5 +117,178 @@ func (m *Manager) serveHealth(ctx, run context.Context, health *health.Health, g
 		return err
 	}
 	group.Go(func() error { return serve(run) })
+	return nil
+}
+
+// serving answers admissions in one process: newServing, listen, run.
+type serving struct {
+	*upkeep
+	webhooks []*webhook.Webhook
+	server   *webhook.Server // nil if there are neither webhooks nor conversions
+	port     net.Listener    // nil unless Options.Port is FreePort
+	// readsSynced waits for the cache of what extensions read.
+	readsSynced func(context.Context) bool
+}
+
+// replicaSpread is how far apart replicas register that start together.
+const replicaSpread = 500 * time.Millisecond
+
+// newServing prepares the registration, if this process registers, and the source
+// of certificates. What it takes is free again when run ends.
+func (m *Manager) newServing(ctx, run context.Context, webhooks []*webhook.Webhook) (*serving, error) {
+	s := &serving{upkeep: &upkeep{Manager: m}, webhooks: webhooks}
+	if !m.answers(webhooks) {
+		return s, nil
+	}
+	if err := m.guardOwnPods(webhooks); err != nil {
+		return nil, err
+	}
+	if m.options.Port == FreePort {
+		if err := s.takePort(run); err != nil {
+			return nil, err
+		}
+	}
+	if *m.options.RegisterWebHook {
+		s.registration = m.registration(webhooks)
+		s.registration.Spread = replicaSpread
+		if err := m.checkOwner(ctx, s.registration); err != nil {
+			return nil, err
+		}
+		m.warnOfEiriniX(ctx)
+	}
+	var err error
+	s.source, err = m.newSource(s.registration)
+	return s, err
+}
+
+// takePort takes a free port before the registration, which it is a part of.
+func (s *serving) takePort(run context.Context) error {
+	listener, err := new(net.ListenConfig).Listen(run, "tcp", net.JoinHostPort(s.options.Host, "0"))
+	if err != nil {
+		return fmt.Errorf("Port: %w", err)
+	}
+	// A server that has begun closes it itself.
+	context.AfterFunc(run, func() { _ = listener.Close() })
+	s.port = listener
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.options.Port = int32(listener.Addr().(*net.TCPAddr).Port) //nolint:gosec // a port
+	s.options.Logger.Infow("the webhooks have a port that was free", "port", s.options.Port)
+	return nil
+}
+
+// listen adds the handlers and the readiness checks, and takes the port.
+func (s *serving) listen(ctx context.Context, kube ctrlmanager.Manager) error {
+	if !s.answers(s.webhooks) {
+		return nil
+	}
+	o, log := &s.options, s.options.Logger.Desugar()
+	clients, err := s.clients()
+	if err != nil {
+		return err
+	}
+	s.server = webhook.NewServer(webhook.ServerOptions{
+		Host: o.Host, Port: int(o.Port), Listener: s.port, GetCertificate: s.source.GetCertificate, LameDuck: *o.Serving.DrainPeriod, Logger: log,
+		MaxConnections: o.Serving.MaxConnections, MinVersion: o.Serving.minVersion, CipherSuites: o.Serving.cipherSuites, Clients: clients,
+	})
+	handling := webhook.HandlerOptions{
+		Scheme: o.Scheme, Logger: log, TracerProvider: o.Serving.TracerProvider, MaxBodyBytes: o.Serving.MaxBodyBytes, MaxInFlight: o.Serving.MaxInFlight,
+		Memory: webhook.NewMemory(o.Serving.MaxMemoryBytes), // of all webhooks: the process has one limit
+	}
+	for _, w := range s.webhooks {
+		s.server.Register(w.Path(), w.Handler(handling))
+	}
+	for _, c := range s.parts.Converters {
+		s.server.Register(webhook.ConversionPath(c.CRD), webhook.ConversionHandler(c, handling))
+	}
+	others := webhook.OtherRevisions(s.webhooks, handling)
+	s.server.Register(webhook.MutatingPath, others)
+	s.server.Register(webhook.ValidatingPath, others)
+	if *o.Registration.Probe {
+		s.server.Register(registration.ProbePath, registration.ProbeHandler())
+	}
+	if err := errors.Join(kube.AddReadyzCheck("webhook", s.server.StartedChecker()), s.addChecks(kube, s.source, s.registration)); err != nil {
+		return err
+	}
+	return s.server.Listen(ctx)
+}
+
+// clients returns who may connect; nil for everybody.
+func (s *serving) clients() (*webhook.Clients, error) {
+	o := &s.options.Serving
+	if o.ClientCAFile == "" {
+		return nil, nil
+	}
+	clients, err := webhook.NewClients(webhook.ClientsOptions{CAFile: o.ClientCAFile, Names: o.ClientNames, Clock: s.clock, Logger: s.options.Logger.Desugar()})
+	if err != nil {
+		return nil, fmt.Errorf("Serving.ClientCAFile: %w: name a file with the CA that signs the certificates of the API servers as clients", err)
+	}
+	return clients, nil
+}
+
+// run serves until ctx ends and the server has drained. It waits for the cache of what
+// extensions read and for a certificate first, and registers only then.
+//
+// Two parts run here, the server and the upkeep, each in a context that outlives
+// ctx. When ctx ends, one of them stops, and its end stops the other:
+//
+//	usually                ctx ends → server drains → upkeep ends
+//	with UnregisterOnStop  ctx ends → upkeep ends → unregister → server drains
+//
+// A draining server still needs its certificate, so usually the upkeep goes on.
+// But the upkeep would repair what is unregistered, so then it ends first. The
+// failure of one part stops the other, too.
+func (s *serving) run(ctx context.Context) error {
+	if s.server == nil {
+		if s.readsSynced(ctx) {
+			close(s.ready)
+		}
+		<-ctx.Done()
+		return nil
+	}
+	if !s.readsSynced(ctx) {
+		return s.server.Close() // stopped while waiting: not a failure
+	}
+	if err := s.source.Wait(ctx); err != nil {
+		err = errors.Join(err, s.server.Close())
+		if ctx.Err() != nil {
+			return nil // stopped while waiting: not a failure
+		}
+		return err
+	}
+	detached := context.WithoutCancel(ctx)
+	serveCtx, stopServer := context.WithCancel(detached)
+	defer stopServer()
+	upkeepCtx, stopUpkeep := context.WithCancel(detached)
+	defer stopUpkeep()
+	first := stopServer
+	if s.options.Registration.UnregisterOnStop {
+		first = stopUpkeep
+	}
+	defer context.AfterFunc(ctx, first)()
+
+	var served, kept error
+	var parts sync.WaitGroup
+	parts.Go(func() {
+		defer stopUpkeep()
+		served = s.server.Start(serveCtx)
+	})
+	parts.Go(func() {
+		defer stopServer()
+		kept = s.keepUp(upkeepCtx, serveCtx)
+	})
+	parts.Wait()
+	return cmp.Or(kept, served)
+}
+
+// keepUp runs the upkeep, and after it unregisters if the options say so. If the
+// upkeep cannot begin, there is nothing to drain.
+func (s *serving) keepUp(ctx, serveCtx context.Context) error {
+	if err := s.upkeep.run(ctx); err != nil {
+		return errors.Join(err, s.server.Close())
+	}
+	if s.options.Registration.UnregisterOnStop {
+		return errors.Join(s.removeRegistration(serveCtx), s.releaseConversions(serveCtx))
+	}
 	return nil
 }

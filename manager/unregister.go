@@ -85,6 +85,9 @@ func (m *Manager) unregister(ctx context.Context) error {
 // configuration: it watches them, with pauses of rewatchInterval.
 const repairTime = rewatchInterval + time.Second
 
+// lookInterval is the pause between two looks for a repair.
+const lookInterval = 250 * time.Millisecond
+
 // CheckUnregistered returns an error if a webhook configuration of this installation comes
 // back, because a manager that still runs repairs it. Ask it after UnregisterExtensions.
 // It takes 3 s, and needs the right to get the configurations, by name.
@@ -95,7 +98,7 @@ func (m *Manager) CheckUnregistered(ctx context.Context) error {
 	name := m.options.configurationName()
 	client := m.clients.Admissionregistration
 	var back []string
-	err := wait.PollUntilContextTimeout(ctx, scaleDownInterval, repairTime, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, lookInterval, repairTime, true, func(ctx context.Context) (bool, error) {
 		_, mutating := client.MutatingWebhookConfigurations().Get(ctx, name, metav1.GetOptions{})
 		_, validating := client.ValidatingWebhookConfigurations().Get(ctx, name, metav1.GetOptions{})
 		for kind, err := range map[string]error{"MutatingWebhookConfiguration": mutating, "ValidatingWebhookConfiguration": validating} {

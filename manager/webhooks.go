@@ -2,7 +2,18 @@ package manager
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/manager/internal/health"
 	"github.com/admitkit/admitkit/webhook"
 )
@@ -25,4 +36,85 @@ func (m *Manager) Webhooks(ctx context.Context) ([]*webhook.Webhook, error) {
 	}
 	m.enter(ctx, kube, nil)
 	return webhooks, m.parts.Register(m)
+}
+
+// webhooks groups the handlers: those of the same scope share a webhook.
+func (m *Manager) webhooks() ([]*webhook.Webhook, error) {
+	return webhook.Group(m.parts.Handlers, webhook.Defaults{
+		Namespace:     m.options.Namespace,
+		PodSelector:   m.options.PodSelector,
+		FailurePolicy: *m.options.FailurePolicy,
+		Protected:     m.protected(),
+	})
+}
+
+// answers reports whether a server is needed: for webhooks or for conversions.
+func (m *Manager) answers(webhooks []*webhook.Webhook) bool {
+	return len(webhooks)+len(m.parts.Converters) > 0
+}
+
+// protected returns the namespaces without which there is no cluster or no manager.
+func (m *Manager) protected() []string {
+	return []string{m.options.WebhookNamespace, metav1.NamespaceSystem, "kube-node-lease"}
+}
+
+// guardOwnPods refuses webhooks that could block the creation of the manager's own
+// Pods while it is down. A manager without a Service has no Pods that serve webhooks.
+func (m *Manager) guardOwnPods(webhooks []*webhook.Webhook) error {
+	allowed := m.options.Registration.AllowOwnPods
+	names := make([]string, len(webhooks))
+	for i, w := range webhooks {
+		names[i] = w.Name
+	}
+	var errs []error
+	for _, name := range allowed {
+		if name != "*" && !slices.Contains(names, name) {
+			errs = append(errs, fmt.Errorf("Registration.AllowOwnPods: there is no webhook %q; there are %s", name, strings.Join(names, ", ")))
+		}
+	}
+	if m.options.ServiceName == "" {
+		return errors.Join(errs...)
+	}
+	for _, w := range webhooks {
+		if slices.Contains(allowed, "*") || slices.Contains(allowed, w.Name) || slices.ContainsFunc(w.Handlers, namesItsNamespaces) {
+			continue
+		}
+		matches, err := m.matchesOwnPods(w.Scope)
+		if err != nil {
+			return err
+		}
+		if matches {
+			errs = append(errs, fmt.Errorf("webhook %s has failure policy Fail and matches the creation of Pods in namespace %s, the manager's own: "+
+				"once its last Pod is gone, no other could be created; choose another WebhookNamespace, or name %q in Registration.AllowOwnPods",
+				w.Name, m.options.WebhookNamespace, w.Name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// namesItsNamespaces reports whether the author chose the namespaces. [webhook.Group]
+// excludes the protected namespaces from every other selector.
+func namesItsNamespaces(h *extension.Handler) bool {
+	return host.Open(h).Scope.NamespaceSelector != nil
+}
+
+func (m *Manager) matchesOwnPods(scope extension.Scope) (bool, error) {
+	if *scope.FailurePolicy != admissionregistrationv1.Fail || !slices.ContainsFunc(scope.Rules, createsPods) {
+		return false, nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(scope.NamespaceSelector)
+	if err != nil {
+		return false, err
+	}
+	return selector.Matches(labels.Set{corev1.LabelMetadataName: m.options.WebhookNamespace}), nil
+}
+
+func createsPods(r admissionregistrationv1.RuleWithOperations) bool {
+	has := func(values []string, names ...string) bool {
+		return slices.ContainsFunc(values, func(v string) bool { return slices.Contains(names, v) })
+	}
+	creates := slices.ContainsFunc(r.Operations, func(o admissionregistrationv1.OperationType) bool {
+		return o == admissionregistrationv1.Create || o == admissionregistrationv1.OperationAll
+	})
+	return creates && has(r.APIGroups, "", "*") && has(r.Resources, "pods", "*", "*/*")
 }

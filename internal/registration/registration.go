@@ -16,8 +16,8 @@
 // Read registration.go first; then desired.go, difference.go and client.go: what the
 // objects should be, what is wrong with them, and how they are written; selector.go and
 // backoff.go: what others may add, and how often to repair what they may not. probe.go
-// asks whether API servers call the webhooks. conversion.go registers what converts custom
-// resources, in the objects that define them.
+// asks whether API servers call the webhooks, told.go says which repairs to tell.
+// conversion.go registers what converts custom resources, in the objects that define them.
 package registration
 
 import (

@@ -1,21 +1,19 @@
-package manager
+package registration
 
 import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/admitkit/admitkit/internal/registration"
 )
 
 func TestTheRepairsOfOneCauseAreToldOnceAMinuteWithTheirNumber(t *testing.T) {
-	var told repairsTold
+	var told RepairsTold
 	began := time.Now()
-	selectors := registration.Repair{Object: "MutatingWebhookConfiguration x", Kind: "selectors", Detail: "a term"}
-	rules := registration.Repair{Object: selectors.Object, Kind: "rules"}
+	selectors := Repair{Object: "MutatingWebhookConfiguration x", Kind: "selectors", Detail: "a term"}
+	rules := Repair{Object: selectors.Object, Kind: "rules"}
 	for i, step := range []struct {
 		after  time.Duration
-		repair registration.Repair
+		repair Repair
 		want   int
 	}{
 		{0, selectors, 1},
@@ -27,11 +25,11 @@ func TestTheRepairsOfOneCauseAreToldOnceAMinuteWithTheirNumber(t *testing.T) {
 		{2 * time.Minute, selectors, 2},
 		{time.Hour, selectors, 1},
 	} {
-		if got := told.tell(step.repair, began.Add(step.after)); got != step.want {
+		if got := told.Tell(step.repair, began.Add(step.after)); got != step.want {
 			t.Errorf("step %d: got %d, want %d", i, got, step.want)
 		}
 	}
-	if text := repairText(selectors, 3); !strings.Contains(text, "a term") || !strings.Contains(text, "3 times") || !strings.Contains(text, "1m0s") {
+	if text := RepairText(selectors, 3); !strings.Contains(text, "a term") || !strings.Contains(text, "3 times") || !strings.Contains(text, "1m0s") {
 		t.Errorf("the Event says %q", text)
 	}
 }
