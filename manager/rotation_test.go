@@ -51,8 +51,9 @@ type replicaConfig struct {
 
 const (
 	rotationService = "my-ext"
-	replicaLeaf     = 6 * time.Second
-	watchDelay      = 5 * time.Second
+	// replicaLeaf is renewed when a third is left. On a busy machine a handshake with the old leaf has taken 2 s.
+	replicaLeaf = 15 * time.Second
+	watchDelay  = 5 * time.Second
 	// propagation is how long the API server has to learn of a new CA, and drain how long the balancer has to see that
 	// a replica is not ready. On a busy machine both have taken more than 2 s.
 	propagation, drainPeriod = 4 * time.Second, 6 * time.Second
