@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -352,6 +353,9 @@ func TestNoRequestFailsWhileOneOfTwoServersRestarts(t *testing.T) {
 	stopFirst := run(e.targets[0])
 	run(e.targets[1])
 	e.ready = e.targets
+	testkit.Within(t, time.Minute, "both serve", func(context.Context) bool {
+		return !slices.ContainsFunc(e.targets, func(to *target) bool { return to.current.Load().StartedChecker()(nil) != nil })
+	})
 	background.Go(func() { e.follow(ctx, 100*time.Millisecond) })
 
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, MaxIdleConnsPerHost: 25}
