@@ -26,34 +26,48 @@
 //
 // # How a request is granted
 //
-// Read the code in this order. defaulter and requestRules admit a request. enqueue
-// gives it its place in the queue, from which Reconcile takes it. read gathers the
-// facts, decide says what follows from them, and apply does it: the end as well as
-// the grant. Remove, which an uninstall calls, decides and applies in the same way.
+// What decides about access is in rooms below internal, none of which knows this package
+// or a room that comes later here:
+//
+//   - grant: the kinds of access, and what a request gets.
+//   - rules: what is allowed, and why something is refused.
+//   - kube: the connection to the cluster.
+//   - check: asking the operator's checks.
+//   - facts: reading what there is to know about a request.
+//   - decision: what follows from the facts.
+//   - admission: the handlers of admissions, apart from facts and decision.
+//
+// command, pod and workload make access commands and access Pods, and find targets.
+//
+// This package has the controllers, which do what was decided. Read the code in this
+// order. Package admission admits a request. enqueue (queue.go) gives it its place in the
+// queue, from which Reconcile takes it (reconciler.go). [facts.Reader] gathers the facts,
+// [decision.Of] says what follows from them, and apply (apply.go) does it: the end as well
+// as the grant (grant.go, networkpolicy.go). What it does is told in the status and Events
+// (status.go), records (records.go) and notifications (notify.go). Remove (remove.go),
+// which an uninstall calls, decides and applies in the same way.
 package access
 
 import (
-	"errors"
+	"context"
 	"fmt"
-	"sync"
 	"time"
 
-	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrlcluster "sigs.k8s.io/controller-runtime/pkg/cluster"
 
 	"github.com/admitkit/admitkit/extension"
-	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/extension/deliver"
+	"github.com/admitkit/admitkit/operator/access/internal/admission"
+	"github.com/admitkit/admitkit/operator/access/internal/check"
+	"github.com/admitkit/admitkit/operator/access/internal/facts"
+	"github.com/admitkit/admitkit/operator/access/internal/grant"
+	"github.com/admitkit/admitkit/operator/access/internal/kube"
+	"github.com/admitkit/admitkit/operator/access/internal/rules"
 	"github.com/admitkit/admitkit/operator/egress"
-	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 // Options are the options of New; the zero value is useful in a manager that watches one
@@ -104,37 +118,29 @@ const (
 )
 
 // Access is the extension. Make one with [New].
-type Access struct{ *shared }
-
-// shared is what the parts have in common.
-type shared struct {
+type Access struct {
+	entitled
 	options Options
-	// places are where requests are granted. Parts sets them.
-	places namespaceSet
-	// roles are those that requests can get. Parts sets them.
-	roles grantable
-	once  sync.Once
-	err   error
+	shared  *shared
+}
 
-	// The following are set by setup.
-	log    *zap.Logger
-	checks *checks
-	// self knows as whom the reconcilers write.
-	self *controller.Asker
-	// holder holds access Pods to their egress.
-	holder egress.Holder
+// entitled says what every part needs.
+type entitled interface {
+	extension.Entitled
+	extension.NamespaceEntitled
+	extension.ClusterEntitled
+}
+
+// shared is what the controllers have in common.
+type shared struct {
+	*kube.Connection
+	keep    facts.Retention
+	workers int
+	checks  *check.Queue
 	// notifier is nil without Notifications.
 	notifier *notifier
-	events   events.EventRecorder
-	// recorder is nil during an uninstall. told has the IDs of the last records.
-	recorder extension.Recorder
-	told     *lru.Cache
-	// cached reads what is ours from memory; live reads everything else, by
-	// name, from the API server.
-	cluster ctrlcluster.Cluster
-	cached  client.Reader
-	live    client.Reader
-	writer  client.Client
+	// told has the IDs of the last records.
+	told *lru.Cache
 }
 
 // New returns the extension.
@@ -145,7 +151,10 @@ func New(options Options) *Access {
 	if options.Workers == 0 {
 		options.Workers = DefaultWorkers
 	}
-	return &Access{&shared{options: options}}
+	common := &shared{
+		Connection: &kube.Connection{}, keep: facts.Retention{Keep: options.Retention, WarnBefore: options.WarnBefore}, workers: options.Workers, told: lru.New(toldRecords),
+	}
+	return &Access{entitled: common, options: options, shared: common}
 }
 
 var _ extension.Composite = (*Access)(nil)
@@ -161,66 +170,52 @@ func (a *Access) Parts(mgr extension.Manager) ([]any, error) {
 	if err := a.options.Egress.Validate(); err != nil {
 		return nil, fmt.Errorf("access options: Egress: %w", err)
 	}
+	common := a.shared
 	if a.options.Notifications.URL != "" {
-		a.notifier = newNotifier(a.options.Notifications)
-		if err := a.notifier.sender.Validate(); err != nil {
+		common.notifier = newNotifier(a.options.Notifications)
+		if err := common.notifier.sender.Validate(); err != nil {
 			return nil, fmt.Errorf("access options: Notifications: %w", err)
 		}
 	}
-	if a.options.Clock == nil {
-		a.options.Clock = mgr.GetClock()
-	}
 	var err error
-	if a.places, err = newNamespaceSet(a.options.Namespaces, mgr); err != nil {
+	if common.Settings, err = a.settings(mgr); err != nil {
 		return nil, fmt.Errorf("access options: %w", err)
 	}
-	if a.roles, err = newGrantable(a.options.Roles, a.options.ClusterRoles, a.places); err != nil {
-		return nil, fmt.Errorf("access options: %w", err)
+	common.checks = check.NewQueue(common.Connection, endpointsOf(a.options.Checks))
+	all := admission.Parts(common.Connection)
+	for _, kind := range grant.Kinds {
+		all = append(all, newRequests(common, kind), newTemplates(common, kind))
 	}
-	parts := a.admissions()
-	if a.options.Egress.On() {
-		parts = append(parts, extension.Validating(&policyGuard{a.shared}, a.policyScope()))
-	}
-	for _, kind := range kinds {
-		parts = append(parts, newRequests(a.shared, kind), newTemplates(a.shared, kind))
-	}
-	return parts, nil
+	return all, nil
 }
 
-// setup connects to the cluster, once for all parts.
-func (a *shared) setup(mgr extension.Manager) error {
-	a.once.Do(func() { a.err = a.connect(mgr) })
-	return a.err
+// settings are what the options say to every part.
+func (a *Access) settings(mgr extension.Manager) (s kube.Settings, err error) {
+	o := a.options
+	s = kube.Settings{SingleUse: o.SingleUse, Sessions: o.Sessions, Egress: o.Egress, Clock: o.Clock}
+	if s.Clock == nil {
+		s.Clock = mgr.GetClock()
+	}
+	for i := range o.Checks {
+		s.CheckNames = append(s.CheckNames, o.Checks[i].Name)
+	}
+	if s.Places, err = rules.NewNamespaces(o.Namespaces, mgr); err != nil {
+		return s, err
+	}
+	s.Roles, err = rules.NewRoles(o.Roles, o.ClusterRoles, s.Places)
+	return s, err
 }
 
-// connect makes a cache that holds templates, requests, and what carries our label.
-func (a *shared) connect(mgr extension.Manager) error {
-	scheme, err := controller.Scheme()
-	if err != nil {
-		return fmt.Errorf("access: %w", err)
-	}
-	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{LabelManagedBy: managedBy})}
-	pods := ours
-	pods.Transform = cluster.TrimPod
-	a.log = mgr.GetLogger().Desugar().Named("access")
-	a.holder = egress.Holder{Options: &a.options.Egress, Flag: "--access-network-policy"}
-	if err := a.holder.Connect(mgr, a.log); err != nil {
-		return fmt.Errorf("access: %w", err)
-	}
-	held := a.holder.Cache(ours)
-	held[&corev1.Pod{}], held[&rbacv1.Role{}], held[&rbacv1.RoleBinding{}] = pods, ours, ours
-	a.cluster, err = cluster.New(mgr, cluster.Options{Name: "access", Scheme: scheme, Namespaces: a.places.each(), ByObject: held})
-	if err != nil {
-		return err
-	}
-	a.recorder, a.told = mgr.GetRecorder(), lru.New(toldRecords)
-	a.checks = newChecks(a)
-	a.events = mgr.GetKubeManager().GetEventRecorder("admitkit-access")
-	a.cached, a.live, a.writer = a.cluster.GetCache(), a.cluster.GetAPIReader(), a.cluster.GetClient()
-	a.self = controller.NewAsker(mgr, a.writer)
-	a.holder.Use(a.live, a.writer, a.options.Clock)
-	if err := errors.Join(a.indexRoles(mgr.GetContext()), a.indexRequests(mgr.GetContext()), a.indexDecisions(mgr.GetContext())); err != nil {
-		return fmt.Errorf("access: %w", err)
-	}
-	return nil
+// AllNamespaces stands, alone in Options.Namespaces, for every namespace but those of
+// the control plane and of admitkit itself.
+const AllNamespaces = rules.AllNamespaces
+
+// Sessions knows in which Pods sessions are recorded, and so can be ended. What ends them
+// finds the grant by its record, and the end by the request.
+type Sessions interface {
+	// CannotEnd says why sessions in a Pod cannot be ended, and what to do; "" if they can.
+	// It reads with the reader of the reconcilers.
+	CannotEnd(ctx context.Context, reader client.Reader, pod *corev1.Pod) (why string, err error)
+	// ReaderRights are the rights in the cluster that the reader needs for that.
+	ReaderRights() []rbacv1.PolicyRule
 }

@@ -15,9 +15,6 @@ var (
 	grantedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_access_granted_total", Help: "Requests that were granted.",
 	}, []string{"kind"})
-	deniedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "admitkit_access_denied_total", Help: "Requests and sessions denied at admission, by reason.",
-	}, []string{"kind", "reason"})
 	decisionsTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "admitkit_access_decisions_total", Help: "Decisions about requests that counted: Approve or Deny.",
 	}, []string{"kind", "decision"})
@@ -34,7 +31,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(grants, grantedTotal, deniedTotal, decisionsTotal, expiredTotal, restoredTotal, lateness)
+	metrics.Registry.MustRegister(grants, grantedTotal, decisionsTotal, expiredTotal, restoredTotal, lateness)
 }
 
 // liveGrants counts the grants that are live.

@@ -19,6 +19,8 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/deliver"
+	"github.com/admitkit/admitkit/operator/access/internal/decision"
+	"github.com/admitkit/admitkit/operator/access/internal/grant"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
 
@@ -77,44 +79,44 @@ type step struct {
 	Notification
 }
 
-// steps returns the notifications of what a status says that the one before did not.
-func (k kind) steps(req v1alpha1.Request, before *v1alpha1.RequestStatus, s *state) (steps []step) { //nolint:gocyclo // a list of cases, each of which stands alone
+// stepsOf returns the notifications of what a status says that the one before did not.
+func stepsOf(k grant.Kind, req v1alpha1.Request, before *v1alpha1.RequestStatus, s *decision.Status) (steps []step) { //nolint:gocyclo // a list of cases, each of which stands alone
 	spec := req.GetRequestSpec()
 	tell := func(name, suffix, by, format string, args ...any) {
-		steps = append(steps, k.step(req, s, name, suffix, by, fmt.Sprintf(format, args...)))
+		steps = append(steps, newStep(k, req, s, name, suffix, by, fmt.Sprintf(format, args...)))
 	}
 	if len(before.Conditions) == 0 {
-		tell(actionAsked, "", "", "%s", askedFor(req))
+		tell(grant.ActionAsked, "", "", "%s", grant.AskedFor(req))
 	}
-	approved, checked := s.wanted[v1alpha1.ConditionApproved], s.wanted[v1alpha1.ConditionChecked]
+	approved, checked := s.Wanted[v1alpha1.ConditionApproved], s.Wanted[v1alpha1.ConditionChecked]
 	if approved.Reason == v1alpha1.ReasonWaiting && meta.FindStatusCondition(before.Conditions, approved.Type) == nil {
 		tell(stepWaiting, "", "", "%s", approved.Message)
 	}
-	for _, v := range newVerdicts(before.Verdicts, s.Verdicts) {
+	for _, v := range decision.NewVerdicts(before.Verdicts, s.Verdicts) {
 		if v.Decision == v1alpha1.DecisionDeny {
-			tell(actionDenied, "-"+shortHash(v.Username), v.Username, "%s denies the request of %s: %s", v.Username, requesterOf(req), said(v.Reason))
+			tell(grant.ActionDenied, "-"+grant.ShortHash(v.Username), v.Username, "%s denies the request of %s: %s", v.Username, grant.RequesterOf(req), grant.Said(v.Reason))
 		} else {
-			tell(actionApproved, "-"+shortHash(v.Username), v.Username, "%s approves the request of %s: %s", v.Username, requesterOf(req), said(v.Reason))
+			tell(grant.ActionApproved, "-"+grant.ShortHash(v.Username), v.Username, "%s approves the request of %s: %s", v.Username, grant.RequesterOf(req), grant.Said(v.Reason))
 		}
 	}
-	valid := s.wanted[v1alpha1.ConditionAccessStillValid]
+	valid := s.Wanted[v1alpha1.ConditionAccessStillValid]
 	over := valid.Status == metav1.ConditionFalse && !meta.IsStatusConditionFalse(before.Conditions, valid.Type)
 	created := meta.IsStatusConditionTrue(before.Conditions, v1alpha1.ConditionAccessResourcesCreated)
 	switch {
 	case over && checked.Reason == v1alpha1.ReasonDenied:
-		tell(actionDenied, "", "check "+s.Check.Name, "the request of %s was %s", requesterOf(req), checked.Message)
+		tell(grant.ActionDenied, "", "check "+s.Check.Name, "the request of %s was %s", grant.RequesterOf(req), checked.Message)
 	case over && valid.Reason == v1alpha1.ReasonTimedOut || over && approved.Reason == v1alpha1.ReasonTimedOut:
-		tell(actionTimedOut, "", "", "the request of %s is over: %s", requesterOf(req), valid.Message)
+		tell(grant.ActionTimedOut, "", "", "the request of %s is over: %s", grant.RequesterOf(req), valid.Message)
 	case over && spec.Revoked != nil:
-		tell(actionRevoked, "", spec.Revoked.By, "%s revokes the request of %s: %s", spec.Revoked.By, requesterOf(req), said(spec.Revoked.Reason))
+		tell(grant.ActionRevoked, "", spec.Revoked.By, "%s revokes the request of %s: %s", spec.Revoked.By, grant.RequesterOf(req), grant.Said(spec.Revoked.Reason))
 	}
 	switch {
 	case over && created:
-		tell(actionEnded, "", "", "access of %s has ended: %s", spec.Grantee(), valid.Message)
-	case created && s.lost():
-		tell(actionEnded, "", "", "access of %s has ended: %s", spec.Grantee(), s.wanted[v1alpha1.ConditionAccessResourcesCreated].Message)
+		tell(grant.ActionEnded, "", "", "access of %s has ended: %s", spec.Grantee(), valid.Message)
+	case created && s.Lost():
+		tell(grant.ActionEnded, "", "", "access of %s has ended: %s", spec.Grantee(), s.Wanted[v1alpha1.ConditionAccessResourcesCreated].Message)
 	case !over && !created && meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionAccessResourcesCreated):
-		tell(actionGranted, "", "", "%s", s.mayAccess(spec))
+		tell(grant.ActionGranted, "", "", "%s", mayAccess(s, spec))
 	}
 	if announced(before, s) {
 		tell(stepEnding, fmt.Sprintf("-%d", s.EndAnnounced.Unix()), "", "access of %s ends at %s", spec.Grantee(), s.EndAnnounced.UTC().Format(time.RFC3339))
@@ -122,26 +124,15 @@ func (k kind) steps(req v1alpha1.Request, before *v1alpha1.RequestStatus, s *sta
 	return steps
 }
 
-func askedFor(req v1alpha1.Request) string {
-	return requesterNamed(req) + " " + asks(req.GetRequestSpec())
-}
-
-func requesterNamed(req v1alpha1.Request) string {
-	if who := req.GetRequestSpec().Requester; who != nil {
-		return who.Username
-	}
-	return "nobody"
-}
-
 // announced reports whether the end of access is announced now.
-func announced(before *v1alpha1.RequestStatus, s *state) bool {
+func announced(before *v1alpha1.RequestStatus, s *decision.Status) bool {
 	return s.EndAnnounced != nil && !s.EndAnnounced.Equal(before.EndAnnounced)
 }
 
-func (k kind) step(req v1alpha1.Request, s *state, name, suffix, by, message string) step {
+func newStep(k grant.Kind, req v1alpha1.Request, s *decision.Status, name, suffix, by, message string) step {
 	spec := req.GetRequestSpec()
 	n := Notification{
-		Step: name, Kind: k.request, Namespace: req.GetNamespace(), Name: req.GetName(), UID: string(req.GetUID()),
+		Step: name, Kind: k.RequestKind, Namespace: req.GetNamespace(), Name: req.GetName(), UID: string(req.GetUID()),
 		OnBehalfOf: spec.OnBehalfOf, By: by, Template: spec.TemplateName, Pod: s.PodName, Reason: spec.Reason, Message: noteOf(message),
 	}
 	if spec.Requester != nil {
@@ -192,7 +183,7 @@ func (a *shared) notify(steps []step) {
 		}
 		a.told.Add(key, nil)
 		a.notifier.enqueue(deliver.Event{
-			ID: s.id, Type: NotificationType + s.Step, Subject: strings.Join([]string{s.Kind, s.Namespace, s.Name}, "/"), Time: a.options.Clock.Now(), Data: s.Notification,
+			ID: s.id, Type: NotificationType + s.Step, Subject: strings.Join([]string{s.Kind, s.Namespace, s.Name}, "/"), Time: a.Clock.Now(), Data: s.Notification,
 		})
 	}
 }

@@ -22,6 +22,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/operator/access/internal/decision"
+	"github.com/admitkit/admitkit/operator/access/internal/facts"
+	"github.com/admitkit/admitkit/operator/access/internal/grant"
+	"github.com/admitkit/admitkit/operator/access/internal/kube"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/internal/controller"
@@ -31,18 +35,13 @@ import (
 // decides, and applies the decision.
 type requests struct {
 	*shared
-	kind kind
+	kind  grant.Kind
+	facts *facts.Reader
 
 	// failures and waits delay the next attempt. The queue's own limiter would not
 	// do: the end of access must not wait for it.
 	failures, waits workqueue.TypedRateLimiter[types.NamespacedName]
 	counted         liveGrants
-	promises        promises
-	// lastRoles has the Roles that were deleted, until it is clear why.
-	lastRoles sync.Map
-	// unbound has the requests whose RoleBinding this process has deleted at the end,
-	// until the rest is done.
-	unbound sync.Map
 	// untold has the records of policies that were restored, until they are made.
 	untold sync.Map
 	// woken has the requests about which a check has answered.
@@ -51,13 +50,12 @@ type requests struct {
 
 var _ extension.Reconciler = (*requests)(nil)
 
-func newRequests(a *shared, k kind) *requests {
+func newRequests(a *shared, k grant.Kind) *requests {
 	return &requests{
-		shared: a, kind: k,
+		shared: a, kind: k, facts: facts.NewReader(a.Connection, k, a.checks, a.keep),
 		failures: workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](20*time.Millisecond, time.Second),
 		waits:    workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](200*time.Millisecond, 5*time.Second),
-		counted:  liveGrants{kind: k.name, keys: map[types.NamespacedName]bool{}},
-		promises: promises{made: map[types.NamespacedName]bool{}},
+		counted:  liveGrants{kind: k.Name, keys: map[types.NamespacedName]bool{}},
 		woken:    make(chan event.GenericEvent),
 	}
 }
@@ -65,23 +63,23 @@ func newRequests(a *shared, k kind) *requests {
 // Register makes the controller. It watches requests, templates, and what requests
 // get; enqueue decides the order in which they come.
 func (r *requests) Register(mgr extension.Manager) error {
-	if err := r.setup(mgr); err != nil {
+	if err := r.Setup(mgr); err != nil {
 		return err
 	}
 	// Alerts watch these from zero on. Only a process that reconciles has them.
-	lateness.WithLabelValues(r.kind.name)
-	grants.WithLabelValues(r.kind.name)
+	lateness.WithLabelValues(r.kind.Name)
+	grants.WithLabelValues(r.kind.Name)
 	for _, what := range []string{egress.Deleted, egress.Changed} {
 		restoredTotal.WithLabelValues(what)
 	}
 	keys := map[client.Object]func(context.Context, client.Object) []types.NamespacedName{
-		r.kind.newRequest():        r.keyOf,
-		r.kind.newTemplate():       r.waitingFor,
+		r.kind.NewRequest():        r.keyOf,
+		r.kind.NewTemplate():       r.waitingFor,
 		&v1alpha1.AccessDecision{}: r.decidedBy,
 		&rbacv1.Role{}:             r.ownerOf,
 		&rbacv1.RoleBinding{}:      r.ownerOf,
 	}
-	if r.kind.makesPod {
+	if r.kind.MakesPod {
 		keys[&corev1.Pod{}] = r.ownerOf
 	}
 	maps.Copy(keys, r.watchPolicies())
@@ -89,7 +87,7 @@ func (r *requests) Register(mgr extension.Manager) error {
 	for object, of := range keys {
 		watches[object] = r.enqueue(of)
 	}
-	c, err := controller.New(mgr, "access-"+r.kind.name+"-requests", r, r.options.Workers, r.cluster.GetCache(), watches)
+	c, err := controller.New(mgr, "access-"+r.kind.Name+"-requests", r, r.workers, r.Cluster.GetCache(), watches)
 	if err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
@@ -101,7 +99,7 @@ func (r *requests) Register(mgr extension.Manager) error {
 			return fmt.Errorf("access: Notifications: %w", err)
 		}
 	}
-	return r.checks.register(mgr, r)
+	return r.checks.Register(mgr, r.kind, r.wake)
 }
 
 // Reconcile brings a request into the state that it should be in now, and returns
@@ -118,59 +116,55 @@ func (r *requests) Reconcile(ctx context.Context, item reconcile.Request) (recon
 	}
 	delay := r.failures.When(key)
 	if !apierrors.IsConflict(err) { // else the cache is behind: what it lacks is on its way
-		r.log.Warn("attempt failed", zap.String("kind", r.kind.request), zap.Stringer("request", key), zap.Duration("retry", delay), zap.Error(err))
+		r.Log.Warn("attempt failed", zap.String("kind", r.kind.RequestKind), zap.Stringer("request", key), zap.Duration("retry", delay), zap.Error(err))
 	}
 	// A moment that has passed is what failed: it must not keep the delay from growing.
-	if until := next.at.Sub(r.options.Clock.Now()); until > 0 {
+	if until := next.At.Sub(r.Clock.Now()); until > 0 {
 		delay = min(delay, until)
 	}
 	return reconcile.Result{RequeueAfter: delay, Priority: r.result(next).Priority}, nil
 }
 
-func (r *requests) reconcile(ctx context.Context, key types.NamespacedName) (schedule, error) {
-	req, err := within(ctx, attemptTimeout, func(ctx context.Context) (v1alpha1.Request, error) { return r.find(ctx, key) })
+func (r *requests) reconcile(ctx context.Context, key types.NamespacedName) (decision.Schedule, error) {
+	req, err := within(ctx, kube.AttemptTimeout, func(ctx context.Context) (v1alpha1.Request, error) { return r.find(ctx, key) })
 	if err != nil {
-		return schedule{}, err
+		return decision.Schedule{}, err
 	}
-	now := r.options.Clock.Now()
-	next, err := within(ctx, patience(req, now), func(ctx context.Context) (schedule, error) {
-		facts, err := r.read(ctx, key, req, now)
+	now := r.Clock.Now()
+	due, err := within(ctx, patience(req, now), func(ctx context.Context) (decision.Schedule, error) {
+		f, err := r.facts.Read(ctx, key, req, now)
 		if err != nil {
-			return facts.next(now), err
+			return decision.Next(f, now), err
 		}
-		return r.apply(ctx, facts, decide(facts, now))
+		return r.apply(ctx, f, decision.Of(f, now))
 	})
 	if errors.Is(err, errLeft) {
-		next.priority = controller.PriorityEnd // it may be due by now
+		due.Priority = controller.PriorityEnd // it may be due by now
 	}
-	return next, err
+	return due, err
 }
 
 // find returns a request from the cache, nil if it is gone or being deleted.
 func (r *requests) find(ctx context.Context, key types.NamespacedName) (v1alpha1.Request, error) {
-	req := r.kind.newRequest()
-	err := r.cached.Get(ctx, key, req)
+	req := r.kind.NewRequest()
+	err := r.Cached.Get(ctx, key, req)
 	if err != nil || !req.GetDeletionTimestamp().IsZero() {
 		return nil, client.IgnoreNotFound(err)
 	}
 	return req, nil
 }
 
-// attemptTimeout bounds one attempt, so that an API server that does not answer
-// holds a worker no longer than that.
-const attemptTimeout = 10 * time.Second
-
 // patience returns how long an attempt may take: never beyond the end of access,
 // for which the next attempt is due.
 func patience(req v1alpha1.Request, now time.Time) time.Duration {
 	if req == nil {
-		return attemptTimeout
+		return kube.AttemptTimeout
 	}
 	end, err := v1alpha1.EndOf(req)
 	if remaining := end.Sub(now); err == nil && remaining > 0 {
-		return min(remaining, attemptTimeout)
+		return min(remaining, kube.AttemptTimeout)
 	}
-	return attemptTimeout
+	return kube.AttemptTimeout
 }
 
 // errLeft is the error of a step that was left behind.
@@ -220,13 +214,13 @@ func within[T any](ctx context.Context, limit time.Duration, step func(context.C
 }
 
 // result comes back at the very moment of a schedule.
-func (r *requests) result(s schedule) reconcile.Result {
+func (r *requests) result(s decision.Schedule) reconcile.Result {
 	var result reconcile.Result
-	if s.priority != 0 {
-		result.Priority = &s.priority
+	if s.Priority != 0 {
+		result.Priority = &s.Priority
 	}
-	if !s.at.IsZero() {
-		result.RequeueAfter = max(s.at.Sub(r.options.Clock.Now()), time.Nanosecond)
+	if !s.At.IsZero() {
+		result.RequeueAfter = max(s.At.Sub(r.Clock.Now()), time.Nanosecond)
 	}
 	return result
 }
@@ -234,10 +228,10 @@ func (r *requests) result(s schedule) reconcile.Result {
 // sooner moves a schedule up for a request that waits for something that is not
 // watched. The intervals grow; the first that would come after the schedule does not
 // count.
-func (r *requests) sooner(key types.NamespacedName, next schedule) schedule {
-	at := r.options.Clock.Now().Add(r.waits.When(key))
-	if at.Before(next.at) {
-		return schedule{at: at}
+func (r *requests) sooner(key types.NamespacedName, next decision.Schedule) decision.Schedule {
+	at := r.Clock.Now().Add(r.waits.When(key))
+	if at.Before(next.At) {
+		return decision.Schedule{At: at}
 	}
 	return next
 }

@@ -21,10 +21,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension"
-	"github.com/admitkit/admitkit/extension/cluster"
+	"github.com/admitkit/admitkit/operator/access/internal/decision"
+	"github.com/admitkit/admitkit/operator/access/internal/facts"
+	"github.com/admitkit/admitkit/operator/access/internal/grant"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
-	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
 var _ extension.Remover = (*requests)(nil)
@@ -39,13 +40,14 @@ var _ extension.Remover = (*requests)(nil)
 //
 // It goes on until nothing is left or ctx ends, which the manager sees to.
 func (r *requests) Remove(ctx context.Context, mgr extension.Manager) error {
-	uncached, err := r.uncached(mgr)
+	conn, err := r.Uncached(mgr) // nobody would start a cache
 	if err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
+	uncached := newRequests(&shared{Connection: conn}, r.kind)
 	// Each namespace for itself, and at the same time: what is in the way in one of them
 	// does not keep access in another.
-	namespaces := uncached.places.each()
+	namespaces := uncached.Places.Each()
 	errs := make([]error, len(namespaces))
 	var group sync.WaitGroup
 	for i, namespace := range namespaces {
@@ -60,26 +62,10 @@ func (r *requests) removeIn(ctx context.Context, namespace string) error {
 	removal := &removal{requests: r, namespace: namespace, pending: map[types.NamespacedName]bool{}, bindings: map[types.NamespacedName]*rbacv1.RoleBinding{}, warned: map[types.NamespacedName]bool{}, blocked: map[types.NamespacedName]bool{}}
 	err := removal.run(ctx)
 	if apierrors.IsForbidden(err) && removal.namespaceGone(ctx) {
-		r.log.Info("the namespace is gone, and with it all access", zap.String("namespace", namespace))
+		r.Log.Info("the namespace is gone, and with it all access", zap.String("namespace", namespace))
 		return nil
 	}
 	return err
-}
-
-// uncached returns the same without a cache, which nobody would start.
-func (r *requests) uncached(mgr extension.Manager) (*requests, error) {
-	scheme, err := controller.Scheme()
-	if err != nil {
-		return nil, err
-	}
-	live, err := cluster.NewClient(mgr, scheme)
-	if err != nil {
-		return nil, err
-	}
-	log := mgr.GetLogger().Desugar().Named("access")
-	made := newRequests(&shared{options: r.options, places: r.places, roles: r.roles, log: log, cached: live, live: live, writer: live}, r.kind)
-	made.holder = egress.Holder{Kinds: r.options.Egress.Kinds()}
-	return made, nil
 }
 
 // namespaceGone reports whether the namespace is known to be gone. The rights in it went
@@ -89,7 +75,7 @@ func (r *removal) namespaceGone(ctx context.Context) bool {
 	if r.namespace == "" {
 		return false
 	}
-	return apierrors.IsNotFound(r.live.Get(ctx, client.ObjectKey{Name: r.namespace}, &corev1.Namespace{}))
+	return apierrors.IsNotFound(r.Live.Get(ctx, client.ObjectKey{Name: r.namespace}, &corev1.Namespace{}))
 }
 
 // removal is one run of Remove. It relies on what engineers can neither write nor
@@ -137,12 +123,12 @@ func (r *removal) run(ctx context.Context) error {
 	if failure == nil {
 		var left []string
 		for key := range r.pending {
-			left = append(left, r.kind.resource(key).String())
+			left = append(left, r.kind.Resource(key).String())
 		}
 		slices.Sort(left)
 		failure = fmt.Errorf("%w: left: %s; does a manager run, or a Pod not end?", err, strings.Join(left, ", "))
 	}
-	return fmt.Errorf("removing %s access: %w", r.kind.name, failure)
+	return fmt.Errorf("removing %s access: %w", r.kind.Name, failure)
 }
 
 // forbidden returns the errors that do not go away by waiting.
@@ -161,15 +147,15 @@ func (r *removal) round(ctx context.Context) (done bool, err error) {
 	// All of them first, whatever becomes of the rest: they give access.
 	for _, key := range bindings {
 		r.pending[key] = true
-		err := r.unbind(ctx, &facts{kind: r.kind, key: key, binding: r.bindings[key]}, decision{unbind: true})
+		err := r.unbind(ctx, &facts.Facts{Kind: r.kind, Key: key, Binding: r.bindings[key]}, decision.Decision{Unbind: true})
 		errs = append(errs, err)
-		r.tell(err, "RoleBinding deleted", r.kind.resource(key))
+		r.tell(err, "RoleBinding deleted", r.kind.Resource(key))
 	}
 	revoked, err := r.revokeAll(ctx)
 	errs = append(errs, err)
 	kinds := []schema.GroupVersionKind{roles, pods}
-	if r.kind.makesPod {
-		kinds = append(kinds, r.holder.Kinds...)
+	if r.kind.MakesPod {
+		kinds = append(kinds, r.Holder.Kinds...)
 	}
 	for _, kind := range kinds {
 		keys, err := r.list(ctx, kind)
@@ -182,7 +168,7 @@ func (r *removal) round(ctx context.Context) (done bool, err error) {
 	for key := range r.pending {
 		gone, err := r.removeOf(ctx, key)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", r.kind.resource(key), err))
+			errs = append(errs, fmt.Errorf("%s: %w", r.kind.Resource(key), err))
 		}
 		if gone {
 			delete(r.pending, key)
@@ -196,25 +182,22 @@ func (r *removal) round(ctx context.Context) (done bool, err error) {
 // removeOf does for a request what the end of its time does, and reports whether
 // there was nothing left of it.
 func (r *removal) removeOf(ctx context.Context, key types.NamespacedName) (gone bool, err error) {
-	f := &facts{kind: r.kind, key: key, binding: r.bindings[key]}
-	if err := r.readRole(ctx, f); err != nil {
+	f, err := r.facts.Left(ctx, key, r.bindings[key])
+	if err != nil {
 		return false, err
 	}
-	if err := errors.Join(r.readMade(ctx, f, r.live, ""), r.readEgress(ctx, f)); err != nil {
-		return false, err
-	}
-	if f.role == nil && f.made == (choice{}) && len(f.leaves()) == 0 {
+	if f.Role == nil && f.Made == (grant.Choice{}) && len(f.Leaves()) == 0 {
 		return true, nil
 	}
 	delete(r.blocked, key)
-	if _, err := r.apply(ctx, f, decide(f, r.options.Clock.Now())); err != nil {
-		if (f.isKept() || f.role == nil && f.made == (choice{})) && apierrors.IsInternalError(err) {
+	if _, err := r.apply(ctx, f, decision.Of(f, r.Clock.Now())); err != nil {
+		if (f.IsKept() || f.Role == nil && f.Made == (grant.Choice{})) && apierrors.IsInternalError(err) {
 			r.blocked[key] = true
 		}
 		return false, err
 	}
-	if f.role != nil {
-		r.log.Info("Role deleted", zap.Stringer("name", r.kind.resource(key)), zap.Stringer("of", choiceOf(f.role)), zap.String("onExpiry", f.role.Annotations[AnnotationOnExpiry]))
+	if f.Role != nil {
+		r.Log.Info("Role deleted", zap.Stringer("name", r.kind.Resource(key)), zap.Stringer("of", grant.ChoiceOf(f.Role)), zap.String("onExpiry", f.Role.Annotations[grant.AnnotationOnExpiry]))
 	}
 	return false, nil
 }
@@ -224,16 +207,16 @@ func (r *removal) removeOf(ctx context.Context, key types.NamespacedName) (gone 
 // were any.
 func (r *removal) revokeAll(ctx context.Context) (revoked bool, err error) {
 	var errs []error
-	list := r.kind.requests()
+	list := r.kind.NewRequestList()
 	for more := true; more; more = list.GetContinue() != "" {
-		err := r.live.List(ctx, list, client.InNamespace(r.namespace), client.Limit(pageSize), client.Continue(list.GetContinue()))
+		err := r.Live.List(ctx, list, client.InNamespace(r.namespace), client.Limit(pageSize), client.Continue(list.GetContinue()))
 		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 			return false, nil // the CRDs are gone, and with them the requests
 		}
 		if err != nil {
-			return revoked, fmt.Errorf("listing %ss: %w", r.kind.request, err)
+			return revoked, fmt.Errorf("listing %ss: %w", r.kind.RequestKind, err)
 		}
-		eachRequest(list, func(req v1alpha1.Request) {
+		grant.EachRequest(list, func(req v1alpha1.Request) {
 			due, err := r.revoke(ctx, req)
 			revoked = revoked || due
 			errs = append(errs, err)
@@ -244,7 +227,7 @@ func (r *removal) revokeAll(ctx context.Context) (revoked bool, err error) {
 
 // revoke revokes a request, and reports whether it was not revoked before.
 func (r *removal) revoke(ctx context.Context, req v1alpha1.Request) (due bool, err error) {
-	status, live := revocation(req, r.options.Clock.Now())
+	status, live := decision.Revocation(req, r.Clock.Now())
 	if status == nil {
 		return false, nil
 	}
@@ -252,8 +235,8 @@ func (r *removal) revoke(ctx context.Context, req v1alpha1.Request) (due bool, e
 	if live {
 		r.pending[key] = true
 	}
-	if err = r.patchStatus(ctx, req, status); err != nil {
-		err = fmt.Errorf("revoking %s %s: %w", r.kind.request, key, err)
+	if err = r.PatchStatus(ctx, req, &status.RequestStatus); err != nil {
+		err = fmt.Errorf("revoking %s %s: %w", r.kind.RequestKind, key, err)
 	}
 	r.tell(err, "request revoked", key)
 	return true, err
@@ -270,10 +253,10 @@ func (r *removal) list(ctx context.Context, of schema.GroupVersionKind) (keys []
 	list.SetGroupVersionKind(of.GroupVersion().WithKind(kind + "List"))
 	options := []client.ListOption{client.InNamespace(r.namespace), client.Limit(pageSize)}
 	if of.Group != rbacv1.GroupName {
-		options = append(options, client.MatchingLabels{LabelManagedBy: managedBy})
+		options = append(options, client.MatchingLabels{grant.LabelManagedBy: grant.ManagedBy})
 	}
 	for more := true; more; more = list.Continue != "" {
-		err := r.live.List(ctx, list, append(options, client.Continue(list.Continue))...)
+		err := r.Live.List(ctx, list, append(options, client.Continue(list.Continue))...)
 		if meta.IsNoMatchError(err) && of == egress.CiliumNetworkPolicy {
 			return nil, nil
 		}
@@ -283,17 +266,17 @@ func (r *removal) list(ctx context.Context, of schema.GroupVersionKind) (keys []
 		for i := range list.Items {
 			object := &list.Items[i]
 			name := client.ObjectKeyFromObject(object)
-			key, named := r.kind.owner(name)
+			key, named := r.kind.Owner(name)
 			switch {
 			case !named:
-			case object.Labels[LabelManagedBy] == managedBy || object.Annotations[AnnotationRequestUID] != "":
+			case object.Labels[grant.LabelManagedBy] == grant.ManagedBy || object.Annotations[grant.AnnotationRequestUID] != "":
 				keys = append(keys, key)
 				if kind == "RoleBinding" {
 					r.bindings[key] = &rbacv1.RoleBinding{ObjectMeta: object.ObjectMeta}
 				}
 			case !r.warned[name]:
 				r.warned[name] = true
-				r.log.Warn("left alone: it has the name of a grant, but neither label nor annotation", zap.String("kind", kind), zap.Stringer("name", name))
+				r.Log.Warn("left alone: it has the name of a grant, but neither label nor annotation", zap.String("kind", kind), zap.Stringer("name", name))
 			}
 		}
 	}
@@ -302,6 +285,6 @@ func (r *removal) list(ctx context.Context, of schema.GroupVersionKind) (keys []
 
 func (r *removal) tell(err error, what string, name types.NamespacedName) {
 	if err == nil {
-		r.log.Info(what, zap.Stringer("name", name))
+		r.Log.Info(what, zap.Stringer("name", name))
 	}
 }

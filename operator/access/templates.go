@@ -16,7 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/operator/access/internal/grant"
+	"github.com/admitkit/admitkit/operator/access/internal/kube"
 	"github.com/admitkit/admitkit/operator/access/internal/pod"
+	"github.com/admitkit/admitkit/operator/access/internal/rules"
 	"github.com/admitkit/admitkit/operator/access/internal/workload"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
@@ -26,26 +29,26 @@ import (
 // templates reconciles the templates of one kind: it keeps their status.
 type templates struct {
 	*shared
-	kind    kind
+	kind    grant.Kind
 	targets *workload.Watches
 }
 
 var _ extension.Reconciler = (*templates)(nil)
 
-func newTemplates(a *shared, k kind) *templates { return &templates{shared: a, kind: k} }
+func newTemplates(a *shared, k grant.Kind) *templates { return &templates{shared: a, kind: k} }
 
 // Register makes the controller. It watches templates and, each by its name, their
 // targets.
 func (r *templates) Register(mgr extension.Manager) error {
-	if err := r.setup(mgr); err != nil {
+	if err := r.Setup(mgr); err != nil {
 		return err
 	}
-	c, err := controller.New(mgr, "access-"+r.kind.name+"-templates", r, 1, r.cluster.GetCache(),
-		map[client.Object]handler.EventHandler{r.kind.newTemplate(): &handler.EnqueueRequestForObject{}})
+	c, err := controller.New(mgr, "access-"+r.kind.Name+"-templates", r, 1, r.Cluster.GetCache(),
+		map[client.Object]handler.EventHandler{r.kind.NewTemplate(): &handler.EnqueueRequestForObject{}})
 	if err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
-	if r.targets, err = workload.NewWatches(r.cluster); err != nil {
+	if r.targets, err = workload.NewWatches(r.Cluster); err != nil {
 		return fmt.Errorf("access: %w", err)
 	}
 	if err := c.Watch(source.Channel(r.targets.Changed(), &handler.EnqueueRequestForObject{})); err != nil {
@@ -59,7 +62,7 @@ const conflictDelay = 100 * time.Millisecond
 
 // Reconcile writes the status of a template.
 func (r *templates) Reconcile(ctx context.Context, key reconcile.Request) (reconcile.Result, error) {
-	result, err := within(ctx, attemptTimeout, func(ctx context.Context) (reconcile.Result, error) { return r.reconcile(ctx, key) })
+	result, err := within(ctx, kube.AttemptTimeout, func(ctx context.Context) (reconcile.Result, error) { return r.reconcile(ctx, key) })
 	if apierrors.IsConflict(err) { // the cache is behind: what it lacks is on its way
 		return reconcile.Result{RequeueAfter: conflictDelay}, nil
 	}
@@ -67,8 +70,8 @@ func (r *templates) Reconcile(ctx context.Context, key reconcile.Request) (recon
 }
 
 func (r *templates) reconcile(ctx context.Context, key reconcile.Request) (reconcile.Result, error) {
-	t := r.kind.newTemplate()
-	if err := r.cached.Get(ctx, key.NamespacedName, t); err != nil {
+	t := r.kind.NewTemplate()
+	if err := r.Cached.Get(ctx, key.NamespacedName, t); err != nil {
 		r.targets.Forget(key.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -79,14 +82,14 @@ func (r *templates) reconcile(ctx context.Context, key reconcile.Request) (recon
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{}, client.IgnoreNotFound(r.write(ctx, t, templateStatus(t, target, missing, &r.options.Egress)))
+	return reconcile.Result{}, client.IgnoreNotFound(r.write(ctx, t, templateStatus(t, target, missing, &r.Egress)))
 }
 
 // reconcileRole looks for the role of a template, and watches it. The status has its UID: when
 // a role is made anew, that wakes the requests that had the earlier one.
 func (r *templates) reconcileRole(ctx context.Context, t *v1alpha1.RoleAccessTemplate) error {
 	key := client.ObjectKeyFromObject(t)
-	status := templateStatus(t, nil, nil, &r.options.Egress)
+	status := templateStatus(t, nil, nil, &r.Egress)
 	set := func(condition string, holds bool, reason, message string) {
 		c := metav1.Condition{Type: condition, Status: metav1.ConditionTrue, Reason: "Valid", Message: message, ObservedGeneration: t.Generation}
 		if !holds {
@@ -94,9 +97,9 @@ func (r *templates) reconcileRole(ctx context.Context, t *v1alpha1.RoleAccessTem
 		}
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
-	if refused := r.roles.refuses(t.Namespace, t.Spec.RoleRef); refused != nil {
+	if refused := r.Roles.Refuses(t.Namespace, t.Spec.RoleRef); refused != nil {
 		r.targets.Forget(key) // there is no right to watch it
-		set(v1alpha1.ConditionRoleAllowed, false, refused.reason, refused.message)
+		set(v1alpha1.ConditionRoleAllowed, false, refused.Reason, refused.Message)
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionTargetRefExists) // nobody knows
 		return client.IgnoreNotFound(r.write(ctx, t, status))
 	}
@@ -105,14 +108,14 @@ func (r *templates) reconcileRole(ctx context.Context, t *v1alpha1.RoleAccessTem
 	if err := r.targets.Watch(ctx, key, *t.GetTargetRef()); err != nil {
 		return err
 	}
-	role, err := r.roleOf(ctx, t)
+	role, err := r.RoleOf(ctx, t)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
 	if err != nil {
 		set(v1alpha1.ConditionTargetRefExists, false, v1alpha1.ReasonTargetMissing, fmt.Sprintf("%s does not exist", role))
 	} else {
-		set(v1alpha1.ConditionTargetRefExists, true, "", fmt.Sprintf("%s has the UID %s", role, role.uid))
+		set(v1alpha1.ConditionTargetRefExists, true, "", fmt.Sprintf("%s has the UID %s", role, role.UID))
 	}
 	return client.IgnoreNotFound(r.write(ctx, t, status))
 }
@@ -129,7 +132,7 @@ func (r *templates) findTarget(ctx context.Context, t v1alpha1.Template) (target
 	if err := r.targets.Watch(ctx, key, *ref); err != nil {
 		return nil, nil, err
 	}
-	target, err = workload.Find(ctx, r.live, key.Namespace, *ref)
+	target, err = workload.Find(ctx, r.Live, key.Namespace, *ref)
 	if workload.Missing(err) {
 		return nil, err, nil
 	}
@@ -147,7 +150,7 @@ func templateStatus(t v1alpha1.Template, target *workload.Workload, missing erro
 		}
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
-	limit, invalid := maxDuration(t.GetAccessConfig())
+	limit, invalid := rules.MaxDuration(t.GetAccessConfig())
 	pat, makesPod := t.(*v1alpha1.PodAccessTemplate)
 	if makesPod && pat.Unreadable() != nil {
 		invalid = pat.Unreadable()
@@ -162,9 +165,9 @@ func templateStatus(t v1alpha1.Template, target *workload.Workload, missing erro
 	case !status.Ready:
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionAccessPodValid) // nobody knows
 	default:
-		made, unfit := pod.New(podMeta(pat), pat, target, limit)
+		made, unfit := pod.New(rules.PodMeta(pat), pat, target, limit)
 		if unfit == nil {
-			unfit = fitsEgress(held, pat, made)
+			unfit = rules.FitsEgress(held, pat, made)
 		}
 		set(v1alpha1.ConditionAccessPodValid, unfit, v1alpha1.ReasonTemplateInvalid)
 		status.Ready = unfit == nil
@@ -180,7 +183,7 @@ func (r *templates) write(ctx context.Context, t v1alpha1.Template, status *v1al
 	}
 	before := t.DeepCopyObject().(v1alpha1.Template)
 	*t.GetTemplateStatus() = *status
-	if err := r.writer.Status().Patch(ctx, t, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := r.Writer.Status().Patch(ctx, t, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return err
 	}
 	if before.GetTemplateStatus().Ready == status.Ready {
@@ -195,8 +198,8 @@ func (r *templates) write(ctx context.Context, t v1alpha1.Template, status *v1al
 			}
 		}
 	}
-	r.events.Eventf(&corev1.ObjectReference{
-		APIVersion: v1alpha1.GroupVersion.String(), Kind: r.kind.template, Namespace: t.GetNamespace(), Name: t.GetName(), UID: t.GetUID(),
+	r.Events.Eventf(&corev1.ObjectReference{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: r.kind.TemplateKind, Namespace: t.GetNamespace(), Name: t.GetName(), UID: t.GetUID(),
 	}, nil, kind, reason, "Check", "%s", noteOf(note))
 	return nil
 }

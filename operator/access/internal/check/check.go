@@ -1,6 +1,12 @@
 // Package check asks the operator's checks about requests: one POST, whose answer is
 // read strictly. Whatever is not a clear answer is a [Failure], and no access follows
 // from it.
+//
+// Read the files in this order:
+//
+//   - check.go: [Client] asks one check.
+//   - queue.go: [Queue] asks all of them, apart from the reconcilers, and writes the
+//     answers into the status of requests.
 package check
 
 import (
