@@ -19,7 +19,7 @@ import (
 	"github.com/admitkit/admitkit/operator/egress"
 )
 
-// templateRules refuses templates for Pods that could give nobody access.
+// templateRules has the rules of templates for Pods, and treats Pods that name one.
 type templateRules struct{ *kube.Connection }
 
 // validatePodTemplate refuses templates that could give nobody access.

@@ -15,16 +15,16 @@ import (
 	"github.com/admitkit/admitkit/operator/internal/controller"
 )
 
-// Decision is what to do about a request. apply does it in the order of the fields.
+// Decision is what to do about a request, in the order of the fields.
 type Decision struct {
-	// Dead and live say whether the request counts as a live grant; neither leaves
+	// Dead and Live say whether the request counts as a live grant; neither leaves
 	// that as it is.
 	Dead, Live bool
 
-	// Unbind deletes the RoleBinding, with which access ends; late says that its time
+	// Unbind deletes the RoleBinding, with which access ends; Late says that its time
 	// is over.
 	Unbind, Late bool
-	// Remove deletes the access Pod, evict evicts the Pod of exec access.
+	// Remove deletes the access Pod, Evict evicts the Pod of exec access.
 	Remove, Evict grant.Choice
 	// Unrecord deletes the Role. It goes last, because it records what there is to do.
 	Unrecord bool
@@ -53,7 +53,7 @@ type Decision struct {
 // Grant is what a request gets.
 type Grant struct {
 	// Pod is the access Pod to make, or the Pod that was chosen for exec access; nil
-	// if role records it already.
+	// if the record has it already.
 	Pod *corev1.Pod
 	// Role is the role that was asked for.
 	Role grant.Choice
@@ -212,7 +212,7 @@ func (f decider) evicted() grant.Choice {
 
 // finish cleans up after the end, when the RoleBinding is gone. Until the request
 // says that its access has ended, the Role is deleted by its name even if the cache
-// has none; see mayBeBound.
+// has none; see [facts.Facts.MayBeBound].
 func (f decider) finish(now time.Time) Decision {
 	first := !grant.Ended(f.Request)
 	d := Decision{

@@ -36,7 +36,7 @@ type Facts struct {
 	// LastMove is the last move of the end that this process has told.
 	LastMove Move
 
-	// Role, the record of the grant, and binding are nil if they do not exist.
+	// Role, the record of the grant, and Binding are nil if they do not exist.
 	Role    *rbacv1.Role
 	Binding *rbacv1.RoleBinding
 	// LastRole is the Role as it was, if the request is gone and the garbage collector was
@@ -56,7 +56,7 @@ type Facts struct {
 	Enforced bool
 	// Template is nil if it does not exist.
 	Template v1alpha1.Template
-	// NoCheck says that the check which the template names does not exist, and trouble why
+	// NoCheck says that the check which the template names does not exist, and Trouble why
 	// it has not answered.
 	NoCheck *rules.Refusal
 	Trouble string
@@ -65,7 +65,7 @@ type Facts struct {
 	// OthersOpen are the user's other requests that count for the template's limit.
 	OthersOpen []v1alpha1.Request
 	// Target is what an access Pod is made after, nil if the template has a Pod
-	// spec. chosen is the Pod that exec access would be to. noTarget says why there
+	// spec. Chosen is the Pod that exec access would be to. NoTarget says why there
 	// is neither.
 	Target   *workload.Workload
 	Chosen   *corev1.Pod

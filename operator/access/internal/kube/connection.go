@@ -26,7 +26,7 @@ import (
 
 // Settings are what the operator says and more than one part needs.
 type Settings struct {
-	// Places are where requests are granted, and roles those that they can get.
+	// Places are where requests are granted, and Roles those that they can get.
 	Places rules.Namespaces
 	Roles  rules.Roles
 	// CheckNames are the names of the checks that templates may name.
@@ -34,14 +34,14 @@ type Settings struct {
 	// SingleUse says that something limits requests with singleUse to one session.
 	SingleUse bool
 	// Sessions says in which Pods sessions can be ended; nil if in none.
-	Sessions ending
+	Sessions Sessions
 	// Egress says how access Pods are held to the egress of their template.
 	Egress egress.Options
 	Clock  clock.PassiveClock
 }
 
-// ending knows in which Pods sessions are recorded, and so can be ended.
-type ending interface {
+// Sessions knows in which Pods sessions are recorded, and so can be ended.
+type Sessions interface {
 	// CannotEnd says why sessions in a Pod cannot be ended, "" if they can.
 	CannotEnd(ctx context.Context, reader client.Reader, pod *corev1.Pod) (why string, err error)
 	// ReaderRights are the rights in the cluster that the reader needs for that.
@@ -55,7 +55,7 @@ type Connection struct {
 	once sync.Once
 	err  error
 
-	// The following are set by setup.
+	// The following are set by Setup.
 	Log *zap.Logger
 	// Self knows as whom the reconcilers write.
 	Self *controller.Asker
@@ -64,7 +64,7 @@ type Connection struct {
 	Events events.EventRecorder
 	// Recorder is nil during an uninstall.
 	Recorder extension.Recorder
-	// cached reads what is ours from memory; live reads everything else, by
+	// Cached reads what is ours from memory; Live reads everything else, by
 	// name, from the API server.
 	Cluster ctrlcluster.Cluster
 	Cached  client.Reader

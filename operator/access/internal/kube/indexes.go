@@ -26,7 +26,7 @@ const (
 	indexDecided = "decided"
 )
 
-// Index adds the indexes, by which the methods of connection list.
+// Index adds the indexes, by which the methods of Connection list.
 func Index(ctx context.Context, indexer client.FieldIndexer) error {
 	errs := []error{
 		indexer.IndexField(ctx, &rbacv1.Role{}, indexPod, func(obj client.Object) []string {

@@ -88,7 +88,7 @@ func (p *Namespaces) include(namespace string) bool {
 	return namespace == p.Watched || slices.Contains(p.named, namespace)
 }
 
-// Closed refuses to grant access in a namespace that allNamespaces does not stand for.
+// Closed refuses to grant access in a namespace that AllNamespaces does not stand for.
 func (p *Namespaces) Closed(namespace string) *Refusal {
 	if p.All() && (namespace == p.own || p.check(namespace) != nil) {
 		return Refuse(v1alpha1.ReasonNotAllowed, "no access is granted in namespace %s, which is the control plane's or the manager's own: who gets into its Pods could grant themselves anything", namespace)
