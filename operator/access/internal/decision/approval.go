@@ -30,7 +30,7 @@ func (f decider) judge(now time.Time) *Decision {
 		approved.GetRequestStatus().ApprovedAt, approved.GetRequestStatus().Verdicts = &last.Time, verdicts
 		end, _ := v1alpha1.EndOf(approved) // one that is invalid is not asked about
 		d := Decision{Status: NewStatus(approved, end)}
-		d.Status.approval(approved)
+		d.Status.allowed(approved)
 		return &d
 	}
 	return nil
@@ -51,8 +51,8 @@ func waitingFor(req v1alpha1.Request, verdicts []v1alpha1.Verdict) string {
 	return fmt.Sprintf("waiting for approval: it has %s, and waits until %s", req.GetRequestSpec().Approval.Count(len(verdicts)), until.UTC().Format(time.RFC3339))
 }
 
-// approval says how it stands with the approval of a request.
-func (s *Status) approval(req v1alpha1.Request) {
+// allowed says that the approvers of a request, and its check, have allowed it.
+func (s *Status) allowed(req v1alpha1.Request) {
 	terms := req.GetRequestSpec().Approval
 	switch {
 	case terms == nil:
@@ -60,6 +60,9 @@ func (s *Status) approval(req v1alpha1.Request) {
 		s.set(v1alpha1.ConditionApproved, true, "Skipped", "without approval, as a member of "+terms.SkippedFor)
 	case req.GetRequestStatus().ApprovedAt != nil:
 		s.set(v1alpha1.ConditionApproved, true, "Approved", "approved by "+approvers(req.GetRequestStatus().Verdicts))
+	}
+	if result := req.GetRequestStatus().Check; result != nil && result.Decision == v1alpha1.CheckAllow {
+		s.set(v1alpha1.ConditionChecked, true, "Allowed", allowance(result))
 	}
 }
 

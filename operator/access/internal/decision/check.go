@@ -68,14 +68,6 @@ func (f decider) neverChecked(s *Status) {
 	}
 }
 
-// checked says what the check has allowed.
-func (s *Status) checked(result *v1alpha1.CheckResult) {
-	if result == nil {
-		return
-	}
-	s.set(v1alpha1.ConditionChecked, true, "Allowed", allowance(result))
-}
-
 func allowance(result *v1alpha1.CheckResult) string {
 	message := "allowed by the check " + result.Name
 	if most := result.MaxDurationSeconds; most > 0 {

@@ -244,11 +244,10 @@ func (f decider) wasRevoked() bool {
 // answer grants what a request asks for, or says why not.
 func (f decider) answer() Decision {
 	d := Decision{Status: NewStatus(f.Request, f.End)}
-	d.Status.approval(f.Request)
+	d.Status.allowed(f.Request)
 	if f.WaitsForApproval() {
 		d.Status.ExpiresAt, d.Status.Verdicts = nil, f.Verdicts()
 	}
-	d.Status.checked(f.Request.GetRequestStatus().Check)
 	if f.Template != nil && f.Template.GetAccessConfig().Check != "" && f.Request.GetRequestStatus().Check == nil {
 		d.Status.ExpiresAt = nil // it may say another
 	}
@@ -371,6 +370,7 @@ func (f decider) keep() Decision {
 		return Decision{Dead: true, Unbind: true}
 	}
 	d := Decision{Status: NewStatus(f.Request, f.End)}
+	d.Status.allowed(f.Request)
 	d.Status.Choose(grant.ChoiceOf(f.Role))
 	if lost != nil {
 		d.Dead, d.Unbind, d.Waits = true, f.Binding != nil, lost.Waits

@@ -286,3 +286,23 @@ func TestARevocationIsWrittenOnce(t *testing.T) {
 		})
 	}
 }
+
+// The status that was to be written with the grant may be lost: to a conflict, or with the
+// process.
+func TestAGrantSaysWhoAllowedItAlsoIfTheFirstStatusWasLost(t *testing.T) {
+	f := factstest.About(grant.ExecAccess, hasRole("1"), hasBinding("1"))
+	f.Request.GetRequestSpec().Approval = &v1alpha1.ApprovalTerms{Required: 1}
+	status := f.Request.GetRequestStatus()
+	status.ApprovedAt = &metav1.Time{Time: factstest.Created}
+	status.Check = &v1alpha1.CheckResult{Name: "allow", Decision: v1alpha1.CheckAllow}
+	for _, condition := range []string{v1alpha1.ConditionApproved, v1alpha1.ConditionChecked} {
+		meta.SetStatusCondition(&status.Conditions, metav1.Condition{Type: condition, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaiting})
+	}
+	d := Of(f, factstest.Created.Add(time.Minute))
+	d.Status.Settle()
+	for _, condition := range []string{v1alpha1.ConditionApproved, v1alpha1.ConditionChecked} {
+		if !meta.IsStatusConditionTrue(d.Status.Conditions, condition) {
+			t.Errorf("%s: %+v", condition, d.Status.Conditions)
+		}
+	}
+}
