@@ -11,7 +11,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
@@ -156,7 +155,7 @@ func TestTextOfOtherUsersForgesNoRow(t *testing.T) {
 	c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out, ErrOut: &out}}
 	req := &v1alpha1.ExecAccessRequest{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 	req.Spec.Requester, req.Spec.OnBehalfOf = &v1alpha1.Requester{Username: "mallory"}, "x\nroot\tforged\u009b2J\a"
-	if err := c.table(func(object client.Object) []column { return columnsOf(object, false, false) })(req); err != nil {
+	if err := c.table(visible(requestColumns, false, false))(req); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Count(out.String(), "\n") != 2 || strings.ContainsAny(out.String(), "\u009b\a") {

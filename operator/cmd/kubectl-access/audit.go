@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -61,7 +60,7 @@ pods/ephemeralcontainers at level Metadata. It exits with 1 if something is miss
 	flags.BoolVarP(&q.everywhere, "all-namespaces", "A", false, "acts in all namespaces, and in none")
 	flags.BoolVarP(&q.watch, "watch", "w", false, "continue with new acts")
 	flags.StringVar(&q.file, "compare", "", "list the acts in this audit log of the API server that have no record; - is standard input")
-	q.output = c.addOutputFlags(cmd)
+	q.output = c.addOutputFlags(cmd, auditColumns)
 	_ = cmd.RegisterFlagCompletionFunc("pod", c.completePods)
 	_ = cmd.RegisterFlagCompletionFunc("decision", cobra.FixedCompletions([]string{string(v1alpha1.AuditAllowed), string(v1alpha1.AuditDenied)}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -219,21 +218,6 @@ func (q *query) canHave(event *v1alpha1.AuditEvent, namespace string) bool {
 	return event.Status.Unlisted > 0 && (q.everywhere || event.Spec.Namespace == namespace || event.Labels[auditevent.LabelNamespace] == "")
 }
 
-// when parses a time, or a duration before now. "" is no time.
-func when(flag, text string) (time.Time, error) {
-	if text == "" {
-		return time.Time{}, nil
-	}
-	if ago, err := parseDuration(text); err == nil && ago >= 0 {
-		return time.Now().Add(-ago), nil
-	}
-	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return at, exitf(codeUsage, "%s %q: must be a duration such as 24h or 7d, or a time such as 2026-11-21T09:00:00Z", flag, text)
-	}
-	return at, nil
-}
-
 func ofRecord(f func(*v1alpha1.AuditEvent) string) func(client.Object) string {
 	return func(object client.Object) string { return f(object.(*v1alpha1.AuditEvent)) }
 }
@@ -269,16 +253,4 @@ var auditColumns = []column{
 	})},
 	{name: "REASON", wide: true, of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Reason })},
 	{name: "ID", wide: true, of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.ID })},
-}
-
-// commandLine shows a command on one line, so that what looks like two arguments
-// is two.
-func commandLine(command []string) string {
-	words := make([]string, len(command))
-	for i, word := range command {
-		if words[i] = word; word == "" || strings.ContainsFunc(word, func(r rune) bool { return r == ' ' || r == '"' || r == '\'' || !unicode.IsPrint(r) }) {
-			words[i] = strconv.Quote(word)
-		}
-	}
-	return strings.Join(words, " ")
 }

@@ -10,10 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"gomodules.xyz/jsonpatch/v2"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -195,14 +192,6 @@ func (c *cli) describeCommand() *cobra.Command {
 	})
 }
 
-func conditionsOf(conditions []metav1.Condition) []string {
-	text := []string{"Conditions", " "}
-	for _, condition := range conditions {
-		text = append(text, "  "+condition.Type, strings.TrimSpace(string(condition.Status)+"  "+condition.Reason+"  "+condition.Message))
-	}
-	return text
-}
-
 // roleOf names the role that a request got, "" if it got none.
 func roleOf(req request) string {
 	if role := req.GetRequestStatus().GrantedRole; role != nil {
@@ -217,30 +206,4 @@ func revocation(by *v1alpha1.Revocation) string {
 		return ""
 	}
 	return strings.TrimSpace(fmt.Sprintf("by %s at %s  %s", by.By, moment(by.At), by.Reason))
-}
-
-// describeEvents shows the events that the engineer may see.
-func (c *cli) describeEvents(ctx context.Context, cl client.Client, of client.Object) error {
-	var events corev1.EventList
-	err := cl.List(ctx, &events, client.InNamespace(of.GetNamespace()), client.MatchingFieldsSelector{
-		Selector: fields.OneTermEqualSelector("involvedObject.uid", string(of.GetUID())),
-	})
-	if apierrors.IsForbidden(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	happened := []string{"Events", " "}
-	for _, event := range events.Items {
-		when := event.EventTime.Time
-		if when.IsZero() {
-			when = event.LastTimestamp.Time
-		}
-		happened = append(happened, "  "+when.Local().Format(time.DateTime)+"  "+event.Reason, event.Message)
-	}
-	if len(events.Items) == 0 {
-		return nil
-	}
-	return lines(c.Out, happened...)
 }

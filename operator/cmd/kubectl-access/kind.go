@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -160,16 +158,4 @@ func (k *kind) called(word string) bool {
 	word = strings.ToLower(word)
 	resource, _, _ := strings.Cut(word, ".") // as -o name prints it, with the group
 	return word == k.name || resource == k.resource || resource+"s" == k.resource
-}
-
-// each calls visit for every object of a list.
-func each[T any](list client.ObjectList, visit func(T)) {
-	_ = meta.EachListItem(list, func(object runtime.Object) error {
-		item, ok := any(object).(T)
-		if !ok {
-			return fmt.Errorf("%T", object)
-		}
-		visit(item)
-		return nil
-	})
 }

@@ -24,7 +24,7 @@ func (c *cli) listCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&waiting, "pending", false, "only those that wait for approval")
 	cmd.Flags().BoolVar(&forMe, "for-me", false, "only those that wait for your approval")
 	cmd.MarkFlagsMutuallyExclusive("mine", "for-me")
-	return c.listing(cmd, "requests", func(ctx context.Context, cl client.Client, scope client.InNamespace) ([]client.Object, error) {
+	return c.listing(cmd, "requests", requestColumns, func(ctx context.Context, cl client.Client, scope client.InNamespace) ([]client.Object, error) {
 		objects, err := c.list(ctx, cl, scope, requestsOf)
 		if waiting {
 			objects = slices.DeleteFunc(objects, func(object client.Object) bool { return !pending(object.(request)) })
@@ -51,7 +51,7 @@ func (c *cli) templatesCommand() *cobra.Command {
 request.`,
 	}
 	cmd.Flags().BoolVar(&mine, "mine", false, "only those that you may use")
-	return c.listing(cmd, "templates", func(ctx context.Context, cl client.Client, scope client.InNamespace) ([]client.Object, error) {
+	return c.listing(cmd, "templates", templateColumns, func(ctx context.Context, cl client.Client, scope client.InNamespace) ([]client.Object, error) {
 		objects, err := c.list(ctx, cl, scope, func(k *kind) client.ObjectList { return k.templates() })
 		if err != nil || !mine {
 			return objects, err
@@ -60,48 +60,7 @@ request.`,
 	})
 }
 
-// listing makes a command that prints the objects that find returns.
-func (c *cli) listing(cmd *cobra.Command, what string, find func(context.Context, client.Client, client.InNamespace) ([]client.Object, error)) *cobra.Command {
-	var everywhere bool
-	out := c.addOutputFlags(cmd)
-	cmd.Args, cmd.ValidArgsFunction = exactly(), cobra.NoFileCompletions
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		show, err := out.listPrinter(everywhere)
-		if err != nil {
-			return err
-		}
-		cl, namespace, err := c.connect()
-		if err != nil {
-			return err
-		}
-		objects, err := find(cmd.Context(), cl, scope(namespace, everywhere))
-		if err != nil {
-			return err
-		}
-		if len(objects) == 0 {
-			c.sayf("no %s found%s", what, in(namespace, everywhere))
-		}
-		return show(objects...)
-	}
-	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "of all namespaces")
-	return cmd
-}
-
 func requestsOf(k *kind) client.ObjectList { return k.newList() }
-
-func scope(namespace string, everywhere bool) client.InNamespace {
-	if everywhere {
-		return ""
-	}
-	return client.InNamespace(namespace)
-}
-
-func in(namespace string, everywhere bool) string {
-	if everywhere {
-		return ""
-	}
-	return " in namespace " + namespace
-}
 
 // list returns the objects of all kinds, sorted by namespace, kind and name.
 func (c *cli) list(ctx context.Context, cl client.Client, scope client.InNamespace, newList func(*kind) client.ObjectList) ([]client.Object, error) {
@@ -135,13 +94,6 @@ func ofMine(ctx context.Context, cl client.Client, objects []client.Object) ([]c
 		spec := object.(request).GetRequestSpec()
 		return spec.Grantee() != me.Username && (spec.Requester == nil || spec.Requester.Username != me.Username)
 	}), nil
-}
-
-// whoAmI returns the user that the API server takes the current one for.
-func whoAmI(ctx context.Context, cl client.Client) (authenticationv1.UserInfo, error) {
-	review := &authenticationv1.SelfSubjectReview{}
-	err := cl.Create(ctx, review)
-	return review.Status.UserInfo, explained(err)
 }
 
 // usable keeps the templates that the current user may use, for the user onBehalf if that

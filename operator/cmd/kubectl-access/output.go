@@ -20,12 +20,14 @@ import (
 type output struct {
 	*cli
 	*genericclioptions.PrintFlags
+	columns []column
 }
 
 const customColumns = "custom-columns"
 
-func (c *cli) addOutputFlags(cmd *cobra.Command) *output {
-	o := &output{cli: c, PrintFlags: genericclioptions.NewPrintFlags("").WithTypeSetter(scheme)}
+// addOutputFlags adds the flags for the format. A table has these columns.
+func (c *cli) addOutputFlags(cmd *cobra.Command, columns []column) *output {
+	o := &output{cli: c, columns: columns, PrintFlags: genericclioptions.NewPrintFlags("").WithTypeSetter(scheme)}
 	o.AddFlags(cmd)
 	cmd.Flags().Lookup("output").Usage = strings.Join(o.formats(), ", ")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.formats(), cobra.ShellCompDirectiveNoFileComp))
@@ -71,12 +73,11 @@ func (o *output) listPrinter(everywhere bool) (printer, error) {
 func (o *output) printer(everywhere bool) (printer, error) {
 	if isCustom(*o.OutputFormat) {
 		columns, err := parseColumns(strings.TrimPrefix(*o.OutputFormat, customColumns+"="))
-		return o.table(func(client.Object) []column { return columns }), err
+		return o.table(columns), err
 	}
 	p, err := o.resourcePrinter()
 	if p == nil || err != nil {
-		wide := *o.OutputFormat == "wide"
-		return o.table(func(object client.Object) []column { return columnsOf(object, wide, everywhere) }), err
+		return o.table(visible(o.columns, *o.OutputFormat == "wide", everywhere)), err
 	}
 	return func(objects ...client.Object) error {
 		for _, object := range objects {

@@ -72,7 +72,7 @@ func (c *cli) requestCommand(k *kind) *cobra.Command {
 		flags.StringVar(&a.pod, "pod", "", "name of the Pod (default: a Pod of the workload)")
 		_ = cmd.RegisterFlagCompletionFunc("pod", a.completeTargetPods)
 	}
-	a.output = c.addOutputFlags(cmd)
+	a.output = c.addOutputFlags(cmd, requestColumns)
 	if k != roleRequests {
 		for _, other := range []string{"output", "for", "template"} {
 			cmd.MarkFlagsMutuallyExclusive("shell", other)

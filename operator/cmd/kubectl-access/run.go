@@ -74,7 +74,7 @@ TEMPLATE is the name of a SandboxRunTemplate, or else of a ClusterSandboxRunTemp
 	flags.Var(durationFlag{&r.idle, moreThanZero}, "idle", "how long nobody may use an Interactive run, in whole seconds (default: the template's)")
 	flags.Var(durationFlag{&r.lifetime, moreThanZero}, "lifetime", "how long an Interactive run lives at most, in whole seconds (default: the template's)")
 	flags.BoolVarP(&r.watch, "watch", "w", false, "print what the work writes, until its end")
-	r.output = c.addOutputFlags(cmd)
+	r.output = c.addOutputFlags(cmd, runColumns)
 	r.completeFlags(cmd)
 	for _, other := range []string{"output", "template"} {
 		cmd.MarkFlagsMutuallyExclusive("watch", other)

@@ -19,24 +19,11 @@ func (c *cli) runsCommand() *cobra.Command {
 		c.runsList(), c.runsDescribe(), c.runsLogs(), c.runsAttach(), c.runsCancel())
 }
 
-// group returns a command that only has others. Without its RunE cobra takes a wrong word for a
-// wish for help, and a script believes that something has been done.
-func group(cmd *cobra.Command, others ...*cobra.Command) *cobra.Command {
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return cmd.Help()
-		}
-		return exitf(codeUsage, "unknown command %q for %q\nSee '%s --help'", args[0], cmd.CommandPath(), cmd.CommandPath())
-	}
-	cmd.AddCommand(others...)
-	return cmd
-}
-
 func (c *cli) runsList() *cobra.Command {
 	var mine bool
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls", "get"}, Short: "List sandboxed runs, and how far they are"}
 	cmd.Flags().BoolVar(&mine, "mine", false, "only those that you made")
-	return c.listing(cmd, "runs", func(ctx context.Context, cl client.Client, scope client.InNamespace) ([]client.Object, error) {
+	return c.listing(cmd, "runs", runColumns, func(ctx context.Context, cl client.Client, scope client.InNamespace) ([]client.Object, error) {
 		objects, err := listOf(ctx, cl, &v1alpha1.SandboxRunList{}, string(scope))
 		if err != nil || !mine {
 			return objects, explained(err)

@@ -145,7 +145,7 @@ func (c *cli) sessionsList() *cobra.Command {
 	flags.StringVar(&since, "since", "", "only sessions that began since this time")
 	flags.StringVar(&until, "until", "", "only sessions that began before this time")
 	_ = cmd.RegisterFlagCompletionFunc("pod", c.completePods)
-	output := c.addOutputFlags(cmd)
+	output := c.addOutputFlags(cmd, sessionColumns)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		show, err := output.listPrinter(everywhere)
 		if err != nil {
@@ -178,20 +178,6 @@ func (c *cli) sessionsList() *cobra.Command {
 		return show(found...)
 	}
 	return cmd
-}
-
-// span is the range of time that --since and --until give. A zero time is no bound.
-type span struct{ from, to time.Time }
-
-func newSpan(since, until string) (s span, err error) {
-	if s.from, err = when("--since", since); err == nil {
-		s.to, err = when("--until", until)
-	}
-	return s, err
-}
-
-func (s span) has(at time.Time) bool {
-	return !at.Before(s.from) && (s.to.IsZero() || at.Before(s.to))
 }
 
 // selected returns the field selector of flags.

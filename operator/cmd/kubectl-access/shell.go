@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/google/shlex"
 	"github.com/spf13/pflag"
@@ -29,22 +27,6 @@ func (a *ask) runShell(ctx context.Context, cl client.WithWatch, req request) er
 	err = a.kubectl(ctx, args)
 	stop()
 	return err
-}
-
-// kubectl runs kubectl, which connects as this program does. An interrupt goes to the command in the Pod, not to this
-// program.
-func (c *cli) kubectl(ctx context.Context, args []string) error {
-	command := exec.CommandContext(context.WithoutCancel(ctx), "kubectl", append(c.connection(), args...)...) //nolint:gosec // the callers make them
-	command.Stdin, command.Stdout, command.Stderr = c.In, c.Out, c.ErrOut
-	err := command.Run()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
-		return err
-	}
-	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return exitf(128+int(status.Signal()), "kubectl was ended by a signal: %s", status.Signal())
-	}
-	return &exitError{code: exit.ExitCode()} // kubectl has printed the reason
 }
 
 // shellCommands are the kubectl commands that --shell runs, each with the flags
@@ -156,23 +138,4 @@ func podFirst(args []string) []string {
 
 func refusedFlag(flags *pflag.FlagSet, err error) error {
 	return fmt.Errorf("%s has a flag that --shell does not pass on, such as one that says where to connect and as whom: %w", flags.Name(), err)
-}
-
-// connection returns kubectl's own flags that the command line gave this command, so
-// that kubectl connects in the same way and as the same user.
-func (c *cli) connection() []string {
-	var args []string
-	c.global.VisitAll(func(flag *pflag.Flag) {
-		if !flag.Changed || flag.Name == "namespace" { // that of the request is always there
-			return
-		}
-		values := []string{flag.Value.String()}
-		if list, ok := flag.Value.(pflag.SliceValue); ok {
-			values = list.GetSlice()
-		}
-		for _, value := range values {
-			args = append(args, "--"+flag.Name+"="+value)
-		}
-	})
-	return args
 }
