@@ -15,7 +15,7 @@ import (
 // shellOfWork is what attach runs: bash where the image has it, and else sh.
 var shellOfWork = []string{"/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh"}
 
-func (c *cli) runsAttach() *cobra.Command {
+func runsAttach(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use: "attach NAME [-- COMMAND]", Short: "Open a shell in a sandboxed run",
 		Long: `Run a command in the container of a SandboxRun that runs, by default a shell, with your own
@@ -28,13 +28,13 @@ right to exec. Only an Interactive run waits for you; a Batch run ends when its 
 			}
 			return exactly("NAME")(cmd, args)
 		},
-		ValidArgsFunction: c.completeRuns(func(run *v1alpha1.SandboxRun) bool { return run.Status.Phase == v1alpha1.SandboxRunning }),
-		RunE:              func(cmd *cobra.Command, args []string) error { return c.attach(cmd.Context(), args[0], args[1:]) },
+		ValidArgsFunction: completeRuns(c, func(run *v1alpha1.SandboxRun) bool { return run.Status.Phase == v1alpha1.SandboxRunning }),
+		RunE:              func(cmd *cobra.Command, args []string) error { return attach(cmd.Context(), c, args[0], args[1:]) },
 	}
 }
 
-func (c *cli) attach(ctx context.Context, name string, command []string) error {
-	cl, run, err := c.namedRun(ctx, name)
+func attach(ctx context.Context, c *cli, name string, command []string) error {
+	cl, run, err := namedRun(ctx, c, name)
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ type query struct {
 	span
 }
 
-func (c *cli) auditCommand() *cobra.Command {
+func auditCommand(c *cli) *cobra.Command {
 	q := &query{cli: c}
 	cmd := &cobra.Command{
 		Use: "audit", Short: "List who accessed which Pod, and the decisions",

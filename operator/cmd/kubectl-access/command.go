@@ -39,8 +39,8 @@ lists them; "exec" asks for access to a Pod that runs, "pod" for a Pod of your o
 		c.requestCommand(execRequests), c.requestCommand(podRequests), c.requestCommand(roleRequests),
 		c.listCommand(), c.templatesCommand(), c.describeCommand(), c.extendCommand(), c.revokeCommand(),
 		c.approveCommand(), c.denyCommand(),
-		c.runCommand(), c.runsCommand(),
-		c.auditCommand(), c.sessionsCommand(), c.migrateCommand(), c.versionCommand(),
+		runCommand(c), runsCommand(c),
+		auditCommand(c), sessionsCommand(c), migrateCommand(c), c.versionCommand(),
 	)
 	// If no command has run, cobra has rejected the command line.
 	coded(root)

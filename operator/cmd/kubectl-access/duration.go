@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -67,3 +68,17 @@ func (f durationFlag) String() string {
 }
 
 func (durationFlag) Type() string { return "duration" }
+
+func moreThanZero(d time.Duration) error {
+	if d <= 0 {
+		return errors.New("must be more than 0; leave it out for the template's default")
+	}
+	return nil
+}
+
+func notBelowZero(d time.Duration) error {
+	if d < 0 {
+		return errors.New("must not be less than 0; 0 does not wait")
+	}
+	return nil
+}

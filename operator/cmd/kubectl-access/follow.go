@@ -41,7 +41,7 @@ type follower struct {
 // maxTail is how much output is remembered, so that the same is not printed again: as much as a status has.
 const maxTail = 8 << 10
 
-func (c *cli) newFollower() (*follower, error) {
+func newFollower(c *cli) (*follower, error) {
 	config, err := c.flags.ToRESTConfig()
 	if err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func (f *follower) has(text string) bool {
 	return strings.Contains(f.tail, text)
 }
 
-func (c *cli) runsLogs() *cobra.Command {
+func runsLogs(c *cli) *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
 		Use: "logs NAME", Short: "Print what a sandboxed run writes",
@@ -159,19 +159,19 @@ func (c *cli) runsLogs() *cobra.Command {
 Pod is gone, print the last lines, which the run itself has: at most 50.`,
 		Example:           "  kubectl access runs logs agent-x7k2p --follow",
 		Args:              exactly("NAME"),
-		ValidArgsFunction: c.completeRuns(func(*v1alpha1.SandboxRun) bool { return true }),
-		RunE:              func(cmd *cobra.Command, args []string) error { return c.printLogs(cmd.Context(), args[0], follow) },
+		ValidArgsFunction: completeRuns(c, func(*v1alpha1.SandboxRun) bool { return true }),
+		RunE:              func(cmd *cobra.Command, args []string) error { return printLogs(cmd.Context(), c, args[0], follow) },
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "print what it writes until it has ended")
 	return cmd
 }
 
-func (c *cli) printLogs(ctx context.Context, name string, follow bool) error {
-	cl, run, err := c.namedRun(ctx, name)
+func printLogs(ctx context.Context, c *cli, name string, follow bool) error {
+	cl, run, err := namedRun(ctx, c, name)
 	if err != nil {
 		return err
 	}
-	f, err := c.newFollower()
+	f, err := newFollower(c)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (c *cli) printLogs(ctx context.Context, name string, follow bool) error {
 }
 
 // namedRun connects, and reads the run that somebody names.
-func (c *cli) namedRun(ctx context.Context, name string) (client.WithWatch, *v1alpha1.SandboxRun, error) {
+func namedRun(ctx context.Context, c *cli, name string) (client.WithWatch, *v1alpha1.SandboxRun, error) {
 	cl, namespace, err := c.connect()
 	if err != nil {
 		return nil, nil, err
@@ -207,7 +207,7 @@ func (c *cli) namedRun(ctx context.Context, name string) (client.WithWatch, *v1a
 }
 
 // completeRuns completes the name of a run.
-func (c *cli) completeRuns(which func(*v1alpha1.SandboxRun) bool) cobra.CompletionFunc {
+func completeRuns(c *cli, which func(*v1alpha1.SandboxRun) bool) cobra.CompletionFunc {
 	return first(c.completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) (found []string, err error) {
 		runs, err := listOf(ctx, cl, &v1alpha1.SandboxRunList{}, namespace)
 		for _, object := range runs {

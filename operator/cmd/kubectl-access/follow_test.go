@@ -31,7 +31,7 @@ func played(t *testing.T, name string, phase corev1.PodPhase) *corev1.Pod {
 		}
 		pod.Status.Phase = phase
 		if phase == corev1.PodFailed {
-			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: workContainer, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Message: "line 2\n"}}}}
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "sandbox", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Message: "line 2\n"}}}}
 		}
 		return admin.Status().Update(ctx, pod)
 	})

@@ -35,7 +35,7 @@ type migration struct {
 	lost, dropped int
 }
 
-func (c *cli) migrateCommand() *cobra.Command {
+func migrateCommand(c *cli) *cobra.Command {
 	m := &migration{cli: c}
 	cmd := &cobra.Command{
 		Use: "migrate -f FILE|DIRECTORY", Short: "Rewrite manifests of the Oz RBAC Controller",

@@ -18,26 +18,10 @@ import (
 func migrated(t *testing.T, manifest string, args ...string) (out, said string, err error) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	cmd := newCommand(genericiooptions.IOStreams{In: strings.NewReader(manifest), Out: &stdout, ErrOut: &stderr})
-	cmd.SetArgs(append([]string{"migrate"}, args...))
+	cmd := migrateCommand(&cli{IOStreams: genericiooptions.IOStreams{In: strings.NewReader(manifest), Out: &stdout, ErrOut: &stderr}})
+	cmd.SetArgs(args)
 	err = cmd.ExecuteContext(t.Context())
 	return stdout.String(), stderr.String(), err
-}
-
-func TestManifestsOfOzAreTakenByTheAPIServer(t *testing.T) {
-	t.Parallel()
-	for _, subjects := range []string{"Requester", "Groups"} {
-		out, said, err := migrated(t, "", "-f", "testdata/oz", "--subjects", subjects)
-		if err != nil {
-			t.Fatalf("%v\n%s", err, said)
-		}
-		create := cluster.Kubectl(t.Context(), nil, "create", "--dry-run=server", "--validate=strict", "-o", "yaml", "-f", "-")
-		create.Stdin = strings.NewReader(out)
-		taken := ran(t, create).expect(t, 0, "subjects: "+subjects)
-		if n := strings.Count(taken.stdout, "\nkind: "); n < 5 {
-			t.Errorf("%d objects are taken, want 5:\n%s", n, taken.stdout)
-		}
-	}
 }
 
 func TestWhatIsChangedAndDroppedIsSaid(t *testing.T) {

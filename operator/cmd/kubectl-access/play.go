@@ -34,7 +34,7 @@ type player struct {
 const maxCastLine = 1 << 20
 
 func (p *player) run(ctx context.Context, id string, live bool) error {
-	s, err := p.sessions(false)
+	s, err := sessions(p.cli, false)
 	if err != nil {
 		return err
 	}

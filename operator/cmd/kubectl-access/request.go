@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -79,20 +78,6 @@ func (c *cli) requestCommand(k *kind) *cobra.Command {
 		}
 	}
 	return cmd
-}
-
-func moreThanZero(d time.Duration) error {
-	if d <= 0 {
-		return errors.New("must be more than 0; leave it out for the template's default")
-	}
-	return nil
-}
-
-func notBelowZero(d time.Duration) error {
-	if d < 0 {
-		return errors.New("must not be less than 0; 0 does not wait")
-	}
-	return nil
 }
 
 func (a *ask) run(ctx context.Context, args []string) error {

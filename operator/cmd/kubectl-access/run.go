@@ -37,7 +37,7 @@ type runFlags struct {
 }
 
 // runCommand returns the command that makes a SandboxRun.
-func (c *cli) runCommand() *cobra.Command {
+func runCommand(c *cli) *cobra.Command {
 	r := &runFlags{cli: c}
 	cmd := &cobra.Command{
 		Use: "run TEMPLATE", Short: "Run work that nobody trusts, in a sandbox",
@@ -113,7 +113,7 @@ func (r *runFlags) run(ctx context.Context, template string) error {
 	r.sayf("sandboxrun/%s created in namespace %s", run.Name, namespace)
 	switch {
 	case r.watch:
-		f, err := r.newFollower()
+		f, err := newFollower(r.cli)
 		if err != nil {
 			return err
 		}

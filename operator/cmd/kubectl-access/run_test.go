@@ -67,19 +67,3 @@ func TestARunIsMadeFollowedListedAndCancelled(t *testing.T) {
 		kubectlAccess(t, alice, append([]string{"-n", sandboxed}, args...)...).expect(t, int(code[0]-'0'), want)
 	}
 }
-
-func TestWhatARunWroteDoesNothingToTheTerminal(t *testing.T) {
-	var out strings.Builder
-	h := &runFlags{cli: &cli{}}
-	h.Out = &out
-	f := &follower{cli: h.cli}
-	run := &v1alpha1.SandboxRun{Status: v1alpha1.SandboxRunStatus{Phase: v1alpha1.SandboxSucceeded, Output: "done \x1b]0;owned\a"}}
-	if err := h.ended(run, f); err != nil || strings.Contains(out.String(), "\x1b") || !strings.Contains(out.String(), "done") {
-		t.Errorf("%v: %q", err, out.String())
-	}
-	run.Status.Phase = v1alpha1.SandboxFailed
-	run.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionCompleted, Status: "True", Reason: "DeadlineExceeded", Message: "Job was active longer than specified deadline"}}
-	if err := h.ended(run, f); err == nil || !strings.Contains(err.Error(), "DeadlineExceeded") {
-		t.Errorf("%v", err)
-	}
-}

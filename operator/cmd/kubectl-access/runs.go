@@ -14,12 +14,12 @@ import (
 )
 
 // runsCommand returns the commands about SandboxRuns.
-func (c *cli) runsCommand() *cobra.Command {
+func runsCommand(c *cli) *cobra.Command {
 	return group(&cobra.Command{Use: "runs", Short: "List, describe, follow, enter and cancel sandboxed runs"},
-		c.runsList(), c.runsDescribe(), c.runsLogs(), c.runsAttach(), c.runsCancel())
+		runsList(c), runsDescribe(c), runsLogs(c), runsAttach(c), runsCancel(c))
 }
 
-func (c *cli) runsList() *cobra.Command {
+func runsList(c *cli) *cobra.Command {
 	var mine bool
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls", "get"}, Short: "List sandboxed runs, and how far they are"}
 	cmd.Flags().BoolVar(&mine, "mine", false, "only those that you made")
@@ -33,23 +33,23 @@ func (c *cli) runsList() *cobra.Command {
 	})
 }
 
-func (c *cli) runsDescribe() *cobra.Command {
+func runsDescribe(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use: "describe NAME", Short: "Show what a sandboxed run asks for, and what became of it",
 		Example:           "  kubectl access runs describe agent-x7k2p",
 		Args:              exactly("NAME"),
-		ValidArgsFunction: c.completeRuns(func(*v1alpha1.SandboxRun) bool { return true }),
+		ValidArgsFunction: completeRuns(c, func(*v1alpha1.SandboxRun) bool { return true }),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cl, run, err := c.namedRun(cmd.Context(), args[0])
+			cl, run, err := namedRun(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}
-			return c.describeRun(cmd.Context(), cl, run)
+			return describeRun(cmd.Context(), c, cl, run)
 		},
 	}
 }
 
-func (c *cli) describeRun(ctx context.Context, cl client.Client, run *v1alpha1.SandboxRun) error {
+func describeRun(ctx context.Context, c *cli, cl client.Client, run *v1alpha1.SandboxRun) error {
 	spec, status := &run.Spec, &run.Status
 	var workspace, exitCode string
 	if spec.WorkspaceRef != nil {
@@ -78,19 +78,19 @@ func (c *cli) describeRun(ctx context.Context, cl client.Client, run *v1alpha1.S
 	return c.describeEvents(ctx, cl, run)
 }
 
-func (c *cli) runsCancel() *cobra.Command {
+func runsCancel(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use: "cancel NAME", Short: "End a sandboxed run before its time",
 		Long:              "End a SandboxRun: its Pod is stopped, within the grace of its template. The run stays as a\nrecord. It cannot be taken back.",
 		Example:           "  kubectl access runs cancel agent-x7k2p",
 		Args:              exactly("NAME"),
-		ValidArgsFunction: c.completeRuns(func(run *v1alpha1.SandboxRun) bool { return !run.Status.Phase.Terminal() }),
-		RunE:              func(cmd *cobra.Command, args []string) error { return c.cancel(cmd.Context(), args[0]) },
+		ValidArgsFunction: completeRuns(c, func(run *v1alpha1.SandboxRun) bool { return !run.Status.Phase.Terminal() }),
+		RunE:              func(cmd *cobra.Command, args []string) error { return cancel(cmd.Context(), c, args[0]) },
 	}
 }
 
-func (c *cli) cancel(ctx context.Context, name string) error {
-	cl, run, err := c.namedRun(ctx, name)
+func cancel(ctx context.Context, c *cli, name string) error {
+	cl, run, err := namedRun(ctx, c, name)
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ type sessionsOf struct {
 	namespace string
 }
 
-func (c *cli) sessionsCommand() *cobra.Command {
+func sessionsCommand(c *cli) *cobra.Command {
 	return group(&cobra.Command{
 		Use: "sessions", Short: "List, replay, follow, search and end recorded sessions",
 		Long: `List, replay, follow, search and end sessions that admitkit has recorded.
@@ -43,11 +43,11 @@ anything.
 
 A recording has the escape sequences that the session printed. replay and watch send
 them to your terminal as they are, as any replay does; with --text you get plain lines.`,
-	}, c.sessionsList(), c.sessionsReplay(), c.sessionsWatch(), c.sessionsExport(), c.sessionsSearch(), c.sessionsVerify(), c.sessionsEnd())
+	}, sessionsList(c), sessionsReplay(c), sessionsWatch(c), sessionsExport(c), sessionsSearch(c), sessionsVerify(c), sessionsEnd(c))
 }
 
 // sessions connects.
-func (c *cli) sessions(everywhere bool) (*sessionsOf, error) {
+func sessions(c *cli, everywhere bool) (*sessionsOf, error) {
 	namespace, _, err := c.flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (s *sessionsOf) explained(err error) error {
 	return explained(err)
 }
 
-func (c *cli) sessionsList() *cobra.Command {
+func sessionsList(c *cli) *cobra.Command {
 	var everywhere, live bool
 	var user, pod, since, until string
 	cmd := &cobra.Command{
@@ -155,7 +155,7 @@ func (c *cli) sessionsList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		s, err := c.sessions(everywhere)
+		s, err := sessions(c, everywhere)
 		if err != nil {
 			return err
 		}
@@ -244,7 +244,7 @@ func (s *sessionsOf) open(ctx context.Context, id, as string, live bool) (io.Rea
 	return text, s.explained(err)
 }
 
-func (c *cli) sessionsReplay() *cobra.Command {
+func sessionsReplay(c *cli) *cobra.Command {
 	player := &player{cli: c}
 	cmd := &cobra.Command{
 		Use: "replay ID", Short: "Replay a session in this terminal",
@@ -253,7 +253,7 @@ func (c *cli) sessionsReplay() *cobra.Command {
 The escape sequences of the recording go to your terminal, as in any replay: somebody may
 have printed some to mislead you. --text prints plain lines instead.`,
 		Example: "  # Twice as fast, and no pause longer than 2 s\n  kubectl access sessions replay ID --speed 2 --idle-limit 2s\n\n  # Only what was printed, at once\n  kubectl access sessions replay ID --text",
-		Args:    oneSession, ValidArgsFunction: c.completeSessions(""),
+		Args:    oneSession, ValidArgsFunction: completeSessions(c, ""),
 	}
 	cmd.Flags().Float64Var(&player.speed, "speed", 1, "how many times faster than it was")
 	cmd.Flags().DurationVar(&player.idle, "idle-limit", 0, "no pause is longer than this; 0 for as long as it was")
@@ -271,7 +271,7 @@ have printed some to mislead you. --text prints plain lines instead.`,
 	return cmd
 }
 
-func (c *cli) sessionsWatch() *cobra.Command {
+func sessionsWatch(c *cli) *cobra.Command {
 	player := &player{cli: c}
 	cmd := &cobra.Command{
 		Use: "watch ID", Short: "Follow a live session, from its beginning until it ends",
@@ -281,24 +281,24 @@ once, and the rest as it is recorded.
 The escape sequences of the session go to your terminal, as in any replay: somebody may
 print some to mislead you. --text prints plain lines instead.`,
 		Example: "  kubectl access sessions list --live\n  kubectl access sessions watch ID",
-		Args:    oneSession, ValidArgsFunction: c.completeSessions("status.state=Live"),
+		Args:    oneSession, ValidArgsFunction: completeSessions(c, "status.state=Live"),
 	}
 	cmd.Flags().BoolVar(&player.text, "text", false, "print plain lines, without escape sequences")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return player.run(cmd.Context(), args[0], true) }
 	return cmd
 }
 
-func (c *cli) sessionsExport() *cobra.Command {
+func sessionsExport(c *cli) *cobra.Command {
 	file := ""
 	cmd := &cobra.Command{
 		Use: "export ID", Short: "Write a session as an asciicast file",
 		Long:    "Write a session as an asciicast file of version 3, for asciinema and others.",
 		Example: "  kubectl access sessions export ID -o session.cast\n  asciinema play session.cast",
-		Args:    oneSession, ValidArgsFunction: c.completeSessions(""),
+		Args:    oneSession, ValidArgsFunction: completeSessions(c, ""),
 	}
 	cmd.Flags().StringVarP(&file, "output", "o", "", "file to write, which must not exist (default: standard output)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
-		s, err := c.sessions(false)
+		s, err := sessions(c, false)
 		if err != nil {
 			return err
 		}
@@ -333,7 +333,7 @@ func cut(err error) error {
 	return exitf(codeError, "the recording broke off, and this is a part of it: %w", err)
 }
 
-func (c *cli) sessionsSearch() *cobra.Command {
+func sessionsSearch(c *cli) *cobra.Command {
 	var everywhere, asJSON bool
 	var user, pod string
 	cmd := &cobra.Command{
@@ -351,7 +351,7 @@ needs get on sessions/log for all sessions of the namespace. A search reads 256 
 	flags.StringVar(&pod, "pod", "", "only sessions in this Pod")
 	_ = cmd.RegisterFlagCompletionFunc("pod", c.completePods)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s, err := c.sessions(everywhere)
+		s, err := sessions(c, everywhere)
 		if err != nil {
 			return err
 		}
@@ -385,16 +385,16 @@ needs get on sessions/log for all sessions of the namespace. A search reads 256 
 	return cmd
 }
 
-func (c *cli) sessionsVerify() *cobra.Command {
+func sessionsVerify(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "verify ID", Short: "Check that a recording is whole and unchanged",
 		Long: `Check that a recording is as it was made: the chain of its sums and its seal, which only
 the key of this installation makes. It exits with 1 if not. A recording that was removed is
 not there at all: compare the AuditEvents (kubectl access audit).`,
-		Args: oneSession, ValidArgsFunction: c.completeSessions(""),
+		Args: oneSession, ValidArgsFunction: completeSessions(c, ""),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s, err := c.sessions(false)
+		s, err := sessions(c, false)
 		if err != nil {
 			return err
 		}
@@ -414,15 +414,15 @@ not there at all: compare the AuditEvents (kubectl access audit).`,
 	return cmd
 }
 
-func (c *cli) sessionsEnd() *cobra.Command {
+func sessionsEnd(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "end ID", Short: "End a live session",
 		Long:    "End a live session. Its user is told by whom. The recording stays.",
 		Example: "  kubectl access sessions list --live\n  kubectl access sessions end ID",
-		Args:    oneSession, ValidArgsFunction: c.completeSessions("status.state=Live"),
+		Args:    oneSession, ValidArgsFunction: completeSessions(c, "status.state=Live"),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s, err := c.sessions(false)
+		s, err := sessions(c, false)
 		if err != nil {
 			return err
 		}
@@ -477,9 +477,9 @@ func oneSession(cmd *cobra.Command, args []string) error {
 const endTime = 30 * time.Second
 
 // completeSessions completes the ID of a session.
-func (c *cli) completeSessions(selector string) cobra.CompletionFunc {
+func completeSessions(c *cli, selector string) cobra.CompletionFunc {
 	return first(func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		s, err := c.sessions(false)
+		s, err := sessions(c, false)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}

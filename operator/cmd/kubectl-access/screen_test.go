@@ -1,0 +1,26 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+)
+
+func TestWhatARunWroteDoesNothingToTheTerminal(t *testing.T) {
+	var out strings.Builder
+	h := &runFlags{cli: &cli{}}
+	h.Out = &out
+	f := &follower{cli: h.cli}
+	run := &v1alpha1.SandboxRun{Status: v1alpha1.SandboxRunStatus{Phase: v1alpha1.SandboxSucceeded, Output: "done \x1b]0;owned\a"}}
+	if err := h.ended(run, f); err != nil || strings.Contains(out.String(), "\x1b") || !strings.Contains(out.String(), "done") {
+		t.Errorf("%v: %q", err, out.String())
+	}
+	run.Status.Phase = v1alpha1.SandboxFailed
+	run.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionCompleted, Status: "True", Reason: "DeadlineExceeded", Message: "Job was active longer than specified deadline"}}
+	if err := h.ended(run, f); err == nil || !strings.Contains(err.Error(), "DeadlineExceeded") {
+		t.Errorf("%v", err)
+	}
+}
