@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	rbacv1 "k8s.io/api/rbac/v1"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,9 +27,9 @@ func TestAnInteractiveRunIsEnteredWithOnesOwnRights(t *testing.T) {
 			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}, {APIGroups: []string{""}, Resources: []string{"pods/exec"}, Verbs: []string{"create", "get"}},
 		}}, boundTo("enter", "alice"))
 	in := func(args ...string) []string { return append([]string{"-n", sandboxed}, args...) }
-	kubectlAccess(t, alice, in("run", "pair", "-p", "a", "--idle=5m")...).expect(t, codeUsage, "add --interactive")
-	kubectlAccess(t, alice, in("run", "pair", "-p", "a", "-i", "--timeout=5m")...).expect(t, codeUsage, "timeout", "interactive")
-	kubectlAccess(t, alice, in("run", "pair", "-p", "a", "-i", "--idle=31m")...).expect(t, codeRefused, "interactive.idleSeconds: 1860 is more than the 1800")
+	kubectlAccess(t, alice, in("run", "pair", "-p", "a", "--idle=5m")...).expect(t, cli.CodeUsage, "add --interactive")
+	kubectlAccess(t, alice, in("run", "pair", "-p", "a", "-i", "--timeout=5m")...).expect(t, cli.CodeUsage, "timeout", "interactive")
+	kubectlAccess(t, alice, in("run", "pair", "-p", "a", "-i", "--idle=31m")...).expect(t, cli.CodeRefused, "interactive.idleSeconds: 1860 is more than the 1800")
 	kubectlAccess(t, alice, in("run", "pair", "-p", "a", "-i", "--idle=10m", "--lifetime=1h", "--name=pair")...).expect(t, 0, "created")
 	run := &v1alpha1.SandboxRun{}
 	testkit.Within(t, time.Minute, "it says when it ends", func(ctx context.Context) bool {
@@ -43,15 +46,15 @@ func TestAnInteractiveRunIsEnteredWithOnesOwnRights(t *testing.T) {
 	shell := &invocation{}
 	shell.begin(t, alice, genericiooptions.IOStreams{In: strings.NewReader("echo from $0\nexit\n"), Out: &shell.stdout, ErrOut: &shell.stderr}, in("runs", "attach", "pair")...)
 	shell.wait().expect(t, 0, "from ")
-	kubectlAccess(t, mallory, in("runs", "attach", "pair")...).expect(t, codeRefused, "you have not the right to create pods/exec for pod/sandbox-pair-")
-	kubectlAccess(t, alice, in("runs", "attach", "none")...).expect(t, codeNotFound, `there is no run "none"`)
-	kubectlAccess(t, alice, in("runs", "attach")...).expect(t, codeUsage, "NAME is missing")
-	kubectlAccess(t, alice, in("runs", "attach", "pair", "sh")...).expect(t, codeUsage, `unexpected argument "sh"`)
+	kubectlAccess(t, mallory, in("runs", "attach", "pair")...).expect(t, cli.CodeRefused, "you have not the right to create pods/exec for pod/sandbox-pair-")
+	kubectlAccess(t, alice, in("runs", "attach", "none")...).expect(t, cli.CodeNotFound, `there is no run "none"`)
+	kubectlAccess(t, alice, in("runs", "attach")...).expect(t, cli.CodeUsage, "NAME is missing")
+	kubectlAccess(t, alice, in("runs", "attach", "pair", "sh")...).expect(t, cli.CodeUsage, `unexpected argument "sh"`)
 	kubectlAccess(t, alice, in("__complete", "runs", "attach", "")...).expect(t, 0, "pair")
 	kubectlAccess(t, alice, in("runs", "cancel", "pair")...).expect(t, 0, "cancelled")
 	testkit.Within(t, time.Minute, "it is cancelled", func(ctx context.Context) bool {
 		return admin.Get(ctx, client.ObjectKeyFromObject(run), run) == nil && run.Status.Phase == v1alpha1.SandboxCancelled
 	})
-	kubectlAccess(t, alice, in("runs", "attach", "pair")...).expect(t, codeRefused, "nobody can enter it: sandboxrun/pair is cancelled")
+	kubectlAccess(t, alice, in("runs", "attach", "pair")...).expect(t, cli.CodeRefused, "nobody can enter it: sandboxrun/pair is cancelled")
 	kubectlAccess(t, alice, in("runs", "attach", "--help")...).expect(t, 0, "by default a shell", "-- git status")
 }

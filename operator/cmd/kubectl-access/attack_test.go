@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
@@ -15,10 +17,10 @@ import (
 // the template is yet to come.
 func TestTextOfOtherUsersForgesNoRow(t *testing.T) {
 	var out bytes.Buffer
-	c := &cli{IOStreams: genericiooptions.IOStreams{Out: &out, ErrOut: &out}}
+	c := &cli.Base{IOStreams: genericiooptions.IOStreams{Out: &out, ErrOut: &out}}
 	req := &v1alpha1.ExecAccessRequest{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 	req.Spec.Requester, req.Spec.OnBehalfOf = &v1alpha1.Requester{Username: "mallory"}, "x\nroot\tforged\u009b2J\a"
-	if err := c.table(visible(requestColumns, false, false))(req); err != nil {
+	if err := c.Table(cli.Visible(requestColumns, false, false))(req); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Count(out.String(), "\n") != 2 || strings.ContainsAny(out.String(), "\u009b\a") {
@@ -29,5 +31,5 @@ func TestTextOfOtherUsersForgesNoRow(t *testing.T) {
 // A script whose variable is empty must not ask for itself.
 func TestAskingForNobodyIsNotAskingForOneself(t *testing.T) {
 	t.Parallel()
-	kubectlAccess(t, nobody, "exec", "web", "--for", "").expect(t, codeUsage, "--for: must name a user")
+	kubectlAccess(t, nobody, "exec", "web", "--for", "").expect(t, cli.CodeUsage, "--for: must name a user")
 }

@@ -10,6 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"gomodules.xyz/jsonpatch/v2"
+
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -19,11 +22,11 @@ import (
 )
 
 // onRequest returns a command for one request.
-func (c *cli) onRequest(cmd *cobra.Command, names []string, do func(context.Context, client.WithWatch, request, []string) error) *cobra.Command {
-	cmd.Args = exactly(append([]string{"NAME"}, names...)...)
+func (c *commands) onRequest(cmd *cobra.Command, names []string, do func(context.Context, client.WithWatch, request, []string) error) *cobra.Command {
+	cmd.Args = cli.Exactly(append([]string{"NAME"}, names...)...)
 	cmd.ValidArgsFunction = c.completeRequests
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		cl, namespace, err := c.connect()
+		cl, namespace, err := c.Connect()
 		if err != nil {
 			return err
 		}
@@ -31,12 +34,12 @@ func (c *cli) onRequest(cmd *cobra.Command, names []string, do func(context.Cont
 		if err != nil {
 			return err
 		}
-		return explained(do(cmd.Context(), cl, req, args[1:]))
+		return cli.Explained(do(cmd.Context(), cl, req, args[1:]))
 	}
 	return cmd
 }
 
-func (c *cli) extendCommand() *cobra.Command {
+func (c *commands) extendCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "extend NAME DURATION", Short: "Extend access, up to the template's maximum",
 		Long: `Extend access by DURATION, such as 15m, 1h30m or 1d, up to the template's
@@ -46,12 +49,12 @@ ended: make another request.`,
 		Example: "  kubectl access extend web-x7k2p 15m\n  kubectl access extend web-x7k2p -15m",
 	}
 	return c.onRequest(cmd, []string{"DURATION"}, func(ctx context.Context, cl client.WithWatch, req request, args []string) error {
-		by, err := parseDuration(args[0])
+		by, err := cli.ParseDuration(args[0])
 		if err != nil {
-			return exitf(codeUsage, "DURATION: %w", err)
+			return cli.Exitf(cli.CodeUsage, "DURATION: %w", err)
 		}
 		if by == 0 {
-			return exitf(codeUsage, "DURATION: %s changes nothing; 15m extends access, and -15m shortens it", args[0])
+			return cli.Exitf(cli.CodeUsage, "DURATION: %s changes nothing; 15m extends access, and -15m shortens it", args[0])
 		}
 		if err := extend(ctx, cl, req, by); err != nil {
 			return err
@@ -61,10 +64,10 @@ ended: make another request.`,
 			return err
 		}
 		if !end.After(time.Now()) {
-			c.sayf("%s: access ends now", req.GetName())
+			c.Sayf("%s: access ends now", req.GetName())
 			return nil
 		}
-		c.sayf("%s: access until %s, for %s", req.GetName(), until(end), duration.HumanDuration(time.Until(end)))
+		c.Sayf("%s: access until %s, for %s", req.GetName(), cli.Until(end), duration.HumanDuration(time.Until(end)))
 		return nil
 	})
 }
@@ -81,7 +84,7 @@ func extend(ctx context.Context, cl client.Client, req request, by time.Duration
 	patch, err := json.Marshal([]jsonpatch.Operation{
 		jsonpatch.NewOperation("test", "/metadata/uid", req.GetUID()),
 		jsonpatch.NewOperation("test", "/spec/duration", before),
-		jsonpatch.NewOperation("replace", "/spec/duration", short(max(now+by, 0))),
+		jsonpatch.NewOperation("replace", "/spec/duration", cli.Short(max(now+by, 0))),
 	})
 	if err != nil {
 		return err
@@ -96,7 +99,7 @@ func extend(ctx context.Context, cl client.Client, req request, by time.Duration
 		return readErr
 	}
 	if after := current.GetRequestSpec().Duration; after != before || current.GetUID() != req.GetUID() {
-		return exitf(codeError, "%s has been changed in the meantime: its duration was %s, and is %s now; nothing was changed", named(req), before, after)
+		return cli.Exitf(cli.CodeError, "%s has been changed in the meantime: its duration was %s, and is %s now; nothing was changed", named(req), before, after)
 	}
 	return err
 }
@@ -130,7 +133,7 @@ func negativeLast(root *cobra.Command, args []string) []string {
 	return slices.Concat(others, []string{"--"}, negative)
 }
 
-func (c *cli) revokeCommand() *cobra.Command {
+func (c *commands) revokeCommand() *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use: "revoke NAME", Short: "End access before its time",
@@ -142,12 +145,12 @@ gave go. The request stays as a record of who ended it, when and why.`,
 	cmd.Flags().StringVarP(&reason, "reason", "r", "", "reason for the revocation")
 	return c.onRequest(cmd, nil, func(ctx context.Context, cl client.WithWatch, req request, _ []string) error {
 		if by := req.GetRequestSpec().Revoked; by != nil {
-			return exitf(codeRefused, "nothing to revoke: access was revoked %s; for more make another request", revocation(by))
+			return cli.Exitf(cli.CodeRefused, "nothing to revoke: access was revoked %s; for more make another request", revocation(by))
 		}
 		if err := revoke(ctx, cl, req, reason); err != nil {
 			return err
 		}
-		c.sayf("%s: revoked", req.GetName())
+		c.Sayf("%s: revoked", req.GetName())
 		return nil
 	})
 }
@@ -165,7 +168,7 @@ func revoke(ctx context.Context, cl client.Client, req request, reason string) e
 	return client.IgnoreNotFound(cl.Patch(ctx, req, client.RawPatch(types.JSONPatchType, patch)))
 }
 
-func (c *cli) describeCommand() *cobra.Command {
+func (c *commands) describeCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "describe NAME", Short: "Show the progress, the story and the events of a request"}
 	return c.onRequest(cmd, nil, func(ctx context.Context, cl client.WithWatch, req request, _ []string) error {
 		spec, status := req.GetRequestSpec(), req.GetRequestStatus()
@@ -173,22 +176,22 @@ func (c *cli) describeCommand() *cobra.Command {
 		if spec.Requester != nil {
 			groups = strings.Join(spec.Requester.Groups, ", ")
 		}
-		if err := lines(c.Out,
+		if err := cli.Lines(c.Out,
 			"Name", req.GetName(), "Namespace", req.GetNamespace(), "Kind", kindOf(req).name, "Template", spec.TemplateName,
 			"Requester", requester(req), "Groups", groups, "Reason", spec.Reason, "Duration", spec.Duration,
 			"Approval", needed(req), "Revoked", revocation(spec.Revoked),
-			"Role", roleOf(req), "Pod", status.PodName, "Pod not ready", troubled(ctx, cl, req.GetNamespace(), status.PodName), "Ready", fmt.Sprint(status.Ready), "Expires", moment(status.ExpiresAt), "Left", left(req),
+			"Role", roleOf(req), "Pod", status.PodName, "Pod not ready", troubled(ctx, cl, req.GetNamespace(), status.PodName), "Ready", fmt.Sprint(status.Ready), "Expires", cli.Moment(status.ExpiresAt), "Left", left(req),
 			"Command", status.AccessMessage,
 		); err != nil {
 			return err
 		}
-		if err := lines(c.Out, append([]string{"Story", " "}, story(req)...)...); err != nil {
+		if err := cli.Lines(c.Out, append([]string{"Story", " "}, story(req)...)...); err != nil {
 			return err
 		}
-		if err := lines(c.Out, conditionsOf(status.Conditions)...); err != nil {
+		if err := cli.Lines(c.Out, cli.Conditions(status.Conditions)...); err != nil {
 			return err
 		}
-		return c.describeEvents(ctx, cl, req)
+		return c.DescribeEvents(ctx, cl, req)
 	})
 }
 
@@ -205,5 +208,5 @@ func revocation(by *v1alpha1.Revocation) string {
 	if by == nil {
 		return ""
 	}
-	return strings.TrimSpace(fmt.Sprintf("by %s at %s  %s", by.By, moment(by.At), by.Reason))
+	return strings.TrimSpace(fmt.Sprintf("by %s at %s  %s", by.By, cli.Moment(by.At), by.Reason))
 }

@@ -2,17 +2,23 @@ package main
 
 import (
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/admitkit/admitkit/manager/buildinfo"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/audit"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/oz"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/runs"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/sessions"
 )
+
+// commands are those about requests.
+type commands struct{ *cli.Base }
 
 // newCommand returns the whole command line. kubectl shows it as `kubectl
 // access`, and so does its help.
 func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
-	c := &cli{IOStreams: streams, flags: genericclioptions.NewConfigFlags(true), global: pflag.NewFlagSet("kubectl", pflag.ContinueOnError)}
+	c := &commands{cli.New(streams)}
 	root := &cobra.Command{
 		Use:   "kubectl-access",
 		Short: "Request access to a Pod, or a role, for a limited time",
@@ -30,17 +36,15 @@ lists them; "exec" asks for access to a Pod that runs, "pod" for a Pod of your o
 	root.SetOut(c.Out)
 	root.SetErr(c.ErrOut)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return exitf(codeUsage, "%w\nSee '%s --help'", err, cmd.CommandPath())
+		return cli.Exitf(cli.CodeUsage, "%w\nSee '%s --help'", err, cmd.CommandPath())
 	})
-	c.flags.AddFlags(c.global)
-	root.PersistentFlags().AddFlagSet(c.global)
-	c.completeGlobal(root)
+	c.AddFlags(root)
 	root.AddCommand(
 		c.requestCommand(execRequests), c.requestCommand(podRequests), c.requestCommand(roleRequests),
 		c.listCommand(), c.templatesCommand(), c.describeCommand(), c.extendCommand(), c.revokeCommand(),
 		c.approveCommand(), c.denyCommand(),
-		runCommand(c), runsCommand(c),
-		auditCommand(c), sessionsCommand(c), migrateCommand(c), c.versionCommand(),
+		runs.RunCommand(c.Base), runs.Command(c.Base),
+		audit.Command(c.Base), sessions.Command(c.Base), oz.Command(c.Base), c.versionCommand(),
 	)
 	// If no command has run, cobra has rejected the command line.
 	coded(root)
@@ -51,21 +55,21 @@ lists them; "exec" asks for access to a Pod that runs, "pod" for a Pod of your o
 func coded(of *cobra.Command) {
 	for _, cmd := range of.Commands() {
 		if run := cmd.RunE; run != nil {
-			cmd.RunE = func(cmd *cobra.Command, args []string) error { return withCode(run(cmd, args)) }
+			cmd.RunE = func(cmd *cobra.Command, args []string) error { return cli.WithCode(run(cmd, args)) }
 		}
 		coded(cmd)
 	}
 }
 
-func (c *cli) versionCommand() *cobra.Command {
+func (c *commands) versionCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Show the version of the plugin",
-		Args:  exactly(),
+		Args:  cli.Exactly(),
 		RunE: func(*cobra.Command, []string) error {
 			if err := buildinfo.Get().Write(c.Out, "kubectl access", format); err != nil {
-				return exitf(codeUsage, "%w", err)
+				return cli.Exitf(cli.CodeUsage, "%w", err)
 			}
 			return nil
 		},

@@ -9,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	corev1 "k8s.io/api/core/v1"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -54,7 +57,7 @@ func TestTheAuditLogOfTheAPIServerShowsWhatHasNoRecord(t *testing.T) {
 
 	// No webhook is registered there.
 	execIn(metav1.NamespaceDefault, unseen, "unseen")
-	o := compare(auditLog, metav1.NamespaceDefault, unseen, codeError, "1 of 1 acts", "no record")
+	o := compare(auditLog, metav1.NamespaceDefault, unseen, cli.CodeError, "1 of 1 acts", "no record")
 	if !strings.Contains(o.stdout, "true unseen") || !strings.Contains(o.stdout, "the API server did not ask admitkit") {
 		t.Errorf("the list has %s", o.stdout)
 	}
@@ -68,14 +71,14 @@ func TestTheAuditLogOfTheAPIServerShowsWhatHasNoRecord(t *testing.T) {
 	if err := os.WriteFile(lost, append(regexp.MustCompile(`record":"[0-9a-f-]+"`).ReplaceAll(log, []byte(`record":"lost"`)), "{"...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o = compare(lost, namespace, seen, codeError, "1 of 1 acts", "is not complete yet")
+	o = compare(lost, namespace, seen, cli.CodeError, "1 of 1 acts", "is not complete yet")
 	if !strings.Contains(o.stdout, "its record is lost, or was deleted") {
 		t.Errorf("the list has %s", o.stdout)
 	}
 	if err := os.WriteFile(lost, []byte("{}\nno event\n{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	compare(lost, namespace, seen, codeUsage, "line 2 is not an event")
-	compare("/no/such/file", namespace, seen, codeUsage, "/no/such/file")
-	kubectlAccess(t, nil, "audit", "--compare", auditLog, "-w").expect(t, codeUsage, "--watch")
+	compare(lost, namespace, seen, cli.CodeUsage, "line 2 is not an event")
+	compare("/no/such/file", namespace, seen, cli.CodeUsage, "/no/such/file")
+	kubectlAccess(t, nil, "audit", "--compare", auditLog, "-w").expect(t, cli.CodeUsage, "--watch")
 }

@@ -11,29 +11,30 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 )
 
 // completeTemplates completes the name of a template.
-func (c *cli) completeTemplates(k *kind) cobra.CompletionFunc {
-	return first(c.completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) ([]string, error) {
-		templates, err := listOf(ctx, cl, k.templates(), namespace)
-		return names(templates), err
+func (c *commands) completeTemplates(k *kind) cobra.CompletionFunc {
+	return cli.FirstArgument(c.Completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) ([]string, error) {
+		templates, err := cli.List(ctx, cl, k.templates(), namespace)
+		return cli.Names(templates), err
 	}))
 }
 
 // completeRequests completes the name of a request whose access has not ended.
-func (c *cli) completeRequests(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
-	return first(c.completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) ([]string, error) {
+func (c *commands) completeRequests(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+	return cli.FirstArgument(c.Completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) ([]string, error) {
 		requests, err := c.list(ctx, cl, client.InNamespace(namespace), requestsOf)
-		return names(slices.DeleteFunc(requests, func(object client.Object) bool { return v1alpha1.Over(object.(request), time.Now()) })), err
+		return cli.Names(slices.DeleteFunc(requests, func(object client.Object) bool { return v1alpha1.Over(object.(request), time.Now()) })), err
 	}))(cmd, args, word)
 }
 
 // completeTargetPods completes the name of a Pod of the template's workload. Pods have
 // names that begin with that of their workload.
 func (a *ask) completeTargetPods(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
-	return a.completion(func(ctx context.Context, cl client.Client, namespace string, args []string) ([]string, error) {
-		pods, err := namesOf(ctx, cl, "Pod", namespace)
+	return a.Completion(func(ctx context.Context, cl client.Client, namespace string, args []string) ([]string, error) {
+		pods, err := cli.NamesOf(ctx, cl, "Pod", namespace)
 		if err != nil || len(args) == 0 {
 			return pods, err
 		}

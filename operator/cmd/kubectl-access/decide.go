@@ -10,13 +10,16 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
 
-func (c *cli) approveCommand() *cobra.Command {
+func (c *commands) approveCommand() *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use: "approve NAME", Short: "Approve a request that waits for approval",
@@ -31,12 +34,12 @@ must. You cannot approve what you asked for yourself, and you decide once.
 			return err
 		}
 		terms := req.GetRequestSpec().Approval // not nil, or the decision had been refused
-		c.sayf("%s: approved; it has %s", req.GetName(), terms.Count(min(approvals(req)+1, int(terms.Required))))
+		c.Sayf("%s: approved; it has %s", req.GetName(), terms.Count(min(approvals(req)+1, int(terms.Required))))
 		return nil
 	})
 }
 
-func (c *cli) denyCommand() *cobra.Command {
+func (c *commands) denyCommand() *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use: "deny NAME --reason REASON", Short: "Deny a request that waits for approval, which ends it",
@@ -47,21 +50,21 @@ Say why: who asked reads it.`,
 	cmd.Flags().StringVarP(&reason, "reason", "r", "", "reason for the denial (required)")
 	return c.onRequest(cmd, nil, func(ctx context.Context, cl client.WithWatch, req request, _ []string) error {
 		if strings.TrimSpace(reason) == "" {
-			return exitf(codeUsage, "--reason is missing: say why you deny the request")
+			return cli.Exitf(cli.CodeUsage, "--reason is missing: say why you deny the request")
 		}
 		if err := c.decide(ctx, cl, req, v1alpha1.DecisionDeny, reason); err != nil {
 			return err
 		}
-		c.sayf("%s: denied", req.GetName())
+		c.Sayf("%s: denied", req.GetName())
 		return nil
 	})
 }
 
 // decide decides about this request, and not another of its name. It says first what
 // about.
-func (c *cli) decide(ctx context.Context, cl client.Client, req request, word v1alpha1.Decision, reason string) error {
+func (c *commands) decide(ctx context.Context, cl client.Client, req request, word v1alpha1.Decision, reason string) error {
 	spec := req.GetRequestSpec()
-	c.sayf("%s asks for access by template %s%s for %s: %s", escapeLine(requester(req)), spec.TemplateName, to(ctx, cl, req), spec.Duration, escapeLine(cmp.Or(spec.Reason, "no reason given")))
+	c.Sayf("%s asks for access by template %s%s for %s: %s", cli.EscapeLine(requester(req)), spec.TemplateName, to(ctx, cl, req), spec.Duration, cli.EscapeLine(cmp.Or(spec.Reason, "no reason given")))
 	return cl.Create(ctx, &v1alpha1.AccessDecision{
 		ObjectMeta: metav1.ObjectMeta{Namespace: req.GetNamespace(), GenerateName: req.GetName() + "-"},
 		Spec: v1alpha1.AccessDecisionSpec{
@@ -75,7 +78,7 @@ func to(ctx context.Context, cl client.Client, req request) string {
 	template := kindOf(req).newTemplate()
 	err := cl.Get(ctx, client.ObjectKey{Namespace: req.GetNamespace(), Name: req.GetRequestSpec().TemplateName}, template)
 	if target := template.GetTargetRef(); err == nil && target != nil {
-		return " (" + escapeLine(target.String()) + ")"
+		return " (" + cli.EscapeLine(target.String()) + ")"
 	}
 	return ""
 }
@@ -94,13 +97,13 @@ func waitsForApproval(req request) bool {
 
 // askApprovers says who has to approve, and how.
 func (a *ask) askApprovers(req request) {
-	a.sayf("it needs %s: ask them for 'kubectl access approve %s -n %s'",
-		escapeLine(strings.TrimPrefix(req.GetRequestSpec().Approval.Count(0), "0 of ")), req.GetName(), req.GetNamespace())
+	a.Sayf("it needs %s: ask them for 'kubectl access approve %s -n %s'",
+		cli.EscapeLine(strings.TrimPrefix(req.GetRequestSpec().Approval.Count(0), "0 of ")), req.GetName(), req.GetNamespace())
 }
 
 // ofMyDecision keeps the requests that wait for a decision of the current user.
 func ofMyDecision(ctx context.Context, cl client.Client, objects []client.Object) ([]client.Object, error) {
-	me, err := whoAmI(ctx, cl)
+	me, err := cli.WhoAmI(ctx, cl)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +118,7 @@ func ofMyDecision(ctx context.Context, cl client.Client, objects []client.Object
 		}
 		if _, known := may[namespace]; !known {
 			if may[namespace], err = mayCreate(ctx, cl, "accessdecisions", namespace); err != nil {
-				return nil, explained(err)
+				return nil, cli.Explained(err)
 			}
 		}
 		if may[namespace] {

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 )
 
 // expiryNotice says on the terminal of a session when access is about to end, when its end moves,
@@ -45,7 +46,7 @@ func (a *ask) expiryNotice(ctx context.Context, cl client.WithWatch, req request
 			}
 			return false, nil
 		})
-		if exit, ok := errors.AsType[*exitError](err); ok && exit.code == codeNotFound && ctx.Err() == nil {
+		if exit, ok := errors.AsType[*cli.ExitError](err); ok && exit.Code == cli.CodeNotFound && ctx.Err() == nil {
 			select {
 			case states <- nil:
 			case <-ctx.Done():
@@ -76,7 +77,7 @@ func (h *expiryNotice) run(ctx context.Context, req request, states <-chan reque
 		case <-timer.C():
 			if speak {
 				warned = true
-				h.say("access ends in %s, at %s", short(end.Sub(h.clock.Now()).Round(time.Second)), end.Local().Format(time.TimeOnly))
+				h.say("access ends in %s, at %s", cli.Short(end.Sub(h.clock.Now()).Round(time.Second)), end.Local().Format(time.TimeOnly))
 				continue
 			}
 			h.say("access has ended")
@@ -109,7 +110,7 @@ func (h *expiryNotice) next(req request, end time.Time, warned bool) (due time.T
 }
 
 func (h *expiryNotice) say(format string, args ...any) {
-	_, _ = fmt.Fprint(h.out, h.newline, "kubectl access: ", escapeLine(fmt.Sprintf(format, args...)), h.newline)
+	_, _ = fmt.Fprint(h.out, h.newline, "kubectl access: ", cli.EscapeLine(fmt.Sprintf(format, args...)), h.newline)
 }
 
 // because says why access has ended before its time.

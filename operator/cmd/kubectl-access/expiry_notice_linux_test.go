@@ -14,6 +14,7 @@ import (
 
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 )
 
 func TestTheTerminalOfASessionIsToldThatItsEndMovesAndComes(t *testing.T) {
@@ -63,7 +64,7 @@ func TestTheTerminalOfASessionIsToldThatItsEndMovesAndComes(t *testing.T) {
 		}
 		lasts := (time.Since(req.CreationTimestamp.Time) + 16*time.Second).Round(time.Second)
 		shortened := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"duration":%q}}`, lasts))
-		if err := testkit.Client(t, alice, scheme).Patch(t.Context(), &req, shortened); err != nil {
+		if err := testkit.Client(t, alice, cli.Scheme).Patch(t.Context(), &req, shortened); err != nil {
 			t.Fatal(err)
 		}
 		shows("\r\nkubectl access: access ends in ")

@@ -6,8 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	corev1 "k8s.io/api/core/v1"
+
 	rbacv1 "k8s.io/api/rbac/v1"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -49,7 +53,7 @@ func TestTheOutputOfARunIsPrintedAsItComes(t *testing.T) {
 	log.Write("line 1 \x1b[2J")
 	made := func(o outcome) outcome { return o.expect(t, 0, "created") }
 	made(kubectlAccess(t, alice, "-n", sandboxed, "run", "loud", "-p", "a", "--name=loud"))
-	kubectlAccess(t, alice, "-n", sandboxed, "runs", "logs", "none").expect(t, codeNotFound, `there is no run "none"`)
+	kubectlAccess(t, alice, "-n", sandboxed, "runs", "logs", "none").expect(t, cli.CodeNotFound, `there is no run "none"`)
 
 	played(t, "loud", corev1.PodRunning)
 	var asAlice, asMallory outcome
@@ -78,12 +82,12 @@ func TestTheOutputOfARunIsPrintedAsItComes(t *testing.T) {
 	<-done
 	<-done
 	for who, o := range map[string]outcome{"alice": asAlice, "mallory": asMallory} {
-		o.expect(t, codeError, "sandboxrun/loud is failed")
+		o.expect(t, cli.CodeError, "sandboxrun/loud is failed")
 		if !strings.HasPrefix(o.stdout, "line 1 ") || strings.Count(o.stdout, "line 2") != 1 || strings.Contains(o.stdout, "\x1b") {
 			t.Errorf("%s: %q", who, o.stdout)
 		}
 	}
-	asMallory.expect(t, codeError, "you have not the right to get pods/log in namespace agents")
+	asMallory.expect(t, cli.CodeError, "you have not the right to get pods/log in namespace agents")
 	if strings.Contains(asAlice.stderr, "not the right") {
 		t.Error(asAlice.stderr)
 	}

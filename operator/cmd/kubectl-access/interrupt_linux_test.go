@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
@@ -108,7 +111,7 @@ func TestInterruptingAWaitAsksWhetherToRevoke(t *testing.T) {
 			testkit.Eventually(t, "all is shown", func(context.Context) bool {
 				return strings.Contains(shown.String(), "error: interrupted") && strings.HasSuffix(shown.String(), "\n")
 			})
-			outcome{stderr: shown.String(), code: code}.expect(t, codeInterrupted, c.words...)
+			outcome{stderr: shown.String(), code: code}.expect(t, cli.CodeInterrupted, c.words...)
 			if strings.Contains(shown.String(), c.not) {
 				t.Errorf("it says %q, and is not to: %s", c.not, shown)
 			}

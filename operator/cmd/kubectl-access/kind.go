@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
@@ -128,21 +130,21 @@ func find(ctx context.Context, cl client.Client, namespace, name string) (reques
 			continue
 		}
 		if err != nil {
-			return nil, explained(err)
+			return nil, cli.Explained(err)
 		}
 		found = append(found, req)
 	}
 	switch {
 	case !matched:
-		return nil, exitf(codeUsage, "%q: must be NAME, exec/NAME, pod/NAME or role/NAME", prefix+"/"+name)
+		return nil, cli.Exitf(cli.CodeUsage, "%q: must be NAME, exec/NAME, pod/NAME or role/NAME", prefix+"/"+name)
 	case len(found) == 0:
-		return nil, exitf(codeNotFound, "there is no request %q in namespace %s; 'kubectl access list' shows those that are", name, namespace)
+		return nil, cli.Exitf(cli.CodeNotFound, "there is no request %q in namespace %s; 'kubectl access list' shows those that are", name, namespace)
 	case len(found) > 1:
 		var those []string
 		for _, req := range found {
 			those = append(those, kindOf(req).name+"/"+name)
 		}
-		return nil, exitf(codeUsage, "there are several requests %q in namespace %s: use %s", name, namespace, strings.Join(those, " or "))
+		return nil, cli.Exitf(cli.CodeUsage, "there are several requests %q in namespace %s: use %s", name, namespace, strings.Join(those, " or "))
 	}
 	return found[0], nil
 }

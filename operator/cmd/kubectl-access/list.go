@@ -6,8 +6,13 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	authenticationv1 "k8s.io/api/authentication/v1"
+
 	authorizationv1 "k8s.io/api/authorization/v1"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -15,7 +20,7 @@ import (
 )
 
 // listCommand returns the command that lists requests.
-func (c *cli) listCommand() *cobra.Command {
+func (c *commands) listCommand() *cobra.Command {
 	var mine, waiting, forMe bool
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls", "get"}, Short: "List requests and their remaining time",
@@ -24,7 +29,7 @@ func (c *cli) listCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&waiting, "pending", false, "only those that wait for approval")
 	cmd.Flags().BoolVar(&forMe, "for-me", false, "only those that wait for your approval")
 	cmd.MarkFlagsMutuallyExclusive("mine", "for-me")
-	return c.listing(cmd, "requests", requestColumns, func(ctx context.Context, cl client.Client, scope client.InNamespace) ([]client.Object, error) {
+	return c.Listing(cmd, "requests", requestColumns, func(ctx context.Context, cl client.Client, scope client.InNamespace) ([]client.Object, error) {
 		objects, err := c.list(ctx, cl, scope, requestsOf)
 		if waiting {
 			objects = slices.DeleteFunc(objects, func(object client.Object) bool { return !pending(object.(request)) })
@@ -42,7 +47,7 @@ func (c *cli) listCommand() *cobra.Command {
 }
 
 // templatesCommand returns the command that lists templates.
-func (c *cli) templatesCommand() *cobra.Command {
+func (c *commands) templatesCommand() *cobra.Command {
 	var mine bool
 	cmd := &cobra.Command{
 		Use: "templates", Short: "List what you can request, who may request it, and for how long",
@@ -51,7 +56,7 @@ func (c *cli) templatesCommand() *cobra.Command {
 request.`,
 	}
 	cmd.Flags().BoolVar(&mine, "mine", false, "only those that you may use")
-	return c.listing(cmd, "templates", templateColumns, func(ctx context.Context, cl client.Client, scope client.InNamespace) ([]client.Object, error) {
+	return c.Listing(cmd, "templates", templateColumns, func(ctx context.Context, cl client.Client, scope client.InNamespace) ([]client.Object, error) {
 		objects, err := c.list(ctx, cl, scope, func(k *kind) client.ObjectList { return k.templates() })
 		if err != nil || !mine {
 			return objects, err
@@ -63,18 +68,18 @@ request.`,
 func requestsOf(k *kind) client.ObjectList { return k.newList() }
 
 // list returns the objects of all kinds, sorted by namespace, kind and name.
-func (c *cli) list(ctx context.Context, cl client.Client, scope client.InNamespace, newList func(*kind) client.ObjectList) ([]client.Object, error) {
+func (c *commands) list(ctx context.Context, cl client.Client, scope client.InNamespace, newList func(*kind) client.ObjectList) ([]client.Object, error) {
 	var objects []client.Object
 	for _, k := range kinds {
-		found, err := listOf(ctx, cl, newList(k), string(scope))
+		found, err := cli.List(ctx, cl, newList(k), string(scope))
 		if k.mayLack(err) {
 			if apierrors.IsForbidden(err) {
-				c.sayf("%s are not listed: you have no right to list them", k.resource)
+				c.Sayf("%s are not listed: you have no right to list them", k.resource)
 			}
 			continue
 		}
 		if err != nil {
-			return nil, explained(err)
+			return nil, cli.Explained(err)
 		}
 		objects = append(objects, found...)
 	}
@@ -86,7 +91,7 @@ func (c *cli) list(ctx context.Context, cl client.Client, scope client.InNamespa
 
 // ofMine keeps the requests that the current user made, or that were made for them.
 func ofMine(ctx context.Context, cl client.Client, objects []client.Object) ([]client.Object, error) {
-	me, err := whoAmI(ctx, cl)
+	me, err := cli.WhoAmI(ctx, cl)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +105,7 @@ func ofMine(ctx context.Context, cl client.Client, objects []client.Object) ([]c
 // is not "": those that name the user or one of their groups, where RBAC lets them make
 // the request.
 func usable(ctx context.Context, cl client.Client, templates []client.Object, onBehalf string) ([]client.Object, error) {
-	me, err := whoAmI(ctx, cl)
+	me, err := cli.WhoAmI(ctx, cl)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +122,7 @@ func usable(ctx context.Context, cl client.Client, templates []client.Object, on
 		at := place{object.GetNamespace(), kindOf(object)}
 		if _, known := may[at]; !known {
 			if may[at], err = mayCreate(ctx, cl, at.kind.resource, at.namespace); err != nil {
-				return nil, explained(err)
+				return nil, cli.Explained(err)
 			}
 		}
 		if may[at] {

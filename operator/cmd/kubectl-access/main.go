@@ -43,6 +43,8 @@ import (
 	"syscall"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 )
 
 func main() {
@@ -59,14 +61,14 @@ func run(ctx context.Context, streams genericiooptions.IOStreams, args []string)
 	if err == nil {
 		return 0
 	}
-	var exit *exitError
+	var exit *cli.ExitError
 	if !errors.As(err, &exit) {
-		// Commands return exitErrors, see newCommand: this one is cobra's.
-		exit = &exitError{code: codeUsage, err: fmt.Errorf("%w\nSee '%s --help'", err, ran.CommandPath())}
+		// Commands return ExitErrors, see newCommand: this one is cobra's.
+		exit = &cli.ExitError{Code: cli.CodeUsage, Err: fmt.Errorf("%w\nSee '%s --help'", err, ran.CommandPath())}
 	}
-	if exit.err != nil {
+	if exit.Err != nil {
 		// Text of other users, such as reasons, must not control the terminal.
-		_, _ = fmt.Fprintf(streams.ErrOut, "error: %s\n", escape(exit.err.Error()))
+		_, _ = fmt.Fprintf(streams.ErrOut, "error: %s\n", cli.Escape(exit.Err.Error()))
 	}
-	return exit.code
+	return exit.Code
 }

@@ -15,9 +15,15 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	appsv1 "k8s.io/api/apps/v1"
+
 	corev1 "k8s.io/api/core/v1"
+
 	rbacv1 "k8s.io/api/rbac/v1"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -133,7 +139,7 @@ func runTests(m *testing.M) (code int, err error) {
 
 func setUp(ctx context.Context) error {
 	var err error
-	if admin, err = client.New(cluster.Config(), client.Options{Scheme: scheme}); err != nil {
+	if admin, err = client.New(cluster.Config(), client.Options{Scheme: cli.Scheme}); err != nil {
 		return err
 	}
 	if alice, err = cluster.AddUser("alice", "devs"); err != nil {
@@ -275,7 +281,7 @@ func TestTheShellIsACommandOfKubectlAndNothingElse(t *testing.T) {
 	if !strings.HasPrefix(o.stdout, "pod/podaccess-debug-") {
 		t.Errorf("standard output is %q, want that of the command", o.stdout)
 	}
-	kubectlAccess(t, alice, "exec", "evil", "-n", namespace, "--shell").expect(t, codeError, "not a kubectl command", "rm -rf")
+	kubectlAccess(t, alice, "exec", "evil", "-n", namespace, "--shell").expect(t, cli.CodeError, "not a kubectl command", "rm -rf")
 }
 
 func TestAnAccessCommandDoesNothingToTheTerminal(t *testing.T) {
@@ -307,7 +313,7 @@ func TestTheShellRunsInThePod(t *testing.T) {
 func TestAPodThatTheAPIServerRefusesIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	kubectlAccess(t, alice, "pod", "privileged", "-n", namespace, "--name", "too-much", "--timeout", "1m").
-		expect(t, codeRefused, "PodRefused", "privileged", "kubectl access revoke too-much")
+		expect(t, cli.CodeRefused, "PodRefused", "privileged", "kubectl access revoke too-much")
 	kubectlAccess(t, alice, "revoke", "too-much", "-n", namespace).expect(t, 0)
 }
 
@@ -319,33 +325,33 @@ func TestWhatIsRefusedIsExplained(t *testing.T) {
 		code  int
 		words []string
 	}{
-		"no such template":         {alice, "exec wbe", codeNotFound, []string{`no ExecAccessTemplate "wbe"`, "asleep, evil, web"}},
-		"no template at all":       {alice, "exec web -n default", codeNotFound, []string{`no ExecAccessTemplate "web" in namespace default`}},
-		"not in the group":         {mallory, "exec web", codeRefused, []string{`user "mallory" is not allowed`, `"devs"`}},
-		"too long":                 {alice, "exec web -d 3h", codeRefused, []string{`duration 3h exceeds the maximum of template "web", 2h`}},
-		"too many days":            {alice, "exec web -d 1d12h", codeRefused, []string{"duration 36h exceeds"}},
-		"a Pod that is not there":  {alice, "exec web --pod nosuch", codeNotFound, []string{`there is no Pod "nosuch" in namespace shop; without --pod`}},
-		"another's Pod":            {alice, "exec asleep --pod of-nobody", codeRefused, []string{"Pod shop/of-nobody is not one of Deployment/asleep"}},
-		"no right to ask":          {nil, "exec web --as nobody", codeRefused, []string{"no right", "nobody"}},
-		"a duration of nonsense":   {alice, "exec web -d soon", codeUsage, []string{"--duration", "soon"}},
-		"a duration below nothing": {alice, "exec web -d -1m", codeUsage, []string{"--duration", "must be more than 0"}},
-		"a duration of nothing":    {alice, "exec web -d 0s", codeUsage, []string{"--duration", "must be more than 0; leave it out for the template's default"}},
-		"a wait below nothing":     {alice, "exec web --timeout -1m", codeUsage, []string{"--timeout", "0 does not wait"}},
-		"an unknown format":        {alice, "exec web -o xml", codeUsage, []string{"xml", "table, wide, json, yaml", "custom-columns"}},
-		"a broken format":          {alice, "list -o jsonpath={.items[}", codeUsage, []string{"jsonpath {.items[}"}},
-		"no column":                {alice, "list -o custom-columns", codeUsage, []string{`must be NAME:.path`}},
-		"a column without a path":  {alice, "list -o custom-columns=NAME", codeUsage, []string{`"NAME" must be NAME:.path`}},
-		"a missing template":       {alice, "exec", codeUsage, []string{"TEMPLATE is missing; those that you may use in namespace shop: asleep, evil, web"}},
-		"no template for anybody":  {mallory, "exec", codeUsage, []string{"TEMPLATE is missing", "exec --help"}},
-		"a workload of several":    {alice, "exec Deployment/web", codeUsage, []string{"several templates fit Deployment/web", ": evil, web, working"}},
-		"a workload of none":       {alice, "exec deploy/none", codeNotFound, []string{"no ExecAccessTemplate for Deployment/none in namespace shop"}},
-		"a workload of others":     {mallory, "exec deployments.apps/asleep", codeRefused, []string{"none of the templates for Deployment/asleep: asleep"}},
-		"a workload of what":       {alice, "exec depl/web", codeUsage, []string{`no kind "depl"`}},
-		"one argument too many":    {alice, "exec web debug", codeUsage, []string{`"debug"`}},
-		"an unknown command":       {alice, "exce web", codeUsage, []string{"exce", "exec"}},
-		"flags that do not agree":  {alice, "exec web --shell -o json", codeUsage, []string{"shell", "output", "exec --help"}},
-		"an unknown request":       {alice, "describe none", codeNotFound, []string{`no request "none"`, "list"}},
-		"an unknown kind":          {alice, "describe job/none", codeUsage, []string{"exec/NAME"}},
+		"no such template":         {alice, "exec wbe", cli.CodeNotFound, []string{`no ExecAccessTemplate "wbe"`, "asleep, evil, web"}},
+		"no template at all":       {alice, "exec web -n default", cli.CodeNotFound, []string{`no ExecAccessTemplate "web" in namespace default`}},
+		"not in the group":         {mallory, "exec web", cli.CodeRefused, []string{`user "mallory" is not allowed`, `"devs"`}},
+		"too long":                 {alice, "exec web -d 3h", cli.CodeRefused, []string{`duration 3h exceeds the maximum of template "web", 2h`}},
+		"too many days":            {alice, "exec web -d 1d12h", cli.CodeRefused, []string{"duration 36h exceeds"}},
+		"a Pod that is not there":  {alice, "exec web --pod nosuch", cli.CodeNotFound, []string{`there is no Pod "nosuch" in namespace shop; without --pod`}},
+		"another's Pod":            {alice, "exec asleep --pod of-nobody", cli.CodeRefused, []string{"Pod shop/of-nobody is not one of Deployment/asleep"}},
+		"no right to ask":          {nil, "exec web --as nobody", cli.CodeRefused, []string{"no right", "nobody"}},
+		"a duration of nonsense":   {alice, "exec web -d soon", cli.CodeUsage, []string{"--duration", "soon"}},
+		"a duration below nothing": {alice, "exec web -d -1m", cli.CodeUsage, []string{"--duration", "must be more than 0"}},
+		"a duration of nothing":    {alice, "exec web -d 0s", cli.CodeUsage, []string{"--duration", "must be more than 0; leave it out for the template's default"}},
+		"a wait below nothing":     {alice, "exec web --timeout -1m", cli.CodeUsage, []string{"--timeout", "0 does not wait"}},
+		"an unknown format":        {alice, "exec web -o xml", cli.CodeUsage, []string{"xml", "table, wide, json, yaml", "custom-columns"}},
+		"a broken format":          {alice, "list -o jsonpath={.items[}", cli.CodeUsage, []string{"jsonpath {.items[}"}},
+		"no column":                {alice, "list -o custom-columns", cli.CodeUsage, []string{`must be NAME:.path`}},
+		"a column without a path":  {alice, "list -o custom-columns=NAME", cli.CodeUsage, []string{`"NAME" must be NAME:.path`}},
+		"a missing template":       {alice, "exec", cli.CodeUsage, []string{"TEMPLATE is missing; those that you may use in namespace shop: asleep, evil, web"}},
+		"no template for anybody":  {mallory, "exec", cli.CodeUsage, []string{"TEMPLATE is missing", "exec --help"}},
+		"a workload of several":    {alice, "exec Deployment/web", cli.CodeUsage, []string{"several templates fit Deployment/web", ": evil, web, working"}},
+		"a workload of none":       {alice, "exec deploy/none", cli.CodeNotFound, []string{"no ExecAccessTemplate for Deployment/none in namespace shop"}},
+		"a workload of others":     {mallory, "exec deployments.apps/asleep", cli.CodeRefused, []string{"none of the templates for Deployment/asleep: asleep"}},
+		"a workload of what":       {alice, "exec depl/web", cli.CodeUsage, []string{`no kind "depl"`}},
+		"one argument too many":    {alice, "exec web debug", cli.CodeUsage, []string{`"debug"`}},
+		"an unknown command":       {alice, "exce web", cli.CodeUsage, []string{"exce", "exec"}},
+		"flags that do not agree":  {alice, "exec web --shell -o json", cli.CodeUsage, []string{"shell", "output", "exec --help"}},
+		"an unknown request":       {alice, "describe none", cli.CodeNotFound, []string{`no request "none"`, "list"}},
+		"an unknown kind":          {alice, "describe job/none", cli.CodeUsage, []string{"exec/NAME"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			args := strings.Fields(c.args)
@@ -362,7 +368,7 @@ func TestWhatIsRefusedIsExplained(t *testing.T) {
 func TestAWaitThatIsTooLongSaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	kubectlAccess(t, alice, "exec", "asleep", "-n", namespace, "--timeout", "10s").
-		expect(t, codeTimeout, "not ready after 10s", "NoPod", "kubectl access revoke asleep-")
+		expect(t, cli.CodeTimeout, "not ready after 10s", "NoPod", "kubectl access revoke asleep-")
 }
 
 func TestAccessCanBeExtendedShortenedAndGivenBack(t *testing.T) {
@@ -381,26 +387,26 @@ func TestAccessCanBeExtendedShortenedAndGivenBack(t *testing.T) {
 	duration("22m")
 	kubectlAccess(t, alice, "extend", name, "-2m", "-n", namespace).expect(t, 0, "19m")
 	duration("20m")
-	kubectlAccess(t, alice, "extend", name, "2h", "-n", namespace).expect(t, codeRefused, "2h20m", "2h")
-	kubectlAccess(t, alice, "extend", name, "1d", "-n", namespace).expect(t, codeRefused, "duration 24h20m exceeds the maximum")
+	kubectlAccess(t, alice, "extend", name, "2h", "-n", namespace).expect(t, cli.CodeRefused, "2h20m", "2h")
+	kubectlAccess(t, alice, "extend", name, "1d", "-n", namespace).expect(t, cli.CodeRefused, "duration 24h20m exceeds the maximum")
 	kubectlAccess(t, mallory, "extend", name, "1m", "-n", namespace).
-		expect(t, codeRefused, `refused: the duration can be changed by the requester only, not by "mallory"; to end the access use 'kubectl access revoke'`)
-	kubectlAccess(t, alice, "extend", name, "long", "-n", namespace).expect(t, codeUsage, `DURATION: "long" is not a duration such as 30m, 1h30m or 1d`)
-	kubectlAccess(t, alice, "extend", name, "0m", "-n", namespace).expect(t, codeUsage, "0m changes nothing")
-	kubectlAccess(t, mallory, "revoke", name, "-n", namespace, "--reason", "why not").expect(t, codeRefused, `refused: user "mallory" neither made the request nor may delete`)
-	kubectlAccess(t, nil, "revoke", name, "-n", namespace).expect(t, codeRefused, "--reason: say why")
-	kubectlAccess(t, alice, "exec", "web", "-n", namespace, "--name", name).expect(t, codeError, "leave out --name, or revoke it")
+		expect(t, cli.CodeRefused, `refused: the duration can be changed by the requester only, not by "mallory"; to end the access use 'kubectl access revoke'`)
+	kubectlAccess(t, alice, "extend", name, "long", "-n", namespace).expect(t, cli.CodeUsage, `DURATION: "long" is not a duration such as 30m, 1h30m or 1d`)
+	kubectlAccess(t, alice, "extend", name, "0m", "-n", namespace).expect(t, cli.CodeUsage, "0m changes nothing")
+	kubectlAccess(t, mallory, "revoke", name, "-n", namespace, "--reason", "why not").expect(t, cli.CodeRefused, `refused: user "mallory" neither made the request nor may delete`)
+	kubectlAccess(t, nil, "revoke", name, "-n", namespace).expect(t, cli.CodeRefused, "--reason: say why")
+	kubectlAccess(t, alice, "exec", "web", "-n", namespace, "--name", name).expect(t, cli.CodeError, "leave out --name, or revoke it")
 	kubectlAccess(t, alice, "revoke", "execaccessrequest.admitkit.dev/"+name, "-n", namespace, "-r", "done").expect(t, 0, "revoked")
 	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(req), req); err != nil || req.Spec.Revoked == nil || req.Spec.Revoked.By != "alice" || req.Spec.Revoked.Reason != "done" {
 		t.Errorf("the record after revoke: %+v, %v", req.Spec.Revoked, err)
 	}
-	kubectlAccess(t, nil, "revoke", name, "-n", namespace, "-r", "to be sure").expect(t, codeRefused, "make another request")
+	kubectlAccess(t, nil, "revoke", name, "-n", namespace, "-r", "to be sure").expect(t, cli.CodeRefused, "make another request")
 	kubectlAccess(t, alice, "describe", name, "-n", namespace).expect(t, 0, "by alice at", "done")
-	kubectlAccess(t, alice, "exec", "web", "-n", namespace, "--name", name).expect(t, codeError, "access has ended", "leave out --name, or choose another")
+	kubectlAccess(t, alice, "exec", "web", "-n", namespace, "--name", name).expect(t, cli.CodeError, "access has ended", "leave out --name, or choose another")
 
 	over := requested(t, "-d", "10m")
 	kubectlAccess(t, alice, "extend", over, "-1d", "-n", namespace).expect(t, 0, over+": access ends now")
-	kubectlAccess(t, alice, "extend", over, "1m", "-n", namespace).expect(t, codeRefused, "access ended at", "make another request")
+	kubectlAccess(t, alice, "extend", over, "1m", "-n", namespace).expect(t, cli.CodeRefused, "access ended at", "make another request")
 }
 
 func TestRequestsAndTemplatesAreListedInEveryFormat(t *testing.T) {
@@ -426,7 +432,7 @@ func TestRequestsAndTemplatesAreListedInEveryFormat(t *testing.T) {
 
 func TestExtendMindsNothingButTheDuration(t *testing.T) {
 	t.Parallel()
-	cl := testkit.Client(t, alice, scheme)
+	cl := testkit.Client(t, alice, cli.Scheme)
 	read := func(name string) request {
 		t.Helper()
 		req, err := find(t.Context(), cl, namespace, name)
@@ -449,8 +455,8 @@ func TestExtendMindsNothingButTheDuration(t *testing.T) {
 
 	req = read(name)
 	kubectlAccess(t, alice, "extend", name, "5m", "-n", namespace).expect(t, 0)
-	var exit *exitError
-	if err := extend(t.Context(), cl, req, time.Minute); !errors.As(err, &exit) || exit.code != codeError || !strings.Contains(err.Error(), "16m") {
+	var exit *cli.ExitError
+	if err := extend(t.Context(), cl, req, time.Minute); !errors.As(err, &exit) || exit.Code != cli.CodeError || !strings.Contains(err.Error(), "16m") {
 		t.Errorf("extended by what another has extended in the meantime: %v, want an error with the duration", err)
 	}
 	if after := read(name).GetRequestSpec().Duration; after != "16m" {
@@ -547,14 +553,14 @@ func TestAnAuditorSeesWhoDidWhatAndWhatComes(t *testing.T) {
 		return strings.Contains(watching.stdout.String(), "true watched")
 	})
 	watching.interrupt()
-	watching.wait().expect(t, codeInterrupted)
+	watching.wait().expect(t, cli.CodeInterrupted)
 	testkit.Eventually(t, "the story of a request is told", func(context.Context) bool {
 		story := kubectlAccess(t, nil, "audit", "-n", namespace, "--request", name).stdout
 		return strings.Contains(story, "asked "+name) && strings.Contains(story, "granted "+name) && !strings.Contains(story, "two words")
 	})
-	kubectlAccess(t, nil, "audit", "--since", "yesterday").expect(t, codeUsage, "--since", "yesterday")
-	kubectlAccess(t, nil, "audit", "--decision", "Maybe").expect(t, codeUsage, "Allowed or Denied")
-	kubectlAccess(t, alice, "audit", "-A").expect(t, codeRefused, "no right")
+	kubectlAccess(t, nil, "audit", "--since", "yesterday").expect(t, cli.CodeUsage, "--since", "yesterday")
+	kubectlAccess(t, nil, "audit", "--decision", "Maybe").expect(t, cli.CodeUsage, "Allowed or Denied")
+	kubectlAccess(t, alice, "audit", "-A").expect(t, cli.CodeRefused, "no right")
 }
 
 func TestNamesAreCompleted(t *testing.T) {
@@ -596,14 +602,14 @@ func TestHelpSpeaksOfKubectlAccess(t *testing.T) {
 	kubectlAccess(t, alice, "--version").expect(t, 0, "version")
 	kubectlAccess(t, alice, "version").expect(t, 0, "kubectl access ", runtime.Version())
 	kubectlAccess(t, alice, "version", "-o", "json").expect(t, 0, `"version": "`, `"program": "github.com/admitkit/admitkit/operator/cmd/kubectl-access`)
-	kubectlAccess(t, alice, "version", "-o", "wide").expect(t, codeUsage, `unknown format "wide"`)
+	kubectlAccess(t, alice, "version", "-o", "wide").expect(t, cli.CodeUsage, `unknown format "wide"`)
 }
 
 func TestAClusterWithoutAdmitkitIsNamedAsSuch(t *testing.T) {
 	t.Parallel()
 	bare := controlplane.Run(t, controlplane.Options{})
 	for _, args := range []string{"exec web", "list", "templates", "describe a", "audit"} {
-		kubectlAccess(t, bare.Admin(), strings.Fields(args)...).expect(t, codeNotFound, "no admitkit in this cluster")
+		kubectlAccess(t, bare.Admin(), strings.Fields(args)...).expect(t, cli.CodeNotFound, "no admitkit in this cluster")
 	}
 	// As the chart installs it by default.
 	crd, err := os.ReadFile("../../config/crd/admitkit.dev_execaccessrequests.yaml")
@@ -614,7 +620,7 @@ func TestAClusterWithoutAdmitkitIsNamedAsSuch(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the group is served", func(context.Context) bool {
-		return strings.Contains(kubectlAccess(t, bare.Admin(), "audit").expect(t, codeNotFound).stderr, "not recorded as objects")
+		return strings.Contains(kubectlAccess(t, bare.Admin(), "audit").expect(t, cli.CodeNotFound).stderr, "not recorded as objects")
 	})
-	kubectlAccess(t, bare.Admin(), "audit").expect(t, codeNotFound, "not recorded as objects", "audit.objects.enabled")
+	kubectlAccess(t, bare.Admin(), "audit").expect(t, cli.CodeNotFound, "not recorded as objects", "audit.objects.enabled")
 }

@@ -8,25 +8,26 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 )
 
 func ofRequest(f func(request) string) func(client.Object) string {
 	return func(object client.Object) string { return f(object.(request)) }
 }
 
-var requestColumns = []column{
-	{name: "NAMESPACE", of: client.Object.GetNamespace},
-	{name: "NAME", of: client.Object.GetName},
-	{name: "KIND", of: func(o client.Object) string { return kindOf(o).name }},
-	{name: "TEMPLATE", of: ofRequest(func(r request) string { return r.GetRequestSpec().TemplateName })},
-	{name: "POD", of: ofRequest(func(r request) string { return cmp.Or(roleOf(r), r.GetRequestStatus().PodName) })},
-	{name: "REQUESTER", of: ofRequest(requester)},
-	{name: "STATUS", of: ofRequest(standing)},
-	{name: "LEFT", of: ofRequest(left)},
-	{name: "EXPIRES", wide: true, of: ofRequest(func(r request) string { return moment(r.GetRequestStatus().ExpiresAt) })},
-	{name: "DURATION", wide: true, of: ofRequest(func(r request) string { return r.GetRequestSpec().Duration })},
-	{name: "REASON", wide: true, of: ofRequest(func(r request) string { return r.GetRequestSpec().Reason })},
-	{name: "AGE", wide: true, of: age},
+var requestColumns = []cli.Column{
+	{Name: "NAMESPACE", Of: client.Object.GetNamespace},
+	{Name: "NAME", Of: client.Object.GetName},
+	{Name: "KIND", Of: func(o client.Object) string { return kindOf(o).name }},
+	{Name: "TEMPLATE", Of: ofRequest(func(r request) string { return r.GetRequestSpec().TemplateName })},
+	{Name: "POD", Of: ofRequest(func(r request) string { return cmp.Or(roleOf(r), r.GetRequestStatus().PodName) })},
+	{Name: "REQUESTER", Of: ofRequest(requester)},
+	{Name: "STATUS", Of: ofRequest(standing)},
+	{Name: "LEFT", Of: ofRequest(left)},
+	{Name: "EXPIRES", Wide: true, Of: ofRequest(func(r request) string { return cli.Moment(r.GetRequestStatus().ExpiresAt) })},
+	{Name: "DURATION", Wide: true, Of: ofRequest(func(r request) string { return r.GetRequestSpec().Duration })},
+	{Name: "REASON", Wide: true, Of: ofRequest(func(r request) string { return r.GetRequestSpec().Reason })},
+	{Name: "AGE", Wide: true, Of: cli.Age},
 }
 
 func ofTemplate(f func(v1alpha1.Template) string) func(client.Object) string {
@@ -37,22 +38,22 @@ func ofConfig(f func(*v1alpha1.AccessConfig) string) func(client.Object) string 
 	return ofTemplate(func(t v1alpha1.Template) string { return f(t.GetAccessConfig()) })
 }
 
-var templateColumns = []column{
-	{name: "NAMESPACE", of: client.Object.GetNamespace},
-	{name: "NAME", of: client.Object.GetName},
-	{name: "KIND", of: func(o client.Object) string { return kindOf(o).name }},
-	{name: "TARGET", of: ofTemplate(func(t v1alpha1.Template) string {
+var templateColumns = []cli.Column{
+	{Name: "NAMESPACE", Of: client.Object.GetNamespace},
+	{Name: "NAME", Of: client.Object.GetName},
+	{Name: "KIND", Of: func(o client.Object) string { return kindOf(o).name }},
+	{Name: "TARGET", Of: ofTemplate(func(t v1alpha1.Template) string {
 		if target := t.GetTargetRef(); target != nil {
 			return target.String()
 		}
 		return ""
 	})},
-	{name: "GROUPS", of: ofConfig(func(c *v1alpha1.AccessConfig) string { return strings.Join(c.AllowedGroups, ",") })},
-	{name: "DEFAULT", of: ofConfig(func(c *v1alpha1.AccessConfig) string { return c.DefaultDuration })},
-	{name: "MAX", of: ofConfig(func(c *v1alpha1.AccessConfig) string { return c.MaxDuration })},
-	{name: "NEEDS", of: ofConfig(needs)},
-	{name: "USERS", wide: true, of: ofConfig(func(c *v1alpha1.AccessConfig) string { return strings.Join(c.AllowedUsers, ",") })},
-	{name: "VERBS", wide: true, of: ofTemplate(func(t v1alpha1.Template) string {
+	{Name: "GROUPS", Of: ofConfig(func(c *v1alpha1.AccessConfig) string { return strings.Join(c.AllowedGroups, ",") })},
+	{Name: "DEFAULT", Of: ofConfig(func(c *v1alpha1.AccessConfig) string { return c.DefaultDuration })},
+	{Name: "MAX", Of: ofConfig(func(c *v1alpha1.AccessConfig) string { return c.MaxDuration })},
+	{Name: "NEEDS", Of: ofConfig(needs)},
+	{Name: "USERS", Wide: true, Of: ofConfig(func(c *v1alpha1.AccessConfig) string { return strings.Join(c.AllowedUsers, ",") })},
+	{Name: "VERBS", Wide: true, Of: ofTemplate(func(t v1alpha1.Template) string {
 		if _, role := t.(*v1alpha1.RoleAccessTemplate); role {
 			return "" // those of the role; the ones in accessConfig are about Pods
 		}
@@ -65,20 +66,20 @@ var templateColumns = []column{
 		}
 		return strings.Join(verbs, ",")
 	})},
-	{name: "ON EXPIRY", wide: true, of: ofTemplate(func(t v1alpha1.Template) string {
+	{Name: "ON EXPIRY", Wide: true, Of: ofTemplate(func(t v1alpha1.Template) string {
 		if _, exec := t.(*v1alpha1.ExecAccessTemplate); exec {
 			return string(cmp.Or(t.GetAccessConfig().OnExpiry, v1alpha1.ExpiryKeep))
 		}
 		return "" // the Pod of a PodAccessTemplate goes, and a role has none
 	})},
-	{name: "SESSIONS", wide: true, of: ofConfig(limits)},
-	{name: "REASON", wide: true, of: ofConfig(func(c *v1alpha1.AccessConfig) string {
+	{Name: "SESSIONS", Wide: true, Of: ofConfig(limits)},
+	{Name: "REASON", Wide: true, Of: ofConfig(func(c *v1alpha1.AccessConfig) string {
 		if c.RequireReason {
 			return "required"
 		}
 		return "optional"
 	})},
-	{name: "AGE", wide: true, of: age},
+	{Name: "AGE", Wide: true, Of: cli.Age},
 }
 
 // needs says what a request must get before it is granted.

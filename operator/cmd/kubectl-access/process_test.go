@@ -22,6 +22,7 @@ import (
 
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 	"github.com/admitkit/admitkit/testing/controlplane"
 )
 
@@ -79,7 +80,7 @@ func TestKubectlFindsThePluginAndItsCompletion(t *testing.T) {
 	if !strings.HasPrefix(o.stdout, "kubectl get pod -n shop web-") || strings.Count(o.stdout, "\n") != 1 {
 		t.Errorf("standard output is %q, want the command alone", o.stdout)
 	}
-	if o := ran(t, throughKubectl(t, mallory, "exec", "web", "-n", namespace)).expect(t, codeRefused); !strings.HasPrefix(o.stderr, "error: refused: ") || o.stdout != "" {
+	if o := ran(t, throughKubectl(t, mallory, "exec", "web", "-n", namespace)).expect(t, cli.CodeRefused); !strings.HasPrefix(o.stderr, "error: refused: ") || o.stdout != "" {
 		t.Errorf("standard error is %q, and standard output %q", o.stderr, o.stdout)
 	}
 	ran(t, cluster.Kubectl(t.Context(), alice, "__complete", "access", "exec", "-n", namespace, "")).expect(t, 0, "asleep\nevil\nweb\n")
@@ -96,7 +97,7 @@ func TestAnInterruptLeavesTheRequestAndSaysHowToRevokeIt(t *testing.T) {
 	if err := command.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	ended().expect(t, codeInterrupted, "interrupted", "kubectl access revoke interrupted")
+	ended().expect(t, cli.CodeInterrupted, "interrupted", "kubectl access revoke interrupted")
 	kubectlAccess(t, alice, "revoke", "interrupted", "-n", namespace).expect(t, 0)
 }
 
@@ -107,7 +108,7 @@ func TestWhoMayNotWatchIsToldSoAtOnce(t *testing.T) {
 		t.Run(may, func(t *testing.T) {
 			t.Parallel()
 			o := ran(t, throughKubectl(t, nil, "exec", "web", "-n", namespace, "--as", user, "--timeout", "1m")).
-				expect(t, codeRefused, "cannot tell when access is ready", `cannot watch resource "execaccessrequests"`, user, "The request is kept")
+				expect(t, cli.CodeRefused, "cannot tell when access is ready", `cannot watch resource "execaccessrequests"`, user, "The request is kept")
 			if strings.Contains(o.stderr, "reflector") {
 				t.Errorf("standard error has the informer's log: %s", o.stderr)
 			}

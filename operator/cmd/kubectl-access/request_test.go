@@ -9,8 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -160,13 +163,13 @@ func TestARefusalIsSaidOnceAndInPlainWords(t *testing.T) {
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			o := kubectlAccess(t, c.user, append(strings.Fields(c.args), "-n", namespace)...).expect(t, codeRefused)
+			o := kubectlAccess(t, c.user, append(strings.Fields(c.args), "-n", namespace)...).expect(t, cli.CodeRefused)
 			if want := "error: " + c.want + "\n"; o.stderr != want {
 				t.Errorf("standard error is\n%s, want\n%s", o.stderr, want)
 			}
 		})
 	}
-	o := kubectlAccess(t, alice, "pod", "privileged", "-n", namespace, "--name", "once-said").expect(t, codeRefused)
+	o := kubectlAccess(t, alice, "pod", "privileged", "-n", namespace, "--name", "once-said").expect(t, cli.CodeRefused)
 	if strings.Count(o.stderr, "PodRefused") != 1 {
 		t.Errorf("the refusal is not said once:\n%s", o.stderr)
 	}
@@ -190,7 +193,7 @@ func TestAQuotaRefusesAndIsNoMissingRight(t *testing.T) {
 		o = kubectlAccess(t, alice, "exec", "web", "-n", full, "--timeout", "0")
 		return o.code != 0
 	})
-	o.expect(t, codeRefused, "error: refused: exceeded quota: none")
+	o.expect(t, cli.CodeRefused, "error: refused: exceeded quota: none")
 }
 
 func TestResultsArePrintedInTheFormatsOfKubectl(t *testing.T) {

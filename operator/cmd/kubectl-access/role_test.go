@@ -7,8 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	corev1 "k8s.io/api/core/v1"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -42,7 +46,7 @@ func TestOneGetsARoleAndReadsWhatItIs(t *testing.T) {
 		t.Errorf("it prints %q", o.stdout)
 	}
 	reads := func(ctx context.Context) error {
-		return testkit.Client(t, alice, scheme).Get(ctx, client.ObjectKey{Namespace: namespace, Name: "none"}, &corev1.ConfigMap{})
+		return testkit.Client(t, alice, cli.Scheme).Get(ctx, client.ObjectKey{Namespace: namespace, Name: "none"}, &corev1.ConfigMap{})
 	}
 	testkit.Eventually(t, "alice has the right", func(ctx context.Context) bool { return apierrors.IsNotFound(reads(ctx)) })
 	kubectlAccess(t, alice, "list", "-n", namespace).expect(t, 0, "rollback", "role", "Role/deployer")

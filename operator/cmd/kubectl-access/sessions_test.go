@@ -13,7 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -124,28 +127,28 @@ func TestSessionsAreListedReplayedSearchedAndEnded(t *testing.T) {
 		{"list --since 30m", 0, "", "no such sessions found in namespace shop"},
 		{"list --until 30m", 0, liveID, ""},
 		{"list --until 2h", 0, "", "no such sessions found"},
-		{"list --since yesterday", codeUsage, "", "--since"},
-		{"stop " + liveID, codeUsage, "", `unknown command "stop"`},
+		{"list --since yesterday", cli.CodeUsage, "", "--since"},
+		{"stop " + liveID, cli.CodeUsage, "", `unknown command "stop"`},
 		{"", 0, "Available Commands", ""},
-		{"list -A", codeRefused, "", `cannot list resource "sessions"`},
+		{"list -A", cli.CodeRefused, "", `cannot list resource "sessions"`},
 		{"replay --speed 1000 " + endedID, 0, "pass\x1b[31mword\x1b[0m\r\n", "ended with exit code 3"},
 		{"replay --idle-limit 1ms " + endedID, 0, "rd\x1b[0m", "not castOfSession: 5 bytes"},
 		{"replay --text " + endedID, 0, "password\n", "stdin"},
-		{"replay --speed 0 " + endedID, codeUsage, "", "--speed"},
-		{"replay --text --speed 2 " + endedID, codeUsage, "", "--text prints at once"},
-		{"replay", codeUsage, "", "ID is missing"},
-		{"replay web", codeUsage, "", "is no ID of a session"},
-		{"replay 0000000000000000000000000000000f", codeNotFound, "", "list -A"},
+		{"replay --speed 0 " + endedID, cli.CodeUsage, "", "--speed"},
+		{"replay --text --speed 2 " + endedID, cli.CodeUsage, "", "--text prints at once"},
+		{"replay", cli.CodeUsage, "", "ID is missing"},
+		{"replay web", cli.CodeUsage, "", "is no ID of a session"},
+		{"replay 0000000000000000000000000000000f", cli.CodeNotFound, "", "list -A"},
 		{"replay --text session.sessions.admitkit.dev/" + endedID, 0, "password\n", ""}, // as list -o name has it
 		{"replay --text " + cutID, 0, "so far\n", "the recording has no end"},
-		{"watch " + endedID, codeError, "", "sessions replay " + endedID},
+		{"watch " + endedID, cli.CodeError, "", "sessions replay " + endedID},
 		{"watch --text " + liveID, 0, "password\n", ""},
 		{"export " + endedID, 0, castOfSession, ""},
 		{"search password", 0, endedID + ` al`, "warning: the 3 oldest"},
 		{"verify " + endedID, 0, "abc", ""},
-		{"verify " + liveID, codeError, "", "it was changed"},
+		{"verify " + liveID, cli.CodeError, "", "it was changed"},
 		{"end " + liveID, 0, "", "has ended"},
-		{"end " + endedID, codeNotFound, "", "not found"},
+		{"end " + endedID, cli.CodeNotFound, "", "not found"},
 	} {
 		out, errOut, code := s.sessions(t, strings.Fields(test.args)...)
 		if code != test.code || !strings.Contains(out, test.out) || !strings.Contains(errOut, test.err) {
@@ -159,7 +162,7 @@ func TestSessionsAreListedReplayedSearchedAndEnded(t *testing.T) {
 		kubectlAccess(t, nobody, "__complete", "sessions", "--server", s.URL, "-n", "shop", name, "").expect(t, 0, liveID+"\talice in web\n")
 	}
 	file := filepath.Join(t.TempDir(), "session.cast")
-	for _, want := range []int{0, codeError} { // the second time it is there
+	for _, want := range []int{0, cli.CodeError} { // the second time it is there
 		if _, errOut, code := s.sessions(t, "export", endedID, "-o", file); code != want {
 			t.Errorf("%d %s", code, errOut)
 		}
@@ -175,7 +178,7 @@ func TestSessionsAreListedReplayedSearchedAndEnded(t *testing.T) {
 	}
 	none := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(none.Close)
-	if _, errOut, code := (&sessionsServer{Server: none}).sessions(t, "list"); code != codeNotFound || !strings.Contains(errOut, "--sessions-api") {
+	if _, errOut, code := (&sessionsServer{Server: none}).sessions(t, "list"); code != cli.CodeNotFound || !strings.Contains(errOut, "--sessions-api") {
 		t.Errorf("a cluster without the API: %d %s", code, errOut)
 	}
 }

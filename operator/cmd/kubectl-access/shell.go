@@ -11,6 +11,8 @@ import (
 	"github.com/google/shlex"
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 )
 
 // runShell runs the access command. A template's author wrote it, but it has the
@@ -20,11 +22,11 @@ func (a *ask) runShell(ctx context.Context, cl client.WithWatch, req request) er
 	message := req.GetRequestStatus().AccessMessage
 	args, err := podCommand(message, req.GetNamespace(), req.GetRequestStatus().PodName)
 	if err != nil {
-		return exitf(codeError, "the access command is not run: %w\nAccess is there all the same. Run it yourself if you trust it: %s", err, message)
+		return cli.Exitf(cli.CodeError, "the access command is not run: %w\nAccess is there all the same. Run it yourself if you trust it: %s", err, message)
 	}
-	a.sayf("running: kubectl %s", escape(commandLine(args)))
+	a.Sayf("running: kubectl %s", cli.Escape(cli.CommandLine(args)))
 	stop := a.expiryNotice(context.WithoutCancel(ctx), cl, req)
-	err = a.kubectl(ctx, args)
+	err = a.Kubectl(ctx, args)
 	stop()
 	return err
 }

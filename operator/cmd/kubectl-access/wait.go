@@ -14,14 +14,20 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/term"
+
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+
 	apiwait "k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
 	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,7 +45,7 @@ func (a *ask) wait(ctx context.Context, cl client.WithWatch, req request) error 
 	defer timeout.timer.Stop()
 	var latest atomic.Pointer[request]
 	show := func(req request) {
-		text := escape(cmp.Or(aboutPod(waiting, cl, req), stage(req)))
+		text := cli.Escape(cmp.Or(aboutPod(waiting, cl, req), stage(req)))
 		if waiting.Err() == nil { // else the Pod was perhaps not read
 			progress.show(text)
 		}
@@ -71,15 +77,15 @@ func (a *ask) wait(ctx context.Context, cl client.WithWatch, req request) error 
 	last := progress.done()
 	switch {
 	case err == nil:
-		a.sayf("%s: access until %s, for %s", req.GetName(), until(req.GetRequestStatus().ExpiresAt.Time), left(req))
+		a.Sayf("%s: access until %s, for %s", req.GetName(), cli.Until(req.GetRequestStatus().ExpiresAt.Time), left(req))
 		if why := troubled(ctx, cl, req.GetNamespace(), req.GetRequestStatus().PodName); why != "" {
-			a.sayf("the Pod is not ready: %s", escape(why))
+			a.Sayf("the Pod is not ready: %s", cli.Escape(why))
 		}
 		return nil
 	case ctx.Err() != nil:
 		return a.interrupted(ctx, cl, req)
 	case cancelled != nil:
-		return exitf(codeTimeout, "not ready after %s: %s\n%s", short(a.timeout), last, kept(req))
+		return cli.Exitf(cli.CodeTimeout, "not ready after %s: %s\n%s", cli.Short(a.timeout), last, kept(req))
 	}
 	return err
 }
@@ -137,15 +143,15 @@ func follow(ctx context.Context, cl client.WithWatch, req request, done func() (
 	// The informer would log on the terminal what it tries again.
 	_, err := watchtools.UntilWithSync(klog.NewContext(ctx, logr.Discard()), one, k.newRequest(), nil, func(event watch.Event) (bool, error) {
 		if event.Type == watch.Deleted {
-			return false, exitf(codeNotFound, "the request %s was deleted", name)
+			return false, cli.Exitf(cli.CodeNotFound, "the request %s was deleted", name)
 		}
 		copyInto(req, event.Object)
 		return done()
 	})
 	if cause := context.Cause(ctx); apierrors.IsForbidden(cause) {
-		return exitf(codeRefused, "cannot tell when access is ready: %s\n%s", why(cause), kept(req))
+		return cli.Exitf(cli.CodeRefused, "cannot tell when access is ready: %s\n%s", cli.Why(cause), kept(req))
 	}
-	return explained(err)
+	return cli.Explained(err)
 }
 
 // kept says what may be done with a request that nobody waits for any more.
@@ -227,7 +233,7 @@ func words(c *metav1.Condition) string {
 	if c.Message == "" {
 		return c.Type + " is " + string(c.Status) + ": " + c.Reason
 	}
-	return plain(c.Message) + " (" + c.Reason + ")"
+	return cli.Plain(c.Message) + " (" + c.Reason + ")"
 }
 
 // hopeless returns an error if a request cannot become ready until somebody changes
@@ -240,7 +246,7 @@ func hopeless(ctx context.Context, cl client.Client, req request) error {
 	case c == nil:
 		return nil
 	case c.Type == v1alpha1.ConditionAccessStillValid:
-		return exitf(codeRefused, "access has ended: %s", words(c))
+		return cli.Exitf(cli.CodeRefused, "access has ended: %s", words(c))
 	}
 	switch c.Reason {
 	case v1alpha1.ReasonNotAllowed, v1alpha1.ReasonTooMany, v1alpha1.ReasonDurationInvalid, v1alpha1.ReasonDurationTooLong, v1alpha1.ReasonMissing,
@@ -251,14 +257,14 @@ func hopeless(ctx context.Context, cl client.Client, req request) error {
 		if pod := aboutPod(ctx, cl, req); pod != "" {
 			reason += "\n" + pod
 		}
-		return exitf(codeRefused, "refused: %s\n%s", reason, kept(req))
+		return cli.Exitf(cli.CodeRefused, "refused: %s\n%s", reason, kept(req))
 	}
 	return nil
 }
 
 // interrupted offers to revoke a request that nobody waits for any more.
 func (a *ask) interrupted(ctx context.Context, cl client.Client, req request) error {
-	keep := func() error { return exitf(codeInterrupted, "interrupted\n%s", kept(req)) }
+	keep := func() error { return cli.Exitf(cli.CodeInterrupted, "interrupted\n%s", kept(req)) }
 	if !isTerminal(a.In) || !isTerminal(a.ErrOut) {
 		return keep()
 	}
@@ -270,9 +276,9 @@ func (a *ask) interrupted(ctx context.Context, cl client.Client, req request) er
 	revoking, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	if err := revoke(revoking, cl, req, "nobody waits for it"); err != nil {
-		return exitf(codeInterrupted, "interrupted; revoking %s failed: %s\n%s", req.GetName(), why(err), kept(req))
+		return cli.Exitf(cli.CodeInterrupted, "interrupted; revoking %s failed: %s\n%s", req.GetName(), cli.Why(err), kept(req))
 	}
-	return exitf(codeInterrupted, "interrupted; %s is revoked", req.GetName())
+	return cli.Exitf(cli.CodeInterrupted, "interrupted; %s is revoked", req.GetName())
 }
 
 // progress shows what is being waited for: with a spinner on a terminal, else a

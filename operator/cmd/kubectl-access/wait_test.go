@@ -6,7 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	corev1 "k8s.io/api/core/v1"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -73,7 +76,7 @@ func TestAPodThatIsNotReadySaysWhyInItsOwnWords(t *testing.T) {
 	}
 	kubectlAccess(t, alice, "describe", "words", "-n", namespace).expect(t, 0, "Pod not ready:", "CrashLoopBackOff")
 	asked.interrupt()
-	if said := asked.wait().expect(t, codeInterrupted).stderr; strings.Count(said, "CrashLoopBackOff") != 1 {
+	if said := asked.wait().expect(t, cli.CodeInterrupted).stderr; strings.Count(said, "CrashLoopBackOff") != 1 {
 		t.Errorf("the same words are not said once:\n%s", said)
 	}
 }
@@ -82,14 +85,14 @@ func TestAWaitThatIsTooLongEndsWithTheWordsOfThePod(t *testing.T) {
 	t.Parallel()
 	waitsWhile(t, "too-long", "10s", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
 		Name: "app", State: waitingFor("ErrImagePull", "no such host"),
-	}}}).expect(t, codeTimeout, "not ready after 10s: Pod podaccess-too-long: container app: ErrImagePull: no such host")
+	}}}).expect(t, cli.CodeTimeout, "not ready after 10s: Pod podaccess-too-long: container app: ErrImagePull: no such host")
 }
 
 func TestAPodThatEndedSaysItsExitCode(t *testing.T) {
 	t.Parallel()
 	waitsWhile(t, "ended", "1m", corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{
 		Name: "app", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}},
-	}}}).expect(t, codeRefused, "PodEnded", "container app ended with exit code 137: OOMKilled")
+	}}}).expect(t, cli.CodeRefused, "PodEnded", "container app ended with exit code 137: OOMKilled")
 }
 
 // waitsWhile asks for a Pod that becomes as the status says.

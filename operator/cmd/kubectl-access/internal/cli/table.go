@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"cmp"
@@ -16,57 +16,57 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// table prints objects as a table of kubectl. The next call adds rows to the same
+// Table prints objects as a table of kubectl. The next call adds rows to the same
 // table.
-func (c *cli) table(columns []column) printer {
+func (c *Base) Table(columns []Column) Printer {
 	out := printers.GetNewTabWriter(c.Out)
 	begun := false
 	return func(objects ...client.Object) error {
 		if len(objects) == 0 {
 			return nil
 		}
-		row := func(cell func(column) string) {
+		row := func(cell func(Column) string) {
 			cells := make([]string, len(columns))
 			for i, col := range columns {
 				// Names and reasons are text of other users, which must not control the
 				// terminal.
-				cells[i] = escapeLine(cell(col))
+				cells[i] = EscapeLine(cell(col))
 			}
 			_, _ = fmt.Fprintln(out, strings.Join(cells, "\t")) // Flush returns the error
 		}
 		if !begun {
-			row(func(col column) string { return col.name })
+			row(func(col Column) string { return col.Name })
 			begun = true
 		}
 		for _, object := range objects {
-			row(func(col column) string { return cmp.Or(col.of(object), "<none>") })
+			row(func(col Column) string { return cmp.Or(col.Of(object), "<none>") })
 		}
 		return out.Flush()
 	}
 }
 
-// column is one of a table. A wide one is only in the format wide.
-type column struct {
-	name string
-	wide bool
-	of   func(client.Object) string
+// Column is one of a table. A wide one is only in the format wide.
+type Column struct {
+	Name string
+	Wide bool
+	Of   func(client.Object) string
 }
 
-// visible returns the columns of a table. One of all namespaces has a column for the
+// Visible returns the columns of a table. One of all namespaces has a column for the
 // namespace.
-func visible(all []column, wide, everywhere bool) []column {
-	var columns []column
+func Visible(all []Column, wide, everywhere bool) []Column {
+	var columns []Column
 	for _, col := range all {
-		if (!col.wide || wide) && (col.name != "NAMESPACE" || everywhere) {
+		if (!col.Wide || wide) && (col.Name != "NAMESPACE" || everywhere) {
 			columns = append(columns, col)
 		}
 	}
 	return columns
 }
 
-// escape keeps text of other users from controlling the terminal. printers.EscapeTerminal
+// Escape keeps text of other users from controlling the terminal. printers.EscapeTerminal
 // alone leaves the control characters of C1, such as U+009B, which begins a sequence too.
-func escape(text string) string {
+func Escape(text string) string {
 	var escaped strings.Builder
 	for _, r := range printers.EscapeTerminal(text) {
 		if unicode.IsControl(r) && r != '\n' && r != '\t' {
@@ -78,37 +78,39 @@ func escape(text string) string {
 	return escaped.String()
 }
 
-// escapeLine also keeps the text in its line, and in its column.
-func escapeLine(text string) string {
-	return escape(strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(text))
+// EscapeLine also keeps the text in its line, and in its column.
+func EscapeLine(text string) string {
+	return Escape(strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(text))
 }
 
-func moment(t *metav1.Time) string {
+// Moment writes a time with its zone, and nil as nothing.
+func Moment(t *metav1.Time) string {
 	if t == nil {
 		return ""
 	}
 	return t.Local().Format(time.RFC3339)
 }
 
-func age(object client.Object) string {
+// Age writes how old an object is, as kubectl does.
+func Age(object client.Object) string {
 	return duration.HumanDuration(time.Since(object.GetCreationTimestamp().Time))
 }
 
-// lines prints names and values in two columns, and omits empty values. A value stays in
+// Lines prints names and values in two columns, and omits empty values. A value stays in
 // its line: a reason must not look like something else that is told.
-func lines(out io.Writer, pairs ...string) error {
+func Lines(out io.Writer, pairs ...string) error {
 	w := printers.GetNewTabWriter(out)
 	for pair := range slices.Chunk(pairs, 2) {
 		if pair[1] != "" {
-			_, _ = fmt.Fprintf(w, "%s:\t%s\n", pair[0], escapeLine(pair[1])) // Flush returns the error
+			_, _ = fmt.Fprintf(w, "%s:\t%s\n", pair[0], EscapeLine(pair[1])) // Flush returns the error
 		}
 	}
 	return w.Flush()
 }
 
-// commandLine shows a command on one line, so that what looks like two arguments
+// CommandLine shows a command on one line, so that what looks like two arguments
 // is two.
-func commandLine(command []string) string {
+func CommandLine(command []string) string {
 	words := make([]string, len(command))
 	for i, word := range command {
 		if words[i] = word; word == "" || strings.ContainsFunc(word, func(r rune) bool { return r == ' ' || r == '"' || r == '\'' || !unicode.IsPrint(r) }) {

@@ -1,4 +1,4 @@
-package main
+package audit
 
 import (
 	"context"
@@ -8,12 +8,17 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/cache"
+
 	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,18 +28,19 @@ import (
 
 // query selects records.
 type query struct {
-	*cli
+	*cli.Base
 	user, pod, request, decision string
 	since, until                 string
 	everywhere, watch            bool
 	file                         string
-	output                       *output
+	output                       *cli.Output
 
-	span
+	cli.Span
 }
 
-func auditCommand(c *cli) *cobra.Command {
-	q := &query{cli: c}
+// Command returns the command that shows audit records.
+func Command(c *cli.Base) *cobra.Command {
+	q := &query{Base: c}
 	cmd := &cobra.Command{
 		Use: "audit", Short: "List who accessed which Pod, and the decisions",
 		Long: `List the AuditEvents: every exec, attach, port-forward, proxy and debug that
@@ -47,7 +53,7 @@ and lists the acts that went through without one. Its policy must log them:
 pods/exec, pods/attach, pods/portforward, pods/proxy, services/proxy, nodes/proxy and
 pods/ephemeralcontainers at level Metadata. It exits with 1 if something is missing.`,
 		Example: "  # What alice did in the last day, anywhere\n  kubectl access audit --user alice --since 24h -A\n\n  # What is refused from now on\n  kubectl access audit --decision Denied --since 0s -A -w\n\n  # What went past the records in the last day\n  kubectl access audit --compare /var/log/kubernetes/audit.log --since 24h -A",
-		Args:    exactly(),
+		Args:    cli.Exactly(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return q.run(cmd.Context()) },
 	}
 	flags := cmd.Flags()
@@ -60,32 +66,32 @@ pods/ephemeralcontainers at level Metadata. It exits with 1 if something is miss
 	flags.BoolVarP(&q.everywhere, "all-namespaces", "A", false, "acts in all namespaces, and in none")
 	flags.BoolVarP(&q.watch, "watch", "w", false, "continue with new acts")
 	flags.StringVar(&q.file, "compare", "", "list the acts in this audit log of the API server that have no record; - is standard input")
-	q.output = c.addOutputFlags(cmd, auditColumns)
-	_ = cmd.RegisterFlagCompletionFunc("pod", c.completePods)
+	q.output = c.AddOutputFlags(cmd, auditColumns)
+	_ = cmd.RegisterFlagCompletionFunc("pod", c.CompletePods)
 	_ = cmd.RegisterFlagCompletionFunc("decision", cobra.FixedCompletions([]string{string(v1alpha1.AuditAllowed), string(v1alpha1.AuditDenied)}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
 func (q *query) run(ctx context.Context) error {
 	var err error
-	if q.span, err = newSpan(q.since, q.until); err != nil {
+	if q.Span, err = cli.NewSpan(q.since, q.until); err != nil {
 		return err
 	}
 	if d := v1alpha1.AuditDecision(q.decision); d != "" && d != v1alpha1.AuditAllowed && d != v1alpha1.AuditDenied {
-		return exitf(codeUsage, "--decision %q: must be Allowed or Denied", q.decision)
+		return cli.Exitf(cli.CodeUsage, "--decision %q: must be Allowed or Denied", q.decision)
 	}
 	if q.file != "" {
 		return q.compare(ctx)
 	}
-	printing := q.output.listPrinter
+	printing := q.output.ListPrinter
 	if q.watch {
-		printing = q.output.printer
+		printing = q.output.Printer
 	}
 	show, err := printing(q.everywhere)
 	if err != nil {
 		return err
 	}
-	cl, namespace, err := q.connect()
+	cl, namespace, err := q.Connect()
 	if err != nil {
 		return err
 	}
@@ -95,7 +101,7 @@ func (q *query) run(ctx context.Context) error {
 		return q.explained(ctx, err)
 	}
 	if len(events) == 0 && !q.watch {
-		q.sayf("no records found%s", in(namespace, q.everywhere))
+		q.Sayf("no records found%s", cli.InNamespace(namespace, q.everywhere))
 	}
 	if err := show(events...); err != nil || !q.watch {
 		return err
@@ -128,9 +134,9 @@ func (q *query) list(ctx context.Context, cl client.Client, selector client.List
 // explained distinguishes a cluster without records from one without admitkit.
 func (q *query) explained(ctx context.Context, err error) error {
 	if !meta.IsNoMatchError(err) {
-		return explained(err)
+		return cli.Explained(err)
 	}
-	config, configErr := q.flags.ToRESTConfig()
+	config, configErr := q.Flags.ToRESTConfig()
 	if configErr != nil {
 		return configErr
 	}
@@ -139,13 +145,13 @@ func (q *query) explained(ctx context.Context, err error) error {
 		return clientErr
 	}
 	if _, unknown := server.ServerResourcesForGroupVersionWithContext(ctx, v1alpha1.GroupVersion.String()); unknown != nil {
-		return explained(err)
+		return cli.Explained(err)
 	}
-	return exitf(codeNotFound, "in this cluster sessions are not recorded as objects: the API server knows admitkit, and no AuditEvents. The chart's value audit.objects.enabled switches them on, or the package's auditevent.New")
+	return cli.Exitf(cli.CodeNotFound, "in this cluster sessions are not recorded as objects: the API server knows admitkit, and no AuditEvents. The chart's value audit.objects.enabled switches them on, or the package's auditevent.New")
 }
 
 // follow shows new records until it is interrupted.
-func (q *query) follow(ctx context.Context, cl client.WithWatch, selector client.ListOption, namespace, from string, show printer) error {
+func (q *query) follow(ctx context.Context, cl client.WithWatch, selector client.ListOption, namespace, from string, show cli.Printer) error {
 	events := &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 		options := &client.ListOptions{Raw: &o}
 		selector.ApplyToList(options)
@@ -153,7 +159,7 @@ func (q *query) follow(ctx context.Context, cl client.WithWatch, selector client
 	}}
 	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, from, events)
 	if err != nil {
-		return explained(err)
+		return cli.Explained(err)
 	}
 	defer watcher.Stop()
 	for event := range watcher.ResultChan() {
@@ -166,10 +172,10 @@ func (q *query) follow(ctx context.Context, cl client.WithWatch, selector client
 				return err
 			}
 		case *metav1.Status:
-			return explained(apierrors.FromObject(record))
+			return cli.Explained(apierrors.FromObject(record))
 		}
 	}
-	return exitf(codeInterrupted, "interrupted")
+	return cli.Exitf(cli.CodeInterrupted, "interrupted")
 }
 
 // labels selects at the server as far as labels can.
@@ -197,7 +203,7 @@ func (q *query) matches(event *v1alpha1.AuditEvent, namespace string) bool {
 	if event.Status.LastTime != nil {
 		last = event.Status.LastTime.Time
 	}
-	if q.user != "" && q.user != r.User.Username || !q.from.IsZero() && last.Before(q.from) || !q.to.IsZero() && !r.Time.Time.Before(q.to) {
+	if q.user != "" && q.user != r.User.Username || !q.From.IsZero() && last.Before(q.From) || !q.To.IsZero() && !r.Time.Time.Before(q.To) {
 		return false
 	}
 	if by := r.AccessRequest; q.request != "" && (by == nil || by.Name != q.request) {
@@ -222,35 +228,35 @@ func ofRecord(f func(*v1alpha1.AuditEvent) string) func(client.Object) string {
 	return func(object client.Object) string { return f(object.(*v1alpha1.AuditEvent)) }
 }
 
-var auditColumns = []column{
-	{name: "TIME", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Time.Local().Format(time.DateTime) })},
-	{name: "USER", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.User.Username })},
-	{name: "WAY", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return string(e.Spec.Way) })},
-	{name: "NAMESPACE", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Namespace })},
-	{name: "POD", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Pod })},
-	{name: "COMMAND", of: ofRecord(func(e *v1alpha1.AuditEvent) string {
+var auditColumns = []cli.Column{
+	{Name: "TIME", Of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Time.Local().Format(time.DateTime) })},
+	{Name: "USER", Of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.User.Username })},
+	{Name: "WAY", Of: ofRecord(func(e *v1alpha1.AuditEvent) string { return string(e.Spec.Way) })},
+	{Name: "NAMESPACE", Of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Namespace })},
+	{Name: "POD", Of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Pod })},
+	{Name: "COMMAND", Of: ofRecord(func(e *v1alpha1.AuditEvent) string {
 		if e.Spec.Object != nil { // the decision of an extension
 			return e.Spec.Verb + " " + e.Spec.Object.Name
 		}
-		return commandLine(e.Spec.Command)
+		return cli.CommandLine(e.Spec.Command)
 	})},
-	{name: "DECISION", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return string(e.Spec.Decision) })},
-	{name: "COUNT", of: ofRecord(func(e *v1alpha1.AuditEvent) string { return strconv.FormatInt(max(e.Status.Count, 1), 10) })},
-	{name: "CONTAINER", wide: true, of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Container })},
-	{name: "NODE", wide: true, of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Node })},
-	{name: "REQUEST", wide: true, of: ofRecord(func(e *v1alpha1.AuditEvent) string {
+	{Name: "DECISION", Of: ofRecord(func(e *v1alpha1.AuditEvent) string { return string(e.Spec.Decision) })},
+	{Name: "COUNT", Of: ofRecord(func(e *v1alpha1.AuditEvent) string { return strconv.FormatInt(max(e.Status.Count, 1), 10) })},
+	{Name: "CONTAINER", Wide: true, Of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Container })},
+	{Name: "NODE", Wide: true, Of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Node })},
+	{Name: "REQUEST", Wide: true, Of: ofRecord(func(e *v1alpha1.AuditEvent) string {
 		if by := e.Spec.AccessRequest; by != nil {
 			return by.Name
 		}
 		return ""
 	})},
-	{name: "FLAGS", wide: true, of: ofRecord(func(e *v1alpha1.AuditEvent) string {
+	{Name: "FLAGS", Wide: true, Of: ofRecord(func(e *v1alpha1.AuditEvent) string {
 		flags := make([]string, len(e.Spec.Flags))
 		for i, flag := range e.Spec.Flags {
 			flags[i] = string(flag)
 		}
 		return strings.Join(flags, ",")
 	})},
-	{name: "REASON", wide: true, of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Reason })},
-	{name: "ID", wide: true, of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.ID })},
+	{Name: "REASON", Wide: true, Of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.Reason })},
+	{Name: "ID", Wide: true, Of: ofRecord(func(e *v1alpha1.AuditEvent) string { return e.Spec.ID })},
 }

@@ -1,4 +1,4 @@
-package main
+package sessions
 
 import (
 	"bufio"
@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 
@@ -19,7 +21,7 @@ var plainJSON = clientgoscheme.Codecs.WithoutConversion()
 
 // player prints a recording.
 type player struct {
-	*cli
+	*cli.Base
 	speed float64
 	idle  time.Duration
 	text  bool
@@ -34,7 +36,7 @@ type player struct {
 const maxCastLine = 1 << 20
 
 func (p *player) run(ctx context.Context, id string, live bool) error {
-	s, err := sessions(p.cli, false)
+	s, err := sessions(p.Base, false)
 	if err != nil {
 		return err
 	}
@@ -50,7 +52,7 @@ func (p *player) run(ctx context.Context, id string, live bool) error {
 func (p *player) play(ctx context.Context, from io.Reader) error {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(make([]byte, 64<<10), maxCastLine)
-	plain := &screen.Text{Line: func(line string) { _, _ = fmt.Fprintln(p.Out, escape(line)) }} // as long as it can be written
+	plain := &screen.Text{Line: func(line string) { _, _ = fmt.Fprintln(p.Out, cli.Escape(line)) }} // as long as it can be written
 	defer plain.Flush()
 	for first := true; lines.Scan(); {
 		line := lines.Bytes()
@@ -58,7 +60,7 @@ func (p *player) play(ctx context.Context, from io.Reader) error {
 			continue
 		}
 		if line[0] == '#' {
-			p.sayf("%s", escape(string(line)))
+			p.Sayf("%s", cli.Escape(string(line)))
 			continue
 		}
 		if first {
@@ -67,7 +69,7 @@ func (p *player) play(ctx context.Context, from io.Reader) error {
 		}
 		var event event
 		if err := json.Unmarshal(line, &event); err != nil {
-			return exitf(codeError, "the recording is not as it should be: %w", err)
+			return cli.Exitf(cli.CodeError, "the recording is not as it should be: %w", err)
 		}
 		if err := p.show(ctx, &event, plain); err != nil {
 			return err
@@ -75,13 +77,13 @@ func (p *player) play(ctx context.Context, from io.Reader) error {
 	}
 	switch err := lines.Err(); {
 	case ctx.Err() != nil:
-		return exitf(codeInterrupted, "interrupted")
+		return cli.Exitf(cli.CodeInterrupted, "interrupted")
 	case err != nil && !errors.Is(err, context.Canceled):
 		return cut(err)
 	}
 	if !p.ended {
 		plain.Flush()
-		p.sayf("[the recording has no end: the session goes on, or its recorder was lost; 'kubectl access sessions list' has its state]")
+		p.Sayf("[the recording has no end: the session goes on, or its recorder was lost; 'kubectl access sessions list' has its state]")
 	}
 	return nil
 }
@@ -118,11 +120,11 @@ func (p *player) show(ctx context.Context, e *event, plain *screen.Text) error {
 		_, err := io.WriteString(p.Out, e.data)
 		return err
 	case "m":
-		p.sayf("[%s]", escape(e.data))
+		p.Sayf("[%s]", cli.Escape(e.data))
 	case "x":
 		p.ended = true
 		plain.Flush()
-		p.sayf("[the session ended with exit code %s]", escape(e.data))
+		p.Sayf("[the session ended with exit code %s]", cli.Escape(e.data))
 	}
 	return nil
 }
@@ -138,6 +140,6 @@ func (p *player) pause(ctx context.Context, seconds float64) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return exitf(codeInterrupted, "interrupted")
+		return cli.Exitf(cli.CodeInterrupted, "interrupted")
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -15,46 +15,46 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
-// output is how a command prints its result: as a table, or in one of kubectl's
+// Output is how a command prints its result: as a table, or in one of kubectl's
 // formats.
-type output struct {
-	*cli
+type Output struct {
+	*Base
 	*genericclioptions.PrintFlags
-	columns []column
+	columns []Column
 }
 
 const customColumns = "custom-columns"
 
-// addOutputFlags adds the flags for the format. A table has these columns.
-func (c *cli) addOutputFlags(cmd *cobra.Command, columns []column) *output {
-	o := &output{cli: c, columns: columns, PrintFlags: genericclioptions.NewPrintFlags("").WithTypeSetter(scheme)}
-	o.AddFlags(cmd)
+// AddOutputFlags adds the flags for the format. A table has these columns.
+func (c *Base) AddOutputFlags(cmd *cobra.Command, columns []Column) *Output {
+	o := &Output{Base: c, columns: columns, PrintFlags: genericclioptions.NewPrintFlags("").WithTypeSetter(Scheme)}
+	o.PrintFlags.AddFlags(cmd)
 	cmd.Flags().Lookup("output").Usage = strings.Join(o.formats(), ", ")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.formats(), cobra.ShellCompDirectiveNoFileComp))
 	return o
 }
 
-func (o *output) formats() []string {
+func (o *Output) formats() []string {
 	return append(append([]string{"table", "wide"}, o.AllowedFormats()...), customColumns)
 }
 
-// asked reports whether the command line says how to print.
-func (o *output) asked() bool {
+// Asked reports whether the command line says how to print.
+func (o *Output) Asked() bool {
 	return *o.OutputFormat != "" || *o.TemplatePrinterFlags.TemplateArgument != ""
 }
 
-// printer prints objects of one kind to standard output.
-type printer func(objects ...client.Object) error
+// Printer prints objects of one kind to standard output.
+type Printer func(objects ...client.Object) error
 
-// listPrinter is the printer of a command that lists: what is no table gets a List,
+// ListPrinter is the printer of a command that lists: what is no table gets a List,
 // so that scripts need not distinguish one object from several.
-func (o *output) listPrinter(everywhere bool) (printer, error) {
+func (o *Output) ListPrinter(everywhere bool) (Printer, error) {
 	p, err := o.resourcePrinter()
 	switch {
 	case err != nil:
 		return nil, err
 	case p == nil, *o.OutputFormat == "name":
-		return o.printer(everywhere)
+		return o.Printer(everywhere)
 	}
 	return func(objects ...client.Object) error {
 		list := &metav1.List{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, Items: []runtime.RawExtension{}}
@@ -68,16 +68,16 @@ func (o *output) listPrinter(everywhere bool) (printer, error) {
 	}, nil
 }
 
-// printer prints objects one by one, by default as a table. A table of all namespaces
+// Printer prints objects one by one, by default as a table. A table of all namespaces
 // has a column for the namespace.
-func (o *output) printer(everywhere bool) (printer, error) {
+func (o *Output) Printer(everywhere bool) (Printer, error) {
 	if isCustom(*o.OutputFormat) {
 		columns, err := parseColumns(strings.TrimPrefix(*o.OutputFormat, customColumns+"="))
-		return o.table(columns), err
+		return o.Table(columns), err
 	}
 	p, err := o.resourcePrinter()
 	if p == nil || err != nil {
-		return o.table(visible(o.columns, *o.OutputFormat == "wide", everywhere)), err
+		return o.Table(Visible(o.columns, *o.OutputFormat == "wide", everywhere)), err
 	}
 	return func(objects ...client.Object) error {
 		for _, object := range objects {
@@ -93,17 +93,17 @@ func (o *output) printer(everywhere bool) (printer, error) {
 }
 
 // resourcePrinter returns kubectl's printer of a format, or nil for a table.
-func (o *output) resourcePrinter() (printers.ResourcePrinter, error) {
+func (o *Output) resourcePrinter() (printers.ResourcePrinter, error) {
 	switch format := *o.OutputFormat; {
-	case !o.asked(), format == "table", format == "wide", isCustom(format):
+	case !o.Asked(), format == "table", format == "wide", isCustom(format):
 		return nil, nil
 	}
 	p, err := o.ToPrinter()
 	if genericclioptions.IsNoCompatiblePrinterError(err) {
-		return nil, exitf(codeUsage, "--output %q: must be one of %s", *o.OutputFormat, strings.Join(o.formats(), ", "))
+		return nil, Exitf(CodeUsage, "--output %q: must be one of %s", *o.OutputFormat, strings.Join(o.formats(), ", "))
 	}
 	if err != nil {
-		return nil, exitf(codeUsage, "--output: %w", err)
+		return nil, Exitf(CodeUsage, "--output: %w", err)
 	}
 	return p, nil
 }
@@ -114,7 +114,7 @@ func isCustom(format string) bool {
 
 // complete adds kind and version to an object.
 func complete(object client.Object) error {
-	gvk, err := apiutil.GVKForObject(object, scheme)
+	gvk, err := apiutil.GVKForObject(object, Scheme)
 	if err == nil {
 		object.GetObjectKind().SetGroupVersionKind(gvk)
 	}
@@ -124,19 +124,19 @@ func complete(object client.Object) error {
 // parseColumns parses columns as kubectl writes them, such as
 // NAME:.metadata.name,POD:.status.podName. kubectl's own parser is in no library that
 // is made for others.
-func parseColumns(spec string) ([]column, error) {
-	var columns []column
+func parseColumns(spec string) ([]Column, error) {
+	var columns []Column
 	for part := range strings.SplitSeq(spec, ",") {
 		name, path, found := strings.Cut(part, ":")
 		path = strings.TrimPrefix(strings.TrimSuffix(strings.TrimPrefix(path, "{"), "}"), ".")
 		if !found || name == "" || path == "" {
-			return nil, exitf(codeUsage, "--output %s: %q must be NAME:.path, such as POD:.status.podName", customColumns, part)
+			return nil, Exitf(CodeUsage, "--output %s: %q must be NAME:.path, such as POD:.status.podName", customColumns, part)
 		}
 		parsed := jsonpath.New(name).AllowMissingKeys(true)
 		if err := parsed.Parse("{." + path + "}"); err != nil {
-			return nil, exitf(codeUsage, "--output %s: %q: %w", customColumns, part, err)
+			return nil, Exitf(CodeUsage, "--output %s: %q: %w", customColumns, part, err)
 		}
-		columns = append(columns, column{name: name, of: func(object client.Object) string { return values(parsed, object) }})
+		columns = append(columns, Column{Name: name, Of: func(object client.Object) string { return values(parsed, object) }})
 	}
 	return columns, nil
 }

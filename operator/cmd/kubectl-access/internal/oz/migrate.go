@@ -1,4 +1,4 @@
-package main
+package oz
 
 import (
 	"bufio"
@@ -11,8 +11,12 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	goyaml "go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 )
@@ -25,7 +29,7 @@ const (
 
 // migration is one run of the command migrate.
 type migration struct {
-	*cli
+	*cli.Base
 	files         []string
 	recursive     bool
 	strict        bool
@@ -35,8 +39,9 @@ type migration struct {
 	lost, dropped int
 }
 
-func migrateCommand(c *cli) *cobra.Command {
-	m := &migration{cli: c}
+// Command returns the command that rewrites manifests of Oz.
+func Command(c *cli.Base) *cobra.Command {
+	m := &migration{Base: c}
 	cmd := &cobra.Command{
 		Use: "migrate -f FILE|DIRECTORY", Short: "Rewrite manifests of the Oz RBAC Controller",
 		Long: `Rewrite manifests of the Oz RBAC Controller (crds.wizardofoz.co) for admitkit. The
@@ -61,23 +66,23 @@ the result, and with --strict also if something was dropped.`,
 func (m *migration) run() error {
 	switch {
 	case len(m.files) == 0:
-		return exitf(codeUsage, "-f is missing\nSee 'kubectl access migrate --help'")
+		return cli.Exitf(cli.CodeUsage, "-f is missing\nSee 'kubectl access migrate --help'")
 	case m.subjects != "Requester" && m.subjects != "Groups":
-		return exitf(codeUsage, "--subjects %q: must be Requester or Groups", m.subjects)
+		return cli.Exitf(cli.CodeUsage, "--subjects %q: must be Requester or Groups", m.subjects)
 	}
 	for _, name := range m.files {
 		if err := m.read(name); err != nil {
 			return err
 		}
 	}
-	m.sayf("%d of %d objects are rewritten; %d cannot be carried over, %d fields are dropped", m.written, m.seen, m.lost, m.dropped)
+	m.Sayf("%d of %d objects are rewritten; %d cannot be carried over, %d fields are dropped", m.written, m.seen, m.lost, m.dropped)
 	switch {
 	case m.lost > 0:
-		return exitf(codeError, "%d objects cannot be carried over", m.lost)
+		return cli.Exitf(cli.CodeError, "%d objects cannot be carried over", m.lost)
 	case m.strict && m.dropped > 0:
-		return exitf(codeError, "--strict: %d fields are dropped", m.dropped)
+		return cli.Exitf(cli.CodeError, "--strict: %d fields are dropped", m.dropped)
 	case m.written == 0:
-		return exitf(codeNotFound, "there is no manifest of Oz in %q", m.files)
+		return cli.Exitf(cli.CodeNotFound, "there is no manifest of Oz in %q", m.files)
 	}
 	return nil
 }
@@ -89,14 +94,14 @@ func (m *migration) read(name string) error {
 	}
 	info, err := os.Stat(name)
 	if err != nil {
-		return exitf(codeUsage, "-f: %w", err)
+		return cli.Exitf(cli.CodeUsage, "-f: %w", err)
 	}
 	if !info.IsDir() {
 		return m.readFile(name)
 	}
 	entries, err := os.ReadDir(name)
 	if err != nil {
-		return exitf(codeUsage, "-f: %w", err)
+		return cli.Exitf(cli.CodeUsage, "-f: %w", err)
 	}
 	for _, entry := range entries {
 		path := filepath.Join(name, entry.Name())
@@ -116,7 +121,7 @@ func (m *migration) read(name string) error {
 func (m *migration) readFile(name string) error {
 	file, err := os.Open(name) //nolint:gosec // the user names it
 	if err != nil {
-		return exitf(codeUsage, "-f: %w", err)
+		return cli.Exitf(cli.CodeUsage, "-f: %w", err)
 	}
 	return errors.Join(m.migrate(name, file), file.Close())
 }
@@ -125,13 +130,13 @@ func (m *migration) readFile(name string) error {
 func (m *migration) migrate(name string, in io.Reader) error {
 	raw, err := io.ReadAll(io.LimitReader(in, maxManifest+1))
 	if err != nil {
-		return exitf(codeError, "%s: %w", name, err)
+		return cli.Exitf(cli.CodeError, "%s: %w", name, err)
 	}
 	if len(raw) > maxManifest {
-		return exitf(codeUsage, "%s: more than %d bytes; split it", name, maxManifest)
+		return cli.Exitf(cli.CodeUsage, "%s: more than %d bytes; split it", name, maxManifest)
 	}
 	if err := checkAliases(raw); err != nil {
-		return exitf(codeUsage, "%s: %w", name, err)
+		return cli.Exitf(cli.CodeUsage, "%s: %w", name, err)
 	}
 	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(raw), 4096)
 	for {
@@ -141,7 +146,7 @@ func (m *migration) migrate(name string, in io.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return exitf(codeUsage, "%s: %w", name, err)
+			return cli.Exitf(cli.CodeUsage, "%s: %w", name, err)
 		}
 		if err := m.object(name, object); err != nil {
 			return err
@@ -208,7 +213,7 @@ func (m *migration) object(name string, object map[string]any) error {
 		return nil // an empty document
 	}
 	if m.seen++; m.seen > maxManifests {
-		return exitf(codeUsage, "more than %d objects; migrate fewer at a time", maxManifests)
+		return cli.Exitf(cli.CodeUsage, "more than %d objects; migrate fewer at a time", maxManifests)
 	}
 	u := unstructured.Unstructured{Object: object}
 	what := fmt.Sprintf("%s: %s %s", name, u.GetKind(), u.GetName()+u.GetGenerateName())
@@ -216,14 +221,14 @@ func (m *migration) object(name string, object map[string]any) error {
 		what = fmt.Sprintf("%s: %s %s/%s", name, u.GetKind(), u.GetNamespace(), u.GetName()+u.GetGenerateName())
 	}
 	if !isOz(u.GetAPIVersion()) {
-		m.sayf("%s", escapeLine(what+": skipped: not a manifest of Oz"))
+		m.Sayf("%s", cli.EscapeLine(what+": skipped: not a manifest of Oz"))
 		return nil
 	}
 	o := &ozObject{Unstructured: u, subjects: m.subjects}
 	o.migrate()
 	slices.Sort(o.notes) // what is lost, changed and dropped
 	for _, note := range o.notes {
-		m.sayf("%s", escapeLine(what+": "+note))
+		m.Sayf("%s", cli.EscapeLine(what+": "+note))
 	}
 	m.dropped += o.dropped
 	if o.lost {

@@ -1,4 +1,4 @@
-package main
+package runs
 
 import (
 	"context"
@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -23,7 +26,7 @@ import (
 
 // runFlags are the flags of `kubectl access run`.
 type runFlags struct {
-	*cli
+	*cli.Base
 	name, prompt, file, model, workspace string
 	clusterTemplate                      bool
 	env                                  map[string]string
@@ -33,12 +36,12 @@ type runFlags struct {
 	interactive                          bool
 	idle, lifetime                       time.Duration
 	watch                                bool
-	output                               *output
+	output                               *cli.Output
 }
 
-// runCommand returns the command that makes a SandboxRun.
-func runCommand(c *cli) *cobra.Command {
-	r := &runFlags{cli: c}
+// RunCommand returns the command that makes a SandboxRun.
+func RunCommand(c *cli.Base) *cobra.Command {
+	r := &runFlags{Base: c}
 	cmd := &cobra.Command{
 		Use: "run TEMPLATE", Short: "Run work that nobody trusts, in a sandbox",
 		Long: `Make a SandboxRun by a template, and print its name. With --watch, wait for its end and
@@ -48,14 +51,14 @@ leaves it running.
 TEMPLATE is the name of a SandboxRunTemplate, or else of a ClusterSandboxRunTemplate.`,
 		Example: `  kubectl access run agent --prompt "Mend the build." --watch
   kubectl access run agent -f task.md --env TASK=7 --timeout 10m`,
-		Args: exactly("TEMPLATE"),
-		ValidArgsFunction: first(c.completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) ([]string, error) {
+		Args: cli.Exactly("TEMPLATE"),
+		ValidArgsFunction: cli.FirstArgument(c.Completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) ([]string, error) {
 			if r.clusterTemplate {
-				templates, err := listOf(ctx, cl, &v1alpha1.ClusterSandboxRunTemplateList{}, "")
-				return names(templates), err
+				templates, err := cli.List(ctx, cl, &v1alpha1.ClusterSandboxRunTemplateList{}, "")
+				return cli.Names(templates), err
 			}
-			templates, err := listOf(ctx, cl, &v1alpha1.SandboxRunTemplateList{}, namespace)
-			return names(templates), err
+			templates, err := cli.List(ctx, cl, &v1alpha1.SandboxRunTemplateList{}, namespace)
+			return cli.Names(templates), err
 		})),
 		RunE: func(cmd *cobra.Command, args []string) error { return r.run(cmd.Context(), args[0]) },
 	}
@@ -67,14 +70,14 @@ TEMPLATE is the name of a SandboxRunTemplate, or else of a ClusterSandboxRunTemp
 	flags.StringVar(&r.model, "model", "", "model for the work, which has it as $ADMITKIT_MODEL")
 	flags.StringVar(&r.workspace, "workspace", "", "Workspace to work in; runs have it one at a time (default: a folder that is gone with the Pod)")
 	flags.StringToStringVar(&r.env, "env", nil, "variable for the work, NAME=VALUE; repeatable")
-	flags.Var(durationFlag{&r.timeout, moreThanZero}, "timeout", "how long all attempts may take, in whole seconds (default: the template's)")
+	flags.Var(cli.NewDuration(&r.timeout, cli.MoreThanZero), "timeout", "how long all attempts may take, in whole seconds (default: the template's)")
 	flags.Int32Var(&r.retries, "retries", 0, "how often the work is tried again after it failed")
-	flags.Var(durationFlag{&r.ttl, someTime}, "ttl", "how long the run is kept after its end, in whole seconds (default: until somebody deletes it)")
+	flags.Var(cli.NewDuration(&r.ttl, someTime), "ttl", "how long the run is kept after its end, in whole seconds (default: until somebody deletes it)")
 	flags.BoolVarP(&r.interactive, "interactive", "i", false, "make an Interactive run, which 'kubectl access runs attach' enters, and which ends when nobody uses it")
-	flags.Var(durationFlag{&r.idle, moreThanZero}, "idle", "how long nobody may use an Interactive run, in whole seconds (default: the template's)")
-	flags.Var(durationFlag{&r.lifetime, moreThanZero}, "lifetime", "how long an Interactive run lives at most, in whole seconds (default: the template's)")
+	flags.Var(cli.NewDuration(&r.idle, cli.MoreThanZero), "idle", "how long nobody may use an Interactive run, in whole seconds (default: the template's)")
+	flags.Var(cli.NewDuration(&r.lifetime, cli.MoreThanZero), "lifetime", "how long an Interactive run lives at most, in whole seconds (default: the template's)")
 	flags.BoolVarP(&r.watch, "watch", "w", false, "print what the work writes, until its end")
-	r.output = c.addOutputFlags(cmd, runColumns)
+	r.output = c.AddOutputFlags(cmd, runColumns)
 	r.completeFlags(cmd)
 	for _, other := range []string{"output", "template"} {
 		cmd.MarkFlagsMutuallyExclusive("watch", other)
@@ -84,9 +87,9 @@ TEMPLATE is the name of a SandboxRunTemplate, or else of a ClusterSandboxRunTemp
 
 // completeFlags completes the name of a Workspace, and no file where none is meant.
 func (r *runFlags) completeFlags(cmd *cobra.Command) {
-	_ = cmd.RegisterFlagCompletionFunc("workspace", r.completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) ([]string, error) {
-		workspaces, err := listOf(ctx, cl, &v1alpha1.WorkspaceList{}, namespace)
-		return names(workspaces), err
+	_ = cmd.RegisterFlagCompletionFunc("workspace", r.Completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) ([]string, error) {
+		workspaces, err := cli.List(ctx, cl, &v1alpha1.WorkspaceList{}, namespace)
+		return cli.Names(workspaces), err
 	}))
 	for _, flag := range []string{"prompt", "name", "model", "env", "timeout", "retries", "ttl", "idle", "lifetime"} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions)
@@ -98,27 +101,27 @@ func (r *runFlags) run(ctx context.Context, template string) error {
 	if err != nil {
 		return err
 	}
-	show, err := r.output.printer(false)
+	show, err := r.output.Printer(false)
 	if err != nil {
 		return err
 	}
-	cl, namespace, err := r.connect()
+	cl, namespace, err := r.Connect()
 	if err != nil {
 		return err
 	}
 	run.Namespace = namespace
 	if err := cl.Create(ctx, run); err != nil {
-		return explained(err)
+		return cli.Explained(err)
 	}
-	r.sayf("sandboxrun/%s created in namespace %s", run.Name, namespace)
+	r.Sayf("sandboxrun/%s created in namespace %s", run.Name, namespace)
 	switch {
 	case r.watch:
-		f, err := newFollower(r.cli)
+		f, err := newFollower(r.Base)
 		if err != nil {
 			return err
 		}
 		return r.watchRun(ctx, cl, run, f)
-	case r.output.asked():
+	case r.output.Asked():
 		return show(run)
 	}
 	_, err = fmt.Fprintln(r.Out, run.Name)
@@ -171,12 +174,12 @@ func someTime(d time.Duration) error {
 func (r *runFlags) setInteractive(spec *v1alpha1.SandboxRunSpec) error {
 	if !r.interactive {
 		if r.idle > 0 || r.lifetime > 0 {
-			return exitf(codeUsage, "--idle and --lifetime are for an Interactive run: add --interactive")
+			return cli.Exitf(cli.CodeUsage, "--idle and --lifetime are for an Interactive run: add --interactive")
 		}
 		return nil
 	}
 	if r.timeout > 0 || r.retries != 0 {
-		return exitf(codeUsage, "--timeout and --retries are for Batch runs: with --interactive, --lifetime says how long the run lives")
+		return cli.Exitf(cli.CodeUsage, "--timeout and --retries are for Batch runs: with --interactive, --lifetime says how long the run lives")
 	}
 	spec.Mode = v1alpha1.SandboxInteractive
 	idle, err := seconds(r.idle, "--idle")
@@ -193,12 +196,12 @@ func (r *runFlags) setInteractive(spec *v1alpha1.SandboxRunSpec) error {
 // readPrompt reads what the work is to do, no further than a run may have it.
 func (r *runFlags) readPrompt() (string, error) {
 	if r.file != "" && r.prompt != "" {
-		return "", exitf(codeUsage, "--prompt and -f: give one of them")
+		return "", cli.Exitf(cli.CodeUsage, "--prompt and -f: give one of them")
 	}
 	switch r.file {
 	case "":
 		if r.prompt == "" {
-			return "", exitf(codeUsage, "--prompt or -f: say what the work is to do")
+			return "", cli.Exitf(cli.CodeUsage, "--prompt or -f: say what the work is to do")
 		}
 		return r.prompt, nil
 	case "-":
@@ -206,7 +209,7 @@ func (r *runFlags) readPrompt() (string, error) {
 	}
 	file, err := os.Open(r.file)
 	if err != nil {
-		return "", exitf(codeUsage, "-f: %w", err)
+		return "", cli.Exitf(cli.CodeUsage, "-f: %w", err)
 	}
 	defer file.Close() //nolint:errcheck // it was only read
 	return r.readFrom(file)
@@ -216,11 +219,11 @@ func (r *runFlags) readFrom(in io.Reader) (string, error) {
 	text, err := io.ReadAll(io.LimitReader(in, v1alpha1.MaxPromptBytes+1))
 	switch {
 	case err != nil:
-		return "", exitf(codeUsage, "-f: %w", err)
+		return "", cli.Exitf(cli.CodeUsage, "-f: %w", err)
 	case len(text) > v1alpha1.MaxPromptBytes:
-		return "", exitf(codeUsage, "-f: more than %d bytes: put it into a ConfigMap, and make a SandboxRun with spec.promptFrom", v1alpha1.MaxPromptBytes)
+		return "", cli.Exitf(cli.CodeUsage, "-f: more than %d bytes: put it into a ConfigMap, and make a SandboxRun with spec.promptFrom", v1alpha1.MaxPromptBytes)
 	case len(text) == 0:
-		return "", exitf(codeUsage, "-f: it is empty")
+		return "", cli.Exitf(cli.CodeUsage, "-f: it is empty")
 	}
 	return string(text), nil
 }
@@ -231,7 +234,7 @@ func seconds(d time.Duration, flag string) (*int64, error) {
 	case d == 0:
 		return nil, nil //nolint:nilnil // none is the default
 	case d%time.Second != 0:
-		return nil, exitf(codeUsage, "%s: %s is not in whole seconds", flag, d)
+		return nil, cli.Exitf(cli.CodeUsage, "%s: %s is not in whole seconds", flag, d)
 	}
 	return new(int64(d / time.Second)), nil
 }
@@ -242,7 +245,7 @@ func (r *runFlags) watchRun(ctx context.Context, cl client.WithWatch, run *v1alp
 	for {
 		watcher, err := cl.Watch(ctx, &v1alpha1.SandboxRunList{}, client.InNamespace(run.Namespace), client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("metadata.name", run.Name)})
 		if err != nil {
-			return r.left(ctx, run, explained(err))
+			return r.left(ctx, run, cli.Explained(err))
 		}
 		for event := range watcher.ResultChan() {
 			seen, ok := event.Object.(*v1alpha1.SandboxRun)
@@ -251,11 +254,11 @@ func (r *runFlags) watchRun(ctx context.Context, cl client.WithWatch, run *v1alp
 			}
 			if event.Type == watch.Deleted || seen.UID != uid {
 				watcher.Stop()
-				return exitf(codeNotFound, "sandboxrun/%s was deleted", run.Name)
+				return cli.Exitf(cli.CodeNotFound, "sandboxrun/%s was deleted", run.Name)
 			}
 			if now := howFar(seen); now != said {
 				said = now
-				r.sayf("%s", escape(now))
+				r.Sayf("%s", cli.Escape(now))
 			}
 			f.see(ctx, seen)
 			if seen.Status.Phase.Terminal() {
@@ -265,7 +268,7 @@ func (r *runFlags) watchRun(ctx context.Context, cl client.WithWatch, run *v1alp
 		}
 		watcher.Stop()
 		if ctx.Err() != nil {
-			return r.left(ctx, run, explained(ctx.Err()))
+			return r.left(ctx, run, cli.Explained(ctx.Err()))
 		}
 	}
 }
@@ -273,8 +276,8 @@ func (r *runFlags) watchRun(ctx context.Context, cl client.WithWatch, run *v1alp
 // left says what becomes of a run that nobody waits for any more.
 func (r *runFlags) left(ctx context.Context, run *v1alpha1.SandboxRun, err error) error {
 	if ctx.Err() != nil {
-		r.sayf("sandboxrun/%s goes on; 'kubectl access runs cancel %s' ends it", run.Name, run.Name)
-		return exitf(codeInterrupted, "interrupted")
+		r.Sayf("sandboxrun/%s goes on; 'kubectl access runs cancel %s' ends it", run.Name, run.Name)
+		return cli.Exitf(cli.CodeInterrupted, "interrupted")
 	}
 	return err
 }
@@ -304,14 +307,14 @@ func (r *runFlags) rest(ctx context.Context, cl client.Client, run *v1alpha1.San
 // ended prints what a run wrote last, unless that is printed already.
 func (r *runFlags) ended(run *v1alpha1.SandboxRun, f *follower) error {
 	if output := strings.TrimSuffix(run.Status.Output, "\n"); output != "" && !f.has(output) {
-		if _, err := fmt.Fprintln(r.Out, escape(output)); err != nil {
+		if _, err := fmt.Fprintln(r.Out, cli.Escape(output)); err != nil {
 			return err
 		}
 	}
 	if run.Status.Phase == v1alpha1.SandboxSucceeded {
 		return nil
 	}
-	return exitf(codeError, "%s", howFar(run))
+	return cli.Exitf(cli.CodeError, "%s", howFar(run))
 }
 
 // howFar says how far a run is, and what it waits for.
@@ -357,17 +360,17 @@ func ofRun(f func(*v1alpha1.SandboxRun) string) func(client.Object) string {
 	return func(object client.Object) string { return f(object.(*v1alpha1.SandboxRun)) }
 }
 
-var runColumns = []column{
-	{name: "NAMESPACE", of: client.Object.GetNamespace},
-	{name: "NAME", of: client.Object.GetName},
-	{name: "TEMPLATE", of: ofRun(func(r *v1alpha1.SandboxRun) string { return r.Spec.TemplateRef.Name })},
-	{name: "PHASE", of: ofRun(phaseOf)},
-	{name: "AUTHOR", of: ofRun(authorOf)},
-	{name: "ENDS IN", of: ofRun(endsIn)},
-	{name: "AGE", of: age},
-	{name: "MODE", wide: true, of: ofRun(func(r *v1alpha1.SandboxRun) string { return string(r.Spec.Mode) })},
-	{name: "POD", wide: true, of: ofRun(func(r *v1alpha1.SandboxRun) string { return r.Status.PodName })},
-	{name: "EXIT", wide: true, of: ofRun(func(r *v1alpha1.SandboxRun) string {
+var runColumns = []cli.Column{
+	{Name: "NAMESPACE", Of: client.Object.GetNamespace},
+	{Name: "NAME", Of: client.Object.GetName},
+	{Name: "TEMPLATE", Of: ofRun(func(r *v1alpha1.SandboxRun) string { return r.Spec.TemplateRef.Name })},
+	{Name: "PHASE", Of: ofRun(phaseOf)},
+	{Name: "AUTHOR", Of: ofRun(authorOf)},
+	{Name: "ENDS IN", Of: ofRun(endsIn)},
+	{Name: "AGE", Of: cli.Age},
+	{Name: "MODE", Wide: true, Of: ofRun(func(r *v1alpha1.SandboxRun) string { return string(r.Spec.Mode) })},
+	{Name: "POD", Wide: true, Of: ofRun(func(r *v1alpha1.SandboxRun) string { return r.Status.PodName })},
+	{Name: "EXIT", Wide: true, Of: ofRun(func(r *v1alpha1.SandboxRun) string {
 		if r.Status.ExitCode == nil {
 			return ""
 		}

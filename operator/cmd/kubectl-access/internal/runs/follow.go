@@ -1,4 +1,4 @@
-package main
+package runs
 
 import (
 	"bufio"
@@ -11,8 +11,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	corev1 "k8s.io/api/core/v1"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,7 +31,7 @@ const workContainer = "sandbox"
 // follower prints what the work of a run writes, as it comes: its log, with the rights of the user, or else the lines that
 // the status of the run has.
 type follower struct {
-	*cli
+	*cli.Base
 	logs func(ctx context.Context, namespace, pod string, follow bool) (io.ReadCloser, error)
 
 	pod     string           // whose log is printed
@@ -41,17 +46,17 @@ type follower struct {
 // maxTail is how much output is remembered, so that the same is not printed again: as much as a status has.
 const maxTail = 8 << 10
 
-func newFollower(c *cli) (*follower, error) {
-	config, err := c.flags.ToRESTConfig()
+func newFollower(c *cli.Base) (*follower, error) {
+	config, err := c.Flags.ToRESTConfig()
 	if err != nil {
 		return nil, err
 	}
-	config.WarningHandler = warner{c}
+	config.WarningHandler = c.WarningHandler()
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
 	}
-	return &follower{cli: c, logs: func(ctx context.Context, namespace, pod string, follow bool) (io.ReadCloser, error) {
+	return &follower{Base: c, logs: func(ctx context.Context, namespace, pod string, follow bool) (io.ReadCloser, error) {
 		return clients.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Container: workContainer, Follow: follow}).Stream(ctx)
 	}}, nil
 }
@@ -81,7 +86,7 @@ func (f *follower) finish(run *v1alpha1.SandboxRun, within time.Duration) {
 		case err := <-f.printed:
 			f.ended(run, err)
 		case <-time.After(within):
-			f.sayf("the rest of the log does not come; 'kubectl access runs logs %s' shows it", run.Name)
+			f.Sayf("the rest of the log does not come; 'kubectl access runs logs %s' shows it", run.Name)
 		}
 	}
 	if f.ofState {
@@ -96,9 +101,9 @@ func (f *follower) ended(run *v1alpha1.SandboxRun, err error) {
 	case err == nil || errors.Is(err, context.Canceled):
 		return
 	case apierrors.IsForbidden(err):
-		f.sayf("you have not the right to get pods/log in namespace %s: every ten seconds, the last lines follow that sandboxrun/%s has", run.Namespace, run.Name)
+		f.Sayf("you have not the right to get pods/log in namespace %s: every ten seconds, the last lines follow that sandboxrun/%s has", run.Namespace, run.Name)
 	default:
-		f.sayf("the log of pod/%s cannot be read: %s: the last lines follow that sandboxrun/%s has", f.pod, escape(err.Error()), run.Name)
+		f.Sayf("the log of pod/%s cannot be read: %s: the last lines follow that sandboxrun/%s has", f.pod, cli.Escape(err.Error()), run.Name)
 	}
 	f.ofState = true
 }
@@ -137,7 +142,7 @@ func (f *follower) showEvents(run *v1alpha1.SandboxRun) {
 
 // put prints what the work wrote.
 func (f *follower) put(text string) {
-	_, _ = fmt.Fprint(f.Out, escape(text)) // nobody reads it any more
+	_, _ = fmt.Fprint(f.Out, cli.Escape(text)) // nobody reads it any more
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.tail += text
@@ -151,14 +156,14 @@ func (f *follower) has(text string) bool {
 	return strings.Contains(f.tail, text)
 }
 
-func runsLogs(c *cli) *cobra.Command {
+func logsCommand(c *cli.Base) *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
 		Use: "logs NAME", Short: "Print what a sandboxed run writes",
 		Long: `Print the log of a SandboxRun, with your own right to get pods/log. Without it, or when the
 Pod is gone, print the last lines, which the run itself has: at most 50.`,
 		Example:           "  kubectl access runs logs agent-x7k2p --follow",
-		Args:              exactly("NAME"),
+		Args:              cli.Exactly("NAME"),
 		ValidArgsFunction: completeRuns(c, func(*v1alpha1.SandboxRun) bool { return true }),
 		RunE:              func(cmd *cobra.Command, args []string) error { return printLogs(cmd.Context(), c, args[0], follow) },
 	}
@@ -166,7 +171,7 @@ Pod is gone, print the last lines, which the run itself has: at most 50.`,
 	return cmd
 }
 
-func printLogs(ctx context.Context, c *cli, name string, follow bool) error {
+func printLogs(ctx context.Context, c *cli.Base, name string, follow bool) error {
 	cl, run, err := namedRun(ctx, c, name)
 	if err != nil {
 		return err
@@ -176,15 +181,15 @@ func printLogs(ctx context.Context, c *cli, name string, follow bool) error {
 		return err
 	}
 	if follow && !run.Status.Phase.Terminal() {
-		return (&runFlags{cli: c}).watchRun(ctx, cl, run, f)
+		return (&runFlags{Base: c}).watchRun(ctx, cl, run, f)
 	}
 	if run.Status.PodName == "" {
-		return exitf(codeError, "it has written nothing: %s", howFar(run))
+		return cli.Exitf(cli.CodeError, "it has written nothing: %s", howFar(run))
 	}
 	f.pod = run.Status.PodName
 	err = f.print(ctx, run.Namespace, f.pod, false)
 	if ctx.Err() != nil {
-		return explained(ctx.Err())
+		return cli.Explained(ctx.Err())
 	}
 	f.ended(run, err)
 	f.finish(run, 0)
@@ -192,8 +197,8 @@ func printLogs(ctx context.Context, c *cli, name string, follow bool) error {
 }
 
 // namedRun connects, and reads the run that somebody names.
-func namedRun(ctx context.Context, c *cli, name string) (client.WithWatch, *v1alpha1.SandboxRun, error) {
-	cl, namespace, err := c.connect()
+func namedRun(ctx context.Context, c *cli.Base, name string) (client.WithWatch, *v1alpha1.SandboxRun, error) {
+	cl, namespace, err := c.Connect()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -201,15 +206,15 @@ func namedRun(ctx context.Context, c *cli, name string) (client.WithWatch, *v1al
 	run := &v1alpha1.SandboxRun{}
 	err = cl.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, run)
 	if apierrors.IsNotFound(err) {
-		return nil, nil, exitf(codeNotFound, "there is no run %q in namespace %s; 'kubectl access runs list' shows those that are", name, namespace)
+		return nil, nil, cli.Exitf(cli.CodeNotFound, "there is no run %q in namespace %s; 'kubectl access runs list' shows those that are", name, namespace)
 	}
-	return cl, run, explained(err)
+	return cl, run, cli.Explained(err)
 }
 
 // completeRuns completes the name of a run.
-func completeRuns(c *cli, which func(*v1alpha1.SandboxRun) bool) cobra.CompletionFunc {
-	return first(c.completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) (found []string, err error) {
-		runs, err := listOf(ctx, cl, &v1alpha1.SandboxRunList{}, namespace)
+func completeRuns(c *cli.Base, which func(*v1alpha1.SandboxRun) bool) cobra.CompletionFunc {
+	return cli.FirstArgument(c.Completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) (found []string, err error) {
+		runs, err := cli.List(ctx, cl, &v1alpha1.SandboxRunList{}, namespace)
 		for _, object := range runs {
 			if which(object.(*v1alpha1.SandboxRun)) {
 				found = append(found, object.GetName())

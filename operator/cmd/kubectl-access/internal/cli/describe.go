@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -12,7 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-func conditionsOf(conditions []metav1.Condition) []string {
+// Conditions returns the names and values of conditions, for Lines.
+func Conditions(conditions []metav1.Condition) []string {
 	text := []string{"Conditions", " "}
 	for _, condition := range conditions {
 		text = append(text, "  "+condition.Type, strings.TrimSpace(string(condition.Status)+"  "+condition.Reason+"  "+condition.Message))
@@ -20,8 +21,8 @@ func conditionsOf(conditions []metav1.Condition) []string {
 	return text
 }
 
-// describeEvents shows the events that the engineer may see.
-func (c *cli) describeEvents(ctx context.Context, cl client.Client, of client.Object) error {
+// DescribeEvents shows the events that the engineer may see.
+func (c *Base) DescribeEvents(ctx context.Context, cl client.Client, of client.Object) error {
 	var events corev1.EventList
 	err := cl.List(ctx, &events, client.InNamespace(of.GetNamespace()), client.MatchingFieldsSelector{
 		Selector: fields.OneTermEqualSelector("involvedObject.uid", string(of.GetUID())),
@@ -43,5 +44,5 @@ func (c *cli) describeEvents(ctx context.Context, cl client.Client, of client.Ob
 	if len(events.Items) == 0 {
 		return nil
 	}
-	return lines(c.Out, happened...)
+	return Lines(c.Out, happened...)
 }

@@ -1,4 +1,4 @@
-package main
+package runs
 
 import (
 	"context"
@@ -6,6 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -15,7 +18,7 @@ import (
 // shellOfWork is what attach runs: bash where the image has it, and else sh.
 var shellOfWork = []string{"/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh"}
 
-func runsAttach(c *cli) *cobra.Command {
+func attachCommand(c *cli.Base) *cobra.Command {
 	return &cobra.Command{
 		Use: "attach NAME [-- COMMAND]", Short: "Open a shell in a sandboxed run",
 		Long: `Run a command in the container of a SandboxRun that runs, by default a shell, with your own
@@ -26,26 +29,26 @@ right to exec. Only an Interactive run waits for you; a Batch run ends when its 
 			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 				args = args[:dash]
 			}
-			return exactly("NAME")(cmd, args)
+			return cli.Exactly("NAME")(cmd, args)
 		},
 		ValidArgsFunction: completeRuns(c, func(run *v1alpha1.SandboxRun) bool { return run.Status.Phase == v1alpha1.SandboxRunning }),
 		RunE:              func(cmd *cobra.Command, args []string) error { return attach(cmd.Context(), c, args[0], args[1:]) },
 	}
 }
 
-func attach(ctx context.Context, c *cli, name string, command []string) error {
+func attach(ctx context.Context, c *cli.Base, name string, command []string) error {
 	cl, run, err := namedRun(ctx, c, name)
 	if err != nil {
 		return err
 	}
 	if run.Status.Phase != v1alpha1.SandboxRunning || run.Status.PodName == "" {
-		return exitf(codeRefused, "nobody can enter it: %s", howFar(run))
+		return cli.Exitf(cli.CodeRefused, "nobody can enter it: %s", howFar(run))
 	}
 	if err := mayExec(ctx, cl, run.Namespace, run.Status.PodName); err != nil {
 		return err
 	}
 	if i := run.Status.Interactive; i != nil && i.EndsTime != nil {
-		c.sayf("sandboxrun/%s ends at %s if nobody uses it until then (%s)", run.Name, moment(i.EndsTime), i.EndsReason)
+		c.Sayf("sandboxrun/%s ends at %s if nobody uses it until then (%s)", run.Name, cli.Moment(i.EndsTime), i.EndsReason)
 	}
 	args := []string{"exec", "--namespace=" + run.Namespace, "--stdin=true"}
 	if in, ok := c.In.(*os.File); ok && term.IsTerminal(int(in.Fd())) {
@@ -55,7 +58,7 @@ func attach(ctx context.Context, c *cli, name string, command []string) error {
 		command = shellOfWork
 	}
 	args = append(args, "--container="+workContainer, "pod/"+run.Status.PodName, "--")
-	return c.kubectl(ctx, append(args, command...))
+	return c.Kubectl(ctx, append(args, command...))
 }
 
 // mayExec says which right is missing to exec into a Pod.
@@ -64,10 +67,10 @@ func mayExec(ctx context.Context, cl client.Client, namespace, pod string) error
 		Namespace: namespace, Verb: "create", Version: "v1", Resource: "pods", Subresource: "exec", Name: pod,
 	}}}
 	if err := cl.Create(ctx, review); err != nil {
-		return explained(err)
+		return cli.Explained(err)
 	}
 	if !review.Status.Allowed {
-		return exitf(codeRefused, "you have not the right to create pods/exec for pod/%s in namespace %s: let somebody grant it to you, together with get on pods", pod, namespace)
+		return cli.Exitf(cli.CodeRefused, "you have not the right to create pods/exec for pod/%s in namespace %s: let somebody grant it to you, together with get on pods", pod, namespace)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -8,17 +8,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// listing makes a command that prints the objects that find returns.
-func (c *cli) listing(cmd *cobra.Command, what string, columns []column, find func(context.Context, client.Client, client.InNamespace) ([]client.Object, error)) *cobra.Command {
+// Listing makes a command that prints the objects that find returns.
+func (c *Base) Listing(cmd *cobra.Command, what string, columns []Column, find func(context.Context, client.Client, client.InNamespace) ([]client.Object, error)) *cobra.Command {
 	var everywhere bool
-	out := c.addOutputFlags(cmd, columns)
-	cmd.Args, cmd.ValidArgsFunction = exactly(), cobra.NoFileCompletions
+	out := c.AddOutputFlags(cmd, columns)
+	cmd.Args, cmd.ValidArgsFunction = Exactly(), cobra.NoFileCompletions
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		show, err := out.listPrinter(everywhere)
+		show, err := out.ListPrinter(everywhere)
 		if err != nil {
 			return err
 		}
-		cl, namespace, err := c.connect()
+		cl, namespace, err := c.Connect()
 		if err != nil {
 			return err
 		}
@@ -27,7 +27,7 @@ func (c *cli) listing(cmd *cobra.Command, what string, columns []column, find fu
 			return err
 		}
 		if len(objects) == 0 {
-			c.sayf("no %s found%s", what, in(namespace, everywhere))
+			c.Sayf("no %s found%s", what, InNamespace(namespace, everywhere))
 		}
 		return show(objects...)
 	}
@@ -42,16 +42,17 @@ func scope(namespace string, everywhere bool) client.InNamespace {
 	return client.InNamespace(namespace)
 }
 
-func in(namespace string, everywhere bool) string {
+// InNamespace says where a command has looked.
+func InNamespace(namespace string, everywhere bool) string {
 	if everywhere {
 		return ""
 	}
 	return " in namespace " + namespace
 }
 
-// whoAmI returns the user that the API server takes the current one for.
-func whoAmI(ctx context.Context, cl client.Client) (authenticationv1.UserInfo, error) {
+// WhoAmI returns the user that the API server takes the current one for.
+func WhoAmI(ctx context.Context, cl client.Client) (authenticationv1.UserInfo, error) {
 	review := &authenticationv1.SelfSubjectReview{}
 	err := cl.Create(ctx, review)
-	return review.Status.UserInfo, explained(err)
+	return review.Status.UserInfo, Explained(err)
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"errors"
@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/prometheus/common/model"
+	"github.com/spf13/pflag"
 )
 
-// parseDuration parses a Go duration, or one with days, such as 1d12h, which neither
+// ParseDuration parses a Go duration, or one with days, such as 1d12h, which neither
 // Go nor the API has.
-func parseDuration(text string) (time.Duration, error) {
+func ParseDuration(text string) (time.Duration, error) {
 	if d, err := time.ParseDuration(text); err == nil {
 		return d, nil
 	}
@@ -22,8 +23,8 @@ func parseDuration(text string) (time.Duration, error) {
 	return time.Duration(d), nil
 }
 
-// short writes a duration as people and the API do, 30m and not 30m0s.
-func short(d time.Duration) string {
+// Short writes a duration as people and the API do, 30m and not 30m0s.
+func Short(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
 		text = strings.TrimSuffix(text, "0s")
@@ -34,13 +35,19 @@ func short(d time.Duration) string {
 	return text
 }
 
-// until writes a time of today as a time alone, and any other with its date and zone.
-func until(end time.Time) string {
+// Until writes a time of today as a time alone, and any other with its date and zone.
+func Until(end time.Time) string {
 	end, now := end.Local(), time.Now()
 	if end.Format(time.DateOnly) == now.Format(time.DateOnly) {
 		return end.Format(time.TimeOnly)
 	}
 	return end.Format(time.DateTime + " MST")
+}
+
+// NewDuration returns a flag for a duration, which can have days. check says what is wrong
+// with a value.
+func NewDuration(value *time.Duration, check func(time.Duration) error) pflag.Value {
+	return durationFlag{value, check}
 }
 
 // durationFlag is a flag for a duration, which can have days.
@@ -51,7 +58,7 @@ type durationFlag struct {
 }
 
 func (f durationFlag) Set(text string) error {
-	d, err := parseDuration(text)
+	d, err := ParseDuration(text)
 	if err == nil {
 		err = f.check(d)
 	}
@@ -64,19 +71,21 @@ func (f durationFlag) String() string {
 	if f.Duration == nil || *f.Duration == 0 {
 		return ""
 	}
-	return short(*f.Duration)
+	return Short(*f.Duration)
 }
 
 func (durationFlag) Type() string { return "duration" }
 
-func moreThanZero(d time.Duration) error {
+// MoreThanZero is the check of a duration that has a default.
+func MoreThanZero(d time.Duration) error {
 	if d <= 0 {
 		return errors.New("must be more than 0; leave it out for the template's default")
 	}
 	return nil
 }
 
-func notBelowZero(d time.Duration) error {
+// NotBelowZero is the check of a duration that may be none.
+func NotBelowZero(d time.Duration) error {
 	if d < 0 {
 		return errors.New("must not be less than 0; 0 does not wait")
 	}

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"cmp"
@@ -13,73 +13,74 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 )
 
-// The exit codes, which the package comment explains.
+// The exit codes, which the comment of the command explains.
 const (
-	codeError       = 1
-	codeUsage       = 2
-	codeRefused     = 3
-	codeTimeout     = 4
-	codeNotFound    = 5
-	codeInterrupted = 130
+	CodeError       = 1
+	CodeUsage       = 2
+	CodeRefused     = 3
+	CodeTimeout     = 4
+	CodeNotFound    = 5
+	CodeInterrupted = 130
 )
 
-// exitError is an error with an exit code. Without err nothing is printed.
-type exitError struct {
-	code int
-	err  error
+// ExitError is an error with an exit code. Without err nothing is printed.
+type ExitError struct {
+	Code int
+	Err  error
 }
 
-func (e *exitError) Error() string {
-	if e.err == nil {
-		return fmt.Sprintf("exit code %d", e.code)
+func (e *ExitError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit code %d", e.Code)
 	}
-	return e.err.Error()
+	return e.Err.Error()
 }
 
-func (e *exitError) Unwrap() error { return e.err }
+func (e *ExitError) Unwrap() error { return e.Err }
 
-func exitf(code int, format string, args ...any) error {
-	return &exitError{code: code, err: fmt.Errorf(format, args...)}
+// Exitf returns an error with an exit code.
+func Exitf(code int, format string, args ...any) error {
+	return &ExitError{Code: code, Err: fmt.Errorf(format, args...)}
 }
 
-// withCode makes an error an exitError.
-func withCode(err error) error {
-	var exit *exitError
+// WithCode makes an error an ExitError.
+func WithCode(err error) error {
+	var exit *ExitError
 	if err == nil || errors.As(err, &exit) {
 		return err
 	}
-	return &exitError{code: codeError, err: err}
+	return &ExitError{Code: CodeError, Err: err}
 }
 
-// explained translates an API error for an engineer who requests access.
-func explained(err error) error {
-	var exit *exitError
+// Explained translates an API error for an engineer who requests access.
+func Explained(err error) error {
+	var exit *ExitError
 	switch {
 	case err == nil || errors.As(err, &exit):
 		return err
 	case errors.Is(err, context.Canceled):
-		return exitf(codeInterrupted, "interrupted")
+		return Exitf(CodeInterrupted, "interrupted")
 	case meta.IsNoMatchError(err):
-		return exitf(codeNotFound, "there is no admitkit in this cluster, or not its time-limited access: %w", err)
+		return Exitf(CodeNotFound, "there is no admitkit in this cluster, or not its time-limited access: %w", err)
 	case apierrors.IsNotFound(err):
-		return &exitError{code: codeNotFound, err: err}
+		return &ExitError{Code: CodeNotFound, Err: err}
 	case apierrors.IsForbidden(err):
-		reason, denied := denial(err)
+		reason, denied := Denial(err)
 		if denied {
-			return exitf(codeRefused, "refused: %s", reason)
+			return Exitf(CodeRefused, "refused: %s", reason)
 		}
-		return exitf(codeRefused, "you have no right to do this: %s", reason)
+		return Exitf(CodeRefused, "you have no right to do this: %s", reason)
 	case apierrors.IsInvalid(err):
-		return exitf(codeRefused, "refused: %s", why(err))
+		return Exitf(CodeRefused, "refused: %s", Why(err))
 	}
 	return err
 }
 
-// why says in plain words what an error of the API says: without the names of
+// Why says in plain words what an error of the API says: without the names of
 // webhooks and kinds, which mean nothing to an engineer, and without Go's syntax.
-func why(err error) string {
+func Why(err error) string {
 	if apierrors.IsForbidden(err) {
-		reason, _ := denial(err)
+		reason, _ := Denial(err)
 		return reason
 	}
 	status := apierrors.APIStatus(nil)
@@ -92,7 +93,7 @@ func why(err error) string {
 		if field := cause.Field; field != "" && field != "<nil>" && !strings.Contains(reason, field) {
 			reason = field + ": " + reason
 		}
-		if reason = plain(reason); !slices.Contains(reasons, reason) {
+		if reason = Plain(reason); !slices.Contains(reasons, reason) {
 			reasons = append(reasons, reason)
 		}
 	}
@@ -105,12 +106,12 @@ func why(err error) string {
 // invalidValue is how the API begins what is wrong with a field.
 var invalidValue = regexp.MustCompile(`^Invalid value: (?:(?:"(?:[^"\\]|\\.)*"|-?[0-9.]+): )?`)
 
-// denial says why something is forbidden, and whether a webhook, a policy or a quota
+// Denial says why something is forbidden, and whether a webhook, a policy or a quota
 // denied it, and not RBAC.
-func denial(err error) (reason string, denied bool) {
+func Denial(err error) (reason string, denied bool) {
 	for _, after := range []string{" denied the request: ", " denied request: "} {
 		if _, reason, denied := strings.Cut(err.Error(), after); denied {
-			return plain(reason), true
+			return Plain(reason), true
 		}
 	}
 	_, reason, found := strings.Cut(err.Error(), " is forbidden: ")
@@ -120,9 +121,9 @@ func denial(err error) (reason string, denied bool) {
 	return reason, !strings.HasPrefix(reason, `User "`) // as RBAC begins
 }
 
-// plain writes lists as people do, ["a" "b"] as "a", "b", and names this program's flags
+// Plain writes lists as people do, ["a" "b"] as "a", "b", and names this program's flags
 // and commands in place of the fields that they set.
-func plain(reason string) string {
+func Plain(reason string) string {
 	reason = goList.ReplaceAllStringFunc(reason, func(list string) string {
 		return cmp.Or(strings.ReplaceAll(strings.Trim(list, "[]"), `" "`, `", "`), "(none)")
 	})

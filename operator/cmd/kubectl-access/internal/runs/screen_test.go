@@ -1,8 +1,10 @@
-package main
+package runs
 
 import (
 	"strings"
 	"testing"
+
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -11,9 +13,9 @@ import (
 
 func TestWhatARunWroteDoesNothingToTheTerminal(t *testing.T) {
 	var out strings.Builder
-	h := &runFlags{cli: &cli{}}
+	h := &runFlags{Base: &cli.Base{}}
 	h.Out = &out
-	f := &follower{cli: h.cli}
+	f := &follower{Base: h.Base}
 	run := &v1alpha1.SandboxRun{Status: v1alpha1.SandboxRunStatus{Phase: v1alpha1.SandboxSucceeded, Output: "done \x1b]0;owned\a"}}
 	if err := h.ended(run, f); err != nil || strings.Contains(out.String(), "\x1b") || !strings.Contains(out.String(), "done") {
 		t.Errorf("%v: %q", err, out.String())

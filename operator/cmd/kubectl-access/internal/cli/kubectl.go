@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// kubectl runs kubectl, which connects as this program does. An interrupt goes to the command in the Pod, not to this
+// Kubectl runs kubectl, which connects as this program does. An interrupt goes to the command in the Pod, not to this
 // program.
-func (c *cli) kubectl(ctx context.Context, args []string) error {
+func (c *Base) Kubectl(ctx context.Context, args []string) error {
 	command := exec.CommandContext(context.WithoutCancel(ctx), "kubectl", append(c.connection(), args...)...) //nolint:gosec // the callers make them
 	command.Stdin, command.Stdout, command.Stderr = c.In, c.Out, c.ErrOut
 	err := command.Run()
@@ -20,14 +20,14 @@ func (c *cli) kubectl(ctx context.Context, args []string) error {
 		return err
 	}
 	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return exitf(128+int(status.Signal()), "kubectl was ended by a signal: %s", status.Signal())
+		return Exitf(128+int(status.Signal()), "kubectl was ended by a signal: %s", status.Signal())
 	}
-	return &exitError{code: exit.ExitCode()} // kubectl has printed the reason
+	return &ExitError{Code: exit.ExitCode()} // kubectl has printed the reason
 }
 
 // connection returns kubectl's own flags that the command line gave this command, so
 // that kubectl connects in the same way and as the same user.
-func (c *cli) connection() []string {
+func (c *Base) connection() []string {
 	var args []string
 	c.global.VisitAll(func(flag *pflag.Flag) {
 		if !flag.Changed || flag.Name == "namespace" { // that of the request is always there

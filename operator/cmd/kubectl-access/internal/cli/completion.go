@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -15,11 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// completion returns the function that completes a word by what find returns. Who
+// Completion returns the function that completes a word by what find returns. Who
 // may not read that gets no completion.
-func (c *cli) completion(find func(ctx context.Context, cl client.Client, namespace string, args []string) ([]string, error)) cobra.CompletionFunc {
+func (c *Base) Completion(find func(ctx context.Context, cl client.Client, namespace string, args []string) ([]string, error)) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		cl, namespace, err := c.connect()
+		cl, namespace, err := c.Connect()
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
@@ -31,8 +31,8 @@ func (c *cli) completion(find func(ctx context.Context, cl client.Client, namesp
 	}
 }
 
-// first completes only the first argument.
-func first(complete cobra.CompletionFunc) cobra.CompletionFunc {
+// FirstArgument completes only the first argument.
+func FirstArgument(complete cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -41,18 +41,18 @@ func first(complete cobra.CompletionFunc) cobra.CompletionFunc {
 	}
 }
 
-// completePods completes the name of a Pod.
-func (c *cli) completePods(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
-	return c.completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) ([]string, error) {
-		return namesOf(ctx, cl, "Pod", namespace)
+// CompletePods completes the name of a Pod.
+func (c *Base) CompletePods(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+	return c.Completion(func(ctx context.Context, cl client.Client, namespace string, _ []string) ([]string, error) {
+		return NamesOf(ctx, cl, "Pod", namespace)
 	})(cmd, args, word)
 }
 
 // completeGlobal completes kubectl's own flags as kubectl does.
-func (c *cli) completeGlobal(root *cobra.Command) {
+func (c *Base) completeGlobal(root *cobra.Command) {
 	of := func(flag string, names func(clientcmdapi.Config) []string) {
 		_ = root.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			config, err := c.flags.ToRawKubeConfigLoader().RawConfig()
+			config, err := c.Flags.ToRawKubeConfigLoader().RawConfig()
 			if err != nil {
 				return nil, cobra.ShellCompDirectiveError
 			}
@@ -62,21 +62,21 @@ func (c *cli) completeGlobal(root *cobra.Command) {
 	of("context", func(config clientcmdapi.Config) []string { return slices.Sorted(maps.Keys(config.Contexts)) })
 	of("cluster", func(config clientcmdapi.Config) []string { return slices.Sorted(maps.Keys(config.Clusters)) })
 	of("user", func(config clientcmdapi.Config) []string { return slices.Sorted(maps.Keys(config.AuthInfos)) })
-	_ = root.RegisterFlagCompletionFunc("namespace", c.completion(func(ctx context.Context, cl client.Client, _ string, _ []string) ([]string, error) {
-		return namesOf(ctx, cl, "Namespace", "")
+	_ = root.RegisterFlagCompletionFunc("namespace", c.Completion(func(ctx context.Context, cl client.Client, _ string, _ []string) ([]string, error) {
+		return NamesOf(ctx, cl, "Namespace", "")
 	}))
 }
 
-// namesOf returns the names of the objects of a core kind.
-func namesOf(ctx context.Context, cl client.Client, kind, namespace string) ([]string, error) {
+// NamesOf returns the names of the objects of a core kind.
+func NamesOf(ctx context.Context, cl client.Client, kind, namespace string) ([]string, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind + "List"))
-	objects, err := listOf(ctx, cl, list, namespace)
-	return names(objects), err
+	objects, err := List(ctx, cl, list, namespace)
+	return Names(objects), err
 }
 
-// listOf returns the objects of a list in a namespace.
-func listOf(ctx context.Context, cl client.Client, list client.ObjectList, namespace string) ([]client.Object, error) {
+// List returns the objects of a list in a namespace.
+func List(ctx context.Context, cl client.Client, list client.ObjectList, namespace string) ([]client.Object, error) {
 	if err := cl.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return nil, err
 	}
@@ -85,8 +85,8 @@ func listOf(ctx context.Context, cl client.Client, list client.ObjectList, names
 	return objects, nil
 }
 
-// names returns the sorted names of objects.
-func names(objects []client.Object) []string {
+// Names returns the sorted names of objects.
+func Names(objects []client.Object) []string {
 	all := make([]string, len(objects))
 	for i, object := range objects {
 		all[i] = object.GetName()

@@ -1,4 +1,4 @@
-package main
+package oz
 
 import (
 	"bytes"
@@ -12,13 +12,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 )
 
 // migrated runs the command on manifests, or on files.
 func migrated(t *testing.T, manifest string, args ...string) (out, said string, err error) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	cmd := migrateCommand(&cli{IOStreams: genericiooptions.IOStreams{In: strings.NewReader(manifest), Out: &stdout, ErrOut: &stderr}})
+	cmd := Command(&cli.Base{IOStreams: genericiooptions.IOStreams{In: strings.NewReader(manifest), Out: &stdout, ErrOut: &stderr}})
 	cmd.SetArgs(args)
 	err = cmd.ExecuteContext(t.Context())
 	return stdout.String(), stderr.String(), err
@@ -182,7 +183,7 @@ func FuzzMigrate(f *testing.F) {
 	f.Add([]byte(`{"apiVersion":"wizardofoz.io/v1","kind":"PodAccessTemplate","spec":{"accessConfig":{"allowedGroups":["a"]},"podSpec":{"containers":[[],{"x":{"y":1}}]},"a":[{"b":1}]}}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		var out, said bytes.Buffer
-		m := &migration{cli: &cli{IOStreams: genericiooptions.IOStreams{Out: &out, ErrOut: &said}}, subjects: "Requester"}
+		m := &migration{Base: &cli.Base{IOStreams: genericiooptions.IOStreams{Out: &out, ErrOut: &said}}, subjects: "Requester"}
 		if m.migrate("fuzz", bytes.NewReader(raw)) != nil {
 			return
 		}

@@ -1,4 +1,4 @@
-package main
+package oz
 
 import (
 	"encoding/json"
@@ -10,8 +10,12 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
 	kjson "sigs.k8s.io/json"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
@@ -239,8 +243,8 @@ func (o *ozObject) durations() {
 		lengths[field] = length
 	}
 	if longest := lengths["maxDuration"]; lengths["defaultDuration"] > longest {
-		o.set(short(longest), "spec", "accessConfig", "defaultDuration")
-		o.changed("spec.accessConfig.defaultDuration", "%s exceeds maxDuration, and is now %s", short(lengths["defaultDuration"]), short(longest))
+		o.set(cli.Short(longest), "spec", "accessConfig", "defaultDuration")
+		o.changed("spec.accessConfig.defaultDuration", "%s exceeds maxDuration, and is now %s", cli.Short(lengths["defaultDuration"]), cli.Short(longest))
 	}
 }
 

@@ -1,4 +1,4 @@
-package main
+package sessions
 
 import (
 	"cmp"
@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -26,13 +29,14 @@ import (
 
 // sessionsOf asks about recorded sessions.
 type sessionsOf struct {
-	*cli
+	*cli.Base
 	rest      rest.Interface
 	namespace string
 }
 
-func sessionsCommand(c *cli) *cobra.Command {
-	return group(&cobra.Command{
+// Command returns the commands about recorded sessions.
+func Command(c *cli.Base) *cobra.Command {
+	return cli.Group(&cobra.Command{
 		Use: "sessions", Short: "List, replay, follow, search and end recorded sessions",
 		Long: `List, replay, follow, search and end sessions that admitkit has recorded.
 
@@ -43,16 +47,16 @@ anything.
 
 A recording has the escape sequences that the session printed. replay and watch send
 them to your terminal as they are, as any replay does; with --text you get plain lines.`,
-	}, sessionsList(c), sessionsReplay(c), sessionsWatch(c), sessionsExport(c), sessionsSearch(c), sessionsVerify(c), sessionsEnd(c))
+	}, listCommand(c), replayCommand(c), watchCommand(c), exportCommand(c), searchCommand(c), verifyCommand(c), endCommand(c))
 }
 
 // sessions connects.
-func sessions(c *cli, everywhere bool) (*sessionsOf, error) {
-	namespace, _, err := c.flags.ToRawKubeConfigLoader().Namespace()
+func sessions(c *cli.Base, everywhere bool) (*sessionsOf, error) {
+	namespace, _, err := c.Flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return nil, err
 	}
-	config, err := c.flags.ToRESTConfig()
+	config, err := c.Flags.ToRESTConfig()
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +68,7 @@ func sessions(c *cli, everywhere bool) (*sessionsOf, error) {
 	if everywhere {
 		namespace = ""
 	}
-	return &sessionsOf{cli: c, rest: made, namespace: namespace}, err
+	return &sessionsOf{Base: c, rest: made, namespace: namespace}, err
 }
 
 // get asks for something of the namespace, or of one session in it.
@@ -113,21 +117,21 @@ func (s *sessionsOf) explained(err error) error {
 	status := apierrors.APIStatus(nil)
 	switch {
 	case apierrors.IsNotFound(err) && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Name != "":
-		return exitf(codeNotFound, "%w in namespace %s: 'kubectl access sessions list -A' has all that you may see", err, s.namespace)
+		return cli.Exitf(cli.CodeNotFound, "%w in namespace %s: 'kubectl access sessions list -A' has all that you may see", err, s.namespace)
 	case apierrors.IsNotFound(err):
-		return exitf(codeNotFound, "this cluster has no API for recorded sessions: it is there with admitkit --sessions --sessions-api, in the chart sessions.api.enabled")
+		return cli.Exitf(cli.CodeNotFound, "this cluster has no API for recorded sessions: it is there with admitkit --sessions --sessions-api, in the chart sessions.api.enabled")
 	case apierrors.IsBadRequest(err):
-		return exitf(codeUsage, "%w", err)
+		return cli.Exitf(cli.CodeUsage, "%w", err)
 	case apierrors.IsServiceUnavailable(err):
-		return exitf(codeError, "%w\nIf it stays so: kubectl get apiservice %s.%s says whether the API server reaches admitkit", err, sessionsapi.GroupVersion.Version, sessionsapi.GroupVersion.Group)
+		return cli.Exitf(cli.CodeError, "%w\nIf it stays so: kubectl get apiservice %s.%s says whether the API server reaches admitkit", err, sessionsapi.GroupVersion.Version, sessionsapi.GroupVersion.Group)
 	case apierrors.IsForbidden(err):
-		reason, _ := denial(err)
-		return exitf(codeRefused, "you have no right to do this: %s\nAn administrator can give you the verb on this resource in the API group %s", reason, sessionsapi.GroupVersion.Group)
+		reason, _ := cli.Denial(err)
+		return cli.Exitf(cli.CodeRefused, "you have no right to do this: %s\nAn administrator can give you the verb on this resource in the API group %s", reason, sessionsapi.GroupVersion.Group)
 	}
-	return explained(err)
+	return cli.Explained(err)
 }
 
-func sessionsList(c *cli) *cobra.Command {
+func listCommand(c *cli.Base) *cobra.Command {
 	var everywhere, live bool
 	var user, pod, since, until string
 	cmd := &cobra.Command{
@@ -135,7 +139,7 @@ func sessionsList(c *cli) *cobra.Command {
 		Long: `List recorded sessions, the newest first. --since and --until take a duration such as
 24h or 7d, which is that long ago, or a time such as 2026-11-21T09:00:00Z.`,
 		Example: "  # Which sessions go on, anywhere\n  kubectl access sessions list -A --live\n\n  # What alice did in this namespace in the last week\n  kubectl access sessions list --user alice --since 7d",
-		Args:    exactly(),
+		Args:    cli.Exactly(),
 	}
 	flags := cmd.Flags()
 	flags.BoolVarP(&everywhere, "all-namespaces", "A", false, "sessions in all namespaces")
@@ -144,14 +148,14 @@ func sessionsList(c *cli) *cobra.Command {
 	flags.StringVar(&pod, "pod", "", "only sessions in this Pod")
 	flags.StringVar(&since, "since", "", "only sessions that began since this time")
 	flags.StringVar(&until, "until", "", "only sessions that began before this time")
-	_ = cmd.RegisterFlagCompletionFunc("pod", c.completePods)
-	output := c.addOutputFlags(cmd, sessionColumns)
+	_ = cmd.RegisterFlagCompletionFunc("pod", c.CompletePods)
+	output := c.AddOutputFlags(cmd, sessionColumns)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		show, err := output.listPrinter(everywhere)
+		show, err := output.ListPrinter(everywhere)
 		if err != nil {
 			return err
 		}
-		began, err := newSpan(since, until)
+		began, err := cli.NewSpan(since, until)
 		if err != nil {
 			return err
 		}
@@ -161,7 +165,7 @@ func sessionsList(c *cli) *cobra.Command {
 		}
 		var found []client.Object
 		if err := s.each(cmd.Context(), selected(live, user, pod), func(session *unstructured.Unstructured) error {
-			if began.has(session.GetCreationTimestamp().Time) {
+			if began.Has(session.GetCreationTimestamp().Time) {
 				found = append(found, session)
 			}
 			return nil
@@ -173,7 +177,7 @@ func sessionsList(c *cli) *cobra.Command {
 			if live || user+pod+since+until != "" {
 				what = "such sessions"
 			}
-			c.sayf("no %s found%s", what, in(s.namespace, everywhere))
+			c.Sayf("no %s found%s", what, cli.InNamespace(s.namespace, everywhere))
 		}
 		return show(found...)
 	}
@@ -207,25 +211,25 @@ func ofSession(path ...string) func(client.Object) string {
 	}
 }
 
-var sessionColumns = []column{
-	{name: "NAMESPACE", of: client.Object.GetNamespace},
-	{name: "ID", of: client.Object.GetName},
-	{name: "USER", of: ofSession("spec", "user")},
-	{name: "POD", of: ofSession("spec", "pod")},
-	{name: "STATE", of: ofSession("status", "state")},
-	{name: "BYTES", of: ofSession("status", "bytes")},
-	{name: "AGE", of: age},
-	{name: "CONTAINER", wide: true, of: ofSession("spec", "container")},
-	{name: "IDLE", wide: true, of: func(object client.Object) string {
+var sessionColumns = []cli.Column{
+	{Name: "NAMESPACE", Of: client.Object.GetNamespace},
+	{Name: "ID", Of: client.Object.GetName},
+	{Name: "USER", Of: ofSession("spec", "user")},
+	{Name: "POD", Of: ofSession("spec", "pod")},
+	{Name: "STATE", Of: ofSession("status", "state")},
+	{Name: "BYTES", Of: ofSession("status", "bytes")},
+	{Name: "AGE", Of: cli.Age},
+	{Name: "CONTAINER", Wide: true, Of: ofSession("spec", "container")},
+	{Name: "IDLE", Wide: true, Of: func(object client.Object) string {
 		at, err := time.Parse(time.RFC3339, ofSession("status", "lastActiveTime")(object))
 		if err != nil {
 			return ""
 		}
 		return duration.HumanDuration(time.Since(at))
 	}},
-	{name: "EXIT", wide: true, of: ofSession("status", "exitCode")},
-	{name: "REASON", wide: true, of: ofSession("status", "reason")},
-	{name: "GRANT", wide: true, of: ofSession("spec", "grant", "name")},
+	{Name: "EXIT", Wide: true, Of: ofSession("status", "exitCode")},
+	{Name: "REASON", Wide: true, Of: ofSession("status", "reason")},
+	{Name: "GRANT", Wide: true, Of: ofSession("spec", "grant", "name")},
 }
 
 // open returns a recording. The caller closes it.
@@ -239,13 +243,13 @@ func (s *sessionsOf) open(ctx context.Context, id, as string, live bool) (io.Rea
 	}
 	text, err := request.Stream(ctx)
 	if live && apierrors.IsConflict(err) {
-		return nil, exitf(codeError, "session %s does not go on: 'kubectl access sessions replay %s' plays what there is", id, id)
+		return nil, cli.Exitf(cli.CodeError, "session %s does not go on: 'kubectl access sessions replay %s' plays what there is", id, id)
 	}
 	return text, s.explained(err)
 }
 
-func sessionsReplay(c *cli) *cobra.Command {
-	player := &player{cli: c}
+func replayCommand(c *cli.Base) *cobra.Command {
+	player := &player{Base: c}
 	cmd := &cobra.Command{
 		Use: "replay ID", Short: "Replay a session in this terminal",
 		Long: `Replay a session in this terminal, as fast as it was.
@@ -260,10 +264,10 @@ have printed some to mislead you. --text prints plain lines instead.`,
 	cmd.Flags().BoolVar(&player.text, "text", false, "print plain lines at once, without escape sequences")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if player.speed <= 0 || player.idle < 0 {
-			return exitf(codeUsage, "--speed must be more than 0, and --idle-limit not less")
+			return cli.Exitf(cli.CodeUsage, "--speed must be more than 0, and --idle-limit not less")
 		}
 		if flags := cmd.Flags(); player.text && (flags.Changed("speed") || flags.Changed("idle-limit")) {
-			return exitf(codeUsage, "--text prints at once: leave out --speed and --idle-limit")
+			return cli.Exitf(cli.CodeUsage, "--text prints at once: leave out --speed and --idle-limit")
 		}
 		player.timed = !player.text
 		return player.run(cmd.Context(), args[0], false)
@@ -271,8 +275,8 @@ have printed some to mislead you. --text prints plain lines instead.`,
 	return cmd
 }
 
-func sessionsWatch(c *cli) *cobra.Command {
-	player := &player{cli: c}
+func watchCommand(c *cli.Base) *cobra.Command {
+	player := &player{Base: c}
 	cmd := &cobra.Command{
 		Use: "watch ID", Short: "Follow a live session, from its beginning until it ends",
 		Long: `Follow a live session in this terminal, read-only. What it has printed so far comes at
@@ -288,7 +292,7 @@ print some to mislead you. --text prints plain lines instead.`,
 	return cmd
 }
 
-func sessionsExport(c *cli) *cobra.Command {
+func exportCommand(c *cli.Base) *cobra.Command {
 	file := ""
 	cmd := &cobra.Command{
 		Use: "export ID", Short: "Write a session as an asciicast file",
@@ -313,7 +317,7 @@ func sessionsExport(c *cli) *cobra.Command {
 		}
 		to, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
-			return exitf(codeError, "--output: %w", err)
+			return cli.Exitf(cli.CodeError, "--output: %w", err)
 		}
 		_, err = io.Copy(to, text)
 		if err = errors.Join(err, to.Close()); err != nil {
@@ -328,12 +332,12 @@ func sessionsExport(c *cli) *cobra.Command {
 // cut explains an answer that broke off.
 func cut(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) {
-		return explained(err)
+		return cli.Explained(err)
 	}
-	return exitf(codeError, "the recording broke off, and this is a part of it: %w", err)
+	return cli.Exitf(cli.CodeError, "the recording broke off, and this is a part of it: %w", err)
 }
 
-func sessionsSearch(c *cli) *cobra.Command {
+func searchCommand(c *cli.Base) *cobra.Command {
 	var everywhere, asJSON bool
 	var user, pod string
 	cmd := &cobra.Command{
@@ -342,14 +346,14 @@ func sessionsSearch(c *cli) *cobra.Command {
 needs get on sessions/log for all sessions of the namespace. A search reads 256 MiB, takes
 30 s and finds 100 lines at most, and says so if there may be more.`,
 		Example: "  kubectl access sessions search 'BEGIN PRIVATE KEY' -A",
-		Args:    exactly("TEXT"),
+		Args:    cli.Exactly("TEXT"),
 	}
 	flags := cmd.Flags()
 	flags.BoolVarP(&everywhere, "all-namespaces", "A", false, "sessions in all namespaces")
 	flags.BoolVar(&asJSON, "json", false, "print the answer as JSON")
 	flags.StringVar(&user, "user", "", "only sessions of this user")
 	flags.StringVar(&pod, "pod", "", "only sessions in this Pod")
-	_ = cmd.RegisterFlagCompletionFunc("pod", c.completePods)
+	_ = cmd.RegisterFlagCompletionFunc("pod", c.CompletePods)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s, err := sessions(c, everywhere)
 		if err != nil {
@@ -372,20 +376,20 @@ needs get on sessions/log for all sessions of the namespace. A search reads 256 
 			return err
 		}
 		for _, hit := range found.Items {
-			_, _ = fmt.Fprintf(c.Out, "%s %s %s/%s %s: %s\n", hit.Session, escapeLine(hit.User), hit.Namespace, hit.Pod, hit.At.Round(time.Second), escapeLine(hit.Line))
+			_, _ = fmt.Fprintf(c.Out, "%s %s %s/%s %s: %s\n", hit.Session, cli.EscapeLine(hit.User), hit.Namespace, hit.Pod, hit.At.Round(time.Second), cli.EscapeLine(hit.Line))
 		}
 		if found.Incomplete != "" {
-			c.sayf("warning: %s", escape(found.Incomplete))
+			c.Sayf("warning: %s", cli.Escape(found.Incomplete))
 		}
 		if len(found.Items) == 0 {
-			c.sayf("not found in %d sessions%s", found.Searched, in(s.namespace, everywhere))
+			c.Sayf("not found in %d sessions%s", found.Searched, cli.InNamespace(s.namespace, everywhere))
 		}
 		return nil
 	}
 	return cmd
 }
 
-func sessionsVerify(c *cli) *cobra.Command {
+func verifyCommand(c *cli.Base) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "verify ID", Short: "Check that a recording is whole and unchanged",
 		Long: `Check that a recording is as it was made: the chain of its sums and its seal, which only
@@ -407,14 +411,14 @@ not there at all: compare the AuditEvents (kubectl access audit).`,
 			return err
 		}
 		if !seal.Valid {
-			return exitf(codeError, "%s", seal.Reason)
+			return cli.Exitf(cli.CodeError, "%s", seal.Reason)
 		}
-		return lines(c.Out, "Session", args[0], "Valid", "yes", "Frames", strconv.FormatInt(seal.Frames, 10), "Bytes", strconv.FormatInt(seal.Bytes, 10), "SHA256", seal.SHA256, "Ended", moment(seal.EndTime))
+		return cli.Lines(c.Out, "Session", args[0], "Valid", "yes", "Frames", strconv.FormatInt(seal.Frames, 10), "Bytes", strconv.FormatInt(seal.Bytes, 10), "SHA256", seal.SHA256, "Ended", cli.Moment(seal.EndTime))
 	}
 	return cmd
 }
 
-func sessionsEnd(c *cli) *cobra.Command {
+func endCommand(c *cli.Base) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "end ID", Short: "End a live session",
 		Long:    "End a live session. Its user is told by whom. The recording stays.",
@@ -438,28 +442,28 @@ func sessionsEnd(c *cli) *cobra.Command {
 			}
 			switch {
 			case apierrors.IsForbidden(err):
-				c.sayf("session %s ends within seconds", args[0])
+				c.Sayf("session %s ends within seconds", args[0])
 				return nil
 			case err != nil:
 				return s.explained(err)
 			case session.Status.State != sessionsapi.Live:
-				c.sayf("session %s has ended", args[0])
+				c.Sayf("session %s has ended", args[0])
 				return nil
 			}
 			select {
 			case <-time.After(time.Second):
 			case <-ctx.Done():
-				return exitf(codeInterrupted, "interrupted")
+				return cli.Exitf(cli.CodeInterrupted, "interrupted")
 			}
 		}
-		return exitf(codeTimeout, "session %s goes on after %s, although it was told to end: its recorder may have been stopped. 'kubectl access sessions list -o wide' shows it; delete its Pod to be sure", args[0], endTime)
+		return cli.Exitf(cli.CodeTimeout, "session %s goes on after %s, although it was told to end: its recorder may have been stopped. 'kubectl access sessions list -o wide' shows it; delete its Pod to be sure", args[0], endTime)
 	}
 	return cmd
 }
 
 // oneSession requires the ID of a session, also as `list -o name` prints it.
 func oneSession(cmd *cobra.Command, args []string) error {
-	if err := exactly("ID")(cmd, args); err != nil {
+	if err := cli.Exactly("ID")(cmd, args); err != nil {
 		return err
 	}
 	for _, kind := range []string{"session." + sessionsapi.GroupVersion.Group, "session", "sessions"} {
@@ -468,7 +472,7 @@ func oneSession(cmd *cobra.Command, args []string) error {
 		}
 	}
 	if !protocol.ValidID(args[0]) {
-		return exitf(codeUsage, "%q is no ID of a session, which has 32 hexadecimal digits: 'kubectl access sessions list' has them", args[0])
+		return cli.Exitf(cli.CodeUsage, "%q is no ID of a session, which has 32 hexadecimal digits: 'kubectl access sessions list' has them", args[0])
 	}
 	return nil
 }
@@ -477,8 +481,8 @@ func oneSession(cmd *cobra.Command, args []string) error {
 const endTime = 30 * time.Second
 
 // completeSessions completes the ID of a session.
-func completeSessions(c *cli, selector string) cobra.CompletionFunc {
-	return first(func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+func completeSessions(c *cli.Base, selector string) cobra.CompletionFunc {
+	return cli.FirstArgument(func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		s, err := sessions(c, false)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
@@ -486,7 +490,7 @@ func completeSessions(c *cli, selector string) cobra.CompletionFunc {
 		var ids []string
 		full := errors.New("there are enough")
 		err = s.each(cmd.Context(), selector, func(session *unstructured.Unstructured) error {
-			ids = append(ids, cobra.CompletionWithDesc(session.GetName(), escapeLine(cmp.Or(ofSession("spec", "user")(session), "?")+" in "+ofSession("spec", "pod")(session))))
+			ids = append(ids, cobra.CompletionWithDesc(session.GetName(), cli.EscapeLine(cmp.Or(ofSession("spec", "user")(session), "?")+" in "+ofSession("spec", "pod")(session))))
 			if len(ids) >= 100 {
 				return full
 			}

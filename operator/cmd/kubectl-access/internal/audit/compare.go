@@ -1,4 +1,4 @@
-package main
+package audit
 
 import (
 	"bufio"
@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,16 +27,16 @@ import (
 // that went through without one.
 func (q *query) compare(ctx context.Context) error {
 	if q.watch || q.decision != "" || q.request != "" {
-		return exitf(codeUsage, "--compare lists what is missing: it goes with none of --watch, --decision and --request")
+		return cli.Exitf(cli.CodeUsage, "--compare lists what is missing: it goes with none of --watch, --decision and --request")
 	}
-	if !q.output.asked() {
+	if !q.output.Asked() {
 		*q.output.OutputFormat = "wide"
 	}
-	show, err := q.output.listPrinter(q.everywhere)
+	show, err := q.output.ListPrinter(q.everywhere)
 	if err != nil {
 		return err
 	}
-	cl, namespace, err := q.connect()
+	cl, namespace, err := q.Connect()
 	if err != nil {
 		return err
 	}
@@ -62,9 +64,9 @@ func (q *query) compare(ctx context.Context) error {
 		return err
 	}
 	if len(missing) > 0 {
-		return exitf(codeError, "%d of %d acts%s have no record; those before the retention of the records have none any more: see --since", len(missing), passed, in(namespace, q.everywhere))
+		return cli.Exitf(cli.CodeError, "%d of %d acts%s have no record; those before the retention of the records have none any more: see --since", len(missing), passed, cli.InNamespace(namespace, q.everywhere))
 	}
-	q.sayf("%d acts%s, and each has a record", passed, in(namespace, q.everywhere))
+	q.Sayf("%d acts%s, and each has a record", passed, cli.InNamespace(namespace, q.everywhere))
 	return nil
 }
 
@@ -93,7 +95,7 @@ func (q *query) serverActs(namespace string) ([]serverAct, error) {
 	if q.file != "-" {
 		file, err := os.Open(q.file)
 		if err != nil {
-			return nil, exitf(codeUsage, "--compare: %w", err)
+			return nil, cli.Exitf(cli.CodeUsage, "--compare: %w", err)
 		}
 		defer func() { _ = file.Close() }() // it is only read
 		from = file
@@ -111,10 +113,10 @@ func (q *query) serverActs(namespace string) ([]serverAct, error) {
 		switch err := json.Unmarshal(line, &act); {
 		case err != nil && ended:
 			if len(line) > 0 {
-				q.sayf("line %d is not complete yet, and is left out", n)
+				q.Sayf("line %d is not complete yet, and is left out", n)
 			}
 		case err != nil:
-			return nil, exitf(codeUsage, "--compare: line %d is not an event of the API server's audit log (its JSON format): %w", n, err)
+			return nil, cli.Exitf(cli.CodeUsage, "--compare: line %d is not an event of the API server's audit log (its JSON format): %w", n, err)
 		// A request has several events. The first with an answer decides.
 		case act.ObjectRef != nil && act.ResponseStatus != nil && !seen[act.AuditID] && act.way() != "" && q.selects(&act, namespace):
 			seen[act.AuditID] = true
@@ -132,7 +134,7 @@ func (q *query) selects(act *serverAct, namespace string) bool {
 	_, pod := act.target()
 	at := act.Received.Time
 	return (q.everywhere || act.ObjectRef.Namespace == namespace) && (q.user == "" || q.user == act.user().Username) && (q.pod == "" || q.pod == pod) &&
-		q.has(at)
+		q.Has(at)
 }
 
 // way returns the way in that an event is about, or "". The creation of a Pod is one only

@@ -1,0 +1,3 @@
+// Package sessions has the commands about recorded sessions. sessions.go talks to the API of
+// recordings, play.go shows one on the terminal.
+package sessions
