@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -262,4 +263,9 @@ func (t *Table) Definitions() []*unstructured.Unstructured {
 func (t *Table) ReadRule(kind schema.GroupKind) (rule rbacv1.PolicyRule, namespaced, known bool) {
 	s, known := t.Find(kind)
 	return rbacv1.PolicyRule{APIGroups: []string{kind.Group}, Resources: []string{s.Resource}, Verbs: []string{"get", "list", "watch"}}, s.Namespaced, known
+}
+
+// IsNamespace reports whether a kind is that of namespaces.
+func IsNamespace(kind schema.GroupVersionKind) bool {
+	return kind == corev1.SchemeGroupVersion.WithKind("Namespace")
 }

@@ -7,13 +7,14 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/kinds"
 	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/webhook"
 )
 
 // compile returns what Check says about a match condition.
 func compile(expression string) error {
-	return new(offline.Kinds).Check([]*webhook.Webhook{{Name: "w", Scope: extension.Scope{
+	return offline.KindsOf(&kinds.Table{}).Check([]*webhook.Webhook{{Name: "w", Scope: extension.Scope{
 		Rules: extension.Pods(), MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "c", Expression: expression}},
 	}}})
 }

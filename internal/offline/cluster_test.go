@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/admitkit/admitkit/internal/kinds"
+
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -101,8 +103,8 @@ func TestTheRealAPIServerCallsTheSameWebhooks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	kinds := &offline.Kinds{}
-	if err := kinds.Add(gateways); err != nil {
+	known := offline.KindsOf(&kinds.Table{})
+	if err := known.Add(gateways); err != nil {
 		t.Fatal(err)
 	}
 	for name, test := range chains() {
@@ -148,11 +150,11 @@ func TestTheRealAPIServerCallsTheSameWebhooks(t *testing.T) {
 		})
 	}
 	try := func(name string, operation admissionv1.Operation, o *unstructured.Unstructured, namespace string, do func() error) {
-		tryRequest(name, func() (*offline.Request, error) { return kinds.NewRequest(operation, o, nil, namespace) }, do)
+		tryRequest(name, func() (*offline.Request, error) { return known.NewRequest(operation, o, nil, namespace) }, do)
 	}
 	create := func(name string, o *unstructured.Unstructured, namespace string) {
 		try(name, admissionv1.Create, o, namespace, func() error {
-			resource := d.Resource(kinds.Resource(o.GroupVersionKind()))
+			resource := d.Resource(known.Resource(o.GroupVersionKind()))
 			options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 			var err error
 			if namespace == "" {
@@ -194,14 +196,14 @@ func TestTheRealAPIServerCallsTheSameWebhooks(t *testing.T) {
 		"replicas": int64(1), "selector": map[string]any{"matchLabels": unstructuredTeamA()},
 		"template": map[string]any{"metadata": map[string]any{"labels": unstructuredTeamA()}, "spec": map[string]any{"containers": []any{map[string]any{"name": "c", "image": "example.com/c"}}}},
 	}
-	deployments := d.Resource(kinds.Resource(deployment.GroupVersionKind())).Namespace("apps")
+	deployments := d.Resource(known.Resource(deployment.GroupVersionKind())).Namespace("apps")
 	deployment, err = deployments.Create(t.Context(), deployment, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, subresource := range []string{"scale", "status"} {
 		tryRequest("the "+subresource+" of a Deployment", func() (*offline.Request, error) {
-			return kinds.NewSubresourceRequest("", subresource, deployment, nil, "apps")
+			return known.NewSubresourceRequest("", subresource, deployment, nil, "apps")
 		}, func() error {
 			o, err := deployments.Get(t.Context(), "x", metav1.GetOptions{}, subresource)
 			if err != nil {
@@ -307,7 +309,7 @@ func testDiscovery(t *testing.T, client discovery.DiscoveryInterface) {
 				continue
 			}
 			o := object(list.GroupVersion, resource.Kind, nil)
-			req, err := new(offline.Kinds).NewRequest(admissionv1.Create, o, nil, "apps")
+			req, err := offline.KindsOf(&kinds.Table{}).NewRequest(admissionv1.Create, o, nil, "apps")
 			if err != nil || req.Resource.Resource != resource.Name || (req.Namespace == "apps") != resource.Namespaced {
 				t.Errorf("%s %s: got %+v, %v; the API server has %s, namespaced %v", list.GroupVersion, resource.Kind, req, err, resource.Name, resource.Namespaced)
 			}
@@ -335,13 +337,13 @@ func testSubresource(t *testing.T, groupVersion string, resource *metav1.APIReso
 		version = groupVersion
 	}
 	o := object(version, resource.Kind, nil)
-	kinds := &offline.Kinds{}
+	known := offline.KindsOf(&kinds.Table{})
 	var req *offline.Request
 	var err error
 	if strings.HasSuffix(resource.Kind, "Options") {
-		req, err = kinds.NewRequest(admissionv1.Connect, o, nil, "apps")
+		req, err = known.NewRequest(admissionv1.Connect, o, nil, "apps")
 	} else {
-		req, err = kinds.NewSubresourceRequest("", schema.GroupResource{Group: group, Resource: name}.String()+"/"+subresource, o, nil, "apps")
+		req, err = known.NewSubresourceRequest("", schema.GroupResource{Group: group, Resource: name}.String()+"/"+subresource, o, nil, "apps")
 	}
 	if err != nil || req.Resource.Resource != name || req.Resource.Group != group || req.SubResource != subresource || req.Kind.Kind != resource.Kind ||
 		(req.Namespace == "apps") != resource.Namespaced {
@@ -364,15 +366,15 @@ func establish(t *testing.T, d dynamic.Interface) {
 		version["storage"] = i == 0
 		version["schema"] = map[string]any{"openAPIV3Schema": map[string]any{"type": "object"}}
 	}
-	kinds := &offline.Kinds{}
-	if _, err := d.Resource(kinds.Resource(definition.GroupVersionKind())).Create(t.Context(), definition, metav1.CreateOptions{}); err != nil {
+	known := offline.KindsOf(&kinds.Table{})
+	if _, err := d.Resource(known.Resource(definition.GroupVersionKind())).Create(t.Context(), definition, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := kinds.Add(gateways); err != nil {
+	if err := known.Add(gateways); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the CRD to be served", func(ctx context.Context) bool {
-		_, err := d.Resource(kinds.Resource(object("example.com/v1", "Gateway", nil).GroupVersionKind())).List(ctx, metav1.ListOptions{})
+		_, err := d.Resource(known.Resource(object("example.com/v1", "Gateway", nil).GroupVersionKind())).List(ctx, metav1.ListOptions{})
 		return err == nil
 	})
 }

@@ -17,8 +17,7 @@
 // whose plural no rule names. [Request.Why] says why a webhook is not called, and
 // [Kinds.Check] finds scopes that no request can match.
 //
-// [Cluster] is what the extensions reach by the clients of their manager: objects in
-// memory, behind the HTTP of the Kubernetes API. An [Account] has the rights of a program.
+// Package memcluster is what the extensions reach meanwhile by the clients of their manager.
 //
 // The rest of an API server is missing: offline sets no defaults, runs no other admission
 // plugins, and validates no object but its metadata.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/kinds"
 	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/webhook"
 )
@@ -79,7 +80,7 @@ func TestWebhooksAreCalledInTheOrderOfTheAPIServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			req, err := new(offline.Kinds).NewRequest(admissionv1.Create, object("v1", "ConfigMap", nil), nil, "apps")
+			req, err := offline.KindsOf(&kinds.Table{}).NewRequest(admissionv1.Create, object("v1", "ConfigMap", nil), nil, "apps")
 			if err != nil {
 				t.Fatal(err)
 			}

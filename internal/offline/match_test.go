@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/admitkit/admitkit/internal/kinds"
+
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -79,11 +81,11 @@ func TestAWebhookIsCalledWhenTheAPIServerCallsIt(t *testing.T) {
 		"the plural comes from the CRD":                    {extension.Scope{Rules: extension.Resources("example.com", "v1", []string{"gateways"}, "*")}, object("example.com/v1", "Gateway", nil), true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			kinds := &offline.Kinds{}
-			if err := kinds.Add(gateways); err != nil {
+			known := offline.KindsOf(&kinds.Table{})
+			if err := known.Add(gateways); err != nil {
 				t.Fatal(err)
 			}
-			req, err := kinds.NewRequest(admissionv1.Create, test.object, nil, "apps")
+			req, err := known.NewRequest(admissionv1.Create, test.object, nil, "apps")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -136,13 +138,13 @@ func TestWhatTheClusterDecidesIsAnErrorAndNotAnAnswer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			kinds := &offline.Kinds{}
+			known := offline.KindsOf(&kinds.Table{})
 			if test.crd != nil {
-				if err := kinds.Add(test.crd); err != nil {
+				if err := known.Add(test.crd); err != nil {
 					t.Fatal(err)
 				}
 			}
-			req, err := kinds.NewRequest(admissionv1.Create, test.object, nil, "apps")
+			req, err := known.NewRequest(admissionv1.Create, test.object, nil, "apps")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -158,13 +160,13 @@ func TestWhatTheClusterDecidesIsAnErrorAndNotAnAnswer(t *testing.T) {
 
 func TestACRDThatSaysTooLittleIsRefused(t *testing.T) {
 	for _, scope := range []string{"", "Global"} {
-		if err := new(offline.Kinds).Add(crd(scope)); err == nil {
+		if err := offline.KindsOf(&kinds.Table{}).Add(crd(scope)); err == nil {
 			t.Errorf("scope %q is taken", scope)
 		}
 	}
 	empty := crd("Cluster")
 	delete(empty.Object, "spec")
-	if err := new(offline.Kinds).Add(empty); err == nil {
+	if err := offline.KindsOf(&kinds.Table{}).Add(empty); err == nil {
 		t.Error("a CRD without a spec is taken")
 	}
 }
@@ -198,15 +200,15 @@ func TestARequestForASubresourceHasItsObject(t *testing.T) {
 		"a binding that is asked for": {"binding", object("v1", "Binding", nil), "CREATE", "pods", "Binding", `"name":"x"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			kinds := &offline.Kinds{}
-			if err := kinds.Add(scaled); err != nil {
+			known := offline.KindsOf(&kinds.Table{})
+			if err := known.Add(scaled); err != nil {
 				t.Fatal(err)
 			}
 			newRequest := func() (*offline.Request, error) {
 				if test.subresource == "" {
-					return kinds.NewRequest(admissionv1.Create, test.object, nil, "apps")
+					return known.NewRequest(admissionv1.Create, test.object, nil, "apps")
 				}
-				return kinds.NewSubresourceRequest("", test.subresource, test.object, nil, "apps")
+				return known.NewSubresourceRequest("", test.subresource, test.object, nil, "apps")
 			}
 			req, err := newRequest()
 			if err != nil {
@@ -243,11 +245,11 @@ func TestWhatIsNoSubresourceIsSaid(t *testing.T) {
 		"a connection":                    {"", "exec", pod, "give the options of the connection, such as a PodExecOptions"},
 		"a token of nothing":              {"", "token", object("v1", "ServiceAccount", nil), "takes a TokenRequest, not a ServiceAccount"},
 	} {
-		if _, err := new(offline.Kinds).NewSubresourceRequest(test.operation, test.subresource, test.object, nil, "apps"); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, err := offline.KindsOf(&kinds.Table{}).NewSubresourceRequest(test.operation, test.subresource, test.object, nil, "apps"); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: got %v, want %q", name, err, test.want)
 		}
 	}
-	if _, err := new(offline.Kinds).NewRequest(admissionv1.Update, object("autoscaling/v1", "Scale", nil), nil, "apps"); err == nil || !strings.Contains(err.Error(), "deployments.apps/scale") {
+	if _, err := offline.KindsOf(&kinds.Table{}).NewRequest(admissionv1.Update, object("autoscaling/v1", "Scale", nil), nil, "apps"); err == nil || !strings.Contains(err.Error(), "deployments.apps/scale") {
 		t.Errorf("a Scale of nobody is taken: %v", err)
 	}
 }

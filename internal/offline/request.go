@@ -81,7 +81,7 @@ func (k *Kinds) NewRequest(operation admissionv1.Operation, object, old *unstruc
 	}
 	object = k.complete(object, namespace)
 	req.Namespace = object.GetNamespace()
-	if isNamespace(kind) {
+	if kinds.IsNamespace(kind) {
 		req.Namespace = object.GetName()
 	}
 	switch operation {
@@ -108,7 +108,7 @@ func (k *Kinds) complete(object *unstructured.Unstructured, namespace string) *u
 	case object.GetNamespace() == "":
 		object.SetNamespace(namespace)
 	}
-	if isNamespace(object.GroupVersionKind()) && object.GetName() != "" {
+	if kinds.IsNamespace(object.GroupVersionKind()) && object.GetName() != "" {
 		labels := object.GetLabels()
 		if labels == nil {
 			labels = map[string]string{}
@@ -117,10 +117,6 @@ func (k *Kinds) complete(object *unstructured.Unstructured, namespace string) *u
 		object.SetLabels(labels)
 	}
 	return object
-}
-
-func isNamespace(kind schema.GroupVersionKind) bool {
-	return kind == corev1.SchemeGroupVersion.WithKind("Namespace")
 }
 
 // connect makes the request a CONNECT with these options.

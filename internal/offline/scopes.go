@@ -127,7 +127,7 @@ func (k *Kinds) checkResource(rule admissionregistrationv1.RuleWithOperations, r
 
 func (k *Kinds) checkOperations(rule admissionregistrationv1.RuleWithOperations, kind schema.GroupVersionKind, resource schema.GroupResource, subresource string) error {
 	possible := []admissionv1.Operation{admissionv1.Create, admissionv1.Update, admissionv1.Delete}
-	subresources := k.subresources(kind.GroupKind())
+	subresources := k.Subresources(kind.GroupKind())
 	switch {
 	case subresource == "*":
 		for _, name := range subresources {

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/admitkit/admitkit/internal/kinds"
+
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -58,15 +60,15 @@ func TestAScopeThatNoRequestCanMatchIsFound(t *testing.T) {
 		"a condition without an expression":    {condition("empty", " "), "MatchConditions[0]: Expression: it is empty"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			kinds := &offline.Kinds{}
-			if err := kinds.Add(gateways); err != nil {
+			known := offline.KindsOf(&kinds.Table{})
+			if err := known.Add(gateways); err != nil {
 				t.Fatal(err)
 			}
 			scope := test.scope
 			if len(scope.Rules) == 0 {
 				scope.Rules = extension.Pods()
 			}
-			err := kinds.Check([]*webhook.Webhook{{Name: "w", Scope: scope}})
+			err := known.Check([]*webhook.Webhook{{Name: "w", Scope: scope}})
 			if test.want == "" && err != nil {
 				t.Errorf("got %v", err)
 			}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/kinds"
 )
 
 // Why says why an API server does not call a webhook with this scope for the request. It
@@ -45,7 +46,7 @@ func (r *Request) Why(scope extension.Scope) string {
 func (r *Request) what() string {
 	resource := strings.TrimSuffix(r.Resource.Resource+"/"+r.SubResource, "/")
 	text := fmt.Sprintf("%s of %s %s", r.Operation, r.Resource.GroupVersion(), resource)
-	if r.Namespace == "" || isNamespace(r.Kind) {
+	if r.Namespace == "" || kinds.IsNamespace(r.Kind) {
 		text += ", which has no namespace"
 	}
 	if !r.known {

@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/internal/kinds"
-	"github.com/admitkit/admitkit/internal/offline"
 )
 
 // manifest is an object and the place where it was read.
@@ -41,7 +40,7 @@ func (all manifests) find(object manifest) *unstructured.Unstructured {
 }
 
 // addKinds adds the kinds that CustomResourceDefinitions among the manifests define.
-func (all manifests) addKinds(known *offline.Kinds) error {
+func (all manifests) addKinds(known *kinds.Table) error {
 	for _, m := range all {
 		if !kinds.IsCRD(m.Unstructured) {
 			continue

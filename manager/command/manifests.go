@@ -111,8 +111,8 @@ func (i *install) installation(cmd *cobra.Command) (*manager.Installation, error
 	if err != nil {
 		return nil, err
 	}
-	known := &offline.Kinds{}
-	if install.Objects, err = place(&known.Table, install.Objects, mgr.GetWebhookNamespace()); err != nil {
+	var table kinds.Table
+	if install.Objects, err = place(&table, install.Objects, mgr.GetWebhookNamespace()); err != nil {
 		return nil, err
 	}
 	installation, err := mgr.Manifests(install)
@@ -120,7 +120,7 @@ func (i *install) installation(cmd *cobra.Command) (*manager.Installation, error
 		return nil, err
 	}
 	installation.Warnings = append(installation.Warnings, notMounted(set)...)
-	return installation, known.CheckInstallation(installation.Webhooks)
+	return installation, offline.KindsOf(&table).CheckInstallation(installation.Webhooks)
 }
 
 // setDefaults sets the flags that an installation has unless they are given.

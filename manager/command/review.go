@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/admitkit/admitkit/internal/offline/memcluster"
+
 	"github.com/spf13/cobra"
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -195,16 +197,16 @@ func (t *totals) problem(strict bool) error {
 }
 
 // cluster returns the cluster with the objects of --with.
-func (r *review) cluster(cmd *cobra.Command) (*offline.Cluster, error) {
+func (r *review) cluster(cmd *cobra.Command) (*memcluster.Cluster, error) {
 	if err := readEnvironment(cmd.Flags()); err != nil {
 		return nil, err
 	}
-	cluster := offline.NewCluster(clientgoscheme.Scheme)
+	cluster := memcluster.New(clientgoscheme.Scheme)
 	var install manager.InstallOptions
 	for _, change := range r.flags.changeInstall {
 		change(&install)
 	}
-	if _, err := place(&cluster.Kinds.Table, install.Objects, r.namespace()); err != nil {
+	if _, err := place(cluster.Kinds, install.Objects, r.namespace()); err != nil {
 		return nil, err
 	}
 	objects, err := readManifests(cmd.InOrStdin(), r.with, r.recursive)
@@ -226,7 +228,7 @@ func (r *review) cluster(cmd *cobra.Command) (*offline.Cluster, error) {
 }
 
 // placed returns an object in the namespace that it has in a cluster.
-func (r *review) placed(cluster *offline.Cluster, object manifest) *unstructured.Unstructured {
+func (r *review) placed(cluster *memcluster.Cluster, object manifest) *unstructured.Unstructured {
 	placed := object.DeepCopy()
 	switch {
 	case !cluster.Kinds.Namespaced(object.GroupVersionKind().GroupKind()):
@@ -265,7 +267,7 @@ func (r *review) check(operation admissionv1.Operation) error {
 }
 
 // requests reads the manifests.
-func (r *review) requests(cmd *cobra.Command, cluster *offline.Cluster) ([]*offline.Request, error) {
+func (r *review) requests(cmd *cobra.Command, cluster *memcluster.Cluster) ([]*offline.Request, error) {
 	operation := admissionv1.Operation(strings.ToUpper(r.operation))
 	if r.subresource != "" && !cmd.Flags().Changed("operation") {
 		operation = ""
@@ -292,9 +294,9 @@ func (r *review) requests(cmd *cobra.Command, cluster *offline.Cluster) ([]*offl
 	if err := objects.addKinds(cluster.Kinds); err != nil {
 		return nil, err
 	}
-	requests := make([]*offline.Request, len(objects))
+	requests, known := make([]*offline.Request, len(objects)), offline.KindsOf(cluster.Kinds)
 	for i, object := range objects {
-		req, err := r.request(cluster.Kinds, operation, object, old.find(object))
+		req, err := r.request(known, operation, object, old.find(object))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", object.source, err)
 		}
@@ -332,7 +334,7 @@ func (r *review) results() (map[string]bool, error) {
 }
 
 // engine makes the manager, with the cluster in memory behind it. Call stop in the end.
-func (r *review) engine(cmd *cobra.Command, cluster *offline.Cluster) (engine *offline.Engine, stop func(), err error) {
+func (r *review) engine(cmd *cobra.Command, cluster *memcluster.Cluster) (engine *offline.Engine, stop func(), err error) {
 	if cmd.Flags().Lookup("zap-log-level").Value.String() == "" {
 		// The log would hide what the extensions do.
 		if err := cmd.Flags().Set("zap-log-level", "error"); err != nil {
@@ -364,7 +366,7 @@ func (r *review) engine(cmd *cobra.Command, cluster *offline.Cluster) (engine *o
 	}
 	webhooks, err := mgr.Webhooks(cmd.Context())
 	if err == nil {
-		err = cluster.Kinds.Check(webhooks)
+		err = offline.KindsOf(cluster.Kinds).Check(webhooks)
 	}
 	if err != nil {
 		return nil, nil, wrong(err)
@@ -394,10 +396,10 @@ func startCache(ctx context.Context, objects cache.Cache) (stop func()) {
 }
 
 // restrict gives an account the rights of the replicas that serve.
-func restrict(account *offline.Account, mgr *manager.Manager, kinds *offline.Kinds) error {
+func restrict(account *memcluster.Account, mgr *manager.Manager, known *kinds.Table) error {
 	const name = "review"
 	install := manager.InstallOptions{Name: name, Image: name}
-	for _, crd := range kinds.Definitions() {
+	for _, crd := range known.Definitions() {
 		install.CRDs = append(install.CRDs, crd)
 	}
 	installation, err := mgr.Manifests(install)
@@ -405,7 +407,7 @@ func restrict(account *offline.Account, mgr *manager.Manager, kinds *offline.Kin
 		return err
 	}
 	rules := map[string][]rbacv1.PolicyRule{} // by the role
-	rights := &offline.Rights{}
+	rights := &memcluster.Rights{}
 	for _, object := range installation.Objects {
 		// A role comes before its binding.
 		switch o := object.(type) {
@@ -429,7 +431,7 @@ func restrict(account *offline.Account, mgr *manager.Manager, kinds *offline.Kin
 
 // withoutCluster returns the options of a manager that has no API server.
 func withoutCluster(options manager.Options) manager.Options {
-	account := offline.NewCluster(schemeOf(options)).NewAccount()
+	account := memcluster.New(schemeOf(options)).NewAccount()
 	account.Refuse("no cluster")
 	return withCluster(options, account)
 }
@@ -443,7 +445,7 @@ func schemeOf(options manager.Options) *runtime.Scheme {
 func withCluster(options manager.Options, transport http.RoundTripper) manager.Options {
 	options.Scheme = schemeOf(options)
 	options.KubeConfig = ""
-	options.RESTConfig = offline.Config(transport)
+	options.RESTConfig = memcluster.Config(transport)
 	return options
 }
 

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/admitkit/admitkit/internal/offline/memcluster"
+
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -35,7 +37,6 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
-	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/audit"
 	"github.com/admitkit/admitkit/operator/audit/internal/audittest"
@@ -194,7 +195,7 @@ func TestNothingRunsOnWhenTheManagerHasStopped(t *testing.T) {
 }
 
 func TestAnExecDoesNotWaitForTheRateLimitOfTheManagersConnection(t *testing.T) {
-	config := offline.Config(inMemory(t))
+	config := memcluster.Config(inMemory(t))
 	config.QPS, config.Burst = .001, 1 // a quarter of an hour for each request
 	a := newAloneAt(t, config, audit.Options{Sinks: []audit.SinkOptions{
 		{Sink: auditevent.New(auditevent.Options{}), FailurePolicy: audit.Closed}, {Sink: sink.NewEvent(), FailurePolicy: audit.Closed},
@@ -215,7 +216,7 @@ func TestADryRunIsLoggedAndHasNoEffect(t *testing.T) {
 	for _, each := range []sink.Sink{sink.NewLog(), auditevent.New(auditevent.Options{}), sink.NewEvent(), kept} {
 		sinks = append(sinks, audit.SinkOptions{Sink: each, FailurePolicy: audit.Closed})
 	}
-	a := newAloneAt(t, offline.Config(server), audit.Options{Sinks: sinks}, zap.New(core))
+	a := newAloneAt(t, memcluster.Config(server), audit.Options{Sinks: sinks}, zap.New(core))
 	for _, dryRun := range []bool{true, false} {
 		server.TakeWrites()
 		req := a.request(fmt.Sprintf("dry-run-%t", dryRun), "shop")
@@ -264,12 +265,12 @@ func TestACommandTooLongForARecordIsCutAndSaysSo(t *testing.T) {
 // TestNobodyMakesARecordLong asks for a container whose name has 900 KiB.
 func TestNobodyMakesARecordLong(t *testing.T) {
 	server := inMemory(t)
-	a := newAloneAt(t, offline.Config(server), objectsOnly(auditevent.Options{}), zap.NewNop())
+	a := newAloneAt(t, memcluster.Config(server), objectsOnly(auditevent.Options{}), zap.NewNop())
 	options := &corev1.PodExecOptions{Command: []string{"true"}, Container: strings.Repeat("c", 900<<10)}
 	if err := a.sessions.Admit(t.Context(), options, a.request("long", "shop")); err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.New(offline.Config(server), client.Options{Scheme: scheme})
+	c, err := client.New(memcluster.Config(server), client.Options{Scheme: scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,7 +335,7 @@ func newAloneAt(t *testing.T, config *rest.Config, options audit.Options, log *z
 }
 
 // inMemory is an API server that has no objects but the CRD of AuditEvents.
-func inMemory(t *testing.T) *offline.Cluster {
+func inMemory(t *testing.T) *memcluster.Cluster {
 	t.Helper()
 	text, err := os.ReadFile("../config/crd/admitkit.dev_auditevents.yaml")
 	if err != nil {
@@ -344,7 +345,7 @@ func inMemory(t *testing.T) *offline.Cluster {
 	if err := yaml.Unmarshal(text, &crd.Object); err != nil {
 		t.Fatal(err)
 	}
-	server := offline.NewCluster(scheme)
+	server := memcluster.New(scheme)
 	if err := server.Add(crd); err != nil {
 		t.Fatal(err)
 	}

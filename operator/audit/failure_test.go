@@ -10,11 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/admitkit/admitkit/internal/offline/memcluster"
+
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 	rbacv1 "k8s.io/api/rbac/v1"
 
-	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/audit"
 	"github.com/admitkit/admitkit/operator/audit/internal/audittest"
@@ -61,9 +62,9 @@ func TestASinkThatFailsDoesWhatItsPolicySays(t *testing.T) {
 			t.Run(name+", "+string(policy), func(t *testing.T) {
 				failing, good := test.sink(t), &memory{}
 				account := inMemory(t).NewAccount()
-				account.Restrict(&offline.Rights{})
+				account.Restrict(&memcluster.Rights{})
 				core, logs := observer.New(zap.WarnLevel)
-				a := newAloneAt(t, offline.Config(account), audit.Options{Sinks: []audit.SinkOptions{
+				a := newAloneAt(t, memcluster.Config(account), audit.Options{Sinks: []audit.SinkOptions{
 					{Sink: failing, FailurePolicy: policy, Timeout: test.timeout},
 					{Sink: good},
 				}}, zap.New(core))

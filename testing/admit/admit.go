@@ -99,6 +99,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/admitkit/admitkit/internal/offline/memcluster"
+
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -138,7 +140,7 @@ type server struct {
 	t          testing.TB
 	extensions []any
 	scheme     *runtime.Scheme
-	cluster    *offline.Cluster
+	cluster    *memcluster.Cluster
 
 	once sync.Once
 	// host has the rights of the extensions, tests has all.
@@ -154,7 +156,7 @@ type server struct {
 func New(t testing.TB, extensions ...any) *Client {
 	scheme := clientgoscheme.Scheme
 	return &Client{
-		server:    &server{t: t, extensions: extensions, scheme: scheme, cluster: offline.NewCluster(scheme)},
+		server:    &server{t: t, extensions: extensions, scheme: scheme, cluster: memcluster.New(scheme)},
 		user:      authenticationv1.UserInfo{Username: "admin", Groups: []string{"system:masters", "system:authenticated"}},
 		namespace: DefaultNamespace,
 	}
@@ -305,10 +307,11 @@ func (c *Client) send(operation admissionv1.Operation, object, old runtime.Objec
 func (c *Client) sendEncoded(operation admissionv1.Operation, object, old *unstructured.Unstructured, like runtime.Object) *Result {
 	c.t.Helper()
 	c.start()
-	newRequest := c.cluster.Kinds.NewRequest
+	known := offline.KindsOf(c.cluster.Kinds)
+	newRequest := known.NewRequest
 	if c.subresource != "" && operation != admissionv1.Connect {
 		newRequest = func(operation admissionv1.Operation, object, old *unstructured.Unstructured, namespace string) (*offline.Request, error) {
-			return c.cluster.Kinds.NewSubresourceRequest(operation, c.subresource, object, old, namespace)
+			return known.NewSubresourceRequest(operation, c.subresource, object, old, namespace)
 		}
 	}
 	req, err := newRequest(operation, object, old, c.namespace)
@@ -427,7 +430,7 @@ func (s *server) start() {
 		}
 		webhooks, err := webhook.Group(parts.Handlers, webhook.Defaults{})
 		if err == nil {
-			err = s.cluster.Kinds.Check(webhooks)
+			err = offline.KindsOf(s.cluster.Kinds).Check(webhooks)
 		}
 		if err != nil {
 			s.t.Fatalf("admit: %v", err)
@@ -442,13 +445,13 @@ func (s *server) start() {
 // restrict restricts an account, and what can be read by the client of the manager, to those
 // of the process that answers admissions. The manager has no namespace, so the rights in the
 // watched namespace are in the whole cluster.
-func (s *server) restrict(account *offline.Account, parts *host.Parts) error {
+func (s *server) restrict(account *memcluster.Account, parts *host.Parts) error {
 	reads, err := parts.Reads(s.scheme, host.Serves)
 	if err != nil {
 		return err
 	}
 	s.host.guard.Declare(reads)
-	asked, rights := parts.ServerRights(), &offline.Rights{}
+	asked, rights := parts.ServerRights(), &memcluster.Rights{}
 	for _, read := range reads {
 		rule, _, known := s.cluster.Kinds.ReadRule(read.Kind.GroupKind())
 		if !known {

@@ -8,6 +8,9 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/admitkit/admitkit/internal/kinds"
+	"github.com/admitkit/admitkit/internal/offline/memcluster"
+
 	"github.com/go-logr/zapr"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
@@ -26,7 +29,6 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
-	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/webhook"
 )
 
@@ -34,7 +36,7 @@ import (
 // rights of the transport. Its controller-runtime manager never starts.
 type standIn struct {
 	ctx    context.Context
-	kinds  *offline.Kinds
+	kinds  *kinds.Table
 	config *rest.Config
 	core   corev1client.CoreV1Interface
 	kube   ctrlmanager.Manager
@@ -44,10 +46,10 @@ type standIn struct {
 
 var _ extension.Manager = (*standIn)(nil)
 
-func newHost(t testing.TB, transport http.RoundTripper, kinds *offline.Kinds, scheme *runtime.Scheme) (*standIn, error) {
+func newHost(t testing.TB, transport http.RoundTripper, known *kinds.Table, scheme *runtime.Scheme) (*standIn, error) {
 	h := &standIn{
-		ctx: t.Context(), kinds: kinds, logger: zaptest.NewLogger(t),
-		config: offline.Config(transport), guard: host.NewGuard(scheme),
+		ctx: t.Context(), kinds: known, logger: zaptest.NewLogger(t),
+		config: memcluster.Config(transport), guard: host.NewGuard(scheme),
 	}
 	var err error
 	if h.core, err = corev1client.NewForConfig(h.config); err != nil {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/kinds"
 	"github.com/admitkit/admitkit/internal/offline"
 	"github.com/admitkit/admitkit/webhook"
 )
@@ -49,7 +50,7 @@ func TestAMatchConditionThatIsRefusedDoesNotCompile(t *testing.T) {
 		return nil
 	}
 	refuses := func(expression string) error {
-		return new(offline.Kinds).Check([]*webhook.Webhook{{Name: "w", Scope: extension.Scope{
+		return offline.KindsOf(&kinds.Table{}).Check([]*webhook.Webhook{{Name: "w", Scope: extension.Scope{
 			Rules: extension.Pods(), MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "c", Expression: expression}},
 		}}})
 	}

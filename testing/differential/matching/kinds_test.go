@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/admitkit/admitkit/internal/kinds"
+
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -126,12 +128,12 @@ func custom() []kind {
 // TestEveryKindOfClientGoIsKnown fails when Kubernetes gets a kind without a
 // namespace, or a plural, that internal/offline does not know.
 func TestEveryKindOfClientGoIsKnown(t *testing.T) {
-	kinds := &offline.Kinds{}
+	known := offline.KindsOf(&kinds.Table{})
 	for _, k := range builtin(t) {
 		object := &unstructured.Unstructured{}
 		object.SetGroupVersionKind(k.gvk)
 		object.SetName("x")
-		req, err := kinds.NewRequest(admissionv1.Create, object, nil, "ns")
+		req, err := known.NewRequest(admissionv1.Create, object, nil, "ns")
 		if err != nil {
 			t.Errorf("%s: %v", k.gvk, err)
 			continue
@@ -145,7 +147,7 @@ func TestEveryKindOfClientGoIsKnown(t *testing.T) {
 		object := &unstructured.Unstructured{}
 		object.SetGroupVersionKind(k.gvk)
 		object.SetName("x")
-		req, err := kinds.NewRequest(admissionv1.Connect, object, nil, "ns")
+		req, err := known.NewRequest(admissionv1.Connect, object, nil, "ns")
 		if err != nil || req.Resource != k.gvr() || req.SubResource != k.subresource || (req.Namespace == "ns") != k.namespaced {
 			t.Errorf("%s: %+v, %v", k.gvk, req, err)
 		}

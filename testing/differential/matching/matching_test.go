@@ -34,6 +34,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/internal/kinds"
 	"github.com/admitkit/admitkit/internal/offline"
 )
 
@@ -412,11 +413,11 @@ func (a *arrival) request(t *testing.T, d *drawer, known *offline.Kinds, partial
 	if !a.kind.namespaced {
 		namespace = "default"
 	}
-	kinds, withheld := known, d.IntN(3)
+	withheld := d.IntN(3)
 	if partial && withheld == 0 {
-		kinds = &offline.Kinds{}
+		known = offline.KindsOf(&kinds.Table{})
 	}
-	req, err := kinds.NewRequest(a.operation, a.sent, a.old, namespace)
+	req, err := known.NewRequest(a.operation, a.sent, a.old, namespace)
 	if err != nil {
 		t.Fatalf("%s: %v", a.kind.gvk, err)
 	}
@@ -469,7 +470,7 @@ func TestTheSameWebhooksAreCalledAsByTheAPIServer(t *testing.T) {
 	}
 	all := slices.Concat(builtin(t), custom(), connections())
 	server, o := newServer(t, d.namespaces), newInterfaces(all)
-	known := &offline.Kinds{}
+	known := offline.KindsOf(&kinds.Table{})
 	for _, c := range customs {
 		if err := known.Add(c); err != nil {
 			t.Fatal(err)

@@ -1,4 +1,4 @@
-package offline
+package kinds
 
 import (
 	"cmp"
@@ -38,18 +38,18 @@ var selectable = map[schema.GroupKind]string{
 
 // Selectable returns the API server's error for a selector by a field by which it does not
 // select objects of the kind.
-func (k *Kinds) Selectable(kind schema.GroupVersionKind, selector fields.Selector) error {
+func (t *Table) Selectable(kind schema.GroupVersionKind, selector fields.Selector) error {
 	_, err := selector.Transform(func(field, value string) (string, string, error) {
-		return field, value, k.selectableBy(kind, field)
+		return field, value, t.selectableBy(kind, field)
 	})
 	return err
 }
 
-func (k *Kinds) selectableBy(kind schema.GroupVersionKind, field string) error {
+func (t *Table) selectableBy(kind schema.GroupVersionKind, field string) error {
 	all, special := selectable[kind.GroupKind()]
 	known := strings.Fields(all)
-	if served, custom := k.Custom()[kind.GroupKind()]; custom {
-		special, known = true, append(k.selectableOf(kind), metav1.ObjectNameField)
+	if served, custom := t.Custom()[kind.GroupKind()]; custom {
+		special, known = true, append(t.selectableOf(kind), metav1.ObjectNameField)
 		if served.Namespaced {
 			known = append(known, "metadata.namespace")
 		}
@@ -69,8 +69,8 @@ func (k *Kinds) selectableBy(kind schema.GroupVersionKind, field string) error {
 }
 
 // selectableOf returns the selectableFields of a CustomResourceDefinition.
-func (k *Kinds) selectableOf(kind schema.GroupVersionKind) (all []string) {
-	for _, crd := range k.Definitions() {
+func (t *Table) selectableOf(kind schema.GroupVersionKind) (all []string) {
+	for _, crd := range t.Definitions() {
 		var content struct {
 			Spec struct {
 				Group    string
@@ -98,7 +98,9 @@ func (k *Kinds) selectableOf(kind schema.GroupVersionKind) (all []string) {
 	return all
 }
 
-// fieldsOf are the fields of an object by which an API server selects.
+// Fields returns the fields of an object by which an API server selects.
+func Fields(object *unstructured.Unstructured) fields.Fields { return fieldsOf{object} }
+
 type fieldsOf struct{ object *unstructured.Unstructured }
 
 func (f fieldsOf) Has(field string) bool { return f.Get(field) != "" }

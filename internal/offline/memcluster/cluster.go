@@ -1,4 +1,4 @@
-package offline
+package memcluster
 
 import (
 	"encoding/base64"
@@ -37,7 +37,7 @@ import (
 type Cluster struct {
 	// Kinds are the kinds that it serves. [Cluster.Add] adds those of
 	// CustomResourceDefinitions.
-	Kinds *Kinds
+	Kinds *kinds.Table
 
 	mu         sync.Mutex
 	scheme     *runtime.Scheme
@@ -53,9 +53,9 @@ type Cluster struct {
 // username is who an [Account] is.
 const username = "system:serviceaccount:admitkit-system:admitkit"
 
-// NewCluster returns a cluster without objects, which serves the kinds of a scheme.
-func NewCluster(scheme *runtime.Scheme) *Cluster {
-	return &Cluster{Kinds: &Kinds{}, scheme: scheme, objects: map[string]*unstructured.Unstructured{}, changed: make(chan struct{})}
+// New returns a cluster without objects, which serves the kinds of a scheme.
+func New(scheme *runtime.Scheme) *Cluster {
+	return &Cluster{Kinds: &kinds.Table{}, scheme: scheme, objects: map[string]*unstructured.Unstructured{}, changed: make(chan struct{})}
 }
 
 // SetScheme replaces the scheme.
@@ -152,7 +152,7 @@ func (c *Cluster) put(path string, object *unstructured.Unstructured) {
 	if created := object.GetCreationTimestamp(); created.IsZero() {
 		object.SetCreationTimestamp(metav1.Now())
 	}
-	if object.GetGeneration() == 0 && c.Kinds.hasGeneration(object.GroupVersionKind().GroupKind()) {
+	if object.GetGeneration() == 0 && hasGeneration(c.Kinds, object.GroupVersionKind().GroupKind()) {
 		object.SetGeneration(1)
 	}
 	c.objects[path] = object
@@ -344,7 +344,7 @@ func (c *Cluster) list(p *call) (any, error) {
 
 // isIn reports whether an object is in the collection of a call, and selected by it.
 func (c *Cluster) isIn(p *call, path string, object *unstructured.Unstructured) bool {
-	if !p.labels.Matches(labels.Set(object.GetLabels())) || !p.fields.Matches(fieldsOf{object}) {
+	if !p.labels.Matches(labels.Set(object.GetLabels())) || !p.fields.Matches(kinds.Fields(object)) {
 		return false
 	}
 	if p.namespace == "" { // all namespaces

@@ -1,4 +1,4 @@
-package offline
+package memcluster
 
 import (
 	"net/http"
@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -39,7 +40,7 @@ func (c *Cluster) review(p *call, rights *Rights) (any, error) {
 
 func (c *Cluster) accessReview(p *call, object *unstructured.Unstructured, rights *Rights) (any, error) {
 	var review authorizationv1.LocalSubjectAccessReview // it has the fields of all three
-	if err := convert(object.Object, &review); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &review); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	errs, spec := invalid(p.resource.Resource, &review), review.Spec
@@ -90,7 +91,7 @@ func (r *Rights) allows(spec authorizationv1.SubjectAccessReviewSpec) bool {
 	}
 	path := spec.NonResourceAttributes.Path
 	return slices.ContainsFunc(r.byNamespace[""], func(rule rbacv1.PolicyRule) bool {
-		return has(rule.Verbs, spec.NonResourceAttributes.Verb) && slices.ContainsFunc(rule.NonResourceURLs, func(pattern string) bool {
+		return matches(rule.Verbs, spec.NonResourceAttributes.Verb) && slices.ContainsFunc(rule.NonResourceURLs, func(pattern string) bool {
 			start, open := strings.CutSuffix(pattern, "*")
 			return pattern == path || open && strings.HasPrefix(path, start)
 		})
@@ -100,7 +101,7 @@ func (r *Rights) allows(spec authorizationv1.SubjectAccessReviewSpec) bool {
 // rulesReview answers with the rights of the client in a namespace.
 func rulesReview(object *unstructured.Unstructured, rights *Rights) (any, error) {
 	var review authorizationv1.SelfSubjectRulesReview
-	if err := convert(object.Object, &review); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &review); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	if review.Spec.Namespace == "" {

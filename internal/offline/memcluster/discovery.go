@@ -1,4 +1,4 @@
-package offline
+package memcluster
 
 import (
 	"bytes"
@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/admitkit/admitkit/internal/kinds"
 )
 
 // Respond returns a response with the value as JSON.
@@ -27,9 +29,9 @@ func Respond(req *http.Request, code int, value any) (*http.Response, error) {
 
 // Discover returns what an API server with the kinds of a scheme answers at a
 // discovery path. It returns nil for other paths.
-func Discover(scheme *runtime.Scheme, kinds *Kinds, path string) any {
+func Discover(scheme *runtime.Scheme, known *kinds.Table, path string) any {
 	versions := scheme.PrioritizedVersionsAllGroups()
-	for _, custom := range kinds.Custom() {
+	for _, custom := range known.Custom() {
 		versions = append(versions, custom.GroupVersions...)
 	}
 	parts := strings.Split(strings.Trim(path, "/"), "/")
@@ -39,9 +41,9 @@ func Discover(scheme *runtime.Scheme, kinds *Kinds, path string) any {
 	case path == "/apis":
 		return groups(versions)
 	case parts[0] == "api" && len(parts) == 2:
-		return resourcesOf(scheme, kinds, schema.GroupVersion{Version: parts[1]})
+		return resourcesOf(scheme, known, schema.GroupVersion{Version: parts[1]})
 	case parts[0] == "apis" && len(parts) == 3:
-		return resourcesOf(scheme, kinds, schema.GroupVersion{Group: parts[1], Version: parts[2]})
+		return resourcesOf(scheme, known, schema.GroupVersion{Group: parts[1], Version: parts[2]})
 	}
 	return nil
 }
@@ -65,20 +67,20 @@ func groups(versions []schema.GroupVersion) metav1.APIGroupList {
 	return list
 }
 
-func resourcesOf(scheme *runtime.Scheme, kinds *Kinds, version schema.GroupVersion) metav1.APIResourceList {
+func resourcesOf(scheme *runtime.Scheme, known *kinds.Table, version schema.GroupVersion) metav1.APIResourceList {
 	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: version.String()}
-	known := scheme.KnownTypes(version)
+	types := scheme.KnownTypes(version)
 	var all []string
-	for kind, custom := range kinds.Custom() {
+	for kind, custom := range known.Custom() {
 		if slices.Contains(custom.GroupVersions, version) {
 			all = append(all, kind.Kind)
 		}
 	}
-	for kind := range known {
+	for kind := range types {
 		// Only objects have a list kind, and reviews, which have none, are resources, too. The other kinds are lists and options.
-		_, listed := known[kind+"List"]
+		_, listed := types[kind+"List"]
 		if !listed && strings.HasSuffix(kind, "Review") {
-			_, listed = kinds.Find(version.WithKind(kind).GroupKind())
+			_, listed = known.Find(version.WithKind(kind).GroupKind())
 		}
 		if listed && !slices.Contains(all, kind) {
 			all = append(all, kind)
@@ -87,7 +89,7 @@ func resourcesOf(scheme *runtime.Scheme, kinds *Kinds, version schema.GroupVersi
 	for _, kind := range all {
 		gvk := version.WithKind(kind)
 		list.APIResources = append(list.APIResources, metav1.APIResource{
-			Name: kinds.Resource(gvk).Resource, SingularName: strings.ToLower(kind), Kind: kind, Namespaced: kinds.Namespaced(gvk.GroupKind()),
+			Name: known.Resource(gvk).Resource, SingularName: strings.ToLower(kind), Kind: kind, Namespaced: known.Namespaced(gvk.GroupKind()),
 			Verbs: metav1.Verbs{"create", "delete", "get", "list", "patch", "update", "watch"},
 		})
 	}

@@ -1,4 +1,4 @@
-package offline
+package memcluster
 
 import (
 	"errors"
@@ -37,7 +37,7 @@ func (r *Rights) allow(need right) bool {
 		rules = slices.Concat(rules, r.byNamespace[need.namespace])
 	}
 	return slices.ContainsFunc(rules, func(rule rbacv1.PolicyRule) bool {
-		return has(rule.Verbs, need.verb) && has(rule.APIGroups, need.group) &&
+		return matches(rule.Verbs, need.verb) && matches(rule.APIGroups, need.group) &&
 			slices.ContainsFunc(rule.Resources, need.isFor) &&
 			(len(rule.ResourceNames) == 0 || slices.Contains(rule.ResourceNames, need.name))
 	})
@@ -148,4 +148,9 @@ func (a *Account) RoundTrip(req *http.Request) (*http.Response, error) {
 	rights, refusal := a.rights, a.refusal
 	a.mu.Unlock()
 	return a.cluster.serve(req, rights, refusal)
+}
+
+// matches reports whether a rule's patterns have a value, or a * for all.
+func matches(patterns []string, value string) bool {
+	return slices.Contains(patterns, rbacv1.ResourceAll) || slices.Contains(patterns, value)
 }

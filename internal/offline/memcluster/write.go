@@ -1,4 +1,4 @@
-package offline
+package memcluster
 
 import (
 	"encoding/base64"
@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/admitkit/admitkit/internal/jsonpatch"
+	"github.com/admitkit/admitkit/internal/kinds"
 )
 
 // The strategies of k8s.io/kubernetes/pkg/registry say what the kinds of Kubernetes have in
@@ -84,17 +85,17 @@ func lists(byGroup map[string]string, kind schema.GroupKind) bool {
 	return slices.Contains(strings.Fields(byGroup[kind.Group]), kind.Kind)
 }
 
-func (k *Kinds) isCustom(kind schema.GroupKind) bool {
+func isCustom(k *kinds.Table, kind schema.GroupKind) bool {
 	_, custom := k.Custom()[kind]
 	return custom
 }
 
-func (k *Kinds) hasGeneration(kind schema.GroupKind) bool {
-	return k.isCustom(kind) || lists(withGeneration, kind)
+func hasGeneration(k *kinds.Table, kind schema.GroupKind) bool {
+	return isCustom(k, kind) || lists(withGeneration, kind)
 }
 
-func (k *Kinds) hasStatus(kind schema.GroupKind) bool {
-	return slices.Contains(k.subresources(kind), "status")
+func hasStatus(k *kinds.Table, kind schema.GroupKind) bool {
+	return slices.Contains(k.Subresources(kind), "status")
 }
 
 // kindOf returns the kind of a call's resource, or of an object if the resource is unknown.
@@ -113,7 +114,7 @@ func (c *Cluster) findSubresource(p *call) error {
 		return nil
 	case slices.Contains([]string{"binding", "log", "scale", "token"}, p.subresource):
 		return fmt.Errorf("the cluster in memory does not serve %s/%s", p.resource.Resource, p.subresource)
-	case !slices.Contains(c.Kinds.subresources(kind.GroupKind()), p.subresource):
+	case !slices.Contains(c.Kinds.Subresources(kind.GroupKind()), p.subresource):
 		return apierrors.NewGenericServerResponse(http.StatusNotFound, "", schema.GroupResource{}, "", "", 0, false)
 	}
 	return nil
@@ -158,10 +159,10 @@ func (c *Cluster) insert(p *call, object *unstructured.Unstructured) (any, error
 	object.SetCreationTimestamp(metav1.Now())
 	object.SetDeletionTimestamp(nil)
 	object.SetDeletionGracePeriodSeconds(nil)
-	if c.Kinds.hasGeneration(kind) {
+	if hasGeneration(c.Kinds, kind) {
 		object.SetGeneration(1)
 	}
-	if c.Kinds.hasStatus(kind) && kind.Kind != "Node" { // a kubelet creates its Node with a status
+	if hasStatus(c.Kinds, kind) && kind.Kind != "Node" { // a kubelet creates its Node with a status
 		delete(object.Object, "status")
 	}
 	if phase := firstPhase[kind]; phase != "" {
@@ -247,7 +248,7 @@ func (p *call) checkUID(object, live *unstructured.Unstructured) error {
 func (c *Cluster) checkVersion(p *call, kind schema.GroupKind, object, live *unstructured.Unstructured) error {
 	resource := p.resource.GroupResource()
 	switch version := object.GetResourceVersion(); {
-	case version == "" && (c.Kinds.isCustom(kind) || lists(versioned, kind)):
+	case version == "" && (isCustom(c.Kinds, kind) || lists(versioned, kind)):
 		invalid := field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")
 		return apierrors.NewInvalid(schema.GroupKind{Group: resource.Group, Kind: resource.Resource}, p.name, field.ErrorList{invalid})
 	case version != "" && version != live.GetResourceVersion():
@@ -272,7 +273,7 @@ func (p *call) checkName(object *unstructured.Unstructured) error {
 // prepared returns an object of an update with what the update cannot change, as the
 // PrepareForUpdate of its kind.
 func (c *Cluster) prepared(p *call, kind schema.GroupKind, object, live *unstructured.Unstructured) *unstructured.Unstructured {
-	custom := c.Kinds.isCustom(kind)
+	custom := isCustom(c.Kinds, kind)
 	switch {
 	case p.subresource == "status" && custom:
 		object = with(live, object, "status")
@@ -289,7 +290,7 @@ func (c *Cluster) prepared(p *call, kind schema.GroupKind, object, live *unstruc
 		if object = live.DeepCopy(); found {
 			_ = unstructured.SetNestedField(object.Object, added, "spec", "ephemeralContainers") // fails without a spec alone
 		}
-	case c.Kinds.hasStatus(kind):
+	case hasStatus(c.Kinds, kind):
 		object = with(object, live, "status")
 	}
 	mergeStringData(object)
@@ -311,7 +312,7 @@ func (c *Cluster) prepared(p *call, kind schema.GroupKind, object, live *unstruc
 	object.SetGeneration(live.GetGeneration())
 	changed := !same(content(object), content(live)) ||
 		kind.Kind == "Deployment" && !equality.Semantic.DeepEqual(object.GetAnnotations(), live.GetAnnotations())
-	if changed && p.subresource != "status" && c.Kinds.hasGeneration(kind) {
+	if changed && p.subresource != "status" && hasGeneration(c.Kinds, kind) {
 		object.SetGeneration(live.GetGeneration() + 1)
 	}
 	return object

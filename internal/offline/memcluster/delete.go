@@ -1,4 +1,4 @@
-package offline
+package memcluster
 
 import (
 	"fmt"
@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/admitkit/admitkit/internal/kinds"
 )
 
 // delete answers a DELETE of one object, or of a collection.
@@ -18,7 +20,7 @@ func (c *Cluster) delete(p *call, path string, live *unstructured.Unstructured) 
 	if p.name != "" {
 		return success(p, live), c.deleteOne(p, path, live)
 	}
-	if kind, known := c.Kinds.Of(p.resource.GroupResource()); known && c.Kinds.Namespaced(kind.GroupKind()) == (p.namespace == "") || isNamespace(kind) {
+	if kind, known := c.Kinds.Of(p.resource.GroupResource()); known && c.Kinds.Namespaced(kind.GroupKind()) == (p.namespace == "") || kinds.IsNamespace(kind) {
 		return nil, apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "delete", schema.GroupResource{}, "", "", 0, false)
 	}
 	for _, path := range slices.Sorted(maps.Keys(c.objects)) {

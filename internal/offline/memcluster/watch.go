@@ -1,4 +1,4 @@
-package offline
+package memcluster
 
 import (
 	"encoding/json"
