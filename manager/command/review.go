@@ -13,8 +13,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/admitkit/admitkit/internal/offline/memcluster"
-
 	"github.com/spf13/cobra"
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -27,6 +25,7 @@ import (
 
 	"github.com/admitkit/admitkit/internal/kinds"
 	"github.com/admitkit/admitkit/internal/offline"
+	"github.com/admitkit/admitkit/internal/offline/memcluster"
 	"github.com/admitkit/admitkit/manager"
 )
 

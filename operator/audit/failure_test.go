@@ -10,12 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/admitkit/admitkit/internal/offline/memcluster"
-
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 	rbacv1 "k8s.io/api/rbac/v1"
 
+	"github.com/admitkit/admitkit/internal/offline/memcluster"
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/audit"
 	"github.com/admitkit/admitkit/operator/audit/internal/audittest"

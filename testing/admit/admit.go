@@ -99,8 +99,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/admitkit/admitkit/internal/offline/memcluster"
-
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -114,6 +112,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
 	"github.com/admitkit/admitkit/internal/offline"
+	"github.com/admitkit/admitkit/internal/offline/memcluster"
 	"github.com/admitkit/admitkit/internal/wire"
 	"github.com/admitkit/admitkit/webhook"
 )

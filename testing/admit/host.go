@@ -8,9 +8,6 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/admitkit/admitkit/internal/kinds"
-	"github.com/admitkit/admitkit/internal/offline/memcluster"
-
 	"github.com/go-logr/zapr"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
@@ -29,6 +26,8 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/internal/host"
+	"github.com/admitkit/admitkit/internal/kinds"
+	"github.com/admitkit/admitkit/internal/offline/memcluster"
 	"github.com/admitkit/admitkit/webhook"
 )
 

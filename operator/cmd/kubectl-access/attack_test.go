@@ -5,12 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 )
 
 // What other users write keeps to its cell: they ask on behalf of whomever they like while

@@ -10,15 +10,13 @@ import (
 
 	"github.com/spf13/cobra"
 	"gomodules.xyz/jsonpatch/v2"
-
-	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 )
 
 // onRequest returns a command for one request.

@@ -9,14 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
-
 	corev1 "k8s.io/api/core/v1"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/internal/testkit"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 )
 
 // runningPod makes a Pod that alice may exec into.

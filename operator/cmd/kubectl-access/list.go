@@ -6,17 +6,13 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-
-	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
-
 	authenticationv1 "k8s.io/api/authentication/v1"
-
 	authorizationv1 "k8s.io/api/authorization/v1"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 )
 
 // listCommand returns the command that lists requests.

@@ -8,12 +8,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 )
 
 // ask holds the flags of a request.

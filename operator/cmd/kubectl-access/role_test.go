@@ -7,17 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
-
 	corev1 "k8s.io/api/core/v1"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 )
 
 // roleTemplate makes a template for a role in a shop.

@@ -13,13 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 	"github.com/admitkit/admitkit/operator/internal/session/sessionsapi"
 )
 

@@ -6,15 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
-
 	corev1 "k8s.io/api/core/v1"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/internal/testkit"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 )
 
 // unscheduled makes a template whose access Pods stay without a node, so that the test

@@ -10,15 +10,12 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
-
-	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-
 	kjson "sigs.k8s.io/json"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 )
 
 // ozObject is an object of the Oz RBAC Controller that becomes one of admitkit.

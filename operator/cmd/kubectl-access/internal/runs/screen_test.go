@@ -4,11 +4,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 )
 
 func TestWhatARunWroteDoesNothingToTheTerminal(t *testing.T) {

@@ -9,10 +9,9 @@ import (
 	"io"
 	"time"
 
-	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
-
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 	"github.com/admitkit/admitkit/operator/internal/screen"
 )
 

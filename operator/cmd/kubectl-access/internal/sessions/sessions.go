@@ -14,15 +14,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/admitkit/admitkit/operator/cmd/kubectl-access/internal/cli"
 	"github.com/admitkit/admitkit/operator/internal/session/protocol"
 	"github.com/admitkit/admitkit/operator/internal/session/sessionsapi"
 )
