@@ -12,6 +12,7 @@ import (
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // admissions are the parts that answer admissions. All have failure policy Fail. Those about
@@ -32,7 +33,7 @@ func (s *shared) admissions() []any {
 		extension.Validating(&workspaceRules{admitted{s}}, ours("sandbox-workspace", "workspaces", create, update)),
 		extension.Validating(&workspaceReport{admitted{s}}, ours("sandbox-workspace-report", "workspaces/status", update)),
 		extension.Validating(&podGuard{admitted{s}}, s.podScope()),
-		extension.Validating(&graceGuard{admitted{s}}, cluster.GracePeriodScope("sandbox-pod-grace", s.selector(), prefix, workspacePrefix)),
+		extension.Validating(&graceGuard{admitted{s}}, cluster.GracePeriodScope("sandbox-pod-grace", s.selector(), owned.PrefixRun, owned.PrefixWorkspace)),
 		extension.Validating(&execGuard{admitted{s}}, s.execScope()),
 		extension.Validating(&podOwnerGuard{admitted{s}}, pods),
 		extension.Validating(&jobOwnerGuard{admitted{s}}, jobs),
@@ -193,9 +194,9 @@ func (r *runRules) validateUpdate(ctx context.Context, run *v1alpha1.SandboxRun,
 	if err != nil {
 		return err
 	}
-	if hasFinalizer(old) && !hasFinalizer(run) && r.runsIn(req.Namespace) {
-		pods := podsOfRun(old)
-		pod, err := pods.one(ctx, r.asker, false)
+	if owned.HasFinalizer(old) && !owned.HasFinalizer(run) && r.runsIn(req.Namespace) {
+		pods := owned.PodsOfRun(old)
+		pod, err := pods.One(ctx, r.asker, false)
 		if err != nil {
 			return err
 		}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // apply does what was decided. A policy that was withdrawn comes back first.
@@ -110,7 +111,7 @@ func (r *runs) start(ctx context.Context, f *facts, d *decision) error {
 	if err == nil {
 		err = r.makeJob(ctx, f.run, job)
 	}
-	now, taken, blocked := r.options.Clock.Now(), &takenError{}, &obstacleError{}
+	now, taken, blocked := r.options.Clock.Now(), &owned.TakenError{}, &obstacleError{}
 	switch {
 	case errors.As(err, &blocked):
 		d.wait(f.run, blocked.obstacle, now)
@@ -142,7 +143,7 @@ func (r *runs) makePrompt(ctx context.Context, run *v1alpha1.SandboxRun) error {
 		return err
 	}
 	if !maps.Equal(there.Data, want.Data) || len(there.BinaryData) > 0 || there.Immutable == nil || !*there.Immutable {
-		return &takenError{"ConfigMap", nameOf(run).String()}
+		return &owned.TakenError{Kind: "ConfigMap", Name: owned.Name(run).String()}
 	}
 	return nil
 }
@@ -196,18 +197,18 @@ func specOf(job *batchv1.Job) *batchv1.JobSpec {
 
 // adopt reads the object that has the name of ours, and wants it to be the run's.
 func (r *runs) adopt(ctx context.Context, run *v1alpha1.SandboxRun, kind string, there client.Object) error {
-	if err := r.live.Get(ctx, nameOf(run), there); err != nil {
+	if err := r.live.Get(ctx, owned.Name(run), there); err != nil {
 		return err
 	}
-	if !isOf(there, ownedBy(run)) {
-		return &takenError{kind, nameOf(run).String()}
+	if !owned.Is(there, owned.ByRun(run)) {
+		return &owned.TakenError{Kind: kind, Name: owned.Name(run).String()}
 	}
 	return nil
 }
 
 // keep puts the finalizer on a run.
 func (r *runs) keep(ctx context.Context, run *v1alpha1.SandboxRun) error {
-	if hasFinalizer(run) || !run.DeletionTimestamp.IsZero() {
+	if owned.HasFinalizer(run) || !run.DeletionTimestamp.IsZero() {
 		return nil
 	}
 	return r.setFinalizers(ctx, run, append(run.Finalizers, v1alpha1.FinalizerSandboxRun))
@@ -224,8 +225,8 @@ func (r *runs) release(ctx context.Context, run *v1alpha1.SandboxRun) error {
 
 // isFree returns an error while a run has Pods.
 func (r *runs) isFree(ctx context.Context, run *v1alpha1.SandboxRun) error {
-	pods := podsOfRun(run)
-	pod, err := pods.one(ctx, r.live, false)
+	pods := owned.PodsOfRun(run)
+	pod, err := pods.One(ctx, r.live, false)
 	switch {
 	case err != nil:
 		return fmt.Errorf("looking for Pods of SandboxRun %s/%s: %w", run.Namespace, run.Name, err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/runca"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 const (
@@ -22,9 +23,6 @@ const (
 	rootName = "sandbox-proxy-root"
 	// renewRoot is how long before its end the root is replaced. Runs keep the one that they began with.
 	renewRoot = 365 * 24 * time.Hour
-	// caKey has what the work trusts, brokerCAKey what the proxy trusts the broker by, and upstreamKey what it trusts servers
-	// by, besides the authorities of the internet.
-	caKey, brokerCAKey, upstreamKey = "ca.crt", "broker-ca.crt", "upstream-ca.crt"
 )
 
 // RootSecret is the empty Secret into which the reconcilers write the root of the proxies: make it in the manager's own
@@ -32,7 +30,7 @@ const (
 func RootSecret() *corev1.Secret {
 	return &corev1.Secret{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, Type: corev1.SecretTypeOpaque,
-		ObjectMeta: metav1.ObjectMeta{Name: rootName, Labels: map[string]string{v1alpha1.LabelManagedBy: managedBy}},
+		ObjectMeta: metav1.ObjectMeta{Name: rootName, Labels: map[string]string{v1alpha1.LabelManagedBy: owned.ManagedBy}},
 	}
 }
 
@@ -67,16 +65,10 @@ func (r *runs) root(ctx context.Context) (*runca.Pair, error) {
 
 // secretOf is a Secret of a run.
 func secretOf(run *v1alpha1.SandboxRun, suffix string, data map[string][]byte) *corev1.Secret {
-	meta := metaOf(run)
+	meta := owned.Meta(run)
 	meta.Name += suffix
 	return &corev1.Secret{ObjectMeta: meta, Type: corev1.SecretTypeOpaque, Data: data}
 }
-
-// The suffixes of the names of a run's Secrets.
-const (
-	suffixProxy       = "-proxy"
-	suffixCredentials = "-credentials"
-)
 
 // makeAuthority makes the Secret with the authority of the run's proxy. Only the proxy mounts its key. Old clients
 // want the root in the bundle, too.
@@ -85,11 +77,11 @@ func (r *runs) makeAuthority(ctx context.Context, run *v1alpha1.SandboxRun, brok
 	if err != nil {
 		return err
 	}
-	there, err := r.readSecret(ctx, run, suffixProxy)
+	there, err := r.readSecret(ctx, run, owned.SuffixProxy)
 	if err != nil {
 		return err
 	}
-	if there != nil && r.isAuthority(there, root) && string(there.Data[brokerCAKey]) == brokerCA && string(there.Data[upstreamKey]) == upstream {
+	if there != nil && r.isAuthority(there, root) && string(there.Data[owned.KeyBrokerCA]) == brokerCA && string(there.Data[owned.KeyUpstreamCA]) == upstream {
 		return nil
 	}
 	pair, err := runca.NewRun(root, run.Namespace, run.Name, r.options.Clock.Now())
@@ -98,12 +90,12 @@ func (r *runs) makeAuthority(ctx context.Context, run *v1alpha1.SandboxRun, brok
 	}
 	data := map[string][]byte{
 		corev1.TLSCertKey: pair.Certificate, corev1.TLSPrivateKeyKey: pair.Key,
-		caKey: bytes.Join([][]byte{pair.Certificate, root.Certificate}, nil), brokerCAKey: []byte(brokerCA),
+		owned.KeyCA: bytes.Join([][]byte{pair.Certificate, root.Certificate}, nil), owned.KeyBrokerCA: []byte(brokerCA),
 	}
 	if upstream != "" {
-		data[upstreamKey] = []byte(upstream)
+		data[owned.KeyUpstreamCA] = []byte(upstream)
 	}
-	return r.storeSecret(ctx, there, secretOf(run, suffixProxy, data))
+	return r.storeSecret(ctx, there, secretOf(run, owned.SuffixProxy, data))
 }
 
 // isAuthority reports whether a Secret has what an earlier attempt made, and the run can begin with it.
@@ -115,14 +107,14 @@ func (r *runs) isAuthority(secret *corev1.Secret, root *runca.Pair) bool {
 	}
 	above, _, err := root.Parse()
 	return err == nil && certificate.CheckSignatureFrom(above) == nil && certificate.NotAfter.After(r.options.Clock.Now().Add(maxBrokered)) &&
-		bytes.Equal(secret.Data[caKey], bytes.Join([][]byte{pair.Certificate, root.Certificate}, nil))
+		bytes.Equal(secret.Data[owned.KeyCA], bytes.Join([][]byte{pair.Certificate, root.Certificate}, nil))
 }
 
 // readSecret reads a Secret of a run, nil if there is none. One of somebody else is an error.
 func (r *runs) readSecret(ctx context.Context, run *v1alpha1.SandboxRun, suffix string) (*corev1.Secret, error) {
-	key := nameOf(run)
+	key := owned.Name(run)
 	key.Name += suffix
-	return r.readOwned(ctx, key, ownedBy(run))
+	return r.readOwned(ctx, key, owned.ByRun(run))
 }
 
 // readOwned reads a Secret of an owner, nil if there is none. One of somebody else is an error.
@@ -134,8 +126,8 @@ func (r *runs) readOwned(ctx context.Context, key client.ObjectKey, owner metav1
 		return nil, nil //nolint:nilnil // there is none
 	case err != nil:
 		return nil, fmt.Errorf("reading Secret %s: %w", key, err)
-	case !isOf(secret, owner):
-		return nil, &takenError{"Secret", key.String()}
+	case !owned.Is(secret, owner):
+		return nil, &owned.TakenError{Kind: "Secret", Name: key.String()}
 	}
 	r.given.learn(owner.UID, secret)
 	return secret, nil
@@ -159,7 +151,7 @@ func (r *runs) storeSecret(ctx context.Context, there, want *corev1.Secret) erro
 	want.ResourceVersion = there.ResourceVersion
 	err := r.writer.Update(ctx, want)
 	if apierrors.IsInvalid(err) { // it is immutable, or of another type
-		return &takenError{"Secret", client.ObjectKeyFromObject(want).String()}
+		return &owned.TakenError{Kind: "Secret", Name: client.ObjectKeyFromObject(want).String()}
 	}
 	return err
 }
@@ -169,10 +161,10 @@ func (r *runs) discardSecrets(ctx context.Context, run *v1alpha1.SandboxRun, sta
 	if !status.Phase.Terminal() || run.Status.Phase.Terminal() || run.Status.Interception == "" {
 		return nil
 	}
-	for _, suffix := range []string{suffixProxy, suffixCredentials} {
-		key := nameOf(run)
+	for _, suffix := range []string{owned.SuffixProxy, owned.SuffixCredentials} {
+		key := owned.Name(run)
 		key.Name += suffix
-		if err := r.discardSecret(ctx, key, ownedBy(run)); err != nil {
+		if err := r.discardSecret(ctx, key, owned.ByRun(run)); err != nil {
 			return err
 		}
 	}
@@ -182,7 +174,7 @@ func (r *runs) discardSecrets(ctx context.Context, run *v1alpha1.SandboxRun, sta
 // discardSecret deletes a Secret, if it is its owner's.
 func (r *runs) discardSecret(ctx context.Context, key client.ObjectKey, owner metav1.OwnerReference) error {
 	there, err := r.readOwned(ctx, key, owner)
-	if taken := (*takenError)(nil); there == nil && (err == nil || errors.As(err, &taken)) {
+	if taken := (*owned.TakenError)(nil); there == nil && (err == nil || errors.As(err, &taken)) {
 		return nil
 	}
 	if err == nil {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // BrokerOptions say where the broker of credentials is, which package broker is. The zero value is none: a run to whose
@@ -159,12 +160,12 @@ func (r *runs) upstream(ctx context.Context) (string, error) {
 	if err := r.live.Get(ctx, key, config); err != nil {
 		return "", fmt.Errorf("the authorities of servers: %w", err)
 	}
-	ca := config.Data[caKey]
+	ca := config.Data[owned.KeyCA]
 	if len(ca) > maxUpstream {
-		return "", fmt.Errorf("the authorities of servers: ConfigMap %s: its key %s has %d bytes, at most %d are allowed", key, caKey, len(ca), maxUpstream)
+		return "", fmt.Errorf("the authorities of servers: ConfigMap %s: its key %s has %d bytes, at most %d are allowed", key, owned.KeyCA, len(ca), maxUpstream)
 	}
 	if _, err := cert.ParseCertsPEM([]byte(ca)); err != nil {
-		return "", fmt.Errorf("the authorities of servers: ConfigMap %s, key %s: %w", key, caKey, err)
+		return "", fmt.Errorf("the authorities of servers: ConfigMap %s, key %s: %w", key, owned.KeyCA, err)
 	}
 	return ca, nil
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // BrokerPolicies admits BrokerPolicies, and keeps their conditions.
@@ -121,7 +122,7 @@ func refuseGrant(spec *v1alpha1.BrokerPolicySpec, i int) string {
 	grant := &spec.Grants.Credentials[i]
 	inject := grant.Delivery.ProxyInjected
 	if inject == nil {
-		if len(spec.AppliesToTemplates) > 0 && isReserved(grant.Name) {
+		if len(spec.AppliesToTemplates) > 0 && owned.IsReserved(grant.Name) {
 			return fmt.Sprintf("name: %s is reserved: the container would have the credential in place of what the sandbox itself sets; choose another name", grant.Name)
 		}
 		return ""

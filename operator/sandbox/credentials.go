@@ -14,6 +14,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // tendAfter is how often the Secret of a run is looked at: it is not watched, since that takes the right to read all Secrets.
@@ -69,10 +70,10 @@ func brokerObstacle(err error) error {
 func (r *runs) loanOf(f *facts, status *v1alpha1.SandboxRunStatus, names []string) *leasedSecret {
 	run := f.run
 	return &leasedSecret{
-		of: leaseholder(run), owner: ownedBy(run), names: names, leases: &status.Credentials, began: f.job != nil,
+		of: leaseholder(run), owner: owned.ByRun(run), names: names, leases: &status.Credentials, began: f.job != nil,
 		keys:   func(name string) []string { return []string{name} },
 		fill:   func(name string, value []byte) map[string][]byte { return map[string][]byte{name: value} },
-		secret: func(data map[string][]byte) *corev1.Secret { return secretOf(run, suffixCredentials, data) },
+		secret: func(data map[string][]byte) *corev1.Secret { return secretOf(run, owned.SuffixCredentials, data) },
 		write:  func(ctx context.Context) error { return r.write(ctx, run, status) },
 		ask: func(ctx context.Context) (*protocol.Client, error) {
 			asker, _, err := r.brokers.client(ctx)
@@ -108,7 +109,7 @@ func (r *runs) tend(ctx context.Context, f *facts, d *decision) error {
 		d.next = again
 	}
 	err := r.tendSecret(ctx, f, &d.status, names)
-	taken, blocked := (*takenError)(nil), &obstacleError{}
+	taken, blocked := (*owned.TakenError)(nil), &obstacleError{}
 	switch {
 	case err == nil || apierrors.IsConflict(err):
 		return err
@@ -126,7 +127,7 @@ func (r *runs) tend(ctx context.Context, f *facts, d *decision) error {
 }
 
 func (r *runs) tendSecret(ctx context.Context, f *facts, status *v1alpha1.SandboxRunStatus, names []string) error {
-	there, err := r.readSecret(ctx, f.run, suffixCredentials)
+	there, err := r.readSecret(ctx, f.run, owned.SuffixCredentials)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // decision is what to do. apply does it in the order of the fields.
@@ -117,7 +118,7 @@ func (f *facts) decideStart(d *decision, now time.Time) {
 	if f.held.Policy == "" {
 		d.set(f.run, v1alpha1.ConditionEgressHeld, false, v1alpha1.ReasonEgressNotEnforced, "nothing holds the Pod to the egress of its template: "+f.held.Reason, now)
 	} else {
-		d.set(f.run, v1alpha1.ConditionEgressHeld, true, v1alpha1.ReasonPolicyInForce, fmt.Sprintf("%s %s holds the Pod: %s", f.held.Policy, nameOf(f.run).Name, f.held.Reason), now)
+		d.set(f.run, v1alpha1.ConditionEgressHeld, true, v1alpha1.ReasonPolicyInForce, fmt.Sprintf("%s %s holds the Pod: %s", f.held.Policy, owned.Name(f.run).Name, f.held.Reason), now)
 	}
 }
 
@@ -163,9 +164,9 @@ func (d *decision) hindrance() string {
 // cancelled or is deleted.
 func (f *facts) decideEnd(d *decision, now time.Time) {
 	deleted := !f.run.DeletionTimestamp.IsZero()
-	d.end = f.job != nil && f.job.DeletionTimestamp.IsZero() && (deleted || !isFinished(f.job))
+	d.end = f.job != nil && f.job.DeletionTimestamp.IsZero() && (deleted || !owned.IsFinished(f.job))
 	if deleted {
-		d.release = hasFinalizer(f.run) && f.job == nil && len(f.pods)+len(f.orphans) == 0
+		d.release = owned.HasFinalizer(f.run) && f.job == nil && len(f.pods)+len(f.orphans) == 0
 		return
 	}
 	if ttl := f.run.Spec.TTLSecondsAfterFinished; ttl != nil && d.status.CompletionTime != nil {
@@ -219,12 +220,12 @@ func (f *facts) seePods(d *decision, now time.Time) {
 	}
 	f.seeContainers(d, pod, &condition)
 	f.seeRecorder(d, pod, now)
-	if hasEnded(pod) {
+	if owned.HasEnded(pod) {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.SandboxEnded, ""
 	}
 	condition.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
 	meta.SetStatusCondition(&d.status.Conditions, condition)
-	if pod.Status.Phase == corev1.PodRunning || hasEnded(pod) {
+	if pod.Status.Phase == corev1.PodRunning || owned.HasEnded(pod) {
 		d.set(f.run, v1alpha1.ConditionStarted, true, v1alpha1.SandboxStarted, "", now)
 	}
 	if pod.Status.Phase == corev1.PodRunning && !d.status.Phase.Terminal() {
@@ -296,14 +297,4 @@ func (d *decision) set(run *v1alpha1.SandboxRun, condition string, is bool, reas
 	meta.SetStatusCondition(&d.status.Conditions, metav1.Condition{
 		Type: condition, Status: status, Reason: reason, Message: truncate.Text(message, maxReason), ObservedGeneration: run.Generation, LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
 	})
-}
-
-// isFinished reports whether a Job has no Pods any more, and will have none.
-func isFinished(job *batchv1.Job) bool {
-	for _, c := range job.Status.Conditions {
-		if c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) {
-			return true
-		}
-	}
-	return false
 }

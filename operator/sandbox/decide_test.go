@@ -14,6 +14,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 var now = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -217,28 +218,6 @@ func TestThePolicyIsThatOfTheDecision(t *testing.T) {
 	}
 }
 
-// The UID alone says nothing: whoever makes an object writes its owners.
-func TestAnObjectIsOfItsControllerByKindAndUID(t *testing.T) {
-	run := factsOf(t, func(*facts) {}).run
-	for sentence, test := range map[string]struct {
-		change func(*metav1.OwnerReference)
-		is     bool
-	}{
-		"ours":              {func(*metav1.OwnerReference) {}, true},
-		"of a later API":    {func(o *metav1.OwnerReference) { o.APIVersion = "admitkit.dev/v1" }, true},
-		"of another kind":   {func(o *metav1.OwnerReference) { o.Kind = "Workspace" }, false},
-		"of another group":  {func(o *metav1.OwnerReference) { o.APIVersion = "example.com/v1alpha1" }, false},
-		"of no controller":  {func(o *metav1.OwnerReference) { o.Controller = nil }, false},
-		"of an earlier run": {func(o *metav1.OwnerReference) { o.UID = "before" }, false},
-	} {
-		owner := ownedBy(run)
-		test.change(&owner)
-		if is := isOf(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{owner}}}, ownedBy(run)); is != test.is {
-			t.Errorf("%s: %v", sentence, is)
-		}
-	}
-}
-
 func TestAWideningPolicyIsFoundByTheLabelsOfThePods(t *testing.T) {
 	run := factsOf(t, func(*facts) {}).run
 	ws := &v1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "w"}, Spec: v1alpha1.WorkspaceSpec{Seed: &v1alpha1.WorkspaceSeed{}}}
@@ -249,7 +228,7 @@ func TestAWideningPolicyIsFoundByTheLabelsOfThePods(t *testing.T) {
 	for _, of := range []struct {
 		job   *batchv1.Job
 		known map[string]string
-	}{{(&plan{timeout: 1}).jobOf(run), ofRun(run)}, {seed, ofSeed(ws)}} {
+	}{{(&plan{timeout: 1}).jobOf(run), owned.PodLabelsOfRun(run)}, {seed, owned.PodLabelsOfSeed(ws)}} {
 		labels := map[string]string{ // of the controller of Jobs
 			"batch.kubernetes.io/job-name": of.job.Name, "job-name": of.job.Name, "batch.kubernetes.io/controller-uid": "", "controller-uid": "",
 		}

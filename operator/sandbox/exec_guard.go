@@ -12,6 +12,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // execGuard says who gets into Pods of runs, besides having the right to: into the container that does the work, of runs
@@ -30,11 +31,11 @@ func (g *execGuard) Validate(ctx context.Context, options runtime.Object, req *e
 	if err := g.asker.Get(ctx, client.ObjectKey{Namespace: req.Namespace, Name: req.Name}, pod); err != nil {
 		return client.IgnoreNotFound(err) // the API server says that it is not there
 	}
-	run, of := pod.Labels[LabelRun]
-	if _, seed := pod.Labels[LabelWorkspace]; seed && isOurs(pod) {
+	run, of := pod.Labels[v1alpha1.LabelSandboxRun]
+	if _, seed := pod.Labels[v1alpha1.LabelWorkspace]; seed && owned.IsOurs(pod) {
 		return denied("Pod", "Pod %s fetches the repositories of a Workspace: nobody gets in, since it has their credentials; look at its log", pod.Name)
 	}
-	if !of || !isOurs(pod) {
+	if !of || !owned.IsOurs(pod) {
 		return nil
 	}
 	in := ""

@@ -19,6 +19,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // facts are what a decision depends on.
@@ -80,11 +81,6 @@ func startable(run *v1alpha1.SandboxRun) bool {
 	return !run.Status.Phase.Terminal() && run.DeletionTimestamp.IsZero() && !run.Spec.Cancelled && run.Status.JobUID == ""
 }
 
-// nameOf is the name of all that belongs to a run.
-func nameOf(run *v1alpha1.SandboxRun) types.NamespacedName {
-	return types.NamespacedName{Namespace: run.Namespace, Name: prefix + run.Name}
-}
-
 // read gathers the facts about a run.
 func (r *runs) read(ctx context.Context, run *v1alpha1.SandboxRun) (*facts, error) {
 	f := &facts{run: run, options: &r.options.Egress, startTimeout: r.options.StartTimeout}
@@ -124,17 +120,17 @@ func (r *runs) read(ctx context.Context, run *v1alpha1.SandboxRun) (*facts, erro
 func (r *runs) readPods(ctx context.Context, f *facts) error {
 	run, job := f.run, f.job
 	var pods corev1.PodList
-	if err := r.cached.List(ctx, &pods, client.InNamespace(run.Namespace), client.MatchingLabels{LabelRun: run.Name}); err != nil {
+	if err := r.cached.List(ctx, &pods, client.InNamespace(run.Namespace), client.MatchingLabels{v1alpha1.LabelSandboxRun: run.Name}); err != nil {
 		return err
 	}
 	if job == nil {
-		job = &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: nameOf(run).Name, UID: types.UID(run.Status.JobUID)}}
+		job = &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: owned.Name(run).Name, UID: types.UID(run.Status.JobUID)}}
 	}
 	for i := range pods.Items {
 		switch pod := &pods.Items[i]; {
-		case isOf(pod, jobRef(job)):
+		case owned.Is(pod, owned.ByJob(job)):
 			f.pods = append(f.pods, pod)
-		case isOrphan(pod) && pod.Labels[v1alpha1.LabelEgress] == string(run.UID):
+		case owned.IsOrphan(pod) && pod.Labels[v1alpha1.LabelEgress] == string(run.UID):
 			f.orphans = append(f.orphans, pod)
 		}
 	}
@@ -145,7 +141,7 @@ func (r *runs) readPods(ctx context.Context, f *facts) error {
 		return nil
 	}
 	var err error
-	f.left, err = r.podThatRuns(ctx, podsOfRun(run))
+	f.left, err = r.podThatRuns(ctx, owned.PodsOfRun(run))
 	return err
 }
 
@@ -153,16 +149,16 @@ func (r *runs) readPods(ctx context.Context, f *facts) error {
 // counts as lost the API server is asked.
 func (r *runs) readJob(ctx context.Context, f *facts) error {
 	job := &batchv1.Job{}
-	err := r.cached.Get(ctx, nameOf(f.run), job)
+	err := r.cached.Get(ctx, owned.Name(f.run), job)
 	if apierrors.IsNotFound(err) && f.run.Status.JobUID != "" {
 		job = &batchv1.Job{}
-		err = r.live.Get(ctx, nameOf(f.run), job)
+		err = r.live.Get(ctx, owned.Name(f.run), job)
 	}
 	switch {
 	case apierrors.IsNotFound(err):
 	case err != nil:
-		return fmt.Errorf("reading Job %s: %w", nameOf(f.run), err)
-	case isOf(job, ownedBy(f.run)) && (f.run.Status.JobUID == "" || f.run.Status.JobUID == string(job.UID)):
+		return fmt.Errorf("reading Job %s: %w", owned.Name(f.run), err)
+	case owned.Is(job, owned.ByRun(f.run)) && (f.run.Status.JobUID == "" || f.run.Status.JobUID == string(job.UID)):
 		f.job, f.unproven = job, f.run.Status.JobUID == ""
 		return nil
 	}
@@ -172,12 +168,12 @@ func (r *runs) readJob(ctx context.Context, f *facts) error {
 
 // readRefusal reads why the controller of Jobs cannot make the Pod, for example for a quota. It says so by Events alone.
 func (r *runs) readRefusal(ctx context.Context, f *facts) error {
-	if f.job == nil || f.unproven || len(f.pods) > 0 || isFinished(f.job) || f.run.Status.Phase.Terminal() || r.options.Clock.Since(f.job.CreationTimestamp.Time) < pollAfter {
+	if f.job == nil || f.unproven || len(f.pods) > 0 || owned.IsFinished(f.job) || f.run.Status.Phase.Terminal() || r.options.Clock.Since(f.job.CreationTimestamp.Time) < pollAfter {
 		return nil
 	}
 	var list corev1.EventList
 	if err := r.live.List(ctx, &list, client.InNamespace(f.run.Namespace), client.Limit(maxRefusals), client.MatchingFields{"involvedObject.uid": string(f.job.UID), "reason": "FailedCreate"}); err != nil {
-		return fmt.Errorf("reading the Events of Job %s: %w", nameOf(f.run), err)
+		return fmt.Errorf("reading the Events of Job %s: %w", owned.Name(f.run), err)
 	}
 	if len(list.Items) > 0 {
 		f.refusal = slices.MaxFunc(list.Items, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) }).Message
@@ -225,11 +221,11 @@ func (r *runs) readPolicy(ctx context.Context, f *facts) error {
 			continue
 		}
 		policy := egress.NewPolicy(kind)
-		err := r.cached.Get(ctx, nameOf(f.run), policy)
+		err := r.cached.Get(ctx, owned.Name(f.run), policy)
 		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("reading %s %s: %w", kind.Kind, nameOf(f.run), err)
+			return fmt.Errorf("reading %s %s: %w", kind.Kind, owned.Name(f.run), err)
 		}
-		if err == nil && isOf(policy, ownedBy(f.run)) {
+		if err == nil && owned.Is(policy, owned.ByRun(f.run)) {
 			f.policy = policy
 			break
 		}
@@ -270,18 +266,5 @@ func (r *runs) checkHold(ctx context.Context, f *facts) (err error) {
 	if f.held.Policy == "" {
 		return nil
 	}
-	return r.holder.CheckOthers(ctx, nameOf(f.run), ofRun(f.run), whose)
+	return r.holder.CheckOthers(ctx, owned.Name(f.run), owned.PodLabelsOfRun(f.run), owned.Whose)
 }
-
-// whose are the Pods that policies of others must not select.
-const whose = "Pods of SandboxRuns and Workspaces"
-
-// ofRun are the labels of the Pods of a run.
-func ofRun(run *v1alpha1.SandboxRun) map[string]string {
-	labels := labelsOfPods(LabelRun, run.Name, nameOf(run).Name)
-	labels[v1alpha1.LabelEgress] = string(run.UID)
-	return labels
-}
-
-// pageSize bounds a page of what is listed.
-const pageSize = 500

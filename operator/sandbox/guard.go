@@ -7,26 +7,16 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
-)
-
-// Labels of what belongs to a run.
-const (
-	// managedBy is the value of [v1alpha1.LabelManagedBy].
-	managedBy = "admitkit-sandbox"
-	// LabelRun has the name of the run.
-	LabelRun = v1alpha1.LabelSandboxRun
-	// prefix begins the names of what belongs to a run.
-	prefix = "sandbox-"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // podGuard keeps the labels of Pods of runs: by them their policy selects them, and by another label a
@@ -41,7 +31,7 @@ func (s *shared) podScope() extension.Scope {
 	update := admissionregistrationv1.Update
 	return scope("sandbox-pod", s.selector(), extension.Resources("", "v1", []string{"pods", "pods/status"}, update), admissionregistrationv1.MatchCondition{
 		Name: "labels-of-a-run", Expression: fmt.Sprintf("%[4]s != %[5]s && ['%[1]s', '%[2]s'].exists(l, l in %[4]s || l in %[5]s) || '%[3]s' in %[5]s && (!('%[3]s' in %[4]s) || %[4]s['%[3]s'] != %[5]s['%[3]s'])",
-			LabelRun, LabelWorkspace, v1alpha1.LabelEgress, labels("oldObject"), labels("object")),
+			v1alpha1.LabelSandboxRun, v1alpha1.LabelWorkspace, v1alpha1.LabelEgress, labels("oldObject"), labels("object")),
 	})
 }
 
@@ -54,7 +44,7 @@ func (g *podGuard) Validate(ctx context.Context, pod *metav1.PartialObjectMetada
 	if maps.Equal(withoutTopology(old.Labels), withoutTopology(pod.Labels)) {
 		return nil
 	}
-	if old.Labels[LabelRun] == "" && old.Labels[LabelWorkspace] == "" {
+	if old.Labels[v1alpha1.LabelSandboxRun] == "" && old.Labels[v1alpha1.LabelWorkspace] == "" {
 		return g.refuseLabels(ctx, pod.Labels, req)
 	}
 	return denied("Pod", "metadata.labels: Pod %s belongs to a SandboxRun, and a network policy holds it by its labels: nobody can change them", pod.Name)
@@ -63,7 +53,7 @@ func (g *podGuard) Validate(ctx context.Context, pod *metav1.PartialObjectMetada
 // refuseLabels refuses a Pod that has the labels of those of a run or a seed, and is of none. [v1alpha1.LabelEgress] alone is
 // that of access Pods, too.
 func (s *shared) refuseLabels(ctx context.Context, labels map[string]string, req *extension.Request) error {
-	for _, key := range []string{LabelRun, LabelWorkspace} {
+	for _, key := range []string{v1alpha1.LabelSandboxRun, v1alpha1.LabelWorkspace} {
 		if _, forged := labels[key]; forged {
 			return denied("Pod", "metadata.labels: only Pods of SandboxRuns and Workspaces have the label %s: leave it out", key)
 		}
@@ -107,23 +97,13 @@ type policyGuard struct{ admitted }
 // policyScope covers all policies where runs run, since any could select their Pods, and the deletion of ours.
 func (s *shared) policyScope() extension.Scope {
 	return scope("sandbox-egress", s.selector(), egress.Rules(), admissionregistrationv1.MatchCondition{
-		Name: "not-the-end-of-anothers", Expression: fmt.Sprintf("request.operation != 'DELETE' || oldObject.metadata.name.startsWith('%s') || oldObject.metadata.name.startsWith('%s')", prefix, workspacePrefix),
+		Name: "not-the-end-of-anothers", Expression: fmt.Sprintf("request.operation != 'DELETE' || oldObject.metadata.name.startsWith('%s') || oldObject.metadata.name.startsWith('%s')", owned.PrefixRun, owned.PrefixWorkspace),
 	})
-}
-
-// labelsOfPods are the labels of the Pods of a Job, as [egress.Widens] wants them; of is the label of what they belong
-// to, [LabelRun] or [LabelWorkspace]: no Pod has both. An empty name stands for all. The last four are those of the
-// controller of Jobs.
-func labelsOfPods(of, name, job string) map[string]string {
-	return map[string]string{
-		v1alpha1.LabelManagedBy: managedBy, of: name,
-		"batch.kubernetes.io/job-name": job, "batch.kubernetes.io/controller-uid": "", "job-name": job, "controller-uid": "",
-	}
 }
 
 // widensAny reports whether a policy may select a Pod of any run, or of the seed of any Workspace.
 func widensAny(policy *unstructured.Unstructured) bool {
-	return egress.Widens(policy, labelsOfPods(LabelRun, "", "")) || egress.Widens(policy, labelsOfPods(LabelWorkspace, "", ""))
+	return egress.Widens(policy, owned.PodLabels(v1alpha1.LabelSandboxRun, "", "")) || egress.Widens(policy, owned.PodLabels(v1alpha1.LabelWorkspace, "", ""))
 }
 
 // Validate denies what would let a Pod of a run reach more.
@@ -139,7 +119,7 @@ func (g *policyGuard) Validate(ctx context.Context, policy *unstructured.Unstruc
 		}
 	}
 	unchanged := req.Operation == admissionv1.Update && egress.AllowsTheSame(old, policy)
-	if isOurs(policy) || isOurs(old) {
+	if owned.IsOurs(policy) || owned.IsOurs(old) {
 		if unchanged && maps.Equal(old.GetLabels(), policy.GetLabels()) || req.Operation == admissionv1.Create {
 			return g.validateForeign(policy, req, unchanged)
 		}
@@ -153,17 +133,17 @@ func (g *policyGuard) validateForeign(policy *unstructured.Unstructured, req *ex
 	if unchanged || req.Operation == admissionv1.Delete || !widensAny(policy) {
 		return nil
 	}
-	return denied(policy.GetKind(), "%s", egress.WidensMessage(policy, whose))
+	return denied(policy.GetKind(), "%s", egress.WidensMessage(policy, owned.Whose))
 }
 
 // keep denies to change or delete the policy of a run, as long as it has Pods.
 func (g *policyGuard) keep(ctx context.Context, policy *unstructured.Unstructured, req *extension.Request, me string) error {
 	if req.Operation == admissionv1.Delete {
-		key := LabelRun
-		if policy.GetLabels()[LabelWorkspace] != "" {
-			key = LabelWorkspace
+		key := v1alpha1.LabelSandboxRun
+		if policy.GetLabels()[v1alpha1.LabelWorkspace] != "" {
+			key = v1alpha1.LabelWorkspace
 		}
-		pod, err := onePod(ctx, g.asker, client.InNamespace(req.Namespace), client.MatchingLabels{key: policy.GetLabels()[key], v1alpha1.LabelManagedBy: managedBy})
+		pod, err := onePod(ctx, g.asker, client.InNamespace(req.Namespace), client.MatchingLabels{key: policy.GetLabels()[key], v1alpha1.LabelManagedBy: owned.ManagedBy})
 		if err != nil || pod == "" {
 			return err
 		}
@@ -182,7 +162,21 @@ func onePod(ctx context.Context, reader client.Reader, selection ...client.ListO
 	return pods.Items[0].Name, nil
 }
 
-// isOurs reports whether an object has our label. Who gives it to an object of their own gains nothing.
-func isOurs(object client.Object) bool {
-	return object.GetLabels()[v1alpha1.LabelManagedBy] == managedBy
+// holdsUID reports whether a run or a Workspace of a namespace has this UID.
+func (s *shared) holdsUID(ctx context.Context, namespace, uid string) (bool, error) {
+	for _, kind := range []string{"SandboxRunList", "WorkspaceList"} {
+		var list metav1.PartialObjectMetadataList
+		list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
+		for more := true; more; more = list.Continue != "" {
+			if err := s.asker.List(ctx, &list, client.InNamespace(namespace), client.Limit(owned.PageSize), client.Continue(list.Continue)); err != nil {
+				return false, err
+			}
+			for i := range list.Items {
+				if string(list.Items[i].UID) == uid {
+					return true, nil
+				}
+			}
+		}
+	}
+	return false, nil
 }

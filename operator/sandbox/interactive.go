@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // Defaults of the limits of Interactive runs, in seconds.
@@ -124,7 +125,7 @@ func (r *runs) readActivity(ctx context.Context, f *facts) {
 func (r *runs) eachAuditEvent(ctx context.Context, labels client.MatchingLabels, do func(*v1alpha1.AuditEvent)) error {
 	var list v1alpha1.AuditEventList
 	for more := true; more; more = list.Continue != "" {
-		if err := r.live.List(ctx, &list, labels, client.Limit(pageSize), client.Continue(list.Continue)); err != nil {
+		if err := r.live.List(ctx, &list, labels, client.Limit(owned.PageSize), client.Continue(list.Continue)); err != nil {
 			return err
 		}
 		for i := range list.Items {

@@ -7,10 +7,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 const (
@@ -28,49 +28,19 @@ const podSlack = 60
 // tmpSize is how much /tmp holds.
 var tmpSize = resource.MustParse("256Mi")
 
-// metaOf is the metadata of what belongs to a run.
-func metaOf(run *v1alpha1.SandboxRun) metav1.ObjectMeta {
-	of := nameOf(run)
-	return metav1.ObjectMeta{
-		Namespace: of.Namespace, Name: of.Name, OwnerReferences: []metav1.OwnerReference{ownedBy(run)},
-		Labels: map[string]string{v1alpha1.LabelManagedBy: managedBy, LabelRun: run.Name},
-	}
-}
-
-func ownedBy(run *v1alpha1.SandboxRun) metav1.OwnerReference {
-	return metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "SandboxRun", Name: run.Name, UID: run.UID, Controller: new(true)}
-}
-
-// isOf reports whether the controller of an object is this one, by kind and UID. Whoever may make such an object can
-// have it say so: what counts of the object must be compared, too.
-func isOf(object metav1.Object, owner metav1.OwnerReference) bool {
-	c := metav1.GetControllerOf(object)
-	if c == nil || c.UID != owner.UID || c.Kind != owner.Kind || c.Name != owner.Name {
-		return false
-	}
-	is, err := schema.ParseGroupVersion(c.APIVersion)
-	want, _ := schema.ParseGroupVersion(owner.APIVersion) // it is one of ours
-	return err == nil && is.Group == want.Group
-}
-
-// jobRef is the reference of the Pods of a Job to it.
-func jobRef(job *batchv1.Job) metav1.OwnerReference {
-	return *metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))
-}
-
 // promptOf is the ConfigMap of a prompt by value. Who may read the run can read the prompt there, too, so a Secret would
 // hide nothing, and the manager would need rights on Secrets.
 func promptOf(run *v1alpha1.SandboxRun) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metaOf(run), Immutable: new(true), Data: map[string]string{promptFile: run.Spec.Prompt}}
+	return &corev1.ConfigMap{ObjectMeta: owned.Meta(run), Immutable: new(true), Data: map[string]string{promptFile: run.Spec.Prompt}}
 }
 
 // jobOf is the Job of a run. A Pod replaces another only when that has ended, so that two never
 // work at a time.
 func (p *plan) jobOf(run *v1alpha1.SandboxRun) *batchv1.Job {
-	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: metaOf(run).Labels}, Spec: p.podOf(run)}
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: owned.Meta(run).Labels}, Spec: p.podOf(run)}
 	template.Labels[v1alpha1.LabelEgress] = string(run.UID)
 	template.Spec.ActiveDeadlineSeconds = new(p.timeout + podSlack)
-	return &batchv1.Job{ObjectMeta: metaOf(run), Spec: batchv1.JobSpec{
+	return &batchv1.Job{ObjectMeta: owned.Meta(run), Spec: batchv1.JobSpec{
 		BackoffLimit: new(run.Spec.Retries), ActiveDeadlineSeconds: new(p.timeout), PodReplacementPolicy: new(batchv1.Failed), Template: template,
 	}}
 }
@@ -139,7 +109,7 @@ func emptyDir(size resource.Quantity) corev1.VolumeSource {
 // promptVolume has the kubelet read the prompt: the manager needs no right to.
 func promptVolume(run *v1alpha1.SandboxRun) corev1.VolumeSource {
 	of := func(key string) []corev1.KeyToPath { return []corev1.KeyToPath{{Key: key, Path: promptFile}} }
-	name, key := nameOf(run).Name, promptFile
+	name, key := owned.Name(run).Name, promptFile
 	if from := run.Spec.PromptFrom; from != nil {
 		if s := from.SecretKeyRef; s != nil {
 			return corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: s.Name, Items: of(s.Key)}}

@@ -120,7 +120,7 @@ func TestTheJobThatSeedsHasOneAttemptOfTenMinutes(t *testing.T) {
 	if *pod.SecurityContext.RunAsUser != 65532 || *pod.SecurityContext.RunAsGroup != 65532 || *pod.AutomountServiceAccountToken || pod.ServiceAccountName != "" {
 		t.Errorf("%+v", pod)
 	}
-	if labels := job.Spec.Template.Labels; labels[LabelRun] != "" || labels[LabelWorkspace] != "w" || labels[v1alpha1.LabelEgress] != "v" {
+	if labels := job.Spec.Template.Labels; labels[v1alpha1.LabelSandboxRun] != "" || labels[v1alpha1.LabelWorkspace] != "w" || labels[v1alpha1.LabelEgress] != "v" {
 		t.Errorf("%v", labels)
 	}
 	claim, err := claimOf(seeded())

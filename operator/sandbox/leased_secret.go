@@ -23,6 +23,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // leasedSecret is what the container of a run, or of the seed of a Workspace, has on lease, in a Secret. Both are kept alike.
@@ -127,7 +128,7 @@ func (r *runs) deliver(ctx context.Context, l *leasedSecret, asker *protocol.Cli
 // isRefusal reports whether the API server has answered that it did not write. After a timeout, or an answer that was lost,
 // it may have.
 func isRefusal(err error) bool {
-	taken, status := (*takenError)(nil), apierrors.APIStatus(nil)
+	taken, status := (*owned.TakenError)(nil), apierrors.APIStatus(nil)
 	if errors.As(err, &taken) {
 		return true
 	}

@@ -9,11 +9,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // policyOf returns what the policy of a run is made of.
 func (f *facts) policyOf() *egress.Held {
-	return &egress.Held{ObjectMeta: metaOf(f.run), Label: f.run.UID, Decision: f.run.Status.Egress, Options: f.options}
+	return &egress.Held{ObjectMeta: owned.Meta(f.run), Label: f.run.UID, Decision: f.run.Status.Egress, Options: f.options}
 }
 
 // restores says what there is to restore of a run that has a Job or Pods, nil for nothing. The Job is made after the policy, so
@@ -41,13 +42,6 @@ func (r *runs) restore(ctx context.Context, f *facts, of *egress.Restoration) er
 	r.tell(ctx, &record)
 	r.event(f.run, corev1.EventTypeWarning, "EgressRestored", "Hold", record.Reason)
 	return nil
-}
-
-// takenError says that an object of somebody else has the name of ours.
-type takenError struct{ kind, name string }
-
-func (e *takenError) Error() string {
-	return fmt.Sprintf("%s %s is not the run's: it stays untouched; delete it, or make a run of another name", e.kind, e.name)
 }
 
 // hold makes the policy of a run that has none. One that is there, and is not as it is to be, is somebody's who made it

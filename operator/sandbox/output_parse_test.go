@@ -15,6 +15,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 const noon = "2030-01-01T12:00:00.123456789Z "
@@ -69,8 +70,8 @@ func TestCredentialsAreInNoOutput(t *testing.T) {
 	if got := g.redact(run.UID, run.Status.Credentials, "open sesame"); got != redacted {
 		t.Errorf("of what is not known: %q", got)
 	}
-	g.learn(run.UID, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sandbox-b" + suffixProxy}, Data: map[string][]byte{"ca.crt": []byte("open")}})
-	g.learn(run.UID, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sandbox-b" + suffixCredentials}, Data: map[string][]byte{"A": []byte("sesame\n"), "B": []byte("e")}})
+	g.learn(run.UID, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sandbox-b" + owned.SuffixProxy}, Data: map[string][]byte{"ca.crt": []byte("open")}})
+	g.learn(run.UID, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sandbox-b" + owned.SuffixCredentials}, Data: map[string][]byte{"A": []byte("sesame\n"), "B": []byte("e")}})
 	if got := g.redact(run.UID, run.Status.Credentials, "open sesame, Sesame"); got != "open ***, Sesame" {
 		t.Errorf("%q", got)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // The broker gives credentials to a Pod whose controller is a Job whose controller is a SandboxRun. Whoever may write
@@ -34,19 +35,19 @@ type jobOwnerGuard struct{ admitted }
 func (s *shared) ownerScopes() (pods, jobs extension.Scope) {
 	create, update := admissionregistrationv1.Create, admissionregistrationv1.Update
 	labelled := "(has(%[1]s.labels) && ['" + strings.Join(ourLabels, "', '") + "'].exists(l, l in %[1]s.labels))"
-	owned := "(has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, %s))"
+	byOwner := "(has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, %s))"
 	pods = scope("sandbox-pod-forgery", s.selector(),
 		append(extension.Resources("", "v1", []string{"pods"}, create, update), extension.Resources("", "v1", []string{"pods/ephemeralcontainers"}, update)...),
 		admissionregistrationv1.MatchCondition{Name: "of-a-run", Expression: fmt.Sprintf(labelled, "object.metadata") + " || " +
-			fmt.Sprintf(owned, fmt.Sprintf("o.kind == 'Job' && (o.name.startsWith('%s') || o.name.startsWith('%s'))", prefix, workspacePrefix))})
+			fmt.Sprintf(byOwner, fmt.Sprintf("o.kind == 'Job' && (o.name.startsWith('%s') || o.name.startsWith('%s'))", owned.PrefixRun, owned.PrefixWorkspace))})
 	jobs = scope("sandbox-job-forgery", s.selector(), extension.Resources(batchv1.GroupName, "v1", []string{"jobs"}, create, update),
 		admissionregistrationv1.MatchCondition{Name: "of-a-run", Expression: fmt.Sprintf(labelled, "object.spec.template.metadata") + " || " +
-			fmt.Sprintf(owned, fmt.Sprintf("o.kind in ['SandboxRun', 'Workspace'] && o.apiVersion.startsWith('%s/')", v1alpha1.GroupVersion.Group))})
+			fmt.Sprintf(byOwner, fmt.Sprintf("o.kind in ['SandboxRun', 'Workspace'] && o.apiVersion.startsWith('%s/')", v1alpha1.GroupVersion.Group))})
 	return pods, jobs
 }
 
 // ourLabels are on the Pods of runs and seeds, and the last on access Pods, too.
-var ourLabels = []string{LabelRun, LabelWorkspace, v1alpha1.LabelEgress}
+var ourLabels = []string{v1alpha1.LabelSandboxRun, v1alpha1.LabelWorkspace, v1alpha1.LabelEgress}
 
 // Validate lets the controller of Jobs make Pods, and nobody change what runs in them.
 func (g *podOwnerGuard) Validate(ctx context.Context, pod *corev1.Pod, req *extension.Request) error {
@@ -61,7 +62,7 @@ func (g *podOwnerGuard) Validate(ctx context.Context, pod *corev1.Pod, req *exte
 		if !slices.ContainsFunc(pod.OwnerReferences, isOurJob) {
 			return g.refuseLabels(ctx, pod.Labels, req)
 		}
-		return denied("Pod", "metadata: the Pod claims to be of a SandboxRun or a Workspace, and only the controller of Jobs makes such Pods: leave out owners that are Jobs named %s* or %s*; make a SandboxRun instead", prefix, workspacePrefix)
+		return denied("Pod", "metadata: the Pod claims to be of a SandboxRun or a Workspace, and only the controller of Jobs makes such Pods: leave out owners that are Jobs named %s* or %s*; make a SandboxRun instead", owned.PrefixRun, owned.PrefixWorkspace)
 	}
 	old, err := extension.Old[*corev1.Pod](req)
 	if err != nil {
@@ -78,12 +79,12 @@ func (g *podOwnerGuard) Validate(ctx context.Context, pod *corev1.Pod, req *exte
 
 // isOurJob reports whether an owner is the Job of a run or a seed, by its name.
 func isOurJob(owner metav1.OwnerReference) bool {
-	return owner.Kind == "Job" && (strings.HasPrefix(owner.Name, prefix) || strings.HasPrefix(owner.Name, workspacePrefix))
+	return owner.Kind == "Job" && (strings.HasPrefix(owner.Name, owned.PrefixRun) || strings.HasPrefix(owner.Name, owned.PrefixWorkspace))
 }
 
 // isOfOurs reports whether a Pod has a label that admission keeps from others.
 func isOfOurs(pod *corev1.Pod) bool {
-	return pod.Labels[LabelRun] != "" || pod.Labels[LabelWorkspace] != ""
+	return pod.Labels[v1alpha1.LabelSandboxRun] != "" || pod.Labels[v1alpha1.LabelWorkspace] != ""
 }
 
 // Validate lets only the manager make Jobs of runs and seeds, and such whose Pods have the labels of these. Nobody else changes

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // Defaults of templates.
@@ -184,21 +185,10 @@ func less(value, with *int64, bounded bool, field string) error {
 	return nil
 }
 
-// reserved are the variables by which the sandbox says how to reach the outside. Programs read
-// some of them in lower case, too.
-var reserved = []string{
-	"HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "HOME",
-}
-
-func isReserved(name string) bool {
-	name = strings.ToUpper(name)
-	return slices.Contains(reserved, name) || strings.HasPrefix(name, "ADMITKIT_")
-}
-
 // checkEnv refuses the variables that the sandbox itself sets.
 func checkEnv(env []v1alpha1.SandboxEnv, field string) error {
 	for i, e := range env {
-		if isReserved(e.Name) {
+		if owned.IsReserved(e.Name) {
 			return fmt.Errorf("%s[%d].name: %s is reserved: the sandbox itself sets it; leave it out", field, i, e.Name)
 		}
 	}

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"slices"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 
@@ -29,10 +28,6 @@ func (r *runRules) checkPromptFrom(ctx context.Context, from *v1alpha1.SandboxPr
 		err = denied("SandboxRun", "spec.promptFrom.%s: user %q has not the right to get %s %s/%s, which the run would read for them", field, req.User().Username, resource, req.Namespace, key.Name)
 	}
 	return err
-}
-
-func hasFinalizer(run *v1alpha1.SandboxRun) bool {
-	return slices.Contains(run.Finalizers, v1alpha1.FinalizerSandboxRun)
 }
 
 func sameButCancelled(old, spec *v1alpha1.SandboxRunSpec) bool {

@@ -25,6 +25,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/internal/controller"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // runs reconciles SandboxRuns: it reads the facts about one, decides, and applies the decision.
@@ -117,7 +118,7 @@ func (r *runs) attempt(ctx context.Context, key types.NamespacedName) (decision,
 	if err := r.cached.Get(ctx, key, run); err != nil {
 		return decision{}, client.IgnoreNotFound(err)
 	}
-	if !run.DeletionTimestamp.IsZero() && !hasFinalizer(run) {
+	if !run.DeletionTimestamp.IsZero() && !owned.HasFinalizer(run) {
 		return decision{}, nil // only somebody else's finalizer keeps it
 	}
 	f, err := r.read(ctx, run)
@@ -143,7 +144,7 @@ func (r *runs) Register(mgr extension.Manager) error {
 // watches returns what is watched, and which runs that concerns.
 func (r *runs) watches() map[client.Object]handler.EventHandler {
 	ofLabel := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetLabels()[LabelRun]}}}
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetLabels()[v1alpha1.LabelSandboxRun]}}}
 	})
 	waiting := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, template client.Object) []reconcile.Request {
 		return r.which(ctx, template.GetNamespace(), startable)
@@ -194,7 +195,7 @@ func (r *runs) connect(mgr extension.Manager) error {
 	if err := r.holder.Connect(mgr, r.log); err != nil {
 		return err
 	}
-	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManagedBy: managedBy})}
+	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManagedBy: owned.ManagedBy})}
 	pods := ours
 	pods.Transform = trimPod
 	held := r.holder.Cache(ours)

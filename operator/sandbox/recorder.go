@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // CollectorOptions say where the recorders of sessions in Pods of runs send what they record; see operator/session. The zero
@@ -81,7 +82,7 @@ func (f *facts) seeRecorder(d *decision, pod *corev1.Pod, now time.Time) {
 		c.Message = unnamed + "it may be where the template's egress leads; else let the operator set --sandbox-collector-namespace"
 	default:
 		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.CollectorRefused
-		c.Message = unnamed + e.Policy + " " + nameOf(f.run).Name + " keeps the recorder from it, and each session ends. Let the operator set --sandbox-collector-namespace, which counts for runs that begin afterwards"
+		c.Message = unnamed + e.Policy + " " + owned.Name(f.run).Name + " keeps the recorder from it, and each session ends. Let the operator set --sandbox-collector-namespace, which counts for runs that begin afterwards"
 	}
 	meta.SetStatusCondition(&d.status.Conditions, c)
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // given remembers the credentials that containers, of runs and of seeds, were given, so that no status has them: who may read runs need not be
@@ -30,7 +31,7 @@ const (
 
 // learn remembers what is in the Secret of a run, or of the seed of a Workspace.
 func (g *given) learn(uid types.UID, secret *corev1.Secret) {
-	if !strings.HasSuffix(secret.Name, suffixCredentials) {
+	if !strings.HasSuffix(secret.Name, owned.SuffixCredentials) {
 		return
 	}
 	g.mu.Lock()

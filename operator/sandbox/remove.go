@@ -9,15 +9,15 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/controller"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 var _ extension.Remover = (*runs)(nil)
@@ -104,7 +104,7 @@ func (r *runs) removeIn(ctx context.Context, namespace string) error {
 	}
 	var left []error
 	for i := range list.Items {
-		if run := &list.Items[i]; hasFinalizer(run) {
+		if run := &list.Items[i]; owned.HasFinalizer(run) {
 			left = append(left, r.endForGood(ctx, run))
 		}
 	}
@@ -114,19 +114,19 @@ func (r *runs) removeIn(ctx context.Context, namespace string) error {
 // endForGood deletes the Job of a run that has not ended, and releases a run without Pods that run.
 func (r *runs) endForGood(ctx context.Context, run *v1alpha1.SandboxRun) error {
 	job := &batchv1.Job{}
-	err := r.live.Get(ctx, nameOf(run), job)
+	err := r.live.Get(ctx, owned.Name(run), job)
 	switch {
 	case apierrors.IsNotFound(err):
 	case err != nil:
 		return err
-	case isOf(job, ownedBy(run)) && !isFinished(job):
+	case owned.Is(job, owned.ByRun(run)) && !owned.IsFinished(job):
 		if err := r.end(ctx, job); err != nil {
 			return err
 		}
 		return fmt.Errorf("SandboxRun %s/%s: %w", run.Namespace, run.Name, errWaits)
 	}
-	if !isOf(job, ownedBy(run)) { // else its Pods have ended, and stay for their logs
-		_, err := r.clear(ctx, podsOfRun(run), "", func(*corev1.Pod) {}) // an orphan ends for nobody else
+	if !owned.Is(job, owned.ByRun(run)) { // else its Pods have ended, and stay for their logs
+		_, err := r.clear(ctx, owned.PodsOfRun(run), "", func(*corev1.Pod) {}) // an orphan ends for nobody else
 		if err == nil {
 			err = r.isFree(ctx, run)
 		}

@@ -34,6 +34,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/admitkit/admitkit/extension"
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/internal/controller"
 )
@@ -166,3 +167,12 @@ func namespacesOf(named []string, mgr extension.Manager) ([]string, error) {
 
 // runsIn reports whether runs run in a namespace.
 func (s *shared) runsIn(namespace string) bool { return slices.Contains(s.namespaces, namespace) }
+
+// Labels of what belongs to a run or a Workspace.
+const (
+	// LabelRun has the name of the run.
+	LabelRun = v1alpha1.LabelSandboxRun
+	// LabelWorkspace has the name of the Workspace to which a volume or a seed belongs. Runs do not have
+	// it, so that what selects seeds selects none of them.
+	LabelWorkspace = v1alpha1.LabelWorkspace
+)

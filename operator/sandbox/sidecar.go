@@ -11,6 +11,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 const (
@@ -35,29 +36,29 @@ var (
 // into puts the proxy into a Job, beside the work: an init container that redirects, if the mode is that, the proxy,
 // which begins before the work and ends after it, and what the work must know.
 func (b *brokered) into(job *batchv1.Job, options *Options, apiServer []netip.AddrPort) {
-	pod, run := &job.Spec.Template.Spec, job.Labels[LabelRun]
+	pod, run := &job.Spec.Template.Spec, job.Labels[v1alpha1.LabelSandboxRun]
 	pod.ServiceAccountName = account // a token needs one
 	if b.mode == v1alpha1.InterceptionTransparent {
 		pod.InitContainers = append(pod.InitContainers, redirectOf(options))
 	}
 	pod.InitContainers = append(pod.InitContainers, b.proxyOf(options, apiServer))
-	name := prefix + run + suffixProxy
-	files := []corev1.KeyToPath{{Key: corev1.TLSCertKey, Path: "ca/tls.crt"}, {Key: corev1.TLSPrivateKeyKey, Path: "ca/tls.key"}, {Key: brokerCAKey, Path: "broker/ca.crt"}}
+	name := owned.PrefixRun + run + owned.SuffixProxy
+	files := []corev1.KeyToPath{{Key: corev1.TLSCertKey, Path: "ca/tls.crt"}, {Key: corev1.TLSPrivateKeyKey, Path: "ca/tls.key"}, {Key: owned.KeyBrokerCA, Path: "broker/ca.crt"}}
 	if options.Broker.UpstreamCA != "" {
-		files = append(files, corev1.KeyToPath{Key: upstreamKey, Path: upstreamFile})
+		files = append(files, corev1.KeyToPath{Key: owned.KeyUpstreamCA, Path: upstreamFile})
 	}
 	pod.Volumes = append(pod.Volumes,
 		corev1.Volume{Name: "proxy", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
 			{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: files}},
 			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: protocol.Audience, ExpirationSeconds: new(int64(tokenLife)), Path: "token/token"}},
 		}}}},
-		corev1.Volume{Name: "ca", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name, Items: []corev1.KeyToPath{{Key: caKey, Path: caKey}}}}})
+		corev1.Volume{Name: "ca", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name, Items: []corev1.KeyToPath{{Key: owned.KeyCA, Path: owned.KeyCA}}}}})
 	work := &pod.Containers[0]
 	work.VolumeMounts = append(work.VolumeMounts, corev1.VolumeMount{Name: "ca", MountPath: caDir, ReadOnly: true})
 	work.Env = append(work.Env, b.environment()...)
 	for _, credential := range b.inContainer {
 		work.Env = append(work.Env, corev1.EnvVar{Name: credential, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
-			LocalObjectReference: corev1.LocalObjectReference{Name: prefix + run + suffixCredentials}, Key: credential,
+			LocalObjectReference: corev1.LocalObjectReference{Name: owned.PrefixRun + run + owned.SuffixCredentials}, Key: credential,
 		}}})
 	}
 }
@@ -65,7 +66,7 @@ func (b *brokered) into(job *batchv1.Job, options *Options, apiServer []netip.Ad
 // environment is what programs go by to reach the outside.
 func (b *brokered) environment() (env []corev1.EnvVar) {
 	for _, name := range []string{"SSL_CERT_FILE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO"} {
-		env = append(env, corev1.EnvVar{Name: name, Value: caDir + "/" + caKey})
+		env = append(env, corev1.EnvVar{Name: name, Value: caDir + "/" + owned.KeyCA})
 	}
 	if b.mode == v1alpha1.InterceptionTransparent {
 		return env

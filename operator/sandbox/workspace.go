@@ -9,46 +9,18 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/repo"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 const (
-	// LabelWorkspace has the name of the Workspace to which a volume or a seed belongs. Runs do not have
-	// it, so that what selects seeds selects none of them.
-	LabelWorkspace = v1alpha1.LabelWorkspace
-	// workspacePrefix begins the names of what belongs to a Workspace.
-	workspacePrefix = "workspace-"
 	defaultSeedTime = 10 * 60
 	seedGrace       = 30
 	// seedKept is how long the Pod of a seed stays for its log.
 	seedKept = 3600
 )
-
-// workspaceName is the name of all that belongs to a Workspace.
-func workspaceName(ws *v1alpha1.Workspace) types.NamespacedName {
-	return types.NamespacedName{Namespace: ws.Namespace, Name: workspacePrefix + ws.Name}
-}
-
-func workspaceMeta(ws *v1alpha1.Workspace) metav1.ObjectMeta {
-	of := workspaceName(ws)
-	return metav1.ObjectMeta{
-		Namespace: of.Namespace, Name: of.Name,
-		Labels: map[string]string{v1alpha1.LabelManagedBy: managedBy, LabelWorkspace: ws.Name},
-		OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: v1alpha1.GroupVersion.String(), Kind: "Workspace", Name: ws.Name, UID: ws.UID, Controller: new(true),
-		}},
-	}
-}
-
-// ofSeed are the labels of the Pod that seeds a Workspace.
-func ofSeed(ws *v1alpha1.Workspace) map[string]string {
-	labels := labelsOfPods(LabelWorkspace, ws.Name, workspaceName(ws).Name)
-	labels[v1alpha1.LabelEgress] = string(ws.UID)
-	return labels
-}
 
 // claimOf is the PersistentVolumeClaim.
 func claimOf(ws *v1alpha1.Workspace) (*corev1.PersistentVolumeClaim, error) {
@@ -56,7 +28,7 @@ func claimOf(ws *v1alpha1.Workspace) (*corev1.PersistentVolumeClaim, error) {
 	if err := replace(&size, ws.Spec.Storage.Size, nil, "storage.size"); err != nil {
 		return nil, err
 	}
-	return &corev1.PersistentVolumeClaim{ObjectMeta: workspaceMeta(ws), Spec: corev1.PersistentVolumeClaimSpec{
+	return &corev1.PersistentVolumeClaim{ObjectMeta: owned.WorkspaceMeta(ws), Spec: corev1.PersistentVolumeClaimSpec{
 		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.PersistentVolumeAccessMode(ws.Spec.Storage.AccessMode)}, StorageClassName: ws.Spec.Storage.Class,
 		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: size}},
 	}}, nil
@@ -115,10 +87,10 @@ func (s *shared) seedOf(ws *v1alpha1.Workspace) (*batchv1.Job, error) {
 	if t := ws.Spec.Seed.TimeoutSeconds; t != nil {
 		timeout = *t
 	}
-	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: workspaceMeta(ws).Labels}, Spec: pod}
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: owned.WorkspaceMeta(ws).Labels}, Spec: pod}
 	template.Labels[v1alpha1.LabelEgress] = string(ws.UID)
 	template.Spec.ActiveDeadlineSeconds = new(timeout + podSlack)
-	return &batchv1.Job{ObjectMeta: workspaceMeta(ws), Spec: batchv1.JobSpec{
+	return &batchv1.Job{ObjectMeta: owned.WorkspaceMeta(ws), Spec: batchv1.JobSpec{
 		BackoffLimit: new(int32(0)), ActiveDeadlineSeconds: new(timeout), TTLSecondsAfterFinished: new(int32(seedKept)),
 		PodReplacementPolicy: new(batchv1.Failed), Template: template,
 	}}, nil
@@ -173,7 +145,7 @@ func credentialsVolume(ws *v1alpha1.Workspace, r *v1alpha1.WorkspaceRepo) *corev
 	case r.CredentialsFrom != nil:
 		return &corev1.SecretVolumeSource{SecretName: r.CredentialsFrom.Name, DefaultMode: mode}
 	case r.Credential != "":
-		return &corev1.SecretVolumeSource{SecretName: credentialsKey(ws).Name, DefaultMode: mode, Items: []corev1.KeyToPath{
+		return &corev1.SecretVolumeSource{SecretName: owned.CredentialsOfSeed(ws).Name, DefaultMode: mode, Items: []corev1.KeyToPath{
 			{Key: r.Credential, Path: "password"}, {Key: r.Credential + suffixUsername, Path: "username"},
 		}}
 	}
@@ -181,7 +153,7 @@ func credentialsVolume(ws *v1alpha1.Workspace, r *v1alpha1.WorkspaceRepo) *corev
 }
 
 func claimVolume(workspace string) corev1.VolumeSource {
-	return corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: workspacePrefix + workspace}}
+	return corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: owned.PrefixWorkspace + workspace}}
 }
 
 // egressOf is what a seed may reach.

@@ -14,6 +14,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // workspaceRules judges Workspaces.
@@ -133,7 +134,7 @@ func (r *workspaceRules) validateUpdate(ctx context.Context, ws *v1alpha1.Worksp
 	if !loses || !r.runsIn(req.Namespace) {
 		return nil
 	}
-	for _, uid := range []string{string(old.UID), holderUID(old)} {
+	for _, uid := range []string{string(old.UID), owned.HolderUID(old)} {
 		if uid == "" {
 			continue
 		}

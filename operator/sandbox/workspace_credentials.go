@@ -9,7 +9,6 @@ import (
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -18,6 +17,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // The seed of a Workspace has credentials on lease as the container of a run has: they are in a Secret of the Workspace
@@ -26,13 +26,6 @@ import (
 
 // suffixUsername ends the keys of a seed's Secret that have users. Names of credentials have no dot.
 const suffixUsername = ".username"
-
-// credentialsKey is the Secret with what a seed has on lease.
-func credentialsKey(ws *v1alpha1.Workspace) types.NamespacedName {
-	key := workspaceName(ws)
-	key.Name += suffixCredentials
-	return key
-}
 
 // borrower names a Workspace to the broker.
 func borrower(ws *v1alpha1.Workspace) *protocol.Run {
@@ -104,7 +97,7 @@ func (a *workspaceAttempt) equipSeed(ctx context.Context, began bool) (ready boo
 	if again := a.options.Clock.Now().Add(tendAfter); began && (a.next.IsZero() || again.Before(a.next)) {
 		a.next = again
 	}
-	taken, blocked := (*takenError)(nil), &obstacleError{}
+	taken, blocked := (*owned.TakenError)(nil), &obstacleError{}
 	switch {
 	case err == nil:
 		return true, nil
@@ -173,8 +166,8 @@ func (a *workspaceAttempt) askForSeed(ctx context.Context, names []string) (*pro
 }
 
 func (a *workspaceAttempt) seedSecret(values map[string][]byte) *corev1.Secret {
-	meta := workspaceMeta(a.ws)
-	meta.Name = credentialsKey(a.ws).Name
+	meta := owned.WorkspaceMeta(a.ws)
+	meta.Name = owned.CredentialsOfSeed(a.ws).Name
 	return &corev1.Secret{ObjectMeta: meta, Type: corev1.SecretTypeOpaque, Data: values}
 }
 
@@ -191,8 +184,8 @@ func (a *workspaceAttempt) discreet(ctx context.Context, message string) (string
 	if len(seedCredentials(a.ws.Spec.Seed)) == 0 {
 		return message, nil
 	}
-	_, err := a.readOwned(ctx, credentialsKey(a.ws), a.ref()) // which learns them
-	if taken := (*takenError)(nil); err != nil && !errors.As(err, &taken) {
+	_, err := a.readOwned(ctx, owned.CredentialsOfSeed(a.ws), a.ref()) // which learns them
+	if taken := (*owned.TakenError)(nil); err != nil && !errors.As(err, &taken) {
 		return "", err
 	}
 	return a.given.redact(a.ws.UID, a.status.Credentials, message), nil
@@ -219,7 +212,7 @@ func (a *workspaceAttempt) discardCredentials(ctx context.Context) error {
 		return nil
 	}
 	defer a.given.forget(a.ws.UID)
-	return a.discardSecret(ctx, credentialsKey(a.ws), a.ref())
+	return a.discardSecret(ctx, owned.CredentialsOfSeed(a.ws), a.ref())
 }
 
 // revokeSeed has the broker revoke what the seed of a Workspace that goes had. The status says before that nothing

@@ -15,6 +15,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // prepare makes the volume, and seeds it.
@@ -59,7 +60,7 @@ func (a *workspaceAttempt) failed(reason, message string) {
 // mounts it.
 func (a *workspaceAttempt) claim(ctx context.Context) (name string, err error) {
 	there := &corev1.PersistentVolumeClaim{}
-	err = a.cached.Get(ctx, workspaceName(a.ws), there)
+	err = a.cached.Get(ctx, owned.WorkspaceName(a.ws), there)
 	if apierrors.IsNotFound(err) {
 		if there, err = claimOf(a.ws); err != nil {
 			a.failed(v1alpha1.WorkspaceSeedRejected, "spec."+err.Error())
@@ -67,7 +68,7 @@ func (a *workspaceAttempt) claim(ctx context.Context) (name string, err error) {
 		}
 		err = a.writer.Create(ctx, there)
 		if apierrors.IsAlreadyExists(err) {
-			err = a.live.Get(ctx, workspaceName(a.ws), there)
+			err = a.live.Get(ctx, owned.WorkspaceName(a.ws), there)
 		}
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) { // a quota, or a webhook
 			a.waits(v1alpha1.ConditionPVCBound, v1alpha1.SandboxRefused, err.Error(), true)
@@ -76,9 +77,9 @@ func (a *workspaceAttempt) claim(ctx context.Context) (name string, err error) {
 	}
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("PersistentVolumeClaim %s: %w", workspaceName(a.ws), err)
-	case !isOf(there, a.ref()):
-		taken := &takenError{"PersistentVolumeClaim", workspaceName(a.ws).String()}
+		return "", fmt.Errorf("PersistentVolumeClaim %s: %w", owned.WorkspaceName(a.ws), err)
+	case !owned.Is(there, a.ref()):
+		taken := &owned.TakenError{Kind: "PersistentVolumeClaim", Name: owned.WorkspaceName(a.ws).String()}
 		a.waits(v1alpha1.ConditionPVCBound, v1alpha1.SandboxNameTaken, taken.Error(), true)
 		return "", nil
 	}
@@ -93,11 +94,11 @@ func (a *workspaceAttempt) seed(ctx context.Context) error {
 		return nil //nolint:nilerr // the status says it
 	}
 	job := &batchv1.Job{}
-	err := a.live.Get(ctx, workspaceName(a.ws), job)
+	err := a.live.Get(ctx, owned.WorkspaceName(a.ws), job)
 	switch {
-	case err == nil && !isOf(job, a.ref()):
-		a.waits(v1alpha1.ConditionSeeded, v1alpha1.SandboxNameTaken, (&takenError{"Job", workspaceName(a.ws).String()}).Error(), true)
-		_, err := a.clear(ctx, podsOfSeed(a.ws), "", func(pod *corev1.Pod) { a.tellOrphan(ctx, pod) }) // of a Job that was there before
+	case err == nil && !owned.Is(job, a.ref()):
+		a.waits(v1alpha1.ConditionSeeded, v1alpha1.SandboxNameTaken, (&owned.TakenError{Kind: "Job", Name: owned.WorkspaceName(a.ws).String()}).Error(), true)
+		_, err := a.clear(ctx, owned.PodsOfSeed(a.ws), "", func(pod *corev1.Pod) { a.tellOrphan(ctx, pod) }) // of a Job that was there before
 		return err
 	case client.IgnoreNotFound(err) != nil:
 		return err
@@ -116,8 +117,8 @@ func (a *workspaceAttempt) seed(ctx context.Context) error {
 // follow goes on with the Job of the seed, which has no name if there is none. Another Job, and what comes after the seed,
 // wait for the Pods of one that somebody deleted: two would write into the volume, or one that has what is on lease.
 func (a *workspaceAttempt) follow(ctx context.Context, job *batchv1.Job) error {
-	began, ended := job.Name != "", isFinished(job)
-	left, err := a.clear(ctx, podsOfSeed(a.ws), job.UID, func(pod *corev1.Pod) { a.tellOrphan(ctx, pod) })
+	began, ended := job.Name != "", owned.IsFinished(job)
+	left, err := a.clear(ctx, owned.PodsOfSeed(a.ws), job.UID, func(pod *corev1.Pod) { a.tellOrphan(ctx, pod) })
 	switch {
 	case err != nil:
 		return err
@@ -168,12 +169,12 @@ func (a *workspaceAttempt) seeded(ctx context.Context, job *batchv1.Job) (err er
 		}
 		message := c.Reason + ": " + c.Message
 		var pods corev1.PodList
-		if err := a.cached.List(ctx, &pods, client.InNamespace(a.ws.Namespace), client.MatchingLabels{LabelWorkspace: a.ws.Name}); err != nil {
+		if err := a.cached.List(ctx, &pods, client.InNamespace(a.ws.Namespace), client.MatchingLabels{v1alpha1.LabelWorkspace: a.ws.Name}); err != nil {
 			return err
 		}
 		for i := range pods.Items {
 			for _, c := range pods.Items[i].Status.ContainerStatuses {
-				if t := c.State.Terminated; t != nil && t.Message != "" && isOf(&pods.Items[i], jobRef(job)) {
+				if t := c.State.Terminated; t != nil && t.Message != "" && owned.Is(&pods.Items[i], owned.ByJob(job)) {
 					message = t.Message
 				}
 			}
@@ -206,16 +207,16 @@ func (a *workspaceAttempt) hold(ctx context.Context, began bool) (held bool, err
 	if a.status.Egress.Policy == "" {
 		return true, nil
 	}
-	of := egress.Held{ObjectMeta: workspaceMeta(a.ws), Label: a.ws.UID, Decision: a.status.Egress, Options: &a.options.Egress}
+	of := egress.Held{ObjectMeta: owned.WorkspaceMeta(a.ws), Label: a.ws.UID, Decision: a.status.Egress, Options: &a.options.Egress}
 	there := egress.NewPolicy(of.Kind())
-	err = a.live.Get(ctx, workspaceName(a.ws), there)
+	err = a.live.Get(ctx, owned.WorkspaceName(a.ws), there)
 	switch {
 	case apierrors.IsNotFound(err):
 		there = nil
 	case err != nil:
 		return false, err
-	case !isOf(there, a.ref()) && !began:
-		a.waits(v1alpha1.ConditionSeeded, v1alpha1.SandboxNameTaken, (&takenError{there.GetKind(), workspaceName(a.ws).String()}).Error(), true)
+	case !owned.Is(there, a.ref()) && !began:
+		a.waits(v1alpha1.ConditionSeeded, v1alpha1.SandboxNameTaken, (&owned.TakenError{Kind: there.GetKind(), Name: owned.WorkspaceName(a.ws).String()}).Error(), true)
 		return false, nil
 	}
 	restoration, err := of.Restore(there, apiServer)
@@ -262,7 +263,7 @@ func (a *workspaceAttempt) decide(ctx context.Context, apiServer []netip.AddrPor
 	}
 	decided, err := a.holder.Decide(ctx, e, apiServer)
 	if err == nil && decided.Policy != "" {
-		err = a.holder.CheckOthers(ctx, workspaceName(a.ws), ofSeed(a.ws), whose)
+		err = a.holder.CheckOthers(ctx, owned.WorkspaceName(a.ws), owned.PodLabelsOfSeed(a.ws), owned.Whose)
 	}
 	if u, ok := errors.AsType[*egress.Unheld](err); ok {
 		a.waits(v1alpha1.ConditionSeeded, u.Reason, u.Message, true)

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // Who has a Workspace is in its status, and only the reconciler of Workspaces writes that: it gives a
@@ -37,7 +38,7 @@ func (r *runs) readClaim(ctx context.Context, f *facts) (*v1alpha1.Workspace, er
 	if err != nil {
 		return nil, fmt.Errorf("reading Workspace %s/%s: %w", f.run.Namespace, ref.Name, err)
 	}
-	f.claimed = holderUID(ws) == string(f.run.UID)
+	f.claimed = owned.HolderUID(ws) == string(f.run.UID)
 	return ws, nil
 }
 
@@ -85,17 +86,10 @@ func (r *runs) confirm(ctx context.Context, run *v1alpha1.SandboxRun) error {
 	if err := r.live.Get(ctx, client.ObjectKey{Namespace: run.Namespace, Name: run.Spec.WorkspaceRef.Name}, ws); err != nil {
 		return err
 	}
-	if holderUID(ws) != string(run.UID) {
+	if owned.HolderUID(ws) != string(run.UID) {
 		return fmt.Errorf("the run does not have Workspace %s any more", ws.Name)
 	}
 	return nil
-}
-
-func holderUID(ws *v1alpha1.Workspace) string {
-	if ws.Status.ActiveRun == nil {
-		return ""
-	}
-	return ws.Status.ActiveRun.UID
 }
 
 // waiting returns the runs that wait for a Workspace, in the order in which they were made: to the
@@ -107,7 +101,7 @@ func (r *runs) waiting(ctx context.Context, ws *v1alpha1.Workspace) (waiting []*
 	}
 	for i := range list.Items {
 		run := &list.Items[i]
-		if !startable(run) || run.Spec.WorkspaceRef == nil || run.Spec.WorkspaceRef.Name != ws.Name || holderUID(ws) == string(run.UID) {
+		if !startable(run) || run.Spec.WorkspaceRef == nil || run.Spec.WorkspaceRef.Name != ws.Name || owned.HolderUID(ws) == string(run.UID) {
 			continue
 		}
 		// One that was never looked at counts: it may be older than one that was.
@@ -133,20 +127,20 @@ func (r *runs) uses(ctx context.Context, namespace string, holder *v1alpha1.Work
 		return "SandboxRun " + holder.Name, nil
 	}
 	job := &batchv1.Job{}
-	err = r.live.Get(ctx, nameOf(run), job)
+	err = r.live.Get(ctx, owned.Name(run), job)
 	if client.IgnoreNotFound(err) != nil {
 		return "", err
 	}
-	if owner := metav1.GetControllerOf(job); err == nil && owner != nil && string(owner.UID) == holder.UID && !isFinished(job) {
+	if owner := metav1.GetControllerOf(job); err == nil && owner != nil && string(owner.UID) == holder.UID && !owned.IsFinished(job) {
 		return "Job " + job.Name + " of SandboxRun " + holder.Name, nil
 	}
 	run.UID, run.Status.JobUID = types.UID(holder.UID), "" // the run may be gone, or another of its name
-	return r.podThatRuns(ctx, podsOfRun(run))
+	return r.podThatRuns(ctx, owned.PodsOfRun(run))
 }
 
 // podThatRuns asks the API server for a Pod that has not ended.
-func (r *runs) podThatRuns(ctx context.Context, pods podsOf) (string, error) {
-	pod, err := pods.one(ctx, r.live, true)
+func (r *runs) podThatRuns(ctx context.Context, pods owned.Pods) (string, error) {
+	pod, err := pods.One(ctx, r.live, true)
 	if pod != "" {
 		pod = "Pod " + pod
 	}
@@ -176,7 +170,7 @@ func (w *workspaces) ofRuns() handler.EventHandler {
 func (w *workspaces) ofHolder() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) (found []reconcile.Request) {
 		labels := object.GetLabels()
-		if name := labels[LabelWorkspace]; name != "" {
+		if name := labels[v1alpha1.LabelWorkspace]; name != "" {
 			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}}
 		}
 		var list v1alpha1.WorkspaceList
@@ -184,7 +178,7 @@ func (w *workspaces) ofHolder() handler.EventHandler {
 			return nil
 		}
 		for i := range list.Items {
-			if h := list.Items[i].Status.ActiveRun; h != nil && h.Name == labels[LabelRun] {
+			if h := list.Items[i].Status.ActiveRun; h != nil && h.Name == labels[v1alpha1.LabelSandboxRun] {
 				found = append(found, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
 			}
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/internal/controller"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
 // workspaces reconciles Workspaces: their volume, their seed, and whose turn it is. It
@@ -68,7 +69,7 @@ func (w *workspaces) Register(mgr extension.Manager) error {
 func (w *workspaces) Reconcile(ctx context.Context, item reconcile.Request) (reconcile.Result, error) {
 	of, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	key := types.NamespacedName{Namespace: item.Namespace, Name: LabelWorkspace + "/" + item.Name} // apart from runs
+	key := types.NamespacedName{Namespace: item.Namespace, Name: v1alpha1.LabelWorkspace + "/" + item.Name} // apart from runs
 	again, refused, err := w.attempt(of, item.NamespacedName)
 	switch {
 	case ctx.Err() != nil:
@@ -144,7 +145,9 @@ func (a *workspaceAttempt) again() time.Duration {
 }
 
 // ref is how what belongs to the Workspace refers to it.
-func (a *workspaceAttempt) ref() metav1.OwnerReference { return workspaceMeta(a.ws).OwnerReferences[0] }
+func (a *workspaceAttempt) ref() metav1.OwnerReference {
+	return owned.WorkspaceMeta(a.ws).OwnerReferences[0]
+}
 
 // object is what records and Events about the Workspace name.
 func (a *workspaceAttempt) object() corev1.ObjectReference {
@@ -252,11 +255,11 @@ func (a *workspaceAttempt) end(ctx context.Context) (err error) {
 // endSeed deletes the Job of the seed, and says what is left of it.
 func (a *workspaceAttempt) endSeed(ctx context.Context) (what string, err error) {
 	job := &batchv1.Job{}
-	err = a.live.Get(ctx, workspaceName(a.ws), job)
+	err = a.live.Get(ctx, owned.WorkspaceName(a.ws), job)
 	if client.IgnoreNotFound(err) != nil {
 		return "", err
 	}
-	if err == nil && isOf(job, a.ref()) {
+	if err == nil && owned.Is(job, a.ref()) {
 		a.status.SeedJobUID = string(job.UID)
 		if job.DeletionTimestamp.IsZero() {
 			if err := a.runs.end(ctx, job); err != nil {
@@ -265,7 +268,7 @@ func (a *workspaceAttempt) endSeed(ctx context.Context) (what string, err error)
 		}
 		return "Job " + job.Name, nil
 	}
-	left, err := a.clear(ctx, podsOfSeed(a.ws), "", func(pod *corev1.Pod) { a.tellOrphan(ctx, pod) })
+	left, err := a.clear(ctx, owned.PodsOfSeed(a.ws), "", func(pod *corev1.Pod) { a.tellOrphan(ctx, pod) })
 	if left != "" {
 		left = "Pod " + left
 	}

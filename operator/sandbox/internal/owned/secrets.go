@@ -1,0 +1,28 @@
+package owned
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+)
+
+// The suffixes of the names of the Secrets of a run, of which the seed of a Workspace has the second.
+const (
+	SuffixProxy       = "-proxy"
+	SuffixCredentials = "-credentials"
+)
+
+// The keys of the Secret of a proxy: caKey has what the work trusts, brokerCAKey what the proxy trusts the broker by, and
+// upstreamKey what it trusts servers by, besides the authorities of the internet.
+const (
+	KeyCA         = "ca.crt"
+	KeyBrokerCA   = "broker-ca.crt"
+	KeyUpstreamCA = "upstream-ca.crt"
+)
+
+// CredentialsOfSeed is the Secret with what a seed has on lease.
+func CredentialsOfSeed(ws *v1alpha1.Workspace) types.NamespacedName {
+	key := WorkspaceName(ws)
+	key.Name += SuffixCredentials
+	return key
+}
