@@ -19,6 +19,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -111,16 +112,16 @@ func (r *runs) start(ctx context.Context, f *facts, d *decision) error {
 	if err == nil {
 		err = r.makeJob(ctx, f.run, job)
 	}
-	now, taken, blocked := r.options.Clock.Now(), &owned.TakenError{}, &obstacleError{}
+	now, taken, blocked := r.options.Clock.Now(), &owned.TakenError{}, (*conditions.Obstacle)(nil)
 	switch {
 	case errors.As(err, &blocked):
-		d.wait(f.run, blocked.obstacle, now)
+		d.wait(f.run, blocked, now)
 		return nil
 	case errors.As(err, &taken):
-		d.wait(f.run, &obstacle{condition: v1alpha1.ConditionJobCreated, reason: v1alpha1.SandboxNameTaken, message: taken.Error(), poll: true}, now)
+		d.wait(f.run, &conditions.Obstacle{Condition: v1alpha1.ConditionJobCreated, Reason: v1alpha1.SandboxNameTaken, Message: taken.Error(), Poll: true}, now)
 		return nil
 	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err): // a quota, Pod Security, or a webhook
-		d.wait(f.run, &obstacle{condition: v1alpha1.ConditionJobCreated, reason: v1alpha1.SandboxRefused, message: err.Error(), poll: true}, now)
+		d.wait(f.run, &conditions.Obstacle{Condition: v1alpha1.ConditionJobCreated, Reason: v1alpha1.SandboxRefused, Message: err.Error(), Poll: true}, now)
 		return nil
 	case err != nil:
 		return fmt.Errorf("starting SandboxRun %s/%s: %w", f.run.Namespace, f.run.Name, err)

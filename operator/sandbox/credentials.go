@@ -14,6 +14,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -22,11 +23,6 @@ const tendAfter = time.Minute
 
 // leaseLeft is how much of a lease must be left for a container to begin with it.
 const leaseLeft = 30 * time.Second
-
-// obstacleError is an obstacle that was met on the way.
-type obstacleError struct{ *obstacle }
-
-func (e *obstacleError) Error() string { return e.message }
 
 // equip makes what the proxy of a run needs, and gives the run its credentials. Their leases are in the status before
 // anything uses them.
@@ -61,9 +57,9 @@ func (r *runs) equip(ctx context.Context, f *facts, d *decision) error {
 func brokerObstacle(err error) error {
 	refused := (*protocol.Error)(nil)
 	if errors.As(err, &refused) && refused.Code.Fatal() {
-		return &obstacleError{&obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: string(refused.Code), message: err.Error(), fatal: true}}
+		return &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: string(refused.Code), Message: err.Error(), Fatal: true}
 	}
-	return &obstacleError{&obstacle{condition: v1alpha1.ConditionBrokerReady, reason: v1alpha1.BrokerUnavailable, message: err.Error(), poll: true, refused: refused != nil}}
+	return &conditions.Obstacle{Condition: v1alpha1.ConditionBrokerReady, Reason: v1alpha1.BrokerUnavailable, Message: err.Error(), Poll: true, Refused: refused != nil}
 }
 
 // loanOf is what the container of a run has on lease by these names.
@@ -109,20 +105,20 @@ func (r *runs) tend(ctx context.Context, f *facts, d *decision) error {
 		d.next = again
 	}
 	err := r.tendSecret(ctx, f, &d.status, names)
-	taken, blocked := (*owned.TakenError)(nil), &obstacleError{}
+	taken, blocked := (*owned.TakenError)(nil), (*conditions.Obstacle)(nil)
 	switch {
 	case err == nil || apierrors.IsConflict(err):
 		return err
 	case errors.As(err, &blocked):
 	case errors.As(err, &taken): // ours was deleted, and somebody made another
-		blocked.obstacle = &obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.SandboxNameTaken, message: err.Error(), poll: true}
+		blocked = &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.SandboxNameTaken, Message: err.Error(), Poll: true}
 	default:
-		blocked.obstacle = &obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.SandboxRefused, message: err.Error(), poll: true}
+		blocked = &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.SandboxRefused, Message: err.Error(), Poll: true}
 	}
 	// The work goes on with what it has, and the run can end.
 	r.log.Warn("the credentials of a run are not kept", zap.String("run", f.run.Namespace+"/"+f.run.Name), zap.Error(err))
-	blocked.fatal = false
-	d.wait(f.run, blocked.obstacle, r.options.Clock.Now())
+	blocked.Fatal = false
+	d.wait(f.run, blocked, r.options.Clock.Now())
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -56,7 +57,7 @@ func decide(f *facts, now time.Time) decision {
 		}
 		d.finish(v1alpha1.SandboxCancelled, reason, "the run was cancelled before it ended", now)
 	case f.lost && f.left != "": // the end of the run says that nothing has its credentials and its Workspace any more
-		d.wait(run, &obstacle{condition: v1alpha1.ConditionJobCreated, reason: v1alpha1.SandboxPodLeft, message: "somebody deleted the Job of the run, which ends when " + f.left + " has", poll: true}, now)
+		d.wait(run, &conditions.Obstacle{Condition: v1alpha1.ConditionJobCreated, Reason: v1alpha1.SandboxPodLeft, Message: "somebody deleted the Job of the run, which ends when " + f.left + " has", Poll: true}, now)
 	case f.lost:
 		d.finish(v1alpha1.SandboxFailed, "JobLost", "somebody deleted the Job of the run", now)
 	case f.job == nil || f.unproven:
@@ -102,7 +103,7 @@ func (f *facts) decideStart(d *decision, now time.Time) {
 		return
 	}
 	if len(f.orphans) > 0 { // of a Job that did not get to the status
-		d.wait(f.run, &obstacle{condition: v1alpha1.ConditionJobCreated, reason: v1alpha1.SandboxPodLeft, message: "somebody deleted a Job of the run; its next one is made when Pod " + f.orphans[0].Name + " is gone", poll: true}, now)
+		d.wait(f.run, &conditions.Obstacle{Condition: v1alpha1.ConditionJobCreated, Reason: v1alpha1.SandboxPodLeft, Message: "somebody deleted a Job of the run; its next one is made when Pod " + f.orphans[0].Name + " is gone", Poll: true}, now)
 		return
 	}
 	if ref := f.run.Spec.WorkspaceRef; ref != nil {
@@ -215,7 +216,7 @@ func (f *facts) seePods(d *decision, now time.Time) {
 		case c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue:
 			condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, v1alpha1.SandboxReady, ""
 		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse:
-			condition.Message = truncate.Text("it is not scheduled: "+c.Message, maxReason)
+			condition.Message = truncate.Text("it is not scheduled: "+c.Message, conditions.MaxReason)
 		}
 	}
 	f.seeContainers(d, pod, &condition)
@@ -248,7 +249,7 @@ func (f *facts) seeNoPod(d *decision, now time.Time) {
 func (f *facts) seeContainers(d *decision, pod *corev1.Pod, condition *metav1.Condition) {
 	for _, c := range pod.Status.InitContainerStatuses {
 		if w := c.State.Waiting; w != nil && w.Reason != podInitializing {
-			condition.Message = truncate.Text(c.Name+": "+w.Reason+": "+w.Message, maxReason)
+			condition.Message = truncate.Text(c.Name+": "+w.Reason+": "+w.Message, conditions.MaxReason)
 		}
 		if t := c.State.Terminated; t != nil && t.ExitCode != 0 && pod.Status.Phase == corev1.PodFailed {
 			d.status.Output = truncate.Text(c.Name+": "+t.Message, maxOutput)
@@ -256,7 +257,7 @@ func (f *facts) seeContainers(d *decision, pod *corev1.Pod, condition *metav1.Co
 	}
 	for _, c := range pod.Status.ContainerStatuses {
 		if w := c.State.Waiting; w != nil && w.Reason != podInitializing {
-			condition.Message = truncate.Text(w.Reason+": "+w.Message, maxReason)
+			condition.Message = truncate.Text(w.Reason+": "+w.Message, conditions.MaxReason)
 		}
 		if t := c.State.Terminated; t != nil {
 			d.status.ExitCode, d.status.Output = new(t.ExitCode), truncate.Text(t.Message, maxOutput)
@@ -274,27 +275,19 @@ func (d *decision) finish(phase v1alpha1.SandboxPhase, reason, message string, n
 	if reason == "" {
 		reason = string(phase)
 	}
-	meta.SetStatusCondition(&d.status.Conditions, metav1.Condition{
-		Type: v1alpha1.ConditionCompleted, Status: metav1.ConditionTrue, Reason: reason, Message: truncate.Text(message, maxReason), LastTransitionTime: at, ObservedGeneration: d.status.ObservedGeneration,
-	})
+	conditions.Set(&d.status.Conditions, d.status.ObservedGeneration, v1alpha1.ConditionCompleted, true, reason, message, now)
 }
 
 // wait has a run wait for what is in its way.
-func (d *decision) wait(run *v1alpha1.SandboxRun, of *obstacle, now time.Time) {
-	d.set(run, of.condition, of.condition == v1alpha1.ConditionInterceptionUnavailable, of.reason, of.message, now)
-	if of.fatal {
-		d.finish(v1alpha1.SandboxFailed, of.reason, of.message, now)
+func (d *decision) wait(run *v1alpha1.SandboxRun, of *conditions.Obstacle, now time.Time) {
+	d.set(run, of.Condition, of.Condition == v1alpha1.ConditionInterceptionUnavailable, of.Reason, of.Message, now)
+	if of.Fatal {
+		d.finish(v1alpha1.SandboxFailed, of.Reason, of.Message, now)
 		return
 	}
-	d.poll, d.refused = of.poll, of.refused
+	d.poll, d.refused = of.Poll, of.Refused
 }
 
 func (d *decision) set(run *v1alpha1.SandboxRun, condition string, is bool, reason, message string, now time.Time) {
-	status := metav1.ConditionFalse
-	if is {
-		status = metav1.ConditionTrue
-	}
-	meta.SetStatusCondition(&d.status.Conditions, metav1.Condition{
-		Type: condition, Status: status, Reason: reason, Message: truncate.Text(message, maxReason), ObservedGeneration: run.Generation, LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
-	})
+	conditions.Set(&d.status.Conditions, run.Generation, condition, is, reason, message, now)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -161,7 +162,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 			func(f *facts) {
 				overdue(f)
 				f.job, f.run.Status.JobUID, f.claimed = nil, "", true
-				f.unresolved = &obstacle{condition: v1alpha1.ConditionTemplateResolved, reason: v1alpha1.SandboxRunTemplateMissing, message: "there is no template"}
+				f.unresolved = &conditions.Obstacle{Condition: v1alpha1.ConditionTemplateResolved, Reason: v1alpha1.SandboxRunTemplateMissing, Message: "there is no template"}
 			},
 			func(d *decision) bool { return timedOut(d, "there is no template") },
 		},
@@ -169,7 +170,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 			func(f *facts) {
 				overdue(f)
 				f.job, f.run.Status.JobUID = nil, ""
-				f.unresolved = &obstacle{condition: v1alpha1.ConditionTemplateResolved, reason: v1alpha1.SandboxRunTemplateMissing, message: "there is no template"}
+				f.unresolved = &conditions.Obstacle{Condition: v1alpha1.ConditionTemplateResolved, Reason: v1alpha1.SandboxRunTemplateMissing, Message: "there is no template"}
 			},
 			func(d *decision) bool { return !d.status.Phase.Terminal() && d.next.IsZero() },
 		},
@@ -195,7 +196,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 		"a run waits where nothing would hold it": {
 			func(f *facts) {
 				f.job, f.run.Status = nil, v1alpha1.SandboxRunStatus{}
-				f.plan, f.unheld = &plan{}, &obstacle{condition: v1alpha1.ConditionEgressHeld, reason: v1alpha1.ReasonEgressNotEnforced, message: "nothing", poll: true}
+				f.plan, f.unheld = &plan{}, &conditions.Obstacle{Condition: v1alpha1.ConditionEgressHeld, Reason: v1alpha1.ReasonEgressNotEnforced, Message: "nothing", Poll: true}
 			},
 			func(d *decision) bool { return !d.start && d.poll && d.status.Phase == v1alpha1.SandboxPending },
 		},

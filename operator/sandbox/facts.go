@@ -19,6 +19,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -53,27 +54,16 @@ type facts struct {
 
 	// plan is what the template and the run make together, and unresolved why there is none.
 	plan       *plan
-	unresolved *obstacle
+	unresolved *conditions.Obstacle
 	// brokered is what BrokerPolicies make of the run, nil if none applies, and unbrokered why they cannot.
 	brokered   *brokered
-	unbrokered *obstacle
+	unbrokered *conditions.Obstacle
 	// held is how the Pods are to be held, and unheld why they cannot be.
 	held   *v1alpha1.EgressDecision
-	unheld *obstacle
+	unheld *conditions.Obstacle
 	// claimed says that the run has its Workspace, and unclaimed why it does not yet.
 	claimed   bool
-	unclaimed *obstacle
-}
-
-// obstacle is why a run waits: a condition that is False.
-type obstacle struct {
-	condition, reason, message string
-	// poll says that what it waits for is not watched.
-	poll bool
-	// refused says that the broker was asked and answered no: each time is on record, so it is asked again later and later.
-	refused bool
-	// fatal says that it is in vain to wait.
-	fatal bool
+	unclaimed *conditions.Obstacle
 }
 
 // startable reports whether a run has no Job, and is to get one.
@@ -186,8 +176,8 @@ const maxRefusals = 50
 
 // readPlan resolves the template.
 func (r *runs) readPlan(ctx context.Context, f *facts) error {
-	obstacle := func(reason, message string) *obstacle {
-		return &obstacle{condition: v1alpha1.ConditionTemplateResolved, reason: reason, message: message}
+	obstacle := func(reason, message string) *conditions.Obstacle {
+		return &conditions.Obstacle{Condition: v1alpha1.ConditionTemplateResolved, Reason: reason, Message: message}
 	}
 	template, missing, err := r.template(ctx, r.cached, f.run.Namespace, f.run.Spec.TemplateRef)
 	var unfit *unfitError
@@ -238,7 +228,7 @@ func (r *runs) readPolicy(ctx context.Context, f *facts) error {
 // readHold decides how the Pods of a run are to be held. What was decided before stays.
 func (r *runs) readHold(ctx context.Context, f *facts) error {
 	unheld := func(reason, format string, args ...any) {
-		f.unheld = &obstacle{condition: v1alpha1.ConditionEgressHeld, reason: reason, message: fmt.Sprintf(format, args...), poll: true}
+		f.unheld = &conditions.Obstacle{Condition: v1alpha1.ConditionEgressHeld, Reason: reason, Message: fmt.Sprintf(format, args...), Poll: true}
 	}
 	if err := egress.Check(&f.plan.egress, f.options); err != nil {
 		unheld(v1alpha1.ReasonEgressInvalid, "the template's egress.%v", err)

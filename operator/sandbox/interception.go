@@ -12,6 +12,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/runca"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 )
 
 // brokered is what BrokerPolicies make of a run: it has a proxy, and credentials.
@@ -42,7 +43,7 @@ func (r *runs) readBrokered(ctx context.Context, f *facts) error {
 	}
 	switch {
 	case !r.options.Broker.on():
-		f.unbrokered = &obstacle{condition: v1alpha1.ConditionBrokerReady, reason: v1alpha1.BrokerNotConfigured, message: notConfigured, fatal: true}
+		f.unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionBrokerReady, Reason: v1alpha1.BrokerNotConfigured, Message: notConfigured, Fatal: true}
 		return nil
 	case decided && run.Status.Interception == "":
 		f.unbrokered = unavailable(v1alpha1.InterceptionChanged, "BrokerPolicies or the template have changed since the egress of the run was decided: make another run")
@@ -53,11 +54,11 @@ func (r *runs) readBrokered(ctx context.Context, f *facts) error {
 		return nil
 	}
 	if problem := closedBy(run.Spec.Mode, template, apply); problem != "" && run.Spec.Mode == v1alpha1.SandboxInteractive {
-		f.unbrokered = &obstacle{condition: v1alpha1.ConditionTemplateResolved, reason: v1alpha1.SandboxRunTemplateForbids, message: problem}
+		f.unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionTemplateResolved, Reason: v1alpha1.SandboxRunTemplateForbids, Message: problem}
 		return nil
 	}
 	if problem := shortfall(run.Namespace, ofTemplate(template), f.plan.requires, apply, others); problem != "" {
-		f.unbrokered = &obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.CredentialsNotGranted, message: problem}
+		f.unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.CredentialsNotGranted, Message: problem}
 		return nil
 	}
 	b := &brokered{mode: run.Status.Interception, inContainer: delivered(f.plan.requires, apply)}
@@ -82,8 +83,8 @@ func (f *facts) brokerOf(options *BrokerOptions) *v1alpha1.EgressBroker {
 	return &v1alpha1.EgressBroker{Namespace: options.Namespace, Port: port}
 }
 
-func unavailable(reason, message string) *obstacle {
-	return &obstacle{condition: v1alpha1.ConditionInterceptionUnavailable, reason: reason, message: message, fatal: true}
+func unavailable(reason, message string) *conditions.Obstacle {
+	return &conditions.Obstacle{Condition: v1alpha1.ConditionInterceptionUnavailable, Reason: reason, Message: message, Fatal: true}
 }
 
 // delivered returns which of the credentials the container gets. Each is granted by one policy.
@@ -112,7 +113,7 @@ func modeOf(apply []v1alpha1.BrokerPolicy) v1alpha1.InterceptionMode {
 
 // permits says what keeps the namespace from a mode, nil if nothing does: the redirect takes a container with
 // NET_ADMIN, which Pod Security refuses but for privileged.
-func (r *runs) permits(ctx context.Context, name string, mode v1alpha1.InterceptionMode) (*obstacle, error) {
+func (r *runs) permits(ctx context.Context, name string, mode v1alpha1.InterceptionMode) (*conditions.Obstacle, error) {
 	if mode == v1alpha1.InterceptionCooperative {
 		return nil, nil //nolint:nilnil // nothing does
 	}

@@ -31,6 +31,7 @@ import (
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/internal/controller"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 )
 
 func TestInterceptionIsTransparentUnlessEveryPolicyAcceptsOther(t *testing.T) {
@@ -65,7 +66,7 @@ func TestPodSecurityForbidsTheRedirectAndTheRunFails(t *testing.T) {
 		r := &runs{live: fake.NewClientBuilder().WithScheme(scheme).WithObjects(namespace).Build()}
 		for mode, want := range map[v1alpha1.InterceptionMode]bool{v1alpha1.InterceptionTransparent: permits, v1alpha1.InterceptionCooperative: true} {
 			of, err := r.permits(t.Context(), "a", mode)
-			if err != nil || (of == nil) != want || of != nil && (!of.fatal || of.condition != v1alpha1.ConditionInterceptionUnavailable) {
+			if err != nil || (of == nil) != want || of != nil && (!of.Fatal || of.Condition != v1alpha1.ConditionInterceptionUnavailable) {
 				t.Errorf("%q, %s: %+v, %v", level, mode, of, err)
 			}
 		}
@@ -121,12 +122,12 @@ func TestARunWaitsForABrokerThatFailsAndFailsIfItIsRefused(t *testing.T) {
 		"there is no such credential": {fmt.Errorf("credential a: %w", &protocol.Error{Code: protocol.CodeCredentialNotFound}), v1alpha1.ConditionCredentialsReady, true},
 		"no policy applies any more":  {&protocol.Error{Code: protocol.CodePolicyMissing}, v1alpha1.ConditionCredentialsReady, true},
 	} {
-		of := &obstacleError{}
-		if !errors.As(brokerObstacle(test.err), &of) || of.condition != test.condition || of.fatal != test.fatal || of.poll == test.fatal {
-			t.Errorf("%s: %+v", sentence, of.obstacle)
+		of := (*conditions.Obstacle)(nil)
+		if !errors.As(brokerObstacle(test.err), &of) || of.Condition != test.condition || of.Fatal != test.fatal || of.Poll == test.fatal {
+			t.Errorf("%s: %+v", sentence, of)
 			continue
 		}
-		f := factsOf(t, func(f *facts) { f.job, f.run.Status.JobUID, f.plan, f.unbrokered = nil, "", &plan{}, of.obstacle })
+		f := factsOf(t, func(f *facts) { f.job, f.run.Status.JobUID, f.plan, f.unbrokered = nil, "", &plan{}, of })
 		f.run.Status.Phase = ""
 		if d := decide(f, now); (d.status.Phase == v1alpha1.SandboxFailed) != test.fatal || !test.fatal && (!d.poll || d.status.Phase != v1alpha1.SandboxPending) {
 			t.Errorf("%s: %+v", sentence, d.status)
@@ -147,13 +148,13 @@ func TestABrokerThatSaysNoIsAskedLaterAndLater(t *testing.T) {
 		"the pool is empty": {&protocol.Error{Code: protocol.CodePoolExhausted}, true},
 		"a key is wrong":    {fmt.Errorf("credential a: %w", &protocol.Error{Code: protocol.CodeProviderFailed}), true},
 	} {
-		of := &obstacleError{}
-		if !errors.As(brokerObstacle(test.err), &of) || of.refused != test.refused {
-			t.Errorf("%s: %+v", sentence, of.obstacle)
+		of := (*conditions.Obstacle)(nil)
+		if !errors.As(brokerObstacle(test.err), &of) || of.Refused != test.refused {
+			t.Errorf("%s: %+v", sentence, of)
 			continue
 		}
 		d := decision{}
-		if d.wait(&v1alpha1.SandboxRun{}, of.obstacle, now); d.refused != test.refused || !d.poll {
+		if d.wait(&v1alpha1.SandboxRun{}, of, now); d.refused != test.refused || !d.poll {
 			t.Errorf("%s: %+v", sentence, d)
 		}
 	}

@@ -16,7 +16,6 @@ import (
 )
 
 const (
-	maxReason = 512
 	maxOutput = 4096
 	maxNote   = 1024
 	// recordTimeout bounds how long a run waits for its record.

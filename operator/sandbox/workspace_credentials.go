@@ -17,6 +17,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -97,33 +98,33 @@ func (a *workspaceAttempt) equipSeed(ctx context.Context, began bool) (ready boo
 	if again := a.options.Clock.Now().Add(tendAfter); began && (a.next.IsZero() || again.Before(a.next)) {
 		a.next = again
 	}
-	taken, blocked := (*owned.TakenError)(nil), &obstacleError{}
+	taken, blocked := (*owned.TakenError)(nil), (*conditions.Obstacle)(nil)
 	switch {
 	case err == nil:
 		return true, nil
 	case errors.As(err, &blocked):
-		a.refused = blocked.refused || blocked.fatal
+		a.refused = blocked.Refused || blocked.Fatal
 	case errors.As(err, &taken):
-		blocked.obstacle = &obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.SandboxNameTaken, message: taken.Error(), poll: true}
+		blocked = &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.SandboxNameTaken, Message: taken.Error(), Poll: true}
 	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err): // a quota, or a webhook
-		blocked.obstacle = &obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.SandboxRefused, message: err.Error(), poll: true}
+		blocked = &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.SandboxRefused, Message: err.Error(), Poll: true}
 	default:
 		return false, err
 	}
 	if began {
 		a.log.Warn("the credentials of a seed are not renewed", zap.String("workspace", a.ws.Namespace+"/"+a.ws.Name), zap.Error(err))
-		a.set(blocked.condition, false, blocked.reason, blocked.message)
+		a.set(blocked.Condition, false, blocked.Reason, blocked.Message)
 		a.poll = true
 		return true, nil
 	}
 	// What the broker refuses, somebody can grant: nothing is fatal.
-	a.waits(blocked.condition, blocked.reason, blocked.message, blocked.poll || blocked.fatal)
+	a.waits(blocked.Condition, blocked.Reason, blocked.Message, blocked.Poll || blocked.Fatal)
 	return false, nil
 }
 
 func (a *workspaceAttempt) leaseSeed(ctx context.Context, names []string, began bool) error {
 	if !a.options.Broker.on() {
-		return &obstacleError{&obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.BrokerNotConfigured, message: notConfigured}}
+		return &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.BrokerNotConfigured, Message: notConfigured}
 	}
 	return a.lend(ctx, a.loan(names, began))
 }
@@ -156,7 +157,7 @@ func (a *workspaceAttempt) askForSeed(ctx context.Context, names []string) (*pro
 		return nil, nil, err
 	}
 	if problem != "" {
-		return nil, nil, &obstacleError{&obstacle{condition: v1alpha1.ConditionCredentialsReady, reason: v1alpha1.CredentialsNotGranted, message: problem}}
+		return nil, nil, &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.CredentialsNotGranted, Message: problem}
 	}
 	asker, _, err := a.brokers.client(ctx)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -47,13 +48,13 @@ func (r *runs) readQueue(ctx context.Context, f *facts, ws *v1alpha1.Workspace) 
 	if f.claimed || f.run.Spec.WorkspaceRef == nil {
 		return nil
 	}
-	f.unclaimed = &obstacle{condition: v1alpha1.ConditionWorkspaceBound}
+	f.unclaimed = &conditions.Obstacle{Condition: v1alpha1.ConditionWorkspaceBound}
 	switch {
 	case ws == nil:
-		f.unclaimed.reason, f.unclaimed.message = v1alpha1.WorkspaceMissing, "there is no Workspace "+f.run.Spec.WorkspaceRef.Name
+		f.unclaimed.Reason, f.unclaimed.Message = v1alpha1.WorkspaceMissing, "there is no Workspace "+f.run.Spec.WorkspaceRef.Name
 		return nil
 	case ws.Status.Phase != v1alpha1.WorkspaceActive:
-		f.unclaimed.reason, f.unclaimed.message = v1alpha1.WorkspaceNotReady, notReady(ws)
+		f.unclaimed.Reason, f.unclaimed.Message = v1alpha1.WorkspaceNotReady, notReady(ws)
 		return nil
 	}
 	waiting, err := r.waiting(ctx, ws)
@@ -61,10 +62,10 @@ func (r *runs) readQueue(ctx context.Context, f *facts, ws *v1alpha1.Workspace) 
 		return err
 	}
 	place := slices.IndexFunc(waiting, func(run *v1alpha1.SandboxRun) bool { return run.UID == f.run.UID })
-	f.unclaimed.reason = v1alpha1.WorkspaceBusy
-	f.unclaimed.message = fmt.Sprintf("Workspace %s: the run is number %d of those that wait", ws.Name, max(place, 0)+1)
+	f.unclaimed.Reason = v1alpha1.WorkspaceBusy
+	f.unclaimed.Message = fmt.Sprintf("Workspace %s: the run is number %d of those that wait", ws.Name, max(place, 0)+1)
 	if h := ws.Status.ActiveRun; h != nil {
-		f.unclaimed.message = fmt.Sprintf("run %s has Workspace %s; this one is number %d of those that wait", h.Name, ws.Name, max(place, 0)+1)
+		f.unclaimed.Message = fmt.Sprintf("run %s has Workspace %s; this one is number %d of those that wait", h.Name, ws.Name, max(place, 0)+1)
 	}
 	return nil
 }

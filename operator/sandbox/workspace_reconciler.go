@@ -23,6 +23,7 @@ import (
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/internal/controller"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -155,13 +156,7 @@ func (a *workspaceAttempt) object() corev1.ObjectReference {
 }
 
 func (a *workspaceAttempt) set(condition string, is bool, reason, message string) {
-	status := metav1.ConditionFalse
-	if is {
-		status = metav1.ConditionTrue
-	}
-	meta.SetStatusCondition(&a.status.Conditions, metav1.Condition{
-		Type: condition, Status: status, Reason: reason, Message: truncate.Text(message, maxReason), ObservedGeneration: a.ws.Generation, LastTransitionTime: metav1.NewTime(a.options.Clock.Now().Truncate(time.Second)),
-	})
+	conditions.Set(&a.status.Conditions, a.ws.Generation, condition, is, reason, message, a.options.Clock.Now())
 }
 
 // write writes the status, if it changed, and says what is new in it. It does not write over what somebody else wrote.

@@ -17,8 +17,9 @@ import (
 const (
 	// ManagedBy is the value of [v1alpha1.LabelManagedBy].
 	ManagedBy = "admitkit-sandbox"
-	// PrefixRun begins the names of what belongs to a run, and PrefixWorkspace of what belongs to a Workspace.
-	PrefixRun       = "sandbox-"
+	// PrefixRun begins the names of what belongs to a run.
+	PrefixRun = "sandbox-"
+	// PrefixWorkspace begins the names of what belongs to a Workspace.
 	PrefixWorkspace = "workspace-"
 )
 
