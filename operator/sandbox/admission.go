@@ -12,6 +12,7 @@ import (
 	"github.com/admitkit/admitkit/extension/cluster"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/brokerpolicy"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -145,7 +146,7 @@ func (s *shared) check(kind string, template, base *v1alpha1.SandboxRunTemplateS
 		req.Warnf("spec.interactive: Interactive runs are off: let the operator set --sandbox-interactive")
 	}
 	if len(p.requires) > 0 && !s.options.Broker.on() {
-		req.Warnf("spec.requires: runs fail: %s", notConfigured)
+		req.Warnf("spec.requires: runs fail: %s", brokerpolicy.NotConfigured)
 	}
 	if !egress.IsDigestPinned(p.image) {
 		req.Warnf("spec.image: %.80s names no digest: what runs can change; it is pulled always", p.image)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/brokerpolicy"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -220,81 +221,22 @@ func (r *runs) toBroker() map[string][]rbacv1.PolicyRule {
 	return rights
 }
 
-// policiesFor returns the BrokerPolicies that apply to a template, and those that do not, by name.
-func policiesFor(ctx context.Context, reader client.Reader, namespace, template string) (apply, others []v1alpha1.BrokerPolicy, err error) {
-	var list v1alpha1.BrokerPolicyList
-	if err := reader.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-		return nil, nil, fmt.Errorf("listing BrokerPolicies in namespace %s: %w", namespace, err)
-	}
-	apply, others = list.ForTemplate(template)
-	return apply, others, nil
-}
-
-// applicant is what a policy applies to, by a field of its spec.
-type applicant struct{ kind, name, field string }
-
-func ofTemplate(name string) applicant { return applicant{"template", name, "appliesToTemplates"} }
-
-func ofWorkspaceNamed(name string) applicant {
-	return applicant{"Workspace", name, "appliesToWorkspaces"}
-}
-
-// shortfall says what is required and no policy grants, and which policy could; "" if nothing is missing.
-func shortfall(namespace string, of applicant, requires []string, apply, others []v1alpha1.BrokerPolicy) string {
-	var problems []string
-	for _, name := range requires {
-		switch by := granting(name, apply); {
-		case len(by) == 1:
-		case len(by) > 1:
-			problems = append(problems, fmt.Sprintf("%s is granted by several of them (%s): remove all but one", name, strings.Join(by, ", ")))
-		default:
-			problems = append(problems, fmt.Sprintf("%s is granted by none: %s", name, remedy(name, of, apply, others)))
-		}
-	}
-	if len(problems) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("of the BrokerPolicies in namespace %s that apply to %s %s, %s", namespace, of.kind, of.name, strings.Join(problems, "; "))
-}
-
-func granting(name string, policies []v1alpha1.BrokerPolicy) (by []string) {
-	for i := range policies {
-		if policies[i].Credential(name) != nil {
-			by = append(by, policies[i].Name)
-		}
-	}
-	return by
-}
-
-func remedy(name string, of applicant, apply, others []v1alpha1.BrokerPolicy) string {
-	if by := granting(name, others); len(by) > 0 {
-		return fmt.Sprintf("add %s to spec.%s of %s, which grants it", of.name, of.field, by[0])
-	}
-	if len(apply) > 0 {
-		return fmt.Sprintf("add it to spec.grants.credentials of %s", apply[0].Name)
-	}
-	return fmt.Sprintf("make a BrokerPolicy with spec.%s and spec.grants.credentials for it", of.field)
-}
-
-// notConfigured says that there is no broker.
-const notConfigured = "the controller has no broker: let the operator set --broker-namespace and --broker-image"
-
 // checkRequires refuses a run whose template requires what nobody grants, or that no broker would serve.
 func (r *runRules) checkRequires(ctx context.Context, namespace string, spec *v1alpha1.SandboxRunSpec, requires []string) error {
 	template := spec.TemplateRef.Name
-	apply, others, err := policiesFor(ctx, r.asker, namespace, template)
+	apply, others, err := brokerpolicy.ForTemplate(ctx, r.asker, namespace, template)
 	switch {
 	case err != nil:
 		return err
 	case len(apply) == 0 && len(requires) == 0:
 		return nil
 	case !r.options.Broker.on():
-		return denied("SandboxRun", "spec.templateRef: template %s requires credentials, or a BrokerPolicy applies to it, and %s", template, notConfigured)
+		return denied("SandboxRun", "spec.templateRef: template %s requires credentials, or a BrokerPolicy applies to it, and %s", template, brokerpolicy.NotConfigured)
 	}
-	if problem := closedBy(spec.Mode, template, apply); problem != "" && spec.Mode == v1alpha1.SandboxInteractive {
+	if problem := brokerpolicy.ClosedBy(spec.Mode, template, apply); problem != "" && spec.Mode == v1alpha1.SandboxInteractive {
 		return denied("SandboxRun", "spec.mode: %s", problem)
 	}
-	if problem := shortfall(namespace, ofTemplate(template), requires, apply, others); problem != "" {
+	if problem := brokerpolicy.Shortfall(namespace, brokerpolicy.OfTemplate(template), requires, apply, others); problem != "" {
 		return denied("SandboxRun", "spec.templateRef: template %s requires credentials: %s", template, problem)
 	}
 	return nil

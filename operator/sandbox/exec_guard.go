@@ -2,8 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/brokerpolicy"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -63,30 +62,12 @@ func (g *execGuard) enter(ctx context.Context, req *extension.Request, name stri
 	if err != nil {
 		return err
 	}
-	apply, _, err := policiesFor(ctx, g.asker, req.Namespace, run.Spec.TemplateRef.Name)
+	apply, _, err := brokerpolicy.ForTemplate(ctx, g.asker, req.Namespace, run.Spec.TemplateRef.Name)
 	if err != nil {
 		return err
 	}
-	if problem := closedBy(run.Spec.Mode, run.Spec.TemplateRef.Name, apply); problem != "" {
+	if problem := brokerpolicy.ClosedBy(run.Spec.Mode, run.Spec.TemplateRef.Name, apply); problem != "" {
 		return denied("Pod", "SandboxRun %s: %s", name, problem)
 	}
 	return nil
-}
-
-// closedBy says which policies let nobody into runs of a mode by a template, and the remedy; "" if none does.
-func closedBy(mode v1alpha1.SandboxMode, template string, apply []v1alpha1.BrokerPolicy) string {
-	field, open := "shell", func(r *v1alpha1.BrokerRuns) bool { return r.Shell }
-	if mode == v1alpha1.SandboxInteractive {
-		field, open = "interact", func(r *v1alpha1.BrokerRuns) bool { return r.Interact }
-	}
-	var closed []string
-	for i := range apply {
-		if !open(&apply[i].Spec.Runs) {
-			closed = append(closed, apply[i].Name)
-		}
-	}
-	if len(closed) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("BrokerPolicies apply to template %s that let nobody in, since a person there would use its credentials: set spec.runs.%s in %s", template, field, strings.Join(closed, ", "))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/runca"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/brokerpolicy"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 )
 
@@ -33,7 +34,7 @@ const maxBrokered = runca.RunLife - time.Hour
 // readBrokered reads what applies to the template, and what that makes of the run.
 func (r *runs) readBrokered(ctx context.Context, f *facts) error {
 	run, template := f.run, f.run.Spec.TemplateRef.Name
-	apply, others, err := policiesFor(ctx, r.cached, run.Namespace, template)
+	apply, others, err := brokerpolicy.ForTemplate(ctx, r.cached, run.Namespace, template)
 	if err != nil {
 		return err
 	}
@@ -43,7 +44,7 @@ func (r *runs) readBrokered(ctx context.Context, f *facts) error {
 	}
 	switch {
 	case !r.options.Broker.on():
-		f.unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionBrokerReady, Reason: v1alpha1.BrokerNotConfigured, Message: notConfigured, Fatal: true}
+		f.unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionBrokerReady, Reason: v1alpha1.BrokerNotConfigured, Message: brokerpolicy.NotConfigured, Fatal: true}
 		return nil
 	case decided && run.Status.Interception == "":
 		f.unbrokered = unavailable(v1alpha1.InterceptionChanged, "BrokerPolicies or the template have changed since the egress of the run was decided: make another run")
@@ -53,11 +54,11 @@ func (r *runs) readBrokered(ctx context.Context, f *facts) error {
 			f.plan.timeout, maxBrokered.Seconds(), runca.RunLife))
 		return nil
 	}
-	if problem := closedBy(run.Spec.Mode, template, apply); problem != "" && run.Spec.Mode == v1alpha1.SandboxInteractive {
+	if problem := brokerpolicy.ClosedBy(run.Spec.Mode, template, apply); problem != "" && run.Spec.Mode == v1alpha1.SandboxInteractive {
 		f.unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionTemplateResolved, Reason: v1alpha1.SandboxRunTemplateForbids, Message: problem}
 		return nil
 	}
-	if problem := shortfall(run.Namespace, ofTemplate(template), f.plan.requires, apply, others); problem != "" {
+	if problem := brokerpolicy.Shortfall(run.Namespace, brokerpolicy.OfTemplate(template), f.plan.requires, apply, others); problem != "" {
 		f.unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.CredentialsNotGranted, Message: problem}
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/repo"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/brokerpolicy"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -44,7 +45,7 @@ func checkSeed(seed *v1alpha1.WorkspaceSeed) error {
 		if err != nil {
 			return fmt.Errorf("seed.repos[%d].url: %w", i, err)
 		}
-		if problem := refuseHost(host); problem != "" {
+		if problem := brokerpolicy.RefuseHost(host); problem != "" {
 			return fmt.Errorf("seed.repos[%d].url: the host %.80q %s", i, host, problem)
 		}
 		if err := checkCredentials(scheme, r); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/admitkit/admitkit/extension"
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/brokerpolicy"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
@@ -77,9 +78,9 @@ func (r *workspaceRules) checkLeases(ctx context.Context, ws *v1alpha1.Workspace
 	}
 	if !r.options.Broker.on() {
 		i := slices.IndexFunc(ws.Spec.Seed.Repos, func(of v1alpha1.WorkspaceRepo) bool { return of.Credential != "" })
-		return denied("Workspace", "spec.seed.repos[%d].credential: %s; or name a Secret in credentialsFrom", i, notConfigured)
+		return denied("Workspace", "spec.seed.repos[%d].credential: %s; or name a Secret in credentialsFrom", i, brokerpolicy.NotConfigured)
 	}
-	_, problem, err := grantsOfSeed(ctx, r.asker, req.Namespace, ws.Name, names)
+	_, problem, err := brokerpolicy.ForSeed(ctx, r.asker, req.Namespace, ws.Name, names)
 	if problem != "" {
 		req.Warnf("spec.seed: the Workspace waits: %s", problem)
 	}

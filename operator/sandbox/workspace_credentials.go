@@ -17,6 +17,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/brokerpolicy"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
@@ -45,33 +46,6 @@ func seedCredentials(seed *v1alpha1.WorkspaceSeed) (names []string) {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
-}
-
-// grantsOfSeed returns what policies grant a Workspace by these names, or what is missing, with the remedy. A policy of
-// templates grants it nothing: its author has said nothing of Workspaces.
-func grantsOfSeed(ctx context.Context, reader client.Reader, namespace, name string, wanted []string) (grants map[string]*v1alpha1.CredentialGrant, problem string, err error) {
-	var list v1alpha1.BrokerPolicyList
-	if err := reader.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-		return nil, "", fmt.Errorf("listing BrokerPolicies in namespace %s: %w", namespace, err)
-	}
-	apply, others := list.ForWorkspace(name)
-	if problem := shortfall(namespace, ofWorkspaceNamed(name), wanted, apply, others); problem != "" {
-		return nil, problem, nil
-	}
-	grants = map[string]*v1alpha1.CredentialGrant{}
-	for i := range apply {
-		for _, name := range wanted {
-			grant := apply[i].Credential(name)
-			if grant == nil {
-				continue
-			}
-			if grant.Delivery.InContainer == nil {
-				return nil, fmt.Sprintf("BrokerPolicy %s delivers %s by a proxy, and a seed has none: grant it with delivery.inContainer", apply[i].Name, name), nil
-			}
-			grants[name] = grant
-		}
-	}
-	return grants, "", nil
 }
 
 // gitUser is the user that servers of git want beside a token. Most take any.
@@ -124,7 +98,7 @@ func (a *workspaceAttempt) equipSeed(ctx context.Context, began bool) (ready boo
 
 func (a *workspaceAttempt) leaseSeed(ctx context.Context, names []string, began bool) error {
 	if !a.options.Broker.on() {
-		return &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.BrokerNotConfigured, Message: notConfigured}
+		return &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.BrokerNotConfigured, Message: brokerpolicy.NotConfigured}
 	}
 	return a.lend(ctx, a.loan(names, began))
 }
@@ -152,7 +126,7 @@ func (a *workspaceAttempt) loan(names []string, began bool) *leasedSecret {
 
 // askForSeed returns a client of the broker, and what policies grant by these names.
 func (a *workspaceAttempt) askForSeed(ctx context.Context, names []string) (*protocol.Client, map[string]*v1alpha1.CredentialGrant, error) {
-	grants, problem, err := grantsOfSeed(ctx, a.cached, a.ws.Namespace, a.ws.Name, names)
+	grants, problem, err := brokerpolicy.ForSeed(ctx, a.cached, a.ws.Namespace, a.ws.Name, names)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,4 +1,4 @@
-package sandbox
+package brokerpolicy
 
 import (
 	"slices"
@@ -55,7 +55,7 @@ func TestAPolicyWhoseCredentialNobodyWouldGetIsRefused(t *testing.T) {
 		"the sandbox sets the variable, lower case": {agentPolicy(withGrants(contained("https_proxy"))), "https_proxy is reserved"},
 		"it is no variable of a seed":               {agentPolicy(withGrants(contained("HOME")), ofWorkspaces), ""},
 	} {
-		if problem := refusePolicy(test.spec); (problem == "") != (test.want == "") || !strings.Contains(problem, test.want) {
+		if problem := refuse(test.spec); (problem == "") != (test.want == "") || !strings.Contains(problem, test.want) {
 			t.Errorf("%s: %q, want %q", sentence, problem, test.want)
 		}
 	}
@@ -80,7 +80,7 @@ func TestAPolicySaysWhatItsAuthorMayNotExpect(t *testing.T) {
 		}), []string{"spec.egress: has no effect", "spec.egressDiscovery: has", "spec.interception: has", "spec.runs: has"}},
 		"a seed that would have a proxy": {agentPolicy(ofWorkspaces, func(s *v1alpha1.BrokerPolicySpec) { s.AppliesToTemplates = nil }), []string{"spec.egress: has", "spec.grants.credentials[0].delivery.proxyInjected: the seed"}},
 	} {
-		got := policyWarnings(test.spec)
+		got := warnings(test.spec)
 		if !slices.EqualFunc(got, test.want, strings.Contains) {
 			t.Errorf("%s: %q, want %q", sentence, got, test.want)
 		}

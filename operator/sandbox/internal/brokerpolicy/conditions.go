@@ -1,4 +1,4 @@
-package sandbox
+package brokerpolicy
 
 import (
 	"context"
@@ -22,22 +22,22 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
 
-// policyConditions says in the status of each BrokerPolicy whether it lets runs discover
+// discovery says in the status of each BrokerPolicy whether it lets runs discover
 // names. It decides nothing: what enforces a policy reads the end itself.
-type policyConditions struct {
+type discovery struct {
 	clock      clock.PassiveClock
 	namespaces []string
 	client     client.Client
 }
 
 var (
-	_ extension.Reconciler        = (*policyConditions)(nil)
-	_ extension.Entitled          = (*policyConditions)(nil)
-	_ extension.NamespaceEntitled = (*policyConditions)(nil)
+	_ extension.Reconciler        = (*discovery)(nil)
+	_ extension.Entitled          = (*discovery)(nil)
+	_ extension.NamespaceEntitled = (*discovery)(nil)
 )
 
 // Rights implements [extension.Entitled].
-func (c *policyConditions) Rights() []rbacv1.PolicyRule {
+func (c *discovery) Rights() []rbacv1.PolicyRule {
 	if len(c.namespaces) > 0 {
 		return nil
 	}
@@ -45,7 +45,7 @@ func (c *policyConditions) Rights() []rbacv1.PolicyRule {
 }
 
 // NamespaceRights implements [extension.NamespaceEntitled].
-func (c *policyConditions) NamespaceRights() map[string][]rbacv1.PolicyRule {
+func (c *discovery) NamespaceRights() map[string][]rbacv1.PolicyRule {
 	rights := make(map[string][]rbacv1.PolicyRule, len(c.namespaces))
 	for _, namespace := range c.namespaces {
 		rights[namespace] = conditionRights()
@@ -62,7 +62,7 @@ func conditionRights() []rbacv1.PolicyRule {
 }
 
 // Register watches BrokerPolicies.
-func (c *policyConditions) Register(mgr extension.Manager) error {
+func (c *discovery) Register(mgr extension.Manager) error {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return err
@@ -78,7 +78,7 @@ func (c *policyConditions) Register(mgr extension.Manager) error {
 }
 
 // Reconcile writes the conditions, and asks to be called again a second after the end.
-func (c *policyConditions) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (c *discovery) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	policy := &v1alpha1.BrokerPolicy{}
 	if err := c.client.Get(ctx, req.NamespacedName, policy); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)

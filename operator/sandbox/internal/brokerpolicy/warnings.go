@@ -1,4 +1,4 @@
-package sandbox
+package brokerpolicy
 
 import (
 	"fmt"
@@ -8,8 +8,8 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 )
 
-// policyWarnings says what a policy has that its author may not expect.
-func policyWarnings(spec *v1alpha1.BrokerPolicySpec) (warnings []string) {
+// warnings says what a policy has that its author may not expect.
+func warnings(spec *v1alpha1.BrokerPolicySpec) (warnings []string) {
 	for i := range spec.Egress {
 		for _, port := range spec.Egress[i].Ports {
 			if port != 443 && port != 80 {

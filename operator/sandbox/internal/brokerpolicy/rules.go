@@ -1,11 +1,8 @@
-// Package sandbox runs work that nobody trusts. This part has the policies that say which
-// names and credentials such work gets.
-package sandbox
+package brokerpolicy
 
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"net/textproto"
 	"slices"
 	"strings"
@@ -17,7 +14,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -27,17 +23,8 @@ import (
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
-// BrokerPolicies admits BrokerPolicies, and keeps their conditions.
-type BrokerPolicies struct {
-	// Namespaces are those in which conditions are kept. Default: the watched namespace, or
-	// every one if there is none.
-	Namespaces []string
-}
-
-var _ extension.Composite = BrokerPolicies{}
-
-// Parts implements [extension.Composite].
-func (b BrokerPolicies) Parts(mgr extension.Manager) ([]any, error) {
+// Parts are what admits BrokerPolicies, and what keeps their conditions in these namespaces, none for every one.
+func Parts(mgr extension.Manager, namespaces []string) []any {
 	fail := admissionregistrationv1.Fail
 	scope := extension.Scope{
 		Name: "broker-policy", FailurePolicy: &fail, NamespaceSelector: extension.EveryNamespace(),
@@ -45,38 +32,38 @@ func (b BrokerPolicies) Parts(mgr extension.Manager) ([]any, error) {
 			admissionregistrationv1.Create, admissionregistrationv1.Update),
 	}
 	return []any{
-		extension.Validating(&policyRules{clock: mgr.GetClock()}, scope),
-		&policyConditions{clock: mgr.GetClock(), namespaces: b.Namespaces},
-	}, nil
+		extension.Validating(&rules{clock: mgr.GetClock()}, scope),
+		&discovery{clock: mgr.GetClock(), namespaces: namespaces},
+	}
 }
 
-// policyRules judges BrokerPolicies by what their schema cannot express.
-type policyRules struct {
+// rules judges BrokerPolicies by what their schema cannot express.
+type rules struct {
 	clock clock.PassiveClock
 	// asker asks the API server who may read Secrets. Register sets it.
 	asker client.Client
 }
 
 var (
-	_ extension.Validator[*v1alpha1.BrokerPolicy] = (*policyRules)(nil)
-	_ extension.Hosted                            = (*policyRules)(nil)
-	_ extension.ClusterEntitled                   = (*policyRules)(nil)
+	_ extension.Validator[*v1alpha1.BrokerPolicy] = (*rules)(nil)
+	_ extension.Hosted                            = (*rules)(nil)
+	_ extension.ClusterEntitled                   = (*rules)(nil)
 )
 
 // Register connects to the cluster.
-func (r *policyRules) Register(mgr extension.Manager) (err error) {
+func (r *rules) Register(mgr extension.Manager) (err error) {
 	r.asker, err = cluster.NewClient(mgr, nil)
 	return err
 }
 
 // ClusterRights implements [extension.ClusterEntitled]: a policy can be in any namespace.
-func (*policyRules) ClusterRights() []rbacv1.PolicyRule {
+func (*rules) ClusterRights() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{{APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"subjectaccessreviews"}, Verbs: []string{"create"}}}
 }
 
 // Validate refuses names that no run can be held to, a discovery without a near end, and
 // credentials that the author may not read.
-func (r *policyRules) Validate(ctx context.Context, policy *v1alpha1.BrokerPolicy, req *extension.Request) error {
+func (r *rules) Validate(ctx context.Context, policy *v1alpha1.BrokerPolicy, req *extension.Request) error {
 	var old *v1alpha1.BrokerPolicy
 	if req.Operation == admissionv1.Update {
 		if policy.DeletionTimestamp != nil {
@@ -90,10 +77,10 @@ func (r *policyRules) Validate(ctx context.Context, policy *v1alpha1.BrokerPolic
 			return nil
 		}
 	}
-	for _, warning := range policyWarnings(&policy.Spec) {
+	for _, warning := range warnings(&policy.Spec) {
 		req.Warnf("%s", warning)
 	}
-	if problem := refusePolicy(&policy.Spec); problem != "" {
+	if problem := refuse(&policy.Spec); problem != "" {
 		return extension.Deny(problem)
 	}
 	if problem := r.refuseDiscovery(policy, old); problem != "" {
@@ -102,10 +89,10 @@ func (r *policyRules) Validate(ctx context.Context, policy *v1alpha1.BrokerPolic
 	return r.mayRead(ctx, policy, req)
 }
 
-// refusePolicy says what is wrong with the names in a policy, "" if nothing is.
-func refusePolicy(spec *v1alpha1.BrokerPolicySpec) string {
+// refuse says what is wrong with the names in a policy, "" if nothing is.
+func refuse(spec *v1alpha1.BrokerPolicySpec) string {
 	for i := range spec.Egress {
-		if problem := refuseHost(spec.Egress[i].Host); problem != "" {
+		if problem := RefuseHost(spec.Egress[i].Host); problem != "" {
 			return fmt.Sprintf("spec.egress[%d].host: %q %s", i, spec.Egress[i].Host, problem)
 		}
 	}
@@ -132,7 +119,7 @@ func refuseGrant(spec *v1alpha1.BrokerPolicySpec, i int) string {
 	}
 	for j, host := range inject.Hosts {
 		field := fmt.Sprintf("delivery.proxyInjected.hosts[%d]: %q", j, host)
-		if problem := refuseHost(host); problem != "" {
+		if problem := RefuseHost(host); problem != "" {
 			return field + " " + problem
 		}
 		if !slices.ContainsFunc(spec.Egress, func(e v1alpha1.EgressName) bool { return v1alpha1.CoversHost(e.Host, host) }) {
@@ -161,48 +148,9 @@ func isOfHTTP(header string) bool {
 	return strings.HasPrefix(header, "Proxy-") || slices.Contains([]string{"Host", "Connection", "Content-Length", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}, header)
 }
 
-// internalSuffixes are those of names that lead into the cluster or its network.
-var internalSuffixes = []string{".svc", ".local", ".internal", ".localhost", ".localdomain", ".home.arpa", ".in-addr.arpa", ".ip6.arpa"}
-
-// refuseHost says why a host cannot be a name in a policy, "" if it can.
-func refuseHost(host string) string {
-	name, wildcard := strings.CutPrefix(host, "*.")
-	switch {
-	case host == "*" || name == "":
-		return "would allow every name: list those that the runs need"
-	case isAddress(host):
-		return "is an address: name the server, since a policy holds names"
-	case strings.ContainsAny(host, ":/@"):
-		return "has more than a name in it: leave out scheme and path, and write ports into the field ports"
-	case len(validation.IsDNS1123Subdomain(name)) > 0:
-		return "is not a DNS name in lower case, such as api.example.com or *.example.com"
-	case !strings.Contains(name, ".") && wildcard:
-		return "would allow a whole top-level domain: write at least two labels after the *"
-	case !strings.Contains(name, "."):
-		return "has only one label, so that it would lead into the cluster: write the full name"
-	}
-	for _, suffix := range internalSuffixes {
-		if strings.HasSuffix("."+name, suffix) {
-			return "ends with " + suffix + ": such names are internal to a cluster or a network, and runs cannot reach these"
-		}
-	}
-	if last := name[strings.LastIndexByte(name, '.')+1:]; strings.Trim(last, "0123456789") == "" {
-		return "ends with a number: some clients would take it for an address"
-	}
-	return ""
-}
-
-func isAddress(host string) bool {
-	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	if err != nil {
-		_, err = netip.ParseAddrPort(host)
-	}
-	return err == nil
-}
-
 // refuseDiscovery refuses an end that is over or far away. One that has passed can stay
 // while the rest of a policy changes.
-func (r *policyRules) refuseDiscovery(policy, old *v1alpha1.BrokerPolicy) string {
+func (r *rules) refuseDiscovery(policy, old *v1alpha1.BrokerPolicy) string {
 	discovery := policy.Spec.EgressDiscovery
 	if discovery == nil || old != nil && apiequality.Semantic.DeepEqual(discovery, old.Spec.EgressDiscovery) {
 		return ""
@@ -221,7 +169,7 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // mayRead refuses a policy whose author may not read the Secrets that it names: they would
 // get them by a run of their own.
-func (r *policyRules) mayRead(ctx context.Context, policy *v1alpha1.BrokerPolicy, req *extension.Request) error {
+func (r *rules) mayRead(ctx context.Context, policy *v1alpha1.BrokerPolicy, req *extension.Request) error {
 	asked := map[string]bool{}
 	for i := range policy.Spec.Grants.Credentials {
 		grant := &policy.Spec.Grants.Credentials[i]
@@ -242,7 +190,7 @@ func (r *policyRules) mayRead(ctx context.Context, policy *v1alpha1.BrokerPolicy
 	return nil
 }
 
-func (r *policyRules) mayGet(ctx context.Context, user authenticationv1.UserInfo, namespace, secret string) (bool, error) {
+func (r *rules) mayGet(ctx context.Context, user authenticationv1.UserInfo, namespace, secret string) (bool, error) {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: make(map[string]authorizationv1.ExtraValue, len(user.Extra)),
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "get", Version: "v1", Resource: "secrets", Name: secret},
