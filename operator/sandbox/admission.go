@@ -14,6 +14,7 @@ import (
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/brokerpolicy"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 // admissions are the parts that answer admissions. All have failure policy Fail. Those about
@@ -105,7 +106,7 @@ type templateRules struct{ admitted }
 
 // Validate refuses what no run could use.
 func (r *templateRules) Validate(ctx context.Context, template *v1alpha1.SandboxRunTemplate, req *extension.Request) error {
-	base, err := r.base(ctx, &template.Spec)
+	base, err := workload.Base(ctx, r.asker, &template.Spec)
 	if err != nil {
 		return err
 	}
@@ -127,29 +128,29 @@ func (r *clusterTemplateRules) Validate(_ context.Context, template *v1alpha1.Cl
 // check judges a template.
 func (s *shared) check(kind string, template, base *v1alpha1.SandboxRunTemplateSpec, req *extension.Request) error {
 	if base == nil && template.BaseTemplateRef != nil {
-		if err := checkEnv(template.Env, "env"); err != nil {
+		if err := workload.CheckEnv(template.Env, "env"); err != nil {
 			return denied(kind, "spec.%w", err)
 		}
 		return nil
 	}
-	p, err := planOf(template, base)
+	p, err := workload.Of(template, base)
 	if err != nil {
 		return denied(kind, "spec.%w", err)
 	}
-	if err := egress.Check(&p.egress, &s.options.Egress); err != nil {
+	if err := egress.Check(&p.Egress, &s.options.Egress); err != nil {
 		return denied(kind, "spec.egress.%w", err)
 	}
-	for _, warning := range egress.Warnings(&p.egress, &s.options.Egress) {
+	for _, warning := range egress.Warnings(&p.Egress, &s.options.Egress) {
 		req.Warnf("spec.egress.%s", warning)
 	}
-	if p.interactive != nil && !s.options.Interactive {
+	if p.Interactive != nil && !s.options.Interactive {
 		req.Warnf("spec.interactive: Interactive runs are off: let the operator set --sandbox-interactive")
 	}
-	if len(p.requires) > 0 && !s.options.Broker.on() {
+	if len(p.Requires) > 0 && !s.options.Broker.on() {
 		req.Warnf("spec.requires: runs fail: %s", brokerpolicy.NotConfigured)
 	}
-	if !egress.IsDigestPinned(p.image) {
-		req.Warnf("spec.image: %.80s names no digest: what runs can change; it is pulled always", p.image)
+	if !egress.IsDigestPinned(p.Image) {
+		req.Warnf("spec.image: %.80s names no digest: what runs can change; it is pulled always", p.Image)
 	}
 	return nil
 }
@@ -175,7 +176,7 @@ func (r *runRules) Validate(ctx context.Context, run *v1alpha1.SandboxRun, req *
 	case len(spec.Prompt) > v1alpha1.MaxPromptBytes:
 		return denied("SandboxRun", "spec.prompt: %d bytes, at most %d are allowed; put it into a ConfigMap, and name that in promptFrom", len(spec.Prompt), v1alpha1.MaxPromptBytes)
 	}
-	if err := checkEnv(spec.ExtraEnv, "extraEnv"); err != nil {
+	if err := workload.CheckEnv(spec.ExtraEnv, "extraEnv"); err != nil {
 		return denied("SandboxRun", "spec.%w", err)
 	}
 	if err := r.checkPromptFrom(ctx, spec.PromptFrom, req); err != nil {
@@ -217,7 +218,7 @@ func (r *runRules) validateUpdate(ctx context.Context, run *v1alpha1.SandboxRun,
 // checkTemplate refuses a run that asks for more than its template allows. One that has no template yet
 // waits for it, and is judged then.
 func (r *runRules) checkTemplate(ctx context.Context, spec *v1alpha1.SandboxRunSpec, req *extension.Request) error {
-	template, missing, err := r.template(ctx, r.asker, req.Namespace, spec.TemplateRef)
+	template, missing, err := workload.Find(ctx, r.asker, req.Namespace, spec.TemplateRef)
 	if err != nil {
 		return err
 	}
@@ -225,8 +226,8 @@ func (r *runRules) checkTemplate(ctx context.Context, spec *v1alpha1.SandboxRunS
 		req.Warnf("spec.templateRef: %s: the run waits for it", missing)
 		return nil
 	}
-	if _, err := template.with(spec); err != nil {
+	if _, err := template.With(spec); err != nil {
 		return denied("SandboxRun", "spec.%w", err)
 	}
-	return r.checkRequires(ctx, req.Namespace, spec, template.requires)
+	return r.checkRequires(ctx, req.Namespace, spec, template.Requires)
 }

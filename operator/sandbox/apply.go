@@ -21,6 +21,7 @@ import (
 	"github.com/admitkit/admitkit/operator/internal/truncate"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 // apply does what was decided. A policy that was withdrawn comes back first.
@@ -101,9 +102,9 @@ func (r *runs) start(ctx context.Context, f *facts, d *decision) error {
 	if err == nil && f.run.Spec.PromptFrom == nil {
 		err = r.makePrompt(ctx, f.run)
 	}
-	job := f.plan.jobOf(f.run)
+	job := f.plan.Job(f.run)
 	if err == nil && f.brokered != nil {
-		f.brokered.into(job, &r.options, f.apiServer)
+		r.proxyOf(f).Into(job)
 		err = r.equip(ctx, f, d)
 	}
 	if err == nil {
@@ -134,7 +135,7 @@ func (r *runs) start(ctx context.Context, f *facts, d *decision) error {
 // makePrompt makes the ConfigMap with the prompt. One that is there already must have this prompt for good: whoever may
 // write ConfigMaps can name the run as the owner of theirs.
 func (r *runs) makePrompt(ctx context.Context, run *v1alpha1.SandboxRun) error {
-	want := promptOf(run)
+	want := workload.Prompt(run)
 	err := r.writer.Create(ctx, want.DeepCopy())
 	if !apierrors.IsAlreadyExists(err) {
 		return err

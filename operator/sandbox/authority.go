@@ -15,6 +15,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/runca"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 const (
@@ -106,7 +107,7 @@ func (r *runs) isAuthority(secret *corev1.Secret, root *runca.Pair) bool {
 		return false
 	}
 	above, _, err := root.Parse()
-	return err == nil && certificate.CheckSignatureFrom(above) == nil && certificate.NotAfter.After(r.options.Clock.Now().Add(maxBrokered)) &&
+	return err == nil && certificate.CheckSignatureFrom(above) == nil && certificate.NotAfter.After(r.options.Clock.Now().Add(workload.MaxProxied)) &&
 		bytes.Equal(secret.Data[owned.KeyCA], bytes.Join([][]byte{pair.Certificate, root.Certificate}, nil))
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 // tendAfter is how often the Secret of a run is looked at: it is not watched, since that takes the right to read all Secrets.
@@ -51,6 +53,20 @@ func (r *runs) equip(ctx context.Context, f *facts, d *decision) error {
 	d.set(f.run, v1alpha1.ConditionBrokerReady, true, v1alpha1.BrokerAnswers, "", now)
 	d.set(f.run, v1alpha1.ConditionCredentialsReady, true, v1alpha1.CredentialsIssued, fmt.Sprintf("%d are in the container; the proxy sets the others", len(f.brokered.inContainer)), now)
 	return nil
+}
+
+// proxyOf is the proxy of a run that has one.
+func (r *runs) proxyOf(f *facts) *workload.Proxy {
+	options := &r.options
+	port, _ := options.Broker.port() // Parts has checked it
+	denied := slices.Concat(options.Egress.PodCIDRs, options.Egress.ServiceCIDRs)
+	for _, at := range f.apiServer {
+		denied = append(denied, netip.PrefixFrom(at.Addr(), at.Addr().BitLen()).String())
+	}
+	return &workload.Proxy{
+		Mode: f.brokered.mode, InContainer: f.brokered.inContainer, Image: options.Broker.Image, BrokerURL: options.Broker.URL, BrokerPort: port,
+		UpstreamCA: options.Broker.UpstreamCA != "", Denied: denied,
+	}
 }
 
 // brokerObstacle makes of an error of the broker why the run waits, or why it fails.

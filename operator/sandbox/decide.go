@@ -113,8 +113,8 @@ func (f *facts) decideStart(d *decision, now time.Time) {
 	if f.brokered != nil {
 		d.status.Interception = f.brokered.mode
 	}
-	if f.plan.interactive != nil && d.status.Interactive == nil {
-		d.status.Interactive = &v1alpha1.InteractiveStatus{Limits: *f.plan.interactive.DeepCopy()}
+	if f.plan.Interactive != nil && d.status.Interactive == nil {
+		d.status.Interactive = &v1alpha1.InteractiveStatus{Limits: *f.plan.Interactive.DeepCopy()}
 	}
 	if f.held.Policy == "" {
 		d.set(f.run, v1alpha1.ConditionEgressHeld, false, v1alpha1.ReasonEgressNotEnforced, "nothing holds the Pod to the egress of its template: "+f.held.Reason, now)

@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -15,7 +14,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
-	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 var now = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -62,7 +61,7 @@ func timedOut(d *decision, why string) bool {
 
 // pulling is a Pod whose image does not come.
 var pulling = &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
-	Name: container, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}},
+	Name: workload.Container, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}},
 }}}}
 
 func TestWhatFollowsFromTheFacts(t *testing.T) {
@@ -76,7 +75,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 		"a policy that is not made yet was not": {
 			func(f *facts) {
 				f.policy, f.job, f.run.Status.JobUID = nil, nil, ""
-				f.held, f.plan = f.run.Status.Egress, &plan{}
+				f.held, f.plan = f.run.Status.Egress, &workload.Plan{}
 			},
 			func(d *decision) bool { return d.restore == nil && d.start },
 		},
@@ -117,7 +116,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 		"a run does not begin beside a Pod that somebody keeps": {
 			func(f *facts) {
 				f.job, f.run.Status.JobUID, f.orphans = nil, "", []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}}
-				f.held, f.plan = f.run.Status.Egress, &plan{}
+				f.held, f.plan = f.run.Status.Egress, &workload.Plan{}
 			},
 			func(d *decision) bool { return !d.start && d.poll && strings.Contains(d.hindrance(), "Pod kept") },
 		},
@@ -184,7 +183,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 		"a Job that the status does not name is not the run's yet": {
 			func(f *facts) {
 				f.unproven, f.run.Status.JobUID, f.run.Status.JobName = true, "", ""
-				f.held, f.plan = f.run.Status.Egress, &plan{}
+				f.held, f.plan = f.run.Status.Egress, &workload.Plan{}
 				ended(batchv1.JobComplete)(f)
 			},
 			func(d *decision) bool { return d.start && d.status.JobUID == "" && !d.status.Phase.Terminal() },
@@ -196,7 +195,7 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 		"a run waits where nothing would hold it": {
 			func(f *facts) {
 				f.job, f.run.Status = nil, v1alpha1.SandboxRunStatus{}
-				f.plan, f.unheld = &plan{}, &conditions.Obstacle{Condition: v1alpha1.ConditionEgressHeld, Reason: v1alpha1.ReasonEgressNotEnforced, Message: "nothing", Poll: true}
+				f.plan, f.unheld = &workload.Plan{}, &conditions.Obstacle{Condition: v1alpha1.ConditionEgressHeld, Reason: v1alpha1.ReasonEgressNotEnforced, Message: "nothing", Poll: true}
 			},
 			func(d *decision) bool { return !d.start && d.poll && d.status.Phase == v1alpha1.SandboxPending },
 		},
@@ -211,31 +210,10 @@ func TestWhatFollowsFromTheFacts(t *testing.T) {
 
 // A template that changes changes nothing of a run that has begun.
 func TestThePolicyIsThatOfTheDecision(t *testing.T) {
-	f := factsOf(t, func(f *facts) { f.plan = &plan{egress: v1alpha1.Egress{Internet: true}}; f.policy = nil })
+	f := factsOf(t, func(f *facts) { f.plan = &workload.Plan{Egress: v1alpha1.Egress{Internet: true}}; f.policy = nil })
 	want := decide(f, now).restore.Want
 	rules := want.Object["spec"].(map[string]any)["egress"].([]any)
 	if len(rules) != 3 { // names, and both addresses of the API server
 		t.Errorf("%v", rules)
-	}
-}
-
-func TestAWideningPolicyIsFoundByTheLabelsOfThePods(t *testing.T) {
-	run := factsOf(t, func(*facts) {}).run
-	ws := &v1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "w"}, Spec: v1alpha1.WorkspaceSpec{Seed: &v1alpha1.WorkspaceSeed{}}}
-	seed, err := (&shared{}).seedOf(ws)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, of := range []struct {
-		job   *batchv1.Job
-		known map[string]string
-	}{{(&plan{timeout: 1}).jobOf(run), owned.PodLabelsOfRun(run)}, {seed, owned.PodLabelsOfSeed(ws)}} {
-		labels := map[string]string{ // of the controller of Jobs
-			"batch.kubernetes.io/job-name": of.job.Name, "job-name": of.job.Name, "batch.kubernetes.io/controller-uid": "", "controller-uid": "",
-		}
-		maps.Copy(labels, of.job.Spec.Template.Labels)
-		if !maps.Equal(labels, of.known) {
-			t.Errorf("the Pods of Job %s have %v, and policies are judged by %v", of.job.Name, labels, of.known)
-		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/brokerpolicy"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 // execGuard says who gets into Pods of runs, besides having the right to: into the container that does the work, of runs
@@ -46,8 +47,8 @@ func (g *execGuard) Validate(ctx context.Context, options runtime.Object, req *e
 	default:
 		return denied("Pod", "Pod %s belongs to SandboxRun %s: what can connect to it could use its proxy, and so the credentials of the run: exec into an Interactive run instead", pod.Name, run)
 	}
-	if in != "" && in != container {
-		return denied("Pod", "container: %.63s of Pod %s belongs to the sandbox itself: only container %s of SandboxRun %s can be entered", in, pod.Name, container, run)
+	if in != "" && in != workload.Container {
+		return denied("Pod", "container: %.63s of Pod %s belongs to the sandbox itself: only container %s of SandboxRun %s can be entered", in, pod.Name, workload.Container, run)
 	}
 	return g.enter(ctx, req, run)
 }

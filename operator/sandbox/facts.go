@@ -21,6 +21,7 @@ import (
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 // facts are what a decision depends on.
@@ -53,7 +54,7 @@ type facts struct {
 	// The following are read only for a run that is to be started.
 
 	// plan is what the template and the run make together, and unresolved why there is none.
-	plan       *plan
+	plan       *workload.Plan
 	unresolved *conditions.Obstacle
 	// brokered is what BrokerPolicies make of the run, nil if none applies, and unbrokered why they cannot.
 	brokered   *brokered
@@ -179,8 +180,8 @@ func (r *runs) readPlan(ctx context.Context, f *facts) error {
 	obstacle := func(reason, message string) *conditions.Obstacle {
 		return &conditions.Obstacle{Condition: v1alpha1.ConditionTemplateResolved, Reason: reason, Message: message}
 	}
-	template, missing, err := r.template(ctx, r.cached, f.run.Namespace, f.run.Spec.TemplateRef)
-	var unfit *unfitError
+	template, missing, err := workload.Find(ctx, r.cached, f.run.Namespace, f.run.Spec.TemplateRef)
+	var unfit *workload.UnfitError
 	switch {
 	case errors.As(err, &unfit):
 		f.unresolved = obstacle(v1alpha1.SandboxRunTemplateForbids, unfit.Error())
@@ -191,12 +192,12 @@ func (r *runs) readPlan(ctx context.Context, f *facts) error {
 		f.unresolved = obstacle(v1alpha1.SandboxRunTemplateMissing, missing)
 		return nil
 	}
-	if f.plan, err = template.with(&f.run.Spec); err != nil {
+	if f.plan, err = template.With(&f.run.Spec); err != nil {
 		f.plan, f.unresolved = nil, obstacle(v1alpha1.SandboxRunTemplateForbids, fmt.Sprintf("spec.%v", err))
 		return nil
 	}
-	if decided := f.run.Status.Interactive; decided != nil && f.plan.interactive != nil {
-		f.plan.live(decided.Limits.DeepCopy())
+	if decided := f.run.Status.Interactive; decided != nil && f.plan.Interactive != nil {
+		f.plan.Live(decided.Limits.DeepCopy())
 	}
 	return nil
 }
@@ -230,7 +231,7 @@ func (r *runs) readHold(ctx context.Context, f *facts) error {
 	unheld := func(reason, format string, args ...any) {
 		f.unheld = &conditions.Obstacle{Condition: v1alpha1.ConditionEgressHeld, Reason: reason, Message: fmt.Sprintf(format, args...), Poll: true}
 	}
-	if err := egress.Check(&f.plan.egress, f.options); err != nil {
+	if err := egress.Check(&f.plan.Egress, f.options); err != nil {
 		unheld(v1alpha1.ReasonEgressInvalid, "the template's egress.%v", err)
 		return nil
 	}
@@ -246,7 +247,7 @@ func (r *runs) readHold(ctx context.Context, f *facts) error {
 func (r *runs) checkHold(ctx context.Context, f *facts) (err error) {
 	f.held = f.run.Status.Egress
 	if f.held == nil {
-		if f.held, err = r.holder.Decide(ctx, &f.plan.egress, f.apiServer); err != nil {
+		if f.held, err = r.holder.Decide(ctx, &f.plan.Egress, f.apiServer); err != nil {
 			return err
 		}
 		f.held.Broker, f.held.Collector = f.brokerOf(&r.options.Broker), r.options.collector()

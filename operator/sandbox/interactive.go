@@ -12,78 +12,11 @@ import (
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
-)
-
-// Defaults of the limits of Interactive runs, in seconds.
-const (
-	defaultIdle        = 30 * 60
-	defaultDetachIdle  = 15 * 60
-	defaultDetach      = 5 * 60
-	defaultMaxLifetime = 24 * 3600
+	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 // lookEvery is how often to look who uses an Interactive run.
 const lookEvery = time.Minute
-
-// limitsOf replaces limits, those of from or the defaults, as far as they are set, if bounded by no more than they are.
-func limitsOf(from, with *v1alpha1.InteractiveLimits, bounded bool, field string) (*v1alpha1.InteractiveLimits, error) {
-	of := &v1alpha1.InteractiveLimits{
-		IdleSeconds: new(int64(defaultIdle)), DetachIdleSeconds: new(int64(defaultDetachIdle)), DetachSeconds: new(int64(defaultDetach)), MaxLifetimeSeconds: new(int64(defaultMaxLifetime)),
-	}
-	if from != nil {
-		of = from.DeepCopy()
-	}
-	if with == nil {
-		return of, nil
-	}
-	for _, limit := range []struct {
-		value, with *int64
-		name        string
-	}{
-		{of.IdleSeconds, with.IdleSeconds, ".idleSeconds"},
-		{of.DetachIdleSeconds, with.DetachIdleSeconds, ".detachIdleSeconds"},
-		{of.DetachSeconds, with.DetachSeconds, ".detachSeconds"},
-		{of.MaxLifetimeSeconds, with.MaxLifetimeSeconds, ".maxLifetimeSeconds"},
-	} {
-		if err := less(limit.value, limit.with, bounded, field+limit.name); err != nil {
-			return nil, err
-		}
-	}
-	// What was left out cannot be more than what it depends on.
-	*of.IdleSeconds, *of.DetachSeconds = min(*of.IdleSeconds, *of.MaxLifetimeSeconds), min(*of.DetachSeconds, *of.MaxLifetimeSeconds)
-	*of.DetachIdleSeconds = min(*of.DetachIdleSeconds, *of.IdleSeconds)
-	return of, nil
-}
-
-// live makes a plan that of an Interactive run with these limits. The Job ends it, too, when its life is over, so that
-// nobody need be there for that.
-func (p *plan) live(limits *v1alpha1.InteractiveLimits) {
-	p.interactive, p.timeout = limits, *limits.MaxLifetimeSeconds
-}
-
-// withMode makes the plan that of the mode of a run.
-func (p *plan) withMode(spec *v1alpha1.SandboxRunSpec) error {
-	if spec.Mode != v1alpha1.SandboxInteractive {
-		p.interactive = nil
-		if spec.Interactive != nil {
-			return fmt.Errorf("interactive: needs mode Interactive")
-		}
-		return nil
-	}
-	switch {
-	case p.interactive == nil:
-		return fmt.Errorf("mode: the template is not for Interactive runs: let its author set spec.interactive there")
-	case spec.TimeoutSeconds != nil:
-		return fmt.Errorf("timeoutSeconds: an Interactive run has none: set interactive.maxLifetimeSeconds")
-	case spec.Retries > 0:
-		return fmt.Errorf("retries: an Interactive run is not tried again: leave it out")
-	}
-	limits, err := limitsOf(p.interactive, spec.Interactive, true, "interactive")
-	if err == nil {
-		p.live(limits)
-	}
-	return err
-}
 
 // activity is what is known of the people in a run.
 type activity struct {
@@ -173,7 +106,7 @@ func concerns(spec *v1alpha1.AuditEventSpec, pod *corev1.Pod) bool {
 
 // entersWork reports whether a way leads into the container that does the work.
 func entersWork(way v1alpha1.AuditWay, in string) bool {
-	return (way == v1alpha1.WayExec || way == v1alpha1.WayAttach) && (in == "" || in == container)
+	return (way == v1alpha1.WayExec || way == v1alpha1.WayAttach) && (in == "" || in == workload.Container)
 }
 
 // end is when and why an Interactive run ends.

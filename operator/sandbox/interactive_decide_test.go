@@ -12,15 +12,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 func limits(t *testing.T, with *v1alpha1.InteractiveLimits) *v1alpha1.InteractiveLimits {
 	t.Helper()
-	of, err := limitsOf(nil, with, false, "interactive")
+	if with == nil {
+		with = &v1alpha1.InteractiveLimits{}
+	}
+	of, err := workload.Of(&v1alpha1.SandboxRunTemplateSpec{Image: "a", Interactive: with}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return of
+	return of.Interactive
 }
 
 func TestWhenAnInteractiveRunEnds(t *testing.T) {
@@ -61,11 +65,11 @@ func TestWhenAnInteractiveRunEnds(t *testing.T) {
 }
 
 // live are the facts of an Interactive run that began now.
-func live(change func(*facts)) func(*facts) {
+func live(t *testing.T, change func(*facts)) func(*facts) {
+	t.Helper()
 	return func(f *facts) {
-		of, _ := limitsOf(nil, nil, false, "") // the defaults are no error
 		f.run.Spec.Mode = v1alpha1.SandboxInteractive
-		f.run.Status.Interactive = &v1alpha1.InteractiveStatus{Limits: *of}
+		f.run.Status.Interactive = &v1alpha1.InteractiveStatus{Limits: *limits(t, nil)}
 		f.activity = &activity{}
 		change(f)
 	}
@@ -115,43 +119,10 @@ func TestWhatFollowsForAnInteractiveRun(t *testing.T) {
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			if d := decide(factsOf(t, live(test.change)), test.at); !test.is(&d) {
+			if d := decide(factsOf(t, live(t, test.change)), test.at); !test.is(&d) {
 				t.Errorf("%+v, %+v", d, d.status.Interactive)
 			}
 		})
-	}
-}
-
-func TestLimitsAreDecidedOnceAndOnlyMadeLess(t *testing.T) {
-	template := limits(t, &v1alpha1.InteractiveLimits{IdleSeconds: new(int64(600)), MaxLifetimeSeconds: new(int64(3600))})
-	p := &plan{interactive: template, timeout: 5}
-	of, err := p.with(&v1alpha1.SandboxRunSpec{Mode: v1alpha1.SandboxInteractive, Interactive: &v1alpha1.InteractiveLimits{IdleSeconds: new(int64(60))}})
-	if err != nil || *of.interactive.IdleSeconds != 60 || of.timeout != 3600 || *template.IdleSeconds != 600 {
-		t.Errorf("%v: %+v, %+v", err, of, template)
-	}
-	if pod := of.podOf(&v1alpha1.SandboxRun{}); !pod.Containers[0].Stdin || !pod.Containers[0].TTY {
-		t.Error("nothing waits in an Interactive run")
-	}
-	if of, err = p.with(&v1alpha1.SandboxRunSpec{}); err != nil || of.interactive != nil || of.timeout != 5 {
-		t.Errorf("Batch: %v: %+v", err, of)
-	}
-	for want, spec := range map[string]v1alpha1.SandboxRunSpec{
-		"interactive.idleSeconds: 601 is more than the 600": {Interactive: &v1alpha1.InteractiveLimits{IdleSeconds: new(int64(601))}},
-		"timeoutSeconds: an Interactive run has none":       {TimeoutSeconds: new(int64(1))},
-		"retries: an Interactive run is not tried again":    {Retries: 1},
-	} {
-		spec.Mode = v1alpha1.SandboxInteractive
-		if _, err := p.with(&spec); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
-		}
-	}
-	decided := factsOf(t, live(func(f *facts) { f.run.Status.Interactive.Limits.IdleSeconds = new(int64(7)) }))
-	if d := decide(decided, now.Add(7*time.Second)); d.status.Phase != v1alpha1.SandboxCancelled {
-		t.Errorf("not by what was decided: %+v", d.status)
-	}
-	base := &v1alpha1.SandboxRunTemplateSpec{Image: "a"}
-	if _, err := planOf(&v1alpha1.SandboxRunTemplateSpec{BaseTemplateRef: &v1alpha1.SandboxBase{}, Interactive: &v1alpha1.InteractiveLimits{}}, base); err == nil {
-		t.Error("a template is for Interactive runs, and its base is not")
 	}
 }
 
@@ -162,7 +133,7 @@ func TestWhoUsesARunIsReadFromAuditEvents(t *testing.T) {
 	}
 	exec := func(change func(*v1alpha1.AuditEvent)) *v1alpha1.AuditEvent {
 		e := &v1alpha1.AuditEvent{Spec: v1alpha1.AuditEventSpec{AuditRecord: v1alpha1.AuditRecord{
-			Time: micro(-5), Way: v1alpha1.WayExec, Verb: "connect", Namespace: "a", Pod: "p", PodUID: "u", Container: container, Decision: v1alpha1.AuditAllowed,
+			Time: micro(-5), Way: v1alpha1.WayExec, Verb: "connect", Namespace: "a", Pod: "p", PodUID: "u", Container: workload.Container, Decision: v1alpha1.AuditAllowed,
 		}}}
 		change(e)
 		return e
@@ -176,7 +147,7 @@ func TestWhoUsesARunIsReadFromAuditEvents(t *testing.T) {
 		"an exec that was denied":       {func(e *v1alpha1.AuditEvent) { e.Spec.Decision = v1alpha1.AuditDenied }, activity{}},
 		"an exec into another Pod":      {func(e *v1alpha1.AuditEvent) { e.Spec.Pod = "q" }, activity{}},
 		"one into an earlier Pod":       {func(e *v1alpha1.AuditEvent) { e.Spec.PodUID = "v" }, activity{}},
-		"one into the proxy":            {func(e *v1alpha1.AuditEvent) { e.Spec.Container = proxyContainer }, activity{}},
+		"one into the proxy":            {func(e *v1alpha1.AuditEvent) { e.Spec.Container = "egress-proxy" }, activity{}},
 		"a port-forward":                {func(e *v1alpha1.AuditEvent) { e.Spec.Way = v1alpha1.WayPortForward }, activity{}},
 		"one by a clock that is ahead":  {func(e *v1alpha1.AuditEvent) { e.Spec.Time = micro(60) }, activity{last: now, unrecorded: now}},
 		"a recorded session that lasts": {func(e *v1alpha1.AuditEvent) { e.Spec.Session = "s" }, activity{last: five, attached: 1}},
@@ -201,5 +172,13 @@ func TestWhoUsesARunIsReadFromAuditEvents(t *testing.T) {
 				t.Errorf("got %+v, want %+v", a, test.want)
 			}
 		})
+	}
+}
+
+// A template that changes its limits later changes nothing of a run that has begun.
+func TestARunEndsByTheLimitsThatWereDecided(t *testing.T) {
+	decided := factsOf(t, live(t, func(f *facts) { f.run.Status.Interactive.Limits.IdleSeconds = new(int64(7)) }))
+	if d := decide(decided, now.Add(7*time.Second)); d.status.Phase != v1alpha1.SandboxCancelled {
+		t.Errorf("not by what was decided: %+v", d.status)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/admitkit/admitkit/operator/internal/sandbox/runca"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/brokerpolicy"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 // brokered is what BrokerPolicies make of a run: it has a proxy, and credentials.
@@ -28,9 +29,6 @@ type brokered struct {
 // labelPodSecurity is the label of a namespace by which Pod Security refuses Pods.
 const labelPodSecurity = "pod-security.kubernetes.io/enforce"
 
-// maxBrokered is how long a run with a proxy may take: the authority of its proxy ends an hour later.
-const maxBrokered = runca.RunLife - time.Hour
-
 // readBrokered reads what applies to the template, and what that makes of the run.
 func (r *runs) readBrokered(ctx context.Context, f *facts) error {
 	run, template := f.run, f.run.Spec.TemplateRef.Name
@@ -39,7 +37,7 @@ func (r *runs) readBrokered(ctx context.Context, f *facts) error {
 		return err
 	}
 	decided := run.Status.Egress != nil
-	if run.Status.Interception == "" && len(apply) == 0 && len(f.plan.requires) == 0 {
+	if run.Status.Interception == "" && len(apply) == 0 && len(f.plan.Requires) == 0 {
 		return nil
 	}
 	switch {
@@ -49,20 +47,20 @@ func (r *runs) readBrokered(ctx context.Context, f *facts) error {
 	case decided && run.Status.Interception == "":
 		f.unbrokered = unavailable(v1alpha1.InterceptionChanged, "BrokerPolicies or the template have changed since the egress of the run was decided: make another run")
 		return nil
-	case time.Duration(f.plan.timeout)*time.Second > maxBrokered:
+	case time.Duration(f.plan.Timeout)*time.Second > workload.MaxProxied:
 		f.unbrokered = unavailable(v1alpha1.InterceptionTooLong, fmt.Sprintf("timeoutSeconds, or maxLifetimeSeconds, is %d, and a run with a proxy has at most %.0f, since its certificate authority lives for %s",
-			f.plan.timeout, maxBrokered.Seconds(), runca.RunLife))
+			f.plan.Timeout, workload.MaxProxied.Seconds(), runca.RunLife))
 		return nil
 	}
 	if problem := brokerpolicy.ClosedBy(run.Spec.Mode, template, apply); problem != "" && run.Spec.Mode == v1alpha1.SandboxInteractive {
 		f.unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionTemplateResolved, Reason: v1alpha1.SandboxRunTemplateForbids, Message: problem}
 		return nil
 	}
-	if problem := brokerpolicy.Shortfall(run.Namespace, brokerpolicy.OfTemplate(template), f.plan.requires, apply, others); problem != "" {
+	if problem := brokerpolicy.Shortfall(run.Namespace, brokerpolicy.OfTemplate(template), f.plan.Requires, apply, others); problem != "" {
 		f.unbrokered = &conditions.Obstacle{Condition: v1alpha1.ConditionCredentialsReady, Reason: v1alpha1.CredentialsNotGranted, Message: problem}
 		return nil
 	}
-	b := &brokered{mode: run.Status.Interception, inContainer: delivered(f.plan.requires, apply)}
+	b := &brokered{mode: run.Status.Interception, inContainer: delivered(f.plan.Requires, apply)}
 	if !decided {
 		b.mode = modeOf(apply)
 		if f.unbrokered, err = r.permits(ctx, run.Namespace, b.mode); err != nil || f.unbrokered != nil {
@@ -71,7 +69,7 @@ func (r *runs) readBrokered(ctx context.Context, f *facts) error {
 	}
 	b.how = howOf(b.mode, apply)
 	f.brokered = b
-	f.plan.egress.DNS, f.plan.egress.Internet = new(true), true // for the proxy
+	f.plan.Egress.DNS, f.plan.Egress.Internet = new(true), true // for the proxy
 	return nil
 }
 

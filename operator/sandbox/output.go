@@ -31,6 +31,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/internal/controller"
 	"github.com/admitkit/admitkit/operator/internal/truncate"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 // outputs reads what the work writes, while it does, into the status of its run. It asks the API server for the last lines
@@ -94,7 +95,7 @@ func logsOf(config *rest.Config) (func(context.Context, types.NamespacedName) (i
 	}
 	return func(ctx context.Context, pod types.NamespacedName) (io.ReadCloser, error) {
 		return clients.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
-			Container: container, Timestamps: true, TailLines: new(int64(v1alpha1.MaxRecentEvents)), LimitBytes: new(int64(maxLog)),
+			Container: workload.Container, Timestamps: true, TailLines: new(int64(v1alpha1.MaxRecentEvents)), LimitBytes: new(int64(maxLog)),
 		}).Stream(ctx)
 	}, nil
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/admitkit/admitkit/operator/internal/controller"
 	"github.com/admitkit/admitkit/operator/internal/sandbox/broker/protocol"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 func TestInterceptionIsTransparentUnlessEveryPolicyAcceptsOther(t *testing.T) {
@@ -91,7 +92,7 @@ func TestWithoutABrokerARunThatRequiresCredentialsFails(t *testing.T) {
 		"one that has nothing of a broker": {"plain", nil, false},
 	} {
 		f := factsOf(t, func(f *facts) {
-			f.job, f.run.Status, f.plan = nil, v1alpha1.SandboxRunStatus{}, &plan{requires: test.requires}
+			f.job, f.run.Status, f.plan = nil, v1alpha1.SandboxRunStatus{}, &workload.Plan{Requires: test.requires}
 			f.run.Spec.TemplateRef.Name = test.template
 		})
 		if err := r.readBrokered(t.Context(), f); err != nil {
@@ -127,7 +128,7 @@ func TestARunWaitsForABrokerThatFailsAndFailsIfItIsRefused(t *testing.T) {
 			t.Errorf("%s: %+v", sentence, of)
 			continue
 		}
-		f := factsOf(t, func(f *facts) { f.job, f.run.Status.JobUID, f.plan, f.unbrokered = nil, "", &plan{}, of })
+		f := factsOf(t, func(f *facts) { f.job, f.run.Status.JobUID, f.plan, f.unbrokered = nil, "", &workload.Plan{}, of })
 		f.run.Status.Phase = ""
 		if d := decide(f, now); (d.status.Phase == v1alpha1.SandboxFailed) != test.fatal || !test.fatal && (!d.poll || d.status.Phase != v1alpha1.SandboxPending) {
 			t.Errorf("%s: %+v", sentence, d.status)
@@ -135,6 +136,23 @@ func TestARunWaitsForABrokerThatFailsAndFailsIfItIsRefused(t *testing.T) {
 	}
 	if pollAfter > 10*time.Second {
 		t.Errorf("a broker is asked again only after %s", pollAfter)
+	}
+}
+
+func TestTheProxyConnectsNobodyToTheClusterOrItsAPIServer(t *testing.T) {
+	of := New(Options{
+		Egress: egress.Options{PodCIDRs: []string{"10.244.0.0/16"}, ServiceCIDRs: []string{"10.96.0.0/12"}},
+		Broker: BrokerOptions{Namespace: "broker", Image: pinnedImage},
+	})
+	f := factsOf(t, func(f *facts) {
+		f.brokered = &brokered{mode: v1alpha1.InterceptionTransparent, inContainer: []string{"MODEL"}}
+	})
+	want := &workload.Proxy{
+		Mode: v1alpha1.InterceptionTransparent, InContainer: []string{"MODEL"}, Image: pinnedImage, BrokerURL: "https://sandbox-broker.broker.svc:8443", BrokerPort: 8443,
+		Denied: []string{"10.244.0.0/16", "10.96.0.0/12", "10.0.0.1/32", "2001:db8::1/128"},
+	}
+	if got := newRuns(of.shared).proxyOf(f); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v", got)
 	}
 }
 
@@ -232,6 +250,13 @@ func TestAConflictIsTriedAgainAndNoError(t *testing.T) {
 	}
 }
 
+const pinnedImage = "example.com/agent@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+// unseeded is a Workspace that was just made.
+func unseeded() *v1alpha1.Workspace {
+	return &v1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "w", UID: "v"}, Spec: v1alpha1.WorkspaceSpec{Seed: &v1alpha1.WorkspaceSeed{}}}
+}
+
 // noted keeps records.
 type noted []extension.Record
 
@@ -242,7 +267,7 @@ func (n *noted) Record(_ context.Context, record extension.Record) error {
 
 func TestTheEndOfASeedIsOnRecordOnceAndOfTheWorkspace(t *testing.T) {
 	kept := &noted{}
-	a := &workspaceAttempt{ws: seeded(), status: &v1alpha1.WorkspaceStatus{}, workspaces: newWorkspaces(newRuns(&shared{options: Options{Clock: clocktesting.NewFakePassiveClock(now)}}))}
+	a := &workspaceAttempt{ws: unseeded(), status: &v1alpha1.WorkspaceStatus{}, workspaces: newWorkspaces(newRuns(&shared{options: Options{Clock: clocktesting.NewFakePassiveClock(now)}}))}
 	a.recorder, a.events, a.log = kept, &events.FakeRecorder{}, zap.NewNop()
 	before := a.ws.DeepCopy()
 	a.failed(v1alpha1.WorkspaceSeedFailed, "repository not found")
@@ -341,7 +366,7 @@ func TestAVariableHasAValueAndNothingElse(t *testing.T) {
 
 // The prober would fail: there is none.
 func TestASeedIsHeldAsWasDecided(t *testing.T) {
-	ws := seeded()
+	ws := unseeded()
 	a := &workspaceAttempt{ws: ws, status: &v1alpha1.WorkspaceStatus{Egress: &v1alpha1.EgressDecision{Reason: "it was off"}}, workspaces: newWorkspaces(newRuns(&shared{options: Options{Egress: egress.Options{Mode: egress.ModeOn}}}))}
 	if held, err := a.hold(t.Context(), false); !held || err != nil || a.status.Egress.Reason != "it was off" {
 		t.Errorf("%t, %v, %+v", held, err, a.status.Egress)
@@ -350,7 +375,7 @@ func TestASeedIsHeldAsWasDecided(t *testing.T) {
 
 // A cache of the namespaces of runs refuses to read the addresses of the API server: there is none to ask.
 func TestASeedIsNotHeldWhereTheOperatorSaysSo(t *testing.T) {
-	ws := seeded()
+	ws := unseeded()
 	ws.Spec.Seed.Egress = &v1alpha1.Egress{Internet: true}
 	off := egress.Options{Mode: egress.ModeOff, PodCIDRs: []string{"10.0.0.0/8"}, ServiceCIDRs: []string{"10.1.0.0/16"}}
 	scheme, err := controller.Scheme()

@@ -26,6 +26,7 @@ import (
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/internal/controller"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 // runs reconciles SandboxRuns: it reads the facts about one, decides, and applies the decision.
@@ -229,7 +230,7 @@ func trimPod(obj any) (any, error) {
 	}
 	trimmed, err := cluster.TrimPod(pod)
 	for _, c := range pod.Status.ContainerStatuses {
-		if c.Name == container {
+		if c.Name == workload.Container {
 			of := trimmed.(*corev1.Pod)
 			of.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: c.Name, State: c.State}}
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/brokerpolicy"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 // workspaceRules judges Workspaces.
@@ -29,20 +30,20 @@ func (r *workspaceRules) Validate(ctx context.Context, ws *v1alpha1.Workspace, r
 	if !r.runsIn(req.Namespace) {
 		return denied("Workspace", "namespace %s: nothing runs SandboxRuns there; let the operator add it to --sandbox-namespaces", req.Namespace)
 	}
-	if _, err := claimOf(ws); err != nil {
+	if _, err := workload.Claim(ws); err != nil {
 		return denied("Workspace", "spec.%w", err)
 	}
 	seed := ws.Spec.Seed
 	if seed == nil {
 		return nil
 	}
-	if err := checkSeed(seed); err != nil {
+	if err := workload.CheckSeed(seed); err != nil {
 		return denied("Workspace", "spec.%w", err)
 	}
-	if err := egress.Check(egressOf(seed), &r.options.Egress); err != nil {
+	if err := egress.Check(workload.SeedEgress(seed), &r.options.Egress); err != nil {
 		return denied("Workspace", "spec.seed.egress.%w", err)
 	}
-	for _, warning := range append(egress.Warnings(egressOf(seed), &r.options.Egress), unreached(seed.Egress)...) {
+	for _, warning := range append(egress.Warnings(workload.SeedEgress(seed), &r.options.Egress), unreached(seed.Egress)...) {
 		req.Warnf("spec.seed.egress.%s", warning)
 	}
 	switch {
@@ -72,7 +73,7 @@ func unreached(e *v1alpha1.Egress) []string {
 
 // checkLeases refuses what no broker would lease. A Workspace whose credentials nobody grants yet waits for that.
 func (r *workspaceRules) checkLeases(ctx context.Context, ws *v1alpha1.Workspace, req *extension.Request) error {
-	names := seedCredentials(ws.Spec.Seed)
+	names := workload.SeedCredentials(ws.Spec.Seed)
 	if len(names) == 0 {
 		return nil
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
@@ -20,32 +19,16 @@ import (
 	"github.com/admitkit/admitkit/operator/sandbox/internal/brokerpolicy"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/conditions"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 // The seed of a Workspace has credentials on lease as the container of a run has: they are in a Secret of the Workspace
 // from before its Job is there until that has ended. The broker revokes them by itself when the status says so, or when
 // the Workspace is deleted.
 
-// suffixUsername ends the keys of a seed's Secret that have users. Names of credentials have no dot.
-const suffixUsername = ".username"
-
 // borrower names a Workspace to the broker.
 func borrower(ws *v1alpha1.Workspace) *protocol.Run {
 	return &protocol.Run{Kind: protocol.KindWorkspace, Namespace: ws.Namespace, Name: ws.Name}
-}
-
-// seedCredentials are the names of the credentials that a seed needs on lease, sorted.
-func seedCredentials(seed *v1alpha1.WorkspaceSeed) (names []string) {
-	if seed == nil {
-		return nil
-	}
-	for i := range seed.Repos {
-		if name := seed.Repos[i].Credential; name != "" {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }
 
 // gitUser is the user that servers of git want beside a token. Most take any.
@@ -59,7 +42,7 @@ func gitUser(grant *v1alpha1.CredentialGrant) string {
 // equipSeed brings the Secret of a seed into being, and keeps it as it was, with leases that last, while it fetches. began
 // says that the Job is there, which goes on with what it has.
 func (a *workspaceAttempt) equipSeed(ctx context.Context, began bool) (ready bool, err error) {
-	names := seedCredentials(a.ws.Spec.Seed)
+	names := workload.SeedCredentials(a.ws.Spec.Seed)
 	if len(names) == 0 {
 		return true, nil
 	}
@@ -108,9 +91,9 @@ func (a *workspaceAttempt) loan(names []string, began bool) *leasedSecret {
 	var grants map[string]*v1alpha1.CredentialGrant
 	return &leasedSecret{
 		of: borrower(a.ws), owner: a.ref(), names: names, leases: &a.status.Credentials, began: began, secret: a.seedSecret, tampered: a.tellTampered,
-		keys: func(name string) []string { return []string{name, name + suffixUsername} },
+		keys: func(name string) []string { return []string{name, name + owned.SuffixUsername} },
 		fill: func(name string, value []byte) map[string][]byte {
-			return map[string][]byte{name: value, name + suffixUsername: []byte(gitUser(grants[name]))}
+			return map[string][]byte{name: value, name + owned.SuffixUsername: []byte(gitUser(grants[name]))}
 		},
 		ask: func(ctx context.Context) (asker *protocol.Client, err error) {
 			asker, grants, err = a.askForSeed(ctx, names)
@@ -156,7 +139,7 @@ func (a *workspaceAttempt) tellTampered(ctx context.Context, there *corev1.Secre
 
 // discreet takes out of the last words of a seed what it had on lease: its image may be anybody's.
 func (a *workspaceAttempt) discreet(ctx context.Context, message string) (string, error) {
-	if len(seedCredentials(a.ws.Spec.Seed)) == 0 {
+	if len(workload.SeedCredentials(a.ws.Spec.Seed)) == 0 {
 		return message, nil
 	}
 	_, err := a.readOwned(ctx, owned.CredentialsOfSeed(a.ws), a.ref()) // which learns them
@@ -171,7 +154,7 @@ func (a *workspaceAttempt) returnCredentials(ctx context.Context) error {
 	ended := func(phase v1alpha1.WorkspacePhase) bool {
 		return phase == v1alpha1.WorkspaceActive || phase == v1alpha1.WorkspaceFailed
 	}
-	if !ended(a.status.Phase) || ended(a.ws.Status.Phase) || len(seedCredentials(a.ws.Spec.Seed)) == 0 {
+	if !ended(a.status.Phase) || ended(a.ws.Status.Phase) || len(workload.SeedCredentials(a.ws.Spec.Seed)) == 0 {
 		return nil
 	}
 	if err := a.discardCredentials(ctx); err != nil {
@@ -183,7 +166,7 @@ func (a *workspaceAttempt) returnCredentials(ctx context.Context) error {
 }
 
 func (a *workspaceAttempt) discardCredentials(ctx context.Context) error {
-	if len(seedCredentials(a.ws.Spec.Seed)) == 0 {
+	if len(workload.SeedCredentials(a.ws.Spec.Seed)) == 0 {
 		return nil
 	}
 	defer a.given.forget(a.ws.UID)
@@ -216,7 +199,7 @@ func (w *workspaces) ofPolicy() handler.EventHandler {
 			return nil
 		}
 		for i := range list.Items {
-			if ws := &list.Items[i]; ws.Status.Phase == v1alpha1.WorkspaceSeeding && len(seedCredentials(ws.Spec.Seed)) > 0 {
+			if ws := &list.Items[i]; ws.Status.Phase == v1alpha1.WorkspaceSeeding && len(workload.SeedCredentials(ws.Spec.Seed)) > 0 {
 				found = append(found, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(ws)})
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
 	"github.com/admitkit/admitkit/operator/egress"
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/workload"
 )
 
 // prepare makes the volume, and seeds it.
@@ -62,7 +63,7 @@ func (a *workspaceAttempt) claim(ctx context.Context) (name string, err error) {
 	there := &corev1.PersistentVolumeClaim{}
 	err = a.cached.Get(ctx, owned.WorkspaceName(a.ws), there)
 	if apierrors.IsNotFound(err) {
-		if there, err = claimOf(a.ws); err != nil {
+		if there, err = workload.Claim(a.ws); err != nil {
 			a.failed(v1alpha1.WorkspaceSeedRejected, "spec."+err.Error())
 			return "", nil //nolint:nilerr // the status says it
 		}
@@ -89,7 +90,7 @@ func (a *workspaceAttempt) claim(ctx context.Context) (name string, err error) {
 
 // seed runs the Job that fetches, behind its policy.
 func (a *workspaceAttempt) seed(ctx context.Context) error {
-	if err := checkSeed(a.ws.Spec.Seed); err != nil {
+	if err := workload.CheckSeed(a.ws.Spec.Seed); err != nil {
 		a.failed(v1alpha1.WorkspaceSeedRejected, "spec."+err.Error())
 		return nil //nolint:nilerr // the status says it
 	}
@@ -103,7 +104,7 @@ func (a *workspaceAttempt) seed(ctx context.Context) error {
 	case client.IgnoreNotFound(err) != nil:
 		return err
 	case err == nil && a.status.SeedJobUID != string(job.UID): // an attempt that did not get to the status made it, or somebody else
-		want, err := a.seedOf(a.ws)
+		want, err := workload.SeedJob(a.ws, a.options.SeedImage)
 		if err == nil {
 			err = a.prove(ctx, job, want)
 		}
@@ -144,7 +145,7 @@ func (a *workspaceAttempt) follow(ctx context.Context, job *batchv1.Job) error {
 
 // begin makes the Job that fetches.
 func (a *workspaceAttempt) begin(ctx context.Context) error {
-	job, err := a.seedOf(a.ws)
+	job, err := workload.SeedJob(a.ws, a.options.SeedImage)
 	if err != nil {
 		return err
 	}
@@ -256,7 +257,7 @@ func (a *workspaceAttempt) tellOrphan(ctx context.Context, pod *corev1.Pod) {
 
 // decide finds out whether policies hold here.
 func (a *workspaceAttempt) decide(ctx context.Context, apiServer []netip.AddrPort) (held bool, err error) {
-	e := egressOf(a.ws.Spec.Seed)
+	e := workload.SeedEgress(a.ws.Spec.Seed)
 	if err := egress.Check(e, &a.options.Egress); err != nil {
 		a.failed(v1alpha1.ReasonEgressInvalid, "spec.seed.egress."+err.Error())
 		return false, nil //nolint:nilerr // the status says it

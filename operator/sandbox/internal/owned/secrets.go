@@ -26,3 +26,6 @@ func CredentialsOfSeed(ws *v1alpha1.Workspace) types.NamespacedName {
 	key.Name += SuffixCredentials
 	return key
 }
+
+// SuffixUsername ends the keys of a seed's Secret that have users. Names of credentials have no dot.
+const SuffixUsername = ".username"

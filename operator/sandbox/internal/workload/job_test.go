@@ -1,6 +1,7 @@
-package sandbox
+package workload
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -10,22 +11,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/admitkit/admitkit/operator/api/v1alpha1"
-	"github.com/admitkit/admitkit/operator/egress"
+	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
-const pinnedImage = "example.com/agent@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+const digested = "example.com/agent@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
 // planned returns the Job of a run by a template.
 func planned(t *testing.T, template *v1alpha1.SandboxRunTemplateSpec, spec *v1alpha1.SandboxRunSpec) *batchv1.Job {
 	t.Helper()
-	p, err := planOf(template, nil)
+	p, err := Of(template, nil)
 	if err == nil {
-		p, err = p.with(spec)
+		p, err = p.With(spec)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p.jobOf(&v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "u"}, Spec: *spec})
+	return p.Job(&v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "u"}, Spec: *spec})
 }
 
 // envOf is the environment of a container, of two variables of a name the last.
@@ -80,7 +81,7 @@ func TestThePodOfARunIsNobodyAndHasNoToken(t *testing.T) {
 }
 
 func TestWhatTheSandboxSetsWinsOverTheRunsVariables(t *testing.T) {
-	p := &plan{image: image, mountPath: "/w", env: []v1alpha1.SandboxEnv{{Name: "HOME", Value: "/theirs"}, {Name: "ADMITKIT_RUN", Value: "theirs"}, {Name: "A", Value: "b"}}}
+	p := &Plan{Image: image, mountPath: "/w", env: []v1alpha1.SandboxEnv{{Name: "HOME", Value: "/theirs"}, {Name: "ADMITKIT_RUN", Value: "theirs"}, {Name: "A", Value: "b"}}}
 	pod := p.podOf(&v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: v1alpha1.SandboxRunSpec{Model: "m"}})
 	if env := envOf(&pod.Containers[0]); env["HOME"] != "/w" || env["ADMITKIT_RUN"] != "b" || env["ADMITKIT_MODEL"] != "m" || env["A"] != "b" {
 		t.Errorf("%v", env)
@@ -88,9 +89,9 @@ func TestWhatTheSandboxSetsWinsOverTheRunsVariables(t *testing.T) {
 }
 
 func TestAnImageWithoutADigestIsPulledAlways(t *testing.T) {
-	for of, want := range map[string]corev1.PullPolicy{image: corev1.PullAlways, pinnedImage: corev1.PullIfNotPresent} {
+	for of, want := range map[string]corev1.PullPolicy{image: corev1.PullAlways, digested: corev1.PullIfNotPresent} {
 		pod := planned(t, &v1alpha1.SandboxRunTemplateSpec{Image: of}, &v1alpha1.SandboxRunSpec{}).Spec.Template.Spec
-		seed, err := (&shared{options: Options{SeedImage: of}}).seedOf(seeded())
+		seed, err := SeedJob(seeded(), of)
 		if err != nil || pod.Containers[0].ImagePullPolicy != want || seed.Spec.Template.Spec.Containers[0].ImagePullPolicy != want {
 			t.Errorf("%s: %s, of a seed %+v, %v", of, pod.Containers[0].ImagePullPolicy, seed, err)
 		}
@@ -106,7 +107,7 @@ func seeded() *v1alpha1.Workspace {
 }
 
 func TestTheJobThatSeedsHasOneAttemptOfTenMinutes(t *testing.T) {
-	job, err := (&shared{options: Options{SeedImage: pinnedImage}}).seedOf(seeded())
+	job, err := SeedJob(seeded(), digested)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,22 +124,21 @@ func TestTheJobThatSeedsHasOneAttemptOfTenMinutes(t *testing.T) {
 	if labels := job.Spec.Template.Labels; labels[v1alpha1.LabelSandboxRun] != "" || labels[v1alpha1.LabelWorkspace] != "w" || labels[v1alpha1.LabelEgress] != "v" {
 		t.Errorf("%v", labels)
 	}
-	claim, err := claimOf(seeded())
+	claim, err := Claim(seeded())
 	if err != nil || claim.Name != "workspace-w" || claim.Spec.Resources.Requests.Storage().String() != "1Gi" {
 		t.Errorf("%+v, %v", claim, err)
 	}
 }
 
-// withProxy is the Job of a run in a mode of interception.
+// withProxy is the Pod of a run in a mode of interception.
 func withProxy(t *testing.T, mode v1alpha1.InterceptionMode) corev1.PodSpec {
 	t.Helper()
-	options := &Options{
-		Egress: egress.Options{PodCIDRs: []string{"10.244.0.0/16"}, ServiceCIDRs: []string{"10.96.0.0/12"}},
-		Broker: BrokerOptions{Namespace: "broker", Image: pinnedImage},
-	}
-	options.Broker.setDefaults()
 	job := planned(t, &v1alpha1.SandboxRunTemplateSpec{Image: image}, &v1alpha1.SandboxRunSpec{})
-	(&brokered{mode: mode, inContainer: []string{"MODEL"}}).into(job, options, factsOf(t, func(*facts) {}).apiServer)
+	p := Proxy{
+		Mode: mode, InContainer: []string{"MODEL"}, Image: digested, BrokerURL: "https://sandbox-broker.broker.svc:8443", BrokerPort: 8443,
+		Denied: []string{"10.244.0.0/16", "10.96.0.0/12", "10.0.0.1/32", "2001:db8::1/128"},
+	}
+	p.Into(job)
 	return job.Spec.Template.Spec
 }
 
@@ -198,9 +198,30 @@ func TestTheWorkIsToldOfTheAuthorityAndInCooperationOfTheProxy(t *testing.T) {
 			}
 		}
 		for name := range env {
-			if err := checkEnv([]v1alpha1.SandboxEnv{{Name: name}}, "extraEnv"); err == nil && name != "MODEL" {
+			if err := CheckEnv([]v1alpha1.SandboxEnv{{Name: name}}, "extraEnv"); err == nil && name != "MODEL" {
 				t.Errorf("%s: a run can set %s, too", mode, name)
 			}
+		}
+	}
+}
+
+func TestAWideningPolicyIsFoundByTheLabelsOfThePods(t *testing.T) {
+	run := &v1alpha1.SandboxRun{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "u"}}
+	ws := &v1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "w"}, Spec: v1alpha1.WorkspaceSpec{Seed: &v1alpha1.WorkspaceSeed{}}}
+	seed, err := SeedJob(ws, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range []struct {
+		job   *batchv1.Job
+		known map[string]string
+	}{{(&Plan{Timeout: 1}).Job(run), owned.PodLabelsOfRun(run)}, {seed, owned.PodLabelsOfSeed(ws)}} {
+		labels := map[string]string{ // of the controller of Jobs
+			"batch.kubernetes.io/job-name": of.job.Name, "job-name": of.job.Name, "batch.kubernetes.io/controller-uid": "", "controller-uid": "",
+		}
+		maps.Copy(labels, of.job.Spec.Template.Labels)
+		if !maps.Equal(labels, of.known) {
+			t.Errorf("the Pods of Job %s have %v, and policies are judged by %v", of.job.Name, labels, of.known)
 		}
 	}
 }

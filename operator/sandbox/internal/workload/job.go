@@ -1,4 +1,4 @@
-package sandbox
+package workload
 
 import (
 	"slices"
@@ -13,12 +13,14 @@ import (
 	"github.com/admitkit/admitkit/operator/sandbox/internal/owned"
 )
 
+// Container is the name of the container that does the work.
+const Container = "sandbox"
+
 const (
 	// nobody is as whom the work runs.
 	nobody = 65532
 	// promptDir is where the prompt is, in the file promptFile.
 	promptDir, promptFile = "/admitkit/prompt", "prompt"
-	container             = "sandbox"
 )
 
 // podSlack is how much longer a Pod may run than its Job: the Job ends it first, and says why. Without its Job, which somebody
@@ -28,25 +30,25 @@ const podSlack = 60
 // tmpSize is how much /tmp holds.
 var tmpSize = resource.MustParse("256Mi")
 
-// promptOf is the ConfigMap of a prompt by value. Who may read the run can read the prompt there, too, so a Secret would
+// Prompt is the ConfigMap of a prompt by value. Who may read the run can read the prompt there, too, so a Secret would
 // hide nothing, and the manager would need rights on Secrets.
-func promptOf(run *v1alpha1.SandboxRun) *corev1.ConfigMap {
+func Prompt(run *v1alpha1.SandboxRun) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: owned.Meta(run), Immutable: new(true), Data: map[string]string{promptFile: run.Spec.Prompt}}
 }
 
-// jobOf is the Job of a run. A Pod replaces another only when that has ended, so that two never
+// Job is the Job of a run. A Pod replaces another only when that has ended, so that two never
 // work at a time.
-func (p *plan) jobOf(run *v1alpha1.SandboxRun) *batchv1.Job {
+func (p *Plan) Job(run *v1alpha1.SandboxRun) *batchv1.Job {
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: owned.Meta(run).Labels}, Spec: p.podOf(run)}
 	template.Labels[v1alpha1.LabelEgress] = string(run.UID)
-	template.Spec.ActiveDeadlineSeconds = new(p.timeout + podSlack)
+	template.Spec.ActiveDeadlineSeconds = new(p.Timeout + podSlack)
 	return &batchv1.Job{ObjectMeta: owned.Meta(run), Spec: batchv1.JobSpec{
-		BackoffLimit: new(run.Spec.Retries), ActiveDeadlineSeconds: new(p.timeout), PodReplacementPolicy: new(batchv1.Failed), Template: template,
+		BackoffLimit: new(run.Spec.Retries), ActiveDeadlineSeconds: new(p.Timeout), PodReplacementPolicy: new(batchv1.Failed), Template: template,
 	}}
 }
 
 // podOf is the Pod. It meets the restricted Pod Security standard, and has no token of a ServiceAccount.
-func (p *plan) podOf(run *v1alpha1.SandboxRun) corev1.PodSpec {
+func (p *Plan) podOf(run *v1alpha1.SandboxRun) corev1.PodSpec {
 	return corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: new(p.grace),
 		AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
@@ -55,8 +57,8 @@ func (p *plan) podOf(run *v1alpha1.SandboxRun) corev1.PodSpec {
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 		Containers: []corev1.Container{{
-			Stdin: p.interactive != nil, TTY: p.interactive != nil, // so that a shell waits
-			Name: container, Image: p.image, ImagePullPolicy: pullPolicy(p.image), Command: p.command, Args: p.args, Env: p.envOf(run), WorkingDir: p.mountPath,
+			Stdin: p.Interactive != nil, TTY: p.Interactive != nil, // so that a shell waits
+			Name: Container, Image: p.Image, ImagePullPolicy: pullPolicy(p.Image), Command: p.command, Args: p.args, Env: p.envOf(run), WorkingDir: p.mountPath,
 			Resources:                corev1.ResourceRequirements{Requests: p.resources, Limits: p.resources},
 			SecurityContext:          restricted(),
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
@@ -81,7 +83,7 @@ func restricted() *corev1.SecurityContext {
 }
 
 // envOf is the environment. What the sandbox sets comes last: of two variables of a name, the later counts.
-func (p *plan) envOf(run *v1alpha1.SandboxRun) (env []corev1.EnvVar) {
+func (p *Plan) envOf(run *v1alpha1.SandboxRun) (env []corev1.EnvVar) {
 	ours := []v1alpha1.SandboxEnv{
 		{Name: "HOME", Value: p.mountPath}, {Name: "ADMITKIT_RUN", Value: run.Name}, {Name: "ADMITKIT_PROMPT_FILE", Value: promptDir + "/" + promptFile},
 	}
@@ -95,7 +97,7 @@ func (p *plan) envOf(run *v1alpha1.SandboxRun) (env []corev1.EnvVar) {
 }
 
 // workspaceVolume is where the work writes.
-func (p *plan) workspaceVolume(run *v1alpha1.SandboxRun) corev1.VolumeSource {
+func (p *Plan) workspaceVolume(run *v1alpha1.SandboxRun) corev1.VolumeSource {
 	if ref := run.Spec.WorkspaceRef; ref != nil {
 		return claimVolume(ref.Name)
 	}

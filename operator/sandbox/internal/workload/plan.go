@@ -1,4 +1,4 @@
-package sandbox
+package workload
 
 import (
 	"fmt"
@@ -26,34 +26,37 @@ var (
 	}
 )
 
-// plan is what a template, its base and a run make together.
-type plan struct {
-	image          string
+// Plan is what a template, its base and a run make together.
+type Plan struct {
+	// Image is that of the work.
+	Image          string
 	command, args  []string
 	env            []v1alpha1.SandboxEnv
 	resources      corev1.ResourceList
 	mountPath      string
 	size           resource.Quantity
-	egress         v1alpha1.Egress
-	timeout, grace int64
-	// interactive are the limits of Interactive runs, nil for a template that is not for these, and for Batch runs.
-	interactive *v1alpha1.InteractiveLimits
-	// requires are the credentials that runs cannot be without.
-	requires []string
+	// Egress is what the Pod may reach.
+	Egress v1alpha1.Egress
+	// Timeout is how long the work may take, in seconds, and grace how long its end.
+	Timeout, grace int64
+	// Interactive are the limits of Interactive runs, nil for a template that is not for these, and for Batch runs.
+	Interactive *v1alpha1.InteractiveLimits
+	// Requires are the credentials that runs cannot be without.
+	Requires []string
 }
 
-// planOf returns what a template makes. base is that of a template that has one. An error names the
+// Of returns what a template makes. base is that of a template that has one. An error names the
 // field of the template that is wrong.
-func planOf(template, base *v1alpha1.SandboxRunTemplateSpec) (*plan, error) {
-	p := &plan{mountPath: defaultMountPath, size: defaultSize, resources: defaultResources, timeout: defaultTimeout, grace: defaultGrace, egress: v1alpha1.Egress{DNS: new(false)}}
+func Of(template, base *v1alpha1.SandboxRunTemplateSpec) (*Plan, error) {
+	p := &Plan{mountPath: defaultMountPath, size: defaultSize, resources: defaultResources, Timeout: defaultTimeout, grace: defaultGrace, Egress: v1alpha1.Egress{DNS: new(false)}}
 	if base != nil {
 		var err error
-		if p, err = planOf(base, nil); err != nil {
+		if p, err = Of(base, nil); err != nil {
 			return nil, fmt.Errorf("its base: %w", err)
 		}
 	}
 	if template.BaseTemplateRef == nil {
-		p.image, p.command, p.args = template.Image, template.Command, template.Args
+		p.Image, p.command, p.args = template.Image, template.Command, template.Args
 		if w := template.Workspace; w != nil {
 			if w.MountPath != "" {
 				p.mountPath = w.MountPath
@@ -63,21 +66,21 @@ func planOf(template, base *v1alpha1.SandboxRunTemplateSpec) (*plan, error) {
 			}
 		}
 		if template.Egress != nil {
-			p.egress = *template.Egress
+			p.Egress = *template.Egress
 		}
 	}
-	if p.image == "" {
+	if p.Image == "" {
 		return nil, fmt.Errorf("image: must be set")
 	}
 	if template.Requires != nil {
-		p.requires = slices.Concat(p.requires, template.Requires.Credentials)
+		p.Requires = slices.Concat(p.Requires, template.Requires.Credentials)
 	}
 	if template.Interactive != nil {
-		if base != nil && p.interactive == nil {
+		if base != nil && p.Interactive == nil {
 			return nil, fmt.Errorf("interactive: the base is not for Interactive runs: leave it out, or set it there")
 		}
 		var err error
-		if p.interactive, err = limitsOf(p.interactive, template.Interactive, base != nil, "interactive"); err != nil {
+		if p.Interactive, err = limitsOf(p.Interactive, template.Interactive, base != nil, "interactive"); err != nil {
 			return nil, err
 		}
 	}
@@ -87,14 +90,14 @@ func planOf(template, base *v1alpha1.SandboxRunTemplateSpec) (*plan, error) {
 	if err := p.limit(template.Resources, base != nil, "resources"); err != nil {
 		return nil, err
 	}
-	if err := less(&p.timeout, template.TimeoutSeconds, base != nil, "timeoutSeconds"); err != nil {
+	if err := less(&p.Timeout, template.TimeoutSeconds, base != nil, "timeoutSeconds"); err != nil {
 		return nil, err
 	}
 	return p, less(&p.grace, template.TerminationGracePeriodSeconds, base != nil, "terminationGracePeriodSeconds")
 }
 
-// with returns what a run by the template makes. An error names the field of the run that is wrong.
-func (p *plan) with(spec *v1alpha1.SandboxRunSpec) (*plan, error) {
+// With returns what a run by the template makes. An error names the field of the run that is wrong.
+func (p *Plan) With(spec *v1alpha1.SandboxRunSpec) (*Plan, error) {
 	of := *p
 	if err := of.add(spec.ExtraEnv, "extraEnv"); err != nil {
 		return nil, err
@@ -102,15 +105,15 @@ func (p *plan) with(spec *v1alpha1.SandboxRunSpec) (*plan, error) {
 	if err := of.limit(spec.Resources, true, "resources"); err != nil {
 		return nil, err
 	}
-	if err := less(&of.timeout, spec.TimeoutSeconds, true, "timeoutSeconds"); err != nil {
+	if err := less(&of.Timeout, spec.TimeoutSeconds, true, "timeoutSeconds"); err != nil {
 		return nil, err
 	}
 	return &of, of.withMode(spec)
 }
 
 // add adds variables, and replaces none: a run must not change what its template says.
-func (p *plan) add(env []v1alpha1.SandboxEnv, field string) error {
-	if err := checkEnv(env, field); err != nil {
+func (p *Plan) add(env []v1alpha1.SandboxEnv, field string) error {
+	if err := CheckEnv(env, field); err != nil {
 		return err
 	}
 	for i, e := range env {
@@ -123,7 +126,7 @@ func (p *plan) add(env []v1alpha1.SandboxEnv, field string) error {
 }
 
 // limit sets resources, if bounded no higher than they are.
-func (p *plan) limit(r *v1alpha1.SandboxResources, bounded bool, field string) error {
+func (p *Plan) limit(r *v1alpha1.SandboxResources, bounded bool, field string) error {
 	if r == nil {
 		return nil
 	}
@@ -185,8 +188,8 @@ func less(value, with *int64, bounded bool, field string) error {
 	return nil
 }
 
-// checkEnv refuses the variables that the sandbox itself sets.
-func checkEnv(env []v1alpha1.SandboxEnv, field string) error {
+// CheckEnv refuses the variables that the sandbox itself sets.
+func CheckEnv(env []v1alpha1.SandboxEnv, field string) error {
 	for i, e := range env {
 		if owned.IsReserved(e.Name) {
 			return fmt.Errorf("%s[%d].name: %s is reserved: the sandbox itself sets it; leave it out", field, i, e.Name)

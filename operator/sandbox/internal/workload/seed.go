@@ -1,9 +1,10 @@
-package sandbox
+package workload
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -23,8 +24,8 @@ const (
 	seedKept = 3600
 )
 
-// claimOf is the PersistentVolumeClaim.
-func claimOf(ws *v1alpha1.Workspace) (*corev1.PersistentVolumeClaim, error) {
+// Claim is the PersistentVolumeClaim.
+func Claim(ws *v1alpha1.Workspace) (*corev1.PersistentVolumeClaim, error) {
 	size := defaultSize.DeepCopy()
 	if err := replace(&size, ws.Spec.Storage.Size, nil, "storage.size"); err != nil {
 		return nil, err
@@ -35,9 +36,9 @@ func claimOf(ws *v1alpha1.Workspace) (*corev1.PersistentVolumeClaim, error) {
 	}}, nil
 }
 
-// checkSeed refuses what cannot be fetched. Admission asks it, and the reconciler again: a
+// CheckSeed refuses what cannot be fetched. Admission asks it, and the reconciler again: a
 // Workspace may be older than the rules.
-func checkSeed(seed *v1alpha1.WorkspaceSeed) error {
+func CheckSeed(seed *v1alpha1.WorkspaceSeed) error {
 	paths := []string{}
 	for i := range seed.Repos {
 		r := &seed.Repos[i]
@@ -78,9 +79,9 @@ func checkCredentials(scheme string, r *v1alpha1.WorkspaceRepo) error {
 	return nil
 }
 
-// seedOf is the Job that seeds. It makes one Pod: our program tries again by itself, where that may help.
-func (s *shared) seedOf(ws *v1alpha1.Workspace) (*batchv1.Job, error) {
-	pod, err := s.seedPod(ws)
+// SeedJob is the Job that seeds, by this image unless the seed names its own. It makes one Pod: our program tries again by itself, where that may help.
+func SeedJob(ws *v1alpha1.Workspace, image string) (*batchv1.Job, error) {
+	pod, err := seedPod(ws, image)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +99,7 @@ func (s *shared) seedOf(ws *v1alpha1.Workspace) (*batchv1.Job, error) {
 }
 
 // seedPod is the Pod that fetches: as restricted as that of a run.
-func (s *shared) seedPod(ws *v1alpha1.Workspace) (corev1.PodSpec, error) {
+func seedPod(ws *v1alpha1.Workspace, image string) (corev1.PodSpec, error) {
 	seed := ws.Spec.Seed
 	volumes := []corev1.Volume{{Name: "workspace", VolumeSource: claimVolume(ws.Name)}, {Name: "tmp", VolumeSource: emptyDir(tmpSize)}}
 	mounts := []corev1.VolumeMount{{Name: "workspace", MountPath: repo.Dir}, {Name: "tmp", MountPath: "/tmp"}}
@@ -128,9 +129,9 @@ func (s *shared) seedPod(ws *v1alpha1.Workspace) (corev1.PodSpec, error) {
 	if err != nil {
 		return corev1.PodSpec{}, err
 	}
-	p := plan{image: seed.Image, mountPath: repo.Dir, resources: defaultResources, grace: seedGrace}
-	if p.image == "" {
-		p.image, p.args = s.options.SeedImage, []string{"seed"}
+	p := Plan{Image: seed.Image, mountPath: repo.Dir, resources: defaultResources, grace: seedGrace}
+	if p.Image == "" {
+		p.Image, p.args = image, []string{"seed"}
 	}
 	pod := p.podOf(&v1alpha1.SandboxRun{ObjectMeta: ws.ObjectMeta})
 	c := &pod.Containers[0]
@@ -147,7 +148,7 @@ func credentialsVolume(ws *v1alpha1.Workspace, r *v1alpha1.WorkspaceRepo) *corev
 		return &corev1.SecretVolumeSource{SecretName: r.CredentialsFrom.Name, DefaultMode: mode}
 	case r.Credential != "":
 		return &corev1.SecretVolumeSource{SecretName: owned.CredentialsOfSeed(ws).Name, DefaultMode: mode, Items: []corev1.KeyToPath{
-			{Key: r.Credential, Path: "password"}, {Key: r.Credential + suffixUsername, Path: "username"},
+			{Key: r.Credential, Path: "password"}, {Key: r.Credential + owned.SuffixUsername, Path: "username"},
 		}}
 	}
 	return nil
@@ -157,10 +158,24 @@ func claimVolume(workspace string) corev1.VolumeSource {
 	return corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: owned.PrefixWorkspace + workspace}}
 }
 
-// egressOf is what a seed may reach.
-func egressOf(seed *v1alpha1.WorkspaceSeed) *v1alpha1.Egress {
+// SeedEgress is what a seed may reach.
+func SeedEgress(seed *v1alpha1.WorkspaceSeed) *v1alpha1.Egress {
 	if seed.Egress == nil {
 		return &v1alpha1.Egress{DNS: new(false)}
 	}
 	return seed.Egress
+}
+
+// SeedCredentials are the names of the credentials that a seed needs on lease, sorted.
+func SeedCredentials(seed *v1alpha1.WorkspaceSeed) (names []string) {
+	if seed == nil {
+		return nil
+	}
+	for i := range seed.Repos {
+		if name := seed.Repos[i].Credential; name != "" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }

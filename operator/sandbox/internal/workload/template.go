@@ -1,4 +1,4 @@
-package sandbox
+package workload
 
 import (
 	"context"
@@ -16,9 +16,9 @@ const (
 	kindClusterTemplate = "ClusterSandboxRunTemplate"
 )
 
-// template returns what the template of a reference makes. missing says what there is not, if
-// anything. A template that cannot run is an [unfit] error.
-func (s *shared) template(ctx context.Context, reader client.Reader, namespace string, ref v1alpha1.SandboxRunTemplateRef) (p *plan, missing string, err error) {
+// Find returns what the template of a reference makes. missing says what there is not, if
+// anything. A template that cannot run is an [UnfitError].
+func Find(ctx context.Context, reader client.Reader, namespace string, ref v1alpha1.SandboxRunTemplateRef) (p *Plan, missing string, err error) {
 	spec, base := (*v1alpha1.SandboxRunTemplateSpec)(nil), (*v1alpha1.SandboxRunTemplateSpec)(nil)
 	if ref.Kind != kindClusterTemplate {
 		template := &v1alpha1.SandboxRunTemplate{}
@@ -49,23 +49,23 @@ func (s *shared) template(ctx context.Context, reader client.Reader, namespace s
 			return nil, fmt.Sprintf("there is no ClusterSandboxRunTemplate %s, the base of template %s", spec.BaseTemplateRef.Name, ref.Name), nil
 		}
 	}
-	if p, err = planOf(spec, base); err != nil {
-		return nil, "", &unfitError{fmt.Errorf("template %s: spec.%w", ref.Name, err)}
+	if p, err = Of(spec, base); err != nil {
+		return nil, "", &UnfitError{fmt.Errorf("template %s: spec.%w", ref.Name, err)}
 	}
 	return p, "", nil
 }
 
-// unfitError says that a template cannot run as it is.
-type unfitError struct{ error }
+// UnfitError says that a template cannot run as it is.
+type UnfitError struct{ error }
 
-func (e *unfitError) Unwrap() error { return e.error }
+func (e *UnfitError) Unwrap() error { return e.error }
 
-// base returns the base of a template, nil if it has none, or it does not exist.
-func (s *shared) base(ctx context.Context, spec *v1alpha1.SandboxRunTemplateSpec) (*v1alpha1.SandboxRunTemplateSpec, error) {
+// Base returns the base of a template, nil if it has none, or it does not exist.
+func Base(ctx context.Context, reader client.Reader, spec *v1alpha1.SandboxRunTemplateSpec) (*v1alpha1.SandboxRunTemplateSpec, error) {
 	if spec.BaseTemplateRef == nil {
 		return nil, nil //nolint:nilnil // most have none
 	}
-	return clusterTemplate(ctx, s.asker, spec.BaseTemplateRef.Name)
+	return clusterTemplate(ctx, reader, spec.BaseTemplateRef.Name)
 }
 
 func clusterTemplate(ctx context.Context, reader client.Reader, name string) (*v1alpha1.SandboxRunTemplateSpec, error) {
